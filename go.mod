@@ -1,0 +1,3 @@
+module github.com/farkv/farkv
+
+go 1.25.0

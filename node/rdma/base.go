@@ -1,0 +1,105 @@
+package rdma
+
+// Base is what the queues of every fabric share: the recycling of batches, the counters and the trip clock. It is
+// not safe for concurrent use.
+type Base struct {
+	C    Counters
+	free []*Batch
+	grow func(int) []byte
+}
+
+// batchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
+// is allocated when asked for.
+const batchMemory = 8 << 10
+
+// Init prepares a queue whose buffers come from grow, which returns n bytes of registered memory, aligned to 8. A
+// nil grow means that the Go heap will do.
+func (q *Base) Init(grow func(n int) []byte) {
+	if grow == nil {
+		grow = func(n int) []byte { return make([]byte, n) }
+	}
+	q.grow = grow
+}
+
+// Batch returns an empty batch.
+func (q *Base) Batch() *Batch {
+	n := len(q.free)
+	if n == 0 {
+		m := q.grow(batchMemory)
+		return &Batch{base: q, mem: m, free: m}
+	}
+	b := q.free[n-1]
+	q.free = q.free[:n-1]
+	return b
+}
+
+// Counters returns the queue's counters.
+func (q *Base) Counters() *Counters { return &q.C }
+
+func (q *Base) recycle(b *Batch) {
+	b.n, b.chains, b.done, b.pending = 0, 0, 0, 0
+	b.grouped, b.posted, b.released, b.waited = false, false, false, false
+	b.mem = b.free
+	b.big = nil
+	q.free = append(q.free, b)
+}
+
+// Posted counts a batch that is about to be sent and marks all its ops as in flight. Each Queue.Post calls it once.
+func (q *Base) Posted(b *Batch) {
+	if b.posted {
+		panic("rdma: batch posted twice")
+	}
+	b.posted = true
+	b.pending = b.n
+	b.depart, b.trips = q.C.Trips, 1
+	var seen [4]uint64 // doorbells: one bit a node for the first 256, exact there; beyond, one doorbell an op
+	for i := range b.n {
+		op := b.Op(i)
+		switch op.Verb {
+		case Read:
+			q.C.Reads++
+			q.C.BytesRead += uint64(len(op.Buf))
+		case Write:
+			q.C.Writes++
+			q.C.BytesWrote += uint64(len(op.Buf))
+		default:
+			q.C.Atomics++
+		}
+		if op.Fence && b.stalls(i) {
+			b.trips++
+		}
+		node := op.Addr.Node()
+		if node >= 256 {
+			q.C.Doorbells++
+		} else if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
+			seen[node>>6] |= bit
+			q.C.Doorbells++
+		}
+	}
+}
+
+// stalls tells whether the fence of op i has an unfenced read or atomic of the same node to wait for.
+func (b *Batch) stalls(i int) bool {
+	node := b.Op(i).Addr.Node()
+	for j := i - 1; j >= 0; j-- {
+		if op := b.Op(j); op.Addr.Node() == node && op.Verb != Write {
+			return true
+		}
+	}
+	return false
+}
+
+// Waited moves the trip clock past b. Each Queue.Wait that returns nil calls it.
+func (q *Base) Waited(b *Batch) {
+	if b.waited {
+		return
+	}
+	b.waited = true
+	q.C.Trips = max(q.C.Trips, b.depart+b.trips)
+}
+
+// Called counts a two-sided call.
+func (q *Base) Called() {
+	q.C.Calls++
+	q.C.Trips++
+}

@@ -1,0 +1,252 @@
+package rdma
+
+import "fmt"
+
+// Verb is a one-sided operation on pool memory.
+type Verb uint8
+
+// The verbs. Only 8 aligned bytes are atomic: any longer Read or Write may tear at any of its words, in any order.
+const (
+	Read              Verb = iota + 1 // pool memory -> Op.Buf
+	Write                             // Op.Buf -> pool memory
+	CompareSwap                       // 8 aligned bytes
+	MaskedCompareSwap                 // compares and swaps only the bits of its masks; a capability
+	FetchAdd                          // 8 aligned bytes
+)
+
+func (v Verb) String() string {
+	switch v {
+	case Read:
+		return "READ"
+	case Write:
+		return "WRITE"
+	case CompareSwap:
+		return "CAS"
+	case MaskedCompareSwap:
+		return "MASKED_CAS"
+	case FetchAdd:
+		return "FAA"
+	}
+	return fmt.Sprintf("VERB(%d)", uint8(v))
+}
+
+// Atomic tells whether v changes its word in one indivisible step.
+func (v Verb) Atomic() bool { return v >= CompareSwap }
+
+// Op is one work request. It belongs to its Batch and stays where it is until Release. Result and Err are valid once
+// its chain is complete.
+type Op struct {
+	Verb Verb
+	// Fence starts the op, and what is posted behind it to the same node, only after the earlier reads and atomics to
+	// that node have completed. The requester stalls: one doorbell, two latencies.
+	Fence bool
+	done  bool
+	chain int32
+	Addr  Addr
+	Buf   []byte // registered memory, from Batch.Alloc
+
+	Expect, Value         uint64 // of an atomic: what is compared, and what is swapped in or added
+	CompareMask, SwapMask uint64 // of a MaskedCompareSwap: the bits compared and the bits replaced
+
+	Result uint64 // the word before an atomic
+	Err    error
+}
+
+// Len returns how many bytes of pool memory op touches.
+func (op *Op) Len() int {
+	if op.Verb.Atomic() {
+		return 8
+	}
+	return len(op.Buf)
+}
+
+// Swapped tells whether a completed CompareSwap took effect.
+func (op *Op) Swapped() bool { return op.Err == nil && op.Result == op.Expect }
+
+const opsInline = 16
+
+// A Batch is one round trip's work: it is posted with one doorbell a node and waited for once. It owns its ops and
+// their buffers; after Release they live until the last straggler lands. A Batch belongs to the worker whose Queue
+// made it and is not safe for concurrent use.
+type Batch struct {
+	n       int // ops
+	ops     [opsInline]Op
+	more    []*[opsInline]Op
+	chains  int32   // chains so far
+	grouped bool    // Chain was called: ops join the last chain until the next call
+	left    []int32 // incomplete ops by chain; only while chains are longer than one op or complete one by one
+	pending int     // incomplete ops
+	done    int     // complete chains
+
+	mem  []byte   // what Alloc hands out next
+	free []byte   // mem, from its beginning
+	big  [][]byte // allocations that did not fit mem, live until Release
+
+	posted, released bool
+	waited           bool
+	depart           uint64 // the queue's trip clock when it was posted
+	trips            uint64 // latencies it takes: 1, and 1 for each fence that stalls
+	base             *Base
+}
+
+// Alloc returns n bytes of registered memory, 8-byte aligned and of undefined content, which live as long as the
+// batch. Encode once, write to every replica.
+func (b *Batch) Alloc(n int) []byte {
+	pad := (n + 7) &^ 7
+	if pad > len(b.mem) {
+		return b.allocBig(pad)[:n:n]
+	}
+	p := b.mem[:n:n]
+	b.mem = b.mem[pad:]
+	return p
+}
+
+func (b *Batch) allocBig(n int) []byte {
+	p := b.base.grow(n)
+	b.big = append(b.big, p)
+	return p
+}
+
+// Chain starts a chain: the ops added from here to the next call of Chain are all for one replica and complete
+// together. Without any call each op is a chain of its own.
+func (b *Batch) Chain() {
+	b.grouped = true
+	b.chains++
+}
+
+func (b *Batch) add(v Verb, a Addr, buf []byte) *Op {
+	if b.posted {
+		panic("rdma: op added to a batch after it was posted")
+	}
+	var op *Op
+	if b.n < opsInline {
+		op = &b.ops[b.n]
+	} else {
+		if b.n%opsInline == 0 && b.n/opsInline > len(b.more) {
+			b.more = append(b.more, new([opsInline]Op))
+		}
+		op = &b.more[b.n/opsInline-1][b.n%opsInline]
+	}
+	b.n++
+	if !b.grouped {
+		b.chains++
+	}
+	op.Verb, op.Fence, op.done, op.chain = v, false, false, b.chains-1
+	op.Addr, op.Buf = a, buf
+	op.Result, op.Err = 0, nil
+	return op
+}
+
+// Read adds a READ of n bytes at a into a buffer of the batch.
+func (b *Batch) Read(a Addr, n int) *Op { return b.add(Read, a, b.Alloc(n)) }
+
+// ReadInto adds a READ of len(buf) bytes at a; buf is from Alloc.
+func (b *Batch) ReadInto(a Addr, buf []byte) *Op { return b.add(Read, a, buf) }
+
+// Write adds a WRITE of p at a; p is from Alloc and may be shared by several ops of the batch.
+func (b *Batch) Write(a Addr, p []byte) *Op { return b.add(Write, a, p) }
+
+// CompareSwap adds a CAS of the word at a: if it equals expect it becomes value. Op.Result is the word before.
+func (b *Batch) CompareSwap(a Addr, expect, value uint64) *Op {
+	op := b.add(CompareSwap, a, nil)
+	op.Expect, op.Value = expect, value
+	return op
+}
+
+// MaskedCompareSwap adds a CAS that compares only the bits of compareMask and replaces only those of swapMask. It is
+// a capability: a fabric without it fails the op with an error wrapping ErrNotSupported.
+func (b *Batch) MaskedCompareSwap(a Addr, expect, compareMask, value, swapMask uint64) *Op {
+	op := b.add(MaskedCompareSwap, a, nil)
+	op.Expect, op.Value = expect, value
+	op.CompareMask, op.SwapMask = compareMask, swapMask
+	return op
+}
+
+// FetchAdd adds an FAA of n to the word at a. Op.Result is the word before.
+func (b *Batch) FetchAdd(a Addr, n uint64) *Op {
+	op := b.add(FetchAdd, a, nil)
+	op.Value = n
+	return op
+}
+
+// Len returns how many ops the batch holds.
+func (b *Batch) Len() int { return b.n }
+
+// Op returns the i-th op, in the order in which they were added.
+func (b *Batch) Op(i int) *Op {
+	if i < opsInline {
+		return &b.ops[i]
+	}
+	return &b.more[i/opsInline-1][i%opsInline]
+}
+
+// Chains returns how many chains the batch holds.
+func (b *Batch) Chains() int { return int(b.chains) }
+
+// Done returns how many chains are complete. A complete chain may have failed: see Op.Err.
+func (b *Batch) Done() int { return b.done }
+
+// Finished tells whether nothing of the batch is in flight.
+func (b *Batch) Finished() bool { return b.pending == 0 }
+
+// Err returns the first error among the completed ops, in the order in which they were added.
+func (b *Batch) Err() error {
+	for i := range b.n {
+		if err := b.Op(i).Err; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release gives the batch back to its queue. Its ops and buffers are the caller's no longer; they stay untouched
+// until the last straggler has landed.
+func (b *Batch) Release() {
+	if b.released {
+		panic("rdma: batch released twice")
+	}
+	b.released = true
+	if b.pending == 0 {
+		b.base.recycle(b)
+	}
+}
+
+// The rest is for fabrics.
+
+// CompleteAll marks every op complete; for fabrics that execute a batch inside Post.
+func (b *Batch) CompleteAll() {
+	b.pending, b.done = 0, int(b.chains)
+}
+
+// Complete marks the i-th op complete, and with it its chain when it was the last of it.
+func (b *Batch) Complete(i int) {
+	op := b.Op(i)
+	if op.done || b.pending == 0 {
+		panic(fmt.Sprintf("rdma: op %d (%s at %s) completed twice", i, op.Verb, op.Addr))
+	}
+	op.done = true
+	b.pending--
+	b.left[op.chain]--
+	if b.left[op.chain] == 0 {
+		b.done++
+	}
+	if b.pending == 0 && b.released {
+		b.base.recycle(b)
+	}
+}
+
+// Track prepares the batch for completion op by op; fabrics that call Complete call it in Post.
+func (b *Batch) Track() {
+	b.left = b.left[:0]
+	for range b.chains {
+		b.left = append(b.left, 0)
+	}
+	for i := range b.n {
+		b.left[b.Op(i).chain]++
+	}
+	for _, n := range b.left {
+		if n == 0 {
+			b.done++ // an empty chain has nothing to wait for
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What callers branch on. Fabrics wrap these; an OpError says which verb failed where.
+var (
+	// ErrNodeDown ends a verb to a memory node that does not answer. The verb may or may not have taken effect.
+	ErrNodeDown = errors.New("memory node is down")
+	// ErrAccess ends a verb outside registered memory, misaligned, or with a revoked right; nothing was written.
+	// The connection to that node is down afterwards, as an RNIC's queue pair would be.
+	ErrAccess = errors.New("memory access refused")
+	// ErrRevoked ends every verb of a client that the pool has fenced off. It is an ErrAccess.
+	ErrRevoked = fmt.Errorf("client was fenced off: %w", ErrAccess)
+	// ErrTimeout ends a wait; what was waited for stays in flight.
+	ErrTimeout = errors.New("timed out")
+	// ErrClosed ends the use of a closed endpoint or fabric.
+	ErrClosed = errors.New("closed")
+	// ErrNotSupported ends a request for a capability that the fabric does not have.
+	ErrNotSupported = errors.New("not supported by this fabric")
+	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
+	ErrFull = errors.New("full")
+)
+
+// OpError is the failure of one verb.
+type OpError struct {
+	Verb Verb
+	Addr Addr
+	Len  int // bytes
+	Err  error
+}
+
+func (e *OpError) Error() string {
+	return fmt.Sprintf("%s of %d bytes at %s: %v", e.Verb, e.Len, e.Addr, e.Err)
+}
+
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Fail records why op failed, naming the verb and the place.
+func (op *Op) Fail(err error) {
+	op.Err = &OpError{Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Err: err}
+}
