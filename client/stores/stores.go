@@ -1,0 +1,106 @@
+// Package stores is the table of the stores: the only place that knows every one of them by name.
+package stores
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
+type Params struct {
+	Nodes         int    // memory nodes, default 3
+	Memory        uint64 // bytes a node; default: what Records of PairBytes need, with room to turn over
+	Records       uint64 // pairs expected, which sizes the index; default 100,000
+	PairBytes     int    // bytes of a typical key and value together, which sizes the memory; default 1,024
+	IndexReplicas int    // default 2
+	DataReplicas  int    // default 2
+	Clients       int    // workers at a time, default 1,024
+}
+
+// Options are chosen when a worker opens a store. Zero values mean defaults.
+type Options struct {
+	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none
+	CacheThreshold float64       // share of invalid hits above which a cached address is bypassed; default 0.5
+	Timeout        time.Duration // of one operation; default 2 s
+}
+
+// Kind is one store.
+type Kind struct {
+	Name string
+	Doc  string // one line
+	// Size fills in the defaults of p for this store.
+	Size func(p Params) Params
+	// Format writes an empty store into the zeroed memory of a new pool.
+	Format func(f rdma.Fabric, p Params) error
+	// Open returns a worker's view. The pool's header must name this store, or one of the same format.
+	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
+	// Check walks the whole structure and reports.
+	Check func(f rdma.Fabric) (Report, error)
+	// Usage tells what the pool's memory is used for.
+	Usage func(f rdma.Fabric) ([]Use, error)
+	// Scans tells whether its Store is a client.Scanner.
+	Scans bool
+}
+
+// Report is what a check found.
+type Report struct {
+	Facts   []Use    // counts and bytes, in the order to print
+	Damage  []string // what no correct run can leave behind; empty when all is well
+	Waiting []string // what dead clients left for recovery; no damage
+}
+
+// Use is one line of a table: a name, a count and, where it means something, bytes.
+type Use struct {
+	Name  string
+	Count uint64
+	Bytes uint64
+}
+
+// Write prints the report for people.
+func (r Report) Write(w io.Writer) {
+	for _, u := range r.Facts {
+		if u.Bytes > 0 {
+			fmt.Fprintf(w, "%-34s %12d  %15d B\n", u.Name, u.Count, u.Bytes)
+		} else {
+			fmt.Fprintf(w, "%-34s %12d\n", u.Name, u.Count)
+		}
+	}
+	for _, s := range r.Waiting {
+		fmt.Fprintf(w, "waits for recovery: %s\n", s)
+	}
+	for _, s := range r.Damage {
+		fmt.Fprintf(w, "DAMAGE: %s\n", s)
+	}
+}
+
+// ErrUnknown is wrapped when a store's name is not in the table.
+var ErrUnknown = errors.New("unknown store")
+
+var kinds = map[string]*Kind{}
+
+func register(k *Kind) { kinds[k.Name] = k }
+
+// Names lists the stores, sorted.
+func Names() []string {
+	names := make([]string, 0, len(kinds))
+	for n := range kinds {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Lookup returns the store of that name, or an error wrapping ErrUnknown that lists the names there are.
+func Lookup(name string) (*Kind, error) {
+	if k := kinds[name]; k != nil {
+		return k, nil
+	}
+	return nil, fmt.Errorf("%w %q (there are: %s)", ErrUnknown, name, strings.Join(Names(), ", "))
+}
