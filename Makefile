@@ -1,0 +1,35 @@
+# farkv in a few words. Everything here is a plain go command; `make -n WORD` shows it.
+
+SEED  ?= 1
+SEEDS ?= 10000
+FUZZ  ?= 30s
+
+.PHONY: test race lint sim fuzz bench ci
+
+test: ## every test, the short versions
+	go test ./...
+
+race:
+	go test -race ./...
+
+lint:
+	@out=$$(gofmt -l .) && test -z "$$out" || { echo "not formatted: $$out"; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+sim: ## SEED=first SEEDS=count: every suite that runs in virtual time
+	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '/sim' ./client/...
+
+fuzz: ## FUZZ=time: each fuzz target for that long
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "$$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ) $$pkg || exit 1; \
+		done; \
+	done
+
+bench:
+	go test -run '^$$' -bench . -benchmem ./...
+
+ci:
+	.ci/run
