@@ -1,0 +1,147 @@
+package race
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+const (
+	bucketBytes   = 64 // a header word, kept for the index's growth, and seven slots
+	bucketSlots   = 7
+	groupBytes    = 3 * bucketBytes // main, overflow shared by both, main
+	combinedBytes = 2 * bucketBytes // a main bucket and the overflow beside it
+	wordsPerGroup = groupBytes / bytesPerWord
+	bucketWords   = bucketBytes / bytesPerWord
+
+	// GroupSlots is the number of slots of one group.
+	GroupSlots = 3 * bucketSlots
+	// Candidates is the number of slots in which a key may lie: two combined buckets.
+	Candidates = 4 * bucketSlots
+)
+
+// Index is where an index lies: subtables of equal size, each on several nodes.
+type Index struct {
+	Base   uint64 // where subtables begin on each node
+	Groups uint64 // of each subtable, at least 2
+	Place  [][]node.Replica
+}
+
+// SubtableBytes returns the size of a subtable of so many groups.
+func SubtableBytes(groups uint64) uint64 { return groups * groupBytes }
+
+// Slot names a slot: its position among all words of the index. It is the same on every replica.
+type Slot uint64
+
+// Address returns where a replica of the slot lies. Replica 0 is the primary.
+func (x *Index) Address(s Slot, replica int) rdma.Addr {
+	per := x.Groups * wordsPerGroup
+	sub, word := uint64(s)/per, uint64(s)%per
+	r := x.Place[sub][replica]
+	return rdma.At(r.Node, x.Base+uint64(r.Index)*SubtableBytes(x.Groups)+word*bytesPerWord)
+}
+
+// Slots returns the number of slots.
+func (x *Index) Slots() uint64 { return uint64(len(x.Place)) * x.Groups * GroupSlots }
+
+// Words returns the number of words, headers included: slots are numbered below it.
+func (x *Index) Words() uint64 { return uint64(len(x.Place)) * x.Groups * wordsPerGroup }
+
+// IsSlot tells whether the word of that number is a slot and not a bucket's header.
+func IsSlot(s Slot) bool { return s%bucketWords != 0 }
+
+// Hash returns the hash by which a key finds its slots.
+func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
+
+// Print returns the fingerprint of a key's hash.
+func Print(hash uint64) uint8 { return uint8(hash >> 56) }
+
+// Buckets names the two combined buckets of a key by the number of their first word.
+type Buckets [2]Slot
+
+// Locate returns the two combined buckets of a key's hash. They lie in one subtable, in different groups.
+func (x *Index) Locate(hash uint64) Buckets {
+	sub := (hash >> 33 & 0x7fffff) % uint64(len(x.Place))
+	second := mix(hash)
+	g1 := (hash & 0xffffffff) * x.Groups >> 32
+	g2 := (second & 0xffffffff) * x.Groups >> 32
+	if g2 == g1 {
+		if g2++; g2 == x.Groups {
+			g2 = 0
+		}
+	}
+	first := sub * x.Groups
+	return Buckets{
+		Slot((first+g1)*wordsPerGroup + (hash>>32&1)*bucketWords),
+		Slot((first+g2)*wordsPerGroup + (second>>32&1)*bucketWords),
+	}
+}
+
+// mix is a bijection that makes a second hash of the first (the finalizer of SplitMix64).
+func mix(h uint64) uint64 {
+	h ^= h >> 30
+	h *= 0xbf58476d1ce4e5b9
+	h ^= h >> 27
+	h *= 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// Read adds the READs of both combined buckets of one replica to a batch.
+func (x *Index) Read(b *rdma.Batch, at Buckets, replica int) View {
+	v := View{at: at}
+	for i, s := range at {
+		v.ops[i] = b.Read(x.Address(s, replica), combinedBytes)
+	}
+	return v
+}
+
+// View is what a replica's two combined buckets held; it is valid as long as the batch that read it.
+type View struct {
+	at  Buckets
+	ops [2]*rdma.Op
+}
+
+// Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word. Main buckets come before overflow buckets
+// in each half.
+func (v *View) Slot(i int) (Slot, Word) {
+	half, i := i/(2*bucketSlots), i%(2*bucketSlots)
+	bucket := i / bucketSlots
+	if v.at[half]/bucketWords%3 == 1 { // overflow and second main bucket
+		bucket = 1 - bucket
+	}
+	w := bucket*bucketWords + 1 + i%bucketSlots
+	return v.at[half] + Slot(w), Word(binary.LittleEndian.Uint64(v.ops[half].Buf[w*bytesPerWord:]))
+}
+
+// Fence makes the READs of v start only after the atomics posted before them.
+func (v *View) Fence() { v.ops[0].Fence = true }
+
+// Free picks the slot for a new pair: the emptier half, its main bucket first, beginning at a place that depends on
+// the hash so that inserters of one group rarely meet. ok is false when every candidate is taken.
+func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
+	var empty [2]int
+	for i := range Candidates {
+		if _, w := v.Slot(i); w.Empty() {
+			empty[i/(2*bucketSlots)]++
+		}
+	}
+	half := 0
+	if empty[1] > empty[0] {
+		half = 1
+	}
+	if empty[half] == 0 {
+		return 0, 0, false
+	}
+	turn := int(hash>>48) % bucketSlots
+	for bucket := range 2 {
+		for k := range bucketSlots {
+			s, w := v.Slot((2*half+bucket)*bucketSlots + (turn+k)%bucketSlots)
+			if w.Empty() {
+				return s, w, true
+			}
+		}
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,124 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Unit is the granule of replicated memory in bytes: objects are whole units and pointers count them.
+const Unit = 64
+
+// Space is the replicated memory of a pool (FUSEE 4.4): regions, each on Replicas nodes, divided into blocks. At the
+// front of a region stands its block allocation table, a word a block; at the front of a block its free bitmap, a
+// bit an object. Both are changed by atomics only. Objects fill the rest of a block.
+//
+// A pointer into the space is a unit number: region*RegionBytes/Unit + offset/Unit. Unit 0 is never an object.
+type Space struct {
+	Base        uint64 // where regions begin on each node
+	RegionBytes uint64
+	BlockBytes  uint64
+	Replicas    int
+	Place       [][]Replica // by region; the first is the primary
+}
+
+// Blocks returns the number of blocks of a region.
+func (s *Space) Blocks() int { return int((s.RegionBytes - s.tableBytes()) / s.BlockBytes) }
+
+// tableBytes is the size of the block allocation table: a word for each block that could fit, in whole units.
+func (s *Space) tableBytes() uint64 {
+	return (s.RegionBytes/s.BlockBytes*8 + Unit - 1) / Unit * Unit
+}
+
+// BitmapBytes is the size of a block's free bitmap: a bit a unit, so that it never changes place whatever the block's
+// size class, and its words stay words that only atomics change.
+func (s *Space) BitmapBytes() uint64 { return (s.BlockBytes/Unit/8 + Unit - 1) / Unit * Unit }
+
+// Objects returns how many objects of the given size in units fit a block.
+func (s *Space) Objects(units int) int {
+	return int((s.BlockBytes - s.BitmapBytes()) / Unit / uint64(units))
+}
+
+// At returns the address of a region's byte on one of its replicas.
+func (s *Space) At(region, replica int, off uint64) rdma.Addr {
+	r := s.Place[region][replica]
+	return rdma.At(r.Node, s.Base+uint64(r.Index)*s.RegionBytes+off)
+}
+
+// Split returns the region and the byte offset in it of a unit.
+func (s *Space) Split(unit uint64) (region int, off uint64) {
+	per := s.RegionBytes / Unit
+	return int(unit / per), unit % per * Unit
+}
+
+// Units returns the number of units of the whole space: pointers lie below it.
+func (s *Space) Units() uint64 { return uint64(len(s.Place)) * (s.RegionBytes / Unit) }
+
+// UnitAt returns the address of a unit on one of its replicas.
+func (s *Space) UnitAt(unit uint64, replica int) rdma.Addr {
+	region, off := s.Split(unit)
+	return s.At(region, replica, off)
+}
+
+// Block names a block: its region and its place in it.
+type Block struct{ Region, Index int }
+
+// BlockOf returns the block that a unit lies in; ok is false where the unit lies in none, but in a table or a bitmap
+// or beyond the space.
+func (s *Space) BlockOf(unit uint64) (b Block, off uint64, ok bool) {
+	if unit >= s.Units() {
+		return Block{}, 0, false
+	}
+	region, in := s.Split(unit)
+	if in < s.tableBytes() {
+		return Block{}, 0, false
+	}
+	in -= s.tableBytes()
+	b = Block{region, int(in / s.BlockBytes)}
+	off = in % s.BlockBytes
+	return b, off, b.Index < s.Blocks() && off >= s.BitmapBytes()
+}
+
+// start is the offset of a block in its region.
+func (s *Space) start(b Block) uint64 { return s.tableBytes() + uint64(b.Index)*s.BlockBytes }
+
+// Object returns the unit of the i-th object of a block of objects of the given size in units.
+func (s *Space) Object(b Block, i, units int) uint64 {
+	return (uint64(b.Region)*s.RegionBytes+s.start(b)+s.BitmapBytes())/Unit + uint64(i*units)
+}
+
+// Bitmap returns the address of a block's free bitmap on one replica.
+func (s *Space) Bitmap(b Block, replica int) rdma.Addr { return s.At(b.Region, replica, s.start(b)) }
+
+// Entry returns the address of a block's word in the block allocation table on one replica.
+func (s *Space) Entry(b Block, replica int) rdma.Addr {
+	return s.At(b.Region, replica, uint64(b.Index)*8)
+}
+
+// Table returns the address of a region's block allocation table on one replica; it has Blocks words.
+func (s *Space) Table(region, replica int) rdma.Addr { return s.At(region, replica, 0) }
+
+// Entry is a word of the block allocation table: who owns the block, which size class its objects have, and the
+// incarnation that the objects of its earlier lives did not exceed.
+type Entry uint64
+
+// Left owns the blocks that departed clients left behind, for others to adopt.
+const Left rdma.ClientID = 0xffff
+
+// MakeEntry packs an entry: owner in bits 48 to 63, class in bits 40 to 47, base in the lower 32.
+func MakeEntry(owner rdma.ClientID, class int, base uint32) Entry {
+	return Entry(uint64(owner)<<48 | uint64(uint8(class))<<40 | uint64(base))
+}
+
+// Owner returns who owns the block; 0 is nobody.
+func (e Entry) Owner() rdma.ClientID { return rdma.ClientID(e >> 48) }
+
+// Class returns the size class of the block's objects.
+func (e Entry) Class() int { return int(uint8(e >> 40)) }
+
+// Base returns the highest incarnation of the block's earlier lives.
+func (e Entry) Base() uint32 { return uint32(e) }
+
+func (e Entry) String() string {
+	return fmt.Sprintf("owner %d, class %d, base %d", e.Owner(), e.Class(), e.Base())
+}

@@ -1,0 +1,147 @@
+// Package node is what a memory node holds and does: the header that names a pool's store, the division of its
+// memory into replicated regions and blocks (FUSEE 4.4), and the procedures that it runs for clients.
+package node
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// HeaderBytes is the size of the header at offset 0 of every node.
+const HeaderBytes = 4096
+
+// Header says what a pool holds. Every node carries a copy, which differs only in Node. It is written once, before
+// anybody else can see the pool.
+type Header struct {
+	Store   string // the format's name
+	Version uint32 // of the store's format
+	Params  []byte // the store's own, as JSON
+	Nodes   int
+	Node    int // whose copy this is
+	Size    uint64
+}
+
+// What callers branch on.
+var (
+	// ErrNoStore is wrapped when a pool has no valid header.
+	ErrNoStore = errors.New("pool holds no store")
+	// ErrOtherStore is wrapped when a pool holds another store, or another version of it.
+	ErrOtherStore = errors.New("pool holds another store")
+)
+
+const (
+	headerMagic   = 0x31726468766b7266 // "frkvhdr1"
+	headerFixed   = 40
+	headerSumAt   = HeaderBytes - 8
+	headerPayload = headerSumAt - headerFixed
+	headerTimeout = 5 * time.Second // formatting and opening are rare; a node that takes longer is down
+)
+
+// encode lays h out: magic, version, lengths and geometry, name, parameters; a checksum over all of it at the end.
+func (h Header) encode(p []byte) error {
+	if len(h.Store)+len(h.Params) > headerPayload {
+		return fmt.Errorf("encode pool header: %d bytes of parameters: %w", len(h.Params), rdma.ErrFull)
+	}
+	clear(p[:HeaderBytes])
+	le := binary.LittleEndian
+	le.PutUint64(p[0:], headerMagic)
+	le.PutUint32(p[8:], h.Version)
+	le.PutUint32(p[12:], uint32(len(h.Store)))
+	le.PutUint32(p[16:], uint32(len(h.Params)))
+	le.PutUint32(p[20:], uint32(h.Nodes))
+	le.PutUint32(p[24:], uint32(h.Node))
+	le.PutUint64(p[32:], h.Size)
+	n := copy(p[headerFixed:], h.Store)
+	copy(p[headerFixed+n:], h.Params)
+	le.PutUint64(p[headerSumAt:], xxhash.Sum64(p[:headerSumAt]))
+	return nil
+}
+
+func decodeHeader(p []byte) (Header, error) {
+	le := binary.LittleEndian
+	if len(p) < HeaderBytes || le.Uint64(p) != headerMagic {
+		return Header{}, fmt.Errorf("read pool header: %w", ErrNoStore)
+	}
+	if le.Uint64(p[headerSumAt:]) != xxhash.Sum64(p[:headerSumAt]) {
+		return Header{}, fmt.Errorf("read pool header: bad checksum: %w", ErrNoStore)
+	}
+	name, params := uint64(le.Uint32(p[12:])), uint64(le.Uint32(p[16:]))
+	if name+params > headerPayload {
+		return Header{}, fmt.Errorf("read pool header: %d bytes of parameters: %w", params, ErrNoStore)
+	}
+	body := p[headerFixed:]
+	return Header{
+		Store: string(body[:name]), Params: append([]byte(nil), body[name:name+params]...),
+		Version: le.Uint32(p[8:]), Nodes: int(le.Uint32(p[20:])), Node: int(le.Uint32(p[24:])), Size: le.Uint64(p[32:]),
+	}, nil
+}
+
+// Committer is a fabric whose memory must be backed before it is written; others need no call.
+type Committer interface {
+	Commit(node int, off, n uint64) error
+}
+
+// Commit backs n bytes at off of a node where the fabric asks for it.
+func Commit(f rdma.Fabric, node int, off, n uint64) error {
+	if c, ok := f.(Committer); ok {
+		return c.Commit(node, off, n)
+	}
+	return nil
+}
+
+// WriteHeader writes h to every node of a new pool.
+func WriteHeader(f rdma.Fabric, ep rdma.Endpoint, h Header) error {
+	for n := range f.Nodes() {
+		if err := Commit(f, n, 0, HeaderBytes); err != nil {
+			return fmt.Errorf("write pool header to node %d: %w", n, err)
+		}
+		h.Nodes, h.Node, h.Size = f.Nodes(), n, f.Size()
+		b := ep.Batch()
+		p := b.Alloc(HeaderBytes)
+		err := h.encode(p)
+		if err == nil {
+			b.Write(rdma.At(n, 0), p)
+			err = rdma.Do(ep, b, headerTimeout)
+		}
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("write pool header to node %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// ReadHeader reads the header of the first of the given number of nodes that answers.
+func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
+	var last error
+	for n := range nodes {
+		b := ep.Batch()
+		op := b.Read(rdma.At(n, 0), HeaderBytes)
+		if last = rdma.Do(ep, b, headerTimeout); last == nil {
+			h, err := decodeHeader(op.Buf)
+			b.Release()
+			return h, err
+		}
+		b.Release()
+		if !errors.Is(last, rdma.ErrNodeDown) {
+			break
+		}
+	}
+	return Header{}, fmt.Errorf("read pool header: %w", last)
+}
+
+// Expect returns an error wrapping ErrOtherStore unless h names the given store in the given version.
+func (h Header) Expect(store string, version uint32) error {
+	if h.Store != store {
+		return fmt.Errorf("%w: it was made for %q, not %q", ErrOtherStore, h.Store, store)
+	}
+	if h.Version != version {
+		return fmt.Errorf("%w: its %s format is version %d, this program reads version %d", ErrOtherStore, store, h.Version, version)
+	}
+	return nil
+}

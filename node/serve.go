@@ -1,0 +1,75 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The procedures of a memory node. Their whole state is in registered memory, so that it survives whoever runs them.
+const (
+	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
+	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at.
+	// Ret: index of the block, its new entry.
+	ProcAlloc rdma.Proc = 1
+	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
+	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
+	ProcRecord rdma.Proc = 2
+)
+
+// Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word: a crash
+// before it leaves nothing but memory that was backed early, a crash behind it a block that its owner's recovery
+// finds in the table.
+func Serve(m rdma.Memory, r *rdma.Request) error {
+	switch r.Proc {
+	case ProcAlloc:
+		return serveAlloc(m, r)
+	case ProcRecord:
+		return serveRecord(m, r)
+	}
+	return fmt.Errorf("call procedure %d on node %d: %w", r.Proc, m.Node(), rdma.ErrNotSupported)
+}
+
+func serveAlloc(m rdma.Memory, r *rdma.Request) error {
+	table, blocks, first, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3]
+	class, from := int(r.Arg[4]), r.Arg[5]
+	if r.Client == 0 || table%8 != 0 || blocks == 0 || bytes == 0 ||
+		!fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) {
+		return fmt.Errorf("allocate a block on node %d: %w", m.Node(), rdma.ErrAccess)
+	}
+	for k := range blocks {
+		i := (from + k) % blocks
+		for {
+			e := Entry(m.Load(table + 8*i))
+			if e.Owner() != 0 {
+				break
+			}
+			if err := m.Commit(first+i*bytes, bytes); err != nil {
+				return fmt.Errorf("allocate a block on node %d: %w", m.Node(), err)
+			}
+			mine := MakeEntry(r.Client, class, e.Base())
+			if m.CompareSwap(table+8*i, uint64(e), uint64(mine)) == uint64(e) {
+				r.Ret[0], r.Ret[1] = i, uint64(mine)
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("allocate a block on node %d: region: %w", m.Node(), rdma.ErrFull)
+}
+
+func serveRecord(m rdma.Memory, r *rdma.Request) error {
+	entry, expect, value, block, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3], r.Arg[4]
+	if entry%8 != 0 || !fits(m, entry, 1, 8) || !fits(m, block, 1, bytes) {
+		return fmt.Errorf("record a block on node %d: %w", m.Node(), rdma.ErrAccess)
+	}
+	if err := m.Commit(block, bytes); err != nil {
+		return fmt.Errorf("record a block on node %d: %w", m.Node(), err)
+	}
+	r.Ret[0] = m.CompareSwap(entry, expect, value)
+	return nil
+}
+
+// fits tells whether n items of the given size at off lie in m; it does not overflow.
+func fits(m rdma.Memory, off, n, size uint64) bool {
+	return off <= m.Size() && size > 0 && n <= (m.Size()-off)/size
+}
