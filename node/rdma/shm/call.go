@@ -1,0 +1,70 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Call runs the node's procedure in the caller.
+func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
+	err := e.call(node, r)
+	if err != nil {
+		return fmt.Errorf("call of procedure %d at node %d: %w", r.Proc, node, err)
+	}
+	return nil
+}
+
+func (e *Endpoint) call(node int, r *rdma.Request) error {
+	switch {
+	case e.closed || e.fabric.closing.Load():
+		return fmt.Errorf("endpoint of client %d: %w", e.id, rdma.ErrClosed)
+	case e.fabric.handler == nil:
+		return fmt.Errorf("pool was opened without procedures: %w", rdma.ErrNotSupported)
+	case uint(node) >= uint(len(e.lost)):
+		return fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess)
+	case e.lost[node] != nil:
+		return e.lost[node]
+	}
+	e.Called()
+	if !e.enter() {
+		return fmt.Errorf("client %d: %w", e.id, rdma.ErrRevoked)
+	}
+	defer e.leave()
+	if atomic.LoadUint64(&e.down[node]) != 0 {
+		return rdma.ErrNodeDown
+	}
+	r.Client = e.id
+	e.view = view{e.fabric, node, unsafe.Add(e.memory, uint64(node)*e.stride)}
+	return e.fabric.handler(&e.view, r)
+}
+
+// view is a node's own view of its memory. Its procedures are our code: an offset out of range is a bug, and panics.
+type view struct {
+	fabric *Fabric
+	node   int
+	memory unsafe.Pointer
+}
+
+func (v *view) Node() int    { return v.node }
+func (v *view) Size() uint64 { return v.fabric.g.Memory }
+
+func (v *view) word(off uint64) *uint64 {
+	if off%8 != 0 || off >= v.fabric.g.Memory {
+		panic(fmt.Sprintf("shm: node %d has no aligned word at %#x", v.node, off))
+	}
+	return (*uint64)(unsafe.Add(v.memory, off))
+}
+
+func (v *view) Load(off uint64) uint64 { return atomic.LoadUint64(v.word(off)) }
+
+func (v *view) CompareSwap(off, expect, value uint64) uint64 {
+	return compareSwap(v.word(off), expect, value)
+}
+
+func (v *view) FetchAdd(off, n uint64) uint64 { return atomic.AddUint64(v.word(off), n) - n }
+
+func (v *view) Commit(off, n uint64) error { return v.fabric.Commit(v.node, off, n) }

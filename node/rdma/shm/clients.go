@@ -1,0 +1,176 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// ErrHeld ends an attempt to forget a client that is still alive.
+var ErrHeld = errors.New("client is alive")
+
+func (f *Fabric) slot(c rdma.ClientID) *slot {
+	return (*slot)(unsafe.Add(unsafe.Pointer(f.head), slotOffset(c)))
+}
+
+// Open returns an endpoint with a free identity. Those of workers that died without closing are not free: they may
+// own memory. The error wraps rdma.ErrFull when there is none.
+func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closing.Load() {
+		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, rdma.ErrClosed)
+	}
+	for i := 1; i <= f.g.Clients; i++ {
+		c := rdma.ClientID(i)
+		if inUse(atomic.LoadUint64(&f.slot(c).state)) {
+			continue
+		}
+		ok, err := f.claim(c, name)
+		if err != nil {
+			return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
+		}
+		if ok {
+			f.users++
+			return f.endpoint(c), nil
+		}
+	}
+	dead := 0
+	for _, c := range f.Clients() {
+		if !c.Alive {
+			dead++
+		}
+	}
+	return nil, fmt.Errorf("open %s as %s: %d of %d clients are attached and %d dead ones wait for recovery: %w",
+		f.name, name, f.g.Clients-dead, f.g.Clients, dead, rdma.ErrFull)
+}
+
+// claim begins a life in slot c. A crash before the state is set leaves the slot free; one behind it, a dead client.
+func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
+	ok, err := f.lives.take(c)
+	if !ok || err != nil {
+		return false, err
+	}
+	s := f.slot(c)
+	state := atomic.LoadUint64(&s.state)
+	if inUse(state) {
+		return false, f.lives.drop(c)
+	}
+	s.name = [32]byte{}
+	copy(s.name[:], name)
+	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))
+	atomic.StoreUint64(&s.state, (life(state)+1)<<1|1)
+	return true, nil
+}
+
+func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
+	e := &Endpoint{
+		fabric: f, id: c, slot: f.slot(c), lost: make([]error, f.g.Nodes), down: f.head.down[:f.g.Nodes],
+		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
+		rand: rand.New(rand.NewPCG(f.Seed, uint64(c))),
+	}
+	e.life = life(atomic.LoadUint64(&e.slot.state))
+	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1 // odd when the last holder died in a Post
+	e.Init(nil)
+	return e
+}
+
+// leave ends e's life. A client that was fenced off stays listed until Forget.
+func (f *Fabric) leave(e *Endpoint) error {
+	if atomic.LoadUint64(&e.slot.fence) < e.life {
+		atomic.StoreUint64(&e.slot.state, e.life<<1)
+	}
+	return f.lives.drop(e.id)
+}
+
+// Clients lists the identities in use. One that was fenced off counts as dead.
+func (f *Fabric) Clients() []rdma.Client {
+	var all []rdma.Client
+	for i := 1; i <= f.g.Clients; i++ {
+		c := rdma.ClientID(i)
+		s := f.slot(c)
+		state := atomic.LoadUint64(&s.state)
+		if !inUse(state) {
+			continue
+		}
+		held, err := f.lives.held(c)
+		alive := (held || err != nil) && atomic.LoadUint64(&s.fence) < life(state)
+		name, _, _ := bytes.Cut(s.name[:], []byte{0})
+		all = append(all, rdma.Client{ID: c, Name: string(name), PID: int(atomic.LoadUint64(&s.pid)), Alive: alive})
+	}
+	return all
+}
+
+func (f *Fabric) known(c rdma.ClientID) error {
+	if c < 1 || int(c) > f.g.Clients {
+		return fmt.Errorf("pool has clients 1 to %d: %w", f.g.Clients, rdma.ErrAccess)
+	}
+	return nil
+}
+
+// Revoke fences a client off. A process that was stopped in the midst of a Post keeps it from returning nil: after
+// 10 s the error wraps rdma.ErrTimeout, and the client is fenced off all the same.
+func (f *Fabric) Revoke(c rdma.ClientID) error {
+	if err := f.known(c); err != nil {
+		return fmt.Errorf("revoke client %d: %w", c, err)
+	}
+	s := f.slot(c)
+	state := atomic.LoadUint64(&s.state)
+	if !inUse(state) {
+		return nil
+	}
+	for old := atomic.LoadUint64(&s.fence); old < life(state); old = atomic.LoadUint64(&s.fence) {
+		atomic.CompareAndSwapUint64(&s.fence, old, life(state))
+	}
+	if err := f.drain(c); err != nil {
+		return fmt.Errorf("revoke client %d: %w", c, err)
+	}
+	return nil
+}
+
+// drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it drops a process's
+// locks only when the last of its threads has ended.
+func (f *Fabric) drain(c rdma.ClientID) error {
+	s := f.slot(c)
+	turn := atomic.LoadUint64(&s.busy)
+	if turn%2 == 0 {
+		return nil
+	}
+	pause := time.Microsecond
+	for until := now() + patience; now() < until; pause = min(2*pause, time.Millisecond) {
+		if atomic.LoadUint64(&s.busy) != turn {
+			return nil
+		}
+		if held, err := f.lives.held(c); err == nil && !held {
+			return nil
+		}
+		time.Sleep(pause)
+	}
+	return fmt.Errorf("client %d has been in one Post for %v: %w", c, patience, rdma.ErrTimeout)
+}
+
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
+func (f *Fabric) Forget(c rdma.ClientID) error {
+	if err := f.known(c); err != nil {
+		return fmt.Errorf("forget client %d: %w", c, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ok, err := f.lives.take(c)
+	if err != nil {
+		return fmt.Errorf("forget client %d: %w", c, err)
+	}
+	if !ok {
+		return fmt.Errorf("forget client %d: %w", c, ErrHeld)
+	}
+	s := f.slot(c)
+	atomic.StoreUint64(&s.state, atomic.LoadUint64(&s.state)&^1)
+	return f.lives.drop(c)
+}

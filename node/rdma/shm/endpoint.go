@@ -1,0 +1,156 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Endpoint is one worker's way to the pool. Its verbs are executed inside Post.
+type Endpoint struct {
+	rdma.Base
+	fabric *Fabric
+	id     rdma.ClientID
+	slot   *slot
+	life   uint64  // which life of the slot this is
+	turn   uint64  // what slot.busy holds between two Posts
+	lost   []error // by node: why the connection is down
+	down   []uint64
+	memory unsafe.Pointer // of node 0
+	size   uint64
+	stride uint64
+	own    uint64 // for barriers; nobody else's cache line has it
+	rand   *rand.Rand
+	view   view
+	closed bool
+}
+
+var _ rdma.Endpoint = (*Endpoint)(nil)
+
+// Client returns the worker's identity.
+func (e *Endpoint) Client() rdma.ClientID { return e.id }
+
+// Post executes the batch. Once the worker is fenced off each op fails with an error wrapping rdma.ErrRevoked.
+func (e *Endpoint) Post(b *rdma.Batch) error {
+	if e.closed || e.fabric.closing.Load() {
+		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.id, rdma.ErrClosed)
+	}
+	e.Posted(b)
+	if !e.enter() {
+		e.refuse(b)
+		return nil
+	}
+	wrote := false
+	for i := range b.Len() {
+		op := b.Op(i)
+		p := e.locate(op)
+		if p == nil {
+			continue
+		}
+		if i > 0 {
+			next(&e.own)
+		}
+		switch op.Verb {
+		case rdma.Read:
+			if wrote {
+				settle(&e.own)
+				wrote = false
+			}
+			load(op.Buf, p)
+		case rdma.Write:
+			store(p, op.Buf)
+			wrote = true
+		case rdma.CompareSwap:
+			op.Result = compareSwap((*uint64)(p), op.Expect, op.Value)
+		case rdma.MaskedCompareSwap:
+			op.Result = maskedCompareSwap((*uint64)(p), op.Expect, op.CompareMask, op.Value, op.SwapMask)
+		case rdma.FetchAdd:
+			op.Result = atomic.AddUint64((*uint64)(p), op.Value) - op.Value
+		}
+	}
+	e.leave()
+	b.CompleteAll()
+	return nil
+}
+
+// enter announces that verbs are about to run and tells whether they may. The announcement is sequentially
+// consistent: either Revoke sees it and waits, or it is seen here that Revoke came first.
+func (e *Endpoint) enter() bool {
+	atomic.StoreUint64(&e.slot.busy, e.turn+1)
+	if atomic.LoadUint64(&e.slot.fence) < e.life {
+		return true
+	}
+	e.leave()
+	return false
+}
+
+func (e *Endpoint) leave() {
+	e.turn += 2
+	release(&e.slot.busy, e.turn)
+}
+
+func (e *Endpoint) refuse(b *rdma.Batch) {
+	for i := range b.Len() {
+		b.Op(i).Fail(fmt.Errorf("client %d: %w", e.id, rdma.ErrRevoked))
+	}
+	b.CompleteAll()
+}
+
+// locate returns where op's memory is mapped, or nil when op has failed.
+func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
+	node, off, n := op.Addr.Node(), op.Addr.Offset(), uint64(op.Len())
+	if node >= len(e.lost) || e.lost[node] != nil || atomic.LoadUint64(&e.down[node]) != 0 ||
+		off > e.size || n > e.size-off || op.Verb-1 >= rdma.FetchAdd || op.Verb.Atomic() && off%8 != 0 {
+		e.fail(op)
+		return nil
+	}
+	return unsafe.Add(e.memory, uint64(node)*e.stride+off)
+}
+
+// fail records why op cannot run. A breach of the rules of access takes the connection to the node down, as it would
+// a queue pair.
+func (e *Endpoint) fail(op *rdma.Op) {
+	node := op.Addr.Node()
+	if node >= len(e.lost) {
+		op.Fail(fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess))
+		return
+	}
+	if e.lost[node] != nil {
+		op.Fail(e.lost[node])
+		return
+	}
+	if atomic.LoadUint64(&e.down[node]) != 0 {
+		op.Fail(fmt.Errorf("node %d: %w", node, rdma.ErrNodeDown))
+		return
+	}
+	switch {
+	case op.Verb-1 >= rdma.FetchAdd:
+		op.Fail(fmt.Errorf("unknown verb: %w", rdma.ErrNotSupported))
+		return
+	case op.Verb.Atomic() && op.Addr.Offset()%8 != 0:
+		op.Fail(fmt.Errorf("not aligned to 8 bytes: %w", rdma.ErrAccess))
+	default:
+		op.Fail(fmt.Errorf("outside the node's %d bytes: %w", e.size, rdma.ErrAccess))
+	}
+	e.lost[node] = fmt.Errorf("connection to node %d is down since %w", node, op.Err)
+}
+
+// Wait returns at once: what was posted is complete.
+func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
+	e.Waited(b)
+	return nil
+}
+
+// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget.
+func (e *Endpoint) Close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	return errors.Join(e.fabric.leave(e), e.fabric.drop())
+}

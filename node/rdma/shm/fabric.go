@@ -1,0 +1,175 @@
+package shm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Fabric is an open pool. It is safe for concurrent use.
+type Fabric struct {
+	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and Open set it at
+	// random.
+	Seed uint64
+
+	name    string // for messages
+	g       Geometry
+	handler rdma.Handler
+	mapping []byte
+	head    *header
+	lives   lives
+	backing backing
+
+	closing atomic.Bool
+	stop    chan struct{} // closed when closing is set
+
+	mu    sync.Mutex
+	users int      // endpoints, and 1 for the fabric until Close: the last one unmaps
+	tasks []string // running, by name
+	idle  *sync.Cond
+}
+
+var _ rdma.Fabric = (*Fabric)(nil)
+
+// lives knows which clients are alive.
+type lives interface {
+	take(c rdma.ClientID) (bool, error) // begin c's life; false: somebody else has it
+	drop(c rdma.ClientID) error         // end it
+	held(c rdma.ClientID) (bool, error) // whether somebody has it
+	close() error
+}
+
+// backing reserves real memory for bytes of the mapping.
+type backing interface {
+	commit(off, n uint64) error
+}
+
+func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rdma.Handler) *Fabric {
+	f := &Fabric{
+		Seed: rand.Uint64(), name: name, g: g, handler: h, mapping: mapping,
+		head: (*header)(unsafe.Pointer(unsafe.SliceData(mapping))), lives: l, backing: b,
+		stop: make(chan struct{}), users: 1,
+	}
+	f.idle = sync.NewCond(&f.mu)
+	return f
+}
+
+// Nodes returns the number of memory nodes.
+func (f *Fabric) Nodes() int { return f.g.Nodes }
+
+// Size returns the bytes of registered memory of each node.
+func (f *Fabric) Size() uint64 { return f.g.Memory }
+
+// Geometry returns the pool's shape.
+func (f *Fabric) Geometry() Geometry { return f.g }
+
+// Commit makes sure that n bytes at off of a node are backed by real memory; without it a write there may find none.
+// The error wraps rdma.ErrFull when there is none left.
+func (f *Fabric) Commit(node int, off, n uint64) error {
+	if uint(node) >= uint(f.g.Nodes) || off > f.g.Memory || n > f.g.Memory-off {
+		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, node, off, rdma.ErrAccess)
+	}
+	if err := f.backing.commit(f.g.first()+uint64(node)*f.g.stride()+off, n); err != nil {
+		return fmt.Errorf("commit %d bytes at %d:%#x of %s: %w", n, node, off, f.name, err)
+	}
+	return nil
+}
+
+// KillNode marks a node dead for every process: each verb posted to it from now on ends with rdma.ErrNodeDown. When
+// it returns nil, the verbs that were being executed are over, too.
+func (f *Fabric) KillNode(node int) error {
+	if uint(node) >= uint(f.g.Nodes) {
+		return fmt.Errorf("kill node %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)
+	}
+	atomic.StoreUint64(&f.head.down[node], 1)
+	for c := 1; c <= f.g.Clients; c++ {
+		if err := f.drain(rdma.ClientID(c)); err != nil {
+			return fmt.Errorf("kill node %d: %w", node, err)
+		}
+	}
+	return nil
+}
+
+// NodeDown tells whether a node is marked dead.
+func (f *Fabric) NodeDown(node int) bool { return atomic.LoadUint64(&f.head.down[node]) != 0 }
+
+func (f *Fabric) begin(task string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closing.Load() {
+		return fmt.Errorf("start task %s: fabric %s: %w", task, f.name, rdma.ErrClosed)
+	}
+	f.tasks = append(f.tasks, task)
+	return nil
+}
+
+func (f *Fabric) end(task string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(f.tasks, task)
+	f.tasks = slices.Delete(f.tasks, i, i+1)
+	f.idle.Broadcast()
+}
+
+// patience bounds the waits for others: for tasks that were asked to stop, and for a client in the midst of a Post.
+const patience = 10 * time.Second
+
+// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error. Endpoints
+// that are open post no more; the last one's Close unmaps the pool.
+func (f *Fabric) Close() error {
+	f.mu.Lock()
+	if f.closing.Load() {
+		f.mu.Unlock()
+		return nil
+	}
+	f.closing.Store(true)
+	close(f.stop)
+	f.mu.Unlock()
+	if err := f.join(); err != nil {
+		return err
+	}
+	return f.drop()
+}
+
+func (f *Fabric) join() error {
+	late := false
+	t := time.AfterFunc(patience, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		late = true
+		f.idle.Broadcast()
+	})
+	defer t.Stop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.tasks) > 0 && !late {
+		f.idle.Wait()
+	}
+	if len(f.tasks) > 0 {
+		return fmt.Errorf("close %s: tasks %s did not stop: %w", f.name, strings.Join(f.tasks, ", "), rdma.ErrTimeout)
+	}
+	return nil
+}
+
+// drop gives up one use of the mapping. It is unmapped only when nobody can be in the midst of a Post.
+func (f *Fabric) drop() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.users--
+	if f.users > 0 {
+		return nil
+	}
+	if err := unix.Munmap(f.mapping); err != nil {
+		return fmt.Errorf("unmap %s: %w", f.name, err)
+	}
+	return f.lives.close()
+}

@@ -1,0 +1,94 @@
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Geometry is the shape of a pool.
+type Geometry struct {
+	Nodes   int    // memory nodes
+	Memory  uint64 // bytes of registered memory at each
+	Clients int    // workers at a time
+}
+
+// What a geometry may be at most: far above use, and small enough that no sum of it overflows.
+const (
+	MaxNodes   = 256
+	MaxMemory  = 1 << 44 // bytes a node
+	MaxClients = 1<<16 - 1
+)
+
+const (
+	page     = 4 << 10
+	magic    = 0x306c6f6f706b7266 // "frkpool0", little-endian
+	version  = 1
+	slotSize = 64
+)
+
+// header is the first page of a pool. The words of its first line never change once the pool exists.
+type header struct {
+	magic, version uint64
+	nodes          uint64
+	memory         uint64 // bytes a node
+	clients        uint64
+	_              [3]uint64
+	role, epoch    uint64 // the master: see TryMaster
+	_              [118]uint64
+	down           [MaxNodes]uint64 // 1: the node is dead
+	_              [128]uint64
+}
+
+// slot is one client's line. Its own cache line, since busy changes twice a Post.
+type slot struct {
+	state uint64 // its holder's life, counted from 1, times 2; and 1 until that life is closed or forgotten
+	busy  uint64 // odd while its holder executes verbs, and one more at each begin and end
+	fence uint64 // the last life that was fenced off: a revocation that comes late hits no successor
+	pid   uint64
+	name  [32]byte // padded with zeros
+}
+
+// inUse tells whether a slot in that state has a holder: a live one, or a dead one whose memory waits for recovery.
+func inUse(state uint64) bool { return state&1 != 0 }
+
+// life returns which life a slot in that state has seen last.
+func life(state uint64) uint64 { return state >> 1 }
+
+const (
+	_ = -(unsafe.Sizeof(header{}) ^ page)
+	_ = -(unsafe.Sizeof(slot{}) ^ slotSize)
+)
+
+// check tells what is wrong with g.
+func (g Geometry) check() error {
+	switch {
+	case g.Nodes < 1 || g.Nodes > MaxNodes:
+		return fmt.Errorf("%d memory nodes: want 1 to %d", g.Nodes, MaxNodes)
+	case g.Memory < 8 || g.Memory > MaxMemory || g.Memory%8 != 0:
+		return fmt.Errorf("%d bytes a node: want a multiple of 8 up to %d", g.Memory, uint64(MaxMemory))
+	case g.Clients < 1 || g.Clients > MaxClients:
+		return fmt.Errorf("%d clients: want 1 to %d", g.Clients, MaxClients)
+	}
+	return nil
+}
+
+func pages(n uint64) uint64 { return (n + page - 1) &^ (page - 1) }
+
+// first is where the memory of node 0 begins, and stride how far the nodes lie apart.
+func (g Geometry) first() uint64  { return page + pages(uint64(g.Clients)*slotSize) }
+func (g Geometry) stride() uint64 { return pages(g.Memory) }
+
+// size is the length of the whole mapping in bytes.
+func (g Geometry) size() uint64 { return g.first() + uint64(g.Nodes)*g.stride() }
+
+func slotOffset(c rdma.ClientID) int64 { return page + (int64(c)-1)*slotSize }
+
+// encode writes what identifies a pool into the first bytes of its mapping.
+func (g Geometry) encode(p []byte) {
+	for i, w := range []uint64{magic, version, uint64(g.Nodes), g.Memory, uint64(g.Clients)} {
+		binary.NativeEndian.PutUint64(p[8*i:], w)
+	}
+}

@@ -1,0 +1,86 @@
+package shm
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// The copies below move aligned words of the pool in ascending order, each with one load or store, and touch no byte
+// outside their range: a copy that rewrote a neighbour could undo its CAS. The compiler keeps their order, because
+// each load stands between two stores. Pointers are built from a base and an index, so that none ever points past
+// the end of a buffer.
+
+// load copies pool memory at src into dst.
+func load(dst []byte, src unsafe.Pointer) {
+	n := uintptr(len(dst))
+	d := unsafe.Pointer(unsafe.SliceData(dst))
+	i := min(-uintptr(src)&7, n)
+	loadBytes(d, src, 0, i)
+	for ; i+64 <= n; i += 64 {
+		t, s := (*[8]uint64)(unsafe.Add(d, i)), (*[8]uint64)(unsafe.Add(src, i))
+		t[0] = s[0]
+		t[1] = s[1]
+		t[2] = s[2]
+		t[3] = s[3]
+		t[4] = s[4]
+		t[5] = s[5]
+		t[6] = s[6]
+		t[7] = s[7]
+	}
+	for ; i+8 <= n; i += 8 {
+		*(*uint64)(unsafe.Add(d, i)) = *(*uint64)(unsafe.Add(src, i))
+	}
+	loadBytes(d, src, i, n)
+}
+
+// store copies src into pool memory at dst.
+func store(dst unsafe.Pointer, src []byte) {
+	n := uintptr(len(src))
+	s := unsafe.Pointer(unsafe.SliceData(src))
+	i := min(-uintptr(dst)&7, n)
+	loadBytes(dst, s, 0, i)
+	for ; i+64 <= n; i += 64 {
+		t, s := (*[8]uint64)(unsafe.Add(dst, i)), (*[8]uint64)(unsafe.Add(s, i))
+		t[0] = s[0]
+		t[1] = s[1]
+		t[2] = s[2]
+		t[3] = s[3]
+		t[4] = s[4]
+		t[5] = s[5]
+		t[6] = s[6]
+		t[7] = s[7]
+	}
+	for ; i+8 <= n; i += 8 {
+		*(*uint64)(unsafe.Add(dst, i)) = *(*uint64)(unsafe.Add(s, i))
+	}
+	loadBytes(dst, s, i, n)
+}
+
+// loadBytes copies the bytes from i to n, which lie in one word.
+func loadBytes(dst, src unsafe.Pointer, i, n uintptr) {
+	for ; i < n; i++ {
+		*(*byte)(unsafe.Add(dst, i)) = *(*byte)(unsafe.Add(src, i))
+	}
+}
+
+// compareSwap returns the word before. The loop ends: each turn means that somebody else changed the word twice.
+func compareSwap(p *uint64, expect, value uint64) uint64 {
+	for {
+		if atomic.CompareAndSwapUint64(p, expect, value) {
+			return expect
+		}
+		if old := atomic.LoadUint64(p); old != expect {
+			return old
+		}
+	}
+}
+
+// maskedCompareSwap compares the bits of compare and replaces those of swap; it returns the word before.
+func maskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
+	for {
+		old := atomic.LoadUint64(p)
+		if (old^expect)&compare != 0 || atomic.CompareAndSwapUint64(p, old, old&^swap|value&swap) {
+			return old
+		}
+	}
+}
