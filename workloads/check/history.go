@@ -1,0 +1,156 @@
+package check
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"time"
+)
+
+// Kind is what an operation asks for.
+type Kind uint8
+
+// The operations of client.Store.
+const (
+	Get Kind = iota
+	Insert
+	Update
+	Delete
+)
+
+var kindNames = [...]string{"get", "insert", "update", "delete"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Answer is what an operation came back with.
+type Answer uint8
+
+// The answers. Those from Pending on leave the effect of a write unknown: it took place at some time after the call,
+// or will, or never does.
+const (
+	OK        Answer = iota
+	NotFound         // client.ErrNotFound
+	Exists           // client.ErrExists
+	Refused          // client.ErrTooLarge or ErrFull: no effect
+	Pending          // it has not returned, and may never
+	Uncertain        // client.ErrUncertain or rdma.ErrNodeDown
+	Failed           // any other error: see Op.Err
+)
+
+var answerNames = [...]string{"ok", "not found", "exists", "refused", "not returned", "uncertain", "failed"}
+
+func (a Answer) String() string { return answerNames[a] }
+
+// Never is the return time of an operation that may take effect at any time.
+const Never = time.Duration(math.MaxInt64)
+
+// Op is one operation of a history.
+type Op struct {
+	Worker int           `json:"w"`
+	Seq    int           `json:"n"` // counts the worker's operations
+	Kind   Kind          `json:"op"`
+	Key    []byte        `json:"key"`
+	Value  Value         `json:"val,omitempty"` // written, or read by a Get that is OK
+	Answer Answer        `json:"ans"`
+	Err    string        `json:"err,omitempty"`
+	Call   time.Duration `json:"call"`
+	Return time.Duration `json:"ret"`
+}
+
+// unknown tells whether nobody knows what the operation did, or will do.
+func (o *Op) unknown() bool { return o.Answer >= Pending }
+
+// observes tells whether the operation, going by its answer, changed nothing.
+func (o *Op) observes() bool {
+	return o.Kind == Get || o.Answer == NotFound || o.Answer == Exists || o.Answer == Refused
+}
+
+func (o *Op) String() string {
+	s := fmt.Sprintf("w%d %s %q", o.Worker, o.Kind, o.Key)
+	if o.Kind == Insert || o.Kind == Update {
+		s += " " + o.Value.String()
+	}
+	s += " -> " + o.Answer.String()
+	if o.Kind == Get && o.Answer == OK {
+		s += " " + o.Value.String()
+	}
+	if o.Err != "" {
+		s += " (" + o.Err + ")"
+	}
+	return s
+}
+
+// History is the operations of any number of workers, in any order.
+type History []Op
+
+// Unexpected returns the operations that failed with an error that a Store may not answer with while nothing is broken:
+// everything but ErrNotFound, ErrExists, ErrTooLarge and ErrFull. Operations that never returned are not among them.
+func (h History) Unexpected() History {
+	var out History
+	for _, op := range h {
+		if op.Answer == Uncertain || op.Answer == Failed {
+			out = append(out, op)
+		}
+	}
+	return out
+}
+
+// Encode writes h as JSON, an operation a line.
+func (h History) Encode(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	e := json.NewEncoder(b)
+	for i := range h {
+		if err := e.Encode(&h[i]); err != nil {
+			return fmt.Errorf("encode history: %w", err)
+		}
+	}
+	return b.Flush()
+}
+
+// Decode reads what Encode or Recorder.LogTo wrote. Of several lines for one operation the last counts, and an
+// unfinished last line, the mark of a killed process, is left out.
+func Decode(r io.Reader) (History, error) {
+	type id struct{ worker, seq int }
+	seen := map[id]int{}
+	var h History
+	d := json.NewDecoder(r)
+	for {
+		var op Op
+		err := d.Decode(&op)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return h, nil
+		}
+		if err == nil {
+			err = op.valid()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("decode history: operation %d: %w", len(h)+1, err)
+		}
+		k := id{op.Worker, op.Seq}
+		if i, ok := seen[k]; ok {
+			h[i] = op
+		} else {
+			seen[k] = len(h)
+			h = append(h, op)
+		}
+	}
+}
+
+func (o *Op) valid() error {
+	if int(o.Kind) >= len(kindNames) || int(o.Answer) >= len(answerNames) {
+		return fmt.Errorf("unknown operation %d or answer %d", o.Kind, o.Answer)
+	}
+	if o.Return < o.Call {
+		return fmt.Errorf("returns at %v before it is called at %v", o.Return, o.Call)
+	}
+	return nil
+}
+
+// byCall sorts operations by the time of their call.
+func byCall(ops []*Op) {
+	sort.SliceStable(ops, func(i, j int) bool { return ops[i].Call < ops[j].Call })
+}

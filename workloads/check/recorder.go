@@ -1,0 +1,128 @@
+package check
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Recorder is a client.Store that notes every operation of the Store below it. Like any Store it belongs to one
+// worker. History may be called once the worker is done, or dead.
+type Recorder struct {
+	store  client.Store
+	now    func() time.Duration
+	worker int
+	ops    History
+	log    *json.Encoder
+	logErr error
+}
+
+var _ client.Store = (*Recorder)(nil)
+
+// NewRecorder records what a worker does on s, by the clock now, which all workers of a history share (see
+// rdma.Env.Now). The worker's number is unique in the history.
+func NewRecorder(worker int, s client.Store, now func() time.Duration) *Recorder {
+	return &Recorder{store: s, now: now, worker: worker}
+}
+
+// LogTo makes the recorder also write each operation to w, a line when it is called and a line when it returns, so
+// that the history of a process outlives it: Decode reads them. A failure to write ends the next operation.
+func (r *Recorder) LogTo(w io.Writer) { r.log = json.NewEncoder(w) }
+
+// History returns what was recorded so far.
+func (r *Recorder) History() History { return r.ops }
+
+// Get records a Get.
+func (r *Recorder) Get(key []byte) ([]byte, error) {
+	if err := r.begin(Get, key, 0); err != nil {
+		return nil, err
+	}
+	v, err := r.store.Get(key)
+	if err == nil {
+		r.ops[len(r.ops)-1].Value = Identify(v)
+	}
+	r.end(err)
+	return v, err
+}
+
+// Insert records an Insert.
+func (r *Recorder) Insert(key, value []byte) error {
+	if err := r.begin(Insert, key, Identify(value)); err != nil {
+		return err
+	}
+	return r.end(r.store.Insert(key, value))
+}
+
+// Update records an Update.
+func (r *Recorder) Update(key, value []byte) error {
+	if err := r.begin(Update, key, Identify(value)); err != nil {
+		return err
+	}
+	return r.end(r.store.Update(key, value))
+}
+
+// Delete records a Delete.
+func (r *Recorder) Delete(key []byte) error {
+	if err := r.begin(Delete, key, 0); err != nil {
+		return err
+	}
+	return r.end(r.store.Delete(key))
+}
+
+// Close closes the Store.
+func (r *Recorder) Close() error { return r.store.Close() }
+
+// begin notes the call before it is made: a worker that dies inside leaves it pending.
+func (r *Recorder) begin(k Kind, key []byte, v Value) error {
+	if r.logErr != nil {
+		return fmt.Errorf("record history: %w", r.logErr)
+	}
+	r.ops = append(r.ops, Op{
+		Worker: r.worker, Seq: len(r.ops), Kind: k, Key: bytes.Clone(key), Value: v,
+		Answer: Pending, Return: Never,
+	})
+	op := &r.ops[len(r.ops)-1]
+	op.Call = r.now()
+	r.write(op)
+	return r.logErr
+}
+
+func (r *Recorder) end(err error) error {
+	op := &r.ops[len(r.ops)-1]
+	op.Return = r.now()
+	op.Answer = classify(err)
+	if op.Answer >= Uncertain {
+		op.Err = err.Error()
+	}
+	r.write(op)
+	return err
+}
+
+func (r *Recorder) write(op *Op) {
+	if r.log != nil && r.logErr == nil {
+		r.logErr = r.log.Encode(op)
+	}
+}
+
+// classify turns an error into an answer. What may hide an effect comes first: an error can wrap several.
+func classify(err error) Answer {
+	switch {
+	case err == nil:
+		return OK
+	case errors.Is(err, client.ErrUncertain), errors.Is(err, rdma.ErrNodeDown):
+		return Uncertain
+	case errors.Is(err, client.ErrNotFound):
+		return NotFound
+	case errors.Is(err, client.ErrExists):
+		return Exists
+	case errors.Is(err, client.ErrTooLarge), errors.Is(err, client.ErrFull):
+		return Refused
+	}
+	return Failed
+}
