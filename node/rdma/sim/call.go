@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Call runs the pool's handler on a node: one trip, and the node's CPU serves one call at a time. A crash of the
+// caller at its k-th verb counts calls, too.
+func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
+	s := e.s
+	if err := e.usable("call"); err != nil {
+		return err
+	}
+	if node < 0 || node >= len(s.nodes) {
+		return fmt.Errorf("call node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
+	}
+	if s.opts.Handler == nil {
+		return fmt.Errorf("call node %d: no handler: %w", node, rdma.ErrNotSupported)
+	}
+	r.Client = e.id
+	w := s.current
+	if w == nil {
+		e.Called()
+		if s.nodes[node].dead {
+			return fmt.Errorf("call node %d: %w", node, rdma.ErrNodeDown)
+		}
+		return s.opts.Handler(&nodeMemory{&s.nodes[node]}, r)
+	}
+	if w.dead() {
+		return w.die()
+	}
+	w.allow(1)
+	e.Called()
+	f := s.takeOff(e, node)
+	f.caller, f.req, f.reply, f.back = w, *r, r, e.latency()
+	s.at(s.now+e.latency(), event{kind: arrival, f: f})
+	s.traceCall(Call, f)
+	if w.dead() {
+		f.caller = nil
+		return w.die()
+	}
+	w.call = f
+	if within < rdma.Forever-s.Now() {
+		s.arm(w, s.now+int64(max(within, poll)))
+	}
+	alive := w.park()
+	if w.call == nil { // replied took it
+		err := w.callErr
+		w.callErr = nil
+		return err
+	}
+	w.call, f.caller = nil, nil // the handler may still run, but finds nobody to answer to
+	if !alive {
+		return fmt.Errorf("call node %d: %w", node, rdma.ErrClosed)
+	}
+	return fmt.Errorf("call node %d within %v: %w", node, within, rdma.ErrTimeout)
+}
+
+// arrive queues a call for its node's CPU.
+func (s *Sim) arrive(f *flight) {
+	n := &s.nodes[f.node]
+	n.busy = max(n.busy, s.now) + int64(s.opts.ServiceTime)
+	s.at(n.busy, event{kind: service, f: f})
+}
+
+// serve runs a call's handler, in one instant.
+func (s *Sim) serve(f *flight) {
+	n := &s.nodes[f.node]
+	switch {
+	case f.ep.revoked:
+		f.err = rdma.ErrRevoked
+	case n.dead:
+		f.err = fmt.Errorf("call node %d: %w", f.node, rdma.ErrNodeDown)
+	default:
+		if err := s.opts.Handler(&nodeMemory{n}, &f.req); err != nil {
+			f.err = err
+		}
+		s.traceCall(Serve, f)
+	}
+	s.at(s.now+s.answer(f), event{kind: reply, f: f})
+}
+
+// replied hands a call's answer to its caller, if it still waits.
+func (s *Sim) replied(f *flight) {
+	w := f.caller
+	if w != nil {
+		*f.reply = f.req
+		w.call, w.callErr = nil, f.err
+	}
+	s.touchDown(f)
+	if w != nil {
+		s.resume(w)
+	}
+}
+
+func (s *Sim) traceCall(k EventKind, f *flight) {
+	if s.opts.Trace != nil {
+		s.trace(Event{Kind: k, Worker: f.ep.name, Client: f.ep.id, Step: f.step, Addr: rdma.At(f.node, 0),
+			Value: uint64(f.req.Proc), Err: f.err})
+	}
+}
+
+// nodeMemory is a node's own view of its memory; its atomics count as atomics.
+type nodeMemory struct{ n *node }
+
+func (m *nodeMemory) Node() int    { return m.n.id }
+func (m *nodeMemory) Size() uint64 { return m.n.memory.size }
+
+// word checks that off names a word; a handler that strays is a bug in the handler.
+func (m *nodeMemory) word(off uint64) uint64 {
+	if off%8 != 0 || off > m.n.memory.size-8 {
+		panic(fmt.Sprintf("sim: handler touches %#x of node %d, which has %#x bytes", off, m.n.id, m.n.memory.size))
+	}
+	return off
+}
+
+func (m *nodeMemory) Load(off uint64) uint64 {
+	var b [8]byte
+	m.n.memory.read(m.word(off), b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (m *nodeMemory) CompareSwap(off, expect, value uint64) uint64 {
+	return m.n.memory.atomic(m.word(off), &rdma.Op{Verb: rdma.CompareSwap, Expect: expect, Value: value})
+}
+
+func (m *nodeMemory) FetchAdd(off, n uint64) uint64 {
+	return m.n.memory.atomic(m.word(off), &rdma.Op{Verb: rdma.FetchAdd, Value: n})
+}
+
+func (m *nodeMemory) Commit(off, n uint64) error {
+	if off > m.n.memory.size || n > m.n.memory.size-off {
+		return fmt.Errorf("commit %d bytes at %#x of node %d: %w", n, off, m.n.id, rdma.ErrAccess)
+	}
+	return nil // pages are made when they are touched
+}

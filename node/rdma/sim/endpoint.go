@@ -1,0 +1,172 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// poll is the least time that a wait or a sleep takes, so that a loop of them comes to an end.
+const poll = 20 * time.Nanosecond
+
+// endpoint is a worker's. What it calls blocks the coroutine that calls it, whoever opened it.
+type endpoint struct {
+	rdma.Base
+	s     *Sim
+	id    rdma.ClientID
+	name  string
+	owner *Worker // the worker it dies with; nil when it was opened outside Run
+	step  string
+
+	rand  *rand.Rand
+	net   generator // draws of the network, apart from the worker's own
+	conns []conn
+
+	waiter   *Worker
+	batches  uint64
+	inflight int
+	closed   bool
+	revoked  bool
+}
+
+func (e *endpoint) Client() rdma.ClientID { return e.id }
+func (e *endpoint) Rand() *rand.Rand      { return e.rand }
+
+// Step names what is posted next, for traces.
+func (e *endpoint) Step(name string) { e.step = name }
+
+func (e *endpoint) Now() time.Duration {
+	e.s.closing()
+	return e.s.Now()
+}
+
+// usable returns why e cannot be used for what, if so.
+func (e *endpoint) usable(what string) error {
+	if e.s.closing() || e.closed {
+		return fmt.Errorf("%s as client %d: %w", what, e.id, rdma.ErrClosed)
+	}
+	if e.revoked {
+		return fmt.Errorf("%s as client %d: %w", what, e.id, rdma.ErrRevoked)
+	}
+	return nil
+}
+
+func (e *endpoint) Post(b *rdma.Batch) error {
+	if err := e.usable("post"); err != nil {
+		return err
+	}
+	w := e.s.current
+	if w == nil {
+		e.Posted(b)
+		e.executeAll(b)
+		return nil
+	}
+	if w.dead() { // CrashAt 0, or a number that was already passed
+		return w.die()
+	}
+	n := w.allow(b.Len())
+	e.Posted(b)
+	b.Track()
+	e.batches++
+	for i := range n {
+		e.send(b, i)
+	}
+	if w.dead() {
+		return w.die()
+	}
+	return nil
+}
+
+// executeAll runs a batch at once: outside Run no time passes.
+func (e *endpoint) executeAll(b *rdma.Batch) {
+	whole := tear{ways: 1}
+	for i := range b.Len() {
+		op := b.Op(i)
+		if err := e.refuse(op); err != nil {
+			op.Fail(err)
+			continue
+		}
+		n := &e.s.nodes[op.Addr.Node()]
+		if n.dead {
+			op.Fail(rdma.ErrNodeDown)
+			continue
+		}
+		e.s.execute(e, n, op, &whole, 0)
+	}
+	b.CompleteAll()
+}
+
+func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if n == rdma.All {
+		n = b.Chains()
+	}
+	if b.Done() >= n {
+		e.Waited(b)
+		return nil
+	}
+	if e.s.closing() || e.closed {
+		return fmt.Errorf("wait as client %d: %w", e.id, rdma.ErrClosed)
+	}
+	w := e.s.current
+	if w == nil { // it was posted in a Run and can land in the next one only
+		return fmt.Errorf("wait for %d of %d chains outside Run: %w", n, b.Chains(), rdma.ErrTimeout)
+	}
+	w.waitFor, w.waitN, e.waiter = b, n, w
+	if within < rdma.Forever-e.s.Now() {
+		e.s.arm(w, e.s.now+int64(max(within, poll)))
+	}
+	alive := w.park()
+	w.waitFor, e.waiter = nil, nil
+	switch {
+	case b.Done() >= n:
+		e.Waited(b)
+		return nil
+	case !alive:
+		return fmt.Errorf("wait as client %d: %w", e.id, rdma.ErrClosed)
+	}
+	return fmt.Errorf("wait for %d of %d chains within %v: %w", n, b.Chains(), within, rdma.ErrTimeout)
+}
+
+// Sleep pauses the worker. Outside Run it only moves the clock.
+func (e *endpoint) Sleep(d time.Duration) {
+	s := e.s
+	d = max(d, poll)
+	if s.closing() || s.current == nil {
+		s.now += int64(d)
+		return
+	}
+	s.arm(s.current, s.now+int64(d))
+	s.current.park()
+}
+
+func (e *endpoint) Go(name string, f func(rdma.Endpoint)) error {
+	if err := e.usable("start a task"); err != nil {
+		return err
+	}
+	parent := e.owner
+	if parent == nil {
+		parent = e.s.current
+	}
+	_, err := e.s.start(name, parent, f)
+	return err
+}
+
+func (e *endpoint) Close() error {
+	if e.s.closing() || e.closed {
+		return fmt.Errorf("close as client %d: %w", e.id, rdma.ErrClosed)
+	}
+	e.close()
+	return nil
+}
+
+// close gives the identity back. It is used again only when nothing of this holder is in flight.
+func (e *endpoint) close() {
+	if e.closed {
+		return
+	}
+	e.closed = true
+	e.s.clients[e.id] = nil
+	e.s.freed = append(e.s.freed, e)
+}

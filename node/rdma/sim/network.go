@@ -1,0 +1,236 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// node is a memory node.
+type node struct {
+	id     int
+	memory memory
+	busy   int64  // until when its CPU serves calls
+	verbs  uint64 // that took effect
+	killAt uint64 // it dies behind this verb; 0: never
+	dead   bool
+}
+
+// conn is a worker's connection to a node: what keeps its verbs in order.
+type conn struct {
+	floor   int64 // a fence: what is posted later departs later
+	order   int64 // when everything that must not be passed has landed
+	reads   int64 // when the READs and atomics so far have completed
+	refused bool  // a verb was refused: the queue pair is in error
+}
+
+// flight is a verb or a call on its way.
+type flight struct {
+	ep    *endpoint
+	batch *rdma.Batch
+	op    *rdma.Op
+	index int
+	node  int
+	tear  tear
+	left  uint8 // pieces that have not landed
+	back  int64 // how long its answer takes
+	err   error
+	next  *flight // in the free list
+
+	number uint64 // of the batch
+	step   string
+
+	caller *Worker // of a call; nil when it has stopped waiting
+	req    rdma.Request
+	reply  *rdma.Request
+}
+
+func (s *Sim) takeOff(e *endpoint, node int) *flight {
+	f := s.flights
+	if f == nil {
+		f = new(flight)
+	} else {
+		s.flights = f.next
+	}
+	*f = flight{ep: e, node: node, number: e.batches, step: e.step}
+	s.inflight++
+	e.inflight++
+	return f
+}
+
+func (s *Sim) touchDown(f *flight) {
+	s.inflight--
+	f.ep.inflight--
+	*f = flight{next: s.flights}
+	s.flights = f
+}
+
+// latency draws the duration of one way.
+func (e *endpoint) latency() int64 {
+	o := &e.s.opts
+	return int64(o.MinLatency) + e.net.upTo(int64(o.MaxLatency-o.MinLatency))
+}
+
+// refuse returns why op can be refused without looking at memory, and breaks the connection as an RNIC's responder
+// would: what is posted behind a refused verb fails, too.
+func (e *endpoint) refuse(op *rdma.Op) error {
+	n := op.Addr.Node()
+	if n >= len(e.s.nodes) {
+		return fmt.Errorf("the pool has %d nodes: %w", len(e.s.nodes), rdma.ErrAccess)
+	}
+	c := &e.conns[n]
+	if c.refused {
+		return fmt.Errorf("connection is down since a verb was refused: %w", rdma.ErrAccess)
+	}
+	off, size := op.Addr.Offset(), e.s.nodes[n].memory.size
+	switch {
+	case op.Verb.Atomic() && off%8 != 0:
+		c.refused = true
+		return fmt.Errorf("misaligned: %w", rdma.ErrAccess)
+	case off > size || uint64(op.Len()) > size-off:
+		c.refused = true
+		return fmt.Errorf("outside the node's %d bytes: %w", size, rdma.ErrAccess)
+	}
+	return nil
+}
+
+// send puts the i-th op of b on its way: all its moments are drawn here, from the worker's own generator. What the
+// op must keep behind is in its connection.
+func (e *endpoint) send(b *rdma.Batch, i int) {
+	s := e.s
+	op := b.Op(i)
+	f := s.takeOff(e, op.Addr.Node())
+	f.batch, f.op, f.index = b, op, i
+	s.traceOp(Post, f, 0)
+	if f.err = e.refuse(op); f.err != nil {
+		s.at(s.now+e.latency()+e.latency(), event{kind: completion, f: f})
+		return
+	}
+	c := &e.conns[f.node]
+	depart := max(s.now, c.floor)
+	if op.Fence {
+		depart = max(depart, c.reads)
+		c.floor = depart
+	}
+	start := depart + e.latency()
+	f.back = e.latency()
+	if e.net.chance(s.opts.FlyProb) {
+		start += e.net.upTo(int64(s.opts.FlyMax))
+	}
+	start = max(start, c.order)
+	spread := e.split(f)
+	if op.Verb != rdma.Write && s.opts.Reorder {
+		if luck := e.net.Uint64(); luck&1 == 0 {
+			start += int64(luck >> 1 % uint64(s.opts.MaxLatency+1)) // later ops need not wait for it
+		}
+	} else {
+		c.order = start + spread
+	}
+	if op.Verb != rdma.Write {
+		c.reads = max(c.reads, start+spread+f.back)
+	}
+	f.left = f.tear.ways
+	for piece := range f.tear.ways {
+		at := start
+		if spread > 0 {
+			at += e.net.upTo(spread)
+		}
+		s.at(at, event{kind: landing, f: f, piece: piece})
+	}
+}
+
+// split decides how a verb tears, and over how long. A quarter of the verbs stay whole.
+func (e *endpoint) split(f *flight) (spread int64) {
+	f.tear.ways = 1
+	o := &e.s.opts
+	if !o.Tear || f.op.Verb.Atomic() {
+		return 0
+	}
+	off := f.op.Addr.Offset()
+	words := (off+uint64(f.op.Len())+7)/8 - off/8
+	if words < 2 {
+		return 0
+	}
+	luck := e.net.Uint64()
+	if luck&3 == 0 {
+		return 0
+	}
+	f.tear = tear{ways: uint8(2 + luck>>2&1), luck: luck >> 3, words: words}
+	return int64(o.MaxLatency)
+}
+
+// land lets a piece of a verb take effect, if the node is alive and the client has not been fenced off.
+func (s *Sim) land(f *flight, piece int) {
+	n := &s.nodes[f.node]
+	first := f.left == f.tear.ways
+	f.left--
+	switch {
+	case f.err != nil: // an earlier piece did not land
+	case f.ep.revoked:
+		f.err = rdma.ErrRevoked
+	case n.dead:
+		f.err = rdma.ErrNodeDown
+	default:
+		words := s.execute(f.ep, n, f.op, &f.tear, piece)
+		s.traceOp(Land, f, words)
+		if first {
+			n.verbs++
+		}
+		if n.killAt != 0 && n.verbs >= n.killAt {
+			s.kill(n.id)
+		}
+	}
+	if f.left == 0 {
+		s.at(s.now+s.answer(f), event{kind: completion, f: f})
+	}
+}
+
+// answer returns how long the requester still has to wait.
+func (s *Sim) answer(f *flight) int64 {
+	if s.nodes[f.node].dead && f.err != nil {
+		return int64(s.opts.NodeTimeout)
+	}
+	return f.back
+}
+
+// execute applies op, or a piece of it, to the memory of n at once.
+func (s *Sim) execute(e *endpoint, n *node, op *rdma.Op, t *tear, piece int) (words int) {
+	off := op.Addr.Offset()
+	if op.Verb.Atomic() {
+		op.Result = n.memory.atomic(off, op)
+		return 1
+	}
+	if op.Verb == rdma.Write && !s.opts.AllowMixing && n.memory.changedByAtomics(off, len(op.Buf)) {
+		breach := &rdma.OpError{Verb: op.Verb, Addr: op.Addr, Len: len(op.Buf), Err: ErrMixed}
+		s.fail(fmt.Errorf("%s: %w", e.name, breach))
+	}
+	switch {
+	case t.ways > 1:
+		return n.memory.copyPiece(op, t, piece)
+	case op.Verb == rdma.Read:
+		n.memory.read(off, op.Buf)
+	default:
+		n.memory.write(off, op.Buf)
+	}
+	return (len(op.Buf) + 7) / 8
+}
+
+// complete tells the requester. A node that died after the verb took effect may have died before it answered.
+func (s *Sim) complete(f *flight) {
+	if f.err == nil && s.nodes[f.node].dead && f.ep.net.Uint64()&1 == 0 {
+		f.err = rdma.ErrNodeDown
+		s.at(s.now+int64(s.opts.NodeTimeout), event{kind: completion, f: f})
+		return
+	}
+	if f.err != nil {
+		f.op.Fail(f.err)
+	}
+	s.traceOp(Complete, f, 0)
+	e, b := f.ep, f.batch
+	i := f.index
+	s.touchDown(f)
+	b.Complete(i)
+	if w := e.waiter; w != nil && w.waitFor == b && b.Done() >= w.waitN {
+		s.resume(w)
+	}
+}

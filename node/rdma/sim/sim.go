@@ -1,0 +1,250 @@
+// Package sim is a fabric in virtual time. Workers are coroutines, one heap of events is ordered by time and
+// sequence, and every draw comes from one seed, so that a run can be tried by the thousand and repeated to the byte:
+//
+//	s := sim.New(sim.Hostile(seed))
+//	defer s.Close()
+//	format(s)                                     // outside Run verbs execute at once
+//	w := s.Go("client 1", func(ep rdma.Endpoint) { ... })
+//	s.CrashAt(w, 7)                               // after its 7th verb
+//	err := s.Run()
+//
+// Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
+// atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too.
+//
+// A Sim and everything opened from it belong to one goroutine; workers run inside its Run.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Options describe a simulated pool. The zero value is one node of 1 MiB on a gentle network.
+type Options struct {
+	Seed    uint64
+	Nodes   int    // memory nodes; 1 by default
+	Memory  uint64 // bytes a node; 1 MiB by default, backed only where it is touched
+	Clients int    // identities at the same time; 1024 by default
+	Handler rdma.Handler
+
+	// MinLatency and MaxLatency bound a message's way, one direction; 500 ns and 2 µs by default.
+	MinLatency, MaxLatency time.Duration
+	// Tear lets READs and WRITEs of more than a word land in pieces, any words in any order.
+	Tear bool
+	// Reorder lets later ops pass READs and atomics, as far as rdma.Queue allows.
+	Reorder bool
+	// FlyProb is the share of verbs that are late by up to FlyMax (1 ms by default), and whatever must keep behind
+	// them with them.
+	FlyProb float64
+	FlyMax  time.Duration
+	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.
+	NodeTimeout time.Duration
+	// ServiceTime is a node CPU's time for one two-sided call; calls of a node are served one at a time.
+	ServiceTime time.Duration
+
+	// AllowMixing switches off the rule that a word which anyone changed by an atomic is no longer changed by
+	// WRITEs. The rule is kept from a word's first atomic on; what was written before is initialisation.
+	AllowMixing bool
+
+	// Limit bounds a Run in virtual time (1 h by default) and MaxEvents in events (100 million by default): workers
+	// that wait for each other in loops would never end.
+	Limit     time.Duration
+	MaxEvents uint64
+
+	// Trace is told everything that happens, in order.
+	Trace func(Event)
+}
+
+// Hostile returns options under which everything that package rdma allows a fabric to do happens.
+func Hostile(seed uint64) Options {
+	return Options{Seed: seed, Tear: true, Reorder: true, FlyProb: 0.01, FlyMax: 200 * time.Microsecond}
+}
+
+func (o *Options) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	if o.Nodes <= 0 {
+		o.Nodes = 1
+	}
+	if o.Memory == 0 {
+		o.Memory = 1 << 20
+	}
+	if o.Clients <= 0 {
+		o.Clients = 1024
+	}
+	if o.MaxEvents == 0 {
+		o.MaxEvents = 100e6
+	}
+	if o.MinLatency <= 0 && o.MaxLatency <= 0 {
+		o.MinLatency = 500 * time.Nanosecond
+	}
+	set(&o.MaxLatency, max(2*time.Microsecond, o.MinLatency))
+	o.MaxLatency = max(o.MaxLatency, o.MinLatency)
+	set(&o.FlyMax, time.Millisecond)
+	set(&o.NodeTimeout, 100*time.Microsecond)
+	set(&o.Limit, time.Hour)
+}
+
+// How Run and the verbs of a simulated pool fail beyond the errors of package rdma.
+var (
+	// ErrStuck ends a Run in which live workers wait for something that will not happen, or do not come to an end.
+	ErrStuck = errors.New("workers are stuck")
+	// ErrMixed ends a Run in which a WRITE touched a word that had been changed by an atomic.
+	ErrMixed = errors.New("write to a word that is changed by atomics")
+	// ErrPanic ends a Run in which a worker panicked.
+	ErrPanic = errors.New("worker panicked")
+)
+
+// Sim is a simulated pool with its workers. It implements rdma.Fabric.
+type Sim struct {
+	opts    Options
+	now     int64 // virtual ns
+	end     int64 // when Run gives up
+	seq     uint64
+	steps   uint64
+	events  eventHeap
+	timers  timerHeap
+	nodes   []node
+	workers []*Worker
+	live    int     // top-level workers that neither finished nor crashed
+	current *Worker // the coroutine that runs; nil in the engine and outside Run
+
+	names    map[string]uint64 // how often a name was opened: only looked up, never ranged over
+	clients  []*endpoint       // by identity; nil where it is free
+	nextID   int
+	freed    []*endpoint // closed, the longest ago first; their identities wait to be used again
+	inflight int         // verbs and calls that have not completed
+	flights  *flight     // free list
+	draining bool
+	running  bool
+	closed   bool
+	failed   error
+}
+
+// New returns a pool whose memory is all zero.
+func New(o Options) *Sim {
+	o.defaults()
+	s := &Sim{opts: o, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
+	s.nodes = make([]node, o.Nodes)
+	for i := range s.nodes {
+		s.nodes[i] = node{memory: newMemory(o.Memory), id: i}
+	}
+	return s
+}
+
+// Now returns the virtual time.
+func (s *Sim) Now() time.Duration { return time.Duration(s.now) }
+
+// Events returns how many events have happened.
+func (s *Sim) Events() uint64 { return s.steps }
+
+// Run lets the workers run until each top-level one has finished or crashed, and then lands what is still in flight.
+// Tasks that are not done stay where they are; another Run goes on with them. It returns the first breach of a rule,
+// a worker's panic, or ErrStuck with who waits for what.
+func (s *Sim) Run() error {
+	if s.closed {
+		return fmt.Errorf("run a simulation: %w", rdma.ErrClosed)
+	}
+	if s.running {
+		return errors.New("sim: Run called by a worker")
+	}
+	s.running = true
+	s.end = s.now + int64(s.opts.Limit)
+	stop := s.steps + s.opts.MaxEvents
+	defer func() { s.running, s.draining, s.current = false, false, nil }()
+	for s.live > 0 && s.failed == nil {
+		if s.steps >= stop {
+			return s.stuck(fmt.Sprintf("after %d events", s.opts.MaxEvents))
+		}
+		if !s.step() {
+			return s.stuck("nothing is left to happen")
+		}
+		if s.now > s.end {
+			return s.stuck("time limit")
+		}
+	}
+	s.draining = true
+	for s.inflight > 0 && s.failed == nil && len(s.events) > 0 {
+		s.handle(s.events.pop())
+	}
+	return s.failed
+}
+
+// Close detaches the memory and unwinds the coroutines that are left: their verbs return rdma.ErrClosed without
+// effect, their sleeps return at once.
+func (s *Sim) Close() error {
+	if s.current != nil {
+		return errors.New("sim: Close called by a worker")
+	}
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	for i := 0; i < len(s.workers); i++ { // a task may start another one on its way out, which does not run
+		s.workers[i].unwind()
+	}
+	for i := range s.nodes {
+		s.nodes[i].memory.free()
+	}
+	s.events, s.timers = nil, nil
+	return nil
+}
+
+// fail ends the Run with err; the first one counts.
+func (s *Sim) fail(err error) {
+	if s.failed == nil {
+		s.failed = fmt.Errorf("seed %d, at %v: %w", s.opts.Seed, s.Now(), err)
+	}
+}
+
+func (s *Sim) stuck(why string) error {
+	var who []error
+	for _, w := range s.workers {
+		if w.state == parked && len(who) < 20 {
+			who = append(who, errors.New(w.describe()))
+		}
+	}
+	return fmt.Errorf("seed %d, at %v: %w (%s):\n%w", s.opts.Seed, s.Now(), ErrStuck, why, errors.Join(who...))
+}
+
+// stream derives a generator's second half of the seed from a name, so that a worker draws the same whoever else is
+// there: FNV-1a over the name, mixed with how many workers of that name came before.
+func (s *Sim) stream(name string) uint64 {
+	n := s.names[name]
+	s.names[name] = n + 1
+	h := uint64(14695981039346656037)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * 1099511628211
+	}
+	return mix(h + n*0x9e3779b97f4a7c15)
+}
+
+// mix is the finaliser of SplitMix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// generator is a source of draws in the engine.
+type generator struct{ rand.PCG }
+
+// upTo returns a number in [0, n].
+func (g *generator) upTo(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	return int64(g.Uint64() % uint64(n+1))
+}
+
+// chance is true with probability p.
+func (g *generator) chance(p float64) bool {
+	return p > 0 && float64(g.Uint64()>>11)/(1<<53) < p
+}

@@ -1,0 +1,102 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// EventKind says what happened.
+type EventKind uint8
+
+// What a trace tells.
+const (
+	Post     EventKind = iota + 1 // a verb was sent
+	Land                          // a verb, or some words of it, took effect
+	Complete                      // its answer is at the requester
+	Call                          // a two-sided call was sent
+	Serve                         // its handler has run
+	Crash                         // a client stopped
+	Kill                          // a memory node died
+	Revoke                        // a client was fenced off
+)
+
+var eventKinds = [...]string{"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off"}
+
+func (k EventKind) String() string { return eventKinds[k] }
+
+// Event is one thing that happened in a run.
+type Event struct {
+	At     time.Duration
+	Kind   EventKind
+	Worker string
+	Client rdma.ClientID
+	Step   string // what the store calls the step, see trace.Step
+	Batch  uint64 // number of the batch among its worker's
+	Op     int    // number of the op in its batch
+
+	Verb                  rdma.Verb
+	Addr                  rdma.Addr
+	Len                   int // bytes
+	Words                 int // words that landed now; less than all when it tears
+	Expect, Value, Result uint64
+	Err                   error
+}
+
+// String returns the event as a line of a readable replay.
+func (e Event) String() string {
+	var t strings.Builder
+	fmt.Fprintf(&t, "%12v  %s", e.At, e.Worker)
+	if e.Step != "" {
+		fmt.Fprintf(&t, " [%s]", e.Step)
+	}
+	fmt.Fprintf(&t, " %s", e.Kind)
+	switch e.Kind {
+	case Crash, Revoke, Kill:
+		return t.String()
+	case Call, Serve:
+		fmt.Fprintf(&t, " at node %d, procedure %d", e.Addr.Node(), e.Value)
+	default:
+		fmt.Fprintf(&t, " %d.%d %s %s", e.Batch, e.Op, e.Verb, e.Addr)
+		switch {
+		case !e.Verb.Atomic():
+			fmt.Fprintf(&t, " %d bytes", e.Len)
+		case e.Verb == rdma.FetchAdd:
+			fmt.Fprintf(&t, " +%#x", e.Value)
+		default:
+			fmt.Fprintf(&t, " %#x -> %#x", e.Expect, e.Value)
+		}
+	}
+	if e.Kind == Land && e.Words > 0 {
+		fmt.Fprintf(&t, ", %d words", e.Words)
+	}
+	if e.Kind != Post && e.Verb.Atomic() {
+		fmt.Fprintf(&t, ", was %#x", e.Result)
+	}
+	if e.Err != nil {
+		fmt.Fprintf(&t, ": %v", e.Err)
+	}
+	return t.String()
+}
+
+func (s *Sim) trace(e Event) {
+	if s.opts.Trace != nil {
+		e.At = s.Now()
+		s.opts.Trace(e)
+	}
+}
+
+// traceOp is kept out of the way of runs without a trace.
+func (s *Sim) traceOp(k EventKind, f *flight, words int) {
+	if s.opts.Trace == nil {
+		return
+	}
+	op := f.op
+	s.trace(Event{
+		Kind: k, Worker: f.ep.name, Client: f.ep.id, Step: f.step, Batch: f.number, Op: f.index,
+		Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Words: words,
+		Expect: op.Expect, Value: op.Value, Result: op.Result, Err: f.err,
+	})
+}

@@ -1,0 +1,245 @@
+package sim
+
+import (
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+type state uint8
+
+const (
+	parked   state = iota // waits to be resumed; so does a worker that has not begun
+	runs                  // is the current coroutine
+	finished              // its function has returned
+	crashed               // is never resumed
+)
+
+// Worker is a coroutine of a simulation: a client, or a task that one started. A client and its tasks are one
+// process: they crash together, and their verbs are counted together.
+type Worker struct {
+	s    *Sim
+	name string
+	ep   *endpoint
+	root *Worker // the client it belongs to; itself for a client
+	top  bool    // Run waits for it
+	kin  []*Worker
+	eps  []*endpoint // opened by it or for it
+
+	next  func() (struct{}, bool)
+	stop  func()
+	yield func(struct{}) bool
+	state state
+
+	armed   bool // wakeAt counts
+	timer   int  // its place in the timer heap, or -1
+	wakeAt  int64
+	wakeSeq uint64
+
+	waitFor *rdma.Batch // what it waits for; all nil and zero in a sleep
+	waitN   int
+	call    *flight
+	callErr error
+
+	sent      uint64 // a client's verbs and calls so far, its tasks' too
+	crashAt   uint64
+	doomed    bool // crashAt counts
+	whenDead  []func()
+	lastCalls int // calls made while it is being unwound
+}
+
+// Name returns the name it was started with.
+func (w *Worker) Name() string { return w.name }
+
+// Client returns its identity.
+func (w *Worker) Client() rdma.ClientID { return w.ep.id }
+
+// Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0 to this.
+func (w *Worker) Sent() uint64 { return w.root.sent }
+
+// Crashed tells whether it was stopped by CrashAt or CrashAfter.
+func (w *Worker) Crashed() bool { return w.state == crashed }
+
+// Finished tells whether its function has returned.
+func (w *Worker) Finished() bool { return w.state == finished }
+
+// WhenCrashed calls f at the moment of its crash, in the engine: f may start other workers, for instance one that
+// recovers while the dead client's verbs are still in flight.
+func (w *Worker) WhenCrashed(f func()) { w.root.whenDead = append(w.root.whenDead, f) }
+
+// Go starts a top-level worker: a client with an identity of its own, which it gives back by returning. It draws the
+// same numbers for the same seed and name, whoever else is there. It panics when no identity is left.
+func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
+	w, err := s.start(name, nil, f)
+	if err != nil {
+		panic(err)
+	}
+	w.top = true
+	s.live++
+	return w
+}
+
+// start prepares a coroutine; parent is nil for a client.
+func (s *Sim) start(name string, parent *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
+	e, err := s.open(name)
+	if err != nil {
+		return nil, err
+	}
+	w := &Worker{s: s, name: name, ep: e, timer: -1}
+	w.root = w
+	if parent != nil {
+		w.root = parent.root
+		w.root.kin = append(w.root.kin, w)
+	}
+	e.owner = w
+	w.eps = append(w.eps, e)
+	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
+		w.yield = yield
+		defer w.returned()
+		f(e)
+	})
+	s.workers = append(s.workers, w)
+	s.arm(w, s.now+e.net.upTo(int64(s.opts.MaxLatency))) // nobody starts at the same moment
+	return w, nil
+}
+
+// unwound is what a coroutine is unwound with when it does not end by itself after Close.
+type unwound struct{}
+
+// returned runs in the coroutine when its function returns, panics or calls runtime.Goexit (a failed test).
+func (w *Worker) returned() {
+	if p := recover(); p != nil {
+		if _, ok := p.(unwound); !ok {
+			w.s.fail(fmt.Errorf("%s: %w: %v\n%s", w.name, ErrPanic, p, debug.Stack()))
+		}
+	}
+	if w.s.closed {
+		return
+	}
+	w.state = finished
+	for _, e := range w.eps {
+		e.close()
+	}
+	if w.top {
+		w.s.live--
+	}
+}
+
+// resume lets w run until it yields. In draining it only becomes ready for the next Run.
+func (s *Sim) resume(w *Worker) {
+	if w.state != parked {
+		return
+	}
+	if s.draining {
+		s.arm(w, s.now)
+		return
+	}
+	w.armed = false
+	w.state = runs
+	s.current = w
+	w.next()
+	s.current = nil
+	if w.state == runs {
+		w.state = parked
+	}
+}
+
+// park gives way until w is woken. It returns false when the simulation is being closed.
+func (w *Worker) park() bool { return w.yield(struct{}{}) }
+
+// lastBreath bounds what a coroutine may still call while it is unwound.
+const lastBreath = 10_000
+
+// closing tells a coroutine that is being unwound that it is, and ends one that does not want to know.
+func (s *Sim) closing() bool {
+	if !s.closed {
+		return false
+	}
+	if w := s.current; w != nil {
+		if w.lastCalls++; w.lastCalls > lastBreath {
+			panic(unwound{})
+		}
+	}
+	return true
+}
+
+func (w *Worker) unwind() {
+	if w.state == finished {
+		return
+	}
+	w.s.current = w
+	w.stop() // returns when the coroutine has; one that never began does not begin
+	w.s.current = nil
+}
+
+// CrashAt stops a client after its k-th verb or call, counting from 1 and its tasks' with its own: of a batch in
+// which the k-th lies, what comes behind it is not sent. 0 stops it before the first. What was sent may still land.
+func (s *Sim) CrashAt(w *Worker, k uint64) { w.root.doomed, w.root.crashAt = true, k }
+
+// CrashAfter stops a client at a time from now.
+func (s *Sim) CrashAfter(w *Worker, d time.Duration) {
+	s.at(s.now+int64(d), event{kind: workerCrash, w: w})
+}
+
+// allow returns how many of n verbs the current worker lives to send, and counts them.
+func (w *Worker) allow(n int) int {
+	r := w.root
+	if r.doomed && r.sent+uint64(n) >= r.crashAt {
+		n = int(r.crashAt - min(r.sent, r.crashAt))
+	}
+	r.sent += uint64(n)
+	return n
+}
+
+// dead tells whether its last verb was sent.
+func (w *Worker) dead() bool { return w.root.doomed && w.root.sent >= w.root.crashAt }
+
+// crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run their defers, which
+// a crash does not.
+func (s *Sim) crash(root *Worker) {
+	if root.state == finished || root.state == crashed {
+		return
+	}
+	if root.top {
+		s.live--
+	}
+	root.state, root.armed = crashed, false
+	for _, w := range root.kin {
+		if w.state != finished {
+			w.state, w.armed = crashed, false
+		}
+	}
+	s.trace(Event{Kind: Crash, Worker: root.name, Client: root.ep.id})
+	last := s.current
+	s.current = nil // what follows is not the dead worker's doing
+	for _, f := range root.whenDead {
+		f()
+	}
+	s.current = last
+}
+
+// die crashes the current worker, whose last verb was sent. It comes back only to be unwound.
+func (w *Worker) die() error {
+	w.s.crash(w.root)
+	w.park()
+	return rdma.ErrClosed
+}
+
+func (w *Worker) describe() string {
+	switch {
+	case w.call != nil:
+		return fmt.Sprintf("%s waits for its call of node %d", w.name, w.call.node)
+	case w.waitFor != nil:
+		text := fmt.Sprintf("%s waits for %d of %d chains, %d complete, in flight:", w.name, w.waitN,
+			w.waitFor.Chains(), w.waitFor.Done())
+		for i := range min(w.waitFor.Len(), 8) {
+			op := w.waitFor.Op(i)
+			text += fmt.Sprintf(" %s %s", op.Verb, op.Addr)
+		}
+		return text
+	}
+	return fmt.Sprintf("%s sleeps until %v", w.name, time.Duration(w.wakeAt))
+}
