@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sort"
 	"time"
 )
@@ -87,16 +88,26 @@ func (o *Op) String() string {
 // History is the operations of any number of workers, in any order.
 type History []Op
 
-// Unexpected returns the operations that failed with an error that a Store may not answer with while nothing is broken:
-// everything but ErrNotFound, ErrExists, ErrTooLarge and ErrFull. Operations that never returned are not among them.
-func (h History) Unexpected() History {
+// With returns the operations that came back with one of the answers.
+func (h History) With(answers ...Answer) History {
 	var out History
 	for _, op := range h {
-		if op.Answer == Uncertain || op.Answer == Failed {
+		if slices.Contains(answers, op.Answer) {
 			out = append(out, op)
 		}
 	}
 	return out
+}
+
+// Count returns how many operations of a kind came back with an answer.
+func (h History) Count(k Kind, a Answer) int {
+	n := 0
+	for i := range h {
+		if h[i].Kind == k && h[i].Answer == a {
+			n++
+		}
+	}
+	return n
 }
 
 // Encode writes h as JSON, an operation a line.

@@ -1,0 +1,172 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// load is what the workers of a history do.
+type load struct {
+	workers, keys int
+	ops           int // of each worker
+	seed          uint64
+	maxValue      int           // bytes
+	pause         time.Duration // the longest between two operations
+}
+
+func (l *load) key(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
+
+// work plays worker w: a third reads, the rest inserts, updates and deletes.
+func (l *load) work(w int, r *check.Recorder, env rdma.Env) {
+	rng := rand.New(rand.NewPCG(l.seed, uint64(w)))
+	for i := range l.ops {
+		l.do(r, pick(rng), l.key(rng.IntN(l.keys)), check.MakeValue(nil, w, i+1, l.size(rng)))
+		if l.pause > 0 {
+			env.Sleep(time.Duration(rng.Int64N(int64(l.pause))))
+		}
+	}
+}
+
+func pick(rng *rand.Rand) check.Kind {
+	switch n := rng.IntN(20); {
+	case n < 7:
+		return check.Get
+	case n < 12:
+		return check.Update
+	case n < 16:
+		return check.Insert
+	}
+	return check.Delete
+}
+
+// do carries out one operation; the recorder keeps its answer.
+func (l *load) do(s client.Store, kind check.Kind, key, value []byte) {
+	switch kind {
+	case check.Get:
+		s.Get(key)
+	case check.Insert:
+		s.Insert(key, value)
+	case check.Update:
+		s.Update(key, value)
+	case check.Delete:
+		s.Delete(key)
+	}
+}
+
+// size is small most of the time, so that size classes mix.
+func (l *load) size(rng *rand.Rand) int {
+	if rng.IntN(6) == 0 {
+		return rng.IntN(l.maxValue + 1)
+	}
+	return rng.IntN(min(64, l.maxValue) + 1)
+}
+
+// histories has many workers on few keys, in real time and on real processors.
+func (h *Harness) histories() error {
+	for _, l := range []load{
+		{workers: 8, keys: 1, ops: 250, seed: 1},
+		{workers: 8, keys: 4, ops: 1000, seed: 2},
+		{workers: 16, keys: 24, ops: 500, seed: 3},
+	} {
+		l.maxValue = h.MaxValue
+		if err := h.history(l); err != nil {
+			return fmt.Errorf("%d workers on %d keys: %w", l.workers, l.keys, err)
+		}
+	}
+	return nil
+}
+
+func (h *Harness) history(l load) error {
+	f, err := h.mem(l.seed)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	recorders, err := h.play(f, l, 0)
+	if err != nil {
+		return err
+	}
+	hist := merge(recorders)
+	if err := varied(hist); err != nil {
+		return err
+	}
+	if err := judge(hist, false, 0); err != nil {
+		return err
+	}
+	return h.sound(f, false)
+}
+
+// play runs the workers of l on goroutines; they are numbered from first on.
+func (h *Harness) play(f rdma.Fabric, l load, first int) ([]*check.Recorder, error) {
+	recorders := make([]*check.Recorder, l.workers)
+	workers := make([]*worker, l.workers)
+	for i := range workers {
+		w, err := h.worker(f, fmt.Sprintf("worker %d", first+i))
+		if err != nil {
+			return nil, err
+		}
+		workers[i] = w
+		recorders[i] = check.NewRecorder(first+i, w, w.ep.Now)
+	}
+	var g errgroup.Group
+	for i, w := range workers {
+		g.Go(func() error {
+			l.work(first+i, recorders[i], w.ep)
+			return w.Close()
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("close: %w", err)
+	}
+	return recorders, nil
+}
+
+func merge(recorders []*check.Recorder) check.History {
+	var h check.History
+	for _, r := range recorders {
+		if r != nil {
+			h = append(h, r.History()...)
+		}
+	}
+	return h
+}
+
+// varied tells whether a history has every answer in it, without which it would show little.
+func varied(h check.History) error {
+	for _, want := range []struct {
+		kind   check.Kind
+		answer check.Answer
+	}{
+		{check.Get, check.OK}, {check.Get, check.NotFound},
+		{check.Insert, check.OK}, {check.Insert, check.Exists},
+		{check.Update, check.OK}, {check.Update, check.NotFound},
+		{check.Delete, check.OK}, {check.Delete, check.NotFound},
+	} {
+		if h.Count(want.kind, want.answer) == 0 {
+			return fmt.Errorf("among %d operations no %s answered %q: %w", len(h), want.kind, want.answer, judge(h, false, 0))
+		}
+	}
+	return nil
+}
+
+// judge tells whether every answer is one that a Store may give, and whether they fit together. Only a crash of
+// another client excuses an unknown outcome.
+func judge(h check.History, crashed bool, slack time.Duration) error {
+	bad := []check.Answer{check.Failed, check.Refused}
+	if !crashed {
+		bad = append(bad, check.Uncertain, check.Pending)
+	}
+	var errs []error
+	if wrong := h.With(bad...); len(wrong) > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d operations failed, the first is: %s", len(wrong), len(h), &wrong[0]))
+	}
+	return errors.Join(append(errs, check.Linearizable(h, check.Options{Slack: slack}))...)
+}

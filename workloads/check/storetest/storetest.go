@@ -1,0 +1,243 @@
+// Package storetest is what every store must pass: the contract of client.Store operation by operation, a model, and
+// histories of many workers checked for linearizability: on real goroutines, across processes, and in virtual time
+// over many seeds, with torn, reordered and late verbs and with clients that crash at any verb.
+//
+// A store's test is a call:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, storetest.Harness{Handler: node.Serve, Format: ..., Open: ..., Check: ...})
+//	}
+//
+// $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the first. A failure prints the
+// command that replays its seed.
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// Harness is a store as the suites see it, and the pools to try it on.
+type Harness struct {
+	Nodes   int    // memory nodes; 3 by default
+	Memory  uint64 // bytes a node; 64 MiB by default
+	Clients int    // identities; 64 by default
+	Handler rdma.Handler
+
+	// Format writes an empty store into a new pool.
+	Format func(f rdma.Fabric) error
+	// Open returns a worker's view.
+	Open func(ep rdma.Endpoint) (client.Store, error)
+	// Check walks the structure of a pool that nobody works on: what is wrong with it, and what dead clients left
+	// for recovery.
+	Check func(f rdma.Fabric) (damage, waiting []string, err error)
+
+	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together with such a
+	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
+	MaxKey, MaxValue int
+
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 200 by default.
+	MinSeeds int
+}
+
+// Run runs every suite, each as a test of its own below t.
+func Run(t *testing.T, h Harness) {
+	h.defaults()
+	if h.child(t) {
+		return
+	}
+	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
+	t.Run("model", func(t *testing.T) { h.model(t) })
+	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
+	t.Run("processes", func(t *testing.T) { h.processes(t) })
+	t.Run("sim", func(t *testing.T) {
+		t.Run("histories", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simHistories)) })
+		t.Run("crashes", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simCrashes)) })
+		t.Run("everycrash", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 50, h.everyCrash)) })
+	})
+}
+
+func (h *Harness) defaults() {
+	set := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	set(&h.Nodes, 3)
+	set(&h.Clients, 64)
+	set(&h.MaxKey, 64)
+	set(&h.MaxValue, 1000)
+	set(&h.MinSeeds, 200)
+	if h.Memory == 0 {
+		h.Memory = 64 << 20
+	}
+}
+
+func report(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mem makes a formatted pool of this process.
+func (h *Harness) mem(seed uint64) (rdma.Fabric, error) {
+	f, err := shm.NewMem(shm.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Handler)
+	if err != nil {
+		return nil, err
+	}
+	f.Seed = seed
+	if err := h.Format(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("format: %w", err)
+	}
+	return f, nil
+}
+
+// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it.
+func (h *Harness) sim(seed uint64) (*sim.Sim, error) {
+	o := sim.Hostile(seed)
+	o.Nodes, o.Memory, o.Clients, o.Handler = h.Nodes, h.Memory, h.Clients, h.Handler
+	s := sim.New(o)
+	if err := h.Format(s); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("format: %w", err)
+	}
+	return s, nil
+}
+
+// worker is a Store with the Endpoint below it.
+type worker struct {
+	client.Store
+	ep rdma.Endpoint
+}
+
+func (h *Harness) worker(f rdma.Fabric, name string) (*worker, error) {
+	ep, err := f.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	s, err := h.Open(ep)
+	if err != nil {
+		ep.Close()
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	return &worker{s, ep}, nil
+}
+
+// Close closes the Store and then the Endpoint.
+func (w *worker) Close() error { return errors.Join(w.Store.Close(), w.ep.Close()) }
+
+// sound checks a pool that nobody works on. Nothing waits for recovery where nobody crashed.
+func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
+	damage, waiting, err := h.Check(f)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check: %w", err)
+	case len(damage) > 0:
+		return fmt.Errorf("check found damage:\n  %s", strings.Join(damage, "\n  "))
+	case len(waiting) > 0 && !crashed:
+		return fmt.Errorf("check found work for recovery, but nobody crashed:\n  %s", strings.Join(waiting, "\n  "))
+	}
+	return nil
+}
+
+// seeds returns the first seed and their number.
+func (h *Harness) seeds() (first, count uint64, err error) {
+	first, count = 1, uint64(h.MinSeeds)
+	for name, to := range map[string]*uint64{"FARKV_SEED": &first, "FARKV_SEEDS": &count} {
+		if s := os.Getenv(name); s != "" {
+			if *to, err = strconv.ParseUint(s, 10, 63); err != nil {
+				return 0, 0, fmt.Errorf("$%s: %w", name, err)
+			}
+		}
+	}
+	if os.Getenv("FARKV_SEED") != "" && os.Getenv("FARKV_SEEDS") == "" {
+		count = 1
+	}
+	return first, count, nil
+}
+
+// tally is what the runs of a suite add up to, so that a suite that tries nothing fails.
+type tally struct{ ops, oks, crashes atomic.Int64 }
+
+// overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long tries one in
+// share of them. It returns the failure of the lowest seed that failed.
+func (h *Harness) overSeeds(test string, share uint64, try func(seed uint64, t *tally) error) error {
+	first, count, err := h.seeds()
+	if err != nil {
+		return err
+	}
+	count = (count + share - 1) / share
+	var next atomic.Uint64
+	var sum tally
+	errs := make([]error, count)
+	var g errgroup.Group
+	for range runtime.GOMAXPROCS(0) {
+		g.Go(func() error {
+			for {
+				i := next.Add(1) - 1
+				if i >= count {
+					return nil
+				}
+				if errs[i] = try(first+i, &sum); errs[i] != nil {
+					return errs[i] // the others end the runs that they have begun, which may have lower seeds
+				}
+				if i%64 == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	g.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return fmt.Errorf("seed %d: %w\nreplay: %s", first+uint64(i), err, replay(test, first+uint64(i)))
+		}
+	}
+	if sum.oks.Load() == 0 {
+		return fmt.Errorf("none of %d operations in %d runs succeeded", sum.ops.Load(), count)
+	}
+	return nil
+}
+
+// replay is the command that runs a test with one seed.
+func replay(test string, seed uint64) string {
+	return fmt.Sprintf("FARKV_SEED=%d FARKV_SEEDS=1 go test -count=1 -run '%s' %s", seed, pattern(test), packagePath())
+}
+
+// pattern makes go test run one test.
+func pattern(test string) string {
+	return "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
+}
+
+// packagePath is the package under test as seen from the root of its module.
+func packagePath() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "."
+	}
+	for root := dir; ; root = filepath.Dir(root) {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			rel, _ := filepath.Rel(root, dir)
+			return "./" + filepath.ToSlash(rel)
+		}
+		if root == filepath.Dir(root) {
+			return "."
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package workloads
+
+import "math/rand/v2"
+
+// Core is one run of a Spec, shared by its workers: immutable but for the numbers of inserted records. It is safe for
+// concurrent use.
+type Core struct {
+	*Spec
+	mix       [Ops]float64 // cumulated proportions
+	scans     lengths
+	scrambled Scrambled
+	latest    Zipfian
+	added     *Acknowledged
+}
+
+// NewCore prepares a run. As in YCSB all records below RecordCount are taken as loaded, by whoever it was, and those
+// that the run inserts get the numbers from there on.
+func NewCore(s *Spec) *Core {
+	c := &Core{Spec: s, added: NewAcknowledged(s.RecordCount)}
+	sum := 0.0
+	for op, share := range [Ops]float64{s.Read, s.Update, s.Insert, s.Scan, s.ReadModifyWrite} {
+		sum += share
+		c.mix[op] = sum
+	}
+	c.scans = newLengths(s.ScanLengthDistribution, s.MinScan, s.MaxScan, s.Theta)
+	switch s.RequestDistribution {
+	case "zipfian":
+		c.scrambled = NewScrambled(s.InsertStart, s.InsertCount+s.ExpectedInserts(), s.Theta)
+	case "latest":
+		c.latest = NewZipfian(s.InsertCount, s.Theta)
+	}
+	return c
+}
+
+// choose draws the next operation.
+func (c *Core) choose(r *rand.Rand) Op {
+	u := r.Float64() * c.mix[Ops-1]
+	for op := range OpReadModifyWrite {
+		if u < c.mix[op] {
+			return op
+		}
+	}
+	return OpReadModifyWrite
+}

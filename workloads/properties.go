@@ -1,0 +1,240 @@
+package workloads
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Spec is a workload as YCSB's properties describe it; each field is the property of its name. See Parse.
+type Spec struct {
+	Table          string
+	RecordCount    int64 // records in the table once it is loaded
+	OperationCount int64 // of a run, over all workers; 0: until the time is up
+	InsertStart    int64 // the first record that this process loads, and the first that its runs use
+	InsertCount    int64 // and how many
+
+	FieldCount, FieldLength, MinFieldLength int
+	FieldLengthDistribution                 string // constant, uniform, zipfian, histogram
+	ReadAllFields, WriteAllFields           bool
+	DataIntegrity                           bool // values follow from key and field, and reads check them
+
+	Read, Update, Insert, Scan, ReadModifyWrite float64 // proportions of the operations
+
+	RequestDistribution    string // uniform, zipfian, latest, hotspot, exponential, sequential
+	Theta                  float64
+	HotspotData            float64 // the share of the records that is hot
+	HotspotOps             float64 // the share of the operations on them
+	ExponentialPercentile  float64
+	ExponentialFrac        float64
+	MinScan, MaxScan       int
+	ScanLengthDistribution string // uniform, zipfian
+
+	KeyPrefix   string
+	Ordered     bool // keys are record numbers, not hashes of them
+	ZeroPadding int  // least digits of a key
+
+	InsertionRetries  int           // of a record that could not be loaded
+	InsertionInterval time.Duration // between retries, give or take a fifth
+
+	lengths lengths
+}
+
+// Properties are names with values; those of package github.com/magiconair/properties have this method.
+type Properties interface {
+	Get(name string) (value string, ok bool)
+}
+
+// UseError is a user's mistake, told in one line that says what to do instead.
+type UseError struct{ Reason string }
+
+func (e *UseError) Error() string { return e.Reason }
+
+// Misuse returns a UseError.
+func Misuse(format string, args ...any) error { return &UseError{fmt.Sprintf(format, args...)} }
+
+const (
+	maxField   = 1 << 30 // bytes
+	maxFields  = 1 << 16
+	maxRecords = 1 << 40
+	maxScan    = 1 << 20
+)
+
+// Parse reads a workload from YCSB's properties. What they leave out has YCSB's default; recordcount has none. An
+// error is a UseError.
+func Parse(p Properties) (*Spec, error) {
+	r := reader{p: p}
+	s := &Spec{
+		Table:          r.text("table", "usertable"),
+		RecordCount:    r.count("recordcount", 0, 0, maxRecords),
+		OperationCount: r.count("operationcount", 0, 0, maxRecords),
+		InsertStart:    r.count("insertstart", 0, 0, maxRecords),
+
+		FieldCount:              int(r.count("fieldcount", 10, 1, maxFields)),
+		FieldLength:             int(r.count("fieldlength", 100, 1, maxField)),
+		MinFieldLength:          int(r.count("minfieldlength", 1, 1, maxField)),
+		FieldLengthDistribution: r.choice("fieldlengthdistribution", "constant", "uniform", "zipfian", "histogram"),
+		ReadAllFields:           r.truth("readallfields", true),
+		WriteAllFields:          r.truth("writeallfields", false),
+		DataIntegrity:           r.truth("dataintegrity", false),
+
+		Read:            r.share("readproportion", 0.95),
+		Update:          r.share("updateproportion", 0.05),
+		Insert:          r.share("insertproportion", 0),
+		Scan:            r.share("scanproportion", 0),
+		ReadModifyWrite: r.share("readmodifywriteproportion", 0),
+
+		RequestDistribution: r.choice("requestdistribution",
+			"uniform", "zipfian", "latest", "hotspot", "exponential", "sequential"),
+		Theta:                  r.number("zipfianconstant", Theta, 0, 1),
+		HotspotData:            r.share("hotspotdatafraction", 0.2),
+		HotspotOps:             r.share("hotspotopnfraction", 0.8),
+		ExponentialPercentile:  r.number("exponential.percentile", 95, 0, 100),
+		ExponentialFrac:        r.number("exponential.frac", 0.8571428571, 0, 1e6),
+		MinScan:                int(r.count("minscanlength", 1, 1, maxScan)),
+		MaxScan:                int(r.count("maxscanlength", 1000, 1, maxScan)),
+		ScanLengthDistribution: r.choice("scanlengthdistribution", "uniform", "zipfian"),
+
+		KeyPrefix:   r.text("keyprefix", "user"),
+		Ordered:     r.choice("insertorder", "hashed", "ordered") == "ordered",
+		ZeroPadding: int(r.count("zeropadding", 1, 0, 1024)),
+
+		InsertionRetries: int(r.count("core_workload_insertion_retry_limit", 0, 0, 1<<30)),
+		InsertionInterval: time.Duration(r.number("core_workload_insertion_retry_interval", 3, 0, 1e6) *
+			float64(time.Second)),
+	}
+	s.InsertCount = r.count("insertcount", s.RecordCount-s.InsertStart, 0, maxRecords)
+	if r.err == nil {
+		r.err = s.finish()
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return s, nil
+}
+
+// finish checks what the properties say together.
+func (s *Spec) finish() error {
+	switch {
+	case s.RecordCount == 0:
+		return Misuse("recordcount is not set: add -p recordcount=N, or a workload file with -P")
+	case s.InsertCount <= 0 || s.InsertStart+s.InsertCount > s.RecordCount:
+		return Misuse("insertstart=%d and insertcount=%d do not fit into recordcount=%d",
+			s.InsertStart, s.InsertCount, s.RecordCount)
+	case s.Read+s.Update+s.Insert+s.Scan+s.ReadModifyWrite <= 0:
+		return Misuse("all proportions are 0: set readproportion, updateproportion or another")
+	case s.MinFieldLength > s.FieldLength:
+		return Misuse("minfieldlength=%d exceeds fieldlength=%d", s.MinFieldLength, s.FieldLength)
+	case s.MinScan > s.MaxScan:
+		return Misuse("minscanlength=%d exceeds maxscanlength=%d", s.MinScan, s.MaxScan)
+	case s.DataIntegrity && s.FieldLengthDistribution != "constant":
+		return Misuse("dataintegrity=true needs fieldlengthdistribution=constant, not %s", s.FieldLengthDistribution)
+	}
+	s.lengths = newLengths(s.FieldLengthDistribution, s.MinFieldLength, s.FieldLength, s.Theta)
+	return nil
+}
+
+// FieldLengths replaces the distribution of field lengths by the text of a histogram file.
+func (s *Spec) FieldLengths(histogram string) error {
+	l, err := parseLengths(histogram)
+	if err != nil {
+		return Misuse("field length histogram: %v", err)
+	}
+	s.lengths, s.FieldLength = l, l.max
+	return nil
+}
+
+// PairBytes is the size of a key with the largest value of its record, in bytes.
+func (s *Spec) PairBytes() int {
+	digits := 19
+	if s.Ordered {
+		digits = len(strconv.FormatInt(s.RecordCount, 10))
+	}
+	return len(s.KeyPrefix) + max(digits, s.ZeroPadding) + RowBytes(s.FieldCount, s.FieldLength)
+}
+
+// ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its share.
+func (s *Spec) ExpectedInserts() int64 {
+	total := s.Read + s.Update + s.Insert + s.Scan + s.ReadModifyWrite
+	return int64(2 * float64(s.OperationCount) * s.Insert / total)
+}
+
+// reader reads typed properties and keeps the first error.
+type reader struct {
+	p   Properties
+	err error
+}
+
+func (r *reader) text(name, otherwise string) string {
+	if v, ok := r.p.Get(name); ok {
+		return v
+	}
+	return otherwise
+}
+
+// choice returns one of the words; the first is the default.
+func (r *reader) choice(name string, words ...string) string {
+	v := strings.ToLower(strings.TrimSpace(r.text(name, words[0])))
+	if !slices.Contains(words, v) {
+		r.fail(name, v, "one of "+strings.Join(words, ", "))
+	}
+	return v
+}
+
+func (r *reader) count(name string, otherwise, least, most int64) int64 {
+	v, ok := r.p.Get(name)
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+	if err != nil || n < least || n > most {
+		r.fail(name, v, fmt.Sprintf("a number from %d to %d", least, most))
+	}
+	return n
+}
+
+// number returns a number strictly between least and most, or least when it is the default.
+func (r *reader) number(name string, otherwise, least, most float64) float64 {
+	v, ok := r.p.Get(name)
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+	if err != nil || !(n > least && n < most) {
+		r.fail(name, v, fmt.Sprintf("a number between %v and %v", least, most))
+	}
+	return n
+}
+
+// share returns a number from 0 to 1.
+func (r *reader) share(name string, otherwise float64) float64 {
+	v, ok := r.p.Get(name)
+	if !ok {
+		return otherwise
+	}
+	n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+	if err != nil || !(n >= 0 && n <= 1) {
+		r.fail(name, v, "a number from 0 to 1")
+	}
+	return n
+}
+
+func (r *reader) truth(name string, otherwise bool) bool {
+	v, ok := r.p.Get(name)
+	if !ok {
+		return otherwise
+	}
+	b, err := strconv.ParseBool(strings.ToLower(strings.TrimSpace(v)))
+	if err != nil {
+		r.fail(name, v, "true or false")
+	}
+	return b
+}
+
+func (r *reader) fail(name, value, want string) {
+	if r.err == nil {
+		r.err = Misuse("property %s=%s: want %s", name, value, want)
+	}
+}
