@@ -65,8 +65,8 @@ func (q *Base) Posted(b *Batch) {
 		default:
 			q.C.Atomics++
 		}
-		if op.Fence && b.stalls(i) {
-			b.trips++
+		if op.Fence {
+			b.trips = max(b.trips, 1+b.stalls(i))
 		}
 		node := op.Addr.Node()
 		if node >= 256 {
@@ -78,15 +78,22 @@ func (q *Base) Posted(b *Batch) {
 	}
 }
 
-// stalls tells whether the fence of op i has an unfenced read or atomic of the same node to wait for.
-func (b *Batch) stalls(i int) bool {
-	node := b.Op(i).Addr.Node()
-	for j := i - 1; j >= 0; j-- {
-		if op := b.Op(j); op.Addr.Node() == node && op.Verb != Write {
-			return true
+// stalls returns how often the ops of op i's node stall up to its fence: each fence that has an unfenced read or
+// atomic of the same node to wait for. Nodes do not wait for each other.
+func (b *Batch) stalls(i int) (n uint64) {
+	node, flying := b.Op(i).Addr.Node(), false
+	for j := range i + 1 {
+		op := b.Op(j)
+		if op.Addr.Node() != node {
+			continue
 		}
+		if op.Fence && flying {
+			n++
+			flying = false
+		}
+		flying = flying || op.Verb != Write
 	}
-	return false
+	return n
 }
 
 // Waited moves the trip clock past b. Each Queue.Wait that returns nil calls it.

@@ -85,7 +85,7 @@ type Batch struct {
 	posted, released bool
 	waited           bool
 	depart           uint64 // the queue's trip clock when it was posted
-	trips            uint64 // latencies it takes: 1, and 1 for each fence that stalls
+	trips            uint64 // latencies it takes: 1, and 1 for each fence that stalls on the node that stalls most
 	base             *Base
 }
 

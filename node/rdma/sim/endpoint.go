@@ -154,19 +154,23 @@ func (e *endpoint) Go(name string, f func(rdma.Endpoint)) error {
 }
 
 func (e *endpoint) Close() error {
-	if e.s.closing() || e.closed {
-		return fmt.Errorf("close as client %d: %w", e.id, rdma.ErrClosed)
+	if !e.s.closing() {
+		e.close()
 	}
-	e.close()
 	return nil
 }
 
-// close gives the identity back. It is used again only when nothing of this holder is in flight.
+// close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget. It is
+// used again only when nothing of this holder is in flight.
 func (e *endpoint) close() {
 	if e.closed {
 		return
 	}
 	e.closed = true
-	e.s.clients[e.id] = nil
-	e.s.freed = append(e.s.freed, e)
+	if !e.revoked {
+		e.s.clients[e.id] = nil
+		e.s.freed = append(e.s.freed, e)
+	}
 }
+
+func (e *endpoint) crashed() bool { return e.owner != nil && e.owner.state == crashed }

@@ -106,20 +106,41 @@ func (s *Sim) pause() {
 	}
 }
 
-// Clients lists the identities in use. A worker that crashed is not alive; one that returned is not listed.
+// Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one that returned is not
+// listed.
 func (s *Sim) Clients() []rdma.Client {
 	var list []rdma.Client
 	for _, e := range s.clients {
 		if e != nil {
-			alive := e.owner == nil || e.owner.state != crashed
+			alive := !e.revoked && !e.crashed()
 			list = append(list, rdma.Client{ID: e.id, Name: e.name, Alive: alive})
 		}
 	}
 	return list
 }
 
+// Forget frees the identity of a client that crashed, or was fenced off and has returned, once nothing of it is left.
+func (s *Sim) Forget(c rdma.ClientID) error {
+	if int(c) >= len(s.clients) || s.clients[c] == nil {
+		return nil
+	}
+	e := s.clients[c]
+	if !e.crashed() && !e.closed {
+		return fmt.Errorf("forget client %d (%s): %w", c, e.name, ErrAlive)
+	}
+	s.clients[c] = nil
+	s.freed = append(s.freed, e)
+	return nil
+}
+
 // KillNode kills a memory node now: verbs to it that have not landed never will.
-func (s *Sim) KillNode(node int) { s.kill(node) }
+func (s *Sim) KillNode(node int) error {
+	if node < 0 || node >= len(s.nodes) {
+		return fmt.Errorf("kill node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
+	}
+	s.kill(node)
+	return nil
+}
 
 // KillNodeAfter kills a memory node at a time from now.
 func (s *Sim) KillNodeAfter(node int, d time.Duration) {

@@ -100,6 +100,8 @@ var (
 	ErrMixed = errors.New("write to a word that is changed by atomics")
 	// ErrPanic ends a Run in which a worker panicked.
 	ErrPanic = errors.New("worker panicked")
+	// ErrAlive ends an attempt to forget a client that is alive.
+	ErrAlive = errors.New("client is alive")
 )
 
 // Sim is a simulated pool with its workers. It implements rdma.Fabric.
