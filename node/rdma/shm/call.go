@@ -2,6 +2,7 @@ package shm
 
 import (
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -18,7 +19,7 @@ func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 	return nil
 }
 
-func (e *Endpoint) call(node int, r *rdma.Request) error {
+func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	switch {
 	case e.closed || e.fabric.closing.Load():
 		return fmt.Errorf("endpoint of client %d: %w", e.id, rdma.ErrClosed)
@@ -36,6 +37,14 @@ func (e *Endpoint) call(node int, r *rdma.Request) error {
 	defer e.leave()
 	if atomic.LoadUint64(&e.down[node]) != 0 {
 		return rdma.ErrNodeDown
+	}
+	if e.fabric.faults {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			if r := recover(); r != nil {
+				err = e.fabric.fault(r)
+			}
+		}()
 	}
 	r.Client = e.id
 	e.view = view{e.fabric, node, unsafe.Add(e.memory, uint64(node)*e.stride)}

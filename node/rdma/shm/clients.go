@@ -2,7 +2,6 @@ package shm
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -12,9 +11,6 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 )
-
-// ErrHeld ends an attempt to forget a client that is still alive.
-var ErrHeld = errors.New("client is alive")
 
 func (f *Fabric) slot(c rdma.ClientID) *slot {
 	return (*slot)(unsafe.Add(unsafe.Pointer(f.head), slotOffset(c)))

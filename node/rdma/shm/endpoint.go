@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -45,21 +46,37 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 		e.refuse(b)
 		return nil
 	}
+	if e.fabric.faults {
+		for i := 0; i < b.Len(); i++ {
+			i = e.executeGuarded(b, i)
+		}
+	} else {
+		e.execute(b, new(0))
+	}
+	e.leave()
+	b.CompleteAll()
+	return nil
+}
+
+// execute runs the ops of b from *at on; *at is the one that is running.
+func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	wrote := false
-	for i := range b.Len() {
-		op := b.Op(i)
+	for ; *at < b.Len(); *at++ {
+		op := b.Op(*at)
 		p := e.locate(op)
 		if p == nil {
 			continue
 		}
-		if i > 0 {
+		if wrote && op.Verb == rdma.Read {
+			settle(&e.own)
+			wrote = false
+		} else {
 			next(&e.own)
 		}
 		switch op.Verb {
 		case rdma.Read:
-			if wrote {
-				settle(&e.own)
-				wrote = false
+			if len(op.Buf) > wide {
+				e.own += touch(p, len(op.Buf))
 			}
 			load(op.Buf, p)
 		case rdma.Write:
@@ -73,9 +90,21 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 			op.Result = atomic.AddUint64((*uint64)(p), op.Value) - op.Value
 		}
 	}
-	e.leave()
-	b.CompleteAll()
-	return nil
+}
+
+// executeGuarded is execute on a file, where touching a page that was never committed ends in SIGBUS when the file
+// system has none left. It stops at the op that this befalls, which fails with rdma.ErrFull, and returns its index.
+func (e *Endpoint) executeGuarded(b *rdma.Batch, from int) (at int) {
+	before := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(before)
+		if at < b.Len() {
+			b.Op(at).Fail(e.fabric.fault(recover()))
+		}
+	}()
+	at = from
+	e.execute(b, &at)
+	return at
 }
 
 // enter announces that verbs are about to run and tells whether they may. The announcement is sequentially

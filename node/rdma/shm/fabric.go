@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,8 @@ type Fabric struct {
 	head    *header
 	lives   lives
 	backing backing
+	faults  bool // a file: its pages may turn out to be missing when they are touched
+	cleanup runtime.Cleanup
 
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
@@ -60,6 +63,7 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 		stop: make(chan struct{}), users: 1,
 	}
 	f.idle = sync.NewCond(&f.mu)
+	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that nobody closed
 	return f
 }
 
@@ -82,6 +86,16 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 		return fmt.Errorf("commit %d bytes at %d:%#x of %s: %w", n, node, off, f.name, err)
 	}
 	return nil
+}
+
+// fault turns a panic into an error when it came from touching the pool, and goes on panicking otherwise.
+func (f *Fabric) fault(r any) error {
+	if e, ok := r.(interface{ Addr() uintptr }); ok {
+		if uint64(e.Addr()-uintptr(unsafe.Pointer(f.head))) < f.g.size() {
+			return fmt.Errorf("no memory behind an uncommitted page of %s: %w", f.name, rdma.ErrFull)
+		}
+	}
+	panic(r)
 }
 
 // KillNode marks a node dead for every process: each verb posted to it from now on ends with rdma.ErrNodeDown. When
@@ -168,6 +182,7 @@ func (f *Fabric) drop() error {
 	if f.users > 0 {
 		return nil
 	}
+	f.cleanup.Stop()
 	if err := unix.Munmap(f.mapping); err != nil {
 		return fmt.Errorf("unmap %s: %w", f.name, err)
 	}

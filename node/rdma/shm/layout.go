@@ -27,6 +27,7 @@ const (
 	magic    = 0x306c6f6f706b7266 // "frkpool0", little-endian
 	version  = 1
 	slotSize = 64
+	headSize = 5 * 8 // bytes that encode writes and parse reads
 )
 
 // header is the first page of a pool. The words of its first line never change once the pool exists.
@@ -91,4 +92,34 @@ func (g Geometry) encode(p []byte) {
 	for i, w := range []uint64{magic, version, uint64(g.Nodes), g.Memory, uint64(g.Clients)} {
 		binary.NativeEndian.PutUint64(p[8*i:], w)
 	}
+}
+
+// parse reads what identifies a pool from the first bytes of a file of the given length. It trusts none of them.
+func parse(p []byte, length int64) (Geometry, error) {
+	if len(p) < headSize {
+		return Geometry{}, fmt.Errorf("%w: %d bytes are too short for a header", ErrFormat, length)
+	}
+	var w [headSize / 8]uint64
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint64(p[8*i:])
+	}
+	switch {
+	case w[0] != magic:
+		return Geometry{}, fmt.Errorf("%w: it begins with %#x", ErrFormat, w[0])
+	case w[1] > version:
+		return Geometry{}, fmt.Errorf("%w of this version: its format is %d, and the newest known here is %d",
+			ErrFormat, w[1], version)
+	case w[1] < version:
+		return Geometry{}, fmt.Errorf("%w: it has no format %d", ErrFormat, w[1])
+	case w[2] > MaxNodes || w[4] > MaxClients:
+		return Geometry{}, fmt.Errorf("%w: damaged header: %d nodes, %d clients", ErrFormat, w[2], w[4])
+	}
+	g := Geometry{Nodes: int(w[2]), Memory: w[3], Clients: int(w[4])}
+	if err := g.check(); err != nil {
+		return Geometry{}, fmt.Errorf("%w: damaged header: %w", ErrFormat, err)
+	}
+	if length < 0 || uint64(length) < g.size() {
+		return Geometry{}, fmt.Errorf("%w any more: it was truncated to %d bytes of %d", ErrFormat, length, g.size())
+	}
+	return g, nil
 }

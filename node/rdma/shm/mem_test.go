@@ -2,16 +2,13 @@ package shm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/farkv/farkv/node/rdma"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newMem(t testing.TB) (*Fabric, rdma.Endpoint) {
 	t.Helper()
@@ -120,3 +117,5 @@ func TestBreachTakesConnectionDown(t *testing.T) {
 		})
 	}
 }
+
+func word(p []byte) uint64 { return binary.NativeEndian.Uint64(p) }

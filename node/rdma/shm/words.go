@@ -10,6 +10,19 @@ import (
 // each load stands between two stores. Pointers are built from a base and an index, so that none ever points past
 // the end of a buffer.
 
+// wide is from how many bytes on touch saves more than it costs.
+const wide = 256
+
+// touch reads a word of each cache line of n bytes at src, so that the misses of a long copy overlap: its own loads
+// and stores would fill the processor's window after a few lines. The sum keeps the loads alive.
+func touch(src unsafe.Pointer, n int) (sum uint64) {
+	p := unsafe.Pointer(uintptr(src) &^ 7)
+	for i := 0; i < n; i += 64 {
+		sum += *(*uint64)(unsafe.Add(p, i))
+	}
+	return sum
+}
+
 // load copies pool memory at src into dst.
 func load(dst []byte, src unsafe.Pointer) {
 	n := uintptr(len(dst))

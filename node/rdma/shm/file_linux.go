@@ -1,0 +1,289 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+const prefix = "farkv-"
+
+// folder is where the pools' files are.
+func folder() string {
+	if d := os.Getenv("FARKV_SHM_DIR"); d != "" {
+		return d
+	}
+	return "/dev/shm"
+}
+
+func path(name string) string { return filepath.Join(folder(), prefix+name) }
+
+// Create makes the pool shm:name and opens it; h serves calls. The pool gets its name only when format, which writes
+// the first content through an Endpoint, has returned nil: nobody ever sees half of it, and a crash before leaves
+// nothing. Errors wrap ErrExists, ErrName, rdma.ErrFull, or what format returned.
+func Create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error) (*Fabric, error) {
+	f, err := create(name, g, h, format)
+	if err != nil {
+		return nil, fmt.Errorf("create shm:%s: %w", name, err)
+	}
+	return f, nil
+}
+
+func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error) (*Fabric, error) {
+	if err := errors.Join(CheckName(name), g.check()); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(path(name)); err == nil {
+		return nil, ErrExists
+	}
+	file, err := os.OpenFile(folder(), unix.O_TMPFILE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, cause(err)
+	}
+	if err := provide(file, g); err != nil {
+		file.Close()
+		return nil, err
+	}
+	f, err := attach(name, file, g, h)
+	if err != nil {
+		return nil, err
+	}
+	if err := publish(f, file, name, format); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// provide gives a new file its length, real memory for the header and the slots, and the header.
+func provide(file *os.File, g Geometry) error {
+	if err := file.Truncate(int64(g.size())); err != nil {
+		return fmt.Errorf("make room for %d bytes: %w", g.size(), cause(err))
+	}
+	if err := allocate(file, 0, g.first()); err != nil {
+		return fmt.Errorf("allocate %d bytes in %s: %w", g.first(), folder(), err)
+	}
+	var p [headSize]byte
+	g.encode(p[:])
+	if _, err := file.WriteAt(p[:], 0); err != nil {
+		return fmt.Errorf("write header: %w", cause(err))
+	}
+	return nil
+}
+
+// publish formats the pool and gives its file a name. A file that nobody linked ends with its last descriptor.
+func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) error {
+	if format != nil {
+		if err := format(f); err != nil {
+			return err
+		}
+	}
+	err := unix.Linkat(unix.AT_FDCWD, descriptor(file), unix.AT_FDCWD, path(name), unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, unix.EEXIST) {
+		return ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("link %s: %w", path(name), cause(err))
+	}
+	return nil
+}
+
+// descriptor names an open file, so that it can be linked, and opened again as another description of the same file
+// whatever its path now means.
+func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// attach maps file, which it owns from here on.
+func attach(name string, file *os.File, g Geometry, h rdma.Handler) (*Fabric, error) {
+	probe, err := os.OpenFile(descriptor(file), os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("open a second time: %w", cause(err))
+	}
+	m, err := unix.Mmap(int(file.Fd()), 0, int(g.size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		file.Close()
+		probe.Close()
+		return nil, fmt.Errorf("map %d bytes: %w", g.size(), err)
+	}
+	lives := &fileLives{own: ownLives{of: map[rdma.ClientID]bool{}}, file: file, probe: probe}
+	f := newFabric("shm:"+name, g, m, lives, sparse{file}, h)
+	f.faults = true
+	return f, nil
+}
+
+// Open opens the pool shm:name; h serves calls. It changes nothing in a file that is no pool. Errors wrap ErrNoPool,
+// ErrName, ErrFormat or fs.ErrPermission.
+func Open(name string, h rdma.Handler) (*Fabric, error) {
+	f, err := open(name, h)
+	if err != nil {
+		return nil, fmt.Errorf("open shm:%s: %w", name, err)
+	}
+	return f, nil
+}
+
+func open(name string, h rdma.Handler) (*Fabric, error) {
+	file, err := openFile(name)
+	if err != nil {
+		return nil, err
+	}
+	g, err := identify(file)
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return attach(name, file, g, h)
+}
+
+// openFile opens the pool's file, whatever is in it. It does not hang on what is no file.
+func openFile(name string) (*os.File, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(path(name), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %s is not there", ErrNoPool, path(name))
+	case errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO):
+		return nil, fmt.Errorf("%w: %s is no regular file", ErrFormat, path(name))
+	case err != nil:
+		return nil, cause(err)
+	}
+	st, err := file.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%w: %s is no regular file", ErrFormat, path(name))
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// identify validates the file's header without changing anything.
+func identify(file *os.File) (Geometry, error) {
+	st, err := file.Stat()
+	if err != nil {
+		return Geometry{}, err
+	}
+	p := make([]byte, headSize)
+	n, err := file.ReadAt(p, 0)
+	if err != nil && n < len(p) && st.Size() >= headSize {
+		return Geometry{}, err
+	}
+	return parse(p[:n], st.Size())
+}
+
+// Remove takes the pool's name away; its memory goes when the last process lets go of it. It refuses with ErrInUse
+// while clients live, and what is no pool with ErrFormat, unless forced. Clients that died are no obstacle.
+func Remove(name string, force bool) error {
+	if err := remove(name, force); err != nil {
+		return fmt.Errorf("remove shm:%s: %w", name, err)
+	}
+	return nil
+}
+
+func remove(name string, force bool) error {
+	file, err := openFile(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if !force {
+		g, err := identify(file)
+		if err != nil {
+			return err
+		}
+		// Held until the file is closed: nobody becomes a client in between.
+		ok, err := lockRange(file, page, int64(g.first())-page)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return ErrInUse
+		}
+	}
+	if err := same(file, name); err != nil {
+		return err
+	}
+	return cause(os.Remove(path(name)))
+}
+
+// same makes sure that the pool's name still means the file that was looked at, and not a successor.
+func same(file *os.File, name string) error {
+	was, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	is, err := os.Lstat(path(name))
+	if err != nil || !os.SameFile(was, is) {
+		return fmt.Errorf("%w: somebody else removed it", ErrNoPool)
+	}
+	return nil
+}
+
+// List returns the names of the pools in the folder, sorted.
+func List() ([]string, error) {
+	all, err := os.ReadDir(folder())
+	if err != nil {
+		return nil, fmt.Errorf("list pools: %w", err)
+	}
+	var names []string
+	for _, e := range all {
+		if name, ok := strings.CutPrefix(e.Name(), prefix); ok && e.Type().IsRegular() && CheckName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// cause adds the sentinel that callers branch on to what the system said.
+func cause(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG):
+		return fmt.Errorf("%w: %w", rdma.ErrFull, err)
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%s cannot hold pools: %w: %w", folder(), rdma.ErrNotSupported, err)
+	}
+	return err
+}
+
+// sparse is the backing of a file whose pages exist from when they are committed.
+type sparse struct{ file *os.File }
+
+func (s sparse) commit(off, n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	return allocate(s.file, off, n)
+}
+
+const (
+	stretch = 16 << 20 // bytes allocated by one system call: a signal undoes all of it
+	retries = 1000     // signals that one stretch may suffer
+)
+
+// allocate reserves real memory for n bytes at off; what is there keeps its content.
+func allocate(file *os.File, off, n uint64) error {
+	for end := off + n; off < end; off += stretch {
+		err := error(unix.EINTR)
+		for i := 0; errors.Is(err, unix.EINTR) && i < retries; i++ {
+			err = fallocate(file, off, min(stretch, end-off))
+		}
+		if err != nil {
+			return cause(err)
+		}
+	}
+	return nil
+}
+
+func fallocate(file *os.File, off, n uint64) error {
+	return unix.Fallocate(int(file.Fd()), 0, int64(off), int64(n))
+}

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package shm
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func onlyMem(what, name string) error {
+	return fmt.Errorf("%s shm:%s: only mem: works on %s: %w", what, name, runtime.GOOS, rdma.ErrNotSupported)
+}
+
+// Create needs Linux.
+func Create(name string, _ Geometry, _ rdma.Handler, _ func(*Fabric) error) (*Fabric, error) {
+	return nil, onlyMem("create", name)
+}
+
+// Open needs Linux.
+func Open(name string, _ rdma.Handler) (*Fabric, error) { return nil, onlyMem("open", name) }
+
+// Remove needs Linux.
+func Remove(name string, _ bool) error { return onlyMem("remove", name) }
+
+// List returns no names: where only mem: works there are no pools to be shared.
+func List() ([]string, error) { return nil, nil }

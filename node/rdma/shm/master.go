@@ -1,0 +1,81 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Role is the tenure of a pool's master.
+type Role struct {
+	Owner rdma.ClientID
+	Epoch uint64        // greater than that of every tenure before
+	Until time.Duration // on the machine's monotonic clock: see rdma.Env.Now
+}
+
+// MaxLease bounds a tenure. One that seems to last longer was made before the machine was started anew.
+const MaxLease = time.Minute
+
+// The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits, microseconds in the lower 48.
+const untilBits = 48
+
+func (r Role) word() uint64 { return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond) }
+
+func roleOf(word uint64) Role {
+	return Role{
+		Owner: rdma.ClientID(word >> untilBits),
+		Until: time.Duration(word&(1<<untilBits-1)) * time.Microsecond,
+	}
+}
+
+// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
+// who and until when.
+func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (Role, bool, error) {
+	if err := f.lease(owner, lease); err != nil {
+		return Role{}, false, err
+	}
+	old := atomic.LoadUint64(&f.head.role)
+	t := now()
+	if r := roleOf(old); r.Owner != 0 && t < r.Until && r.Until-t <= MaxLease {
+		return r, false, nil
+	}
+	mine := Role{Owner: owner, Until: (t + lease).Truncate(time.Microsecond)}
+	if !atomic.CompareAndSwapUint64(&f.head.role, old, mine.word()) {
+		return roleOf(atomic.LoadUint64(&f.head.role)), false, nil
+	}
+	// An epoch counts only if it was drawn while the role was ours, as the second look proves: then epochs have the
+	// order of tenures. A crash in between wastes the lease, no more.
+	mine.Epoch = atomic.AddUint64(&f.head.epoch, 1)
+	if word := atomic.LoadUint64(&f.head.role); word != mine.word() || now() >= mine.Until {
+		return roleOf(word), false, nil
+	}
+	return mine, true, nil
+}
+
+// Renew prolongs a tenure; false: it is over, and somebody else may be master.
+func (f *Fabric) Renew(r Role, lease time.Duration) (Role, bool, error) {
+	if err := f.lease(r.Owner, lease); err != nil {
+		return Role{}, false, err
+	}
+	t := now()
+	longer := Role{Owner: r.Owner, Epoch: r.Epoch, Until: (t + lease).Truncate(time.Microsecond)}
+	if t >= r.Until || !atomic.CompareAndSwapUint64(&f.head.role, r.word(), longer.word()) {
+		return roleOf(atomic.LoadUint64(&f.head.role)), false, nil
+	}
+	return longer, true, nil
+}
+
+// Resign ends a tenure early. One that is over already is no error.
+func (f *Fabric) Resign(r Role) { atomic.CompareAndSwapUint64(&f.head.role, r.word(), 0) }
+
+func (f *Fabric) lease(owner rdma.ClientID, lease time.Duration) error {
+	if err := f.known(owner); err != nil {
+		return fmt.Errorf("make client %d master: %w", owner, err)
+	}
+	if lease < time.Microsecond || lease > MaxLease {
+		return fmt.Errorf("make client %d master for %v: want up to %v: %w", owner, lease, MaxLease, rdma.ErrAccess)
+	}
+	return nil
+}

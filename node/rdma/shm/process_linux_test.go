@@ -1,0 +1,331 @@
+package shm
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The tests run themselves again as other processes; childEnv tells such a process what to do, on which pool.
+const childEnv = "FARKV_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childEnv); role != "" {
+		what, pool, _ := strings.Cut(role, " ")
+		if err := child(what, pool); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// child is the main of another process. It prints a line when it is at work and stops when its input ends.
+func child(what, pool string) error {
+	f, err := Open(pool, nil)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	e, err := f.Open(what)
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "open":
+		return errors.New("opened")
+	case "count":
+		return count(e, perChild)
+	case "write":
+		fmt.Println(e.Client())
+		return writeUntilRevoked(e)
+	case "hold":
+		fmt.Println(e.Client())
+		_, err := io.Copy(io.Discard, os.Stdin)
+		return err
+	case "now":
+		fmt.Println(int64(e.Now()))
+		return e.Close()
+	}
+	return fmt.Errorf("no child %q", what)
+}
+
+const (
+	perChild = 20_000
+	words    = 4
+)
+
+// count adds to the first words of node 0 by FAA, and to the next ones by CAS.
+func count(e rdma.Endpoint, n int) error {
+	for i := range n {
+		b := e.Batch()
+		b.FetchAdd(rdma.At(0, uint64(i%words)*8), 1)
+		r := b.Read(rdma.At(0, uint64(words+i%words)*8), 8)
+		if err := rdma.Do(e, b, time.Second); err != nil {
+			return err
+		}
+		old := word(r.Buf)
+		b.Release()
+		for {
+			b := e.Batch()
+			op := b.CompareSwap(rdma.At(0, uint64(words+i%words)*8), old, old+1)
+			if err := rdma.Do(e, b, time.Second); err != nil {
+				return err
+			}
+			ok, found := op.Swapped(), op.Result
+			b.Release()
+			if ok {
+				break
+			}
+			old = found
+		}
+	}
+	return e.Close()
+}
+
+// writeUntilRevoked writes rising numbers to a page of node 1.
+func writeUntilRevoked(e rdma.Endpoint) error {
+	for i := byte(1); ; i++ {
+		b := e.Batch()
+		p := b.Alloc(4096)
+		for j := range p {
+			p[j] = i
+		}
+		b.Write(rdma.At(1, 0), p)
+		err := rdma.Do(e, b, time.Second)
+		b.Release()
+		if errors.Is(err, rdma.ErrRevoked) {
+			fmt.Println("revoked")
+			return e.Close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+type process struct {
+	*exec.Cmd
+	out *bufio.Reader
+	in  io.Closer
+}
+
+func start(t testing.TB, what, pool string) *process {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), childEnv+"="+what+" "+pool, "GORACE=atexit_sleep_ms=0")
+	c.Stderr = os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // after a failure; otherwise it is over
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return &process{c, bufio.NewReader(out), in}
+}
+
+// line reads the next line that the process prints.
+func (p *process) line(t testing.TB) string {
+	t.Helper()
+	s, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("child said %q: %v", s, err)
+	}
+	return strings.TrimSpace(s)
+}
+
+func (p *process) client(t testing.TB) rdma.ClientID {
+	t.Helper()
+	var c rdma.ClientID
+	if _, err := fmt.Sscan(p.line(t), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// kill ends the process by SIGKILL.
+func (p *process) kill(t testing.TB) {
+	t.Helper()
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+}
+
+func TestProcessesCountExactly(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", Geometry{Nodes: 1, Memory: 4096, Clients: 8})
+	const children = 4
+	var all []*process
+	for range children {
+		all = append(all, start(t, "count", "p"))
+	}
+	own := attachTo(t, f, "own")
+	if err := count(own, perChild); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		out, _ := io.ReadAll(p.out)
+		if err := p.Wait(); err != nil {
+			t.Fatalf("child: %v: %s", err, out)
+		}
+	}
+	e := attachTo(t, f, "sum")
+	b := e.Batch()
+	defer b.Release()
+	r := b.Read(rdma.At(0, 0), 2*words*8)
+	if err := rdma.Do(e, b, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	const want = (children + 1) * perChild / words
+	for i := range 2 * words {
+		if got := word(r.Buf[8*i:]); got != want {
+			t.Errorf("word %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestKilledProcessLeavesADeadClient(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	p := start(t, "hold", "p")
+	c := p.client(t)
+	if all := f.Clients(); len(all) != 1 || !all[0].Alive || all[0].ID != c || all[0].PID != p.Process.Pid ||
+		all[0].Name != "hold" {
+		t.Fatalf("clients: %+v", all)
+	}
+	if err := f.Forget(c); !errors.Is(err, ErrHeld) {
+		t.Fatalf("forget a live client: %v", err)
+	}
+	if err := Remove("p", false); !errors.Is(err, ErrInUse) {
+		t.Fatalf("remove: %v", err)
+	}
+	p.kill(t)
+	if all := f.Clients(); len(all) != 1 || all[0].Alive {
+		t.Fatalf("clients after the kill: %+v", all)
+	}
+	for range small.Clients - 1 {
+		if e := attachTo(t, openPool(t, "p"), "next"); e.Client() == c {
+			t.Fatalf("client %d was handed out again", c)
+		}
+	}
+	_, err := f.Open("more")
+	if !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "1 dead") {
+		t.Fatalf("open of a full pool: %v", err)
+	}
+	if err := f.Revoke(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Forget(c); err != nil {
+		t.Fatal(err)
+	}
+	e := attachTo(t, f, "heir")
+	if e.Client() != c {
+		t.Fatalf("heir is client %d", e.Client())
+	}
+	if _, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }); err != nil {
+		t.Fatalf("heir of a revoked client: %v", err)
+	}
+}
+
+func TestKilledInTheMidstOfAPost(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	for range 5 {
+		p := start(t, "write", "p")
+		c := p.client(t)
+		time.Sleep(2 * time.Millisecond)
+		p.kill(t)
+		if err := f.Revoke(c); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.KillNode(0); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Forget(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestNoWriteLandsAfterRevoke(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	e := attachTo(t, f, "reader")
+	for round := range 10 {
+		p := start(t, "write", "p")
+		c := p.client(t)
+		time.Sleep(time.Duration(round) * 300 * time.Microsecond)
+		if err := f.Revoke(c); err != nil {
+			t.Fatal(err)
+		}
+		mark := e.Batch()
+		zero := mark.Alloc(4096)
+		clear(zero)
+		mark.Write(rdma.At(1, 0), zero)
+		if err := rdma.Do(e, mark, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		mark.Release()
+		if s := p.line(t); s != "revoked" {
+			t.Fatalf("child said %q", s)
+		}
+		if err := p.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		b := e.Batch()
+		r := b.Read(rdma.At(1, 0), 4096)
+		if err := rdma.Do(e, b, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if bytes.ContainsFunc(r.Buf, func(r rune) bool { return r != 0 }) {
+			t.Fatalf("round %d: a write landed after Revoke", round)
+		}
+		b.Release()
+		if all := f.Clients(); len(all) != 2 || all[1].Alive {
+			t.Fatalf("clients after Revoke and Close: %+v", all)
+		}
+		if err := f.Forget(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProcessesAgreeOnTime(t *testing.T) {
+	inFolder(t)
+	e := attachTo(t, createPool(t, "p", small), "clock")
+	before := e.Now()
+	p := start(t, "now", "p")
+	var ns int64
+	if _, err := fmt.Sscan(p.line(t), &ns); err != nil {
+		t.Fatal(err)
+	}
+	after := e.Now()
+	if err := p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if there := time.Duration(ns); there < before || there > after {
+		t.Fatalf("the other process said %v between our %v and %v", there, before, after)
+	}
+}
