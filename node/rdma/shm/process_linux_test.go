@@ -34,6 +34,9 @@ func TestMain(m *testing.M) {
 
 // child is the main of another process. It prints a line when it is at work and stops when its input ends.
 func child(what, pool string) error {
+	if what == "full" {
+		return full(pool)
+	}
 	f, err := Open(pool, nil)
 	if err != nil {
 		return err
