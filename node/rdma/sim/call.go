@@ -28,7 +28,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		if s.nodes[node].dead {
 			return fmt.Errorf("call node %d: %w", node, rdma.ErrNodeDown)
 		}
-		return s.opts.Handler(&nodeMemory{&s.nodes[node]}, r)
+		return s.opts.Handler(&s.nodes[node].view, r)
 	}
 	if w.dead() {
 		return w.die()
@@ -76,7 +76,7 @@ func (s *Sim) serve(f *flight) {
 	case n.dead:
 		f.err = fmt.Errorf("call node %d: %w", f.node, rdma.ErrNodeDown)
 	default:
-		if err := s.opts.Handler(&nodeMemory{n}, &f.req); err != nil {
+		if err := s.opts.Handler(&n.view, &f.req); err != nil {
 			f.err = err
 		}
 		s.traceCall(Serve, f)

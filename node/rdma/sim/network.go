@@ -10,6 +10,7 @@ import (
 type node struct {
 	id     int
 	memory memory
+	view   nodeMemory // what its handler sees
 	busy   int64  // until when its CPU serves calls
 	verbs  uint64 // that took effect
 	killAt uint64 // it dies behind this verb; 0: never

@@ -136,7 +136,7 @@ func New(o Options) *Sim {
 	s := &Sim{opts: o, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
 	s.nodes = make([]node, o.Nodes)
 	for i := range s.nodes {
-		s.nodes[i] = node{memory: newMemory(o.Memory), id: i}
+		s.nodes[i] = node{memory: newMemory(o.Memory), id: i, view: nodeMemory{&s.nodes[i]}}
 	}
 	return s
 }

@@ -1,0 +1,143 @@
+// Package rdmatest is the suite that every fabric must pass:
+//
+//	func TestFabric(t *testing.T) { rdmatest.Run(t, rdmatest.Harness{New: ..., Parallel: ...}) }
+package rdmatest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Harness is how the suite makes and breaks the fabric under test.
+type Harness struct {
+	// New returns an empty pool, all zero, with at least the given bytes of memory a node, and has it closed by
+	// t.Cleanup. h is nil or serves two-sided calls.
+	New func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric
+	// Parallel runs workers at the same time, each with an endpoint of its own that is closed when it returns, and
+	// returns when all have. Workers report failures by t.Errorf, not t.Fatal.
+	Parallel func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint))
+	// KillNode kills a memory node; a worker may call it. Nil where nodes cannot die.
+	KillNode func(t testing.TB, f rdma.Fabric, node int)
+	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with it, and returns when
+	// all have ended; it fails t for those that failed. Nil where a pool belongs to one process.
+	Spawn func(t testing.TB, f rdma.Fabric, role string, n int)
+
+	Capabilities
+}
+
+// Capabilities are what a fabric claims beyond the contract; what it does not claim is not tested, or must be refused
+// with rdma.ErrNotSupported.
+type Capabilities struct {
+	MaskedCAS bool // MaskedCompareSwap works
+	AllocFree bool // a batch allocates nothing in steady state
+	InFlight  bool // verbs take time: a wait of a nanosecond times out
+}
+
+// Case is one test of the suite.
+type Case struct {
+	Name string
+	Test func(t testing.TB, h Harness)
+}
+
+// Cases returns the suite, for those who want to run a part of it.
+func Cases() []Case {
+	return []Case{
+		{"Bytes", testBytes}, {"BytesAgainstModel", testBytesAgainstModel},
+		{"PostingOrder", testPostingOrder}, {"FencedAtomic", testFencedAtomic}, {"FencedReads", testFencedReads},
+		{"Chains", testChains}, {"Timeout", testTimeout}, {"FollowUps", testFollowUps},
+		{"ReleaseInFlight", testReleaseInFlight}, {"LargeBatches", testLargeBatches},
+		{"FetchAddSums", testFetchAddSums}, {"CompareSwapLock", testCompareSwapLock}, {"WholeWords", testWholeWords},
+		{"MaskedCompareSwap", testMaskedCompareSwap}, {"CompareSwapResults", testCompareSwapResults},
+		{"Access", testAccess}, {"NodeDeath", testNodeDeath}, {"Revoke", testRevoke},
+		{"Calls", testCalls}, {"CallsAreAtomic", testCallsAreAtomic}, {"NoHandler", testNoHandler},
+		{"Time", testTime}, {"Rand", testRand}, {"Tasks", testTasks}, {"Identities", testIdentities},
+		{"UseAfterClose", testUseAfterClose}, {"Counters", testCounters}, {"Trips", testTrips},
+		{"Allocations", testAllocations}, {"Processes", testProcesses},
+	}
+}
+
+// Run runs the whole suite.
+func Run(t *testing.T, h Harness) {
+	for _, c := range Cases() {
+		t.Run(c.Name, func(t *testing.T) { c.Test(t, h) })
+	}
+}
+
+// patience bounds each wait; no verb of a healthy fabric takes nearly as long.
+const patience = 20 * time.Second
+
+// poolBytes is the memory a node of most tests.
+const poolBytes = 1 << 20
+
+func write(ep rdma.Endpoint, a rdma.Addr, p []byte) error {
+	b := ep.Batch()
+	defer b.Release()
+	buf := b.Alloc(len(p))
+	copy(buf, p)
+	b.Write(a, buf)
+	return rdma.Do(ep, b, patience)
+}
+
+func read(ep rdma.Endpoint, a rdma.Addr, n int) ([]byte, error) {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Read(a, n)
+	if err := rdma.Do(ep, b, patience); err != nil {
+		return nil, err
+	}
+	return bytes.Clone(op.Buf), nil
+}
+
+func load(ep rdma.Endpoint, a rdma.Addr) (uint64, error) {
+	p, err := read(ep, a, 8)
+	if err != nil {
+		return 0, err
+	}
+	return binary.LittleEndian.Uint64(p), nil
+}
+
+func fetchAdd(ep rdma.Endpoint, a rdma.Addr, n uint64) (uint64, error) {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.FetchAdd(a, n)
+	err := rdma.Do(ep, b, patience)
+	return op.Result, err
+}
+
+func compareSwap(ep rdma.Endpoint, a rdma.Addr, expect, value uint64) (uint64, error) {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.CompareSwap(a, expect, value)
+	err := rdma.Do(ep, b, patience)
+	return op.Result, err
+}
+
+// word returns a buffer of b that holds v.
+func word(b *rdma.Batch, v uint64) []byte {
+	p := b.Alloc(8)
+	binary.LittleEndian.PutUint64(p, v)
+	return p
+}
+
+// value is what a READ of a word found.
+func value(op *rdma.Op) uint64 { return binary.LittleEndian.Uint64(op.Buf) }
+
+// one runs a single worker.
+func one(t testing.TB, h Harness, f rdma.Fabric, worker func(rdma.Endpoint)) {
+	t.Helper()
+	h.Parallel(t, f, worker)
+}
+
+// expect fails t when a word is not what it should be.
+func expect(t testing.TB, h Harness, f rdma.Fabric, a rdma.Addr, want uint64) {
+	t.Helper()
+	one(t, h, f, func(ep rdma.Endpoint) {
+		if got, err := load(ep, a); err != nil || got != want {
+			t.Errorf("word at %s is %d (%v), want %d", a, got, err, want)
+		}
+	})
+}
