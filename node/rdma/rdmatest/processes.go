@@ -57,7 +57,7 @@ func lockInProcess(ep rdma.Endpoint) error {
 			return err
 		}
 		if met, err := compareSwap(ep, rdma.At(0, 16), me, 0); met != me || err != nil {
-			return fmt.Errorf("client %d finds its lock held by %d: %w", me, met, err)
+			return fmt.Errorf("client %d finds its lock held by %d (%v)", me, met, err)
 		}
 	}
 	return nil
