@@ -70,9 +70,9 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 	e := &Endpoint{
 		fabric: f, id: c, slot: f.slot(c), lost: make([]error, f.g.Nodes), down: f.head.down[:f.g.Nodes],
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
-		rand: rand.New(rand.NewPCG(f.Seed, uint64(c))),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
+	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
 	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1 // odd when the last holder died in a Post
 	e.Init(nil)
 	return e

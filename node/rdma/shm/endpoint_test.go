@@ -99,10 +99,13 @@ func TestRevokedClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := rdma.At(0, 0)
+	if _, err := do(t, other, add(rdma.At(1, 0))); err != nil {
+		t.Fatal(err)
+	}
 	if err := f.Revoke(other.Client()); err != nil {
 		t.Fatal(err)
 	}
-	at := rdma.At(0, 0)
 	if _, err := do(t, other, add(at)); !errors.Is(err, rdma.ErrRevoked) {
 		t.Fatalf("verb: %v", err)
 	}
@@ -229,8 +232,8 @@ func TestCloseStopsTasks(t *testing.T) {
 	}
 }
 
-func TestSleepAndRand(t *testing.T) {
-	f, e := newMem(t)
+func TestSleep(t *testing.T) {
+	_, e := newMem(t)
 	for _, d := range []time.Duration{0, time.Microsecond, shortest, time.Millisecond} {
 		before := e.Now()
 		e.Sleep(d)
@@ -238,17 +241,25 @@ func TestSleepAndRand(t *testing.T) {
 			t.Errorf("slept %v instead of %v", slept, d)
 		}
 	}
-	draw := func(seed uint64) uint64 {
+}
+
+func TestRandDerivesFromTheSeed(t *testing.T) {
+	draw := func(seed uint64) (drawn [2]uint64) {
+		f, _ := newMem(t)
 		f.Seed = seed
-		e, err := f.Open("dice")
-		if err != nil {
-			t.Fatal(err)
+		for i := range drawn { // one after the other, with the same identity
+			e, err := f.Open("dice")
+			if err != nil {
+				t.Fatal(err)
+			}
+			drawn[i] = e.Rand().Uint64()
+			e.Close()
 		}
-		defer e.Close()
-		return e.Rand().Uint64()
+		return drawn
 	}
-	if draw(1) != draw(1) || draw(1) == draw(2) {
-		t.Error("the generator does not derive from the seed")
+	one := draw(1)
+	if one != draw(1) || one == draw(2) || one[0] == one[1] {
+		t.Errorf("workers of seed 1 drew %x, then %x; of seed 2 %x", one, draw(1), draw(2))
 	}
 }
 

@@ -83,10 +83,20 @@ func attachTo(t testing.TB, f *Fabric, name string) *Endpoint {
 
 func TestTwoFabricsShareAPool(t *testing.T) {
 	inFolder(t)
-	a := attachTo(t, createPool(t, "p", small), "a")
-	b := attachTo(t, openPool(t, "p"), "b")
+	f, g := createPool(t, "p", small), openPool(t, "p")
+	a, b := attachTo(t, f, "a"), attachTo(t, g, "b")
 	if a.Client() == b.Client() {
 		t.Fatalf("both are client %d", a.Client())
+	}
+	for _, f := range []*Fabric{f, g} {
+		if all := f.Clients(); len(all) != 2 || !all[0].Alive || !all[1].Alive {
+			t.Fatalf("clients: %+v", all)
+		}
+		for _, c := range []rdma.ClientID{a.Client(), b.Client()} {
+			if err := f.Forget(c); !errors.Is(err, ErrHeld) {
+				t.Fatalf("forget client %d: %v", c, err)
+			}
+		}
 	}
 	at := rdma.At(1, 4096)
 	if _, err := do(t, a, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(at, 7) }); err != nil {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest"
 )
 
 // The tests run themselves again as other processes; childEnv tells such a process what to do, on which pool.
@@ -45,6 +46,9 @@ func child(what, pool string) error {
 	e, err := f.Open(what)
 	if err != nil {
 		return err
+	}
+	if role, ok := strings.CutPrefix(what, "role-"); ok {
+		return errors.Join(rdmatest.Role(role)(e), e.Close())
 	}
 	switch what {
 	case "open":
@@ -100,7 +104,7 @@ func count(e rdma.Endpoint, n int) error {
 
 // writeUntilRevoked writes rising numbers to a page of node 1.
 func writeUntilRevoked(e rdma.Endpoint) error {
-	for i := byte(1); ; i++ {
+	for i, until := byte(1), e.Now()+time.Minute; e.Now() < until; i++ {
 		b := e.Batch()
 		p := b.Alloc(4096)
 		for j := range p {
@@ -117,6 +121,7 @@ func writeUntilRevoked(e rdma.Endpoint) error {
 			return err
 		}
 	}
+	return errors.New("nobody fenced this client off")
 }
 
 type process struct {
@@ -167,6 +172,15 @@ func (p *process) client(t testing.TB) rdma.ClientID {
 	return c
 }
 
+// end waits until the process has ended by itself.
+func (p *process) end(t testing.TB) {
+	t.Helper()
+	out, _ := io.ReadAll(p.out)
+	if err := p.Wait(); err != nil {
+		t.Fatalf("child: %v: %s", err, out)
+	}
+}
+
 // kill ends the process by SIGKILL.
 func (p *process) kill(t testing.TB) {
 	t.Helper()
@@ -174,6 +188,26 @@ func (p *process) kill(t testing.TB) {
 		t.Fatal(err)
 	}
 	_ = p.Wait()
+}
+
+func TestSuiteOnFiles(t *testing.T) {
+	inFolder(t)
+	pools := 0
+	h := harness(func(_ testing.TB, g Geometry, h rdma.Handler) (*Fabric, error) {
+		pools++
+		return Create(fmt.Sprint("suite", pools), g, h, nil)
+	})
+	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) {
+		_, name, _ := strings.Cut(f.(*Fabric).name, ":")
+		var all []*process
+		for range n {
+			all = append(all, start(t, "role-"+role, name))
+		}
+		for _, p := range all {
+			p.end(t)
+		}
+	}
+	rdmatest.Run(t, h)
 }
 
 func TestProcessesCountExactly(t *testing.T) {
@@ -189,10 +223,7 @@ func TestProcessesCountExactly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range all {
-		out, _ := io.ReadAll(p.out)
-		if err := p.Wait(); err != nil {
-			t.Fatalf("child: %v: %s", err, out)
-		}
+		p.end(t)
 	}
 	e := attachTo(t, f, "sum")
 	b := e.Batch()
