@@ -11,7 +11,8 @@ import (
 // Store is one worker's view of a store; workers open their own. It is not safe for concurrent use. Operations on
 // single keys are linearizable, with the errors below as part of the answer, unless a baseline says otherwise.
 //
-// Any operation may also fail with an error wrapping ErrUncertain, rdma.ErrNodeDown, rdma.ErrFull or ErrTooLarge.
+// Any operation may also fail with an error wrapping ErrUncertain, rdma.ErrNodeDown, ErrFull or ErrTooLarge. One that
+// wraps rdma.ErrTimeout and not ErrUncertain gave up without having changed anything.
 type Store interface {
 	// Get returns the value of key, valid until the next call on this Store, or an error wrapping ErrNotFound.
 	Get(key []byte) ([]byte, error)

@@ -98,16 +98,20 @@ func (s *Space) Entry(b Block, replica int) rdma.Addr {
 // Table returns the address of a region's block allocation table on one replica; it has Blocks words.
 func (s *Space) Table(region, replica int) rdma.Addr { return s.At(region, replica, 0) }
 
-// Entry is a word of the block allocation table: who owns the block, which size class its objects have, and the
-// incarnation that the objects of its earlier lives did not exceed.
+// Entry is a word of the block allocation table: who owns the block, and which size class its objects have.
 type Entry uint64
 
-// Left owns the blocks that departed clients left behind, for others to adopt.
-const Left rdma.ClientID = 0xffff
+// Owners that are no clients.
+const (
+	// Left owns the blocks that departed clients left behind, for others to adopt.
+	Left rdma.ClientID = 0xffff
+	// OfNode owns the blocks whose objects the node hands out itself (node-centric allocation, FUSEE 6.3).
+	OfNode rdma.ClientID = 0xfffe
+)
 
-// MakeEntry packs an entry: owner in bits 48 to 63, class in bits 40 to 47, base in the lower 32.
-func MakeEntry(owner rdma.ClientID, class int, base uint32) Entry {
-	return Entry(uint64(owner)<<48 | uint64(uint8(class))<<40 | uint64(base))
+// MakeEntry packs an entry: owner in bits 48 to 63, class in bits 40 to 47.
+func MakeEntry(owner rdma.ClientID, class int) Entry {
+	return Entry(uint64(owner)<<48 | uint64(uint8(class))<<40)
 }
 
 // Owner returns who owns the block; 0 is nobody.
@@ -116,9 +120,4 @@ func (e Entry) Owner() rdma.ClientID { return rdma.ClientID(e >> 48) }
 // Class returns the size class of the block's objects.
 func (e Entry) Class() int { return int(uint8(e >> 40)) }
 
-// Base returns the highest incarnation of the block's earlier lives.
-func (e Entry) Base() uint32 { return uint32(e) }
-
-func (e Entry) String() string {
-	return fmt.Sprintf("owner %d, class %d, base %d", e.Owner(), e.Class(), e.Base())
-}
+func (e Entry) String() string { return fmt.Sprintf("owner %d, class %d", e.Owner(), e.Class()) }

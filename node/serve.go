@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -15,6 +16,10 @@ const (
 	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
 	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
 	ProcRecord rdma.Proc = 2
+	// ProcObject hands out one object (node-centric allocation, FUSEE 6.3). Arg: as ProcAlloc's up to the bytes a
+	// block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an object. Ret: index of the
+	// block, index of the object, incarnation of its last use.
+	ProcObject rdma.Proc = 3
 )
 
 // Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word: a crash
@@ -26,6 +31,8 @@ func Serve(m rdma.Memory, r *rdma.Request) error {
 		return serveAlloc(m, r)
 	case ProcRecord:
 		return serveRecord(m, r)
+	case ProcObject:
+		return serveObject(m, r)
 	}
 	return fmt.Errorf("call procedure %d on node %d: %w", r.Proc, m.Node(), rdma.ErrNotSupported)
 }
@@ -47,7 +54,7 @@ func serveAlloc(m rdma.Memory, r *rdma.Request) error {
 			if err := m.Commit(first+i*bytes, bytes); err != nil {
 				return fmt.Errorf("allocate a block on node %d: %w", m.Node(), err)
 			}
-			mine := MakeEntry(r.Client, class, e.Base())
+			mine := MakeEntry(r.Client, class)
 			if m.CompareSwap(table+8*i, uint64(e), uint64(mine)) == uint64(e) {
 				r.Ret[0], r.Ret[1] = i, uint64(mine)
 				return nil
@@ -67,6 +74,54 @@ func serveRecord(m rdma.Memory, r *rdma.Request) error {
 	}
 	r.Ret[0] = m.CompareSwap(entry, expect, value)
 	return nil
+}
+
+// serveObject takes a free object out of the node's own blocks of the class, or makes a free block one of them. In the
+// bitmaps of these blocks a set bit is a free object, as in those that clients own, so that frees are the same.
+func serveObject(m rdma.Memory, r *rdma.Request) error {
+	table, blocks, first, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3]
+	class, objects := int(r.Arg[4]>>32), r.Arg[4]&0xffffffff
+	bitmap, size := r.Arg[5]>>32, r.Arg[5]&0xffffffff
+	if table%8 != 0 || first%8 != 0 || bytes%8 != 0 || !fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) ||
+		size < 16 || bitmap*8 < objects || bitmap > bytes || objects > (bytes-bitmap)/size {
+		return fmt.Errorf("allocate an object on node %d: %w", m.Node(), rdma.ErrAccess)
+	}
+	mine := MakeEntry(OfNode, class)
+	for i := range blocks {
+		at := first + i*bytes
+		e := Entry(m.Load(table + 8*i))
+		if e == 0 {
+			if err := m.Commit(at, bytes); err != nil {
+				return fmt.Errorf("allocate an object on node %d: %w", m.Node(), err)
+			}
+			if e = Entry(m.CompareSwap(table+8*i, 0, uint64(mine))); e == 0 {
+				e = mine
+				for w := range (objects + 63) / 64 {
+					m.FetchAdd(at+8*w, ^uint64(0)>>(64-min(64, objects-64*w)))
+				}
+			}
+		}
+		if e != mine {
+			continue
+		}
+		if j, ok := takeBit(m, at, objects); ok {
+			r.Ret[0], r.Ret[1], r.Ret[2] = i, j, m.Load(at+bitmap+j*size+8)&0xffffffff
+			return nil
+		}
+	}
+	return fmt.Errorf("allocate an object on node %d: region: %w", m.Node(), rdma.ErrFull)
+}
+
+// takeBit clears the first set bit of a bitmap of n bits.
+func takeBit(m rdma.Memory, at, n uint64) (uint64, bool) {
+	for w := range (n + 63) / 64 {
+		for set := m.Load(at + 8*w); set != 0; set = m.Load(at + 8*w) {
+			if m.CompareSwap(at+8*w, set, set&(set-1)) == set {
+				return 64*w + uint64(bits.TrailingZeros64(set)), true
+			}
+		}
+	}
+	return 0, false
 }
 
 // fits tells whether n items of the given size at off lie in m; it does not overflow.

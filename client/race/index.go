@@ -145,3 +145,13 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	}
 	return 0, 0, false
 }
+
+// Candidate tells whether slot s is one of those in which a key of that hash may lie.
+func (x *Index) Candidate(hash uint64, s Slot) bool {
+	for _, first := range x.Locate(hash) {
+		if s >= first && s < first+2*bucketWords && IsSlot(s) {
+			return true
+		}
+	}
+	return false
+}

@@ -4,7 +4,6 @@ package stores
 import (
 	"errors"
 	"fmt"
-	"io"
 	"sort"
 	"strings"
 	"time"
@@ -49,36 +48,11 @@ type Kind struct {
 	Scans bool
 }
 
-// Report is what a check found.
-type Report struct {
-	Facts   []Use    // counts and bytes, in the order to print
-	Damage  []string // what no correct run can leave behind; empty when all is well
-	Waiting []string // what dead clients left for recovery; no damage
-}
-
-// Use is one line of a table: a name, a count and, where it means something, bytes.
-type Use struct {
-	Name  string
-	Count uint64
-	Bytes uint64
-}
-
-// Write prints the report for people.
-func (r Report) Write(w io.Writer) {
-	for _, u := range r.Facts {
-		if u.Bytes > 0 {
-			fmt.Fprintf(w, "%-34s %12d  %15d B\n", u.Name, u.Count, u.Bytes)
-		} else {
-			fmt.Fprintf(w, "%-34s %12d\n", u.Name, u.Count)
-		}
-	}
-	for _, s := range r.Waiting {
-		fmt.Fprintf(w, "waits for recovery: %s\n", s)
-	}
-	for _, s := range r.Damage {
-		fmt.Fprintf(w, "DAMAGE: %s\n", s)
-	}
-}
+// Report and Use are client's.
+type (
+	Report = client.Report
+	Use    = client.Use
+)
 
 // ErrUnknown is wrapped when a store's name is not in the table.
 var ErrUnknown = errors.New("unknown store")

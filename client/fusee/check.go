@@ -1,0 +1,378 @@
+package fusee
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Check walks a pool that nobody writes to: every replica of every slot, the pair behind each, every block. What it
+// calls damage cannot come from correct clients, however many of them died; what dead clients leave behind waits for
+// recovery and is reported apart.
+func Check(f rdma.Fabric) (client.Report, error) {
+	ep, err := f.Open("check")
+	if err != nil {
+		return client.Report{}, fmt.Errorf("check: %w", err)
+	}
+	defer ep.Close()
+	k, err := newChecker(f, ep)
+	if err != nil {
+		return client.Report{}, fmt.Errorf("check: %w", err)
+	}
+	for _, step := range []func() error{k.tables, k.index, k.pairs, k.blocks} {
+		if err := step(); err != nil {
+			return k.Report, fmt.Errorf("check: %w", err)
+		}
+	}
+	k.summary()
+	return k.Report, nil
+}
+
+type checker struct {
+	client.Report
+	*Client // reads the pool; owns nothing in it
+	alive   map[rdma.ClientID]bool
+	dead    int
+	owners  map[node.Block]node.Entry
+	words   []placed          // live words of the primaries, and words that only backups hold
+	used    map[uint64]bool   // units of objects that some slot points at
+	keys    map[string]string // key to slot, to see it twice
+
+	live, tombstones, unfinished uint64
+	userBytes                    uint64
+	blocksOf, objectsOf          [owned]uint64
+	free                         uint64
+	usedIn                       map[node.Block]int
+}
+
+// placed is a word in a slot. With backup set only backups hold it: an unfinished write.
+type placed struct {
+	slot   race.Slot
+	word   race.Word
+	backup bool
+}
+
+// Who owns a block.
+const (
+	byLive = iota
+	byDead
+	byLeft
+	byNode
+	owned
+)
+
+func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
+	c, err := Open(ep, Options{CacheBytes: -1})
+	if err != nil {
+		return nil, err
+	}
+	k := &checker{Client: c, alive: map[rdma.ClientID]bool{}, owners: map[node.Block]node.Entry{},
+		used: map[uint64]bool{}, keys: map[string]string{}, usedIn: map[node.Block]int{}}
+	for _, x := range f.Clients() {
+		k.alive[x.ID] = x.Alive
+		if !x.Alive {
+			k.dead++
+		}
+	}
+	return k, nil
+}
+
+// broken reports what is damage, unless dead clients may have left it so.
+func (k *checker) broken(format string, args ...any) {
+	if k.dead > 0 {
+		k.Waits(format, args...)
+	} else {
+		k.Damaged(format, args...)
+	}
+}
+
+// tables compares the replicas of the block allocation tables and learns who owns what.
+func (k *checker) tables() error {
+	for g := range k.space.Place {
+		b := k.ep.Batch()
+		for r := range k.DataReplicas {
+			b.Read(k.space.Table(g, r), k.space.Blocks()*8)
+		}
+		if err := k.do(b); err != nil {
+			b.Release()
+			return fmt.Errorf("read the block allocation tables of region %d: %w", g, err)
+		}
+		for i := range k.space.Blocks() {
+			blk := node.Block{Region: g, Index: i}
+			e := node.Entry(le.Uint64(b.Op(0).Buf[8*i:]))
+			k.entry(blk, e)
+			for r := 1; r < k.DataReplicas; r++ {
+				if o := node.Entry(le.Uint64(b.Op(r).Buf[8*i:])); o != e {
+					k.broken("block %v: the primary's table says %v, replica %d's %v", blk, e, r, o)
+				}
+			}
+		}
+		b.Release()
+	}
+	return nil
+}
+
+func (k *checker) entry(blk node.Block, e node.Entry) {
+	if e == 0 {
+		return
+	}
+	if e.Class() >= len(k.classes.units) {
+		k.Damaged("block %v: %v: there is no such size class", blk, e)
+		return
+	}
+	k.owners[blk] = e
+	alive, known := k.alive[e.Owner()]
+	switch {
+	case e.Owner() == node.Left:
+		k.blocksOf[byLeft]++
+	case e.Owner() == node.OfNode:
+		k.blocksOf[byNode]++
+	case !known:
+		k.Damaged("block %v: %v: there is no such client", blk, e)
+	case alive:
+		k.blocksOf[byLive]++
+	default:
+		k.blocksOf[byDead]++
+	}
+}
+
+const checkWords = 256 // of the index, a replica and a trip
+
+// index compares the replicas of all slots and collects the words to follow.
+func (k *checker) index() error {
+	per := k.Groups * 3 * 8
+	for from := uint64(0); from < k.Client.index.Words(); {
+		n := min(checkWords, per-from%per) // a subtable lies in one piece
+		b := k.ep.Batch()
+		for r := range k.IndexReplicas {
+			b.Read(k.Client.index.Address(race.Slot(from), r), int(n)*8)
+		}
+		if err := k.do(b); err != nil {
+			b.Release()
+			return fmt.Errorf("read the index: %w", err)
+		}
+		for i := range n {
+			if s := race.Slot(from + i); race.IsSlot(s) {
+				k.slot(s, b, int(i)*8)
+			}
+		}
+		b.Release()
+		from += n
+	}
+	return nil
+}
+
+func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
+	w := race.Word(le.Uint64(b.Op(0).Buf[at:]))
+	switch {
+	case w.Live():
+		k.words = append(k.words, placed{s, w, false})
+	case w.IsPending():
+		k.unfinished++
+		k.words = append(k.words, placed{s, w.Final(), true})
+		k.broken("slot %d: an INSERT has proposed %v and neither committed nor given way", s, w)
+	case w != 0:
+		k.tombstones++
+	}
+	differs := false
+	for r := 1; r < k.IndexReplicas; r++ {
+		o := race.Word(le.Uint64(b.Op(r).Buf[at:]))
+		if o == w {
+			continue
+		}
+		differs = true
+		k.broken("slot %d: the primary holds %v, replica %d %v", s, w, r, o)
+		if o.Live() {
+			k.words = append(k.words, placed{s, o, true})
+		}
+	}
+	if differs {
+		k.unfinished++
+	}
+}
+
+const checkPairs = 32 // pairs read in one trip, from all replicas
+
+// pairs follows the words.
+func (k *checker) pairs() error {
+	for from := 0; from < len(k.words); from += checkPairs {
+		if err := k.follow(k.words[from:min(from+checkPairs, len(k.words))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *checker) follow(words []placed) error {
+	b := k.ep.Batch()
+	defer b.Release()
+	var sound []placed
+	for _, p := range words {
+		if !k.sound(p) {
+			continue
+		}
+		sound = append(sound, p)
+		for r := range k.DataReplicas {
+			b.Read(k.space.UnitAt(p.word.Unit(), r), p.word.Units()*node.Unit)
+		}
+	}
+	if len(sound) == 0 {
+		return nil
+	}
+	if err := k.do(b); err != nil {
+		return fmt.Errorf("read pairs: %w", err)
+	}
+	for i, p := range sound {
+		k.pair(p, b, i*k.DataReplicas)
+	}
+	return nil
+}
+
+// sound tells whether a word points at an object of a block that somebody owns.
+func (k *checker) sound(p placed) bool {
+	blk, off, ok := k.space.BlockOf(p.word.Unit())
+	e := k.owners[blk]
+	if !ok || e == 0 {
+		k.Damaged("slot %d: %v points outside of the blocks in use", p.slot, p.word)
+		return false
+	}
+	size := uint64(k.classes.units[e.Class()] * node.Unit)
+	if int(k.classes.of[p.word.Units()]) != e.Class() || (off-k.space.BitmapBytes())%size != 0 {
+		k.Damaged("slot %d: %v points into the middle of an object of block %v (%v)", p.slot, p.word, blk, e)
+		return false
+	}
+	if unit := p.word.Unit(); !k.used[unit] {
+		k.used[unit] = true
+		k.usedIn[blk]++
+	} else if !p.backup {
+		k.Damaged("slot %d: %v: another slot points at the same object", p.slot, p.word)
+	}
+	return true
+}
+
+func (k *checker) pair(p placed, b *rdma.Batch, first int) {
+	f, ok := k.pairOf(p.word, b.Op(first).Buf)
+	if !ok {
+		k.Damaged("slot %d: %v: the object there is not the slot's pair (%s)", p.slot, p.word, k.whyNot(p.word, b.Op(first).Buf))
+		return
+	}
+	size := logAt(len(f.key), len(f.value)) + opAt
+	for r := 1; r < k.DataReplicas; r++ {
+		if !bytes.Equal(b.Op(first).Buf[:size], b.Op(first + r).Buf[:size]) {
+			k.Damaged("slot %d: %v: replica %d of the pair %q differs from the primary", p.slot, p.word, r, f.key)
+		}
+	}
+	if p.backup {
+		return
+	}
+	k.live++
+	k.userBytes += uint64(len(f.key) + len(f.value))
+	hash := race.Hash(f.key)
+	if race.Print(hash) != p.word.Print() {
+		k.Damaged("slot %d: %v: the key %q has fingerprint %02x", p.slot, p.word, f.key, race.Print(hash))
+	}
+	if !k.Client.index.Candidate(hash, p.slot) {
+		k.Damaged("slot %d: the key %q does not belong there", p.slot, f.key)
+	}
+	here := fmt.Sprint(p.slot)
+	if other, twice := k.keys[string(f.key)]; twice {
+		k.Damaged("slots %s and %s hold the same key %q", other, here, f.key)
+	}
+	k.keys[string(f.key)] = here
+}
+
+// whyNot says what is wrong with an object.
+func (k *checker) whyNot(w race.Word, p []byte) string {
+	f, ok := decode(p)
+	switch {
+	case !ok:
+		return "incomplete, or its checksum is wrong"
+	case k.tag(f.incarnation) != w.Tag():
+		return fmt.Sprintf("incarnation %d", f.incarnation)
+	}
+	return fmt.Sprintf("operation %d, %d bytes of key, %d of value", f.op, len(f.key), len(f.value))
+}
+
+// blocks compares the free bitmaps with what slots point at.
+func (k *checker) blocks() error {
+	for g := range k.space.Place {
+		for i := range k.space.Blocks() {
+			blk := node.Block{Region: g, Index: i}
+			e := k.owners[blk]
+			if e == 0 {
+				continue
+			}
+			b := k.ep.Batch()
+			op := b.Read(k.space.Bitmap(blk, 0), int(k.space.BitmapBytes()))
+			if err := k.do(b); err != nil {
+				b.Release()
+				return fmt.Errorf("read the free bitmap of block %v: %w", blk, err)
+			}
+			k.bitmap(blk, e, op.Buf)
+			b.Release()
+		}
+	}
+	return nil
+}
+
+func (k *checker) bitmap(blk node.Block, e node.Entry, bitmap []byte) {
+	objects := k.classes.objects[e.Class()]
+	free, held := 0, 0
+	for i := range len(bitmap) * 8 {
+		set := bitmap[i/8]>>(i%8)&1 != 0
+		if i >= objects {
+			if set {
+				k.Damaged("block %v (%v): object %d is free but does not exist", blk, e, i)
+			}
+			continue
+		}
+		used := k.used[k.space.Object(blk, i, k.classes.units[e.Class()])]
+		switch {
+		case set && used:
+			k.Damaged("block %v (%v): object %d is free and in use", blk, e, i)
+		case set:
+			free++
+		case !used:
+			held++
+		}
+	}
+	k.free += uint64(free)
+	who := byLive
+	switch alive := k.alive[e.Owner()]; {
+	case e.Owner() == node.Left:
+		who = byLeft
+	case e.Owner() == node.OfNode:
+		who = byNode
+	case !alive:
+		who = byDead
+	}
+	k.objectsOf[who] += uint64(held)
+	if (who == byLeft || who == byNode) && held > 0 {
+		if len(k.alive) > 1 {
+			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be used.
+			k.Waits("block %v (%v): %d objects are neither free nor in use", blk, e, held)
+		} else {
+			k.Damaged("block %v (%v): %d objects are leaked: neither free nor in use, and there is no client", blk, e, held)
+		}
+	}
+}
+
+func (k *checker) summary() {
+	k.Fact("pairs", k.live, k.userBytes)
+	k.Fact("slots", k.Client.index.Slots(), k.Client.index.Slots()*8)
+	k.Fact("  with a tombstone", k.tombstones, 0)
+	k.Fact("  with an unfinished write", k.unfinished, 0)
+	k.Fact("blocks of live clients", k.blocksOf[byLive], k.blocksOf[byLive]*k.BlockBytes)
+	k.Fact("blocks of dead clients", k.blocksOf[byDead], k.blocksOf[byDead]*k.BlockBytes)
+	k.Fact("blocks that clients left", k.blocksOf[byLeft], k.blocksOf[byLeft]*k.BlockBytes)
+	if k.NodeCentric {
+		k.Fact("blocks of the nodes", k.blocksOf[byNode], k.blocksOf[byNode]*k.BlockBytes)
+	}
+	k.Fact("objects marked free", k.free, 0)
+	k.Fact("objects that live clients hold", k.objectsOf[byLive], 0)
+	k.Fact("objects that dead clients hold", k.objectsOf[byDead], 0)
+}

@@ -1,0 +1,162 @@
+// Package fusee is FUSEE, a fully memory-disaggregated key-value store (Shen et al., FAST 2023): a RACE hash index
+// replicated by clients with the SNAPSHOT protocol, two-level memory management and an embedded operation log.
+//
+// A Client is one worker. Every operation is written as the paper's phases, a batch of verbs each:
+//
+//	SEARCH    1. read the primary slot and the pair that the cache names; on a miss, both buckets
+//	          2. on a miss, read the pair
+//	UPDATE,   1. write the object to all its replicas and read the primary slot (on a miss: both buckets, then the pair)
+//	DELETE    2. CAS the backup slots (SNAPSHOT's rules decide a winner)
+//	          3. write the old value to the log
+//	          4. CAS the primary slot
+//	INSERT    as UPDATE, reading both buckets in 1, and once more on the first backup in 3 (see duplicate.go)
+//
+// Where the paper, followed to the letter, would return a wrong answer, this package departs from it: see the comments
+// in snapshot.go, duplicate.go, object.go and reclaim.go.
+//
+// Recovery of crashed clients and nodes is not part of this version: an operation that depends on a dead client ends at
+// its timeout with client.ErrUncertain, and what the dead client owned stays its own.
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// maxReplicas bounds the replicas of a slot or a pair, so that lists of them need no allocation.
+const maxReplicas = 8
+
+// Options of a worker. Zero values mean defaults.
+type Options struct {
+	// CacheBytes is the memory of the index cache; default 8 MiB, negative for none (FUSEE-NC).
+	CacheBytes int
+	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE 4.6); default 0.5.
+	CacheThreshold float64
+	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR).
+	Sequential bool
+	// Timeout bounds an operation; default 2 s. All clients of a pool must use the same one, since freed memory is
+	// kept out of use for as long as any operation may last.
+	Timeout time.Duration
+}
+
+const (
+	defaultCache     = 8 << 20
+	defaultThreshold = 0.5
+	defaultTimeout   = 2 * time.Second
+)
+
+// Client is one worker's view of a FUSEE pool. It implements client.Store and is not safe for concurrent use.
+type Client struct {
+	*layout
+	ep      rdma.Endpoint
+	id      rdma.ClientID
+	opt     Options
+	cache   *cache
+	slabs   []slab // by class
+	own     map[node.Block]*block
+	seq     uint64      // of the last operation that wrote an object
+	draft   draft       // what the current operation writes
+	held    *rdma.Batch // owns what the last Get returned
+	reclaim reclaim
+	limbo   []object // of writes whose outcome is unknown: not used again by this client
+	damage  error    // a double free was seen: everything ends with it
+	stats   Stats
+	scratch [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
+}
+
+// Stats count what the protocol did beyond its fast path. They only grow.
+type Stats struct {
+	Hits, Misses, Invalid, Bypassed uint64    // of the index cache
+	Rules                           [4]uint64 // writes won by rule 1, 2, 3; at 0 those lost
+	Yields                          uint64    // INSERTs that gave way to another of the same key
+	Blocks, Adopted, Converted      uint64    // blocks allocated, adopted from departed clients, given a new size class
+	Reclaimed                       uint64    // objects that others freed and this client took back
+}
+
+// Open returns a worker's view of the pool that ep reaches.
+func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
+	l, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("open fusee: %w", err)
+	}
+	if int(ep.Client()) > l.Clients {
+		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
+	}
+	if opt.CacheBytes == 0 {
+		opt.CacheBytes = defaultCache
+	}
+	if opt.CacheThreshold == 0 {
+		opt.CacheThreshold = defaultThreshold
+	}
+	if opt.Timeout == 0 {
+		opt.Timeout = defaultTimeout
+	}
+	c := &Client{
+		layout: l, ep: ep, id: ep.Client(), opt: opt,
+		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
+		cache: newCache(opt.CacheBytes),
+	}
+	c.reclaim.rest = l.quarantine(opt.Timeout)
+	return c, nil
+}
+
+// Stats returns the worker's counters.
+func (c *Client) Stats() Stats { return c.stats }
+
+// MaxPair returns the largest sum of a key's and a value's length in bytes.
+func (c *Client) MaxPair() int { return (c.classes.largest()*node.Unit - objectBytes(0, 0)) / 8 * 8 }
+
+// maxKey bounds keys, and with the largest class values: both lengths have two bytes.
+const maxKey = 1<<16 - 1
+
+// admit refuses what no object can hold.
+func (c *Client) admit(key, value []byte) error {
+	if len(key) > maxKey || unitsFor(len(key), len(value)) > c.classes.largest() {
+		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w", len(key), len(value), c.MaxPair(), client.ErrTooLarge)
+	}
+	return c.damage
+}
+
+// releaseHeld ends the life of what the last Get returned.
+func (c *Client) releaseHeld() {
+	if c.held != nil {
+		c.held.Release()
+		c.held = nil
+	}
+}
+
+// do posts a batch and waits for all of it.
+func (c *Client) do(b *rdma.Batch) error { return rdma.Do(c.ep, b, c.opt.Timeout) }
+
+// tired tells whether an operation that began at start has used up its time. Between reading a slot and posting a CAS
+// that relies on what it held, no more than that may pass: see quarantine.
+func (c *Client) tired(start time.Duration) bool { return c.ep.Now()-start > c.opt.Timeout }
+
+// errTired is wrapped when an operation ran out of time without having changed anything, and with nothing in flight.
+var errTired = fmt.Errorf("the operation %w", rdma.ErrTimeout)
+
+func errTimeout(what string) error { return fmt.Errorf("%s: %w", what, errTired) }
+
+// uncertain wraps the failure of a write that may have taken effect.
+func uncertain(what string, err error) error {
+	if errors.Is(err, client.ErrUncertain) {
+		return err
+	}
+	return fmt.Errorf("%s: %w: %w", what, client.ErrUncertain, err)
+}
+
+const (
+	firstPause = 2 * time.Microsecond // about a round trip: a winner needs two or three
+	maxPause   = 200 * time.Microsecond
+)
+
+// pause sleeps "a little bit" (Algorithm 1, line 18), longer each time, up to a bound.
+func (c *Client) pause(attempt int) {
+	c.ep.Sleep(min(firstPause<<min(attempt, 10), maxPause))
+}

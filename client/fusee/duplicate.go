@@ -1,0 +1,196 @@
+package fusee
+
+import (
+	"bytes"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Two INSERTs of one key may find different empty slots and both win theirs. RACE lets an inserter look again behind
+// its CAS, but then a reader may already have seen the loser's value. So here an inserter that has won its slot looks
+// for others before it changes the primary, which is all that readers see (HOLES, FUSEE).
+//
+// Inserters make themselves visible on the first backup, the index's witness, before they look there: of two, at
+// least one sees the other. The one with the higher slot gives way: it ends its round with a tombstone. The one with
+// the lower slot waits until the other has given way, lost, or committed; if it committed, the lower one gives way. Waits
+// lead from lower to higher slots only, so there is no circle.
+//
+// With one index replica there is no backup: the INSERT proposes a pending word, which readers do not see, looks, and
+// makes it final: the primary is its own witness.
+
+// fate is what became of a rival.
+type fate uint8
+
+const (
+	noRival fate = iota // there is none, or it is gone
+	exists              // it has committed: the key exists
+	rival               // it has proposed, and may commit
+	unsure              // its slot is between two words: look again
+)
+
+// alone tells whether w's INSERT may commit: no other slot of its key's buckets holds the key, nor will. The view is
+// the witness's, read after w was proposed there.
+func (c *Client) alone(w *write, view *race.View) (bool, error) {
+	for i := range race.Candidates {
+		s, word := view.Slot(i)
+		if s == w.slot || word.Print() != race.Print(w.hash) {
+			continue
+		}
+		if word == c.scratch[i] && !word.IsPending() {
+			continue // as the primary was when this operation found that the key is not there
+		}
+		alone, err := c.outlast(w, s)
+		if !alone || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// outlast waits until slot s cannot come to hold w's key, and returns false when w must give way to it.
+func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
+	for attempt := 0; ; attempt++ {
+		f, err := c.look(w, s)
+		switch {
+		case err != nil:
+			return false, err
+		case f == noRival:
+			return true, nil
+		case f == exists, f == rival && s < w.slot:
+			return false, nil
+		case c.tired(w.began):
+			return false, nil // to give way is always safe
+		}
+		c.pause(attempt)
+	}
+}
+
+// look reads slot s on witness and primary and tells what it means for w's key.
+func (c *Client) look(w *write, s race.Slot) (fate, error) {
+	b := c.ep.Batch()
+	op := b.Read(c.index.Address(s, 0), 8)
+	seen := op
+	if c.IndexReplicas > 1 {
+		seen = b.Read(c.index.Address(s, 1), 8)
+	}
+	err := c.do(b)
+	primary, witness := slotWord(op), slotWord(seen)
+	b.Release()
+	if err != nil {
+		return unsure, err
+	}
+	print := race.Print(w.hash)
+	if primary.Live() && primary.Print() == print {
+		switch same, known, err := c.isKey(primary, w.key); {
+		case err != nil || !known:
+			return unsure, err
+		case same:
+			return exists, nil
+		}
+	}
+	switch {
+	case witness.Print() == print && !witness.Empty() && (witness != primary || witness.IsPending()):
+		switch same, known, err := c.isKey(witness, w.key); {
+		case err != nil || !known:
+			return unsure, err
+		case same:
+			return rival, nil
+		}
+		return noRival, nil // another key's pair: the slot was free, or that key's, when it was proposed
+	case witness == primary:
+		return noRival, nil
+	case witness.Print() == print && witness.Empty():
+		return unsure, nil // a DELETE of perhaps this key, between its backups and its primary
+	}
+	return noRival, nil // proposals of other keys are made only where this key is not
+}
+
+// isKey tells whether a word's object is a pair of the given key. It is not known when the object was reused since:
+// then the slot holds another word by now.
+func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
+	b := c.ep.Batch()
+	defer b.Release()
+	op, err := c.readPair(b, w)
+	if err == nil {
+		err = c.do(b)
+	}
+	if err != nil {
+		return false, false, err
+	}
+	pair, known := c.pairOf(w, op.Buf)
+	return known && bytes.Equal(pair.key, key), known, nil
+}
+
+// giveWay ends a won round with a tombstone instead of w's pair. The tombstone is as unlike other words as the pair was.
+// A crash in between leaves the slot to recovery, which must look for duplicates before it completes the INSERT.
+func (c *Client) giveWay(w *write) (verdict, error) {
+	c.stats.Yields++
+	proposed := w.new
+	w.new = w.new.Final().Tombstone()
+	if c.IndexReplicas == 1 {
+		if err := c.casPrimary(w, proposed, w.new); err != nil {
+			return stranded, uncertain("give way", err)
+		}
+		return gaveWay, nil
+	}
+	list := w.list[:c.IndexReplicas-1]
+	for i := range list {
+		list[i] = proposed
+	}
+	err := c.fixBackups(w, list)
+	if err == nil {
+		err = c.casPrimary(w, w.old, w.new)
+	}
+	if err != nil {
+		return stranded, uncertain("give way", err)
+	}
+	return gaveWay, nil
+}
+
+// writeSingle is a WRITE of a slot that has one replica. No log is committed: the CAS is the whole round.
+func (c *Client) writeSingle(w *write) (verdict, error) {
+	proposed := w.new
+	if w.key != nil {
+		proposed = w.new.Pending()
+	}
+	b := c.ep.Batch()
+	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(proposed))
+	var view race.View
+	if w.key != nil {
+		view = c.index.Read(b, c.index.Locate(w.hash), 0)
+		view.Fence()
+	}
+	w.visible = true
+	err := c.do(b)
+	if err != nil {
+		b.Release()
+		return stranded, uncertain("write a slot", err)
+	}
+	w.visible = op.Swapped()
+	if !op.Swapped() {
+		b.Release()
+		c.stats.Rules[0]++
+		return lost, nil
+	}
+	c.stats.Rules[rule1]++
+	if w.key == nil {
+		b.Release()
+		return won, nil
+	}
+	alone, err := c.alone(w, &view)
+	b.Release()
+	switch {
+	case err != nil:
+		return stranded, uncertain("insert", err)
+	case !alone:
+		w.new = proposed
+		return c.giveWay(w)
+	}
+	if err := c.casPrimary(w, proposed, w.new); err != nil {
+		return stranded, uncertain("insert", err)
+	}
+	return won, nil
+}
+
+func slotWord(op *rdma.Op) race.Word { return race.Word(le.Uint64(op.Buf)) }

@@ -1,0 +1,254 @@
+package fusee
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Format and FormatVersion name this store in a pool's header. FUSEE-CR and FUSEE-NC share the format.
+const (
+	Format        = "fusee"
+	FormatVersion = 1
+)
+
+// Params shape a pool. They are written into its header and never change.
+type Params struct {
+	IndexReplicas int    `json:"index_replicas"`
+	DataReplicas  int    `json:"data_replicas"`
+	Subtables     int    `json:"subtables"`
+	Groups        uint64 `json:"groups"` // of each subtable
+	Regions       int    `json:"regions"`
+	RegionBytes   uint64 `json:"region_bytes"`
+	BlockBytes    uint64 `json:"block_bytes"`
+	Clients       int    `json:"clients"`  // identities that have a place for their log heads
+	TagBits       int    `json:"tag_bits"` // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
+	NodeCentric   bool   `json:"node_centric,omitempty"`
+}
+
+// layout is where everything of a pool lies, computed from its Params alone.
+type layout struct {
+	Params
+	nodes   int
+	heads   uint64 // offset of the log heads on each node
+	index   race.Index
+	space   node.Space
+	classes classes
+	bytes   uint64 // of each node that are used
+}
+
+const (
+	subtableLoad = 0.55    // pairs a slot that a new index is sized for: inserts that find both halves full are rare
+	minBlock     = 4 << 10 // enough for a bitmap and one object of a useful size
+	maxBlock     = 16 << 20
+	maxRegion    = 2 << 30
+	maxRegions   = 1 << 12
+	headsPer     = maxClasses * 8 // bytes of log heads a client
+)
+
+// newLayout places the index and the regions of a pool of so many nodes of size bytes.
+func newLayout(p Params, nodes int, size uint64) (*layout, error) {
+	if err := p.validate(nodes); err != nil {
+		return nil, err
+	}
+	l := &layout{Params: p, nodes: nodes, heads: node.HeaderBytes}
+	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer, 4096), Groups: p.Groups}
+	l.index.Place = node.Place(p.Subtables, p.IndexReplicas, nodes, p.Subtables)
+	perNode := uint64(copies(l.index.Place, nodes))
+	l.space = node.Space{
+		Base:        align(l.index.Base+perNode*race.SubtableBytes(p.Groups), 4096),
+		RegionBytes: p.RegionBytes, BlockBytes: p.BlockBytes, Replicas: p.DataReplicas,
+	}
+	l.space.Place = node.Place(p.Regions, p.DataReplicas, nodes, p.Regions)
+	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
+	if l.bytes > size {
+		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
+	}
+	if l.space.Units() > race.MaxSpace {
+		return nil, fmt.Errorf("lay out the pool: pointers reach %d bytes of pairs, not %d: %w",
+			uint64(race.MaxSpace)*node.Unit, l.space.Units()*node.Unit, rdma.ErrNotSupported)
+	}
+	l.classes = makeClasses(&l.space)
+	return l, nil
+}
+
+// ErrParams is wrapped by errors about parameters that make no pool.
+var ErrParams = fmt.Errorf("bad pool parameters")
+
+func (p Params) validate(nodes int) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case nodes < 1 || nodes >= rdma.MaxNodes:
+		return bad("%d nodes", nodes)
+	case p.IndexReplicas < 1 || p.IndexReplicas > nodes || p.IndexReplicas > maxReplicas:
+		return bad("%d index replicas on %d nodes (at most one a node, and %d)", p.IndexReplicas, nodes, maxReplicas)
+	case p.DataReplicas < 1 || p.DataReplicas > nodes || p.DataReplicas > maxReplicas:
+		return bad("%d data replicas on %d nodes (at most one a node, and %d)", p.DataReplicas, nodes, maxReplicas)
+	case p.Subtables < 1 || p.Subtables > 1<<16 || p.Groups < 2 || p.Groups > 1<<30:
+		return bad("%d subtables of %d groups", p.Subtables, p.Groups)
+	case p.Regions < 1 || p.Regions > maxRegions:
+		return bad("%d regions", p.Regions)
+	case p.BlockBytes < minBlock || p.BlockBytes > maxBlock || p.BlockBytes%4096 != 0:
+		return bad("blocks of %d bytes", p.BlockBytes)
+	case p.RegionBytes < 2*p.BlockBytes || p.RegionBytes > maxRegion || p.RegionBytes%4096 != 0:
+		return bad("regions of %d bytes with blocks of %d", p.RegionBytes, p.BlockBytes)
+	case p.Clients < 1 || p.Clients >= int(node.Left):
+		return bad("%d clients", p.Clients)
+	case p.TagBits < 1 || p.TagBits > race.MaxTagBits:
+		return bad("%d tag bits", p.TagBits)
+	}
+	return nil
+}
+
+// copies returns how many items the fullest node holds.
+func copies(place [][]node.Replica, nodes int) int {
+	most, held := 0, make([]int, nodes)
+	for _, rs := range place {
+		for _, r := range rs {
+			held[r.Node]++
+			most = max(most, held[r.Node])
+		}
+	}
+	return most
+}
+
+func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
+
+// head returns where a client's log head of a class lies on one replica: clients start on different nodes.
+func (l *layout) head(c rdma.ClientID, class, replica int) rdma.Addr {
+	n := (int(c) + replica) % l.nodes
+	return rdma.At(n, l.heads+uint64(int(c)-1)*headsPer+uint64(class)*8)
+}
+
+// quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
+// four times the operation timeout, which no operation outlives (HOLES, "Everywhere").
+func (l *layout) quarantine(timeout time.Duration) time.Duration {
+	return 4 * timeout / time.Duration(uint64(1)<<l.TagBits)
+}
+
+// tag returns what a slot keeps of an incarnation.
+func (l *layout) tag(incarnation uint32) uint64 { return uint64(incarnation) & (1<<l.TagBits - 1) }
+
+// Shape says what a pool is to hold, for Size.
+type Shape struct {
+	Nodes         int
+	Memory        uint64 // bytes a node; 0: computed
+	Records       uint64
+	PairBytes     int // of a typical key and value together
+	IndexReplicas int
+	DataReplicas  int
+	Clients       int
+}
+
+// Size returns the parameters of a pool of that shape and the bytes that each node needs. Without Shape.Memory, the
+// pool gets room for twice the records, and a block for each of a few dozen clients.
+func Size(s Shape) (Params, uint64, error) {
+	p := Params{
+		IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients, TagBits: race.MaxTagBits,
+		Subtables: min(64, 8*s.Nodes),
+	}
+	groups := uint64(float64(s.Records)/subtableLoad)/race.GroupSlots + 1
+	p.Groups = max(2, groups/uint64(p.Subtables)+1)
+	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
+	data := 2*s.Records*object + 64*minBlock
+	if s.Memory > 0 {
+		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
+			(uint64(p.Subtables*p.IndexReplicas)/uint64(s.Nodes)+2)*race.SubtableBytes(p.Groups)
+		if fixed >= s.Memory {
+			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)
+		}
+		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(s.Nodes)
+	}
+	p.BlockBytes = clampPow2(data/512, 32<<10, maxBlock)
+	if data < 64*p.BlockBytes {
+		p.BlockBytes = clampPow2(data/64, minBlock, maxBlock)
+	}
+	want := uint64(4 * s.Nodes)
+	p.RegionBytes = max(2*p.BlockBytes, min(maxRegion, align((data+want-1)/want, p.BlockBytes))+p.BlockBytes)
+	if s.Memory > 0 {
+		p.RegionBytes = max(2*p.BlockBytes, min(maxRegion, data/(want+2)/4096*4096))
+		p.Regions = int(data / p.RegionBytes)
+	} else {
+		p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + s.Nodes
+	}
+	return fitRegions(p, s)
+}
+
+// fitRegions lowers the number of regions until the pool fits the memory it was given.
+func fitRegions(p Params, s Shape) (Params, uint64, error) {
+	for {
+		l, err := newLayout(p, s.Nodes, rdma.MaxOffset)
+		if err != nil {
+			return p, 0, err
+		}
+		if s.Memory == 0 || l.bytes <= s.Memory {
+			return p, max(l.bytes, s.Memory), nil
+		}
+		if p.Regions--; p.Regions < 1 {
+			return p, 0, fmt.Errorf("size the pool: %d bytes a node are too few, one region needs %d: %w", s.Memory, l.bytes, rdma.ErrFull)
+		}
+	}
+}
+
+func clampPow2(n, low, high uint64) uint64 {
+	p := low
+	for p < n && p < high {
+		p *= 2
+	}
+	return p
+}
+
+// Make writes an empty store into the zeroed memory of a new pool.
+func Make(f rdma.Fabric, p Params) error {
+	l, err := newLayout(p, f.Nodes(), f.Size())
+	if err != nil {
+		return err
+	}
+	params, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("make a fusee pool: %w", err)
+	}
+	for n := range f.Nodes() {
+		if err := node.Commit(f, n, 0, l.space.Base); err != nil {
+			return fmt.Errorf("make a fusee pool: index of node %d: %w", n, err)
+		}
+	}
+	// The tables are committed; blocks are when they are handed out, each with its bitmap.
+	for g := range l.space.Place {
+		for r := range p.DataReplicas {
+			a := l.space.Table(g, r)
+			if err := node.Commit(f, a.Node(), a.Offset(), l.space.RegionBytes-uint64(l.space.Blocks())*p.BlockBytes); err != nil {
+				return fmt.Errorf("make a fusee pool: table of region %d: %w", g, err)
+			}
+		}
+	}
+	ep, err := f.Open("format")
+	if err != nil {
+		return fmt.Errorf("make a fusee pool: %w", err)
+	}
+	defer ep.Close()
+	return node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+}
+
+// readLayout reads a pool's header and computes where everything lies.
+func readLayout(ep rdma.Endpoint) (*layout, error) {
+	h, err := node.ReadHeader(ep, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Expect(Format, FormatVersion); err != nil {
+		return nil, err
+	}
+	var p Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return nil, fmt.Errorf("read the pool's parameters: %w: %w", client.ErrDamaged, err)
+	}
+	return newLayout(p, h.Nodes, h.Size)
+}

@@ -1,0 +1,234 @@
+package fusee
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more (HOLES, FUSEE). When a write loses:
+//
+//	UPDATE  took effect just before the winner's write, whatever that was: the key was there.
+//	DELETE  cannot say that, since the winner may be an UPDATE, which would have found nothing: it begins again, and
+//	        answers ErrNotFound when the winner was a DELETE.
+//	INSERT  lost its slot, perhaps to another key: it begins again, and finds its own key or another slot.
+//
+// A DELETE proposes a tombstone of its own object, unlike every other word; two of them never propose the same.
+
+// Update replaces the value of a key: four trips when the cache knows its slot, five when not, one more each for
+// rules 2 and 3.
+func (c *Client) Update(key, value []byte) error {
+	if err := c.replace(opUpdate, key, value); err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	return nil
+}
+
+// Delete removes a key, in as many trips as an Update. Its object holds the key and the log entry, and is given back when
+// the DELETE is over.
+func (c *Client) Delete(key []byte) error {
+	if err := c.replace(opDelete, key, nil); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) replace(op opcode, key, value []byte) error {
+	c.releaseHeld()
+	if err := c.admit(key, value); err != nil {
+		return err
+	}
+	if err := c.begin(op, key, value); err != nil {
+		return err
+	}
+	hash := race.Hash(key)
+	start := c.reclaim.now
+	at, err := c.locate(key, hash)
+	for attempt := 0; ; attempt++ {
+		if err != nil {
+			c.abandon(err)
+			return err
+		}
+		if at.word == 0 {
+			c.recycle()
+			return client.ErrNotFound
+		}
+		w := write{slot: at.slot, old: at.word, new: c.draft.word(c, hash), obj: &c.draft.object, began: at.began}
+		if op == opDelete {
+			w.new = w.new.Tombstone()
+		}
+		verdict, err := c.write(&w)
+		if verdict != lost || err != nil || op == opUpdate {
+			return c.finishReplace(op, hash, &w, verdict, err)
+		}
+		if c.tired(start) {
+			c.recycle()
+			return errTimeout("win a slot")
+		}
+		c.pause(attempt)
+		at, err = c.locateAgain(key, hash)
+	}
+}
+
+// finishReplace gives back what the write does not need any more.
+func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err error) error {
+	switch v {
+	case won:
+		c.free(w.old)
+		if op == opDelete {
+			c.lay(c.draft.unit, c.draft.object.class)
+			if e := c.cache.find(hash); e != nil {
+				c.cache.drop(e)
+			}
+		} else {
+			c.cache.put(hash, w.slot, w.new)
+		}
+	case lost:
+		c.recycle()
+	case stranded:
+		c.limbo = append(c.limbo, c.draft.object)
+	}
+	return err
+}
+
+// locate writes the draft and finds the key's slot in the same trip. The cache's word is checked by reading the
+// slot, and that it is this key's by reading the head of its object.
+func (c *Client) locate(key []byte, hash uint64) (found, error) {
+	e := c.cache.find(hash)
+	if e == nil {
+		c.stats.Misses++
+		return c.locateMiss(key, hash, true)
+	}
+	e.accessed()
+	at := found{slot: e.slot(), word: e.word, began: c.reclaim.now}
+	b := c.ep.Batch()
+	c.draft.write(c, b)
+	slot := b.Read(c.index.Address(at.slot, 0), 8)
+	head := b.Read(c.space.UnitAt(at.word.Unit(), 0), min(headerBytes+len(key), at.word.Units()*64))
+	err := c.do(b)
+	now := slotWord(slot)
+	same := err == nil && now == at.word && c.headIs(now, head, key)
+	b.Release()
+	switch {
+	case err != nil:
+		return at, err
+	case same:
+		c.stats.Hits++
+		return at, nil
+	}
+	if now != at.word {
+		c.stats.Invalid++
+		e.invalidated()
+	}
+	if now.Live() && now.Print() == race.Print(hash) {
+		at.began = c.reclaim.now
+		_, _, _, held, _, err := c.match(key, []candidate{{at.slot, now}})
+		if held != nil || err != nil {
+			if held != nil {
+				held.Release()
+			}
+			at.word = now
+			return at, err
+		}
+	}
+	c.cache.drop(e)
+	return c.locateMiss(key, hash, false)
+}
+
+// headIs tells whether the head of an object is that of the key's pair of word w. Key and incarnation lie there.
+func (c *Client) headIs(w race.Word, head *rdma.Op, key []byte) bool {
+	p := head.Buf
+	return len(p) == headerBytes+len(key) && int(le.Uint16(p[12:])) == len(key) &&
+		c.tag(le.Uint32(p[8:])) == w.Tag() && bytes.Equal(p[headerBytes:], key)
+}
+
+func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) {
+	at, _, held, err := c.find(key, hash, write)
+	if held != nil {
+		held.Release()
+	} else {
+		at.word = 0
+	}
+	return at, err
+}
+
+// locateAgain finds the key's slot for a write that lost its round; the draft is written already.
+func (c *Client) locateAgain(key []byte, hash uint64) (found, error) {
+	if e := c.cache.find(hash); e != nil {
+		c.cache.drop(e)
+	}
+	return c.locateMiss(key, hash, false)
+}
+
+// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and nobody else inserts it.
+func (c *Client) Insert(key, value []byte) error {
+	c.releaseHeld()
+	if err := c.admit(key, value); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	hash := race.Hash(key)
+	var start time.Duration
+	for attempt := 0; ; attempt++ {
+		if err := c.begin(opInsert, key, value); err != nil {
+			return fmt.Errorf("insert: %w", err)
+		}
+		if attempt == 0 {
+			start = c.reclaim.now // finding memory may have taken longer than an operation should
+		}
+		verdict, err := c.insert(key, hash, start)
+		switch {
+		case err != nil:
+			return fmt.Errorf("insert: %w", err)
+		case verdict == won:
+			return nil
+		case c.tired(start):
+			return fmt.Errorf("insert: %w", errTimeout("outlast others of the same key"))
+		}
+		c.pause(attempt) // it gave way: its object's word is a tombstone now, so the next attempt has another one
+	}
+}
+
+// insert tries to insert the draft until it wins a slot or gives way. It gives back the draft unless it won.
+func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, error) {
+	for attempt := 0; ; attempt++ {
+		at, _, held, err := c.find(key, hash, attempt == 0)
+		switch {
+		case err != nil:
+			c.abandon(err)
+			return lost, err
+		case held != nil:
+			held.Release()
+			c.cache.put(hash, at.slot, at.word)
+			c.recycle()
+			return lost, client.ErrExists
+		case !at.freeOK:
+			c.recycle()
+			return lost, fmt.Errorf("all %d slots of the key's buckets are taken: index: %w", race.Candidates, client.ErrFull)
+		}
+		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object, key: key, hash: hash, began: at.began}
+		v, err := c.write(&w)
+		switch v {
+		case won:
+			c.cache.put(hash, w.slot, w.new)
+			return won, nil
+		case gaveWay:
+			c.recycle()
+			return gaveWay, nil
+		case stranded:
+			c.limbo = append(c.limbo, c.draft.object)
+			return stranded, err
+		}
+		if err == nil && c.tired(start) {
+			err = errTimeout("win an empty slot")
+		}
+		if err != nil {
+			c.recycle()
+			return lost, err
+		}
+		c.pause(attempt)
+	}
+}

@@ -1,0 +1,159 @@
+package fusee
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// An object is a pair with its header and, behind it, the 22 bytes of its embedded log entry (FUSEE 4.5):
+//
+//	0       checksum of bytes 8 to the opcode, included
+//	8       incarnation: how often this place was used before; a slot's tag is its lower bits
+//	12      length of the key, 2 bytes
+//	14      length of the value, 2 bytes
+//	16      writer, 2 bytes, and its sequence number, 6 bytes: orders a client's operations across classes and blocks
+//	24      key, value, padding
+//	        next pointer, 6 bytes: the object that the client will allocate next in this class
+//	        prev pointer, 6 bytes: the one before
+//	        opcode, 7 bits, and the used bit
+//	        old value, 8 aligned bytes: what the primary slot held; 0 until the winner commits
+//	        CRC of the old value
+//
+// The paper relies on the used bit landing last. RoCE does not promise that, and a recycled object carries an old
+// used bit, so it is the checksum that tells a complete object (HOLES, FUSEE). It covers the used bit: clearing that
+// bit makes the whole object invalid. The old value is one aligned word, so it is there or not. A used slot may
+// be empty, and 0 must mean "not committed": an unused slot is logged as loggedUnused.
+const (
+	headerBytes = 24
+	logBytes    = 22
+	opAt        = 13 // opcode in the log entry, counted from its first byte, plus one
+)
+
+var le = binary.LittleEndian
+
+type opcode uint8
+
+const (
+	opInsert opcode = 1
+	opUpdate opcode = 2
+	opDelete opcode = 3
+
+	usedBit = 0x80
+)
+
+// loggedUnused stands for the zero word in a log's old value. It cannot be a word of its own: unit 0 is no object.
+const loggedUnused = uint64(0xff) << 56
+
+// logAt returns where the log entry begins: its old value must be aligned.
+func logAt(key, value int) int { return headerBytes + (key+value+7)/8*8 + 3 }
+
+// objectBytes returns the bytes of an object with its log entry.
+func objectBytes(key, value int) int { return logAt(key, value) + logBytes }
+
+// unitsFor returns the units of an object.
+func unitsFor(key, value int) int { return (objectBytes(key, value) + node.Unit - 1) / node.Unit }
+
+// object is a place that this client may fill.
+type object struct {
+	unit        uint64
+	class       int
+	incarnation uint32
+	oldAt       int // offset of the log's old value, once it is filled
+}
+
+// fields of an object as they are encoded.
+type fields struct {
+	incarnation uint32
+	writer      rdma.ClientID
+	seq         uint64
+	op          opcode
+	next, prev  uint64 // units
+	key, value  []byte
+}
+
+// encode fills p, of objectBytes bytes.
+func (f *fields) encode(p []byte) {
+	le.PutUint32(p[8:], f.incarnation)
+	le.PutUint16(p[12:], uint16(len(f.key)))
+	le.PutUint16(p[14:], uint16(len(f.value)))
+	le.PutUint64(p[16:], uint64(f.writer)<<48|f.seq&(1<<48-1))
+	n := headerBytes + copy(p[headerBytes:], f.key)
+	n += copy(p[n:], f.value)
+	log := logAt(len(f.key), len(f.value))
+	clear(p[n:])
+	put48(p[log:], f.next)
+	put48(p[log+6:], f.prev)
+	p[log+12] = byte(f.op) | usedBit
+	le.PutUint64(p, checksum(p[8:log+opAt]))
+}
+
+// decode reads an object of any content: ok is false unless it is complete. Key and value lie in p.
+func decode(p []byte) (f fields, ok bool) {
+	if len(p) < headerBytes+logBytes {
+		return f, false
+	}
+	key, value := int(le.Uint16(p[12:])), int(le.Uint16(p[14:]))
+	log := logAt(key, value)
+	if log+logBytes > len(p) || le.Uint64(p) != checksum(p[8:log+opAt]) {
+		return f, false
+	}
+	f.incarnation = le.Uint32(p[8:])
+	owner := le.Uint64(p[16:])
+	f.writer, f.seq = rdma.ClientID(owner>>48), owner&(1<<48-1)
+	f.key = p[headerBytes : headerBytes+key : headerBytes+key]
+	f.value = p[headerBytes+key : headerBytes+key+value : headerBytes+key+value]
+	f.next, f.prev = get48(p[log:]), get48(p[log+6:])
+	op := p[log+12]
+	f.op = opcode(op &^ usedBit)
+	return f, op&usedBit != 0
+}
+
+// pairOf decodes what a slot's word points at. It is not ok when the object is not the word's any more: incomplete, of
+// another incarnation or length. Then it was reused, and the slot changed, since the slot was read.
+func (l *layout) pairOf(w race.Word, p []byte) (f fields, ok bool) {
+	f, ok = decode(p)
+	ok = ok && l.tag(f.incarnation) == w.Tag() && f.op != opDelete && unitsFor(len(f.key), len(f.value)) == w.Units()
+	return f, ok
+}
+
+// checksum is never 0, so that zeroed memory is no object.
+func checksum(p []byte) uint64 { return xxhash.Sum64(p) | 1 }
+
+// logged returns how a log's old value records a word, and crc the byte behind it.
+func logged(w race.Word) uint64 {
+	if w == 0 {
+		return loggedUnused
+	}
+	return uint64(w)
+}
+
+// putLog fills the last nine bytes of a log entry: the old value and its CRC.
+func putLog(p []byte, old uint64) {
+	le.PutUint64(p, old)
+	p[8] = crc8(p[:8])
+}
+
+// crc8 is the CRC-8 of polynomial x^8+x^2+x+1, from 0xff so that zeros have one that is not 0.
+func crc8(p []byte) byte {
+	c := byte(0xff)
+	for _, v := range p {
+		c ^= v
+		for range 8 {
+			c = c<<1 ^ c>>7*0x07
+		}
+	}
+	return c
+}
+
+func put48(p []byte, v uint64) {
+	le.PutUint32(p, uint32(v))
+	le.PutUint16(p[4:], uint16(v>>32))
+}
+
+func get48(p []byte) uint64 {
+	return uint64(le.Uint32(p)) | uint64(le.Uint16(p[4:]))<<32
+}

@@ -1,0 +1,93 @@
+package fusee
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Get is SEARCH (FUSEE 4.6): one trip when the cache knows where the pair is, two otherwise. The value lies in
+// registered memory and is valid until the next call.
+//
+// A cached pair is checked by reading its slot in the same trip: while the primary slot holds the cached word, its
+// object is the key's current pair. The paper's invalidation bit would say less, and cost its writer a verb.
+func (c *Client) Get(key []byte) ([]byte, error) {
+	c.releaseHeld()
+	if c.damage != nil {
+		return nil, c.damage
+	}
+	hash := race.Hash(key)
+	if e := c.cache.find(hash); e != nil {
+		value, ok, err := c.getCached(key, hash, e)
+		if ok || err != nil {
+			return value, err
+		}
+	} else {
+		c.stats.Misses++
+	}
+	at, pair, held, err := c.find(key, hash, false)
+	if err != nil {
+		return nil, fmt.Errorf("get: %w", err)
+	}
+	if held == nil {
+		return nil, client.ErrNotFound
+	}
+	c.held = held
+	c.cache.put(hash, at.slot, at.word)
+	return pair.value, nil
+}
+
+// getCached reads through a cache entry. It is not ok when the slot holds something else than this key's pair.
+func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok bool, err error) {
+	word := e.word
+	bypass := e.bypass(c.opt.CacheThreshold)
+	e.accessed()
+	b := c.ep.Batch()
+	slot := b.Read(c.index.Address(e.slot(), 0), 8)
+	var pair *rdma.Op
+	if bypass {
+		c.stats.Bypassed++
+	} else if pair, err = c.readPair(b, word); err != nil {
+		b.Release()
+		return nil, false, err
+	}
+	if err := c.do(b); err != nil {
+		b.Release()
+		return nil, false, fmt.Errorf("get: %w", err)
+	}
+	now := slotWord(slot)
+	if !bypass && now == word {
+		if f, ok := c.pairOf(word, pair.Buf); ok && bytes.Equal(f.key, key) {
+			c.stats.Hits++
+			c.held = b
+			return f.value, true, nil
+		}
+	}
+	b.Release()
+	if now != word {
+		e.invalidated()
+		c.stats.Invalid++
+	}
+	if !now.Live() || now.Print() != race.Print(hash) {
+		c.cache.drop(e)
+		return nil, false, nil
+	}
+	return c.follow(key, e, now)
+}
+
+// follow reads the pair that a cached slot points at by now: an update's, most likely.
+func (c *Client) follow(key []byte, e *entry, now race.Word) ([]byte, bool, error) {
+	_, word, pair, held, _, err := c.match(key, []candidate{{e.slot(), now}})
+	if err != nil {
+		return nil, false, fmt.Errorf("get: %w", err)
+	}
+	if held == nil {
+		return nil, false, nil
+	}
+	e.word = word
+	c.held = held
+	return pair.value, true, nil
+}

@@ -1,0 +1,226 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// block is a block that this client owns: nobody else allocates in it.
+type block struct {
+	node.Block
+	class        int
+	incarnations []uint32 // of each object, by its last use
+}
+
+// slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order of the free list, so
+// that the next one is known when an object is written.
+type slab struct {
+	blocks []*block
+	free   []place // from head on
+	head   int
+	last   uint64 // unit of the object taken before: the log's prev pointer
+	logged bool   // the log's head is written
+	cursor int    // block at which the next background scan begins
+}
+
+// place is a free object.
+type place struct {
+	block *block
+	index int
+}
+
+func (s *slab) idle() int { return len(s.free) - s.head }
+
+func (s *slab) push(p place) {
+	if s.head > 64 && s.head*2 > len(s.free) {
+		s.free = s.free[:copy(s.free, s.free[s.head:])]
+		s.head = 0
+	}
+	s.free = append(s.free, p)
+}
+
+func (c *Client) unitOf(p place) uint64 {
+	return c.space.Object(p.block.Block, p.index, c.classes.units[p.block.class])
+}
+
+// draft is an object with what it is to hold.
+type draft struct {
+	object
+	fields
+	bytes int
+	head  bool // the first of its class: write the log's head with it
+}
+
+// begin takes an object for an operation and prepares what is written into it.
+func (c *Client) begin(op opcode, key, value []byte) error {
+	class := int(c.classes.of[unitsFor(len(key), len(value))])
+	d := &c.draft
+	*d = draft{bytes: objectBytes(len(key), len(value))}
+	c.seq++
+	d.fields = fields{writer: c.id, seq: c.seq, op: op, key: key, value: value}
+	c.reclaim.now = c.ep.Now()
+	if c.NodeCentric {
+		return c.takeFromNode(class)
+	}
+	s := &c.slabs[class]
+	if s.idle() == 0 {
+		if err := c.refill(class); err != nil {
+			return err
+		}
+		c.reclaim.now = c.ep.Now()
+	}
+	p := s.free[s.head]
+	s.head++
+	p.block.incarnations[p.index]++
+	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.incarnations[p.index]}
+	d.prev, s.last = s.last, d.unit
+	if s.idle() > 0 {
+		d.next = c.unitOf(s.free[s.head])
+	}
+	d.head = !s.logged
+	c.tend(class)
+	return nil
+}
+
+// write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE 4.5).
+func (d *draft) write(c *Client, b *rdma.Batch) {
+	d.fields.incarnation = d.object.incarnation
+	d.oldAt = logAt(len(d.key), len(d.value)) + opAt
+	p := b.Alloc(d.bytes)
+	d.encode(p)
+	for r := range c.DataReplicas {
+		b.Write(c.space.UnitAt(d.unit, r), p)
+	}
+	if d.head {
+		c.writeHead(b, d.class, d.unit)
+		c.slabs[d.class].logged = true
+	}
+}
+
+// word returns what a slot holds that points at the draft.
+func (d *draft) word(c *Client, hash uint64) race.Word {
+	return race.Pack(race.Print(hash), unitsFor(len(d.key), len(d.value)), d.unit, c.tag(d.object.incarnation))
+}
+
+// writeHead adds the WRITEs of the log's head: the first object of the class (FUSEE 4.5).
+func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
+	p := b.Alloc(8)
+	le.PutUint64(p, unit)
+	for r := range c.DataReplicas {
+		b.Write(c.head(c.id, class, r), p)
+	}
+}
+
+// refill makes the free list of a class longer: with what others freed, with a departed client's block, with a new
+// block; when there is none, with what becomes free of its quarantine, or with a block of another class that is
+// empty. The error wraps client.ErrFull when all that fails.
+func (c *Client) refill(class int) error {
+	s := &c.slabs[class]
+	if err := c.reclaimAll(class); err != nil {
+		return err
+	}
+	enough := c.classes.objects[class] / 2
+	if s.idle() > 0 || c.reclaim.restingOwn(c, class) >= enough && c.awaitRest(class) {
+		return nil
+	}
+	if ok, err := c.adopt(class, max(1, c.classes.objects[class]/8)); ok || err != nil {
+		return err
+	}
+	err := c.newBlock(class)
+	if !errors.Is(err, rdma.ErrFull) {
+		return err
+	}
+	full := err
+	if ok, err := c.adopt(class, 1); ok || err != nil {
+		return err
+	}
+	if c.awaitRest(class) {
+		return nil
+	}
+	if ok, err := c.convert(class); ok || err != nil {
+		return err
+	}
+	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
+}
+
+// newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one to each backup's
+// so that the allocation survives it. A crash in between leaves a block that only the primary's table knows as this
+// client's; nothing in it was used.
+func (c *Client) newBlock(class int) error {
+	regions := len(c.space.Place)
+	start := c.ep.Rand().IntN(regions)
+	var last error
+	for k := range regions {
+		g := (start + k) % regions
+		blk, err := c.callAlloc(g, class)
+		if err == nil {
+			c.stats.Blocks++
+			c.carve(blk, class)
+			return nil
+		}
+		if !errors.Is(err, rdma.ErrFull) {
+			return err
+		}
+		last = err
+	}
+	return last
+}
+
+func (c *Client) callAlloc(region, class int) (node.Block, error) {
+	first := node.Block{Region: region}
+	table := c.space.Table(region, 0)
+	q := rdma.Request{Proc: node.ProcAlloc, Arg: [6]uint64{table.Offset(), uint64(c.space.Blocks()),
+		c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class), c.ep.Rand().Uint64N(uint64(c.space.Blocks()))}}
+	if err := c.ep.Call(table.Node(), &q, c.opt.Timeout); err != nil {
+		return node.Block{}, fmt.Errorf("allocate a block: %w", err)
+	}
+	blk := node.Block{Region: region, Index: int(q.Ret[0])}
+	mine := node.MakeEntry(c.id, class)
+	for r := 1; r < c.DataReplicas; r++ {
+		at := c.space.Entry(blk, r)
+		q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(mine),
+			c.space.Bitmap(blk, r).Offset(), c.BlockBytes}}
+		err := c.ep.Call(at.Node(), &q, c.opt.Timeout)
+		if err == nil && q.Ret[0] != 0 {
+			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, node.Entry(q.Ret[0]), errTables)
+		}
+		if err != nil {
+			return blk, errors.Join(fmt.Errorf("allocate a block: %w", err), c.setEntry(blk, r-1, mine, 0))
+		}
+	}
+	return blk, nil
+}
+
+// setEntry CASes a block's entry on its replicas from the given one down to the primary, in this order, so that
+// nobody who reads the primary finds a state that a backup has not reached.
+func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) error {
+	for r := from; r >= 0; r-- {
+		b := c.ep.Batch()
+		op := b.CompareSwap(c.space.Entry(blk, r), uint64(expect), uint64(value))
+		err := c.do(b)
+		found := node.Entry(op.Result)
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("change the owner of block %v: %w", blk, err)
+		}
+		if found != expect {
+			return fmt.Errorf("change the owner of block %v: replica %d has %v, not %v: %w", blk, r, found, expect, errTables)
+		}
+	}
+	return nil
+}
+
+// carve makes a block's objects this client's own, all of them free.
+func (c *Client) carve(blk node.Block, class int) {
+	b := &block{Block: blk, class: class, incarnations: make([]uint32, c.classes.objects[class])}
+	c.own[blk] = b
+	s := &c.slabs[class]
+	s.blocks = append(s.blocks, b)
+	for i := range b.incarnations {
+		s.push(place{b, i})
+	}
+}

@@ -1,0 +1,296 @@
+package fusee
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// rule is what Algorithm 2 returns.
+type rule uint8
+
+const (
+	lose   rule = iota
+	rule1       // all backups took our word
+	rule2       // a majority did
+	rule3       // no majority, and ours is the least word
+	finish      // the round is over: the primary changed
+)
+
+// write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary, to new.
+//
+// Old and new are unlike any other word that the slot may hold while somebody remembers one (tags, and a quarantine
+// longer than an operation lasts), so a CAS that lands late finds something else and fails. This is what keeps three
+// and more replicas from being stranded by ABA, and what makes "changed from old" mean that the round is over.
+//
+// What a crash leaves: before propose nothing; behind it backups that hold new or other writers' words while the
+// primary holds old, so that later writers of this slot wait until recovery; behind the primary's CAS nothing.
+type write struct {
+	slot     race.Slot
+	old, new race.Word
+	obj      *object
+	key      []byte        // of an INSERT: its duplicates are looked for
+	hash     uint64        // of key
+	began    time.Duration // when old was about to be read
+	list     [maxReplicas]race.Word
+	visible  bool // some replica may hold new: the object must not be reused before the round is over
+}
+
+// verdict is how a write ended.
+type verdict uint8
+
+const (
+	won      verdict = iota + 1
+	lost             // another writer's word replaced old; the round is over
+	gaveWay          // an INSERT found its key elsewhere and left a tombstone
+	stranded         // the round may still go either way
+)
+
+// write runs w. On a stranded verdict err says why; on any other err is nil unless nothing was proposed at all.
+func (c *Client) write(w *write) (verdict, error) {
+	if c.tired(w.began) {
+		return lost, errTimeout("write a slot")
+	}
+	if c.IndexReplicas == 1 {
+		return c.writeSingle(w)
+	}
+	var win rule
+	var err error
+	if c.opt.Sequential {
+		win, err = c.proposeInTurn(w)
+	} else {
+		win, err = c.propose(w)
+	}
+	if err != nil {
+		return stranded, uncertain("write a slot", err)
+	}
+	switch win {
+	case lose:
+		c.stats.Rules[0]++
+		return c.awaitWinner(w)
+	case finish:
+		c.stats.Rules[0]++
+		return lost, nil
+	}
+	c.stats.Rules[win]++
+	return c.commit(w)
+}
+
+// propose CASes all backups from old to new and evaluates the rules.
+func (c *Client) propose(w *write) (rule, error) {
+	n := c.IndexReplicas - 1
+	w.visible = true
+	if err := c.casBackups(w, w.old, w.list[:n]); err != nil {
+		return lose, err
+	}
+	w.visible = false
+	for i, v := range w.list[:n] {
+		if v == w.old { // Algorithm 1, line 9
+			w.list[i] = w.new
+			w.visible = true
+		}
+	}
+	win, err := c.evaluate(w, w.list[:n])
+	if err != nil || win == lose || win == finish || win == rule1 {
+		return win, err
+	}
+	return win, c.fixBackups(w, w.list[:n])
+}
+
+// casBackups CASes all backups from expect to new, in one trip, and stores what they held before.
+func (c *Client) casBackups(w *write, expect race.Word, before []race.Word) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	for i := range before {
+		b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(expect), uint64(w.new))
+	}
+	if err := c.do(b); err != nil {
+		return err
+	}
+	for i := range before {
+		before[i] = race.Word(b.Op(i).Result)
+	}
+	return nil
+}
+
+// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round.
+func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
+	majority, count := mostFrequent(list)
+	switch {
+	case count == len(list):
+		return ruleIf(rule1, majority == w.new), nil
+	case 2*count > len(list):
+		return ruleIf(rule2, majority == w.new), nil
+	case !w.visible:
+		return lose, nil
+	}
+	now, err := c.readSlot(w.slot, 0)
+	switch {
+	case err != nil:
+		return lose, err
+	case now != w.old:
+		return finish, nil
+	}
+	return ruleIf(rule3, least(list) == w.new), nil
+}
+
+func ruleIf(r rule, ours bool) rule {
+	if ours {
+		return r
+	}
+	return lose
+}
+
+func mostFrequent(list []race.Word) (most race.Word, count int) {
+	for _, v := range list {
+		n := 0
+		for _, u := range list {
+			if u == v {
+				n++
+			}
+		}
+		if n > count {
+			most, count = v, n
+		}
+	}
+	return most, count
+}
+
+func least(list []race.Word) race.Word {
+	m := list[0]
+	for _, v := range list[1:] {
+		m = min(m, v)
+	}
+	return m
+}
+
+// fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups that another
+// writer changed get the winner's word. Nobody else may change them in this round.
+func (c *Client) fixBackups(w *write, list []race.Word) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	for i, v := range list {
+		if v != w.new {
+			b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(v), uint64(w.new))
+		}
+	}
+	if err := c.do(b); err != nil {
+		return err
+	}
+	for i := range b.Len() {
+		if op := b.Op(i); !op.Swapped() {
+			return fmt.Errorf("backup slot %d at %s holds %v, not the loser's %v: %w", w.slot, op.Addr,
+				race.Word(op.Result), race.Word(op.Expect), client.ErrDamaged)
+		}
+	}
+	return nil
+}
+
+// proposeInTurn is FUSEE-CR: the backups are CASed one after the other, the first decides.
+func (c *Client) proposeInTurn(w *write) (rule, error) {
+	for r := 1; r < c.IndexReplicas; r++ {
+		b := c.ep.Batch()
+		op := b.CompareSwap(c.index.Address(w.slot, r), uint64(w.old), uint64(w.new))
+		w.visible = true
+		err := c.do(b)
+		before := race.Word(op.Result)
+		b.Release()
+		switch {
+		case err != nil:
+			return lose, err
+		case before == w.old:
+		case r == 1:
+			w.visible = false
+			return lose, nil
+		default:
+			return lose, fmt.Errorf("replica %d of slot %d holds %v behind the first backup's %v: %w", r, w.slot, before, w.new, client.ErrDamaged)
+		}
+	}
+	return rule1, nil
+}
+
+// commit ends a won round: the log's old value, then the primary. An INSERT looks for duplicates in the same trip
+// as it writes the log.
+func (c *Client) commit(w *write) (verdict, error) {
+	b := c.ep.Batch()
+	c.logOld(b, w.obj, w.old)
+	var view race.View
+	if w.key != nil {
+		view = c.index.Read(b, c.index.Locate(w.hash), 1)
+	}
+	err := c.do(b)
+	alone := true
+	if err == nil && w.key != nil {
+		alone, err = c.alone(w, &view)
+	}
+	b.Release()
+	if err != nil {
+		return stranded, uncertain("commit a slot", err)
+	}
+	if !alone {
+		return c.giveWay(w)
+	}
+	if err := c.casPrimary(w, w.old, w.new); err != nil {
+		return stranded, uncertain("commit a slot", err)
+	}
+	return won, nil
+}
+
+// casPrimary moves the primary slot, which only the round's winner may.
+func (c *Client) casPrimary(w *write, old, new race.Word) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(old), uint64(new))
+	if err := c.do(b); err != nil {
+		return err
+	}
+	if !op.Swapped() {
+		return fmt.Errorf("primary slot %d at %s holds %v, not the winner's old %v: %w", w.slot, op.Addr, race.Word(op.Result), old, client.ErrDamaged)
+	}
+	return nil
+}
+
+// logOld adds the commit of an object's log entry: the old value and its CRC, on every replica (FUSEE 4.5).
+func (c *Client) logOld(b *rdma.Batch, obj *object, old race.Word) {
+	p := b.Alloc(9)
+	putLog(p, logged(old))
+	for r := range c.DataReplicas {
+		b.Write(c.space.UnitAt(obj.unit, r).Add(uint64(obj.oldAt)), p)
+	}
+}
+
+// awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
+func (c *Client) awaitWinner(w *write) (verdict, error) {
+	start := c.ep.Now()
+	for attempt := 0; ; attempt++ {
+		now, err := c.readSlot(w.slot, 0)
+		if err != nil {
+			return stranded, uncertain("wait for the winner of a slot", err)
+		}
+		if now != w.old {
+			return lost, nil
+		}
+		if c.tired(start) {
+			err := errTimeout("wait for the winner of a slot")
+			if !w.visible {
+				return lost, err // no replica ever held our word: the write did not happen
+			}
+			return stranded, uncertain("write a slot", err)
+		}
+		c.pause(attempt)
+	}
+}
+
+// readSlot reads one replica of a slot.
+func (c *Client) readSlot(s race.Slot, replica int) (race.Word, error) {
+	b := c.ep.Batch()
+	defer b.Release()
+	op := b.Read(c.index.Address(s, replica), 8)
+	if err := c.do(b); err != nil {
+		return 0, err
+	}
+	return slotWord(op), nil
+}

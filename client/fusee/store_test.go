@@ -1,0 +1,55 @@
+package fusee
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/storetest"
+)
+
+// small is a pool that is quickly made, and whose blocks are small.
+func small(nodes, indexReplicas, dataReplicas int) Params {
+	return Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
+		Regions: 2 * nodes, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13}
+}
+
+func harness(nodes int, p Params, o Options) storetest.Harness {
+	l, err := newLayout(p, nodes, 1<<40)
+	if err != nil {
+		panic(err)
+	}
+	c := Client{layout: l}
+	return storetest.Harness{
+		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
+		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
+			r, err := Check(f)
+			return r.Damage, r.Waiting, err
+		},
+		MaxKey: 64, MaxValue: c.MaxPair() - 64,
+	}
+}
+
+func TestStore(t *testing.T) {
+	timeout := Options{Timeout: 500 * time.Millisecond}
+	for _, r := range []struct{ nodes, index, data int }{{3, 2, 2}, {1, 1, 1}, {3, 3, 3}, {5, 5, 5}, {2, 1, 2}} {
+		t.Run(fmt.Sprintf("%d nodes, %d index replicas, %d of data", r.nodes, r.index, r.data), func(t *testing.T) {
+			storetest.Run(t, harness(r.nodes, small(r.nodes, r.index, r.data), timeout))
+		})
+	}
+	t.Run("cr", func(t *testing.T) {
+		o := timeout
+		o.Sequential = true
+		storetest.Run(t, harness(3, small(3, 3, 2), o))
+	})
+	t.Run("nc", func(t *testing.T) {
+		o := timeout
+		o.CacheBytes = -1
+		storetest.Run(t, harness(3, small(3, 2, 2), o))
+	})
+}
