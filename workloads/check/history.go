@@ -36,7 +36,7 @@ const (
 	OK        Answer = iota
 	NotFound         // client.ErrNotFound
 	Exists           // client.ErrExists
-	Refused          // client.ErrTooLarge or ErrFull: no effect
+	Refused          // client.ErrTooLarge, ErrFull, or rdma.ErrTimeout alone: no effect
 	Pending          // it has not returned, and may never
 	Uncertain        // client.ErrUncertain or rdma.ErrNodeDown
 	Failed           // any other error: see Op.Err

@@ -121,7 +121,7 @@ func classify(err error) Answer {
 		return NotFound
 	case errors.Is(err, client.ErrExists):
 		return Exists
-	case errors.Is(err, client.ErrTooLarge), errors.Is(err, client.ErrFull):
+	case errors.Is(err, client.ErrTooLarge), errors.Is(err, client.ErrFull), errors.Is(err, rdma.ErrTimeout):
 		return Refused
 	}
 	return Failed
