@@ -35,8 +35,9 @@ type DB interface {
 	Insert(key []byte, r *Record) error
 	// Delete removes a record.
 	Delete(key []byte) error
-	// Scan reads n records in the order of their keys, from start on, or what there is of them.
-	Scan(start []byte, n int, r *Record) error
+	// Scan reads n records in the order of their keys, from start on, or what there is of them. After each it calls
+	// yield, unless that is nil, with r.Values pointing at the record's fields.
+	Scan(start []byte, n int, r *Record, yield func()) error
 	// Counters are those of the verbs posted for this worker, or nil where there are none.
 	Counters() *rdma.Counters
 	// Close gives the connection back.

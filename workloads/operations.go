@@ -69,7 +69,7 @@ func (w *Worker) scan() error {
 	w.pickFields()
 	n := w.core.scans.next(w.rnd)
 	w.begin()
-	return w.finish(OpScan, w.db.Scan(w.key, n, &w.got))
+	return w.finish(OpScan, w.db.Scan(w.key, n, &w.got, nil))
 }
 
 // insert adds a record. One that fails is tried again by the worker's next insert, so that no reader is ever sent to

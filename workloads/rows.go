@@ -88,7 +88,7 @@ func (t *Rows) Insert(key []byte, r *Record) error {
 func (t *Rows) Delete(key []byte) error { return t.store.Delete(t.name(key)) }
 
 // Scan implements DB.
-func (t *Rows) Scan(start []byte, n int, r *Record) error {
+func (t *Rows) Scan(start []byte, n int, r *Record, yield func()) error {
 	s, ok := t.store.(client.Scanner)
 	if !ok {
 		return ErrNoScan
@@ -96,6 +96,9 @@ func (t *Rows) Scan(start []byte, n int, r *Record) error {
 	var failed error
 	err := s.Scan(t.name(start), n, func(_, row []byte) bool {
 		failed = decodeRow(row, r.Values)
+		if failed == nil && yield != nil {
+			yield()
+		}
 		return failed == nil
 	})
 	if err != nil {

@@ -18,6 +18,8 @@ type Share struct {
 	// Poll is called before each operation, with what was measured so far, which it may take away and reset. When it
 	// returns false the worker stops.
 	Poll func(*Tally) bool
+	// Failed, where it is not nil, is told of each call that fails.
+	Failed func(Op, error)
 }
 
 // SplitOps returns how many of total operations worker i of n does.
@@ -143,6 +145,9 @@ func (w *Worker) finish(op Op, err error) error {
 func (w *Worker) note(op Op, err error) error {
 	if w.record {
 		w.tally.Calls[op].record(w.end-w.start, w.count.Trips-w.trips, err)
+	}
+	if err != nil && w.share.Failed != nil {
+		w.share.Failed(op, err)
 	}
 	return err
 }

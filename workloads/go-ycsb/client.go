@@ -1,0 +1,196 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/magiconair/properties"
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// newClientCommand makes the command load or run.
+func newClientCommand(name string) *cobra.Command {
+	f := new(flags)
+	cmd := &cobra.Command{
+		Use:   name + " DATABASE",
+		Short: "YCSB's " + name + " phase",
+		Example: "  go-ycsb " + name + " fusee -P workloads/ycsb/workloada -p recordcount=100000 --threads 8\n" +
+			"  go-ycsb help fusee\n  go-ycsb help properties",
+		Args: oneDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error { return f.client(cmd, args[0]) },
+	}
+	f.addClient(cmd)
+	return cmd
+}
+
+func oneDatabase(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s needs one database, not %d: there are %s", cmd.Name(), len(args),
+			strings.Join(drivers.Names(), ", "))
+	}
+	return nil
+}
+
+// client loads or runs a workload and prints what was measured.
+func (f *flags) client(cmd *cobra.Command, name string) error {
+	p, err := f.properties(cmd)
+	if err != nil {
+		return err
+	}
+	c, err := runner.Configure(p)
+	if err != nil {
+		return err
+	}
+	c.Name, c.Load = name, cmd.Name() == drivers.Load
+	if err := c.Bounded(); err != nil {
+		return err
+	}
+	out, err := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), p)
+	if err != nil {
+		return err
+	}
+	if err := creatable("--results", f.results); err != nil {
+		return err
+	}
+	stopProfiles, err := serveProfiles(p, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	defer stopProfiles()
+
+	db, err := drivers.Create(name, p)
+	if err != nil {
+		return status(err)
+	}
+	c.Database, c.Progress = db, out.progress
+	if !p.GetBool("silence", true) {
+		c.Failed = out.failed
+	}
+	out.properties(p)
+	res, err := runner.Run(cmd.Context(), c)
+	if e := db.Close(); err == nil && e != nil {
+		err = fmt.Errorf("close %s: %w", name, e)
+	}
+	if res != nil {
+		err = errors.Join(err, f.finish(out, res, p))
+	}
+	return status(err)
+}
+
+// finish prints the result and tells whether it is a good one.
+func (f *flags) finish(out *output, res *runner.Result, p *properties.Properties) error {
+	res.Properties = visible(p)
+	if err := out.result(res); err != nil {
+		return err
+	}
+	if f.results != "" {
+		if err := res.WriteFile(f.results); err != nil {
+			return fmt.Errorf("write results: %w", err)
+		}
+	}
+	switch {
+	case res.Interrupted:
+		return &failure{exitInterrupted, fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)}
+	case res.Failed > 0:
+		return fmt.Errorf("%d of %d operations failed; the first: %w%s", res.Failed, res.Operations, res.Err(), hint(res.Err()))
+	case res.Problem != "":
+		return errors.New(res.Problem)
+	}
+	return nil
+}
+
+// status makes a failure of everything that is not the user's mistake.
+func status(err error) error {
+	var f *failure
+	if err == nil || runner.Misused(err) || errors.As(err, &f) {
+		return err
+	}
+	return &failure{exitFailed, err}
+}
+
+// hint says what can be done about a failed operation.
+func hint(err error) string {
+	switch {
+	case errors.Is(err, client.ErrFull):
+		return " (hint: load a larger pool with -p dropdata=true and a higher farkv.memory or recordcount)"
+	case errors.Is(err, client.ErrNotFound):
+		return " (hint: load the same recordcount and insertorder first)"
+	case errors.Is(err, client.ErrTooLarge):
+		return " (hint: lower fieldlength or fieldcount, or load a pool for that size with -p dropdata=true)"
+	case errors.Is(err, workloads.ErrIntegrity):
+		return " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
+	case errors.Is(err, client.ErrDamaged):
+		return " (hint: use the fieldcount that was loaded; 'farkv check' looks for damage)"
+	case errors.Is(err, rdma.ErrNodeDown):
+		return " (hint: 'farkv status' shows the nodes)"
+	}
+	return ""
+}
+
+// creatable tells early whether a file of results can be written: after a long run it would be a pity.
+func creatable(what, name string) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err == nil {
+		f.Close()
+		err = os.Remove(f.Name())
+	}
+	if info, e := os.Stat(name); err == nil && e == nil && info.IsDir() {
+		err = errors.New("is a directory")
+	}
+	if err != nil {
+		return workloads.Misuse("%s: cannot write %s: %v", what, name, err)
+	}
+	return nil
+}
+
+// serveProfiles serves net/http/pprof where the properties ask for it.
+func serveProfiles(p *properties.Properties, stderr io.Writer) (stop func(), err error) {
+	addr := p.GetString("debug.pprof", "")
+	if addr == "" {
+		return func() {}, nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		host, port = "", addr // a port alone
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return nil, workloads.Misuse("--pprof %s: %v", addr, err)
+	}
+	fmt.Fprintf(stderr, "go-ycsb: profiles at http://%s/debug/pprof/\n", l.Addr())
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	server := &http.Server{Handler: mux}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		server.Serve(l)
+	}()
+	return func() {
+		server.Close()
+		<-done
+	}, nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/magiconair/properties"
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
+)
+
+// flags are upstream's, and --results, --seed and --pprof.
+type flags struct {
+	files, values     []string
+	table             string
+	threads, interval int
+	target            int64
+	seed              uint64
+	results, pprof    string
+}
+
+func (f *flags) addCommon(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or the name of one of ours; later ones win")
+	cmd.Flags().StringArrayVarP(&f.values, "prop", "p", nil, "property as name=value; wins over files")
+	cmd.Flags().StringVar(&f.table, "table", "usertable", "table name")
+}
+
+func (f *flags) addClient(cmd *cobra.Command) {
+	f.addCommon(cmd)
+	cmd.Flags().IntVar(&f.threads, "threads", 1, "worker threads")
+	cmd.Flags().Int64Var(&f.target, "target", 0, "operations a second over all threads; 0: as many as can be")
+	cmd.Flags().IntVar(&f.interval, "interval", 10, "seconds between status lines; 0: none")
+	cmd.Flags().StringVar(&f.results, "results", "", "write the results to this file, as JSON")
+	cmd.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the generators (default a new one, which is printed)")
+	cmd.Flags().StringVar(&f.pprof, "pprof", "", "serve profiles at this address, of the loopback unless it names a host")
+}
+
+// properties merges files, -p values and flags, in that order.
+func (f *flags) properties(cmd *cobra.Command) (*properties.Properties, error) {
+	p := properties.NewProperties()
+	for _, name := range f.files {
+		q, err := propertyFile(name)
+		if err != nil {
+			return nil, err
+		}
+		p.Merge(q)
+	}
+	for _, v := range f.values {
+		name, value, ok := strings.Cut(v, "=")
+		name = strings.TrimSpace(name)
+		if !ok || name == "" {
+			return nil, workloads.Misuse("-p %s: want name=value", v)
+		}
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		if err := set(p, name, value); err != nil {
+			return nil, err
+		}
+	}
+	for flag, v := range map[string][2]string{
+		"table":    {"table", f.table},
+		"threads":  {"threadcount", strconv.Itoa(f.threads)},
+		"target":   {"target", strconv.FormatInt(f.target, 10)},
+		"interval": {"measurement.interval", strconv.Itoa(f.interval)},
+		"seed":     {"seed", strconv.FormatUint(f.seed, 10)},
+		"pprof":    {"debug.pprof", f.pprof},
+	} {
+		if cmd.Flags().Changed(flag) {
+			if err := set(p, v[0], v[1]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, set(p, "command", cmd.Name())
+}
+
+func set(p *properties.Properties, name, value string) error {
+	if _, _, err := p.Set(name, value); err != nil {
+		return workloads.Misuse("property %s=%s: %v", name, value, err)
+	}
+	return nil
+}
+
+// propertyFile reads a file of properties; a name without a slash that is no file may be one of ours.
+func propertyFile(name string) (*properties.Properties, error) {
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, `/\`) {
+		if ours, missing := ycsb.Files.ReadFile(name); missing == nil {
+			text, err = ours, nil
+		}
+	}
+	if err != nil {
+		return nil, workloads.Misuse("property file: %v: ours are %s", err, strings.Join(ycsb.Names(), ", "))
+	}
+	p, err := properties.Load(text, properties.UTF8)
+	if err != nil {
+		return nil, workloads.Misuse("property file %s: %v", name, err)
+	}
+	return p, nil
+}
+
+// checkName refuses properties that nothing reads: a misspelt one would be measured as its default. Names with a dot
+// are a driver's own, except for farkv's, which the driver checks.
+func checkName(name string) error {
+	if strings.Contains(name, ".") {
+		return nil
+	}
+	best, distance := "", 4
+	for _, q := range knownNames() {
+		if d := editDistance(name, q); d == 0 {
+			return nil
+		} else if d < distance {
+			best, distance = q, d
+		}
+	}
+	hint := "'go-ycsb help properties' lists them"
+	if best != "" {
+		hint = fmt.Sprintf("did you mean %s?", best)
+	}
+	return workloads.Misuse("unknown property %s: %s", name, hint)
+}
+
+func knownNames() []string {
+	names := append([]string{}, runner.Ignored...)
+	for _, q := range runner.Properties {
+		names = append(names, q.Name)
+	}
+	for _, q := range drivers.Properties {
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

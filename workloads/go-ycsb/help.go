@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
+)
+
+// helpTopics are what 'go-ycsb help' explains besides the commands: each database, the properties, the workloads.
+func helpTopics() []*cobra.Command {
+	var topics []*cobra.Command
+	for _, name := range stores.Names() {
+		if kind, err := stores.Lookup(name); err == nil {
+			topics = append(topics, topic(name, kind.Doc, storeHelp(kind)))
+		}
+	}
+	return append(topics,
+		topic("noop", "a database that does nothing", "Noop answers at once and keeps nothing: what is measured with it "+
+			"is go-ycsb itself, the most that it can drive on this machine.\n"),
+		topic("redis", "Redis, through upstream's driver", redisHelp),
+		topic("properties", "YCSB's properties", propertiesHelp()),
+		topic("workloads", "the workload files that come with it", workloadsHelp()),
+	)
+}
+
+func topic(name, short, long string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, Long: strings.TrimSpace(long)}
+}
+
+const redisHelp = `Redis is upstream's driver, for comparison. It wants a running server:
+
+  redis-server --save '' --appendonly no &
+  go-ycsb load redis -P workloada -p redis.addr=127.0.0.1:6379
+  go-ycsb run redis -P workloada -p redis.addr=127.0.0.1:6379 --threads 8
+
+Some of its properties: redis.addr (localhost:6379), redis.mode (single, cluster), redis.datatype (hash, string,
+json), redis.db, redis.username, redis.password. dropdata=true flushes the database at each start.
+`
+
+func storeHelp(kind *stores.Kind) string {
+	scans := "It has no scans, so workload e is refused."
+	if kind.Scans {
+		scans = "It has scans."
+	}
+	return fmt.Sprintf(`%s: %s.
+
+%s A record of one field is stored as it is, one of several as a row; an update of one field of several
+reads the row first (writeallfields=true does not). An insert of a record that is there replaces it, as in YCSB's
+other bindings. Keys of another table than usertable begin with its name.
+
+Load makes the pool when there is none, and refuses one that already holds the records; run, in another process or in
+several at once, uses it.
+
+  go-ycsb load %s -P workloada -p recordcount=100000
+  go-ycsb run %s -P workloada -p recordcount=100000 -p operationcount=1000000 --threads 8
+
+Its properties, besides YCSB's ('go-ycsb help properties'):
+
+%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, table(func(line func(...string)) {
+		for _, q := range drivers.Properties {
+			line(q.Name, q.Default, q.Doc)
+		}
+		line("seed", "a new one", "of the generators")
+	}))
+}
+
+func propertiesHelp() string {
+	return "Properties come from files (-P, later ones win), then from -p name=value, then from flags.\n\n" +
+		table(func(line func(...string)) {
+			for _, q := range runner.Properties {
+				line(q.Name, q.Default, q.Doc)
+			}
+		})
+}
+
+func workloadsHelp() string {
+	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files.\n\n" +
+		table(func(line func(...string)) {
+			for _, name := range ycsb.Names() {
+				line(name, ycsb.Title(name))
+			}
+		})
+}
+
+func table(fill func(line func(cells ...string))) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fill(func(cells ...string) { fmt.Fprintln(w, "  "+strings.Join(cells, "\t")) })
+	w.Flush()
+	return b.String()
+}

@@ -1,0 +1,124 @@
+// Go-ycsb loads and runs YCSB's core workload against farkv's stores, and against Redis for comparison. It has the
+// command line, the properties and the result lines of github.com/pingcap/go-ycsb.
+//
+// Its exit status is 0 when all went well, 1 when operations failed or there was nothing to run on, 2 when it was not
+// used as it should be, and 130 after an interrupt.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit statuses.
+const (
+	exitFailed      = 1
+	exitMisuse      = 2
+	exitInterrupted = 128 // and the signal's number
+)
+
+func main() { os.Exit(execute(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// failure is an error that is no misuse of the command line.
+type failure struct {
+	status int
+	error
+}
+
+func (f *failure) Unwrap() error { return f.error }
+
+// execute runs a command line and returns its exit status. What went wrong is one line on stderr.
+func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, caught, release := interruptible(stderr)
+	defer release()
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if text := strings.TrimSpace(err.Error()); text != "" {
+		fmt.Fprintf(stderr, "go-ycsb: %s\n", strings.Join(strings.Fields(text), " "))
+	}
+	var f *failure
+	switch {
+	case errors.As(err, &f) && f.status == exitInterrupted:
+		return exitInterrupted + int(caught.Load())
+	case errors.As(err, &f):
+		return f.status
+	}
+	return exitMisuse
+}
+
+// interruptible returns a context that the first signal ends, so that what was measured so far is still printed; the
+// second one ends the process. The signal's number is in caught.
+func interruptible(stderr io.Writer) (ctx context.Context, caught *atomic.Int64, release func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	caught = new(atomic.Int64)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		for first := true; ; first = false {
+			select {
+			case <-done:
+				return
+			case s := <-signals:
+				number, _ := s.(syscall.Signal)
+				if !first {
+					os.Exit(exitInterrupted + int(number))
+				}
+				caught.Store(int64(number))
+				fmt.Fprintf(stderr, "go-ycsb: %v: stopping; once more ends it at once\n", s)
+				cancel()
+			}
+		}
+	}()
+	return ctx, caught, func() {
+		signal.Stop(signals)
+		close(done)
+		cancel()
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "go-ycsb",
+		Short: "YCSB for farkv's stores",
+		Long: "Go-ycsb loads and runs YCSB's core workload against farkv's stores, and against Redis for comparison.\n\n" +
+			"Exit status: 0 all went well; 1 operations failed, or nothing was loaded; 2 wrong use; 130 interrupted.",
+		Example: "  go-ycsb load fusee -P workloads/ycsb/workloada -p recordcount=100000\n" +
+			"  go-ycsb run fusee -P workloads/ycsb/workloada -p recordcount=100000 -p operationcount=1000000 --threads 8\n" +
+			"  go-ycsb run redis -P workloada -p redis.addr=127.0.0.1:6379 --target 5000 --results redis.json",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see '%s --help'", err, cmd.CommandPath())
+	})
+	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand())
+	root.AddCommand(helpTopics()...)
+	return root
+}
+
+func noCommand(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unknown command %q: there are load, run, shell and help", args[0])
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"text/tabwriter"
+
+	"github.com/magiconair/properties"
+
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// output prints what upstream prints, in its three styles.
+type output struct {
+	info       io.Writer // properties and status lines
+	out        io.Writer // result lines
+	style      string
+	file       string // for the result lines, instead of out
+	percentile string // what the names of percentile files begin with; "" for none
+	errors     io.Writer
+	mu         sync.Mutex // guards errors
+}
+
+func newOutput(stdout, stderr io.Writer, p *properties.Properties) (*output, error) {
+	o := &output{
+		info: stdout, out: stdout, errors: stderr,
+		style: p.GetString("outputstyle", "plain"), file: p.GetString("measurement.output_file", ""),
+	}
+	switch o.style {
+	case "plain", "table":
+	case "json":
+		o.info = stderr // so that standard output is JSON
+	default:
+		return nil, workloads.Misuse("property outputstyle=%s: want plain, table or json", o.style)
+	}
+	if p.GetBool("histogram.percentiles.export", false) {
+		o.percentile = p.GetString("histogram.percentiles.export.filepath", "./")
+	}
+	return o, creatable("property measurement.output_file", o.file)
+}
+
+// visible returns the properties without what they keep secret.
+func visible(p *properties.Properties) map[string]string {
+	m := p.Map()
+	for name := range m {
+		if low := strings.ToLower(name); strings.Contains(low, "password") || strings.Contains(low, "secret") {
+			m[name] = "***"
+		}
+	}
+	return m
+}
+
+const rule = "**********************************************"
+
+func (o *output) properties(p *properties.Properties) {
+	m := visible(p)
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	fmt.Fprintln(o.info, "***************** properties *****************")
+	for _, name := range names {
+		fmt.Fprintf(o.info, "%q=%q\n", name, m[name])
+	}
+	fmt.Fprintln(o.info, rule)
+}
+
+// progress prints a status line: throughput, and for each kind of call its percentiles, and trips where they are
+// counted.
+func (o *output) progress(p runner.Progress) {
+	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations,
+		float64(p.Tally.Operations)/p.Interval.Seconds())
+	if p.Tally.Failed > 0 {
+		line += fmt.Sprintf(", %d FAILED", p.Tally.Failed)
+	}
+	for op := range workloads.Ops {
+		m := &p.Tally.Calls[op]
+		if m.OK == nil || m.OK.Count() == 0 {
+			continue
+		}
+		l := runner.Summarize(m.OK)
+		line += fmt.Sprintf("; %s 50th %.3f 90th %.3f 99th %.3f 99.9th %.3f us", op, l.P50, l.P90, l.P99, l.P999)
+		if m.Trips > 0 {
+			line += fmt.Sprintf(", %.2f trips", float64(m.Trips)/float64(l.Count))
+		}
+	}
+	fmt.Fprintln(o.info, line)
+}
+
+// failed prints a failure; workers call it at the same time.
+func (o *output) failed(op workloads.Op, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	fmt.Fprintf(o.errors, "operation err: %s: %v\n", op, err)
+}
+
+var header = []string{"Operation", "Takes(s)", "Count", "OPS", "Avg(us)", "Min(us)", "Max(us)",
+	"50th(us)", "90th(us)", "95th(us)", "99th(us)", "99.9th(us)", "99.99th(us)"}
+
+// rows are upstream's result lines: a row for each kind of call, another for those that failed, and TOTAL. Where trips
+// are counted there is a column more.
+func rows(r *runner.Result) (head []string, lines [][]string) {
+	head = header
+	if r.Counters != nil {
+		head = append(append([]string{}, header...), "Trips")
+	}
+	for _, c := range r.Calls {
+		if c.Latency.Count > 0 {
+			lines = append(lines, row(r, c.Name, c.Latency, c.Trips))
+		}
+		if c.Failed != nil {
+			lines = append(lines, row(r, c.Name+"_ERROR", *c.Failed, 0))
+		}
+	}
+	return head, lines
+}
+
+func row(r *runner.Result, name string, l runner.Latency, trips float64) []string {
+	line := []string{name, fmt.Sprintf("%.1f", r.Seconds), fmt.Sprint(l.Count),
+		fmt.Sprintf("%.1f", float64(l.Count)/r.Seconds)}
+	for _, us := range []float64{l.Mean, l.Min, l.Max, l.P50, l.P90, l.P95, l.P99, l.P999, l.P9999} {
+		line = append(line, fmt.Sprintf("%.3f", us))
+	}
+	if r.Counters != nil {
+		line = append(line, fmt.Sprintf("%.2f", trips))
+	}
+	return line
+}
+
+// result prints the result lines.
+func (o *output) result(r *runner.Result) error {
+	fmt.Fprintln(o.info, rule)
+	fmt.Fprintf(o.info, "Run finished, takes %.3fs: %d operations, %.1f ops/s, %d failed\n",
+		r.Seconds, r.Operations, r.Throughput, r.Failed)
+	var b bytes.Buffer
+	head, lines := rows(r)
+	switch o.style {
+	case "plain":
+		for _, line := range lines {
+			cells := make([]string, len(line)-1)
+			for i, cell := range line[1:] {
+				cells[i] = head[i+1] + ": " + cell
+			}
+			fmt.Fprintf(&b, "%-6s - %s\n", line[0], strings.Join(cells, ", "))
+		}
+	case "table":
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		for _, line := range append([][]string{head}, lines...) {
+			fmt.Fprintln(w, strings.Join(line, "\t")+"\t")
+		}
+		w.Flush()
+	case "json":
+		maps := make([]map[string]string, len(lines))
+		for i, line := range lines {
+			maps[i] = map[string]string{}
+			for j, cell := range line {
+				maps[i][head[j]] = cell
+			}
+		}
+		if err := json.NewEncoder(&b).Encode(maps); err != nil {
+			return err
+		}
+	}
+	if err := o.exportPercentiles(r); err != nil {
+		return err
+	}
+	if o.file != "" {
+		return os.WriteFile(o.file, b.Bytes(), 0o644)
+	}
+	_, err := o.out.Write(b.Bytes())
+	return err
+}
+
+// exportPercentiles writes a file for each kind of call in the columns of HdrHistogram's percentile output.
+func (o *output) exportPercentiles(r *runner.Result) error {
+	if o.percentile == "" {
+		return nil
+	}
+	for _, c := range r.Calls {
+		if len(c.Latency.Buckets) == 0 {
+			continue
+		}
+		var b bytes.Buffer
+		fmt.Fprintf(&b, "%12s %14s %12s %16s\n\n", "Value(us)", "Percentile", "TotalCount", "1/(1-Percentile)")
+		seen := 0.0
+		for _, bucket := range c.Latency.Buckets {
+			seen += bucket[2]
+			below := seen / float64(c.Latency.Count)
+			fmt.Fprintf(&b, "%12.3f %14.12f %12.0f %16.2f\n", bucket[1], below, seen, 1/(1-below))
+		}
+		name := o.percentile + c.Name + "-percentiles.txt"
+		if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(o.info, "Exported the latencies of %s to %s\n", c.Name, name)
+	}
+	return nil
+}

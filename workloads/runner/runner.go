@@ -1,0 +1,243 @@
+// Package runner runs a workload on the wall's time: a goroutine a worker, progress while it runs, and a Result that
+// can be written to a file and read by reports.
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+)
+
+// Database is what a run drives. Open is called by each worker's goroutine.
+type Database interface {
+	Open(worker int) (workloads.DB, error)
+	Close() error
+}
+
+// Config says what to run. Zero values mean no limit, no pace, no progress.
+type Config struct {
+	Name     string // of the database, for the result
+	Database Database
+	Spec     *workloads.Spec
+	Load     bool // load the Spec's records instead of running its mix
+	Threads  int  // default 1
+	Seed     uint64
+	Target   float64       // operations a second, over all threads
+	MaxTime  time.Duration // no operation starts later
+	WarmUp   time.Duration // what starts earlier is neither measured nor counted
+	Interval time.Duration // between calls of Progress
+	Progress func(Progress)
+	Failed   func(workloads.Op, error) // told of each call that fails, by many goroutines at a time
+}
+
+// Progress is what happened since the one before. Its Tally is the callee's only until it returns.
+type Progress struct {
+	Elapsed, Interval time.Duration
+	Operations        uint64 // since the start
+	*workloads.Tally         // of the interval
+}
+
+// maxThreads bounds the workers of one process.
+const maxThreads = 1 << 14
+
+// Run does what c says. It returns an error when it could not start; operations that fail are in the Result. When ctx
+// is cancelled it returns what there is so far, as an interrupted Result.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	c.Threads = max(c.Threads, 1)
+	if c.Threads > maxThreads {
+		return nil, workloads.Misuse("%d threads are more than %d", c.Threads, maxThreads)
+	}
+	r := &run{Config: c, core: workloads.NewCore(c.Spec), ready: make(chan error, c.Threads), start: make(chan struct{})}
+	ctx, r.cancel = context.WithCancel(ctx)
+	defer r.cancel()
+	r.ctx = ctx
+	defer context.AfterFunc(ctx, func() { r.stop.Store(true) })()
+
+	var workers sync.WaitGroup
+	for i := range c.Threads {
+		workers.Go(func() { r.work(i) })
+	}
+	err := r.launch()
+	if err != nil {
+		r.cancel()
+	}
+	progress := make(chan struct{})
+	stopped, stop := context.WithCancel(context.Background())
+	go func() {
+		defer close(progress)
+		if c.Progress != nil && c.Interval > 0 && err == nil {
+			r.report(stopped)
+		}
+	}()
+	workers.Wait()
+	took := time.Since(r.began)
+	stop()
+	<-progress
+	if err != nil {
+		return nil, err
+	}
+	return r.result(took), nil
+}
+
+type run struct {
+	Config
+	core   *workloads.Core
+	ctx    context.Context
+	cancel context.CancelFunc
+	ready  chan error    // one a worker, once it has opened its connection
+	start  chan struct{} // closed when all are ready
+	began  time.Time     // set before start is closed
+
+	stop   atomic.Bool
+	epoch  atomic.Uint64 // a worker that sees a new one hands its tally over
+	handed atomic.Int64  // workers that have seen the present one
+	busy   atomic.Int64  // workers that run
+
+	mu       sync.Mutex // guards what follows
+	total    workloads.Tally
+	interval workloads.Tally
+	counters *rdma.Counters // nil: nobody counts
+	closing  error
+}
+
+// launch waits until all workers are ready, and starts the clock.
+func (r *run) launch() error {
+	var failed error
+	for range r.Threads {
+		if err := <-r.ready; err != nil && failed == nil {
+			failed = err
+		}
+	}
+	r.busy.Store(int64(r.Threads))
+	r.began = time.Now()
+	if failed != nil {
+		r.stop.Store(true)
+	}
+	close(r.start)
+	return failed
+}
+
+// work is worker i's goroutine.
+func (r *run) work(i int) {
+	db, err := r.Database.Open(i)
+	if err != nil {
+		err = fmt.Errorf("worker %d: %w", i, err)
+	}
+	r.ready <- err
+	<-r.start
+	defer r.busy.Add(-1)
+	if err != nil {
+		return
+	}
+	var before rdma.Counters
+	if c := db.Counters(); c != nil {
+		before = *c
+	}
+	w := workloads.NewWorker(r.core, db, r.env(i), r.share(i))
+	if !r.stop.Load() {
+		w.Run()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := db.Counters(); c != nil {
+		if r.counters == nil {
+			r.counters = new(rdma.Counters)
+		}
+		*r.counters = r.counters.Add(c.Sub(before))
+	}
+	r.total.Merge(w.Tally())
+	r.interval.Merge(w.Tally())
+	if r.Load && w.Tally().Failed > 0 {
+		r.stop.Store(true) // the others would go on loading what nobody can use
+	}
+	if err := db.Close(); err != nil && r.closing == nil {
+		r.closing = fmt.Errorf("worker %d: close: %w", i, err)
+	}
+}
+
+func (r *run) share(i int) workloads.Share {
+	s := workloads.Share{
+		Worker: i, Workers: r.Threads, Load: r.Load,
+		Ops: workloads.SplitOps(r.Spec.OperationCount, i, r.Threads), Warm: r.WarmUp, Failed: r.Failed,
+	}
+	if r.MaxTime > 0 {
+		s.Until = r.WarmUp + r.MaxTime
+	}
+	if r.Target > 0 {
+		// The workers take turns, so that the whole is paced evenly and they do not all start at once.
+		each := float64(time.Second) / r.Target
+		s.First = time.Duration(each * float64(i))
+		s.Period = max(time.Duration(each*float64(r.Threads)), 1)
+	}
+	idle := !r.Load && r.Spec.OperationCount > 0 && s.Ops == 0 // more threads than operations
+	seen := uint64(0)
+	s.Poll = func(t *workloads.Tally) bool {
+		if e := r.epoch.Load(); e != seen {
+			seen = e
+			r.collect(t)
+		}
+		return !r.stop.Load() && !idle
+	}
+	return s
+}
+
+// collect takes over what a worker measured.
+func (r *run) collect(t *workloads.Tally) {
+	r.mu.Lock()
+	r.total.Merge(t)
+	r.interval.Merge(t)
+	r.mu.Unlock()
+	t.Reset()
+	r.handed.Add(1)
+}
+
+// report calls Progress each interval. A worker that is in the middle of a slow operation does not keep it waiting:
+// its figures come with the next one.
+func (r *run) report(stopped context.Context) {
+	tick := time.NewTicker(r.Interval)
+	defer tick.Stop()
+	last := time.Duration(0)
+	for {
+		select {
+		case <-stopped.Done():
+			return
+		case <-tick.C:
+		}
+		r.handed.Store(0)
+		r.epoch.Add(1)
+		for patience := 0; patience < 50 && r.handed.Load() < r.busy.Load(); patience++ {
+			time.Sleep(time.Millisecond)
+		}
+		now := time.Since(r.began)
+		r.mu.Lock()
+		r.Progress(Progress{Elapsed: now, Interval: now - last, Operations: r.total.Operations, Tally: &r.interval})
+		r.interval.Reset()
+		r.mu.Unlock()
+		last = now
+	}
+}
+
+func (r *run) result(took time.Duration) *Result {
+	res := newResult(&r.Config, &r.total, took)
+	res.Interrupted = r.ctx.Err() != nil
+	if r.counters != nil {
+		c := Counters(*r.counters)
+		res.Counters = &c
+	}
+	if r.closing != nil {
+		res.Problem = r.closing.Error()
+	}
+	return res
+}
+
+// Misused tells whether err is a user's mistake rather than a failure.
+func Misused(err error) bool {
+	var use *workloads.UseError
+	return errors.As(err, &use)
+}
