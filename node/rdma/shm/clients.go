@@ -73,7 +73,7 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
-	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1 // odd when the last holder died in a Post
+	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1          // odd when the last holder died in a Post
 	e.Init(nil)
 	return e
 }

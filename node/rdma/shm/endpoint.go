@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ type Endpoint struct {
 	stride uint64
 	own    uint64 // for barriers; nobody else's cache line has it
 	rand   *rand.Rand
+	timer  *time.Timer // of Sleep; nil before the first
 	view   view
 	closed bool
 }
@@ -93,7 +95,8 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 }
 
 // executeGuarded is execute on a file, where touching a page that was never committed ends in SIGBUS when the file
-// system has none left. It stops at the op that this befalls, which fails with rdma.ErrFull, and returns its index.
+// system has none left. It stops at the op that this befalls, which fails with rdma.ErrFull, and returns its index; a
+// WRITE may have reached the pages before.
 func (e *Endpoint) executeGuarded(b *rdma.Batch, from int) (at int) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
@@ -121,6 +124,7 @@ func (e *Endpoint) enter() bool {
 func (e *Endpoint) leave() {
 	e.turn += 2
 	release(&e.slot.busy, e.turn)
+	runtime.KeepAlive(e) // and with it the mapping
 }
 
 func (e *Endpoint) refuse(b *rdma.Batch) {

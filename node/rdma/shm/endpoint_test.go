@@ -2,11 +2,14 @@ package shm
 
 import (
 	"errors"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -230,6 +233,45 @@ func TestCloseStopsTasks(t *testing.T) {
 	if f.Close() != nil || e.Close() != nil || e.Close() != nil {
 		t.Fatal("closing again is an error")
 	}
+}
+
+// TestUnclosedEndpointsLeakNothing leaves endpoints open, as tests of crashes do: the mapping goes with the last of
+// them, once nobody can reach it.
+func TestUnclosedEndpointsLeakNothing(t *testing.T) {
+	gone := make(chan struct{}, 1)
+	func() {
+		f, err := NewMem(Geometry{Nodes: 1, Memory: 4096, Clients: 1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := f.Open("crashed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.Clients(); len(n) != 1 {
+			t.Fatalf("clients: %+v", n)
+		}
+		f.cleanup.Stop()
+		f.cleanup = runtime.AddCleanup(f, func(m []byte) {
+			if err := unix.Munmap(m); err != nil {
+				t.Error(err)
+			}
+			gone <- struct{}{}
+		}, f.mapping)
+		runtime.KeepAlive(e)
+	}()
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-gone:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Fatal("the mapping is still there")
 }
 
 func TestSleep(t *testing.T) {

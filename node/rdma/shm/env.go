@@ -31,11 +31,15 @@ func (e *Endpoint) Sleep(d time.Duration) {
 			}
 		}
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
+	if e.timer == nil {
+		e.timer = time.NewTimer(d)
+	} else {
+		e.timer.Reset(d)
+	}
 	select {
-	case <-t.C:
+	case <-e.timer.C:
 	case <-e.fabric.stop:
+		e.timer.Stop()
 	}
 }
 

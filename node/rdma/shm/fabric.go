@@ -35,10 +35,11 @@ type Fabric struct {
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
 
-	mu    sync.Mutex
-	users int      // endpoints, and 1 for the fabric until Close: the last one unmaps
-	tasks []string // running, by name
-	idle  *sync.Cond
+	mu     sync.Mutex
+	users  int        // endpoints, and 1 for the fabric until it is closed: the last one unmaps
+	closed bool       // all tasks have ended
+	tasks  []string   // running, by name
+	idle   *sync.Cond // a task has ended
 }
 
 var _ rdma.Fabric = (*Fabric)(nil)
@@ -137,21 +138,26 @@ func (f *Fabric) end(task string) {
 // patience bounds the waits for others: for tasks that were asked to stop, and for a client in the midst of a Post.
 const patience = 10 * time.Second
 
-// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error. Endpoints
-// that are open post no more; the last one's Close unmaps the pool.
+// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error, and may be
+// waited for again. Endpoints that are open post no more; the last one's Close unmaps the pool.
 func (f *Fabric) Close() error {
 	f.mu.Lock()
-	if f.closing.Load() {
-		f.mu.Unlock()
-		return nil
+	if !f.closing.Load() {
+		f.closing.Store(true)
+		close(f.stop)
 	}
-	f.closing.Store(true)
-	close(f.stop)
 	f.mu.Unlock()
 	if err := f.join(); err != nil {
 		return err
 	}
-	return f.drop()
+	f.mu.Lock()
+	first := !f.closed
+	f.closed = true
+	f.mu.Unlock()
+	if first {
+		return f.drop()
+	}
+	return nil
 }
 
 func (f *Fabric) join() error {

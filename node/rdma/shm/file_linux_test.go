@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -335,6 +338,45 @@ func TestMasterRole(t *testing.T) {
 	for _, d := range []time.Duration{0, -1, MaxLease + 1} {
 		if _, _, err := f.TryMaster(1, d); err == nil {
 			t.Fatalf("a lease of %v was granted", d)
+		}
+	}
+}
+
+// TestMasterTenures has candidates take and lose the role as fast as they can: whoever has the greater epoch got it
+// later, and no two have the same.
+func TestMasterTenures(t *testing.T) {
+	inFolder(t)
+	createPool(t, "p", small)
+	type tenure struct {
+		epoch   uint64
+		granted time.Duration
+	}
+	const candidates, each = 3, 200
+	var had [candidates][]tenure
+	var all sync.WaitGroup
+	for i := range candidates {
+		f := openPool(t, "p")
+		all.Go(func() {
+			for until := now() + patience; len(had[i]) < each && now() < until; {
+				if r, ok, err := f.TryMaster(rdma.ClientID(i+1), 50*time.Microsecond); err != nil {
+					t.Error(err)
+					return
+				} else if ok {
+					had[i] = append(had[i], tenure{r.Epoch, r.Until})
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	all.Wait()
+	sorted := slices.Concat(had[:]...)
+	if len(sorted) != candidates*each {
+		t.Fatalf("%d tenures", len(sorted))
+	}
+	slices.SortFunc(sorted, func(a, b tenure) int { return cmp.Compare(a.epoch, b.epoch) })
+	for i := 1; i < len(sorted); i++ {
+		if a, b := sorted[i-1], sorted[i]; a.epoch == b.epoch || a.granted >= b.granted {
+			t.Fatalf("tenure %+v came before %+v", a, b)
 		}
 	}
 }

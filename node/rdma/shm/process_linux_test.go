@@ -35,8 +35,16 @@ func TestMain(m *testing.M) {
 
 // child is the main of another process. It prints a line when it is at work and stops when its input ends.
 func child(what, pool string) error {
-	if what == "full" {
+	switch what {
+	case "full":
 		return full(pool)
+	case "create":
+		_, err := Create(pool, small, nil, func(f *Fabric) error {
+			fmt.Println("formatting")
+			_, err := io.Copy(io.Discard, os.Stdin)
+			return err
+		})
+		return err
 	}
 	f, err := Open(pool, nil)
 	if err != nil {
@@ -281,6 +289,19 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	if _, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }); err != nil {
 		t.Fatalf("heir of a revoked client: %v", err)
 	}
+}
+
+func TestKilledWhileItCreates(t *testing.T) {
+	d := inFolder(t)
+	p := start(t, "create", "p")
+	if s := p.line(t); s != "formatting" {
+		t.Fatalf("child said %q", s)
+	}
+	p.kill(t)
+	if left, err := os.ReadDir(d); err != nil || len(left) != 0 {
+		t.Fatalf("left behind: %v, %v", left, err)
+	}
+	createPool(t, "p", small)
 }
 
 func TestKilledInTheMidstOfAPost(t *testing.T) {

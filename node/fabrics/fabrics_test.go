@@ -1,0 +1,160 @@
+package fabrics
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParse(t *testing.T) {
+	for addr, want := range map[string]string{
+		"mem:": "mem:", "shm:pool": "shm:pool", "pool": "shm:pool", "a.b-c_1": "shm:a.b-c_1",
+	} {
+		if a, err := Parse(addr); err != nil || a.String() != want {
+			t.Errorf("%q: %v, %v", addr, a, err)
+		}
+	}
+	for addr, says := range map[string]string{
+		"": "want 1 to", "shm:": "want 1 to", "shm:a/b": "want 1 to", "mem:x": "takes no name",
+		"sim:1": "farkv sim run", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
+		"consul:h:1/p": "mem: and shm:NAME", "ftp:x": "want mem:",
+	} {
+		_, err := Parse(addr)
+		if !errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", addr, err)
+		}
+		known := !slices.Contains([]string{"sim", "tcp", "rdma", "consul"}, strings.Split(addr, ":")[0])
+		if errors.Is(err, rdma.ErrNotSupported) == known {
+			t.Errorf("%q: %v", addr, err)
+		}
+		_, create := Create(addr, small, nil)
+		_, open := Open(addr)
+		for _, err := range []error{create, open, Remove(addr, true)} {
+			if !errors.Is(err, ErrAddress) {
+				t.Errorf("%q: %v", addr, err)
+			}
+		}
+	}
+}
+
+var small = Geometry{Nodes: 1, Memory: 1 << 20, Clients: 4}
+
+// write formats a pool: it commits a page and writes a word of it.
+func write(f rdma.Fabric) error {
+	if err := f.(Committer).Commit(0, 4096, 8); err != nil {
+		return err
+	}
+	e, err := f.Open("format")
+	if err != nil {
+		return err
+	}
+	b := e.Batch()
+	b.FetchAdd(rdma.At(0, 4096), 42)
+	err = rdma.Do(e, b, time.Second)
+	b.Release()
+	return errors.Join(err, e.Close())
+}
+
+// check reads the word, and makes a call, which fails for its own reasons.
+func check(t *testing.T, f rdma.Fabric) {
+	t.Helper()
+	e, err := f.Open("check")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	b := e.Batch()
+	defer b.Release()
+	op := b.FetchAdd(rdma.At(0, 4096), 0)
+	if err := rdma.Do(e, b, time.Second); err != nil || op.Result != 42 {
+		t.Fatalf("the word is %d, %v", op.Result, err)
+	}
+	if err := e.Call(0, &rdma.Request{Proc: node.ProcAlloc}, time.Second); !errors.Is(err, rdma.ErrAccess) {
+		t.Fatalf("an allocation in no table: %v", err)
+	}
+}
+
+func TestMem(t *testing.T) {
+	f, err := Create("mem:", small, write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	check(t, f)
+	if _, err := Open("mem:"); !errors.Is(err, ErrNoPool) {
+		t.Errorf("open: %v", err)
+	}
+	if err := Remove("mem:", true); !errors.Is(err, ErrNoPool) {
+		t.Errorf("remove: %v", err)
+	}
+	stop := errors.New("stop")
+	if f, err := Create("mem:", small, func(rdma.Fabric) error { return stop }); !errors.Is(err, stop) || f != nil {
+		t.Errorf("failing format: %v, %v", f, err)
+	}
+	if f, err := Create("mem:", Geometry{}, nil); err == nil || f != nil {
+		t.Errorf("no geometry: %v, %v", f, err)
+	}
+}
+
+func TestShm(t *testing.T) {
+	d := t.TempDir()
+	t.Setenv("FARKV_SHM_DIR", d)
+	f, err := Create("pool", small, write)
+	if runtime.GOOS != "linux" {
+		if !errors.Is(err, rdma.ErrNotSupported) {
+			t.Errorf("create on %s: %v", runtime.GOOS, err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create("shm:pool", small, write); !errors.Is(err, ErrExists) {
+		t.Errorf("create again: %v", err)
+	}
+	if f, err = Open("shm:pool"); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	check(t, f)
+	if all, err := List(); err != nil || !slices.Equal(all, []string{"shm:pool"}) {
+		t.Errorf("list: %v, %v", all, err)
+	}
+	e, err := f.Open("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove("pool", false); !errors.Is(err, ErrInUse) {
+		t.Errorf("remove with a client: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := Remove("pool", false); err != nil {
+		t.Error(err)
+	}
+	if f, err := Open("pool"); !errors.Is(err, ErrNoPool) || f != nil {
+		t.Errorf("open what is gone: %v, %v", f, err)
+	}
+	if err := os.WriteFile(filepath.Join(d, "farkv-text"), []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open("text"); !errors.Is(err, ErrFormat) {
+		t.Errorf("open a text: %v", err)
+	}
+}
