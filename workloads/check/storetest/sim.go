@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -18,8 +19,8 @@ type scene struct {
 	load      load
 	s         *sim.Sim
 	recorders []*check.Recorder
+	workers   []*sim.Worker
 	errs      []error
-	crashed   bool
 }
 
 func (h *Harness) scene(l load) (*scene, error) {
@@ -30,11 +31,14 @@ func (h *Harness) scene(l load) (*scene, error) {
 	return &scene{h: h, load: l, s: s}, nil
 }
 
+// crashed tells whether somebody has crashed so far.
+func (c *scene) crashed() bool { return slices.ContainsFunc(c.workers, (*sim.Worker).Crashed) }
+
 // enter starts a worker that records what f does. A worker that crashes does not come to the end of it.
 func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
 	w := len(c.recorders)
 	c.recorders = append(c.recorders, nil)
-	return c.s.Go(name, func(ep rdma.Endpoint) {
+	body := func(ep rdma.Endpoint) {
 		s, err := c.h.Open(ep)
 		if err != nil {
 			c.errs = append(c.errs, fmt.Errorf("%s: open store: %w", name, err))
@@ -43,10 +47,12 @@ func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 		r := check.NewRecorder(w, s, ep.Now)
 		c.recorders[w] = r
 		f(w, r, ep)
-		if err := s.Close(); err != nil && !(c.crashed && errors.Is(err, client.ErrUncertain)) {
+		if err := s.Close(); err != nil && !(c.crashed() && errors.Is(err, client.ErrUncertain)) {
 			c.errs = append(c.errs, fmt.Errorf("%s: close: %w", name, err))
 		}
-	})
+	}
+	c.workers = append(c.workers, c.s.Go(name, body))
+	return c.workers[w]
 }
 
 // end runs the scene, then has one more worker read and write every key, and judges it all.
@@ -70,10 +76,10 @@ func (c *scene) end(t *tally) error {
 	hist := merge(c.recorders)
 	t.ops.Add(int64(len(hist)))
 	t.oks.Add(int64(len(hist.With(check.OK))))
-	if err := judge(hist, c.crashed, 0); err != nil {
+	if err := judge(hist, c.crashed(), 0); err != nil {
 		return err
 	}
-	return c.h.sound(c.s, c.crashed)
+	return c.h.sound(c.s, c.crashed())
 }
 
 // loadOf derives a small load from a seed: enough to collide in, small enough to read.
@@ -104,7 +110,6 @@ func (h *Harness) simHistory(l load, crashes int, t *tally) error {
 	for i := range l.workers {
 		w := c.enter(fmt.Sprintf("worker %d", i), l.work)
 		if i < crashes {
-			c.crashed = true
 			c.s.CrashAt(w, rng.Uint64N(uint64(l.ops)*10+10))
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -50,7 +51,7 @@ type Harness struct {
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
-	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 200 by default.
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 1000 by default.
 	MinSeeds int
 }
 
@@ -81,7 +82,7 @@ func (h *Harness) defaults() {
 	set(&h.Clients, 64)
 	set(&h.MaxKey, 64)
 	set(&h.MaxValue, 1000)
-	set(&h.MinSeeds, 200)
+	set(&h.MinSeeds, 1000)
 	if h.Memory == 0 {
 		h.Memory = 64 << 20
 	}
@@ -108,10 +109,14 @@ func (h *Harness) mem(seed uint64) (rdma.Fabric, error) {
 	return f, nil
 }
 
+// simLimit is far above what any run takes whose operations end at their timeouts.
+const simLimit = 10 * time.Minute
+
 // sim makes a formatted pool in virtual time, with everything a fabric may do happening to it.
 func (h *Harness) sim(seed uint64) (*sim.Sim, error) {
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Clients, o.Handler = h.Nodes, h.Memory, h.Clients, h.Handler
+	o.Limit = simLimit
 	s := sim.New(o)
 	if err := h.Format(s); err != nil {
 		s.Close()
@@ -126,10 +131,14 @@ type worker struct {
 	ep rdma.Endpoint
 }
 
-func (h *Harness) worker(f rdma.Fabric, name string) (*worker, error) {
+// worker opens a Store on f, through what the wraps make of its Endpoint.
+func (h *Harness) worker(f rdma.Fabric, name string, wraps ...func(rdma.Endpoint) rdma.Endpoint) (*worker, error) {
 	ep, err := f.Open(name)
 	if err != nil {
 		return nil, err
+	}
+	for _, wrap := range wraps {
+		ep = wrap(ep)
 	}
 	s, err := h.Open(ep)
 	if err != nil {
