@@ -7,12 +7,30 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-func benchmarkRead(b *testing.B, records, size uint64) {
-	f, err := NewMem(Geometry{Nodes: 1, Memory: records * size, Clients: 1}, nil)
+// A cold benchmark reads from 100,000 records of 1 KB, out of cache.
+var (
+	hot  = benchmark{records: 1, size: 128}
+	cold = benchmark{records: 100_000, size: 1024}
+)
+
+type benchmark struct{ records, size uint64 }
+
+func (m benchmark) geometry() Geometry {
+	return Geometry{Nodes: 1, Memory: m.records * m.size, Clients: 1}
+}
+
+func (m benchmark) onMem(b *testing.B) {
+	f, err := NewMem(m.geometry(), nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer f.Close()
+	m.run(b, f)
+}
+
+// run measures a batch of one READ, and the memory copy that it makes.
+func (m benchmark) run(b *testing.B, f *Fabric) {
+	records, size := m.records, m.size
 	e, err := f.Open("bench")
 	if err != nil {
 		b.Fatal(err)
@@ -54,8 +72,6 @@ func benchmarkRead(b *testing.B, records, size uint64) {
 	})
 }
 
-// BenchmarkRead128Hot is the cost of a batch over the memory copy that it makes.
-func BenchmarkRead128Hot(b *testing.B) { benchmarkRead(b, 1, 128) }
+func BenchmarkRead128Hot(b *testing.B) { hot.onMem(b) }
 
-// BenchmarkRead1KCold reads from 100,000 records of 1 KB, out of cache.
-func BenchmarkRead1KCold(b *testing.B) { benchmarkRead(b, 100_000, 1024) }
+func BenchmarkRead1KCold(b *testing.B) { cold.onMem(b) }
