@@ -211,7 +211,13 @@ func (b *Batch) Release() {
 	}
 }
 
-// The rest is for fabrics.
+// The rest is for fabrics and for decorators of endpoints.
+
+// ChainOf returns the chain that the i-th op belongs to, counting from 0.
+func (b *Batch) ChainOf(i int) int { return int(b.Op(i).chain) }
+
+// Completed tells whether the i-th op of a posted batch is complete.
+func (b *Batch) Completed(i int) bool { return b.posted && (b.pending == 0 || b.Op(i).done) }
 
 // CompleteAll marks every op complete; for fabrics that execute a batch inside Post.
 func (b *Batch) CompleteAll() {

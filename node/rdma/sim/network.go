@@ -11,9 +11,9 @@ type node struct {
 	id     int
 	memory memory
 	view   nodeMemory // what its handler sees
-	busy   int64  // until when its CPU serves calls
-	verbs  uint64 // that took effect
-	killAt uint64 // it dies behind this verb; 0: never
+	busy   int64      // until when its CPU serves calls
+	verbs  uint64     // that took effect
+	killAt uint64     // it dies behind this verb; 0: never
 	dead   bool
 }
 
