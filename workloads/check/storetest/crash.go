@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -22,53 +23,75 @@ func (b before) String() string { return [...]string{"a fresh", "a present", "a 
 // maxVerbs bounds the enumeration: no operation sends as many.
 const maxVerbs = 2000
 
-// everyCrash lets a client crash after each verb of each kind of operation, and of the Close behind it, while others
-// work on the same key.
+// crash is what a victim is doing when it crashes.
+type crash struct {
+	kind  check.Kind
+	key   before
+	alone bool // nobody else works until it is over, so that nobody mends by chance what it leaves
+}
+
+func (c crash) String() string {
+	s := fmt.Sprintf("%s on %s key", c.kind, c.key)
+	if c.alone {
+		s += ", alone"
+	}
+	return s
+}
+
+// everyCrash lets a client crash after each verb of each kind of operation, and of the Close behind it, alone and
+// while others work on the same key.
 func (h *Harness) everyCrash(seed uint64, t *tally) error {
 	for _, kind := range []check.Kind{check.Get, check.Insert, check.Update, check.Delete} {
-		for b := fresh; b <= deleted; b++ {
-			crashes := uint64(0)
-			for ; ; crashes++ {
-				if crashes == maxVerbs {
-					return fmt.Errorf("%s on %s key does not end within %d verbs", kind, b, maxVerbs)
-				}
-				crashed, err := h.crashOnce(kind, b, seed, crashes, t)
-				if err != nil {
-					return fmt.Errorf("crash after verb %d of %s on %s key: %w", crashes, kind, b, err)
-				}
-				if !crashed {
-					break
+		for key := fresh; key <= deleted; key++ {
+			for _, alone := range []bool{true, false} {
+				if err := h.eachVerb(crash{kind, key, alone}, seed, t); err != nil {
+					return err
 				}
 			}
-			if crashes == 0 {
-				return fmt.Errorf("%s on %s key sends no verb", kind, b)
-			}
-			t.crashes.Add(int64(crashes))
 		}
 	}
 	return nil
 }
 
+func (h *Harness) eachVerb(c crash, seed uint64, t *tally) error {
+	for k := range uint64(maxVerbs) {
+		crashed, err := h.crashOnce(c, seed, k, t)
+		if err != nil {
+			return fmt.Errorf("crash after verb %d of %s: %w", k, c, err)
+		}
+		if !crashed && k == 0 {
+			return fmt.Errorf("%s sends no verb", c)
+		}
+		if !crashed {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s does not end within %d verbs", c, maxVerbs)
+}
+
 // crashOnce has the victim crash after the k-th verb of its operation, if it sends as many before it is closed.
-func (h *Harness) crashOnce(kind check.Kind, b before, seed, k uint64, t *tally) (crashed bool, err error) {
+func (h *Harness) crashOnce(at crash, seed, k uint64, t *tally) (crashed bool, err error) {
 	l := load{workers: 2, keys: 2, ops: 5, seed: seed, maxValue: min(h.MaxValue, 200), pause: 4 * time.Microsecond}
+	if at.alone {
+		l.workers, l.ops = 1, 0
+	}
 	c, err := h.scene(l)
 	if err != nil {
 		return false, err
 	}
 	var prepared, begun bool // coroutines share them: no two run at a time
 	prepare := func(w int, r *check.Recorder) {
-		if b != fresh {
+		if at.key != fresh {
 			r.Insert(l.key(0), check.MakeValue(nil, w, 1000, 40))
 		}
-		if b == deleted {
+		if at.key == deleted {
 			r.Delete(l.key(0))
 		}
 		prepared = true
 	}
 	self := seed%2 == 0 // an even seed's victim knows the key from before
-	var when func()
-	victim := c.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+	var victim *sim.Worker
+	victim = c.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 		if self {
 			prepare(w, r)
 		}
@@ -76,10 +99,9 @@ func (h *Harness) crashOnce(kind check.Kind, b before, seed, k uint64, t *tally)
 			ep.Sleep(time.Microsecond)
 		}
 		begun = true
-		when()
-		l.do(r, kind, l.key(0), check.MakeValue(nil, w, 1001, 90))
+		c.s.CrashAt(victim, victim.Sent()+k)
+		l.do(r, at.kind, l.key(0), check.MakeValue(nil, w, 1001, 90))
 	})
-	when = func() { c.s.CrashAt(victim, victim.Sent()+k) }
 	for i := range l.workers {
 		c.enter(fmt.Sprintf("worker %d", i), func(w int, r *check.Recorder, ep rdma.Endpoint) {
 			if i == 0 && !self {

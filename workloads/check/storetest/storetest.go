@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -51,7 +52,7 @@ type Harness struct {
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
-	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 1000 by default.
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 1000 by default. With -race it is a tenth.
 	MinSeeds int
 }
 
@@ -167,7 +168,7 @@ func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 
 // seeds returns the first seed and their number.
 func (h *Harness) seeds() (first, count uint64, err error) {
-	first, count = 1, uint64(h.MinSeeds)
+	first, count = 1, uint64(max(h.MinSeeds/raceShare, 1))
 	for name, to := range map[string]*uint64{"FARKV_SEED": &first, "FARKV_SEEDS": &count} {
 		if s := os.Getenv(name); s != "" {
 			if *to, err = strconv.ParseUint(s, 10, 63); err != nil {
@@ -182,7 +183,7 @@ func (h *Harness) seeds() (first, count uint64, err error) {
 }
 
 // tally is what the runs of a suite add up to, so that a suite that tries nothing fails.
-type tally struct{ ops, oks, crashes atomic.Int64 }
+type tally struct{ ops, oks atomic.Int64 }
 
 // overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long tries one in
 // share of them. It returns the failure of the lowest seed that failed.
@@ -231,7 +232,7 @@ func replay(test string, seed uint64) string {
 
 // pattern makes go test run one test.
 func pattern(test string) string {
-	return "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
+	return "^" + strings.ReplaceAll(regexp.QuoteMeta(test), "/", "$/^") + "$"
 }
 
 // packagePath is the package under test as seen from the root of its module.

@@ -17,6 +17,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the teeth fail on purpose
+	flag.Set("rapid.shrinktime", "1s")
 	goleak.VerifyTestMain(m)
 }
 
