@@ -83,7 +83,6 @@ func (w *Worker) Run() {
 	w.end = w.env.Now()
 	for i := int64(0); w.goesOn(i); i++ {
 		if s.Period > 0 {
-			w.due = s.First + time.Duration(i)*s.Period
 			if ahead := w.due - w.end; ahead > 0 {
 				w.env.Sleep(ahead)
 				if s.Poll != nil && !s.Poll(&w.tally) {
@@ -111,15 +110,18 @@ func (w *Worker) Run() {
 	}
 }
 
-// goesOn tells whether operation i is to be done.
+// goesOn tells whether operation i is to be done, and when it is due.
 func (w *Worker) goesOn(i int64) bool {
 	s := &w.share
+	if s.Period > 0 {
+		w.due = s.First + time.Duration(i)*s.Period
+	}
 	switch {
 	case s.Load && int64(s.Worker)+i*int64(s.Workers) >= w.core.InsertCount:
 		return false
 	case !s.Load && s.Ops > 0 && w.done >= s.Ops:
 		return false
-	case s.Until > 0 && w.end >= s.Until:
+	case s.Until > 0 && max(w.end, w.due) >= s.Until:
 		return false
 	}
 	return s.Poll == nil || s.Poll(&w.tally)

@@ -63,11 +63,12 @@ func (z *Zipfian) at(u float64) int64 {
 	if uz < 1 {
 		return 0
 	}
-	if uz < z.secondBound {
+	if uz < z.secondBound || z.items <= 2 { // of two items the product may round up to the bound
 		return 1
 	}
-	// For the largest u the power rounds to 1, which would be one item too many.
-	return min(int64(z.items*math.Pow(z.eta*u-z.eta+1, z.alpha)), int64(z.items)-1)
+	// (eta*u - eta + 1) to the alpha; for the largest u it rounds to 1, which would be one item too many.
+	share := math.Exp(z.alpha * math.Log1p(z.eta*(u-1)))
+	return min(int64(z.items*share), int64(z.items)-1)
 }
 
 const zetaDirect = 4096 // terms summed one by one
