@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +44,9 @@ type layout struct {
 }
 
 const (
-	subtableLoad = 0.55    // pairs a slot that a new index is sized for: inserts that find both halves full are rare
+	subtableLoad = 0.55    // pairs a slot that a new index is sized for
+	minGroups    = 64      // of a subtable: in fewer, chance fills some buckets long before others
+	spareBlocks  = 64      // for clients that have one of a class each, and use little of it
 	minBlock     = 4 << 10 // enough for a bitmap and one object of a useful size
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
@@ -78,12 +81,15 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 }
 
 // ErrParams is wrapped by errors about parameters that make no pool.
-var ErrParams = fmt.Errorf("bad pool parameters")
+var ErrParams = errors.New("bad pool parameters")
 
-func (p Params) validate(nodes int) error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, args...))
-	}
+func badParams(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, args...))
+}
+
+// validateShape checks what users choose.
+func (p Params) validateShape(nodes int) error {
+	bad := badParams
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes:
 		return bad("%d nodes", nodes)
@@ -91,6 +97,18 @@ func (p Params) validate(nodes int) error {
 		return bad("%d index replicas on %d nodes (at most one a node, and %d)", p.IndexReplicas, nodes, maxReplicas)
 	case p.DataReplicas < 1 || p.DataReplicas > nodes || p.DataReplicas > maxReplicas:
 		return bad("%d data replicas on %d nodes (at most one a node, and %d)", p.DataReplicas, nodes, maxReplicas)
+	case p.Clients < 1 || p.Clients >= int(node.OfNode):
+		return bad("%d clients", p.Clients)
+	}
+	return nil
+}
+
+func (p Params) validate(nodes int) error {
+	if err := p.validateShape(nodes); err != nil {
+		return err
+	}
+	bad := badParams
+	switch {
 	case p.Subtables < 1 || p.Subtables > 1<<16 || p.Groups < 2 || p.Groups > 1<<30:
 		return bad("%d subtables of %d groups", p.Subtables, p.Groups)
 	case p.Regions < 1 || p.Regions > maxRegions:
@@ -99,8 +117,6 @@ func (p Params) validate(nodes int) error {
 		return bad("blocks of %d bytes", p.BlockBytes)
 	case p.RegionBytes < 2*p.BlockBytes || p.RegionBytes > maxRegion || p.RegionBytes%4096 != 0:
 		return bad("regions of %d bytes with blocks of %d", p.RegionBytes, p.BlockBytes)
-	case p.Clients < 1 || p.Clients >= int(node.Left):
-		return bad("%d clients", p.Clients)
 	case p.TagBits < 1 || p.TagBits > race.MaxTagBits:
 		return bad("%d tag bits", p.TagBits)
 	}
@@ -148,36 +164,34 @@ type Shape struct {
 }
 
 // Size returns the parameters of a pool of that shape and the bytes that each node needs. Without Shape.Memory, the
-// pool gets room for twice the records, and a block for each of a few dozen clients.
+// pool gets room for twice the records and a few blocks for clients.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{
-		IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients, TagBits: race.MaxTagBits,
-		Subtables: min(64, 8*s.Nodes),
+	p := Params{IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients, TagBits: race.MaxTagBits}
+	if err := p.validateShape(s.Nodes); err != nil {
+		return p, 0, err
 	}
-	groups := uint64(float64(s.Records)/subtableLoad)/race.GroupSlots + 1
-	p.Groups = max(2, groups/uint64(p.Subtables)+1)
+	groups := max(minGroups, uint64(float64(s.Records)/subtableLoad)/race.GroupSlots+1)
+	p.Subtables = max(1, min(8*s.Nodes, int(groups/minGroups)))
+	p.Groups = groups/uint64(p.Subtables) + 1
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
-	data := 2*s.Records*object + 64*minBlock
+	data := 2 * s.Records * object
+	data += spareBlocks * powerOf2(data/512, 32<<10, maxBlock)
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
-			(uint64(p.Subtables*p.IndexReplicas)/uint64(s.Nodes)+2)*race.SubtableBytes(p.Groups)
+			uint64((p.Subtables*p.IndexReplicas+s.Nodes-1)/s.Nodes+1)*race.SubtableBytes(p.Groups)
 		if fixed >= s.Memory {
 			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)
 		}
 		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(s.Nodes)
 	}
-	p.BlockBytes = clampPow2(data/512, 32<<10, maxBlock)
+	p.BlockBytes = powerOf2(data/512, 32<<10, maxBlock)
 	if data < 64*p.BlockBytes {
-		p.BlockBytes = clampPow2(data/64, minBlock, maxBlock)
+		p.BlockBytes = powerOf2(data/64, minBlock, maxBlock)
 	}
-	want := uint64(4 * s.Nodes)
-	p.RegionBytes = max(2*p.BlockBytes, min(maxRegion, align((data+want-1)/want, p.BlockBytes))+p.BlockBytes)
-	if s.Memory > 0 {
-		p.RegionBytes = max(2*p.BlockBytes, min(maxRegion, data/(want+2)/4096*4096))
-		p.Regions = int(data / p.RegionBytes)
-	} else {
-		p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + s.Nodes
-	}
+	// Four regions a node or more, so that load spreads, of whole pages.
+	p.RegionBytes = align(data/uint64(4*s.Nodes), 4096) + p.BlockBytes
+	p.RegionBytes = min(maxRegion, max(2*p.BlockBytes+4096, p.RegionBytes))
+	p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + 1
 	return fitRegions(p, s)
 }
 
@@ -191,13 +205,15 @@ func fitRegions(p Params, s Shape) (Params, uint64, error) {
 		if s.Memory == 0 || l.bytes <= s.Memory {
 			return p, max(l.bytes, s.Memory), nil
 		}
-		if p.Regions--; p.Regions < 1 {
+		over := int((l.bytes - s.Memory) / uint64(s.DataReplicas) * uint64(s.Nodes) / p.RegionBytes)
+		if p.Regions -= 1 + over/2; p.Regions < 1 {
 			return p, 0, fmt.Errorf("size the pool: %d bytes a node are too few, one region needs %d: %w", s.Memory, l.bytes, rdma.ErrFull)
 		}
 	}
 }
 
-func clampPow2(n, low, high uint64) uint64 {
+// powerOf2 returns the least power of two times low that is at least n, but at most high.
+func powerOf2(n, low, high uint64) uint64 {
 	p := low
 	for p < n && p < high {
 		p *= 2

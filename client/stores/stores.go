@@ -23,6 +23,23 @@ type Params struct {
 	Clients       int    // workers at a time, default 1,024
 }
 
+// defaults fills in what p leaves open.
+func (p *Params) defaults() {
+	set := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	set(&p.Nodes, 3)
+	set(&p.PairBytes, 1024)
+	set(&p.IndexReplicas, min(2, p.Nodes))
+	set(&p.DataReplicas, min(2, p.Nodes))
+	set(&p.Clients, 1024)
+	if p.Records == 0 {
+		p.Records = 100_000
+	}
+}
+
 // Options are chosen when a worker opens a store. Zero values mean defaults.
 type Options struct {
 	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none

@@ -1,0 +1,62 @@
+package stores
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() {
+	register(fuseeKind("fusee", "FUSEE (FAST 2023): replicated RACE index, SNAPSHOT, embedded log, adaptive index cache",
+		func(*fusee.Options) {}))
+	register(fuseeKind("fusee-cr", "FUSEE that CASes index replicas one after the other instead of SNAPSHOT",
+		func(o *fusee.Options) { o.Sequential = true }))
+	register(fuseeKind("fusee-nc", "FUSEE without index cache",
+		func(o *fusee.Options) { o.CacheBytes = -1 }))
+}
+
+func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
+	return &Kind{
+		Name:   name,
+		Doc:    doc,
+		Size:   sizeFusee,
+		Format: func(f rdma.Fabric, p Params) error { return formatFusee(f, p) },
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			opt := fusee.Options{CacheBytes: o.CacheBytes, CacheThreshold: o.CacheThreshold, Timeout: o.Timeout}
+			vary(&opt)
+			c, err := fusee.Open(ep, opt)
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		},
+		Check: fusee.Check,
+		Usage: fusee.Usage,
+	}
+}
+
+func fuseeShape(p Params) fusee.Shape {
+	return fusee.Shape{Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
+		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients}
+}
+
+// sizeFusee fills in what p leaves open. Parameters that make no pool are found by Format.
+func sizeFusee(p Params) Params {
+	p.defaults()
+	if _, need, err := fusee.Size(fuseeShape(p)); err == nil {
+		p.Memory = need
+	}
+	return p
+}
+
+func formatFusee(f rdma.Fabric, p Params) error {
+	p.defaults()
+	p.Nodes, p.Memory = f.Nodes(), f.Size()
+	params, _, err := fusee.Size(fuseeShape(p))
+	if err != nil {
+		return fmt.Errorf("make a fusee pool: %w", err)
+	}
+	return fusee.Make(f, params)
+}
