@@ -342,6 +342,21 @@ func TestMasterRole(t *testing.T) {
 	}
 }
 
+// TestSlowMaster has a candidate win the role and then sleep until somebody else has it: the epoch that it draws on
+// waking must not count, since it is the greater one.
+func TestSlowMaster(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	slow := Role{Owner: 1, Until: now().Truncate(time.Microsecond)}
+	f.head.role = slow.word()
+	if r, ok, err := f.TryMaster(2, MaxLease); !ok || err != nil || r.Epoch != 1 {
+		t.Fatalf("%+v, %v, %v", r, ok, err)
+	}
+	if r, ok := f.draw(slow); ok || r.Owner != 2 {
+		t.Fatalf("the slow one became %+v", r)
+	}
+}
+
 // TestMasterTenures has candidates take and lose the role as fast as they can: whoever has the greater epoch got it
 // later, and no two have the same.
 func TestMasterTenures(t *testing.T) {

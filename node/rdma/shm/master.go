@@ -45,13 +45,18 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (Role, bool
 	if !atomic.CompareAndSwapUint64(&f.head.role, old, mine.word()) {
 		return roleOf(atomic.LoadUint64(&f.head.role)), false, nil
 	}
-	// An epoch counts only if it was drawn while the role was ours, as the second look proves: then epochs have the
-	// order of tenures. A crash in between wastes the lease, no more.
-	mine.Epoch = atomic.AddUint64(&f.head.epoch, 1)
-	if word := atomic.LoadUint64(&f.head.role); word != mine.word() || now() >= mine.Until {
-		return roleOf(word), false, nil
+	r, ok := f.draw(mine)
+	return r, ok, nil
+}
+
+// draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was still held, as the
+// second look proves: then epochs have the order of tenures. A crash before wastes the lease, no more.
+func (f *Fabric) draw(r Role) (Role, bool) {
+	r.Epoch = atomic.AddUint64(&f.head.epoch, 1)
+	if word := atomic.LoadUint64(&f.head.role); word != r.word() || now() >= r.Until {
+		return roleOf(word), false
 	}
-	return mine, true, nil
+	return r, true
 }
 
 // Renew prolongs a tenure; false: it is over, and somebody else may be master.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ func child(what, pool string) error {
 		})
 		return err
 	}
-	f, err := Open(pool, nil)
+	f, err := Open(pool, callAndHang)
 	if err != nil {
 		return err
 	}
@@ -66,6 +67,8 @@ func child(what, pool string) error {
 	case "write":
 		fmt.Println(e.Client())
 		return writeUntilRevoked(e)
+	case "call":
+		return errors.Join(e.Call(0, &rdma.Request{}, time.Second), e.Close())
 	case "hold":
 		fmt.Println(e.Client())
 		_, err := io.Copy(io.Discard, os.Stdin)
@@ -75,6 +78,14 @@ func child(what, pool string) error {
 		return e.Close()
 	}
 	return fmt.Errorf("no child %q", what)
+}
+
+// callAndHang is a procedure that goes on until the process's input ends, and then writes.
+func callAndHang(m rdma.Memory, r *rdma.Request) error {
+	fmt.Println(r.Client)
+	_, err := io.Copy(io.Discard, os.Stdin)
+	m.FetchAdd(0, 1)
+	return err
 }
 
 const (
@@ -302,6 +313,58 @@ func TestKilledWhileItCreates(t *testing.T) {
 		t.Fatalf("left behind: %v, %v", left, err)
 	}
 	createPool(t, "p", small)
+}
+
+// TestRevokeWaitsForTheVerbsThatRun fences off a client in the midst of a call.
+func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	e := attachTo(t, f, "reader")
+	p := start(t, "call", "p")
+	c := p.client(t)
+	revoked := make(chan error)
+	go func() { revoked <- f.Revoke(c) }()
+	select {
+	case err := <-revoked:
+		t.Errorf("Revoke returned %v while a procedure of the client was running", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := p.in.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
+	}
+	if n, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 0) }); n != 1 || err != nil {
+		t.Fatalf("the procedure's write: %d, %v", n, err)
+	}
+	p.end(t)
+}
+
+// TestHeirOfAClientThatDiedInACall checks that what the dead client left does not make its heir look busy, or idle.
+func TestHeirOfAClientThatDiedInACall(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	p := start(t, "call", "p")
+	c := p.client(t)
+	p.kill(t)
+	if err := errors.Join(f.Revoke(c), f.Forget(c)); err != nil {
+		t.Fatal(err)
+	}
+	heir := attachTo(t, f, "heir")
+	busy := func() bool { return atomic.LoadUint64(&f.slot(c).busy)%2 != 0 }
+	if heir.Client() != c {
+		t.Fatalf("heir is client %d", heir.Client())
+	}
+	if _, err := do(t, heir, func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, 0), 8) }); err != nil || busy() {
+		t.Fatalf("after a READ, which ended in %v, the heir is busy: %v", err, busy())
+	}
+	if err := f.Revoke(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(heir.Close(), f.Forget(c)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestKilledInTheMidstOfAPost(t *testing.T) {
