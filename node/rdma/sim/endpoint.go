@@ -37,8 +37,11 @@ func (e *endpoint) Rand() *rand.Rand      { return e.rand }
 // Step names what is posted next, for traces.
 func (e *endpoint) Step(name string) { e.step = name }
 
+// Now is the virtual time. Looking at it takes none, so a worker that does nothing else would never end.
 func (e *endpoint) Now() time.Duration {
-	e.s.closing()
+	if !e.s.closing() && e.s.current != nil {
+		e.s.current.spin(1)
+	}
 	return e.s.Now()
 }
 
@@ -66,6 +69,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	if w.dead() { // CrashAt 0, or a number that was already passed
 		return w.die()
 	}
+	w.spin(1 + b.Len())
 	n := w.allow(b.Len())
 	e.Posted(b)
 	b.Track()

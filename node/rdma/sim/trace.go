@@ -69,8 +69,8 @@ func (e Event) String() string {
 			fmt.Fprintf(&t, " %#x -> %#x", e.Expect, e.Value)
 		}
 	}
-	if e.Kind == Land && e.Words > 0 {
-		fmt.Fprintf(&t, ", %d words", e.Words)
+	if e.Kind == Land && !e.Verb.Atomic() {
+		fmt.Fprintf(&t, ", words landed: %d", e.Words)
 	}
 	if e.Kind != Post && e.Verb.Atomic() {
 		fmt.Fprintf(&t, ", was %#x", e.Result)

@@ -49,6 +49,7 @@ type Worker struct {
 	doomed    bool // crashAt counts
 	whenDead  []func()
 	lastCalls int // calls made while it is being unwound
+	spins     int // calls made since it gave way last
 }
 
 // Name returns the name it was started with.
@@ -137,7 +138,7 @@ func (s *Sim) resume(w *Worker) {
 		s.arm(w, s.now)
 		return
 	}
-	w.armed = false
+	w.armed, w.spins = false, 0
 	w.state = runs
 	s.current = w
 	w.next()
@@ -149,6 +150,16 @@ func (s *Sim) resume(w *Worker) {
 
 // park gives way until w is woken. It returns false when the simulation is being closed.
 func (w *Worker) park() bool { return w.yield(struct{}{}) }
+
+// mostSpins bounds what a worker may do in one instant.
+const mostSpins = 4 << 20
+
+// spin ends a worker that posts verbs or looks at the clock for ever without giving way: nothing else would.
+func (w *Worker) spin(n int) {
+	if w.spins += n; w.spins > mostSpins {
+		panic(fmt.Sprintf("%d posts and looks at the clock without a wait or a sleep", w.spins))
+	}
+}
 
 // lastBreath bounds what a coroutine may still call while it is unwound.
 const lastBreath = 10_000
