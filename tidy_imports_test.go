@@ -1,0 +1,109 @@
+package farkv_test
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// rooms are what the top level may hold, by DESIGN section 2, beside dot files and what git ignores.
+var rooms = []string{
+	"go.mod", "node", "client", "workloads", "tui", "ops", "ansible", "reports", "README.md",
+	"go.sum", "Makefile", "LICENSE",
+}
+
+func (h *house) rooms() {
+	for _, e := range h.top {
+		name, kind := e.Name(), path.Ext(e.Name())
+		ignored := name == "bin" || slices.Contains([]string{".test", ".prof", ".out"}, kind) ||
+			kind == "" && !e.IsDir() // what go build leaves
+		tidy := strings.HasPrefix(name, "tidy_") && strings.HasSuffix(name, "_test.go")
+		if !ignored && !tidy && name[0] != '.' && !slices.Contains(rooms, name) {
+			h.breaches = append(h.breaches, name+": the top level is fixed: "+strings.Join(rooms, " "))
+		}
+	}
+}
+
+// layer is how high a package stands; it imports what stands no higher.
+func (h *house) layer(dir string) int {
+	switch {
+	case dir == "node/rdma":
+		return 0
+	case under(dir, "node"):
+		return 1
+	case under(dir, "client"):
+		return 2
+	case !h.mains[dir]:
+		return 3
+	}
+	return 4
+}
+
+// imports calls f for each import of a package of ours by a file that is no test.
+func (h *house) imports(f func(s *source, dir string, report func(format string, a ...any))) {
+	for _, s := range h.sources {
+		if s.test {
+			continue
+		}
+		for _, i := range s.file.Imports {
+			if dir, ok := ours(importPath(i)); ok {
+				f(s, dir, func(format string, a ...any) { h.breach(s, i.Pos(), format, a...) })
+			}
+		}
+	}
+}
+
+// arrows keeps imports from pointing upward.
+func (h *house) arrows() {
+	h.imports(func(s *source, dir string, report func(string, ...any)) {
+		switch {
+		case s.dir == "node/rdma":
+			report("node/rdma imports nothing of ours, and here %s", dir)
+		case h.layer(dir) > h.layer(s.dir):
+			report("imports %s, which stands above it: arrows run "+
+				"node/rdma <- node/* <- client/* <- workloads, ops, tui, reports <- the mains", dir)
+		}
+	})
+}
+
+// fabrics keeps the names of fabrics where addresses are turned into them.
+func (h *house) fabrics() {
+	h.imports(func(s *source, dir string, report func(string, ...any)) {
+		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {
+			fabric = "node/rdma/" + fabric
+			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir]
+			if under(dir, fabric) && !knows {
+				report("names the fabric %s: take an rdma.Fabric, or an address and node/fabrics", dir)
+			}
+		}
+	})
+}
+
+// storeOf returns the store that a folder belongs to; "" where it belongs to none.
+func storeOf(dir string) string {
+	rest, ok := strings.CutPrefix(dir, "client/")
+	name, _, _ := strings.Cut(rest, "/")
+	if !ok || name == "stores" {
+		return ""
+	}
+	return name
+}
+
+// mayImport tells whether one store may stand on another: RACE is an index, and rTX wraps RACE and Sherman.
+func mayImport(store, other string) bool {
+	return store == other || other == "race" || store == "rtx" && other == "sherman"
+}
+
+// stores keeps stores apart from each other, and the list of them in one place.
+func (h *house) stores() {
+	h.imports(func(s *source, dir string, report func(string, ...any)) {
+		other := storeOf(dir)
+		switch store := storeOf(s.dir); {
+		case other == "" || under(s.dir, "client/stores"):
+		case store == "":
+			report("imports the store %s: only client/stores knows the stores, ask its table", dir)
+		case !mayImport(store, other):
+			report("store %s imports store %s: stores share node, client and the index race, nothing else", store, other)
+		}
+	})
+}

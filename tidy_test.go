@@ -1,0 +1,142 @@
+// Package farkv_test keeps the house in order: the arrows between its rooms, what a store may use of the world, and
+// how large things may grow. Each breach is one line that says what to do instead.
+package farkv_test
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/farkv/farkv"
+
+func TestTidy(t *testing.T) {
+	h, err := readHouse(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.sources) < 20 {
+		t.Fatalf("only %d Go files found: is this the root of the module?", len(h.sources))
+	}
+	exports, err := exportData()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.rooms()
+	h.arrows()
+	h.fabrics()
+	h.stores()
+	h.world()
+	h.mapRanges(exports)
+	h.sizes()
+	h.names()
+	h.docs()
+	for _, b := range h.sorted() {
+		t.Error(b)
+	}
+}
+
+// source is one Go file.
+type source struct {
+	path, dir string // from the root of the module
+	file      *ast.File
+	lines     int
+	test      bool
+}
+
+// house is every Go file of the module, and what was found wrong with them.
+type house struct {
+	fset     *token.FileSet
+	top      []fs.DirEntry // the top level
+	sources  []*source
+	mains    map[string]bool // folders of commands
+	suites   map[string]bool // folders of test suites: packages that import testing; they count as test files
+	breaches []string
+}
+
+func readHouse(root fs.FS) (*house, error) {
+	h := &house{fset: token.NewFileSet(), mains: map[string]bool{}, suites: map[string]bool{}}
+	entries, err := fs.ReadDir(root, ".")
+	if err != nil {
+		return nil, err
+	}
+	h.top = entries
+	err = fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := d.Name(); d.IsDir() && p != "." && (strings.ContainsAny(name[:1], "._") || name == "testdata") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || path.Ext(p) != ".go" {
+			return nil
+		}
+		text, err := fs.ReadFile(root, p)
+		if err != nil {
+			return err
+		}
+		return h.add(p, text)
+	})
+	return h, err
+}
+
+func (h *house) add(p string, text []byte) error {
+	f, err := parser.ParseFile(h.fset, p, text, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	s := &source{
+		path: p, dir: path.Dir(p), file: f, lines: strings.Count(string(text), "\n"),
+		test: strings.HasSuffix(p, "_test.go"),
+	}
+	h.sources = append(h.sources, s)
+	if !s.test && f.Name.Name == "main" {
+		h.mains[s.dir] = true
+	}
+	if !s.test && slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return importPath(i) == "testing" }) {
+		h.suites[s.dir] = true
+	}
+	return nil
+}
+
+func importPath(i *ast.ImportSpec) string {
+	p, _ := strconv.Unquote(i.Path.Value) // the parser took it
+	return p
+}
+
+// ours returns the folder that an import path of this module means.
+func ours(importPath string) (dir string, ok bool) { return strings.CutPrefix(importPath, module+"/") }
+
+// under tells whether dir is room or lies in it.
+func under(dir, room string) bool { return dir == room || strings.HasPrefix(dir, room+"/") }
+
+// breach notes what is wrong at a node of s.
+func (h *house) breach(s *source, at token.Pos, format string, a ...any) {
+	h.breaches = append(h.breaches, fmt.Sprintf("%s:%d: %s", s.path, h.fset.Position(at).Line, fmt.Sprintf(format, a...)))
+}
+
+// sorted returns the breaches by file and line.
+func (h *house) sorted() []string {
+	slices.SortFunc(h.breaches, func(a, b string) int {
+		pa, la := place(a)
+		pb, lb := place(b)
+		return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(la, lb), cmp.Compare(a, b))
+	})
+	return slices.Compact(h.breaches)
+}
+
+func place(breach string) (file string, line int) {
+	file, rest, _ := strings.Cut(breach, ":")
+	number, _, _ := strings.Cut(rest, ":")
+	line, _ = strconv.Atoi(number)
+	return file, line
+}
