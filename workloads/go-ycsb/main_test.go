@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"go-ycsb": main})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(e *testscript.Env) error {
+			dir := filepath.Join(e.WorkDir, "shm")
+			e.Setenv("FARKV_SHM_DIR", dir)
+			return os.Mkdir(dir, 0o700)
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "shm" {
+				return runtime.GOOS == "linux", nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "results": results, "oneline": oneline,
+		},
+	})
+}
+
+// exits STATUS COMMAND... fails unless the command ends with that status.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	if err != nil {
+		ts.Fatalf("exits: %v", err)
+	}
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// oneline fails unless standard error has one line, which is no stack trace and no usage.
+func oneline(ts *testscript.TestScript, _ bool, _ []string) {
+	text := ts.ReadFile("stderr")
+	if strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "go-ycsb: ") {
+		ts.Fatalf("standard error is not one line:\n%s", text)
+	}
+}
+
+// results FILE OPERATIONS FAILED fails unless the results file says so.
+func results(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer f.Close()
+	r, err := runner.ReadResult(f)
+	ts.Check(err)
+	if got := fmt.Sprintf("%d %d", r.Operations, r.Failed); got != strings.Join(args[1:], " ") {
+		ts.Fatalf("the results are %s", got)
+	}
+}
+
+// TestSignals: what was measured until then is printed and written, and the status names the signal.
+func TestSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		file := filepath.Join(t.TempDir(), "results.json")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		cmd := exec.CommandContext(ctx, "go-ycsb", "run", "noop", "-P", "workloada", "-p", "operationcount=1000000000000",
+			"--interval", "1", "--threads", "3", "--results", file)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var total bool
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if strings.HasPrefix(lines.Text(), "[") {
+				cmd.Process.Signal(sig)
+			}
+			total = total || strings.HasPrefix(lines.Text(), "TOTAL  - Takes(s): ")
+		}
+		err = cmd.Wait()
+		cancel()
+		if code := cmd.ProcessState.ExitCode(); code != 128+int(sig) {
+			t.Errorf("%v: exit status %d: %v", sig, code, err)
+		}
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := runner.ReadResult(f)
+		f.Close()
+		if err != nil || !r.Interrupted || r.Operations == 0 || !total {
+			t.Errorf("%v: results %+v, %v; total printed: %v", sig, r, err, total)
+		}
+	}
+}
+
+// TestWorkloadFiles: each is one that noop can run, so that no property in them is misspelt or out of range.
+func TestWorkloadFiles(t *testing.T) {
+	for _, name := range ycsb.Names() {
+		p, err := propertyFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range p.Keys() {
+			if err := checkName(key); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		c, err := runner.Configure(p)
+		if err != nil || c.Bounded() != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if sum := c.Spec.Read + c.Spec.Update + c.Spec.Insert + c.Spec.Scan + c.Spec.ReadModifyWrite; sum != 1 {
+			t.Errorf("%s: the proportions sum to %v", name, sum)
+		}
+		if ycsb.Title(name) == "" {
+			t.Errorf("%s has no title", name)
+		}
+		pair := map[string]int{"fusee": 1024, "swarm": 24 + 64, "rtx": 16, "rcuckoo": 12}
+		family, _, _ := strings.Cut(name, "-")
+		if want, ok := pair[family]; ok && c.Spec.PairBytes() != want {
+			t.Errorf("%s: pairs of %d bytes, want %d", name, c.Spec.PairBytes(), want)
+		}
+	}
+}
+
+func TestEditDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		d    int
+	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"opertioncount", "operationcount", 1}} {
+		if d := editDistance(c.a, c.b); d != c.d || editDistance(c.b, c.a) != d {
+			t.Errorf("%q to %q is %d, want %d", c.a, c.b, d, c.d)
+		}
+	}
+}
