@@ -274,11 +274,11 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 			return lost, nil
 		}
 		if c.tired(start) {
-			err := errTimeout("wait for the winner of a slot")
+			err := uncertain("write a slot", errTimeout("wait for the winner"))
 			if !w.visible {
-				return lost, err // no replica ever held our word: the write did not happen
+				return lost, err // no replica holds our word: the object may be used again
 			}
-			return stranded, uncertain("write a slot", err)
+			return stranded, err
 		}
 		c.pause(attempt)
 	}

@@ -60,8 +60,13 @@ func (op *Op) Len() int {
 	return len(op.Buf)
 }
 
-// Swapped tells whether a completed CompareSwap took effect.
-func (op *Op) Swapped() bool { return op.Err == nil && op.Result == op.Expect }
+// Swapped tells whether a completed compare and swap took effect.
+func (op *Op) Swapped() bool {
+	if op.Verb == MaskedCompareSwap {
+		return op.Err == nil && (op.Result^op.Expect)&op.CompareMask == 0
+	}
+	return op.Err == nil && op.Result == op.Expect
+}
 
 const opsInline = 16
 
