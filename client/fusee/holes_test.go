@@ -226,7 +226,7 @@ func TestDoubleFree(t *testing.T) {
 	defer a.Close()
 	b := worker(t, f, Options{}, nil)
 	must(t, c.Insert(k, []byte("1")))
-	must(t, c.Insert([]byte("neighbour"), []byte("1")))
+	must(t, c.Insert([]byte("kez"), []byte("1")))
 	word := c.cache.find(race.Hash(k)).word
 	b.reclaim.rest = 0
 	b.free(word)
