@@ -187,6 +187,38 @@ func TestFailedVerbOfABackgroundBatch(t *testing.T) {
 	})
 }
 
+func TestFailedLoneOps(t *testing.T) {
+	run(t, 1, func(s *sim.Sim, ep rdma.Endpoint) {
+		f := fault.New(ep, fault.Fault{At: 3, Err: errOnPurpose}, fault.Fault{At: 4, Err: errOnPurpose},
+			fault.Fault{At: 5, Err: errOnPurpose})
+		for _, fails := range []int{1, 2, 0} { // the last of three; all of two; none
+			before := f.Counters().Trips
+			b := f.Batch()
+			b.FetchAdd(rdma.At(0, 0), 1)
+			b.FetchAdd(rdma.At(1, 0), 1)
+			if fails == 1 {
+				b.FetchAdd(rdma.At(0, 8), 1)
+			}
+			if err := f.Post(b); err != nil {
+				t.Error(err)
+			}
+			if err := f.Wait(b, b.Chains(), time.Second); err != nil || b.Done() != b.Chains() {
+				t.Errorf("waited for %d chains, %d are complete: %v", b.Chains(), b.Done(), err)
+			}
+			n := 0
+			for i := range b.Len() {
+				if b.Op(i).Err != nil {
+					n++
+				}
+			}
+			if trips := f.Counters().Trips - before; n != fails || trips != 1 {
+				t.Errorf("%d verbs failed, want %d; %d trips", n, fails, trips)
+			}
+			b.Release()
+		}
+	})
+}
+
 func TestDelayAndStep(t *testing.T) {
 	run(t, 1, func(s *sim.Sim, ep rdma.Endpoint) {
 		f := fault.New(ep, fault.Fault{Step: "commit", Crash: fault.Stop}, fault.Fault{At: 4, Delay: time.Second},

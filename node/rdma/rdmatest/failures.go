@@ -116,7 +116,7 @@ func testRevoke(t testing.TB, h Harness) {
 }
 
 func revoke(t testing.TB, h Harness) {
-	f := h.New(t, 2, poolBytes, nil)
+	f := h.New(t, 2, poolBytes, serve)
 	victim := func(ep rdma.Endpoint) {
 		if met, err := compareSwap(ep, rdma.At(1, 0), 0, uint64(ep.Client())); met != 0 || err != nil {
 			t.Errorf("met %d, %v", met, err)
@@ -131,8 +131,9 @@ func revoke(t testing.TB, h Harness) {
 			b.Release()
 		}
 		_, again := fetchAdd(ep, rdma.At(0, 0), 1)
-		if !errors.Is(err, rdma.ErrRevoked) || !errors.Is(again, rdma.ErrRevoked) {
-			t.Errorf("the client that was fenced off ended in %v; %v", err, again)
+		call := ep.Call(0, &rdma.Request{Proc: add, Arg: [6]uint64{0, 1}}, patience)
+		if !errors.Is(err, rdma.ErrRevoked) || !errors.Is(again, rdma.ErrRevoked) || !errors.Is(call, rdma.ErrRevoked) {
+			t.Errorf("the client that was fenced off ended in %v; %v; its call in %v", err, again, call)
 		}
 	}
 	master := func(ep rdma.Endpoint) {

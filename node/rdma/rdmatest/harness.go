@@ -47,7 +47,7 @@ type Case struct {
 func Cases() []Case {
 	return []Case{
 		{"Bytes", testBytes}, {"BytesAgainstModel", testBytesAgainstModel},
-		{"PostingOrder", testPostingOrder}, {"FencedAtomic", testFencedAtomic}, {"FencedReads", testFencedReads},
+		{"PostingOrder", testPostingOrder}, {"FencedAtomic", testFencedAtomic}, {"FencedReads", testFencedReads}, {"BehindAFence", testBehindAFence},
 		{"Chains", testChains}, {"Timeout", testTimeout}, {"FollowUps", testFollowUps},
 		{"ReleaseInFlight", testReleaseInFlight}, {"LargeBatches", testLargeBatches},
 		{"FetchAddSums", testFetchAddSums}, {"CompareSwapLock", testCompareSwapLock}, {"WholeWords", testWholeWords},

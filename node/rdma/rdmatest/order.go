@@ -103,6 +103,28 @@ func testFencedReads(t testing.TB, h Harness) {
 	h.Parallel(t, f, writer, reader, reader)
 }
 
+// testBehindAFence reads a word and writes it again, without a fence of its own but behind an op that has one: a fence
+// holds for what is posted behind it, too.
+func testBehindAFence(t testing.TB, h Harness) {
+	f := h.New(t, 1, poolBytes, nil)
+	one(t, h, f, func(ep rdma.Endpoint) {
+		for v := range uint64(300) {
+			b := ep.Batch()
+			before := b.Read(rdma.At(0, 64), 8)
+			b.CompareSwap(rdma.At(0, 8), v, v+1).Fence = true
+			b.Write(rdma.At(0, 64), word(b, v+1))
+			if err := rdma.Do(ep, b, patience); err != nil {
+				t.Error(err)
+				return
+			}
+			if value(before) != v {
+				t.Errorf("a READ before the fence found %d, which was written behind it; it was %d", value(before), v)
+			}
+			b.Release()
+		}
+	})
+}
+
 // testChains waits for some of several chains: as many as were waited for are complete, and their results are there.
 func testChains(t testing.TB, h Harness) {
 	f := h.New(t, 3, poolBytes, nil)

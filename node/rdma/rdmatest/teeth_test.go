@@ -310,7 +310,7 @@ func breakable() []rule {
 
 func memoryRules() []rule {
 	return []rule{
-		{broken: "fences hold", seen: []string{"FencedAtomic", "FencedReads", "BytesAgainstModel"},
+		{broken: "fences hold", seen: []string{"FencedAtomic", "FencedReads", "BehindAFence", "BytesAgainstModel"},
 			worker: saboteur{before: func(_ *saboteur, b *rdma.Batch) {
 				for i := range b.Len() {
 					b.Op(i).Fence = false

@@ -40,7 +40,6 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	s.at(s.now+e.latency(), event{kind: arrival, f: f})
 	s.traceCall(Call, f)
 	if w.dead() {
-		f.caller = nil
 		return w.die()
 	}
 	w.call = f

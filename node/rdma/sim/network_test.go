@@ -281,3 +281,31 @@ func TestFreshMemoryIsZero(t *testing.T) {
 		s.Close()
 	}
 }
+
+func TestRevokeDropsCallsAndVerbsOfTheDeparted(t *testing.T) {
+	s := open(t, sim.Options{Handler: adder, ServiceTime: time.Millisecond, FlyProb: 1, FlyMax: time.Second})
+	w := s.Go("caller", func(ep rdma.Endpoint) {
+		if err := ep.Call(0, new(rdma.Request), rdma.Forever); !errors.Is(err, rdma.ErrRevoked) {
+			t.Errorf("the call of a client that was fenced off: %v", err)
+		}
+	})
+	gone := s.Go("gone", func(ep rdma.Endpoint) {
+		b := ep.Batch()
+		for range 20 {
+			b.FetchAdd(rdma.At(0, 0), 1)
+		}
+		ep.Post(b)
+	})
+	s.Go("master", func(ep rdma.Endpoint) {
+		ep.Sleep(time.Millisecond / 2)
+		if err := errors.Join(s.Revoke(w.Client()), s.Revoke(gone.Client())); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if calls, verbs := load(t, s, rdma.At(0, 8)), load(t, s, rdma.At(0, 0)); calls != 0 || verbs == 20 {
+		t.Errorf("after Revoke %d calls were served, and of 20 flying verbs %d landed", calls, verbs)
+	}
+}

@@ -46,6 +46,64 @@ func TestTasksGoOnInTheNextRun(t *testing.T) {
 	}
 }
 
+// TestRunLandsWhatFliesButDoesNotResumeTasks: a busy task would keep it from coming to an end.
+func TestRunLandsWhatFliesButDoesNotResumeTasks(t *testing.T) {
+	s := open(t, sim.Options{MaxEvents: 10_000})
+	verbs := uint64(0)
+	s.Go("client", func(ep rdma.Endpoint) {
+		ep.Go("task", func(ep rdma.Endpoint) {
+			for n := faa(ep, rdma.At(0, 0)); n != 0 && n < 1e5; n = faa(ep, rdma.At(0, 0)) {
+				verbs = n
+			}
+		})
+		ep.Sleep(time.Millisecond)
+	})
+	for range 2 {
+		before, start := verbs, s.Events()
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if verbs-before < 100 || s.Events()-start > 10_000 || load(t, s, rdma.At(0, 0)) > verbs+1 {
+			t.Errorf("%d verbs, %d events; %d landed", verbs-before, s.Events()-start, load(t, s, rdma.At(0, 0)))
+		}
+		s.Go("later", func(ep rdma.Endpoint) { ep.Sleep(time.Millisecond) })
+	}
+}
+
+func TestAnOldLimitDoesNotEndALaterWait(t *testing.T) {
+	s := open(t, sim.Options{})
+	s.Go("client", func(ep rdma.Endpoint) {
+		for range 3 {
+			b := ep.Batch()
+			b.FetchAdd(rdma.At(0, 0), 1)
+			if ep.Post(b) != nil || ep.Wait(b, rdma.All, 10*time.Microsecond) != nil {
+				t.Error("a verb failed")
+			}
+		}
+		b := ep.Batch()
+		for range 30 { // each waits for the one before it: longer than the limit from before
+			b.FetchAdd(rdma.At(0, 0), 1).Fence = true
+		}
+		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWorkersOfOneNameDrawDifferently(t *testing.T) {
+	s := open(t, sim.Options{})
+	seen := map[uint64]bool{}
+	for range 5 {
+		s.Go("worker", func(ep rdma.Endpoint) { seen[ep.Rand().Uint64()] = true })
+	}
+	if err := s.Run(); err != nil || len(seen) != 5 {
+		t.Errorf("five workers drew %d numbers (%v)", len(seen), err)
+	}
+}
+
 // TestFailedTestInAWorker: t.Fatal in a worker is runtime.Goexit, which has to end the goroutine that called Run.
 func TestFailedTestInAWorker(t *testing.T) {
 	s := open(t, sim.Options{})

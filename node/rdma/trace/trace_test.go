@@ -115,6 +115,38 @@ func TestBackgroundBatchesAreBounded(t *testing.T) {
 	}
 }
 
+// TestAnswersGoToTheirOwnRecords: a queue uses a batch again, and a ring a record.
+func TestAnswersGoToTheirOwnRecords(t *testing.T) {
+	ring := trace.NewRing(3)
+	run(t, ring, func(ep rdma.Endpoint) {
+		post := func(n uint64) *rdma.Batch {
+			b := ep.Batch()
+			b.FetchAdd(rdma.At(0, 0), n)
+			ep.Post(b)
+			return b
+		}
+		old := post(1) // its record is overwritten below
+		background := post(2)
+		background.Release()
+		ep.Sleep(time.Second)
+		again := post(3)
+		if again != background {
+			t.Error("the batch is not used again")
+		}
+		ep.Wait(again, rdma.All, rdma.Forever)
+		last := post(4)
+		ep.Wait(old, rdma.All, rdma.Forever)
+		last.Release()
+	})
+	got := ""
+	for _, r := range ring.Records() {
+		got += fmt.Sprintln(r.Value, r.Done, r.Result)
+	}
+	if got != "2 false 0\n3 true 3\n4 false 0\n" {
+		t.Errorf("records are\n%s", got)
+	}
+}
+
 func TestRefusedPostAndTasks(t *testing.T) {
 	ring := trace.NewRing(10)
 	run(t, ring, func(ep rdma.Endpoint) {
