@@ -30,9 +30,9 @@ func TestMain(m *testing.M) {
 
 // pools are the pools of a pretended machine: fabrics in memory that outlive their Close, each with a map for a store.
 type pools struct {
-	mu     sync.Mutex
 	byID   map[string]*fakePool
 	latest *fakePool
+	full   error // of the machine's memory
 	kind   stores.Kind
 }
 
@@ -102,6 +102,9 @@ func (m *pools) create(addr string, g fabrics.Geometry, format func(rdma.Fabric)
 	f, err := fabrics.Create("mem:", g, nil)
 	if err != nil {
 		return nil, err
+	}
+	if m.full != nil {
+		return nil, errors.Join(m.full, f.Close())
 	}
 	p := &fakePool{Fabric: f, rows: map[string][]byte{}}
 	m.byID[addr] = p
@@ -253,6 +256,11 @@ func TestLoadThenRun(t *testing.T) {
 	if err := m.do(Run, "table=other"); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("run on another table: %v", err)
 	}
+	m.full = fmt.Errorf("reserve memory: %w", rdma.ErrFull)
+	if err := m.do(Load, "farkv.pool=shm:big"); !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "lower farkv.memory") {
+		t.Errorf("a full machine: %v", err)
+	}
+	m.full = nil
 	pool.inUse = fmt.Errorf("remove: 2 clients: %w", fabrics.ErrInUse)
 	wantMisuse(m.do(Load, "dropdata=true"), "wait for its clients")
 	pool.inUse = nil
@@ -304,7 +312,7 @@ func TestErrorsOfPoolsAreExplained(t *testing.T) {
 		{fabrics.ErrFormat, true, "use another farkv.pool, or remove it"},
 		{node.ErrNoStore, true, "use another farkv.pool, or remove it"},
 		{node.ErrOtherStore, true, "load with dropdata=true"},
-		{rdma.ErrFull, false, "lower farkv.memory"},
+		{rdma.ErrFull, false, "cannot open it: x: full"},
 		{errors.New("permission denied"), false, "cannot open it: x: permission denied"},
 	} {
 		err := explain(fmt.Errorf("x: %w", c.err), "shm:p", "open it")

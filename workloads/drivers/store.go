@@ -73,8 +73,8 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdma.Fabric, error) {
 	private := strings.HasPrefix(o.pool, "mem:")
 	if command == Run && private {
-		return nil, workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for load"+
-			" and run, or 'farkv bench', which does both", o.pool)
+		return nil, workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
+			" load and run, or 'farkv bench', which does both", o.pool)
 	}
 	if command == Load && o.dropData && !private {
 		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
@@ -102,8 +102,12 @@ func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdm
 	if errors.Is(err, fabrics.ErrExists) {
 		f, err = c.open(o.pool) // another process loads a part of the records and was first
 	}
-	if err != nil {
-		return nil, explain(err, o.pool, fmt.Sprintf("make it with %d nodes of %d MiB", g.Nodes, g.Memory>>20))
+	switch what := fmt.Sprintf("make it with %d nodes of %d MiB", g.Nodes, g.Memory>>20); {
+	case errors.Is(err, rdma.ErrFull):
+		return nil, fmt.Errorf("pool %s: cannot %s: %w: lower farkv.memory, recordcount or farkv.replicas",
+			o.pool, what, err)
+	case err != nil:
+		return nil, explain(err, o.pool, what)
 	}
 	return f, nil
 }
@@ -119,8 +123,6 @@ func explain(err error, pool, what string) error {
 		return workloads.Misuse("pool %s: cannot %s: %v: use another farkv.pool, or remove it", pool, what, err)
 	case errors.Is(err, node.ErrOtherStore):
 		return workloads.Misuse("pool %s: %v: use that store, another farkv.pool, or load with dropdata=true", pool, err)
-	case errors.Is(err, rdma.ErrFull):
-		return fmt.Errorf("pool %s: cannot %s: %w: lower farkv.memory, recordcount or farkv.replicas", pool, what, err)
 	}
 	return fmt.Errorf("pool %s: cannot %s: %w", pool, what, err)
 }

@@ -103,9 +103,11 @@ func (f *flags) finish(out *output, res *runner.Result, p *properties.Properties
 	}
 	switch {
 	case res.Interrupted:
-		return &failure{exitInterrupted, fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)}
+		err := fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)
+		return &failure{exitInterrupted, err}
 	case res.Failed > 0:
-		return fmt.Errorf("%d of %d operations failed; the first: %w%s", res.Failed, res.Operations, res.Err(), hint(res.Err()))
+		err := res.Err()
+		return fmt.Errorf("%d of %d operations failed; the first: %w%s", res.Failed, res.Operations, err, hint(err))
 	case res.Problem != "":
 		return errors.New(res.Problem)
 	}

@@ -28,7 +28,7 @@ type flags struct {
 }
 
 func (f *flags) addCommon(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or the name of one of ours; later ones win")
+	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or one of ours by name; later ones win")
 	cmd.Flags().StringArrayVarP(&f.values, "prop", "p", nil, "property as name=value; wins over files")
 	cmd.Flags().StringVar(&f.table, "table", "usertable", "table name")
 }

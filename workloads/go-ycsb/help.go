@@ -51,9 +51,10 @@ func storeHelp(kind *stores.Kind) string {
 	}
 	return fmt.Sprintf(`%s: %s.
 
-%s A record of one field is stored as it is, one of several as a row; an update of one field of several
-reads the row first (writeallfields=true does not). An insert of a record that is there replaces it, as in YCSB's
-other bindings. Keys of another table than usertable begin with its name.
+%s A record of one field is stored as it is, one of
+several as a row; an update of one field of several reads the row first, which writeallfields=true does not. An insert
+of a record that is there replaces it, as in YCSB's other bindings. Keys of another table than usertable begin with
+its name.
 
 Load makes the pool when there is none, and refuses one that already holds the records; run, in another process or in
 several at once, uses it.

@@ -97,10 +97,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "go-ycsb",
 		Short: "YCSB for farkv's stores",
-		Long: "Go-ycsb loads and runs YCSB's core workload against farkv's stores, and against Redis for comparison.\n\n" +
+		Long: "Go-ycsb loads and runs YCSB's core workload against farkv's stores, and Redis for comparison.\n\n" +
 			"Exit status: 0 all went well; 1 operations failed, or nothing was loaded; 2 wrong use; 130 interrupted.",
 		Example: "  go-ycsb load fusee -P workloads/ycsb/workloada -p recordcount=100000\n" +
-			"  go-ycsb run fusee -P workloads/ycsb/workloada -p recordcount=100000 -p operationcount=1000000 --threads 8\n" +
+			"  go-ycsb run fusee -P workloada -p recordcount=100000 -p operationcount=1000000 --threads 8\n" +
 			"  go-ycsb run redis -P workloada -p redis.addr=127.0.0.1:6379 --target 5000 --results redis.json",
 		SilenceErrors: true,
 		SilenceUsage:  true,

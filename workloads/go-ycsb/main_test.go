@@ -31,7 +31,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			dir := filepath.Join(e.WorkDir, "shm")
 			e.Setenv("FARKV_SHM_DIR", dir)
-			return os.Mkdir(dir, 0o700)
+			return os.MkdirAll(dir, 0o700)
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond == "shm" {

@@ -76,13 +76,12 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		}
 	}()
 	workers.Wait()
-	took := time.Since(r.began)
 	stop()
 	<-progress
 	if err != nil {
 		return nil, err
 	}
-	return r.result(took), nil
+	return r.result(r.took), nil
 }
 
 type run struct {
@@ -104,6 +103,7 @@ type run struct {
 	interval workloads.Tally
 	counters *rdma.Counters // nil: nobody counts
 	closing  error
+	took     time.Duration // until the last worker was done, but for closing
 }
 
 // launch waits until all workers are ready, and starts the clock.
@@ -143,8 +143,10 @@ func (r *run) work(i int) {
 	if !r.stop.Load() {
 		w.Run()
 	}
+	took := time.Since(r.began)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.took = max(r.took, took)
 	if c := db.Counters(); c != nil {
 		if r.counters == nil {
 			r.counters = new(rdma.Counters)
