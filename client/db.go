@@ -1,0 +1,191 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Workers is where a DB gets its workers from. It is called by many goroutines at a time.
+type Workers interface {
+	// Open returns the Store of one more worker, and the Endpoint of its own that it stands on.
+	Open() (Store, rdma.Endpoint, error)
+	// Close gives back what is left once the DB has closed all its workers.
+	Close() error
+}
+
+// Options shape a DB. Zero values mean defaults.
+type Options struct {
+	Workers int // operations at a time, each with a client of the pool of its own; default 2 a CPU
+}
+
+// DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded set of workers,
+// which it opens as they are needed, and which are used again in such an order that few operations at a time keep few
+// caches warm. An operation that needs a worker more than the pool has places for ends in an error wrapping ErrFull.
+//
+// The context bounds the wait for a worker. An operation that has begun is bounded by the store's own timeout instead,
+// and its answer is returned even when the context ends meanwhile: a verb that was posted may still land, so an error
+// that says "cancelled" would leave open what happened. The errors are those of Store; ErrUncertain is the only answer
+// to a write that leaves its outcome open.
+type DB struct {
+	workers Workers
+	turns   chan struct{} // one for each operation in progress
+	closing chan struct{} // closed when Close is called
+
+	mu   sync.Mutex
+	idle []worker // the one used last is at the end
+
+	once   sync.Once
+	closed error // what Close returns
+}
+
+type worker struct {
+	store Store
+	ep    rdma.Endpoint
+}
+
+func (w worker) close() error { return errors.Join(w.store.Close(), w.ep.Close()) }
+
+// NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
+// cannot be worked with is an error here.
+func NewDB(w Workers, o Options) (*DB, error) {
+	if o.Workers <= 0 {
+		o.Workers = 2 * runtime.GOMAXPROCS(0)
+	}
+	store, ep, err := w.Open()
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return &DB{
+		workers: w, turns: make(chan struct{}, o.Workers), closing: make(chan struct{}), idle: []worker{{store, ep}},
+	}, nil
+}
+
+// Get returns a copy of the value of key, or an error wrapping ErrNotFound.
+func (db *DB) Get(ctx context.Context, key []byte) ([]byte, error) {
+	var value []byte
+	err := db.do(ctx, func(s Store) error {
+		v, err := s.Get(key)
+		if err == nil {
+			value = append(make([]byte, 0, len(v)), v...)
+		}
+		return err
+	})
+	return value, err
+}
+
+// Insert adds a key that is not there; otherwise the error wraps ErrExists.
+func (db *DB) Insert(ctx context.Context, key, value []byte) error {
+	return db.do(ctx, func(s Store) error { return s.Insert(key, value) })
+}
+
+// Update replaces the value of a key that is there; otherwise the error wraps ErrNotFound.
+func (db *DB) Update(ctx context.Context, key, value []byte) error {
+	return db.do(ctx, func(s Store) error { return s.Update(key, value) })
+}
+
+// Delete removes a key that is there; otherwise the error wraps ErrNotFound.
+func (db *DB) Delete(ctx context.Context, key []byte) error {
+	return db.do(ctx, func(s Store) error { return s.Delete(key) })
+}
+
+// putTries bounds the turns of Put. Each that fails takes another client that inserts or deletes the key just then.
+const putTries = 64
+
+// Put sets the value of key, whether it is there or not. When others insert and delete the key all the time it gives
+// up with an error wrapping rdma.ErrTimeout, having changed nothing. Between two of its turns nothing is in flight, and
+// the end of the context ends it there.
+func (db *DB) Put(ctx context.Context, key, value []byte) error {
+	return db.do(ctx, func(s Store) error {
+		for range putTries {
+			if err := s.Update(key, value); !errors.Is(err, ErrNotFound) {
+				return err
+			}
+			if err := s.Insert(key, value); !errors.Is(err, ErrExists) {
+				return err
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("put %q: the key came and went %d times: %w", key, putTries, rdma.ErrTimeout)
+	})
+}
+
+// Close waits for the operations in progress, and closes the workers and what they came from. Operations that begin
+// later, or still wait for a worker, end in an error wrapping rdma.ErrClosed. Further calls return what the first did.
+func (db *DB) Close() error {
+	db.once.Do(func() {
+		close(db.closing)
+		for range cap(db.turns) {
+			db.turns <- struct{}{} // never given back: no operation begins any more
+		}
+		var errs []error
+		for _, w := range db.idle {
+			errs = append(errs, w.close())
+		}
+		db.idle = nil
+		db.closed = errors.Join(append(errs, db.workers.Close())...)
+	})
+	return db.closed
+}
+
+var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
+
+// do runs f with a worker.
+func (db *DB) do(ctx context.Context, f func(Store) error) error {
+	if err := db.enter(ctx); err != nil {
+		return err
+	}
+	defer func() { <-db.turns }()
+	w, err := db.worker()
+	if err != nil {
+		return err
+	}
+	err = f(w.store)
+	if errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed) {
+		return errors.Join(err, w.close()) // its connection is down; the next operation opens another
+	}
+	db.mu.Lock()
+	db.idle = append(db.idle, w)
+	db.mu.Unlock()
+	return err
+}
+
+// enter waits for a turn. Whoever has one finds a worker idle, or may open another: there are no more than turns.
+func (db *DB) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-db.closing:
+		return errClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	case db.turns <- struct{}{}:
+	}
+	select {
+	case <-db.closing:
+		<-db.turns
+		return errClosed
+	default:
+		return nil
+	}
+}
+
+func (db *DB) worker() (worker, error) {
+	db.mu.Lock()
+	if n := len(db.idle); n > 0 {
+		w := db.idle[n-1]
+		db.idle = db.idle[:n-1]
+		db.mu.Unlock()
+		return w, nil
+	}
+	db.mu.Unlock()
+	store, ep, err := db.workers.Open()
+	return worker{store, ep}, err
+}

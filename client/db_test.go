@@ -1,0 +1,383 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var background = context.Background()
+
+// script is a source of workers whose stores do what the test says.
+type script struct {
+	open                        func() error          // nil: it succeeds
+	answer                      func(op string) error // of every operation
+	value                       []byte                // of every Get, the same memory each time
+	opened, closed, busy, crowd atomic.Int64
+
+	mu  sync.Mutex
+	log []string
+}
+
+func (s *script) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, what)
+}
+
+func (s *script) Open() (client.Store, rdma.Endpoint, error) {
+	if s.open != nil {
+		if err := s.open(); err != nil {
+			return nil, nil, err
+		}
+	}
+	s.opened.Add(1)
+	return scripted{s}, endpoint{script: s}, nil
+}
+
+func (s *script) Close() error { s.note("workers"); return nil }
+
+type endpoint struct {
+	rdma.Endpoint
+	*script
+}
+
+func (e endpoint) Close() error { e.note("endpoint"); e.closed.Add(1); return nil }
+
+type scripted struct{ *script }
+
+func (s scripted) do(op string) error {
+	for n := s.busy.Add(1); ; {
+		if most := s.crowd.Load(); n <= most || s.crowd.CompareAndSwap(most, n) {
+			break
+		}
+	}
+	defer s.busy.Add(-1)
+	if s.answer == nil {
+		return nil
+	}
+	return s.answer(op)
+}
+
+func (s scripted) Get([]byte) ([]byte, error) { return s.value, s.do("get") }
+func (s scripted) Insert(_, _ []byte) error   { return s.do("insert") }
+func (s scripted) Update(_, _ []byte) error   { return s.do("update") }
+func (s scripted) Delete([]byte) error        { return s.do("delete") }
+func (s scripted) Close() error               { s.note("store"); return nil }
+
+func newDB(t *testing.T, w client.Workers, n int) *client.DB {
+	t.Helper()
+	db, err := client.NewDB(w, client.Options{Workers: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func TestDBOverAPool(t *testing.T) {
+	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pool.DB(stores.DBOptions{Workers: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for g := range 16 {
+		all.Go(func() { useOwnKey(t, db, fmt.Appendf(nil, "key%d", g)) })
+	}
+	all.Wait()
+	if n := len(pool.Fabric.Clients()); n < 1 || n > 4 {
+		t.Errorf("%d clients are attached for 4 workers", n)
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := pool.Fabric.Open("late"); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("the pool is open after Close: %v", err)
+	}
+}
+
+// useOwnKey does everything with a key that nobody else uses.
+func useOwnKey(t *testing.T, db *client.DB, key []byte) {
+	want := func(what string, err, target error) {
+		if !errors.Is(err, target) {
+			t.Errorf("%s %s: %v, want %v", what, key, err, target)
+		}
+	}
+	want("delete", db.Delete(background, key), client.ErrNotFound)
+	want("update", db.Update(background, key, nil), client.ErrNotFound)
+	for i := range 50 {
+		value := fmt.Appendf(nil, "%s=%d", key, i)
+		want("put", db.Put(background, key, value), nil)
+		want("insert", db.Insert(background, key, value), client.ErrExists)
+		got, err := db.Get(background, key)
+		if want("get", err, nil); string(got) != string(value) {
+			t.Errorf("get %s: %q, want %q", key, got, value)
+		}
+	}
+	want("update", db.Update(background, key, []byte("last")), nil)
+	want("delete", db.Delete(background, key), nil)
+	_, err := db.Get(background, key)
+	want("get", err, client.ErrNotFound)
+}
+
+func TestGetReturnsACopy(t *testing.T) {
+	s := &script{value: []byte("first")}
+	db := newDB(t, s, 1)
+	got, err := db.Get(background, nil)
+	if copy(s.value, "other"); err != nil || string(got) != "first" {
+		t.Errorf("%q, %v", got, err)
+	}
+	s.value = []byte{}
+	if got, err = db.Get(background, nil); err != nil || got == nil || len(got) != 0 {
+		t.Errorf("an empty value: %v, %v", got, err)
+	}
+}
+
+func TestWorkersAreBoundedAndLazy(t *testing.T) {
+	gate := make(chan struct{})
+	s := &script{answer: func(string) error { <-gate; return nil }}
+	db := newDB(t, s, 3)
+	if n := s.opened.Load(); n != 1 {
+		t.Errorf("%d workers before any operation", n)
+	}
+	var all sync.WaitGroup
+	for range 12 {
+		all.Go(func() {
+			if err := db.Delete(background, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 12 {
+		gate <- struct{}{}
+	}
+	all.Wait()
+	if s.opened.Load() > 3 || s.crowd.Load() > 3 {
+		t.Errorf("%d workers, %d operations at a time, want 3 at most", s.opened.Load(), s.crowd.Load())
+	}
+}
+
+func TestContext(t *testing.T) {
+	began, gate := make(chan struct{}), make(chan struct{})
+	s := &script{answer: func(string) error { close(began); <-gate; return client.ErrExists }}
+	db := newDB(t, s, 1)
+	ctx, cancel := context.WithCancel(background)
+	result := make(chan error)
+	go func() { result <- db.Insert(ctx, nil, nil) }()
+	<-began
+	waiting, stop := context.WithCancel(background)
+	go func() { result <- db.Insert(waiting, nil, nil) }()
+	stop()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("waiting for a worker: %v", err)
+	}
+	cancel()
+	close(gate)
+	if err := <-result; !errors.Is(err, client.ErrExists) {
+		t.Errorf("an operation that had begun: %v", err)
+	}
+	if err := db.Insert(ctx, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that had ended: %v", err)
+	}
+}
+
+func TestPut(t *testing.T) {
+	var ops []string
+	missing := 2
+	s := &script{answer: func(op string) error {
+		ops = append(ops, op)
+		if op == "insert" {
+			return fmt.Errorf("%s: %w", op, client.ErrExists)
+		}
+		if missing--; missing >= 0 {
+			return fmt.Errorf("%s: %w", op, client.ErrNotFound)
+		}
+		return nil
+	}}
+	db := newDB(t, s, 1)
+	if err := db.Put(background, nil, nil); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(ops, " "); got != "update insert update insert update" {
+		t.Error(got)
+	}
+	missing = 1 << 30
+	err := db.Put(background, []byte("k"), nil)
+	if !errors.Is(err, rdma.ErrTimeout) || errors.Is(err, client.ErrExists) || errors.Is(err, client.ErrNotFound) {
+		t.Errorf("a key that comes and goes: %v", err)
+	}
+	ctx, cancel := context.WithCancel(background)
+	s.answer = func(op string) error {
+		if op == "insert" {
+			cancel()
+			return client.ErrExists
+		}
+		return client.ErrNotFound
+	}
+	if err := db.Put(ctx, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that ends between two turns: %v", err)
+	}
+	s.answer = func(string) error { return client.ErrUncertain }
+	if err := db.Put(background, nil, nil); !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("an outcome that is unknown: %v", err)
+	}
+}
+
+func TestCloseWaits(t *testing.T) {
+	began, gate := make(chan struct{}), make(chan struct{})
+	s := &script{answer: func(string) error { close(began); <-gate; return nil }}
+	db := newDB(t, s, 1)
+	first, second, closed := make(chan error), make(chan error), make(chan error, 2)
+	go func() { first <- db.Update(background, nil, nil) }()
+	<-began
+	go func() { second <- db.Update(background, nil, nil) }()
+	for range 2 {
+		go func() { closed <- db.Close() }()
+	}
+	if err := <-second; !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("an operation that waits for a worker: %v", err)
+	}
+	select {
+	case err := <-closed:
+		t.Errorf("Close did not wait for an operation: %v", err)
+	default:
+	}
+	close(gate)
+	if err := <-first; err != nil {
+		t.Errorf("an operation in progress: %v", err)
+	}
+	for range 2 {
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := strings.Join(s.log, " "); got != "store endpoint workers" {
+		t.Errorf("closed %s", got)
+	}
+	if _, err := db.Get(background, nil); !errors.Is(err, rdma.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestNoWorker(t *testing.T) {
+	s := &script{open: func() error { return rdma.ErrFull }}
+	if db, err := client.NewDB(s, client.Options{}); !errors.Is(err, client.ErrFull) || db != nil {
+		t.Errorf("%v, %v", db, err)
+	}
+	if len(s.log) != 1 || s.log[0] != "workers" {
+		t.Errorf("closed %v", s.log)
+	}
+}
+
+func TestNoFurtherWorker(t *testing.T) {
+	began, gate := make(chan struct{}), make(chan struct{})
+	s := &script{answer: func(string) error { close(began); <-gate; return nil }}
+	s.open = func() error {
+		if s.opened.Load() > 0 {
+			return rdma.ErrFull
+		}
+		return nil
+	}
+	db := newDB(t, s, 2)
+	first := make(chan error)
+	go func() { first <- db.Delete(background, nil) }()
+	<-began
+	if err := db.Delete(background, nil); !errors.Is(err, client.ErrFull) {
+		t.Errorf("no place for a second worker: %v", err)
+	}
+	close(gate)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+// A worker that was fenced off is replaced: its own connection stays down for ever.
+func TestFencedWorkerIsReplaced(t *testing.T) {
+	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := pool.DB(stores.DBOptions{Workers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Put(background, []byte("k"), []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Fabric.Revoke(pool.Fabric.Clients()[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Get(background, []byte("k")); !errors.Is(err, rdma.ErrRevoked) {
+		t.Errorf("fenced off: %v", err)
+	}
+	if v, err := db.Get(background, []byte("k")); err != nil || string(v) != "v" {
+		t.Errorf("after that: %q, %v", v, err)
+	}
+}
+
+func TestOpenDB(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	made, err := stores.Create("shm:pool", "fusee-nc", stores.Params{Records: 1000})
+	if errors.Is(err, rdma.ErrNotSupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Kind.Name != "fusee" || made.Address != "shm:pool" {
+		t.Errorf("made %s at %s", made.Kind.Name, made.Address)
+	}
+	if err := made.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 { // the second finds what the first left
+		db, err := stores.OpenDB("pool", stores.DBOptions{Name: "app", Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Insert(background, []byte("k"), []byte("v"))
+		if i == 0 && err != nil || i == 1 && !errors.Is(err, client.ErrExists) {
+			t.Errorf("insert %d: %v", i, err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := stores.OpenDB("nosuch", stores.DBOptions{}); !errors.Is(err, fabrics.ErrNoPool) {
+		t.Error(err)
+	}
+	if _, err := stores.Create("mem:", "nosuch", stores.Params{}); !errors.Is(err, stores.ErrUnknown) {
+		t.Error(err)
+	}
+	for _, p := range []stores.Params{{Nodes: 2, IndexReplicas: 3}, {Nodes: 2, DataReplicas: 3}, {DataReplicas: -1}} {
+		if _, err := stores.Create("mem:", "fusee", p); !errors.Is(err, stores.ErrParams) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	empty, err := fabrics.Create("shm:empty", fabrics.Geometry{Nodes: 1, Memory: 1 << 16, Clients: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer empty.Close()
+	if _, err := stores.Open("empty"); err == nil || !strings.Contains(err.Error(), "shm:empty") {
+		t.Errorf("a pool without a store: %v", err)
+	}
+}

@@ -1,0 +1,138 @@
+package stores
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Pool is an open pool and the store that it holds. It is safe for concurrent use.
+type Pool struct {
+	Address string // as fabrics.Parse writes it
+	Kind    *Kind  // the store that the pool was made for
+	Header  node.Header
+	Fabric  rdma.Fabric
+}
+
+// ErrParams is wrapped when a pool of the wanted shape cannot exist.
+var ErrParams = errors.New("bad pool parameters")
+
+// Create makes a pool for the named store and opens it. Errors wrap ErrUnknown, ErrParams, or what fabrics.Create
+// returns.
+func Create(addr, store string, p Params) (*Pool, error) {
+	kind, err := Lookup(store)
+	if err != nil {
+		return nil, err
+	}
+	p = kind.Size(p)
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients}
+	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Format(f, p) })
+	if err != nil {
+		return nil, err
+	}
+	return identify(addr, f)
+}
+
+// check tells what is wrong with the numbers of a pool.
+func (p Params) check() error {
+	for _, r := range []struct {
+		name string
+		n    int
+	}{{"index", p.IndexReplicas}, {"data", p.DataReplicas}} {
+		if r.n < 1 || r.n > p.Nodes {
+			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d", ErrParams, r.n, r.name, p.Nodes)
+		}
+	}
+	return nil
+}
+
+// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, or ErrUnknown
+// when this program does not have the store.
+func Open(addr string) (*Pool, error) {
+	f, err := fabrics.Open(addr)
+	if err != nil {
+		return nil, err
+	}
+	return identify(addr, f)
+}
+
+// identify reads which store f holds. It owns f.
+func identify(addr string, f rdma.Fabric) (*Pool, error) {
+	p := &Pool{Address: addr, Fabric: f}
+	if a, err := fabrics.Parse(addr); err == nil {
+		p.Address = a.String()
+	}
+	h, err := header(f)
+	if err == nil {
+		p.Header = h
+		p.Kind, err = Lookup(h.Store)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", p.Address, err), f.Close())
+	}
+	return p, nil
+}
+
+func header(f rdma.Fabric) (node.Header, error) {
+	ep, err := f.Open("header")
+	if err != nil {
+		return node.Header{}, err
+	}
+	h, err := node.ReadHeader(ep, f.Nodes())
+	return h, errors.Join(err, ep.Close())
+}
+
+// Worker opens the store for one worker, on an Endpoint of its own. The name is for people.
+func (p *Pool) Worker(name string, o Options) (client.Store, rdma.Endpoint, error) {
+	ep, err := p.Fabric.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := p.Kind.Open(ep, o)
+	if err != nil {
+		return nil, nil, errors.Join(err, ep.Close())
+	}
+	return s, ep, nil
+}
+
+// Close lets go of the pool. A mem: pool ends; others stay.
+func (p *Pool) Close() error { return p.Fabric.Close() }
+
+// DBOptions shape a client.DB on a pool. Zero values mean defaults.
+type DBOptions struct {
+	Name    string // of its clients, for people; default "db"
+	Workers int    // operations at a time; default 2 a CPU
+	Options        // of each worker
+}
+
+// DB returns a handle for applications, which owns the pool from now on.
+func (p *Pool) DB(o DBOptions) (*client.DB, error) {
+	if o.Name == "" {
+		o.Name = "db"
+	}
+	return client.NewDB(workers{p, o}, client.Options{Workers: o.Workers})
+}
+
+// OpenDB opens a pool, whichever store it holds, for an application.
+func OpenDB(addr string, o DBOptions) (*client.DB, error) {
+	p, err := Open(addr)
+	if err != nil {
+		return nil, err
+	}
+	return p.DB(o)
+}
+
+// workers are those of a DB.
+type workers struct {
+	*Pool
+	o DBOptions
+}
+
+func (w workers) Open() (client.Store, rdma.Endpoint, error) { return w.Worker(w.o.Name, w.o.Options) }
