@@ -264,6 +264,10 @@ func TestLoadThenRun(t *testing.T) {
 	pool.inUse = fmt.Errorf("remove: 2 clients: %w", fabrics.ErrInUse)
 	wantMisuse(m.do(Load, "dropdata=true"), "wait for its clients")
 	pool.inUse = nil
+	wantMisuse(m.do(Load, "dropdata=true", "farkv.replicas=4"), "needs as many memory nodes")
+	if m.byID["shm:farkv"] != pool {
+		t.Error("the pool was dropped for nothing")
+	}
 	if err := m.do(Load, "dropdata=true", "dataintegrity=true"); err != nil {
 		t.Error(err)
 	}

@@ -76,6 +76,10 @@ func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdm
 		return nil, workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
 			" load and run, or 'farkv bench', which does both", o.pool)
 	}
+	params := kind.Size(o.params)
+	if err := o.fits(params); command == Load && err != nil {
+		return nil, err // before anything is dropped
+	}
 	if command == Load && o.dropData && !private {
 		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
 			return nil, explain(err, o.pool, "drop it")
@@ -92,10 +96,6 @@ func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdm
 			return nil, fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
 				ErrNotLoaded, o.pool, c.name)
 		}
-	}
-	params := kind.Size(o.params)
-	if err := o.fits(params); err != nil {
-		return nil, err
 	}
 	g := fabrics.Geometry{Nodes: params.Nodes, Memory: params.Memory, Clients: params.Clients}
 	f, err := c.create(o.pool, g, func(f rdma.Fabric) error { return kind.Format(f, params) })
