@@ -47,7 +47,8 @@ type Case struct {
 func Cases() []Case {
 	return []Case{
 		{"Bytes", testBytes}, {"BytesAgainstModel", testBytesAgainstModel},
-		{"PostingOrder", testPostingOrder}, {"FencedAtomic", testFencedAtomic}, {"FencedReads", testFencedReads}, {"BehindAFence", testBehindAFence},
+		{"PostingOrder", testPostingOrder}, {"FencedAtomic", testFencedAtomic}, {"FencedReads", testFencedReads},
+		{"BehindAFence", testBehindAFence},
 		{"Chains", testChains}, {"Timeout", testTimeout}, {"FollowUps", testFollowUps},
 		{"ReleaseInFlight", testReleaseInFlight}, {"LargeBatches", testLargeBatches},
 		{"FetchAddSums", testFetchAddSums}, {"CompareSwapLock", testCompareSwapLock}, {"WholeWords", testWholeWords},

@@ -23,7 +23,9 @@ const (
 	Revoke                        // a client was fenced off
 )
 
-var eventKinds = [...]string{"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off"}
+var eventKinds = [...]string{
+	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off",
+}
 
 func (k EventKind) String() string { return eventKinds[k] }
 

@@ -152,7 +152,7 @@ func (s *Sim) resume(w *Worker) {
 func (w *Worker) park() bool { return w.yield(struct{}{}) }
 
 // mostSpins bounds what a worker may do in one instant.
-const mostSpins = 4 << 20
+const mostSpins = 1 << 20
 
 // spin ends a worker that posts verbs or looks at the clock for ever without giving way: nothing else would.
 func (w *Worker) spin(n int) {
