@@ -144,7 +144,7 @@ func (r *optionReader) bytes(name string) uint64 {
 	if !ok {
 		return 0
 	}
-	n, ok := parseBytes(v)
+	n, ok := ParseBytes(v)
 	if !ok || n == 0 {
 		r.fail(name, "a number of bytes such as 512MiB")
 	}
@@ -158,7 +158,7 @@ func (r *optionReader) cache(name string) int {
 	if !ok {
 		return 0
 	}
-	n, ok := parseBytes(v)
+	n, ok := ParseBytes(v)
 	if !ok || n > 1<<40 {
 		r.fail(name, "a number of bytes such as 8MiB, or 0")
 	}
@@ -204,8 +204,8 @@ var units = []struct {
 	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, {"b", 1},
 }
 
-// parseBytes reads a size such as 4096, 512MiB, 2GB or 1g (1 GiB).
-func parseBytes(s string) (uint64, bool) {
+// ParseBytes reads a size such as 4096, 512MiB, 2GB or 1g (1 GiB).
+func ParseBytes(s string) (uint64, bool) {
 	number, unit := strings.ToLower(s), uint64(1)
 	for _, u := range units {
 		if n, ok := strings.CutSuffix(number, u.suffix); ok {

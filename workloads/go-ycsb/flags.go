@@ -1,10 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 
@@ -90,14 +87,8 @@ func set(p *properties.Properties, name, value string) error {
 	return nil
 }
 
-// propertyFile reads a file of properties; a name without a slash that is no file may be one of ours.
 func propertyFile(name string) (*properties.Properties, error) {
-	text, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, `/\`) {
-		if ours, missing := ycsb.Files.ReadFile(name); missing == nil {
-			text, err = ours, nil
-		}
-	}
+	text, err := ycsb.Read(name)
 	if err != nil {
 		return nil, workloads.Misuse("property file: %v: ours are %s", err, strings.Join(ycsb.Names(), ", "))
 	}

@@ -4,6 +4,9 @@ package ycsb
 
 import (
 	"embed"
+	"errors"
+	"io/fs"
+	"os"
 	"strings"
 )
 
@@ -11,6 +14,17 @@ import (
 //
 //go:embed fusee-* rcuckoo-* rowan-* rtx-* swarm-* workload*
 var Files embed.FS
+
+// Read returns the text of the property file with that path. A name without a slash that is no file may be one of ours.
+func Read(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, `/\`) {
+		if ours, missing := Files.ReadFile(name); missing == nil {
+			return ours, nil
+		}
+	}
+	return text, err
+}
 
 // Names lists the workload files, sorted.
 func Names() []string {
