@@ -37,12 +37,13 @@ const (
 	NotFound         // client.ErrNotFound
 	Exists           // client.ErrExists
 	Refused          // client.ErrTooLarge, ErrFull, or rdma.ErrTimeout alone: no effect
+	TimedOut         // rdma.ErrTimeout, and not client.ErrUncertain: no effect
 	Pending          // it has not returned, and may never
 	Uncertain        // client.ErrUncertain or rdma.ErrNodeDown
 	Failed           // any other error: see Op.Err
 )
 
-var answerNames = [...]string{"ok", "not found", "exists", "refused", "not returned", "uncertain", "failed"}
+var answerNames = [...]string{"ok", "not found", "exists", "refused", "timed out", "not returned", "uncertain", "failed"}
 
 func (a Answer) String() string { return answerNames[a] }
 
@@ -67,7 +68,7 @@ func (o *Op) unknown() bool { return o.Answer >= Pending }
 
 // observes tells whether the operation, going by its answer, changed nothing.
 func (o *Op) observes() bool {
-	return o.Kind == Get || o.Answer == NotFound || o.Answer == Exists || o.Answer == Refused
+	return o.Kind == Get || o.Answer == NotFound || o.Answer == Exists
 }
 
 func (o *Op) String() string {

@@ -60,7 +60,7 @@ func Linearizable(h History, o Options) error {
 func (o Options) prepare(h History) []*Op {
 	ops := make([]*Op, 0, len(h))
 	for _, op := range h {
-		if op.Answer == Refused || op.unknown() && op.Kind == Get {
+		if op.Answer == Refused || op.Answer == TimedOut || op.unknown() && op.Kind == Get {
 			continue
 		}
 		op.Call -= o.Slack

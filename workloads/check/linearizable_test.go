@@ -168,6 +168,9 @@ var histories = []struct {
 	{"what was refused did not happen", `
 		w0 0-1 insert v1 refused
 		w1 2-3 get ok v1`, false},
+	{"what timed out without a doubt did not happen", `
+		w0 0-1 insert v1 timed out
+		w1 2-3 get ok v1`, false},
 	{"a read of unknown outcome says nothing", `
 		w0 0-1 insert v1 ok
 		w1 2-3 get uncertain

@@ -121,8 +121,10 @@ func classify(err error) Answer {
 		return NotFound
 	case errors.Is(err, client.ErrExists):
 		return Exists
-	case errors.Is(err, client.ErrTooLarge), errors.Is(err, client.ErrFull), errors.Is(err, rdma.ErrTimeout):
+	case errors.Is(err, client.ErrTooLarge), errors.Is(err, client.ErrFull):
 		return Refused
+	case errors.Is(err, rdma.ErrTimeout):
+		return TimedOut
 	}
 	return Failed
 }

@@ -153,7 +153,8 @@ func TestClassify(t *testing.T) {
 		{rdma.ErrFull, Refused},
 		{fmt.Errorf("%w: %w", client.ErrUncertain, client.ErrNotFound), Uncertain},
 		{&rdma.OpError{Err: rdma.ErrNodeDown}, Uncertain},
-		{rdma.ErrTimeout, Failed},
+		{rdma.ErrTimeout, TimedOut},
+		{fmt.Errorf("%w: %w", client.ErrUncertain, rdma.ErrTimeout), Uncertain},
 		{client.ErrDamaged, Failed},
 	} {
 		if got := classify(tt.err); got != tt.want {

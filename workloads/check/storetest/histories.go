@@ -21,7 +21,7 @@ type load struct {
 	seed          uint64
 	maxValue      int           // bytes
 	pause         time.Duration // the longest between two operations
-	patience      int           // unknown outcomes that a worker bears before it stops; 0: any number
+	patience      int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
 }
 
 func (l *load) key(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
@@ -29,11 +29,11 @@ func (l *load) key(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
 // work plays worker w: a third reads, the rest inserts, updates and deletes.
 func (l *load) work(w int, r *check.Recorder, ep rdma.Endpoint) {
 	rng := rand.New(rand.NewPCG(l.seed, uint64(w)))
-	unknown := 0
+	waits := 0
 	for i := range l.ops {
 		err := l.do(r, pick(rng), l.key(rng.IntN(l.keys)), check.MakeValue(nil, w, i+1, l.size(rng)))
-		if errors.Is(err, client.ErrUncertain) {
-			if unknown++; unknown == l.patience {
+		if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
+			if waits++; waits == l.patience {
 				return
 			}
 		}
@@ -196,9 +196,9 @@ func varied(h check.History) error {
 // judge tells whether every answer is one that a Store may give, and whether they fit together. Only a crash of
 // another client excuses an unknown outcome, or giving up.
 func judge(h check.History, crashed bool, slack time.Duration) error {
-	bad := []check.Answer{check.Failed}
+	bad := []check.Answer{check.Failed, check.Refused}
 	if !crashed {
-		bad = append(bad, check.Refused, check.Uncertain, check.Pending)
+		bad = append(bad, check.TimedOut, check.Uncertain, check.Pending)
 	}
 	var errs []error
 	if wrong := h.With(bad...); len(wrong) > 0 {

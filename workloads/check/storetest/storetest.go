@@ -52,7 +52,7 @@ type Harness struct {
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
-	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 1000 by default. With -race it is a tenth.
+	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
 	MinSeeds int
 }
 
@@ -83,7 +83,7 @@ func (h *Harness) defaults() {
 	set(&h.Clients, 64)
 	set(&h.MaxKey, 64)
 	set(&h.MaxValue, 1000)
-	set(&h.MinSeeds, 1000)
+	set(&h.MinSeeds, 100)
 	if h.Memory == 0 {
 		h.Memory = 64 << 20
 	}
