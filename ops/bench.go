@@ -1,0 +1,251 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/magiconair/properties"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
+)
+
+// Bench loads and runs a workload on pools of its own, one store after the other.
+type Bench struct {
+	Stores   []string
+	Peers    []string // redis
+	Workload string   // a to f, the name of one of ours, or a file of properties
+	Records  int64
+	Ops      int64 // a run
+	Threads  int
+	Nodes    int // memory nodes
+	Replicas int // of index and data
+	Seed     uint64
+	Shared   bool                             // pools in files that processes share, instead of private memory
+	Say      func(format string, args ...any) // told of the progress
+}
+
+// peerTime bounds the run of a peer: some are a hundred times slower.
+const peerTime = 5 * time.Second
+
+// Run does it. When it fails, or ctx ends it, the Comparison holds what was measured before.
+func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
+	if b.Say == nil {
+		b.Say = func(string, ...any) {}
+	}
+	kinds, err := b.kinds()
+	if err != nil {
+		return nil, err
+	}
+	c, p, err := b.configure()
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		if c.Spec.Scan > 0 && !kind.Scans {
+			return nil, workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload, kind.Name)
+		}
+	}
+	t := &Comparison{
+		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
+		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), Seed: c.Seed, Shared: b.Shared,
+		Rows: []Row{}, Skipped: map[string]string{},
+	}
+	for _, kind := range kinds {
+		if err := b.store(ctx, kind, c, t); err != nil {
+			return t, fmt.Errorf("bench %s: %w", kind.Name, err)
+		}
+	}
+	for _, name := range b.Peers {
+		if err := b.peer(ctx, name, c, p, t); err != nil {
+			return t, fmt.Errorf("bench %s: %w", name, err)
+		}
+	}
+	return t, nil
+}
+
+func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
+	for _, name := range b.Stores {
+		k, err := stores.Lookup(name)
+		if err != nil {
+			return nil, workloads.Misuse("%v", err)
+		}
+		kinds = append(kinds, k)
+	}
+	for _, name := range b.Peers {
+		if name != "redis" {
+			return nil, workloads.Misuse("unknown peer %q: there is redis", name)
+		}
+	}
+	if b.Replicas < 1 || b.Replicas > b.Nodes {
+		return nil, workloads.Misuse("%d replicas need as many memory nodes, and --nodes is %d", b.Replicas, b.Nodes)
+	}
+	return kinds, nil
+}
+
+// configure reads the workload.
+func (b *Bench) configure() (runner.Config, *properties.Properties, error) {
+	text, err := ycsb.Read(b.file())
+	if err != nil {
+		return runner.Config{}, nil, workloads.Misuse("workload %s: %v: want a to f, a file, or one of %s", b.Workload, err,
+			strings.Join(ycsb.Names(), ", "))
+	}
+	p, err := properties.Load(text, properties.UTF8)
+	if err != nil {
+		return runner.Config{}, nil, workloads.Misuse("workload %s: %v", b.Workload, err)
+	}
+	for name, value := range map[string]string{
+		"recordcount": strconv.FormatInt(b.Records, 10), "operationcount": strconv.FormatInt(b.Ops, 10),
+		"threadcount": strconv.Itoa(b.Threads), "seed": strconv.FormatUint(b.Seed, 10), "table": "usertable",
+		"insertstart": "0", "insertcount": strconv.FormatInt(b.Records, 10), "measurement.interval": "1",
+	} {
+		if _, _, err := p.Set(name, value); err != nil {
+			return runner.Config{}, nil, err
+		}
+	}
+	c, err := runner.Configure(p)
+	return c, p, err
+}
+
+func (b *Bench) file() string {
+	if len(b.Workload) == 1 {
+		return "workload" + b.Workload
+	}
+	return b.Workload
+}
+
+func title(workload string) string {
+	if len(workload) == 1 {
+		workload = "workload" + workload
+	}
+	if t := ycsb.Title(workload); t != "" {
+		return t
+	}
+	return filepath.Base(workload)
+}
+
+// pool makes the pool for a store; remove takes it away once it is closed.
+func (b *Bench) pool(kind *stores.Kind, s *workloads.Spec) (p *stores.Pool, remove func() error, err error) {
+	addr, remove := b.address(kind.Name)
+	p, err = stores.Create(addr, kind.Name, stores.Params{
+		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(),
+		Records: uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
+	})
+	if err != nil {
+		return nil, nil, explain(err, addr)
+	}
+	return p, remove, nil
+}
+
+// address names a pool of this process's own.
+func (b *Bench) address(what string) (addr string, remove func() error) {
+	if !b.Shared {
+		return "mem:", func() error { return nil }
+	}
+	addr = fmt.Sprintf("shm:farkv-bench-%d-%s", os.Getpid(), what)
+	return addr, func() error { return fabrics.Remove(addr, true) }
+}
+
+// newFloor makes the scratch pool that p's store is measured against. Its objects are as large as FUSEE's: pair, header
+// and log entry in whole units.
+func (b *Bench) newFloor(p *stores.Pool, s *workloads.Spec) (*floor, error) {
+	const around = 49
+	object := (s.PairBytes() + around + node.Unit - 1) / node.Unit * node.Unit
+	addr, remove := b.address("floor")
+	f, err := newFloor(addr, p.Fabric.Nodes(), b.Replicas, uint64(s.InsertCount), object)
+	if err != nil {
+		return nil, fmt.Errorf("measure the floor: %w", err)
+	}
+	return f, remove() // whoever has it open keeps it
+}
+
+// store measures one store and adds a row.
+func (b *Bench) store(ctx context.Context, kind *stores.Kind, c runner.Config, t *Comparison) (err error) {
+	p, remove, err := b.pool(kind, c.Spec)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(), remove()) }()
+	row := Row{Name: kind.Name}
+	c.Name, c.Database = kind.Name, drivers.Embed(kind, p.Fabric, stores.Options{}, c.Spec)
+	if err := b.loadAndRun(ctx, c, &row); err != nil {
+		return err
+	}
+	b.Say("%s: checking the pool", kind.Name)
+	f, err := findings(p)
+	if err != nil {
+		return err
+	}
+	row.BytesPerByte = perUserByte(p, f)
+	if err := errors.Join(f.Err(), ctx.Err()); err != nil {
+		return err
+	}
+	b.Say("%s: measuring Get and Update against the floor", kind.Name)
+	get, update, err := b.costs(ctx, kind, p, c.Spec)
+	if err != nil {
+		return err
+	}
+	row.Get, row.Update = &get, &update
+	t.Rows = append(t.Rows, row)
+	return nil
+}
+
+// perUserByte is how many bytes of the pool are in use, all replicas together, for each byte of keys and values; 0 when
+// the store does not tell.
+func perUserByte(p *stores.Pool, f *Findings) float64 {
+	uses, err := p.Kind.Usage(p.Fabric)
+	if err != nil || len(f.Facts) == 0 || f.Facts[0].Bytes == 0 {
+		return 0
+	}
+	used := uint64(0)
+	for _, u := range uses {
+		if !strings.HasSuffix(u.Name, " free") {
+			used += u.Bytes
+		}
+	}
+	return float64(used) / float64(f.Facts[0].Bytes)
+}
+
+// loadAndRun fills in what a run of the workload measures.
+func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error {
+	for _, load := range []bool{true, false} {
+		c.Load = load
+		what, total := "running", b.Ops
+		if load {
+			what, total = "loading", b.Records
+		}
+		b.Say("%s: %s, %s", c.Name, what, count(total))
+		c.Progress = func(p runner.Progress) {
+			b.Say("%s: %s, %s of %s, %s a second", c.Name, what, count(p.Operations), count(total),
+				count(int64(float64(p.Tally.Operations)/p.Interval.Seconds())))
+		}
+		r, err := runner.Run(ctx, c)
+		switch {
+		case err != nil:
+			return err
+		case r.Interrupted:
+			return ctx.Err()
+		case r.Failed > 0:
+			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed), count(r.Operations), r.Err())
+		case r.Problem != "":
+			return errors.New(r.Problem)
+		}
+		if load {
+			row.Load = r.Throughput
+		} else {
+			row.fill(r)
+		}
+	}
+	return nil
+}

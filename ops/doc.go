@@ -1,0 +1,11 @@
+// Package ops are the operations on pools: one a file, each a function that answers with a Result. Command farkv wires
+// flags to them.
+package ops
+
+import "io"
+
+// Result is what an operation answers. It is also meant for encoding/json.
+type Result interface {
+	// Print writes it for people.
+	Print(w io.Writer)
+}

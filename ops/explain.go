@@ -1,0 +1,58 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+)
+
+// explain adds to an error about a pool what its user can do. What no state of the world would make right is a
+// workloads.UseError.
+func explain(err error, pool string) error {
+	pool = strings.TrimPrefix(pool, "shm:")
+	hint := func(format string, args ...any) error {
+		return fmt.Errorf("%w (hint: %s)", err, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, stores.ErrUnknown), errors.Is(err, stores.ErrParams):
+		return workloads.Misuse("%v", err)
+	case errors.Is(err, fabrics.ErrNoPool):
+		return hint("'farkv up %s' makes it; 'farkv list' shows the pools there are", pool)
+	case errors.Is(err, fabrics.ErrExists):
+		return hint("use it, choose another name, or remove it with 'farkv down %s'", pool)
+	case errors.Is(err, fabrics.ErrFormat):
+		return hint("choose another name; 'farkv down --force %s' removes whatever is there", pool)
+	case errors.Is(err, node.ErrNoStore):
+		return hint("its maker did not finish, or it is damaged; 'farkv down %s' removes it", pool)
+	case errors.Is(err, node.ErrOtherStore):
+		return hint("use the program that made it, or make another with 'farkv up'")
+	case errors.Is(err, fs.ErrPermission):
+		return hint("the pool belongs to another user")
+	case errors.Is(err, syscall.ENOSPC):
+		return hint("make room there, or lower --memory, --records or --replicas; 'farkv list' shows the pools there are")
+	case errors.Is(err, client.ErrNotFound):
+		return hint("keys are exact, to the byte")
+	case errors.Is(err, client.ErrUncertain):
+		return hint("a client died in the midst of a write, or a node is down: see 'farkv status %s'", pool)
+	case errors.Is(err, client.ErrDamaged):
+		return hint("'farkv check %s' looks for damage", pool)
+	case errors.Is(err, client.ErrTooLarge):
+		return hint("make a pool with a higher --pair-bytes or --memory")
+	case errors.Is(err, rdma.ErrNodeDown):
+		return hint("'farkv status %s' shows the nodes", pool)
+	case errors.Is(err, rdma.ErrFull):
+		return hint("make a pool with a higher --memory, --records or --clients")
+	}
+	return err
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+)
+
+func (c *cli) bench() *cobra.Command {
+	var b ops.Bench
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Compare stores: load and run a YCSB mix on pools of their own",
+		Long: "Bench loads and runs a YCSB mix on an embedded pool for each store, one after the other, checks the pool, and\n" +
+			"prints one table. Progress goes to standard error.\n\n" +
+			"  trips/call    round trips a call: an update of one field of a record reads the record first\n" +
+			"  memory/byte   bytes of the pool in use, all replicas, for each byte of keys and values\n" +
+			"  Get, Update   time of a whole-record operation by one worker alone, with a warm cache, and how many times\n" +
+			"                that of the bare batches of verbs, which FUSEE needs for it, through the same endpoint\n\n" +
+			"Peers run where they are installed: redis-server on the PATH gets a process of its own on the loopback.",
+		Example: "  farkv bench\n" +
+			"  farkv bench --workload b --threads 2 --replicas 3\n" +
+			"  farkv bench --stores fusee --peers '' --records 1000000 --operations 5000000 -o json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("bench takes no operands, it makes pools of its own: see '%s --help'", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runBench(cmd, &b) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&b.Stores, "stores", []string{"fusee", "fusee-cr", "fusee-nc"}, "of "+strings.Join(stores.Names(), ", "))
+	f.StringSliceVar(&b.Peers, "peers", []string{"redis"}, "other systems, where they are installed; '' for none")
+	f.StringVar(&b.Workload, "workload", "a", "a to f, a workload file of ours such as fusee-a, or a property file")
+	f.Int64Var(&b.Records, "records", 100_000, "records")
+	f.Int64Var(&b.Ops, "operations", 500_000, "operations of each run")
+	f.IntVar(&b.Threads, "threads", 8, "worker threads")
+	f.IntVar(&b.Nodes, "nodes", 3, "memory nodes")
+	f.IntVar(&b.Replicas, "replicas", 2, "copies of index and data")
+	f.Uint64Var(&b.Seed, "seed", 1, "seed of the generators")
+	f.BoolVar(&b.Shared, "shared", false, "pools in shared memory, as processes share them, instead of private memory")
+	return cmd
+}
+
+// maxThreads bounds a slip of the keyboard.
+const maxThreads = 4096
+
+func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
+	switch {
+	case b.Records < 1:
+		return fmt.Errorf("--records %d: want 1 or more", b.Records)
+	case b.Ops < 1:
+		return fmt.Errorf("--operations %d: want 1 or more", b.Ops)
+	case b.Threads < 1 || b.Threads > maxThreads:
+		return fmt.Errorf("--threads %d: want 1 to %d", b.Threads, maxThreads)
+	case len(b.Stores) == 0 && len(b.Peers) == 0:
+		return errors.New("nothing to compare: --stores and --peers are empty")
+	}
+	began := time.Now()
+	b.Say = func(format string, args ...any) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+	t, err := b.Run(cmd.Context())
+	if t == nil || len(t.Rows) == 0 && err != nil {
+		return c.answer(cmd, nil, err)
+	}
+	return c.answer(cmd, t, err)
+}

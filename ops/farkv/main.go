@@ -1,0 +1,152 @@
+// Farkv makes, watches, checks and compares pools of disaggregated memory.
+//
+// Its exit status is 0 when all went well, 1 when something failed or a pool is damaged, 2 when it was not used as it
+// should be, and 130 after an interrupt.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// The exit statuses.
+const (
+	exitFailed      = 1
+	exitMisuse      = 2
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second one ends the process
+	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// failure is an error that is no misuse of the command line.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// execute runs a command line and returns its exit status. What went wrong is one line on stderr.
+func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	text := err.Error()
+	interrupted := ctx.Err() != nil && errors.Is(err, context.Canceled)
+	if interrupted {
+		text = "interrupted"
+	}
+	fmt.Fprintf(stderr, "farkv: %s\n", strings.Join(strings.Fields(text), " "))
+	switch {
+	case interrupted:
+		return exitInterrupted
+	case errors.As(err, new(failure)):
+		return exitFailed
+	}
+	return exitMisuse
+}
+
+// cli is what the commands share.
+type cli struct{ output string }
+
+func newRoot() *cobra.Command {
+	c := new(cli)
+	root := &cobra.Command{
+		Use:   "farkv",
+		Short: "Pools of disaggregated memory",
+		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
+			"POOL is an address, such as shm:farkv, or the name of a pool that 'farkv up' made, such as farkv; left out,\n" +
+			"it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
+			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 130 interrupted.",
+		Example: "  farkv bench\n" +
+			"  farkv up --records 1000000 --replicas 3\n" +
+			"  farkv put paper FUSEE && farkv get paper\n" +
+			"  farkv status && farkv check\n" +
+			"  farkv down",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q: 'farkv help' lists the commands", args[0])
+			}
+			return nil
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if c.output != "text" && c.output != "json" {
+				return fmt.Errorf("--output %s: want text or json", c.output)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w: see '%s --help'", err, cmd.CommandPath())
+	})
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench())
+	return root
+}
+
+// answer shows what an operation answered, where it did, and tells its misuse and its failure apart.
+func (c *cli) answer(cmd *cobra.Command, r ops.Result, err error) error {
+	if err != nil && !runner.Misused(err) {
+		err = failure{err}
+	}
+	if r == nil {
+		return err
+	}
+	if c.output == "json" {
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", "  ")
+		if wrong := e.Encode(r); wrong != nil {
+			return errors.Join(err, failure{wrong})
+		}
+		return err
+	}
+	r.Print(cmd.OutOrStdout())
+	return err
+}
+
+// poolAnd splits operands: with one more than wanted, the first is the pool.
+func poolAnd(args []string, wanted int) (pool string, rest []string) {
+	if len(args) > wanted {
+		return args[0], args[1:]
+	}
+	if pool = os.Getenv("FARKV_POOL"); pool == "" {
+		pool = drivers.DefaultPool
+	}
+	return pool, args
+}
+
+// operands refuses any number of operands but those of the pattern, with or without the pool.
+func operands(pattern string) cobra.PositionalArgs {
+	n := len(strings.Fields(pattern))
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < n || len(args) > n+1 {
+			return fmt.Errorf("%s takes %s, not %d operands: see '%s --help'", cmd.Name(),
+				strings.TrimSpace("[POOL] "+pattern), len(args), cmd.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/ops"
+)
+
+func (c *cli) get() *cobra.Command {
+	var raw bool
+	cmd := &cobra.Command{
+		Use:     "get [POOL] KEY",
+		Short:   "Print the value of a key",
+		Example: "  farkv get paper\n  farkv get big image --raw > image.png",
+		Args:    operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, rest := poolAnd(args, 1)
+			p, err := ops.Get(cmd.Context(), pool, []byte(rest[0]))
+			if err != nil {
+				return c.answer(cmd, nil, err)
+			}
+			p.Raw = raw
+			return c.answer(cmd, p, nil)
+		},
+	}
+	cmd.Flags().BoolVar(&raw, "raw", false, "the value alone, without a newline behind it")
+	return cmd
+}
+
+// maxValue bounds what is read from standard input; no store keeps more in one pair.
+const maxValue = 1 << 26
+
+func (c *cli) put() *cobra.Command {
+	return &cobra.Command{
+		Use:     "put [POOL] KEY VALUE",
+		Short:   "Set the value of a key",
+		Long:    "Put sets the value of a key, whether it is there or not. VALUE - is read from standard input.",
+		Example: "  farkv put paper FUSEE\n  farkv put big image - < image.png",
+		Args:    operands("KEY VALUE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, rest := poolAnd(args, 2)
+			value := []byte(rest[1])
+			if rest[1] == "-" {
+				var err error
+				if value, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxValue+1)); err != nil {
+					return c.answer(cmd, nil, fmt.Errorf("read the value from standard input: %w", err))
+				}
+				if len(value) > maxValue {
+					return fmt.Errorf("the value on standard input has more than %d bytes", maxValue)
+				}
+			}
+			p, err := ops.Put(cmd.Context(), pool, []byte(rest[0]), value)
+			if err != nil {
+				return c.answer(cmd, nil, err)
+			}
+			return c.answer(cmd, p, nil)
+		},
+	}
+}
+
+func (c *cli) del() *cobra.Command {
+	return &cobra.Command{
+		Use:     "del [POOL] KEY",
+		Short:   "Remove a key",
+		Example: "  farkv del paper",
+		Args:    operands("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, rest := poolAnd(args, 1)
+			p, err := ops.Del(cmd.Context(), pool, []byte(rest[0]))
+			if err != nil {
+				return c.answer(cmd, nil, err)
+			}
+			return c.answer(cmd, p, nil)
+		},
+	}
+}

@@ -1,0 +1,74 @@
+package ops
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
+)
+
+// Pools are those of this machine.
+type Pools struct {
+	Pools []Entry `json:"pools"`
+}
+
+// Entry is one of them.
+type Entry struct {
+	Pool    string `json:"pool"`
+	Store   string `json:"store,omitempty"`
+	Nodes   int    `json:"nodes,omitempty"`
+	Bytes   uint64 `json:"bytes,omitempty"` // of all nodes
+	Live    int    `json:"live"`
+	Dead    int    `json:"dead"`
+	Problem string `json:"problem,omitempty"` // why nothing else is known
+}
+
+// List returns this machine's pools, those that cannot be opened too.
+func List() (*Pools, error) {
+	all, err := fabrics.List()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pools{Pools: []Entry{}}
+	for _, addr := range all {
+		p.Pools = append(p.Pools, entry(addr))
+	}
+	return p, nil
+}
+
+func entry(addr string) Entry {
+	p, err := stores.Open(addr)
+	if err != nil {
+		return Entry{Pool: addr, Problem: err.Error()}
+	}
+	defer p.Close()
+	all := clientsOf(p.Fabric)
+	live := len(living(all))
+	return Entry{
+		Pool: addr, Store: p.Kind.Name, Nodes: p.Fabric.Nodes(), Bytes: uint64(p.Fabric.Nodes()) * p.Fabric.Size(),
+		Live: live, Dead: len(all) - live,
+	}
+}
+
+// Print implements Result.
+func (p *Pools) Print(w io.Writer) {
+	if len(p.Pools) == 0 {
+		fmt.Fprintln(w, "no pools: 'farkv up' makes one")
+		return
+	}
+	rows := [][]string{{"pool", "store", "nodes", "memory", "live", "dead clients"}}
+	for _, e := range p.Pools {
+		if e.Problem == "" {
+			rows = append(rows, []string{e.Pool, e.Store, count(e.Nodes), size(e.Bytes), count(e.Live), count(e.Dead)})
+		}
+	}
+	if len(rows) > 1 {
+		table(w, rows, 1)
+	}
+	for _, e := range p.Pools {
+		if e.Problem != "" {
+			fmt.Fprintf(w, "%s cannot be used: %s\n", e.Pool, e.Problem)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package ops
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+)
+
+// Pair is a key and what became of it.
+type Pair struct {
+	Pool   string
+	Key    []byte
+	Value  []byte // of a get
+	Action string // "", "put" or "deleted"
+	Raw    bool   // print the value as it is, without a newline behind it
+}
+
+// with runs f on the pool's store as one short-lived client.
+func with(addr string, f func(db *client.DB) error) (err error) {
+	db, err := stores.OpenDB(addr, stores.DBOptions{Name: "farkv", Workers: 1})
+	if err != nil {
+		return explain(err, addr)
+	}
+	defer func() {
+		if e := db.Close(); err == nil && e != nil {
+			err = explain(e, addr)
+		}
+	}()
+	return explain(f(db), addr)
+}
+
+// MarshalJSON writes keys and values as texts where they are UTF-8, and otherwise in base64 as key_base64 and
+// value_base64.
+func (p *Pair) MarshalJSON() ([]byte, error) {
+	m := map[string]any{"pool": p.Pool}
+	add := func(name string, b []byte) {
+		if utf8.Valid(b) {
+			m[name] = string(b)
+		} else {
+			m[name+"_base64"] = b
+		}
+	}
+	add("key", p.Key)
+	if p.Action == "" {
+		add("value", p.Value)
+	} else {
+		m["done"] = p.Action
+	}
+	return json.Marshal(m)
+}
+
+// Print implements Result.
+func (p *Pair) Print(w io.Writer) {
+	switch {
+	case p.Raw:
+		w.Write(p.Value)
+	case p.Action == "":
+		fmt.Fprintf(w, "%s\n", p.Value)
+	default:
+		fmt.Fprintf(w, "%s %s\n", p.Action, p.Key)
+	}
+}

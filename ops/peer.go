@@ -1,0 +1,124 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/magiconair/properties"
+
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// peer measures another system, where it is installed, on the same records and the same workload.
+func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *properties.Properties, t *Comparison) (err error) {
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		t.Skipped[name] = "redis-server is not installed"
+		b.Say("%s: skipped: %s", name, t.Skipped[name])
+		return nil
+	}
+	server, err := startRedis(ctx, program)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	for name, value := range map[string]string{"redis.addr": server.addr, "command": drivers.Load} {
+		if _, _, err := p.Set(name, value); err != nil {
+			return err
+		}
+	}
+	db, err := quietly(func() (drivers.Database, error) { return drivers.Create(name, p) })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	row := Row{Name: name}
+	c.Name, c.Database, c.MaxTime = name, db, peerTime
+	if err := b.loadAndRun(ctx, c, &row); err != nil {
+		return err
+	}
+	t.Rows = append(t.Rows, row)
+	return nil
+}
+
+// quietly runs f while standard output leads nowhere: upstream's driver writes to it as it opens.
+func quietly[T any](f func() (T, error)) (T, error) {
+	nowhere, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return *new(T), err
+	}
+	defer nowhere.Close()
+	stdout := os.Stdout
+	os.Stdout = nowhere
+	defer func() { os.Stdout = stdout }()
+	return f()
+}
+
+// redisServer is one of our own, which keeps nothing, on a port of the loopback.
+type redisServer struct {
+	addr   string
+	folder string
+	cmd    *exec.Cmd
+}
+
+// patience bounds the start and the end of a server.
+const patience = 10 * time.Second
+
+func startRedis(ctx context.Context, program string) (*redisServer, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	folder, err := os.MkdirTemp("", "farkv-redis-")
+	if err != nil {
+		return nil, err
+	}
+	s := &redisServer{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), folder: folder}
+	s.cmd = exec.Command(program, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", folder,
+		"--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning")
+	if err := s.cmd.Start(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	for until := time.Now().Add(patience); ; {
+		conn, err := net.DialTimeout("tcp", s.addr, time.Second)
+		if err == nil {
+			return s, conn.Close()
+		}
+		if ctx.Err() != nil || time.Now().After(until) {
+			return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), ctx.Err(), s.stop())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// freePort returns a port that nobody listens on, a moment ago.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// stop ends the server, by its process, and removes its folder.
+func (s *redisServer) stop() error {
+	t := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
+	defer t.Stop()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	err := s.cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = nil // it was told to
+	}
+	return errors.Join(err, os.RemoveAll(s.folder))
+}

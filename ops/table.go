@@ -1,0 +1,99 @@
+package ops
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// table prints rows in columns as wide as they need to be: the first left-aligned, the others right-aligned, or
+// left-aligned too where left names them. Cells that a row leaves out are empty.
+func table(w io.Writer, rows [][]string, left ...int) {
+	var width []int
+	for _, r := range rows {
+		for i, c := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	flush := map[int]bool{0: true}
+	for _, i := range left {
+		flush[i] = true
+	}
+	for _, r := range rows {
+		var line strings.Builder
+		for i, c := range r {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if flush[i] {
+				line.WriteString(c + pad)
+			} else {
+				line.WriteString(pad + c)
+			}
+		}
+		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
+	}
+}
+
+// count writes a number with its thousands apart.
+func count[N int | int64 | uint64](n N) string {
+	s := strconv.FormatInt(int64(n), 10)
+	sign := ""
+	if s[0] == '-' {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// size writes bytes in the largest binary unit that leaves at least one digit before the point.
+func size(n uint64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), ""
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if v < 1023.95 {
+			break
+		}
+		v, unit = v/1024, u
+	}
+	return significant(v) + " " + unit
+}
+
+// significant writes a positive number with one decimal below 100, and none from there on.
+func significant(v float64) string {
+	if v < 99.95 {
+		return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0")
+	}
+	return count(int64(v + 0.5))
+}
+
+// latency writes microseconds.
+func latency(us float64) string {
+	switch {
+	case us < 0.9995:
+		return fmt.Sprintf("%.0f ns", us*1e3)
+	case us < 999.95:
+		return fmt.Sprintf("%.1f µs", us)
+	case us < 999_950:
+		return fmt.Sprintf("%.1f ms", us/1e3)
+	}
+	return fmt.Sprintf("%.1f s", us/1e6)
+}
+
+// plural writes a number of things.
+func plural(n int, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + more
+}
