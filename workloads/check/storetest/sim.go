@@ -76,10 +76,23 @@ func (c *scene) end(t *tally) error {
 	hist := merge(c.recorders)
 	t.ops.Add(int64(len(hist)))
 	t.oks.Add(int64(len(hist.With(check.OK))))
-	if err := judge(hist, c.crashed(), 0); err != nil {
+	if err := errors.Join(judge(hist, c.crashed(), 0), c.late(hist)); err != nil {
 		return err
 	}
 	return c.h.sound(c.s, c.crashed())
+}
+
+// late finds an operation that waited although nobody crashed.
+func (c *scene) late(h check.History) error {
+	if c.h.Longest == 0 || c.crashed() {
+		return nil
+	}
+	for i := range h {
+		if d := h[i].Return - h[i].Call; d > c.h.Longest {
+			return fmt.Errorf("took %v, and nobody crashed: %s", d, &h[i])
+		}
+	}
+	return nil
 }
 
 // loadOf derives a small load from a seed: enough to collide in, small enough to read.

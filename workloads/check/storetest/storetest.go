@@ -52,6 +52,10 @@ type Harness struct {
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
+	// Longest is the most virtual time that an operation may take where nobody crashes; 0: any. It tells an operation
+	// that waits for its timeout and goes on from one that works.
+	Longest time.Duration
+
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
 	MinSeeds int
 }

@@ -74,7 +74,7 @@ func TestTeeth(t *testing.T) {
 		{"lost", "takes a CAS that failed for one that did not", []string{"histories", "sim/histories", "sim/crashes"}},
 		{"inplace", "overwrites values in place", []string{"sim/histories", "sim/crashes"}},
 		{"early", "publishes a block before it is written", []string{"sim/histories", "sim/crashes", "sim/everycrash"}},
-		{"lock", "holds a lock that nobody breaks", []string{"sim/crashes", "sim/everycrash"}},
+		{"lock", "holds a lock that nobody breaks, and waits long for it", []string{"sim/histories", "sim/crashes", "sim/everycrash"}},
 	} {
 		for _, name := range tt.suites {
 			t.Run(tt.flaw+"/"+name, func(t *testing.T) {
