@@ -72,7 +72,7 @@ func wantError(t testing.TB, got, want error) {
 // TestTrips asserts the trip counts of FUSEE 4.3 and 4.6, and what this package's duplicate rule adds: nothing.
 func TestTrips(t *testing.T) {
 	for _, r := range []struct {
-		index                                                     int
+		index                                                  int
 		insert, update, updateMiss, search, searchMiss, absent int
 	}{
 		// With one replica the INSERT's second trip is fenced, and takes two latencies; no log is committed.

@@ -1,0 +1,116 @@
+package fusee
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A mutant is this package with one rule of its protocol broken. The suites must notice: a checker that has never failed
+// proves nothing. Each is compiled from the package's own source through the go command's overlay, so that the
+// protocol itself knows nothing of it.
+type mutant struct {
+	rule     string
+	file     string
+	old, new string
+	config   string // in which TestContention must fail; any, where it is empty
+}
+
+var mutants = []mutant{
+	{rule: "a loser waits until the winner has changed the primary", file: "snapshot.go",
+		old: "if now != w.old {\n\t\t\treturn lost, nil", new: "if now != w.old || true {\n\t\t\treturn lost, nil", config: "2_index"},
+	{rule: "rule 2 and 3 change the other backups first", file: "snapshot.go",
+		old: "return win, c.fixBackups(w, w.list[:n])", new: "return win, nil", config: "5_index"},
+	{rule: "rule 3 takes the least word", file: "snapshot.go",
+		old: "ruleIf(rule3, least(list) == w.new)", new: "ruleIf(rule3, w.visible)", config: "3_index"},
+	{rule: "rule 3 reads the primary first", file: "snapshot.go",
+		old: "case now != w.old:\n\t\treturn finish, nil", new: "case now == ^w.old:\n\t\treturn finish, nil", config: "3_index"},
+	{rule: "a minority does not win", file: "snapshot.go",
+		old: "case 2*count > len(list):", new: "case w.visible:\n\t\treturn rule2, nil\n\tcase 2*count > len(list):", config: "4_index"},
+	{rule: "a DELETE that lost begins again", file: "modify.go",
+		old: "if verdict != lost || err != nil || op == opUpdate {", new: "if true {", config: "2_index"},
+	{rule: "a DELETE's word is its own", file: "modify.go",
+		old: "w.new = w.new.Tombstone()", new: "w.new = race.Word(race.Print(hash)) << 56", config: "2_index"},
+	{rule: "an INSERT looks for its duplicates", file: "duplicate.go",
+		old: "if s == w.slot || word.Print() != race.Print(w.hash) {", new: "if true {"},
+	{rule: "the inserter with the lower slot waits for the other", file: "duplicate.go",
+		old: "case f == noRival:", new: "case f == noRival, f == rival && s > w.slot:"},
+	{rule: "an INSERT looks behind a DELETE in progress", file: "duplicate.go",
+		old: "return unsure, nil // a DELETE", new: "return noRival, nil // a DELETE"},
+	{rule: "an INSERT with one replica is pending until it has looked", file: "duplicate.go",
+		old: "proposed = w.new.Pending()", new: "proposed = w.new | 0", config: "1_index"},
+	{rule: "what a slot pointed at is checked by its incarnation", file: "object.go",
+		old: "ok = ok && l.tag(f.incarnation) == w.Tag() &&", new: "ok = ok &&"},
+	{rule: "an object is checked by its checksum", file: "object.go",
+		old: "|| le.Uint64(p) != checksum(p[8:log+opAt])", new: ""},
+	{rule: "a tag changes when an object is used again", file: "slab.go",
+		old: "p.block.incarnations[p.index]++", new: "p.block.incarnations[p.index] = 1"},
+	{rule: "a cached pair is checked by its slot", file: "search.go",
+		old: "if !bypass && now == word {", new: "if !bypass {"},
+	{rule: "a loser frees only its own object", file: "modify.go",
+		old: "case lost:\n\t\tc.recycle()", new: "case lost:\n\t\tc.free(w.old)\n\t\tc.recycle()"},
+	{rule: "freed bits are subtracted before their objects are used", file: "reclaim.go",
+		old: "sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)", new: "sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)\n\tc.take(sc.class, sc.found)\n\tsc.found = nil"},
+	{rule: "a winner frees what it replaced", file: "modify.go",
+		old: "case won:\n\t\tc.free(w.old)", new: "case won:"},
+	{rule: "a client that leaves marks its free objects", file: "adopt.go",
+		old: "if bits != 0 {\n\t\t\t\t\tb.FetchAdd", new: "if bits == 1<<63 {\n\t\t\t\t\tb.FetchAdd"},
+}
+
+func TestTeeth(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles a copy of the package for each rule; run without -short")
+	}
+	for _, m := range mutants {
+		t.Run(strings.ReplaceAll(m.rule, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			m.run(t)
+		})
+	}
+}
+
+// caught is what a suite says when it has seen a wrong answer, or a damaged structure.
+var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|got .* want|operations failed`)
+
+func (m mutant) run(t *testing.T) {
+	source, err := os.ReadFile(m.file)
+	must(t, err)
+	if n := strings.Count(string(source), m.old); n != 1 {
+		t.Fatalf("%s has %d places that read %q, want one: the mutant needs an update", m.file, n, m.old)
+	}
+	dir := t.TempDir()
+	broken := filepath.Join(dir, m.file)
+	must(t, os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600))
+	here, err := filepath.Abs(m.file)
+	must(t, err)
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
+	must(t, err)
+	list := filepath.Join(dir, "overlay.json")
+	must(t, os.WriteFile(list, overlay, 0o600))
+	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=5m", "-overlay="+list, "-run=^TestContention$/^"+m.config, ".")
+	cmd.Env = append(os.Environ(), "FARKV_SEEDS=3000")
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		t.Fatalf("nothing failed without this rule")
+	case strings.Contains(string(out), "[build failed]"):
+		t.Fatalf("the mutant does not compile:\n%s", out)
+	case !caught.Match(out):
+		t.Fatalf("the suites failed, but not by seeing a wrong answer:\n%s", out)
+	}
+	t.Logf("%s", first(out))
+}
+
+// first returns the line that says what was found.
+func first(out []byte) []byte {
+	for _, line := range strings.Split(string(out), "\n") {
+		if caught.MatchString(line) {
+			return []byte(strings.TrimSpace(line))
+		}
+	}
+	return nil
+}
