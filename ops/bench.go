@@ -98,8 +98,8 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 func (b *Bench) configure() (runner.Config, *properties.Properties, error) {
 	text, err := ycsb.Read(b.file())
 	if err != nil {
-		return runner.Config{}, nil, workloads.Misuse("workload %s: %v: want a to f, a file, or one of %s", b.Workload, err,
-			strings.Join(ycsb.Names(), ", "))
+		return runner.Config{}, nil, workloads.Misuse("workload %s: %v: want a to f, a property file, or one of ours, which"+
+			" 'go-ycsb help workloads' lists", b.Workload, err)
 	}
 	p, err := properties.Load(text, properties.UTF8)
 	if err != nil {
@@ -221,13 +221,13 @@ func perUserByte(p *stores.Pool, f *Findings) float64 {
 func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error {
 	for _, load := range []bool{true, false} {
 		c.Load = load
-		what, total := "running", b.Ops
+		what, total, things := "running", b.Ops, "operations"
 		if load {
-			what, total = "loading", b.Records
+			what, total, things = "loading", b.Records, "records"
 		}
-		b.Say("%s: %s, %s", c.Name, what, count(total))
+		b.Say("%s: %s, %s %s", c.Name, what, count(total), things)
 		c.Progress = func(p runner.Progress) {
-			b.Say("%s: %s, %s of %s, %s a second", c.Name, what, count(p.Operations), count(total),
+			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what, count(p.Operations), count(total), things,
 				count(int64(float64(p.Tally.Operations)/p.Interval.Seconds())))
 		}
 		r, err := runner.Run(ctx, c)

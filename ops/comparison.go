@@ -72,7 +72,7 @@ func (c *Comparison) Print(w io.Writer) {
 	}
 }
 
-// floor returns the medians of what the bare batches took beside each store.
+// floor returns the least that the bare batches took beside a store.
 func (c *Comparison) floor() (get, update float64, ok bool) {
 	var gets, updates []float64
 	for _, r := range c.Rows {
@@ -83,7 +83,7 @@ func (c *Comparison) floor() (get, update float64, ok bool) {
 	if len(gets) == 0 {
 		return 0, 0, false
 	}
-	return median(gets), median(updates), true
+	return slices.Min(gets), slices.Min(updates), true
 }
 
 func (r *Row) cells() []string {

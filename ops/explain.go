@@ -41,8 +41,6 @@ func explain(err error, pool string) error {
 		return hint("the pool belongs to another user")
 	case errors.Is(err, syscall.ENOSPC):
 		return hint("make room there, or lower --memory, --records or --replicas; 'farkv list' shows the pools there are")
-	case errors.Is(err, client.ErrNotFound):
-		return hint("keys are exact, to the byte")
 	case errors.Is(err, client.ErrUncertain):
 		return hint("a client died in the midst of a write, or a node is down: see 'farkv status %s'", pool)
 	case errors.Is(err, client.ErrDamaged):

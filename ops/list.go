@@ -57,7 +57,7 @@ func (p *Pools) Print(w io.Writer) {
 		fmt.Fprintln(w, "no pools: 'farkv up' makes one")
 		return
 	}
-	rows := [][]string{{"pool", "store", "nodes", "memory", "live", "dead clients"}}
+	rows := [][]string{{"pool", "store", "nodes", "memory", "clients live", "clients dead"}}
 	for _, e := range p.Pools {
 		if e.Problem == "" {
 			rows = append(rows, []string{e.Pool, e.Store, count(e.Nodes), size(e.Bytes), count(e.Live), count(e.Dead)})

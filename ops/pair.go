@@ -19,18 +19,26 @@ type Pair struct {
 	Raw    bool   // print the value as it is, without a newline behind it
 }
 
-// with runs f on the pool's store as one short-lived client.
-func with(addr string, f func(db *client.DB) error) (err error) {
-	db, err := stores.OpenDB(addr, stores.DBOptions{Name: "farkv", Workers: 1})
+// do runs f on the pool's store as one short-lived client.
+func do(what, addr string, key []byte, f func(db *client.DB) error) (err error) {
+	pool, err := stores.Open(addr)
 	if err != nil {
 		return explain(err, addr)
 	}
 	defer func() {
-		if e := db.Close(); err == nil && e != nil {
-			err = explain(e, addr)
+		if err != nil {
+			err = explain(fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err), addr)
 		}
 	}()
-	return explain(f(db), addr)
+	db, err := pool.DB(stores.DBOptions{Name: "farkv", Workers: 1})
+	if err != nil {
+		return err
+	}
+	err = f(db)
+	if e := db.Close(); err == nil {
+		err = e
+	}
+	return err
 }
 
 // MarshalJSON writes keys and values as texts where they are UTF-8, and otherwise in base64 as key_base64 and

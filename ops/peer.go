@@ -21,7 +21,7 @@ import (
 func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *properties.Properties, t *Comparison) (err error) {
 	program, err := exec.LookPath("redis-server")
 	if err != nil {
-		t.Skipped[name] = "redis-server is not installed"
+		t.Skipped[name] = "there is no redis-server on the PATH"
 		b.Say("%s: skipped: %s", name, t.Skipped[name])
 		return nil
 	}
@@ -42,6 +42,7 @@ func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *prope
 	defer func() { err = errors.Join(err, db.Close()) }()
 	row := Row{Name: name}
 	c.Name, c.Database, c.MaxTime = name, db, peerTime
+	b.Say("%s: on %s, for %v at most", name, server.addr, peerTime)
 	if err := b.loadAndRun(ctx, c, &row); err != nil {
 		return err
 	}

@@ -8,6 +8,6 @@ import (
 
 // Put sets the value of a key, whether it is there or not.
 func Put(ctx context.Context, addr string, key, value []byte) (*Pair, error) {
-	err := with(addr, func(db *client.DB) error { return db.Put(ctx, key, value) })
+	err := do("put", addr, key, func(db *client.DB) error { return db.Put(ctx, key, value) })
 	return &Pair{Pool: addr, Key: key, Action: "put"}, err
 }

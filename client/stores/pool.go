@@ -18,6 +18,8 @@ type Pool struct {
 	Fabric  rdma.Fabric
 }
 
+const page = 4096
+
 // ErrParams is wrapped when a pool of the wanted shape cannot exist.
 var ErrParams = errors.New("bad pool parameters")
 
@@ -29,7 +31,7 @@ func Create(addr, store string, p Params) (*Pool, error) {
 		return nil, err
 	}
 	p = kind.Size(p)
-	if err := p.check(); err != nil {
+	if err := p.check(kind.Name); err != nil {
 		return nil, err
 	}
 	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients}
@@ -40,8 +42,17 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	return identify(addr, f)
 }
 
-// check tells what is wrong with the numbers of a pool.
-func (p Params) check() error {
+// most clients of a pool: the highest identities are owners that are no clients.
+const maxClients = int(node.OfNode) - 1
+
+// check tells what is wrong with the numbers of a pool of the named store, whose Size has seen them.
+func (p *Params) check(store string) error {
+	switch {
+	case p.Nodes < 1 || p.Nodes > fabrics.MaxNodes:
+		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
+	case p.Clients < 1 || p.Clients > maxClients:
+		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
+	}
 	for _, r := range []struct {
 		name string
 		n    int
@@ -50,6 +61,10 @@ func (p Params) check() error {
 			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d", ErrParams, r.n, r.name, p.Nodes)
 		}
 	}
+	if p.Memory == 0 {
+		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, store, p.Records, p.PairBytes)
+	}
+	p.Memory = (p.Memory + page - 1) / page * page
 	return nil
 }
 

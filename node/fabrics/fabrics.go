@@ -19,6 +19,9 @@ import (
 // Geometry is the shape of a new pool.
 type Geometry = shm.Geometry
 
+// MaxNodes bounds the memory nodes of a pool.
+const MaxNodes = shm.MaxNodes
+
 // What callers branch on.
 var (
 	ErrNoPool  = shm.ErrNoPool
