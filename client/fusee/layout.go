@@ -73,8 +73,7 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
 	}
 	if l.space.Units() > race.MaxSpace {
-		return nil, fmt.Errorf("lay out the pool: pointers reach %d bytes of pairs, not %d: %w",
-			uint64(race.MaxSpace)*node.Unit, l.space.Units()*node.Unit, rdma.ErrNotSupported)
+		return nil, badParams("pairs take %d bytes, pointers reach %d", l.space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)
 	}
 	l.classes = makeClasses(&l.space)
 	return l, nil
@@ -262,9 +261,13 @@ func readLayout(ep rdma.Endpoint) (*layout, error) {
 	if err := h.Expect(Format, FormatVersion); err != nil {
 		return nil, err
 	}
+	return parseParams(h.Params, h.Nodes, h.Size)
+}
+
+func parseParams(params []byte, nodes int, size uint64) (*layout, error) {
 	var p Params
-	if err := json.Unmarshal(h.Params, &p); err != nil {
+	if err := json.Unmarshal(params, &p); err != nil {
 		return nil, fmt.Errorf("read the pool's parameters: %w: %w", client.ErrDamaged, err)
 	}
-	return newLayout(p, h.Nodes, h.Size)
+	return newLayout(p, nodes, size)
 }

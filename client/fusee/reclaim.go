@@ -368,15 +368,15 @@ func (r *reclaim) restingOwn(c *Client, class int) int {
 	return n
 }
 
-// awaitRest sleeps until an object of the class has rested, if one does.
-func (c *Client) awaitRest(class int) bool {
+// awaitRest sleeps until the class has more free objects than the reserve, if enough rest.
+func (c *Client) awaitRest(class, reserve int) bool {
 	r := &c.reclaim
-	for c.slabs[class].idle() == 0 && r.restingOwn(c, class) > 0 {
+	for c.slabs[class].idle() <= reserve && r.restingOwn(c, class) > 0 {
 		if d := r.resting[r.head].ready - c.ep.Now(); d > 0 {
 			c.ep.Sleep(d)
 		}
 		r.now = c.ep.Now()
 		c.mature()
 	}
-	return c.slabs[class].idle() > 0
+	return c.slabs[class].idle() > reserve
 }

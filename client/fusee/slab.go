@@ -66,13 +66,11 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.NodeCentric {
 		return c.takeFromNode(class)
 	}
-	s := &c.slabs[class]
-	if s.idle() == 0 {
-		if err := c.refill(class); err != nil {
-			return err
-		}
-		c.reclaim.now = c.ep.Now()
+	class, err := c.classFor(class, op)
+	if err != nil {
+		return err
 	}
+	s := &c.slabs[class]
 	p := s.free[s.head]
 	s.head++
 	p.block.incarnations[p.index]++
@@ -84,6 +82,34 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	d.head = !s.logged
 	c.tend(class)
 	return nil
+}
+
+// classFor makes sure that the class has a free object for the operation. A client's last object of a class is kept for
+// DELETEs, which take it from larger classes, too: a full pool can be emptied.
+func (c *Client) classFor(class int, op opcode) (int, error) {
+	reserve := 1
+	if op == opDelete {
+		reserve = 0
+	}
+	if c.slabs[class].idle() > reserve {
+		return class, nil
+	}
+	err := c.refill(class, reserve)
+	c.reclaim.now = c.ep.Now()
+	if op != opDelete || !errors.Is(err, rdma.ErrFull) {
+		return class, err
+	}
+	for larger := class + 1; larger < len(c.slabs); larger++ {
+		if c.slabs[larger].idle() > 0 || c.awaitRest(larger, 0) {
+			return larger, nil
+		}
+	}
+	for larger := class + 1; larger < len(c.slabs); larger++ {
+		if ok, e := c.adopt(larger, 1); ok || e != nil {
+			return larger, e
+		}
+	}
+	return class, err
 }
 
 // write adds the WRITEs of the draft, pair and log entry together, to all data replicas (FUSEE 4.5).
@@ -115,19 +141,19 @@ func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
 	}
 }
 
-// refill makes the free list of a class longer: with what others freed, with a departed client's block, with a new
+// refill makes the free list of a class longer than its reserve: with what others freed, with a departed client's block, with a new
 // block; when there is none, with what becomes free of its quarantine, or with a block of another class that is
 // empty. The error wraps client.ErrFull when all that fails.
-func (c *Client) refill(class int) error {
+func (c *Client) refill(class, reserve int) error {
 	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
 		return err
 	}
 	enough := c.classes.objects[class] / 2
-	if s.idle() > 0 || c.reclaim.restingOwn(c, class) >= enough && c.awaitRest(class) {
+	if s.idle() > reserve || c.reclaim.restingOwn(c, class) >= enough && c.awaitRest(class, reserve) {
 		return nil
 	}
-	if ok, err := c.adopt(class, max(1, c.classes.objects[class]/8)); ok || err != nil {
+	if ok, err := c.adopt(class, max(2, c.classes.objects[class]/8)); ok || err != nil {
 		return err
 	}
 	err := c.newBlock(class)
@@ -135,10 +161,10 @@ func (c *Client) refill(class int) error {
 		return err
 	}
 	full := err
-	if ok, err := c.adopt(class, 1); ok || err != nil {
+	if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
 		return err
 	}
-	if c.awaitRest(class) {
+	if c.awaitRest(class, reserve) {
 		return nil
 	}
 	if ok, err := c.convert(class); ok || err != nil {

@@ -1,0 +1,158 @@
+package fusee
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: 100,000 keys
+// with pairs of 1 KB, chosen at random. A benchmark's chunks of floor and store alternate, so that one run gives an
+// honest ratio on a noisy machine: "x-floor".
+const (
+	benchKeys  = 100_000
+	benchKey   = 24
+	benchValue = 1000
+	benchChunk = 500
+)
+
+type bench struct {
+	*Client
+	keys  [][]byte
+	at    []entry // where each key was when the pool was loaded
+	value []byte
+	rng   *rand.Rand
+}
+
+func newBench(b *testing.B, replicas int) *bench {
+	p, _, err := Size(Shape{Nodes: 3, Records: benchKeys, PairBytes: benchKey + benchValue,
+		IndexReplicas: replicas, DataReplicas: replicas, Clients: 64})
+	must(b, err)
+	f := pool(b, 3, p)
+	x := &bench{Client: worker(b, f, Options{CacheBytes: 16 << 20}, nil), value: make([]byte, benchValue), rng: rand.New(rand.NewPCG(1, 2))}
+	for i := range benchKeys {
+		k := fmt.Appendf(nil, "user%020d", uint64(i)*0x9e3779b97f4a7c15)
+		must(b, x.Insert(k, x.value))
+		x.keys = append(x.keys, k)
+	}
+	for _, k := range x.keys {
+		if _, err := x.Get(k); err != nil {
+			b.Fatal(err)
+		}
+		if e := x.cache.find(race.Hash(k)); e != nil {
+			x.at = append(x.at, *e)
+		}
+	}
+	return x
+}
+
+// floorGet is the batch of a SEARCH that hits its cache.
+func (x *bench) floorGet(e *entry) {
+	b := x.ep.Batch()
+	b.Read(x.index.Address(e.slot(), 0), 8)
+	b.Read(x.space.UnitAt(e.word.Unit(), 0), e.word.Units()*64)
+	if err := x.do(b); err != nil {
+		panic(err)
+	}
+	b.Release()
+}
+
+// floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that hold no live data.
+func (x *bench) floorUpdate(e *entry, unit uint64) {
+	bytes := objectBytes(benchKey, benchValue)
+	b := x.ep.Batch()
+	p := b.Alloc(bytes)
+	copy(p[headerBytes+benchKey:], x.value)
+	for r := range x.DataReplicas {
+		b.Write(x.space.UnitAt(unit, r), p)
+	}
+	b.Read(x.index.Address(e.slot(), 0), 8)
+	b.Read(x.space.UnitAt(e.word.Unit(), 0), headerBytes+benchKey)
+	x.finish(b)
+	if x.IndexReplicas > 1 {
+		b = x.ep.Batch()
+		for r := 1; r < x.IndexReplicas; r++ {
+			b.CompareSwap(x.index.Address(e.slot(), r), 1, 1)
+		}
+		x.finish(b)
+		b = x.ep.Batch()
+		old := b.Alloc(9)
+		for r := range x.DataReplicas {
+			b.Write(x.space.UnitAt(unit, r).Add(uint64(bytes-9)), old)
+		}
+		x.finish(b)
+	}
+	b = x.ep.Batch()
+	b.CompareSwap(x.index.Address(e.slot(), 0), 1, 1)
+	x.finish(b)
+}
+
+func (x *bench) finish(b *rdma.Batch) {
+	if err := x.do(b); err != nil {
+		panic(err)
+	}
+	b.Release()
+}
+
+// ratio times floor and store in turns and reports the store's share.
+func ratio(b *testing.B, floor, store func(i int)) {
+	var spent [2]time.Duration
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i += benchChunk {
+		n := min(benchChunk, b.N-i)
+		for k, f := range []func(int){floor, store} {
+			start := time.Now()
+			for j := range n {
+				f(i + j)
+			}
+			spent[k] += time.Since(start)
+		}
+	}
+	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
+	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "store-ns/op")
+	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
+}
+
+func BenchmarkGetHit(b *testing.B) {
+	x := newBench(b, 2)
+	ratio(b,
+		func(int) { x.floorGet(&x.at[x.rng.IntN(len(x.at))]) },
+		func(int) {
+			if _, err := x.Get(x.keys[x.rng.IntN(benchKeys)]); err != nil {
+				b.Fatal(err)
+			}
+		})
+	b.ReportMetric(float64(x.stats.Hits)/float64(x.stats.Hits+x.stats.Misses)*100, "hit-%")
+}
+
+func BenchmarkUpdateHit(b *testing.B) {
+	for _, replicas := range []int{1, 2, 3} {
+		b.Run(fmt.Sprintf("%d replicas", replicas), func(b *testing.B) {
+			x := newBench(b, replicas)
+			must(b, x.newBlock(0))
+			var scratch []uint64 // places of blocks that this client owns and does not use
+			class := int(x.classes.of[unitsFor(benchKey, benchValue)])
+			for range 100 {
+				must(b, x.newBlock(class))
+			}
+			s := &x.slabs[class]
+			for _, p := range s.free[len(s.free)-100*x.classes.objects[class]:] {
+				scratch = append(scratch, x.unitOf(p))
+			}
+			s.free = s.free[:len(s.free)-100*x.classes.objects[class]]
+			ratio(b,
+				func(int) { x.floorUpdate(&x.at[x.rng.IntN(len(x.at))], scratch[x.rng.IntN(len(scratch))]) },
+				func(i int) {
+					binary.LittleEndian.PutUint64(x.value, uint64(i))
+					must(b, x.Update(x.keys[x.rng.IntN(benchKeys)], x.value))
+				})
+			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/(benchKeys*(benchKey+benchValue)), "B/user-B")
+		})
+	}
+}

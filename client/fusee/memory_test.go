@@ -1,0 +1,190 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+)
+
+func key(i int) []byte { return fmt.Appendf(nil, "user%d", uint64(i)*0x9e3779b97f4a7c15) }
+
+// sized makes a pool as Size shapes it.
+func sized(t testing.TB, s Shape) (*shm.Fabric, Params) {
+	p, bytes, err := Size(s)
+	must(t, err)
+	f := pool(t, s.Nodes, p)
+	if f.Size() > bytes {
+		t.Fatalf("Size says %d bytes a node, the pool has %d", bytes, f.Size())
+	}
+	return f, p
+}
+
+// TestSizedPoolHoldsItsRecords: a pool made for a number of records takes them, in a few clients, without being full.
+func TestSizedPoolHoldsItsRecords(t *testing.T) {
+	for _, n := range []int{1, 10, 1000, 30_000} {
+		for _, nodes := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%d records on %d nodes", n, nodes), func(t *testing.T) {
+				f, _ := sized(t, Shape{Nodes: nodes, Records: uint64(n), PairBytes: 100, IndexReplicas: min(2, nodes), DataReplicas: 1, Clients: 8})
+				var clients [4]*Client
+				for i := range clients {
+					clients[i] = worker(t, f, Options{}, nil)
+				}
+				for i := range n {
+					must(t, clients[i%4].Insert(key(i), make([]byte, 80)))
+				}
+				if r := checkClean(t, f); r.Facts[0].Count != uint64(n) {
+					t.Errorf("check counts %d pairs", r.Facts[0].Count)
+				}
+			})
+		}
+	}
+}
+
+// TestSizes: whatever somebody asks for, Size shapes a pool that fits, or says why not.
+func TestSizes(t *testing.T) {
+	for _, nodes := range []int{1, 2, 3, 5, 16} {
+		for _, records := range []uint64{1, 1000, 1e6, 1e9} {
+			for _, memory := range []uint64{0, 1 << 20, 64 << 20, 1 << 34} {
+				s := Shape{Nodes: nodes, Memory: memory, Records: records, PairBytes: 1024,
+					IndexReplicas: min(3, nodes), DataReplicas: min(2, nodes), Clients: 64}
+				p, bytes, err := Size(s)
+				if err != nil {
+					if records < 1e9 && memory == 0 || !errors.Is(err, rdma.ErrFull) && !errors.Is(err, ErrParams) {
+						t.Errorf("%+v: %v", s, err)
+					}
+					continue
+				}
+				if l, err := newLayout(p, nodes, bytes); err != nil || memory > 0 && bytes != memory {
+					t.Errorf("%+v makes %+v of %d bytes: %v", s, p, bytes, err)
+				} else if memory > 64<<20 && l.bytes < memory/2 {
+					t.Errorf("%+v: of %d bytes only %d are used", s, memory, l.bytes)
+				}
+			}
+		}
+	}
+}
+
+func TestFullIndex(t *testing.T) {
+	p := small(3, 2, 2)
+	p.Subtables, p.Groups = 1, 2
+	f := pool(t, 3, p)
+	c := worker(t, f, Options{}, nil)
+	n := 0
+	for ; ; n++ {
+		if err := c.Insert(key(n), []byte("1")); err != nil {
+			wantError(t, err, client.ErrFull)
+			break
+		}
+	}
+	if n < race.Candidates {
+		t.Fatalf("full with %d pairs", n)
+	}
+	for i := range n {
+		must(t, c.Update(key(i), []byte("2")))
+	}
+	wantError(t, c.Insert(key(n), []byte("1")), client.ErrFull)
+	must(t, c.Delete(key(0)))
+	checkClean(t, f)
+}
+
+// TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for other sizes, too.
+func TestFullMemory(t *testing.T) {
+	p := small(3, 2, 2)
+	p.RegionBytes = 64 << 10
+	f := pool(t, 3, p)
+	c := worker(t, f, Options{Timeout: 100 * time.Millisecond}, nil)
+	n := 0
+	for ; ; n++ {
+		if err := c.Insert(key(n), make([]byte, 1000)); err != nil {
+			wantError(t, err, client.ErrFull)
+			break
+		}
+	}
+	for i := range n {
+		if v, err := c.Get(key(i)); err != nil || len(v) != 1000 {
+			t.Fatal(err)
+		}
+	}
+	for i := range n {
+		must(t, c.Delete(key(i)))
+	}
+	for i := range n {
+		if err := c.Insert(key(n+i), make([]byte, 300)); err != nil {
+			t.Fatalf("%d of %d: %v", i, n, err)
+		}
+	}
+	if c.Stats().Converted == 0 {
+		t.Error("no block changed its size class")
+	}
+	checkClean(t, f)
+}
+
+// TestOverwriting: freed memory is used again, by those who freed it and by those who come later. With $FARKV_LONG it
+// takes 100,000 records and 10 million writes.
+func TestOverwriting(t *testing.T) {
+	records, writes := 3_000, 60_000
+	if os.Getenv("FARKV_LONG") != "" {
+		records, writes = 100_000, 10_000_000
+	}
+	const pairBytes, generations, workers = 1024, 5, 2
+	f, p := sized(t, Shape{Nodes: 3, Records: uint64(records), PairBytes: pairBytes, IndexReplicas: 2, DataReplicas: 2, Clients: 16})
+	value := make([]byte, pairBytes-24)
+	for g := range generations {
+		errs := make(chan error)
+		for w := range workers {
+			go func() { errs <- overwrite(f, g, w, records, writes/generations/workers, value) }()
+		}
+		for range workers {
+			must(t, <-errs)
+		}
+	}
+	use, err := Usage(f)
+	must(t, err)
+	blocks := use[2].Count + use[3].Count
+	live := (uint64(records)*uint64(unitsFor(24, len(value)))*64 + p.BlockBytes - 1) / p.BlockBytes
+	t.Logf("%d records fill %d blocks of %d bytes; after %d writes %d are in use", records, live, p.BlockBytes, writes, blocks)
+	if limit := 2*live + workers; blocks > limit {
+		t.Errorf("%d blocks are in use, more than %d", blocks, limit)
+	}
+	if r := checkClean(t, f); r.Facts[0].Count != uint64(records) {
+		t.Errorf("check counts %d pairs", r.Facts[0].Count)
+	}
+}
+
+// overwrite is one worker of one generation: the first loads its share.
+func overwrite(f rdma.Fabric, generation, w, records, writes int, value []byte) error {
+	ep, err := f.Open(fmt.Sprint("worker ", w))
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	c, err := Open(ep, Options{})
+	if err != nil {
+		return err
+	}
+	if generation == 0 {
+		for i := w; i < records; i += 2 {
+			if err := c.Insert(fmt.Appendf(nil, "user%020d", i), value); err != nil {
+				return err
+			}
+		}
+	}
+	rng := rand.New(rand.NewPCG(uint64(generation), uint64(w)))
+	for n := 0; n < writes; {
+		err := c.Update(fmt.Appendf(nil, "user%020d", rng.IntN(records)), value)
+		if err == nil {
+			n++
+		} else if generation > 0 || !errors.Is(err, client.ErrNotFound) { // the other one still loads
+			return err
+		}
+	}
+	return c.Close()
+}
