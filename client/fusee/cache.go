@@ -7,16 +7,22 @@ import (
 )
 
 // cache is the adaptive index cache (FUSEE 4.6): for a key, its slot and the word that the primary last held. It is
-// bounded: sets of four entries; a new key takes the place of the least used one of its set, and makes the others
+// bounded: sets of five entries, two cache lines; a new key takes the place of the least used one of its set, and makes the others
 // count for less, so that what is not used any more goes.
 //
 // An entry is a hint: whoever uses it reads the slot and the key in the object again. So a key's hash will do to find it.
 type cache struct {
 	mask uint64 // sets-1
-	sets [][ways]entry
+	sets []set
 }
 
-const ways = 4
+const ways = 5
+
+// set is two cache lines.
+type set struct {
+	entries [ways]entry
+	_       uint64
+}
 
 // entry is a cached key.
 type entry struct {
@@ -25,6 +31,8 @@ type entry struct {
 	// meta packs the slot, 40 bits, and the counters of accesses and of invalid ones, 12 bits each.
 	meta uint64
 }
+
+const setBytes = int(unsafe.Sizeof(set{}))
 
 const (
 	counterMax   = 1<<12 - 1
@@ -37,15 +45,13 @@ const (
 // newCache makes a cache of at most so many bytes; of none, all its methods do nothing.
 func newCache(bytes int) *cache {
 	c := &cache{}
-	const set = int(unsafe.Sizeof([ways]entry{}))
-	if bytes < set {
-		return c
-	}
 	n := 1
-	for 2*n*set <= bytes {
+	for 2*n*setBytes <= bytes {
 		n *= 2
 	}
-	c.sets, c.mask = make([][ways]entry, n), uint64(n-1)
+	if bytes >= setBytes {
+		c.sets, c.mask = make([]set, n), uint64(n-1)
+	}
 	return c
 }
 
@@ -54,7 +60,7 @@ func (c *cache) find(hash uint64) *entry {
 	if c.sets == nil {
 		return nil
 	}
-	set := &c.sets[hash&c.mask]
+	set := &c.sets[hash&c.mask].entries
 	for i := range set {
 		if e := &set[i]; e.hash == hash && e.word != 0 {
 			return e
@@ -73,7 +79,7 @@ func (c *cache) put(hash uint64, slot race.Slot, word race.Word) {
 		e.meta = e.meta&^slotMask | uint64(slot)
 		return
 	}
-	set := &c.sets[hash&c.mask]
+	set := &c.sets[hash&c.mask].entries
 	victim := &set[0]
 	for i := range set {
 		e := &set[i]
@@ -97,7 +103,7 @@ func (c *cache) put(hash uint64, slot race.Slot, word race.Word) {
 func (c *cache) drop(e *entry) { *e = entry{} }
 
 // bytes returns the memory of the cache.
-func (c *cache) bytes() int { return len(c.sets) * int(unsafe.Sizeof([ways]entry{})) }
+func (c *cache) bytes() int { return len(c.sets) * setBytes }
 
 func (e *entry) slot() race.Slot  { return race.Slot(e.meta & slotMask) }
 func (e *entry) accesses() uint64 { return e.meta >> accessShift & counterMax }

@@ -9,7 +9,7 @@ import (
 
 // Two INSERTs of one key may find different empty slots and both win theirs. RACE lets an inserter look again behind
 // its CAS, but then a reader may already have seen the loser's value. So here an inserter that has won its slot looks
-// for others before it changes the primary, which is all that readers see (HOLES, FUSEE).
+// for others before it changes the primary, which is all that readers see.
 //
 // Inserters make themselves visible on the first backup, the index's witness, before they look there: of two, at
 // least one sees the other. The one with the higher slot gives way: it ends its round with a tombstone. The one with

@@ -143,9 +143,9 @@ func (l *layout) head(c rdma.ClientID, class, replica int) rdma.Addr {
 }
 
 // quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
-// four times the operation timeout, which no operation outlives (HOLES, "Everywhere").
+// twice the operation timeout; no client CASes a slot later than one timeout after it read it (see write).
 func (l *layout) quarantine(timeout time.Duration) time.Duration {
-	return 4 * timeout / time.Duration(uint64(1)<<l.TagBits)
+	return 2 * timeout / time.Duration(uint64(1)<<l.TagBits)
 }
 
 // tag returns what a slot keeps of an incarnation.

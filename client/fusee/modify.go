@@ -10,7 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more (HOLES, FUSEE). When a write loses:
+// SNAPSHOT is last-writer-wins on a slot; what an operation answers depends on more. When a write loses:
 //
 //	UPDATE  took effect just before the winner's write, whatever that was: the key was there.
 //	DELETE  cannot say that, since the winner may be an UPDATE, which would have found nothing: it begins again, and

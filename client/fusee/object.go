@@ -24,7 +24,7 @@ import (
 //	        CRC of the old value
 //
 // The paper relies on the used bit landing last. RoCE does not promise that, and a recycled object carries an old
-// used bit, so it is the checksum that tells a complete object (HOLES, FUSEE). It covers the used bit: clearing that
+// used bit, so it is the checksum that tells a complete object. It covers the used bit: clearing that
 // bit makes the whole object invalid. The old value is one aligned word, so it is there or not. A used slot may
 // be empty, and 0 must mean "not committed": an unused slot is logged as loggedUnused.
 const (

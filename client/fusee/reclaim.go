@@ -54,11 +54,13 @@ type flight struct {
 }
 
 const (
-	freeBatch  = 16 // frees a batch: as many as a doorbell carries well
-	maxFlying  = 4  // batches of frees in flight; the fifth waits for the first
-	scanBlocks = 16 // bitmaps a background scan reads
-	syncBlocks = 64 // bitmaps a trip reads when an operation has to wait for them
-	lowWater   = 64 // free objects of a class below which a background scan begins
+	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
+	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
+	scanBlocks = 16   // bitmaps a background scan reads
+	syncBlocks = 64   // bitmaps a trip reads when an operation has to wait for them
+	lowWater   = 64   // free objects of a class below which a background scan begins
+	minGap     = 64   // objects taken between two background scans: a verb for every four,
+	maxGap     = 4096 // and fewer when scans find little, since then most frees are this client's own
 )
 
 // free gives up the pair that a won write replaced, once the primary shows the new word.
@@ -111,7 +113,8 @@ func (c *Client) tend(class int) {
 	c.mature()
 	c.tendScan()
 	s := &c.slabs[class]
-	if c.reclaim.scan.phase == noScan && s.idle() < lowWater && len(s.blocks) > 0 {
+	if s.taken++; s.taken > s.gap && s.idle() < lowWater && c.reclaim.scan.phase == noScan && len(s.blocks) > 0 {
+		s.taken = 0
 		c.beginScan(class)
 	}
 }
@@ -266,6 +269,11 @@ func (c *Client) tendScan() {
 		sc.batch.Release()
 		c.take(sc.class, sc.found)
 		sc.phase = noScan
+		if s := &c.slabs[sc.class]; len(sc.found) >= minGap/2 {
+			s.gap = minGap
+		} else {
+			s.gap = min(max(minGap, 2*s.gap), maxGap)
+		}
 		return
 	}
 	next := c.ep.Batch()

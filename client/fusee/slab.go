@@ -25,6 +25,8 @@ type slab struct {
 	last   uint64 // unit of the object taken before: the log's prev pointer
 	logged bool   // the log's head is written
 	cursor int    // block at which the next background scan begins
+	taken  int    // objects since the last one
+	gap    int    // and how many there should be
 }
 
 // place is a free object.
@@ -149,8 +151,7 @@ func (c *Client) refill(class, reserve int) error {
 	if err := c.reclaimAll(class); err != nil {
 		return err
 	}
-	enough := c.classes.objects[class] / 2
-	if s.idle() > reserve || c.reclaim.restingOwn(c, class) >= enough && c.awaitRest(class, reserve) {
+	if s.idle() > reserve || c.reclaim.restingOwn(c, class) >= c.enough(class) && c.awaitRest(class, reserve) {
 		return nil
 	}
 	if ok, err := c.adopt(class, max(2, c.classes.objects[class]/8)); ok || err != nil {
@@ -172,6 +173,17 @@ func (c *Client) refill(class, reserve int) error {
 	}
 	return fmt.Errorf("find room for an object of %d bytes: %w", c.classes.units[class]*node.Unit, full)
 }
+
+// enough is how many resting objects make waiting for them better than another block: as many as a client uses while
+// they rest, or what fills half a block.
+func (c *Client) enough(class int) int {
+	return max(c.classes.objects[class]/2, min(restObjects, restBytes/(c.classes.units[class]*node.Unit)))
+}
+
+const (
+	restObjects = 512     // in half a millisecond
+	restBytes   = 1 << 20 // of large objects fewer
+)
 
 // newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one to each backup's
 // so that the allocation survives it. A crash in between leaves a block that only the primary's table knows as this
