@@ -31,7 +31,9 @@ func (c Cost) Ratio() float64 {
 
 const (
 	costRounds = 32
-	costOps    = 4_000 // a round: short beside a scheduler's slice
+	costLeast  = 4               // rounds
+	costTime   = 2 * time.Second // after which no round begins, once there are costLeast
+	costOps    = 4_000           // a round: short beside a scheduler's slice
 )
 
 // costs measures Get and Update of the store of a loaded pool against the floor.
@@ -53,7 +55,8 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 		return get, update, err
 	}
 	var took [4][]float64
-	for range costRounds {
+	began := time.Now()
+	for i := 0; i < costRounds && (i < costLeast || time.Since(began) < costTime); i++ {
 		if err := m.round(&took); err != nil {
 			return get, update, err
 		}

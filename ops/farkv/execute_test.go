@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// run executes a command line in this process.
+func run(ctx context.Context, args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = execute(ctx, args, strings.NewReader(""), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+func TestInterruptedBench(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	status, stdout, stderr := run(ctx, "bench", "--records", "1000", "--operations", "1000", "--peers", "")
+	if status != 130 || stdout != "" || !strings.HasSuffix(stderr, "\nfarkv: interrupted\n") {
+		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
+func TestBenchLeaksNothing(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	status, stdout, stderr := run(context.Background(), "bench", "--records", "5000", "--operations", "1000",
+		"--threads", "2", "--stores", "fusee", "--peers", "")
+	if status != 0 || !strings.Contains(stdout, "\nfusee ") || !strings.Contains(stdout, "\nfloor ") {
+		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
+// Every command explains itself, with examples.
+func TestHelp(t *testing.T) {
+	for _, cmd := range newRoot().Commands() {
+		if cmd.Name() == "help" || cmd.Hidden {
+			continue
+		}
+		status, stdout, stderr := run(context.Background(), cmd.Name(), "--help")
+		if status != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  farkv "+cmd.Name()) {
+			t.Errorf("%s: %d, %q, %q", cmd.Name(), status, stdout, stderr)
+		}
+		for _, line := range strings.Split(stdout, "\n") {
+			if len(line) > 120 {
+				t.Errorf("%s: a line of %d bytes: %s", cmd.Name(), len(line), line)
+			}
+		}
+	}
+}

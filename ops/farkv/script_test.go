@@ -1,0 +1,140 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"farkv": main, "hold": hold, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
+	})
+}
+
+// TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			bin := filepath.SplitList(env.Getenv("PATH"))[0]
+			env.Setenv("FARKV", filepath.Join(bin, "farkv"))
+			env.Setenv("PATH", bin)
+			env.Setenv("TMPDIR", env.Getenv("WORK"))
+			env.Setenv("FARKV_SHM_DIR", filepath.Join(env.WorkDir, "shm"))
+			return os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "json": isJSON, "await": await,
+		},
+	})
+}
+
+// exits STATUS PROGRAM ARGS... runs a program and wants its exit status. A failure is told in one line, the last one.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	switch {
+	case neg:
+		ts.Fatalf("exits takes no !")
+	case err == nil && want == 0:
+		return
+	case !errors.As(err, &exit) || exit.ExitCode() != want:
+		ts.Fatalf("exit status: %v, want %d", err, want)
+	}
+	lines := strings.Split(strings.TrimSuffix(ts.ReadFile("stderr"), "\n"), "\n")
+	for i, line := range lines {
+		if said := strings.HasPrefix(line, "farkv: "); said != (i == len(lines)-1) {
+			ts.Fatalf("an error is one line, the last: line %d is %q", i+1, line)
+		}
+	}
+}
+
+// isJSON wants the last program's standard output to be one JSON value.
+func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var v map[string]any
+	if err := d.Decode(&v); err != nil || d.More() || len(v) == 0 {
+		ts.Fatalf("not a JSON object: %v", err)
+	}
+}
+
+// await PATTERN waits until there is a file of such a name.
+func await(ts *testscript.TestScript, _ bool, args []string) {
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
+			return
+		}
+	}
+	ts.Fatalf("no file %s", args[0])
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return v
+}
+
+// hold POOL NAME FILE is a client that says in a file that it is attached, and lives until it is interrupted or killed.
+func hold() {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt)
+	f := must(fabrics.Open(os.Args[1]))
+	ep := must(f.Open(os.Args[2]))
+	must(0, os.WriteFile(os.Args[3], nil, 0o600))
+	<-interrupted
+	must(0, errors.Join(ep.Close(), f.Close()))
+}
+
+// corrupt POOL TEXT changes a bit wherever a node's memory holds a text.
+func corrupt() {
+	f := must(fabrics.Open(os.Args[1]))
+	ep := must(f.Open("corrupt"))
+	text, found := []byte(os.Args[2]), false
+	for n := range f.Nodes() {
+		b := ep.Batch()
+		op := b.Read(rdma.At(n, 0), int(f.Size()))
+		must(0, rdma.Do(ep, b, time.Second))
+		memory := op.Buf
+		damage := ep.Batch()
+		p := damage.Alloc(1)
+		p[0] = text[0] ^ 1
+		for at := bytes.Index(memory, text); at >= 0; at = bytes.Index(memory, text) {
+			found = true
+			memory[at] = p[0]
+			damage.Write(rdma.At(n, uint64(at)), p)
+		}
+		must(0, rdma.Do(ep, damage, time.Second))
+		b.Release()
+		damage.Release()
+	}
+	must(0, errors.Join(ep.Close(), f.Close()))
+	if !found {
+		must(0, errors.New("no such text"))
+	}
+}
+
+// empty POOL makes a pool without a store.
+func empty() {
+	f := must(fabrics.Create(os.Args[1], fabrics.Geometry{Nodes: 1, Memory: 1 << 16, Clients: 2}, nil))
+	must(0, f.Close())
+}
