@@ -19,6 +19,15 @@ import "fmt"
 type Word uint64
 
 const (
+	// MaxTagBits is the width of the tag; a pool may use fewer.
+	MaxTagBits = 13
+	// MaxUnits is the length of the largest object in units.
+	MaxUnits = 255
+	// MaxSpace is the number of units that a word can tell apart: a terabyte.
+	MaxSpace = 1 << unitBits
+)
+
+const (
 	unitBits     = 34
 	tagShift     = 34
 	pendingBit   = Word(1) << 47
@@ -26,9 +35,6 @@ const (
 	printShift   = 56
 	unitMask     = 1<<unitBits - 1
 	pointerMask  = Word(1)<<47 - 1
-	MaxTagBits   = 13  // width of the tag; a pool may use fewer
-	MaxUnits     = 255 // length of the largest object in units
-	MaxSpace     = 1 << unitBits
 	bytesPerWord = 8
 )
 

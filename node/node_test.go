@@ -1,0 +1,197 @@
+package node_test
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+)
+
+func mem(t testing.TB, nodes int, bytes uint64) *shm.Fabric {
+	t.Helper()
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: bytes, Clients: 8}, node.Serve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func open(t testing.TB, f rdma.Fabric) rdma.Endpoint {
+	t.Helper()
+	ep, err := f.Open(t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ep.Close() })
+	return ep
+}
+
+// TestPlace: every item has r distinct nodes, copies on a node are numbered without gaps, and loads are even.
+func TestPlace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 20).Draw(t, "nodes")
+		r := rapid.IntRange(1, nodes).Draw(t, "replicas")
+		items := rapid.IntRange(0, 200).Draw(t, "items")
+		placed := node.Place(items, r, nodes, items)
+		if len(placed) != items {
+			t.Fatalf("%d of %d items are placed", len(placed), items)
+		}
+		primaries, next := make([]int, nodes), make([]int, nodes)
+		for _, rs := range placed {
+			seen := map[int]bool{}
+			for _, x := range rs {
+				if seen[x.Node] || x.Index != next[x.Node] {
+					t.Fatalf("%v: node %d twice, or not its item %d", rs, x.Node, next[x.Node])
+				}
+				seen[x.Node] = true
+				next[x.Node]++
+			}
+			primaries[rs[0].Node]++
+		}
+		for n := range nodes {
+			if primaries[n] > items/nodes+1 || next[n] > items*r/nodes+2 {
+				t.Fatalf("node %d of %d is primary of %d and holds %d of %d items", n, nodes, primaries[n], next[n], items)
+			}
+		}
+	})
+}
+
+// TestPlaceCapacity: full nodes take nothing more, and the list ends when fewer than r have room.
+func TestPlaceCapacity(t *testing.T) {
+	placed := node.Place(100, 2, 3, 4)
+	if len(placed) != 6 {
+		t.Errorf("3 nodes with room for 4 take %d items twice, want 6", len(placed))
+	}
+}
+
+func space(nodes int) *node.Space {
+	return &node.Space{Base: 4096, RegionBytes: 64 << 10, BlockBytes: 8 << 10, Replicas: min(2, nodes),
+		Place: node.Place(4, min(2, nodes), nodes, 4)}
+}
+
+// TestUnits: pointers and places in the space are each other's inverse.
+func TestUnits(t *testing.T) {
+	s := space(3)
+	objects := 0
+	for unit := range s.Units() + 10 {
+		b, off, ok := s.BlockOf(unit)
+		if !ok {
+			continue
+		}
+		objects++
+		if i := int(off-s.BitmapBytes()) / node.Unit; s.Object(b, i, 1) != unit {
+			t.Fatalf("unit %d lies in %v at %d, where unit %d is", unit, b, off, s.Object(b, i, 1))
+		}
+		if a := s.UnitAt(unit, 1); a.Offset() < s.Base || a.Offset()+node.Unit > s.Base+4*s.RegionBytes {
+			t.Fatalf("unit %d is at %v", unit, a)
+		}
+	}
+	if want := 4 * s.Blocks() * s.Objects(1); objects != want {
+		t.Errorf("%d units lie in blocks, want %d", objects, want)
+	}
+}
+
+func alloc(ep rdma.Endpoint, s *node.Space, region, class int) (rdma.Request, error) {
+	r := rdma.Request{Proc: node.ProcAlloc, Arg: [6]uint64{s.Table(region, 0).Offset(), uint64(s.Blocks()),
+		s.Bitmap(node.Block{Region: region}, 0).Offset(), s.BlockBytes, uint64(class), 3}}
+	err := ep.Call(s.Table(region, 0).Node(), &r, rdma.Forever)
+	return r, err
+}
+
+// TestAlloc: blocks are handed out once each, to the caller, until there are none.
+func TestAlloc(t *testing.T) {
+	f, s := mem(t, 3, 1<<20), space(3)
+	a, b := open(t, f), open(t, f)
+	owners := map[uint64]bool{}
+	for i := range s.Blocks() {
+		ep := a
+		if i%2 == 1 {
+			ep = b
+		}
+		r, err := alloc(ep, s, 0, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := node.Entry(r.Ret[1]); owners[r.Ret[0]] || e.Owner() != ep.Client() || e.Class() != 5 {
+			t.Fatalf("block %d again, or %v instead of client %d", r.Ret[0], e, ep.Client())
+		}
+		owners[r.Ret[0]] = true
+	}
+	if _, err := alloc(a, s, 0, 5); !errors.Is(err, rdma.ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+}
+
+// TestServeRefuses: a request that reaches beyond the node's memory, or is none, changes nothing.
+func TestServeRefuses(t *testing.T) {
+	f := mem(t, 1, 1<<20)
+	ep := open(t, f)
+	rapid.Check(t, func(t *rapid.T) {
+		r := rdma.Request{Proc: rdma.Proc(rapid.IntRange(0, 4).Draw(t, "proc"))}
+		for i := range r.Arg {
+			r.Arg[i] = rapid.OneOf(rapid.Uint64(), rapid.Uint64Max(1<<21)).Draw(t, "arg")
+		}
+		ep.Call(0, &r, rdma.Forever) // whatever it answers, it must not reach beyond the memory
+	})
+}
+
+// TestObject: a node hands out objects of its own blocks, each once until it is freed.
+func TestObject(t *testing.T) {
+	f, s := mem(t, 1, 1<<20), space(1)
+	ep := open(t, f)
+	const units, class = 3, 2
+	take := func() (rdma.Request, error) {
+		r := rdma.Request{Proc: node.ProcObject, Arg: [6]uint64{s.Table(0, 0).Offset(), uint64(s.Blocks()),
+			s.Bitmap(node.Block{}, 0).Offset(), s.BlockBytes, class<<32 | uint64(s.Objects(units)), s.BitmapBytes()<<32 | units*node.Unit}}
+		err := ep.Call(0, &r, rdma.Forever)
+		return r, err
+	}
+	seen := map[[2]uint64]bool{}
+	for range s.Blocks() * s.Objects(units) {
+		r, err := take()
+		if err != nil || seen[[2]uint64(r.Ret[:2])] {
+			t.Fatalf("object %v, %v", r.Ret, err)
+		}
+		seen[[2]uint64(r.Ret[:2])] = true
+	}
+	if _, err := take(); !errors.Is(err, rdma.ErrFull) {
+		t.Fatalf("got %v, want ErrFull", err)
+	}
+}
+
+func TestHeader(t *testing.T) {
+	f := mem(t, 2, 1<<20)
+	ep := open(t, f)
+	if _, err := node.ReadHeader(ep, 2); !errors.Is(err, node.ErrNoStore) {
+		t.Fatalf("an empty pool: %v", err)
+	}
+	h := node.Header{Store: "some", Version: 3, Params: []byte(`{"a":1}`)}
+	if err := node.WriteHeader(f, ep, h); err != nil {
+		t.Fatal(err)
+	}
+	got, err := node.ReadHeader(ep, 2)
+	if err != nil || got.Store != h.Store || string(got.Params) != string(h.Params) || got.Nodes != 2 || got.Size != 1<<20 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for _, err := range []error{got.Expect("other", 3), got.Expect("some", 4)} {
+		if !errors.Is(err, node.ErrOtherStore) {
+			t.Errorf("got %v, want ErrOtherStore", err)
+		}
+	}
+	if err := got.Expect("some", 3); err != nil {
+		t.Error(err)
+	}
+	f.KillNode(0)
+	if got, err := node.ReadHeader(ep, 2); err != nil || got.Node != 1 {
+		t.Errorf("with node 0 down: %+v, %v", got, err)
+	}
+	big := node.Header{Params: make([]byte, node.HeaderBytes)}
+	if err := node.WriteHeader(f, ep, big); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("got %v, want ErrFull", err)
+	}
+}
