@@ -23,14 +23,14 @@ func (b before) String() string { return [...]string{"a fresh", "a present", "a 
 // maxVerbs bounds the enumeration: no operation sends as many.
 const maxVerbs = 2000
 
-// crash is what a victim is doing when it crashes.
-type crash struct {
+// victim is what a client is doing when it crashes.
+type victim struct {
 	kind  check.Kind
 	key   before
 	alone bool // nobody else works until it is over, so that nobody mends by chance what it leaves
 }
 
-func (c crash) String() string {
+func (c victim) String() string {
 	s := fmt.Sprintf("%s on %s key", c.kind, c.key)
 	if c.alone {
 		s += ", alone"
@@ -44,7 +44,7 @@ func (h *Harness) everyCrash(seed uint64, t *tally) error {
 	for _, kind := range []check.Kind{check.Get, check.Insert, check.Update, check.Delete} {
 		for key := fresh; key <= deleted; key++ {
 			for _, alone := range []bool{true, false} {
-				if err := h.eachVerb(crash{kind, key, alone}, seed, t); err != nil {
+				if err := h.eachVerb(victim{kind, key, alone}, seed, t); err != nil {
 					return err
 				}
 			}
@@ -53,7 +53,7 @@ func (h *Harness) everyCrash(seed uint64, t *tally) error {
 	return nil
 }
 
-func (h *Harness) eachVerb(c crash, seed uint64, t *tally) error {
+func (h *Harness) eachVerb(c victim, seed uint64, t *tally) error {
 	for k := range uint64(maxVerbs) {
 		crashed, err := h.crashOnce(c, seed, k, t)
 		if err != nil {
@@ -70,7 +70,7 @@ func (h *Harness) eachVerb(c crash, seed uint64, t *tally) error {
 }
 
 // crashOnce has the victim crash after the k-th verb of its operation, if it sends as many before it is closed.
-func (h *Harness) crashOnce(at crash, seed, k uint64, t *tally) (crashed bool, err error) {
+func (h *Harness) crashOnce(at victim, seed, k uint64, t *tally) (crashed bool, err error) {
 	l := load{workers: 2, keys: 2, ops: 5, seed: seed, maxValue: min(h.MaxValue, 200), pause: 4 * time.Microsecond}
 	if at.alone {
 		l.workers, l.ops = 1, 0
@@ -90,8 +90,8 @@ func (h *Harness) crashOnce(at crash, seed, k uint64, t *tally) (crashed bool, e
 		prepared = true
 	}
 	self := seed%2 == 0 // an even seed's victim knows the key from before
-	var victim *sim.Worker
-	victim = c.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+	var dies *sim.Worker
+	dies = c.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 		if self {
 			prepare(w, r)
 		}
@@ -99,7 +99,7 @@ func (h *Harness) crashOnce(at crash, seed, k uint64, t *tally) (crashed bool, e
 			ep.Sleep(time.Microsecond)
 		}
 		begun = true
-		c.s.CrashAt(victim, victim.Sent()+k)
+		c.s.CrashAt(dies, dies.Sent()+k)
 		l.do(r, at.kind, l.key(0), check.MakeValue(nil, w, 1001, 90))
 	})
 	for i := range l.workers {
@@ -114,5 +114,5 @@ func (h *Harness) crashOnce(at crash, seed, k uint64, t *tally) (crashed bool, e
 		})
 	}
 	err = c.end(t)
-	return victim.Crashed(), err
+	return dies.Crashed(), err
 }

@@ -84,10 +84,14 @@ func (h *Harness) shared(logs, test string, seed uint64, kill bool) (err error) 
 	if err != nil {
 		return err
 	}
+	e := slow
+	if kill {
+		e = crash
+	}
 	if got := hist.With(check.OK); len(got) < 100 {
 		return fmt.Errorf("only %d of %d operations succeeded", len(got), len(hist))
 	}
-	if err := judge(hist, kill, clockSlack); err != nil {
+	if err := judge(hist, e, clockSlack); err != nil {
 		return err
 	}
 	return h.sound(f, kill)

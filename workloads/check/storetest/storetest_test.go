@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/farkv/farkv/workloads/check"
 )
 
 func TestMain(m *testing.M) {
@@ -127,5 +129,37 @@ func TestProcessTeeth(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "not linearizable") {
 		t.Fatalf("broken processes pass: %v\n%s", err, out)
+	}
+}
+
+// A slow machine excuses few timeouts and nothing else; virtual time excuses none, and a crash many.
+func TestExcuses(t *testing.T) {
+	with := func(a check.Answer, n int) check.History {
+		h := make(check.History, 200)
+		for i := range h {
+			h[i] = check.Op{Kind: check.Delete, Key: []byte("k"), Answer: check.NotFound, Seq: i}
+			if i < n {
+				h[i].Answer = a
+			}
+		}
+		return h
+	}
+	for _, tt := range []struct {
+		answer check.Answer
+		n      int
+		ok     map[excuse]bool
+	}{
+		{check.TimedOut, 1, map[excuse]bool{slow: true, crash: true}},
+		{check.Uncertain, 2, map[excuse]bool{slow: true, crash: true}},
+		{check.TimedOut, 3, map[excuse]bool{crash: true}},
+		{check.Pending, 1, map[excuse]bool{crash: true}},
+		{check.Refused, 1, nil},
+		{check.Failed, 1, nil},
+	} {
+		for _, e := range []excuse{noExcuse, slow, crash} {
+			if err := judge(with(tt.answer, tt.n), e, 0); (err == nil) != tt.ok[e] {
+				t.Errorf("%d %v, excuse %d: %v", tt.n, tt.answer, e, err)
+			}
+		}
 	}
 }
