@@ -1,5 +1,5 @@
 // Package client is what a compute node links: the interfaces that every store implements, the errors that they
-// answer with, and DB, a handle that applications share between goroutines.
+// answer with, and DB, a handle that applications share between goroutines. Package stores opens pools; see the example.
 package client
 
 import (

@@ -14,8 +14,8 @@ import (
 )
 
 // Cost is what an operation costs one worker that does nothing else, and what its bare batches cost the same worker in
-// the same seconds, both in nanoseconds, over random keys with a warm cache: the lower quartile of many short rounds, since
-// what other processes do to a round only makes it slower.
+// the same seconds, both in nanoseconds, over random keys with a warm cache: the lower quartile of many short rounds,
+// since what other processes do to a round only makes it slower.
 type Cost struct {
 	Store float64 `json:"ns"`
 	Floor float64 `json:"floor_ns"`

@@ -8,6 +8,8 @@ import (
 
 // Del removes a key that is there; otherwise the error wraps client.ErrNotFound.
 func Del(ctx context.Context, addr string, key []byte) (*Pair, error) {
-	err := do("del", addr, key, func(db *client.DB) error { return db.Delete(ctx, key) })
-	return &Pair{Pool: addr, Key: key, Action: "deleted"}, err
+	return onKey("del", addr, key, func(db *client.DB, p *Pair) error {
+		p.Action = "deleted"
+		return db.Delete(ctx, key)
+	})
 }

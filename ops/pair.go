@@ -19,26 +19,24 @@ type Pair struct {
 	Raw    bool   // print the value as it is, without a newline behind it
 }
 
-// do runs f on the pool's store as one short-lived client.
-func do(what, addr string, key []byte, f func(db *client.DB) error) (err error) {
+// onKey runs f with the pool's store, as one short-lived client.
+func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) (*Pair, error) {
 	pool, err := stores.Open(addr)
 	if err != nil {
-		return explain(err, addr)
+		return nil, explain(err, addr)
 	}
-	defer func() {
-		if err != nil {
-			err = explain(fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err), addr)
-		}
-	}()
+	p := &Pair{Pool: pool.Address, Key: key}
 	db, err := pool.DB(stores.DBOptions{Name: "farkv", Workers: 1})
+	if err == nil {
+		err = f(db, p)
+		if e := db.Close(); err == nil {
+			err = e
+		}
+	}
 	if err != nil {
-		return err
+		return nil, explain(fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err), addr)
 	}
-	err = f(db)
-	if e := db.Close(); err == nil {
-		err = e
-	}
-	return err
+	return p, nil
 }
 
 // MarshalJSON writes keys and values as texts where they are UTF-8, and otherwise in base64 as key_base64 and

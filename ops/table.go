@@ -57,7 +57,7 @@ func count[N int | int64 | uint64](n N) string {
 // size writes bytes in the largest binary unit that leaves at least one digit before the point.
 func size(n uint64) string {
 	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
+		return count(n) + " B"
 	}
 	v, unit := float64(n), ""
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {

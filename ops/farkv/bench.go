@@ -68,8 +68,8 @@ func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 	}
 	t, err := b.Run(cmd.Context())
-	if t == nil || len(t.Rows) == 0 && err != nil {
-		return c.answer(cmd, nil, err)
+	if err != nil && t != nil && len(t.Rows) == 0 {
+		t = nil // nothing to show
 	}
-	return c.answer(cmd, t, err)
+	return answer(c, cmd, t, err)
 }

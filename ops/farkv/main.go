@@ -109,11 +109,14 @@ func newRoot() *cobra.Command {
 }
 
 // answer shows what an operation answered, where it did, and tells its misuse and its failure apart.
-func (c *cli) answer(cmd *cobra.Command, r ops.Result, err error) error {
+func answer[R interface {
+	ops.Result
+	comparable
+}](c *cli, cmd *cobra.Command, r R, err error) error {
 	if err != nil && !runner.Misused(err) {
 		err = failure{err}
 	}
-	if r == nil {
+	if r == *new(R) {
 		return err
 	}
 	if c.output == "json" {

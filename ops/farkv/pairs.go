@@ -19,11 +19,10 @@ func (c *cli) get() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, rest := poolAnd(args, 1)
 			p, err := ops.Get(cmd.Context(), pool, []byte(rest[0]))
-			if err != nil {
-				return c.answer(cmd, nil, err)
+			if err == nil {
+				p.Raw = raw
 			}
-			p.Raw = raw
-			return c.answer(cmd, p, nil)
+			return answer(c, cmd, p, err)
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "the value alone, without a newline behind it")
@@ -46,17 +45,14 @@ func (c *cli) put() *cobra.Command {
 			if rest[1] == "-" {
 				var err error
 				if value, err = io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxValue+1)); err != nil {
-					return c.answer(cmd, nil, fmt.Errorf("read the value from standard input: %w", err))
+					return failure{fmt.Errorf("read the value from standard input: %w", err)}
 				}
 				if len(value) > maxValue {
 					return fmt.Errorf("the value on standard input has more than %d bytes", maxValue)
 				}
 			}
 			p, err := ops.Put(cmd.Context(), pool, []byte(rest[0]), value)
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, p, nil)
+			return answer(c, cmd, p, err)
 		},
 	}
 }
@@ -70,10 +66,7 @@ func (c *cli) del() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, rest := poolAnd(args, 1)
 			p, err := ops.Del(cmd.Context(), pool, []byte(rest[0]))
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, p, nil)
+			return answer(c, cmd, p, err)
 		},
 	}
 }

@@ -59,10 +59,7 @@ func (c *cli) up() *cobra.Command {
 			}
 			pool, _ := poolAnd(args, 0)
 			made, err := ops.Up(pool, store, p)
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, made, nil)
+			return answer(c, cmd, made, err)
 		},
 	}
 	f := cmd.Flags()
@@ -89,10 +86,7 @@ func (c *cli) down() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
 			removed, err := ops.Down(pool, force)
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, removed, nil)
+			return answer(c, cmd, removed, err)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even when clients live, or when it is no pool")
@@ -108,10 +102,7 @@ func (c *cli) status() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
 			s, err := ops.Status(pool)
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, s, nil)
+			return answer(c, cmd, s, err)
 		},
 	}
 }
@@ -129,10 +120,10 @@ func (c *cli) check() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
 			f, err := ops.Check(pool, force)
-			if err != nil {
-				return c.answer(cmd, nil, err)
+			if err == nil {
+				err = f.Err()
 			}
-			return c.answer(cmd, f, f.Err())
+			return answer(c, cmd, f, err)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even while clients live: what they are doing may look like damage")
@@ -152,10 +143,7 @@ func (c *cli) list() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := ops.List()
-			if err != nil {
-				return c.answer(cmd, nil, err)
-			}
-			return c.answer(cmd, p, nil)
+			return answer(c, cmd, p, err)
 		},
 	}
 }

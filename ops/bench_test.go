@@ -1,0 +1,58 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+func small() Bench {
+	return Bench{
+		Stores: []string{"fusee", "fusee-nc"}, Workload: "b", Records: 5000, Ops: 2000, Threads: 2, Nodes: 3, Replicas: 2, Seed: 3,
+	}
+}
+
+func TestBench(t *testing.T) {
+	b := small()
+	c, err := b.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Rows) != 2 || c.Seed != 3 || !strings.HasPrefix(c.Title, "YCSB B") {
+		t.Fatalf("%+v", c)
+	}
+	for _, r := range c.Rows {
+		if r.Load <= 0 || r.Run <= 0 || r.P50 <= 0 || r.P99 < r.P50 || r.Get.Floor <= 0 || r.Update.Store <= 0 {
+			t.Errorf("%+v", r)
+		}
+		// Every pair is there twice, and the pool has spare blocks, but not without end.
+		if r.BytesPerByte < 2 || r.BytesPerByte > 20 {
+			t.Errorf("%s: %.1f bytes of the pool for each of the user's", r.Name, r.BytesPerByte)
+		}
+	}
+	// A cache saves trips: one of two for most reads.
+	cached, uncached := c.Rows[0].Trips, c.Rows[1].Trips
+	if cached < 1 || cached >= uncached || uncached < 2 {
+		t.Errorf("%.2f trips a call with a cache, %.2f without", cached, uncached)
+	}
+}
+
+// An interrupted bench tells what it measured before.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b := small()
+	b.Say = func(format string, args ...any) {
+		if s := fmt.Sprintf(format, args...); strings.HasPrefix(s, "fusee-nc: running") {
+			cancel()
+		}
+	}
+	c, err := b.Run(ctx)
+	if !errors.Is(err, context.Canceled) || runner.Misused(err) || len(c.Rows) != 1 || c.Rows[0].Name != "fusee" {
+		t.Errorf("%v, %+v", err, c)
+	}
+}
