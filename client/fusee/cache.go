@@ -7,42 +7,40 @@ import (
 )
 
 // cache is the adaptive index cache (FUSEE 4.6): for a key, its slot and the word that the primary last held. It is
-// bounded: sets of five entries, two cache lines; a new key takes the place of the least used one of its set, and makes the others
-// count for less, so that what is not used any more goes.
+// bounded: sets of four entries, a cache line; a new key takes the place of the least used one of its set, and makes the
+// others count for less, so that what is not used any more goes.
 //
-// An entry is a hint: whoever uses it reads the slot and the key in the object again. So a key's hash will do to find it.
+// An entry is a hint: whoever uses it reads the slot, and the key in the object, again. So a part of a key's hash will
+// do to find it.
 type cache struct {
 	mask uint64 // sets-1
 	sets []set
 }
 
-const ways = 5
+const ways = 4
 
-// set is two cache lines.
-type set struct {
-	entries [ways]entry
-	_       uint64
-}
-
-// entry is a cached key.
-type entry struct {
-	hash uint64
-	word race.Word
-	// meta packs the slot, 40 bits, and the counters of accesses and of invalid ones, 12 bits each.
-	meta uint64
-}
+type set [ways]entry
 
 const setBytes = int(unsafe.Sizeof(set{}))
 
+// entry is a cached key.
+type entry struct {
+	word race.Word
+	// meta packs the slot, 32 bits, a tag of the hash, 16 bits, and the counters of accesses and of invalid ones, 8 bits
+	// each.
+	meta uint64
+}
+
 const (
-	counterMax   = 1<<12 - 1
-	accessShift  = 40
-	invalidShift = 52
-	slotMask     = 1<<40 - 1
+	slotMask     = 1<<32 - 1
+	tagShift     = 32
+	accessShift  = 48
+	invalidShift = 56
+	counterMax   = 1<<8 - 1
 	minAccesses  = 4 // before that the ratio means nothing
 )
 
-// newCache makes a cache of at most so many bytes; of none, all its methods do nothing.
+// newCache makes a cache of at most so many bytes; of too few for a set, it never holds anything.
 func newCache(bytes int) *cache {
 	c := &cache{}
 	n := 1
@@ -55,14 +53,19 @@ func newCache(bytes int) *cache {
 	return c
 }
 
+// hashTag returns the part of a hash that an entry keeps: bits that do not choose its set.
+func hashTag(hash uint64) uint64 { return hash >> 40 & (1<<16 - 1) << tagShift }
+
+const tagMask = uint64(1<<16-1) << tagShift
+
 // find returns a key's entry, or nil.
 func (c *cache) find(hash uint64) *entry {
 	if c.sets == nil {
 		return nil
 	}
-	set := &c.sets[hash&c.mask].entries
+	set, tag := &c.sets[hash&c.mask], hashTag(hash)
 	for i := range set {
-		if e := &set[i]; e.hash == hash && e.word != 0 {
+		if e := &set[i]; e.meta&tagMask == tag && e.word != 0 {
 			return e
 		}
 	}
@@ -79,7 +82,7 @@ func (c *cache) put(hash uint64, slot race.Slot, word race.Word) {
 		e.meta = e.meta&^slotMask | uint64(slot)
 		return
 	}
-	set := &c.sets[hash&c.mask].entries
+	set := &c.sets[hash&c.mask]
 	victim := &set[0]
 	for i := range set {
 		e := &set[i]
@@ -96,7 +99,7 @@ func (c *cache) put(hash uint64, slot race.Slot, word race.Word) {
 			set[i].halve()
 		}
 	}
-	*victim = entry{hash: hash, word: word, meta: uint64(slot) | 1<<accessShift}
+	*victim = entry{word: word, meta: uint64(slot) | hashTag(hash) | 1<<accessShift}
 }
 
 // drop forgets an entry.
@@ -125,7 +128,7 @@ func (e *entry) invalidated() {
 
 // halve keeps the ratio and makes room in the counters.
 func (e *entry) halve() {
-	e.meta = e.meta&slotMask | e.accesses()/2<<accessShift | e.invalid()/2<<invalidShift
+	e.meta = e.meta&(1<<accessShift-1) | e.accesses()/2<<accessShift | e.invalid()/2<<invalidShift
 }
 
 // bypass tells whether the key is written so often that its cached pair is not worth reading: I > threshold.

@@ -61,9 +61,9 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 		if op == opDelete {
 			w.new = w.new.Tombstone()
 		}
-		verdict, err := c.write(&w)
-		if verdict != lost || err != nil || op == opUpdate {
-			return c.finishReplace(op, hash, &w, verdict, err)
+		verdict, failed := c.write(&w)
+		if verdict != lost || failed != nil || op == opUpdate {
+			return c.finishReplace(op, hash, &w, verdict, failed)
 		}
 		if c.tired(start) {
 			c.recycle()

@@ -33,7 +33,7 @@ var mutants = []mutant{
 	{rule: "a minority does not win", file: "snapshot.go",
 		old: "case 2*count > len(list):", new: "case w.visible:\n\t\treturn rule2, nil\n\tcase 2*count > len(list):", test: "TestContention$/^4_index"},
 	{rule: "a DELETE that lost begins again", file: "modify.go",
-		old: "if verdict != lost || err != nil || op == opUpdate {", new: "if true {", test: "TestContention$/^2_index"},
+		old: "if verdict != lost || failed != nil || op == opUpdate {", new: "if true {", test: "TestContention$/^2_index"},
 	{rule: "a DELETE's word is its own", file: "modify.go",
 		old: "w.new = w.new.Tombstone()", new: "w.new = race.Word(race.Print(hash)) << 56", test: "TestContention$/^2_index"},
 	{rule: "an INSERT looks for its duplicates", file: "duplicate.go",
