@@ -36,6 +36,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("FARKV", filepath.Join(bin, "farkv"))
 			env.Setenv("PATH", bin)
 			env.Setenv("TMPDIR", env.Getenv("WORK"))
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program waits a second when it is done
 			env.Setenv("FARKV_SHM_DIR", filepath.Join(env.WorkDir, "shm"))
 			return os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700)
 		},
