@@ -77,8 +77,14 @@ func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
 	}
 }
 
-// await PATTERN waits until there is a file of such a name.
-func await(ts *testscript.TestScript, _ bool, args []string) {
+// await PATTERN waits until there is a file of such a name; ! await PATTERN wants none.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		if found, err := filepath.Glob(ts.MkAbs(args[0])); err != nil || len(found) > 0 {
+			ts.Fatalf("%v, %v", found, err)
+		}
+		return
+	}
 	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
 			return
