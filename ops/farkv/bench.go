@@ -19,7 +19,8 @@ func (c *cli) bench() *cobra.Command {
 		Short: "Compare stores: load and run a YCSB mix on pools of their own",
 		Long: "Bench loads and runs a YCSB mix on an embedded pool for each store, one after the other, checks the pool, and\n" +
 			"prints one table. Progress goes to standard error.\n\n" +
-			"  trips/call    round trips a call: an update of one field of a record reads the record first\n" +
+			"  trips/call    round trips a call, which decide on a network and cost next to nothing on memory of this machine;\n" +
+			"                an update of one field of a record reads the record first\n" +
 			"  memory/byte   bytes of the pool in use, all replicas, for each byte of keys and values\n" +
 			"  Get, Update   time of a whole-record operation by one worker alone, with a warm cache, and how many times\n" +
 			"                that of the bare batches of verbs, which FUSEE needs for it, through the same endpoint\n\n" +
