@@ -34,9 +34,11 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 // write set, the draft is written in the first trip. The pair lies in the batch that find returns, which the
 // caller releases; it is nil when the key is not there.
 //
-// When a pair is not what its slot said, it was reused since, so the slot was changed: find begins again.
+// When a pair is not what its slot said, it was reused since, so the slot was changed: find begins again. When the slot
+// still says the same then, the pair was there all the time, and is damaged.
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
 	start := c.ep.Now()
+	var stale candidate
 	for attempt := 0; ; attempt++ {
 		at.began = c.ep.Now()
 		b := c.ep.Batch()
@@ -54,13 +56,16 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if n == 0 {
 			return at, pair, nil, nil
 		}
-		var again bool
-		at.slot, at.word, pair, held, again, err = c.match(key, slots[:n])
-		if err != nil || !again && c.ep.Now()-at.began <= c.opt.Timeout {
+		before := stale
+		at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
+		if err != nil || stale.word == 0 && !c.tired(at.began) {
 			return at, pair, held, err
 		}
 		if held != nil {
 			held.Release()
+		}
+		if stale.word != 0 && stale == before {
+			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w", stale.slot, stale.word, client.ErrDamaged)
 		}
 		if c.tired(start) {
 			return at, pair, nil, errTimeout("find a pair that is not reused meanwhile")
@@ -88,28 +93,27 @@ func (c *Client) matching(view *race.View, hash uint64) (slots [race.Candidates]
 	return slots, n
 }
 
-// match reads the pairs of the candidates in one trip and returns the key's. It must be tried again when a pair is not
-// its slot's any more.
-func (c *Client) match(key []byte, slots []candidate) (race.Slot, race.Word, fields, *rdma.Batch, bool, error) {
+// match reads the pairs of the candidates in one trip and returns the key's. A candidate whose pair is not its slot's any
+// more is returned as stale, unless the key's pair was found: then it must be tried again.
+func (c *Client) match(key []byte, slots []candidate) (slot race.Slot, word race.Word, pair fields, held *rdma.Batch, stale candidate, err error) {
 	b := c.ep.Batch()
 	for _, s := range slots {
-		if _, err := c.readPair(b, s.word); err != nil {
-			b.Release()
-			return 0, 0, fields{}, nil, false, err
+		if _, err = c.readPair(b, s.word); err != nil {
+			break
 		}
 	}
-	if err := c.do(b); err != nil {
-		b.Release()
-		return 0, 0, fields{}, nil, false, err
+	if err == nil {
+		err = c.do(b)
 	}
-	again := false
-	for i, s := range slots {
-		pair, ok := c.pairOf(s.word, b.Op(i).Buf)
+	for i := 0; err == nil && i < len(slots); i++ {
+		pair, ok := c.pairOf(slots[i].word, b.Op(i).Buf)
 		if ok && bytes.Equal(pair.key, key) {
-			return s.slot, s.word, pair, b, false, nil
+			return slots[i].slot, slots[i].word, pair, b, candidate{}, nil
 		}
-		again = again || !ok
+		if !ok && stale.word == 0 {
+			stale = slots[i]
+		}
 	}
 	b.Release()
-	return 0, 0, fields{}, nil, again, nil
+	return 0, 0, fields{}, nil, stale, err
 }

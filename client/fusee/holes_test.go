@@ -257,3 +257,23 @@ func TestCacheNamesAnotherKeysPair(t *testing.T) {
 	wantValue(t, c, "other", "2")
 	checkClean(t, f)
 }
+
+// A pair that is not what its slot says is damage, not a pair that was reused, when the slot says so twice.
+func TestDamagedPair(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	c := worker(t, f, Options{CacheBytes: -1, Timeout: time.Hour}, nil)
+	must(t, c.Insert(k, []byte("1")))
+	at, _, held, err := c.find(k, race.Hash(k), false)
+	must(t, err)
+	held.Release()
+	b := c.ep.Batch()
+	p := b.Alloc(8)
+	b.Write(c.space.UnitAt(at.word.Unit(), 0).Add(headerBytes), p)
+	must(t, c.do(b))
+	b.Release()
+	_, err = c.Get(k)
+	wantError(t, err, client.ErrDamaged)
+	if r, err := Check(f); err != nil || len(r.Damage) == 0 {
+		t.Errorf("check sees nothing: %v", err)
+	}
+}
