@@ -11,7 +11,7 @@ import (
 const (
 	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
 	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at.
-	// Ret: index of the block, its new entry.
+	// Ret: index of the block, its new entry, number of blocks of the region that were free.
 	ProcAlloc rdma.Proc = 1
 	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
 	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
@@ -44,9 +44,15 @@ func serveAlloc(m rdma.Memory, r *rdma.Request) error {
 		!fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) {
 		return fmt.Errorf("allocate a block on node %d: %w", m.Node(), rdma.ErrAccess)
 	}
+	free := uint64(0)
+	for i := range blocks {
+		if m.Load(table+8*i) == 0 {
+			free++
+		}
+	}
 	for k := range blocks {
 		i := (from + k) % blocks
-		for {
+		for { // ends: an entry that is taken from under us is not free any more
 			e := Entry(m.Load(table + 8*i))
 			if e.Owner() != 0 {
 				break
@@ -56,7 +62,7 @@ func serveAlloc(m rdma.Memory, r *rdma.Request) error {
 			}
 			mine := MakeEntry(r.Client, class)
 			if m.CompareSwap(table+8*i, uint64(e), uint64(mine)) == uint64(e) {
-				r.Ret[0], r.Ret[1] = i, uint64(mine)
+				r.Ret[0], r.Ret[1], r.Ret[2] = i, uint64(mine), free
 				return nil
 			}
 		}

@@ -49,12 +49,17 @@ func (c *Client) adopt(class, atLeast int) (bool, error) {
 	return false, err
 }
 
-// departed lists up to candidates blocks that were left, beginning with a random region.
+// departed lists up to candidates blocks that were left.
 func (c *Client) departed(fits func(node.Entry) bool) ([]*block, error) {
+	return c.entries(func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
+}
+
+// entries lists up to candidates blocks whose entries fit, beginning with a random region.
+func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 	regions := len(c.space.Place)
 	start := c.ep.Rand().IntN(regions)
-	var left []*block
-	for from := 0; from < regions && len(left) < candidates; from += tablesPerTrip {
+	var list []*block
+	for from := 0; from < regions && len(list) < candidates; from += tablesPerTrip {
 		b := c.ep.Batch()
 		n := min(tablesPerTrip, regions-from)
 		for k := range n {
@@ -67,14 +72,14 @@ func (c *Client) departed(fits func(node.Entry) bool) ([]*block, error) {
 		for k := range n {
 			for i := range c.space.Blocks() {
 				e := node.Entry(le.Uint64(b.Op(k).Buf[8*i:]))
-				if e.Owner() == node.Left && e.Class() < len(c.classes.units) && fits(e) && len(left) < candidates {
-					left = append(left, &block{Block: node.Block{Region: (start + from + k) % regions, Index: i}, class: e.Class()})
+				if e.Class() < len(c.classes.units) && fits(e) && len(list) < candidates {
+					list = append(list, &block{Block: node.Block{Region: (start + from + k) % regions, Index: i}, class: e.Class()})
 				}
 			}
 		}
 		b.Release()
 	}
-	return left, nil
+	return list, nil
 }
 
 // countFree counts the bits in the blocks' bitmaps.
@@ -234,6 +239,64 @@ func (c *Client) clearBits(blk *block) error {
 	return c.do(next)
 }
 
+// shed leaves blocks to others when the pool is mostly handed out and this client holds more free objects than its share:
+// there may be clients that have none.
+func (c *Client) shed(class int) {
+	s := &c.slabs[class]
+	if s.idle() <= 2*c.share(class) {
+		return
+	}
+	var err error
+	if c.reclaim.tight, err = c.isTight(); err != nil || !c.reclaim.tight {
+		return // a node that does not answer is seen by the operation itself
+	}
+	c.endScan()
+	for s.idle() > 2*c.share(class) && c.damage == nil {
+		idle, most := map[*block]int{}, s.free[s.head].block
+		for _, p := range s.free[s.head:] {
+			if idle[p.block]++; idle[p.block] > idle[most] {
+				most = p.block
+			}
+		}
+		left := &slab{blocks: []*block{most}}
+		for i, blk := range s.blocks {
+			if blk == most {
+				s.blocks = append(s.blocks[:i], s.blocks[i+1:]...)
+				break
+			}
+		}
+		kept := s.free[:0]
+		for _, p := range s.free[s.head:] {
+			if p.block == most {
+				left.free = append(left.free, p)
+			} else {
+				kept = append(kept, p)
+			}
+		}
+		s.free, s.head, s.cursor = kept, 0, 0
+		if err := c.leave(left, class); err != nil {
+			c.fault(err)
+		}
+	}
+}
+
+// isTight tells whether a region, chosen at random, has few free blocks left.
+func (c *Client) isTight() (bool, error) {
+	b := c.ep.Batch()
+	defer b.Release()
+	op := b.Read(c.space.Table(c.ep.Rand().IntN(len(c.space.Place)), 0), c.space.Blocks()*8)
+	if err := c.do(b); err != nil {
+		return false, err
+	}
+	free := 0
+	for i := range c.space.Blocks() {
+		if le.Uint64(op.Buf[8*i:]) == 0 {
+			free++
+		}
+	}
+	return free*4 < c.space.Blocks(), nil
+}
+
 // Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
 // others. The value of the last Get ends with it. Objects of writes with unknown outcome stay as they are.
 func (c *Client) Close() error {
@@ -243,16 +306,17 @@ func (c *Client) Close() error {
 		return fmt.Errorf("close fusee: %w", c.damage)
 	}
 	for class := range c.slabs {
-		if err := c.leave(class); err != nil {
+		s := &c.slabs[class]
+		if err := c.leave(s, class); err != nil {
 			return fmt.Errorf("close fusee: leave blocks: %w", err)
 		}
+		*s = slab{}
 	}
 	return nil
 }
 
-// leave passes the blocks of a class on.
-func (c *Client) leave(class int) error {
-	s := &c.slabs[class]
+// leave passes the blocks of a slab on, its free objects marked.
+func (c *Client) leave(s *slab, class int) error {
 	words := (c.classes.objects[class] + 63) / 64
 	index := make(map[*block]int, len(s.blocks))
 	for i, blk := range s.blocks {
@@ -281,7 +345,6 @@ func (c *Client) leave(class int) error {
 			return err
 		}
 	}
-	*s = slab{}
 	return nil
 }
 

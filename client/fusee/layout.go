@@ -44,10 +44,11 @@ type layout struct {
 }
 
 const (
-	subtableLoad = 0.55    // pairs a slot that a new index is sized for
-	minGroups    = 64      // of a subtable: in fewer, chance fills some buckets long before others
-	spareBlocks  = 64      // for clients that have one of a class each, and use little of it
-	minBlock     = 4 << 10 // enough for a bitmap and one object of a useful size
+	subtableLoad = 0.55     // pairs a slot that a new index is sized for
+	minGroups    = 64       // of a subtable: in fewer, chance fills some buckets long before others
+	spareBlocks  = 64       // for clients that have one of a class each, and use little of it
+	spareBytes   = 32 << 20 // at least: a pool for few records may have as many clients, and what is not used costs nothing
+	minBlock     = 4 << 10  // enough for a bitmap and one object of a useful size
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
 	maxRegions   = 1 << 12
@@ -177,7 +178,7 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Groups = groups/uint64(p.Subtables) + 1
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
-	data += spareBlocks * powerOf2(data/512, 32<<10, maxBlock)
+	data += max(spareBytes, spareBlocks*powerOf2(data/512, 32<<10, maxBlock))
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
 			uint64((p.Subtables*p.IndexReplicas+s.Nodes-1)/s.Nodes+1)*race.SubtableBytes(p.Groups)

@@ -188,3 +188,25 @@ func overwrite(f rdma.Fabric, generation, w, records, writes int, value []byte) 
 	}
 	return c.Close()
 }
+
+// TestCrowdedPool: many clients in a pool with little room find what others free, instead of calling the pool full.
+func TestCrowdedPool(t *testing.T) {
+	const records, workers = 200, 24
+	f, _ := sized(t, Shape{Nodes: 3, Memory: 2 << 20, Records: records, PairBytes: 1024, IndexReplicas: 2, DataReplicas: 2, Clients: 32})
+	errs := make(chan error)
+	for generation, writes := range []int{0, 5000} {
+		for w := range workers {
+			go func() {
+				if generation == 0 && w >= 2 { // two load
+					errs <- nil
+					return
+				}
+				errs <- overwrite(f, generation, w, records, writes, make([]byte, 1000))
+			}()
+		}
+		for range workers {
+			must(t, <-errs)
+		}
+	}
+	checkClean(t, f)
+}

@@ -28,10 +28,13 @@ type reclaim struct {
 	rest    time.Duration
 	resting []resting // in the order in which they become ready, from head on
 	head    int
-	out     []freed             // rested objects of other clients' blocks, for the next batch
-	flying  []flight            // batches of frees in flight
-	scan    scan                // of this client's own bitmaps
-	now     time.Duration       // when the current operation began
+	out     []freed       // rested objects of other clients' blocks, for the next batch
+	since   time.Duration // when the first of out had rested
+	flying  []flight      // batches of frees in flight
+	scan    scan          // of this client's own bitmaps
+	now     time.Duration // when the current operation began
+	writes  uint64
+	tight   bool                // the region of the last allocation had few free blocks left
 	known   map[node.Block]bool // node-centric: blocks whose backups are recorded
 }
 
@@ -55,9 +58,11 @@ type flight struct {
 
 const (
 	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
+	flushAfter = 4    // quarantines that a rested object waits for a batch to fill
 	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
 	scanBlocks = 16   // bitmaps a background scan reads
 	syncBlocks = 64   // bitmaps a trip reads when an operation has to wait for them
+	shedEvery  = 1024 // writes after which a client looks whether it holds too much
 	lowWater   = 64   // free objects of a class below which a background scan begins
 	minGap     = 64   // objects taken between two background scans: a verb for every four,
 	maxGap     = 4096 // and fewer when scans find little, since then most frees are this client's own
@@ -113,6 +118,9 @@ func (c *Client) tend(class int) {
 	c.mature()
 	c.tendScan()
 	s := &c.slabs[class]
+	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
+		c.shed(class)
+	}
 	if s.taken++; s.taken > s.gap && s.idle() < lowWater && c.reclaim.scan.phase == noScan && len(s.blocks) > 0 {
 		s.taken = 0
 		c.beginScan(class)
@@ -131,10 +139,16 @@ func (c *Client) mature() {
 			c.slabs[x.class].push(place{b, i})
 			continue
 		}
+		if len(r.out) == 0 {
+			r.since = r.now
+		}
 		r.out = append(r.out, freed{c.space.Bitmap(blk, 0).Add(uint64(i / 64 * 8)), 1 << (i % 64)})
 		if len(r.out) == freeBatch {
 			c.flush()
 		}
+	}
+	if r.now-r.since > flushAfter*r.rest {
+		c.flush()
 	}
 }
 
@@ -387,4 +401,31 @@ func (c *Client) awaitRest(class, reserve int) bool {
 		c.mature()
 	}
 	return c.slabs[class].idle() > reserve
+}
+
+// awaitOthers waits until other clients, if any have blocks of the class, have freed objects of this client's blocks: their
+// frees rest, and come in batches. It gives up after a part of an operation's time.
+func (c *Client) awaitOthers(class, reserve int) (bool, error) {
+	others, err := c.entries(func(e node.Entry) bool {
+		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != c.id
+	})
+	if err != nil || len(others) == 0 {
+		return false, err
+	}
+	start := c.ep.Now()
+	for attempt := 0; c.ep.Now()-start < c.opt.Timeout/4; attempt++ {
+		c.pause(attempt)
+		if err := c.reclaimAll(class); err != nil {
+			return false, err
+		}
+		if attempt%8 == 7 {
+			if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
+				return ok, err
+			}
+		}
+		if c.slabs[class].idle() > reserve {
+			return true, nil
+		}
+	}
+	return false, nil
 }

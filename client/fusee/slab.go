@@ -144,8 +144,8 @@ func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
 }
 
 // refill makes the free list of a class longer than its reserve: with what others freed, with a departed client's block, with a new
-// block; when there is none, with what becomes free of its quarantine, or with a block of another class that is
-// empty. The error wraps client.ErrFull when all that fails.
+// block; when there is none, with what ends its quarantine, with what other clients will have freed in a while, or
+// with a block of another class that is empty. The error wraps client.ErrFull when all that fails.
 func (c *Client) refill(class, reserve int) error {
 	s := &c.slabs[class]
 	if err := c.reclaimAll(class); err != nil {
@@ -168,6 +168,9 @@ func (c *Client) refill(class, reserve int) error {
 	if c.awaitRest(class, reserve) {
 		return nil
 	}
+	if ok, err := c.awaitOthers(class, reserve); ok || err != nil {
+		return err
+	}
 	if ok, err := c.convert(class); ok || err != nil {
 		return err
 	}
@@ -175,14 +178,24 @@ func (c *Client) refill(class, reserve int) error {
 }
 
 // enough is how many resting objects make waiting for them better than another block: as many as a client uses while
-// they rest, or what fills half a block.
+// they rest, or what fills half a block. In a pool that is mostly handed out a client is content with a small share of it.
 func (c *Client) enough(class int) int {
-	return max(c.classes.objects[class]/2, min(restObjects, restBytes/(c.classes.units[class]*node.Unit)))
+	n := min(restObjects, restBytes/(c.classes.units[class]*node.Unit))
+	if c.reclaim.tight {
+		n = min(n, c.share(class))
+	}
+	return max(c.classes.objects[class]/2, n)
+}
+
+// share is how many free objects of a class a client may hold in a pool that is mostly handed out.
+func (c *Client) share(class int) int {
+	return len(c.space.Place) * c.space.Blocks() * c.classes.objects[class] / restShare
 }
 
 const (
 	restObjects = 512     // in half a millisecond
 	restBytes   = 1 << 20 // of large objects fewer
+	restShare   = 64      // of the pool's objects
 )
 
 // newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one to each backup's
@@ -217,6 +230,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 		return node.Block{}, fmt.Errorf("allocate a block: %w", err)
 	}
 	blk := node.Block{Region: region, Index: int(q.Ret[0])}
+	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
 	mine := node.MakeEntry(c.id, class)
 	for r := 1; r < c.DataReplicas; r++ {
 		at := c.space.Entry(blk, r)
