@@ -14,7 +14,7 @@ import (
 // small is a pool that is quickly made, and whose blocks are small.
 func small(nodes, indexReplicas, dataReplicas int) Params {
 	return Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
-		Regions: 2 * nodes, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13}
+		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13}
 }
 
 func harness(nodes int, p Params, o Options) storetest.Harness {
@@ -27,6 +27,11 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error { return Make(f, p) },
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
+		Impatient: func(ep rdma.Endpoint) (client.Store, error) {
+			hasty := o
+			hasty.Timeout = 500 * time.Millisecond
+			return Open(ep, hasty)
+		},
 		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
 			r, err := Check(f)
 			return r.Damage, r.Waiting, err
@@ -36,19 +41,19 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	timeout := Options{Timeout: 500 * time.Millisecond}
+	patient := Options{Timeout: 3 * time.Second, CacheBytes: 64 << 10} // wall time: a loaded machine stops workers for a while
 	for _, r := range []struct{ nodes, index, data int }{{3, 2, 2}, {1, 1, 1}, {3, 3, 3}, {5, 5, 5}, {2, 1, 2}} {
 		t.Run(fmt.Sprintf("%d nodes, %d index replicas, %d of data", r.nodes, r.index, r.data), func(t *testing.T) {
-			storetest.Run(t, harness(r.nodes, small(r.nodes, r.index, r.data), timeout))
+			storetest.Run(t, harness(r.nodes, small(r.nodes, r.index, r.data), patient))
 		})
 	}
 	t.Run("cr", func(t *testing.T) {
-		o := timeout
+		o := patient
 		o.Sequential = true
 		storetest.Run(t, harness(3, small(3, 3, 2), o))
 	})
 	t.Run("nc", func(t *testing.T) {
-		o := timeout
+		o := patient
 		o.CacheBytes = -1
 		storetest.Run(t, harness(3, small(3, 2, 2), o))
 	})

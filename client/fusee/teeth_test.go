@@ -88,7 +88,7 @@ func (m mutant) run(t *testing.T) {
 	must(t, err)
 	list := filepath.Join(dir, "overlay.json")
 	must(t, os.WriteFile(list, overlay, 0o600))
-	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=5m", "-overlay="+list, "-run=^"+cmp.Or(m.test, "TestContention$"), ".")
+	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=5m", "-overlay="+list, "-run=^"+cmp.Or(m.test, "TestContention$"), ".", "-rapid.nofailfile")
 	cmd.Env = append(os.Environ(), "FARKV_SEEDS=3000")
 	out, err := cmd.CombinedOutput()
 	switch {

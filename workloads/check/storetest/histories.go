@@ -125,7 +125,7 @@ func (h *Harness) history(l load) error {
 	if err := varied(hist); err != nil {
 		return err
 	}
-	if err := judge(hist, slow, 0); err != nil {
+	if err := judge(hist, false, 0); err != nil {
 		return err
 	}
 	return h.sound(f, false)
@@ -186,25 +186,16 @@ func varied(h check.History) error {
 		{check.Delete, check.OK}, {check.Delete, check.NotFound},
 	} {
 		if h.Count(want.kind, want.answer) == 0 {
-			return errors.Join(judge(h, slow, 0),
+			return errors.Join(judge(h, false, 0),
 				fmt.Errorf("among %d operations no %s answered %q", len(h), want.kind, want.answer))
 		}
 	}
 	return nil
 }
 
-// excuse is why an operation may end at its timeout, with an outcome that it knows (check.TimedOut) or does not.
-type excuse int
-
-const (
-	noExcuse excuse = iota // virtual time: only a crash makes anybody wait
-	slow                   // real time: a machine may stop a worker, and all who wait for it, for longer than a timeout
-	crash                  // what others cannot know before recovery
-)
-
-// judge tells whether every answer is one that a Store may give, and whether they fit together. On a slow machine at
-// most one operation in a hundred has an excuse.
-func judge(h check.History, e excuse, slack time.Duration) error {
+// judge tells whether every answer is one that a Store may give, and whether they fit together. Only the crash of another
+// client excuses an operation that ends at its timeout, with an outcome that it knows (check.TimedOut) or does not.
+func judge(h check.History, crashed bool, slack time.Duration) error {
 	var errs []error
 	fail := func(wrong check.History) {
 		if len(wrong) > 0 {
@@ -212,12 +203,8 @@ func judge(h check.History, e excuse, slack time.Duration) error {
 		}
 	}
 	fail(h.With(check.Failed, check.Refused))
-	late := h.With(check.TimedOut, check.Uncertain)
-	if e == noExcuse || e == slow && len(late) > len(h)/100 {
-		fail(late)
-	}
-	if e != crash {
-		fail(h.With(check.Pending))
+	if !crashed {
+		fail(h.With(check.TimedOut, check.Uncertain, check.Pending))
 	}
 	return errors.Join(append(errs, check.Linearizable(h, check.Options{Slack: slack}))...)
 }

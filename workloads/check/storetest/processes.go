@@ -84,14 +84,10 @@ func (h *Harness) shared(logs, test string, seed uint64, kill bool) (err error) 
 	if err != nil {
 		return err
 	}
-	e := slow
-	if kill {
-		e = crash
-	}
 	if got := hist.With(check.OK); len(got) < 100 {
 		return fmt.Errorf("only %d of %d operations succeeded", len(got), len(hist))
 	}
-	if err := judge(hist, e, clockSlack); err != nil {
+	if err := judge(hist, kill, clockSlack); err != nil {
 		return err
 	}
 	return h.sound(f, kill)
@@ -172,6 +168,9 @@ func (h *Harness) work(c child) error {
 	}
 	l := load{workers: childWorkers, keys: 3, ops: c.Ops, seed: c.Seed, maxValue: h.MaxValue}
 	if c.Doomed {
+		if h.Impatient != nil {
+			h.Open = h.Impatient
+		}
 		l.patience = 2 // without recovery a dead winner's key stays as it is: each try would wait its timeout
 	}
 	_, err = h.play(f, l, c.First, func(w int, r *check.Recorder) error {

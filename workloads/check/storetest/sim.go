@@ -34,13 +34,6 @@ func (h *Harness) scene(l load) (*scene, error) {
 // crashed tells whether somebody has crashed so far.
 func (c *scene) crashed() bool { return slices.ContainsFunc(c.workers, (*sim.Worker).Crashed) }
 
-func (c *scene) excuse() excuse {
-	if c.crashed() {
-		return crash
-	}
-	return noExcuse
-}
-
 // enter starts a worker that records what f does. A worker that crashes does not come to the end of it.
 func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
 	w := len(c.recorders)
@@ -83,7 +76,7 @@ func (c *scene) end(t *tally) error {
 	hist := merge(c.recorders)
 	t.ops.Add(int64(len(hist)))
 	t.oks.Add(int64(len(hist.With(check.OK))))
-	if err := errors.Join(judge(hist, c.excuse(), 0), c.late(hist)); err != nil {
+	if err := errors.Join(judge(hist, c.crashed(), 0), c.late(hist)); err != nil {
 		return err
 	}
 	return c.h.sound(c.s, c.crashed())

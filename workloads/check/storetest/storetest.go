@@ -44,6 +44,9 @@ type Harness struct {
 	Format func(f rdma.Fabric) error
 	// Open returns a worker's view.
 	Open func(ep rdma.Endpoint) (client.Store, error)
+	// Impatient is Open with a short timeout: for real processes of which one is killed, since those that depend on it
+	// wait as long. Elsewhere a loaded machine may stop workers for longer than that. Open by default.
+	Impatient func(ep rdma.Endpoint) (client.Store, error)
 	// Check walks the structure of a pool that nobody works on: what is wrong with it, and what dead clients left
 	// for recovery.
 	Check func(f rdma.Fabric) (damage, waiting []string, err error)
