@@ -52,6 +52,11 @@ func TestStore(t *testing.T) {
 		o.Sequential = true
 		storetest.Run(t, harness(3, small(3, 3, 2), o))
 	})
+	t.Run("node-centric allocation", func(t *testing.T) {
+		p := small(3, 2, 2)
+		p.NodeCentric = true
+		storetest.Run(t, harness(3, p, patient))
+	})
 	t.Run("nc", func(t *testing.T) {
 		o := patient
 		o.CacheBytes = -1
