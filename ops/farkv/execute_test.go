@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,6 +15,26 @@ func run(ctx context.Context, args ...string) (status int, stdout, stderr string
 	var out, errs bytes.Buffer
 	status = execute(ctx, args, strings.NewReader(""), &out, &errs)
 	return status, out.String(), errs.String()
+}
+
+// broken is a standard output that takes nothing.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// An answer that could not be written is a failure.
+func TestBrokenOutput(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	for _, args := range [][]string{
+		{"list"}, {"list", "-o", "json"}, {"help"}, {"up", "--help"},
+		{"bench", "--records", "1000", "--operations", "10", "--peers", "", "--stores", "fusee"},
+	} {
+		var errs bytes.Buffer
+		status := execute(context.Background(), args, strings.NewReader(""), broken{}, &errs)
+		if status != 1 || !strings.HasSuffix(errs.String(), "farkv: write the answer: no space left on device\n") {
+			t.Errorf("%v: exit status %d, %q", args, status, errs.String())
+		}
+	}
 }
 
 func TestInterruptedBench(t *testing.T) {

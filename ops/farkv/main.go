@@ -5,6 +5,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,9 +46,13 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	out := bufio.NewWriter(stdout) // remembers the first write that failed: Print has no errors of its own
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if wrong := out.Flush(); err == nil && wrong != nil {
+		err = failure{fmt.Errorf("write the answer: %w", wrong)}
+	}
 	if err == nil {
 		return 0
 	}
