@@ -98,7 +98,8 @@ func (s *Space) Entry(b Block, replica int) rdma.Addr {
 // Table returns the address of a region's block allocation table on one replica; it has Blocks words.
 func (s *Space) Table(region, replica int) rdma.Addr { return s.At(region, replica, 0) }
 
-// Entry is a word of the block allocation table: who owns the block, and which size class its objects have.
+// Entry is a word of the block allocation table: who owns the block, which size class its objects have, and a
+// generation that changes with every owner: who read an entry and then takes the block over finds it as it was.
 type Entry uint64
 
 // Owners that are no clients.
@@ -109,9 +110,16 @@ const (
 	OfNode rdma.ClientID = 0xfffe
 )
 
-// MakeEntry packs an entry: owner in bits 48 to 63, class in bits 40 to 47.
+// MakeEntry packs a block's first entry: owner in bits 48 to 63, class in bits 40 to 47, generation 0 below.
 func MakeEntry(owner rdma.ClientID, class int) Entry {
 	return Entry(uint64(owner)<<48 | uint64(uint8(class))<<40)
+}
+
+const generations = 1<<40 - 1
+
+// Next returns the entry that follows e when the block passes to owner, with objects of class.
+func (e Entry) Next(owner rdma.ClientID, class int) Entry {
+	return MakeEntry(owner, class) | (e+1)&generations
 }
 
 // Owner returns who owns the block; 0 is nobody.

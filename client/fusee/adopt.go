@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 
@@ -42,7 +43,9 @@ func (c *Client) adopt(class, atLeast int) (bool, error) {
 		}
 		var mine bool
 		if mine, err = c.takeOver(left[best], class); err == nil && mine {
-			return true, c.inherit(left[best].Block, class)
+			if err = c.inherit(left[best]); err != nil || c.slabs[class].idle() >= atLeast {
+				return err == nil, err
+			}
 		}
 		left = append(left[:best], left[best+1:]...) // another client was faster
 	}
@@ -73,7 +76,7 @@ func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
 			for i := range c.space.Blocks() {
 				e := node.Entry(le.Uint64(b.Op(k).Buf[8*i:]))
 				if e.Class() < len(c.classes.units) && fits(e) && len(list) < candidates {
-					list = append(list, &block{Block: node.Block{Region: (start + from + k) % regions, Index: i}, class: e.Class()})
+					list = append(list, &block{Block: node.Block{Region: (start + from + k) % regions, Index: i}, class: e.Class(), entry: e})
 				}
 			}
 		}
@@ -99,18 +102,20 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 	return free, nil
 }
 
-// takeOver makes a departed client's block this client's, of the given class. It returns false when another client
-// was faster.
+// takeOver makes a departed client's block this client's, of the given class, if its entry is still the one that was read:
+// so the block is as it was then, or has more free objects. It returns false when another client was faster.
 func (c *Client) takeOver(blk *block, class int) (bool, error) {
-	was, mine := node.MakeEntry(node.Left, blk.class), node.MakeEntry(c.id, class)
+	was := blk.entry
+	mine := was.Next(c.id, class)
 	b := c.ep.Batch()
 	op := b.CompareSwap(c.space.Entry(blk.Block, 0), uint64(was), uint64(mine))
 	err := c.do(b)
 	swapped := op.Swapped()
 	b.Release()
-	if err != nil || !swapped || c.DataReplicas == 1 {
-		return swapped, err
+	if err != nil || !swapped {
+		return false, err
 	}
+	blk.entry = mine
 	b = c.ep.Batch()
 	defer b.Release()
 	for r := 1; r < c.DataReplicas; r++ {
@@ -128,8 +133,9 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 }
 
 // inherit learns how often each object of an adopted block was used, and takes its free ones.
-func (c *Client) inherit(at node.Block, class int) error {
-	blk := &block{Block: at, class: class, incarnations: make([]uint32, c.classes.objects[class])}
+func (c *Client) inherit(blk *block) error {
+	at, class := blk.Block, blk.class
+	blk.incarnations = make([]uint32, c.classes.objects[class])
 	for from := 0; from < len(blk.incarnations); from += headsPerTrip {
 		n := min(headsPerTrip, len(blk.incarnations)-from)
 		b := c.ep.Batch()
@@ -163,7 +169,7 @@ func (c *Client) convert(class int) (bool, error) {
 	}
 	c.ep.Sleep(c.opt.Timeout)
 	c.stats.Converted++
-	c.carve(blk.Block, class)
+	c.carve(blk.Block, class, blk.entry)
 	return true, nil
 }
 
@@ -194,7 +200,9 @@ func (c *Client) giveUpEmpty(class int) (*block, error) {
 			}
 			s.free, s.head, s.cursor = kept, 0, 0
 			delete(c.own, blk.Block)
-			return blk, c.setEntry(blk.Block, c.DataReplicas-1, node.MakeEntry(c.id, other), node.MakeEntry(c.id, class))
+			was := blk.entry
+			blk.entry = was.Next(c.id, class)
+			return blk, c.setEntry(blk.Block, c.DataReplicas-1, was, blk.entry)
 		}
 	}
 	return nil, nil
@@ -250,7 +258,9 @@ func (c *Client) shed(class int) {
 	if c.reclaim.tight, err = c.isTight(); err != nil || !c.reclaim.tight {
 		return // a node that does not answer is seen by the operation itself
 	}
-	c.endScan()
+	if c.endScan() != nil {
+		return
+	}
 	for s.idle() > 2*c.share(class) && c.damage == nil {
 		idle, most := map[*block]int{}, s.free[s.head].block
 		for _, p := range s.free[s.head:] {
@@ -298,12 +308,12 @@ func (c *Client) isTight() (bool, error) {
 }
 
 // Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
-// others. The value of the last Get ends with it. Objects of writes with unknown outcome stay as they are.
+// others. The value of the last Get ends with it. Objects of writes with unknown outcome stay as they are. When Close
+// fails the client still owns blocks: its identity must not be given back, so leave the endpoint open.
 func (c *Client) Close() error {
 	c.releaseHeld()
-	c.drain()
-	if c.damage != nil {
-		return fmt.Errorf("close fusee: %w", c.damage)
+	if err := cmp.Or(c.drain(), c.damage); err != nil {
+		return fmt.Errorf("close fusee: %w", err)
 	}
 	for class := range c.slabs {
 		s := &c.slabs[class]
@@ -339,7 +349,7 @@ func (c *Client) leave(s *slab, class int) error {
 		err := c.do(b)
 		b.Release()
 		if err == nil {
-			err = c.passOn(blocks, class)
+			err = c.passOn(blocks)
 		}
 		if err != nil {
 			return err
@@ -349,14 +359,13 @@ func (c *Client) leave(s *slab, class int) error {
 }
 
 // passOn changes the entries of blocks to node.Left, the backups' before the primaries'.
-func (c *Client) passOn(blocks []*block, class int) error {
-	mine, left := node.MakeEntry(c.id, class), node.MakeEntry(node.Left, class)
+func (c *Client) passOn(blocks []*block) error {
 	for _, primary := range []bool{false, true} {
 		b := c.ep.Batch()
 		for _, blk := range blocks {
 			for r := range c.DataReplicas {
 				if (r == 0) == primary {
-					b.CompareSwap(c.space.Entry(blk.Block, r), uint64(mine), uint64(left))
+					b.CompareSwap(c.space.Entry(blk.Block, r), uint64(blk.entry), uint64(blk.entry.Next(node.Left, blk.class)))
 				}
 			}
 		}

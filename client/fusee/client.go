@@ -38,10 +38,10 @@ type Options struct {
 	CacheBytes int
 	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE 4.6); default 0.5.
 	CacheThreshold float64
-	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR).
+	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not mix: the pool must
+	// have been made for it.
 	Sequential bool
-	// Timeout bounds an operation; default 2 s. All clients of a pool must use the same one, since freed memory is
-	// kept out of use for as long as any operation may last.
+	// Timeout bounds an operation; default, and at most, what the pool was made for.
 	Timeout time.Duration
 }
 
@@ -60,12 +60,13 @@ type Client struct {
 	cache   *cache
 	slabs   []slab // by class
 	own     map[node.Block]*block
-	seq     uint64      // of the last operation that wrote an object
+	numbers numbers
+	gets    uint64
 	draft   draft       // what the current operation writes
 	held    *rdma.Batch // owns what the last Get returned
 	reclaim reclaim
-	limbo   []object // of writes whose outcome is unknown: not used again by this client
-	damage  error    // a double free was seen: everything ends with it
+	limbo   []stray // of writes whose outcome is unknown: not used again by this client
+	damage  error   // a double free was seen: everything ends with it
 	stats   Stats
 	scratch [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }
@@ -81,6 +82,14 @@ type Stats struct {
 
 // Open returns a worker's view of the pool that ep reaches.
 func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
+	c, err := open(ep, opt)
+	if err == nil && c.Sequential != opt.Sequential {
+		return nil, fmt.Errorf("open fusee: %w: it was made for %q, not %q", node.ErrOtherStore, formatName(c.Sequential), formatName(opt.Sequential))
+	}
+	return c, err
+}
+
+func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	l, err := readLayout(ep)
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
@@ -95,14 +104,20 @@ func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 		opt.CacheThreshold = defaultThreshold
 	}
 	if opt.Timeout == 0 {
-		opt.Timeout = defaultTimeout
+		opt.Timeout = l.Timeout
+	}
+	if opt.Timeout > l.Timeout {
+		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w", opt.Timeout, l.Timeout, ErrParams)
 	}
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
 		cache: newCache(opt.CacheBytes),
 	}
-	c.reclaim.rest = l.quarantine(opt.Timeout)
+	c.reclaim.rest = l.quarantine()
+	if err := c.readCeiling(); err != nil {
+		return nil, fmt.Errorf("open fusee: %w", err)
+	}
 	return c, nil
 }
 

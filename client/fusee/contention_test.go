@@ -52,7 +52,7 @@ var mixes = [][4]int{{3, 0, 7, 0}, {3, 4, 0, 3}, {2, 3, 3, 2}}
 func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p := Params{IndexReplicas: index, DataReplicas: data, Subtables: 1, Groups: 2, Regions: 2*nodes + 3,
-		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, TagBits: 1 + rng.IntN(3)}
+		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond, TagBits: 1 + rng.IntN(3)}
 	hasty := rng.IntN(2) == 0 // objects are used again before all who remember them have ended: the tag tells
 	if hasty {
 		p.TagBits = race.MaxTagBits
@@ -75,7 +75,7 @@ func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	recorders, errs := make([]*check.Recorder, workers), make([]error, workers)
 	for w := range workers {
 		s.Go(fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) {
-			c, err := Open(ep, Options{Timeout: 20 * time.Millisecond, CacheThreshold: 0.9})
+			c, err := Open(ep, Options{CacheThreshold: 0.9})
 			if err != nil {
 				errs[w] = err
 				return

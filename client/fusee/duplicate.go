@@ -122,12 +122,12 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	return known && bytes.Equal(pair.key, key), known, nil
 }
 
-// giveWay ends a won round with a tombstone instead of w's pair. The tombstone is as unlike other words as the pair was.
+// giveWay ends a won round with a tombstone instead of w's pair.
 // A crash in between leaves the slot to recovery, which must look for duplicates before it completes the INSERT.
 func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
 	proposed := w.new
-	w.new = w.new.Final().Tombstone()
+	w.new = c.tombstone(w.hash)
 	if c.IndexReplicas == 1 {
 		if err := c.casPrimary(w, proposed, w.new); err != nil {
 			return stranded, uncertain("give way", err)

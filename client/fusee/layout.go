@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +13,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Format and FormatVersion name this store in a pool's header. FUSEE-CR and FUSEE-NC share the format.
+// Names of this store's formats in a pool's header. They differ in nothing but how clients must change slots: SNAPSHOT
+// and FUSEE-CR do not mix on one pool. FUSEE-NC is FUSEE.
 const (
 	Format        = "fusee"
+	FormatCR      = "fusee-cr"
 	FormatVersion = 1
 )
+
+func formatName(sequential bool) string {
+	if sequential {
+		return FormatCR
+	}
+	return Format
+}
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
@@ -27,9 +37,12 @@ type Params struct {
 	Regions       int    `json:"regions"`
 	RegionBytes   uint64 `json:"region_bytes"`
 	BlockBytes    uint64 `json:"block_bytes"`
-	Clients       int    `json:"clients"`  // identities that have a place for their log heads
-	TagBits       int    `json:"tag_bits"` // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
-	NodeCentric   bool   `json:"node_centric,omitempty"`
+	// Timeout bounds every client's operations: freed memory is kept out of use for as long as any may last.
+	Timeout     time.Duration `json:"timeout"`
+	Clients     int           `json:"clients"`                // identities that have a place for their log heads
+	TagBits     int           `json:"tag_bits"`               // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
+	NodeCentric bool          `json:"node_centric,omitempty"` // allocation object by object (FUSEE 6.3)
+	Sequential  bool          `json:"-"`                      // FUSEE-CR instead of SNAPSHOT; the header tells by its name
 }
 
 // layout is where everything of a pool lies, computed from its Params alone.
@@ -52,7 +65,7 @@ const (
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
 	maxRegions   = 1 << 12
-	headsPer     = maxClasses * 8 // bytes of log heads a client
+	headsPer     = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
 )
 
 // newLayout places the index and the regions of a pool of so many nodes of size bytes.
@@ -120,6 +133,8 @@ func (p Params) validate(nodes int) error {
 		return bad("blocks of %d bytes", p.BlockBytes)
 	case p.RegionBytes < 2*p.BlockBytes || p.RegionBytes > maxRegion || p.RegionBytes%4096 != 0:
 		return bad("regions of %d bytes with blocks of %d", p.RegionBytes, p.BlockBytes)
+	case p.Timeout < time.Millisecond || p.Timeout > time.Hour:
+		return bad("a timeout of %v", p.Timeout)
 	case p.TagBits < 1 || p.TagBits > race.MaxTagBits:
 		return bad("%d tag bits", p.TagBits)
 	}
@@ -146,10 +161,15 @@ func (l *layout) head(c rdma.ClientID, class, replica int) rdma.Addr {
 	return rdma.At(n, l.heads+uint64(int(c)-1)*headsPer+uint64(class)*8)
 }
 
+// ceiling returns where a client's ceiling lies: see ceiling.go.
+func (l *layout) ceiling(c rdma.ClientID, replica int) rdma.Addr {
+	return l.head(c, maxClasses, replica)
+}
+
 // quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
 // twice the operation timeout; no client CASes a slot later than one timeout after it read it (see write).
-func (l *layout) quarantine(timeout time.Duration) time.Duration {
-	return 2 * timeout / time.Duration(uint64(1)<<l.TagBits)
+func (l *layout) quarantine() time.Duration {
+	return 2 * l.Timeout / time.Duration(uint64(1)<<l.TagBits)
 }
 
 // tag returns what a slot keeps of an incarnation.
@@ -164,12 +184,14 @@ type Shape struct {
 	IndexReplicas int
 	DataReplicas  int
 	Clients       int
+	Timeout       time.Duration // of an operation, at most; default 2 s
 }
 
 // Size returns the parameters of a pool of that shape and the bytes that each node needs. Without Shape.Memory, the
 // pool gets room for twice the records and a few blocks for clients.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients, TagBits: race.MaxTagBits}
+	p := Params{IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
+		TagBits: race.MaxTagBits, Timeout: cmp.Or(s.Timeout, defaultTimeout)}
 	if err := p.validateShape(s.Nodes); err != nil {
 		return p, 0, err
 	}
@@ -253,7 +275,7 @@ func Make(f rdma.Fabric, p Params) error {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
 	defer ep.Close()
-	return node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	return node.WriteHeader(f, ep, node.Header{Store: formatName(p.Sequential), Version: FormatVersion, Params: params})
 }
 
 // readLayout reads a pool's header and computes where everything lies.
@@ -262,10 +284,15 @@ func readLayout(ep rdma.Endpoint) (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := h.Expect(Format, FormatVersion); err != nil {
+	sequential := h.Store == FormatCR
+	if err := h.Expect(formatName(sequential), FormatVersion); err != nil {
 		return nil, err
 	}
-	return parseParams(h.Params, h.Nodes, h.Size)
+	l, err := parseParams(h.Params, h.Nodes, h.Size)
+	if err == nil {
+		l.Sequential = sequential
+	}
+	return l, err
 }
 
 func parseParams(params []byte, nodes int, size uint64) (*layout, error) {

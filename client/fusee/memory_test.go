@@ -98,9 +98,9 @@ func TestFullIndex(t *testing.T) {
 // TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for other sizes, too.
 func TestFullMemory(t *testing.T) {
 	p := small(3, 2, 2)
-	p.RegionBytes = 64 << 10
+	p.RegionBytes, p.Timeout = 64<<10, 100*time.Millisecond
 	f := pool(t, 3, p)
-	c := worker(t, f, Options{Timeout: 100 * time.Millisecond}, nil)
+	c := worker(t, f, Options{}, nil)
 	n := 0
 	for ; ; n++ {
 		if err := c.Insert(key(n), make([]byte, 1000)); err != nil {

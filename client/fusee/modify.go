@@ -47,6 +47,10 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 	}
 	hash := race.Hash(key)
 	start := c.reclaim.now
+	word := c.draft.word(c, hash)
+	if op == opDelete {
+		word = c.tombstone(hash)
+	}
 	at, err := c.locate(key, hash)
 	for attempt := 0; ; attempt++ {
 		if err != nil {
@@ -57,10 +61,7 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 			c.recycle()
 			return client.ErrNotFound
 		}
-		w := write{slot: at.slot, old: at.word, new: c.draft.word(c, hash), obj: &c.draft.object, began: at.began}
-		if op == opDelete {
-			w.new = w.new.Tombstone()
-		}
+		w := write{slot: at.slot, old: at.word, new: word, obj: &c.draft.object, began: at.began}
 		verdict, failed := c.write(&w)
 		if verdict != lost || failed != nil || op == opUpdate {
 			return c.finishReplace(op, hash, &w, verdict, failed)
@@ -90,7 +91,7 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 	case lost:
 		c.recycle()
 	case stranded:
-		c.limbo = append(c.limbo, c.draft.object)
+		c.strand(w, err)
 	}
 	return err
 }
@@ -111,7 +112,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	head := b.Read(c.space.UnitAt(at.word.Unit(), 0), min(headerBytes+len(key), at.word.Units()*64))
 	err := c.do(b)
 	now := slotWord(slot)
-	same := err == nil && now == at.word && c.headIs(now, head, key)
+	same := err == nil && now == at.word && now.Print() == race.Print(hash) && c.headIs(now, head, key)
 	b.Release()
 	switch {
 	case err != nil:
@@ -219,7 +220,7 @@ func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, 
 			c.recycle()
 			return gaveWay, nil
 		case stranded:
-			c.limbo = append(c.limbo, c.draft.object)
+			c.strand(&w, err)
 			return stranded, err
 		}
 		if err == nil && c.tired(start) {

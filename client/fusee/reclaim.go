@@ -30,7 +30,7 @@ type reclaim struct {
 	head    int
 	out     []freed       // rested objects of other clients' blocks, for the next batch
 	since   time.Duration // when the first of out had rested
-	flying  []flight      // batches of frees in flight
+	flying  []*rdma.Batch // batches of frees in flight
 	scan    scan          // of this client's own bitmaps
 	now     time.Duration // when the current operation began
 	writes  uint64
@@ -50,13 +50,8 @@ type freed struct {
 	bit  uint64
 }
 
-type flight struct {
-	batch *rdma.Batch
-	n     int
-	bits  [freeBatch]uint64
-}
-
 const (
+	tendEvery  = 64   // searches between two looks at what is left over from writes
 	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
 	flushAfter = 4    // quarantines that a rested object waits for a batch to fill
 	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
@@ -85,22 +80,9 @@ func (c *Client) lay(unit uint64, class int) {
 	r.resting = append(r.resting, resting{unit, class, c.ep.Now() + r.rest})
 }
 
-// recycle puts the draft to rest, which no slot points at, or none any more. A log entry that a recovery might redo is
-// made invalid first: its used bit is cleared (FUSEE 4.5), in the background, since verbs of one client to one node are
-// ordered and the object is this client's own until it has rested.
-func (c *Client) recycle() {
-	d := &c.draft
-	if c.IndexReplicas > 1 {
-		b := c.ep.Batch()
-		p := b.Alloc(1)
-		p[0] = byte(d.op)
-		for r := range c.DataReplicas {
-			b.Write(c.space.UnitAt(d.unit, r).Add(uint64(d.oldAt-1)), p)
-		}
-		c.fly(b, 0, nil)
-	}
-	c.lay(d.unit, d.object.class)
-}
+// recycle puts the draft to rest, which no slot points at, or none any more. The paper clears the used bit of its log entry
+// first, lest a recovery redo it. There is no need: an unfinished write is one whose word some replica holds.
+func (c *Client) recycle() { c.lay(c.draft.unit, c.draft.object.class) }
 
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
 // so its object is not used again.
@@ -109,7 +91,47 @@ func (c *Client) abandon(err error) {
 		c.recycle()
 		return
 	}
-	c.limbo = append(c.limbo, c.draft.object)
+	c.limbo = append(c.limbo, stray{object: c.draft.object})
+}
+
+// stray is an object of which it is not known whether some replica of a slot still holds its word. With word 0 its
+// verbs may still be in flight.
+type stray struct {
+	object
+	slot race.Slot
+	word race.Word
+}
+
+// strand keeps the draft of a write whose outcome is unknown.
+func (c *Client) strand(w *write, err error) {
+	s := stray{object: c.draft.object}
+	if errors.Is(err, errTired) {
+		s.slot, s.word = w.slot, w.new
+	}
+	c.limbo = append(c.limbo, s)
+}
+
+// settle gives back the strays whose rounds have ended without them.
+func (c *Client) settle() {
+	kept := c.limbo[:0]
+	for _, s := range c.limbo {
+		if s.word == 0 || c.holdsWord(s) {
+			kept = append(kept, s)
+		} else {
+			c.lay(s.unit, s.class)
+		}
+	}
+	c.limbo = kept
+}
+
+// holdsWord tells whether some replica of a stray's slot still holds its word, or may.
+func (c *Client) holdsWord(s stray) bool {
+	for r := range c.IndexReplicas {
+		if w, err := c.readSlot(s.slot, r); err != nil || w == s.word {
+			return true
+		}
+	}
+	return false
 }
 
 // tend moves what can be moved without waiting. Every operation that writes calls it once.
@@ -124,6 +146,16 @@ func (c *Client) tend(class int) {
 	if s.taken++; s.taken > s.gap && s.idle() < lowWater && c.reclaim.scan.phase == noScan && len(s.blocks) > 0 {
 		s.taken = 0
 		c.beginScan(class)
+	}
+}
+
+// tendIdle moves what a client that only reads has left over from its writes. One that does nothing at all holds
+// what rests and less than a batch of frees.
+func (c *Client) tendIdle() {
+	if r := &c.reclaim; len(r.resting) > r.head || len(r.out) > 0 || len(r.flying) > 0 {
+		r.now = c.ep.Now()
+		c.land(false)
+		c.mature()
 	}
 }
 
@@ -143,7 +175,7 @@ func (c *Client) mature() {
 			r.since = r.now
 		}
 		r.out = append(r.out, freed{c.space.Bitmap(blk, 0).Add(uint64(i / 64 * 8)), 1 << (i % 64)})
-		if len(r.out) == freeBatch {
+		if len(r.out) >= freeBatch {
 			c.flush()
 		}
 	}
@@ -152,58 +184,44 @@ func (c *Client) mature() {
 	}
 }
 
-// flush posts the frees that have come together.
+// flush posts the frees that have come together, in the background.
 func (c *Client) flush() {
 	r := &c.reclaim
 	if len(r.out) == 0 {
 		return
 	}
-	b := c.ep.Batch()
-	var set [freeBatch]uint64
-	for i, f := range r.out {
-		b.FetchAdd(f.word, f.bit)
-		set[i] = f.bit
-	}
-	c.fly(b, len(r.out), &set)
-	r.out = r.out[:0]
-}
-
-// fly posts a batch in the background. Its first n ops are frees of the given bits.
-func (c *Client) fly(b *rdma.Batch, n int, set *[freeBatch]uint64) {
-	r := &c.reclaim
 	if len(r.flying) == maxFlying {
-		c.land(true)
+		if c.land(true); len(r.flying) == maxFlying {
+			return // a node is slow: later
+		}
 	}
+	b := c.ep.Batch()
+	for _, f := range r.out {
+		b.FetchAdd(f.word, f.bit)
+	}
+	r.out = r.out[:0]
 	if err := c.ep.Post(b); err != nil {
-		b.Release()
-		return // the endpoint is closed or fenced off: what it freed is for recovery
+		b.Release() // the endpoint is closed or fenced off: what it freed is for recovery
+		return
 	}
-	f := flight{batch: b, n: n}
-	if set != nil {
-		f.bits = *set
-	}
-	r.flying = append(r.flying, f)
+	r.flying = append(r.flying, b)
 }
 
-// land looks at the batches in flight, or waits for the oldest.
+// land looks at the batches in flight, and waits for the oldest if told so. What does not land in time stays in flight.
 func (c *Client) land(wait bool) {
 	r := &c.reclaim
 	for len(r.flying) > 0 {
-		f := &r.flying[0]
-		if wait {
-			wait = false
-			if err := c.ep.Wait(f.batch, rdma.All, c.opt.Timeout); err != nil {
-				c.fault(err)
-			}
-		} else if !f.batch.Finished() {
+		b := r.flying[0]
+		if wait && !b.Finished() && c.ep.Wait(b, rdma.All, c.opt.Timeout) != nil || !b.Finished() {
 			return
 		}
-		for i := range f.n {
-			if op := f.batch.Op(i); op.Err == nil && op.Result&f.bits[i] != 0 {
-				c.fault(fmt.Errorf("free an object at bitmap %s: bit %#x was set: %w", op.Addr, f.bits[i], client.ErrDamaged))
+		wait = false
+		for i := range b.Len() {
+			if op := b.Op(i); op.Err == nil && op.Result&op.Value != 0 {
+				c.fault(fmt.Errorf("free an object at bitmap %s: bit %#x was set: %w", op.Addr, op.Value, client.ErrDamaged))
 			}
 		}
-		f.batch.Release()
+		b.Release()
 		r.flying = append(r.flying[:0], r.flying[1:]...)
 	}
 }
@@ -216,7 +234,8 @@ func (c *Client) fault(err error) {
 }
 
 // drain ends all background work: it waits until everything has rested and landed.
-func (c *Client) drain() {
+func (c *Client) drain() error {
+	c.settle()
 	r := &c.reclaim
 	if n := len(r.resting); n > r.head {
 		if d := r.resting[n-1].ready - c.ep.Now(); d > 0 {
@@ -226,10 +245,13 @@ func (c *Client) drain() {
 	r.now = c.ep.Now()
 	c.mature()
 	c.flush()
-	for len(r.flying) > 0 && c.damage == nil {
+	for range len(r.flying) {
 		c.land(true)
 	}
-	c.endScan()
+	if len(r.flying)+len(r.out) > 0 {
+		return errTimeout("free objects")
+	}
+	return c.endScan()
 }
 
 // scan reads bitmaps in the background: first they are read, then what was seen is subtracted.
@@ -273,8 +295,7 @@ func (c *Client) tendScan() {
 	if sc.phase == noScan || !sc.batch.Finished() {
 		return
 	}
-	if err := sc.batch.Err(); err != nil {
-		c.fault(err)
+	if sc.batch.Err() != nil { // a node is down: what its bitmaps say is for recovery
 		sc.batch.Release()
 		sc.phase = noScan
 		return
@@ -294,21 +315,20 @@ func (c *Client) tendScan() {
 	sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
 	sc.batch.Release()
 	sc.batch, sc.phase = next, clearing
-	if err := c.ep.Post(next); err != nil {
-		c.fault(err)
+	if c.ep.Post(next) != nil {
 		next.Release()
 		sc.phase = noScan
 	}
 }
 
-// endScan waits for the scan in flight: READ, then FAA.
-func (c *Client) endScan() {
+// endScan waits for the scan in flight: READ, then FAA. Two scans must not see one bit.
+func (c *Client) endScan() error {
 	for sc := &c.reclaim.scan; sc.phase != noScan; c.tendScan() {
 		if err := c.ep.Wait(sc.batch, rdma.All, c.opt.Timeout); err != nil {
-			c.fault(err)
-			return
+			return fmt.Errorf("read free bitmaps: %w", err)
 		}
 	}
+	return nil
 }
 
 func (c *Client) readBitmaps(b *rdma.Batch, blocks []*block) {
@@ -348,7 +368,9 @@ func (c *Client) take(class int, found []place) {
 
 // reclaimAll reads all bitmaps of a class now.
 func (c *Client) reclaimAll(class int) error {
-	c.endScan()
+	if err := c.endScan(); err != nil {
+		return err
+	}
 	c.reclaim.now = c.ep.Now()
 	c.mature()
 	s := &c.slabs[class]

@@ -19,6 +19,9 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	if c.damage != nil {
 		return nil, c.damage
 	}
+	if c.gets++; c.gets%tendEvery == 0 {
+		c.tendIdle()
+	}
 	hash := race.Hash(key)
 	if e := c.cache.find(hash); e != nil {
 		value, ok, err := c.getCached(key, hash, e)

@@ -13,7 +13,8 @@ import (
 type block struct {
 	node.Block
 	class        int
-	incarnations []uint32 // of each object, by its last use
+	entry        node.Entry // as this client read or wrote it
+	incarnations []uint32   // of each object, by its last use
 }
 
 // slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order of the free list, so
@@ -62,8 +63,10 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	class := int(c.classes.of[unitsFor(len(key), len(value))])
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value))}
-	c.seq++
-	d.fields = fields{writer: c.id, seq: c.seq, op: op, key: key, value: value}
+	if err := c.number(); err != nil {
+		return err
+	}
+	d.fields = fields{writer: c.id, seq: c.numbers.seq, op: op, key: key, value: value}
 	c.reclaim.now = c.ep.Now()
 	if c.NodeCentric {
 		return c.takeFromNode(class)
@@ -87,17 +90,17 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 }
 
 // classFor makes sure that the class has a free object for the operation. A client's last object of a class is kept for
-// DELETEs, which take it from larger classes, too: a full pool can be emptied.
+// DELETEs, which take it from larger classes, too: who has filled a pool can empty it.
 func (c *Client) classFor(class int, op opcode) (int, error) {
 	reserve := 1
 	if op == opDelete {
 		reserve = 0
 	}
-	if c.slabs[class].idle() > reserve {
-		return class, nil
+	var err error
+	for err == nil && c.slabs[class].idle() <= reserve { // what refill adds may be one object
+		err = c.refill(class, reserve)
+		c.reclaim.now = c.ep.Now()
 	}
-	err := c.refill(class, reserve)
-	c.reclaim.now = c.ep.Now()
 	if op != opDelete || !errors.Is(err, rdma.ErrFull) {
 		return class, err
 	}
@@ -210,7 +213,7 @@ func (c *Client) newBlock(class int) error {
 		blk, err := c.callAlloc(g, class)
 		if err == nil {
 			c.stats.Blocks++
-			c.carve(blk, class)
+			c.carve(blk, class, node.MakeEntry(c.id, class))
 			return nil
 		}
 		if !errors.Is(err, rdma.ErrFull) {
@@ -267,8 +270,8 @@ func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) er
 }
 
 // carve makes a block's objects this client's own, all of them free.
-func (c *Client) carve(blk node.Block, class int) {
-	b := &block{Block: blk, class: class, incarnations: make([]uint32, c.classes.objects[class])}
+func (c *Client) carve(blk node.Block, class int, entry node.Entry) {
+	b := &block{Block: blk, class: class, entry: entry, incarnations: make([]uint32, c.classes.objects[class])}
 	c.own[blk] = b
 	s := &c.slabs[class]
 	s.blocks = append(s.blocks, b)

@@ -59,7 +59,7 @@ func (c *Client) write(w *write) (verdict, error) {
 	}
 	var win rule
 	var err error
-	if c.opt.Sequential {
+	if c.Sequential {
 		win, err = c.proposeInTurn(w)
 	} else {
 		win, err = c.propose(w)

@@ -14,7 +14,7 @@ import (
 // small is a pool that is quickly made, and whose blocks are small.
 func small(nodes, indexReplicas, dataReplicas int) Params {
 	return Params{IndexReplicas: indexReplicas, DataReplicas: dataReplicas, Subtables: 2, Groups: 128,
-		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13}
+		Regions: 2*nodes + 8, RegionBytes: 1 << 20, BlockBytes: 8 << 10, Clients: 64, TagBits: 13, Timeout: 3 * time.Second}
 }
 
 func harness(nodes int, p Params, o Options) storetest.Harness {
@@ -50,7 +50,9 @@ func TestStore(t *testing.T) {
 	t.Run("cr", func(t *testing.T) {
 		o := patient
 		o.Sequential = true
-		storetest.Run(t, harness(3, small(3, 3, 2), o))
+		p := small(3, 3, 2)
+		p.Sequential = true
+		storetest.Run(t, harness(3, p, o))
 	})
 	t.Run("node-centric allocation", func(t *testing.T) {
 		p := small(3, 2, 2)

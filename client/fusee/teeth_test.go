@@ -35,7 +35,7 @@ var mutants = []mutant{
 	{rule: "a DELETE that lost begins again", file: "modify.go",
 		old: "if verdict != lost || failed != nil || op == opUpdate {", new: "if true {", test: "TestContention$/^2_index"},
 	{rule: "a DELETE's word is its own", file: "modify.go",
-		old: "w.new = w.new.Tombstone()", new: "w.new = race.Word(race.Print(hash)) << 56", test: "TestContention$/^2_index"},
+		old: "word = c.tombstone(hash)", new: "word = race.Word(race.Print(hash)) << 56", test: "TestContention$/^2_index"},
 	{rule: "an INSERT looks for its duplicates", file: "duplicate.go",
 		old: "if s == w.slot || word.Print() != race.Print(w.hash) {", new: "if true {"},
 	{rule: "the inserter with the lower slot waits for the other", file: "duplicate.go",

@@ -21,7 +21,7 @@ func TestWord(t *testing.T) {
 		unit := rapid.Uint64Max(race.MaxSpace-1).Draw(t, "unit")
 		tag := rapid.Uint64Max(1<<race.MaxTagBits-1).Draw(t, "tag")
 		w := race.Pack(print, units, unit, tag)
-		for _, x := range []race.Word{w, w.Pending(), w.Tombstone(), w.Pending().Tombstone()} {
+		for _, x := range []race.Word{w, w.Pending()} {
 			if x.Print() != print || x.Unit() != unit || x.Tag() != tag {
 				t.Fatalf("%v of print %d, unit %d, tag %d", x, print, unit, tag)
 			}
@@ -32,7 +32,8 @@ func TestWord(t *testing.T) {
 		if p := w.Pending(); p.Live() || p.Empty() || !p.IsPending() || p.Final() != w {
 			t.Fatalf("%v is not pending", p)
 		}
-		if d := w.Pending().Tombstone(); d.Live() || !d.Empty() || d != w.Tombstone() || d.IsPending() {
+		client, n := rdma.ClientID(rapid.Uint16Min(1).Draw(t, "client")), rapid.Uint32().Draw(t, "n")
+		if d := race.Tombstone(print, client, n); d.Live() || !d.Empty() || d.IsPending() || d.Print() != print || d == 0 {
 			t.Fatalf("%v is no tombstone", d)
 		}
 	})

@@ -3,7 +3,11 @@
 // changed is its users' business.
 package race
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // Word is the content of a slot: what a key's pair is and where it lies.
 //
@@ -13,9 +17,9 @@ import "fmt"
 //	bits 34-46  tag: the lower bits of the object's incarnation
 //	bits 0-33   unit: where the object lies in the pool's replicated space
 //
-// The zero Word is a slot that was never used. A tombstone is a slot that a DELETE emptied; its unit and tag only make
-// it unlike every other word, and are never followed. No word ever comes back into a slot before its object was
-// reused 2^TagBits times.
+// The zero Word is a slot that was never used. A tombstone is a slot that a DELETE emptied, or an INSERT that gave way: below
+// the length it has the client, bits 32-47, and the client's count of tombstones, bits 0-31, which make it unlike every
+// other word for as long as it may stay. The word of a pair comes back only after its object was used 2^TagBits times.
 type Word uint64
 
 const (
@@ -34,7 +38,6 @@ const (
 	lengthShift  = 48
 	printShift   = 56
 	unitMask     = 1<<unitBits - 1
-	pointerMask  = Word(1)<<47 - 1
 	bytesPerWord = 8
 )
 
@@ -46,8 +49,10 @@ func Pack(print uint8, units int, unit, tag uint64) Word {
 	return Word(print)<<printShift | Word(units)<<lengthShift | Word(tag)<<tagShift | Word(unit)
 }
 
-// Tombstone returns the word that marks the deletion of a key and is w's alone: it keeps w's fingerprint and pointer.
-func (w Word) Tombstone() Word { return w&(0xff<<printShift) | w&pointerMask }
+// Tombstone returns the n-th word by which a client marks that a key of that fingerprint is not in the slot.
+func Tombstone(print uint8, client rdma.ClientID, n uint32) Word {
+	return Word(print)<<printShift | Word(client)<<32 | Word(n)
+}
 
 // Pending returns w as a proposal that readers do not see, and Final what it becomes.
 func (w Word) Pending() Word { return w | pendingBit }
@@ -56,7 +61,7 @@ func (w Word) Pending() Word { return w | pendingBit }
 func (w Word) Final() Word { return w &^ pendingBit }
 
 // IsPending tells whether w is a proposal that readers do not see.
-func (w Word) IsPending() bool { return w&pendingBit != 0 }
+func (w Word) IsPending() bool { return w&pendingBit != 0 && !w.Empty() }
 
 // Empty tells whether the slot may take a new pair: it was never used, or its pair was deleted.
 func (w Word) Empty() bool { return w.Units() == 0 }
@@ -81,7 +86,7 @@ func (w Word) String() string {
 	case w == 0:
 		return "unused"
 	case w.Empty():
-		return fmt.Sprintf("tombstone(print %02x, unit %d, tag %d)", w.Print(), w.Unit(), w.Tag())
+		return fmt.Sprintf("tombstone(print %02x, client %d's %d)", w.Print(), w>>32&0xffff, uint32(w))
 	case w.IsPending():
 		return fmt.Sprintf("pending(print %02x, %d units at %d, tag %d)", w.Print(), w.Units(), w.Unit(), w.Tag())
 	}

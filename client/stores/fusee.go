@@ -22,7 +22,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Name:   name,
 		Doc:    doc,
 		Size:   sizeFusee,
-		Format: func(f rdma.Fabric, p Params) error { return formatFusee(f, p) },
+		Format: func(f rdma.Fabric, p Params) error { return formatFusee(f, p, name == fusee.FormatCR) },
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			opt := fusee.Options{CacheBytes: o.CacheBytes, CacheThreshold: o.CacheThreshold, Timeout: o.Timeout}
 			vary(&opt)
@@ -39,7 +39,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 
 func fuseeShape(p Params) fusee.Shape {
 	return fusee.Shape{Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
-		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients}
+		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Timeout: p.Timeout}
 }
 
 // sizeFusee fills in what p leaves open. Parameters that make no pool are found by Format.
@@ -51,12 +51,13 @@ func sizeFusee(p Params) Params {
 	return p
 }
 
-func formatFusee(f rdma.Fabric, p Params) error {
+func formatFusee(f rdma.Fabric, p Params, sequential bool) error {
 	p.defaults()
 	p.Nodes, p.Memory = f.Nodes(), f.Size()
 	params, _, err := fusee.Size(fuseeShape(p))
 	if err != nil {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
+	params.Sequential = sequential
 	return fusee.Make(f, params)
 }

@@ -35,11 +35,33 @@ func Create(addr, store string, p Params) (*Pool, error) {
 		return nil, err
 	}
 	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients}
-	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Format(f, p) })
+	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error {
+		if err := kind.Format(f, p); err != nil {
+			return err
+		}
+		return holds(kind, f, p.PairBytes)
+	})
 	if err != nil {
 		return nil, err
 	}
 	return identify(addr, f)
+}
+
+// holds makes sure that a pool that nobody sees yet takes the pairs that it is made for.
+func holds(kind *Kind, f rdma.Fabric, pair int) error {
+	ep, err := f.Open("format")
+	if err != nil {
+		return err
+	}
+	s, err := kind.Open(ep, Options{})
+	if err != nil {
+		return errors.Join(err, ep.Close())
+	}
+	if limited, ok := s.(interface{ MaxPair() int }); ok && pair > limited.MaxPair() {
+		err = fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together",
+			ErrParams, pair, kind.Name, limited.MaxPair())
+	}
+	return errors.Join(err, s.Close(), ep.Close())
 }
 
 // most clients of a pool: the highest identities are owners that are no clients.
@@ -52,6 +74,8 @@ func (p *Params) check(store string) error {
 		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
 	case p.Clients < 1 || p.Clients > maxClients:
 		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
+	case p.Memory > fabrics.MaxMemory:
+		return fmt.Errorf("%w: %d TiB a node: want up to %d", ErrParams, p.Memory>>40, uint64(fabrics.MaxMemory>>40))
 	}
 	for _, r := range []struct {
 		name string

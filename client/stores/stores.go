@@ -14,13 +14,14 @@ import (
 
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
 type Params struct {
-	Nodes         int    // memory nodes, default 3
-	Memory        uint64 // bytes a node; default: what Records of PairBytes need, with room to turn over
-	Records       uint64 // pairs expected, which sizes the index; default 100,000
-	PairBytes     int    // bytes of a typical key and value together, which sizes the memory; default 1,024
-	IndexReplicas int    // default 2
-	DataReplicas  int    // default 2
-	Clients       int    // workers at a time, default 1,024
+	Nodes         int           // memory nodes, default 3
+	Memory        uint64        // bytes a node; default: what Records of PairBytes need, with room to turn over
+	Records       uint64        // pairs expected, which sizes the index; default 100,000
+	PairBytes     int           // bytes of a typical key and value together, which sizes the memory; default 1,024
+	IndexReplicas int           // default 2
+	DataReplicas  int           // default 2
+	Clients       int           // workers at a time, default 1,024
+	Timeout       time.Duration // of an operation, at most; default 2 s
 }
 
 // defaults fills in what p leaves open.
@@ -44,7 +45,7 @@ func (p *Params) defaults() {
 type Options struct {
 	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none
 	CacheThreshold float64       // share of invalid hits above which a cached address is bypassed; default 0.5
-	Timeout        time.Duration // of one operation; default 2 s
+	Timeout        time.Duration // of one operation; default, and at most, the pool's
 }
 
 // Kind is one store.

@@ -19,8 +19,11 @@ import (
 // Geometry is the shape of a new pool.
 type Geometry = shm.Geometry
 
-// MaxNodes bounds the memory nodes of a pool.
-const MaxNodes = shm.MaxNodes
+// MaxNodes bounds the memory nodes of a pool, MaxMemory the bytes of each.
+const (
+	MaxNodes  = shm.MaxNodes
+	MaxMemory = shm.MaxMemory
+)
 
 // What callers branch on.
 var (
@@ -29,6 +32,9 @@ var (
 	ErrAddress = errors.New("bad pool address")
 	ErrInUse   = shm.ErrInUse
 	ErrFormat  = shm.ErrFormat
+	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is forced.
+	ErrIrregular = shm.ErrIrregular
+	ErrFolder    = shm.ErrFolder
 )
 
 // Committer is a fabric whose memory has to be asked for before it is written: Commit makes sure that n bytes at off
@@ -60,12 +66,9 @@ func Parse(addr string) (Address, error) {
 		}
 	case "shm":
 		if err := shm.CheckName(a.Name); err != nil {
-			return Address{}, fmt.Errorf("%w %q: %w", ErrAddress, addr, err)
+			return Address{}, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
-	case "sim":
-		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to; use 'farkv sim run': %w",
-			ErrAddress, addr, rdma.ErrNotSupported)
-	case "tcp", "rdma", "consul":
+	case "sim", "tcp", "rdma", "consul":
 		return Address{}, fmt.Errorf("%w %q: this version knows mem: and shm:NAME: %w",
 			ErrAddress, addr, rdma.ErrNotSupported)
 	default:
@@ -75,7 +78,8 @@ func Parse(addr string) (Address, error) {
 }
 
 // Create makes a pool and opens it. Nobody else sees it before format, which writes its first content, has returned
-// nil. Errors wrap ErrAddress, ErrExists, rdma.ErrFull, rdma.ErrNotSupported, or what format returned.
+// nil. Errors wrap ErrAddress, ErrExists, ErrFormat, ErrFolder, rdma.ErrFull, rdma.ErrNotSupported, or what format
+// returned.
 func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {
@@ -100,7 +104,7 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return f, nil
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, fs.ErrPermission or
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, fs.ErrPermission or
 // rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
@@ -133,6 +137,9 @@ func Remove(addr string, force bool) error {
 	}
 	return shm.Remove(a.Name, force)
 }
+
+// Room returns the folder of this machine's pools, and how many bytes are free in it.
+func Room() (folder string, free uint64, err error) { return shm.Room() }
 
 // List returns the addresses of this machine's pools, sorted.
 func List() ([]string, error) {

@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 	}
 	for addr, says := range map[string]string{
 		"": "want 1 to", "shm:": "want 1 to", "shm:a/b": "want 1 to", "mem:x": "takes no name",
-		"sim:1": "farkv sim run", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
+		"sim:1": "mem: and shm:NAME", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
 		"consul:h:1/p": "mem: and shm:NAME", "ftp:x": "want mem:",
 	} {
 		_, err := Parse(addr)
@@ -156,5 +156,37 @@ func TestShm(t *testing.T) {
 	}
 	if _, err := Open("text"); !errors.Is(err, ErrFormat) {
 		t.Errorf("open a text: %v", err)
+	}
+	if _, err := Create("text", small, write); !errors.Is(err, ErrFormat) || errors.Is(err, ErrExists) {
+		t.Errorf("create over a text: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(d, "farkv-folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, create := Create("folder", small, write)
+	for _, err := range []error{create, Remove("folder", true)} {
+		if !errors.Is(err, ErrIrregular) || !errors.Is(err, ErrFormat) {
+			t.Errorf("a folder: %v", err)
+		}
+	}
+	if in, free, err := Room(); in != d || free == 0 || err != nil {
+		t.Errorf("room: %s, %d, %v", in, free, err)
+	}
+}
+
+// A folder of pools that is not there is told apart from a pool that is not.
+func TestNoFolder(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("pools that processes share need Linux")
+	}
+	t.Setenv("FARKV_SHM_DIR", filepath.Join(t.TempDir(), "nosuch"))
+	_, create := Create("pool", small, write)
+	_, open := Open("pool")
+	_, list := List()
+	_, _, room := Room()
+	for _, err := range []error{create, open, list, room, Remove("pool", true)} {
+		if !errors.Is(err, ErrFolder) || errors.Is(err, ErrNoPool) || !strings.Contains(err.Error(), "nosuch") {
+			t.Errorf("%v", err)
+		}
 	}
 }

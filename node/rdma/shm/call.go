@@ -14,7 +14,7 @@ import (
 func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 	err := e.call(node, r)
 	if err != nil {
-		return fmt.Errorf("call of procedure %d at node %d: %w", r.Proc, node, err)
+		return fmt.Errorf("call node %d: %w", node, err)
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package shm
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What callers branch on, besides the errors of package rdma.
 var (
@@ -9,6 +12,10 @@ var (
 	ErrName   = errors.New("bad pool name")
 	ErrInUse  = errors.New("pool is in use")
 	ErrFormat = errors.New("not a farkv pool")
+	// ErrIrregular is an ErrFormat of what has a pool's name and is a folder, a link or the like.
+	ErrIrregular = fmt.Errorf("%w: no regular file", ErrFormat)
+	// ErrFolder ends the use of a folder of pools that is not there, or does not let its user in.
+	ErrFolder = errors.New("folder of pools cannot be used")
 	// ErrHeld ends an attempt to forget a client that is still alive.
 	ErrHeld = errors.New("client is alive")
 )

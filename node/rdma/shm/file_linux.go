@@ -28,7 +28,8 @@ func path(name string) string { return filepath.Join(folder(), prefix+name) }
 
 // Create makes the pool shm:name and opens it; h serves calls. The pool gets its name only when format, which writes
 // the first content through an Endpoint, has returned nil: nobody ever sees half of it, and a crash before leaves
-// nothing. Errors wrap ErrExists, ErrName, rdma.ErrFull, or what format returned.
+// nothing. Errors wrap ErrExists, ErrFormat when something else has the name, ErrFolder, ErrName, rdma.ErrFull, or what
+// format returned.
 func Create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error) (*Fabric, error) {
 	f, err := create(name, g, h, format)
 	if err != nil {
@@ -41,10 +42,13 @@ func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error)
 	if err := errors.Join(CheckName(name), g.check()); err != nil {
 		return nil, err
 	}
-	if _, err := os.Lstat(path(name)); err == nil {
-		return nil, ErrExists
+	if err := vacant(name); err != nil {
+		return nil, err
 	}
 	file, err := os.OpenFile(folder(), unix.O_TMPFILE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
+	}
 	if err != nil {
 		return nil, cause(err)
 	}
@@ -60,6 +64,31 @@ func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error)
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// vacant tells what has the pool's name already.
+func vacant(name string) error {
+	if _, err := os.Lstat(path(name)); err != nil {
+		return nil // what keeps a file from being made is found when it is
+	}
+	file, err := openFile(name)
+	if err == nil {
+		_, err = identify(file)
+		file.Close()
+	}
+	if errors.Is(err, ErrFormat) {
+		return err
+	}
+	return ErrExists
+}
+
+// Room returns the folder of the pools, and how many bytes are free in it.
+func Room() (string, uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(folder(), &st); err != nil {
+		return folder(), 0, fmt.Errorf("%w: statfs %s: %w", ErrFolder, folder(), err)
+	}
+	return folder(), st.Bavail * uint64(st.Bsize), nil
 }
 
 // provide gives a new file its length, real memory for the header and the slots, and the header.
@@ -149,15 +178,18 @@ func openFile(name string) (*os.File, error) {
 	file, err := os.OpenFile(path(name), os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(folder()); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrFolder, err)
+		}
 		return nil, fmt.Errorf("%w: %s is not there", ErrNoPool, path(name))
 	case errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO):
-		return nil, fmt.Errorf("%w: %s is no regular file", ErrFormat, path(name))
+		return nil, fmt.Errorf("%w: %s", ErrIrregular, path(name))
 	case err != nil:
 		return nil, cause(err)
 	}
 	st, err := file.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%w: %s is no regular file", ErrFormat, path(name))
+		err = fmt.Errorf("%w: %s", ErrIrregular, path(name))
 	}
 	if err != nil {
 		file.Close()
@@ -232,7 +264,7 @@ func same(file *os.File, name string) error {
 func List() ([]string, error) {
 	all, err := os.ReadDir(folder())
 	if err != nil {
-		return nil, fmt.Errorf("list pools: %w", err)
+		return nil, fmt.Errorf("list pools: %w: %w", ErrFolder, err)
 	}
 	var names []string
 	for _, e := range all {

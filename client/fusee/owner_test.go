@@ -1,0 +1,204 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Tests of who owns blocks, objects and numbers when clients come, go, wait and fall behind.
+
+// cramped is a pool of so few blocks that clients must share them.
+func cramped(blocks int) Params {
+	p := small(1, 1, 1)
+	p.BlockBytes, p.Regions, p.Timeout = 4096, 1, 100*time.Millisecond
+	p.RegionBytes = uint64(blocks)*4096 + 4096
+	return p
+}
+
+// life opens a client and its endpoint, which the caller closes.
+func life(t *testing.T, f rdma.Fabric, o Options) (*Client, func()) {
+	ep, err := f.Open("life")
+	must(t, err)
+	c, err := Open(ep, o)
+	must(t, err)
+	return c, func() {
+		must(t, c.Close())
+		must(t, ep.Close())
+	}
+}
+
+// A departed client's block that was empty when its bitmap was read is adopted, used and left by another client before
+// the CAS that would make it this one's.
+func TestBlockIsLeftAgain(t *testing.T) {
+	t.Run("another class", func(t *testing.T) {
+		f := pool(t, 1, cramped(2))
+		y, leave := life(t, f, Options{})
+		must(t, y.Insert([]byte("y"), nil))
+		z := worker(t, f, Options{}, nil)
+		must(t, z.Insert([]byte("z"), nil))
+		must(t, y.Delete([]byte("y")))
+		leave()
+		var h *hooked
+		x := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { h = &hooked{Endpoint: ep}; return h })
+		h.beforeCAS(1, func() {
+			w, leave := life(t, f, Options{})
+			must(t, w.Insert(k, []byte("1")))
+			leave()
+		})
+		wantError(t, x.Insert([]byte("big"), make([]byte, 1000)), client.ErrFull)
+		wantValue(t, x, "key", "1")
+		checkClean(t, f)
+	})
+	t.Run("its own class", func(t *testing.T) {
+		f := pool(t, 1, small(1, 1, 1))
+		y, leave := life(t, f, Options{})
+		must(t, y.Insert([]byte("y"), nil))
+		must(t, y.Delete([]byte("y")))
+		leave()
+		var h *hooked
+		x := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { h = &hooked{Endpoint: ep}; return h })
+		h.beforeCAS(1, func() {
+			w, leave := life(t, f, Options{})
+			for i := range 130 {
+				must(t, w.Insert(fmt.Appendf(nil, "%d", i), nil))
+			}
+			leave()
+		})
+		must(t, x.Insert(k, []byte("1")))
+		checkClean(t, f)
+	})
+}
+
+// Who has filled a pool can empty it, whatever the size of its pairs.
+func TestFullPoolIsEmptied(t *testing.T) {
+	for _, size := range []int{100, 1000, 1900, 3900} {
+		f := pool(t, 1, cramped(15))
+		c := worker(t, f, Options{}, nil)
+		n := 0
+		for ; c.Insert(key(n), make([]byte, size)) == nil; n++ {
+		}
+		for i := range n {
+			if err := c.Delete(key(i)); err != nil {
+				t.Fatalf("pairs of %d bytes: delete %d of %d: %v", size, i, n, err)
+			}
+		}
+		if n == 0 {
+			t.Errorf("no pair of %d bytes fits", size)
+		}
+	}
+}
+
+// A client that only reads does not keep what it freed when it still wrote.
+func TestReaderHandsOverItsFrees(t *testing.T) {
+	f := pool(t, 1, cramped(15))
+	x, y := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	must(t, x.Insert([]byte("warm"), make([]byte, 20)))
+	n := 0
+	for ; y.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+	}
+	for i := range 15 {
+		must(t, x.Delete(key(i)))
+	}
+	for range 2 * tendEvery {
+		if _, err := x.Get([]byte("warm")); err != nil {
+			t.Fatal(err)
+		}
+		x.ep.Sleep(x.reclaim.rest)
+	}
+	must(t, y.Insert(key(n), make([]byte, 1000)))
+}
+
+// An identity that is used again begins above the numbers of its last holder: its objects are still there.
+func TestNumbersGoOn(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	var last numbers
+	for range 3 {
+		c, leave := life(t, f, Options{})
+		must(t, c.Insert(k, nil))
+		must(t, c.Delete(k))
+		if c.id != 1 || c.numbers.seq <= last.seq || c.numbers.tomb <= last.tomb {
+			t.Errorf("client %d is at %+v, its predecessor was at %+v", c.id, c.numbers, last)
+		}
+		last = c.numbers
+		leave()
+	}
+}
+
+// halfway executes the first op of its n-th batch of several CASes, then runs a function, then executes the rest.
+type halfway struct {
+	rdma.Endpoint
+	n    int
+	then func()
+}
+
+func (h *halfway) Post(b *rdma.Batch) error {
+	first := b.Op(0)
+	if b.Len() < 2 || first.Verb != rdma.CompareSwap || h.n == 0 {
+		return h.Endpoint.Post(b)
+	}
+	if h.n--; h.n > 0 {
+		return h.Endpoint.Post(b)
+	}
+	alone := h.Endpoint.Batch()
+	op := alone.CompareSwap(first.Addr, first.Expect, first.Value)
+	err := rdma.Do(h.Endpoint, alone, time.Second)
+	result := op.Result
+	alone.Release()
+	h.then()
+	expect := first.Expect
+	first.Expect = ^uint64(0) // no slot holds it: it does nothing again
+	err = errors.Join(err, h.Endpoint.Post(b))
+	first.Expect, first.Result = expect, result
+	return err
+}
+
+// A winner is slower than its loser's timeout, and then goes on: the loser's object is not lost for ever.
+func TestStrayComesBack(t *testing.T) {
+	f := pool(t, 5, small(5, 3, 2))
+	var h *halfway
+	ep, err := f.Open("a")
+	must(t, err)
+	h = &halfway{Endpoint: ep}
+	a, err := Open(h, Options{})
+	must(t, err)
+	b, leave := life(t, f, Options{Timeout: 20 * time.Millisecond})
+	must(t, a.Insert(k, []byte("1")))
+	must(t, b.Update(k, []byte("1")))
+	var lost error
+	for i := 0; i < 100 && lost == nil; i++ { // until a's word is the lesser one
+		for range i % 3 {
+			must(t, b.Update(k, []byte("1")))
+		}
+		h.n, h.then = 1, func() { lost = b.Update(k, []byte("2")) }
+		must(t, a.Update(k, []byte("3")))
+	}
+	wantError(t, lost, client.ErrUncertain)
+	if len(b.limbo) == 0 {
+		t.Fatal("nothing is stranded: this test shows nothing")
+	}
+	must(t, b.Update(k, []byte("4")))
+	must(t, a.Close())
+	must(t, ep.Close())
+	leave()
+	checkClean(t, f)
+}
+
+// SNAPSHOT and FUSEE-CR change slots in different orders and would destroy each other's.
+func TestProtocolsDoNotMix(t *testing.T) {
+	p := small(3, 3, 2)
+	for _, sequential := range []bool{false, true} {
+		p.Sequential = sequential
+		f := pool(t, 3, p)
+		ep, err := f.Open("x")
+		must(t, err)
+		_, err = Open(ep, Options{Sequential: !sequential})
+		wantError(t, err, node.ErrOtherStore)
+		must(t, ep.Close())
+	}
+}
