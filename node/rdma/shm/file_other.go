@@ -26,3 +26,8 @@ func Remove(name string, _ bool) error { return onlyMem("remove", name) }
 
 // List returns no names: where only mem: works there are no pools to be shared.
 func List() ([]string, error) { return nil, nil }
+
+// Room needs Linux.
+func Room() (string, uint64, error) {
+	return "", 0, fmt.Errorf("look at the folder of pools: only mem: works on %s: %w", runtime.GOOS, rdma.ErrNotSupported)
+}
