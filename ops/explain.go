@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"syscall"
 
@@ -18,6 +19,7 @@ import (
 // explain adds to an error about a pool what its user can do. What no state of the world would make right is a
 // workloads.UseError.
 func explain(err error, pool string) error {
+	alone := strings.HasPrefix(pool, "mem:")
 	pool = strings.TrimPrefix(pool, "shm:")
 	hint := func(format string, args ...any) error {
 		return fmt.Errorf("%w (hint: %s)", err, fmt.Sprintf(format, args...))
@@ -25,12 +27,17 @@ func explain(err error, pool string) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, stores.ErrUnknown), errors.Is(err, stores.ErrParams):
+	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, stores.ErrUnknown), errors.Is(err, stores.ErrParams),
+		errors.Is(err, fabrics.ErrNoPool) && alone:
 		return workloads.Misuse("%v", err)
 	case errors.Is(err, fabrics.ErrNoPool):
 		return hint("'farkv up %s' makes it; 'farkv list' shows the pools there are", pool)
 	case errors.Is(err, fabrics.ErrExists):
 		return hint("use it, choose another name, or remove it with 'farkv down %s'", pool)
+	case errors.Is(err, fabrics.ErrFolder):
+		return hint("%s; a pool needs a folder that is there and that you may write to", folderFrom())
+	case errors.Is(err, fabrics.ErrIrregular):
+		return hint("choose another name, or remove it by hand")
 	case errors.Is(err, fabrics.ErrFormat):
 		return hint("choose another name; 'farkv down --force %s' removes whatever is there", pool)
 	case errors.Is(err, node.ErrNoStore):
@@ -40,17 +47,27 @@ func explain(err error, pool string) error {
 	case errors.Is(err, fs.ErrPermission):
 		return hint("the pool belongs to another user")
 	case errors.Is(err, syscall.ENOSPC):
-		return hint("make room there, or lower --memory, --records or --replicas; 'farkv list' shows the pools there are")
+		return hint("make room in the folder of pools, or make a smaller pool; 'farkv list' shows the pools there are")
+	case errors.Is(err, syscall.EFBIG):
+		return hint("the folder's file system holds no such file: make a smaller pool")
 	case errors.Is(err, client.ErrUncertain):
 		return hint("a client died in the midst of a write, or a node is down: see 'farkv status %s'", pool)
 	case errors.Is(err, client.ErrDamaged):
 		return hint("'farkv check %s' looks for damage", pool)
 	case errors.Is(err, client.ErrTooLarge):
-		return hint("make a pool with a higher --pair-bytes or --memory")
+		return hint("split the value: no pool takes much larger pairs; see 'farkv up --help'")
 	case errors.Is(err, rdma.ErrNodeDown):
 		return hint("'farkv status %s' shows the nodes", pool)
 	case errors.Is(err, rdma.ErrFull):
-		return hint("make a pool with a higher --memory, --records or --clients")
+		return hint("make a larger pool: --records sizes the index, --memory has to hold the pairs, --clients those who use it")
 	}
 	return err
+}
+
+// folderFrom says where the folder of pools comes from.
+func folderFrom() string {
+	if os.Getenv("FARKV_SHM_DIR") == "" {
+		return "$FARKV_SHM_DIR may name another"
+	}
+	return "$FARKV_SHM_DIR names it"
 }

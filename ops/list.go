@@ -28,7 +28,7 @@ type Entry struct {
 func List() (*Pools, error) {
 	all, err := fabrics.List()
 	if err != nil {
-		return nil, err
+		return nil, explain(err, "")
 	}
 	p := &Pools{Pools: []Entry{}}
 	for _, addr := range all {

@@ -67,6 +67,6 @@ func (p *Pair) Print(w io.Writer) {
 	case p.Action == "":
 		fmt.Fprintf(w, "%s\n", p.Value)
 	default:
-		fmt.Fprintf(w, "%s %s\n", p.Action, p.Key)
+		fmt.Fprintf(w, "%s %q in %s\n", p.Action, p.Key, p.Pool)
 	}
 }

@@ -1,36 +1,77 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
 
 // Made is a new pool.
-type Made struct{ *State }
+type Made struct {
+	*State
+	Variant string `json:"variant,omitempty"` // the store that was asked for, where the pool's goes by another name
+	Warning string `json:"warning,omitempty"` // why the pool may not last
+}
 
 // Up makes a pool that stays until Down.
 func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	if strings.HasPrefix(addr, "mem:") {
 		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as shm:farkv", addr)
 	}
+	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
 	pool, err := stores.Create(addr, store, p)
 	if err != nil {
-		return nil, explain(err, addr)
+		return nil, explainShape(err, addr)
 	}
 	defer pool.Close()
 	s, err := stateOf(pool)
 	if err != nil {
 		return nil, err
 	}
-	return &Made{s}, nil
+	made = &Made{State: s}
+	if store != s.Store {
+		made.Variant = store
+	}
+	if roomErr == nil {
+		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)
+	}
+	return made, nil
+}
+
+// explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
+// contradicts itself.
+func explainShape(err error, addr string) error {
+	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {
+		return workloads.Misuse("%v (hint: raise --memory, or lower --records or --clients)", err)
+	}
+	return explain(err, addr)
+}
+
+// tight warns of a pool that may grow beyond the memory there is; memory is taken as it is used.
+func tight(need, free uint64, folder string) string {
+	if need <= free {
+		return ""
+	}
+	return fmt.Sprintf("the pool may grow to %s, and %s has %s free: writes will fail when that is used up",
+		size(need), folder, size(free))
 }
 
 // Print implements Result.
 func (m *Made) Print(w io.Writer) {
-	fmt.Fprintf(w, "made %s\n\n", m.Pool)
+	fmt.Fprintf(w, "made %s\n", m.Pool)
+	if m.Variant != "" {
+		fmt.Fprintf(w, "its store is %s; %s is a way to use it, chosen when a program opens it\n", m.Store, m.Variant)
+	}
+	if m.Warning != "" {
+		fmt.Fprintf(w, "warning: %s\n", m.Warning)
+	}
+	fmt.Fprintln(w)
 	m.State.Print(w)
 }

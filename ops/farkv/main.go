@@ -13,11 +13,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -92,7 +95,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: 'farkv help' lists the commands", args[0])
+				return unknown(args[0])
 			}
 			return nil
 		},
@@ -107,10 +110,32 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: see '%s --help'", err, cmd.CommandPath())
+		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
 	})
+	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench())
 	return root
+}
+
+// parsing is what Go's own functions say of a number that they cannot read, beside why.
+var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
+
+func unknown(command string) error {
+	return fmt.Errorf("unknown command %q: 'farkv help' lists the commands", command)
+}
+
+func help(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Explain a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknown(strings.Join(args, " "))
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 // answer shows what an operation answered, where it did, and tells its misuse and its failure apart.
@@ -152,9 +177,31 @@ func operands(pattern string) cobra.PositionalArgs {
 	n := len(strings.Fields(pattern))
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n || len(args) > n+1 {
-			return fmt.Errorf("%s takes %s, not %d operands: see '%s --help'", cmd.Name(),
-				strings.TrimSpace("[POOL] "+pattern), len(args), cmd.CommandPath())
+			s := "s"
+			if len(args) == 1 {
+				s = ""
+			}
+			return fmt.Errorf("%s takes %s, not %d operand%s: see '%s --help'", cmd.Name(),
+				strings.TrimSpace("[POOL] "+pattern), len(args), s, cmd.CommandPath())
+		}
+		if n > 0 && len(args) == n {
+			return forgotten(cmd.Name(), args)
 		}
 		return nil
 	}
+}
+
+// forgotten refuses a key that is the name of a pool: whoever names the pool and forgets an operand would otherwise
+// change another pair of another pool.
+func forgotten(command string, args []string) error {
+	pools, err := fabrics.List()
+	if err != nil {
+		return nil // the command itself says what is wrong
+	}
+	if !slices.Contains(pools, "shm:"+strings.TrimPrefix(args[0], "shm:")) {
+		return nil
+	}
+	pool, _ := poolAnd(args, len(args))
+	return fmt.Errorf("%s %q: that is a pool, and an operand is missing (hint: if it is a key, name the pool too: farkv %s %s %s ...)",
+		command, args[0], command, strings.TrimPrefix(pool, "shm:"), args[0])
 }

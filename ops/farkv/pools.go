@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -35,7 +36,8 @@ func (c *cli) up() *cobra.Command {
 		Use:   "up [POOL]",
 		Short: "Make a pool",
 		Long: "Up makes a pool in this machine's shared memory, for one store. It stays until 'farkv down' or the next boot;\n" +
-			"memory is taken as it is used. Without --memory the pool has room for twice the records.",
+			"memory is taken as it is used. Without --memory the pool has room for twice the records. A FUSEE pool takes\n" +
+			"pairs of up to 16,264 bytes, key and value together, or less when --memory is small.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --replicas 3 --index-replicas 5",
@@ -49,6 +51,9 @@ func (c *cli) up() *cobra.Command {
 				if cmd.Flags().Changed(n.flag) && n.value < 1 {
 					return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
 				}
+			}
+			if p.Records == 0 {
+				return errors.New("--records 0: want 1 or more")
 			}
 			p.Memory = uint64(memory)
 			if p.IndexReplicas == 0 {

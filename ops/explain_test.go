@@ -1,0 +1,43 @@
+package ops
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+func TestExplain(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", "/pools")
+	for _, c := range []struct {
+		err    error
+		pool   string
+		says   string
+		misuse bool
+	}{
+		{fmt.Errorf("index: %w", rdma.ErrFull), "p", "--records sizes the index", false},
+		{fmt.Errorf("%w: %w", rdma.ErrFull, syscall.ENOSPC), "p", "make room in the folder", false},
+		{fmt.Errorf("%w: %w", rdma.ErrFull, syscall.EFBIG), "p", "make a smaller pool", false},
+		{client.ErrDamaged, "shm:p", "'farkv check p'", false},
+		{client.ErrTooLarge, "p", "split the value", false},
+		{fabrics.ErrNoPool, "p", "'farkv up p'", false},
+		{fabrics.ErrNoPool, "mem:", "no such pool", true},
+		{fabrics.ErrFormat, "p", "'farkv down --force p'", false},
+		{fabrics.ErrIrregular, "p", "by hand", false},
+		{fabrics.ErrFolder, "p", "$FARKV_SHM_DIR names it", false},
+	} {
+		err := explain(c.err, c.pool)
+		if !strings.Contains(err.Error(), c.says) || runner.Misused(err) != c.misuse {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+	t.Setenv("FARKV_SHM_DIR", "")
+	if err := explain(fabrics.ErrFolder, "p"); !strings.Contains(err.Error(), "$FARKV_SHM_DIR may name another") {
+		t.Error(err)
+	}
+}
