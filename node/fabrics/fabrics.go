@@ -68,7 +68,10 @@ func Parse(addr string) (Address, error) {
 		if err := shm.CheckName(a.Name); err != nil {
 			return Address{}, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
-	case "sim", "tcp", "rdma", "consul":
+	case "sim":
+		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to, and this version has no 'farkv sim run'; "+
+			"use shm:NAME: %w", ErrAddress, addr, rdma.ErrNotSupported)
+	case "tcp", "rdma", "consul":
 		return Address{}, fmt.Errorf("%w %q: this version knows mem: and shm:NAME: %w",
 			ErrAddress, addr, rdma.ErrNotSupported)
 	default:
