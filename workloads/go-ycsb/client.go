@@ -7,8 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/magiconair/properties"
@@ -58,11 +56,8 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if err := c.Bounded(); err != nil {
 		return err
 	}
-	out, err := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), p)
+	out, err := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.results, p)
 	if err != nil {
-		return err
-	}
-	if err := creatable("--results", f.results); err != nil {
 		return err
 	}
 	stopProfiles, err := serveProfiles(p, cmd.ErrOrStderr())
@@ -93,13 +88,8 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 // finish prints the result and tells whether it is a good one.
 func (f *flags) finish(out *output, res *runner.Result, p *properties.Properties) error {
 	res.Properties = visible(p)
-	if err := out.result(res); err != nil {
-		return err
-	}
-	if f.results != "" {
-		if err := res.WriteFile(f.results); err != nil {
-			return fmt.Errorf("write results: %w", err)
-		}
+	if err := errors.Join(out.save(res), out.result(res)); err != nil {
+		return fmt.Errorf("write results: %w", err)
 	}
 	switch {
 	case res.Interrupted:
@@ -142,24 +132,18 @@ func hint(err error) string {
 	return ""
 }
 
-// creatable tells early whether a file of results can be written: after a long run it would be a pity.
-func creatable(what, name string) error {
-	if name == "" {
+// savable tells early whether a file of results can be written: after a long run it would be a pity.
+func savable(what, name string) error {
+	if name == "" || toStdout(name) {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
-	if err == nil {
-		f.Close()
-		err = os.Remove(f.Name())
-	}
-	if info, e := os.Stat(name); err == nil && e == nil && info.IsDir() {
-		err = errors.New("is a directory")
-	}
-	if err != nil {
+	if err := runner.Savable(name); err != nil {
 		return workloads.Misuse("%s: cannot write %s: %v", what, name, err)
 	}
 	return nil
 }
+
+func toStdout(name string) bool { return name == "-" || name == "/dev/stdout" }
 
 // serveProfiles serves net/http/pprof where the properties ask for it.
 func serveProfiles(p *properties.Properties, stderr io.Writer) (stop func(), err error) {

@@ -20,17 +20,19 @@ import (
 // output prints what upstream prints, in its three styles.
 type output struct {
 	info       io.Writer // properties and status lines
-	out        io.Writer // result lines
+	out        io.Writer // standard output
+	lines      io.Writer // result lines
 	style      string
 	file       string // for the result lines, instead of out
+	results    string // file of the results as JSON; "" for none
 	percentile string // what the names of percentile files begin with; "" for none
 	errors     io.Writer
 	mu         sync.Mutex // guards errors
 }
 
-func newOutput(stdout, stderr io.Writer, p *properties.Properties) (*output, error) {
+func newOutput(stdout, stderr io.Writer, results string, p *properties.Properties) (*output, error) {
 	o := &output{
-		info: stdout, out: stdout, errors: stderr,
+		info: stdout, out: stdout, lines: stdout, errors: stderr, results: results,
 		style: p.GetString("outputstyle", "plain"), file: p.GetString("measurement.output_file", ""),
 	}
 	switch o.style {
@@ -43,7 +45,16 @@ func newOutput(stdout, stderr io.Writer, p *properties.Properties) (*output, err
 	if p.GetBool("histogram.percentiles.export", false) {
 		o.percentile = p.GetString("histogram.percentiles.export.filepath", "./")
 	}
-	return o, creatable("property measurement.output_file", o.file)
+	if toStdout(o.file) {
+		o.file = ""
+	}
+	if toStdout(results) { // so that standard output is JSON
+		o.info, o.lines = stderr, stderr
+	}
+	if err := savable("--results", o.results); err != nil {
+		return nil, err
+	}
+	return o, savable("property measurement.output_file", o.file)
 }
 
 // visible returns the properties without what they keep secret.
@@ -173,9 +184,24 @@ func (o *output) result(r *runner.Result) error {
 		return err
 	}
 	if o.file != "" {
-		return os.WriteFile(o.file, b.Bytes(), 0o644)
+		return runner.Save(o.file, b.Bytes())
 	}
-	_, err := o.out.Write(b.Bytes())
+	_, err := o.lines.Write(b.Bytes())
+	return err
+}
+
+// save writes the results as JSON where that is wanted.
+func (o *output) save(r *runner.Result) error {
+	if !toStdout(o.results) {
+		if o.results == "" {
+			return nil
+		}
+		return r.WriteFile(o.results)
+	}
+	b, err := r.Encode()
+	if err == nil {
+		_, err = o.out.Write(b)
+	}
 	return err
 }
 

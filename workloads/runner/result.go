@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/farkv/farkv/workloads"
@@ -155,27 +153,19 @@ func (r *Result) Call(name string) *Call {
 // Err returns the first failure of a call, or nil. Results read from a file have none.
 func (r *Result) Err() error { return r.first }
 
-// WriteFile writes a results file. The file appears whole or not at all.
-func (r *Result) WriteFile(name string) error {
+// Encode returns the content of a results file.
+func (r *Result) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(r, "", " ")
+	return append(b, '\n'), err
+}
+
+// WriteFile writes a results file, as Save does.
+func (r *Result) WriteFile(name string) error {
+	b, err := r.Encode()
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	if _, err = f.Write(append(b, '\n')); err == nil {
-		err = f.Chmod(0o644)
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return Save(name, b)
 }
 
 // ReadResult reads a results file.
