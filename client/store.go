@@ -9,7 +9,7 @@ import (
 )
 
 // Store is one worker's view of a store; workers open their own. It is not safe for concurrent use. Operations on
-// single keys are linearizable, with the errors below as part of the answer, unless a baseline says otherwise.
+// single keys are linearizable, with ErrNotFound and ErrExists as part of the answer, unless a baseline says otherwise.
 //
 // Any operation may also fail with an error wrapping ErrUncertain, rdma.ErrNodeDown, ErrFull or ErrTooLarge. One that
 // wraps rdma.ErrTimeout and not ErrUncertain gave up without having changed anything.

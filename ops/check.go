@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
@@ -14,11 +15,35 @@ type Findings struct {
 	Pool    string   `json:"pool"`
 	Store   string   `json:"store"`
 	Sound   bool     `json:"sound"` // no damage
-	Facts   []Use    `json:"facts"`
+	Facts   []Fact   `json:"facts"`
 	Waiting []string `json:"waiting"` // what dead clients left for recovery; no damage
 	Damage  []string `json:"damage"`
 	More    int      `json:"more"` // findings that are not spelt out
 	Live    []Client `json:"live"` // clients that were at work meanwhile: what looks like damage may be their work
+}
+
+// Fact is what a check counted; its Bytes, where they mean something, are those of one replica.
+type Fact struct {
+	Name  string `json:"name"`
+	Count uint64 `json:"count"`
+	Bytes uint64 `json:"bytes,omitempty"`
+
+	label string // in the table, where details are indented below their whole
+}
+
+// factsOf names each detail after its whole.
+func factsOf(uses []stores.Use) []Fact {
+	facts, whole := []Fact{}, ""
+	for _, u := range uses {
+		name := strings.TrimSpace(u.Name)
+		if name == u.Name {
+			whole = name
+		} else {
+			name = whole + " " + name
+		}
+		facts = append(facts, Fact{name, u.Count, u.Bytes, u.Name})
+	}
+	return facts
 }
 
 // ErrDamage is wrapped when a check found damage.
@@ -52,10 +77,8 @@ func findings(p *stores.Pool) (*Findings, error) {
 	}
 	f := &Findings{
 		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0, More: r.More, Live: []Client{},
+		Facts:   factsOf(r.Facts),
 		Waiting: append([]string{}, r.Waiting...), Damage: append([]string{}, r.Damage...),
-	}
-	for _, u := range r.Facts {
-		f.Facts = append(f.Facts, Use{u.Name, u.Count, u.Bytes})
 	}
 	return f, nil
 }
@@ -70,13 +93,13 @@ func (f *Findings) Err() error {
 
 // Print implements Result.
 func (f *Findings) Print(w io.Writer) {
-	rows := [][]string{{f.Pool + ": " + f.Store, "number", "bytes"}}
+	rows := [][]string{{f.Pool + ": " + f.Store, "number", "bytes of one replica"}}
 	for _, u := range f.Facts {
 		bytes := ""
 		if u.Bytes > 0 {
 			bytes = size(u.Bytes)
 		}
-		rows = append(rows, []string{u.Purpose, count(u.Count), bytes})
+		rows = append(rows, []string{u.label, count(u.Count), bytes})
 	}
 	table(w, rows)
 	fmt.Fprintln(w)

@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/farkv/farkv/client/stores"
@@ -133,13 +134,16 @@ func (s *State) Print(w io.Writer) {
 		{"store", s.Store + ": " + s.doc},
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), up)},
 		{"clients", clients},
-		{"parameters", parameters(s.Params)},
 	}, 1)
+	if rows := parameters(s.Params); len(rows) > 0 {
+		fmt.Fprintln(w)
+		table(w, append([][]string{{"parameter", "value"}}, rows...))
+	}
 	s.printDetails(w)
 }
 
 func (s *State) printDetails(w io.Writer) {
-	rows := [][]string{{"memory, all replicas", "number", "bytes"}}
+	rows := [][]string{{"memory", "number", "bytes of all replicas"}}
 	for _, u := range s.Memory {
 		rows = append(rows, []string{u.Purpose, count(u.Count), size(u.Bytes)})
 	}
@@ -164,19 +168,18 @@ func (s *State) printDetails(w io.Writer) {
 	}
 }
 
-// parameters writes a store's parameters, a flat JSON object, in a line.
-func parameters(text json.RawMessage) string {
+// parameters writes a store's parameters, a flat JSON object, in rows; of anything else it makes none.
+func parameters(text json.RawMessage) (rows [][]string) {
 	var all map[string]any
 	if json.Unmarshal(text, &all) != nil {
-		return string(text)
+		return nil
 	}
-	var words []string
-	for name, v := range all {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		v := all[name]
 		if n, ok := v.(float64); ok {
 			v = count(int64(n))
 		}
-		words = append(words, fmt.Sprintf("%s %v", strings.ReplaceAll(name, "_", " "), v))
+		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(v)})
 	}
-	sort.Strings(words)
-	return strings.Join(words, ", ")
+	return rows
 }

@@ -66,11 +66,11 @@ type Kind struct {
 	Scans bool
 }
 
-// Report and Use are client's.
-type (
-	Report = client.Report
-	Use    = client.Use
-)
+// Report is what Kind.Check found.
+type Report = client.Report
+
+// Use is one purpose that a pool's memory serves, and how much of it.
+type Use = client.Use
 
 // ErrUnknown is wrapped when a store's name is not in the table.
 var ErrUnknown = errors.New("unknown store")

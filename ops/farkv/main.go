@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,14 +151,29 @@ func answer[R interface {
 		return err
 	}
 	if c.output == "json" {
-		e := json.NewEncoder(cmd.OutOrStdout())
-		e.SetIndent("", "  ")
-		if wrong := e.Encode(r); wrong != nil {
+		if wrong := writeJSON(cmd.OutOrStdout(), r); wrong != nil {
 			return errors.Join(err, failure{wrong})
 		}
 		return err
 	}
 	r.Print(cmd.OutOrStdout())
+	return err
+}
+
+// jsonVersion counts the changes to the JSON answers that a reader of older ones would stumble over.
+const jsonVersion = 1
+
+// writeJSON writes an answer, which is an object with members, with the version as its first.
+func writeJSON(w io.Writer, r ops.Result) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, fmt.Appendf(nil, `{"version":%d,%s`, jsonVersion, text[1:]), "", "  "); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, &out)
 	return err
 }
 
