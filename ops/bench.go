@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/magiconair/properties"
@@ -15,6 +16,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -61,6 +63,9 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
 		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), Seed: c.Seed, Shared: b.Shared,
 		Rows: []Row{}, Skipped: map[string]string{},
+	}
+	if err := b.warm(ctx, kinds, c); err != nil {
+		return t, fmt.Errorf("warm up: %w", err)
 	}
 	for _, kind := range kinds {
 		if err := b.store(ctx, kind, c, t); err != nil {
@@ -157,6 +162,45 @@ func (b *Bench) address(what string) (addr string, remove func() error) {
 	return addr, func() error { return fabrics.Remove(addr, true) }
 }
 
+// warmRecords bounds the records of the warm-up.
+const warmRecords = 100_000
+
+// warm loads a pool and throws it away: a process's first load pays for growing its heap, which would be the first
+// store's loss alone.
+func (b *Bench) warm(ctx context.Context, kinds []*stores.Kind, c runner.Config) (err error) {
+	if len(kinds) == 0 {
+		return nil
+	}
+	b.Say("warming up")
+	s := *c.Spec
+	s.InsertCount = min(s.InsertCount, warmRecords)
+	p, remove, err := b.pool(kinds[0], &s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close(), remove()) }()
+	c.Spec, c.Name, c.Load = &s, "warm-up", true
+	c.Database = drivers.Embed(kinds[0], p.Fabric, stores.Options{}, &s)
+	r, err := runner.Run(ctx, c)
+	switch {
+	case err != nil:
+		return err
+	case r.Interrupted:
+		return ctx.Err()
+	case r.Failed > 0:
+		return crowded(r.Err())
+	}
+	return nil
+}
+
+// crowded tells what fills a pool that has room for all records: blocks that every client has for itself.
+func crowded(err error) error {
+	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {
+		return fmt.Errorf("%w (hint: each thread takes blocks of its own: lower --threads, or raise --records)", err)
+	}
+	return err
+}
+
 // newFloor makes the scratch pool that p's store is measured against. Its objects are as large as FUSEE's: pair, header
 // and log entry in whole units.
 func (b *Bench) newFloor(p *stores.Pool, s *workloads.Spec) (*floor, error) {
@@ -237,7 +281,8 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		case r.Interrupted:
 			return ctx.Err()
 		case r.Failed > 0:
-			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed), count(r.Operations), r.Err())
+			return fmt.Errorf("%s: %s of %s operations failed; the first: %w", what, count(r.Failed), count(r.Operations),
+				crowded(r.Err()))
 		case r.Problem != "":
 			return errors.New(r.Problem)
 		}
@@ -245,6 +290,9 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 			row.Load = r.Throughput
 		} else {
 			row.fill(r)
+		}
+		if r.Operations < uint64(total) {
+			row.Cut = append(row.Cut, Cut{what, r.Operations, total, c.MaxTime.Seconds()})
 		}
 	}
 	return nil

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -54,5 +56,31 @@ func TestInterrupted(t *testing.T) {
 	c, err := b.Run(ctx)
 	if !errors.Is(err, context.Canceled) || runner.Misused(err) || len(c.Rows) != 1 || c.Rows[0].Name != "fusee" {
 		t.Errorf("%v, %+v", err, c)
+	}
+}
+
+// A row that a time limit cut off says so, and how far it came.
+func TestCut(t *testing.T) {
+	c := Comparison{Replicas: 2, Rows: []Row{
+		{Name: "whole"}, {Name: "redis", Cut: []Cut{{What: "running", Done: 1234, Of: 5000, Seconds: 5}}},
+	}}
+	var out strings.Builder
+	c.Print(&out)
+	for _, line := range []string{
+		"\nwhole ", "\nredis* ", "\n* redis: cut off while running after 5 s: 1,234 of 5,000 done\n",
+		"\nmemory/byte counts 2 replicas\n",
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no %q in %s", line, out.String())
+		}
+	}
+}
+
+func TestCrowded(t *testing.T) {
+	if err := crowded(fmt.Errorf("put: %w", rdma.ErrFull)); !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "lower --threads") {
+		t.Error(err)
+	}
+	if err := crowded(fmt.Errorf("%w: %w", rdma.ErrFull, syscall.ENOSPC)); strings.Contains(err.Error(), "hint") {
+		t.Error(err)
 	}
 }

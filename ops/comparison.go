@@ -37,6 +37,15 @@ type Row struct {
 	BytesPerByte float64 `json:"pool_bytes_per_user_byte,omitempty"`
 	Get          *Cost   `json:"get,omitempty"` // of one worker alone
 	Update       *Cost   `json:"update,omitempty"`
+	Cut          []Cut   `json:"cut,omitempty"` // what its time limit ended early; rates are of what was done
+}
+
+// Cut is a load or a run that did not do all of its operations.
+type Cut struct {
+	What    string  `json:"what"` // loading or running
+	Done    uint64  `json:"done"`
+	Of      int64   `json:"of"`
+	Seconds float64 `json:"limit_seconds"`
 }
 
 func (r *Row) fill(res *runner.Result) {
@@ -67,6 +76,13 @@ func (c *Comparison) Print(w io.Writer) {
 		rows = append(rows, []string{"floor", "", "", "", "", "", "", latency(get / 1e3), "1.0x", latency(update / 1e3), "1.0x"})
 	}
 	table(w, rows)
+	fmt.Fprintf(w, "memory/byte counts %s\n", plural(c.Replicas, "replica", "replicas"))
+	for _, r := range c.Rows {
+		for _, cut := range r.Cut {
+			fmt.Fprintf(w, "* %s: cut off while %s after %g s: %s of %s done\n", r.Name, cut.What, cut.Seconds,
+				count(cut.Done), count(cut.Of))
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(c.Skipped)) {
 		fmt.Fprintf(w, "%s: skipped: %s\n", name, c.Skipped[name])
 	}
@@ -93,8 +109,12 @@ func (r *Row) cells() []string {
 		}
 		return fmt.Sprintf(format, v)
 	}
+	name := r.Name
+	if len(r.Cut) > 0 {
+		name += "*"
+	}
 	cells := []string{
-		r.Name, count(int64(r.Load)), count(int64(r.Run)), latency(r.P50), latency(r.P99),
+		name, count(int64(r.Load)), count(int64(r.Run)), latency(r.P50), latency(r.P99),
 		number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.1f"),
 	}
 	for _, c := range []*Cost{r.Get, r.Update} {
