@@ -102,6 +102,7 @@ func TestSignals(t *testing.T) {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			if strings.HasPrefix(lines.Text(), "[") {
 				cmd.Process.Signal(sig)
+				cmd.Process.Signal(sig) // as timeout(1) does, to the process and to its group
 			}
 			total = total || strings.HasPrefix(lines.Text(), "TOTAL  - Takes(s): ")
 		}
@@ -119,6 +120,34 @@ func TestSignals(t *testing.T) {
 		if err != nil || !r.Interrupted || r.Operations == 0 || !total {
 			t.Errorf("%v: results %+v, %v; total printed: %v", sig, r, err, total)
 		}
+	}
+}
+
+// TestNobodyReads: a run whose output nobody reads stops in order, and says why.
+func TestNobodyReads(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "results.json")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "go-ycsb", "run", "noop", "-P", "workloada", "-p", "operationcount=1000000000000",
+		"--interval", "1", "--results", file)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	bufio.NewReader(out).ReadString('\n')
+	out.Close()
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(stderr.String(), "go-ycsb: standard output: ") ||
+		strings.Count(stderr.String(), "\n") != 1 {
+		t.Errorf("exit status %d: %s", code, stderr.String())
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("the results so far: %v", err)
 	}
 }
 
