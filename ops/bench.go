@@ -38,8 +38,12 @@ type Bench struct {
 	Say      func(format string, args ...any) // told of the progress
 }
 
-// peerTime bounds the run of a peer: some are a hundred times slower.
-const peerTime = 5 * time.Second
+// peerTime bounds the run of a peer, some of which are a hundred times slower, and loadPatience times as much its load,
+// without all of which there is no run.
+const (
+	peerTime     = 5 * time.Second
+	loadPatience = 6
+)
 
 // Run does it. When it fails, or ctx ends it, the Comparison holds what was measured before.
 func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
@@ -263,8 +267,12 @@ func perUserByte(p *stores.Pool, f *Findings) float64 {
 
 // loadAndRun fills in what a run of the workload measures.
 func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error {
+	limit := c.MaxTime
 	for _, load := range []bool{true, false} {
-		c.Load = load
+		c.Load, c.MaxTime = load, limit
+		if load {
+			c.MaxTime *= loadPatience
+		}
 		what, total, things := "running", b.Ops, "operations"
 		if load {
 			what, total, things = "loading", b.Records, "records"
@@ -293,6 +301,7 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		}
 		if r.Operations < uint64(total) {
 			row.Cut = append(row.Cut, Cut{what, r.Operations, total, c.MaxTime.Seconds()})
+			return nil // a run would miss records that were not loaded
 		}
 	}
 	return nil

@@ -7,8 +7,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -73,6 +76,37 @@ func TestCut(t *testing.T) {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("no %q in %s", line, out.String())
 		}
+	}
+}
+
+// Behind a load that was cut off there is no run: it would miss records.
+func TestCutLoad(t *testing.T) {
+	b := small()
+	b.Records, b.Say = 300_000, func(string, ...any) {}
+	c, _, err := b.configure()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind, err := stores.Lookup("fusee")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, remove, err := b.pool(kind, c.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(p.Close(), remove()); err != nil {
+			t.Error(err)
+		}
+	}()
+	c.Database, c.MaxTime = drivers.Embed(kind, p.Fabric, stores.Options{}, c.Spec), 10*time.Millisecond
+	var row Row
+	if err := b.loadAndRun(context.Background(), c, &row); err != nil {
+		t.Fatal(err)
+	}
+	if len(row.Cut) != 1 || row.Cut[0].What != "loading" || row.Cut[0].Done >= 300_000 || row.Run != 0 || row.cells()[2] != "-" {
+		t.Errorf("%+v", row)
 	}
 }
 

@@ -113,10 +113,13 @@ func (r *Row) cells() []string {
 	if len(r.Cut) > 0 {
 		name += "*"
 	}
-	cells := []string{
-		name, count(int64(r.Load)), count(int64(r.Run)), latency(r.P50), latency(r.P99),
-		number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.1f"),
+	run := []string{count(int64(r.Run)), latency(r.P50), latency(r.P99)}
+	if r.Run == 0 {
+		run = []string{"-", "-", "-"} // its load was cut off
 	}
+	cells := append([]string{name, count(int64(r.Load))}, run...)
+	cells = append(cells,
+		number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.1f"))
 	for _, c := range []*Cost{r.Get, r.Update} {
 		if c == nil {
 			cells = append(cells, "-", "-")

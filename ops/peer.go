@@ -42,7 +42,7 @@ func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *prope
 	defer func() { err = errors.Join(err, db.Close()) }()
 	row := Row{Name: name}
 	c.Name, c.Database, c.MaxTime = name, db, peerTime
-	b.Say("%s: on %s, for %v at most", name, server.addr, peerTime)
+	b.Say("%s: on %s, a run of %v at most", name, server.addr, peerTime)
 	if err := b.loadAndRun(ctx, c, &row); err != nil {
 		return err
 	}

@@ -28,6 +28,9 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
 	pool, err := stores.Create(addr, store, p)
 	if err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			err = fmt.Errorf("%w: %s has %s free, and not even an empty pool fits", err, folder, size(free))
+		}
 		return nil, explainShape(err, addr)
 	}
 	defer pool.Close()

@@ -84,7 +84,7 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, node, off, rdma.ErrAccess)
 	}
 	if err := f.backing.commit(f.g.first()+uint64(node)*f.g.stride()+off, n); err != nil {
-		return fmt.Errorf("commit %d bytes at %d:%#x of %s: %w", n, node, off, f.name, err)
+		return fmt.Errorf("back %d bytes of node %d of %s: %w", n, node, f.name, err)
 	}
 	return nil
 }
