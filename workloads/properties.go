@@ -155,6 +155,14 @@ func (s *Spec) PairBytes() int {
 	return len(s.KeyPrefix) + max(digits, s.ZeroPadding) + RowBytes(s.FieldCount, s.FieldLength)
 }
 
+// LeastPairBytes is the size of a key with the smallest value of its record that is known of, in bytes.
+func (s *Spec) LeastPairBytes() int {
+	if s.FieldLengthDistribution == "constant" {
+		return s.PairBytes()
+	}
+	return len(s.KeyPrefix) + RowBytes(s.FieldCount, 1)
+}
+
 // ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its share.
 func (s *Spec) ExpectedInserts() int64 {
 	total := s.Read + s.Update + s.Insert + s.Scan + s.ReadModifyWrite

@@ -17,6 +17,10 @@ func init() {
 		func(o *fusee.Options) { o.CacheBytes = -1 }))
 }
 
+// maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3), less the pair's header
+// and its log entry.
+const maxFuseePair = 16_264
+
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	return &Kind{
 		Name:   name,
@@ -32,8 +36,9 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 			}
 			return c, nil
 		},
-		Check: fusee.Check,
-		Usage: fusee.Usage,
+		MaxPair: maxFuseePair,
+		Check:   fusee.Check,
+		Usage:   fusee.Usage,
 	}
 }
 

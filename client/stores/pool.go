@@ -31,23 +31,26 @@ func Create(addr, store string, p Params) (*Pool, error) {
 		return nil, err
 	}
 	p = kind.Size(p)
-	if err := p.check(kind.Name); err != nil {
+	if err := p.Check(kind); err != nil {
 		return nil, err
 	}
 	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients}
-	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error {
-		if err := kind.Format(f, p); err != nil {
-			return err
-		}
-		return holds(kind, f, p.PairBytes)
-	})
+	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Make(f, p) })
 	if err != nil {
 		return nil, err
 	}
 	return identify(addr, f)
 }
 
-// holds makes sure that a pool that nobody sees yet takes the pairs that it is made for.
+// Make formats a pool that nobody sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
+// ErrParams, rdma.ErrFull or what Format returns.
+func (k *Kind) Make(f rdma.Fabric, p Params) error {
+	if err := k.Format(f, p); err != nil {
+		return err
+	}
+	return holds(k, f, p.PairBytes)
+}
+
 func holds(kind *Kind, f rdma.Fabric, pair int) error {
 	ep, err := f.Open("format")
 	if err != nil {
@@ -67,8 +70,9 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 // most clients of a pool: the highest identities are owners that are no clients.
 const maxClients = int(node.OfNode) - 1
 
-// check tells what is wrong with the numbers of a pool of the named store, whose Size has seen them.
-func (p *Params) check(store string) error {
+// Check tells what is wrong with the numbers of a pool of a store, whose Size has seen them, and rounds its memory to
+// pages. Errors wrap ErrParams.
+func (p *Params) Check(k *Kind) error {
 	switch {
 	case p.Nodes < 1 || p.Nodes > fabrics.MaxNodes:
 		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
@@ -86,7 +90,7 @@ func (p *Params) check(store string) error {
 		}
 	}
 	if p.Memory == 0 {
-		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, store, p.Records, p.PairBytes)
+		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records, p.PairBytes)
 	}
 	p.Memory = (p.Memory + page - 1) / page * page
 	return nil

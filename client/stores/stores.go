@@ -62,6 +62,8 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
+	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
+	MaxPair int
 	// Scans tells whether its Store is a client.Scanner.
 	Scans bool
 }

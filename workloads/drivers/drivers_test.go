@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +35,7 @@ type pools struct {
 	byID   map[string]*fakePool
 	latest *fakePool
 	full   error // of the machine's memory
+	free   uint64
 	kind   stores.Kind
 }
 
@@ -48,9 +51,9 @@ type fakePool struct {
 func (p *fakePool) Close() error { return nil }
 
 func newPools(t *testing.T) *pools {
-	m := &pools{byID: map[string]*fakePool{}}
+	m := &pools{byID: map[string]*fakePool{}, free: 1 << 30}
 	m.kind = stores.Kind{
-		Name: "fake", Doc: "a map.",
+		Name: "fake", Doc: "a map.", MaxPair: 20_000,
 		Size: func(p stores.Params) stores.Params {
 			if p.Nodes == 0 {
 				p.Nodes = 3
@@ -92,6 +95,7 @@ func (m *pools) world() world {
 			return &k, nil
 		},
 		create: m.create, open: m.openPool, remove: m.remove,
+		room: func() (string, uint64, error) { return "/pools", m.free, nil },
 	}
 }
 
@@ -256,13 +260,21 @@ func TestLoadThenRun(t *testing.T) {
 	if err := m.do(Run, "table=other"); !errors.Is(err, ErrNotLoaded) {
 		t.Errorf("run on another table: %v", err)
 	}
-	m.full = fmt.Errorf("reserve memory: %w", rdma.ErrFull)
-	if err := m.do(Load, "farkv.pool=shm:big"); !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "lower farkv.memory") {
-		t.Errorf("a full machine: %v", err)
+	wantFailure := func(err error, what string) {
+		t.Helper()
+		if err == nil || runner.Misused(err) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%v, want a failure with %q", err, what)
+		}
 	}
-	m.full = nil
+	m.full = fmt.Errorf("reserve memory: %w: %w", rdma.ErrFull, syscall.ENOSPC)
+	wantFailure(m.do(Load, "farkv.pool=shm:big"), "no space left in /pools, which has 1024 MiB free: make room there")
+	m.full = fmt.Errorf("size the pool: %w", rdma.ErrFull)
+	wantMisuse(m.do(Load, "farkv.pool=shm:big", "farkv.memory=1KB"), "farkv.memory is too little for 100 records")
+	m.full, m.free = nil, 2*100*1000
+	wantFailure(m.do(Load, "farkv.pool=shm:big"), "2 copies of the records take 1 MiB or more, and /pools has 0 MiB free")
+	m.free = 1 << 30
 	pool.inUse = fmt.Errorf("remove: 2 clients: %w", fabrics.ErrInUse)
-	wantMisuse(m.do(Load, "dropdata=true"), "wait for its clients")
+	wantFailure(m.do(Load, "dropdata=true"), "wait for its clients")
 	pool.inUse = nil
 	wantMisuse(m.do(Load, "dropdata=true", "farkv.replicas=4"), "needs as many memory nodes")
 	if m.byID["shm:farkv"] != pool {
@@ -286,7 +298,12 @@ func TestPoolMisuse(t *testing.T) {
 		{Load, "farkv.pool=shm:a/b", "farkv.pool: bad pool address"},
 		{Load, "farkv.pool=", "farkv.pool is empty"},
 		{Load, "farkv.nodes=0", "property farkv.nodes=0: want a number from 1"},
-		{Load, "farkv.replicas=4", "farkv.indexreplicas=4 needs as many memory nodes: farkv.nodes is 3"},
+		{Load, "farkv.replicas=4", "farkv.replicas=4 needs as many memory nodes: farkv.nodes is 3"},
+		{Load, "farkv.indexreplicas=4", "farkv.indexreplicas=4 needs"},
+		{Load, "farkv.nodes=1000", "property farkv.nodes=1000: want a number from 1 to 256"},
+		{Load, "farkv.memory=100TB", "property farkv.memory=100TB: want a number of bytes"},
+		{Load, "fieldlength=20000", "fake takes up to 20000, key and value together: lower fieldlength"},
+		{Run, "fieldlength=100000000", "fake takes up to 20000"},
 		{Load, "farkv.datareplicas=4", "farkv.datareplicas=4 needs"},
 		{Load, "farkv.memory=lots", "property farkv.memory=lots: want a number of bytes"},
 		{Load, "farkv.cachebytes=-1", "property farkv.cachebytes=-1"},
@@ -313,11 +330,12 @@ func TestErrorsOfPoolsAreExplained(t *testing.T) {
 		misuse bool
 		want   string
 	}{
-		{fabrics.ErrFormat, true, "use another farkv.pool, or remove it"},
-		{node.ErrNoStore, true, "use another farkv.pool, or remove it"},
-		{node.ErrOtherStore, true, "load with dropdata=true"},
+		{fabrics.ErrFormat, false, "use another farkv.pool, or remove it"},
+		{node.ErrNoStore, false, "use another farkv.pool, or remove it"},
+		{node.ErrOtherStore, false, "load with dropdata=true"},
 		{rdma.ErrFull, false, "cannot open it: x: full"},
-		{errors.New("permission denied"), false, "cannot open it: x: permission denied"},
+		{fs.ErrPermission, false, "cannot open it: x: permission denied: it belongs to another user"},
+		{stores.ErrParams, true, "cannot open it: x: bad pool parameters"},
 	} {
 		err := explain(fmt.Errorf("x: %w", c.err), "shm:p", "open it")
 		if runner.Misused(err) != c.misuse || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "shm:p") {

@@ -10,6 +10,7 @@ import (
 	"github.com/magiconair/properties"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -32,7 +33,7 @@ var Properties = []Property{
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
 	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
 	{"farkv.timeout", "2s", "limit of one operation"},
-	{"dropdata", "false", "load removes the pool, whatever it holds, and makes a new one"},
+	{"dropdata", "false", "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
 }
 
 // options are the farkv.* properties.
@@ -42,6 +43,7 @@ type options struct {
 	opts     stores.Options
 	nodes    int // 0: not said
 	dropData bool
+	least    uint64 // bytes that the records take at least, without copies
 }
 
 func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (options, error) {
@@ -49,11 +51,12 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		return options{}, err
 	}
 	r := optionReader{p: p}
-	replicas := r.count("farkv.replicas", 0, 1, 1<<10)
+	replicas := r.count("farkv.replicas", 0, 1, fabrics.MaxNodes)
 	o := options{
 		pool:     p.GetString("farkv.pool", DefaultPool),
-		nodes:    r.count("farkv.nodes", 0, 1, 1<<10),
+		nodes:    r.count("farkv.nodes", 0, 1, fabrics.MaxNodes),
 		dropData: r.truth("dropdata"),
+		least:    uint64(s.RecordCount) * uint64(s.LeastPairBytes()),
 		opts: stores.Options{
 			CacheBytes:     r.cache("farkv.cachebytes"),
 			CacheThreshold: r.fraction("farkv.cachethreshold"),
@@ -65,8 +68,8 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		Memory:        r.bytes("farkv.memory"),
 		Records:       uint64(s.RecordCount + s.ExpectedInserts()),
 		PairBytes:     s.PairBytes(),
-		IndexReplicas: r.count("farkv.indexreplicas", replicas, 1, 1<<10),
-		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, 1<<10),
+		IndexReplicas: r.count("farkv.indexreplicas", replicas, 1, fabrics.MaxNodes),
+		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
 		Clients:       max(1024, 2*threads),
 	}
 	if r.err == nil && o.pool == "" {
@@ -86,15 +89,22 @@ func checkNames(p *properties.Properties) error {
 	return nil
 }
 
-// fits checks the replicas against the nodes of the pool to be made.
-func (o *options) fits(p stores.Params) error {
+// fits checks the numbers of the pool to be made.
+func (o *options) fits(p *stores.Params, kind *stores.Kind) error {
 	for _, r := range []struct {
 		name string
 		n    int
-	}{{"farkv.indexreplicas", p.IndexReplicas}, {"farkv.datareplicas", p.DataReplicas}} {
+	}{{"index", p.IndexReplicas}, {"data", p.DataReplicas}} {
 		if r.n > p.Nodes {
-			return workloads.Misuse("%s=%d needs as many memory nodes: farkv.nodes is %d", r.name, r.n, p.Nodes)
+			name := "farkv." + r.name + "replicas"
+			if p.IndexReplicas == p.DataReplicas {
+				name = "farkv.replicas"
+			}
+			return workloads.Misuse("%s=%d needs as many memory nodes: farkv.nodes is %d", name, r.n, p.Nodes)
 		}
+	}
+	if err := p.Check(kind); err != nil {
+		return workloads.Misuse("%v", err)
 	}
 	return nil
 }
@@ -145,8 +155,8 @@ func (r *optionReader) bytes(name string) uint64 {
 		return 0
 	}
 	n, ok := ParseBytes(v)
-	if !ok || n == 0 {
-		r.fail(name, "a number of bytes such as 512MiB")
+	if !ok || n == 0 || n > fabrics.MaxMemory {
+		r.fail(name, "a number of bytes such as 512MiB, up to "+strconv.Itoa(fabrics.MaxMemory>>40)+"TiB")
 	}
 	return n
 }

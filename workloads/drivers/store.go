@@ -3,7 +3,9 @@ package drivers
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
+	"syscall"
 
 	"github.com/magiconair/properties"
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
@@ -23,9 +25,12 @@ type world struct {
 	create func(addr string, g fabrics.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error)
 	open   func(addr string) (rdma.Fabric, error)
 	remove func(addr string, force bool) error
+	room   func() (folder string, free uint64, err error)
 }
 
-var real = world{lookup: stores.Lookup, create: fabrics.Create, open: fabrics.Open, remove: fabrics.Remove}
+var real = world{
+	lookup: stores.Lookup, create: fabrics.Create, open: fabrics.Open, remove: fabrics.Remove, room: fabrics.Room,
+}
 
 type storeCreator struct {
 	name string
@@ -59,6 +64,10 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if spec.Scan > 0 && !kind.Scans && command != Shell {
 		return nil, workloads.Misuse("%s has no scans: set scanproportion=0 (workload e scans)", c.name)
 	}
+	if size := spec.PairBytes(); kind.MaxPair > 0 && size > kind.MaxPair && command != Shell {
+		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: lower fieldlength"+
+			" or fieldcount", size, c.name, kind.MaxPair)
+	}
 	db := &pool{kind: kind, opts: o.opts, table: spec.Table, fields: spec.FieldCount}
 	if db.fabric, err = c.attach(command, kind, &o); err != nil {
 		return nil, err
@@ -77,8 +86,10 @@ func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdm
 			" load and run, or 'farkv bench', which does both", o.pool)
 	}
 	params := kind.Size(o.params)
-	if err := o.fits(params); command == Load && err != nil {
-		return nil, err // before anything is dropped
+	if command == Load { // before anything is dropped
+		if err := o.fits(&params, kind); err != nil {
+			return nil, err
+		}
 	}
 	if command == Load && o.dropData && !private {
 		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
@@ -96,35 +107,67 @@ func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdm
 			return nil, fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
 				ErrNotLoaded, o.pool, c.name)
 		}
+		if err := c.roomy(o, params); err != nil {
+			return nil, err
+		}
 	}
+	return c.make(kind, o, params)
+}
+
+// roomy tells early that the records alone will not fit into the folder of pools.
+func (c storeCreator) roomy(o *options, params stores.Params) error {
+	folder, free, err := c.room()
+	if need := o.least * uint64(params.DataReplicas); err == nil && need > free {
+		return fmt.Errorf("pool %s: %d copies of the records take %s or more, and %s has %s free: make room there, or lower"+
+			" recordcount or farkv.replicas", o.pool, params.DataReplicas, mebibytes(need+1<<20-1), folder, mebibytes(free))
+	}
+	return nil // what is wrong with the folder is said when the pool is made
+}
+
+func mebibytes(n uint64) string { return fmt.Sprintf("%d MiB", n>>20) }
+
+// make makes the pool.
+func (c storeCreator) make(kind *stores.Kind, o *options, params stores.Params) (rdma.Fabric, error) {
 	g := fabrics.Geometry{Nodes: params.Nodes, Memory: params.Memory, Clients: params.Clients}
-	f, err := c.create(o.pool, g, func(f rdma.Fabric) error { return kind.Format(f, params) })
+	f, err := c.create(o.pool, g, func(f rdma.Fabric) error { return kind.Make(f, params) })
 	if errors.Is(err, fabrics.ErrExists) {
 		f, err = c.open(o.pool) // another process loads a part of the records and was first
 	}
-	switch what := fmt.Sprintf("make it with %d nodes of %d MiB", g.Nodes, g.Memory>>20); {
-	case errors.Is(err, rdma.ErrFull):
-		return nil, fmt.Errorf("pool %s: cannot %s: %w: lower farkv.memory, recordcount or farkv.replicas",
-			o.pool, what, err)
+	what := fmt.Sprintf("make it with %d nodes of %s", g.Nodes, mebibytes(g.Memory))
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		folder, free, _ := c.room()
+		return nil, fmt.Errorf("pool %s: cannot %s: no space left in %s, which has %s free: make room there, or lower"+
+			" farkv.memory or recordcount", o.pool, what, folder, mebibytes(free))
+	case errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)):
+		return nil, workloads.Misuse("farkv.memory is too little for %d records: raise it, or leave it out",
+			params.Records)
 	case err != nil:
 		return nil, explain(err, o.pool, what)
 	}
 	return f, nil
 }
 
-// explain adds what a user can do about an error of a pool.
+// explain adds what a user can do about an error of a pool. What no state of the world would make right is a misuse.
 func explain(err error, pool, what string) error {
+	hint := ""
 	switch {
 	case errors.Is(err, fabrics.ErrAddress):
 		return workloads.Misuse("farkv.pool: %v", err)
+	case errors.Is(err, stores.ErrParams):
+		return workloads.Misuse("pool %s: cannot %s: %v", pool, what, err)
 	case errors.Is(err, fabrics.ErrInUse):
-		return workloads.Misuse("pool %s: cannot %s: %v: wait for its clients, or use another farkv.pool", pool, what, err)
+		hint = ": wait for its clients, or use another farkv.pool"
 	case errors.Is(err, fabrics.ErrFormat), errors.Is(err, node.ErrNoStore):
-		return workloads.Misuse("pool %s: cannot %s: %v: use another farkv.pool, or remove it", pool, what, err)
+		hint = ": use another farkv.pool, or remove it"
 	case errors.Is(err, node.ErrOtherStore):
-		return workloads.Misuse("pool %s: %v: use that store, another farkv.pool, or load with dropdata=true", pool, err)
+		hint = ": use that store, another farkv.pool, or load with dropdata=true"
+	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, fabrics.ErrFolder):
+		hint = ": it belongs to another user: use another farkv.pool"
+	case errors.Is(err, syscall.EFBIG):
+		hint = ": the folder's file system holds no such file: lower farkv.memory or recordcount"
 	}
-	return fmt.Errorf("pool %s: cannot %s: %w", pool, what, err)
+	return fmt.Errorf("pool %s: cannot %s: %w%s", pool, what, err, hint)
 }
 
 // Open implements runner.Database.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strings"
+	"syscall"
 
 	"github.com/magiconair/properties"
 	"github.com/spf13/cobra"
@@ -96,8 +97,7 @@ func (f *flags) finish(out *output, res *runner.Result, p *properties.Properties
 		err := fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)
 		return &failure{exitInterrupted, err}
 	case res.Failed > 0:
-		err := res.Err()
-		return fmt.Errorf("%d of %d operations failed; the first: %w%s", res.Failed, res.Operations, err, hint(err))
+		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations, explain(res.Err()))
 	case res.Problem != "":
 		return errors.New(res.Problem)
 	}
@@ -113,23 +113,29 @@ func status(err error) error {
 	return &failure{exitFailed, err}
 }
 
-// hint says what can be done about a failed operation.
-func hint(err error) string {
+// explain tells what became of a failed operation, and what can be done about it. Where a cause says enough, how it came
+// about is left to the results file.
+func explain(err error) string {
+	op, _, _ := strings.Cut(err.Error(), ": ")
 	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return op + ": no space left in the folder of pools (hint: make room there, or load with -p dropdata=true and a" +
+			" lower farkv.memory or recordcount)"
 	case errors.Is(err, client.ErrFull):
-		return " (hint: load a larger pool with -p dropdata=true and a higher farkv.memory or recordcount)"
+		return op + ": the pool is full (hint: load a larger one with -p dropdata=true and a higher farkv.memory or" +
+			" recordcount)"
 	case errors.Is(err, client.ErrNotFound):
-		return " (hint: load the same recordcount and insertorder first)"
+		return err.Error() + " (hint: load the same recordcount and insertorder first)"
 	case errors.Is(err, client.ErrTooLarge):
-		return " (hint: lower fieldlength or fieldcount, or load a pool for that size with -p dropdata=true)"
+		return err.Error() + " (hint: lower fieldlength or fieldcount)"
 	case errors.Is(err, workloads.ErrIntegrity):
-		return " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
+		return err.Error() + " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
 	case errors.Is(err, client.ErrDamaged):
-		return " (hint: use the fieldcount that was loaded; 'farkv check' looks for damage)"
+		return err.Error() + " (hint: use the fieldcount that was loaded; 'farkv check' looks for damage)"
 	case errors.Is(err, rdma.ErrNodeDown):
-		return " (hint: 'farkv status' shows the nodes)"
+		return err.Error() + " (hint: 'farkv status' shows the nodes)"
 	}
-	return ""
+	return err.Error()
 }
 
 // savable tells early whether a file of results can be written: after a long run it would be a pity.
