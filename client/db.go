@@ -48,7 +48,7 @@ type worker struct {
 	ep    rdma.Endpoint
 }
 
-func (w worker) close() error { return errors.Join(w.store.Close(), w.ep.Close()) }
+func (w worker) close() error { return Leave(w.store, w.ep) }
 
 // NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
 // cannot be worked with is an error here.
