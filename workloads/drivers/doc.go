@@ -38,28 +38,45 @@ type Database interface {
 
 // Names lists the databases, sorted.
 func Names() []string {
-	names := append(stores.Names(), "noop", "redis")
+	names := append(stores.Names(), "noop", redis)
 	sort.Strings(names)
 	return names
 }
+
+// Known refuses, with a workloads.UseError, a name that is no database's.
+func Known(name string) error {
+	if ycsb.GetDBCreator(name) == nil {
+		return workloads.Misuse("unknown database %q: there are %s", name, strings.Join(Names(), ", "))
+	}
+	return nil
+}
+
+func noScans(name string) error {
+	return workloads.Misuse("%s has no scans: set scanproportion=0 (workload e scans)", name)
+}
+
+// redis is upstream's driver, which has no scans.
+const redis = "redis"
 
 // Create opens the database with that name as the properties say, for the command that the property "command" names:
 // "load" makes a pool where there is none and refuses one that already holds what is to be loaded; "run" wants one
 // that is loaded. After a load the same database can be run. A user's mistake is a workloads.UseError.
 func Create(name string, p *properties.Properties) (Database, error) {
-	creator := ycsb.GetDBCreator(name)
-	if creator == nil {
-		return nil, workloads.Misuse("unknown database %q: there are %s", name, strings.Join(Names(), ", "))
+	if err := Known(name); err != nil {
+		return nil, err
 	}
 	spec, err := runner.ReadSpec(p)
 	if err != nil {
 		return nil, err
 	}
+	if name == redis && spec.Scan > 0 && p.GetString("command", Run) != Shell {
+		return nil, noScans(name)
+	}
 	threads := p.GetInt("threadcount", 1)
 	if _, _, err := p.Set("threadcount", fmt.Sprint(threads)); err != nil { // upstream's drivers insist on it
 		return nil, err
 	}
-	db, err := creator.Create(p)
+	db, err := ycsb.GetDBCreator(name).Create(p)
 	switch {
 	case err != nil && runner.Misused(err):
 		return nil, err

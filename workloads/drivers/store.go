@@ -62,7 +62,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	}
 	command := p.GetString("command", Run)
 	if spec.Scan > 0 && !kind.Scans && command != Shell {
-		return nil, workloads.Misuse("%s has no scans: set scanproportion=0 (workload e scans)", c.name)
+		return nil, noScans(c.name)
 	}
 	if size := spec.PairBytes(); kind.MaxPair > 0 && size > kind.MaxPair && command != Shell {
 		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: lower fieldlength"+

@@ -40,7 +40,7 @@ func oneDatabase(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%s needs one database, not %d: there are %s", cmd.Name(), len(args),
 			strings.Join(drivers.Names(), ", "))
 	}
-	return nil
+	return drivers.Known(args[0])
 }
 
 // client loads or runs a workload and prints what was measured.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
@@ -28,6 +29,21 @@ func helpTopics() []*cobra.Command {
 		topic("properties", "YCSB's properties", propertiesHelp()),
 		topic("workloads", "the workload files that come with it", workloadsHelp()),
 	)
+}
+
+// helpCommand is cobra's, but for what it says of what there is no help for.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [TOPIC]",
+		Short: "explain a command, a database, the properties or the workloads",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return workloads.Misuse("no help for %q: 'go-ycsb help' lists what there is", strings.Join(args, " "))
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 func topic(name, short, long string) *cobra.Command {

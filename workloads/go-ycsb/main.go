@@ -158,6 +158,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: see '%s --help'", err, cmd.CommandPath())
 	})
+	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand())
 	root.AddCommand(helpTopics()...)
 	return root
