@@ -56,11 +56,25 @@ func Linearizable(h History, o Options) error {
 	return fmt.Errorf("%w: the parts contradict the whole", ErrUndecided)
 }
 
-// prepare returns the operations that say something, on times of their own.
+// pair is a value of a key. Values are unique to their writes.
+type pair struct {
+	key   string
+	value Value
+}
+
+// prepare returns the operations that say something, on times of their own. An UPDATE of unknown outcome whose value
+// nobody read says nothing: in any order that has it, it can be left out.
 func (o Options) prepare(h History) []*Op {
+	read := map[pair]bool{}
+	for _, op := range h {
+		if op.Kind == Get && op.Answer == OK {
+			read[pair{string(op.Key), op.Value}] = true
+		}
+	}
 	ops := make([]*Op, 0, len(h))
 	for _, op := range h {
-		if op.Answer == Refused || op.Answer == TimedOut || op.unknown() && op.Kind == Get {
+		if op.Answer == Refused || op.Answer == TimedOut || op.unknown() && op.Kind == Get ||
+			op.unknown() && op.Kind == Update && !read[pair{string(op.Key), op.Value}] {
 			continue
 		}
 		op.Call -= o.Slack
@@ -93,18 +107,14 @@ func split(ops []*Op) [][]*Op {
 
 // neverWritten finds a read that no order can explain, without a search.
 func neverWritten(ops []*Op) *Violation {
-	type write struct {
-		key   string
-		value Value
-	}
-	written := map[write]bool{}
+	written := map[pair]bool{}
 	for _, op := range ops {
 		if op.Kind == Insert || op.Kind == Update {
-			written[write{string(op.Key), op.Value}] = true
+			written[pair{string(op.Key), op.Value}] = true
 		}
 	}
 	for _, op := range ops {
-		if op.Kind == Get && op.Answer == OK && !written[write{string(op.Key), op.Value}] {
+		if op.Kind == Get && op.Answer == OK && !written[pair{string(op.Key), op.Value}] {
 			return &Violation{Key: op.Key, Why: "nobody wrote this value to this key", Ops: []*Op{op}, Culprit: op}
 		}
 	}
