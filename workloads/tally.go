@@ -30,8 +30,9 @@ type Tally struct {
 type Measure struct {
 	OK     *Histogram // latencies of calls that ended well; nil: there were none
 	Failed *Histogram // and of those that did not
-	Trips  uint64     // round trips of the calls that ended well
 	Err    error      // the first failure
+	// Round trips of the calls that ended well, and of those that did not.
+	Trips, FailedTrips uint64
 }
 
 func (m *Measure) record(took time.Duration, trips uint64, err error) {
@@ -50,6 +51,7 @@ func (m *Measure) record(took time.Duration, trips uint64, err error) {
 		m.Err = err
 	}
 	m.Failed.Record(took)
+	m.FailedTrips += trips
 }
 
 // Merge adds what o measured.
@@ -60,6 +62,7 @@ func (t *Tally) Merge(o *Tally) {
 		m, n := &t.Calls[i], &o.Calls[i]
 		m.OK, m.Failed = mergeInto(m.OK, n.OK), mergeInto(m.Failed, n.Failed)
 		m.Trips += n.Trips
+		m.FailedTrips += n.FailedTrips
 		if m.Err == nil {
 			m.Err = n.Err
 		}
@@ -88,7 +91,7 @@ func (t *Tally) Reset() {
 		if m.Failed != nil {
 			*m.Failed = Histogram{}
 		}
-		m.Trips, m.Err = 0, nil
+		m.Trips, m.FailedTrips, m.Err = 0, 0, nil
 	}
 }
 

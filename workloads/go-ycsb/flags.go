@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -90,7 +91,7 @@ func set(p *properties.Properties, name, value string) error {
 func propertyFile(name string) (*properties.Properties, error) {
 	text, err := ycsb.Read(name)
 	if err != nil {
-		return nil, workloads.Misuse("property file: %v: ours are %s", err, strings.Join(ycsb.Names(), ", "))
+		return nil, workloads.Misuse("property file: %v: %s", err, suggest(name, ycsb.Names(), "go-ycsb help workloads"))
 	}
 	p, err := properties.Load(text, properties.UTF8)
 	if err != nil {
@@ -105,19 +106,28 @@ func checkName(name string) error {
 	if strings.Contains(name, ".") {
 		return nil
 	}
-	best, distance := "", 4
-	for _, q := range knownNames() {
-		if d := editDistance(name, q); d == 0 {
-			return nil
-		} else if d < distance {
-			best, distance = q, d
+	if slices.Contains(knownNames(), name) {
+		return nil
+	}
+	return workloads.Misuse("unknown property %s: %s", name, suggest(name, knownNames(), "go-ycsb help properties"))
+}
+
+// suggest names what a misspelt name may mean, or the command that lists what there is.
+func suggest(name string, known []string, list string) string {
+	var near []string
+	best := 4 // more mistakes are another word
+	for _, q := range known {
+		switch d := editDistance(name, q); {
+		case d < best:
+			near, best = []string{q}, d
+		case d == best && d < 4:
+			near = append(near, q)
 		}
 	}
-	hint := "'go-ycsb help properties' lists them"
-	if best != "" {
-		hint = fmt.Sprintf("did you mean %s?", best)
+	if len(near) == 0 {
+		return fmt.Sprintf("'%s' lists them", list)
 	}
-	return workloads.Misuse("unknown property %s: %s", name, hint)
+	return fmt.Sprintf("did you mean %s? '%s' lists them", strings.Join(near, " or "), list)
 }
 
 func knownNames() []string {

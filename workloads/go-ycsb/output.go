@@ -87,6 +87,10 @@ func (o *output) properties(p *properties.Properties) {
 // progress prints a status line: throughput, and for each kind of call its percentiles, and trips where they are
 // counted.
 func (o *output) progress(p runner.Progress) {
+	if p.Interval <= 0 {
+		fmt.Fprintf(o.info, "[%.0fs] warming up\n", p.Elapsed.Seconds())
+		return
+	}
 	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations,
 		float64(p.Tally.Operations)/p.Interval.Seconds())
 	if p.Tally.Failed > 0 {
@@ -128,7 +132,7 @@ func rows(r *runner.Result) (head []string, lines [][]string) {
 			lines = append(lines, row(r, c.Name, c.Latency, c.Trips))
 		}
 		if c.Failed != nil {
-			lines = append(lines, row(r, c.Name+"_ERROR", *c.Failed, 0))
+			lines = append(lines, row(r, c.Name+"_ERROR", *c.Failed, c.FailedTrips))
 		}
 	}
 	return head, lines

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"time"
 
 	"github.com/farkv/farkv/workloads"
@@ -31,7 +32,8 @@ type Result struct {
 	Interrupted bool    `json:"interrupted,omitempty"`
 	Problem     string  `json:"problem,omitempty"` // what went wrong at the end
 
-	Calls    []Call    `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
+	Unit     string    `json:"latency_unit"` // us
+	Calls    []Call    `json:"calls"`        // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Counters *Counters `json:"counters,omitempty"`
 
 	first error
@@ -57,6 +59,8 @@ type Call struct {
 	Failed     *Latency `json:"failed,omitempty"`
 	Error      string   `json:"error,omitempty"` // the first failure
 	Trips      float64  `json:"trips_per_call,omitempty"`
+	// FailedTrips are those of a call that failed.
+	FailedTrips float64 `json:"trips_per_failed_call,omitempty"`
 }
 
 // Latency is a distribution of latencies in microseconds.
@@ -106,7 +110,7 @@ func newResult(c *Config, t *workloads.Tally, took time.Duration) *Result {
 	r := &Result{
 		Version: Version, Database: c.Name, Phase: "run", Started: time.Now().Add(-took).Round(time.Millisecond),
 		Seconds: measured.Seconds(), Threads: c.Threads, Target: c.Target, Seed: c.Seed,
-		Operations: t.Operations, Failed: t.Failed,
+		Operations: t.Operations, Failed: t.Failed, Unit: "us",
 	}
 	if c.Load {
 		r.Phase = "load"
@@ -118,6 +122,7 @@ func newResult(c *Config, t *workloads.Tally, took time.Duration) *Result {
 		if m.Failed != nil && m.Failed.Count() > 0 {
 			failed := Summarize(m.Failed)
 			call.Failed, call.Error = &failed, m.Err.Error()
+			call.FailedTrips = float64(m.FailedTrips) / float64(failed.Count)
 			if r.first == nil {
 				r.first = fmt.Errorf("%s: %w", op, m.Err)
 			}
@@ -153,10 +158,13 @@ func (r *Result) Call(name string) *Call {
 // Err returns the first failure of a call, or nil. Results read from a file have none.
 func (r *Result) Err() error { return r.first }
 
-// Encode returns the content of a results file.
+// bucket is three numbers of an array, each on a line of its own. No string of JSON has such lines.
+var bucket = regexp.MustCompile(`\[\n\s*([-+.\de]+),\n\s*([-+.\de]+),\n\s*([-+.\de]+)\n\s*\]`)
+
+// Encode returns the content of a results file, with a line for each bucket.
 func (r *Result) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(r, "", " ")
-	return append(b, '\n'), err
+	return append(bucket.ReplaceAll(b, []byte("[$1, $2, $3]")), '\n'), err
 }
 
 // WriteFile writes a results file, as Save does.

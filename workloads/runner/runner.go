@@ -38,9 +38,9 @@ type Config struct {
 
 // Progress is what happened since the one before. Its Tally is the callee's only until it returns.
 type Progress struct {
-	Elapsed, Interval time.Duration
-	Operations        uint64 // since the start
-	*workloads.Tally         // of the interval
+	Elapsed, Interval time.Duration // the interval without its part of the warm-up
+	Operations        uint64        // since the start
+	*workloads.Tally                // of the interval
 }
 
 // maxThreads bounds the workers of one process.
@@ -218,7 +218,7 @@ func (r *run) report(stopped context.Context) {
 		}
 		now := time.Since(r.began)
 		r.mu.Lock()
-		r.Progress(Progress{Elapsed: now, Interval: now - last, Operations: r.total.Operations, Tally: &r.interval})
+		r.Progress(Progress{Elapsed: now, Interval: now - max(last, r.WarmUp), Operations: r.total.Operations, Tally: &r.interval})
 		r.interval.Reset()
 		r.mu.Unlock()
 		last = now

@@ -3,7 +3,6 @@ package runner
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -186,6 +185,9 @@ func TestResultAddsUp(t *testing.T) {
 		call := res.Call(name)
 		counted += call.Latency.Count
 		failed += call.Failed.Count
+		if want := map[string]float64{"READ": 1, "UPDATE": 4}[name]; call.FailedTrips != want {
+			t.Errorf("%s: %v trips of a call that failed, want %v", name, call.FailedTrips, want)
+		}
 		trips += uint64(math.Round(call.Trips * float64(call.Latency.Count)))
 		if _, ok := failures.Load(workloads.OpRead); !ok || call.Error == "" {
 			t.Errorf("%s: failures were not told", name)
@@ -229,14 +231,17 @@ func TestResultsFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := json.MarshalIndent(back, "", " ")
-	if err != nil || string(again)+"\n" != string(text) {
+	again, err := back.Encode()
+	if err != nil || string(again) != string(text) {
 		t.Errorf("written\n%s\nread\n%s\n%v", text, again, err)
 	}
 	for _, bad := range []string{"", "{}", `{"version":99}`, "[]"} {
 		if _, err := ReadResult(strings.NewReader(bad)); err == nil {
 			t.Errorf("no error for %q", bad)
 		}
+	}
+	if b := back.Call("INSERT").Latency.Buckets; len(b) == 0 || strings.Count(string(text), "\n     [") != len(b) {
+		t.Errorf("a line for each of %d buckets is not in\n%s", len(b), text)
 	}
 	if left, _ := filepath.Glob(name + ".*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
