@@ -32,7 +32,7 @@ var Properties = []Property{
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
 	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
-	{"farkv.timeout", "2s", "limit of one operation"},
+	{"farkv.timeout", "2s", "limit of one operation; the pool keeps what it is made with as the highest"},
 	{"dropdata", "false", "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
 }
 
@@ -71,6 +71,7 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		IndexReplicas: r.count("farkv.indexreplicas", replicas, 1, fabrics.MaxNodes),
 		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
 		Clients:       max(1024, 2*threads),
+		Timeout:       o.opts.Timeout,
 	}
 	if r.err == nil && o.pool == "" {
 		r.err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)

@@ -44,6 +44,8 @@ type pool struct {
 	opts   stores.Options
 	table  string
 	fields int
+	addr   string
+	made   bool // by this process
 }
 
 // Create implements ycsb.DBCreator.
@@ -68,8 +70,8 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: lower fieldlength"+
 			" or fieldcount", size, c.name, kind.MaxPair)
 	}
-	db := &pool{kind: kind, opts: o.opts, table: spec.Table, fields: spec.FieldCount}
-	if db.fabric, err = c.attach(command, kind, &o); err != nil {
+	db := &pool{kind: kind, opts: o.opts, table: spec.Table, fields: spec.FieldCount, addr: o.pool}
+	if err = c.attach(db, command, &o); err != nil {
 		return nil, err
 	}
 	if err = db.check(command, spec, &o); err != nil {
@@ -79,39 +81,39 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 }
 
 // attach opens the pool, or makes it.
-func (c storeCreator) attach(command string, kind *stores.Kind, o *options) (rdma.Fabric, error) {
+func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 	private := strings.HasPrefix(o.pool, "mem:")
 	if command == Run && private {
-		return nil, workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
+		return workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
 			" load and run, or 'farkv bench', which does both", o.pool)
 	}
-	params := kind.Size(o.params)
-	if command == Load { // before anything is dropped
-		if err := o.fits(&params, kind); err != nil {
-			return nil, err
+	params := db.kind.Size(o.params)
+	if command == Load || private { // before anything is dropped
+		if err := o.fits(&params, db.kind); err != nil {
+			return err
 		}
 	}
 	if command == Load && o.dropData && !private {
 		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
-			return nil, explain(err, o.pool, "drop it")
+			return explain(err, o.pool, "drop it")
 		}
 	}
 	if !private {
-		f, err := c.open(o.pool)
+		db.fabric, err = c.open(o.pool)
 		switch {
 		case err == nil:
-			return f, nil
+			return nil
 		case !errors.Is(err, fabrics.ErrNoPool):
-			return nil, explain(err, o.pool, "open it")
+			return explain(err, o.pool, "open it")
 		case command != Load:
-			return nil, fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
+			return fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
 				ErrNotLoaded, o.pool, c.name)
 		}
 		if err := c.roomy(o, params); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return c.make(kind, o, params)
+	return c.make(db, o, params)
 }
 
 // roomy tells early that the records alone will not fit into the folder of pools.
@@ -127,25 +129,25 @@ func (c storeCreator) roomy(o *options, params stores.Params) error {
 func mebibytes(n uint64) string { return fmt.Sprintf("%d MiB", n>>20) }
 
 // make makes the pool.
-func (c storeCreator) make(kind *stores.Kind, o *options, params stores.Params) (rdma.Fabric, error) {
+func (c storeCreator) make(db *pool, o *options, params stores.Params) (err error) {
 	g := fabrics.Geometry{Nodes: params.Nodes, Memory: params.Memory, Clients: params.Clients}
-	f, err := c.create(o.pool, g, func(f rdma.Fabric) error { return kind.Make(f, params) })
-	if errors.Is(err, fabrics.ErrExists) {
-		f, err = c.open(o.pool) // another process loads a part of the records and was first
+	db.fabric, err = c.create(o.pool, g, func(f rdma.Fabric) error { return db.kind.Make(f, params) })
+	if db.made = err == nil; errors.Is(err, fabrics.ErrExists) {
+		db.fabric, err = c.open(o.pool) // another process loads a part of the records and was first
 	}
 	what := fmt.Sprintf("make it with %d nodes of %s", g.Nodes, mebibytes(g.Memory))
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
 		folder, free, _ := c.room()
-		return nil, fmt.Errorf("pool %s: cannot %s: no space left in %s, which has %s free: make room there, or lower"+
+		return fmt.Errorf("pool %s: cannot %s: no space left in %s, which has %s free: make room there, or lower"+
 			" farkv.memory or recordcount", o.pool, what, folder, mebibytes(free))
 	case errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)):
-		return nil, workloads.Misuse("farkv.memory is too little for %d records: raise it, or leave it out",
+		return workloads.Misuse("farkv.memory is too little for %d records: raise it, or leave it out",
 			params.Records)
 	case err != nil:
-		return nil, explain(err, o.pool, what)
+		return explain(err, o.pool, what)
 	}
-	return f, nil
+	return nil
 }
 
 // explain adds what a user can do about an error of a pool. What no state of the world would make right is a misuse.
@@ -180,7 +182,7 @@ func (d *pool) Open(worker int) (workloads.DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, ep.Close())
 	}
-	return &session{Rows: workloads.NewRows(s, ep.Counters(), d.table, d.fields), ep: ep}, nil
+	return &session{Rows: workloads.NewRows(s, ep.Counters(), d.table, d.fields), store: s, ep: ep}, nil
 }
 
 // Close implements runner.Database. The pool stays.
@@ -189,10 +191,11 @@ func (d *pool) Close() error { return d.fabric.Close() }
 // session is a worker's store with the endpoint that it stands on.
 type session struct {
 	*workloads.Rows
-	ep rdma.Endpoint
+	store client.Store
+	ep    rdma.Endpoint
 }
 
-func (s *session) Close() error { return errors.Join(s.Rows.Close(), s.ep.Close()) }
+func (s *session) Close() error { return client.Leave(s.store, s.ep) }
 
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -75,26 +76,35 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if !p.GetBool("silence", true) {
 		c.Failed = out.failed
 	}
+	holds, made := drivers.About(db)
 	out.properties(p)
+	if made != "" {
+		fmt.Fprintln(out.info, made)
+	}
 	res, err := runner.Run(cmd.Context(), c)
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("close %s: %w", name, e)
 	}
 	if res != nil {
-		err = errors.Join(err, f.finish(out, res, p))
+		res.Properties = visible(p)
+		maps.Copy(res.Properties, holds)
+		err = errors.Join(err, finish(out, res))
 	}
 	return status(err)
 }
 
 // finish prints the result and tells whether it is a good one.
-func (f *flags) finish(out *output, res *runner.Result, p *properties.Properties) error {
-	res.Properties = visible(p)
+func finish(out *output, res *runner.Result) error {
 	if err := errors.Join(out.save(res), out.result(res)); err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}
 	switch {
 	case res.Interrupted:
 		err := fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)
+		if res.Phase == drivers.Load {
+			err = fmt.Errorf("interrupted: %s holds %d of the records: load anew with -p dropdata=true", res.Database,
+				res.Operations-res.Failed)
+		}
 		return &failure{exitInterrupted, err}
 	case res.Failed > 0:
 		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations, explain(res.Err()))
