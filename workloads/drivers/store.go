@@ -211,6 +211,9 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 		return explain(err, o.pool, "look into it")
 	}
 	switch {
+	case command == Load && found > 0 && found < probes:
+		return workloads.Misuse("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
+			" others (insertstart), or start anew with -p dropdata=true", o.pool)
 	case command == Load && found > 0:
 		return workloads.Misuse("pool %s is loaded already: run it, load other records (insertstart), or start anew with"+
 			" -p dropdata=true", o.pool)
