@@ -251,7 +251,7 @@ func (c *Client) clearBits(blk *block) error {
 // there may be clients that have none.
 func (c *Client) shed(class int) {
 	s := &c.slabs[class]
-	if s.idle() <= 2*c.share(class) {
+	if s.idle() <= c.share(class) {
 		return
 	}
 	var err error
@@ -261,7 +261,7 @@ func (c *Client) shed(class int) {
 	if c.endScan() != nil {
 		return
 	}
-	for s.idle() > 2*c.share(class) && c.damage == nil {
+	for s.idle() > c.share(class) && c.damage == nil {
 		idle, most := map[*block]int{}, s.free[s.head].block
 		for _, p := range s.free[s.head:] {
 			if idle[p.block]++; idle[p.block] > idle[most] {

@@ -202,3 +202,23 @@ func TestProtocolsDoNotMix(t *testing.T) {
 		must(t, ep.Close())
 	}
 }
+
+// A client that holds most of a pool and uses little of it leaves blocks to others.
+func TestHogSheds(t *testing.T) {
+	f := pool(t, 1, cramped(15))
+	x, y := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	n := 0
+	for ; x.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+	}
+	for i := range n - 1 {
+		must(t, x.Delete(key(i)))
+	}
+	x.ep.Sleep(4 * x.reclaim.rest)
+	for range 2 * shedEvery {
+		must(t, x.Update(key(n-1), make([]byte, 1000)))
+	}
+	for i := range n / 4 { // the rest of what x freed rests, or is its share
+		must(t, y.Insert(key(n+i), make([]byte, 1000)))
+	}
+	checkClean(t, f)
+}

@@ -57,7 +57,7 @@ const (
 	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
 	scanBlocks = 16   // bitmaps a background scan reads
 	syncBlocks = 64   // bitmaps a trip reads when an operation has to wait for them
-	shedEvery  = 1024 // writes after which a client looks whether it holds too much
+	shedEvery  = 256  // writes after which a client looks whether it holds too much
 	lowWater   = 64   // free objects of a class below which a background scan begins
 	minGap     = 64   // objects taken between two background scans: a verb for every four,
 	maxGap     = 4096 // and fewer when scans find little, since then most frees are this client's own

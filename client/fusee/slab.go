@@ -190,15 +190,16 @@ func (c *Client) enough(class int) int {
 	return max(c.classes.objects[class]/2, n)
 }
 
-// share is how many free objects of a class a client may hold in a pool that is mostly handed out.
+// share is how many free objects of a class a client may hold in a pool that is mostly handed out: few enough that a
+// hundred clients leave room for each other, or a block's.
 func (c *Client) share(class int) int {
-	return len(c.space.Place) * c.space.Blocks() * c.classes.objects[class] / restShare
+	return max(c.classes.objects[class], len(c.space.Place)*c.space.Blocks()*c.classes.objects[class]/restShare)
 }
 
 const (
 	restObjects = 512     // in half a millisecond
 	restBytes   = 1 << 20 // of large objects fewer
-	restShare   = 64      // of the pool's objects
+	restShare   = 256     // of the pool's objects
 )
 
 // newBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and one to each backup's
