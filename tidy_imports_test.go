@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// rooms are what the top level may hold, by DESIGN section 2, beside dot files and what git ignores.
+// rooms are what the top level may hold, beside dot files and what git ignores.
 var rooms = []string{
 	"go.mod", "node", "client", "workloads", "tui", "ops", "ansible", "reports", "README.md",
 	"go.sum", "Makefile", "LICENSE",
