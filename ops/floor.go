@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// floor issues the bare batches of a replicated store's operations through an Endpoint, with nothing around them
-//: slots and objects lie at random places of a scratch pool with as many memory nodes and records.
+// floor issues the bare batches of a replicated store's operations through an Endpoint, with nothing around them:
+// slots and objects lie at random places of a scratch pool with as many memory nodes and records.
 //
 //	Get     a READ of the slot and a READ of the object, as on a cache hit
 //	Update  1. a WRITE of the object to each replica, READs of the slot and of the old object's log entry
