@@ -418,12 +418,11 @@ func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 	}
 	mine := node.MakeEntry(node.OfNode, class)
 	for r := 1; r < c.DataReplicas; r++ {
-		at := c.space.Entry(blk, r)
-		q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(mine), c.space.Bitmap(blk, r).Offset(), c.BlockBytes}}
-		if err := c.ep.Call(at.Node(), &q, c.opt.Timeout); err != nil {
+		e, err := c.record(blk, r, mine)
+		if err != nil {
 			return fmt.Errorf("record block %v: %w", blk, err)
 		}
-		if e := node.Entry(q.Ret[0]); e != 0 && e != mine {
+		if e != 0 && e != mine {
 			return fmt.Errorf("record block %v: replica %d has %v: %w", blk, r, e, errTables)
 		}
 	}

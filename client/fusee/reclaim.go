@@ -140,9 +140,6 @@ func (c *Client) tend(class int) {
 	c.mature()
 	c.tendScan()
 	s := &c.slabs[class]
-	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
-		c.shed(class)
-	}
 	if s.taken++; s.taken > s.gap && s.idle() < lowWater && c.reclaim.scan.phase == noScan && len(s.blocks) > 0 {
 		s.taken = 0
 		c.beginScan(class)

@@ -71,6 +71,10 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.NodeCentric {
 		return c.takeFromNode(class)
 	}
+	// Before an object is taken: who adopts its block reads how often it was used, and must not come before it is written.
+	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
+		c.shed(class)
+	}
 	class, err := c.classFor(class, op)
 	if err != nil {
 		return err
@@ -237,18 +241,23 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
 	mine := node.MakeEntry(c.id, class)
 	for r := 1; r < c.DataReplicas; r++ {
-		at := c.space.Entry(blk, r)
-		q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(mine),
-			c.space.Bitmap(blk, r).Offset(), c.BlockBytes}}
-		err := c.ep.Call(at.Node(), &q, c.opt.Timeout)
-		if err == nil && q.Ret[0] != 0 {
-			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, node.Entry(q.Ret[0]), errTables)
+		found, err := c.record(blk, r, mine)
+		if err == nil && found != 0 {
+			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)
 		}
 		if err != nil {
 			return blk, errors.Join(fmt.Errorf("allocate a block: %w", err), c.setEntry(blk, r-1, mine, 0))
 		}
 	}
 	return blk, nil
+}
+
+// record calls a backup's node to record an allocation, and returns the entry that was there.
+func (c *Client) record(blk node.Block, replica int, e node.Entry) (node.Entry, error) {
+	at := c.space.Entry(blk, replica)
+	q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(e), c.space.Bitmap(blk, replica).Offset(), c.BlockBytes}}
+	err := c.ep.Call(at.Node(), &q, c.opt.Timeout)
+	return node.Entry(q.Ret[0]), err
 }
 
 // setEntry CASes a block's entry on its replicas from the given one down to the primary, in this order, so that

@@ -83,7 +83,7 @@ func (c *Client) write(w *write) (verdict, error) {
 func (c *Client) propose(w *write) (rule, error) {
 	n := c.IndexReplicas - 1
 	w.visible = true
-	if err := c.casBackups(w, w.old, w.list[:n]); err != nil {
+	if err := c.casBackups(w, w.list[:n]); err != nil {
 		return lose, err
 	}
 	w.visible = false
@@ -100,12 +100,12 @@ func (c *Client) propose(w *write) (rule, error) {
 	return win, c.fixBackups(w, w.list[:n])
 }
 
-// casBackups CASes all backups from expect to new, in one trip, and stores what they held before.
-func (c *Client) casBackups(w *write, expect race.Word, before []race.Word) error {
+// casBackups CASes all backups from old to new, in one trip, and stores what they held before.
+func (c *Client) casBackups(w *write, before []race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()
 	for i := range before {
-		b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(expect), uint64(w.new))
+		b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(w.old), uint64(w.new))
 	}
 	if err := c.do(b); err != nil {
 		return err
