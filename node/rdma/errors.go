@@ -14,6 +14,8 @@ var (
 	ErrAccess = errors.New("memory access refused")
 	// ErrRevoked ends every verb of a client that the pool has fenced off. It is an ErrAccess.
 	ErrRevoked = fmt.Errorf("client was fenced off: %w", ErrAccess)
+	// ErrStale ends the verbs of a worker that has not joined the pool's view since it changed: see Queue.Join.
+	ErrStale = errors.New("the pool's view has changed")
 	// ErrTimeout ends a wait; what was waited for stays in flight.
 	ErrTimeout = errors.New("timed out")
 	// ErrClosed ends the use of a closed endpoint or fabric.

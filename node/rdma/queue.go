@@ -34,6 +34,11 @@ type Queue interface {
 	Counters() *Counters
 	// Client returns the worker's identity.
 	Client() ClientID
+	// Join makes the worker a member of the pool's current view and returns that. A worker that was opened has joined the
+	// view of that moment. When the view changed since, and verbs of the older epoch were fenced off (Control.Fence),
+	// Post, Call and the ops in flight fail with errors wrapping ErrStale until the worker joins again. Verbs that failed
+	// so may have landed before; they will not land later.
+	Join() (View, error)
 	// Close waits for nothing: verbs in flight may still land. It gives the identity back.
 	Close() error
 }
@@ -58,6 +63,7 @@ type Endpoint interface {
 
 // Fabric is an open pool: memory nodes, and the way to them. It is safe for concurrent use.
 type Fabric interface {
+	Control
 	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each.
 	Nodes() int
 	Size() uint64
@@ -68,6 +74,8 @@ type Fabric interface {
 	Revoke(c ClientID) error
 	// Clients lists the identities in use: live ones, and those of workers that died without closing.
 	Clients() []Client
+	// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
+	Forget(c ClientID) error
 	// Close joins the fabric's tasks and gives back what it holds. The pool stays.
 	Close() error
 }

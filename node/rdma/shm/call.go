@@ -31,11 +31,11 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 		return e.lost[node]
 	}
 	e.Called()
-	if !e.enter() {
-		return fmt.Errorf("client %d: %w", e.id, rdma.ErrRevoked)
+	if err := e.enter(); err != nil {
+		return err
 	}
 	defer e.leave()
-	if atomic.LoadUint64(&e.down[node]) != 0 {
+	if isDown(atomic.LoadUint64(&e.members[node])) {
 		return rdma.ErrNodeDown
 	}
 	if e.fabric.faults {

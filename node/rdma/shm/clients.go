@@ -59,7 +59,7 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	if inUse(state) {
 		return false, f.lives.drop(c)
 	}
-	s.name = [32]byte{}
+	s.name = [24]byte{}
 	copy(s.name[:], name)
 	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))
 	atomic.StoreUint64(&s.state, (life(state)+1)<<1|1)
@@ -68,10 +68,11 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 
 func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 	e := &Endpoint{
-		fabric: f, id: c, slot: f.slot(c), lost: make([]error, f.g.Nodes), down: f.head.down[:f.g.Nodes],
+		fabric: f, id: c, slot: f.slot(c), lost: make([]error, f.g.Nodes), members: f.head.members[:f.g.Nodes],
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
+	e.joined = atomic.LoadUint64(&f.head.state) >> 1 // read behind the claim: whoever fences a later epoch finds the slot
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
 	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1          // odd when the last holder died in a Post
 	e.Init(nil)

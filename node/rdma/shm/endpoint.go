@@ -21,8 +21,10 @@ type Endpoint struct {
 	slot   *slot
 	life   uint64  // which life of the slot this is
 	turn   uint64  // what slot.busy holds between two Posts
+	joined uint64  // epoch
 	lost   []error // by node: why the connection is down
-	down   []uint64
+
+	members []uint64
 	memory unsafe.Pointer // of node 0
 	size   uint64
 	stride uint64
@@ -38,14 +40,15 @@ var _ rdma.Endpoint = (*Endpoint)(nil)
 // Client returns the worker's identity.
 func (e *Endpoint) Client() rdma.ClientID { return e.id }
 
-// Post executes the batch. Once the worker is fenced off each op fails with an error wrapping rdma.ErrRevoked.
+// Post executes the batch. Once the worker is fenced off each op fails with an error wrapping rdma.ErrRevoked,
+// or, until it joins the new view, rdma.ErrStale.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if e.closed || e.fabric.closing.Load() {
 		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.id, rdma.ErrClosed)
 	}
 	e.Posted(b)
-	if !e.enter() {
-		e.refuse(b)
+	if err := e.enter(); err != nil {
+		e.refuse(b, err)
 		return nil
 	}
 	if e.fabric.faults {
@@ -111,14 +114,25 @@ func (e *Endpoint) executeGuarded(b *rdma.Batch, from int) (at int) {
 }
 
 // enter announces that verbs are about to run and tells whether they may. The announcement is sequentially
-// consistent: either Revoke sees it and waits, or it is seen here that Revoke came first.
-func (e *Endpoint) enter() bool {
+// consistent: either Revoke or Fence sees it and waits, or it is seen here that they came first.
+func (e *Endpoint) enter() error {
 	atomic.StoreUint64(&e.slot.busy, e.turn+1)
-	if atomic.LoadUint64(&e.slot.fence) < e.life {
-		return true
+	if atomic.LoadUint64(&e.slot.fence) < e.life && atomic.LoadUint64(&e.slot.stale) <= e.joined {
+		return nil
 	}
 	e.leave()
-	return false
+	return e.barred()
+}
+
+// barred says why no verb may run; nil when they may.
+func (e *Endpoint) barred() error {
+	switch {
+	case atomic.LoadUint64(&e.slot.fence) >= e.life:
+		return fmt.Errorf("client %d: %w", e.id, rdma.ErrRevoked)
+	case atomic.LoadUint64(&e.slot.stale) > e.joined:
+		return fmt.Errorf("client %d of epoch %d: %w", e.id, e.joined, rdma.ErrStale)
+	}
+	return nil
 }
 
 func (e *Endpoint) leave() {
@@ -127,9 +141,9 @@ func (e *Endpoint) leave() {
 	runtime.KeepAlive(e) // and with it the mapping
 }
 
-func (e *Endpoint) refuse(b *rdma.Batch) {
+func (e *Endpoint) refuse(b *rdma.Batch, err error) {
 	for i := range b.Len() {
-		b.Op(i).Fail(fmt.Errorf("client %d: %w", e.id, rdma.ErrRevoked))
+		b.Op(i).Fail(err)
 	}
 	b.CompleteAll()
 }
@@ -137,7 +151,7 @@ func (e *Endpoint) refuse(b *rdma.Batch) {
 // locate returns where op's memory is mapped, or nil when op has failed.
 func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	node, off, n := op.Addr.Node(), op.Addr.Offset(), uint64(op.Len())
-	if node >= len(e.lost) || e.lost[node] != nil || atomic.LoadUint64(&e.down[node]) != 0 ||
+	if node >= len(e.lost) || e.lost[node] != nil || isDown(atomic.LoadUint64(&e.members[node])) ||
 		off > e.size || n > e.size-off || op.Verb-1 >= rdma.FetchAdd || op.Verb.Atomic() && off%8 != 0 {
 		e.fail(op)
 		return nil
@@ -157,7 +171,7 @@ func (e *Endpoint) fail(op *rdma.Op) {
 		op.Fail(e.lost[node])
 		return
 	}
-	if atomic.LoadUint64(&e.down[node]) != 0 {
+	if isDown(atomic.LoadUint64(&e.members[node])) {
 		op.Fail(fmt.Errorf("node %d: %w", node, rdma.ErrNodeDown))
 		return
 	}

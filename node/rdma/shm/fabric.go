@@ -105,7 +105,7 @@ func (f *Fabric) KillNode(node int) error {
 	if uint(node) >= uint(f.g.Nodes) {
 		return fmt.Errorf("kill node %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)
 	}
-	atomic.StoreUint64(&f.head.down[node], 1)
+	atomic.OrUint64(&f.head.members[node], downBit)
 	for c := 1; c <= f.g.Clients; c++ {
 		if err := f.drain(rdma.ClientID(c)); err != nil {
 			return fmt.Errorf("kill node %d: %w", node, err)
@@ -115,7 +115,7 @@ func (f *Fabric) KillNode(node int) error {
 }
 
 // NodeDown tells whether a node is marked dead.
-func (f *Fabric) NodeDown(node int) bool { return atomic.LoadUint64(&f.head.down[node]) != 0 }
+func (f *Fabric) NodeDown(node int) bool { return isDown(atomic.LoadUint64(&f.head.members[node])) }
 
 func (f *Fabric) begin(task string) error {
 	f.mu.Lock()

@@ -25,7 +25,7 @@ const (
 const (
 	page     = 4 << 10
 	magic    = 0x306c6f6f706b7266 // "frkpool0", little-endian
-	version  = 1
+	version  = 2
 	slotSize = 64
 	headSize = 5 * 8 // bytes that encode writes and parse reads
 )
@@ -38,8 +38,9 @@ type header struct {
 	clients        uint64
 	_              [3]uint64
 	role, epoch    uint64 // the master: see TryMaster
-	_              [118]uint64
-	down           [MaxNodes]uint64 // 1: the node is dead
+	state          uint64 // of the view: its epoch, times 2, and 1 while a master is busy
+	_              [117]uint64
+	members        [MaxNodes]uint64 // of the view, by node; and downBit
 	_              [128]uint64
 }
 
@@ -48,8 +49,9 @@ type slot struct {
 	state uint64 // its holder's life, counted from 1, times 2; and 1 until that life is closed or forgotten
 	busy  uint64 // odd while its holder executes verbs, and one more at each begin and end
 	fence uint64 // the last life that was fenced off: a revocation that comes late hits no successor
+	stale uint64 // the epoch that its holder must have joined: see Fence
 	pid   uint64
-	name  [32]byte // padded with zeros
+	name  [24]byte // padded with zeros
 }
 
 // inUse tells whether a slot in that state has a holder: a live one, or a dead one whose memory waits for recovery.

@@ -8,23 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Role is the tenure of a pool's master.
-type Role struct {
-	Owner rdma.ClientID
-	Epoch uint64        // greater than that of every tenure before
-	Until time.Duration // on the machine's monotonic clock: see rdma.Env.Now
-}
-
 // MaxLease bounds a tenure. One that seems to last longer was made before the machine was started anew.
 const MaxLease = time.Minute
 
 // The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits, microseconds in the lower 48.
 const untilBits = 48
 
-func (r Role) word() uint64 { return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond) }
+func roleWord(r rdma.Role) uint64 { return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond) }
 
-func roleOf(word uint64) Role {
-	return Role{
+func roleOf(word uint64) rdma.Role {
+	return rdma.Role{
 		Owner: rdma.ClientID(word >> untilBits),
 		Until: time.Duration(word&(1<<untilBits-1)) * time.Microsecond,
 	}
@@ -32,17 +25,17 @@ func roleOf(word uint64) Role {
 
 // TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
 // who and until when.
-func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (Role, bool, error) {
+func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	if err := f.lease(owner, lease); err != nil {
-		return Role{}, false, err
+		return rdma.Role{}, false, err
 	}
 	old := atomic.LoadUint64(&f.head.role)
 	t := now()
 	if r := roleOf(old); r.Owner != 0 && t < r.Until && r.Until-t <= MaxLease {
 		return r, false, nil
 	}
-	mine := Role{Owner: owner, Until: (t + lease).Truncate(time.Microsecond)}
-	if !atomic.CompareAndSwapUint64(&f.head.role, old, mine.word()) {
+	mine := rdma.Role{Owner: owner, Until: (t + lease).Truncate(time.Microsecond)}
+	if !atomic.CompareAndSwapUint64(&f.head.role, old, roleWord(mine)) {
 		return roleOf(atomic.LoadUint64(&f.head.role)), false, nil
 	}
 	r, ok := f.draw(mine)
@@ -51,29 +44,29 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (Role, bool
 
 // draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was still held, as the
 // second look proves: then epochs have the order of tenures. A crash before wastes the lease, no more.
-func (f *Fabric) draw(r Role) (Role, bool) {
+func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	r.Epoch = atomic.AddUint64(&f.head.epoch, 1)
-	if word := atomic.LoadUint64(&f.head.role); word != r.word() || now() >= r.Until {
+	if word := atomic.LoadUint64(&f.head.role); word != roleWord(r) || now() >= r.Until {
 		return roleOf(word), false
 	}
 	return r, true
 }
 
 // Renew prolongs a tenure; false: it is over, and somebody else may be master.
-func (f *Fabric) Renew(r Role, lease time.Duration) (Role, bool, error) {
+func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	if err := f.lease(r.Owner, lease); err != nil {
-		return Role{}, false, err
+		return rdma.Role{}, false, err
 	}
 	t := now()
-	longer := Role{Owner: r.Owner, Epoch: r.Epoch, Until: (t + lease).Truncate(time.Microsecond)}
-	if t >= r.Until || !atomic.CompareAndSwapUint64(&f.head.role, r.word(), longer.word()) {
+	longer := rdma.Role{Owner: r.Owner, Epoch: r.Epoch, Until: (t + lease).Truncate(time.Microsecond)}
+	if t >= r.Until || !atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), roleWord(longer)) {
 		return roleOf(atomic.LoadUint64(&f.head.role)), false, nil
 	}
 	return longer, true, nil
 }
 
 // Resign ends a tenure early. One that is over already is no error.
-func (f *Fabric) Resign(r Role) { atomic.CompareAndSwapUint64(&f.head.role, r.word(), 0) }
+func (f *Fabric) Resign(r rdma.Role) { atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), 0) }
 
 func (f *Fabric) lease(owner rdma.ClientID, lease time.Duration) error {
 	if err := f.known(owner); err != nil {

@@ -72,6 +72,8 @@ func (s *Sim) serve(f *flight) {
 	switch {
 	case f.ep.revoked:
 		f.err = rdma.ErrRevoked
+	case f.epoch < s.fenced:
+		f.err = rdma.ErrStale
 	case n.dead:
 		f.err = fmt.Errorf("call node %d: %w", f.node, rdma.ErrNodeDown)
 	default:

@@ -29,6 +29,7 @@ type endpoint struct {
 	inflight int
 	closed   bool
 	revoked  bool
+	joined   uint64 // epoch
 }
 
 func (e *endpoint) Client() rdma.ClientID { return e.id }
@@ -52,6 +53,9 @@ func (e *endpoint) usable(what string) error {
 	}
 	if e.revoked {
 		return fmt.Errorf("%s as client %d: %w", what, e.id, rdma.ErrRevoked)
+	}
+	if e.joined < e.s.fenced {
+		return fmt.Errorf("%s as client %d of epoch %d: %w", what, e.id, e.joined, rdma.ErrStale)
 	}
 	return nil
 }

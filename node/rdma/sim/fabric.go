@@ -42,6 +42,7 @@ func (s *Sim) open(name string) (*endpoint, error) {
 		return nil, fmt.Errorf("open %q: all %d identities are in use: %w", name, s.opts.Clients, rdma.ErrFull)
 	}
 	e.Init(nil)
+	e.joined = s.view.Epoch
 	own := s.stream(name)
 	e.rand = rand.New(rand.NewPCG(s.opts.Seed, own))
 	e.net.Seed(s.opts.Seed, mix(own))
@@ -78,11 +79,10 @@ func (s *Sim) Revoke(c rdma.ClientID) error {
 	if e == nil {
 		return nil
 	}
-	s.pause()
-	e.revoked = true
-	s.trace(Event{Kind: Revoke, Worker: e.name, Client: c})
-	s.pause()
-	return nil
+	return s.control(func() {
+		e.revoked = true
+		s.trace(Event{Kind: Revoke, Worker: e.name, Client: c})
+	})
 }
 
 // holder returns who has, or lately had, an identity: one that was given back may still have verbs in flight.

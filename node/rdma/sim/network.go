@@ -40,6 +40,7 @@ type flight struct {
 
 	number uint64 // of the batch
 	step   string
+	epoch  uint64
 
 	caller *Worker // of a call; nil when it has stopped waiting
 	req    rdma.Request
@@ -53,7 +54,7 @@ func (s *Sim) takeOff(e *endpoint, node int) *flight {
 	} else {
 		s.flights = f.next
 	}
-	*f = flight{ep: e, node: node, number: e.batches, step: e.step}
+	*f = flight{ep: e, node: node, number: e.batches, step: e.step, epoch: e.joined}
 	s.inflight++
 	e.inflight++
 	return f
@@ -169,6 +170,8 @@ func (s *Sim) land(f *flight, piece int) {
 	case f.err != nil: // an earlier piece did not land
 	case f.ep.revoked:
 		f.err = rdma.ErrRevoked
+	case f.epoch < s.fenced:
+		f.err = rdma.ErrStale
 	case n.dead:
 		f.err = rdma.ErrNodeDown
 	default:

@@ -124,6 +124,10 @@ type Sim struct {
 	freed    []*endpoint // closed, the longest ago first; their identities wait to be used again
 	inflight int         // verbs and calls that have not completed
 	flights  *flight     // free list
+	view     rdma.View
+	fenced   uint64 // verbs of earlier epochs do not land
+	role     rdma.Role
+	tenures  uint64
 	draining bool
 	running  bool
 	closed   bool
@@ -135,6 +139,7 @@ func New(o Options) *Sim {
 	o.defaults()
 	s := &Sim{opts: o, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
 	s.nodes = make([]node, o.Nodes)
+	s.view.Members = make([]rdma.Member, o.Nodes)
 	for i := range s.nodes {
 		s.nodes[i] = node{memory: newMemory(o.Memory), id: i, view: nodeMemory{&s.nodes[i]}}
 	}

@@ -21,10 +21,11 @@ const (
 	Crash                         // a client stopped
 	Kill                          // a memory node died
 	Revoke                        // a client was fenced off
+	Fence                         // verbs of earlier epochs were
 )
 
 var eventKinds = [...]string{
-	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off",
+	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off", "is fenced to an epoch",
 }
 
 func (k EventKind) String() string { return eventKinds[k] }
@@ -56,7 +57,7 @@ func (e Event) String() string {
 	}
 	fmt.Fprintf(&t, " %s", e.Kind)
 	switch e.Kind {
-	case Crash, Revoke, Kill:
+	case Crash, Revoke, Fence, Kill:
 		return t.String()
 	case Call, Serve:
 		fmt.Fprintf(&t, " at node %d, procedure %d", e.Addr.Node(), e.Value)

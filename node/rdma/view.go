@@ -1,0 +1,98 @@
+package rdma
+
+import (
+	"fmt"
+	"time"
+)
+
+// View is what the members of a pool agree on: which memory nodes serve, and which took another's place. A pool's master
+// changes it; every change has a new epoch. It lies outside of the memory nodes, where their deaths do not reach it: in the
+// header of a shared pool, or with a coordination service (FUSEE 5: the fault-tolerant master's membership).
+type View struct {
+	Epoch uint64
+	// Busy: a master is mending the pool. Until it is done no worker may change what is replicated by its clients.
+	Busy    bool
+	Members []Member // by node
+}
+
+// Member is the state of one memory node. The zero Member serves as it did when the pool was made.
+type Member struct {
+	// Gone: nobody reaches the node any more, and never will.
+	Gone bool
+	// StandsFor is the node, plus one, whose contents this one took over; 0: none.
+	StandsFor uint16
+	// Since is the epoch in which it did: stand-ins are ordered by it.
+	Since uint64
+}
+
+const (
+	memberGone  = 1 << 63
+	standsShift = 47
+	standsMask  = 1<<15 - 1 // bit 62 is free for fabrics
+	sinceMask   = 1<<standsShift - 1
+)
+
+// Word packs m: bit 63 Gone, bits 47 to 61 StandsFor, Since below.
+func (m Member) Word() uint64 {
+	w := uint64(m.StandsFor&standsMask)<<standsShift | m.Since&sinceMask
+	if m.Gone {
+		w |= memberGone
+	}
+	return w
+}
+
+// MemberOf unpacks what Word packed.
+func MemberOf(w uint64) Member {
+	return Member{Gone: w&memberGone != 0, StandsFor: uint16(w >> standsShift & standsMask), Since: w & sinceMask}
+}
+
+func (m Member) String() string {
+	t := "serves"
+	if m.StandsFor > 0 {
+		t = fmt.Sprintf("stands for node %d since epoch %d", m.StandsFor-1, m.Since)
+	}
+	if m.Gone {
+		return "gone (" + t + ")"
+	}
+	return t
+}
+
+// State is the part of a View that masters compete for.
+type State struct {
+	Epoch uint64
+	Busy  bool
+}
+
+// Role is the tenure of a pool's master.
+type Role struct {
+	Owner ClientID
+	Epoch uint64        // greater than that of every tenure before
+	Until time.Duration // on Env.Now of the same machine
+}
+
+// Control is how a pool's master is chosen and changes its view. Its words are linearizable and survive every memory
+// node. A tenure is for liveness only: what two masters do at once is decided by Advance, and by Fence, which stops the
+// verbs of the one whose epoch is over.
+type Control interface {
+	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
+	// who and until when.
+	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
+	// Renew prolongs a tenure; false: it is over, and somebody else may be master.
+	Renew(r Role, lease time.Duration) (Role, bool, error)
+	// Resign ends a tenure early. One that is over already is no error.
+	Resign(r Role)
+
+	// View returns the pool's view as it is now.
+	View() View
+	// Advance replaces the state from by to, if it is still from; false: somebody else changed it.
+	Advance(from, to State) (bool, error)
+	// SetMember replaces one node's state, if it is still from.
+	SetMember(node int, from, to Member) (bool, error)
+	// Fence returns nil when no verb can land any more that was posted by a worker which had joined an earlier epoch, and
+	// none that such a worker posts later, until it joins. It needs nobody's cooperation: idle, slow and stopped workers
+	// are fenced, too.
+	Fence(epoch uint64) error
+	// Expel makes a node one that is down for everybody: when it returns nil no verb lands on it any more, and verbs to it
+	// fail with ErrNodeDown.
+	Expel(node int) error
+}
