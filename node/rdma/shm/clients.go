@@ -72,7 +72,7 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
-	e.joined = atomic.LoadUint64(&f.head.state) >> 1 // read behind the claim: whoever fences a later epoch finds the slot
+	e.joined = atomic.LoadUint64(&f.head.state) >> 1             // read behind the claim: whoever fences a later epoch finds the slot
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
 	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1          // odd when the last holder died in a Post
 	e.Init(nil)

@@ -25,14 +25,14 @@ type Endpoint struct {
 	lost   []error // by node: why the connection is down
 
 	members []uint64
-	memory unsafe.Pointer // of node 0
-	size   uint64
-	stride uint64
-	own    uint64 // for barriers; nobody else's cache line has it
-	rand   *rand.Rand
-	timer  *time.Timer // of Sleep; nil before the first
-	view   view
-	closed bool
+	memory  unsafe.Pointer // of node 0
+	size    uint64
+	stride  uint64
+	own     uint64 // for barriers; nobody else's cache line has it
+	rand    *rand.Rand
+	timer   *time.Timer // of Sleep; nil before the first
+	view    view
+	closed  bool
 }
 
 var _ rdma.Endpoint = (*Endpoint)(nil)

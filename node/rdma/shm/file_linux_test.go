@@ -331,7 +331,7 @@ func TestMasterRole(t *testing.T) {
 	if r, ok, _ := f.TryMaster(3, lease); !ok || r.Epoch != 3 {
 		t.Fatalf("after resignation: %+v %v", r, ok)
 	}
-	f.head.role = rdma.Role{Owner: 1, Until: now() + 2*MaxLease}.word()
+	f.head.role = roleWord(rdma.Role{Owner: 1, Until: now() + 2*MaxLease})
 	if _, ok, _ := f.TryMaster(2, lease); !ok {
 		t.Fatal("a lease from before the machine was started is in the way")
 	}
@@ -348,7 +348,7 @@ func TestSlowMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	slow := rdma.Role{Owner: 1, Until: now().Truncate(time.Microsecond)}
-	f.head.role = slow.word()
+	f.head.role = roleWord(slow)
 	if r, ok, err := f.TryMaster(2, MaxLease); !ok || err != nil || r.Epoch != 1 {
 		t.Fatalf("%+v, %v, %v", r, ok, err)
 	}

@@ -14,7 +14,9 @@ const MaxLease = time.Minute
 // The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits, microseconds in the lower 48.
 const untilBits = 48
 
-func roleWord(r rdma.Role) uint64 { return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond) }
+func roleWord(r rdma.Role) uint64 {
+	return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond)
+}
 
 func roleOf(word uint64) rdma.Role {
 	return rdma.Role{
