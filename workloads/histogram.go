@@ -94,7 +94,7 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 	if h.n == 0 {
 		return 0
 	}
-	rank := max(uint64(p/100*float64(h.n)+0.5), 1)
+	rank := max(uint64(float64(p/100*float64(h.n))+0.5), 1)
 	seen := uint64(0)
 	for i, n := range &h.counts {
 		seen += n

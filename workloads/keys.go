@@ -1,7 +1,6 @@
 package workloads
 
 import (
-	"math"
 	"math/rand/v2"
 	"strconv"
 )
@@ -26,7 +25,7 @@ func (c *Core) chooser(i, n int) chooser {
 		hot := int64(float64(items) * c.HotspotData)
 		return &hotspotKeys{first: first, items: items, hot: hot, share: c.HotspotOps}
 	case "exponential":
-		gamma := -math.Log(1-c.ExponentialPercentile/100) / (float64(c.RecordCount) * c.ExponentialFrac)
+		gamma := -logarithm(1-c.ExponentialPercentile/100) / (float64(c.RecordCount) * c.ExponentialFrac)
 		return &exponentialKeys{gamma: gamma, first: first, added: c.added}
 	default:
 		return &uniformKeys{first: first, items: items}
@@ -72,8 +71,8 @@ type exponentialKeys struct {
 
 func (k *exponentialKeys) next(r *rand.Rand) int64 {
 	last := k.added.Last()
-	there := -math.Expm1(-k.gamma * float64(last-k.first+1))
-	back := -math.Log1p(-r.Float64()*there) / k.gamma
+	there := 1 - exponential(float64(-k.gamma*float64(last-k.first+1)))
+	back := -logarithm1p(float64(-r.Float64()*there)) / k.gamma
 	return max(last-int64(back), k.first)
 }
 

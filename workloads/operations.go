@@ -97,7 +97,7 @@ func (w *Worker) load(i int64) error {
 	n := s.InsertStart + int64(w.share.Worker) + i*int64(w.share.Workers)
 	err := w.callInsert(n)
 	for try := 0; err != nil && try < s.InsertionRetries; try++ {
-		w.env.Sleep(time.Duration(float64(s.InsertionInterval) * (0.8 + 0.4*w.rnd.Float64())))
+		w.env.Sleep(time.Duration(float64(s.InsertionInterval) * (0.8 + float64(0.4*w.rnd.Float64()))))
 		if w.share.Poll != nil && !w.share.Poll(&w.tally) {
 			return err
 		}

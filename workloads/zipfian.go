@@ -1,9 +1,6 @@
 package workloads
 
-import (
-	"math"
-	"math/rand/v2"
-)
+import "math/rand/v2"
 
 // Theta is YCSB's zipfian constant.
 const Theta = 0.99
@@ -24,14 +21,14 @@ func NewZipfian(items int64, theta float64) Zipfian {
 
 func newZipfian(items int64, theta, zetan float64) Zipfian {
 	z := Zipfian{theta: theta, zeta2: zeta(2, theta), alpha: 1 / (1 - theta)}
-	z.secondBound = 1 + math.Pow(0.5, theta)
+	z.secondBound = 1 + power(0.5, theta)
 	z.set(items, zetan)
 	return z
 }
 
 func (z *Zipfian) set(items int64, zetan float64) {
 	z.items, z.zetan = float64(items), zetan
-	z.eta = (1 - math.Pow(2/z.items, 1-z.theta)) / (1 - z.zeta2/z.zetan)
+	z.eta = (1 - power(2/z.items, 1-z.theta)) / (1 - z.zeta2/z.zetan)
 }
 
 // Items returns how many numbers z draws from.
@@ -49,7 +46,7 @@ func (z *Zipfian) Grow(items int64) {
 	}
 	sum := z.zetan
 	for i := have + 1; i <= items; i++ {
-		sum += math.Pow(float64(i), -z.theta)
+		sum += power(float64(i), -z.theta)
 	}
 	z.set(items, sum)
 }
@@ -59,7 +56,7 @@ func (z *Zipfian) Next(r *rand.Rand) int64 { return z.at(r.Float64()) }
 
 // at is the number that the uniform u in [0, 1) stands for.
 func (z *Zipfian) at(u float64) int64 {
-	uz := u * z.zetan
+	uz := float64(u * z.zetan)
 	if uz < 1 {
 		return 0
 	}
@@ -67,7 +64,7 @@ func (z *Zipfian) at(u float64) int64 {
 		return 1
 	}
 	// (eta*u - eta + 1) to the alpha; for the largest u it rounds to 1, which would be one item too many.
-	share := math.Exp(z.alpha * math.Log1p(z.eta*(u-1)))
+	share := exponential(float64(z.alpha * logarithm1p(float64(z.eta*(u-1)))))
 	return min(int64(z.items*share), int64(z.items)-1)
 }
 
@@ -79,15 +76,15 @@ func zeta(n int64, theta float64) float64 {
 	direct := min(n, zetaDirect)
 	sum := 0.0
 	for i := direct; i >= 1; i-- {
-		sum += math.Pow(float64(i), -theta)
+		sum += power(float64(i), -theta)
 	}
 	if n == direct {
 		return sum
 	}
-	f := func(x float64) float64 { return math.Pow(x, -theta) }
-	slope := func(x float64) float64 { return -theta * math.Pow(x, -theta-1) }
+	f := func(x float64) float64 { return power(x, -theta) }
+	slope := func(x float64) float64 { return float64(-theta * power(x, -theta-1)) }
 	a, b := float64(direct), float64(n)
-	area := (math.Pow(b, 1-theta) - math.Pow(a, 1-theta)) / (1 - theta)
+	area := (power(b, 1-theta) - power(a, 1-theta)) / (1 - theta)
 	return sum + area + (f(b)-f(a))/2 + (slope(b)-slope(a))/12
 }
 
