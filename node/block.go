@@ -51,6 +51,12 @@ func (s *Space) Split(unit uint64) (region int, off uint64) {
 	return int(unit / per), unit % per * Unit
 }
 
+// Copies returns how many replicas a region has now.
+func (s *Space) Copies(region int) int { return len(s.Place[region]) }
+
+// CopiesOf returns how many replicas a unit has now.
+func (s *Space) CopiesOf(unit uint64) int { return len(s.Place[unit/(s.RegionBytes/Unit)]) }
+
 // Units returns the number of units of the whole space: pointers lie below it.
 func (s *Space) Units() uint64 { return uint64(len(s.Place)) * (s.RegionBytes / Unit) }
 

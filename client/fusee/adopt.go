@@ -118,7 +118,7 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	blk.entry = mine
 	b = c.ep.Batch()
 	defer b.Release()
-	for r := 1; r < c.DataReplicas; r++ {
+	for r := 1; r < c.space.Copies(blk.Region); r++ {
 		b.CompareSwap(c.space.Entry(blk.Block, r), uint64(was), uint64(mine))
 	}
 	if err := c.do(b); err != nil {
@@ -202,7 +202,7 @@ func (c *Client) giveUpEmpty(class int) (*block, error) {
 			delete(c.own, blk.Block)
 			was := blk.entry
 			blk.entry = was.Next(c.id, class)
-			return blk, c.setEntry(blk.Block, c.DataReplicas-1, was, blk.entry)
+			return blk, c.setEntry(blk.Block, c.space.Copies(blk.Region)-1, was, blk.entry)
 		}
 	}
 	return nil, nil
@@ -363,7 +363,7 @@ func (c *Client) passOn(blocks []*block) error {
 	for _, primary := range []bool{false, true} {
 		b := c.ep.Batch()
 		for _, blk := range blocks {
-			for r := range c.DataReplicas {
+			for r := range c.space.Copies(blk.Region) {
 				if (r == 0) == primary {
 					b.CompareSwap(c.space.Entry(blk.Block, r), uint64(blk.entry), uint64(blk.entry.Next(node.Left, blk.class)))
 				}
@@ -417,7 +417,7 @@ func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 		return nil
 	}
 	mine := node.MakeEntry(node.OfNode, class)
-	for r := 1; r < c.DataReplicas; r++ {
+	for r := 1; r < c.space.Copies(blk.Region); r++ {
 		e, err := c.record(blk, r, mine)
 		if err != nil {
 			return fmt.Errorf("record block %v: %w", blk, err)

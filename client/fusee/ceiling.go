@@ -24,14 +24,14 @@ type numbers struct {
 func (c *Client) readCeiling() error {
 	b := c.ep.Batch()
 	defer b.Release()
-	for r := range c.DataReplicas {
-		b.Read(c.ceiling(c.id, r), 8)
+	for _, n := range c.holders {
+		b.Read(c.ceiling(c.id, n), 8)
 	}
 	if err := c.do(b); err != nil {
 		return fmt.Errorf("read the ceiling of client %d: %w", c.id, err)
 	}
-	for r := range c.DataReplicas { // a holder that died while it raised it has used nothing above the higher one
-		word := le.Uint64(b.Op(r).Buf)
+	for i := range c.holders { // a holder that died while it raised it has used nothing above the higher one
+		word := le.Uint64(b.Op(i).Buf)
 		c.numbers.seqLimit = max(c.numbers.seqLimit, word>>32*seqStep)
 		c.numbers.tombLimit = max(c.numbers.tombLimit, word&(1<<32-1))
 	}
@@ -53,8 +53,8 @@ func (c *Client) raise() error {
 	defer b.Release()
 	p := b.Alloc(8)
 	le.PutUint64(p, next.seqLimit/seqStep<<32|next.tombLimit&(1<<32-1))
-	for r := range c.DataReplicas {
-		b.Write(c.ceiling(c.id, r), p)
+	for _, n := range c.holders {
+		b.Write(c.ceiling(c.id, n), p)
 	}
 	if err := c.do(b); err != nil {
 		return fmt.Errorf("raise the ceiling of client %d: %w", c.id, err)

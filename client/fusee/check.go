@@ -94,7 +94,7 @@ func (k *checker) broken(format string, args ...any) {
 func (k *checker) tables() error {
 	for g := range k.space.Place {
 		b := k.ep.Batch()
-		for r := range k.DataReplicas {
+		for r := range k.space.Copies(g) {
 			b.Read(k.space.Table(g, r), k.space.Blocks()*8)
 		}
 		if err := k.do(b); err != nil {
@@ -105,7 +105,7 @@ func (k *checker) tables() error {
 			blk := node.Block{Region: g, Index: i}
 			e := node.Entry(le.Uint64(b.Op(0).Buf[8*i:]))
 			k.entry(blk, e)
-			for r := 1; r < k.DataReplicas; r++ {
+			for r := 1; r < k.space.Copies(g); r++ {
 				if o := node.Entry(le.Uint64(b.Op(r).Buf[8*i:])); o != e {
 					k.broken("block %v: the primary's table says %v, replica %d's %v", blk, e, r, o)
 				}
@@ -148,7 +148,7 @@ func (k *checker) index() error {
 	for from := uint64(0); from < k.Client.index.Words(); {
 		n := min(checkWords, per-from%per) // a subtable lies in one piece
 		b := k.ep.Batch()
-		for r := range k.IndexReplicas {
+		for r := range k.Client.index.Copies(race.Slot(from)) {
 			b.Read(k.Client.index.Address(race.Slot(from), r), int(n)*8)
 		}
 		if err := k.do(b); err != nil {
@@ -179,7 +179,7 @@ func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
 		k.tombstones++
 	}
 	differs := false
-	for r := 1; r < k.IndexReplicas; r++ {
+	for r := 1; r < k.Client.index.Copies(s); r++ {
 		o := race.Word(le.Uint64(b.Op(r).Buf[at:]))
 		if o == w {
 			continue
@@ -216,7 +216,7 @@ func (k *checker) follow(words []placed) error {
 			continue
 		}
 		sound = append(sound, p)
-		for r := range k.DataReplicas {
+		for r := range k.space.CopiesOf(p.word.Unit()) {
 			b.Read(k.space.UnitAt(p.word.Unit(), r), p.word.Units()*node.Unit)
 		}
 	}
@@ -226,8 +226,10 @@ func (k *checker) follow(words []placed) error {
 	if err := k.do(b); err != nil {
 		return fmt.Errorf("read pairs: %w", err)
 	}
-	for i, p := range sound {
-		k.pair(p, b, i*k.DataReplicas)
+	first := 0
+	for _, p := range sound {
+		k.pair(p, b, first)
+		first += k.space.CopiesOf(p.word.Unit())
 	}
 	return nil
 }
@@ -261,7 +263,7 @@ func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 		return
 	}
 	size := logAt(len(f.key), len(f.value)) + opAt
-	for r := 1; r < k.DataReplicas; r++ {
+	for r := 1; r < k.space.CopiesOf(p.word.Unit()); r++ {
 		if !bytes.Equal(b.Op(first).Buf[:size], b.Op(first + r).Buf[:size]) {
 			k.Damaged("slot %d: %v: replica %d of the pair %q differs from the primary", p.slot, p.word, r, f.key)
 		}

@@ -71,7 +71,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	b := c.ep.Batch()
 	op := b.Read(c.index.Address(s, 0), 8)
 	seen := op
-	if c.IndexReplicas > 1 {
+	if c.index.Copies(s) > 1 {
 		seen = b.Read(c.index.Address(s, 1), 8)
 	}
 	err := c.do(b)
@@ -128,13 +128,13 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
 	proposed := w.new
 	w.new = c.tombstone(w.hash)
-	if c.IndexReplicas == 1 {
+	if c.index.Copies(w.slot) == 1 {
 		if err := c.casPrimary(w, proposed, w.new); err != nil {
 			return stranded, uncertain("give way", err)
 		}
 		return gaveWay, nil
 	}
-	list := w.list[:c.IndexReplicas-1]
+	list := w.list[:c.index.Copies(w.slot)-1]
 	for i := range list {
 		list[i] = proposed
 	}

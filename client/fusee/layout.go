@@ -18,7 +18,7 @@ import (
 const (
 	Format        = "fusee"
 	FormatCR      = "fusee-cr"
-	FormatVersion = 1
+	FormatVersion = 2
 )
 
 func formatName(sequential bool) string {
@@ -41,6 +41,7 @@ type Params struct {
 	Timeout     time.Duration `json:"timeout"`
 	Clients     int           `json:"clients"`                // identities that have a place for their log heads
 	TagBits     int           `json:"tag_bits"`               // of the incarnation in a slot; fewer than race.MaxTagBits only to see it wrap
+	Spares      int           `json:"spares,omitempty"`       // nodes, the last ones, that hold nothing until one takes a dead node's place
 	NodeCentric bool          `json:"node_centric,omitempty"` // allocation object by object (FUSEE 6.3)
 	Sequential  bool          `json:"-"`                      // FUSEE-CR instead of SNAPSHOT; the header tells by its name
 }
@@ -49,6 +50,7 @@ type Params struct {
 type layout struct {
 	Params
 	nodes   int
+	holders []int  // nodes that have log heads and ceilings: all that serve
 	heads   uint64 // offset of the log heads on each node
 	index   race.Index
 	space   node.Space
@@ -65,7 +67,7 @@ const (
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
 	maxRegions   = 1 << 12
-	headsPer     = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
+	headsPer     = (maxClasses + 2) * 8 // bytes of log heads a client, its ceiling, and its verdict
 )
 
 // newLayout places the index and the regions of a pool of so many nodes of size bytes.
@@ -75,13 +77,17 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	}
 	l := &layout{Params: p, nodes: nodes, heads: node.HeaderBytes}
 	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer, 4096), Groups: p.Groups}
-	l.index.Place = node.Place(p.Subtables, p.IndexReplicas, nodes, p.Subtables)
+	serving := nodes - p.Spares
+	l.index.Place = node.Place(p.Subtables, p.IndexReplicas, serving, p.Subtables)
+	for n := range serving {
+		l.holders = append(l.holders, n)
+	}
 	perNode := uint64(copies(l.index.Place, nodes))
 	l.space = node.Space{
 		Base:        align(l.index.Base+perNode*race.SubtableBytes(p.Groups), 4096),
 		RegionBytes: p.RegionBytes, BlockBytes: p.BlockBytes, Replicas: p.DataReplicas,
 	}
-	l.space.Place = node.Place(p.Regions, p.DataReplicas, nodes, p.Regions)
+	l.space.Place = node.Place(p.Regions, p.DataReplicas, serving, p.Regions)
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
@@ -109,10 +115,12 @@ func (p Params) validateShape(nodes int) error {
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes:
 		return bad("%d nodes", nodes)
-	case p.IndexReplicas < 1 || p.IndexReplicas > nodes || p.IndexReplicas > maxReplicas:
-		return bad("%d index replicas on %d nodes (at most one a node, and %d)", p.IndexReplicas, nodes, maxReplicas)
-	case p.DataReplicas < 1 || p.DataReplicas > nodes || p.DataReplicas > maxReplicas:
-		return bad("%d data replicas on %d nodes (at most one a node, and %d)", p.DataReplicas, nodes, maxReplicas)
+	case p.Spares < 0 || p.Spares >= nodes:
+		return bad("%d spares of %d nodes", p.Spares, nodes)
+	case p.IndexReplicas < 1 || p.IndexReplicas > nodes-p.Spares || p.IndexReplicas > maxReplicas:
+		return bad("%d index replicas on %d nodes (at most one a node, and %d)", p.IndexReplicas, nodes-p.Spares, maxReplicas)
+	case p.DataReplicas < 1 || p.DataReplicas > nodes-p.Spares || p.DataReplicas > maxReplicas:
+		return bad("%d data replicas on %d nodes (at most one a node, and %d)", p.DataReplicas, nodes-p.Spares, maxReplicas)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return bad("%d clients", p.Clients)
 	}
@@ -155,16 +163,16 @@ func copies(place [][]node.Replica, nodes int) int {
 
 func align(n, to uint64) uint64 { return (n + to - 1) / to * to }
 
-// head returns where a client's log head of a class lies on one replica: clients start on different nodes.
-func (l *layout) head(c rdma.ClientID, class, replica int) rdma.Addr {
-	n := (int(c) + replica) % l.nodes
+// head returns where a client's log head of a class lies on a node: every node that serves has a copy.
+func (l *layout) head(c rdma.ClientID, class, n int) rdma.Addr {
 	return rdma.At(n, l.heads+uint64(int(c)-1)*headsPer+uint64(class)*8)
 }
 
 // ceiling returns where a client's ceiling lies: see ceiling.go.
-func (l *layout) ceiling(c rdma.ClientID, replica int) rdma.Addr {
-	return l.head(c, maxClasses, replica)
-}
+func (l *layout) ceiling(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses, n) }
+
+// verdict returns where masters tell a client which of its tombstones they put into a slot for it: see mend.go.
+func (l *layout) verdict(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses+1, n) }
 
 // quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
 // twice the operation timeout; no client CASes a slot later than one timeout after it read it (see write).
@@ -178,6 +186,7 @@ func (l *layout) tag(incarnation uint32) uint64 { return uint64(incarnation) & (
 // Shape says what a pool is to hold, for Size.
 type Shape struct {
 	Nodes         int
+	Spares        int    // of the nodes, that hold nothing at first
 	Memory        uint64 // bytes a node; 0: computed
 	Records       uint64
 	PairBytes     int // of a typical key and value together
@@ -190,31 +199,32 @@ type Shape struct {
 // Size returns the parameters of a pool of that shape and the bytes that each node needs. Without Shape.Memory, the
 // pool gets room for twice the records and a few blocks for clients.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
+	p := Params{Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
 		TagBits: race.MaxTagBits, Timeout: cmp.Or(s.Timeout, defaultTimeout)}
 	if err := p.validateShape(s.Nodes); err != nil {
 		return p, 0, err
 	}
+	serving := s.Nodes - s.Spares
 	groups := max(minGroups, uint64(float64(s.Records)/subtableLoad)/race.GroupSlots+1)
-	p.Subtables = max(1, min(8*s.Nodes, int(groups/minGroups)))
+	p.Subtables = max(1, min(8*serving, int(groups/minGroups)))
 	p.Groups = groups/uint64(p.Subtables) + 1
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
 	data += max(spareBytes, spareBlocks*powerOf2(data/512, 32<<10, maxBlock))
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
-			uint64((p.Subtables*p.IndexReplicas+s.Nodes-1)/s.Nodes+1)*race.SubtableBytes(p.Groups)
+			uint64((p.Subtables*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
 		if fixed >= s.Memory {
 			return p, 0, fmt.Errorf("size the pool: the index of %d records needs %d bytes a node of %d: %w", s.Records, fixed, s.Memory, rdma.ErrFull)
 		}
-		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(s.Nodes)
+		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(serving)
 	}
 	p.BlockBytes = powerOf2(data/512, 32<<10, maxBlock)
 	if data < 64*p.BlockBytes {
 		p.BlockBytes = powerOf2(data/64, minBlock, maxBlock)
 	}
 	// Four regions a node or more, so that load spreads, of whole pages.
-	p.RegionBytes = align(data/uint64(4*s.Nodes), 4096) + p.BlockBytes
+	p.RegionBytes = align(data/uint64(4*serving), 4096) + p.BlockBytes
 	p.RegionBytes = min(maxRegion, max(2*p.BlockBytes+4096, p.RegionBytes))
 	p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + 1
 	return fitRegions(p, s)
@@ -230,7 +240,7 @@ func fitRegions(p Params, s Shape) (Params, uint64, error) {
 		if s.Memory == 0 || l.bytes <= s.Memory {
 			return p, max(l.bytes, s.Memory), nil
 		}
-		over := int((l.bytes - s.Memory) / uint64(s.DataReplicas) * uint64(s.Nodes) / p.RegionBytes)
+		over := int((l.bytes - s.Memory) / uint64(s.DataReplicas) * uint64(s.Nodes-s.Spares) / p.RegionBytes)
 		if p.Regions -= 1 + over/2; p.Regions < 1 {
 			return p, 0, fmt.Errorf("size the pool: %d bytes a node are too few, one region needs %d: %w", s.Memory, l.bytes, rdma.ErrFull)
 		}

@@ -126,7 +126,7 @@ func (c *Client) settle() {
 
 // holdsWord tells whether some replica of a stray's slot still holds its word, or may.
 func (c *Client) holdsWord(s stray) bool {
-	for r := range c.IndexReplicas {
+	for r := range c.index.Copies(s.slot) {
 		if w, err := c.readSlot(s.slot, r); err != nil || w == s.word {
 			return true
 		}

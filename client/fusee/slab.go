@@ -127,7 +127,7 @@ func (d *draft) write(c *Client, b *rdma.Batch) {
 	d.oldAt = logAt(len(d.key), len(d.value)) + opAt
 	p := b.Alloc(d.bytes)
 	d.encode(p)
-	for r := range c.DataReplicas {
+	for r := range c.space.CopiesOf(d.unit) {
 		b.Write(c.space.UnitAt(d.unit, r), p)
 	}
 	if d.head {
@@ -145,8 +145,8 @@ func (d *draft) word(c *Client, hash uint64) race.Word {
 func (c *Client) writeHead(b *rdma.Batch, class int, unit uint64) {
 	p := b.Alloc(8)
 	le.PutUint64(p, unit)
-	for r := range c.DataReplicas {
-		b.Write(c.head(c.id, class, r), p)
+	for _, n := range c.holders {
+		b.Write(c.head(c.id, class, n), p)
 	}
 }
 
@@ -240,7 +240,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	blk := node.Block{Region: region, Index: int(q.Ret[0])}
 	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
 	mine := node.MakeEntry(c.id, class)
-	for r := 1; r < c.DataReplicas; r++ {
+	for r := 1; r < c.space.Copies(region); r++ {
 		found, err := c.record(blk, r, mine)
 		if err == nil && found != 0 {
 			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)

@@ -54,7 +54,7 @@ func (c *Client) write(w *write) (verdict, error) {
 	if c.tired(w.began) {
 		return lost, errTimeout("write a slot")
 	}
-	if c.IndexReplicas == 1 {
+	if c.index.Copies(w.slot) == 1 {
 		return c.writeSingle(w)
 	}
 	var win rule
@@ -81,7 +81,7 @@ func (c *Client) write(w *write) (verdict, error) {
 
 // propose CASes all backups from old to new and evaluates the rules.
 func (c *Client) propose(w *write) (rule, error) {
-	n := c.IndexReplicas - 1
+	n := c.index.Copies(w.slot) - 1
 	w.visible = true
 	if err := c.casBackups(w, w.list[:n]); err != nil {
 		return lose, err
@@ -191,7 +191,7 @@ func (c *Client) fixBackups(w *write, list []race.Word) error {
 
 // proposeInTurn is FUSEE-CR: the backups are CASed one after the other, the first decides.
 func (c *Client) proposeInTurn(w *write) (rule, error) {
-	for r := 1; r < c.IndexReplicas; r++ {
+	for r := 1; r < c.index.Copies(w.slot); r++ {
 		b := c.ep.Batch()
 		op := b.CompareSwap(c.index.Address(w.slot, r), uint64(w.old), uint64(w.new))
 		w.visible = true
@@ -257,7 +257,7 @@ func (c *Client) casPrimary(w *write, old, new race.Word) error {
 func (c *Client) logOld(b *rdma.Batch, obj *object, old race.Word) {
 	p := b.Alloc(9)
 	putLog(p, logged(old))
-	for r := range c.DataReplicas {
+	for r := range c.space.CopiesOf(obj.unit) {
 		b.Write(c.space.UnitAt(obj.unit, r).Add(uint64(obj.oldAt)), p)
 	}
 }

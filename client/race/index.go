@@ -43,6 +43,9 @@ func (x *Index) Address(s Slot, replica int) rdma.Addr {
 	return rdma.At(r.Node, x.Base+uint64(r.Index)*SubtableBytes(x.Groups)+word*bytesPerWord)
 }
 
+// Copies returns how many replicas a slot has now.
+func (x *Index) Copies(s Slot) int { return len(x.Place[uint64(s)/(x.Groups*wordsPerGroup)]) }
+
 // Slots returns the number of slots.
 func (x *Index) Slots() uint64 { return uint64(len(x.Place)) * x.Groups * GroupSlots }
 
