@@ -1,0 +1,22 @@
+// Package cluster is who keeps a pool whole: the master's election, the detection of dead nodes and clients, and the
+// changes of the pool's view. What has to be mended then is the store's business: see Mender.
+package cluster
+
+import "github.com/farkv/farkv/node/rdma"
+
+// Mender is what a store knows about mending its pools. It belongs to one keeper and uses that one's endpoint. Every
+// method may be called again after a crash in its midst, by another process. Each returns an error wrapping
+// rdma.ErrStale when another master has changed the view meanwhile, and rdma.ErrNodeDown when a node died that the view
+// still has.
+type Mender interface {
+	// Spares lists the nodes that may take a dead node's place.
+	Spares() []int
+	// Mend makes all replicas equal. The view is busy, nobody's older verbs land any more, and the endpoint has joined.
+	Mend(v rdma.View) error
+	// Restore copies to the spare all that the given node held, from the other replicas, under a busy view. The keeper
+	// makes it the node's stand-in afterwards.
+	Restore(v rdma.View, node, spare int) error
+	// Recover finishes or takes back what a client left undone and passes on what it owned. The client is fenced off;
+	// others go on. The view is not busy.
+	Recover(v rdma.View, c rdma.ClientID) error
+}
