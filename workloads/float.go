@@ -13,6 +13,14 @@ const (
 	invLn2  = 1 / math.Ln2
 )
 
+// The Taylor series as far as they change the last bit of a result, the highest term first. That of artanh x is x times
+// one and these with the powers of x².
+var (
+	artanhTerms      = [...]float64{1. / 21, 1. / 19, 1. / 17, 1. / 15, 1. / 13, 1. / 11, 1. / 9, 1. / 7, 1. / 5, 1. / 3}
+	exponentialTerms = [...]float64{1. / 87_178_291_200, 1. / 6_227_020_800, 1. / 479_001_600, 1. / 39_916_800, 1. / 3_628_800,
+		1. / 362_880, 1. / 40_320, 1. / 5_040, 1. / 720, 1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1}
+)
+
 // logarithm returns ln x for x > 0: of the mantissa m, between the roots of 1/2 and 2, as 2 artanh((m-1)/(m+1)).
 func logarithm(x float64) float64 {
 	m, k := math.Frexp(x)
@@ -22,8 +30,8 @@ func logarithm(x float64) float64 {
 	s := (m - 1) / (m + 1)
 	square := float64(s * s)
 	sum := 0.0
-	for n := 23.0; n >= 3; n -= 2 {
-		sum = float64((sum + 1/n) * square)
+	for _, c := range &artanhTerms {
+		sum = float64((sum + c) * square)
 	}
 	e := float64(k)
 	return float64(e*ln2High) + (float64(2*s) + (float64(2*s*sum) + float64(e*ln2Low)))
@@ -48,9 +56,9 @@ func exponential(x float64) float64 {
 	}
 	k := math.Floor(float64(x*invLn2) + 0.5)
 	r := x - float64(k*ln2High) - float64(k*ln2Low)
-	sum := 1.0
-	for n := 14.0; n >= 1; n-- {
-		sum = 1 + float64(sum*r)/n
+	sum := 0.0
+	for _, c := range &exponentialTerms {
+		sum = float64(sum*r) + c
 	}
 	return math.Ldexp(sum, int(k))
 }
