@@ -22,6 +22,12 @@ const (
 	ProcObject rdma.Proc = 3
 )
 
+// Where an object of node-centric allocation says that it is free: see ProcObject.
+const (
+	markAt        = 0
+	incarnationAt = 16 // the lower half of that word
+)
+
 // Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word: a crash
 // before it leaves nothing but memory that was backed early, a crash behind it a block that its owner's recovery
 // finds in the table.
@@ -89,7 +95,7 @@ func serveObject(m rdma.Memory, r *rdma.Request) error {
 	class, objects := int(r.Arg[4]>>32), r.Arg[4]&0xffffffff
 	bitmap, size := r.Arg[5]>>32, r.Arg[5]&0xffffffff
 	if table%8 != 0 || first%8 != 0 || bytes%8 != 0 || !fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) ||
-		size < 16 || bitmap*8 < objects || bitmap > bytes || objects > (bytes-bitmap)/size {
+		size < incarnationAt+8 || size%8 != 0 || bitmap*8 < objects || bitmap > bytes || objects > (bytes-bitmap)/size {
 		return fmt.Errorf("allocate an object on node %d: %w", m.Node(), rdma.ErrAccess)
 	}
 	mine := MakeEntry(OfNode, class)
@@ -111,7 +117,7 @@ func serveObject(m rdma.Memory, r *rdma.Request) error {
 			continue
 		}
 		if j, ok := takeBit(m, at, objects); ok {
-			r.Ret[0], r.Ret[1], r.Ret[2] = i, j, m.Load(at+bitmap+j*size+8)&0xffffffff
+			r.Ret[0], r.Ret[1], r.Ret[2] = i, j, m.Load(at+bitmap+j*size+incarnationAt)&0xffffffff
 			return nil
 		}
 	}

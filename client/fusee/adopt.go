@@ -140,7 +140,7 @@ func (c *Client) inherit(blk *block) error {
 		n := min(headsPerTrip, len(blk.incarnations)-from)
 		b := c.ep.Batch()
 		for i := range n {
-			b.Read(c.space.UnitAt(c.unitOf(place{blk, from + i}), 0).Add(8), 8)
+			b.Read(c.space.UnitAt(c.unitOf(place{blk, from + i}), 0).Add(incarnationAt), 8)
 		}
 		if err := c.do(b); err != nil {
 			b.Release()

@@ -143,8 +143,8 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 // headIs tells whether the head of an object is that of the key's pair of word w. Key and incarnation lie there.
 func (c *Client) headIs(w race.Word, head *rdma.Op, key []byte) bool {
 	p := head.Buf
-	return len(p) == headerBytes+len(key) && int(le.Uint16(p[12:])) == len(key) &&
-		c.tag(le.Uint32(p[8:])) == w.Tag() && bytes.Equal(p[headerBytes:], key)
+	return len(p) == headerBytes+len(key) && int(le.Uint16(p[keyLenAt:])) == len(key) &&
+		c.tag(le.Uint32(p[incarnationAt:])) == w.Tag() && bytes.Equal(p[keyAt:], key)
 }
 
 func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) {

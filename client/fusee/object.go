@@ -11,12 +11,13 @@ import (
 
 // An object is a pair with its header and, behind it, the 22 bytes of its embedded log entry (FUSEE 4.5):
 //
-//	0       checksum of bytes 8 to the opcode, included
-//	8       incarnation: how often this place was used before; a slot's tag is its lower bits
-//	12      length of the key, 2 bytes
-//	14      length of the value, 2 bytes
-//	16      writer, 2 bytes, and its sequence number, 6 bytes: orders a client's operations across classes and blocks
-//	24      key, value, padding
+//	0       mark: the incarnation that was freed; see reclaim.go
+//	8       checksum of bytes 16 to the opcode, included
+//	16      incarnation: how often this place was used, never 0 once it was; a slot's tag is its lower bits
+//	20      length of the key, 2 bytes
+//	22      length of the value, 2 bytes
+//	24      writer, 2 bytes, and its sequence number, 6 bytes: orders a client's operations across classes and blocks
+//	32      key, value, padding
 //	        next pointer, 6 bytes: the object that the client will allocate next in this class
 //	        prev pointer, 6 bytes: the one before
 //	        opcode, 7 bits, and the used bit
@@ -27,8 +28,19 @@ import (
 // used bit, so it is the checksum that tells a complete object. It covers the used bit: clearing that
 // bit makes the whole object invalid. The old value is one aligned word, so it is there or not. A used slot may
 // be empty, and 0 must mean "not committed": an unused slot is logged as loggedUnused.
+//
+// The mark is a word of its own, outside of the checksum: whoever frees the object writes it, and nothing else. Writing the
+// object's next pair covers it with 0, which is no incarnation.
 const (
-	headerBytes = 24
+	markAt        = 0
+	sumAt         = 8
+	incarnationAt = 16 // 4 bytes; sums begin here
+	keyLenAt      = 20
+	valueLenAt    = 22
+	writerAt      = 24
+	keyAt         = 32
+
+	headerBytes = keyAt
 	logBytes    = 22
 	opAt        = 13 // opcode in the log entry, counted from its first byte, plus one
 )
@@ -75,12 +87,13 @@ type fields struct {
 	key, value  []byte
 }
 
-// encode fills p, of objectBytes bytes.
+// encode fills p, of objectBytes bytes. The mark becomes 0: in use.
 func (f *fields) encode(p []byte) {
-	le.PutUint32(p[8:], f.incarnation)
-	le.PutUint16(p[12:], uint16(len(f.key)))
-	le.PutUint16(p[14:], uint16(len(f.value)))
-	le.PutUint64(p[16:], uint64(f.writer)<<48|f.seq&(1<<48-1))
+	le.PutUint64(p[markAt:], 0)
+	le.PutUint32(p[incarnationAt:], f.incarnation)
+	le.PutUint16(p[keyLenAt:], uint16(len(f.key)))
+	le.PutUint16(p[valueLenAt:], uint16(len(f.value)))
+	le.PutUint64(p[writerAt:], uint64(f.writer)<<48|f.seq&(1<<48-1))
 	n := headerBytes + copy(p[headerBytes:], f.key)
 	n += copy(p[n:], f.value)
 	log := logAt(len(f.key), len(f.value))
@@ -88,7 +101,7 @@ func (f *fields) encode(p []byte) {
 	put48(p[log:], f.next)
 	put48(p[log+6:], f.prev)
 	p[log+12] = byte(f.op) | usedBit
-	le.PutUint64(p, checksum(p[8:log+opAt]))
+	le.PutUint64(p[sumAt:], checksum(p[incarnationAt:log+opAt]))
 }
 
 // decode reads an object of any content: ok is false unless it is complete. Key and value lie in p.
@@ -96,13 +109,13 @@ func decode(p []byte) (f fields, ok bool) {
 	if len(p) < headerBytes+logBytes {
 		return f, false
 	}
-	key, value := int(le.Uint16(p[12:])), int(le.Uint16(p[14:]))
+	key, value := int(le.Uint16(p[keyLenAt:])), int(le.Uint16(p[valueLenAt:]))
 	log := logAt(key, value)
-	if log+logBytes > len(p) || le.Uint64(p) != checksum(p[8:log+opAt]) {
+	if log+logBytes > len(p) || le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opAt]) {
 		return f, false
 	}
-	f.incarnation = le.Uint32(p[8:])
-	owner := le.Uint64(p[16:])
+	f.incarnation = le.Uint32(p[incarnationAt:])
+	owner := le.Uint64(p[writerAt:])
 	f.writer, f.seq = rdma.ClientID(owner>>48), owner&(1<<48-1)
 	f.key = p[headerBytes : headerBytes+key : headerBytes+key]
 	f.value = p[headerBytes+key : headerBytes+key+value : headerBytes+key+value]

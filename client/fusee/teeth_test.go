@@ -45,7 +45,7 @@ var mutants = []mutant{
 	{rule: "what a slot pointed at is checked by its incarnation", file: "object.go",
 		old: "ok = ok && l.tag(f.incarnation) == w.Tag() &&", new: "ok = ok &&"},
 	{rule: "an object is checked by its checksum", file: "object.go",
-		old: "|| le.Uint64(p) != checksum(p[8:log+opAt])", new: "", test: "TestObjectTears$"},
+		old: "|| le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opAt])", new: "", test: "TestObjectTears$"},
 	{rule: "a tag changes when an object is used again", file: "slab.go",
 		old: "p.block.incarnations[p.index]++", new: "p.block.incarnations[p.index] = 1"},
 	{rule: "a cached pair is checked by its slot", file: "search.go",
