@@ -36,20 +36,21 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	w.allow(1)
 	e.Called()
 	f := s.takeOff(e, node)
-	f.caller, f.req, f.reply, f.back = w, *r, r, e.latency()
-	s.at(s.now+e.latency(), event{kind: arrival, f: f})
+	f.caller, f.req, f.reply, f.root, f.posted = w, *r, r, w.root, s.now
+	e.sendCall(w, f)
 	s.traceCall(Call, f)
 	if w.dead() {
 		return w.die()
 	}
 	w.call = f
-	if within < rdma.Forever-s.Now() {
-		s.arm(w, s.now+int64(max(within, poll)))
-	}
+	s.arms(w, within)
 	alive := w.park()
 	if w.call == nil { // replied took it
 		err := w.callErr
 		w.callErr = nil
+		if s.hw != nil {
+			w.spend(s.now, s.hw.poll)
+		}
 		return err
 	}
 	w.call, f.caller = nil, nil // the handler may still run, but finds nobody to answer to
@@ -59,11 +60,52 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	return fmt.Errorf("call node %d within %v: %w", node, within, rdma.ErrTimeout)
 }
 
+// sendCall puts a call on its way. A fault at its number hits behind it.
+func (e *endpoint) sendCall(w *Worker, f *flight) {
+	s := e.s
+	if r := w.root; r.faults != nil {
+		fly, late := r.delays(s.now, r.sent)
+		f.delay, f.late = fly, late
+		defer s.strikeAt(r, r.sent)
+	}
+	if s.hw == nil {
+		slow := s.nodes[f.node].factor(s.now)
+		f.back = slow.of(e.latency())
+		s.at(s.now+slow.of(e.latency())+f.delay, event{kind: arrival, f: f})
+		return
+	}
+	e.draw(f)
+	s.at(w.spend(s.now, s.hw.doorbell+s.hw.verb), event{kind: doorbell, f: f})
+}
+
 // arrive queues a call for its node's CPU.
 func (s *Sim) arrive(f *flight) {
 	n := &s.nodes[f.node]
-	n.busy = max(n.busy, s.now) + int64(s.opts.ServiceTime)
-	s.at(n.busy, event{kind: service, f: f})
+	switch slow := n.factor(s.now); {
+	case s.unanswered(f, arrival):
+	case f.err != nil:
+		s.at(s.now, event{kind: reply, f: f})
+	case s.hw == nil:
+		n.busy = max(n.busy, s.now) + slow.of(int64(s.opts.ServiceTime))
+		s.at(n.busy, event{kind: service, f: f})
+	case n.dead:
+		s.at(s.now, event{kind: service, f: f})
+	default:
+		t, queue, back := s.reach(f)
+		f.back = queue + back + slow.of(s.hw.callExtras)
+		s.at(n.serveCall(t, slow.of(s.hw.service)), event{kind: service, f: f})
+	}
+}
+
+// serveCall returns when the core that is free first has served a call.
+func (n *node) serveCall(t, service int64) int64 {
+	core := &n.cores[0]
+	for i := range n.cores {
+		if n.cores[i].busy < core.busy {
+			core = &n.cores[i]
+		}
+	}
+	return core.pass(t+service, service*psPerNs)
 }
 
 // serve runs a call's handler, in one instant.
@@ -87,6 +129,9 @@ func (s *Sim) serve(f *flight) {
 
 // replied hands a call's answer to its caller, if it still waits.
 func (s *Sim) replied(f *flight) {
+	if s.unanswered(f, reply) || s.hw != nil && !s.received(f) {
+		return
+	}
 	w := f.caller
 	if w != nil {
 		*f.reply = f.req

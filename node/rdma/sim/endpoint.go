@@ -17,6 +17,7 @@ type endpoint struct {
 	s     *Sim
 	id    rdma.ClientID
 	name  string
+	own   uint64  // what its draws are derived from, with the seed
 	owner *Worker // the worker it dies with; nil when it was opened outside Run
 	step  string
 
@@ -27,6 +28,10 @@ type endpoint struct {
 	waiter   *Worker
 	batches  uint64
 	inflight int
+	bells    []int // nodes whose doorbells the current Post has to ring
+	polls    int   // chains that completed since the worker polled last
+	fly      int64 // what faults add to the verb that is posted now, on its way and back
+	late     int64
 	closed   bool
 	revoked  bool
 	joined   uint64 // epoch
@@ -37,14 +42,6 @@ func (e *endpoint) Rand() *rand.Rand      { return e.rand }
 
 // Step names what is posted next, for traces.
 func (e *endpoint) Step(name string) { e.step = name }
-
-// Now is the virtual time. Looking at it takes none, so a worker that does nothing else would never end.
-func (e *endpoint) Now() time.Duration {
-	if !e.s.closing() && e.s.current != nil {
-		e.s.current.spin(1)
-	}
-	return e.s.Now()
-}
 
 // usable returns why e cannot be used for what, if so.
 func (e *endpoint) usable(what string) error {
@@ -78,9 +75,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	e.Posted(b)
 	b.Track()
 	e.batches++
-	for i := range n {
-		e.send(b, i)
-	}
+	e.launch(w, b, n)
 	if w.dead() {
 		return w.die()
 	}
@@ -111,7 +106,7 @@ func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 		n = b.Chains()
 	}
 	if b.Done() >= n {
-		e.Waited(b)
+		e.waited(b)
 		return nil
 	}
 	if e.s.closing() || e.closed {
@@ -122,19 +117,25 @@ func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 		return fmt.Errorf("wait for %d of %d chains outside Run: %w", n, b.Chains(), rdma.ErrTimeout)
 	}
 	w.waitFor, w.waitN, e.waiter = b, n, w
-	if within < rdma.Forever-e.s.Now() {
-		e.s.arm(w, e.s.now+int64(max(within, poll)))
-	}
+	e.s.arms(w, within)
 	alive := w.park()
 	w.waitFor, e.waiter = nil, nil
 	switch {
 	case b.Done() >= n:
-		e.Waited(b)
+		e.waited(b)
 		return nil
 	case !alive:
 		return fmt.Errorf("wait as client %d: %w", e.id, rdma.ErrClosed)
 	}
 	return fmt.Errorf("wait for %d of %d chains within %v: %w", n, b.Chains(), within, rdma.ErrTimeout)
+}
+
+// waited counts a wait that found what it waited for, and charges the worker for polling.
+func (e *endpoint) waited(b *rdma.Batch) {
+	e.Waited(b)
+	if w := e.s.current; w != nil && e.s.hw != nil && !e.s.closed {
+		e.polled(w)
+	}
 }
 
 // Sleep pauses the worker. Outside Run it only moves the clock.
@@ -145,7 +146,7 @@ func (e *endpoint) Sleep(d time.Duration) {
 		s.now += int64(d)
 		return
 	}
-	s.arm(s.current, s.now+int64(d))
+	s.arms(s.current, d)
 	s.current.park()
 }
 

@@ -11,6 +11,9 @@ const (
 	reply                  // a call's answer is at its caller
 	nodeDeath
 	workerCrash
+	doorbell // verbs of one post to one node, and what follows them in their list, are at the NIC
+	incoming // a verb is at its node
+	strike   // a fault of a client happens
 )
 
 // event is what happens at one moment; what happens at the same moment happens in the order of seq.
@@ -189,5 +192,11 @@ func (s *Sim) handle(e event) {
 		s.kill(int(e.node))
 	case workerCrash:
 		s.crash(e.w.root)
+	case doorbell:
+		s.ring(e.f)
+	case incoming:
+		s.incoming(e.f)
+	case strike:
+		s.hit(e.w, &s.opts.Faults[e.node])
 	}
 }

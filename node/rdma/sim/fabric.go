@@ -44,6 +44,7 @@ func (s *Sim) open(name string) (*endpoint, error) {
 	e.Init(nil)
 	e.joined = s.view.Epoch
 	own := s.stream(name)
+	e.own = own
 	e.rand = rand.New(rand.NewPCG(s.opts.Seed, own))
 	e.net.Seed(s.opts.Seed, mix(own))
 	s.clients[e.id] = e

@@ -11,10 +11,12 @@ type node struct {
 	id     int
 	memory memory
 	view   nodeMemory // what its handler sees
-	busy   int64      // until when its CPU serves calls
+	busy   int64      // until when its CPU serves calls, without Options.Hardware
 	verbs  uint64     // that took effect
 	killAt uint64     // it dies behind this verb; 0: never
 	dead   bool
+	slow   []interval
+	board  // of Options.Hardware
 }
 
 // conn is a worker's connection to a node: what keeps its verbs in order.
@@ -23,6 +25,15 @@ type conn struct {
 	order   int64 // when everything that must not be passed has landed
 	reads   int64 // when the READs and atomics so far have completed
 	refused bool  // a verb was refused: the queue pair is in error
+	lost    int64 // until when what was posted fails: a partition lasted too long
+	held    int   // pieces that wait for the end of a partition
+
+	// With Options.Hardware.
+	bell, last          *flight // what the current Post has for it
+	rung                int64   // how many those are
+	flying              int     // READs and atomics that departed and have not completed
+	stalled, stalledEnd *flight // what waits for them, at a fence and behind it
+	arrived, answered   int64   // when the last message was there, and left
 }
 
 // flight is a verb or a call on its way.
@@ -36,7 +47,17 @@ type flight struct {
 	left  uint8 // pieces that have not landed
 	back  int64 // how long its answer takes
 	err   error
-	next  *flight // in the free list
+	next  *flight // in the free list, or in a list of its connection
+
+	root   *Worker // the client it belongs to
+	posted int64
+	delay  int64  // what luck and faults add to its way
+	late   int64  // and to its answer's
+	spread int64  // over how long it lands
+	luck   uint64 // whether it may be passed
+	waits  uint8  // pieces that wait for the end of a partition
+	sent   bool   // it left its NIC
+	got    bool   // its answer passed its client's link
 
 	number uint64 // of the batch
 	step   string
@@ -98,24 +119,26 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 
 // send puts the i-th op of b on its way: all its moments are drawn here, from the worker's own generator. What the
 // op must keep behind is in its connection.
-func (e *endpoint) send(b *rdma.Batch, i int) {
+func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
 	f := s.takeOff(e, op.Addr.Node())
-	f.batch, f.op, f.index = b, op, i
+	f.batch, f.op, f.index, f.root = b, op, i, w.root
+	f.posted, f.late = s.now, e.late
 	s.traceOp(Post, f, 0)
 	if f.err = e.refuse(op); f.err != nil {
 		s.at(s.now+e.latency()+e.latency(), event{kind: completion, f: f})
 		return
 	}
+	slow := s.nodes[f.node].factor(s.now)
 	c := &e.conns[f.node]
 	depart := max(s.now, c.floor)
 	if op.Fence {
 		depart = max(depart, c.reads)
 		c.floor = depart
 	}
-	start := depart + e.latency()
-	f.back = e.latency()
+	start := depart + slow.of(e.latency()) + e.fly
+	f.back = slow.of(e.latency())
 	if e.net.chance(s.opts.FlyProb) {
 		start += e.net.upTo(int64(s.opts.FlyMax))
 	}
@@ -163,6 +186,9 @@ func (e *endpoint) split(f *flight) (spread int64) {
 
 // land lets a piece of a verb take effect, if the node is alive and the client has not been fenced off.
 func (s *Sim) land(f *flight, piece int) {
+	if s.held(f, piece) {
+		return
+	}
 	n := &s.nodes[f.node]
 	first := f.left == f.tear.ways
 	f.left--
@@ -194,7 +220,10 @@ func (s *Sim) answer(f *flight) int64 {
 	if s.nodes[f.node].dead && f.err != nil {
 		return int64(s.opts.NodeTimeout)
 	}
-	return f.back
+	if f.err != nil && f.op != nil && f.posted < f.ep.conns[f.node].lost {
+		return f.posted + int64(s.opts.RetryTimeout) - s.now // at() takes care of what is over
+	}
+	return f.back + f.late
 }
 
 // execute applies op, or a piece of it, to the memory of n at once.
@@ -221,6 +250,9 @@ func (s *Sim) execute(e *endpoint, n *node, op *rdma.Op, t *tear, piece int) (wo
 
 // complete tells the requester. A node that died after the verb took effect may have died before it answered.
 func (s *Sim) complete(f *flight) {
+	if s.unanswered(f, completion) || s.hw != nil && !s.received(f) {
+		return
+	}
 	if f.err == nil && s.nodes[f.node].dead && f.ep.net.Uint64()&1 == 0 {
 		f.err = rdma.ErrNodeDown
 		s.at(s.now+int64(s.opts.NodeTimeout), event{kind: completion, f: f})
@@ -232,8 +264,15 @@ func (s *Sim) complete(f *flight) {
 	s.traceOp(Complete, f, 0)
 	e, b := f.ep, f.batch
 	i := f.index
+	stalls := f.sent && f.op.Verb != rdma.Write
+	node := f.node
 	s.touchDown(f)
+	if stalls {
+		s.unstall(&e.conns[node])
+	}
+	before := b.Done()
 	b.Complete(i)
+	e.polls += max(0, b.Done()-before)
 	if w := e.waiter; w != nil && w.waitFor == b && b.Done() >= w.waitN {
 		s.resume(w)
 	}

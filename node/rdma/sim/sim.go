@@ -46,6 +46,20 @@ type Options struct {
 	// ServiceTime is a node CPU's time for one two-sided call; calls of a node are served one at a time.
 	ServiceTime time.Duration
 
+	// Hardware replaces the random network by a model of machines: MinLatency, MaxLatency and ServiceTime are not used
+	// then. Everything else stays as it is, legal reordering (Reorder) and tearing (Tear) among them.
+	Hardware *Hardware
+	// Device are the parts of memory nodes that lie in their NICs' memory.
+	Device []Range
+	// Faults are what goes wrong.
+	Faults Faults
+	// RetryTimeout is how long a requester retries a verb before it gives a connection up; 1 ms by default.
+	RetryTimeout time.Duration
+	// Drift is by how much a client's clock may be fast or slow, in parts in a million, and ClockOffset how far ahead it
+	// may be from the beginning. Both are drawn for each client; the clocks of a pool agree by default.
+	Drift       float64
+	ClockOffset time.Duration
+
 	// AllowMixing switches off the rule that a word which anyone changed by an atomic is no longer changed by
 	// WRITEs. The rule is kept from a word's first atomic on; what was written before is initialisation.
 	AllowMixing bool
@@ -82,6 +96,10 @@ func (o *Options) defaults() {
 	if o.MaxEvents == 0 {
 		o.MaxEvents = 100e6
 	}
+	if o.Hardware != nil {
+		o.MinLatency = max(o.Hardware.Propagation, 1)
+		o.MaxLatency = o.MinLatency
+	}
 	if o.MinLatency <= 0 && o.MaxLatency <= 0 {
 		o.MinLatency = 500 * time.Nanosecond
 	}
@@ -89,6 +107,7 @@ func (o *Options) defaults() {
 	o.MaxLatency = max(o.MaxLatency, o.MinLatency)
 	set(&o.FlyMax, time.Millisecond)
 	set(&o.NodeTimeout, 100*time.Microsecond)
+	set(&o.RetryTimeout, time.Millisecond)
 	set(&o.Limit, time.Hour)
 }
 
@@ -106,17 +125,20 @@ var (
 
 // Sim is a simulated pool with its workers. It implements rdma.Fabric.
 type Sim struct {
-	opts    Options
-	now     int64 // virtual ns
-	end     int64 // when Run gives up
-	seq     uint64
-	steps   uint64
-	events  eventHeap
-	timers  timerHeap
-	nodes   []node
-	workers []*Worker
-	live    int     // top-level workers that neither finished nor crashed
-	current *Worker // the coroutine that runs; nil in the engine and outside Run
+	opts     Options
+	now      int64 // virtual ns
+	end      int64 // when Run gives up
+	seq      uint64
+	steps    uint64
+	events   eventHeap
+	timers   timerHeap
+	nodes    []node
+	workers  []*Worker
+	roots    int // clients that were started
+	hw       *timing
+	machines []*machine
+	live     int     // top-level workers that neither finished nor crashed
+	current  *Worker // the coroutine that runs; nil in the engine and outside Run
 
 	names    map[string]uint64 // how often a name was opened: only looked up, never ranged over
 	clients  []*endpoint       // by identity; nil where it is free
@@ -143,6 +165,10 @@ func New(o Options) *Sim {
 	for i := range s.nodes {
 		s.nodes[i] = node{memory: newMemory(o.Memory), id: i, view: nodeMemory{&s.nodes[i]}}
 	}
+	if o.Hardware != nil {
+		s.equip()
+	}
+	s.prepareFaults()
 	return s
 }
 

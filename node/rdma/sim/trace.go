@@ -22,10 +22,12 @@ const (
 	Kill                          // a memory node died
 	Revoke                        // a client was fenced off
 	Fence                         // verbs of earlier epochs were
+	Strike                        // a fault happened to a client; Step says which
 )
 
 var eventKinds = [...]string{
 	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off", "is fenced to an epoch",
+	"is hit by a fault",
 }
 
 func (k EventKind) String() string { return eventKinds[k] }
@@ -57,7 +59,7 @@ func (e Event) String() string {
 	}
 	fmt.Fprintf(&t, " %s", e.Kind)
 	switch e.Kind {
-	case Crash, Revoke, Fence, Kill:
+	case Crash, Revoke, Fence, Kill, Strike:
 		return t.String()
 	case Call, Serve:
 		fmt.Fprintf(&t, " at node %d, procedure %d", e.Addr.Node(), e.Value)

@@ -44,6 +44,15 @@ type Worker struct {
 	call    *flight
 	callErr error
 
+	machine *machine // of Options.Hardware
+	cpu     int64    // until when its CPU is busy with verbs, ahead of virtual time
+
+	clock        clock // a client's, its tasks' too; so are the faults
+	cuts         []interval
+	faults       []*Fault // at verbs; nil when they have happened
+	stalledUntil int64
+	stalls       time.Duration
+
 	sent      uint64 // a client's verbs and calls so far, its tasks' too
 	crashAt   uint64
 	doomed    bool // crashAt counts
@@ -97,6 +106,7 @@ func (s *Sim) start(name string, parent *Worker, f func(ep rdma.Endpoint)) (*Wor
 	}
 	e.owner = w
 	w.eps = append(w.eps, e)
+	s.begin(w)
 	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
 		w.yield = yield
 		defer w.returned()
@@ -136,6 +146,10 @@ func (s *Sim) resume(w *Worker) {
 	}
 	if s.draining {
 		s.arm(w, s.now)
+		return
+	}
+	if until := w.root.stalledUntil; until > s.now {
+		s.arm(w, until)
 		return
 	}
 	w.armed, w.spins = false, 0

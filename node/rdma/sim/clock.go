@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// clock is a client's: it may be off, and run fast or slow.
+type clock struct {
+	rate int64 // parts in 1e9 that it runs fast; negative: slow
+	off  int64 // ns
+}
+
+// setClock draws a client's clock, from a generator of its own: whether clocks drift changes no other draw.
+func (s *Sim) setClock(w *Worker, stream uint64) {
+	o := &s.opts
+	if o.Drift <= 0 && o.ClockOffset <= 0 {
+		return
+	}
+	var g generator
+	g.Seed(o.Seed, mix(stream^0x636c6f636b))
+	most := int64(o.Drift * 1000)
+	w.clock = clock{rate: g.upTo(2*most) - most, off: g.upTo(int64(o.ClockOffset))}
+}
+
+// read returns what the clock shows at virtual time t.
+func (c *clock) read(t int64) int64 { return t + t/1000*c.rate/1e6 + c.off }
+
+// lasts returns how long the clock takes to go on by d.
+func (c *clock) lasts(d int64) int64 { return d - d/1000*c.rate/1e6 }
+
+// Now is the worker's clock; outside Run, the virtual time. Looking at it takes none, so a worker that does nothing
+// else would never end.
+func (e *endpoint) Now() time.Duration {
+	w := e.s.current
+	if e.s.closing() || w == nil {
+		return e.s.Now()
+	}
+	w.spin(1)
+	return time.Duration(w.root.clock.read(max(e.s.now, w.cpu)))
+}
+
+// arms wakes w when its clock has gone on by d, unless that is for ever.
+func (s *Sim) arms(w *Worker, d time.Duration) {
+	from := max(s.now, w.cpu)
+	if d >= rdma.Forever-time.Duration(from) || d > math.MaxInt64/2 {
+		return
+	}
+	s.arm(w, from+w.root.clock.lasts(int64(max(d, poll))))
+}

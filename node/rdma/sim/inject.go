@@ -1,0 +1,283 @@
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// stretch is how many times as long something takes; 0 is 1.
+type stretch float64
+
+func (f stretch) of(d int64) int64 {
+	if f == 0 {
+		return d
+	}
+	return int64(float64(d) * float64(f))
+}
+
+// interval is a span of virtual time, its end included.
+type interval struct {
+	from, to int64
+	factor   float64
+	node     int
+}
+
+func (i *interval) holds(t int64) bool { return i.from <= t && t <= i.to }
+
+func spanOf(f *Fault) interval {
+	return interval{from: int64(f.At), to: int64(f.At + f.For), factor: f.Factor, node: f.Node}
+}
+
+// factor returns how slow a node is at a time: what slows it at once multiplies.
+func (n *node) factor(t int64) stretch {
+	if n.slow == nil {
+		return 0
+	}
+	k := 1.0
+	for i := range n.slow {
+		if n.slow[i].holds(t) {
+			k *= n.slow[i].factor
+		}
+	}
+	return stretch(k)
+}
+
+// prepareFaults lets the faults of nodes happen. Those of clients wait for their clients.
+func (s *Sim) prepareFaults() {
+	for i := range s.opts.Faults {
+		f := &s.opts.Faults[i]
+		if err := f.Check(len(s.nodes)); err != nil {
+			s.fail(fmt.Errorf("fault %d: %w", i+1, err))
+			continue
+		}
+		switch {
+		case f.Kind == SlowFault:
+			for n := range s.nodes {
+				if f.Node == AnyNode || f.Node == n {
+					s.nodes[n].slow = append(s.nodes[n].slow, spanOf(f))
+				}
+			}
+		case f.Kind == CrashFault && f.Client == "" && f.Verb == 0:
+			s.KillNodeAfter(f.Node, f.At)
+		case f.Kind == CrashFault && f.Client == "":
+			n := &s.nodes[f.Node]
+			if n.killAt == 0 || f.Verb < n.killAt {
+				n.killAt = f.Verb
+			}
+		}
+	}
+}
+
+// curse gives a client that begins its faults.
+func (s *Sim) curse(w *Worker) {
+	for i := range s.opts.Faults {
+		f := &s.opts.Faults[i]
+		if f.Client == "" || !s.meant(w, f.Client) {
+			continue
+		}
+		switch {
+		case f.Kind == PartitionFault:
+			w.cuts = append(w.cuts, spanOf(f))
+		case f.Kind == CrashFault && f.Verb != 0:
+			if !w.doomed || f.Verb < w.crashAt {
+				s.CrashAt(w, f.Verb)
+			}
+		case f.Verb != 0 || f.Kind == FlyFault || f.Kind == LateFault:
+			w.faults = append(w.faults, f)
+		case f.Kind == CrashFault:
+			s.at(int64(f.At), event{kind: workerCrash, w: w})
+		default:
+			s.at(int64(f.At), event{kind: strike, w: w, node: int32(i)})
+		}
+	}
+}
+
+// meant tells whether a fault's client is w, which was started last.
+func (s *Sim) meant(w *Worker, client string) bool {
+	if client == Anybody {
+		return true
+	}
+	if client[0] == '#' {
+		i, err := strconv.Atoi(client[1:])
+		return err == nil && i == s.roots-1
+	}
+	if client != w.name {
+		return false
+	}
+	for _, other := range s.workers {
+		if other != w && other.root == other && other.name == w.name {
+			return false // the name's first worker was hit
+		}
+	}
+	return true
+}
+
+// hit lets a fault of a client happen now.
+func (s *Sim) hit(w *Worker, f *Fault) {
+	if w.state == finished || w.state == crashed {
+		return
+	}
+	s.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: f.String()})
+	switch f.Kind {
+	case StallFault:
+		w.stalls += f.For
+		w.stalledUntil = max(w.stalledUntil, s.now+int64(f.For))
+	case StepFault:
+		w.clock.off += int64(f.By)
+	}
+}
+
+// Stalled returns how long faults have kept the client from running.
+func (w *Worker) Stalled() time.Duration { return w.root.stalls }
+
+// launch sends the first n ops of b, which the worker has counted, and pauses where a fault stalls it.
+func (e *endpoint) launch(w *Worker, b *rdma.Batch, n int) {
+	if w.root.faults == nil {
+		for i := range n {
+			e.dispatch(w, b, i)
+		}
+	} else {
+		e.launchCursed(w, b, n)
+	}
+	if e.s.hw != nil {
+		e.ringAll(w)
+	}
+}
+
+func (e *endpoint) dispatch(w *Worker, b *rdma.Batch, i int) {
+	if e.s.hw != nil {
+		e.enqueue(w, b, i)
+	} else {
+		e.send(w, b, i)
+	}
+}
+
+// launchCursed is launch for a client with faults at verbs.
+func (e *endpoint) launchCursed(w *Worker, b *rdma.Batch, n int) {
+	s, r := e.s, w.root
+	first := r.sent - uint64(n)
+	for i := range n {
+		number := first + uint64(i) + 1
+		e.fly, e.late = r.delays(s.now, number)
+		e.dispatch(w, b, i)
+		e.fly, e.late = 0, 0
+		s.strikeAt(r, number)
+		if r.stalledUntil > s.now && !w.dead() {
+			if s.hw != nil {
+				e.ringAll(w)
+			}
+			s.arm(w, r.stalledUntil)
+			w.park()
+			if s.closing() {
+				return
+			}
+		}
+	}
+}
+
+// delays returns by how much a client's verb flies, and how late its completion is.
+func (w *Worker) delays(now int64, number uint64) (fly, late int64) {
+	for i, f := range w.faults {
+		if f == nil || f.Kind != FlyFault && f.Kind != LateFault {
+			continue
+		}
+		if f.Verb == number || f.Verb == 0 && now >= int64(f.At) {
+			if f.Kind == FlyFault {
+				fly += int64(f.For)
+			} else {
+				late += int64(f.For)
+			}
+			w.faults[i] = nil
+		}
+	}
+	return fly, late
+}
+
+// strikeAt lets the faults behind a client's verb happen.
+func (s *Sim) strikeAt(w *Worker, number uint64) {
+	for i, f := range w.faults {
+		if f != nil && (f.Kind == StallFault || f.Kind == StepFault) && f.Verb <= number {
+			w.faults[i] = nil
+			s.hit(w, f)
+		}
+	}
+}
+
+// cutUntil returns when a partition that holds a message up now is over; 0 when there is none.
+func (s *Sim) cutUntil(f *flight) (until int64) {
+	if f.root == nil {
+		return 0
+	}
+	for i := range f.root.cuts {
+		c := &f.root.cuts[i]
+		if (c.node == AnyNode || c.node == f.node) && c.holds(s.now) {
+			until = max(until, c.to+1)
+		}
+	}
+	return until
+}
+
+// held tells whether a verb, or a piece of it, is held up by a partition on its way to the node; then it comes again, or
+// its requester has given up. What comes behind something that is held up is held up, too, so that the order stays.
+func (s *Sim) held(f *flight, piece int) bool {
+	if f.root == nil || f.root.cuts == nil || f.err != nil {
+		return false
+	}
+	c := &f.ep.conns[f.node]
+	bit := uint8(1) << piece
+	again := f.waits&bit != 0
+	if again {
+		f.waits &^= bit
+		c.held--
+	}
+	if f.posted < c.lost {
+		f.err = rdma.ErrNodeDown // the connection was given up while it was on its way
+		return false
+	}
+	until := s.cutUntil(f)
+	switch {
+	case until == 0 && (again || c.held == 0):
+		return false
+	case until > f.posted+int64(s.opts.RetryTimeout):
+		f.err = rdma.ErrNodeDown
+		c.lost = max(c.lost, f.posted+int64(s.opts.RetryTimeout))
+		return false
+	}
+	f.waits |= bit
+	c.held++
+	s.at(max(until, s.now), event{kind: landing, f: f, piece: uint8(piece)})
+	return true
+}
+
+// unanswered tells whether an answer is held up by a partition; then it comes again, as an error if the requester gives
+// up.
+func (s *Sim) unanswered(f *flight, k kind) bool {
+	if f.root == nil || f.root.cuts == nil || f.err != nil {
+		return false
+	}
+	until := s.cutUntil(f)
+	if until == 0 {
+		return false
+	}
+	if most := f.posted + int64(s.opts.RetryTimeout); until > most {
+		until = most
+		f.err = rdma.ErrNodeDown
+		c := &f.ep.conns[f.node]
+		c.lost = max(c.lost, most)
+	}
+	s.at(until, event{kind: k, f: f})
+	return true
+}
+
+// begin gives a worker that is being started what it has of its client, and a client its machine, clock and faults.
+func (s *Sim) begin(w *Worker) {
+	if w.root == w {
+		s.roots++
+		s.setClock(w, w.ep.own)
+		s.curse(w)
+	}
+	s.place(w)
+}

@@ -1,0 +1,284 @@
+package sim
+
+import "github.com/farkv/farkv/node/rdma"
+
+// equip prepares the model of Options.Hardware.
+func (s *Sim) equip() {
+	s.hw = newTiming(s.opts.Hardware)
+	for i := range s.nodes {
+		b := &s.nodes[i].board
+		b.words = make([]resource, hotWords)
+		b.cores = make([]resource, s.hw.NodeCores)
+	}
+}
+
+// place gives a client its compute node.
+func (s *Sim) place(w *Worker) {
+	if s.hw == nil {
+		return
+	}
+	if w.root != w {
+		w.machine = w.root.machine
+	} else {
+		i, per, deal := s.roots-1, s.hw.ClientsPerNode, s.hw.ComputeNodes
+		at := i / per
+		if i < per*deal {
+			at = i % deal
+		}
+		for len(s.machines) <= at {
+			s.machines = append(s.machines, new(machine))
+		}
+		w.machine = s.machines[at]
+	}
+	w.machine.workers++
+}
+
+// spend lets a worker's CPU be busy for a while, and returns until when.
+func (w *Worker) spend(now, d int64) int64 {
+	w.cpu = max(w.cpu, now) + d
+	w.machine.cpu += d
+	return w.cpu
+}
+
+// polled charges for the completions that came since the worker looked last.
+func (e *endpoint) polled(w *Worker) {
+	if e.polls > 0 {
+		w.spend(e.s.now, int64(e.polls)*e.s.hw.poll)
+		e.polls = 0
+	}
+}
+
+// enqueue puts the i-th op of b into the send queue of its connection, and draws its luck.
+func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
+	s := e.s
+	op := b.Op(i)
+	f := s.takeOff(e, op.Addr.Node())
+	f.batch, f.op, f.index, f.root = b, op, i, w.root
+	f.posted = s.now
+	s.traceOp(Post, f, 0)
+	if f.err = e.refuse(op); f.err != nil {
+		s.at(max(s.now, w.cpu)+2*s.hw.prop, event{kind: completion, f: f})
+		return
+	}
+	f.delay, f.late = e.fly, e.late
+	e.draw(f)
+	f.spread = e.split(f)
+	if op.Verb != rdma.Write && s.opts.Reorder {
+		f.luck = e.net.Uint64()
+	}
+	c := &e.conns[f.node]
+	if c.bell == nil {
+		c.bell = f
+		e.bells = append(e.bells, f.node)
+	} else {
+		c.last.next = f
+	}
+	c.last = f
+	c.rung++
+}
+
+// draw decides whether a message or its answer is delayed.
+func (e *endpoint) draw(f *flight) {
+	o := &e.s.opts
+	if e.net.chance(o.FlyProb) {
+		f.delay += e.net.upTo(int64(o.FlyMax))
+	}
+	if loss := e.s.hw.Loss; loss > 0 {
+		if e.net.chance(loss) {
+			f.delay += e.s.hw.retransmit
+		}
+		if e.net.chance(loss) {
+			f.late += e.s.hw.retransmit
+		}
+	}
+}
+
+// ringAll rings the doorbells of what was enqueued, one node after the other.
+func (e *endpoint) ringAll(w *Worker) {
+	s := e.s
+	for _, n := range e.bells {
+		c := &e.conns[n]
+		at := w.spend(s.now, s.hw.doorbell+c.rung*s.hw.verb)
+		s.at(at, event{kind: doorbell, f: c.bell})
+		c.bell, c.last, c.rung = nil, nil, 0
+	}
+	e.bells = e.bells[:0]
+}
+
+// ring hands the verbs of one doorbell to the NIC, in order. Behind a fence that has to stall all of them wait.
+func (s *Sim) ring(f *flight) {
+	for f != nil {
+		next := f.next
+		f.next = nil
+		if f.op == nil {
+			s.depart(f)
+		} else if c := &f.ep.conns[f.node]; c.stalled != nil || f.op.Fence && c.flying > 0 {
+			c.stall(f)
+		} else {
+			s.depart(f)
+		}
+		f = next
+	}
+}
+
+func (c *conn) stall(f *flight) {
+	if c.stalled == nil {
+		c.stalled = f
+	} else {
+		c.stalledEnd.next = f
+	}
+	c.stalledEnd = f
+}
+
+// unstall goes on behind a fence whose READs and atomics have completed.
+func (s *Sim) unstall(c *conn) {
+	c.flying--
+	if c.flying > 0 {
+		return
+	}
+	for f := c.stalled; f != nil && !(f.op.Fence && c.flying > 0); f = c.stalled {
+		c.stalled, f.next = f.next, nil
+		s.depart(f)
+	}
+}
+
+// depart sends a verb or a call through its compute node's NIC.
+func (s *Sim) depart(f *flight) {
+	h, m := s.hw, f.machine()
+	c := &f.ep.conns[f.node]
+	bytes, _ := h.wire(f.op)
+	m.messages++
+	m.bytesOut += uint64(bytes)
+	onLink := h.onLink(bytes)
+	t := m.out.pass(m.unit.pass(s.now, h.clientVerb), onLink)
+	t = max(t+onLink/psPerNs+h.prop+f.delay, c.arrived)
+	c.arrived = t
+	kind := arrival
+	if f.op != nil {
+		kind = incoming
+		f.sent = true
+		if f.op.Verb != rdma.Write {
+			c.flying++
+		}
+	}
+	s.at(t, event{kind: kind, f: f})
+}
+
+func (f *flight) machine() *machine { return f.root.machine }
+
+// reach lets a message pass a node's port, and returns when it is through and how long its answer waits for the link.
+// The answer takes its turn on the link now: in the order of requests, whatever each still waits for at the node.
+func (s *Sim) reach(f *flight) (t, queue, back int64) {
+	h, n := s.hw, &s.nodes[f.node]
+	request, answer := h.wire(f.op)
+	n.messages++
+	n.bytesIn += uint64(request)
+	n.bytesOut += uint64(answer)
+	slow := n.factor(s.now)
+	onLink := h.onLink(answer)
+	t = n.in.pass(s.now, slow.of(h.onLink(request)))
+	t = n.unit.pass(t, slow.of(h.nodeVerb))
+	queue = n.out.pass(t, slow.of(onLink)) - t
+	return t, queue, onLink/psPerNs + slow.of(h.prop)
+}
+
+// incoming decides when a verb lands: when the node's parts have served it, and behind what it must not pass. A READ or
+// an atomic that may be passed reaches memory anywhere on its way over PCIe; its answer leaves at the end of it.
+func (s *Sim) incoming(f *flight) {
+	n, c := &s.nodes[f.node], &f.ep.conns[f.node]
+	before, land := c.order, max(s.now, c.order)
+	if n.dead {
+		s.schedule(f, land, before)
+		return
+	}
+	t, queue, back := s.reach(f)
+	t, pcie := s.serveVerb(n, f.op, t)
+	land = max(t, c.order)
+	leave := land + pcie
+	if f.luck&1 == 1 && pcie > 0 {
+		land += int64(f.luck >> 1 % uint64(pcie+1))
+	} else {
+		c.order = land + f.spread
+	}
+	leave = max(leave+queue, c.answered)
+	c.answered = leave
+	f.back = max(0, leave-land-f.spread) + back
+	s.schedule(f, land, before)
+}
+
+// serveVerb returns when the node's NIC has served a verb and how long it waits for memory.
+func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
+	h, slow := s.hw, n.factor(s.now)
+	device := s.onDevice(op.Addr)
+	pcie = slow.of(h.pcie)
+	if device {
+		pcie = 0
+	}
+	switch {
+	case op.Verb.Atomic():
+		unit, all, one := &n.atomics, h.atomic, h.atomicWord
+		if device {
+			unit, all, one = &n.device, h.device, h.deviceWord
+		}
+		word := &n.words[mix(op.Addr.Offset())%hotWords]
+		return word.pass(unit.pass(t, slow.of(all)), slow.of(one)), pcie
+	case device:
+		return t, 0
+	case op.Verb == rdma.Read:
+		return n.fetch.pass(t, slow.of(h.onPCIe(len(op.Buf)))), pcie
+	}
+	return n.store.pass(t, slow.of(h.onPCIe(len(op.Buf)))), 0
+}
+
+// schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can still be ahead.
+func (s *Sim) schedule(f *flight, land, before int64) {
+	f.left = f.tear.ways
+	if f.left == 1 && land == s.now && before < s.now {
+		s.land(f, 0)
+		return
+	}
+	for piece := range f.tear.ways {
+		at := land
+		if f.spread > 0 {
+			at += int64(mix(f.tear.luck+uint64(piece)) % uint64(f.spread+1))
+		}
+		s.at(at, event{kind: landing, f: f, piece: piece})
+	}
+}
+
+// received tells whether an answer is through its compute node's link, and comes back when it is.
+func (s *Sim) received(f *flight) bool {
+	if f.got || f.err != nil {
+		return true
+	}
+	f.got = true
+	m := f.machine()
+	_, bytes := s.hw.wire(f.op)
+	m.bytesIn += uint64(bytes)
+	t := m.in.pass(s.now, s.hw.onLink(bytes))
+	if t == s.now {
+		return true
+	}
+	kind := completion
+	if f.op == nil {
+		kind = reply
+	}
+	s.at(t, event{kind: kind, f: f})
+	return false
+}
+
+// onDevice tells whether a is in its node's NIC.
+func (s *Sim) onDevice(a rdma.Addr) bool {
+	for _, r := range s.opts.Device {
+		if r.Node == a.Node() && a.Offset() >= r.Offset && a.Offset()-r.Offset < r.Bytes {
+			return true
+		}
+	}
+	return false
+}
+
+// Range is a part of a memory node.
+type Range struct {
+	Node          int
+	Offset, Bytes uint64
+}
