@@ -66,12 +66,14 @@ func (h *house) arrows() {
 	})
 }
 
-// fabrics keeps the names of fabrics where addresses are turned into them.
+// fabrics keeps the names of fabrics where addresses are turned into them. Virtual time has no address: package simulate
+// runs in it.
 func (h *house) fabrics() {
 	h.imports(func(s *source, dir string, report func(string, ...any)) {
 		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {
 			fabric = "node/rdma/" + fabric
-			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir]
+			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir] ||
+				fabric == "node/rdma/sim" && s.dir == "workloads/simulate"
 			if under(dir, fabric) && !knows {
 				report("names the fabric %s: take an rdma.Fabric, or an address and node/fabrics", dir)
 			}

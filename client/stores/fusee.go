@@ -63,6 +63,6 @@ func formatFusee(f rdma.Fabric, p Params, sequential bool) error {
 	if err != nil {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
-	params.Sequential = sequential
+	params.Sequential, params.NodeCentric = sequential, p.NodeCentric
 	return fusee.Make(f, params)
 }

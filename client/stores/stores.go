@@ -22,6 +22,7 @@ type Params struct {
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024
 	Timeout       time.Duration // of an operation, at most; default 2 s
+	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
 }
 
 // defaults fills in what p leaves open.
