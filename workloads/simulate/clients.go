@@ -1,0 +1,189 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads"
+)
+
+// run is a simulation in progress. All of it belongs to one goroutine: clients are coroutines of the simulation, and what
+// one does between two waits is not interrupted.
+type run struct {
+	Config
+	*pool
+	core    *workloads.Core
+	clients []*participant
+	began   time.Duration // the simulation's time when measuring begins
+	ended   time.Duration // since then, when the last client was done
+	begun   int64         // operations that began
+	series  timeline
+	usage   []sim.NodeUsage // then
+	failed  error
+}
+
+// participant is a client of the run.
+type participant struct {
+	session
+	number int
+	span   span
+	tally  *workloads.Tally
+	meter  *meter
+	seen   uint64 // operations that are in the timeline
+	broken uint64 // and those of them that failed
+}
+
+// start makes the clients, and opens the stores of those that are there from the beginning.
+func (r *run) start() error {
+	spans, err := r.population()
+	if err != nil {
+		return err
+	}
+	if r.Options.CacheBytes == 0 {
+		r.Options.CacheBytes = cacheBytes(r.Spec)
+	}
+	for i, s := range spans {
+		p := &participant{number: i, span: s}
+		r.clients = append(r.clients, p)
+		w := r.sim.Go(fmt.Sprintf("client %d", i), func(ep rdma.Endpoint) { r.work(p, ep) })
+		if s.from > 0 {
+			continue
+		}
+		if p.session, err = r.pool.open(w.Endpoint(), r.Options); err != nil {
+			return fmt.Errorf("client %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// cacheBytes is room for all records in an index cache whose entries take 16 bytes, half full. Every client has one.
+func cacheBytes(s *workloads.Spec) int {
+	const entry, most = 16, 8 << 20
+	return int(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most))
+}
+
+// Outside the simulation's Run verbs take no time. A turn is as many operations as a client does while the others wait,
+// and about as long as they would take: freed memory comes back only with time.
+const (
+	turn     = 16
+	turnTime = turn * 10 * time.Microsecond
+	setUp    = time.Second      // the most that setting up takes, beside turns
+	patience = 10 * time.Minute // how much longer than its Duration a run may take
+)
+
+// beginning returns the virtual time at which measuring begins: known before anything happens, since faults happen at
+// times that count from there.
+func (c *Config) beginning() time.Duration {
+	round := int64(turn * c.Clients)
+	return setUp + time.Duration((c.WarmUp+round-1)/round)*turnTime
+}
+
+// warmUp lets the clients of the beginning do operations of the mix, in turns.
+func (r *run) warmUp() error {
+	var failed error
+	var workers []*workloads.Worker
+	left := r.WarmUp
+	for i, p := range r.clients {
+		if p.store == nil {
+			continue
+		}
+		n := 0
+		workers = append(workers, workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, r.Seed, i), workloads.Share{
+			Worker: i, Workers: r.Clients,
+			Poll: func(*workloads.Tally) bool {
+				if n++; n > turn || left == 0 || failed != nil {
+					n = 0
+					return false
+				}
+				left--
+				return true
+			},
+			Failed: func(op workloads.Op, err error) { failed = fmt.Errorf("%s: %w", op, err) },
+		}))
+	}
+	for left > 0 && failed == nil {
+		for _, w := range workers {
+			w.Run()
+		}
+		r.clients[0].ep.Sleep(turnTime)
+	}
+	return failed
+}
+
+// measure runs the clients in virtual time.
+func (r *run) measure() error {
+	ahead := r.began - r.sim.Now()
+	if ahead < 0 {
+		return fmt.Errorf("setting up took %v longer than can be", -ahead)
+	}
+	r.clients[0].ep.Sleep(ahead)
+	r.series.interval = r.Interval
+	return errors.Join(r.sim.Run(), r.failed)
+}
+
+// apart is how long one client begins behind another: at once they would go on in step for a while.
+const apart = 100 * time.Nanosecond
+
+// work is a client's coroutine.
+func (r *run) work(p *participant, ep rdma.Endpoint) {
+	ep.Sleep(p.span.from + time.Duration(p.number+1)*apart - (ep.Now() - r.began))
+	if p.store == nil {
+		var err error
+		if p.session, err = r.pool.open(ep, r.Options); err != nil {
+			r.failed = errors.Join(r.failed, fmt.Errorf("client %d joins: %w", p.number, err))
+			return
+		}
+	}
+	p.meter = &meter{DB: p.rows(r.Spec), count: ep.Counters()}
+	env := newEnv(ep, r.Seed, p.number)
+	env.began = r.began
+	share := r.share(p.number, p.span)
+	out := false
+	share.Poll = func(t *workloads.Tally) bool {
+		r.note(p, t, env.Now())
+		return !out && r.another()
+	}
+	share.Failed = func(_ workloads.Op, err error) {
+		out = out || fenced(err)
+		ep.Sleep(afterFailure)
+	}
+	w := workloads.NewWorker(r.core, p.meter, env, share)
+	p.tally = w.Tally()
+	w.Run()
+	r.note(p, p.tally, env.Now())
+	if now := env.Now(); now > r.ended {
+		r.ended, r.usage = now, r.sim.Usage()
+	}
+	if p.span.to > 0 && !out {
+		if err := p.close(); err != nil {
+			r.failed = errors.Join(r.failed, fmt.Errorf("client %d leaves: %w", p.number, err))
+		}
+	}
+}
+
+// afterFailure is how long a client waits when an operation failed: some fail in no time, and for ever.
+const afterFailure = time.Microsecond
+
+// fenced tells whether err means that a client cannot go on.
+func fenced(err error) bool { return errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrClosed) }
+
+// another tells whether one more operation is to begin. Clients that are paced have shares of their own instead.
+func (r *run) another() bool {
+	if r.Target > 0 || r.Ops == 0 {
+		return true
+	}
+	if r.begun >= r.Ops {
+		return false
+	}
+	r.begun++
+	return true
+}
+
+// note adds what a client finished since the last time to the timeline.
+func (r *run) note(p *participant, t *workloads.Tally, now time.Duration) {
+	r.series.add(now, t.Operations-p.seen, t.Failed-p.broken)
+	p.seen, p.broken = t.Operations, t.Failed
+}

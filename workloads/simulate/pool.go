@@ -1,0 +1,136 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads"
+)
+
+// pool is a simulated pool and the store that it holds.
+type pool struct {
+	sim  *sim.Sim
+	kind *stores.Kind
+	stores.Params
+}
+
+const (
+	loaders = 8           // that load the records, one after the other
+	spare   = loaders + 8 // identities beside the clients': loaders, who formats, and who looks after the pool
+)
+
+// newPool makes the pool of c, empty, in which what is measured begins at a time.
+func newPool(c *Config, began time.Duration) (*pool, error) {
+	kind, err := stores.Lookup(c.Store)
+	if err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	if c.Spec.Scan > 0 && !kind.Scans {
+		return nil, workloads.Misuse("the workload scans, and %s has no scans", kind.Name)
+	}
+	profile, err := sim.LookupProfile(c.Profile)
+	if err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	p := c.Pool
+	p.Clients = c.Clients + spare
+	for _, change := range c.Changes {
+		p.Clients += max(change.Clients, 0)
+	}
+	p = kind.Size(p)
+	if err := p.Check(kind); err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	o := profile.Options(c.Seed, p.Nodes)
+	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients, node.Serve
+	o.MaxEvents, o.Limit = 1<<62, began+c.Duration+patience
+	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
+		return nil, err
+	}
+	s := sim.New(o)
+	if err := kind.Make(s, p); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return &pool{sim: s, kind: kind, Params: p}, nil
+}
+
+// faults reads what goes wrong, at times that count from when measuring begins.
+func (c *Config) faults(nodes int, began time.Duration) (sim.Faults, error) {
+	faults, err := sim.ParseFaults(c.Faults)
+	if err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	for i := range faults {
+		f := &faults[i]
+		if err := f.Check(nodes); err != nil {
+			return nil, workloads.Misuse("%v", err)
+		}
+		if f.Verb == 0 {
+			f.At += began
+		}
+	}
+	return faults, nil
+}
+
+// session is a client's store and the endpoint that it stands on.
+type session struct {
+	store client.Store
+	ep    rdma.Endpoint
+}
+
+// open opens the store through an endpoint.
+func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
+	store, err := p.kind.Open(ep, o)
+	return session{store, ep}, err
+}
+
+func (s session) close() error { return client.Leave(s.store, s.ep) }
+
+// load inserts the records. Outside the simulation's Run that takes no time.
+func (r *run) load() error {
+	for i := range loaders {
+		ep, err := r.sim.Open(fmt.Sprintf("loader %d", i))
+		if err != nil {
+			return err
+		}
+		s, err := r.pool.open(ep, stores.Options{CacheBytes: -1})
+		if err != nil {
+			return err
+		}
+		var failed error
+		w := workloads.NewWorker(r.core, s.rows(r.Spec), newEnv(ep, r.Seed, ^i), workloads.Share{
+			Worker: i, Workers: loaders, Load: true, Failed: func(_ workloads.Op, err error) { failed = err },
+		})
+		w.Run()
+		if err := errors.Join(failed, s.close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s session) rows(spec *workloads.Spec) *workloads.Rows {
+	return workloads.NewRows(s.store, s.ep.Counters(), spec.Table, spec.FieldCount)
+}
+
+// env is a worker's time, which begins with what is measured, and its own generator: the same one as in go-ycsb.
+type env struct {
+	ep    rdma.Endpoint
+	began time.Duration
+	rnd   *rand.Rand
+}
+
+func newEnv(ep rdma.Endpoint, seed uint64, worker int) *env {
+	return &env{ep: ep, rnd: rand.New(rand.NewPCG(seed, uint64(worker)+1))}
+}
+
+func (e *env) Now() time.Duration    { return e.ep.Now() - e.began }
+func (e *env) Sleep(d time.Duration) { e.ep.Sleep(d) }
+func (e *env) Rand() *rand.Rand      { return e.rnd }

@@ -1,0 +1,170 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// Result is what a simulation measured, all of it in virtual time. Latencies are microseconds.
+type Result struct {
+	Store         string  `json:"store"`
+	Profile       string  `json:"profile"`
+	Nodes         int     `json:"nodes"`
+	Clients       int     `json:"clients"`
+	IndexReplicas int     `json:"index_replicas"`
+	DataReplicas  int     `json:"data_replicas"`
+	Records       int64   `json:"records"`
+	PairBytes     int     `json:"pair_bytes"`
+	Seed          uint64  `json:"seed"`
+	Seconds       float64 `json:"seconds"`
+
+	Operations uint64  `json:"operations"` // a read-modify-write is one
+	Failed     uint64  `json:"failed"`
+	Throughput float64 `json:"throughput"` // operations a second that ended well
+
+	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
+	Points []Point `json:"over_time,omitempty"`
+	// Machines are the memory nodes, then the compute nodes.
+	Machines []Machine `json:"machines"`
+
+	Error string `json:"error,omitempty"` // the first failure
+}
+
+// Call is one kind of call.
+type Call struct {
+	Name    string         `json:"name"`
+	Latency runner.Latency `json:"latency"`
+	// CDF are pairs of a latency and the share of the calls that took no longer.
+	CDF    [][2]float64    `json:"cdf,omitempty"`
+	Failed *runner.Latency `json:"failed,omitempty"`
+	Error  string          `json:"error,omitempty"` // the first failure
+	Trips  float64         `json:"trips_per_call"`  // of calls that ended well
+	Cost   *Cost           `json:"per_call,omitempty"`
+}
+
+// Cost is what a call takes, on average: verbs, two-sided calls, and bytes of their payload.
+type Cost struct {
+	Reads      float64 `json:"reads"`
+	Writes     float64 `json:"writes"`
+	Atomics    float64 `json:"atomics"`
+	Calls      float64 `json:"calls"`
+	BytesRead  float64 `json:"bytes_read"`
+	BytesWrote float64 `json:"bytes_wrote"`
+}
+
+// Verbs is the number of one-sided verbs.
+func (c *Cost) Verbs() float64 { return c.Reads + c.Writes + c.Atomics }
+
+func newCost(c rdma.Counters, calls uint64) *Cost {
+	if calls == 0 {
+		return nil
+	}
+	per := func(n uint64) float64 { return float64(n) / float64(calls) }
+	return &Cost{Reads: per(c.Reads), Writes: per(c.Writes), Atomics: per(c.Atomics), Calls: per(c.Calls),
+		BytesRead: per(c.BytesRead), BytesWrote: per(c.BytesWrote)}
+}
+
+// Point is what happened in one interval.
+type Point struct {
+	Seconds    float64 `json:"seconds"` // when it ended, since measuring began
+	Throughput float64 `json:"throughput"`
+	Failed     float64 `json:"failed,omitempty"` // a second
+}
+
+func (r *run) result() *Result {
+	res := &Result{
+		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients,
+		IndexReplicas: r.IndexReplicas, DataReplicas: r.DataReplicas, Records: r.Spec.RecordCount,
+		PairBytes: r.Spec.PairBytes(), Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
+	}
+	var total workloads.Tally
+	var sum meter
+	for _, p := range r.clients {
+		if p.tally == nil {
+			continue
+		}
+		total.Merge(p.tally)
+		for op := range workloads.Ops {
+			sum.calls[op] += p.meter.calls[op]
+			sum.verbs[op] = sum.verbs[op].Add(p.meter.verbs[op])
+		}
+	}
+	res.Operations, res.Failed = total.Operations, total.Failed
+	res.Throughput = float64(total.Operations-total.Failed) / res.Seconds
+	for op := range workloads.Ops {
+		res.add(op, &total.Calls[op], sum.verbs[op], sum.calls[op])
+	}
+	res.total(&total, &sum)
+	for i := range r.usage {
+		res.Machines = append(res.Machines, machine(&r.usage[i], max(r.ended, 1)))
+	}
+	for i, p := range r.series.points {
+		span := r.Interval.Seconds()
+		res.Points = append(res.Points, Point{
+			Seconds:    (time.Duration(i+1) * r.Interval).Seconds(),
+			Throughput: float64(p.operations-p.failed) / span, Failed: float64(p.failed) / span,
+		})
+	}
+	return res
+}
+
+// add adds a kind of call that was made.
+func (r *Result) add(op workloads.Op, m *workloads.Measure, verbs rdma.Counters, calls uint64) {
+	c := Call{Name: op.String(), Latency: runner.Summarize(m.OK), CDF: cdf(m.OK), Cost: newCost(verbs, calls)}
+	if m.Failed != nil && m.Failed.Count() > 0 {
+		failed := runner.Summarize(m.Failed)
+		c.Failed, c.Error = &failed, m.Err.Error()
+		if r.Error == "" {
+			r.Error = c.Name + ": " + c.Error
+		}
+	}
+	if c.Latency.Count == 0 && c.Failed == nil {
+		return
+	}
+	if c.Latency.Count > 0 {
+		c.Trips = float64(m.Trips) / float64(c.Latency.Count)
+	}
+	r.Calls = append(r.Calls, c)
+}
+
+func (r *Result) total(t *workloads.Tally, sum *meter) {
+	h, trips := t.Total()
+	if h.Count() == 0 {
+		return
+	}
+	var all rdma.Counters
+	calls := uint64(0)
+	for op := range workloads.OpReadModifyWrite {
+		all, calls = all.Add(sum.verbs[op]), calls+sum.calls[op]
+	}
+	r.Calls = append(r.Calls, Call{Name: "TOTAL", Latency: runner.Summarize(&h), CDF: cdf(&h),
+		Trips: float64(trips) / float64(h.Count()), Cost: newCost(all, calls)})
+}
+
+// cdf returns the distribution of h, with a point for each bucket that counted anything.
+func cdf(h *workloads.Histogram) (points [][2]float64) {
+	if h == nil || h.Count() == 0 {
+		return nil
+	}
+	seen := uint64(0)
+	h.Buckets(func(_, to time.Duration, n uint64) bool {
+		seen += n
+		share := float64(seen*1_000_000/h.Count()) / 1e6
+		points = append(points, [2]float64{runner.Microseconds(min(to-1, h.Max())), share})
+		return true
+	})
+	return points
+}
+
+// Call returns what was measured of the kind of call with that name, or nil.
+func (r *Result) Call(name string) *Call {
+	for i := range r.Calls {
+		if r.Calls[i].Name == name {
+			return &r.Calls[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+// Package simulate runs a workload in virtual time: as many clients as are asked for on as many memory nodes, on the
+// hardware of one of package sim's profiles. The worker loop, the generators and the histograms are go-ycsb's, the stores
+// are those that run on real fabrics, and the same configuration gives the same Result, to the byte, on any machine.
+//
+// What is to be measured begins at virtual time 0. Before it, in no time, the records are loaded, and the clients do
+// Config.WarmUp operations of the mix, so that caches, allocators and the index are those of a store that has been busy
+// for a while.
+package simulate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads"
+)
+
+// Config says what to simulate. Zero values mean defaults.
+type Config struct {
+	Store   string
+	Profile string // of the hardware: a name that Profiles lists
+	Pool    stores.Params
+	Options stores.Options // of each client; without CacheBytes there is room for all records
+	Spec    *workloads.Spec
+	Clients int // that are there from the beginning; default 1
+	Changes []Change
+	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
+	Seed    uint64
+
+	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
+	Ops      int64
+	Duration time.Duration
+	// WarmUp are the operations that the clients of the beginning do before, together. They make the same choices then as
+	// when they are measured, as if the run had been going on for long: caches know what is asked for often, and what
+	// others changed since is stale in them.
+	WarmUp   int64
+	Target   float64       // operations a second, over all clients of the beginning; 0: as many as can be
+	Interval time.Duration // of the throughput over time; 0: none
+}
+
+// Change is a number of clients that join, or leave when it is negative: those leave that came last.
+type Change struct {
+	At      time.Duration
+	Clients int
+}
+
+// What bounds a simulation.
+const (
+	maxClients   = 1 << 14
+	maxIntervals = 1 << 16
+)
+
+// Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why the records cannot be
+// loaded, clients cannot warm up, join or leave, or the simulation broke off. Operations that fail while they are measured
+// are in the Result.
+func Run(c Config) (*Result, error) {
+	c.Clients = max(c.Clients, 1)
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	r := &run{Config: c, began: c.beginning()}
+	var err error
+	if r.pool, err = newPool(&c, r.began); err != nil {
+		return nil, err
+	}
+	defer r.sim.Close()
+	r.core = workloads.NewCore(c.Spec)
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{{"load", r.load}, {"open the store", r.start}, {"warm up", r.warmUp}, {"run", r.measure}} {
+		if err := step.do(); err != nil {
+			return nil, fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return r.result(), nil
+}
+
+// check refuses what makes no sense.
+func (c *Config) check() error {
+	most := c.Clients
+	for i, change := range c.Changes {
+		if change.Clients > 0 {
+			most += change.Clients
+		}
+		if i > 0 && change.At < c.Changes[i-1].At {
+			return workloads.Misuse("clients that join and leave have to be in the order of their times")
+		}
+	}
+	switch {
+	case most > maxClients:
+		return workloads.Misuse("%d clients are more than %d", most, maxClients)
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0:
+		return workloads.Misuse("operations, times and targets are not negative")
+	case c.Ops == 0 && c.Duration == 0:
+		return workloads.Misuse("neither a number of operations nor a duration is given")
+	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:
+		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
+	}
+	_, err := c.population()
+	return err
+}
+
+// span is when a client is there.
+type span struct{ from, to time.Duration }
+
+// population returns when each client is there; to is 0 for those that stay.
+func (c *Config) population() ([]span, error) {
+	all := make([]span, c.Clients, maxClients)
+	for _, change := range c.Changes {
+		for range change.Clients {
+			all = append(all, span{from: change.At})
+		}
+		last := len(all) - 1
+		for range -change.Clients {
+			for last >= 0 && all[last].to > 0 {
+				last--
+			}
+			if last < 0 {
+				return nil, workloads.Misuse("%d clients cannot leave at %v: there are fewer", -change.Clients, change.At)
+			}
+			all[last].to = max(change.At, 1)
+		}
+	}
+	return all, nil
+}
+
+// share says what a client does of the run.
+func (c *Config) share(i int, s span) workloads.Share {
+	share := workloads.Share{Worker: i, Workers: c.Clients, Until: c.Duration}
+	if s.to > 0 && (share.Until == 0 || s.to < share.Until) {
+		share.Until = s.to
+	}
+	if c.Target > 0 {
+		each := float64(time.Second) / c.Target
+		share.First = s.from + time.Duration(float64(each*float64(i)))
+		share.Period = max(time.Duration(each*float64(c.Clients)), 1)
+		share.Ops = workloads.SplitOps(c.Ops, i%c.Clients, c.Clients)
+	}
+	return share
+}

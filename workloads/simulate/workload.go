@@ -1,0 +1,111 @@
+package simulate
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/magiconair/properties"
+
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
+)
+
+// Workload names a workload and what is changed about it.
+type Workload struct {
+	// Name is ycsb-a to ycsb-f, a workload file of ours, or a file of properties. The first are YCSB's mixes with YCSB's
+	// distributions of the keys, over pairs as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
+	Name       string
+	Records    int64    // 0: the workload's own
+	PairBytes  int      // of a key with its value; 0: the workload's own
+	Properties []string // name=value, which count more than all others
+}
+
+const (
+	paperRecords = 100_000
+	paperPair    = 1024
+	keyBytes     = 23 // of a key, such as user and 19 digits
+	keyDigits    = 19
+)
+
+// elsewhere are properties for which a simulation has something of its own.
+var elsewhere = map[string]string{
+	"operationcount": "--ops", "threadcount": "--clients", "maxexecutiontime": "--duration", "warmuptime": "--warmup",
+	"seed": "--seed", "measurement.interval": "--interval",
+}
+
+// Read returns the properties of w. Errors are workloads.UseErrors.
+func (w *Workload) Read() (*properties.Properties, error) {
+	file, records, pair := w.Name, w.Records, w.PairBytes
+	if letter, ok := strings.CutPrefix(w.Name, "ycsb-"); ok {
+		if len(letter) != 1 || letter < "a" || letter > "f" {
+			return nil, workloads.Misuse("unknown workload %s: there are ycsb-a to ycsb-f", w.Name)
+		}
+		file = "workload" + letter
+		if records == 0 {
+			records = paperRecords
+		}
+		if pair == 0 {
+			pair = paperPair
+		}
+	}
+	text, err := ycsb.Read(file)
+	if err != nil {
+		return nil, workloads.Misuse("workload %s: %v: want ycsb-a to ycsb-f, a property file, or one of ours, which"+
+			" 'go-ycsb help workloads' lists", w.Name, err)
+	}
+	p, err := properties.Load(text, properties.UTF8)
+	if err != nil {
+		return nil, workloads.Misuse("workload %s: %v", w.Name, err)
+	}
+	var set [][2]string
+	if records > 0 {
+		set = append(set, [2]string{"recordcount", strconv.FormatInt(records, 10)})
+	}
+	if strings.HasPrefix(w.Name, "ycsb-") {
+		set = append(set, [2]string{"operationcount", "0"})
+	}
+	if pair > 0 {
+		if pair <= keyBytes {
+			return nil, workloads.Misuse("pairs of %d bytes: a key alone has %d", pair, keyBytes)
+		}
+		set = append(set, [2]string{"fieldcount", "1"}, [2]string{"fieldlength", strconv.Itoa(pair - keyBytes)},
+			[2]string{"zeropadding", strconv.Itoa(keyDigits)})
+	}
+	for _, text := range w.Properties {
+		name, value, ok := strings.Cut(text, "=")
+		if err := check(name, ok); err != nil {
+			return nil, err
+		}
+		set = append(set, [2]string{name, value})
+	}
+	for _, s := range set {
+		if _, _, err := p.Set(s[0], s[1]); err != nil {
+			return nil, workloads.Misuse("property %s=%s: %v", s[0], s[1], err)
+		}
+	}
+	return p, nil
+}
+
+// check refuses what nothing would read.
+func check(name string, hasValue bool) error {
+	known := func(q runner.Property) bool { return q.Name == name }
+	switch flag := elsewhere[name]; {
+	case !hasValue || name == "":
+		return workloads.Misuse("property %q: want name=value", name)
+	case flag != "":
+		return workloads.Misuse("property %s: a simulation has %s for it", name, flag)
+	case !slices.ContainsFunc(runner.Properties, known):
+		return workloads.Misuse("unknown property %s: 'go-ycsb help properties' lists them", name)
+	}
+	return nil
+}
+
+// Title says what a workload is, in a line.
+func (w *Workload) Title() string {
+	if letter, ok := strings.CutPrefix(w.Name, "ycsb-"); ok {
+		return ycsb.Title("workload" + letter)
+	}
+	return ycsb.Title(w.Name)
+}
