@@ -22,6 +22,8 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrNotSupported ends a request for a capability that the fabric does not have.
 	ErrNotSupported = errors.New("not supported by this fabric")
+	// ErrHeld ends an attempt to forget a client that is attached.
+	ErrHeld = errors.New("client is attached")
 	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
 	ErrFull = errors.New("full")
 )

@@ -39,7 +39,8 @@ type Queue interface {
 	// Post, Call and the ops in flight fail with errors wrapping ErrStale until the worker joins again. Verbs that failed
 	// so may have landed before; they will not land later.
 	Join() (View, error)
-	// Close waits for nothing: verbs in flight may still land. It gives the identity back.
+	// Close waits for nothing: verbs in flight may still land, unless the worker is the pool's master, whose tenure it
+	// ends. It gives the identity back.
 	Close() error
 }
 
@@ -74,8 +75,9 @@ type Fabric interface {
 	Revoke(c ClientID) error
 	// Clients lists the identities in use: live ones, and those of workers that died without closing.
 	Clients() []Client
-	// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
-	Forget(c ClientID) error
+	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and closed, once
+	// nothing of it is left. The error wraps ErrHeld while somebody has it. A successor of that client keeps it.
+	Forget(c Client) error
 	// Close joins the fabric's tasks and gives back what it holds. The pool stays.
 	Close() error
 }
@@ -84,8 +86,9 @@ type Fabric interface {
 type Client struct {
 	ID    ClientID
 	Name  string
-	PID   int  // process, where there is one
-	Alive bool // false: the worker died without closing, and what it owns waits for recovery
+	Life  uint64 // no two holders of an identity have the same
+	PID   int    // process, where there is one
+	Alive bool   // false: the worker died without closing, and what it owns waits for recovery
 }
 
 // Request is a two-sided call's message, both ways: fixed words, so that a call allocates nothing.

@@ -46,6 +46,17 @@ func MemberOf(w uint64) Member {
 	return Member{Gone: w&memberGone != 0, StandsFor: uint16(w >> standsShift & standsMask), Since: w & sinceMask}
 }
 
+// Becomes returns an error wrapping ErrAccess when a member cannot change from m to next in the given epoch. It takes
+// a place once and goes once, so that no state comes back: who compares with an old one never takes a new one for it.
+func (m Member) Becomes(next Member, epoch uint64) error {
+	switch {
+	case next == m, m.Gone && !next.Gone, m.StandsFor != 0 && next.StandsFor != m.StandsFor,
+		next.Since != m.Since && next.Since != epoch:
+		return fmt.Errorf("a node that %v becomes one that %v in epoch %d: %w", m, next, epoch, ErrAccess)
+	}
+	return nil
+}
+
 func (m Member) String() string {
 	t := "serves"
 	if m.StandsFor > 0 {
@@ -63,6 +74,15 @@ type State struct {
 	Busy  bool
 }
 
+// Becomes returns an error wrapping ErrAccess when next does not follow s: epochs grow, and within one a master comes
+// to an end of its work, but does not begin.
+func (s State) Becomes(next State) error {
+	if next.Epoch < s.Epoch || next.Epoch == s.Epoch && (next.Busy || !s.Busy) {
+		return fmt.Errorf("the view's state %+v becomes %+v: %w", s, next, ErrAccess)
+	}
+	return nil
+}
+
 // Role is the tenure of a pool's master.
 type Role struct {
 	Owner ClientID
@@ -75,19 +95,23 @@ type Role struct {
 // verbs of the one whose epoch is over.
 type Control interface {
 	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
-	// who and until when.
+	// who and until when. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
+	// Fabric.Revoke) before another one begins.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and somebody else may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)
-	// Resign ends a tenure early. One that is over already is no error.
+	// Resign ends a tenure early, when nothing of its owner is in flight. One that is over already is no error. Closing
+	// the owner's endpoint ends it, too.
 	Resign(r Role)
 
 	// View returns the pool's view as it is now.
 	View() View
 	// Advance replaces the state from by to, if it is still from; false: somebody else changed it.
 	Advance(from, to State) (bool, error)
-	// SetMember replaces one node's state, if it is still from.
-	SetMember(node int, from, to Member) (bool, error)
+	// SetMember replaces one node's state, if it is still from and the view is busy in that epoch; false: it is not, and
+	// somebody else may be master. So the members of an idle view never change. Who joined while it was busy does not
+	// know the last of them, and joins again.
+	SetMember(epoch uint64, node int, from, to Member) (bool, error)
 	// Fence returns nil when no verb can land any more that was posted by a worker which had joined an earlier epoch, and
 	// none that such a worker posts later, until it joins. It needs nobody's cooperation: idle, slow and stopped workers
 	// are fenced, too.

@@ -164,6 +164,14 @@ func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	}
 }
 
+// Join joins the view, which a worker that has crashed does not. It is no verb: nobody sees that it happened.
+func (e *Endpoint) Join() (rdma.View, error) {
+	if err := e.gone("join the view"); err != nil {
+		return rdma.View{}, err
+	}
+	return e.Endpoint.Join()
+}
+
 // Sleep pauses the worker; one that has crashed does not sleep.
 func (e *Endpoint) Sleep(d time.Duration) {
 	if !e.crashed.Load() {

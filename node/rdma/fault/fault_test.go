@@ -59,6 +59,11 @@ func chains(ep rdma.Endpoint, n int) *rdma.Batch {
 	return b
 }
 
+func join(q rdma.Queue) error {
+	_, err := q.Join()
+	return err
+}
+
 func TestCrashPostsWhatComesBefore(t *testing.T) {
 	const n = 8
 	for k := uint64(1); k <= 3*n; k++ {
@@ -81,7 +86,7 @@ func TestCrashPostsWhatComesBefore(t *testing.T) {
 			again.FetchAdd(rdma.At(0, 0), 1)
 			for _, err := range []error{
 				f.Post(again), f.Wait(again, rdma.All, 1), f.Call(0, &rdma.Request{}, rdma.Forever),
-				f.Go("late", func(rdma.Endpoint) { t.Error("a dead worker started a task") }), f.Close(),
+				f.Go("late", func(rdma.Endpoint) { t.Error("a dead worker started a task") }), f.Close(), join(f),
 			} {
 				if !errors.Is(err, rdma.ErrClosed) {
 					t.Errorf("crash at %d: a dead worker is answered %v", k, err)

@@ -61,6 +61,9 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	}
 	s.name = [24]byte{}
 	copy(s.name[:], name)
+	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // the last holder died in a Post: nobody waits for its heir's end
+		atomic.StoreUint64(&s.busy, turn+1)
+	}
 	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))
 	atomic.StoreUint64(&s.state, (life(state)+1)<<1|1)
 	return true, nil
@@ -72,15 +75,19 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
-	e.joined = atomic.LoadUint64(&f.head.state) >> 1             // read behind the claim: whoever fences a later epoch finds the slot
-	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
-	e.turn = (atomic.LoadUint64(&e.slot.busy) + 1) &^ 1          // odd when the last holder died in a Post
+	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch() // who fences a later epoch raises the slot's behind this
+	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c)))  // not its predecessor's draws again
+	e.turn = atomic.LoadUint64(&e.slot.busy)
 	e.Init(nil)
 	return e
 }
 
-// leave ends e's life. A client that was fenced off stays listed until Forget.
+// leave ends e's life, and its tenure as master: a successor of that identity is not taken for it. A client that was
+// fenced off stays listed until Forget.
 func (f *Fabric) leave(e *Endpoint) error {
+	if word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == e.id {
+		atomic.CompareAndSwapUint64(&f.head.role, word, 0)
+	}
 	if atomic.LoadUint64(&e.slot.fence) < e.life {
 		atomic.StoreUint64(&e.slot.state, e.life<<1)
 	}
@@ -100,7 +107,9 @@ func (f *Fabric) Clients() []rdma.Client {
 		held, err := f.lives.held(c)
 		alive := (held || err != nil) && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
-		all = append(all, rdma.Client{ID: c, Name: string(name), PID: int(atomic.LoadUint64(&s.pid)), Alive: alive})
+		all = append(all, rdma.Client{
+			ID: c, Name: string(name), Life: life(state), PID: int(atomic.LoadUint64(&s.pid)), Alive: alive,
+		})
 	}
 	return all
 }
@@ -154,20 +163,26 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
-func (f *Fabric) Forget(c rdma.ClientID) error {
-	if err := f.known(c); err != nil {
-		return fmt.Errorf("forget client %d: %w", c, err)
+// Nobody begins a life in the slot meanwhile, since that takes the lock that is held here.
+func (f *Fabric) Forget(c rdma.Client) error {
+	if err := f.known(c.ID); err != nil {
+		return fmt.Errorf("forget client %d: %w", c.ID, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ok, err := f.lives.take(c)
+	s := f.slot(c.ID)
+	if life(atomic.LoadUint64(&s.state)) != c.Life {
+		return nil
+	}
+	ok, err := f.lives.take(c.ID)
 	if err != nil {
-		return fmt.Errorf("forget client %d: %w", c, err)
+		return fmt.Errorf("forget client %d: %w", c.ID, err)
 	}
 	if !ok {
-		return fmt.Errorf("forget client %d: %w", c, ErrHeld)
+		return fmt.Errorf("forget client %d: %w", c.ID, rdma.ErrHeld)
 	}
-	s := f.slot(c)
-	atomic.StoreUint64(&s.state, atomic.LoadUint64(&s.state)&^1)
-	return f.lives.drop(c)
+	if life(atomic.LoadUint64(&s.state)) == c.Life {
+		atomic.StoreUint64(&s.state, c.Life<<1)
+	}
+	return f.lives.drop(c.ID)
 }

@@ -16,6 +16,4 @@ var (
 	ErrIrregular = fmt.Errorf("%w: no regular file", ErrFormat)
 	// ErrFolder ends the use of a folder of pools that is not there, or does not let its user in.
 	ErrFolder = errors.New("folder of pools cannot be used")
-	// ErrHeld ends an attempt to forget a client that is still alive.
-	ErrHeld = errors.New("client is alive")
 )

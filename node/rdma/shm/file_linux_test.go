@@ -96,7 +96,7 @@ func TestTwoFabricsShareAPool(t *testing.T) {
 			t.Fatalf("clients: %+v", all)
 		}
 		for _, c := range []rdma.ClientID{a.Client(), b.Client()} {
-			if err := f.Forget(c); !errors.Is(err, ErrHeld) {
+			if err := forget(f, c); !errors.Is(err, rdma.ErrHeld) {
 				t.Fatalf("forget client %d: %v", c, err)
 			}
 		}

@@ -38,7 +38,7 @@ type header struct {
 	clients        uint64
 	_              [3]uint64
 	role, epoch    uint64 // the master: see TryMaster
-	state          uint64 // of the view: its epoch, times 2, and 1 while a master is busy
+	state          uint64 // of the view: see viewWord
 	_              [117]uint64
 	members        [MaxNodes]uint64 // of the view, by node; and downBit
 	_              [128]uint64

@@ -26,7 +26,8 @@ func roleOf(word uint64) rdma.Role {
 }
 
 // TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
-// who and until when.
+// who and until when. A crash between fencing off the last master and the CAS leaves that master's word, and the next
+// candidate fences it off again.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	if err := f.lease(owner, lease); err != nil {
 		return rdma.Role{}, false, err
@@ -35,6 +36,11 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role,
 	t := now()
 	if r := roleOf(old); r.Owner != 0 && t < r.Until && r.Until-t <= MaxLease {
 		return r, false, nil
+	} else if r.Owner != 0 && r.Owner != owner {
+		if err := f.Revoke(r.Owner); err != nil {
+			return r, false, fmt.Errorf("make client %d master after client %d: %w", owner, r.Owner, err)
+		}
+		t = now() // it may have taken a while
 	}
 	mine := rdma.Role{Owner: owner, Until: (t + lease).Truncate(time.Microsecond)}
 	if !atomic.CompareAndSwapUint64(&f.head.role, old, roleWord(mine)) {

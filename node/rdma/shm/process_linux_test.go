@@ -268,7 +268,7 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 		all[0].Name != "hold" {
 		t.Fatalf("clients: %+v", all)
 	}
-	if err := f.Forget(c); !errors.Is(err, ErrHeld) {
+	if err := forget(f, c); !errors.Is(err, rdma.ErrHeld) {
 		t.Fatalf("forget a live client: %v", err)
 	}
 	if err := Remove("p", false); !errors.Is(err, ErrInUse) {
@@ -290,7 +290,7 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	if err := f.Revoke(c); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Forget(c); err != nil {
+	if err := forget(f, c); err != nil {
 		t.Fatal(err)
 	}
 	e := attachTo(t, f, "heir")
@@ -348,7 +348,7 @@ func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	p := start(t, "call", "p")
 	c := p.client(t)
 	p.kill(t)
-	if err := errors.Join(f.Revoke(c), f.Forget(c)); err != nil {
+	if err := errors.Join(f.Revoke(c), forget(f, c)); err != nil {
 		t.Fatal(err)
 	}
 	heir := attachTo(t, f, "heir")
@@ -362,7 +362,7 @@ func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	if err := f.Revoke(c); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(heir.Close(), f.Forget(c)); err != nil {
+	if err := errors.Join(heir.Close(), forget(f, c)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -381,7 +381,7 @@ func TestKilledInTheMidstOfAPost(t *testing.T) {
 		if err := f.KillNode(0); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Forget(c); err != nil {
+		if err := forget(f, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -424,7 +424,7 @@ func TestNoWriteLandsAfterRevoke(t *testing.T) {
 		if all := f.Clients(); len(all) != 2 || all[1].Alive {
 			t.Fatalf("clients after Revoke and Close: %+v", all)
 		}
-		if err := f.Forget(c); err != nil {
+		if err := forget(f, c); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,27 +13,101 @@ const downBit = 1 << 62
 // isDown tells whether a node with that member word serves nobody: it is down, or gone from the view.
 func isDown(word uint64) bool { return word>>62 != 0 }
 
-func stateOf(word uint64) rdma.State { return rdma.State{Epoch: word >> 1, Busy: word&1 != 0} }
+// viewWord is the word in which masters meet. A change of a member has to be refused once the state is another, so that
+// it is announced here and then carried out by whoever comes by: who stops between the two holds up nobody.
+//
+//	bits  0 to 14  StandsFor of the member that changes
+//	bit   15       its Since becomes the epoch
+//	bit   16       it is gone
+//	bits 17 to 24  its node
+//	bit   25       there is such a change
+//	bit   26       Busy
+//	bits 27 to 36  number of the change in its epoch, so that no state comes back
+//	bits 37 to 63  Epoch
+type viewWord uint64
 
-func stateWord(s rdma.State) uint64 {
-	w := s.Epoch << 1
+const (
+	standsBits  = 1<<15 - 1
+	freshBit    = 1 << 15
+	goneBit     = 1 << 16
+	nodeShift   = 17
+	changeBit   = 1 << 25
+	busyBit     = 1 << 26
+	changeShift = 27
+	epochShift  = 37
+	changeBits  = 1<<changeShift - 1 - busyBit
+	numberBits  = 1<<epochShift - 1<<changeShift
+)
+
+func stateWord(s rdma.State) viewWord {
+	w := viewWord(s.Epoch << epochShift)
 	if s.Busy {
-		w |= 1
+		w |= busyBit
 	}
 	return w
 }
 
-// View returns the pool's view. Members change only while a master is busy, so two equal states have the same ones, but
-// for those that the master is changing.
+func (w viewWord) epoch() uint64     { return uint64(w >> epochShift) }
+func (w viewWord) node() int         { return int(w >> nodeShift % MaxNodes) }
+func (w viewWord) state() rdma.State { return rdma.State{Epoch: w.epoch(), Busy: w&busyBit != 0} }
+
+// with announces that a node changes from one state to another one.
+func (w viewWord) with(node int, from, to rdma.Member) viewWord {
+	w |= changeBit | viewWord(node)<<nodeShift | viewWord(to.StandsFor&standsBits)
+	if to.Gone {
+		w |= goneBit
+	}
+	if to.Since != from.Since {
+		w |= freshBit
+	}
+	return w
+}
+
+// settled is w once its change is carried out. The number wraps within its bits; no epoch has nearly as many changes.
+func (w viewWord) settled() viewWord {
+	return w&^(changeBits|numberBits) | (w+1<<changeShift)&numberBits
+}
+
+// member returns the member word that follows old.
+func (w viewWord) member(old uint64) uint64 {
+	m := rdma.MemberOf(old)
+	m.Gone, m.StandsFor = w&goneBit != 0, uint16(w&standsBits)
+	if w&freshBit != 0 {
+		m.Since = w.epoch()
+	}
+	return m.Word() | old&downBit
+}
+
+// settledState returns the view's word without a change under way. A word of a member never comes back, so that who
+// sleeps between reading and replacing it replaces nothing later.
+func (f *Fabric) settledState() viewWord {
+	for { // ends: masters change it a few times a second at most
+		w := viewWord(atomic.LoadUint64(&f.head.state))
+		if w&changeBit == 0 {
+			return w
+		}
+		word := &f.head.members[w.node()]
+		old := atomic.LoadUint64(word)
+		if atomic.LoadUint64(&f.head.state) != uint64(w) {
+			continue // what was read may be what another one has made of it
+		}
+		next := w.member(old)
+		if old == next || atomic.CompareAndSwapUint64(word, old, next) {
+			atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(w.settled()))
+		}
+	}
+}
+
+// View returns the pool's view.
 func (f *Fabric) View() rdma.View {
 	v := rdma.View{Members: make([]rdma.Member, f.g.Nodes)}
-	for {
-		word := atomic.LoadUint64(&f.head.state)
+	for { // ends, as settledState does
+		w := f.settledState()
 		for n := range v.Members {
 			v.Members[n] = rdma.MemberOf(atomic.LoadUint64(&f.head.members[n]))
 		}
-		if atomic.LoadUint64(&f.head.state) == word { // ends: masters change it a few times a second at most
-			s := stateOf(word)
+		if atomic.LoadUint64(&f.head.state) == uint64(w) {
+			s := w.state()
 			v.Epoch, v.Busy = s.Epoch, s.Busy
 			return v
 		}
@@ -42,21 +116,38 @@ func (f *Fabric) View() rdma.View {
 
 // Advance replaces the view's state.
 func (f *Fabric) Advance(from, to rdma.State) (bool, error) {
-	return atomic.CompareAndSwapUint64(&f.head.state, stateWord(from), stateWord(to)), nil
-}
-
-// SetMember replaces one node's state in the view.
-func (f *Fabric) SetMember(node int, from, to rdma.Member) (bool, error) {
-	if uint(node) >= uint(f.g.Nodes) {
-		return false, fmt.Errorf("change member %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)
+	if err := from.Becomes(to); err != nil {
+		return false, fmt.Errorf("advance the view of %s: %w", f.name, err)
 	}
-	word := &f.head.members[node]
-	for { // ends: only masters and KillNode change it
-		old := atomic.LoadUint64(word)
-		if rdma.MemberOf(old) != from {
+	for { // ends: each turn means that somebody changed the view
+		w := f.settledState()
+		if w.state() != from {
 			return false, nil
 		}
-		if atomic.CompareAndSwapUint64(word, old, to.Word()|old&downBit) {
+		if atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(stateWord(to))) {
+			return true, nil
+		}
+	}
+}
+
+// SetMember replaces one node's state in the view. A crash behind the announcement leaves a change that the next one
+// who looks at the view carries out.
+func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
+	err := from.Becomes(to, epoch)
+	if uint(node) >= uint(f.g.Nodes) {
+		err = fmt.Errorf("the pool has %d nodes: %w", f.g.Nodes, rdma.ErrAccess)
+	}
+	if err != nil {
+		return false, fmt.Errorf("change member %d: %w", node, err)
+	}
+	for { // ends: each turn means that somebody changed the view
+		w := f.settledState()
+		if w.state() != (rdma.State{Epoch: epoch, Busy: true}) ||
+			rdma.MemberOf(atomic.LoadUint64(&f.head.members[node])) != from {
+			return false, nil
+		}
+		if atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(w.with(node, from, to))) {
+			f.settledState()
 			return true, nil
 		}
 	}

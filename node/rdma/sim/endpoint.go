@@ -35,6 +35,7 @@ type endpoint struct {
 	closed   bool
 	revoked  bool
 	joined   uint64 // epoch
+	life     uint64
 }
 
 func (e *endpoint) Client() rdma.ClientID { return e.id }
@@ -179,6 +180,9 @@ func (e *endpoint) close() {
 	if !e.revoked {
 		e.s.clients[e.id] = nil
 		e.s.freed = append(e.s.freed, e)
+	}
+	if e.s.role.Owner == e.id { // nobody waits for what it has in flight
+		e.s.role, e.revoked = rdma.Role{}, true
 	}
 }
 

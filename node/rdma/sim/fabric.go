@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -42,7 +43,8 @@ func (s *Sim) open(name string) (*endpoint, error) {
 		return nil, fmt.Errorf("open %q: all %d identities are in use: %w", name, s.opts.Clients, rdma.ErrFull)
 	}
 	e.Init(nil)
-	e.joined = s.view.Epoch
+	s.lives++
+	e.joined, e.life = s.view.Epoch, s.lives
 	own := s.stream(name)
 	e.own = own
 	e.rand = rand.New(rand.NewPCG(s.opts.Seed, own))
@@ -80,10 +82,12 @@ func (s *Sim) Revoke(c rdma.ClientID) error {
 	if e == nil {
 		return nil
 	}
-	return s.control(func() {
-		e.revoked = true
-		s.trace(Event{Kind: Revoke, Worker: e.name, Client: c})
-	})
+	return s.control(func() { s.fenceOff(e) })
+}
+
+func (s *Sim) fenceOff(e *endpoint) {
+	e.revoked = true
+	s.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})
 }
 
 // holder returns who has, or lately had, an identity: one that was given back may still have verbs in flight.
@@ -114,24 +118,27 @@ func (s *Sim) Clients() []rdma.Client {
 	for _, e := range s.clients {
 		if e != nil {
 			alive := !e.revoked && !e.crashed()
-			list = append(list, rdma.Client{ID: e.id, Name: e.name, Alive: alive})
+			list = append(list, rdma.Client{ID: e.id, Name: e.name, Life: e.life, Alive: alive})
 		}
 	}
 	return list
 }
 
 // Forget frees the identity of a client that crashed, or was fenced off and has returned, once nothing of it is left.
-func (s *Sim) Forget(c rdma.ClientID) error {
-	if int(c) >= len(s.clients) || s.clients[c] == nil {
-		return nil
-	}
-	e := s.clients[c]
-	if !e.crashed() && !e.closed {
-		return fmt.Errorf("forget client %d (%s): %w", c, e.name, ErrAlive)
-	}
-	s.clients[c] = nil
-	s.freed = append(s.freed, e)
-	return nil
+func (s *Sim) Forget(c rdma.Client) (err error) {
+	lost := s.control(func() {
+		if int(c.ID) >= len(s.clients) || s.clients[c.ID] == nil || s.clients[c.ID].life != c.Life {
+			return
+		}
+		e := s.clients[c.ID]
+		if !e.crashed() && !e.closed {
+			err = fmt.Errorf("forget client %d (%s): %w", c.ID, e.name, rdma.ErrHeld)
+			return
+		}
+		s.clients[c.ID] = nil
+		s.freed = append(s.freed, e)
+	})
+	return errors.Join(err, lost)
 }
 
 // KillNode kills a memory node now: verbs to it that have not landed never will.

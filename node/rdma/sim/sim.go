@@ -119,8 +119,6 @@ var (
 	ErrMixed = errors.New("write to a word that is changed by atomics")
 	// ErrPanic ends a Run in which a worker panicked.
 	ErrPanic = errors.New("worker panicked")
-	// ErrAlive ends an attempt to forget a client that is alive.
-	ErrAlive = errors.New("client is alive")
 )
 
 // Sim is a simulated pool with its workers. It implements rdma.Fabric.
@@ -150,6 +148,7 @@ type Sim struct {
 	fenced   uint64 // verbs of earlier epochs do not land
 	role     rdma.Role
 	tenures  uint64
+	lives    uint64 // endpoints opened so far
 	draining bool
 	running  bool
 	closed   bool

@@ -44,6 +44,9 @@ func (s *Sim) View() rdma.View {
 
 // Advance replaces the view's state.
 func (s *Sim) Advance(from, to rdma.State) (ok bool, err error) {
+	if err := from.Becomes(to); err != nil {
+		return false, fmt.Errorf("advance the view: %w", err)
+	}
 	err = s.control(func() {
 		if ok = s.view.Epoch == from.Epoch && s.view.Busy == from.Busy; ok {
 			s.view.Epoch, s.view.Busy = to.Epoch, to.Busy
@@ -53,12 +56,15 @@ func (s *Sim) Advance(from, to rdma.State) (ok bool, err error) {
 }
 
 // SetMember replaces one node's state in the view.
-func (s *Sim) SetMember(node int, from, to rdma.Member) (ok bool, err error) {
+func (s *Sim) SetMember(epoch uint64, node int, from, to rdma.Member) (ok bool, err error) {
 	if node < 0 || node >= len(s.nodes) {
 		return false, fmt.Errorf("change member %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
 	}
+	if err := from.Becomes(to, epoch); err != nil {
+		return false, fmt.Errorf("change member %d: %w", node, err)
+	}
 	err = s.control(func() {
-		if ok = s.view.Members[node] == from; ok {
+		if ok = s.view.Busy && s.view.Epoch == epoch && s.view.Members[node] == from; ok {
 			s.view.Members[node] = to
 		}
 	})
@@ -81,10 +87,13 @@ func (s *Sim) Expel(node int) error {
 	return s.control(func() { s.kill(node) })
 }
 
-// TryMaster makes owner the master when nobody is.
+// TryMaster makes owner the master when nobody is, and fences off the last one if its tenure ran out.
 func (s *Sim) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdma.Role, ok bool, err error) {
 	err = s.control(func() {
 		if ok = s.role.Owner == 0 || s.Now() >= s.role.Until; ok {
+			if last := s.holder(s.role.Owner); last != nil && s.role.Owner != owner {
+				s.fenceOff(last)
+			}
 			s.tenures++
 			s.role = rdma.Role{Owner: owner, Epoch: s.tenures, Until: s.Now() + lease}
 		}
@@ -125,5 +134,8 @@ func (e *endpoint) Join() (v rdma.View, err error) {
 		v = e.s.View()
 		e.joined = v.Epoch
 	})
+	if err == nil && e.revoked {
+		err = fmt.Errorf("join the view as client %d: %w", e.id, rdma.ErrRevoked)
+	}
 	return v, err
 }

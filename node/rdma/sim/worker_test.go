@@ -199,6 +199,16 @@ func TestEndpointOpenedByAWorker(t *testing.T) {
 	}
 }
 
+// holder is how the pool lists who has an identity.
+func holder(s *sim.Sim, c rdma.ClientID) rdma.Client {
+	for _, h := range s.Clients() {
+		if h.ID == c {
+			return h
+		}
+	}
+	return rdma.Client{}
+}
+
 func TestForget(t *testing.T) {
 	s := open(t, sim.Options{Clients: 3})
 	dead := s.Go("dead", func(ep rdma.Endpoint) { faa(ep, rdma.At(0, 0)) })
@@ -206,7 +216,7 @@ func TestForget(t *testing.T) {
 	fenced := s.Go("fenced", func(ep rdma.Endpoint) { ep.Sleep(time.Second) })
 	s.Go("master", func(ep rdma.Endpoint) {
 		ep.Sleep(time.Millisecond)
-		if err := s.Forget(fenced.Client()); !errors.Is(err, sim.ErrAlive) {
+		if err := s.Forget(holder(s, fenced.Client())); !errors.Is(err, rdma.ErrHeld) {
 			t.Errorf("forget a client that is alive: %v", err)
 		}
 		if err := s.Revoke(fenced.Client()); err != nil {
@@ -217,10 +227,11 @@ func TestForget(t *testing.T) {
 			t.Errorf("%d clients are listed before the dead ones are forgotten", n)
 		}
 		for _, w := range []*sim.Worker{dead, fenced} {
-			if err := s.Forget(w.Client()); err != nil {
+			c := holder(s, w.Client())
+			if err := s.Forget(c); err != nil {
 				t.Error(err)
 			}
-			if err := s.Forget(w.Client()); err != nil {
+			if err := s.Forget(c); err != nil {
 				t.Errorf("forgotten twice: %v", err)
 			}
 			if next, err := s.Open("next"); err != nil || next.Client() != w.Client() {
