@@ -25,15 +25,20 @@ func reader(n int) func(rdma.Endpoint) {
 	}
 }
 
-// BenchmarkVerbs reports virtual verbs a second of one core, by clients and by how hostile the network is.
+// BenchmarkVerbs reports virtual verbs a second of one core, by clients, on networks that are gentle or hostile and on
+// the machines of a profile.
 func BenchmarkVerbs(b *testing.B) {
-	for _, hostile := range []bool{false, true} {
+	fusee, err := sim.LookupProfile("fusee-testbed")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, network := range []struct {
+		name string
+		o    sim.Options
+	}{{"gentle", sim.Options{Seed: 1}}, {"hostile", sim.Hostile(1)}, {fusee.Name, fusee.Options(1, 3)}} {
 		for _, clients := range []int{1, 16, 512} {
-			b.Run(fmt.Sprintf("hostile=%v/clients=%d", hostile, clients), func(b *testing.B) {
-				o := sim.Options{Seed: 1}
-				if hostile {
-					o = sim.Hostile(1)
-				}
+			b.Run(fmt.Sprintf("%s/clients=%d", network.name, clients), func(b *testing.B) {
+				o := network.o
 				o.Nodes, o.MaxEvents = 3, 1<<60
 				s := sim.New(o)
 				defer s.Close()

@@ -139,8 +139,12 @@ type resource struct {
 // pass returns when a message is through that would be at time t (ns), were the resource idle, and takes service (ps).
 // So idle resources cost no time here: what a message takes at the least is counted once, with the way as a whole.
 func (r *resource) pass(t, service int64) int64 {
+	if r.used == 0 { // it was idle for ever, not since 0
+		r.busy = t * psPerNs
+	} else {
+		r.busy = max(t*psPerNs, r.busy+service)
+	}
 	r.used += service
-	r.busy = max(t*psPerNs, r.busy+service)
 	return (r.busy + psPerNs - 1) / psPerNs
 }
 

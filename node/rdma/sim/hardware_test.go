@@ -1,0 +1,320 @@
+package sim_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// bench lets clients post batches, made by fill, one after the other, and returns verbs a second of virtual time in
+// million.
+func bench(t testing.TB, s *sim.Sim, clients, batches int, fill func(client, i int, b *rdma.Batch)) float64 {
+	t.Helper()
+	verbs := 0
+	for c := range clients {
+		s.Go(fmt.Sprint("client ", c), func(ep rdma.Endpoint) {
+			for i := range batches {
+				b := ep.Batch()
+				fill(c, i, b)
+				verbs += b.Len()
+				if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+					t.Error(err)
+					return
+				}
+				b.Release()
+			}
+		})
+	}
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return float64(verbs) / float64(s.Now().Microseconds())
+}
+
+// near fails t when got is not within some share of want.
+func near(t testing.TB, what string, got, want, share float64) {
+	t.Helper()
+	if math.Abs(got-want) > share*want {
+		t.Errorf("%s is %.4g, want %.4g", what, got, want)
+	}
+}
+
+func machines(h sim.Hardware) sim.Options { return sim.Options{Seed: 1, Nodes: 4, Hardware: &h} }
+
+func read(node int, n int) func(int, int, *rdma.Batch) {
+	return func(_, _ int, b *rdma.Batch) { b.Read(rdma.At(node, 0), n) }
+}
+
+func TestThroughputOfEachPart(t *testing.T) {
+	const far = 500 * time.Nanosecond
+	spread := func(n int) func(int, int, *rdma.Batch) { // 1 KB from each of the four nodes in turn
+		return func(c, i int, b *rdma.Batch) { b.Read(rdma.At((c+i)%4, 0), n) }
+	}
+	write := func(_, _ int, b *rdma.Batch) { b.Write(rdma.At(0, 4096), b.Alloc(1024)) }
+	device := []sim.Range{{Node: 0, Offset: 0, Bytes: 4096}}
+	hot := func(_, _ int, b *rdma.Batch) { b.CompareSwap(rdma.At(0, 64), 0, 0) }
+	cold := func(c, i int, b *rdma.Batch) { b.CompareSwap(rdma.At(0, uint64(c*8)), 0, 0) }
+	atomics := sim.Hardware{
+		Propagation: far, AtomicMops: 20, AtomicWordMops: 3, DeviceMops: 40, DeviceWordMops: 9, NodeMops: 75,
+	}
+	for _, c := range []struct {
+		name   string
+		h      sim.Hardware
+		device []sim.Range
+		fill   func(int, int, *rdma.Batch)
+		want   float64
+	}{
+		{"the node's link, READs of 1 KB", sim.Hardware{LinkGbps: 56, Header: 26, Propagation: far}, nil,
+			read(0, 1024), 56e3 / 8 / (1024 + 26 + 4)},
+		{"the node's link, WRITEs of 1 KB", sim.Hardware{LinkGbps: 56, Header: 26, Propagation: far}, nil,
+			write, 56e3 / 8 / (1024 + 26 + 16)},
+		{"the node's link, packets of 256 B", sim.Hardware{LinkGbps: 56, Header: 26, MTU: 256, Propagation: far}, nil,
+			read(0, 1024), 56e3 / 8 / (1024 + 4*(26+4))},
+		{"the compute node's link", sim.Hardware{LinkGbps: 56, Header: 26, Propagation: far, ClientsPerNode: 64}, nil,
+			spread(1024), 56e3 / 8 / (1024 + 26 + 4)},
+		{"four nodes' links", sim.Hardware{LinkGbps: 10, Header: 26, Propagation: far}, nil,
+			spread(1024), 4 * 10e3 / 8 / (1024 + 26 + 4)},
+		{"the node's message rate", sim.Hardware{LinkGbps: 100, Propagation: far, NodeMops: 26}, nil, read(0, 8), 26},
+		{"the compute node's message rate", sim.Hardware{Propagation: far, NodeMops: 75, ClientMops: 12, ClientsPerNode: 64},
+			nil, spread(8), 12},
+		{"two compute nodes' message rates", sim.Hardware{Propagation: far, NodeMops: 75, ClientMops: 12, ClientsPerNode: 32},
+			nil, spread(8), 24},
+		{"PCIe, READs", sim.Hardware{LinkGbps: 100, Propagation: far, PCIe: far, PCIeGbps: 50}, nil,
+			read(0, 1024), 50e3 / 8 / 1024},
+		{"PCIe, WRITEs", sim.Hardware{LinkGbps: 100, Propagation: far, PCIe: far, PCIeGbps: 50}, nil, write, 50e3 / 8 / 1024},
+		{"atomics on one word", atomics, nil, hot, 3},
+		{"atomics on many words", atomics, nil, cold, 20},
+		{"atomics on one word of the device", atomics, device, hot, 9},
+		{"atomics on many words of the device", atomics, device, cold, 40},
+	} {
+		o := machines(c.h)
+		o.Device = c.device
+		near(t, c.name, bench(t, open(t, o), 64, 300, c.fill), c.want, 0.05)
+	}
+}
+
+// idle is what one batch takes when nobody else is there, on the worker's clock.
+func idle(t testing.TB, o sim.Options, fill func(b *rdma.Batch)) (took time.Duration) {
+	t.Helper()
+	s := open(t, o)
+	s.Go("client", func(ep rdma.Endpoint) {
+		b := ep.Batch()
+		fill(b)
+		before := ep.Now()
+		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+			t.Error(err)
+		}
+		took = ep.Now() - before
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+func TestIdleLatency(t *testing.T) {
+	h := sim.Hardware{
+		LinkGbps: 8, Header: 100, MTU: 1000, Propagation: 500, // a byte takes a nanosecond
+		ClientMops: 10, NodeMops: 5, PCIe: 300, PCIeGbps: 8, AtomicMops: 1, AtomicWordMops: 1,
+		Doorbell: 200, Verb: 50, Poll: 100,
+	}
+	o := machines(h)
+	o.Device = []sim.Range{{Node: 1, Offset: 64, Bytes: 8}}
+	const cpu, way = 200 + 50 + 100, 2 * 500
+	for _, c := range []struct {
+		name string
+		fill func(b *rdma.Batch)
+		want time.Duration
+	}{
+		{"READ", func(b *rdma.Batch) { b.Read(rdma.At(0, 0), 1500) }, cpu + way + 300 + (100 + 16) + (2*(100+4) + 1500)},
+		{"WRITE", func(b *rdma.Batch) { b.Write(rdma.At(0, 0), b.Alloc(1500)) }, cpu + way + (2*100 + 16 + 1500) + (100 + 4)},
+		{"CAS", func(b *rdma.Batch) { b.CompareSwap(rdma.At(0, 0), 0, 1) }, cpu + way + 300 + 128 + 112},
+		{"CAS in the device", func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 64), 0, 1) }, cpu + way + 128 + 112},
+		{"CAS beside the device", func(b *rdma.Batch) { b.CompareSwap(rdma.At(1, 72), 0, 1) }, cpu + way + 300 + 128 + 112},
+		{"two nodes", func(b *rdma.Batch) { // two doorbells, the second READ's completion is polled behind the first
+			b.Read(rdma.At(0, 0), 8)
+			b.Read(rdma.At(1, 0), 8)
+		}, 2*(200+50+100) + way + 300 + 116 + 112},
+		{"a fence", func(b *rdma.Batch) { // one doorbell, two latencies
+			b.CompareSwap(rdma.At(0, 0), 0, 1)
+			b.CompareSwap(rdma.At(0, 8), 0, 1).Fence = true
+		}, 200 + 2*50 + 2*100 + 2*(way+300+128+112)},
+		{"no fence", func(b *rdma.Batch) { // the node's 5 M verbs a second are 200 ns apart
+			b.Read(rdma.At(0, 0), 8)
+			b.Read(rdma.At(0, 8), 8)
+		}, 200 + 2*50 + 2*100 + way + 300 + 116 + 112 + 200},
+	} {
+		if got := idle(t, o, c.fill); got != c.want {
+			t.Errorf("%s takes %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestTheCPUPaysForDoorbellsAndPolling: a client whose network takes no time is as fast as its CPU.
+func TestTheCPUPaysForDoorbellsAndPolling(t *testing.T) {
+	h := sim.Hardware{Doorbell: 400, Verb: 50, Poll: 150}
+	near(t, "a client's rate", bench(t, open(t, machines(h)), 1, 500, read(0, 8)), 1e3/(400+50+150), 0.01)
+	both := func(_, _ int, b *rdma.Batch) { b.Read(rdma.At(0, 0), 8); b.Read(rdma.At(0, 64), 8) }
+	near(t, "with two verbs a doorbell", bench(t, open(t, machines(h)), 1, 500, both), 2e3/(400+2*50+2*150), 0.01)
+	chain := func(_, _ int, b *rdma.Batch) { b.Chain(); both(0, 0, b) }
+	near(t, "in one chain", bench(t, open(t, machines(h)), 1, 500, chain), 2e3/(400+2*50+150), 0.01)
+
+	s := open(t, machines(h))
+	s.Go("client", func(ep rdma.Endpoint) {
+		before := ep.Now()
+		for n := range 4 { // posting takes the CPU's time even if nobody waits
+			b := ep.Batch()
+			b.Read(rdma.At(n, 0), 8)
+			b.Read(rdma.At((n+1)%4, 0), 8)
+			ep.Post(b)
+			b.Release()
+		}
+		if took := ep.Now() - before; took != 4*2*(400+50) {
+			t.Errorf("four posts to two nodes take %v", took)
+		}
+		before = ep.Now()
+		ep.Sleep(time.Microsecond)
+		if took := ep.Now() - before; took != time.Microsecond {
+			t.Errorf("a sleep behind them takes %v", took)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCallsAtTheCPUsRate(t *testing.T) {
+	for cores, want := range map[int]float64{1: 0.5, 4: 2} {
+		o := machines(sim.Hardware{Propagation: 500, NodeCores: cores, ServiceTime: 2000, CallLatency: 10_000})
+		o.Handler = adder
+		s := open(t, o)
+		for c := range 64 {
+			s.Go(fmt.Sprint("client ", c), func(ep rdma.Endpoint) {
+				for range 100 {
+					if err := ep.Call(0, new(rdma.Request), rdma.Forever); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, fmt.Sprint("calls of ", cores, " cores"), 6400/float64(s.Now().Microseconds()), want, 0.05)
+		near(t, "its CPU's time", s.Usage()[0].CPU.Seconds(), 6400*2e-6, 1e-9)
+	}
+	o := machines(sim.Hardware{Propagation: 500, ServiceTime: 2000, CallLatency: 10_000, Doorbell: 100, Poll: 50})
+	o.Handler = adder
+	s := open(t, o)
+	s.Go("client", func(ep rdma.Endpoint) {
+		before := ep.Now()
+		if err := ep.Call(0, new(rdma.Request), rdma.Forever); err != nil || ep.Now()-before != 13_150 {
+			t.Errorf("an idle call takes %v (%v)", ep.Now()-before, err)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	h := sim.Hardware{
+		ClientsPerNode: 8, LinkGbps: 10, Header: 26, Propagation: 500, NodeMops: 10, ClientMops: 10,
+		PCIeGbps: 50, AtomicMops: 10, Doorbell: 100,
+	}
+	s := open(t, machines(h))
+	bench(t, s, 20, 200, read(1, 1024))
+	bench(t, s, 1, 50, func(_, _ int, b *rdma.Batch) { b.FetchAdd(rdma.At(2, 0), 1) })
+	u := s.Usage()
+	if len(u) != 4+3 {
+		t.Fatalf("%d machines, want four nodes and three compute nodes", len(u))
+	}
+	node := u[1]
+	if node.Messages != 4000 || node.BytesIn != 4000*(26+16) || node.BytesOut != 4000*(1024+26+4) || node.Compute {
+		t.Errorf("node 1: %+v", node)
+	}
+	near(t, "its link's busy time", node.LinkOut.Seconds(), 4000*(1024+26+4)*8/10e9, 1e-3)
+	near(t, "its NIC's busy time", node.NIC.Seconds(), 4000/10e6, 1e-3)
+	near(t, "its PCIe's busy time", node.PCIeOut.Seconds(), 4000*1024*8/50e9, 1e-3)
+	near(t, "node 2's atomics' busy time", u[2].Atomics.Seconds(), 50/10e6, 1e-3)
+	if u[0].Messages != 0 || u[2].Messages != 50 {
+		t.Errorf("nodes 0 and 2: %+v, %+v", u[0], u[2])
+	}
+	for i, workers := range []int{8, 8, 5} { // 20 clients, and one more
+		m := u[4+i]
+		if !m.Compute || m.Node != i || m.Cores != workers || m.CPU < time.Duration(m.Messages)*100 {
+			t.Errorf("compute node %d: %+v", i, m)
+		}
+	}
+	if sum := u[4].BytesIn + u[5].BytesIn + u[6].BytesIn; sum != node.BytesOut+u[2].BytesOut {
+		t.Errorf("nodes sent %d bytes, compute nodes got %d", node.BytesOut+u[2].BytesOut, sum)
+	}
+}
+
+func TestASaturatedLinkIsBusyAllTheTime(t *testing.T) {
+	s := open(t, machines(sim.Hardware{LinkGbps: 10, Header: 26, Propagation: 500}))
+	bench(t, s, 64, 200, read(0, 1024))
+	near(t, "utilisation", s.Usage()[0].LinkOut.Seconds()/s.Now().Seconds(), 1, 0.02)
+}
+
+func TestClientsAreDealtToComputeNodes(t *testing.T) {
+	for _, c := range []struct {
+		h       sim.Hardware
+		clients int
+		want    []int
+	}{
+		{sim.Hardware{ClientsPerNode: 3}, 7, []int{3, 3, 1}},
+		{sim.Hardware{ClientsPerNode: 3, ComputeNodes: 2}, 4, []int{2, 2}},
+		{sim.Hardware{ClientsPerNode: 3, ComputeNodes: 2}, 8, []int{3, 3, 2}},
+		{sim.Hardware{}, 2, []int{1, 1}},
+	} {
+		s := open(t, machines(c.h))
+		for i := range c.clients {
+			s.Go(fmt.Sprint("client ", i), func(rdma.Endpoint) {})
+		}
+		var got []int
+		for _, u := range s.Usage()[4:] {
+			got = append(got, u.Cores)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%d clients, %d a node, dealt to %d: %v, want %v", c.clients, c.h.ClientsPerNode, c.h.ComputeNodes, got, c.want)
+		}
+	}
+}
+
+// TestQueuesDoNotBlockOthers: who waits for a hot word, or for a node that is busy, is in nobody else's way.
+func TestQueuesDoNotBlockOthers(t *testing.T) {
+	h := sim.Hardware{
+		LinkGbps: 100, Header: 26, Propagation: 500, NodeMops: 75, ClientMops: 75, PCIe: 300, PCIeGbps: 100,
+		AtomicMops: 50, AtomicWordMops: 0.1, ClientsPerNode: 64,
+	}
+	s := open(t, machines(h))
+	for c := range 40 { // ten microseconds each
+		s.Go(fmt.Sprint("hot ", c), func(ep rdma.Endpoint) {
+			for range 20 {
+				faa(ep, rdma.At(0, 0))
+			}
+		})
+	}
+	var slowest time.Duration
+	s.Go("other", func(ep rdma.Endpoint) {
+		for i := range 500 {
+			before := ep.Now()
+			b := ep.Batch()
+			b.Read(rdma.At(i%2, 4096), 8)
+			rdma.Do(ep, b, rdma.Forever)
+			b.Release()
+			slowest = max(slowest, ep.Now()-before)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if slowest > 2*time.Microsecond {
+		t.Errorf("a READ beside a hot word takes up to %v", slowest)
+	}
+}
