@@ -69,8 +69,8 @@ func Parse(addr string) (Address, error) {
 			return Address{}, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
 	case "sim":
-		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to, and this version has no 'farkv sim run'; "+
-			"use shm:NAME: %w", ErrAddress, addr, rdma.ErrNotSupported)
+		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to: "+
+			"'farkv sim run STORE' makes its own; use shm:NAME here: %w", ErrAddress, addr, rdma.ErrNotSupported)
 	case "tcp", "rdma", "consul":
 		return Address{}, fmt.Errorf("%w %q: this version knows mem: and shm:NAME: %w",
 			ErrAddress, addr, rdma.ErrNotSupported)

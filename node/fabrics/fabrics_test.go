@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 	}
 	for addr, says := range map[string]string{
 		"": "want 1 to", "shm:": "want 1 to", "shm:a/b": "want 1 to", "mem:x": "takes no name",
-		"sim:1": "has no 'farkv sim run'", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
+		"sim:1": "'farkv sim run STORE' makes its own", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
 		"consul:h:1/p": "mem: and shm:NAME", "ftp:x": "want mem:",
 	} {
 		_, err := Parse(addr)

@@ -114,7 +114,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
 	})
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench())
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim())
 	return root
 }
 
@@ -173,9 +173,13 @@ func writeJSON(w io.Writer, r ops.Result) error {
 	if err := json.Indent(&out, fmt.Appendf(nil, `{"version":%d,%s`, jsonVersion, text[1:]), "", "  "); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w, &out)
+	_, err = fmt.Fprintf(w, "%s\n", couple.ReplaceAll(out.Bytes(), []byte("[$1, $2]")))
 	return err
 }
+
+// couple is two numbers of an array, such as a point of a distribution, each on a line of its own. No string of JSON has
+// such lines.
+var couple = regexp.MustCompile(`\[\n\s*([-+.\de]+),\n\s*([-+.\de]+)\n\s*\]`)
 
 // poolAnd splits operands: with one more than wanted, the first is the pool.
 func poolAnd(args []string, wanted int) (pool string, rest []string) {

@@ -48,7 +48,7 @@ func (r *run) start() error {
 	for i, s := range spans {
 		p := &participant{number: i, span: s}
 		r.clients = append(r.clients, p)
-		w := r.sim.Go(fmt.Sprintf("client %d", i), func(ep rdma.Endpoint) { r.work(p, ep) })
+		w := r.sim.Go(ClientName(i), func(ep rdma.Endpoint) { r.work(p, ep) })
 		if s.from > 0 {
 			continue
 		}

@@ -45,6 +45,16 @@ type Call struct {
 	Cost   *Cost           `json:"per_call,omitempty"`
 }
 
+// At returns the latency that a share of the calls did not exceed, in microseconds.
+func (c *Call) At(share float64) float64 {
+	for _, p := range c.CDF {
+		if p[1] >= share {
+			return p[0]
+		}
+	}
+	return c.Latency.Max
+}
+
 // Cost is what a call takes, on average: verbs, two-sided calls, and bytes of their payload.
 type Cost struct {
 	Reads      float64 `json:"reads"`

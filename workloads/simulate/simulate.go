@@ -8,10 +8,13 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -43,6 +46,20 @@ type Change struct {
 	At      time.Duration
 	Clients int
 }
+
+// SortChanges puts changes in the order of their times, in which Config wants them; of those at one time, who joins comes
+// before who leaves.
+func SortChanges(list []Change) {
+	slices.SortStableFunc(list, func(a, b Change) int {
+		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(b.Clients, a.Clients))
+	})
+}
+
+// ClientName is what faults call the i-th client, counting from 0.
+func ClientName(i int) string { return fmt.Sprintf("client %d", i) }
+
+// Profiles lists the hardware that there is.
+func Profiles() []sim.Profile { return sim.Profiles() }
 
 // What bounds a simulation.
 const (

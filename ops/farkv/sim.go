@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+)
+
+func (c *cli) sim() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sim",
+		Short: "Run stores in virtual time, on the papers' clusters",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(c.simRun(), c.simProfiles())
+	return cmd
+}
+
+func (c *cli) simRun() *cobra.Command {
+	var s ops.Simulation
+	replicas := 0
+	cmd := &cobra.Command{
+		Use:   "run STORE",
+		Short: "Measure a store on a simulated cluster",
+		Long: "Run measures a store in virtual time: the code is that of real pools, the machines are a profile's. The same\n" +
+			"command gives the same output, to the byte, on any machine. How long it really took goes to standard error.\n\n" +
+			"Before what is measured, in no time, the records are loaded and the clients do --warmup operations of the mix.\n" +
+			"Times such as 5s are virtual, and count from where measuring begins. ycsb-a to ycsb-f are YCSB's mixes with\n" +
+			"YCSB's distributions, over 100,000 pairs of 1,024 bytes of one field each, as in the papers; other workloads are\n" +
+			"property files, or those that 'go-ycsb help workloads' lists, and say themselves how many records there are.\n\n" +
+			"  trips, verbs      a call's, on average; verbs with two-sided calls\n" +
+			"  read, written     bytes of payload of a call, on average\n" +
+			"  busy              the share of the time in which a part of a machine was in use\n\n" +
+			"-o json has the distributions of the latencies, and every compute node.",
+		Example: "  farkv sim run fusee --profile fusee-testbed --nodes 2 --clients 128 --workload ycsb-c\n" +
+			"  farkv sim run fusee-cr --workload ycsb-a --nodes 5 --replicas 5 -o json\n" +
+			"  farkv sim run fusee --duration 90ms --interval 10ms --crash 'node 1@50ms'\n" +
+			"  farkv sim run fusee --clients 16 --duration 90ms --interval 10ms --join 16@30ms --leave 16@60ms",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("run takes one STORE (there are: %s): see '%s --help'", strings.Join(stores.Names(), ", "),
+					cmd.CommandPath())
+			}
+			s.Store = args[0]
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := simNumbers(cmd, &s, replicas); err != nil {
+				return err
+			}
+			began := time.Now()
+			r, err := s.Run()
+			if err == nil {
+				fmt.Fprintf(cmd.ErrOrStderr(), "simulated %.4g s in %.1f s\n", r.Seconds, time.Since(began).Seconds())
+			}
+			return answer(c, cmd, r, err)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists")
+	f.IntVar(&s.Nodes, "nodes", 2, "memory nodes")
+	f.IntVar(&s.Clients, "clients", 128, "clients")
+	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f, a workload of ours such as fusee-a, or a property file")
+	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
+	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
+	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")
+	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000)")
+	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")
+	f.Int64Var(&s.WarmUp, "warmup", -1, "operations before those that are measured (default as many as --ops)")
+	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
+	f.IntVar(&replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
+	f.IntVar(&s.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
+	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
+	f.Float64Var(&s.CacheThreshold, "cache-threshold", 0, "share of invalid hits above which a cached address is bypassed (default 0.5)")
+	f.BoolVar(&s.NodeCentric, "node-centric", false, "memory nodes hand out memory object by object (FUSEE 6.3)")
+	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
+	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
+	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
+	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
+	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
+	return cmd
+}
+
+// simNumbers checks what is wrong with numbers whatever the store, and fills in what others give.
+func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
+	for _, n := range []struct {
+		flag  string
+		value int64
+	}{{"nodes", int64(s.Nodes)}, {"clients", int64(s.Clients)}, {"records", s.Records}, {"pair-bytes", int64(s.PairBytes)},
+		{"ops", s.Ops}, {"replicas", int64(replicas)}, {"index-replicas", int64(s.IndexReplicas)},
+		{"data-replicas", int64(s.DataReplicas)}} {
+		if n.value < 1 && (n.value < 0 || cmd.Flags().Changed(n.flag)) {
+			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"duration", s.Duration}, {"interval", s.Interval}} {
+		if d.value < 0 || d.value == 0 && cmd.Flags().Changed(d.flag) {
+			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
+		}
+	}
+	switch {
+	case s.WarmUp < 0 && cmd.Flags().Changed("warmup"):
+		return fmt.Errorf("--warmup %d: want 0 or more", s.WarmUp)
+	case !(s.CacheThreshold >= 0 && s.CacheThreshold <= 1):
+		return fmt.Errorf("--cache-threshold %v: want a share from 0 to 1", s.CacheThreshold)
+	case len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0:
+		return errors.New("--join, --leave and --crash need --duration, or --ops: how long is the run?")
+	}
+	if cmd.Flags().Changed("cache-threshold") && s.CacheThreshold == 0 {
+		s.CacheThreshold = ops.LeastThreshold
+	}
+	if s.IndexReplicas == 0 {
+		s.IndexReplicas = replicas
+	}
+	if s.DataReplicas == 0 {
+		s.DataReplicas = replicas
+	}
+	return nil
+}
+
+func (c *cli) simProfiles() *cobra.Command {
+	return &cobra.Command{
+		Use:     "profiles",
+		Short:   "List the clusters that can be simulated",
+		Example: "  farkv sim profiles\n  farkv sim profiles -o json",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("profiles takes no operands: see '%s --help'", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return answer(c, cmd, ops.SimProfiles(), nil) },
+	}
+}

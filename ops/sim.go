@@ -1,0 +1,163 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own.
+type Simulation struct {
+	Store, Profile string
+	simulate.Workload
+	Nodes, Clients int
+	IndexReplicas  int
+	DataReplicas   int
+	NodeCentric    bool
+	CacheThreshold float64
+	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
+	Duration       time.Duration
+	Interval       time.Duration
+	Seed           uint64
+	Crashes        []string // "node 1@5s", "client 3@1s"
+	Faults         []string // as package sim writes them
+	Joins, Leaves  []string // "16@3s"
+}
+
+// LeastThreshold is a cache threshold that bypasses all that was ever invalid; 0 would be a store's default.
+const LeastThreshold = math.SmallestNonzeroFloat64
+
+const (
+	defaultSimOps = 1_000_000
+	maxSimOps     = 1 << 32
+	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what a run that ends by
+	// time may insert.
+	eachOp = 4 * time.Microsecond
+)
+
+// Run simulates.
+func (s *Simulation) Run() (*Simulated, error) {
+	c, err := s.Config()
+	if err != nil {
+		return nil, err
+	}
+	r, err := simulate.Run(c)
+	if err != nil {
+		return nil, fmt.Errorf("simulate %s: %w", s.Store, err)
+	}
+	return &Simulated{Workload: s.Name, Title: s.Title(), Result: r}, nil
+}
+
+// Config returns what Run simulates. Errors are workloads.UseErrors.
+func (s *Simulation) Config() (simulate.Config, error) {
+	p, err := s.Read()
+	if err != nil {
+		return simulate.Config{}, err
+	}
+	c := simulate.Config{
+		Store: s.Store, Profile: s.Profile, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval,
+		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Target: p.GetFloat64("target", 0),
+		Options: stores.Options{CacheThreshold: s.CacheThreshold},
+	}
+	if c.Ops == 0 && c.Duration == 0 {
+		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
+			c.Ops = defaultSimOps
+		}
+	}
+	if c.WarmUp < 0 {
+		c.WarmUp = c.Ops
+		if c.Ops == 0 {
+			c.WarmUp = defaultSimOps
+		}
+	}
+	most := c.Ops
+	if most == 0 {
+		most = int64(c.Duration/eachOp) * int64(c.Clients)
+	}
+	if _, _, err := p.Set("operationcount", strconv.FormatInt(most+c.WarmUp, 10)); err != nil {
+		return c, err
+	}
+	if c.Spec, err = runner.ReadSpec(p); err != nil {
+		return c, err
+	}
+	c.Pool = stores.Params{
+		Nodes: s.Nodes, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
+		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
+	}
+	if c.Changes, err = s.changes(); err != nil {
+		return c, err
+	}
+	c.Faults, err = s.faults()
+	return c, err
+}
+
+// changes reads who joins and leaves when.
+func (s *Simulation) changes() (list []simulate.Change, err error) {
+	read := func(flag string, texts []string, sign int) {
+		for _, text := range texts {
+			number, at, ok := strings.Cut(text, "@")
+			n, wrong := strconv.Atoi(strings.TrimSpace(number))
+			d, late := time.ParseDuration(strings.TrimSpace(at))
+			if !ok || wrong != nil || late != nil || n < 1 || d < 0 {
+				err = workloads.Misuse("--%s %s: want a number of clients and a time, such as 16@3s", flag, text)
+				return
+			}
+			list = append(list, simulate.Change{At: d, Clients: sign * n})
+		}
+	}
+	read("join", s.Joins, 1)
+	read("leave", s.Leaves, -1)
+	simulate.SortChanges(list)
+	return list, err
+}
+
+// faults writes what goes wrong as package sim reads it.
+func (s *Simulation) faults() (string, error) {
+	var all []string
+	for _, text := range s.Crashes {
+		who, at, ok := strings.Cut(text, "@")
+		kind, number, _ := strings.Cut(strings.TrimSpace(who), " ")
+		n, wrong := strconv.Atoi(strings.TrimSpace(number))
+		d, late := time.ParseDuration(strings.TrimSpace(at))
+		if !ok || wrong != nil || late != nil || n < 0 || d < 0 || kind != "node" && kind != "client" {
+			return "", workloads.Misuse(`--crash %q: want a node or a client and a time, such as "node 1@5s" or "client 3@200ms"`, text)
+		}
+		if kind == "node" {
+			all = append(all, fmt.Sprintf("crash node=%d at=%v", n, d))
+		} else {
+			all = append(all, fmt.Sprintf("crash client=%q at=%v", simulate.ClientName(n), d))
+		}
+	}
+	return strings.Join(append(all, s.Faults...), "; "), nil
+}
+
+// Cluster is a profile that simulations can run on.
+type Cluster struct {
+	Name           string `json:"name"`
+	Doc            string `json:"doc"`
+	Source         string `json:"source"`
+	Nodes          int    `json:"nodes"`
+	ComputeNodes   int    `json:"compute_nodes"`
+	ClientsPerNode int    `json:"clients_per_compute_node"`
+}
+
+// Clusters is the list of them.
+type Clusters struct {
+	Profiles []Cluster `json:"profiles"`
+}
+
+// SimProfiles lists the hardware that simulations can run on.
+func SimProfiles() *Clusters {
+	var c Clusters
+	for _, p := range simulate.Profiles() {
+		c.Profiles = append(c.Profiles, Cluster{p.Name, p.Doc, p.Source, p.Nodes, p.ComputeNodes, p.ClientsPerNode})
+	}
+	return &c
+}

@@ -1,0 +1,170 @@
+package ops
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// Simulated is what a simulation measured, in virtual time.
+type Simulated struct {
+	Workload string `json:"workload"`
+	Title    string `json:"title,omitempty"`
+	*simulate.Result
+}
+
+// Print implements Result.
+func (s *Simulated) Print(w io.Writer) {
+	compute := 0
+	for _, m := range s.Machines {
+		if m.Compute {
+			compute++
+		}
+	}
+	fmt.Fprintf(w, "%s on %s: %s and %s on %s, in virtual time\n", s.Store, s.Profile,
+		plural(s.Nodes, "memory node", "memory nodes"), plural(s.Clients, "client", "clients"),
+		plural(compute, "compute node", "compute nodes"))
+	title := s.Workload
+	if s.Title != "" {
+		title += ": " + s.Title
+	}
+	fmt.Fprintf(w, "%s\n", title)
+	fmt.Fprintf(w, "%s records of %s B, %s of the index and %d of the data, seed %d\n\n", count(s.Records),
+		count(s.PairBytes), plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
+	fmt.Fprintf(w, "%s operations a second: %s in %s", perSecond(s.Throughput), count(s.Operations), seconds(s.Seconds))
+	if s.Failed > 0 {
+		fmt.Fprintf(w, ", %s of which failed", count(s.Failed))
+	}
+	fmt.Fprint(w, "\n\n")
+	s.printCalls(w)
+	fmt.Fprintln(w)
+	s.printMachines(w)
+	if m, p := s.Busiest(); p.Busy >= full {
+		fmt.Fprintf(w, "the bottleneck is %s of %s\n", p.Name, machineName(&m))
+	}
+	s.printPoints(w)
+}
+
+// full is the share of the time that a part of a machine has to be in use to be called a bottleneck.
+const full = 0.95
+
+func (s *Simulated) printCalls(w io.Writer) {
+	rows := [][]string{{"", "calls", "mean", "p1", "p25", "p50", "p75", "p90", "p99", "p99.9", "max", "trips", "verbs", "read", "written"}}
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		l := &c.Latency
+		row := []string{c.Name, count(l.Count)}
+		if l.Count == 0 {
+			continue
+		}
+		for _, us := range []float64{l.Mean, c.At(0.01), c.At(0.25), l.P50, c.At(0.75), l.P90, l.P99, l.P999, l.Max} {
+			row = append(row, latency(us))
+		}
+		row = append(row, fmt.Sprintf("%.2f", c.Trips))
+		if c.Cost != nil {
+			row = append(row, fmt.Sprintf("%.2f", c.Cost.Verbs()+c.Cost.Calls), count(int64(c.Cost.BytesRead+0.5))+" B",
+				count(int64(c.Cost.BytesWrote+0.5))+" B")
+		}
+		rows = append(rows, row)
+	}
+	table(w, rows)
+	for i := range s.Calls {
+		if c := &s.Calls[i]; c.Failed != nil {
+			fmt.Fprintf(w, "%s of %s failed, %s at the median; the first: %s\n", count(c.Failed.Count), c.Name,
+				latency(c.Failed.P50), c.Error)
+		}
+	}
+}
+
+// printMachines prints how busy the memory nodes were, and of the compute nodes the mean and the busiest.
+func (s *Simulated) printMachines(w io.Writer) {
+	rows := [][]string{{"busy", "NIC", "link in", "link out", "PCIe in", "PCIe out", "atomics", "CPU", "verbs/s", "Gbit/s in", "Gbit/s out"}}
+	var mean, most simulate.Machine
+	n := 0
+	for i := range s.Machines {
+		m := &s.Machines[i]
+		if !m.Compute {
+			rows = append(rows, cellsOf(machineName(m), m))
+			continue
+		}
+		n++
+		each := []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut}
+		for k, v := range []float64{m.NIC, m.LinkIn, m.LinkOut, m.CPU, m.Messages, m.GbitIn, m.GbitOut} {
+			*each[k] += v
+		}
+		if m.Messages > most.Messages {
+			most = *m
+		}
+	}
+	if n > 0 {
+		for _, v := range []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut} {
+			*v /= float64(n)
+		}
+		mean.Compute = true
+		rows = append(rows, cellsOf("compute nodes, mean", &mean), cellsOf(machineName(&most), &most))
+	}
+	table(w, rows)
+}
+
+func machineName(m *simulate.Machine) string {
+	if m.Compute {
+		return "compute node " + strconv.Itoa(m.Node)
+	}
+	return "node " + strconv.Itoa(m.Node)
+}
+
+func cellsOf(name string, m *simulate.Machine) []string {
+	share := func(v float64) string { return fmt.Sprintf("%.1f %%", 100*v) }
+	cells := []string{name, share(m.NIC), share(m.LinkIn), share(m.LinkOut)}
+	if m.Compute {
+		cells = append(cells, "", "", "")
+	} else {
+		cells = append(cells, share(m.PCIeIn), share(m.PCIeOut), share(m.Atomics))
+	}
+	return append(cells, share(m.CPU), perSecond(m.Messages), fmt.Sprintf("%.1f", m.GbitIn), fmt.Sprintf("%.1f", m.GbitOut))
+}
+
+func (s *Simulated) printPoints(w io.Writer) {
+	if len(s.Points) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	rows := [][]string{{"until", "operations/s", "failed/s"}}
+	for _, p := range s.Points {
+		failed := ""
+		if p.Failed > 0 {
+			failed = perSecond(p.Failed)
+		}
+		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), failed})
+	}
+	table(w, rows)
+}
+
+// perSecond writes a rate.
+func perSecond(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.2f M", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%.1f k", v/1e3)
+	}
+	return count(int64(v + 0.5))
+}
+
+// seconds writes a time.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(10 * time.Microsecond).String()
+}
+
+// Print implements Result.
+func (c *Clusters) Print(w io.Writer) {
+	rows := [][]string{{"profile", "memory nodes", "compute nodes", "clients each", "what it is"}}
+	for _, p := range c.Profiles {
+		rows = append(rows, []string{p.Name, strconv.Itoa(p.Nodes), strconv.Itoa(p.ComputeNodes), strconv.Itoa(p.ClientsPerNode),
+			p.Doc + " (" + p.Source + ")"})
+	}
+	table(w, rows, 4)
+}
