@@ -22,7 +22,7 @@ type Harness struct {
 	Parallel func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint))
 	// KillNode kills a memory node; a worker may call it. Nil where nodes cannot die.
 	KillNode func(t testing.TB, f rdma.Fabric, node int)
-	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with it, and returns when
+	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with both, and returns when
 	// all have ended; it fails t for those that failed. Nil where a pool belongs to one process.
 	Spawn func(t testing.TB, f rdma.Fabric, role string, n int)
 
@@ -58,6 +58,10 @@ func Cases() []Case {
 		{"Time", testTime}, {"Rand", testRand}, {"Tasks", testTasks}, {"Identities", testIdentities},
 		{"UseAfterClose", testUseAfterClose}, {"Counters", testCounters}, {"Trips", testTrips},
 		{"Allocations", testAllocations}, {"Processes", testProcesses},
+		{"Join", testJoin}, {"Fence", testFence}, {"FenceOfNobody", testFenceOfNobody},
+		{"FenceAndOpen", testFenceAndOpen}, {"Advance", testAdvance}, {"Members", testMembers}, {"Views", testViews},
+		{"Expel", testExpel}, {"Master", testMaster}, {"Renew", testRenew}, {"LostMaster", testLostMaster},
+		{"Forget", testForget},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ type saboteur struct {
 	lazy   bool // neither sleeps nor closes
 	same   bool // draws what everybody draws
 	deaf   bool // calls do nothing
+	join   func(s *saboteur) (rdma.View, error)
 	notes  map[*rdma.Op]error
 }
 
@@ -89,6 +91,13 @@ func (s *saboteur) Call(node int, r *rdma.Request, within time.Duration) error {
 		return nil
 	}
 	return s.Endpoint.Call(node, r, within)
+}
+
+func (s *saboteur) Join() (rdma.View, error) {
+	if s.join != nil {
+		return s.join(s)
+	}
+	return s.Endpoint.Join()
 }
 
 // rule is a promise of a fabric, how it is broken, and which tests must see it.
@@ -157,7 +166,7 @@ func spawn(t testing.TB, h rdmatest.Harness, f rdma.Fabric, role string, n int) 
 	var fs []func(rdma.Endpoint)
 	for range n {
 		fs = append(fs, func(ep rdma.Endpoint) {
-			if err := rdmatest.Role(role)(ep); err != nil {
+			if err := rdmatest.Role(role)(f, ep); err != nil {
 				t.Errorf("%s: %v", role, err)
 			}
 		})
@@ -305,7 +314,7 @@ var sink []byte
 func breakable() []rule {
 	half := halfFence()
 	half.broken, half.seen = "Revoke stops what is in flight", []string{"Revoke"}
-	return append(memoryRules(), append(lifeRules(), half)...)
+	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules())
 }
 
 func memoryRules() []rule {

@@ -57,7 +57,7 @@ func child(what, pool string) error {
 		return err
 	}
 	if role, ok := strings.CutPrefix(what, "role-"); ok {
-		return errors.Join(rdmatest.Role(role)(e), e.Close())
+		return errors.Join(rdmatest.Role(role)(f, e), e.Close())
 	}
 	switch what {
 	case "open":
@@ -341,6 +341,35 @@ func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
 	p.end(t)
 }
 
+// TestFenceWaitsForTheVerbsThatRun fences an epoch while another process is in the midst of a call, and kills a node.
+func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
+	for name, stop := range map[string]func(f *Fabric) error{
+		"fence": func(f *Fabric) error { return f.Fence(1) },
+		"expel": func(f *Fabric) error { return f.Expel(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inFolder(t)
+			f := createPool(t, "p", small)
+			p := start(t, "call", "p")
+			p.client(t)
+			stopped := make(chan error)
+			go func() { stopped <- stop(f) }()
+			select {
+			case err := <-stopped:
+				t.Errorf("%s returned %v while a procedure was running", name, err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			if err := p.in.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := <-stopped; err != nil {
+				t.Fatal(err)
+			}
+			p.end(t)
+		})
+	}
+}
+
 // TestHeirOfAClientThatDiedInACall checks that what the dead client left does not make its heir look busy, or idle.
 func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	inFolder(t)
@@ -353,8 +382,11 @@ func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	}
 	heir := attachTo(t, f, "heir")
 	busy := func() bool { return atomic.LoadUint64(&f.slot(c).busy)%2 != 0 }
-	if heir.Client() != c {
-		t.Fatalf("heir is client %d", heir.Client())
+	if heir.Client() != c || busy() {
+		t.Fatalf("heir is client %d, busy before its first verb: %v", heir.Client(), busy())
+	}
+	if err := f.Fence(0); err != nil {
+		t.Fatalf("fence while the heir is idle: %v", err)
 	}
 	if _, err := do(t, heir, func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, 0), 8) }); err != nil || busy() {
 		t.Fatalf("after a READ, which ended in %v, the heir is busy: %v", err, busy())
