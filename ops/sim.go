@@ -21,6 +21,7 @@ type Simulation struct {
 	IndexReplicas  int
 	DataReplicas   int
 	NodeCentric    bool
+	NodeCores      int // of a memory node, for two-sided calls
 	CacheThreshold float64
 	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
 	Duration       time.Duration
@@ -62,7 +63,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return simulate.Config{}, err
 	}
 	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval,
+		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Target: p.GetFloat64("target", 0),
 		Options: stores.Options{CacheThreshold: s.CacheThreshold},
 	}

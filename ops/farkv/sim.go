@@ -85,6 +85,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.Float64Var(&s.CacheThreshold, "cache-threshold", 0, "share of invalid hits above which a cached address is bypassed (default 0.5)")
 	f.BoolVar(&s.NodeCentric, "node-centric", false, "memory nodes hand out memory object by object (FUSEE 6.3)")
+	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
@@ -100,7 +101,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 		value int64
 	}{{"nodes", int64(s.Nodes)}, {"clients", int64(s.Clients)}, {"records", s.Records}, {"pair-bytes", int64(s.PairBytes)},
 		{"ops", s.Ops}, {"replicas", int64(replicas)}, {"index-replicas", int64(s.IndexReplicas)},
-		{"data-replicas", int64(s.DataReplicas)}} {
+		{"data-replicas", int64(s.DataReplicas)}, {"node-cores", int64(s.NodeCores)}} {
 		if n.value < 1 && (n.value < 0 || cmd.Flags().Changed(n.flag)) {
 			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
 		}

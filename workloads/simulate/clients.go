@@ -15,6 +15,7 @@ import (
 type run struct {
 	Config
 	*pool
+	task    func(*run, *participant, rdma.Endpoint) // what each client does
 	core    *workloads.Core
 	clients []*participant
 	began   time.Duration // the simulation's time when measuring begins
@@ -48,7 +49,7 @@ func (r *run) start() error {
 	for i, s := range spans {
 		p := &participant{number: i, span: s}
 		r.clients = append(r.clients, p)
-		w := r.sim.Go(ClientName(i), func(ep rdma.Endpoint) { r.work(p, ep) })
+		w := r.sim.Go(ClientName(i), func(ep rdma.Endpoint) { r.task(r, p, ep) })
 		if s.from > 0 {
 			continue
 		}

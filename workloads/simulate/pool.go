@@ -51,6 +51,9 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	o := profile.Options(c.Seed, p.Nodes)
 	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients, node.Serve
 	o.MaxEvents, o.Limit = 1<<62, began+c.Duration+patience
+	if c.NodeCores > 0 {
+		o.Hardware.NodeCores = c.NodeCores
+	}
 	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
 		return nil, err
 	}

@@ -111,14 +111,20 @@ func (r *run) result() *Result {
 	for i := range r.usage {
 		res.Machines = append(res.Machines, machine(&r.usage[i], max(r.ended, 1)))
 	}
-	for i, p := range r.series.points {
-		span := r.Interval.Seconds()
-		res.Points = append(res.Points, Point{
-			Seconds:    (time.Duration(i+1) * r.Interval).Seconds(),
-			Throughput: float64(p.operations-p.failed) / span, Failed: float64(p.failed) / span,
-		})
-	}
+	res.Points = r.points()
 	return res
+}
+
+// points returns the intervals that are whole.
+func (r *run) points() (list []Point) {
+	span := r.Interval.Seconds()
+	for i, p := range r.series.points {
+		if end := time.Duration(i+1) * r.Interval; end <= r.ended {
+			list = append(list, Point{Seconds: end.Seconds(), Throughput: float64(p.operations-p.failed) / span,
+				Failed: float64(p.failed) / span})
+		}
+	}
+	return list
 }
 
 // add adds a kind of call that was made.

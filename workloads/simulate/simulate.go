@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
 )
@@ -22,13 +23,15 @@ import (
 type Config struct {
 	Store   string
 	Profile string // of the hardware: a name that Profiles lists
-	Pool    stores.Params
-	Options stores.Options // of each client; without CacheBytes there is room for all records
-	Spec    *workloads.Spec
-	Clients int // that are there from the beginning; default 1
-	Changes []Change
-	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
-	Seed    uint64
+	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
+	NodeCores int
+	Pool      stores.Params
+	Options   stores.Options // of each client; without CacheBytes there is room for all records
+	Spec      *workloads.Spec
+	Clients   int // that are there from the beginning; default 1
+	Changes   []Change
+	Faults    string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
+	Seed      uint64
 
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
 	Ops      int64
@@ -71,11 +74,20 @@ const (
 // loaded, clients cannot warm up, join or leave, or the simulation broke off. Operations that fail while they are measured
 // are in the Result.
 func Run(c Config) (*Result, error) {
+	r, err := simulate(c, (*run).work)
+	if err != nil {
+		return nil, err
+	}
+	return r.result(), nil
+}
+
+// simulate runs a task for each client.
+func simulate(c Config, task func(*run, *participant, rdma.Endpoint)) (*run, error) {
 	c.Clients = max(c.Clients, 1)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	r := &run{Config: c, began: c.beginning()}
+	r := &run{Config: c, task: task, began: c.beginning()}
 	var err error
 	if r.pool, err = newPool(&c, r.began); err != nil {
 		return nil, err
@@ -90,7 +102,7 @@ func Run(c Config) (*Result, error) {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
-	return r.result(), nil
+	return r, nil
 }
 
 // check refuses what makes no sense.

@@ -2,7 +2,7 @@ package simulate
 
 import "time"
 
-// timeline counts operations by when they ended. Its last interval may be a part of one, which result leaves out.
+// timeline counts operations by when they ended.
 type timeline struct {
 	interval time.Duration // 0: nothing is counted
 	points   []point
