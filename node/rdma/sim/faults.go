@@ -126,6 +126,9 @@ func quote(name string) string {
 	return name
 }
 
+// longest bounds times, so that sums of them are times.
+const longest = 1000 * time.Hour
+
 // Check returns what is wrong with f in a pool of so many nodes.
 func (f Fault) Check(nodes int) error {
 	if f.Kind < CrashFault || f.Kind > StepFault {
@@ -141,6 +144,8 @@ func (f Fault) Check(nodes int) error {
 		return fmt.Errorf("%v: the pool has nodes 0 to %d", f, nodes-1)
 	case !f.onNode() && f.Node != 0:
 		return fmt.Errorf("%v: is not about a node", f)
+	case f.At > longest || f.For > longest || f.By > longest || f.By < -longest:
+		return fmt.Errorf("%v: nothing lasts longer than %v", f, longest)
 	case f.At < 0 || f.Verb != 0 && f.At != 0:
 		return fmt.Errorf("%v: needs a verb, or a time from 0 on", f)
 	case f.Verb != 0 && (f.Kind == SlowFault || f.Kind == PartitionFault):
