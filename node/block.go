@@ -134,4 +134,7 @@ func (e Entry) Owner() rdma.ClientID { return rdma.ClientID(e >> 48) }
 // Class returns the size class of the block's objects.
 func (e Entry) Class() int { return int(uint8(e >> 40)) }
 
+// Generation returns how often the block has changed its owner or class. Later entries of a block have greater ones.
+func (e Entry) Generation() uint64 { return uint64(e) & generations }
+
 func (e Entry) String() string { return fmt.Sprintf("owner %d, class %d", e.Owner(), e.Class()) }

@@ -89,13 +89,14 @@ func serveRecord(m rdma.Memory, r *rdma.Request) error {
 }
 
 // serveObject takes a free object out of the node's own blocks of the class, or makes a free block one of them. In the
-// bitmaps of these blocks a set bit is a free object, as in those that clients own, so that frees are the same.
+// bitmaps of these blocks a set bit is a hint at a free object, as in those that clients own, so that frees are the same.
 func serveObject(m rdma.Memory, r *rdma.Request) error {
 	table, blocks, first, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3]
 	class, objects := int(r.Arg[4]>>32), r.Arg[4]&0xffffffff
 	bitmap, size := r.Arg[5]>>32, r.Arg[5]&0xffffffff
-	if table%8 != 0 || first%8 != 0 || bytes%8 != 0 || !fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) ||
-		size < incarnationAt+8 || size%8 != 0 || bitmap*8 < objects || bitmap > bytes || objects > (bytes-bitmap)/size {
+	if table%8 != 0 || first%8 != 0 || bytes%8 != 0 || bitmap%8 != 0 || size%8 != 0 || size < incarnationAt+8 ||
+		!fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) ||
+		bitmap*8 < objects || bitmap > bytes || objects > (bytes-bitmap)/size {
 		return fmt.Errorf("allocate an object on node %d: %w", m.Node(), rdma.ErrAccess)
 	}
 	mine := MakeEntry(OfNode, class)
@@ -116,24 +117,32 @@ func serveObject(m rdma.Memory, r *rdma.Request) error {
 		if e != mine {
 			continue
 		}
-		if j, ok := takeBit(m, at, objects); ok {
-			r.Ret[0], r.Ret[1], r.Ret[2] = i, j, m.Load(at+bitmap+j*size+incarnationAt)&0xffffffff
+		if j, incarnation, ok := takeObject(m, at, at+bitmap, size, objects); ok {
+			r.Ret[0], r.Ret[1], r.Ret[2] = i, j, incarnation
 			return nil
 		}
 	}
 	return fmt.Errorf("allocate an object on node %d: region: %w", m.Node(), rdma.ErrFull)
 }
 
-// takeBit clears the first set bit of a bitmap of n bits.
-func takeBit(m rdma.Memory, at, n uint64) (uint64, bool) {
-	for w := range (n + 63) / 64 {
-		for set := m.Load(at + 8*w); set != 0; set = m.Load(at + 8*w) {
-			if m.CompareSwap(at+8*w, set, set&(set-1)) == set {
-				return 64*w + uint64(bits.TrailingZeros64(set)), true
+// takeObject takes the first object of a block whose bit is set, if it is free by its mark; other bits it drops. Whoever
+// clears a bit has the object: frees do not hint twice.
+func takeObject(m rdma.Memory, bitmap, front, size, objects uint64) (j, incarnation uint64, ok bool) {
+	for w := range (objects + 63) / 64 {
+		for set := m.Load(bitmap + 8*w); set != 0; set = m.Load(bitmap + 8*w) {
+			if m.CompareSwap(bitmap+8*w, set, set&(set-1)) != set {
+				continue
+			}
+			if j = 64*w + uint64(bits.TrailingZeros64(set)); j >= objects {
+				continue
+			}
+			incarnation = m.Load(front+j*size+incarnationAt) & 0xffffffff
+			if incarnation == 0 || m.Load(front+j*size+markAt) == incarnation {
+				return j, incarnation, true
 			}
 		}
 	}
-	return 0, false
+	return 0, 0, false
 }
 
 // fits tells whether n items of the given size at off lie in m; it does not overflow.

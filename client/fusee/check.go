@@ -45,7 +45,7 @@ type checker struct {
 	live, tombstones, unfinished uint64
 	userBytes                    uint64
 	blocksOf, objectsOf          [owned]uint64
-	free                         uint64
+	free, unhinted               uint64 // objects that are free by their marks, and those of them that no bit shows
 	usedIn                       map[node.Block]int
 }
 
@@ -264,7 +264,7 @@ func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 	}
 	size := logAt(len(f.key), len(f.value)) + opAt
 	for r := 1; r < k.space.CopiesOf(p.word.Unit()); r++ {
-		if !bytes.Equal(b.Op(first).Buf[:size], b.Op(first + r).Buf[:size]) {
+		if !bytes.Equal(b.Op(first).Buf[sumAt:size], b.Op(first + r).Buf[sumAt:size]) {
 			k.Damaged("slot %d: %v: replica %d of the pair %q differs from the primary", p.slot, p.word, r, f.key)
 		}
 	}
@@ -299,7 +299,7 @@ func (k *checker) whyNot(w race.Word, p []byte) string {
 	return fmt.Sprintf("operation %d, %d bytes of key, %d of value", f.op, len(f.key), len(f.value))
 }
 
-// blocks compares the free bitmaps with what slots point at.
+// blocks compares the marks of all objects with what slots point at.
 func (k *checker) blocks() error {
 	for g := range k.space.Place {
 		for i := range k.space.Blocks() {
@@ -310,36 +310,50 @@ func (k *checker) blocks() error {
 			}
 			b := k.ep.Batch()
 			op := b.Read(k.space.Bitmap(blk, 0), int(k.space.BitmapBytes()))
-			if err := k.do(b); err != nil {
-				b.Release()
+			err := k.do(b)
+			hints := append([]byte(nil), op.Buf...)
+			b.Release()
+			if err != nil {
 				return fmt.Errorf("read the free bitmap of block %v: %w", blk, err)
 			}
-			k.bitmap(blk, e, op.Buf)
-			b.Release()
+			var replicas [][]head
+			for r := range k.space.Copies(g) {
+				heads, err := k.heads(blk, e.Class(), r)
+				if err != nil {
+					return err
+				}
+				replicas = append(replicas, heads)
+			}
+			k.block(blk, e, replicas, hints)
 		}
 	}
 	return nil
 }
 
-func (k *checker) bitmap(blk node.Block, e node.Entry, bitmap []byte) {
-	objects := k.classes.objects[e.Class()]
+// block judges one block. An object is free when its mark on the primary says so. On other replicas a mark
+// matters when they become the primary: to an object that is in use, and to one of a block that waits for an adopter.
+func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints []byte) {
 	free, held := 0, 0
-	for i := range len(bitmap) * 8 {
-		set := bitmap[i/8]>>(i%8)&1 != 0
-		if i >= objects {
-			if set {
-				k.Damaged("block %v (%v): object %d is free but does not exist", blk, e, i)
-			}
-			continue
-		}
+	for i, h := range replicas[0] {
 		used := k.used[k.space.Object(blk, i, k.classes.units[e.Class()])]
 		switch {
-		case set && used:
+		case h.free() && used:
 			k.Damaged("block %v (%v): object %d is free and in use", blk, e, i)
-		case set:
+		case h.free():
 			free++
+			if hints[i/8]>>(i%8)&1 == 0 {
+				k.unhinted++
+			}
 		case !used:
 			held++
+		}
+		for r := 1; r < len(replicas); r++ {
+			switch other := replicas[r][i]; {
+			case other.free() && used && !h.free():
+				k.Damaged("block %v (%v): object %d is in use, and free on replica %d", blk, e, i, r)
+			case !other.free() && h.free() && e.Owner() == node.Left:
+				k.broken("block %v (%v): object %d is free, but not on replica %d", blk, e, i, r)
+			}
 		}
 	}
 	k.free += uint64(free)
@@ -375,6 +389,7 @@ func (k *checker) summary() {
 		k.Fact("blocks of the nodes", k.blocksOf[byNode], k.blocksOf[byNode]*k.BlockBytes)
 	}
 	k.Fact("objects marked free", k.free, 0)
+	k.Fact("  without a hint", k.unhinted, 0)
 	k.Fact("objects that live clients hold", k.objectsOf[byLive], 0)
 	k.Fact("objects that dead clients hold", k.objectsOf[byDead], 0)
 }

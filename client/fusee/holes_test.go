@@ -216,31 +216,6 @@ func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	})
 }
 
-// An FAA on a bit that is set carries into its neighbour and frees live data: it must not go unnoticed.
-func TestDoubleFree(t *testing.T) {
-	f := pool(t, 3, small(3, 2, 2))
-	a, err := f.Open("a")
-	must(t, err)
-	c, err := Open(a, Options{})
-	must(t, err)
-	defer a.Close()
-	b := worker(t, f, Options{}, nil)
-	must(t, c.Insert(k, []byte("1")))
-	must(t, c.Insert([]byte("kez"), []byte("1")))
-	word := c.cache.find(race.Hash(k)).word
-	b.reclaim.rest = 0
-	b.free(word)
-	b.free(word)
-	b.drain()
-	wantError(t, b.Insert([]byte("x"), nil), client.ErrDamaged)
-	r, err := Check(f)
-	must(t, err)
-	if len(r.Damage) == 0 {
-		t.Error("check does not see that an object in use is free")
-	}
-	b.damage = nil
-}
-
 // Two records of a cached key: an UPDATE must not trust its cache for whose pair a slot holds.
 func TestCacheNamesAnotherKeysPair(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))

@@ -15,6 +15,26 @@ type block struct {
 	class        int
 	entry        node.Entry // as this client read or wrote it
 	incarnations []uint32   // of each object, by its last use
+	ready        []uint64   // a bit an object: it is in the free list, or ripe; whoever else says that it is free says nothing new
+	suspect      bool       // a scan of it failed: hints may be lost
+	parting      bool       // this client is leaving it, and takes no objects of it
+}
+
+func makeBlock(blk node.Block, class int, entry node.Entry, objects int) *block {
+	return &block{Block: blk, class: class, entry: entry, incarnations: make([]uint32, objects), ready: make([]uint64, (objects+63)/64)}
+}
+
+func (b *block) idle(i int) bool { return b.ready[i/64]>>(i%64)&1 != 0 }
+func (b *block) setIdle(i int)   { b.ready[i/64] |= 1 << (i % 64) }
+
+// use makes the next incarnation of an object, which is not free any more. 0 is no incarnation.
+func (b *block) use(i int) uint32 {
+	b.ready[i/64] &^= 1 << (i % 64)
+	b.incarnations[i]++
+	if b.incarnations[i] == 0 {
+		b.incarnations[i] = 1
+	}
+	return b.incarnations[i]
 }
 
 // slab holds a client's objects of one size class (FUSEE 4.4, 4.5). Objects are taken in the order of the free list, so
@@ -44,6 +64,27 @@ func (s *slab) push(p place) {
 		s.head = 0
 	}
 	s.free = append(s.free, p)
+}
+
+// split takes a block out of the slab and returns a slab of it and its free objects.
+func (s *slab) split(blk *block) *slab {
+	part := &slab{blocks: []*block{blk}}
+	for i, b := range s.blocks {
+		if b == blk {
+			s.blocks = append(s.blocks[:i], s.blocks[i+1:]...)
+			break
+		}
+	}
+	kept := s.free[:0]
+	for _, p := range s.free[s.head:] {
+		if p.block == blk {
+			part.free = append(part.free, p)
+		} else {
+			kept = append(kept, p)
+		}
+	}
+	s.free, s.head, s.cursor = kept, 0, 0
+	return part
 }
 
 func (c *Client) unitOf(p place) uint64 {
@@ -82,8 +123,7 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	s := &c.slabs[class]
 	p := s.free[s.head]
 	s.head++
-	p.block.incarnations[p.index]++
-	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.incarnations[p.index]}
+	d.object = object{unit: c.unitOf(p), class: class, incarnation: p.block.use(p.index)}
 	d.prev, s.last = s.last, d.unit
 	if s.idle() > 0 {
 		d.next = c.unitOf(s.free[s.head])
@@ -222,6 +262,7 @@ func (c *Client) newBlock(class int) error {
 			return nil
 		}
 		if !errors.Is(err, rdma.ErrFull) {
+			c.reclaim.untidy = true
 			return err
 		}
 		last = err
@@ -264,28 +305,40 @@ func (c *Client) record(blk node.Block, replica int, e node.Entry) (node.Entry, 
 // nobody who reads the primary finds a state that a backup has not reached.
 func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) error {
 	for r := from; r >= 0; r-- {
-		b := c.ep.Batch()
-		op := b.CompareSwap(c.space.Entry(blk, r), uint64(expect), uint64(value))
-		err := c.do(b)
-		found := node.Entry(op.Result)
-		b.Release()
-		if err != nil {
-			return fmt.Errorf("change the owner of block %v: %w", blk, err)
-		}
-		if found != expect {
-			return fmt.Errorf("change the owner of block %v: replica %d has %v, not %v: %w", blk, r, found, expect, errTables)
+		if err := c.setReplica(blk, r, expect, value); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// carve makes a block's objects this client's own, all of them free.
-func (c *Client) carve(blk node.Block, class int, entry node.Entry) {
-	b := &block{Block: blk, class: class, entry: entry, incarnations: make([]uint32, c.classes.objects[class])}
-	c.own[blk] = b
-	s := &c.slabs[class]
-	s.blocks = append(s.blocks, b)
-	for i := range b.incarnations {
-		s.push(place{b, i})
+// setReplica CASes a block's entry on one replica.
+func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entry) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	op := b.CompareSwap(c.space.Entry(blk, replica), uint64(expect), uint64(value))
+	if err := c.do(b); err != nil {
+		return fmt.Errorf("change the owner of block %v: %w", blk, err)
 	}
+	if found := node.Entry(op.Result); found != expect {
+		return fmt.Errorf("change the owner of block %v: replica %d has %v, not %v: %w", blk, replica, found, expect, errTables)
+	}
+	return nil
+}
+
+// carve makes a block's objects this client's own, all of them free and none of them ever used.
+func (c *Client) carve(blk node.Block, class int, entry node.Entry) {
+	b := makeBlock(blk, class, entry, c.classes.objects[class])
+	c.hold(b)
+	for i := range b.incarnations {
+		b.setIdle(i)
+		c.slabs[class].push(place{b, i})
+	}
+}
+
+// hold makes a block one of this client's.
+func (c *Client) hold(b *block) {
+	c.own[b.Block] = b
+	s := &c.slabs[b.class]
+	s.blocks = append(s.blocks, b)
 }

@@ -1,0 +1,206 @@
+package fusee
+
+import (
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// freed is an object of somebody else's block on its way back to it.
+type freed struct {
+	unit        uint64
+	incarnation uint32 // what its mark will be
+	class, tag  int32
+	marked      bool  // it is free already, only nobody may know
+	ops         uint8 // of the batch in flight
+}
+
+// carrier takes a batch of frees through their steps, a trip each, in the background:
+//
+//	learn the incarnation from the primary: an object that rests cannot be used again, so it stays. It also shows whether
+//	somebody else, or this client before its view changed, has freed the object: then there is nothing more to do;
+//	write the marks, replica by replica, the last in the list first;
+//	with the primary's mark, add the hint: behind it on that node, so that who sees the hint finds the mark.
+//
+// The order of the replicas is what lets the owner rely on one of them. When the primary has the mark then all have,
+// and no WRITE of it comes later: the block may be given another size class, and a late mark would land within a pair.
+// When nodes die, the next in the list is the primary, and the same holds there.
+//
+// A crash in between leaves an object that is not free yet.
+type carrier struct {
+	batch *rdma.Batch // nil when all is done
+	step  int         // learning, or the replica that is being marked
+	frees []freed
+	last  uint64 // number of its last free, among all that were queued
+}
+
+const learning = maxReplicas
+
+// send puts a free into the next carrier.
+func (c *Client) send(f freed) {
+	r := &c.reclaim
+	if len(r.out) == 0 {
+		r.since = r.now
+	}
+	r.out = append(r.out, f)
+	r.queued++
+	if len(r.out) >= freeBatch {
+		c.flush()
+	}
+}
+
+// flush sends carriers off with the frees that have come together.
+func (c *Client) flush() {
+	r := &c.reclaim
+	for len(r.out) > 0 {
+		if r.flying == maxFlying {
+			if c.land(true); r.flying == maxFlying {
+				return // a node is slow: later
+			}
+		}
+		k := &r.ring[(r.first+r.flying)%maxFlying]
+		n := min(len(r.out), freeBatch)
+		k.frees = append(k.frees[:0], r.out[:n]...)
+		r.out = r.out[:copy(r.out, r.out[n:])]
+		k.last, k.step = r.queued-uint64(len(r.out)), learning
+		r.flying++
+		c.post(k)
+	}
+}
+
+// land looks at the carriers in flight, and waits for the oldest if told so. What does not land in time stays in flight.
+func (c *Client) land(wait bool) {
+	r := &c.reclaim
+	for i := range r.flying {
+		k := &r.ring[(r.first+i)%maxFlying]
+		for k.batch != nil && (k.batch.Finished() || wait && i == 0 && c.ep.Wait(k.batch, rdma.All, c.opt.Timeout) == nil) {
+			c.advance(k)
+		}
+	}
+	for r.flying > 0 && r.ring[r.first].batch == nil {
+		r.landed = r.ring[r.first].last
+		r.first = (r.first + 1) % maxFlying
+		r.flying--
+	}
+	c.harvest()
+}
+
+// advance takes a carrier whose batch is complete to its next step.
+func (c *Client) advance(k *carrier) {
+	kept, at := k.frees[:0], 0
+	for _, f := range k.frees {
+		var err error
+		for range f.ops {
+			if op := k.batch.Op(at); op.Err != nil {
+				err = op.Err
+			}
+			at++
+		}
+		switch {
+		case err != nil:
+			c.stick(f, err)
+		case k.step != learning || c.learn(&f, headOf(k.batch.Op(at-1).Buf)):
+			kept = append(kept, f)
+		}
+	}
+	k.frees = kept
+	k.batch.Release()
+	k.batch = nil
+	if k.step == learning {
+		k.step = 0
+		for i := range k.frees {
+			k.step = max(k.step, c.space.CopiesOf(k.frees[i].unit))
+		}
+	}
+	k.step--
+	c.post(k)
+}
+
+// learn tells whether a free has anything left to do, by the head of its object.
+func (c *Client) learn(f *freed, h head) bool {
+	f.marked = h.free()
+	switch {
+	case h.incarnation == 0, f.tag != anyTag && int32(c.tag(h.incarnation)) != f.tag, f.incarnation != 0 && h.incarnation != f.incarnation:
+		return false // it was freed, and used again
+	case f.marked && c.NodeCentric:
+		return false // a node has no memory of what it handed out: a second hint would be a second object
+	}
+	f.incarnation = h.incarnation
+	return true
+}
+
+// post sends the verbs of a carrier's step, or of the first one behind it that has any.
+func (c *Client) post(k *carrier) {
+	for ; k.step >= 0 && len(k.frees) > 0; k.step-- {
+		b := c.ep.Batch()
+		for i := range k.frees {
+			before := b.Len()
+			c.addFree(b, &k.frees[i], k.step)
+			k.frees[i].ops = uint8(b.Len() - before)
+		}
+		if b.Len() == 0 {
+			b.Release()
+			continue
+		}
+		if err := c.ep.Post(b); err != nil { // the view has changed, or this client is fenced off
+			b.Release()
+			for _, f := range k.frees {
+				c.stick(f, err)
+			}
+			k.frees = k.frees[:0]
+			return
+		}
+		k.batch = b
+		return
+	}
+}
+
+// addFree adds one free's verbs of a step.
+func (c *Client) addFree(b *rdma.Batch, f *freed, step int) {
+	if step == learning {
+		b.Read(c.space.UnitAt(f.unit, 0), headAt)
+		return
+	}
+	if step == 0 {
+		b.Chain()
+	}
+	if !f.marked && step < c.space.CopiesOf(f.unit) {
+		p := b.Alloc(8)
+		le.PutUint64(p, uint64(f.incarnation))
+		b.Write(c.space.UnitAt(f.unit, step).Add(markAt), p)
+	}
+	if step == 0 {
+		c.addHint(b, f.unit, int(f.class))
+	}
+}
+
+// addHint adds the FAA of an object's bit in its block's bitmap.
+func (c *Client) addHint(b *rdma.Batch, unit uint64, class int) {
+	blk, _, _ := c.space.BlockOf(unit)
+	i := c.indexOf(unit, class)
+	b.FetchAdd(c.hintWord(blk, i), 1<<(i%64))
+}
+
+// hintWord returns the address of the word in which an object's bit is.
+func (c *Client) hintWord(blk node.Block, i int) rdma.Addr {
+	return c.space.Bitmap(blk, 0).Add(uint64(i / 64 * 8))
+}
+
+// stick keeps a free whose verbs failed for the next view.
+func (c *Client) stick(f freed, err error) {
+	r := &c.reclaim
+	if len(r.stuck) == 0 {
+		r.trouble = err
+	}
+	r.stuck = append(r.stuck, f)
+}
+
+// retry sends what was stuck again. Some of its marks may have landed: that does no harm.
+func (c *Client) retry() {
+	r := &c.reclaim
+	again := r.stuck
+	r.stuck = nil
+	for _, f := range again {
+		f.marked = false
+		c.send(f)
+	}
+}

@@ -1,0 +1,55 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node, which keeps
+// the free bitmaps of its blocks. It shows what two-level management is worth.
+func (c *Client) takeFromNode(class int) error {
+	c.land(false)
+	c.mature()
+	regions := len(c.space.Place)
+	start := c.ep.Rand().IntN(regions)
+	var last error
+	for k := range regions {
+		g := (start + k) % regions
+		first := node.Block{Region: g}
+		q := rdma.Request{Proc: node.ProcObject, Arg: [6]uint64{c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
+			c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class)<<32 | uint64(c.classes.objects[class]),
+			c.space.BitmapBytes()<<32 | uint64(c.classes.units[class]*node.Unit)}}
+		err := c.ep.Call(c.space.Table(g, 0).Node(), &q, c.opt.Timeout)
+		if err == nil {
+			blk := node.Block{Region: g, Index: int(q.Ret[0])}
+			c.draft.object = object{unit: c.space.Object(blk, int(q.Ret[1]), c.classes.units[class]), class: class, incarnation: uint32(q.Ret[2]) + 1}
+			return c.recordNodeBlock(blk, class)
+		}
+		last = err
+	}
+	return fmt.Errorf("take an object from a node: %w", last)
+}
+
+// recordNodeBlock makes sure that the backups know a block that a node hands objects out of.
+func (c *Client) recordNodeBlock(blk node.Block, class int) error {
+	if c.reclaim.known[blk] {
+		return nil
+	}
+	mine := node.MakeEntry(node.OfNode, class)
+	for r := 1; r < c.space.Copies(blk.Region); r++ {
+		e, err := c.record(blk, r, mine)
+		if err != nil {
+			return fmt.Errorf("record block %v: %w", blk, err)
+		}
+		if e != 0 && e != mine {
+			return fmt.Errorf("record block %v: replica %d has %v: %w", blk, r, e, errTables)
+		}
+	}
+	if c.reclaim.known == nil {
+		c.reclaim.known = map[node.Block]bool{}
+	}
+	c.reclaim.known[blk] = true
+	return nil
+}

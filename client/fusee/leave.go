@@ -1,0 +1,281 @@
+package fusee
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+)
+
+// shed leaves blocks to others when the pool is mostly handed out and this client holds more free objects than its share:
+// there may be clients that have none.
+func (c *Client) shed(class int) {
+	s, r := &c.slabs[class], &c.reclaim
+	if s.idle() <= c.share(class) {
+		return
+	}
+	var err error
+	if r.tight, err = c.isTight(); err != nil || !r.tight {
+		return // a node that does not answer is seen by the operation itself
+	}
+	if c.endScan() != nil {
+		return
+	}
+	for s.idle() > c.share(class) && len(r.parting) == 0 {
+		idle, most := map[*block]int{}, s.free[s.head].block
+		for _, p := range s.free[s.head:] {
+			if idle[p.block]++; idle[p.block] > idle[most] {
+				most = p.block
+			}
+		}
+		c.part(s.split(most))
+		if err := c.leaveParting(); errors.Is(err, client.ErrDamaged) {
+			c.fault(err)
+		}
+	}
+}
+
+// isTight tells whether a region, chosen at random, has few free blocks left.
+func (c *Client) isTight() (bool, error) {
+	b := c.ep.Batch()
+	defer b.Release()
+	op := b.Read(c.space.Table(c.ep.Rand().IntN(len(c.space.Place)), 0), c.space.Blocks()*8)
+	if err := c.do(b); err != nil {
+		return false, err
+	}
+	free := 0
+	for i := range c.space.Blocks() {
+		if le.Uint64(op.Buf[8*i:]) == 0 {
+			free++
+		}
+	}
+	return free*4 < c.space.Blocks(), nil
+}
+
+// Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
+// others. The value of the last Get ends with it. Objects of writes with unknown outcome stay as they are. When Close
+// fails the client still owns blocks, and may be closed again: its identity must not be given back, so leave the
+// endpoint open.
+func (c *Client) Close() error {
+	c.releaseHeld()
+	if err := cmp.Or(c.drain(), c.damage); err != nil {
+		return fmt.Errorf("close fusee: %w", err)
+	}
+	if c.reclaim.untidy {
+		if err := c.tidy(); err != nil {
+			return fmt.Errorf("close fusee: %w", err)
+		}
+	}
+	for class := range c.slabs {
+		if s := c.slabs[class]; len(s.blocks) > 0 {
+			c.part(&slab{blocks: s.blocks, free: s.free[s.head:]})
+		}
+		c.slabs[class] = slab{}
+	}
+	if err := c.leaveParting(); err != nil {
+		return fmt.Errorf("close fusee: %w", err)
+	}
+	return nil
+}
+
+// part takes a slab out of use.
+func (c *Client) part(s *slab) {
+	for _, blk := range s.blocks {
+		blk.parting = true
+	}
+	c.reclaim.parting = append(c.reclaim.parting, s)
+}
+
+// leaveParting leaves the blocks that are out of use. What it does not come to, because a node died or the view changed,
+// stays so: resync decides, or the next try.
+func (c *Client) leaveParting() error {
+	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
+		for s := r.parting[0]; len(s.blocks) > 0; {
+			some := s.blocks[:min(syncBlocks, len(s.blocks))]
+			if err := c.leave(some, s.free); err != nil {
+				return fmt.Errorf("leave blocks: %w", err)
+			}
+			s.blocks = s.blocks[len(some):]
+		}
+	}
+	return nil
+}
+
+// leave passes blocks on to node.Left. Before that it marks those objects that are free, and unmarks those that are not
+// but may look so: objects that rest, and strays, some of which were never written. The WRITEs of a stray that are
+// still in flight land before this one. It may be repeated.
+func (c *Client) leave(blocks []*block, free []place) error {
+	parting := make(map[*block]bool, len(blocks))
+	for _, blk := range blocks {
+		parting[blk] = true
+	}
+	var list []place
+	for _, p := range c.inHand() {
+		if parting[p.block] {
+			list = append(list, p)
+		}
+	}
+	if err := c.writeHeads(list, false); err != nil {
+		return err
+	}
+	list = list[:0]
+	for _, p := range free {
+		if parting[p.block] {
+			list = append(list, p)
+		}
+	}
+	if err := c.writeHeads(list, true); err != nil {
+		return err
+	}
+	if err := c.setHints(blocks, list); err != nil {
+		return err
+	}
+	return c.passOn(blocks)
+}
+
+// inHand lists the objects of this client's blocks that it uses or may use, and no slot points at, perhaps.
+func (c *Client) inHand() []place {
+	var list []place
+	r := &c.reclaim
+	for _, x := range r.resting[r.head:] {
+		if p, own := c.placeOf(x.unit, int(x.class)); own {
+			list = append(list, p)
+		}
+	}
+	for _, x := range r.ripe[r.ripeAt:] {
+		list = append(list, x.place)
+	}
+	for _, x := range c.limbo {
+		if p, own := c.placeOf(x.unit, x.class); own {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// writeHeads writes objects' marks on all replicas: free, or in use. With the mark of a free one goes its incarnation: it
+// may have been taken and never been written.
+func (c *Client) writeHeads(places []place, free bool) error {
+	for from := 0; from < len(places); from += headsPerTrip {
+		b := c.ep.Batch()
+		for _, p := range places[from:min(from+headsPerTrip, len(places))] {
+			n := sumAt
+			if free {
+				n = writerAt
+			}
+			if free && p.block.incarnations[p.index] == 0 {
+				continue
+			}
+			buf := b.Alloc(n)
+			clear(buf)
+			if free {
+				le.PutUint64(buf[markAt:], uint64(p.block.incarnations[p.index]))
+				le.PutUint32(buf[incarnationAt:], p.block.incarnations[p.index])
+			}
+			for r := range c.space.Copies(p.block.Region) {
+				b.Write(c.space.UnitAt(c.unitOf(p), r), buf)
+			}
+		}
+		var err error
+		if b.Len() > 0 {
+			err = c.do(b)
+		}
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setHints sets the bits of free objects of the blocks.
+func (c *Client) setHints(blocks []*block, free []place) error {
+	words := make(map[*block][]uint64, len(blocks))
+	for _, blk := range blocks {
+		words[blk] = make([]uint64, len(blk.ready))
+	}
+	for _, p := range free {
+		words[p.block][p.index/64] |= 1 << (p.index % 64)
+	}
+	b := c.ep.Batch()
+	defer b.Release()
+	for _, blk := range blocks {
+		for w, bits := range words[blk] {
+			if bits != 0 {
+				b.FetchAdd(c.space.Bitmap(blk.Block, 0).Add(uint64(w*8)), bits)
+			}
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	return c.do(b)
+}
+
+// passOn changes the entries of blocks to node.Left, the backups' before the primaries': who finds the primary's changed
+// finds all. Their owner does it, or who recovers it. It may be repeated after a crash in between.
+func (c *Client) passOn(blocks []*block) error {
+	var backups, primaries []passing
+	for _, blk := range blocks {
+		for r := range c.space.Copies(blk.Region) {
+			p := passing{blk, r, blk.entry, blk.entry.Next(node.Left, blk.class)}
+			if r == 0 {
+				primaries = append(primaries, p)
+			} else {
+				backups = append(backups, p)
+			}
+		}
+	}
+	if err := c.pass(backups); err != nil {
+		return err
+	}
+	if err := c.pass(primaries); err != nil {
+		return err
+	}
+	for _, blk := range blocks {
+		delete(c.own, blk.Block)
+	}
+	return nil
+}
+
+// passing is an entry on one replica on its way to node.Left.
+type passing struct {
+	blk        *block
+	replica    int
+	from, left node.Entry
+}
+
+const passRounds = 4 // an entry is as expected, or older, or changed by another recovery meanwhile
+
+// pass changes entries in one trip, when they are as they should be; backups may be behind.
+func (c *Client) pass(list []passing) error {
+	for round := 0; len(list) > 0; round++ {
+		b := c.ep.Batch()
+		for _, p := range list {
+			b.CompareSwap(c.space.Entry(p.blk.Block, p.replica), uint64(p.from), uint64(p.left))
+		}
+		err := c.do(b)
+		again := list[:0]
+		for i := 0; err == nil && i < b.Len(); i++ {
+			p, found := list[i], node.Entry(b.Op(i).Result)
+			switch {
+			case found == p.from, found == p.left, found.Generation() > p.left.Generation():
+			case round == passRounds || p.replica == 0 || found.Generation() == p.left.Generation():
+				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w", p.blk.Block, p.replica, found, p.from, errTables)
+			case found == 0: // its allocation was cut off: the node has not backed it with memory
+				_, err = c.record(p.blk.Block, p.replica, p.left)
+			default:
+				p.from = found
+				again = append(again, p)
+			}
+		}
+		b.Release()
+		if err != nil {
+			return err
+		}
+		list = again
+	}
+	return nil
+}

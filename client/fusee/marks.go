@@ -1,0 +1,145 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// head is the front of an object: all that tells whether it is free, and whose it is if it is not.
+type head struct {
+	mark             uint64
+	incarnation      uint32
+	keyLen, valueLen int
+	writer           rdma.ClientID
+	seq              uint64
+}
+
+const (
+	headAt       = keyAt // bytes of a head
+	headsPerTrip = 256
+)
+
+func headOf(p []byte) head {
+	owner := le.Uint64(p[writerAt:])
+	return head{mark: le.Uint64(p[markAt:]), incarnation: le.Uint32(p[incarnationAt:]),
+		keyLen: int(le.Uint16(p[keyLenAt:])), valueLen: int(le.Uint16(p[valueLenAt:])),
+		writer: rdma.ClientID(owner >> 48), seq: owner & (1<<48 - 1)}
+}
+
+// free tells whether nobody uses the object.
+func (h head) free() bool { return h.mark == uint64(h.incarnation) || h.incarnation == 0 }
+
+// heads reads the heads of all objects of a block on one replica.
+func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
+	list := make([]head, 0, c.classes.objects[class])
+	for len(list) < cap(list) {
+		b := c.ep.Batch()
+		for i := len(list); i < min(len(list)+headsPerTrip, cap(list)); i++ {
+			b.Read(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[class]), replica), headAt)
+		}
+		err := c.do(b)
+		for i := 0; err == nil && i < b.Len(); i++ {
+			list = append(list, headOf(b.Op(i).Buf))
+		}
+		b.Release()
+		if err != nil {
+			return nil, fmt.Errorf("read the heads of block %v on replica %d: %w", blk, replica, err)
+		}
+	}
+	return list, nil
+}
+
+// markFree makes objects of one size class free, which nobody uses and nobody else frees at the same time. Each replica
+// gets a mark of its own: a torn draft leaves replicas of different incarnations. It may be repeated. The order of the
+// replicas is a carrier's.
+func (c *Client) markFree(units []uint64, class int) error {
+	for from := 0; from < len(units); from += headsPerTrip {
+		some := units[from:min(from+headsPerTrip, len(units))]
+		copies := 0
+		for _, u := range some {
+			copies = max(copies, c.space.CopiesOf(u))
+		}
+		for r := copies - 1; r >= 0; r-- {
+			if err := c.markReplica(some, r); err != nil {
+				return fmt.Errorf("mark %d objects free on replica %d: %w", len(some), r, err)
+			}
+		}
+		if err := c.hint(some, class); err != nil {
+			return fmt.Errorf("hint at %d free objects: %w", len(some), err)
+		}
+	}
+	return nil
+}
+
+// markReplica marks objects on one replica, unless they are free there or have no such replica.
+func (c *Client) markReplica(units []uint64, replica int) error {
+	read, write := c.ep.Batch(), c.ep.Batch()
+	defer read.Release()
+	defer write.Release()
+	for _, u := range units {
+		if replica < c.space.CopiesOf(u) {
+			read.Read(c.space.UnitAt(u, replica), headAt)
+		}
+	}
+	if err := c.do(read); err != nil {
+		return err
+	}
+	for i := range read.Len() {
+		op := read.Op(i)
+		if h := headOf(op.Buf); !h.free() {
+			p := write.Alloc(8)
+			le.PutUint64(p, uint64(h.incarnation))
+			write.Write(op.Addr.Add(markAt), p)
+		}
+	}
+	if write.Len() == 0 {
+		return nil
+	}
+	return c.do(write)
+}
+
+// hint sets the bits of free objects that are not set.
+func (c *Client) hint(units []uint64, class int) error {
+	read, add := c.ep.Batch(), c.ep.Batch()
+	defer read.Release()
+	defer add.Release()
+	for _, u := range units {
+		blk, _, _ := c.space.BlockOf(u)
+		read.Read(c.hintWord(blk, c.indexOf(u, class)), 8)
+	}
+	if err := c.do(read); err != nil {
+		return err
+	}
+	for i, u := range units {
+		if le.Uint64(read.Op(i).Buf)>>(c.indexOf(u, class)%64)&1 == 0 {
+			c.addHint(add, u, class)
+		}
+	}
+	if add.Len() == 0 {
+		return nil
+	}
+	return c.do(add)
+}
+
+// wipe makes objects as if they had never been used, on all replicas: those of a new size class begin in the middle of
+// what older ones left.
+func (c *Client) wipe(blk node.Block, class int) error {
+	for from := 0; from < c.classes.objects[class]; from += headsPerTrip {
+		b := c.ep.Batch()
+		p := b.Alloc(keyAt)
+		clear(p)
+		for i := from; i < min(from+headsPerTrip, c.classes.objects[class]); i++ {
+			for r := range c.space.Copies(blk.Region) {
+				b.Write(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[class]), r), p)
+			}
+		}
+		err := c.do(b)
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("wipe block %v: %w", blk, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
+)
+
+// Tests of what marks are for: whoever frees twice, or late, or dies while it frees, leaves or adopts, does no harm.
+
+// classOf is the size class of a pair.
+func classOf(c *Client, key, value []byte) int {
+	return int(c.classes.of[unitsFor(len(key), len(value))])
+}
+
+// useUp inserts pairs of k's class until their owner has used every object that it takes for free, and a few more.
+func useUp(t *testing.T, c *Client, prefix string) {
+	t.Helper()
+	class := classOf(c, k, nil)
+	must(t, c.reclaimAll(class))
+	for i := range c.slabs[class].idle() + 4 {
+		must(t, c.Insert(fmt.Appendf(nil, "%s%d", prefix, i), nil))
+	}
+}
+
+// An FAA on a bit that is set carries into its neighbour's, which is live.
+func TestDoubleFree(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	must(t, c.Insert(k, []byte("1")))
+	must(t, c.Insert([]byte("kez"), []byte("1")))
+	word := c.cache.find(race.Hash(k)).word
+	if next := c.cache.find(race.Hash([]byte("kez"))).word.Unit(); next != word.Unit()+uint64(word.Units()) {
+		t.Fatal("the two are no neighbours: this test shows nothing")
+	}
+	b.reclaim.rest = 0
+	must(t, b.Update(k, []byte("2")))
+	b.free(word) // again, in the same batch
+	must(t, b.drain())
+	useUp(t, c, "more ")
+	wantValue(t, c, "kez", "1")
+	wantValue(t, c, "key", "2")
+	checkClean(t, f)
+}
+
+// A free is stopped before it writes the mark while somebody else frees the same object, its owner uses it again and
+// fills it: the mark is of an earlier incarnation, the hint is wrong.
+func TestLateFree(t *testing.T) {
+	for _, data := range []int{1, 2, 3} {
+		f := pool(t, 3, small(3, 2, data))
+		var h *hooked
+		c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+		late := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { h = &hooked{Endpoint: ep}; return h })
+		must(t, c.Insert(k, []byte("1")))
+		must(t, late.Insert([]byte("warm"), nil))
+		word := c.cache.find(race.Hash(k)).word
+		b.reclaim.rest, late.reclaim.rest = 0, 0
+		again := ""
+		h.n, h.verb, h.then = 1, rdma.Write, func() {
+			must(t, b.Update(k, []byte("2")))
+			must(t, b.drain())
+			must(t, c.reclaimAll(classOf(c, k, nil)))
+			for i := 0; again == "" && i < 200; i++ {
+				key := fmt.Sprintf("again %d", i)
+				must(t, c.Insert([]byte(key), []byte("3")))
+				if c.cache.find(race.Hash([]byte(key))).word.Unit() == word.Unit() {
+					again = key
+				}
+			}
+		}
+		late.free(word)
+		must(t, late.drain())
+		if again == "" {
+			t.Fatal("the object was not used again: this test shows nothing")
+		}
+		useUp(t, c, "more ")
+		wantValue(t, c, again, "3")
+		checkClean(t, f)
+	}
+}
+
+// A free is told twice, before the owner has used the object again: it is free once.
+func TestHintTwice(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	must(t, c.Insert(k, []byte("1")))
+	word := c.cache.find(race.Hash(k)).word
+	b.reclaim.rest = 0
+	must(t, b.Update(k, []byte("2")))
+	class := classOf(c, k, nil)
+	for range 2 {
+		must(t, b.drain())
+		must(t, c.reclaimAll(class))
+		b.free(word)
+	}
+	seen := map[place]bool{}
+	for _, p := range c.slabs[class].free[c.slabs[class].head:] {
+		if seen[p] {
+			t.Fatalf("got object %d twice, want it once", p.index)
+		}
+		seen[p] = true
+	}
+	useUp(t, c, "more ")
+	checkClean(t, f)
+}
+
+// crashing runs a life of a client that dies at each of its verbs in turn: it adopts a block, frees objects of its own and of
+// others, leaves blocks early and in the end. It returns how many verbs that took.
+func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
+	p := small(2, 1, 2)
+	p.Regions, p.BlockBytes, p.Clients = 2, 4096, 8
+	p.RegionBytes = 9 * 4096
+	s := pool(t, 2, p)
+	y, leave := life(t, s, Options{})
+	for i := range 20 {
+		must(t, y.Insert(key(i), make([]byte, 100)))
+	}
+	for i := range 10 {
+		must(t, y.Delete(key(i)))
+	}
+	leave()
+	other := worker(t, s, Options{}, nil)
+	for i := range 10 {
+		must(t, other.Insert(key(100+i), make([]byte, 400)))
+	}
+	ep, err := s.Open("dies")
+	must(t, err)
+	x := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
+	func() {
+		c, err := Open(x, Options{})
+		if err != nil {
+			return
+		}
+		c.reclaim.rest = 0
+		for i := range 12 {
+			if c.Update(key(100+i%10), make([]byte, 400)) != nil || c.Update(key(10+i%10), make([]byte, 100)) != nil {
+				return
+			}
+		}
+		s := &c.slabs[classOf(c, key(0), make([]byte, 100))]
+		if len(s.blocks) > 0 {
+			c.part(s.split(s.blocks[0]))
+			if c.leaveParting() != nil {
+				return
+			}
+		}
+		if c.Update(key(15), make([]byte, 100)) == nil {
+			c.Close()
+		}
+	}()
+	return x.Sent(), s
+}
+
+var harm = regexp.MustCompile("free and in use|another slot|not the slot's pair|nobody owns|is free on replica")
+
+func harmless(t *testing.T, f rdma.Fabric, at uint64) {
+	t.Helper()
+	r, err := Check(f)
+	must(t, err)
+	for _, d := range r.Damage {
+		if harm.MatchString(d) {
+			t.Fatalf("crash after verb %d: %s", at-1, d)
+		}
+	}
+}
+
+// A client that dies between any two of its verbs leaves no object that is free and in use, and those who come later
+// take none.
+func TestCrashedFrees(t *testing.T) {
+	verbs, _ := crashing(t, 0)
+	for at := uint64(1); at <= verbs; at++ {
+		_, f := crashing(t, at)
+		harmless(t, f, at)
+		c, leave := life(t, f, Options{Timeout: 50 * time.Millisecond})
+		for i := range 60 {
+			if err := c.Insert(key(200+i), make([]byte, []int{100, 400}[i%2])); err != nil && !errors.Is(err, rdma.ErrFull) {
+				t.Fatalf("crash after verb %d: %v", at-1, err)
+			}
+		}
+		for i := range 10 {
+			for _, n := range []int{10 + i, 100 + i} {
+				if _, err := c.Get(key(n)); err != nil {
+					t.Fatalf("crash after verb %d: get: %v", at-1, err)
+				}
+			}
+		}
+		leave()
+		harmless(t, f, at)
+	}
+}
+
+// salvage is what recovery does with the memory of a dead client, and what another does when that dies, too.
+func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
+	k, err := newChecker(f, ep)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(k.tables(), k.index(), k.pairs()); err != nil {
+		return err
+	}
+	list, err := k.listEntries(0, len(k.space.Place)*k.space.Blocks(), func(e node.Entry) bool { return e.Owner() == dead })
+	if err != nil {
+		return err
+	}
+	for _, blk := range list {
+		var units []uint64
+		for i := range k.classes.objects[blk.class] {
+			if unit := k.unitOf(place{blk, i}); !k.used[unit] {
+				units = append(units, unit)
+			}
+		}
+		if err := k.markFree(units, blk.class); err != nil {
+			return err
+		}
+	}
+	return k.passOn(list)
+}
+
+// Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and is repeated.
+func TestSalvage(t *testing.T) {
+	dead := func() (rdma.Fabric, rdma.ClientID) {
+		f := pool(t, 3, small(3, 1, 3))
+		ep, err := f.Open("dead")
+		must(t, err)
+		c, err := Open(ep, Options{})
+		must(t, err)
+		for i := range 5 {
+			must(t, c.Insert(key(i), nil))
+			must(t, c.Update(key(i), nil))
+		}
+		// One replica of its last allocation, and of its last draft, is all that it came to.
+		b := c.ep.Batch()
+		for blk := range c.own {
+			b.CompareSwap(c.space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.space.Blocks()}, 0), 0, uint64(node.MakeEntry(c.id, 2)))
+			must(t, c.do(b))
+		}
+		b.Release()
+		must(t, c.begin(opInsert, key(6), nil))
+		b = c.ep.Batch()
+		p := b.Alloc(c.draft.bytes)
+		c.draft.fields.incarnation = c.draft.object.incarnation
+		c.draft.encode(p)
+		b.Write(c.space.UnitAt(c.draft.unit, 1), p)
+		must(t, c.do(b))
+		b.Release()
+		must(t, f.Revoke(c.id))
+		must(t, ep.Close())
+		return f, c.id
+	}
+	for at := uint64(1); ; at++ {
+		f, id := dead()
+		ep, err := f.Open("first")
+		must(t, err)
+		first := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
+		err = salvage(f, first, id)
+		must(t, ep.Close())
+		if !first.Crashed() {
+			must(t, err)
+			break
+		}
+		ep, err = f.Open("second")
+		must(t, err)
+		must(t, salvage(f, ep, id))
+		must(t, ep.Close())
+		for _, x := range f.Clients() {
+			if x.ID == id {
+				must(t, f.Forget(x)) // nothing is left of it
+			}
+		}
+		checkClean(t, f)
+		c, leave := life(t, f, Options{})
+		must(t, c.Insert(key(9), nil))
+		if c.Stats().Adopted == 0 {
+			t.Fatalf("crash after verb %d: the block is not adopted", at-1)
+		}
+		leave()
+		checkClean(t, f)
+	}
+}

@@ -1,0 +1,156 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// resync brings what this client knows of its memory up to a new view: it has joined the view, which is idle, and placed
+// its items by it. Until now its verbs may have failed, and none of them is in flight any more. Moved tells
+// of which regions the primary changed, with which the bitmaps of its blocks, the hints, were lost.
+//
+// It may be called again when it fails, in the same view or in the next.
+func (c *Client) resync(moved func(region int) bool) error {
+	c.reclaim.untidy = true
+	for class := range c.slabs {
+		for _, blk := range c.slabs[class].blocks {
+			blk.suspect = blk.suspect || moved(blk.Region)
+		}
+	}
+	for _, s := range c.reclaim.parting {
+		for _, blk := range s.blocks {
+			blk.suspect = blk.suspect || moved(blk.Region)
+		}
+	}
+	if err := c.ground(); err != nil {
+		return fmt.Errorf("rejoin the pool: %w", err)
+	}
+	if err := c.tidy(); err != nil {
+		return fmt.Errorf("rejoin the pool: %w", err)
+	}
+	for class := range c.slabs {
+		for _, blk := range c.slabs[class].blocks {
+			if !blk.suspect {
+				continue
+			}
+			if err := c.reread(blk); err != nil {
+				return fmt.Errorf("rejoin the pool: %w", err)
+			}
+		}
+	}
+	for i := range c.limbo {
+		c.limbo[i].flying = false
+	}
+	c.settle()
+	c.reclaim.now = c.ep.Now()
+	c.retry()
+	c.harvest()
+	return nil
+}
+
+// ground takes back what is in flight: it has failed, or landed. Frees begin anew.
+func (c *Client) ground() error {
+	r := &c.reclaim
+	if sc := &r.scan; sc.phase != noScan {
+		if err := c.ep.Wait(sc.batch, rdma.All, c.opt.Timeout); err != nil {
+			return err
+		}
+		if sc.phase == clearing {
+			c.take(sc.batch, sc.blocks[:sc.n], sc.found)
+		}
+		sc.batch.Release()
+		sc.phase = noScan
+	}
+	for ; r.flying > 0; r.flying-- {
+		k := &r.ring[r.first]
+		if k.batch != nil {
+			if err := c.ep.Wait(k.batch, rdma.All, c.opt.Timeout); err != nil {
+				return err
+			}
+			k.batch.Release()
+			k.batch = nil
+			r.stuck = append(r.stuck, k.frees...)
+		}
+		r.landed = k.last
+		r.first = (r.first + 1) % maxFlying
+	}
+	return nil
+}
+
+// tidy compares the blocks of this client with the block allocation tables: an allocation, an adoption, a conversion or
+// a leaving may have been cut off, and how it ended the primary's entry tells.
+func (c *Client) tidy() error {
+	list, err := c.listEntries(0, len(c.space.Place)*c.space.Blocks(), func(e node.Entry) bool { return e.Owner() == c.id })
+	if err != nil {
+		return err
+	}
+	mine := make(map[node.Block]*block, len(list))
+	for _, blk := range list {
+		mine[blk.Block] = blk
+	}
+	if err := c.returnParting(mine); err != nil {
+		return err
+	}
+	for class := range c.slabs {
+		s := &c.slabs[class]
+		for _, blk := range append([]*block(nil), s.blocks...) {
+			if now := mine[blk.Block]; now != nil && now.class == class {
+				blk.entry = now.entry
+			} else {
+				s.split(blk)
+				delete(c.own, blk.Block)
+			}
+		}
+	}
+	if e := c.reclaim.emptied; e != nil && mine[e.Block] == nil {
+		c.reclaim.emptied = nil
+	}
+	for _, blk := range list {
+		if c.own[blk.Block] != nil {
+			continue
+		}
+		if err := c.spread(blk); err != nil {
+			return err
+		}
+		if e := c.reclaim.emptied; e != nil && e.Block == blk.Block {
+			err = c.convertEmptied(blk.entry)
+		} else {
+			err = c.inherit(blk)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	c.reclaim.untidy = false
+	return nil
+}
+
+// returnParting takes blocks that this client was leaving back into use, as far as they are its own still.
+func (c *Client) returnParting(mine map[node.Block]*block) error {
+	for r := &c.reclaim; len(r.parting) > 0; r.parting = r.parting[1:] {
+		s := r.parting[0]
+		for _, blk := range s.blocks {
+			if now := mine[blk.Block]; now != nil {
+				if err := c.spread(now); err != nil {
+					return err
+				}
+			}
+		}
+		for _, blk := range s.blocks {
+			if mine[blk.Block] != nil {
+				blk.parting, blk.entry = false, mine[blk.Block].entry
+				c.hold(blk)
+			} else {
+				delete(c.own, blk.Block)
+			}
+		}
+		for _, p := range s.free {
+			if c.own[p.block.Block] == p.block {
+				c.slabs[p.block.class].push(p)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package fusee
+
+import (
+	"errors"
+
+	"github.com/farkv/farkv/client/race"
+)
+
+// stray is an object of which it is not known whether some replica of a slot still holds its word.
+type stray struct {
+	object
+	slot   race.Slot
+	word   race.Word // 0: none was proposed
+	flying bool      // its verbs may still be in flight
+}
+
+// abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
+// so its object is not used again before the view has changed.
+func (c *Client) abandon(err error) {
+	if errors.Is(err, errTired) {
+		c.recycle()
+		return
+	}
+	c.limbo = append(c.limbo, stray{object: c.draft.object, flying: true})
+}
+
+// strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
+// an INSERT that gives way replaces it.
+func (c *Client) strand(w *write, err error) {
+	s := stray{object: c.draft.object, slot: w.slot, word: w.new, flying: !errors.Is(err, errTired)}
+	if c.draft.op != opDelete {
+		s.word = c.draft.word(c, race.Hash(c.draft.key))
+	}
+	c.limbo = append(c.limbo, s)
+}
+
+// settle gives back the strays whose rounds have ended without them.
+func (c *Client) settle() {
+	kept := c.limbo[:0]
+	for _, s := range c.limbo {
+		p, own := c.placeOf(s.unit, s.class)
+		switch {
+		case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation), c.reclaim.rests(s.unit):
+			// It had won, and was replaced and freed since.
+		case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
+		case s.flying || s.word != 0 && c.holdsWord(s):
+			kept = append(kept, s)
+		default:
+			c.layTag(s.unit, s.class, anyTag) // it may not have been written everywhere
+		}
+	}
+	c.limbo = kept
+}
+
+// holdsWord tells whether some replica of a stray's slot still holds its word, or may.
+func (c *Client) holdsWord(s stray) bool {
+	for r := range c.index.Copies(s.slot) {
+		w, err := c.readSlot(s.slot, r)
+		if err != nil || w == s.word || s.word.Live() && w == s.word.Pending() {
+			return true
+		}
+	}
+	return false
+}
