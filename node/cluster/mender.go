@@ -13,10 +13,13 @@ type Mender interface {
 	Spares() []int
 	// Mend makes all replicas equal. The view is busy, nobody's older verbs land any more, and the endpoint has joined.
 	Mend(v rdma.View) error
-	// Restore copies to the spare all that the given node held, from the other replicas, under a busy view. The keeper
-	// makes it the node's stand-in afterwards.
+	// Restore copies to the spare all that the given node held, from the other replicas, under a busy view, behind Mend.
+	// The spare may hold what an attempt that was cut off left. The keeper makes it the node's stand-in afterwards.
 	Restore(v rdma.View, node, spare int) error
 	// Recover finishes or takes back what a client left undone and passes on what it owned. The client is fenced off;
 	// others go on. The view is not busy.
 	Recover(v rdma.View, c rdma.ClientID) error
 }
+
+// Reporter is a Mender that tells, in lines, what it did last and how long each step of it took.
+type Reporter interface{ Report() string }

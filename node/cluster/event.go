@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// What says what a keeper did.
+type What uint8
+
+// What a keeper does.
+const (
+	Elected   What = iota + 1 // became the pool's master
+	Lost                      // is master no more: somebody else is, or was
+	Expelled                  // a node did not answer, and is gone for everybody
+	Mended                    // all replicas are equal again
+	Restored                  // a spare stands for a node that is gone
+	Recovered                 // what a dead client left is finished, or taken back, and passed on
+	Attached                  // as Recovered, but the client's process still holds its identity
+	Failed                    // something could not be done; it is tried again later
+)
+
+var whats = [...]string{
+	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "failed",
+}
+
+func (w What) String() string { return whats[w] }
+
+// Event is one thing that a keeper did. Fields that its kind does not use are zero.
+type Event struct {
+	At     time.Duration // on the endpoint's clock
+	What   What
+	Epoch  uint64        // of the view; of Elected and Lost the tenure's
+	Node   int           // that was expelled, or restored
+	Spare  int           // that stands for it now
+	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
+	Took   time.Duration // of Mended, Restored, Recovered and Attached
+	Report string        // what the mender says of it, in lines
+	Err    error         // of Failed
+}
+
+func (e Event) String() string {
+	took := e.Took.Round(time.Microsecond)
+	switch e.What {
+	case Elected:
+		return fmt.Sprintf("elected master (tenure %d)", e.Epoch)
+	case Lost:
+		if e.Client.ID == 0 {
+			return "master no more"
+		}
+		return fmt.Sprintf("master no more: client %d is", e.Client.ID)
+	case Expelled:
+		return fmt.Sprintf("node %d is gone: expelled in epoch %d", e.Node, e.Epoch)
+	case Mended:
+		return fmt.Sprintf("replicas mended in epoch %d, in %v", e.Epoch, took)
+	case Restored:
+		return fmt.Sprintf("node %d stands for node %d since epoch %d, after %v", e.Spare, e.Node, e.Epoch, took)
+	case Recovered:
+		return fmt.Sprintf("client %d %q recovered in %v", e.Client.ID, e.Client.Name, took)
+	case Attached:
+		return fmt.Sprintf("client %d %q recovered in %v; its process is attached and keeps the identity", e.Client.ID,
+			e.Client.Name, took)
+	}
+	return fmt.Sprintf("failed: %v", e.Err)
+}

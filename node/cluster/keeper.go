@@ -1,0 +1,267 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Options shape a keeper. Zero values mean defaults.
+type Options struct {
+	// Lease is a master's tenure, unless it prolongs it: for about as long a pool is without one when its master dies.
+	// Default 100 ms.
+	Lease time.Duration
+	// Tick is the pause between two looks at the pool; default a quarter of the lease.
+	Tick time.Duration
+	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead; default 10 leases. One
+	// that is known to be down counts at once.
+	NodePatience time.Duration
+	// Stop is asked once a tick whether to end; nil: the keeper ends with its endpoint.
+	Stop func() bool
+	// Log is told what the keeper does.
+	Log func(Event)
+}
+
+func (o *Options) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	set(&o.Lease, 100*time.Millisecond)
+	set(&o.Tick, o.Lease/4)
+	set(&o.NodePatience, 10*o.Lease)
+	if o.Stop == nil {
+		o.Stop = func() bool { return false }
+	}
+	if o.Log == nil {
+		o.Log = func(Event) {}
+	}
+}
+
+// NewMender makes the mender of a master, on the endpoint that it is to use.
+type NewMender func(ep rdma.Endpoint) (Mender, error)
+
+// keeper is one process's candidate for a pool's master, and the master while role says so.
+type keeper struct {
+	ep    rdma.Endpoint
+	f     rdma.Fabric
+	make  NewMender
+	o     Options
+	role  rdma.Role
+	m     Mender // of this tenure; nil before it is needed
+	dirty bool   // a mender failed: verbs of it may be in flight
+
+	probes []probe // by node
+	rests  []rest  // what failed, or has to wait
+	faults int     // failures in a row
+}
+
+// probe is a READ that a node has not answered yet; nil: there is none.
+type probe struct {
+	flying *rdma.Batch
+	since  time.Duration
+}
+
+// rest keeps the keeper from trying something again and again.
+type rest struct {
+	what  target
+	until time.Duration
+	tries int
+}
+
+// target is a client to recover, or a node to restore.
+type target struct {
+	client rdma.ClientID
+	node   int // plus one
+}
+
+// Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is closed. The master
+// replaces dead nodes and recovers dead clients, whoever else is at work. Of one that dies in the midst of that another
+// keeper takes over; of one that is slow, too, and then what the slow one still has in mind does no harm: it was fenced
+// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint.
+//
+// Keep uses the endpoint, and the mender made on it, alone. It returns nil when it was stopped.
+func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
+	o.defaults()
+	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes())}
+	for !o.Stop() {
+		more, err := k.tick()
+		switch {
+		case errors.Is(err, rdma.ErrClosed):
+			return nil
+		case errors.Is(err, rdma.ErrRevoked):
+			k.dirty = false // nothing lands any more
+			k.resign()
+			return fmt.Errorf("keep the pool: %w", err)
+		case err != nil:
+			k.ep.Sleep(k.pause(err))
+		case !more:
+			k.faults = 0
+			k.ep.Sleep(o.Tick)
+		}
+	}
+	k.resign()
+	return nil
+}
+
+// pause returns how long to wait after a failure. A changed view or a dead node means to look again at once.
+func (k *keeper) pause(err error) time.Duration {
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) {
+		return k.o.Tick / 4
+	}
+	k.log(Event{What: Failed, Err: err})
+	k.faults = min(k.faults+1, 8)
+	return k.o.Tick << k.faults
+}
+
+func (k *keeper) log(e Event) {
+	e.At = k.ep.Now()
+	k.o.Log(e)
+}
+
+// resign ends the tenure, unless verbs may be in flight: then it runs out, and whoever is next drops them.
+func (k *keeper) resign() {
+	if k.role.Owner != 0 && !k.dirty {
+		k.f.Resign(k.role)
+	}
+	k.role = rdma.Role{}
+}
+
+// lead makes the caller master, or makes sure that it still is; false: somebody else is.
+func (k *keeper) lead() (bool, error) {
+	if k.role.Owner != 0 {
+		err := k.prolong()
+		if errors.Is(err, errOver) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	r, ok, err := k.f.TryMaster(k.ep.Client(), k.o.Lease)
+	if err != nil || !ok {
+		return false, err
+	}
+	k.role = r
+	k.log(Event{What: Elected, Epoch: r.Epoch})
+	return true, nil
+}
+
+// tick does one thing of what there is to do; more: there may be something else.
+//
+// Everything in it may be interrupted at any verb and done again by another keeper. What a crash leaves:
+//   - before barrier's Advance: a pool that is as it was;
+//   - behind it: a busy view, which makes the next master begin with a barrier of its own, in a later epoch. Nodes that
+//     were expelled, but are not gone in the view, do not answer that one's READs either. A spare that was half written
+//     is no stand-in, and is written from the beginning;
+//   - in recover: a client that is still listed, and recovered again from the beginning.
+func (k *keeper) tick() (more bool, err error) {
+	leads, err := k.lead()
+	if err != nil {
+		return false, err
+	}
+	v, err := k.ep.Join() // candidates, too: it is how they learn that they have to end
+	if err != nil || !leads {
+		return false, err
+	}
+	down, err := k.probe(v)
+	if err != nil {
+		return false, err
+	}
+	if k.m == nil {
+		if k.m, err = k.make(&reign{k.ep, k}); err != nil {
+			return false, fmt.Errorf("make a mender: %w", err)
+		}
+	}
+	if v.Busy || len(down) > 0 {
+		return true, k.barrier(v, down, nil)
+	}
+	if s := k.vacancy(v); s != nil {
+		return true, k.barrier(v, nil, s)
+	}
+	return k.recover(v)
+}
+
+// recover recovers one dead client.
+func (k *keeper) recover(v rdma.View) (more bool, err error) {
+	for _, c := range k.f.Clients() {
+		if c.Alive || c.ID == k.ep.Client() || k.resting(target{client: c.ID}) {
+			continue
+		}
+		return true, k.recoverClient(v, c)
+	}
+	return false, nil
+}
+
+func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
+	began := k.ep.Now()
+	if err := k.prolong(); err != nil {
+		return err
+	}
+	if err := k.f.Revoke(c.ID); err != nil {
+		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
+	}
+	if err := k.m.Recover(v, c.ID); err != nil {
+		k.dirty = true
+		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
+	}
+	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
+	err := k.f.Forget(c)
+	if errors.Is(err, rdma.ErrHeld) { // fenced off, but not dead: somebody has to end it
+		e.What, err = Attached, nil
+		k.rest(target{client: c.ID})
+	} else if err == nil {
+		k.forget(target{client: c.ID})
+	}
+	k.log(e)
+	return err
+}
+
+func (k *keeper) report() string {
+	if r, ok := k.m.(Reporter); ok {
+		return r.Report()
+	}
+	return ""
+}
+
+// failed lets something rest that failed for reasons of its own, so that other things are done meanwhile.
+func (k *keeper) failed(what target, err error) error {
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrClosed) ||
+		errors.Is(err, rdma.ErrRevoked) {
+		return err
+	}
+	k.rest(what)
+	k.log(Event{What: Failed, Err: err})
+	return nil
+}
+
+func (k *keeper) find(what target) *rest {
+	for i := range k.rests {
+		if k.rests[i].what == what {
+			return &k.rests[i]
+		}
+	}
+	return nil
+}
+
+func (k *keeper) resting(what target) bool {
+	r := k.find(what)
+	return r != nil && k.ep.Now() < r.until
+}
+
+// rest keeps what is to be done from being tried for a while, longer each time.
+func (k *keeper) rest(what target) {
+	r := k.find(what)
+	if r == nil {
+		k.rests = append(k.rests, rest{what: what})
+		r = &k.rests[len(k.rests)-1]
+	}
+	r.tries = min(r.tries+1, 6)
+	r.until = k.ep.Now() + k.o.Lease<<r.tries
+}
+
+func (k *keeper) forget(what target) {
+	k.rests = slices.DeleteFunc(k.rests, func(r rest) bool { return r.what == what })
+}

@@ -1,0 +1,75 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// OtherMaster ends the attempt to become master of a pool that has one.
+type OtherMaster struct{ Role rdma.Role }
+
+func (e *OtherMaster) Error() string {
+	return fmt.Sprintf("client %d is the pool's master", e.Role.Owner)
+}
+
+// mostRounds bounds what Once does: far more than a pool has nodes and clients to see to.
+const mostRounds = 1 << 18
+
+// Once does what there is to do for a master now, and resigns. It returns what it did, also when it fails. Where
+// somebody else is master, and stays so for a lease, the error is an *OtherMaster.
+func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
+	o.defaults()
+	log := o.Log
+	o.Log = func(e Event) {
+		did = append(did, e)
+		log(e)
+	}
+	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes())}
+	defer func() { k.resign() }()
+	if err := k.reignOnce(); err != nil {
+		return did, err
+	}
+	for range mostRounds {
+		more, err := k.tick()
+		switch {
+		case k.role.Owner == 0:
+			return did, errors.Join(fmt.Errorf("recover the pool: %w", errOver), err)
+		case errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown):
+			ep.Sleep(o.Tick / 4)
+		case err != nil:
+			return did, fmt.Errorf("recover the pool: %w", err)
+		case !more && !k.waits():
+			return did, nil
+		case !more:
+			ep.Sleep(o.Tick)
+		}
+	}
+	return did, fmt.Errorf("recover the pool: nodes and clients die as fast as they are recovered: %w", rdma.ErrTimeout)
+}
+
+// waits tells whether a node does not answer, but does not count as dead yet.
+func (k *keeper) waits() bool {
+	return slices.ContainsFunc(k.probes, func(p probe) bool { return p.flying != nil })
+}
+
+// reignOnce becomes master, and waits for a lease if somebody else is.
+func (k *keeper) reignOnce() error {
+	var other rdma.Role
+	for until := k.ep.Now() + k.o.Lease + k.o.Tick; ; k.ep.Sleep(k.o.Tick) {
+		r, ok, err := k.f.TryMaster(k.ep.Client(), k.o.Lease)
+		switch {
+		case err != nil:
+			return fmt.Errorf("become the pool's master: %w", err)
+		case ok:
+			k.role = r
+			k.log(Event{What: Elected, Epoch: r.Epoch})
+			return nil
+		case k.ep.Now() > until:
+			return &OtherMaster{other}
+		}
+		other = r
+	}
+}

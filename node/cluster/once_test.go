@@ -1,0 +1,220 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// lines are events as people read them, without how long they took.
+func lines(events []cluster.Event) string {
+	var all []string
+	for _, e := range events {
+		e.Took = 0
+		all = append(all, e.String())
+	}
+	return strings.Join(all, "\n")
+}
+
+// TestOnce recovers a pool that nobody keeps, as often as it is asked to.
+func TestOnce(t *testing.T) {
+	w := begin(t, sim.Hostile(1), 0)
+	w.s.KillNodeAfter(1, time.Millisecond)
+	var did []cluster.Event
+	w.s.Go("operator", func(ep rdma.Endpoint) {
+		ep.Sleep(2 * time.Millisecond)
+		var err error
+		if did, err = cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease}); err != nil {
+			t.Error(err)
+		}
+		again, err := cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease})
+		if err != nil || lines(again) != "elected master (tenure 2)" {
+			t.Errorf("nothing was left to do, and it did: %v, %s", err, lines(again))
+		}
+	})
+	w.end()
+	w.whole(1)
+	want := `elected master (tenure 1)
+node 1 is gone: expelled in epoch 1
+replicas mended in epoch 1, in 0s
+replicas mended in epoch 2, in 0s
+node 3 stands for node 1 since epoch 2, after 0s
+client 1 "writer 0" recovered in 0s`
+	if got := lines(did); got != want {
+		t.Errorf("did:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestOnceBesideAKeeper(t *testing.T) {
+	w := begin(t, sim.Hostile(2), 1)
+	w.s.Go("operator", func(ep rdma.Endpoint) {
+		ep.Sleep(time.Millisecond)
+		_, err := cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease})
+		var other *cluster.OtherMaster
+		if !errors.As(err, &other) || other.Role.Owner != w.keepers[0].Client() {
+			t.Errorf("a pool with a keeper: %v", err)
+		}
+	})
+	w.end()
+	w.whole()
+}
+
+// TestSilentNode has a node that is too slow to answer anything. It counts as dead after a while, not before.
+func TestSilentNode(t *testing.T) {
+	for factor, gone := range map[float64][]int{1e4: {1}, 100: nil} {
+		o := sim.Hostile(3)
+		o.Faults = sim.Faults{{Kind: sim.SlowFault, Node: 1, Factor: factor, At: lease, For: 20 * lease}}
+		w := begin(t, o, 2)
+		w.end()
+		w.whole(gone...)
+		for _, e := range w.events {
+			if e.What == cluster.Expelled && e.At < 10*lease {
+				t.Errorf("%v at %v", e, e.At)
+			}
+		}
+	}
+}
+
+// stubborn is a mender that fails for its own reasons at first.
+type stubborn struct {
+	*fake
+	failures map[string]int
+}
+
+var errStubborn = errors.New("not yet")
+
+func (s *stubborn) fails(what string) error {
+	if s.failures[what] > 0 {
+		s.failures[what]--
+		return fmt.Errorf("%s: %w", what, errStubborn)
+	}
+	return nil
+}
+
+func (s *stubborn) Mend(v rdma.View) error { return errors.Join(s.fails("mend"), s.fake.Mend(v)) }
+
+func (s *stubborn) Restore(v rdma.View, node, spare int) error {
+	if err := s.fails("restore"); err != nil {
+		return err
+	}
+	return s.fake.Restore(v, node, spare)
+}
+
+func (s *stubborn) Recover(v rdma.View, c rdma.ClientID) error {
+	if err := s.fails(fmt.Sprint("recover ", c)); err != nil {
+		return err
+	}
+	return s.fake.Recover(v, c)
+}
+
+func (s *stubborn) Report() string { return "as it was told" }
+
+// TestWhatFailsIsTriedAgain has a mender fail: other things are done meanwhile.
+func TestWhatFailsIsTriedAgain(t *testing.T) {
+	failures := map[string]int{"mend": 3, "restore": 2, "recover 2": 4}
+	w := begin(t, sim.Hostile(4), 0)
+	w.s.CrashAt(w.writers[1], 40)
+	w.s.KillNodeAfter(1, time.Millisecond)
+	w.keepers = append(w.keepers, w.s.Go("keeper", func(ep rdma.Endpoint) {
+		o := cluster.Options{
+			Lease: lease, Stop: func() bool { return w.s.Now() > limit },
+			Log: func(e cluster.Event) { w.events = append(w.events, e) },
+		}
+		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &stubborn{&fake{w, ep}, failures}, nil }
+		if err := cluster.Keep(ep, w.s, make, o); err != nil {
+			t.Error(err)
+		}
+	}))
+	w.end()
+	w.whole(1)
+	failed, order := 0, ""
+	for _, e := range w.events {
+		switch e.What {
+		case cluster.Failed:
+			if failed++; !errors.Is(e.Err, errStubborn) {
+				t.Error(e)
+			}
+		case cluster.Recovered:
+			order += e.Client.Name + " "
+			fallthrough
+		case cluster.Mended, cluster.Restored:
+			if e.Report != "as it was told" {
+				t.Errorf("%v: %q", e, e.Report)
+			}
+		}
+	}
+	if failed != 9 || order != "writer 0 writer 1 " {
+		t.Errorf("%d failures, recovered: %s\n%s", failed, order, lines(w.events))
+	}
+}
+
+// idler is a mender on real memory: all it does is to read.
+type idler struct {
+	ep        rdma.Endpoint
+	recovered *atomic.Int64
+}
+
+func (i *idler) Spares() []int                     { return []int{2} }
+func (i *idler) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
+func (i *idler) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
+func (i *idler) Recover(rdma.View, rdma.ClientID) error {
+	i.recovered.Add(1)
+	return i.Mend(rdma.View{})
+}
+
+// TestKeepersOnSharedMemory runs keepers in tasks, which end with the fabric.
+func TestKeepersOnSharedMemory(t *testing.T) {
+	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := f.Open("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recovered atomic.Int64
+	var mu sync.Mutex
+	var events []cluster.Event
+	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &idler{ep, &recovered}, nil }
+	o := cluster.Options{Lease: 5 * time.Millisecond, Log: func(e cluster.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+	}}
+	for range 3 {
+		if err := ep.Go("keeper", func(own rdma.Endpoint) { cluster.Keep(own, f, make, o) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	victim, err := f.Open("victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Revoke(victim.Client()), victim.Close(), f.KillNode(1)); err != nil {
+		t.Fatal(err)
+	}
+	whole := func() bool {
+		return !f.View().Busy && f.View().Members[2].StandsFor == 2 && recovered.Load() > 0 &&
+			!strings.Contains(fmt.Sprint(f.Clients()), "victim")
+	}
+	for until := time.Now().Add(20 * time.Second); !whole() && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	if !whole() {
+		mu.Lock()
+		t.Errorf("view %+v, clients %+v, events:\n%s", f.View(), f.Clients(), lines(events))
+		mu.Unlock()
+	}
+	if err := errors.Join(ep.Close(), f.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/trace"
+)
+
+// reign is the endpoint that a master's mender uses. Mending may take longer than a lease, so that the tenure is
+// prolonged as the endpoint is used, and everything ends in rdma.ErrStale once somebody else is master.
+type reign struct {
+	rdma.Endpoint
+	k *keeper
+}
+
+func (e *reign) Post(b *rdma.Batch) error {
+	if err := e.k.prolong(); err != nil {
+		return err
+	}
+	return e.Endpoint.Post(b)
+}
+
+func (e *reign) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.k.prolong(); err != nil {
+		return err
+	}
+	return e.Endpoint.Call(node, r, within)
+}
+
+// Wait waits in parts, so that the tenure does not run out meanwhile.
+func (e *reign) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	part := e.k.o.Lease / 4
+	for ; within > part; within -= part {
+		if err := e.Endpoint.Wait(b, n, part); !errors.Is(err, rdma.ErrTimeout) {
+			return err
+		}
+		if err := e.k.prolong(); err != nil {
+			return err
+		}
+	}
+	return e.Endpoint.Wait(b, n, within)
+}
+
+// Sleep sleeps in parts. That the tenure is over is found at the next verb.
+func (e *reign) Sleep(d time.Duration) {
+	part := e.k.o.Lease / 4
+	for ; d > part; d -= part {
+		e.Endpoint.Sleep(part)
+		if e.k.prolong() != nil {
+			return
+		}
+	}
+	e.Endpoint.Sleep(d)
+}
+
+// Step passes on what is posted next, see trace.Step.
+func (e *reign) Step(name string) { trace.Step(e.Endpoint, name) }
+
+var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
+
+// prolong makes sure that the tenure lasts for another half of a lease. One that ran out because its master was slow
+// goes on when nobody wanted it meanwhile. If somebody was master in between, this one's verbs were fenced off.
+func (k *keeper) prolong() error {
+	now := k.ep.Now()
+	if k.role.Owner == 0 {
+		return errOver
+	}
+	if now+k.o.Lease/2 <= k.role.Until {
+		return nil
+	}
+	r, ok, err := k.f.Renew(k.role, k.o.Lease)
+	if err == nil && !ok {
+		r, ok, err = k.f.TryMaster(k.ep.Client(), k.o.Lease)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("prolong the tenure as master: %w", err)
+	case !ok:
+		k.log(Event{What: Lost, Epoch: k.role.Epoch, Client: rdma.Client{ID: r.Owner}})
+		k.role, k.m = rdma.Role{}, nil
+		return errOver
+	}
+	k.role = r
+	return nil
+}
