@@ -261,6 +261,45 @@ func TestASaturatedLinkIsBusyAllTheTime(t *testing.T) {
 	near(t, "utilisation", s.Usage()[0].LinkOut.Seconds()/s.Now().Seconds(), 1, 0.02)
 }
 
+// TestUsageIsWhatWasUsed: what waits for a link has not used it.
+func TestUsageIsWhatWasUsed(t *testing.T) {
+	s := open(t, machines(sim.Hardware{LinkGbps: 8, Propagation: 500}))
+	s.Go("client", func(ep rdma.Endpoint) {
+		b := ep.Batch()
+		for range 100 {
+			b.Read(rdma.At(0, 0), 1020) // the answers take a microsecond each
+		}
+		ep.Post(b)
+		for range 90 {
+			ep.Sleep(time.Microsecond)
+			if used := s.Usage()[0].LinkOut; used > s.Now()+time.Microsecond || used < s.Now()-4*time.Microsecond {
+				t.Errorf("at %v the link was busy for %v", s.Now(), used)
+			}
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADeadNodeUsesNothing(t *testing.T) {
+	s := open(t, machines(sim.Hardware{LinkGbps: 10, Propagation: 500}))
+	s.Go("client", func(ep rdma.Endpoint) {
+		for i := range 10 {
+			if i == 4 {
+				s.KillNode(0)
+			}
+			faa(ep, rdma.At(0, 0))
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Usage()[0].Messages; n != 4 {
+		t.Errorf("a node that died behind 4 verbs has served %d", n)
+	}
+}
+
 func TestClientsAreDealtToComputeNodes(t *testing.T) {
 	for _, c := range []struct {
 		h       sim.Hardware

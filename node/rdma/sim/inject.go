@@ -163,7 +163,6 @@ func (e *endpoint) launchCursed(w *Worker, b *rdma.Batch, n int) {
 		number := first + uint64(i) + 1
 		e.fly, e.late = r.delays(s.now, number)
 		e.dispatch(w, b, i)
-		e.fly, e.late = 0, 0
 		s.strikeAt(r, number)
 		if r.stalledUntil > s.now && !w.dead() {
 			if s.hw != nil {

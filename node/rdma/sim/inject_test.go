@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -275,6 +276,26 @@ func TestPartitionThatLastsTooLong(t *testing.T) {
 	})
 }
 
+// TestTheEndOfAPartition: a verb that arrives in the very nanosecond in which it ends stays behind one that was held up.
+func TestTheEndOfAPartition(t *testing.T) {
+	for end := 1000; end < 1100; end++ {
+		each(t, fmt.Sprintf("partition client=a node=0 at=10µs for=%dns", end), func(t *testing.T, s *sim.Sim) {
+			s.Go("a", func(ep rdma.Endpoint) {
+				ep.Sleep(10*time.Microsecond - s.Now())
+				first, second := ep.Batch(), ep.Batch()
+				a := first.CompareSwap(rdma.At(0, 0), 0, 1)
+				b := second.CompareSwap(rdma.At(0, 0), 1, 2)
+				ep.Post(first)
+				ep.Sleep(50)
+				ep.Post(second)
+				if ep.Wait(second, rdma.All, rdma.Forever) != nil || !a.Swapped() || !b.Swapped() {
+					t.Errorf("a partition of %d ns: swapped %v, %v", end, a.Swapped(), b.Swapped())
+				}
+			})
+		})
+	}
+}
+
 // TestGivingUpTakesTheConnectionDown: a later verb does not land when an earlier one was given up, even if it would be
 // in time itself.
 func TestGivingUpTakesTheConnectionDown(t *testing.T) {
@@ -384,6 +405,19 @@ func TestALateCompletionHasLanded(t *testing.T) {
 			ep.Sleep(10 * time.Microsecond)
 			if faa(ep, rdma.At(1, 16)) != 2 {
 				t.Error("the verb has not landed in time")
+			}
+		})
+	})
+}
+
+func TestCallsFlyAndAreLate(t *testing.T) {
+	each(t, `fly client=a verb=1 for=100µs; late client=a verb=2 for=200µs`, func(t *testing.T, s *sim.Sim) {
+		s.Go("a", func(ep rdma.Endpoint) {
+			for _, least := range []time.Duration{100 * time.Microsecond, 200 * time.Microsecond, 0} {
+				took := took(s, func() { ep.Call(0, new(rdma.Request), rdma.Forever) })
+				if took < least || took > least+10*time.Microsecond {
+					t.Errorf("a call takes %v, want %v and what it takes anyway", took, least)
+				}
 			}
 		})
 	})

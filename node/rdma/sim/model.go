@@ -7,7 +7,6 @@ func (s *Sim) equip() {
 	s.hw = newTiming(s.opts.Hardware)
 	for i := range s.nodes {
 		b := &s.nodes[i].board
-		b.words = make([]resource, hotWords)
 		b.cores = make([]resource, s.hw.NodeCores)
 	}
 }
@@ -219,6 +218,9 @@ func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
 		unit, all, one := &n.atomics, h.atomic, h.atomicWord
 		if device {
 			unit, all, one = &n.device, h.device, h.deviceWord
+		}
+		if n.words == nil {
+			n.words = make([]resource, hotWords)
 		}
 		word := &n.words[mix(op.Addr.Offset())%hotWords]
 		return word.pass(unit.pass(t, slow.of(all)), slow.of(one)), pcie

@@ -50,6 +50,50 @@ func TestReorderingTakesNoTime(t *testing.T) {
 	}
 }
 
+// TestAReadBehindAWrite: it arrives in the very nanosecond in which the WRITE before it lands, and finds it.
+func TestAReadBehindAWrite(t *testing.T) {
+	for gap := range 40 { // between landings of WRITEs; verbs arrive every 10 ns
+		h := sim.Hardware{Propagation: 500, ClientMops: 100, PCIeGbps: 64 / float64(gap+1)}
+		s := open(t, machines(h))
+		s.Go("client", func(ep rdma.Endpoint) {
+			b := ep.Batch()
+			p := b.Alloc(8)
+			copy(p, "written!")
+			b.Write(rdma.At(0, 64), p)
+			b.Write(rdma.At(0, 0), p)
+			found := b.Read(rdma.At(0, 0), 8)
+			if err := rdma.Do(ep, b, rdma.Forever); err != nil || string(found.Buf) != "written!" {
+				t.Errorf("%d ns apart: a READ behind a WRITE finds %q (%v)", gap+1, found.Buf, err)
+			}
+		})
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAnswersComeInOrder: a WRITE's does not overtake that of a READ posted before it on the same connection, though
+// the READ waits for memory.
+func TestAnswersComeInOrder(t *testing.T) {
+	s := open(t, machines(sim.Hardware{Propagation: 500, PCIe: 300}))
+	s.Go("client", func(ep rdma.Endpoint) {
+		b := ep.Batch()
+		b.Read(rdma.At(0, 0), 8)
+		b.Write(rdma.At(0, 64), b.Alloc(8))
+		b.Write(rdma.At(1, 64), b.Alloc(8))
+		ep.Post(b)
+		if err := ep.Wait(b, 1, rdma.Forever); err != nil || b.Completed(0) || b.Completed(1) || !b.Completed(2) {
+			t.Errorf("at first %v, %v, %v are complete", b.Completed(0), b.Completed(1), b.Completed(2))
+		}
+		if err := ep.Wait(b, 2, rdma.Forever); err != nil || !b.Completed(0) {
+			t.Errorf("the READ is not the second to complete (%v)", err)
+		}
+	})
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTearingOnHardware(t *testing.T) {
 	o := testbed(t, 1)
 	if mixed, _ := torn(t, o); mixed != 0 {

@@ -8,6 +8,9 @@
 //	s.CrashAt(w, 7)                               // after its 7th verb
 //	err := s.Run()
 //
+// The network is drawn at random, to find what is wrong with a protocol, or with Options.Hardware a model of machines, to
+// find how fast it is: profiles are the clusters of papers (LookupProfile). Options.Faults are what goes wrong.
+//
 // Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
 // atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too.
 //
