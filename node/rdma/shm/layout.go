@@ -46,11 +46,11 @@ type header struct {
 
 // slot is one client's line. Its own cache line, since busy changes twice a Post.
 type slot struct {
-	state uint64 // its holder's life, counted from 1, times 2; and 1 until that life is closed or forgotten
-	busy  uint64 // odd while its holder executes verbs, and one more at each begin and end
-	fence uint64 // the last life that was fenced off: a revocation that comes late hits no successor
-	stale uint64 // the epoch that its holder must have joined: see Fence
-	pid   uint64
+	state uint64   // its holder's life, counted from 1, times 2; and 1 until that life is closed or forgotten
+	busy  uint64   // odd while its holder executes verbs, and one more at each begin and end
+	fence uint64   // the last life that was fenced off: a revocation that comes late hits no successor
+	stale uint64   // the epoch that its holder must have joined: see Fence
+	pid   uint64   // and the step at which it is to crash: see Step
 	name  [24]byte // padded with zeros
 }
 

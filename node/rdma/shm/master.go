@@ -25,6 +25,14 @@ func roleOf(word uint64) rdma.Role {
 	}
 }
 
+// Master returns who is the pool's master, and for how long yet; false: nobody is.
+func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
+	r = roleOf(atomic.LoadUint64(&f.head.role))
+	r.Epoch = atomic.LoadUint64(&f.head.epoch)
+	left = r.Until - now()
+	return r, left, r.Owner != 0 && left > 0 && left <= MaxLease
+}
+
 // TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
 // who and until when. A crash between fencing off the last master and the CAS leaves that master's word, and the next
 // candidate fences it off again.

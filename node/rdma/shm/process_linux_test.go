@@ -17,6 +17,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // The tests run themselves again as other processes; childEnv tells such a process what to do, on which pool.
@@ -67,6 +68,9 @@ func child(what, pool string) error {
 	case "write":
 		fmt.Println(e.Client())
 		return writeUntilRevoked(e)
+	case "step":
+		fmt.Println(e.Client())
+		return takeSteps(e)
 	case "call":
 		return errors.Join(e.Call(0, &rdma.Request{}, time.Second), e.Close())
 	case "hold":
@@ -141,6 +145,22 @@ func writeUntilRevoked(e rdma.Endpoint) error {
 		}
 	}
 	return errors.New("nobody fenced this client off")
+}
+
+// takeSteps adds to a word in each of its steps.
+func takeSteps(e rdma.Endpoint) error {
+	for until := e.Now() + time.Minute; e.Now() < until; {
+		for i, step := range []string{"one", "two", "three"} {
+			trace.Step(e, step)
+			b := e.Batch()
+			b.FetchAdd(rdma.At(0, uint64(8*i)), 1)
+			if err := rdma.Do(e, b, time.Second); err != nil {
+				return err
+			}
+			b.Release()
+		}
+	}
+	return errors.New("nobody crashed this client")
 }
 
 type process struct {
@@ -416,6 +436,65 @@ func TestKilledInTheMidstOfAPost(t *testing.T) {
 		if err := forget(f, c); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestCrashClient crashes processes: between two verbs, where they are told to, and not those that are gone already.
+func TestCrashClient(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	e := attachTo(t, f, "reader")
+	for _, step := range []string{"", "one", "two", "three"} {
+		p := start(t, "step", "p")
+		c := p.client(t)
+		var victim rdma.Client
+		for _, victim = range f.Clients() {
+			if victim.ID == c {
+				break
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+		if err := f.CrashClient(victim, step); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Wait(); err == nil || err.Error() != "signal: killed" {
+			t.Fatalf("%q: the process ended with %v", step, err)
+		}
+		if err := f.CrashClient(victim, step); err == nil {
+			t.Errorf("%q: a client that is dead was crashed again", step)
+		}
+		for _, c := range f.Clients() {
+			if c.ID == victim.ID && (c.Alive || c.PID != victim.PID) {
+				t.Errorf("%q: after the crash: %+v", step, c)
+			}
+		}
+		b := e.Batch()
+		sums := b.Read(rdma.At(0, 0), 24)
+		if err := rdma.Do(e, b, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		one, two, three := word(sums.Buf), word(sums.Buf[8:]), word(sums.Buf[16:])
+		b.Release()
+		if at := map[string]bool{
+			"": true, "one": one == two && two == three, "two": one == two+1 && two == three, "three": one == two && two == three+1,
+		}; one == 0 || !at[step] {
+			t.Errorf("%q: the process took %d, %d, %d steps", step, one, two, three)
+		}
+		clean := e.Batch() // of the next one
+		for i, n := range []uint64{one, two, three} {
+			clean.FetchAdd(rdma.At(0, uint64(8*i)), -n)
+		}
+		if err := errors.Join(rdma.Do(e, clean, time.Second), f.Forget(victim)); err != nil {
+			t.Fatal(err)
+		}
+		clean.Release()
+		if err := f.CrashClient(victim, step); err == nil {
+			t.Errorf("%q: a client that was forgotten was crashed", step)
+		}
+	}
+	private, _ := newMem(t)
+	if err := private.CrashClient(private.Clients()[0], ""); !errors.Is(err, rdma.ErrNotSupported) {
+		t.Errorf("crash a client of a private pool: %v", err)
 	}
 }
 

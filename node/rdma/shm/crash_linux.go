@@ -1,0 +1,67 @@
+package shm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at once, or with a step
+// when the client comes to the step of its protocol that trace.Step names so; steps that no store has never come. Errors
+// wrap rdma.ErrClosed when the client is not alive, and rdma.ErrNotSupported when the pool is this process's own.
+func (f *Fabric) CrashClient(c rdma.Client, step string) error {
+	if err := f.crash(c, step); err != nil {
+		return fmt.Errorf("crash client %d: %w", c.ID, err)
+	}
+	return nil
+}
+
+func (f *Fabric) crash(c rdma.Client, step string) error {
+	if err := f.known(c.ID); err != nil {
+		return err
+	}
+	if !f.faults {
+		return fmt.Errorf("%s has no other processes: %w", f.name, rdma.ErrNotSupported)
+	}
+	s := f.slot(c.ID)
+	word := atomic.LoadUint64(&s.pid)
+	pid := int(uint32(word))
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("find process %d: %w", pid, err)
+	}
+	defer unix.Close(process)
+	// Alive behind the opening: the number means the process that holds the slot, and none that got it later.
+	held, err := f.lives.held(c.ID)
+	if err == nil && (!held || atomic.LoadUint64(&s.state) != c.Life<<1|1) {
+		err = rdma.ErrClosed
+	}
+	if err != nil {
+		return err
+	}
+	if step != "" {
+		if !atomic.CompareAndSwapUint64(&s.pid, word, uint64(stepOrder(step))<<orderShift|uint64(pid)) {
+			return fmt.Errorf("somebody else gave it an order: %w", rdma.ErrTimeout)
+		}
+		return nil
+	}
+	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	for until := now() + patience; now() < until; time.Sleep(time.Millisecond) { // until the kernel has let go of it
+		if held, err := f.lives.held(c.ID); err != nil || !held {
+			return err
+		}
+	}
+	return fmt.Errorf("process %d did not end: %w", pid, rdma.ErrTimeout)
+}
+
+// die ends this process as a crash would.
+func die() {
+	_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
+	select {} // the signal is on its way
+}

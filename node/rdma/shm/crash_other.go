@@ -1,0 +1,17 @@
+//go:build !linux
+
+package shm
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// CrashClient needs pools that processes share.
+func (f *Fabric) CrashClient(c rdma.Client, _ string) error {
+	return fmt.Errorf("crash client %d: %w", c.ID, rdma.ErrNotSupported)
+}
+
+func die() { os.Exit(137) }
