@@ -1,0 +1,295 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// upset runs a function before its worker's n-th batch or call.
+type upset struct {
+	rdma.Endpoint
+	n, seen int
+	then    func()
+}
+
+func (u *upset) count() {
+	if u.seen++; u.seen == u.n {
+		u.then()
+	}
+}
+
+func (u *upset) Post(b *rdma.Batch) error {
+	u.count()
+	return u.Endpoint.Post(b)
+}
+
+func (u *upset) Call(n int, r *rdma.Request, within time.Duration) error {
+	u.count()
+	return u.Endpoint.Call(n, r, within)
+}
+
+// nextView makes a new view of the pool; change says what becomes of its members in between.
+func nextView(t *testing.T, f rdma.Fabric, change func()) {
+	t.Helper()
+	was := f.View()
+	busy := rdma.State{Epoch: was.Epoch + 1, Busy: true}
+	ok, err := f.Advance(rdma.State{Epoch: was.Epoch}, busy)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if change != nil {
+		change()
+	}
+	must(t, f.Fence(busy.Epoch))
+	ok, err = f.Advance(busy, rdma.State{Epoch: busy.Epoch})
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+}
+
+// steady repeats what a client does until its view is the pool's.
+func steady(c *Client, moved func(int) bool, op func() error) error {
+	err := op()
+	for range 4 {
+		if !errors.Is(err, rdma.ErrStale) && !errors.Is(err, rdma.ErrNodeDown) {
+			return err
+		}
+		_, joined := c.ep.Join()
+		if err = errors.Join(joined, c.resync(moved)); err == nil {
+			err = op()
+		}
+	}
+	return err
+}
+
+func nothingMoved(int) bool { return false }
+
+// unharmed is what a check must not find, leaks and all, when unfinished writes are nobody's business yet.
+var unharmed = regexp.MustCompile("free and in use|another slot|not the slot's pair|nobody owns|free on replica|not on replica|leaked|neither free|table says|no such client")
+
+func wantUnharmed(t *testing.T, f rdma.Fabric, at int) {
+	t.Helper()
+	r, err := Check(f)
+	must(t, err)
+	for _, d := range append(r.Damage, r.Waiting...) {
+		if unharmed.MatchString(d) {
+			t.Fatalf("view changed before batch %d: %s", at, d)
+		}
+	}
+}
+
+// The view changes before any batch or call of a client that adopts, frees, leaves and closes: when all have left,
+// nothing is lost, and nothing in use is free.
+func TestViewChanges(t *testing.T) {
+	for at, end := 1, 2; at < end; at++ {
+		end = viewChanges(t, at)
+	}
+}
+
+func viewChanges(t *testing.T, at int) (batches int) {
+	p := small(2, 1, 2)
+	p.Regions, p.BlockBytes = 2, 4096
+	p.RegionBytes = 9 * 4096
+	f := pool(t, 2, p)
+	y, leave := life(t, f, Options{})
+	for i := range 20 {
+		must(t, y.Insert(key(i), make([]byte, 100)))
+	}
+	for i := range 10 {
+		must(t, y.Delete(key(i)))
+	}
+	leave()
+	ep, err := f.Open("other")
+	must(t, err)
+	other, err := Open(ep, Options{})
+	must(t, err)
+	for i := range 10 {
+		must(t, other.Insert(key(100+i), make([]byte, 400)))
+	}
+	xep, err := f.Open("upset")
+	must(t, err)
+	u := &upset{Endpoint: xep}
+	x, err := Open(u, Options{})
+	must(t, err)
+	x.reclaim.rest, other.reclaim.rest = 0, 0
+	u.n, u.seen, u.then = at, 0, func() { nextView(t, f, nil) }
+	update := func(c *Client, i, size int) {
+		must(t, steady(c, nothingMoved, func() error { return c.Update(key(i), make([]byte, size)) }))
+	}
+	for i := range 12 {
+		update(x, 100+i%10, 400)
+		update(x, 10+i%10, 100)
+		update(other, 100+i%10, 400)
+	}
+	must(t, steady(x, nothingMoved, func() error { return x.reclaimAll(classOf(x, key(0), make([]byte, 100))) }))
+	if s := &x.slabs[classOf(x, key(0), make([]byte, 100))]; len(s.blocks) > 0 {
+		x.part(s.split(s.blocks[0]))
+		must(t, steady(x, nothingMoved, x.leaveParting))
+	}
+	update(x, 15, 100)
+	for _, c := range []*Client{x, other} {
+		must(t, steady(c, nothingMoved, c.Close))
+		must(t, c.ep.Close())
+	}
+	wantUnharmed(t, f, at)
+	z := worker(t, f, Options{}, nil)
+	for i := range 10 {
+		wantValue(t, z, string(key(10+i)), string(make([]byte, 100)))
+		wantValue(t, z, string(key(100+i)), string(make([]byte, 400)))
+	}
+	return u.seen
+}
+
+// The view changes while a client gives its blocks other size classes, or takes over those of one that left.
+func TestViewChangesConvert(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		for at, end := 1, 2; at < end; at++ {
+			end = convertInNewView(t, own, at)
+		}
+	}
+}
+
+func convertInNewView(t *testing.T, own bool, at int) (batches int) {
+	p := cramped(5)
+	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
+	f := pool(t, 2, p)
+	ep, err := f.Open("x")
+	must(t, err)
+	u := &upset{Endpoint: ep}
+	x, err := Open(u, Options{})
+	must(t, err)
+	first, leave := x, func() {}
+	if !own {
+		first, leave = life(t, f, Options{})
+	}
+	n := 0
+	for ; first.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+	}
+	for i := range n {
+		must(t, first.Delete(key(i)))
+	}
+	leave()
+	u.n, u.seen, u.then = at, 0, func() { nextView(t, f, nil) }
+	for i := range 3 {
+		err := errors.New("not yet")
+		for again := 0; err != nil && again < 3; again++ { // another key: the first may be proposed for ever
+			err = steady(x, nothingMoved, func() error { return x.Insert(fmt.Appendf(nil, "%d %d", i, again), make([]byte, 300)) })
+		}
+		must(t, err)
+	}
+	if x.Stats().Converted == 0 {
+		t.Fatal("no block changed its size class: this test shows nothing")
+	}
+	must(t, steady(x, nothingMoved, x.Close))
+	must(t, ep.Close())
+	wantUnharmed(t, f, at)
+	return u.seen
+}
+
+// The primary of a block dies with its bitmap while others free its objects: their owner finds them by their marks.
+func TestLostHints(t *testing.T) {
+	lost := 0
+	for _, at := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12} { // batches of the freer before the node dies
+		p := small(4, 1, 3)
+		p.Subtables, p.Regions = 1, 12
+		f := pool(t, 4, p)
+		x, y, watch := resident(t, f), resident(t, f), resident(t, f)
+		class := classOf(x, k, nil)
+		for i := range 100 {
+			must(t, x.Insert(key(i), nil))
+		}
+		y.reclaim.rest = 0
+		u := y.ep.(*upset)
+		victim := -1
+		for _, blk := range x.slabs[class].blocks {
+			if n := x.space.Place[blk.Region][0].Node; n != x.index.Place[0][0].Node {
+				victim = n
+			}
+		}
+		if victim < 0 {
+			continue
+		}
+		lost++
+		for i := range 60 {
+			must(t, y.Update(key(i), nil))
+		}
+		die := func() {
+			nextView(t, f, func() { must(t, f.Expel(victim)) })
+		}
+		u.n, u.seen, u.then = at, 0, die
+		if at == 0 {
+			die()
+		}
+		drained := y.drain()
+		u.n = 0
+		if u.seen < at {
+			die()
+		}
+		if drained != nil && !errors.Is(drained, rdma.ErrStale) && !errors.Is(drained, rdma.ErrNodeDown) {
+			t.Fatal(drained)
+		}
+		for _, c := range []*Client{x, y, watch} {
+			moved := without(c, victim)
+			must(t, steady(c, moved, func() error { return c.resync(moved) }))
+		}
+		must(t, y.drain())
+		must(t, x.reclaimAll(class))
+		for _, blk := range x.slabs[class].blocks {
+			heads, err := x.heads(blk.Block, class, 0)
+			must(t, err)
+			for i, h := range heads {
+				if h.free() && !blk.idle(i) {
+					t.Fatalf("node %d died before batch %d: block %v: got nothing, want object %d, which is free", victim, at, blk.Block, i)
+				}
+			}
+		}
+		for _, c := range []*Client{y, x} {
+			must(t, c.Close())
+			must(t, c.ep.Close())
+		}
+		k := &checker{Client: watch, alive: map[rdma.ClientID]bool{watch.id: true}, owners: map[node.Block]node.Entry{},
+			used: map[uint64]bool{}, keys: map[string]string{}, usedIn: map[node.Block]int{}}
+		must(t, errors.Join(k.tables(), k.index(), k.pairs(), k.blocks()))
+		for _, d := range append(k.Damage, k.Waiting...) {
+			t.Fatalf("node %d died before batch %d: %s", victim, at, d)
+		}
+		if k.live != 100 {
+			t.Fatalf("check counts %d pairs, want 100", k.live)
+		}
+		must(t, watch.ep.Close())
+	}
+	if lost < 3 {
+		t.Errorf("%d nodes died that had hints: this test shows nothing", lost)
+	}
+}
+
+// resident opens a client that the test closes.
+func resident(t *testing.T, f rdma.Fabric) *Client {
+	ep, err := f.Open("resident")
+	must(t, err)
+	c, err := Open(&upset{Endpoint: ep}, Options{})
+	must(t, err)
+	return c
+}
+
+// without places a client's items without a node, and tells of which regions the primary changed.
+func without(c *Client, victim int) func(int) bool {
+	gone := func(r node.Replica) bool { return r.Node == victim }
+	moved := map[int]bool{}
+	for g, rs := range c.space.Place {
+		moved[g] = gone(rs[0])
+		c.space.Place[g] = slices.DeleteFunc(slices.Clone(rs), gone)
+	}
+	c.holders = slices.DeleteFunc(slices.Clone(c.holders), func(n int) bool { return n == victim })
+	return func(g int) bool { return moved[g] }
+}
+
+var _ client.Store = (*Client)(nil)
