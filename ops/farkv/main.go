@@ -78,6 +78,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 // cli is what the commands share.
 type cli struct{ output string }
 
+// outputs is the annotation of commands whose answers have other forms than text and JSON.
+const outputs = "outputs"
+
 func newRoot() *cobra.Command {
 	c := new(cli)
 	root := &cobra.Command{
@@ -100,9 +103,13 @@ func newRoot() *cobra.Command {
 			}
 			return nil
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if c.output != "text" && c.output != "json" {
-				return fmt.Errorf("--output %s: want text or json", c.output)
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			known := "text json"
+			if more := cmd.Annotations[outputs]; more != "" {
+				known = more
+			}
+			if list := strings.Fields(known); !slices.Contains(list, c.output) {
+				return fmt.Errorf("--output %s: want %s", c.output, strings.Join(list, " or "))
 			}
 			return nil
 		},
@@ -114,7 +121,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
 	})
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim())
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim(), c.report())
 	return root
 }
 

@@ -1,0 +1,124 @@
+package reports
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// size is how large the simulations of a report are.
+type size struct {
+	seed            uint64
+	records         int64
+	ops, warmUp     int64
+	micro           int64 // operations of each kind by a single client
+	clients, nodes  []int
+	updates         []int // percent
+	thresholds      []float64
+	replicas        []int
+	mixes           []string      // of the figures that have four
+	second          time.Duration // of virtual time, for a second of the paper
+	secondsOfFigure int
+}
+
+var mixes = []string{"a", "b", "c", "d"}
+
+func newSize(quick bool, seed uint64) *size {
+	if quick {
+		return &size{
+			seed: seed, records: 10_000, ops: 50_000, warmUp: 60_000, micro: 1_000,
+			clients: []int{8, 32, 128}, nodes: []int{2, 3, 5}, updates: []int{0, 50, 100}, thresholds: []float64{0.2, 0.6, 1},
+			replicas: []int{1, 3, 5}, mixes: mixes, second: time.Millisecond, secondsOfFigure: 9,
+		}
+	}
+	return &size{
+		seed: seed, records: 100_000, ops: 1_000_000, warmUp: 1_000_000, micro: 10_000,
+		clients: []int{8, 16, 32, 64, 96, 128}, nodes: []int{2, 3, 4, 5}, updates: []int{0, 25, 50, 75, 100},
+		thresholds: []float64{0, 0.2, 0.4, 0.6, 0.8, 1}, replicas: []int{1, 2, 3, 4, 5}, mixes: mixes,
+		second: 10 * time.Millisecond, secondsOfFigure: 9,
+	}
+}
+
+// FuseeReport does FUSEE's evaluation again (FUSEE 6.3, 6.4). Errors are workloads.UseErrors, or a simulation's.
+func FuseeReport(ctx context.Context, o Options) (*Report, error) {
+	list, err := pick(fuseeExperiments, o.Only)
+	if err != nil {
+		return nil, err
+	}
+	s := newSize(o.Quick, o.Seed)
+	parts, err := do(ctx, list, s, o.Say)
+	if err != nil {
+		return nil, err
+	}
+	return &Report{
+		Paper: "FUSEE (Shen et al., FAST 2023), sections 6.3 and 6.4, in virtual time",
+		SetUp: fmt.Sprintf("Profile fusee-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. Unless a part\n"+
+			"says otherwise: 2 memory nodes, 128 clients with 8 on a compute node, pairs of 1,024 B, one replica of the index\n"+
+			"and two of the data (FUSEE 6.1), zipfian. Throughput in Mops. What the paper says is read off its words, not its\n"+
+			"plots.", s.records, s.ops, s.warmUp, s.seed),
+		Parts: parts,
+	}, nil
+}
+
+// FuseeParts lists the parts of FuseeReport, with their titles.
+func FuseeParts() (list [][2]string) {
+	for _, e := range fuseeExperiments {
+		list = append(list, [2]string{e.name, e.title})
+	}
+	return list
+}
+
+var fuseeExperiments = []experiment{
+	{"clients", "throughput for 8 to 128 clients (Figure 13)", "YCSB A to D.", clientCases, clientTable},
+	{"nodes", "throughput for 2 to 5 memory nodes (Figure 14)", "YCSB A and C.", nodeCases, nodeTable},
+	{"pairs", "throughput for smaller pairs (Figure 12)", "YCSB C.", pairCases, pairTable},
+	{"ratio", "throughput for ratios of SEARCH and UPDATE (Figure 15)", "Zipfian.", ratioCases, ratioTable},
+	{"cache", "throughput for thresholds of the adaptive index cache (Figure 16)", "YCSB A.", cacheCases, cacheTable},
+	{"allocation", "two-level and node-centric allocation (Figure 17)",
+		"YCSB A and C. Node-centric: every UPDATE and INSERT calls a memory node for an object.", allocationCases, allocationTable},
+	{"latency", "median latencies for 1 to 5 replicas of index and data (Figure 19)",
+		"5 memory nodes, one client, nobody else. Microseconds.", latencyCases, latencyTable},
+	{"replicas", "throughput for 1 to 5 replicas of index and data (Figure 18)", "5 memory nodes, YCSB A to D.",
+		replicaCases, replicaTable},
+	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)", "YCSB C.", crashCases, crashTable},
+	{"elasticity", "16 clients join and leave (Figure 21)", "YCSB C, 16 clients at first.", elasticityCases, elasticityTable},
+}
+
+// base is the paper's set-up of a mix (FUSEE 6.1, 6.3).
+func (s *size) base(mix string) ops.Simulation {
+	return ops.Simulation{
+		Store: "fusee", Profile: "fusee-testbed", Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
+		Nodes: 2, Clients: 128, IndexReplicas: 1, DataReplicas: 2, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
+	}
+}
+
+// trial names a simulation that differs from the base.
+func (s *size) trial(mix, name string, differ func(*ops.Simulation)) trial {
+	t := trial{name: name, Simulation: s.base(mix)}
+	if differ != nil {
+		differ(&t.Simulation)
+	}
+	return t
+}
+
+// limit says which part of which machine a run kept busiest.
+func limit(r *simulate.Result) string {
+	m, p := r.Busiest()
+	what := fmt.Sprintf("memory node %d", m.Node)
+	if m.Compute {
+		what = fmt.Sprintf("compute node %d", m.Node)
+	}
+	return fmt.Sprintf("%s of %s, %.0f %%", p.Name, what, 100*p.Busy)
+}
+
+// claim adds a verdict to p; why is told where it does not hold.
+func (p *Part) claim(about string, holds bool, ours, why string) {
+	v := Verdict{Figure: published(about), Ours: ours, Holds: holds}
+	if !holds {
+		v.Why = why
+	}
+	p.Claims = append(p.Claims, v)
+}

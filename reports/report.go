@@ -1,0 +1,172 @@
+// Package reports does the papers' evaluations again, on simulated hardware, and puts what comes out beside what the
+// papers say: a file a paper, with the published figures as data.
+package reports
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Report is the evaluation of a paper, done again.
+type Report struct {
+	Paper string  `json:"paper"`
+	SetUp string  `json:"set_up"` // what holds for all parts
+	Parts []*Part `json:"parts"`
+	// Markdown makes Print write Markdown instead of plain text.
+	Markdown bool `json:"-"`
+}
+
+// Part is a figure of the paper.
+type Part struct {
+	Name   string    `json:"name"`
+	Title  string    `json:"title"`
+	SetUp  string    `json:"set_up"` // beyond that of the Report
+	Header []string  `json:"header"`
+	Rows   [][]Cell  `json:"rows"`
+	Claims []Verdict `json:"claims"`
+	Notes  []string  `json:"notes,omitempty"`
+}
+
+// Verdict is what the paper says, and whether it holds here.
+type Verdict struct {
+	Figure
+	Ours  string `json:"ours"`
+	Holds bool   `json:"holds"`
+	Why   string `json:"why,omitempty"` // it does not, or not quite
+}
+
+// Cell is a number and how it is written, or just text.
+type Cell struct {
+	Text   string
+	Value  float64
+	number bool
+}
+
+// MarshalJSON writes the number, or the text where there is none.
+func (c Cell) MarshalJSON() ([]byte, error) {
+	if c.number {
+		return json.Marshal(c.Value)
+	}
+	return json.Marshal(c.Text)
+}
+
+func say(format string, args ...any) Cell { return Cell{Text: fmt.Sprintf(format, args...)} }
+
+// mops is a throughput, which cells write in million operations a second.
+func mops(perSecond float64) Cell {
+	return Cell{Text: fmt.Sprintf("%.2f", perSecond/1e6), Value: perSecond, number: true}
+}
+
+func micros(us float64) Cell { return Cell{Text: fmt.Sprintf("%.1f", us), Value: us, number: true} }
+
+// percent is a change, in percent.
+func percent(v float64) Cell { return Cell{Text: fmt.Sprintf("%+.1f %%", v), Value: v, number: true} }
+
+// change returns by how many percent to differs from what it was.
+func change(from, to float64) float64 { return 100 * (to/from - 1) }
+
+// Print writes r for people.
+func (r *Report) Print(w io.Writer) {
+	if r.Markdown {
+		fmt.Fprintf(w, "# %s\n\n%s\n", r.Paper, r.SetUp)
+	} else {
+		fmt.Fprintf(w, "%s\n%s\n", r.Paper, r.SetUp)
+	}
+	for _, p := range r.Parts {
+		p.print(w, r.Markdown)
+	}
+}
+
+func (p *Part) print(w io.Writer, markdown bool) {
+	heading := "\n%s: %s\n%s\n\n"
+	if markdown {
+		heading = "\n## %s: %s\n\n%s\n\n"
+	}
+	fmt.Fprintf(w, heading, p.Name, p.Title, p.SetUp)
+	p.table(w, markdown)
+	fmt.Fprintln(w)
+	for _, c := range p.Claims {
+		verdict := "HOLDS   "
+		if !c.Holds {
+			verdict = "DIFFERS "
+		}
+		text := fmt.Sprintf("%s %s: %s. Ours: %s.", c.Paper, c.Section, c.Says, c.Ours)
+		if c.Why != "" {
+			text += " " + c.Why
+		}
+		paragraph(w, verdict, text, markdown)
+	}
+	for _, n := range p.Notes {
+		paragraph(w, "        ", n, markdown)
+	}
+}
+
+// most characters of a line of text.
+const most = 120
+
+// paragraph prints a text behind its mark, in lines that are not too long; in Markdown, as an item of a list.
+func paragraph(w io.Writer, mark, text string, markdown bool) {
+	if markdown {
+		if mark = strings.TrimSpace(mark); mark != "" {
+			mark = "**" + mark + "** "
+		}
+		fmt.Fprintf(w, "- %s%s\n", mark, text)
+		return
+	}
+	line := mark
+	for i, word := range strings.Fields(text) {
+		if i > 0 && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > most {
+			fmt.Fprintln(w, line)
+			line = strings.Repeat(" ", len(mark)) + word
+			continue
+		}
+		if i > 0 {
+			line += " "
+		}
+		line += word
+	}
+	fmt.Fprintln(w, line)
+}
+
+// table prints the rows in columns: the first left-aligned, the others right-aligned.
+func (p *Part) table(w io.Writer, markdown bool) {
+	rows := [][]string{p.Header}
+	for _, r := range p.Rows {
+		texts := make([]string, len(p.Header))
+		for i, c := range r {
+			texts[i] = c.Text
+		}
+		rows = append(rows, texts)
+	}
+	width := make([]int, len(p.Header))
+	for _, r := range rows {
+		for i, c := range r {
+			width[i] = max(width[i], utf8.RuneCountInString(c))
+		}
+	}
+	for n, r := range rows {
+		cells := make([]string, len(r))
+		for i, c := range r {
+			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+			if cells[i] = pad + c; i == 0 {
+				cells[i] = c + pad
+			}
+		}
+		if !markdown {
+			fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "  "), " "))
+			continue
+		}
+		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
+		if n == 0 {
+			for i := range cells {
+				if cells[i] = strings.Repeat("-", max(width[i]-1, 2)) + ":"; i == 0 {
+					cells[i] = strings.Repeat("-", max(width[i], 3))
+				}
+			}
+			fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
+		}
+	}
+}
