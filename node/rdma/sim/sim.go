@@ -12,7 +12,8 @@
 // find how fast it is: profiles are the clusters of papers (LookupProfile). Options.Faults are what goes wrong.
 //
 // Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
-// atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too.
+// atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too. (A client that
+// a StallFault stops in a Post stands still as a whole.)
 //
 // A Sim and everything opened from it belong to one goroutine; workers run inside its Run.
 package sim
