@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -161,6 +162,30 @@ func TestObject(t *testing.T) {
 	}
 	if _, err := take(); !errors.Is(err, rdma.ErrFull) {
 		t.Fatalf("got %v, want ErrFull", err)
+	}
+	// Hints at an object that was used twice, before it is free and behind that.
+	const object, used = 5, 2
+	blk := node.Block{Index: 1}
+	at := s.UnitAt(s.Object(blk, object, units), 0)
+	for _, mark := range []uint64{0, used - 1, used} {
+		b := ep.Batch()
+		p := b.Alloc(24)
+		clear(p)
+		binary.LittleEndian.PutUint64(p, mark)
+		binary.LittleEndian.PutUint32(p[16:], used)
+		b.Write(at, p)
+		b.FetchAdd(s.Bitmap(blk, 0), 1<<object)
+		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+		r, err := take()
+		if mark != used && !errors.Is(err, rdma.ErrFull) {
+			t.Fatalf("mark %d of an object that was used %d times: got %v, %v, want ErrFull", mark, used, r.Ret, err)
+		}
+		if mark == used && (err != nil || r.Ret[0] != 1 || r.Ret[1] != object || r.Ret[2] != used) {
+			t.Fatalf("got object %v, %v, want %d of block 1", r.Ret, err, object)
+		}
 	}
 }
 

@@ -111,6 +111,115 @@ func TestHintTwice(t *testing.T) {
 	checkClean(t, f)
 }
 
+// parted executes the first op of each batch with an FAA ahead of the rest, and runs a function in between.
+type parted struct {
+	rdma.Endpoint
+	then func()
+}
+
+func (p *parted) Post(b *rdma.Batch) error {
+	adds := false
+	for i := range b.Len() {
+		adds = adds || b.Op(i).Verb == rdma.FetchAdd
+	}
+	if !adds || p.then == nil {
+		return p.Endpoint.Post(b)
+	}
+	first := b.Op(0)
+	alone := p.Endpoint.Batch()
+	if first.Verb == rdma.FetchAdd {
+		alone.FetchAdd(first.Addr, first.Value)
+		first.Value = 0
+	} else {
+		q := alone.Alloc(len(first.Buf))
+		copy(q, first.Buf)
+		alone.Write(first.Addr, q) // a WRITE may be repeated
+	}
+	err := rdma.Do(p.Endpoint, alone, time.Second)
+	alone.Release()
+	p.then()
+	return errors.Join(err, p.Endpoint.Post(b))
+}
+
+// An owner that finds the hint finds the mark: it asks once.
+func TestMarkBeforeHint(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	c := worker(t, f, Options{}, nil)
+	var p *parted
+	b := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { p = &parted{Endpoint: ep}; return p })
+	must(t, c.Insert(k, []byte("1")))
+	must(t, b.Update(k, []byte("2")))
+	class := classOf(c, k, nil)
+	idle := c.slabs[class].idle()
+	p.then = func() { must(t, c.reclaimAll(class)) }
+	must(t, b.drain())
+	must(t, c.reclaimAll(class))
+	if now := c.slabs[class].idle(); now != idle+1 {
+		t.Errorf("got %d free objects, want %d: the freed one is lost", now, idle+1)
+	}
+	p.then = nil
+}
+
+// A client's own object is not used again before what it replaced is free: its log tells recovery of that.
+func TestOwnObjectsWaitForFrees(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	y, x := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	must(t, y.Insert(k, []byte("1")))
+	must(t, x.Update(k, []byte("2"))) // replaces y's
+	must(t, x.Update(k, []byte("3"))) // replaces its own
+	x.ep.Sleep(2 * x.reclaim.rest)
+	x.reclaim.now = x.ep.Now()
+	x.reclaim.since = x.reclaim.now
+	class := classOf(x, k, nil)
+	idle := x.slabs[class].idle()
+	x.mature()
+	if n := x.slabs[class].idle(); n != idle || len(x.reclaim.out) != 1 {
+		t.Errorf("got %d free objects and %d frees to send, want %d and 1", n, len(x.reclaim.out), idle)
+	}
+	must(t, x.landAll())
+	if n := x.slabs[class].idle(); n != idle+1 {
+		t.Errorf("got %d free objects, want %d", n, idle+1)
+	}
+}
+
+// What was taken and perhaps never written looks as free as before: who leaves says that it is not.
+func TestStrayIsNotAdopted(t *testing.T) {
+	f := pool(t, 3, small(3, 2, 2))
+	y, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	ep, err := f.Open("x")
+	must(t, err)
+	x, err := Open(ep, Options{})
+	must(t, err)
+	must(t, x.Insert(k, []byte("1")))
+	must(t, b.Update(k, []byte("2")))
+	must(t, b.drain())
+	class := classOf(x, k, nil)
+	must(t, x.reclaimAll(class))
+	for { // until it is the turn of the one that b freed
+		must(t, x.begin(opInsert, k, nil))
+		if x.draft.object.incarnation > 1 {
+			break
+		}
+		must(t, x.Insert(fmt.Appendf(nil, "%d", x.draft.unit), nil))
+		x.recycle()
+	}
+	x.abandon(rdma.ErrTimeout)
+	unit := x.draft.unit
+	must(t, x.Close())
+	must(t, ep.Close())
+	for {
+		if ok, err := y.adopt(class, 1); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if p, own := y.placeOf(unit, class); own {
+			if p.block.idle(p.index) {
+				t.Error("got a stray of the client that left, want it to stay away")
+			}
+			return
+		}
+	}
+}
+
 // crashing runs a life of a client that dies at each of its verbs in turn: it adopts a block, frees objects of its own and of
 // others, leaves blocks early and in the end. It returns how many verbs that took.
 func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {

@@ -47,15 +47,42 @@ var mutants = []mutant{
 	{rule: "an object is checked by its checksum", file: "object.go",
 		old: "|| le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opAt])", new: "", test: "TestObjectTears$"},
 	{rule: "a tag changes when an object is used again", file: "slab.go",
-		old: "p.block.incarnations[p.index]++", new: "p.block.incarnations[p.index] = 1"},
+		old: "b.incarnations[i]++", new: "b.incarnations[i] = 1"},
 	{rule: "a cached pair is checked by its slot", file: "search.go",
 		old: "if !bypass && now == word {", new: "if !bypass {"},
 	{rule: "a loser frees only its own object", file: "modify.go",
 		old: "case lost:\n\t\tc.recycle()", new: "case lost:\n\t\tc.free(w.old)\n\t\tc.recycle()"},
 	{rule: "a winner frees what it replaced", file: "modify.go",
 		old: "case won:\n\t\tc.free(w.old)", new: "case won:"},
-	{rule: "a client that leaves marks its free objects", file: "adopt.go",
-		old: "if bits != 0 {\n\t\t\t\t\tb.FetchAdd", new: "if bits == 1<<63 {\n\t\t\t\t\tb.FetchAdd"},
+	{rule: "a client that leaves marks its free objects", file: "leave.go",
+		old: "c.writeHeads(list, true)", new: "c.writeHeads(nil, true)"},
+	{rule: "a client that leaves unmarks what may look free and is not", file: "leave.go",
+		old: "c.writeHeads(list, false)", new: "c.writeHeads(nil, false)", test: "TestStrayIsNotAdopted$"},
+	{rule: "an owner verifies hints by marks", file: "scan.go",
+		old: "&& le.Uint64(op.Buf) == uint64(p.block.incarnations[p.index])", new: "", test: "TestDoubleFree$"},
+	{rule: "an owner knows which incarnation its object has", file: "scan.go",
+		old: "le.Uint64(op.Buf) == uint64(p.block.incarnations[p.index])", new: "le.Uint64(op.Buf) != 0", test: "TestLateFree$"},
+	{rule: "a mark carries the incarnation it frees", file: "carry.go",
+		old: "le.PutUint64(p, uint64(f.incarnation))", new: "le.PutUint64(p, 1)"},
+	{rule: "the mark lands before the hint", file: "carry.go",
+		old: "\tif step == 0 {\n\t\tb.Chain()\n\t}\n", new: "\tif step == 0 {\n\t\tc.addHint(b, f.unit, int(f.class))\n\t\tp := b.Alloc(8)\n\t\tle.PutUint64(p, uint64(f.incarnation))\n\t\tb.Write(c.space.UnitAt(f.unit, 0).Add(markAt), p)\n\t\treturn\n\t}\n",
+		test: "TestMarkBeforeHint$"},
+	{rule: "the primary is marked last", file: "carry.go",
+		old: "b.Write(c.space.UnitAt(f.unit, step).Add(markAt), p)", new: "b.Write(c.space.UnitAt(f.unit, c.space.CopiesOf(f.unit)-1-step).Add(markAt), p)", test: "TestLostHints$"},
+	{rule: "an adopter believes marks, not bits", file: "adopt.go",
+		old: "if h.free() {\n\t\t\tb.setIdle(i)", new: "if h.free() || i > 0 {\n\t\t\tb.setIdle(i)"},
+	{rule: "an own object waits for the frees before it", file: "reclaim.go",
+		old: "if r.landed == r.queued {", new: "if r.landed <= r.queued {", test: "TestOwnObjectsWaitForFrees$"},
+	{rule: "objects of a new size class were never used", file: "adopt.go",
+		old: "err = c.wipe(blk.Block, blk.class)", new: "err = nil", test: "TestViewChangesConvert$"},
+	{rule: "lost hints are found by marks", file: "resync.go",
+		old: "blk.suspect = blk.suspect || moved(blk.Region)\n\t\t}\n\t}\n\tfor _, s", new: "blk.suspect = false\n\t\t}\n\t}\n\tfor _, s", test: "TestLostHints$"},
+	{rule: "what was cut off is found in the tables", file: "resync.go",
+		old: "if c.own[blk.Block] != nil {", new: "if c.own[blk.Block] != nil || c.reclaim.emptied == nil {", test: "TestViewChanges$"},
+	{rule: "recovery marks each replica by its own incarnation", file: "marks.go",
+		old: "le.PutUint64(p, uint64(h.incarnation))\n\t\t\twrite", new: "le.PutUint64(p, 1)\n\t\t\twrite", test: "TestSalvage$"},
+	{rule: "blocks are passed on behind their backups", file: "leave.go",
+		old: "if err := c.pass(backups); err != nil {\n\t\treturn err\n\t}\n\tif err := c.pass(primaries)", new: "if err := c.pass(primaries); err != nil {\n\t\treturn err\n\t}\n\tif err := c.pass(backups)", test: "TestSalvage$"},
 }
 
 func TestTeeth(t *testing.T) {
@@ -71,7 +98,7 @@ func TestTeeth(t *testing.T) {
 }
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
-var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|got .* want|operations failed|torn: true`)
+var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|is not adopted|got .* want|operations failed|torn: true`)
 
 func (m mutant) run(t *testing.T) {
 	source, err := os.ReadFile(m.file)
