@@ -15,6 +15,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
@@ -153,6 +154,9 @@ func (b *Bench) pool(kind *stores.Kind, s *workloads.Spec) (p *stores.Pool, remo
 	})
 	if err != nil {
 		return nil, nil, explain(err, addr)
+	}
+	if err := p.Keep(cluster.Options{}); err != nil {
+		return nil, nil, errors.Join(explain(err, addr), p.Close(), remove())
 	}
 	return p, remove, nil
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
@@ -20,6 +21,8 @@ type State struct {
 	Format  uint32          `json:"format"` // version of the store's format
 	Params  json.RawMessage `json:"params"` // the store's own
 	Nodes   []Node          `json:"nodes"`
+	View    View            `json:"view"`
+	Master  *Master         `json:"master,omitempty"` // nobody, or not known where it is left out
 	Memory  []Use           `json:"memory"`
 	Places  int             `json:"places"` // clients that the pool has room for; 0 where that is not known
 	Clients []Client        `json:"clients"`
@@ -29,8 +32,49 @@ type State struct {
 
 // Node is one memory node.
 type Node struct {
-	Bytes uint64 `json:"bytes"`
-	Up    bool   `json:"up"`
+	Bytes     uint64 `json:"bytes"`
+	Up        bool   `json:"up"`
+	Gone      bool   `json:"gone,omitempty"`       // the view has it no more
+	StandsFor *int   `json:"stands_for,omitempty"` // the node whose place it took
+}
+
+// View is what the clients of a pool agree on.
+type View struct {
+	Epoch uint64 `json:"epoch"`
+	Busy  bool   `json:"busy"` // a master is mending the pool, or died in the midst of that
+}
+
+// Master is the client that replaces dead nodes and recovers dead clients.
+type Master struct {
+	Client int     `json:"client"`
+	Name   string  `json:"name"`
+	PID    int     `json:"pid"`
+	Left   float64 `json:"left_seconds"` // of its tenure, unless it prolongs it
+}
+
+// masterOf returns nil when there is none, or nobody knows.
+func masterOf(f rdma.Fabric) *Master {
+	knows, ok := f.(interface {
+		Master() (rdma.Role, time.Duration, bool)
+	})
+	if !ok {
+		return nil
+	}
+	r, left, ok := knows.Master()
+	if !ok {
+		return nil
+	}
+	m := &Master{Client: int(r.Owner), Left: left.Seconds()}
+	for _, c := range f.Clients() {
+		if c.ID == r.Owner {
+			m.Name, m.PID = c.Name, c.PID
+		}
+	}
+	return m
+}
+
+func (m *Master) String() string {
+	return fmt.Sprintf("client %d %q of process %d", m.Client, m.Name, m.PID)
 }
 
 // Use is a purpose that memory serves; Bytes count all replicas.
@@ -63,10 +107,8 @@ func stateOf(p *stores.Pool) (*State, error) {
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
 		Clients: clientsOf(p.Fabric),
 	}
-	marked, _ := p.Fabric.(interface{ NodeDown(node int) bool })
-	for n := range p.Fabric.Nodes() {
-		s.Nodes = append(s.Nodes, Node{Bytes: p.Fabric.Size(), Up: marked == nil || !marked.NodeDown(n)})
-	}
+	s.Nodes, s.View = nodesOf(p.Fabric)
+	s.Master = masterOf(p.Fabric)
 	if g, ok := p.Fabric.(interface{ Geometry() fabrics.Geometry }); ok {
 		s.Places = g.Geometry().Clients
 	}
@@ -78,6 +120,20 @@ func stateOf(p *stores.Pool) (*State, error) {
 		s.Memory = append(s.Memory, Use{u.Name, u.Count, u.Bytes})
 	}
 	return s, nil
+}
+
+func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
+	marked, _ := f.(interface{ NodeDown(node int) bool })
+	v := f.View()
+	for n, m := range v.Members {
+		is := Node{Bytes: f.Size(), Up: !m.Gone && (marked == nil || !marked.NodeDown(n)), Gone: m.Gone}
+		if m.StandsFor > 0 {
+			place := int(m.StandsFor) - 1
+			is.StandsFor = &place
+		}
+		nodes = append(nodes, is)
+	}
+	return nodes, View{v.Epoch, v.Busy}
 }
 
 func clientsOf(f rdma.Fabric) []Client {
@@ -111,18 +167,48 @@ func crowd(all []Client) string {
 	return plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
 }
 
-// Print implements Result.
-func (s *State) Print(w io.Writer) {
-	total, down := uint64(0), 0
-	for _, n := range s.Nodes {
-		total += n.Bytes
-		if !n.Up {
-			down++
+// health tells in words which nodes serve.
+func (s *State) health() string {
+	var not []string
+	for i, n := range s.Nodes {
+		switch {
+		case n.Gone:
+			not = append(not, fmt.Sprintf("node %d is gone", i))
+		case !n.Up:
+			not = append(not, fmt.Sprintf("node %d is DOWN", i))
 		}
 	}
-	up := "all up"
-	if down > 0 {
-		up = count(down) + " DOWN"
+	for i, n := range s.Nodes {
+		if n.StandsFor != nil && n.Up {
+			not = append(not, fmt.Sprintf("node %d stands for node %d", i, *n.StandsFor))
+		}
+	}
+	if len(not) == 0 {
+		return "all up"
+	}
+	return strings.Join(not, ", ")
+}
+
+func (v View) String() string {
+	if v.Busy {
+		return fmt.Sprintf("epoch %d, being mended: clients only read", v.Epoch)
+	}
+	return fmt.Sprintf("epoch %d", v.Epoch)
+}
+
+func (s *State) master() string {
+	if s.Master == nil {
+		return "none"
+	}
+	left := time.Duration(s.Master.Left * float64(time.Second))
+	return fmt.Sprintf("%v, for another %v", s.Master, left.Round(time.Millisecond))
+}
+
+// Print implements Result.
+func (s *State) Print(w io.Writer) {
+	total := uint64(0)
+	for _, n := range s.Nodes {
+		total += n.Bytes
 	}
 	live := len(living(s.Clients))
 	clients := fmt.Sprintf("%s live, %s dead", count(live), count(len(s.Clients)-live))
@@ -132,7 +218,9 @@ func (s *State) Print(w io.Writer) {
 	table(w, [][]string{
 		{"pool", s.Pool},
 		{"store", s.Store + ": " + s.doc},
-		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), up)},
+		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
+		{"view", s.View.String()},
+		{"master", s.master()},
 		{"clients", clients},
 	}, 1)
 	if rows := parameters(s.Params); len(rows) > 0 {

@@ -43,7 +43,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 }
 
 func fuseeShape(p Params) fusee.Shape {
-	return fusee.Shape{Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
+	return fusee.Shape{Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
 		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Timeout: p.Timeout}
 }
 

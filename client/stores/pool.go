@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -76,6 +77,8 @@ func (p *Params) Check(k *Kind) error {
 	switch {
 	case p.Nodes < 1 || p.Nodes > fabrics.MaxNodes:
 		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
+	case p.Spares < 0 || p.Spares >= p.Nodes:
+		return fmt.Errorf("%w: %d of %d memory nodes are spares: want one at least that is none", ErrParams, p.Spares, p.Nodes)
 	case p.Clients < 1 || p.Clients > maxClients:
 		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
 	case p.Memory > fabrics.MaxMemory:
@@ -85,8 +88,9 @@ func (p *Params) Check(k *Kind) error {
 		name string
 		n    int
 	}{{"index", p.IndexReplicas}, {"data", p.DataReplicas}} {
-		if r.n < 1 || r.n > p.Nodes {
-			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d", ErrParams, r.n, r.name, p.Nodes)
+		if r.n < 1 || r.n > p.Nodes-p.Spares {
+			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d%s", ErrParams, r.n, r.name,
+				p.Nodes-p.Spares, beside(p.Spares))
 		}
 	}
 	if p.Memory == 0 {
@@ -94,6 +98,13 @@ func (p *Params) Check(k *Kind) error {
 	}
 	p.Memory = (p.Memory + page - 1) / page * page
 	return nil
+}
+
+func beside(spares int) string {
+	if spares == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" beside %d spares", spares)
 }
 
 // Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, or ErrUnknown
@@ -153,6 +164,10 @@ type DBOptions struct {
 	Name    string // of its clients, for people; default "db"
 	Workers int    // operations at a time; default 2 a CPU
 	Options        // of each worker
+	// NoKeeper keeps this process from mending the pool: see Pool.Keep.
+	NoKeeper bool
+	// Keeper shapes its candidate for the pool's master.
+	Keeper cluster.Options
 }
 
 // DB returns a handle for applications, which owns the pool from now on.
@@ -160,7 +175,14 @@ func (p *Pool) DB(o DBOptions) (*client.DB, error) {
 	if o.Name == "" {
 		o.Name = "db"
 	}
-	return client.NewDB(workers{p, o}, client.Options{Workers: o.Workers})
+	db, err := client.NewDB(workers{p, o}, client.Options{Workers: o.Workers})
+	if err != nil || o.NoKeeper {
+		return db, err
+	}
+	if err := p.Keep(o.Keeper); err != nil { // behind the first worker: the places for clients are theirs first
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
 }
 
 // OpenDB opens a pool, whichever store it holds, for an application.

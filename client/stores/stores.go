@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
 type Params struct {
-	Nodes         int           // memory nodes, default 3
+	Nodes         int           // memory nodes, default 3 and the spares
+	Spares        int           // of the nodes: they hold nothing until one takes a dead node's place; default 0
 	Memory        uint64        // bytes a node; default: what Records of PairBytes need, with room to turn over
 	Records       uint64        // pairs expected, which sizes the index; default 100,000
 	PairBytes     int           // bytes of a typical key and value together, which sizes the memory; default 1,024
@@ -32,10 +34,10 @@ func (p *Params) defaults() {
 			*n = v
 		}
 	}
-	set(&p.Nodes, 3)
+	set(&p.Nodes, 3+p.Spares)
 	set(&p.PairBytes, 1024)
-	set(&p.IndexReplicas, min(2, p.Nodes))
-	set(&p.DataReplicas, min(2, p.Nodes))
+	set(&p.IndexReplicas, min(2, p.Nodes-p.Spares))
+	set(&p.DataReplicas, min(2, p.Nodes-p.Spares))
 	set(&p.Clients, 1024)
 	if p.Records == 0 {
 		p.Records = 100_000
@@ -63,6 +65,10 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
+	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
+	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
+	// Steps are the steps of the store's protocol, as it tells them to trace.Step.
+	Steps []string
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
 	MaxPair int
 	// Scans tells whether its Store is a client.Scanner.

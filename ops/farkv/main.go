@@ -121,7 +121,7 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
 	})
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim(), c.report())
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim(), c.report())
 	return root
 }
 

@@ -30,7 +30,7 @@ func (b *bytesFlag) Set(s string) error {
 func (c *cli) up() *cobra.Command {
 	var p stores.Params
 	var memory bytesFlag
-	var replicas int
+	var nodes, replicas int
 	var store string
 	cmd := &cobra.Command{
 		Use:   "up [POOL]",
@@ -40,13 +40,13 @@ func (c *cli) up() *cobra.Command {
 			"pairs of up to 16,264 bytes, key and value together, or less when --memory is small.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
-			"  farkv up big --memory 8GiB --nodes 5 --replicas 3 --index-replicas 5",
+			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5",
 		Args: operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, n := range []struct {
 				flag  string
 				value int
-			}{{"nodes", p.Nodes}, {"pair-bytes", p.PairBytes}, {"replicas", replicas}, {"clients", p.Clients},
+			}{{"nodes", nodes}, {"pair-bytes", p.PairBytes}, {"replicas", replicas}, {"clients", p.Clients},
 				{"index-replicas", p.IndexReplicas}, {"data-replicas", p.DataReplicas}} {
 				if cmd.Flags().Changed(n.flag) && n.value < 1 {
 					return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
@@ -55,7 +55,10 @@ func (c *cli) up() *cobra.Command {
 			if p.Records == 0 {
 				return errors.New("--records 0: want 1 or more")
 			}
-			p.Memory = uint64(memory)
+			if p.Spares < 0 {
+				return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
+			}
+			p.Nodes, p.Memory = nodes+p.Spares, uint64(memory)
 			if p.IndexReplicas == 0 {
 				p.IndexReplicas = replicas
 			}
@@ -69,7 +72,8 @@ func (c *cli) up() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
-	f.IntVar(&p.Nodes, "nodes", 3, "memory nodes")
+	f.IntVar(&nodes, "nodes", 3, "memory nodes")
+	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
 	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together")
 	f.Var(&memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
@@ -76,6 +77,11 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	}
 	if err = db.check(command, spec, &o); err != nil {
 		return nil, errors.Join(err, db.Close())
+	}
+	if !strings.HasPrefix(o.pool, "mem:") {
+		if err := stores.Keep(db.fabric, kind, cluster.Options{}); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
 	}
 	return native{Database: db, fields: fieldNames(spec.FieldCount)}, nil
 }

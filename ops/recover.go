@@ -1,0 +1,146 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+)
+
+// Recovery is what was done to make a pool whole.
+type Recovery struct {
+	Pool    string   `json:"pool"`
+	Revoked *Client  `json:"revoked,omitempty"` // a client that was fenced off alive
+	Master  *Master  `json:"master,omitempty"`  // who else is master, and does it
+	Done    []Step   `json:"done"`
+	Waiting []string `json:"waiting"` // what is still to be done
+}
+
+// Step is one thing that was done.
+type Step struct {
+	What    string  `json:"what"` // as cluster.What says it
+	Text    string  `json:"text"`
+	At      float64 `json:"at_seconds"` // since the beginning
+	Seconds float64 `json:"seconds,omitempty"`
+	Report  string  `json:"report,omitempty"` // how long the parts of it took, in lines
+}
+
+// Recover does what a pool's master would: it replaces nodes that are down and recovers clients that died. With a client
+// that one is fenced off first, whatever it is doing; a live one only when it is forced. Where somebody else is master,
+// that one is told, and given the time of a lease to do it.
+func Recover(addr string, client int, force bool) (*Recovery, error) {
+	p, err := stores.Open(addr)
+	if err != nil {
+		return nil, explain(err, addr)
+	}
+	defer p.Close()
+	if p.Kind.Mender == nil {
+		return nil, workloads.Misuse("recover %s: this version recovers no %s pools", p.Address, p.Kind.Name)
+	}
+	r := &Recovery{Pool: p.Address, Done: []Step{}, Waiting: []string{}}
+	if client != 0 {
+		if r.Revoked, err = revoke(p, client, force); err != nil {
+			return nil, explain(err, addr)
+		}
+	}
+	if err = r.recover(p); err != nil {
+		return r, explain(fmt.Errorf("recover %s: %w", p.Address, err), addr)
+	}
+	return r, nil
+}
+
+// revoke fences a client off. It returns nil when it was dead already.
+func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
+	c, err := findClient(p, id)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("recover client %d: %w", id, err)
+	case c.Alive && !force:
+		return nil, fmt.Errorf("recover client %d: %q of process %d is alive (hint: with --force it is fenced off, and "+
+			"everything that it does from there on fails)", id, c.Name, c.PID)
+	}
+	if err := p.Fabric.Revoke(c.ID); err != nil {
+		return nil, err
+	}
+	if !c.Alive {
+		return nil, nil
+	}
+	return clientOf(c), nil
+}
+
+func (r *Recovery) recover(p *stores.Pool) error {
+	ep, err := p.Fabric.Open("recover")
+	if err != nil {
+		return err
+	}
+	began := ep.Now()
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{})
+	for _, e := range did {
+		if e.What != cluster.Elected {
+			r.Done = append(r.Done, Step{
+				What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(), Seconds: e.Took.Seconds(), Report: e.Report,
+			})
+		}
+	}
+	err = errors.Join(err, ep.Close())
+	var other *cluster.OtherMaster
+	if errors.As(err, &other) {
+		if r.Master = masterOf(p.Fabric); r.Master == nil { // it has just resigned, or died
+			r.Master = &Master{Client: int(other.Role.Owner)}
+		}
+		err = nil
+	}
+	r.Waiting = append(r.Waiting, waiting(p.Fabric)...)
+	if err == nil && r.Master != nil && len(r.Waiting) > 0 {
+		err = fmt.Errorf("%v is master and has not done it yet: %w", r.Master, rdma.ErrTimeout)
+	}
+	return err
+}
+
+// waiting lists what a master would do.
+func waiting(f rdma.Fabric) (todo []string) {
+	nodes, view := nodesOf(f)
+	if view.Busy {
+		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended", view.Epoch))
+	}
+	for i, n := range nodes {
+		if !n.Up && !n.Gone {
+			todo = append(todo, fmt.Sprintf("node %d, which is down", i))
+		}
+	}
+	for _, c := range f.Clients() {
+		if !c.Alive {
+			todo = append(todo, fmt.Sprintf("client %d %q of process %d, which is dead or fenced off", c.ID, c.Name, c.PID))
+		}
+	}
+	return todo
+}
+
+// Print implements Result.
+func (r *Recovery) Print(w io.Writer) {
+	if r.Revoked != nil {
+		fmt.Fprintf(w, "client %d %q of process %d is fenced off\n", r.Revoked.ID, r.Revoked.Name, r.Revoked.PID)
+	}
+	if r.Master != nil {
+		fmt.Fprintf(w, "%v is the pool's master, and recovers it\n", r.Master)
+	}
+	for _, s := range r.Done {
+		at := time.Duration(s.At * float64(time.Second)).Round(10 * time.Microsecond)
+		fmt.Fprintf(w, "%9v  %s\n", at, s.Text)
+		for line := range strings.Lines(s.Report) {
+			fmt.Fprintf(w, "           %s\n", strings.TrimSuffix(line, "\n"))
+		}
+	}
+	for _, s := range r.Waiting {
+		fmt.Fprintf(w, "waits: %s\n", s)
+	}
+	if len(r.Done) == 0 && len(r.Waiting) == 0 {
+		fmt.Fprintln(w, "nothing is left to recover")
+	}
+}
