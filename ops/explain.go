@@ -57,7 +57,7 @@ func explain(err error, pool string) error {
 	case errors.Is(err, client.ErrTooLarge):
 		return hint("split the value: no pool takes much larger pairs; see 'farkv up --help'")
 	case errors.Is(err, rdma.ErrNodeDown):
-		return hint("'farkv status %s' shows the nodes", pool)
+		return hint("'farkv status %s' shows the nodes, 'farkv recover %s' replaces those that are down", pool, pool)
 	case errors.Is(err, rdma.ErrFull):
 		return hint("make a larger pool: --records sizes the index, --memory has to hold the pairs, --clients those who use it")
 	}

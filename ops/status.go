@@ -2,6 +2,7 @@ package ops
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -24,7 +25,8 @@ type State struct {
 	View    View            `json:"view"`
 	Master  *Master         `json:"master,omitempty"` // nobody, or not known where it is left out
 	Memory  []Use           `json:"memory"`
-	Places  int             `json:"places"` // clients that the pool has room for; 0 where that is not known
+	Problem string          `json:"problem,omitempty"` // why there is nothing in Memory
+	Places  int             `json:"places"`            // clients that the pool has room for; 0 where that is not known
 	Clients []Client        `json:"clients"`
 
 	doc string
@@ -105,7 +107,7 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
-		Clients: clientsOf(p.Fabric),
+		Clients: clientsOf(p.Fabric), Memory: []Use{},
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
 	s.Master = masterOf(p.Fabric)
@@ -113,7 +115,10 @@ func stateOf(p *stores.Pool) (*State, error) {
 		s.Places = g.Geometry().Clients
 	}
 	uses, err := p.Kind.Usage(p.Fabric)
-	if err != nil {
+	switch {
+	case errors.Is(err, rdma.ErrNodeDown): // of all times now it has to tell what there is to tell
+		s.Problem = err.Error()
+	case err != nil:
 		return nil, explain(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
 	}
 	for _, u := range uses {
@@ -236,7 +241,11 @@ func (s *State) printDetails(w io.Writer) {
 		rows = append(rows, []string{u.Purpose, count(u.Count), size(u.Bytes)})
 	}
 	fmt.Fprintln(w)
-	table(w, rows)
+	if s.Problem == "" {
+		table(w, rows)
+	} else {
+		fmt.Fprintf(w, "memory is not known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
+	}
 	if len(s.Clients) == 0 {
 		return
 	}

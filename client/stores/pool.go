@@ -90,7 +90,7 @@ func (p *Params) Check(k *Kind) error {
 	}{{"index", p.IndexReplicas}, {"data", p.DataReplicas}} {
 		if r.n < 1 || r.n > p.Nodes-p.Spares {
 			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d%s", ErrParams, r.n, r.name,
-				p.Nodes-p.Spares, beside(p.Spares))
+				p.Nodes-p.Spares, apart(p.Spares))
 		}
 	}
 	if p.Memory == 0 {
@@ -100,11 +100,11 @@ func (p *Params) Check(k *Kind) error {
 	return nil
 }
 
-func beside(spares int) string {
+func apart(spares int) string {
 	if spares == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" beside %d spares", spares)
+	return ", spares apart"
 }
 
 // Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, or ErrUnknown

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,20 +10,24 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"farkv": main, "hold": hold, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
+		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
 	})
 }
 
@@ -41,7 +46,14 @@ func TestScripts(t *testing.T) {
 			return os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": isJSON, "await": await,
+			"exits": exits, "json": isJSON, "await": await, "client": client, "until": until,
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "recovery" {
+				return false, fmt.Errorf("no such condition")
+			}
+			k, err := stores.Lookup("fusee")
+			return err == nil && k.Mender != nil, err
 		},
 	})
 }
@@ -93,6 +105,32 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no file %s", args[0])
 }
 
+// client NAME VARIABLE looks up the identity of the first client of a name in 'farkv status'.
+func client(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Check(ts.Exec("farkv", "status", "-o", "json"))
+	var s ops.State
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &s))
+	for _, c := range s.Clients {
+		if c.Name == args[0] && c.Alive {
+			ts.Setenv(args[1], strconv.Itoa(c.ID))
+			return
+		}
+	}
+	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
+}
+
+// until PATTERN PROGRAM ARGS... runs a program again and again until its standard output matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("never %s", args[0])
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -110,6 +148,44 @@ func hold() {
 	must(0, os.WriteFile(os.Args[3], nil, 0o600))
 	<-interrupted
 	must(0, errors.Join(ep.Close(), f.Close()))
+}
+
+// use POOL NAME FILE puts and gets pairs of its own from several workers until it is interrupted, and says in a file that
+// it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for long.
+func use() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	const workers, keys, longest = 4, 50, 10 * time.Second
+	db := must(stores.OpenDB(os.Args[1], stores.DBOptions{Name: os.Args[2], Workers: workers}))
+	var all errgroup.Group
+	for w := range workers {
+		all.Go(func() error {
+			have := map[string]string{}
+			for i := 0; ctx.Err() == nil; i++ {
+				key, value := fmt.Sprintf("%s-%d-%d", os.Args[2], w, i%keys), fmt.Sprint(i)
+				err := errors.New("not tried")
+				for end := time.Now().Add(longest); err != nil; {
+					if err = db.Put(context.Background(), []byte(key), []byte(value)); err != nil && time.Now().After(end) {
+						return fmt.Errorf("put %s: %w", key, err)
+					}
+				}
+				have[key] = value
+				key = fmt.Sprintf("%s-%d-%d", os.Args[2], w, (i*7)%keys)
+				got, err := db.Get(context.Background(), []byte(key))
+				for end := time.Now().Add(longest); err != nil && have[key] != "" && time.Now().Before(end); {
+					got, err = db.Get(context.Background(), []byte(key))
+				}
+				if string(got) != have[key] {
+					return fmt.Errorf("get %s: %q, not %q (%w)", key, got, have[key], err)
+				}
+				if i == keys {
+					must(0, os.WriteFile(os.Args[3], nil, 0o600))
+				}
+			}
+			return nil
+		})
+	}
+	must(0, errors.Join(all.Wait(), db.Close()))
 }
 
 // corrupt POOL TEXT changes a bit wherever a node's memory holds a text.
