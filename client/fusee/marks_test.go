@@ -340,9 +340,10 @@ func TestSalvage(t *testing.T) {
 		must(t, err)
 		c, err := Open(ep, Options{})
 		must(t, err)
-		for i := range 5 {
-			must(t, c.Insert(key(i), nil))
-			must(t, c.Update(key(i), nil))
+		value := make([]byte, 1000) // few objects a block
+		for i := range 3 {
+			must(t, c.Insert(key(i), value))
+			must(t, c.Update(key(i), value))
 		}
 		// One replica of its last allocation, and of its last draft, is all that it came to.
 		b := c.ep.Batch()
@@ -351,7 +352,12 @@ func TestSalvage(t *testing.T) {
 			must(t, c.do(b))
 		}
 		b.Release()
-		must(t, c.begin(opInsert, key(6), nil))
+		for _, blk := range c.own {
+			for i := range blk.incarnations {
+				blk.incarnations[i] += 5
+			}
+		}
+		must(t, c.begin(opInsert, key(6), value))
 		b = c.ep.Batch()
 		p := b.Alloc(c.draft.bytes)
 		c.draft.fields.incarnation = c.draft.object.incarnation
@@ -385,7 +391,7 @@ func TestSalvage(t *testing.T) {
 		}
 		checkClean(t, f)
 		c, leave := life(t, f, Options{})
-		must(t, c.Insert(key(9), nil))
+		must(t, c.Insert(key(9), make([]byte, 1000)))
 		if c.Stats().Adopted == 0 {
 			t.Fatalf("crash after verb %d: the block is not adopted", at-1)
 		}

@@ -245,7 +245,12 @@ func TestLostHints(t *testing.T) {
 		for _, blk := range x.slabs[class].blocks {
 			heads, err := x.heads(blk.Block, class, 0)
 			must(t, err)
+			last, err := x.heads(blk.Block, class, x.space.Copies(blk.Region)-1)
+			must(t, err)
 			for i, h := range heads {
+				if h.free() && !last[i].free() {
+					t.Fatalf("node %d died before batch %d: block %v: object %d is free, but not on the last replica", victim, at, blk.Block, i)
+				}
 				if h.free() && !blk.idle(i) {
 					t.Fatalf("node %d died before batch %d: block %v: got nothing, want object %d, which is free", victim, at, blk.Block, i)
 				}

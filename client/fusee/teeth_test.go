@@ -98,7 +98,7 @@ func TestTeeth(t *testing.T) {
 }
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
-var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|is not adopted|got .* want|operations failed|torn: true`)
+var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true`)
 
 func (m mutant) run(t *testing.T) {
 	source, err := os.ReadFile(m.file)
