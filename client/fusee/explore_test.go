@@ -1,0 +1,57 @@
+package fusee
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/explore"
+)
+
+// tiny is a pool that is made and checked at once: exploring makes thousands of them.
+func tiny(s explore.Shape) Params {
+	return Params{IndexReplicas: s.Index, DataReplicas: s.Data, Spares: s.Spares, Subtables: 1, Groups: 2,
+		Regions: 2*s.Nodes + 6, RegionBytes: 64 << 10, BlockBytes: 4 << 10, Clients: 24, TagBits: race.MaxTagBits,
+		Timeout: 20 * time.Millisecond}
+}
+
+// explored is FUSEE as the explorer sees it.
+func explored(sequential bool) *explore.Subject {
+	params := func(s explore.Shape) Params {
+		p := tiny(s)
+		p.Sequential = sequential
+		return p
+	}
+	return &explore.Subject{
+		Name: formatName(sequential), Handler: node.Serve, Clients: 24, MaxValue: 900, Timeout: 20 * time.Millisecond,
+		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
+		Memory: func(s explore.Shape) (uint64, error) {
+			l, err := newLayout(params(s), s.Nodes, 1<<40)
+			if err != nil {
+				return 0, err
+			}
+			return l.bytes, nil
+		},
+		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, params(s)) },
+		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
+			o := Options{CacheBytes: 64 << 10, CacheThreshold: 0.9, Sequential: sequential}
+			if !cache {
+				o.CacheBytes = -1
+			}
+			return Open(ep, o)
+		},
+		Check: Check,
+	}
+}
+
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+func TestExplore(t *testing.T) {
+	t.Run("snapshot", func(t *testing.T) { explore.Seeds(t, explored(false), 1000) })
+	t.Run("cr", func(t *testing.T) { explore.Seeds(t, explored(true), 300) })
+}
+
+// TestFailedOnce runs the plans that found what has been mended since.
+func TestFailedOnce(t *testing.T) { explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...) }

@@ -1,0 +1,187 @@
+package explore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// Limits restrict what plans are drawn. Zero values restrict nothing.
+type Limits struct {
+	Workers  int // the most
+	Keys     int // the most
+	Ops      int // the most of a worker
+	Replicas int // of index and data, exactly
+	Value    int // bytes of the largest value
+	Faults   int // the most; negative: none
+}
+
+// The plans that are drawn are small: enough to collide in, small enough to read.
+const (
+	mostWorkers = 6
+	mostKeys    = 4
+	mostOps     = 24
+	mostFaults  = 4
+)
+
+// Draw makes the plan of a seed for a subject. The same seed, subject and limits make the same plan.
+func (s *Subject) Draw(seed uint64, l Limits) *Plan {
+	d := drawer{rand.New(rand.NewPCG(seed, 0x9a7)), s.withDefaults(), l}
+	p := &Plan{Seed: seed, Shape: d.shape(), Net: d.net(), Cache: d.IntN(3) > 0}
+	p.Pause = []time.Duration{0, 0, 3 * time.Microsecond, 30 * time.Microsecond}[d.IntN(4)]
+	p.Work = d.work()
+	if l.Faults >= 0 {
+		d.faults(p)
+	}
+	return p
+}
+
+type drawer struct {
+	*rand.Rand
+	subject *Subject
+	limits  Limits
+}
+
+// upTo draws from 1 to most, or to limit where that is less.
+func (d *drawer) upTo(most, limit int) int {
+	if limit > 0 {
+		most = limit
+	}
+	return 1 + d.IntN(most)
+}
+
+func (d *drawer) shape() Shape {
+	r := d.subject.Replicas[d.IntN(len(d.subject.Replicas))]
+	if n := d.limits.Replicas; n > 0 {
+		r = [2]int{n, n}
+	}
+	p := Shape{Index: r[0], Data: r[1]}
+	p.Nodes = max(p.Index, p.Data) + d.IntN(2)
+	if d.subject.Mender != nil && d.IntN(3) == 0 {
+		p.Spares = 1
+		p.Nodes++
+	}
+	return p
+}
+
+func (d *drawer) net() Net {
+	n := Net{Min: 500, Max: []time.Duration{2, 10, 50}[d.IntN(3)] * time.Microsecond}
+	n.Tear, n.Reorder = d.IntN(4) > 0, d.IntN(4) > 0
+	if n.Fly = []float64{0, 0.01, 0.1}[d.IntN(3)]; n.Fly > 0 {
+		n.FlyMax = 200 * time.Microsecond
+	}
+	return n
+}
+
+// mixes are the weights of Get, Insert, Update and Delete.
+var mixes = [][4]int{{7, 4, 5, 4}, {3, 1, 6, 0}, {2, 4, 0, 4}, {2, 3, 3, 2}, {1, 1, 8, 1}}
+
+func (d *drawer) work() [][]Op {
+	work := make([][]Op, d.upTo(mostWorkers, d.limits.Workers))
+	keys, ops := d.upTo(mostKeys, d.limits.Keys), d.upTo(mostOps, d.limits.Ops)
+	mix := mixes[d.IntN(len(mixes))]
+	size := []int{16, 64, d.subject.MaxValue}[d.IntN(3)]
+	if l := d.limits.Value; l > 0 {
+		size = min(size, l)
+	}
+	size = min(size, d.subject.MaxValue)
+	for w := range work {
+		for i := range ops {
+			op := Op{Kind: d.kind(mix), Key: d.IntN(keys)}
+			if i == 0 && w == 0 && mix[1] < 2 {
+				op.Kind = check.Insert // else there would be nothing to update for long
+			}
+			if op.writes() {
+				op.Size = d.size(size)
+			}
+			work[w] = append(work[w], op)
+		}
+	}
+	return work
+}
+
+func (d *drawer) kind(mix [4]int) check.Kind {
+	n := d.IntN(mix[0] + mix[1] + mix[2] + mix[3])
+	for k, weight := range mix {
+		if n -= weight; n < 0 {
+			return check.Kind(k)
+		}
+	}
+	return check.Get
+}
+
+// size is the greatest one in a fourth of the draws, so that size classes mix and large ones meet.
+func (d *drawer) size(most int) int {
+	if most > 64 && d.IntN(4) > 0 {
+		most = 64
+	}
+	return check.MinValue + d.IntN(max(most-check.MinValue, 0)+1)
+}
+
+// workerName is what faults and traces call a worker.
+func workerName(i int) string { return fmt.Sprintf("worker-%d", i) }
+
+// keeperName is what faults and traces call a keeper.
+func keeperName(i int) string { return fmt.Sprintf("keeper-%d", i) }
+
+// verbsAnOp is about what an operation sends, so that crashes fall among the operations.
+const verbsAnOp = 12
+
+// faults draws what goes wrong. A pool outlives the loss of all but one of an item's replicas, so no more nodes than
+// that die, or may be taken for dead; where nobody mends, none.
+func (d *drawer) faults(p *Plan) {
+	most := mostFaults
+	if d.limits.Faults > 0 {
+		most = d.limits.Faults
+	}
+	mends := d.subject.Mender != nil
+	expendable := 0
+	if mends {
+		expendable = min(p.Index, p.Data) - 1
+	}
+	doomed := d.Perm(p.Nodes)[:expendable]
+	sent := uint64(verbsAnOp*(len(p.Work[0])+1)) + 20 // a store's Open sends some, too
+	for range d.IntN(most + 1) {
+		client := workerName(d.IntN(len(p.Work)))
+		at := time.Duration(d.Int64N(int64(sent) * int64(p.Net.Max)))
+		lasts := time.Duration(1 + d.Int64N(int64(5*time.Millisecond)))
+		var f sim.Fault
+		switch n := d.IntN(20); {
+		case n < 7:
+			f = sim.Fault{Kind: sim.CrashFault, Client: client, Verb: 1 + d.Uint64N(sent)}
+		case n < 8:
+			f = sim.Fault{Kind: sim.CrashFault, Client: client, At: at}
+		case n < 9 && mends:
+			f = sim.Fault{Kind: sim.CrashFault, Client: keeperName(d.IntN(keepers)), Verb: 1 + d.Uint64N(400)}
+		case n < 13 && len(doomed) > 0:
+			f = sim.Fault{Kind: sim.CrashFault, Node: d.one(&doomed), Verb: 1 + d.Uint64N(sent*uint64(len(p.Work)))}
+		case n < 14 && len(doomed) > 0:
+			f = sim.Fault{Kind: sim.CrashFault, Node: d.one(&doomed), At: at}
+		case n < 15 && len(doomed) > 0:
+			f = sim.Fault{Kind: sim.PartitionFault, Client: client, Node: d.one(&doomed), At: at, For: lasts}
+		case n < 16 && len(doomed) > 0:
+			f = sim.Fault{Kind: sim.SlowFault, Node: d.one(&doomed), At: at, For: lasts, Factor: float64(2 + d.IntN(50))}
+		case n < 17:
+			f = sim.Fault{Kind: sim.StallFault, Client: client, Verb: 1 + d.Uint64N(sent), For: lasts}
+		case n < 18:
+			f = sim.Fault{Kind: sim.FlyFault, Client: client, Verb: 1 + d.Uint64N(sent), For: lasts}
+		case n < 19:
+			f = sim.Fault{Kind: sim.LateFault, Client: client, Verb: 1 + d.Uint64N(sent), For: lasts}
+		default: // a clock that goes back is none that a machine has: rdma.Env.Now is monotonic
+			f = sim.Fault{Kind: sim.StepFault, Client: client, Verb: 1 + d.Uint64N(sent), By: lasts}
+		}
+		if f.Kind != 0 {
+			p.Faults = append(p.Faults, f)
+		}
+	}
+}
+
+// one takes a node out of those that may be lost.
+func (d *drawer) one(nodes *[]int) int {
+	n := (*nodes)[0]
+	*nodes = (*nodes)[1:]
+	return n
+}

@@ -1,0 +1,165 @@
+package explore
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"reflect"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	goleak.VerifyTestMain(m)
+}
+
+func TestToy(t *testing.T) { Seeds(t, toySubject(""), 2000) }
+
+// Each way of being guilty is found, made smaller, and found again from the line.
+func TestTeeth(t *testing.T) {
+	for _, tt := range []struct {
+		flaw  string
+		guilt Guilt
+		says  string
+	}{
+		{"bad plan", BadPlan, "full"},
+		{"mixed", BrokenRule, "changed by atomics"},
+		{"panic", Panic, "a key that is not there"},
+		{"endless", Endless, "stuck"},
+		{"failed", Failed, "view has changed"},
+		{"late", Late, "operation timeout is 20ms"},
+		{"lost", Disorder, "not linearizable"},
+		{"leak", Damage, "is locked"},
+		{"no recovery", Failed, "timed out"},
+		{"waits", Waiting, "is locked"},
+		{"unrecovered", Unrecovered, "not today"},
+	} {
+		t.Run(tt.flaw, func(t *testing.T) {
+			s := toySubject(tt.flaw)
+			r := s.Fuzz(t.Context(), Search{First: 1, Runs: 2000})
+			if r.Failure == nil {
+				t.Fatalf("%d runs find nothing", r.Runs)
+			}
+			p, f := s.Shrink(r.Plan, r.Failure)
+			if f.Guilt != r.Failure.Guilt || p.ops() > r.Plan.ops() || len(p.Faults) > len(r.Plan.Faults) {
+				t.Errorf("%v shrank to %v\n%s\n%s", r.Failure, f, r.Plan, p)
+			}
+			if f.Guilt != tt.guilt || !strings.Contains(f.Error(), tt.says) {
+				t.Errorf("got %v, want %s and %q", f, tt.guilt, tt.says)
+			}
+			read, err := Parse(p.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var replay bytes.Buffer
+			again, err := s.Replay(read, &replay)
+			if err != nil || again == nil || head(again) != head(f) {
+				t.Errorf("the line says %v, %v, and not %v", again, err, f)
+			}
+			t.Logf("seed %d: %s\n%s", r.Seed, f, p)
+		})
+	}
+}
+
+// head is the first line of what a failure says: below a panic's lie addresses.
+func head(f *Failure) string {
+	line, _, _ := strings.Cut(f.Error(), "\n")
+	return line
+}
+
+// The lowest seed that fails is reported, in the same words, however many look for it.
+func TestFuzzIsDeterministic(t *testing.T) {
+	s := toySubject("lost")
+	o := Search{First: 5, Runs: 500, Limits: Limits{Faults: -1}}
+	first := s.Fuzz(t.Context(), o)
+	for range 3 {
+		again := s.Fuzz(t.Context(), o)
+		if again.Seed != first.Seed || again.Plan.String() != first.Plan.String() || again.Failure.Error() != first.Failure.Error() {
+			t.Errorf("first seed %d: %v\nthen seed %d: %v", first.Seed, first.Failure, again.Seed, again.Failure)
+		}
+	}
+	for seed := o.First; seed < first.Seed; seed++ {
+		if f := s.Run(s.Draw(seed, o.Limits)); f != nil {
+			t.Errorf("seed %d fails, too: %v", seed, f)
+		}
+	}
+}
+
+func TestFuzzEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	o := Search{First: 1, Runs: 1 << 40, Progress: func(s Stats) {
+		if s.Runs > 500 {
+			cancel()
+		}
+	}}
+	if r := toySubject("").Fuzz(ctx, o); r.Failure != nil || r.Runs < 500 || r.Runs > 5000 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	s := toySubject("")
+	s.Replicas = [][2]int{{1, 1}, {3, 3}}
+	l := Limits{Workers: 2, Keys: 1, Ops: 3, Replicas: 3, Value: 10, Faults: -1}
+	for seed := range uint64(200) {
+		p := s.Draw(seed, l)
+		if len(p.Work) > 2 || p.keys() > 1 || p.ops() > 6 || p.Index != 3 || p.Data != 3 || len(p.Faults) > 0 {
+			t.Fatal(p)
+		}
+		if q := s.Draw(seed, l); !reflect.DeepEqual(p, q) {
+			t.Fatalf("%s\n%s", p, q)
+		}
+	}
+}
+
+// A run is the same to the byte, and its replay reads as a story.
+func TestReplay(t *testing.T) {
+	line := "seed=3 nodes=2 index=1 data=1 net=500ns-2µs,tear,reorder fly=0.1,50µs cache pause=3µs " +
+		"work=i0:8,u0:40/g0,d0 faults=crash client=worker-0 verb=3"
+	p, err := Parse(line)
+	if err != nil || p.String() != line {
+		t.Fatalf("%v: %s", err, p)
+	}
+	var first, second bytes.Buffer
+	for _, b := range []*bytes.Buffer{&first, &second} {
+		if f, err := toySubject("").Replay(p, b); f != nil || err != nil {
+			t.Fatal(f, err)
+		}
+	}
+	if first.String() != second.String() {
+		t.Error("two replays differ")
+	}
+	for _, want := range []string{
+		"plan: " + line, `worker-0 begins: insert of key-0, value w0.1`, `answers: w1 get "key-0" -> not found`,
+		"worker-0 crashes", "elected master", "recovered in", "lands", "FAA", "verdict: all is well",
+	} {
+		if !strings.Contains(first.String(), want) {
+			t.Errorf("no %q in\n%s", want, &first)
+		}
+	}
+}
+
+// What a keeper does is done again by another when it crashes in the midst of it.
+func TestKeepersCrash(t *testing.T) {
+	s := toySubject("")
+	crashed := false
+	for verb := uint64(1); verb < 60; verb++ {
+		p := &Plan{Seed: 1, Shape: Shape{Nodes: 1, Index: 1, Data: 1}, Net: Net{Min: 500, Max: 2000},
+			Work: [][]Op{{{1, 0, 8}, {2, 0, 8}}, {{0, 0, 0}}},
+			Faults: sim.Faults{{Kind: sim.CrashFault, Client: "worker-0", Verb: 5},
+				{Kind: sim.CrashFault, Client: "keeper-0", Verb: verb}, {Kind: sim.CrashFault, Client: "keeper-1", Verb: verb}}}
+		r, f := s.play(p, nil)
+		if f != nil {
+			t.Fatalf("crash at verb %d: %v", verb, f)
+		}
+		crashed = crashed || r.stats.Crashes == 3
+	}
+	if !crashed {
+		t.Error("no two keepers crashed")
+	}
+}

@@ -1,0 +1,159 @@
+package explore
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// searchTime bounds the search for an order of a run's operations, in wall time: the only judgement that depends on the
+// machine. Hardly any history comes near it; one that does is not judged, but counted.
+const searchTime = 2 * time.Second
+
+// judge looks at a run that is over, the visitor gone.
+func (r *run) judge() *Failure {
+	var history check.History
+	for _, p := range r.players {
+		if f := r.left(p); f != nil {
+			return f
+		}
+		if p.history == nil {
+			continue
+		}
+		h := p.history.History()
+		history = append(history, h...)
+		for i := range h {
+			if f := r.answer(p, &h[i]); f != nil {
+				return f
+			}
+		}
+	}
+	err := check.Linearizable(history, check.Options{Timeout: searchTime})
+	switch {
+	case errors.Is(err, check.ErrUndecided):
+		r.stats.Undecided = 1
+	case err != nil:
+		return &Failure{Disorder, err}
+	}
+	return r.sound()
+}
+
+// troubled tells whether something goes wrong in the plan that may cost others' operations their outcome. A verb that
+// is late or a clock that is wrong for less than a timeout is no excuse.
+func (r *run) troubled() bool { return len(r.plan.Faults) > 0 }
+
+// struck tells whether a fault other than a crash is the player's own.
+func (r *run) struck(p *player) bool {
+	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool {
+		return f.Kind != sim.CrashFault && (f.Client == p.name || f.Client == sim.Anybody)
+	})
+}
+
+// slowed tells whether some node is slow: then operations take as long as they take.
+func (r *run) slowed() bool {
+	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool { return f.Kind == sim.SlowFault })
+}
+
+// visitor tells whether p came when all was over.
+func (r *run) visitor(p *player) bool { return p.number == len(r.plan.Work) }
+
+// left judges how a player came and went.
+func (r *run) left(p *player) *Failure {
+	if p.err == nil {
+		return nil
+	}
+	if r.troubled() && !(r.visitor(p) && r.mended()) {
+		for _, excuse := range []error{client.ErrUncertain, rdma.ErrTimeout, rdma.ErrNodeDown} {
+			if errors.Is(p.err, excuse) {
+				return nil
+			}
+		}
+		if errors.Is(p.err, rdma.ErrRevoked) && r.struck(p) {
+			return nil
+		}
+	}
+	return &Failure{Failed, p.err}
+}
+
+// answer judges one operation by itself.
+func (r *run) answer(p *player, op *check.Op) *Failure {
+	excused := r.troubled()
+	if r.visitor(p) {
+		excused = excused && !r.mended()
+	}
+	switch op.Answer {
+	case check.Pending:
+		if !p.w.Crashed() {
+			return guilty(Failed, "%s has not returned", op)
+		}
+		return nil
+	case check.TimedOut, check.Uncertain:
+		if !excused {
+			return guilty(Failed, "%s", op)
+		}
+	case check.Refused:
+		return guilty(Failed, "%s", op)
+	case check.Failed:
+		if !p.fenced || !r.struck(p) {
+			return guilty(Failed, "%s", op)
+		}
+	}
+	if took := op.Return - op.Call; took > r.longest() && !r.struck(p) && !r.slowed() {
+		return guilty(Late, "took %v, and the operation timeout is %v: %s", took, r.subject.Timeout, op)
+	}
+	return nil
+}
+
+// longest is how long an operation may take. A store looks at the clock between waits, each of which has the same limit;
+// those that nobody ends, because nobody recovers the dead, may follow each other.
+func (r *run) longest() time.Duration {
+	if r.crashed() && !r.mended() {
+		return 3 * r.subject.Timeout
+	}
+	return r.subject.Timeout * 3 / 2
+}
+
+// sound checks the structure of the pool.
+func (r *run) sound() *Failure {
+	report, err := r.subject.Check(r.s)
+	switch {
+	case err != nil:
+		return guilty(Damage, "check: %w", err)
+	case len(report.Damage) > 0:
+		return guilty(Damage, "%s", strings.Join(report.Damage, "\n  "))
+	case !r.mended() && r.crashed():
+		return nil // what the dead left waits, as it should
+	case len(report.Waiting) > 0:
+		return guilty(Waiting, "%s", strings.Join(report.Waiting, "\n  "))
+	}
+	if left := r.s.Clients(); len(left) > 0 {
+		return guilty(Waiting, "client %d (%s) has neither left nor been recovered", left[0].ID, left[0].Name)
+	}
+	return nil
+}
+
+// crashed tells whether some client crashed.
+func (r *run) crashed() bool {
+	return slices.ContainsFunc(r.players, func(p *player) bool { return p.w.Crashed() })
+}
+
+// recovered tells whether the keepers came to the end of their work.
+func (r *run) recovered() *Failure {
+	if !r.mended() {
+		return nil
+	}
+	why := r.unfinished()
+	switch {
+	case why == "":
+		return nil
+	case r.trouble != nil:
+		return guilty(Unrecovered, "%s; the last failure: %w", why, r.trouble)
+	}
+	return guilty(Unrecovered, "%s", why)
+}

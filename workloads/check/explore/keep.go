@@ -1,0 +1,142 @@
+package explore
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// keepers is how many take part from the beginning, so that one can crash; mostKeepers bounds those that come after
+// them. One that crashes, or was taken for dead, is replaced, as a process would be.
+const (
+	keepers     = 2
+	mostKeepers = 6
+)
+
+// Tenures are short against an operation's timeout, so that recovery ends before operations that depend on it give up.
+const (
+	leasesATimeout = 10
+	patienceLeases = 3
+)
+
+// guard is a keeper with what it did.
+type guard struct {
+	name string
+	w    *sim.Worker
+	did  []uint64 // the verbs that it had sent when it had done something
+}
+
+func (r *run) guard() {
+	if len(r.guards) == mostKeepers {
+		return
+	}
+	g := &guard{name: keeperName(len(r.guards))}
+	r.guards = append(r.guards, g)
+	g.w = r.s.Go(g.name, func(ep rdma.Endpoint) { r.keep(g, ep) })
+	g.w.WhenCrashed(r.guard)
+}
+
+func (r *run) keep(g *guard, ep rdma.Endpoint) {
+	lease := r.subject.Timeout / leasesATimeout
+	err := cluster.Keep(ep, r.s, r.subject.Mender, cluster.Options{
+		Lease: lease, NodePatience: patienceLeases * lease, Stop: r.quiet,
+		Log: func(e cluster.Event) {
+			g.did = append(g.did, g.w.Sent())
+			if r.tell != nil {
+				r.tell("%12v  %s: %s", r.s.Now(), g.name, e)
+			}
+			if e.What == cluster.Failed {
+				r.trouble = fmt.Errorf("%s: %w", g.name, e.Err)
+			}
+		},
+	})
+	if errors.Is(err, rdma.ErrRevoked) && !r.quiet() {
+		r.guard() // the process lives, and begins again
+	}
+}
+
+// recoveryTimeouts is how many operation timeouts recovery may take after the last player: failures are tried again after
+// up to 64 leases.
+const recoveryTimeouts = 20
+
+// quiet tells keepers that nothing is left for them to do, or that they had time enough.
+func (r *run) quiet() bool {
+	if slices.ContainsFunc(r.players, func(p *player) bool { return !p.w.Finished() && !p.w.Crashed() }) {
+		return false
+	}
+	if r.calm == 0 {
+		r.calm = r.s.Now()
+	}
+	return r.s.Now()-r.calm > recoveryTimeouts*r.subject.Timeout || r.unfinished() == ""
+}
+
+// unfinished says what keepers still have to do; "" when it is nothing.
+func (r *run) unfinished() string {
+	v := r.s.View()
+	if v.Busy {
+		return fmt.Sprintf("the view of epoch %d is busy", v.Epoch)
+	}
+	for _, c := range r.s.Clients() {
+		if !c.Alive {
+			return fmt.Sprintf("client %d (%s) is dead and has not been recovered", c.ID, c.Name)
+		}
+	}
+	for n, m := range v.Members {
+		if !m.Gone && r.s.Dead(n) {
+			return fmt.Sprintf("node %d is dead, and the view of epoch %d has it", n, v.Epoch)
+		}
+	}
+	return r.vacant(v)
+}
+
+// vacant names a node that is gone while a spare could stand for it.
+func (r *run) vacant(v rdma.View) string {
+	first := r.plan.Nodes - r.plan.Spares
+	spare, filled := -1, make([]bool, len(v.Members))
+	for n, m := range v.Members {
+		if m.StandsFor > 0 {
+			filled[m.StandsFor-1] = true
+		}
+		if n >= first && m == (rdma.Member{}) {
+			spare = n
+		}
+	}
+	for n, m := range v.Members {
+		if m.Gone && (n < first || m.StandsFor > 0) && !filled[n] && spare >= 0 {
+			return fmt.Sprintf("node %d is gone, and spare %d does not stand for it", n, spare)
+		}
+	}
+	return ""
+}
+
+// interrupted returns a plan in which the keeper that did something crashes in the midst of that; nil: nobody did
+// anything. The run's own plan went through.
+func (r *run) interrupted(rng *rand.Rand) *Plan {
+	var busy []*guard
+	for _, g := range r.guards {
+		if len(g.did) > 1 && !g.w.Crashed() { // the first is its election
+			busy = append(busy, g)
+		}
+	}
+	if len(busy) == 0 {
+		return nil
+	}
+	g := busy[rng.IntN(len(busy))]
+	i := 1 + rng.IntN(len(g.did)-1)
+	sent := g.did[i] - g.did[i-1]
+	if sent == 0 {
+		return nil
+	}
+	p := r.plan.clone()
+	verb := g.did[i] - rng.Uint64N(min(sent, mostMending))
+	p.Faults = append(p.Faults, sim.Fault{Kind: sim.CrashFault, Client: g.name, Verb: verb})
+	return p
+}
+
+// mostMending is about as many verbs as mending one thing takes; what lies before is idle.
+const mostMending = 200

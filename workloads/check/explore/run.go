@@ -1,0 +1,242 @@
+package explore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// Stats are what runs add up to.
+type Stats struct {
+	Runs, Operations, OK uint64 // operations that were called, and that answered OK
+	Events               uint64 // of the simulation
+	Crashes, Deaths      uint64 // of clients and keepers, and of memory nodes
+	Undecided            uint64 // runs in which the search for an order of the operations took too long
+}
+
+func (s *Stats) add(t Stats) {
+	s.Runs += t.Runs
+	s.Operations += t.Operations
+	s.OK += t.OK
+	s.Events += t.Events
+	s.Crashes += t.Crashes
+	s.Deaths += t.Deaths
+	s.Undecided += t.Undecided
+}
+
+// run is one plan being played.
+type run struct {
+	subject *Subject
+	plan    *Plan
+	s       *sim.Sim
+	tell    func(format string, args ...any) // nil: nobody listens
+	players []*player
+	guards  []*guard
+	calm    time.Duration // since when nobody but keepers is at work; 0: somebody is
+	unsure  int           // operations that ended without an answer
+	stats   Stats
+	trouble error // what a keeper could not do last
+}
+
+// player is a worker with what it did.
+type player struct {
+	number  int
+	name    string
+	w       *sim.Worker
+	history *check.Recorder
+	fenced  bool  // it was taken for dead, and has noticed
+	err     error // of Open or Close
+}
+
+// Bounds of a run. Beyond them it does not come to an end.
+const (
+	timeLimit  = 30 * time.Second // virtual; a second is a long run
+	eventLimit = 1_000_000
+)
+
+// patience is how many operations without an answer the workers bear before they leave. Where nobody recovers the dead,
+// nearly every one would end so, and the search for an order is exponential in their number.
+const patience = 4
+
+// Run plays a plan and returns what is wrong with the run; nil: nothing.
+func (s *Subject) Run(p *Plan) *Failure {
+	_, f := s.play(p, nil)
+	return f
+}
+
+// play runs a plan. The run that it returns is over.
+func (s *Subject) play(p *Plan, listen func(*run, *sim.Options)) (*run, *Failure) {
+	s = s.withDefaults()
+	r := &run{subject: s, plan: p}
+	memory, err := s.Memory(p.Shape)
+	if err != nil {
+		return r, &Failure{BadPlan, err}
+	}
+	o := p.options()
+	o.Memory, o.Clients, o.Handler = memory, s.Clients, s.Handler
+	o.Limit, o.MaxEvents = timeLimit, eventLimit
+	if listen != nil {
+		listen(r, &o)
+	}
+	r.s = sim.New(o)
+	defer r.s.Close()
+	if err := s.Format(r.s, p.Shape); err != nil {
+		return r, &Failure{BadPlan, err}
+	}
+	f := r.play()
+	r.tell = nil // what the dead say while they are unwound is no part of the run
+	r.count()
+	return r, f
+}
+
+func (r *run) play() *Failure {
+	for i := range r.plan.Work {
+		if len(r.plan.Work[i]) > 0 {
+			r.enter(i, workerName(i), r.script(i))
+		}
+	}
+	if r.mended() {
+		for range keepers {
+			r.guard()
+		}
+	}
+	if f := ofRun(r.s.Run()); f != nil {
+		return f
+	}
+	if f := r.recovered(); f != nil {
+		return f
+	}
+	r.enter(len(r.plan.Work), "visitor", r.visit)
+	if f := ofRun(r.s.Run()); f != nil {
+		return f
+	}
+	return r.judge()
+}
+
+// mended tells whether keepers take part: where nothing goes wrong they would only be in the way of a small replay.
+func (r *run) mended() bool { return r.subject.Mender != nil && len(r.plan.Faults) > 0 }
+
+// enter starts a player.
+func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)) {
+	p := &player{number: number, name: name}
+	r.players = append(r.players, p)
+	p.w = r.s.Go(name, func(ep rdma.Endpoint) {
+		store, err := r.subject.Open(ep, r.plan.Cache)
+		if err != nil {
+			p.err = fmt.Errorf("%s: open store: %w", name, err)
+			return
+		}
+		p.history = check.NewRecorder(number, store, r.s.Now)
+		f(p, ep)
+		r.say(p, "closes its store")
+		if err := store.Close(); err != nil {
+			p.err = fmt.Errorf("%s: close: %w", name, err)
+			r.abandon(p, err, ep)
+		}
+	})
+}
+
+// abandon is the end of a worker that cannot close its store: it still owns memory, so its process has to die with it
+// (see client.Leave), and recovery does the rest. One that was fenced off is dead already.
+func (r *run) abandon(p *player, err error, ep rdma.Endpoint) {
+	if !errors.Is(err, rdma.ErrRevoked) {
+		r.s.CrashAfter(p.w, 0)
+		ep.Sleep(timeLimit)
+	}
+}
+
+// script returns what worker i does.
+func (r *run) script(i int) func(*player, rdma.Endpoint) {
+	return func(p *player, ep rdma.Endpoint) {
+		for n, op := range r.plan.Work[i] {
+			if p.fenced || r.unsure >= patience {
+				return
+			}
+			r.do(p, op, n+1)
+			if r.plan.Pause > 0 {
+				ep.Sleep(time.Duration(ep.Rand().Int64N(int64(r.plan.Pause))))
+			}
+		}
+	}
+}
+
+// visit is the last worker's: when all is over it can read, update, delete and insert every key.
+func (r *run) visit(p *player, _ rdma.Endpoint) {
+	n := 0
+	for key := range r.plan.keys() {
+		for _, kind := range []check.Kind{check.Get, check.Update, check.Insert, check.Get, check.Delete, check.Insert, check.Get} {
+			n++
+			r.do(p, Op{kind, key, 24}, n)
+		}
+	}
+}
+
+// do carries out one operation; the recorder keeps its answer.
+func (r *run) do(p *player, op Op, n int) {
+	key := fmt.Appendf(nil, "key-%d", op.Key)
+	var value []byte
+	if op.writes() {
+		value = check.MakeValue(nil, p.number, n, op.Size)
+	}
+	if r.tell != nil {
+		r.say(p, "begins: %s of %s%s", op.Kind, key, map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
+	}
+	var err error
+	switch op.Kind {
+	case check.Get:
+		_, err = p.history.Get(key)
+	case check.Insert:
+		err = p.history.Insert(key, value)
+	case check.Update:
+		err = p.history.Update(key, value)
+	default:
+		err = p.history.Delete(key)
+	}
+	p.fenced = errors.Is(err, rdma.ErrRevoked)
+	if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
+		r.unsure++
+	}
+	if r.tell != nil {
+		h := p.history.History()
+		r.say(p, "answers: %s", &h[len(h)-1])
+	}
+}
+
+// say puts a line between the events of a replay.
+func (r *run) say(p *player, format string, args ...any) {
+	if r.tell != nil {
+		r.tell("%12v  %s %s", r.s.Now(), p.name, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *run) count() {
+	s := Stats{Runs: 1, Events: r.s.Events(), Undecided: r.stats.Undecided}
+	for _, p := range r.players {
+		if p.w.Crashed() {
+			s.Crashes++
+		}
+		if p.history != nil {
+			h := p.history.History()
+			s.Operations += uint64(len(h))
+			s.OK += uint64(len(h.With(check.OK)))
+		}
+	}
+	for _, g := range r.guards {
+		if g.w.Crashed() {
+			s.Crashes++
+		}
+	}
+	for n := range r.plan.Nodes {
+		if r.s.Dead(n) {
+			s.Deaths++
+		}
+	}
+	r.stats = s
+}
+
+var _ client.Store = (*check.Recorder)(nil)

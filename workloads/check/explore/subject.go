@@ -1,0 +1,52 @@
+package explore
+
+import (
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Subject is a store as the explorer sees it.
+type Subject struct {
+	Name     string
+	Handler  rdma.Handler
+	Clients  int      // identities of a pool; 24 by default
+	Replicas [][2]int // of index and data, that pools may have; one of each by default
+	MaxValue int      // bytes of the largest value that is tried; 900 by default
+	// Timeout is what the pools of Format are made for: the longest that an operation may wait.
+	Timeout time.Duration
+
+	// Memory returns the bytes that each node of a pool needs.
+	Memory func(s Shape) (uint64, error)
+	// Format writes an empty store into a new pool of that shape.
+	Format func(f rdma.Fabric, s Shape) error
+	// Open returns a worker's view.
+	Open func(ep rdma.Endpoint, cache bool) (client.Store, error)
+	// Check walks the structure of a pool that nobody works on.
+	Check func(f rdma.Fabric) (client.Report, error)
+	// Mender makes what a keeper mends a pool with. Without it nobody does: no node dies, and what depends on crashed
+	// clients may end at its timeout.
+	Mender cluster.NewMender
+}
+
+const (
+	defaultClients = 24
+	defaultValue   = 900
+)
+
+// withDefaults returns s with what it leaves open.
+func (s *Subject) withDefaults() *Subject {
+	t := *s
+	if t.Clients == 0 {
+		t.Clients = defaultClients
+	}
+	if len(t.Replicas) == 0 {
+		t.Replicas = [][2]int{{1, 1}}
+	}
+	if t.MaxValue == 0 {
+		t.MaxValue = defaultValue
+	}
+	return &t
+}
