@@ -20,12 +20,14 @@ type Simulation struct {
 	Nodes, Clients int
 	IndexReplicas  int
 	DataReplicas   int
+	Spares         int // of the nodes
 	NodeCentric    bool
 	NodeCores      int // of a memory node, for two-sided calls
 	CacheThreshold float64
 	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
 	Duration       time.Duration
 	Interval       time.Duration
+	Lease          time.Duration // of the master, where something goes wrong
 	Seed           uint64
 	Crashes        []string // "node 1@5s", "client 3@1s"
 	Faults         []string // as package sim writes them
@@ -63,7 +65,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return simulate.Config{}, err
 	}
 	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval,
+		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval, Lease: s.Lease,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Target: p.GetFloat64("target", 0),
 		Options: stores.Options{CacheThreshold: s.CacheThreshold},
 	}
@@ -89,7 +91,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return c, err
 	}
 	c.Pool = stores.Params{
-		Nodes: s.Nodes, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
+		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
 		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
 	}
 	if c.Changes, err = s.changes(); err != nil {

@@ -46,6 +46,12 @@ func (s *Simulated) Print(w io.Writer) {
 		fmt.Fprintf(w, "the bottleneck is %s of %s\n", p.Name, machineName(&m))
 	}
 	s.printPoints(w)
+	for i, e := range s.Events {
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "at %s: %s\n", seconds(e.Seconds), e.What)
+	}
 }
 
 // full is the share of the time that a part of a machine has to be in use to be called a bottleneck.

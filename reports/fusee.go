@@ -83,7 +83,7 @@ var fuseeExperiments = []experiment{
 		"5 memory nodes, one client, nobody else. Microseconds.", latencyCases, latencyTable},
 	{"replicas", "throughput for 1 to 5 replicas of index and data (Figure 18)", "5 memory nodes, YCSB A to D.",
 		replicaCases, replicaTable},
-	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)", "YCSB C.", crashCases, crashTable},
+	{"crash", "one of two memory nodes crashes at 5 s (Figure 20)", "YCSB C, two replicas of the index and two of the data.", crashCases, crashTable},
 	{"elasticity", "16 clients join and leave (Figure 21)", "YCSB C, 16 clients at first.", elasticityCases, elasticityTable},
 }
 

@@ -88,6 +88,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
+	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
+	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
@@ -109,12 +111,14 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"duration", s.Duration}, {"interval", s.Interval}} {
+	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}} {
 		if d.value < 0 || d.value == 0 && cmd.Flags().Changed(d.flag) {
 			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
 		}
 	}
 	switch {
+	case s.Spares < 0:
+		return fmt.Errorf("--spares %d: want 0 or more", s.Spares)
 	case s.WarmUp < 0 && cmd.Flags().Changed("warmup"):
 		return fmt.Errorf("--warmup %d: want 0 or more", s.WarmUp)
 	case !(s.CacheThreshold >= 0 && s.CacheThreshold <= 1):

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
@@ -23,6 +25,7 @@ type run struct {
 	begun   int64         // operations that began
 	series  timeline
 	usage   []sim.NodeUsage // then
+	events  []Event
 	failed  error
 }
 
@@ -121,8 +124,21 @@ func (r *run) measure() error {
 		return fmt.Errorf("setting up took %v longer than can be", -ahead)
 	}
 	r.clients[0].ep.Sleep(ahead)
+	if err := r.keep(); err != nil {
+		return err
+	}
 	r.series.interval = r.Interval
 	return errors.Join(r.sim.Run(), r.failed)
+}
+
+// keep starts the pool's master where something goes wrong. It works beside the clients, and ends with the simulation.
+func (r *run) keep() error {
+	if r.Faults == "" {
+		return nil
+	}
+	return stores.Keep(r.sim, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
+		r.events = append(r.events, Event{Seconds: (e.At - r.began).Seconds(), What: e.String()})
+	}})
 }
 
 // apart is how long one client begins behind another: at once they would go on in step for a while.

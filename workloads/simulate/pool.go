@@ -59,7 +59,11 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	}
 	s := sim.New(o)
 	if err := kind.Make(s, p); err != nil {
-		return nil, errors.Join(err, s.Close())
+		s.Close()
+		if errors.Is(err, stores.ErrParams) || errors.Is(err, rdma.ErrFull) {
+			err = workloads.Misuse("%v", err)
+		}
+		return nil, err
 	}
 	return &pool{sim: s, kind: kind, Params: p}, nil
 }

@@ -27,6 +27,8 @@ type Result struct {
 
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Points []Point `json:"over_time,omitempty"`
+	// Events are what the pool's master did, where something went wrong.
+	Events []Event `json:"events,omitempty"`
 	// Machines are the memory nodes, then the compute nodes.
 	Machines []Machine `json:"machines"`
 
@@ -84,6 +86,12 @@ type Point struct {
 	Failed     float64 `json:"failed,omitempty"` // a second
 }
 
+// Event is something that the pool's master did.
+type Event struct {
+	Seconds float64 `json:"seconds"` // since measuring began
+	What    string  `json:"what"`
+}
+
 func (r *run) result() *Result {
 	res := &Result{
 		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients,
@@ -111,7 +119,7 @@ func (r *run) result() *Result {
 	for i := range r.usage {
 		res.Machines = append(res.Machines, machine(&r.usage[i], max(r.ended, 1)))
 	}
-	res.Points = r.points()
+	res.Points, res.Events = r.points(), r.events
 	return res
 }
 

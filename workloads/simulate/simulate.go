@@ -31,7 +31,10 @@ type Config struct {
 	Clients   int // that are there from the beginning; default 1
 	Changes   []Change
 	Faults    string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
-	Seed      uint64
+	// Lease is that of the pool\'s master, which there is when something goes wrong: the time scale on which crashes are
+	// noticed. 0: 100 ms.
+	Lease time.Duration
+	Seed  uint64
 
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
 	Ops      int64
@@ -119,7 +122,7 @@ func (c *Config) check() error {
 	switch {
 	case most > maxClients:
 		return workloads.Misuse("%d clients are more than %d", most, maxClients)
-	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0:
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Ops == 0 && c.Duration == 0:
 		return workloads.Misuse("neither a number of operations nor a duration is given")
