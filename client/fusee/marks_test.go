@@ -248,7 +248,7 @@ func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 			return
 		}
 		c.reclaim.rest = 0
-		for i := range 12 {
+		for i := range 6 {
 			if c.Update(key(100+i%10), make([]byte, 400)) != nil || c.Update(key(10+i%10), make([]byte, 100)) != nil {
 				return
 			}
@@ -288,7 +288,7 @@ func TestCrashedFrees(t *testing.T) {
 		_, f := crashing(t, at)
 		harmless(t, f, at)
 		c, leave := life(t, f, Options{Timeout: 50 * time.Millisecond})
-		for i := range 60 {
+		for i := range 24 {
 			if err := c.Insert(key(200+i), make([]byte, []int{100, 400}[i%2])); err != nil && !errors.Is(err, rdma.ErrFull) {
 				t.Fatalf("crash after verb %d: %v", at-1, err)
 			}

@@ -45,8 +45,12 @@ func (c *Client) settle() {
 		case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
 		case s.flying || s.word != 0 && c.holdsWord(s):
 			kept = append(kept, s)
+		case !own: // a node's, which learns how often it was used
+			c.layTag(s.unit, s.class, anyTag)
+		case c.writeHeads([]place{p}, true) != nil: // it may not have been written everywhere, so it is now
+			kept = append(kept, s)
 		default:
-			c.layTag(s.unit, s.class, anyTag) // it may not have been written everywhere
+			c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)))
 		}
 	}
 	c.limbo = kept
