@@ -1,10 +1,11 @@
 # farkv in a few words. Everything here is a plain go command; `make -n WORD` shows it.
 
-SEED  ?= 1
-SEEDS ?= 10000
-FUZZ  ?= 30s
+SEED   ?= 1
+SEEDS  ?= 10000
+STORES ?= fusee fusee-cr fusee-nc
+FUZZ   ?= 30s
 
-.PHONY: test race lint sim fuzz bench ci
+.PHONY: test race lint sim suites fuzz bench ci
 
 test: ## every test, the short versions
 	go test ./...
@@ -17,8 +18,12 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 
-sim: ## SEED=first SEEDS=count: every store's suites, as many seeds in virtual time
-	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '^Test(Store|Contention)$$' ./client/...
+sim: ## SEED=first SEEDS=count STORES=...: explore as many seeds in virtual time; a failing one is shrunk and replayed
+	go build -o bin/farkv ./ops/farkv
+	@for store in $(STORES); do bin/farkv sim fuzz $$store --seed $(SEED) --runs $(SEEDS) || exit 1; done
+
+suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many seeds each
+	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '^Test(Store|Contention|Explore|EveryCrash)$$' ./client/...
 
 fuzz: ## FUZZ=time: each fuzz target for that long
 	@for pkg in $$(go list ./...); do \

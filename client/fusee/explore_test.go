@@ -54,4 +54,6 @@ func TestExplore(t *testing.T) {
 }
 
 // TestFailedOnce runs the plans that found what has been mended since.
-func TestFailedOnce(t *testing.T) { explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...) }
+func TestFailedOnce(t *testing.T) {
+	explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...)
+}

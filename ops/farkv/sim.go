@@ -24,7 +24,7 @@ func (c *cli) sim() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.simRun(), c.simProfiles())
+	cmd.AddCommand(c.simRun(), c.simProfiles(), c.simFuzz())
 	return cmd
 }
 

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+)
+
+func (c *cli) simFuzz() *cobra.Command {
+	z := ops.SimFuzz{}
+	faults := -1
+	cmd := &cobra.Command{
+		Use:   "fuzz STORE",
+		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
+		Long: "Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a\n" +
+			"few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,\n" +
+			"are slow or cut off. It runs the plans in virtual time, on all cores, and judges each run: the answers are\n" +
+			"linearizable, live clients get theirs in time, recovery comes to its end, and the structure is sound and leaks\n" +
+			"nothing.\n\n" +
+			"The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is\n" +
+			"one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.\n" +
+			"An interrupt ends it with what was done.",
+		Example: "  farkv sim fuzz fusee --runs 20000\n" +
+			"  farkv sim fuzz fusee --seed 1000 --runs 1000 --workers 2 --keys 1 --replicas 3\n" +
+			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("fuzz takes one STORE (there are: %s): see '%s --help'", strings.Join(stores.Names(), ", "),
+					cmd.CommandPath())
+			}
+			z.Store = args[0]
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := fuzzNumbers(cmd, &z, faults); err != nil {
+				return err
+			}
+			began := time.Now()
+			z.Say = func(format string, args ...any) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+			}
+			r, err := z.Run(cmd.Context())
+			return answer(c, cmd, r, err)
+		},
+	}
+	f := cmd.Flags()
+	f.Uint64Var(&z.Runs, "runs", 1000, "seeds to try")
+	f.Uint64Var(&z.Seed, "seed", 1, "the first seed")
+	f.IntVar(&z.Limits.Workers, "workers", 0, "workers, at most (default 6)")
+	f.IntVar(&z.Limits.Keys, "keys", 0, "keys, at most (default 4)")
+	f.IntVar(&z.Limits.Ops, "ops", 0, "operations of a worker, at most (default 24)")
+	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 900)")
+	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
+	f.IntVar(&faults, "faults", -1, "what goes wrong in a run, at most; 0: nothing (default 4)")
+	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
+	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
+	return cmd
+}
+
+// fuzzNumbers checks what is wrong with numbers whatever the store.
+func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
+	for _, n := range []struct {
+		flag       string
+		value, max int
+	}{{"workers", z.Limits.Workers, 16}, {"keys", z.Limits.Keys, 64}, {"ops", z.Limits.Ops, 500},
+		{"value-bytes", z.Limits.Value, 900}, {"replicas", z.Limits.Replicas, 5}} {
+		if cmd.Flags().Changed(n.flag) && (n.value < 1 || n.value > n.max) {
+			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.value, n.max)
+		}
+	}
+	switch {
+	case z.Runs < 1:
+		return fmt.Errorf("--runs %d: want 1 or more", z.Runs)
+	case cmd.Flags().Changed("faults") && (faults < 0 || faults > 16):
+		return fmt.Errorf("--faults %d: want 0 to 16", faults)
+	}
+	if z.Limits.Faults = faults; faults == 0 {
+		z.Limits.Faults = -1 // none, where 0 means any
+	} else if faults < 0 {
+		z.Limits.Faults = 0
+	}
+	if cmd.Flags().Changed("plan") {
+		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults"} {
+			if cmd.Flags().Changed(flag) {
+				return fmt.Errorf("--plan says everything: leave out --%s", flag)
+			}
+		}
+	}
+	return nil
+}

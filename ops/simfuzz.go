@@ -1,0 +1,187 @@
+package ops
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check/explore"
+)
+
+// SimFuzz explores a store in virtual time: small random pools, networks, workloads and faults.
+type SimFuzz struct {
+	Store  string
+	Seed   uint64 // the first
+	Runs   uint64 // one a seed, and some more in which keepers crash
+	Limits explore.Limits
+	Plan   string // replay this instead
+	Trace  bool   // replay it all when nothing is wrong, too: of Plan, or of the first seed alone
+	// Say is told of the progress.
+	Say func(format string, args ...any)
+}
+
+// Fuzzed is what was found.
+type Fuzzed struct {
+	Store      string `json:"store"`
+	Seed       uint64 `json:"seed"` // the first
+	Runs       uint64 `json:"runs"`
+	Operations uint64 `json:"operations"`
+	OK         uint64 `json:"ok"` // operations that did what they were asked for
+	Events     uint64 `json:"events"`
+	Crashes    uint64 `json:"crashes"`     // of clients and keepers
+	Deaths     uint64 `json:"node_deaths"` // of memory nodes
+	Undecided  uint64 `json:"undecided"`   // runs whose answers could not be put in order in time
+	Recovers   bool   `json:"recovers"`    // the store has a recovery, which took part
+
+	Failed  *uint64 `json:"failed_seed"` // the lowest; null: none
+	Guilt   string  `json:"guilt,omitempty"`
+	Failure string  `json:"failure,omitempty"`
+	Drawn   string  `json:"drawn_plan,omitempty"` // of the seed
+	Plan    string  `json:"plan,omitempty"`       // the smallest that fails by the same guilt
+	Replay  string  `json:"replay,omitempty"`
+
+	took time.Duration
+}
+
+// ErrGuilty is wrapped when a run went wrong.
+var ErrGuilty = errors.New("a run went wrong")
+
+// Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's. The answer holds what
+// was found.
+func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
+	kind, err := stores.Lookup(z.Store)
+	if err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	s := subject(kind)
+	f := &Fuzzed{Store: z.Store, Seed: z.Seed, Recovers: s.Mender != nil}
+	if z.Plan != "" {
+		return z.one(s, f)
+	}
+	began := time.Now()
+	r := s.Fuzz(ctx, explore.Search{First: z.Seed, Runs: z.Runs, Limits: z.Limits, Progress: func(t explore.Stats) {
+		z.say("%s runs, %s operations, %s events", count(t.Runs), count(t.Operations), count(t.Events))
+	}})
+	f.took = time.Since(began)
+	f.Runs, f.Operations, f.OK, f.Events = r.Runs, r.Operations, r.OK, r.Events
+	f.Crashes, f.Deaths, f.Undecided = r.Crashes, r.Deaths, r.Undecided
+	switch {
+	case r.Failure != nil:
+		z.say("seed %d fails: looking for a smaller plan", r.Seed)
+		f.Failed, f.Drawn = &r.Seed, r.Plan.String()
+		p, failure := s.Shrink(r.Plan, r.Failure)
+		return f, f.blame(s, p, failure)
+	case ctx.Err() != nil:
+		return f, fmt.Errorf("explore %s: %w", z.Store, ctx.Err())
+	case z.Trace:
+		f.Replay = replay(s, s.Draw(z.Seed, z.Limits))
+	}
+	return f, nil
+}
+
+func (z *SimFuzz) say(format string, args ...any) {
+	if z.Say != nil {
+		z.Say(format, args...)
+	}
+}
+
+// one replays a plan.
+func (z *SimFuzz) one(s *explore.Subject, f *Fuzzed) (*Fuzzed, error) {
+	p, err := explore.Parse(z.Plan)
+	if err != nil {
+		return nil, workloads.Misuse("--plan: %v", err)
+	}
+	f.Seed, f.Plan = p.Seed, p.String()
+	if failure := s.Run(p); failure != nil {
+		f.Failed, f.Drawn = &p.Seed, f.Plan
+		return f, f.blame(s, p, failure)
+	}
+	if z.Trace {
+		f.Replay = replay(s, p)
+	}
+	return f, nil
+}
+
+func (f *Fuzzed) blame(s *explore.Subject, p *explore.Plan, failure *explore.Failure) error {
+	f.Plan, f.Guilt, f.Failure, f.Replay = p.String(), string(failure.Guilt), failure.Err.Error(), replay(s, p)
+	return fmt.Errorf("explore %s: %w: seed %d: %s", f.Store, ErrGuilty, *f.Failed, failure.Guilt)
+}
+
+func replay(s *explore.Subject, p *explore.Plan) string {
+	var b bytes.Buffer
+	s.Replay(p, &b) // a Buffer takes everything
+	return b.String()
+}
+
+// Print implements Result.
+func (f *Fuzzed) Print(w io.Writer) {
+	if f.Replay != "" {
+		fmt.Fprintln(w, strings.TrimRight(f.Replay, "\n"))
+	}
+	if f.Runs > 0 {
+		fmt.Fprintf(w, "%s: %s from seed %d on, %s (%s ok), %s events; %s and %s died\n", f.Store,
+			plural(int(f.Runs), "run", "runs"), f.Seed, plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
+			plural(int(f.Crashes), "client", "clients"), plural(int(f.Deaths), "memory node", "memory nodes"))
+	}
+	if !f.Recovers {
+		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
+	}
+	if f.Undecided > 0 {
+		fmt.Fprintf(w, "the answers of %s could not be put in order in time: they are not judged\n", plural(int(f.Undecided), "run", "runs"))
+	}
+	if f.Failed == nil {
+		fmt.Fprintln(w, "nothing is wrong")
+		return
+	}
+	if f.Plan != f.Drawn {
+		fmt.Fprintf(w, "seed %d failed, with the plan\n  %s\n", *f.Failed, f.Drawn)
+	}
+	fmt.Fprintf(w, "%s: %s\nreplay it: farkv sim fuzz %s --plan '%s'\n", f.Guilt, f.Failure, f.Store, f.Plan)
+}
+
+// The pools that are explored: made and checked at once, and large enough for what plans do. Little memory makes small
+// blocks, which are handed on all the time.
+const (
+	exploredMemory  = 1 << 20 // of a node
+	exploredPairs   = 16
+	exploredPair    = 64
+	exploredClients = 24
+	exploredTimeout = 20 * time.Millisecond
+	exploredCache   = 64 << 10
+)
+
+// subject is a store of the table as the explorer sees it.
+func subject(k *stores.Kind) *explore.Subject {
+	params := func(s explore.Shape) stores.Params {
+		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
+			Records: exploredPairs, PairBytes: exploredPair, Memory: exploredMemory, Clients: exploredClients,
+			Timeout: exploredTimeout})
+	}
+	return &explore.Subject{
+		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout,
+		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
+		Memory: func(s explore.Shape) (uint64, error) {
+			p := params(s)
+			return p.Memory, p.Check(k)
+		},
+		Format: func(f rdma.Fabric, s explore.Shape) error { return k.Format(f, params(s)) },
+		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
+			o := stores.Options{CacheBytes: exploredCache, CacheThreshold: 0.9}
+			if !cache {
+				o.CacheBytes = -1
+			}
+			return k.Open(ep, o)
+		},
+		Check:  k.Check,
+		Mender: k.Mender,
+	}
+}
