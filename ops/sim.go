@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strconv"
@@ -46,12 +47,12 @@ const (
 )
 
 // Run simulates.
-func (s *Simulation) Run() (*Simulated, error) {
+func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
 	c, err := s.Config()
 	if err != nil {
 		return nil, err
 	}
-	r, err := simulate.Run(c)
+	r, err := simulate.Run(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("simulate %s: %w", s.Store, err)
 	}

@@ -37,16 +37,16 @@ type trial struct {
 // results are the experiment's, by the names of their trials.
 type results map[string]*simulate.Result
 
-func (t *trial) run() (*simulate.Result, error) {
+func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
 	c, err := t.Config()
 	if err != nil {
 		return nil, err
 	}
 	if t.micro == 0 {
-		return simulate.Run(c)
+		return simulate.Run(ctx, c)
 	}
 	c.Pool.Records += uint64(t.micro)
-	return simulate.Micro(c, t.micro)
+	return simulate.Micro(ctx, c, t.micro)
 }
 
 // pick returns the experiments that are asked for, in their order.
@@ -89,7 +89,7 @@ func do(ctx context.Context, list []experiment, s *size, say func(string, ...any
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				r, err := t.run()
+				r, err := t.run(ctx)
 				if err != nil {
 					return fmt.Errorf("%s: %s: %w", e.name, t.name, err)
 				}

@@ -61,7 +61,7 @@ func (c *cli) simRun() *cobra.Command {
 				return err
 			}
 			began := time.Now()
-			r, err := s.Run()
+			r, err := s.Run(cmd.Context())
 			if err == nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "simulated %.4g s in %.1f s\n", r.Seconds, time.Since(began).Seconds())
 			}

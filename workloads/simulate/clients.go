@@ -3,6 +3,7 @@ package simulate
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
@@ -12,8 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// run is a simulation in progress. All of it belongs to one goroutine: clients are coroutines of the simulation, and what
-// one does between two waits is not interrupted.
+// run is a simulation in progress. All of it, but for stop, belongs to one goroutine: clients are coroutines of the
+// simulation, and what one does between two waits is not interrupted.
 type run struct {
 	Config
 	*pool
@@ -27,6 +28,7 @@ type run struct {
 	usage   []sim.NodeUsage // then
 	events  []Event
 	failed  error
+	stop    atomic.Bool // somebody wants it to end early
 }
 
 // participant is a client of the run.
@@ -98,7 +100,7 @@ func (r *run) warmUp() error {
 		workers = append(workers, workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, r.Seed, i), workloads.Share{
 			Worker: i, Workers: r.Clients,
 			Poll: func(*workloads.Tally) bool {
-				if n++; n > turn || left == 0 || failed != nil {
+				if n++; n > turn || left == 0 || failed != nil || r.stop.Load() {
 					n = 0
 					return false
 				}
@@ -108,7 +110,7 @@ func (r *run) warmUp() error {
 			Failed: func(op workloads.Op, err error) { failed = fmt.Errorf("%s: %w", op, err) },
 		}))
 	}
-	for left > 0 && failed == nil {
+	for left > 0 && failed == nil && !r.stop.Load() {
 		for _, w := range workers {
 			w.Run()
 		}
@@ -161,7 +163,7 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	out := false
 	share.Poll = func(t *workloads.Tally) bool {
 		r.note(p, t, env.Now())
-		return !out && r.another()
+		return !out && !r.stop.Load() && r.another()
 	}
 	share.Failed = func(_ workloads.Op, err error) {
 		out = out || fenced(err)

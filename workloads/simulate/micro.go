@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -12,10 +13,10 @@ import (
 // Micro measures what one client takes for each operation when it is alone: n INSERTs, then as many UPDATEs, SEARCHes and
 // DELETEs of the same records (FUSEE 6.2: "a single client to iteratively execute each operation 10,000 times"). The pool
 // must have room for them beside the records of c.Spec. It returns those of the Result's fields that have a meaning.
-func Micro(c Config, n int64) (*Result, error) {
+func Micro(ctx context.Context, c Config, n int64) (*Result, error) {
 	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, 4*n, 0, 0, nil
 	var calls []Call
-	r, err := simulate(c, func(r *run, p *participant, ep rdma.Endpoint) {
+	r, err := simulate(ctx, c, func(r *run, p *participant, ep rdma.Endpoint) {
 		calls = r.micro(p, ep, n)
 		r.ended, r.usage = ep.Now()-r.began, r.sim.Usage()
 	})
@@ -42,6 +43,9 @@ func (r *run) micro(p *participant, ep rdma.Endpoint, n int64) (calls []Call) {
 		var h workloads.Histogram
 		before := *ep.Counters()
 		for i := range n {
+			if r.stop.Load() {
+				return nil
+			}
 			key := r.Spec.Key(r.Spec.RecordCount + i)
 			if len(value) >= 8 {
 				binary.LittleEndian.PutUint64(value, uint64(i)) // the values differ

@@ -114,6 +114,7 @@ func (r *run) load() error {
 		var failed error
 		w := workloads.NewWorker(r.core, s.rows(r.Spec), newEnv(ep, r.Seed, ^i), workloads.Share{
 			Worker: i, Workers: loaders, Load: true, Failed: func(_ workloads.Op, err error) { failed = err },
+			Poll: func(*workloads.Tally) bool { return !r.stop.Load() },
 		})
 		w.Run()
 		if err := errors.Join(failed, s.close()); err != nil {

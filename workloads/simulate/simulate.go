@@ -9,6 +9,7 @@ package simulate
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -75,9 +76,9 @@ const (
 
 // Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why the records cannot be
 // loaded, clients cannot warm up, join or leave, or the simulation broke off. Operations that fail while they are measured
-// are in the Result.
-func Run(c Config) (*Result, error) {
-	r, err := simulate(c, (*run).work)
+// are in the Result. When ctx is cancelled it returns ctx's error.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	r, err := simulate(ctx, c, (*run).work)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +86,13 @@ func Run(c Config) (*Result, error) {
 }
 
 // simulate runs a task for each client.
-func simulate(c Config, task func(*run, *participant, rdma.Endpoint)) (*run, error) {
+func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.Endpoint)) (*run, error) {
 	c.Clients = max(c.Clients, 1)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
 	r := &run{Config: c, task: task, began: c.beginning()}
+	defer context.AfterFunc(ctx, func() { r.stop.Store(true) })()
 	var err error
 	if r.pool, err = newPool(&c, r.began); err != nil {
 		return nil, err
@@ -101,7 +103,7 @@ func simulate(c Config, task func(*run, *participant, rdma.Endpoint)) (*run, err
 		what string
 		do   func() error
 	}{{"load", r.load}, {"open the store", r.start}, {"warm up", r.warmUp}, {"run", r.measure}} {
-		if err := step.do(); err != nil {
+		if err := cmp.Or(step.do(), ctx.Err()); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -41,7 +42,7 @@ func config(t testing.TB, name string, clients int, ops int64, props ...string) 
 
 func simulated(t testing.TB, c Config) *Result {
 	t.Helper()
-	r, err := Run(c)
+	r, err := Run(context.Background(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestResultAddsUp(t *testing.T) {
 // TestTripsInVirtualTime finds the paper's trips (FUSEE 4.3, 4.6), and latencies in their proportion.
 func TestTripsInVirtualTime(t *testing.T) {
 	c := config(t, "ycsb-c", 1, 1)
-	r, err := Micro(c, 500)
+	r, err := Micro(context.Background(), c, 500)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,7 @@ func TestMisuse(t *testing.T) {
 	} {
 		c := config(t, "ycsb-c", 2, 10)
 		change(&c)
-		_, err := Run(c)
+		_, err := Run(context.Background(), c)
 		if use := (*workloads.UseError)(nil); !errors.As(err, &use) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -220,6 +221,19 @@ func TestFailuresTakeTime(t *testing.T) {
 	r := simulated(t, c)
 	if r.Failed == 0 || r.Error == "" || r.Operations > 4000 {
 		t.Errorf("%d of %d operations failed: %q", r.Failed, r.Operations, r.Error)
+	}
+}
+
+// TestInterrupt ends simulations that would take for ever, wherever they are.
+func TestInterrupt(t *testing.T) {
+	for _, after := range []time.Duration{0, 10 * time.Millisecond, 100 * time.Millisecond} {
+		c := config(t, "ycsb-a", 8, 1<<40)
+		c.WarmUp = 20_000
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		if r, err := Run(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after %v: %v, %v", after, r, err)
+		}
+		cancel()
 	}
 }
 
