@@ -80,8 +80,16 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		return err
 	}
 	began := ep.Now()
-	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{})
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{Lease: stores.Lease, Tick: stores.Lease / 12})
+	attached := map[rdma.Client]bool{}
+	var failed error
 	for _, e := range did {
+		switch e.What {
+		case cluster.Failed:
+			failed = e.Err
+		case cluster.Attached:
+			attached[e.Client] = true
+		}
 		if e.What != cluster.Elected {
 			r.Done = append(r.Done, Step{
 				What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(), Seconds: e.Took.Seconds(), Report: e.Report,
@@ -96,15 +104,19 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		}
 		err = nil
 	}
-	r.Waiting = append(r.Waiting, waiting(p.Fabric)...)
-	if err == nil && r.Master != nil && len(r.Waiting) > 0 {
-		err = fmt.Errorf("%v is master and has not done it yet: %w", r.Master, rdma.ErrTimeout)
+	r.Waiting = append(r.Waiting, waiting(p.Fabric, attached)...)
+	switch {
+	case err != nil || len(r.Waiting) == 0:
+		return err
+	case r.Master != nil:
+		return fmt.Errorf("%v is master and has not done it yet: %w", r.Master, rdma.ErrTimeout)
 	}
-	return err
+	return failed
 }
 
-// waiting lists what a master would do.
-func waiting(f rdma.Fabric) (todo []string) {
+// waiting lists what a master would do. Clients that were recovered, and whose processes are attached, are nobody's work
+// until these end.
+func waiting(f rdma.Fabric, attached map[rdma.Client]bool) (todo []string) {
 	nodes, view := nodesOf(f)
 	if view.Busy {
 		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended", view.Epoch))
@@ -115,7 +127,7 @@ func waiting(f rdma.Fabric) (todo []string) {
 		}
 	}
 	for _, c := range f.Clients() {
-		if !c.Alive {
+		if !c.Alive && !attached[c] {
 			todo = append(todo, fmt.Sprintf("client %d %q of process %d, which is dead or fenced off", c.ID, c.Name, c.PID))
 		}
 	}

@@ -20,10 +20,17 @@ func (p *Pool) Keep(o cluster.Options) error {
 	return Keep(p.Fabric, p.Kind, o)
 }
 
+// Lease is the tenure of the master of a pool that processes share, unless it prolongs it. On a machine that is busy a
+// master may not run for a while, and one that loses its role has to begin anew.
+const Lease = 300 * time.Millisecond
+
 // Keep is Pool.Keep for those who have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	if k.Mender == nil {
 		return nil
+	}
+	if o.Lease == 0 {
+		o.Lease, o.Tick = Lease, Lease/12
 	}
 	ep, err := f.Open("keeper")
 	if err == nil {
@@ -35,24 +42,18 @@ func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	return nil
 }
 
-// again is the pause before a keeper that was fenced off begins again: it was slow, and others are there.
-const again = 100 * time.Millisecond
-
-// keep keeps the pool until its fabric closes. Whoever loses its role in the midst of something loses its identity, too,
-// and goes on with another one.
-func keep(own rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
-	ep := own
+// keep keeps the pool until its fabric closes. A master that was slow was fenced off, and goes on with another identity:
+// it closes the lost one, so that it can be forgotten.
+func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
-		err := cluster.Keep(ep, f, k.Mender, o)
-		if ep != own {
-			err = errors.Join(err, ep.Close())
-		}
-		if !errors.Is(err, rdma.ErrRevoked) {
+		lost := cluster.Keep(ep, f, k.Mender, o)
+		if err := ep.Close(); err != nil || !errors.Is(lost, rdma.ErrRevoked) {
 			return
 		}
-		own.Sleep(again)
+		var err error
 		if ep, err = f.Open("keeper"); err != nil {
 			return // closed, or full: others keep the pool
 		}
+		ep.Sleep(o.Lease) // others are there
 	}
 }

@@ -61,14 +61,14 @@ func (e *reign) Step(name string) { trace.Step(e.Endpoint, name) }
 
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
 
-// prolong makes sure that the tenure lasts for another half of a lease. One that ran out because its master was slow
+// prolong makes sure that the tenure lasts for most of another lease. One that ran out because its master was slow
 // goes on when nobody wanted it meanwhile. If somebody was master in between, this one's verbs were fenced off.
 func (k *keeper) prolong() error {
 	now := k.ep.Now()
 	if k.role.Owner == 0 {
 		return errOver
 	}
-	if now+k.o.Lease/2 <= k.role.Until {
+	if now+k.o.Lease*3/4 < k.role.Until {
 		return nil
 	}
 	r, ok, err := k.f.Renew(k.role, k.o.Lease)
