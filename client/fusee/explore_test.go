@@ -57,3 +57,6 @@ func TestExplore(t *testing.T) {
 func TestFailedOnce(t *testing.T) {
 	explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...)
 }
+
+// TestEnumerate lets clients and memory nodes crash at every verb of every operation.
+func TestEnumerate(t *testing.T) { explore.Enumerate(t, explored(false)) }

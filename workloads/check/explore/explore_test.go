@@ -20,6 +20,18 @@ func TestMain(m *testing.M) {
 
 func TestToy(t *testing.T) { Seeds(t, toySubject(""), 2000) }
 
+func TestToyCrashes(t *testing.T) { Enumerate(t, toySubject("")) }
+
+// What crashes leave, and nobody mends, is found by trying each verb.
+func TestEnumerationHasTeeth(t *testing.T) {
+	for flaw, want := range map[string]Guilt{"no recovery": Failed, "waits": Waiting, "leak": Damage, "unrecovered": Unrecovered} {
+		e := &enumeration{subject: toySubject(flaw), replicas: 1, first: 1, jobs: len(scenes)}
+		if p, f := e.run(); f == nil || f.Guilt != want {
+			t.Errorf("%s: %v, %v", flaw, f, p)
+		}
+	}
+}
+
 // Each way of being guilty is found, made smaller, and found again from the line.
 func TestTeeth(t *testing.T) {
 	for _, tt := range []struct {

@@ -49,8 +49,10 @@ type player struct {
 	name    string
 	w       *sim.Worker
 	history *check.Recorder
-	fenced  bool  // it was taken for dead, and has noticed
-	err     error // of Open or Close
+	last    moment // when its last operation began
+	end     moment // when its store was closed
+	fenced  bool   // it was taken for dead, and has noticed
+	err     error  // of Open or Close
 }
 
 // Bounds of a run. Beyond them it does not come to an end.
@@ -134,7 +136,9 @@ func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)
 		p.history = check.NewRecorder(number, store, r.s.Now)
 		f(p, ep)
 		r.say(p, "closes its store")
-		if err := store.Close(); err != nil {
+		err = store.Close()
+		p.end = r.moment(p)
+		if err != nil {
 			p.err = fmt.Errorf("%s: close: %w", name, err)
 			r.abandon(p, err, ep)
 		}
@@ -183,6 +187,7 @@ func (r *run) do(p *player, op Op, n int) {
 	if op.writes() {
 		value = check.MakeValue(nil, p.number, n, op.Size)
 	}
+	p.last = r.moment(p)
 	if r.tell != nil {
 		r.say(p, "begins: %s of %s%s", op.Kind, key, map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
 	}

@@ -1,0 +1,289 @@
+package explore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// scene is an operation in which somebody crashes: the last one of worker-0. What comes before it prepares the key.
+type scene struct {
+	name   string
+	victim string // as in a plan's line
+	other  string // what worker-1 does meanwhile; nobody where it is empty
+}
+
+// busy is what another client does to the key, from before the operation until long after.
+const busy = "g0,u0:24,i0:24,g0,u0:24,d0,i0:24,u0:24,g0,u0:24,d0,g0,i0:24,g0"
+
+// scenes are every operation, alone, so that nobody mends by chance what a crash leaves, and beside a busy client; and
+// pairs that conflict.
+var scenes = []scene{
+	{"get miss", "g0", ""},
+	{"get hit", "i0:8,g0", busy},
+	{"insert", "i0:8", ""}, {"insert, busy", "i0:8", busy},
+	{"insert of a present key", "i0:8,i0:24", ""},
+	{"insert over a tombstone", "i0:8,d0,i0:24", ""}, {"insert over a tombstone, busy", "i0:8,d0,i0:24", busy},
+	{"update miss", "u0:8", ""},
+	{"update", "i0:8,u0:24", ""}, {"update, busy", "i0:8,u0:24", busy},
+	{"update to another size class", "i0:8,u0:200", ""}, {"update to another size class, busy", "i0:8,u0:200", busy},
+	{"delete miss", "d0", ""},
+	{"delete", "i0:8,d0", ""}, {"delete, busy", "i0:8,d0", busy},
+	{"two inserts", "g0,i0:8", "g0,i0:24"},
+	{"two updates", "i0:8,u0:24", "g0,g0,u0:24,u0:24"},
+	{"two deletes", "i0:8,d0", "g0,g0,d0,d0"},
+	{"update and delete", "i0:8,u0:24", "g0,g0,d0,d0"},
+	{"delete and update", "i0:8,d0", "g0,g0,u0:24,u0:24"},
+	{"delete and insert", "i0:8,d0", "g0,g0,i0:24,i0:24,i0:24"},
+	{"two keys", "i0:8,u0:24", "i1:8,u1:24,d1,i1:8"},
+}
+
+// doubles is how many of the runs with two crashes are left out for each that is tried, with one seed.
+const doubles = 24
+
+// leastRuns is fewer than any scene takes, together with its Open and its Close.
+const leastRuns = 4
+
+// Enumerate lets a client crash behind each verb of each operation and of the Close behind it, and each memory node die
+// at each verb that lands on it meanwhile, for 1, 2, 3 and 5 replicas; and some of the runs in which two things happen at
+// once: client and node, two nodes, and whoever recovers, at each of its verbs. Each is a plan, judged as any other.
+// $FARKV_SEEDS (1 by default) is how many seeds draw the network and choose among the runs with two crashes, from
+// $FARKV_SEED on.
+func Enumerate(t *testing.T, s *Subject) {
+	first, seeds := seedsOf(t, 1)
+	for _, replicas := range []int{1, 2, 3, 5} {
+		if !slices.Contains(s.withDefaults().Replicas, [2]int{replicas, replicas}) {
+			continue
+		}
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
+			t.Parallel()
+			e := &enumeration{subject: s, replicas: replicas, first: first, jobs: int(seeds) * len(scenes)}
+			if p, f := e.run(); f != nil {
+				p, f := s.Shrink(p, f)
+				t.Fatalf("%v\nplan: %s\n%s", f, p, s.tail(p))
+			}
+			if n := e.runs.Load(); n < int64(e.jobs)*leastRuns {
+				t.Errorf("only %d runs", n)
+			}
+			t.Logf("%d runs, %d of them with two crashes", e.runs.Load(), e.twice.Load())
+		})
+	}
+}
+
+type enumeration struct {
+	subject  *Subject
+	replicas int
+	first    uint64 // seed
+	jobs     int    // scenes of seeds
+
+	next, runs, twice atomic.Int64
+
+	mu      sync.Mutex
+	lowest  int // job that failed
+	plan    *Plan
+	failure *Failure
+}
+
+// run tries all; of several failures it returns that of the first scene.
+func (e *enumeration) run() (*Plan, *Failure) {
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for {
+				i := int(e.next.Add(1) - 1)
+				if i >= e.jobs || e.failed() {
+					return
+				}
+				j := &job{enumeration: e, rng: rand.New(rand.NewPCG(e.first, uint64(i)))}
+				if p, f := j.scene(scenes[i%len(scenes)], e.first+uint64(i/len(scenes))); f != nil {
+					e.report(i, p, f)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return e.plan, e.failure
+}
+
+func (e *enumeration) failed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.failure != nil
+}
+
+func (e *enumeration) report(i int, p *Plan, f *Failure) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.failure == nil || i < e.lowest {
+		e.lowest, e.plan, e.failure = i, p, f
+	}
+}
+
+// job is one scene with one seed.
+type job struct {
+	*enumeration
+	rng *rand.Rand
+}
+
+// base returns the plan of a scene in which nothing goes wrong.
+func (j *job) base(sc scene, seed uint64) *Plan {
+	work, err := parseWork(sc.victim + "/" + sc.other)
+	if err != nil {
+		panic(err)
+	}
+	p := &Plan{Seed: seed, Shape: Shape{Nodes: j.replicas, Index: j.replicas, Data: j.replicas}, Cache: j.rng.IntN(2) == 0, Work: work}
+	p.Net = Net{Tear: true, Reorder: true, Min: 500, Max: 4000}
+	if j.subject.Mender != nil && j.rng.IntN(3) == 0 {
+		p.Spares = 1
+		p.Nodes++
+	}
+	return p
+}
+
+// never is a fault that does not happen. With it keepers take part, whose verbs land on the nodes, too.
+var never = sim.Fault{Kind: sim.StepFault, Client: "nobody", At: maxTime, By: 1}
+
+func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
+	p := j.base(sc, seed)
+	dry, f := j.try(with(p, never))
+	if f != nil {
+		return p, f
+	}
+	span := dry.span()
+	for k := span.from; k <= span.to; k++ {
+		with := with(p, sim.Fault{Kind: sim.CrashFault, Client: workerName(0), Verb: k})
+		if with.Faults[0].Verb == 0 {
+			continue // before the first verb of all: there is no such client
+		}
+		r, f := j.try(with)
+		if f == nil {
+			with, f = j.twoCrashes(r, with, span)
+		}
+		if f != nil {
+			return with, f
+		}
+	}
+	if j.subject.Mender == nil || j.replicas == 1 {
+		return nil, nil
+	}
+	return j.nodes(p, span)
+}
+
+// nodes lets each node die at each verb that lands on it, and sometimes another one with it.
+func (j *job) nodes(p *Plan, span span) (*Plan, *Failure) {
+	for n := range p.Nodes {
+		for k := max(span.landed[n].from, 1); k <= span.landed[n].to; k++ {
+			with := with(p, sim.Fault{Kind: sim.CrashFault, Node: n, Verb: k})
+			r, f := j.try(with)
+			if f == nil {
+				with, f = j.interrupt(r, with)
+			}
+			if f == nil && j.replicas > 2 && j.rng.IntN(doubles) == 0 {
+				with, f = j.double(with, j.death(span, n))
+			}
+			if f != nil {
+				return with, f
+			}
+		}
+	}
+	return nil, nil
+}
+
+// death is that of some node other than n at some verb.
+func (j *job) death(span span, n int) sim.Fault {
+	if other := j.rng.IntN(len(span.landed)); other != n {
+		n = other
+	} else {
+		n = (n + 1) % len(span.landed)
+	}
+	l := span.landed[n]
+	return sim.Fault{Kind: sim.CrashFault, Node: n, Verb: max(1, l.from+j.rng.Uint64N(l.to-l.from+1))}
+}
+
+// twoCrashes adds a second crash to the run r of a plan in which a client crashed.
+func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
+	if j.subject.Mender == nil {
+		return p, nil
+	}
+	if q, f := j.interrupt(r, p); f != nil {
+		return q, f
+	}
+	if j.replicas == 1 || j.rng.IntN(doubles/4) > 0 {
+		return p, nil
+	}
+	return j.double(p, j.death(span, -1))
+}
+
+// interrupt lets whoever recovered crash, too, at some of its verbs.
+func (j *job) interrupt(r *run, p *Plan) (*Plan, *Failure) {
+	for range 4 {
+		q := r.interrupted(j.rng)
+		if q == nil || j.rng.IntN(doubles) > 0 {
+			continue
+		}
+		j.twice.Add(1)
+		if _, f := j.try(q); f != nil {
+			return q, f
+		}
+	}
+	return p, nil
+}
+
+func (j *job) double(p *Plan, second sim.Fault) (*Plan, *Failure) {
+	q := with(p, second)
+	j.twice.Add(1)
+	_, f := j.try(q)
+	return q, f
+}
+
+func (j *job) try(p *Plan) (*run, *Failure) {
+	j.runs.Add(1)
+	return j.subject.play(p, nil)
+}
+
+// with returns p with one more fault.
+func with(p *Plan, f sim.Fault) *Plan {
+	q := p.clone()
+	q.Faults = append(q.Faults, f)
+	return q
+}
+
+// between is a range of verbs, its ends included.
+type between struct{ from, to uint64 }
+
+// span is where the last operation of worker-0 and its Close lie: among the worker's verbs, and among those that land on
+// each node.
+type span struct {
+	between
+	landed []between
+}
+
+// moment is when an operation begins: how many verbs its worker had sent, and had landed on each node.
+type moment struct {
+	sent   uint64
+	landed []uint64
+}
+
+func (r *run) moment(p *player) moment {
+	m := moment{sent: p.w.Sent()}
+	for n := range r.plan.Nodes {
+		m.landed = append(m.landed, r.s.Landed(n))
+	}
+	return m
+}
+
+func (r *run) span() span {
+	i := slices.IndexFunc(r.players, func(p *player) bool { return p.number == 0 })
+	p := r.players[i]
+	s := span{between: between{p.last.sent, p.w.Sent()}}
+	for n := range r.plan.Nodes {
+		s.landed = append(s.landed, between{p.last.landed[n], p.end.landed[n]})
+	}
+	return s
+}
