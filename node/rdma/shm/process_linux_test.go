@@ -453,7 +453,11 @@ func TestCrashClient(t *testing.T) {
 				break
 			}
 		}
-		time.Sleep(2 * time.Millisecond)
+		for until := time.Now().Add(time.Minute); time.Now().Before(until); { // it is at work
+			if n, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 16), 0) }); n > 0 || err != nil {
+				break
+			}
+		}
 		if err := f.CrashClient(victim, step); err != nil {
 			t.Fatal(err)
 		}
