@@ -156,6 +156,31 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// Dead nodes are gone at the end, and spares stand for them. Nothing of the toy is on node 1.
+func TestNodesDie(t *testing.T) {
+	for line, want := range map[string]string{
+		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 verb=1":                            "node 1 is gone, and spare 2 does not stand for it",
+		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 at=20µs; crash node=2 at=30µs":     "",
+		"nodes=2 work=i0:8,u0:8 faults=crash node=1 verb=1":                                     "",
+		"nodes=3 spares=1 work=i0:8,u0:8 faults=partition client=keeper-1 node=1 at=0s for=1ms": "",
+	} {
+		p, err := Parse(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, f := toySubject("").play(p, nil)
+		if want == "" && f != nil || want != "" && (f == nil || f.Guilt != Unrecovered || !strings.Contains(f.Error(), want)) {
+			t.Errorf("%s: %v, want %q", line, f, want)
+		}
+		if deaths := uint64(strings.Count(line, "crash node")); r.stats.Deaths != deaths {
+			t.Errorf("%s: %d deaths", line, r.stats.Deaths)
+		}
+		if f := toySubject("spare 2").Run(p); f != nil && p.Spares > 0 {
+			t.Errorf("with a spare: %s: %v", line, f)
+		}
+	}
+}
+
 // What a keeper does is done again by another when it crashes in the midst of it.
 func TestKeepersCrash(t *testing.T) {
 	s := toySubject("")

@@ -199,7 +199,12 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 // toyMender gives back what dead clients had locked.
 type toyMender struct{ toy }
 
-func (m *toyMender) Spares() []int                     { return nil }
+func (m *toyMender) Spares() []int {
+	if m.flaw == "spare 2" { // no flaw: a pool whose node 2 is one
+		return []int{2}
+	}
+	return nil
+}
 func (m *toyMender) Mend(rdma.View) error              { return nil }
 func (m *toyMender) Restore(rdma.View, int, int) error { return nil }
 func (m *toyMender) Recover(_ rdma.View, c rdma.ClientID) error {
