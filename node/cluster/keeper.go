@@ -42,7 +42,9 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it is to use.
+// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy by then, and nodes that it
+// has may be down. The endpoint prolongs the master's tenure as it is used, so that the mender may take its time, and
+// sleep; it joins views by itself, which the mender does not.
 type NewMender func(ep rdma.Endpoint) (Mender, error)
 
 // keeper is one process's candidate for a pool's master, and the master while role says so.
