@@ -1,9 +1,11 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // A client numbers its operations and its tombstones. An identity may have had another holder, of which objects and
@@ -22,21 +24,39 @@ type numbers struct {
 
 // readCeiling begins above what earlier holders of the identity may have used.
 func (c *Client) readCeiling() error {
-	b := c.ep.Batch()
-	defer b.Release()
-	for _, n := range c.holders {
-		b.Read(c.ceiling(c.id, n), 8)
+	n, err := c.ceilingOf(c.id)
+	if err == nil {
+		c.numbers = n
 	}
-	if err := c.do(b); err != nil {
-		return fmt.Errorf("read the ceiling of client %d: %w", c.id, err)
+	return err
+}
+
+// ceilingOf returns the numbers that no earlier holder of an identity has used. A holder raised its ceiling on all nodes
+// before it used what lies below, so any node that answers will do; the highest counts, since the last raise may have been
+// cut off.
+func (c *Client) ceilingOf(id rdma.ClientID) (n numbers, err error) {
+	answers := 0
+	for _, h := range c.holders {
+		b := c.ep.Batch()
+		op := b.Read(c.ceiling(id, h), 8)
+		if e := c.do(b); e == nil {
+			word := le.Uint64(op.Buf)
+			n.seqLimit = max(n.seqLimit, word>>32*seqStep)
+			n.tombLimit = max(n.tombLimit, word&(1<<32-1))
+			answers++
+		} else {
+			err = e
+		}
+		b.Release()
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			break
+		}
 	}
-	for i := range c.holders { // a holder that died while it raised it has used nothing above the higher one
-		word := le.Uint64(b.Op(i).Buf)
-		c.numbers.seqLimit = max(c.numbers.seqLimit, word>>32*seqStep)
-		c.numbers.tombLimit = max(c.numbers.tombLimit, word&(1<<32-1))
+	if answers == 0 || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+		return n, fmt.Errorf("read the ceiling of client %d: %w", id, err)
 	}
-	c.numbers.seq, c.numbers.tomb = c.numbers.seqLimit, c.numbers.tombLimit
-	return nil
+	n.seq, n.tomb = n.seqLimit, n.tombLimit
+	return n, nil
 }
 
 // raise writes a higher ceiling before a number above the old one is used.
@@ -49,17 +69,24 @@ func (c *Client) raise() error {
 	if n.tomb == n.tombLimit {
 		next.tombLimit += tombStep
 	}
+	if err := c.writeCeiling(c.id, next); err != nil {
+		return err
+	}
+	*n = next
+	return nil
+}
+
+func (c *Client) writeCeiling(id rdma.ClientID, n numbers) error {
 	b := c.ep.Batch()
 	defer b.Release()
 	p := b.Alloc(8)
-	le.PutUint64(p, next.seqLimit/seqStep<<32|next.tombLimit&(1<<32-1))
-	for _, n := range c.holders {
-		b.Write(c.ceiling(c.id, n), p)
+	le.PutUint64(p, n.seqLimit/seqStep<<32|n.tombLimit&(1<<32-1))
+	for _, h := range c.holders {
+		b.Write(c.ceiling(id, h), p)
 	}
 	if err := c.do(b); err != nil {
-		return fmt.Errorf("raise the ceiling of client %d: %w", c.id, err)
+		return fmt.Errorf("raise the ceiling of client %d: %w", id, err)
 	}
-	*n = next
 	return nil
 }
 

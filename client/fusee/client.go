@@ -14,8 +14,9 @@
 // Where the paper, followed to the letter, would return a wrong answer, this package departs from it: see the comments
 // in snapshot.go, duplicate.go, object.go and reclaim.go.
 //
-// Recovery of crashed clients and nodes is not part of this version: an operation that depends on a dead client ends at
-// its timeout with client.ErrUncertain, and what the dead client owned stays its own.
+// What crashes leave is mended by a master (package cluster), which uses this package's Mender: mend.go for nodes,
+// restore.go for their replacement, recover.go for clients. Without one, an operation that depends on what died ends at its
+// timeout.
 package fusee
 
 import (
@@ -27,6 +28,7 @@ import (
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // maxReplicas bounds the replicas of a slot or a pair, so that lists of them need no allocation.
@@ -57,18 +59,24 @@ type Client struct {
 	ep      rdma.Endpoint
 	id      rdma.ClientID
 	opt     Options
-	cache   *cache
-	slabs   []slab // by class
-	own     map[node.Block]*block
-	numbers numbers
-	gets    uint64
-	draft   draft       // what the current operation writes
-	held    *rdma.Batch // owns what the last Get returned
-	reclaim reclaim
-	limbo   []stray // of writes whose outcome is unknown: not used again by this client
-	damage  error   // a double free was seen: everything ends with it
-	stats   Stats
-	scratch [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
+	stepper trace.Stepper // told what is posted next; nil when nobody listens
+	view    rdma.View     // that was joined last
+	// promoted tells, by subtable, whose primary died under the busy view that was joined: its replicas may differ.
+	promoted []bool
+	behind   bool               // the view has changed since resync
+	oldSpace [][][]node.Replica // where regions lay before: what resync has not made up for yet
+	cache    *cache
+	slabs    []slab // by class
+	own      map[node.Block]*block
+	numbers  numbers
+	gets     uint64
+	draft    draft       // what the current operation writes
+	held     *rdma.Batch // owns what the last Get returned
+	reclaim  reclaim
+	limbo    []stray // of writes whose outcome is unknown: not used again by this client
+	damage   error   // a double free was seen: everything ends with it
+	stats    Stats
+	scratch  [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }
 
 // Stats count what the protocol did beyond its fast path. They only grow.
@@ -90,10 +98,15 @@ func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 }
 
 func open(ep rdma.Endpoint, opt Options) (*Client, error) {
-	l, err := readLayout(ep)
+	v, err := ep.Join()
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
+	l, err := readLayout(ep, len(v.Members))
+	if err != nil {
+		return nil, fmt.Errorf("open fusee: %w", err)
+	}
+	l.apply(&v)
 	if int(ep.Client()) > l.Clients {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
@@ -112,9 +125,13 @@ func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: newCache(opt.CacheBytes),
+		cache: newCache(opt.CacheBytes), view: v, promoted: make([]bool, l.Subtables),
+	}
+	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended
+		c.promoted[sub] = v.Busy
 	}
 	c.reclaim.rest = l.quarantine()
+	c.stepper, _ = ep.(trace.Stepper)
 	if err := c.readCeiling(); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
@@ -143,6 +160,20 @@ func (c *Client) releaseHeld() {
 	if c.held != nil {
 		c.held.Release()
 		c.held = nil
+	}
+}
+
+// Steps names the steps of the protocol, as traces show them and faults can be set to them.
+var Steps = []string{
+	"read slot and pair", "read buckets", "write object, read slot", "cas backups", "await winner", "commit log",
+	"finalize backups", "give way", "cas primary", "finalize",
+	"mend slots", "mend tables", "copy to spare", "finish for the dead", "mark free", "pass on blocks",
+}
+
+// step names what is posted next.
+func (c *Client) step(name string) {
+	if c.stepper != nil {
+		c.stepper.Step(name)
 	}
 }
 

@@ -16,8 +16,13 @@ import (
 // the lower slot waits until the other has given way, lost, or committed; if it committed, the lower one gives way. Waits
 // lead from lower to higher slots only, so there is no circle.
 //
-// With one index replica there is no backup: the INSERT proposes a pending word, which readers do not see, looks, and
-// makes it final: the primary is its own witness.
+// Until it has looked, an INSERT's word is pending; then it is made final on all backups, before the primary is CASed. That
+// is a trip more than the paper's four, and what recovery stands on: two pending words of one key may be on all backups of
+// their slots, and when the primaries died nobody could tell which of them was committed. Now neither was, and both may
+// give way; and of two final ones there is none.
+//
+// With one index replica there is no backup: the primary is its own witness, and holds the pending word, which readers do
+// not see, until it is made final.
 
 // fate is what became of a rival.
 type fate uint8
@@ -122,24 +127,24 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	return known && bytes.Equal(pair.key, key), known, nil
 }
 
-// giveWay ends a won round with a tombstone instead of w's pair.
-// A crash in between leaves the slot to recovery, which must look for duplicates before it completes the INSERT.
+// giveWay ends a won round with a tombstone instead of w's pair. A crash in between leaves the slot to recovery, which lets
+// the INSERT give way, too.
 func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
-	proposed := w.new
-	w.new = c.tombstone(w.hash)
+	c.step("give way")
+	w.yielded = true
+	tombstone := c.tombstone(w.hash)
 	if c.index.Copies(w.slot) == 1 {
+		proposed := w.new
+		w.new = tombstone
 		if err := c.casPrimary(w, proposed, w.new); err != nil {
 			return stranded, uncertain("give way", err)
 		}
 		return gaveWay, nil
 	}
-	list := w.list[:c.index.Copies(w.slot)-1]
-	for i := range list {
-		list[i] = proposed
-	}
-	err := c.fixBackups(w, list)
+	err := c.changeBackups(w, tombstone)
 	if err == nil {
+		c.decide(w)
 		err = c.casPrimary(w, w.old, w.new)
 	}
 	if err != nil {
@@ -148,14 +153,16 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	return gaveWay, nil
 }
 
-// writeSingle is a WRITE of a slot that has one replica. No log is committed: the CAS is the whole round.
+// writeSingle is a WRITE of a slot that has one replica: the CAS is the whole round. The log is committed in the same
+// trip, for recovery to know what was replaced and has to be freed; it may say so of a write that lost, which does no
+// harm.
 func (c *Client) writeSingle(w *write) (verdict, error) {
-	proposed := w.new
-	if w.key != nil {
-		proposed = w.new.Pending()
-	}
+	c.step("cas primary")
 	b := c.ep.Batch()
-	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(proposed))
+	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
+	if w.key == nil {
+		c.logOld(b, w)
+	}
 	var view race.View
 	if w.key != nil {
 		view = c.index.Read(b, c.index.Locate(w.hash), 0)
@@ -184,9 +191,11 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	case err != nil:
 		return stranded, uncertain("insert", err)
 	case !alone:
-		w.new = proposed
 		return c.giveWay(w)
 	}
+	c.step("finalize")
+	proposed := w.new
+	w.new, w.finalizing = w.new.Final(), true
 	if err := c.casPrimary(w, proposed, w.new); err != nil {
 		return stranded, uncertain("insert", err)
 	}

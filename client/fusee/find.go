@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 type found struct {
 	slot  race.Slot
 	word  race.Word
+	inc   uint32        // incarnation of word's object
 	began time.Duration // before the slot was read
 	// free is a slot for the key when it is not there; freeOK is false when there is none.
 	free     race.Slot
@@ -45,10 +47,16 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if attempt == 0 && write {
 			c.draft.write(c, b)
 		}
-		view := c.index.Read(b, c.index.Locate(hash), 0)
+		buckets := c.index.Locate(hash)
+		view := c.index.Read(b, buckets, 0)
+		others := c.readOthers(b, buckets)
 		if err := c.do(b); err != nil {
 			b.Release()
 			return at, pair, nil, err
+		}
+		if !others.agree(&view, race.Print(hash)) {
+			b.Release()
+			return at, pair, nil, errUnsettled
 		}
 		slots, n := c.matching(&view, hash)
 		at.free, at.freeWord, at.freeOK = view.Free(hash)
@@ -58,6 +66,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		}
 		before := stale
 		at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
+		at.inc = pair.incarnation
 		if err != nil || stale.word == 0 && !c.tired(at.began) {
 			return at, pair, held, err
 		}
@@ -72,6 +81,42 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		}
 		c.pause(attempt)
 	}
+}
+
+// others are what the replicas besides the first hold of a key's buckets.
+type others struct {
+	n     int
+	views [maxReplicas]race.View
+}
+
+// errUnsettled is how find tells that what a key's slots hold is not known before a master has mended them.
+var errUnsettled = errors.New("the replicas of a slot differ")
+
+// readOthers adds the READs of the other replicas while the first may not be right: its slots lost their primary, and no
+// master has mended them yet. A value that all of them have is what the master will leave there (FUSEE 5.2).
+func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
+	if !c.view.Busy || !c.promoted[c.index.Subtable(at[0])] {
+		return o
+	}
+	for r := 1; r < c.index.Copies(at[0]); r++ {
+		o.views[o.n] = c.index.Read(b, at, r)
+		o.n++
+	}
+	return o
+}
+
+// agree tells whether all replicas hold the same in slots that may be those of a key with the fingerprint.
+func (o *others) agree(first *race.View, print uint8) bool {
+	for r := range o.n {
+		for i := range race.Candidates {
+			_, a := first.Slot(i)
+			_, b := o.views[r].Slot(i)
+			if a != b && (a.Print() == print || b.Print() == print) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // candidate is a slot whose pair may be the key's.

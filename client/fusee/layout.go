@@ -49,13 +49,14 @@ type Params struct {
 // layout is where everything of a pool lies, computed from its Params alone.
 type layout struct {
 	Params
-	nodes   int
-	holders []int  // nodes that have log heads and ceilings: all that serve
-	heads   uint64 // offset of the log heads on each node
-	index   race.Index
-	space   node.Space
-	classes classes
-	bytes   uint64 // of each node that are used
+	nodes    int
+	original placement
+	holders  []int  // nodes that have log heads and ceilings: all that serve
+	heads    uint64 // offset of the log heads on each node
+	index    race.Index
+	space    node.Space
+	classes  classes
+	bytes    uint64 // of each node that are used
 }
 
 const (
@@ -67,7 +68,7 @@ const (
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
 	maxRegions   = 1 << 12
-	headsPer     = (maxClasses + 2) * 8 // bytes of log heads a client, its ceiling, and its verdict
+	headsPer     = (maxClasses + 1) * 8 // bytes of log heads a client, and its ceiling
 )
 
 // newLayout places the index and the regions of a pool of so many nodes of size bytes.
@@ -88,6 +89,7 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 		RegionBytes: p.RegionBytes, BlockBytes: p.BlockBytes, Replicas: p.DataReplicas,
 	}
 	l.space.Place = node.Place(p.Regions, p.DataReplicas, serving, p.Regions)
+	l.original = placement{l.index.Place, l.space.Place}
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
@@ -170,9 +172,6 @@ func (l *layout) head(c rdma.ClientID, class, n int) rdma.Addr {
 
 // ceiling returns where a client's ceiling lies: see ceiling.go.
 func (l *layout) ceiling(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses, n) }
-
-// verdict returns where masters tell a client which of its tombstones they put into a slot for it: see mend.go.
-func (l *layout) verdict(c rdma.ClientID, n int) rdma.Addr { return l.head(c, maxClasses+1, n) }
 
 // quarantine is how long a freed object rests before it is used again: so long that a tag comes around only after
 // twice the operation timeout; no client CASes a slot later than one timeout after it read it (see write).
@@ -288,9 +287,9 @@ func Make(f rdma.Fabric, p Params) error {
 	return node.WriteHeader(f, ep, node.Header{Store: formatName(p.Sequential), Version: FormatVersion, Params: params})
 }
 
-// readLayout reads a pool's header and computes where everything lies.
-func readLayout(ep rdma.Endpoint) (*layout, error) {
-	h, err := node.ReadHeader(ep, 1)
+// readLayout reads a pool's header and computes where everything lay when it was made.
+func readLayout(ep rdma.Endpoint, nodes int) (*layout, error) {
+	h, err := node.ReadHeader(ep, nodes)
 	if err != nil {
 		return nil, err
 	}

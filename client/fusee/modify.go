@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,10 +43,32 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 	if err := c.admit(key, value); err != nil {
 		return err
 	}
+	hash := race.Hash(key)
+	err := c.tryReplace(op, key, value, hash)
+	for start := time.Duration(0); repeatable(err); err = c.tryReplace(op, key, value, hash) {
+		if start == 0 {
+			start = c.ep.Now()
+		}
+		if _, e := c.settled(err, start); e != nil {
+			return e
+		}
+	}
+	return err
+}
+
+// repeatable tells whether an operation was cut off by a change of the view before it changed anything.
+func repeatable(err error) bool {
+	return err != nil && interrupted(err) && !errors.Is(err, client.ErrUncertain)
+}
+
+// tryReplace replaces the key's pair within one view.
+func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
 	if err := c.begin(op, key, value); err != nil {
 		return err
 	}
-	hash := race.Hash(key)
 	start := c.reclaim.now
 	word := c.draft.word(c, hash)
 	if op == opDelete {
@@ -61,8 +84,11 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 			c.recycle()
 			return client.ErrNotFound
 		}
-		w := write{slot: at.slot, old: at.word, new: word, obj: &c.draft.object, began: at.began}
+		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object, began: at.began}
 		verdict, failed := c.write(&w)
+		if verdict == stranded && interrupted(failed) {
+			verdict, failed = c.resolve(&w, op, failed)
+		}
 		if verdict != lost || failed != nil || op == opUpdate {
 			return c.finishReplace(op, hash, &w, verdict, failed)
 		}
@@ -78,13 +104,15 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 // finishReplace gives back what the write does not need any more.
 func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err error) error {
 	switch v {
-	case won:
+	case won, overtaken:
 		c.free(w.old)
 		if op == opDelete {
 			c.lay(c.draft.unit, c.draft.object.class)
 			if e := c.cache.find(hash); e != nil {
 				c.cache.drop(e)
 			}
+		} else if v == overtaken {
+			c.recycle()
 		} else {
 			c.cache.put(hash, w.slot, w.new)
 		}
@@ -106,6 +134,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	}
 	e.accessed()
 	at := found{slot: e.slot(), word: e.word, began: c.reclaim.now}
+	c.step("write object, read slot")
 	b := c.ep.Batch()
 	c.draft.write(c, b)
 	slot := b.Read(c.index.Address(at.slot, 0), 8)
@@ -113,6 +142,9 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	err := c.do(b)
 	now := slotWord(slot)
 	same := err == nil && now == at.word && now.Print() == race.Print(hash) && c.headIs(now, head, key)
+	if same {
+		at.inc = le.Uint32(head.Buf[incarnationAt:])
+	}
 	b.Release()
 	switch {
 	case err != nil:
@@ -127,9 +159,10 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	}
 	if now.Live() && now.Print() == race.Print(hash) {
 		at.began = c.reclaim.now
-		_, _, _, held, _, err := c.match(key, []candidate{{at.slot, now}})
+		_, _, pair, held, _, err := c.match(key, []candidate{{at.slot, now}})
 		if held != nil || err != nil {
 			if held != nil {
+				at.inc = pair.incarnation
 				held.Release()
 			}
 			at.word = now
@@ -172,10 +205,30 @@ func (c *Client) Insert(key, value []byte) error {
 		return fmt.Errorf("insert: %w", err)
 	}
 	hash := race.Hash(key)
+	err := c.tryInsert(key, value, hash)
+	for start := time.Duration(0); repeatable(err); err = c.tryInsert(key, value, hash) {
+		if start == 0 {
+			start = c.ep.Now()
+		}
+		if _, e := c.settled(err, start); e != nil {
+			return fmt.Errorf("insert: %w", e)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	return nil
+}
+
+// tryInsert inserts the pair within one view.
+func (c *Client) tryInsert(key, value []byte, hash uint64) error {
+	if err := c.ready(); err != nil {
+		return err
+	}
 	var start time.Duration
 	for attempt := 0; ; attempt++ {
 		if err := c.begin(opInsert, key, value); err != nil {
-			return fmt.Errorf("insert: %w", err)
+			return err
 		}
 		if attempt == 0 {
 			start = c.reclaim.now // finding memory may have taken longer than an operation should
@@ -183,11 +236,11 @@ func (c *Client) Insert(key, value []byte) error {
 		verdict, err := c.insert(key, hash, start)
 		switch {
 		case err != nil:
-			return fmt.Errorf("insert: %w", err)
+			return err
 		case verdict == won:
 			return nil
 		case c.tired(start):
-			return fmt.Errorf("insert: %w", errTimeout("outlast others of the same key"))
+			return errTimeout("outlast others of the same key")
 		}
 		c.pause(attempt) // it gave way: its object's word is a tombstone now, so the next attempt has another one
 	}
@@ -212,6 +265,9 @@ func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, 
 		}
 		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object, key: key, hash: hash, began: at.began}
 		v, err := c.write(&w)
+		if v == stranded && interrupted(err) {
+			v, err = c.resolve(&w, opInsert, err)
+		}
 		switch v {
 		case won:
 			c.cache.put(hash, w.slot, w.new)

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An object is a pair with its header and, behind it, the 22 bytes of its embedded log entry (FUSEE 4.5):
+// An object is a pair with its header and, behind it, its embedded log entry (FUSEE 4.5; the paper's 22 bytes and the
+// incarnation of what the old value points at, by which recovery knows whether it was freed):
 //
 //	0       mark: the incarnation that was freed; see reclaim.go
 //	8       checksum of bytes 16 to the opcode, included
@@ -22,7 +23,8 @@ import (
 //	        prev pointer, 6 bytes: the one before
 //	        opcode, 7 bits, and the used bit
 //	        old value, 8 aligned bytes: what the primary slot held; 0 until the winner commits
-//	        CRC of the old value
+//	        incarnation of the old value's object, 4 bytes
+//	        CRC of both
 //
 // The paper relies on the used bit landing last. RoCE does not promise that, and a recycled object carries an old
 // used bit, so it is the checksum that tells a complete object. It covers the used bit: clearing that
@@ -41,7 +43,7 @@ const (
 	keyAt         = 32
 
 	headerBytes = keyAt
-	logBytes    = 22
+	logBytes    = 26
 	opAt        = 13 // opcode in the log entry, counted from its first byte, plus one
 )
 
@@ -144,23 +146,47 @@ func logged(w race.Word) uint64 {
 	return uint64(w)
 }
 
-// putLog fills the last nine bytes of a log entry: the old value and its CRC.
-func putLog(p []byte, old uint64) {
+// commitBytes is the size of what a commit adds to a log entry: the old value, its object's incarnation, their CRC.
+const commitBytes = 13
+
+// putLog fills the last bytes of a log entry.
+func putLog(p []byte, old uint64, incarnation uint32) {
 	le.PutUint64(p, old)
-	p[8] = crc8(p[:8])
+	le.PutUint32(p[8:], incarnation)
+	p[12] = crc8(p[:12])
+}
+
+// getLog reads them. It is not ok when the log was not committed.
+func getLog(p []byte) (old race.Word, incarnation uint32, ok bool) {
+	w := le.Uint64(p)
+	if w == 0 || p[12] != crc8(p[:12]) {
+		return 0, 0, false
+	}
+	if w == loggedUnused {
+		w = 0
+	}
+	return race.Word(w), le.Uint32(p[8:]), true
 }
 
 // crc8 is the CRC-8 of polynomial x^8+x^2+x+1, from 0xff so that zeros have one that is not 0.
 func crc8(p []byte) byte {
 	c := byte(0xff)
 	for _, v := range p {
-		c ^= v
-		for range 8 {
-			c = c<<1 ^ c>>7*0x07
-		}
+		c = crcTable[c^v]
 	}
 	return c
 }
+
+var crcTable = func() (t [256]byte) {
+	for i := range t {
+		c := byte(i)
+		for range 8 {
+			c = c<<1 ^ c>>7*0x07
+		}
+		t[i] = c
+	}
+	return t
+}()
 
 func put48(p []byte, v uint64) {
 	le.PutUint32(p, uint32(v))

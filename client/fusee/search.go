@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -19,11 +20,42 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	if c.damage != nil {
 		return nil, c.damage
 	}
-	if c.gets++; c.gets%tendEvery == 0 {
+	hash := race.Hash(key)
+	if c.view.Busy {
+		return c.getMeanwhile(key, hash, rdma.ErrStale)
+	}
+	if c.gets++; c.gets%tendEvery == 0 && !c.behind {
 		c.tendIdle()
 	}
-	hash := race.Hash(key)
-	if e := c.cache.find(hash); e != nil {
+	value, err := c.get(key, hash)
+	if err != nil && interrupted(err) {
+		return c.getMeanwhile(key, hash, err)
+	}
+	return value, err
+}
+
+// getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its primary is read as ever,
+// and what lost it from the replicas that are left, if they agree.
+func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
+	start := c.ep.Now()
+	for attempt := 0; ; attempt++ {
+		if e := c.refresh(); e != nil {
+			return nil, fmt.Errorf("get: %w", e)
+		}
+		value, e := c.get(key, hash)
+		switch {
+		case e == nil || !interrupted(e) && !errors.Is(e, errUnsettled):
+			return value, e
+		case c.tired(start):
+			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, err)
+		}
+		err = e
+		c.ep.Sleep(min(firstWait<<min(attempt, 10), maxWait))
+	}
+}
+
+func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
+	if e := c.cache.find(hash); e != nil && !c.view.Busy {
 		value, ok, err := c.getCached(key, hash, e)
 		if ok || err != nil {
 			return value, err
@@ -31,6 +63,7 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	} else {
 		c.stats.Misses++
 	}
+	c.step("read buckets")
 	at, pair, held, err := c.find(key, hash, false)
 	if err != nil {
 		return nil, fmt.Errorf("get: %w", err)
@@ -48,6 +81,7 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 	word := e.word
 	bypass := e.bypass(c.opt.CacheThreshold)
 	e.accessed()
+	c.step("read slot and pair")
 	b := c.ep.Batch()
 	slot := b.Read(c.index.Address(e.slot(), 0), 8)
 	var pair *rdma.Op

@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -27,26 +28,35 @@ const (
 // and more replicas from being stranded by ABA, and what makes "changed from old" mean that the round is over.
 //
 // What a crash leaves: before propose nothing; behind it backups that hold new or other writers' words while the
-// primary holds old, so that later writers of this slot wait until recovery; behind the primary's CAS nothing.
+// primary holds old, so that later writers of this slot wait until recovery (recover.go); behind the primary's CAS
+// nothing.
 type write struct {
 	slot     race.Slot
-	old, new race.Word
+	old, new race.Word // new is pending while an INSERT has not looked for duplicates
 	obj      *object
+	inc      uint32        // incarnation of what old points at; 0 when it points at nothing
 	key      []byte        // of an INSERT: its duplicates are looked for
 	hash     uint64        // of key
 	began    time.Duration // when old was about to be read
 	list     [maxReplicas]race.Word
 	visible  bool // some replica may hold new: the object must not be reused before the round is over
+
+	// What resolve needs to know when the view changes in the midst of the write.
+	decided    bool           // all backups hold new, which is final: nobody else can win the round
+	holders    []node.Replica // of the slot's replicas, when that was decided
+	finalizing bool           // an INSERT's final word may be on some replica
+	yielded    bool           // new is a tombstone: the INSERT gives way
 }
 
 // verdict is how a write ended.
 type verdict uint8
 
 const (
-	won      verdict = iota + 1
-	lost             // another writer's word replaced old; the round is over
-	gaveWay          // an INSERT found its key elsewhere and left a tombstone
-	stranded         // the round may still go either way
+	won       verdict = iota + 1
+	lost              // another writer's word replaced old; the round is over
+	overtaken         // it won or lost, nobody knows, and its slot has another word since
+	gaveWay           // an INSERT found its key elsewhere and left a tombstone
+	stranded          // the round may still go either way
 )
 
 // write runs w. On a stranded verdict err says why; on any other err is nil unless nothing was proposed at all.
@@ -54,11 +64,15 @@ func (c *Client) write(w *write) (verdict, error) {
 	if c.tired(w.began) {
 		return lost, errTimeout("write a slot")
 	}
+	if w.key != nil {
+		w.new = w.new.Pending()
+	}
 	if c.index.Copies(w.slot) == 1 {
 		return c.writeSingle(w)
 	}
 	var win rule
 	var err error
+	c.step("cas backups")
 	if c.Sequential {
 		win, err = c.proposeInTurn(w)
 	} else {
@@ -213,10 +227,14 @@ func (c *Client) proposeInTurn(w *write) (rule, error) {
 }
 
 // commit ends a won round: the log's old value, then the primary. An INSERT looks for duplicates in the same trip
-// as it writes the log.
+// as it writes the log, and makes its word final on the backups in another.
 func (c *Client) commit(w *write) (verdict, error) {
+	if w.key == nil {
+		c.decide(w)
+	}
+	c.step("commit log")
 	b := c.ep.Batch()
-	c.logOld(b, w.obj, w.old)
+	c.logOld(b, w)
 	var view race.View
 	if w.key != nil {
 		view = c.index.Read(b, c.index.Locate(w.hash), 1)
@@ -233,10 +251,34 @@ func (c *Client) commit(w *write) (verdict, error) {
 	if !alone {
 		return c.giveWay(w)
 	}
+	if w.key != nil {
+		c.step("finalize backups")
+		w.finalizing = true
+		if err := c.changeBackups(w, w.new.Final()); err != nil {
+			return stranded, uncertain("commit a slot", err)
+		}
+		c.decide(w)
+	}
+	c.step("cas primary")
 	if err := c.casPrimary(w, w.old, w.new); err != nil {
 		return stranded, uncertain("commit a slot", err)
 	}
 	return won, nil
+}
+
+// decide remembers that the round is won whatever happens, and where that can be seen.
+func (c *Client) decide(w *write) {
+	w.decided, w.holders = true, c.index.PlaceOf(w.slot)
+}
+
+// changeBackups replaces w's word on all backups, which the round's winner may.
+func (c *Client) changeBackups(w *write, to race.Word) error {
+	list := w.list[:c.index.Copies(w.slot)-1]
+	for i := range list {
+		list[i] = w.new
+	}
+	w.new = to
+	return c.fixBackups(w, list)
 }
 
 // casPrimary moves the primary slot, which only the round's winner may.
@@ -254,17 +296,18 @@ func (c *Client) casPrimary(w *write, old, new race.Word) error {
 }
 
 // logOld adds the commit of an object's log entry: the old value and its CRC, on every replica (FUSEE 4.5).
-func (c *Client) logOld(b *rdma.Batch, obj *object, old race.Word) {
-	p := b.Alloc(9)
-	putLog(p, logged(old))
-	for r := range c.space.CopiesOf(obj.unit) {
-		b.Write(c.space.UnitAt(obj.unit, r).Add(uint64(obj.oldAt)), p)
+func (c *Client) logOld(b *rdma.Batch, w *write) {
+	p := b.Alloc(commitBytes)
+	putLog(p, logged(w.old), w.inc)
+	for r := range c.space.CopiesOf(w.obj.unit) {
+		b.Write(c.space.UnitAt(w.obj.unit, r).Add(uint64(w.obj.oldAt)), p)
 	}
 }
 
 // awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
 func (c *Client) awaitWinner(w *write) (verdict, error) {
 	start := c.ep.Now()
+	c.step("await winner")
 	for attempt := 0; ; attempt++ {
 		now, err := c.readSlot(w.slot, 0)
 		if err != nil {

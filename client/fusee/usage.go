@@ -17,10 +17,15 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
 	defer ep.Close()
-	l, err := readLayout(ep)
+	v, err := ep.Join()
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
+	l, err := readLayout(ep, len(v.Members))
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	l.apply(&v)
 	var free, left, owned uint64
 	for g := range l.space.Place {
 		b := ep.Batch()

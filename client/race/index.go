@@ -43,8 +43,14 @@ func (x *Index) Address(s Slot, replica int) rdma.Addr {
 	return rdma.At(r.Node, x.Base+uint64(r.Index)*SubtableBytes(x.Groups)+word*bytesPerWord)
 }
 
+// Subtable returns the subtable that a slot lies in.
+func (x *Index) Subtable(s Slot) int { return int(uint64(s) / (x.Groups * wordsPerGroup)) }
+
+// PlaceOf returns where a slot's replicas are now.
+func (x *Index) PlaceOf(s Slot) []node.Replica { return x.Place[x.Subtable(s)] }
+
 // Copies returns how many replicas a slot has now.
-func (x *Index) Copies(s Slot) int { return len(x.Place[uint64(s)/(x.Groups*wordsPerGroup)]) }
+func (x *Index) Copies(s Slot) int { return len(x.PlaceOf(s)) }
 
 // Slots returns the number of slots.
 func (x *Index) Slots() uint64 { return uint64(len(x.Place)) * x.Groups * GroupSlots }

@@ -1,0 +1,172 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+)
+
+// finish ends the dead client's round on a slot: its word goes where SNAPSHOT would have brought it, or a tombstone does
+// where an INSERT gives way. Live writers of the slot play their own parts meanwhile.
+//
+// The dead client's writes have two stages. Before it knew that it had won, its word was one proposal among others: the
+// master completes the broadcast and evaluates the rules. Once an INSERT's word is final somewhere, or its tombstone stands beside
+// its pair, it had won already.
+func (r *recovery) finish(s race.Slot) error {
+	start := r.ep.Now()
+	for attempt := 0; ; attempt++ {
+		done, err := r.finishOnce(s)
+		if done || err != nil {
+			return err
+		}
+		if r.tired(start) {
+			return errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
+		}
+		r.pause(attempt)
+	}
+}
+
+// finishOnce returns false when the slot has to be looked at again.
+func (r *recovery) finishOnce(s race.Slot) (bool, error) {
+	r.step("finish for the dead")
+	words, err := r.readCopies(s)
+	if err != nil {
+		return false, err
+	}
+	p, list := words[0], words[1:]
+	if len(list) == 0 {
+		if !p.IsPending() || !r.wrote(p) {
+			return true, nil
+		}
+		return r.cas(s, []race.Word{p}, 0, r.tombstone(p))
+	}
+	own := r.standing(p, list)
+	if own.word == 0 {
+		return true, nil
+	}
+	if !own.decided {
+		filled, err := r.fill(s, p, list, own.word)
+		if filled || err != nil {
+			return false, err
+		}
+	}
+	now, err := r.readSlot(s, 0)
+	if err != nil || now != p { // the list may be of two rounds
+		return false, err
+	}
+	if !own.decided && !r.wins(list, own.word) {
+		return true, nil // another writer's, who completes it, or whose recovery does
+	}
+	target := own.word
+	if target.IsPending() {
+		target = r.tombstone(target)
+	}
+	for i := range list {
+		if list[i] == target {
+			continue
+		}
+		if ok, err := r.cas(s, words, 1+i, target); !ok || err != nil {
+			return false, err
+		}
+	}
+	return r.cas(s, words, 0, target)
+}
+
+func (r *recovery) readCopies(s race.Slot) ([]race.Word, error) {
+	b := r.ep.Batch()
+	defer b.Release()
+	words := make([]race.Word, r.index.Copies(s))
+	for i := range words {
+		b.Read(r.index.Address(s, i), 8)
+	}
+	if err := r.do(b); err != nil {
+		return nil, err
+	}
+	for i := range words {
+		words[i] = slotWord(b.Op(i))
+	}
+	return words, nil
+}
+
+// cas replaces one replica's word.
+func (r *recovery) cas(s race.Slot, words []race.Word, replica int, to race.Word) (bool, error) {
+	b := r.ep.Batch()
+	defer b.Release()
+	op := b.CompareSwap(r.index.Address(s, replica), uint64(words[replica]), uint64(to))
+	if err := r.do(b); err != nil {
+		return false, err
+	}
+	return op.Swapped(), nil
+}
+
+// stand is what the dead client has on a slot's backups: the word that its round is about.
+type stand struct {
+	word    race.Word
+	decided bool // it knew that it had won
+}
+
+// standing finds the dead client's words on the backups of a slot whose primary holds p. The zero stand means that it has none
+// there that the primary has not.
+func (r *recovery) standing(p race.Word, list []race.Word) (st stand) {
+	var pending, final, tombstone race.Word
+	for _, w := range list {
+		switch {
+		case w == p || !r.wrote(w):
+		case w.Empty():
+			tombstone = w
+		case w.IsPending():
+			pending = w
+		default:
+			final = w
+		}
+	}
+	inserts := pending != 0 || final != 0 && r.ops[final.Unit()] == opInsert
+	switch {
+	case tombstone != 0:
+		return stand{tombstone, inserts}
+	case final != 0:
+		return stand{final, inserts}
+	}
+	return stand{pending, false}
+}
+
+// fill proposes the dead client's word to the backups that its broadcast did not reach. It returns true when there were any.
+func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Word) (bool, error) {
+	if r.Sequential {
+		return false, nil // FUSEE-CR asks the first backup only
+	}
+	b := r.ep.Batch()
+	defer b.Release()
+	for i, w := range list {
+		if w == p {
+			b.CompareSwap(r.index.Address(s, 1+i), uint64(p), uint64(own))
+		}
+	}
+	if b.Len() == 0 {
+		return false, nil
+	}
+	return true, r.do(b)
+}
+
+// wins evaluates the rules for the dead client. Its list is not quite what the client saw: it may have changed some losers'
+// words into its own already, or the winner its. Neither changes who wins.
+func (r *recovery) wins(list []race.Word, own race.Word) bool {
+	if r.Sequential {
+		return list[0] == own
+	}
+	most, count := mostFrequent(list)
+	if 2*count > len(list) {
+		return most == own
+	}
+	return least(list) == own
+}
+
+// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way. The client's
+// ceiling was raised above it: a successor of this master takes it for the dead client's, too.
+func (r *recovery) tombstone(pending race.Word) race.Word {
+	r.numbers.tomb++
+	if r.numbers.tomb > r.numbers.tombLimit+tombStep {
+		panic(fmt.Sprintf("fusee: more than %d writes of one client were cut off", tombStep))
+	}
+	return race.Tombstone(pending.Print(), r.dead, uint32(r.numbers.tomb))
+}

@@ -1,0 +1,211 @@
+package fusee
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Mender is what a pool's master uses to mend it (FUSEE 5, Algorithm 3). It implements cluster.Mender.
+type Mender struct {
+	*Client
+	report Breakdown
+}
+
+var _ cluster.Mender = (*Mender)(nil)
+
+// NewMender returns a mender that works through ep.
+func NewMender(ep rdma.Endpoint) (*Mender, error) {
+	c, err := open(ep, Options{CacheBytes: -1})
+	if err != nil {
+		return nil, err
+	}
+	return &Mender{Client: c}, nil
+}
+
+// Spares lists the nodes that hold nothing until they take a dead one's place.
+func (m *Mender) Spares() []int {
+	var list []int
+	for n := m.nodes - m.Params.Spares; n < m.nodes; n++ {
+		list = append(list, n)
+	}
+	return list
+}
+
+// join makes view v, which the endpoint has joined, the one that m works in.
+func (m *Mender) join(v rdma.View) {
+	m.apply(&v)
+	m.view = v
+}
+
+// Mend makes all replicas of all slots and of all block allocation tables equal (FUSEE 5.2). It acts as the representative
+// last writer of every round that was cut off: nobody else writes, since the view is busy.
+//
+// Which word a slot gets:
+//   - The one that all replicas but the first hold, if that is final. When the primary lives, its round's winner was
+//     decided and is completed; when the primary died, it is either the committed word or a proposal that nobody
+//     committed, and both will do.
+//   - Otherwise no round was decided: the first final word. When the primary lives, that is its own: all proposals are taken
+//     back, and their writers, who find the old word, begin again. When it died, any proposal will do.
+//   - Where there are only pending words, an INSERT that nobody committed gives way: a tombstone.
+//
+// A crash of the master leaves slots of which some replicas have the chosen word; by the same rules its successor
+// chooses it again, or what its own evidence allows: no reader has seen a slot whose replicas differ, or has seen the
+// primary's word only, which stays a choice until the primary is changed, last.
+func (m *Mender) Mend(v rdma.View) error {
+	m.join(v)
+	if err := m.mendTables(); err != nil {
+		return fmt.Errorf("mend the block allocation tables: %w", err)
+	}
+	if err := m.mendIndex(); err != nil {
+		return fmt.Errorf("mend the index: %w", err)
+	}
+	return nil
+}
+
+// mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that was cut off is then done or
+// not begun on all replicas; the client that it concerns looks (resync), or recovery does if it is dead.
+func (m *Mender) mendTables() error {
+	for g := range m.space.Place {
+		if m.space.Copies(g) < 2 {
+			continue
+		}
+		if err := m.mendTable(g, func(node.Entry) bool { return true }); err != nil {
+			return fmt.Errorf("region %d: %w", g, err)
+		}
+	}
+	return nil
+}
+
+// mendTable gives a region's backups the primary's entries where some replica's entry concerns the caller.
+func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
+	b, next := m.ep.Batch(), m.ep.Batch()
+	defer b.Release()
+	defer next.Release()
+	for r := range m.space.Copies(g) {
+		b.Read(m.space.Table(g, r), m.space.Blocks()*8)
+	}
+	if err := m.do(b); err != nil {
+		return err
+	}
+	for i := range m.space.Blocks() {
+		first := le.Uint64(b.Op(0).Buf[8*i:])
+		for r := 1; r < m.space.Copies(g); r++ {
+			other := le.Uint64(b.Op(r).Buf[8*i:])
+			if other != first && (concerns(node.Entry(first)) || concerns(node.Entry(other))) {
+				next.CompareSwap(m.space.Entry(node.Block{Region: g, Index: i}, r), other, first)
+			}
+		}
+	}
+	m.step("mend tables")
+	return m.swapAll(next)
+}
+
+// swapAll posts CASes that nobody can get in the way of.
+func (m *Mender) swapAll(b *rdma.Batch) error {
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := m.do(b); err != nil {
+		return err
+	}
+	for i := range b.Len() {
+		if op := b.Op(i); !op.Swapped() {
+			return fmt.Errorf("%s: it held %#x, not %#x: somebody writes while the pool is mended: %w", op.Addr, op.Result, op.Expect, client.ErrDamaged)
+		}
+	}
+	return nil
+}
+
+const mendWords = 1024 // of the index, a replica and a trip: 8 KB
+
+func (m *Mender) mendIndex() error {
+	per := m.Groups * 3 * 8
+	for from := uint64(0); from < m.index.Words(); {
+		n := min(mendWords, per-from%per) // a subtable lies in one piece
+		if err := m.mendSlots(race.Slot(from), int(n)); err != nil {
+			return err
+		}
+		from += n
+	}
+	return nil
+}
+
+// mendSlots makes the replicas of n words of the index equal.
+func (m *Mender) mendSlots(from race.Slot, n int) error {
+	b, next := m.ep.Batch(), m.ep.Batch()
+	defer b.Release()
+	defer next.Release()
+	copies := m.index.Copies(from)
+	for r := range copies {
+		b.Read(m.index.Address(from, r), n*8)
+	}
+	if err := m.do(b); err != nil {
+		return fmt.Errorf("slots from %d: %w", from, err)
+	}
+	var words [maxReplicas]race.Word
+	for i := range n {
+		for r := range copies {
+			words[r] = race.Word(le.Uint64(b.Op(r).Buf[8*i:]))
+		}
+		s := from + race.Slot(i)
+		chosen, ok := choose(words[:copies])
+		if !ok {
+			var err error
+			if chosen, err = m.freshTombstone(words[0]); err != nil {
+				return err
+			}
+		}
+		for r := copies - 1; r >= 0; r-- {
+			if words[r] != chosen {
+				next.CompareSwap(m.index.Address(s, r), uint64(words[r]), uint64(chosen))
+			}
+		}
+	}
+	m.step("mend slots")
+	return m.swapAll(next)
+}
+
+// choose returns the word that all replicas of a slot get; ok is false when that is a tombstone. See Mend.
+func choose(words []race.Word) (w race.Word, ok bool) {
+	if others := words[1:]; len(others) > 0 && !others[0].IsPending() {
+		same := true
+		for _, o := range others {
+			same = same && o == others[0]
+		}
+		if same {
+			return others[0], true
+		}
+	}
+	for _, w := range words {
+		if !w.IsPending() {
+			return w, true
+		}
+	}
+	return 0, false
+}
+
+// freshTombstone returns a word of the master's own for a slot of which an INSERT gives way.
+func (m *Mender) freshTombstone(pending race.Word) (race.Word, error) {
+	if err := m.number(); err != nil {
+		return 0, err
+	}
+	m.numbers.tomb++
+	return race.Tombstone(pending.Print(), m.id, uint32(m.numbers.tomb)), nil
+}
+
+// Breakdown is how long the steps of a client's recovery took (FUSEE Table 1).
+type Breakdown struct {
+	Metadata time.Duration // read the block allocation tables
+	Log      time.Duration // read all objects of the client's blocks
+	Requests time.Duration // finish what was cut off
+	Rest     time.Duration // wait until nobody is on the way to what will be freed
+	Free     time.Duration // mark free objects and pass the blocks on
+
+	Blocks, Objects, Unfinished, Freed int
+}

@@ -1,0 +1,298 @@
+package fusee
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Recover does what FUSEE 5.3 asks for when a client has died, while others go on: it finishes or takes back the writes
+// that were cut off, frees what the dead client held or was about to free, and passes its blocks on.
+//
+// The paper walks the lists of log entries from their heads, and takes their ends for what may be unfinished. An object
+// that was used again is linked anew, so such a walk may miss some and end in an old list. Here every object of the client's blocks
+// is looked up in the index: its key says in which slots its word may be.
+//
+// A write of the dead client is unfinished when a word of it is on some backup and not on the primary; then the master goes
+// on in its place, as one writer of SNAPSHOT among others, with the dead one's own words. By the paper's crash points:
+//
+//	c0  the object is not complete: nothing points at it, it is free
+//	c1  no log was committed: rules 1 to 3 decide, as they would have for the client
+//	c2  all backups have its word, the primary has not: the primary is changed
+//	c3  the primary has its word, or a later one: nothing is left to do
+//
+// An INSERT whose word is still pending gives way: it has not answered, and nobody has seen its pair.
+//
+// Everything here may be done again from the beginning by a master's successor: words are the dead client's own, so that
+// the successor knows them for its; marks say the same twice; blocks are passed on last.
+func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
+	m.join(v)
+	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
+	m.report = Breakdown{}
+	clock := m.ep.Now()
+	lap := func(d *time.Duration) {
+		now := m.ep.Now()
+		*d += now - clock
+		clock = now
+	}
+	if err := r.metadata(); err != nil {
+		return fmt.Errorf("recover client %d: %w", dead, err)
+	}
+	lap(&m.report.Metadata)
+	if err := r.traverse(); err != nil {
+		return fmt.Errorf("recover client %d: read its objects: %w", dead, err)
+	}
+	lap(&m.report.Log)
+	if err := r.requests(); err != nil {
+		return fmt.Errorf("recover client %d: finish its writes: %w", dead, err)
+	}
+	lap(&m.report.Requests)
+	m.ep.Sleep(m.reclaim.rest)
+	lap(&m.report.Rest)
+	if err := r.release(); err != nil {
+		return fmt.Errorf("recover client %d: free its memory: %w", dead, err)
+	}
+	lap(&m.report.Free)
+	return nil
+}
+
+// Breakdown returns how long the last recovery took.
+func (m *Mender) Breakdown() Breakdown { return m.report }
+
+// recovery is that of one client.
+type recovery struct {
+	*Mender
+	dead    rdma.ClientID
+	list    []node.Block // its blocks, and those of nodes, in which it may have objects
+	blocks  map[node.Block]node.Entry
+	objects []remains
+	ops     map[uint64]opcode // by unit: complete objects that the dead client wrote last
+	numbers numbers           // of the dead client, above all that it used
+	lost    []remains         // objects that no slot points at
+	olds    []old             // what its writes replaced
+}
+
+// remains is an object as the dead client left it.
+type remains struct {
+	unit     uint64
+	class    int
+	inc      uint32 // on the primary replica
+	mark     uint64
+	complete bool
+	mine     bool // the dead client wrote it last
+	op       opcode
+	hash     uint64
+	units    int
+	replaced race.Word // by the log
+	oldInc   uint32
+}
+
+// word returns the word by which a slot points at the object.
+func (r *recovery) word(o *remains) race.Word {
+	return race.Pack(race.Print(o.hash), o.units, o.unit, r.tag(o.inc))
+}
+
+// old is an object that was replaced, and may not be freed yet.
+type old struct {
+	word race.Word
+	inc  uint32
+}
+
+// metadata finds the client's blocks and numbers (FUSEE 5.3: MNs search their local block allocation tables).
+func (r *recovery) metadata() error {
+	for g := range r.space.Place {
+		if r.space.Copies(g) > 1 {
+			if err := r.mendTable(g, func(e node.Entry) bool { return e.Owner() == r.dead }); err != nil {
+				return fmt.Errorf("block allocation table of region %d: %w", g, err)
+			}
+		}
+		if err := r.findBlocks(g); err != nil {
+			return fmt.Errorf("block allocation table of region %d: %w", g, err)
+		}
+	}
+	n, err := r.ceilingOf(r.dead)
+	if err != nil {
+		return err
+	}
+	r.numbers = n
+	n.tombLimit += tombStep
+	return r.writeCeiling(r.dead, n)
+}
+
+func (r *recovery) findBlocks(g int) error {
+	b := r.ep.Batch()
+	defer b.Release()
+	op := b.Read(r.space.Table(g, 0), r.space.Blocks()*8)
+	if err := r.do(b); err != nil {
+		return err
+	}
+	for i := range r.space.Blocks() {
+		e := node.Entry(le.Uint64(op.Buf[8*i:]))
+		if e.Class() < len(r.classes.units) && (e.Owner() == r.dead || e.Owner() == node.OfNode) {
+			blk := node.Block{Region: g, Index: i}
+			r.list = append(r.list, blk)
+			r.blocks[blk] = e
+		}
+	}
+	return nil
+}
+
+const (
+	traverseBytes = 64 << 10 // read in one trip
+	lookups       = 16       // keys looked up in one trip
+)
+
+// traverse reads all objects of the client's blocks.
+func (r *recovery) traverse() error {
+	for _, blk := range r.list {
+		class := r.blocks[blk].Class()
+		size := r.classes.units[class] * node.Unit
+		per := max(1, traverseBytes/size)
+		for from := 0; from < r.classes.objects[class]; from += per {
+			if err := r.readObjects(blk, class, from, min(per, r.classes.objects[class]-from)); err != nil {
+				return fmt.Errorf("block %v: %w", blk, err)
+			}
+		}
+	}
+	r.report.Blocks, r.report.Objects = len(r.list), len(r.objects)
+	return nil
+}
+
+func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
+	size := r.classes.units[class] * node.Unit
+	b := r.ep.Batch()
+	defer b.Release()
+	first := r.space.Object(blk, from, r.classes.units[class])
+	op := b.Read(r.space.UnitAt(first, 0), n*size)
+	if err := r.do(b); err != nil {
+		return err
+	}
+	for i := range n {
+		o := r.inspect(op.Buf[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
+		if r.blocks[blk].Owner() == node.OfNode && !o.mine {
+			continue // somebody else's
+		}
+		r.objects = append(r.objects, o)
+		if o.mine {
+			r.ops[o.unit] = o.op
+		}
+	}
+	return nil
+}
+
+func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
+	o := remains{unit: unit, class: class, inc: le.Uint32(p[incarnationAt:]), mark: le.Uint64(p[markAt:])}
+	f, ok := decode(p)
+	if !ok {
+		return o
+	}
+	o.complete, o.mine, o.op, o.hash = true, f.writer == r.dead, f.op, race.Hash(f.key)
+	o.units = unitsFor(len(f.key), len(f.value))
+	o.replaced, o.oldInc, _ = getLog(p[logAt(len(f.key), len(f.value))+opAt:])
+	return o
+}
+
+// requests looks every complete object up in the index, finishes the writes of the dead client that it meets, and notes
+// what nothing points at.
+func (r *recovery) requests() error {
+	for from := 0; from < len(r.objects); from += lookups {
+		batch := r.objects[from:min(from+lookups, len(r.objects))]
+		for tries := 0; len(batch) > 0; tries++ {
+			again, err := r.lookUp(batch)
+			if err != nil {
+				return err
+			}
+			batch = again
+		}
+	}
+	return nil
+}
+
+// lookUp returns the objects that have to be looked up again, since a write was finished in one of their slots.
+func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
+	b := r.ep.Batch()
+	defer b.Release()
+	views := make([][]race.View, len(batch))
+	for i := range batch {
+		if o := &batch[i]; o.complete {
+			at := r.index.Locate(o.hash)
+			for k := range r.index.Copies(at[0]) {
+				views[i] = append(views[i], r.index.Read(b, at, k))
+			}
+		}
+	}
+	if b.Len() > 0 {
+		if err := r.do(b); err != nil {
+			return nil, err
+		}
+	}
+	for i := range batch {
+		o := &batch[i]
+		unfinished := r.unfinished(views[i])
+		for _, s := range unfinished {
+			r.report.Unfinished++
+			if err := r.finish(s); err != nil {
+				return nil, err
+			}
+		}
+		if len(unfinished) > 0 {
+			again = append(again, *o)
+			continue
+		}
+		r.judge(o, views[i])
+	}
+	return again, nil
+}
+
+// unfinished lists the slots in which a write of the dead client was cut off.
+func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
+	if len(views) == 0 {
+		return nil
+	}
+	for i := range race.Candidates {
+		s, p := views[0].Slot(i)
+		if len(views) == 1 && p.IsPending() && r.wrote(p) {
+			list = append(list, s)
+		}
+		for _, v := range views[1:] {
+			if _, w := v.Slot(i); w != p && r.wrote(w) {
+				list = append(list, s)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// judge notes an object as lost when no slot points at it, and what it replaced.
+func (r *recovery) judge(o *remains, views []race.View) {
+	word, pointed, oldPointed := race.Word(0), false, false
+	if o.complete {
+		word = r.word(o)
+	}
+	for i := range race.Candidates {
+		for _, v := range views {
+			_, w := v.Slot(i)
+			pointed = pointed || o.complete && !w.Empty() && w.Final() == word
+			oldPointed = oldPointed || w == o.replaced
+		}
+	}
+	if !pointed {
+		r.lost = append(r.lost, *o)
+	}
+	if o.mine && o.replaced.Live() && !oldPointed {
+		r.olds = append(r.olds, old{o.replaced, o.oldInc})
+	}
+}
+
+// wrote tells whether the dead client proposed a word.
+func (r *recovery) wrote(w race.Word) bool {
+	if w.Empty() {
+		return w != 0 && w.Client() == r.dead
+	}
+	_, ok := r.ops[w.Unit()]
+	return ok
+}

@@ -1,0 +1,134 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Restore copies to a spare all that a node held, from the replicas that are left, so that every item has as many replicas as
+// before. Everything gets the same place on the spare as on the node. The view is busy: nobody writes. A crash leaves a
+// spare with part of it, which nobody reads, and which the next master writes again from the beginning.
+//
+// The words of the index are written, not CASed, since nobody has changed them by atomics before the spare joins. What bitmaps
+// hold are hints for the owner of a block, which it finds on the primary replica only: they are not copied.
+func (m *Mender) Restore(v rdma.View, dead, spare int) error {
+	if err := m.Mend(v); err != nil { // the fence in front of this cut writes off again
+		return err
+	}
+	original := m.originalOf(&v, dead)
+	if err := m.copyHeads(spare); err != nil {
+		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
+	}
+	for sub, place := range m.original.index {
+		if i, ok := indexOn(place, original); ok && m.index.Place[sub][0].Node != dead {
+			if err := m.copySubtable(sub, spare, i); err != nil {
+				return fmt.Errorf("restore node %d on node %d: subtable %d: %w", dead, spare, sub, err)
+			}
+		}
+	}
+	for g, place := range m.original.space {
+		if i, ok := indexOn(place, original); ok && m.space.Place[g][0].Node != dead {
+			if err := m.copyRegion(g, spare, i); err != nil {
+				return fmt.Errorf("restore node %d on node %d: region %d: %w", dead, spare, g, err)
+			}
+		}
+	}
+	return nil
+}
+
+// originalOf returns the node whose place the given one took, or itself.
+func (m *Mender) originalOf(v *rdma.View, n int) int {
+	for range v.Members {
+		s := v.Members[n].StandsFor
+		if s == 0 {
+			break
+		}
+		n = int(s) - 1
+	}
+	return n
+}
+
+func indexOn(place []node.Replica, n int) (int, bool) {
+	for _, r := range place {
+		if r.Node == n {
+			return r.Index, true
+		}
+	}
+	return 0, false
+}
+
+const (
+	copyBytes = 16 << 10 // a verb
+	copyVerbs = 16       // a trip
+)
+
+// copyRange copies n bytes, of whole words, from one node to another.
+func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
+	m.step("copy to spare")
+	for done := uint64(0); done < n; {
+		read, write := m.ep.Batch(), m.ep.Batch()
+		for k := 0; k < copyVerbs && done < n; k++ {
+			size := min(copyBytes, n-done)
+			read.Read(from.Add(done), int(size))
+			done += size
+		}
+		err := m.do(read)
+		if err == nil {
+			for k := range read.Len() {
+				op := read.Op(k)
+				p := write.Alloc(len(op.Buf)) // its own: what times out may land after read was released
+				copy(p, op.Buf)
+				write.Write(to.Add(op.Addr.Offset()-from.Offset()), p)
+			}
+			err = m.do(write)
+		}
+		write.Release()
+		read.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Mender) copyHeads(spare int) error {
+	return m.copyRange(rdma.At(m.holders[0], m.heads), rdma.At(spare, m.heads), uint64(m.Clients)*headsPer)
+}
+
+func (m *Mender) copySubtable(sub, spare, index int) error {
+	first := race.Slot(uint64(sub) * m.Groups * 3 * 8)
+	size := race.SubtableBytes(m.Groups)
+	return m.copyRange(m.index.Address(first, 0), rdma.At(spare, m.index.Base+uint64(index)*size), size)
+}
+
+// copyRegion copies the blocks that are in use. Each is recorded on the spare first, which backs its memory.
+func (m *Mender) copyRegion(g, spare, index int) error {
+	base := m.space.Base + uint64(index)*m.space.RegionBytes
+	table := m.ep.Batch()
+	defer table.Release()
+	op := table.Read(m.space.Table(g, 0), m.space.Blocks()*8)
+	there := table.Read(rdma.At(spare, base), m.space.Blocks()*8)
+	if err := m.do(table); err != nil {
+		return err
+	}
+	for i := range m.space.Blocks() {
+		entry, before := le.Uint64(op.Buf[8*i:]), le.Uint64(there.Buf[8*i:])
+		if entry == 0 && before == 0 {
+			continue
+		}
+		from := m.space.Bitmap(node.Block{Region: g, Index: i}, 0)
+		to := rdma.At(spare, base+from.Offset()-m.space.Table(g, 0).Offset())
+		q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{base + uint64(i)*8, before, entry, to.Offset(), m.BlockBytes}}
+		if err := m.ep.Call(spare, &q, m.opt.Timeout); err != nil {
+			return fmt.Errorf("record block %d: %w", i, err)
+		}
+		skip := m.space.BitmapBytes()
+		if err := m.copyRange(from.Add(skip), to.Add(skip), m.BlockBytes-skip); err != nil {
+			return fmt.Errorf("block %d: %w", i, err)
+		}
+	}
+	return nil
+}

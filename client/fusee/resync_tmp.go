@@ -1,0 +1,3 @@
+package fusee
+
+func (c *Client) resync(moved func(int) bool) error { return nil }

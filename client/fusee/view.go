@@ -1,0 +1,266 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Where everything lies follows from the pool's view: an item's replicas are its original ones on nodes that are not
+// gone, in their order, and then those on stand-ins, in the order in which they came. So the first replica, the primary,
+// changes only when its node died.
+//
+// What a client relies on:
+//   - Masters change slots and tables only in a busy view, and only when no verb of an earlier epoch can land any more.
+//     So a client that has joined a busy view only reads; it writes again when the view is idle.
+//   - In an idle view all replicas of a slot were equal when it became idle. A write that was cut off by the change finds
+//     there what became of it: see resolve.
+//   - A primary that is read was never anything but the primary: readers need not know the view at all until a node fails
+//     them.
+
+// placement is where items lay when the pool was made.
+type placement struct {
+	index, space [][]node.Replica
+}
+
+// holder returns the node that has, in view v, what the given node had when the pool was made, and since when; ok is
+// false when nobody does. A stand-in may have died and have one of its own.
+func holder(v *rdma.View, original int) (n int, since uint64, ok bool) {
+	n = original
+	for range v.Members { // each step goes to a node that joined later
+		if n >= len(v.Members) || !v.Members[n].Gone {
+			return n, v.Members[n].Since, true
+		}
+		next := -1
+		for k, m := range v.Members {
+			if int(m.StandsFor) == n+1 {
+				next = k
+			}
+		}
+		if next < 0 {
+			return n, 0, false
+		}
+		n = next
+	}
+	return n, 0, false
+}
+
+// placeIn returns the replicas of an item in view v. An item that has none left keeps its original primary: verbs to it
+// say that its node is down.
+func placeIn(v *rdma.View, original []node.Replica) []node.Replica {
+	var list []node.Replica
+	var since []uint64
+	for _, r := range original {
+		if n, s, ok := holder(v, r.Node); ok {
+			list, since = append(list, node.Replica{Node: n, Index: r.Index}), append(since, s)
+		}
+	}
+	if len(list) == 0 {
+		return original[:1]
+	}
+	sort.Stable(bySince{list, since})
+	return list
+}
+
+type bySince struct {
+	list  []node.Replica
+	since []uint64
+}
+
+func (s bySince) Len() int           { return len(s.list) }
+func (s bySince) Less(i, j int) bool { return s.since[i] < s.since[j] }
+func (s bySince) Swap(i, j int) {
+	s.list[i], s.list[j] = s.list[j], s.list[i]
+	s.since[i], s.since[j] = s.since[j], s.since[i]
+}
+
+// apply places everything as view v says. Lists are made anew: who keeps an old one still has it.
+func (l *layout) apply(v *rdma.View) {
+	place := func(original [][]node.Replica) [][]node.Replica {
+		now := make([][]node.Replica, len(original))
+		for i, o := range original {
+			now[i] = placeIn(v, o)
+		}
+		return now
+	}
+	l.index.Place, l.space.Place = place(l.original.index), place(l.original.space)
+	l.holders = l.holders[:0:0]
+	for n := range l.nodes - l.Spares {
+		if h, _, ok := holder(v, n); ok {
+			l.holders = append(l.holders, h)
+		}
+	}
+	if len(l.holders) == 0 {
+		l.holders = []int{0}
+	}
+}
+
+// sameMembers tells whether two views place everything alike.
+func sameMembers(a, b *rdma.View) bool {
+	if len(a.Members) != len(b.Members) {
+		return false
+	}
+	for i := range a.Members {
+		if a.Members[i] != b.Members[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// refresh joins the pool's current view and learns where everything lies in it.
+func (c *Client) refresh() error {
+	v, err := c.ep.Join()
+	if err != nil {
+		return err
+	}
+	if !sameMembers(&v, &c.view) {
+		before := c.index.Place
+		c.oldSpace = append(c.oldSpace, c.space.Place)
+		c.apply(&v)
+		for sub := range c.index.Place {
+			if c.index.Place[sub][0].Node != before[sub][0].Node {
+				c.promoted[sub] = true
+			}
+		}
+	}
+	c.behind = c.behind || v.Epoch != c.view.Epoch || v.Busy
+	c.view = v
+	if !v.Busy {
+		clear(c.promoted)
+	}
+	return nil
+}
+
+// interrupted tells whether a failure may end with the next view, and leaves nothing in flight.
+func interrupted(err error) bool {
+	return (errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown)) && !errors.Is(err, rdma.ErrTimeout)
+}
+
+const (
+	firstWait = 20 * time.Microsecond // a master takes some round trips
+	maxWait   = 2 * time.Millisecond
+)
+
+// settled waits for an idle view behind the one in which an operation that began at start was cut off. It returns false
+// when there is none, because the failed node was unreachable for this client alone and answers again: then nothing is
+// known about the verbs that failed.
+func (c *Client) settled(cause error, start time.Duration) (bool, error) {
+	epoch, wait := c.view.Epoch, firstWait
+	for {
+		if err := c.refresh(); err != nil {
+			return false, err
+		}
+		switch {
+		case c.view.Busy:
+		case c.view.Epoch > epoch || errors.Is(cause, rdma.ErrStale):
+			err := c.catchUp()
+			if err == nil || !interrupted(err) {
+				return err == nil, err
+			}
+			epoch, cause = c.view.Epoch, err
+		case c.answers(cause):
+			return false, nil
+		}
+		if c.tired(start) {
+			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, cause)
+		}
+		c.ep.Sleep(wait)
+		wait = min(2*wait, maxWait)
+	}
+}
+
+// catchUp makes up for what changes of the view did to this client's memory.
+func (c *Client) catchUp() error {
+	old := c.oldSpace
+	err := c.resync(func(region int) bool {
+		for _, place := range old {
+			if place[region][0].Node != c.space.Place[region][0].Node {
+				return true
+			}
+		}
+		return false
+	})
+	if err == nil {
+		c.oldSpace, c.behind = nil, false
+	}
+	return err
+}
+
+// ready lets a client write only in an idle view, to which its memory has caught up.
+func (c *Client) ready() error {
+	if !c.view.Busy && !c.behind {
+		return nil
+	}
+	_, err := c.settled(rdma.ErrStale, c.ep.Now())
+	return err
+}
+
+// resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
+// of its slot equal.
+func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
+	ok, err := c.settled(cause, c.ep.Now())
+	if err != nil || !ok {
+		return stranded, cause
+	}
+	now, err := c.readSlot(w.slot, 0)
+	v := won
+	if w.yielded {
+		v = gaveWay
+	}
+	switch {
+	case err != nil:
+		return stranded, uncertain("write a slot", err)
+	case now == w.new && now.IsPending(): // the slot's only replica
+		return c.giveWay(w)
+	case now == w.new:
+		return v, nil
+	case now == w.old:
+		return lost, again(op)
+	case w.decided && c.keptBy(w):
+		return v, nil
+	case op == opUpdate:
+		return overtaken, nil // before it or instead of it another write came: this one took effect just before that
+	case op == opInsert && w.yielded:
+		return gaveWay, nil
+	case op == opInsert && !w.finalizing:
+		return lost, nil // no master completes what is pending
+	}
+	return stranded, cause
+}
+
+// again is the error of a write that was undone, for the operations that do not begin again by themselves.
+func again(op opcode) error {
+	if op == opUpdate {
+		return fmt.Errorf("write a slot: undone: %w", rdma.ErrStale)
+	}
+	return nil
+}
+
+// keptBy tells whether a replica that held w's word when its round was decided was still there for the master to see.
+func (c *Client) keptBy(w *write) bool {
+	for _, now := range c.index.PlaceOf(w.slot) {
+		for _, backup := range w.holders[1:] {
+			if now.Node == backup.Node {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// answers tells whether the node that failed a verb serves after all.
+func (c *Client) answers(cause error) bool {
+	var op *rdma.OpError
+	if !errors.As(cause, &op) {
+		return false
+	}
+	b := c.ep.Batch()
+	defer b.Release()
+	b.Read(rdma.At(op.Addr.Node(), 0), 8)
+	return c.do(b) == nil
+}
