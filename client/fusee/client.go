@@ -97,7 +97,19 @@ func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	return c, err
 }
 
+// open tries again while masters change the view under it.
 func open(ep rdma.Endpoint, opt Options) (*Client, error) {
+	start := ep.Now()
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		c, err := openOnce(ep, opt)
+		if err == nil || !interrupted(err) || ep.Now()-start > defaultTimeout {
+			return c, err
+		}
+		ep.Sleep(wait)
+	}
+}
+
+func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	v, err := ep.Join()
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)

@@ -15,9 +15,7 @@ import (
 // The words of the index are written, not CASed, since nobody has changed them by atomics before the spare joins. What bitmaps
 // hold are hints for the owner of a block, which it finds on the primary replica only: they are not copied.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
-	if err := m.Mend(v); err != nil { // the fence in front of this cut writes off again
-		return err
-	}
+	m.join(v)
 	original := m.originalOf(&v, dead)
 	if err := m.copyHeads(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
