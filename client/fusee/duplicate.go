@@ -159,10 +159,10 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 func (c *Client) writeSingle(w *write) (verdict, error) {
 	c.step("cas primary")
 	b := c.ep.Batch()
-	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
 	if w.key == nil {
 		c.logOld(b, w)
 	}
+	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(w.old), uint64(w.new))
 	var view race.View
 	if w.key != nil {
 		view = c.index.Read(b, c.index.Locate(w.hash), 0)

@@ -63,7 +63,7 @@ func repeatable(err error) bool {
 
 // tryReplace replaces the key's pair within one view.
 func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
-	if err := c.ready(); err != nil {
+	if err := c.keepUp(); err != nil {
 		return err
 	}
 	if err := c.begin(op, key, value); err != nil {
@@ -222,7 +222,7 @@ func (c *Client) Insert(key, value []byte) error {
 
 // tryInsert inserts the pair within one view.
 func (c *Client) tryInsert(key, value []byte, hash uint64) error {
-	if err := c.ready(); err != nil {
+	if err := c.keepUp(); err != nil {
 		return err
 	}
 	var start time.Duration

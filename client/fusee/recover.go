@@ -59,6 +59,30 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	return nil
 }
 
+// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave some: a client that dies
+// between the replacement of a pair and its log, or a client whose write somebody else completed. Only the writer of an
+// object ever proposes its word, and it is gone, so nothing can come to point at it: a sweep needs nobody to stop. An adopter
+// that is faster uses the object's next incarnation, which the mark does not name.
+func (m *Mender) Sweep(v rdma.View) error {
+	m.join(v)
+	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
+	for g := range r.space.Place {
+		if err := r.findBlocks(g); err != nil {
+			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
+		}
+	}
+	for _, step := range []func() error{r.traverse, r.requests} {
+		if err := step(); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	m.ep.Sleep(m.reclaim.rest)
+	if err := r.release(); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	return nil
+}
+
 // Breakdown returns how long the last recovery took.
 func (m *Mender) Breakdown() Breakdown { return m.report }
 
@@ -131,13 +155,21 @@ func (r *recovery) findBlocks(g int) error {
 	}
 	for i := range r.space.Blocks() {
 		e := node.Entry(le.Uint64(op.Buf[8*i:]))
-		if e.Class() < len(r.classes.units) && (e.Owner() == r.dead || e.Owner() == node.OfNode) {
+		if e.Class() < len(r.classes.units) && r.concerns(e) {
 			blk := node.Block{Region: g, Index: i}
 			r.list = append(r.list, blk)
 			r.blocks[blk] = e
 		}
 	}
 	return nil
+}
+
+// concerns tells whether the dead client, or what is swept, may have objects in a block.
+func (r *recovery) concerns(e node.Entry) bool {
+	if r.dead == 0 {
+		return e.Owner() == node.Left
+	}
+	return e.Owner() == r.dead || e.Owner() == node.OfNode
 }
 
 const (
@@ -231,7 +263,10 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	}
 	for i := range batch {
 		o := &batch[i]
-		unfinished := r.unfinished(views[i])
+		var unfinished []race.Slot
+		if r.dead != 0 {
+			unfinished = r.unfinished(views[i])
+		}
 		for _, s := range unfinished {
 			r.report.Unfinished++
 			if err := r.finish(s); err != nil {
@@ -280,7 +315,7 @@ func (r *recovery) judge(o *remains, views []race.View) {
 			oldPointed = oldPointed || w == o.replaced
 		}
 	}
-	if !pointed {
+	if !pointed && (r.dead != 0 || o.mark != uint64(o.inc)) {
 		r.lost = append(r.lost, *o)
 	}
 	if o.mine && o.replaced.Live() && !oldPointed {

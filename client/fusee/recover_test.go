@@ -34,6 +34,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
+var TRACE bool
+
 type tally struct{ clients, nodes, masters, slow, unfinished, freed, uncertain int }
 
 func crash(seed uint64, nodes, spares, index, data int, seen *tally) error {
@@ -48,10 +50,18 @@ func crash(seed uint64, nodes, spares, index, data int, seen *tally) error {
 	o.Nodes, o.Memory, o.Clients, o.Handler = nodes, l.bytes, p.Clients, node.Serve
 	o.FlyProb = []float64{0, 0.02, 0.2}[rng.IntN(3)]
 	o.MaxLatency = []time.Duration{2, 10, 50}[rng.IntN(3)] * time.Microsecond
+	o.Trace = func(e sim.Event) {
+		if TRACE {
+			fmt.Println(e)
+		}
+	}
 	s := sim.New(o)
 	defer s.Close()
 	if err := Make(s, p); err != nil {
 		return err
+	}
+	if os.Getenv("DUMP") != "" {
+		TRACE = true
 	}
 	workers, ops, keys, mix := 2+rng.IntN(4), 5+rng.IntN(30), 1+rng.IntN(4), mixes[rng.IntN(len(mixes))]
 	size := []int{0, 900}[rng.IntN(2)]
@@ -70,6 +80,9 @@ func crash(seed uint64, nodes, spares, index, data int, seen *tally) error {
 			recorders[w] = check.NewRecorder(w, c, ep.Now)
 			for i := range ops {
 				meet(recorders[w], ep.Rand(), mix, keys, check.MakeValue(nil, w, i+1, size))
+				if h := recorders[w].History(); h[len(h)-1].Answer == check.Failed {
+					break // fenced off
+				}
 			}
 			if err := c.Close(); !errors.Is(err, rdma.ErrRevoked) {
 				errs[w] = err
@@ -105,6 +118,18 @@ func crash(seed uint64, nodes, spares, index, data int, seen *tally) error {
 		}
 	}
 	lead(1)
+	if err := s.Run(); err != nil {
+		return err
+	}
+	s.Go("last master", func(ep rdma.Endpoint) {
+		ep.Sleep(50 * time.Millisecond) // the last fault has come
+		errs[workers] = errors.Join(errs[workers], master(s, ep, func() bool { return true }, seen))
+		m, err := NewMender(ep)
+		if err == nil {
+			err = m.Sweep(s.View())
+		}
+		errs[workers] = errors.Join(errs[workers], err)
+	})
 	if err := s.Run(); err != nil {
 		return err
 	}
@@ -265,6 +290,40 @@ func judgeCrash(f rdma.Fabric, recorders []*check.Recorder, err error, seen *tal
 		r.Damage = slices.DeleteFunc(r.Damage, func(s string) bool {
 			return strings.Contains(s, "leaked") || strings.Contains(s, "is free")
 		})
+	}
+	if os.Getenv("DUMP") != "" {
+		ep, _ := f.Open("dump")
+		c, err := open(ep, Options{CacheBytes: -1})
+		if err != nil {
+			panic(err)
+		}
+		var reg, idx int
+		fmt.Sscanf(os.Getenv("DUMP"), "%d %d", &reg, &idx)
+		blk := node.Block{Region: reg, Index: idx}
+		b := c.ep.Batch()
+		op := b.Read(c.space.Entry(blk, 0), 8)
+		c.do(b)
+		cl := node.Entry(le.Uint64(op.Buf)).Class()
+		for i := range c.classes.objects[cl] {
+			for r := range c.space.Copies(reg) {
+				b := c.ep.Batch()
+				op := b.Read(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[cl]), r), c.classes.units[cl]*64)
+				if c.do(b) != nil {
+					continue
+				}
+				h := headOf(op.Buf)
+				f, ok := decode(op.Buf)
+				if h.incarnation == 0 || h.free() {
+					continue
+				}
+				fmt.Printf("object %d copy %d unit %d: %+v ok %v op %d key %q", i, r, c.space.Object(blk, i, c.classes.units[cl]), h, ok, f.op, f.key)
+				if ok {
+					o, inc, lok := getLog(op.Buf[logAt(len(f.key), len(f.value))+opAt:])
+					fmt.Printf(" log %v %d %v", o, inc, lok)
+				}
+				fmt.Println()
+			}
+		}
 	}
 	if err == nil && len(r.Damage)+len(r.Waiting) > 0 {
 		err = fmt.Errorf("check found damage: %q %q", r.Damage, r.Waiting)

@@ -93,7 +93,7 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 }
 
 func (m *Mender) copyHeads(spare int) error {
-	return m.copyRange(rdma.At(m.holders[0], m.heads), rdma.At(spare, m.heads), uint64(m.Clients)*headsPer)
+	return m.copyRange(rdma.At(m.holders[0], m.layout.heads), rdma.At(spare, m.layout.heads), uint64(m.Clients)*headsPer)
 }
 
 func (m *Mender) copySubtable(sub, spare, index int) error {

@@ -191,8 +191,8 @@ func (c *Client) catchUp() error {
 	return err
 }
 
-// ready lets a client write only in an idle view, to which its memory has caught up.
-func (c *Client) ready() error {
+// keepUp lets a client write only in an idle view, to which its memory has caught up.
+func (c *Client) keepUp() error {
 	if !c.view.Busy && !c.behind {
 		return nil
 	}
@@ -218,6 +218,7 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 	case now == w.new && now.IsPending(): // the slot's only replica
 		return c.giveWay(w)
 	case now == w.new:
+		c.commitLate(w)
 		return v, nil
 	case now == w.old:
 		return lost, again(op)
@@ -231,6 +232,17 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 		return lost, nil // no master completes what is pending
 	}
 	return stranded, cause
+}
+
+// commitLate commits the log of a write that a master completed, so that recovery knows what it replaced. Where that is cut
+// off, and this client dies before it frees what it replaced, a sweep finds it.
+func (c *Client) commitLate(w *write) {
+	if !w.decided {
+		b := c.ep.Batch()
+		defer b.Release()
+		c.logOld(b, w)
+		_ = c.do(b)
+	}
 }
 
 // again is the error of a write that was undone, for the operations that do not begin again by themselves.
