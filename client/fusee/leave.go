@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // shed leaves blocks to others when the pool is mostly handed out and this client holds more free objects than its share:
@@ -60,8 +62,30 @@ func (c *Client) isTight() (bool, error) {
 // endpoint open.
 func (c *Client) Close() error {
 	c.releaseHeld()
+	err := c.shut()
+	for start := time.Duration(0); err != nil && interrupted(err); err = c.shut() {
+		if start == 0 {
+			start = c.ep.Now()
+		}
+		if _, e := c.settled(err, start); e != nil {
+			return fmt.Errorf("close fusee: %w", e)
+		}
+	}
+	return err
+}
+
+// shut is Close within one view.
+func (c *Client) shut() error {
+	if err := c.keepUp(); err != nil {
+		return fmt.Errorf("close fusee: %w", err)
+	}
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
 		return fmt.Errorf("close fusee: %w", err)
+	}
+	for _, s := range c.limbo {
+		if s.flying {
+			return fmt.Errorf("close fusee: verbs of a write with unknown outcome are in flight: %w", rdma.ErrTimeout)
+		}
 	}
 	if c.reclaim.untidy {
 		if err := c.tidy(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // stray is an object of which it is not known whether some replica of a slot still holds its word.
@@ -17,17 +18,22 @@ type stray struct {
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
 // so its object is not used again before the view has changed.
 func (c *Client) abandon(err error) {
-	if errors.Is(err, errTired) {
+	if errors.Is(err, errTired) || errors.Is(err, errUnsettled) {
 		c.recycle()
 		return
 	}
-	c.limbo = append(c.limbo, stray{object: c.draft.object, flying: true})
+	c.limbo = append(c.limbo, stray{object: c.draft.object, flying: inFlight(err)})
+}
+
+// inFlight tells whether verbs of an operation that failed so may still be on their way: waiting for them timed out.
+func inFlight(err error) bool {
+	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errTired)
 }
 
 // strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
 // an INSERT that gives way replaces it.
 func (c *Client) strand(w *write, err error) {
-	s := stray{object: c.draft.object, slot: w.slot, word: w.new, flying: !errors.Is(err, errTired)}
+	s := stray{object: c.draft.object, slot: w.slot, word: w.new, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}

@@ -19,7 +19,7 @@ func init() {
 
 // maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3), less the pair's header
 // and its log entry.
-const maxFuseePair = 16_264
+const maxFuseePair = 16_256
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	return &Kind{

@@ -156,6 +156,7 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		return fmt.Errorf("mend epoch %d: %w", v.Epoch, err)
 	}
 	k.log(Event{What: Mended, Epoch: v.Epoch, Took: k.ep.Now() - began, Report: k.report()})
+	k.littered = true
 	if fill == nil {
 		return nil
 	}

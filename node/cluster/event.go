@@ -19,11 +19,12 @@ const (
 	Restored                  // a spare stands for a node that is gone
 	Recovered                 // what a dead client left is finished, or taken back, and passed on
 	Attached                  // as Recovered, but the client's process still holds its identity
+	Swept                     // what nobody could reach any more is free
 	Failed                    // something could not be done; it is tried again later
 )
 
 var whats = [...]string{
-	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "failed",
+	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "swept", "failed",
 }
 
 func (w What) String() string { return whats[w] }
@@ -36,7 +37,7 @@ type Event struct {
 	Node   int           // that was expelled, or restored
 	Spare  int           // that stands for it now
 	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
-	Took   time.Duration // of Mended, Restored, Recovered and Attached
+	Took   time.Duration // of Mended, Restored, Recovered, Attached and Swept
 	Report string        // what the mender says of it, in lines
 	Err    error         // of Failed
 }
@@ -62,6 +63,9 @@ func (e Event) String() string {
 	case Attached:
 		return fmt.Sprintf("client %d %q recovered in %v; its process is attached and keeps the identity", e.Client.ID,
 			e.Client.Name, took)
+	}
+	if e.What == Swept {
+		return fmt.Sprintf("blocks that clients left swept in %v", took)
 	}
 	return fmt.Sprintf("failed: %v", e.Err)
 }

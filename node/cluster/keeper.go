@@ -56,6 +56,8 @@ type keeper struct {
 	role  rdma.Role
 	m     Mender // of this tenure; nil before it is needed
 	dirty bool   // a mender failed: verbs of it may be in flight
+	// littered: a crash may have left what only a sweep finds.
+	littered bool
 
 	probes []probe // by node
 	rests  []rest  // what failed, or has to wait
@@ -194,7 +196,23 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 		}
 		return true, k.recoverClient(v, c)
 	}
-	return false, nil
+	if !k.littered {
+		return false, nil
+	}
+	return true, k.sweep(v)
+}
+
+// sweep follows when everything else is done: what it frees is in nobody's way.
+func (k *keeper) sweep(v rdma.View) error {
+	began := k.ep.Now()
+	if err := k.m.Sweep(v); err != nil {
+		k.dirty = true
+		k.littered = false // it is tried again after the next crash
+		return k.failed(target{}, fmt.Errorf("sweep: %w", err))
+	}
+	k.littered = false
+	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began, Report: k.report()})
+	return nil
 }
 
 func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
@@ -209,6 +227,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		k.dirty = true
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
+	k.littered = true
 	e := Event{What: Recovered, Epoch: v.Epoch, Client: c, Took: k.ep.Now() - began, Report: k.report()}
 	err := k.f.Forget(c)
 	if errors.Is(err, rdma.ErrHeld) { // fenced off, but not dead: somebody has to end it

@@ -153,6 +153,13 @@ func (f *fake) Restore(v rdma.View, node, spare int) error {
 	return f.finish("restore %d", node)
 }
 
+func (f *fake) Sweep(v rdma.View) error {
+	if v.Busy {
+		return errors.New("sweep under a busy view")
+	}
+	return nil
+}
+
 func (f *fake) Recover(v rdma.View, c rdma.ClientID) error {
 	for _, have := range f.s.Clients() {
 		if have.ID == c && have.Alive {

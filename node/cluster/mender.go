@@ -19,6 +19,9 @@ type Mender interface {
 	// Recover finishes or takes back what a client left undone and passes on what it owned. The client is fenced off;
 	// others go on. The view is not busy.
 	Recover(v rdma.View, c rdma.ClientID) error
+	// Sweep frees what nobody can reach any more, and recovery could not tell whose it was. Others go on. The view is not
+	// busy.
+	Sweep(v rdma.View) error
 }
 
 // Reporter is a Mender that tells, in lines, what it did last and how long each step of it took.

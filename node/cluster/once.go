@@ -27,7 +27,7 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 		did = append(did, e)
 		log(e)
 	}
-	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes())}
+	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), littered: true}
 	defer func() { k.resign() }()
 	if err := k.reignOnce(); err != nil {
 		return did, err

@@ -37,7 +37,7 @@ func TestOnce(t *testing.T) {
 			t.Error(err)
 		}
 		again, err := cluster.Once(ep, w.s, w.mender, cluster.Options{Lease: lease})
-		if err != nil || lines(again) != "elected master (tenure 2)" {
+		if err != nil || lines(again) != "elected master (tenure 2)\nblocks that clients left swept in 0s" {
 			t.Errorf("nothing was left to do, and it did: %v, %s", err, lines(again))
 		}
 	})
@@ -48,7 +48,8 @@ node 1 is gone: expelled in epoch 1
 replicas mended in epoch 1, in 0s
 replicas mended in epoch 2, in 0s
 node 3 stands for node 1 since epoch 2, after 0s
-client 1 "writer 0" recovered in 0s`
+client 1 "writer 0" recovered in 0s
+blocks that clients left swept in 0s`
 	if got := lines(did); got != want {
 		t.Errorf("did:\n%s\nwant:\n%s", got, want)
 	}
@@ -166,6 +167,7 @@ type idler struct {
 func (i *idler) Spares() []int                     { return []int{2} }
 func (i *idler) Mend(rdma.View) error              { _, err := read(i.ep, rdma.At(0, 0)); return err }
 func (i *idler) Restore(rdma.View, int, int) error { return i.Mend(rdma.View{}) }
+func (i *idler) Sweep(rdma.View) error             { return i.Mend(rdma.View{}) }
 func (i *idler) Recover(rdma.View, rdma.ClientID) error {
 	i.recovered.Add(1)
 	return i.Mend(rdma.View{})

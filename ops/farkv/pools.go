@@ -37,7 +37,7 @@ func (c *cli) up() *cobra.Command {
 		Short: "Make a pool",
 		Long: "Up makes a pool in this machine's shared memory, for one store. It stays until 'farkv down' or the next boot;\n" +
 			"memory is taken as it is used. Without --memory the pool has room for twice the records. A FUSEE pool takes\n" +
-			"pairs of up to 16,264 bytes, key and value together, or less when --memory is small.",
+			"pairs of up to 16,256 bytes, key and value together, or less when --memory is small.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5",
