@@ -15,7 +15,7 @@ import (
 // there may be clients that have none.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
-	if s.idle() <= c.share(class) {
+	if s.idle() <= c.share(class) || len(c.limbo) > 0 { // what was left is swept: strays' verbs may be in flight
 		return
 	}
 	var err error

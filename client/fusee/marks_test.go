@@ -205,8 +205,9 @@ func TestStrayIsNotAdopted(t *testing.T) {
 	}
 	x.abandon(rdma.ErrTimeout)
 	unit := x.draft.unit
-	must(t, x.Close())
-	must(t, ep.Close())
+	s := &x.slabs[class]
+	x.part(&slab{blocks: s.blocks, free: s.free[s.head:]})
+	must(t, x.leaveParting())
 	for {
 		if ok, err := y.adopt(class, 1); err != nil || !ok {
 			t.Fatal(ok, err)

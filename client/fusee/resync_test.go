@@ -160,7 +160,7 @@ func TestViewChangesConvert(t *testing.T) {
 func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	p := cramped(5)
 	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
-	f := pool(t, 2, p)
+	f := simPool(t, 2, p) // virtual time: a loaded machine would time out
 	ep, err := f.Open("x")
 	must(t, err)
 	u := &upset{Endpoint: ep}
