@@ -205,6 +205,7 @@ func TestStrayIsNotAdopted(t *testing.T) {
 	}
 	x.abandon(rdma.ErrTimeout)
 	unit := x.draft.unit
+	must(t, x.drain())
 	s := &x.slabs[class]
 	x.part(&slab{blocks: s.blocks, free: s.free[s.head:]})
 	must(t, x.leaveParting())
