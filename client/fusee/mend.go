@@ -96,9 +96,15 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 	for i := range m.space.Blocks() {
 		first := le.Uint64(b.Op(0).Buf[8*i:])
 		for r := 1; r < m.space.Copies(g); r++ {
-			other := le.Uint64(b.Op(r).Buf[8*i:])
-			if other != first && (concerns(node.Entry(first)) || concerns(node.Entry(other))) {
-				next.CompareSwap(m.space.Entry(node.Block{Region: g, Index: i}, r), other, first)
+			other, blk := le.Uint64(b.Op(r).Buf[8*i:]), node.Block{Region: g, Index: i}
+			switch {
+			case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
+			case other == 0: // an ALLOC was cut off: the node has not backed the block with memory
+				if _, err := m.record(blk, r, node.Entry(first)); err != nil {
+					return err
+				}
+			default:
+				next.CompareSwap(m.space.Entry(blk, r), other, first)
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 	case won, overtaken:
 		c.free(w.old)
 		if op == opDelete {
-			c.lay(c.draft.unit, c.draft.object.class)
+			c.recycle()
 			if e := c.cache.find(hash); e != nil {
 				c.cache.drop(e)
 			}

@@ -63,6 +63,8 @@ func (r *recovery) notFreed(olds []old) ([][]uint64, error) {
 		if _, off, ok := r.space.BlockOf(o.word.Unit()); ok && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
 			sound = append(sound, o)
 			b.Read(r.space.UnitAt(o.word.Unit(), 0), headAt)
+			blk, _, _ := r.space.BlockOf(o.word.Unit())
+			b.Read(r.space.Entry(blk, 0), 8)
 		}
 	}
 	if len(sound) == 0 {
@@ -72,8 +74,9 @@ func (r *recovery) notFreed(olds []old) ([][]uint64, error) {
 		return nil, err
 	}
 	for i, o := range sound {
-		if h := headOf(b.Op(i).Buf); h.incarnation == o.inc && !h.free() {
-			class := r.classes.of[o.word.Units()]
+		class := int(r.classes.of[o.word.Units()])
+		now := node.Entry(le.Uint64(b.Op(2*i + 1).Buf)) // of another class the block has other objects by now
+		if h := headOf(b.Op(2 * i).Buf); h.incarnation == o.inc && !h.free() && now != 0 && now.Class() == class {
 			units[class] = append(units[class], o.word.Unit())
 		}
 	}
