@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -69,10 +70,24 @@ func (r *run) quiet() bool {
 	if slices.ContainsFunc(r.players, func(p *player) bool { return !p.w.Finished() && !p.w.Crashed() }) {
 		return false
 	}
+	if r.s.Now() < r.lastStroke() {
+		return false
+	}
 	if r.calm == 0 {
 		r.calm = r.s.Now()
 	}
 	return r.s.Now()-r.calm > recoveryTimeouts*r.subject.Timeout || r.unfinished() == ""
+}
+
+// lastStroke is when the last fault of a node begins whose time is known. Nobody is left to mend what comes later: a node
+// that is to die at a verb does not any more.
+func (r *run) lastStroke() (at time.Duration) {
+	for _, f := range r.plan.Faults {
+		if f.Kind == sim.SlowFault || f.Kind == sim.CrashFault && f.Client == "" {
+			at = max(at, f.At)
+		}
+	}
+	return at
 }
 
 // unfinished says what keepers still have to do; "" when it is nothing.

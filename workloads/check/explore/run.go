@@ -113,6 +113,9 @@ func (r *run) play() *Failure {
 	if f := r.recovered(); f != nil {
 		return f
 	}
+	for n := range r.plan.Nodes {
+		r.s.KillNodeAt(n, 0)
+	}
 	r.enter(len(r.plan.Work), "visitor", r.visit)
 	if f := ofRun(r.s.Run()); f != nil {
 		return f

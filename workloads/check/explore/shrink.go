@@ -95,12 +95,14 @@ func (k *shrinker) faults() {
 func (k *shrinker) workers() {
 	for w := len(k.best.Work) - 1; w >= 0; w-- {
 		k.cut(func(p *Plan) bool {
-			had := len(p.Work[w]) > 0
+			if w >= len(p.Work) || len(p.Work[w]) == 0 {
+				return false
+			}
 			p.Work[w] = nil
 			for len(p.Work) > 1 && len(p.Work[len(p.Work)-1]) == 0 {
 				p.Work = p.Work[:len(p.Work)-1] // the visitor's number, and nothing else, depends on the length
 			}
-			return had
+			return true
 		})
 	}
 }

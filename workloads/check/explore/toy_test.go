@@ -207,7 +207,7 @@ func (m *toyMender) Spares() []int {
 }
 func (m *toyMender) Mend(rdma.View) error              { return nil }
 func (m *toyMender) Restore(rdma.View, int, int) error { return nil }
-func (m *toyMender) Sweep(rdma.View) error { return nil }
+func (m *toyMender) Sweep(rdma.View) error             { return nil }
 
 func (m *toyMender) Recover(_ rdma.View, c rdma.ClientID) error {
 	switch m.flaw {
