@@ -51,7 +51,7 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
 		known := "it names none"
 		if len(p.Kind.Steps) > 0 {
-			known = "there are: " + strings.Join(p.Kind.Steps, ", ")
+			known = "there are: " + strings.Join(p.Kind.Steps, "; ")
 		}
 		return nil, workloads.Misuse("crash client %d at %q: no step of %s (%s)", id, step, p.Kind.Name, known)
 	}

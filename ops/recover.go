@@ -152,7 +152,7 @@ func (r *Recovery) Print(w io.Writer) {
 	for _, s := range r.Waiting {
 		fmt.Fprintf(w, "waits: %s\n", s)
 	}
-	if len(r.Done) == 0 && len(r.Waiting) == 0 {
+	if len(r.Waiting) == 0 {
 		fmt.Fprintln(w, "nothing is left to recover")
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -36,6 +37,14 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 			}
 			return c, nil
 		},
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
+			m, err := fusee.NewMender(ep)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
+		Steps:   fusee.Steps,
 		MaxPair: maxFuseePair,
 		Check:   fusee.Check,
 		Usage:   fusee.Usage,

@@ -49,7 +49,7 @@ func (c *cli) crash() *cobra.Command {
 		Long: "Crash node makes a memory node one that is down for everybody, for good. Crash client kills the process of a\n" +
 			"client by SIGKILL, and all clients of that process with it; with --at the process kills itself when the client\n" +
 			"comes to that step of the store's protocol. 'farkv status' numbers nodes from 0 and lists the clients.\n\n" +
-			"The steps are: " + steps(),
+			"The steps, separated by semicolons:\n  " + steps(),
 		Example: "  farkv crash node 1\n" +
 			"  farkv crash big client 7\n" +
 			"  farkv crash big client 7 --at " + anyStep() + "\n" +
@@ -96,7 +96,7 @@ func steps() string {
 			if len(line)+len(s) > 110 {
 				lines, line = append(lines, line), ""
 			}
-			line += s + ", "
+			line += s + "; "
 		}
 		if line != "" {
 			lines = append(lines, line)
@@ -105,7 +105,7 @@ func steps() string {
 	if len(lines) == 0 {
 		return "none in this version"
 	}
-	return strings.TrimSuffix(strings.Join(lines, "\n  "), ", ")
+	return strings.TrimSuffix(strings.Join(lines, "\n  "), "; ")
 }
 
 // anyStep is one of them, for an example.
