@@ -29,11 +29,17 @@ func (r *recovery) finish(s race.Slot) error {
 // finishOnce returns false when the slot has to be looked at again.
 func (r *recovery) finishOnce(s race.Slot) (bool, error) {
 	r.step("finish for the dead")
-	words, err := r.readCopies(s)
+	p, err := r.readSlot(s, 0)
 	if err != nil {
 		return false, err
 	}
-	p, list := words[0], words[1:]
+	// Behind the primary, and in front of the second look at it: what the backups held while p was there. In one trip some
+	// may be read before the round of p, and hold a word that the dead client's last round has left.
+	words, err := r.readCopies(s, p)
+	if err != nil {
+		return false, err
+	}
+	list := words[1:]
 	if len(list) == 0 {
 		if !p.IsPending() || !r.wrote(p) {
 			return true, nil
@@ -51,7 +57,7 @@ func (r *recovery) finishOnce(s race.Slot) (bool, error) {
 		}
 	}
 	now, err := r.readSlot(s, 0)
-	if err != nil || now != p { // the list may be of two rounds
+	if err != nil || now != p {
 		return false, err
 	}
 	if !own.decided && !r.wins(list, own.word) {
@@ -72,18 +78,23 @@ func (r *recovery) finishOnce(s race.Slot) (bool, error) {
 	return r.cas(s, words, 0, target)
 }
 
-func (r *recovery) readCopies(s race.Slot) ([]race.Word, error) {
+// readCopies returns what all replicas of a slot hold; the primary's is known.
+func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, error) {
+	words := make([]race.Word, r.index.Copies(s))
+	words[0] = primary
+	if len(words) == 1 {
+		return words, nil
+	}
 	b := r.ep.Batch()
 	defer b.Release()
-	words := make([]race.Word, r.index.Copies(s))
-	for i := range words {
-		b.Read(r.index.Address(s, i), 8)
+	for i := range words[1:] {
+		b.Read(r.index.Address(s, 1+i), 8)
 	}
 	if err := r.do(b); err != nil {
 		return nil, err
 	}
-	for i := range words {
-		words[i] = slotWord(b.Op(i))
+	for i := range words[1:] {
+		words[1+i] = slotWord(b.Op(i))
 	}
 	return words, nil
 }

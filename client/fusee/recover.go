@@ -59,30 +59,6 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	return nil
 }
 
-// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave some: a client that dies
-// between the replacement of a pair and its log, or a client whose write somebody else completed. Only the writer of an
-// object ever proposes its word, and it is gone, so nothing can come to point at it: a sweep needs nobody to stop. An adopter
-// that is faster uses the object's next incarnation, which the mark does not name.
-func (m *Mender) Sweep(v rdma.View) error {
-	m.join(v)
-	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
-	for g := range r.space.Place {
-		if err := r.findBlocks(g); err != nil {
-			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
-		}
-	}
-	for _, step := range []func() error{r.traverse, r.requests} {
-		if err := step(); err != nil {
-			return fmt.Errorf("sweep: %w", err)
-		}
-	}
-	m.ep.Sleep(m.reclaim.rest)
-	if err := r.release(); err != nil {
-		return fmt.Errorf("sweep: %w", err)
-	}
-	return nil
-}
-
 // Breakdown returns how long the last recovery took.
 func (m *Mender) Breakdown() Breakdown { return m.report }
 
@@ -315,7 +291,7 @@ func (r *recovery) judge(o *remains, views []race.View) {
 			oldPointed = oldPointed || w == o.replaced
 		}
 	}
-	if !pointed && (r.dead != 0 || o.mark != uint64(o.inc)) {
+	if !pointed && (r.dead != 0 || o.inc != 0 && o.mark != uint64(o.inc)) {
 		r.lost = append(r.lost, *o)
 	}
 	if o.mine && o.replaced.Live() && !oldPointed {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,9 @@ func newCrashes(seed uint64, nodes, spares, index, data int, seen *tally) *crash
 	c.working, c.ops, c.keys, c.mix = 2+rng.IntN(4), 5+rng.IntN(30), 1+rng.IntN(4), mixes[rng.IntN(len(mixes))]
 	c.size = []int{0, 900}[rng.IntN(2)]
 	c.recorders = make([]*check.Recorder, c.working)
+	if os.Getenv("FARKV_TRACE") != "" { // of one seed
+		c.o.Trace = func(e sim.Event) { fmt.Println(e) }
+	}
 	return c
 }
 
@@ -197,6 +201,11 @@ func (c *crashes) judge() error {
 	bad := slices.DeleteFunc(h.With(check.Failed, check.Refused), func(o check.Op) bool { return strings.Contains(o.Err, rdma.ErrRevoked.Error()) })
 	if len(bad) > 0 {
 		return fmt.Errorf("%d of %d operations failed, the first is: %v", len(bad), len(h), &bad[0])
+	}
+	if c.o.Trace != nil {
+		for i := range h {
+			fmt.Println(h[i].Call, h[i].Return, &h[i], h[i].Err)
+		}
 	}
 	if err := check.Linearizable(h, check.Options{}); err != nil {
 		return err

@@ -39,46 +39,42 @@ func (r *recovery) release() error {
 // names, and its mark is not.
 func (r *recovery) freeOlds() error {
 	for from := 0; from < len(r.olds); from += headsPerTrip {
-		units, err := r.notFreed(r.olds[from:min(from+headsPerTrip, len(r.olds))])
+		list, err := r.inPlace(r.olds[from:min(from+headsPerTrip, len(r.olds))])
 		if err != nil {
 			return err
 		}
-		for class, list := range units {
-			if err := r.markFree(list, class); err != nil {
+		for class, some := range list {
+			if err := r.markUsed(some, class); err != nil {
 				return err
 			}
-			r.report.Freed += len(list)
 		}
 	}
 	return nil
 }
 
-// notFreed returns the units of those that have not been freed since they were replaced, by class.
-func (r *recovery) notFreed(olds []old) ([][]uint64, error) {
-	units := make([][]uint64, len(r.classes.units))
+// inPlace returns, by class, those whose blocks have still objects of their class.
+func (r *recovery) inPlace(olds []old) ([][]used, error) {
+	list := make([][]used, len(r.classes.units))
 	b := r.ep.Batch()
 	defer b.Release()
 	var sound []old
 	for _, o := range olds {
-		if _, off, ok := r.space.BlockOf(o.word.Unit()); ok && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
+		if blk, off, ok := r.space.BlockOf(o.word.Unit()); ok && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
 			sound = append(sound, o)
-			b.Read(r.space.UnitAt(o.word.Unit(), 0), headAt)
-			blk, _, _ := r.space.BlockOf(o.word.Unit())
 			b.Read(r.space.Entry(blk, 0), 8)
 		}
 	}
 	if len(sound) == 0 {
-		return units, nil
+		return list, nil
 	}
 	if err := r.do(b); err != nil {
 		return nil, err
 	}
 	for i, o := range sound {
 		class := int(r.classes.of[o.word.Units()])
-		now := node.Entry(le.Uint64(b.Op(2*i + 1).Buf)) // of another class the block has other objects by now
-		if h := headOf(b.Op(2 * i).Buf); h.incarnation == o.inc && !h.free() && now != 0 && now.Class() == class {
-			units[class] = append(units[class], o.word.Unit())
+		if now := node.Entry(le.Uint64(b.Op(i).Buf)); now != 0 && now.Class() == class {
+			list[class] = append(list[class], used{o.word.Unit(), o.inc})
 		}
 	}
-	return units, nil
+	return list, nil
 }

@@ -1,0 +1,136 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave some: a client that dies
+// between the replacement of a pair and its log, or a client whose write a master completed. Only the writer of an object
+// ever proposes its word, and it is gone, so nothing can come to point at it, and nobody has to stop.
+//
+// Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they are still left, in the same
+// generation, when everything has been read; and a mark names the incarnation that was read then, which an adopter's use of
+// the object is not.
+func (m *Mender) Sweep(v rdma.View) error {
+	m.join(v)
+	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
+	for g := range r.space.Place {
+		if err := r.findBlocks(g); err != nil {
+			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
+		}
+	}
+	rest := func() error {
+		m.ep.Sleep(m.reclaim.rest) // somebody may be on the way to what was replaced just now
+		return nil
+	}
+	for _, step := range []func() error{r.traverse, r.requests, rest, r.forgetAdopted, r.markLost} {
+		if err := step(); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	return nil
+}
+
+// forgetAdopted drops the objects of blocks that are not what they were when the sweep began.
+func (r *recovery) forgetAdopted() error {
+	kept := r.lost[:0]
+	for from := 0; from < len(r.lost); from += headsPerTrip {
+		some := r.lost[from:min(from+headsPerTrip, len(r.lost))]
+		b := r.ep.Batch()
+		for i := range some {
+			blk, _, _ := r.space.BlockOf(some[i].unit)
+			b.Read(r.space.Entry(blk, 0), 8)
+		}
+		err := r.do(b)
+		for i := 0; err == nil && i < len(some); i++ {
+			if blk, _, _ := r.space.BlockOf(some[i].unit); node.Entry(le.Uint64(b.Op(i).Buf)) == r.blocks[blk] {
+				kept = append(kept, some[i])
+			}
+		}
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	r.lost = kept
+	return nil
+}
+
+func (r *recovery) markLost() error {
+	dead := make([][]used, len(r.classes.units))
+	for i := range r.lost {
+		o := &r.lost[i]
+		dead[o.class] = append(dead[o.class], used{o.unit, o.inc})
+	}
+	for class, list := range dead {
+		if err := r.markUsed(list, class); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// used is one use of an object.
+type used struct {
+	unit uint64
+	inc  uint32
+}
+
+// markUsed frees uses of objects of one class, which nobody can come to need, while others may free or use the objects, too:
+// a mark of an incarnation that is over says nothing. The primary's mark comes last, as a carrier's does.
+func (r *recovery) markUsed(list []used, class int) error {
+	for from := 0; from < len(list); from += headsPerTrip {
+		some := list[from:min(from+headsPerTrip, len(list))]
+		copies := 0
+		for _, u := range some {
+			copies = max(copies, r.space.CopiesOf(u.unit))
+		}
+		var marked []uint64
+		for c := copies - 1; c >= 0; c-- {
+			var err error
+			if marked, err = r.markCopies(some, c); err != nil {
+				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
+			}
+		}
+		if err := r.hint(marked, class); err != nil {
+			return err
+		}
+		r.report.Freed += len(marked)
+	}
+	return nil
+}
+
+// markCopies marks the objects on one replica, where they are in that use and not marked, and returns which.
+func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err error) {
+	read, write := r.ep.Batch(), r.ep.Batch()
+	defer read.Release()
+	defer write.Release()
+	var there []used
+	for _, u := range list {
+		if replica < r.space.CopiesOf(u.unit) {
+			read.Read(r.space.UnitAt(u.unit, replica), headAt)
+			there = append(there, u)
+		}
+	}
+	if len(there) == 0 {
+		return nil, nil
+	}
+	if err := r.do(read); err != nil {
+		return nil, err
+	}
+	for i, u := range there {
+		if h := headOf(read.Op(i).Buf); h.incarnation == u.inc && !h.free() {
+			p := write.Alloc(8)
+			le.PutUint64(p, uint64(u.inc))
+			write.Write(read.Op(i).Addr.Add(markAt), p)
+			marked = append(marked, u.unit)
+		}
+	}
+	if len(marked) == 0 {
+		return nil, nil
+	}
+	return marked, r.do(write)
+}
