@@ -28,6 +28,7 @@ type Simulation struct {
 	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
 	Duration       time.Duration
 	Interval       time.Duration
+	Think          time.Duration // of a client before each operation
 	Lease          time.Duration // of the master, where something goes wrong
 	Seed           uint64
 	Crashes        []string // "node 1@5s", "client 3@1s"
@@ -66,7 +67,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return simulate.Config{}, err
 	}
 	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval, Lease: s.Lease,
+		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval, Lease: s.Lease, Think: s.Think,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Target: p.GetFloat64("target", 0),
 		Options: stores.Options{CacheThreshold: s.CacheThreshold},
 	}

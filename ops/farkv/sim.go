@@ -89,6 +89,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
+	f.DurationVar(&s.Think, "think", 0, "what a client computes before each operation, beside posting and polling")
 	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
@@ -111,7 +112,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}} {
+	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}, {"think", s.Think}} {
 		if d.value < 0 || d.value == 0 && cmd.Flags().Changed(d.flag) {
 			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
 		}

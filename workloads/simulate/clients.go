@@ -163,7 +163,13 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	out := false
 	share.Poll = func(t *workloads.Tally) bool {
 		r.note(p, t, env.Now())
-		return !out && !r.stop.Load() && r.another()
+		if out || r.stop.Load() || !r.another() {
+			return false
+		}
+		if r.Think > 0 {
+			ep.Sleep(r.Think)
+		}
+		return true
 	}
 	share.Failed = func(_ workloads.Op, err error) {
 		out = out || fenced(err)

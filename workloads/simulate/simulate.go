@@ -46,6 +46,8 @@ type Config struct {
 	WarmUp   int64
 	Target   float64       // operations a second, over all clients of the beginning; 0: as many as can be
 	Interval time.Duration // of the throughput over time; 0: none
+	// Think is what a client computes before each operation, beside posting and polling. It counts for no latency.
+	Think time.Duration
 }
 
 // Change is a number of clients that join, or leave when it is negative: those leave that came last.
@@ -124,7 +126,7 @@ func (c *Config) check() error {
 	switch {
 	case most > maxClients:
 		return workloads.Misuse("%d clients are more than %d", most, maxClients)
-	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0:
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Ops == 0 && c.Duration == 0:
 		return workloads.Misuse("neither a number of operations nor a duration is given")
