@@ -5,7 +5,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee"
-	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -37,13 +36,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 			}
 			return c, nil
 		},
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
-			m, err := fusee.NewMender(ep)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
+		Mender:  newFuseeMender,
 		Steps:   fusee.Steps,
 		MaxPair: maxFuseePair,
 		Check:   fusee.Check,

@@ -94,7 +94,7 @@ func steps() string {
 			}
 			said[s] = true
 			if len(line)+len(s) > 110 {
-				lines, line = append(lines, line), ""
+				lines, line = append(lines, strings.TrimSuffix(line, " ")), ""
 			}
 			line += s + "; "
 		}

@@ -1,0 +1,79 @@
+package stores
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/fusee"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// fuseeMender tells how long the steps of a client's recovery took, by the names that they have in the paper.
+type fuseeMender struct {
+	*fusee.Mender
+	recovered bool // a client, last
+}
+
+func newFuseeMender(ep rdma.Endpoint) (cluster.Mender, error) {
+	m, err := fusee.NewMender(ep)
+	if err != nil {
+		return nil, err
+	}
+	return &fuseeMender{Mender: m}, nil
+}
+
+func (m *fuseeMender) Mend(v rdma.View) error {
+	m.recovered = false
+	return m.Mender.Mend(v)
+}
+
+func (m *fuseeMender) Restore(v rdma.View, node, spare int) error {
+	m.recovered = false
+	return m.Mender.Restore(v, node, spare)
+}
+
+func (m *fuseeMender) Sweep(v rdma.View) error {
+	m.recovered = false
+	return m.Mender.Sweep(v)
+}
+
+func (m *fuseeMender) Recover(v rdma.View, c rdma.ClientID) error {
+	m.recovered = true
+	return m.Mender.Recover(v, c)
+}
+
+// Report implements cluster.Reporter: FUSEE's Table 1, without the set-up of connections, which a master has, and with
+// the rest before anything is freed.
+func (m *fuseeMender) Report() string {
+	if !m.recovered {
+		return ""
+	}
+	b := m.Breakdown()
+	steps := []struct {
+		name string
+		took time.Duration
+		what string
+	}{
+		{"get metadata", b.Metadata, fmt.Sprintf("%d blocks", b.Blocks)},
+		{"traverse log", b.Log, fmt.Sprintf("%d objects", b.Objects)},
+		{"recover KV requests", b.Requests, fmt.Sprintf("%d unfinished", b.Unfinished)},
+		{"rest", b.Rest, ""},
+		{"construct free list", b.Free, fmt.Sprintf("%d objects freed", b.Freed)},
+	}
+	total := time.Duration(0)
+	for _, s := range steps {
+		total += s.took
+	}
+	var t strings.Builder
+	for _, s := range steps {
+		share := 0.0
+		if total > 0 {
+			share = 100 * float64(s.took) / float64(total)
+		}
+		line := fmt.Sprintf("%-19s  %8.3f ms  %5.1f%%  %s", s.name, float64(s.took)/float64(time.Millisecond), share, s.what)
+		fmt.Fprintln(&t, strings.TrimRight(line, " "))
+	}
+	return t.String()
+}
