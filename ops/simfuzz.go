@@ -154,6 +154,7 @@ const (
 	exploredMemory  = 1 << 20 // of a node
 	exploredPairs   = 16
 	exploredPair    = 64
+	exploredValue   = 300 // few size classes: there are not many blocks
 	exploredClients = 24
 	exploredTimeout = 20 * time.Millisecond
 	exploredCache   = 64 << 10
@@ -167,7 +168,7 @@ func subject(k *stores.Kind) *explore.Subject {
 			Timeout: exploredTimeout})
 	}
 	return &explore.Subject{
-		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout,
+		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
 		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)

@@ -9,11 +9,12 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/check/explore"
 )
 
 func (c *cli) simFuzz() *cobra.Command {
 	z := ops.SimFuzz{}
-	faults := -1
+	faults, only := -1, []string(nil)
 	cmd := &cobra.Command{
 		Use:   "fuzz STORE",
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
@@ -37,7 +38,11 @@ func (c *cli) simFuzz() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := fuzzNumbers(cmd, &z, faults); err != nil {
+			err := fuzzNumbers(cmd, &z, faults)
+			if err == nil {
+				z.Limits.Kinds, err = explore.ParseKinds(only)
+			}
+			if err != nil {
 				return err
 			}
 			began := time.Now()
@@ -54,9 +59,10 @@ func (c *cli) simFuzz() *cobra.Command {
 	f.IntVar(&z.Limits.Workers, "workers", 0, "workers, at most (default 6)")
 	f.IntVar(&z.Limits.Keys, "keys", 0, "keys, at most (default 4)")
 	f.IntVar(&z.Limits.Ops, "ops", 0, "operations of a worker, at most (default 24)")
-	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 900)")
+	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 300)")
 	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
 	f.IntVar(&faults, "faults", -1, "what goes wrong in a run, at most; 0: nothing (default 4)")
+	f.StringSliceVar(&only, "only", nil, "kinds of faults: crash, slow, stall, partition, fly, late, step (default all)")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
 	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
 	return cmd
@@ -68,7 +74,7 @@ func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
 		flag       string
 		value, max int
 	}{{"workers", z.Limits.Workers, 16}, {"keys", z.Limits.Keys, 64}, {"ops", z.Limits.Ops, 500},
-		{"value-bytes", z.Limits.Value, 900}, {"replicas", z.Limits.Replicas, 5}} {
+		{"value-bytes", z.Limits.Value, 300}, {"replicas", z.Limits.Replicas, 5}} {
 		if cmd.Flags().Changed(n.flag) && (n.value < 1 || n.value > n.max) {
 			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.value, n.max)
 		}
@@ -85,7 +91,7 @@ func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
 		z.Limits.Faults = 0
 	}
 	if cmd.Flags().Changed("plan") {
-		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults"} {
+		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults", "only"} {
 			if cmd.Flags().Changed(flag) {
 				return fmt.Errorf("--plan says everything: leave out --%s", flag)
 			}

@@ -3,6 +3,7 @@ package explore
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -11,12 +12,13 @@ import (
 
 // Limits restrict what plans are drawn. Zero values restrict nothing.
 type Limits struct {
-	Workers  int // the most
-	Keys     int // the most
-	Ops      int // the most of a worker
-	Replicas int // of index and data, exactly
-	Value    int // bytes of the largest value
-	Faults   int // the most; negative: none
+	Workers  int             // the most
+	Keys     int             // the most
+	Ops      int             // the most of a worker
+	Replicas int             // of index and data, exactly
+	Value    int             // bytes of the largest value
+	Faults   int             // the most; negative: none
+	Kinds    []sim.FaultKind // of the faults
 }
 
 // The plans that are drawn are small: enough to collide in, small enough to read.
@@ -173,7 +175,7 @@ func (d *drawer) faults(p *Plan) {
 		default: // a clock that goes back is none that a machine has: rdma.Env.Now is monotonic
 			f = sim.Fault{Kind: sim.StepFault, Client: client, Verb: 1 + d.Uint64N(sent), By: lasts}
 		}
-		if f.Kind != 0 {
+		if len(d.limits.Kinds) == 0 || slices.Contains(d.limits.Kinds, f.Kind) { // others draw the same as without the limit
 			p.Faults = append(p.Faults, f)
 		}
 	}

@@ -123,6 +123,15 @@ func TestLimits(t *testing.T) {
 		if len(p.Work) > 2 || p.keys() > 1 || p.ops() > 6 || p.Index != 3 || p.Data != 3 || len(p.Faults) > 0 {
 			t.Fatal(p)
 		}
+		kinds, err := ParseKinds([]string{"crash", "late"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range s.Draw(seed, Limits{Kinds: kinds}).Faults {
+			if f.Kind != sim.CrashFault && f.Kind != sim.LateFault {
+				t.Fatal(f)
+			}
+		}
 		if q := s.Draw(seed, l); !reflect.DeepEqual(p, q) {
 			t.Fatalf("%s\n%s", p, q)
 		}

@@ -256,3 +256,19 @@ func (p *Plan) valid() error {
 	}
 	return nil
 }
+
+// ParseKinds reads kinds of faults as sim.FaultKind writes them, such as crash and partition. Errors wrap ErrPlan.
+func ParseKinds(names []string) ([]sim.FaultKind, error) {
+	var kinds []sim.FaultKind
+	for _, name := range names {
+		k := sim.CrashFault
+		for k <= sim.StepFault && k.String() != name {
+			k++
+		}
+		if k > sim.StepFault {
+			return nil, fmt.Errorf("%w: %q is no kind of fault: want some of crash, slow, stall, partition, fly, late, step", ErrPlan, short(name))
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds, nil
+}
