@@ -83,7 +83,7 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 func short(addr string) string { return strings.TrimPrefix(addr, "shm:") }
 
 func clientOf(c rdma.Client) *Client {
-	return &Client{ID: int(c.ID), Name: c.Name, PID: c.PID, Alive: c.Alive}
+	return &Client{ID: int(c.ID), Name: c.Name, PID: c.PID, Alive: c.Alive, Fenced: !c.Alive && c.Held}
 }
 
 // findClient returns a client that is listed, dead or alive.

@@ -81,14 +81,10 @@ func (r *Recovery) recover(p *stores.Pool) error {
 	}
 	began := ep.Now()
 	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{Lease: stores.Lease, Tick: stores.Lease / 12})
-	attached := map[rdma.Client]bool{}
 	var failed error
 	for _, e := range did {
-		switch e.What {
-		case cluster.Failed:
+		if e.What == cluster.Failed {
 			failed = e.Err
-		case cluster.Attached:
-			attached[e.Client] = true
 		}
 		if e.What != cluster.Elected {
 			r.Done = append(r.Done, Step{
@@ -104,7 +100,7 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		}
 		err = nil
 	}
-	r.Waiting = append(r.Waiting, waiting(p.Fabric, attached)...)
+	r.Waiting = append(r.Waiting, waiting(p.Fabric)...)
 	switch {
 	case err != nil || len(r.Waiting) == 0:
 		return err
@@ -114,9 +110,9 @@ func (r *Recovery) recover(p *stores.Pool) error {
 	return failed
 }
 
-// waiting lists what a master would do. Clients that were recovered, and whose processes are attached, are nobody's work
-// until these end.
-func waiting(f rdma.Fabric, attached map[rdma.Client]bool) (todo []string) {
+// waiting lists what a master would do. Clients that were fenced off, and whose processes are attached, keep their
+// identities until these end, recovered or not.
+func waiting(f rdma.Fabric) (todo []string) {
 	nodes, view := nodesOf(f)
 	if view.Busy {
 		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended", view.Epoch))
@@ -127,8 +123,8 @@ func waiting(f rdma.Fabric, attached map[rdma.Client]bool) (todo []string) {
 		}
 	}
 	for _, c := range f.Clients() {
-		if !c.Alive && !attached[c] {
-			todo = append(todo, fmt.Sprintf("client %d %q of process %d, which is dead or fenced off", c.ID, c.Name, c.PID))
+		if !c.Alive && !c.Held {
+			todo = append(todo, fmt.Sprintf("client %d %q of process %d, which is dead", c.ID, c.Name, c.PID))
 		}
 	}
 	return todo

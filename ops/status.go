@@ -92,6 +92,8 @@ type Client struct {
 	Name  string `json:"name"`
 	PID   int    `json:"pid"`
 	Alive bool   `json:"alive"` // false: it died without closing, and what it owns waits for recovery
+	// Fenced off, and its process has not noticed, or not ended: it keeps the identity, though it may be recovered.
+	Fenced bool `json:"fenced,omitempty"`
 }
 
 // Status looks at a pool. It may run while clients do.
@@ -144,7 +146,7 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 func clientsOf(f rdma.Fabric) []Client {
 	all := []Client{}
 	for _, c := range f.Clients() {
-		all = append(all, Client{ID: int(c.ID), Name: c.Name, PID: c.PID, Alive: c.Alive})
+		all = append(all, *clientOf(c))
 	}
 	return all
 }
@@ -255,6 +257,9 @@ func (s *State) printDetails(w io.Writer) {
 		state := "live"
 		if !c.Alive {
 			state = "dead, waits for recovery"
+		}
+		if c.Fenced {
+			state = "fenced off, still attached"
 		}
 		rows = append(rows, []string{fmt.Sprint(c.ID), fmt.Sprint(c.PID), state, c.Name})
 	}

@@ -88,7 +88,8 @@ type Client struct {
 	Name  string
 	Life  uint64 // no two holders of an identity have the same
 	PID   int    // process, where there is one
-	Alive bool   // false: the worker died without closing, and what it owns waits for recovery
+	Alive bool   // false: the worker died without closing or was fenced off, and what it owns waits for recovery
+	Held  bool   // somebody has it; not alive and held: it was fenced off, and has not closed
 }
 
 // Request is a two-sided call's message, both ways: fixed words, so that a call allocates nothing.

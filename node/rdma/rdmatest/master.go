@@ -192,12 +192,15 @@ func testForget(t testing.TB, h Harness) {
 	}
 	one(t, h, f, func(ep rdma.Endpoint) {
 		self, _ := find(ep.Client())
+		if !self.Alive || !self.Held {
+			t.Errorf("a live client is listed as %+v", self)
+		}
 		if err := f.Forget(self); !errors.Is(err, rdma.ErrHeld) {
 			t.Errorf("a live client was forgotten: %v", err)
 		}
 		first := gone(t, f, ep, 0)
 		c, listed := find(first)
-		if !listed || c.Alive {
+		if !listed || c.Alive || c.Held {
 			t.Errorf("a client that was fenced off and closed is listed as %+v", c)
 		}
 		for range 2 {
@@ -206,6 +209,26 @@ func testForget(t testing.TB, h Harness) {
 			}
 			if again, listed := find(first); listed {
 				t.Errorf("a client that was forgotten is listed as %+v", again)
+			}
+		}
+		attached, err := f.Open("attached")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := f.Revoke(attached.Client()); err != nil {
+			t.Error(err)
+		}
+		if c, listed := find(attached.Client()); !listed || c.Alive || !c.Held {
+			t.Errorf("a client that was fenced off, and has not closed, is listed as %+v", c)
+		}
+		if err := attached.Close(); err != nil {
+			t.Error(err)
+		}
+		if attached.Client() == first {
+			c, _ := find(first)
+			if err := f.Forget(c); err != nil {
+				t.Error(err)
 			}
 		}
 		gone(t, f, ep, first)

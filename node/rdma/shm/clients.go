@@ -105,10 +105,11 @@ func (f *Fabric) Clients() []rdma.Client {
 			continue
 		}
 		held, err := f.lives.held(c)
-		alive := (held || err != nil) && atomic.LoadUint64(&s.fence) < life(state)
+		held = held || err != nil
+		alive := held && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
 		all = append(all, rdma.Client{
-			ID: c, Name: string(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))), Alive: alive,
+			ID: c, Name: string(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))), Alive: alive, Held: held,
 		})
 	}
 	return all
