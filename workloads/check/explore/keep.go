@@ -61,6 +61,26 @@ func (r *run) keep(g *guard, ep rdma.Endpoint) {
 	}
 }
 
+// sweep does what an operator does when all is over, and the last keeper may not have come to: it frees what crashes left
+// behind that only a look at everything finds.
+func (r *run) sweep() *Failure {
+	if !r.mended() {
+		return nil
+	}
+	var failed error
+	r.s.Go("recover", func(ep rdma.Endpoint) {
+		lease := r.subject.Timeout / leasesATimeout
+		_, failed = cluster.Once(ep, r.s, r.subject.Mender, cluster.Options{Lease: lease, NodePatience: patienceLeases * lease})
+	})
+	if f := ofRun(r.s.Run()); f != nil {
+		return f
+	}
+	if failed != nil {
+		return &Failure{Unrecovered, failed}
+	}
+	return nil
+}
+
 // recoveryTimeouts is how many operation timeouts recovery may take after the last player: failures are tried again after
 // up to 64 leases.
 const recoveryTimeouts = 20

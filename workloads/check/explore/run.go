@@ -116,6 +116,9 @@ func (r *run) play() *Failure {
 	for n := range r.plan.Nodes {
 		r.s.KillNodeAt(n, 0)
 	}
+	if f := r.sweep(); f != nil {
+		return f
+	}
 	r.enter(len(r.plan.Work), "visitor", r.visit)
 	if f := ofRun(r.s.Run()); f != nil {
 		return f
