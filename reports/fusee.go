@@ -11,17 +11,18 @@ import (
 
 // size is how large the simulations of a report are.
 type size struct {
-	seed            uint64
-	records         int64
-	ops, warmUp     int64
-	micro           int64 // operations of each kind by a single client
-	clients, nodes  []int
-	updates         []int // percent
-	thresholds      []float64
-	replicas        []int
-	mixes           []string      // of the figures that have four
-	second          time.Duration // of virtual time, for a second of the paper
-	secondsOfFigure int
+	seed           uint64
+	records        int64
+	ops, warmUp    int64
+	micro          int64 // operations of each kind by a single client
+	clients, nodes []int
+	updates        []int // percent
+	thresholds     []float64
+	replicas       []int
+	mixes          []string // of the figures that have four
+	// Virtual time for a second of the paper. The one of the crash is longer, for a master that mends the pool.
+	second, crashSecond time.Duration
+	crashWarmUp         int64 // of a run that is longer than the others
 }
 
 var mixes = []string{"a", "b", "c", "d"}
@@ -31,14 +32,14 @@ func newSize(quick bool, seed uint64) *size {
 		return &size{
 			seed: seed, records: 10_000, ops: 50_000, warmUp: 60_000, micro: 1_000,
 			clients: []int{8, 32, 128}, nodes: []int{2, 3, 5}, updates: []int{0, 50, 100}, thresholds: []float64{0.2, 0.6, 1},
-			replicas: []int{1, 3, 5}, mixes: mixes, second: time.Millisecond, secondsOfFigure: 9,
+			replicas: []int{1, 3, 5}, mixes: mixes, second: time.Millisecond, crashSecond: 10 * time.Millisecond, crashWarmUp: 600_000,
 		}
 	}
 	return &size{
 		seed: seed, records: 100_000, ops: 1_000_000, warmUp: 1_000_000, micro: 10_000,
 		clients: []int{8, 16, 32, 64, 96, 128}, nodes: []int{2, 3, 4, 5}, updates: []int{0, 25, 50, 75, 100},
 		thresholds: []float64{0, 0.2, 0.4, 0.6, 0.8, 1}, replicas: []int{1, 2, 3, 4, 5}, mixes: mixes,
-		second: 10 * time.Millisecond, secondsOfFigure: 9,
+		second: 10 * time.Millisecond, crashSecond: 100 * time.Millisecond, crashWarmUp: 6_000_000,
 	}
 }
 

@@ -55,7 +55,7 @@ func TestFusee(t *testing.T) {
 	}
 	for _, about := range []string{
 		"clients", "nodes-up", "pairs-why", "ratio", "allocation-a", "latency-cr", "latency-snapshot", "latency-search",
-		"latency-nc", "replicas-d5", "elasticity-up", "elasticity-back",
+		"latency-nc", "replicas-d5", "crash", "elasticity-up", "elasticity-back",
 	} {
 		if c := holds[Fusee[about].Says]; !c.Holds {
 			t.Errorf("%s does not hold any more: ours %s: %s", about, c.Ours, c.Why)
@@ -77,7 +77,7 @@ func TestFusee(t *testing.T) {
 	if a, c := value("allocation", 2, "A")/value("allocation", 0, "A"), value("allocation", 2, "C")/value("allocation", 0, "C"); a > 0.5 || c < 0.9 {
 		t.Errorf("node-centric allocation leaves %.2f of A and %.2f of C", a, c)
 	}
-	if before, after := value("crash", 3, "throughput"), value("crash", 7, "throughput"); after > 0.6*before {
+	if before, after := value("crash", 3, "throughput"), value("crash", 8, "throughput"); after > 0.6*before {
 		t.Errorf("a crash of one of two nodes leaves %v of %v", after, before)
 	}
 	if big, small := value("pairs", 0, "throughput"), value("pairs", 1, "throughput"); small < 1.3*big {
