@@ -75,7 +75,28 @@ func (r *recovery) finishOnce(s race.Slot) (bool, error) {
 			return false, err
 		}
 	}
-	return r.cas(s, words, 0, target)
+	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
+		return false, err
+	}
+	return true, r.replacedBy(p)
+}
+
+// replacedBy notes what the master's own CAS of a primary has replaced: the dead client's log does not tell. When the master
+// dies before it is freed, a sweep finds it.
+func (r *recovery) replacedBy(p race.Word) error {
+	if !p.Live() {
+		return nil
+	}
+	b := r.ep.Batch()
+	defer b.Release()
+	op := b.Read(r.space.UnitAt(p.Unit(), 0), headAt)
+	if err := r.do(b); err != nil {
+		return err
+	}
+	if h := headOf(op.Buf); r.tag(h.incarnation) == p.Tag() {
+		r.olds = append(r.olds, old{p, h.incarnation})
+	}
+	return nil
 }
 
 // readCopies returns what all replicas of a slot hold; the primary's is known.
@@ -164,6 +185,9 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 func (r *recovery) wins(list []race.Word, own race.Word) bool {
 	if r.Sequential {
 		return list[0] == own
+	}
+	if own.IsPending() && anyDecided(list) {
+		return false
 	}
 	most, count := mostFrequent(list)
 	if 2*count > len(list) {

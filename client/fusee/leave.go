@@ -8,7 +8,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // shed leaves blocks to others when the pool is mostly handed out and this client holds more free objects than its share:
@@ -57,9 +56,9 @@ func (c *Client) isTight() (bool, error) {
 }
 
 // Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
-// others. The value of the last Get ends with it. Objects of writes with unknown outcome stay as they are. When Close
-// fails the client still owns blocks, and may be closed again: its identity must not be given back, so leave the
-// endpoint open.
+// others. The value of the last Get ends with it. A client whose write may still go either way cannot leave: others may be
+// waiting for it. When Close fails the client still owns blocks, and may be closed again: its identity must not be given
+// back (client.Leave), so that it is recovered as a dead one when its process ends.
 func (c *Client) Close() error {
 	c.releaseHeld()
 	err := c.shut()
@@ -82,10 +81,8 @@ func (c *Client) shut() error {
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
 		return fmt.Errorf("close fusee: %w", err)
 	}
-	for _, s := range c.limbo {
-		if s.flying {
-			return fmt.Errorf("close fusee: verbs of a write with unknown outcome are in flight: %w", rdma.ErrTimeout)
-		}
+	if n := len(c.limbo); n > 0 {
+		return fmt.Errorf("close fusee: of %d writes: %w", n, client.ErrUncertain)
 	}
 	if c.reclaim.untidy {
 		if err := c.tidy(); err != nil {

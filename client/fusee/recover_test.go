@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -144,7 +145,11 @@ func (c *crashes) work(ep rdma.Endpoint, w int) {
 			break // fenced off, or judge finds it
 		}
 	}
-	c.fail(s.Close())
+	err = s.Close()
+	if errors.Is(err, client.ErrUncertain) { // as client.Leave: its identity stays, until it is dead
+		err = c.Revoke(ep.Client())
+	}
+	c.fail(err)
 }
 
 // keeper starts one. When it dies another one takes its place.

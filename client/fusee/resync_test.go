@@ -49,21 +49,36 @@ func nextView(t *testing.T, f rdma.Fabric, change func()) {
 		change()
 	}
 	must(t, f.Fence(busy.Epoch))
+	ep, err := f.Open("master")
+	must(t, err)
+	must(t, mendNow(ep))
+	must(t, ep.Close())
 	ok, err = f.Advance(busy, rdma.State{Epoch: busy.Epoch})
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
 }
 
+func mendNow(ep rdma.Endpoint) error {
+	v, err := ep.Join()
+	if err != nil {
+		return err
+	}
+	m, err := NewMender(ep)
+	if err != nil {
+		return err
+	}
+	return m.Mend(v)
+}
+
 // steady repeats what a client does until its view is the pool's.
-func steady(c *Client, moved func(int) bool, op func() error) error {
+func steady(c *Client, _ func(int) bool, op func() error) error {
 	err := op()
 	for range 4 {
 		if !errors.Is(err, rdma.ErrStale) && !errors.Is(err, rdma.ErrNodeDown) {
 			return err
 		}
-		_, joined := c.ep.Join()
-		if err = errors.Join(joined, c.resync(moved)); err == nil {
+		if _, err = c.settled(err, c.ep.Now()); err == nil {
 			err = op()
 		}
 	}
@@ -222,7 +237,11 @@ func TestLostHints(t *testing.T) {
 			must(t, y.Update(key(i), nil))
 		}
 		die := func() {
-			nextView(t, f, func() { must(t, f.Expel(victim)) })
+			nextView(t, f, func() {
+				must(t, f.Expel(victim))
+				_, err := f.SetMember(f.View().Epoch, victim, rdma.Member{}, rdma.Member{Gone: true})
+				must(t, err)
+			})
 		}
 		u.n, u.seen, u.then = at, 0, die
 		if at == 0 {

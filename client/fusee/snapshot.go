@@ -132,6 +132,9 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 
 // evaluate is Algorithm 2. The list holds what each backup was first changed to in this round.
 func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
+	if w.new.IsPending() && anyDecided(list) {
+		return lose, nil
+	}
 	majority, count := mostFrequent(list)
 	switch {
 	case count == len(list):
@@ -149,6 +152,17 @@ func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
 		return finish, nil
 	}
 	return ruleIf(rule3, least(list) == w.new), nil
+}
+
+// anyDecided tells whether the winner of a round of INSERTs has gone on to its second word, the final one or a tombstone:
+// the words of losers that are late do not meet the list that it won by.
+func anyDecided(list []race.Word) bool {
+	for _, w := range list {
+		if !w.IsPending() {
+			return true
+		}
+	}
+	return false
 }
 
 func ruleIf(r rule, ours bool) rule {

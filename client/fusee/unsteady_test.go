@@ -61,7 +61,7 @@ func unsteady(seed uint64) (noticed int, err error) {
 			epoch := s.View().Epoch
 			busy := rdma.State{Epoch: epoch + 1, Busy: true}
 			_, err := s.Advance(rdma.State{Epoch: epoch}, busy)
-			err = errors.Join(err, s.Fence(busy.Epoch))
+			err = errors.Join(err, s.Fence(busy.Epoch), mendNow(ep))
 			_, e := s.Advance(busy, rdma.State{Epoch: busy.Epoch})
 			errs[workers] = errors.Join(err, e)
 			ep.Sleep(time.Duration(ep.Rand().IntN(5)) * 3 * time.Millisecond)
@@ -100,14 +100,7 @@ func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *i
 			if err = op(); !errors.Is(err, rdma.ErrStale) {
 				return err
 			}
-			*noticed++
-			for { // a resync that is overtaken by the next view begins again
-				_, joined := ep.Join()
-				if err = errors.Join(joined, c.resync(nothingMoved)); !errors.Is(err, rdma.ErrStale) {
-					break
-				}
-			}
-			if err != nil {
+			if _, err := c.settled(err, ep.Now()); err != nil {
 				return fmt.Errorf("rejoin: %w", err)
 			}
 		}
@@ -131,5 +124,6 @@ func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *i
 			}
 		}
 	}
+	*noticed += int(c.view.Epoch)
 	return do(c.Close)
 }

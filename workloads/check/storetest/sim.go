@@ -47,8 +47,14 @@ func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 		r := check.NewRecorder(w, s, ep.Now)
 		c.recorders[w] = r
 		f(w, r, ep)
-		if err := s.Close(); err != nil && !(c.crashed() && errors.Is(err, client.ErrUncertain)) {
-			c.errs = append(c.errs, fmt.Errorf("%s: close: %w", name, err))
+		if err := s.Close(); err != nil {
+			if !c.crashed() || !errors.Is(err, client.ErrUncertain) {
+				c.errs = append(c.errs, fmt.Errorf("%s: close: %w", name, err))
+			}
+			// Its identity must not be given back (client.Leave); a worker that returns gives back only what was not fenced.
+			if err := c.s.Revoke(ep.Client()); err != nil {
+				c.errs = append(c.errs, fmt.Errorf("%s: %w", name, err))
+			}
 		}
 	}
 	c.workers = append(c.workers, c.s.Go(name, body))
