@@ -16,14 +16,13 @@ import (
 func Micro(ctx context.Context, c Config, n int64) (*Result, error) {
 	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, 4*n, 0, 0, nil
 	var calls []Call
-	r, err := simulate(ctx, c, func(r *run, p *participant, ep rdma.Endpoint) {
+	res, err := simulate(ctx, c, func(r *run, p *participant, ep rdma.Endpoint) {
 		calls = r.micro(p, ep, n)
 		r.ended, r.usage = ep.Now()-r.began, r.sim.Usage()
 	})
 	if err != nil {
 		return nil, err
 	}
-	res := r.result()
 	res.Operations, res.Calls = uint64(4*n), calls
 	return res, nil
 }

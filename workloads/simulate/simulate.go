@@ -80,15 +80,11 @@ const (
 // loaded, clients cannot warm up, join or leave, or the simulation broke off. Operations that fail while they are measured
 // are in the Result. When ctx is cancelled it returns ctx's error.
 func Run(ctx context.Context, c Config) (*Result, error) {
-	r, err := simulate(ctx, c, (*run).work)
-	if err != nil {
-		return nil, err
-	}
-	return r.result(), nil
+	return simulate(ctx, c, (*run).work)
 }
 
-// simulate runs a task for each client.
-func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.Endpoint)) (*run, error) {
+// simulate runs a task for each client, and returns what they measured.
+func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.Endpoint)) (*Result, error) {
 	c.Clients = max(c.Clients, 1)
 	if err := c.check(); err != nil {
 		return nil, err
@@ -109,7 +105,7 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
 	}
-	return r, nil
+	return r.result(), nil // before Close, which lets the coroutines of crashed clients come to an end
 }
 
 // check refuses what makes no sense.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -203,6 +204,35 @@ func TestFaultsHappenWhenTheyShould(t *testing.T) {
 	}
 	if last := r.Points[5].Throughput; math.Abs(last/fast2-3.0/4) > 0.05 {
 		t.Errorf("%v a second without one of 4 clients, %v with it", last, fast2)
+	}
+}
+
+// TestPoolIsMended crashes a memory node and a client under writes: the others go on without a failure, a spare takes the
+// node's place, and the master tells what it did.
+func TestPoolIsMended(t *testing.T) {
+	c := config(t, "ycsb-a", 16, 0)
+	c.Pool.Nodes, c.Pool.Spares, c.Pool.IndexReplicas, c.Pool.DataReplicas = 3, 1, 2, 2
+	c.Duration, c.WarmUp, c.Interval, c.Lease = 30*time.Millisecond, 8000, 5*time.Millisecond, time.Millisecond
+	c.Faults = `crash node=1 at=6ms; crash client="client 5" at=16ms`
+	r := simulated(t, c)
+	if r.Failed > 0 {
+		t.Errorf("%d operations failed: %s", r.Failed, r.Error)
+	}
+	told := ""
+	for _, e := range r.Events {
+		told += fmt.Sprintf("%.4f %s\n", e.Seconds, e.What)
+	}
+	for _, want := range []string{"node 1 is gone", "node 2 stands for node 1", `"client 5" recovered`} {
+		if !strings.Contains(told, want) {
+			t.Errorf("the master does not tell that %s:\n%s", want, told)
+		}
+	}
+	before, after := r.Points[0].Throughput, r.Points[5].Throughput
+	if after < 0.8*before {
+		t.Errorf("%v operations a second before anything goes wrong, %v in the end", before, after)
+	}
+	if again := text(t, simulated(t, c)); again != text(t, r) {
+		t.Error("the same seed gives another result")
 	}
 }
 
