@@ -11,59 +11,80 @@ import (
 //
 // The dead client's writes have two stages. Before it knew that it had won, its word was one proposal among others: the
 // master completes the broadcast and evaluates the rules. Once an INSERT's word is final somewhere, or its tombstone stands beside
-// its pair, it had won already.
-func (r *recovery) finish(s race.Slot) error {
+// its pair, it had won already. It may have several words there, of operations that it gave up.
+//
+// It returns false when another writer has won, who completes the round, or whose recovery does: until then the dead
+// client's words stay where they are, and what they point at is left to a sweep.
+func (r *recovery) finish(s race.Slot) (bool, error) {
 	start := r.ep.Now()
 	for attempt := 0; ; attempt++ {
-		done, err := r.finishOnce(s)
-		if done || err != nil {
-			return err
+		o, err := r.finishOnce(s)
+		if o != lookAgain || err != nil {
+			return o == ended, err
 		}
 		if r.tired(start) {
-			return errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
+			return false, errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
 		}
 		r.pause(attempt)
 	}
 }
 
-// finishOnce returns false when the slot has to be looked at again.
-func (r *recovery) finishOnce(s race.Slot) (bool, error) {
+// outcome is what became of an attempt to end a round.
+type outcome uint8
+
+const (
+	lookAgain outcome = iota // the slot changed
+	ended                    // nothing of the dead client is left to be decided
+	lostRound                // another writer has won
+)
+
+// after returns ended when a CAS swapped.
+func after(swapped bool, err error) (outcome, error) {
+	if swapped && err == nil {
+		return ended, nil
+	}
+	return lookAgain, err
+}
+
+func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 	r.step("finish for the dead")
 	p, err := r.readSlot(s, 0)
 	if err != nil {
-		return false, err
+		return lookAgain, err
 	}
 	// Behind the primary, and in front of the second look at it: what the backups held while p was there. In one trip some
 	// may be read before the round of p, and hold a word that the dead client's last round has left.
 	words, err := r.readCopies(s, p)
 	if err != nil {
-		return false, err
+		return lookAgain, err
 	}
 	list := words[1:]
 	if len(list) == 0 {
 		if !p.IsPending() || !r.wrote(p) {
-			return true, nil
+			return ended, nil
 		}
-		return r.cas(s, []race.Word{p}, 0, r.tombstone(p))
+		return after(r.cas(s, []race.Word{p}, 0, r.tombstone(p)))
 	}
 	own := r.standing(p, list)
 	if own.word == 0 {
-		return true, nil
+		return ended, nil
 	}
 	if !own.decided {
 		filled, err := r.fill(s, p, list, own.word)
 		if filled || err != nil {
-			return false, err
+			return lookAgain, err
 		}
 	}
 	now, err := r.readSlot(s, 0)
 	if err != nil || now != p {
-		return false, err
-	}
-	if !own.decided && !r.wins(list, own.word) {
-		return true, nil // another writer's, who completes it, or whose recovery does
+		return lookAgain, err
 	}
 	target := own.word
+	if !own.decided {
+		if target = r.winner(list); !r.wrote(target) {
+			return lostRound, nil
+		}
+	}
 	if target.IsPending() {
 		target = r.tombstone(target)
 	}
@@ -72,13 +93,13 @@ func (r *recovery) finishOnce(s race.Slot) (bool, error) {
 			continue
 		}
 		if ok, err := r.cas(s, words, 1+i, target); !ok || err != nil {
-			return false, err
+			return lookAgain, err
 		}
 	}
 	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
-		return false, err
+		return lookAgain, err
 	}
-	return true, r.replacedBy(p)
+	return ended, r.replacedBy(p)
 }
 
 // replacedBy notes what the master's own CAS of a primary has replaced: the dead client's log does not tell. When the master
@@ -180,20 +201,25 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 	return true, r.do(b)
 }
 
-// wins evaluates the rules for the dead client. Its list is not quite what the client saw: it may have changed some losers'
-// words into its own already, or the winner its. Neither changes who wins.
-func (r *recovery) wins(list []race.Word, own race.Word) bool {
+// winner evaluates the rules. The list is not quite what the round's writers saw: the winner may have changed some losers'
+// words into its own already, which does not change who wins. In a round of INSERTs whoever has gone on to a second word has won.
+func (r *recovery) winner(list []race.Word) race.Word {
 	if r.Sequential {
-		return list[0] == own
+		return list[0]
 	}
-	if own.IsPending() && anyDecided(list) {
-		return false
+	pending := false
+	for _, w := range list {
+		pending = pending || w.IsPending()
 	}
-	most, count := mostFrequent(list)
-	if 2*count > len(list) {
-		return most == own
+	for _, w := range list {
+		if pending && !w.IsPending() {
+			return w
+		}
 	}
-	return least(list) == own
+	if most, count := mostFrequent(list); 2*count > len(list) {
+		return most
+	}
+	return least(list)
 }
 
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way. The client's

@@ -243,13 +243,18 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 		if r.dead != 0 {
 			unfinished = r.unfinished(views[i])
 		}
+		changed := false
 		for _, s := range unfinished {
-			r.report.Unfinished++
-			if err := r.finish(s); err != nil {
+			ended, err := r.finish(s)
+			if err != nil {
 				return nil, err
 			}
+			if ended {
+				r.report.Unfinished++
+				changed = true
+			}
 		}
-		if len(unfinished) > 0 {
+		if changed {
 			again = append(again, *o)
 			continue
 		}
