@@ -286,8 +286,11 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 		if err == nil && found != 0 {
 			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, rdma.ErrFull): // it has not recorded it: the block goes back
 			return blk, errors.Join(fmt.Errorf("allocate a block: %w", err), c.setEntry(blk, r-1, mine, 0))
+		case err != nil: // perhaps it has: the block is this client's, and what tidies finds it
+			return blk, fmt.Errorf("allocate a block: %w", err)
 		}
 	}
 	return blk, nil
