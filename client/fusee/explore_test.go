@@ -7,6 +7,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
 )
@@ -43,13 +44,14 @@ func explored(sequential bool) *explore.Subject {
 			}
 			return Open(ep, o)
 		},
-		Check: Check,
+		Check:  Check,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 	}
 }
 
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
-	t.Run("snapshot", func(t *testing.T) { explore.Seeds(t, explored(false), 1000) })
+	t.Run("snapshot", func(t *testing.T) { explore.Seeds(t, explored(false), 600) })
 	t.Run("cr", func(t *testing.T) { explore.Seeds(t, explored(true), 300) })
 }
 

@@ -19,6 +19,7 @@ type mutant struct {
 	file     string
 	old, new string
 	test     string // which must fail; default "TestContention"
+	seeds    string // that it may take; default 3000
 }
 
 var mutants = []mutant{
@@ -98,7 +99,8 @@ func TestTeeth(t *testing.T) {
 }
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
-var caught = regexp.MustCompile(`linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true`)
+var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
+	`failed operation:|late operation:|waits for recovery:|recovery did not end:|endless: seed|panic: seed`)
 
 func (m mutant) run(t *testing.T) {
 	source, err := os.ReadFile(m.file)
@@ -107,7 +109,7 @@ func (m mutant) run(t *testing.T) {
 		t.Fatalf("%s has %d places that read %q, want one: the mutant needs an update", m.file, n, m.old)
 	}
 	dir := t.TempDir()
-	broken := filepath.Join(dir, m.file)
+	broken := filepath.Join(dir, filepath.Base(m.file))
 	must(t, os.WriteFile(broken, []byte(strings.Replace(string(source), m.old, m.new, 1)), 0o600))
 	here, err := filepath.Abs(m.file)
 	must(t, err)
@@ -116,7 +118,7 @@ func (m mutant) run(t *testing.T) {
 	list := filepath.Join(dir, "overlay.json")
 	must(t, os.WriteFile(list, overlay, 0o600))
 	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=5m", "-overlay="+list, "-run=^"+cmp.Or(m.test, "TestContention$"), ".", "-rapid.nofailfile")
-	cmd.Env = append(os.Environ(), "FARKV_SEEDS=3000")
+	cmd.Env = append(os.Environ(), "FARKV_SEEDS="+cmp.Or(m.seeds, "3000"))
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -45,7 +46,7 @@ var scenes = []scene{
 }
 
 // doubles is how many of the runs with two crashes are left out for each that is tried, with one seed.
-const doubles = 24
+const doubles = 8
 
 // leastRuns is fewer than any scene takes, together with its Open and its Close.
 const leastRuns = 4
@@ -139,6 +140,9 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 	}
 	p := &Plan{Seed: seed, Shape: Shape{Nodes: j.replicas, Index: j.replicas, Data: j.replicas}, Cache: j.rng.IntN(2) == 0, Work: work}
 	p.Net = Net{Tear: true, Reorder: true, Min: 500, Max: 4000}
+	if j.rng.IntN(2) == 0 { // what the dead sent comes late
+		p.Net.Fly, p.Net.FlyMax = 0.1, 200*time.Microsecond
+	}
 	if j.subject.Mender != nil && j.rng.IntN(3) == 0 {
 		p.Spares = 1
 		p.Nodes++
