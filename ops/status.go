@@ -280,6 +280,9 @@ func parameters(text json.RawMessage) (rows [][]string) {
 		v := all[name]
 		if n, ok := v.(float64); ok {
 			v = count(int64(n))
+			if name == "timeout" { // as every store spells what is in nanoseconds
+				v = time.Duration(n)
+			}
 		}
 		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(v)})
 	}

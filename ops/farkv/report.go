@@ -17,6 +17,8 @@ func (c *cli) report() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report",
 		Short: "Do a paper's evaluation again, in virtual time",
+		Example: "  farkv report fusee --quick\n" +
+			"  farkv report fusee --only pairs,crash -o markdown",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown paper %q: see '%s --help'", args[0], cmd.CommandPath())

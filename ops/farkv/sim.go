@@ -16,6 +16,8 @@ func (c *cli) sim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sim",
 		Short: "Run stores in virtual time, on the papers' clusters",
+		Example: "  farkv sim run fusee --profile fusee-testbed --nodes 2 --clients 128 --workload ycsb-c\n" +
+			"  farkv sim fuzz fusee --runs 10000",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
