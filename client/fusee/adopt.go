@@ -59,18 +59,18 @@ func (c *Client) departed(fits func(node.Entry) bool) ([]*block, error) {
 
 // entries lists up to candidates blocks whose entries fit, beginning with a random region.
 func (c *Client) entries(fits func(node.Entry) bool) ([]*block, error) {
-	return c.listEntries(c.ep.Rand().IntN(len(c.space.Place)), candidates, fits)
+	return c.listEntries(c.ep.Rand().IntN(max(1, len(c.regions))), candidates, fits)
 }
 
 // listEntries lists up to limit blocks whose entries fit, beginning with region start.
 func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*block, error) {
-	regions := len(c.space.Place)
+	regions := len(c.regions)
 	var list []*block
 	for from := 0; from < regions && len(list) < limit; from += tablesPerTrip {
 		b := c.ep.Batch()
 		n := min(tablesPerTrip, regions-from)
 		for k := range n {
-			b.Read(c.space.Table((start+from+k)%regions, 0), c.space.Blocks()*8)
+			b.Read(c.space.Table(c.regions[(start+from+k)%regions], 0), c.space.Blocks()*8)
 		}
 		if err := c.do(b); err != nil {
 			b.Release()
@@ -80,7 +80,7 @@ func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*b
 			for i := range c.space.Blocks() {
 				e := node.Entry(le.Uint64(b.Op(k).Buf[8*i:]))
 				if e.Class() < len(c.classes.units) && fits(e) && len(list) < limit {
-					list = append(list, &block{Block: node.Block{Region: (start + from + k) % regions, Index: i}, class: e.Class(), entry: e})
+					list = append(list, &block{Block: node.Block{Region: c.regions[(start+from+k)%regions], Index: i}, class: e.Class(), entry: e})
 				}
 			}
 		}

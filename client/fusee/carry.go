@@ -38,6 +38,9 @@ const learning = maxReplicas
 // send puts a free into the next carrier.
 func (c *Client) send(f freed) {
 	r := &c.reclaim
+	if region, _ := c.space.Split(f.unit); c.isLost(c.space.Place[region]) {
+		return
+	}
 	if len(r.out) == 0 {
 		r.since = r.now
 	}

@@ -12,11 +12,11 @@ import (
 func (c *Client) takeFromNode(class int) error {
 	c.land(false)
 	c.mature()
-	regions := len(c.space.Place)
-	start := c.ep.Rand().IntN(regions)
-	var last error
+	regions := len(c.regions)
+	start := c.ep.Rand().IntN(max(1, regions))
+	last := rdma.ErrFull
 	for k := range regions {
-		g := (start + k) % regions
+		g := c.regions[(start+k)%regions]
 		first := node.Block{Region: g}
 		q := rdma.Request{Proc: node.ProcObject, Arg: [6]uint64{c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
 			c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class)<<32 | uint64(c.classes.objects[class]),

@@ -92,7 +92,7 @@ func (k *checker) broken(format string, args ...any) {
 
 // tables compares the replicas of the block allocation tables and learns who owns what.
 func (k *checker) tables() error {
-	for g := range k.space.Place {
+	for _, g := range k.regions {
 		b := k.ep.Batch()
 		for r := range k.space.Copies(g) {
 			b.Read(k.space.Table(g, r), k.space.Blocks()*8)
@@ -145,26 +145,43 @@ const checkWords = 256 // of the index, a replica and a trip
 // index compares the replicas of all slots and collects the words to follow.
 func (k *checker) index() error {
 	per := k.Groups * 3 * 8
-	for from := uint64(0); from < k.Client.index.Words(); {
-		n := min(checkWords, per-from%per) // a subtable lies in one piece
-		b := k.ep.Batch()
-		for r := range k.Client.index.Copies(race.Slot(from)) {
-			b.Read(k.Client.index.Address(race.Slot(from), r), int(n)*8)
-		}
-		if err := k.do(b); err != nil {
-			b.Release()
-			return fmt.Errorf("read the index: %w", err)
-		}
-		for i := range n {
-			if s := race.Slot(from + i); race.IsSlot(s) {
-				k.slot(s, b, int(i)*8)
+	if n, all := len(k.subtables), k.Subtables; n < all {
+		k.Damaged("%d of %d subtables are lost: the nodes of all their replicas are gone, and the keys with them", all-n, all)
+	}
+	if n, all := len(k.regions), k.Regions; n < all {
+		k.Damaged("%d of %d regions are lost: the nodes of all their replicas are gone, and the pairs with them", all-n, all)
+	}
+	for _, sub := range k.subtables {
+		first := uint64(sub) * per
+		for from := first; from < first+per; from += checkWords {
+			if err := k.slots(race.Slot(from), int(min(checkWords, first+per-from))); err != nil {
+				return fmt.Errorf("read the index: %w", err)
 			}
 		}
-		b.Release()
-		from += n
 	}
 	return nil
 }
+
+// slots compares the replicas of n words of the index.
+func (k *checker) slots(from race.Slot, n int) error {
+	b := k.ep.Batch()
+	defer b.Release()
+	for r := range k.Client.index.Copies(from) {
+		b.Read(k.Client.index.Address(from, r), n*8)
+	}
+	if err := k.do(b); err != nil {
+		return err
+	}
+	for i := range n {
+		if s := from + race.Slot(i); race.IsSlot(s) {
+			k.slot(s, b, i*8)
+		}
+	}
+	return nil
+}
+
+// lossy tells whether parts of the pool are gone for good: then what is left refers to them, and they to it.
+func (k *checker) lossy() bool { return len(k.subtables) < k.Subtables || len(k.regions) < k.Regions }
 
 func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
 	w := race.Word(le.Uint64(b.Op(0).Buf[at:]))
@@ -238,6 +255,9 @@ func (k *checker) follow(words []placed) error {
 func (k *checker) sound(p placed) bool {
 	blk, off, ok := k.space.BlockOf(p.word.Unit())
 	e := k.owners[blk]
+	if ok && k.isLost(k.space.Place[blk.Region]) {
+		return false // it was counted with its region
+	}
 	if !ok || e == 0 {
 		k.Damaged("slot %d: %v points outside of the blocks in use", p.slot, p.word)
 		return false
@@ -301,7 +321,7 @@ func (k *checker) whyNot(w race.Word, p []byte) string {
 
 // blocks compares the marks of all objects with what slots point at.
 func (k *checker) blocks() error {
-	for g := range k.space.Place {
+	for _, g := range k.regions {
 		for i := range k.space.Blocks() {
 			blk := node.Block{Region: g, Index: i}
 			e := k.owners[blk]
@@ -367,7 +387,7 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 		who = byDead
 	}
 	k.objectsOf[who] += uint64(held)
-	if (who == byLeft || who == byNode) && held > 0 {
+	if (who == byLeft || who == byNode) && held > 0 && !k.lossy() {
 		if len(k.alive) > 1 {
 			// Other clients, live or dead, may have it in their hands: freed and resting, or about to be used.
 			k.Waits("block %v (%v): %d objects are neither free nor in use", blk, e, held)

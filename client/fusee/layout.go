@@ -49,14 +49,15 @@ type Params struct {
 // layout is where everything of a pool lies, computed from its Params alone.
 type layout struct {
 	Params
-	nodes    int
-	original placement
-	holders  []int  // nodes that have log heads and ceilings: all that serve
-	heads    uint64 // offset of the log heads on each node
-	index    race.Index
-	space    node.Space
-	classes  classes
-	bytes    uint64 // of each node that are used
+	nodes              int
+	original           placement
+	subtables, regions []int  // that have a replica left
+	holders            []int  // nodes that have log heads and ceilings: all that serve
+	heads              uint64 // offset of the log heads on each node
+	index              race.Index
+	space              node.Space
+	classes            classes
+	bytes              uint64 // of each node that are used
 }
 
 const (
@@ -90,6 +91,7 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	}
 	l.space.Place = node.Place(p.Regions, p.DataReplicas, serving, p.Regions)
 	l.original = placement{l.index.Place, l.space.Place}
+	l.subtables, l.regions = notLost(&rdma.View{}, l.index.Place), notLost(&rdma.View{}, l.space.Place)
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)

@@ -40,9 +40,12 @@ func (c *Client) shed(class int) {
 
 // isTight tells whether a region, chosen at random, has few free blocks left.
 func (c *Client) isTight() (bool, error) {
+	if len(c.regions) == 0 {
+		return true, nil
+	}
 	b := c.ep.Batch()
 	defer b.Release()
-	op := b.Read(c.space.Table(c.ep.Rand().IntN(len(c.space.Place)), 0), c.space.Blocks()*8)
+	op := b.Read(c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0), c.space.Blocks()*8)
 	if err := c.do(b); err != nil {
 		return false, err
 	}

@@ -71,7 +71,7 @@ func (m *Mender) Mend(v rdma.View) error {
 // mendTables gives every backup the primary's entries. An ALLOC, a take-over or a departure that was cut off is then done or
 // not begun on all replicas; the client that it concerns looks (resync), or recovery does if it is dead.
 func (m *Mender) mendTables() error {
-	for g := range m.space.Place {
+	for _, g := range m.regions {
 		if m.space.Copies(g) < 2 {
 			continue
 		}
@@ -132,12 +132,13 @@ const mendWords = 1024 // of the index, a replica and a trip: 8 KB
 
 func (m *Mender) mendIndex() error {
 	per := m.Groups * 3 * 8
-	for from := uint64(0); from < m.index.Words(); {
-		n := min(mendWords, per-from%per) // a subtable lies in one piece
-		if err := m.mendSlots(race.Slot(from), int(n)); err != nil {
-			return err
+	for _, sub := range m.subtables {
+		first := uint64(sub) * per
+		for from := first; from < first+per; from += mendWords {
+			if err := m.mendSlots(race.Slot(from), int(min(mendWords, first+per-from))); err != nil {
+				return err
+			}
 		}
-		from += n
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ type old struct {
 
 // metadata finds the client's blocks and numbers (FUSEE 5.3: MNs search their local block allocation tables).
 func (r *recovery) metadata() error {
-	for g := range r.space.Place {
+	for _, g := range r.regions {
 		if r.space.Copies(g) > 1 {
 			if err := r.mendTable(g, func(e node.Entry) bool { return e.Owner() == r.dead }); err != nil {
 				return fmt.Errorf("block allocation table of region %d: %w", g, err)
@@ -227,6 +227,10 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 	for i := range batch {
 		if o := &batch[i]; o.complete {
 			at := r.index.Locate(o.hash)
+			if r.isLost(r.index.PlaceOf(at[0])) {
+				o.complete, o.mine = false, false // nothing can point at it any more
+				continue
+			}
 			for k := range r.index.Copies(at[0]) {
 				views[i] = append(views[i], r.index.Read(b, at, k))
 			}

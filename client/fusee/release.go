@@ -59,7 +59,8 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	defer b.Release()
 	var sound []old
 	for _, o := range olds {
-		if blk, off, ok := r.space.BlockOf(o.word.Unit()); ok && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
+		blk, off, ok := r.space.BlockOf(o.word.Unit())
+		if ok && !r.isLost(r.space.Place[blk.Region]) && off+uint64(o.word.Units())*node.Unit <= r.space.BlockBytes {
 			sound = append(sound, o)
 			b.Read(r.space.Entry(blk, 0), 8)
 		}

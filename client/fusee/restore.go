@@ -3,6 +3,7 @@ package fusee
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -16,22 +17,41 @@ import (
 // hold are hints for the owner of a block, which it finds on the primary replica only: they are not copied.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	m.join(v)
+	if err := m.losses(&v, dead); err != nil {
+		return fmt.Errorf("restore node %d on node %d: %w", dead, spare, err)
+	}
 	original := m.originalOf(&v, dead)
 	if err := m.copyHeads(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
 	}
 	for sub, place := range m.original.index {
-		if i, ok := indexOn(place, original); ok && m.index.Place[sub][0].Node != dead {
+		if i, ok := indexOn(place, original); ok {
 			if err := m.copySubtable(sub, spare, i); err != nil {
 				return fmt.Errorf("restore node %d on node %d: subtable %d: %w", dead, spare, sub, err)
 			}
 		}
 	}
 	for g, place := range m.original.space {
-		if i, ok := indexOn(place, original); ok && m.space.Place[g][0].Node != dead {
+		if i, ok := indexOn(place, original); ok {
 			if err := m.copyRegion(g, spare, i); err != nil {
 				return fmt.Errorf("restore node %d on node %d: region %d: %w", dead, spare, g, err)
 			}
+		}
+	}
+	return nil
+}
+
+// losses refuses a node of which some item has no other replica left: on the spare it would seem to be there, and empty.
+func (m *Mender) losses(v *rdma.View, dead int) error {
+	original := m.originalOf(v, dead)
+	for sub, place := range m.original.index {
+		if _, ok := indexOn(place, original); ok && m.isLost(m.index.Place[sub]) {
+			return fmt.Errorf("subtable %d had its last replica there: %w", sub, client.ErrDamaged)
+		}
+	}
+	for g, place := range m.original.space {
+		if _, ok := indexOn(place, original); ok && m.isLost(m.space.Place[g]) {
+			return fmt.Errorf("region %d had its last replica there: %w", g, client.ErrDamaged)
 		}
 	}
 	return nil

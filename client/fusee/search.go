@@ -46,6 +46,8 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 		switch {
 		case e == nil || !interrupted(e) && !errors.Is(e, errUnsettled):
 			return value, e
+		case !c.view.Busy && c.isGone(e):
+			return nil, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, e)
 		case c.tired(start):
 			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, err)
 		}

@@ -250,11 +250,11 @@ const (
 // so that the allocation survives it. A crash in between leaves a block that only the primary's table knows as this
 // client's; nothing in it was used.
 func (c *Client) newBlock(class int) error {
-	regions := len(c.space.Place)
-	start := c.ep.Rand().IntN(regions)
-	var last error
+	regions := len(c.regions)
+	start := c.ep.Rand().IntN(max(1, regions))
+	last := rdma.ErrFull
 	for k := range regions {
-		g := (start + k) % regions
+		g := c.regions[(start+k)%regions]
 		blk, err := c.callAlloc(g, class)
 		if err == nil {
 			c.stats.Blocks++

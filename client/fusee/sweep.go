@@ -17,7 +17,7 @@ import (
 func (m *Mender) Sweep(v rdma.View) error {
 	m.join(v)
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
-	for g := range r.space.Place {
+	for _, g := range r.regions {
 		if err := r.findBlocks(g); err != nil {
 			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
 		}
@@ -26,9 +26,28 @@ func (m *Mender) Sweep(v rdma.View) error {
 		m.ep.Sleep(m.reclaim.rest) // somebody may be on the way to what was replaced just now
 		return nil
 	}
-	for _, step := range []func() error{r.traverse, r.requests, rest, r.forgetAdopted, r.markLost} {
+	for _, step := range []func() error{r.traverse, r.requests, rest, r.forgetAdopted, r.markLost, r.hintFree} {
 		if err := step(); err != nil {
 			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	return nil
+}
+
+// hintFree hints at the free objects of the blocks. Who adopts a block chooses it by its hints, and hints die with the node of
+// a block's primary. One too many does no harm.
+func (r *recovery) hintFree() error {
+	units := make([][]uint64, len(r.classes.units))
+	for i := range r.objects {
+		if o := &r.objects[i]; o.inc == 0 || o.mark == uint64(o.inc) {
+			units[o.class] = append(units[o.class], o.unit)
+		}
+	}
+	for class, list := range units {
+		for from := 0; from < len(list); from += headsPerTrip {
+			if err := r.hint(list[from:min(from+headsPerTrip, len(list))], class); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

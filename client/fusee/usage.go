@@ -27,7 +27,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}
 	l.apply(&v)
 	var free, left, owned uint64
-	for g := range l.space.Place {
+	for _, g := range l.regions {
 		b := ep.Batch()
 		op := b.Read(l.space.Table(g, 0), l.space.Blocks()*8)
 		if err := rdma.Do(ep, b, defaultTimeout); err != nil {

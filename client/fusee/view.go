@@ -88,6 +88,7 @@ func (l *layout) apply(v *rdma.View) {
 		return now
 	}
 	l.index.Place, l.space.Place = place(l.original.index), place(l.original.space)
+	l.subtables, l.regions = notLost(v, l.index.Place), notLost(v, l.space.Place)
 	l.holders = l.holders[:0:0]
 	for n := range l.nodes - l.Spares {
 		if h, _, ok := holder(v, n); ok {
@@ -97,6 +98,23 @@ func (l *layout) apply(v *rdma.View) {
 	if len(l.holders) == 0 {
 		l.holders = []int{0}
 	}
+}
+
+// notLost lists the items that have a replica left. More nodes may die than there are replicas: what is lost then must not
+// keep the rest from being used, nor from being mended.
+func notLost(v *rdma.View, items [][]node.Replica) (list []int) {
+	for i, place := range items {
+		if n := place[0].Node; n >= len(v.Members) || !v.Members[n].Gone {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// isLost tells whether the only replica of an item that is left in the list is on a node that is gone.
+func (c *Client) isLost(place []node.Replica) bool {
+	n := place[0].Node
+	return n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
 // sameMembers tells whether two views place everything alike.
@@ -163,6 +181,8 @@ func (c *Client) settled(cause error, start time.Duration) (bool, error) {
 				return err == nil, err
 			}
 			epoch, cause = c.view.Epoch, err
+		case c.isGone(cause):
+			return false, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, cause)
 		case c.answers(cause):
 			return false, nil
 		}
@@ -263,6 +283,13 @@ func (c *Client) keptBy(w *write) bool {
 		}
 	}
 	return false
+}
+
+// isGone tells whether the node that failed a verb is gone from the view by which the verb was sent: then what was asked for
+// has no other replica.
+func (c *Client) isGone(cause error) bool {
+	var op *rdma.OpError
+	return errors.As(cause, &op) && op.Addr.Node() < len(c.view.Members) && c.view.Members[op.Addr.Node()].Gone
 }
 
 // answers tells whether the node that failed a verb serves after all.

@@ -1,0 +1,118 @@
+package fusee
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// TestLostItems kills a node of a pool without replicas. What it held is lost, and said to be, at once; the rest goes on, for
+// those who were there and for those who come.
+func TestLostItems(t *testing.T) {
+	p := small(4, 1, 1)
+	p.Spares = 1 // nothing of what is lost may seem to be there again, and empty
+	p.Subtables, p.Timeout = 6, 10*time.Millisecond
+	f := simPool(t, 4, p)
+	var w *sim.Worker
+	w = f.Go("worker", func(ep rdma.Endpoint) {
+		c, err := Open(ep, Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for i := range 100 {
+			if err := c.Insert(key(i), key(i)); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := f.KillNode(1); err != nil {
+			t.Error(err)
+		}
+		lost := tryAll(t, c, 0)
+		other, err := f.Open("fresh")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fresh, err := Open(other, Options{CacheBytes: -1})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if n := tryAll(t, fresh, 100); n != lost || n == 0 || n == 100 {
+			t.Errorf("%d of 100 keys are lost, and then %d", lost, n)
+		}
+		if err := errors.Join(c.Close(), fresh.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	f.Go("keeper", func(ep rdma.Endpoint) {
+		if err := cluster.Keep(ep, f, mender, cluster.Options{Lease: time.Millisecond, Stop: w.Finished}); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, f.Run())
+	r, err := Check(f)
+	must(t, err)
+	for _, d := range r.Damage {
+		if !strings.Contains(d, "lost") {
+			t.Error(d)
+		}
+	}
+	if len(r.Damage) != 2 {
+		t.Errorf("got %q, want what is lost of the index and of the pairs", r.Damage)
+	}
+}
+
+// tryAll reads and overwrites all keys, and returns how many are lost.
+func tryAll(t *testing.T, c *Client, from int) (lost int) {
+	for i := range 100 {
+		_, err := c.Get(key(i))
+		if err == nil || errors.Is(err, client.ErrNotFound) {
+			err = c.Update(key(i), fmt.Append(nil, from))
+		}
+		switch {
+		case errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrTimeout):
+			lost++
+		case err != nil && !errors.Is(err, client.ErrNotFound):
+			t.Errorf("key %d: %v", i, err)
+		}
+	}
+	return lost
+}
+
+// TestHintsOfLeftBlocks: the hints at free objects die with a node, and with blocks that nobody owns there is nobody to miss
+// them.
+func TestHintsOfLeftBlocks(t *testing.T) {
+	p := small(3, 2, 2)
+	p.Regions, p.BlockBytes, p.RegionBytes, p.Timeout = 3, 4096, 9*4096, 20*time.Millisecond
+	f := simPool(t, 3, p)
+	fill := func(c *Client) (n int) {
+		for c.Insert(key(n), make([]byte, 500)) == nil {
+			n++
+		}
+		return n
+	}
+	c, leave := life(t, f, Options{})
+	before := fill(c)
+	for i := range before {
+		must(t, c.Delete(key(i)))
+	}
+	leave()
+	must(t, f.KillNode(0))
+	ep := open2(t, f)
+	_, err := cluster.Once(ep, f, mender, cluster.Options{Lease: time.Millisecond})
+	must(t, err)
+	heir, err := Open(open2(t, f), Options{})
+	must(t, err)
+	if after := fill(heir); after < before-before/20 {
+		t.Errorf("%d pairs of %d fit after a node died", after, before)
+	}
+}
