@@ -83,6 +83,7 @@ type remains struct {
 	mark     uint64
 	complete bool
 	mine     bool // the dead client wrote it last
+	shared   bool // it lies in a block of a node, where others may free and use it at the same time
 	op       opcode
 	hash     uint64
 	units    int
@@ -105,7 +106,7 @@ type old struct {
 func (r *recovery) metadata() error {
 	for _, g := range r.regions {
 		if r.space.Copies(g) > 1 {
-			if err := r.mendTable(g, func(e node.Entry) bool { return e.Owner() == r.dead }); err != nil {
+			if err := r.mendTable(g, r.concerns); err != nil {
 				return fmt.Errorf("block allocation table of region %d: %w", g, err)
 			}
 		}
@@ -180,7 +181,7 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	}
 	for i := range n {
 		o := r.inspect(op.Buf[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
-		if r.blocks[blk].Owner() == node.OfNode && !o.mine {
+		if o.shared = r.blocks[blk].Owner() == node.OfNode; o.shared && !o.mine {
 			continue // somebody else's
 		}
 		r.objects = append(r.objects, o)
@@ -300,7 +301,7 @@ func (r *recovery) judge(o *remains, views []race.View) {
 			oldPointed = oldPointed || w == o.replaced
 		}
 	}
-	if !pointed && (r.dead != 0 || o.inc != 0 && o.mark != uint64(o.inc)) {
+	if !pointed && (r.dead != 0 && !o.shared || o.inc != 0 && o.mark != uint64(o.inc)) {
 		r.lost = append(r.lost, *o)
 	}
 	if o.mine && o.replaced.Live() && !oldPointed {

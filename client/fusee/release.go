@@ -15,12 +15,19 @@ func (r *recovery) release() error {
 		return err
 	}
 	units := make([][]uint64, len(r.classes.units))
+	shared := make([][]used, len(r.classes.units))
 	for i := range r.lost {
-		o := &r.lost[i]
-		units[o.class] = append(units[o.class], o.unit)
+		if o := &r.lost[i]; o.shared {
+			shared[o.class] = append(shared[o.class], used{o.unit, o.inc})
+		} else {
+			units[o.class] = append(units[o.class], o.unit)
+		}
 	}
 	for class, list := range units {
 		if err := r.markFree(list, class); err != nil {
+			return err
+		}
+		if err := r.markUsed(shared[class], class); err != nil {
 			return err
 		}
 	}

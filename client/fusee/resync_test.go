@@ -261,20 +261,7 @@ func TestLostHints(t *testing.T) {
 		}
 		must(t, y.drain())
 		must(t, x.reclaimAll(class))
-		for _, blk := range x.slabs[class].blocks {
-			heads, err := x.heads(blk.Block, class, 0)
-			must(t, err)
-			last, err := x.heads(blk.Block, class, x.space.Copies(blk.Region)-1)
-			must(t, err)
-			for i, h := range heads {
-				if h.free() && !last[i].free() {
-					t.Fatalf("node %d died before batch %d: block %v: object %d is free, but not on the last replica", victim, at, blk.Block, i)
-				}
-				if h.free() && !blk.idle(i) {
-					t.Fatalf("node %d died before batch %d: block %v: got nothing, want object %d, which is free", victim, at, blk.Block, i)
-				}
-			}
-		}
+		wantTaken(t, x, class, fmt.Sprintf("node %d died before batch %d", victim, at))
 		for _, c := range []*Client{y, x} {
 			must(t, c.Close())
 			must(t, c.ep.Close())
@@ -292,6 +279,25 @@ func TestLostHints(t *testing.T) {
 	}
 	if lost < 3 {
 		t.Errorf("%d nodes died that had hints: this test shows nothing", lost)
+	}
+}
+
+// wantTaken: an owner has taken everything that is free in its blocks, and that is free on all replicas.
+func wantTaken(t *testing.T, x *Client, class int, when string) {
+	t.Helper()
+	for _, blk := range x.slabs[class].blocks {
+		heads, err := x.heads(blk.Block, class, 0)
+		must(t, err)
+		last, err := x.heads(blk.Block, class, x.space.Copies(blk.Region)-1)
+		must(t, err)
+		for i, h := range heads {
+			if h.free() && !last[i].free() {
+				t.Fatalf("%s: block %v: object %d is free, but not on the last replica", when, blk.Block, i)
+			}
+			if h.free() && !blk.idle(i) {
+				t.Fatalf("%s: block %v: got nothing, want object %d, which is free", when, blk.Block, i)
+			}
+		}
 	}
 }
 
