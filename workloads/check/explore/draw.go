@@ -175,10 +175,23 @@ func (d *drawer) faults(p *Plan) {
 		default: // a clock that goes back is none that a machine has: rdma.Env.Now is monotonic
 			f = sim.Fault{Kind: sim.StepFault, Client: client, Verb: 1 + d.Uint64N(sent), By: lasts}
 		}
-		if len(d.limits.Kinds) == 0 || slices.Contains(d.limits.Kinds, f.Kind) { // others draw the same as without the limit
+		if d.may(f.Kind) { // others draw the same as without the limit
 			p.Faults = append(p.Faults, f)
 		}
+		if f.Kind == sim.CrashFault && f.Client != "" && f.Verb > 0 && d.IntN(3) == 0 && d.may(sim.FlyFault) {
+			p.Faults = append(p.Faults, flying(f, lasts)) // the dead one's last verb lands while it is being recovered, or later
+		}
 	}
+}
+
+// flying delays the last verb of a client that crashes.
+func flying(crash sim.Fault, by time.Duration) sim.Fault {
+	return sim.Fault{Kind: sim.FlyFault, Client: crash.Client, Verb: crash.Verb, For: by}
+}
+
+// may tells whether faults of a kind are wanted.
+func (d *drawer) may(k sim.FaultKind) bool {
+	return len(d.limits.Kinds) == 0 || slices.Contains(d.limits.Kinds, k)
 }
 
 // one takes a node out of those that may be lost.

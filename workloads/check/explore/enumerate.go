@@ -53,7 +53,7 @@ const leastRuns = 4
 
 // Enumerate lets a client crash behind each verb of each operation and of the Close behind it, and each memory node die
 // at each verb that lands on it meanwhile, for 1, 2, 3 and 5 replicas; and some of the runs in which two things happen at
-// once: client and node, two nodes, and whoever recovers, at each of its verbs. Each is a plan, judged as any other.
+// once: two clients, client and node, two nodes, and whoever recovers, at each of its verbs. Each is a plan, judged as any other.
 // $FARKV_SEEDS (1 by default) is how many seeds draw the network and choose among the runs with two crashes, from
 // $FARKV_SEED on.
 func Enumerate(t *testing.T, s *Subject) {
@@ -72,7 +72,7 @@ func Enumerate(t *testing.T, s *Subject) {
 			if n := e.runs.Load(); n < int64(e.jobs)*leastRuns {
 				t.Errorf("only %d runs", n)
 			}
-			t.Logf("%d runs, %d of them with two crashes", e.runs.Load(), e.twice.Load())
+			t.Logf("%d runs, %d of them with two faults", e.runs.Load(), e.twice.Load())
 		})
 	}
 }
@@ -169,6 +169,10 @@ func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
 		if f == nil {
 			with, f = j.twoCrashes(r, with, span)
 		}
+		if f == nil { // its last verb lands while it is being recovered, or later
+			late := time.Duration(1 + j.rng.Int64N(int64(5*time.Millisecond)))
+			with, f = j.double(with, flying(with.Faults[0], late))
+		}
 		if f != nil {
 			return with, f
 		}
@@ -218,6 +222,11 @@ func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
 	if q, f := j.interrupt(r, p); f != nil {
 		return q, f
 	}
+	if sent := r.sent(1); sent > 0 && j.rng.IntN(2) == 0 { // the other client, perhaps in the same round
+		if q, f := j.double(p, sim.Fault{Kind: sim.CrashFault, Client: workerName(1), Verb: 1 + j.rng.Uint64N(sent)}); f != nil {
+			return q, f
+		}
+	}
 	if j.replicas == 1 || j.rng.IntN(doubles/4) > 0 {
 		return p, nil
 	}
@@ -239,6 +248,7 @@ func (j *job) interrupt(r *run, p *Plan) (*Plan, *Failure) {
 	return p, nil
 }
 
+// double adds a second fault.
 func (j *job) double(p *Plan, second sim.Fault) (*Plan, *Failure) {
 	q := with(p, second)
 	j.twice.Add(1)
@@ -280,6 +290,16 @@ func (r *run) moment(p *player) moment {
 		m.landed = append(m.landed, r.s.Landed(n))
 	}
 	return m
+}
+
+// sent returns how many verbs a worker has sent.
+func (r *run) sent(number int) uint64 {
+	for _, p := range r.players {
+		if p.number == number && p.name == workerName(number) {
+			return p.w.Sent()
+		}
+	}
+	return 0
 }
 
 func (r *run) span() span {
