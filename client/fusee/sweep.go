@@ -18,6 +18,11 @@ func (m *Mender) Sweep(v rdma.View) error {
 	m.join(v)
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	for _, g := range r.regions {
+		if m.NodeCentric && m.space.Copies(g) > 1 { // who took a node's first object of a block may not have recorded it
+			if err := m.mendTable(g, func(e node.Entry) bool { return e.Owner() == node.OfNode }); err != nil {
+				return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
+			}
+		}
 		if err := r.findBlocks(g); err != nil {
 			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
 		}
