@@ -10,7 +10,6 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // TestLostItems kills a node of a pool without replicas. What it held is lost, and said to be, at once; the rest goes on, for
@@ -20,8 +19,7 @@ func TestLostItems(t *testing.T) {
 	p.Spares = 1 // nothing of what is lost may seem to be there again, and empty
 	p.Subtables, p.Timeout = 6, 10*time.Millisecond
 	f := simPool(t, 4, p)
-	var w *sim.Worker
-	w = f.Go("worker", func(ep rdma.Endpoint) {
+	w := f.Go("worker", func(ep rdma.Endpoint) {
 		c, err := Open(ep, Options{})
 		if err != nil {
 			t.Error(err)
