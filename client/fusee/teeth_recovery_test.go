@@ -37,7 +37,7 @@ var recoveryMutants = []mutant{
 	{rule: "the primary is changed, too", file: "finish.go",
 		old: "if ok, err := r.cas(s, words, 0, target); !ok || err != nil {", new: "if ok, err := true, error(nil); !ok || err != nil {", test: "TestEnumerate$/^2_replicas"},
 	{rule: "what crashes leak is swept", file: "sweep.go",
-		old: "rest, r.forgetAdopted, r.markLost}", new: "rest, r.forgetAdopted}", test: "TestEnumerate$/^2_replicas"},
+		old: "rest, r.forgetAdopted, r.markLost, r.hintFree}", new: "rest, r.forgetAdopted, r.hintFree}", test: "TestEnumerate$/^2_replicas"},
 	{rule: "a dead client is fenced off before it is recovered", file: "../../node/cluster/keeper.go",
 		old: "if err := k.f.Revoke(c.ID); err != nil {", new: "if err := error(nil); err != nil {", test: "TestEnumerate$/^3_replicas"},
 }
