@@ -65,7 +65,7 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 		return nil, fmt.Errorf("recover client %d: %q of process %d is alive (hint: with --force it is fenced off, and "+
 			"everything that it does from there on fails)", id, c.Name, c.PID)
 	}
-	if err := p.Fabric.Revoke(c.ID); err != nil {
+	if err := p.Fabric.RevokeLife(c); err != nil {
 		return nil, err
 	}
 	if !c.Alive {

@@ -63,7 +63,8 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 		if !p.IsPending() || !r.wrote(p) {
 			return ended, nil
 		}
-		return after(r.cas(s, []race.Word{p}, 0, r.tombstone(p)))
+		r.result = r.tombstone(p)
+		return after(r.cas(s, []race.Word{p}, 0, r.result))
 	}
 	own := r.standing(p, list)
 	if own.word == 0 {
@@ -99,6 +100,7 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
 		return lookAgain, err
 	}
+	r.result = target
 	return ended, r.replacedBy(p)
 }
 
@@ -225,6 +227,10 @@ func (r *recovery) winner(list []race.Word) race.Word {
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way. The client's
 // ceiling was raised above it: a successor of this master takes it for the dead client's, too.
 func (r *recovery) tombstone(pending race.Word) race.Word {
+	if r.dead == r.id { // nobody is: see finishOwn
+		r.Client.numbers.tomb++
+		return race.Tombstone(pending.Print(), r.id, uint32(r.Client.numbers.tomb))
+	}
 	r.numbers.tomb++
 	if r.numbers.tomb > r.numbers.tombLimit+tombStep {
 		panic(fmt.Sprintf("fusee: more than %d writes of one client were cut off", tombStep))

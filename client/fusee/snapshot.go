@@ -39,7 +39,8 @@ type write struct {
 	hash     uint64        // of key
 	began    time.Duration // when old was about to be read
 	list     [maxReplicas]race.Word
-	visible  bool // some replica may hold new: the object must not be reused before the round is over
+	visible  bool   // some replica may hold new: the object must not be reused before the round is over
+	epoch    uint64 // of the view in which it was written
 
 	// What resolve needs to know when the view changes in the midst of the write.
 	decided    bool           // all backups hold new, which is final: nobody else can win the round
@@ -64,6 +65,7 @@ func (c *Client) write(w *write) (verdict, error) {
 	if c.tired(w.began) {
 		return lost, errTimeout("write a slot")
 	}
+	w.epoch = c.view.Epoch
 	if w.key != nil {
 		w.new = w.new.Pending()
 	}

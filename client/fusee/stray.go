@@ -12,6 +12,8 @@ type stray struct {
 	object
 	slot   race.Slot
 	word   race.Word // 0: none was proposed
+	old    race.Word // what it was to replace
+	epoch  uint64    // of the view in which it was proposed
 	flying bool      // its verbs may still be in flight
 }
 
@@ -33,7 +35,7 @@ func inFlight(err error) bool {
 // strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
 // an INSERT that gives way replaces it.
 func (c *Client) strand(w *write, err error) {
-	s := stray{object: c.draft.object, slot: w.slot, word: w.new, flying: inFlight(err)}
+	s := stray{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, epoch: w.epoch, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
@@ -49,7 +51,14 @@ func (c *Client) settle() {
 		case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation), c.reclaim.rests(s.unit):
 			// It had won, and was replaced and freed since.
 		case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
-		case s.flying || s.word != 0 && c.holdsWord(s):
+		case s.flying:
+			kept = append(kept, s)
+		case s.word != 0 && s.epoch < c.view.Epoch && !c.view.Busy && c.committed(s):
+			c.free(s.old)       // a master has completed it
+			if s.word.Empty() { // a DELETE's object: no slot points at it
+				c.layTag(s.unit, s.class, anyTag)
+			}
+		case s.word != 0 && c.holdsWord(s):
 			kept = append(kept, s)
 		case !own: // a node's, which learns how often it was used
 			c.layTag(s.unit, s.class, anyTag)
@@ -60,6 +69,13 @@ func (c *Client) settle() {
 		}
 	}
 	c.limbo = kept
+}
+
+// committed tells whether a stray's slot holds its word for good. In an idle view of a later epoch all replicas had the same
+// when it became idle, and nobody proposes the stray's word any more.
+func (c *Client) committed(s stray) bool {
+	w, err := c.readSlot(s.slot, 0)
+	return err == nil && w == s.word
 }
 
 // holdsWord tells whether some replica of a stray's slot still holds its word, or may.

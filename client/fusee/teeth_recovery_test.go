@@ -39,7 +39,7 @@ var recoveryMutants = []mutant{
 	{rule: "what crashes leak is swept", file: "sweep.go",
 		old: "rest, r.forgetAdopted, r.markLost, r.hintFree}", new: "rest, r.forgetAdopted, r.hintFree}", test: "TestEnumerate$/^2_replicas"},
 	{rule: "a dead client is fenced off before it is recovered", file: "../../node/cluster/keeper.go",
-		old: "if err := k.f.Revoke(c.ID); err != nil {", new: "if err := error(nil); err != nil {", test: "TestEnumerate$/^3_replicas"},
+		old: "if err := k.f.RevokeLife(c); err != nil {", new: "if err := error(nil); err != nil {", test: "TestEnumerate$/^3_replicas"},
 }
 
 func TestRecoveryTeeth(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -224,8 +225,22 @@ func (c *Client) keepUp() error {
 // of its slot equal.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 	ok, err := c.settled(cause, c.ep.Now())
-	if err != nil || !ok {
+	if err != nil {
 		return stranded, cause
+	}
+	if !ok {
+		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
+		// client ends its own round, as a master would if it were dead. Others may be waiting for it.
+		switch word, ended, err := c.finishOwn(w, op); {
+		case err != nil:
+			return stranded, uncertain("write a slot", err)
+		case !ended:
+			return c.awaitWinner(w)
+		case word != 0 && word == w.new && !w.yielded:
+			return won, nil
+		case word != 0 && op == opInsert:
+			return gaveWay, nil
+		}
 	}
 	now, err := c.readSlot(w.slot, 0)
 	v := won
@@ -252,6 +267,17 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 		return lost, nil // no master completes what is pending
 	}
 	return stranded, cause
+}
+
+// finishOwn ends this client's own round, and returns the word that it ended it with; 0: there was nothing to end. It is not
+// ended when another writer has won it.
+func (c *Client) finishOwn(w *write, op opcode) (word race.Word, ended bool, err error) {
+	if err := c.number(); err != nil { // it may take a tombstone
+		return 0, false, err
+	}
+	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{w.obj.unit: op}}
+	ended, err = r.finish(w.slot)
+	return r.result, ended, err
 }
 
 // commitLate commits the log of a write that a master completed, so that recovery knows what it replaced. Where that is cut

@@ -220,7 +220,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 	if err := k.prolong(); err != nil {
 		return err
 	}
-	if err := k.f.Revoke(c.ID); err != nil {
+	if err := k.f.RevokeLife(c); err != nil {
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
 	if err := k.m.Recover(v, c.ID); err != nil {

@@ -73,6 +73,8 @@ type Fabric interface {
 	// Revoke fences a client off: when it returns nil, no verb that the client posted before can land any more, and
 	// none that it posts later will.
 	Revoke(c ClientID) error
+	// RevokeLife is Revoke for the holder of an identity that Clients described, and no other: a successor is not harmed.
+	RevokeLife(c Client) error
 	// Clients lists the identities in use: live ones, and those of workers that died without closing.
 	Clients() []Client
 	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and closed, once

@@ -106,6 +106,9 @@ func (f *Fabric) Clients() []rdma.Client {
 		}
 		held, err := f.lives.held(c)
 		held = held || err != nil
+		if !held && atomic.LoadUint64(&s.state) != state {
+			continue // it has just left: who leaves does not die
+		}
 		alive := held && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
 		all = append(all, rdma.Client{
@@ -128,13 +131,25 @@ func (f *Fabric) Revoke(c rdma.ClientID) error {
 	if err := f.known(c); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)
 	}
-	s := f.slot(c)
-	state := atomic.LoadUint64(&s.state)
+	state := atomic.LoadUint64(&f.slot(c).state)
 	if !inUse(state) {
 		return nil
 	}
-	for old := atomic.LoadUint64(&s.fence); old < life(state); old = atomic.LoadUint64(&s.fence) {
-		atomic.CompareAndSwapUint64(&s.fence, old, life(state))
+	return f.revoke(c, life(state))
+}
+
+// RevokeLife fences off the holder that Clients described.
+func (f *Fabric) RevokeLife(c rdma.Client) error {
+	if err := f.known(c.ID); err != nil {
+		return fmt.Errorf("revoke client %d: %w", c.ID, err)
+	}
+	return f.revoke(c.ID, c.Life)
+}
+
+func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
+	s := f.slot(c)
+	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
+		atomic.CompareAndSwapUint64(&s.fence, old, life)
 	}
 	if err := f.drain(c); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)

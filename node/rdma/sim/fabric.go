@@ -103,6 +103,15 @@ func (s *Sim) holder(c rdma.ClientID) *endpoint {
 	return nil
 }
 
+// RevokeLife drops what the holder that Clients described has in flight.
+func (s *Sim) RevokeLife(c rdma.Client) error {
+	return s.control(func() {
+		if e := s.holder(c.ID); e != nil && e.life == c.Life {
+			s.fenceOff(e)
+		}
+	})
+}
+
 // pause lets the current worker, if any, wait for one way of a message.
 func (s *Sim) pause() {
 	if w := s.current; w != nil && !s.closed {
