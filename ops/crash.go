@@ -35,7 +35,11 @@ func CrashNode(addr string, node int) (*Crashed, error) {
 		return nil, fmt.Errorf("crash node %d: it is down already (hint: 'farkv status %s' shows the nodes)", node,
 			short(p.Address))
 	}
-	if err := p.Fabric.Expel(node); err != nil {
+	kills, ok := p.Fabric.(interface{ KillNode(node int) error })
+	if !ok {
+		return nil, workloads.Misuse("crash node %d: %s is no pool of this machine", node, p.Address)
+	}
+	if err := kills.KillNode(node); err != nil {
 		return nil, explain(fmt.Errorf("crash node %d of %s: %w", node, p.Address, err), addr)
 	}
 	return &Crashed{Pool: p.Address, Node: &node}, nil

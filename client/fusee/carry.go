@@ -1,6 +1,8 @@
 package fusee
 
 import (
+	"time"
+
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -27,8 +29,9 @@ type freed struct {
 //
 // A crash in between leaves an object that is not free yet.
 type carrier struct {
-	batch *rdma.Batch // nil when all is done
-	step  int         // learning, or the replica that is being marked
+	batch *rdma.Batch   // nil when all is done
+	step  int           // learning, or the replica that is being marked
+	knows time.Duration // when it began to learn
 	frees []freed
 	last  uint64 // number of its last free, among all that were queued
 }
@@ -132,7 +135,16 @@ func (c *Client) learn(f *freed, h head) bool {
 }
 
 // post sends the verbs of a carrier's step, or of the first one behind it that has any.
+//
+// What was learned holds for a while only: others may free the object, too (recovery does when its block's owner dies), and then
+// its block may be given another size class, which takes longer than an operation may. A client that was busy elsewhere
+// meanwhile learns anew.
 func (c *Client) post(k *carrier) {
+	if now := c.ep.Now(); k.step == learning {
+		k.knows = now
+	} else if k.step >= 0 && now-k.knows > c.Timeout/2 {
+		k.step, k.knows = learning, now
+	}
 	for ; k.step >= 0 && len(k.frees) > 0; k.step-- {
 		b := c.ep.Batch()
 		for i := range k.frees {

@@ -42,7 +42,7 @@ func TestDoubleFree(t *testing.T) {
 	}
 	b.reclaim.rest = 0
 	must(t, b.Update(k, []byte("2")))
-	b.free(word) // again, in the same batch
+	b.free(word, 0) // again, in the same batch
 	must(t, b.drain())
 	useUp(t, c, "more ")
 	wantValue(t, c, "kez", "1")
@@ -75,7 +75,7 @@ func TestLateFree(t *testing.T) {
 				}
 			}
 		}
-		late.free(word)
+		late.free(word, 0)
 		must(t, late.drain())
 		if again == "" {
 			t.Fatal("the object was not used again: this test shows nothing")
@@ -98,7 +98,7 @@ func TestHintTwice(t *testing.T) {
 	for range 2 {
 		must(t, b.drain())
 		must(t, c.reclaimAll(class))
-		b.free(word)
+		b.free(word, 0)
 	}
 	seen := map[place]bool{}
 	for _, p := range c.slabs[class].free[c.slabs[class].head:] {

@@ -105,7 +105,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err error) error {
 	switch v {
 	case won, overtaken:
-		c.free(w.old)
+		c.free(w.old, w.inc)
 		if op == opDelete {
 			c.recycle()
 			if e := c.cache.find(hash); e != nil {

@@ -55,6 +55,7 @@ type resting struct {
 	unit  uint64
 	class int32
 	tag   int32
+	inc   uint32 // 0: not known
 	ready time.Duration
 }
 
@@ -77,24 +78,25 @@ const (
 )
 
 // free gives up the pair that a won write replaced, once the primary shows the new word.
-func (c *Client) free(w race.Word) {
+// Its incarnation is known: an object of which only the tag is might be taken for a later use of it.
+func (c *Client) free(w race.Word, incarnation uint32) {
 	if w.Live() {
-		c.layTag(w.Unit(), int(c.classes.of[w.Units()]), int32(w.Tag()))
+		c.layTag(w.Unit(), int(c.classes.of[w.Units()]), int32(w.Tag()), incarnation)
 	}
 }
 
 // lay puts the draft to rest.
 func (c *Client) lay(unit uint64, class int) {
-	c.layTag(unit, class, int32(c.tag(c.draft.object.incarnation)))
+	c.layTag(unit, class, int32(c.tag(c.draft.object.incarnation)), c.draft.object.incarnation)
 }
 
-func (c *Client) layTag(unit uint64, class int, tag int32) {
+func (c *Client) layTag(unit uint64, class int, tag int32, incarnation uint32) {
 	r := &c.reclaim
 	if r.head > 64 && r.head*2 > len(r.resting) {
 		r.resting = r.resting[:copy(r.resting, r.resting[r.head:])]
 		r.head = 0
 	}
-	r.resting = append(r.resting, resting{unit, int32(class), tag, c.ep.Now() + r.rest})
+	r.resting = append(r.resting, resting{unit, int32(class), tag, incarnation, c.ep.Now() + r.rest})
 }
 
 // recycle puts the draft to rest, which no slot points at, or none any more. The paper clears the used bit of its log entry
@@ -161,7 +163,7 @@ func (c *Client) mature() {
 			}
 			continue
 		}
-		c.send(freed{unit: x.unit, class: x.class, tag: x.tag})
+		c.send(freed{unit: x.unit, class: x.class, tag: x.tag, incarnation: x.inc})
 	}
 	if r.now-r.since > flushAfter*r.rest {
 		c.flush()

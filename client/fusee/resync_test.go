@@ -238,7 +238,7 @@ func TestLostHints(t *testing.T) {
 		}
 		die := func() {
 			nextView(t, f, func() {
-				must(t, f.Expel(victim))
+				must(t, f.Expel(f.View().Epoch, victim))
 				_, err := f.SetMember(f.View().Epoch, victim, rdma.Member{}, rdma.Member{Gone: true})
 				must(t, err)
 			})

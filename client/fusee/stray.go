@@ -13,6 +13,7 @@ type stray struct {
 	slot   race.Slot
 	word   race.Word // 0: none was proposed
 	old    race.Word // what it was to replace
+	inc    uint32    // its incarnation
 	epoch  uint64    // of the view in which it was proposed
 	flying bool      // its verbs may still be in flight
 }
@@ -35,7 +36,7 @@ func inFlight(err error) bool {
 // strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
 // an INSERT that gives way replaces it.
 func (c *Client) strand(w *write, err error) {
-	s := stray{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, epoch: w.epoch, flying: inFlight(err)}
+	s := stray{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
@@ -54,18 +55,18 @@ func (c *Client) settle() {
 		case s.flying:
 			kept = append(kept, s)
 		case s.word != 0 && s.epoch < c.view.Epoch && !c.view.Busy && c.committed(s):
-			c.free(s.old)       // a master has completed it
-			if s.word.Empty() { // a DELETE's object: no slot points at it
-				c.layTag(s.unit, s.class, anyTag)
+			c.free(s.old, s.inc) // a master has completed it
+			if s.word.Empty() {  // a DELETE's object: no slot points at it
+				c.layTag(s.unit, s.class, anyTag, 0)
 			}
 		case s.word != 0 && c.holdsWord(s):
 			kept = append(kept, s)
 		case !own: // a node's, which learns how often it was used
-			c.layTag(s.unit, s.class, anyTag)
+			c.layTag(s.unit, s.class, anyTag, 0)
 		case c.writeHeads([]place{p}, true) != nil: // it may not have been written everywhere, so it is now
 			kept = append(kept, s)
 		default:
-			c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)))
+			c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)), s.incarnation)
 		}
 	}
 	c.limbo = kept

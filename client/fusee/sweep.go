@@ -142,19 +142,27 @@ func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err er
 	if len(there) == 0 {
 		return nil, nil
 	}
+	start := r.ep.Now()
 	if err := r.do(read); err != nil {
 		return nil, err
 	}
 	for i, u := range there {
-		if h := headOf(read.Op(i).Buf); h.incarnation == u.inc && !h.free() {
+		h := headOf(read.Op(i).Buf)
+		if h.incarnation != u.inc {
+			continue
+		}
+		marked = append(marked, u.unit) // its hint may have been lost
+		if !h.free() {
 			p := write.Alloc(8)
 			le.PutUint64(p, uint64(u.inc))
 			write.Write(read.Op(i).Addr.Add(markAt), p)
-			marked = append(marked, u.unit)
 		}
 	}
-	if len(marked) == 0 {
-		return nil, nil
+	if write.Len() == 0 {
+		return marked, nil
+	}
+	if r.ep.Now()-start > r.Timeout/2 { // by now the block may have objects of another class
+		return nil, errTimeout("mark objects that were read a while ago")
 	}
 	return marked, r.do(write)
 }

@@ -101,13 +101,20 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch, Busy: v.Busy}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
 	}
+	// Nobody reads a node any more that the view calls gone, and nothing lands any more when somebody reads what is left instead:
+	// so first they are expelled, then all are fenced off, and then the view says so.
 	for _, n := range down {
-		if err := k.expel(to.Epoch, n, v.Members[n]); err != nil {
-			return err
+		if err := k.f.Expel(to.Epoch, n); err != nil {
+			return fmt.Errorf("expel node %d: %w", n, err)
 		}
 	}
 	if err := k.f.Fence(to.Epoch); err != nil {
 		return err
+	}
+	for _, n := range down {
+		if err := k.gone(to.Epoch, n, v.Members[n]); err != nil {
+			return err
+		}
 	}
 	v, err := k.ep.Join()
 	if err != nil {
@@ -134,10 +141,7 @@ func won(ok bool, err error) error {
 	return err
 }
 
-func (k *keeper) expel(epoch uint64, n int, was rdma.Member) error {
-	if err := k.f.Expel(n); err != nil {
-		return fmt.Errorf("expel node %d: %w", n, err)
-	}
+func (k *keeper) gone(epoch uint64, n int, was rdma.Member) error {
 	gone := was
 	gone.Gone = true
 	if err := won(k.f.SetMember(epoch, n, was, gone)); err != nil {

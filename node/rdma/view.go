@@ -118,5 +118,8 @@ type Control interface {
 	Fence(epoch uint64) error
 	// Expel makes a node one that is down for everybody: when it returns nil no verb lands on it any more, and verbs to it
 	// fail with ErrNodeDown.
-	Expel(node int) error
+	//
+	// It acts in the given busy epoch only, and ends in ErrStale in any other: a master that was slow must not take away a
+	// node that its successor found well.
+	Expel(epoch uint64, node int) error
 }

@@ -15,7 +15,7 @@ type lax struct {
 	advance func(from, to rdma.State) (bool, error)
 	member  func(epoch uint64, node int, from, to rdma.Member) (bool, error)
 	view    func() rdma.View
-	expel   func(node int) error
+	expel   func(epoch uint64, node int) error
 	master  func(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error)
 	renew   func(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	resign  func(r rdma.Role)
@@ -25,7 +25,7 @@ type lax struct {
 func (l *lax) Fence(epoch uint64) error                  { return l.fence(epoch) }
 func (l *lax) Advance(from, to rdma.State) (bool, error) { return l.advance(from, to) }
 func (l *lax) View() rdma.View                           { return l.view() }
-func (l *lax) Expel(node int) error                      { return l.expel(node) }
+func (l *lax) Expel(epoch uint64, node int) error        { return l.expel(epoch, node) }
 func (l *lax) Resign(r rdma.Role)                        { l.resign(r) }
 func (l *lax) Forget(c rdma.Client) error                { return l.forget(c) }
 func (l *lax) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
@@ -133,7 +133,7 @@ func viewRules() []rule {
 		})},
 		{broken: "views are of one moment", seen: []string{"Views"}, worker: staleJoin()},
 		{broken: "Expel expels", seen: []string{"Expel"},
-			fabric: with(func(l *lax) { l.expel = func(int) error { return nil } })},
+			fabric: with(func(l *lax) { l.expel = func(uint64, int) error { return nil } })},
 	}
 }
 

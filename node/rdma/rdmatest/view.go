@@ -206,15 +206,24 @@ func testExpel(t testing.TB, h Harness) {
 	}
 	h.Parallel(t, f, user, user, func(ep rdma.Endpoint) {
 		ep.Sleep(time.Millisecond)
-		if err := f.Expel(1); err != nil {
+		if err := f.Expel(0, 0); !errors.Is(err, rdma.ErrStale) {
+			t.Errorf("expelled in an idle epoch: %v", err)
+		}
+		if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+			t.Error(ok, err)
+		}
+		if err := f.Expel(0, 0); !errors.Is(err, rdma.ErrStale) {
+			t.Errorf("expelled in an epoch that is over: %v", err)
+		}
+		if err := f.Expel(1, 1); err != nil {
 			t.Error(err)
 		}
 		_, err := load(ep, rdma.At(1, 0))
 		dead(t, ep, err)
-		if err := f.Expel(1); err != nil {
+		if err := f.Expel(1, 1); err != nil {
 			t.Errorf("expelled twice: %v", err)
 		}
-		if err := f.Expel(2); !errors.Is(err, rdma.ErrAccess) {
+		if err := f.Expel(1, 2); !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("expel a node that the pool does not have: %v", err)
 		}
 	})

@@ -365,7 +365,7 @@ func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
 func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 	for name, stop := range map[string]func(f *Fabric) error{
 		"fence": func(f *Fabric) error { return f.Fence(1) },
-		"expel": func(f *Fabric) error { return f.Expel(1) },
+		"expel": func(f *Fabric) error { return f.KillNode(1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inFolder(t)

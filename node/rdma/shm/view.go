@@ -172,7 +172,14 @@ func (f *Fabric) Fence(epoch uint64) error {
 }
 
 // Expel marks a node dead for every process.
-func (f *Fabric) Expel(node int) error { return f.KillNode(node) }
+func (f *Fabric) Expel(epoch uint64, node int) error {
+	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels is dead already: that the
+	// epoch may end between the two lines takes no node away from anybody.
+	if s := f.settledState().state(); s.Epoch != epoch || !s.Busy {
+		return fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
+	}
+	return f.KillNode(node)
+}
 
 // Join makes the worker a member of the current view.
 func (e *Endpoint) Join() (rdma.View, error) {

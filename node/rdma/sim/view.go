@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -80,11 +81,18 @@ func (s *Sim) Fence(epoch uint64) error {
 }
 
 // Expel kills a node for everybody.
-func (s *Sim) Expel(node int) error {
+func (s *Sim) Expel(epoch uint64, node int) (err error) {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("expel node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)
 	}
-	return s.control(func() { s.kill(node) })
+	lost := s.control(func() {
+		if s.view.Epoch != epoch || !s.view.Busy {
+			err = fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
+			return
+		}
+		s.kill(node)
+	})
+	return errors.Join(err, lost)
 }
 
 // TryMaster makes owner the master when nobody is, and fences off the last one if its tenure ran out.
