@@ -115,18 +115,18 @@ func meet(r *check.Recorder, rng *rand.Rand, mix [4]int, keys int, value []byte)
 }
 
 func judge(f rdma.Fabric, recorders []*check.Recorder, err error) error {
-	if err != nil {
-		return err
-	}
 	var h check.History
 	for _, r := range recorders {
+		if r == nil {
+			return err
+		}
 		h = append(h, r.History()...)
 	}
 	if bad := h.With(check.Uncertain, check.Failed, check.Refused); len(bad) > 0 {
 		return fmt.Errorf("%d of %d operations failed, the first is: %v", len(bad), len(h), &bad[0])
 	}
-	if err := check.Linearizable(h, check.Options{}); err != nil {
-		return err
+	if wrong := check.Linearizable(h, check.Options{}); wrong != nil || err != nil {
+		return errors.Join(wrong, err)
 	}
 	r, err := Check(f)
 	if err == nil && len(r.Damage)+len(r.Waiting) > 0 {
