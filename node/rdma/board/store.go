@@ -1,0 +1,25 @@
+package board
+
+import "errors"
+
+// Store keeps small named records where no single memory node's death reaches them. Its operations are linearizable. It is
+// safe for concurrent use.
+type Store interface {
+	// Load returns a record and its version; version 0: it was never written. The value is the caller's.
+	Load(key string) (value []byte, version uint64, err error)
+	// Swap replaces a record if it still has the given version; false: it has another one. Versions of a record only grow.
+	// An error leaves open whether it was replaced, or will be.
+	Swap(key string, version uint64, value []byte) (swapped bool, err error)
+	// List returns all records whose keys begin so, sorted by key.
+	List(prefix string) ([]Record, error)
+}
+
+// Record is one entry of a Store.
+type Record struct {
+	Key     string
+	Value   []byte
+	Version uint64
+}
+
+// ErrUnreachable is wrapped when a Store cannot be read or written now: too few of those who keep it answer.
+var ErrUnreachable = errors.New("the pool's board is out of reach")
