@@ -1,0 +1,56 @@
+package consul
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// What callers branch on, besides board.ErrUnreachable.
+var (
+	ErrAddress = errors.New("bad address of Consul")
+	ErrNoPool  = errors.New("no such pool")
+	ErrExists  = errors.New("pool exists")
+	ErrFormat  = errors.New("not a farkv pool's record")
+)
+
+// longest is the most bytes that a pool's name may have: as many as on every other fabric.
+const longest = 200
+
+// Parse splits HOST:PORT/POOL, what follows "consul:" in a pool's address. Errors wrap ErrAddress.
+func Parse(address string) (agent, pool string, err error) {
+	agent, pool, ok := strings.Cut(address, "/")
+	if !ok {
+		return "", "", fmt.Errorf("%w %q: want HOST:PORT/POOL, as in 127.0.0.1:8500/mypool", ErrAddress, address)
+	}
+	if err := checkAgent(agent); err != nil {
+		return "", "", err
+	}
+	return agent, pool, checkName(pool)
+}
+
+// checkAgent tells whether address is HOST:PORT.
+func checkAgent(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 ||
+		strings.ContainsAny(host, "/?#@ ") {
+		return fmt.Errorf("%w %q: want HOST:PORT, as in 127.0.0.1:8500", ErrAddress, address)
+	}
+	return nil
+}
+
+// checkName holds pools to the names that they may have on this machine's shared memory, too, so that one can move.
+func checkName(name string) error {
+	ok := len(name) > 0 && len(name) <= longest && name[0] != '.' && name[0] != '-'
+	for _, c := range []byte(name) {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			c == '.' || c == '_' || c == '-')
+	}
+	if !ok {
+		return fmt.Errorf("%w: bad pool name %q: want 1 to %d letters, digits, '.', '_' or '-', "+
+			"beginning with none of '.' and '-'", ErrAddress, name, longest)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package consul
+
+import (
+	"cmp"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// Health is a registered process and what its check says of it.
+type Health struct {
+	Member
+	// Status is "passing", "warning" or "critical"; the last is one that died, stopped or is cut off from its agent.
+	Status string
+	Output string // of the check: what the process said last
+	Agent  string // the name of the Consul node it registered with
+}
+
+// Alive tells whether the process said something within TTL.
+func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status == api.HealthWarning }
+
+// Members lists who is registered, sorted by pool, node and ID; pool "": of all pools, and of none. It is what Consul heard,
+// up to TTL ago, and good for finding nodes and for showing; who may write is decided elsewhere. Errors wrap
+// board.ErrUnreachable.
+func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
+	ctx, cancel := a.bound()
+	defer cancel()
+	tag := ""
+	if pool != "" {
+		tag = poolTag(pool)
+	}
+	entries, _, err := a.client.Health().Service(kind.service(), tag, false, consistent(ctx))
+	if err != nil {
+		return nil, a.failed(err, "list services %s", kind.service())
+	}
+	var members []Health
+	for _, e := range entries {
+		members = append(members, health(kind, e))
+	}
+	slices.SortFunc(members, func(a, b Health) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+	})
+	return members, nil
+}
+
+func health(kind Kind, e *api.ServiceEntry) Health {
+	h := Health{Status: e.Checks.AggregatedStatus(), Agent: e.Node.Node}
+	h.Member = Member{Kind: kind, ID: e.Service.ID, Pool: e.Service.Meta["pool"], Meta: e.Service.Meta}
+	h.Index, _ = strconv.Atoi(e.Service.Meta["node"]) // one that is in no pool has none
+	if e.Service.Port > 0 {
+		h.Address = net.JoinHostPort(cmp.Or(e.Service.Address, e.Node.Address), strconv.Itoa(e.Service.Port))
+	}
+	for _, c := range e.Checks {
+		if c.ServiceID == h.ID {
+			h.Output = c.Output
+		}
+	}
+	return h
+}

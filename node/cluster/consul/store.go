@@ -1,0 +1,78 @@
+package consul
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// MaxValue is the most bytes of a record's value: Consul's own limit, unless its kv_max_value_size says otherwise.
+const MaxValue = 512 << 10
+
+// Store is a pool's board in Consul's KV. A record's version is its ModifyIndex: the index of the Raft entry that wrote it,
+// so that versions grow even when a record is deleted and written again.
+type Store struct {
+	agent  *Agent
+	prefix string
+}
+
+var _ board.Store = (*Store)(nil)
+
+// Load returns a record and its version by a consistent read. Errors wrap board.ErrUnreachable.
+func (s *Store) Load(key string) ([]byte, uint64, error) {
+	ctx, cancel := s.agent.bound()
+	defer cancel()
+	p, _, err := s.agent.client.KV().Get(s.prefix+key, consistent(ctx))
+	if err != nil {
+		return nil, 0, s.agent.failed(err, "load %s", s.prefix+key)
+	}
+	if p == nil {
+		return nil, 0, nil
+	}
+	return p.Value, p.ModifyIndex, nil
+}
+
+// Swap replaces a record if it still has the given version. Errors wrap board.ErrUnreachable, unless the value is longer
+// than MaxValue.
+func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
+	if len(value) > MaxValue {
+		return false, fmt.Errorf("consul %s: swap %s: %d bytes are more than the %d of a value",
+			s.agent.address, s.prefix+key, len(value), MaxValue)
+	}
+	ctx, cancel := s.agent.bound()
+	defer cancel()
+	// Consul leaves the version alone when nothing changes, so that of two who write the same value both would win. The
+	// flags, which nobody else uses, hold the version before, and are never the same twice.
+	p := &api.KVPair{Key: s.prefix + key, Value: value, ModifyIndex: version, Flags: version}
+	swapped, _, err := s.agent.client.KV().CAS(p, (&api.WriteOptions{}).WithContext(ctx))
+	if err != nil {
+		return false, s.agent.failed(err, "swap %s", p.Key)
+	}
+	return swapped, nil
+}
+
+// List returns all records whose keys begin so, sorted by key, as they were at one moment. Errors wrap
+// board.ErrUnreachable.
+func (s *Store) List(prefix string) ([]board.Record, error) {
+	ctx, cancel := s.agent.bound()
+	defer cancel()
+	pairs, _, err := s.agent.client.KV().List(s.prefix+prefix, consistent(ctx))
+	if err != nil {
+		return nil, s.agent.failed(err, "list %s", s.prefix+prefix)
+	}
+	var records []board.Record
+	for _, p := range pairs {
+		records = append(records, s.record(p))
+	}
+	slices.SortFunc(records, func(a, b board.Record) int { return strings.Compare(a.Key, b.Key) })
+	return records, nil
+}
+
+// record is what the board knows a pair of Consul's as.
+func (s *Store) record(p *api.KVPair) board.Record {
+	return board.Record{Key: strings.TrimPrefix(p.Key, s.prefix), Value: p.Value, Version: p.ModifyIndex}
+}
