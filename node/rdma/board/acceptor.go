@@ -1,0 +1,158 @@
+package board
+
+import (
+	"slices"
+	"strings"
+)
+
+// Limits bound what an Acceptor keeps: a node must not allocate more than it was told to.
+type Limits struct {
+	Keys  int // number of keys
+	Key   int // bytes of one key
+	Value int // bytes of one value
+	Bytes int // of all, see slotBytes
+}
+
+const (
+	slotBytes   = 512       // counted for a slot beside key and value: its ballots, its writer, its place in the map
+	nameBytes   = 64        // of a proposer or a writer, at most
+	pageBytes   = 256 << 10 // of entries in the answer to PeekAll, about
+	counterMost = 1 << 62   // of a ballot: no correct proposer comes near it, and above there must be room
+)
+
+// LimitsFor returns what the board of a pool needs: the view, the master, the clients, and some keys to spare for what
+// a fabric notes of the pool itself.
+func LimitsFor(nodes, clients int) Limits {
+	const spare = 14
+	l := Limits{Keys: clients + 2 + spare, Key: 64, Value: 4<<10 + 64*nodes}
+	l.Bytes = clients*(slotBytes+1<<10) + (2+spare)*(slotBytes+l.Key+l.Value)
+	return l
+}
+
+// Acceptor is a memory node's part in keeping registers. It only computes: the caller brings it questions, one at a time,
+// and its answers to those who asked. It must not answer again after it has lost what it had promised.
+type Acceptor struct {
+	limits Limits
+	slots  map[string]*slot
+	bytes  int
+}
+
+// slot is one register as this acceptor knows it.
+type slot struct {
+	promised Ballot
+	accepted Ballot
+	state    State
+}
+
+// NewAcceptor returns one that has promised nothing.
+func NewAcceptor(l Limits) *Acceptor { return &Acceptor{limits: l, slots: map[string]*slot{}} }
+
+// Answer answers any question, those of strangers too.
+func (a *Acceptor) Answer(q *Question) *Answer {
+	if q == nil {
+		return refuse(RefusedInvalid)
+	}
+	switch q.Kind {
+	case KindPrepare:
+		return a.Prepare(q.Key, q.Ballot)
+	case KindAccept:
+		return a.Accept(q.Key, q.Ballot, q.State)
+	case KindPeek:
+		return a.Peek(q.Key)
+	case KindPeekAll:
+		return a.PeekAll(q.Key, q.After)
+	}
+	return refuse(RefusedInvalid)
+}
+
+func refuse(r Refusal) *Answer { return &Answer{Refusal: r} }
+
+// slot returns the register of a key, made if there is room for another.
+func (a *Acceptor) slot(key string, b Ballot) (*slot, Refusal) {
+	if b.Counter == 0 || b.Counter > counterMost || b.Proposer == "" || len(b.Proposer) > nameBytes {
+		return nil, RefusedInvalid
+	}
+	if s := a.slots[key]; s != nil {
+		return s, ""
+	}
+	size := slotBytes + len(key)
+	switch {
+	case len(key) > a.limits.Key:
+		return nil, RefusedLarge
+	case len(a.slots) >= a.limits.Keys || a.bytes+size > a.limits.Bytes:
+		return nil, RefusedFull
+	}
+	s := &slot{}
+	a.slots[strings.Clone(key)] = s
+	a.bytes += size
+	return s, ""
+}
+
+// Prepare promises to accept nothing below b, and returns what was accepted last. It may be repeated.
+func (a *Acceptor) Prepare(key string, b Ballot) *Answer {
+	s, refusal := a.slot(key, b)
+	if refusal != "" {
+		return refuse(refusal)
+	}
+	if b.Compare(s.promised) < 0 {
+		return &Answer{Promised: s.promised}
+	}
+	s.promised = b
+	return s.answer()
+}
+
+func (s *slot) answer() *Answer {
+	return &Answer{Entries: []Entry{{Ballot: s.accepted, State: s.state}}}
+}
+
+// Accept makes state the register's, unless a higher ballot was promised. It keeps state's value.
+func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
+	if len(state.Value) > a.limits.Value || len(state.Writer) > nameBytes {
+		return refuse(RefusedLarge)
+	}
+	s, refusal := a.slot(key, b)
+	if refusal != "" {
+		return refuse(refusal)
+	}
+	if b.Compare(s.promised) < 0 {
+		return &Answer{Promised: s.promised}
+	}
+	more := len(state.Value) - len(s.state.Value)
+	if more > 0 && a.bytes+more > a.limits.Bytes {
+		return refuse(RefusedFull)
+	}
+	a.bytes += more
+	s.promised, s.accepted, s.state = b, b, state
+	return &Answer{}
+}
+
+// Peek returns what was accepted last, and promises nothing.
+func (a *Acceptor) Peek(key string) *Answer {
+	if s := a.slots[key]; s != nil {
+		return s.answer()
+	}
+	return (&slot{}).answer()
+}
+
+// PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in their order, as far
+// as an answer holds it.
+func (a *Acceptor) PeekAll(prefix, after string) *Answer {
+	var keys []string
+	for key, s := range a.slots {
+		if strings.HasPrefix(key, prefix) && key > after && s.accepted != (Ballot{}) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	answer, size := &Answer{}, 0
+	for _, key := range keys {
+		s := a.slots[key]
+		if size > pageBytes {
+			answer.More = true
+			break
+		}
+		size += slotBytes + len(key) + len(s.state.Value)
+		answer.Entries = append(answer.Entries, Entry{Key: key, Ballot: s.accepted, State: s.state})
+	}
+	return answer
+}

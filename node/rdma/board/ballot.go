@@ -1,0 +1,76 @@
+package board
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// Ballot orders the attempts to change a register. The zero Ballot is below all of them.
+type Ballot struct {
+	Counter  uint64 `json:"counter,omitempty"`
+	Proposer string `json:"proposer,omitempty"` // unique in the world, so that no two attempts have the same ballot
+}
+
+// Compare returns -1, 0 or 1 when b is below, the same as, or above o.
+func (b Ballot) Compare(o Ballot) int {
+	return cmp.Or(cmp.Compare(b.Counter, o.Counter), strings.Compare(b.Proposer, o.Proposer))
+}
+
+func (b Ballot) String() string { return fmt.Sprintf("%d/%s", b.Counter, b.Proposer) }
+
+// State is what a register holds. Its Value is never changed, only replaced.
+type State struct {
+	Version uint64 `json:"version,omitempty"` // 0: never written
+	Writer  string `json:"writer,omitempty"`  // the Swap that made it
+	Value   []byte `json:"value,omitempty"`
+}
+
+// Kind is what a Question asks.
+type Kind string
+
+// The kinds of questions.
+const (
+	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and tell what was accepted
+	KindAccept  Kind = "accept"  // accept State
+	KindPeek    Kind = "peek"    // tell what was accepted
+	KindPeekAll Kind = "peekall" // tell what was accepted of all keys that begin with Key and are greater than After
+)
+
+// Question is what a proposer asks an acceptor; one message for all kinds.
+type Question struct {
+	Kind   Kind   `json:"kind"`
+	Key    string `json:"key"`
+	Ballot Ballot `json:"ballot,omitzero"`
+	State  State  `json:"state,omitzero"`
+	After  string `json:"after,omitempty"`
+}
+
+// Answer is what an acceptor says.
+type Answer struct {
+	// Promised, unless zero, refuses: the acceptor has promised that ballot, which is higher.
+	Promised Ballot `json:"promised,omitzero"`
+	// Refusal, unless "", refuses for good: see the constants.
+	Refusal Refusal `json:"refusal,omitempty"`
+	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of PeekAll by key.
+	Entries []Entry `json:"entries,omitempty"`
+	// More: PeekAll left entries out behind the last one.
+	More bool `json:"more,omitempty"`
+}
+
+// Entry is what an acceptor has accepted last for a key.
+type Entry struct {
+	Key    string `json:"key,omitempty"`
+	Ballot Ballot `json:"ballot,omitzero"`
+	State  State  `json:"state,omitzero"`
+}
+
+// Refusal says why an acceptor will never do what it was asked.
+type Refusal string
+
+// The refusals.
+const (
+	RefusedFull    Refusal = "no room for another record"
+	RefusedLarge   Refusal = "record too large"
+	RefusedInvalid Refusal = "invalid question"
+)

@@ -1,0 +1,48 @@
+package board
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Options say whose board it is, and for whom it is read.
+type Options struct {
+	Nodes   int // of the pool
+	Clients int // identities: 1 to Clients
+	// Process names this Board among all that are or were open on the pool, those of the same process too.
+	Process string
+	Machine string // for people
+	PID     int
+	Now     func() time.Duration // Env.Now
+	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes master. That life may
+	// have ended already.
+	Revoke func(c rdma.Client) error
+}
+
+// Board is a pool's control plane over a Store: what rdma.Control, and the identities of clients, need. It is safe for
+// concurrent use, and holds no lock while it waits for the Store.
+type Board struct {
+	store Store
+	o     Options
+
+	mu   sync.Mutex
+	seen sighting
+	mine map[rdma.ClientID]tenure // the latest of each client of this process
+
+	next   int                      // identity, less one, at which the next Claim begins to look
+	held   map[rdma.ClientID]uint64 // lives that Claim has handed out
+	busy   map[rdma.ClientID]bool   // identities that a Claim is about, or that are in doubt
+	doubts []doubt
+}
+
+// New returns the board that s keeps.
+func New(s Store, o Options) *Board {
+	return &Board{
+		store: s, o: o, mine: map[rdma.ClientID]tenure{},
+		next: rand.IntN(max(o.Clients, 1)), // so that those who begin together do not fight over the lowest
+		held: map[rdma.ClientID]uint64{}, busy: map[rdma.ClientID]bool{},
+	}
+}

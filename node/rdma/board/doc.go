@@ -1,0 +1,36 @@
+// Package board is a pool's control plane as pure logic over a small linearizable store: the durable view, the master's
+// role and the identities of clients (Board); a Store that the memory nodes keep themselves (Quorum, of Acceptors); and
+// a memory node's right to serve (Guard). It knows no network: fabrics bring messages from one to the other.
+//
+// # What is safe, and why
+//
+// Everything that must survive a memory node is a record of the Store, and is changed there by one compare-and-swap or not
+// at all: a master that cannot write to the board changes nothing. No two records are ever changed together; where an order
+// matters the text says which comes first, and what a crash between the two leaves.
+//
+// Quorum is CASPaxos (Rystsov: CASPaxos, Replicated State Machines without logs, 2018): one register a key, kept by a
+// majority of the pool's nodes. A pool of 3 nodes survives one crash, one of 5 two, and pools of 1 or 2 none. A register's
+// state carries a version of its own, one more with each Swap, and the name of the Swap that made it. So the rounds by
+// which readers complete what a dead writer left change no version, and a writer that was not answered knows its own state
+// again. An acceptor that lost its memory must not answer: a node that was started anew belongs to no pool.
+//
+// The master's role is a record with a lease, for liveness: what two masters do at once is decided by the view's epoch, and
+// by fencing. Machines' clocks are never compared. An owner counts its lease from before it wrote the record, and others
+// from when they have seen it; they wait an ExpelWait, which makes up for clocks that run apart by a sixteenth either way
+// (17/15 is less than 8/7). The last owner's life is revoked before another begins. A master that stalls finds its tenure
+// over, and its verbs refused.
+//
+// Guard is how a node that nobody can reach is kept from serving. A node executes verbs only while a majority of the nodes
+// (itself included) has granted it a lease, and the lease counts from the moment it asked. Who expels a node marks it on the
+// board, has a majority promise to grant it nothing any more, and waits an ExpelWait. The majorities meet in a node that
+// granted before it promised; what it granted was asked for earlier still, and is over when the wait is. A node looks before
+// it executes a frame and again before it answers: what it executed after its lease ended, because it stood still, is
+// answered to nobody.
+//
+// # What it leaves out
+//
+// The nodes of a pool are fixed when it is made; an expelled one stays an acceptor as long as it lives, since membership of
+// the quorum does not change. Nothing is durable beyond the memory of a majority. Clocks that run apart by more than a
+// sixteenth break leases, and with them what is said of expelled nodes, but not the board's records. Nodes that lie are not
+// defended against. List is no snapshot of several records. An identity's record is never removed.
+package board

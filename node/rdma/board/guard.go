@@ -1,0 +1,106 @@
+package board
+
+import (
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// rounds is how many requests for leases may be under way; one that is older counts for nothing.
+const rounds = 16
+
+// Guard is a memory node's right to serve its pool, and its part in that of the others. It only computes; its caller locks
+// it, gives it the node's own clock, and carries its requests and grants. See the package comment for why it is safe.
+type Guard struct {
+	self     int
+	lease    time.Duration
+	expelled []uint64 // by node: the epoch; 0: it is not
+	asked    [rounds]request
+	round    uint64
+	granted  []request // by node: the latest of this node's requests that it granted; round 0: none
+}
+
+// request is one round of asking all nodes for a lease.
+type request struct {
+	round uint64
+	at    time.Duration // when it was begun
+}
+
+// NewGuard returns that of node self in a pool of n nodes. It holds no lease yet.
+func NewGuard(self, n int, lease time.Duration) *Guard {
+	return &Guard{self: self, lease: lease, expelled: make([]uint64, n), granted: make([]request, n)}
+}
+
+// Ask begins a round: the caller sends its number to every other node. It must be called before the first is sent, with a
+// time that was not read earlier than needed: leases of this round count from now. A node grants itself.
+func (g *Guard) Ask(now time.Duration) (round uint64) {
+	g.round++
+	r := request{g.round, now}
+	g.asked[g.round%rounds] = r
+	g.granted[g.self] = r
+	return g.round
+}
+
+// Granted notes that peer granted a lease in that round. It may come late, twice, or out of order.
+func (g *Guard) Granted(peer int, round uint64) {
+	r := g.asked[round%rounds]
+	if uint(peer) < uint(len(g.granted)) && peer != g.self && r.round == round && round > g.granted[peer].round {
+		g.granted[peer] = r
+	}
+}
+
+// Grant tells whether this node grants peer the lease that it asks for.
+func (g *Guard) Grant(peer int) bool {
+	return uint(peer) < uint(len(g.expelled)) && g.expelled[peer] == 0
+}
+
+// Expel promises to grant node no lease any more, since the board says that it is down, by a master in the given epoch.
+// Expelled itself, a node stops serving. It returns false, and promises nothing, for a node that the pool does not have, and
+// for epoch 0, which never was busy.
+func (g *Guard) Expel(node int, epoch uint64) bool {
+	if uint(node) >= uint(len(g.expelled)) || epoch == 0 {
+		return false
+	}
+	if g.expelled[node] == 0 {
+		g.expelled[node] = epoch
+	}
+	return true
+}
+
+// Expelled tells whether this node has promised to grant that one nothing.
+func (g *Guard) Expelled(node int) bool { return g.ExpelledIn(node) != 0 }
+
+// ExpelledIn returns the epoch in which a node was expelled first, as far as this one knows; 0: it was not.
+func (g *Guard) ExpelledIn(node int) uint64 {
+	if uint(node) >= uint(len(g.expelled)) {
+		return 0
+	}
+	return g.expelled[node]
+}
+
+// Until returns when the node's right to serve ends, on its own clock: a majority of nodes, itself included, has granted
+// leases that last so long. It is rdma.Forever for the only node of a pool, and 0 for one that is expelled.
+func (g *Guard) Until() time.Duration {
+	n := len(g.granted)
+	switch {
+	case g.expelled[g.self] != 0:
+		return 0
+	case n == 1:
+		return rdma.Forever
+	}
+	at := make([]time.Duration, 0, n)
+	for _, r := range g.granted {
+		if r.round > 0 {
+			at = append(at, r.at)
+		}
+	}
+	if len(at) < n/2+1 {
+		return 0
+	}
+	slices.Sort(at)
+	return at[len(at)-(n/2+1)] + g.lease
+}
+
+// Serves tells whether the node may execute verbs, or answer what it has executed.
+func (g *Guard) Serves(now time.Duration) bool { return now < g.Until() }

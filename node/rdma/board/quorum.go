@@ -1,0 +1,180 @@
+package board
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	random "math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Transport brings questions to the acceptors of a pool's memory nodes. It is called concurrently.
+type Transport interface {
+	// Ask returns the answer of a node's acceptor. It bounds its own time. After an error the question may still arrive.
+	Ask(node int, q *Question) (*Answer, error)
+}
+
+const (
+	concurrent = 32             // operations of a Quorum at a time; more wait
+	unanswered = 4 * concurrent // questions to one node; more are not asked, since that node does not answer anyway
+)
+
+// Quorum is a Store that the memory nodes of a pool keep themselves: it works while a majority of them answers.
+type Quorum struct {
+	p         proposer
+	transport Transport
+	turns     chan struct{} // held by operations
+	closing   chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	flying []int // questions, by node
+	wg     sync.WaitGroup
+}
+
+var _ Store = (*Quorum)(nil)
+
+// NewQuorum returns the Store that the acceptors of nodes 0 to nodes-1 keep.
+func NewQuorum(nodes int, t Transport) *Quorum {
+	q := &Quorum{
+		transport: t, turns: make(chan struct{}, concurrent), closing: make(chan struct{}), flying: make([]int, nodes),
+	}
+	q.p = proposer{nodes: nodes, id: rand.Text(), wire: q}
+	return q
+}
+
+// Load returns a record. It takes one trip when a majority agrees, and three when a change is under way.
+func (q *Quorum) Load(key string) ([]byte, uint64, error) {
+	var s State
+	err := q.operate("load", key, func() (err error) {
+		s, err = q.p.load(key)
+		return err
+	})
+	return bytes.Clone(s.Value), s.Version, err
+}
+
+// Swap replaces a record, in two trips. An error wraps ErrUncertain when it may have been replaced.
+func (q *Quorum) Swap(key string, version uint64, value []byte) (ok bool, err error) {
+	value = bytes.Clone(value) // stragglers may be sent later
+	err = q.operate("swap", key, func() (err error) {
+		ok, err = q.p.swap(key, version, value)
+		return err
+	})
+	return ok, err
+}
+
+// List returns the records whose keys begin so.
+func (q *Quorum) List(prefix string) (all []Record, err error) {
+	err = q.operate("list", prefix, func() (err error) {
+		all, err = q.p.list(prefix)
+		return err
+	})
+	for i := range all {
+		all[i].Value = bytes.Clone(all[i].Value)
+	}
+	return all, err
+}
+
+// Close ends the use of the Store and waits for what is under way: as long as the transport takes for a question at most.
+func (q *Quorum) Close() {
+	q.mu.Lock()
+	if !q.closed {
+		q.closed = true
+		close(q.closing)
+	}
+	q.mu.Unlock()
+	q.wg.Wait()
+}
+
+// operate runs f unless the Quorum is closed, when its turn has come.
+func (q *Quorum) operate(what, key string, f func() error) error {
+	err := rdma.ErrClosed
+	if q.begin() {
+		defer q.wg.Done()
+		select {
+		case q.turns <- struct{}{}:
+			err = f()
+			<-q.turns
+		case <-q.closing:
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s %q on the nodes' board: %w", what, key, err)
+	}
+	return nil
+}
+
+func (q *Quorum) begin() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.wg.Add(1)
+	}
+	return !q.closed
+}
+
+// errSilent is the failure of a node to which too many questions are under way.
+var errSilent = errors.New("a node has left too many questions unanswered")
+
+// ask asks every node from a goroutine of its own, which ends when the transport does.
+func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
+	type reply struct {
+		answer *Answer
+		err    error
+	}
+	replies := make(chan reply, q.p.nodes) // so that stragglers end
+	for node := range q.p.nodes {
+		if err := q.launch(node); err != nil {
+			replies <- reply{nil, err}
+			continue
+		}
+		go func() {
+			defer q.land(node)
+			a, err := q.transport.Ask(node, question)
+			if err != nil {
+				err = fmt.Errorf("node %d: %w", node, err)
+			}
+			replies <- reply{a, err}
+		}()
+	}
+	for range q.p.nodes {
+		if r := <-replies; take(r.answer, r.err) {
+			return
+		}
+	}
+}
+
+func (q *Quorum) launch(node int) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return rdma.ErrClosed
+	case q.flying[node] >= unanswered:
+		return fmt.Errorf("node %d: %w", node, errSilent)
+	}
+	q.flying[node]++
+	q.wg.Add(1)
+	return nil
+}
+
+func (q *Quorum) land(node int) {
+	q.mu.Lock()
+	q.flying[node]--
+	q.mu.Unlock()
+	q.wg.Done()
+}
+
+// pause waits a random time below d, or until the Quorum is closed.
+func (q *Quorum) pause(d time.Duration) {
+	t := time.NewTimer(random.N(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-q.closing:
+	}
+}

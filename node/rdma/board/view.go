@@ -1,0 +1,125 @@
+package board
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// View returns the pool's view, and which nodes are expelled.
+func (b *Board) View() (v rdma.View, down []bool, err error) {
+	r, _, err := b.loadView()
+	if err != nil {
+		return rdma.View{}, nil, fmt.Errorf("view of the pool: %w", err)
+	}
+	v = rdma.View{Epoch: r.Epoch, Busy: r.Busy, Members: make([]rdma.Member, len(r.Members))}
+	for n, word := range r.Members {
+		v.Members[n] = rdma.MemberOf(word)
+	}
+	return v, r.Down, nil
+}
+
+// grown is r with room for the pool's nodes: a view that was never written has none.
+func (r *viewRecord) grown(nodes int) {
+	if r.Members == nil {
+		r.Members, r.Down = make([]uint64, nodes), make([]bool, nodes)
+	}
+}
+
+func (b *Board) loadView() (viewRecord, uint64, error) {
+	r, version, err := load[viewRecord](b, viewKey)
+	r.grown(b.o.Nodes)
+	return r, version, err
+}
+
+// Advance replaces the view's state, as rdma.Control says. An error that wraps ErrUnreachable leaves open whether it was
+// replaced; a later Advance from another state settles that.
+func (b *Board) Advance(from, to rdma.State) (bool, error) {
+	if err := from.Becomes(to); err != nil {
+		return false, fmt.Errorf("advance the pool's view: %w", err)
+	}
+	ok, err := b.changeView(func(r *viewRecord) bool {
+		if r.state() != from {
+			return false
+		}
+		r.Epoch, r.Busy = to.Epoch, to.Busy
+		return true
+	})
+	if err != nil {
+		return false, fmt.Errorf("advance the pool's view from %+v to %+v: %w", from, to, err)
+	}
+	return ok, nil
+}
+
+// SetMember replaces one node's state, as rdma.Control says. An error that wraps ErrUnreachable leaves open whether it
+// was replaced.
+func (b *Board) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
+	err := b.knownNode(node)
+	if err == nil {
+		err = from.Becomes(to, epoch)
+	}
+	ok := false
+	if err == nil {
+		ok, err = b.changeView(func(r *viewRecord) bool {
+			if r.state() != (rdma.State{Epoch: epoch, Busy: true}) || rdma.MemberOf(r.Members[node]) != from {
+				return false
+			}
+			r.Members[node] = to.Word()
+			return true
+		})
+	}
+	if err != nil {
+		return false, fmt.Errorf("change member %d of the pool's view in epoch %d: %w", node, epoch, err)
+	}
+	return ok, nil
+}
+
+// changeView applies change to the view, once: unlike edit it does not try again after an error, since the answer tells
+// who did it.
+func (b *Board) changeView(change func(r *viewRecord) bool) (bool, error) {
+	for range patience {
+		r, version, err := b.loadView()
+		if err != nil || !change(&r) {
+			return false, err
+		}
+		if ok, err := b.swap(viewKey, version, &r); ok || err != nil {
+			return ok, err
+		}
+	}
+	return false, fmt.Errorf("others changed it %d times meanwhile: %w", patience, ErrUnreachable)
+}
+
+// SetDown marks a node as expelled, for good; that it was marked before is no error. It acts in the given busy epoch
+// only: in any other the error wraps rdma.ErrStale, and for a node that the pool does not have rdma.ErrAccess.
+func (b *Board) SetDown(epoch uint64, node int) error {
+	err := b.knownNode(node)
+	if err == nil {
+		err = edit(b, viewKey, func(r *viewRecord) (bool, error) {
+			r.grown(b.o.Nodes)
+			if r.state() != (rdma.State{Epoch: epoch, Busy: true}) {
+				return false, fmt.Errorf("the view's state is %+v: %w", r.state(), rdma.ErrStale)
+			}
+			marked := r.Down[node]
+			r.Down[node] = true
+			return !marked, nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("mark node %d down in epoch %d: %w", node, epoch, err)
+	}
+	return nil
+}
+
+func (b *Board) knownNode(node int) error {
+	if node < 0 || node >= b.o.Nodes {
+		return fmt.Errorf("the pool has nodes 0 to %d: %w", b.o.Nodes-1, rdma.ErrAccess)
+	}
+	return nil
+}
+
+func (b *Board) knownClient(c rdma.ClientID) error {
+	if c < 1 || int(c) > b.o.Clients {
+		return fmt.Errorf("the pool has clients 1 to %d: %w", b.o.Clients, rdma.ErrAccess)
+	}
+	return nil
+}
