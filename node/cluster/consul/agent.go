@@ -93,5 +93,5 @@ func denied(err error) bool {
 	if errors.As(err, &status) {
 		return status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized
 	}
-	return strings.Contains(err.Error(), "Permission denied")
+	return strings.Contains(err.Error(), "Permission denied") || strings.Contains(err.Error(), "ACL not found")
 }

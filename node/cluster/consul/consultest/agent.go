@@ -1,0 +1,166 @@
+// Package consultest runs a real Consul agent for the time of a test.
+//
+// The binary is what FARKV_CONSUL names, or else what 'make consul' built; without one, tests are skipped and say so.
+package consultest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// version of the agent, as .ci/consul has it.
+const version = "1.21.0"
+
+// patience is how long an agent may take to lead.
+const patience = time.Minute
+
+// Agent is one server, which leads itself, in a process of its own. Its state is in a folder of the test's.
+type Agent struct {
+	Address string // HOST:PORT
+	t       testing.TB
+	path    string
+	folder  string
+	cmd     *exec.Cmd // nil: it was killed
+}
+
+// Binary returns the path of the agent, or skips the test.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("FARKV_CONSUL"); path != "" {
+		return path
+	}
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if home, err := os.UserHomeDir(); cache == "" && err == nil {
+		cache = filepath.Join(home, ".cache")
+	}
+	path := filepath.Join(cache, "farkv", "consul-"+version, "consul")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("no Consul agent to test against: 'make consul' builds one, or FARKV_CONSUL names one")
+	}
+	return path
+}
+
+// Start runs an agent on free loopback ports until the test ends, and waits until it leads. The settings are added to its
+// configuration. Where they ask for tokens the environment has to have one, as for every client of Consul.
+func Start(t testing.TB, settings map[string]any) *Agent {
+	t.Helper()
+	path := Binary(t)
+	ports := freePorts(t, 3)
+	a := &Agent{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), t: t, path: path, folder: t.TempDir()}
+	config := map[string]any{
+		"server": true, "bootstrap_expect": 1, "node_name": "test", "datacenter": "test", "bind_addr": "127.0.0.1",
+		"data_dir": filepath.Join(a.folder, "data"), "disable_update_check": true, "log_level": "warn",
+		"performance": map[string]any{"raft_multiplier": 1},
+		"ports": map[string]int{"http": ports[0], "server": ports[1], "serf_lan": ports[2],
+			"serf_wan": -1, "dns": -1, "grpc": -1, "grpc_tls": -1, "https": -1},
+	}
+	maps.Copy(config, settings)
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(a.file("config.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.Kill()
+		if text, err := os.ReadFile(a.file("log")); err == nil && t.Failed() {
+			t.Logf("Consul's agent:\n%s", text)
+		}
+	})
+	a.Start()
+	return a
+}
+
+func (a *Agent) file(name string) string { return filepath.Join(a.folder, name) }
+
+// freePorts returns ports that nobody listens on now.
+func freePorts(t testing.TB, n int) []int {
+	t.Helper()
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // not before all are found, so that they differ
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// Start runs the agent again after Kill, with the state that it had, and waits until it leads.
+func (a *Agent) Start() {
+	a.t.Helper()
+	log, err := os.OpenFile(a.file("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer log.Close()
+	a.cmd = exec.Command(a.path, "agent", "-config-file", a.file("config.json"))
+	a.cmd.Stdout, a.cmd.Stderr, a.cmd.SysProcAttr = log, log, dieWithUs
+	if err := a.cmd.Start(); err != nil {
+		a.cmd = nil
+		a.t.Fatal(err)
+	}
+	if err := a.leads(); err != nil {
+		a.t.Fatalf("Consul's agent does not lead after %v: %v", patience, err)
+	}
+}
+
+// leads waits until a read is answered that only a leader answers.
+func (a *Agent) leads() error {
+	config := api.DefaultConfig()
+	config.Address = a.Address
+	client, err := api.NewClient(config)
+	if err != nil {
+		return err
+	}
+	defer config.Transport.CloseIdleConnections()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		o := &api.QueryOptions{RequireConsistent: true}
+		_, _, err := client.KV().Get("probe", o.WithContext(ctx))
+		cancel()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// Pause stops the agent where it is, so that it takes connections and answers nobody.
+func (a *Agent) Pause() { a.signal(syscall.SIGSTOP) }
+
+// Resume lets it go on.
+func (a *Agent) Resume() { a.signal(syscall.SIGCONT) }
+
+func (a *Agent) signal(s syscall.Signal) {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(s); err != nil {
+		a.t.Fatalf("%v to Consul's agent: %v", s, err)
+	}
+}
+
+// Kill ends the agent at once, if it runs.
+func (a *Agent) Kill() {
+	if a.cmd == nil {
+		return
+	}
+	a.cmd.Process.Kill()
+	if err := a.cmd.Wait(); err != nil && !strings.Contains(err.Error(), "killed") {
+		a.t.Errorf("Consul's agent: %v", err)
+	}
+	a.cmd = nil
+}
