@@ -1,0 +1,197 @@
+package board_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/board/boardtest"
+)
+
+// nodes are acceptors that are asked in JSON, as over a wire.
+type nodes struct {
+	mu        sync.Mutex
+	acceptors []*board.Acceptor
+	down      map[int]bool
+	jitter    time.Duration
+	block     chan struct{} // nil, or what questions to node 0 wait for
+}
+
+func newNodes(n int, l board.Limits) *nodes {
+	s := &nodes{down: map[int]bool{}}
+	for range n {
+		s.acceptors = append(s.acceptors, board.NewAcceptor(l))
+	}
+	return s
+}
+
+var errDown = errors.New("connection refused")
+
+func (s *nodes) Ask(node int, q *board.Question) (*board.Answer, error) {
+	s.mu.Lock()
+	block, down, jitter := s.block, s.down[node], s.jitter
+	s.mu.Unlock()
+	if block != nil && node == 0 {
+		<-block
+	}
+	if down {
+		return nil, errDown
+	}
+	if jitter > 0 {
+		time.Sleep(rand.N(jitter))
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	asked := &board.Question{}
+	if err := json.Unmarshal(text, asked); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	text, err = json.Marshal(s.acceptors[node].Answer(asked))
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	answer := &board.Answer{}
+	return answer, json.Unmarshal(text, answer)
+}
+
+func quorum(t testing.TB, s *nodes) *board.Quorum {
+	q := board.NewQuorum(len(s.acceptors), s)
+	t.Cleanup(q.Close)
+	return q
+}
+
+func TestMemory(t *testing.T) {
+	boardtest.Run(t, func(testing.TB) []board.Store { return []board.Store{board.Memory()} })
+}
+
+func TestQuorum(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 5} {
+		for down := range (n + 1) / 2 {
+			t.Run(fmt.Sprintf("%d of %d down", down, n), func(t *testing.T) {
+				boardtest.Run(t, func(t testing.TB) []board.Store {
+					s := newNodes(n, board.LimitsFor(n, 100))
+					for node := range down {
+						s.down[node] = true
+					}
+					return []board.Store{quorum(t, s), quorum(t, s), quorum(t, s)}
+				})
+			})
+		}
+	}
+}
+
+// TestQuorumJitter has the answers come in any order.
+func TestQuorumJitter(t *testing.T) {
+	boardtest.Run(t, func(t testing.TB) []board.Store {
+		s := newNodes(3, board.LimitsFor(3, 100))
+		s.jitter = 200 * time.Microsecond
+		return []board.Store{quorum(t, s), quorum(t, s)}
+	})
+}
+
+func TestQuorumOutOfReach(t *testing.T) {
+	s := newNodes(3, board.LimitsFor(3, 10))
+	q := quorum(t, s)
+	if ok, err := q.Swap("key", 0, []byte("one")); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	s.down[0], s.down[2] = true, true
+	_, _, err := q.Load("key")
+	if !errors.Is(err, board.ErrUnreachable) || errors.Is(err, board.ErrUncertain) ||
+		!strings.Contains(err.Error(), `load "key"`) || !strings.Contains(err.Error(), errDown.Error()) {
+		t.Errorf("load: %v", err)
+	}
+	if ok, err := q.Swap("key", 1, nil); ok || !errors.Is(err, board.ErrUnreachable) || errors.Is(err, board.ErrUncertain) {
+		t.Errorf("swap, which no majority has promised anything: %v, %v", ok, err)
+	}
+	if _, err := q.List(""); !errors.Is(err, board.ErrUnreachable) {
+		t.Errorf("list: %v", err)
+	}
+	s.down[0] = false
+	if value, version, err := q.Load("key"); err != nil || string(value) != "one" || version != 1 {
+		t.Errorf("with a majority again: %q, %d, %v", value, version, err)
+	}
+}
+
+// TestQuorumCloses has a node not answer: others do, nobody waits for it but Close.
+func TestQuorumCloses(t *testing.T) {
+	s := newNodes(3, board.LimitsFor(3, 10))
+	s.block = make(chan struct{})
+	q := board.NewQuorum(3, s)
+	for i := range uint64(100) { // more than the questions that one node may leave unanswered
+		if ok, err := q.Swap("key", i, []byte("value")); !ok || err != nil {
+			t.Fatal(i, ok, err)
+		}
+	}
+	closed := make(chan struct{})
+	go func() { q.Close(); close(closed) }()
+	for { // until Close has begun
+		if _, _, err := q.Load("key"); errors.Is(err, rdma.ErrClosed) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-closed:
+		t.Error("closed while a question is under way")
+	default:
+	}
+	close(s.block)
+	<-closed
+	q.Close()
+}
+
+// TestQuorumListsPages lists more than one answer holds, while a node has missed some of it.
+func TestQuorumListsPages(t *testing.T) {
+	const n = 300
+	l := board.Limits{Keys: n, Key: 64, Value: 4096, Bytes: 1 << 30}
+	s := newNodes(3, l)
+	q := quorum(t, s)
+	for i := range n {
+		s.mu.Lock()
+		s.down[i%3] = true
+		delete(s.down, (i+1)%3)
+		delete(s.down, (i+2)%3)
+		s.mu.Unlock()
+		if ok, err := q.Swap(fmt.Sprintf("%05d", i), 0, make([]byte, 4096)); !ok || err != nil {
+			t.Fatal(i, ok, err)
+		}
+	}
+	clear(s.down)
+	all, err := q.List("")
+	if err != nil || len(all) != n {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	for i, r := range all {
+		if r.Key != fmt.Sprintf("%05d", i) || r.Version != 1 || len(r.Value) != 4096 {
+			t.Fatalf("record %d is %q at version %d", i, r.Key, r.Version)
+		}
+	}
+}
+
+func TestQuorumFull(t *testing.T) {
+	q := quorum(t, newNodes(3, board.Limits{Keys: 2, Key: 4, Value: 10, Bytes: 1 << 20}))
+	for key, want := range map[string]error{"a": nil, "long key": rdma.ErrAccess} {
+		if _, err := q.Swap(key, 0, []byte("0123456789")); !errors.Is(err, want) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+	if _, err := q.Swap("b", 0, []byte("0123456789A")); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("a long value: %v", err)
+	}
+	if _, err := q.Swap("c", 0, nil); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("one too many: %v", err)
+	}
+}
