@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/words"
 )
 
 // Endpoint is one worker's way to the pool. Its verbs are executed inside Post.
@@ -30,7 +32,7 @@ type Endpoint struct {
 	stride  uint64
 	own     uint64 // for barriers; nobody else's cache line has it
 	rand    *rand.Rand
-	timer   *time.Timer // of Sleep; nil before the first
+	sleeper wall.Sleeper
 	view    view
 	closed  bool
 }
@@ -73,24 +75,24 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 			continue
 		}
 		if wrote && op.Verb == rdma.Read {
-			settle(&e.own)
+			words.Settle(&e.own)
 			wrote = false
 		} else {
-			next(&e.own)
+			words.Next(&e.own)
 		}
 		switch op.Verb {
 		case rdma.Read:
-			if len(op.Buf) > wide {
-				e.own += touch(p, len(op.Buf))
+			if len(op.Buf) > words.Wide {
+				e.own += words.Touch(p, len(op.Buf))
 			}
-			load(op.Buf, p)
+			words.Load(op.Buf, p)
 		case rdma.Write:
-			store(p, op.Buf)
+			words.Store(p, op.Buf)
 			wrote = true
 		case rdma.CompareSwap:
-			op.Result = compareSwap((*uint64)(p), op.Expect, op.Value)
+			op.Result = words.CompareSwap((*uint64)(p), op.Expect, op.Value)
 		case rdma.MaskedCompareSwap:
-			op.Result = maskedCompareSwap((*uint64)(p), op.Expect, op.CompareMask, op.Value, op.SwapMask)
+			op.Result = words.MaskedCompareSwap((*uint64)(p), op.Expect, op.CompareMask, op.Value, op.SwapMask)
 		case rdma.FetchAdd:
 			op.Result = atomic.AddUint64((*uint64)(p), op.Value) - op.Value
 		}
@@ -137,7 +139,7 @@ func (e *Endpoint) barred() error {
 
 func (e *Endpoint) leave() {
 	e.turn += 2
-	release(&e.slot.busy, e.turn)
+	words.Release(&e.slot.busy, e.turn)
 	runtime.KeepAlive(e) // and with it the mapping
 }
 

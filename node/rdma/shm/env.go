@@ -3,45 +3,19 @@ package shm
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// started and booted are the same moment on the process's clock and on the machine's monotonic one, which all
-// processes share.
-var started, booted = calibrate()
-
-func now() time.Duration { return booted + time.Since(started) }
+func now() time.Duration { return wall.Now() }
 
 // Now is the time since the machine started, the same in all its processes.
 func (e *Endpoint) Now() time.Duration { return now() }
 
-// shortest is the sleep below which a timer costs more than the sleep itself.
-const shortest = 20 * time.Microsecond
-
 // Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
-func (e *Endpoint) Sleep(d time.Duration) {
-	if d < shortest {
-		for until := now() + d; ; {
-			runtime.Gosched()
-			if now() >= until {
-				return
-			}
-		}
-	}
-	if e.timer == nil {
-		e.timer = time.NewTimer(d)
-	} else {
-		e.timer.Reset(d)
-	}
-	select {
-	case <-e.timer.C:
-	case <-e.fabric.stop:
-		e.timer.Stop()
-	}
-}
+func (e *Endpoint) Sleep(d time.Duration) { e.sleeper.Sleep(d, e.fabric.stop) }
 
 // Rand is the worker's own generator.
 func (e *Endpoint) Rand() *rand.Rand { return e.rand }
@@ -53,12 +27,12 @@ func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	if err != nil {
 		return fmt.Errorf("start task %s: %w", name, err)
 	}
-	if err := e.fabric.begin(name); err != nil {
+	if !e.fabric.tasks.Begin(name) {
 		own.Close()
-		return err
+		return fmt.Errorf("start task %s: fabric %s: %w", name, e.fabric.name, rdma.ErrClosed)
 	}
 	go func() {
-		defer e.fabric.end(name)
+		defer e.fabric.tasks.End(name)
 		defer own.Close()
 		f(own)
 	}()

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // Fabric is an open pool. It is safe for concurrent use.
@@ -35,11 +34,11 @@ type Fabric struct {
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
 
+	tasks wall.Tasks
+
 	mu     sync.Mutex
-	users  int        // endpoints, and 1 for the fabric until it is closed: the last one unmaps
-	closed bool       // all tasks have ended
-	tasks  []string   // running, by name
-	idle   *sync.Cond // a task has ended
+	users  int  // endpoints, and 1 for the fabric until it is closed: the last one unmaps
+	closed bool // all tasks have ended
 }
 
 var _ rdma.Fabric = (*Fabric)(nil)
@@ -63,7 +62,6 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 		head: (*header)(unsafe.Pointer(unsafe.SliceData(mapping))), lives: l, backing: b,
 		stop: make(chan struct{}), users: 1,
 	}
-	f.idle = sync.NewCond(&f.mu)
 	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that nobody closed
 	return f
 }
@@ -117,24 +115,6 @@ func (f *Fabric) KillNode(node int) error {
 // NodeDown tells whether a node is marked dead.
 func (f *Fabric) NodeDown(node int) bool { return isDown(atomic.LoadUint64(&f.head.members[node])) }
 
-func (f *Fabric) begin(task string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closing.Load() {
-		return fmt.Errorf("start task %s: fabric %s: %w", task, f.name, rdma.ErrClosed)
-	}
-	f.tasks = append(f.tasks, task)
-	return nil
-}
-
-func (f *Fabric) end(task string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := slices.Index(f.tasks, task)
-	f.tasks = slices.Delete(f.tasks, i, i+1)
-	f.idle.Broadcast()
-}
-
 // patience bounds the waits for others: for tasks that were asked to stop, and for a client in the midst of a Post.
 const patience = 10 * time.Second
 
@@ -147,8 +127,8 @@ func (f *Fabric) Close() error {
 		close(f.stop)
 	}
 	f.mu.Unlock()
-	if err := f.join(); err != nil {
-		return err
+	if err := f.tasks.Join(patience); err != nil {
+		return fmt.Errorf("close %s: %w", f.name, err)
 	}
 	f.mu.Lock()
 	first := !f.closed
@@ -156,26 +136,6 @@ func (f *Fabric) Close() error {
 	f.mu.Unlock()
 	if first {
 		return f.drop()
-	}
-	return nil
-}
-
-func (f *Fabric) join() error {
-	late := false
-	t := time.AfterFunc(patience, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		late = true
-		f.idle.Broadcast()
-	})
-	defer t.Stop()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for len(f.tasks) > 0 && !late {
-		f.idle.Wait()
-	}
-	if len(f.tasks) > 0 {
-		return fmt.Errorf("close %s: tasks %s did not stop: %w", f.name, strings.Join(f.tasks, ", "), rdma.ErrTimeout)
 	}
 	return nil
 }

@@ -94,15 +94,15 @@ func callAndHang(m rdma.Memory, r *rdma.Request) error {
 
 const (
 	perChild = 20_000
-	words    = 4
+	counters = 4
 )
 
 // count adds to the first words of node 0 by FAA, and to the next ones by CAS.
 func count(e rdma.Endpoint, n int) error {
 	for i := range n {
 		b := e.Batch()
-		b.FetchAdd(rdma.At(0, uint64(i%words)*8), 1)
-		r := b.Read(rdma.At(0, uint64(words+i%words)*8), 8)
+		b.FetchAdd(rdma.At(0, uint64(i%counters)*8), 1)
+		r := b.Read(rdma.At(0, uint64(counters+i%counters)*8), 8)
 		if err := rdma.Do(e, b, time.Second); err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func count(e rdma.Endpoint, n int) error {
 		b.Release()
 		for {
 			b := e.Batch()
-			op := b.CompareSwap(rdma.At(0, uint64(words+i%words)*8), old, old+1)
+			op := b.CompareSwap(rdma.At(0, uint64(counters+i%counters)*8), old, old+1)
 			if err := rdma.Do(e, b, time.Second); err != nil {
 				return err
 			}
@@ -267,12 +267,12 @@ func TestProcessesCountExactly(t *testing.T) {
 	e := attachTo(t, f, "sum")
 	b := e.Batch()
 	defer b.Release()
-	r := b.Read(rdma.At(0, 0), 2*words*8)
+	r := b.Read(rdma.At(0, 0), 2*counters*8)
 	if err := rdma.Do(e, b, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	const want = (children + 1) * perChild / words
-	for i := range 2 * words {
+	const want = (children + 1) * perChild / counters
+	for i := range 2 * counters {
 		if got := word(r.Buf[8*i:]); got != want {
 			t.Errorf("word %d is %d, want %d", i, got, want)
 		}

@@ -1,21 +1,21 @@
-package shm
+package words
 
 import (
 	"sync/atomic"
 	"unsafe"
 )
 
-// The copies below move aligned words of the pool in ascending order, each with one load or store, and touch no byte
+// The copies here move aligned words of the pool in ascending order, each with one load or store, and touch no byte
 // outside their range: a copy that rewrote a neighbour could undo its CAS. The compiler keeps their order, because
 // each load stands between two stores. Pointers are built from a base and an index, so that none ever points past
 // the end of a buffer.
 
-// wide is from how many bytes on touch saves more than it costs.
-const wide = 256
+// Wide is from how many bytes on touch saves more than it costs.
+const Wide = 256
 
-// touch reads a word of each cache line of n bytes at src, so that the misses of a long copy overlap: its own loads
+// Touch reads a word of each cache line of n bytes at src, so that the misses of a long copy overlap: its own loads
 // and stores would fill the processor's window after a few lines. The sum keeps the loads alive.
-func touch(src unsafe.Pointer, n int) (sum uint64) {
+func Touch(src unsafe.Pointer, n int) (sum uint64) {
 	p := unsafe.Pointer(uintptr(src) &^ 7)
 	for i := 0; i < n; i += 64 {
 		sum += *(*uint64)(unsafe.Add(p, i))
@@ -23,8 +23,8 @@ func touch(src unsafe.Pointer, n int) (sum uint64) {
 	return sum
 }
 
-// load copies pool memory at src into dst.
-func load(dst []byte, src unsafe.Pointer) {
+// Load copies pool memory at src into dst.
+func Load(dst []byte, src unsafe.Pointer) {
 	n := uintptr(len(dst))
 	d := unsafe.Pointer(unsafe.SliceData(dst))
 	i := min(-uintptr(src)&7, n)
@@ -46,8 +46,8 @@ func load(dst []byte, src unsafe.Pointer) {
 	loadBytes(d, src, i, n)
 }
 
-// store copies src into pool memory at dst.
-func store(dst unsafe.Pointer, src []byte) {
+// Store copies src into pool memory at dst.
+func Store(dst unsafe.Pointer, src []byte) {
 	n := uintptr(len(src))
 	s := unsafe.Pointer(unsafe.SliceData(src))
 	i := min(-uintptr(dst)&7, n)
@@ -76,8 +76,8 @@ func loadBytes(dst, src unsafe.Pointer, i, n uintptr) {
 	}
 }
 
-// compareSwap returns the word before. The loop ends: each turn means that somebody else changed the word twice.
-func compareSwap(p *uint64, expect, value uint64) uint64 {
+// CompareSwap returns the word before. The loop ends: each turn means that somebody else changed the word twice.
+func CompareSwap(p *uint64, expect, value uint64) uint64 {
 	for {
 		if atomic.CompareAndSwapUint64(p, expect, value) {
 			return expect
@@ -88,8 +88,8 @@ func compareSwap(p *uint64, expect, value uint64) uint64 {
 	}
 }
 
-// maskedCompareSwap compares the bits of compare and replaces those of swap; it returns the word before.
-func maskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
+// MaskedCompareSwap compares the bits of compare and replaces those of swap; it returns the word before.
+func MaskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
 	for {
 		old := atomic.LoadUint64(p)
 		if (old^expect)&compare != 0 || atomic.CompareAndSwapUint64(p, old, old&^swap|value&swap) {

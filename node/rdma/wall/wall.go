@@ -1,0 +1,112 @@
+// Package wall is the time and the tasks of fabrics that live in real time.
+package wall
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// started and booted are the same moment on the process's clock and on the machine's monotonic one, which all
+// processes share.
+var started, booted = calibrate()
+
+// Now is the time since the machine started, the same in all its processes.
+func Now() time.Duration { return booted + time.Since(started) }
+
+// shortest is the sleep below which a timer costs more than the sleep itself.
+const shortest = 20 * time.Microsecond
+
+// Sleeper pauses one worker. The zero Sleeper is ready.
+type Sleeper struct{ timer *time.Timer }
+
+// Sleep pauses the worker for d, or until stop is closed.
+func (s *Sleeper) Sleep(d time.Duration, stop <-chan struct{}) {
+	if d < shortest {
+		for until := Now() + d; ; {
+			runtime.Gosched()
+			if Now() >= until {
+				return
+			}
+		}
+	}
+	s.Set(d)
+	select {
+	case <-s.timer.C:
+	case <-stop:
+		s.timer.Stop()
+	}
+}
+
+// Set starts the sleeper's timer for those who wait for something else, too, and returns its channel; Unset stops it.
+func (s *Sleeper) Set(d time.Duration) <-chan time.Time {
+	if s.timer == nil {
+		s.timer = time.NewTimer(d)
+	} else {
+		s.timer.Reset(d)
+	}
+	return s.timer.C
+}
+
+// Unset stops the timer that Set started.
+func (s *Sleeper) Unset() { s.timer.Stop() }
+
+// Tasks are the goroutines of a fabric. The zero Tasks has none.
+type Tasks struct {
+	mu     sync.Mutex
+	names  []string // running
+	closed bool
+	idle   chan struct{} // closed when a task ends; nil while nobody waits for that
+}
+
+// Begin makes room for a task; false: Join was called.
+func (t *Tasks) Begin(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.names = append(t.names, name)
+	}
+	return !t.closed
+}
+
+// End ends a task that Begin let begin.
+func (t *Tasks) End(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.names, name)
+	t.names = slices.Delete(t.names, i, i+1)
+	if t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+}
+
+// Join lets no more tasks begin and waits for those that run. The error wraps rdma.ErrTimeout and names those that do not
+// end within the given time, which may be waited for again.
+func (t *Tasks) Join(within time.Duration) error {
+	late := time.NewTimer(within)
+	defer late.Stop()
+	for {
+		t.mu.Lock()
+		t.closed = true
+		left := strings.Join(t.names, ", ")
+		if t.idle == nil {
+			t.idle = make(chan struct{})
+		}
+		idle := t.idle
+		t.mu.Unlock()
+		if left == "" {
+			return nil
+		}
+		select {
+		case <-idle:
+		case <-late.C:
+			return fmt.Errorf("tasks %s did not stop: %w", left, rdma.ErrTimeout)
+		}
+	}
+}
