@@ -97,3 +97,9 @@ func MaskedCompareSwap(p *uint64, expect, compare, value, swap uint64) uint64 {
 		}
 	}
 }
+
+// LoadWord, CompareSwap and FetchAdd are the processor's own access to a word that verbs change, too.
+func LoadWord(p *uint64) uint64 { return atomic.LoadUint64(p) }
+
+// FetchAdd returns the word before.
+func FetchAdd(p *uint64, n uint64) uint64 { return atomic.AddUint64(p, n) - n }

@@ -1,0 +1,213 @@
+package tcp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+const (
+	socketBytes   = 1 << 20   // of a connection's send buffer
+	inBytes       = 64 << 10  // of a connection's input, unless a frame needs more
+	flushBytes    = 256 << 10 // of answers that are sent before further requests are executed
+	silence       = 3 * time.Second
+	writePatience = 10 * time.Second
+	maxControl    = 64 << 10 // bytes of a control message
+)
+
+// conn is a connection that was welcomed. One goroutine serves it: requests are executed in the order in which they came,
+// and those that came together are answered together.
+type conn struct {
+	node     *Node
+	pool     *pool // of verbs and peers; nil for control
+	nc       net.Conn
+	raw      net.Conn
+	purpose  purpose
+	process  string
+	readOnly bool
+	peer     int
+
+	// executing is held while requests are: who takes it, and finds or makes ended true, knows that nothing that came over
+	// the connection is executed any more.
+	executing sync.Mutex
+	ended     bool
+
+	in       []byte
+	out      []byte
+	broken   map[rdma.ClientID]uint64 // lives that strayed: their connection is down
+	readBy   time.Duration            // when the deadlines were set
+	writeBy  time.Duration
+	view     view
+	counters tally
+}
+
+// end makes sure that nothing that came over c is executed any more.
+func (c *conn) end() {
+	c.raw.Close()
+	c.drain(true)
+}
+
+// drain waits until the requests being executed are over.
+func (c *conn) drain(end bool) {
+	c.executing.Lock()
+	defer c.executing.Unlock()
+	c.ended = c.ended || end
+}
+
+var errEnded = errors.New("connection was ended")
+
+// serve reads requests, executes and answers them, until the connection ends.
+func (c *conn) serve() error {
+	if c.pool != nil {
+		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory}
+	}
+	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
+	c.in = make([]byte, inBytes)
+	have := 0
+	for {
+		c.deadlines()
+		n, err := c.nc.Read(c.in[have:])
+		if err != nil {
+			if errors.Is(err, io.EOF) && have == 0 {
+				return nil
+			}
+			return err
+		}
+		have += n
+		at := 0
+		for {
+			used, err := c.batch(c.in[at:have])
+			if err != nil {
+				return err
+			}
+			if err := c.flush(); err != nil {
+				return err
+			}
+			if used == 0 {
+				break
+			}
+			at += used
+		}
+		have = copy(c.in, c.in[at:have])
+		if have >= headerBytes {
+			h, err := parseHeader(c.in, maxBody)
+			if err != nil {
+				return err
+			}
+			if whole := headerBytes + h.body; whole > len(c.in) {
+				c.in = append(c.in, make([]byte, whole-len(c.in))...)
+			}
+		}
+	}
+}
+
+// deadlines renews those of the connection now and then. A caller that says nothing for so long is gone: it pings.
+func (c *conn) deadlines() {
+	now := wall.Now()
+	if now-c.readBy > silence/4 {
+		c.readBy = now
+		c.raw.SetReadDeadline(time.Now().Add(silence))
+	}
+}
+
+// batch executes the whole frames at the beginning of p, as many as there are and have room for their answers, and returns
+// how many bytes they were.
+func (c *conn) batch(p []byte) (used int, err error) {
+	if len(p) < headerBytes {
+		return 0, nil
+	}
+	if c.purpose == forVerbs {
+		if err := c.pool.await(); err != nil {
+			return 0, err
+		}
+		c.executing.Lock()
+		defer c.executing.Unlock()
+		if c.ended {
+			return 0, errEnded
+		}
+	}
+	for len(p)-used >= headerBytes && len(c.out) < flushBytes {
+		h, err := parseHeader(p[used:], maxBody)
+		if err != nil {
+			return used, err
+		}
+		end := used + headerBytes + h.body
+		if end > len(p) {
+			break
+		}
+		if err := c.handle(h, p[used+headerBytes:end]); err != nil {
+			return used, err
+		}
+		used = end
+	}
+	return used, nil
+}
+
+// flush sends the answers. Those of a node that may not serve any more are not sent: see pool.
+func (c *conn) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	c.node.stats.add(&c.counters)
+	if c.purpose == forVerbs {
+		if err := c.pool.await(); err != nil {
+			return err
+		}
+	}
+	if now := wall.Now(); now-c.writeBy > writePatience/4 {
+		c.writeBy = now
+		c.raw.SetWriteDeadline(time.Now().Add(writePatience)) // a peer that does not read is as good as gone
+	}
+	_, err := c.nc.Write(c.out)
+	c.out = c.out[:0]
+	if cap(c.out) > 2*flushBytes+maxBody {
+		c.out = nil
+	}
+	return err
+}
+
+func (c *conn) handle(h header, body []byte) error {
+	switch {
+	case h.kind == kindPing && h.body == 0:
+		c.answer(h, statusOK, 0, len(c.out)+headerBytes)
+	case h.kind == kindVerbs && c.purpose == forVerbs:
+		return c.verbs(h, body)
+	case h.kind == kindCall && c.purpose == forVerbs && h.body == callBytes:
+		c.call(h, body)
+	case h.kind == kindControl && c.purpose != forVerbs && h.body <= maxControl:
+		return c.control(h, body)
+	default:
+		return fmt.Errorf("frame of kind %d with %d bytes over a connection for %s: %w", h.kind, h.body, c.purpose, ErrProtocol)
+	}
+	return nil
+}
+
+// answer puts the header of an answer in front of the body that ends at len(c.out), and was begun at from.
+func (c *conn) answer(h header, st status, items, from int) {
+	if from > len(c.out) { // no body yet, nor room for the header
+		c.out = append(c.out, make([]byte, headerBytes)...)
+	}
+	header{body: len(c.out) - from, kind: h.kind, status: st, items: items, tag: h.tag}.put(c.out[from-headerBytes:])
+}
+
+// control executes a control message. Connections for it execute no verbs, so that those of others can be waited for here.
+func (c *conn) control(h header, body []byte) error {
+	var m message
+	if err := json.Unmarshal(body, &m); err != nil {
+		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
+	}
+	r, err := c.node.do(c, &m)
+	if err != nil {
+		r.Text = err.Error()
+	}
+	c.out, err = appendMessage(c.out, kindControl, statusOf(err), h.tag, &r)
+	return err
+}

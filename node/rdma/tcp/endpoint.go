@@ -1,0 +1,540 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Endpoint is one worker's way to the pool.
+//
+// Answers come in on goroutines of the links. They fill in the results and the buffers of ops, which their worker does not
+// look at before they are complete, and leave word in the inbox; only the worker itself completes them.
+type Endpoint struct {
+	rdma.Base
+	fabric *Fabric
+	client rdma.Client
+	joined uint64
+	lost   []error // by node: it strayed there, and the connection is down
+	rights rights
+
+	sleeper wall.Sleeper
+	rand    *rand.Rand
+	closed  bool
+	touched []*link   // by the batch that is being posted
+	spares  []*sent   // to be used again
+	calls   []*called // the same
+
+	mu    sync.Mutex
+	inbox []*sent
+	taken []*sent // what the worker took from the inbox last; used in turn with it
+	wake  chan struct{}
+}
+
+var _ rdma.Endpoint = (*Endpoint)(nil)
+
+// sent is one frame of verbs in flight: ops of one batch, or a part of a long one.
+type sent struct {
+	ep    *Endpoint
+	batch *rdma.Batch
+	node  int
+	ops   []int // of the batch
+	part  bool  // of ops[0] alone: n bytes at off of it
+	off   int
+	n     int
+	left  *int // parts of the op that are not answered, shared by them
+	lost  error
+}
+
+// Client returns the worker's identity.
+func (e *Endpoint) Client() rdma.ClientID { return e.client.ID }
+
+// Post sends the batch to its nodes.
+func (e *Endpoint) Post(b *rdma.Batch) error {
+	if e.closed || e.fabric.closing.Load() {
+		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.client.ID, rdma.ErrClosed)
+	}
+	e.collect()
+	e.Posted(b)
+	b.Track()
+	e.touched = e.touched[:0]
+	var seen [4]uint64 // nodes, of which a pool has 256 at most
+	for i := range b.Len() {
+		node := b.Op(i).Addr.Node()
+		if node >= len(e.lost) {
+			b.Op(i).Fail(fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess))
+			b.Complete(i)
+			continue
+		}
+		if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
+			seen[node>>6] |= bit
+			e.send(b, node, i)
+		}
+	}
+	if len(e.touched) > 0 {
+		breathe()
+		for _, l := range e.touched {
+			l.flush()
+		}
+	}
+	return nil
+}
+
+// send sends the ops of b that go to one node, the first of which is number first.
+func (e *Endpoint) send(b *rdma.Batch, node, first int) {
+	l := e.fabric.links[node].verbs
+	err := e.lost[node]
+	if err == nil {
+		err = e.fabric.down(node)
+	}
+	var s sending
+	if err == nil {
+		s, err = l.begin()
+	}
+	if err != nil {
+		for i := first; i < b.Len(); i++ {
+			if b.Op(i).Addr.Node() == node {
+				b.Op(i).Fail(err)
+				b.Complete(i)
+			}
+		}
+		return
+	}
+	w := writer{e: e, s: s, b: b, node: node}
+	for i := first; i < b.Len(); i++ {
+		if b.Op(i).Addr.Node() == node {
+			w.add(i)
+		}
+	}
+	w.finish()
+	if s.done() {
+		e.touched = append(e.touched, l)
+	}
+}
+
+// writer writes ops into frames.
+type writer struct {
+	e           *Endpoint
+	s           sending
+	b           *rdma.Batch
+	node        int
+	frame       *sent // nil: none is begun
+	from        int
+	read, wrote int
+}
+
+func (w *writer) add(i int) {
+	op := w.b.Op(i)
+	n := op.Len()
+	if !w.e.fabric.holds(op) {
+		w.open(0, 0)
+		w.s.l.out = appendBreach(w.s.l.out)
+		w.frame.ops = append(w.frame.ops, i)
+		return
+	}
+	if n > maxData {
+		w.parts(i, op, n)
+		return
+	}
+	r, wr := need(op.Verb, n)
+	w.open(r, wr)
+	w.s.l.out = appendVerb(w.s.l.out, op, op.Addr.Offset(), 0, n)
+	w.frame.ops = append(w.frame.ops, i)
+}
+
+func need(v rdma.Verb, n int) (read, wrote int) {
+	switch v {
+	case rdma.Read:
+		return n, 0
+	case rdma.Write:
+		return 0, n
+	}
+	return 0, 0
+}
+
+// parts sends a long op in parts. It may tear anywhere, so that this needs no care.
+func (w *writer) parts(i int, op *rdma.Op, n int) {
+	w.finish()
+	left := new(int)
+	for off := 0; off < n; off += maxData {
+		m := min(maxData, n-off)
+		w.open(need(op.Verb, m))
+		w.s.l.out = appendVerb(w.s.l.out, op, op.Addr.Offset()+uint64(off), off, m)
+		f := w.frame
+		f.ops, f.part, f.off, f.n, f.left = append(f.ops, i), true, off, m, left
+		*left++
+		w.finish()
+	}
+}
+
+// open makes sure that there is a frame with room for an op that reads and writes so many bytes.
+func (w *writer) open(read, wrote int) {
+	if w.frame != nil && (len(w.frame.ops) == maxItems || w.read+read > maxData || w.wrote+wrote > maxData) {
+		w.finish()
+	}
+	w.read += read
+	w.wrote += wrote
+	if w.frame != nil {
+		return
+	}
+	w.frame = w.e.spare()
+	w.frame.batch, w.frame.node = w.b, w.node
+	l := w.s.l
+	w.from = len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	r := w.e.rights
+	r.key, r.epoch = l.key.Load(), w.e.joined
+	l.out = r.append(l.out)
+}
+
+func (w *writer) finish() {
+	if w.frame == nil {
+		return
+	}
+	w.s.end(kindVerbs, len(w.frame.ops), w.from, w.frame)
+	w.frame, w.read, w.wrote = nil, 0, 0
+}
+
+func (e *Endpoint) spare() *sent {
+	n := len(e.spares)
+	if n == 0 {
+		return &sent{ep: e}
+	}
+	s := e.spares[n-1]
+	e.spares = e.spares[:n-1]
+	*s = sent{ep: e, ops: s.ops[:0]}
+	return s
+}
+
+// land takes the answer to a frame.
+func (s *sent) land(h header, p []byte) error {
+	if h.kind != kindVerbs {
+		return fmt.Errorf("frame of kind %d answers verbs: %w", h.kind, ErrProtocol)
+	}
+	if h.status != statusOK {
+		s.lost = s.refused(h.status)
+		s.ep.arrived(s)
+		return nil
+	}
+	if h.items != len(s.ops) {
+		return fmt.Errorf("%d answers to %d verbs: %w", h.items, len(s.ops), ErrProtocol)
+	}
+	for _, i := range s.ops {
+		rest, err := s.result(s.batch.Op(i), p)
+		if err != nil {
+			return err
+		}
+		p = rest
+	}
+	if len(p) > 0 {
+		return fmt.Errorf("%d bytes behind the last answer: %w", len(p), ErrProtocol)
+	}
+	s.ep.arrived(s)
+	return nil
+}
+
+// result takes the answer to one op.
+func (s *sent) result(op *rdma.Op, p []byte) (rest []byte, err error) {
+	if len(p) < resultBytes {
+		return nil, fmt.Errorf("answer to %s is cut off: %w", op.Verb, ErrProtocol)
+	}
+	st, n := status(p[0]), int(binary.LittleEndian.Uint32(p[4:]))
+	p = p[resultBytes:]
+	if st != statusOK {
+		op.Fail(s.refused(st))
+		return p, nil
+	}
+	buf := op.Buf
+	if s.part {
+		buf = buf[s.off : s.off+s.n]
+	}
+	if n != resultLen(op.Verb, len(buf)) || pad(n) > len(p) {
+		return nil, fmt.Errorf("answer of %d bytes to %s of %d: %w", n, op.Verb, len(buf), ErrProtocol)
+	}
+	switch {
+	case op.Verb == rdma.Read:
+		copy(buf, p[:n])
+	case op.Verb.Atomic():
+		op.Result = binary.LittleEndian.Uint64(p)
+	}
+	return p[pad(n):], nil
+}
+
+// refused is why the node did not execute something.
+func (s *sent) refused(st status) error {
+	return refusal(st, s.node, s.ep.client.ID, s.ep.joined)
+}
+
+func refusal(st status, node int, c rdma.ClientID, epoch uint64) error {
+	switch st {
+	case statusRevoked:
+		return fmt.Errorf("client %d: %w", c, rdma.ErrRevoked)
+	case statusStale:
+		return fmt.Errorf("client %d of epoch %d: %w", c, epoch, rdma.ErrStale)
+	case statusAccess:
+		return fmt.Errorf("refused by node %d: %w", node, rdma.ErrAccess)
+	}
+	return fmt.Errorf("node %d: %w", node, st.err())
+}
+
+func (s *sent) lose(err error) {
+	s.lost = err
+	s.ep.arrived(s)
+}
+
+// arrived leaves word that a frame was answered, or will never be.
+func (e *Endpoint) arrived(s *sent) {
+	e.mu.Lock()
+	e.inbox = append(e.inbox, s)
+	e.mu.Unlock()
+	e.rouse()
+}
+
+func (e *Endpoint) rouse() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// collect completes what was answered.
+func (e *Endpoint) collect() {
+	e.mu.Lock()
+	e.inbox, e.taken = e.taken[:0], e.inbox
+	e.mu.Unlock()
+	for i, s := range e.taken {
+		e.complete(s)
+		e.taken[i] = nil
+	}
+}
+
+func (e *Endpoint) complete(s *sent) {
+	b := s.batch
+	for _, i := range s.ops {
+		op := b.Op(i)
+		if s.lost != nil {
+			op.Fail(s.lost)
+		}
+		if op.Err != nil && e.lost[s.node] == nil && errors.Is(op.Err, rdma.ErrAccess) && !errors.Is(op.Err, rdma.ErrRevoked) {
+			e.lost[s.node] = fmt.Errorf("connection to node %d is down since %w", s.node, op.Err)
+		}
+		if s.part {
+			if *s.left--; *s.left > 0 {
+				continue
+			}
+		}
+		b.Complete(i)
+	}
+	s.batch = nil
+	e.spares = append(e.spares, s)
+}
+
+// Wait waits for n chains of b.
+func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if n == rdma.All || n > b.Chains() {
+		n = b.Chains()
+	}
+	e.collect()
+	if e.enough(b, n) {
+		e.Waited(b)
+		return nil
+	}
+	var late <-chan time.Time
+	if within != rdma.Forever {
+		late = e.sleeper.Set(within)
+		defer e.sleeper.Unset()
+	}
+	for {
+		select {
+		case <-e.wake:
+		case <-late:
+			e.collect()
+			if e.enough(b, n) {
+				e.Waited(b)
+				return nil
+			}
+			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
+		}
+		e.collect()
+		if e.enough(b, n) {
+			e.Waited(b)
+			return nil
+		}
+	}
+}
+
+func (e *Endpoint) enough(b *rdma.Batch, n int) bool {
+	return b.Done() >= n && (n < b.Chains() || b.Finished())
+}
+
+// Now is the time since the machine started, the same in all its processes.
+func (e *Endpoint) Now() time.Duration { return wall.Now() }
+
+// Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
+func (e *Endpoint) Sleep(d time.Duration) {
+	e.sleeper.Sleep(d, e.fabric.stop)
+	e.collect()
+}
+
+// Rand is the worker's own generator.
+func (e *Endpoint) Rand() *rand.Rand { return e.rand }
+
+// Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers rdma.ErrClosed, which
+// is how the task learns that it has to return. A panic in f ends the process.
+func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
+	own, err := e.fabric.Open(name)
+	if err != nil {
+		return fmt.Errorf("start task %s: %w", name, err)
+	}
+	if !e.fabric.tasks.Begin(name) {
+		own.Close()
+		return fmt.Errorf("start task %s: fabric %s: %w", name, e.fabric.name, rdma.ErrClosed)
+	}
+	go func() {
+		defer e.fabric.tasks.End(name)
+		defer own.Close()
+		f(own)
+	}()
+	return nil
+}
+
+// called is a two-sided call in flight. One that is not answered in time is left to itself.
+type called struct {
+	ep   *Endpoint
+	r    rdma.Request
+	err  error
+	over bool // under Endpoint.mu
+}
+
+func (c *called) land(h header, p []byte) error {
+	if h.kind != kindCall {
+		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
+	}
+	if h.status != statusOK {
+		c.end(fmt.Errorf("%s: %w", trimText(p), h.status.err()))
+		return nil
+	}
+	if len(p) != 6*8 {
+		return fmt.Errorf("%d bytes answer a call: %w", len(p), ErrProtocol)
+	}
+	for i := range c.r.Ret {
+		c.r.Ret[i] = binary.LittleEndian.Uint64(p[8*i:])
+	}
+	c.end(nil)
+	return nil
+}
+
+func (c *called) lose(err error) { c.end(err) }
+
+func (c *called) end(err error) {
+	c.ep.mu.Lock()
+	c.err, c.over = err, true
+	c.ep.mu.Unlock()
+	c.ep.rouse()
+}
+
+func (c *called) isOver() bool {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	return c.over
+}
+
+// Call runs one of the node's procedures.
+func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.call(node, r, within); err != nil {
+		return fmt.Errorf("call node %d: %w", node, err)
+	}
+	return nil
+}
+
+func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
+	switch {
+	case e.closed || e.fabric.closing.Load():
+		return fmt.Errorf("endpoint of client %d: %w", e.client.ID, rdma.ErrClosed)
+	case uint(node) >= uint(len(e.lost)):
+		return fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess)
+	case e.lost[node] != nil:
+		return e.lost[node]
+	}
+	e.Called()
+	if err := e.fabric.down(node); err != nil {
+		return err
+	}
+	r.Client = e.client.ID
+	c := &called{ep: e}
+	if n := len(e.calls); n > 0 {
+		c, e.calls = e.calls[n-1], e.calls[:n-1]
+	}
+	c.r, c.err, c.over = *r, nil, false
+	l := e.fabric.links[node].verbs
+	s, err := l.begin()
+	if err != nil {
+		return err
+	}
+	from := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	own := e.rights
+	own.key, own.epoch = l.key.Load(), e.joined
+	l.out = appendCall(own.append(l.out), r)
+	s.end(kindCall, 1, from, c)
+	if s.done() {
+		l.flush()
+	}
+	return e.answered(c, r, node, within)
+}
+
+func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Duration) error {
+	late := e.sleeper.Set(within)
+	defer e.sleeper.Unset()
+	for !c.isOver() {
+		select {
+		case <-e.wake:
+		case <-late:
+			if !c.isOver() {
+				return fmt.Errorf("no answer for %v: %w", within, rdma.ErrTimeout)
+			}
+		}
+	}
+	e.rouse() // what woke it may have been for a batch
+	r.Ret = c.r.Ret
+	err := c.err
+	e.calls = append(e.calls, c)
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrRevoked) {
+		return refusal(statusOf(err), node, e.client.ID, e.joined)
+	}
+	return err
+}
+
+// Join makes the worker a member of the pool's current view.
+func (e *Endpoint) Join() (rdma.View, error) {
+	if e.closed || e.fabric.closing.Load() {
+		return rdma.View{}, fmt.Errorf("join the view as client %d: %w", e.client.ID, rdma.ErrClosed)
+	}
+	v, err := e.fabric.view()
+	if err != nil {
+		return rdma.View{}, fmt.Errorf("join the view: %w", err)
+	}
+	e.joined = v.Epoch
+	if fenced, err := e.fabric.fenced(e.client); err != nil {
+		return rdma.View{}, fmt.Errorf("join the view: %w", err)
+	} else if fenced {
+		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", e.client.ID, rdma.ErrRevoked)
+	}
+	return v, nil
+}
+
+// Close gives the identity back, unless it was fenced off: then what it owned waits for recovery, and Forget. Verbs in
+// flight may land later.
+func (e *Endpoint) Close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	return e.fabric.leave(e)
+}

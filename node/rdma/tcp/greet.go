@@ -1,0 +1,228 @@
+package tcp
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A connection begins with a greeting of fixed length each way, which names the protocol and its version and carries a
+// nonce, and then with one frame each way: the caller says what it wants, and both prove that they know the pool's token
+// by an HMAC of it over both nonces. The token itself is never sent. Nothing else is read, and no more memory taken, before.
+const (
+	greetingBytes = 48
+	nonceBytes    = 32
+	maxHello      = 4 << 10 // bytes of a hello, and of its answer
+	greetPatience = 3 * time.Second
+)
+
+var magic = [8]byte{'f', 'a', 'r', 'k', 'v', 't', 'c', 'p'}
+
+// greeting is what either end says first: the magic, the version and a nonce.
+type greeting [greetingBytes]byte
+
+func newGreeting() (g greeting) {
+	copy(g[:], magic[:])
+	binary.LittleEndian.PutUint16(g[8:], wireVersion)
+	rand.Read(g[16:]) // never fails
+	return g
+}
+
+func (g *greeting) nonce() []byte { return g[16 : 16+nonceBytes] }
+
+func (g *greeting) check() error {
+	if [8]byte(g[:8]) != magic {
+		return fmt.Errorf("the other end is no farkv node or client: %w", ErrProtocol)
+	}
+	if v := binary.LittleEndian.Uint16(g[8:]); v != wireVersion {
+		return fmt.Errorf("the other end speaks version %d, and here is version %d: %w", v, wireVersion, ErrProtocol)
+	}
+	return nil
+}
+
+// purpose is what a connection is for.
+type purpose string
+
+const (
+	forVerbs   purpose = "verbs"   // one a process and node
+	forControl purpose = "control" // the same
+	forPeer    purpose = "peer"    // a node of the pool that asks for leases
+)
+
+// hello is what a caller wants.
+type hello struct {
+	Purpose purpose `json:"purpose"`
+	Process string  `json:"process"` // its own for each process and node
+	PID     int     `json:"pid"`
+	Pool    string  `json:"pool,omitempty"` // of verbs, and of peers
+	Node    int     `json:"node"`           // of the pool: who is called
+	Peer    int     `json:"peer"`           // who calls
+	Proof   []byte  `json:"proof"`
+}
+
+// welcome is the answer.
+type welcome struct {
+	Incarnation uint64 `json:"incarnation"` // of the node's process
+	Key         uint64 `json:"key,omitempty"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
+	Text        string `json:"text,omitempty"` // why not
+	Proof       []byte `json:"proof"`
+}
+
+// ErrToken is wrapped when the two ends do not know the same token.
+var ErrToken = errors.New("wrong token")
+
+// prove is what only one who knows the token can say at this moment.
+func prove(token []byte, who string, caller, node *greeting) []byte {
+	m := hmac.New(sha256.New, token)
+	m.Write([]byte(who))
+	m.Write(caller.nonce())
+	m.Write(node.nonce())
+	return m.Sum(nil)
+}
+
+// greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken, or what the node
+// refused with. The connection's deadline bounds it.
+func greet(c net.Conn, s Security, h hello) (welcome, error) {
+	mine, theirs := newGreeting(), greeting{}
+	if _, err := c.Write(mine[:]); err != nil {
+		return welcome{}, err
+	}
+	if _, err := io.ReadFull(c, theirs[:]); err != nil {
+		return welcome{}, fmt.Errorf("no greeting: %w", err)
+	}
+	if err := theirs.check(); err != nil {
+		return welcome{}, err
+	}
+	token := s.Token
+	if token == nil {
+		token = s.ReadToken
+	}
+	h.Proof = prove(token, "caller", &mine, &theirs)
+	if err := writeMessage(c, kindHello, statusOK, h); err != nil {
+		return welcome{}, err
+	}
+	var w welcome
+	st, err := readMessage(c, kindHello, maxHello, &w)
+	if err != nil {
+		return welcome{}, err
+	}
+	if !hmac.Equal(w.Proof, prove(token, "node", &mine, &theirs)) {
+		if w.Text == "" {
+			w.Text = "the node does not know ours"
+		}
+		return welcome{}, fmt.Errorf("%w: %s", ErrToken, w.Text)
+	}
+	if st != statusOK {
+		return welcome{}, fmt.Errorf("%s: %w", w.Text, st.err())
+	}
+	return w, nil
+}
+
+// greeted is the node's half up to the caller's hello; answer is how to end it.
+func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcome, status) error, err error) {
+	theirs, mine := greeting{}, newGreeting()
+	if _, err := io.ReadFull(c, theirs[:]); err != nil {
+		return h, false, nil, fmt.Errorf("no greeting: %w", err)
+	}
+	if err := theirs.check(); err != nil {
+		return h, false, nil, err
+	}
+	if _, err := c.Write(mine[:]); err != nil {
+		return h, false, nil, err
+	}
+	if _, err := readMessage(c, kindHello, maxHello, &h); err != nil {
+		return h, false, nil, err
+	}
+	full := hmac.Equal(h.Proof, prove(s.Token, "caller", &theirs, &mine))
+	read := hmac.Equal(h.Proof, prove(s.ReadToken, "caller", &theirs, &mine)) && s.ReadToken != nil
+	token := s.Token
+	if read && !full {
+		token = s.ReadToken
+	}
+	answer = func(w welcome, st status) error {
+		w.Proof = prove(token, "node", &theirs, &mine)
+		return writeMessage(c, kindHello, st, w)
+	}
+	if !full && !read {
+		w := welcome{Text: "the node wants another one"}
+		if s.Token == nil {
+			w.Text = "the node was started without one"
+		}
+		return h, false, nil, errors.Join(ErrToken, writeMessage(c, kindHello, statusAccess, w))
+	}
+	return h, !full, answer, nil
+}
+
+// writeMessage sends one frame whose body is JSON.
+func writeMessage(c io.Writer, k kind, st status, m any) error {
+	p, err := appendMessage(nil, k, st, 0, m)
+	if err != nil {
+		return err
+	}
+	_, err = c.Write(p)
+	return err
+}
+
+// appendMessage appends one frame whose body is JSON.
+func appendMessage(p []byte, k kind, st status, tag uint32, m any) ([]byte, error) {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return p, fmt.Errorf("encode a message: %w", err)
+	}
+	at := len(p)
+	p = append(p, make([]byte, headerBytes)...)
+	p = append(p, body...)
+	for n := len(body); n%8 != 0; n++ {
+		p = append(p, ' ')
+	}
+	header{body: len(p) - at - headerBytes, kind: k, status: st, tag: tag}.put(p[at:])
+	return p, nil
+}
+
+// readMessage reads one frame of the given kind whose body is JSON of most bytes at most.
+func readMessage(c io.Reader, k kind, most int, m any) (status, error) {
+	var p [headerBytes]byte
+	if _, err := io.ReadFull(c, p[:]); err != nil {
+		return 0, err
+	}
+	h, err := parseHeader(p[:], most)
+	if err != nil {
+		return 0, err
+	}
+	if h.kind != k {
+		return 0, fmt.Errorf("frame of kind %d instead of %d: %w", h.kind, k, ErrProtocol)
+	}
+	body := make([]byte, h.body)
+	if _, err := io.ReadFull(c, body); err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(body, m); err != nil {
+		return 0, fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
+	}
+	return h.status, nil
+}
+
+// refused is why a node did not welcome a caller.
+type refused struct {
+	status status
+	text   string
+}
+
+func (r *refused) Error() string { return r.text }
+func (r *refused) Unwrap() error { return r.status.err() }
+
+func refuse(err error, format string, args ...any) *refused {
+	return &refused{statusOf(err), fmt.Sprintf(format, args...)}
+}
+
+var errOtherPool = fmt.Errorf("the node does not serve this pool: %w", rdma.ErrNodeDown)

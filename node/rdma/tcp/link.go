@@ -1,0 +1,448 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+const (
+	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and deadAfter how long it
+	// may not answer. A machine that is busy may not run a process for a good part of a second.
+	pingEvery = 200 * time.Millisecond
+	deadAfter = time.Second
+	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its own: so much fits
+	// the socket's buffer, so that a worker's write does not block even when the node reads nothing.
+	inlineBytes = socketBytes / 4
+	// mostQueued bounds what waits to be sent to a node that reads nothing.
+	mostQueued = 64 << 20
+	redialMin  = 5 * time.Millisecond
+	redialMax  = 500 * time.Millisecond
+)
+
+// A flight is one frame that was sent and has not been answered. Land takes the answer; Lose takes the reason why there
+// will be none. Both are called by the link's reader, or by who breaks the link, once altogether.
+type flight interface {
+	land(h header, body []byte) error
+	lose(err error)
+}
+
+// link is this process's connection to one node for one purpose. All endpoints share it: what they send while somebody
+// writes goes with the next write. A link that breaks takes what is in flight down with it, and is made again; the node
+// lets the new one in only when nothing that came over the old one can be executed any more.
+type link struct {
+	addr  string
+	s     Security
+	hello hello
+	stop  <-chan struct{} // closed with the fabric
+
+	key atomic.Uint64 // the node's, for verbs
+
+	mu      sync.Mutex
+	nc      net.Conn // nil while it is down
+	why     error    // while it is down
+	out     []byte   // to be written
+	spare   []byte
+	writing bool
+	queue   ring // what is in flight, in order
+	bytes   int  // of frames that are not answered
+	tag     uint32
+	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
+	heard   atomic.Int64  // when something came in last, on wall.Now
+	final   error         // it is down for good
+}
+
+func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
+	return &link{
+		addr: addr, s: s, hello: h, stop: stop, heavy: make(chan struct{}, 1),
+		why: fmt.Errorf("node at %s was not called yet: %w", addr, rdma.ErrNodeDown),
+	}
+}
+
+// connect makes the connection, once.
+func (l *link) connect(ctx context.Context) (welcome, error) {
+	nc, w, err := dial(ctx, l.addr, l.s, l.hello)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.why = err
+		return w, err
+	}
+	if l.final != nil {
+		nc.Close()
+		return w, l.final
+	}
+	l.key.Store(w.Key)
+	l.heard.Store(int64(wall.Now()))
+	l.nc, l.why = nc, nil
+	return w, nil
+}
+
+// keep keeps the link connected until the fabric is closed. Connected: it is now.
+func (l *link) keep(connected bool) {
+	pause := redialMin
+	for {
+		if connected {
+			pause = redialMin
+			l.run()
+		}
+		select {
+		case <-l.stop:
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, redialMax)
+		ctx, cancel := context.WithTimeout(context.Background(), deadAfter)
+		end := stopWith(l.stop, cancel)
+		_, err := l.connect(ctx)
+		end()
+		cancel()
+		connected = err == nil
+	}
+}
+
+// stopWith calls f when stop is closed, until the function that it returns is called.
+func stopWith(stop <-chan struct{}, f func()) (end func()) {
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		select {
+		case <-stop:
+			f()
+		case <-done:
+		}
+	}()
+	return func() { close(done); <-over }
+}
+
+// run serves the connection until it breaks.
+func (l *link) run() {
+	l.mu.Lock()
+	nc := l.nc
+	l.mu.Unlock()
+	if nc == nil {
+		return
+	}
+	var group sync.WaitGroup
+	over := make(chan struct{})
+	group.Go(func() { l.watch(nc, over) })
+	group.Go(func() { l.writeHeavy(nc, over) })
+	l.fail(nc, l.read(nc))
+	close(over)
+	group.Wait()
+}
+
+// watch asks a silent node whether it is alive, and gives it up when it does not answer.
+func (l *link) watch(nc net.Conn, over <-chan struct{}) {
+	tick := time.NewTicker(pingEvery / 2)
+	defer tick.Stop()
+	asked := time.Duration(0)
+	for {
+		select {
+		case <-over:
+			return
+		case <-l.stop:
+			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
+			return
+		case <-tick.C:
+		}
+		now, heard := wall.Now(), time.Duration(l.heard.Load())
+		switch {
+		case now-heard > deadAfter && asked > heard:
+			l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.addr, now-heard, rdma.ErrNodeDown))
+			return
+		case now-heard > pingEvery && asked <= heard:
+			asked = now
+			if f, err := l.begin(); err == nil {
+				at := len(l.out)
+				l.out = append(l.out, make([]byte, headerBytes)...)
+				f.end(kindPing, 0, at, ping{})
+				f.done()
+			}
+		}
+	}
+}
+
+// ping is a flight that nobody waits for.
+type ping struct{}
+
+func (ping) land(header, []byte) error { return nil }
+func (ping) lose(error)                {}
+
+// fail breaks the connection nc, if it is still the link's.
+func (l *link) fail(nc net.Conn, err error) {
+	nc.Close()
+	l.mu.Lock()
+	if l.nc != nc {
+		l.mu.Unlock()
+		return
+	}
+	l.nc = nil
+	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, downUnless(err))
+	why := l.why
+	lost := l.queue.take()
+	l.out, l.bytes = l.out[:0], 0
+	l.mu.Unlock()
+	for _, f := range lost {
+		f.f.lose(why)
+	}
+}
+
+// read takes the answers. Each completes the flight that is the oldest.
+func (l *link) read(nc net.Conn) error {
+	in := make([]byte, inBytes)
+	have := 0
+	for {
+		n, err := nc.Read(in[have:])
+		if err != nil {
+			return err
+		}
+		l.heard.Store(int64(wall.Now()))
+		have += n
+		at := 0
+		for have-at >= headerBytes {
+			h, err := parseHeader(in[at:], maxAnswer)
+			if err != nil {
+				return err
+			}
+			end := at + headerBytes + h.body
+			if end > have {
+				if whole := headerBytes + h.body; whole > len(in) {
+					in = append(in, make([]byte, whole-len(in))...)
+				}
+				break
+			}
+			f, ok := l.pop(h.tag)
+			if !ok {
+				return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
+			}
+			if err := f.land(h, in[at+headerBytes:end]); err != nil {
+				f.lose(fmt.Errorf("node at %s: %w", l.addr, downUnless(err)))
+				return err
+			}
+			at = end
+		}
+		have = copy(in, in[at:have])
+	}
+}
+
+// maxAnswer bounds an answer's body in bytes.
+const maxAnswer = maxItems*(resultBytes+8) + maxData + maxItems*8
+
+func (l *link) pop(tag uint32) (flight, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, ok := l.queue.pop(tag)
+	l.bytes -= f.bytes
+	return f.f, ok
+}
+
+// sending is a link whose lock is held while frames are appended to what it is about to write.
+type sending struct{ l *link }
+
+// begin locks the link, unless it is down. The caller appends frames to l.out, and then calls done.
+func (l *link) begin() (sending, error) {
+	l.mu.Lock()
+	switch {
+	case l.nc == nil:
+		defer l.mu.Unlock()
+		return sending{}, l.why
+	case len(l.out) > mostQueued:
+		defer l.mu.Unlock()
+		return sending{}, fmt.Errorf("node at %s reads nothing: %w", l.addr, rdma.ErrNodeDown)
+	}
+	return sending{l}, nil
+}
+
+// end puts the header in front of a frame that begins at from, and notes who waits for its answer.
+func (s sending) end(k kind, items, from int, f flight) {
+	l := s.l
+	l.tag++
+	n := len(l.out) - from
+	header{body: n - headerBytes, kind: k, items: items, tag: l.tag}.put(l.out[from:])
+	l.queue.push(inFlight{f, l.tag, n})
+	l.bytes += n
+}
+
+// done unlocks the link and tells whether the caller has to write, by calling flush: nobody else does.
+func (s sending) done() bool {
+	l := s.l
+	if l.writing {
+		l.mu.Unlock()
+		return false
+	}
+	if l.bytes > inlineBytes {
+		l.mu.Unlock()
+		select {
+		case l.heavy <- struct{}{}:
+		default:
+		}
+		return false
+	}
+	l.writing = true
+	l.mu.Unlock()
+	return true
+}
+
+// flush writes what there is to write, and what others add meanwhile.
+func (l *link) flush() {
+	l.mu.Lock()
+	for len(l.out) > 0 && l.nc != nil {
+		nc, p := l.nc, l.out
+		l.out, l.spare = l.spare[:0], nil
+		l.mu.Unlock()
+		_, err := nc.Write(p)
+		if err != nil {
+			l.fail(nc, err)
+		}
+		l.mu.Lock()
+		if cap(p) > mostQueued/16 {
+			p = nil
+		}
+		l.spare = p[:0]
+	}
+	l.writing = false
+	l.mu.Unlock()
+}
+
+// writeHeavy writes for workers that must not wait for a node that is slow to read.
+func (l *link) writeHeavy(nc net.Conn, over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-l.heavy:
+		}
+		l.mu.Lock()
+		mine := !l.writing && len(l.out) > 0
+		l.writing = l.writing || mine
+		l.mu.Unlock()
+		if mine {
+			l.flush()
+		}
+	}
+}
+
+// close ends the link for good.
+func (l *link) close() {
+	l.mu.Lock()
+	l.final = fmt.Errorf("fabric: %w", rdma.ErrClosed)
+	nc := l.nc
+	l.mu.Unlock()
+	if nc != nil {
+		l.fail(nc, l.final)
+	}
+}
+
+// up tells whether the link is connected.
+func (l *link) up() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why
+}
+
+// inFlight is a frame that is not answered yet.
+type inFlight struct {
+	f     flight
+	tag   uint32
+	bytes int
+}
+
+// ring is a queue that allocates nothing in steady state.
+type ring struct {
+	p       []inFlight // its length is a power of two
+	head, n int
+}
+
+func (r *ring) push(f inFlight) {
+	if r.n == len(r.p) {
+		bigger := make([]inFlight, max(64, 2*len(r.p)))
+		for i := range r.n {
+			bigger[i] = r.p[(r.head+i)&(len(r.p)-1)]
+		}
+		r.p, r.head = bigger, 0
+	}
+	r.p[(r.head+r.n)&(len(r.p)-1)] = f
+	r.n++
+}
+
+func (r *ring) pop(tag uint32) (f inFlight, ok bool) {
+	if r.n == 0 || r.p[r.head].tag != tag {
+		return inFlight{}, false
+	}
+	f = r.p[r.head]
+	r.p[r.head] = inFlight{}
+	r.head = (r.head + 1) & (len(r.p) - 1)
+	r.n--
+	return f, true
+}
+
+func (r *ring) take() (all []inFlight) {
+	for r.n > 0 {
+		f, _ := r.pop(r.p[r.head].tag)
+		all = append(all, f)
+	}
+	return all
+}
+
+// control asks the node something and waits for its answer.
+func (l *link) control(m *message, within time.Duration) (reply, error) {
+	q := &question{done: make(chan struct{})}
+	s, err := l.begin()
+	if err != nil {
+		return reply{}, err
+	}
+	from := len(l.out)
+	if l.out, err = appendMessage(l.out, kindControl, statusOK, 0, m); err != nil {
+		l.mu.Unlock()
+		return reply{}, err
+	}
+	s.end(kindControl, 0, from, q)
+	if s.done() {
+		l.flush()
+	}
+	late := time.NewTimer(within)
+	defer late.Stop()
+	select {
+	case <-q.done:
+		return q.reply, q.err
+	case <-late.C:
+		return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr, within, rdma.ErrNodeDown)
+	}
+}
+
+// question is a control message in flight.
+type question struct {
+	done  chan struct{}
+	reply reply
+	err   error
+}
+
+func (q *question) land(h header, body []byte) error {
+	if err := decodeReply(h, body, &q.reply); err != nil {
+		return err
+	}
+	if h.status != statusOK {
+		q.err = &refused{h.status, q.reply.Text}
+	}
+	close(q.done)
+	return nil
+}
+
+func (q *question) lose(err error) {
+	q.err = err
+	close(q.done)
+}
+
+// breathe lets workers that are ready post before this one writes, so that one write carries what all of them have.
+func breathe() { runtime.Gosched() }
+
+var errLost = errors.New("lost")

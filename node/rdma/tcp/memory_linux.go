@@ -1,0 +1,30 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+const (
+	stretch = 16 << 20 // bytes reserved by one system call: a signal undoes all of it
+	retries = 1000     // signals that one stretch may suffer
+)
+
+// reserve backs n bytes of a file at off with real memory; what is there keeps its content.
+func reserve(f *os.File, off, n uint64) error {
+	for end := off + n; off < end; off += stretch {
+		err := error(unix.EINTR)
+		for i := 0; errors.Is(err, unix.EINTR) && i < retries; i++ {
+			err = unix.Fallocate(int(f.Fd()), 0, int64(off), int64(min(stretch, end-off)))
+		}
+		if err != nil {
+			return fmt.Errorf("back %d bytes of %s: %w: %w", n, f.Name(), rdma.ErrFull, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package tcp
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// message is what connections for control carry, and reply the answer to it. They are rare, so that they are JSON.
+type message struct {
+	Do     string          `json:"do"`
+	Pool   string          `json:"pool,omitempty"`
+	Record *Record         `json:"record,omitempty"`
+	Force  bool            `json:"force,omitempty"`
+	Ask    *board.Question `json:"ask,omitempty"`
+	Epoch  uint64          `json:"epoch,omitempty"`
+	Node   int             `json:"node,omitempty"`
+	Client rdma.ClientID   `json:"client,omitempty"`
+	Life   uint64          `json:"life,omitempty"`
+}
+
+// What a message may ask for.
+const (
+	doInspect  = "inspect"  // what the node is
+	doAdopt    = "adopt"    // see Node.adopt
+	doSeal     = "seal"     // see Node.seal
+	doDrop     = "drop"     // see Node.drop
+	doBoard    = "board"    // a question to the pool's board
+	doFence    = "fence"    // see rdma.Control.Fence
+	doRevoke   = "revoke"   // see rdma.Fabric.Revoke
+	doExpel    = "expel"    // see pool.expel
+	doAttached = "attached" // the processes that are alive
+	doBye      = "bye"      // the process ends: it does not wait to be found dead
+	doLease    = "lease"    // a peer asks for a lease
+)
+
+type reply struct {
+	Text     string        `json:"text,omitempty"` // of the error
+	Info     *NodeInfo     `json:"info,omitempty"`
+	Answer   *board.Answer `json:"answer,omitempty"`
+	Attached []string      `json:"attached,omitempty"`
+}
+
+// NodeInfo is what a node tells of itself.
+type NodeInfo struct {
+	Address     string        `json:"address"`
+	Incarnation uint64        `json:"incarnation"` // of its process: another one remembers nothing
+	PID         int           `json:"pid"`
+	Memory      uint64        `json:"memory"`           // bytes that it offers
+	Pool        *Record       `json:"pool,omitempty"`   // nil: none
+	Sealed      bool          `json:"sealed,omitempty"` // the pool may be opened
+	Epoch       uint64        `json:"epoch,omitempty"`  // that was fenced last
+	Expelled    bool          `json:"expelled,omitempty"`
+	Lease       time.Duration `json:"lease,omitempty"` // for which it may serve yet; maximal when it needs none
+	Processes   int           `json:"processes"`       // of clients
+	Stats       NodeStats     `json:"stats"`
+}
+
+// do executes a message of the connection c.
+func (n *Node) do(c *conn, m *message) (r reply, err error) {
+	if c.purpose == forPeer {
+		if m.Do != doLease {
+			return r, fmt.Errorf("a peer asks for %q: %w", m.Do, rdma.ErrAccess)
+		}
+		return r, c.pool.grant(c.peer)
+	}
+	readers := []string{doInspect, doAttached, doBye}
+	if c.readOnly && !slices.Contains(readers, m.Do) && (m.Do != doBoard || m.Ask == nil || !m.Ask.Reads()) {
+		return r, fmt.Errorf("%s with a token that permits to read: %w", m.Do, rdma.ErrAccess)
+	}
+	switch m.Do {
+	case doInspect:
+		info := n.Info()
+		r.Info = &info
+		return r, nil
+	case doAdopt:
+		if m.Record == nil {
+			return r, fmt.Errorf("adopt without a record: %w", ErrProtocol)
+		}
+		return r, n.adopt(c, m.Record)
+	case doSeal:
+		return r, n.seal(c, m.Pool)
+	case doDrop:
+		return r, n.drop(c, m.Pool, m.Force)
+	case doBye:
+		n.bye(c.process)
+		return r, nil
+	}
+	p := n.pool.Load()
+	if p == nil || p.record.ID != m.Pool {
+		return r, fmt.Errorf("%s: the node does not serve pool %s: %w", m.Do, m.Pool, rdma.ErrNodeDown)
+	}
+	switch m.Do {
+	case doBoard:
+		if m.Ask == nil {
+			return r, fmt.Errorf("a question to the board is missing: %w", ErrProtocol)
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r.Answer = p.acceptor.Answer(m.Ask)
+		return r, nil
+	case doFence:
+		p.fenceOff(m.Epoch)
+		return r, nil
+	case doRevoke:
+		return r, p.revoke(m.Client, m.Life)
+	case doExpel:
+		return r, p.expel(m.Epoch, m.Node)
+	case doAttached:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		r.Attached = n.attached()
+		return r, nil
+	}
+	return r, fmt.Errorf("%q: this node does not know it: %w", m.Do, rdma.ErrNotSupported)
+}
+
+// bye lets a process go: its connections end by its own will.
+func (n *Node) bye(process string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.processes[process]; p != nil {
+		p.left = true
+	}
+}
+
+// Info tells what the node is and does.
+func (n *Node) Info() NodeInfo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	i := NodeInfo{
+		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Memory: n.memory.size, Processes: len(n.attached()),
+		Stats: n.stats.snapshot(len(n.conns)),
+	}
+	if p := n.pool.Load(); p != nil {
+		record := p.record
+		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == nil, p.fence.Load(), p.expelled.Load()
+		i.Lease = time.Duration(p.until.Load())
+		if i.Lease != rdma.Forever {
+			i.Lease = max(0, i.Lease-wall.Now())
+		}
+	}
+	return i
+}

@@ -1,0 +1,102 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// grant gives a peer a lease, if nobody expelled it.
+func (p *pool) grant(peer int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.guard.Grant(peer) {
+		return fmt.Errorf("node %d was expelled: %w", peer, rdma.ErrRevoked)
+	}
+	return nil
+}
+
+// keepLease asks the peers for leases as long as the node has the pool. The caller holds Node.mu, so that the node does not
+// close meanwhile.
+func (p *pool) keepLease() {
+	for peer := range p.record.Addresses {
+		if peer != p.record.Index {
+			p.node.group.Go(func() { p.askPeer(peer) })
+		}
+	}
+}
+
+// askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but its voice.
+func (p *pool) askPeer(peer int) {
+	every := p.record.Lease / 5
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var c net.Conn
+	defer func() {
+		if c != nil {
+			c.Close()
+		}
+	}()
+	for {
+		err := error(nil)
+		if c == nil {
+			c, err = p.callPeer(peer)
+		}
+		if err == nil && p.ask(c, peer) != nil {
+			c.Close()
+			c = nil
+		}
+		select {
+		case <-p.gone:
+			return
+		case <-p.node.stop:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *pool) callPeer(peer int) (net.Conn, error) {
+	s := p.node.cfg.Security
+	if s.TLS != nil {
+		s.TLS = peerTLS(s.TLS)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.record.Lease)
+	defer cancel()
+	c, _, err := dial(ctx, p.record.Addresses[peer], s, hello{
+		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation), PID: pid, Pool: p.record.ID, Node: peer, Peer: p.record.Index,
+	})
+	return c, err
+}
+
+// peerTLS is how a node calls its peers: with its own certificate, trusting whom it trusts as a client.
+func peerTLS(s *tls.Config) *tls.Config {
+	return &tls.Config{Certificates: s.Certificates, RootCAs: s.ClientCAs, MinVersion: tls.VersionTLS13}
+}
+
+// ask asks for one lease. It counts from before the question was sent. A peer that gives none knows that this node was
+// expelled, or has another pool by now.
+func (p *pool) ask(c net.Conn, peer int) error {
+	p.mu.Lock()
+	round := p.guard.Ask(wall.Now())
+	p.mu.Unlock()
+	c.SetDeadline(time.Now().Add(p.record.Lease))
+	if err := writeMessage(c, kindControl, statusOK, message{Do: doLease}); err != nil {
+		return err
+	}
+	var r reply
+	st, err := readMessage(c, kindControl, maxControl, &r)
+	if err != nil || st != statusOK {
+		return fmt.Errorf("ask node %d for a lease: %s: %w", peer, r.Text, cmpErr(err, st.err()))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.guard.Granted(peer, round)
+	p.until.Store(int64(p.guard.Until()))
+	return nil
+}

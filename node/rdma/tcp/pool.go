@@ -1,0 +1,242 @@
+package tcp
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Record is what every node of a pool knows of it. It never changes.
+type Record struct {
+	ID        string        `json:"id"`
+	Index     int           `json:"index"`     // of this node
+	Addresses []string      `json:"addresses"` // by node
+	Memory    uint64        `json:"memory"`    // bytes a node
+	Clients   int           `json:"clients"`   // workers at a time
+	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
+	Board     string        `json:"board"`     // who keeps the board: "" for the nodes themselves, or an address
+}
+
+const (
+	maxPoolNodes = 256
+	maxClients   = 1<<16 - 1
+	maxLease     = time.Minute
+)
+
+func (r *Record) check(memory uint64) error {
+	n := len(r.Addresses)
+	switch {
+	case n < 1 || n > maxPoolNodes || r.Index < 0 || r.Index >= n:
+		return fmt.Errorf("node %d of %d: %w", r.Index, n, rdma.ErrAccess)
+	case len(r.ID) < 16 || len(r.ID) > 64:
+		return fmt.Errorf("pool %q: %w", r.ID, rdma.ErrAccess)
+	case r.Memory < 8 || r.Memory%8 != 0:
+		return fmt.Errorf("%d bytes a node: want a multiple of 8: %w", r.Memory, rdma.ErrAccess)
+	case r.Memory > memory:
+		return fmt.Errorf("the pool wants %d bytes a node, and this one offers %d: %w", r.Memory, memory, rdma.ErrFull)
+	case r.Clients < 1 || r.Clients > maxClients:
+		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
+	case r.Lease < time.Millisecond || r.Lease > maxLease:
+		return fmt.Errorf("a lease of %v: want 1ms to %v: %w", r.Lease, maxLease, rdma.ErrAccess)
+	}
+	return nil
+}
+
+// pool is the part of a pool that this node has.
+//
+// What keeps a node from answering that the others go on without: it executes verbs only while it holds leases of a
+// majority, and sends an answer only if it still does, or does again, behind the execution. Nodes that gave up on it give
+// it none any more, and whoever expelled it waited for a lease to run out. So an answer of it was true when it was made.
+type pool struct {
+	record   Record
+	node     *Node
+	memory   *memory
+	key      uint64
+	readKey  uint64
+	creator  *conn // who is about to make it; nil once it is sealed. Under Node.mu
+	fence    atomic.Uint64
+	revoked  []atomic.Uint64 // the last life of each client that was fenced off
+	until    atomic.Int64    // the node serves; on wall.Now
+	expelled atomic.Bool
+	gone     chan struct{} // closed when the node gives the pool up, or was expelled
+	once     sync.Once
+
+	mu       sync.Mutex
+	guard    *board.Guard
+	acceptor *board.Acceptor
+}
+
+func newPool(n *Node, r Record, creator *conn) *pool {
+	p := &pool{
+		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
+		revoked:  make([]atomic.Uint64, r.Clients+1),
+		guard:    board.NewGuard(r.Index, len(r.Addresses), r.Lease),
+		acceptor: board.NewAcceptor(),
+	}
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	p.key, p.readKey = binary.LittleEndian.Uint64(b[:])|1, binary.LittleEndian.Uint64(b[8:])|1
+	p.until.Store(int64(p.guard.Until()))
+	return p
+}
+
+// end gives the pool up: whoever waits for a lease waits no more.
+func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
+
+// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again.
+func (p *pool) await() error {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		if p.expelled.Load() {
+			return fmt.Errorf("node %d was expelled: %w", p.record.Index, rdma.ErrNodeDown)
+		}
+		if int64(wall.Now()) < p.until.Load() {
+			return nil
+		}
+		select {
+		case <-p.gone:
+			return fmt.Errorf("node %d has given up its pool: %w", p.record.Index, rdma.ErrNodeDown)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to the maker until it is
+// sealed: when the maker goes before, the node is as it was.
+func (n *Node) adopt(c *conn, r *Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := r.check(n.memory.size); err != nil {
+		return err
+	}
+	if p := n.pool.Load(); p != nil && (p.creator == nil || p.creator != c) {
+		return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
+	}
+	if err := n.reset(); err != nil {
+		return err
+	}
+	p := newPool(n, *r, c)
+	n.pool.Store(p)
+	n.log.Info("adopted by a pool", "pool", r.ID, "index", r.Index, "nodes", len(r.Addresses), "bytes", r.Memory)
+	p.keepLease()
+	return nil
+}
+
+// seal makes the pool one that others may open.
+func (n *Node) seal(c *conn, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pool.Load()
+	if p == nil || p.record.ID != id || p.creator != c {
+		return fmt.Errorf("the node is not about to have pool %s: %w", id, rdma.ErrAccess)
+	}
+	p.creator = nil
+	return nil
+}
+
+// drop gives the node's pool up. It refuses while others than the caller use it, unless forced.
+func (n *Node) drop(c *conn, id string, force bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pool.Load()
+	if p == nil || p.record.ID != id {
+		return nil
+	}
+	for other := range n.conns {
+		if other.purpose == forVerbs && other.process != c.process && !force {
+			return fmt.Errorf("the pool has clients: %w", rdma.ErrHeld)
+		}
+	}
+	return n.reset()
+}
+
+// reset empties the node. Nothing that was sent to its pool is executed any more. The caller holds mu.
+func (n *Node) reset() error {
+	p := n.pool.Load()
+	if p == nil {
+		return nil
+	}
+	p.end()
+	n.pool.Store(nil)
+	for c := range n.conns {
+		if c.pool == p {
+			c.end()
+		}
+	}
+	fresh, err := newMemory(n.cfg.Memory&^4095, n.file)
+	if err != nil {
+		return err
+	}
+	old := n.memory
+	n.memory = fresh
+	n.log.Info("left a pool", "pool", p.record.ID)
+	return old.close()
+}
+
+// fenceOff drops what was posted in epochs before, and drains what is being executed.
+func (p *pool) fenceOff(epoch uint64) {
+	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
+	}
+	p.drain()
+}
+
+// revoke drops what a client posts, and drains what is being executed.
+func (p *pool) revoke(c rdma.ClientID, life uint64) error {
+	if c < 1 || int(c) >= len(p.revoked) {
+		return fmt.Errorf("the pool has clients 1 to %d: %w", len(p.revoked)-1, rdma.ErrAccess)
+	}
+	r := &p.revoked[c]
+	for old := r.Load(); old < life && !r.CompareAndSwap(old, life); old = r.Load() {
+	}
+	p.drain()
+	return nil
+}
+
+// drain returns once all verbs that are being executed are over.
+func (p *pool) drain() {
+	for _, c := range p.conns() {
+		c.drain(false)
+	}
+}
+
+func (p *pool) conns() (all []*conn) {
+	p.node.mu.Lock()
+	defer p.node.mu.Unlock()
+	for c := range p.node.conns {
+		if c.pool == p && c.purpose == forVerbs {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// expel notes that a node is to have no leases any more. One that is told so of itself serves nobody from then on.
+func (p *pool) expel(epoch uint64, node int) error {
+	if node < 0 || node >= len(p.record.Addresses) {
+		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)
+	}
+	if epoch < p.fence.Load() {
+		return fmt.Errorf("expel node %d in epoch %d: here is epoch %d: %w", node, epoch, p.fence.Load(), rdma.ErrStale)
+	}
+	p.mu.Lock()
+	p.guard.Expel(node, epoch)
+	p.mu.Unlock()
+	if node == p.record.Index {
+		p.expelled.Store(true)
+		p.drain()
+		for _, c := range p.conns() {
+			c.end()
+		}
+		p.node.log.Warn("expelled from the pool", "pool", p.record.ID, "epoch", epoch)
+	}
+	return nil
+}
+
+var errNoPool = errors.New("the node has no such pool")

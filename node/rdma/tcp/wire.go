@@ -1,0 +1,255 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The wire. A connection begins with a greeting (see greet.go) and then carries frames, each a header of 16 bytes and a
+// body whose length is a multiple of 8. Requests are executed in the order in which they were sent, and answered in it.
+// Everything is little-endian.
+//
+//	header   body bytes u32 | kind u8 | status u8 | items u16 | tag u32 | 0 u32
+//	verbs    key u64 | client u16, 0 u16, 0 u32 | life u64 | epoch u64, and then by verb:
+//	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or, padded to 8, its data
+//	answer   by verb: status u32 | bytes u32, and then the data of a READ, padded to 8, or the word before an atomic
+//	call     as verbs, then: proc u16, 0 u48 | 6 arguments u64
+//	answer   6 results u64, or the text of an error
+//	control  a message in JSON, padded with blanks; so is its answer
+//	ping     nothing; so is its answer
+const (
+	headerBytes = 16
+	rightsBytes = 32 // key, client, life, epoch
+	opBytes     = 16
+	resultBytes = 8
+	callBytes   = rightsBytes + 8 + 6*8
+	wireVersion = 1
+
+	maxItems = 1024      // verbs of a frame
+	maxData  = 256 << 10 // bytes of data that a frame's verbs write, and as many that they read; longer verbs go in parts
+	maxBody  = rightsBytes + maxItems*(opBytes+32+8) + maxData
+	maxText  = 256 // bytes of an error's text
+)
+
+type kind uint8
+
+const (
+	kindVerbs kind = iota + 1
+	kindCall
+	kindControl
+	kindPing
+	kindHello
+)
+
+// status is how a request, or a verb of it, ended.
+type status uint8
+
+const (
+	statusOK status = iota
+	statusAccess
+	statusRevoked
+	statusStale
+	statusDown // the node serves nobody of this pool
+	statusFull
+	statusNotSupported
+	statusHeld
+	statusFailed // anything else
+)
+
+// errorOf is the sentinel of each status.
+var errorOf = [...]error{
+	statusAccess: rdma.ErrAccess, statusRevoked: rdma.ErrRevoked, statusStale: rdma.ErrStale,
+	statusDown: rdma.ErrNodeDown, statusFull: rdma.ErrFull, statusNotSupported: rdma.ErrNotSupported,
+	statusHeld: rdma.ErrHeld, statusFailed: errFailed,
+}
+
+var errFailed = errors.New("failed")
+
+func (s status) err() error {
+	if int(s) >= len(errorOf) {
+		return errFailed
+	}
+	return errorOf[s]
+}
+
+// statusOf is the status that says most of err. A revocation is an ErrAccess, too.
+func statusOf(err error) status {
+	if err == nil {
+		return statusOK
+	}
+	for _, s := range []status{
+		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld,
+	} {
+		if errors.Is(err, errorOf[s]) {
+			return s
+		}
+	}
+	return statusFailed
+}
+
+// ErrProtocol is wrapped when the other end does not keep to the protocol: it is none of ours, or of another version.
+var ErrProtocol = errors.New("not farkv's protocol")
+
+// header is that of a frame.
+type header struct {
+	body   int
+	kind   kind
+	status status
+	items  int
+	tag    uint32
+}
+
+func (h header) put(p []byte) {
+	le := binary.LittleEndian
+	le.PutUint32(p, uint32(h.body))
+	p[4], p[5] = byte(h.kind), byte(h.status)
+	le.PutUint16(p[6:], uint16(h.items))
+	le.PutUint32(p[8:], h.tag)
+	le.PutUint32(p[12:], 0)
+}
+
+// parseHeader reads a frame's header, and trusts none of it. p has headerBytes at least.
+func parseHeader(p []byte, most int) (header, error) {
+	le := binary.LittleEndian
+	n, k := le.Uint32(p), kind(p[4])
+	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindHello || le.Uint32(p[12:]) != 0 {
+		return header{}, fmt.Errorf("frame of kind %d with %d bytes: %w", k, n, ErrProtocol)
+	}
+	return header{int(n), k, status(p[5]), int(le.Uint16(p[6:])), le.Uint32(p[8:])}, nil
+}
+
+// rights are what a request's sender claims.
+type rights struct {
+	key    uint64
+	client rdma.ClientID
+	life   uint64
+	epoch  uint64
+}
+
+func (r *rights) append(p []byte) []byte {
+	le := binary.LittleEndian
+	p = le.AppendUint64(p, r.key)
+	p = le.AppendUint64(p, uint64(r.client))
+	p = le.AppendUint64(p, r.life)
+	return le.AppendUint64(p, r.epoch)
+}
+
+func parseRights(p []byte) rights {
+	le := binary.LittleEndian
+	return rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]), le.Uint64(p[24:])}
+}
+
+// request is one verb as it is on the wire. Its data points into the frame.
+type request struct {
+	verb          rdma.Verb // 0: its sender knows that it is outside of all that may be touched
+	off           uint64
+	n             int // bytes it touches
+	expect, value uint64
+	compare, swap uint64
+	data          []byte
+}
+
+func pad(n int) int { return (n + 7) &^ 7 }
+
+// appendVerb appends the part of op that touches n bytes at off; at is where they begin in its buffer.
+func appendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
+	le := binary.LittleEndian
+	p = append(p, byte(op.Verb), 0, 0, 0)
+	p = le.AppendUint32(p, uint32(n))
+	p = le.AppendUint64(p, off)
+	switch op.Verb {
+	case rdma.Write:
+		p = append(p, op.Buf[at:at+n]...)
+		for n%8 != 0 {
+			p = append(p, 0)
+			n++
+		}
+	case rdma.CompareSwap:
+		p = le.AppendUint64(p, op.Expect)
+		p = le.AppendUint64(p, op.Value)
+	case rdma.MaskedCompareSwap:
+		p = le.AppendUint64(p, op.Expect)
+		p = le.AppendUint64(p, op.Value)
+		p = le.AppendUint64(p, op.CompareMask)
+		p = le.AppendUint64(p, op.SwapMask)
+	case rdma.FetchAdd:
+		p = le.AppendUint64(p, op.Value)
+	}
+	return p
+}
+
+// appendBreach appends in op's place what every node refuses: a verb that cannot be sent in parts because a part of it
+// would be executed.
+func appendBreach(p []byte) []byte { return append(p, make([]byte, opBytes)...) }
+
+// parseVerb reads one verb, and returns what is behind it.
+func parseVerb(p []byte) (r request, rest []byte, err error) {
+	le := binary.LittleEndian
+	if len(p) < opBytes {
+		return r, nil, fmt.Errorf("verb of %d bytes: %w", len(p), ErrProtocol)
+	}
+	r.verb, r.n, r.off = rdma.Verb(p[0]), int(le.Uint32(p[4:])), le.Uint64(p[8:])
+	p = p[opBytes:]
+	more := 0 // bytes behind
+	switch r.verb {
+	case 0, rdma.Read:
+	case rdma.Write:
+		more = pad(r.n)
+	case rdma.CompareSwap:
+		more = 16
+	case rdma.MaskedCompareSwap:
+		more = 32
+	case rdma.FetchAdd:
+		more = 8
+	default:
+		return r, nil, fmt.Errorf("verb %d: %w", r.verb, ErrProtocol)
+	}
+	if r.n > maxData || more > len(p) || r.verb.Atomic() && r.n != 8 {
+		return r, nil, fmt.Errorf("%s of %d bytes, %d there: %w", r.verb, r.n, len(p), ErrProtocol)
+	}
+	switch r.verb {
+	case rdma.Write:
+		r.data = p[:r.n]
+	case rdma.CompareSwap, rdma.MaskedCompareSwap:
+		r.expect, r.value = le.Uint64(p), le.Uint64(p[8:])
+		if r.verb == rdma.MaskedCompareSwap {
+			r.compare, r.swap = le.Uint64(p[16:]), le.Uint64(p[24:])
+		}
+	case rdma.FetchAdd:
+		r.value = le.Uint64(p)
+	}
+	return r, p[more:], nil
+}
+
+// resultLen is how many bytes a verb's answer has behind its status when it succeeded.
+func resultLen(v rdma.Verb, n int) int {
+	switch {
+	case v == rdma.Read:
+		return n
+	case v.Atomic():
+		return 8
+	}
+	return 0
+}
+
+// appendCall appends a two-sided call behind its rights.
+func appendCall(p []byte, r *rdma.Request) []byte {
+	le := binary.LittleEndian
+	p = le.AppendUint64(p, uint64(r.Proc))
+	for _, a := range r.Arg {
+		p = le.AppendUint64(p, a)
+	}
+	return p
+}
+
+func parseCall(p []byte) (r rdma.Request) {
+	le := binary.LittleEndian
+	r.Proc = rdma.Proc(le.Uint16(p))
+	for i := range r.Arg {
+		r.Arg[i] = le.Uint64(p[8+8*i:])
+	}
+	return r
+}
