@@ -26,6 +26,11 @@ var (
 	ErrHeld = errors.New("client is attached")
 	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
 	ErrFull = errors.New("full")
+	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
+	ErrNoPool = errors.New("no such pool")
+	ErrExists = errors.New("pool exists")
+	// ErrInUse ends an attempt to take a pool away that somebody uses.
+	ErrInUse = errors.New("pool is in use")
 )
 
 // OpError is the failure of one verb.

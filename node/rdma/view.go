@@ -95,7 +95,7 @@ type Role struct {
 // verbs of the one whose epoch is over.
 type Control interface {
 	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
-	// who and until when. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
+	// who and until when: at the latest, where machines' clocks cannot be compared. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
 	// Fabric.Revoke) before another one begins.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and somebody else may be master.

@@ -14,7 +14,7 @@ type Limits struct {
 }
 
 const (
-	slotBytes   = 512       // counted for a slot beside key and value: its ballots, its writer, its place in the map
+	slotBytes   = 2 << 10   // counted for a slot beside key and value: its ballots, its writers, its place in the map
 	nameBytes   = 64        // of a proposer or a writer, at most
 	pageBytes   = 256 << 10 // of entries in the answer to PeekAll, about
 	counterMost = 1 << 62   // of a ballot: no correct proposer comes near it, and above there must be room
@@ -107,7 +107,8 @@ func (s *slot) answer() *Answer {
 
 // Accept makes state the register's, unless a higher ballot was promised. It keeps state's value.
 func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
-	if len(state.Value) > a.limits.Value || len(state.Writer) > nameBytes {
+	if len(state.Value) > a.limits.Value || len(state.Past) > mostPast ||
+		slices.ContainsFunc(append(state.Past, state.Writer), func(name string) bool { return len(name) > nameBytes }) {
 		return refuse(RefusedLarge)
 	}
 	s, refusal := a.slot(key, b)

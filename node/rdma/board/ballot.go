@@ -24,6 +24,33 @@ type State struct {
 	Version uint64 `json:"version,omitempty"` // 0: never written
 	Writer  string `json:"writer,omitempty"`  // the Swap that made it
 	Value   []byte `json:"value,omitempty"`
+	// Past are the Writers of the versions before, the latest first: whose Swap was overtaken finds there what became of it.
+	Past []string `json:"past,omitempty"`
+}
+
+// mostPast bounds State.Past. So many others would have to get through between two looks of one who is at it.
+const mostPast = 16
+
+// next is the state that follows s.
+func (s State) next(writer string, value []byte) State {
+	past := make([]string, 0, mostPast)
+	if s.Version > 0 {
+		past = append(past, s.Writer)
+	}
+	past = append(past, s.Past[:min(len(s.Past), mostPast-len(past))]...)
+	return State{Version: s.Version + 1, Writer: writer, Value: value, Past: past}
+}
+
+// writerOf returns who made the given version, which is not above s's; false: that is too long ago.
+func (s State) writerOf(version uint64) (string, bool) {
+	ago := s.Version - version
+	switch {
+	case ago == 0:
+		return s.Writer, true
+	case ago <= uint64(len(s.Past)):
+		return s.Past[ago-1], true
+	}
+	return "", false
 }
 
 // Kind is what a Question asks.

@@ -27,18 +27,21 @@ type request struct {
 	at    time.Duration // when it was begun
 }
 
-// NewGuard returns that of node self in a pool of n nodes. It holds no lease yet.
-func NewGuard(self, n int, lease time.Duration) *Guard {
-	return &Guard{self: self, lease: lease, expelled: make([]uint64, n), granted: make([]request, n)}
+// NewGuard returns that of node self in a pool of so many nodes, the first of which are voters: whose leases count. It holds
+// no lease yet.
+func NewGuard(self, nodes, voters int, lease time.Duration) *Guard {
+	return &Guard{self: self, lease: lease, expelled: make([]uint64, nodes), granted: make([]request, voters)}
 }
 
 // Ask begins a round: the caller sends its number to every other node. It must be called before the first is sent, with a
-// time that was not read earlier than needed: leases of this round count from now. A node grants itself.
+// time that was not read earlier than needed: leases of this round count from now. A voter grants itself.
 func (g *Guard) Ask(now time.Duration) (round uint64) {
 	g.round++
 	r := request{g.round, now}
 	g.asked[g.round%rounds] = r
-	g.granted[g.self] = r
+	if g.self < len(g.granted) {
+		g.granted[g.self] = r
+	}
 	return g.round
 }
 
@@ -79,14 +82,14 @@ func (g *Guard) ExpelledIn(node int) uint64 {
 	return g.expelled[node]
 }
 
-// Until returns when the node's right to serve ends, on its own clock: a majority of nodes, itself included, has granted
+// Until returns when the node's right to serve ends, on its own clock: a majority of voters has granted
 // leases that last so long. It is rdma.Forever for the only node of a pool, and 0 for one that is expelled.
 func (g *Guard) Until() time.Duration {
 	n := len(g.granted)
 	switch {
 	case g.expelled[g.self] != 0:
 		return 0
-	case n == 1:
+	case n == 1 && g.self == 0:
 		return rdma.Forever
 	}
 	at := make([]time.Duration, 0, n)

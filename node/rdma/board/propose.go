@@ -186,28 +186,29 @@ func (p *proposer) load(key string) (State, error) {
 }
 
 // swap replaces a register's state if it has the given version. Once its own state may have been accepted somewhere, only
-// a state of the next version tells what became of it.
+// who made the next version tells what became of it.
 func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) {
-	mine := State{Version: version + 1, Writer: p.writer(), Value: value}
-	proposed := 0
+	writer, proposed := p.writer(), false
 	s, err := p.rounds(key, func(s State) State {
 		if s.Version != version {
 			return s
 		}
-		proposed++
-		return mine
+		proposed = true
+		return s.next(writer, value)
 	})
 	switch {
-	case err != nil && proposed > 0:
+	case err != nil && proposed:
 		return false, fmt.Errorf("%w: %w", ErrUncertain, err)
 	case err != nil:
 		return false, err
-	case s.Version == mine.Version:
-		return s.Writer == mine.Writer, nil
-	case s.Version > mine.Version && proposed > 0:
+	case !proposed || s.Version <= version:
+		return false, nil
+	}
+	who, known := s.writerOf(version + 1)
+	if !known {
 		return false, fmt.Errorf("%w, and again since then: %w", ErrUncertain, ErrUnreachable)
 	}
-	return false, nil
+	return who == writer, nil
 }
 
 // list returns the registers that were written and whose keys begin so.

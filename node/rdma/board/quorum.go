@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	random "math/rand/v2"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ type Quorum struct {
 	transport Transport
 	turns     chan struct{} // held by operations
 	closing   chan struct{}
+	// swaps are held by one Swap of a key at a time, so that those of one process do not duel with each other.
+	swaps [16]sync.Mutex
 
 	mu     sync.Mutex
 	closed bool
@@ -60,6 +63,11 @@ func (q *Quorum) Load(key string) ([]byte, uint64, error) {
 // Swap replaces a record, in two trips. An error wraps ErrUncertain when it may have been replaced.
 func (q *Quorum) Swap(key string, version uint64, value []byte) (ok bool, err error) {
 	value = bytes.Clone(value) // stragglers may be sent later
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	own := &q.swaps[h.Sum32()%uint32(len(q.swaps))]
+	own.Lock()
+	defer own.Unlock()
 	err = q.operate("swap", key, func() (err error) {
 		ok, err = q.p.swap(key, version, value)
 		return err

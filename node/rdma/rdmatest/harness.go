@@ -25,6 +25,8 @@ type Harness struct {
 	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with both, and returns when
 	// all have ended; it fails t for those that failed. Nil where a pool belongs to one process.
 	Spawn func(t testing.TB, f rdma.Fabric, role string, n int)
+	// Lease is a tenure that leaves a master the time for a few words with those who keep the pool's view; default 200 us.
+	Lease time.Duration
 
 	Capabilities
 }
@@ -70,6 +72,13 @@ func Run(t *testing.T, h Harness) {
 	for _, c := range Cases() {
 		t.Run(c.Name, func(t *testing.T) { c.Test(t, h) })
 	}
+}
+
+func (h *Harness) lease() time.Duration {
+	if h.Lease == 0 {
+		return 200 * time.Microsecond
+	}
+	return h.Lease
 }
 
 // patience bounds each wait; no verb of a healthy fabric takes nearly as long.

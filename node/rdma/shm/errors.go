@@ -3,14 +3,16 @@ package shm
 import (
 	"errors"
 	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // What callers branch on, besides the errors of package rdma.
 var (
-	ErrNoPool = errors.New("no such pool")
-	ErrExists = errors.New("pool exists")
+	ErrNoPool = rdma.ErrNoPool
+	ErrExists = rdma.ErrExists
 	ErrName   = errors.New("bad pool name")
-	ErrInUse  = errors.New("pool is in use")
+	ErrInUse  = rdma.ErrInUse
 	ErrFormat = errors.New("not a farkv pool")
 	// ErrIrregular is an ErrFormat of what has a pool's name and is a folder, a link or the like.
 	ErrIrregular = fmt.Errorf("%w: no regular file", ErrFormat)

@@ -46,7 +46,9 @@ type conn struct {
 	readBy   time.Duration            // when the deadlines were set
 	writeBy  time.Duration
 	view     view
+	request  rdma.Request // that is being executed
 	counters tally
+	own      uint64 // for barriers; nobody else's cache line has it
 }
 
 // end makes sure that nothing that came over c is executed any more.

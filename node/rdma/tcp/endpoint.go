@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +50,7 @@ type sent struct {
 	off   int
 	n     int
 	left  *int // parts of the op that are not answered, shared by them
+	epoch uint64
 	lost  error
 }
 
@@ -184,7 +186,7 @@ func (w *writer) open(read, wrote int) {
 		return
 	}
 	w.frame = w.e.spare()
-	w.frame.batch, w.frame.node = w.b, w.node
+	w.frame.batch, w.frame.node, w.frame.epoch = w.b, w.node, w.e.joined
 	l := w.s.l
 	w.from = len(l.out)
 	l.out = append(l.out, make([]byte, headerBytes)...)
@@ -268,7 +270,7 @@ func (s *sent) result(op *rdma.Op, p []byte) (rest []byte, err error) {
 
 // refused is why the node did not execute something.
 func (s *sent) refused(st status) error {
-	return refusal(st, s.node, s.ep.client.ID, s.ep.joined)
+	return refusal(st, s.node, s.ep.client.ID, s.epoch)
 }
 
 func refusal(st status, node int, c rdma.ClientID, epoch uint64) error {
@@ -341,7 +343,7 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 		n = b.Chains()
 	}
 	e.collect()
-	if e.enough(b, n) {
+	if b.Done() >= n {
 		e.Waited(b)
 		return nil
 	}
@@ -355,22 +357,18 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 		case <-e.wake:
 		case <-late:
 			e.collect()
-			if e.enough(b, n) {
+			if b.Done() >= n {
 				e.Waited(b)
 				return nil
 			}
 			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
 		}
 		e.collect()
-		if e.enough(b, n) {
+		if b.Done() >= n {
 			e.Waited(b)
 			return nil
 		}
 	}
-}
-
-func (e *Endpoint) enough(b *rdma.Batch, n int) bool {
-	return b.Done() >= n && (n < b.Chains() || b.Finished())
 }
 
 // Now is the time since the machine started, the same in all its processes.
@@ -417,7 +415,7 @@ func (c *called) land(h header, p []byte) error {
 		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
-		c.end(fmt.Errorf("%s: %w", trimText(p), h.status.err()))
+		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
 		return nil
 	}
 	if len(p) != 6*8 {
@@ -467,10 +465,7 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 		return err
 	}
 	r.Client = e.client.ID
-	c := &called{ep: e}
-	if n := len(e.calls); n > 0 {
-		c, e.calls = e.calls[n-1], e.calls[:n-1]
-	}
+	c := e.ask()
 	c.r, c.err, c.over = *r, nil, false
 	l := e.fabric.links[node].verbs
 	s, err := l.begin()
@@ -487,6 +482,16 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 		l.flush()
 	}
 	return e.answered(c, r, node, within)
+}
+
+func (e *Endpoint) ask() *called {
+	n := len(e.calls)
+	if n == 0 {
+		return &called{ep: e}
+	}
+	c := e.calls[n-1]
+	e.calls = e.calls[:n-1]
+	return c
 }
 
 func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Duration) error {

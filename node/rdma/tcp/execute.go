@@ -148,10 +148,11 @@ func (c *conn) call(h header, p []byte) {
 		c.answer(h, st, 0, from)
 		return
 	}
-	q := parseCall(p[rightsBytes:])
+	q := &c.request
+	*q = parseCall(p[rightsBytes:])
 	q.Client = r.client
 	c.counters.calls++
-	if err := c.serveCall(&q); err != nil {
+	if err := c.serveCall(q); err != nil {
 		st = statusOf(err)
 		text := err.Error()
 		text = text[:min(len(text), maxText)]

@@ -2,7 +2,7 @@ package tcp
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net"
 	"runtime"
@@ -165,7 +165,9 @@ func (l *link) watch(nc net.Conn, over <-chan struct{}) {
 				at := len(l.out)
 				l.out = append(l.out, make([]byte, headerBytes)...)
 				f.end(kindPing, 0, at, ping{})
-				f.done()
+				if f.done() {
+					l.flush()
+				}
 			}
 		}
 	}
@@ -179,7 +181,7 @@ func (ping) lose(error)                {}
 
 // fail breaks the connection nc, if it is still the link's.
 func (l *link) fail(nc net.Conn, err error) {
-	nc.Close()
+	defer nc.Close() // behind the reason: else the reader gives its own
 	l.mu.Lock()
 	if l.nc != nc {
 		l.mu.Unlock()
@@ -235,7 +237,7 @@ func (l *link) read(nc net.Conn) error {
 }
 
 // maxAnswer bounds an answer's body in bytes.
-const maxAnswer = maxItems*(resultBytes+8) + maxData + maxItems*8
+const maxAnswer = max(maxItems*(resultBytes+16)+maxData, 1<<20) // of the board's answers the longest are pages of it
 
 func (l *link) pop(tag uint32) (flight, bool) {
 	l.mu.Lock()
@@ -427,8 +429,11 @@ type question struct {
 }
 
 func (q *question) land(h header, body []byte) error {
-	if err := decodeReply(h, body, &q.reply); err != nil {
-		return err
+	if h.kind != kindControl {
+		return fmt.Errorf("frame of kind %d answers a message: %w", h.kind, ErrProtocol)
+	}
+	if err := json.Unmarshal(body, &q.reply); err != nil {
+		return fmt.Errorf("decode an answer: %w: %w", ErrProtocol, err)
 	}
 	if h.status != statusOK {
 		q.err = &refused{h.status, q.reply.Text}
@@ -444,5 +449,3 @@ func (q *question) lose(err error) {
 
 // breathe lets workers that are ready post before this one writes, so that one write carries what all of them have.
 func breathe() { runtime.Gosched() }
-
-var errLost = errors.New("lost")

@@ -88,16 +88,13 @@ func claimFile(f *os.File) error {
 // leaveFile gives back the room of a file that nobody maps any more.
 func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
 
-// at returns where n bytes at off are; nil: they are not all there.
-func (m *memory) at(off, n uint64) unsafe.Pointer {
-	if off > m.size || n > m.size-off {
-		return nil
+// fault turns a panic into a status when it came from touching the mapping, and goes on panicking otherwise.
+func (m *memory) fault(r any) status {
+	if e, ok := r.(interface{ Addr() uintptr }); ok && uint64(e.Addr()-uintptr(m.base)) < m.size {
+		return statusFull
 	}
-	return unsafe.Add(m.base, off)
+	panic(r)
 }
-
-// owns tells whether an address is in the mapping.
-func (m *memory) owns(addr uintptr) bool { return uint64(addr-uintptr(m.base)) < m.size }
 
 // view is a pool's memory as the node's procedures see it. They are our code: an offset out of range is a bug, and panics.
 type view struct {

@@ -24,7 +24,7 @@ func (p *pool) grant(peer int) error {
 // keepLease asks the peers for leases as long as the node has the pool. The caller holds Node.mu, so that the node does not
 // close meanwhile.
 func (p *pool) keepLease() {
-	for peer := range p.record.Addresses {
+	for peer := range p.record.voters() {
 		if peer != p.record.Index {
 			p.node.group.Go(func() { p.askPeer(peer) })
 		}
@@ -33,9 +33,7 @@ func (p *pool) keepLease() {
 
 // askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but its voice.
 func (p *pool) askPeer(peer int) {
-	every := p.record.Lease / 5
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	every, soon := p.record.Lease/5, min(p.record.Lease/5, 25*time.Millisecond)
 	var c net.Conn
 	defer func() {
 		if c != nil {
@@ -43,30 +41,39 @@ func (p *pool) askPeer(peer int) {
 		}
 	}()
 	for {
-		err := error(nil)
+		pause, err := every, error(nil)
 		if c == nil {
 			c, err = p.callPeer(peer)
 		}
-		if err == nil && p.ask(c, peer) != nil {
-			c.Close()
-			c = nil
+		if err == nil {
+			err = p.ask(c, peer)
+		}
+		if err != nil {
+			pause = soon // it may be about to have the pool, too
+			if c != nil {
+				c.Close()
+				c = nil
+			}
 		}
 		select {
 		case <-p.gone:
 			return
 		case <-p.node.stop:
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
+
+// patience bounds the wait for a peer: an answer that comes later gives no lease that lasts.
+func (p *pool) patience() time.Duration { return min(p.record.Lease, deadAfter) }
 
 func (p *pool) callPeer(peer int) (net.Conn, error) {
 	s := p.node.cfg.Security
 	if s.TLS != nil {
 		s.TLS = peerTLS(s.TLS)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.record.Lease)
+	ctx, cancel := context.WithTimeout(context.Background(), p.patience())
 	defer cancel()
 	c, _, err := dial(ctx, p.record.Addresses[peer], s, hello{
 		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation), PID: pid, Pool: p.record.ID, Node: peer, Peer: p.record.Index,
@@ -85,18 +92,21 @@ func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
 	round := p.guard.Ask(wall.Now())
 	p.mu.Unlock()
-	c.SetDeadline(time.Now().Add(p.record.Lease))
+	c.SetDeadline(time.Now().Add(p.patience()))
 	if err := writeMessage(c, kindControl, statusOK, message{Do: doLease}); err != nil {
 		return err
 	}
 	var r reply
 	st, err := readMessage(c, kindControl, maxControl, &r)
-	if err != nil || st != statusOK {
-		return fmt.Errorf("ask node %d for a lease: %s: %w", peer, r.Text, cmpErr(err, st.err()))
+	if err != nil {
+		return err
+	}
+	if st != statusOK {
+		return &refused{st, r.Text}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.guard.Granted(peer, round)
-	p.until.Store(int64(p.guard.Until()))
+	p.until.Store(int64(p.guard.Until())) // 0 once it was expelled
 	return nil
 }

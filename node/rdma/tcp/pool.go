@@ -3,7 +3,6 @@ package tcp
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -18,7 +17,8 @@ import (
 type Record struct {
 	ID        string        `json:"id"`
 	Index     int           `json:"index"`     // of this node
-	Addresses []string      `json:"addresses"` // by node
+	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
+	Addresses []string      `json:"addresses"` // by node, and then by witness
 	Memory    uint64        `json:"memory"`    // bytes a node
 	Clients   int           `json:"clients"`   // workers at a time
 	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
@@ -31,16 +31,22 @@ const (
 	maxLease     = time.Minute
 )
 
+// mostVoters bounds who takes part in decisions, and grants leases: all would cost each node a conversation with each.
+const mostVoters = 7
+
+// voters is how many nodes have a voice: the first ones.
+func (r *Record) voters() int { return min(len(r.Addresses), mostVoters) }
+
 func (r *Record) check(memory uint64) error {
 	n := len(r.Addresses)
 	switch {
-	case n < 1 || n > maxPoolNodes || r.Index < 0 || r.Index >= n:
+	case n < 1 || n > maxPoolNodes || r.Index < 0 || r.Index >= n || r.Nodes < 1 || r.Nodes > n:
 		return fmt.Errorf("node %d of %d: %w", r.Index, n, rdma.ErrAccess)
 	case len(r.ID) < 16 || len(r.ID) > 64:
 		return fmt.Errorf("pool %q: %w", r.ID, rdma.ErrAccess)
 	case r.Memory < 8 || r.Memory%8 != 0:
 		return fmt.Errorf("%d bytes a node: want a multiple of 8: %w", r.Memory, rdma.ErrAccess)
-	case r.Memory > memory:
+	case r.Memory > memory && r.Index < r.Nodes:
 		return fmt.Errorf("the pool wants %d bytes a node, and this one offers %d: %w", r.Memory, memory, rdma.ErrFull)
 	case r.Clients < 1 || r.Clients > maxClients:
 		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
@@ -78,8 +84,8 @@ func newPool(n *Node, r Record, creator *conn) *pool {
 	p := &pool{
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked:  make([]atomic.Uint64, r.Clients+1),
-		guard:    board.NewGuard(r.Index, len(r.Addresses), r.Lease),
-		acceptor: board.NewAcceptor(),
+		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
+		acceptor: board.NewAcceptor(board.LimitsFor(r.Nodes, r.Clients)),
 	}
 	var b [16]byte
 	rand.Read(b[:]) // never fails
@@ -226,10 +232,14 @@ func (p *pool) expel(epoch uint64, node int) error {
 		return fmt.Errorf("expel node %d in epoch %d: here is epoch %d: %w", node, epoch, p.fence.Load(), rdma.ErrStale)
 	}
 	p.mu.Lock()
-	p.guard.Expel(node, epoch)
+	ok := p.guard.Expel(node, epoch)
 	p.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, rdma.ErrAccess)
+	}
 	if node == p.record.Index {
 		p.expelled.Store(true)
+		p.until.Store(0)
 		p.drain()
 		for _, c := range p.conns() {
 			c.end()
@@ -238,5 +248,3 @@ func (p *pool) expel(epoch uint64, node int) error {
 	}
 	return nil
 }
-
-var errNoPool = errors.New("the node has no such pool")

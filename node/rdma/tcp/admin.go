@@ -1,0 +1,231 @@
+package tcp
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// callPatience bounds the first call of a node.
+const callPatience = 3 * time.Second
+
+var machine, _ = os.Hostname() // for people
+
+func newID() string { return rand.Text() }
+
+// Inspect asks nodes what they are. The errors are those of nodes that do not tell.
+func Inspect(ctx context.Context, o Options) ([]NodeInfo, []error) {
+	infos, errs := make([]NodeInfo, len(o.Addresses)), make([]error, len(o.Addresses))
+	var group sync.WaitGroup
+	for i, addr := range o.Addresses {
+		group.Go(func() {
+			var r reply
+			r, errs[i] = once(ctx, addr, o.Security, &message{Do: doInspect})
+			infos[i].Address = addr
+			if errs[i] == nil && r.Info != nil {
+				infos[i] = *r.Info
+				infos[i].Address = addr
+			}
+		})
+	}
+	group.Wait()
+	return infos, errs
+}
+
+// once asks a node one thing, on a connection of its own.
+func once(ctx context.Context, addr string, s Security, m *message) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	c, _, err := dial(ctx, addr, s, hello{Purpose: forControl, Process: newID(), PID: pid})
+	if err != nil {
+		return reply{}, err
+	}
+	defer c.Close()
+	if by, ok := ctx.Deadline(); ok {
+		c.SetDeadline(by)
+	}
+	var r reply
+	err = writeMessage(c, kindControl, statusOK, m)
+	st := statusOK
+	if err == nil {
+		st, err = readMessage(c, kindControl, maxAnswer, &r)
+	}
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("ask node at %s: %w", addr, downUnless(err))
+	case st != statusOK:
+		return r, fmt.Errorf("ask node at %s: %w", addr, &refused{st, r.Text})
+	}
+	return r, nil
+}
+
+// Create makes a pool on nodes that have none, and opens it. Others can open it only when format, which writes the first
+// content, has returned nil; when it fails, or this process ends before, the nodes are as they were. Errors wrap
+// rdma.ErrExists when a node has a pool, rdma.ErrFull when one offers too little memory, or what format returned.
+func Create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) {
+	f, err := create(o, g, format)
+	if err != nil {
+		return nil, fmt.Errorf("create a pool on %d nodes: %w", len(o.Addresses), err)
+	}
+	return f, nil
+}
+
+func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) {
+	if o.Lease == 0 {
+		o.Lease = DefaultLease
+	}
+	r := Record{
+		ID: newID(), Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: g.Memory,
+		Clients: g.Clients, Lease: o.Lease, Board: o.BoardName,
+	}
+	if g.Nodes != len(o.Addresses) {
+		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)
+	}
+	if err := r.check(MaxMemory); err != nil {
+		return nil, err
+	}
+	f := newFabric(o, r)
+	if err := f.make(format); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (f *Fabric) make(format func(*Fabric) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
+	defer cancel()
+	if err := errors.Join(f.connect(ctx, controlOf)...); err != nil {
+		return err
+	}
+	all := func(int) bool { return true }
+	err := f.each(all, callPatience, func(node int) *message {
+		r := f.record
+		r.Index = node
+		return &message{Do: doAdopt, Record: &r}
+	}, nil)
+	if errors.Is(err, rdma.ErrHeld) {
+		return fmt.Errorf("%w: %w", rdma.ErrExists, err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.connect(ctx, verbsOf)...); err != nil {
+		return err
+	}
+	if format != nil {
+		if err := format(f); err != nil {
+			return err
+		}
+	}
+	m := &message{Do: doSeal, Pool: f.record.ID}
+	return f.each(all, callPatience, func(int) *message { return m }, nil)
+}
+
+// Open opens a pool by the addresses of some of its nodes. Errors wrap rdma.ErrNoPool when they have none, ErrToken,
+// rdma.ErrNodeDown when too few nodes answer.
+func Open(o Options) (*Fabric, error) {
+	f, err := open(o)
+	if err != nil {
+		return nil, fmt.Errorf("open a pool: %w", err)
+	}
+	return f, nil
+}
+
+func open(o Options) (*Fabric, error) {
+	r, err := recordOf(o)
+	if err != nil {
+		return nil, err
+	}
+	f := newFabric(o, *r)
+	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
+	defer cancel()
+	controls := f.connect(ctx, controlOf)
+	verbs := f.connect(ctx, verbsOf)
+	up := 0
+	for i := range f.links {
+		if i < f.record.voters() && controls[i] == nil {
+			up++
+		}
+	}
+	if up <= f.record.voters()/2 {
+		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), errors.Join(append(controls, verbs...)...))
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// recordOf asks for the record of the pool that the addressed nodes have.
+func recordOf(o Options) (*Record, error) {
+	infos, errs := Inspect(context.Background(), o)
+	var r *Record
+	half := false
+	for i, info := range infos {
+		switch p := info.Pool; {
+		case errs[i] != nil || p == nil:
+		case !info.Sealed:
+			half = true
+		case r != nil && r.ID != p.ID:
+			return nil, fmt.Errorf("nodes %s and %s have different pools: %w", infos[i].Address, infos[r.Index].Address, rdma.ErrNoPool)
+		default:
+			r = p
+		}
+	}
+	if r != nil {
+		return r, r.check(MaxMemory)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if half {
+		return nil, fmt.Errorf("it is being made, or that failed: %w", rdma.ErrNoPool)
+	}
+	return nil, fmt.Errorf("the nodes have none: %w", rdma.ErrNoPool)
+}
+
+// Remove takes a pool away from its nodes, which run on without one. It refuses with rdma.ErrInUse while other processes
+// use it, unless forced. Nodes that do not answer are named in the error, after the others have let go of it.
+func Remove(o Options, force bool) error {
+	r, err := recordOf(o)
+	if err != nil {
+		return fmt.Errorf("remove a pool: %w", err)
+	}
+	o.Addresses = r.Addresses
+	f := newFabric(o, *r)
+	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
+	defer cancel()
+	f.connect(ctx, controlOf)
+	if !force {
+		for name := range f.attached() {
+			if name != f.process && !f.isIdle(name) {
+				return errors.Join(fmt.Errorf("remove a pool: %w", rdma.ErrInUse), f.Close())
+			}
+		}
+	}
+	m := &message{Do: doDrop, Pool: r.ID, Force: true}
+	err = f.each(func(int) bool { return true }, callPatience, func(int) *message { return m }, nil)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("remove a pool: %w", err)
+	}
+	return nil
+}
+
+// isIdle tells whether a process that is attached has no client.
+func (f *Fabric) isIdle(process string) bool {
+	holders, err := f.board.Clients()
+	if err != nil {
+		return false
+	}
+	for _, h := range holders {
+		if h.Process == process {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,239 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// controlPatience bounds what a node may take for draining verbs.
+const controlPatience = 5 * time.Second
+
+// view reads the board's view, and learns from it which nodes are down.
+func (f *Fabric) view() (rdma.View, error) {
+	v, down, err := f.board.View()
+	if err != nil {
+		return rdma.View{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for n, m := range v.Members {
+		if m.Gone {
+			f.expelled[n] = true
+		}
+		if m.Gone || down[n] {
+			f.downs[n].Store(true) // for good: no node comes back
+		}
+	}
+	if v.Epoch >= f.last.Epoch {
+		f.last = v
+		f.last.Members = slices.Clone(v.Members)
+	}
+	return v, nil
+}
+
+// down tells whether a node serves nobody any more.
+func (f *Fabric) down(node int) error {
+	if f.downs[node].Load() {
+		return fmt.Errorf("node %d was expelled: %w", node, rdma.ErrNodeDown)
+	}
+	return nil
+}
+
+// View returns the pool's view; while the board is out of reach, that which was seen last.
+func (f *Fabric) View() rdma.View {
+	v, err := f.view()
+	if err == nil {
+		return v
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v = f.last
+	v.Members = slices.Clone(v.Members)
+	return v
+}
+
+// Advance replaces the view's state.
+func (f *Fabric) Advance(from, to rdma.State) (bool, error) { return f.board.Advance(from, to) }
+
+// SetMember replaces one node's state in the view.
+func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
+	return f.board.SetMember(epoch, node, from, to)
+}
+
+// TryMaster makes owner the pool's master when nobody is.
+func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+	return f.board.TryMaster(owner, lease)
+}
+
+// Renew prolongs a tenure.
+func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
+	return f.board.Renew(r, lease)
+}
+
+// Resign ends a tenure early.
+func (f *Fabric) Resign(r rdma.Role) { f.board.Resign(r) }
+
+// Master returns who is the pool's master, and for how long yet at most; false: nobody is, or the board is out of reach.
+func (f *Fabric) Master() (rdma.Role, time.Duration, bool) {
+	r, left, ok, err := f.board.Master()
+	return r, left, ok && err == nil
+}
+
+// serving tells whether a memory node may still execute verbs, as far as this process knows.
+func (f *Fabric) serving(node int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return node < f.record.Nodes && !f.expelled[node]
+}
+
+// Fence makes every worker join the epoch before its next verb. Each node that was not expelled has to answer: the error
+// wraps rdma.ErrNodeDown when one does not.
+func (f *Fabric) Fence(epoch uint64) error {
+	m := &message{Do: doFence, Pool: f.record.ID, Epoch: epoch}
+	if err := f.each(f.serving, controlPatience, func(int) *message { return m }, nil); err != nil {
+		return fmt.Errorf("fence epoch %d: %w", epoch, err)
+	}
+	return nil
+}
+
+// Revoke fences a client off.
+func (f *Fabric) Revoke(c rdma.ClientID) error {
+	if c < 1 || int(c) > f.record.Clients {
+		return fmt.Errorf("revoke client %d: pool has clients 1 to %d: %w", c, f.record.Clients, rdma.ErrAccess)
+	}
+	all, err := f.board.Clients()
+	if err != nil {
+		return fmt.Errorf("revoke client %d: %w", c, err)
+	}
+	for _, h := range all {
+		if h.ID == c {
+			return f.RevokeLife(h.Client)
+		}
+	}
+	return nil
+}
+
+// RevokeLife fences off the holder that Clients described. First the board says so: then whoever finds the client dead, or
+// the client itself, knows it, even when this process ends in between.
+func (f *Fabric) RevokeLife(c rdma.Client) error {
+	err := f.board.MarkFenced(c)
+	if err == nil {
+		m := &message{Do: doRevoke, Pool: f.record.ID, Client: c.ID, Life: c.Life}
+		err = f.each(f.serving, controlPatience, func(int) *message { return m }, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("revoke client %d: %w", c.ID, err)
+	}
+	return nil
+}
+
+// Expel makes a node one that is down for everybody. The board says so first, so that no other master thinks otherwise.
+// A node that answers stops serving at once. From one that does not answer, a majority takes the right to serve: when the
+// leases that it may have are over it answers nobody any more, dead or alive.
+func (f *Fabric) Expel(epoch uint64, node int) error {
+	if err := f.expel(epoch, node); err != nil {
+		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, err)
+	}
+	return nil
+}
+
+func (f *Fabric) expel(epoch uint64, node int) error {
+	if err := f.board.SetDown(epoch, node); err != nil {
+		return err
+	}
+	f.downs[node].Store(true)
+	m := &message{Do: doExpel, Pool: f.record.ID, Epoch: epoch, Node: node}
+	itself, voices := false, 0
+	var stale error
+	err := f.each(func(int) bool { return true }, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
+		itself = itself || n == node
+		if n < f.record.voters() {
+			voices++
+		}
+	})
+	if errors.Is(err, rdma.ErrStale) {
+		stale = err
+	}
+	switch {
+	case stale != nil:
+		return stale
+	case itself:
+	case voices <= f.record.voters()/2:
+		return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, f.record.voters(), err)
+	default:
+		select {
+		case <-time.After(board.ExpelWait(f.record.Lease)):
+		case <-f.cut:
+			return rdma.ErrClosed
+		}
+	}
+	f.mu.Lock()
+	f.expelled[node] = true
+	f.mu.Unlock()
+	return nil
+}
+
+// NodeDown tells whether a node serves nobody any more, or this process does not reach it.
+func (f *Fabric) NodeDown(node int) bool {
+	return f.downs[node].Load() || f.links[node].verbs.up() != nil
+}
+
+// attached returns the processes that some node knows to be alive; nil when none answers.
+func (f *Fabric) attached() map[string]bool {
+	names := map[string]bool{f.process: true}
+	heard := false
+	m := &message{Do: doAttached, Pool: f.record.ID}
+	_ = f.each(func(n int) bool { return n >= f.record.Nodes || f.serving(n) }, deadAfter, func(int) *message { return m },
+		func(_ int, r reply) {
+			heard = true
+			for _, name := range r.Attached {
+				names[name] = true
+			}
+		})
+	if !heard {
+		return nil
+	}
+	return names
+}
+
+// Clients lists the identities in use. A client is alive when a node knows its process to be; while none answers, all are.
+func (f *Fabric) Clients() []rdma.Client {
+	holders, err := f.board.Clients()
+	if err != nil {
+		return nil
+	}
+	names := f.attached()
+	var all []rdma.Client
+	for _, h := range holders {
+		c := h.Client
+		here := names == nil || names[h.Process]
+		c.Held = here && !h.Closed
+		c.Alive = c.Held && !h.Fenced
+		all = append(all, c)
+	}
+	return all
+}
+
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
+func (f *Fabric) Forget(c rdma.Client) error {
+	return f.board.Forget(c, func(h board.Holder) (bool, error) {
+		names := f.attached()
+		if names == nil {
+			return false, fmt.Errorf("no node answers: %w", rdma.ErrNodeDown)
+		}
+		return names[h.Process], nil
+	})
+}
+
+// fenced tells whether a client must not go on.
+func (f *Fabric) fenced(c rdma.Client) (bool, error) {
+	if c.ID == 0 {
+		return false, nil
+	}
+	return f.board.Fenced(c)
+}

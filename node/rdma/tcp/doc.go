@@ -1,0 +1,33 @@
+// Package tcp is the fabric of memory nodes that are processes, over any network: a software RNIC. A Node serves registered
+// memory; a Fabric is a process's way to the nodes of a pool. Verbs are executed in the node's process, word by word, in
+// the order in which they were posted; a write to a connection carries what all workers have ready, both ways.
+//
+// # Who keeps the pool's view
+//
+// The view, the master's role and the clients' identities are records of a board (package board): kept by a majority of
+// the nodes, or by somebody else, such as Consul. Without the board nothing of them changes, while verbs go on.
+//
+// # Fencing off
+//
+// Each frame of verbs says whose it is: the client, which life of that identity, and the epoch that it has joined. Fence and
+// Revoke tell every node what to refuse from now on; the node drains what it is executing and answers then. So what was
+// sent before, and is still on its way, lands nowhere. A node that does not answer has to be expelled first: then a
+// majority of the nodes grants it no lease any more, and since a node executes verbs only while it holds leases of a
+// majority, and looks again before it answers, it answers nobody once the lease that it may have is over, be it dead, cut
+// off, or stopped in the midst of a verb. Leases count on the clock of who asked for them, from before it asked; who expels
+// waits an eighth longer, for clocks that are not equally fast. A node whose lease ran out for no such reason holds verbs
+// back until it has one again.
+//
+// # What fails how
+//
+// A connection that breaks, or on which nothing comes for a second though the node was asked, ends the verbs in flight in
+// rdma.ErrNodeDown: they may have landed. The next connection of the process is let in only when the node has drained the
+// last one: behind it none of them can land any more. A node's process that is started anew has no memory of the pool: it
+// belongs to none, and verbs to it go on ending in rdma.ErrNodeDown, until the pool's master has expelled it. A pool lives
+// as long as a majority of its nodes does, of the first seven if there are more; witnesses, which hold no memory, count.
+//
+// # What is not here
+//
+// The nodes that have a voice do not change in a pool's life. Without TLS who can change packets can do anything; who can
+// only read them sees data, but not the token.
+package tcp

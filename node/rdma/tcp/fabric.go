@@ -1,0 +1,271 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Options say how a process uses a pool. Zero values mean defaults.
+type Options struct {
+	// Addresses are HOST:PORT of the pool's nodes, in their order, when it is made; of some of them when it is opened.
+	Addresses []string
+	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes and a witness survives
+	// the death of one of them.
+	Witnesses []string
+	Security  Security
+	// Board keeps the pool's board; nil: the nodes themselves do.
+	Board board.Store
+	// BoardName names it in the pool's record.
+	BoardName string
+	// Lease of the nodes when the pool is made; default DefaultLease.
+	Lease time.Duration
+	// Seed is what the workers' generators derive from; 0: a random one.
+	Seed uint64
+}
+
+// Geometry is the shape of a pool.
+type Geometry struct {
+	Nodes   int    // memory nodes
+	Memory  uint64 // bytes of registered memory at each
+	Clients int    // workers at a time
+}
+
+// Fabric is an open pool. It is safe for concurrent use.
+type Fabric struct {
+	name    string
+	o       Options
+	record  Record // that of no node in particular
+	process string // names this Fabric among all that ever open the pool
+	board   *board.Board
+	quorum  *board.Quorum // nil when somebody else keeps the board
+	links   []links       // by node, and then by witness
+
+	closing atomic.Bool
+	stop    chan struct{} // closed when closing is set
+	tasks   wall.Tasks
+	cut     chan struct{} // closed when no connection is needed any more
+	keepers sync.WaitGroup
+	once    sync.Once
+	closed  error
+
+	mu       sync.Mutex
+	last     rdma.View // that was seen last
+	expelled []bool    // nodes that serve nobody any more, for sure
+	downs    []atomic.Bool
+}
+
+// links are this process's connections to one node.
+type links struct{ verbs, control *link }
+
+var _ rdma.Fabric = (*Fabric)(nil)
+
+// newFabric begins to connect to all nodes of a pool.
+func newFabric(o Options, r Record) *Fabric {
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	n := r.Nodes
+	f := &Fabric{
+		name: "tcp:" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
+		stop: make(chan struct{}), cut: make(chan struct{}), expelled: make([]bool, n), downs: make([]atomic.Bool, n),
+		last: rdma.View{Members: make([]rdma.Member, n)},
+	}
+	for i, addr := range r.Addresses {
+		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
+		l := links{control: newLink(addr, o.Security, h, f.cut)}
+		if i < n {
+			h.Purpose = forVerbs
+			l.verbs = newLink(addr, o.Security, h, f.cut)
+		}
+		f.links = append(f.links, l)
+	}
+	store := o.Board
+	if store == nil {
+		f.quorum = board.NewQuorum(r.voters(), asker{f})
+		store = f.quorum
+	}
+	f.board = board.New(store, board.Options{
+		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid, Now: wall.Now, Revoke: f.RevokeLife,
+	})
+	return f
+}
+
+// connect connects the links that which names to all nodes, at once, and keeps them so. It returns when all are connected or
+// have failed for the first time, with the reasons.
+func (f *Fabric) connect(ctx context.Context, which func(links) *link) []error {
+	errs := make([]error, len(f.links))
+	var first sync.WaitGroup
+	for i, all := range f.links {
+		l := which(all)
+		if l == nil {
+			continue
+		}
+		first.Add(1)
+		f.keepers.Go(func() {
+			_, err := l.connect(ctx)
+			errs[i] = err
+			first.Done()
+			l.keep(err == nil)
+		})
+	}
+	first.Wait()
+	return errs
+}
+
+func controlOf(l links) *link { return l.control }
+func verbsOf(l links) *link   { return l.verbs }
+
+// Nodes returns the number of memory nodes.
+func (f *Fabric) Nodes() int { return f.record.Nodes }
+
+// Size returns the bytes of registered memory of each node.
+func (f *Fabric) Size() uint64 { return f.record.Memory }
+
+// Geometry returns the pool's shape.
+func (f *Fabric) Geometry() Geometry {
+	return Geometry{Nodes: f.record.Nodes, Memory: f.record.Memory, Clients: f.record.Clients}
+}
+
+// Record returns what the pool's nodes know of it.
+func (f *Fabric) Record() Record { return f.record }
+
+// Tenure is how long a master's lease of this pool should be: it costs some questions to the board to keep one.
+func (f *Fabric) Tenure() time.Duration {
+	if f.quorum == nil {
+		return 2 * time.Second
+	}
+	return max(2*f.record.Lease, 400*time.Millisecond)
+}
+
+// holds tells whether op touches nothing but registered memory.
+func (f *Fabric) holds(op *rdma.Op) bool {
+	off, n := op.Addr.Offset(), uint64(op.Len())
+	return op.Verb >= rdma.Read && op.Verb <= rdma.FetchAdd && !(op.Verb.Atomic() && off%8 != 0) &&
+		off <= f.record.Memory && n <= f.record.Memory-off
+}
+
+// Open returns an endpoint with an identity of its own. Who may only read has none, and is client 0.
+func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
+	e, err := f.open(name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
+	}
+	return e, nil
+}
+
+func (f *Fabric) open(name string) (*Endpoint, error) {
+	if f.closing.Load() {
+		return nil, rdma.ErrClosed
+	}
+	c := rdma.Client{Life: 1}
+	if !f.readOnly() {
+		var err error
+		if c, err = f.board.Claim(name); err != nil {
+			return nil, err
+		}
+	}
+	v, err := f.view()
+	if err != nil {
+		return nil, errors.Join(err, f.release(c))
+	}
+	e := &Endpoint{
+		fabric: f, client: c, joined: v.Epoch, lost: make([]error, f.record.Nodes), wake: make(chan struct{}, 1),
+		rights: rights{client: c.ID, life: c.Life}, rand: rand.New(rand.NewPCG(f.o.Seed, c.Life<<16|uint64(c.ID))),
+	}
+	e.Init(nil)
+	return e, nil
+}
+
+func (f *Fabric) readOnly() bool { return f.o.Security.Token == nil && f.o.Security.ReadToken != nil }
+
+func (f *Fabric) release(c rdma.Client) error {
+	if c.ID == 0 {
+		return nil
+	}
+	return f.board.Release(c)
+}
+
+// leave ends an endpoint's life, and its tenure as master.
+func (f *Fabric) leave(e *Endpoint) error {
+	if err := f.release(e.client); err != nil {
+		return fmt.Errorf("close client %d of %s: %w", e.client.ID, f.name, err)
+	}
+	return nil
+}
+
+// patience bounds the wait for tasks that were asked to stop.
+const patience = 10 * time.Second
+
+// Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error, and may be
+// waited for again. Endpoints that are open post no more, and are dead for the pool: close them before.
+func (f *Fabric) Close() error {
+	if !f.closing.Swap(true) {
+		close(f.stop)
+	}
+	if err := f.tasks.Join(patience); err != nil {
+		return fmt.Errorf("close %s: %w", f.name, err)
+	}
+	f.once.Do(func() {
+		f.bye()
+		close(f.cut)
+		if f.quorum != nil {
+			f.quorum.Close()
+		}
+		f.keepers.Wait()
+	})
+	return f.closed
+}
+
+// bye tells the nodes that the process goes, so that they do not wait for it.
+func (f *Fabric) bye() {
+	_ = f.each(func(int) bool { return true }, 200*time.Millisecond, func(int) *message { return &message{Do: doBye} }, nil)
+}
+
+// each sends a message to the nodes that want says, at once, and takes their answers. It returns their failures.
+func (f *Fabric) each(want func(node int) bool, within time.Duration, m func(node int) *message, take func(node int, r reply)) error {
+	var group sync.WaitGroup
+	errs := make([]error, len(f.links))
+	replies := make([]reply, len(f.links))
+	asked := make([]bool, len(f.links))
+	for i, l := range f.links {
+		if asked[i] = want(i); !asked[i] {
+			continue
+		}
+		group.Go(func() {
+			r, err := l.control.control(m(i), within)
+			if err != nil {
+				err = fmt.Errorf("node %d: %w", i, err)
+			}
+			replies[i], errs[i] = r, err
+		})
+	}
+	group.Wait()
+	for i, r := range replies {
+		if asked[i] && errs[i] == nil && take != nil {
+			take(i, r)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// asker brings questions to the nodes' acceptors.
+type asker struct{ f *Fabric }
+
+// Ask implements board.Transport.
+func (a asker) Ask(node int, q *board.Question) (*board.Answer, error) {
+	r, err := a.f.links[node].control.control(&message{Do: doBoard, Pool: a.f.record.ID, Ask: q}, deadAfter)
+	if err == nil && r.Answer == nil {
+		err = fmt.Errorf("node %d answers nothing: %w", node, ErrProtocol)
+	}
+	return r.Answer, err
+}

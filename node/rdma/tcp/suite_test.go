@@ -1,0 +1,99 @@
+package tcp_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pool is a pool whose nodes are in this process.
+type pool struct {
+	*tcp.Fabric
+	nodes []*tcp.Node
+}
+
+// start starts nodes that end with the test.
+func start(t testing.TB, n int, memory uint64, h rdma.Handler) (nodes []*tcp.Node, addrs []string) {
+	t.Helper()
+	for range n {
+		node, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: max(memory, 4096), Handler: h, Conns: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := node.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		nodes, addrs = append(nodes, node), append(addrs, node.Addr())
+	}
+	return nodes, addrs
+}
+
+// lease is long: what nodes and clients say to each other meanwhile would count as allocations of verbs.
+const lease = 10 * time.Second
+
+// witnesses is how many nodes without memory let a pool of n nodes lose one.
+func witnesses(n int) int {
+	if n == 2 {
+		return 1
+	}
+	return 0
+}
+
+func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
+	t.Helper()
+	nodes, addrs := start(t, n+witnesses(n), memory, h)
+	o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease}
+	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &pool{f, nodes}
+}
+
+func harness() rdmatest.Harness {
+	return rdmatest.Harness{
+		New: func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric {
+			return newPool(t, nodes, memory, h)
+		},
+		Parallel: func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
+			t.Helper()
+			var group sync.WaitGroup
+			for _, w := range workers {
+				ep, err := f.Open("worker")
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				group.Go(func() {
+					defer func() {
+						if err := ep.Close(); err != nil {
+							t.Error(err)
+						}
+					}()
+					w(ep)
+				})
+			}
+			group.Wait()
+		},
+		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
+		Lease:        40 * time.Millisecond,
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true},
+	}
+}
+
+func TestFabric(t *testing.T) { rdmatest.Run(t, harness()) }
