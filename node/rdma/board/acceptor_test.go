@@ -69,6 +69,8 @@ func TestAcceptorRefusesNonsense(t *testing.T) {
 		nil, {}, {Kind: "?"}, {Kind: KindPrepare}, {Kind: KindPrepare, Ballot: Ballot{1, long}},
 		{Kind: KindPrepare, Ballot: Ballot{counterMost + 1, "p"}}, {Kind: KindAccept, Ballot: Ballot{Proposer: "p"}},
 		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Writer: long}},
+		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Past: []string{long}}},
+		{Kind: KindAccept, Ballot: Ballot{1, "p"}, State: State{Past: make([]string, mostPast+1)}},
 	} {
 		if answer := a.Answer(q); answer.Refusal == "" {
 			t.Errorf("%+v is answered by %+v", q, answer)
@@ -88,8 +90,8 @@ func FuzzQuestion(f *testing.F) {
 		if json.Unmarshal(text, q) != nil {
 			return
 		}
-		a := NewAcceptor(Limits{Keys: 1, Key: 8, Value: 8, Bytes: 1 << 10})
-		if answer := a.Answer(q); answer == nil || a.bytes > 1<<10 {
+		a := NewAcceptor(Limits{Keys: 1, Key: 8, Value: 8, Bytes: slotBytes + 16})
+		if answer := a.Answer(q); answer == nil || a.bytes > slotBytes+16 {
 			t.Errorf("%s: %+v", text, answer)
 		}
 	})

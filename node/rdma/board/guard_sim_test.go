@@ -48,6 +48,7 @@ type machine struct {
 type guards struct {
 	*world
 	nodes  []*machine
+	voters int // the first of them
 	lost   float64
 	fast   bool                  // messages take no time, mostly
 	over   map[int]time.Duration // by node: when the wait of who expelled it was over
@@ -162,7 +163,7 @@ func (c *guards) end(target int) {
 // expel is what a master does: it has a majority promise, and waits.
 func (c *guards) expel(target int, by *clock) {
 	promised := map[int]bool{}
-	for _, m := range c.nodes {
+	for _, m := range c.nodes { // those without a voice promise, too, but do not count
 		c.after(c.way(), func() {
 			if m.cut || c.chance(c.lost) {
 				return
@@ -172,8 +173,11 @@ func (c *guards) expel(target int, by *clock) {
 					c.broken = append(c.broken, "does not promise")
 				}
 				c.after(c.way(), func() {
+					if m.id >= c.voters || promised[m.id] {
+						return
+					}
 					promised[m.id] = true
-					if len(promised) == len(c.nodes)/2+1 {
+					if len(promised) == c.voters/2+1 {
 						c.after(by.real(ExpelWait(nodeLease)), func() { c.end(target) })
 					}
 				})
@@ -192,8 +196,12 @@ func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
 		c.fast = w.chance(0.7)
 	}
 	n := 2 + w.IntN(4)
+	c.voters = n
+	if w.chance(0.3) {
+		c.voters = 1 + w.IntN(n)
+	}
 	for id := range n {
-		m := &machine{Guard: NewGuard(id, n, nodeLease), clock: w.clock(), c: c, id: id}
+		m := &machine{Guard: NewGuard(id, n, c.voters, nodeLease), clock: w.clock(), c: c, id: id}
 		c.nodes = append(c.nodes, m)
 		w.after(w.between(0, nodeLease), m.ask)
 		w.after(w.between(0, nodeLease), m.frame)
@@ -252,7 +260,7 @@ func TestGuardServesOn(t *testing.T) {
 	w := newWorld(t, 1)
 	c := &guards{world: w}
 	for id := range 5 {
-		m := &machine{Guard: NewGuard(id, 5, nodeLease), clock: w.clock(), c: c, id: id}
+		m := &machine{Guard: NewGuard(id, 5, 3, nodeLease), clock: w.clock(), c: c, id: id}
 		c.nodes = append(c.nodes, m)
 		w.after(0, m.ask)
 	}
@@ -269,7 +277,7 @@ func TestGuardServesOn(t *testing.T) {
 
 func TestGuard(t *testing.T) {
 	const s = time.Second
-	g := NewGuard(1, 3, s)
+	g := NewGuard(1, 3, 3, s)
 	serves := func(until time.Duration) {
 		t.Helper()
 		if g.Until() != until || g.Serves(until) || until > 0 && !g.Serves(until-1) {
@@ -310,7 +318,17 @@ func TestGuard(t *testing.T) {
 	serves(21 * s) // what it was granted, it has
 	g.Expel(1, 8)
 	serves(0)
-	if alone := NewGuard(0, 1, s); alone.Until() != rdma.Forever || !alone.Serves(1<<60) {
+	mute := NewGuard(2, 3, 1, s)
+	round := mute.Ask(10 * s)
+	mute.Granted(1, round) // whose lease does not count either
+	if mute.Until() != 0 {
+		t.Error("a node without a voice serves by its own leave")
+	}
+	mute.Granted(0, round)
+	if mute.Until() != 11*s {
+		t.Errorf("a node without a voice serves until %v", mute.Until())
+	}
+	if alone := NewGuard(0, 1, 1, s); alone.Until() != rdma.Forever || !alone.Serves(1<<60) {
 		t.Error("the only node does not serve")
 	}
 }

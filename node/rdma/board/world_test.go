@@ -18,6 +18,8 @@ type world struct {
 	seq    int
 	events events
 	tasks  []*task
+
+	current *task // the one that runs
 }
 
 type event struct {
@@ -102,6 +104,7 @@ func (w *world) spawn(f func(t *task)) *task {
 
 func (t *task) step() {
 	if !t.crashed {
+		t.w.current = t
 		t.resume()
 	}
 }
