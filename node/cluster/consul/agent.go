@@ -43,6 +43,10 @@ func Dial(address string) (*Agent, error) {
 	}
 	config := api.DefaultConfig()
 	config.Address = address
+	// An agent gives each machine 200 connections (limits.http_max_conns_per_client): a process keeps what its watches and
+	// its beats hold, and little more.
+	config.Transport.MaxIdleConnsPerHost = 1
+	config.Transport.IdleConnTimeout = 2 * time.Second
 	client, err := api.NewClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("consul %s: see the environment's CONSUL_ variables: %w", address, err)
@@ -81,6 +85,8 @@ func (a *Agent) failed(err error, format string, args ...any) error {
 		err = errors.New("it does not answer")
 	case denied(err):
 		err = fmt.Errorf("%w: %w (CONSUL_HTTP_TOKEN names a token that may)", fs.ErrPermission, err)
+	case answered && status.Code == http.StatusTooManyRequests:
+		err = fmt.Errorf("it answers 429: %s (its limits.http_max_conns_per_client counts all processes of a machine)", status.Body)
 	case answered:
 		err = fmt.Errorf("it answers %d: %s", status.Code, status.Body)
 	}

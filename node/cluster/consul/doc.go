@@ -27,8 +27,8 @@
 // having been told the result.
 //
 // Clocks that drift: no time stamp of one machine is compared with another's clock. A candidate for the master's role
-// measures, on its own clock, for how long it saw a record's version unchanged, waits an eighth longer than the lease, and
-// takes over by CAS on that version. A clock that runs too fast by more than that eighth gets a master replaced that is
+// measures, on its own clock, for how long it saw a record's version unchanged, waits a little longer than the lease (see
+// board.ExpelWait), and takes over by CAS on that version. A clock that is faster than that allows gets a master replaced that is
 // alive: the loser's next CAS fails, and it is fenced off before its successor acts. That costs availability and nothing
 // else. TTL checks are timed by the agent and are for operators and for finding nodes; nothing is decided by them.
 //

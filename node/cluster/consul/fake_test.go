@@ -42,11 +42,12 @@ const (
 	lose            // executed, and the answer is 500
 	late            // executed after the caller gave up
 	forbid          // 403
+	crowd           // 429
 	unindex         // executed, and the answer has no index
 )
 
 // newFake starts a fake and connects to it.
-func newFake(t *testing.T) (*fake, *Agent) {
+func newFake(t testing.TB) (*fake, *Agent) {
 	t.Helper()
 	f := &fake{index: 10, pairs: map[string]api.KVPair{}, changed: make(chan struct{})}
 	f.Server = httptest.NewServer(f)
@@ -55,7 +56,7 @@ func newFake(t *testing.T) (*fake, *Agent) {
 }
 
 // dial connects to an agent for the time of a test.
-func dial(t *testing.T, address string) *Agent {
+func dial(t testing.TB, address string) *Agent {
 	t.Helper()
 	a, err := Dial(address)
 	if err != nil {
@@ -79,6 +80,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case forbid:
 		http.Error(w, "Permission denied: token lacks permission 'key:read'", http.StatusForbidden)
+		return
+	case crowd:
+		http.Error(w, "Your IP is issuing too many concurrent connections", http.StatusTooManyRequests)
 		return
 	case lose:
 		f.execute(httptest.NewRecorder(), r)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestReal(t *testing.T) {
 	// Else the agent keeps a new output of a check to itself for minutes.
 	r := consultest.Start(t, map[string]any{"check_update_interval": "0s"})
 	here := func(t *testing.T) *Agent { return dial(t, r.Address) }
-	t.Run("contract", func(t *testing.T) { contract(t, opener(here)) })
+	t.Run("contract", func(t *testing.T) { contract(t, func(t testing.TB) *Agent { return dial(t, r.Address) }) })
 	t.Run("records", func(t *testing.T) { records(t, here(t)) })
 	t.Run("creators", func(t *testing.T) { creators(t, here(t)) })
 	t.Run("watch", func(t *testing.T) { watches(t, here(t)) })
@@ -185,7 +186,8 @@ func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	write(t, s, "k", "before")
 	m := s.Mirror("k")
 	defer m.Close()
-	reg, err := a.Register(Member{Kind: Node, ID: "n"}, alive)
+	var beats atomic.Int64
+	reg, err := a.Register(Member{Kind: Node, ID: "n"}, func() (bool, string) { beats.Add(1); return true, "" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,6 +204,10 @@ func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 		t.Errorf("version %d after %d, %v", version, before.Version, err)
 	}
 	eventually(t, "the mirror's change", func() bool { return string(m.Look().Value) == "after" })
+	// The servers still list what they were told before, and the agent that begins keeps callers waiting, for longer than
+	// Timeout, until it has told them anew: see that a whole beat went through.
+	begun := beats.Load()
+	eventually(t, "a beat", func() bool { return beats.Load() > begun+1 && reg.Err() == nil })
 	reg.expect(t, "a node that is well", Health.Alive)
 	if err := reg.Close(); err != nil {
 		t.Error(err)

@@ -68,7 +68,7 @@ func records(t *testing.T, a *Agent) {
 	listed(t, a, "recorded", "")
 }
 
-func poolOf(t *testing.T, a *Agent, name string) *Pool {
+func poolOf(t testing.TB, a *Agent, name string) *Pool {
 	t.Helper()
 	p, err := a.Pool(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func poolOf(t *testing.T, a *Agent, name string) *Pool {
 	return p
 }
 
-func write(t *testing.T, s *Store, key, value string) {
+func write(t testing.TB, s *Store, key, value string) {
 	t.Helper()
 	_, version, err := s.Load(key)
 	if err != nil {

@@ -138,8 +138,8 @@ func (r *Registration) Err() error {
 	return r.err
 }
 
-// Close takes the member off Consul's list. When the agent cannot be reached that happens by itself, a minute after the
-// check fell critical.
+// Close takes the member off Consul's list. After an error that happens nevertheless: an agent that begins answers late and
+// does it, and of one that cannot be reached the member goes a minute after the check fell critical.
 func (r *Registration) Close() error {
 	r.cancel()
 	<-r.stopped

@@ -94,6 +94,16 @@ func TestNoLeader(t *testing.T) {
 	unreachable(t, a, "No cluster leader")
 }
 
+// TestCrowd is about an agent that has too many connections of this machine.
+func TestCrowd(t *testing.T) {
+	f, a := newFake(t)
+	f.fail = func(*http.Request) failure { return crowd }
+	if _, _, err := poolOf(t, a, "p").Board("x").Load("k"); !errors.Is(err, board.ErrUnreachable) ||
+		!strings.Contains(err.Error(), "limits.http_max_conns_per_client") {
+		t.Error(err)
+	}
+}
+
 func TestForbidden(t *testing.T) {
 	f, a := newFake(t)
 	f.fail = func(*http.Request) failure { return forbid }

@@ -157,7 +157,13 @@ func TestIndexReset(t *testing.T) {
 			t.Fatal("the index was not reset")
 		}
 	}
-	eventually(t, "a query that waits for the new index", func() bool { return <-indexes == "101" })
+	for index := ""; index != "101"; { // and that by those that wait for the new one
+		select {
+		case index = <-indexes:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the new index is not waited for")
+		}
+	}
 	f.set(func() { f.fail = func(*http.Request) failure { return unindex } })
 	c := until(t, calls, func(c seen) bool { return c.err != nil })
 	if !errors.Is(c.err, board.ErrUnreachable) {
