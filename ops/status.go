@@ -113,8 +113,8 @@ func stateOf(p *stores.Pool) (*State, error) {
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
 	s.Master = masterOf(p.Fabric)
-	if g, ok := p.Fabric.(interface{ Geometry() fabrics.Geometry }); ok {
-		s.Places = g.Geometry().Clients
+	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
+		s.Places = g.Clients
 	}
 	uses, err := p.Kind.Usage(p.Fabric)
 	switch {

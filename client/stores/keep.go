@@ -30,7 +30,11 @@ func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 		return nil
 	}
 	if o.Lease == 0 {
-		o.Lease, o.Tick = Lease, Lease/12
+		o.Lease = Lease
+		if t, ok := f.(interface{ Tenure() time.Duration }); ok { // to prolong one costs more there
+			o.Lease = t.Tenure()
+		}
+		o.Tick = o.Lease / 12
 	}
 	ep, err := f.Open("keeper")
 	if err == nil {

@@ -1,23 +1,45 @@
 // Package fabrics turns an address into an open fabric. With its tests and the mains it is the only place that names
 // the fabrics.
 //
-//	mem:              a private pool in this process's memory
-//	shm:NAME          a pool that the processes of this machine share
-//	NAME              the same as shm:NAME
+//	mem:                     a private pool in this process's memory
+//	shm:NAME                 a pool that the processes of this machine share
+//	tcp:HOST:PORT,...        a pool on memory nodes that are processes
+//	consul:HOST:PORT/POOL    the same, found by its name in the Consul of that agent, which keeps its board
+//	NAME                     a pool of this machine that 'farkv up' made
+//
+// To open a tcp: pool the address of one of its nodes will do, better of several. What the nodes ask for comes from the
+// environment: see Security.
 package fabrics
 
 import (
 	"errors"
 	"fmt"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // Geometry is the shape of a new pool.
-type Geometry = shm.Geometry
+type Geometry struct {
+	Nodes   int    // memory nodes
+	Memory  uint64 // bytes of registered memory at each
+	Clients int    // workers at a time
+	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that are registered there and
+	// have no pool are taken. Those of a tcp: pool are its address.
+	Addresses []string
+	Store     string // by which it is formatted, for a consul: pool's record
+}
+
+func (g Geometry) shm() shm.Geometry {
+	return shm.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}
+}
 
 // MaxNodes bounds the memory nodes of a pool, MaxMemory the bytes of each.
 const (
@@ -27,10 +49,10 @@ const (
 
 // What callers branch on.
 var (
-	ErrNoPool  = shm.ErrNoPool
-	ErrExists  = shm.ErrExists
+	ErrNoPool  = rdma.ErrNoPool
+	ErrExists  = rdma.ErrExists
 	ErrAddress = errors.New("bad pool address")
-	ErrInUse   = shm.ErrInUse
+	ErrInUse   = rdma.ErrInUse
 	ErrFormat  = shm.ErrFormat
 	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is forced.
 	ErrIrregular = shm.ErrIrregular
@@ -45,17 +67,31 @@ type Committer interface {
 
 // Address is a parsed address.
 type Address struct {
-	Scheme string // "mem" or "shm"
-	Name   string // of a shm pool
+	Scheme string   // "mem", "shm", "tcp" or "consul"
+	Name   string   // of a shm pool, or a consul pool
+	Agent  string   // of a consul pool: HOST:PORT
+	Nodes  []string // of a tcp pool: HOST:PORT
 }
 
-func (a Address) String() string { return a.Scheme + ":" + a.Name }
+func (a Address) String() string {
+	switch a.Scheme {
+	case "tcp":
+		return "tcp:" + strings.Join(a.Nodes, ",")
+	case "consul":
+		return "consul:" + a.Agent + "/" + a.Name
+	}
+	return a.Scheme + ":" + a.Name
+}
+
+// Remote tells whether the pool's memory nodes are processes, maybe of other machines.
+func (a Address) Remote() bool { return a.Scheme == "tcp" || a.Scheme == "consul" }
 
 // Parse parses an address. Errors wrap ErrAddress; those about a fabric that this version lacks rdma.ErrNotSupported
 // as well.
 func Parse(addr string) (Address, error) {
 	a := Address{Scheme: "shm", Name: addr}
-	if scheme, rest, ok := strings.Cut(addr, ":"); ok {
+	scheme, rest, ok := strings.Cut(addr, ":")
+	if ok {
 		a = Address{Scheme: scheme, Name: rest}
 	}
 	switch a.Scheme {
@@ -68,16 +104,43 @@ func Parse(addr string) (Address, error) {
 		if err := shm.CheckName(a.Name); err != nil {
 			return Address{}, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
+	case "tcp":
+		nodes, err := parseNodes(rest)
+		if err != nil {
+			return Address{}, fmt.Errorf("%w %q: %w", ErrAddress, addr, err)
+		}
+		return Address{Scheme: "tcp", Nodes: nodes}, nil
+	case "consul":
+		agent, name, err := consul.Parse(rest)
+		if err != nil {
+			return Address{}, fmt.Errorf("%w %q: %w", ErrAddress, addr, err)
+		}
+		return Address{Scheme: "consul", Agent: agent, Name: name}, nil
 	case "sim":
 		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to: "+
 			"'farkv sim run STORE' makes its own; use shm:NAME here: %w", ErrAddress, addr, rdma.ErrNotSupported)
-	case "tcp", "rdma", "consul":
-		return Address{}, fmt.Errorf("%w %q: this version knows mem: and shm:NAME: %w",
+	case "rdma":
+		return Address{}, fmt.Errorf("%w %q: this version knows mem:, shm:, tcp: and consul: %w",
 			ErrAddress, addr, rdma.ErrNotSupported)
 	default:
-		return Address{}, fmt.Errorf("%w %q: want mem:, shm:NAME or NAME", ErrAddress, addr)
+		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, mem:, tcp:HOST:PORT,... or consul:HOST:PORT/POOL", ErrAddress, addr)
 	}
 	return a, nil
+}
+
+// parseNodes parses HOST:PORT,...
+func parseNodes(list string) ([]string, error) {
+	nodes := strings.Split(list, ",")
+	for i, n := range nodes {
+		host, port, err := net.SplitHostPort(n)
+		if p, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || p == 0 {
+			return nil, fmt.Errorf("node %q: want HOST:PORT, as in tcp:10.0.0.1:7070,10.0.0.2:7070", n)
+		}
+		if slices.Contains(nodes[:i], n) {
+			return nil, fmt.Errorf("node %s is named twice", n)
+		}
+	}
+	return nodes, nil
 }
 
 // Create makes a pool and opens it. Nobody else sees it before format, which writes its first content, has returned
@@ -88,16 +151,21 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	if err != nil {
 		return nil, err
 	}
-	begin := func(f *shm.Fabric) error {
+	begin := func(f rdma.Fabric) error {
 		if format == nil {
 			return nil
 		}
 		return format(f)
 	}
-	if a.Scheme == "shm" {
-		return known(shm.Create(a.Name, g, node.Serve, begin))
+	switch a.Scheme {
+	case "shm":
+		return known(shm.Create(a.Name, g.shm(), node.Serve, func(f *shm.Fabric) error { return begin(f) }))
+	case "tcp":
+		return createTCP(a, g, begin)
+	case "consul":
+		return createConsul(a, g, begin)
 	}
-	f, err := shm.NewMem(g, node.Serve)
+	f, err := shm.NewMem(g.shm(), node.Serve)
 	if err != nil {
 		return nil, err
 	}
@@ -107,17 +175,35 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return f, nil
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, fs.ErrPermission or
-// rdma.ErrNotSupported.
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, ErrToken, rdma.ErrNodeDown,
+// fs.ErrPermission or rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {
 		return nil, err
 	}
-	if a.Scheme == "mem" {
+	switch a.Scheme {
+	case "mem":
 		return nil, fmt.Errorf("open %s: %w: only the process that makes a mem: pool sees it", a, ErrNoPool)
+	case "tcp":
+		return openTCP(a)
+	case "consul":
+		return openConsul(a)
 	}
 	return known(shm.Open(a.Name, node.Serve))
+}
+
+// GeometryOf tells the shape of an open pool; false: its fabric does not know.
+func GeometryOf(f rdma.Fabric) (Geometry, bool) {
+	switch f := f.(type) {
+	case interface{ Geometry() shm.Geometry }:
+		g := f.Geometry()
+		return Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}, true
+	case interface{ Geometry() tcp.Geometry }:
+		g := f.Geometry()
+		return Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}, true
+	}
+	return Geometry{}, false
 }
 
 // known keeps a nil *shm.Fabric from becoming an rdma.Fabric that is not nil.
@@ -137,6 +223,12 @@ func Remove(addr string, force bool) error {
 	}
 	if a.Scheme == "mem" {
 		return fmt.Errorf("remove %s: %w: a mem: pool ends with the process that made it", a, ErrNoPool)
+	}
+	switch a.Scheme {
+	case "tcp":
+		return removeTCP(a, force)
+	case "consul":
+		return removeConsul(a, force)
 	}
 	return shm.Remove(a.Name, force)
 }

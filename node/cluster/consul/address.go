@@ -6,13 +6,15 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // What callers branch on, besides board.ErrUnreachable.
 var (
 	ErrAddress = errors.New("bad address of Consul")
-	ErrNoPool  = errors.New("no such pool")
-	ErrExists  = errors.New("pool exists")
+	ErrNoPool  = rdma.ErrNoPool
+	ErrExists  = rdma.ErrExists
 	ErrFormat  = errors.New("not a farkv pool's record")
 )
 

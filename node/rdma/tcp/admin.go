@@ -81,8 +81,11 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 	if o.Lease == 0 {
 		o.Lease = DefaultLease
 	}
+	if o.ID == "" {
+		o.ID = newID()
+	}
 	r := Record{
-		ID: newID(), Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: g.Memory,
+		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: g.Memory,
 		Clients: g.Clients, Lease: o.Lease, Board: o.BoardName,
 	}
 	if g.Nodes != len(o.Addresses) {
@@ -143,6 +146,9 @@ func open(o Options) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.Board != "" && o.Board == nil {
+		return nil, &OtherBoard{r.Board}
+	}
 	f := newFabric(o, *r)
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
@@ -161,6 +167,13 @@ func open(o Options) (*Fabric, error) {
 	return f, nil
 }
 
+// OtherBoard is why a pool cannot be opened by its nodes alone.
+type OtherBoard struct {
+	Board string // as Options.BoardName gave it when the pool was made
+}
+
+func (e *OtherBoard) Error() string { return "its board is kept by " + e.Board + ": open it there" }
+
 // recordOf asks for the record of the pool that the addressed nodes have.
 func recordOf(o Options) (*Record, error) {
 	infos, errs := Inspect(context.Background(), o)
@@ -169,6 +182,7 @@ func recordOf(o Options) (*Record, error) {
 	for i, info := range infos {
 		switch p := info.Pool; {
 		case errs[i] != nil || p == nil:
+		case o.ID != "" && p.ID != o.ID: // it has been given to another pool
 		case !info.Sealed:
 			half = true
 		case r != nil && r.ID != p.ID:

@@ -23,6 +23,8 @@ type Options struct {
 	// the death of one of them.
 	Witnesses []string
 	Security  Security
+	// ID names the pool when it is made; "": a new one. When it is opened, it must be that; "": whichever the nodes have.
+	ID string
 	// Board keeps the pool's board; nil: the nodes themselves do.
 	Board board.Store
 	// BoardName names it in the pool's record.

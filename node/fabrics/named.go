@@ -1,0 +1,161 @@
+package fabrics
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node/cluster/consul"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// named is a pool whose board is in Consul.
+type named struct {
+	*tcp.Fabric
+	agent *consul.Agent
+}
+
+// Close gives back what the fabric holds, and the connections to the agent.
+func (f *named) Close() error {
+	err := f.Fabric.Close()
+	f.agent.Close()
+	return err
+}
+
+func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	agent, err := consul.Dial(a.Agent)
+	if err != nil {
+		return nil, err
+	}
+	f, err := makeNamed(a, agent, g, format)
+	if err != nil {
+		agent.Close()
+		return nil, fmt.Errorf("create %s: %w", a, err)
+	}
+	return f, nil
+}
+
+// makeNamed makes a pool, and then its record. Of several who make one of the same name one wins.
+func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	p, err := agent.Pool(a.Name)
+	if err != nil {
+		return nil, err
+	}
+	switch _, err := p.Record(); {
+	case err == nil:
+		return nil, ErrExists
+	case !errors.Is(err, consul.ErrNoPool):
+		return nil, err
+	}
+	if g.Addresses == nil {
+		if g.Addresses, err = vacant(agent, g.Nodes); err != nil {
+			return nil, err
+		}
+	}
+	s, err := Security()
+	if err != nil {
+		return nil, err
+	}
+	o := tcp.Options{Security: s, ID: consul.NewID(), BoardName: a.String()}
+	o.Board = p.Board(o.ID)
+	if o.Addresses, o.Witnesses, err = divide(g.Addresses, g.Nodes); err != nil {
+		return nil, err
+	}
+	f, err := tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) })
+	if err == nil {
+		err = p.Publish(consul.Record{ID: o.ID, Fabric: "tcp", Nodes: g.Addresses, Store: g.Store})
+		if err != nil {
+			o.Addresses = g.Addresses
+			err = errors.Join(err, f.Close(), tcp.Remove(o, true))
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Discard(o.ID))
+	}
+	return &named{f, agent}, nil
+}
+
+// vacant finds nodes that are registered, alive, and have no pool.
+func vacant(agent *consul.Agent, n int) (addresses []string, err error) {
+	members, err := agent.Members(consul.Node, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range members {
+		if m.Alive() && m.Pool == "" && m.Address != "" && len(addresses) < n {
+			addresses = append(addresses, m.Address)
+		}
+	}
+	if len(addresses) < n {
+		return nil, fmt.Errorf("%d memory nodes without a pool are registered and alive, and %d are needed: %w", len(addresses), n, rdma.ErrFull)
+	}
+	return addresses, nil
+}
+
+func openConsul(a Address) (rdma.Fabric, error) {
+	agent, err := consul.Dial(a.Agent)
+	if err != nil {
+		return nil, err
+	}
+	f, err := openNamed(a, agent)
+	if err != nil {
+		agent.Close()
+		return nil, fmt.Errorf("open %s: %w", a, err)
+	}
+	return &named{f, agent}, nil
+}
+
+func openNamed(a Address, agent *consul.Agent) (*tcp.Fabric, error) {
+	p, err := agent.Pool(a.Name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.Record()
+	if err != nil {
+		return nil, err
+	}
+	if r.Fabric != "tcp" {
+		return nil, fmt.Errorf("its nodes are reached by %s: %w", r.Fabric, rdma.ErrNotSupported)
+	}
+	s, err := Security()
+	if err != nil {
+		return nil, err
+	}
+	return tcp.Open(tcp.Options{Addresses: r.Nodes, Security: s, Board: p.Board(r.ID), ID: r.ID})
+}
+
+func removeConsul(a Address, force bool) error {
+	if err := removeNamed(a, force); err != nil {
+		return fmt.Errorf("remove %s: %w", a, err)
+	}
+	return nil
+}
+
+// removeNamed takes the pool away from its nodes first: a crash behind it leaves a record that can be removed again.
+func removeNamed(a Address, force bool) error {
+	agent, err := consul.Dial(a.Agent)
+	if err != nil {
+		return err
+	}
+	defer agent.Close()
+	p, err := agent.Pool(a.Name)
+	if err != nil {
+		return err
+	}
+	r, err := p.Record()
+	if errors.Is(err, consul.ErrFormat) && force {
+		return p.Clear()
+	}
+	if err != nil {
+		return err
+	}
+	s, err := Security()
+	if err != nil {
+		return err
+	}
+	err = tcp.Remove(tcp.Options{Addresses: r.Nodes, Security: s, Board: p.Board(r.ID), ID: r.ID}, force)
+	if err != nil && !force && !errors.Is(err, ErrNoPool) {
+		return err
+	}
+	return p.Remove(r)
+}

@@ -1,0 +1,138 @@
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster/consul"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// What a memory node is made of, and tells of itself.
+type (
+	// Node is a memory node that is a process.
+	Node = tcp.Node
+	// NodeConfig shapes one; its Handler is set by Serve.
+	NodeConfig = tcp.Config
+	// NodeInfo is what a node tells of itself, NodeStats what it has done.
+	NodeInfo  = tcp.NodeInfo
+	NodeStats = tcp.NodeStats
+)
+
+// What callers of nodes branch on.
+var (
+	ErrToken  = tcp.ErrToken
+	ErrOpen   = tcp.ErrOpen
+	ErrFile   = tcp.ErrFile
+	ErrMemory = tcp.ErrMemory
+)
+
+// Serve starts a memory node.
+func Serve(c NodeConfig) (*Node, error) {
+	c.Handler = node.Serve
+	return tcp.Listen(c)
+}
+
+// Inspect asks the nodes of an address what they are, those of its pool first, each in its place; of a consul: pool those
+// that its record names. errs are those of nodes that do not tell.
+func Inspect(ctx context.Context, a Address) (infos []NodeInfo, errs []error, err error) {
+	o, err := nodesOf(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	infos, errs = tcp.Inspect(ctx, o)
+	for _, i := range infos {
+		if i.Pool != nil && len(i.Pool.Addresses) > len(o.Addresses) { // the address names a part of them
+			o.Addresses = i.Pool.Addresses
+			infos, errs = tcp.Inspect(ctx, o)
+			break
+		}
+	}
+	return infos, errs, nil
+}
+
+// nodesOf returns how to reach the nodes of an address.
+func nodesOf(a Address) (tcp.Options, error) {
+	s, err := Security()
+	if err != nil {
+		return tcp.Options{}, err
+	}
+	o := tcp.Options{Addresses: a.Nodes, Security: s}
+	if a.Scheme != "consul" {
+		return o, nil
+	}
+	agent, err := consul.Dial(a.Agent)
+	if err != nil {
+		return o, err
+	}
+	defer agent.Close()
+	p, err := agent.Pool(a.Name)
+	if err != nil {
+		return o, err
+	}
+	r, err := p.Record()
+	o.Addresses = r.Nodes
+	return o, err
+}
+
+func createTCP(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	o, err := nodesOf(a)
+	if err != nil {
+		return nil, err
+	}
+	if o.Addresses, o.Witnesses, err = divide(a.Nodes, g.Nodes); err != nil {
+		return nil, fmt.Errorf("create %s: %w", a, err)
+	}
+	return knownTCP(tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) }))
+}
+
+func (g Geometry) tcp() tcp.Geometry {
+	return tcp.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}
+}
+
+// divide tells nodes and witnesses apart: those behind the wanted number hold no memory.
+func divide(addresses []string, nodes int) (holding, witnesses []string, err error) {
+	if len(addresses) < nodes {
+		return nil, nil, fmt.Errorf("%w: the pool is to have %d memory nodes, and there are addresses of %d", ErrAddress, nodes, len(addresses))
+	}
+	return addresses[:nodes], addresses[nodes:], nil
+}
+
+// openTCP opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened there.
+func openTCP(a Address) (rdma.Fabric, error) {
+	o, err := nodesOf(a)
+	if err != nil {
+		return nil, err
+	}
+	f, err := tcp.Open(o)
+	var other *tcp.OtherBoard
+	if errors.As(err, &other) {
+		board, wrong := Parse(other.Board)
+		if wrong != nil || board.Scheme != "consul" {
+			return nil, err
+		}
+		return openConsul(board)
+	}
+	return knownTCP(f, err)
+}
+
+func removeTCP(a Address, force bool) error {
+	o, err := nodesOf(a)
+	if err == nil {
+		err = tcp.Remove(o, force)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", a, err)
+	}
+	return nil
+}
+
+func knownTCP(f *tcp.Fabric, err error) (rdma.Fabric, error) {
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,134 @@
+package fabrics
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// The environment of those who use tcp: and consul: pools.
+const (
+	EnvToken     = "FARKV_TOKEN_FILE"      // the file that holds the pool's token
+	EnvReadToken = "FARKV_READ_TOKEN_FILE" // the one with which nothing but reading is possible, instead
+	EnvCA        = "FARKV_TLS_CA"          // PEM file of those who sign the nodes' certificates; TLS is used when it is set
+	EnvCert      = "FARKV_TLS_CERT"        // PEM files of the client's own certificate and key, where nodes ask for one
+	EnvKey       = "FARKV_TLS_KEY"
+)
+
+// ErrSecret is wrapped when a file of a token, a key or a certificate cannot be used.
+var ErrSecret = errors.New("cannot be used")
+
+// Security returns what a client needs to be let in, as the environment says.
+func Security() (s tcp.Security, err error) {
+	if s.Token, err = tokenOf(EnvToken); err != nil {
+		return s, err
+	}
+	if s.ReadToken, err = tokenOf(EnvReadToken); err != nil {
+		return s, err
+	}
+	ca, cert, key := os.Getenv(EnvCA), os.Getenv(EnvCert), os.Getenv(EnvKey)
+	if ca == "" {
+		if cert != "" || key != "" {
+			return s, fmt.Errorf("%s and %s %w without %s", EnvCert, EnvKey, ErrSecret, EnvCA)
+		}
+		return s, nil
+	}
+	roots, err := pool(ca)
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", EnvCA, err)
+	}
+	s.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
+	if cert != "" || key != "" {
+		if s.TLS.Certificates, err = pair(cert, key); err != nil {
+			return s, fmt.Errorf("%s, %s: %w", EnvCert, EnvKey, err)
+		}
+	}
+	return s, nil
+}
+
+func tokenOf(variable string) ([]byte, error) {
+	file := os.Getenv(variable)
+	if file == "" {
+		return nil, nil
+	}
+	token, err := ReadToken(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", variable, err)
+	}
+	return token, nil
+}
+
+// A token is long enough not to be guessed, and short enough to be one.
+const leastToken, mostToken = 16, 4096
+
+// ReadToken reads a token from a file that nobody but its owner can read or write. White space around it does not count.
+func ReadToken(file string) ([]byte, error) {
+	st, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("token %w: %w", ErrSecret, err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("token %s %w: others can read or write it (hint: chmod 600 %s)", file, ErrSecret, file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("token %w: %w", ErrSecret, err)
+	}
+	token := bytes.TrimSpace(text)
+	if len(token) < leastToken || len(token) > mostToken {
+		return nil, fmt.Errorf("token %s %w: it has %d bytes, and %d to %d are wanted (hint: openssl rand -hex 32 > %s)", file, ErrSecret,
+			len(token), leastToken, mostToken, file)
+	}
+	return token, nil
+}
+
+// NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in. Nodes
+// call each other with the same certificate, and trust the same signers, or the system's.
+func NodeTLS(cert, key, ca string) (*tls.Config, error) {
+	certs, err := pair(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	c := &tls.Config{Certificates: certs, MinVersion: tls.VersionTLS13}
+	if ca != "" {
+		if c.ClientCAs, err = pool(ca); err != nil {
+			return nil, err
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c, nil
+}
+
+// pair reads a certificate and its key. One that is not valid now is of no use, and says so here rather than to every
+// caller.
+func pair(cert, key string) ([]tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s with key %s %w: %w", cert, key, ErrSecret, err)
+	}
+	switch now := time.Now(); {
+	case now.After(c.Leaf.NotAfter):
+		return nil, fmt.Errorf("certificate %s %w: it expired on %s", cert, ErrSecret, c.Leaf.NotAfter.Format(time.DateOnly))
+	case now.Before(c.Leaf.NotBefore):
+		return nil, fmt.Errorf("certificate %s %w: it is valid from %s on", cert, ErrSecret, c.Leaf.NotBefore.Format(time.DateOnly))
+	}
+	return []tls.Certificate{c}, nil
+}
+
+func pool(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("certificates %w: %w", ErrSecret, err)
+	}
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("certificates of %s %w: there is none in PEM", file, ErrSecret)
+	}
+	return p, nil
+}
