@@ -14,6 +14,8 @@ import (
 type Workers interface {
 	// Open returns the Store of one more worker, and the Endpoint of its own that it stands on.
 	Open() (Store, rdma.Endpoint, error)
+	// Revoke fences a worker off that could not be closed: see Leave.
+	Revoke(c rdma.ClientID) error
 	// Close gives back what is left once the DB has closed all its workers.
 	Close() error
 }
@@ -48,7 +50,7 @@ type worker struct {
 	ep    rdma.Endpoint
 }
 
-func (w worker) close() error { return Leave(w.store, w.ep) }
+func (w worker) close(f Fencer) error { return Leave(w.store, w.ep, f) }
 
 // NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
 // cannot be worked with is an error here.
@@ -126,7 +128,7 @@ func (db *DB) Close() error {
 		}
 		var errs []error
 		for _, w := range db.idle {
-			errs = append(errs, w.close())
+			errs = append(errs, w.close(db.workers))
 		}
 		db.idle = nil
 		db.closed = errors.Join(append(errs, db.workers.Close())...)
@@ -147,8 +149,12 @@ func (db *DB) do(ctx context.Context, f func(Store) error) error {
 		return err
 	}
 	err = f(w.store)
-	if errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed) {
-		return errors.Join(err, w.close()) // its connection is down; the next operation opens another
+	switch {
+	case errors.Is(err, ErrUncertain):
+		_ = w.close(db.workers) // others may wait for what it left: either it can be closed, or it is recovered now
+		return err
+	case errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed):
+		return errors.Join(err, w.close(db.workers)) // its connection is down; the next operation opens another
 	}
 	db.mu.Lock()
 	db.idle = append(db.idle, w)

@@ -26,6 +26,7 @@ type script struct {
 	open                        func() error          // nil: it succeeds
 	answer                      func(op string) error // of every operation
 	value                       []byte                // of every Get, the same memory each time
+	shut, fence                 error                 // of closing a store, and of fencing one off
 	opened, closed, busy, crowd atomic.Int64
 
 	mu  sync.Mutex
@@ -50,12 +51,16 @@ func (s *script) Open() (client.Store, rdma.Endpoint, error) {
 
 func (s *script) Close() error { s.note("workers"); return nil }
 
+func (s *script) Revoke(rdma.ClientID) error { s.note("fenced"); return s.fence }
+
 type endpoint struct {
 	rdma.Endpoint
 	*script
 }
 
 func (e endpoint) Close() error { e.note("endpoint"); e.closed.Add(1); return nil }
+
+func (e endpoint) Client() rdma.ClientID { return 7 }
 
 type scripted struct{ *script }
 
@@ -76,7 +81,7 @@ func (s scripted) Get([]byte) ([]byte, error) { return s.value, s.do("get") }
 func (s scripted) Insert(_, _ []byte) error   { return s.do("insert") }
 func (s scripted) Update(_, _ []byte) error   { return s.do("update") }
 func (s scripted) Delete([]byte) error        { return s.do("delete") }
-func (s scripted) Close() error               { s.note("store"); return nil }
+func (s scripted) Close() error               { s.note("store"); return s.shut }
 
 func newDB(t *testing.T, w client.Workers, n int) *client.DB {
 	t.Helper()
@@ -273,6 +278,34 @@ func TestCloseWaits(t *testing.T) {
 	}
 	if _, err := db.Get(background, nil); !errors.Is(err, rdma.ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// TestUncertain gives up a worker whose write has no known outcome, since others may wait for it: one that can be closed is
+// closed, and one that cannot is fenced off, even when that fails halfway.
+func TestUncertain(t *testing.T) {
+	for _, c := range []struct {
+		shut, fence error
+		want        string
+	}{
+		{nil, nil, "store endpoint"},
+		{client.ErrUncertain, nil, "store fenced endpoint"},
+		{client.ErrUncertain, rdma.ErrNodeDown, "store fenced endpoint"},
+		{rdma.ErrAccess, nil, "store endpoint"},
+	} {
+		s := &script{answer: func(string) error { return client.ErrUncertain }, shut: c.shut, fence: c.fence}
+		db := newDB(t, s, 1)
+		if err := db.Update(background, nil, nil); !errors.Is(err, client.ErrUncertain) {
+			t.Errorf("the answer is %v", err)
+		}
+		if got := strings.Join(s.log, " "); got != c.want {
+			t.Errorf("closing ends in %v, fencing off in %v: %s, want %s", c.shut, c.fence, got, c.want)
+		}
+		s.answer = nil
+		if err := db.Update(background, nil, nil); err != nil || s.opened.Load() != 2 {
+			t.Errorf("the next operation: %v, by worker %d", err, s.opened.Load())
+		}
+		s.shut = nil
 	}
 }
 

@@ -6,13 +6,24 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Leave closes a worker's store and then its endpoint, which gives the identity back. When the store cannot be closed it
-// still owns memory under that identity, so the endpoint is left open, unless it is of no use any more: nobody may be
-// given the identity, and when the process ends it is a dead client's.
-func Leave(s Store, ep rdma.Endpoint) error {
+// Fencer is the part of a fabric that fences clients off: see rdma.Fabric.
+type Fencer interface {
+	Revoke(c rdma.ClientID) error
+}
+
+// Leave closes a worker's store and then its endpoint, which gives the identity back. A store that cannot be closed still
+// owns memory under that identity, and may have left a write half done for which others wait: then the worker is fenced
+// off, so that the pool's master recovers it at once, and not when its process ends. That may fail halfway, when nodes do
+// not answer; the master makes up for it.
+//
+// Without a fencer the endpoint of such a worker is left open, and its identity waits for the end of the process.
+func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := s.Close()
 	if err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
-		return err
+		if f == nil {
+			return err
+		}
+		err = errors.Join(err, f.Revoke(ep.Client()))
 	}
 	return errors.Join(err, ep.Close())
 }

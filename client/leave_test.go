@@ -22,7 +22,7 @@ func TestLeave(t *testing.T) {
 		closed bool
 	}{{nil, true}, {rdma.ErrTimeout, false}, {rdma.ErrRevoked, true}, {rdma.ErrClosed, true}} {
 		ep := &leaving{}
-		if err := client.Leave(closer{x.err}, ep); !errors.Is(err, x.err) || ep.closed != x.closed {
+		if err := client.Leave(closer{x.err}, ep, nil); !errors.Is(err, x.err) || ep.closed != x.closed {
 			t.Errorf("store: %v; answer %v, endpoint closed: %v", x.err, err, ep.closed)
 		}
 	}

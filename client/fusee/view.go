@@ -171,10 +171,12 @@ const (
 func (c *Client) settled(cause error, start time.Duration) (bool, error) {
 	epoch, wait := c.view.Epoch, firstWait
 	for {
-		if err := c.refresh(); err != nil {
-			return false, err
+		unknown := c.refresh()
+		if unknown != nil && !errors.Is(unknown, rdma.ErrUnreachable) {
+			return false, unknown
 		}
 		switch {
+		case unknown != nil: // who keeps the view may be back in time
 		case c.view.Busy:
 		case c.view.Epoch > epoch || errors.Is(cause, rdma.ErrStale):
 			err := c.catchUp()
@@ -188,6 +190,9 @@ func (c *Client) settled(cause error, start time.Duration) (bool, error) {
 			return false, nil
 		}
 		if c.tired(start) {
+			if unknown != nil {
+				cause = fmt.Errorf("%w: %w", cause, unknown)
+			}
 			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, cause)
 		}
 		c.ep.Sleep(wait)

@@ -26,7 +26,7 @@ const Lease = 300 * time.Millisecond
 
 // Keep is Pool.Keep for those who have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
-	if k.Mender == nil {
+	if r, ok := f.(interface{ ReadOnly() bool }); k.Mender == nil || ok && r.ReadOnly() {
 		return nil
 	}
 	if o.Lease == 0 {

@@ -119,7 +119,7 @@ func (k *keeper) pause(err error) time.Duration {
 	}
 	k.log(Event{What: Failed, Err: err})
 	k.faults = min(k.faults+1, 8)
-	return k.o.Tick << k.faults
+	return min(k.o.Tick<<k.faults, max(k.o.Tick, 5*k.o.Lease)) // what was out of reach may be back
 }
 
 func (k *keeper) log(e Event) {

@@ -26,6 +26,9 @@ var (
 	ErrHeld = errors.New("client is attached")
 	// ErrFull ends a request for pool memory, or for a place in the pool, when there is none left.
 	ErrFull = errors.New("full")
+	// ErrUnreachable is wrapped when the pool's view, or who its clients are, can be neither read nor changed now: too few
+	// of those who keep that answer. Verbs go on.
+	ErrUnreachable = errors.New("the pool's board is out of reach")
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
 	ErrNoPool = errors.New("no such pool")
 	ErrExists = errors.New("pool exists")

@@ -188,7 +188,7 @@ func (d *pool) Open(worker int) (workloads.DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, ep.Close())
 	}
-	return &session{Rows: workloads.NewRows(s, ep.Counters(), d.table, d.fields), store: s, ep: ep}, nil
+	return &session{Rows: workloads.NewRows(s, ep.Counters(), d.table, d.fields), store: s, ep: ep, fabric: d.fabric}, nil
 }
 
 // Close implements runner.Database. The pool stays.
@@ -197,11 +197,12 @@ func (d *pool) Close() error { return d.fabric.Close() }
 // session is a worker's store with the endpoint that it stands on.
 type session struct {
 	*workloads.Rows
-	store client.Store
-	ep    rdma.Endpoint
+	store  client.Store
+	ep     rdma.Endpoint
+	fabric rdma.Fabric
 }
 
-func (s *session) Close() error { return client.Leave(s.store, s.ep) }
+func (s *session) Close() error { return client.Leave(s.store, s.ep, s.fabric) }
 
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16

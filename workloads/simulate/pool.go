@@ -98,7 +98,7 @@ func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
 	return session{store, ep}, err
 }
 
-func (s session) close() error { return client.Leave(s.store, s.ep) }
+func (s session) close() error { return client.Leave(s.store, s.ep, nil) }
 
 // load inserts the records. Outside the simulation's Run that takes no time.
 func (r *run) load() error {

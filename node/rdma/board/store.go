@@ -1,6 +1,6 @@
 package board
 
-import "errors"
+import "github.com/farkv/farkv/node/rdma"
 
 // Store keeps small named records where no single memory node's death reaches them. What it does with one record is
 // linearizable. It is safe for concurrent use.
@@ -23,4 +23,4 @@ type Record struct {
 }
 
 // ErrUnreachable is wrapped when a Store cannot be read or written now: too few of those who keep it answer.
-var ErrUnreachable = errors.New("the pool's board is out of reach")
+var ErrUnreachable = rdma.ErrUnreachable

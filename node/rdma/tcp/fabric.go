@@ -170,7 +170,7 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 		return nil, rdma.ErrClosed
 	}
 	c := rdma.Client{Life: 1}
-	if !f.readOnly() {
+	if !f.ReadOnly() {
 		var err error
 		if c, err = f.board.Claim(name); err != nil {
 			return nil, err
@@ -188,7 +188,8 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 	return e, nil
 }
 
-func (f *Fabric) readOnly() bool { return f.o.Security.Token == nil && f.o.Security.ReadToken != nil }
+// ReadOnly tells whether this process may do nothing but read: it knows the read token alone.
+func (f *Fabric) ReadOnly() bool { return f.o.Security.Token == nil && f.o.Security.ReadToken != nil }
 
 func (f *Fabric) release(c rdma.Client) error {
 	if c.ID == 0 {
