@@ -45,7 +45,10 @@ func next(t *testing.T, calls <-chan seen) seen {
 // until returns the first call that fits.
 func until(t *testing.T, calls <-chan seen, fits func(seen) bool) seen {
 	t.Helper()
-	for {
+	for end := time.Now().Add(20 * time.Second); ; {
+		if time.Now().After(end) {
+			t.Fatal("what was seen never fits")
+		}
 		if c := next(t, calls); fits(c) {
 			return c
 		}
@@ -148,22 +151,12 @@ func TestIndexReset(t *testing.T) {
 	next(t, calls)
 	f.set(func() { f.past = 900 })
 	waited := ""
-	for back := false; !back; { // the query that finds the index below is followed by one that waits for nothing
-		select {
-		case i := <-indexes:
-			back = waited == "1001" && i == ""
-			waited = i
-		case <-time.After(20 * time.Second):
-			t.Fatal("the index was not reset")
-		}
-	}
-	for index := ""; index != "101"; { // and that by those that wait for the new one
-		select {
-		case index = <-indexes:
-		case <-time.After(20 * time.Second):
-			t.Fatal("the new index is not waited for")
-		}
-	}
+	asked(t, indexes, func(index string) bool { // after one that finds the index below comes one that waits for nothing
+		before := waited
+		waited = index
+		return before == "1001" && index == ""
+	})
+	asked(t, indexes, func(index string) bool { return index == "101" })
 	f.set(func() { f.fail = func(*http.Request) failure { return unindex } })
 	c := until(t, calls, func(c seen) bool { return c.err != nil })
 	if !errors.Is(c.err, board.ErrUnreachable) {
@@ -258,6 +251,22 @@ func eventually(t *testing.T, what string, done func() bool) {
 	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+// asked waits until a query that fits has been sent with its index.
+func asked(t *testing.T, indexes <-chan string, fits func(index string) bool) {
+	t.Helper()
+	end := time.After(20 * time.Second)
+	for {
+		select {
+		case i := <-indexes:
+			if fits(i) {
+				return
+			}
+		case <-end:
+			t.Fatal("no such query")
 		}
 	}
 }
