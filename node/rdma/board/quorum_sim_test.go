@@ -183,12 +183,12 @@ func TestQuorumSim(t *testing.T) {
 	if testing.Short() {
 		n = 200
 	}
-	seeds(t, n, func(t *testing.T, seed uint64) {
+	n = seeds(t, n, func(t *testing.T, seed uint64) {
 		s, u := quorumRun(t, seed)
 		swaps += s
 		unknown += u
 	})
-	if !t.Failed() && (swaps < 4*n || unknown < n || unknown > 4*swaps) {
+	if !t.Failed() && n >= enough && (swaps < 4*n || unknown < n || unknown > 4*swaps) {
 		t.Errorf("%d swaps, and %d operations of unknown outcome, in %d runs: too few or too many", swaps, unknown, n)
 	}
 	t.Logf("%d swaps, %d operations of unknown outcome", swaps, unknown)

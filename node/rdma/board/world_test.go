@@ -136,8 +136,8 @@ func (w *world) unwind() {
 	w.tasks, w.events = nil, nil
 }
 
-// seeds runs a test with FARKV_SEEDS seeds, or so many, from FARKV_SEED on.
-func seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
+// seeds runs a test with FARKV_SEEDS seeds, or so many, from FARKV_SEED on, and returns how many. It stops at a failure.
+func seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) int {
 	first := uint64(1)
 	if s, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
 		first = s
@@ -148,4 +148,8 @@ func seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 	for seed := first; seed < first+uint64(n) && !t.Failed(); seed++ {
 		f(t, seed)
 	}
+	return n
 }
+
+// enough is how many runs tell something about what is usual in them.
+const enough = 50
