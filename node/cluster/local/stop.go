@@ -1,0 +1,120 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// find returns the process that a record means, and not another one that got its number; nil: it is gone. The handle is
+// taken before the look at when it started: on Linux it means the same process for good.
+func (n Process) find() (*os.Process, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	if n.PID <= 1 || boot != n.Boot {
+		return nil, nil
+	}
+	process, err := os.FindProcess(n.PID)
+	if err != nil {
+		return nil, nil
+	}
+	if start, err := startOf(n.PID); err != nil || start != n.Start {
+		return nil, errors.Join(process.Release(), unless(err, os.ErrNotExist, os.ErrProcessDone))
+	}
+	return process, nil
+}
+
+// unless returns err, but nil for those that mean a process which is gone.
+func unless(err error, gone ...error) error {
+	for _, g := range gone {
+		if errors.Is(err, g) {
+			return nil
+		}
+	}
+	return err
+}
+
+// Alive tells whether the very process that was started as node is there.
+func (p *Pool) Alive(node int) bool {
+	process, err := p.Nodes[node].find()
+	if err != nil || process == nil {
+		return false
+	}
+	process.Release()
+	return true
+}
+
+// signal sends a signal to a node; false: it is gone.
+func (p *Pool) signal(node int, s os.Signal) (bool, error) {
+	process, err := p.Nodes[node].find()
+	if err != nil || process == nil {
+		return false, err
+	}
+	defer process.Release()
+	if err := process.Signal(s); err != nil {
+		return false, unless(err, os.ErrProcessDone)
+	}
+	return true, nil
+}
+
+// Kill ends a node's process by SIGKILL, and returns when it is gone; false: it was gone before.
+func (p *Pool) Kill(node int) (bool, error) {
+	there, err := p.signal(node, syscall.SIGKILL)
+	if err != nil || !there {
+		return there, err
+	}
+	return true, p.gone([]int{node}, killTime)
+}
+
+const killTime = 10 * time.Second // the kernel gives a process's memory back before it is gone
+
+// Stop ends the processes that were started, and no others: by SIGTERM, and by SIGKILL those that are still there after the
+// given time. Then it removes the run folder. What could not be ended stays in the record.
+func (p *Pool) Stop(patience time.Duration) error {
+	var left []int
+	for i := range p.Nodes {
+		there, err := p.signal(i, syscall.SIGTERM)
+		if err != nil {
+			return fmt.Errorf("stop node %d of %s: %w", i, p.Name, err)
+		}
+		if there {
+			left = append(left, i)
+		}
+	}
+	if p.gone(left, patience) != nil {
+		for _, i := range left {
+			if _, err := p.signal(i, syscall.SIGKILL); err != nil {
+				return fmt.Errorf("kill node %d of %s: %w", i, p.Name, err)
+			}
+		}
+		if err := p.gone(left, killTime); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(p.folder); err != nil {
+		return fmt.Errorf("remove the run folder of %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// gone waits until the processes of some nodes have ended.
+func (p *Pool) gone(nodes []int, patience time.Duration) error {
+	for until := time.Now().Add(patience); ; time.Sleep(glance) {
+		left := 0
+		for _, i := range nodes {
+			if p.Alive(i) {
+				left++
+			}
+		}
+		switch {
+		case left == 0:
+			return nil
+		case time.Now().After(until):
+			return fmt.Errorf("%d processes of %s are still there after %v", left, p.Name, patience)
+		}
+	}
+}
