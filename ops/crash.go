@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"slices"
 	"strings"
 
@@ -14,15 +16,20 @@ import (
 
 // Crashed is what was broken on purpose.
 type Crashed struct {
-	Pool   string   `json:"pool"`
-	Node   *int     `json:"node,omitempty"`
-	Client *Client  `json:"client,omitempty"`
-	Step   string   `json:"step,omitempty"` // the process ends when the client comes to it
-	With   []Client `json:"with,omitempty"` // the other clients of the process
+	Pool    string   `json:"pool"`
+	Node    *int     `json:"node,omitempty"`
+	Process int      `json:"process,omitempty"` // of the node, where it was one
+	Client  *Client  `json:"client,omitempty"`
+	Step    string   `json:"step,omitempty"` // the process ends when the client comes to it
+	With    []Client `json:"with,omitempty"` // the other clients of the process
 }
 
-// CrashNode makes a memory node one that is down for everybody, for good.
+// CrashNode makes a memory node one that is down for everybody, for good. Of a pool whose nodes were started on this machine
+// it kills the node's process.
 func CrashNode(addr string, node int) (*Crashed, error) {
+	if p := started(addr); p != nil {
+		return crashStarted(p, node)
+	}
 	p, err := stores.Open(addr)
 	if err != nil {
 		return nil, explain(err, addr)
@@ -37,7 +44,8 @@ func CrashNode(addr string, node int) (*Crashed, error) {
 	}
 	kills, ok := p.Fabric.(interface{ KillNode(node int) error })
 	if !ok {
-		return nil, workloads.Misuse("crash node %d: %s is no pool of this machine", node, p.Address)
+		return nil, workloads.Misuse("crash node %d: the nodes of %s were not started here: end that one's process where it runs",
+			node, p.Address)
 	}
 	if err := kills.KillNode(node); err != nil {
 		return nil, explain(fmt.Errorf("crash node %d of %s: %w", node, p.Address, err), addr)
@@ -63,11 +71,9 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("crash client %d: %w", id, err)
 	}
-	breaks, ok := p.Fabric.(interface {
-		CrashClient(c rdma.Client, step string) error
-	})
-	if !ok {
-		return nil, workloads.Misuse("crash client %d: only clients of shm: pools are processes of this machine", id)
+	crash, err := crasher(p, step)
+	if err != nil {
+		return nil, err
 	}
 	done := &Crashed{Pool: p.Address, Step: step, Client: clientOf(c)}
 	for _, other := range p.Fabric.Clients() {
@@ -75,7 +81,7 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 			done.With = append(done.With, *clientOf(other))
 		}
 	}
-	switch err := breaks.CrashClient(c, step); {
+	switch err := crash(c, step); {
 	case errors.Is(err, rdma.ErrClosed):
 		return nil, fmt.Errorf("crash client %d: it is dead (hint: 'farkv recover %s' recovers it)", id, short(p.Address))
 	case err != nil:
@@ -84,7 +90,57 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 	return done, nil
 }
 
-func short(addr string) string { return strings.TrimPrefix(addr, "shm:") }
+// crasher returns what kills the process of a client.
+func crasher(p *stores.Pool, step string) (func(c rdma.Client, step string) error, error) {
+	if breaks, ok := p.Fabric.(interface {
+		CrashClient(c rdma.Client, step string) error
+	}); ok {
+		return breaks.CrashClient, nil
+	}
+	switch {
+	case !hereOnly(p.Address):
+		return nil, workloads.Misuse("crash client: the clients of %s may be processes of any machine: kill that one's where it runs",
+			p.Address)
+	case step != "":
+		return nil, workloads.Misuse("--at %s: clients of %s are told nothing by this machine: leave it out, and they are killed "+
+			"at once", step, p.Address)
+	}
+	return func(c rdma.Client, _ string) error { return killHere(p, c) }, nil
+}
+
+// hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this machine.
+func hereOnly(addr string) bool {
+	nodes, ok := strings.CutPrefix(addr, "tcp:")
+	for at := range strings.SplitSeq(nodes, ",") {
+		host, _, err := net.SplitHostPort(at)
+		ip := net.ParseIP(host)
+		ok = ok && err == nil && ip != nil && ip.IsLoopback()
+	}
+	return ok
+}
+
+// killHere kills the process of a client that runs on this machine. That the client is still listed as alive once there is a
+// handle of the process shows that the number was not given to another one.
+func killHere(p *stores.Pool, c rdma.Client) error {
+	process, err := os.FindProcess(c.PID)
+	if err != nil {
+		return fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed)
+	}
+	defer process.Release()
+	now, err := findClient(p, int(c.ID))
+	if err != nil || now.Life != c.Life || !now.Alive || c.PID <= 1 {
+		return fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed)
+	}
+	return process.Kill()
+}
+
+// short names a pool as its user would.
+func short(addr string) string {
+	if p := started(addr); p != nil {
+		return p.Name
+	}
+	return strings.TrimPrefix(addr, "shm:")
+}
 
 func clientOf(c rdma.Client) *Client {
 	return &Client{ID: int(c.ID), Name: c.Name, PID: c.PID, Alive: c.Alive, Fenced: !c.Alive && c.Held}
@@ -103,6 +159,8 @@ func findClient(p *stores.Pool, id int) (rdma.Client, error) {
 // Print implements Result.
 func (c *Crashed) Print(w io.Writer) {
 	switch {
+	case c.Process > 0:
+		fmt.Fprintf(w, "crashed node %d of %s: killed its process %d\n", *c.Node, c.Pool, c.Process)
 	case c.Node != nil:
 		fmt.Fprintf(w, "crashed node %d of %s: it is down for good\n", *c.Node, c.Pool)
 	case c.Step != "":

@@ -4,17 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 )
 
 // Removed is a pool that is no more.
 type Removed struct {
-	Pool string `json:"removed"`
+	Pool    string `json:"removed"`
+	Stopped int    `json:"stopped_nodes,omitempty"` // processes of this machine that 'farkv up' had started
+	Left    bool   `json:"nodes_left,omitempty"`    // its nodes go on, and belong to no pool
 }
 
-// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse.
+// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse. Of a pool that
+// is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay.
 func Down(addr string, force bool) (*Removed, error) {
+	if !strings.Contains(addr, ":") {
+		switch p, err := local.Open(addr); {
+		case err == nil:
+			return downStarted(p, force)
+		case errors.Is(err, local.ErrRecord):
+			return nil, explainStarted(err, addr)
+		}
+	}
 	err := fabrics.Remove(addr, force)
 	if errors.Is(err, fabrics.ErrInUse) {
 		return nil, inUse(addr, err)
@@ -23,7 +36,7 @@ func Down(addr string, force bool) (*Removed, error) {
 		return nil, explain(err, addr)
 	}
 	a, err := fabrics.Parse(addr)
-	return &Removed{a.String()}, err
+	return &Removed{Pool: a.String(), Left: a.Scheme != "shm"}, err
 }
 
 // inUse names the clients that keep a pool from being removed.
@@ -39,4 +52,13 @@ func inUse(addr string, err error) error {
 }
 
 // Print implements Result.
-func (r *Removed) Print(w io.Writer) { fmt.Fprintf(w, "removed %s\n", r.Pool) }
+func (r *Removed) Print(w io.Writer) {
+	fmt.Fprintf(w, "removed %s", r.Pool)
+	switch {
+	case r.Stopped > 0:
+		fmt.Fprintf(w, ", and stopped its %s", plural(r.Stopped, "node", "nodes"))
+	case r.Left:
+		fmt.Fprint(w, "; its nodes go on, and belong to no pool")
+	}
+	fmt.Fprintln(w)
+}

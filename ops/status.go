@@ -17,23 +17,27 @@ import (
 
 // State is what can be told of a pool at a glance.
 type State struct {
-	Pool    string          `json:"pool"`
-	Store   string          `json:"store"`
-	Format  uint32          `json:"format"` // version of the store's format
-	Params  json.RawMessage `json:"params"` // the store's own
-	Nodes   []Node          `json:"nodes"`
-	View    View            `json:"view"`
-	Master  *Master         `json:"master,omitempty"` // nobody, or not known where it is left out
-	Memory  []Use           `json:"memory"`
-	Problem string          `json:"problem,omitempty"` // why there is nothing in Memory
-	Places  int             `json:"places"`            // clients that the pool has room for; 0 where that is not known
-	Clients []Client        `json:"clients"`
+	Pool   string          `json:"pool"`
+	Name   string          `json:"name,omitempty"` // under which 'farkv up' started its nodes on this machine
+	Store  string          `json:"store"`
+	Format uint32          `json:"format"` // version of the store's format
+	Params json.RawMessage `json:"params"` // the store's own
+	Nodes  []Node          `json:"nodes"`
+	// Witnesses are processes that hold nothing, and have a voice.
+	Witnesses []Served `json:"witnesses,omitempty"`
+	View      View     `json:"view"`
+	Master    *Master  `json:"master,omitempty"` // nobody, or not known where it is left out
+	Memory    []Use    `json:"memory"`
+	Problem   string   `json:"problem,omitempty"` // why there is nothing in Memory
+	Places    int      `json:"places"`            // clients that the pool has room for; 0 where that is not known
+	Clients   []Client `json:"clients"`
 
 	doc string
 }
 
 // Node is one memory node.
 type Node struct {
+	*Served          // of one that is a process
 	Bytes     uint64 `json:"bytes"`
 	Up        bool   `json:"up"`
 	Gone      bool   `json:"gone,omitempty"`       // the view has it no more
@@ -96,11 +100,12 @@ type Client struct {
 	Fenced bool `json:"fenced,omitempty"`
 }
 
-// Status looks at a pool. It may run while clients do.
+// Status looks at a pool. It may run while clients do. Of a pool that cannot be opened it tells, beside the error, what its
+// nodes say, where any do.
 func Status(addr string) (*State, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return unreachable(addr, err), explain(err, addr)
 	}
 	defer p.Close()
 	return stateOf(p)
@@ -112,6 +117,8 @@ func stateOf(p *stores.Pool) (*State, error) {
 		Clients: clientsOf(p.Fabric), Memory: []Use{},
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
+	s.Name = startedAs(p.Address)
+	s.addServed()
 	s.Master = masterOf(p.Fabric)
 	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
 		s.Places = g.Clients
@@ -213,6 +220,11 @@ func (s *State) master() string {
 
 // Print implements Result.
 func (s *State) Print(w io.Writer) {
+	if s.Store == "" {
+		fmt.Fprintf(w, "%s cannot be opened\n", s.Pool)
+		s.printNodes(w)
+		return
+	}
 	total := uint64(0)
 	for _, n := range s.Nodes {
 		total += n.Bytes
@@ -222,14 +234,18 @@ func (s *State) Print(w io.Writer) {
 	if s.Places > 0 {
 		clients += fmt.Sprintf(", places for %s", count(s.Places))
 	}
-	table(w, [][]string{
-		{"pool", s.Pool},
+	rows := [][]string{{"pool", s.Pool}}
+	if s.Name != "" {
+		rows = append(rows, []string{"name", s.Name})
+	}
+	table(w, append(rows, [][]string{
 		{"store", s.Store + ": " + s.doc},
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"view", s.View.String()},
 		{"master", s.master()},
 		{"clients", clients},
-	}, 1)
+	}...), 1)
+	s.printNodes(w)
 	if rows := parameters(s.Params); len(rows) > 0 {
 		fmt.Fprintln(w)
 		table(w, append([][]string{{"parameter", "value"}}, rows...))

@@ -34,18 +34,11 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 		return nil, explainShape(err, addr)
 	}
 	defer pool.Close()
-	s, err := stateOf(pool)
-	if err != nil {
-		return nil, err
-	}
-	made = &Made{State: s}
-	if store != s.Store {
-		made.Variant = store
-	}
-	if roomErr == nil {
+	made, err = madeOf(pool, store)
+	if err == nil && roomErr == nil && strings.HasPrefix(pool.Address, "shm:") {
 		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)
 	}
-	return made, nil
+	return made, err
 }
 
 // explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
@@ -68,7 +61,11 @@ func tight(need, free uint64, folder string) string {
 
 // Print implements Result.
 func (m *Made) Print(w io.Writer) {
-	fmt.Fprintf(w, "made %s\n", m.Pool)
+	if m.Name == "" {
+		fmt.Fprintf(w, "made %s\n", m.Pool)
+	} else {
+		fmt.Fprintf(w, "made %s, on nodes that run on this machine until 'farkv down %s': %s\n", m.Name, m.Name, m.Pool)
+	}
 	if m.Variant != "" {
 		fmt.Fprintf(w, "its store is %s; %s is a way to use it, chosen when a program opens it\n", m.Store, m.Variant)
 	}

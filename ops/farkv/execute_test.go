@@ -59,7 +59,7 @@ func TestBenchLeaksNothing(t *testing.T) {
 // Every command explains itself, with examples.
 func TestHelp(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
-		if cmd.Name() == "help" || cmd.Hidden {
+		if cmd.Name() == "help" || cmd.Hidden || !cmd.Runnable() {
 			continue
 		}
 		status, stdout, stderr := run(context.Background(), cmd.Name(), "--help")
@@ -69,6 +69,33 @@ func TestHelp(t *testing.T) {
 		for _, line := range strings.Split(stdout, "\n") {
 			if len(line) > 120 {
 				t.Errorf("%s: a line of %d bytes: %s", cmd.Name(), len(line), line)
+			}
+		}
+	}
+}
+
+// Topics are no commands, fit a terminal, and name commands and flags that there are.
+func TestTopics(t *testing.T) {
+	all := topics()
+	if len(all) != 2 {
+		t.Errorf("%d topics", len(all))
+	}
+	for _, topic := range all {
+		status, stdout, stderr := run(context.Background(), "help", topic.Name())
+		if status != 0 || stderr != "" || !strings.Contains(stdout, "SEE ALSO") {
+			t.Errorf("%s: %d, %q, %q", topic.Name(), status, stdout, stderr)
+		}
+		for line := range strings.Lines(stdout) {
+			if len(line) > 129 {
+				t.Errorf("%s: a line of %d bytes: %s", topic.Name(), len(line), line)
+			}
+			for words := range strings.SplitSeq(strings.TrimSpace(line), "&&") {
+				command, is := strings.CutPrefix(strings.TrimSpace(words), "farkv ")
+				if is && !strings.Contains(command, "farkv ") { // SEE ALSO has several
+					if wrong := startsFarkv("farkv " + command); wrong != "" {
+						t.Errorf("%s: %s: %s", topic.Name(), line, wrong)
+					}
+				}
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -87,8 +88,8 @@ func newRoot() *cobra.Command {
 		Use:   "farkv",
 		Short: "Pools of disaggregated memory",
 		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
-			"POOL is an address, such as shm:farkv, or the name of a pool that 'farkv up' made, such as farkv; left out,\n" +
-			"it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
+			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,... or consul:HOST:PORT/POOL, or the name of a pool that\n" +
+			"'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
 			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 130 interrupted.",
 		Example: "  farkv bench\n" +
 			"  farkv up --records 1000000 --replicas 3\n" +
@@ -121,7 +122,9 @@ func newRoot() *cobra.Command {
 		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
 	})
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(), c.sim(), c.report())
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),
+		c.sim(), c.report(), c.node(), c.keep())
+	root.AddCommand(topics()...)
 	return root
 }
 
@@ -134,8 +137,8 @@ func unknown(command string) error {
 
 func help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [COMMAND]",
-		Short: "Explain a command",
+		Use:   "help [TOPIC]",
+		Short: "Explain a command, or tcp or consul",
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
@@ -199,6 +202,15 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	return pool, args
 }
 
+// poolAt is poolAnd, with the pool's address where the name is that of nodes which 'farkv up --fabric tcp' started.
+func poolAt(args []string, wanted int) (pool string, rest []string, err error) {
+	pool, rest = poolAnd(args, wanted)
+	if pool, err = ops.Resolve(pool); err != nil {
+		err = failure{err}
+	}
+	return pool, rest, err
+}
+
 // operands refuses any number of operands but those of the pattern, with or without the pool.
 func operands(pattern string) cobra.PositionalArgs {
 	n := len(strings.Fields(pattern))
@@ -225,7 +237,8 @@ func forgotten(command string, args []string) error {
 	if err != nil {
 		return nil // the command itself says what is wrong
 	}
-	if !slices.Contains(pools, "shm:"+strings.TrimPrefix(args[0], "shm:")) {
+	started, _ := local.List() // as above
+	if !slices.Contains(pools, "shm:"+strings.TrimPrefix(args[0], "shm:")) && !slices.Contains(started, args[0]) {
 		return nil
 	}
 	pool, _ := poolAnd(args, len(args))

@@ -17,7 +17,10 @@ func (c *cli) get() *cobra.Command {
 		Example: "  farkv get paper\n  farkv get big image --raw > image.png",
 		Args:    operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest := poolAnd(args, 1)
+			pool, rest, err := poolAt(args, 1)
+			if err != nil {
+				return err
+			}
 			p, err := ops.Get(cmd.Context(), pool, []byte(rest[0]))
 			if err == nil {
 				p.Raw = raw
@@ -40,7 +43,10 @@ func (c *cli) put() *cobra.Command {
 		Example: "  farkv put paper FUSEE\n  farkv put big image - < image.png",
 		Args:    operands("KEY VALUE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest := poolAnd(args, 2)
+			pool, rest, err := poolAt(args, 2)
+			if err != nil {
+				return err
+			}
 			value := []byte(rest[1])
 			if rest[1] == "-" {
 				var err error
@@ -64,7 +70,10 @@ func (c *cli) del() *cobra.Command {
 		Example: "  farkv del paper",
 		Args:    operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest := poolAnd(args, 1)
+			pool, rest, err := poolAt(args, 1)
+			if err != nil {
+				return err
+			}
 			p, err := ops.Del(cmd.Context(), pool, []byte(rest[0]))
 			return answer(c, cmd, p, err)
 		},

@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/drivers"
 )
@@ -27,70 +31,157 @@ func (b *bytesFlag) Set(s string) error {
 	return nil
 }
 
+// upFlags are the flags of up.
+type upFlags struct {
+	params          stores.Params
+	memory          bytesFlag
+	nodes, replicas int
+	store, fabric   string
+	addresses       []string
+}
+
 func (c *cli) up() *cobra.Command {
-	var p stores.Params
-	var memory bytesFlag
-	var nodes, replicas int
-	var store string
+	u := new(upFlags)
 	cmd := &cobra.Command{
 		Use:   "up [POOL]",
 		Short: "Make a pool",
-		Long: "Up makes a pool in this machine's shared memory, for one store. It stays until 'farkv down' or the next boot;\n" +
-			"memory is taken as it is used. Without --memory the pool has room for twice the records. A FUSEE pool takes\n" +
-			"pairs of up to 16,256 bytes, key and value together, or less when --memory is small.",
+		Long: "Up makes a pool for one store. Without --memory it has room for twice the records. A FUSEE pool takes pairs of up to\n" +
+			"16,256 bytes, key and value together, or less when --memory is small.\n\n" +
+			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
+			"                             is used\n" +
+			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot\n" +
+			"  tcp:HOST:PORT,...          on memory nodes that run, wherever they do: 'farkv node' starts one\n" +
+			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; its record is in\n" +
+			"                             Consul\n\n" +
+			"Of nodes whose addresses are named those beyond --nodes and --spares are witnesses: they hold nothing, but have a\n" +
+			"voice, so that a pool of two nodes and a witness outlives the death of one.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
-			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5",
+			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5\n" +
+			"  farkv up --fabric tcp mine --nodes 3\n" +
+			"  farkv up tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --memory 8GiB\n" +
+			"  farkv up consul:127.0.0.1:8500/mine --nodes 3 --memory 8GiB",
 		Args: operands(""),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, n := range []struct {
-				flag  string
-				value int
-			}{{"nodes", nodes}, {"pair-bytes", p.PairBytes}, {"replicas", replicas}, {"clients", p.Clients},
-				{"index-replicas", p.IndexReplicas}, {"data-replicas", p.DataReplicas}} {
-				if cmd.Flags().Changed(n.flag) && n.value < 1 {
-					return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
-				}
-			}
-			if p.Records == 0 {
-				return errors.New("--records 0: want 1 or more")
-			}
-			if p.Spares < 0 {
-				return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
-			}
-			p.Nodes, p.Memory = nodes+p.Spares, uint64(memory)
-			if p.IndexReplicas == 0 {
-				p.IndexReplicas = replicas
-			}
-			if p.DataReplicas == 0 {
-				p.DataReplicas = replicas
-			}
-			pool, _ := poolAnd(args, 0)
-			made, err := ops.Up(pool, store, p)
-			return answer(c, cmd, made, err)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return c.runUp(cmd, u, args) },
 	}
-	f := cmd.Flags()
-	f.StringVar(&store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
-	f.IntVar(&nodes, "nodes", 3, "memory nodes")
+	p, f := &u.params, cmd.Flags()
+	f.StringVar(&u.store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
+	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp, which starts memory nodes (default shm)")
+	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
+	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart (default 3, or all whose addresses are named)")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
 	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together")
-	f.Var(&memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.IntVar(&replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
+	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
 	return cmd
 }
 
+// check tells what is wrong with the flags of up, and completes the parameters.
+func (u *upFlags) check(cmd *cobra.Command) error {
+	p := &u.params
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{{"nodes", u.nodes}, {"pair-bytes", p.PairBytes}, {"replicas", u.replicas}, {"clients", p.Clients},
+		{"index-replicas", p.IndexReplicas}, {"data-replicas", p.DataReplicas}} {
+		if cmd.Flags().Changed(n.flag) && n.value < 1 {
+			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
+		}
+	}
+	if p.Records == 0 {
+		return errors.New("--records 0: want 1 or more")
+	}
+	if p.Spares < 0 {
+		return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
+	}
+	p.Nodes, p.Memory = u.nodes+p.Spares, uint64(u.memory)
+	if p.IndexReplicas == 0 {
+		p.IndexReplicas = u.replicas
+	}
+	if p.DataReplicas == 0 {
+		p.DataReplicas = u.replicas
+	}
+	return nil
+}
+
+// runUp makes the pool where its address says.
+func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
+	if err := u.check(cmd); err != nil {
+		return err
+	}
+	pool, _ := poolAnd(args, 0)
+	scheme, rest, named := strings.Cut(pool, ":")
+	if !named {
+		scheme = cmp.Or(u.fabric, "shm")
+	}
+	switch {
+	case u.fabric != "" && u.fabric != "shm" && u.fabric != "tcp":
+		return fmt.Errorf("--fabric %s: want shm or tcp", u.fabric)
+	case u.fabric != "" && u.fabric != scheme:
+		return fmt.Errorf("--fabric %s and %s contradict each other", u.fabric, pool)
+	case len(u.addresses) > 0 && scheme != "consul":
+		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
+	}
+	var made *ops.Made
+	var err error
+	switch {
+	case scheme == "tcp" && !named:
+		program, wrong := os.Executable()
+		if wrong != nil {
+			return failure{fmt.Errorf("up --fabric tcp: which program starts the nodes: %w", wrong)}
+		}
+		made, err = ops.UpStarted(cmd.Context(), program, pool, u.store, u.params)
+	case scheme == "tcp", scheme == "consul" && len(u.addresses) > 0:
+		if scheme == "tcp" {
+			u.addresses = strings.Split(rest, ",")
+		}
+		if err := u.place(cmd); err != nil {
+			return err
+		}
+		made, err = ops.Up(pool, u.store, u.params)
+	default:
+		if !named && started(pool) {
+			return failure{fmt.Errorf("up %s: a pool of that name runs on nodes of this machine (hint: use it, choose another name, or "+
+				"remove it with 'farkv down %s')", pool, pool)}
+		}
+		made, err = ops.Up(pool, u.store, u.params)
+	}
+	return answer(c, cmd, made, err)
+}
+
+// place takes the memory nodes from their addresses. Those beyond a number that was asked for are witnesses.
+func (u *upFlags) place(cmd *cobra.Command) error {
+	p, n := &u.params, len(u.addresses)
+	p.Addresses = u.addresses
+	if !cmd.Flags().Changed("nodes") {
+		p.Nodes = n
+	}
+	if p.Nodes > n {
+		return fmt.Errorf("--nodes %d and --spares %d need more than the %d addresses that are named", u.nodes, p.Spares, n)
+	}
+	return nil
+}
+
+// started tells whether memory nodes were started on this machine under a name.
+func started(name string) bool {
+	names, err := local.List()
+	return err == nil && slices.Contains(names, name)
+}
+
 func (c *cli) down() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:     "down [POOL]",
-		Short:   "Remove a pool and what is in it",
-		Long:    "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.",
-		Example: "  farkv down\n  farkv down big --force",
+		Use:   "down [POOL]",
+		Short: "Remove a pool and what is in it",
+		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
+			"Of a NAME under which 'farkv up --fabric tcp' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
+			"and by SIGKILL after a while. Nodes that somebody else started are told that they belong to no pool any more, and go\n" +
+			"on.",
+		Example: "  farkv down\n  farkv down big --force\n  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
@@ -109,7 +200,10 @@ func (c *cli) status() *cobra.Command {
 		Example: "  farkv status\n  farkv status big -o json",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, _ := poolAnd(args, 0)
+			pool, _, err := poolAt(args, 0)
+			if err != nil {
+				return err
+			}
 			s, err := ops.Status(pool)
 			return answer(c, cmd, s, err)
 		},
@@ -127,7 +221,10 @@ func (c *cli) check() *cobra.Command {
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, _ := poolAnd(args, 0)
+			pool, _, err := poolAt(args, 0)
+			if err != nil {
+				return err
+			}
 			f, err := ops.Check(pool, force)
 			if err == nil {
 				err = f.Err()
@@ -152,6 +249,9 @@ func (c *cli) list() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := ops.List()
+			if err == nil {
+				err = p.AddStarted()
+			}
 			return answer(c, cmd, p, err)
 		},
 	}

@@ -31,7 +31,10 @@ func (c *cli) recover() *cobra.Command {
 			case force && client == 0:
 				return fmt.Errorf("--force is for --client: it fences off one that is alive")
 			}
-			pool, _ := poolAnd(args, 0)
+			pool, _, err := poolAt(args, 0)
+			if err != nil {
+				return err
+			}
 			r, err := ops.Recover(pool, client, force)
 			return answer(c, cmd, r, err)
 		},
@@ -46,9 +49,11 @@ func (c *cli) crash() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "crash [POOL] node|client NUMBER",
 		Short: "Break a memory node or a client on purpose",
-		Long: "Crash node makes a memory node one that is down for everybody, for good. Crash client kills the process of a\n" +
-			"client by SIGKILL, and all clients of that process with it; with --at the process kills itself when the client\n" +
-			"comes to that step of the store's protocol. 'farkv status' numbers nodes from 0 and lists the clients.\n\n" +
+		Long: "Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric\n" +
+			"tcp' started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine\n" +
+			"by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process\n" +
+			"kills itself when the client comes to that step of the store's protocol. 'farkv status' numbers nodes from 0 and\n" +
+			"lists the clients.\n\n" +
 			"The steps, separated by semicolons:\n  " + steps(),
 		Example: "  farkv crash node 1\n" +
 			"  farkv crash big client 7\n" +
@@ -57,6 +62,9 @@ func (c *cli) crash() *cobra.Command {
 		Args: operands("node|client NUMBER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, rest := poolAnd(args, 2)
+			if broken := rest[0] == "node" || rest[0] == "client"; !broken && (pool == "node" || pool == "client") {
+				pool, rest[0] = rest[0], pool // crash node POOL NUMBER
+			}
 			n, err := strconv.Atoi(rest[1])
 			switch {
 			case rest[0] != "node" && rest[0] != "client":
@@ -66,11 +74,14 @@ func (c *cli) crash() *cobra.Command {
 			case rest[0] == "node" && step != "":
 				return fmt.Errorf("--at %s: nodes take no steps, clients do", step)
 			}
-			crash := func() (*ops.Crashed, error) { return ops.CrashClient(pool, n, step) }
-			if rest[0] == "node" {
-				crash = func() (*ops.Crashed, error) { return ops.CrashNode(pool, n) }
+			if rest[0] == "node" { // of one whose nodes do not answer, too
+				done, err := ops.CrashNode(pool, n)
+				return answer(c, cmd, done, err)
 			}
-			done, err := crash()
+			if pool, err = ops.Resolve(pool); err != nil {
+				return failure{err}
+			}
+			done, err := ops.CrashClient(pool, n, step)
 			return answer(c, cmd, done, err)
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,10 +45,12 @@ func TestScripts(t *testing.T) {
 			env.Setenv("TMPDIR", env.Getenv("WORK"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program waits a second when it is done
 			env.Setenv("FARKV_SHM_DIR", filepath.Join(env.WorkDir, "shm"))
-			return os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700)
+			env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
+			return errors.Join(os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700), os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "json": isJSON, "await": await, "client": client, "until": until,
+			"occupy": occupy, "terminate": terminate, "addresses": addresses,
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond != "recovery" {
@@ -119,6 +123,33 @@ func client(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
 }
 
+// occupy VARIABLE takes a port of the loopback until the script ends, and names its address.
+func occupy(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { l.Close() })
+	ts.Setenv(args[0], l.Addr().String())
+}
+
+// addresses POOL VARIABLE... names the addresses of a pool's memory nodes.
+func addresses(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("farkv", "status", args[0], "-o", "json"))
+	var s ops.State
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &s))
+	for i, variable := range args[1:] {
+		ts.Setenv(variable, s.Nodes[i].Address)
+	}
+}
+
+// terminate FILE sends SIGTERM to the process whose number is in a file.
+func terminate(ts *testscript.TestScript, _ bool, args []string) {
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	ts.Check(err)
+	p, err := os.FindProcess(pid)
+	ts.Check(err)
+	ts.Check(p.Signal(syscall.SIGTERM))
+}
+
 // until PATTERN PROGRAM ARGS... runs a program again and again until its standard output matches.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
@@ -143,7 +174,7 @@ func must[T any](v T, err error) T {
 func hold() {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
-	f := must(fabrics.Open(os.Args[1]))
+	f := must(fabrics.Open(must(ops.Resolve(os.Args[1]))))
 	ep := must(f.Open(os.Args[2]))
 	must(0, os.WriteFile(os.Args[3], nil, 0o600))
 	<-interrupted
@@ -156,7 +187,7 @@ func use() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	const workers, keys, longest = 4, 50, 10 * time.Second
-	db := must(stores.OpenDB(os.Args[1], stores.DBOptions{Name: os.Args[2], Workers: workers}))
+	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{Name: os.Args[2], Workers: workers}))
 	var all errgroup.Group
 	for w := range workers {
 		all.Go(func() error {

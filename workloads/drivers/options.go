@@ -23,7 +23,8 @@ type Property struct{ Name, Default, Doc string }
 // Properties documents what our stores understand besides YCSB's properties.
 var Properties = []Property{
 	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this machine's processes and stays until" +
-		" 'farkv down'; mem: ends with the process"},
+		" 'farkv down'; mem: ends with the process; tcp:HOST:PORT,... and consul:HOST:PORT/POOL are on memory nodes, and" +
+		" NAME on those that 'farkv up --fabric tcp NAME' started"},
 	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
@@ -72,6 +73,9 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
 		Clients:       max(1024, 2*threads),
 		Timeout:       o.opts.Timeout,
+	}
+	if on, ok := strings.CutPrefix(o.pool, "tcp:"); ok && o.nodes == 0 {
+		o.params.Nodes = strings.Count(on, ",") + 1
 	}
 	if r.err == nil && o.pool == "" {
 		r.err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
@@ -58,6 +59,9 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	o, err := parseOptions(p, spec, p.GetInt("threadcount", 1))
 	if err != nil {
 		return nil, err
+	}
+	if addr, ok := local.Resolve(o.pool); ok {
+		o.pool = addr
 	}
 	kind, err := c.lookup(c.name)
 	if err != nil {
@@ -124,6 +128,9 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 
 // roomy tells early that the records alone will not fit into the folder of pools.
 func (c storeCreator) roomy(o *options, params stores.Params) error {
+	if strings.Contains(o.pool, ":") && !strings.HasPrefix(o.pool, "shm:") {
+		return nil // memory nodes have theirs
+	}
 	folder, free, err := c.room()
 	if need := o.least * uint64(params.DataReplicas); err == nil && need > free {
 		return fmt.Errorf("pool %s: %d copies of the records take %s or more, and %s has %s free: make room there, or lower"+

@@ -78,9 +78,16 @@ several at once, uses it.
   go-ycsb load %s -P workloada -p recordcount=100000
   go-ycsb run %s -P workloada -p recordcount=100000 -p operationcount=1000000 --threads 8
 
+On memory nodes that run load makes a pool, too; 'farkv up' starts them, or makes a pool that is found through Consul. What
+guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TLS_CERT and FARKV_TLS_KEY, see 'farkv help
+tcp', and Consul's own, see 'farkv help consul'.
+
+  farkv up --fabric tcp mine --records 100000
+  go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine
+
 Its properties, besides YCSB's ('go-ycsb help properties'):
 
-%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, table(func(line func(...string)) {
+%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
 		for _, q := range drivers.Properties {
 			line(q.Name, q.Default, q.Doc)
 		}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// defaultListen is where a memory node listens unless it is told otherwise.
+const defaultListen = "127.0.0.1:7070"
+
+func (c *cli) node() *cobra.Command {
+	var n ops.NodeConfig
+	var memory bytesFlag
+	cmd := &cobra.Command{
+		Use:   "node --memory SIZE",
+		Short: "Serve memory over TCP: one memory node of a pool",
+		Long: "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It says in a line on\n" +
+			"standard output that it serves, and where; what happens later goes to standard error.\n\n" +
+			"Without a token it listens on the loopback only, and clients need none. With --token-file clients have to prove\n" +
+			"that they know the token, which is never sent; those that know only the one of --read-token-file may read, and\n" +
+			"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to show a\n" +
+			"certificate of that authority. 'farkv help tcp' tells more.\n\n" +
+			"With --consul the node is registered with the agent at that address, under a health check that fails when the\n" +
+			"process dies: 'farkv up consul:HOST:PORT/POOL' finds it there.\n\n" +
+			"SIGTERM and SIGINT drain it: it takes no new connections, waits for clients to go for as long as --drain says, and\n" +
+			"ends with status 0. A second signal ends it at once. A node that ended has lost what it held, with --file, too: it\n" +
+			"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is no main\n" +
+			"memory, or more than there is of that.",
+		Example: "  farkv node --memory 8GiB\n" +
+			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
+			"  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \\\n" +
+			"      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500",
+		Args: noOperands("node", "--memory says how much it serves"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case memory == 0:
+				return fmt.Errorf("node: --memory is missing: say how much it serves, such as --memory 8GiB")
+			case n.Connections < 1:
+				return fmt.Errorf("--connections %d: want 1 or more", n.Connections)
+			case n.Drain < 0:
+				return fmt.Errorf("--drain %v: want 0 or more", n.Drain)
+			}
+			n.Memory, n.Log = uint64(memory), logTo(cmd)
+			return told(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error { return c.say(cmd, s) }))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&n.Listen, "listen", defaultListen, "HOST:PORT to listen at; port 0 for a free one")
+	f.Var(&memory, "memory", "bytes to serve, such as 8GiB")
+	f.StringVar(&n.File, "file", "", "file that backs the memory; it is made, or is one that a node made")
+	f.StringVar(&n.TokenFile, "token-file", "", "file with the token that clients must know")
+	f.StringVar(&n.ReadTokenFile, "read-token-file", "", "file with the token of clients that may only read")
+	f.StringVar(&n.TLSCert, "tls-cert", "", "file with the node's certificate, for TLS")
+	f.StringVar(&n.TLSKey, "tls-key", "", "file with the certificate's key")
+	f.StringVar(&n.TLSCA, "tls-ca", "", "file with the authorities of clients' certificates, for mutual TLS")
+	f.StringVar(&n.Consul, "consul", "", "HOST:PORT of a Consul agent to register with")
+	f.IntVar(&n.Connections, "connections", 1024, "connections at a time")
+	f.StringVar(&n.PIDFile, "pid-file", "", "file to write the process's number to, while it serves")
+	f.DurationVar(&n.Drain, "drain", 10*time.Second, "time for clients to go, when it is told to end")
+	return cmd
+}
+
+func (c *cli) keep() *cobra.Command {
+	var k ops.KeepConfig
+	return &cobra.Command{
+		Use:   "keep [POOL]",
+		Short: "Be a candidate for a pool's master, and nothing else",
+		Long: "Keep replaces dead memory nodes and recovers dead clients, as every program does that works with a pool: one of\n" +
+			"them is the master, and when that dies another one is elected. It is for pools that are to be kept while no program\n" +
+			"works with them, and for a master on a machine of its own. It runs until SIGTERM or SIGINT, and tells what it did\n" +
+			"on standard error. 'farkv recover' does what there is to do once.",
+		Example: "  farkv keep\n  farkv keep tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
+		Args:    operands(""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, _, err := poolAt(args, 0)
+			if err != nil {
+				return err
+			}
+			k.Log = logTo(cmd)
+			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
+		},
+	}
+}
+
+// logTo returns the log of a process that runs for long.
+func logTo(cmd *cobra.Command) *slog.Logger {
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+}
+
+// told tells misuse from failure.
+func told(err error) error {
+	if err != nil && !runner.Misused(err) {
+		return failure{err}
+	}
+	return err
+}
+
+// say shows at once what a process that goes on has to say: a line, also in JSON, by which who started it learns of it.
+func (c *cli) say(cmd *cobra.Command, r ops.Result) error {
+	out := cmd.OutOrStdout()
+	if c.output == "json" {
+		text, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, `{"version":%d,%s`+"\n", jsonVersion, text[1:])
+	} else {
+		r.Print(out)
+	}
+	if buffered, ok := out.(interface{ Flush() error }); ok {
+		if err := buffered.Flush(); err != nil {
+			return fmt.Errorf("write the answer: %w", err)
+		}
+	}
+	return nil
+}
+
+// noOperands refuses operands, and says what is meant instead.
+func noOperands(name, instead string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%s takes no operands, %s: see '%s --help'", name, instead, cmd.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// hardening is what every unit has.
+var hardening = []string{
+	"User=farkv", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes", "PrivateDevices=yes",
+	"CapabilityBoundingSet=", "MemoryDenyWriteExecute=yes", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
+	"SystemCallFilter=@system-service", "UMask=0077",
+}
+
+// Units start commands that there are, with flags that these have, and leave them time to drain.
+func TestUnits(t *testing.T) {
+	units, err := filepath.Glob("../systemd/*.service")
+	if err != nil || len(units) != 2 {
+		t.Fatalf("%v, %v", units, err)
+	}
+	for _, name := range units {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := map[string]bool{}
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			lines[line] = true
+			if command, ok := strings.CutPrefix(line, "ExecStart="); ok {
+				if wrong := startsFarkv(command); wrong != "" {
+					t.Errorf("%s: %s", name, wrong)
+				}
+			}
+		}
+		for _, want := range hardening {
+			if !lines[want] {
+				t.Errorf("%s lacks %s", name, want)
+			}
+		}
+	}
+}
+
+// startsFarkv tells what is wrong with the command line of a unit.
+func startsFarkv(line string) string {
+	words := strings.Fields(line)
+	if filepath.Base(words[0]) != "farkv" {
+		return "starts " + words[0]
+	}
+	if len(words) == 3 && words[1] == "help" {
+		words = append(words[:1], words[2], "--help")
+	}
+	cmd, rest, err := newRoot().Find(words[1:])
+	if err != nil || cmd.RunE == nil || cmd.Parent() == nil {
+		return "no command of farkv: " + line
+	}
+	for _, w := range rest {
+		if w == "--help" {
+			continue
+		}
+		flag, is := strings.CutPrefix(w, "--")
+		if is && cmd.Flags().Lookup(flag) == nil {
+			return "farkv " + cmd.Name() + " has no --" + flag
+		}
+	}
+	return ""
+}
+
+func TestUnitsTeeth(t *testing.T) {
+	for line, want := range map[string]string{
+		"/usr/bin/true --x": "starts", "/bin/farkv": "no command", "/bin/farkv nosuch": "no command", "/bin/farkv tcp": "no command",
+		"/bin/farkv node --memry 8GiB": "has no --memry", "/bin/farkv node --memory 8GiB": "",
+	} {
+		if got := startsFarkv(line); !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// topics are what 'farkv help' explains besides the commands.
+func topics() []*cobra.Command {
+	topic := func(name, short, long string) *cobra.Command {
+		return &cobra.Command{Use: name, Short: short, Long: strings.TrimSpace(long)}
+	}
+	return []*cobra.Command{
+		topic("tcp", "Pools over a network: addresses, tokens, TLS, leases", tcpHelp),
+		topic("consul", "Pools that are found through Consul", consulHelp),
+	}
+}
+
+const tcpHelp = `
+NAME
+  tcp - pools whose memory nodes are processes, reached over TCP
+
+ADDRESSES
+  tcp:HOST:PORT,HOST:PORT,...   the pool on these memory nodes, in the order in which it was made
+  consul:HOST:PORT/POOL         the same, looked up in Consul: see 'farkv help consul'
+  NAME                          nodes that 'farkv up --fabric tcp NAME' started on this machine
+
+  Every command takes them, and so does go-ycsb: -p farkv.pool=tcp:...
+
+BEGINNING
+  On one machine, to try it:
+
+    farkv up --fabric tcp mine --nodes 3
+    farkv put mine paper FUSEE && farkv get mine paper
+    farkv status mine && farkv crash mine node 1
+    farkv down mine
+
+  On several, a node on each, and then the pool on all of them:
+
+    farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token
+    export FARKV_TOKEN_FILE=/etc/farkv/token
+    farkv up tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --memory 8GiB
+
+  ops/systemd holds units for nodes and keepers.
+
+TOKENS
+  A token is the content of a file, but for the white space around it: 16 bytes at least, the same on all nodes of a pool and
+  with all its clients. Nobody but its owner may read the file:
+
+    (umask 077; openssl rand -hex 32 > /etc/farkv/token)
+
+  It is never sent: each end proves to know it. Without one a node listens on the loopback only. Nodes take the file as
+  --token-file, clients from the environment. Who knows only the token of a node's --read-token-file may read and nothing else.
+
+ENVIRONMENT
+  FARKV_TOKEN_FILE   the token
+  FARKV_TLS_CA       the authority of nodes' certificates; set, clients speak TLS
+  FARKV_TLS_CERT     the client's own certificate, for nodes that have --tls-ca
+  FARKV_TLS_KEY      and its key
+
+TLS
+  A token keeps strangers out; what is stored is readable, and can be changed, on its way. With --tls-cert and --tls-key a
+  node speaks TLS 1.3 and nothing else. Its certificate has to name the host, or have the IP address, that clients use. Nodes
+  that are partners of a pool are each other's clients, too, so that with --tls-ca their certificates must come from it.
+  Certificates are read when a process starts.
+
+LEASES
+  A node executes verbs only while it holds leases of a majority of the pool's nodes, itself included. They last for 300 ms,
+  and it asks for them four times as often. So a node that is cut off from the others, or stood still, answers nobody, and
+  the pool's master may replace it without asking it. A lease that ran out holds verbs back until there is one again.
+  'farkv status' shows what is left of each; a pause of the process, or a clock that is set, does no harm.
+
+WHAT SURVIVES WHAT
+  a client dies             everything: others finish or take back what it was about
+  the master dies           everything: another process is elected within a lease
+  a memory node dies        everything that has another replica, while a majority of the nodes lives: one of 3 may die, two
+                            of 5; a pool of 1 or 2 nodes survives none. Spares count as nodes
+  a majority dies           nothing: nobody can tell any more what was agreed on. Make the pool anew
+  a node is restarted       it comes back empty, as another one, and takes no part in the pool
+  the network is cut        the side with the majority goes on; the other one waits
+
+SEE ALSO
+  farkv help node, farkv help up, farkv help keep, farkv help consul
+`
+
+const consulHelp = `
+NAME
+  consul - pools whose nodes and record are found through a Consul agent
+
+ADDRESSES
+  consul:HOST:PORT/POOL   HOST:PORT is that of an agent's HTTP interface, such as 127.0.0.1:8500
+
+BEGINNING
+    consul agent -dev &
+    farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --consul 127.0.0.1:8500
+    farkv up consul:127.0.0.1:8500/mine --nodes 3 --memory 8GiB
+    farkv status consul:127.0.0.1:8500/mine
+    go-ycsb load fusee -P workloada -p farkv.pool=consul:127.0.0.1:8500/mine
+
+  Without --addresses 'farkv up' takes nodes that are registered, are well, and belong to no pool.
+
+WHAT IS THERE
+  services    farkv-node, one for each node with --consul, under a check that a node passes every 500 ms and that is
+              critical 2 s after its process died or stopped; it goes a minute later
+  farkv/POOL  in the key-value store: the pool's record (its nodes, store and parameters, its view, the master, its clients),
+              changed by compare-and-set only
+
+ENVIRONMENT
+  What Consul's own programs take: CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT,
+  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ... but for the agent's address, which the pool's has. A token
+  needs key_prefix "farkv/" { policy = "write" } and service_prefix "farkv-" { policy = "write" }. The tokens and certificates
+  of memory nodes are another matter: see 'farkv help tcp'.
+
+WHEN THE AGENT IS AWAY
+  Reads and writes go on. Nobody is elected, no dead node is replaced, no client recovered, and no program can open the pool
+  until it is back: a master that cannot write to Consul changes nothing. Leases of memory nodes are theirs among each other,
+  and need no agent.
+
+SEE ALSO
+  farkv help tcp, farkv help node, farkv help up
+`

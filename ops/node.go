@@ -1,0 +1,157 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads"
+)
+
+// NodeConfig says how a memory node serves. Paths and addresses that are "" are left out.
+type NodeConfig struct {
+	Listen                   string // HOST:PORT; port 0 picks one
+	Memory                   uint64 // bytes
+	File                     string // backs the memory
+	TokenFile, ReadTokenFile string
+	TLSCert, TLSKey, TLSCA   string
+	Consul                   string // HOST:PORT of the agent that is to know of the node
+	Connections              int
+	PIDFile                  string
+	Drain                    time.Duration // for clients to go, at the end
+	Log                      *slog.Logger
+}
+
+// Serving is a memory node that serves.
+type Serving struct {
+	Address  string `json:"address"`
+	Memory   uint64 `json:"memory"`
+	Loopback bool   `json:"loopback_only"` // it has no token, so that nobody else may reach it
+	TLS      string `json:"tls,omitempty"` // on, or mutual
+	PID      int    `json:"pid"`
+}
+
+// ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, when it serves.
+func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (err error) {
+	n, err := c.serve()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	s := &Serving{
+		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
+	}
+	leave, err := c.announce(n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
+	if c.PIDFile != "" {
+		if err := writePID(c.PIDFile); err != nil {
+			return err
+		}
+		defer os.Remove(c.PIDFile)
+	}
+	if err := ready(s); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return n.drain(&c)
+}
+
+// nodeServer is a memory node of this process.
+type nodeServer struct {
+	*fabrics.Node
+	fabrics.NodeConfig
+}
+
+func (c *NodeConfig) serve() (*nodeServer, error) {
+	n := fabrics.NodeConfig{Listen: c.Listen, Memory: c.Memory, File: c.File, Conns: c.Connections, Log: c.Log}
+	if err := c.secure(&n); err != nil {
+		return nil, err
+	}
+	own, err := fabrics.Serve(n)
+	if err != nil {
+		return nil, nodeHint(err, c)
+	}
+	return &nodeServer{own, n}, nil
+}
+
+// drain lets clients go, for a while.
+func (n *nodeServer) drain(c *NodeConfig) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Drain)
+	defer cancel()
+	c.Log.Info("draining", "connections", n.Stats().Connections, "at most", c.Drain)
+	switch err := n.Shutdown(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
+		c.Log.Warn("clients are cut off", "connections", n.Stats().Connections)
+	case err != nil:
+		return fmt.Errorf("drain the node: %w", err)
+	}
+	return nil
+}
+
+// writePID writes this process's number in one step. Who started the node, and nobody else, may tell by it what to signal.
+func writePID(name string) error {
+	err := os.WriteFile(name+".new", []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		return fmt.Errorf("--pid-file: %w (hint: its folder must be there, and be yours to write to)", err)
+	}
+	return nil
+}
+
+// nodeHint adds what an operator can do about a node that does not serve.
+func nodeHint(err error, c *NodeConfig) error {
+	hint := ""
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		hint = "another process has that port: choose another one, or port 0 for a free one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		hint = "this machine does not have that address"
+	case errors.Is(err, fabrics.ErrMemory):
+		return workloads.Misuse("--memory: %v", err)
+	case errors.Is(err, syscall.EACCES) && c.File == "":
+		hint = "ports below 1024 are for the administrator"
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOSPC):
+		hint = "there is not as much memory: lower --memory, which is " + size(c.Memory)
+	case errors.Is(err, fabrics.ErrFile):
+		hint = "--file names a file that a memory node made, or one that is not there yet; " + filepath.Base(c.File) + " stays as it is"
+	}
+	if hint == "" {
+		return err
+	}
+	return fmt.Errorf("%w (hint: %s)", err, hint)
+}
+
+// loopback tells whether only this machine reaches an address.
+func loopback(addr string) (bool, error) {
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return false, workloads.Misuse("--listen %s: want HOST:PORT: %v", addr, err)
+	}
+	return at.IP.IsLoopback(), nil
+}
+
+// Print implements Result.
+func (s *Serving) Print(w io.Writer) {
+	fmt.Fprintf(w, "serves %s at %s", size(s.Memory), s.Address)
+	if s.TLS != "" {
+		fmt.Fprintf(w, ", TLS %s", s.TLS)
+	}
+	if s.Loopback {
+		fmt.Fprint(w, "; on the loopback only, since it has no token")
+	}
+	fmt.Fprintln(w)
+}

@@ -1,0 +1,81 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+var (
+	errNoLease  = errors.New("the node's lease ran out: verbs wait until it has one again")
+	errExpelled = errors.New("the node was expelled from its pool: it serves nobody")
+)
+
+// leaseOf returns for how long a node may execute verbs yet; false: it needs no lease, as one in no pool, or alone in one.
+func leaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
+	if i.Pool == nil || i.Lease == rdma.Forever {
+		return 0, false
+	}
+	return i.Lease, true
+}
+
+// healthOf tells why a node does not execute verbs; nil: it does, or would.
+func healthOf(i *fabrics.NodeInfo) error {
+	switch left, needs := leaseOf(i); {
+	case i.Expelled:
+		return errExpelled
+	case needs && left <= 0:
+		return errNoLease
+	}
+	return nil
+}
+
+// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing.
+func inspect(ctx context.Context, addr string) ([]Served, error) {
+	a, err := fabrics.Parse(addr)
+	if err != nil || !a.Remote() {
+		return nil, err
+	}
+	infos, errs, err := fabrics.Inspect(ctx, a)
+	if err != nil {
+		return nil, fmt.Errorf("look at the nodes of %s: %w", addr, err)
+	}
+	var all []Served
+	for n, i := range infos {
+		s := Served{Address: i.Address, Reachable: errs[n] == nil}
+		if errs[n] != nil {
+			s.Problem = errs[n].Error()
+		} else {
+			left, _ := leaseOf(&i)
+			s.Lease, s.Epoch, s.Expelled, s.Connected = left.Seconds(), i.Epoch, i.Expelled, i.Processes
+			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil, fmt.Sprintf("%016x", i.Incarnation)
+		}
+		all = append(all, s)
+	}
+	return inOrder(infos, all), nil
+}
+
+// inOrder sorts the nodes of a pool as the pool numbers them, whatever order they were named in.
+func inOrder(infos []fabrics.NodeInfo, all []Served) []Served {
+	var sorted []Served
+	for _, i := range infos {
+		if i.Pool == nil || len(i.Pool.Addresses) != len(all) {
+			continue
+		}
+		for _, addr := range i.Pool.Addresses {
+			if at := slices.IndexFunc(all, func(s Served) bool { return s.Address == addr }); at >= 0 {
+				sorted = append(sorted, all[at])
+			}
+		}
+		break
+	}
+	if len(sorted) != len(all) { // they were named otherwise when the pool was made
+		return all
+	}
+	return sorted
+}

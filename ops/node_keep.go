@@ -1,0 +1,68 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/workloads"
+)
+
+// KeepConfig says how a process keeps a pool.
+type KeepConfig struct {
+	Log *slog.Logger
+}
+
+// Keeping is a process that is a candidate for a pool's master and nothing else.
+type Keeping struct {
+	Pool  string `json:"pool"`
+	Store string `json:"store"`
+}
+
+// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one.
+func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
+	if strings.HasPrefix(addr, "mem:") {
+		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
+	}
+	p, err := stores.Open(addr)
+	if err != nil {
+		return explain(err, addr)
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if p.Kind.Mender == nil {
+		return workloads.Misuse("keep %s: this version recovers no %s pools", p.Address, p.Kind.Name)
+	}
+	ep, err := p.Fabric.Open("keeper") // Pool.Keep takes a pool that is full for one that others keep
+	if err != nil {
+		return explain(fmt.Errorf("keep %s: %w", p.Address, err), addr)
+	}
+	if err := ep.Close(); err != nil {
+		return fmt.Errorf("keep %s: %w", p.Address, err)
+	}
+	k := &Keeping{Pool: p.Address, Store: p.Kind.Name}
+	err = p.Keep(cluster.Options{Log: func(e cluster.Event) {
+		level := slog.LevelInfo
+		if e.What == cluster.Failed {
+			level = slog.LevelWarn
+		}
+		c.Log.Log(context.Background(), level, e.String(), "event", e.What.String())
+	}})
+	if err != nil {
+		return explain(err, addr)
+	}
+	if err := ready(k); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Print implements Result.
+func (k *Keeping) Print(w io.Writer) {
+	fmt.Fprintf(w, "keeps %s: a candidate for its master\n", k.Pool)
+}

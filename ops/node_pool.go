@@ -1,0 +1,232 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads"
+)
+
+// stopTime is how long nodes that are told to end may take before they are killed; they drain for drainTime of it.
+const stopTime, drainTime = 5 * time.Second, 2 * time.Second
+
+// UpStarted makes a pool on memory nodes that it starts on this machine, as processes of the given program, and that stay
+// until Down. When it fails, it ends what it started.
+func UpStarted(ctx context.Context, program, name, store string, p stores.Params) (made *Made, err error) {
+	if err := local.CheckName(name); err != nil {
+		return nil, workloads.Misuse("up --fabric tcp: %v", err)
+	}
+	if err := startable(name); err != nil {
+		return nil, err
+	}
+	kind, err := stores.Lookup(store)
+	if err != nil {
+		return nil, explain(err, name)
+	}
+	p = kind.Size(p)
+	if err := p.Check(kind); err != nil {
+		return nil, explainShape(err, name)
+	}
+	here, err := local.Create(name)
+	if err != nil {
+		return nil, explainStarted(err, name)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, here.Stop(stopTime))
+		}
+	}()
+	if err := here.Start(ctx, p.Nodes, nodeCommand(program, p.Memory)); err != nil {
+		return nil, fmt.Errorf("up %s: %w", name, err)
+	}
+	var all []string
+	for _, n := range here.Nodes {
+		all = append(all, n.Address)
+	}
+	addr := "tcp:" + strings.Join(all, ",")
+	pool, err := stores.Create(addr, store, p)
+	if err != nil {
+		return nil, explainShape(err, addr)
+	}
+	defer pool.Close()
+	if err := here.Made(addr); err != nil {
+		return nil, err
+	}
+	return madeOf(pool, store)
+}
+
+// startable tells what keeps nodes from being started on this machine under a name.
+func startable(name string) error {
+	for _, v := range []string{"FARKV_TLS_CA", "FARKV_TLS_CERT", "FARKV_TLS_KEY"} {
+		if os.Getenv(v) != "" {
+			return workloads.Misuse("up --fabric tcp: $%s is set, and nodes that it starts have no TLS, which the loopback does not "+
+				"need (hint: unset it, or start nodes with 'farkv node' and name them: farkv up tcp:HOST:PORT,...)", v)
+		}
+	}
+	pools, err := fabrics.List()
+	if err == nil && slices.Contains(pools, "shm:"+name) {
+		return fmt.Errorf("up --fabric tcp %s: %w in this machine's shared memory (hint: choose another name, or remove it "+
+			"with 'farkv down shm:%s')", name, fabrics.ErrExists, name)
+	}
+	return nil
+}
+
+// nodeCommand is the command line of a node that is started here. Its token is the one that clients take.
+func nodeCommand(program string, memory uint64) local.Command {
+	return func(_ int, pidFile string) []string {
+		args := []string{program, "node", "--listen", "127.0.0.1:0", "--memory", strconv.FormatUint(memory, 10), "--pid-file", pidFile,
+			"--drain", drainTime.String(), "--output", "json"}
+		if token := os.Getenv("FARKV_TOKEN_FILE"); token != "" {
+			args = append(args, "--token-file", token)
+		}
+		return args
+	}
+}
+
+// madeOf describes a new pool.
+func madeOf(pool *stores.Pool, store string) (*Made, error) {
+	s, err := stateOf(pool)
+	if err != nil {
+		return nil, err
+	}
+	m := &Made{State: s}
+	if store != s.Store {
+		m.Variant = store
+	}
+	m.Warning = frail(pool.Address)
+	return m, nil
+}
+
+// frail warns of a pool that does not outlive the death of one memory node.
+func frail(addr string) string {
+	all, err := servedBy(addr)
+	if err != nil || len(all) == 0 || len(all) > 2 {
+		return ""
+	}
+	return fmt.Sprintf("a pool of %s does not outlive the death of one: a majority of them has to live, of three two (hint: one "+
+		"more may be a witness, see 'farkv help up')", plural(len(all), "node", "nodes"))
+}
+
+// explainStarted explains errors of package local.
+func explainStarted(err error, name string) error {
+	switch {
+	case errors.Is(err, local.ErrName):
+		return workloads.Misuse("%v", err)
+	case errors.Is(err, local.ErrExists):
+		return fmt.Errorf("%w (hint: use it, choose another name, or remove it with 'farkv down %s')", err, name)
+	case errors.Is(err, local.ErrFolder):
+		return fmt.Errorf("%w (hint: $XDG_RUNTIME_DIR may name another place)", err)
+	case errors.Is(err, local.ErrRecord):
+		return fmt.Errorf("%w (hint: end what runs there by hand, and remove %s/%s)", err, local.Root(), name)
+	}
+	return err
+}
+
+// started returns the pool whose nodes were started on this machine, by its name or by its address; nil: there is none.
+func started(pool string) *local.Pool {
+	if !strings.Contains(pool, ":") {
+		p, err := local.Open(pool)
+		if err != nil {
+			return nil
+		}
+		return p
+	}
+	names, err := local.List()
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if p, err := local.Open(name); err == nil && p.Address == pool {
+			return p
+		}
+	}
+	return nil
+}
+
+// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up --fabric tcp' started nodes,
+// else what it was given. A pool that was not finished, or whose record is damaged, is an error.
+func Resolve(pool string) (string, error) {
+	if strings.Contains(pool, ":") || local.CheckName(pool) != nil {
+		return pool, nil
+	}
+	p, err := local.Open(pool)
+	switch {
+	case errors.Is(err, local.ErrNoPool):
+		return pool, nil
+	case err != nil:
+		return "", explainStarted(err, pool)
+	case p.Address == "":
+		return "", fmt.Errorf("%s: making this pool was cut off, or goes on (hint: 'farkv down %s' ends what was started)", pool, pool)
+	}
+	return p.Address, nil
+}
+
+// AddStarted adds the pools whose nodes were started on this machine.
+func (p *Pools) AddStarted() error {
+	names, err := local.List()
+	if err != nil {
+		return explainStarted(err, "")
+	}
+	for _, name := range names {
+		addr, err := Resolve(name)
+		e := Entry{}
+		if err != nil {
+			e.Problem = err.Error()
+		} else {
+			e = entry(addr)
+		}
+		e.Pool = name
+		p.Pools = append(p.Pools, e)
+	}
+	return nil
+}
+
+// downStarted ends the nodes of a pool that were started on this machine, and with them the pool. Unless forced it refuses
+// while clients live.
+func downStarted(p *local.Pool, force bool) (*Removed, error) {
+	r := &Removed{Pool: p.Name}
+	if !force && p.Address != "" {
+		// One that cannot be opened has no majority of its nodes left, and nobody uses it.
+		if pool, err := stores.Open(p.Address); err == nil {
+			live := living(clientsOf(pool.Fabric))
+			pool.Close()
+			if len(live) > 0 {
+				return nil, fmt.Errorf("remove %s: %w: %s (hint: end them first, or --force: they lose their pool)", p.Name,
+					fabrics.ErrInUse, crowd(live))
+			}
+		}
+	}
+	for i := range p.Nodes {
+		if p.Alive(i) {
+			r.Stopped++
+		}
+	}
+	if err := p.Stop(stopTime); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// crashStarted kills the process of a node.
+func crashStarted(p *local.Pool, node int) (*Crashed, error) {
+	if n := len(p.Nodes); node < 0 || node >= n {
+		return nil, workloads.Misuse("crash node %d: %s has nodes 0 to %d", node, p.Name, n-1)
+	}
+	killed, err := p.Kill(node)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("crash node %d of %s: %w", node, p.Name, err)
+	case !killed:
+		return nil, fmt.Errorf("crash node %d: its process is gone already (hint: 'farkv status %s' shows the nodes)", node, p.Name)
+	}
+	return &Crashed{Pool: p.Name, Node: &node, Process: p.Nodes[node].PID}, nil
+}

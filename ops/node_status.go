@@ -1,0 +1,141 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster/local"
+)
+
+// Served is what is known of a memory node that is a process.
+type Served struct {
+	Address     string  `json:"address"`
+	Reachable   bool    `json:"reachable"`
+	Problem     string  `json:"problem,omitempty"`     // why it is not
+	Incarnation string  `json:"incarnation,omitempty"` // each start of the process has another
+	Lease       float64 `json:"lease_seconds"`         // for which it may execute verbs, unless it prolongs that
+	Epoch       uint64  `json:"epoch"`                 // of the view, as the node was told
+	Expelled    bool    `json:"expelled,omitempty"`    // by the others
+	Connected   int     `json:"connected"`             // processes of clients
+	InPool      bool    `json:"in_pool"`
+	Offers      uint64  `json:"offers"`            // bytes, of which the pool may use fewer
+	Process     int     `json:"process,omitempty"` // that 'farkv up' started on this machine
+}
+
+// inspectTime bounds a look at all nodes of a pool.
+const inspectTime = 3 * time.Second
+
+// servedBy tells of the memory nodes of an address, where these are processes.
+func servedBy(addr string) ([]Served, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
+	defer cancel()
+	all, err := inspect(ctx, addr)
+	if len(all) == 0 {
+		return nil, err
+	}
+	if p := started(addr); p != nil {
+		processesOf(p, all)
+	}
+	return all, nil
+}
+
+func processesOf(p *local.Pool, all []Served) {
+	for i := range all {
+		for n, node := range p.Nodes {
+			if node.Address == all[i].Address && p.Alive(n) {
+				all[i].Process = node.PID
+			}
+		}
+	}
+}
+
+// unreachable is the state of a pool that cannot be opened: what its nodes tell.
+func unreachable(addr string, why error) *State {
+	all, err := servedBy(addr)
+	if err != nil || len(all) == 0 {
+		return nil
+	}
+	s := &State{Pool: addr, Name: startedAs(addr), Nodes: []Node{}, Memory: []Use{}, Clients: []Client{}, Problem: why.Error()}
+	for _, one := range all {
+		s.Nodes = append(s.Nodes, Node{Bytes: one.Offers, Up: one.Reachable && !one.Expelled, Served: &one})
+	}
+	return s
+}
+
+// startedAs returns the name under which a pool's nodes were started on this machine; "": they were not.
+func startedAs(addr string) string {
+	if p := started(addr); p != nil {
+		return p.Name
+	}
+	return ""
+}
+
+// addServed adds what the processes of memory nodes tell. Who cannot ask them knows of the pool what it knows without.
+func (s *State) addServed() {
+	all, err := servedBy(s.Pool)
+	if err != nil || len(all) < len(s.Nodes) {
+		return
+	}
+	for i := range s.Nodes {
+		s.Nodes[i].Served = &all[i]
+	}
+	s.Witnesses = all[len(s.Nodes):]
+}
+
+// printNodes shows the processes.
+func (s *State) printNodes(w io.Writer) {
+	rows := [][]string{{"node", "address", "state", "memory", "lease", "epoch", "processes", "started here", "incarnation"}}
+	silent := ""
+	for i, n := range s.Nodes {
+		if n.Served == nil {
+			return
+		}
+		rows = append(rows, n.row(fmt.Sprint(i), n.state()))
+		if n.Problem != "" && !n.Gone {
+			silent += fmt.Sprintf("node %d does not answer: %s\n", i, strings.Join(strings.Fields(n.Problem), " "))
+		}
+	}
+	for _, one := range s.Witnesses {
+		n := Node{Served: &one, Up: true}
+		rows = append(rows, one.row("witness", n.state()))
+	}
+	fmt.Fprintln(w)
+	table(w, rows, 1, 2)
+	fmt.Fprint(w, silent)
+}
+
+func (s *Served) row(name, state string) []string {
+	row := []string{name, s.Address, state, "", "", "", "", "", s.Incarnation}
+	if s.Reachable {
+		copy(row[3:], []string{size(s.Offers), "", count(s.Epoch), count(s.Connected)})
+	}
+	if s.InPool {
+		row[4] = time.Duration(s.Lease * float64(time.Second)).Round(time.Millisecond).String()
+	}
+	if s.Process > 0 {
+		row[7] = fmt.Sprint(s.Process)
+	}
+	return row
+}
+
+// state is a node's in a word or two.
+func (n *Node) state() string {
+	switch {
+	case n.Gone:
+		return "gone"
+	case n.Expelled:
+		return "expelled"
+	case !n.Reachable:
+		return "no answer"
+	case !n.InPool:
+		return "in no pool"
+	case !n.Up:
+		return "DOWN"
+	case n.StandsFor != nil:
+		return fmt.Sprintf("up, for node %d", *n.StandsFor)
+	}
+	return "up"
+}
