@@ -9,10 +9,11 @@
 // matters the text says which comes first, and what a crash between the two leaves.
 //
 // Quorum is CASPaxos (Rystsov: CASPaxos, Replicated State Machines without logs, 2018): one register a key, kept by a
-// majority of the pool's nodes. A pool of 3 nodes survives one crash, one of 5 two, and pools of 1 or 2 none. A register's
-// state carries a version of its own, one more with each Swap, and the name of the Swap that made it. So the rounds by
+// majority of the nodes that have a voice. 3 of them survive one crash, 5 two, and 1 or 2 none. A register's state carries a
+// version of its own, one more with each Swap, and the names of the Swaps that made it and the ones before. So the rounds by
 // which readers complete what a dead writer left change no version, and a writer that was not answered knows its own state
-// again. An acceptor that lost its memory must not answer: a node that was started anew belongs to no pool.
+// again, also when others have replaced it since. An acceptor that lost its memory must not answer: a node that was started
+// anew belongs to no pool.
 //
 // The master's role is a record with a lease, for liveness: what two masters do at once is decided by the view's epoch, and
 // by fencing. Machines' clocks are never compared. An owner counts its lease from before it wrote the record, and others
@@ -20,12 +21,17 @@
 // (17/15 is less than 8/7). The last owner's life is revoked before another begins. A master that stalls finds its tenure
 // over, and its verbs refused.
 //
-// Guard is how a node that nobody can reach is kept from serving. A node executes verbs only while a majority of the nodes
-// (itself included) has granted it a lease, and the lease counts from the moment it asked. Who expels a node marks it on the
-// board, has a majority promise to grant it nothing any more, and waits an ExpelWait. The majorities meet in a node that
-// granted before it promised; what it granted was asked for earlier still, and is over when the wait is. A node looks before
-// it executes a frame and again before it answers: what it executed after its lease ended, because it stood still, is
-// answered to nobody.
+// A tenure also ends at once when its owner's identity is given back or forgotten, which happens to those whose process no
+// node has a connection of. Such an owner may still be alive, and think itself master until its lease runs out on its own
+// clock; its life is revoked before another begins, so that it can only think.
+//
+// Guard is how a node that nobody can reach is kept from serving. A node executes verbs only while a majority of those with
+// a voice (itself included, if it has one) has granted it a lease, and the lease counts from the moment it asked. Who expels
+// a node marks it on the board, has a majority promise to grant it nothing any more, and waits an ExpelWait. The majorities
+// meet in a node that granted before it promised; what it granted was asked for earlier still, and is over when the wait is.
+// If they meet in the expelled node alone, it has promised itself, and stopped. A node looks before it executes a frame and
+// again before it answers: what it executed after its lease ended, because it stood still, is answered to nobody. An answer
+// that leaves late tells of a time at which the node did serve.
 //
 // # What it leaves out
 //
