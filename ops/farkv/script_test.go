@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster/consul/consultest"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
@@ -34,9 +35,22 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+func TestScripts(t *testing.T) { testscript.Run(t, scripts("testdata")) }
+
+// TestConsul runs the scripts that need a Consul agent.
+func TestConsul(t *testing.T) {
+	p := scripts("testdata/consul")
+	agent, setup := consultest.Start(t, nil), p.Setup
+	p.Setup = func(env *testscript.Env) error {
+		env.Setenv("CONSUL", agent.Address)
+		return setup(env)
+	}
+	testscript.Run(t, p)
+}
+
+func scripts(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
 			bin := filepath.SplitList(env.Getenv("PATH"))[0]
@@ -59,7 +73,7 @@ func TestScripts(t *testing.T) {
 			k, err := stores.Lookup("fusee")
 			return err == nil && k.Mender != nil, err
 		},
-	})
+	}
 }
 
 // exits STATUS PROGRAM ARGS... runs a program and wants its exit status. A failure is told in one line, the last one.
