@@ -230,3 +230,5 @@ func (f *fake) set(change func()) {
 	defer f.mu.Unlock()
 	change()
 }
+
+func refuseAll(*http.Request) failure { return refuse }

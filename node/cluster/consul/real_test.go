@@ -18,6 +18,10 @@ func TestReal(t *testing.T) {
 	r := consultest.Start(t, map[string]any{"check_update_interval": "0s"})
 	here := func(t *testing.T) *Agent { return dial(t, r.Address) }
 	t.Run("contract", func(t *testing.T) { contract(t, func(t testing.TB) *Agent { return dial(t, r.Address) }) })
+	t.Run("stalled master", func(t *testing.T) { stalledMaster(t, func(t testing.TB) *Agent { return dial(t, r.Address) }) })
+	t.Run("master without Consul", func(t *testing.T) {
+		cutOffMaster(t, func(t testing.TB) *Agent { return dial(t, r.Address) }, r.Pause, r.Resume)
+	})
 	t.Run("records", func(t *testing.T) { records(t, here(t)) })
 	t.Run("creators", func(t *testing.T) { creators(t, here(t)) })
 	t.Run("watch", func(t *testing.T) { watches(t, here(t)) })
@@ -147,7 +151,7 @@ func deadMember(t *testing.T, a *Agent) {
 // stoppedAgent checks that an agent that stands still hangs nobody, and that all goes on when it does.
 func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	a.wait = time.Second
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "stopped").Board("x")
 	write(t, s, "k", "before")
 	m := s.Mirror("k")
 	defer m.Close()
@@ -170,7 +174,19 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	r.Resume()
 	eventually(t, "an answer", func() bool { _, _, err := s.Load("k"); return err == nil })
 	// The write that was given up lands now, or was dropped; either way the version says so, and writing goes on.
-	write(t, s, "k", "after")
+	value, version, err := s.Load("k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok, err := s.Swap("k", version, []byte("after"))
+	if err == nil && !ok && string(value) == "before" { // it landed in between, as nothing else does
+		if value, version, err = s.Load("k"); string(value) == "late" {
+			ok, err = s.Swap("k", version, []byte("after"))
+		}
+	}
+	if !ok || err != nil {
+		t.Fatalf("over %q at version %d: %v, %v", value, version, ok, err)
+	}
 	eventually(t, "the mirror's change", func() bool { return string(m.Look().Value) == "after" && m.Look().Err == nil })
 	eventually(t, "the registration", func() bool { return reg.Err() == nil })
 	reg.expect(t, "a node that is well", Health.Alive)
@@ -182,7 +198,7 @@ func stoppedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 // restartedAgent checks that what was written survives the agent, that versions go on growing, and that watches and
 // registrations find the new one.
 func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
-	s := poolOf(t, a, "p").Board("x")
+	s := poolOf(t, a, "restarted").Board("x")
 	write(t, s, "k", "before")
 	m := s.Mirror("k")
 	defer m.Close()
@@ -193,7 +209,7 @@ func restartedAgent(t *testing.T, r *consultest.Agent, a *Agent) {
 	}
 	before := m.Look()
 	r.Kill()
-	unreachable(t, a, "connection refused")
+	unreachable(t, a, "") // connections that were open end in other words than new ones
 	r.Start()
 	value, version, err := s.Load("k")
 	if string(value) != "before" || version != before.Version || err != nil {

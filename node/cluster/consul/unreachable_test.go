@@ -90,7 +90,7 @@ func TestSilence(t *testing.T) {
 
 func TestNoLeader(t *testing.T) {
 	f, a := newFake(t)
-	f.fail = func(*http.Request) failure { return refuse }
+	f.fail = refuseAll
 	unreachable(t, a, "No cluster leader")
 }
 

@@ -175,7 +175,7 @@ func TestWatchBackoff(t *testing.T) {
 	a.pace = 16 * time.Millisecond
 	s := poolOf(t, a, "p").Board("x")
 	write(t, s, "k", "v")
-	f.fail = func(*http.Request) failure { return refuse }
+	f.fail = refuseAll
 	calls := watched(t, s, "k")
 	began := time.Now()
 	for range 8 {
@@ -191,6 +191,30 @@ func TestWatchBackoff(t *testing.T) {
 	if c := until(t, calls, func(c seen) bool { return c.err == nil }); string(c.Value) != "v" {
 		t.Errorf("seen %+v", c)
 	}
+
+	// The query after a failure waits for nothing: the index may be another Consul's.
+	indexes := make(chan string, 10_000)
+	failed := false
+	f.set(func() {
+		f.fail = func(r *http.Request) failure {
+			if !failed {
+				failed = true
+				return refuse
+			}
+			indexes <- r.URL.Query().Get("index")
+			return none
+		}
+	})
+	f.CloseClientConnections() // ends the query that waits
+	until(t, calls, func(c seen) bool { return c.err != nil })
+	first := true
+	asked(t, indexes, func(index string) bool {
+		if first && index != "" {
+			t.Errorf("the first query after a failure waits for index %s", index)
+		}
+		first = false
+		return index != ""
+	})
 }
 
 func TestMirror(t *testing.T) {
@@ -217,7 +241,7 @@ func TestMirror(t *testing.T) {
 	if second.Version <= first.Version || second.Since.Before(written) {
 		t.Errorf("%+v after %+v, written at %v", second, first, written)
 	}
-	f.set(func() { f.fail = func(*http.Request) failure { return refuse } })
+	f.set(func() { f.fail = refuseAll })
 	f.CloseClientConnections()
 	eventually(t, "the failure", func() bool { return m.Look().Err != nil })
 	failed := m.Look()
@@ -238,7 +262,7 @@ func TestMirror(t *testing.T) {
 // TestMirrorOfNothing checks that Look waits for no longer than a call takes.
 func TestMirrorOfNothing(t *testing.T) {
 	f, a := newFake(t)
-	f.fail = func(*http.Request) failure { return refuse }
+	f.fail = refuseAll
 	m := poolOf(t, a, "p").Board("x").Mirror("k")
 	defer m.Close()
 	if r := m.Look(); !errors.Is(r.Err, board.ErrUnreachable) || !r.Since.IsZero() {

@@ -141,7 +141,21 @@ func (a *Agent) leads() error {
 }
 
 // Pause stops the agent where it is, so that it takes connections and answers nobody.
-func (a *Agent) Pause() { a.signal(syscall.SIGSTOP) }
+func (a *Agent) Pause() {
+	a.t.Helper()
+	a.signal(syscall.SIGSTOP)
+	// The signal is sent, and it may take a moment until the last thread has seen it.
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(a.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+		if err == nil && status.Stopped() {
+			return
+		}
+		if err != syscall.EINTR {
+			a.t.Fatalf("Consul's agent was to stop: %v, %v", status, err)
+		}
+	}
+}
 
 // Resume lets it go on.
 func (a *Agent) Resume() { a.signal(syscall.SIGCONT) }
