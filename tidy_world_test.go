@@ -23,7 +23,7 @@ func virtual(dir string) bool {
 	case storeOf(dir) != "":
 		return true
 	case under(dir, "node/cluster"):
-		return !under(dir, "node/cluster/consul")
+		return !under(dir, "node/cluster/consul") && !under(dir, "node/cluster/local") // servers and processes are real
 	}
 	return dir == "workloads" || under(dir, "node/rowan")
 }
