@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,10 @@ func UpStarted(ctx context.Context, program, name, store string, p stores.Params
 	if err := startable(name); err != nil {
 		return nil, err
 	}
+	token, err := tokenFile()
+	if err != nil {
+		return nil, err
+	}
 	kind, err := stores.Lookup(store)
 	if err != nil {
 		return nil, explain(err, name)
@@ -45,7 +50,7 @@ func UpStarted(ctx context.Context, program, name, store string, p stores.Params
 			err = errors.Join(err, here.Stop(stopTime))
 		}
 	}()
-	if err := here.Start(ctx, p.Nodes, nodeCommand(program, p.Memory)); err != nil {
+	if err := here.Start(ctx, p.Nodes, nodeCommand(program, token, p.Memory)); err != nil {
 		return nil, fmt.Errorf("up %s: %w", name, err)
 	}
 	var all []string
@@ -66,10 +71,10 @@ func UpStarted(ctx context.Context, program, name, store string, p stores.Params
 
 // startable tells what keeps nodes from being started on this machine under a name.
 func startable(name string) error {
-	for _, v := range []string{"FARKV_TLS_CA", "FARKV_TLS_CERT", "FARKV_TLS_KEY"} {
+	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric tcp: $%s is set, and nodes that it starts have no TLS, which the loopback does not "+
-				"need (hint: unset it, or start nodes with 'farkv node' and name them: farkv up tcp:HOST:PORT,...)", v)
+			return workloads.Misuse("up --fabric tcp: $%s is set, and nodes that it starts know a token at the most (hint: unset it, or "+
+				"start nodes with 'farkv node' and name them: farkv up tcp:HOST:PORT,...)", v)
 		}
 	}
 	pools, err := fabrics.List()
@@ -80,12 +85,21 @@ func startable(name string) error {
 	return nil
 }
 
-// nodeCommand is the command line of a node that is started here. Its token is the one that clients take.
-func nodeCommand(program string, memory uint64) local.Command {
+// tokenFile returns where the token is that clients take; "": they take none. Nodes are started in another folder.
+func tokenFile() (string, error) {
+	name := os.Getenv(fabrics.EnvToken)
+	if name == "" {
+		return "", nil
+	}
+	return filepath.Abs(name)
+}
+
+// nodeCommand is the command line of a node that is started here.
+func nodeCommand(program, token string, memory uint64) local.Command {
 	return func(_ int, pidFile string) []string {
 		args := []string{program, "node", "--listen", "127.0.0.1:0", "--memory", strconv.FormatUint(memory, 10), "--pid-file", pidFile,
 			"--drain", drainTime.String(), "--output", "json"}
-		if token := os.Getenv("FARKV_TOKEN_FILE"); token != "" {
+		if token != "" {
 			args = append(args, "--token-file", token)
 		}
 		return args

@@ -54,10 +54,11 @@ TOKENS
   --token-file, clients from the environment. Who knows only the token of a node's --read-token-file may read and nothing else.
 
 ENVIRONMENT
-  FARKV_TOKEN_FILE   the token
-  FARKV_TLS_CA       the authority of nodes' certificates; set, clients speak TLS
-  FARKV_TLS_CERT     the client's own certificate, for nodes that have --tls-ca
-  FARKV_TLS_KEY      and its key
+  FARKV_TOKEN_FILE        the token
+  FARKV_READ_TOKEN_FILE   the one with which nothing but reading is possible, instead
+  FARKV_TLS_CA            the authority of nodes' certificates; set, clients speak TLS
+  FARKV_TLS_CERT          the client's own certificate, for nodes that have --tls-ca
+  FARKV_TLS_KEY           and its key
 
 TLS
   A token keeps strangers out; what is stored is readable, and can be changed, on its way. With --tls-cert and --tls-key a
@@ -75,7 +76,8 @@ WHAT SURVIVES WHAT
   a client dies             everything: others finish or take back what it was about
   the master dies           everything: another process is elected within a lease
   a memory node dies        everything that has another replica, while a majority of the nodes lives: one of 3 may die, two
-                            of 5; a pool of 1 or 2 nodes survives none. Spares count as nodes
+                            of 5; a pool of 1 or 2 nodes survives none. Spares count as nodes, and so do witnesses, which
+                            hold nothing; of more than seven the first seven count
   a majority dies           nothing: nobody can tell any more what was agreed on. Make the pool anew
   a node is restarted       it comes back empty, as another one, and takes no part in the pool
   the network is cut        the side with the majority goes on; the other one waits
