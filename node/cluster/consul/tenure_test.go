@@ -39,7 +39,7 @@ func candidates(t *testing.T, n int, store func(i int) board.Store) []*candidate
 // stalledMaster checks what doc.go says of a master that stalls while it holds the role: another takes over after the
 // lease, once it has fenced the first off, and what the first does when it goes on changes nothing.
 func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
-	const lease = 300 * time.Millisecond
+	const lease = time.Second
 	id := NewID()
 	first := agent(t)
 	c := candidates(t, 2, func(i int) board.Store { return poolOf(t, dial(t, first.address), "ruled").Board(id) })

@@ -118,9 +118,8 @@ func TestRestingWatch(t *testing.T) {
 	write(t, s, "k", "v")
 	calls := watched(t, s, "k")
 	next(t, calls)
-	for began := f.count(); f.count() < began+5; {
-		time.Sleep(a.wait)
-	}
+	before := f.count()
+	eventually(t, "a few waits", func() bool { return f.count() >= before+5 })
 	write(t, s, "k", "w")
 	if c := next(t, calls); string(c.Value) != "w" {
 		t.Errorf("seen %+v", c)
