@@ -64,6 +64,7 @@ type Fabric struct {
 	last     rdma.View // that was seen last
 	expelled []bool    // nodes that serve nobody any more, for sure
 	downs    []atomic.Bool
+	owed     []rdma.Client // identities to give back, once the board is in reach
 }
 
 // links are this process's connections to one node.
@@ -170,6 +171,7 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 		return nil, rdma.ErrClosed
 	}
 	c := rdma.Client{Life: 1}
+	f.giveBack()
 	if !f.ReadOnly() {
 		var err error
 		if c, err = f.board.Claim(name); err != nil {
@@ -191,11 +193,35 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 // ReadOnly tells whether this process may do nothing but read: it knows the read token alone.
 func (f *Fabric) ReadOnly() bool { return f.o.Security.Token == nil && f.o.Security.ReadToken != nil }
 
+// release gives an identity back. When the board is out of reach, the next Open or Close does: nobody else could, as long
+// as this process lives.
 func (f *Fabric) release(c rdma.Client) error {
 	if c.ID == 0 {
 		return nil
 	}
-	return f.board.Release(c)
+	err := f.board.Release(c)
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.owed = append(f.owed, c)
+	}
+	return err
+}
+
+// giveBack releases what could not be released before. Those that were fenced off or forgotten meanwhile it leaves alone.
+func (f *Fabric) giveBack() {
+	f.mu.Lock()
+	owed := f.owed
+	f.owed = nil
+	f.mu.Unlock()
+	for i, c := range owed {
+		if f.release(c) != nil { // then the others cannot be, either
+			f.mu.Lock()
+			f.owed = append(f.owed, owed[i+1:]...)
+			f.mu.Unlock()
+			return
+		}
+	}
 }
 
 // leave ends an endpoint's life, and its tenure as master.
@@ -219,6 +245,7 @@ func (f *Fabric) Close() error {
 		return fmt.Errorf("close %s: %w", f.name, err)
 	}
 	f.once.Do(func() {
+		f.giveBack()
 		f.bye()
 		close(f.cut)
 		if f.quorum != nil {

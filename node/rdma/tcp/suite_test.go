@@ -1,6 +1,11 @@
 package tcp_test
 
 import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +17,23 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childEnv tells a process that a test started what to do.
+const childEnv = "FARKV_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childEnv); role != "" {
+		if err := child(strings.Fields(role)); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
+		flag.Set("test.parallel", "16") // they wait for connections more than they work
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // pool is a pool whose nodes are in this process.
 type pool struct {

@@ -1,0 +1,191 @@
+package tcp_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// TestNodeReadsNothing posts to a node that reads nothing: no Post waits for it, what waits to be sent is bounded, and in
+// the end the node counts as down. The other node's verbs go on.
+func TestNodeReadsNothing(t *testing.T) {
+	f, proxies := behind(t, 2, lease, nil)
+	first, second := attach(t, f.Fabric, "first"), attach(t, f.Fabric, "second")
+	proxies[0].rule(func(c caller) fate {
+		if c.verbs() {
+			return stuck
+		}
+		return through
+	})
+	var group sync.WaitGroup
+	for _, ep := range []rdma.Endpoint{first, second} {
+		group.Go(func() {
+			for range 50 {
+				b := ep.Batch()
+				b.Write(rdma.At(0, 0), b.Alloc(200<<10))
+				err := ep.Post(b)
+				b.Release()
+				if err != nil {
+					t.Errorf("a Post to a node that reads nothing: %v", err)
+				}
+				if f.NodeDown(0) {
+					t.Error("a Post has waited until the node counted as down")
+					return
+				}
+			}
+			if _, err := add(ep, 1, 0); err != nil {
+				t.Errorf("a verb of the other node: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	_, err := add(first, 0, 0)
+	if !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a verb of a node that reads nothing: %v", err)
+	}
+	proxies[0].rule(nil)
+	eventually(t, "the node is back", func() bool { _, err := add(second, 0, 0); return err == nil })
+	if n, err := load(first, 0, 0); n != 1 || err != nil {
+		t.Errorf("after it was back the word is %d (%v): what counted as lost landed later", n, err)
+	}
+}
+
+// TestQueueIsBounded posts to a node that reads nothing until the fabric refuses to take more.
+func TestQueueIsBounded(t *testing.T) {
+	f, proxies := behind(t, 1, lease, nil)
+	ep := attach(t, f.Fabric, "poster")
+	proxies[0].rule(func(c caller) fate {
+		if c.verbs() {
+			return stuck
+		}
+		return through
+	})
+	before := heap()
+	sent, most := 0, uint64(0)
+	b := ep.Batch()
+	for i := range 16 {
+		b.Write(rdma.At(0, uint64(i)<<16), b.Alloc(64<<10))
+	}
+	if err := ep.Post(b); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for until := time.Now().Add(limit); err == nil && time.Now().Before(until); sent++ {
+		next := ep.Batch()
+		op := next.Read(rdma.At(0, 0), 8)
+		for range 1000 {
+			next.Read(rdma.At(0, 0), 8)
+		}
+		if e := ep.Post(next); e != nil {
+			t.Fatal(e)
+		}
+		err = op.Err
+		if sent%100 == 0 {
+			most = max(most, heap())
+		}
+	}
+	if !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("posts were taken without end: %d batches, %v", sent, err)
+	}
+	if most > before+600<<20 {
+		t.Errorf("%d MB were taken", (most-before)>>20)
+	}
+}
+
+// TestSilentNodes has a node that stops in the midst of its work (half-open: what is sent to it vanishes), and one that is
+// slow. Verbs to the first end in ErrNodeDown, and in time; to the second they succeed.
+func TestSilentNodes(t *testing.T) {
+	f, proxies := behind(t, 2, lease, addByCall)
+	ep := attach(t, f.Fabric, "client")
+	proxies[1].rule(func(caller) fate { return trickle })
+	proxies[0].rule(func(caller) fate { return lost })
+	b := ep.Batch()
+	silent, slow := b.FetchAdd(rdma.At(0, 0), 1), b.Write(rdma.At(1, 0), b.Alloc(4096))
+	rdma.Do(ep, b, limit)
+	if !errors.Is(silent.Err, rdma.ErrNodeDown) || slow.Err != nil {
+		t.Errorf("a verb of a silent node: %v; of a slow one: %v", silent.Err, slow.Err)
+	}
+	b.Release()
+	if err := ep.Call(0, &rdma.Request{}, limit); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a call of a silent node: %v", err)
+	}
+	if err := ep.Call(1, &rdma.Request{Arg: [6]uint64{8}}, limit); err != nil {
+		t.Errorf("a call of a slow node: %v", err)
+	}
+	proxies[0].rule(nil)
+	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 0); return err == nil })
+	if n, err := load(ep, 0, 0); n != 1 || err != nil {
+		t.Errorf("the word is %d (%v): a verb that had vanished has landed", n, err)
+	}
+}
+
+// TestStoppedNode stops a node's process. Verbs to it end in ErrNodeDown, those of others go on, and once it goes on it
+// executes nothing of what counted as lost.
+func TestStoppedNode(t *testing.T) {
+	nodes, addrs := nodeProcesses(t, 3)
+	f := created(t, tcp.Options{Addresses: addrs}, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 8})
+	ep := attach(t, f, "client")
+	var succeeded, tried uint64
+	for range 3 {
+		nodes[1].stop(t)
+		var down error
+		for until := time.Now().Add(limit); down == nil && time.Now().Before(until); tried++ {
+			if _, down = add(ep, 1, 0); down == nil {
+				succeeded++
+			}
+		}
+		if !errors.Is(down, rdma.ErrNodeDown) {
+			t.Fatalf("a verb of a node that stands still: %v", down)
+		}
+		for _, node := range []int{0, 2} {
+			if _, err := add(ep, node, 0); err != nil {
+				t.Errorf("node %d: %v", node, err)
+			}
+		}
+		nodes[1].goOn(t)
+		eventually(t, "the node is back", func() bool { _, err := load(ep, 1, 0); return err == nil })
+		n, err := load(ep, 1, 0)
+		if n < succeeded || n > tried || err != nil {
+			t.Errorf("the word is %d (%v): %d succeeded of %d", n, err, succeeded, tried)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if again, err := load(ep, 1, 0); again != n || err != nil {
+			t.Errorf("the word was %d and became %d (%v) though nobody adds to it", n, again, err)
+		}
+		succeeded, tried = n, n
+	}
+}
+
+// TestClientReadsNothing has a client that reads no answers. The node takes no more memory for it than for a frame or two,
+// and works for the others.
+func TestClientReadsNothing(t *testing.T) {
+	f, proxies := behind(t, 1, lease, nil)
+	other := opened(t, tcp.Options{Addresses: f.Record().Addresses})
+	reads, works := attach(t, other, "reads"), attach(t, f.Fabric, "works")
+	proxies[0].rule(func(c caller) fate {
+		if c.verbs() && c.Process == other.Process() {
+			return stuck
+		}
+		return through
+	})
+	before := heap()
+	for range 40 {
+		b := reads.Batch()
+		for range 4 {
+			b.Read(rdma.At(0, 0), 256<<10)
+		}
+		reads.Post(b)
+	}
+	for range 100 {
+		if _, err := add(works, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := heap(); now > before+80<<20 { // 40 MB are the client's own
+		t.Errorf("%d MB were taken", (now-before)>>20)
+	}
+}

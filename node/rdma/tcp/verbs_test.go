@@ -1,0 +1,119 @@
+package tcp_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// long asks for the versions that take minutes.
+var long = os.Getenv("FARKV_LONG") == "1"
+
+// limit bounds each wait; nothing that is alive takes nearly as long.
+const limit = 20 * time.Second
+
+// do runs one batch of one verb.
+func do(ep rdma.Endpoint, add func(b *rdma.Batch) *rdma.Op) (uint64, error) {
+	b := ep.Batch()
+	defer b.Release()
+	op := add(b)
+	err := rdma.Do(ep, b, limit)
+	if op.Verb == rdma.Read && err == nil {
+		return binary.LittleEndian.Uint64(op.Buf), nil
+	}
+	return op.Result, err
+}
+
+func load(ep rdma.Endpoint, node int, off uint64) (uint64, error) {
+	return do(ep, func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(node, off), 8) })
+}
+
+func add(ep rdma.Endpoint, node int, off uint64) (uint64, error) {
+	return do(ep, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(node, off), 1) })
+}
+
+func store(ep rdma.Endpoint, node int, off uint64, p []byte) error {
+	_, err := do(ep, func(b *rdma.Batch) *rdma.Op {
+		buf := b.Alloc(len(p))
+		copy(buf, p)
+		return b.Write(rdma.At(node, off), buf)
+	})
+	return err
+}
+
+// eventually waits until ok says yes.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for until := time.Now().Add(limit); !ok(); time.Sleep(200 * time.Microsecond) {
+		if time.Now().After(until) {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+	}
+}
+
+// attach opens an endpoint that ends with the test.
+func attach(t testing.TB, f *tcp.Fabric, name string) rdma.Endpoint {
+	t.Helper()
+	ep, err := f.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ep.Close() }) // the pool may be gone
+	return ep
+}
+
+// opened opens a pool by its nodes' addresses, for as long as the test lasts.
+func opened(t testing.TB, o tcp.Options) *tcp.Fabric {
+	t.Helper()
+	f, err := tcp.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// created makes a pool on nodes.
+func created(t testing.TB, o tcp.Options, g tcp.Geometry) *tcp.Fabric {
+	t.Helper()
+	f, err := tcp.Create(o, g, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// behind starts n nodes, each behind a proxy that is its address for everybody, and makes a pool of them.
+func behind(t testing.TB, n int, lease time.Duration, h rdma.Handler) (*pool, []*proxy) {
+	t.Helper()
+	nodes, addrs := start(t, n, 1<<20, h)
+	var proxies []*proxy
+	for i, addr := range addrs {
+		proxies = append(proxies, newProxy(t, addr))
+		addrs[i] = proxies[i].addr()
+	}
+	f := created(t, tcp.Options{Addresses: addrs, Lease: lease}, tcp.Geometry{Nodes: n, Memory: 1 << 20, Clients: 16})
+	return &pool{f, nodes}, proxies
+}
+
+// down tells whether err says that a node is down, or is nil.
+func downOrNil(err error) bool { return err == nil || errors.Is(err, rdma.ErrNodeDown) }
+
+// heap is how many bytes are in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
