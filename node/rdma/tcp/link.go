@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"runtime"
 	"sync"
@@ -283,10 +284,7 @@ func (s sending) done() bool {
 	}
 	if l.bytes > inlineBytes {
 		l.mu.Unlock()
-		select {
-		case l.heavy <- struct{}{}:
-		default:
-		}
+		l.handOver()
 		return false
 	}
 	l.writing = true
@@ -294,10 +292,25 @@ func (s sending) done() bool {
 	return true
 }
 
-// flush writes what there is to write, and what others add meanwhile.
+// handOver leaves writing to the goroutine that may wait for the node.
+func (l *link) handOver() {
+	select {
+	case l.heavy <- struct{}{}:
+	default:
+	}
+}
+
+// flush writes what there is to write, and what others add meanwhile, as long as that does not block.
 func (l *link) flush() {
+	if !l.write(inlineBytes) {
+		l.handOver()
+	}
+}
+
+// write writes until nothing is left, or more than most bytes are on their way: then it returns false.
+func (l *link) write(most int) bool {
 	l.mu.Lock()
-	for len(l.out) > 0 && l.nc != nil {
+	for len(l.out) > 0 && l.nc != nil && l.bytes <= most {
 		nc, p := l.nc, l.out
 		l.out, l.spare = l.spare[:0], nil
 		l.mu.Unlock()
@@ -312,7 +325,9 @@ func (l *link) flush() {
 		l.spare = p[:0]
 	}
 	l.writing = false
+	over := len(l.out) == 0 || l.nc == nil
 	l.mu.Unlock()
+	return over
 }
 
 // writeHeavy writes for workers that must not wait for a node that is slow to read.
@@ -328,7 +343,7 @@ func (l *link) writeHeavy(nc net.Conn, over <-chan struct{}) {
 		l.writing = l.writing || mine
 		l.mu.Unlock()
 		if mine {
-			l.flush()
+			l.write(math.MaxInt)
 		}
 	}
 }
