@@ -104,22 +104,33 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 func (f *Fabric) make(format func(*Fabric) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
-	if err := errors.Join(f.connect(ctx, controlOf)...); err != nil {
+	if err := joined(f.connect(ctx, controlOf)); err != nil {
 		return err
 	}
-	all := func(int) bool { return true }
+	adopted := make([]bool, len(f.links))
 	err := f.each(all, callPatience, func(node int) *message {
 		r := f.record
 		r.Index = node
 		return &message{Do: doAdopt, Record: &r}
-	}, nil)
+	}, func(node int, _ reply) { adopted[node] = true })
 	if errors.Is(err, rdma.ErrHeld) {
-		return fmt.Errorf("%w: %w", rdma.ErrExists, err)
+		err = fmt.Errorf("%w: %w", rdma.ErrExists, err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = f.fill(ctx, format)
 	}
-	if err := errors.Join(f.connect(ctx, verbsOf)...); err != nil {
+	if err != nil { // nodes that do not hear it let go when the connection ends, unless the pool may be opened there already
+		m := &message{Do: doDrop, Pool: f.record.ID, Force: true}
+		_ = f.each(func(n int) bool { return adopted[n] }, callPatience, func(int) *message { return m }, nil)
+	}
+	return err
+}
+
+func all(int) bool { return true }
+
+// fill writes the first content of a pool that is this process's alone, and lets others open it.
+func (f *Fabric) fill(ctx context.Context, format func(*Fabric) error) error {
+	if err := joined(f.connect(ctx, verbsOf)); err != nil {
 		return err
 	}
 	if format != nil {
@@ -161,7 +172,7 @@ func open(o Options) (*Fabric, error) {
 		}
 	}
 	if up <= f.record.voters()/2 {
-		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), errors.Join(append(controls, verbs...)...))
+		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), joined(append(controls, verbs...)))
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
@@ -178,7 +189,7 @@ func (e *OtherBoard) Error() string { return "its board is kept by " + e.Board +
 func recordOf(o Options) (*Record, error) {
 	infos, errs := Inspect(context.Background(), o)
 	var r *Record
-	half := false
+	from, half := 0, false // the node that told r; some have a pool that nobody may open yet
 	for i, info := range infos {
 		switch p := info.Pool; {
 		case errs[i] != nil || p == nil:
@@ -186,15 +197,15 @@ func recordOf(o Options) (*Record, error) {
 		case !info.Sealed:
 			half = true
 		case r != nil && r.ID != p.ID:
-			return nil, fmt.Errorf("nodes %s and %s have different pools: %w", infos[i].Address, infos[r.Index].Address, rdma.ErrNoPool)
+			return nil, fmt.Errorf("nodes %s and %s have different pools: %w", infos[i].Address, infos[from].Address, rdma.ErrNoPool)
 		default:
-			r = p
+			r, from = p, i
 		}
 	}
 	if r != nil {
 		return r, r.check(MaxMemory)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := joined(errs); err != nil {
 		return nil, err
 	}
 	if half {
@@ -223,7 +234,7 @@ func Remove(o Options, force bool) error {
 		}
 	}
 	m := &message{Do: doDrop, Pool: r.ID, Force: true}
-	err = f.each(func(int) bool { return true }, callPatience, func(int) *message { return m }, nil)
+	err = f.each(all, callPatience, func(int) *message { return m }, nil)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("remove a pool: %w", err)
 	}

@@ -150,7 +150,7 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 	m := &message{Do: doExpel, Pool: f.record.ID, Epoch: epoch, Node: node}
 	itself, voices := false, 0
 	var stale error
-	err := f.each(func(int) bool { return true }, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
+	err := f.each(all, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
 		itself = itself || n == node
 		if n < f.record.voters() {
 			voices++

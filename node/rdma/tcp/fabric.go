@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -191,7 +192,9 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 }
 
 // ReadOnly tells whether this process may do nothing but read: it knows the read token alone.
-func (f *Fabric) ReadOnly() bool { return f.o.Security.Token == nil && f.o.Security.ReadToken != nil }
+func (f *Fabric) ReadOnly() bool {
+	return len(f.o.Security.Token) == 0 && len(f.o.Security.ReadToken) > 0
+}
 
 // release gives an identity back. When the board is out of reach, the next Open or Close does: nobody else could, as long
 // as this process lives.
@@ -258,7 +261,7 @@ func (f *Fabric) Close() error {
 
 // bye tells the nodes that the process goes, so that they do not wait for it.
 func (f *Fabric) bye() {
-	_ = f.each(func(int) bool { return true }, 200*time.Millisecond, func(int) *message { return &message{Do: doBye} }, nil)
+	_ = f.each(all, 200*time.Millisecond, func(int) *message { return &message{Do: doBye} }, nil)
 }
 
 // each sends a message to the nodes that want says, at once, and takes their answers. It returns their failures.
@@ -285,8 +288,33 @@ func (f *Fabric) each(want func(node int) bool, within time.Duration, m func(nod
 			take(i, r)
 		}
 	}
-	return errors.Join(errs...)
+	return joined(errs)
 }
+
+// failures are those of several nodes, in one line.
+type failures []error
+
+// joined returns errs as one error; nil when there is none.
+func joined(errs []error) error {
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return failures(errs)
+}
+
+func (f failures) Error() string {
+	var texts []string
+	for _, err := range f {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (f failures) Unwrap() []error { return f }
 
 // asker brings questions to the nodes' acceptors.
 type asker struct{ f *Fabric }

@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -39,8 +42,10 @@ func newGreeting() (g greeting) {
 
 func (g *greeting) nonce() []byte { return g[16 : 16+nonceBytes] }
 
+func (g *greeting) isOurs() bool { return [8]byte(g[:8]) == magic }
+
 func (g *greeting) check() error {
-	if [8]byte(g[:8]) != magic {
+	if !g.isOurs() {
 		return fmt.Errorf("the other end is no farkv node or client: %w", ErrProtocol)
 	}
 	if v := binary.LittleEndian.Uint16(g[8:]); v != wireVersion {
@@ -94,17 +99,18 @@ func prove(token []byte, who string, caller, node *greeting) []byte {
 // refused with. The connection's deadline bounds it.
 func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	mine, theirs := newGreeting(), greeting{}
-	if _, err := c.Write(mine[:]); err != nil {
-		return welcome{}, err
+	_, err := c.Write(mine[:])
+	if err == nil {
+		_, err = io.ReadFull(c, theirs[:])
 	}
-	if _, err := io.ReadFull(c, theirs[:]); err != nil {
-		return welcome{}, fmt.Errorf("no greeting: %w", err)
+	if err != nil {
+		return welcome{}, fmt.Errorf("no greeting%s: %w", hintOf(err), err)
 	}
 	if err := theirs.check(); err != nil {
 		return welcome{}, err
 	}
 	token := s.Token
-	if token == nil {
+	if len(token) == 0 {
 		token = s.ReadToken
 	}
 	h.Proof = prove(token, "caller", &mine, &theirs)
@@ -128,23 +134,34 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	return w, nil
 }
 
+// hintOf guesses why there was no greeting.
+func hintOf(err error) string {
+	var plain tls.RecordHeaderError
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) {
+		return " (hint: does one end use TLS, and the other not?)"
+	}
+	return ""
+}
+
 // greeted is the node's half up to the caller's hello; answer is how to end it.
 func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcome, status) error, err error) {
 	theirs, mine := greeting{}, newGreeting()
 	if _, err := io.ReadFull(c, theirs[:]); err != nil {
 		return h, false, nil, fmt.Errorf("no greeting: %w", err)
 	}
-	if err := theirs.check(); err != nil {
-		return h, false, nil, err
+	if theirs.isOurs() { // of another version, too, so that the caller can say what is wrong
+		if _, err := c.Write(mine[:]); err != nil {
+			return h, false, nil, err
+		}
 	}
-	if _, err := c.Write(mine[:]); err != nil {
+	if err := theirs.check(); err != nil {
 		return h, false, nil, err
 	}
 	if _, err := readMessage(c, kindHello, maxHello, &h); err != nil {
 		return h, false, nil, err
 	}
 	full := hmac.Equal(h.Proof, prove(s.Token, "caller", &theirs, &mine))
-	read := hmac.Equal(h.Proof, prove(s.ReadToken, "caller", &theirs, &mine)) && s.ReadToken != nil
+	read := hmac.Equal(h.Proof, prove(s.ReadToken, "caller", &theirs, &mine)) && len(s.ReadToken) > 0
 	token := s.Token
 	if read && !full {
 		token = s.ReadToken
@@ -155,7 +172,7 @@ func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcom
 	}
 	if !full && !read {
 		w := welcome{Text: "the node wants another one"}
-		if s.Token == nil {
+		if len(s.Token) == 0 {
 			w.Text = "the node was started without one"
 		}
 		return h, false, nil, errors.Join(ErrToken, writeMessage(c, kindHello, statusAccess, w))

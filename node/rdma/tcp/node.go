@@ -47,7 +47,7 @@ type Config struct {
 	File     string // backs the memory; "": anonymous memory does
 	Handler  rdma.Handler
 	Security Security
-	Conns    int          // connections at most, default DefaultConns
+	Conns    int          // connections of clients at most, default DefaultConns
 	Log      *slog.Logger // nil: it is silent
 }
 
@@ -110,7 +110,7 @@ func listen(c Config) (*Node, error) {
 	if c.Memory < 4096 || c.Memory > MaxMemory {
 		return nil, fmt.Errorf("%w: %d bytes: want 4 KiB to 16 TiB", ErrMemory, c.Memory)
 	}
-	if c.Security.Token == nil && !onLoopback(c.Listen) {
+	if len(c.Security.Token) == 0 && (len(c.Security.ReadToken) > 0 || !onLoopback(c.Listen)) {
 		return nil, ErrOpen
 	}
 	n := &Node{
@@ -160,6 +160,9 @@ func (n *Node) Addr() string { return n.listener.Addr().String() }
 
 // Loopback tells whether only this machine reaches the node.
 func (n *Node) Loopback() bool { return onLoopback(n.Addr()) }
+
+// maxProcess bounds the name of a process, in bytes.
+const maxProcess = 64
 
 // mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to go:
 // those that say nothing cannot keep out those who have something to say.
@@ -224,7 +227,8 @@ func (n *Node) receive(raw net.Conn) {
 	if c == nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if slices.Contains(n.greeting, raw) { // else it was ended to make room, and counted then
+		var why *refused
+		if slices.Contains(n.greeting, raw) || errors.As(err, &why) { // else it was ended to make room, and counted then
 			n.refuse(raw, err.Error())
 		}
 		return
@@ -249,6 +253,9 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	h, readOnly, answer, err := greeted(nc, n.cfg.Security)
 	if err != nil {
 		return nil, err
+	}
+	if readOnly {
+		h.Process = "reader " + h.Process // who may only read takes no other's place, and does not say goodbye for it
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer}
 	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
@@ -277,6 +284,9 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 	if n.closed || n.draining {
 		return refuse(rdma.ErrNodeDown, "the node is about to end")
 	}
+	if len(h.Process) < 1 || len(h.Process) > maxProcess {
+		return refuse(ErrProtocol, "a process with a name of %d bytes", len(h.Process))
+	}
 	p := n.pool.Load()
 	switch h.Purpose {
 	case forControl:
@@ -299,11 +309,11 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 		return refuse(rdma.ErrAccess, "not a peer")
 	}
 	for old := range n.conns {
-		if old.process == c.process && old.purpose == c.purpose && c.process != "" {
+		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer || c.purpose != forPeer && old.process == c.process) {
 			old.end()
 		}
 	}
-	if len(n.conns) >= n.cfg.Conns {
+	if h.Purpose != forPeer && n.callers() >= n.cfg.Conns { // clients must not take the peers' leases from the node
 		return refuse(rdma.ErrFull, "the node has %d connections", n.cfg.Conns)
 	}
 	n.conns[c] = struct{}{}
@@ -316,6 +326,16 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 		proc.conns++
 	}
 	return nil
+}
+
+// callers counts the connections of clients. The caller holds mu.
+func (n *Node) callers() (sum int) {
+	for c := range n.conns {
+		if c.purpose != forPeer {
+			sum++
+		}
+	}
+	return sum
 }
 
 // leave forgets a connection. Its process stays known for a moment: it may be about to connect again.

@@ -40,6 +40,7 @@ func (p *pool) askPeer(peer int) {
 			c.Close()
 		}
 	}()
+	var silent quiet
 	for {
 		pause, err := every, error(nil)
 		if c == nil {
@@ -48,6 +49,7 @@ func (p *pool) askPeer(peer int) {
 		if err == nil {
 			err = p.ask(c, peer)
 		}
+		p.note(&silent, peer, err)
 		if err != nil {
 			pause = soon // it may be about to have the pool, too
 			if c != nil {
@@ -62,6 +64,29 @@ func (p *pool) askPeer(peer int) {
 			return
 		case <-time.After(pause):
 		}
+	}
+}
+
+// quiet is for how long a peer has granted nothing.
+type quiet struct {
+	since  time.Duration // 0: it does
+	logged bool
+}
+
+// note logs once that a peer has granted nothing for as long as a lease lasts, and why, and that it does again.
+func (p *pool) note(q *quiet, peer int, err error) {
+	log := p.node.log.With("pool", p.record.ID, "peer", peer, "address", p.record.Addresses[peer])
+	switch now := wall.Now(); {
+	case err == nil && q.logged:
+		log.Info("a peer grants leases again")
+		*q = quiet{}
+	case err == nil:
+		*q = quiet{}
+	case q.since == 0:
+		q.since = now
+	case !q.logged && now-q.since > p.record.Lease:
+		q.logged = true
+		log.Warn("a peer grants no leases (logged once)", "why", err.Error())
 	}
 }
 
@@ -81,9 +106,15 @@ func (p *pool) callPeer(peer int) (net.Conn, error) {
 	return c, err
 }
 
-// peerTLS is how a node calls its peers: with its own certificate, trusting whom it trusts as a client.
+// peerTLS is how a node calls its peers: with its own certificate, trusting whom it would trust as a client, or as clients.
 func peerTLS(s *tls.Config) *tls.Config {
-	return &tls.Config{Certificates: s.Certificates, RootCAs: s.ClientCAs, MinVersion: tls.VersionTLS13}
+	c := &tls.Config{
+		Certificates: s.Certificates, RootCAs: s.RootCAs, MinVersion: tls.VersionTLS13,
+	}
+	if c.RootCAs == nil {
+		c.RootCAs = s.ClientCAs
+	}
+	return c
 }
 
 // ask asks for one lease. It counts from before the question was sent. A peer that gives none knows that this node was
