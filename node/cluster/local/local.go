@@ -40,7 +40,7 @@ type Record struct {
 // Process is one memory node that was started here.
 type Process struct {
 	PID     int    `json:"pid"`
-	Start   uint64 `json:"start"`             // in the kernel's ticks since the boot
+	Start   uint64 `json:"start"`             // in the kernel's ticks since the boot; 0: it ended at once
 	Boot    string `json:"boot"`              // the kernel's name for that
 	Address string `json:"address,omitempty"` // at which it serves; "": it never did
 }

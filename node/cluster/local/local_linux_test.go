@@ -156,6 +156,17 @@ func TestNodesThatDoNotServe(t *testing.T) {
 			}
 		})
 	}
+	for range 20 { // of several that end, before or after anybody has looked at them, the first is told
+		place(t)
+		p := create(t)
+		err := p.Start(t.Context(), 3, kinds("node-broken", "node-broken", "node-mute"))
+		if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "node 0: ") || !strings.Contains(err.Error(), "no memory today") {
+			t.Errorf("%v", err)
+		}
+		if err := p.Stop(time.Minute); err != nil {
+			t.Error(err)
+		}
+	}
 	place(t)
 	p := create(t)
 	if err := p.Start(t.Context(), 1, func(int, string) []string { return []string{"/nowhere/farkv"} }); !errors.Is(err, ErrStart) {

@@ -44,8 +44,7 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 		go func() { ended[i] <- cmd.Wait() }() // ends with the process: nothing is left of it in this one's table
 		start, err := startOf(cmd.Process.Pid)
 		if errors.Is(err, os.ErrNotExist) {
-			<-ended[i]
-			return fmt.Errorf("node %d: %w: %s", first+i, ErrStart, p.LastLine(first+i))
+			err = nil // it has ended, and is told below why; no start means no process
 		}
 		if err != nil { // nobody could tell it from another later on
 			return errors.Join(fmt.Errorf("node %d: %w: %w", first+i, ErrStart, err), cmd.Process.Kill())

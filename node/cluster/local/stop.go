@@ -15,7 +15,7 @@ func (n Process) find() (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.PID <= 1 || boot != n.Boot {
+	if n.PID <= 1 || n.Start == 0 || boot != n.Boot {
 		return nil, nil
 	}
 	process, err := os.FindProcess(n.PID)
