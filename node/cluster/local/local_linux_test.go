@@ -57,6 +57,7 @@ func kinds(all ...string) Command {
 func place(t *testing.T) {
 	t.Helper()
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each node waits a second when it is done
 }
 
 func create(t *testing.T) *Pool {
