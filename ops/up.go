@@ -44,6 +44,9 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 // explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
 // contradicts itself.
 func explainShape(err error, addr string) error {
+	if a, bad := fabrics.Parse(addr); bad == nil && a.Remote() && errors.Is(err, rdma.ErrFull) {
+		return fmt.Errorf("%w (hint: lower --records, --memory or --nodes, or start larger or further nodes with 'farkv node')", err)
+	}
 	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {
 		return workloads.Misuse("%v (hint: raise --memory, or lower --records or --clients)", err)
 	}
