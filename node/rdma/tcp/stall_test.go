@@ -104,7 +104,7 @@ func TestSilentNodes(t *testing.T) {
 	proxies[1].rule(func(caller) fate { return trickle })
 	proxies[0].rule(func(caller) fate { return lost })
 	b := ep.Batch()
-	silent, slow := b.FetchAdd(rdma.At(0, 0), 1), b.Write(rdma.At(1, 0), b.Alloc(4096))
+	silent, slow := b.FetchAdd(rdma.At(0, 0), 1), b.Write(rdma.At(1, 0), b.Alloc(512))
 	rdma.Do(ep, b, limit)
 	if !errors.Is(silent.Err, rdma.ErrNodeDown) || slow.Err != nil {
 		t.Errorf("a verb of a silent node: %v; of a slow one: %v", silent.Err, slow.Err)
