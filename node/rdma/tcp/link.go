@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -410,8 +411,24 @@ func (r *ring) take() (all []inFlight) {
 	return all
 }
 
-// control asks the node something and waits for its answer.
+// control asks the node something and waits for its answer. A connection that breaks meanwhile is made again, and the
+// question asked again: it does no harm to hear one twice.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
+	for until := wall.Now() + within; ; {
+		r, err := l.ask(m, until-wall.Now())
+		var no *refused
+		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || wall.Now()+redialMin > until {
+			return r, err
+		}
+		select {
+		case <-time.After(redialMin):
+		case <-l.stop:
+			return r, err
+		}
+	}
+}
+
+func (l *link) ask(m *message, within time.Duration) (reply, error) {
 	q := &question{done: make(chan struct{})}
 	s, err := l.begin()
 	if err != nil {

@@ -103,20 +103,29 @@ func (h *Harness) histories() error {
 		{workers: 8, keys: 4, ops: 1000, seed: 2},
 		{workers: 16, keys: 24, ops: 500, seed: 3},
 	} {
-		l.maxValue = h.MaxValue
-		if err := h.history(l); err != nil {
+		f, err := h.mem(l.seed)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(h.history(f, l), f.Close()); err != nil {
 			return fmt.Errorf("%d workers on %d keys: %w", l.workers, l.keys, err)
 		}
 	}
 	return nil
 }
 
-func (h *Harness) history(l load) error {
-	f, err := h.mem(l.seed)
+// historiesOn is histories on a fabric whose verbs take a while.
+func (h *Harness) historiesOn(on real) (err error) {
+	f, _, end, err := on.make(h)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { err = errors.Join(err, end()) }()
+	return h.history(f, load{workers: 8, keys: 4, ops: 500, seed: 2, maxValue: h.MaxValue})
+}
+
+func (h *Harness) history(f rdma.Fabric, l load) error {
+	l.maxValue = h.MaxValue
 	recorders, err := h.play(f, l, 0, nil)
 	if err != nil {
 		return err

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -25,7 +24,8 @@ const childEnv = "FARKV_STORETEST_CHILD"
 // child is what one process does.
 type child struct {
 	Test   string // the test whose harness it takes
-	Pool   string
+	Fabric string // "shm" or "tcp"
+	Pool   string // where to open it
 	Logs   string // folder of the workers' histories
 	First  int    // number of its first worker
 	Ops    int
@@ -50,26 +50,26 @@ func (h *Harness) processes(t *testing.T) {
 		t.Skip("processes share a pool on Linux only")
 	}
 	test := filepath.Dir(t.Name())
-	t.Run("histories", func(t *testing.T) { report(t, h.shared(t.TempDir(), test, 1, false)) })
-	for seed := range uint64(3) {
-		t.Run(fmt.Sprintf("killed %d", seed), func(t *testing.T) { report(t, h.shared(t.TempDir(), test, seed, true)) })
+	for _, on := range []real{onShm, onTCP} {
+		t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprintf("%s killed %d", on.name, seed), func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
+		}
 	}
 }
 
 // shared runs the processes on a pool of their own and judges what their workers logged.
-func (h *Harness) shared(logs, test string, seed uint64, kill bool) (err error) {
-	pool := fmt.Sprintf("storetest-%d-%d", os.Getpid(), time.Now().UnixNano())
-	f, err := shm.Create(pool, shm.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Handler,
-		func(f *shm.Fabric) error { return h.Format(f) })
+func (h *Harness) shared(on real, logs, test string, seed uint64, kill bool) (err error) {
+	f, at, end, err := on.make(h)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Close(), shm.Remove(pool, true)) }()
+	defer func() { err = errors.Join(err, end()) }()
 	ctx, cancel := context.WithTimeout(context.Background(), childPatience)
 	defer cancel()
 	var g errgroup.Group
 	for i := range processes {
-		c := child{Test: test, Pool: pool, Logs: logs, First: i * childWorkers, Ops: 300, Seed: seed, Doomed: kill}
+		c := child{Test: test, Fabric: on.name, Pool: at, Logs: logs, First: i * childWorkers, Ops: 300, Seed: seed, Doomed: kill}
 		if kill && i == 0 {
 			c.Ops = 1 << 20
 			g.Go(func() error { return c.killed(ctx) })
@@ -162,7 +162,11 @@ func (h *Harness) child(t *testing.T) bool {
 }
 
 func (h *Harness) work(c child) error {
-	f, err := shm.Open(c.Pool, h.Handler)
+	on := onShm
+	if c.Fabric == onTCP.name {
+		on = onTCP
+	}
+	f, err := on.open(h, c.Pool)
 	if err != nil {
 		return err
 	}

@@ -72,6 +72,8 @@ func Run(t *testing.T, h Harness) {
 	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
 	t.Run("model", func(t *testing.T) { h.model(t) })
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
+	t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
+	t.Run("cuts", func(t *testing.T) { h.cuts(t) })
 	t.Run("processes", func(t *testing.T) { h.processes(t) })
 	t.Run("sim", func(t *testing.T) {
 		t.Run("histories", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simHistories)) })

@@ -1,0 +1,147 @@
+package storetest
+
+import (
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
+// knows whether they landed, nodes that answer again. Connections among the nodes stay.
+func (h *Harness) cuts(t *testing.T) {
+	l := load{workers: 8, keys: 4, ops: 1500, seed: 4, maxValue: h.MaxValue}
+	nodes, addresses, end, err := h.nodes()
+	report(t, err)
+	defer func() { report(t, end()) }()
+	var all wires
+	for i := range addresses {
+		w, err := newWire(nodes[i].Addr())
+		report(t, err)
+		defer w.close()
+		all = append(all, w)
+		addresses[i] = w.Addr().String()
+	}
+	f, err := h.pool(addresses)
+	report(t, err)
+	defer f.Close()
+	stop := make(chan struct{})
+	var cutter sync.WaitGroup
+	begin := sync.OnceFunc(func() { cutter.Go(func() { all.cut(rand.New(rand.NewPCG(l.seed, 0)), stop) }) })
+	recorders, err := h.play(f, l, 0, func(w int, _ *check.Recorder) error {
+		if w == l.workers-1 {
+			begin()
+		}
+		return nil
+	})
+	close(stop)
+	cutter.Wait()
+	report(t, err)
+	hist := merge(recorders)
+	if n := all.cuts(); n < 10 {
+		t.Errorf("connections were cut %d times", n)
+	}
+	report(t, varied(hist))
+	report(t, judge(hist, true, 0))
+	report(t, h.sound(f, true))
+}
+
+// wire carries connections to a node, until they are cut.
+type wire struct {
+	net.Listener
+	to    string
+	group sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	cut   int
+}
+
+type wires []*wire
+
+func newWire(to string) (*wire, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{Listener: l, to: to, conns: map[net.Conn]struct{}{}}
+	w.group.Go(w.accept)
+	return w, nil
+}
+
+func (w *wire) accept() {
+	for {
+		in, err := w.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", w.to)
+		if err != nil {
+			in.Close()
+			continue
+		}
+		w.mu.Lock()
+		w.conns[in] = struct{}{}
+		w.mu.Unlock()
+		w.group.Go(func() { w.carry(out, in, in) })
+		w.group.Go(func() { w.carry(in, out, in) })
+	}
+}
+
+// carry copies until either end is closed; then it closes both.
+func (w *wire) carry(to, from, in net.Conn) {
+	p := make([]byte, 4<<10) // so small that cuts fall into frames
+	for {
+		n, err := from.Read(p)
+		if err == nil {
+			_, err = to.Write(p[:n])
+		}
+		if err != nil {
+			to.Close()
+			from.Close()
+			w.mu.Lock()
+			delete(w.conns, in)
+			w.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (w *wire) close() {
+	w.Close()
+	w.cutAll()
+	w.group.Wait()
+}
+
+func (w *wire) cutAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for c := range w.conns {
+		c.Close()
+		w.cut++
+	}
+}
+
+// cut cuts what goes over one of the wires now and then, until stop is closed.
+func (all wires) cut(rng *rand.Rand, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(rng.IntN(60)) * time.Millisecond):
+			all[rng.IntN(len(all))].cutAll()
+		}
+	}
+}
+
+func (all wires) cuts() (n int) {
+	for _, w := range all {
+		w.mu.Lock()
+		n += w.cut
+		w.mu.Unlock()
+	}
+	return n
+}
