@@ -327,6 +327,9 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 	for attempt := 0; ; attempt++ {
 		now, err := c.readSlot(w.slot, 0)
 		if err != nil {
+			if err = c.blip(err, start); err == nil {
+				continue
+			}
 			return stranded, uncertain("wait for the winner of a slot", err)
 		}
 		if now != w.old {

@@ -227,36 +227,59 @@ func (c *Client) keepUp() error {
 }
 
 // resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
-// of its slot equal.
+// of its slot equal. What cuts that off, too, is waited for again.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
-	ok, err := c.settled(cause, c.ep.Now())
+	start := c.ep.Now()
+	for attempt := 0; ; attempt++ {
+		v, cut, err := c.resolveOnce(w, op, cause, start)
+		if !cut || !interrupted(err) || c.tired(start) {
+			return v, err
+		}
+		cause = err
+		c.pause(attempt)
+	}
+}
+
+// resolveOnce is resolve within one view; cut: it failed before it knew.
+func (c *Client) resolveOnce(w *write, op opcode, cause error, start time.Duration) (v verdict, cut bool, err error) {
+	ok, err := c.settled(cause, start)
 	if err != nil {
-		return stranded, cause
+		return stranded, false, cause
 	}
 	if !ok {
 		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
 		// client ends its own round, as a master would if it were dead. Others may be waiting for it.
 		switch word, ended, err := c.finishOwn(w, op); {
 		case err != nil:
-			return stranded, uncertain("write a slot", err)
+			return stranded, true, uncertain("write a slot", err)
 		case !ended:
-			return c.awaitWinner(w)
+			v, err := c.awaitWinner(w)
+			return v, err != nil, err
 		case word != 0 && word == w.new && !w.yielded:
-			return won, nil
+			return won, false, nil
 		case word != 0 && op == opInsert:
-			return gaveWay, nil
+			return gaveWay, false, nil
 		}
 	}
 	now, err := c.readSlot(w.slot, 0)
+	if err != nil {
+		return stranded, true, uncertain("write a slot", err)
+	}
+	if now == w.new && now.IsPending() { // the slot's only replica
+		v, err := c.giveWay(w)
+		return v, err != nil, err
+	}
+	v, err = c.outcome(w, op, now, cause)
+	return v, false, err
+}
+
+// outcome tells what became of a write from what its slot holds in an idle view.
+func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdict, error) {
 	v := won
 	if w.yielded {
 		v = gaveWay
 	}
 	switch {
-	case err != nil:
-		return stranded, uncertain("write a slot", err)
-	case now == w.new && now.IsPending(): // the slot's only replica
-		return c.giveWay(w)
 	case now == w.new:
 		c.commitLate(w)
 		return v, nil
@@ -272,6 +295,21 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 		return lost, nil // no master completes what is pending
 	}
 	return stranded, cause
+}
+
+// blip returns nil when a verb failed only because its node was out of this client's reach for a moment, in a view that has
+// not changed: the same may be tried again. Otherwise it returns why not.
+func (c *Client) blip(err error, start time.Duration) error {
+	if !interrupted(err) || errors.Is(err, rdma.ErrStale) {
+		return err
+	}
+	switch changed, e := c.settled(err, start); {
+	case e != nil:
+		return err
+	case changed:
+		return fmt.Errorf("%w: %w", rdma.ErrStale, err)
+	}
+	return nil
 }
 
 // finishOwn ends this client's own round, and returns the word that it ended it with; 0: there was nothing to end. It is not
@@ -319,18 +357,18 @@ func (c *Client) keptBy(w *write) bool {
 // isGone tells whether the node that failed a verb is gone from the view by which the verb was sent: then what was asked for
 // has no other replica.
 func (c *Client) isGone(cause error) bool {
-	var op *rdma.OpError
-	return errors.As(cause, &op) && op.Addr.Node() < len(c.view.Members) && c.view.Members[op.Addr.Node()].Gone
+	n, ok := rdma.FailedNode(cause)
+	return ok && n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
 // answers tells whether the node that failed a verb serves after all.
 func (c *Client) answers(cause error) bool {
-	var op *rdma.OpError
-	if !errors.As(cause, &op) {
+	n, ok := rdma.FailedNode(cause)
+	if !ok {
 		return false
 	}
 	b := c.ep.Batch()
 	defer b.Release()
-	b.Read(rdma.At(op.Addr.Node(), 0), 8)
+	b.Read(rdma.At(n, 0), 8)
 	return c.do(b) == nil
 }

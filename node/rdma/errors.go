@@ -50,6 +50,29 @@ func (e *OpError) Error() string {
 
 func (e *OpError) Unwrap() error { return e.Err }
 
+// CallError is the failure of a two-sided call.
+type CallError struct {
+	Node int
+	Err  error
+}
+
+func (e *CallError) Error() string { return fmt.Sprintf("call node %d: %v", e.Node, e.Err) }
+
+func (e *CallError) Unwrap() error { return e.Err }
+
+// FailedNode tells which node a verb or a call failed on; false: err is of neither.
+func FailedNode(err error) (node int, ok bool) {
+	var op *OpError
+	var call *CallError
+	switch {
+	case errors.As(err, &op):
+		return op.Addr.Node(), true
+	case errors.As(err, &call):
+		return call.Node, true
+	}
+	return 0, false
+}
+
 // Fail records why op failed, naming the verb and the place.
 func (op *Op) Fail(err error) {
 	op.Err = &OpError{Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Err: err}

@@ -157,7 +157,7 @@ func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 			return e.crash(f, "call")
 		case f.Err != nil:
 			e.sent++
-			return fmt.Errorf("call node %d: %w", node, f.Err)
+			return &rdma.CallError{Node: node, Err: f.Err}
 		default:
 			e.Endpoint.Sleep(f.Delay)
 		}

@@ -15,7 +15,7 @@ import (
 func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 	err := e.call(node, r)
 	if err != nil {
-		return fmt.Errorf("call node %d: %w", node, err)
+		return &rdma.CallError{Node: node, Err: err}
 	}
 	return nil
 }

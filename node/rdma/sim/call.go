@@ -26,7 +26,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	if w == nil {
 		e.Called()
 		if s.nodes[node].dead {
-			return fmt.Errorf("call node %d: %w", node, rdma.ErrNodeDown)
+			return &rdma.CallError{Node: node, Err: rdma.ErrNodeDown}
 		}
 		return s.opts.Handler(&s.nodes[node].view, r)
 	}
@@ -55,7 +55,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	}
 	w.call, f.caller = nil, nil // the handler may still run, but finds nobody to answer to
 	if !alive {
-		return fmt.Errorf("call node %d: %w", node, rdma.ErrClosed)
+		return &rdma.CallError{Node: node, Err: rdma.ErrClosed}
 	}
 	return fmt.Errorf("call node %d within %v: %w", node, within, rdma.ErrTimeout)
 }
@@ -117,7 +117,7 @@ func (s *Sim) serve(f *flight) {
 	case f.epoch < s.fenced:
 		f.err = rdma.ErrStale
 	case n.dead:
-		f.err = fmt.Errorf("call node %d: %w", f.node, rdma.ErrNodeDown)
+		f.err = &rdma.CallError{Node: f.node, Err: rdma.ErrNodeDown}
 	default:
 		if err := s.opts.Handler(&n.view, &f.req); err != nil {
 			f.err = err

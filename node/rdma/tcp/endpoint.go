@@ -446,7 +446,7 @@ func (c *called) isOver() bool {
 // Call runs one of the node's procedures.
 func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	if err := e.call(node, r, within); err != nil {
-		return fmt.Errorf("call node %d: %w", node, err)
+		return &rdma.CallError{Node: node, Err: err}
 	}
 	return nil
 }

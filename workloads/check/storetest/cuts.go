@@ -13,7 +13,7 @@ import (
 // cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
 // knows whether they landed, nodes that answer again. Connections among the nodes stay.
 func (h *Harness) cuts(t *testing.T) {
-	l := load{workers: 8, keys: 4, ops: 1500, seed: 4, maxValue: h.MaxValue}
+	l := load{workers: 8, keys: 4, ops: 400, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true}
 	nodes, addresses, end, err := h.nodes()
 	report(t, err)
 	defer func() { report(t, end()) }()
@@ -41,6 +41,9 @@ func (h *Harness) cuts(t *testing.T) {
 	cutter.Wait()
 	report(t, err)
 	hist := merge(recorders)
+	for _, o := range hist.With(check.Uncertain, check.TimedOut, check.Failed) {
+		t.Log(&o)
+	}
 	if n := all.cuts(); n < 10 {
 		t.Errorf("connections were cut %d times", n)
 	}
