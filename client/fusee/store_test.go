@@ -36,6 +36,7 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 			r, err := Check(f)
 			return r.Damage, r.Waiting, err
 		},
+		Cuts:   true,
 		MaxKey: 64, MaxValue: c.MaxPair() - 64,
 	}
 }

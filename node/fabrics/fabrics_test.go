@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestParse(t *testing.T) {
 	for addr, want := range map[string]string{
 		"mem:": "mem:", "shm:pool": "shm:pool", "pool": "shm:pool", "a.b-c_1": "shm:a.b-c_1",
+		"tcp:h:1,[::1]:2": "tcp:h:1,[::1]:2", "consul:h:8500/p": "consul:h:8500/p",
 	} {
 		if a, err := Parse(addr); err != nil || a.String() != want {
 			t.Errorf("%q: %v, %v", addr, a, err)
@@ -28,14 +29,15 @@ func TestParse(t *testing.T) {
 	}
 	for addr, says := range map[string]string{
 		"": "want 1 to", "shm:": "want 1 to", "shm:a/b": "want 1 to", "mem:x": "takes no name",
-		"sim:1": "'farkv sim run STORE' makes its own", "tcp:host:1": "mem: and shm:NAME", "rdma:h:1": "mem: and shm:NAME",
-		"consul:h:1/p": "mem: and shm:NAME", "ftp:x": "want mem:",
+		"sim:1": "'farkv sim run STORE' makes its own", "rdma:h:1": "this version knows mem:", "ftp:x": "want NAME,",
+		"tcp:": "want HOST:PORT", "tcp:host": "want HOST:PORT", "tcp::7": "want HOST:PORT", "tcp:h:0": "want HOST:PORT",
+		"tcp:h:1,h:2,h:1": "named twice", "tcp:h:1,": "want HOST:PORT", "consul:h": "want HOST:PORT/POOL", "consul:h:1/a b": "bad pool name",
 	} {
 		_, err := Parse(addr)
 		if !errors.Is(err, ErrAddress) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", addr, err)
 		}
-		known := !slices.Contains([]string{"sim", "tcp", "rdma", "consul"}, strings.Split(addr, ":")[0])
+		known := !slices.Contains([]string{"sim", "rdma"}, strings.Split(addr, ":")[0])
 		if errors.Is(err, rdma.ErrNotSupported) == known {
 			t.Errorf("%q: %v", addr, err)
 		}
@@ -53,7 +55,7 @@ var small = Geometry{Nodes: 1, Memory: 1 << 20, Clients: 4}
 
 // write formats a pool: it commits a page and writes a word of it.
 func write(f rdma.Fabric) error {
-	if err := f.(Committer).Commit(0, 4096, 8); err != nil {
+	if err := node.Commit(f, 0, 4096, 8); err != nil {
 		return err
 	}
 	e, err := f.Open("format")
