@@ -187,29 +187,20 @@ func explain(err error, pool, what string) error {
 
 // Open implements runner.Database.
 func (d *pool) Open(worker int) (workloads.DB, error) {
-	ep, err := d.fabric.Open(fmt.Sprintf("go-ycsb %d", worker))
-	if err != nil {
+	s := &session{pool: d, worker: worker}
+	if err := s.open(); err != nil {
 		return nil, err
 	}
-	s, err := d.kind.Open(ep, d.opts)
-	if err != nil {
-		return nil, errors.Join(err, ep.Close())
+	s.count = s.ep.Counters()
+	store := client.Store(s)
+	if _, ok := s.store.(client.Scanner); ok {
+		store = scanning{s}
 	}
-	return &session{Rows: workloads.NewRows(s, ep.Counters(), d.table, d.fields), store: s, ep: ep, fabric: d.fabric}, nil
+	return workloads.NewRows(store, s.count, d.table, d.fields), nil
 }
 
 // Close implements runner.Database. The pool stays.
 func (d *pool) Close() error { return d.fabric.Close() }
-
-// session is a worker's store with the endpoint that it stands on.
-type session struct {
-	*workloads.Rows
-	store  client.Store
-	ep     rdma.Endpoint
-	fabric rdma.Fabric
-}
-
-func (s *session) Close() error { return client.Leave(s.store, s.ep, s.fabric) }
 
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16

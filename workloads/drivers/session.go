@@ -1,0 +1,110 @@
+package drivers
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what became
+// of a write, is left behind with the operation that it failed, and the next operation opens another.
+type session struct {
+	pool   *pool
+	worker int
+	store  client.Store // nil: it was left
+	ep     rdma.Endpoint
+
+	count *rdma.Counters // those of the first endpoint, and, once that was left, the sum
+	past  rdma.Counters  // of endpoints that were left
+	next  bool           // ep is not the first one
+}
+
+func (s *session) open() error {
+	ep, err := s.pool.fabric.Open(fmt.Sprintf("go-ycsb %d", s.worker))
+	if err != nil {
+		return err
+	}
+	store, err := s.pool.kind.Open(ep, s.pool.opts)
+	if err != nil {
+		return errors.Join(err, ep.Close())
+	}
+	s.store, s.ep = store, ep
+	return nil
+}
+
+// ready makes sure that there is a store.
+func (s *session) ready() error {
+	if s.store != nil {
+		return nil
+	}
+	if err := s.open(); err != nil {
+		return fmt.Errorf("open the store again: %w", err)
+	}
+	s.next = true
+	return nil
+}
+
+// done judges an operation's answer.
+func (s *session) done(err error) error {
+	if s.next {
+		*s.count = s.past.Add(*s.ep.Counters())
+	}
+	if err == nil || !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrAccess) {
+		return err
+	}
+	s.past = *s.count
+	_ = client.Leave(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
+	s.store = nil
+	return err
+}
+
+// Get implements client.Store, as the others do.
+func (s *session) Get(key []byte) ([]byte, error) {
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
+	v, err := s.store.Get(key)
+	return v, s.done(err)
+}
+
+func (s *session) Insert(key, value []byte) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	return s.done(s.store.Insert(key, value))
+}
+
+func (s *session) Update(key, value []byte) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	return s.done(s.store.Update(key, value))
+}
+
+func (s *session) Delete(key []byte) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	return s.done(s.store.Delete(key))
+}
+
+// Close leaves the pool.
+func (s *session) Close() error {
+	if s.store == nil {
+		return nil
+	}
+	return client.Leave(s.store, s.ep, s.pool.fabric)
+}
+
+// scanning is the session of a store that scans.
+type scanning struct{ *session }
+
+// Scan implements client.Scanner.
+func (s scanning) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	return s.done(s.store.(client.Scanner).Scan(start, n, yield))
+}
