@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
+	if flag.Lookup("test.fuzz").Value.String() == "" && flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
 		flag.Set("test.parallel", "16") // they wait for connections more than they work
 	}
 	goleak.VerifyTestMain(m)

@@ -1,0 +1,208 @@
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// What a node's bytes are.
+const (
+	inGreeting = iota // all that it sends
+	inWelcome         // the body of its welcome
+	inAnswers         // all that it sends behind the handshake
+	inVerbs           // the body of the answer to verbs
+	inCall            // the body of the answer to a call
+	inInfo            // the body of the answer to a question what it is
+	sortsOfAnswers
+)
+
+// FuzzClient has a client talk to a node that answers bytes. Whatever they are, its verbs end, in time, and it takes no more
+// memory than it has to.
+func FuzzClient(f *testing.F) {
+	g := newGreeting()
+	f.Add(uint8(inGreeting), uint8(0), g[:])
+	f.Add(uint8(inWelcome), uint8(0), []byte(`{"incarnation":1,"key":7,"proof":"AAAA"}`))
+	f.Add(uint8(inAnswers), uint8(0), frame(kindVerbs, 5, 1, make([]byte, 5*resultBytes)))
+	f.Add(uint8(inVerbs), uint8(0), make([]byte, 5*resultBytes+64))
+	f.Add(uint8(inVerbs), uint8(statusStale), []byte{})
+	f.Add(uint8(inVerbs), uint8(0), goodAnswer())
+	f.Add(uint8(inCall), uint8(0), make([]byte, 48))
+	f.Add(uint8(inCall), uint8(statusFull), []byte("no room"))
+	f.Add(uint8(inInfo), uint8(0), []byte(`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
+	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		n := newLiar(t, int(sort)%sortsOfAnswers, status(st), p)
+		defer n.close()
+		if n.sort == inInfo {
+			// What it says of itself twice must not be taken for two pools, nor believed when it cannot be.
+			r, err := recordOf(Options{Addresses: []string{n.addr(), n.addr()}})
+			if err == nil && r.check(MaxMemory) != nil {
+				t.Errorf("a node makes believe: %+v", r)
+			}
+		} else {
+			n.visit(t)
+		}
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > mostTaken {
+			t.Errorf("%d bytes cost %d of memory", len(p), after.TotalAlloc-before.TotalAlloc)
+		}
+	})
+}
+
+// goodAnswer is what a node answers to the visitor's verbs.
+func goodAnswer() []byte {
+	var p []byte
+	for _, n := range []int{8, 24, 0, 8, 8} {
+		p = append(p, 0, 0, 0, 0)
+		p = binary.LittleEndian.AppendUint32(p, uint32(n))
+		p = append(p, make([]byte, n)...)
+	}
+	return p
+}
+
+// liar is a node that answers what a fuzzer says, to the first connection; others it ends.
+type liar struct {
+	sort     int
+	status   status
+	p        []byte
+	listener net.Listener
+	group    sync.WaitGroup
+	mu       sync.Mutex
+	conns    []net.Conn
+}
+
+func newLiar(t *testing.T, sort int, st status, p []byte) *liar {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &liar{sort: sort, status: st, p: p, listener: l}
+	n.group.Go(func() {
+		for first := true; ; first = n.sort == inInfo {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if !first {
+				c.Close()
+				continue
+			}
+			n.mu.Lock()
+			n.conns = append(n.conns, c)
+			n.mu.Unlock()
+			n.group.Go(func() {
+				defer c.Close()
+				n.lie(c)
+			})
+		}
+	})
+	return n
+}
+
+func (n *liar) addr() string { return n.listener.Addr().String() }
+
+func (n *liar) close() {
+	n.listener.Close()
+	n.mu.Lock()
+	for _, c := range n.conns {
+		c.Close()
+	}
+	n.mu.Unlock()
+	n.group.Wait()
+}
+
+func (n *liar) lie(c net.Conn) {
+	c.SetDeadline(time.Now().Add(rawPatience))
+	if n.sort == inGreeting {
+		c.Write(n.p)
+		return
+	}
+	padded := append([]byte(nil), n.p...)
+	for len(padded)%8 != 0 {
+		padded = append(padded, ' ')
+	}
+	_, _, answer, err := greeted(c, Security{})
+	if err != nil {
+		return
+	}
+	if n.sort == inWelcome {
+		c.Write(frame(kindHello, 0, 0, padded))
+		return
+	}
+	if answer(welcome{Incarnation: 1, Key: 1}, statusOK) != nil {
+		return
+	}
+	for {
+		var head [headerBytes]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		h, err := parseHeader(head[:], maxBody)
+		if err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, c, int64(h.body)); err != nil {
+			return
+		}
+		said := n.p
+		if n.sort != inAnswers {
+			said = frame(h.kind, h.items, h.tag, padded)
+			said[5] = byte(n.status)
+		}
+		if _, err := c.Write(said); err != nil || n.sort == inAnswers {
+			return
+		}
+	}
+}
+
+// visit runs one verb of each kind, and a call, of a pool of which the liar is the only node.
+func (n *liar) visit(t *testing.T) {
+	f := newFabric(Options{Board: board.Memory()}, Record{
+		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
+	})
+	defer func() { // as Close does, without a goodbye to one that is not there any more
+		close(f.cut)
+		f.keepers.Wait()
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), rawPatience)
+	defer cancel()
+	f.connect(ctx, verbsOf)
+	ep, err := f.Open("visitor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	if n.sort == inCall {
+		if err := ep.Call(0, &rdma.Request{}, rawPatience); errors.Is(err, rdma.ErrTimeout) {
+			t.Errorf("a call does not end: %v", err)
+		}
+		return
+	}
+	b := ep.Batch()
+	defer b.Release()
+	b.FetchAdd(rdma.At(0, 8), 1)
+	read := b.Read(rdma.At(0, 16), 24)
+	b.Write(rdma.At(0, 64), b.Alloc(16))
+	b.CompareSwap(rdma.At(0, 128), 0, 1)
+	b.MaskedCompareSwap(rdma.At(0, 136), 0, 1, 1, 1)
+	if err := ep.Post(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := ep.Wait(b, rdma.All, rawPatience); err != nil {
+		t.Errorf("verbs do not end: %v", err)
+	}
+	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == statusOK && (b.Err() != nil || read.Err != nil) {
+		t.Errorf("a good answer: %v", b.Err())
+	}
+}

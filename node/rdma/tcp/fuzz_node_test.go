@@ -1,0 +1,166 @@
+package tcp
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// mostTaken bounds what a node may allocate for all that one connection of a fuzzer sends: its input and its answers, each
+// of which may have grown a few times, and a message decoded.
+const mostTaken = 16 << 20
+
+// What a fuzzer's bytes are.
+const (
+	asGreeting = iota // all that is sent
+	asHello           // the body of a hello
+	asVerbs           // all that is sent behind the handshake, for verbs
+	asFrames          // the body of a frame of verbs, behind good rights
+	asControl         // all that is sent behind the handshake, for control
+	asMessage         // the body of a control message
+	sortsOfBytes
+)
+
+// FuzzNode sends a node bytes. It ends the connection, or answers, and works for others; it takes no more memory than it
+// was told to.
+func FuzzNode(f *testing.F) {
+	g := newGreeting()
+	r := rights{client: 1, life: 1}
+	f.Add(uint8(asGreeting), uint8(1), append(g[:], frame(kindHello, 0, 0, []byte(`{"purpose":"control","process":"p"}     `))...))
+	f.Add(uint8(asHello), uint8(1), []byte(`{"purpose":"verbs","process":"p","node":-1,"proof":"AAAA"}`))
+	f.Add(uint8(asVerbs), uint8(1), frame(kindVerbs, 1, 1, r.faa(8)))
+	f.Add(uint8(asVerbs), uint8(1), frame(kindPing, 0, 1, nil))
+	f.Add(uint8(asFrames), uint8(1), r.faa(8)[rightsBytes:])
+	f.Add(uint8(asFrames), uint8(2), append(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("seven..")}, 0, 0, 7),
+		appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 65536-8, 0, 64)...))
+	f.Add(uint8(asControl), uint8(1), frame(kindControl, 0, 1, []byte(`{"do":"inspect"}`)))
+	for _, m := range []string{
+		`{"do":"inspect"}`, `{"do":"attached","pool":"` + fuzzPool + `"}`, `{"do":"bye"}`, `{"do":"seal"}`,
+		`{"do":"board","pool":"` + fuzzPool + `","ask":{"kind":"peekall","key":""}}`,
+		`{"do":"board","pool":"` + fuzzPool + `","ask":{"kind":"accept","key":"fuzz","ballot":{"counter":1,"proposer":"p"},"state":{"version":1}}}`,
+	} {
+		f.Add(uint8(asMessage), uint8(1), []byte(m))
+	}
+	n := newFuzzedNode(f)
+	f.Fuzz(func(t *testing.T, sort, items uint8, p []byte) {
+		c, said := n.prepare(t, int(sort)%sortsOfBytes, int(items), p)
+		if c == nil {
+			return
+		}
+		defer c.Close()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c.SetDeadline(time.Now().Add(rawPatience))
+		var group sync.WaitGroup
+		group.Go(func() {
+			c.Write(said)
+			c.(*net.TCPConn).CloseWrite()
+		})
+		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+			t.Errorf("the node neither answers nor ends the connection")
+		}
+		group.Wait()
+		n.works(t)
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > mostTaken {
+			t.Errorf("%d bytes cost %d of memory", len(said), after.TotalAlloc-before.TotalAlloc)
+		}
+	})
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error)
+	return ok && e.Timeout()
+}
+
+// fuzzPool is long enough for a pool's name, and known to the seeds.
+const fuzzPool = "fuzzed fuzzed fuzzed"
+
+type fuzzedNode struct {
+	*rawNode
+	mu     sync.Mutex
+	worker rdma.Endpoint
+}
+
+func newFuzzedNode(f *testing.F) *fuzzedNode {
+	node, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 64 << 10})
+	if err != nil {
+		f.Fatal(err)
+	}
+	fabric, err := Create(Options{Addresses: []string{node.Addr()}, ID: fuzzPool}, Geometry{1, 64 << 10, 8}, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	n := &fuzzedNode{rawNode: &rawNode{node, fabric, node.pool.Load().key}}
+	if n.worker, err = fabric.Open("works"); err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		n.worker.Close()
+		fabric.Close()
+		node.Close()
+	})
+	return n
+}
+
+// prepare makes a connection for what is to be said, and returns both; nil: that would give the node away.
+func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
+	p = append([]byte(nil), p...)
+	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage) {
+		p = append(p, ' ')
+	}
+	purpose := forVerbs
+	switch sort {
+	case asGreeting, asHello:
+		c, err := net.Dial("tcp", n.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g := newGreeting(); sort == asHello {
+			p = append(g[:], frame(kindHello, 0, 0, p)...)
+		}
+		return c, p
+	case asFrames: // of a client that is not the worker
+		p = frame(kindVerbs, items, 1, append((&rights{n.key, 8, 1, 0}).append(nil), p...))
+	case asControl, asMessage:
+		var m message
+		body := p
+		if sort == asControl && len(p) > headerBytes {
+			body = p[headerBytes:]
+		}
+		_ = json.Unmarshal(body, &m)
+		switch m.Do {
+		case doAdopt, doDrop, doFence, doRevoke, doExpel: // they are as good as they say
+			return nil, nil
+		}
+		purpose = forControl
+		if sort == asMessage {
+			p = frame(kindControl, 0, 1, p)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), rawPatience)
+	defer cancel()
+	c, _, err := dial(ctx, n.Addr(), Security{}, hello{Purpose: purpose, Process: newID(), Pool: fuzzPool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, p
+}
+
+// works checks that another client's verbs are executed, at a word that fuzzers do not hit on purpose.
+func (n *fuzzedNode) works(t *testing.T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := n.worker.Batch()
+	defer b.Release()
+	b.FetchAdd(rdma.At(0, 32<<10), 1)
+	if err := rdma.Do(n.worker, b, rawPatience); err != nil {
+		t.Errorf("the node does not work for others any more: %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package tcp
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// FuzzWire reads what anybody may have written as one of the wire's parts, writes down what it understood, and finds the
+// same when it reads that again.
+func FuzzWire(f *testing.F) {
+	f.Add(frame(kindVerbs, 3, 7, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	f.Add(rights{1, 2, 3, 4}.faa(8)[rightsBytes:])
+	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("eleven byte")}, 16, 0, 11))
+	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 16, 0, 8))
+	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.MaskedCompareSwap, Expect: 1, Value: 2, CompareMask: 3, SwapMask: 4}, 16, 0, 8))
+	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.CompareSwap, Expect: 1, Value: 2}, 1<<47, 0, 8))
+	f.Add(appendBreach(nil))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) >= headerBytes {
+			if h, err := parseHeader(p, maxBody); err == nil {
+				var again [headerBytes]byte
+				h.put(again[:])
+				if !bytes.Equal(again[:], p[:headerBytes]) || h.body > maxBody {
+					t.Errorf("header %x is read as %+v, and written as %x", p[:headerBytes], h, again)
+				}
+			}
+		}
+		q, rest, err := parseVerb(p)
+		if err != nil {
+			return
+		}
+		if q.n > maxData || len(rest) > len(p)-opBytes || len(q.data) > 0 && len(q.data) != q.n {
+			t.Fatalf("%x is read as %+v with %d bytes behind it", p, q, len(rest))
+		}
+		op := &rdma.Op{
+			Verb: q.verb, Buf: q.data, Expect: q.expect, Value: q.value, CompareMask: q.compare, SwapMask: q.swap,
+		}
+		again := appendVerb(nil, op, q.off, 0, q.n)
+		twice, behind, err := parseVerb(again)
+		if err != nil || len(behind) > 0 || !same(&q, &twice) {
+			t.Errorf("%+v, written and read again: %+v, %d bytes behind it, %v", q, twice, len(behind), err)
+		}
+	})
+}
+
+func same(a, b *request) bool {
+	return a.verb == b.verb && a.off == b.off && a.n == b.n && a.expect == b.expect && a.value == b.value &&
+		a.compare == b.compare && a.swap == b.swap && bytes.Equal(a.data, b.data)
+}
