@@ -208,26 +208,52 @@ func (p *Pools) AddStarted() error {
 // while clients live.
 func downStarted(p *local.Pool, force bool) (*Removed, error) {
 	r := &Removed{Pool: p.Name}
-	if !force && p.Address != "" {
-		// One that cannot be opened has no majority of its nodes left, and nobody uses it.
-		if pool, err := stores.Open(p.Address); err == nil {
-			live := living(clientsOf(pool.Fabric))
-			pool.Close()
-			if len(live) > 0 {
-				return nil, fmt.Errorf("remove %s: %w: %s (hint: end them first, or --force: they lose their pool)", p.Name,
-					fabrics.ErrInUse, crowd(live))
-			}
-		}
-	}
 	for i := range p.Nodes {
 		if p.Alive(i) {
 			r.Stopped++
+		}
+	}
+	// Without a majority of its nodes nobody uses it.
+	if !force && p.Address != "" && r.Stopped > len(p.Nodes)/2 {
+		live, err := usersOf(p.Address)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("remove %s: nobody can tell whether clients live: %w (hint: try again, or --force)", p.Name, err)
+		case len(live) > 0:
+			return nil, fmt.Errorf("remove %s: %w: %s (hint: end them first, or --force: they lose their pool)", p.Name,
+				fabrics.ErrInUse, crowd(live))
 		}
 	}
 	if err := p.Stop(stopTime); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+var errNoList = errors.New("the list of clients cannot be read now")
+
+// usersOf returns the clients of a pool that live. A list of clients is empty, too, while it cannot be read: so this becomes
+// a client itself, and believes only a list that has it.
+func usersOf(addr string) (live []Client, err error) {
+	p, err := stores.Open(addr)
+	if errors.Is(err, fabrics.ErrNoPool) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	ep, err := p.Fabric.Open("down")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, ep.Close()) }()
+	live = living(clientsOf(p.Fabric))
+	self := slices.IndexFunc(live, func(c Client) bool { return c.ID == int(ep.Client()) })
+	if self < 0 {
+		return nil, errNoList
+	}
+	return slices.Delete(live, self, self+1), nil
 }
 
 // crashStarted kills the process of a node.

@@ -31,6 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
+		"record": record,
 	})
 }
 
@@ -60,6 +61,7 @@ func scripts(dir string) testscript.Params {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program waits a second when it is done
 			env.Setenv("FARKV_SHM_DIR", filepath.Join(env.WorkDir, "shm"))
 			env.Setenv("XDG_RUNTIME_DIR", filepath.Join(env.WorkDir, "run"))
+			env.Defer(func() { endNodes(filepath.Join(env.WorkDir, "run")) })
 			return errors.Join(os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700), os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -73,6 +75,16 @@ func scripts(dir string) testscript.Params {
 			k, err := stores.Lookup("fusee")
 			return err == nil && k.Mender != nil, err
 		},
+	}
+}
+
+// endNodes ends what 'farkv up' of a script started, and the script, since it failed, did not end.
+func endNodes(run string) {
+	pools, _ := filepath.Glob(filepath.Join(run, "farkv", "*"))
+	for _, folder := range pools {
+		down := exec.Command("farkv", "down", filepath.Base(folder), "--force")
+		down.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+run)
+		_ = down.Run() // some are no pools on purpose
 	}
 }
 
