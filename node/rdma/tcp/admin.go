@@ -121,7 +121,7 @@ func (f *Fabric) make(format func(*Fabric) error) error {
 	}
 	if err != nil { // nodes that do not hear it let go when the connection ends, unless the pool may be opened there already
 		m := &message{Do: doDrop, Pool: f.record.ID, Force: true}
-		_ = f.each(func(n int) bool { return adopted[n] }, callPatience, func(int) *message { return m }, nil)
+		_ = f.each(func(n int) bool { return adopted[n] }, deadAfter, func(int) *message { return m }, nil)
 	}
 	return err
 }
@@ -166,13 +166,11 @@ func open(o Options) (*Fabric, error) {
 	controls := f.connect(ctx, controlOf)
 	verbs := f.connect(ctx, verbsOf)
 	up := 0
-	for i := range f.links {
-		if i < f.record.voters() && controls[i] == nil {
-			up++
-		}
-	}
+	m := &message{Do: doAttached, Pool: r.ID} // a node that was started anew answers, too, but has no voice any more
+	absent := f.each(func(n int) bool { return n < f.record.voters() && controls[n] == nil }, deadAfter,
+		func(int) *message { return m }, func(int, reply) { up++ })
 	if up <= f.record.voters()/2 {
-		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), joined(append(controls, verbs...)))
+		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), joined(append(append(controls, absent), verbs...)))
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil

@@ -126,8 +126,17 @@ func (p *process) kill() {
 	_ = p.Wait()
 }
 
-// stop stops the process, and goOn lets it go on.
-func (p *process) stop(t testing.TB) { p.signal(t, syscall.SIGSTOP) }
+// stop stops the process, and returns when all of its threads stand still.
+func (p *process) stop(t testing.TB) {
+	t.Helper()
+	p.signal(t, syscall.SIGSTOP)
+	var s syscall.WaitStatus
+	if _, err := syscall.Wait4(p.Process.Pid, &s, syscall.WUNTRACED, nil); err != nil || !s.Stopped() {
+		t.Fatalf("wait until the child stands still: %v, %v", s, err)
+	}
+}
+
+// goOn lets a process that was stopped go on.
 func (p *process) goOn(t testing.TB) { p.signal(t, syscall.SIGCONT) }
 
 func (p *process) signal(t testing.TB, s syscall.Signal) {

@@ -213,6 +213,9 @@ func (f *Fabric) release(c rdma.Client) error {
 
 // giveBack releases what could not be released before. Those that were fenced off or forgotten meanwhile it leaves alone.
 func (f *Fabric) giveBack() {
+	if !f.hasMajority() {
+		return // to wait for it takes seconds
+	}
 	f.mu.Lock()
 	owed := f.owed
 	f.owed = nil
@@ -225,6 +228,17 @@ func (f *Fabric) giveBack() {
 			return
 		}
 	}
+}
+
+// hasMajority tells whether enough nodes are connected to keep the board, unless somebody else does.
+func (f *Fabric) hasMajority() bool {
+	up := 0
+	for _, l := range f.links[:f.record.voters()] {
+		if l.control.up() == nil {
+			up++
+		}
+	}
+	return f.quorum == nil || up > f.record.voters()/2
 }
 
 // leave ends an endpoint's life, and its tenure as master.

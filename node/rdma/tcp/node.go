@@ -276,26 +276,35 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 }
 
 // enter makes c one of the node's connections. What its process had for the same purpose ends before: no verb that came
-// over it is executed any more.
+// over it is executed any more. It is waited for without mu: a procedure may take its time, and others do not wait for it.
 func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
+	old, why := n.register(c, h, w)
+	for _, o := range old {
+		o.end()
+	}
+	return why
+}
+
+// register returns the connections that c replaces.
+func (n *Node) register(c *conn, h hello, w *welcome) (replaced []*conn, why *refused) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.forgetGreeting(c.raw)
 	if n.closed || n.draining {
-		return refuse(rdma.ErrNodeDown, "the node is about to end")
+		return nil, refuse(rdma.ErrNodeDown, "the node is about to end")
 	}
 	if len(h.Process) < 1 || len(h.Process) > maxProcess {
-		return refuse(ErrProtocol, "a process with a name of %d bytes", len(h.Process))
+		return nil, refuse(ErrProtocol, "a process with a name of %d bytes", len(h.Process))
 	}
 	p := n.pool.Load()
 	switch h.Purpose {
 	case forControl:
 	case forVerbs, forPeer:
 		if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {
-			return refuse(errOtherPool, "the node does not serve pool %s", h.Pool)
+			return nil, refuse(errOtherPool, "the node does not serve pool %s", h.Pool)
 		}
 		if p.expelled.Load() {
-			return refuse(errOtherPool, "the node was expelled from pool %s", h.Pool)
+			return nil, refuse(errOtherPool, "the node was expelled from pool %s", h.Pool)
 		}
 		c.pool = p
 		w.Key = p.key
@@ -303,18 +312,18 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 			w.Key = p.readKey
 		}
 	default:
-		return refuse(ErrProtocol, "a connection for %q: this node knows none", h.Purpose)
+		return nil, refuse(ErrProtocol, "a connection for %q: this node knows none", h.Purpose)
 	}
 	if h.Purpose == forPeer && (c.readOnly || h.Peer < 0 || h.Peer >= len(p.record.Addresses)) {
-		return refuse(rdma.ErrAccess, "not a peer")
+		return nil, refuse(rdma.ErrAccess, "not a peer")
 	}
 	for old := range n.conns {
 		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer || c.purpose != forPeer && old.process == c.process) {
-			old.end()
+			replaced = append(replaced, old)
 		}
 	}
 	if h.Purpose != forPeer && n.callers() >= n.cfg.Conns { // clients must not take the peers' leases from the node
-		return refuse(rdma.ErrFull, "the node has %d connections", n.cfg.Conns)
+		return replaced, refuse(rdma.ErrFull, "the node has %d connections", n.cfg.Conns)
 	}
 	n.conns[c] = struct{}{}
 	if c.purpose != forPeer {
@@ -325,7 +334,7 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 		}
 		proc.conns++
 	}
-	return nil
+	return replaced, nil
 }
 
 // callers counts the connections of clients. The caller holds mu.

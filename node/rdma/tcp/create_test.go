@@ -1,0 +1,171 @@
+package tcp_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// free tells whether nodes have no pool.
+func free(t testing.TB, addrs []string) bool {
+	t.Helper()
+	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs})
+	for i, info := range infos {
+		if errs[i] != nil {
+			t.Fatal(errs[i])
+		}
+		if info.Pool != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// TestCreateRaces makes pools on the same nodes at once: one at most is made, and whoever fails leaves nothing.
+func TestCreateRaces(t *testing.T) {
+	_, addrs := start(t, 3, 1<<20, nil)
+	backwards := []string{addrs[2], addrs[1], addrs[0]}
+	made := 0
+	for round := range 20 {
+		var group sync.WaitGroup
+		pools, errs := make([]*tcp.Fabric, 4), make([]error, 4)
+		for i := range pools {
+			group.Go(func() {
+				o := tcp.Options{Addresses: addrs}
+				if i%2 == 1 {
+					o.Addresses = backwards
+				}
+				pools[i], errs[i] = tcp.Create(o, geometry(3), nil)
+			})
+		}
+		group.Wait()
+		winners := 0
+		for i, f := range pools {
+			if errs[i] != nil && !errors.Is(errs[i], rdma.ErrExists) {
+				t.Errorf("round %d: %v", round, errs[i])
+			}
+			if f == nil {
+				continue
+			}
+			winners++
+			ep, err := f.Open("winner")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for node := range 3 {
+				if v, err := add(ep, node, 0); v != 0 || err != nil {
+					t.Errorf("round %d: node %d of a new pool: %d, %v", round, node, v, err)
+				}
+			}
+			if err := errors.Join(ep.Close(), f.Close(), tcp.Remove(tcp.Options{Addresses: addrs}, false)); err != nil {
+				t.Error(err)
+			}
+		}
+		if made += winners; winners > 1 {
+			t.Errorf("round %d: %d pools on the same nodes", round, winners)
+		}
+		if !free(t, addrs) { // at once: who comes next finds them so
+			t.Fatalf("round %d: %d pools were made, and nodes are not free", round, winners)
+		}
+	}
+	t.Logf("%d pools were made in 20 rounds", made)
+}
+
+// TestCreateFails fails in each way: the nodes are as they were.
+func TestCreateFails(t *testing.T) {
+	nodes, addrs := start(t, 3, 1<<20, nil)
+	broken := errors.New("format is broken")
+	create := func(o tcp.Options, g tcp.Geometry, format func(*tcp.Fabric) error) error {
+		f, err := tcp.Create(o, g, format)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	all := tcp.Options{Addresses: addrs}
+	if err := create(all, geometry(3), func(f *tcp.Fabric) error {
+		if _, err := tcp.Open(all); !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), "being made") {
+			t.Errorf("open a pool that is being made: %v", err)
+		}
+		return broken
+	}); !errors.Is(err, broken) || !free(t, addrs) {
+		t.Errorf("format fails: %v", err)
+	}
+	if err := create(all, tcp.Geometry{Nodes: 3, Memory: 1 << 30, Clients: 1}, nil); !errors.Is(err, rdma.ErrFull) || !free(t, addrs) {
+		t.Errorf("more memory than there is: %v", err)
+	}
+	dead := tcp.Options{Addresses: []string{addrs[0], addrs[1], "127.0.0.1:1"}}
+	if err := create(dead, geometry(3), nil); !errors.Is(err, rdma.ErrNodeDown) || !free(t, addrs) {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	if err := create(all, geometry(3), func(f *tcp.Fabric) error { return nodes[2].Close() }); err == nil || !free(t, addrs[:2]) {
+		t.Errorf("a node that dies before the pool may be opened: %v", err)
+	}
+}
+
+// TestCreatorDies kills a process in the midst of making a pool: the nodes are free again.
+func TestCreatorDies(t *testing.T) {
+	_, addrs := start(t, 3, 1<<20, nil)
+	p := spawn(t, "create", strings.Join(addrs, ","))
+	if s := p.line(t); s != "formatting" {
+		t.Fatalf("child said %q", s)
+	}
+	if _, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil); !errors.Is(err, rdma.ErrExists) {
+		t.Errorf("create where another is about to: %v", err)
+	}
+	p.kill()
+	eventually(t, "the nodes are free", func() bool { return free(t, addrs) })
+	created(t, tcp.Options{Addresses: addrs}, geometry(3))
+}
+
+// TestRemoveInUse removes a pool that somebody uses: not unless forced, and then verbs end in ErrNodeDown.
+func TestRemoveInUse(t *testing.T) {
+	_, addrs := start(t, 3, 1<<20, nil)
+	o := tcp.Options{Addresses: addrs}
+	f := created(t, o, geometry(3))
+	ep := attach(t, f, "user")
+	if err := store(ep, 0, 0, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := tcp.Remove(o, false); !errors.Is(err, rdma.ErrInUse) {
+		t.Errorf("remove: %v", err)
+	}
+	if v, err := load(ep, 0, 0); v != 1 || err != nil {
+		t.Errorf("after that: %d, %v", v, err)
+	}
+	if err := tcp.Remove(o, true); err != nil || !free(t, addrs) {
+		t.Errorf("remove by force: %v", err)
+	}
+	if _, err := load(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("READ of a pool that was removed: %v", err)
+	}
+	next := created(t, o, geometry(3))
+	if v, err := load(attach(t, next, "next"), 0, 0); v != 0 || err != nil {
+		t.Errorf("the next pool begins with %d (%v)", v, err)
+	}
+	if _, err := load(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("READ by a client of the pool before: %v", err)
+	}
+}
+
+// TestOpenPicksOut opens pools by addresses that do not belong together.
+func TestOpenPicksOut(t *testing.T) {
+	_, addrs := start(t, 4, 1<<20, nil)
+	created(t, tcp.Options{Addresses: addrs[:3]}, geometry(3))
+	created(t, tcp.Options{Addresses: addrs[3:]}, geometry(1))
+	_, err := tcp.Open(tcp.Options{Addresses: []string{addrs[2], addrs[3]}})
+	if !errors.Is(err, rdma.ErrNoPool) || !strings.Contains(err.Error(), addrs[2]) || !strings.Contains(err.Error(), addrs[3]) {
+		t.Errorf("nodes of two pools: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{addrs[0], "127.0.0.1:1"}})
+	if errs[0] != nil || infos[0].Pool == nil || !infos[0].Sealed || !errors.Is(errs[1], rdma.ErrNodeDown) {
+		t.Errorf("inspect: %+v, %v", infos, errs)
+	}
+}
