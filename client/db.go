@@ -35,6 +35,7 @@ type Options struct {
 // to a write that leaves its outcome open.
 type DB struct {
 	workers Workers
+	door    Door
 	turns   chan struct{} // one for each operation in progress
 	closing chan struct{} // closed when Close is called
 
@@ -50,7 +51,7 @@ type worker struct {
 	ep    rdma.Endpoint
 }
 
-func (w worker) close(f Fencer) error { return Leave(w.store, w.ep, f) }
+func (db *DB) leave(w worker) error { return db.door.Leave(w.store, w.ep, db.workers) }
 
 // NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
 // cannot be worked with is an error here.
@@ -128,10 +129,10 @@ func (db *DB) Close() error {
 		}
 		var errs []error
 		for _, w := range db.idle {
-			errs = append(errs, w.close(db.workers))
+			errs = append(errs, db.leave(w))
 		}
 		db.idle = nil
-		db.closed = errors.Join(append(errs, db.workers.Close())...)
+		db.closed = errors.Join(append(errs, db.door.Close(), db.workers.Close())...)
 	})
 	return db.closed
 }
@@ -151,10 +152,10 @@ func (db *DB) do(ctx context.Context, f func(Store) error) error {
 	err = f(w.store)
 	switch {
 	case errors.Is(err, ErrUncertain):
-		_ = w.close(db.workers) // others may wait for what it left: either it can be closed, or it is recovered now
+		_ = db.leave(w) // others may wait for what it left: either it can be closed, or it is recovered now
 		return err
 	case errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed):
-		return errors.Join(err, w.close(db.workers)) // its connection is down; the next operation opens another
+		return errors.Join(err, db.leave(w)) // its connection is down; the next operation opens another
 	}
 	db.mu.Lock()
 	db.idle = append(db.idle, w)

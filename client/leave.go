@@ -2,6 +2,9 @@ package client
 
 import (
 	"errors"
+	"fmt"
+	"sync"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -11,19 +14,113 @@ type Fencer interface {
 	Revoke(c rdma.ClientID) error
 }
 
+// errOpen is wrapped when an endpoint stays open, since nobody could be told that what it leaves has to be recovered.
+var errOpen = errors.New("the worker's identity is kept")
+
 // Leave closes a worker's store and then its endpoint, which gives the identity back. A store that cannot be closed still
 // owns memory under that identity, and may have left a write half done for which others wait: then the worker is fenced
 // off, so that the pool's master recovers it at once, and not when its process ends. That may fail halfway, when nodes do
 // not answer; the master makes up for it.
 //
-// Without a fencer the endpoint of such a worker is left open, and its identity waits for the end of the process.
+// Without a fencer the endpoint of such a worker is left open, and its identity waits for the end of the process; so it is
+// when the pool's board is out of reach. Given back it would be nobody's, and never recovered. A Door tries again.
 func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := s.Close()
 	if err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
 		if f == nil {
 			return err
 		}
-		err = errors.Join(err, f.Revoke(ep.Client()))
+		return errors.Join(err, fenceOff(ep, f))
 	}
 	return errors.Join(err, ep.Close())
+}
+
+// fenceOff fences a worker off and gives its identity to whoever recovers it.
+func fenceOff(ep rdma.Endpoint, f Fencer) error {
+	err := f.Revoke(ep.Client())
+	if errors.Is(err, rdma.ErrUnreachable) {
+		return fmt.Errorf("fence client %d off: %w: %w", ep.Client(), errOpen, err)
+	}
+	return errors.Join(err, ep.Close())
+}
+
+const (
+	firstKnock = 20 * time.Millisecond // the pause of a Door before it tries again
+	lastKnock  = time.Second           // and the longest, later
+)
+
+// Door is where the workers of a process leave a pool. Those that cannot be fenced off, because the pool's board is out of
+// reach, it fences off when the board is back: until then others may wait for what they left half done. The zero Door is
+// ready, and is closed before the pool is; it is safe for concurrent use.
+type Door struct {
+	tasks sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []leaver
+	shut    chan struct{} // closed by Close; nil while nobody had to wait
+	trying  bool          // a goroutine does
+}
+
+// leaver is a worker that is to be fenced off.
+type leaver struct {
+	ep rdma.Endpoint
+	f  Fencer
+}
+
+// Leave is the function Leave, with further tries where they help.
+func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
+	err := Leave(s, ep, f)
+	if !errors.Is(err, errOpen) {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = append(d.waiting, leaver{ep, f})
+	if d.shut == nil {
+		d.shut = make(chan struct{})
+	}
+	if !d.trying {
+		d.trying = true
+		d.tasks.Go(d.knock)
+	}
+	return err
+}
+
+// knock tries again until nobody is left, or the door is closed.
+func (d *Door) knock() {
+	for pause := firstKnock; ; pause = min(2*pause, lastKnock) {
+		select {
+		case <-d.shut:
+			return
+		case <-time.After(pause):
+		}
+		if d.retry() == nil {
+			return
+		}
+	}
+}
+
+// retry fences off who could not be. It returns why some still cannot.
+func (d *Door) retry() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(d.waiting) > 0 {
+		if err := fenceOff(d.waiting[0].ep, d.waiting[0].f); errors.Is(err, errOpen) {
+			return err // nor can the others be
+		}
+		d.waiting = d.waiting[1:] // what else failed the pool's master makes up for
+	}
+	d.trying = false
+	return nil
+}
+
+// Close tries for the last time; no worker leaves any more. Who cannot be fenced off is recovered once this process ended.
+func (d *Door) Close() error {
+	d.mu.Lock()
+	if d.shut != nil {
+		close(d.shut)
+	}
+	d.mu.Unlock()
+	d.tasks.Wait()
+	return d.retry()
 }

@@ -55,7 +55,7 @@ func (s *session) done(err error) error {
 		return err
 	}
 	s.past = *s.count
-	_ = client.Leave(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
+	_ = s.pool.door.Leave(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
 	s.store = nil
 	return err
 }
@@ -95,7 +95,7 @@ func (s *session) Close() error {
 	if s.store == nil {
 		return nil
 	}
-	return client.Leave(s.store, s.ep, s.pool.fabric)
+	return s.pool.door.Leave(s.store, s.ep, s.pool.fabric)
 }
 
 // scanning is the session of a store that scans.

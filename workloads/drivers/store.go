@@ -48,6 +48,7 @@ type pool struct {
 	fields int
 	addr   string
 	made   bool // by this process
+	door   client.Door
 }
 
 // Create implements ycsb.DBCreator.
@@ -200,7 +201,7 @@ func (d *pool) Open(worker int) (workloads.DB, error) {
 }
 
 // Close implements runner.Database. The pool stays.
-func (d *pool) Close() error { return d.fabric.Close() }
+func (d *pool) Close() error { return errors.Join(d.door.Close(), d.fabric.Close()) }
 
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16
