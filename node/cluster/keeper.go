@@ -105,11 +105,19 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 			k.ep.Sleep(k.pause(err))
 		case !more:
 			k.faults = 0
-			k.ep.Sleep(o.Tick)
+			k.ep.Sleep(k.rhythm())
 		}
 	}
 	k.resign()
 	return nil
+}
+
+// rhythm is how long to wait when there is nothing to do. A candidate looks less often than a master: many may be waiting.
+func (k *keeper) rhythm() time.Duration {
+	if k.role.Owner == 0 {
+		return max(k.o.Tick, k.o.Lease/4)
+	}
+	return k.o.Tick
 }
 
 // pause returns how long to wait after a failure. A changed view or a dead node means to look again at once.

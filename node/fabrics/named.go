@@ -1,25 +1,99 @@
 package fabrics
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// named is a pool whose board is in Consul.
+// named is a pool whose board is in Consul, and this process a client of it that Consul knows.
 type named struct {
 	*tcp.Fabric
-	agent *consul.Agent
+	agent  *consul.Agent
+	glance *glance
+	member *consul.Registration // nil: the agent was away
 }
 
 // Close gives back what the fabric holds, and the connections to the agent.
 func (f *named) Close() error {
 	err := f.Fabric.Close()
+	f.glance.close()
+	if f.member != nil {
+		_ = f.member.Close() // an agent that is away finds out by itself
+	}
 	f.agent.Close()
 	return err
+}
+
+// name makes an open pool one that is known by its name.
+func name(f *tcp.Fabric, a Address, agent *consul.Agent, g *glance) *named {
+	n := &named{Fabric: f, agent: agent, glance: g}
+	host, _ := os.Hostname()
+	m := consul.Member{
+		Kind: consul.Client, ID: "farkv-client-" + strings.ToLower(rand.Text()), Pool: a.Name,
+		Meta: map[string]string{"pid": strconv.Itoa(os.Getpid()), "host": host},
+	}
+	if r, err := agent.Register(m, n.state); err == nil {
+		n.member = r
+	}
+	return n
+}
+
+// state is what Consul is told of the process.
+func (f *named) state() (well bool, text string) {
+	away := 0
+	for n := range f.Nodes() {
+		if f.NodeDown(n) {
+			away++
+		}
+	}
+	if away > 0 {
+		return false, fmt.Sprintf("%d of %d memory nodes are out of its reach", away, f.Nodes())
+	}
+	return true, "reaches all memory nodes"
+}
+
+// glance watches who is master, from when somebody asks first.
+type glance struct {
+	store  *consul.Store
+	mu     sync.Mutex
+	mirror *consul.Mirror
+	closed bool
+}
+
+// look implements board.Options.Glance.
+func (g *glance) look() (board.Record, time.Duration, bool) {
+	g.mu.Lock()
+	if g.mirror == nil && !g.closed {
+		g.mirror = g.store.Mirror("master")
+	}
+	m := g.mirror
+	g.mu.Unlock()
+	if m == nil {
+		return board.Record{}, 0, false
+	}
+	r := m.Look()
+	return r.Record, wall.Now() - time.Since(r.Since), r.Err == nil && !r.Since.IsZero()
+}
+
+func (g *glance) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.mirror != nil {
+		g.mirror.Close()
+	}
 }
 
 func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
@@ -57,7 +131,8 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 		return nil, err
 	}
 	o := tcp.Options{Security: s, ID: consul.NewID(), BoardName: a.String()}
-	o.Board = p.Board(o.ID)
+	seen := &glance{store: p.Board(o.ID)}
+	o.Board, o.Glance = seen.store, seen.look
 	if o.Addresses, o.Witnesses, err = divide(g.Addresses, g.Nodes); err != nil {
 		return nil, err
 	}
@@ -70,9 +145,10 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 		}
 	}
 	if err != nil {
+		seen.close()
 		return nil, errors.Join(err, p.Discard(o.ID))
 	}
-	return &named{f, agent}, nil
+	return name(f, a, agent, seen), nil
 }
 
 // vacant finds nodes that are registered, alive, and have no pool.
@@ -102,10 +178,10 @@ func openConsul(a Address) (rdma.Fabric, error) {
 		agent.Close()
 		return nil, fmt.Errorf("open %s: %w", a, err)
 	}
-	return &named{f, agent}, nil
+	return f, nil
 }
 
-func openNamed(a Address, agent *consul.Agent) (*tcp.Fabric, error) {
+func openNamed(a Address, agent *consul.Agent) (*named, error) {
 	p, err := agent.Pool(a.Name)
 	if err != nil {
 		return nil, err
@@ -121,7 +197,13 @@ func openNamed(a Address, agent *consul.Agent) (*tcp.Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tcp.Open(tcp.Options{Addresses: r.Nodes, Security: s, Board: p.Board(r.ID), ID: r.ID})
+	seen := &glance{store: p.Board(r.ID)}
+	f, err := tcp.Open(tcp.Options{Addresses: r.Nodes, Security: s, Board: seen.store, Glance: seen.look, ID: r.ID})
+	if err != nil {
+		seen.close()
+		return nil, err
+	}
+	return name(f, a, agent, seen), nil
 }
 
 func removeConsul(a Address, force bool) error {

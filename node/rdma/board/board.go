@@ -17,6 +17,10 @@ type Options struct {
 	Machine string // for people
 	PID     int
 	Now     func() time.Duration // Env.Now
+	// Glance returns the master's record as some watch of the Store saw it last, and when, on Now's clock, that version was first
+	// there; false: it knows nothing. It may be stale: it spares candidates the question whether somebody is master, and
+	// never makes one. Nil: there is none.
+	Glance func() (r Record, since time.Duration, ok bool)
 	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes master. That life may
 	// have ended already.
 	Revoke func(c rdma.Client) error

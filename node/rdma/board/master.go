@@ -91,6 +91,9 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	if err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
+	if r, ok := b.glance(owner); ok {
+		return r, false, nil
+	}
 	m, version, err := load[masterRecord](b, masterKey)
 	if err == nil {
 		var r rdma.Role
@@ -114,6 +117,24 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	}
 	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1}
 	return b.begin(version, next)
+}
+
+// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a watch knows.
+func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
+	if b.o.Glance == nil {
+		return rdma.Role{}, false
+	}
+	record, since, ok := b.o.Glance()
+	if !ok || record.Version == 0 {
+		return rdma.Role{}, false
+	}
+	m, err := decode[masterRecord](masterKey, record.Value, &b.o)
+	if err != nil || m.Owner == 0 || m.Owner == owner {
+		return rdma.Role{}, false
+	}
+	r := m.role()
+	r.Until = since + ExpelWait(m.Lease)
+	return r, b.o.Now() < r.Until
 }
 
 // adopt returns true if m is a tenure of this process that its owner has not been told of yet.

@@ -28,8 +28,9 @@ type Options struct {
 	ID string
 	// Board keeps the pool's board; nil: the nodes themselves do.
 	Board board.Store
-	// BoardName names it in the pool's record.
+	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see board.Options.
 	BoardName string
+	Glance    func() (r board.Record, since time.Duration, ok bool)
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
 	// Seed is what the workers' generators derive from; 0: a random one.
@@ -100,6 +101,7 @@ func newFabric(o Options, r Record) *Fabric {
 	}
 	f.board = board.New(store, board.Options{
 		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid, Now: wall.Now, Revoke: f.RevokeLife,
+		Glance: o.Glance,
 	})
 	return f
 }
