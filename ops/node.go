@@ -25,6 +25,8 @@ type NodeConfig struct {
 	TokenFile, ReadTokenFile string
 	TLSCert, TLSKey, TLSCA   string
 	Consul                   string // HOST:PORT of the agent that is to know of the node
+	Metrics                  string // HOST:PORT at which to serve them
+	MetricsPublic            bool   // even when others can reach that
 	Connections              int
 	PIDFile                  string
 	Drain                    time.Duration // for clients to go, at the end
@@ -37,6 +39,7 @@ type Serving struct {
 	Memory   uint64 `json:"memory"`
 	Loopback bool   `json:"loopback_only"` // it has no token, so that nobody else may reach it
 	TLS      string `json:"tls,omitempty"` // on, or mutual
+	Metrics  string `json:"metrics,omitempty"`
 	PID      int    `json:"pid"`
 }
 
@@ -49,6 +52,17 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &Serving{
 		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
+	}
+	if c.Metrics != "" {
+		m, wrong := ServeMetrics(c.Metrics, c.MetricsPublic, func() error {
+			i := n.Info()
+			return healthOf(&i)
+		}, NodeMetrics(n.Info))
+		if wrong != nil {
+			return MetricsMisuse(wrong, "--metrics-public")
+		}
+		defer func() { err = errors.Join(err, m.Close()) }()
+		s.Metrics = m.URL()
 	}
 	leave, err := c.announce(n)
 	if err != nil {
@@ -152,6 +166,9 @@ func (s *Serving) Print(w io.Writer) {
 	}
 	if s.Loopback {
 		fmt.Fprint(w, "; on the loopback only, since it has no token")
+	}
+	if s.Metrics != "" {
+		fmt.Fprintf(w, "; metrics at %s", s.Metrics)
 	}
 	fmt.Fprintln(w)
 }

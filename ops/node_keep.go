@@ -11,17 +11,21 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
 )
 
 // KeepConfig says how a process keeps a pool.
 type KeepConfig struct {
-	Log *slog.Logger
+	Metrics       string // address; "": none
+	MetricsPublic bool
+	Log           *slog.Logger
 }
 
 // Keeping is a process that is a candidate for a pool's master and nothing else.
 type Keeping struct {
-	Pool  string `json:"pool"`
-	Store string `json:"store"`
+	Pool    string `json:"pool"`
+	Store   string `json:"store"`
+	Metrics string `json:"metrics,omitempty"`
 }
 
 // Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one.
@@ -44,8 +48,18 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	if err := ep.Close(); err != nil {
 		return fmt.Errorf("keep %s: %w", p.Address, err)
 	}
+	kept := new(drivers.Kept)
 	k := &Keeping{Pool: p.Address, Store: p.Kind.Name}
+	if c.Metrics != "" {
+		m, wrong := ServeMetrics(c.Metrics, c.MetricsPublic, func() error { return nil }, PoolMetrics(p.Fabric, kept))
+		if wrong != nil {
+			return MetricsMisuse(wrong, "--metrics-public")
+		}
+		defer func() { err = errors.Join(err, m.Close()) }()
+		k.Metrics = m.URL()
+	}
 	err = p.Keep(cluster.Options{Log: func(e cluster.Event) {
+		kept.Note(e)
 		level := slog.LevelInfo
 		if e.What == cluster.Failed {
 			level = slog.LevelWarn
@@ -64,5 +78,9 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 
 // Print implements Result.
 func (k *Keeping) Print(w io.Writer) {
-	fmt.Fprintf(w, "keeps %s: a candidate for its master\n", k.Pool)
+	fmt.Fprintf(w, "keeps %s: a candidate for its master", k.Pool)
+	if k.Metrics != "" {
+		fmt.Fprintf(w, "; metrics at %s", k.Metrics)
+	}
+	fmt.Fprintln(w)
 }

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func smallNode() NodeConfig {
 func TestServeNode(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	c := smallNode()
-	c.PIDFile = filepath.Join(t.TempDir(), "pid")
+	c.Metrics, c.PIDFile = "127.0.0.1:0", filepath.Join(t.TempDir(), "pid")
 	s, end := serving(t, c)
 	if !s.Loopback || s.Memory != 1<<20 || s.PID != os.Getpid() || s.TLS != "" {
 		t.Errorf("%+v", s)
@@ -65,6 +66,12 @@ func TestServeNode(t *testing.T) {
 	all, err := inspect(t.Context(), "tcp:"+s.Address)
 	if err != nil || len(all) != 1 || !all[0].Reachable || all[0].InPool || all[0].Offers != 1<<20 {
 		t.Errorf("inspect: %+v, %v", all, err)
+	}
+	for page, says := range map[string]string{"metrics": "farkv_node_memory_bytes 1.048576e+06\n", "healthz": "ok\n"} {
+		status, text := fetch(t, strings.TrimSuffix(s.Metrics, "metrics")+page)
+		if status != http.StatusOK || !strings.Contains(text, says) {
+			t.Errorf("%s: %d, %s", page, status, text)
+		}
 	}
 	if err := end(); err != nil {
 		t.Error(err)

@@ -34,7 +34,7 @@ func (c *cli) node() *cobra.Command {
 			"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is no main\n" +
 			"memory, or more than there is of that.",
 		Example: "  farkv node --memory 8GiB\n" +
-			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
+			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --metrics 127.0.0.1:9170\n" +
 			"  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \\\n" +
 			"      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500",
 		Args: noOperands("node", "--memory says how much it serves"),
@@ -46,6 +46,8 @@ func (c *cli) node() *cobra.Command {
 				return fmt.Errorf("--connections %d: want 1 or more", n.Connections)
 			case n.Drain < 0:
 				return fmt.Errorf("--drain %v: want 0 or more", n.Drain)
+			case n.MetricsPublic && n.Metrics == "":
+				return fmt.Errorf("--metrics-public is for --metrics")
 			}
 			n.Memory, n.Log = uint64(memory), logTo(cmd)
 			return told(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error { return c.say(cmd, s) }))
@@ -61,6 +63,8 @@ func (c *cli) node() *cobra.Command {
 	f.StringVar(&n.TLSKey, "tls-key", "", "file with the certificate's key")
 	f.StringVar(&n.TLSCA, "tls-ca", "", "file with the authorities of clients' certificates, for mutual TLS")
 	f.StringVar(&n.Consul, "consul", "", "HOST:PORT of a Consul agent to register with")
+	f.StringVar(&n.Metrics, "metrics", "", "HOST:PORT of the loopback at which to serve /metrics and /healthz")
+	f.BoolVar(&n.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
 	f.IntVar(&n.Connections, "connections", 1024, "connections at a time")
 	f.StringVar(&n.PIDFile, "pid-file", "", "file to write the process's number to, while it serves")
 	f.DurationVar(&n.Drain, "drain", 10*time.Second, "time for clients to go, when it is told to end")
@@ -69,16 +73,19 @@ func (c *cli) node() *cobra.Command {
 
 func (c *cli) keep() *cobra.Command {
 	var k ops.KeepConfig
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "keep [POOL]",
 		Short: "Be a candidate for a pool's master, and nothing else",
 		Long: "Keep replaces dead memory nodes and recovers dead clients, as every program does that works with a pool: one of\n" +
 			"them is the master, and when that dies another one is elected. It is for pools that are to be kept while no program\n" +
 			"works with them, and for a master on a machine of its own. It runs until SIGTERM or SIGINT, and tells what it did\n" +
 			"on standard error. 'farkv recover' does what there is to do once.",
-		Example: "  farkv keep\n  farkv keep tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
+		Example: "  farkv keep\n  farkv keep tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --metrics 127.0.0.1:9171",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if k.MetricsPublic && k.Metrics == "" {
+				return fmt.Errorf("--metrics-public is for --metrics")
+			}
 			pool, _, err := poolAt(args, 0)
 			if err != nil {
 				return err
@@ -87,6 +94,9 @@ func (c *cli) keep() *cobra.Command {
 			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
 		},
 	}
+	cmd.Flags().StringVar(&k.Metrics, "metrics", "", "HOST:PORT of the loopback at which to serve /metrics and /healthz")
+	cmd.Flags().BoolVar(&k.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
+	return cmd
 }
 
 // logTo returns the log of a process that runs for long.

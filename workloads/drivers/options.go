@@ -17,6 +17,12 @@ import (
 // DefaultPool is the pool that is used when farkv.pool is not set.
 const DefaultPool = "shm:farkv"
 
+// The properties of metrics, which every database understands.
+const (
+	MetricsAddress = "farkv.metrics"
+	MetricsPublic  = "farkv.metricspublic"
+)
+
 // Property is one of our stores' properties.
 type Property struct{ Name, Default, Doc string }
 
@@ -33,6 +39,8 @@ var Properties = []Property{
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
 	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
+	{MetricsAddress, "off", "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
+	{MetricsPublic, "false", "serve them at an address that others can reach, too"},
 	{"farkv.timeout", "2s", "limit of one operation; the pool keeps what it is made with as the highest"},
 	{"dropdata", "false", "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
 }

@@ -49,6 +49,7 @@ type pool struct {
 	addr   string
 	made   bool // by this process
 	door   client.Door
+	kept   Kept
 }
 
 // Create implements ycsb.DBCreator.
@@ -84,7 +85,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	if !strings.HasPrefix(o.pool, "mem:") {
-		if err := stores.Keep(db.fabric, kind, cluster.Options{}); err != nil {
+		if err := stores.Keep(db.fabric, kind, cluster.Options{Log: db.kept.Note}); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}

@@ -67,12 +67,20 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 		return err
 	}
 	defer stopProfiles()
+	m, err := serveMetrics(p, cmd.ErrOrStderr())
+	if err != nil {
+		return status(err)
+	}
+	defer m.stop()
 
 	db, err := drivers.Create(name, p)
 	if err != nil {
 		return status(err)
 	}
-	c.Database, c.Progress = db, out.progress
+	if c.Database, err = m.observe(db); err != nil {
+		return status(errors.Join(err, db.Close()))
+	}
+	c.Progress = out.progress
 	if !p.GetBool("silence", true) {
 		c.Failed = out.failed
 	}
@@ -82,6 +90,7 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 		fmt.Fprintln(out.info, made)
 	}
 	res, err := runner.Run(cmd.Context(), c)
+	m.stop() // before the pool is closed, of which it tells
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("close %s: %w", name, e)
 	}

@@ -83,7 +83,7 @@ guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TL
 tcp', and Consul's own, see 'farkv help consul'.
 
   farkv up --fabric tcp mine --records 100000
-  go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine
+  go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine -p farkv.metrics=127.0.0.1:9172
 
 Its properties, besides YCSB's ('go-ycsb help properties'):
 

@@ -2,15 +2,20 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -191,4 +196,79 @@ func TestEditDistance(t *testing.T) {
 			t.Errorf("%q to %q is %d, want %d", c.a, c.b, d, c.d)
 		}
 	}
+}
+
+// said is what a program has written so far.
+type said struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *said) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+// find waits until something was said.
+func (s *said) find(t *testing.T, what *regexp.Regexp) string {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		s.mu.Lock()
+		found := what.FindString(s.text.String())
+		s.mu.Unlock()
+		if found != "" {
+			return found
+		}
+	}
+	t.Fatalf("never %v", what)
+	return ""
+}
+
+// Metrics are served while a run goes on, and no longer.
+func TestMetrics(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("pools that processes share need Linux")
+	}
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "-p", "farkv.metrics=0", "-p", "farkv.metricspublic=false"}
+	if status := execute(append([]string{"load"}, common...), strings.NewReader(""), io.Discard, io.Discard); status != 0 {
+		t.Fatalf("load: %d", status)
+	}
+	errs, ended := new(said), make(chan int, 1)
+	go func() {
+		args := append([]string{"run", "-p", "operationcount=2000", "--target", "1000"}, common...)
+		ended <- execute(args, strings.NewReader(""), io.Discard, errs)
+	}()
+	url := errs.find(t, regexp.MustCompile(`http://\S+/metrics`))
+	some := regexp.MustCompile(`(?m)^farkv_client_operations_total{operation="read",result="ok"} [1-9]`)
+	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		text := page(t, url)
+		if some.MatchString(text) && strings.Contains(text, "\nfarkv_pool_nodes{state=\"up\"} 3\n") {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal(text)
+		}
+	}
+	if status := <-ended; status != 0 {
+		t.Errorf("run: %d", status)
+	}
+	if _, err := http.Get(url); err == nil {
+		t.Error("metrics are served when the run is over")
+	}
+}
+
+func page(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

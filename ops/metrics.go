@@ -1,0 +1,136 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/farkv/farkv/workloads"
+)
+
+// Metrics serves what a process counts: /metrics in Prometheus's format, and /healthz. It is served until Close.
+type Metrics struct {
+	*prometheus.Registry
+	healthy  func() error
+	listener net.Listener
+	server   *http.Server
+	ended    chan struct{}
+
+	mu     sync.RWMutex // held while something is collected
+	closed bool
+}
+
+// Bounds on those who scrape.
+const (
+	scrapesAtOnce = 4
+	scrapeTime    = 5 * time.Second
+	headerBytes   = 8 << 10
+)
+
+// ServeMetrics serves the collectors, and those of the Go runtime and the process, at HOST:PORT, or at a port of the
+// loopback. An address that is not of the loopback is refused, with a workloads.UseError, unless public says that others may
+// read it: nobody is asked for a password. /healthz answers 200 when healthy returns nil, else 503 and what it returns.
+func ServeMetrics(addr string, public bool, healthy func() error, all ...prometheus.Collector) (*Metrics, error) {
+	at, err := metricsAddress(addr, public)
+	if err != nil {
+		return nil, err
+	}
+	m := &Metrics{Registry: prometheus.NewPedanticRegistry(), healthy: healthy, ended: make(chan struct{})}
+	all = append(all, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, c := range all {
+		if err := m.Register(c); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	if m.listener, err = net.ListenTCP("tcp", at); err != nil {
+		return nil, fmt.Errorf("metrics at %s: %w (hint: choose another address)", addr, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m, promhttp.HandlerOpts{
+		MaxRequestsInFlight: scrapesAtOnce, Timeout: scrapeTime,
+	}))
+	mux.HandleFunc("GET /healthz", m.health)
+	m.server = &http.Server{
+		Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: time.Minute, MaxHeaderBytes: headerBytes,
+	}
+	go func() {
+		defer close(m.ended)
+		_ = m.server.Serve(m.listener) // Close ends it
+	}()
+	return m, nil
+}
+
+var errMetricsClosed = errors.New("the process is about to end")
+
+// Gather implements prometheus.Gatherer.
+func (m *Metrics) Gather() ([]*dto.MetricFamily, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return nil, errMetricsClosed
+	}
+	return m.Registry.Gather()
+}
+
+func (m *Metrics) health(w http.ResponseWriter, _ *http.Request) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	err := errMetricsClosed
+	if !m.closed {
+		err = m.healthy()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// metricsAddress resolves an address; a port alone is one of the loopback.
+func metricsAddress(addr string, public bool) (*net.TCPAddr, error) {
+	if _, err := strconv.ParseUint(addr, 10, 16); err == nil {
+		addr = net.JoinHostPort("127.0.0.1", addr)
+	}
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, workloads.Misuse("metrics at %q: want HOST:PORT, or a port of the loopback: %v", addr, err)
+	}
+	if !at.IP.IsLoopback() && !public {
+		return nil, fmt.Errorf("%w: metrics at %s", errPublic, addr)
+	}
+	return at, nil
+}
+
+// errPublic is a misuse whose remedy is called otherwise on each command line.
+var errPublic = errors.New("whoever reaches this machine could read them")
+
+// MetricsMisuse says how a command line lets others read metrics, where that is what err is about.
+func MetricsMisuse(err error, remedy string) error {
+	if errors.Is(err, errPublic) {
+		return workloads.Misuse("%v (hint: use an address of the loopback, such as 127.0.0.1:9100, or add %s)", err, remedy)
+	}
+	return err
+}
+
+// URL returns where the metrics are.
+func (m *Metrics) URL() string { return "http://" + m.listener.Addr().String() + "/metrics" }
+
+// Close ends it. What is collected just then has been collected when it returns, so that the pool may be closed; nothing
+// else is.
+func (m *Metrics) Close() error {
+	err := m.server.Close()
+	<-m.ended
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return err
+}

@@ -1,0 +1,82 @@
+package ops
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/farkv/farkv/node/fabrics"
+)
+
+// figure describes a metric.
+func figure(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	nodeVerbs       = figure("farkv_node_verbs_total", "Verbs executed.", "verb")
+	nodeErrors      = figure("farkv_node_errors_total", "Verbs that were refused, and connections that broke the protocol.", "kind")
+	nodeBytes       = figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
+	nodeFrames      = figure("farkv_node_frames_total", "Batches of verbs that were answered.")
+	nodeFlushes     = figure("farkv_node_flushes_total", "Writes to connections; frames by flushes tell how well answers coalesce.")
+	nodeConnections = figure("farkv_node_connections", "Connections there are.")
+	nodeRefused     = figure("farkv_node_connections_refused_total", "Connections that were not let in.")
+	nodeProcesses   = figure("farkv_node_client_processes", "Processes of clients there are.")
+	nodeMemory      = figure("farkv_node_memory_bytes", "Memory that the node offers.")
+	nodeEpoch       = figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
+	nodePool        = figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
+	nodeExpelled    = figure("farkv_node_expelled", "1 when the others go on without the node, which serves nobody, else 0.")
+	nodeLease       = figure("farkv_node_lease_seconds", "Time for which the node may execute verbs, unless it prolongs that.")
+)
+
+// nodeMetrics collects what a node tells.
+type nodeMetrics func() fabrics.NodeInfo
+
+// NodeMetrics returns a collector of what a memory node tells of itself.
+func NodeMetrics(info func() fabrics.NodeInfo) prometheus.Collector { return nodeMetrics(info) }
+
+// Describe implements prometheus.Collector.
+func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{nodeVerbs, nodeErrors, nodeBytes, nodeFrames, nodeFlushes, nodeConnections, nodeRefused,
+		nodeProcesses, nodeMemory, nodeEpoch, nodePool, nodeExpelled, nodeLease} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
+	i := m()
+	c := &i.Stats
+	for _, x := range []struct {
+		desc   *prometheus.Desc
+		n      uint64
+		labels []string
+	}{
+		{nodeVerbs, c.Reads, []string{"read"}}, {nodeVerbs, c.Writes, []string{"write"}}, {nodeVerbs, c.Atomics, []string{"atomic"}},
+		{nodeVerbs, c.Calls, []string{"call"}},
+		{nodeErrors, c.Access, []string{"access"}}, {nodeErrors, c.Revoked, []string{"revoked"}},
+		{nodeErrors, c.Stale, []string{"stale"}}, {nodeErrors, c.Failed, []string{"failed"}},
+		{nodeErrors, c.Breaches, []string{"protocol"}},
+		{nodeBytes, c.BytesRead, []string{"read"}}, {nodeBytes, c.BytesWrote, []string{"written"}},
+		{nodeFrames, c.Frames, nil}, {nodeFlushes, c.Flushes, nil}, {nodeRefused, c.Refused, nil},
+	} {
+		to <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.n), x.labels...)
+	}
+	gauge := func(desc *prometheus.Desc, v float64) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v)
+	}
+	gauge(nodeConnections, float64(c.Connections))
+	gauge(nodeProcesses, float64(i.Processes))
+	gauge(nodeMemory, float64(i.Memory))
+	gauge(nodeEpoch, float64(i.Epoch))
+	gauge(nodePool, oneIf(i.Pool != nil))
+	gauge(nodeExpelled, oneIf(i.Expelled))
+	if left, needs := leaseOf(&i); needs {
+		gauge(nodeLease, max(left, 0).Seconds())
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/magiconair/properties"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// metrics serves what the clients of this process do; nil serves nothing.
+type metrics struct {
+	*ops.Metrics
+	clients *ops.ClientMetrics
+}
+
+// serveMetrics serves them where the properties ask for it.
+func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) {
+	addr := p.GetString(drivers.MetricsAddress, "")
+	public, err := p.GetString(drivers.MetricsPublic, "false"), error(nil)
+	switch {
+	case public != "true" && public != "false":
+		return nil, workloads.Misuse("property %s=%s: want true or false", drivers.MetricsPublic, public)
+	case addr == "":
+		return nil, nil
+	}
+	m := &metrics{clients: ops.NewClientMetrics()}
+	m.Metrics, err = ops.ServeMetrics(addr, public == "true", func() error { return nil }, m.clients)
+	if err != nil {
+		return nil, ops.MetricsMisuse(err, drivers.MetricsPublic+"=true")
+	}
+	fmt.Fprintf(stderr, "go-ycsb: metrics at %s\n", m.URL())
+	return m, nil
+}
+
+// observe lets the workers of a database report what they do, and its pool, if it is on one, how it is.
+func (m *metrics) observe(db drivers.Database) (runner.Database, error) {
+	if m == nil {
+		return db, nil
+	}
+	if f, kept, ok := drivers.Inside(db); ok {
+		if err := m.Register(ops.PoolMetrics(f, kept)); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return m.clients.Observe(db), nil
+}
+
+// stop ends it; more often than once does no harm.
+func (m *metrics) stop() {
+	if m != nil {
+		_ = m.Close() // nothing is lost by it
+	}
+}
