@@ -80,7 +80,7 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		return err
 	}
 	began := ep.Now()
-	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{Lease: stores.Lease, Tick: stores.Lease / 12})
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{Lease: stores.Tenure(p.Fabric), Tick: stores.Tenure(p.Fabric) / 12})
 	var failed error
 	for _, e := range did {
 		if e.What == cluster.Failed {

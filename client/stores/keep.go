@@ -24,16 +24,21 @@ func (p *Pool) Keep(o cluster.Options) error {
 // master may not run for a while, and one that loses its role has to begin anew.
 const Lease = 300 * time.Millisecond
 
+// Tenure is the lease of masters of an open pool: Lease, or longer where it costs more to prolong one.
+func Tenure(f rdma.Fabric) time.Duration {
+	if t, ok := f.(interface{ Tenure() time.Duration }); ok {
+		return t.Tenure()
+	}
+	return Lease
+}
+
 // Keep is Pool.Keep for those who have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	if r, ok := f.(interface{ ReadOnly() bool }); k.Mender == nil || ok && r.ReadOnly() {
 		return nil
 	}
 	if o.Lease == 0 {
-		o.Lease = Lease
-		if t, ok := f.(interface{ Tenure() time.Duration }); ok { // to prolong one costs more there
-			o.Lease = t.Tenure()
-		}
+		o.Lease = Tenure(f)
 		o.Tick = o.Lease / 12
 	}
 	ep, err := f.Open("keeper")

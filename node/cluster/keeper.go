@@ -156,9 +156,13 @@ func (k *keeper) lead() (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
+	k.elected(r)
+	return true, nil
+}
+
+func (k *keeper) elected(r rdma.Role) {
 	k.role = r
 	k.log(Event{What: Elected, Epoch: r.Epoch})
-	return true, nil
 }
 
 // tick does one thing of what there is to do; more: there may be something else.
@@ -187,7 +191,7 @@ func (k *keeper) tick() (more bool, err error) {
 			return false, fmt.Errorf("make a mender: %w", err)
 		}
 	}
-	if v.Busy || len(down) > 0 {
+	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
 	}
 	if s := k.vacancy(v); s != nil {

@@ -55,7 +55,7 @@ func (k *keeper) waits() bool {
 	return slices.ContainsFunc(k.probes, func(p probe) bool { return p.flying != nil })
 }
 
-// reignOnce becomes master, and waits for a lease if somebody else is.
+// reignOnce becomes master. If somebody else is, it waits until that tenure is over, as it looks at first.
 func (k *keeper) reignOnce() error {
 	var other rdma.Role
 	for until := k.ep.Now() + k.o.Lease + k.o.Tick; ; k.ep.Sleep(k.o.Tick) {
@@ -64,9 +64,10 @@ func (k *keeper) reignOnce() error {
 		case err != nil:
 			return fmt.Errorf("become the pool's master: %w", err)
 		case ok:
-			k.role = r
-			k.log(Event{What: Elected, Epoch: r.Epoch})
+			k.elected(r)
 			return nil
+		case other.Owner == 0:
+			until = max(until, r.Until+k.o.Tick)
 		case k.ep.Now() > until:
 			return &OtherMaster{other}
 		}

@@ -220,3 +220,49 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// succeeding is a fabric whose masters follow one that could not be fenced off everywhere.
+type succeeding struct{ rdma.Fabric }
+
+func (f succeeding) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+	r, ok, err := f.Fabric.TryMaster(owner, lease)
+	r.Beyond = 3
+	return r, ok, err
+}
+
+// TestBeyond: a master whose predecessor may have verbs under way fences them off before it does anything else, and does so
+// once.
+func TestBeyond(t *testing.T) {
+	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 16}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 2}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	ep, err := f.Open("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	victim, err := f.Open("victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Revoke(victim.Client()), victim.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var recovered atomic.Int64
+	make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &idler{ep, &recovered}, nil }
+	for _, want := range []string{"elected mended recovered swept", "elected swept"} {
+		did, err := cluster.Once(ep, succeeding{f}, make, cluster.Options{Lease: time.Second})
+		var got []string
+		for _, e := range did {
+			got = append(got, e.What.String())
+		}
+		if err != nil || strings.Join(got, " ") != want || f.View().Epoch != 3 {
+			t.Errorf("did %v in epoch %d, want %s (%v)", got, f.View().Epoch, want, err)
+		}
+	}
+}

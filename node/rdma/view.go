@@ -88,6 +88,9 @@ type Role struct {
 	Owner ClientID
 	Epoch uint64        // greater than that of every tenure before
 	Until time.Duration // on Env.Now of the same machine
+	// Beyond is the epoch that the view has to reach before the master does anything else: verbs of an earlier master may
+	// have a way yet to nodes that did not answer when it was fenced off, which ends with that epoch's fence. 0: it need not.
+	Beyond uint64
 }
 
 // Control is how a pool's master is chosen and changes its view. Its words are linearizable and survive every memory
@@ -96,7 +99,7 @@ type Role struct {
 type Control interface {
 	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
 	// who and until when: at the latest, where machines' clocks cannot be compared. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
-	// Fabric.Revoke) before another one begins.
+	// Fabric.Revoke) before another one begins; by nodes that do not answer then, no later than by the fence of Role.Beyond.
 	TryMaster(owner ClientID, lease time.Duration) (Role, bool, error)
 	// Renew prolongs a tenure; false: it is over, and somebody else may be master.
 	Renew(r Role, lease time.Duration) (Role, bool, error)

@@ -22,7 +22,8 @@ type Options struct {
 	// never makes one. Nil: there is none.
 	Glance func() (r Record, since time.Duration, ok bool)
 	// Revoke fences a client's life off, as Fabric.RevokeLife does, before another client becomes master. That life may
-	// have ended already.
+	// have ended already. An error that wraps rdma.ErrNodeDown is one of nodes that do not answer, while the board says that
+	// the client was fenced off: then the next master begins with a barrier, see rdma.Role.Beyond.
 	Revoke func(c rdma.Client) error
 }
 

@@ -398,3 +398,39 @@ func TestRevokeFails(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// TestRevokeOfNodesThatAreDown: a master that died together with a memory node has a successor nevertheless, and whoever
+// leads from then on knows which epoch the view has to reach first.
+func TestRevokeOfNodesThatAreDown(t *testing.T) {
+	p := newPool(t)
+	a := p.process(4)
+	one := must[rdma.Client](t)(a.Claim("one"))
+	down := fmt.Errorf("revoke: node 1: %w", rdma.ErrNodeDown)
+	fenced := down
+	b := board.New(p, board.Options{Nodes: 3, Clients: 4, Process: "b", Now: func() time.Duration { return p.now },
+		Revoke: func(rdma.Client) error { return fenced }})
+	two := must[rdma.Client](t)(b.Claim("two"))
+	if ok, err := a.Advance(rdma.State{}, rdma.State{Epoch: 4}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	become(t, a, one)
+	refused(t, b, two, one.ID)
+	p.now += time.Second
+	fenced = fmt.Errorf("%w: %w", board.ErrUnreachable, down) // then nobody knows whether the board has it
+	if _, ok, err := b.TryMaster(two.ID, lease); ok || !errors.Is(err, board.ErrUnreachable) {
+		t.Errorf("%v, %v", ok, err)
+	}
+	fenced = down
+	r, ok, err := b.TryMaster(two.ID, lease)
+	if !ok || err != nil || r.Beyond != 5 {
+		t.Errorf("%+v, %v, %v", r, ok, err)
+	}
+	if r, ok, err = b.Renew(r, lease); !ok || err != nil || r.Beyond != 5 {
+		t.Errorf("prolonged: %+v, %v, %v", r, ok, err)
+	}
+	b.Resign(r)
+	three := must[rdma.Client](t)(a.Claim("three"))
+	if r, ok, err := a.TryMaster(three.ID, lease); !ok || err != nil || r.Beyond != 5 {
+		t.Errorf("the next one: %+v, %v, %v", r, ok, err)
+	}
+}

@@ -106,17 +106,32 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	if err == nil {
 		life, err = b.lifeOf(owner)
 	}
-	last := rdma.Client{ID: m.Owner, Life: m.Life}
+	beyond := m.Beyond
 	if err == nil && m.Owner != 0 && m.Life != 0 && (m.Owner != owner || m.Life != life) {
-		if err = b.o.Revoke(last); err != nil {
-			err = fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", last.ID, last.Life, err)
-		}
+		beyond, err = b.succeed(m)
 	}
 	if err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
-	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1}
+	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, Beyond: beyond}
 	return b.begin(version, next)
+}
+
+// succeed fences the last master off, and returns the epoch that its successor has to reach first. If it waited for the
+// nodes that do not answer a master that died together with one of them would never have a successor, who alone can expel
+// that one. The last master cannot join the epochs behind the view's of now: the board says already that it was fenced off.
+func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
+	err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})
+	if err == nil {
+		return m.Beyond, nil
+	}
+	if errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, ErrUnreachable) {
+		var v rdma.View
+		if v, _, err = b.View(); err == nil {
+			return max(m.Beyond, v.Epoch+1), nil
+		}
+	}
+	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
 }
 
 // glance tells, without asking the Store, of another client's tenure that lasts yet as far as a watch knows.
@@ -133,7 +148,7 @@ func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 		return rdma.Role{}, false
 	}
 	r := m.role()
-	r.Until = since + ExpelWait(m.Lease)
+	r.Until = ExpelWait(m.Lease) + since
 	return r, b.o.Now() < r.Until
 }
 

@@ -67,10 +67,12 @@ type masterRecord struct {
 	Lease time.Duration `json:"lease"`
 	// Turn makes every value another one: a store may skip a write that changes nothing, and its version with it.
 	Turn uint64 `json:"turn"`
+	// Beyond is rdma.Role.Beyond. It stays when the tenure ends: whoever is next does not know what its master did of it.
+	Beyond uint64 `json:"beyond,omitempty"`
 }
 
 func (r *masterRecord) role() rdma.Role {
-	return rdma.Role{Owner: r.Owner, Epoch: r.Epoch, Until: r.Until}
+	return rdma.Role{Owner: r.Owner, Epoch: r.Epoch, Until: r.Until, Beyond: r.Beyond}
 }
 
 func (r *masterRecord) check(o *Options) error {

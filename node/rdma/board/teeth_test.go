@@ -39,7 +39,7 @@ var mutants = []mutant{
 	{"who expels waits for clocks, too", "lease.go", "lease + lease/7", "lease + lease/8", guardSim},
 	{"a node looks again before it answers", "guard_sim_test.go", "if m.Serves(m.now()) {\n\t\t\t\t\t\t\tm.served++", "if true {\n\t\t\t\t\t\t\tm.served++", guardSim},
 	{"candidates wait for clocks", "master.go", "+ ExpelWait(m.Lease)", "+ m.Lease", boardSim},
-	{"a lost master is fenced off", "master.go", "if err = b.o.Revoke(last); err != nil {", "if err != nil {", boardSim},
+	{"a lost master is fenced off", "master.go", "err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})", "err = nil", boardSim},
 	{"lives grow", "claim.go", "me.Life = old.Life + 1", "me.Life = max(old.Life, 1)", boardSim},
 	{"claims in doubt are settled", "claim.go", "if b.isMine(r, d.life) {", "if b.isMine(r, 0) {", boardSim},
 }

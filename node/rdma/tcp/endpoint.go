@@ -525,12 +525,13 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	if err != nil {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	}
-	e.joined = v.Epoch
+	// Behind the view: who was fenced off before an epoch began does not get into it, see board.Board.succeed.
 	if fenced, err := e.fabric.fenced(e.client); err != nil {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	} else if fenced {
 		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", e.client.ID, rdma.ErrRevoked)
 	}
+	e.joined = v.Epoch
 	return v, nil
 }
 
