@@ -1,0 +1,304 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// holding is a procedure that stays in the midst of its work until it is let go.
+type holding struct {
+	begun, goOn chan struct{}
+	over        atomic.Bool
+}
+
+func newHolding() *holding { return &holding{begun: make(chan struct{}, 1), goOn: make(chan struct{})} }
+
+func (h *holding) serve(rdma.Memory, *rdma.Request) error {
+	h.begun <- struct{}{}
+	<-h.goOn
+	h.over.Store(true)
+	return nil
+}
+
+// begin sends a call, and returns when it is in the midst of its work.
+func (h *holding) begin(t *testing.T, n *rawNode, c net.Conn) {
+	t.Helper()
+	r := n.rights()
+	if _, err := c.Write(frame(kindCall, 1, 1, appendCall(r.append(nil), &rdma.Request{}))); err != nil {
+		t.Fatal(err)
+	}
+	<-h.begun
+}
+
+// TestDrain fences off while a procedure is in the midst of its work: that takes until it is over.
+func TestDrain(t *testing.T) {
+	for name, fence := range map[string]func(p *pool){
+		"fence": func(p *pool) { p.fenceOff(1) }, "revoke": func(p *pool) { _ = p.revoke(1, 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHolding()
+			n := newRawNode(t, Config{Handler: h.serve})
+			h.begin(t, n, n.call(t, forVerbs))
+			time.AfterFunc(50*time.Millisecond, func() { close(h.goOn) })
+			if fence(n.pool.Load()); !h.over.Load() {
+				t.Error("what had begun goes on behind the fence")
+			}
+		})
+	}
+}
+
+// TestReconnectDrains connects again while a procedure that came over the last connection is in the midst of its work: the
+// process is let in when that is over, and the node works for others meanwhile.
+func TestReconnectDrains(t *testing.T) {
+	h := newHolding()
+	n := newRawNode(t, Config{Handler: h.serve})
+	ctx, cancel := context.WithTimeout(t.Context(), rawPatience)
+	defer cancel()
+	me := hello{Purpose: forVerbs, Process: newID(), Pool: n.fabric.record.ID}
+	first, _, err := dial(ctx, n.Addr(), Security{}, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	h.begin(t, n, first)
+	time.AfterFunc(100*time.Millisecond, func() {
+		r := n.rights()
+		if st := outcome(t, n.call(t, forVerbs), frame(kindVerbs, 1, 1, r.faa(8))); st != statusOK || h.over.Load() {
+			t.Errorf("another process is served meanwhile: status %d", st)
+		}
+		close(h.goOn)
+	})
+	second, _, err := dial(ctx, n.Addr(), Security{}, me)
+	if err != nil || !h.over.Load() {
+		t.Fatalf("the process is let in while what it began goes on: %v", err)
+	}
+	second.Close()
+}
+
+// TestExpelledInTheMidst takes a node's lease while a procedure is in the midst of its work: what that answers is not sent,
+// until the node has a lease again.
+func TestExpelledInTheMidst(t *testing.T) {
+	h := newHolding()
+	n := newRawNode(t, Config{Handler: h.serve})
+	c := n.call(t, forVerbs)
+	h.begin(t, n, c)
+	p := n.pool.Load()
+	p.until.Store(0)
+	close(h.goOn)
+	c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := c.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Errorf("a node without a lease answers: %v", err)
+	}
+	p.until.Store(int64(rdma.Forever))
+	c.SetReadDeadline(time.Now().Add(rawPatience))
+	if _, err := io.ReadFull(c, make([]byte, headerBytes+48)); err != nil {
+		t.Errorf("a node that has a lease again: %v", err)
+	}
+}
+
+// TestReaderTakesNobodysPlace calls a node with the read token, in the name of a process that may write.
+func TestReaderTakesNobodysPlace(t *testing.T) {
+	s := Security{Token: []byte("a token of twenty bytes"), ReadToken: []byte("another of as many, aye")}
+	n := newRawNode(t, Config{Security: s})
+	other := Security{ReadToken: s.ReadToken}
+	ctx, cancel := context.WithTimeout(t.Context(), rawPatience)
+	defer cancel()
+	before := n.fabric.links[0].verbs.nc
+	for _, p := range []purpose{forVerbs, forControl} {
+		c, w, err := dial(ctx, n.Addr(), other, hello{Purpose: p, Process: n.fabric.process, Pool: n.fabric.record.ID})
+		if err != nil || !w.ReadOnly || w.Key == n.key {
+			t.Fatalf("%s: %+v, %v", p, w, err)
+		}
+		defer c.Close()
+		if p == forControl {
+			p, err := appendMessage(nil, kindControl, statusOK, 1, message{Do: doBye})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h, body, err := say(c, p); err != nil || h.status != statusOK {
+				t.Errorf("goodbye: %+v, %q, %v", h, body, err)
+			}
+		}
+	}
+	n.mu.Lock()
+	names := n.attached()
+	n.mu.Unlock()
+	if !slices.Contains(names, n.fabric.process) {
+		t.Errorf("a reader said goodbye for another process: %q are left", names)
+	}
+	if _, err := n.fabric.links[0].control.control(&message{Do: doInspect}, rawPatience); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(10 * time.Millisecond)
+	l := n.fabric.links[0].verbs
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.nc != before {
+		t.Error("a reader ended another process's connection")
+	}
+}
+
+// TestNodeProves calls a node that does not know the token: one that gives no proof, and one that gives the caller's.
+func TestNodeProves(t *testing.T) {
+	for name, proof := range map[string]func(h *hello) []byte{
+		"none": func(*hello) []byte { return nil }, "the caller's": func(h *hello) []byte { return h.Proof },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			ours.SetDeadline(time.Now().Add(rawPatience))
+			go func() {
+				defer theirs.Close()
+				mine, h := newGreeting(), hello{}
+				io.ReadFull(theirs, make([]byte, greetingBytes))
+				theirs.Write(mine[:])
+				if _, err := readMessage(theirs, kindHello, maxHello, &h); err == nil {
+					writeMessage(theirs, kindHello, statusOK, welcome{Key: 1, Proof: proof(&h)})
+				}
+			}()
+			if w, err := greet(ours, Security{Token: []byte("a token of twenty bytes")}, hello{}); !errors.Is(err, ErrToken) {
+				t.Errorf("a node that does not know the token is believed: %+v, %v", w, err)
+			}
+		})
+	}
+}
+
+// TestProofIsFresh repeats to a node what a caller has said before.
+func TestProofIsFresh(t *testing.T) {
+	token := []byte("a token of twenty bytes")
+	n := newRawNode(t, Config{Security: Security{Token: token}})
+	g := newGreeting()
+	var proof []byte
+	for i := range 2 {
+		c, err := net.Dial("tcp", n.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(rawPatience))
+		var theirs greeting
+		c.Write(g[:])
+		if _, err := io.ReadFull(c, theirs[:]); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			proof = prove(token, "caller", &g, &theirs)
+		}
+		if err := writeMessage(c, kindHello, statusOK, hello{Purpose: forControl, Process: newID(), Proof: proof}); err != nil {
+			t.Fatal(err)
+		}
+		var w welcome
+		st, err := readMessage(c, kindHello, maxHello, &w)
+		if want := []status{statusOK, statusAccess}[i]; st != want || err != nil {
+			t.Errorf("said for the %d. time: status %d, want %d: %+v, %v", i+1, st, want, w, err)
+		}
+	}
+}
+
+// TestLeaseCountsFromTheQuestion has a peer that takes its time: the lease that it grants began before it was asked.
+func TestLeaseCountsFromTheQuestion(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	const lease = 10 * time.Second
+	r := Record{ID: fuzzPool, Nodes: 2, Addresses: []string{n.Addr(), l.Addr().String()}, Memory: 4096, Clients: 1, Lease: lease}
+	if err := n.adopt(&conn{}, &r); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if h, _, answer, err := greeted(c, Security{}); err != nil || h.Purpose != forPeer || answer(welcome{}, statusOK) != nil {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	var m message
+	if _, err := readMessage(c, kindControl, maxControl, &m); err != nil || m.Do != doLease {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	asked, p := wall.Now(), n.pool.Load()
+	if p.until.Load() > 0 {
+		t.Error("a node has a lease that nobody granted")
+	}
+	time.Sleep(20 * time.Millisecond)
+	if err := writeMessage(c, kindControl, statusOK, reply{}); err != nil {
+		t.Fatal(err)
+	}
+	for by := wall.Now() + rawPatience; p.until.Load() == 0 && wall.Now() < by; time.Sleep(time.Millisecond) {
+	}
+	if until := time.Duration(p.until.Load()); until == 0 || until > asked+lease {
+		t.Errorf("asked before %v, a lease of %v lasts until %v", asked, lease, until)
+	}
+}
+
+// TestExpelWaits expels a node that does not answer: that takes as long as a lease, and a majority's word.
+func TestExpelWaits(t *testing.T) {
+	const lease = 100 * time.Millisecond
+	var nodes []*Node
+	o := Options{Board: board.Memory(), BoardName: "of this test", Lease: lease}
+	for range 3 {
+		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		nodes, o.Addresses = append(nodes, n), append(o.Addresses, n.Addr())
+	}
+	f, err := Create(o, Geometry{3, 4096, 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	nodes[0].Close()
+	began := wall.Now()
+	if err := f.Expel(1, 0); err != nil || wall.Now()-began < lease {
+		t.Errorf("a node that may have a lease of %v was expelled within %v: %v", lease, wall.Now()-began, err)
+	}
+	// Without a voice of the others nobody knows that they grant no leases.
+	nodes[1].Close()
+	nodes[2].pool.Load().end()
+	if err := f.Expel(1, 1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
+		t.Errorf("expelled by one of three: %v", err)
+	}
+}
+
+// TestPostNeverWrites has others add more to what a worker writes than a socket takes: it leaves that to the link.
+func TestPostNeverWrites(t *testing.T) {
+	l := newLink("nowhere", Security{}, hello{}, nil)
+	ours, theirs := net.Pipe() // nobody reads
+	defer theirs.Close()
+	defer ours.Close()
+	l.nc = ours
+	l.out, l.bytes, l.writing = make([]byte, inlineBytes+1), inlineBytes+1, true
+	done := make(chan struct{})
+	go func() { l.flush(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(rawPatience / 4):
+		t.Error("a worker writes more than a node that reads nothing can take")
+		ours.Close()
+		<-done
+	}
+}

@@ -1,0 +1,140 @@
+package tcp_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A mutant is this package with one rule broken. A test must notice: one that has never failed proves nothing. Each is
+// compiled from the package's own source through the go command's overlay, so that the package knows nothing of it.
+type mutant struct {
+	rule     string
+	file     string
+	old, new string
+	test     string // which must fail
+}
+
+var mutants = []mutant{
+	{"a fence drains what is being executed", "pool.go", "	p.drain()\n}\n\n// revoke", "}\n\n// revoke", "TestDrain"},
+	{"so does a revocation", "pool.go", "	p.drain()\n	return nil\n}\n\n// drain", "	return nil\n}\n\n// drain", "TestDrain"},
+	{"lives are checked", "execute.go", "case r.life <= p.revoked[r.client].Load():", "case false:", "TestRights"},
+	{"epochs are checked", "execute.go", "case r.epoch < p.fence.Load():", "case false:", "TestRights"},
+	{"keys are checked", "execute.go", "case r.key != p.key && (r.key != p.readKey || !c.readOnly):", "case r.key == 0:", "TestRights"},
+	{"readers' keys are for readers", "execute.go", "(r.key != p.readKey || !c.readOnly)", "r.key != p.readKey", "TestRights"},
+	{"nobody is no client", "execute.go", "case r.client == 0 && !c.readOnly:", "case false:", "TestRights"},
+	{"verbs stay inside", "execute.go", "q.off > size || uint64(q.n) > size-q.off", "q.off+uint64(q.n) > size", "TestStrayAtNode"},
+	{"atomics are aligned", "execute.go", "q.verb.Atomic() && q.off%8 != 0", "false", "TestStrayAtNode"},
+	{"who strays is stopped", "execute.go", "case len(c.broken) > 0 && c.broken[r.client] == r.life:", "case false:", "TestStrayAtNode"},
+	{"so is the rest of its frame", "execute.go", "if !strayed {", "if true {", "TestStrayAtNode"},
+	{"READs of a frame are bounded", "execute.go", "if read += q.n; read > maxData {", "if false {", "TestBreaches"},
+	{"who may read does not write", "execute.go", "c.readOnly && q.verb != rdma.Read", "false", "TestReadToken"},
+	{"nor call", "execute.go", "if st == statusOK && c.readOnly {", "if false {", "TestReadToken"},
+	{"nor control", "message.go", "if c.readOnly && !slices.Contains(readers, m.Do)", "if false && !slices.Contains(readers, m.Do)", "TestReadToken"},
+	{"nor takes another's place", "node.go", `h.Process = "reader " + h.Process`, `h.Process += ""`, "TestReaderTakesNobodysPlace"},
+	{"the caller's proof is checked", "greet.go", "if !full && !read {", "if false {", "TestTokens"},
+	{"the node's proof is checked", "greet.go", `if !hmac.Equal(w.Proof, prove(token, "node", &mine, &theirs)) {`, "if false {", "TestNodeProves"},
+	{"proofs are of one end", "greet.go", `m.Write([]byte(who))`, "", "TestNodeProves"},
+	{"proofs are of this connection", "greet.go", "m.Write(node.nonce())", "", "TestProofIsFresh"},
+	{"an empty token is none", "node.go", "len(c.Security.Token) == 0 && (", "c.Security.Token == nil && (", "TestListenWithoutToken"},
+	{"a node has a lease before it executes", "conn.go",
+		"		if err := c.pool.await(); err != nil {\n			return 0, err\n		}\n", "", "TestNodeCutOffFromPeers"},
+	{"and when it answers", "conn.go", "		if err := c.pool.await(); err != nil {\n			return err\n		}\n", "", "TestExpelledInTheMidst"},
+	{"a lease counts from the question", "peer.go",
+		"	p.guard.Granted(peer, round)\n", "	p.guard.Granted(peer, p.guard.Ask(wall.Now()))\n	_ = round\n", "TestLeaseCountsFromTheQuestion"},
+	{"an expelled node is granted nothing", "peer.go", "if !p.guard.Grant(peer) {", "if false {", "TestStoppedNodeIsExpelled"},
+	{"a node that is told stops at once", "pool.go", "		p.expelled.Store(true)\n		p.until.Store(0)\n", "", "TestTwoMastersExpel"},
+	{"who expels waits", "control.go", "time.After(board.ExpelWait(f.record.Lease))", "time.After(0)", "TestExpelWaits"},
+	{"who expels has a majority", "control.go", "case voices <= f.record.voters()/2:", "case false:", "TestExpelWaits"},
+	{"a reconnect waits for what was begun", "node.go", "		o.end()\n", "		o.raw.Close()\n", "TestReconnectDrains"},
+	{"a new process is of no pool", "node.go",
+		"if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {", "if p == nil {", "TestRemoveInUse"},
+	{"a pool that was removed leaves nothing", "pool.go", "	n.memory = fresh\n", "	n.memory, fresh = old, old\n	return nil\n", "TestRemoveInUse"},
+	{"one pool at a time", "pool.go", "p != nil && (p.creator == nil || p.creator != c)", "false", "TestCreateRaces"},
+	{"who fails to make a pool lets go", "admin.go", "_ = f.each(func(n int) bool { return adopted[n] }", "_ = f.each(func(n int) bool { return false }", "TestCreateRaces"},
+	{"a creator that dies does, too", "node.go", "p != nil && p.creator == c {", "false && p != nil {", "TestCreatorDies"},
+	{"those that say nothing make room", "node.go", "if len(n.greeting) > mostGreeting {", "if false {", "TestSilentConnections"},
+	{"refusals are logged now and then", "node.go", "n.refusedAt == 0 || now-n.refusedAt > time.Minute", "true", "TestSilentConnections"},
+	{"clients do not crowd out peers", "node.go", "if h.Purpose != forPeer && n.callers()", "if n.callers()+1", "TestConnectionsAreBounded"},
+	{"workers do not wait for a node", "link.go", "l.nc != nil && l.bytes <= most {", "l.nc != nil {", "TestPostNeverWrites"},
+	{"what waits is bounded", "link.go", "case len(l.out) > mostQueued:", "case false:", "TestQueueIsBounded"},
+	{"a silent node is given up", "link.go", "case now-heard > deadAfter && asked > heard:", "case false:", "TestSilentNodes"},
+	{"what was in flight is lost", "link.go", "		f.f.lose(why)\n", "", "TestCutAtEveryByte"},
+	{"what was queued is not sent again", "link.go", "	l.out, l.bytes = l.out[:0], 0\n", "", "TestCutAtEveryByte"},
+	{"answers belong to questions", "link.go", "r.n == 0 || r.p[r.head].tag != tag", "r.n == 0", "FuzzClient"},
+	{"identities are given back later", "fabric.go", "		f.owed = append(f.owed, c)\n", "", "TestControlCutAtEveryByte"},
+	{"a majority opens a pool", "admin.go", "if up <= f.record.voters()/2 {", "if up < 0 {", "TestRestartedNode"},
+}
+
+// TestRules checks that the rules are where the table of mutants says, so that it cannot rot unseen.
+func TestRules(t *testing.T) {
+	for _, m := range mutants {
+		m.source(t)
+	}
+}
+
+func (m mutant) source(t *testing.T) string {
+	t.Helper()
+	source, err := os.ReadFile(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(source), m.old); n != 1 {
+		t.Errorf("%s: %s has %d places that read %q, want one: the mutant needs an update", m.rule, m.file, n, m.old)
+	}
+	return string(source)
+}
+
+func TestTeeth(t *testing.T) {
+	if !long || underRace { // the copies are compiled without the race detector: it would show nothing more
+		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
+	}
+	slots := make(chan struct{}, 2)
+	for _, m := range mutants {
+		t.Run(strings.ReplaceAll(m.rule, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			m.run(t)
+		})
+	}
+}
+
+// verdict is what a test says of what it saw.
+var verdict = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*$`)
+
+func (m mutant) run(t *testing.T) {
+	source := m.source(t)
+	dir := t.TempDir()
+	broken, list := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
+	here, err := filepath.Abs(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{broken: strings.Replace(source, m.old, m.new, 1), list: string(overlay)} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=2m", "-vet=off", "-overlay="+list, "-run=^"+m.test+"$", ".")
+	cmd.Env = append(os.Environ(), "FARKV_LONG=0")
+	out, err := cmd.CombinedOutput()
+	switch seen := verdict.Find(out); {
+	case err == nil:
+		t.Fatalf("nothing failed without this rule")
+	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
+		t.Fatalf("the mutant does not compile:\n%s", out)
+	case seen == nil || strings.Contains(string(out), "panic: "):
+		t.Fatalf("the tests failed, but not by seeing something wrong:\n%s", out)
+	default:
+		t.Logf("%.200s", strings.TrimSpace(string(seen)))
+	}
+}
