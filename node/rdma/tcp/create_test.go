@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
@@ -167,5 +168,48 @@ func TestOpenPicksOut(t *testing.T) {
 	infos, errs := tcp.Inspect(ctx, tcp.Options{Addresses: []string{addrs[0], "127.0.0.1:1"}})
 	if errs[0] != nil || infos[0].Pool == nil || !infos[0].Sealed || !errors.Is(errs[1], rdma.ErrNodeDown) {
 		t.Errorf("inspect: %+v, %v", infos, errs)
+	}
+}
+
+// TestCreatorReconnects cuts all connections of a process in the midst of making a pool: it makes it nevertheless, and no
+// verb of it is lost.
+func TestCreatorReconnects(t *testing.T) {
+	_, addrs := start(t, 3, 1<<20, nil)
+	var proxies []*proxy
+	for i, addr := range addrs {
+		proxies = append(proxies, newProxy(t, addr))
+		addrs[i] = proxies[i].addr()
+	}
+	f, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), func(f *tcp.Fabric) error {
+		ep, err := f.Open("format")
+		if err != nil {
+			return err
+		}
+		if _, err := add(ep, 1, 64); err != nil {
+			return err
+		}
+		for _, p := range proxies {
+			p.sever(func(c caller) bool { return c.Purpose != "peer" })
+		}
+		return ep.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ep, err := f.Open("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	for until := ep.Now() + 10*time.Second; ; { // the last cut may be noticed late
+		met, err := add(ep, 1, 64)
+		if errors.Is(err, rdma.ErrNodeDown) && ep.Now() < until {
+			continue
+		}
+		if met != 1 || err != nil {
+			t.Errorf("what was written holds %d (%v)", met, err)
+		}
+		return
 	}
 }

@@ -138,7 +138,7 @@ func (n *Node) Info() NodeInfo {
 	}
 	if p := n.pool.Load(); p != nil {
 		record := p.record
-		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == nil, p.fence.Load(), p.expelled.Load()
+		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {
 			i.Lease = max(0, i.Lease-wall.Now())

@@ -366,9 +366,15 @@ func (n *Node) leave(c *conn) {
 			delete(n.processes, name)
 		}
 	}
-	if p := n.pool.Load(); p != nil && p.creator == c {
-		n.reset() // whoever was about to make a pool is gone
+	if p := n.pool.Load(); p != nil && p.creator == c.process && !n.closed {
+		n.group.Go(func() { n.abandoned(p) })
 	}
+}
+
+// alive tells whether a process is, or may be about to connect again. The caller holds mu.
+func (n *Node) alive(process string) bool {
+	proc := n.processes[process]
+	return proc != nil && !proc.left && (proc.conns > 0 || wall.Now()-proc.lost <= n.grace())
 }
 
 // grace is for how long a process counts as alive behind the end of its last connection.
@@ -381,9 +387,8 @@ func (n *Node) grace() time.Duration {
 
 // attached lists the processes that are alive. The caller holds mu.
 func (n *Node) attached() (names []string) {
-	now := wall.Now()
-	for name, proc := range n.processes {
-		if !proc.left && (proc.conns > 0 || now-proc.lost <= n.grace()) {
+	for name := range n.processes {
+		if n.alive(name) {
 			names = append(names, name)
 		}
 	}

@@ -67,7 +67,7 @@ type pool struct {
 	memory   *memory
 	key      uint64
 	readKey  uint64
-	creator  *conn // who is about to make it; nil once it is sealed. Under Node.mu
+	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
 	fence    atomic.Uint64
 	revoked  []atomic.Uint64 // the last life of each client that was fenced off
 	until    atomic.Int64    // the node serves; on wall.Now
@@ -80,7 +80,7 @@ type pool struct {
 	acceptor *board.Acceptor
 }
 
-func newPool(n *Node, r Record, creator *conn) *pool {
+func newPool(n *Node, r Record, creator string) *pool {
 	p := &pool{
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked:  make([]atomic.Uint64, r.Clients+1),
@@ -122,13 +122,18 @@ func (n *Node) adopt(c *conn, r *Record) error {
 	if err := r.check(n.memory.size); err != nil {
 		return err
 	}
-	if p := n.pool.Load(); p != nil && (p.creator == nil || p.creator != c) {
-		return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
+	if p := n.pool.Load(); p != nil {
+		switch {
+		case p.record.ID == r.ID && p.creator == c.process:
+			return nil // asked again, since the answer was lost
+		case p.creator == "" || p.creator != c.process && n.alive(p.creator):
+			return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
+		}
 	}
 	if err := n.reset(); err != nil {
 		return err
 	}
-	p := newPool(n, *r, c)
+	p := newPool(n, *r, c.process)
 	n.pool.Store(p)
 	n.log.Info("adopted by a pool", "pool", r.ID, "index", r.Index, "nodes", len(r.Addresses), "bytes", r.Memory)
 	p.keepLease()
@@ -140,11 +145,32 @@ func (n *Node) seal(c *conn, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := n.pool.Load()
-	if p == nil || p.record.ID != id || p.creator != c {
+	if p == nil || p.record.ID != id || p.creator != c.process && p.creator != "" {
 		return fmt.Errorf("the node is not about to have pool %s: %w", id, rdma.ErrAccess)
 	}
-	p.creator = nil
+	p.creator = ""
 	return nil
+}
+
+// abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up if not.
+func (n *Node) abandoned(p *pool) {
+	n.mu.Lock()
+	soon := !n.alive(p.creator) // it said that it goes
+	n.mu.Unlock()
+	if !soon {
+		select {
+		case <-n.stop:
+			return
+		case <-time.After(p.record.Lease + p.record.Lease/8):
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pool.Load() == p && p.creator != "" && !n.alive(p.creator) {
+		if err := n.reset(); err != nil {
+			n.log.Error("give up a pool that was not made", "pool", p.record.ID, "error", err)
+		}
+	}
 }
 
 // drop gives the node's pool up. It refuses while others than the caller use it, unless forced.
