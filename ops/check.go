@@ -57,7 +57,11 @@ func Check(addr string, force bool) (*Findings, error) {
 		return nil, explain(err, addr)
 	}
 	defer p.Close()
-	live := living(clientsOf(p.Fabric))
+	all, err := clientsOf(p.Fabric)
+	if err != nil {
+		return nil, explain(fmt.Errorf("check %s: %w", p.Address, err), addr)
+	}
+	live := living(all)
 	if len(live) > 0 && !force {
 		return nil, fmt.Errorf("check %s: %w: %s (hint: end them first; with --force what they are doing may look like damage)",
 			p.Address, fabrics.ErrInUse, crowd(live))

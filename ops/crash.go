@@ -148,7 +148,11 @@ func clientOf(c rdma.Client) *Client {
 
 // findClient returns a client that is listed, dead or alive.
 func findClient(p *stores.Pool, id int) (rdma.Client, error) {
-	for _, c := range p.Fabric.Clients() {
+	all, err := rdma.ListClients(p.Fabric)
+	if err != nil {
+		return rdma.Client{}, err
+	}
+	for _, c := range all {
 		if int(c.ID) == id {
 			return c, nil
 		}

@@ -43,8 +43,8 @@ func Down(addr string, force bool) (*Removed, error) {
 func inUse(addr string, err error) error {
 	who := "clients live"
 	if f, e := fabrics.Open(addr); e == nil {
-		if live := living(clientsOf(f)); len(live) > 0 {
-			who = crowd(live)
+		if all, err := clientsOf(f); err == nil && len(living(all)) > 0 {
+			who = crowd(living(all))
 		}
 		f.Close()
 	}

@@ -43,7 +43,10 @@ func entry(addr string) Entry {
 		return Entry{Pool: addr, Problem: err.Error()}
 	}
 	defer p.Close()
-	all := clientsOf(p.Fabric)
+	all, err := clientsOf(p.Fabric)
+	if err != nil {
+		return Entry{Pool: addr, Problem: err.Error()}
+	}
 	live := len(living(all))
 	return Entry{
 		Pool: addr, Store: p.Kind.Name, Nodes: p.Fabric.Nodes(), Bytes: uint64(p.Fabric.Nodes()) * p.Fabric.Size(),

@@ -230,11 +230,8 @@ func downStarted(p *local.Pool, force bool) (*Removed, error) {
 	return r, nil
 }
 
-var errNoList = errors.New("the list of clients cannot be read now")
-
-// usersOf returns the clients of a pool that live. A list of clients is empty, too, while it cannot be read: so this becomes
-// a client itself, and believes only a list that has it.
-func usersOf(addr string) (live []Client, err error) {
+// usersOf returns the clients of a pool that live.
+func usersOf(addr string) ([]Client, error) {
 	p, err := stores.Open(addr)
 	if errors.Is(err, fabrics.ErrNoPool) {
 		return nil, nil
@@ -242,18 +239,8 @@ func usersOf(addr string) (live []Client, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	ep, err := p.Fabric.Open("down")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, ep.Close()) }()
-	live = living(clientsOf(p.Fabric))
-	self := slices.IndexFunc(live, func(c Client) bool { return c.ID == int(ep.Client()) })
-	if self < 0 {
-		return nil, errNoList
-	}
-	return slices.Delete(live, self, self+1), nil
+	all, err := clientsOf(p.Fabric)
+	return living(all), errors.Join(err, p.Close())
 }
 
 // crashStarted kills the process of a node.

@@ -122,7 +122,11 @@ func waiting(f rdma.Fabric) (todo []string) {
 			todo = append(todo, fmt.Sprintf("node %d, which is down", i))
 		}
 	}
-	for _, c := range f.Clients() {
+	clients, err := rdma.ListClients(f)
+	if err != nil {
+		todo = append(todo, fmt.Sprintf("clients, maybe: %v", err))
+	}
+	for _, c := range clients {
 		if !c.Alive && !c.Held {
 			todo = append(todo, fmt.Sprintf("client %d %q of process %d, which is dead", c.ID, c.Name, c.PID))
 		}

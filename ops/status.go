@@ -114,7 +114,11 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
-		Clients: clientsOf(p.Fabric), Memory: []Use{},
+		Memory: []Use{},
+	}
+	var unknown error
+	if s.Clients, unknown = clientsOf(p.Fabric); unknown != nil {
+		s.Problem = unknown.Error()
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
 	s.Name = startedAs(p.Address)
@@ -150,12 +154,13 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	return nodes, View{v.Epoch, v.Busy}
 }
 
-func clientsOf(f rdma.Fabric) []Client {
+func clientsOf(f rdma.Fabric) ([]Client, error) {
+	clients, err := rdma.ListClients(f)
 	all := []Client{}
-	for _, c := range f.Clients() {
+	for _, c := range clients {
 		all = append(all, *clientOf(c))
 	}
-	return all
+	return all, err
 }
 
 // living returns those that are alive.

@@ -72,7 +72,11 @@ func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
 	}
 	k := &checker{Client: c, alive: map[rdma.ClientID]bool{}, owners: map[node.Block]node.Entry{},
 		used: map[uint64]bool{}, keys: map[string]string{}, usedIn: map[node.Block]int{}}
-	for _, x := range f.Clients() {
+	clients, err := rdma.ListClients(f)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range clients {
 		k.alive[x.ID] = x.Alive
 		if !x.Alive {
 			k.dead++

@@ -202,7 +202,11 @@ func (k *keeper) tick() (more bool, err error) {
 
 // recover recovers one dead client.
 func (k *keeper) recover(v rdma.View) (more bool, err error) {
-	for _, c := range k.f.Clients() {
+	clients, err := rdma.ListClients(k.f)
+	if err != nil {
+		return false, err
+	}
+	for _, c := range clients {
 		if c.Alive || c.ID == k.ep.Client() || k.resting(target{client: c.ID}) {
 			continue
 		}

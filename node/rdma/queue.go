@@ -75,13 +75,23 @@ type Fabric interface {
 	Revoke(c ClientID) error
 	// RevokeLife is Revoke for the holder of an identity that Clients described, and no other: a successor is not harmed.
 	RevokeLife(c Client) error
-	// Clients lists the identities in use: live ones, and those of workers that died without closing.
+	// Clients lists the identities in use: live ones, and those of workers that died without closing; none where they cannot
+	// be listed now, see ListClients.
 	Clients() []Client
 	// Forget frees the identity of a client, as Clients described it, that died, or was fenced off and closed, once
 	// nothing of it is left. The error wraps ErrHeld while somebody has it. A successor of that client keeps it.
 	Forget(c Client) error
 	// Close joins the fabric's tasks and gives back what it holds. The pool stays.
 	Close() error
+}
+
+// ListClients is f.Clients, or why they cannot be listed now: an error wrapping ErrUnreachable, of fabrics whose clients are
+// known to others.
+func ListClients(f Fabric) ([]Client, error) {
+	if l, ok := f.(interface{ ListClients() ([]Client, error) }); ok {
+		return l.ListClients()
+	}
+	return f.Clients(), nil
 }
 
 // Client describes an identity in use.

@@ -203,9 +203,15 @@ func (f *Fabric) attached() map[string]bool {
 
 // Clients lists the identities in use. A client is alive when a node knows its process to be; while none answers, all are.
 func (f *Fabric) Clients() []rdma.Client {
+	all, _ := f.ListClients()
+	return all
+}
+
+// ListClients is Clients, or why the board does not tell.
+func (f *Fabric) ListClients() ([]rdma.Client, error) {
 	holders, err := f.board.Clients()
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list the clients of %s: %w", f.name, err)
 	}
 	names := f.attached()
 	var all []rdma.Client
@@ -216,7 +222,7 @@ func (f *Fabric) Clients() []rdma.Client {
 		c.Alive = c.Held && !h.Fenced
 		all = append(all, c)
 	}
-	return all
+	return all, nil
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
