@@ -110,6 +110,7 @@ func apart(spares int) string {
 // Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, or ErrUnknown
 // when this program does not have the store.
 func Open(addr string) (*Pool, error) {
+	addr = fabrics.Resolve(addr)
 	f, err := fabrics.Open(addr)
 	if err != nil {
 		return nil, err

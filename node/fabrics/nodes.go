@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster/consul"
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -29,6 +30,15 @@ var (
 	ErrFile   = tcp.ErrFile
 	ErrMemory = tcp.ErrMemory
 )
+
+// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME' started on this machine, and every
+// other address as it is.
+func Resolve(addr string) string {
+	if at, ok := local.Resolve(addr); ok {
+		return at
+	}
+	return addr
+}
 
 // Serve starts a memory node.
 func Serve(c NodeConfig) (*Node, error) {

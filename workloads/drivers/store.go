@@ -14,7 +14,6 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
-	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
@@ -62,9 +61,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if addr, ok := local.Resolve(o.pool); ok {
-		o.pool = addr
-	}
+	o.pool = fabrics.Resolve(o.pool)
 	kind, err := c.lookup(c.name)
 	if err != nil {
 		return nil, err
