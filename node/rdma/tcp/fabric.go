@@ -54,6 +54,7 @@ type Fabric struct {
 	quorum  *board.Quorum // nil when somebody else keeps the board
 	links   []links       // by node, and then by witness
 
+	readers atomic.Uint64 // lives of client 0
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
 	tasks   wall.Tasks
@@ -173,7 +174,7 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 	if f.closing.Load() {
 		return nil, rdma.ErrClosed
 	}
-	c := rdma.Client{Life: 1}
+	c := rdma.Client{Life: f.readers.Add(1)} // so that a reader that strays takes down nobody else
 	f.giveBack()
 	if !f.ReadOnly() {
 		var err error

@@ -206,3 +206,24 @@ func (n *liar) visit(t *testing.T) {
 		t.Errorf("a good answer: %v", b.Err())
 	}
 }
+
+// TestAnswerToNothing has a node answer something else than what it was asked.
+func TestAnswerToNothing(t *testing.T) {
+	n := newLiar(t, inAnswers, statusOK, frame(kindVerbs, 1, 2, make([]byte, resultBytes+8)))
+	defer n.close()
+	f := newFabric(Options{Board: board.Memory()}, Record{
+		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
+	})
+	defer f.Close()
+	f.connect(t.Context(), verbsOf)
+	ep, err := f.Open("visitor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	b := ep.Batch()
+	b.Read(rdma.At(0, 0), 8)
+	if err := rdma.Do(ep, b, rawPatience); !errors.Is(err, ErrProtocol) {
+		t.Errorf("an answer to another question was taken: %v", err)
+	}
+}

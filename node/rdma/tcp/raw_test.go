@@ -30,7 +30,7 @@ func newRawNode(t testing.TB, c Config) *rawNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := Create(Options{Addresses: []string{n.Addr()}, Security: Security{Token: c.Security.Token}}, Geometry{1, 64 << 10, 8}, nil)
+	f, err := Create(Options{Addresses: []string{n.Addr()}, Security: Security{Token: c.Security.Token}}, Geometry{1, 32 << 10, 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,9 @@ func frame(k kind, items int, tag uint32, body []byte) []byte {
 	return append(p, body...)
 }
 
-func (n *rawNode) rights() rights { return rights{key: n.key, client: 1, life: 1} }
+func (n *rawNode) rights() rights { return n.rightsOf(1) }
+
+func (n *rawNode) rightsOf(c rdma.ClientID) rights { return rights{key: n.key, client: c, life: 1} }
 
 // faa is the body of a frame with one FAA.
 func (r rights) faa(off uint64) []byte {
@@ -158,7 +160,7 @@ func TestRights(t *testing.T) {
 // their client sends behind them, while others on the same connection go on.
 func TestStrayAtNode(t *testing.T) {
 	n := newRawNode(t, Config{})
-	const size = 64 << 10
+	const size = 32 << 10 // of the pool; the node has more
 	for name, verb := range map[string][]byte{
 		"READ over the end":   appendVerb(nil, &rdma.Op{Verb: rdma.Read}, size-8, 0, 16),
 		"READ far beyond":     appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 1<<63, 0, 8),

@@ -72,18 +72,70 @@ func TestReconnectDrains(t *testing.T) {
 	}
 	defer first.Close()
 	h.begin(t, n, first)
-	time.AfterFunc(100*time.Millisecond, func() {
-		r := n.rights()
-		if st := outcome(t, n.call(t, forVerbs), frame(kindVerbs, 1, 1, r.faa(8))); st != statusOK || h.over.Load() {
-			t.Errorf("another process is served meanwhile: status %d", st)
+	let := make(chan error, 1)
+	go func() {
+		second, _, err := dial(ctx, n.Addr(), Security{}, me)
+		if err == nil {
+			second.Close()
+			if !h.over.Load() {
+				err = errors.New("it is over before")
+			}
 		}
-		close(h.goOn)
-	})
-	second, _, err := dial(ctx, n.Addr(), Security{}, me)
-	if err != nil || !h.over.Load() {
-		t.Fatalf("the process is let in while what it began goes on: %v", err)
+		let <- err
+	}()
+	for by := time.Now().Add(100 * time.Millisecond); time.Now().Before(by); { // the second one waits
+		if st := outcome(t, n.call(t, forVerbs), frame(kindVerbs, 1, 1, n.rightsOf(2).faa(8))); st != statusOK || h.over.Load() {
+			t.Errorf("another process is not served meanwhile: status %d", st)
+		}
 	}
-	second.Close()
+	close(h.goOn)
+	if err := <-let; err != nil {
+		t.Errorf("the process is let in when what it began is over: %v", err)
+	}
+}
+
+// TestIdentityIsGivenBack closes an endpoint while the board is out of reach: its identity comes back when the board does.
+func TestIdentityIsGivenBack(t *testing.T) {
+	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	s := &moody{Store: board.Memory()}
+	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"}, Geometry{1, 4096, 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ep, err := f.Open("first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.away.Store(true)
+	if err := ep.Close(); !errors.Is(err, board.ErrUnreachable) {
+		t.Errorf("close without the board: %v", err)
+	}
+	s.away.Store(false)
+	if ep, err = f.Open("second"); err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	if all := f.Clients(); len(all) != 1 || all[0].ID != ep.Client() {
+		t.Errorf("clients: %+v", all)
+	}
+}
+
+// moody is a board that is out of reach at times.
+type moody struct {
+	board.Store
+	away atomic.Bool
+}
+
+func (m *moody) Load(key string) ([]byte, uint64, error) {
+	if m.away.Load() {
+		return nil, 0, board.ErrUnreachable
+	}
+	return m.Store.Load(key)
 }
 
 // TestExpelledInTheMidst takes a node's lease while a procedure is in the midst of its work: what that answers is not sent,
@@ -252,7 +304,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 
 // TestExpelWaits expels a node that does not answer: that takes as long as a lease, and a majority's word.
 func TestExpelWaits(t *testing.T) {
-	const lease = 100 * time.Millisecond
+	const lease = 1500 * time.Millisecond // more than a silent node is waited for
 	var nodes []*Node
 	o := Options{Board: board.Memory(), BoardName: "of this test", Lease: lease}
 	for range 3 {

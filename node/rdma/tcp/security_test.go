@@ -173,6 +173,10 @@ func TestReadToken(t *testing.T) {
 	if v, err := ep.Join(); err != nil || len(v.Members) != 3 {
 		t.Errorf("join: %+v, %v", v, err)
 	}
+	call := rdma.Request{Arg: [6]uint64{8}}
+	if err := reader().Call(0, &call, limit); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("call: %v", err)
+	}
 	for name, op := range map[string]func(b *rdma.Batch) *rdma.Op{
 		"WRITE":      func(b *rdma.Batch) *rdma.Op { return b.Write(rdma.At(0, 8), b.Alloc(8)) },
 		"CAS":        func(b *rdma.Batch) *rdma.Op { return b.CompareSwap(rdma.At(0, 8), 7, 8) },
@@ -183,9 +187,8 @@ func TestReadToken(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	call := rdma.Request{Arg: [6]uint64{8}}
-	if err := reader().Call(0, &call, limit); !errors.Is(err, rdma.ErrAccess) {
-		t.Errorf("call: %v", err)
+	if v, err := load(ep, 0, 8); v != 7 || err != nil {
+		t.Errorf("READ by a reader that did not stray, when others had: %d, %v", v, err)
 	}
 	_, advanced := r.Advance(rdma.State{}, rdma.State{Epoch: 1})
 	_, master, mastered := r.TryMaster(1, time.Second)
