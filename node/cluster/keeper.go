@@ -127,7 +127,11 @@ func (k *keeper) pause(err error) time.Duration {
 	}
 	k.log(Event{What: Failed, Err: err})
 	k.faults = min(k.faults+1, 8)
-	return min(k.o.Tick<<k.faults, max(k.o.Tick, 5*k.o.Lease)) // what was out of reach may be back
+	longest := 5 * k.o.Lease
+	if errors.Is(err, rdma.ErrUnreachable) { // it may be back, and meanwhile nobody replaces what died
+		longest = k.o.Lease / 2
+	}
+	return min(k.o.Tick<<k.faults, max(k.o.Tick, longest))
 }
 
 func (k *keeper) log(e Event) {
