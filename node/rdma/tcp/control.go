@@ -148,34 +148,53 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 	}
 	f.downs[node].Store(true)
 	m := &message{Do: doExpel, Pool: f.record.ID, Epoch: epoch, Node: node}
-	itself, voices := false, 0
-	var stale error
-	err := f.each(all, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
-		itself = itself || n == node
+	itself := make(chan error, 1)
+	f.keepers.Go(func() {
+		_, err := f.links[node].control.control(m, deadAfter)
+		itself <- err
+	})
+	voices := 0
+	others := func(n int) bool { return n != node && (n >= f.record.Nodes || f.serving(n)) }
+	err := f.each(others, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
 		if n < f.record.voters() {
 			voices++
 		}
 	})
 	if errors.Is(err, rdma.ErrStale) {
-		stale = err
+		return err
 	}
-	switch {
-	case stale != nil:
-		return stale
-	case itself:
-	case voices <= f.record.voters()/2:
-		return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, f.record.voters(), err)
-	default:
-		select {
-		case <-time.After(board.ExpelWait(f.record.Lease)):
-		case <-f.cut:
-			return rdma.ErrClosed
-		}
+	if err := f.outlast(itself, voices, err); err != nil {
+		return err
 	}
 	f.mu.Lock()
 	f.expelled[node] = true
 	f.mu.Unlock()
 	return nil
+}
+
+// outlast returns nil when a node that is to be expelled serves no more: because it says so itself, or because its leases are
+// over behind the promise of so many voters. others is why some of those did not promise.
+func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
+	var over <-chan time.Time
+	if voices > f.record.voters()/2 {
+		over = time.After(board.ExpelWait(f.record.Lease))
+	}
+	for {
+		select {
+		case err := <-itself:
+			if err == nil || errors.Is(err, rdma.ErrStale) {
+				return err
+			}
+			if over == nil {
+				return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, f.record.voters(), errors.Join(others, err))
+			}
+			itself = nil
+		case <-over:
+			return nil
+		case <-f.cut:
+			return rdma.ErrClosed
+		}
+	}
 }
 
 // NodeDown tells whether a node serves nobody any more, or this process does not reach it.

@@ -412,12 +412,20 @@ func (r *ring) take() (all []inFlight) {
 }
 
 // control asks the node something and waits for its answer. A connection that breaks meanwhile is made again, and the
-// question asked again: it does no harm to hear one twice.
+// question asked again: it does no harm to hear one twice. A node that is out of reach for deadAfter counts as dead.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
-	for until := wall.Now() + within; ; {
+	until, lost := wall.Now()+within, time.Duration(0)
+	for {
 		r, err := l.ask(m, until-wall.Now())
+		now := wall.Now()
 		var no *refused
-		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || wall.Now()+redialMin > until {
+		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || now+redialMin > until {
+			return r, err
+		}
+		if lost == 0 || l.up() == nil {
+			lost = now
+		}
+		if now-lost > deadAfter {
 			return r, err
 		}
 		select {
