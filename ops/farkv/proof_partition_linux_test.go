@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// TestPartitions cuts memory nodes n0 to n2 and clients c0 and c1, each a machine in a network of its own, off from each
+// other. Whoever reaches a majority of the nodes goes on without n0, which stays away when the network is whole again; and
+// all answers are right together, those of a client that reaches n0 alone, too.
+func TestPartitions(t *testing.T) {
+	net := lan(t, "n0", "n1", "n2", "c0", "c1")
+	for _, p := range []struct{ name, cuts string }{
+		{"clients from a node", "c0-n0 c1-n0"},
+		{"a node from all", "c0-n0 c1-n0 n0-n1 n0-n2"},
+		{"a node from its peers", "n0-n1 n0-n2"},
+		{"a node and a client from the rest", "n0-n1 n0-n2 n0-c1 c0-n1 c0-n2 c0-c1"},
+	} {
+		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) { partition(t, net, strings.Fields(p.cuts)) })
+	}
+}
+
+func partition(t *testing.T, net map[string]*network, cuts []string) {
+	s := networked(t, net)
+	clients := []*process{s.work(net["c0"]), s.work(net["c1"])}
+	s.wait(500*time.Millisecond, clients...)
+
+	every := func(f func(a, b *network)) {
+		for _, c := range cuts {
+			a, b, _ := strings.Cut(c, "-")
+			f(net[a], net[b])
+		}
+	}
+	t.Cleanup(func() { every(heal) }) // the other tests have the same network
+	parted := wall.Now()
+	every(cut)
+	expelled := s.expelled(0, clients...)
+	s.wait(time.Second, clients...)
+	healed := wall.Now()
+	every(heal)
+	s.wait(3*time.Second, clients...)
+	state := s.status(net["c1"])
+	if state == nil || state.View.Busy || !state.Nodes[0].Gone || !state.Nodes[0].Reachable || state.Nodes[0].Lease > 0 {
+		t.Errorf("a node that is gone, reached again, and has no lease: %+v", state)
+	}
+	h := s.history()
+	for i, p := range clients {
+		own, first := of(h, i*proofWorkers), i*proofWorkers
+		allWork(t, h, first, healed+2*time.Second)
+		t.Logf("c%d: the longest wait of a worker was %v; %d operations failed", i, longestGap(own, parted), len(own.With(unanswered...)))
+		p.leave()
+	}
+	h = s.judge(net["c1"])
+	allSay(t, h)
+	t.Logf("%d operations; the node was expelled within %v", len(h), (expelled - parted).Round(time.Millisecond))
+}
+
+// networked puts a pool on three memory nodes of a network, which have a token, as all do that others reach.
+func networked(t *testing.T, net map[string]*network) *stage {
+	t.Helper()
+	s := newStage(t)
+	token := filepath.Join(s.folder, "token")
+	if err := os.WriteFile(token, []byte("the token of these nodes and clients"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.env = append(s.env, "FARKV_TOKEN_FILE="+token)
+	for _, n := range []string{"n0", "n1", "n2"} {
+		s.node(net[n], net[n].ip+":7070", "--token-file", token)
+	}
+	s.up(net["c1"], "tcp:"+strings.Join(s.at, ","), "--nodes", "3", "--replicas", "2")
+	return s
+}
