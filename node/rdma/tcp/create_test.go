@@ -79,6 +79,7 @@ func TestCreateRaces(t *testing.T) {
 
 // TestCreateFails fails in each way: the nodes are as they were.
 func TestCreateFails(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := start(t, 3, 1<<20, nil)
 	broken := errors.New("format is broken")
 	create := func(o tcp.Options, g tcp.Geometry, format func(*tcp.Fabric) error) error {

@@ -209,7 +209,7 @@ func (n *liar) visit(t *testing.T) {
 
 // TestAnswerToNothing has a node answer something else than what it was asked.
 func TestAnswerToNothing(t *testing.T) {
-	n := newLiar(t, inAnswers, statusOK, frame(kindVerbs, 1, 2, make([]byte, resultBytes+8)))
+	n := newLiar(t, inAnswers, statusOK, frame(kindVerbs, 1, 2, []byte{0, 0, 0, 0, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}))
 	defer n.close()
 	f := newFabric(Options{Board: board.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,

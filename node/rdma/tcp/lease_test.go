@@ -67,6 +67,7 @@ func TestNodeCutOffFromPeers(t *testing.T) {
 // TestExpelledBehindAPartition expels a node that its peers and the master do not reach, while it is in the midst of a
 // call: a client that does reach it gets no answer, neither to that nor to anything else.
 func TestExpelledBehindAPartition(t *testing.T) {
+	t.Parallel()
 	var begun atomic.Bool
 	goOn := make(chan struct{})
 	defer close(goOn)
@@ -142,6 +143,7 @@ func TestExpelledBehindAPartition(t *testing.T) {
 // TestStoppedNodeIsExpelled stops a node's process in the midst of its work, expels it, and lets it go on: it answers
 // nobody.
 func TestStoppedNodeIsExpelled(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
 	var proxies []*proxy
 	for i, addr := range addrs {

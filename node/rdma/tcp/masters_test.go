@@ -17,7 +17,7 @@ func TestTwoMasters(t *testing.T) {
 	const epochs = 40
 	_, addrs := start(t, 3, 1<<20, nil)
 	o := tcp.Options{Addresses: addrs}
-	workers := created(t, o, geometry(3))
+	workers := created(t, o, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 64}) // those that are fenced off are not recovered
 	masters := []*tcp.Fabric{opened(t, o), opened(t, o)}
 	var over atomic.Bool
 	var group, working sync.WaitGroup

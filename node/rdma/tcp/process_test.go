@@ -10,6 +10,7 @@ import (
 
 // TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by SIGKILL.
 func TestProcesses(t *testing.T) {
+	t.Parallel()
 	type remote struct {
 		*tcp.Fabric
 		nodes []*process

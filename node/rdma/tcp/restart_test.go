@@ -27,6 +27,7 @@ func again(t testing.TB, addr string) *process {
 // TestRestartedNode kills a node's process and starts it anew. Its memory is gone: verbs never read zeros of the new one,
 // but go on failing, and it counts for no majority.
 func TestRestartedNode(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "client")

@@ -304,6 +304,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 
 // TestExpelWaits expels a node that does not answer: that takes as long as a lease, and a majority's word.
 func TestExpelWaits(t *testing.T) {
+	t.Parallel()
 	const lease = 1500 * time.Millisecond // more than a silent node is waited for
 	var nodes []*Node
 	o := Options{Board: board.Memory(), BoardName: "of this test", Lease: lease}

@@ -260,6 +260,7 @@ func (a *authority) sign(t testing.TB, until time.Time, isCA bool) tls.Certifica
 
 // TestTLS calls nodes that want TLS, and a certificate, in each way that is right or wrong.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	ours, others := newAuthority(t), newAuthority(t)
 	own := ours.sign(t, time.Now().Add(time.Hour), false)
 	client := func(roots *authority, certs ...tls.Certificate) tcp.Security {

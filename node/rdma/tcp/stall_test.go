@@ -55,6 +55,36 @@ func TestNodeReadsNothing(t *testing.T) {
 	}
 }
 
+// TestQueuedIsLost leaves a verb in the queue of a node that reads nothing until the node counts as down: it has failed, and
+// does not land once the node is back.
+func TestQueuedIsLost(t *testing.T) {
+	t.Parallel()
+	f, proxies := behind(t, 1, lease, nil)
+	ep := attach(t, f.Fabric, "client")
+	proxies[0].rule(func(c caller) fate {
+		if c.verbs() {
+			return stuck
+		}
+		return through
+	})
+	b := ep.Batch()
+	for range 256 { // more than sockets take, all written at once
+		b.Write(rdma.At(0, 1<<19), b.Alloc(64<<10))
+	}
+	if err := ep.Post(b); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Millisecond)
+	if _, err := add(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a verb of a node that reads nothing: %v", err)
+	}
+	proxies[0].rule(nil)
+	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 8); return err == nil })
+	if n, err := load(ep, 0, 0); n != 0 || err != nil {
+		t.Errorf("the word is %d (%v): a verb that had failed was sent again", n, err)
+	}
+}
+
 // TestQueueIsBounded posts to a node that reads nothing until the fabric refuses to take more.
 func TestQueueIsBounded(t *testing.T) {
 	f, proxies := behind(t, 1, lease, nil)
@@ -87,8 +117,14 @@ func TestQueueIsBounded(t *testing.T) {
 // TestSilentNodes has a node that stops in the midst of its work (half-open: what is sent to it vanishes), and one that is
 // slow. Verbs to the first end in ErrNodeDown, and in time; to the second they succeed.
 func TestSilentNodes(t *testing.T) {
+	t.Parallel()
 	f, proxies := behind(t, 2, lease, addByCall)
 	ep := attach(t, f.Fabric, "client")
+	for node := range 2 { // has its lease
+		if _, err := load(ep, node, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
 	proxies[1].rule(func(caller) fate { return trickle })
 	proxies[0].rule(func(caller) fate { return lost })
 	b := ep.Batch()
@@ -114,6 +150,7 @@ func TestSilentNodes(t *testing.T) {
 // TestStoppedNode stops a node's process. Verbs to it end in ErrNodeDown, those of others go on, and once it goes on it
 // executes nothing of what counted as lost.
 func TestStoppedNode(t *testing.T) {
+	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, tcp.Geometry{Nodes: 3, Memory: 1 << 20, Clients: 8})
 	ep := attach(t, f, "client")
