@@ -156,8 +156,7 @@ func testFenceAndOpen(t testing.TB, h Harness) {
 	f := h.New(t, 1, poolBytes, nil)
 	at := func(epoch uint64) rdma.Addr { return rdma.At(0, 8*epoch) }
 	opener := func(ep rdma.Endpoint) {
-		for f.View().Epoch < epochs {
-			epoch := f.View().Epoch
+		for epoch := f.View().Epoch; epoch < epochs; epoch = f.View().Epoch {
 			own, err := f.Open("late")
 			for sure := f.View().Epoch == epoch; err == nil && sure; { // else it may have joined the next one
 				_, err = fetchAdd(own, at(epoch), 1)

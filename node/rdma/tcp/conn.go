@@ -194,6 +194,7 @@ func (c *conn) handle(h header, body []byte) error {
 
 // answer puts the header of an answer in front of the body that ends at len(c.out), and was begun at from.
 func (c *conn) answer(h header, st status, items, from int) {
+	c.counters.frames++
 	if from > len(c.out) { // no body yet, nor room for the header
 		c.out = append(c.out, make([]byte, headerBytes)...)
 	}

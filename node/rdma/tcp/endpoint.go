@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +15,9 @@ import (
 
 // Endpoint is one worker's way to the pool.
 //
-// Answers come in on goroutines of the links. They fill in the results and the buffers of ops, which their worker does not
-// look at before they are complete, and leave word in the inbox; only the worker itself completes them.
+// Answers are read by one of the workers that wait for some: see stream. It fills in the results and the buffers of ops,
+// which their worker does not look at before they are complete, and leaves word in the inbox; only the worker itself
+// completes them.
 type Endpoint struct {
 	rdma.Base
 	fabric *Fabric
@@ -26,16 +27,21 @@ type Endpoint struct {
 	rights rights
 
 	sleeper wall.Sleeper
+	late    wall.Sleeper  // of waiting; it is left alone while it goes off too early
+	lateAt  time.Duration // when it goes off, on wall.Now
 	rand    *rand.Rand
 	closed  bool
 	touched []*link   // by the batch that is being posted
 	spares  []*sent   // to be used again
 	calls   []*called // the same
 
-	mu    sync.Mutex
-	inbox []*sent
-	taken []*sent // what the worker took from the inbox last; used in turn with it
-	wake  chan struct{}
+	mu     sync.Mutex
+	inbox  []*sent
+	taken  []*sent // what the worker took from the inbox last; used in turn with it
+	told   bool    // a call was answered
+	parked bool
+	ready  bool // roused, and counted by the fabric
+	wake   chan struct{}
 }
 
 var _ rdma.Endpoint = (*Endpoint)(nil)
@@ -80,7 +86,9 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 		}
 	}
 	if len(e.touched) > 0 {
-		breathe()
+		if e.fabric.ready.Load() > 0 {
+			breathe()
+		}
 		for _, l := range e.touched {
 			l.flush()
 		}
@@ -294,8 +302,15 @@ func (s *sent) lose(err error) {
 func (e *Endpoint) arrived(s *sent) {
 	e.mu.Lock()
 	e.inbox = append(e.inbox, s)
+	rouse := e.parked && !e.ready
+	if rouse {
+		e.ready = true
+		e.fabric.ready.Add(1)
+	}
 	e.mu.Unlock()
-	e.rouse()
+	if rouse {
+		e.rouse()
+	}
 }
 
 func (e *Endpoint) rouse() {
@@ -305,10 +320,54 @@ func (e *Endpoint) rouse() {
 	}
 }
 
+// word tells whether there is something in the inbox, or the answer to a call.
+func (e *Endpoint) word() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.inbox) > 0 || e.told
+}
+
+// park pauses the worker until there is word for it, or it is roused, or until that time; 0: there is none.
+func (e *Endpoint) park(until time.Duration) {
+	e.mu.Lock()
+	if len(e.inbox) > 0 || e.told {
+		e.mu.Unlock()
+		return
+	}
+	e.parked = true
+	e.mu.Unlock()
+	var late <-chan time.Time
+	if until > 0 {
+		late = e.alarm(until)
+	}
+	select {
+	case <-e.wake:
+	case <-late:
+		e.lateAt = 0
+	}
+	e.mu.Lock()
+	e.parked = false
+	if e.ready {
+		e.ready = false
+		e.fabric.ready.Add(-1)
+	}
+	e.mu.Unlock()
+}
+
+// alarm returns a channel that tells when it is that late, or earlier.
+func (e *Endpoint) alarm(until time.Duration) <-chan time.Time {
+	if now := wall.Now(); e.lateAt == 0 || e.lateAt > until {
+		e.lateAt = until
+		return e.late.Set(until - now)
+	}
+	return e.late.C()
+}
+
 // collect completes what was answered.
 func (e *Endpoint) collect() {
 	e.mu.Lock()
 	e.inbox, e.taken = e.taken[:0], e.inbox
+	e.told = false
 	e.mu.Unlock()
 	for i, s := range e.taken {
 		e.complete(s)
@@ -347,26 +406,70 @@ func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 		e.Waited(b)
 		return nil
 	}
-	var late <-chan time.Time
+	until := time.Duration(0)
 	if within != rdma.Forever {
-		late = e.sleeper.Set(within)
-		defer e.sleeper.Unset()
+		until = wall.Now() + max(within, 1)
 	}
-	for {
-		select {
-		case <-e.wake:
-		case <-late:
-			e.collect()
-			if b.Done() >= n {
-				e.Waited(b)
-				return nil
-			}
-			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
-		}
+	for at := 0; ; {
+		at = e.await(b, n, at, until)
 		e.collect()
 		if b.Done() >= n {
 			e.Waited(b)
 			return nil
+		}
+		if until > 0 && wall.Now() >= until {
+			e.leaveToOthers()
+			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
+		}
+	}
+}
+
+// await waits until something has arrived. The ops of b up to number at are complete; it returns up to where they are now.
+func (e *Endpoint) await(b *rdma.Batch, n, at int, until time.Duration) int {
+	for b.Completed(at) {
+		at++
+	}
+	node := b.Op(at).Addr.Node()
+	if n == b.Chains() || !others(b, at, node) {
+		e.fabric.links[node].verbs.await(e, until)
+		return at
+	}
+	// Any of several nodes may be the first to answer.
+	var asked [mostAside]*stream
+	k := 0
+	for i := at; i < b.Len() && k < len(asked); i++ {
+		if s := e.fabric.links[b.Op(i).Addr.Node()].verbs.stream.Load(); !b.Completed(i) && s != nil && !slices.Contains(asked[:k], s) {
+			s.aside.Add(1)
+			s.call()
+			asked[k] = s
+			k++
+		}
+	}
+	e.park(until)
+	for _, s := range asked[:k] {
+		s.aside.Add(-1)
+	}
+	return at
+}
+
+// mostAside bounds the nodes of which one batch's first answers are waited for; those of others come a moment later.
+const mostAside = 16
+
+// others tells whether ops of b behind number at are in flight to other nodes.
+func others(b *rdma.Batch, at, node int) bool {
+	for i := at; i < b.Len(); i++ {
+		if !b.Completed(i) && b.Op(i).Addr.Node() != node {
+			return true
+		}
+	}
+	return false
+}
+
+// leaveToOthers has what is in flight read while the worker does not wait.
+func (e *Endpoint) leaveToOthers() {
+	for _, l := range e.fabric.links[:len(e.lost)] {
+		if s := l.verbs.stream.Load(); s != nil && l.verbs.awaited() {
+			s.call()
 		}
 	}
 }
@@ -376,6 +479,7 @@ func (e *Endpoint) Now() time.Duration { return wall.Now() }
 
 // Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
 func (e *Endpoint) Sleep(d time.Duration) {
+	e.leaveToOthers()
 	e.sleeper.Sleep(d, e.fabric.stop)
 	e.collect()
 }
@@ -400,120 +504,6 @@ func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 		f(own)
 	}()
 	return nil
-}
-
-// called is a two-sided call in flight. One that is not answered in time is left to itself.
-type called struct {
-	ep   *Endpoint
-	r    rdma.Request
-	err  error
-	over bool // under Endpoint.mu
-}
-
-func (c *called) land(h header, p []byte) error {
-	if h.kind != kindCall {
-		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
-	}
-	if h.status != statusOK {
-		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
-		return nil
-	}
-	if len(p) != 6*8 {
-		return fmt.Errorf("%d bytes answer a call: %w", len(p), ErrProtocol)
-	}
-	for i := range c.r.Ret {
-		c.r.Ret[i] = binary.LittleEndian.Uint64(p[8*i:])
-	}
-	c.end(nil)
-	return nil
-}
-
-func (c *called) lose(err error) { c.end(err) }
-
-func (c *called) end(err error) {
-	c.ep.mu.Lock()
-	c.err, c.over = err, true
-	c.ep.mu.Unlock()
-	c.ep.rouse()
-}
-
-func (c *called) isOver() bool {
-	c.ep.mu.Lock()
-	defer c.ep.mu.Unlock()
-	return c.over
-}
-
-// Call runs one of the node's procedures.
-func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
-	if err := e.call(node, r, within); err != nil {
-		return &rdma.CallError{Node: node, Err: err}
-	}
-	return nil
-}
-
-func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
-	switch {
-	case e.closed || e.fabric.closing.Load():
-		return fmt.Errorf("endpoint of client %d: %w", e.client.ID, rdma.ErrClosed)
-	case uint(node) >= uint(len(e.lost)):
-		return fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess)
-	case e.lost[node] != nil:
-		return e.lost[node]
-	}
-	e.Called()
-	if err := e.fabric.down(node); err != nil {
-		return err
-	}
-	r.Client = e.client.ID
-	c := e.ask()
-	c.r, c.err, c.over = *r, nil, false
-	l := e.fabric.links[node].verbs
-	s, err := l.begin()
-	if err != nil {
-		return err
-	}
-	from := len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	own := e.rights
-	own.key, own.epoch = l.key.Load(), e.joined
-	l.out = appendCall(own.append(l.out), r)
-	s.end(kindCall, 1, from, c)
-	if s.done() {
-		l.flush()
-	}
-	return e.answered(c, r, node, within)
-}
-
-func (e *Endpoint) ask() *called {
-	n := len(e.calls)
-	if n == 0 {
-		return &called{ep: e}
-	}
-	c := e.calls[n-1]
-	e.calls = e.calls[:n-1]
-	return c
-}
-
-func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Duration) error {
-	late := e.sleeper.Set(within)
-	defer e.sleeper.Unset()
-	for !c.isOver() {
-		select {
-		case <-e.wake:
-		case <-late:
-			if !c.isOver() {
-				return fmt.Errorf("no answer for %v: %w", within, rdma.ErrTimeout)
-			}
-		}
-	}
-	e.rouse() // what woke it may have been for a batch
-	r.Ret = c.r.Ret
-	err := c.err
-	e.calls = append(e.calls, c)
-	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrRevoked) {
-		return refusal(statusOf(err), node, e.client.ID, e.joined)
-	}
-	return err
 }
 
 // Join makes the worker a member of the pool's current view.

@@ -58,6 +58,7 @@ type Fabric struct {
 	closing atomic.Bool
 	stop    chan struct{} // closed when closing is set
 	tasks   wall.Tasks
+	ready   atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
 	cut     chan struct{} // closed when no connection is needed any more
 	keepers sync.WaitGroup
 	once    sync.Once

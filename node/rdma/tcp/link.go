@@ -46,7 +46,8 @@ type link struct {
 	hello hello
 	stop  <-chan struct{} // closed with the fabric
 
-	key atomic.Uint64 // the node's, for verbs
+	key    atomic.Uint64          // the node's, for verbs
+	stream atomic.Pointer[stream] // nil while it is down
 
 	mu      sync.Mutex
 	nc      net.Conn // nil while it is down
@@ -85,6 +86,7 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.key.Store(w.Key)
 	l.heard.Store(int64(wall.Now()))
 	l.nc, l.why = nc, nil
+	l.stream.Store(newStream(nc))
 	return w, nil
 }
 
@@ -127,34 +129,39 @@ func stopWith(stop <-chan struct{}, f func()) (end func()) {
 
 // run serves the connection until it breaks.
 func (l *link) run() {
-	l.mu.Lock()
-	nc := l.nc
-	l.mu.Unlock()
-	if nc == nil {
+	s := l.stream.Load()
+	if s == nil {
 		return
 	}
 	var group sync.WaitGroup
-	over := make(chan struct{})
-	group.Go(func() { l.watch(nc, over) })
-	group.Go(func() { l.writeHeavy(nc, over) })
-	l.fail(nc, l.read(nc))
-	close(over)
+	group.Go(func() { l.watch(s) })
+	group.Go(func() { l.writeHeavy(s) })
+	if l.hello.Purpose == forVerbs {
+		l.assist(s)
+	} else {
+		l.readAll(s)
+	}
 	group.Wait()
+	s.reader <- struct{}{} // for good: who was reading has seen the end, and lands nothing any more
 }
 
 // watch asks a silent node whether it is alive, and gives it up when it does not answer.
-func (l *link) watch(nc net.Conn, over <-chan struct{}) {
+func (l *link) watch(s *stream) {
+	nc := s.nc
 	tick := time.NewTicker(pingEvery / 2)
 	defer tick.Stop()
 	asked := time.Duration(0)
 	for {
 		select {
-		case <-over:
+		case <-s.over:
 			return
 		case <-l.stop:
 			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
 			return
 		case <-tick.C:
+		}
+		if l.awaited() {
+			s.call()
 		}
 		now, heard := wall.Now(), time.Duration(l.heard.Load())
 		switch {
@@ -189,6 +196,7 @@ func (l *link) fail(nc net.Conn, err error) {
 		l.mu.Unlock()
 		return
 	}
+	s := l.stream.Swap(nil)
 	l.nc = nil
 	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, downUnless(err))
 	why := l.why
@@ -198,44 +206,7 @@ func (l *link) fail(nc net.Conn, err error) {
 	for _, f := range lost {
 		f.f.lose(why)
 	}
-}
-
-// read takes the answers. Each completes the flight that is the oldest.
-func (l *link) read(nc net.Conn) error {
-	in := make([]byte, inBytes)
-	have := 0
-	for {
-		n, err := nc.Read(in[have:])
-		if err != nil {
-			return err
-		}
-		l.heard.Store(int64(wall.Now()))
-		have += n
-		at := 0
-		for have-at >= headerBytes {
-			h, err := parseHeader(in[at:], maxAnswer)
-			if err != nil {
-				return err
-			}
-			end := at + headerBytes + h.body
-			if end > have {
-				if whole := headerBytes + h.body; whole > len(in) {
-					in = append(in, make([]byte, whole-len(in))...)
-				}
-				break
-			}
-			f, ok := l.pop(h.tag)
-			if !ok {
-				return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
-			}
-			if err := f.land(h, in[at+headerBytes:end]); err != nil {
-				f.lose(fmt.Errorf("node at %s: %w", l.addr, downUnless(err)))
-				return err
-			}
-			at = end
-		}
-		have = copy(in, in[at:have])
-	}
+	close(s.over)
 }
 
 // maxAnswer bounds an answer's body in bytes.
@@ -332,10 +303,10 @@ func (l *link) write(most int) bool {
 }
 
 // writeHeavy writes for workers that must not wait for a node that is slow to read.
-func (l *link) writeHeavy(nc net.Conn, over <-chan struct{}) {
+func (l *link) writeHeavy(s *stream) {
 	for {
 		select {
-		case <-over:
+		case <-s.over:
 			return
 		case <-l.heavy:
 		}

@@ -3,6 +3,9 @@ package tcp
 import (
 	"os"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -26,6 +29,8 @@ type NodeStats struct {
 	Connections int    `json:"connections"` // now
 	Refused     uint64 `json:"refused"`     // connections that were not let in
 	Breaches    uint64 `json:"breaches"`    // connections that were ended because they did not keep to the protocol
+	// CPUSeconds is the processor time that the node's process has used, in user and kernel mode.
+	CPUSeconds float64 `json:"cpu_seconds"`
 }
 
 // tally is what one connection did since it was added to the node's counters; its goroutine's own.
@@ -90,8 +95,17 @@ func (c *counters) snapshot(conns int) NodeStats {
 		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
 		BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(), Flushes: c.flushes.Load(),
 		Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(), Failed: c.other.Load(),
-		Connections: conns, Refused: c.refused.Load(), Breaches: c.breaches.Load(),
+		Connections: conns, Refused: c.refused.Load(), Breaches: c.breaches.Load(), CPUSeconds: cpuSeconds(),
 	}
+}
+
+// cpuSeconds is what this process has used of the processors.
+func cpuSeconds() float64 {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 // Stats tells what the node has done since it began.

@@ -53,6 +53,9 @@ func (s *Sleeper) Set(d time.Duration) <-chan time.Time {
 	return s.timer.C
 }
 
+// C is the channel of the timer that Set started.
+func (s *Sleeper) C() <-chan time.Time { return s.timer.C }
+
 // Unset stops the timer that Set started.
 func (s *Sleeper) Unset() { s.timer.Stop() }
 

@@ -1,0 +1,122 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// called is a two-sided call in flight. One that is not answered in time is left to itself.
+type called struct {
+	ep   *Endpoint
+	r    rdma.Request
+	err  error
+	over bool // under Endpoint.mu
+}
+
+func (c *called) land(h header, p []byte) error {
+	if h.kind != kindCall {
+		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
+	}
+	if h.status != statusOK {
+		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
+		return nil
+	}
+	if len(p) != 6*8 {
+		return fmt.Errorf("%d bytes answer a call: %w", len(p), ErrProtocol)
+	}
+	for i := range c.r.Ret {
+		c.r.Ret[i] = binary.LittleEndian.Uint64(p[8*i:])
+	}
+	c.end(nil)
+	return nil
+}
+
+func (c *called) lose(err error) { c.end(err) }
+
+func (c *called) end(err error) {
+	c.ep.mu.Lock()
+	c.err, c.over, c.ep.told = err, true, true
+	c.ep.mu.Unlock()
+	c.ep.rouse()
+}
+
+func (c *called) isOver() bool {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	return c.over
+}
+
+// Call runs one of the node's procedures.
+func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.call(node, r, within); err != nil {
+		return &rdma.CallError{Node: node, Err: err}
+	}
+	return nil
+}
+
+func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
+	switch {
+	case e.closed || e.fabric.closing.Load():
+		return fmt.Errorf("endpoint of client %d: %w", e.client.ID, rdma.ErrClosed)
+	case uint(node) >= uint(len(e.lost)):
+		return fmt.Errorf("pool has %d nodes: %w", len(e.lost), rdma.ErrAccess)
+	case e.lost[node] != nil:
+		return e.lost[node]
+	}
+	e.Called()
+	if err := e.fabric.down(node); err != nil {
+		return err
+	}
+	r.Client = e.client.ID
+	c := e.ask()
+	c.r, c.err, c.over = *r, nil, false
+	l := e.fabric.links[node].verbs
+	s, err := l.begin()
+	if err != nil {
+		return err
+	}
+	from := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	own := e.rights
+	own.key, own.epoch = l.key.Load(), e.joined
+	l.out = appendCall(own.append(l.out), r)
+	s.end(kindCall, 1, from, c)
+	if s.done() {
+		l.flush()
+	}
+	return e.answered(c, r, node, within)
+}
+
+func (e *Endpoint) ask() *called {
+	n := len(e.calls)
+	if n == 0 {
+		return &called{ep: e}
+	}
+	c := e.calls[n-1]
+	e.calls = e.calls[:n-1]
+	return c
+}
+
+func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Duration) error {
+	until := wall.Now() + max(within, 1)
+	for e.collect(); !c.isOver(); e.collect() { // first: word that comes behind isOver is not overlooked
+		if wall.Now() >= until {
+			e.leaveToOthers()
+			return fmt.Errorf("no answer for %v: %w", within, rdma.ErrTimeout)
+		}
+		e.fabric.links[node].verbs.await(e, until)
+	}
+	r.Ret = c.r.Ret
+	err := c.err
+	e.calls = append(e.calls, c)
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrRevoked) {
+		return refusal(statusOf(err), node, e.client.ID, e.joined)
+	}
+	return err
+}

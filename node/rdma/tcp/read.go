@@ -1,0 +1,210 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// stream is one connection of a link, as far as answers come in over it.
+//
+// Workers read themselves while they wait: one of those that wait for answers over the stream, whoever comes first, reads
+// and lands what comes in, its own and that of the others, until there is something for it; then one of the others goes on.
+// A goroutine that only read would cost each answer a switch between threads. It is there for answers that nobody waits for
+// so: see assist.
+type stream struct {
+	nc     net.Conn
+	over   chan struct{} // closed when the connection broke
+	reader chan struct{} // holds whoever reads: in, have and deadline are his
+	in     []byte
+	have   int
+	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is while it comes too early:
+	// then the reader sets another one and reads on.
+	deadline time.Duration
+
+	mu      sync.Mutex
+	waiting []*Endpoint  // for whom somebody else reads
+	aside   atomic.Int32 // workers that wait for several links at a time, and read none
+	kick    chan struct{}
+}
+
+func newStream(nc net.Conn) *stream {
+	return &stream{nc: nc, over: make(chan struct{}), reader: make(chan struct{}, 1), in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
+}
+
+// take makes the caller the one who reads, unless there is one.
+func (s *stream) take() bool {
+	select {
+	case s.reader <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// give lets others read.
+func (s *stream) give() {
+	<-s.reader
+	s.next()
+}
+
+// pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight that is the oldest.
+func (l *link) pull(s *stream, until time.Duration) error {
+	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= wall.Now()) {
+		s.deadline = until
+		at := time.Time{}
+		if until > 0 {
+			at = time.Now().Add(until - wall.Now())
+		}
+		s.nc.SetReadDeadline(at)
+	}
+	n, err := s.nc.Read(s.in[s.have:])
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		return err
+	}
+	l.heard.Store(int64(wall.Now()))
+	s.have += n
+	at := 0
+	for s.have-at >= headerBytes {
+		h, err := parseHeader(s.in[at:], maxAnswer)
+		if err != nil {
+			return err
+		}
+		end := at + headerBytes + h.body
+		if end > s.have {
+			if whole := headerBytes + h.body; whole > len(s.in) {
+				s.in = append(s.in, make([]byte, whole-len(s.in))...)
+			}
+			break
+		}
+		f, ok := l.pop(h.tag)
+		if !ok {
+			return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
+		}
+		if err := f.land(h, s.in[at+headerBytes:end]); err != nil {
+			f.lose(fmt.Errorf("node at %s: %w", l.addr, downUnless(err)))
+			return err
+		}
+		at = end
+	}
+	s.have = copy(s.in, s.in[at:s.have])
+	return nil
+}
+
+// await returns when something arrived for e, or at until on wall.Now; 0: never. It reads, unless somebody does.
+func (l *link) await(e *Endpoint, until time.Duration) {
+	s := l.stream.Load()
+	if s == nil || !s.take() {
+		if s == nil {
+			e.park(until) // what was in flight is lost, and word of that is on its way
+			return
+		}
+		s.mu.Lock()
+		s.waiting = append(s.waiting, e)
+		s.mu.Unlock()
+		mine := s.take() // else who reads sees e when he stops
+		if !mine {
+			e.park(until)
+			mine = !e.word() && s.take()
+		}
+		s.leave(e)
+		if !mine {
+			s.next()
+			return
+		}
+	}
+	for !e.word() && (until == 0 || wall.Now() < until) {
+		if err := l.pull(s, until); err != nil {
+			l.fail(s.nc, err)
+			break
+		}
+	}
+	s.give()
+}
+
+// leave takes e out of those that wait.
+func (s *stream) leave(e *Endpoint) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.waiting, e); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+	}
+}
+
+// next has another one read, unless somebody does. Whoever stops reading, or was woken to read and does not, calls it.
+func (s *stream) next() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(s.reader) > 0: // he calls it when he stops
+	case len(s.waiting) > 0:
+		s.waiting[0].rouse()
+	case s.aside.Load() > 0:
+		s.call()
+	}
+}
+
+// call wakes the goroutine that reads while no worker does.
+func (s *stream) call() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// assist reads answers that no worker reads: those of workers that do not wait, or wait for several nodes at a time.
+func (l *link) assist(s *stream) {
+	for {
+		select {
+		case <-s.over:
+			return
+		case <-s.kick:
+		}
+		if !s.take() {
+			continue
+		}
+		for l.awaited() && s.alone() {
+			if err := l.pull(s, wall.Now()+pingEvery); err != nil {
+				l.fail(s.nc, err)
+				break
+			}
+		}
+		s.give()
+	}
+}
+
+// readAll reads until the connection breaks: over a link for control no worker reads itself.
+func (l *link) readAll(s *stream) {
+	s.reader <- struct{}{}
+	defer s.give()
+	for {
+		if err := l.pull(s, 0); err != nil {
+			l.fail(s.nc, err)
+			return
+		}
+	}
+}
+
+// alone tells whether no worker would read.
+func (s *stream) alone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) == 0 || s.aside.Load() > 0
+}
+
+// awaited tells whether something is in flight.
+func (l *link) awaited() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue.n > 0
+}
