@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -75,8 +76,9 @@ func childNode(listen string) error {
 // process is a child.
 type process struct {
 	*exec.Cmd
-	out *bufio.Reader
-	in  io.Closer
+	out  *bufio.Reader
+	in   io.Closer
+	dead sync.Once
 }
 
 func spawn(t testing.TB, args ...string) *process {
@@ -95,7 +97,7 @@ func spawn(t testing.TB, args ...string) *process {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{c, bufio.NewReader(out), in}
+	p := &process{Cmd: c, out: bufio.NewReader(out), in: in}
 	t.Cleanup(func() { p.kill() }) // after a failure; otherwise it is over
 	return p
 }
@@ -115,15 +117,19 @@ func (p *process) end(t testing.TB) {
 	t.Helper()
 	p.in.Close()
 	out, _ := io.ReadAll(p.out)
-	if err := p.Wait(); err != nil {
-		t.Errorf("child: %v: %s", err, out)
-	}
+	p.dead.Do(func() {
+		if err := p.Wait(); err != nil {
+			t.Errorf("child: %v: %s", err, out)
+		}
+	})
 }
 
 // kill ends the process by SIGKILL.
 func (p *process) kill() {
-	_ = p.Process.Kill()
-	_ = p.Wait()
+	p.dead.Do(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
 }
 
 // stop stops the process, and returns when all of its threads stand still.

@@ -355,3 +355,23 @@ func TestPostNeverWrites(t *testing.T) {
 		<-done
 	}
 }
+
+// TestQueueIsBounded begins a frame for a node that has left as much unread as may wait. It is refused, before the node
+// counts as down for its silence: how long that takes to be noticed bounds nothing.
+func TestQueueIsBounded(t *testing.T) {
+	l := newLink("nowhere", Security{}, hello{}, nil)
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	defer ours.Close()
+	l.nc, l.out = ours, make([]byte, mostQueued)
+	s, err := l.begin()
+	if err != nil {
+		t.Fatalf("as much as may wait: %v", err)
+	}
+	s.l.out = append(s.l.out, 0)
+	s.l.mu.Unlock()
+	if _, err := l.begin(); !errors.Is(err, rdma.ErrNodeDown) || !strings.Contains(err.Error(), "reads nothing") {
+		t.Errorf("more than may wait: %v", err)
+		l.mu.Unlock()
+	}
+}

@@ -2,7 +2,6 @@ package tcp_test
 
 import (
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -82,35 +81,6 @@ func TestQueuedIsLost(t *testing.T) {
 	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 8); return err == nil })
 	if n, err := load(ep, 0, 0); n != 0 || err != nil {
 		t.Errorf("the word is %d (%v): a verb that had failed was sent again", n, err)
-	}
-}
-
-// TestQueueIsBounded posts to a node that reads nothing until the fabric refuses to take more.
-func TestQueueIsBounded(t *testing.T) {
-	f, proxies := behind(t, 1, lease, nil)
-	ep := attach(t, f.Fabric, "poster")
-	proxies[0].rule(func(c caller) fate {
-		if c.verbs() {
-			return stuck
-		}
-		return through
-	})
-	before := heap()
-	var err error
-	sent := 0
-	for ; err == nil && sent < 1000; sent++ {
-		b := ep.Batch()
-		op := b.Write(rdma.At(0, 0), b.Alloc(1<<20))
-		if e := ep.Post(b); e != nil {
-			t.Fatal(e)
-		}
-		err = op.Err
-	}
-	if !errors.Is(err, rdma.ErrNodeDown) || !strings.Contains(err.Error(), "reads nothing") {
-		t.Errorf("posts were taken without end: %d MB, %v", sent, err)
-	}
-	if now := heap(); now > before+uint64(3*sent)<<20 { // the batches are the worker's own
-		t.Errorf("%d MB were taken for %d", (now-before)>>20, sent)
 	}
 }
 
