@@ -196,9 +196,22 @@ func (b *Batch) Finished() bool { return b.pending == 0 }
 
 // Err returns the first error among the completed ops, in the order in which they were added.
 func (b *Batch) Err() error {
+	if b.pending > 0 {
+		return b.errSoFar()
+	}
 	for i := range b.n {
 		if err := b.Op(i).Err; err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// errSoFar is Err while ops are in flight: their fields are their fabric's, which may fill them in at any moment.
+func (b *Batch) errSoFar() error {
+	for i := range b.n {
+		if op := b.Op(i); op.done && op.Err != nil {
+			return op.Err
 		}
 	}
 	return nil

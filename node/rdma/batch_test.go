@@ -165,6 +165,31 @@ func TestErrNamesTheFirstFailure(t *testing.T) {
 	}
 }
 
+// TestErrOfCompletedOps: what a fabric has noted of an op that is in flight is the fabric's yet.
+func TestErrOfCompletedOps(t *testing.T) {
+	q := newBase()
+	b := q.Batch()
+	for i := range 3 {
+		b.Read(rdma.At(i, 0), 8)
+	}
+	q.Posted(b)
+	b.Track()
+	b.Op(0).Fail(rdma.ErrStale)
+	b.Complete(1)
+	if err := b.Err(); err != nil {
+		t.Errorf("the failure of an op in flight is told: %v", err)
+	}
+	b.Op(2).Fail(rdma.ErrNodeDown)
+	b.Complete(2)
+	if err := b.Err(); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("the failure of a completed op is %v", err)
+	}
+	b.Complete(0)
+	if err := b.Err(); !errors.Is(err, rdma.ErrStale) {
+		t.Errorf("the first failure is %v", err)
+	}
+}
+
 func TestTripsOfABatch(t *testing.T) {
 	const r, w, c = rdma.Read, rdma.Write, rdma.CompareSwap
 	type op struct {
