@@ -1,5 +1,8 @@
 package tcp
 
+// MaxLease is the longest lease that a pool can have.
+const MaxLease = maxLease
+
 // Process is the name by which nodes know the fabric.
 func (f *Fabric) Process() string { return f.process }
 

@@ -188,3 +188,49 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 		t.Errorf("READ of an expelled node: %v", err)
 	}
 }
+
+// TestExpelledAsksNobody: a node that knows that it was expelled calls its peers no more.
+func TestExpelledAsksNobody(t *testing.T) {
+	t.Parallel()
+	f, proxies := behind(t, 3, short, nil)
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := f.Expel(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	ofExpelled := func(c caller) bool { return c.Purpose == "peer" && c.Peer == 2 }
+	eventually(t, "it has ended its conversations", func() bool { return proxies[0].count(ofExpelled)+proxies[1].count(ofExpelled) == 0 })
+	var calls atomic.Int64
+	for _, p := range proxies[:2] {
+		p.limit(func(c caller) (int, int) {
+			if ofExpelled(c) {
+				calls.Add(1)
+			}
+			return -1, -1
+		})
+	}
+	time.Sleep(short)
+	if n := calls.Load(); n > 2 { // one call each may have been about to be made
+		t.Errorf("it goes on calling its peers: %d times", n)
+	}
+	if _, err := load(attach(t, f.Fabric, "reader"), 2, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("READ of an expelled node: %v", err)
+	}
+}
+
+// TestLongestLease: the master of a pool with the longest lease has a tenure that its board grants, and no pool has a
+// longer one.
+func TestLongestLease(t *testing.T) {
+	_, addrs := start(t, 1, 1<<20, nil)
+	if f, err := tcp.Create(tcp.Options{Addresses: addrs, Lease: tcp.MaxLease + 1}, geometry(1), nil); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("a pool with too long a lease: %v", err)
+		if err == nil {
+			f.Close()
+		}
+	}
+	f := created(t, tcp.Options{Addresses: addrs, Lease: tcp.MaxLease}, geometry(1))
+	if _, ok, err := f.TryMaster(attach(t, f, "keeper").Client(), f.Tenure()); !ok || err != nil {
+		t.Errorf("master for %v: %v, %v", f.Tenure(), ok, err)
+	}
+}

@@ -28,7 +28,7 @@ type Record struct {
 const (
 	maxPoolNodes = 256
 	maxClients   = 1<<16 - 1
-	maxLease     = time.Minute
+	maxLease     = 10 * time.Second // a crash costs one, and a master's tenure is two: see Fabric.Tenure
 )
 
 // mostVoters bounds who takes part in decisions, and grants leases: all would cost each node a conversation with each.
@@ -266,6 +266,7 @@ func (p *pool) expel(epoch uint64, node int) error {
 	if node == p.record.Index {
 		p.expelled.Store(true)
 		p.until.Store(0)
+		p.end() // it asks its peers for nothing any more
 		p.drain()
 		for _, c := range p.conns() {
 			c.end()

@@ -113,6 +113,18 @@ func (p *proxy) sever(match func(c caller) bool) {
 	}
 }
 
+// count returns how many connections match.
+func (p *proxy) count(match func(c caller) bool) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for w := range p.wires {
+		if w.known && match(w.caller) {
+			n++
+		}
+	}
+	return n
+}
+
 // limitNext ends the connections that match, and has the next one cut after n bytes one way. The function that it returns
 // tells whether that one has come.
 func (p *proxy) limitNext(match func(c caller) bool, way, n int) (came func() bool) {
