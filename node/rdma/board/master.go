@@ -134,7 +134,8 @@ func (b *Board) succeed(m masterRecord) (beyond uint64, err error) {
 	return 0, fmt.Errorf("fence off client %d, life %d, whose tenure is over: %w", m.Owner, m.Life, err)
 }
 
-// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a watch knows.
+// glance tells, without asking the Store, of another client's tenure that lasts yet as far as a watch knows. What the watch
+// saw counts as seen: a candidate that began to wait only once it asks the Store would wait twice.
 func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 	if b.o.Glance == nil {
 		return rdma.Role{}, false
@@ -148,7 +149,7 @@ func (b *Board) glance(owner rdma.ClientID) (rdma.Role, bool) {
 		return rdma.Role{}, false
 	}
 	r := m.role()
-	r.Until = ExpelWait(m.Lease) + since
+	r.Until = ExpelWait(m.Lease) + b.sight(record.Version, since)
 	return r, b.o.Now() < r.Until
 }
 

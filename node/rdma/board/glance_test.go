@@ -1,0 +1,36 @@
+package board_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// TestGlance: a candidate that watches the master's record asks nothing while its tenure may last, and is not slower for it.
+// It takes over when the record was there unchanged for as long as one that asks has to see it, from when the watch saw it.
+func TestGlance(t *testing.T) {
+	p := newPool(t)
+	p.now = time.Hour
+	a := p.process(4)
+	seen := p.now
+	b := board.New(p, board.Options{
+		Nodes: 3, Clients: 4, Process: "b", Now: func() time.Duration { return p.now },
+		Revoke: func(rdma.Client) error { return nil },
+		Glance: func() (board.Record, time.Duration, bool) {
+			text, version, err := p.Store.Load("master")
+			return board.Record{Key: "master", Value: text, Version: version}, seen, err == nil
+		},
+	})
+	one, two := must[rdma.Client](t)(a.Claim("one")), must[rdma.Client](t)(b.Claim("two"))
+	become(t, a, one)
+	p.load = errors.New("the store was asked")
+	refused(t, b, two, one.ID)
+	p.now = seen + board.ExpelWait(lease) - 1
+	refused(t, b, two, one.ID)
+	p.load = nil
+	p.now = seen + board.ExpelWait(lease)
+	become(t, b, two)
+}
