@@ -76,7 +76,7 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.why = err
+		l.why = unlinked(err)
 		return w, err
 	}
 	if l.final != nil {
@@ -198,7 +198,7 @@ func (l *link) fail(nc net.Conn, err error) {
 	}
 	s := l.stream.Swap(nil)
 	l.nc = nil
-	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, downUnless(err))
+	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, unlinked(err))
 	why := l.why
 	lost := l.queue.take()
 	l.out, l.bytes = l.out[:0], 0

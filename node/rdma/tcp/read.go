@@ -92,7 +92,7 @@ func (l *link) pull(s *stream, until time.Duration) error {
 			return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
 		}
 		if err := f.land(h, s.in[at+headerBytes:end]); err != nil {
-			f.lose(fmt.Errorf("node at %s: %w", l.addr, downUnless(err)))
+			f.lose(fmt.Errorf("node at %s: %w", l.addr, unlinked(err)))
 			return err
 		}
 		at = end

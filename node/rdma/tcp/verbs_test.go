@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,4 +117,28 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// TestFullNode: a node that has no place for a connection is, for verbs, one that is down, and the pool is not full. Who
+// cannot open a pool at all for it is told so.
+func TestFullNode(t *testing.T) {
+	_, addrs := start(t, 2, 1<<20, nil)
+	full, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { full.Close() })
+	addrs = append(addrs, full.Addr())
+	created(t, tcp.Options{Addresses: addrs}, geometry(3))
+	ep := attach(t, opened(t, tcp.Options{Addresses: addrs[:2]}), "second")
+	for what, err := range map[string]error{
+		"a verb": func() error { _, err := add(ep, 2, 0); return err }(), "a call": ep.Call(2, &rdma.Request{}, limit),
+	} {
+		if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "2 connections") {
+			t.Errorf("%s of a node that is full: %v", what, err)
+		}
+	}
+	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("open a pool by a node that is full: %v", err)
+	}
 }
