@@ -137,6 +137,7 @@ func (l *link) run() {
 	group.Go(func() { l.watch(s) })
 	group.Go(func() { l.writeHeavy(s) })
 	if l.hello.Purpose == forVerbs {
+		s.call()
 		l.assist(s)
 	} else {
 		l.readAll(s)
@@ -160,9 +161,7 @@ func (l *link) watch(s *stream) {
 			return
 		case <-tick.C:
 		}
-		if l.awaited() {
-			s.call()
-		}
+		s.call() // if no worker has read for that long, somebody has to
 		now, heard := wall.Now(), time.Duration(l.heard.Load())
 		switch {
 		case now-heard > deadAfter && asked > heard:

@@ -173,7 +173,7 @@ func (l *link) assist(s *stream) {
 		if !s.take() {
 			continue
 		}
-		for l.awaited() && s.alone() {
+		for s.alone() { // idle, too: so that the end of a connection is noticed at once
 			if err := l.pull(s, wall.Now()+pingEvery); err != nil {
 				l.fail(s.nc, err)
 				break
