@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -25,12 +26,16 @@ func TestTwoMasters(t *testing.T) {
 		working.Go(func() { workUntil(t, workers, &over) })
 	}
 	var sums [epochs + 1]atomic.Uint64
-	var won [2]int
+	var won, unknown [2]int
 	for i, f := range masters {
 		ep := attach(t, f, "master")
 		group.Go(func() {
 			for epoch := uint64(0); epoch < epochs; {
 				ok, err := f.Advance(rdma.State{Epoch: epoch}, rdma.State{Epoch: epoch + 1})
+				if errors.Is(err, board.ErrUncertain) { // the other one overtook it, more than once: asked again, the board knows
+					unknown[i]++
+					continue
+				}
 				if err == nil && ok {
 					won[i]++
 				}
@@ -72,8 +77,8 @@ func TestTwoMasters(t *testing.T) {
 			}
 		}
 	}
-	if won[0]+won[1] != epochs {
-		t.Errorf("%v epochs were begun, want %d", won, epochs)
+	if sum := won[0] + won[1]; sum > epochs || sum+unknown[0]+unknown[1] < epochs {
+		t.Errorf("%v epochs were begun, and perhaps %v, want %d", won, unknown, epochs)
 	}
 }
 

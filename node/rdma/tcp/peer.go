@@ -75,18 +75,18 @@ type quiet struct {
 
 // note logs once that a peer has granted nothing for as long as a lease lasts, and why, and that it does again.
 func (p *pool) note(q *quiet, peer int, err error) {
-	log := p.node.log.With("pool", p.record.ID, "peer", peer, "address", p.record.Addresses[peer])
+	log, addr := p.node.log, p.record.Addresses[peer]
 	switch now := wall.Now(); {
-	case err == nil && q.logged:
-		log.Info("a peer grants leases again")
-		*q = quiet{}
 	case err == nil:
+		if q.logged {
+			log.Info("a peer grants leases again", "pool", p.record.ID, "peer", peer, "address", addr)
+		}
 		*q = quiet{}
 	case q.since == 0:
 		q.since = now
 	case !q.logged && now-q.since > p.record.Lease:
 		q.logged = true
-		log.Warn("a peer grants no leases (logged once)", "why", err.Error())
+		log.Warn("a peer grants no leases (logged once)", "pool", p.record.ID, "peer", peer, "address", addr, "why", err.Error())
 	}
 }
 

@@ -83,7 +83,23 @@ func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
 			t.Error(err)
 		}
 	})
+	settle(t, nodes, n)
 	return &pool{f, nodes}
+}
+
+// settle waits until all nodes of a pool are connected to each other: what they do until then would count as allocations
+// of verbs, too.
+func settle(t testing.TB, nodes []*tcp.Node, holding int) {
+	t.Helper()
+	voters := min(len(nodes), 7)
+	want := voters*(len(nodes)-1) + len(nodes) + holding // peers, and the maker's connections
+	eventually(t, "the nodes are connected", func() bool {
+		sum := 0
+		for _, n := range nodes {
+			sum += n.Stats().Connections
+		}
+		return sum == want
+	})
 }
 
 func harness() rdmatest.Harness {
