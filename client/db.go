@@ -14,8 +14,8 @@ import (
 type Workers interface {
 	// Open returns the Store of one more worker, and the Endpoint of its own that it stands on.
 	Open() (Store, rdma.Endpoint, error)
-	// Revoke fences a worker off that could not be closed: see Leave.
-	Revoke(c rdma.ClientID) error
+	// RevokeLife fences a worker off that could not be closed: see Leave.
+	RevokeLife(c rdma.Client) error
 	// Close gives back what is left once the DB has closed all its workers.
 	Close() error
 }

@@ -51,7 +51,7 @@ func (s *script) Open() (client.Store, rdma.Endpoint, error) {
 
 func (s *script) Close() error { s.note("workers"); return nil }
 
-func (s *script) Revoke(rdma.ClientID) error { s.note("fenced"); return s.fence }
+func (s *script) RevokeLife(rdma.Client) error { s.note("fenced"); return s.fence }
 
 type endpoint struct {
 	rdma.Endpoint
@@ -61,6 +61,8 @@ type endpoint struct {
 func (e endpoint) Close() error { e.note("endpoint"); e.closed.Add(1); return nil }
 
 func (e endpoint) Client() rdma.ClientID { return 7 }
+
+func (e endpoint) Life() uint64 { return 1 }
 
 type scripted struct{ *script }
 

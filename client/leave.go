@@ -11,7 +11,7 @@ import (
 
 // Fencer is the part of a fabric that fences clients off: see rdma.Fabric.
 type Fencer interface {
-	Revoke(c rdma.ClientID) error
+	RevokeLife(c rdma.Client) error
 }
 
 // errOpen is wrapped when an endpoint stays open, since nobody could be told that what it leaves has to be recovered.
@@ -35,9 +35,10 @@ func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	return errors.Join(err, ep.Close())
 }
 
-// fenceOff fences a worker off and gives its identity to whoever recovers it.
+// fenceOff fences a worker off and gives its identity to whoever recovers it. A worker that was cut off may have been
+// recovered, and its identity may be another's by now: that one is left alone.
 func fenceOff(ep rdma.Endpoint, f Fencer) error {
-	err := f.Revoke(ep.Client())
+	err := f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})
 	if errors.Is(err, rdma.ErrUnreachable) {
 		return fmt.Errorf("fence client %d off: %w: %w", ep.Client(), errOpen, err)
 	}

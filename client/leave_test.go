@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -47,10 +48,42 @@ func (closer) Update([]byte, []byte) error { return nil }
 func (closer) Delete([]byte) error         { return nil }
 func (s closer) Close() error              { return s.err }
 
+// TestLeaveSparesSuccessor has a worker be recovered, and its identity be given to another, before it leaves behind a write
+// of unknown outcome: the other goes on.
+func TestLeaveSparesSuccessor(t *testing.T) {
+	f, err := fabrics.Create("mem:", fabrics.Geometry{Nodes: 1, Memory: 4096, Clients: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	old, err := f.Open("old")
+	if err != nil {
+		t.Fatal(err)
+	}
+	life := f.Clients()[0]
+	if err := errors.Join(f.RevokeLife(life), old.Close(), f.Forget(life)); err != nil {
+		t.Fatal(err)
+	}
+	next, err := f.Open("next")
+	if err != nil || next.Client() != old.Client() {
+		t.Fatalf("the place is not free: %v", err)
+	}
+	defer next.Close()
+	if err := client.Leave(closer{rdma.ErrTimeout}, old, f); !errors.Is(err, rdma.ErrTimeout) {
+		t.Errorf("leave: %v", err)
+	}
+	b := next.Batch()
+	b.FetchAdd(rdma.At(0, 0), 1)
+	if err := rdma.Do(next, b, time.Second); err != nil {
+		t.Errorf("the one who has the identity now: %v", err)
+	}
+	b.Release()
+}
+
 // far is a fabric whose board is out of reach for so many calls.
 type far struct{ calls int }
 
-func (f *far) Revoke(rdma.ClientID) error {
+func (f *far) RevokeLife(rdma.Client) error {
 	if f.calls--; f.calls >= 0 {
 		return fmt.Errorf("revoke: %w", rdma.ErrUnreachable)
 	}
@@ -58,6 +91,8 @@ func (f *far) Revoke(rdma.ClientID) error {
 }
 
 func (e *leaving) Client() rdma.ClientID { return 7 }
+
+func (e *leaving) Life() uint64 { return 1 }
 
 // An identity that could not be fenced off is not given back: nobody would recover it. It is fenced off when that works.
 func TestDoor(t *testing.T) {

@@ -201,6 +201,6 @@ type workers struct {
 	o DBOptions
 }
 
-func (w workers) Revoke(c rdma.ClientID) error { return w.Fabric.Revoke(c) }
+func (w workers) RevokeLife(c rdma.Client) error { return w.Fabric.RevokeLife(c) }
 
 func (w workers) Open() (client.Store, rdma.Endpoint, error) { return w.Worker(w.o.Name, w.o.Options) }

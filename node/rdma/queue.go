@@ -34,6 +34,9 @@ type Queue interface {
 	Counters() *Counters
 	// Client returns the worker's identity.
 	Client() ClientID
+	// Life tells the worker from those who had its identity before, or have it after: see Client.Life. Whoever fences it
+	// off says so by it, since a worker that was cut off may have lost its identity to another.
+	Life() uint64
 	// Join makes the worker a member of the pool's current view and returns that. A worker that was opened has joined the
 	// view of that moment. When the view changed since, and verbs of the older epoch were fenced off (Control.Fence),
 	// Post, Call and the ops in flight fail with errors wrapping ErrStale until the worker joins again. Verbs that failed

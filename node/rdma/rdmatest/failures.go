@@ -147,7 +147,7 @@ func revoke(t testing.TB, h Harness) {
 			return
 		}
 		for _, c := range f.Clients() {
-			if c.ID == rdma.ClientID(id) && c.Alive || c.ID == ep.Client() && !c.Alive {
+			if c.ID == rdma.ClientID(id) && c.Alive || c.ID == ep.Client() && (!c.Alive || c.Life != ep.Life()) {
 				t.Errorf("after client %d was fenced off by %d: %+v", id, ep.Client(), c)
 			}
 		}

@@ -42,6 +42,9 @@ var _ rdma.Endpoint = (*Endpoint)(nil)
 // Client returns the worker's identity.
 func (e *Endpoint) Client() rdma.ClientID { return e.id }
 
+// Life tells the worker from others that had its identity.
+func (e *Endpoint) Life() uint64 { return e.life }
+
 // Post executes the batch. Once the worker is fenced off each op fails with an error wrapping rdma.ErrRevoked,
 // or, until it joins the new view, rdma.ErrStale.
 func (e *Endpoint) Post(b *rdma.Batch) error {

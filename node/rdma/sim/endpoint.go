@@ -39,6 +39,7 @@ type endpoint struct {
 }
 
 func (e *endpoint) Client() rdma.ClientID { return e.id }
+func (e *endpoint) Life() uint64          { return e.life }
 func (e *endpoint) Rand() *rand.Rand      { return e.rand }
 
 // Step names what is posted next, for traces.

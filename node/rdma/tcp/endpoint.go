@@ -63,6 +63,9 @@ type sent struct {
 // Client returns the worker's identity.
 func (e *Endpoint) Client() rdma.ClientID { return e.client.ID }
 
+// Life tells the worker from others that had its identity.
+func (e *Endpoint) Life() uint64 { return e.client.Life }
+
 // Post sends the batch to its nodes.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if e.closed || e.fabric.closing.Load() {
