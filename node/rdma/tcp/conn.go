@@ -34,6 +34,8 @@ type conn struct {
 	process  string
 	readOnly bool
 	peer     int
+	about    string // the pool that the caller said it is about, and the node of it that it wants
+	index    int
 
 	// executing is held while requests are: who takes it, and finds or makes ended true, knows that nothing that came over
 	// the connection is executed any more.

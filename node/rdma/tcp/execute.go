@@ -126,7 +126,7 @@ func grow(p []byte, n int) []byte {
 
 // locate returns where a verb's memory is mapped; nil: it may not touch it.
 func (c *conn) locate(q *request) unsafe.Pointer {
-	size := c.pool.record.Memory
+	size := min(c.pool.record.Memory, c.pool.memory.size)
 	if q.verb == 0 || c.readOnly && q.verb != rdma.Read || q.verb.Atomic() && q.off%8 != 0 ||
 		q.off > size || uint64(q.n) > size-q.off {
 		return nil

@@ -68,7 +68,7 @@ type hello struct {
 	Purpose purpose `json:"purpose"`
 	Process string  `json:"process"` // its own for each process and node
 	PID     int     `json:"pid"`
-	Pool    string  `json:"pool,omitempty"` // of verbs, and of peers
+	Pool    string  `json:"pool,omitempty"` // that it is about; "": it only inspects
 	Node    int     `json:"node"`           // of the pool: who is called
 	Peer    int     `json:"peer"`           // who calls
 	Proof   []byte  `json:"proof"`
@@ -86,14 +86,25 @@ type welcome struct {
 // ErrToken is wrapped when the two ends do not know the same token.
 var ErrToken = errors.New("wrong token")
 
-// prove is what only one who knows the token can say at this moment.
-func prove(token []byte, who string, caller, node *greeting) []byte {
+// prove is what only one who knows the token can say at this moment, and of this: what is said, to whom, is part of it. So
+// a proof that somebody passes on is worth nothing elsewhere: see conn.mayAct.
+func prove(token []byte, who string, caller, node *greeting, what any) []byte {
+	text, err := json.Marshal(what)
+	if err != nil {
+		panic(fmt.Sprintf("tcp: a %T cannot be proved: %v", what, err))
+	}
 	m := hmac.New(sha256.New, token)
 	m.Write([]byte(who))
-	m.Write(caller.nonce())
-	m.Write(node.nonce())
+	m.Write(caller[:])
+	m.Write(node[:])
+	m.Write(text)
 	return m.Sum(nil)
 }
+
+// unproved is h without its proof: what that is of.
+func (h hello) unproved() hello { h.Proof = nil; return h }
+
+func (w welcome) unproved() welcome { w.Proof = nil; return w }
 
 // greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken, or what the node
 // refused with. The connection's deadline bounds it.
@@ -113,7 +124,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	if len(token) == 0 {
 		token = s.ReadToken
 	}
-	h.Proof = prove(token, "caller", &mine, &theirs)
+	h.Proof = prove(token, "caller", &mine, &theirs, h.unproved())
 	if err := writeMessage(c, kindHello, statusOK, h); err != nil {
 		return welcome{}, err
 	}
@@ -122,7 +133,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	if err != nil {
 		return welcome{}, err
 	}
-	if !hmac.Equal(w.Proof, prove(token, "node", &mine, &theirs)) {
+	if !hmac.Equal(w.Proof, prove(token, "node", &mine, &theirs, w.unproved())) {
 		if w.Text == "" {
 			w.Text = "the node does not know ours"
 		}
@@ -160,14 +171,14 @@ func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcom
 	if _, err := readMessage(c, kindHello, maxHello, &h); err != nil {
 		return h, false, nil, err
 	}
-	full := hmac.Equal(h.Proof, prove(s.Token, "caller", &theirs, &mine))
-	read := hmac.Equal(h.Proof, prove(s.ReadToken, "caller", &theirs, &mine)) && len(s.ReadToken) > 0
+	full := hmac.Equal(h.Proof, prove(s.Token, "caller", &theirs, &mine, h.unproved()))
+	read := hmac.Equal(h.Proof, prove(s.ReadToken, "caller", &theirs, &mine, h.unproved())) && len(s.ReadToken) > 0
 	token := s.Token
 	if read && !full {
 		token = s.ReadToken
 	}
 	answer = func(w welcome, st status) error {
-		w.Proof = prove(token, "node", &theirs, &mine)
+		w.Proof = prove(token, "node", &theirs, &mine, w.unproved())
 		return writeMessage(c, kindHello, st, w)
 	}
 	if !full && !read {

@@ -72,6 +72,9 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 	if c.readOnly && !slices.Contains(readers, m.Do) && (m.Do != doBoard || !reads(m.Ask)) {
 		return r, fmt.Errorf("%s with a token that permits to read: %w", m.Do, rdma.ErrAccess)
 	}
+	if err := c.mayAct(n, m); err != nil {
+		return r, err
+	}
 	switch m.Do {
 	case doInspect:
 		info := n.Info()
@@ -117,6 +120,28 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		return r, nil
 	}
 	return r, fmt.Errorf("%q: this node does not know it: %w", m.Do, rdma.ErrNotSupported)
+}
+
+// mayAct tells whether a message is of the pool, and for the node of it, that the caller proved to want when it was let in.
+// Whoever passes on proofs of others, from the address of a node that died, has no say in what they are good for.
+func (c *conn) mayAct(n *Node, m *message) error {
+	id, index := m.Pool, c.index
+	switch m.Do {
+	case doInspect, doBye:
+		return nil
+	case doAdopt:
+		if m.Record != nil {
+			id, index = m.Record.ID, m.Record.Index
+		}
+	default:
+		if p := n.pool.Load(); p != nil && p.record.ID == id {
+			index = p.record.Index
+		}
+	}
+	if c.about == "" || id != c.about || index != c.index {
+		return fmt.Errorf("%s of pool %s over a connection about node %d of pool %q: %w", m.Do, id, c.index, c.about, rdma.ErrAccess)
+	}
+	return nil
 }
 
 // bye lets a process go: its connections end by its own will.

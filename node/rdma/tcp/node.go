@@ -257,7 +257,8 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	if readOnly {
 		h.Process = "reader " + h.Process // who may only read takes no other's place, and does not say goodbye for it
 	}
-	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer}
+	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
+		about: h.Pool, index: h.Node}
 	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
 	if why := n.enter(c, h, &w); why != nil {
 		w.Text = why.text
@@ -302,6 +303,9 @@ func (n *Node) register(c *conn, h hello, w *welcome) (replaced []*conn, why *re
 	case forVerbs, forPeer:
 		if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {
 			return nil, refuse(errOtherPool, "the node does not serve pool %s", h.Pool)
+		}
+		if h.Purpose == forVerbs && h.Node >= p.record.Nodes {
+			return nil, refuse(rdma.ErrAccess, "the node is a witness of pool %s, and has no memory", h.Pool)
 		}
 		if p.expelled.Load() {
 			return nil, refuse(errOtherPool, "the node was expelled from pool %s", h.Pool)

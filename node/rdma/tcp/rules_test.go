@@ -244,10 +244,12 @@ func TestProofIsFresh(t *testing.T) {
 		if _, err := io.ReadFull(c, theirs[:]); err != nil {
 			t.Fatal(err)
 		}
+		h := hello{Purpose: forControl, Process: "the same"}
 		if i == 0 {
-			proof = prove(token, "caller", &g, &theirs)
+			proof = prove(token, "caller", &g, &theirs, h)
 		}
-		if err := writeMessage(c, kindHello, statusOK, hello{Purpose: forControl, Process: newID(), Proof: proof}); err != nil {
+		h.Proof = proof
+		if err := writeMessage(c, kindHello, statusOK, h); err != nil {
 			t.Fatal(err)
 		}
 		var w welcome
