@@ -52,14 +52,43 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	p.flying = nil
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
-		return true, nil
+		if p.failed == 0 {
+			p.failed = p.since
+		}
+		return k.ep.Now()-p.failed >= k.doubt(n), nil
 	case errors.Is(err, rdma.ErrStale): // it was posted in an earlier epoch, and says nothing of the node
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("probe memory node %d: %w", n, err)
 	}
+	p.failed = 0
 	return false, nil
 }
+
+// doubt is for how long a node that fails verbs may come back yet. On fabrics that say nothing of it none does.
+func (k *keeper) doubt(n int) time.Duration {
+	if f, ok := k.f.(interface{ Doubt(node int) time.Duration }); ok {
+		return f.Doubt(n)
+	}
+	return 0
+}
+
+// mayExpel returns an error when nobody can be expelled, since it is this process that the others do not hear. Then it is no
+// good as a master, and lets somebody else try: a view that it made busy would stay so.
+func (k *keeper) mayExpel() error {
+	f, ok := k.f.(interface{ MayExpel() error })
+	if !ok {
+		return nil
+	}
+	err := f.MayExpel()
+	if err != nil {
+		k.resign()
+		return fmt.Errorf("expel nodes: %w: %w", errAlone, err)
+	}
+	return nil
+}
+
+var errAlone = errors.New("this process is cut off from too many nodes")
 
 // vacancy is a node that is gone with what it held, and the spare that is to take its place.
 type vacancy struct{ node, spare int }
@@ -96,6 +125,11 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.prolong(); err != nil {
 		return err
+	}
+	if len(down) > 0 {
+		if err := k.mayExpel(); err != nil {
+			return err
+		}
 	}
 	to := rdma.State{Epoch: v.Epoch + 1, Busy: true}
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch, Busy: v.Busy}, to)); err != nil {

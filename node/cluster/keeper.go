@@ -68,6 +68,7 @@ type keeper struct {
 type probe struct {
 	flying *rdma.Batch
 	since  time.Duration
+	failed time.Duration // when the first of the READs in a row failed that the node let fail; 0: the last one did not
 }
 
 // rest keeps the keeper from trying something again and again.
@@ -122,7 +123,11 @@ func (k *keeper) rhythm() time.Duration {
 
 // pause returns how long to wait after a failure. A changed view or a dead node means to look again at once.
 func (k *keeper) pause(err error) time.Duration {
-	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) {
+	if errors.Is(err, errAlone) { // whoever is not gets the role
+		k.log(Event{What: Failed, Err: err})
+		return 2 * k.o.Lease
+	}
+	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
 		return k.o.Tick / 4
 	}
 	k.log(Event{What: Failed, Err: err})

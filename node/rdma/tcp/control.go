@@ -154,7 +154,8 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 		itself <- err
 	})
 	voices := 0
-	others := func(n int) bool { return n != node && (n >= f.record.Nodes || f.serving(n)) }
+	living := f.living()
+	others := func(n int) bool { return n != node && living(n) }
 	err := f.each(others, deadAfter, func(int) *message { return m }, func(n int, _ reply) {
 		if n < f.record.voters() {
 			voices++
@@ -202,22 +203,60 @@ func (f *Fabric) NodeDown(node int) bool {
 	return f.downs[node].Load() || f.links[node].verbs.up() != nil
 }
 
-// attached returns the processes that some node knows to be alive; nil when none answers.
+// attached returns the processes that some node knows to be alive; nil when that cannot be told, since a node that serves does
+// not answer: it may be the only one that reaches some process.
 func (f *Fabric) attached() map[string]bool {
 	names := map[string]bool{f.process: true}
-	heard := false
-	m := &message{Do: doAttached, Pool: f.record.ID}
-	_ = f.each(func(n int) bool { return n >= f.record.Nodes || f.serving(n) }, deadAfter, func(int) *message { return m },
-		func(_ int, r reply) {
-			heard = true
-			for _, name := range r.Attached {
-				names[name] = true
-			}
-		})
-	if !heard {
+	m, heard := &message{Do: doAttached, Pool: f.record.ID}, 0
+	asked := f.living()
+	_ = f.each(asked, deadAfter, func(int) *message { return m }, func(n int, r reply) {
+		if n < f.record.Nodes {
+			heard++
+		}
+		for _, name := range r.Attached {
+			names[name] = true
+		}
+	})
+	for n := range f.record.Nodes {
+		if asked(n) {
+			heard--
+		}
+	}
+	if heard != 0 {
 		return nil
 	}
 	return names
+}
+
+// living tells which nodes, witnesses too, may answer questions.
+func (f *Fabric) living() func(node int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	gone := slices.Clone(f.expelled)
+	return func(n int) bool { return n >= len(gone) || !gone[n] }
+}
+
+// MayExpel returns an error wrapping rdma.ErrUnreachable when too few nodes answer this process to expel another one: then it
+// is this process that is cut off, as far as it can tell.
+func (f *Fabric) MayExpel() error {
+	m, voices := &message{Do: doAttached, Pool: f.record.ID}, 0
+	err := f.each(f.living(), deadAfter/2, func(int) *message { return m }, func(n int, _ reply) {
+		if n < f.record.voters() {
+			voices++
+		}
+	})
+	if voices <= f.record.voters()/2 {
+		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices, f.record.voters(), rdma.ErrUnreachable, err)
+	}
+	return nil
+}
+
+// Doubt is for how long a node that fails verbs may come back yet: for a moment, unless its process is known to be gone.
+func (f *Fabric) Doubt(node int) time.Duration {
+	if f.downs[node].Load() || f.links[node].verbs.gone() {
+		return 0
+	}
+	return deadAfter
 }
 
 // Clients lists the identities in use. A client is alive when a node knows its process to be; while none answers, all are.

@@ -15,7 +15,8 @@
 // majority of the nodes grants it no lease any more, and since a node executes verbs only while it holds leases of a
 // majority, and looks again before it answers, it answers nobody once the lease that it may have is over, be it dead, cut
 // off, or stopped in the midst of a verb. Leases count on the clock of who asked for them, from before it asked; who expels
-// waits a seventh longer, for clocks that are not equally fast. A node whose lease ran out for no such reason holds verbs
+// waits a seventh longer, for clocks that are not equally fast. The clock goes on while a machine is suspended; one that stands
+// still, of a virtual machine that is paused and not told so, is not made up for. A node whose lease ran out for no such reason holds verbs
 // back until it has one again.
 //
 // # What fails how

@@ -152,7 +152,7 @@ func (f *Fabric) Tenure() time.Duration {
 	if f.quorum == nil {
 		return 2 * time.Second
 	}
-	return min(max(2*f.record.Lease, 400*time.Millisecond), board.MaxLease)
+	return min(max(4*f.record.Lease, 400*time.Millisecond), board.MaxLease)
 }
 
 // holds tells whether op touches nothing but registered memory.

@@ -140,7 +140,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 		return welcome{}, fmt.Errorf("%w: %s", ErrToken, w.Text)
 	}
 	if st != statusOK {
-		return welcome{}, fmt.Errorf("%s: %w", w.Text, st.err())
+		return welcome{}, &refused{st, w.Text}
 	}
 	return w, nil
 }

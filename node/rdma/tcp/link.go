@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/wall"
 )
@@ -61,6 +63,7 @@ type link struct {
 	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
 	heard   atomic.Int64  // when something came in last, on wall.Now
 	final   error         // it is down for good
+	nobody  bool          // at the last call nobody was there, or somebody else
 }
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
@@ -77,8 +80,11 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.why = unlinked(err)
+		var no *refused
+		l.nobody = errors.Is(err, unix.ECONNREFUSED) || errors.As(err, &no) && no.status == statusDown
 		return w, err
 	}
+	l.nobody = false
 	if l.final != nil {
 		nc.Close()
 		return w, l.final
@@ -328,6 +334,13 @@ func (l *link) close() {
 	if nc != nil {
 		l.fail(nc, l.final)
 	}
+}
+
+// gone tells whether the process that was called is no more: nobody listens there, or a node of no such pool.
+func (l *link) gone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.nc == nil && l.nobody
 }
 
 // up tells whether the link is connected.

@@ -166,7 +166,7 @@ func (n *Node) Info() NodeInfo {
 		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {
-			i.Lease = max(0, i.Lease-wall.Now())
+			i.Lease = max(0, i.Lease-wall.Boot())
 		}
 	}
 	return i

@@ -121,7 +121,7 @@ func peerTLS(s *tls.Config) *tls.Config {
 // expelled, or has another pool by now.
 func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
-	round := p.guard.Ask(wall.Now())
+	round := p.guard.Ask(wall.Boot())
 	p.mu.Unlock()
 	c.SetDeadline(time.Now().Add(p.patience()))
 	if err := writeMessage(c, kindControl, statusOK, message{Do: doLease}); err != nil {

@@ -70,7 +70,7 @@ type pool struct {
 	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
 	fence    atomic.Uint64
 	revoked  []atomic.Uint64 // the last life of each client that was fenced off
-	until    atomic.Int64    // the node serves; on wall.Now
+	until    atomic.Int64    // the node serves; on wall.Boot
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
@@ -103,7 +103,7 @@ func (p *pool) await() error {
 		if p.expelled.Load() {
 			return fmt.Errorf("node %d was expelled: %w", p.record.Index, rdma.ErrNodeDown)
 		}
-		if int64(wall.Now()) < p.until.Load() {
+		if int64(wall.Boot()) < p.until.Load() {
 			return nil
 		}
 		select {
