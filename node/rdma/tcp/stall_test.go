@@ -24,7 +24,7 @@ func TestNodeReadsNothing(t *testing.T) {
 	var group sync.WaitGroup
 	for _, ep := range []rdma.Endpoint{first, second} {
 		group.Go(func() {
-			for range 50 {
+			for range 16 { // more than sockets hold; many more take a busy machine too long
 				b := ep.Batch()
 				b.Write(rdma.At(0, 0), b.Alloc(200<<10))
 				err := ep.Post(b)
