@@ -26,12 +26,14 @@ func lan(t *testing.T, names ...string) map[string]*network {
 			t.Skipf("partitions need %s (Debian: iproute2, util-linux), and to be root: sudo go test -run %s ./ops/farkv", tool, t.Name())
 		}
 	}
-	sw := hold1(t, "switch")
-	sw.does("ip", "link", "add", "br0", "type", "bridge")
+	sw := machine(t, "switch")
+	if out, err := sw.command("ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
+		t.Skipf("partitions need a network bridge, and making one failed: %v: %s", err, out)
+	}
 	sw.does("ip", "link", "set", "br0", "up")
 	all := map[string]*network{}
 	for i, name := range names {
-		n := hold1(t, name)
+		n := machine(t, name)
 		n.ip = fmt.Sprintf("10.77.0.%d", i+1)
 		port := fmt.Sprint("port", i)
 		sw.does("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(n.pid))
@@ -45,8 +47,8 @@ func lan(t *testing.T, names ...string) map[string]*network {
 	return all
 }
 
-// hold1 makes a network namespace.
-func hold1(t *testing.T, name string) *network {
+// machine makes a network namespace.
+func machine(t *testing.T, name string) *network {
 	t.Helper()
 	cmd := exec.Command("sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
