@@ -3,9 +3,11 @@ package drivers
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what became
@@ -19,6 +21,16 @@ type session struct {
 	count *rdma.Counters // those of the first endpoint, and, once that was left, the sum
 	past  rdma.Counters  // of endpoints that were left
 	next  bool           // ep is not the first one
+}
+
+// CPU implements runner.Measured where memory nodes are processes.
+func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
+	f, ok := d.fabric.(interface{ CPU() (time.Duration, error) })
+	if !ok {
+		return 0, 0, false
+	}
+	nodes, err := f.CPU()
+	return wall.CPU(), nodes, err == nil
 }
 
 func (s *session) open() error {

@@ -155,6 +155,9 @@ func (o *output) result(r *runner.Result) error {
 	fmt.Fprintln(o.info, rule)
 	fmt.Fprintf(o.info, "Run finished, takes %.3fs: %d operations, %.1f ops/s, %d failed\n",
 		r.Seconds, r.Operations, r.Throughput, r.Failed)
+	if r.CPU != nil {
+		fmt.Fprintf(o.info, "Processor time of an operation: %.1f us here, %.1f us in the memory nodes\n", r.CPU.Client, r.CPU.Nodes)
+	}
 	var b bytes.Buffer
 	head, lines := rows(r)
 	switch o.style {

@@ -35,6 +35,7 @@ type Result struct {
 	Unit     string    `json:"latency_unit"` // us
 	Calls    []Call    `json:"calls"`        // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Counters *Counters `json:"counters,omitempty"`
+	CPU      *CPU      `json:"cpu,omitempty"` // nil: it is not known
 
 	first error
 }
@@ -143,6 +144,13 @@ func (r *Result) add(c Call, trips uint64) {
 		c.Trips = float64(trips) / float64(c.Latency.Count)
 	}
 	r.Calls = append(r.Calls, c)
+}
+
+// CPU is the processor time of an operation in microseconds, the warm-up and opening included: what this process used, and
+// what the memory nodes' processes did.
+type CPU struct {
+	Client float64 `json:"client_us"`
+	Nodes  float64 `json:"nodes_us"`
 }
 
 // Call returns what was measured of the kind of call with that name, or nil.

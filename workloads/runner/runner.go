@@ -20,6 +20,12 @@ type Database interface {
 	Close() error
 }
 
+// Measured is a Database that knows what processor time it takes, in this process and in others, since some moment; false:
+// not now.
+type Measured interface {
+	CPU() (here, elsewhere time.Duration, ok bool)
+}
+
 // Config says what to run. Zero values mean no limit, no pace, no progress.
 type Config struct {
 	Name     string // of the database, for the result
@@ -64,6 +70,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		workers.Go(func() { r.work(i) })
 	}
 	err := r.launch()
+	before := cpuOf(c.Database)
 	if err != nil {
 		r.cancel()
 	}
@@ -81,7 +88,33 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.result(r.took), nil
+	res := r.result(r.took)
+	res.CPU = before.until(cpuOf(c.Database), res.Operations)
+	return res, nil
+}
+
+// cpuTime is the processor time used up to some moment; nil: nobody knows.
+type cpuTime struct{ here, elsewhere time.Duration }
+
+func cpuOf(d Database) *cpuTime {
+	m, ok := d.(Measured)
+	if !ok {
+		return nil
+	}
+	here, elsewhere, ok := m.CPU()
+	if !ok {
+		return nil
+	}
+	return &cpuTime{here, elsewhere}
+}
+
+// until is what an operation took, from c on.
+func (c *cpuTime) until(end *cpuTime, operations uint64) *CPU {
+	if c == nil || end == nil || operations == 0 || end.elsewhere < c.elsewhere {
+		return nil
+	}
+	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) / float64(operations) }
+	return &CPU{us(end.here - c.here), us(end.elsewhere - c.elsewhere)}
 }
 
 type run struct {

@@ -198,6 +198,16 @@ func (f *Fabric) outlast(itself <-chan error, voices int, others error) error {
 	}
 }
 
+// CPU returns the processor time that the nodes' processes have used together, those apart that are gone.
+func (f *Fabric) CPU() (sum time.Duration, err error) {
+	err = f.each(f.living(), deadAfter, func(int) *message { return &message{Do: doInspect} }, func(_ int, r reply) {
+		if r.Info != nil {
+			sum += time.Duration(r.Info.Stats.CPUSeconds * float64(time.Second))
+		}
+	})
+	return sum, err
+}
+
 // NodeDown tells whether a node serves nobody any more, or this process does not reach it.
 func (f *Fabric) NodeDown(node int) bool {
 	return f.downs[node].Load() || f.links[node].verbs.up() != nil

@@ -3,11 +3,9 @@ package tcp
 import (
 	"os"
 	"sync/atomic"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 var pid = os.Getpid()
@@ -95,17 +93,8 @@ func (c *counters) snapshot(conns int) NodeStats {
 		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
 		BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(), Flushes: c.flushes.Load(),
 		Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(), Failed: c.other.Load(),
-		Connections: conns, Refused: c.refused.Load(), Breaches: c.breaches.Load(), CPUSeconds: cpuSeconds(),
+		Connections: conns, Refused: c.refused.Load(), Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
 	}
-}
-
-// cpuSeconds is what this process has used of the processors.
-func cpuSeconds() float64 {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 // Stats tells what the node has done since it began.
