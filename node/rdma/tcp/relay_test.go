@@ -39,19 +39,32 @@ func TestRelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	heard := map[purpose]bool{}
-	for i := 0; i < 60 && len(heard) < 3; i++ {
+	type passed struct {
+		called purpose
+		as     bool // it was
+	}
+	heard := map[passed]bool{}
+	for i := 0; i < 200 && len(heard) < 6; i++ { // each of the three purposes, both ways
 		victim, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		victim.SetDeadline(time.Now().Add(time.Second))
-		called, err := relay(victim, addrs[0], i%2 == 0)
+		change := false
+		called, err := relay(victim, addrs[0], func(called purpose) bool {
+			change = heard[passed{called, true}]
+			return change
+		})
 		victim.Close()
 		if err == nil {
 			t.Errorf("a call for %q was passed on, and an order obeyed", called)
 		}
-		heard[called] = true
+		if called != "" {
+			heard[passed{called, !change}] = true
+		}
+	}
+	if len(heard) < 6 {
+		t.Errorf("too few calls were passed on: %v", heard)
 	}
 	for i, n := range nodes[:2] {
 		if n.pool.Load() == nil {
@@ -61,7 +74,7 @@ func TestRelay(t *testing.T) {
 }
 
 // relay passes a call on to a node, and tells what it was for; nil: what was ordered then was done.
-func relay(victim net.Conn, to string, change bool) (purpose, error) {
+func relay(victim net.Conn, to string, change func(called purpose) bool) (purpose, error) {
 	var caller, node greeting
 	target, err := net.Dial("tcp", to)
 	if err != nil {
@@ -82,7 +95,7 @@ func relay(victim net.Conn, to string, change bool) (purpose, error) {
 		return "", err
 	}
 	called := h.Purpose
-	if change {
+	if change(called) {
 		h.Purpose, h.Process, h.Node = forControl, "attacker", 0
 	}
 	if err := writeMessage(target, kindHello, statusOK, h); err != nil {
