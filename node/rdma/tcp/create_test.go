@@ -129,7 +129,11 @@ func TestCreatorDies(t *testing.T) {
 func TestRemoveInUse(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
 	o := tcp.Options{Addresses: addrs}
-	f := created(t, o, geometry(3))
+	f, err := tcp.Create(o, geometry(3), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() }) // its client's identity is gone with the pool
 	ep := attach(t, f, "user")
 	if err := store(ep, 0, 0, []byte{1}); err != nil {
 		t.Fatal(err)

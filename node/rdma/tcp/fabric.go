@@ -56,6 +56,8 @@ type Fabric struct {
 
 	readers atomic.Uint64 // lives of client 0
 	closing atomic.Bool
+	closeBy atomic.Int64  // until when Close waits for nodes that are down, on wall.Now; 0: it was not called
+	leaving atomic.Int32  // identities that are being given back
 	stop    chan struct{} // closed when closing is set
 	tasks   wall.Tasks
 	ready   atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
@@ -101,7 +103,7 @@ func newFabric(o Options, r Record) *Fabric {
 		f.quorum = board.NewQuorum(r.voters(), asker{f})
 		store = f.quorum
 	}
-	f.board = board.New(store, board.Options{
+	f.board = board.New(ending{store, f}, board.Options{
 		Nodes: n, Clients: r.Clients, Process: f.process, Machine: machine, PID: pid, Now: wall.Now, Revoke: f.RevokeLife,
 		Glance: o.Glance,
 	})
@@ -206,7 +208,12 @@ func (f *Fabric) release(c rdma.Client) error {
 	if c.ID == 0 {
 		return nil
 	}
-	err := f.board.Release(c)
+	err := f.awaitMajority()
+	if err == nil {
+		f.leaving.Add(1)
+		err = f.board.Release(c)
+		f.leaving.Add(-1)
+	}
 	if err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -245,6 +252,38 @@ func (f *Fabric) hasMajority() bool {
 	return f.quorum == nil || up > f.record.voters()/2
 }
 
+// awaitMajority waits until enough nodes are connected to keep the board. Those that have been out of reach for deadAfter
+// it does not wait for, so that many endpoints that are closed without a majority wait once, altogether.
+func (f *Fabric) awaitMajority() error {
+	voters := f.record.voters()
+	for !f.hasMajority() {
+		hope := 0
+		for _, l := range f.links[:voters] {
+			if f.worthWaiting(l.control) > 0 {
+				hope++
+			}
+		}
+		if hope <= voters/2 {
+			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope, voters, rdma.ErrUnreachable)
+		}
+		time.Sleep(redialMin)
+	}
+	return nil
+}
+
+// worthWaiting is for how long somebody who leaves waits for an answer over a link: not for nodes that have been out of
+// reach for long.
+func (f *Fabric) worthWaiting(l *link) time.Duration {
+	down, by := l.downFor(), time.Duration(f.closeBy.Load())
+	switch {
+	case down == 0:
+		return deadAfter
+	case by > 0:
+		return min(deadAfter-down, by-wall.Now())
+	}
+	return deadAfter - down
+}
+
 // leave ends an endpoint's life, and its tenure as master.
 func (f *Fabric) leave(e *Endpoint) error {
 	if err := f.release(e.client); err != nil {
@@ -257,16 +296,19 @@ func (f *Fabric) leave(e *Endpoint) error {
 const patience = 10 * time.Second
 
 // Close asks the tasks to stop and joins them; those that do not stop within 10 s are named in the error, and may be
-// waited for again. Endpoints that are open post no more, and are dead for the pool: close them before.
+// waited for again. Endpoints that are open post no more, and are dead for the pool: close them before. While too few nodes
+// answer it takes a second or two, and the error, which wraps rdma.ErrUnreachable, names the clients whose identities it
+// could not give back: they count as dead, and are recovered, once the nodes know this process no more.
 func (f *Fabric) Close() error {
 	if !f.closing.Swap(true) {
+		f.closeBy.Store(int64(wall.Now() + deadAfter))
 		close(f.stop)
 	}
 	if err := f.tasks.Join(patience); err != nil {
 		return fmt.Errorf("close %s: %w", f.name, err)
 	}
 	f.once.Do(func() {
-		f.giveBack()
+		f.closed = f.giveAllBack()
 		f.bye()
 		close(f.cut)
 		if f.quorum != nil {
@@ -275,6 +317,25 @@ func (f *Fabric) Close() error {
 		f.keepers.Wait()
 	})
 	return f.closed
+}
+
+// giveAllBack gives back what this process has of the board, or says what it has to leave.
+func (f *Fabric) giveAllBack() error {
+	err := f.board.Settle()
+	f.giveBack()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.owed) > 0 {
+		var left []string
+		for _, c := range f.owed {
+			left = append(left, fmt.Sprint(c.ID))
+		}
+		err = errors.Join(err, fmt.Errorf("clients %s were not given back: %w", strings.Join(left, ", "), rdma.ErrUnreachable))
+	}
+	if err != nil {
+		return fmt.Errorf("close %s: %w", f.name, err)
+	}
+	return nil
 }
 
 // bye tells the nodes that the process goes, so that they do not wait for it.
@@ -339,7 +400,13 @@ type asker struct{ f *Fabric }
 
 // Ask implements board.Transport.
 func (a asker) Ask(node int, q *board.Question) (*board.Answer, error) {
-	r, err := a.f.links[node].control.control(&message{Do: doBoard, Pool: a.f.record.ID, Ask: q}, deadAfter)
+	l, within := a.f.links[node].control, deadAfter
+	if a.f.closing.Load() || a.f.leaving.Load() > 0 {
+		if within = a.f.worthWaiting(l); within <= 0 {
+			return nil, fmt.Errorf("node %d is not waited for any more: %w", node, rdma.ErrNodeDown)
+		}
+	}
+	r, err := l.control(&message{Do: doBoard, Pool: a.f.record.ID, Ask: q}, within)
 	if err == nil && r.Answer == nil {
 		err = fmt.Errorf("node %d answers nothing: %w", node, ErrProtocol)
 	}

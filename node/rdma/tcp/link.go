@@ -52,9 +52,10 @@ type link struct {
 	stream atomic.Pointer[stream] // nil while it is down
 
 	mu      sync.Mutex
-	nc      net.Conn // nil while it is down
-	why     error    // while it is down
-	out     []byte   // to be written
+	nc      net.Conn      // nil while it is down
+	why     error         // while it is down
+	since   time.Duration // when it went down, on wall.Now
+	out     []byte        // to be written
 	spare   []byte
 	writing bool
 	queue   ring // what is in flight, in order
@@ -68,7 +69,7 @@ type link struct {
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
 	return &link{
-		addr: addr, s: s, hello: h, stop: stop, heavy: make(chan struct{}, 1),
+		addr: addr, s: s, hello: h, stop: stop, heavy: make(chan struct{}, 1), since: wall.Now(),
 		why: fmt.Errorf("node at %s was not called yet: %w", addr, rdma.ErrNodeDown),
 	}
 }
@@ -202,7 +203,7 @@ func (l *link) fail(nc net.Conn, err error) {
 		return
 	}
 	s := l.stream.Swap(nil)
-	l.nc = nil
+	l.nc, l.since = nil, wall.Now()
 	l.why = fmt.Errorf("connection to node at %s: %w", l.addr, unlinked(err))
 	why := l.why
 	lost := l.queue.take()
@@ -348,6 +349,16 @@ func (l *link) up() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.why
+}
+
+// downFor returns for how long the link has been down; 0: it is up.
+func (l *link) downFor() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why == nil {
+		return 0
+	}
+	return max(wall.Now()-l.since, 1)
 }
 
 // inFlight is a frame that is not answered yet.

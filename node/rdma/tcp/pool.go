@@ -28,7 +28,7 @@ type Record struct {
 const (
 	maxPoolNodes = 256
 	maxClients   = 1<<16 - 1
-	maxLease     = 10 * time.Second // a crash costs one, and a master's tenure is two: see Fabric.Tenure
+	maxLease     = 10 * time.Second // a crash costs one, and a master's tenure is some: see Fabric.Tenure
 )
 
 // mostVoters bounds who takes part in decisions, and grants leases: all would cost each node a conversation with each.

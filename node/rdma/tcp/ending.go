@@ -1,0 +1,38 @@
+package tcp
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// ending is the Store of a pool's board. Once the fabric closes it says so with each failure: tasks learn from it that they
+// have to return, where they would wait for a board that is out of reach.
+type ending struct {
+	board.Store
+	f *Fabric
+}
+
+func (s ending) judge(err error) error {
+	if err != nil && s.f.closing.Load() {
+		return fmt.Errorf("%w: %w", rdma.ErrClosed, err)
+	}
+	return err
+}
+
+// Load implements board.Store, as the others do.
+func (s ending) Load(key string) ([]byte, uint64, error) {
+	value, version, err := s.Store.Load(key)
+	return value, version, s.judge(err)
+}
+
+func (s ending) Swap(key string, version uint64, value []byte) (bool, error) {
+	ok, err := s.Store.Swap(key, version, value)
+	return ok, s.judge(err)
+}
+
+func (s ending) List(prefix string) ([]board.Record, error) {
+	all, err := s.Store.List(prefix)
+	return all, s.judge(err)
+}
