@@ -163,8 +163,11 @@ func open(o Options) (*Fabric, error) {
 	f := newFabric(o, *r)
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
-	controls := f.connect(ctx, controlOf)
-	verbs := f.connect(ctx, verbsOf)
+	var controls, verbs []error
+	var both sync.WaitGroup // a node that is silent takes all the time that there is
+	both.Go(func() { controls = f.connect(ctx, controlOf) })
+	both.Go(func() { verbs = f.connect(ctx, verbsOf) })
+	both.Wait()
 	up := 0
 	m := &message{Do: doAttached, Pool: r.ID} // a node that was started anew answers, too, but has no voice any more
 	absent := f.each(func(n int) bool { return n < f.record.voters() && controls[n] == nil }, deadAfter,

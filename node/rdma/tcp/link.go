@@ -405,8 +405,11 @@ func (r *ring) take() (all []inFlight) {
 	return all
 }
 
+// blip is for how long a connection that broke may take to be made again before its node counts as down.
+const blip = 200 * time.Millisecond
+
 // control asks the node something and waits for its answer. A connection that breaks meanwhile is made again, and the
-// question asked again: it does no harm to hear one twice. A node that is out of reach for deadAfter counts as dead.
+// question asked again: it does no harm to hear one twice. A node that cannot be connected to for a blip is not waited for.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
 	until, lost := wall.Now()+within, time.Duration(0)
 	for {
@@ -419,7 +422,7 @@ func (l *link) control(m *message, within time.Duration) (reply, error) {
 		if lost == 0 || l.up() == nil {
 			lost = now
 		}
-		if now-lost > deadAfter {
+		if now-lost > blip {
 			return r, err
 		}
 		select {
