@@ -38,5 +38,6 @@
 // The nodes of a pool are fixed when it is made; an expelled one stays an acceptor as long as it lives, since membership of
 // the quorum does not change. Nothing is durable beyond the memory of a majority. Clocks that run apart by more than a
 // sixteenth break leases, and with them what is said of expelled nodes, but not the board's records. Nodes that lie are not
-// defended against. List is no snapshot of several records. An identity's record is never removed.
+// defended against. Who may only read completes nothing that a dead writer left half done: while a minority of the nodes is
+// down as well, a reader may have to wait until somebody who may write looks at that record. List is no snapshot of several records. An identity's record is never removed.
 package board

@@ -14,6 +14,7 @@ import (
 const (
 	duels       = 24 // rounds of one call that others may win
 	silences    = 2  // rounds of one call that too few may answer
+	glances     = 4  // looks of a reader that not all answer, and that tell nothing
 	backoff     = time.Millisecond
 	backoffMost = 64 * time.Millisecond
 )
@@ -32,9 +33,10 @@ type wire interface {
 
 // proposer changes and reads registers that n acceptors keep: CASPaxos.
 type proposer struct {
-	nodes int
-	id    string // unique in the world
-	wire  wire
+	nodes  int
+	id     string // unique in the world
+	wire   wire
+	reader bool // it may ask what was accepted, and nothing else
 
 	mu      sync.Mutex
 	counter uint64 // of the highest ballot that was used, or seen
@@ -182,7 +184,55 @@ func (p *proposer) load(key string) (State, error) {
 	if !slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].Ballot != first.Ballot }) {
 		return first.State, nil
 	}
-	return p.rounds(key, func(s State) State { return s })
+	return p.settle(key)
+}
+
+// settle returns the state of a register of which acceptors have different ones.
+func (p *proposer) settle(key string) (State, error) {
+	if !p.reader {
+		return p.rounds(key, func(s State) State { return s })
+	}
+	for look, silent, pause := 0, 0, backoff; ; look++ {
+		s, all, err := p.glance(key)
+		if err == nil {
+			return s, nil
+		}
+		if !all {
+			silent++
+		}
+		if look+1 >= duels || silent >= glances {
+			return State{}, err
+		}
+		p.wire.pause(pause)
+		pause = min(2*pause, backoffMost)
+	}
+}
+
+// glance returns a state that a majority has accepted in one ballot, whoever else has a later one. It is chosen; and
+// nothing later was when this began, since one of that majority would have it. Where there is none, because acceptors do
+// not answer, the latest state may have been chosen or may come to nothing: only a round can tell, which a reader may not
+// begin. all: every acceptor answered.
+func (p *proposer) glance(key string) (s State, all bool, err error) {
+	var t tally
+	votes, found := map[Ballot]int{}, false
+	q := &Question{Kind: KindPeek, Key: key}
+	p.wire.ask(q, func(a *Answer, err error) bool {
+		before := len(t.answers)
+		if p.count(&t, q, a, err); len(t.answers) == before {
+			return false
+		}
+		e := a.Entries[0]
+		votes[e.Ballot]++
+		if votes[e.Ballot] >= p.majority() {
+			s, found = e.State, true
+		}
+		return found
+	})
+	if !found {
+		err = fmt.Errorf("%d of the pool's %d nodes answered, and do not agree: a change was left half done, and who may only read "+
+			"waits for somebody with the full token to complete it: %w", len(t.answers), p.nodes, ErrUnreachable)
+	}
+	return s, len(t.answers) == p.nodes, err
 }
 
 // swap replaces a register's state if it has the given version. Once its own state may have been accepted somewhere, only
@@ -264,7 +314,7 @@ func (p *proposer) listed(key string, answers []*Answer) (State, error) {
 	for i, a := range answers {
 		at, ok := slices.BinarySearchFunc(a.Entries, key, func(e Entry, key string) int { return strings.Compare(e.Key, key) })
 		if !ok || i > 0 && a.Entries[at].Ballot != first.Ballot {
-			return p.rounds(key, func(s State) State { return s })
+			return p.settle(key)
 		}
 		first = a.Entries[at]
 	}

@@ -50,6 +50,16 @@ func NewQuorum(nodes int, t Transport) *Quorum {
 	return q
 }
 
+// NewReader returns a Store for one who may ask acceptors what they have accepted, and nothing else: Swap fails. Where a
+// writer has died, or is, in the midst of a change, it returns what a majority has. While nodes are down besides, so that no
+// majority agrees, it waits for a while for somebody who may write to look there, as every keeper does all the time, and then
+// fails.
+func NewReader(nodes int, t Transport) *Quorum {
+	q := NewQuorum(nodes, t)
+	q.p.reader = true
+	return q
+}
+
 // Load returns a record. It takes one trip when a majority agrees, and three when a change is under way.
 func (q *Quorum) Load(key string) ([]byte, uint64, error) {
 	var s State

@@ -124,6 +124,60 @@ func TestQuorumOutOfReach(t *testing.T) {
 	}
 }
 
+// peeking fails whatever a reader must not ask.
+type peeking struct{ *nodes }
+
+func (p peeking) Ask(node int, q *board.Question) (*board.Answer, error) {
+	if q.Kind != board.KindPeek && q.Kind != board.KindPeekAll {
+		return nil, rdma.ErrAccess
+	}
+	return p.nodes.Ask(node, q)
+}
+
+// TestReader has one node accept a state that no other has, as a writer leaves it that dies in the midst of a Swap. A reader
+// returns what was chosen, and nothing where that cannot be told, until a writer has looked.
+func TestReader(t *testing.T) {
+	s := newNodes(3, board.LimitsFor(3, 10))
+	writer, reader := quorum(t, s), board.NewReader(3, peeking{s})
+	t.Cleanup(reader.Close)
+	if ok, err := writer.Swap("key", 0, []byte("one")); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	e := s.acceptors[0].Peek("key").Entries[0]
+	e.Ballot.Counter++
+	e.State.Version, e.State.Writer, e.State.Value = 2, "dead.1", []byte("two")
+	s.acceptors[0].Accept("key", e.Ballot, e.State)
+	reads := func(what, want string, version uint64) {
+		t.Helper()
+		for range 20 { // the answers come in any order
+			if value, v, err := reader.Load("key"); string(value) != want || v != version || err != nil {
+				t.Fatalf("%s: load: %q at version %d, %v; want %q", what, value, v, err, want)
+			}
+			if all, err := reader.List(""); err != nil || len(all) != 1 || string(all[0].Value) != want {
+				t.Fatalf("%s: list: %+v, %v; want %q", what, all, err, want)
+			}
+		}
+	}
+	reads("a majority has the state before", "one", 1)
+	s.down[2] = true
+	_, _, err := reader.Load("key")
+	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, and do not agree") {
+		t.Errorf("nobody knows what was chosen: %v", err)
+	}
+	if _, err := reader.List(""); !errors.Is(err, board.ErrUnreachable) {
+		t.Errorf("nobody knows what was chosen: list: %v", err)
+	}
+	if value, _, err := writer.Load("key"); string(value) != "two" || err != nil {
+		t.Fatal(value, err)
+	}
+	reads("a writer has looked", "two", 2)
+	delete(s.down, 2)
+	reads("a node that missed it is back", "two", 2)
+	if ok, err := reader.Swap("key", 2, nil); ok || err == nil {
+		t.Errorf("a reader has written: %v, %v", ok, err)
+	}
+}
+
 // TestQuorumCloses has a node not answer: others do, nobody waits for it but Close.
 func TestQuorumCloses(t *testing.T) {
 	s := newNodes(3, board.LimitsFor(3, 10))

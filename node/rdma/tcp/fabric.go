@@ -100,7 +100,9 @@ func newFabric(o Options, r Record) *Fabric {
 	}
 	store := o.Board
 	if store == nil {
-		f.quorum = board.NewQuorum(r.voters(), asker{f})
+		if f.quorum = board.NewQuorum(r.voters(), asker{f}); f.ReadOnly() {
+			f.quorum = board.NewReader(r.voters(), asker{f})
+		}
 		store = f.quorum
 	}
 	f.board = board.New(ending{store, f}, board.Options{
