@@ -174,14 +174,26 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	mutual, err := NodeTLS(cert, key, cert)
+	oneWay, err := NodeTLS(cert, key, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := NodeConfig{}
+	c.Security.TLS = oneWay
+	three := Geometry{Nodes: 3, Memory: 1 << 20, Clients: 4}
+	t.Setenv(EnvCA, cert)
+	f, err := Create(serve(t, 3, c).String(), three, write) // the nodes trust each other, too: else they serve nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	t.Setenv(EnvCA, "")
+	mutual, err := NodeTLS(cert, key, cert)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.Security.TLS = mutual
 	a := serve(t, 3, c)
-	three := Geometry{Nodes: 3, Memory: 1 << 20, Clients: 4}
 	if _, err := Create(a.String(), three, nil); err == nil {
 		t.Error("a plain client was let in")
 	}
@@ -196,7 +208,7 @@ func TestTLS(t *testing.T) {
 	}
 	t.Setenv(EnvCert, cert)
 	t.Setenv(EnvKey, key)
-	f, err := Create(a.String(), three, write) // the nodes trust each other, too: else they serve nobody
+	f, err = Create(a.String(), three, write)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,13 +89,24 @@ func ReadToken(file string) ([]byte, error) {
 }
 
 // NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in. Nodes
-// call each other with the same certificate, and trust the same signers, or the system's.
+// call each other with the same certificate, and trust the same signers; without ca the system's, and those in the
+// certificate's own file: a private authority's certificate is appended there.
 func NodeTLS(cert, key, ca string) (*tls.Config, error) {
 	certs, err := pair(cert, key)
 	if err != nil {
 		return nil, err
 	}
 	c := &tls.Config{Certificates: certs, MinVersion: tls.VersionTLS13}
+	if ca == "" {
+		if c.RootCAs, err = x509.SystemCertPool(); err != nil {
+			c.RootCAs = x509.NewCertPool()
+		}
+		for _, der := range certs[0].Certificate {
+			if signer, err := x509.ParseCertificate(der); err == nil {
+				c.RootCAs.AddCert(signer)
+			}
+		}
+	}
 	if ca != "" {
 		if c.ClientCAs, err = pool(ca); err != nil {
 			return nil, err

@@ -64,11 +64,12 @@ TLS
   A token keeps strangers out; what is stored is readable, and can be changed, on its way. With --tls-cert and --tls-key a
   node speaks TLS 1.3 and nothing else. Its certificate has to name the host, or have the IP address, that clients use. Nodes
   that are partners of a pool are each other's clients, too, so that with --tls-ca their certificates must come from it.
+  Without, a private authority's own certificate has to stand behind the node's in the file of --tls-cert.
   Certificates are read when a process starts.
 
 LEASES
   A node executes verbs only while it holds leases of a majority of the pool's nodes, itself included. They last for 300 ms,
-  and it asks for them four times as often. So a node that is cut off from the others, or stood still, answers nobody, and
+  and it asks for them five times as often. So a node that is cut off from the others, or stood still, answers nobody, and
   the pool's master may replace it without asking it. A lease that ran out holds verbs back until there is one again.
   'farkv status' shows what is left of each; a pause of the process, or a clock that is set, does no harm.
 
