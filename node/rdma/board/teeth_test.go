@@ -49,6 +49,7 @@ var more = []mutant{
 	{"an acceptor keeps what it promised", "acceptor.go", "s.promised = b\n\treturn", "return", quorumSim},
 	{"what was accepted last goes on", "propose.go", "Compare(latest.Ballot) > 0", "Compare(latest.Ballot) < 0", quorumSim},
 	{"a list does, too", "propose.go", "|| i > 0 && a.Entries[at].Ballot != first.Ballot {", "|| i < 0 {", quorumSim},
+	{"a reader knows that what it returns was chosen", "propose.go", "if votes[e.Ballot] >= p.majority() {", "if votes[e.Ballot] > 0 {", "TestReader"},
 	{"ballots are not used twice", "propose.go", "p.counter++\n", "p.counter = max(p.counter, 1)\n", quorumSim},
 	{"what stays as it is must be accepted anew", "propose.go",
 		"next := change(latest.State)\n", "next := change(latest.State)\n\tif next.Version == latest.State.Version {\n\t\treturn next, nil\n\t}\n", quorumSim},
