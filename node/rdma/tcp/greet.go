@@ -23,7 +23,6 @@ import (
 // by an HMAC of it over both nonces. The token itself is never sent. Nothing else is read, and no more memory taken, before.
 const (
 	greetingBytes = 48
-	nonceBytes    = 32
 	maxHello      = 4 << 10 // bytes of a hello, and of its answer
 	greetPatience = 3 * time.Second
 )
@@ -39,8 +38,6 @@ func newGreeting() (g greeting) {
 	rand.Read(g[16:]) // never fails
 	return g
 }
-
-func (g *greeting) nonce() []byte { return g[16 : 16+nonceBytes] }
 
 func (g *greeting) isOurs() bool { return [8]byte(g[:8]) == magic }
 

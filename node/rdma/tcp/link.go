@@ -63,7 +63,6 @@ type link struct {
 	tag     uint32
 	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
 	heard   atomic.Int64  // when something came in last, on wall.Now
-	final   error         // it is down for good
 	nobody  bool          // at the last call nobody was there, or somebody else
 }
 
@@ -86,10 +85,6 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 		return w, err
 	}
 	l.nobody = false
-	if l.final != nil {
-		nc.Close()
-		return w, l.final
-	}
 	l.key.Store(w.Key)
 	l.heard.Store(int64(wall.Now()))
 	l.nc, l.why = nc, nil
@@ -323,17 +318,6 @@ func (l *link) writeHeavy(s *stream) {
 		if mine {
 			l.write(math.MaxInt)
 		}
-	}
-}
-
-// close ends the link for good.
-func (l *link) close() {
-	l.mu.Lock()
-	l.final = fmt.Errorf("fabric: %w", rdma.ErrClosed)
-	nc := l.nc
-	l.mu.Unlock()
-	if nc != nil {
-		l.fail(nc, l.final)
 	}
 }
 
