@@ -21,7 +21,7 @@ type load struct {
 	seed          uint64
 	maxValue      int           // bytes
 	pause         time.Duration // the longest between two operations
-	cut           bool          // connections are cut: a worker may have to leave a write behind whose outcome is unknown
+	cut           bool          // connections are cut, or others die and are not recovered: a worker may leave a write of unknown outcome behind
 	patience      int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
 }
 

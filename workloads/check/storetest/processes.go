@@ -10,11 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -90,7 +92,21 @@ func (h *Harness) shared(on real, logs, test string, seed uint64, kill bool) (er
 	if err := judge(hist, kill, clockSlack); err != nil {
 		return err
 	}
+	if err := left(f); err != nil {
+		return err
+	}
 	return h.sound(f, kill)
+}
+
+// left waits until nobody is taken to be alive any more: on some fabrics a process that was killed is for a moment.
+func left(f rdma.Fabric) error {
+	for until := time.Now().Add(childPatience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+		clients, err := rdma.ListClients(f)
+		if err == nil && !slices.ContainsFunc(clients, func(c rdma.Client) bool { return c.Alive }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("clients of processes that ended are alive: %+v", f.Clients())
 }
 
 func (c *child) command(ctx context.Context) (*exec.Cmd, *bytes.Buffer, error) {
@@ -175,6 +191,7 @@ func (h *Harness) work(c child) error {
 		if h.Impatient != nil {
 			h.Open = h.Impatient
 		}
+		l.cut = true
 		l.patience = 2 // without recovery a dead winner's key stays as it is: each try would wait its timeout
 	}
 	_, err = h.play(f, l, c.First, func(w int, r *check.Recorder) error {
