@@ -1,12 +1,14 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
@@ -36,7 +38,15 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 			r, err := Check(f)
 			return r.Damage, r.Waiting, err
 		},
-		Cuts:   true,
+		Master: func(f rdma.Fabric) error {
+			ep, err := f.Open("master")
+			if err != nil {
+				return err
+			}
+			_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+				cluster.Options{Lease: 300 * time.Millisecond})
+			return errors.Join(err, ep.Close())
+		},
 		MaxKey: 64, MaxValue: c.MaxPair() - 64,
 	}
 }

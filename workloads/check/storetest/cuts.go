@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -49,7 +50,32 @@ func (h *Harness) cuts(t *testing.T) {
 	}
 	report(t, varied(hist))
 	report(t, judge(hist, true, 0))
-	report(t, h.sound(f, true))
+	report(t, reachable(f))
+	report(t, h.Master(f))
+	report(t, h.sound(f, false))
+}
+
+// reachable waits until all nodes answer again.
+func reachable(f rdma.Fabric) error {
+	ep, err := f.Open("reachable")
+	if err != nil {
+		return err
+	}
+	for n := range f.Nodes() {
+		for until := ep.Now() + childPatience; ; ep.Sleep(5 * time.Millisecond) {
+			b := ep.Batch()
+			b.Read(rdma.At(n, 0), 8)
+			err := rdma.Do(ep, b, childPatience)
+			b.Release()
+			if err == nil {
+				break
+			}
+			if ep.Now() > until {
+				return err
+			}
+		}
+	}
+	return ep.Close()
 }
 
 // wire carries connections to a node, until they are cut.

@@ -13,7 +13,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,8 +50,9 @@ type Harness struct {
 	// for recovery.
 	Check func(f rdma.Fabric) (damage, waiting []string, err error)
 
-	// Cuts tells that the store copes with nodes that are out of its reach for a moment.
-	Cuts bool
+	// Master does once what a master does: it recovers who died, and sweeps what nobody owns any more. A store that has one
+	// copes with nodes that are out of its reach for a moment, and is tried on that.
+	Master func(f rdma.Fabric) error
 
 	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together with such a
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
@@ -76,7 +76,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("model", func(t *testing.T) { h.model(t) })
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
 	t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
-	if h.Cuts {
+	if h.Master != nil {
 		t.Run("cuts", func(t *testing.T) { h.cuts(t) })
 	}
 	t.Run("processes", func(t *testing.T) { h.processes(t) })
@@ -144,6 +144,7 @@ func (h *Harness) sim(seed uint64) (*sim.Sim, error) {
 type worker struct {
 	client.Store
 	ep rdma.Endpoint
+	f  rdma.Fabric
 }
 
 // worker opens a Store on f, through what the wraps make of its Endpoint.
@@ -160,11 +161,11 @@ func (h *Harness) worker(f rdma.Fabric, name string, wraps ...func(rdma.Endpoint
 		ep.Close()
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	return &worker{s, ep}, nil
+	return &worker{s, ep, f}, nil
 }
 
-// Close closes the Store and then the Endpoint.
-func (w *worker) Close() error { return errors.Join(w.Store.Close(), w.ep.Close()) }
+// Close closes the Store and then the Endpoint. One that cannot be closed is left for recovery.
+func (w *worker) Close() error { return client.Leave(w.Store, w.ep, w.f) }
 
 // sound checks a pool that nobody works on. Nothing waits for recovery where nobody crashed.
 func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
