@@ -336,8 +336,15 @@ func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
 
 // Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and is repeated.
 func TestSalvage(t *testing.T) {
+	for seed := range uint64(4) { // which regions a client draws decides where a crash shows
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { salvages(t, seed+1) })
+	}
+}
+
+func salvages(t *testing.T, seed uint64) {
 	dead := func() (rdma.Fabric, rdma.ClientID) {
 		f := pool(t, 3, small(3, 1, 3))
+		f.Seed = seed
 		ep, err := f.Open("dead")
 		must(t, err)
 		c, err := Open(ep, Options{})
