@@ -32,6 +32,15 @@ func newNodes(n int, l board.Limits) *nodes {
 	return s
 }
 
+// set makes nodes down, or up again, while stragglers ask them.
+func (s *nodes) set(down bool, which ...int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range which {
+		s.down[n] = down
+	}
+}
+
 var errDown = errors.New("connection refused")
 
 func (s *nodes) Ask(node int, q *board.Question) (*board.Answer, error) {
@@ -82,7 +91,7 @@ func TestQuorum(t *testing.T) {
 				boardtest.Run(t, func(t testing.TB) []board.Store {
 					s := newNodes(n, board.LimitsFor(n, 100))
 					for node := range down {
-						s.down[node] = true
+						s.set(true, node)
 					}
 					return []board.Store{quorum(t, s), quorum(t, s), quorum(t, s)}
 				})
@@ -106,7 +115,7 @@ func TestQuorumOutOfReach(t *testing.T) {
 	if ok, err := q.Swap("key", 0, []byte("one")); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	s.down[0], s.down[2] = true, true
+	s.set(true, 0, 2)
 	_, _, err := q.Load("key")
 	if !errors.Is(err, board.ErrUnreachable) || errors.Is(err, board.ErrUncertain) ||
 		!strings.Contains(err.Error(), `load "key"`) || !strings.Contains(err.Error(), errDown.Error()) {
@@ -118,7 +127,7 @@ func TestQuorumOutOfReach(t *testing.T) {
 	if _, err := q.List(""); !errors.Is(err, board.ErrUnreachable) {
 		t.Errorf("list: %v", err)
 	}
-	s.down[0] = false
+	s.set(false, 0)
 	if value, version, err := q.Load("key"); err != nil || string(value) != "one" || version != 1 {
 		t.Errorf("with a majority again: %q, %d, %v", value, version, err)
 	}
@@ -159,7 +168,7 @@ func TestReader(t *testing.T) {
 		}
 	}
 	reads("a majority has the state before", "one", 1)
-	s.down[2] = true
+	s.set(true, 2)
 	_, _, err := reader.Load("key")
 	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, and do not agree") {
 		t.Errorf("nobody knows what was chosen: %v", err)
@@ -215,7 +224,7 @@ func TestQuorumListsPages(t *testing.T) {
 	q := quorum(t, s)
 	for i := range n {
 		s.mu.Lock()
-		s.down[i%3] = true
+		s.set(true, i%3)
 		delete(s.down, (i+1)%3)
 		delete(s.down, (i+2)%3)
 		s.mu.Unlock()
