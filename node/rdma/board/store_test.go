@@ -190,7 +190,9 @@ func TestReader(t *testing.T) {
 // TestQuorumCloses has a node not answer: others do, nobody waits for it but Close.
 func TestQuorumCloses(t *testing.T) {
 	s := newNodes(3, board.LimitsFor(3, 10))
+	s.mu.Lock()
 	s.block = make(chan struct{})
+	s.mu.Unlock()
 	q := board.NewQuorum(3, s)
 	for i := range uint64(100) { // more than the questions that one node may leave unanswered
 		if ok, err := q.Swap("key", i, []byte("value")); !ok || err != nil {
