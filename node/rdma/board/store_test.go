@@ -204,7 +204,7 @@ func TestQuorumCloses(t *testing.T) {
 	for { // until Close has begun
 		if _, _, err := q.Load("key"); errors.Is(err, rdma.ErrClosed) {
 			break
-		} else if err != nil {
+		} else if err != nil && !errors.Is(err, board.ErrUnreachable) { // one that was under way when Close began
 			t.Fatal(err)
 		}
 	}
