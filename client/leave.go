@@ -103,16 +103,22 @@ func (d *Door) knock() {
 
 // retry fences off who could not be. It returns why some still cannot.
 func (d *Door) retry() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.waiting) > 0 {
-		if err := fenceOff(d.waiting[0].ep, d.waiting[0].f); errors.Is(err, errOpen) {
+	for {
+		d.mu.Lock()
+		if len(d.waiting) == 0 {
+			d.trying = false
+			d.mu.Unlock()
+			return nil
+		}
+		first := d.waiting[0]
+		d.mu.Unlock() // others leave meanwhile; only this goroutine takes from the front
+		if err := fenceOff(first.ep, first.f); errors.Is(err, errOpen) {
 			return err // nor can the others be
 		}
+		d.mu.Lock()
 		d.waiting = d.waiting[1:] // what else failed the pool's master makes up for
+		d.mu.Unlock()
 	}
-	d.trying = false
-	return nil
 }
 
 // Close tries for the last time; no worker leaves any more. Who cannot be fenced off is recovered once this process ended.

@@ -149,10 +149,14 @@ func (f *Fabric) expel(epoch uint64, node int) error {
 	f.downs[node].Store(true)
 	m := &message{Do: doExpel, Pool: f.record.ID, Epoch: epoch, Node: node}
 	itself := make(chan error, 1)
-	f.keepers.Go(func() {
+	if !f.tasks.Begin("expel") {
+		return rdma.ErrClosed
+	}
+	go func() {
+		defer f.tasks.End("expel")
 		_, err := f.links[node].control.control(m, deadAfter)
 		itself <- err
-	})
+	}()
 	voices := 0
 	living := f.living()
 	others := func(n int) bool { return n != node && living(n) }

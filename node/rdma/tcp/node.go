@@ -75,6 +75,7 @@ type Node struct {
 
 	mu        sync.Mutex
 	memory    *memory
+	used      bool // memory held a pool, and was not renewed since
 	conns     map[*conn]struct{}
 	greeting  []net.Conn // that have not said yet what they want, the oldest first
 	processes map[string]*process

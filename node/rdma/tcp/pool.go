@@ -3,6 +3,7 @@ package tcp
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -130,7 +131,7 @@ func (n *Node) adopt(c *conn, r *Record) error {
 			return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
 		}
 	}
-	if err := n.reset(); err != nil {
+	if err := errors.Join(n.reset(), n.renew()); err != nil {
 		return err
 	}
 	p := newPool(n, *r, c.process)
@@ -202,13 +203,23 @@ func (n *Node) reset() error {
 			c.end()
 		}
 	}
+	n.used = true
+	n.log.Info("left a pool", "pool", p.record.ID)
+	return n.renew()
+}
+
+// renew replaces memory that held a pool by memory that is all zero. Where there is none now, the next pool tries again:
+// none is made on what an earlier one left. The caller holds mu.
+func (n *Node) renew() error {
+	if !n.used {
+		return nil
+	}
 	fresh, err := newMemory(n.cfg.Memory&^4095, n.file)
 	if err != nil {
 		return err
 	}
 	old := n.memory
-	n.memory = fresh
-	n.log.Info("left a pool", "pool", p.record.ID)
+	n.memory, n.used = fresh, false
 	return old.close()
 }
 

@@ -52,7 +52,7 @@ var mutants = []mutant{
 	{"a reconnect waits for what was begun", "node.go", "		o.end()\n", "		o.raw.Close()\n", "TestReconnectDrains"},
 	{"a new process is of no pool", "node.go",
 		"if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {", "if p == nil {", "TestRemoveInUse"},
-	{"a pool that was removed leaves nothing", "pool.go", "	old := n.memory\n	n.memory = fresh\n", "	old := fresh\n", "TestRemoveInUse"},
+	{"a pool that was removed leaves nothing", "pool.go", "	old := n.memory\n	n.memory, n.used = fresh, false\n", "	old := fresh\n	n.used = false\n", "TestRemoveInUse"},
 	{"one pool at a time", "pool.go", `case p.creator == "" || p.creator != c.process && n.alive(p.creator):`, "case false:", "TestCreateRaces"},
 	{"who fails to make a pool lets go", "admin.go", "_ = f.each(func(n int) bool { return adopted[n] }", "_ = f.each(func(n int) bool { return false }", "TestCreateFails"},
 	{"a creator that dies does, too", "node.go", "p != nil && p.creator == c.process && !n.closed {", "false && p != nil {", "TestCreatorDies"},
