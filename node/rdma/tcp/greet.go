@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // A connection begins with a greeting of fixed length each way, which names the protocol and its version and carries a
@@ -249,5 +247,3 @@ func (r *refused) Unwrap() error { return r.status.err() }
 func refuse(err error, format string, args ...any) *refused {
 	return &refused{statusOf(err), fmt.Sprintf(format, args...)}
 }
-
-var errOtherPool = fmt.Errorf("the node does not serve this pool: %w", rdma.ErrNodeDown)

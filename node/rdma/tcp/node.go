@@ -89,7 +89,6 @@ type process struct {
 	conns int
 	lost  time.Duration // when the last one ended
 	left  bool          // it said that it goes
-	pid   int
 }
 
 // Listen starts a memory node, which has no pool yet.
@@ -303,13 +302,13 @@ func (n *Node) register(c *conn, h hello, w *welcome) (replaced []*conn, why *re
 	case forControl:
 	case forVerbs, forPeer:
 		if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {
-			return nil, refuse(errOtherPool, "the node does not serve pool %s", h.Pool)
+			return nil, refuse(rdma.ErrNodeDown, "the node does not serve pool %s", h.Pool)
 		}
 		if h.Purpose == forVerbs && h.Node >= p.record.Nodes {
 			return nil, refuse(rdma.ErrAccess, "the node is a witness of pool %s, and has no memory", h.Pool)
 		}
 		if p.expelled.Load() {
-			return nil, refuse(errOtherPool, "the node was expelled from pool %s", h.Pool)
+			return nil, refuse(rdma.ErrNodeDown, "the node was expelled from pool %s", h.Pool)
 		}
 		c.pool = p
 		w.Key = p.key
@@ -334,7 +333,7 @@ func (n *Node) register(c *conn, h hello, w *welcome) (replaced []*conn, why *re
 	if c.purpose != forPeer {
 		proc := n.processes[c.process]
 		if proc == nil {
-			proc = &process{pid: h.PID}
+			proc = &process{}
 			n.processes[c.process] = proc
 		}
 		proc.conns++
