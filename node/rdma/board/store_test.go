@@ -180,7 +180,7 @@ func TestReader(t *testing.T) {
 		t.Fatal(value, err)
 	}
 	reads("a writer has looked", "two", 2)
-	delete(s.down, 2)
+	s.set(false, 2)
 	reads("a node that missed it is back", "two", 2)
 	if ok, err := reader.Swap("key", 2, nil); ok || err == nil {
 		t.Errorf("a reader has written: %v, %v", ok, err)
@@ -225,16 +225,13 @@ func TestQuorumListsPages(t *testing.T) {
 	s := newNodes(3, l)
 	q := quorum(t, s)
 	for i := range n {
-		s.mu.Lock()
 		s.set(true, i%3)
-		delete(s.down, (i+1)%3)
-		delete(s.down, (i+2)%3)
-		s.mu.Unlock()
+		s.set(false, (i+1)%3, (i+2)%3)
 		if ok, err := q.Swap(fmt.Sprintf("%05d", i), 0, make([]byte, 4096)); !ok || err != nil {
 			t.Fatal(i, ok, err)
 		}
 	}
-	clear(s.down)
+	s.set(false, 0, 1, 2)
 	all, err := q.List("")
 	if err != nil || len(all) != n {
 		t.Fatalf("%d records, %v", len(all), err)
