@@ -82,12 +82,9 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 	return e
 }
 
-// leave ends e's life, and its tenure as master: a successor of that identity is not taken for it. A client that was
-// fenced off stays listed until Forget.
+// leave ends e's life, and its tenure as master. A client that was fenced off stays listed until Forget.
 func (f *Fabric) leave(e *Endpoint) error {
-	if word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == e.id {
-		atomic.CompareAndSwapUint64(&f.head.role, word, 0)
-	}
+	f.endTenure(e.id)
 	if atomic.LoadUint64(&e.slot.fence) < e.life {
 		atomic.StoreUint64(&e.slot.state, e.life<<1)
 	}
@@ -198,6 +195,7 @@ func (f *Fabric) Forget(c rdma.Client) error {
 		return fmt.Errorf("forget client %d: %w", c.ID, rdma.ErrHeld)
 	}
 	if life(atomic.LoadUint64(&s.state)) == c.Life {
+		f.endTenure(c.ID)
 		atomic.StoreUint64(&s.state, c.Life<<1)
 	}
 	return f.lives.drop(c.ID)

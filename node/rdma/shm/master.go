@@ -45,7 +45,7 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role,
 	if r := roleOf(old); r.Owner != 0 && t < r.Until && r.Until-t <= MaxLease {
 		return r, false, nil
 	} else if r.Owner != 0 && r.Owner != owner {
-		if err := f.Revoke(r.Owner); err != nil {
+		if err := f.fenceLast(old); err != nil {
 			return r, false, fmt.Errorf("make client %d master after client %d: %w", owner, r.Owner, err)
 		}
 		t = now() // it may have taken a while
@@ -56,6 +56,27 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role,
 	}
 	r, ok := f.draw(mine)
 	return r, ok, nil
+}
+
+// fenceLast fences off the master whose role is that word, and not who has its identity by now: an identity changes hands
+// only behind the end of its tenure, so that the life read before the role is seen unchanged is the master's.
+func (f *Fabric) fenceLast(role uint64) error {
+	owner := roleOf(role).Owner
+	if err := f.known(owner); err != nil {
+		return err
+	}
+	state := atomic.LoadUint64(&f.slot(owner).state)
+	if !inUse(state) || atomic.LoadUint64(&f.head.role) != role {
+		return nil // whoever is, or was, master since then has fenced it off
+	}
+	return f.revoke(owner, life(state))
+}
+
+// endTenure ends the tenure of a client whose identity is about to be free: a successor is not taken for the master.
+func (f *Fabric) endTenure(c rdma.ClientID) {
+	for word := atomic.LoadUint64(&f.head.role); roleOf(word).Owner == c; word = atomic.LoadUint64(&f.head.role) {
+		atomic.CompareAndSwapUint64(&f.head.role, word, 0)
+	}
 }
 
 // draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was still held, as the

@@ -322,6 +322,44 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	}
 }
 
+// TestHeirOfAMaster kills a master whose tenure runs out, and gives its identity to another: who becomes master next, and who
+// was about to and slept meanwhile, spare the heir.
+func TestHeirOfAMaster(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", small)
+	p := start(t, "hold", "p")
+	c := p.client(t)
+	r, ok, err := f.TryMaster(c, 10*time.Millisecond)
+	if !ok || err != nil {
+		t.Fatalf("%+v, %v, %v", r, ok, err)
+	}
+	p.kill(t)
+	if err := forget(f, c); err != nil {
+		t.Fatal(err)
+	}
+	heir, next := attachTo(t, f, "heir"), attachTo(t, f, "next")
+	if heir.Client() != c {
+		t.Fatalf("heir is client %d", heir.Client())
+	}
+	for now() < r.Until {
+		time.Sleep(time.Millisecond)
+	}
+	works := func(when string) {
+		t.Helper()
+		if _, err := do(t, heir, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 1) }); err != nil {
+			t.Errorf("heir, %s: %v", when, err)
+		}
+	}
+	if r, ok, err := f.TryMaster(next.Client(), MaxLease); !ok || err != nil {
+		t.Fatalf("%+v, %v, %v", r, ok, err)
+	}
+	works("once another is master")
+	if err := f.fenceLast(roleWord(r)); err != nil {
+		t.Error(err)
+	}
+	works("once a slow candidate fences off the master that it saw")
+}
+
 func TestKilledWhileItCreates(t *testing.T) {
 	d := inFolder(t)
 	p := start(t, "create", "p")
