@@ -62,6 +62,9 @@ type observed struct {
 	m *ClientMetrics
 }
 
+// CPU implements runner.Measured for databases that do.
+func (o observed) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(o.Database) }
+
 // Open implements runner.Database.
 func (o observed) Open(worker int) (workloads.DB, error) {
 	db, err := o.Database.Open(worker)

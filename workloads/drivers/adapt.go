@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
 
@@ -143,6 +144,9 @@ type native struct {
 	runner.Database
 	fields []string
 }
+
+// CPU implements runner.Measured for databases that do.
+func (n native) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(n.Database) }
 
 type threadKey struct{}
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/runner"
 )
 
 // TestCPU: processor time is told where memory nodes are processes, and not while one of them does not tell its own.
@@ -20,7 +21,7 @@ func TestCPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &pool{fabric: f}
+	var d runner.Measured = native{Database: &pool{fabric: f}} // as Create makes it
 	here, nodes, ok := d.CPU()
 	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); {
 	}
@@ -37,7 +38,7 @@ func TestCPU(t *testing.T) {
 	if err := f.Close(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
 		t.Error(err)
 	}
-	if _, _, ok := (&pool{}).CPU(); ok {
+	if _, _, ok := (native{Database: &pool{}}).CPU(); ok {
 		t.Error("the processor time of no nodes is known")
 	}
 }

@@ -96,12 +96,17 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 // cpuTime is the processor time used up to some moment; nil: nobody knows.
 type cpuTime struct{ here, elsewhere time.Duration }
 
-func cpuOf(d Database) *cpuTime {
+// CPUOf is the processor time that a database takes, if it knows: see Measured.
+func CPUOf(d Database) (here, elsewhere time.Duration, ok bool) {
 	m, ok := d.(Measured)
 	if !ok {
-		return nil
+		return 0, 0, false
 	}
-	here, elsewhere, ok := m.CPU()
+	return m.CPU()
+}
+
+func cpuOf(d Database) *cpuTime {
+	here, elsewhere, ok := CPUOf(d)
 	if !ok {
 		return nil
 	}
