@@ -20,6 +20,8 @@ const (
 	// block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an object. Ret: index of the
 	// block, index of the object, incarnation of its last use.
 	ProcObject rdma.Proc = 3
+	// ProcEcho does nothing: it shows what a call takes. Ret: Arg.
+	ProcEcho rdma.Proc = 4
 )
 
 // Where an object of node-centric allocation says that it is free: see ProcObject.
@@ -39,6 +41,9 @@ func Serve(m rdma.Memory, r *rdma.Request) error {
 		return serveRecord(m, r)
 	case ProcObject:
 		return serveObject(m, r)
+	case ProcEcho:
+		r.Ret = r.Arg
+		return nil
 	}
 	return fmt.Errorf("call procedure %d on node %d: %w", r.Proc, m.Node(), rdma.ErrNotSupported)
 }

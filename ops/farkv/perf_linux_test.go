@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/fabrics"
+)
+
+// TestPerfLeavesNothing ends 'farkv perf' in its midst: nobody could open what it measured on, and its node is free again.
+func TestPerfLeavesNothing(t *testing.T) {
+	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 8 << 20, Conns: 16, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	addr := "tcp:" + n.Addr()
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never: %s", what)
+			}
+		}
+	}
+	for _, signal := range []os.Signal{syscall.SIGKILL, os.Interrupt} {
+		cmd := exec.Command("farkv", "perf", addr, "--time", "1h", "--ops", "1000000000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await("the node is used", func() bool { return n.Info().Pool != nil && n.Stats().Writes > 0 })
+		if f, err := fabrics.Open(addr); !errors.Is(err, fabrics.ErrNoPool) {
+			t.Errorf("%v: others open its pool: %v, %v", signal, f, err)
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Errorf("%v: it ended well", signal)
+		}
+		await("the node is free", func() bool { return n.Info().Pool == nil })
+	}
+}

@@ -1,0 +1,261 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// gauge is one worker that measures verbs. Its time is the endpoint's, so that it measures in virtual time as well.
+//
+// Of each node's memory the first wordBytes are for atomics, which are never mixed with WRITEs, and the rest for READs and
+// WRITEs at random places.
+type gauge struct {
+	*Perf
+	ctx   context.Context
+	nodes int
+	size  uint64 // of a node's memory
+	ep    rdma.Endpoint
+	// held is never posted: its memory is registered as long as the gauge measures, and is used again and again. Batches
+	// have room of their own for little; more would be allocated for each.
+	held  *rdma.Batch
+	buf   []byte
+	spots [spots]rdma.Addr // where READs and WRITEs go, in turn
+	words []uint64         // what each word for atomics holds, by place and node
+	turn  int              // of spots and words
+	call  rdma.Request
+}
+
+const (
+	words     = 2 * MaxPerfBatch // of a node: verbs in flight go to different ones
+	wordBytes = 8 * words
+	spots     = 1 << 10 // a power of two
+	align     = 64      // of READs and WRITEs: a cache line
+	lowHalf   = 1<<32 - 1
+	// perfPatience bounds the wait for one batch: whoever takes longer is gone.
+	perfPatience = 10 * time.Second
+	// round is how many batches there are from one look at the clock to the next where rates are measured, so that its cost
+	// does not count.
+	round = 16
+)
+
+// leastPerfMemory is what a node needs for verbs of these sizes.
+func leastPerfMemory(sizes []int) uint64 {
+	return wordBytes + uint64(max(largest(sizes), align))
+}
+
+func newGauge(ctx context.Context, p *Perf, f rdma.Fabric, ep rdma.Endpoint) *gauge {
+	g := &gauge{Perf: p, ctx: ctx, nodes: f.Nodes(), size: p.Memory, ep: ep, held: ep.Batch()}
+	g.buf = g.held.Alloc(max(largest(p.Batches)*largest(p.Sizes), fillBytes))
+	g.words = make([]uint64, words*f.Nodes())
+	return g
+}
+
+func (g *gauge) close() { g.held.Release() }
+
+// fillBytes is how much is written at a time.
+const fillBytes = 64 << 10
+
+// fill writes what is READ later once: pages that were never written read as one page of zeros, from the cache.
+func (g *gauge) fill() error {
+	for n := range g.nodes {
+		for off := uint64(wordBytes); off < g.size; off += fillBytes {
+			b := g.ep.Batch()
+			b.Write(rdma.At(n, off), g.buf[:min(fillBytes, g.size-off)])
+			err := rdma.Do(g.ep, b, perfPatience)
+			b.Release()
+			if err := cmp.Or(err, g.ctx.Err()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clock returns what one look at the clock takes, in nanoseconds.
+func (g *gauge) clock() float64 {
+	const looks = 1 << 12
+	began := g.ep.Now()
+	for range looks - 1 {
+		g.ep.Now()
+	}
+	return float64(g.ep.Now()-began) / looks
+}
+
+// verb is a verb of a size. add makes the i-th one of a batch, and took checks its answer.
+type verb struct {
+	name  string
+	bytes int // of a READ or a WRITE; 0: of none
+	add   func(g *gauge, b *rdma.Batch, i int)
+	took  func(g *gauge, op *rdma.Op) bool // nil: READs and WRITEs answer nothing that could be wrong
+	call  bool                             // two-sided: add and took are nil, and there is one at a time
+}
+
+func (v *verb) title() string {
+	if v.bytes == 0 {
+		return v.name
+	}
+	return v.name + " of " + size(uint64(v.bytes))
+}
+
+// verbs returns what there is to measure.
+func (g *gauge) verbs() (all []verb) {
+	part := func(i, n int) []byte { return g.buf[i*n : (i+1)*n : (i+1)*n] }
+	for _, n := range g.Sizes {
+		all = append(all, verb{name: "READ", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.ReadInto(g.spot(), part(i, n)) }})
+	}
+	for _, n := range g.Sizes {
+		all = append(all, verb{name: "WRITE", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), part(i, n)) }})
+	}
+	return append(all,
+		verb{name: "CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
+			a, w := g.word()
+			b.CompareSwap(a, *w, *w+1)
+		}, took: (*gauge).swapped},
+		verb{name: "masked CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
+			a, w := g.word()
+			b.MaskedCompareSwap(a, *w, lowHalf, *w+1, lowHalf)
+		}, took: (*gauge).swapped},
+		verb{name: "FAA", add: func(g *gauge, b *rdma.Batch, _ int) {
+			a, _ := g.word()
+			b.FetchAdd(a, 1)
+		}, took: func(g *gauge, op *rdma.Op) bool {
+			w := g.at(op.Addr)
+			was := *w
+			*w++
+			return op.Result == was
+		}},
+		verb{name: "call", call: true},
+	)
+}
+
+// spot returns the next place of a READ or a WRITE.
+func (g *gauge) spot() rdma.Addr {
+	g.turn++
+	return g.spots[g.turn%spots]
+}
+
+// aim draws the places of READs and WRITEs of a size.
+func (g *gauge) aim(n int) {
+	places := (g.size-wordBytes-uint64(n))/align + 1
+	for i := range g.spots {
+		g.spots[i] = rdma.At(i%g.nodes, wordBytes+g.ep.Rand().Uint64N(places)*align)
+	}
+}
+
+// word returns the next word for atomics, and what it holds.
+func (g *gauge) word() (rdma.Addr, *uint64) {
+	g.turn++
+	a := rdma.At(g.turn%g.nodes, uint64(g.turn/g.nodes%words)*8)
+	return a, g.at(a)
+}
+
+func (g *gauge) at(a rdma.Addr) *uint64 { return &g.words[a.Node()*words+int(a.Offset()/8)] }
+
+// swapped notes a CAS. It takes effect: nobody else changes the word.
+func (g *gauge) swapped(op *rdma.Op) bool {
+	*g.at(op.Addr) = op.Value
+	return op.Swapped() && op.Result == op.Expect
+}
+
+// errAnswer ends a measurement in which a verb's answer was wrong.
+var errAnswer = errors.New("wrong answer")
+
+// post does n verbs at once and waits for them.
+func (g *gauge) post(v *verb, n int) error {
+	if v.call {
+		g.turn++
+		g.call = rdma.Request{Proc: node.ProcEcho, Arg: [6]uint64{uint64(g.turn)}}
+		if err := g.ep.Call(g.turn%g.nodes, &g.call, perfPatience); err != nil {
+			return err
+		}
+		if g.call.Ret != g.call.Arg {
+			return fmt.Errorf("%d is echoed as %d: %w", g.call.Arg[0], g.call.Ret[0], errAnswer)
+		}
+		return nil
+	}
+	b := g.ep.Batch()
+	defer b.Release()
+	for i := range n {
+		v.add(g, b, i)
+	}
+	if err := rdma.Do(g.ep, b, perfPatience); err != nil || v.took == nil {
+		return err
+	}
+	for i := range n {
+		if op := b.Op(i); !v.took(g, op) {
+			return fmt.Errorf("%s at %s found %d: %w", op.Verb, op.Addr, op.Result, errAnswer)
+		}
+	}
+	return nil
+}
+
+// verb measures one verb: alone, and in batches.
+func (g *gauge) verb(v *verb) (*VerbPerf, error) {
+	m := &VerbPerf{Verb: v.name, Bytes: v.bytes}
+	if v.bytes > 0 {
+		g.aim(v.bytes)
+	}
+	err := g.post(v, 1)
+	if errors.Is(err, rdma.ErrNotSupported) {
+		m.Missing = err.Error()
+		return m, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err = g.run(v, 1, g.Time/10, g.Ops/10, nil); err != nil { // caches, predictors and buffers are warm behind it
+		return nil, err
+	}
+	var h workloads.Histogram
+	alone, err := g.run(v, 1, g.Time, g.Ops, &h)
+	if err != nil {
+		return nil, err
+	}
+	m.Latency, m.Cost = runner.Summarize(&h), alone.Cost
+	for _, n := range g.Batches {
+		if v.call && n > 1 {
+			continue
+		}
+		r, err := g.run(v, n, g.Time, g.Ops, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%d in flight: %w", n, err)
+		}
+		m.Rates = append(m.Rates, r)
+	}
+	return m, nil
+}
+
+// run does batches of n, one after the other, for some time or until there were so many verbs; at least one. With a
+// histogram it looks at the clock behind each, and records what it took.
+func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.Histogram) (Rate, error) {
+	before, began := *g.ep.Counters(), g.ep.Now()
+	last, done := began, 0
+	for i := 1; ; i++ {
+		if err := g.post(v, n); err != nil {
+			return Rate{}, err
+		}
+		done += n
+		if h == nil && i%round != 0 && done < ops {
+			continue
+		}
+		now := g.ep.Now()
+		if h != nil {
+			h.Record(now - last)
+		}
+		if last = now; done >= ops || now-began >= limit {
+			break
+		}
+		if i%round == 0 && g.ctx.Err() != nil {
+			return Rate{}, g.ctx.Err()
+		}
+	}
+	return newRate(n, v.bytes, done, last-began, g.ep.Counters().Sub(before)), nil
+}
