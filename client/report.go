@@ -1,9 +1,6 @@
 package client
 
-import (
-	"fmt"
-	"io"
-)
+import "fmt"
 
 // Report is what a store's check found.
 type Report struct {
@@ -44,24 +41,4 @@ func (r *Report) add(list *[]string, format string, args []any) {
 		return
 	}
 	*list = append(*list, fmt.Sprintf(format, args...))
-}
-
-// Write prints the report for people.
-func (r *Report) Write(w io.Writer) {
-	for _, u := range r.Facts {
-		if u.Bytes > 0 {
-			fmt.Fprintf(w, "%-36s %12d %16d B\n", u.Name, u.Count, u.Bytes)
-		} else {
-			fmt.Fprintf(w, "%-36s %12d\n", u.Name, u.Count)
-		}
-	}
-	for _, s := range r.Waiting {
-		fmt.Fprintf(w, "waits for recovery: %s\n", s)
-	}
-	for _, s := range r.Damage {
-		fmt.Fprintf(w, "DAMAGE: %s\n", s)
-	}
-	if r.More > 0 {
-		fmt.Fprintf(w, "and %d findings more\n", r.More)
-	}
 }

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -23,18 +22,5 @@ func (e *Endpoint) Rand() *rand.Rand { return e.rand }
 // Go starts a task with an endpoint of its own. Once the fabric closes, that endpoint answers rdma.ErrClosed, which
 // is how the task learns that it has to return. A panic in f ends the process.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
-	own, err := e.fabric.Open(name)
-	if err != nil {
-		return fmt.Errorf("start task %s: %w", name, err)
-	}
-	if !e.fabric.tasks.Begin(name) {
-		own.Close()
-		return fmt.Errorf("start task %s: fabric %s: %w", name, e.fabric.name, rdma.ErrClosed)
-	}
-	go func() {
-		defer e.fabric.tasks.End(name)
-		defer own.Close()
-		f(own)
-	}()
-	return nil
+	return e.fabric.tasks.Go(e.fabric.Open, name, f)
 }

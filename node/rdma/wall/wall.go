@@ -67,6 +67,25 @@ type Tasks struct {
 	idle   chan struct{} // closed when a task ends; nil while nobody waits for that
 }
 
+// Go starts a task with an endpoint of its own, which open gives it and which is closed behind it. The error wraps
+// rdma.ErrClosed once Join was called. A panic in work ends the process.
+func (t *Tasks) Go(open func(name string) (rdma.Endpoint, error), name string, work func(rdma.Endpoint)) error {
+	own, err := open(name)
+	if err != nil {
+		return fmt.Errorf("start task %s: %w", name, err)
+	}
+	if !t.Begin(name) {
+		own.Close()
+		return fmt.Errorf("start task %s: %w", name, rdma.ErrClosed)
+	}
+	go func() {
+		defer t.End(name)
+		defer own.Close()
+		work(own)
+	}()
+	return nil
+}
+
 // Begin makes room for a task; false: Join was called.
 func (t *Tasks) Begin(name string) bool {
 	t.mu.Lock()
