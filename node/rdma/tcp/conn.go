@@ -166,15 +166,20 @@ func (c *conn) flush() error {
 			return err
 		}
 	}
-	if now := wall.Now(); now-c.writeBy > writePatience/4 {
-		c.writeBy = now
-		c.raw.SetWriteDeadline(time.Now().Add(writePatience)) // a peer that does not read is as good as gone
-	}
-	_, err := c.nc.Write(c.out)
+	err := c.write(c.out)
 	c.out = c.out[:0]
 	if cap(c.out) > 2*flushBytes+maxBody {
 		c.out = nil
 	}
+	return err
+}
+
+func (c *conn) write(p []byte) error {
+	if now := wall.Now(); now-c.writeBy > writePatience/4 {
+		c.writeBy = now
+		c.raw.SetWriteDeadline(time.Now().Add(writePatience)) // a peer that does not read is as good as gone
+	}
+	_, err := c.nc.Write(p)
 	return err
 }
 
@@ -209,7 +214,9 @@ func (c *conn) control(h header, body []byte) error {
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
+	end := c.reassure()
 	r, err := c.node.do(c, &m)
+	end()
 	if err != nil {
 		r.Text = err.Error()
 	}

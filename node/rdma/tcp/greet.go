@@ -212,18 +212,21 @@ func appendMessage(p []byte, k kind, st status, tag uint32, m any) ([]byte, erro
 	return p, nil
 }
 
-// readMessage reads one frame of the given kind whose body is JSON of most bytes at most.
+// readMessage reads the next frame of the given kind, pings apart, whose body is JSON of most bytes at most.
 func readMessage(c io.Reader, k kind, most int, m any) (status, error) {
-	var p [headerBytes]byte
-	if _, err := io.ReadFull(c, p[:]); err != nil {
-		return 0, err
-	}
-	h, err := parseHeader(p[:], most)
-	if err != nil {
-		return 0, err
-	}
-	if h.kind != k {
-		return 0, fmt.Errorf("frame of kind %d instead of %d: %w", h.kind, k, ErrProtocol)
+	h := header{kind: kindPing}
+	for h.kind == kindPing { // the connection's deadline bounds it
+		var p [headerBytes]byte
+		if _, err := io.ReadFull(c, p[:]); err != nil {
+			return 0, err
+		}
+		var err error
+		if h, err = parseHeader(p[:], most); err != nil {
+			return 0, err
+		}
+		if h.kind != k && (h.kind != kindPing || h.body > 0) {
+			return 0, fmt.Errorf("frame of kind %d instead of %d: %w", h.kind, k, ErrProtocol)
+		}
 	}
 	body := make([]byte, h.body)
 	if _, err := io.ReadFull(c, body); err != nil {

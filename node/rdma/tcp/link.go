@@ -19,10 +19,6 @@ import (
 )
 
 const (
-	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and deadAfter how long it
-	// may not answer. A machine that is busy may not run a process for a good part of a second.
-	pingEvery = 200 * time.Millisecond
-	deadAfter = time.Second
 	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its own: so much fits
 	// the socket's buffer, so that a worker's write does not block even when the node reads nothing.
 	inlineBytes = socketBytes / 4
@@ -58,8 +54,10 @@ type link struct {
 	out     []byte        // to be written
 	spare   []byte
 	writing bool
-	queue   ring // what is in flight, in order
-	bytes   int  // of frames that are not answered
+	queue   ring   // what is in flight, in order
+	bytes   int    // of frames that are not answered
+	taken   uint64 // bytes of the connection that were taken from out, and of those that were written
+	written uint64
 	tag     uint32
 	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
 	heard   atomic.Int64  // when something came in last, on wall.Now
@@ -87,7 +85,7 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.nobody = false
 	l.key.Store(w.Key)
 	l.heard.Store(int64(wall.Now()))
-	l.nc, l.why = nc, nil
+	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
 	l.stream.Store(newStream(nc))
 	return w, nil
 }
@@ -147,47 +145,6 @@ func (l *link) run() {
 	group.Wait()
 	s.reader <- struct{}{} // for good: who was reading has seen the end, and lands nothing any more
 }
-
-// watch asks a silent node whether it is alive, and gives it up when it does not answer.
-func (l *link) watch(s *stream) {
-	nc := s.nc
-	tick := time.NewTicker(pingEvery / 2)
-	defer tick.Stop()
-	asked := time.Duration(0)
-	for {
-		select {
-		case <-s.over:
-			return
-		case <-l.stop:
-			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
-			return
-		case <-tick.C:
-		}
-		s.call() // if no worker has read for that long, somebody has to
-		now, heard := wall.Now(), time.Duration(l.heard.Load())
-		switch {
-		case now-heard > deadAfter && asked > heard:
-			l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.addr, now-heard, rdma.ErrNodeDown))
-			return
-		case now-heard > pingEvery && asked <= heard:
-			asked = now
-			if f, err := l.begin(); err == nil {
-				at := len(l.out)
-				l.out = append(l.out, make([]byte, headerBytes)...)
-				f.end(kindPing, 0, at, ping{})
-				if f.done() {
-					l.flush()
-				}
-			}
-		}
-	}
-}
-
-// ping is a flight that nobody waits for.
-type ping struct{}
-
-func (ping) land(header, []byte) error { return nil }
-func (ping) lose(error)                {}
 
 // fail breaks the connection nc, if it is still the link's.
 func (l *link) fail(nc net.Conn, err error) {
@@ -286,12 +243,16 @@ func (l *link) write(most int) bool {
 	for len(l.out) > 0 && l.nc != nil && l.bytes <= most {
 		nc, p := l.nc, l.out
 		l.out, l.spare = l.spare[:0], nil
+		l.taken += uint64(len(p))
 		l.mu.Unlock()
 		_, err := nc.Write(p)
 		if err != nil {
 			l.fail(nc, err)
 		}
 		l.mu.Lock()
+		if l.nc == nc {
+			l.written += uint64(len(p))
+		}
 		if cap(p) > mostQueued/16 {
 			p = nil
 		}

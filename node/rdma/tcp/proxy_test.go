@@ -28,6 +28,7 @@ const (
 	lost         // bytes vanish, both ways: half-open
 	stuck        // nothing is read any more
 	trickle      // a few bytes at a time
+	slow         // what comes in is read at some 100 KB a second
 )
 
 // proxy stands between a node and all who call it, and does to each connection what it is told. It reads hellos, so that
@@ -36,6 +37,7 @@ type proxy struct {
 	listener net.Listener
 	node     string
 	group    sync.WaitGroup
+	narrow   bool // its sockets hold little of what callers send
 
 	mu     sync.Mutex
 	change *sync.Cond
@@ -57,13 +59,15 @@ type wired struct {
 
 const up, down = 0, 1
 
-func newProxy(t testing.TB, node string) *proxy {
+func newProxy(t testing.TB, node string) *proxy { return newProxyOf(t, node, false) }
+
+func newProxyOf(t testing.TB, node string, narrow bool) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, node: node, wires: map[*wired]struct{}{}}
+	p := &proxy{listener: l, node: node, narrow: narrow, wires: map[*wired]struct{}{}}
 	p.change = sync.NewCond(&p.mu)
 	p.group.Go(p.accept)
 	t.Cleanup(p.close)
@@ -77,6 +81,9 @@ func (p *proxy) accept() {
 		c, err := p.listener.Accept()
 		if err != nil {
 			return
+		}
+		if p.narrow {
+			c.(*net.TCPConn).SetReadBuffer(slowBytes)
 		}
 		p.group.Go(func() { p.serve(c) })
 	}
@@ -237,6 +244,15 @@ func (w *wired) fate() fate {
 	return w.p.judge(w.caller)
 }
 
+// slowBytes is how much a slow connection holds at a time, as its socket's buffer does.
+const slowBytes = 4 << 10
+
+func (w *wired) slow() bool {
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	return w.fate() == slow
+}
+
 func (w *wired) end() {
 	w.client.Close()
 	w.node.Close()
@@ -251,7 +267,12 @@ func (w *wired) pump(to, from net.Conn, way int) {
 			w.p.change.Wait()
 		}
 		w.p.mu.Unlock()
-		n, err := from.Read(buf)
+		room := buf
+		if way == up && w.slow() {
+			room = buf[:slowBytes]
+			time.Sleep(40 * time.Millisecond)
+		}
+		n, err := from.Read(room)
 		if n > 0 && !w.pass(to, buf[:n], way) {
 			return
 		}

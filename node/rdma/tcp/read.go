@@ -87,6 +87,10 @@ func (l *link) pull(s *stream, until time.Duration) error {
 			}
 			break
 		}
+		if h.kind == kindPing && h.body == 0 {
+			at = end
+			continue // it has been heard, out of turn: see conn.reassure
+		}
 		f, ok := l.pop(h.tag)
 		if !ok {
 			return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)

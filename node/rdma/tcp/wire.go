@@ -19,7 +19,7 @@ import (
 //	call     as verbs, then: proc u16, 0 u48 | 6 arguments u64
 //	answer   6 results u64, or the text of an error
 //	control  a message in JSON, padded with blanks; so is its answer
-//	ping     nothing; so is its answer
+//	ping     nothing; so is its answer, which may come out of turn, and unasked for while a control message takes its time
 const (
 	headerBytes = 16
 	rightsBytes = 32 // key, client, life, epoch

@@ -1,0 +1,126 @@
+package tcp
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+const (
+	// pingEvery is how soon a connection on which nothing comes in is asked whether it is alive, and deadAfter how long it
+	// may not answer. A machine that is busy may not run a process for a good part of a second.
+	pingEvery = 200 * time.Millisecond
+	deadAfter = time.Second
+)
+
+// watch asks a silent node whether it is alive, and gives it up when it does not answer.
+func (l *link) watch(s *stream) {
+	nc := s.nc
+	tick := time.NewTicker(pingEvery / 2)
+	defer tick.Stop()
+	var p ping
+	for {
+		select {
+		case <-s.over:
+			return
+		case <-l.stop:
+			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
+			return
+		case <-tick.C:
+		}
+		s.call() // if no worker has read for that long, somebody has to
+		now, heard := wall.Now(), time.Duration(l.heard.Load())
+		switch {
+		case p.asked > heard:
+			if l.nears(nc, &p) {
+				p.moved = now
+			}
+			if silent := now - max(heard, p.moved); silent > deadAfter {
+				l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.addr, silent, rdma.ErrNodeDown))
+				return
+			}
+		case now-heard > pingEvery:
+			p = ping{asked: now}
+			l.ping(nc, &p)
+		}
+	}
+}
+
+// ping is the question whether a node is alive, for as long as nothing comes in.
+//
+// It waits behind what was sent before. While that gets through, over a link that is slow, silence is no sign of death: the
+// node cannot answer what has not reached it. So only that counts which the node's machine has acknowledged of what was sent
+// up to the ping. There an end is in sight: a node that stands still has its machine acknowledge as much as a socket's buffer
+// holds, a connection that is half open nothing, and what comes behind the ping changes neither.
+type ping struct {
+	asked time.Duration // on wall.Now
+	moved time.Duration // when it was seen last to get nearer to the node
+	end   uint64        // of the bytes that were to be written to the connection, where it ends
+	last  uint64        // of those that the node's machine has to acknowledge, the number of the last one; 0: it is not written yet
+	acked uint64        // of those, how many were acknowledged
+}
+
+// ping sends one. No flight waits for its answer, which may come out of turn: see conn.reassure.
+func (l *link) ping(nc net.Conn, p *ping) {
+	_, p.acked, _ = sentOver(nc)
+	s, err := l.begin()
+	if err != nil {
+		return
+	}
+	at := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	header{kind: kindPing}.put(l.out[at:])
+	p.end = l.taken + uint64(len(l.out))
+	if s.done() {
+		l.flush()
+	}
+}
+
+// nears tells whether p, on its way to the node, is nearer to it than when this was called last.
+func (l *link) nears(nc net.Conn, p *ping) bool {
+	sent, acked, ok := sentOver(nc)
+	l.mu.Lock()
+	written := l.nc == nc && l.written >= p.end
+	l.mu.Unlock()
+	if !ok || p.last > 0 && acked >= p.last {
+		return false // it has arrived, or nobody can tell
+	}
+	if written && p.last == 0 {
+		p.last = sent
+		if acked >= sent {
+			return false
+		}
+	}
+	moved := acked > p.acked
+	p.acked = acked
+	return moved
+}
+
+// reassure tells the caller of a connection now and then that the node is alive, until end is called: answers come in turn,
+// and while one message takes its time pings would wait behind it.
+func (c *conn) reassure() (end func()) {
+	over, ended := make(chan struct{}), make(chan struct{})
+	var alive [headerBytes]byte
+	header{kind: kindPing}.put(alive[:])
+	first := time.AfterFunc(pingEvery, func() {
+		defer close(ended)
+		tick := time.NewTicker(pingEvery)
+		defer tick.Stop()
+		for c.write(alive[:]) == nil {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() {
+		if !first.Stop() {
+			close(over)
+			<-ended // it is the connection's only writer meanwhile
+		}
+	}
+}
