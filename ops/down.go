@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Removed is a pool that is no more.
@@ -31,6 +32,10 @@ func Down(addr string, force bool) (*Removed, error) {
 	err := fabrics.Remove(addr, force)
 	if errors.Is(err, fabrics.ErrInUse) {
 		return nil, inUse(addr, err)
+	}
+	if errors.Is(err, rdma.ErrNodeDown) {
+		return nil, fmt.Errorf("%w (hint: nodes that answer have let go of it, and one that is started anew belongs to no pool; "+
+			"'farkv status %s' shows them)", err, addr)
 	}
 	if err != nil {
 		return nil, explain(err, addr)

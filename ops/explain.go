@@ -56,6 +56,12 @@ func explain(err error, pool string) error {
 		return hint("'farkv check %s' looks for damage", pool)
 	case errors.Is(err, client.ErrTooLarge):
 		return hint("split the value: no pool takes much larger pairs; see 'farkv up --help'")
+	case errors.Is(err, fabrics.ErrToken):
+		return hint("$%s names the file with the nodes' token; see 'farkv help tcp'", fabrics.EnvToken)
+	case errors.Is(err, rdma.ErrAccess) && os.Getenv(fabrics.EnvReadToken) != "":
+		return hint("who knows only the token that $%s names may read, and change nothing", fabrics.EnvReadToken)
+	case errors.Is(err, rdma.ErrUnreachable) && strings.HasPrefix(pool, "consul:"):
+		return hint("does the agent run? Until it is back nobody can open the pool; see 'farkv help consul'")
 	case errors.Is(err, rdma.ErrNodeDown):
 		return hint("'farkv status %s' shows the nodes, 'farkv recover %s' replaces those that are down", pool, pool)
 	case errors.Is(err, rdma.ErrFull):

@@ -30,6 +30,9 @@ func TestExplain(t *testing.T) {
 		{fabrics.ErrFormat, "p", "'farkv down --force p'", false},
 		{fabrics.ErrIrregular, "p", "by hand", false},
 		{fabrics.ErrFolder, "p", "$FARKV_SHM_DIR names it", false},
+		{fabrics.ErrToken, "tcp:h:1", "$FARKV_TOKEN_FILE names", false},
+		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
+		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {
 		err := explain(c.err, c.pool)
 		if !strings.Contains(err.Error(), c.says) || runner.Misused(err) != c.misuse {

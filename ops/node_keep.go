@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
@@ -58,13 +59,10 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 		defer func() { err = errors.Join(err, m.Close()) }()
 		k.Metrics = m.URL()
 	}
+	write := eventLog(c.Log)
 	err = p.Keep(cluster.Options{Log: func(e cluster.Event) {
 		kept.Note(e)
-		level := slog.LevelInfo
-		if e.What == cluster.Failed {
-			level = slog.LevelWarn
-		}
-		c.Log.Log(context.Background(), level, e.String(), "event", e.What.String())
+		write(e)
 	}})
 	if err != nil {
 		return explain(err, addr)
@@ -74,6 +72,26 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// failureEvery is how often failures in a row are written: while a pool is out of reach there are two a second.
+const failureEvery = time.Minute
+
+// eventLog returns what writes the events of one keeper.
+func eventLog(l *slog.Logger) func(cluster.Event) {
+	failing, at, more := false, time.Duration(0), 0 // the failure that was written last, and those behind it
+	return func(e cluster.Event) {
+		switch {
+		case e.What != cluster.Failed:
+			failing, more = false, 0
+			l.Info(e.String(), "event", e.What.String())
+		case failing && e.At-at < failureEvery:
+			more++
+		default:
+			l.Warn(e.String(), "event", e.What.String(), "unwritten", more)
+			failing, at, more = true, e.At, 0
+		}
+	}
 }
 
 // Print implements Result.

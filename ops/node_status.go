@@ -58,19 +58,19 @@ func unreachable(addr string, why error) *State {
 	if err != nil || len(all) == 0 {
 		return nil
 	}
-	s := &State{Pool: addr, Name: startedAs(addr), Nodes: []Node{}, Memory: []Use{}, Clients: []Client{}, Problem: why.Error()}
+	s := &State{Pool: addr, Nodes: []Node{}, Memory: []Use{}, Clients: []Client{}, Problem: why.Error()}
+	s.nameStarted()
 	for _, one := range all {
 		s.Nodes = append(s.Nodes, Node{Bytes: one.Offers, Up: one.Reachable && !one.Expelled, Served: &one})
 	}
 	return s
 }
 
-// startedAs returns the name under which a pool's nodes were started on this machine; "": they were not.
-func startedAs(addr string) string {
-	if p := started(addr); p != nil {
-		return p.Name
+// nameStarted fills in the name under which the pool's nodes were started on this machine, where they were.
+func (s *State) nameStarted() {
+	if here := started(s.Pool); here != nil {
+		s.Name, s.Folder = here.Name, here.Folder()
 	}
-	return ""
 }
 
 // addServed adds what the processes of memory nodes tell. Who cannot ask them knows of the pool what it knows without.

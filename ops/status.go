@@ -18,7 +18,8 @@ import (
 // State is what can be told of a pool at a glance.
 type State struct {
 	Pool   string          `json:"pool"`
-	Name   string          `json:"name,omitempty"` // under which 'farkv up' started its nodes on this machine
+	Name   string          `json:"name,omitempty"`   // under which 'farkv up' started its nodes on this machine
+	Folder string          `json:"folder,omitempty"` // with the logs and pid files of these
 	Store  string          `json:"store"`
 	Format uint32          `json:"format"` // version of the store's format
 	Params json.RawMessage `json:"params"` // the store's own
@@ -121,7 +122,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 		s.Problem = unknown.Error()
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
-	s.Name = startedAs(p.Address)
+	s.nameStarted()
 	s.addServed()
 	s.Master = masterOf(p.Fabric)
 	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
@@ -227,6 +228,9 @@ func (s *State) master() string {
 func (s *State) Print(w io.Writer) {
 	if s.Store == "" {
 		fmt.Fprintf(w, "%s cannot be opened\n", s.Pool)
+		if s.Folder != "" {
+			fmt.Fprintf(w, "its nodes' logs are in %s\n", s.Folder)
+		}
 		s.printNodes(w)
 		return
 	}
@@ -241,7 +245,7 @@ func (s *State) Print(w io.Writer) {
 	}
 	rows := [][]string{{"pool", s.Pool}}
 	if s.Name != "" {
-		rows = append(rows, []string{"name", s.Name})
+		rows = append(rows, []string{"name", s.Name}, []string{"logs", s.Folder})
 	}
 	table(w, append(rows, [][]string{
 		{"store", s.Store + ": " + s.doc},

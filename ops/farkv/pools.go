@@ -68,7 +68,7 @@ func (c *cli) up() *cobra.Command {
 	f.StringVar(&u.store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
 	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp, which starts memory nodes (default shm)")
 	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
-	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart (default 3, or all whose addresses are named)")
+	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
 	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together")

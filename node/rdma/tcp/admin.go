@@ -207,6 +207,9 @@ func recordOf(o Options) (*Record, error) {
 		return r, r.check(MaxMemory)
 	}
 	if err := joined(errs); err != nil {
+		if slices.Contains(errs, nil) {
+			return nil, fmt.Errorf("nodes that answer have none, and others do not: %w", err)
+		}
 		return nil, err
 	}
 	if half {
@@ -216,7 +219,8 @@ func recordOf(o Options) (*Record, error) {
 }
 
 // Remove takes a pool away from its nodes, which run on without one. It refuses with rdma.ErrInUse while other processes
-// use it, unless forced. Nodes that do not answer are named in the error, after the others have let go of it.
+// use it, unless forced. Nodes that do not answer are named in the error, after the others have let go of it; those that were
+// expelled need not answer.
 func Remove(o Options, force bool) error {
 	r, err := recordOf(o)
 	if err != nil {
@@ -235,7 +239,11 @@ func Remove(o Options, force bool) error {
 		}
 	}
 	m := &message{Do: doDrop, Pool: r.ID, Force: true}
-	err = f.each(all, callPatience, func(int) *message { return m }, nil)
+	drop := func(int) *message { return m }
+	_, _ = f.view() // notes whom the others expelled; without it all are to answer
+	gone := func(n int) bool { return n < len(f.downs) && f.downs[n].Load() }
+	_ = f.each(gone, deadAfter, drop, nil)
+	err = f.each(func(n int) bool { return !gone(n) }, callPatience, drop, nil)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("remove a pool: %w", err)
 	}

@@ -159,6 +159,30 @@ func TestRemoveInUse(t *testing.T) {
 	}
 }
 
+// TestRemoveWithoutTheDead removes pools of which a node died: one that the view has no more is not missed.
+func TestRemoveWithoutTheDead(t *testing.T) {
+	for _, expelled := range []bool{false, true} {
+		nodes, addrs := start(t, 3, 1<<20, nil)
+		o := tcp.Options{Addresses: addrs}
+		f := created(t, o, geometry(3))
+		nodes[2].Close()
+		if expelled {
+			if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if err := f.Expel(1, 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tcp.Remove(o, false); (err == nil) != expelled || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			t.Errorf("the dead node is expelled: %t; remove: %v", expelled, err)
+		}
+		if !free(t, addrs[:2]) {
+			t.Error("nodes that live still have the pool")
+		}
+	}
+}
+
 // TestOpenPicksOut opens pools by addresses that do not belong together.
 func TestOpenPicksOut(t *testing.T) {
 	_, addrs := start(t, 4, 1<<20, nil)
