@@ -22,6 +22,11 @@ func newID() string { return rand.Text() }
 
 // Inspect asks nodes what they are. The errors are those of nodes that do not tell.
 func Inspect(ctx context.Context, o Options) ([]NodeInfo, []error) {
+	return inspect(ctx, o, func(*NodeInfo) {})
+}
+
+// inspect is Inspect that passes on each answer when it comes, many at a time.
+func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, []error) {
 	infos, errs := make([]NodeInfo, len(o.Addresses)), make([]error, len(o.Addresses))
 	var group sync.WaitGroup
 	for i, addr := range o.Addresses {
@@ -32,6 +37,7 @@ func Inspect(ctx context.Context, o Options) ([]NodeInfo, []error) {
 			if errs[i] == nil && r.Info != nil {
 				infos[i] = *r.Info
 				infos[i].Address = addr
+				take(&infos[i])
 			}
 		})
 	}
@@ -48,6 +54,7 @@ func once(ctx context.Context, addr string, s Security, m *message) (reply, erro
 		return reply{}, err
 	}
 	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	if by, ok := ctx.Deadline(); ok {
 		c.SetDeadline(by)
 	}
@@ -153,7 +160,7 @@ func Open(o Options) (*Fabric, error) {
 }
 
 func open(o Options) (*Fabric, error) {
-	r, err := recordOf(o)
+	r, silent, err := recordOf(o)
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +168,12 @@ func open(o Options) (*Fabric, error) {
 		return nil, &OtherBoard{r.Board}
 	}
 	f := newFabric(o, *r)
-	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
-	defer cancel()
+	h := newHurry()
+	defer h.end()
 	var controls, verbs []error
-	var both sync.WaitGroup // a node that is silent takes all the time that there is
-	both.Go(func() { controls = f.connect(ctx, controlOf) })
-	both.Go(func() { verbs = f.connect(ctx, verbsOf) })
+	var both sync.WaitGroup
+	both.Go(func() { controls = f.reach(h, controlOf, silent) })
+	both.Go(func() { verbs = f.reach(h, verbsOf, silent) })
 	both.Wait()
 	up := 0
 	m := &message{Do: doAttached, Pool: r.ID} // a node that was started anew answers, too, but has no voice any more
@@ -179,6 +186,28 @@ func open(o Options) (*Fabric, error) {
 	return f, nil
 }
 
+// hurry is the time for calling the nodes of a pool: callPatience, and once it is enough who has answered, deadAfter, so that
+// nodes that are silent do not hold up those who can do without.
+type hurry struct {
+	context.Context
+	end   context.CancelFunc
+	since time.Time
+	once  sync.Once
+}
+
+func newHurry() *hurry {
+	ctx, end := context.WithTimeout(context.Background(), callPatience)
+	return &hurry{Context: ctx, end: end, since: time.Now()}
+}
+
+// enough is called when those who have answered will do.
+func (h *hurry) enough() {
+	h.once.Do(func() {
+		late := time.AfterFunc(deadAfter-time.Since(h.since), h.end)
+		context.AfterFunc(h, func() { late.Stop() })
+	})
+}
+
 // OtherBoard is why a pool cannot be opened by its nodes alone.
 type OtherBoard struct {
 	Board string // as Options.BoardName gave it when the pool was made
@@ -186,9 +215,36 @@ type OtherBoard struct {
 
 func (e *OtherBoard) Error() string { return "its board is kept by " + e.Board + ": open it there" }
 
-// recordOf asks for the record of the pool that the addressed nodes have.
-func recordOf(o Options) (*Record, error) {
-	infos, errs := Inspect(context.Background(), o)
+// recordOf asks for the record of the pool that the addressed nodes have. Silent are those of them that did not answer though
+// most of those with a voice did, and why: they have had their time.
+func recordOf(o Options) (r *Record, silent map[string]error, err error) {
+	h := newHurry()
+	defer h.end()
+	infos, errs := inspect(h, o, func(i *NodeInfo) {
+		if i.Pool != nil && i.Sealed {
+			h.enough()
+		}
+	})
+	if r, err = agreed(o, infos, errs); err != nil {
+		return nil, nil, err
+	}
+	voices := map[int]bool{}
+	silent = map[string]error{}
+	for i, info := range infos {
+		if errs[i] != nil {
+			silent[info.Address] = errs[i]
+		} else if p := info.Pool; p != nil && p.ID == r.ID && p.Index < r.voters() {
+			voices[p.Index] = true
+		}
+	}
+	if len(voices) <= r.voters()/2 {
+		silent = nil
+	}
+	return r, silent, nil
+}
+
+// agreed is the record that nodes have told.
+func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 	var r *Record
 	from, half := 0, false // the node that told r; some have a pool that nobody may open yet
 	for i, info := range infos {
@@ -222,15 +278,15 @@ func recordOf(o Options) (*Record, error) {
 // use it, unless forced. Nodes that do not answer are named in the error, after the others have let go of it; those that were
 // expelled need not answer.
 func Remove(o Options, force bool) error {
-	r, err := recordOf(o)
+	r, silent, err := recordOf(o)
 	if err != nil {
 		return fmt.Errorf("remove a pool: %w", err)
 	}
 	o.Addresses = r.Addresses
 	f := newFabric(o, *r)
-	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
-	defer cancel()
-	f.connect(ctx, controlOf)
+	h := newHurry()
+	defer h.end()
+	f.reach(h, controlOf, silent)
 	if !force {
 		for name := range f.attached() {
 			if name != f.process && !f.isIdle(name) {

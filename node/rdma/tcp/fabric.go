@@ -115,6 +115,20 @@ func newFabric(o Options, r Record) *Fabric {
 // connect connects the links that which names to all nodes, at once, and keeps them so. It returns when all are connected or
 // have failed for the first time, with the reasons.
 func (f *Fabric) connect(ctx context.Context, which func(links) *link) []error {
+	return f.call(ctx, which, nil, func() {})
+}
+
+// reach is connect that does not wait for nodes that are known to be silent, by their addresses, and not for long for others
+// once a majority is there.
+func (f *Fabric) reach(h *hurry, which func(links) *link, silent map[string]error) []error {
+	return f.call(h, which, silent, func() {
+		if f.hasMajority() {
+			h.enough()
+		}
+	})
+}
+
+func (f *Fabric) call(ctx context.Context, which func(links) *link, silent map[string]error, connected func()) []error {
 	errs := make([]error, len(f.links))
 	var first sync.WaitGroup
 	for i, all := range f.links {
@@ -122,10 +136,16 @@ func (f *Fabric) connect(ctx context.Context, which func(links) *link) []error {
 		if l == nil {
 			continue
 		}
+		if errs[i] = silent[l.addr]; errs[i] != nil {
+			f.keepers.Go(func() { l.keep(false) })
+			continue
+		}
 		first.Add(1)
 		f.keepers.Go(func() {
 			_, err := l.connect(ctx)
-			errs[i] = err
+			if errs[i] = err; err == nil {
+				connected()
+			}
 			first.Done()
 			l.keep(err == nil)
 		})

@@ -47,7 +47,7 @@ func FuzzClient(f *testing.F) {
 		defer n.close()
 		if n.sort == inInfo {
 			// What it says of itself twice must not be taken for two pools, nor believed when it cannot be.
-			r, err := recordOf(Options{Addresses: []string{n.addr(), n.addr()}})
+			r, _, err := recordOf(Options{Addresses: []string{n.addr(), n.addr()}})
 			if err == nil && r.check(MaxMemory) != nil {
 				t.Errorf("a node makes believe: %+v", r)
 			}
