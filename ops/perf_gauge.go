@@ -23,8 +23,8 @@ type gauge struct {
 	nodes int
 	size  uint64 // of a node's memory
 	ep    rdma.Endpoint
-	// held is never posted: its memory is registered as long as the gauge measures, and is used again and again. Batches
-	// have room of their own for little; more would be allocated for each.
+	// held is never posted: its memory lives as long as the gauge measures, and is used again and again by batches that are
+	// larger than their own: more would be allocated for each.
 	held  *rdma.Batch
 	buf   []byte
 	spots [spots]rdma.Addr // where READs and WRITEs go, in turn
@@ -37,6 +37,7 @@ const (
 	words     = 2 * MaxPerfBatch // of a node: verbs in flight go to different ones
 	wordBytes = 8 * words
 	spots     = 1 << 10 // a power of two
+	own       = 8 << 10 // what a batch has of its own
 	align     = 64      // of READs and WRITEs: a cache line
 	lowHalf   = 1<<32 - 1
 	// perfPatience bounds the wait for one batch: whoever takes longer is gone.
@@ -107,12 +108,11 @@ func (v *verb) title() string {
 
 // verbs returns what there is to measure.
 func (g *gauge) verbs() (all []verb) {
-	part := func(i, n int) []byte { return g.buf[i*n : (i+1)*n : (i+1)*n] }
 	for _, n := range g.Sizes {
-		all = append(all, verb{name: "READ", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.ReadInto(g.spot(), part(i, n)) }})
+		all = append(all, verb{name: "READ", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.ReadInto(g.spot(), g.part(b, i, n)) }})
 	}
 	for _, n := range g.Sizes {
-		all = append(all, verb{name: "WRITE", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), part(i, n)) }})
+		all = append(all, verb{name: "WRITE", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), g.part(b, i, n)) }})
 	}
 	return append(all,
 		verb{name: "CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
@@ -134,6 +134,14 @@ func (g *gauge) verbs() (all []verb) {
 		}},
 		verb{name: "call", call: true},
 	)
+}
+
+// part returns the memory of the i-th verb of a batch.
+func (g *gauge) part(b *rdma.Batch, i, n int) []byte {
+	if at := i * n; at+n > own {
+		return g.buf[at : at+n : at+n]
+	}
+	return b.Alloc(n)
 }
 
 // spot returns the next place of a READ or a WRITE.

@@ -123,7 +123,7 @@ func newRoot() *cobra.Command {
 	})
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),
-		c.sim(), c.report(), c.perf(), c.node(), c.keep())
+		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep())
 	root.AddCommand(topics()...)
 	return root
 }

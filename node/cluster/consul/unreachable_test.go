@@ -33,6 +33,7 @@ func everyCall(t *testing.T, a *Agent) map[string]func() error {
 		"discard":  func() error { return pool.Discard("x") },
 		"pools":    func() error { _, err := a.Pools(); return err },
 		"members":  func() error { _, err := a.Members(Node, ""); return err },
+		"self":     func() error { _, _, err := a.Self(); return err },
 		"register": func() error { _, err := a.Register(Member{Kind: Node, ID: "n"}, alive); return err },
 	}
 }

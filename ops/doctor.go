@@ -1,0 +1,143 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/farkv/farkv/workloads"
+)
+
+// Condition is what a Finding means for farkv.
+type Condition string
+
+// The conditions. What is missing keeps farkv from using the topic, what is to be warned of does not.
+const (
+	Fine    Condition = "ok"
+	Warning Condition = "warn"
+	Missing Condition = "missing"
+)
+
+// Finding is one thing that a machine has, or lacks.
+type Finding struct {
+	Condition Condition `json:"state"`
+	What      string    `json:"what"`
+	Found     string    `json:"found"`
+	Do        string    `json:"do,omitempty"` // what to install or set
+}
+
+// Topic is what one feature of farkv needs.
+type Topic struct {
+	Name     string    `json:"name"`
+	Ready    bool      `json:"ready"` // nothing is missing
+	Findings []Finding `json:"findings"`
+}
+
+func (t *Topic) add(c Condition, what, found, do string) {
+	t.Findings = append(t.Findings, Finding{c, what, found, do})
+}
+
+// ok, warn and missing add a finding; what to do about it may be "".
+func (t *Topic) ok(what, found string)          { t.add(Fine, what, found, "") }
+func (t *Topic) warn(what, found, do string)    { t.add(Warning, what, found, do) }
+func (t *Topic) missing(what, found, do string) { t.add(Missing, what, found, do) }
+
+// lacks tells whether anything is missing, so far.
+func (t *Topic) lacks() bool {
+	return slices.ContainsFunc(t.Findings, func(f Finding) bool { return f.Condition == Missing })
+}
+
+// Health is what a Doctor found.
+type Health struct {
+	Topics []Topic `json:"topics"`
+}
+
+// Doctor looks at a machine.
+type Doctor struct {
+	Machine
+	Memory  uint64   // bytes that a memory node is to serve
+	Require []string // topics that have to be ready
+}
+
+// topics are what a Doctor looks at, in their order.
+var topics = []struct {
+	name  string
+	linux bool // elsewhere there is nothing to look at
+	look  func(d *Doctor, ctx context.Context, t *Topic)
+}{
+	{"rdma", true, (*Doctor).rdma},
+	{"memlock", true, (*Doctor).memlock},
+	{"hugepages", true, (*Doctor).hugePages},
+	{"shm", true, (*Doctor).shm},
+	{"pmem", true, (*Doctor).pmem},
+	{"ipmctl", true, (*Doctor).ipmctl},
+	{"consul", false, (*Doctor).consul},
+	{"machine", false, (*Doctor).machine},
+}
+
+// DoctorTopics returns the names of all topics.
+func DoctorTopics() (names []string) {
+	for _, t := range topics {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// Run looks. An error says what of Require is not ready; the Health is there nevertheless.
+func (d *Doctor) Run(ctx context.Context) (*Health, error) {
+	for _, name := range d.Require {
+		if all := DoctorTopics(); !slices.Contains(all, name) {
+			return nil, workloads.Misuse("--require %s: want %s", name, strings.Join(all, ", "))
+		}
+	}
+	h := new(Health)
+	var lacking []string
+	for _, topic := range topics {
+		t := Topic{Name: topic.name}
+		if topic.linux && d.System != "linux" {
+			t.missing("Linux", "this is "+d.System, "")
+		} else {
+			topic.look(d, ctx, &t)
+		}
+		t.Ready = !t.lacks()
+		h.Topics = append(h.Topics, t)
+		if !t.Ready && slices.Contains(d.Require, t.Name) {
+			lacking = append(lacking, t.needs())
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(lacking) > 0 {
+		return h, fmt.Errorf("not ready: %s", strings.Join(lacking, "; "))
+	}
+	return h, nil
+}
+
+// needs names what is missing.
+func (t *Topic) needs() string {
+	var all []string
+	for _, f := range t.Findings {
+		if f.Condition == Missing {
+			all = append(all, f.What)
+		}
+	}
+	return t.Name + " (" + strings.Join(all, ", ") + ")"
+}
+
+// Print implements Result.
+func (h *Health) Print(w io.Writer) {
+	var rows [][]string
+	for _, t := range h.Topics {
+		name := t.Name
+		for _, f := range t.Findings {
+			rows = append(rows, []string{name, string(f.Condition), f.What, f.Found})
+			if name = ""; f.Do != "" {
+				rows = append(rows, []string{"", "", "", "-> " + f.Do})
+			}
+		}
+	}
+	table(w, rows, 1, 2, 3)
+}
