@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -21,6 +22,11 @@ const (
 	silence       = 3 * time.Second
 	writePatience = 10 * time.Second
 	maxControl    = 64 << 10 // bytes of a control message
+	mostThreads   = 1024     // of connections that wait in the kernel: a Go process may have 10,000
+
+	// yieldEvery is how often who waits in the kernel lets others run. From 10 ms on the runtime would take his processor from
+	// him and, having found something to do, look after all of them every 20 us for a while.
+	yieldEvery = 5 * time.Millisecond
 )
 
 // conn is a connection that was welcomed. One goroutine serves it: requests are executed in the order in which they came,
@@ -64,6 +70,26 @@ func (c *conn) drain(end bool) {
 	c.executing.Lock()
 	defer c.executing.Unlock()
 	c.ended = c.ended || end
+}
+
+// block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or it cannot.
+func (c *conn) block() *blocking {
+	t, ok := c.nc.(*net.TCPConn)
+	if !ok || c.purpose != forVerbs {
+		return nil
+	}
+	threads := &c.node.threads
+	if threads.Add(1) > mostThreads {
+		threads.Add(-1)
+		return nil
+	}
+	b, err := newBlocking(t, silence, writePatience, func() { threads.Add(-1) })
+	if err != nil {
+		threads.Add(-1)
+		return nil
+	}
+	c.nc, c.raw = b, b
+	return b
 }
 
 var errEnded = errors.New("connection was ended")
@@ -116,7 +142,11 @@ func (c *conn) serve() error {
 // deadlines renews those of the connection now and then. A caller that says nothing for so long is gone: it pings.
 func (c *conn) deadlines() {
 	now := wall.Now()
-	if now-c.readBy > silence/4 {
+	switch _, ok := c.raw.(*blocking); {
+	case ok && now-c.readBy > yieldEvery:
+		c.readBy = now
+		runtime.Gosched()
+	case !ok && now-c.readBy > silence/4:
 		c.readBy = now
 		c.raw.SetReadDeadline(time.Now().Add(silence))
 	}

@@ -1,5 +1,10 @@
 package tcp
 
+import (
+	"net"
+	"time"
+)
+
 // MaxLease is the longest lease that a pool can have.
 const MaxLease = maxLease
 
@@ -8,3 +13,13 @@ func (f *Fabric) Process() string { return f.process }
 
 // Expelled tells whether the node knows that it was.
 func (n *Node) Expelled() bool { p := n.pool.Load(); return p != nil && p.expelled.Load() }
+
+// NewBlocking takes a connection out of Go's poller; see blocking.
+func NewBlocking(c *net.TCPConn, read, write time.Duration) (net.Conn, error) {
+	b, err := newBlocking(c, read, write, func() {})
+	if err != nil {
+		return nil, err
+	}
+	b.leavePoller()
+	return b, nil
+}

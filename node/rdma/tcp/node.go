@@ -69,6 +69,7 @@ type Node struct {
 	stats       counters
 	stop        chan struct{}
 	group       sync.WaitGroup
+	threads     atomic.Int32 // of connections that wait in the kernel
 
 	// pool is replaced under mu; those who execute verbs look at it without.
 	pool atomic.Pointer[pool]
@@ -259,9 +260,11 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
 		about: h.Pool, index: h.Node}
+	b := c.block()
 	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
-	if why := n.enter(c, h, &w); why != nil {
+	if why := n.enter(c, raw, h, &w); why != nil {
 		w.Text = why.text
+		defer c.raw.Close()
 		return nil, errors.Join(why, answer(w, why.status))
 	}
 	if err := answer(w, statusOK); err != nil {
@@ -273,13 +276,16 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		t.SetNoDelay(true)
 		t.SetWriteBuffer(socketBytes)
 	}
+	if b != nil {
+		b.leavePoller()
+	}
 	return c, nil
 }
 
 // enter makes c one of the node's connections. What its process had for the same purpose ends before: no verb that came
 // over it is executed any more. It is waited for without mu: a procedure may take its time, and others do not wait for it.
-func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
-	old, why := n.register(c, h, w)
+func (n *Node) enter(c *conn, raw net.Conn, h hello, w *welcome) *refused {
+	old, why := n.register(c, raw, h, w)
 	for _, o := range old {
 		o.end()
 	}
@@ -287,10 +293,10 @@ func (n *Node) enter(c *conn, h hello, w *welcome) *refused {
 }
 
 // register returns the connections that c replaces.
-func (n *Node) register(c *conn, h hello, w *welcome) (replaced []*conn, why *refused) {
+func (n *Node) register(c *conn, raw net.Conn, h hello, w *welcome) (replaced []*conn, why *refused) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.forgetGreeting(c.raw)
+	n.forgetGreeting(raw)
 	if n.closed || n.draining {
 		return nil, refuse(rdma.ErrNodeDown, "the node is about to end")
 	}

@@ -1,0 +1,98 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// blocking is a plain connection whose reads and writes wait in the kernel, in a thread of its own. Through Go's poller a
+// message takes twice as many system calls and wakes two threads, which is most of what a node does for a frame.
+type blocking struct {
+	net.Conn // tells the addresses; nothing else is done over it
+	file     *os.File
+	raw      syscall.RawConn
+	patience time.Duration // of a write
+	closed   sync.Once
+	freed    func() // called when it is closed
+	send     func(fd uintptr) bool
+	out      []byte // what send sends; who writes is one
+	sent     int
+	err      error
+}
+
+// newBlocking takes a connection over. A read that gets nothing for so long ends in an error, and so does a write that the
+// peer takes nothing of. What was begun through the poller can be ended so, until leavePoller.
+func newBlocking(c *net.TCPConn, read, write time.Duration, freed func()) (*blocking, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	wrong := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	if err := errors.Join(wrong, err); err != nil {
+		return nil, fmt.Errorf("duplicate a connection: %w", err)
+	}
+	in, out := unix.NsecToTimeval(read.Nanoseconds()), unix.NsecToTimeval(write.Nanoseconds())
+	err = errors.Join(unix.SetNonblock(fd, false), // before NewFile, which would give it to the poller otherwise
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &in),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &out))
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("have a connection wait in the kernel: %w", err)
+	}
+	b := &blocking{Conn: c, file: os.NewFile(uintptr(fd), c.RemoteAddr().String()), patience: write, freed: freed}
+	b.send = func(fd uintptr) bool {
+		b.sent, b.err = unix.Write(int(fd), b.out)
+		return true
+	}
+	if b.raw, err = b.file.SyscallConn(); err != nil {
+		b.file.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// leavePoller takes the connection out of the poller, which would wake a thread for each message still.
+func (b *blocking) leavePoller() { b.Conn.Close() }
+
+func (b *blocking) Read(p []byte) (int, error) { return b.file.Read(p) }
+
+// Write ends early when the peer takes nothing for so long, or all of it takes twice as long.
+func (b *blocking) Write(p []byte) (n int, err error) {
+	for until := wall.Now() + b.patience; n < len(p); n += max(b.sent, 0) {
+		b.out = p[n:]
+		if err := b.raw.Write(b.send); err != nil {
+			return n, err
+		}
+		switch {
+		case b.err == unix.EAGAIN || b.err == nil && wall.Now() > until:
+			return n, os.ErrDeadlineExceeded
+		case b.err != nil && b.err != unix.EINTR:
+			return n, b.err
+		}
+	}
+	return n, nil
+}
+
+// The kernel has its own.
+func (b *blocking) SetReadDeadline(time.Time) error  { return nil }
+func (b *blocking) SetWriteDeadline(time.Time) error { return nil }
+
+// Close ends the connection at once: who waits in the kernel is woken, and the last who is there gives the descriptor back.
+func (b *blocking) Close() (err error) {
+	b.closed.Do(func() {
+		b.raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // an error: the peer did it
+		err = errors.Join(b.Conn.Close(), b.file.Close())
+		b.freed()
+	})
+	return err
+}
