@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 )
 
 var small = Geometry{Nodes: 2, Memory: 1 << 20, Clients: 3}
@@ -288,8 +289,8 @@ func openAsNobody(t *testing.T, folder string) string {
 	if err := os.WriteFile(exe, binary, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(exe)
-	c.Env = append(os.Environ(), childEnv+"=open p")
+	c := child.Command("open", "p")
+	c.Path = exe
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := c.Output()
 	if _, ok := errors.AsType[*exec.ExitError](err); !ok {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 )
 
 // TestFullFileSystem runs in a process that sees a tmpfs of 1 MB of its own, which ends with it.
 func TestFullFileSystem(t *testing.T) {
 	d := inFolder(t)
-	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), childEnv+"=full "+d, "GORACE=atexit_sleep_ms=0")
+	c := child.Command("full", d)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if os.Getuid() != 0 {
 		c.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER

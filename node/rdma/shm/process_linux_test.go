@@ -1,13 +1,11 @@
 package shm
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,26 +15,17 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// The tests run themselves again as other processes; childEnv tells such a process what to do, on which pool.
-const childEnv = "FARKV_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if role := os.Getenv(childEnv); role != "" {
-		what, pool, _ := strings.Cut(role, " ")
-		if err := child(what, pool); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	child.Main(func(args []string) error { return childMain(args[0], args[1]) })
 	goleak.VerifyTestMain(m)
 }
 
-// child is the main of another process. It prints a line when it is at work and stops when its input ends.
-func child(what, pool string) error {
+// childMain is the main of another process. It prints a line when it is at work and stops when its input ends.
+func childMain(what, pool string) error {
 	switch what {
 	case "full":
 		return full(pool)
@@ -163,70 +152,14 @@ func takeSteps(e rdma.Endpoint) error {
 	return errors.New("nobody crashed this client")
 }
 
-type process struct {
-	*exec.Cmd
-	out *bufio.Reader
-	in  io.Closer
-}
-
-func start(t testing.TB, what, pool string) *process {
-	t.Helper()
-	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), childEnv+"="+what+" "+pool, "GORACE=atexit_sleep_ms=0")
-	c.Stderr = os.Stderr
-	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // after a failure; otherwise it is over
-		_ = c.Process.Kill()
-		_ = c.Wait()
-	})
-	return &process{c, bufio.NewReader(out), in}
-}
-
-// line reads the next line that the process prints.
-func (p *process) line(t testing.TB) string {
-	t.Helper()
-	s, err := p.out.ReadString('\n')
-	if err != nil {
-		t.Fatalf("child said %q: %v", s, err)
-	}
-	return strings.TrimSpace(s)
-}
-
-func (p *process) client(t testing.TB) rdma.ClientID {
+// clientOf reads the identity that a child prints.
+func clientOf(t testing.TB, p *child.Process) rdma.ClientID {
 	t.Helper()
 	var c rdma.ClientID
-	if _, err := fmt.Sscan(p.line(t), &c); err != nil {
+	if _, err := fmt.Sscan(p.Line(t), &c); err != nil {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// end waits until the process has ended by itself.
-func (p *process) end(t testing.TB) {
-	t.Helper()
-	out, _ := io.ReadAll(p.out)
-	if err := p.Wait(); err != nil {
-		t.Fatalf("child: %v: %s", err, out)
-	}
-}
-
-// kill ends the process by SIGKILL.
-func (p *process) kill(t testing.TB) {
-	t.Helper()
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.Wait()
 }
 
 func TestSuiteOnFiles(t *testing.T) {
@@ -238,12 +171,12 @@ func TestSuiteOnFiles(t *testing.T) {
 	})
 	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) {
 		_, name, _ := strings.Cut(f.(*Fabric).name, ":")
-		var all []*process
+		var all []*child.Process
 		for range n {
-			all = append(all, start(t, "role-"+role, name))
+			all = append(all, child.Start(t, "role-"+role, name))
 		}
 		for _, p := range all {
-			p.end(t)
+			p.End(t)
 		}
 	}
 	rdmatest.Run(t, h)
@@ -253,16 +186,16 @@ func TestProcessesCountExactly(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", Geometry{Nodes: 1, Memory: 4096, Clients: 8})
 	const children = 4
-	var all []*process
+	var all []*child.Process
 	for range children {
-		all = append(all, start(t, "count", "p"))
+		all = append(all, child.Start(t, "count", "p"))
 	}
 	own := attachTo(t, f, "own")
 	if err := count(own, perChild); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range all {
-		p.end(t)
+		p.End(t)
 	}
 	e := attachTo(t, f, "sum")
 	b := e.Batch()
@@ -282,8 +215,8 @@ func TestProcessesCountExactly(t *testing.T) {
 func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
-	p := start(t, "hold", "p")
-	c := p.client(t)
+	p := child.Start(t, "hold", "p")
+	c := clientOf(t, p)
 	if all := f.Clients(); len(all) != 1 || !all[0].Alive || all[0].ID != c || all[0].PID != p.Process.Pid ||
 		all[0].Name != "hold" {
 		t.Fatalf("clients: %+v", all)
@@ -294,7 +227,7 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 	if err := Remove("p", false); !errors.Is(err, ErrInUse) {
 		t.Fatalf("remove: %v", err)
 	}
-	p.kill(t)
+	p.Kill()
 	if all := f.Clients(); len(all) != 1 || all[0].Alive {
 		t.Fatalf("clients after the kill: %+v", all)
 	}
@@ -327,13 +260,13 @@ func TestKilledProcessLeavesADeadClient(t *testing.T) {
 func TestHeirOfAMaster(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
-	p := start(t, "hold", "p")
-	c := p.client(t)
+	p := child.Start(t, "hold", "p")
+	c := clientOf(t, p)
 	r, ok, err := f.TryMaster(c, 10*time.Millisecond)
 	if !ok || err != nil {
 		t.Fatalf("%+v, %v, %v", r, ok, err)
 	}
-	p.kill(t)
+	p.Kill()
 	if err := forget(f, c); err != nil {
 		t.Fatal(err)
 	}
@@ -362,11 +295,11 @@ func TestHeirOfAMaster(t *testing.T) {
 
 func TestKilledWhileItCreates(t *testing.T) {
 	d := inFolder(t)
-	p := start(t, "create", "p")
-	if s := p.line(t); s != "formatting" {
+	p := child.Start(t, "create", "p")
+	if s := p.Line(t); s != "formatting" {
 		t.Fatalf("child said %q", s)
 	}
-	p.kill(t)
+	p.Kill()
 	if left, err := os.ReadDir(d); err != nil || len(left) != 0 {
 		t.Fatalf("left behind: %v, %v", left, err)
 	}
@@ -378,8 +311,8 @@ func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	e := attachTo(t, f, "reader")
-	p := start(t, "call", "p")
-	c := p.client(t)
+	p := child.Start(t, "call", "p")
+	c := clientOf(t, p)
 	revoked := make(chan error)
 	go func() { revoked <- f.Revoke(c) }()
 	select {
@@ -387,16 +320,14 @@ func TestRevokeWaitsForTheVerbsThatRun(t *testing.T) {
 		t.Errorf("Revoke returned %v while a procedure of the client was running", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if err := p.in.Close(); err != nil {
-		t.Error(err)
-	}
+	p.Release()
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
 	if n, err := do(t, e, func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, 0), 0) }); n != 1 || err != nil {
 		t.Fatalf("the procedure's write: %d, %v", n, err)
 	}
-	p.end(t)
+	p.End(t)
 }
 
 // TestFenceWaitsForTheVerbsThatRun fences an epoch while another process is in the midst of a call, and kills a node.
@@ -408,8 +339,8 @@ func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inFolder(t)
 			f := createPool(t, "p", small)
-			p := start(t, "call", "p")
-			p.client(t)
+			p := child.Start(t, "call", "p")
+			clientOf(t, p)
 			stopped := make(chan error)
 			go func() { stopped <- stop(f) }()
 			select {
@@ -417,13 +348,11 @@ func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 				t.Errorf("%s returned %v while a procedure was running", name, err)
 			case <-time.After(50 * time.Millisecond):
 			}
-			if err := p.in.Close(); err != nil {
-				t.Error(err)
-			}
+			p.Release()
 			if err := <-stopped; err != nil {
 				t.Fatal(err)
 			}
-			p.end(t)
+			p.End(t)
 		})
 	}
 }
@@ -432,9 +361,9 @@ func TestFenceWaitsForTheVerbsThatRun(t *testing.T) {
 func TestHeirOfAClientThatDiedInACall(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
-	p := start(t, "call", "p")
-	c := p.client(t)
-	p.kill(t)
+	p := child.Start(t, "call", "p")
+	c := clientOf(t, p)
+	p.Kill()
 	if err := errors.Join(f.Revoke(c), forget(f, c)); err != nil {
 		t.Fatal(err)
 	}
@@ -461,10 +390,10 @@ func TestKilledInTheMidstOfAPost(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	for range 5 {
-		p := start(t, "write", "p")
-		c := p.client(t)
+		p := child.Start(t, "write", "p")
+		c := clientOf(t, p)
 		time.Sleep(2 * time.Millisecond)
-		p.kill(t)
+		p.Kill()
 		if err := f.Revoke(c); err != nil {
 			t.Fatal(err)
 		}
@@ -483,8 +412,8 @@ func TestCrashClient(t *testing.T) {
 	f := createPool(t, "p", small)
 	e := attachTo(t, f, "reader")
 	for _, step := range []string{"", "one", "two", "three"} {
-		p := start(t, "step", "p")
-		c := p.client(t)
+		p := child.Start(t, "step", "p")
+		c := clientOf(t, p)
 		var victim rdma.Client
 		for _, victim = range f.Clients() {
 			if victim.ID == c {
@@ -545,8 +474,8 @@ func TestNoWriteLandsAfterRevoke(t *testing.T) {
 	f := createPool(t, "p", small)
 	e := attachTo(t, f, "reader")
 	for round := range 10 {
-		p := start(t, "write", "p")
-		c := p.client(t)
+		p := child.Start(t, "write", "p")
+		c := clientOf(t, p)
 		time.Sleep(time.Duration(round) * 300 * time.Microsecond)
 		if err := f.Revoke(c); err != nil {
 			t.Fatal(err)
@@ -559,7 +488,7 @@ func TestNoWriteLandsAfterRevoke(t *testing.T) {
 			t.Fatal(err)
 		}
 		mark.Release()
-		if s := p.line(t); s != "revoked" {
+		if s := p.Line(t); s != "revoked" {
 			t.Fatalf("child said %q", s)
 		}
 		if err := p.Wait(); err != nil {
@@ -587,9 +516,9 @@ func TestProcessesAgreeOnTime(t *testing.T) {
 	inFolder(t)
 	e := attachTo(t, createPool(t, "p", small), "clock")
 	before := e.Now()
-	p := start(t, "now", "p")
+	p := child.Start(t, "now", "p")
 	var ns int64
-	if _, err := fmt.Sscan(p.line(t), &ns); err != nil {
+	if _, err := fmt.Sscan(p.Line(t), &ns); err != nil {
 		t.Fatal(err)
 	}
 	after := e.Now()

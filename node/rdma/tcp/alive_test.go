@@ -58,8 +58,8 @@ func TestStoppedUnderWrites(t *testing.T) {
 	nodes, addrs := nodeProcesses(t, 1)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(1))
 	ep := attach(t, f, "client")
-	nodes[0].stop(t)
-	defer nodes[0].goOn(t)                                                                  // so that the pool can be closed
+	nodes[0].Stop(t)
+	defer nodes[0].GoOn(t)                                                                  // so that the pool can be closed
 	for until := time.Now().Add(limit); !f.NodeDown(0); time.Sleep(20 * time.Millisecond) { // it would hold thousands
 		if time.Now().After(until) {
 			t.Fatal("the node counts as one that serves")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -113,14 +114,14 @@ func TestCreateFails(t *testing.T) {
 // TestCreatorDies kills a process in the midst of making a pool: the nodes are free again.
 func TestCreatorDies(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
-	p := spawn(t, "create", strings.Join(addrs, ","))
-	if s := p.line(t); s != "formatting" {
+	p := child.Start(t, "create", strings.Join(addrs, ","))
+	if s := p.Line(t); s != "formatting" {
 		t.Fatalf("child said %q", s)
 	}
 	if _, err := tcp.Create(tcp.Options{Addresses: addrs}, geometry(3), nil); !errors.Is(err, rdma.ErrExists) {
 		t.Errorf("create where another is about to: %v", err)
 	}
-	p.kill()
+	p.Kill()
 	eventually(t, "the nodes are free", func() bool { return free(t, addrs) })
 	created(t, tcp.Options{Addresses: addrs}, geometry(3))
 }

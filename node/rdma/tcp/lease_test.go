@@ -156,7 +156,7 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	nodes[0].stop(t)
+	nodes[0].Stop(t)
 	// What it is sent now waits in its socket: it must not be executed when it goes on.
 	b := ep.Batch()
 	late := b.FetchAdd(rdma.At(0, 0), 1)
@@ -178,7 +178,7 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 	if err := f.Fence(1); err != nil {
 		t.Error(err)
 	}
-	nodes[0].goOn(t)
+	nodes[0].GoOn(t)
 	if err := ep.Wait(b, rdma.All, limit); err != nil || !errors.Is(late.Err, rdma.ErrNodeDown) {
 		t.Errorf("an expelled node has answered: %v, %v", err, late.Err)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -13,7 +14,7 @@ func TestProcesses(t *testing.T) {
 	t.Parallel()
 	type remote struct {
 		*tcp.Fabric
-		nodes []*process
+		nodes []*child.Process
 	}
 	h := harness()
 	h.New = func(t testing.TB, n int, memory uint64, handler rdma.Handler) rdma.Fabric {
@@ -21,14 +22,14 @@ func TestProcesses(t *testing.T) {
 		o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]}
 		return &remote{created(t, o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}), nodes}
 	}
-	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { f.(*remote).nodes[node].kill() }
+	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { f.(*remote).nodes[node].Kill() }
 	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) {
-		var all []*process
+		var all []*child.Process
 		for range n {
-			all = append(all, spawn(t, "role-"+role, f.(*remote).Record().Addresses[0]))
+			all = append(all, child.Start(t, "role-"+role, f.(*remote).Record().Addresses[0]))
 		}
 		for _, p := range all {
-			p.end(t)
+			p.End(t)
 		}
 	}
 	own := map[string]bool{ // in need of the suite's handler, which these nodes do not have, or of allocations in this process

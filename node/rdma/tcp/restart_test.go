@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // again starts a node's process anew, at the same address.
-func again(t testing.TB, addr string) *process {
+func again(t testing.TB, addr string) *child.Process {
 	t.Helper()
-	var p *process
+	var p *child.Process
 	for until := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		p = spawn(t, "node", addr)
-		if line, err := p.out.ReadString('\n'); err == nil && line == addr+"\n" {
+		p = child.Start(t, "node", addr)
+		if line, err := p.Next(); err == nil && line == addr {
 			return p
 		}
 		if time.Now().After(until) {
@@ -36,7 +37,7 @@ func TestRestartedNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	nodes[1].kill()
+	nodes[1].Kill()
 	again(t, addrs[1])
 	for until := time.Now().Add(2 * tcp.DefaultLease); time.Now().Before(until); {
 		if v, err := load(ep, 1, 0); err == nil && v != 1 || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
@@ -69,7 +70,7 @@ func TestRestartedNode(t *testing.T) {
 		t.Error(err)
 	}
 	// With another one gone, two of three have forgotten what was decided: nothing is decided any more.
-	nodes[2].kill()
+	nodes[2].Kill()
 	again(t, addrs[2])
 	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); ok || err == nil {
 		t.Errorf("a board of which a minority is left decides: %v, %v", ok, err)
@@ -84,7 +85,7 @@ func TestKilledNode(t *testing.T) {
 	nodes, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "client")
-	time.AfterFunc(20*time.Millisecond, nodes[0].kill)
+	time.AfterFunc(20*time.Millisecond, nodes[0].Kill)
 	var err error
 	for until := time.Now().Add(limit); err == nil && time.Now().Before(until); {
 		b := ep.Batch()
@@ -106,8 +107,8 @@ func TestKilledClient(t *testing.T) {
 	_, addrs := nodeProcesses(t, 3)
 	f := created(t, tcp.Options{Addresses: addrs}, geometry(3))
 	ep := attach(t, f, "master")
-	p := spawn(t, "add", addrs[0])
-	p.line(t)
+	p := child.Start(t, "add", addrs[0])
+	p.Line(t)
 	eventually(t, "the client works", func() bool { n, err := load(ep, 0, 0); return n > 0 && err == nil })
 	var victim rdma.Client
 	for _, c := range f.Clients() {
@@ -121,7 +122,7 @@ func TestKilledClient(t *testing.T) {
 	if err := f.Forget(victim); !errors.Is(err, rdma.ErrHeld) {
 		t.Errorf("a live client was forgotten: %v", err)
 	}
-	p.kill()
+	p.Kill()
 	eventually(t, "the client counts as dead", func() bool {
 		for _, c := range f.Clients() {
 			if c.ID == victim.ID {

@@ -126,7 +126,7 @@ func TestStoppedNode(t *testing.T) {
 	ep := attach(t, f, "client")
 	var succeeded, tried uint64
 	for range 3 {
-		nodes[1].stop(t)
+		nodes[1].Stop(t)
 		var down error
 		for until := time.Now().Add(limit); down == nil && time.Now().Before(until); tried++ {
 			if _, down = add(ep, 1, 0); down == nil {
@@ -141,7 +141,7 @@ func TestStoppedNode(t *testing.T) {
 				t.Errorf("node %d: %v", node, err)
 			}
 		}
-		nodes[1].goOn(t)
+		nodes[1].GoOn(t)
 		eventually(t, "the node is back", func() bool { _, err := load(ep, 1, 0); return err == nil })
 		n, err := load(ep, 1, 0)
 		if n < succeeded || n > tried || err != nil {

@@ -3,9 +3,7 @@ package tcp_test
 import (
 	"flag"
 	"fmt"
-	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,20 +12,12 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// childEnv tells a process that a test started what to do.
-const childEnv = "FARKV_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if role := os.Getenv(childEnv); role != "" {
-		if err := child(strings.Fields(role)); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
+	child.Main(childMain)
 	flag.Parse()
 	if flag.Lookup("test.fuzz").Value.String() == "" && flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
 		flag.Set("test.parallel", "16") // they wait for connections more than they work
