@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestContention lets a few workers do nothing but meet: on one to four keys, in a pool in which memory is so scarce
@@ -42,7 +43,7 @@ func env(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
 		return n
 	}
-	if underRace { // which makes coroutines 30 times slower, and finds nothing where one runs at a time
+	if teeth.UnderRace { // which makes coroutines 30 times slower, and finds nothing where one runs at a time
 		return max(1, otherwise/10)
 	}
 	return otherwise

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // tiny is a pool that is made and checked at once: exploring makes thousands of them.
@@ -52,7 +53,7 @@ func explored(sequential bool) *explore.Subject {
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
 	share := uint64(1)
-	if underRace { // see env
+	if teeth.UnderRace { // see env
 		share = 30
 	}
 	t.Run("snapshot", func(t *testing.T) { explore.Seeds(t, explored(false), 600/share) })
@@ -66,7 +67,7 @@ func TestFailedOnce(t *testing.T) {
 
 // TestEnumerate lets clients and memory nodes crash at every verb of every operation.
 func TestEnumerate(t *testing.T) {
-	if underRace {
+	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
 	explore.Enumerate(t, explored(false))

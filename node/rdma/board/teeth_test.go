@@ -1,25 +1,13 @@
 package board
 
 import (
-	"encoding/json"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
-)
 
-// A mutant is this package with one rule broken. The suites must notice: a checker that has never failed proves nothing.
-// Each is compiled from the package's own source through the go command's overlay, so that the package knows nothing of
-// it.
-type mutant struct {
-	rule     string
-	file     string
-	old, new string
-	test     string // which must fail
-}
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
 
 const (
 	quorumSim = "TestQuorumSim"
@@ -27,7 +15,7 @@ const (
 	boardSim  = "TestBoardSim"
 )
 
-var mutants = []mutant{
+var mutants = teeth.Table([][5]string{
 	{"an acceptor accepts nothing below its promise", "acceptor.go",
 		"if b.Compare(s.promised) < 0 {\n\t\treturn &Answer{Promised: s.promised}\n\t}\n\tmore", "more", quorumSim},
 	{"majorities meet", "propose.go", "return p.nodes/2 + 1 }", "return max(p.nodes/2, 1) }", quorumSim},
@@ -42,10 +30,10 @@ var mutants = []mutant{
 	{"a lost master is fenced off", "master.go", "err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})", "err = nil", boardSim},
 	{"lives grow", "claim.go", "me.Life = old.Life + 1", "me.Life = max(old.Life, 1)", boardSim},
 	{"claims in doubt are settled", "claim.go", "if b.isMine(r, d.life) {", "if b.isMine(r, 0) {", boardSim},
-}
+})
 
 // more are shown when FARKV_TEETH is "all": compiling them takes a minute.
-var more = []mutant{
+var more = teeth.Table([][5]string{
 	{"an acceptor keeps what it promised", "acceptor.go", "s.promised = b\n\treturn", "return", quorumSim},
 	{"what was accepted last goes on", "propose.go", "Compare(latest.Ballot) > 0", "Compare(latest.Ballot) < 0", quorumSim},
 	{"a list does, too", "propose.go", "|| i > 0 && a.Entries[at].Ballot != first.Ballot {", "|| i < 0 {", quorumSim},
@@ -75,10 +63,12 @@ var more = []mutant{
 	{"members change in the epoch that was meant", "view.go",
 		"if r.state() != (rdma.State{Epoch: epoch, Busy: true}) || ", "if ", "TestView"},
 	{"a state is compared", "view.go", "if r.state() != from {", "if r.Epoch > to.Epoch {", "TestView"},
-}
+})
+
+func TestRules(t *testing.T) { teeth.Check(t, slices.Concat(mutants, more)) }
 
 func TestTeeth(t *testing.T) {
-	if testing.Short() || underRace { // the copies are compiled without the race detector: it would show nothing more
+	if testing.Short() || teeth.UnderRace {
 		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
 	}
 	shown := mutants
@@ -87,51 +77,8 @@ func TestTeeth(t *testing.T) {
 	} else {
 		t.Logf("%d rules of %d; FARKV_TEETH=all shows all", len(mutants), len(mutants)+len(more))
 	}
-	for _, m := range shown {
-		t.Run(strings.ReplaceAll(m.rule, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			m.run(t)
-		})
-	}
-}
-
-// verdict is what a test says of what it saw.
-var verdict = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*$`)
-
-func (m mutant) run(t *testing.T) {
-	source, err := os.ReadFile(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		t.Fatalf("%s has %d places that read %q, want one: the mutant needs an update", m.file, n, m.old)
-	}
-	dir := t.TempDir()
-	broken, list := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
-	here, err := filepath.Abs(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{broken: strings.Replace(string(source), m.old, m.new, 1), list: string(overlay)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.Command("go", "test", "-count=1", "-timeout=2m", "-vet=off", "-overlay="+list, "-run=^"+m.test+"$", ".")
-	cmd.Env = append(os.Environ(), "FARKV_SEEDS=5000", "FARKV_SEED=1")
-	out, err := cmd.CombinedOutput()
-	switch seen := verdict.Find(out); {
-	case err == nil:
-		t.Fatalf("nothing failed without this rule")
-	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
-		t.Fatalf("the mutant does not compile:\n%s", out)
-	case seen == nil || strings.Contains(string(out), "panic: ") || strings.Contains(string(out), "too few"):
-		t.Fatalf("the suites failed, but not by seeing something wrong:\n%s", out)
-	default:
-		t.Logf("%.200s", strings.TrimSpace(string(seen)))
-	}
+	teeth.Suite{
+		Env:  []string{"FARKV_SEEDS=5000", "FARKV_SEED=1"},
+		Vain: regexp.MustCompile(`panic: |too few`),
+	}.Run(t, shown)
 }

@@ -1,25 +1,13 @@
 package tcp_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// A mutant is this package with one rule broken. A test must notice: one that has never failed proves nothing. Each is
-// compiled from the package's own source through the go command's overlay, so that the package knows nothing of it.
-type mutant struct {
-	rule     string
-	file     string
-	old, new string
-	test     string // which must fail
-}
-
-var mutants = []mutant{
+var mutants = teeth.Table([][5]string{
 	{"a fence drains what is being executed", "pool.go", "	p.drain()\n}\n\n// revoke", "}\n\n// revoke", "TestDrain"},
 	{"so does a revocation", "pool.go", "	p.drain()\n	return nil\n}\n\n// drain", "	return nil\n}\n\n// drain", "TestDrain"},
 	{"lives are checked", "execute.go", "case r.life <= p.revoked[r.client].Load():", "case false:", "TestRights"},
@@ -73,73 +61,13 @@ var mutants = []mutant{
 	{"answers belong to questions", "link.go", "r.n == 0 || r.p[r.head].tag != tag", "r.n == 0", "TestAnswerToNothing"},
 	{"identities are given back later", "fabric.go", "		f.owed = append(f.owed, c)\n", "", "TestIdentityIsGivenBack"},
 	{"a majority opens a pool", "admin.go", "if up <= f.record.voters()/2 {", "if up < 0 {", "TestRestartedNode"},
-}
+})
 
-// TestRules checks that the rules are where the table of mutants says, so that it cannot rot unseen.
-func TestRules(t *testing.T) {
-	for _, m := range mutants {
-		m.source(t)
-	}
-}
-
-func (m mutant) source(t *testing.T) string {
-	t.Helper()
-	source, err := os.ReadFile(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(source), m.old); n != 1 {
-		t.Errorf("%s: %s has %d places that read %q, want one: the mutant needs an update", m.rule, m.file, n, m.old)
-	}
-	return string(source)
-}
+func TestRules(t *testing.T) { teeth.Check(t, mutants) }
 
 func TestTeeth(t *testing.T) {
-	if !long || underRace { // the copies are compiled without the race detector: it would show nothing more
+	if !long || teeth.UnderRace {
 		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
 	}
-	slots := make(chan struct{}, 2)
-	for _, m := range mutants {
-		t.Run(strings.ReplaceAll(m.rule, " ", "_"), func(t *testing.T) {
-			t.Parallel()
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			m.run(t)
-		})
-	}
-}
-
-// verdict is what a test says of what it saw.
-var verdict = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*$`)
-
-func (m mutant) run(t *testing.T) {
-	source := m.source(t)
-	dir := t.TempDir()
-	broken, list := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json")
-	here, err := filepath.Abs(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{broken: strings.Replace(source, m.old, m.new, 1), list: string(overlay)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-timeout=2m", "-vet=off", "-overlay="+list, "-run=^"+m.test+"$", ".")
-	cmd.Env = append(os.Environ(), "FARKV_LONG=0")
-	out, err := cmd.CombinedOutput()
-	switch seen := verdict.Find(out); {
-	case err == nil:
-		t.Fatalf("nothing failed without this rule")
-	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
-		t.Fatalf("the mutant does not compile:\n%s", out)
-	case seen == nil || strings.Contains(string(out), "panic: "):
-		t.Fatalf("the tests failed, but not by seeing something wrong:\n%s", out)
-	default:
-		t.Logf("%.200s", strings.TrimSpace(string(seen)))
-	}
+	teeth.Suite{Env: []string{"FARKV_LONG=0"}, Vain: regexp.MustCompile(`panic: `)}.Run(t, mutants)
 }

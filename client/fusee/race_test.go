@@ -1,5 +1,0 @@
-//go:build race
-
-package fusee
-
-const underRace = true
