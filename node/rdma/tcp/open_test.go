@@ -21,7 +21,7 @@ func TestOpenWithSilentNode(t *testing.T) {
 			for _, n := range by {
 				addrs = append(addrs, all[n])
 			}
-			nodes[1].stop(t)
+			nodes[1].Stop(t)
 			began := time.Now()
 			f := opened(t, tcp.Options{Addresses: addrs})
 			took := time.Since(began)
@@ -38,7 +38,7 @@ func TestOpenWithSilentNode(t *testing.T) {
 			if _, err := add(ep, 1, 0); !errors.Is(err, rdma.ErrNodeDown) {
 				t.Errorf("the silent node: %v", err)
 			}
-			nodes[1].goOn(t)
+			nodes[1].GoOn(t)
 			eventually(t, "the node is back", func() bool { _, err := add(ep, 1, 0); return err == nil })
 		})
 	}
