@@ -198,6 +198,9 @@ func (p *Perf) explain(err error, addr string) error {
 	case errors.Is(err, fabrics.ErrExists):
 		return fmt.Errorf("%w (hint: perf writes over memory, and measures only where there is no pool: name nodes that serve none, "+
 			"which 'farkv node' starts)", err)
+	case errors.Is(err, rdma.ErrFull) && strings.HasPrefix(addr, "consul:"):
+		return fmt.Errorf("%w (hint: lower --memory, which is %s, or try again: of nodes that become free Consul hears a moment later)",
+			err, size(p.Memory))
 	case errors.Is(err, rdma.ErrFull):
 		return fmt.Errorf("%w (hint: lower --memory, which is %s)", err, size(p.Memory))
 	case errors.Is(err, rdma.ErrNodeDown):
