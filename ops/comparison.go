@@ -78,6 +78,10 @@ func (c *Comparison) Print(w io.Writer) {
 	table(w, rows)
 	fmt.Fprintf(w, "memory/byte counts %s\n", plural(c.Replicas, "replica", "replicas"))
 	for _, r := range c.Rows {
+		if r.Get != nil && r.Update != nil {
+			fmt.Fprintf(w, "%s over floor: half of the rounds from %.1fx to %.1fx for Get, and from %.1fx to %.1fx for Update\n",
+				r.Name, r.Get.Low, r.Get.High, r.Update.Low, r.Update.High)
+		}
 		for _, cut := range r.Cut {
 			fmt.Fprintf(w, "* %s: cut off while %s after %g s: %s of %s done\n", r.Name, cut.What, cut.Seconds,
 				count(cut.Done), count(cut.Of))

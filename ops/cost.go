@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
+
+	"github.com/montanaflynn/stats"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
@@ -19,6 +20,9 @@ import (
 type Cost struct {
 	Store float64 `json:"ns"`
 	Floor float64 `json:"floor_ns"`
+	// Low and High are the quartiles of the ratios of single rounds: half of them lie between.
+	Low  float64 `json:"ratio_low"`
+	High float64 `json:"ratio_high"`
 }
 
 // Ratio tells how many times the floor a store takes; 0 when nothing was measured.
@@ -61,12 +65,29 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 			return get, update, err
 		}
 	}
-	return Cost{quartile(took[0]), quartile(took[1])}, Cost{quartile(took[2]), quartile(took[3])}, nil
+	get, err = costOf(took[0], took[1])
+	if err == nil {
+		update, err = costOf(took[2], took[3])
+	}
+	return get, update, err
 }
 
-func quartile(all []float64) float64 {
-	slices.Sort(all)
-	return all[len(all)/4]
+// costOf sums up rounds of a store and, measured in turn with them, of the floor.
+func costOf(store, floor []float64) (c Cost, err error) {
+	ratios := make([]float64, len(store))
+	for i := range store {
+		ratios[i] = store[i] / floor[i]
+	}
+	for _, p := range []struct {
+		to      *float64
+		of      []float64
+		percent float64
+	}{{&c.Store, store, 25}, {&c.Floor, floor, 25}, {&c.Low, ratios, 25}, {&c.High, ratios, 75}} {
+		if *p.to, err = stats.Percentile(p.of, p.percent); err != nil {
+			return c, fmt.Errorf("sum up %d rounds: %w", len(store), err)
+		}
+	}
+	return c, nil
 }
 
 // meter is one worker that measures.
