@@ -12,8 +12,9 @@ type Base struct {
 // is allocated when asked for.
 const batchMemory = 8 << 10
 
-// Init prepares a queue whose buffers come from grow, which returns n bytes of registered memory, aligned to 8. A
-// nil grow means that the Go heap will do.
+// Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered memory, aligned to 8: it
+// is used again as long as the queue is. What does not fit there comes from the Go heap. A nil grow means that the heap will
+// do for all.
 func (q *Base) Init(grow func(n int) []byte) {
 	if grow == nil {
 		grow = func(n int) []byte { return make([]byte, n) }

@@ -107,7 +107,7 @@ func (b *Batch) Alloc(n int) []byte {
 }
 
 func (b *Batch) allocBig(n int) []byte {
-	p := b.base.grow(n)
+	p := make([]byte, n)
 	b.big = append(b.big, p)
 	return p
 }
@@ -233,6 +233,9 @@ func (b *Batch) Release() {
 
 // ChainOf returns the chain that the i-th op belongs to, counting from 0.
 func (b *Batch) ChainOf(i int) int { return int(b.Op(i).chain) }
+
+// Stalled counts n more latencies that the batch takes: of an op that the fabric makes of several, one after the other.
+func (b *Batch) Stalled(n uint64) { b.trips += n }
 
 // Completed tells whether the i-th op of a posted batch is complete.
 func (b *Batch) Completed(i int) bool { return b.posted && (b.pending == 0 || b.Op(i).done) }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -93,7 +94,7 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 	}
 	r := Record{
 		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: g.Memory,
-		Clients: g.Clients, Lease: o.Lease, Board: o.BoardName,
+		Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, Fabric: o.Fabric,
 	}
 	if g.Nodes != len(o.Addresses) {
 		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)
@@ -167,6 +168,9 @@ func open(o Options) (*Fabric, error) {
 	if r.Board != "" && o.Board == nil {
 		return nil, &OtherBoard{r.Board}
 	}
+	if r.Fabric != o.Fabric {
+		return nil, &OtherFabric{cmp.Or(r.Fabric, "tcp")}
+	}
 	f := newFabric(o, *r)
 	h := newHurry()
 	defer h.end()
@@ -206,6 +210,15 @@ func (h *hurry) enough() {
 		late := time.AfterFunc(deadAfter-time.Since(h.since), h.end)
 		context.AfterFunc(h, func() { late.Stop() })
 	})
+}
+
+// OtherFabric is why a pool cannot be opened so: its verbs go over another fabric.
+type OtherFabric struct {
+	Fabric string // "tcp", or as in Record
+}
+
+func (e *OtherFabric) Error() string {
+	return fmt.Sprintf("its verbs go over %s (hint: open it as %s:...)", e.Fabric, e.Fabric)
 }
 
 // OtherBoard is why a pool cannot be opened by its nodes alone.

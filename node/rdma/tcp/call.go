@@ -11,20 +11,29 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// called is a two-sided call in flight. One that is not answered in time is left to itself.
+// called is a two-sided call, or an attach frame, in flight. One that is not answered in time is left to itself.
 type called struct {
-	ep   *Endpoint
-	r    rdma.Request
-	err  error
-	over bool // under Endpoint.mu
+	ep     *Endpoint
+	r      rdma.Request
+	answer []byte // of an attach frame
+	err    error
+	over   bool // under Endpoint.mu
 }
 
 func (c *called) land(h header, p []byte) error {
-	if h.kind != kindCall {
+	if h.kind != kindCall && h.kind != kindAttach {
 		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
 		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
+		return nil
+	}
+	if h.kind == kindAttach {
+		if h.items > len(p) || len(p) > pad(maxOffer) {
+			return fmt.Errorf("%d bytes answer an attach: %w", len(p), ErrProtocol)
+		}
+		c.answer = append([]byte(nil), p[:h.items]...)
+		c.end(nil)
 		return nil
 	}
 	if len(p) != 6*8 {
@@ -90,7 +99,11 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 	if s.done() {
 		l.flush()
 	}
-	return e.answered(c, r, node, within)
+	err = e.answered(c, node, within)
+	if err == nil {
+		r.Ret = c.r.Ret
+	}
+	return err
 }
 
 func (e *Endpoint) ask() *called {
@@ -103,7 +116,7 @@ func (e *Endpoint) ask() *called {
 	return c
 }
 
-func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Duration) error {
+func (e *Endpoint) answered(c *called, node int, within time.Duration) error {
 	until := wall.Now() + max(within, 1)
 	for e.collect(); !c.isOver(); e.collect() { // first: word that comes behind isOver is not overlooked
 		if wall.Now() >= until {
@@ -112,7 +125,6 @@ func (e *Endpoint) answered(c *called, r *rdma.Request, node int, within time.Du
 		}
 		e.fabric.links[node].verbs.await(e, until)
 	}
-	r.Ret = c.r.Ret
 	err := c.err
 	e.calls = append(e.calls, c)
 	if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrRevoked) {

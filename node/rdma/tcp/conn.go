@@ -47,6 +47,7 @@ type conn struct {
 	// the connection is executed any more.
 	executing sync.Mutex
 	ended     bool
+	attached  map[owner]attachment // connections of the process's workers to the node's memory, past this one
 
 	in       []byte
 	out      []byte
@@ -65,11 +66,12 @@ func (c *conn) end() {
 	c.drain(true)
 }
 
-// drain waits until the requests being executed are over.
+// drain waits until the requests being executed are over, those by a device of who may post no more too.
 func (c *conn) drain(end bool) {
 	c.executing.Lock()
 	defer c.executing.Unlock()
 	c.ended = c.ended || end
+	c.detach()
 }
 
 // block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or it cannot.
@@ -97,7 +99,7 @@ var errEnded = errors.New("connection was ended")
 // serve reads requests, executes and answers them, until the connection ends.
 func (c *conn) serve() error {
 	if c.pool != nil {
-		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory}
+		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory, c.pool.region}
 	}
 	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
 	c.in = make([]byte, inBytes)
@@ -217,6 +219,10 @@ func (c *conn) handle(h header, body []byte) error {
 	switch {
 	case h.kind == kindPing && h.body == 0:
 		c.answer(h, statusOK, 0, len(c.out)+headerBytes)
+	case h.kind == kindServe && c.purpose == forVerbs && h.body == 0:
+		c.serves(h)
+	case h.kind == kindAttach && c.purpose == forVerbs:
+		return c.attach(h, body)
 	case h.kind == kindVerbs && c.purpose == forVerbs:
 		return c.verbs(h, body)
 	case h.kind == kindCall && c.purpose == forVerbs && h.body == callBytes:

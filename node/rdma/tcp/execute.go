@@ -38,7 +38,11 @@ func (c *conn) verbs(h header, p []byte) error {
 	r := parseRights(p)
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
-	if st := c.barred(&r); st != statusOK {
+	st := c.barred(&r)
+	if st == statusOK && c.pool.region != nil {
+		st = statusNotSupported // a processor's atomics are not atomic with a device's
+	}
+	if st != statusOK {
 		c.counters.failed(st, h.items)
 		c.answer(h, st, 0, from)
 		return nil

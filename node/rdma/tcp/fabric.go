@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,8 @@ type Options struct {
 	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see board.Options.
 	BoardName string
 	Glance    func() (r board.Record, since time.Duration, ok bool)
+	// Fabric is what the pool's verbs go over: see Record. When it is opened, it must be that.
+	Fabric string
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
 	// Seed is what the workers' generators derive from; 0: a random one.
@@ -85,7 +88,7 @@ func newFabric(o Options, r Record) *Fabric {
 	}
 	n := r.Nodes
 	f := &Fabric{
-		name: "tcp:" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
+		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
 		stop: make(chan struct{}), cut: make(chan struct{}), expelled: make([]bool, n), downs: make([]atomic.Bool, n),
 		last: rdma.View{Members: make([]rdma.Member, n)},
 	}
@@ -95,6 +98,9 @@ func newFabric(o Options, r Record) *Fabric {
 		if i < n {
 			h.Purpose = forVerbs
 			l.verbs = newLink(addr, o.Security, h, f.cut)
+			if r.Fabric != "" {
+				l.verbs.every = r.Lease / 4
+			}
 		}
 		f.links = append(f.links, l)
 	}

@@ -45,6 +45,9 @@ type link struct {
 	stop  <-chan struct{} // closed with the fabric
 
 	key    atomic.Uint64          // the node's, for verbs
+	every  time.Duration          // how often the node is asked for how long it serves; 0: never
+	until  atomic.Int64           // the node serves for sure, on wall.Boot: see serving
+	fence  atomic.Uint64          // the epoch that was fenced last there, as it said then
 	stream atomic.Pointer[stream] // nil while it is down
 
 	mu      sync.Mutex
@@ -61,6 +64,7 @@ type link struct {
 	tag     uint32
 	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
 	heard   atomic.Int64  // when something came in last, on wall.Now
+	times   uint64        // how often it was connected
 	nobody  bool          // at the last call nobody was there, or somebody else
 }
 
@@ -86,6 +90,7 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.key.Store(w.Key)
 	l.heard.Store(int64(wall.Now()))
 	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
+	l.times++
 	l.stream.Store(newStream(nc))
 	return w, nil
 }
@@ -136,6 +141,9 @@ func (l *link) run() {
 	var group sync.WaitGroup
 	group.Go(func() { l.watch(s) })
 	group.Go(func() { l.writeHeavy(s) })
+	if l.every > 0 {
+		group.Go(func() { l.keepServed(s) })
+	}
 	if l.hello.Purpose == forVerbs {
 		s.call()
 		l.assist(s)

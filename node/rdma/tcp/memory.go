@@ -27,8 +27,14 @@ const (
 	filePage = 4096
 )
 
-// newMemory maps size bytes, all zero.
-func newMemory(size uint64, file *os.File) (*memory, error) {
+// newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which devices find their way in
+// faster.
+func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
+	if huge && file == nil {
+		if m := mapHuge(size); m != nil {
+			return &memory{nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
+		}
+	}
 	fd, off, flags := -1, int64(0), unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE
 	if file != nil {
 		_, err := file.WriteAt([]byte(marker), 0)
@@ -99,8 +105,9 @@ func (m *memory) fault(r any) status {
 // view is a pool's memory as the node's procedures see it. They are our code: an offset out of range is a bug, and panics.
 type view struct {
 	*memory
-	node int
-	size uint64
+	node   int
+	size   uint64
+	region Registration // nil without a device
 }
 
 func (v *view) Node() int    { return v.node }
@@ -116,10 +123,20 @@ func (v *view) word(off uint64) *uint64 {
 func (v *view) Load(off uint64) uint64 { return words.LoadWord(v.word(off)) }
 
 func (v *view) CompareSwap(off, expect, value uint64) uint64 {
-	return words.CompareSwap(v.word(off), expect, value)
+	w := v.word(off)
+	if v.region != nil {
+		return v.region.CompareSwap(off, expect, value)
+	}
+	return words.CompareSwap(w, expect, value)
 }
 
-func (v *view) FetchAdd(off, n uint64) uint64 { return words.FetchAdd(v.word(off), n) }
+func (v *view) FetchAdd(off, n uint64) uint64 {
+	w := v.word(off)
+	if v.region != nil {
+		return v.region.FetchAdd(off, n)
+	}
+	return words.FetchAdd(w, n)
+}
 
 func (v *view) Commit(off, n uint64) error {
 	if off > v.size || n > v.size-off {

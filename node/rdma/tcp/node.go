@@ -46,6 +46,7 @@ type Config struct {
 	Memory   uint64 // bytes that it offers
 	File     string // backs the memory; "": anonymous memory does
 	Handler  rdma.Handler
+	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
 	Security Security
 	Conns    int          // connections of clients at most, default DefaultConns
 	Log      *slog.Logger // nil: it is silent
@@ -126,7 +127,7 @@ func listen(c Config) (*Node, error) {
 			return nil, err
 		}
 	}
-	if n.memory, err = newMemory(c.Memory&^4095, n.file); err != nil {
+	if n.memory, err = newMemory(c.Memory&^4095, n.file, c.Device != nil); err != nil {
 		return nil, errors.Join(err, n.leaveFile())
 	}
 	if n.listener, err = net.Listen("tcp", c.Listen); err != nil {
@@ -457,5 +458,10 @@ func (n *Node) Close() error {
 	}
 	n.mu.Unlock()
 	n.group.Wait()
+	if p := n.pool.Load(); p != nil {
+		if err := p.unregister(); err != nil { // what a device may still write to stays mapped
+			return errors.Join(err, n.leaveFile())
+		}
+	}
 	return errors.Join(n.memory.close(), n.leaveFile())
 }

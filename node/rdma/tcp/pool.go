@@ -24,6 +24,7 @@ type Record struct {
 	Clients   int           `json:"clients"`   // workers at a time
 	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
 	Board     string        `json:"board"`     // who keeps the board: "" for the nodes themselves, or an address
+	Fabric    string        `json:"fabric"`    // what verbs go over: "" for this package's connections, or that of the nodes' devices
 }
 
 const (
@@ -66,6 +67,7 @@ type pool struct {
 	record   Record
 	node     *Node
 	memory   *memory
+	region   Registration // with the nodes' devices; nil for witnesses, and without devices
 	key      uint64
 	readKey  uint64
 	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
@@ -135,6 +137,9 @@ func (n *Node) adopt(c *conn, r *Record) error {
 		return err
 	}
 	p := newPool(n, *r, c.process)
+	if err := p.register(); err != nil {
+		return err
+	}
 	n.pool.Store(p)
 	n.log.Info("adopted by a pool", "pool", r.ID, "index", r.Index, "nodes", len(r.Addresses), "bytes", r.Memory)
 	p.keepLease()
@@ -151,6 +156,28 @@ func (n *Node) seal(c *conn, id string) error {
 	}
 	p.creator = ""
 	return nil
+}
+
+// register lets the node's device serve the pool's memory, if its verbs go over devices.
+func (p *pool) register() error {
+	want, d := p.record.Fabric, p.node.cfg.Device
+	switch {
+	case want == "" || p.record.Index >= p.record.Nodes:
+		return nil
+	case d == nil || d.Fabric() != want:
+		return fmt.Errorf("the pool's verbs go over %s, which this node was not started for (hint: --fabric %s): %w", want, want, rdma.ErrNotSupported)
+	}
+	region, err := d.Register(p.memory.base, p.record.Memory)
+	p.region = region
+	return err
+}
+
+// unregister takes the memory away from the device, which serves nobody any more.
+func (p *pool) unregister() error {
+	if p.region == nil {
+		return nil
+	}
+	return p.region.Close()
 }
 
 // abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up if not.
@@ -205,6 +232,9 @@ func (n *Node) reset() error {
 	}
 	n.used = true
 	n.log.Info("left a pool", "pool", p.record.ID)
+	if err := p.unregister(); err != nil { // what a device may still write to stays mapped
+		return err
+	}
 	return n.renew()
 }
 
@@ -214,7 +244,7 @@ func (n *Node) renew() error {
 	if !n.used {
 		return nil
 	}
-	fresh, err := newMemory(n.cfg.Memory&^4095, n.file)
+	fresh, err := newMemory(n.cfg.Memory&^4095, n.file, n.cfg.Device != nil)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -92,7 +93,7 @@ func say(c net.Conn, p []byte) (header, []byte, error) {
 
 // word reads the node's memory as its own procedures do.
 func (n *rawNode) word(off uint64) uint64 {
-	return (&view{n.memory, 0, n.fabric.record.Memory}).Load(off)
+	return (&view{n.memory, 0, n.fabric.record.Memory, nil}).Load(off)
 }
 
 // outcome is the status of a frame, or of its first verb if that is worse.
@@ -307,7 +308,7 @@ func TestVersions(t *testing.T) {
 		}
 	}()
 	_, err = Open(Options{Addresses: []string{l.Addr().String()}})
-	if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "version 2, and here is version 1") {
+	if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), fmt.Sprintf("version %d, and here is version %d", wireVersion+1, wireVersion)) {
 		t.Errorf("a node of another version: %v", err)
 	}
 }

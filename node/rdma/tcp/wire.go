@@ -20,13 +20,16 @@ import (
 //	answer   6 results u64, or the text of an error
 //	control  a message in JSON, padded with blanks; so is its answer
 //	ping     nothing; so is its answer, which may come out of turn, and unasked for while a control message takes its time
+//	serve    nothing; the answer: for how long yet the node serves, in ns, u64 | the epoch that was fenced last u64
+//	attach   key, client, life and epoch as verbs, and what a device offers, padded to 8; items says what to do
+//	answer   what the other device answers, padded to 8, or the text of an error; items is its length
 const (
 	headerBytes = 16
 	rightsBytes = 32 // key, client, life, epoch
 	opBytes     = 16
 	resultBytes = 8
 	callBytes   = rightsBytes + 8 + 6*8
-	wireVersion = 1
+	wireVersion = 2
 
 	maxItems = 1024      // verbs of a frame
 	maxData  = 256 << 10 // bytes of data that a frame's verbs write, and as many that they read; longer verbs go in parts
@@ -41,6 +44,8 @@ const (
 	kindCall
 	kindControl
 	kindPing
+	kindServe
+	kindAttach
 	kindHello
 )
 

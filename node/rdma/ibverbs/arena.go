@@ -1,0 +1,109 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"unsafe"
+)
+
+// arena is a worker's registered memory. It is of the Go heap, which does not move: what was given out stays readable when the
+// registration is gone. It belongs to one worker.
+type arena struct {
+	a      adapter
+	blocks []block
+	rest   []byte // of the last block, what is free
+	stages [bigStage - smallStage + 1][]stage
+}
+
+// block is registered memory that batches' memory is taken from, and never comes back to.
+type block struct {
+	p   []byte
+	mem memory
+}
+
+// blockBytes is the size of a block: about thirty batches, of which a worker has a few.
+const blockBytes = 256 << 10
+
+// stage is registered memory for bytes that are not.
+type stage struct {
+	p     []byte
+	mem   memory
+	class int
+}
+
+const (
+	smallStage = 12 // 2^12 bytes is the least that is registered
+	bigStage   = 20 // 2^20 bytes is the most that one work request moves
+	mostPart   = 1 << bigStage
+)
+
+// grow returns n bytes of registered memory, or others where the device takes no more: those are staged.
+func (m *arena) grow(n int) []byte {
+	if n > len(m.rest) {
+		p := make([]byte, max(blockBytes, n))
+		mem, err := m.a.register(unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), false)
+		if err != nil {
+			return p[:n:n]
+		}
+		m.blocks = append(m.blocks, block{p, mem})
+		m.rest = p
+	}
+	p := m.rest[:n:n]
+	m.rest = m.rest[n:]
+	return p
+}
+
+// find returns the key of registered memory that p lies in.
+func (m *arena) find(p []byte) (key uint32, ok bool) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+	for i := range m.blocks {
+		b := m.blocks[i].p
+		from := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+		if at >= from && at+uintptr(len(p)) <= from+uintptr(len(b)) {
+			key, _ := m.blocks[i].mem.keys()
+			return key, true
+		}
+	}
+	return 0, false
+}
+
+// stage returns registered memory of n bytes at least, n being mostPart at most.
+func (m *arena) stage(n int) (stage, error) {
+	class := max(smallStage, bits.Len(uint(n-1)))
+	free := &m.stages[class-smallStage]
+	if k := len(*free); k > 0 {
+		s := (*free)[k-1]
+		*free = (*free)[:k-1]
+		return s, nil
+	}
+	p := make([]byte, 1<<class)
+	mem, err := m.a.register(unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), false)
+	if err != nil {
+		return stage{}, fmt.Errorf("register %d bytes: %w", len(p), err)
+	}
+	return stage{p, mem, class}, nil
+}
+
+// give gives a stage back. What a worker had in flight at its most stays registered.
+func (m *arena) give(s stage) {
+	if s.p != nil {
+		free := &m.stages[s.class-smallStage]
+		*free = append(*free, s)
+	}
+}
+
+// close ends the registrations; no queue pair of the worker is there any more.
+func (m *arena) close() error {
+	var errs []error
+	for _, b := range m.blocks {
+		errs = append(errs, b.mem.close())
+	}
+	for _, free := range m.stages {
+		for _, s := range free {
+			errs = append(errs, s.mem.close())
+		}
+	}
+	*m = arena{a: m.a}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,201 @@
+package ibverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Wait waits for n chains of b: it polls for a moment, and then sleeps until the device tells of a completion.
+func (e *Endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if n == rdma.All || n > b.Chains() {
+		n = b.Chains()
+	}
+	if b.Done() < n {
+		e.progress(e.fabric.o.Spin)
+	}
+	if b.Done() < n {
+		if err := e.await(b, n, within); err != nil {
+			return err
+		}
+	}
+	e.Waited(b)
+	return nil
+}
+
+// Slices of a wait: at the end of each the worker looks whether those that it waits for may still answer. Completions end them.
+const (
+	sliceMin  = time.Millisecond
+	sliceMax  = 16 * time.Millisecond
+	heldSlice = 200 * time.Microsecond // when what it waits for is there, and the node is to say that it serves
+)
+
+// await is the part of Wait that may take long.
+func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
+	e.fabric.stats.add(&e.did)
+	until := rdma.Forever
+	if within < rdma.Forever-wall.Now() {
+		until = wall.Now() + within
+	}
+	for slice := sliceMin; ; slice = min(2*slice, sliceMax) {
+		if err := e.cq.arm(); err != nil {
+			return fmt.Errorf("wait for completions: %w", err)
+		}
+		e.progress(0) // one that came before the queue was armed rouses nobody
+		if b.Done() >= n {
+			return nil
+		}
+		now := wall.Now()
+		if now >= until {
+			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
+		}
+		for i := range e.peers {
+			e.look(&e.peers[i], now)
+		}
+		if b.Done() >= n {
+			return nil
+		}
+		if e.held {
+			slice = heldSlice
+		}
+		e.did.Waits++
+		if err := e.cq.await(min(until, wall.Now()+slice)); err != nil {
+			return fmt.Errorf("wait for completions: %w", err)
+		}
+		if e.progress(e.fabric.o.Spin); b.Done() >= n {
+			return nil
+		}
+	}
+}
+
+// progress takes the completions that there are, and posts what waited for room.
+func (e *Endpoint) progress(spin time.Duration) {
+	if e.closed {
+		return
+	}
+	for {
+		e.did.Polls++
+		n := e.cq.poll(e.found[:], max(0, spin))
+		e.did.Completions += uint64(n)
+		for _, c := range e.found[:n] {
+			e.landed(c)
+		}
+		if n < len(e.found) {
+			break
+		}
+		spin = 0
+	}
+	now := wall.Boot() // behind the completions: see settle
+	e.held = false
+	more := false
+	for i := range e.peers {
+		p := &e.peers[i]
+		e.settle(p, now)
+		e.held = e.held || p.ripe != p.head
+		more = more || p.next < len(p.waiting)
+	}
+	if more {
+		e.pump()
+	}
+}
+
+// landed takes one completion.
+func (e *Endpoint) landed(c completion) {
+	p := &e.peers[c.id>>48]
+	seq := uint32(c.id)
+	if uint16(c.id>>32) != p.times || p.qp == nil {
+		return // of a queue pair that was dropped, and what it carried with it
+	}
+	if c.status == statusSuccess {
+		p.ripe = seq + 1
+		return
+	}
+	p.ripe = seq // those in front of it have no completions of their own: they succeeded
+	why := c.err()
+	if refused := e.mayPost(p); refused != nil {
+		why = refused // the node has taken the connection down
+	} else if c.strayed() {
+		p.lost = fmt.Errorf("connection to node %d is down since %w", p.node, why)
+		e.settle(p, wall.Boot())
+		if p.head == p.ripe && p.head != p.tail {
+			e.fail(p.at(p.head), why) // this verb; those behind it only came too late
+			p.head++
+			p.ripe++
+			why = p.lost
+		}
+	}
+	e.drop(p, why)
+}
+
+// mayPost is MayPost, unless the process's connection is another one by now.
+func (e *Endpoint) mayPost(p *peer) error {
+	if p.epoch != e.Epoch() {
+		return fmt.Errorf("verbs of epoch %d: %w", p.epoch, rdma.ErrStale)
+	}
+	return e.MayPost(p.node)
+}
+
+// settle takes what is over, if the node is known to have served when it was. Now is the time on wall.Boot, read behind the
+// completion.
+func (e *Endpoint) settle(p *peer, now time.Duration) {
+	if p.ripe == p.head {
+		return
+	}
+	if until, _ := e.fabric.Served(p.node); now >= until {
+		return
+	}
+	for p.head != p.ripe {
+		f := p.at(p.head)
+		seq := p.head
+		p.head++
+		e.take(p, f, seq)
+	}
+}
+
+// take takes the result of one work request that succeeded.
+func (e *Endpoint) take(p *peer, f *flight, seq uint32) {
+	op := f.batch.Op(int(f.op))
+	switch {
+	case op.Verb == rdma.Read && f.stage.p != nil:
+		copy(op.Buf[f.off:f.off+f.n], f.stage.p)
+	case op.Verb.Atomic():
+		op.Result = binary.NativeEndian.Uint64(p.words[seq%uint32(len(p.ring))*8:])
+	}
+	if op.Verb == rdma.MaskedCompareSwap {
+		if e.guessed(p, f, op) {
+			return
+		}
+		p.masked--
+	}
+	e.over(f)
+}
+
+// mostGuesses bounds how often a masked compare and swap is tried: each time somebody else changed the word.
+const mostGuesses = 1 << 16
+
+// guessed tells whether a masked compare and swap has to be tried again: the word is another one than was guessed, but only in bits that
+// are not compared. The word is known now, and it succeeds unless somebody changes it again meanwhile.
+func (e *Endpoint) guessed(p *peer, f *flight, op *rdma.Op) bool {
+	if op.Result == f.guess || (op.Result^op.Expect)&op.CompareMask != 0 {
+		return false
+	}
+	if f.wrong++; f.wrong > mostGuesses {
+		op.Fail(fmt.Errorf("the word was changed %d times meanwhile: %w", f.wrong, rdma.ErrTimeout))
+		return false
+	}
+	f.guess = op.Result
+	f.batch.Stalled(1)
+	e.did.Guesses++
+	// In front of what waits: it was posted before.
+	p.next--
+	if p.next < 0 {
+		p.waiting = append([]flight{{}}, p.waiting...)
+		p.next = 0
+	}
+	p.waiting[p.next] = *f
+	*f = flight{}
+	return true
+}

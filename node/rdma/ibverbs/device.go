@@ -1,0 +1,379 @@
+//go:build ibverbs && linux
+
+package ibverbs
+
+/*
+#cgo LDFLAGS: -libverbs
+#cgo noescape fk_post
+#cgo nocallback fk_post
+#cgo noescape fk_poll
+#cgo nocallback fk_poll
+#include <errno.h>
+#include <stdlib.h>
+#include "verbs.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Built tells whether this program was built with libibverbs.
+const Built = true
+
+// Requests, groups and completions are shared with C as they are.
+var (
+	_ = [1]byte{}[unsafe.Sizeof(request{})-C.sizeof_struct_fk_request]
+	_ = [1]byte{}[unsafe.Sizeof(group{})-C.sizeof_struct_fk_group]
+	_ = [1]byte{}[unsafe.Sizeof(completion{})-C.sizeof_struct_fk_completion]
+)
+
+// device is an adapter of libibverbs.
+type device struct {
+	c    *C.struct_ibv_context
+	pd   *C.struct_ibv_pd
+	port Port
+	gid  GID
+	lim  limits
+	mtu  C.int // of the port, as libibverbs counts
+	in   uint8 // READs and atomics in flight that a queue pair takes
+	out  uint8 // and makes
+
+	users atomic.Int32 // what was made of it, and itself: the last one closes it
+}
+
+// wantInline is how many bytes of a WRITE are to travel in the work request: a cache line or two costs the device less so than
+// to fetch them.
+const wantInline = 220
+
+// mostRdAtomic bounds READs and atomics in flight; devices that can do more gain nothing by it.
+const mostRdAtomic = 16
+
+func openAdapter(c Choice, local net.IP) (adapter, error) {
+	list, err := listDevices()
+	if err != nil {
+		return nil, err
+	}
+	defer list.free()
+	var ports []Port
+	for _, d := range list.all {
+		p, err := portsOf(d)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p...)
+	}
+	port, gid, err := choose(ports, c, local)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range list.all {
+		if C.GoString(C.ibv_get_device_name(d)) == port.Device {
+			return openDevice(d, port, gid)
+		}
+	}
+	return nil, fmt.Errorf("%w: %s is gone", ErrNoDevice, port.Device)
+}
+
+func openDevice(from *C.struct_ibv_device, port Port, gid GID) (adapter, error) {
+	d := &device{port: port, gid: gid}
+	d.users.Store(1)
+	var err error
+	if d.c, err = openContext(from); err != nil {
+		return nil, err
+	}
+	if err := d.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("device %s: %w", port.Device, err), d.close())
+	}
+	return d, nil
+}
+
+func openContext(from *C.struct_ibv_device) (*C.struct_ibv_context, error) {
+	c, err := C.ibv_open_device(from)
+	if c == nil {
+		name := C.GoString(C.ibv_get_device_name(from))
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w (hint: may this user open /dev/infiniband/uverbs*?)", err)
+		}
+		return nil, fmt.Errorf("open device %s: %w", name, err)
+	}
+	return c, nil
+}
+
+func (d *device) open() (err error) {
+	var attr C.struct_ibv_device_attr
+	if no := C.ibv_query_device(d.c, &attr); no != 0 {
+		return fmt.Errorf("ask what it can do: %w", syscall.Errno(no))
+	}
+	if attr.atomic_cap == C.IBV_ATOMIC_NONE {
+		return fmt.Errorf("it has no atomics, which every store needs: %w", rdma.ErrNotSupported)
+	}
+	var p C.struct_fk_port
+	if no := C.fk_port_query(d.c, C.int(d.port.Port), &p); no != 0 {
+		return fmt.Errorf("ask for port %d: %w", d.port.Port, syscall.Errno(no))
+	}
+	d.mtu = p.mtu
+	d.in, d.out = uint8(min(attr.max_qp_rd_atom, mostRdAtomic)), uint8(min(attr.max_qp_init_rd_atom, mostRdAtomic))
+	d.lim = limits{inline: wantInline, depth: int(attr.max_qp_wr), room: int(attr.max_cqe), pairs: int(attr.max_qp), rdAtomic: int(d.out), message: mostPart}
+	if d.pd, err = C.ibv_alloc_pd(d.c); d.pd == nil {
+		return fmt.Errorf("make a protection domain: %w", err)
+	}
+	return d.probeInline()
+}
+
+// probeInline finds out how many bytes may be inline: there is no other way than to try.
+func (d *device) probeInline() error {
+	q, err := d.completions(1)
+	if err != nil {
+		return err
+	}
+	for ; ; d.lim.inline /= 2 {
+		p, err := q.pair(1, accessNone)
+		if err == nil {
+			return errors.Join(p.close(), q.close())
+		}
+		if d.lim.inline == 0 {
+			return errors.Join(err, q.close())
+		}
+	}
+}
+
+func (d *device) limits() limits { return d.lim }
+
+// close gives up the device; it goes when nothing made of it is left, such as endpoints that nobody has closed.
+func (d *device) close() error {
+	if d.users.Add(-1) > 0 {
+		return nil
+	}
+	var err error
+	if d.pd != nil {
+		if no := C.ibv_dealloc_pd(d.pd); no != 0 {
+			err = fmt.Errorf("device %s: end the protection domain: %w", d.port.Device, syscall.Errno(no))
+		}
+	}
+	if no := C.ibv_close_device(d.c); no != 0 {
+		err = errors.Join(err, fmt.Errorf("close device %s: %w", d.port.Device, syscall.Errno(int(no))))
+	}
+	return err
+}
+
+// mr is memory that a device may use.
+type mr struct {
+	d   *device
+	mr  *C.struct_ibv_mr
+	pin runtime.Pinner // the garbage collector lets it be, even if this is all that refers to it
+}
+
+func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {
+	m := &mr{d: d}
+	m.pin.Pin(base)
+	far := C.int(0)
+	if remote {
+		far = 1
+	}
+	var err error
+	if m.mr, err = C.fk_register(d.pd, C.uintptr_t(uintptr(base)), C.uint64_t(size), far); m.mr == nil {
+		m.pin.Unpin()
+		return nil, noMemory(d.port.Device, size, err)
+	}
+	d.users.Add(1)
+	return m, nil
+}
+
+// noMemory is why memory was not registered, and what to do.
+func noMemory(device string, size uint64, err error) error {
+	var l unix.Rlimit
+	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur < size {
+		return fmt.Errorf("device %s: this process may lock %d bytes of memory, and that takes %d "+
+			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device, l.Cur, size, rdma.ErrFull)
+	}
+	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)
+}
+
+func (m *mr) keys() (local, remote uint32) { return uint32(m.mr.lkey), uint32(m.mr.rkey) }
+
+func (m *mr) close() error {
+	if no := C.ibv_dereg_mr(m.mr); no != 0 {
+		return fmt.Errorf("device %s: unregister memory: %w", m.d.port.Device, syscall.Errno(no))
+	}
+	m.pin.Unpin()
+	return m.d.close()
+}
+
+// cq is a completion queue with a channel that tells of completions, which the runtime waits for as for a connection.
+type cq struct {
+	d       *device
+	cq      *C.struct_ibv_cq
+	channel *C.struct_ibv_comp_channel
+	file    *os.File // the channel
+	raw     syscall.RawConn
+	events  C.uint // taken, and not acknowledged
+}
+
+func (d *device) completions(room int) (completions, error) {
+	q := &cq{d: d}
+	d.users.Add(1)
+	if err := q.open(room); err != nil {
+		return nil, errors.Join(fmt.Errorf("device %s: make a completion queue for %d: %w", d.port.Device, room, err), q.close())
+	}
+	return q, nil
+}
+
+func (q *cq) open(room int) (err error) {
+	if q.channel, err = C.ibv_create_comp_channel(q.d.c); q.channel == nil {
+		return err
+	}
+	fd := int(q.channel.fd)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0) // libibverbs closes the other one
+	if err != nil {
+		return err
+	}
+	q.file = os.NewFile(uintptr(own), "completions")
+	if q.raw, err = q.file.SyscallConn(); err != nil {
+		return err
+	}
+	if err := q.file.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("its channel cannot be waited for: %w", err)
+	}
+	q.cq, err = C.ibv_create_cq(q.d.c, C.int(room), nil, q.channel, 0)
+	if q.cq == nil {
+		return err
+	}
+	return nil
+}
+
+func (q *cq) close() error {
+	var errs []error
+	if q.cq != nil {
+		C.ibv_ack_cq_events(q.cq, q.events)
+		if no := C.ibv_destroy_cq(q.cq); no != 0 {
+			errs = append(errs, fmt.Errorf("end a completion queue: %w", syscall.Errno(no)))
+		}
+	}
+	if q.file != nil {
+		errs = append(errs, q.file.Close())
+	}
+	if q.channel != nil {
+		if no := C.ibv_destroy_comp_channel(q.channel); no != 0 {
+			errs = append(errs, fmt.Errorf("end a completion channel: %w", syscall.Errno(no)))
+		}
+	}
+	return errors.Join(append(errs, q.d.close())...)
+}
+
+func (q *cq) post(groups []group, requests []request) {
+	C.fk_post((*C.struct_fk_group)(unsafe.Pointer(&groups[0])), C.int(len(groups)), (*C.struct_fk_request)(unsafe.Pointer(&requests[0])))
+}
+
+func (q *cq) poll(into []completion, spin time.Duration) int {
+	n := C.fk_poll(q.cq, (*C.struct_fk_completion)(unsafe.Pointer(&into[0])), C.int(len(into)), C.int64_t(spin))
+	if n < 0 {
+		panic(fmt.Sprintf("ibverbs: device %s does not tell what is complete", q.d.port.Device))
+	}
+	return int(n)
+}
+
+func (q *cq) arm() error {
+	if no := C.ibv_req_notify_cq(q.cq, 0); no != 0 {
+		return fmt.Errorf("device %s: ask for events: %w", q.d.port.Device, syscall.Errno(no))
+	}
+	return nil
+}
+
+func (q *cq) await(until time.Duration) error {
+	q.file.SetReadDeadline(time.Now().Add(until - wall.Now()))
+	err := q.raw.Read(func(uintptr) bool {
+		n := C.fk_event(q.channel)
+		q.events += C.uint(n)
+		return n > 0
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if q.events > 1<<20 { // acknowledged by the thousand, since that takes a lock
+		C.ibv_ack_cq_events(q.cq, q.events)
+		q.events = 0
+	}
+	return err
+}
+
+// qp is a queue pair.
+type qp struct {
+	q    *cq
+	qp   *C.struct_ibv_qp
+	psn  uint32
+	once sync.Once
+}
+
+func (q *cq) pair(depth int, may access) (pair, error) {
+	inline := C.uint32_t(q.d.lim.inline)
+	if may != accessNone {
+		inline = 0 // the end that posts nothing
+	}
+	p, err := C.fk_pair(q.d.pd, q.cq, C.int(depth), &inline, C.int(q.d.port.Port), C.int(may))
+	if p == nil {
+		return nil, fmt.Errorf("device %s: make a queue pair (it has %d at most): %w: %w", q.d.port.Device, q.d.lim.pairs, rdma.ErrFull, err)
+	}
+	q.d.users.Add(1)
+	return &qp{q: q, qp: p, psn: rand.Uint32() & (1<<24 - 1)}, nil
+}
+
+func (p *qp) handle() uintptr { return uintptr(unsafe.Pointer(p.qp)) }
+
+func (p *qp) card() card {
+	d := p.q.d
+	return card{
+		qpn: uint32(p.qp.qp_num), psn: p.psn, lid: d.port.LID, gid: d.gid.Addr, ethernet: d.port.Ethernet, mtu: uint8(d.mtu),
+		rdAtomic: d.in,
+	}
+}
+
+func (p *qp) connect(remote card) error {
+	d := p.q.d
+	if remote.ethernet != d.port.Ethernet {
+		return fmt.Errorf("device %s is on another kind of network than the other end's: %w", d.port.Device, rdma.ErrNotSupported)
+	}
+	c := C.struct_fk_card{
+		qpn: C.uint32_t(remote.qpn), psn: C.uint32_t(remote.psn), lid: C.uint16_t(remote.lid),
+		mtu: C.uint8_t(min(remote.mtu, uint8(d.mtu))), rd_atomic: C.uint8_t(max(1, min(remote.rdAtomic, d.out))),
+	}
+	for i, b := range remote.gid {
+		c.gid[i] = C.uint8_t(b)
+	}
+	if remote.ethernet {
+		c.ethernet = 1
+	}
+	if no := C.fk_connect(p.qp, C.int(d.port.Port), C.int(d.gid.Index), C.uint32_t(p.psn), C.uint8_t(d.in), &c); no != 0 {
+		return fmt.Errorf("device %s: connect to the device at %v: %w", d.port.Device, net.IP(remote.gid[:]), syscall.Errno(no))
+	}
+	return nil
+}
+
+func (p *qp) close() (err error) {
+	p.once.Do(func() {
+		if no := C.fk_end(p.qp); no != 0 {
+			err = fmt.Errorf("device %s: end a queue pair: %w", p.q.d.port.Device, syscall.Errno(no))
+			return
+		}
+		err = p.q.d.close()
+	})
+	return err
+}

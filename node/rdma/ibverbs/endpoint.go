@@ -1,0 +1,286 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Endpoint is one worker's way to the pool: a queue pair a node, and one completion queue. Its identity, views, calls and time
+// are package tcp's.
+type Endpoint struct {
+	*tcp.Endpoint
+	fabric *Fabric
+	cq     completions
+	mem    arena
+	peers  []peer
+	did    Stats
+
+	groups   []group // of the post that is being made
+	requests []request
+	found    [32]completion
+	held     bool // something is complete, but its node is not known to serve
+	closed   bool
+}
+
+// peer is the way to one node.
+//
+// What was posted is in the ring, in order: the work requests numbered from head up to tail. Those below ripe are over, and
+// succeeded; they are taken once the node is known to have served. What waits comes behind them.
+type peer struct {
+	node       int
+	qp         pair // nil: there is none
+	times      uint16
+	base       uint64 // of the node's memory, at its device
+	key        uint32
+	connection uint64 // of the process, that the queue pair belongs to
+	epoch      uint64
+	lost       error // the worker strayed there: the connection is down for good
+
+	ring             []flight
+	head, ripe, tail uint32
+	waiting          []flight
+	next             int     // of waiting, the first that does wait
+	masked           int     // masked compare and swaps that are being made of plain ones
+	words            []byte  // the word before an atomic, by its place in the ring
+	wordsMem         memory  // words' registration; nil: not yet
+	slow             slowing // since when nothing has come
+}
+
+// flight is one work request.
+type flight struct {
+	batch *rdma.Batch
+	op    int32
+	last  bool // of its op
+	off   int  // the part of the op's bytes, of one that is longer than what one request moves
+	n     int
+	stage stage  // where the bytes are at this end, when they are in no registered memory
+	guess uint64 // of a masked compare and swap: what the word is taken to be
+	wrong int    // how often it was wrong before
+}
+
+func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
+	e := &Endpoint{Endpoint: ep, fabric: f, mem: arena{a: f.a}, peers: make([]peer, f.Nodes())}
+	var err error
+	// Those that fail have completions of their own, all that there are; some may be left of queue pairs that were dropped.
+	if e.cq, err = f.a.completions(2 * f.o.Depth * f.Nodes()); err != nil {
+		return nil, err
+	}
+	for i := range e.peers {
+		e.peers[i] = peer{node: i, ring: make([]flight, f.o.Depth)}
+	}
+	ep.Init(e.mem.grow)
+	return e, nil
+}
+
+// attach connects the worker to a node, unless it is. What it returns is why the node's verbs fail.
+func (e *Endpoint) attach(p *peer) error {
+	if p.lost != nil {
+		return p.lost
+	}
+	if p.qp != nil {
+		return nil
+	}
+	connection, err := e.fabric.Reach(p.node)
+	if err != nil {
+		return err
+	}
+	if p.wordsMem == nil {
+		p.words = make([]byte, 8*len(p.ring))
+		if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)), uint64(len(p.words)), false); err != nil {
+			return fmt.Errorf("register %d bytes: %w", len(p.words), err)
+		}
+	}
+	qp, err := e.cq.pair(len(p.ring), accessNone)
+	if err != nil {
+		return fmt.Errorf("connect to the memory of node %d: %w", p.node, err)
+	}
+	remote, err := e.meet(p.node, qp)
+	if err != nil {
+		return errors.Join(err, qp.close())
+	}
+	e.did.Connects++
+	p.qp, p.base, p.key, p.connection, p.epoch = qp, remote.base, remote.key, connection, e.Epoch()
+	p.slow = slowing{}
+	return nil
+}
+
+// meet connects qp to a queue pair that the node makes.
+func (e *Endpoint) meet(node int, qp pair) (card, error) {
+	answer, err := e.Attach(node, qp.card().bytes())
+	if err != nil {
+		return card{}, err
+	}
+	remote, err := parseCard(answer)
+	if err == nil {
+		err = qp.connect(remote)
+	}
+	if err != nil {
+		return card{}, fmt.Errorf("connect to the device of node %d: %w", node, err)
+	}
+	return remote, nil
+}
+
+// check drops the queue pair if it is known to be of no use any more.
+func (e *Endpoint) check(p *peer) {
+	if p.qp == nil {
+		return
+	}
+	connection, err := e.fabric.Reach(p.node)
+	_, fence := e.fabric.Served(p.node)
+	switch {
+	case err != nil:
+		e.drop(p, err)
+	case connection != p.connection:
+		e.drop(p, fmt.Errorf("connection to node %d broke: %w", p.node, rdma.ErrNodeDown))
+	case fence > p.epoch || p.epoch != e.Epoch():
+		e.drop(p, fmt.Errorf("client %d of epoch %d: %w", e.Client(), p.epoch, rdma.ErrStale))
+	}
+}
+
+// Join makes the worker a member of the pool's current view. Its queue pairs are of the last one: verbs that are in flight
+// there fail.
+func (e *Endpoint) Join() (rdma.View, error) {
+	v, err := e.Endpoint.Join()
+	if err == nil {
+		for i := range e.peers {
+			e.check(&e.peers[i])
+		}
+	}
+	return v, err
+}
+
+// drop gives the queue pair up and fails what is in flight or waits there, but for what is known to have been done. Behind it
+// the device does not touch this end's memory any more; at the other end verbs may land yet, until the next attach.
+func (e *Endpoint) drop(p *peer, why error) {
+	e.settle(p, wall.Boot())
+	if p.qp != nil {
+		if err := p.qp.close(); err != nil {
+			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v", err))
+		}
+		p.qp = nil
+	}
+	p.times++ // completions that come yet are those of nobody
+	for ; p.head != p.tail; p.head++ {
+		e.fail(p.at(p.head), why)
+	}
+	p.ripe = p.tail
+	p.masked = 0
+	e.failWaiting(p, why)
+}
+
+func (e *Endpoint) failWaiting(p *peer, why error) {
+	for ; p.next < len(p.waiting); p.next++ {
+		e.fail(&p.waiting[p.next], why)
+	}
+	p.waiting, p.next = p.waiting[:0], 0
+}
+
+// fail ends one work request, and its op if it is the last one of that.
+func (e *Endpoint) fail(f *flight, why error) {
+	op := f.batch.Op(int(f.op))
+	if op.Err == nil {
+		op.Fail(why)
+	}
+	e.over(f)
+}
+
+// over is behind the last look at a work request.
+func (e *Endpoint) over(f *flight) {
+	e.mem.give(f.stage)
+	b, op, last := f.batch, int(f.op), f.last
+	*f = flight{}
+	if last {
+		b.Complete(op)
+	}
+}
+
+// at is where a work request of the ring is.
+func (p *peer) at(seq uint32) *flight { return &p.ring[seq%uint32(len(p.ring))] }
+
+// Sleep pauses the worker. It ends early when the fabric closes.
+func (e *Endpoint) Sleep(d time.Duration) {
+	e.Endpoint.Sleep(d)
+	e.progress(0)
+}
+
+// Go starts a task with an endpoint of its own: see tcp.Endpoint.Go.
+func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
+	own, err := e.fabric.Open(name)
+	if err != nil {
+		return fmt.Errorf("start task %s: %w", name, err)
+	}
+	if !e.fabric.tasks.Begin(name) {
+		own.Close()
+		return fmt.Errorf("start task %s: %w", name, rdma.ErrClosed)
+	}
+	go func() {
+		defer e.fabric.tasks.End(name)
+		defer own.Close()
+		f(own)
+	}()
+	return nil
+}
+
+// Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in rdma.ErrClosed, and may land later.
+func (e *Endpoint) Close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	gone := fmt.Errorf("endpoint of client %d: %w", e.Client(), rdma.ErrClosed)
+	var errs []error
+	for i := range e.peers {
+		p := &e.peers[i]
+		had := p.qp != nil
+		e.drop(p, gone)
+		if connection, err := e.fabric.Reach(p.node); had && err == nil && connection == p.connection {
+			_ = e.Detach(p.node) // else the end of the connection, or the identity's next holder, takes it down
+		}
+		if p.wordsMem != nil {
+			errs = append(errs, p.wordsMem.close())
+		}
+	}
+	e.fabric.stats.add(&e.did)
+	errs = append(errs, e.cq.close(), e.mem.close(), e.Endpoint.Close())
+	return errors.Join(errs...)
+}
+
+// slowing is for how long a node has completed nothing.
+type slowing struct {
+	head  uint32        // of the ring then
+	since time.Duration // on wall.Now; 0: there is nothing in flight
+	asked time.Duration // when it was asked why, last
+}
+
+// Bounds of the patience with a node that completes nothing. Verbs take microseconds: the node is asked after askSoon, and then
+// less and less often, since its process may be busier than its device.
+const (
+	askSoon   = 2 * time.Millisecond
+	askSeldom = 100 * time.Millisecond
+)
+
+// look finds out, when a node has completed nothing for some time, whether it ever will.
+func (e *Endpoint) look(p *peer, now time.Duration) {
+	if p.head == p.tail && p.next == len(p.waiting) {
+		p.slow = slowing{}
+		return
+	}
+	e.check(p)
+	switch {
+	case p.qp == nil:
+	case p.slow.since == 0 || p.slow.head != p.head:
+		p.slow = slowing{head: p.head, since: now}
+	case now-p.slow.since > askSoon && now-p.slow.asked > min(askSeldom, (now-p.slow.since)/2):
+		if err := e.MayPost(p.node); err != nil {
+			e.drop(p, err)
+			return
+		}
+		p.slow.asked = wall.Now()
+	}
+}

@@ -1,0 +1,116 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Fabric is an open pool: that of package tcp, but that verbs go from device to device. It is safe for concurrent use.
+type Fabric struct {
+	*tcp.Fabric
+	a     adapter
+	o     Options
+	tasks wall.Tasks
+	stats stats
+	once  sync.Once
+}
+
+var _ rdma.Fabric = (*Fabric)(nil)
+
+// Options say how a process uses its device. Zero values mean defaults.
+type Options struct {
+	// Choice of the device; the default is one that reaches the pool.
+	Choice Choice
+	// Spin is for how long a worker looks for completions before it sleeps until the device tells of one; default 20 us, less
+	// than it costs to be woken. Negative: not at all.
+	Spin time.Duration
+	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and what the device can do.
+	Depth int
+}
+
+const (
+	defaultSpin  = 20 * time.Microsecond
+	defaultDepth = 128
+)
+
+// Stats count what workers asked of the device.
+type Stats struct {
+	Posts       uint64 // calls into libibverbs that post, each of all that there is for all nodes
+	Polls       uint64 // calls that look for completions
+	Waits       uint64 // sleeps until the device tells of one
+	Requests    uint64 // work requests
+	Completions uint64
+	Connects    uint64 // queue pairs that were connected
+	Guesses     uint64 // plain compare and swaps that masked ones were made of, beyond one each
+}
+
+// Calls returns the calls into libibverbs in the course of verbs.
+func (s Stats) Calls() uint64 { return s.Posts + s.Polls }
+
+type stats struct{ posts, polls, waits, requests, completions, connects, guesses atomic.Uint64 }
+
+// Stats returns what the workers of this Fabric did so far, as far as they have told: when they wait, and when they are closed.
+func (f *Fabric) Stats() Stats {
+	s := &f.stats
+	return Stats{
+		Posts: s.posts.Load(), Polls: s.polls.Load(), Waits: s.waits.Load(), Requests: s.requests.Load(),
+		Completions: s.completions.Load(), Connects: s.connects.Load(), Guesses: s.guesses.Load(),
+	}
+}
+
+func (s *stats) add(d *Stats) {
+	s.posts.Add(d.Posts)
+	s.polls.Add(d.Polls)
+	s.waits.Add(d.Waits)
+	s.requests.Add(d.Requests)
+	s.completions.Add(d.Completions)
+	s.connects.Add(d.Connects)
+	s.guesses.Add(d.Guesses)
+	*d = Stats{}
+}
+
+// newFabric puts an adapter under a pool, and owns both.
+func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
+	if o.Spin == 0 {
+		o.Spin = defaultSpin
+	}
+	if o.Depth == 0 {
+		o.Depth = defaultDepth
+	}
+	l := a.limits()
+	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*max(1, p.Nodes()))))
+	return &Fabric{Fabric: p, a: a, o: o}
+}
+
+// Open returns an endpoint with an identity of its own. Its queue pairs are made when it first posts to a node.
+func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
+	ep, err := f.Fabric.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	own, err := newEndpoint(f, ep.(*tcp.Endpoint))
+	if err != nil {
+		return nil, fmt.Errorf("open as %s: %w", name, errors.Join(err, ep.Close()))
+	}
+	return own, nil
+}
+
+// patience bounds the wait for tasks that were asked to stop.
+const patience = 10 * time.Second
+
+// Close is tcp.Fabric's, and closes the device.
+func (f *Fabric) Close() error {
+	err := f.Fabric.Close()
+	if late := f.tasks.Join(patience); late != nil {
+		return errors.Join(err, fmt.Errorf("close: %w", late)) // they use the device yet
+	}
+	f.once.Do(func() { err = errors.Join(err, f.a.close()) })
+	return err
+}

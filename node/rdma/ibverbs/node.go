@@ -1,0 +1,186 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Name is the fabric's, in addresses and in pools' records.
+const Name = "rdma"
+
+// Device is an open device of a memory node: its Config.Device. It is safe for concurrent use.
+type Device struct{ a adapter }
+
+var _ tcp.Device = (*Device)(nil)
+
+// Fabric implements tcp.Device.
+func (d *Device) Fabric() string { return Name }
+
+// Close closes the device; nothing is registered with it any more.
+func (d *Device) Close() error { return d.a.close() }
+
+// region is a node's memory that its device serves.
+type region struct {
+	a    adapter
+	base uint64
+	size uint64
+	mem  memory
+
+	mu   sync.Mutex  // one caller at a time
+	cq   completions // of the nodes' ends, and of its own
+	self self
+	made int // queue pairs of clients
+}
+
+// Register implements tcp.Device.
+func (d *Device) Register(base unsafe.Pointer, size uint64) (tcp.Registration, error) {
+	r := &region{a: d.a, base: uint64(uintptr(base)), size: size}
+	if err := r.open(base); err != nil {
+		return nil, fmt.Errorf("register %d bytes: %w", size, errors.Join(err, r.Close()))
+	}
+	return r, nil
+}
+
+func (r *region) open(base unsafe.Pointer) (err error) {
+	if r.mem, err = r.a.register(base, r.size, true); err != nil {
+		return err
+	}
+	if r.cq, err = r.a.completions(selfDepth); err != nil {
+		return err
+	}
+	return r.self.open(r)
+}
+
+// Close implements tcp.Registration.
+func (r *region) Close() error {
+	err := r.self.close()
+	if r.cq != nil {
+		err = errors.Join(err, r.cq.close())
+	}
+	if r.mem != nil {
+		err = errors.Join(err, r.mem.close())
+	}
+	return err
+}
+
+// Connect implements tcp.Registration: it makes the node's end of a worker's connection.
+func (r *region) Connect(offer []byte, readOnly bool) ([]byte, tcp.DeviceConn, error) {
+	remote, err := parseCard(offer)
+	if err != nil {
+		return nil, nil, err
+	}
+	may := accessAll
+	if readOnly {
+		may = accessRead
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, err := r.cq.pair(1, may) // this end posts nothing
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.connect(remote); err != nil {
+		return nil, nil, errors.Join(err, p.close())
+	}
+	c := p.card()
+	c.base = r.base
+	_, c.key = r.mem.keys()
+	return c.bytes(), &conn{r, p}, nil
+}
+
+// conn is the node's end of a worker's connection.
+type conn struct {
+	r *region
+	p pair
+}
+
+// End implements tcp.DeviceConn.
+func (c *conn) End() {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if err := c.p.close(); err != nil {
+		// Whoever asked goes on as if nothing could land any more. Better no node than a wrong one.
+		panic(fmt.Sprintf("ibverbs: a queue pair that was fenced off is not gone: %v", err))
+	}
+}
+
+// CompareSwap implements tcp.Registration.
+func (r *region) CompareSwap(off, expect, value uint64) uint64 {
+	return r.atomic(request{op: uint8(rdma.CompareSwap), remote: r.base + off, a: expect, b: value})
+}
+
+// FetchAdd implements tcp.Registration.
+func (r *region) FetchAdd(off, n uint64) uint64 {
+	return r.atomic(request{op: uint8(rdma.FetchAdd), remote: r.base + off, a: n})
+}
+
+// self is a node's connection to its own memory, for atomics of its procedures.
+type self struct {
+	near, far pair
+	word      *uint64 // where the device puts the word before
+	mem       memory
+}
+
+const (
+	selfDepth = 16
+	// selfPatience bounds the wait for a device that answers nothing: an atomic on this machine takes microseconds.
+	selfPatience = 10 * time.Second
+)
+
+func (s *self) open(r *region) (err error) {
+	s.word = new(uint64)
+	if s.mem, err = r.a.register(unsafe.Pointer(s.word), 8, false); err != nil {
+		return err
+	}
+	if s.near, err = r.cq.pair(selfDepth, accessNone); err != nil {
+		return err
+	}
+	if s.far, err = r.cq.pair(1, accessAll); err != nil {
+		return err
+	}
+	return errors.Join(s.near.connect(s.far.card()), s.far.connect(s.near.card()))
+}
+
+func (s *self) close() (err error) {
+	for _, p := range []pair{s.near, s.far} {
+		if p != nil {
+			err = errors.Join(err, p.close())
+		}
+	}
+	if s.mem != nil {
+		err = errors.Join(err, s.mem.close())
+	}
+	return err
+}
+
+// atomic executes one atomic through the device, and returns the word before. A device that does not do it any more takes the
+// node with it: a procedure has nobody to tell, and half of it may be done.
+func (r *region) atomic(q request) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	local, _ := r.self.mem.keys()
+	_, remote := r.mem.keys()
+	q.local, q.n, q.key, q.flags = uint64(uintptr(unsafe.Pointer(r.self.word))), 8, local, flagSignal
+	g := []group{{pair: r.self.near.handle(), key: remote, n: 1}}
+	r.cq.post(g, []request{q})
+	if g[0].taken != 1 {
+		panic(fmt.Sprintf("ibverbs: the node's device takes no atomic of its own: errno %d", g[0].errno))
+	}
+	var done [1]completion
+	for until := wall.Now() + selfPatience; r.cq.poll(done[:], 20*time.Microsecond) == 0; {
+		if wall.Now() > until {
+			panic(fmt.Sprintf("ibverbs: the node's device has not done an atomic of its own for %v", selfPatience))
+		}
+	}
+	if done[0].status != statusSuccess {
+		panic(fmt.Sprintf("ibverbs: an atomic of the node's own failed: %v", done[0].err()))
+	}
+	return *r.self.word
+}

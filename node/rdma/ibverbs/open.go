@@ -1,0 +1,98 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// ErrNotBuilt is wrapped when this program was built without libibverbs.
+var ErrNotBuilt = errors.New("this program was built without libibverbs " +
+	"(hint: install libibverbs-dev and a C compiler, then build with 'go build -tags ibverbs')")
+
+// Info is what a device is and can do: see Probe.
+type Info struct {
+	Device    string
+	Firmware  string
+	Vendor    uint32
+	Ports     []Port
+	QueuePair int    // queue pairs at most
+	Requests  int    // work requests of one
+	RdAtomic  int    // READs and atomics in flight of one, as the side that executes them
+	Atomics   string // "none", "HCA" (with those of the same device) or "global" (with the processor's, too)
+	Regions   int    // registered memories
+	RegionMax uint64 // bytes of one
+	// Capabilities of which farkv uses something else where they are missing.
+	MaskedAtomics bool   // else masked compare and swaps are made of plain ones
+	DeviceMemory  uint64 // bytes; 0: the node's memory does
+	SharedReceive int    // shared receive queues
+	MultiPacket   string // whether receive queues take many packets an entry: "yes", "no", or why that is not known
+}
+
+// Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none.
+func Probe() ([]Info, error) { return probe() }
+
+// OpenDevice opens the device of a memory node that listens on the given HOST:PORT.
+func OpenDevice(c Choice, listen string) (*Device, error) {
+	var local net.IP
+	if host, _, err := net.SplitHostPort(listen); err == nil {
+		local = net.ParseIP(host)
+	}
+	a, err := openAdapter(c, local)
+	if err != nil {
+		return nil, fmt.Errorf("open the node's RDMA device: %w", err)
+	}
+	return &Device{a}, nil
+}
+
+// Open opens a pool whose nodes have devices. Errors are those of tcp.Open, or wrap ErrNotBuilt or ErrNoDevice.
+func Open(o tcp.Options, own Options) (*Fabric, error) {
+	a, err := deviceFor(o, own)
+	if err != nil {
+		return nil, err
+	}
+	o.Fabric = Name
+	p, err := tcp.Open(o)
+	if err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	return newFabric(p, a, own), nil
+}
+
+// Create makes a pool on nodes that have devices, and opens it: see tcp.Create.
+func Create(o tcp.Options, g tcp.Geometry, own Options, format func(*Fabric) error) (*Fabric, error) {
+	a, err := deviceFor(o, own)
+	if err != nil {
+		return nil, err
+	}
+	o.Fabric = Name
+	var f *Fabric
+	p, err := tcp.Create(o, g, func(p *tcp.Fabric) error {
+		f = newFabric(p, a, own)
+		if format == nil {
+			return nil
+		}
+		return format(f)
+	})
+	if err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	if f == nil || f.Fabric != p {
+		panic("ibverbs: a pool was made and never formatted")
+	}
+	return f, nil
+}
+
+func deviceFor(o tcp.Options, own Options) (adapter, error) {
+	var local net.IP
+	if len(o.Addresses) > 0 {
+		local = towards(o.Addresses[0])
+	}
+	a, err := openAdapter(own.Choice, local)
+	if err != nil {
+		return nil, fmt.Errorf("open an RDMA device: %w", err)
+	}
+	return a, nil
+}

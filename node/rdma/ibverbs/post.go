@@ -1,0 +1,197 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Post hands the batch to the device: in one call, with one doorbell a node. What a queue pair has no room for follows when it
+// has.
+func (e *Endpoint) Post(b *rdma.Batch) error {
+	if err := e.Usable(); err != nil {
+		return fmt.Errorf("post %d verbs: %w", b.Len(), err)
+	}
+	e.Posted(b)
+	b.Track()
+	var seen [4]uint64 // nodes, of which a pool has 256 at most
+	for i := range b.Len() {
+		op := b.Op(i)
+		node := op.Addr.Node()
+		if node >= len(e.peers) {
+			op.Fail(fmt.Errorf("pool has %d nodes: %w", len(e.peers), rdma.ErrAccess))
+			b.Complete(i)
+			continue
+		}
+		p := &e.peers[node]
+		if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
+			seen[node>>6] |= bit
+			e.check(p) // what waits or flies there is not this batch's yet
+		}
+		e.enqueue(p, b, i, op)
+	}
+	e.pump()
+	return nil
+}
+
+// enqueue has an op wait, in as many parts as it takes.
+func (e *Endpoint) enqueue(p *peer, b *rdma.Batch, i int, op *rdma.Op) {
+	if p.next == len(p.waiting) {
+		p.waiting, p.next = p.waiting[:0], 0
+	}
+	n := op.Len()
+	f := flight{batch: b, op: int32(i), n: n, last: n <= mostPart, guess: op.Expect & op.CompareMask}
+	for f.off = 0; !f.last; f.off += mostPart {
+		f.n = mostPart
+		p.waiting = append(p.waiting, f)
+		f.last = n-f.off <= 2*mostPart
+	}
+	f.n = n - f.off
+	p.waiting = append(p.waiting, f)
+}
+
+// pump posts what waits, as far as there is room.
+func (e *Endpoint) pump() {
+	e.groups, e.requests = e.groups[:0], e.requests[:0]
+	for i := range e.peers {
+		p := &e.peers[i]
+		if p.next == len(p.waiting) {
+			continue
+		}
+		if err := e.attach(p); err != nil {
+			e.failWaiting(p, err)
+			continue
+		}
+		e.fill(p)
+	}
+	if len(e.groups) == 0 {
+		return
+	}
+	e.did.Posts++
+	e.did.Requests += uint64(len(e.requests))
+	e.cq.post(e.groups, e.requests)
+	for i := range e.groups {
+		if g := &e.groups[i]; g.taken < g.n {
+			e.refused(g)
+		}
+	}
+}
+
+// refused drops a queue pair that has not taken all that was posted: what it took has no completion to tell of it.
+func (e *Endpoint) refused(g *group) {
+	for i := range e.peers {
+		p := &e.peers[i]
+		if p.qp == nil || p.qp.handle() != g.pair {
+			continue
+		}
+		why := fmt.Errorf("the device took %d of %d work requests: %w", g.taken, g.n, unix.Errno(g.errno))
+		e.drop(p, fmt.Errorf("%w: %w", rdma.ErrNodeDown, why))
+	}
+}
+
+// fill makes requests of what waits for one node.
+func (e *Endpoint) fill(p *peer) {
+	first := len(e.requests)
+	for p.next < len(p.waiting) && p.tail-p.head < uint32(len(p.ring)) {
+		f := &p.waiting[p.next]
+		op := f.batch.Op(int(f.op))
+		if op.Fence && p.masked > 0 && f.wrong == 0 {
+			break // behind a masked compare and swap that is not over yet, whatever number of plain ones it takes
+		}
+		if err := e.within(op); err != nil {
+			e.stray(p, err)
+			break
+		}
+		q, err := e.request(p, f, op)
+		if err != nil {
+			e.stray(p, err)
+			break
+		}
+		*p.at(p.tail) = *f
+		if op.Verb == rdma.MaskedCompareSwap && f.wrong == 0 {
+			p.masked++
+		}
+		p.tail++
+		*f = flight{}
+		p.next++
+		e.requests = append(e.requests, q)
+	}
+	n := len(e.requests) - first
+	if n == 0 {
+		return
+	}
+	e.requests[len(e.requests)-1].flags |= flagSignal
+	e.groups = append(e.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
+}
+
+// within refuses here what the other device would refuse, too: an op in parts would have landed in part, and some devices
+// take no misaligned atomic.
+func (e *Endpoint) within(op *rdma.Op) error {
+	off, n := op.Addr.Offset(), uint64(op.Len())
+	switch {
+	case op.Verb < rdma.Read || op.Verb > rdma.FetchAdd:
+		return fmt.Errorf("verb %d: %w", op.Verb, rdma.ErrAccess)
+	case op.Verb.Atomic() && off%8 != 0:
+		return fmt.Errorf("misaligned atomic: %w", rdma.ErrAccess)
+	case off > e.fabric.Size() || n > e.fabric.Size()-off:
+		return fmt.Errorf("the node has %d bytes: %w", e.fabric.Size(), rdma.ErrAccess)
+	}
+	return nil
+}
+
+// stray takes the connection down for good at the op that waits first, as a device would: what is in front of it goes on, it and
+// all behind it fail.
+func (e *Endpoint) stray(p *peer, err error) {
+	e.fail(&p.waiting[p.next], err)
+	p.next++
+	p.lost = fmt.Errorf("connection to node %d is down since %w", p.node, err)
+	if !errors.Is(err, rdma.ErrAccess) { // no memory to register: it may find some later
+		p.lost = nil
+	}
+	e.failWaiting(p, fmt.Errorf("behind a verb that failed: %w", err))
+}
+
+// request makes the work request of f, which is about to have the ring's place at the tail.
+func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err error) {
+	q = request{
+		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),
+		id: uint64(p.node)<<48 | uint64(p.times)<<32 | uint64(p.tail),
+	}
+	if op.Fence && f.off == 0 && f.wrong == 0 {
+		q.flags = flagFence
+	}
+	if op.Verb.Atomic() {
+		word := p.words[p.tail%uint32(len(p.ring))*8:]
+		q.local = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(word))))
+		q.key, _ = p.wordsMem.keys()
+		q.a, q.b = op.Expect, op.Value
+		switch op.Verb {
+		case rdma.FetchAdd:
+			q.a = op.Value
+		case rdma.MaskedCompareSwap:
+			q.op, q.a, q.b = uint8(rdma.CompareSwap), f.guess, f.guess&^op.SwapMask|op.Value&op.SwapMask
+		}
+		return q, nil
+	}
+	buf := op.Buf[f.off : f.off+f.n]
+	key, ok := e.mem.find(buf)
+	switch {
+	case op.Verb == rdma.Write && f.n <= e.fabric.a.limits().inline:
+		q.flags |= flagInline
+	case !ok && f.n > 0:
+		if f.stage, err = e.mem.stage(f.n); err != nil {
+			return q, err
+		}
+		if op.Verb == rdma.Write {
+			copy(f.stage.p, buf)
+		}
+		buf = f.stage.p[:f.n]
+		key, _ = f.stage.mem.keys()
+	}
+	q.local, q.key = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf)))), key
+	return q, nil
+}

@@ -1,0 +1,366 @@
+package ibverbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/rdma/words"
+)
+
+// soft is an adapter in software: queue pairs of one process, each with a goroutine that executes what it sends, in order, on the
+// other end's memory. As with a device, nothing tells a sender that the other end is gone, and local memory is touched until a
+// queue pair is closed. It is where faults come from that hardware has too seldom.
+type soft struct {
+	net *network
+	lim limits
+}
+
+// network is what several adapters are connected by.
+type network struct {
+	mu    sync.Mutex
+	pairs map[uint32]*softPair
+	mems  map[uint32]*softMemory
+	last  uint32
+	open  atomic.Int32 // things that were made and not closed
+
+	slow  atomic.Int64 // ns that every request takes
+	fault atomic.Pointer[func(p *softPair, q request) status]
+}
+
+func newNetwork() *network {
+	return &network{pairs: map[uint32]*softPair{}, mems: map[uint32]*softMemory{}}
+}
+
+func (n *network) adapter() *soft {
+	n.open.Add(1)
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, rdAtomic: 16, message: mostPart}}
+}
+
+func (s *soft) limits() limits { return s.lim }
+func (s *soft) close() error   { s.net.open.Add(-1); return nil }
+
+func (n *network) number() uint32 { n.last++; return n.last }
+
+type softMemory struct {
+	net    *network
+	base   unsafe.Pointer
+	size   uint64
+	key    uint32
+	remote bool
+}
+
+func (s *soft) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {
+	s.net.mu.Lock()
+	defer s.net.mu.Unlock()
+	m := &softMemory{s.net, base, size, s.net.number(), remote}
+	s.net.mems[m.key] = m
+	s.net.open.Add(1)
+	return m, nil
+}
+
+func (m *softMemory) keys() (local, remote uint32) { return m.key, m.key }
+
+func (m *softMemory) close() error {
+	m.net.mu.Lock()
+	defer m.net.mu.Unlock()
+	if m.net.mems[m.key] != m {
+		return fmt.Errorf("memory %d was closed before", m.key)
+	}
+	delete(m.net.mems, m.key)
+	m.net.open.Add(-1)
+	return nil
+}
+
+// at is where n bytes at an address are; nil: not in this memory.
+func (m *softMemory) at(addr uint64, n uint32) unsafe.Pointer {
+	off := addr - uint64(uintptr(m.base))
+	if off > m.size || uint64(n) > m.size-off {
+		return nil
+	}
+	return unsafe.Add(m.base, off)
+}
+
+type softQueue struct {
+	s    *soft
+	room int
+
+	mu    sync.Mutex
+	done  []completion
+	armed bool
+	event chan struct{}
+}
+
+func (s *soft) completions(room int) (completions, error) {
+	s.net.open.Add(1)
+	return &softQueue{s: s, room: room, event: make(chan struct{}, 1)}, nil
+}
+
+func (q *softQueue) close() error { q.s.net.open.Add(-1); return nil }
+
+func (q *softQueue) push(c completion) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.done = append(q.done, c)
+	if len(q.done) > q.room {
+		panic(fmt.Sprintf("%d completions in a queue for %d", len(q.done), q.room))
+	}
+	if q.armed {
+		q.armed = false
+		select {
+		case q.event <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (q *softQueue) poll(into []completion, spin time.Duration) int {
+	for until := wall.Now() + spin; ; {
+		q.mu.Lock()
+		n := copy(into, q.done)
+		q.done = append(q.done[:0], q.done[n:]...)
+		q.mu.Unlock()
+		if n > 0 || spin == 0 || wall.Now() > until {
+			return n
+		}
+	}
+}
+
+func (q *softQueue) arm() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.armed = true
+	return nil
+}
+
+func (q *softQueue) await(until time.Duration) error {
+	late := time.NewTimer(until - wall.Now())
+	defer late.Stop()
+	select {
+	case <-q.event:
+	case <-late.C:
+	}
+	return nil
+}
+
+func (q *softQueue) post(groups []group, requests []request) {
+	for i := range groups {
+		g := &groups[i]
+		q.s.net.mu.Lock()
+		p := q.s.net.pairs[uint32(g.pair)]
+		q.s.net.mu.Unlock()
+		for _, r := range requests[g.first : g.first+g.n] {
+			if !p.send(r, g.key) {
+				g.errno = 12
+				break
+			}
+			g.taken++
+		}
+	}
+}
+
+// softPair is one end of a connection.
+type softPair struct {
+	q      *softQueue
+	number uint32
+	may    access
+	depth  int
+
+	mu     sync.Mutex // held while something of the other end is executed here, and while this end lands a result
+	peer   uint32
+	closed bool
+	sent   []sending
+	inUse  int // requests that have no completion yet
+	wake   chan struct{}
+	over   chan struct{}
+	ended  sync.WaitGroup
+}
+
+type sending struct {
+	request
+	far    uint32
+	inline []byte
+}
+
+func (q *softQueue) pair(depth int, may access) (pair, error) {
+	n := q.s.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := &softPair{q: q, number: n.number(), may: may, depth: depth, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	n.pairs[p.number] = p
+	n.open.Add(1)
+	p.ended.Go(p.run)
+	return p, nil
+}
+
+func (p *softPair) handle() uintptr { return uintptr(p.number) }
+
+func (p *softPair) card() card { return card{qpn: p.number, mtu: 5, rdAtomic: 16, ethernet: true} }
+
+func (p *softPair) connect(remote card) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.peer = remote.qpn
+	return nil
+}
+
+func (p *softPair) close() error {
+	p.mu.Lock()
+	was := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if was {
+		return fmt.Errorf("queue pair %d was closed before", p.number)
+	}
+	close(p.over)
+	p.ended.Wait()
+	n := p.q.s.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.pairs, p.number)
+	n.open.Add(-1)
+	return nil
+}
+
+func (p *softPair) send(r request, far uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.inUse == p.depth {
+		return false
+	}
+	p.inUse++
+	s := sending{request: r, far: far}
+	if r.flags&flagInline != 0 {
+		s.inline = append([]byte{}, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.local))), r.n)...)
+	}
+	p.sent = append(p.sent, s)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// run executes what this end sends, until a failure: behind that everything is flushed.
+func (p *softPair) run() {
+	failed := false
+	covered := 0
+	for {
+		p.mu.Lock()
+		var s sending
+		any := len(p.sent) > 0
+		if any {
+			s, p.sent = p.sent[0], p.sent[1:]
+		}
+		p.mu.Unlock()
+		if !any {
+			select {
+			case <-p.over:
+				return
+			case <-p.wake:
+			}
+			continue
+		}
+		st := statusFlushed
+		if !failed {
+			st = p.execute(s)
+		}
+		if st == silent {
+			<-p.over
+			return
+		}
+		failed = failed || st != statusSuccess
+		covered++
+		if s.flags&flagSignal != 0 || st != statusSuccess {
+			p.mu.Lock()
+			p.inUse -= covered
+			p.mu.Unlock()
+			covered = 0
+			p.q.push(completion{id: s.id, status: st})
+		}
+	}
+}
+
+// silent: there is never an answer.
+const silent status = 1 << 20
+
+func (p *softPair) execute(s sending) status {
+	n := p.q.s.net
+	if d := time.Duration(n.slow.Load()); d > 0 {
+		time.Sleep(d)
+	}
+	if f := n.fault.Load(); f != nil {
+		if st := (*f)(p, s.request); st != statusSuccess {
+			return st
+		}
+	}
+	n.mu.Lock()
+	far, m, near := n.pairs[p.peer], n.mems[s.far], n.mems[s.key]
+	n.mu.Unlock()
+	if far == nil {
+		return silent
+	}
+	result := make([]byte, s.n)
+	if s.op == uint8(rdma.Write) {
+		if s.inline == nil && s.n > 0 {
+			from := near.at(s.local, s.n)
+			if from == nil {
+				return statusProtection
+			}
+			copy(result, unsafe.Slice((*byte)(from), s.n))
+		} else {
+			copy(result, s.inline)
+		}
+	}
+	if st := far.serve(p.number, m, s, result); st != statusSuccess {
+		return st
+	}
+	if s.op == uint8(rdma.Write) || s.n == 0 {
+		return statusSuccess
+	}
+	to := near.at(s.local, s.n)
+	if to == nil {
+		return statusProtection
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return silent
+	}
+	copy(unsafe.Slice((*byte)(to), s.n), result)
+	return statusSuccess
+}
+
+// serve executes what comes from the other end. p is what is written, or takes what is read.
+func (p *softPair) serve(from uint32, m *softMemory, s sending, data []byte) status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.peer != from {
+		return silent
+	}
+	if m == nil || !m.remote || p.may == accessNone || p.may == accessRead && s.op != uint8(rdma.Read) {
+		return statusRemoteAccess
+	}
+	at := m.at(s.remote, s.n)
+	if at == nil {
+		return statusRemoteAccess
+	}
+	switch w := (*uint64)(at); rdma.Verb(s.op) {
+	case rdma.Read:
+		words.Load(data, at)
+	case rdma.Write:
+		words.Store(at, data)
+	case rdma.CompareSwap:
+		binary.NativeEndian.PutUint64(data, words.CompareSwap(w, s.a, s.b))
+	case rdma.FetchAdd:
+		binary.NativeEndian.PutUint64(data, words.FetchAdd(w, s.a))
+	default:
+		return statusBadRequest
+	}
+	return statusSuccess
+}

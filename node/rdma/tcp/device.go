@@ -1,0 +1,276 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's process, which decides for
+// whom: connections are made, and ended, over this package's protocol. Everything else of a pool is as without a device.
+type Device interface {
+	// Fabric names the fabric that the device's verbs go over, as Record.Fabric and in addresses.
+	Fabric() string
+	// Register lets the device use size bytes at base, until the registration is closed.
+	Register(base unsafe.Pointer, size uint64) (Registration, error)
+}
+
+// Registration is memory of a node that a Device serves.
+type Registration interface {
+	// Connect connects a client's worker by what it offers, and returns what it has to know, and how to end it.
+	Connect(offer []byte, readOnly bool) (answer []byte, c DeviceConn, err error)
+	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a processor's atomics are not atomic
+	// with those of a device.
+	CompareSwap(off, expect, value uint64) uint64
+	FetchAdd(off, n uint64) uint64
+	// Close ends the registration; all connections were ended before.
+	Close() error
+}
+
+// DeviceConn is a worker's connection to a node's memory.
+type DeviceConn interface {
+	// End ends it. When it returns, none of the verbs that were posted to the connection is being executed, or ever will be.
+	End()
+}
+
+// attachKind is what an attach frame asks for, in the place of its number of items.
+const (
+	attachAsk = iota // whether the worker may post
+	attachNew        // a connection to the node's memory, in the place of one that it may have
+	attachEnd        // the end of it
+)
+
+// maxOffer bounds in bytes what a device's two ends have to tell each other.
+const maxOffer = 256
+
+// owner is who has a connection to the node's memory.
+type owner struct {
+	client rdma.ClientID
+	life   uint64
+}
+
+// attachment is a worker's connection to the node's memory.
+type attachment struct {
+	rights rights
+	conn   DeviceConn
+}
+
+// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence that comes behind finds the
+// connection, and one that came before is seen here.
+func (c *conn) attach(h header, p []byte) error {
+	if len(p) < rightsBytes || len(p) > rightsBytes+maxOffer {
+		return fmt.Errorf("attach with %d bytes: %w", len(p), ErrProtocol)
+	}
+	r := parseRights(p)
+	c.out = append(c.out, make([]byte, headerBytes)...)
+	from := len(c.out)
+	answer, err := c.attached1(h.items, &r, p[rightsBytes:])
+	if err != nil {
+		c.counters.failed(statusOf(err), 1)
+		answer = []byte(err.Error())
+		answer = answer[:min(len(answer), maxOffer)]
+	}
+	c.out = append(c.out, answer...)
+	for len(c.out)%8 != from%8 {
+		c.out = append(c.out, ' ')
+	}
+	c.answer(h, statusOf(err), len(answer), from)
+	return nil
+}
+
+func (c *conn) attached1(what int, r *rights, offer []byte) (answer []byte, err error) {
+	if st := c.barred(r); st != statusOK {
+		return nil, st.err()
+	}
+	who := owner{r.client, r.life}
+	if old, ok := c.attached[who]; ok && what != attachAsk {
+		old.conn.End()
+		delete(c.attached, who)
+	}
+	if what != attachNew {
+		return nil, nil
+	}
+	if c.pool.region == nil {
+		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
+	}
+	if len(c.attached) >= c.pool.record.Clients { // there are no more workers, unless they are readers
+		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached), rdma.ErrFull)
+	}
+	answer, dc, err := c.pool.region.Connect(offer, c.readOnly)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) > maxOffer {
+		dc.End()
+		return nil, fmt.Errorf("a device answers %d bytes: %w", len(answer), errFailed)
+	}
+	if c.attached == nil {
+		c.attached = map[owner]attachment{}
+	}
+	c.attached[who] = attachment{*r, dc}
+	return answer, nil
+}
+
+// detach ends the connections to the node's memory of those who may not post any more. The caller holds c.executing.
+func (c *conn) detach() {
+	for who, a := range c.attached {
+		if c.ended || c.barred(&a.rights) != statusOK {
+			a.conn.End()
+			delete(c.attached, who)
+		}
+	}
+}
+
+// servedBytes is the body of the answer to a serve frame.
+const servedBytes = 16
+
+// serves answers for how long yet the node may serve.
+func (c *conn) serves(h header) {
+	c.out = append(c.out, make([]byte, headerBytes)...)
+	from := len(c.out)
+	left := max(0, c.pool.until.Load()-int64(wall.Boot()))
+	c.out = binary.LittleEndian.AppendUint64(c.out, uint64(left))
+	c.out = binary.LittleEndian.AppendUint64(c.out, c.pool.fence.Load())
+	c.answer(h, statusOK, 0, from)
+}
+
+// serving is the question to a node for how long it may serve, in flight since a time on wall.Boot. Nobody waits for it.
+type serving struct {
+	l    *link
+	sent time.Duration
+}
+
+func (serving) lose(error) {}
+
+func (q serving) land(h header, body []byte) error {
+	if h.kind != kindServe || len(body) != servedBytes {
+		return fmt.Errorf("frame of kind %d with %d bytes tells how long a node serves: %w", h.kind, len(body), ErrProtocol)
+	}
+	left := time.Duration(binary.LittleEndian.Uint64(body))
+	q.l.until.Store(int64(q.sent + min(max(left, 0), time.Hour)))
+	q.l.fence.Store(binary.LittleEndian.Uint64(body[8:]))
+	return nil
+}
+
+// keepServed asks a node of a pool with devices for how long it may serve, a few times in each lease, until the connection
+// breaks.
+func (l *link) keepServed(s *stream) {
+	tick := time.NewTicker(l.every)
+	defer tick.Stop()
+	for {
+		l.askServing()
+		s.call()
+		select {
+		case <-s.over:
+			return
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *link) askServing() {
+	q, err := l.begin()
+	if err != nil {
+		return
+	}
+	at := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	q.end(kindServe, 0, at, serving{l, wall.Boot()})
+	if q.done() {
+		l.flush()
+	}
+}
+
+// What follows is for fabrics whose verbs go past this package's connections, from device to device.
+
+// Attach asks a node for a connection from device to device, and ends the one that the worker had there before: none of the
+// verbs that were posted to it is executed any more. The answer is the node's Registration's. Errors are those of verbs.
+func (e *Endpoint) Attach(node int, offer []byte) ([]byte, error) {
+	answer, err := e.attach(node, attachNew, offer)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the memory of node %d: %w", node, err)
+	}
+	return answer, nil
+}
+
+// MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps rdma.ErrNodeDown when there is no
+// answer in time.
+func (e *Endpoint) MayPost(node int) error {
+	_, err := e.attach(node, attachAsk, nil)
+	return err
+}
+
+// Detach tells a node that the worker needs its connection to the memory no more.
+func (e *Endpoint) Detach(node int) error {
+	_, err := e.attach(node, attachEnd, nil)
+	return err
+}
+
+func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
+	if err := e.fabric.down(node); err != nil {
+		return nil, err
+	}
+	c := e.ask()
+	c.err, c.over, c.answer = nil, false, nil
+	l := e.fabric.links[node].verbs
+	s, err := l.begin()
+	if err != nil {
+		return nil, err
+	}
+	from := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	own := e.rights
+	own.key, own.epoch = l.key.Load(), e.joined
+	l.out = append(own.append(l.out), offer...)
+	for (len(l.out)-from)%8 != 0 {
+		l.out = append(l.out, 0)
+	}
+	s.end(kindAttach, what, from, c)
+	if s.done() {
+		l.flush()
+	}
+	err = e.answered(c, node, deadAfter)
+	if errors.Is(err, rdma.ErrTimeout) {
+		err = fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
+	}
+	return c.answer, err
+}
+
+// Usable is nil, or an error wrapping rdma.ErrClosed once the endpoint or its fabric was closed.
+func (e *Endpoint) Usable() error {
+	if e.closed || e.fabric.closing.Load() {
+		return fmt.Errorf("endpoint of client %d: %w", e.client.ID, rdma.ErrClosed)
+	}
+	return nil
+}
+
+// Epoch returns the epoch that the worker has joined.
+func (e *Endpoint) Epoch() uint64 { return e.joined }
+
+// Reach tells whether the process is connected to a node, by which of its connections, counted from 1, or why it is not.
+func (f *Fabric) Reach(node int) (connection uint64, err error) {
+	if err := f.down(node); err != nil {
+		return 0, err
+	}
+	return f.links[node].verbs.reach()
+}
+
+// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced there last, as it said then. What a device executed was true only if it completed before: a node that was expelled
+// does not say so any more, and its device goes on.
+func (f *Fabric) Served(node int) (until time.Duration, fence uint64) {
+	l := f.links[node].verbs
+	return time.Duration(l.until.Load()), l.fence.Load()
+}
+
+func (l *link) reach() (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.times, l.why
+}
