@@ -73,7 +73,8 @@ func (h *house) fabrics() {
 		for _, fabric := range []string{"shm", "tcp", "ibverbs", "sim"} {
 			fabric = "node/rdma/" + fabric
 			knows := under(s.dir, fabric) || s.dir == "node/fabrics" || h.mains[s.dir] || h.suites[s.dir] ||
-				fabric == "node/rdma/sim" && s.dir == "workloads/simulate"
+				fabric == "node/rdma/sim" && s.dir == "workloads/simulate" ||
+				fabric == "node/rdma/tcp" && s.dir == "node/rdma/ibverbs" // whose pools are those of tcp
 			if under(dir, fabric) && !knows {
 				report("names the fabric %s: take an rdma.Fabric, or an address and node/fabrics", dir)
 			}

@@ -10,7 +10,7 @@ import (
 // arena is a worker's registered memory. It is of the Go heap, which does not move: what was given out stays readable when the
 // registration is gone. It belongs to one worker.
 type arena struct {
-	a      adapter
+	a      adapter // nil once it is closed
 	blocks []block
 	rest   []byte // of the last block, what is free
 	stages [bigStage - smallStage + 1][]stage
@@ -40,6 +40,9 @@ const (
 
 // grow returns n bytes of registered memory, or others where the device takes no more: those are staged.
 func (m *arena) grow(n int) []byte {
+	if m.a == nil {
+		return make([]byte, n) // nothing of it will be posted
+	}
 	if n > len(m.rest) {
 		p := make([]byte, max(blockBytes, n))
 		mem, err := m.a.register(unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p)), false)
@@ -104,6 +107,6 @@ func (m *arena) close() error {
 			errs = append(errs, s.mem.close())
 		}
 	}
-	*m = arena{a: m.a}
+	*m = arena{}
 	return errors.Join(errs...)
 }

@@ -96,7 +96,7 @@ func ports(c *C.struct_ibv_context, name string) (all []Port, err error) {
 			return nil, fmt.Errorf("ask device %s for port %d: %w", name, i, syscall.Errno(no))
 		}
 		port := Port{
-			Device: name, Port: i, State: strings.TrimPrefix(C.GoString(C.ibv_port_state_str(p.state)), "PORT_"),
+			Device: name, Port: i, State: strings.ToUpper(strings.TrimPrefix(C.GoString(C.ibv_port_state_str(p.state)), "PORT_")),
 			Ethernet: p.link_layer == C.IBV_LINK_LAYER_ETHERNET, LID: uint16(p.lid), MTU: 128 << p.active_mtu,
 		}
 		for _, g := range gids[:n] {
