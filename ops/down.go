@@ -33,6 +33,9 @@ func Down(addr string, force bool) (*Removed, error) {
 	if errors.Is(err, fabrics.ErrInUse) {
 		return nil, inUse(addr, err)
 	}
+	if !force && errors.Is(err, rdma.ErrUnreachable) && strings.HasPrefix(addr, "tcp:") {
+		return nil, fmt.Errorf("%w (hint: 'farkv recover %s' gives up nodes that are down; or --force)", err, addr)
+	}
 	if errors.Is(err, rdma.ErrNodeDown) {
 		return nil, fmt.Errorf("%w (hint: nodes that answer have let go of it, and one that is started anew belongs to no pool; "+
 			"'farkv status %s' shows them)", err, addr)

@@ -30,6 +30,8 @@ func explain(err error, pool string) error {
 	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, stores.ErrUnknown), errors.Is(err, stores.ErrParams),
 		errors.Is(err, fabrics.ErrNoPool) && alone:
 		return workloads.Misuse("%v", err)
+	case errors.Is(err, fabrics.ErrNoPool) && strings.Contains(pool, ":"):
+		return hint("'farkv up %s' makes it", pool)
 	case errors.Is(err, fabrics.ErrNoPool):
 		return hint("'farkv up %s' makes it; 'farkv list' shows the pools there are", pool)
 	case errors.Is(err, fabrics.ErrExists):

@@ -30,6 +30,7 @@ func TestExplain(t *testing.T) {
 		{fabrics.ErrFormat, "p", "'farkv down --force p'", false},
 		{fabrics.ErrIrregular, "p", "by hand", false},
 		{fabrics.ErrFolder, "p", "$FARKV_SHM_DIR names it", false},
+		{fabrics.ErrNoPool, "consul:h:1/p", "'farkv up consul:h:1/p' makes it)", false},
 		{fabrics.ErrToken, "tcp:h:1", "$FARKV_TOKEN_FILE names", false},
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},

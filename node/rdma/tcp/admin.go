@@ -287,9 +287,9 @@ func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 	return nil, fmt.Errorf("the nodes have none: %w", rdma.ErrNoPool)
 }
 
-// Remove takes a pool away from its nodes, which run on without one. It refuses with rdma.ErrInUse while other processes
-// use it, unless forced. Nodes that do not answer are named in the error, after the others have let go of it; those that were
-// expelled need not answer.
+// Remove takes a pool away from its nodes, which run on without one. Unless forced it refuses with rdma.ErrInUse while other
+// processes use it, and with rdma.ErrUnreachable where a node that does not answer may know of some. Nodes that do not answer
+// are named in the error, after the others have let go of it; those that are gone from the view need not answer.
 func Remove(o Options, force bool) error {
 	r, silent, err := recordOf(o)
 	if err != nil {
@@ -300,23 +300,40 @@ func Remove(o Options, force bool) error {
 	h := newHurry()
 	defer h.end()
 	f.reach(h, controlOf, silent)
+	_, _ = f.view() // notes which nodes are gone; without it all are to answer
 	if !force {
-		for name := range f.attached() {
-			if name != f.process && !f.isIdle(name) {
-				return errors.Join(fmt.Errorf("remove a pool: %w", rdma.ErrInUse), f.Close())
-			}
-		}
+		err = f.unused()
 	}
-	m := &message{Do: doDrop, Pool: r.ID, Force: true}
-	drop := func(int) *message { return m }
-	_, _ = f.view() // notes whom the others expelled; without it all are to answer
-	gone := func(n int) bool { return n < len(f.downs) && f.downs[n].Load() }
-	_ = f.each(gone, deadAfter, drop, nil)
-	err = f.each(func(n int) bool { return !gone(n) }, callPatience, drop, nil)
+	if err == nil {
+		err = f.drop()
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("remove a pool: %w", err)
 	}
 	return nil
+}
+
+// unused returns why the pool may not be removed.
+func (f *Fabric) unused() error {
+	users := f.attached()
+	if users == nil {
+		return fmt.Errorf("a node that does not answer may know of clients: %w", rdma.ErrUnreachable)
+	}
+	for name := range users {
+		if name != f.process && !f.isIdle(name) {
+			return rdma.ErrInUse
+		}
+	}
+	return nil
+}
+
+// drop has all nodes let go of the pool.
+func (f *Fabric) drop() error {
+	m := &message{Do: doDrop, Pool: f.record.ID, Force: true}
+	drop := func(int) *message { return m }
+	living := f.living()
+	_ = f.each(func(n int) bool { return !living(n) }, deadAfter, drop, nil)
+	return f.each(living, callPatience, drop, nil)
 }
 
 // isIdle tells whether a process that is attached has no client.

@@ -160,26 +160,39 @@ func TestRemoveInUse(t *testing.T) {
 	}
 }
 
-// TestRemoveWithoutTheDead removes pools of which a node died: one that the view has no more is not missed.
+// TestRemoveWithoutTheDead removes a pool of which a node died: not unless forced while that may know of somebody, and never
+// while somebody uses it. One that is gone from the view is not missed.
 func TestRemoveWithoutTheDead(t *testing.T) {
-	for _, expelled := range []bool{false, true} {
+	for _, gone := range []bool{false, true} {
 		nodes, addrs := start(t, 3, 1<<20, nil)
 		o := tcp.Options{Addresses: addrs}
 		f := created(t, o, geometry(3))
 		nodes[2].Close()
-		if expelled {
+		refusal, left := rdma.ErrUnreachable, rdma.ErrNodeDown
+		if gone {
+			refusal, left = rdma.ErrInUse, nil
 			if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 			if err := f.Expel(1, 2); err != nil {
 				t.Fatal(err)
 			}
+			if ok, err := f.SetMember(1, 2, rdma.Member{}, rdma.Member{Gone: true}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
 		}
-		if err := tcp.Remove(o, false); (err == nil) != expelled || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
-			t.Errorf("the dead node is expelled: %t; remove: %v", expelled, err)
+		ep, err := f.Open("user")
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !free(t, addrs[:2]) {
-			t.Error("nodes that live still have the pool")
+		if err := tcp.Remove(o, false); !errors.Is(err, refusal) || free(t, addrs[:1]) {
+			t.Errorf("the dead node is gone: %t; remove what is used: %v, want %v", gone, err, refusal)
+		}
+		if err := ep.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := tcp.Remove(o, !gone); !errors.Is(err, left) || !free(t, addrs[:2]) {
+			t.Errorf("the dead node is gone: %t; remove: %v, want %v", gone, err, left)
 		}
 	}
 }
