@@ -29,8 +29,8 @@ type Machine struct {
 	Memlock func() (bytes uint64, err error)
 	// Room tells the folder of pools in shared memory, and what is free there.
 	Room func() (folder string, free uint64, err error)
-	// Verbs tells why this program does not know libibverbs; nil: it does.
-	Verbs func() error
+	// Verbs asks libibverbs for the devices: see fabrics.ProbeRDMA.
+	Verbs func() ([]fabrics.RDMADevice, error)
 	// Program runs a program on the PATH and returns what it says. An error wrapping exec.ErrNotFound: there is none.
 	Program func(ctx context.Context, name string, args ...string) (string, error)
 	Getenv  func(string) string
@@ -42,10 +42,7 @@ func ThisMachine() Machine {
 		Root: os.DirFS("/"), System: runtime.GOOS, Go: strings.TrimPrefix(runtime.Version(), "go") + ", " + runtime.GOOS + "/" + runtime.GOARCH,
 		UID: os.Geteuid(), Cores: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0),
 		Memlock: memlockLimit, Room: fabrics.Room, Program: program, Getenv: os.Getenv,
-		Verbs: func() error {
-			_, err := fabrics.Parse("rdma:localhost:1")
-			return err
-		},
+		Verbs: fabrics.ProbeRDMA,
 	}
 }
 

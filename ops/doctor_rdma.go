@@ -26,9 +26,16 @@ func (d *Doctor) rdma(_ context.Context, t *Topic) {
 	if err != nil {
 		t.missing("devices", class+" cannot be read: "+err.Error(), "")
 	}
+	cards, wrong := d.Verbs()
 	up := false
 	for _, name := range names[:min(len(names), mostDevices)] {
-		up = d.device(t, name) || up
+		usable := d.device(t, name)
+		for _, c := range cards {
+			if c.Device == name {
+				usable = capabilities(t, &c) && usable
+			}
+		}
+		up = up || usable
 	}
 	switch {
 	case err != nil:
@@ -39,12 +46,7 @@ func (d *Doctor) rdma(_ context.Context, t *Topic) {
 	}
 	d.modules(t, len(names) > 0)
 	d.uverbs(t, len(names) > 0)
-	if err := d.Verbs(); err != nil {
-		t.missing("libibverbs", "this farkv is built without it, and cannot tell of atomics, device memory and queues",
-			"apt-get install libibverbs-dev rdma-core, and go build -tags ibverbs ./ops/farkv")
-	} else {
-		t.ok("libibverbs", "built in")
-	}
+	libibverbs(t, len(names) > 0, len(cards), wrong)
 }
 
 // netdev is a network device that soft-RoCE could run over.

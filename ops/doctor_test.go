@@ -17,6 +17,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -39,7 +41,7 @@ func patient(a *txtar.Archive) Doctor {
 		Root: root, System: "linux", Go: "1.99", UID: 1000, Cores: 36, Procs: 36,
 		Memlock: func() (uint64, error) { return 8 << 20, nil },
 		Room:    func() (string, uint64, error) { return "/dev/shm", 16 << 30, nil },
-		Verbs:   func() error { return nil },
+		Verbs:   func() ([]fabrics.RDMADevice, error) { return nil, fabrics.ErrNoDevice },
 		Program: func(context.Context, string, ...string) (string, error) { return "", exec.ErrNotFound },
 		Getenv:  func(name string) string { return map[string]string{"CONSUL_HTTP_ADDR": "nowhere"}[name] },
 	}}
@@ -84,6 +86,13 @@ func adapt(name string, d *Doctor) {
 	case "roce":
 		d.Memlock = func() (uint64, error) { return math.MaxUint64, nil }
 		d.Program = func(context.Context, string, ...string) (string, error) { return "---DimmID=0x0001---", nil }
+		d.Verbs = func() ([]fabrics.RDMADevice, error) {
+			return []fabrics.RDMADevice{{
+				Device: "mlx5_0", QueuePair: 262144, Requests: 32768, RdAtomic: 16, Regions: 16777216, Atomics: "HCA", MaskedAtomics: true,
+				DeviceMemory: 128 << 10, SharedReceive: 8388608, MultiPacket: "yes",
+				Ports: []ibverbs.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE", MTU: 1024}, {Device: "mlx5_0", Port: 2, State: "DOWN"}},
+			}}, nil
+		}
 	case "infiniband":
 		d.Procs = 4
 		d.Room = func() (string, uint64, error) { return "/dev/shm", 1 << 30, nil }
@@ -93,11 +102,18 @@ func adapt(name string, d *Doctor) {
 	case "rxe":
 		d.UID = 0
 		d.Memory = 4 << 20
+		d.Verbs = func() ([]fabrics.RDMADevice, error) {
+			return []fabrics.RDMADevice{{Device: "rxe0", QueuePair: 1048560, Requests: 1048576, RdAtomic: 128, Atomics: "HCA", MultiPacket: "no"}},
+				errors.New("open device siw0: permission denied")
+		}
 	case "laptop":
-		d.Verbs = func() error { return errors.New("built without") }
+		d.Verbs = func() ([]fabrics.RDMADevice, error) { return nil, fmt.Errorf("probe: %w", fabrics.ErrNotBuilt) }
 		d.Room = func() (string, uint64, error) { return "/dev/shm", 1 << 20, nil }
 	case "odd":
 		d.Memlock = func() (uint64, error) { return 0, errors.New("no such limit") }
+		d.Verbs = func() ([]fabrics.RDMADevice, error) {
+			return []fabrics.RDMADevice{{Device: "x1", Atomics: "none"}}, nil
+		}
 		d.Room = func() (string, uint64, error) { return "", 0, errors.New("no folder") }
 		d.Program = func(context.Context, string, ...string) (string, error) {
 			return "Segmentation fault", errors.New("exit status 139")

@@ -1,0 +1,16 @@
+package fabrics
+
+import "github.com/farkv/farkv/node/rdma/ibverbs"
+
+// RDMADevice is what an RDMA device is and can do, as libibverbs tells.
+type RDMADevice = ibverbs.Info
+
+// What callers of ProbeRDMA branch on.
+var (
+	ErrNotBuilt = ibverbs.ErrNotBuilt
+	ErrNoDevice = ibverbs.ErrNoDevice
+)
+
+// ProbeRDMA tells what RDMA devices this machine has. Errors wrap ErrNotBuilt, or ErrNoDevice when there is none; devices that
+// were asked before one that failed are returned beside it.
+func ProbeRDMA() ([]RDMADevice, error) { return ibverbs.Probe() }
