@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
@@ -20,6 +21,7 @@ import (
 type gauge struct {
 	*Perf
 	ctx   context.Context
+	pool  rdma.Fabric
 	nodes int
 	size  uint64 // of a node's memory
 	ep    rdma.Endpoint
@@ -53,7 +55,7 @@ func leastPerfMemory(sizes []int) uint64 {
 }
 
 func newGauge(ctx context.Context, p *Perf, f rdma.Fabric, ep rdma.Endpoint) *gauge {
-	g := &gauge{Perf: p, ctx: ctx, nodes: f.Nodes(), size: p.Memory, ep: ep, held: ep.Batch()}
+	g := &gauge{Perf: p, ctx: ctx, pool: f, nodes: f.Nodes(), size: p.Memory, ep: ep, held: ep.Batch()}
 	g.buf = g.held.Alloc(max(largest(p.Batches)*largest(p.Sizes), fillBytes))
 	g.words = make([]uint64, words*f.Nodes())
 	return g
@@ -244,6 +246,7 @@ func (g *gauge) verb(v *verb) (*VerbPerf, error) {
 // run does batches of n, one after the other, for some time or until there were so many verbs; at least one. With a
 // histogram it looks at the clock behind each, and records what it took.
 func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.Histogram) (Rate, error) {
+	called, _ := fabrics.LibraryCalls(g.pool)
 	before, began := *g.ep.Counters(), g.ep.Now()
 	last, done := began, 0
 	for i := 1; ; i++ {
@@ -265,5 +268,9 @@ func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.H
 			return Rate{}, g.ctx.Err()
 		}
 	}
-	return newRate(n, v.bytes, done, last-began, g.ep.Counters().Sub(before)), nil
+	r := newRate(n, v.bytes, done, last-began, g.ep.Counters().Sub(before))
+	if calls, ok := fabrics.LibraryCalls(g.pool); ok {
+		r.Cost.Library = float64(calls-called) / float64(done)
+	}
+	return r, nil
 }

@@ -47,6 +47,21 @@ type VerbCost struct {
 	Verbs     float64 `json:"verbs"`
 	Doorbells float64 `json:"doorbells"`
 	Trips     float64 `json:"trips"`
+	Library   float64 `json:"libibverbs_calls,omitempty"`
+}
+
+// cells are the doorbells and trips, and the calls into libibverbs where there are such.
+func (c *VerbCost) cells(library bool) []string {
+	cells := []string{fmt.Sprintf("%.2f", c.Doorbells), fmt.Sprintf("%.2f", c.Trips)}
+	if library {
+		cells = append(cells, fmt.Sprintf("%.2f", c.Library))
+	}
+	return cells
+}
+
+// library tells whether verbs went by libibverbs.
+func (f *FabricPerf) library() bool {
+	return slices.ContainsFunc(f.Verbs, func(v VerbPerf) bool { return v.Cost.Library > 0 })
 }
 
 // Rate is how many verbs there are in a second, so many in flight.
@@ -107,7 +122,11 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 		fmt.Fprint(w, ", in virtual time")
 	}
 	fmt.Fprint(w, "\n\n")
-	rows := [][]string{{"one at a time", "", "min", "p50", "p99", "p99.9", "max", "mean", "verbs", "doorbells", "trips"}}
+	head := []string{"one at a time", "", "min", "p50", "p99", "p99.9", "max", "mean", "verbs", "doorbells", "trips"}
+	if f.library() {
+		head = append(head, "libibverbs")
+	}
+	rows := [][]string{head}
 	for _, v := range f.Verbs {
 		l, c := &v.Latency, &v.Cost
 		row := []string{v.Verb, bytesOf(v.Bytes)}
@@ -118,7 +137,7 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 		for _, us := range []float64{l.Min, l.P50, l.P99, l.P999, l.Max, l.Mean} {
 			row = append(row, latency(us))
 		}
-		rows = append(rows, append(row, fmt.Sprintf("%.2f", c.Verbs), fmt.Sprintf("%.2f", c.Doorbells), fmt.Sprintf("%.2f", c.Trips)))
+		rows = append(rows, slices.Concat(row, []string{fmt.Sprintf("%.2f", c.Verbs)}, c.cells(f.library())))
 	}
 	table(w, rows)
 	if f.Clock > 0 {
@@ -141,15 +160,18 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 	for _, n := range p.Batches {
 		head, units = append(head, fmt.Sprint(n), ""), append(units, "/s", "MB/s")
 	}
-	rows := [][]string{append(head, "doorbells", "trips"), append(units, "each", "each")}
+	head, units = append(head, "doorbells", "trips"), append(units, "each", "each")
+	if f.library() {
+		head, units = append(head, "libibverbs"), append(units, "calls")
+	}
+	rows := [][]string{head, units}
 	for _, v := range f.Verbs {
 		row := []string{v.Verb, bytesOf(v.Bytes)}
 		for _, n := range p.Batches {
 			row = append(row, v.rate(n), v.megabytes(n))
 		}
 		if n := len(v.Rates); n > 0 {
-			c := &v.Rates[n-1].Cost
-			row = append(row, fmt.Sprintf("%.2f", c.Doorbells), fmt.Sprintf("%.2f", c.Trips))
+			row = append(row, v.Rates[n-1].Cost.cells(f.library())...)
 		}
 		rows = append(rows, row)
 	}

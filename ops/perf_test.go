@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -125,6 +126,32 @@ func TestPerfWithoutMaskedCAS(t *testing.T) {
 	}
 }
 
+// device is a fabric that calls libibverbs nine times from one question to the next.
+type device struct {
+	rdma.Fabric
+	posts uint64
+}
+
+func (d *device) Stats() ibverbs.Stats {
+	d.posts += 6
+	return ibverbs.Stats{Posts: d.posts, Polls: d.posts / 2}
+}
+
+// Calls into libibverbs are counted for each verb.
+func TestPerfLibraryCalls(t *testing.T) {
+	if err := onGauge(t, func(g *gauge) error {
+		g.pool = &device{Fabric: g.pool}
+		g.aim(8)
+		r, err := g.run(&g.verbs()[0], 1, time.Hour, 3, nil)
+		if r.Cost.Library != 3 { // 9 calls, 3 verbs
+			t.Errorf("%+v", r.Cost)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // An atomic that answers what is wrong ends the measurement: here somebody else changed the word.
 func TestPerfChecksAnswers(t *testing.T) {
 	for _, name := range []string{"CAS", "FAA"} {
@@ -179,7 +206,7 @@ func TestPerfMisuse(t *testing.T) {
 func TestPerfPrint(t *testing.T) {
 	f := FabricPerf{Fabric: "tcp", Pool: "tcp:h:1", Nodes: 1, Clock: 38, Verbs: []VerbPerf{
 		{Verb: "READ", Bytes: 4096, Latency: runner.Latency{Count: 1, Min: 1, P50: 2, P99: 3, P999: 4, Max: 5, Mean: 2.5},
-			Cost: VerbCost{1, 1, 1}, Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625}}}},
+			Cost: VerbCost{1, 1, 1, 2.5}, Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625, 0.125}}}},
 		{Verb: "masked CAS", Missing: "not supported"},
 	}}
 	p := Performance{Memory: 4 << 20, Batches: []int{16}, Fabrics: []FabricPerf{f}, Skipped: map[string]string{"rdma": "there is none"}}
@@ -188,7 +215,7 @@ func TestPerfPrint(t *testing.T) {
 		lines []string
 	}{
 		{"one", []string{"tcp:h:1, 1 memory node, one worker, verbs over 4 MiB\n", "\nREAD           4 KiB  1.0 µs  2.0 µs ", "\nmasked CAS                 -\n",
-			"which takes 38 ns\n", "\nREAD        4 KiB  1.00 M  4,096       0.06   0.06\n", "\nrdma: skipped: there is none\n"}},
+			"which takes 38 ns\n", "   1.00       1.00   1.00        2.50\n", "\nREAD        4 KiB  1.00 M  4,096       0.06   0.06        0.12\n", "\nrdma: skipped: there is none\n"}},
 		{"two", []string{"\none at a time            tcp     tcp\n", "\nREAD           4 KiB  2.0 µs  2.0 µs\n", "\nmasked CAS                 -       -\n",
 			"\nREAD              4 KiB  1.00 M  1.00 M\n"}},
 	} {
