@@ -119,10 +119,12 @@ func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
 			return nil, lacking{err}
 		}
 		return p.measure(ctx, fmt.Sprintf("shm:farkv-perf-%d", os.Getpid()))
-	case "tcp", "rdma":
-		if _, err := fabrics.Parse(name + ":localhost:1"); err != nil {
+	case "rdma":
+		if _, err := fabrics.ProbeRDMA(); err != nil {
 			return nil, lacking{err}
 		}
+		return p.started(ctx, name)
+	case "tcp":
 		return p.started(ctx, name)
 	}
 	return p.measure(ctx, name+":")
