@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc
 FUZZ   ?= 30s
 
-.PHONY: test race lint sim suites fuzz bench consul ci
+.PHONY: test race lint sim suites fuzz bench consul rxe ci
 
 test: ## every test, the short versions
 	go test ./...
@@ -38,6 +38,9 @@ bench:
 
 consul: ## builds the Consul agent that tests run against, once
 	.ci/consul
+
+rxe: ## STORES=...: the suites and the stores on real verbs, in guests with soft-RoCE; needs Debian's packages, and fetches a kernel once
+	STORES="$(STORES)" .ci/rxe/prove
 
 ci:
 	.ci/run

@@ -36,7 +36,6 @@ type region struct {
 	mu   sync.Mutex  // one caller at a time
 	cq   completions // of the nodes' ends, and of its own
 	self self
-	made int // queue pairs of clients
 }
 
 // Register implements tcp.Device.
