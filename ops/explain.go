@@ -60,6 +60,8 @@ func explain(err error, pool string) error {
 		return hint("split the value: no pool takes much larger pairs; see 'farkv up --help'")
 	case errors.Is(err, fabrics.ErrToken):
 		return hint("$%s names the file with the nodes' token; see 'farkv help tcp'", fabrics.EnvToken)
+	case errors.Is(err, fabrics.ErrTLS):
+		return hint("'farkv help tcp' tells what nodes with TLS want of their clients")
 	case errors.Is(err, rdma.ErrAccess) && os.Getenv(fabrics.EnvReadToken) != "":
 		return hint("who knows only the token that $%s names may read, and change nothing", fabrics.EnvReadToken)
 	case errors.Is(err, rdma.ErrUnreachable) && strings.HasPrefix(pool, "consul:"):

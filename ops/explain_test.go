@@ -32,6 +32,7 @@ func TestExplain(t *testing.T) {
 		{fabrics.ErrFolder, "p", "$FARKV_SHM_DIR names it", false},
 		{fabrics.ErrNoPool, "consul:h:1/p", "'farkv up consul:h:1/p' makes it)", false},
 		{fabrics.ErrToken, "tcp:h:1", "$FARKV_TOKEN_FILE names", false},
+		{fmt.Errorf("%w: %w", rdma.ErrNodeDown, fabrics.ErrTLS), "tcp:h:1", "nodes with TLS", false},
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {

@@ -47,7 +47,7 @@ func explainShape(err error, addr string) error {
 	if a, bad := fabrics.Parse(addr); bad == nil && a.Remote() && errors.Is(err, rdma.ErrFull) {
 		return fmt.Errorf("%w (hint: lower --records, --memory or --nodes, or start larger or further nodes with 'farkv node')", err)
 	}
-	if errors.Is(err, rdma.ErrNodeDown) { // of no pool yet: there is nothing to recover
+	if errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, fabrics.ErrTLS) { // of no pool yet: there is nothing to recover
 		return fmt.Errorf("%w (hint: 'farkv node' serves memory there; 'farkv status %s' shows which nodes answer)", err, addr)
 	}
 	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {

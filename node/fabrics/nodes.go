@@ -26,6 +26,7 @@ type (
 // What callers of nodes branch on.
 var (
 	ErrToken  = tcp.ErrToken
+	ErrTLS    = tcp.ErrTLS
 	ErrOpen   = tcp.ErrOpen
 	ErrFile   = tcp.ErrFile
 	ErrMemory = tcp.ErrMemory

@@ -81,6 +81,9 @@ type welcome struct {
 // ErrToken is wrapped when the two ends do not know the same token.
 var ErrToken = errors.New("wrong token")
 
+// ErrTLS is wrapped when a connection ends as it does where one end uses TLS and the other does not, or does not trust it.
+var ErrTLS = errors.New("perhaps the two ends do not agree on TLS")
+
 // prove is what only one who knows the token can say at this moment, and of this: what is said, to whom, is part of it. So
 // a proof that somebody passes on is worth nothing elsewhere: see conn.mayAct.
 func prove(token []byte, who string, caller, node *greeting, what any) []byte {
@@ -110,7 +113,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 		_, err = io.ReadFull(c, theirs[:])
 	}
 	if err != nil {
-		return welcome{}, fmt.Errorf("no greeting%s: %w", hintOf(err), err)
+		return welcome{}, fmt.Errorf("no greeting: %w", disagreed(err))
 	}
 	if err := theirs.check(); err != nil {
 		return welcome{}, err
@@ -140,13 +143,16 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	return w, nil
 }
 
-// hintOf guesses why there was no greeting.
-func hintOf(err error) string {
+// disagreed adds ErrTLS to why there was no greeting, where it looks like that.
+func disagreed(err error) error {
 	var plain tls.RecordHeaderError
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) {
-		return " (hint: does one end use TLS, and the other not?)"
+	var untrusted *tls.CertificateVerificationError
+	var told *net.OpError
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.As(err, &plain) || errors.As(err, &untrusted) ||
+		errors.As(err, &told) && told.Op == "remote error" {
+		return fmt.Errorf("%w: %w", ErrTLS, err)
 	}
-	return ""
+	return err
 }
 
 // greeted is the node's half up to the caller's hello; answer is how to end it.
