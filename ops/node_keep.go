@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 )
@@ -29,7 +30,8 @@ type Keeping struct {
 	Metrics string `json:"metrics,omitempty"`
 }
 
-// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one.
+// Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one. An error wraps
+// fabrics.ErrNoPool when the pool was removed meanwhile: another one at its address would have to be opened.
 func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
 	if strings.HasPrefix(addr, "mem:") {
 		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
@@ -38,7 +40,11 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	if err != nil {
 		return explain(err, addr)
 	}
-	defer func() { err = errors.Join(err, p.Close()) }()
+	defer func() {
+		if closed := p.Close(); !errors.Is(err, fabrics.ErrNoPool) { // which has nothing that could be given back
+			err = errors.Join(err, closed)
+		}
+	}()
 	if p.Kind.Mender == nil {
 		return workloads.Misuse("keep %s: this version recovers no %s pools", p.Address, p.Kind.Name)
 	}
@@ -59,10 +65,16 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 		defer func() { err = errors.Join(err, m.Close()) }()
 		k.Metrics = m.URL()
 	}
-	write := eventLog(c.Log)
+	write, failed := eventLog(c.Log), make(chan struct{}, 1)
 	err = p.Keep(cluster.Options{Log: func(e cluster.Event) {
 		kept.Note(e)
 		write(e)
+		if e.What == cluster.Failed {
+			select {
+			case failed <- struct{}{}:
+			default:
+			}
+		}
 	}})
 	if err != nil {
 		return explain(err, addr)
@@ -70,8 +82,36 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	if err := ready(k); err != nil {
 		return err
 	}
-	<-ctx.Done()
-	return nil
+	if !removed(ctx, addr, failed) {
+		return nil
+	}
+	return fmt.Errorf("keep %s: it was removed: %w", p.Address, fabrics.ErrNoPool)
+}
+
+// lookEvery is how often a keeper that fails looks whether its pool is still there.
+const lookEvery = 2 * time.Second
+
+// removed waits until ctx ends, or until there is no pool any more: then what a keeper does fails.
+func removed(ctx context.Context, addr string, failed <-chan struct{}) bool {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-failed:
+		}
+		again, err := stores.Open(addr)
+		if err == nil {
+			err = again.Close()
+		}
+		if errors.Is(err, fabrics.ErrNoPool) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(lookEvery):
+		}
+	}
 }
 
 // failureEvery is how often failures in a row are written: while a pool is out of reach there are two a second.
