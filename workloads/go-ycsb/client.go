@@ -89,7 +89,9 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if made != "" {
 		fmt.Fprintln(out.info, made)
 	}
+	all := share(db)
 	res, err := runner.Run(cmd.Context(), c)
+	all()
 	m.stop() // before the pool is closed, of which it tells
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("close %s: %w", name, e)

@@ -20,6 +20,7 @@ type blocking struct {
 	net.Conn // tells the addresses; nothing else is done over it
 	file     *os.File
 	raw      syscall.RawConn
+	spin     *spinner
 	patience time.Duration // of a write
 	closed   sync.Once
 	freed    func() // called when it is closed
@@ -58,6 +59,7 @@ func newBlocking(c *net.TCPConn, read, write time.Duration, freed func()) (*bloc
 		b.file.Close()
 		return nil, err
 	}
+	b.spin = newSpinner(b.file)
 	return b, nil
 }
 

@@ -23,3 +23,17 @@ func NewBlocking(c *net.TCPConn, read, write time.Duration) (net.Conn, error) {
 	b.leavePoller()
 	return b, nil
 }
+
+// Spin looks for input on c so many times, and returns for each how many messages would be waited for asleep behind it.
+func Spin(c net.Conn, times int) (spared []int) {
+	s := newSpinner(c)
+	if b, ok := c.(*blocking); ok {
+		s = b.spin
+	}
+	for range times {
+		s.spare = 0
+		s.spin()
+		spared = append(spared, s.spare)
+	}
+	return spared
+}

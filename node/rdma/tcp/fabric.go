@@ -40,6 +40,11 @@ type Options struct {
 	Seed uint64
 }
 
+// Local tells whether all nodes are processes of this machine, as far as their addresses tell.
+func (f *Fabric) Local() bool {
+	return !slices.ContainsFunc(f.record.Addresses, func(addr string) bool { return !onLoopback(addr) })
+}
+
 // Geometry is the shape of a pool.
 type Geometry struct {
 	Nodes   int    // memory nodes

@@ -21,6 +21,7 @@ import (
 // so: see assist.
 type stream struct {
 	nc     net.Conn
+	spin   *spinner      // of who reads
 	over   chan struct{} // closed when the connection broke
 	reader chan struct{} // holds whoever reads: in, have and deadline are his
 	in     []byte
@@ -36,7 +37,7 @@ type stream struct {
 }
 
 func newStream(nc net.Conn) *stream {
-	return &stream{nc: nc, over: make(chan struct{}), reader: make(chan struct{}, 1), in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
+	return &stream{nc: nc, spin: newSpinner(nc), over: make(chan struct{}), reader: make(chan struct{}, 1), in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
 }
 
 // take makes the caller the one who reads, unless there is one.
@@ -128,6 +129,7 @@ func (l *link) await(e *Endpoint, until time.Duration) {
 		}
 	}
 	for !e.word() && (until == 0 || wall.Now() < until) {
+		s.spin.spin()
 		if err := l.pull(s, until); err != nil {
 			l.fail(s.nc, err)
 			break
