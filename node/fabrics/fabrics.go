@@ -4,11 +4,12 @@
 //	mem:                     a private pool in this process's memory
 //	shm:NAME                 a pool that the processes of this machine share
 //	tcp:HOST:PORT,...        a pool on memory nodes that are processes
-//	consul:HOST:PORT/POOL    the same, found by its name in the Consul of that agent, which keeps its board
+//	rdma:HOST:PORT,...       the same, but that verbs go from RNIC to RNIC
+//	consul:HOST:PORT/POOL    one of these, found by its name in the Consul of that agent, which keeps its board
 //	NAME                     a pool of this machine that 'farkv up' made
 //
-// To open a tcp: pool the address of one of its nodes will do, better of several. What the nodes ask for comes from the
-// environment: see Security.
+// To open a tcp: or rdma: pool the address of one of its nodes will do, better of several. What the nodes ask for comes from
+// the environment, see Security, and so does the choice of an RDMA device: see EnvDevice.
 package fabrics
 
 import (
@@ -22,6 +23,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -32,9 +34,11 @@ type Geometry struct {
 	Memory  uint64 // bytes of registered memory at each
 	Clients int    // workers at a time
 	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that are registered there and
-	// have no pool are taken. Those of a tcp: pool are its address.
+	// have no pool are taken. Those of a tcp: or rdma: pool are its address.
 	Addresses []string
 	Store     string // by which it is formatted, for a consul: pool's record
+	// Fabric is what verbs of a consul: pool go over, "tcp" or "rdma"; "": what its nodes were started for.
+	Fabric string
 }
 
 func (g Geometry) shm() shm.Geometry {
@@ -67,16 +71,16 @@ type Committer interface {
 
 // Address is a parsed address.
 type Address struct {
-	Scheme string   // "mem", "shm", "tcp" or "consul"
+	Scheme string   // "mem", "shm", "tcp", "rdma" or "consul"
 	Name   string   // of a shm pool, or a consul pool
 	Agent  string   // of a consul pool: HOST:PORT
-	Nodes  []string // of a tcp pool: HOST:PORT
+	Nodes  []string // of a tcp or rdma pool: HOST:PORT
 }
 
 func (a Address) String() string {
 	switch a.Scheme {
-	case "tcp":
-		return "tcp:" + strings.Join(a.Nodes, ",")
+	case overTCP, overRDMA:
+		return a.Scheme + ":" + strings.Join(a.Nodes, ",")
 	case "consul":
 		return "consul:" + a.Agent + "/" + a.Name
 	}
@@ -84,10 +88,10 @@ func (a Address) String() string {
 }
 
 // Remote tells whether the pool's memory nodes are processes, maybe of other machines.
-func (a Address) Remote() bool { return a.Scheme == "tcp" || a.Scheme == "consul" }
+func (a Address) Remote() bool { return a.Nodes != nil || a.Scheme == "consul" }
 
-// Parse parses an address. Errors wrap ErrAddress; those about a fabric that this version lacks rdma.ErrNotSupported
-// as well.
+// Parse parses an address. Errors wrap ErrAddress; those about a fabric that this program lacks rdma.ErrNotSupported or
+// ErrNotBuilt as well.
 func Parse(addr string) (Address, error) {
 	a := Address{Scheme: "shm", Name: addr}
 	scheme, rest, ok := strings.Cut(addr, ":")
@@ -104,12 +108,15 @@ func Parse(addr string) (Address, error) {
 		if err := shm.CheckName(a.Name); err != nil {
 			return Address{}, fmt.Errorf("%w: %w", ErrAddress, err)
 		}
-	case "tcp":
-		nodes, err := parseNodes(rest)
+	case overTCP, overRDMA:
+		nodes, err := parseNodes(scheme, rest)
+		if err == nil && scheme == overRDMA && !ibverbs.Built {
+			err = ErrNotBuilt
+		}
 		if err != nil {
 			return Address{}, fmt.Errorf("%w %q: %w", ErrAddress, addr, err)
 		}
-		return Address{Scheme: "tcp", Nodes: nodes}, nil
+		return Address{Scheme: scheme, Nodes: nodes}, nil
 	case "consul":
 		agent, name, err := consul.Parse(rest)
 		if err != nil {
@@ -119,22 +126,20 @@ func Parse(addr string) (Address, error) {
 	case "sim":
 		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to: "+
 			"'farkv sim run STORE' makes its own; use shm:NAME here: %w", ErrAddress, addr, rdma.ErrNotSupported)
-	case "rdma":
-		return Address{}, fmt.Errorf("%w %q: this version knows mem:, shm:, tcp: and consul: %w",
-			ErrAddress, addr, rdma.ErrNotSupported)
 	default:
-		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, mem:, tcp:HOST:PORT,... or consul:HOST:PORT/POOL", ErrAddress, addr)
+		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, mem:, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL",
+			ErrAddress, addr)
 	}
 	return a, nil
 }
 
 // parseNodes parses HOST:PORT,...
-func parseNodes(list string) ([]string, error) {
+func parseNodes(scheme, list string) ([]string, error) {
 	nodes := strings.Split(list, ",")
 	for i, n := range nodes {
 		host, port, err := net.SplitHostPort(n)
 		if p, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || p == 0 {
-			return nil, fmt.Errorf("node %q: want HOST:PORT, as in tcp:10.0.0.1:7070,10.0.0.2:7070", n)
+			return nil, fmt.Errorf("node %q: want HOST:PORT, as in %s:10.0.0.1:7070,10.0.0.2:7070", n, scheme)
 		}
 		if slices.Contains(nodes[:i], n) {
 			return nil, fmt.Errorf("node %s is named twice", n)
@@ -160,8 +165,8 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	switch a.Scheme {
 	case "shm":
 		return known(shm.Create(a.Name, g.shm(), node.Serve, func(f *shm.Fabric) error { return begin(f) }))
-	case "tcp":
-		return createTCP(a, g, begin)
+	case overTCP, overRDMA:
+		return createOnNodes(a, g, begin)
 	case "consul":
 		return createConsul(a, g, begin)
 	}
@@ -175,8 +180,8 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return f, nil
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, ErrToken, rdma.ErrNodeDown,
-// fs.ErrPermission or rdma.ErrNotSupported.
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, ErrToken, ErrDevice, ErrNoDevice,
+// ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {
@@ -185,8 +190,8 @@ func Open(addr string) (rdma.Fabric, error) {
 	switch a.Scheme {
 	case "mem":
 		return nil, fmt.Errorf("open %s: %w: only the process that makes a mem: pool sees it", a, ErrNoPool)
-	case "tcp":
-		return openTCP(a)
+	case overTCP, overRDMA:
+		return openOnNodes(a)
 	case "consul":
 		return openConsul(a)
 	}
@@ -206,8 +211,8 @@ func GeometryOf(f rdma.Fabric) (Geometry, bool) {
 	return Geometry{}, false
 }
 
-// known keeps a nil *shm.Fabric from becoming an rdma.Fabric that is not nil.
-func known(f *shm.Fabric, err error) (rdma.Fabric, error) {
+// known keeps a nil pointer from becoming an rdma.Fabric that is not nil.
+func known[F rdma.Fabric](f F, err error) (rdma.Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -225,8 +230,8 @@ func Remove(addr string, force bool) error {
 		return fmt.Errorf("remove %s: %w: a mem: pool ends with the process that made it", a, ErrNoPool)
 	}
 	switch a.Scheme {
-	case "tcp":
-		return removeTCP(a, force)
+	case overTCP, overRDMA:
+		return removeOnNodes(a, force)
 	case "consul":
 		return removeConsul(a, force)
 	}

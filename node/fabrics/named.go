@@ -1,6 +1,7 @@
 package fabrics
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,48 +14,73 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// named is a pool whose board is in Consul, and this process a client of it that Consul knows.
-type named struct {
-	*tcp.Fabric
+// A pool whose board is in Consul, and this process a client of it that Consul knows.
+type (
+	namedTCP struct {
+		*tcp.Fabric
+		with membership
+	}
+	namedRDMA struct {
+		*ibverbs.Fabric
+		with membership
+	}
+)
+
+// Close gives back what the fabric holds, and the connections to the agent.
+func (f *namedTCP) Close() error {
+	defer f.with.end()
+	return f.Fabric.Close()
+}
+
+// Close gives back what the fabric holds, and the connections to the agent.
+func (f *namedRDMA) Close() error {
+	defer f.with.end()
+	return f.Fabric.Close()
+}
+
+// membership is what a process has with a Consul agent for the sake of a pool.
+type membership struct {
 	agent  *consul.Agent
 	glance *glance
 	member *consul.Registration // nil: the agent was away
 }
 
-// Close gives back what the fabric holds, and the connections to the agent.
-func (f *named) Close() error {
-	err := f.Fabric.Close()
-	f.glance.close()
-	if f.member != nil {
-		_ = f.member.Close() // an agent that is away finds out by itself
+func (m *membership) end() {
+	m.glance.close()
+	if m.member != nil {
+		_ = m.member.Close() // an agent that is away finds out by itself
 	}
-	f.agent.Close()
-	return err
+	m.agent.Close()
 }
 
 // name makes an open pool one that is known by its name.
-func name(f *tcp.Fabric, a Address, agent *consul.Agent, g *glance) *named {
-	n := &named{Fabric: f, agent: agent, glance: g}
+func name(f rdma.Fabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
+	with := membership{agent: agent, glance: g}
 	host, _ := os.Hostname()
 	m := consul.Member{
 		Kind: consul.Client, ID: "farkv-client-" + strings.ToLower(rand.Text()), Pool: a.Name,
 		Meta: map[string]string{"pid": strconv.Itoa(os.Getpid()), "host": host},
 	}
-	if r, err := agent.Register(m, n.state); err == nil {
-		n.member = r
+	if r, err := agent.Register(m, func() (bool, string) { return reach(f) }); err == nil {
+		with.member = r
 	}
-	return n
+	if f, ok := f.(*ibverbs.Fabric); ok {
+		return &namedRDMA{f, with}
+	}
+	return &namedTCP{f.(*tcp.Fabric), with}
 }
 
-// state is what Consul is told of the process.
-func (f *named) state() (well bool, text string) {
+// reach is what Consul is told of a process that has a pool open.
+func reach(f rdma.Fabric) (well bool, text string) {
 	away := 0
+	marked := f.(interface{ NodeDown(node int) bool })
 	for n := range f.Nodes() {
-		if f.NodeDown(n) {
+		if marked.NodeDown(n) {
 			away++
 		}
 	}
@@ -122,7 +148,7 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 		return nil, err
 	}
 	if g.Addresses == nil {
-		if g.Addresses, err = vacant(agent, g.Nodes); err != nil {
+		if g.Addresses, err = vacant(agent, g.Nodes, g.Fabric); err != nil {
 			return nil, err
 		}
 	}
@@ -131,14 +157,17 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 		return nil, err
 	}
 	o := tcp.Options{Security: s, ID: consul.NewID(), BoardName: a.String()}
-	seen := &glance{store: p.Board(o.ID)}
-	o.Board, o.Glance = seen.store, seen.look
 	if o.Addresses, o.Witnesses, err = divide(g.Addresses, g.Nodes); err != nil {
 		return nil, err
 	}
-	f, err := tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) })
+	if g.Fabric == "" {
+		g.Fabric = startedFor(o)
+	}
+	seen := &glance{store: p.Board(o.ID)}
+	o.Board, o.Glance = seen.store, seen.look
+	f, err := createOver(g.Fabric, o, g.tcp(), format)
 	if err == nil {
-		err = p.Publish(consul.Record{ID: o.ID, Fabric: "tcp", Nodes: g.Addresses, Store: g.Store})
+		err = p.Publish(consul.Record{ID: o.ID, Fabric: g.Fabric, Nodes: g.Addresses, Store: g.Store})
 		if err != nil {
 			o.Addresses = g.Addresses
 			err = errors.Join(err, f.Close(), tcp.Remove(o, true))
@@ -151,21 +180,44 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 	return name(f, a, agent, seen), nil
 }
 
-// vacant finds nodes that are registered, alive, and have no pool.
-func vacant(agent *consul.Agent, n int) (addresses []string, err error) {
+// vacant finds nodes that are registered, alive, have no pool, and can serve one over a fabric; "": over any.
+func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err error) {
 	members, err := agent.Members(consul.Node, "")
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range members {
-		if m.Alive() && m.Pool == "" && m.Address != "" && len(addresses) < n {
+		serves := fabric == "" || fabric == overTCP || m.Meta[MetaFabric] == fabric // over TCP all do
+		if m.Alive() && m.Pool == "" && m.Address != "" && serves && len(addresses) < n {
 			addresses = append(addresses, m.Address)
 		}
 	}
 	if len(addresses) < n {
-		return nil, fmt.Errorf("%d memory nodes without a pool are registered and alive, and %d are needed: %w", len(addresses), n, rdma.ErrFull)
+		which := ""
+		if fabric == overRDMA {
+			which = " with an RDMA device"
+		}
+		return nil, fmt.Errorf("%d memory nodes%s without a pool are registered and alive, and %d are needed: %w", len(addresses), which,
+			n, rdma.ErrFull)
 	}
 	return addresses, nil
+}
+
+// lookTime bounds a look at nodes that a pool is about to be made on: as long as an operator waits for a command that says nothing.
+const lookTime = 3 * time.Second
+
+// startedFor returns what the verbs of a pool are to go over by what its memory nodes were started for. One that does not
+// answer keeps the pool from being made anyway.
+func startedFor(o tcp.Options) (fabric string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	infos, _ := tcp.Inspect(ctx, o)
+	for _, i := range infos {
+		if i.Fabric != overRDMA {
+			return overTCP
+		}
+	}
+	return overRDMA
 }
 
 func openConsul(a Address) (rdma.Fabric, error) {
@@ -181,7 +233,7 @@ func openConsul(a Address) (rdma.Fabric, error) {
 	return f, nil
 }
 
-func openNamed(a Address, agent *consul.Agent) (*named, error) {
+func openNamed(a Address, agent *consul.Agent) (rdma.Fabric, error) {
 	p, err := agent.Pool(a.Name)
 	if err != nil {
 		return nil, err
@@ -190,15 +242,12 @@ func openNamed(a Address, agent *consul.Agent) (*named, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Fabric != "tcp" {
-		return nil, fmt.Errorf("its nodes are reached by %s: %w", r.Fabric, rdma.ErrNotSupported)
-	}
 	s, err := Security()
 	if err != nil {
 		return nil, err
 	}
 	seen := &glance{store: p.Board(r.ID)}
-	f, err := tcp.Open(tcp.Options{Addresses: r.Nodes, Security: s, Board: seen.store, Glance: seen.look, ID: r.ID})
+	f, err := openOver(r.Fabric, tcp.Options{Addresses: r.Nodes, Security: s, Board: seen.store, Glance: seen.look, ID: r.ID})
 	if err != nil {
 		seen.close()
 		return nil, err

@@ -32,8 +32,8 @@ var (
 	ErrMemory = tcp.ErrMemory
 )
 
-// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME' started on this machine, and every
-// other address as it is.
+// Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma, started on this machine,
+// and every other address as it is.
 func Resolve(addr string) string {
 	if at, ok := local.Resolve(addr); ok {
 		return at
@@ -89,7 +89,7 @@ func nodesOf(a Address) (tcp.Options, error) {
 	return o, err
 }
 
-func createTCP(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+func createOnNodes(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func createTCP(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabr
 	if o.Addresses, o.Witnesses, err = divide(a.Nodes, g.Nodes); err != nil {
 		return nil, fmt.Errorf("create %s: %w", a, err)
 	}
-	return knownTCP(tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) }))
+	return createOver(a.Scheme, o, g.tcp(), format)
 }
 
 func (g Geometry) tcp() tcp.Geometry {
@@ -112,13 +112,13 @@ func divide(addresses []string, nodes int) (holding, witnesses []string, err err
 	return addresses[:nodes], addresses[nodes:], nil
 }
 
-// openTCP opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened there.
-func openTCP(a Address) (rdma.Fabric, error) {
+// openOnNodes opens a pool by addresses of its nodes. One whose board is kept elsewhere is opened there.
+func openOnNodes(a Address) (rdma.Fabric, error) {
 	o, err := nodesOf(a)
 	if err != nil {
 		return nil, err
 	}
-	f, err := tcp.Open(o)
+	f, err := openOver(a.Scheme, o)
 	var other *tcp.OtherBoard
 	if errors.As(err, &other) {
 		board, wrong := Parse(other.Board)
@@ -127,10 +127,10 @@ func openTCP(a Address) (rdma.Fabric, error) {
 		}
 		return openConsul(board)
 	}
-	return knownTCP(f, err)
+	return f, err
 }
 
-func removeTCP(a Address, force bool) error {
+func removeOnNodes(a Address, force bool) error {
 	o, err := nodesOf(a)
 	if err == nil {
 		err = tcp.Remove(o, force)
@@ -139,11 +139,4 @@ func removeTCP(a Address, force bool) error {
 		return fmt.Errorf("remove %s: %w", a, err)
 	}
 	return nil
-}
-
-func knownTCP(f *tcp.Fabric, err error) (rdma.Fabric, error) {
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
 }

@@ -18,7 +18,7 @@ const (
 // Record is what has to be known of a pool to open it. It is written once.
 type Record struct {
 	ID         string            `json:"id"`     // see NewID
-	Fabric     string            `json:"fabric"` // "tcp"
+	Fabric     string            `json:"fabric"` // "tcp" or "rdma"
 	Nodes      []string          `json:"nodes"`  // their addresses, by node
 	Store      string            `json:"store"`  // by which it was formatted
 	Parameters map[string]string `json:"parameters,omitempty"`

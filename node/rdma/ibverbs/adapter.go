@@ -11,6 +11,8 @@ import (
 // An adapter is an open port of a device: libibverbs, or a test's stand-in for it. What it makes is closed before it is.
 type adapter interface {
 	limits() limits
+	// at names the device and its port.
+	at() (device string, port int)
 	// register lets the device use size bytes at base. They stay where they are until the memory is closed. Remote: peers may
 	// READ and WRITE them and change them by atomics, if they know the key.
 	register(base unsafe.Pointer, size uint64, remote bool) (memory, error)

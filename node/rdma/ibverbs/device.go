@@ -155,6 +155,8 @@ func (d *device) probeInline() error {
 
 func (d *device) limits() limits { return d.lim }
 
+func (d *device) at() (device string, port int) { return d.port.Device, d.port.Port }
+
 // close gives up the device; it goes when nothing made of it is left, such as endpoints that nobody has closed.
 func (d *device) close() error {
 	if d.users.Add(-1) > 0 {

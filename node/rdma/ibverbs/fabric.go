@@ -76,6 +76,9 @@ func (s *stats) add(d *Stats) {
 	*d = Stats{}
 }
 
+// Port names the device and the port of it that verbs go through.
+func (f *Fabric) Port() (device string, port int) { return f.a.at() }
+
 // newFabric puts an adapter under a pool, and owns both.
 func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
 	if o.Spin == 0 {

@@ -42,8 +42,9 @@ func (n *network) adapter() *soft {
 	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, rdAtomic: 16, message: mostPart}}
 }
 
-func (s *soft) limits() limits { return s.lim }
-func (s *soft) close() error   { s.net.open.Add(-1); return nil }
+func (s *soft) limits() limits    { return s.lim }
+func (s *soft) at() (string, int) { return "soft", 1 }
+func (s *soft) close() error      { s.net.open.Add(-1); return nil }
 
 func (n *network) number() uint32 { n.last++; return n.last }
 

@@ -51,6 +51,7 @@ type NodeInfo struct {
 	Incarnation uint64        `json:"incarnation"` // of its process: another one remembers nothing
 	PID         int           `json:"pid"`
 	Memory      uint64        `json:"memory"`           // bytes that it offers
+	Fabric      string        `json:"fabric,omitempty"` // that its device's verbs go over; "": it has none
 	Pool        *Record       `json:"pool,omitempty"`   // nil: none
 	Sealed      bool          `json:"sealed,omitempty"` // the pool may be opened
 	Epoch       uint64        `json:"epoch,omitempty"`  // that was fenced last
@@ -160,6 +161,9 @@ func (n *Node) Info() NodeInfo {
 	i := NodeInfo{
 		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Memory: n.memory.size, Processes: len(n.attached()),
 		Stats: n.stats.snapshot(len(n.conns)),
+	}
+	if n.cfg.Device != nil {
+		i.Fabric = n.cfg.Device.Fabric()
 	}
 	if p := n.pool.Load(); p != nil {
 		record := p.record
