@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
@@ -110,8 +111,9 @@ func crasher(p *stores.Pool, step string) (func(c rdma.Client, step string) erro
 
 // hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this machine.
 func hereOnly(addr string) bool {
-	nodes, ok := strings.CutPrefix(addr, "tcp:")
-	for at := range strings.SplitSeq(nodes, ",") {
+	a, err := fabrics.Parse(addr)
+	ok := err == nil && a.Nodes != nil
+	for _, at := range a.Nodes {
 		host, _, err := net.SplitHostPort(at)
 		ip := net.ParseIP(host)
 		ok = ok && err == nil && ip != nil && ip.IsLoopback()

@@ -28,6 +28,7 @@ func explain(err error, pool string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, stores.ErrUnknown), errors.Is(err, stores.ErrParams),
+		errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice),
 		errors.Is(err, fabrics.ErrNoPool) && alone:
 		return workloads.Misuse("%v", err)
 	case errors.Is(err, fabrics.ErrNoPool) && strings.Contains(pool, ":"):

@@ -22,6 +22,8 @@ type NodeConfig struct {
 	Listen                   string // HOST:PORT; port 0 picks one
 	Memory                   uint64 // bytes
 	File                     string // backs the memory
+	Fabric                   string // of the pools that it is for: "tcp", or "rdma", which they go over its Device for
+	Device                   fabrics.DeviceChoice
 	TokenFile, ReadTokenFile string
 	TLSCert, TLSKey, TLSCA   string
 	Consul                   string // HOST:PORT of the agent that is to know of the node
@@ -39,6 +41,8 @@ type Serving struct {
 	Memory   uint64 `json:"memory"`
 	Loopback bool   `json:"loopback_only"` // it has no token, so that nobody else may reach it
 	TLS      string `json:"tls,omitempty"` // on, or mutual
+	Device   string `json:"rdma_device,omitempty"`
+	Port     int    `json:"rdma_port,omitempty"`
 	Metrics  string `json:"metrics,omitempty"`
 	PID      int    `json:"pid"`
 }
@@ -52,6 +56,9 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &Serving{
 		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
+	}
+	if n.device != nil {
+		s.Device, s.Port = n.device.Port()
 	}
 	if c.Metrics != "" {
 		m, wrong := ServeMetrics(c.Metrics, c.MetricsPublic, func() error {
@@ -86,6 +93,16 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 type nodeServer struct {
 	*fabrics.Node
 	fabrics.NodeConfig
+	device *fabrics.Device // nil: it has none
+}
+
+// Close ends the node, and then gives up its device.
+func (n *nodeServer) Close() error {
+	err := n.Node.Close()
+	if n.device != nil {
+		err = errors.Join(err, n.device.Close())
+	}
+	return err
 }
 
 func (c *NodeConfig) serve() (*nodeServer, error) {
@@ -93,11 +110,22 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 	if err := c.secure(&n); err != nil {
 		return nil, err
 	}
+	var device *fabrics.Device
+	if c.Fabric == "rdma" {
+		var err error
+		if device, err = fabrics.OpenDevice(c.Device, c.Listen); err != nil {
+			return nil, nodeHint(err, c)
+		}
+		n.Device = device
+	}
 	own, err := fabrics.Serve(n)
 	if err != nil {
+		if device != nil {
+			err = errors.Join(err, device.Close())
+		}
 		return nil, nodeHint(err, c)
 	}
-	return &nodeServer{own, n}, nil
+	return &nodeServer{own, n, device}, nil
 }
 
 // drain lets clients go, for a while.
@@ -134,6 +162,8 @@ func nodeHint(err error, c *NodeConfig) error {
 		hint = "another process has that port: choose another one, or port 0 for a free one"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		hint = "this machine does not have that address"
+	case errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice):
+		return workloads.Misuse("%v", err)
 	case errors.Is(err, fabrics.ErrMemory):
 		return workloads.Misuse("--memory: %v", err)
 	case errors.Is(err, syscall.EACCES) && c.File == "":
@@ -161,6 +191,9 @@ func loopback(addr string) (bool, error) {
 // Print implements Result.
 func (s *Serving) Print(w io.Writer) {
 	fmt.Fprintf(w, "serves %s at %s", size(s.Memory), s.Address)
+	if s.Device != "" {
+		fmt.Fprintf(w, ", verbs by %s port %d", s.Device, s.Port)
+	}
 	if s.TLS != "" {
 		fmt.Fprintf(w, ", TLS %s", s.TLS)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/consul"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -32,7 +33,7 @@ func (c *NodeConfig) announce(n *nodeServer) (leave func() error, err error) {
 	}
 	r, err := agent.Register(consul.Member{
 		Kind: consul.Node, ID: "farkv-node-" + n.Addr(), Address: n.Addr(),
-		Meta: map[string]string{"memory": fmt.Sprint(c.Memory)},
+		Meta: map[string]string{"memory": fmt.Sprint(c.Memory), fabrics.MetaFabric: n.Info().Fabric},
 	}, n.pulse)
 	if err != nil {
 		agent.Close()

@@ -20,13 +20,19 @@ import (
 // stopTime is how long nodes that are told to end may take before they are killed; they drain for drainTime of it.
 const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 
-// UpStarted makes a pool on memory nodes that it starts on this machine, as processes of the given program, and that stay
-// until Down. When it fails, it ends what it started.
-func UpStarted(ctx context.Context, program, name, store string, p stores.Params) (made *Made, err error) {
+// Starter says which memory nodes are started on this machine.
+type Starter struct {
+	Program string // this one: they are processes of it
+	Fabric  string // that they are for: "tcp" or "rdma"
+}
+
+// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it ends what
+// it started.
+func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (made *Made, err error) {
 	if err := local.CheckName(name); err != nil {
-		return nil, workloads.Misuse("up --fabric tcp: %v", err)
+		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)
 	}
-	if err := startable(name); err != nil {
+	if err := by.may(name); err != nil {
 		return nil, err
 	}
 	token, err := tokenFile()
@@ -50,14 +56,14 @@ func UpStarted(ctx context.Context, program, name, store string, p stores.Params
 			err = errors.Join(err, here.Stop(stopTime))
 		}
 	}()
-	if err := here.Start(ctx, p.Nodes, nodeCommand(program, token, p.Memory)); err != nil {
+	if err := here.Start(ctx, p.Nodes, by.command(token, p.Memory)); err != nil {
 		return nil, fmt.Errorf("up %s: %w", name, err)
 	}
 	var all []string
 	for _, n := range here.Nodes {
 		all = append(all, n.Address)
 	}
-	addr := "tcp:" + strings.Join(all, ",")
+	addr := by.Fabric + ":" + strings.Join(all, ",")
 	pool, err := stores.Create(addr, store, p)
 	if err != nil {
 		return nil, explainShape(err, addr)
@@ -69,18 +75,21 @@ func UpStarted(ctx context.Context, program, name, store string, p stores.Params
 	return madeOf(pool, store)
 }
 
-// startable tells what keeps nodes from being started on this machine under a name.
-func startable(name string) error {
+// may tells what keeps nodes from being started on this machine under a name.
+func (s Starter) may(name string) error {
+	if err := fabrics.Lacks(s.Fabric); err != nil {
+		return workloads.Misuse("up --fabric %s: %v", s.Fabric, err)
+	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric tcp: $%s is set, and nodes that it starts know a token at the most (hint: unset it, or "+
-				"start nodes with 'farkv node' and name them: farkv up tcp:HOST:PORT,...)", v)
+			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token at the most (hint: unset it, or "+
+				"start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)", s.Fabric, v, s.Fabric)
 		}
 	}
 	pools, err := fabrics.List()
 	if err == nil && slices.Contains(pools, "shm:"+name) {
-		return fmt.Errorf("up --fabric tcp %s: %w in this machine's shared memory (hint: choose another name, or remove it "+
-			"with 'farkv down shm:%s')", name, fabrics.ErrExists, name)
+		return fmt.Errorf("up --fabric %s %s: %w in this machine's shared memory (hint: choose another name, or remove it "+
+			"with 'farkv down shm:%s')", s.Fabric, name, fabrics.ErrExists, name)
 	}
 	return nil
 }
@@ -94,10 +103,10 @@ func tokenFile() (string, error) {
 	return filepath.Abs(name)
 }
 
-// nodeCommand is the command line of a node that is started here.
-func nodeCommand(program, token string, memory uint64) local.Command {
+// command is the command line of a node that is started here.
+func (s Starter) command(token string, memory uint64) local.Command {
 	return func(_ int, pidFile string) []string {
-		args := []string{program, "node", "--listen", "127.0.0.1:0", "--memory", strconv.FormatUint(memory, 10), "--pid-file", pidFile,
+		args := []string{s.Program, "node", "--fabric", s.Fabric, "--listen", "127.0.0.1:0", "--memory", strconv.FormatUint(memory, 10), "--pid-file", pidFile,
 			"--drain", drainTime.String(), "--output", "json"}
 		if token != "" {
 			args = append(args, "--token-file", token)
@@ -166,7 +175,7 @@ func started(pool string) *local.Pool {
 	return nil
 }
 
-// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up --fabric tcp' started nodes,
+// Resolve returns the address of the pool that is meant: that of a name under which 'farkv up --fabric' started nodes,
 // else what it was given. A pool that was not finished, or whose record is damaged, is an error.
 func Resolve(pool string) (string, error) {
 	if strings.Contains(pool, ":") || local.CheckName(pool) != nil {

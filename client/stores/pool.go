@@ -35,7 +35,7 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	if err := p.Check(kind); err != nil {
 		return nil, err
 	}
-	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Addresses: p.Addresses, Store: store}
+	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Addresses: p.Addresses, Store: store, Fabric: p.Fabric}
 	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Make(f, p) })
 	if err != nil {
 		return nil, err

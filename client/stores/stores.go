@@ -25,6 +25,7 @@ type Params struct {
 	Clients       int           // workers at a time, default 1,024
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
+	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
 	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -110,8 +109,8 @@ func Parse(addr string) (Address, error) {
 		}
 	case overTCP, overRDMA:
 		nodes, err := parseNodes(scheme, rest)
-		if err == nil && scheme == overRDMA && !ibverbs.Built {
-			err = ErrNotBuilt
+		if err == nil {
+			err = Lacks(scheme)
 		}
 		if err != nil {
 			return Address{}, fmt.Errorf("%w %q: %w", ErrAddress, addr, err)

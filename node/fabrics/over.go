@@ -82,6 +82,18 @@ func OpenDevice(c DeviceChoice, listen string) (*Device, error) {
 	return ibverbs.OpenDevice(own, listen)
 }
 
+// Lacks tells why this program cannot use a fabric of memory nodes, "tcp" or "rdma"; nil: it can. Errors wrap ErrNotBuilt or
+// rdma.ErrNotSupported.
+func Lacks(fabric string) error {
+	switch {
+	case fabric == overRDMA && !ibverbs.Built:
+		return ErrNotBuilt
+	case fabric != overTCP && fabric != overRDMA:
+		return otherFabric(fabric)
+	}
+	return nil
+}
+
 // DeviceStats count what workers ask of their device.
 type DeviceStats = ibverbs.Stats
 

@@ -88,8 +88,8 @@ func newRoot() *cobra.Command {
 		Use:   "farkv",
 		Short: "Pools of disaggregated memory",
 		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
-			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,... or consul:HOST:PORT/POOL, or the name of a pool that\n" +
-			"'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
+			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL, or the\n" +
+			"name of a pool that 'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
 			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 130 interrupted.",
 		Example: "  farkv bench\n" +
 			"  farkv up --records 1000000 --replicas 3\n" +
@@ -202,7 +202,7 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	return pool, args
 }
 
-// poolAt is poolAnd, with the pool's address where the name is that of nodes which 'farkv up --fabric tcp' started.
+// poolAt is poolAnd, with the pool's address where the name is that of nodes which 'farkv up --fabric' started.
 func poolAt(args []string, wanted int) (pool string, rest []string, err error) {
 	pool, rest = poolAnd(args, wanted)
 	if pool, err = ops.Resolve(pool); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -20,9 +21,12 @@ func (c *cli) node() *cobra.Command {
 	var memory bytesFlag
 	cmd := &cobra.Command{
 		Use:   "node --memory SIZE",
-		Short: "Serve memory over TCP: one memory node of a pool",
+		Short: "Serve memory over TCP or RDMA: one memory node of a pool",
 		Long: "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It says in a line on\n" +
 			"standard output that it serves, and where; what happens later goes to standard error.\n\n" +
+			"With --fabric rdma its RDMA device executes the verbs of rdma: pools, past the process, which clients reach over TCP as\n" +
+			"before. A device, a port that is up and an address of it are chosen; --device, --port and --gid name others, and so\n" +
+			"do $FARKV_RDMA_DEVICE, $FARKV_RDMA_PORT and $FARKV_RDMA_GID. 'farkv help rdma' tells more.\n\n" +
 			"Without a token it listens on the loopback only, and clients need none. With --token-file clients have to prove\n" +
 			"that they know the token, which is never sent; those that know only the one of --read-token-file may read, and\n" +
 			"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to show a\n" +
@@ -35,6 +39,7 @@ func (c *cli) node() *cobra.Command {
 			"memory, or more than there is of that.",
 		Example: "  farkv node --memory 8GiB\n" +
 			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --metrics 127.0.0.1:9170\n" +
+			"  farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
 			"  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \\\n" +
 			"      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500",
 		Args: noOperands("node", "--memory says how much it serves"),
@@ -46,6 +51,10 @@ func (c *cli) node() *cobra.Command {
 				return fmt.Errorf("--connections %d: want 1 or more", n.Connections)
 			case n.Drain < 0:
 				return fmt.Errorf("--drain %v: want 0 or more", n.Drain)
+			case n.Fabric != "tcp" && n.Fabric != "rdma":
+				return fmt.Errorf("--fabric %s: want tcp or rdma", n.Fabric)
+			case n.Fabric == "tcp" && n.Device != (fabrics.DeviceChoice{}):
+				return fmt.Errorf("--device, --port and --gid choose an RDMA device: they are for --fabric rdma")
 			case n.MetricsPublic && n.Metrics == "":
 				return fmt.Errorf("--metrics-public is for --metrics")
 			}
@@ -56,6 +65,10 @@ func (c *cli) node() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&n.Listen, "listen", defaultListen, "HOST:PORT to listen at; port 0 for a free one")
 	f.Var(&memory, "memory", "bytes to serve, such as 8GiB")
+	f.StringVar(&n.Fabric, "fabric", "tcp", "of the pools that it is for: tcp or rdma")
+	f.StringVar(&n.Device.Device, "device", "", "RDMA device, such as mlx5_0 (default one that reaches --listen)")
+	f.StringVar(&n.Device.Port, "port", "", "number of its port, from 1 (default one that is up)")
+	f.StringVar(&n.Device.GID, "gid", "", "index of the port's address, from 0 (default that of --listen, or the best)")
 	f.StringVar(&n.File, "file", "", "file that backs the memory; it is made, or is one that a node made")
 	f.StringVar(&n.TokenFile, "token-file", "", "file with the token that clients must know")
 	f.StringVar(&n.ReadTokenFile, "read-token-file", "", "file with the token of clients that may only read")

@@ -49,8 +49,10 @@ func (c *cli) up() *cobra.Command {
 			"16,256 bytes, key and value together, or less when --memory is small.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
-			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot\n" +
+			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot;\n" +
+			"                             --fabric rdma for nodes whose verbs go through this machine's RDMA device\n" +
 			"  tcp:HOST:PORT,...          on memory nodes that run, wherever they do: 'farkv node' starts one\n" +
+			"  rdma:HOST:PORT,...         the same, on nodes that were started with --fabric rdma\n" +
 			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; its record is in\n" +
 			"                             Consul\n\n" +
 			"Of nodes whose addresses are named those beyond --nodes and --spares are witnesses: they hold nothing, but have a\n" +
@@ -66,7 +68,8 @@ func (c *cli) up() *cobra.Command {
 	}
 	p, f := &u.params, cmd.Flags()
 	f.StringVar(&u.store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
-	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp, which starts memory nodes (default shm)")
+	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm); of a consul: pool:\n"+
+		"tcp or rdma (default what its nodes were started for)")
 	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
@@ -98,7 +101,7 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	if p.Spares < 0 {
 		return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
 	}
-	p.Nodes, p.Memory = u.nodes+p.Spares, uint64(u.memory)
+	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	if p.IndexReplicas == 0 {
 		p.IndexReplicas = u.replicas
 	}
@@ -119,24 +122,25 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		scheme = cmp.Or(u.fabric, "shm")
 	}
 	switch {
-	case u.fabric != "" && u.fabric != "shm" && u.fabric != "tcp":
-		return fmt.Errorf("--fabric %s: want shm or tcp", u.fabric)
-	case u.fabric != "" && u.fabric != scheme:
+	case u.fabric != "" && u.fabric != "shm" && u.fabric != "tcp" && u.fabric != "rdma":
+		return fmt.Errorf("--fabric %s: want shm, tcp or rdma", u.fabric)
+	case u.fabric != "" && u.fabric != scheme && (scheme != "consul" || u.fabric == "shm"):
 		return fmt.Errorf("--fabric %s and %s contradict each other", u.fabric, pool)
 	case len(u.addresses) > 0 && scheme != "consul":
 		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
 	}
 	var made *ops.Made
 	var err error
+	onNodes := scheme == "tcp" || scheme == "rdma"
 	switch {
-	case scheme == "tcp" && !named:
+	case onNodes && !named:
 		program, wrong := os.Executable()
 		if wrong != nil {
-			return failure{fmt.Errorf("up --fabric tcp: which program starts the nodes: %w", wrong)}
+			return failure{fmt.Errorf("up --fabric %s: which program starts the nodes: %w", scheme, wrong)}
 		}
-		made, err = ops.UpStarted(cmd.Context(), program, pool, u.store, u.params)
-	case scheme == "tcp", scheme == "consul" && len(u.addresses) > 0:
-		if scheme == "tcp" {
+		made, err = ops.UpStarted(cmd.Context(), ops.Starter{Program: program, Fabric: scheme}, pool, u.store, u.params)
+	case onNodes, scheme == "consul" && len(u.addresses) > 0:
+		if onNodes {
 			u.addresses = strings.Split(rest, ",")
 		}
 		if err := u.place(cmd); err != nil {
@@ -178,7 +182,7 @@ func (c *cli) down() *cobra.Command {
 		Use:   "down [POOL]",
 		Short: "Remove a pool and what is in it",
 		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
-			"Of a NAME under which 'farkv up --fabric tcp' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
+			"Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
 			"and by SIGKILL after a while. Nodes that somebody else started are told that they belong to no pool any more, and go\n" +
 			"on.",
 		Example: "  farkv down\n  farkv down big --force\n  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",

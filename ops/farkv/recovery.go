@@ -49,8 +49,8 @@ func (c *cli) crash() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "crash [POOL] node|client NUMBER",
 		Short: "Break a memory node or a client on purpose",
-		Long: "Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric\n" +
-			"tcp' started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine\n" +
+		Long: "Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric'\n" +
+			"started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine\n" +
 			"by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process\n" +
 			"kills itself when the client comes to that step of the store's protocol. 'farkv status' numbers nodes from 0 and\n" +
 			"lists the clients.\n\n" +

@@ -69,11 +69,14 @@ func scripts(dir string) testscript.Params {
 			"occupy": occupy, "terminate": terminate, "addresses": addresses,
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond != "recovery" {
-				return false, fmt.Errorf("no such condition")
+			switch cond {
+			case "recovery":
+				k, err := stores.Lookup("fusee")
+				return err == nil && k.Mender != nil, err
+			case "ibverbs":
+				return fabrics.Lacks("rdma") == nil, nil
 			}
-			k, err := stores.Lookup("fusee")
-			return err == nil && k.Mender != nil, err
+			return false, fmt.Errorf("no such condition")
 		},
 	}
 }

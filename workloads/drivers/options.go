@@ -29,8 +29,8 @@ type Property struct{ Name, Default, Doc string }
 // Properties documents what our stores understand besides YCSB's properties.
 var Properties = []Property{
 	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this machine's processes and stays until" +
-		" 'farkv down'; mem: ends with the process; tcp:HOST:PORT,... and consul:HOST:PORT/POOL are on memory nodes, and" +
-		" NAME on those that 'farkv up --fabric tcp NAME' started"},
+		" 'farkv down'; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on" +
+		" memory nodes, and NAME on those that 'farkv up --fabric' started"},
 	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
@@ -82,8 +82,8 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		Clients:       max(1024, 2*threads),
 		Timeout:       o.opts.Timeout,
 	}
-	if on, ok := strings.CutPrefix(o.pool, "tcp:"); ok && o.nodes == 0 {
-		o.params.Nodes = strings.Count(on, ",") + 1
+	if a, err := fabrics.Parse(o.pool); err == nil && a.Nodes != nil && o.nodes == 0 {
+		o.params.Nodes = len(a.Nodes)
 	}
 	if r.err == nil && o.pool == "" {
 		r.err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)

@@ -166,7 +166,7 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 func explain(err error, pool, what string) error {
 	hint := ""
 	switch {
-	case errors.Is(err, fabrics.ErrAddress):
+	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice):
 		return workloads.Misuse("farkv.pool: %v", err)
 	case errors.Is(err, stores.ErrParams):
 		return workloads.Misuse("pool %s: cannot %s: %v", pool, what, err)

@@ -23,6 +23,9 @@ var _ tcp.Device = (*Device)(nil)
 // Fabric implements tcp.Device.
 func (d *Device) Fabric() string { return Name }
 
+// Port names the device and the port of it that serves.
+func (d *Device) Port() (device string, port int) { return d.a.at() }
+
 // Close closes the device; nothing is registered with it any more.
 func (d *Device) Close() error { return d.a.close() }
 
