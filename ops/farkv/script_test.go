@@ -38,15 +38,24 @@ func TestMain(m *testing.M) {
 // TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
 func TestScripts(t *testing.T) { testscript.Run(t, scripts("testdata")) }
 
-// TestConsul runs the scripts that need a Consul agent.
+// TestConsul runs the scripts that need a Consul agent, each with one of its own: they take whatever node is free there.
 func TestConsul(t *testing.T) {
-	p := scripts("testdata/consul")
-	agent, setup := consultest.Start(t, nil), p.Setup
-	p.Setup = func(env *testscript.Env) error {
-		env.Setenv("CONSUL", agent.Address)
-		return setup(env)
+	files, err := filepath.Glob("testdata/consul/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
 	}
-	testscript.Run(t, p)
+	for _, file := range files {
+		t.Run("agent", func(t *testing.T) {
+			p := scripts("")
+			p.Files = []string{file}
+			agent, setup := consultest.Start(t, nil), p.Setup
+			p.Setup = func(env *testscript.Env) error {
+				env.Setenv("CONSUL", agent.Address)
+				return setup(env)
+			}
+			testscript.Run(t, p)
+		})
+	}
 }
 
 func scripts(dir string) testscript.Params {
