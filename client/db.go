@@ -51,8 +51,6 @@ type worker struct {
 	ep    rdma.Endpoint
 }
 
-func (db *DB) leave(w worker) error { return db.door.Leave(w.store, w.ep, db.workers) }
-
 // NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
 // cannot be worked with is an error here.
 func NewDB(w Workers, o Options) (*DB, error) {
@@ -127,10 +125,12 @@ func (db *DB) Close() error {
 		for range cap(db.turns) {
 			db.turns <- struct{}{} // never given back: no operation begins any more
 		}
-		var errs []error
-		for _, w := range db.idle {
-			errs = append(errs, db.leave(w))
+		errs := make([]error, len(db.idle))
+		var all sync.WaitGroup // at once: while nodes are out of reach each takes seconds
+		for i, w := range db.idle {
+			all.Go(func() { errs[i] = db.door.Leave(w.store, w.ep, db.workers) })
 		}
+		all.Wait()
 		db.idle = nil
 		db.closed = errors.Join(append(errs, db.door.Close(), db.workers.Close())...)
 	})
@@ -151,11 +151,10 @@ func (db *DB) do(ctx context.Context, f func(Store) error) error {
 	}
 	err = f(w.store)
 	switch {
-	case errors.Is(err, ErrUncertain):
-		_ = db.leave(w) // others may wait for what it left: either it can be closed, or it is recovered now
+	case errors.Is(err, ErrUncertain), // others may wait for what it left: either it can be closed, or it is recovered now
+		errors.Is(err, rdma.ErrAccess), errors.Is(err, rdma.ErrClosed): // its connection is down
+		db.door.Dismiss(w.store, w.ep, db.workers) // the next operation opens another
 		return err
-	case errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed):
-		return errors.Join(err, db.leave(w)) // its connection is down; the next operation opens another
 	}
 	db.mu.Lock()
 	db.idle = append(db.idle, w)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -27,6 +28,7 @@ type script struct {
 	answer                      func(op string) error // of every operation
 	value                       []byte                // of every Get, the same memory each time
 	shut, fence                 error                 // of closing a store, and of fencing one off
+	leave                       func()                // while a store is closed; nil: at once
 	opened, closed, busy, crowd atomic.Int64
 
 	mu  sync.Mutex
@@ -83,7 +85,14 @@ func (s scripted) Get([]byte) ([]byte, error) { return s.value, s.do("get") }
 func (s scripted) Insert(_, _ []byte) error   { return s.do("insert") }
 func (s scripted) Update(_, _ []byte) error   { return s.do("update") }
 func (s scripted) Delete([]byte) error        { return s.do("delete") }
-func (s scripted) Close() error               { s.note("store"); return s.shut }
+
+func (s scripted) Close() error {
+	if s.leave != nil {
+		s.leave()
+	}
+	s.note("store")
+	return s.shut
+}
 
 func newDB(t *testing.T, w client.Workers, n int) *client.DB {
 	t.Helper()
@@ -300,15 +309,60 @@ func TestUncertain(t *testing.T) {
 		if err := db.Update(background, nil, nil); !errors.Is(err, client.ErrUncertain) {
 			t.Errorf("the answer is %v", err)
 		}
-		if got := strings.Join(s.log, " "); got != c.want {
-			t.Errorf("closing ends in %v, fencing off in %v: %s, want %s", c.shut, c.fence, got, c.want)
-		}
 		s.answer = nil
 		if err := db.Update(background, nil, nil); err != nil || s.opened.Load() != 2 {
 			t.Errorf("the next operation: %v, by worker %d", err, s.opened.Load())
 		}
-		s.shut = nil
+		eventually(t, "the first worker has left", func() bool { return s.closed.Load() == 1 })
+		s.mu.Lock()
+		if got := strings.Join(s.log, " "); got != c.want {
+			t.Errorf("closing ends in %v, fencing off in %v: %s, want %s", c.shut, c.fence, got, c.want)
+		}
+		s.mu.Unlock()
+		if err := db.Close(); !errors.Is(err, c.shut) {
+			t.Errorf("close: %v", err)
+		}
 	}
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatalf("in vain: %s", what)
+		}
+	}
+}
+
+// TestUncertainHoldsUpNobody has a worker take its time to leave, as it does while nodes and board are out of reach: the
+// operation that it failed ends before, and others go on. Close waits for it.
+func TestUncertainHoldsUpNobody(t *testing.T) {
+	gate := make(chan struct{})
+	s := &script{answer: func(string) error { return client.ErrUncertain }}
+	s.leave = func() { <-gate }
+	open := sync.OnceFunc(func() { close(gate) })
+	late := time.AfterFunc(time.Minute, func() { t.Error("operations wait for workers that leave"); open() })
+	defer late.Stop()
+	db := newDB(t, s, 1)
+	for i := range 3 {
+		if err := db.Update(background, nil, nil); !errors.Is(err, client.ErrUncertain) || int(s.opened.Load()) != i+1 {
+			t.Errorf("operation %d: %v, by worker %d", i, err, s.opened.Load())
+		}
+	}
+	closed := make(chan error)
+	go func() { closed <- db.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("closed while workers leave: %v", err)
+	case <-time.After(50 * time.Millisecond):
+		defer func() {
+			if err := <-closed; err != nil || s.closed.Load() != 3 {
+				t.Errorf("close: %v; %d workers have left", err, s.closed.Load())
+			}
+		}()
+	}
+	open()
 }
 
 func TestNoWorker(t *testing.T) {

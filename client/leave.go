@@ -46,6 +46,12 @@ func fenceOff(ep rdma.Endpoint, f Fencer) error {
 }
 
 const (
+	// headStart is for how long somebody waits for a worker that he dismisses: usually its place is free again by then.
+	headStart = 100 * time.Millisecond
+	// mostDismissed bounds the workers that leave at a time without anybody who waits for them: a pool has as many places for
+	// clients by default, and each keeps one.
+	mostDismissed = 1024
+
 	firstKnock = 20 * time.Millisecond // the pause of a Door before it tries again
 	lastKnock  = time.Second           // and the longest, later
 )
@@ -56,10 +62,11 @@ const (
 type Door struct {
 	tasks sync.WaitGroup
 
-	mu      sync.Mutex
-	waiting []leaver
-	shut    chan struct{} // closed by Close; nil while nobody had to wait
-	trying  bool          // a goroutine does
+	mu        sync.Mutex
+	dismissed int // that have not left yet
+	waiting   []leaver
+	shut      chan struct{} // closed by Close; nil while nobody had to wait
+	trying    bool          // a goroutine does
 }
 
 // leaver is a worker that is to be fenced off.
@@ -85,6 +92,40 @@ func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 		d.tasks.Go(d.knock)
 	}
 	return err
+}
+
+// Dismiss has a worker leave beside its caller, who waits for a moment only: while nodes and board are out of reach to leave
+// takes seconds, by which no operation is to be held up. What comes of it he is not told. When too many are about to leave it
+// is Leave.
+func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
+	if !d.admit() {
+		_ = d.Leave(s, ep, f)
+		return
+	}
+	left := make(chan struct{})
+	d.tasks.Go(func() {
+		defer close(left)
+		_ = d.Leave(s, ep, f)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.dismissed--
+	})
+	late := time.NewTimer(headStart)
+	defer late.Stop()
+	select {
+	case <-left:
+	case <-late.C:
+	}
+}
+
+func (d *Door) admit() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.dismissed == mostDismissed {
+		return false
+	}
+	d.dismissed++
+	return true
 }
 
 // knock tries again until nobody is left, or the door is closed.
@@ -121,12 +162,14 @@ func (d *Door) retry() error {
 	}
 }
 
-// Close tries for the last time; no worker leaves any more. Who cannot be fenced off is recovered once this process ended.
+// Close waits for those who are about to leave and tries for the last time; nobody leaves behind it. Who cannot be fenced off
+// is recovered once this process ended.
 func (d *Door) Close() error {
 	d.mu.Lock()
-	if d.shut != nil {
-		close(d.shut)
+	if d.shut == nil { // somebody who was dismissed may have to wait yet: not for the board to be back
+		d.shut = make(chan struct{})
 	}
+	close(d.shut)
 	d.mu.Unlock()
 	d.tasks.Wait()
 	return d.retry()

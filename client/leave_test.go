@@ -3,6 +3,7 @@ package client_test
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,5 +118,41 @@ func TestDoor(t *testing.T) {
 	}
 	if err := d.Close(); !errors.Is(err, rdma.ErrUnreachable) || never.closed {
 		t.Errorf("closed: %v, endpoint closed: %v", err, never.closed)
+	}
+}
+
+// waits is a store that is closed only when it is let go.
+type waits struct {
+	closer
+	gate chan struct{}
+}
+
+func (s waits) Close() error { <-s.gate; return s.err }
+
+// Of the workers that leave beside those who dismissed them there is a bound, and the door stays closed for no board.
+func TestDismiss(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	var d client.Door
+	gate := make(chan struct{})
+	var left, alone atomic.Int64
+	for range client.MostDismissed + 1 {
+		ep := &leaving{then: func() { left.Add(1) }}
+		go func() {
+			d.Dismiss(waits{closer{nil}, gate}, ep, nil)
+			alone.Add(1)
+		}()
+	}
+	eventually(t, "nobody waits for those who leave", func() bool { return alone.Load() == client.MostDismissed })
+	time.Sleep(10 * time.Millisecond)
+	if n := alone.Load(); n != client.MostDismissed {
+		t.Errorf("%d leave that nobody waits for", n)
+	}
+	close(gate)
+	eventually(t, "all have left", func() bool { return left.Load() == client.MostDismissed+1 && alone.Load() == left.Load() })
+	stays, late := &leaving{}, make(chan struct{})
+	d.Dismiss(waits{closer{rdma.ErrTimeout}, late}, stays, &far{1 << 30})
+	time.AfterFunc(10*time.Millisecond, func() { close(late) })
+	if err := d.Close(); !errors.Is(err, rdma.ErrUnreachable) || stays.closed {
+		t.Errorf("closed: %v, endpoint closed: %v", err, stays.closed)
 	}
 }

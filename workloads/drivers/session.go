@@ -18,9 +18,8 @@ type session struct {
 	store  client.Store // nil: it was left
 	ep     rdma.Endpoint
 
-	count *rdma.Counters // those of the first endpoint, and, once that was left, the sum
+	count *rdma.Counters // of all endpoints: the worker's own, since one that is left counts on while it leaves
 	past  rdma.Counters  // of endpoints that were left
-	next  bool           // ep is not the first one
 }
 
 // CPU implements runner.Measured where memory nodes are processes.
@@ -54,20 +53,17 @@ func (s *session) ready() error {
 	if err := s.open(); err != nil {
 		return fmt.Errorf("open the store again: %w", err)
 	}
-	s.next = true
 	return nil
 }
 
 // done judges an operation's answer.
 func (s *session) done(err error) error {
-	if s.next {
-		*s.count = s.past.Add(*s.ep.Counters())
-	}
+	*s.count = s.past.Add(*s.ep.Counters())
 	if err == nil || !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrAccess) {
 		return err
 	}
 	s.past = *s.count
-	_ = s.pool.door.Leave(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
+	s.pool.door.Dismiss(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
 	s.store = nil
 	return err
 }

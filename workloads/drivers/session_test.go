@@ -14,8 +14,9 @@ import (
 // failing is a store whose operations, and whose Close, end as the test says.
 type failing struct {
 	client.Store
-	ep              rdma.Endpoint
-	answer, closing *error
+	ep      rdma.Endpoint
+	answer  *error
+	closing error
 }
 
 func (f *failing) Update(_, _ []byte) error {
@@ -25,7 +26,7 @@ func (f *failing) Update(_, _ []byte) error {
 	return errors.Join(rdma.Do(f.ep, b, time.Second), *f.answer)
 }
 
-func (f *failing) Close() error { return *f.closing }
+func (f *failing) Close() error { return f.closing }
 
 // TestSession: a worker that was fenced off, or has a write of unknown outcome, goes on with another identity, and what it
 // has posted altogether is counted. Where the old one cannot be closed it is fenced off.
@@ -37,13 +38,12 @@ func TestSession(t *testing.T) {
 	defer f.Close()
 	var answer, closing error
 	kind := &stores.Kind{Open: func(ep rdma.Endpoint, _ stores.Options) (client.Store, error) {
-		return &failing{ep: ep, answer: &answer, closing: &closing}, nil
+		return &failing{ep: ep, answer: &answer, closing: closing}, nil
 	}}
-	s := &session{pool: &pool{fabric: f, kind: kind}}
+	s := &session{pool: &pool{fabric: f, kind: kind}, count: new(rdma.Counters)}
 	if err := s.open(); err != nil {
 		t.Fatal(err)
 	}
-	s.count = s.ep.Counters()
 	update := func(want error) {
 		t.Helper()
 		if err := s.Update(nil, nil); !errors.Is(err, want) {
@@ -62,10 +62,13 @@ func TestSession(t *testing.T) {
 	update(nil)
 	answer = client.ErrUncertain
 	update(answer)
-	answer = nil
+	answer, closing = nil, nil
 	update(nil)
 	if s.count.Atomics != 7 {
 		t.Errorf("%d verbs were counted", s.count.Atomics)
+	}
+	if err := s.pool.door.Close(); err != nil { // they have left
+		t.Error(err)
 	}
 	dead := 0
 	for _, c := range f.Clients() {
@@ -76,7 +79,6 @@ func TestSession(t *testing.T) {
 	if dead != 2 { // the one that was fenced off, and the one that could not be closed
 		t.Errorf("%d clients wait for recovery: %+v", dead, f.Clients())
 	}
-	closing = nil
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

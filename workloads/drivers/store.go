@@ -186,11 +186,11 @@ func explain(err error, pool, what string) error {
 
 // Open implements runner.Database.
 func (d *pool) Open(worker int) (workloads.DB, error) {
-	s := &session{pool: d, worker: worker}
+	s := &session{pool: d, worker: worker, count: new(rdma.Counters)}
 	if err := s.open(); err != nil {
 		return nil, err
 	}
-	s.count = s.ep.Counters()
+	*s.count = *s.ep.Counters()
 	store := client.Store(s)
 	if _, ok := s.store.(client.Scanner); ok {
 		store = scanning{s}
