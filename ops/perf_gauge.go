@@ -246,7 +246,7 @@ func (g *gauge) verb(v *verb) (*VerbPerf, error) {
 // run does batches of n, one after the other, for some time or until there were so many verbs; at least one. With a
 // histogram it looks at the clock behind each, and records what it took.
 func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.Histogram) (Rate, error) {
-	called, _ := fabrics.LibraryCalls(g.pool)
+	called, _ := fabrics.LibraryCalls(g.pool, g.ep)
 	before, began := *g.ep.Counters(), g.ep.Now()
 	last, done := began, 0
 	for i := 1; ; i++ {
@@ -269,7 +269,7 @@ func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.H
 		}
 	}
 	r := newRate(n, v.bytes, done, last-began, g.ep.Counters().Sub(before))
-	if calls, ok := fabrics.LibraryCalls(g.pool); ok {
+	if calls, ok := fabrics.LibraryCalls(g.pool, g.ep); ok {
 		r.Cost.Library = float64(calls-called) / float64(done)
 	}
 	return r, nil

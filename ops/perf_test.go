@@ -137,13 +137,26 @@ func (d *device) Stats() ibverbs.Stats {
 	return ibverbs.Stats{Posts: d.posts, Polls: d.posts / 2}
 }
 
+// adapter is an endpoint that called libibverbs three times since it told so: in its first batch.
+type adapter struct {
+	rdma.Endpoint
+	posts uint64
+}
+
+func (a *adapter) Untold() ibverbs.Stats { return ibverbs.Stats{Posts: a.posts} }
+
+func (a *adapter) Post(b *rdma.Batch) error {
+	a.posts = 3
+	return a.Endpoint.Post(b)
+}
+
 // Calls into libibverbs are counted for each verb.
 func TestPerfLibraryCalls(t *testing.T) {
 	if err := onGauge(t, func(g *gauge) error {
-		g.pool = &device{Fabric: g.pool}
+		g.pool, g.ep = &device{Fabric: g.pool}, &adapter{Endpoint: g.ep}
 		g.aim(8)
 		r, err := g.run(&g.verbs()[0], 1, time.Hour, 3, nil)
-		if r.Cost.Library != 3 { // 9 calls, 3 verbs
+		if r.Cost.Library != 4 { // 9 calls and 3, 3 verbs
 			t.Errorf("%+v", r.Cost)
 		}
 		return err

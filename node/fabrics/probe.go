@@ -18,11 +18,16 @@ var (
 // were asked before one that failed are returned beside it.
 func ProbeRDMA() ([]RDMADevice, error) { return ibverbs.Probe() }
 
-// LibraryCalls returns how often a fabric's workers called libibverbs for verbs, as far as they have told, which they do when
-// they wait; false: the fabric has no device.
-func LibraryCalls(f rdma.Fabric) (calls uint64, ok bool) {
-	if v, ok := f.(interface{ Stats() ibverbs.Stats }); ok {
-		return v.Stats().Calls(), true
+// LibraryCalls returns how often the workers of a fabric called libibverbs for verbs: this one, which asks, so far, and others
+// as far as they have told; false: the fabric has no device.
+func LibraryCalls(f rdma.Fabric, worker rdma.Endpoint) (calls uint64, ok bool) {
+	of, ok := f.(interface{ Stats() ibverbs.Stats })
+	if !ok {
+		return 0, false
 	}
-	return 0, false
+	calls = of.Stats().Calls()
+	if own, ok := worker.(interface{ Untold() ibverbs.Stats }); ok {
+		calls += own.Untold().Calls()
+	}
+	return calls, true
 }

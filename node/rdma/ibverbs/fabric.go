@@ -65,6 +65,9 @@ func (f *Fabric) Stats() Stats {
 	}
 }
 
+// Untold returns what the worker did since it told its Fabric last. Only the worker may ask.
+func (e *Endpoint) Untold() Stats { return e.did }
+
 func (s *stats) add(d *Stats) {
 	s.posts.Add(d.Posts)
 	s.polls.Add(d.Polls)
