@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc
 FUZZ   ?= 30s
 
-.PHONY: test race lint sim suites fuzz bench consul rxe ci
+.PHONY: test race lint sim suites fuzz bench consul rxe rxe2 ci
 
 test: ## every test, the short versions
 	go test ./...
@@ -41,6 +41,9 @@ consul: ## builds the Consul agent that tests run against, once
 
 rxe: ## STORES=...: the suites and the stores on real verbs, in guests with soft-RoCE; needs Debian's packages, and fetches a kernel once
 	STORES="$(STORES)" .ci/rxe/prove
+
+rxe2: ## STORES=...: the stores with memory nodes in one guest and clients in another, over a wire
+	STORES="$(STORES)" .ci/rxe/prove -2
 
 ci:
 	.ci/run
