@@ -74,7 +74,7 @@ type Client struct {
 	held     *rdma.Batch // owns what the last Get returned
 	reclaim  reclaim
 	limbo    []stray // of writes whose outcome is unknown: not used again by this client
-	damage   error   // a double free was seen: everything ends with it
+	damage   error   // what was seen in the background: everything ends with it
 	stats    Stats
 	scratch  [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }

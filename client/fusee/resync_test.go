@@ -72,7 +72,7 @@ func mendNow(ep rdma.Endpoint) error {
 }
 
 // steady repeats what a client does until its view is the pool's.
-func steady(c *Client, _ func(int) bool, op func() error) error {
+func steady(c *Client, op func() error) error {
 	err := op()
 	for range 4 {
 		if !errors.Is(err, rdma.ErrStale) && !errors.Is(err, rdma.ErrNodeDown) {
@@ -84,8 +84,6 @@ func steady(c *Client, _ func(int) bool, op func() error) error {
 	}
 	return err
 }
-
-func nothingMoved(int) bool { return false }
 
 // unharmed is what a check must not find, leaks and all, when unfinished writes are nobody's business yet.
 var unharmed = regexp.MustCompile("free and in use|another slot|not the slot's pair|nobody owns|free on replica|not on replica|leaked|neither free|table says|no such client")
@@ -137,21 +135,21 @@ func viewChanges(t *testing.T, at int) (batches int) {
 	x.reclaim.rest, other.reclaim.rest = 0, 0
 	u.n, u.seen, u.then = at, 0, func() { nextView(t, f, nil) }
 	update := func(c *Client, i, size int) {
-		must(t, steady(c, nothingMoved, func() error { return c.Update(key(i), make([]byte, size)) }))
+		must(t, steady(c, func() error { return c.Update(key(i), make([]byte, size)) }))
 	}
 	for i := range 12 {
 		update(x, 100+i%10, 400)
 		update(x, 10+i%10, 100)
 		update(other, 100+i%10, 400)
 	}
-	must(t, steady(x, nothingMoved, func() error { return x.reclaimAll(classOf(x, key(0), make([]byte, 100))) }))
+	must(t, steady(x, func() error { return x.reclaimAll(classOf(x, key(0), make([]byte, 100))) }))
 	if s := &x.slabs[classOf(x, key(0), make([]byte, 100))]; len(s.blocks) > 0 {
 		x.part(s.split(s.blocks[0]))
-		must(t, steady(x, nothingMoved, x.leaveParting))
+		must(t, steady(x, x.leaveParting))
 	}
 	update(x, 15, 100)
 	for _, c := range []*Client{x, other} {
-		must(t, steady(c, nothingMoved, c.Close))
+		must(t, steady(c, c.Close))
 		must(t, c.ep.Close())
 	}
 	wantUnharmed(t, f, at)
@@ -196,14 +194,14 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	for i := range 3 {
 		err := errors.New("not yet")
 		for again := 0; err != nil && again < 3; again++ { // another key: the first may be proposed for ever
-			err = steady(x, nothingMoved, func() error { return x.Insert(fmt.Appendf(nil, "%d %d", i, again), make([]byte, 300)) })
+			err = steady(x, func() error { return x.Insert(fmt.Appendf(nil, "%d %d", i, again), make([]byte, 300)) })
 		}
 		must(t, err)
 	}
 	if x.Stats().Converted == 0 {
 		t.Fatal("no block changed its size class: this test shows nothing")
 	}
-	must(t, steady(x, nothingMoved, x.Close))
+	must(t, steady(x, x.Close))
 	must(t, ep.Close())
 	wantUnharmed(t, f, at)
 	return u.seen
@@ -257,7 +255,7 @@ func TestLostHints(t *testing.T) {
 		}
 		for _, c := range []*Client{x, y, watch} {
 			moved := without(c, victim)
-			must(t, steady(c, moved, func() error { return c.resync(moved) }))
+			must(t, steady(c, func() error { return c.resync(moved) }))
 		}
 		must(t, y.drain())
 		must(t, x.reclaimAll(class))

@@ -193,7 +193,7 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		k.dirty = true
 		return fmt.Errorf("mend epoch %d: %w", v.Epoch, err)
 	}
-	k.log(Event{What: Mended, Epoch: v.Epoch, Took: k.ep.Now() - began, Report: k.report()})
+	k.log(Event{What: Mended, Epoch: v.Epoch, Took: k.ep.Now() - began})
 	k.littered = true
 	if fill == nil {
 		return nil
@@ -209,6 +209,6 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 		return fmt.Errorf("make node %d stand for node %d: %w", spare, node, err)
 	}
 	k.forget(target{node: node + 1})
-	k.log(Event{What: Restored, Epoch: v.Epoch, Node: node, Spare: spare, Took: k.ep.Now() - began, Report: k.report()})
+	k.log(Event{What: Restored, Epoch: v.Epoch, Node: node, Spare: spare, Took: k.ep.Now() - began})
 	return nil
 }

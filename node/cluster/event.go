@@ -38,7 +38,7 @@ type Event struct {
 	Spare  int           // that stands for it now
 	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
 	Took   time.Duration // of Mended, Restored, Recovered, Attached and Swept
-	Report string        // what the mender says of it, in lines
+	Report string        // of Recovered and Attached: what the mender says of it, in lines
 	Err    error         // of Failed
 }
 

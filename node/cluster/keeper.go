@@ -236,7 +236,7 @@ func (k *keeper) sweep(v rdma.View) error {
 		return k.failed(target{}, fmt.Errorf("sweep: %w", err))
 	}
 	k.littered = false
-	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began, Report: k.report()})
+	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began})
 	return nil
 }
 

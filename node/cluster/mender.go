@@ -24,5 +24,5 @@ type Mender interface {
 	Sweep(v rdma.View) error
 }
 
-// Reporter is a Mender that tells, in lines, what it did last and how long each step of it took.
+// Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it took.
 type Reporter interface{ Report() string }
