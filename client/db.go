@@ -27,7 +27,9 @@ type Options struct {
 
 // DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded set of workers,
 // which it opens as they are needed. The one used last is used again first, so that an application with few operations
-// at a time keeps to few workers, whose caches stay warm. An operation that needs a worker more than the pool has places for ends in an error wrapping ErrFull.
+// at a time keeps to few workers, whose caches stay warm. An operation that needs a worker more than the pool has places for
+// ends in an error wrapping ErrFull; one that was given up, since a write of it has no known outcome, keeps its place until it
+// has left, beside the operations.
 //
 // The context bounds the wait for a worker. An operation that has begun is bounded by the store's own timeout instead,
 // and its answer is returned even when the context ends meanwhile: a verb that was posted may still land, so an error
