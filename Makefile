@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc
 FUZZ   ?= 30s
 
-.PHONY: test race lint sim suites fuzz bench consul rxe rxe2 ci
+.PHONY: test race lint sim suites fuzz bench peers consul rxe rxe2 ci
 
 test: ## every test, the short versions
 	go test ./...
@@ -35,6 +35,9 @@ fuzz: ## FUZZ=time: each fuzz target for that long
 
 bench:
 	go test -run '^$$' -bench . -benchmem ./...
+
+peers: ## what a verb costs over tcp, beside libfabric's tcp;ofi_rxm, in one table
+	ops/peers/verbs.sh
 
 consul: ## builds the Consul agent that tests run against, once
 	.ci/consul

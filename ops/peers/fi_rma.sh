@@ -48,7 +48,7 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$folder"' 
 measure() { # window
 	local port=
 	: >"$folder/port"
-	timeout 900 "$program" -s -m "$mode" >"$folder/port" &
+	timeout --foreground 900 "$program" -s -m "$mode" >"$folder/port" &
 	server=$!
 	for _ in {1..100}; do
 		read -r port <"$folder/port" && break
@@ -56,7 +56,7 @@ measure() { # window
 		sleep 0.1
 	done
 	[ -n "$port" ] || { echo 'fi_rma.sh: the server did not start' >&2; return 1; }
-	timeout 900 "$program" -m "$mode" -p "$port" -w "$1" -i "$operations" -r "$rounds"
+	timeout --foreground 900 "$program" -m "$mode" -p "$port" -w "$1" -i "$operations" -r "$rounds"
 	wait "$server"
 	server=''
 }
