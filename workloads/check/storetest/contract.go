@@ -79,11 +79,11 @@ func (h *Harness) contract() error {
 }
 
 func (h *Harness) contractPart(run func(c *script)) error {
-	f, err := h.mem(1)
+	f, end, err := h.fresh(1)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer end()
 	w, err := h.worker(f, "contract")
 	if err != nil {
 		return err
@@ -213,11 +213,11 @@ func contractMany(c *script) {
 
 // contractWorkers has one worker after another, and two at a time, whose caches must not show.
 func (h *Harness) contractWorkers() error {
-	f, err := h.mem(2)
+	f, end, err := h.fresh(2)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer end()
 	key := []byte("key")
 	var c script
 	for i := range 3 {

@@ -13,20 +13,20 @@ import (
 
 // cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
 // knows whether they landed, nodes that answer again. Connections among the nodes stay.
-func (h *Harness) cuts(t *testing.T) {
-	l := load{workers: 8, keys: 4, ops: 400, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true}
-	nodes, addresses, end, err := h.nodes()
+func (h *Harness) cuts(t *testing.T, on *wired) {
+	l := load{workers: 8, keys: 4, ops: 400 / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true}
+	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()
 	var all wires
 	for i := range addresses {
-		w, err := newWire(nodes[i].Addr())
+		w, err := newWire(addresses[i])
 		report(t, err)
 		defer w.close()
 		all = append(all, w)
 		addresses[i] = w.Addr().String()
 	}
-	f, err := h.pool(addresses)
+	f, err := on.pool(h, addresses)
 	report(t, err)
 	defer f.Close()
 	stop := make(chan struct{})

@@ -104,11 +104,11 @@ func (h *Harness) histories() error {
 		{workers: 8, keys: 4, ops: 1000, seed: 2},
 		{workers: 16, keys: 24, ops: 500, seed: 3},
 	} {
-		f, err := h.mem(l.seed)
+		f, end, err := h.fresh(l.seed)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(h.history(f, l), f.Close()); err != nil {
+		if err := errors.Join(h.history(f, l), end()); err != nil {
 			return fmt.Errorf("%d workers on %d keys: %w", l.workers, l.keys, err)
 		}
 	}
@@ -127,6 +127,7 @@ func (h *Harness) historiesOn(on real) (err error) {
 
 func (h *Harness) history(f rdma.Fabric, l load) error {
 	l.maxValue = h.MaxValue
+	l.ops /= *part
 	recorders, err := h.play(f, l, 0, nil)
 	if err != nil {
 		return err

@@ -15,11 +15,11 @@ import (
 func (h *Harness) model(t rapid.TB) { rapid.Check(t, h.property) }
 
 func (h *Harness) property(t *rapid.T) {
-	f, err := h.mem(1)
+	f, end, err := h.fresh(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer end()
 	var workers []*worker
 	for range 3 {
 		w, err := h.worker(f, "model")

@@ -26,7 +26,7 @@ const childEnv = "FARKV_STORETEST_CHILD"
 // child is what one process does.
 type child struct {
 	Test   string // the test whose harness it takes
-	Fabric string // "shm" or "tcp"
+	Fabric string // "shm", "tcp" or "rdma"
 	Pool   string // where to open it
 	Logs   string // folder of the workers' histories
 	First  int    // number of its first worker
@@ -47,12 +47,12 @@ const (
 
 // processes has the workers in several processes that share a pool: all come to their end, or one is killed in the
 // midst.
-func (h *Harness) processes(t *testing.T) {
+func (h *Harness) processes(t *testing.T, fabrics ...real) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes share a pool on Linux only")
 	}
 	test := filepath.Dir(t.Name())
-	for _, on := range []real{onShm, onTCP} {
+	for _, on := range fabrics {
 		t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
 		for seed := range uint64(3) {
 			t.Run(fmt.Sprintf("%s killed %d", on.name, seed), func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
@@ -71,7 +71,7 @@ func (h *Harness) shared(on real, logs, test string, seed uint64, kill bool) (er
 	defer cancel()
 	var g errgroup.Group
 	for i := range processes {
-		c := child{Test: test, Fabric: on.name, Pool: at, Logs: logs, First: i * childWorkers, Ops: 300, Seed: seed, Doomed: kill}
+		c := child{Test: test, Fabric: on.name, Pool: at, Logs: logs, First: i * childWorkers, Ops: 300 / *part, Seed: seed, Doomed: kill}
 		if kill && i == 0 {
 			c.Ops = 1 << 20
 			g.Go(func() error { return c.killed(ctx) })
@@ -178,10 +178,7 @@ func (h *Harness) child(t *testing.T) bool {
 }
 
 func (h *Harness) work(c child) error {
-	on := onShm
-	if c.Fabric == onTCP.name {
-		on = onTCP
-	}
+	on := map[string]real{onShm.name: onShm, onTCP.name: onTCP, onRDMA.name: onRDMA}[c.Fabric]
 	f, err := on.open(h, c.Pool)
 	if err != nil {
 		return err

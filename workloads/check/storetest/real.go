@@ -2,14 +2,24 @@ package storetest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// The flags of a store's tests.
+var (
+	fabric = flag.String("fabric", "", "run the suites of real time on this fabric alone: shm, tcp or rdma (default each on those that it is for)")
+	host   = flag.String("rdma", "", "IP address of the RDMA device that -fabric rdma is to use (default the best device)")
+	part   = flag.Int("part", 1, "histories of real time have one operation in so many: for slow machines")
 )
 
 // real is a fabric of real time whose pools processes share.
@@ -18,13 +28,47 @@ type real struct {
 	// make makes a formatted pool and returns where to open it; end takes it away.
 	make func(h *Harness) (f rdma.Fabric, at string, end func() error, err error)
 	open func(h *Harness, at string) (rdma.Fabric, error)
+	// wired is the same in parts, where there are nodes to whom connections can be cut.
+	wired *wired
 }
 
-var onShm = real{"shm", makeShm, func(h *Harness, at string) (rdma.Fabric, error) { return shm.Open(at, h.Handler) }}
+var onShm = real{name: "shm", make: makeShm, open: func(h *Harness, at string) (rdma.Fabric, error) { return shm.Open(at, h.Handler) }}
 
-var onTCP = real{"tcp", makeTCP, func(_ *Harness, at string) (rdma.Fabric, error) {
-	return tcp.Open(tcp.Options{Addresses: strings.Split(at, ",")})
-}}
+var onTCP = onNodes(wired{
+	name: "tcp",
+	create: func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+		return tcp.Create(o, g, func(f *tcp.Fabric) error { return format(f) })
+	},
+	open: func(o tcp.Options) (rdma.Fabric, error) { return tcp.Open(o) },
+})
+
+var onRDMA = onNodes(wired{
+	name:   "rdma",
+	device: func() (*ibverbs.Device, error) { return ibverbs.OpenDevice(ibverbs.Choice{}, *host+":0") },
+	create: func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+		return ibverbs.Create(o, g, ibverbs.Options{}, func(f *ibverbs.Fabric) error { return format(f) })
+	},
+	open: func(o tcp.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
+})
+
+// chosen returns the fabric that -fabric names; false: it is not set.
+func chosen() (real, bool, error) {
+	if *part < 1 {
+		return real{}, false, fmt.Errorf("-part %d: want 1 or more", *part)
+	}
+	if *fabric == "" {
+		return real{}, false, nil
+	}
+	all := []real{onShm, onTCP, onRDMA}
+	i := slices.IndexFunc(all, func(r real) bool { return r.name == *fabric })
+	switch {
+	case i < 0:
+		return real{}, false, fmt.Errorf("-fabric %s: want shm, tcp or rdma", *fabric)
+	case *fabric == "rdma" && !ibverbs.Built:
+		return real{}, false, ibverbs.ErrNotBuilt
+	}
+	return all[i], true, nil
+}
 
 func makeShm(h *Harness) (rdma.Fabric, string, func() error, error) {
 	pool := fmt.Sprintf("storetest-%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -36,43 +80,63 @@ func makeShm(h *Harness) (rdma.Fabric, string, func() error, error) {
 	return f, pool, func() error { return errors.Join(f.Close(), shm.Remove(pool, true)) }, nil
 }
 
-// makeTCP makes a pool whose nodes are in this process.
-func makeTCP(h *Harness) (rdma.Fabric, string, func() error, error) {
-	_, addresses, end, err := h.nodes()
-	if err != nil {
-		return nil, "", nil, err
-	}
-	f, err := h.pool(addresses)
-	if err != nil {
-		return nil, "", nil, errors.Join(err, end())
-	}
-	return f, strings.Join(addresses, ","), func() error { return errors.Join(f.Close(), end()) }, nil
+// wired is a fabric whose memory nodes clients reach over TCP; here they are in the test's process.
+type wired struct {
+	name   string
+	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
+	create func(o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error)
+	open   func(o tcp.Options) (rdma.Fabric, error)
 }
 
-// nodes starts memory nodes in this process; end ends them.
-func (h *Harness) nodes() (nodes []*tcp.Node, addresses []string, end func() error, err error) {
+func onNodes(w wired) real {
+	return real{
+		name: w.name,
+		make: func(h *Harness) (rdma.Fabric, string, func() error, error) {
+			addresses, end, err := w.nodes(h)
+			if err != nil {
+				return nil, "", nil, err
+			}
+			f, err := w.pool(h, addresses)
+			if err != nil {
+				return nil, "", nil, errors.Join(err, end())
+			}
+			return f, strings.Join(addresses, ","), func() error { return errors.Join(f.Close(), end()) }, nil
+		},
+		open: func(_ *Harness, at string) (rdma.Fabric, error) {
+			return w.open(tcp.Options{Addresses: strings.Split(at, ",")})
+		},
+		wired: &w,
+	}
+}
+
+// nodes starts memory nodes; end ends them.
+func (w *wired) nodes(h *Harness) (addresses []string, end func() error, err error) {
+	var ends []func() error
 	end = func() (err error) {
-		for _, n := range nodes {
-			err = errors.Join(err, n.Close())
+		for _, e := range slices.Backward(ends) { // a node before its device
+			err = errors.Join(err, e())
 		}
 		return err
 	}
 	for range h.Nodes {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: max(h.Memory, 4096), Handler: h.Handler})
-		if err != nil {
-			return nil, nil, nil, errors.Join(err, end())
+		c := tcp.Config{Listen: "127.0.0.1:0", Memory: max(h.Memory, 4096), Handler: h.Handler}
+		if w.device != nil {
+			d, err := w.device()
+			if err != nil {
+				return nil, nil, errors.Join(err, end())
+			}
+			c.Device, ends = d, append(ends, d.Close)
 		}
-		nodes, addresses = append(nodes, n), append(addresses, n.Addr())
+		n, err := tcp.Listen(c)
+		if err != nil {
+			return nil, nil, errors.Join(err, end())
+		}
+		addresses, ends = append(addresses, n.Addr()), append(ends, n.Close)
 	}
-	return nodes, addresses, end, nil
+	return addresses, end, nil
 }
 
 // pool makes a formatted pool on nodes.
-func (h *Harness) pool(addresses []string) (rdma.Fabric, error) {
-	f, err := tcp.Create(tcp.Options{Addresses: addresses},
-		tcp.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, func(f *tcp.Fabric) error { return h.Format(f) })
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
+func (w *wired) pool(h *Harness, addresses []string) (rdma.Fabric, error) {
+	return w.create(tcp.Options{Addresses: addresses}, tcp.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Format)
 }

@@ -8,7 +8,11 @@
 //		storetest.Run(t, storetest.Harness{Handler: node.Serve, Format: ..., Open: ..., Check: ...})
 //	}
 //
-// $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the first. A failure prints the
+// -fabric runs what needs real time on one fabric, as in
+//
+//	go test -tags ibverbs ./client/fusee -run TestStore -fabric rdma -rdma 10.0.0.5 -part 4
+//
+// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the first. A failure prints the
 // command that replays its seed.
 package storetest
 
@@ -72,14 +76,23 @@ func Run(t *testing.T, h Harness) {
 	if h.child(t) {
 		return
 	}
+	on, alone, err := chosen()
+	report(t, err)
 	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
 	t.Run("model", func(t *testing.T) { h.model(t) })
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
-	t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
-	if h.Master != nil {
-		t.Run("cuts", func(t *testing.T) { h.cuts(t) })
+	if !alone {
+		on = onTCP
+		t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
 	}
-	t.Run("processes", func(t *testing.T) { h.processes(t) })
+	if h.Master != nil && on.wired != nil {
+		t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
+	}
+	if alone {
+		t.Run("processes", func(t *testing.T) { h.processes(t, on) })
+		return
+	}
+	t.Run("processes", func(t *testing.T) { h.processes(t, onShm, onTCP) })
 	t.Run("sim", func(t *testing.T) {
 		t.Run("histories", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simHistories)) })
 		t.Run("crashes", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simCrashes)) })
@@ -110,18 +123,25 @@ func report(t *testing.T, err error) {
 	}
 }
 
-// mem makes a formatted pool of this process.
-func (h *Harness) mem(seed uint64) (rdma.Fabric, error) {
+// fresh makes a formatted pool of this process, or on the fabric that was chosen; end takes it away.
+func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err error) {
+	if on, alone, err := chosen(); alone || err != nil {
+		if err != nil {
+			return nil, nil, err
+		}
+		f, _, end, err := on.make(h)
+		return f, end, err
+	}
 	f, err := shm.NewMem(shm.Geometry{Nodes: h.Nodes, Memory: h.Memory, Clients: h.Clients}, h.Handler)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f.Seed = seed
 	if err := h.Format(f); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("format: %w", err)
+		return nil, nil, fmt.Errorf("format: %w", err)
 	}
-	return f, nil
+	return f, f.Close, nil
 }
 
 // simLimit is far above what any run takes whose operations end at their timeouts.
