@@ -246,7 +246,7 @@ func (g *gauge) verb(v *verb) (*VerbPerf, error) {
 // run does batches of n, one after the other, for some time or until there were so many verbs; at least one. With a
 // histogram it looks at the clock behind each, and records what it took.
 func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.Histogram) (Rate, error) {
-	called, _ := fabrics.LibraryCalls(g.pool, g.ep)
+	count := g.device()
 	before, began := *g.ep.Counters(), g.ep.Now()
 	last, done := began, 0
 	for i := 1; ; i++ {
@@ -269,8 +269,23 @@ func (g *gauge) run(v *verb, n int, limit time.Duration, ops int, h *workloads.H
 		}
 	}
 	r := newRate(n, v.bytes, done, last-began, g.ep.Counters().Sub(before))
-	if calls, ok := fabrics.LibraryCalls(g.pool, g.ep); ok {
-		r.Cost.Library = float64(calls-called) / float64(done)
-	}
+	count(&r)
 	return r, nil
+}
+
+// device begins to count what the device does, where there is one. Count adds that to a rate.
+func (g *gauge) device() (count func(r *Rate)) {
+	sent, counts := fabrics.PacketsOf(g.pool)
+	calls, ok := fabrics.LibraryCalls(g.pool, g.ep)
+	return func(r *Rate) {
+		n := float64(r.Operations)
+		if ok {
+			now, _ := fabrics.LibraryCalls(g.pool, g.ep)
+			r.Cost.Library = float64(now-calls) / n
+		}
+		if counts {
+			now, _ := fabrics.PacketsOf(g.pool)
+			r.Cost.PacketsOut, r.Cost.PacketsIn = float64(now.Sent-sent.Sent)/n, float64(now.Received-sent.Received)/n
+		}
+	}
 }

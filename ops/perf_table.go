@@ -48,19 +48,22 @@ type VerbCost struct {
 	Doorbells float64 `json:"doorbells"`
 	Trips     float64 `json:"trips"`
 	Library   float64 `json:"libibverbs_calls,omitempty"`
+	// Packets of this machine's device: a memory node at the same device sends and receives some of them.
+	PacketsOut float64 `json:"packets_sent,omitempty"`
+	PacketsIn  float64 `json:"packets_received,omitempty"`
 }
 
-// cells are the doorbells and trips, and the calls into libibverbs where there are such.
-func (c *VerbCost) cells(library bool) []string {
+// cells are the doorbells and trips, and what a device did where there is one.
+func (c *VerbCost) cells(device bool) []string {
 	cells := []string{fmt.Sprintf("%.2f", c.Doorbells), fmt.Sprintf("%.2f", c.Trips)}
-	if library {
-		cells = append(cells, fmt.Sprintf("%.2f", c.Library))
+	if device {
+		cells = append(cells, fmt.Sprintf("%.2f", c.Library), fmt.Sprintf("%.1f/%.1f", c.PacketsOut, c.PacketsIn))
 	}
 	return cells
 }
 
-// library tells whether verbs went by libibverbs.
-func (f *FabricPerf) library() bool {
+// device tells whether verbs went by an RDMA device.
+func (f *FabricPerf) device() bool {
 	return slices.ContainsFunc(f.Verbs, func(v VerbPerf) bool { return v.Cost.Library > 0 })
 }
 
@@ -123,8 +126,8 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 	}
 	fmt.Fprint(w, "\n\n")
 	head := []string{"one at a time", "", "min", "p50", "p99", "p99.9", "max", "mean", "verbs", "doorbells", "trips"}
-	if f.library() {
-		head = append(head, "libibverbs")
+	if f.device() {
+		head = append(head, "libibverbs", "packets")
 	}
 	rows := [][]string{head}
 	for _, v := range f.Verbs {
@@ -137,7 +140,7 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 		for _, us := range []float64{l.Min, l.P50, l.P99, l.P999, l.Max, l.Mean} {
 			row = append(row, latency(us))
 		}
-		rows = append(rows, slices.Concat(row, []string{fmt.Sprintf("%.2f", c.Verbs)}, c.cells(f.library())))
+		rows = append(rows, slices.Concat(row, []string{fmt.Sprintf("%.2f", c.Verbs)}, c.cells(f.device())))
 	}
 	table(w, rows)
 	if f.Clock > 0 {
@@ -161,8 +164,8 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 		head, units = append(head, fmt.Sprint(n), ""), append(units, "/s", "MB/s")
 	}
 	head, units = append(head, "doorbells", "trips"), append(units, "each", "each")
-	if f.library() {
-		head, units = append(head, "libibverbs"), append(units, "calls")
+	if f.device() {
+		head, units = append(head, "libibverbs", "packets"), append(units, "calls", "out/in")
 	}
 	rows := [][]string{head, units}
 	for _, v := range f.Verbs {
@@ -171,7 +174,7 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 			row = append(row, v.rate(n), v.megabytes(n))
 		}
 		if n := len(v.Rates); n > 0 {
-			row = append(row, v.Rates[n-1].Cost.cells(f.library())...)
+			row = append(row, v.Rates[n-1].Cost.cells(f.device())...)
 		}
 		rows = append(rows, row)
 	}

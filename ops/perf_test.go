@@ -132,6 +132,8 @@ type device struct {
 	posts uint64
 }
 
+func (d *device) Port() (string, int) { return "no such device", 1 }
+
 func (d *device) Stats() ibverbs.Stats {
 	d.posts += 6
 	return ibverbs.Stats{Posts: d.posts, Polls: d.posts / 2}
@@ -219,7 +221,7 @@ func TestPerfMisuse(t *testing.T) {
 func TestPerfPrint(t *testing.T) {
 	f := FabricPerf{Fabric: "tcp", Pool: "tcp:h:1", Nodes: 1, Clock: 38, Verbs: []VerbPerf{
 		{Verb: "READ", Bytes: 4096, Latency: runner.Latency{Count: 1, Min: 1, P50: 2, P99: 3, P999: 4, Max: 5, Mean: 2.5},
-			Cost: VerbCost{1, 1, 1, 2.5}, Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625, 0.125}}}},
+			Cost: VerbCost{1, 1, 1, 2.5, 1, 4}, Rates: []Rate{{Batch: 16, PerSecond: 1e6, MB: 4096, Cost: VerbCost{1, 0.0625, 0.0625, 0.125, 0.5, 4}}}},
 		{Verb: "masked CAS", Missing: "not supported"},
 	}}
 	p := Performance{Memory: 4 << 20, Batches: []int{16}, Fabrics: []FabricPerf{f}, Skipped: map[string]string{"rdma": "there is none"}}
@@ -228,7 +230,7 @@ func TestPerfPrint(t *testing.T) {
 		lines []string
 	}{
 		{"one", []string{"tcp:h:1, 1 memory node, one worker, verbs over 4 MiB\n", "\nREAD           4 KiB  1.0 µs  2.0 µs ", "\nmasked CAS                 -\n",
-			"which takes 38 ns\n", "   1.00       1.00   1.00        2.50\n", "\nREAD        4 KiB  1.00 M  4,096       0.06   0.06        0.12\n", "\nrdma: skipped: there is none\n"}},
+			"which takes 38 ns\n", "   1.00       1.00   1.00        2.50  1.0/4.0\n", "\nREAD        4 KiB  1.00 M  4,096       0.06   0.06        0.12  0.5/4.0\n", "\nrdma: skipped: there is none\n"}},
 		{"two", []string{"\none at a time            tcp     tcp\n", "\nREAD           4 KiB  2.0 µs  2.0 µs\n", "\nmasked CAS                 -       -\n",
 			"\nREAD              4 KiB  1.00 M  1.00 M\n"}},
 	} {

@@ -21,11 +21,11 @@ func ProbeRDMA() ([]RDMADevice, error) { return ibverbs.Probe() }
 // LibraryCalls returns how often the workers of a fabric called libibverbs for verbs: this one, which asks, so far, and others
 // as far as they have told; false: the fabric has no device.
 func LibraryCalls(f rdma.Fabric, worker rdma.Endpoint) (calls uint64, ok bool) {
-	of, ok := f.(interface{ Stats() ibverbs.Stats })
+	told, _, _, ok := DeviceOf(f)
 	if !ok {
 		return 0, false
 	}
-	calls = of.Stats().Calls()
+	calls = told.Calls()
 	if own, ok := worker.(interface{ Untold() ibverbs.Stats }); ok {
 		calls += own.Untold().Calls()
 	}

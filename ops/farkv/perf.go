@@ -19,18 +19,23 @@ func (c *cli) perf() *cobra.Command {
 		Short: "Measure each verb's latency and rate",
 		Long: "Perf measures READ, WRITE, CAS, masked CAS, FAA and two-sided calls: one at a time, and many in flight in one batch.\n" +
 			"POOL is where:\n\n" +
-			"  tcp:HOST:PORT,...   memory nodes that run, here or elsewhere, and serve no pool: 'farkv node' starts one\n" +
-			"  mem:, shm:NAME      memory of this machine\n" +
-			"  sim:PROFILE         a model of a cluster: 'farkv sim profiles' lists them\n\n" +
-			"Without it perf measures the fabrics that this machine has, side by side; for tcp it starts a memory node, and ends it.\n\n" +
+			"  tcp:HOST:PORT,...    memory nodes that run, here or elsewhere, and serve no pool: 'farkv node' starts one\n" +
+			"  rdma:HOST:PORT,...   the same with RDMA devices: 'farkv node --fabric rdma'\n" +
+			"  mem:, shm:NAME       memory of this machine\n" +
+			"  sim:PROFILE          a model of a cluster: 'farkv sim profiles' lists them\n\n" +
+			"Without it perf measures the fabrics that this machine has, side by side; for tcp and rdma it starts a memory node, and\n" +
+			"ends it.\n\n" +
 			"It writes over memory. So it makes a pool of its own, which nobody else can open, and which is gone when it ends,\n" +
 			"whatever ends it; where there is a pool already it refuses.\n\n" +
 			"A latency is what one worker waits, from one verb's end to the next one's. Rates are of batches of so many, each\n" +
 			"posted at once and waited for; 1 MB is 10^6 bytes. READs and WRITEs go to random places of --memory, atomics to 512\n" +
-			"words in turn, several nodes take turns, too. Every atomic's answer is checked.",
+			"words in turn, several nodes take turns, too. Every atomic's answer is checked. With an RDMA device there are also the\n" +
+			"calls into libibverbs, and the packets that this machine's port sent and received; those of a memory node at the same\n" +
+			"port count, too.",
 		Example: "  farkv perf\n" +
 			"  farkv perf mem: --sizes 64,4KiB --batches 1,16\n" +
 			"  farkv perf tcp:10.0.0.5:7070 -o json\n" +
+			"  farkv perf rdma:10.0.0.5:7070 --sizes 8,64KiB --batches 1,16,64\n" +
 			"  farkv perf sim:fusee-testbed",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
