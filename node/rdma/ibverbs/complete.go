@@ -36,6 +36,9 @@ const (
 // await is the part of Wait that may take long.
 func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 	e.fabric.stats.add(&e.did)
+	if err := e.Usable(); e.closed {
+		return fmt.Errorf("wait for %d chains: %w", n, err) // of a batch that was never posted: the others are over
+	}
 	until := rdma.Forever
 	if within < rdma.Forever-wall.Now() {
 		until = wall.Now() + within

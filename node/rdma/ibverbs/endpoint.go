@@ -25,6 +25,7 @@ type Endpoint struct {
 	requests []request
 	found    [32]completion
 	held     bool // something is complete, but its node is not known to serve
+	dropped  bool // completions of queue pairs that were dropped may fill the queue
 	closed   bool
 }
 
@@ -38,7 +39,7 @@ type peer struct {
 	times      uint16
 	base       uint64 // of the node's memory, at its device
 	key        uint32
-	connection uint64 // of the process, that the queue pair belongs to
+	connection uint64 // of the process, that the queue pair belongs to, or the last one did; 0: there was none
 	epoch      uint64
 	lost       error // the worker strayed there: the connection is down for good
 
@@ -100,12 +101,13 @@ func (e *Endpoint) attach(p *peer) error {
 	if err != nil {
 		return fmt.Errorf("connect to the memory of node %d: %w", p.node, err)
 	}
+	p.connection = connection
 	remote, err := e.meet(p.node, qp)
 	if err != nil {
 		return errors.Join(err, qp.close())
 	}
 	e.did.Connects++
-	p.qp, p.base, p.key, p.connection, p.epoch = qp, remote.base, remote.key, connection, e.Epoch()
+	p.qp, p.base, p.key, p.epoch = qp, remote.base, remote.key, e.Epoch()
 	p.slow = slowing{}
 	return nil
 }
@@ -147,12 +149,19 @@ func (e *Endpoint) check(p *peer) {
 // there fail.
 func (e *Endpoint) Join() (rdma.View, error) {
 	v, err := e.Endpoint.Join()
-	if err == nil {
-		for i := range e.peers {
-			e.check(&e.peers[i])
-		}
+	if err != nil {
+		return v, err
 	}
-	return v, err
+	for i := range e.peers {
+		p := &e.peers[i]
+		if p.qp != nil && p.head != p.tail && p.epoch != e.Epoch() { // ErrStale means that they do not land later
+			if err := e.Detach(p.node); err != nil {
+				e.drop(p, err)
+			}
+		}
+		e.check(p)
+	}
+	return v, nil
 }
 
 // drop gives the queue pair up and fails what is in flight or waits there, but for what is known to have been done. Behind it
@@ -160,6 +169,7 @@ func (e *Endpoint) Join() (rdma.View, error) {
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, wall.Boot())
 	if p.qp != nil {
+		e.dropped = true
 		if err := p.qp.close(); err != nil {
 			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v", err))
 		}
@@ -237,10 +247,9 @@ func (e *Endpoint) Close() error {
 	var errs []error
 	for i := range e.peers {
 		p := &e.peers[i]
-		had := p.qp != nil
 		e.drop(p, gone)
-		if connection, err := e.fabric.Reach(p.node); had && err == nil && connection == p.connection {
-			_ = e.Detach(p.node) // else the end of the connection, or the identity's next holder, takes it down
+		if connection, err := e.fabric.Reach(p.node); err == nil && connection == p.connection {
+			_ = e.Detach(p.node) // else the end of the connection takes it down
 		}
 		if p.wordsMem != nil {
 			errs = append(errs, p.wordsMem.close())

@@ -3,6 +3,7 @@ package ibverbs
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,8 @@ type Options struct {
 	// Spin is for how long a worker looks for completions before it sleeps until the device tells of one; default 20 us, less
 	// than it costs to be woken. Negative: not at all.
 	Spin time.Duration
-	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and what the device can do.
+	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and what the device can do, down
+	// to the next power of two.
 	Depth int
 }
 
@@ -92,6 +94,7 @@ func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
 	}
 	l := a.limits()
 	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*max(1, p.Nodes()))))
+	o.Depth = 1 << (bits.Len(uint(o.Depth)) - 1) // a ring's places go on where their numbers, of 32 bits, begin anew
 	return &Fabric{Fabric: p, a: a, o: o}
 }
 

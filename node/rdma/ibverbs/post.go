@@ -16,6 +16,10 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 	if err := e.Usable(); err != nil {
 		return fmt.Errorf("post %d verbs: %w", b.Len(), err)
 	}
+	if e.dropped {
+		e.dropped = false
+		e.progress(0) // the queue has room for what is in flight, and as much again
+	}
 	e.Posted(b)
 	b.Track()
 	var seen [4]uint64 // nodes, of which a pool has 256 at most
@@ -40,8 +44,8 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 
 // enqueue has an op wait, in as many parts as it takes.
 func (e *Endpoint) enqueue(p *peer, b *rdma.Batch, i int, op *rdma.Op) {
-	if p.next == len(p.waiting) {
-		p.waiting, p.next = p.waiting[:0], 0
+	if p.next >= len(p.waiting)-p.next { // so that a queue that is never empty does not grow without end
+		p.waiting, p.next = p.waiting[:copy(p.waiting, p.waiting[p.next:])], 0
 	}
 	n := op.Len()
 	f := flight{batch: b, op: int32(i), n: n, last: n <= mostPart, guess: op.Expect & op.CompareMask}
@@ -146,13 +150,31 @@ func (e *Endpoint) within(op *rdma.Op) error {
 // stray takes the connection down for good at the op that waits first, as a device would: what is in front of it goes on, it and
 // all behind it fail.
 func (e *Endpoint) stray(p *peer, err error) {
-	e.fail(&p.waiting[p.next], err)
-	p.next++
+	e.cutOff(p, err)
 	p.lost = fmt.Errorf("connection to node %d is down since %w", p.node, err)
 	if !errors.Is(err, rdma.ErrAccess) { // no memory to register: it may find some later
 		p.lost = nil
 	}
 	e.failWaiting(p, fmt.Errorf("behind a verb that failed: %w", err))
+}
+
+// cutOff fails the op that waits first. Of one in parts some may be in flight: then the last of those ends it, since the batch
+// and the bytes belong to them until then.
+func (e *Endpoint) cutOff(p *peer, err error) {
+	f := &p.waiting[p.next]
+	for seq := p.tail; f.off > 0 && seq != p.head; {
+		seq--
+		if g := p.at(seq); g.batch == f.batch && g.op == f.op {
+			f.batch.Op(int(f.op)).Fail(err)
+			g.last = true
+			for over := false; !over; p.next++ {
+				over, p.waiting[p.next] = p.waiting[p.next].last, flight{}
+			}
+			return
+		}
+	}
+	e.fail(f, err)
+	p.next++
 }
 
 // request makes the work request of f, which is about to have the ring's place at the tail.

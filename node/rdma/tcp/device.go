@@ -85,6 +85,7 @@ func (c *conn) attach(h header, p []byte) error {
 
 func (c *conn) attached1(what int, r *rights, offer []byte) (answer []byte, err error) {
 	if st := c.barred(r); st != statusOK {
+		c.detach() // who fences off has yet to come here: what is refused now does not land later
 		return nil, st.err()
 	}
 	who := owner{r.client, r.life}
@@ -134,8 +135,10 @@ func (c *conn) serves(h header) {
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
 	left := max(0, c.pool.until.Load()-int64(wall.Boot()))
+	fence := c.pool.fence.Load()
+	c.detach() // who reads of a fence may say that what was posted before does not land later
 	c.out = binary.LittleEndian.AppendUint64(c.out, uint64(left))
-	c.out = binary.LittleEndian.AppendUint64(c.out, c.pool.fence.Load())
+	c.out = binary.LittleEndian.AppendUint64(c.out, fence)
 	c.answer(h, statusOK, 0, from)
 }
 
