@@ -1,9 +1,12 @@
 package ibverbs
 
 import (
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -35,6 +38,16 @@ type limits struct {
 type memory interface {
 	keys() (local, remote uint32)
 	close() error
+}
+
+// noMemory is why memory was not registered, and what to do.
+func noMemory(device string, size uint64, err error) error {
+	var l unix.Rlimit
+	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur < size {
+		return fmt.Errorf("device %s: this process may lock %d bytes of memory, and that takes %d "+
+			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device, l.Cur, size, rdma.ErrFull)
+	}
+	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)
 }
 
 // completions is a completion queue, and the one caller's way into the device. It is not safe for concurrent use.

@@ -197,16 +197,6 @@ func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory
 	return m, nil
 }
 
-// noMemory is why memory was not registered, and what to do.
-func noMemory(device string, size uint64, err error) error {
-	var l unix.Rlimit
-	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur < size {
-		return fmt.Errorf("device %s: this process may lock %d bytes of memory, and that takes %d "+
-			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device, l.Cur, size, rdma.ErrFull)
-	}
-	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)
-}
-
 func (m *mr) keys() (local, remote uint32) { return uint32(m.mr.lkey), uint32(m.mr.rkey) }
 
 func (m *mr) close() error {

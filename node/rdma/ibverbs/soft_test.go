@@ -8,14 +8,16 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
 // soft is an adapter in software: queue pairs of one process, each with a goroutine that executes what it sends, in order, on the
-// other end's memory. As with a device, nothing tells a sender that the other end is gone, and local memory is touched until a
-// queue pair is closed. It is where faults come from that hardware has too seldom.
+// other end's memory. As with a device, nothing tells a sender that the other end is gone, local memory is touched until a
+// queue pair is closed, and what was on its way then may arrive. It is where faults come from that hardware has too seldom.
 type soft struct {
 	net *network
 	lim limits
@@ -31,6 +33,18 @@ type network struct {
 
 	slow  atomic.Int64 // ns that every request takes
 	fault atomic.Pointer[func(p *softPair, q request) status]
+	past  atomic.Int64                                      // requests that have arrived, or never will
+	full  atomic.Bool                                       // no memory is registered
+	room  atomic.Pointer[func(p *softPair, q request) bool] // whether a queue pair takes a request
+}
+
+// fail has requests end as f says; nil: as they would.
+func (n *network) fail(f func(p *softPair, q request) status) {
+	if f == nil {
+		n.fault.Store(nil)
+		return
+	}
+	n.fault.Store(&f)
 }
 
 func newNetwork() *network {
@@ -59,6 +73,9 @@ type softMemory struct {
 func (s *soft) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {
 	s.net.mu.Lock()
 	defer s.net.mu.Unlock()
+	if s.net.full.Load() {
+		return nil, noMemory("soft", size, unix.ENOMEM)
+	}
 	m := &softMemory{s.net, base, size, s.net.number(), remote}
 	s.net.mems[m.key] = m
 	s.net.open.Add(1)
@@ -95,6 +112,7 @@ type softQueue struct {
 	done  []completion
 	armed bool
 	event chan struct{}
+	late  *time.Timer
 }
 
 func (s *soft) completions(room int) (completions, error) {
@@ -140,11 +158,15 @@ func (q *softQueue) arm() error {
 }
 
 func (q *softQueue) await(until time.Duration) error {
-	late := time.NewTimer(until - wall.Now())
-	defer late.Stop()
+	if q.late == nil {
+		q.late = time.NewTimer(until - wall.Now())
+	} else {
+		q.late.Reset(until - wall.Now())
+	}
+	defer q.late.Stop()
 	select {
 	case <-q.event:
-	case <-late.C:
+	case <-q.late.C:
 	}
 	return nil
 }
@@ -176,16 +198,16 @@ type softPair struct {
 	peer   uint32
 	closed bool
 	sent   []sending
-	inUse  int // requests that have no completion yet
+	data   []byte // what is on its way
+	inUse  int    // requests that have no completion yet
 	wake   chan struct{}
 	over   chan struct{}
-	ended  sync.WaitGroup
 }
 
 type sending struct {
 	request
 	far    uint32
-	inline []byte
+	inline [64]byte
 }
 
 func (q *softQueue) pair(depth int, may access) (pair, error) {
@@ -195,7 +217,7 @@ func (q *softQueue) pair(depth int, may access) (pair, error) {
 	p := &softPair{q: q, number: n.number(), may: may, depth: depth, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	n.pairs[p.number] = p
 	n.open.Add(1)
-	p.ended.Go(p.run)
+	go p.run()
 	return p, nil
 }
 
@@ -219,7 +241,6 @@ func (p *softPair) close() error {
 		return fmt.Errorf("queue pair %d was closed before", p.number)
 	}
 	close(p.over)
-	p.ended.Wait()
 	n := p.q.s.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -231,13 +252,13 @@ func (p *softPair) close() error {
 func (p *softPair) send(r request, far uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || p.inUse == p.depth {
+	if room := p.q.s.net.room.Load(); p.closed || p.inUse == p.depth || room != nil && !(*room)(p, r) {
 		return false
 	}
 	p.inUse++
 	s := sending{request: r, far: far}
 	if r.flags&flagInline != 0 {
-		s.inline = append([]byte{}, unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.local))), r.n)...)
+		copy(s.inline[:], unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&s.local))), r.n))
 	}
 	p.sent = append(p.sent, s)
 	select {
@@ -256,7 +277,8 @@ func (p *softPair) run() {
 		var s sending
 		any := len(p.sent) > 0
 		if any {
-			s, p.sent = p.sent[0], p.sent[1:]
+			s = p.sent[0]
+			p.sent = p.sent[:copy(p.sent, p.sent[1:])]
 		}
 		p.mu.Unlock()
 		if !any {
@@ -292,6 +314,11 @@ const silent status = 1 << 20
 
 func (p *softPair) execute(s sending) status {
 	n := p.q.s.net
+	data, ok := p.fetch(&s)
+	if !ok {
+		return statusProtection
+	}
+	defer n.past.Add(1)
 	if d := time.Duration(n.slow.Load()); d > 0 {
 		time.Sleep(d)
 	}
@@ -301,39 +328,52 @@ func (p *softPair) execute(s sending) status {
 		}
 	}
 	n.mu.Lock()
-	far, m, near := n.pairs[p.peer], n.mems[s.far], n.mems[s.key]
+	far, m := n.pairs[p.peer], n.mems[s.far]
 	n.mu.Unlock()
 	if far == nil {
 		return silent
 	}
-	result := make([]byte, s.n)
-	if s.op == uint8(rdma.Write) {
-		if s.inline == nil && s.n > 0 {
-			from := near.at(s.local, s.n)
-			if from == nil {
-				return statusProtection
-			}
-			copy(result, unsafe.Slice((*byte)(from), s.n))
-		} else {
-			copy(result, s.inline)
-		}
-	}
-	if st := far.serve(p.number, m, s, result); st != statusSuccess {
+	if st := far.serve(p.number, m, s, data); st != statusSuccess || s.op == uint8(rdma.Write) {
 		return st
 	}
-	if s.op == uint8(rdma.Write) || s.n == 0 {
-		return statusSuccess
+	return p.land(&s, data)
+}
+
+// fetch takes the bytes of a request from local memory, or makes room for them.
+func (p *softPair) fetch(s *sending) (data []byte, ok bool) {
+	if int(s.n) > len(p.data) {
+		p.data = make([]byte, s.n)
 	}
-	to := near.at(s.local, s.n)
-	if to == nil {
-		return statusProtection
+	data = p.data[:s.n]
+	if s.flags&flagInline != 0 {
+		copy(data, s.inline[:])
+		return data, true
 	}
+	return data, s.op != uint8(rdma.Write) || p.local(s, func(near []byte) { copy(data, near) }) == statusSuccess
+}
+
+func (p *softPair) land(s *sending, data []byte) status {
+	return p.local(s, func(near []byte) { copy(near, data) })
+}
+
+// local touches the bytes of a request at this end, if it is open.
+func (p *softPair) local(s *sending, touch func(near []byte)) status {
+	n := p.q.s.net
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return silent
 	}
-	copy(unsafe.Slice((*byte)(to), s.n), result)
+	n.mu.Lock()
+	m := n.mems[s.key]
+	n.mu.Unlock()
+	switch {
+	case s.n == 0:
+		return statusSuccess
+	case m == nil || m.at(s.local, s.n) == nil:
+		return statusProtection
+	}
+	touch(unsafe.Slice((*byte)(m.at(s.local, s.n)), s.n))
 	return statusSuccess
 }
 

@@ -144,7 +144,7 @@ func harness() rdmatest.Harness {
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: *host != ""},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true},
 	}
 }
 
