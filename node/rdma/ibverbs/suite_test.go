@@ -30,8 +30,20 @@ func TestMain(m *testing.M) {
 // pool is a pool whose nodes are in this process.
 type pool struct {
 	*Fabric
+	*adapters
 	nodes []*tcp.Node
-	net   *network // nil with a real device
+	addrs []string
+}
+
+// shape is that of a pool.
+type shape struct {
+	nodes    int
+	memory   uint64
+	lease    time.Duration
+	handler  rdma.Handler
+	own      Options
+	security tcp.Security
+	via      func(node int, addr string) string // how a node is reached; nil: by its own address
 }
 
 // devices makes adapters.
@@ -65,27 +77,25 @@ func (a *adapters) open() adapter {
 	return d.a
 }
 
-// start starts nodes that end with the test.
-func start(t testing.TB, a *adapters, n int, memory uint64, h rdma.Handler) (nodes []*tcp.Node, addrs []string) {
+// start starts a node that ends with the test.
+func start(t testing.TB, a *adapters, s *shape, at string) *tcp.Node {
 	t.Helper()
-	at := "127.0.0.1:0"
-	for range n {
-		d := &Device{a.open()}
-		node, err := tcp.Listen(tcp.Config{Listen: at, Memory: max(memory, 4096), Handler: h, Device: d, Conns: 4096})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := node.Close(); err != nil {
-				t.Error(err)
-			}
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		nodes, addrs = append(nodes, node), append(addrs, node.Addr())
+	d := &Device{a.open()}
+	node, err := tcp.Listen(tcp.Config{
+		Listen: at, Memory: max(s.memory, 4096), Handler: s.handler, Device: d, Conns: 4096, Security: s.security,
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nodes, addrs
+	t.Cleanup(func() {
+		if err := node.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return node
 }
 
 // witnesses is how many nodes without memory let a pool of n nodes lose one.
@@ -96,22 +106,39 @@ func witnesses(n int) int {
 	return 0
 }
 
-func newPool(t testing.TB, n int, memory uint64, lease time.Duration, h rdma.Handler) *pool {
+func newPool(t testing.TB, s shape) *pool {
 	t.Helper()
-	a := newAdapters(t)
-	nodes, addrs := start(t, a, n+witnesses(n), memory, h)
-	o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease, Fabric: Name}
-	p, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, nil)
+	if s.memory == 0 {
+		s.memory = 1 << 20
+	}
+	if s.lease == 0 {
+		s.lease = lease
+	}
+	p, n := &pool{adapters: newAdapters(t)}, s.nodes
+	for i := range n + witnesses(n) {
+		node := start(t, p.adapters, &s, "127.0.0.1:0")
+		addr := node.Addr()
+		if s.via != nil {
+			addr = s.via(i, addr)
+		}
+		p.nodes, p.addrs = append(p.nodes, node), append(p.addrs, addr)
+	}
+	o := tcp.Options{Addresses: p.addrs[:n], Witnesses: p.addrs[n:], Lease: s.lease, Fabric: Name, Security: s.security}
+	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: s.memory, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := newFabric(p, a.open(), Options{})
+	p.Fabric = newFabric(f, p.open(), s.own)
+	closeAtEnd(t, p)
+	return p
+}
+
+func closeAtEnd(t testing.TB, f interface{ Close() error }) {
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &pool{f, nodes, a.net}
 }
 
 // lease is long: what nodes and clients say to each other meanwhile would count as allocations of verbs.
@@ -120,7 +147,7 @@ const lease = 10 * time.Second
 func harness() rdmatest.Harness {
 	return rdmatest.Harness{
 		New: func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric {
-			return newPool(t, nodes, memory, lease, h)
+			return newPool(t, shape{nodes: nodes, memory: memory, handler: h})
 		},
 		Parallel: func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
 			t.Helper()
