@@ -133,6 +133,9 @@ func newPool(t testing.TB, s shape) *pool {
 	return p
 }
 
+// options are those by which others open the pool.
+func (p *pool) options() tcp.Options { return tcp.Options{Addresses: p.addrs[:p.Nodes()], Fabric: Name} }
+
 func closeAtEnd(t testing.TB, f interface{ Close() error }) {
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {

@@ -3,6 +3,7 @@ package ibverbs
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -10,7 +11,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// patience bounds what these tests wait for.
+// long runs longer versions of some tests.
+var long = os.Getenv("FARKV_LONG") == "1"
+
+// testPatience bounds what these tests wait for.
 const testPatience = 20 * time.Second
 
 // worker opens an endpoint that is closed with the test.
