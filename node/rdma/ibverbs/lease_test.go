@@ -15,10 +15,10 @@ type gated struct {
 	gates []*gateway
 }
 
-func newGated(t *testing.T, lease time.Duration, own Options) *gated {
+func newGated(t *testing.T, lease time.Duration) *gated {
 	needsSoft(t)
 	g := &gated{}
-	g.pool = newPool(t, shape{nodes: 3, lease: lease, own: own, via: func(_ int, addr string) string {
+	g.pool = newPool(t, shape{nodes: 3, lease: lease, via: func(_ int, addr string) string {
 		g.gates = append(g.gates, newGateway(t, addr))
 		return g.gates[len(g.gates)-1].addr()
 	}})
@@ -47,7 +47,7 @@ func TestHeldBack(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				g := newGated(t, 100*time.Millisecond, Options{})
+				g := newGated(t, 100*time.Millisecond)
 				ep := worker(t, g.Fabric)
 				mustAdd(t, ep, rdma.At(1, 8), 0)
 				for _, gate := range shut(g) {
@@ -93,7 +93,7 @@ func TestHeldBack(t *testing.T) {
 // TestLeaseEndsMeanwhile has the device do something behind the end of the node's lease, for a worker that looks for nothing else
 // since before it: the time counts behind the completion.
 func TestLeaseEndsMeanwhile(t *testing.T) {
-	g := newGated(t, 100*time.Millisecond, Options{Spin: testPatience})
+	g := newGated(t, 100*time.Millisecond)
 	ep := worker(t, g.Fabric)
 	mustAdd(t, ep, rdma.At(1, 8), 0)
 	g.gates[1].close()
@@ -116,7 +116,7 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 // TestExpelSilentNode expels a node that answers nobody, while its device goes on. Whatever a worker posts from then on fails, and
 // what was in flight then fails, too.
 func TestExpelSilentNode(t *testing.T) {
-	g := newGated(t, 100*time.Millisecond, Options{})
+	g := newGated(t, 100*time.Millisecond)
 	ep := worker(t, g.Fabric)
 	mustAdd(t, ep, rdma.At(1, 8), 0)
 	g.gates[1].close()
@@ -156,7 +156,7 @@ func TestExpelSilentNode(t *testing.T) {
 
 // TestWaitIsBounded waits for nodes that answer nobody: not for much longer than it was told to, however many they are.
 func TestWaitIsBounded(t *testing.T) {
-	g := newGated(t, 100*time.Millisecond, Options{})
+	g := newGated(t, 100*time.Millisecond)
 	ep := worker(t, g.Fabric)
 	for node := range 3 {
 		mustAdd(t, ep, rdma.At(node, 8), 0)

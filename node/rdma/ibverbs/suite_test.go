@@ -134,7 +134,9 @@ func newPool(t testing.TB, s shape) *pool {
 }
 
 // options are those by which others open the pool.
-func (p *pool) options() tcp.Options { return tcp.Options{Addresses: p.addrs[:p.Nodes()], Fabric: Name} }
+func (p *pool) options() tcp.Options {
+	return tcp.Options{Addresses: p.addrs[:p.Nodes()], Fabric: Name}
+}
 
 func closeAtEnd(t testing.TB, f interface{ Close() error }) {
 	t.Cleanup(func() {
