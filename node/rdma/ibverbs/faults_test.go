@@ -381,3 +381,83 @@ func TestConnectionsAreGivenBack(t *testing.T) {
 		}
 	}
 }
+
+// TestSilentBacklog fences a worker off that waits for a silent device with more than its queue pair holds.
+func TestSilentBacklog(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1, own: Options{Depth: 2}})
+	ep := worker(t, p.Fabric)
+	p.net.fail(func(*softPair, request) status { return silent })
+	b := ep.Batch()
+	for range 9 {
+		b.FetchAdd(rdma.At(0, 0), 1)
+	}
+	if err := errors.Join(ep.Post(b), p.Revoke(ep.Client())); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, ep, b, rdma.ErrRevoked)
+	for i := range 9 {
+		if err := b.Op(i).Err; !errors.Is(err, rdma.ErrRevoked) {
+			t.Errorf("op %d ended in %v", i, err)
+		}
+	}
+}
+
+// TestStaleCompletions drops connections whose completions nobody has looked for: they are not taken for those of the next one,
+// and there is room for those.
+func TestStaleCompletions(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1})
+	ep := worker(t, p.Fabric)
+	for round := range 5 {
+		var batches []*rdma.Batch
+		before := p.net.past.Load()
+		p.net.fail(func(*softPair, request) status { return statusRetries })
+		for range p.o.Depth {
+			b := ep.Batch()
+			b.FetchAdd(rdma.At(0, 0), 1)
+			b.FetchAdd(rdma.At(0, 0), 1)
+			batches = append(batches, b)
+			if err := ep.Post(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "the device has failed one", func() bool { return p.net.past.Load() > before })
+		time.Sleep(2 * time.Millisecond) // for the rest to be flushed
+		ep.drop(&ep.peers[0], rdma.ErrNodeDown)
+		p.net.fail(nil)
+		for _, b := range batches {
+			ends(t, ep, b, rdma.ErrNodeDown)
+			b.Release()
+		}
+		if round == 4 {
+			mustAdd(t, ep, rdma.At(0, 0), 0)
+			mustAdd(t, ep, rdma.At(0, 0), 1)
+		}
+	}
+}
+
+// TestJoinLooks joins an epoch with connections of the last: they are used no more, nor are they where a fence was heard of.
+func TestJoinLooks(t *testing.T) {
+	p := newPool(t, shape{nodes: 1, lease: 100 * time.Millisecond})
+	ep := worker(t, p.Fabric)
+	mustAdd(t, ep, rdma.At(0, 0), 0)
+	if err := p.advance(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ep.Join(); err != nil {
+		t.Fatal(err)
+	}
+	if q := &ep.peers[0]; q.qp != nil {
+		t.Errorf("a connection of epoch %d is used in epoch %d", q.epoch, ep.Epoch())
+	}
+	mustAdd(t, ep, rdma.At(0, 0), 1)
+	if err := errors.Join(p.advance(2), p.Fence(2)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process hears of the fence", func() bool { _, fence := p.Served(0); return fence == 2 })
+	ep.check(&ep.peers[0])
+	if q := &ep.peers[0]; q.qp != nil {
+		t.Errorf("a connection of epoch %d is used behind the fence of epoch 2", q.epoch)
+	}
+}

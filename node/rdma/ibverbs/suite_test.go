@@ -55,7 +55,7 @@ type adapters struct {
 func newAdapters(t testing.TB) *adapters {
 	a := &adapters{t: t}
 	if *host == "" {
-		a.net = newNetwork()
+		a.net = newNetwork(t)
 		t.Cleanup(func() {
 			if n := a.net.open.Load(); n != 0 {
 				t.Errorf("%d things of the device were not closed", n)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // What a node's bytes are.
@@ -24,6 +25,7 @@ const (
 	inVerbs           // the body of the answer to verbs
 	inCall            // the body of the answer to a call
 	inInfo            // the body of the answer to a question what it is
+	inAttach          // the body of the answer to an attach, and to how long it serves
 	sortsOfAnswers
 )
 
@@ -39,6 +41,9 @@ func FuzzClient(f *testing.F) {
 	f.Add(uint8(inVerbs), uint8(0), goodAnswer())
 	f.Add(uint8(inCall), uint8(0), make([]byte, 48))
 	f.Add(uint8(inCall), uint8(statusFull), []byte("no room"))
+	f.Add(uint8(inAttach), uint8(0), make([]byte, 16))
+	f.Add(uint8(inAttach), uint8(statusNotSupported), []byte("no device, "))
+	f.Add(uint8(inAttach), uint8(0), []byte{})
 	f.Add(uint8(inInfo), uint8(0), []byte(`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
@@ -171,6 +176,7 @@ func (n *liar) lie(c net.Conn) {
 func (n *liar) visit(t *testing.T) {
 	f := newFabric(Options{Board: board.Memory()}, Record{
 		ID: fuzzPool, Nodes: 1, Addresses: []string{n.addr()}, Memory: 4096, Clients: 4, Lease: DefaultLease,
+		Fabric: map[bool]string{true: "fake"}[n.sort == inAttach],
 	})
 	defer func() { // as Close does, without a goodbye to one that is not there any more
 		close(f.cut)
@@ -187,6 +193,15 @@ func (n *liar) visit(t *testing.T) {
 	if n.sort == inCall {
 		if err := ep.Call(0, &rdma.Request{}, rawPatience); errors.Is(err, rdma.ErrTimeout) {
 			t.Errorf("a call does not end: %v", err)
+		}
+		return
+	}
+	if n.sort == inAttach {
+		if answer, err := ep.(*Endpoint).Attach(0, []byte("an offer")); errors.Is(err, rdma.ErrTimeout) || len(answer) > len(n.p)+8 {
+			t.Errorf("an attach ends in %q, %v", answer, err)
+		}
+		if until, _ := f.Served(0); until > wall.Boot()+time.Hour {
+			t.Errorf("a node makes believe that it serves until %v", until)
 		}
 		return
 	}

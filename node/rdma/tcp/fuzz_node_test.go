@@ -25,6 +25,7 @@ const (
 	asFrames          // the body of a frame of verbs, behind good rights
 	asControl         // all that is sent behind the handshake, for control
 	asMessage         // the body of a control message
+	asAttach          // an offer, behind good rights
 	sortsOfBytes
 )
 
@@ -41,6 +42,10 @@ func FuzzNode(f *testing.F) {
 	f.Add(uint8(asFrames), uint8(2), append(appendVerb(nil, &rdma.Op{Verb: rdma.Write, Buf: []byte("seven..")}, 0, 0, 7),
 		appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 65536-8, 0, 64)...))
 	f.Add(uint8(asControl), uint8(1), frame(kindControl, 0, 1, []byte(`{"do":"inspect"}`)))
+	f.Add(uint8(asVerbs), uint8(1), frame(kindServe, 0, 1, nil))
+	for what := range attachEnd + 2 {
+		f.Add(uint8(asAttach), uint8(what), []byte("an offer"))
+	}
 	for _, m := range []string{
 		`{"do":"inspect"}`, `{"do":"attached","pool":"` + fuzzPool + `"}`, `{"do":"bye"}`, `{"do":"seal"}`,
 		`{"do":"board","pool":"` + fuzzPool + `","ask":{"kind":"peekall","key":""}}`,
@@ -112,7 +117,7 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 // prepare makes a connection for what is to be said, and returns both; nil: that would give the node away.
 func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
 	p = append([]byte(nil), p...)
-	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage) {
+	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach) {
 		p = append(p, ' ')
 	}
 	purpose := forVerbs
@@ -128,6 +133,8 @@ func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn,
 		return c, p
 	case asFrames: // of a client that is not the worker
 		p = frame(kindVerbs, items, 1, append((&rights{n.key, 8, 1, 0}).append(nil), p...))
+	case asAttach:
+		p = frame(kindAttach, items, 1, append((&rights{n.key, 8, 1, 0}).append(nil), p...))
 	case asControl, asMessage:
 		var m message
 		body := p

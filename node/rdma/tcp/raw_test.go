@@ -31,7 +31,11 @@ func newRawNode(t testing.TB, c Config) *rawNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := Create(Options{Addresses: []string{n.Addr()}, Security: Security{Token: c.Security.Token}}, Geometry{1, 32 << 10, 8}, nil)
+	o := Options{Addresses: []string{n.Addr()}, Security: Security{Token: c.Security.Token}}
+	if c.Device != nil {
+		o.Fabric = c.Device.Fabric()
+	}
+	f, err := Create(o, Geometry{1, 32 << 10, 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,15 @@ var mutants = teeth.Table([][5]string{
 	{"what was queued is not sent again", "link.go", "	l.out, l.bytes = l.out[:0], 0\n", "", "TestQueuedIsLost"},
 	{"answers belong to questions", "link.go", "r.n == 0 || r.p[r.head].tag != tag", "r.n == 0", "TestAnswerToNothing"},
 	{"identities are given back later", "fabric.go", "		f.owed = append(f.owed, c)\n", "", "TestIdentityIsGivenBack"},
+	{"what a device is refused does not land later", "device.go", "		c.detach() // who fences", "		// who fences", "TestDeviceRefuses"},
+	{"nor what a fence is told of", "device.go", "	c.detach() // who reads", "	// who reads", "TestDeviceTellsOfFence"},
+	{"a connection is in the place of the last", "device.go", "		old.conn.End()\n", "		_ = old\n", "TestDeviceConnects"},
+	{"a connection to the memory ends with its process's", "device.go", "if c.ended || c.barred(&a.rights) != statusOK {", "if c.barred(&a.rights) != statusOK {", "TestDeviceConnects"},
+	{"and when it is fenced off", "device.go", "if c.ended || c.barred(&a.rights) != statusOK {", "if c.ended {", "TestDeviceFencing"},
+	{"the rights to it are checked", "device.go", "	if st := c.barred(r); st != statusOK {", "	if st := c.barred(r); st > 99 {", "TestDeviceRefuses"},
+	{"no verb goes past a device", "execute.go", "if st == statusOK && c.pool.region != nil {", "if false {", "TestDeviceBounds"},
+	{"connections to the memory are bounded", "device.go", "	if len(c.attached) >= c.pool.record.Clients {", "	if false {", "TestDeviceBounds"},
+	{"a pool is for the node's kind of device", "pool.go", "case d == nil || d.Fabric() != want:", "case d == nil:", "TestDeviceAndPool"},
 	{"a majority opens a pool", "admin.go", "if up <= f.record.voters()/2 {", "if up < 0 {", "TestRestartedNode"},
 })
 
