@@ -106,17 +106,19 @@ func (m *softMemory) at(addr uint64, n uint32) unsafe.Pointer {
 	return unsafe.Add(m.base, off)
 }
 
-// word is the one at an address that is registered with the network.
-func (n *network) word(addr uint64) uint64 {
+// add raises the word at an address that is registered with the network, and returns what it was.
+func (n *network) add(addr, v uint64) uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, m := range n.mems {
 		if at := m.at(addr, 8); at != nil {
-			return words.LoadWord((*uint64)(at))
+			return words.FetchAdd((*uint64)(at), v)
 		}
 	}
 	return 0
 }
+
+func (n *network) word(addr uint64) uint64 { return n.add(addr, 0) }
 
 type softQueue struct {
 	s    *soft

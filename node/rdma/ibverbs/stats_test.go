@@ -8,7 +8,7 @@ import (
 
 // What a Fabric was told and what its worker has not told yet are all calls into the device, told or not.
 func TestStats(t *testing.T) {
-	f := newPool(t, 1, 4096, lease, nil)
+	f := newPool(t, shape{nodes: 1})
 	ep, err := f.Open("worker")
 	if err != nil {
 		t.Fatal(err)
