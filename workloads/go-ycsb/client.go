@@ -89,9 +89,12 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if made != "" {
 		fmt.Fprintln(out.info, made)
 	}
-	all := share(db)
+	all, asked := share(db), deviceOf(db)
 	res, err := runner.Run(cmd.Context(), c)
 	all()
+	if res != nil {
+		res.Device = deviceOf(db).since(asked)
+	}
 	m.stop() // before the pool is closed, of which it tells
 	if e := db.Close(); err == nil && e != nil {
 		err = fmt.Errorf("close %s: %w", name, e)

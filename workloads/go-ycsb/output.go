@@ -150,6 +150,21 @@ func row(r *runner.Result, name string, l runner.Latency, trips float64) []strin
 	return line
 }
 
+// verbs tells what an operation took of the fabric; "" where nobody counts.
+func verbs(r *runner.Result) string {
+	c := r.Counters
+	if c == nil || r.Operations == 0 {
+		return ""
+	}
+	per := func(n uint64) float64 { return float64(n) / float64(r.Operations) }
+	text := fmt.Sprintf("Of the fabric an operation took: %.2f trips, %.2f doorbells, %.2f verbs, %.2f calls of nodes", per(c.Trips),
+		per(c.Doorbells), per(c.Reads+c.Writes+c.Atomics), per(c.Calls))
+	if d := r.Device; d != nil {
+		text += fmt.Sprintf("; of %s %.2f calls into libibverbs and %.2f sleeps", d.Name, per(d.Calls), per(d.Waits))
+	}
+	return text
+}
+
 // result prints the result lines.
 func (o *output) result(r *runner.Result) error {
 	fmt.Fprintln(o.info, rule)
@@ -157,6 +172,9 @@ func (o *output) result(r *runner.Result) error {
 		r.Seconds, r.Operations, r.Throughput, r.Failed)
 	if r.CPU != nil {
 		fmt.Fprintf(o.info, "Processor time of an operation: %.1f us here, %.1f us in the memory nodes\n", r.CPU.Client, r.CPU.Nodes)
+	}
+	if text := verbs(r); text != "" {
+		fmt.Fprintln(o.info, text)
 	}
 	var b bytes.Buffer
 	head, lines := rows(r)

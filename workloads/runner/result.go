@@ -35,7 +35,8 @@ type Result struct {
 	Unit     string    `json:"latency_unit"` // us
 	Calls    []Call    `json:"calls"`        // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Counters *Counters `json:"counters,omitempty"`
-	CPU      *CPU      `json:"cpu,omitempty"` // nil: it is not known
+	CPU      *CPU      `json:"cpu,omitempty"`    // nil: it is not known
+	Device   *Device   `json:"device,omitempty"` // nil: verbs go over none
 
 	first error
 }
@@ -50,6 +51,14 @@ type Counters struct {
 	Calls      uint64 `json:"calls"`
 	BytesRead  uint64 `json:"bytes_read"`
 	BytesWrote uint64 `json:"bytes_wrote"`
+}
+
+// Device counts what a run asked of an RDMA device, warm-up, opening and closing included.
+type Device struct {
+	Name  string `json:"name"`
+	Port  int    `json:"port"`
+	Calls uint64 `json:"libibverbs_calls"` // into libibverbs, for verbs
+	Waits uint64 `json:"device_waits"`     // sleeps until the device told of a completion
 }
 
 // Call is one kind of call.
