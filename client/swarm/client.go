@@ -1,0 +1,180 @@
+// Package swarm is SWARM's replicated register (Murat et al., SOSP 2024): a value on 2f+1 memory nodes that clients read and
+// write in one trip each in the common case, linearizable and wait-free, with no code at the nodes.
+//
+// It is two things on top of each other. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go, lock.go) orders writes by
+// timestamps that writers guess from their clocks. It stands on a reliable max register (Algorithm 8: max.go, quorum.go), of
+// which In-n-Out (Algorithms 5 to 7: layout.go, buffer.go, max.go) makes one on each node, with 8-byte atomics.
+//
+//	READ   1. read the words of a majority, and at one replica the value that lies in place
+//	WRITE  1. read the words, write the value out of place and CAS the writer's word, at a majority
+//	       in the background: mark it VERIFIED, and write the value in place
+//
+// Whatever does not fit costs further trips: a stale guess a timestamp lock and another write; a value that is not in place
+// a read of its buffer; a tuple that only a minority has, or that nobody verified, see read.go.
+//
+// A crash leaves nothing that anybody waits for: out-of-place buffers that nothing points at, and words of writes of which
+// nobody knows whether they took place, until a reader finds one and decides.
+//
+// Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the same words, and are
+// VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Buffers are never used again: whoever adds that has
+// to make sure that no operation which may have seen a pointer is still under way (section 4.5), and no verb of its owner.
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+var (
+	// ErrGone ends an operation on an object that was deleted. A write that ends so has had no effect.
+	ErrGone = errors.New("object is deleted")
+	// ErrEmpty ends a read of an object that nobody has written.
+	ErrEmpty = errors.New("object is empty")
+	// ErrExhausted refuses a write when timestamps are at their end, nine years behind the pool's epoch. Nothing was written.
+	ErrExhausted = errors.New("no timestamp is left")
+)
+
+// Allocator hands out out-of-place buffers, without asking a memory node. A pointer of 16 bits names a buffer in one
+// segment of a node's memory, which the key's hash picks: so 16 bits and the hash's are enough for any memory, and everybody
+// finds a buffer, whoever filled it.
+type Allocator interface {
+	// Allocate reserves a buffer on a node for a key; an error wraps client.ErrFull.
+	Allocate(node int, hash uint64) (pointer uint16, at rdma.Addr, err error)
+	// Resolve returns the address of a buffer.
+	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
+}
+
+// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips, never an answer.
+type Clock interface {
+	Now() time.Duration
+}
+
+// Options of a Client. Zero values mean defaults.
+type Options struct {
+	// Writer is the client's number among the shape's writers; it writes with it, and nobody else may at the same time.
+	Writer int
+	// Clock is guessed from; the endpoint by default.
+	Clock Clock
+	// Slow is how long an operation waits for a mere majority before it asks all replicas; by default 16 µs, which is
+	// several trips of an RNIC.
+	Slow time.Duration
+	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
+	Timeout time.Duration
+}
+
+const (
+	defaultSlow    = 16 * time.Microsecond
+	defaultTimeout = time.Second
+)
+
+// Object is where a key's value lies, in memory that was zero when the object was made.
+type Object struct {
+	At      [MaxReplicas]rdma.Addr // of the shape's replicas, each on a node of its own
+	InPlace int                    // the replica whose value is in place: the first of the majority that is asked first
+	Hash    uint64                 // of the key
+}
+
+// Register is an object as one client knows it: what it caches.
+type Register struct {
+	Object
+	own  [MaxReplicas]Word // what the client's word held at each replica last
+	last uint64            // the highest i that this writer may have used
+	seen uint64            // the highest i of anybody
+	warm bool              // the words were read
+	gone bool
+}
+
+// NewRegister returns a register of which nothing is known but its place, and a timestamp that the writer's number has not
+// been used above: the Floor of its last Register of this object, or of the one who had the number before.
+func NewRegister(o Object, floor uint64) Register { return Register{Object: o, last: floor} }
+
+// Floor returns the highest timestamp that the writer may have used for the object.
+func (k *Register) Floor() uint64 { return k.last }
+
+// Client is one worker. It is not safe for concurrent use.
+type Client struct {
+	Layout
+	ep    rdma.Endpoint
+	alloc Allocator
+	opt   Options
+	tid   int
+	ahead time.Duration // by how much the clock was found to be slow
+	// bound is that of iterations and attempts. A READ ends within two for each writer, and one (section 3.2), and begins
+	// again when a node dies under it. A CAS is overtaken by a lower tuple at most as often: by each other writer's current
+	// one, guessed and verified, since the next ones are higher.
+	bound int
+	stats Stats
+
+	quorum  quorum
+	avoid   []time.Duration     // until when, by node; see quorum.go
+	avoided int                 // nodes in it
+	limit   time.Duration       // of a step
+	words   [MaxReplicas][]byte // that the last step read
+	expect  [MaxReplicas]Word   // of what a READ writes back
+	seen    []tuple             // of the READ at work
+	value   []byte              // outlives the batch that it was read in
+	pending [backgroundBatches]*rdma.Batch
+}
+
+// Stats count what leaves the fast path. They only grow.
+type Stats struct {
+	Stale      uint64 // writes whose guess may have been stale
+	Rewritten  uint64 // of them those that wrote again
+	Locks      uint64 // timestamp locks tried
+	Retries    uint64 // CASes that found another word, and were tried again
+	Widened    uint64 // steps that asked all replicas, since one was slow or failed
+	WriteBacks uint64 // reads that brought a tuple to a majority
+	Fetches    uint64 // values read out of place
+	WaitFree   uint64 // reads that ended since a writer went on
+	Lost       uint64 // values whose holders died or were slow, so that the READ began again
+	Unmarked   uint64 // background work left out, since too much was in flight
+	Iterations int    // the most of a READ
+	Attempts   int    // the most at a word or lock
+}
+
+// Open returns a worker's view of objects of a layout.
+func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
+	if o.Writer < 0 || o.Writer >= l.Writers {
+		return nil, fmt.Errorf("open swarm as writer %d: the objects have %d: %w", o.Writer, l.Writers, ErrShape)
+	}
+	if o.Clock == nil {
+		o.Clock = ep
+	}
+	if o.Slow <= 0 {
+		o.Slow = defaultSlow
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+	return &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer, bound: 2*l.Writers + 1 + l.Replicas,
+		limit: o.Timeout, value: make([]byte, 0, l.MaxValue)}, nil
+}
+
+// Stats returns the client's counters.
+func (c *Client) Stats() Stats { return c.stats }
+
+// Close gives batches back; what is in flight goes on. The endpoint stays open.
+func (c *Client) Close() {
+	c.release()
+	for i, b := range c.pending {
+		if b != nil {
+			b.Release()
+			c.pending[i] = nil
+		}
+	}
+}
+
+// keep copies a value out of a batch, to live until the client's next operation.
+func (c *Client) keep(v []byte) []byte {
+	c.value = append(c.value[:0], v...)
+	return c.value
+}
+
+// uncertain wraps the failure of a write that may have taken effect.
+func uncertain(what string, err error) error {
+	return fmt.Errorf("%s: %w: %w", what, client.ErrUncertain, err)
+}

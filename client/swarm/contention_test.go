@@ -1,0 +1,233 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// TestContention lets a few workers meet on one or two keys: over 3, 5 and 7 replicas, with one to all metadata words,
+// writers that guess and writers beyond the locks, clocks that are off, drift and step, slow nodes, torn, reordered and late
+// verbs, a minority of nodes that dies, and clients that do. No operation fails, all end within their bounds, and their
+// answers are linearizable. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
+func TestContention(t *testing.T) {
+	for _, replicas := range []int{3, 5, 7} {
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
+			var total Stats
+			count, first := env("FARKV_SEEDS", seeds(1000)), env("FARKV_SEED", 1)
+			for seed := first; seed < first+count; seed++ {
+				r := draw(seed, replicas)
+				if err := r.play(&total); err != nil {
+					t.Fatalf("seed %d: %v\n%+v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/swarm -run '^TestContention$/^%d_replicas'", seed, err, r, seed, replicas)
+				}
+			}
+			t.Logf("%+v", total)
+			if count >= 500 && (total.Stale == 0 || total.Rewritten == 0 || total.Rewritten == total.Stale || total.WaitFree == 0 ||
+				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 || replicas == 3 && total.Lost == 0) {
+				t.Error("the workers do not meet: this test shows nothing")
+			}
+		})
+	}
+}
+
+func env(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// run is one run's plan.
+type run struct {
+	seed         uint64
+	shape        Shape
+	nodes, keys  int
+	workers, ops int
+	writes       int // of 10 operations
+	deletes      bool
+	pause, slow  time.Duration
+	options      sim.Options
+}
+
+// draw plans a run. Whatever a pool may meet happens in some.
+func draw(seed uint64, replicas int) *run {
+	rng := rand.New(rand.NewPCG(seed, 11))
+	workers := 2 + rng.IntN(5)
+	locks := workers - rng.IntN(2)*rng.IntN(workers)
+	r := &run{
+		seed: seed, nodes: replicas + rng.IntN(2), keys: 1 + rng.IntN(2), workers: workers, ops: 3 + rng.IntN(15), writes: 2 + rng.IntN(7),
+		shape:   Shape{Replicas: replicas, Words: 1 + rng.IntN(workers), Locks: locks, Writers: workers, MaxValue: []int{8, 40, 200}[rng.IntN(3)]},
+		deletes: rng.IntN(4) == 0,
+		pause:   []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
+		slow:    []time.Duration{0, 100, 1000}[rng.IntN(3)] * time.Microsecond,
+	}
+	o := sim.Hostile(seed)
+	o.Nodes, o.Clients = r.nodes, workers+2
+	o.FlyProb = []float64{0, 0.02, 0.2}[rng.IntN(3)]
+	o.MaxLatency = []time.Duration{2, 10, 50}[rng.IntN(3)] * time.Microsecond // far from the least: replicas disagree
+	if rng.IntN(2) == 0 {
+		o.ClockOffset = []time.Duration{5, 50, 5000}[rng.IntN(3)] * time.Microsecond
+		o.Drift = []float64{0, 100, 10_000}[rng.IntN(3)]
+	}
+	r.faults(rng, &o)
+	r.options = o
+	return r
+}
+
+// faults draws what goes wrong, besides the network.
+func (r *run) faults(rng *rand.Rand, o *sim.Options) {
+	moment := func() time.Duration { return time.Duration(rng.IntN(200)) * time.Microsecond }
+	who := func() string { return fmt.Sprintf("worker %d", rng.IntN(r.workers)) }
+	if rng.IntN(3) == 0 {
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StepFault, Client: who(), At: moment(), By: time.Duration(1+rng.IntN(200)) * time.Microsecond * time.Duration(1-2*rng.IntN(2))})
+	}
+	if rng.IntN(4) == 0 {
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.SlowFault, Node: rng.IntN(r.nodes), At: moment(), For: 100 * time.Microsecond, Factor: float64(2 + rng.IntN(20))})
+	}
+	if rng.IntN(4) == 0 {
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: who(), At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
+	}
+	if rng.IntN(3) == 0 { // any minority: with a node more than replicas every key's lies in it
+		first := rng.IntN(r.nodes)
+		for n := range 1 + rng.IntN(r.shape.Replicas/2) {
+			o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Node: (first + n) % r.nodes, At: moment()})
+		}
+	}
+	for range rng.IntN(2) * rng.IntN(r.workers) {
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(60))})
+	}
+}
+
+// play runs r, and returns what is wrong with it.
+func (r *run) play(total *Stats) error {
+	l, err := NewLayout(r.shape)
+	if err != nil {
+		return err
+	}
+	a := newArena(l, r.nodes, r.keys, 4096)
+	r.options.Memory = a.memory()
+	s := sim.New(r.options)
+	defer s.Close()
+	recorders, err := r.first(s, a)
+	if err != nil {
+		return err
+	}
+	for w := range r.workers {
+		s.Go(fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) {
+			k, err := a.open(ep, Options{Writer: w, Slow: r.slow})
+			if err != nil {
+				panic(err)
+			}
+			recorders[w] = check.NewRecorder(w, k, s.Now)
+			r.work(w, ep, recorders[w])
+			total.add(k.Stats())
+			k.Close()
+		})
+	}
+	if err := s.Run(); err != nil {
+		return err
+	}
+	if err := r.last(s, a, recorders); err != nil {
+		return err
+	}
+	return judge(recorders)
+}
+
+// first writes every key, before anybody else is there.
+func (r *run) first(s *sim.Sim, a *arena) ([]*check.Recorder, error) {
+	recorders := make([]*check.Recorder, r.workers+2)
+	ep, err := s.Open("first")
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	k, err := a.open(ep, Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer k.Close()
+	recorders[r.workers] = check.NewRecorder(r.workers, k, s.Now)
+	for n := range r.keys {
+		if err := recorders[r.workers].Insert(fmt.Appendf(nil, "key-%d", n), check.MakeValue(nil, r.workers, n+1, 8)); err != nil {
+			return nil, err
+		}
+		ep.Sleep(time.Microsecond)
+	}
+	ep.Sleep(10 * time.Microsecond) // the writer's number is used again, above that
+	return recorders, nil
+}
+
+// last reads every key when all is over.
+func (r *run) last(s *sim.Sim, a *arena, recorders []*check.Recorder) error {
+	w := r.workers + 1
+	var err error
+	s.Go("last", func(ep rdma.Endpoint) {
+		var k *registers
+		if k, err = a.open(ep, Options{}); err != nil {
+			return
+		}
+		recorders[w] = check.NewRecorder(w, k, s.Now)
+		for n := range r.keys {
+			recorders[w].Get(fmt.Appendf(nil, "key-%d", n))
+		}
+		k.Close()
+	})
+	return errors.Join(s.Run(), err)
+}
+
+func (r *run) work(w int, ep rdma.Endpoint, s *check.Recorder) {
+	rng := ep.Rand()
+	for n := range r.ops {
+		key := fmt.Appendf(nil, "key-%d", rng.IntN(r.keys))
+		switch {
+		case r.deletes && w == 0 && n == r.ops-1: // one at a time: of two, both say yes
+			s.Delete([]byte("key-0"))
+		case rng.IntN(10) < r.writes:
+			s.Update(key, check.MakeValue(nil, w, n+1, r.shape.MaxValue))
+		default:
+			s.Get(key)
+		}
+		if r.pause > 0 {
+			ep.Sleep(time.Duration(rng.Int64N(int64(r.pause))))
+		}
+	}
+}
+
+func judge(recorders []*check.Recorder) error {
+	var h check.History
+	for _, r := range recorders {
+		if r != nil { // else it crashed before it began
+			h = append(h, r.History()...)
+		}
+	}
+	if bad := h.With(check.Uncertain, check.Failed, check.Refused, check.TimedOut); len(bad) > 0 {
+		return fmt.Errorf("%d of %d operations failed, the first is: %v", len(bad), len(h), &bad[0])
+	}
+	return check.Linearizable(h, check.Options{})
+}
+
+func (s *Stats) add(t Stats) {
+	s.Stale += t.Stale
+	s.Rewritten += t.Rewritten
+	s.Locks += t.Locks
+	s.Retries += t.Retries
+	s.Widened += t.Widened
+	s.WriteBacks += t.WriteBacks
+	s.Fetches += t.Fetches
+	s.WaitFree += t.WaitFree
+	s.Lost += t.Lost
+	s.Unmarked += t.Unmarked
+	s.Iterations = max(s.Iterations, t.Iterations)
+	s.Attempts = max(s.Attempts, t.Attempts)
+}
+
+var _ client.Store = (*registers)(nil)

@@ -1,0 +1,158 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// MaxReplicas bounds the replicas of an object, so that lists of them need no allocation.
+const MaxReplicas = 7
+
+// Shape is what all objects of a pool have in common.
+type Shape struct {
+	Replicas int // 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7
+	Words    int // metadata words of a replica (section 4.4): writer tid uses word tid % Words
+	Locks    int // writers below it guess timestamps, and have a timestamp lock each; those from it on are ABD's
+	Writers  int // their numbers lie below it
+	MaxValue int // bytes
+}
+
+// ErrShape ends an attempt to lay out objects of a shape that cannot be.
+var ErrShape = errors.New("no such shape of objects")
+
+// Layout tells where the parts of an object lie, and what the bits of its words mean. An object is, on each of its nodes:
+//
+//	locks     8 bytes for each writer that guesses; see lock.go
+//	words     8 bytes each; see Word
+//	in place  at one of the replicas: hash, length, value; see buffer.go
+//
+// Locks and words are changed by atomics only, the rest by WRITEs only. All is zero when the object is made.
+type Layout struct {
+	Shape
+	groupBits int
+}
+
+// NewLayout returns the layout of objects of a shape, or an error wrapping ErrShape.
+func NewLayout(s Shape) (Layout, error) {
+	switch {
+	case s.Replicas < 1 || s.Replicas > MaxReplicas || s.Replicas%2 == 0:
+		return Layout{}, fmt.Errorf("%d replicas (1, 3, 5 or 7): %w", s.Replicas, ErrShape)
+	case s.Writers < 1 || s.Words < 1 || s.Words > s.Writers || s.Words > 1<<placeBits:
+		return Layout{}, fmt.Errorf("%d words for %d writers (1 to %d, and no more than writers): %w", s.Words, s.Writers, 1<<placeBits, ErrShape)
+	case s.Locks < 0 || s.Locks > s.Writers:
+		return Layout{}, fmt.Errorf("%d locks for %d writers: %w", s.Locks, s.Writers, ErrShape)
+	case s.MaxValue < 0 || s.MaxValue > maxValue:
+		return Layout{}, fmt.Errorf("values of %d bytes (at most %d): %w", s.MaxValue, maxValue, ErrShape)
+	}
+	l := Layout{Shape: s, groupBits: bits.Len(uint((s.Writers - 1) / s.Words))}
+	if l.groupBits > maxGroupBits {
+		return Layout{}, fmt.Errorf("%d writers share %d words (at most %d a word): %w", s.Writers, s.Words, 1<<maxGroupBits, ErrShape)
+	}
+	return l, nil
+}
+
+// Majority returns how many replicas a majority is.
+func (l *Layout) Majority() int { return l.Replicas/2 + 1 }
+
+// Bytes returns the size of an object at a replica, with or without data in place.
+func (l *Layout) Bytes(inPlace bool) int {
+	if inPlace {
+		return l.dataAt() + inPlaceHeader + pad(l.MaxValue)
+	}
+	return l.dataAt()
+}
+
+// BufferBytes returns the size of an out-of-place buffer.
+func (l *Layout) BufferBytes() int { return bufferHeader + pad(l.MaxValue) }
+
+func (l *Layout) wordsAt() int { return 8 * l.Locks }
+func (l *Layout) dataAt() int  { return 8 * (l.Locks + l.Words) }
+
+func (l *Layout) lockAt(k *Register, r, tid int) rdma.Addr { return k.At[r].Add(uint64(8 * tid)) }
+
+func (l *Layout) wordAt(k *Register, r, place int) rdma.Addr {
+	return k.At[r].Add(uint64(l.wordsAt() + 8*place))
+}
+
+func pad(n int) int { return (n + 7) &^ 7 }
+
+// A Word is a metadata word, as it lies in memory (In-n-Out, section 4.3): a tuple's timestamp and flag, and where its
+// value is. From the highest bit:
+//
+//	i         47 bits less the group's: ticks since the pool's epoch
+//	group     as many as it takes: the writer's number divided by the number of words; none when each has its own
+//	VERIFIED  1 bit
+//	pointer   16 bits: an out-of-place buffer on this node; see Allocator
+//
+// The rest of the writer's number is the word's place. A tick is 2^11 ns, and twice as long for each bit of the group's, so
+// that in any shape i lasts for 2^58 ns: nine years. A writer that is faster than ticks, or has a slow clock, counts on
+// from what it knows. The highest i is kept for the tombstone; when the one below it is reached, writes are refused.
+//
+// Words of one place compare as numbers, but for their pointers. 0: nothing was written here.
+type Word uint64
+
+// A stamp is a tuple without its value and pointers, so that it compares with those of every replica and place: i, group,
+// place, VERIFIED, from the highest bit. Two writers never have the same i, group and place.
+type stamp uint64
+
+const (
+	pointerBits  = 16
+	placeBits    = 16 // of a stamp: where a word has its pointer
+	stampBits    = 47 // i and group
+	tickBits     = 11 // ns of a tick without groups
+	maxGroupBits = 16
+
+	verified = 1 // a stamp's flag, in its lowest bit; a word's is the one above the pointer
+
+	maxValue = 1 << 24
+
+	// tombstone is the word of a deleted object.
+	tombstone = ^Word(0)
+)
+
+// tick returns how long i stays the same.
+func (l *Layout) tick() time.Duration { return 1 << (tickBits + l.groupBits) }
+
+// maxI is the tombstone's i.
+func (l *Layout) maxI() uint64 { return 1<<(stampBits-l.groupBits) - 1 }
+
+// stamp makes a guessed one.
+func (l *Layout) stamp(i uint64, tid int) stamp {
+	group, place := uint64(tid/l.Words), uint64(tid%l.Words)
+	return stamp((i<<l.groupBits|group)<<(placeBits+1) | place<<1)
+}
+
+// stampOf returns the stamp of a word that lies at a place.
+func stampOf(w Word, place int) stamp {
+	return stamp(w>>(pointerBits+1)<<(placeBits+1) | Word(place)<<1 | w>>pointerBits&1)
+}
+
+// word returns a stamp's word with a pointer.
+func (s stamp) word(pointer uint16) Word {
+	if s.top() {
+		return tombstone
+	}
+	return Word(s>>(placeBits+1)<<(pointerBits+1)|s&1<<pointerBits) | Word(pointer)
+}
+
+func (s stamp) place() int     { return int(s >> 1 & (1<<placeBits - 1)) }
+func (s stamp) verified() bool { return s&verified != 0 }
+
+// time is a stamp without its flag: equal stamps of it are of one tuple.
+func (s stamp) time() stamp { return s >> 1 }
+
+// top tells whether s is a tombstone: all bits but the place's are set. Without the group's this would be a stamp of the
+// highest i, which nobody else uses.
+func (s stamp) top() bool { return s|(1<<placeBits-1)<<1 == ^stamp(0) }
+
+func (l *Layout) iOf(s stamp) uint64 { return uint64(s) >> (placeBits + 1 + l.groupBits) }
+
+func (l *Layout) tidOf(s stamp) int {
+	return int(s>>(placeBits+1)&(1<<l.groupBits-1))*l.Words + s.place()
+}
+
+func pointerOf(w Word) uint16 { return uint16(w) }

@@ -1,0 +1,260 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// tuple is what the max register holds: a stamp, and where its value is.
+type tuple struct {
+	stamp   stamp
+	has     mask // replicas whose words are known to hold it
+	pointer [MaxReplicas]uint16
+	value   []byte // nil when it was not read; lives in a batch of the last step, or in Client.value
+}
+
+// highest returns the highest stamp in a replica's words.
+func (l *Layout) highest(words []byte) (top stamp) {
+	for p := range l.Words {
+		if w := Word(le.Uint64(words[8*p:])); w != 0 {
+			top = max(top, stampOf(w, p))
+		}
+	}
+	return top
+}
+
+// look reads the words of a majority, and with data what lies in place. It is the weak READ of appendix A.2: the highest
+// stamp that it finds may be at a minority, so only writers use it alone, which need to be above what is complete.
+func (c *Client) look(k *Register, data bool) (top stamp, answered mask, err error) {
+	err = c.gather(k, c.all(), c.Majority(),
+		func(b *rdma.Batch, r int) error {
+			n := 8 * c.Words
+			if data && r == k.InPlace {
+				n = c.Bytes(true) - c.wordsAt()
+			}
+			b.Read(c.wordAt(k, r, 0), n)
+			return nil
+		},
+		func(r int, b *rdma.Batch, ch chain) bool {
+			c.words[r] = b.Op(ch.first).Buf
+			k.own[r] = Word(le.Uint64(c.words[r][8*(c.tid%c.Words):]))
+			top = max(top, c.highest(c.words[r]))
+			return true
+		})
+	k.saw(&c.Layout, top)
+	return top, c.quorum.done, err
+}
+
+func (k *Register) saw(l *Layout, s stamp) {
+	if !s.top() {
+		k.seen = max(k.seen, l.iOf(s))
+	}
+}
+
+// read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The error wraps errLost when
+// it has to be read again.
+func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) {
+	top, answered, err := c.look(k, true)
+	if err != nil || top == 0 {
+		return t, err
+	}
+	t.stamp = top
+	c.expect = [MaxReplicas]Word{}
+	for r := range c.Replicas {
+		if !answered.has(r) {
+			continue
+		}
+		c.expect[r] = Word(le.Uint64(c.words[r][8*top.place():]))
+		if stampOf(c.expect[r], top.place()) == top {
+			t.has |= only(r)
+			t.pointer[r] = pointerOf(c.expect[r])
+		}
+	}
+	if r := k.InPlace; t.has.has(r) && top.verified() && !top.top() {
+		if v, ok := decodeInPlace(c.words[r][8*c.Words:], c.expect[r]); ok {
+			t.value = v
+		}
+	}
+	if t.has.len() >= c.Majority() {
+		return t, nil
+	}
+	return t, c.writeBack(k, &t, patience)
+}
+
+// writeBack is Algorithm 8's inner_write by a reader: it brings a tuple to a majority, at the replicas that answered first.
+// A buffer that it fills is the reader's.
+func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error {
+	c.stats.WriteBacks++
+	if !t.stamp.top() {
+		v, err := c.fetch(k, t, patience)
+		if err != nil {
+			return err
+		}
+		t.value = c.keep(v)
+	}
+	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.len(), expect: &c.expect}
+	err := c.put(k, &p)
+	*t = p.tuple
+	return err
+}
+
+// errLost is wrapped when a tuple's value lies only with nodes that died, or are slow, since it was read. Either a majority
+// never had the tuple, or it has a higher one by now: who reads again finds something else.
+var errLost = errors.New("nobody who has the value answers")
+
+// fetch returns a tuple's value, from the buffer of a replica that has it if need be; an error wraps errLost when none of
+// those answers for as long as patience.
+func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, error) {
+	if t.value != nil {
+		return t.value, nil
+	}
+	c.stats.Fetches++
+	var v []byte
+	var ok bool
+	c.limit = patience
+	err := c.gather(k, t.has, 1,
+		func(b *rdma.Batch, r int) error {
+			b.Read(c.alloc.Resolve(k.At[r].Node(), k.Hash, t.pointer[r]), c.BufferBytes())
+			return nil
+		},
+		func(r int, b *rdma.Batch, ch chain) bool {
+			v, ok = decodeBuffer(b.Op(ch.first).Buf, k.Hash, t.stamp)
+			return true
+		})
+	c.limit = c.opt.Timeout
+	switch {
+	case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
+		c.stats.Lost++
+		return nil, fmt.Errorf("%w: %w", errLost, err)
+	case err == nil && !ok:
+		return nil, fmt.Errorf("a buffer of writer %d: %w", c.tidOf(t.stamp), client.ErrDamaged)
+	}
+	return v, err
+}
+
+// put is a WRITE of the max register (Algorithm 8's inner_write over Algorithms 5 and 7).
+type put struct {
+	tuple  // what is written; its value is the caller's
+	from   mask
+	need   int
+	expect *[MaxReplicas]Word // what the tuple's word may hold at each replica
+	read   bool               // read all words in the same trip
+	top    stamp              // the highest that was met
+	stored mask               // where the buffer is written
+}
+
+// put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a CAS (MAX, Algorithm 7).
+// A word that has a higher tuple stays, and counts: so words never fall. Where the tuple is guessed and becomes VERIFIED
+// the buffer is there.
+//
+// What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
+func (c *Client) put(k *Register, p *put) error {
+	place := p.stamp.place()
+	var encoded *rdma.Batch
+	var buf []byte
+	return c.gather(k, p.from, p.need,
+		func(b *rdma.Batch, r int) error {
+			if p.read && !p.stored.has(r) {
+				b.Read(c.wordAt(k, r, 0), 8*c.Words)
+			}
+			held := stampOf(p.expect[r], place)
+			if held >= p.stamp { // nothing to do here; the CAS only makes sure
+				b.CompareSwap(c.wordAt(k, r, place), uint64(p.expect[r]), uint64(p.expect[r]))
+				return nil
+			}
+			switch {
+			case p.stored.has(r) || p.stamp.top():
+			case held.time() == p.stamp.time():
+				p.pointer[r] = pointerOf(p.expect[r])
+			default:
+				pointer, at, err := c.alloc.Allocate(k.At[r].Node(), k.Hash)
+				if err != nil {
+					return err
+				}
+				if encoded != b { // one batch, one copy
+					encoded, buf = b, b.Alloc(bufferHeader+len(p.value))
+					encodeBuffer(buf, k.Hash, p.stamp, p.value)
+				}
+				p.pointer[r] = pointer
+				b.Write(at, buf)
+			}
+			b.CompareSwap(c.wordAt(k, r, place), uint64(p.expect[r]), uint64(p.stamp.word(p.pointer[r])))
+			return nil
+		},
+		func(r int, b *rdma.Batch, ch chain) bool {
+			if op := b.Op(ch.first); op.Verb == rdma.Read {
+				p.top = max(p.top, c.highest(op.Buf))
+			}
+			return p.landed(r, b.Op(ch.end-1), ch.end-ch.first > 1)
+		})
+}
+
+// landed looks at the CAS of a replica, and tells whether that has the tuple, or a higher one, now.
+func (p *put) landed(r int, cas *rdma.Op, wrote bool) bool {
+	if wrote {
+		p.stored |= only(r)
+	}
+	p.expect[r] = Word(cas.Result)
+	if cas.Swapped() {
+		p.expect[r] = Word(cas.Value)
+	}
+	now := stampOf(p.expect[r], p.stamp.place())
+	p.top = max(p.top, now)
+	if now.time() == p.stamp.time() && now >= p.stamp { // by us, or by a reader who wrote it back before us
+		p.pointer[r] = pointerOf(p.expect[r])
+		p.has |= only(r)
+	}
+	return now >= p.stamp
+}
+
+// backgroundBatches bounds what a client has in flight that nobody waits for. Beyond it tuples stay unmarked, which costs
+// readers trips, and nothing else.
+const backgroundBatches = 16
+
+// confirm marks a tuple as VERIFIED where it is, and writes the value in place, in the background (Algorithm 2, line 8;
+// section 6). It is a hint: that the tuple is settled is known to whoever calls this.
+func (c *Client) confirm(k *Register, t *tuple, value []byte) {
+	slot := -1
+	for i, b := range c.pending {
+		if b == nil || b.Finished() {
+			slot = i
+			break
+		}
+	}
+	if slot < 0 {
+		c.stats.Unmarked++
+		return
+	}
+	if b := c.pending[slot]; b != nil {
+		b.Release()
+		c.pending[slot] = nil
+	}
+	b := c.ep.Batch()
+	for r := range c.Replicas {
+		if !t.has.has(r) || c.avoids(k.At[r].Node()) {
+			continue
+		}
+		b.Chain()
+		guessed, sure := t.stamp.word(t.pointer[r]), (t.stamp | verified).word(t.pointer[r])
+		if guessed != sure {
+			b.CompareSwap(c.wordAt(k, r, t.stamp.place()), uint64(guessed), uint64(sure))
+			if k.own[r] == guessed {
+				k.own[r] = sure // the next CAS of this client comes behind this one
+			}
+		}
+		if r == k.InPlace {
+			p := b.Alloc(inPlaceHeader + len(value))
+			encodeInPlace(p, sure, value)
+			b.Write(k.At[r].Add(uint64(c.dataAt())), p)
+		}
+	}
+	if b.Len() == 0 || c.ep.Post(b) != nil { // an endpoint that cannot post says so in the next operation
+		b.Release()
+		return
+	}
+	c.pending[slot] = b
+}

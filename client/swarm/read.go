@@ -1,0 +1,91 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Read returns the object's value, valid until the client's next operation; or an error wrapping ErrEmpty, ErrGone, or,
+// when no majority answers, rdma.ErrNodeDown or rdma.ErrTimeout.
+//
+// It is Safe-Guess' READ as Algorithm 10 has it (in Algorithm 3 the wait-free path hangs at the lock's failure).
+func (c *Client) Read(k *Register) ([]byte, error) {
+	if k.gone {
+		return nil, fmt.Errorf("read: %w", ErrGone)
+	}
+	c.seen = c.seen[:0]
+	patience := c.opt.Slow
+	for n := range c.bound {
+		c.stats.Iterations = max(c.stats.Iterations, n+1)
+		v, done, err := c.try(k, patience)
+		if done || err != nil && !errors.Is(err, errLost) {
+			return v, err
+		}
+		patience = min(4*patience, c.opt.Timeout)
+	}
+	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.bound, rdma.ErrTimeout)
+}
+
+// try is an iteration of READ.
+func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, err error) {
+	t, err := c.read(k, patience)
+	switch {
+	case err != nil:
+		return nil, false, fmt.Errorf("read: %w", err)
+	case t.stamp == 0:
+		return nil, false, fmt.Errorf("read: %w", ErrEmpty)
+	case t.stamp.top():
+		k.gone = true
+		return nil, false, fmt.Errorf("read: %w", ErrGone)
+	case t.stamp.verified():
+		v, err = c.fetch(k, &t, patience)
+		return v, err == nil, err
+	}
+	old := c.sawWriter(t.stamp)
+	if old == nil {
+		c.seen = append(c.seen, t)
+		c.seen[len(c.seen)-1].value = nil // its batch goes
+		return nil, false, nil
+	}
+	v, done, err = c.settled(k, &t, old, patience)
+	*old = t
+	old.value = nil
+	return v, done, err
+}
+
+// settled decides about a guessed tuple of a writer of whom this READ has met one before, the same or another. One that was
+// read twice was fresh when it was written, and is safe to return once its writer is locked out; one whose writer has gone on
+// to another was settled before that.
+func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v []byte, done bool, err error) {
+	if old.stamp != t.stamp {
+		c.stats.WaitFree++
+		v, err = c.fetch(k, old, patience)
+		return v, err == nil, err
+	}
+	locked, err := c.tryLock(k, t.stamp, readMode)
+	switch {
+	case errors.Is(err, errAttempts):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("read: %w", err)
+	case !locked:
+		return nil, false, nil
+	}
+	if v, err = c.fetch(k, t, patience); err == nil {
+		c.confirm(k, t, v)
+	}
+	return v, err == nil, err
+}
+
+// sawWriter returns the tuple of a stamp's writer that this READ met last.
+func (c *Client) sawWriter(s stamp) *tuple {
+	for i := range c.seen {
+		if c.tidOf(c.seen[i].stamp) == c.tidOf(s) {
+			return &c.seen[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package swarm
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+)
+
+// Write replaces the object's value. It returns an error wrapping ErrGone, client.ErrTooLarge or ErrExhausted without
+// having had an effect, and client.ErrUncertain when that is not known.
+func (c *Client) Write(k *Register, value []byte) error {
+	if len(value) > c.MaxValue {
+		return fmt.Errorf("write %d bytes (at most %d): %w", len(value), c.MaxValue, client.ErrTooLarge)
+	}
+	if k.gone {
+		return fmt.Errorf("write: %w", ErrGone)
+	}
+	guesses := c.tid < c.Locks
+	if !k.warm || !guesses {
+		if err := c.learn(k); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+	}
+	if guesses {
+		return c.writeGuessed(k, value)
+	}
+	return c.writeVerified(k, max(k.last, k.seen)+1, value) // ABD: above all that was complete before, section 2.3
+}
+
+// learn reads the words: what those of this client hold, and what its timestamp has to be above. It costs a register that
+// is not cached no trip, since a CAS that expects nothing there fails. It is also what keeps a writer off an object of
+// which it knew once that it is gone, and no more.
+func (c *Client) learn(k *Register) error {
+	top, _, err := c.look(k, false)
+	if err != nil {
+		return err
+	}
+	k.warm = true
+	if !top.top() {
+		return nil
+	}
+	if err := c.bury(k); err != nil {
+		return err
+	}
+	return ErrGone
+}
+
+// writeGuessed is Safe-Guess' WRITE (Algorithm 10).
+func (c *Client) writeGuessed(k *Register, value []byte) error {
+	i := c.guess(k)
+	if i >= c.maxI() {
+		return fmt.Errorf("write: %w", ErrExhausted)
+	}
+	k.last = i // before anybody can see it
+	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}, from: c.all(), need: c.Majority(), expect: &k.own, read: true}
+	if err := c.put(k, &p); err != nil {
+		return uncertain("write", err)
+	}
+	k.saw(&c.Layout, p.top)
+	if p.top.time() <= p.stamp.time() {
+		c.confirm(k, &p.tuple, value)
+		return nil
+	}
+	return c.settle(k, &p, value)
+}
+
+// settle is the slow path: the guess may have been stale. When the lock is the writer's, nobody has returned or will return
+// the value by that timestamp, and it is written by another; when it is not, a reader has read the tuple twice, so that the
+// guess was fresh.
+//
+// A tombstone leaves no timestamp above it. It is brought to a majority before anything is said that tells of it. The
+// writer's lock then decides as ever: a value that was read was written before the deletion, which is under way.
+func (c *Client) settle(k *Register, p *put, value []byte) error {
+	c.stats.Stale++
+	gone := p.top.top()
+	if gone {
+		if err := c.bury(k); err != nil {
+			return uncertain("write", err)
+		}
+	} else {
+		c.resync(k.seen)
+	}
+	locked, err := c.tryLock(k, p.stamp, writeMode)
+	switch {
+	case err != nil:
+		return uncertain("write", err)
+	case !locked:
+		return nil
+	case gone:
+		return fmt.Errorf("write: %w", ErrGone)
+	}
+	c.stats.Rewritten++
+	return c.writeVerified(k, c.iOf(p.top)+1, value)
+}
+
+// writeVerified writes with a timestamp that is known to be fresh.
+func (c *Client) writeVerified(k *Register, i uint64, value []byte) error {
+	if i >= c.maxI() {
+		return fmt.Errorf("write: %w", ErrExhausted)
+	}
+	k.last = i
+	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}, from: c.all(), need: c.Majority(), expect: &k.own}
+	if err := c.put(k, &p); err != nil {
+		return uncertain("write", err)
+	}
+	k.saw(&c.Layout, max(p.top, p.stamp))
+	c.confirm(k, &p.tuple, value)
+	return nil
+}
