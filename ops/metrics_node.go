@@ -12,7 +12,7 @@ func figure(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	nodeVerbs       = figure("farkv_node_verbs_total", "Verbs executed.", "verb")
+	nodeVerbs       = figure("farkv_node_verbs_total", "Verbs executed, but for those that an RDMA device did.", "verb")
 	nodeErrors      = figure("farkv_node_errors_total", "Verbs that were refused, and connections that broke the protocol.", "kind")
 	nodeBytes       = figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
 	nodeFrames      = figure("farkv_node_frames_total", "Batches of verbs that were answered.")
@@ -22,6 +22,7 @@ var (
 	nodeProcesses   = figure("farkv_node_client_processes", "Processes of clients there are.")
 	nodeMemory      = figure("farkv_node_memory_bytes", "Memory that the node offers.")
 	nodeEpoch       = figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
+	nodeDevice      = figure("farkv_node_rdma_device", "1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
 	nodePool        = figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
 	nodeExpelled    = figure("farkv_node_expelled", "1 when the others go on without the node, which serves nobody, else 0.")
 	nodeLease       = figure("farkv_node_lease_seconds", "Time for which the node may execute verbs, unless it prolongs that.")
@@ -36,7 +37,7 @@ func NodeMetrics(info func() fabrics.NodeInfo) prometheus.Collector { return nod
 // Describe implements prometheus.Collector.
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeVerbs, nodeErrors, nodeBytes, nodeFrames, nodeFlushes, nodeConnections, nodeRefused,
-		nodeProcesses, nodeMemory, nodeEpoch, nodePool, nodeExpelled, nodeLease} {
+		nodeProcesses, nodeMemory, nodeEpoch, nodeDevice, nodePool, nodeExpelled, nodeLease} {
 		to <- d
 	}
 }
@@ -67,6 +68,7 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	gauge(nodeProcesses, float64(i.Processes))
 	gauge(nodeMemory, float64(i.Memory))
 	gauge(nodeEpoch, float64(i.Epoch))
+	gauge(nodeDevice, oneIf(i.Fabric == "rdma"))
 	gauge(nodePool, oneIf(i.Pool != nil))
 	gauge(nodeExpelled, oneIf(i.Expelled))
 	if left, needs := leaseOf(&i); needs {

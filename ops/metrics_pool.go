@@ -35,6 +35,7 @@ func (poolMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{poolEpoch, poolBusy, poolNodes, poolMaster, keeperRole, keeperDid} {
 		to <- d
 	}
+	describeDevice(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -68,4 +69,5 @@ func (m poolMetrics) Collect(to chan<- prometheus.Metric) {
 	for what, n := range m.kept.Counts {
 		to <- prometheus.MustNewConstMetric(keeperDid, prometheus.CounterValue, float64(n), what.String())
 	}
+	collectDevice(m.f, to)
 }

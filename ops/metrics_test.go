@@ -18,6 +18,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -99,8 +100,10 @@ func TestNodeMetrics(t *testing.T) {
 		`farkv_node_errors_total{kind="protocol"} 3`, `farkv_node_bytes_total{direction="read"} 100`,
 		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`, `farkv_node_connections_refused_total 4`,
 		`farkv_node_memory_bytes 1.048576e+06`, `farkv_node_epoch 5`, `farkv_node_frames_total 12`, `farkv_node_flushes_total 6`,
-		`farkv_node_client_processes 2`, `farkv_node_in_pool 0`, `farkv_node_expelled 0`,
+		`farkv_node_client_processes 2`, `farkv_node_rdma_device 0`, `farkv_node_in_pool 0`, `farkv_node_expelled 0`,
 	}, NodeMetrics(info))
+	i.Fabric = "rdma"
+	scrape(t, []string{`farkv_node_rdma_device 1`}, NodeMetrics(info))
 	i.Pool, i.Lease = new(tcp.Record), 250*time.Millisecond
 	scrape(t, []string{`farkv_node_in_pool 1`, `farkv_node_lease_seconds 0.25`}, NodeMetrics(info))
 	i.Lease, i.Expelled = 0, true
@@ -235,6 +238,31 @@ func TestPoolMetrics(t *testing.T) {
 	scrape(t, []string{`farkv_keeper_master 0`, `farkv_keeper_events_total{event="lost"} 1`}, PoolMetrics(p.Fabric, kept))
 	scrape(t, []string{`farkv_keeper_master 0`}, PoolMetrics(p.Fabric, nil))
 }
+
+func TestRDMAMetrics(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	defer goleak.VerifyNone(t)
+	f, err := fabrics.Create("mem:", fabrics.Geometry{Nodes: 1, Memory: 1 << 20, Clients: 4}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := ibverbs.Stats{Posts: 1, Polls: 2, Waits: 3, Requests: 4, Completions: 5, Connects: 6, Guesses: 7}
+	scrape(t, []string{
+		`farkv_rdma_library_calls_total{call="post"} 1`, `farkv_rdma_library_calls_total{call="poll"} 2`, `farkv_rdma_sleeps_total 3`,
+		`farkv_rdma_work_requests_total 4`, `farkv_rdma_completions_total 5`, `farkv_rdma_queue_pairs_total 6`,
+		`farkv_rdma_masked_retries_total 7`, `farkv_pool_nodes{state="up"} 1`,
+	}, PoolMetrics(counted{f, s}, nil))
+}
+
+// counted is a fabric with a device that did what the Stats say.
+type counted struct {
+	rdma.Fabric
+	stats ibverbs.Stats
+}
+
+func (c counted) Stats() ibverbs.Stats { return c.stats }
+func (c counted) Port() (string, int)  { return "none", 1 }
 
 func TestHealth(t *testing.T) {
 	defer goleak.VerifyNone(t)

@@ -19,12 +19,24 @@ func deviceOf(db drivers.Database) *device {
 	if !ok {
 		return nil
 	}
-	return &device{Name: name, Port: port, Calls: s.Calls(), Waits: s.Waits}
+	p, _ := fabrics.PacketsOf(f)
+	return &device{Name: name, Port: port, Calls: s.Calls(), Waits: s.Waits, Sent: p.Sent, Received: p.Received}
 }
 
 func (d *device) since(before *device) *runner.Device {
 	if d == nil || before == nil {
 		return nil
 	}
-	return &runner.Device{Name: d.Name, Port: d.Port, Calls: d.Calls - before.Calls, Waits: d.Waits - before.Waits}
+	return &runner.Device{
+		Name: d.Name, Port: d.Port, Calls: d.Calls - before.Calls, Waits: d.Waits - before.Waits,
+		Sent: grown(before.Sent, d.Sent), Received: grown(before.Received, d.Received),
+	}
+}
+
+// grown is by how much a counter grew; that of a port which was down in between began anew.
+func grown(before, now uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
 }

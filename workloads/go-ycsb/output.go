@@ -161,6 +161,9 @@ func verbs(r *runner.Result) string {
 		per(c.Doorbells), per(c.Reads+c.Writes+c.Atomics), per(c.Calls))
 	if d := r.Device; d != nil {
 		text += fmt.Sprintf("; of %s %.2f calls into libibverbs and %.2f sleeps", d.Name, per(d.Calls), per(d.Waits))
+		if d.Sent > 0 {
+			text += fmt.Sprintf("; its port %d, for all processes, sent %.2f packets and received %.2f", d.Port, per(d.Sent), per(d.Received))
+		}
 	}
 	return text
 }
