@@ -346,6 +346,7 @@ func TestPostNeverWrites(t *testing.T) {
 	defer theirs.Close()
 	defer ours.Close()
 	l.nc = ours
+	l.stream.Store(newStream(ours))
 	l.out, l.bytes, l.writing = make([]byte, inlineBytes+1), inlineBytes+1, true
 	done := make(chan struct{})
 	go func() { l.flush(); close(done) }()
