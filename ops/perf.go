@@ -181,7 +181,7 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(p.on(ctx, f, ep, r), ep.Close()); err != nil {
+		if err := cmp.Or(p.on(ctx, f, ep, r), ep.Close()); err != nil { // what fails behind a failure follows from it
 			return err
 		}
 		return errMeasured
@@ -191,6 +191,9 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 	}
 	if errors.Is(err, errMeasured) {
 		return r, nil
+	}
+	if len(r.Verbs) > 0 {
+		return r, err
 	}
 	return r, p.explain(err, addr)
 }
