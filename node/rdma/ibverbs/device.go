@@ -181,6 +181,10 @@ type mr struct {
 	pin runtime.Pinner // the garbage collector lets it be, even if this is all that refers to it
 }
 
+// registered is what devices may write to now. An endpoint that somebody forgets to close must not be all that keeps it: the
+// device goes on, and the collector would have the memory.
+var registered sync.Map
+
 func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {
 	m := &mr{d: d}
 	m.pin.Pin(base)
@@ -194,6 +198,7 @@ func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory
 		return nil, noMemory(d.port.Device, size, err)
 	}
 	d.users.Add(1)
+	registered.Store(m, nil)
 	return m, nil
 }
 
@@ -204,6 +209,7 @@ func (m *mr) close() error {
 		return fmt.Errorf("device %s: unregister memory: %w", m.d.port.Device, syscall.Errno(no))
 	}
 	m.pin.Unpin()
+	registered.Delete(m)
 	return m.d.close()
 }
 

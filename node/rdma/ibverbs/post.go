@@ -85,7 +85,8 @@ func (e *Endpoint) pump() {
 	}
 }
 
-// refused drops a queue pair that has not taken all that was posted: what it took has no completion to tell of it.
+// refused drops a queue pair that has not taken all that was posted: what it took has no completion to tell of it. One that is
+// broken takes nothing, and the node knows whether it was fenced off.
 func (e *Endpoint) refused(g *group) {
 	for i := range e.peers {
 		p := &e.peers[i]
@@ -93,7 +94,11 @@ func (e *Endpoint) refused(g *group) {
 			continue
 		}
 		why := fmt.Errorf("the device took %d of %d work requests: %w", g.taken, g.n, unix.Errno(g.errno))
-		e.drop(p, fmt.Errorf("%w: %w", rdma.ErrNodeDown, why))
+		why = fmt.Errorf("%w: %w", rdma.ErrNodeDown, why)
+		if refused := e.mayPost(p); refused != nil {
+			why = refused
+		}
+		e.drop(p, why)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -19,6 +20,7 @@ import (
 var host = flag.String("rdma", "", "run over the RDMA device with this IP address, instead of one in software")
 
 func TestMain(m *testing.M) {
+	child.Main(childMain)
 	flag.Parse()
 	if *host != "" && !Built {
 		fmt.Println(ErrNotBuilt)

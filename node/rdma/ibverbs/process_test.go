@@ -1,0 +1,201 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// childMain is the main of another process. It ends when its input does.
+func childMain(args []string) error {
+	if args[0] == "node" {
+		return childNode(args[1])
+	}
+	f, err := Open(tcp.Options{Addresses: strings.Split(args[1], ",")}, Options{})
+	if err != nil {
+		return err
+	}
+	ep, err := f.Open(args[0])
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if role, ok := strings.CutPrefix(args[0], "role-"); ok {
+		return errors.Join(rdmatest.Role(role)(f, ep), ep.Close(), f.Close())
+	}
+	fmt.Println(ep.Client())
+	for { // "add", without end
+		if _, err := add(ep, rdma.At(0, 8)); err != nil {
+			return err
+		}
+	}
+}
+
+func childNode(host string) error {
+	d, err := OpenDevice(Choice{}, host+":0")
+	if err != nil {
+		return err
+	}
+	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Device: d})
+	if err != nil {
+		return errors.Join(err, d.Close())
+	}
+	fmt.Println(n.Addr())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, n.Close(), d.Close())
+}
+
+// addByCall raises the word at the offset in the first argument by the second.
+func addByCall(m rdma.Memory, r *rdma.Request) error {
+	if off := r.Arg[0]; off%8 != 0 || off >= m.Size() {
+		return rdma.ErrAccess
+	}
+	r.Ret[0] = m.FetchAdd(r.Arg[0], r.Arg[1])
+	return nil
+}
+
+// remote is a pool whose nodes are processes.
+type remote struct {
+	*Fabric
+	nodes []*child.Process
+}
+
+func newRemote(t testing.TB, n int, memory uint64) *remote {
+	t.Helper()
+	r := &remote{}
+	var addrs []string
+	for range n + witnesses(n) {
+		p := child.Start(t, "node", *host)
+		r.nodes, addrs = append(r.nodes, p), append(addrs, p.Line(t))
+	}
+	f, err := Create(tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:]}, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Fabric = f
+	closeAtEnd(t, f)
+	return r
+}
+
+func needsDevice(t testing.TB) {
+	if *host == "" {
+		t.Skip("needs a device that processes share: run in a guest with soft-RoCE, or with -rdma ADDRESS where there is an RNIC")
+	}
+}
+
+// TestProcesses runs what the suite has for nodes and clients that are processes: nodes die by SIGKILL, and their devices go on
+// for no longer than their processes.
+func TestProcesses(t *testing.T) {
+	needsDevice(t)
+	h := harness()
+	h.New = func(t testing.TB, n int, memory uint64, _ rdma.Handler) rdma.Fabric { return newRemote(t, n, memory) }
+	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { f.(*remote).nodes[node].Kill() }
+	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) {
+		var all []*child.Process
+		for range n {
+			all = append(all, child.Start(t, "role-"+role, f.(*remote).Record().Addresses[0]))
+		}
+		for _, p := range all {
+			p.End(t)
+		}
+	}
+	for _, c := range rdmatest.Cases() {
+		switch c.Name {
+		case "Processes", "NodeDeath", "Expel", "Access", "Views", "Members":
+			t.Run(c.Name, func(t *testing.T) { c.Test(t, h) })
+		}
+	}
+}
+
+// TestStoppedNode stops a node's process while its device goes on. Nothing that is posted behind the end of its lease succeeds; it
+// is expelled, the pool goes on, and when its process does, too, nothing of it is believed.
+func TestStoppedNode(t *testing.T) {
+	needsDevice(t)
+	r := newRemote(t, 3, 1<<16)
+	ep := worker(t, r.Fabric)
+	mustAdd(t, ep, rdma.At(1, 8), 0)
+	r.nodes[1].Stop(t)
+	over := wall.Boot() + r.Record().Lease
+	some := 0
+	for late := 0; late < 3; { // each takes a second, until the connection is given up
+		posted := wall.Boot()
+		got, err := add(ep, rdma.At(1, 8))
+		switch {
+		case err == nil && posted >= over:
+			t.Fatalf("a verb that was posted %v behind the end of the lease says %d", posted-over, got)
+		case err == nil:
+			some++
+		case !errors.Is(err, rdma.ErrNodeDown):
+			t.Fatal(err)
+		case posted >= over:
+			late++
+		}
+	}
+	t.Logf("%d verbs succeeded while the process stood still, and had its lease", some)
+	mustAdd(t, ep, rdma.At(0, 8), 0)
+	if ok, err := r.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if err := r.Expel(1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := r.SetMember(1, 1, rdma.Member{}, rdma.Member{Gone: true}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if err := r.Fence(1); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := r.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if _, err := ep.Join(); err != nil {
+		t.Fatal(err)
+	}
+	mustAdd(t, ep, rdma.At(0, 8), 1)
+	mustAdd(t, ep, rdma.At(2, 8), 0)
+	r.nodes[1].GoOn(t)
+	for range 5 {
+		if got, err := add(ep, rdma.At(1, 8)); !errors.Is(err, rdma.ErrNodeDown) {
+			t.Errorf("a node that was expelled says %d, %v", got, err)
+		}
+	}
+}
+
+// TestKilledClient kills a client while it raises a word. Once it is fenced off the word changes no more, and its identity is
+// another's to have.
+func TestKilledClient(t *testing.T) {
+	needsDevice(t)
+	r := newRemote(t, 1, 1<<16)
+	ep := worker(t, r.Fabric)
+	p := child.Start(t, "add", r.Record().Addresses[0])
+	id, err := strconv.Atoi(p.Line(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client is at work", func() bool { return word(t, ep, rdma.At(0, 8)) > 0 })
+	p.Kill()
+	if err := r.Revoke(rdma.ClientID(id)); err != nil {
+		t.Fatal(err)
+	}
+	before := word(t, ep, rdma.At(0, 8))
+	eventually(t, "the client counts as dead, and is forgotten", func() bool {
+		for _, c := range r.Clients() {
+			if int(c.ID) == id && r.Forget(c) != nil {
+				return false
+			}
+		}
+		return true
+	})
+	if now := word(t, ep, rdma.At(0, 8)); now != before {
+		t.Errorf("the word was %d when its writer was fenced off, and is %d", before, now)
+	}
+}
