@@ -77,7 +77,7 @@ func TestHelp(t *testing.T) {
 // Topics are no commands, fit a terminal, and name commands and flags that there are.
 func TestTopics(t *testing.T) {
 	all := topics()
-	if len(all) != 2 {
+	if len(all) != 3 {
 		t.Errorf("%d topics", len(all))
 	}
 	for _, topic := range all {

@@ -138,7 +138,7 @@ func unknown(command string) error {
 func help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [TOPIC]",
-		Short: "Explain a command, or tcp or consul",
+		Short: "Explain a command, or tcp, rdma or consul",
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {

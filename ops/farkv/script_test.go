@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -56,6 +57,23 @@ func TestConsul(t *testing.T) {
 			testscript.Run(t, p)
 		})
 	}
+}
+
+// device is the RDMA device that scripts with one use.
+var device = flag.String("rdma", "", "run the scripts that need an RDMA device, on the one with this IP address")
+
+// TestRDMA runs the scripts that need an RDMA device: go test -tags ibverbs ./ops/farkv -run TestRDMA -rdma ADDRESS
+func TestRDMA(t *testing.T) {
+	if *device == "" {
+		t.Skip("needs an RDMA device: -rdma ADDRESS names one, and -tags ibverbs builds for it")
+	}
+	p := scripts("testdata/rdma")
+	setup := p.Setup
+	p.Setup = func(env *testscript.Env) error {
+		env.Setenv("RDMA", *device)
+		return setup(env)
+	}
+	testscript.Run(t, p)
 }
 
 func scripts(dir string) testscript.Params {

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -40,6 +41,29 @@ func TestUnits(t *testing.T) {
 				t.Errorf("%s lacks %s", name, want)
 			}
 		}
+	}
+}
+
+// What a unit gives up for RDMA is this and nothing else: the devices, and the question which there are.
+func TestDropIn(t *testing.T) {
+	const folder = "../systemd/farkv-node@.service.d/"
+	text, err := os.ReadFile(folder + "rdma.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(strings.TrimSuffix(folder, ".d/")); err != nil {
+		t.Error(err)
+	}
+	var settings []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			settings = append(settings, line)
+		}
+	}
+	want := []string{"[Service]", "PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=char-infiniband_verbs rw",
+		"RestrictAddressFamilies=AF_NETLINK", "LimitMEMLOCK=infinity"}
+	if !slices.Equal(settings, want) {
+		t.Errorf("%q, want %q", settings, want)
 	}
 }
 

@@ -13,6 +13,7 @@ func topics() []*cobra.Command {
 	}
 	return []*cobra.Command{
 		topic("tcp", "Pools over a network: addresses, tokens, TLS, leases", tcpHelp),
+		topic("rdma", "Pools over RNICs: devices, addresses, memory, what is measured", rdmaHelp),
 		topic("consul", "Pools that are found through Consul", consulHelp),
 	}
 }
@@ -25,6 +26,7 @@ ADDRESSES
   tcp:HOST:PORT,HOST:PORT,...   the pool on these memory nodes, in the order in which it was made
   consul:HOST:PORT/POOL         the same, looked up in Consul: see 'farkv help consul'
   NAME                          nodes that 'farkv up --fabric tcp NAME' started on this machine
+                                (of rdma: addresses 'farkv help rdma' tells)
 
   Every command takes them, and so does go-ycsb: -p farkv.pool=tcp:...
 
@@ -87,6 +89,73 @@ SEE ALSO
   farkv help node, farkv help up, farkv help keep, farkv help consul
 `
 
+const rdmaHelp = `
+NAME
+  rdma - pools on memory nodes whose verbs go from RNIC to RNIC
+
+ADDRESSES
+  rdma:HOST:PORT,HOST:PORT,...   the pool on these memory nodes; HOST:PORT is where a node listens over TCP
+  consul:HOST:PORT/POOL          its record says that it is such a pool: see 'farkv help consul'
+  NAME                           nodes that 'farkv up --fabric rdma NAME' started on this machine
+
+  A pool goes over RDMA or over TCP, never over both: a device's atomics are not atomic with a processor's. Who opens it by
+  the other fabric's address is told so.
+
+BEGINNING
+  This program speaks RDMA when it was built with libibverbs, on Linux:
+
+    apt-get install libibverbs-dev rdma-core gcc
+    go build -tags ibverbs ./ops/farkv && go build -tags ibverbs ./workloads/go-ycsb
+
+  On one machine, to try it; soft-RoCE does where there is no RNIC:
+
+    modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0
+    farkv doctor --require rdma,memlock
+    farkv up --fabric rdma mine --nodes 3
+    farkv put mine paper FUSEE && farkv get mine paper
+    farkv down mine
+
+  On several, a node on each, and then the pool on all of them:
+
+    farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token
+    export FARKV_TOKEN_FILE=/etc/farkv/token
+    farkv perf rdma:10.0.0.5:7070
+    farkv up rdma:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --memory 8GiB
+    go-ycsb load fusee -P workloada -p farkv.pool=rdma:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070
+
+WHAT GOES OVER WHAT
+  Verbs go from a worker's queue pair to the node's, InfiniBand or RoCE v2, and the node's process does not see them. Over TCP
+  go the exchange of queue pairs, leases, calls, the view and the master: tokens and TLS are those of 'farkv help tcp', and
+  what is said there of leases and of what survives what holds. TLS encrypts no verbs.
+  Nodes with a device serve pools over TCP, too.
+
+DEVICE
+  The one whose address leads to the pool, else the best that is up, is chosen. To choose another:
+
+    nodes      --device mlx5_0 --port 1 --gid 3
+    clients    FARKV_RDMA_DEVICE, FARKV_RDMA_PORT, FARKV_RDMA_GID; nodes take them, too, and flags go before
+
+  --gid is the index of an address of the port, from 0, as 'farkv doctor' and ibv_devinfo -v list them. All machines of a
+  pool need addresses that reach each other: of RoCE the same kind (IPv4 or IPv6) in the same network.
+
+MEMORY
+  Registered memory is locked: the limit of nodes (--memory) and of clients has to allow it, which 'ulimit -l' tells, and
+  LimitMEMLOCK= sets for a unit. A node takes huge pages where enough are free (sysctl vm.nr_hugepages), since its device
+  then finds its way through memory faster.
+
+UNITS
+  ops/systemd has farkv-node@.service; farkv-node@.service.d/rdma.conf, beside it, lets a node at the devices, and
+  MORE=--fabric rdma in /etc/farkv/node-NAME.env has it use them.
+
+WHAT IS MEASURED
+  'farkv perf rdma:...' has each verb's latency and rate. Go-ycsb counts beside its results, and in --results, the verbs,
+  doorbells, calls into libibverbs, and sleeps of an operation, and packets where the device counts them. Metrics:
+  farkv_client_verbs_total by kind, farkv_rdma_* of a process, farkv_node_rdma_device of a node, which counts no such verbs.
+
+SEE ALSO
+  farkv help tcp, farkv help doctor, farkv help node, farkv help perf
+`
+
 const consulHelp = `
 NAME
   consul - pools whose nodes and record are found through a Consul agent
@@ -101,7 +170,9 @@ BEGINNING
     farkv status consul:127.0.0.1:8500/mine
     go-ycsb load fusee -P workloada -p farkv.pool=consul:127.0.0.1:8500/mine
 
-  Without --addresses 'farkv up' takes nodes that are registered, are well, and belong to no pool.
+  Without --addresses 'farkv up' takes nodes that are registered, are well, and belong to no pool. The pool goes over RDMA
+  when all its nodes were started with --fabric rdma, else over TCP; --fabric decides, and then takes nodes that can. Its
+  record says which, so that the same address opens it.
 
 WHAT IS THERE
   services    farkv-node, one for each node with --consul, under a check that a node passes every 500 ms and that is

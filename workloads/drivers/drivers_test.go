@@ -292,7 +292,7 @@ func TestPoolMisuse(t *testing.T) {
 		{Run, "farkv.pool=mem:", "use shm:NAME for load and run, or 'farkv bench'"},
 		{Run, "farkv.pool=sim:", "farkv sim run"},
 		{Load, "farkv.pool=sim:", "farkv sim run"},
-		{Run, "farkv.pool=rdma:localhost:1", "farkv.pool: bad pool address"},
+		{Run, "farkv.pool=rdma:localhost", "farkv.pool: bad pool address"},
 		{Load, "farkv.pool=shm:a/b", "farkv.pool: bad pool address"},
 		{Load, "farkv.pool=", "farkv.pool is empty"},
 		{Load, "farkv.nodes=0", "property farkv.nodes=0: want a number from 1"},

@@ -80,7 +80,8 @@ several at once, uses it.
 
 On memory nodes that run load makes a pool, too; 'farkv up' starts them, or makes a pool that is found through Consul. What
 guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TLS_CERT and FARKV_TLS_KEY, see 'farkv help
-tcp', and Consul's own, see 'farkv help consul'.
+tcp', and Consul's own, see 'farkv help consul'; which RDMA device to use by FARKV_RDMA_DEVICE, FARKV_RDMA_PORT and
+FARKV_RDMA_GID, see 'farkv help rdma'.
 
   farkv up --fabric tcp mine --records 100000
   go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine -p farkv.metrics=127.0.0.1:9172

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
 )
@@ -39,8 +40,11 @@ func TestScripts(t *testing.T) {
 			return os.MkdirAll(dir, 0o700)
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "shm" {
+			switch cond {
+			case "shm":
 				return runtime.GOOS == "linux", nil
+			case "ibverbs":
+				return fabrics.Lacks("rdma") == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
