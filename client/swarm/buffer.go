@@ -56,11 +56,13 @@ func decodeBuffer(p []byte, hash uint64, s stamp) ([]byte, bool) {
 	return p[bufferHeader:end:end], true
 }
 
+func inPlaceSum(w Word, p []byte) uint64 { return seeded(uint64(w), p) }
+
 // encodeInPlace fills p, of inPlaceHeader and the value's bytes.
 func encodeInPlace(p []byte, w Word, value []byte) {
 	le.PutUint64(p[8:], uint64(len(value)))
 	copy(p[inPlaceHeader:], value)
-	le.PutUint64(p, seeded(uint64(w), p[8:]))
+	le.PutUint64(p, inPlaceSum(w, p[8:]))
 }
 
 // decodeInPlace returns the value in p, of any content; false: it is not w's.
@@ -70,7 +72,7 @@ func decodeInPlace(p []byte, w Word) ([]byte, bool) {
 		return nil, false
 	}
 	end := inPlaceHeader + int(n)
-	if le.Uint64(p) != seeded(uint64(w), p[8:end]) {
+	if le.Uint64(p) != inPlaceSum(w, p[8:end]) {
 		return nil, false
 	}
 	return p[inPlaceHeader:end:end], true

@@ -54,6 +54,9 @@ type run struct {
 	workers, ops int
 	writes       int // of 10 operations
 	deletes      bool
+	forgets      bool     // what registers cache, but for what their writers used
+	sent         []uint64 // verbs, by worker, once it was played
+	landed       []uint64 // by node
 	pause, slow  time.Duration
 	options      sim.Options
 }
@@ -66,9 +69,9 @@ func draw(seed uint64, replicas int) *run {
 	r := &run{
 		seed: seed, nodes: replicas + rng.IntN(2), keys: 1 + rng.IntN(2), workers: workers, ops: 3 + rng.IntN(15), writes: 2 + rng.IntN(7),
 		shape:   Shape{Replicas: replicas, Words: 1 + rng.IntN(workers), Locks: locks, Writers: workers, MaxValue: []int{8, 40, 200}[rng.IntN(3)]},
-		deletes: rng.IntN(4) == 0,
-		pause:   []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
-		slow:    []time.Duration{0, 100, 1000}[rng.IntN(3)] * time.Microsecond,
+		deletes: rng.IntN(4) == 0, forgets: rng.IntN(2) == 0,
+		pause: []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
+		slow:  []time.Duration{0, 100, 1000}[rng.IntN(3)] * time.Microsecond,
 	}
 	o := sim.Hostile(seed)
 	o.Nodes, o.Clients = r.nodes, workers+2
@@ -102,6 +105,9 @@ func (r *run) faults(rng *rand.Rand, o *sim.Options) {
 			o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Node: (first + n) % r.nodes, At: moment()})
 		}
 	}
+	if rng.IntN(6) == 0 {
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: who(), Node: rng.IntN(r.nodes), At: moment(), For: time.Duration(1+rng.IntN(100)) * time.Microsecond})
+	}
 	for range rng.IntN(2) * rng.IntN(r.workers) {
 		o.Faults = append(o.Faults, sim.Fault{Kind: sim.CrashFault, Client: who(), Verb: uint64(1 + rng.IntN(60))})
 	}
@@ -121,20 +127,27 @@ func (r *run) play(total *Stats) error {
 	if err != nil {
 		return err
 	}
+	workers := make([]*sim.Worker, r.workers)
 	for w := range r.workers {
-		s.Go(fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) {
+		workers[w] = s.Go(fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) {
 			k, err := a.open(ep, Options{Writer: w, Slow: r.slow})
 			if err != nil {
 				panic(err)
 			}
 			recorders[w] = check.NewRecorder(w, k, s.Now)
-			r.work(w, ep, recorders[w])
+			r.work(w, ep, recorders[w], k)
 			total.add(k.Stats())
 			k.Close()
 		})
 	}
 	if err := s.Run(); err != nil {
 		return err
+	}
+	for _, w := range workers {
+		r.sent = append(r.sent, w.Sent())
+	}
+	for n := range r.nodes {
+		r.landed = append(r.landed, s.Landed(n))
 	}
 	if err := r.last(s, a, recorders); err != nil {
 		return err
@@ -184,10 +197,14 @@ func (r *run) last(s *sim.Sim, a *arena, recorders []*check.Recorder) error {
 	return errors.Join(s.Run(), err)
 }
 
-func (r *run) work(w int, ep rdma.Endpoint, s *check.Recorder) {
+func (r *run) work(w int, ep rdma.Endpoint, s *check.Recorder, k *registers) {
 	rng := ep.Rand()
 	for n := range r.ops {
-		key := fmt.Appendf(nil, "key-%d", rng.IntN(r.keys))
+		number := rng.IntN(r.keys)
+		key := fmt.Appendf(nil, "key-%d", number)
+		if r.forgets && rng.IntN(4) == 0 {
+			k.keys[number] = NewRegister(k.keys[number].Object, k.keys[number].Floor())
+		}
 		switch {
 		case r.deletes && w == 0 && n == r.ops-1: // one at a time: of two, both say yes
 			s.Delete([]byte("key-0"))

@@ -144,6 +144,7 @@ type put struct {
 	expect *[MaxReplicas]Word // what the tuple's word may hold at each replica
 	read   bool               // read all words in the same trip
 	top    stamp              // the highest that was met
+	tops   [MaxReplicas]stamp // at each replica
 	stored mask               // where the buffer is written
 }
 
@@ -187,7 +188,7 @@ func (c *Client) put(k *Register, p *put) error {
 		},
 		func(r int, b *rdma.Batch, ch chain) bool {
 			if op := b.Op(ch.first); op.Verb == rdma.Read {
-				p.top = max(p.top, c.highest(op.Buf))
+				p.met(r, c.highest(op.Buf))
 			}
 			return p.landed(r, b.Op(ch.end-1), ch.end-ch.first > 1)
 		})
@@ -203,12 +204,27 @@ func (p *put) landed(r int, cas *rdma.Op, wrote bool) bool {
 		p.expect[r] = Word(cas.Value)
 	}
 	now := stampOf(p.expect[r], p.stamp.place())
-	p.top = max(p.top, now)
+	p.met(r, now)
 	if now.time() == p.stamp.time() && now >= p.stamp { // by us, or by a reader who wrote it back before us
 		p.pointer[r] = pointerOf(p.expect[r])
 		p.has |= only(r)
 	}
 	return now >= p.stamp
+}
+
+func (p *put) met(r int, s stamp) {
+	p.tops[r] = max(p.tops[r], s)
+	p.top = max(p.top, s)
+}
+
+// holders returns at how many replicas the highest stamp was met.
+func (p *put) holders() (n int) {
+	for _, s := range p.tops {
+		if s == p.top {
+			n++
+		}
+	}
+	return n
 }
 
 // backgroundBatches bounds what a client has in flight that nobody waits for. Beyond it tuples stay unmarked, which costs

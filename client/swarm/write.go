@@ -1,9 +1,11 @@
 package swarm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Write replaces the object's value. It returns an error wrapping ErrGone, client.ErrTooLarge or ErrExhausted without
@@ -57,11 +59,34 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 		return uncertain("write", err)
 	}
 	k.saw(&c.Layout, p.top)
-	if p.top.time() <= p.stamp.time() {
+	top, err := c.above(k, &p)
+	switch {
+	case err != nil:
+		return uncertain("write", err)
+	case top.time() <= p.stamp.time():
 		c.confirm(k, &p.tuple, value)
 		return nil
 	}
-	return c.settle(k, &p, value)
+	return c.settle(k, p.stamp, top, value)
+}
+
+// above returns what a READ in parallel to a WRITE found. One that is above the guess is brought to a majority: a reader
+// whose lock fails reads again until it finds that, and where only nodes have it that die, with its writer and this one, it
+// never would. (Appendix A.2 has the weak READ for writers, and says that it is not covered by the proof; where Algorithm 2
+// goes on to lock, it does not do.)
+func (c *Client) above(k *Register, p *put) (stamp, error) {
+	if p.top.time() <= p.stamp.time() || p.top.top() || p.holders() >= c.Majority() {
+		return p.top, nil
+	}
+	patience := c.opt.Slow
+	for range c.bound {
+		t, err := c.read(k, patience)
+		if !errors.Is(err, errLost) {
+			return t.stamp, err
+		}
+		patience = min(4*patience, c.opt.Timeout)
+	}
+	return 0, fmt.Errorf("read what is above a guess: %w", rdma.ErrTimeout)
 }
 
 // settle is the slow path: the guess may have been stale. When the lock is the writer's, nobody has returned or will return
@@ -70,9 +95,9 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 //
 // A tombstone leaves no timestamp above it. It is brought to a majority before anything is said that tells of it. The
 // writer's lock then decides as ever: a value that was read was written before the deletion, which is under way.
-func (c *Client) settle(k *Register, p *put, value []byte) error {
+func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	c.stats.Stale++
-	gone := p.top.top()
+	gone := top.top()
 	if gone {
 		if err := c.bury(k); err != nil {
 			return uncertain("write", err)
@@ -80,7 +105,7 @@ func (c *Client) settle(k *Register, p *put, value []byte) error {
 	} else {
 		c.resync(k.seen)
 	}
-	locked, err := c.tryLock(k, p.stamp, writeMode)
+	locked, err := c.tryLock(k, guess, writeMode)
 	switch {
 	case err != nil:
 		return uncertain("write", err)
@@ -90,7 +115,7 @@ func (c *Client) settle(k *Register, p *put, value []byte) error {
 		return fmt.Errorf("write: %w", ErrGone)
 	}
 	c.stats.Rewritten++
-	return c.writeVerified(k, c.iOf(p.top)+1, value)
+	return c.writeVerified(k, c.iOf(top)+1, value)
 }
 
 // writeVerified writes with a timestamp that is known to be fresh.

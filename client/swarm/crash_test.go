@@ -1,0 +1,117 @@
+package swarm
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in which three clients meet:
+// nobody waits for the dead, and what they left half done is read by all or by none.
+func TestCrashAtEveryVerb(t *testing.T) {
+	var total Stats
+	runs := 0
+	for seed := uint64(1); seed <= seeds(12); seed++ {
+		plan := func(faults ...sim.Fault) *run {
+			r := draw(seed, 3)
+			r.workers, r.shape.Writers, r.shape.Words, r.shape.Locks = 3, 3, 1+int(seed)%3, 2+int(seed)%2
+			r.nodes, r.options.Nodes, r.keys, r.ops, r.options.Faults = 3, 3, 1, 4, faults
+			return r
+		}
+		try := func(r *run) {
+			runs++
+			if err := r.play(&total); err != nil {
+				t.Fatalf("seed %d, %s: %v", seed, r.options.Faults, err)
+			}
+		}
+		whole := plan()
+		try(whole)
+		for k := range whole.sent[0] {
+			try(plan(sim.Fault{Kind: sim.CrashFault, Client: "worker 0", Verb: k + 1}))
+		}
+		for n := range whole.nodes {
+			for k := range whole.landed[n] {
+				try(plan(sim.Fault{Kind: sim.CrashFault, Node: n, Verb: k + 1}))
+			}
+		}
+	}
+	t.Logf("%d runs: %+v", runs, total)
+	if runs < int(seeds(12))*50 {
+		t.Error("hardly anybody crashed")
+	}
+}
+
+// TestNobodyWaits: a node that dies silently costs one operation the timer, and those behind it nothing: no gap is longer
+// than a few timers, though its verbs hang for a second. A read of what a dead client left half done waits for nobody.
+func TestNobodyWaits(t *testing.T) {
+	const ops = 60
+	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 100})
+	must(t, err)
+	for dead := range 3 {
+		for seed := uint64(1); seed <= 20; seed++ {
+			a := newArena(l, 3, 1, 1000)
+			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true, NodeTimeout: time.Second})
+			s.KillNodeAfter(dead, 50*time.Microsecond)
+			var took []time.Duration
+			for w := range 2 {
+				client := s.Go("client", func(ep rdma.Endpoint) {
+					k, err := a.open(ep, Options{Writer: w})
+					if err != nil {
+						panic(err)
+					}
+					for n := range ops {
+						began := s.Now()
+						if n%2 == 0 {
+							err = k.Write(&k.keys[0], check.MakeValue(nil, w, n+1, 100))
+						} else {
+							_, err = k.Read(&k.keys[0])
+						}
+						if errors.Is(err, rdma.ErrClosed) { // the dead client's, who is unwound
+							return
+						}
+						if err != nil {
+							t.Errorf("seed %d, node %d dies: operation %d: %v", seed, dead, n, err)
+						}
+						took = append(took, s.Now()-began)
+					}
+				})
+				if w == 1 {
+					s.CrashAt(client, 40+seed)
+				}
+			}
+			must(t, s.Run())
+			slow := 0
+			for _, d := range took {
+				if d > 8*defaultSlow {
+					t.Errorf("seed %d, node %d dies: an operation took %v", seed, dead, d)
+				}
+				if d > defaultSlow {
+					slow++
+				}
+			}
+			if slow > ops/6 || len(took) < ops {
+				t.Errorf("seed %d, node %d dies: %d of %d operations took longer than the timer", seed, dead, slow, len(took))
+			}
+			s.Close()
+		}
+	}
+}
+
+// TestSlowMajority: nodes that are all slower than the timer are waited for, and not asked again and again.
+func TestSlowMajority(t *testing.T) {
+	for seed := uint64(1); seed <= seeds(15); seed++ {
+		r := draw(seed, 3)
+		r.nodes, r.options.Nodes, r.slow, r.options.Faults = 3, 3, 0, nil
+		for n := range 3 {
+			r.options.Faults = append(r.options.Faults, sim.Fault{Kind: sim.SlowFault, Node: n, At: 1, For: time.Second, Factor: 100})
+		}
+		var total Stats
+		if err := r.play(&total); err != nil {
+			t.Fatalf("seed %d: %v (%+v)", seed, err, total)
+		}
+	}
+}

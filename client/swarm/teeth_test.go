@@ -1,0 +1,112 @@
+package swarm
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule each. The suite of contention must notice, over enough seeds, or the test that is named.
+var mutants = []teeth.Mutant{
+	// Safe-Guess.
+	{Rule: "a guess is not verified before a majority was read", File: "write.go",
+		Old: "p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}", New: "p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}"},
+	{Rule: "a stale guess is not fresh", File: "write.go",
+		Old: "case top.time() <= p.stamp.time():", New: "case true:"},
+	{Rule: "a writer locks readers out before it writes again", File: "write.go",
+		Old: "locked, err := c.tryLock(k, guess, writeMode)", New: "locked, err := true, error(nil)"},
+	{Rule: "what is above a guess is brought to a majority", File: "write.go",
+		Old: "p.top.top() || p.holders() >= c.Majority()", New: "p.stamp != 0", Test: "TestTwoDeadWriters$"},
+	{Rule: "a write whose lock fails is not lost", File: "write.go",
+		Old: "case !locked:\n\t\treturn nil", New: "case !locked && len(value) > 1<<20:\n\t\treturn nil"},
+	{Rule: "what is written again is above what was read", File: "write.go",
+		Old: "c.iOf(top)+1, value", New: "k.last+1, value"},
+	{Rule: "a guessed tuple is read twice", File: "read.go",
+		Old: "\tif old == nil {", New: "\tif old == nil {\n\t\told = &tuple{stamp: t.stamp}\n\t}\n\tif old == nil {", Test: "TestWrongMaximum$"},
+	{Rule: "a reader locks the writer out", File: "read.go",
+		Old: "locked, err := c.tryLock(k, t.stamp, readMode)", New: "locked, err := true, error(nil)"},
+	{Rule: "a tuple whose lock failed is not returned (Algorithm 3's elif)", File: "read.go",
+		Old: "case !locked:\n\t\treturn nil, false, nil", New: "case !locked:\n\t\tv, err = c.fetch(k, t, patience)\n\t\treturn v, err == nil, err", Test: "TestLockedOut$"},
+	{Rule: "the wait-free path returns the older tuple", File: "read.go",
+		Old: "c.fetch(k, old, patience)", New: "c.fetch(k, t, patience)"},
+	{Rule: "a value that is out of reach is looked for again", File: "read.go",
+		Old: "err != nil && !errors.Is(err, errLost)", New: "err != nil"},
+	{Rule: "guesses of a writer rise", File: "guess.go",
+		Old: ", k.last+1, k.seen+1)", New: ", 1)"},
+	{Rule: "a number that is used again starts above its floor", File: "guess.go",
+		Old: "k.last+1, ", New: "", Test: "TestRefusals$"},
+	{Rule: "ABD's writers read first", File: "write.go",
+		Old: "if !k.warm || !guesses {", New: "if !k.warm {"},
+	// Timestamp locks.
+	{Rule: "a lock is its writer's, not its group's", File: "layout.go",
+		Old: "Add(uint64(8 * tid))", New: "Add(uint64(8 * (tid % l.Words)))"},
+	{Rule: "a lock is its key's", File: "layout.go",
+		Old: "func (l *Layout) lockAt(k *Register, r, tid int) rdma.Addr { return k.At[r]",
+		New: "func (l *Layout) lockAt(k *Register, r, tid int) rdma.Addr { return rdma.At(k.At[r].Node(), 0)"},
+	{Rule: "a lock's mode stays", File: "lock.go",
+		Old: "return found[r]>>1 >= want>>1", New: "return found[r] >= want"},
+	{Rule: "a lock fails when the other side has tried", File: "lock.go",
+		Old: " || found[r] == want^1 {", New: " {"},
+	{Rule: "a lock fails when a later stamp was tried", File: "lock.go",
+		Old: "found[r]>>1 > want>>1 || ", New: "", Test: "TestLaterLock$"},
+	// The max register.
+	{Rule: "a majority is more than half", File: "layout.go",
+		Old: "return l.Replicas/2 + 1", New: "return max(1, l.Replicas/2)"},
+	{Rule: "a READ writes back", File: "max.go",
+		Old: "if t.has.len() >= c.Majority() {", New: "if true {"},
+	{Rule: "a READ writes back to a majority", File: "max.go",
+		Old: "need: c.Majority() - t.has.len(), expect", New: "need: 1, expect", Test: "TestWriteBack$"},
+	{Rule: "a READ looks at every word", File: "max.go",
+		Old: "for p := range l.Words {", New: "for p := range max(1, l.Words-1) {"},
+	{Rule: "a known word does not fall", File: "max.go",
+		Old: "if held >= p.stamp {", New: "if held >= p.stamp && held.time() == p.stamp.time() {", Test: "TestKnownWordStays$"},
+	{Rule: "a word that was met does not fall", File: "max.go",
+		Old: "return now >= p.stamp\n", New: "return now == p.stamp\n"},
+	{Rule: "all are asked when one fails", File: "quorum.go",
+		Old: "next |= q.idle", New: "next |= 0"},
+	{Rule: "nobody is waited for beyond the timer", File: "quorum.go",
+		Old: "err := c.ep.Wait(f.b, n, c.opt.Slow)", New: "err := c.ep.Wait(f.b, n, c.opt.Timeout)", Test: "TestNobodyWaits$"},
+	{Rule: "a silent node is asked last", File: "quorum.go",
+		Old: "c.avoid[node] = now + shunned*c.opt.Slow", New: "c.avoid[node] = now + 1", Test: "TestNobodyWaits$"},
+	// In-n-Out.
+	{Rule: "a value in place is its word's", File: "buffer.go",
+		Old: "return seeded(uint64(w), p)", New: "return seeded(0, p)"},
+	{Rule: "a value in place is its pointer's", File: "buffer.go",
+		Old: "return seeded(uint64(w), p)", New: "return seeded(uint64(w>>pointerBits), p)", Test: "TestTornBuffers$"},
+	{Rule: "a value in place is whole", File: "buffer.go",
+		Old: "if le.Uint64(p) != inPlaceSum(w, p[8:end]) {", New: "if le.Uint64(p) == uint64(w) {"},
+	{Rule: "a buffer is whole", File: "buffer.go",
+		Old: "if le.Uint64(p) != seeded(hash, p[8:end]) {", New: "if false {", Test: "TestTornBuffers$"},
+	{Rule: "words last for eight years", File: "layout.go",
+		Old: "return 1 << (tickBits + l.groupBits)", New: "return 1 << tickBits", Test: "TestTimestampsLast$"},
+	// Tombstones.
+	{Rule: "nothing is written above a tombstone", File: "write.go",
+		Old: "gone := top.top()", New: "gone := false"},
+	{Rule: "a tombstone is the highest", File: "tombstone.go",
+		Old: "s := stampOf(tombstone, c.tid%c.Words)", New: "s := c.stamp(c.maxI()-1, c.tid) | verified"},
+	{Rule: "a write that was read before the tombstone is no failure", File: "write.go",
+		Old: "case !locked:\n", New: "case !locked && !gone:\n"},
+	{Rule: "a tombstone that a write met is there for all", File: "write.go",
+		Old: "\tif gone {\n\t\tif err := c.bury(k); err != nil {", New: "\tif gone {\n\t\tk.gone = true\n\t\tif err := error(nil); err != nil {", Test: "TestTombstoneOfTheDead$"},
+	{Rule: "a register that is not cached is read first", File: "write.go",
+		Old: "if !k.warm || !guesses {", New: "if !guesses {", Test: "TestTrips$"},
+}
+
+// suite is contention's, over more seeds.
+var suite = teeth.Suite{
+	Test: "TestContention$/^3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=6000"}, Seen: caught,
+}
+
+// caught is what a test says when it has seen a wrong answer.
+var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
+	`cut at|i is \d+ of|later stamp|is returned|fell to|want an error|i has`)
+
+func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
+
+func TestTeeth(t *testing.T) {
+	if testing.Short() || teeth.UnderRace {
+		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
+	}
+	suite.Run(t, mutants)
+}
