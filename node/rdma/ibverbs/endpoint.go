@@ -221,20 +221,7 @@ func (e *Endpoint) Sleep(d time.Duration) {
 
 // Go starts a task with an endpoint of its own: see tcp.Endpoint.Go.
 func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
-	own, err := e.fabric.Open(name)
-	if err != nil {
-		return fmt.Errorf("start task %s: %w", name, err)
-	}
-	if !e.fabric.tasks.Begin(name) {
-		own.Close()
-		return fmt.Errorf("start task %s: %w", name, rdma.ErrClosed)
-	}
-	go func() {
-		defer e.fabric.tasks.End(name)
-		defer own.Close()
-		f(own)
-	}()
-	return nil
+	return e.fabric.Task(e.fabric.Open, name, f)
 }
 
 // Close gives the queue pairs and the identity back: see tcp.Endpoint.Close. Verbs in flight end in rdma.ErrClosed, and may land later.

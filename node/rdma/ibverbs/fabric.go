@@ -10,7 +10,6 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
-	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // Fabric is an open pool: that of package tcp, but that verbs go from device to device. It is safe for concurrent use.
@@ -18,7 +17,6 @@ type Fabric struct {
 	*tcp.Fabric
 	a     adapter
 	o     Options
-	tasks wall.Tasks
 	stats stats
 	once  sync.Once
 }
@@ -111,15 +109,10 @@ func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 	return own, nil
 }
 
-// patience bounds the wait for tasks that were asked to stop.
-const patience = 10 * time.Second
-
-// Close is tcp.Fabric's, and closes the device.
+// Close is tcp.Fabric's, and gives up the device: tasks that did not stop in time use it yet, and it goes with the last one's
+// endpoint.
 func (f *Fabric) Close() error {
 	err := f.Fabric.Close()
-	if late := f.tasks.Join(patience); late != nil {
-		return errors.Join(err, fmt.Errorf("close: %w", late)) // they use the device yet
-	}
 	f.once.Do(func() { err = errors.Join(err, f.a.close()) })
 	return err
 }

@@ -246,6 +246,12 @@ func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
 	return c.answer, err
 }
 
+// Task starts a task whose endpoint open makes, and which Close joins before it gives back what is the process's: see
+// Endpoint.Go.
+func (f *Fabric) Task(open func(name string) (rdma.Endpoint, error), name string, work func(rdma.Endpoint)) error {
+	return f.tasks.Go(open, name, work)
+}
+
 // Usable is nil, or an error wrapping rdma.ErrClosed once the endpoint or its fabric was closed.
 func (e *Endpoint) Usable() error {
 	if e.closed || e.fabric.closing.Load() {
