@@ -31,7 +31,7 @@ func newArena(l Layout, nodes, keys int, limit uint32) *arena {
 }
 
 func (a *arena) slot() uint64   { return uint64(a.Bytes(true)) }
-func (a *arena) memory() uint64 { return a.segmentAt(segments) + 1<<12 }
+func (a *arena) memory() uint64 { return (a.segmentAt(segments) + 4095) &^ 4095 }
 
 func (a *arena) segmentAt(n uint64) uint64 {
 	return a.slot()*uint64(a.keys) + n*uint64(a.limit)*uint64(a.BufferBytes())
@@ -124,7 +124,7 @@ func pool(t testing.TB, s Shape, nodes, keys int, limit uint32) (*shm.Fabric, *a
 	l, err := NewLayout(s)
 	must(t, err)
 	a := newArena(l, nodes, keys, limit)
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: (a.memory() + 4095) &^ 4095, Clients: 64}, nil)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: a.memory(), Clients: 64}, nil)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	for n := range nodes {

@@ -1,6 +1,10 @@
 package swarm
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/farkv/farkv/client"
+)
 
 // TestLocks: of one stamp's modes at most one is locked, whoever comes first, and again as often as it is asked for.
 func TestLocks(t *testing.T) {
@@ -27,5 +31,32 @@ func TestLaterLock(t *testing.T) {
 		if got, err := x.tryLock(&x.keys[0], x.stamp(i, 0), readMode); err != nil || got != (n == 0) {
 			t.Errorf("locked %d behind a later stamp: %v, %v", i, got, err)
 		}
+	}
+}
+
+// TestBound: at the bound of attempts a write's outcome is unknown, and a reader's lock is not its own.
+func TestBound(t *testing.T) {
+	f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
+	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
+	must(t, x.Write(&x.keys[0], []byte("one")))
+	must(t, y.Write(&y.keys[0], []byte("two")))
+	x.bound = 1
+	wantError(t, x.Write(&x.keys[0], []byte("three")), client.ErrUncertain) // its word is y's now
+	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2, expect: &y.keys[0].own}
+	must(t, y.put(&y.keys[0], &p))
+	if locked, err := y.tryLock(&y.keys[0], y.stamp(1, 1), readMode); !locked || err != nil {
+		t.Fatal(locked, err)
+	}
+	x.bound = 3 // of a lock that somebody has locked before, the first attempt fails
+	if v, err := x.Read(&x.keys[0]); err != nil || string(v) != "four" {
+		t.Errorf("got %q, %v", v, err)
+	}
+	q := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0])+1, 1), value: []byte("five")}, from: y.all(), need: 2, expect: &y.keys[0].own}
+	must(t, y.put(&y.keys[0], &q))
+	x.bound = 1
+	locked, err := x.tryLock(&x.keys[0], q.stamp, readMode)
+	wantError(t, err, errAttempts)
+	if _, done, err := x.settled(&x.keys[0], &q.tuple, &q.tuple, x.opt.Slow); locked || done || err != nil {
+		t.Errorf("locked: %v, done: %v, %v", locked, done, err)
 	}
 }
