@@ -191,6 +191,7 @@ func TestRevokeRaces(t *testing.T) {
 	judge := worker(t, p.Fabric)
 	for round := range rounds {
 		rnd := rand.New(rand.NewPCG(2, uint64(round)))
+		pause := time.Duration(rnd.IntN(2000)) * time.Microsecond
 		victim, err := p.Fabric.Open("victim")
 		if err != nil {
 			t.Fatal(err)
@@ -211,7 +212,7 @@ func TestRevokeRaces(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(time.Duration(rnd.IntN(2000)) * time.Microsecond)
+		time.Sleep(pause)
 		if err := p.Revoke(ep.Client()); err != nil {
 			t.Fatal(err)
 		}
