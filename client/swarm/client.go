@@ -48,7 +48,8 @@ type Allocator interface {
 	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
 }
 
-// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips, never an answer.
+// Clock tells how long ago the pool's epoch was. It may be off, drift and step: that costs trips, never an answer. (One that
+// is years ahead uses up the timestamps of those years, for every key that its client writes.)
 type Clock interface {
 	Now() time.Duration
 }

@@ -90,7 +90,8 @@ func pad(n int) int { return (n + 7) &^ 7 }
 //
 // The rest of the writer's number is the word's place. A tick is 2^11 ns, and twice as long for each bit of the group's, so
 // that in any shape i lasts for 2^58 ns: nine years. A writer that is faster than ticks, or has a slow clock, counts on
-// from what it knows. The highest i is kept for the tombstone; when the one below it is reached, writes are refused.
+// from what it knows: only a key that is written more than once a tick on the average of years uses them up before. The
+// highest i is kept for the tombstone; when the one below it is reached, writes are refused.
 //
 // Words of one place compare as numbers, but for their pointers. 0: nothing was written here.
 type Word uint64

@@ -69,6 +69,10 @@ var mutants = []teeth.Mutant{
 		Old: "err := c.ep.Wait(f.b, n, c.opt.Slow)", New: "err := c.ep.Wait(f.b, n, c.opt.Timeout)", Test: "TestNobodyWaits$"},
 	{Rule: "a silent node is asked last", File: "quorum.go",
 		Old: "c.avoid[node] = now + shunned*c.opt.Slow", New: "c.avoid[node] = now + 1", Test: "TestNobodyWaits$"},
+	{Rule: "what nobody waits for is bounded", File: "max.go",
+		Old: "if b == nil || b.Finished() {", New: "if true || b.Finished() {", Test: "TestBackgroundIsBounded$"},
+	{Rule: "a reader marks what it settled", File: "read.go",
+		Old: "		c.confirm(k, t, v)\n", New: "", Test: "TestBackgroundIsBounded$"},
 	// In-n-Out.
 	{Rule: "a value in place is its word's", File: "buffer.go",
 		Old: "return seeded(uint64(w), p)", New: "return seeded(0, p)"},
@@ -100,7 +104,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|i is \d+ of|later stamp|is returned|fell to|want an error|i has`)
+	`cut at|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
