@@ -71,16 +71,17 @@ func openAdapter(c Choice, local net.IP) (adapter, error) {
 	}
 	defer list.free()
 	var ports []Port
+	var closed []error // devices that this user may not open matter only if no other one will do
 	for _, d := range list.all {
 		p, err := portsOf(d)
 		if err != nil {
-			return nil, err
+			closed = append(closed, err)
 		}
 		ports = append(ports, p...)
 	}
 	port, gid, err := choose(ports, c, local)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(append([]error{err}, closed...)...)
 	}
 	for _, d := range list.all {
 		if C.GoString(C.ibv_get_device_name(d)) == port.Device {

@@ -44,6 +44,7 @@ static int fk_query_port(struct ibv_context *c, int port, struct ibv_port_attr *
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -126,17 +127,19 @@ func probe() ([]Info, error) {
 	}
 	defer list.free()
 	var all []Info
+	var errs []error // of devices that do not tell
 	for _, d := range list.all {
 		i, err := infoOf(d)
 		if err != nil {
-			return all, err
+			errs = append(errs, err)
+			continue
 		}
 		all = append(all, i)
 	}
-	if len(all) == 0 {
+	if len(list.all) == 0 {
 		return nil, fmt.Errorf("%w: there is none", ErrNoDevice)
 	}
-	return all, nil
+	return all, errors.Join(errs...)
 }
 
 func infoOf(from *C.struct_ibv_device) (Info, error) {
