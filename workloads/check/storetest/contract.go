@@ -33,21 +33,33 @@ func (c *script) answer(what string, got, want error, key []byte, buffers ...[]b
 }
 
 func (c *script) insert(key, value []byte, want error) {
+	if c.err != nil {
+		return // each of what follows might take its timeout
+	}
 	k, v := bytes.Clone(key), bytes.Clone(value)
 	c.answer("insert", c.s.Insert(k, v), want, key, k, v)
 }
 
 func (c *script) update(key, value []byte, want error) {
+	if c.err != nil {
+		return
+	}
 	k, v := bytes.Clone(key), bytes.Clone(value)
 	c.answer("update", c.s.Update(k, v), want, key, k, v)
 }
 
 func (c *script) remove(key []byte, want error) {
+	if c.err != nil {
+		return
+	}
 	k := bytes.Clone(key)
 	c.answer("delete", c.s.Delete(k), want, key, k)
 }
 
 func (c *script) get(key, want []byte) {
+	if c.err != nil {
+		return
+	}
 	k := bytes.Clone(key)
 	v, err := c.s.Get(k)
 	if err != nil || !bytes.Equal(v, want) {
@@ -56,6 +68,9 @@ func (c *script) get(key, want []byte) {
 }
 
 func (c *script) miss(key []byte) {
+	if c.err != nil {
+		return
+	}
 	_, err := c.s.Get(key)
 	c.answer("get", err, client.ErrNotFound, key)
 }
