@@ -42,3 +42,27 @@ func TestBackgroundIsBounded(t *testing.T) {
 	})
 	must(t, s.Run())
 }
+
+// TestSteps: what is posted has a name, and each name is of something.
+func TestSteps(t *testing.T) {
+	met := map[string]bool{}
+	for seed := uint64(1); seed <= 30; seed++ {
+		r := draw(seed, 3)
+		r.deletes = true
+		r.options.Trace = func(e sim.Event) {
+			if e.Kind == sim.Post {
+				met[e.Step] = true
+			}
+		}
+		must(t, r.play(new(Stats)))
+	}
+	for _, name := range Steps {
+		if !met[name] {
+			t.Errorf("no step is called %q", name)
+		}
+		delete(met, name)
+	}
+	if len(met) > 0 {
+		t.Errorf("names that are not in the list: %v", met)
+	}
+}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 var (
@@ -99,11 +100,12 @@ func (k *Register) Floor() uint64 { return k.last }
 // Client is one worker. It is not safe for concurrent use.
 type Client struct {
 	Layout
-	ep    rdma.Endpoint
-	alloc Allocator
-	opt   Options
-	tid   int
-	ahead time.Duration // by how much the clock was found to be slow
+	ep      rdma.Endpoint
+	stepper trace.Stepper // told what is posted next; nil when nobody listens
+	alloc   Allocator
+	opt     Options
+	tid     int
+	ahead   time.Duration // by how much the clock was found to be slow
 	// bound is that of iterations and attempts. A READ ends within two for each writer, and one (section 3.2), and begins
 	// again when a node dies under it. A CAS is overtaken by a lower tuple at most as often: by each other writer's current
 	// one, guessed and verified, since the next ones are higher.
@@ -151,8 +153,10 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
 	}
-	return &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer, bound: 2*l.Writers + 1 + l.Replicas,
-		limit: o.Timeout, value: make([]byte, 0, l.MaxValue)}, nil
+	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer, bound: 2*l.Writers + 1 + l.Replicas,
+		limit: o.Timeout, value: make([]byte, 0, l.MaxValue)}
+	c.stepper, _ = ep.(trace.Stepper)
+	return c, nil
 }
 
 // Stats returns the client's counters.
@@ -169,10 +173,30 @@ func (c *Client) Close() {
 	}
 }
 
+// Steps names the steps of the protocol, as traces show them and faults can be set to them.
+var Steps = []string{
+	"read words", "write and read words", "verify", "write verified", "fetch value", "write back", "lock timestamp", "bury",
+}
+
+// step names what is posted next.
+func (c *Client) step(name string) {
+	if c.stepper != nil {
+		c.stepper.Step(name)
+	}
+}
+
 // keep copies a value out of a batch, to live until the client's next operation.
 func (c *Client) keep(v []byte) []byte {
 	c.value = append(c.value[:0], v...)
 	return c.value
+}
+
+// failed is uncertain, unless the step that failed has sent nothing.
+func (c *Client) failed(what string, err error) error {
+	if !c.quorum.posted {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return uncertain(what, err)
 }
 
 // uncertain wraps the failure of a write that may have taken effect.

@@ -30,6 +30,7 @@ func (l *Layout) highest(words []byte) (top stamp) {
 // look reads the words of a majority, and with data what lies in place. It is the weak READ of appendix A.2: the highest
 // stamp that it finds may be at a minority, so only writers use it alone, which need to be above what is complete.
 func (c *Client) look(k *Register, data bool) (top stamp, answered mask, err error) {
+	c.step("read words")
 	err = c.gather(k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
 			n := 8 * c.Words
@@ -97,6 +98,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 		t.value = c.keep(v)
 	}
 	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.len(), expect: &c.expect}
+	c.step("write back")
 	err := c.put(k, &p)
 	*t = p.tuple
 	return err
@@ -115,6 +117,7 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	c.stats.Fetches++
 	var v []byte
 	var ok bool
+	c.step("fetch value")
 	c.limit = patience
 	err := c.gather(k, t.has, 1,
 		func(b *rdma.Batch, r int) error {
@@ -268,6 +271,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 			b.Write(k.At[r].Add(uint64(c.dataAt())), p)
 		}
 	}
+	c.step("verify")
 	if b.Len() == 0 || c.ep.Post(b) != nil { // an endpoint that cannot post says so in the next operation
 		b.Release()
 		return

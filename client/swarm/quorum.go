@@ -28,6 +28,7 @@ type quorum struct {
 	done    mask
 	asked   [MaxReplicas]int
 	wide    bool // not a mere majority
+	posted  bool // anything
 	since   time.Duration
 	err     error // of a replica that failed
 }
@@ -52,7 +53,7 @@ var errAttempts = errors.New("word changes too often")
 func (c *Client) gather(k *Register, from mask, need int, ask func(b *rdma.Batch, r int) error, answer func(r int, b *rdma.Batch, ch chain) bool) error {
 	c.release()
 	q := &c.quorum
-	q.idle, q.again, q.flying, q.done, q.wide, q.turn, q.err = from, 0, 0, 0, false, 0, nil
+	q.idle, q.again, q.flying, q.done, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, false, false, 0, nil
 	clear(q.asked[:c.Replicas])
 	next := c.choose(k, from, need)
 	for {
@@ -121,7 +122,9 @@ func (c *Client) send(k *Register, to mask, ask func(b *rdma.Batch, r int) error
 	q.idle &^= to
 	q.again &^= to
 	q.flying |= to
-	return c.ep.Post(b)
+	err := c.ep.Post(b)
+	q.posted = q.posted || err == nil
+	return err
 }
 
 // await waits for a whole batch, for as long as nobody is slow; then for the next answer of any, in turns, the latest first.

@@ -130,6 +130,26 @@ func TestRefusals(t *testing.T) {
 	wantError(t, err, ErrShape)
 }
 
+// TestFull: a write that gets no buffer has had no effect, and says so.
+func TestFull(t *testing.T) {
+	f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 1, Writers: 2, MaxValue: 10}, 3, 1, 3)
+	for w := range 2 { // one that guesses, and ABD's
+		x := worker(t, f, a, Options{Writer: w})
+		k := &x.keys[0]
+		var err error
+		for n := 0; err == nil; n++ {
+			err = x.Write(k, []byte{byte(n)})
+		}
+		wantError(t, err, client.ErrFull)
+		if errors.Is(err, client.ErrUncertain) {
+			t.Errorf("writer %d: %v", w, err)
+		}
+		if v, err := x.Read(k); err != nil || string(v) != "\x02" {
+			t.Errorf("writer %d: got %q, %v", w, v, err)
+		}
+	}
+}
+
 // TestMinority: a register goes on with any minority of its nodes dead, each operation after the first in as many trips as
 // before; with a majority dead it says so.
 func TestMinority(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Write replaces the object's value. It returns an error wrapping ErrGone, client.ErrTooLarge or ErrExhausted without
-// having had an effect, and client.ErrUncertain when that is not known.
+// Write replaces the object's value. An error wraps client.ErrUncertain when it is not known whether it had an effect;
+// otherwise it had none: ErrGone, client.ErrTooLarge, client.ErrFull, ErrExhausted.
 func (c *Client) Write(k *Register, value []byte) error {
 	if len(value) > c.MaxValue {
 		return fmt.Errorf("write %d bytes (at most %d): %w", len(value), c.MaxValue, client.ErrTooLarge)
@@ -26,7 +26,7 @@ func (c *Client) Write(k *Register, value []byte) error {
 	if guesses {
 		return c.writeGuessed(k, value)
 	}
-	return c.writeVerified(k, max(k.last, k.seen)+1, value) // ABD: above all that was complete before, section 2.3
+	return c.writeVerified(k, max(k.last, k.seen)+1, value, c.failed) // ABD: above all that was complete before, section 2.3
 }
 
 // learn reads the words: what those of this client hold, and what its timestamp has to be above. It costs a register that
@@ -55,8 +55,9 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 	}
 	k.last = i // before anybody can see it
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}, from: c.all(), need: c.Majority(), expect: &k.own, read: true}
+	c.step("write and read words")
 	if err := c.put(k, &p); err != nil {
-		return uncertain("write", err)
+		return c.failed("write", err)
 	}
 	k.saw(&c.Layout, p.top)
 	top, err := c.above(k, &p)
@@ -115,18 +116,19 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 		return fmt.Errorf("write: %w", ErrGone)
 	}
 	c.stats.Rewritten++
-	return c.writeVerified(k, c.iOf(top)+1, value)
+	return c.writeVerified(k, c.iOf(top)+1, value, uncertain) // a later write of this client lets readers return the guess
 }
 
-// writeVerified writes with a timestamp that is known to be fresh.
-func (c *Client) writeVerified(k *Register, i uint64, value []byte) error {
+// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it when it fails.
+func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
 	if i >= c.maxI() {
 		return fmt.Errorf("write: %w", ErrExhausted)
 	}
 	k.last = i
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}, from: c.all(), need: c.Majority(), expect: &k.own}
+	c.step("write verified")
 	if err := c.put(k, &p); err != nil {
-		return uncertain("write", err)
+		return failed("write", err)
 	}
 	k.saw(&c.Layout, max(p.top, p.stamp))
 	c.confirm(k, &p.tuple, value)
