@@ -61,17 +61,14 @@ type Options struct {
 	Writer int
 	// Clock is guessed from; the endpoint by default.
 	Clock Clock
-	// Slow is how long an operation waits for a mere majority before it asks all replicas; by default 16 µs, which is
-	// several trips of an RNIC.
+	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default it follows from what
+	// steps usually take here: see timer.
 	Slow time.Duration
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
 }
 
-const (
-	defaultSlow    = 16 * time.Microsecond
-	defaultTimeout = time.Second
-)
+const defaultTimeout = time.Second
 
 // Object is where a key's value lies, in memory that was zero when the object was made.
 type Object struct {
@@ -113,6 +110,7 @@ type Client struct {
 	stats Stats
 
 	quorum  quorum
+	timer   timer
 	avoid   []time.Duration     // until when, by node; see quorum.go
 	avoided int                 // nodes in it
 	limit   time.Duration       // of a step
@@ -147,15 +145,13 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	if o.Clock == nil {
 		o.Clock = ep
 	}
-	if o.Slow <= 0 {
-		o.Slow = defaultSlow
-	}
 	if o.Timeout <= 0 {
 		o.Timeout = defaultTimeout
 	}
 	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer, bound: 2*l.Writers + 1 + l.Replicas,
-		limit: o.Timeout, value: make([]byte, 0, l.MaxValue)}
+		limit: o.Timeout, timer: timer{slow: o.Slow, fixed: o.Slow > 0}, value: make([]byte, 0, l.MaxValue)}
 	c.stepper, _ = ep.(trace.Stepper)
+	c.timer.follow()
 	return c, nil
 }
 

@@ -71,7 +71,7 @@ func draw(seed uint64, replicas int) *run {
 		shape:   Shape{Replicas: replicas, Words: 1 + rng.IntN(workers), Locks: locks, Writers: workers, MaxValue: []int{8, 40, 200}[rng.IntN(3)]},
 		deletes: rng.IntN(4) == 0, forgets: rng.IntN(2) == 0,
 		pause: []time.Duration{0, 2, 10, 50}[rng.IntN(4)] * time.Microsecond,
-		slow:  []time.Duration{0, 100, 1000}[rng.IntN(3)] * time.Microsecond,
+		slow:  []time.Duration{0, 5, 16, 100, 1000}[rng.IntN(5)] * time.Microsecond,
 	}
 	o := sim.Hostile(seed)
 	o.Nodes, o.Clients = r.nodes, workers+2

@@ -1,7 +1,6 @@
 package swarm
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -56,7 +55,7 @@ func TestNobodyWaits(t *testing.T) {
 			a := newArena(l, 3, 1, 1000)
 			s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: a.memory(), Tear: true, Reorder: true, NodeTimeout: time.Second})
 			s.KillNodeAfter(dead, 50*time.Microsecond)
-			var took []time.Duration
+			done, slow, over := 0, 0, false
 			for w := range 2 {
 				client := s.Go("client", func(ep rdma.Endpoint) {
 					k, err := a.open(ep, Options{Writer: w})
@@ -70,13 +69,20 @@ func TestNobodyWaits(t *testing.T) {
 						} else {
 							_, err = k.Read(&k.keys[0])
 						}
-						if errors.Is(err, rdma.ErrClosed) { // the dead client's, who is unwound
+						if over { // the dead client is unwound
 							return
 						}
 						if err != nil {
 							t.Errorf("seed %d, node %d dies: operation %d: %v", seed, dead, n, err)
 						}
-						took = append(took, s.Now()-began)
+						done++
+						took := s.Now() - began
+						if took > k.timer.slow {
+							slow++
+						}
+						if took > 8*k.timer.slow {
+							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead, took, k.timer.slow)
+						}
 					}
 				})
 				if w == 1 {
@@ -84,17 +90,9 @@ func TestNobodyWaits(t *testing.T) {
 				}
 			}
 			must(t, s.Run())
-			slow := 0
-			for _, d := range took {
-				if d > 8*defaultSlow {
-					t.Errorf("seed %d, node %d dies: an operation took %v", seed, dead, d)
-				}
-				if d > defaultSlow {
-					slow++
-				}
-			}
-			if slow > ops/6 || len(took) < ops {
-				t.Errorf("seed %d, node %d dies: %d of %d operations took longer than the timer", seed, dead, slow, len(took))
+			over = true
+			if slow > ops/6 || done < ops {
+				t.Errorf("seed %d, node %d dies: %d of %d operations took longer than the timer", seed, dead, slow, done)
 			}
 			s.Close()
 		}

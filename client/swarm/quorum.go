@@ -56,6 +56,7 @@ func (c *Client) gather(k *Register, from mask, need int, ask func(b *rdma.Batch
 	q.idle, q.again, q.flying, q.done, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, false, false, 0, nil
 	clear(q.asked[:c.Replicas])
 	next := c.choose(k, from, need)
+	began := c.timer.begin(c.ep)
 	for {
 		if next != 0 {
 			if err := c.send(k, next, ask); err != nil {
@@ -69,6 +70,7 @@ func (c *Client) gather(k *Register, from mask, need int, ask func(b *rdma.Batch
 			return err
 		}
 		if q.done.len() >= need {
+			c.timer.end(c.ep, began)
 			return nil
 		}
 		next = q.again
@@ -144,7 +146,7 @@ func (c *Client) await(k *Register) error {
 	if q.wide {
 		n = min(f.b.Done()+1, f.b.Chains())
 	}
-	err := c.ep.Wait(f.b, n, c.opt.Slow)
+	err := c.ep.Wait(f.b, n, c.timer.slow)
 	if errors.Is(err, rdma.ErrTimeout) {
 		c.widen(k, f.left)
 		return nil
@@ -248,7 +250,7 @@ func (c *Client) release() {
 	q.n = 0
 }
 
-// shunned is how long a node that was slow or failed is asked last, in units of Options.Slow: an operation in as many is
+// shunned is how long a node that was slow or failed is asked last, in units of the timer: an operation in as many is
 // that much slower when the node does not recover.
 const shunned = 100
 
@@ -259,7 +261,7 @@ func (c *Client) shun(node int, now time.Duration) {
 	if c.avoid[node] == 0 {
 		c.avoided++
 	}
-	c.avoid[node] = now + shunned*c.opt.Slow
+	c.avoid[node] = now + shunned*c.timer.slow
 }
 
 // avoids tells whether a node is asked last. It looks at the clock only when there is one.

@@ -17,7 +17,7 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 		return nil, fmt.Errorf("read: %w", ErrGone)
 	}
 	c.seen = c.seen[:0]
-	patience := c.opt.Slow
+	patience := c.timer.slow
 	for n := range c.bound {
 		c.stats.Iterations = max(c.stats.Iterations, n+1)
 		v, done, err := c.try(k, patience)

@@ -79,7 +79,7 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	if p.top.time() <= p.stamp.time() || p.top.top() || p.holders() >= c.Majority() {
 		return p.top, nil
 	}
-	patience := c.opt.Slow
+	patience := c.timer.slow
 	for range c.bound {
 		t, err := c.read(k, patience)
 		if !errors.Is(err, errLost) {
