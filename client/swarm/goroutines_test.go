@@ -45,7 +45,7 @@ func TestNodesOverTCP(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	var done atomic.Int32
-	err = crowd(t, f, a, 150, Options{Slow: 2 * time.Millisecond, Timeout: 30 * time.Second}, func() {
+	err = crowd(t, f, a, 150, Options{Timeout: 30 * time.Second}, func() {
 		if done.Add(1) == 200 {
 			nodes[0].Close()
 		}

@@ -57,7 +57,7 @@ func (k *Register) saw(l *Layout, s stamp) {
 }
 
 // read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The error wraps errLost when
-// it has to be read again.
+// it has to be read again, and errAttempts when a word changed too often.
 func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) {
 	top, answered, err := c.look(k, true)
 	if err != nil || top == 0 {

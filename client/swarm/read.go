@@ -8,8 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Read returns the object's value, valid until the client's next operation; or an error wrapping ErrEmpty, ErrGone, or,
-// when no majority answers, rdma.ErrNodeDown or rdma.ErrTimeout.
+// Read returns the object's value, valid until the client's next operation; or an error wrapping ErrEmpty, ErrGone; when no
+// majority answers, rdma.ErrNodeDown or rdma.ErrTimeout; and client.ErrFull when there is no buffer for what it has to write
+// back.
 //
 // It is Safe-Guess' READ as Algorithm 10 has it (in Algorithm 3 the wait-free path hangs at the lock's failure).
 func (c *Client) Read(k *Register) ([]byte, error) {
@@ -21,13 +22,16 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	for n := range c.bound {
 		c.stats.Iterations = max(c.stats.Iterations, n+1)
 		v, done, err := c.try(k, patience)
-		if done || err != nil && !errors.Is(err, errLost) {
+		if done || err != nil && !again(err) {
 			return v, err
 		}
 		patience = min(4*patience, c.opt.Timeout)
 	}
 	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.bound, rdma.ErrTimeout)
 }
+
+// again tells whether a READ of the max register that failed is tried once more.
+func again(err error) bool { return errors.Is(err, errLost) || errors.Is(err, errAttempts) }
 
 // try is an iteration of READ.
 func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, err error) {
@@ -67,8 +71,6 @@ func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v 
 	}
 	locked, err := c.tryLock(k, t.stamp, readMode)
 	switch {
-	case errors.Is(err, errAttempts):
-		return nil, false, nil
 	case err != nil:
 		return nil, false, fmt.Errorf("read: %w", err)
 	case !locked:

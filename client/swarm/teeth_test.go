@@ -31,7 +31,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "the wait-free path returns the older tuple", File: "read.go",
 		Old: "c.fetch(k, old, patience)", New: "c.fetch(k, t, patience)"},
 	{Rule: "a value that is out of reach is looked for again", File: "read.go",
-		Old: "err != nil && !errors.Is(err, errLost)", New: "err != nil"},
+		Old: "err != nil && !again(err) {", New: "err != nil && !errors.Is(err, errAttempts) {"},
 	{Rule: "guesses of a writer rise", File: "guess.go",
 		Old: ", k.last+1, k.seen+1)", New: ", 1)"},
 	{Rule: "a number that is used again starts above its floor", File: "guess.go",

@@ -1,7 +1,6 @@
 package swarm
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -82,7 +81,7 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	patience := c.timer.slow
 	for range c.bound {
 		t, err := c.read(k, patience)
-		if !errors.Is(err, errLost) {
+		if !again(err) {
 			return t.stamp, err
 		}
 		patience = min(4*patience, c.opt.Timeout)
