@@ -87,14 +87,26 @@ func (c *Client) gather(k *Register, from mask, need int, ask func(b *rdma.Batch
 // failed lately.
 func (c *Client) choose(k *Register, from mask, need int) (m mask) {
 	for _, avoiding := range [2]bool{true, false} {
-		for j := range c.Replicas {
-			r := (k.InPlace + j) % c.Replicas
-			if m.len() < need && from.has(r) && !m.has(r) && (!avoiding || !c.avoids(k.At[r].Node())) {
+		r := k.InPlace
+		for range c.Replicas {
+			if from.has(r) && !m.has(r) && (!avoiding || !c.avoids(k.At[r].Node())) {
 				m |= only(r)
+				if need--; need == 0 {
+					return m
+				}
 			}
+			r = c.next(r)
 		}
 	}
 	return m
+}
+
+// next returns the replica behind r, around.
+func (l *Layout) next(r int) int {
+	if r++; r < l.Replicas {
+		return r
+	}
+	return 0
 }
 
 func (c *Client) send(k *Register, to mask, ask func(b *rdma.Batch, r int) error) error {
@@ -104,11 +116,11 @@ func (c *Client) send(k *Register, to mask, ask func(b *rdma.Batch, r int) error
 	f.b, f.n, f.left = b, 0, to
 	q.n++
 	q.turn = 0 // which is behind the latest
-	for j := range c.Replicas {
-		r := (k.InPlace + j) % c.Replicas
+	for r, left := k.InPlace, to.len(); left > 0; r = c.next(r) {
 		if !to.has(r) {
 			continue
 		}
+		left--
 		b.Chain()
 		first := b.Len()
 		if err := ask(b, r); err != nil {
