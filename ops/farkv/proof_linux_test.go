@@ -155,7 +155,18 @@ func TestAgentAway(t *testing.T) {
 }
 
 // A pool on memory nodes alone: its clients are killed at any moment, and two of its nodes.
-func TestKilledOverTCP(t *testing.T) {
+func TestKilledOverTCP(t *testing.T) { killedOver(t, "tcp") }
+
+// The same on a device, which goes on serving memory while the node's process does not, and whose verbs fly on when the client's
+// has gone.
+func TestKilledOverRDMA(t *testing.T) {
+	if *device == "" {
+		t.Skip("there is a device where -rdma says so")
+	}
+	killedOver(t, "rdma")
+}
+
+func killedOver(t *testing.T, fabric string) {
 	const round = 10
 	n := round
 	if os.Getenv("FARKV_KILLS") != "" {
@@ -164,16 +175,16 @@ func TestKilledOverTCP(t *testing.T) {
 		t.Logf("%d clients are killed; FARKV_KILLS is another number, of which each %d have a pool of their own", n, round)
 	}
 	for ; n > 0; n -= round {
-		t.Run("", func(t *testing.T) { killedOverTCP(t, min(n, round)) })
+		t.Run("", func(t *testing.T) { killedRound(t, fabric, min(n, round)) })
 	}
 }
 
-func killedOverTCP(t *testing.T, clients int) {
+func killedRound(t *testing.T, fabric string, clients int) {
 	s := newStage(t)
 	for range 5 {
-		s.node(nil, "127.0.0.1:0")
+		s.node(nil, "127.0.0.1:0", "--fabric", fabric)
 	}
-	s.up(nil, "tcp:"+strings.Join(s.at, ","), "--nodes", "3", "--spares", "2", "--replicas", "2")
+	s.up(nil, fabric+":"+strings.Join(s.at, ","), "--nodes", "3", "--spares", "2", "--replicas", "2")
 	witness := s.work(nil)
 	victims, mended, dead := []*process{s.work(nil), s.work(nil)}, true, 0
 	for i := range clients {
