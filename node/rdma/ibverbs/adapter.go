@@ -32,6 +32,7 @@ type limits struct {
 	pairs    int    // queue pairs
 	rdAtomic int    // READs and atomics in flight a queue pair
 	message  uint64 // bytes of one verb
+	fences   bool   // a fence is kept by the device; else the worker does
 }
 
 // memory is registered.

@@ -83,7 +83,11 @@ func choose(ports []Port, c Choice, local net.IP) (Port, GID, error) {
 	case len(why) > 0:
 		return Port{}, GID{}, fmt.Errorf("%w: %s (hint: %s)", ErrNoDevice, strings.Join(why, "; "), hint)
 	}
-	return Port{}, GID{}, fmt.Errorf("%w: there is no port %d of %q (hint: %s)", ErrNoDevice, c.Port, c.Device, hint)
+	what := fmt.Sprintf("port %d", c.Port)
+	if c.Device != "" {
+		what = strings.TrimSuffix(fmt.Sprintf("device %q with port %d", c.Device, c.Port), " with port 0")
+	}
+	return Port{}, GID{}, fmt.Errorf("%w: there is no %s (hint: %s)", ErrNoDevice, what, hint)
 }
 
 // worth is how good an address is for reaching the pool's other machines; more is better.

@@ -67,8 +67,8 @@ func TestChoose(t *testing.T) {
 		"mlx5_3 port 1 is DOWN":                       {[]Port{down}, Choice{}},
 		"mlx5_3 port 1 is DOWN;":                      {[]Port{down, roce("mlx5_6", 1, "INIT")}, Choice{}},
 		"mlx5_0 port 1 has no such GID":               {[]Port{first}, Choice{GID: 99}},
-		`there is no port 0 of "mlx5_9"`:              {[]Port{first}, Choice{Device: "mlx5_9"}},
-		`there is no port 3 of "mlx5_0"`:              {[]Port{first}, Choice{Device: "mlx5_0", Port: 3}},
+		`there is no device "mlx5_9"`:                 {[]Port{first}, Choice{Device: "mlx5_9"}},
+		`there is no device "mlx5_0" with port 3`:     {[]Port{first}, Choice{Device: "mlx5_0", Port: 3}},
 		"mlx5_3 port 1 is DOWN (hint: 'farkv doctor'": {[]Port{first, down}, Choice{Device: "mlx5_3"}},
 	} {
 		if p, _, err := choose(c.ports, c.choice, nil); !errors.Is(err, ErrNoDevice) || !strings.Contains(err.Error(), text) {

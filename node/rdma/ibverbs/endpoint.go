@@ -259,6 +259,9 @@ type slowing struct {
 const (
 	askSoon   = 2 * time.Millisecond
 	askSeldom = 100 * time.Millisecond
+
+	// giveUp is longer than any device repeats what is not answered before it says so: see fk_connect.
+	giveUp = 2500 * time.Millisecond
 )
 
 // look finds out, when a node has completed nothing for some time, whether it ever will.
@@ -270,6 +273,8 @@ func (e *Endpoint) look(p *peer, now time.Duration) {
 	e.check(p)
 	switch {
 	case p.qp == nil:
+	case p.slow.since > 0 && p.slow.head == p.head && now-p.slow.since > giveUp:
+		e.drop(p, fmt.Errorf("the device has not told for %v what became of verbs to node %d: %w", now-p.slow.since, p.node, rdma.ErrNodeDown))
 	case p.slow.since == 0 || p.slow.head != p.head:
 		p.slow = slowing{head: p.head, since: now}
 	case now-p.slow.since > askSoon && now-p.slow.asked > min(askSeldom, (now-p.slow.since)/2):

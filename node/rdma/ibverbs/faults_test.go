@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -492,4 +493,58 @@ func TestJoinLooks(t *testing.T) {
 	if q := &ep.peers[0]; q.qp != nil {
 		t.Errorf("a connection of epoch %d is used behind the fence of epoch 2", q.epoch)
 	}
+}
+
+// TestUnfencedDevice has the worker keep fences for a device that does not: what is fenced is posted when the READs and atomics in
+// front of it are over, however many parts and posts that takes, and not for a WRITE; and no fence is asked of the device.
+func TestUnfencedDevice(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1, unfenced: true})
+	ep := worker(t, p.Fabric)
+	mustAdd(t, ep, rdma.At(0, 512), 0)
+	p.net.slow.Store(int64(2 * time.Millisecond))
+	before := p.net.past.Load()
+	var posted []int64 // requests that were over, when each was posted
+	check := func(_ *softPair, q request) bool {
+		if q.flags&flagFence != 0 {
+			t.Error("the device is to keep a fence")
+		}
+		posted = append(posted, p.net.past.Load()-before)
+		return true
+	}
+	p.net.room.Store(&check)
+	b := ep.Batch()
+	b.Write(rdma.At(0, 64), b.Alloc(8)).Fence = true
+	b.Write(rdma.At(0, 72), b.Alloc(8)).Fence = true
+	b.FetchAdd(rdma.At(0, 0), 1)
+	b.FetchAdd(rdma.At(0, 8), 1)
+	read := b.Read(rdma.At(0, 0), 16)
+	read.Fence = true
+	b.Write(rdma.At(0, 80), b.Alloc(8))
+	b.FetchAdd(rdma.At(0, 0), 1).Fence = true
+	if err := rdma.Do(ep, b, testPatience); err != nil {
+		t.Fatal(err)
+	}
+	p.net.room.Store(nil)
+	if got := binary.NativeEndian.Uint64(read.Buf); got != 1 {
+		t.Errorf("behind its fence a READ met %d", got)
+	}
+	for i, least := range []int64{0, 0, 0, 0, 4, 4, 5} {
+		if len(posted) != 7 || posted[i] < least || i < 4 && posted[i] > 1 {
+			t.Fatalf("of 7 requests each was posted when %v were over", posted)
+		}
+	}
+}
+
+// TestDeadDevice has a device that tells nothing of a verb, nor gives it up itself: the worker does, and goes on over another queue
+// pair.
+func TestDeadDevice(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1})
+	ep := worker(t, p.Fabric)
+	p.net.fail(func(*softPair, request) status { return silent })
+	b := posted(t, ep, rdma.At(0, 8), 1)
+	ends(t, ep, b, rdma.ErrNodeDown)
+	p.net.fail(nil)
+	mustAdd(t, ep, rdma.At(0, 0), 0)
 }

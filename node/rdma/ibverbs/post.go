@@ -111,6 +111,9 @@ func (e *Endpoint) fill(p *peer) {
 		if op.Fence && p.masked > 0 && f.wrong == 0 {
 			break // behind a masked compare and swap that is not over yet, whatever number of plain ones it takes
 		}
+		if op.Fence && !e.fabric.a.limits().fences && f.off == 0 && f.wrong == 0 && p.unordered() {
+			break
+		}
 		if err := e.within(op); err != nil {
 			e.stray(p, err)
 			break
@@ -135,6 +138,16 @@ func (e *Endpoint) fill(p *peer) {
 	}
 	e.requests[len(e.requests)-1].flags |= flagSignal
 	e.groups = append(e.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
+}
+
+// unordered tells whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
+func (p *peer) unordered() bool {
+	for seq := p.ripe; seq != p.tail; seq++ {
+		if f := p.at(seq); f.batch.Op(int(f.op)).Verb != rdma.Write {
+			return true
+		}
+	}
+	return false
 }
 
 // within refuses here what the other device would refuse, too: an op in parts would have landed in part, and some devices
@@ -188,7 +201,7 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),
 		id: uint64(p.node)<<48 | uint64(p.times)<<32 | uint64(p.tail),
 	}
-	if op.Fence && f.off == 0 && f.wrong == 0 {
+	if op.Fence && f.off == 0 && f.wrong == 0 && e.fabric.a.limits().fences {
 		q.flags = flagFence
 	}
 	if op.Verb.Atomic() {

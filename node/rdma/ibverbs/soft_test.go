@@ -33,6 +33,8 @@ type network struct {
 	last  uint32
 	open  atomic.Int32 // things that were made and not closed
 
+	fenceless bool // adapters that are made from now on keep no fences
+
 	slow  atomic.Int64 // ns that every request takes
 	fault atomic.Pointer[func(p *softPair, q request) status]
 	past  atomic.Int64                                      // requests that have arrived, or never will
@@ -55,7 +57,7 @@ func newNetwork(t testing.TB) *network {
 
 func (n *network) adapter() *soft {
 	n.open.Add(1)
-	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, rdAtomic: 16, message: mostPart}}
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, rdAtomic: 16, message: mostPart, fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }

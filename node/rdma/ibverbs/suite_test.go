@@ -44,6 +44,7 @@ type shape struct {
 	lease    time.Duration
 	handler  rdma.Handler
 	own      Options
+	unfenced bool // devices in software that keep no fences
 	security tcp.Security
 	via      func(node int, addr string) string // how a node is reached; nil: by its own address
 }
@@ -117,6 +118,9 @@ func newPool(t testing.TB, s shape) *pool {
 		s.lease = lease
 	}
 	p, n := &pool{adapters: newAdapters(t)}, s.nodes
+	if p.net != nil {
+		p.net.fenceless = s.unfenced
+	}
 	for i := range n + witnesses(n) {
 		node := start(t, p.adapters, &s, "127.0.0.1:0")
 		addr := node.Addr()

@@ -23,6 +23,9 @@ const polling = `	for {
 `
 
 var mutants = teeth.Table([][5]string{
+	{"a fence that the device does not keep is kept", "post.go", "f.wrong == 0 && p.unordered() {", "f.wrong == 0 && p.unordered() && false {", "TestUnfencedDevice"},
+	{"and waits for atomics, too", "post.go", "Verb != rdma.Write {", "Verb == rdma.Read {", "TestUnfencedDevice"},
+	{"a device that tells nothing is given up", "endpoint.go", "now-p.slow.since > giveUp:", "now-p.slow.since > 100*giveUp:", "TestDeadDevice"},
 	{"a result is taken while the node serves", "complete.go", "until, _ := e.fabric.Served(p.node); now >= until", "until, _ := e.fabric.Served(p.node); now < 0 && until > 0", "TestHeldBack"},
 	{"which counts behind the completion", "complete.go", polling + "	now := wall.Boot() // behind the completions: see settle\n", "	now := wall.Boot()\n" + polling, "TestLeaseEndsMeanwhile"},
 	{"a fence ends connections", "../tcp/conn.go", "	c.ended = c.ended || end\n	c.detach()\n", "	c.ended = c.ended || end\n	if end {\n		c.detach()\n	}\n", "TestLate"},
