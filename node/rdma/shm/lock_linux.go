@@ -61,9 +61,12 @@ func (l *fileLives) take(c rdma.ClientID) (bool, error) {
 	return ok, err
 }
 
+// drop gives the lock back first: it is the description's, and behind own's end the slot's next holder in this process would lose
+// it.
 func (l *fileLives) drop(c rdma.ClientID) error {
+	err := unlockRange(l.file, slotOffset(c), 1)
 	_ = l.own.drop(c)
-	return unlockRange(l.file, slotOffset(c), 1)
+	return err
 }
 
 func (l *fileLives) held(c rdma.ClientID) (bool, error) {
