@@ -18,6 +18,12 @@
 // has the right to, and they count from before they asked. What completes later is held back until the node says so again, or
 // is lost with the connection. A node that is expelled says so no more.
 //
+// # Order
+//
+// A fence is the device's, but on soft-RoCE, whose queue pairs come to stand still at fences now and then: there the worker posts
+// what is fenced when the READs and atomics in front of it are over, which takes as long, and a doorbell more. A device that tells
+// nothing for longer than it repeats what is not answered is given up, and with it the queue pair.
+//
 // # Atomics
 //
 // A device's atomics are not atomic with a processor's. A node's procedures change words through the device, too, and no pool
