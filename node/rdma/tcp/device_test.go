@@ -253,7 +253,9 @@ func TestDeviceBounds(t *testing.T) {
 			t.Errorf("connection %d: status %d, %q", i, st, text)
 		}
 	}
+	d.mu.Lock()
 	d.answer = make([]byte, maxOffer+1)
+	d.mu.Unlock()
 	if st, _ := attach(t, c, attachNew, n.rights(), "long"); st != statusFailed || d.connected("long") {
 		t.Errorf("a device that says too much: status %d", st)
 	}
