@@ -26,13 +26,11 @@ type adapter interface {
 
 // limits are what an adapter can do.
 type limits struct {
-	inline   int    // bytes of a WRITE that travel in the work request itself
-	depth    int    // work requests that a queue pair may hold
-	room     int    // of a completion queue
-	pairs    int    // queue pairs
-	rdAtomic int    // READs and atomics in flight a queue pair
-	message  uint64 // bytes of one verb
-	fences   bool   // a fence is kept by the device; else the worker does
+	inline int  // bytes of a WRITE that travel in the work request itself
+	depth  int  // work requests that a queue pair may hold
+	room   int  // of a completion queue
+	pairs  int  // queue pairs
+	fences bool // a fence is kept by the device; else the worker does
 }
 
 // memory is registered.
@@ -41,11 +39,12 @@ type memory interface {
 	close() error
 }
 
-// noMemory is why memory was not registered, and what to do.
+// noMemory is why memory was not registered, and what to do. The limit is of all that a process locks, so that less than it may
+// be too much.
 func noMemory(device string, size uint64, err error) error {
 	var l unix.Rlimit
-	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur < size {
-		return fmt.Errorf("device %s: this process may lock %d bytes of memory, and that takes %d "+
+	if errors.Is(err, unix.ENOMEM) && unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY {
+		return fmt.Errorf("device %s: this process may lock %d bytes of memory in all, and this takes %d more "+
 			"(hint: 'ulimit -l unlimited', or LimitMEMLOCK=infinity in the unit): %w", device, l.Cur, size, rdma.ErrFull)
 	}
 	return fmt.Errorf("device %s does not take %d bytes of memory: %w: %w", device, size, rdma.ErrFull, err)

@@ -134,7 +134,7 @@ func (d *device) open() (err error) {
 	}
 	d.mtu = p.mtu
 	d.in, d.out = uint8(min(attr.max_qp_rd_atom, mostRdAtomic)), uint8(min(attr.max_qp_init_rd_atom, mostRdAtomic))
-	d.lim = limits{inline: wantInline, depth: int(attr.max_qp_wr), room: int(attr.max_cqe), pairs: int(attr.max_qp), rdAtomic: int(d.out), message: mostPart,
+	d.lim = limits{inline: wantInline, depth: int(attr.max_qp_wr), room: int(attr.max_cqe), pairs: int(attr.max_qp),
 		fences: attr.vendor_id != softVendor}
 	if d.pd, err = C.ibv_alloc_pd(d.c); d.pd == nil {
 		return fmt.Errorf("make a protection domain: %w", err)

@@ -16,6 +16,7 @@ import (
 type Fabric struct {
 	*tcp.Fabric
 	a     adapter
+	lim   limits // of a
 	o     Options
 	stats stats
 	once  sync.Once
@@ -93,7 +94,7 @@ func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
 	l := a.limits()
 	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*max(1, p.Nodes()))))
 	o.Depth = 1 << (bits.Len(uint(o.Depth)) - 1) // a ring's places go on where their numbers, of 32 bits, begin anew
-	return &Fabric{Fabric: p, a: a, o: o}
+	return &Fabric{Fabric: p, a: a, lim: l, o: o}
 }
 
 // Open returns an endpoint with an identity of its own. Its queue pairs are made when it first posts to a node.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rdma/wall"
@@ -285,6 +287,14 @@ func TestNoMemoryText(t *testing.T) {
 	err := noMemory("mlx5_0", 1<<62, errors.ErrUnsupported)
 	if !errors.Is(err, rdma.ErrFull) || !strings.Contains(err.Error(), "mlx5_0") {
 		t.Errorf("%v", err)
+	}
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l); err != nil {
+		t.Fatal(err)
+	}
+	err = noMemory("mlx5_0", 4096, unix.ENOMEM) // little, but maybe more than is left
+	if hint := strings.Contains(err.Error(), "ulimit -l"); !errors.Is(err, rdma.ErrFull) || hint != (l.Cur != unix.RLIM_INFINITY) {
+		t.Errorf("with a limit of %d: %v", l.Cur, err)
 	}
 }
 

@@ -108,11 +108,8 @@ func (e *Endpoint) fill(p *peer) {
 	for p.next < len(p.waiting) && p.tail-p.head < uint32(len(p.ring)) {
 		f := &p.waiting[p.next]
 		op := f.batch.Op(int(f.op))
-		if op.Fence && p.masked > 0 && f.wrong == 0 {
-			break // behind a masked compare and swap that is not over yet, whatever number of plain ones it takes
-		}
-		if op.Fence && !e.fabric.a.limits().fences && f.off == 0 && f.wrong == 0 && p.unordered() {
-			break
+		if op.Fence && f.begins() && (p.masked > 0 || !e.fabric.lim.fences && p.unordered()) {
+			break // a masked compare and swap takes any number of plain ones, which the device's fence does not know of
 		}
 		if err := e.within(op); err != nil {
 			e.stray(p, err)
@@ -139,6 +136,9 @@ func (e *Endpoint) fill(p *peer) {
 	e.requests[len(e.requests)-1].flags |= flagSignal
 	e.groups = append(e.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
 }
+
+// begins tells whether f is the first of its op's work requests.
+func (f *flight) begins() bool { return f.off == 0 && f.wrong == 0 }
 
 // unordered tells whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
 func (p *peer) unordered() bool {
@@ -201,7 +201,7 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),
 		id: uint64(p.node)<<48 | uint64(p.times)<<32 | uint64(p.tail),
 	}
-	if op.Fence && f.off == 0 && f.wrong == 0 && e.fabric.a.limits().fences {
+	if op.Fence && f.begins() && e.fabric.lim.fences {
 		q.flags = flagFence
 	}
 	if op.Verb.Atomic() {
@@ -220,7 +220,7 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 	buf := op.Buf[f.off : f.off+f.n]
 	key, ok := e.mem.find(buf)
 	switch {
-	case op.Verb == rdma.Write && f.n <= e.fabric.a.limits().inline:
+	case op.Verb == rdma.Write && f.n <= e.fabric.lim.inline:
 		q.flags |= flagInline
 	case !ok && f.n > 0:
 		if f.stage, err = e.mem.stage(f.n); err != nil {

@@ -57,7 +57,7 @@ func newNetwork(t testing.TB) *network {
 
 func (n *network) adapter() *soft {
 	n.open.Add(1)
-	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, rdAtomic: 16, message: mostPart, fences: !n.fenceless}}
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }

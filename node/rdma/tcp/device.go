@@ -38,7 +38,7 @@ type DeviceConn interface {
 	End()
 }
 
-// attachKind is what an attach frame asks for, in the place of its number of items.
+// What an attach frame asks for, in the place of its number of items.
 const (
 	attachAsk = iota // whether the worker may post
 	attachNew        // a connection to the node's memory, in the place of one that it may have
@@ -271,8 +271,9 @@ func (f *Fabric) Reach(node int) (connection uint64, err error) {
 	return f.links[node].verbs.reach()
 }
 
-// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced there last, as it said then. What a device executed was true only if it completed before: a node that was expelled
-// does not say so any more, and its device goes on.
+// Served returns until when, on wall.Boot, a node serves for sure, and the epoch that was fenced there last, as it said then. What
+// a device executed was true only if it completed before: a node that was expelled does not say so any more, and its device goes
+// on.
 func (f *Fabric) Served(node int) (until time.Duration, fence uint64) {
 	l := f.links[node].verbs
 	return time.Duration(l.until.Load()), l.fence.Load()
