@@ -6,6 +6,7 @@ package rdmatest
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +38,28 @@ type Capabilities struct {
 	MaskedCAS bool // MaskedCompareSwap works
 	AllocFree bool // a batch allocates nothing in steady state
 	InFlight  bool // verbs take time: a wait of a nanosecond times out
+}
+
+// Goroutines is Harness.Parallel of fabrics that live in real time: each worker is a goroutine.
+func Goroutines(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
+	t.Helper()
+	var group sync.WaitGroup
+	for _, w := range workers {
+		ep, err := f.Open("worker")
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		group.Go(func() {
+			defer func() {
+				if err := ep.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			w(ep)
+		})
+	}
+	group.Wait()
 }
 
 // Case is one test of the suite.

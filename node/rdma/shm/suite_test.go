@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"sync"
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -23,20 +22,7 @@ func harness(make func(t testing.TB, g Geometry, h rdma.Handler) (*Fabric, error
 			})
 			return f
 		},
-		Parallel: func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
-			var all sync.WaitGroup
-			for _, w := range workers {
-				e, err := f.Open("worker")
-				if err != nil {
-					t.Fatal(err)
-				}
-				all.Go(func() {
-					defer e.Close()
-					w(e)
-				})
-			}
-			all.Wait()
-		},
+		Parallel: rdmatest.Goroutines,
 		KillNode: func(t testing.TB, f rdma.Fabric, node int) {
 			if err := f.(*Fabric).KillNode(node); err != nil {
 				t.Error(err)

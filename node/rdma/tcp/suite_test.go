@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
@@ -97,26 +96,7 @@ func harness() rdmatest.Harness {
 		New: func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric {
 			return newPool(t, nodes, memory, h)
 		},
-		Parallel: func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
-			t.Helper()
-			var group sync.WaitGroup
-			for _, w := range workers {
-				ep, err := f.Open("worker")
-				if err != nil {
-					t.Error(err)
-					break
-				}
-				group.Go(func() {
-					defer func() {
-						if err := ep.Close(); err != nil {
-							t.Error(err)
-						}
-					}()
-					w(ep)
-				})
-			}
-			group.Wait()
-		},
+		Parallel:     rdmatest.Goroutines,
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
 		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true},
