@@ -120,7 +120,7 @@ func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
 		}
 		return p.measure(ctx, fmt.Sprintf("shm:farkv-perf-%d", os.Getpid()))
 	case "rdma":
-		if _, err := fabrics.ProbeRDMA(); err != nil {
+		if all, err := fabrics.ProbeRDMA(); len(all) == 0 {
 			return nil, lacking{err}
 		}
 		return p.started(ctx, name)

@@ -39,7 +39,6 @@ const (
 	words     = 2 * MaxPerfBatch // of a node: verbs in flight go to different ones
 	wordBytes = 8 * words
 	spots     = 1 << 10 // a power of two
-	own       = 8 << 10 // what a batch has of its own
 	align     = 64      // of READs and WRITEs: a cache line
 	lowHalf   = 1<<32 - 1
 	// perfPatience bounds the wait for one batch: whoever takes longer is gone.
@@ -140,7 +139,7 @@ func (g *gauge) verbs() (all []verb) {
 
 // part returns the memory of the i-th verb of a batch.
 func (g *gauge) part(b *rdma.Batch, i, n int) []byte {
-	if at := i * n; at+n > own {
+	if at := i * n; at+n > rdma.BatchMemory {
 		return g.buf[at : at+n : at+n]
 	}
 	return b.Alloc(n)

@@ -14,8 +14,8 @@ var (
 	ErrNoDevice = ibverbs.ErrNoDevice
 )
 
-// ProbeRDMA tells what RDMA devices this machine has. Errors wrap ErrNotBuilt, or ErrNoDevice when there is none; devices that
-// were asked before one that failed are returned beside it.
+// ProbeRDMA tells what RDMA devices this machine has. Errors wrap ErrNotBuilt, or ErrNoDevice when there is none; beside those
+// that tell it says why others do not.
 func ProbeRDMA() ([]RDMADevice, error) { return ibverbs.Probe() }
 
 // LibraryCalls returns how often the workers of a fabric called libibverbs for verbs: this one, which asks, so far, and others

@@ -8,9 +8,9 @@ type Base struct {
 	grow func(int) []byte
 }
 
-// batchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
+// BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
 // is allocated when asked for.
-const batchMemory = 8 << 10
+const BatchMemory = 8 << 10
 
 // Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered memory, aligned to 8: it
 // is used again as long as the queue is. What does not fit there comes from the Go heap. A nil grow means that the heap will
@@ -26,7 +26,7 @@ func (q *Base) Init(grow func(n int) []byte) {
 func (q *Base) Batch() *Batch {
 	n := len(q.free)
 	if n == 0 {
-		m := q.grow(batchMemory)
+		m := q.grow(BatchMemory)
 		return &Batch{base: q, mem: m, free: m}
 	}
 	b := q.free[n-1]

@@ -31,7 +31,8 @@ type Info struct {
 	MultiPacket   string // whether receive queues take many packets an entry: "yes", "no", or why that is not known
 }
 
-// Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none.
+// Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none; beside those that
+// tell it says why others do not.
 func Probe() ([]Info, error) { return probe() }
 
 // OpenDevice opens the device of a memory node that listens on the given HOST:PORT.

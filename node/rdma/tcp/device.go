@@ -69,7 +69,7 @@ func (c *conn) attach(h header, p []byte) error {
 	r := parseRights(p)
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
-	answer, err := c.attached1(h.items, &r, p[rightsBytes:])
+	answer, err := c.serveAttach(h.items, &r, p[rightsBytes:])
 	if err != nil {
 		c.counters.failed(statusOf(err), 1)
 		answer = []byte(err.Error())
@@ -83,7 +83,7 @@ func (c *conn) attach(h header, p []byte) error {
 	return nil
 }
 
-func (c *conn) attached1(what int, r *rights, offer []byte) (answer []byte, err error) {
+func (c *conn) serveAttach(what int, r *rights, offer []byte) (answer []byte, err error) {
 	if st := c.barred(r); st != statusOK {
 		c.detach() // who fences off has yet to come here: what is refused now does not land later
 		return nil, st.err()
