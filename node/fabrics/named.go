@@ -14,34 +14,9 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
-	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rdma/wall"
 )
-
-// A pool whose board is in Consul, and this process a client of it that Consul knows.
-type (
-	namedTCP struct {
-		*tcp.Fabric
-		with membership
-	}
-	namedRDMA struct {
-		*ibverbs.Fabric
-		with membership
-	}
-)
-
-// Close gives back what the fabric holds, and the connections to the agent.
-func (f *namedTCP) Close() error {
-	defer f.with.end()
-	return f.Fabric.Close()
-}
-
-// Close gives back what the fabric holds, and the connections to the agent.
-func (f *namedRDMA) Close() error {
-	defer f.with.end()
-	return f.Fabric.Close()
-}
 
 // membership is what a process has with a Consul agent for the sake of a pool.
 type membership struct {
@@ -58,7 +33,7 @@ func (m *membership) end() {
 	m.agent.Close()
 }
 
-// name makes an open pool one that is known by its name.
+// name makes an open pool one whose client this process is for Consul, until it is closed.
 func name(f rdma.Fabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
 	with := membership{agent: agent, glance: g}
 	host, _ := os.Hostname()
@@ -69,10 +44,8 @@ func name(f rdma.Fabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric 
 	if r, err := agent.Register(m, func() (bool, string) { return reach(f) }); err == nil {
 		with.member = r
 	}
-	if f, ok := f.(*ibverbs.Fabric); ok {
-		return &namedRDMA{f, with}
-	}
-	return &namedTCP{f.(*tcp.Fabric), with}
+	f.(interface{ AtEnd(func()) }).AtEnd(with.end)
+	return f
 }
 
 // reach is what Consul is told of a process that has a pool open.

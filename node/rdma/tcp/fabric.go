@@ -73,6 +73,7 @@ type Fabric struct {
 	keepers sync.WaitGroup
 	once    sync.Once
 	closed  error
+	atEnd   func() // see AtEnd
 
 	mu       sync.Mutex
 	last     rdma.View // that was seen last
@@ -348,9 +349,16 @@ func (f *Fabric) Close() error {
 			f.quorum.Close()
 		}
 		f.keepers.Wait()
+		if f.atEnd != nil {
+			f.atEnd()
+		}
 	})
 	return f.closed
 }
+
+// AtEnd has last called when the fabric is closed, behind its last use of anything, such as of Options.Board. It is called before
+// others have the fabric.
+func (f *Fabric) AtEnd(last func()) { f.atEnd = last }
 
 // giveAllBack gives back what this process has of the board, or says what it has to leave.
 func (f *Fabric) giveAllBack() error {
