@@ -1,6 +1,7 @@
 package rdmatest
 
 import (
+	"math"
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -110,8 +111,14 @@ func testAllocations(t testing.TB, h Harness) {
 			}
 			b.Release()
 		}
-		if n := testing.AllocsPerRun(200, round); n != 0 {
-			t.Errorf("a batch and a call allocate %v times", n)
+		// What allocates in a batch is in every measurement. What the fabric does beside them, to make its connections and keep
+		// its leases, is of the whole process too, but ends, or is rarer than rounds are.
+		least := math.Inf(1)
+		for range 5 {
+			least = min(least, testing.AllocsPerRun(200, round))
+		}
+		if least != 0 {
+			t.Errorf("a batch and a call allocate %v times", least)
 		}
 	})
 }
