@@ -39,12 +39,12 @@ func (e *endpoint) Now() time.Duration {
 		return e.s.Now()
 	}
 	w.spin(1)
-	return time.Duration(w.root.clock.read(max(e.s.now, w.cpu)))
+	return time.Duration(w.root.clock.read(max(e.s.now, w.core.busy)))
 }
 
 // arms wakes w when its clock has gone on by d, unless that is for ever.
 func (s *Sim) arms(w *Worker, d time.Duration) {
-	from := max(s.now, w.cpu)
+	from := max(s.now, w.core.busy)
 	if d >= rdma.Forever-time.Duration(from) || d > math.MaxInt64/2 {
 		return
 	}

@@ -160,7 +160,7 @@ func (e *endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	if parent == nil {
 		parent = e.s.current
 	}
-	_, err := e.s.start(name, parent, f)
+	_, err := e.s.start(name, parent, nil, f)
 	return err
 }
 

@@ -154,6 +154,49 @@ func TestIdleLatency(t *testing.T) {
 	}
 }
 
+// TestBesideShareACore: operations that a thread has in flight hide the network's time from each other, but not the CPU's.
+func TestBesideShareACore(t *testing.T) {
+	rate := func(way time.Duration, lanes int, apart bool) (perMicrosecond float64, places int) {
+		s := open(t, machines(sim.Hardware{Doorbell: 200, Verb: 50, Poll: 150, Propagation: way}))
+		done := 0
+		var first *sim.Worker
+		for i := range lanes {
+			f := func(ep rdma.Endpoint) {
+				for ep.Now() < 400*time.Microsecond {
+					b := ep.Batch()
+					b.Read(rdma.At(0, 0), 8)
+					if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+						t.Error(err)
+						return
+					}
+					b.Release()
+					done++
+				}
+			}
+			if name := fmt.Sprint("lane ", i); first == nil || apart {
+				first = s.Go(name, f)
+			} else {
+				s.Beside(first, name, f)
+			}
+		}
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		return float64(done) / float64(s.Now().Microseconds()), len(s.Usage()) - 4
+	}
+	const cpu, way = 400, 800 // ns: what a READ takes of the core, and of the network each way
+	for lanes, want := range map[int]float64{1: 1e3 / (cpu + 2*way), 2: 2e3 / (cpu + 2*way), 4: 4e3 / (cpu + 2*way), 9: 1e3 / cpu} {
+		got, places := rate(way, lanes, false)
+		near(t, fmt.Sprintf("the rate of %d lanes", lanes), got, want, 0.02)
+		if places != 1 {
+			t.Errorf("%d lanes of a thread are on %d compute nodes", lanes, places)
+		}
+	}
+	if got, places := rate(way, 9, true); got < 4 || places != 9 {
+		t.Errorf("nine threads do %v on %d compute nodes", got, places)
+	}
+}
+
 // TestTheCPUPaysForDoorbellsAndPolling: a client whose network takes no time is as fast as its CPU.
 func TestTheCPUPaysForDoorbellsAndPolling(t *testing.T) {
 	h := sim.Hardware{Doorbell: 400, Verb: 50, Poll: 150}

@@ -272,11 +272,11 @@ func (s *Sim) unanswered(f *flight, k kind) bool {
 }
 
 // begin gives a worker that is being started what it has of its client, and a client its machine, clock and faults.
-func (s *Sim) begin(w *Worker) {
+func (s *Sim) begin(w, beside *Worker) {
 	if w.root == w {
 		s.roots++
 		s.setClock(w, w.ep.own)
 		s.curse(w)
 	}
-	s.place(w)
+	s.place(w, beside)
 }

@@ -11,15 +11,21 @@ func (s *Sim) equip() {
 	}
 }
 
-// place gives a client its compute node.
-func (s *Sim) place(w *Worker) {
+// place gives a worker its compute node, and a core of it: of its own, or that of the one it is beside.
+func (s *Sim) place(w, beside *Worker) {
+	w.core = new(core)
+	if beside != nil {
+		w.core, w.machine = beside.core, beside.machine
+		return
+	}
 	if s.hw == nil {
 		return
 	}
 	if w.root != w {
 		w.machine = w.root.machine
 	} else {
-		i, per, deal := s.roots-1, s.hw.ClientsPerNode, s.hw.ComputeNodes
+		i, per, deal := s.placed, s.hw.ClientsPerNode, s.hw.ComputeNodes
+		s.placed++
 		at := i / per
 		if i < per*deal {
 			at = i % deal
@@ -32,11 +38,17 @@ func (s *Sim) place(w *Worker) {
 	w.machine.workers++
 }
 
-// spend lets a worker's CPU be busy for a while, and returns until when.
+// core is what a worker runs on: its own, unless it is Beside another.
+type core struct {
+	busy int64 // ns: until when it is busy with verbs, ahead of virtual time
+}
+
+// spend lets a worker's core be busy for a while, and returns until when.
 func (w *Worker) spend(now, d int64) int64 {
-	w.cpu = max(w.cpu, now) + d
+	c := w.core
+	c.busy = max(c.busy, now) + d
 	w.machine.cpu += d
-	return w.cpu
+	return c.busy
 }
 
 // polled charges for the completions that came since the worker looked last.
@@ -56,7 +68,7 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	f.posted = s.now
 	s.traceOp(Post, f, 0)
 	if f.err = e.refuse(op); f.err != nil {
-		s.at(max(s.now, w.cpu)+2*s.hw.prop, event{kind: completion, f: f})
+		s.at(max(s.now, w.core.busy)+2*s.hw.prop, event{kind: completion, f: f})
 		return
 	}
 	f.delay, f.late = e.fly, e.late

@@ -137,6 +137,7 @@ type Sim struct {
 	nodes    []node
 	workers  []*Worker
 	roots    int // clients that were started
+	placed   int // of them those on a core of their own
 	hw       *timing
 	machines []*machine
 	live     int     // top-level workers that neither finished nor crashed

@@ -45,7 +45,7 @@ type Worker struct {
 	callErr error
 
 	machine *machine // of Options.Hardware
-	cpu     int64    // until when its CPU is busy with verbs, ahead of virtual time
+	core    *core
 
 	clock        clock // a client's, its tasks' too; so are the faults
 	cuts         []interval
@@ -83,7 +83,17 @@ func (w *Worker) WhenCrashed(f func()) { w.root.whenDead = append(w.root.whenDea
 // Go starts a top-level worker: a client with an identity of its own, which it gives back by returning. It draws the
 // same numbers for the same seed and name, whoever else is there. It panics when no identity is left.
 func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
-	w, err := s.start(name, nil, f)
+	return s.enter(name, nil, f)
+}
+
+// Beside starts a client as Go does, on the core of another: one more operation that the same thread has in flight. What
+// the one posts and polls keeps the other waiting. Each has its own identity, and they crash one by one.
+func (s *Sim) Beside(other *Worker, name string, f func(ep rdma.Endpoint)) *Worker {
+	return s.enter(name, other, f)
+}
+
+func (s *Sim) enter(name string, beside *Worker, f func(ep rdma.Endpoint)) *Worker {
+	w, err := s.start(name, nil, beside, f)
 	if err != nil {
 		panic(err)
 	}
@@ -92,8 +102,8 @@ func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
 	return w
 }
 
-// start prepares a coroutine; parent is nil for a client.
-func (s *Sim) start(name string, parent *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
+// start prepares a coroutine; parent is nil for a client, beside for one with a core of its own.
+func (s *Sim) start(name string, parent, beside *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
 	e, err := s.open(name)
 	if err != nil {
 		return nil, err
@@ -106,7 +116,7 @@ func (s *Sim) start(name string, parent *Worker, f func(ep rdma.Endpoint)) (*Wor
 	}
 	e.owner = w
 	w.eps = append(w.eps, e)
-	s.begin(w)
+	s.begin(w, beside)
 	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
 		w.yield = yield
 		defer w.returned()
