@@ -24,7 +24,11 @@ type Simulation struct {
 	Spares         int // of the nodes
 	NodeCentric    bool
 	NodeCores      int // of a memory node, for two-sided calls
+	InFlight       int // operations of a client at a time
+	CacheBytes     int // of a client; 0: room for all records
 	CacheThreshold float64
+	Known          bool  // clients have read all records before
+	Memory         bool  // tell what the pool's memory is used for
 	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
 	Duration       time.Duration
 	Interval       time.Duration
@@ -67,9 +71,10 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return simulate.Config{}, err
 	}
 	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, Seed: s.Seed, Interval: s.Interval, Lease: s.Lease, Think: s.Think,
-		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Target: p.GetFloat64("target", 0),
-		Options: stores.Options{CacheThreshold: s.CacheThreshold},
+		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
+		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
+		Target: p.GetFloat64("target", 0), Known: s.Known, Memory: s.Memory,
+		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold},
 	}
 	if c.Ops == 0 && c.Duration == 0 {
 		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
@@ -84,7 +89,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	}
 	most := c.Ops
 	if most == 0 {
-		most = int64(c.Duration/eachOp) * int64(c.Clients)
+		most = int64(c.Duration/eachOp) * int64(c.Clients*max(c.InFlight, 1))
 	}
 	if _, _, err := p.Set("operationcount", strconv.FormatInt(most+c.WarmUp, 10)); err != nil {
 		return c, err

@@ -138,15 +138,16 @@ func (s *Simulated) printPoints(w io.Writer) {
 		return
 	}
 	fmt.Fprintln(w)
-	rows := [][]string{{"until", "operations/s", "failed/s"}}
+	rows := [][]string{{"until", "operations/s", "mean", "failed/s"}}
 	for _, p := range s.Points {
 		failed := ""
 		if p.Failed > 0 {
 			failed = perSecond(p.Failed)
 		}
-		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), failed})
+		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), latency(p.Latency), failed})
 	}
 	table(w, rows)
+	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", latency(s.LongestGap))
 }
 
 // perSecond writes a rate.

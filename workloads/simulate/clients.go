@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -25,21 +26,24 @@ type run struct {
 	ended   time.Duration // since then, when the last client was done
 	begun   int64         // operations that began
 	series  timeline
+	gap     time.Duration   // the longest in which a participant finished nothing
+	memory  []client.Use    // in the end
 	usage   []sim.NodeUsage // then
 	events  []Event
 	failed  error
 	stop    atomic.Bool // somebody wants it to end early
 }
 
-// participant is a client of the run.
+// participant is a client of the run, or one of the operations that it has in flight.
 type participant struct {
 	session
 	number int
 	span   span
 	tally  *workloads.Tally
 	meter  *meter
-	seen   uint64 // operations that are in the timeline
-	broken uint64 // and those of them that failed
+	seen   uint64        // operations that are in the timeline
+	broken uint64        // and those of them that failed
+	last   time.Duration // when one ended well
 }
 
 // start makes the clients, and opens the stores of those that are there from the beginning.
@@ -52,14 +56,24 @@ func (r *run) start() error {
 		r.Options.CacheBytes = cacheBytes(r.Spec)
 	}
 	for i, s := range spans {
-		p := &participant{number: i, span: s}
-		r.clients = append(r.clients, p)
-		w := r.sim.Go(ClientName(i), func(ep rdma.Endpoint) { r.task(r, p, ep) })
-		if s.from > 0 {
-			continue
-		}
-		if p.session, err = r.pool.open(w.Endpoint(), r.Options); err != nil {
-			return fmt.Errorf("client %d: %w", i, err)
+		var first *sim.Worker
+		for lane := range r.InFlight {
+			p := &participant{number: i*r.InFlight + lane, span: s}
+			r.clients = append(r.clients, p)
+			task := func(ep rdma.Endpoint) { r.task(r, p, ep) }
+			w := first
+			if lane == 0 {
+				first = r.sim.Go(ClientName(i), task)
+				w = first
+			} else {
+				w = r.sim.Beside(first, fmt.Sprintf("%s, operation %d", ClientName(i), lane), task)
+			}
+			if s.from > 0 {
+				continue
+			}
+			if p.session, err = r.pool.open(w.Endpoint(), r.Options); err != nil {
+				return fmt.Errorf("client %d: %w", i, err)
+			}
 		}
 	}
 	return nil
@@ -83,8 +97,31 @@ const (
 // beginning returns the virtual time at which measuring begins: known before anything happens, since faults happen at
 // times that count from there.
 func (c *Config) beginning() time.Duration {
-	round := int64(turn * c.Clients)
+	round := int64(turn * c.Clients * c.InFlight)
 	return setUp + time.Duration((c.WarmUp+round-1)/round)*turnTime
+}
+
+// know lets the clients of the beginning read all records.
+func (r *run) know() error {
+	if !r.Known {
+		return nil
+	}
+	for _, p := range r.clients {
+		for i := int64(0); p.store != nil && i < r.Spec.RecordCount && !r.stop.Load(); i++ {
+			if _, err := p.store.Get(r.Spec.Key(i)); err != nil {
+				return fmt.Errorf("client %d: record %d: %w", p.number/r.InFlight, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// look asks the store what the pool's memory is used for.
+func (r *run) look() (err error) {
+	if r.Memory {
+		r.memory, err = r.kind.Usage(r.sim)
+	}
+	return err
 }
 
 // warmUp lets the clients of the beginning do operations of the mix, in turns.
@@ -98,7 +135,7 @@ func (r *run) warmUp() error {
 		}
 		n := 0
 		workers = append(workers, workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, r.Seed, i), workloads.Share{
-			Worker: i, Workers: r.Clients,
+			Worker: i, Workers: r.Config.Clients * r.InFlight,
 			Poll: func(*workloads.Tally) bool {
 				if n++; n > turn || left == 0 || failed != nil || r.stop.Load() {
 					n = 0
@@ -156,9 +193,10 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 			return
 		}
 	}
-	p.meter = &meter{DB: p.rows(r.Spec), count: ep.Counters()}
 	env := newEnv(ep, r.Seed, p.number)
 	env.began = r.began
+	p.meter = &meter{DB: p.rows(r.Spec), env: env, count: ep.Counters()}
+	p.last = env.Now()
 	share := r.share(p.number, p.span)
 	out := false
 	share.Poll = func(t *workloads.Tally) bool {
@@ -179,6 +217,7 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	p.tally = w.Tally()
 	w.Run()
 	r.note(p, p.tally, env.Now())
+	r.gap = max(r.gap, env.Now()-p.last)
 	if now := env.Now(); now > r.ended {
 		r.ended, r.usage = now, r.sim.Usage()
 	}
@@ -209,6 +248,14 @@ func (r *run) another() bool {
 
 // note adds what a client finished since the last time to the timeline.
 func (r *run) note(p *participant, t *workloads.Tally, now time.Duration) {
-	r.series.add(now, t.Operations-p.seen, t.Failed-p.broken)
+	n, failed := t.Operations-p.seen, t.Failed-p.broken
 	p.seen, p.broken = t.Operations, t.Failed
+	if n > failed {
+		r.gap = max(r.gap, now-p.last)
+		p.last = now
+	}
+	if p.meter != nil {
+		r.series.add(now, point{operations: n, failed: failed, took: p.meter.took})
+		p.meter.took = 0
+	}
 }

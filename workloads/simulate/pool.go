@@ -40,9 +40,9 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	p := c.Pool
-	p.Clients = c.Clients + spare
+	p.Clients = c.Clients*c.InFlight + spare
 	for _, change := range c.Changes {
-		p.Clients += max(change.Clients, 0)
+		p.Clients += max(change.Clients, 0) * c.InFlight
 	}
 	p = kind.Size(p)
 	if err := p.Check(kind); err != nil {

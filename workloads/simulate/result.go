@@ -3,6 +3,7 @@ package simulate
 import (
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
@@ -14,6 +15,7 @@ type Result struct {
 	Profile       string  `json:"profile"`
 	Nodes         int     `json:"nodes"`
 	Clients       int     `json:"clients"`
+	InFlight      int     `json:"in_flight"` // operations of a client
 	IndexReplicas int     `json:"index_replicas"`
 	DataReplicas  int     `json:"data_replicas"`
 	Records       int64   `json:"records"`
@@ -25,12 +27,18 @@ type Result struct {
 	Failed     uint64  `json:"failed"`
 	Throughput float64 `json:"throughput"` // operations a second that ended well
 
+	// LongestGap is the longest time in which one of the clients (or of the operations that it has in flight) finished
+	// nothing, in microseconds.
+	LongestGap float64 `json:"longest_gap"`
+
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Points []Point `json:"over_time,omitempty"`
 	// Events are what the pool's master did, where something went wrong.
 	Events []Event `json:"events,omitempty"`
 	// Machines are the memory nodes, then the compute nodes.
 	Machines []Machine `json:"machines"`
+	// Memory is what the pool's memory is used for in the end, where Config asks for it.
+	Memory []client.Use `json:"memory,omitempty"`
 
 	Error string `json:"error,omitempty"` // the first failure
 }
@@ -44,7 +52,9 @@ type Call struct {
 	Failed *runner.Latency `json:"failed,omitempty"`
 	Error  string          `json:"error,omitempty"` // the first failure
 	Trips  float64         `json:"trips_per_call"`  // of calls that ended well
-	Cost   *Cost           `json:"per_call,omitempty"`
+	// ByTrips are the shares of the calls that ended well which took 0, 1, 2 ... trips; the last: as many or more.
+	ByTrips []float64 `json:"share_by_trips,omitempty"`
+	Cost    *Cost     `json:"per_call,omitempty"`
 }
 
 // At returns the latency that a share of the calls did not exceed, in microseconds.
@@ -55,6 +65,17 @@ func (c *Call) At(share float64) float64 {
 		}
 	}
 	return c.Latency.Max
+}
+
+// TripsAt returns the trips that a share of the calls did not exceed.
+func (c *Call) TripsAt(share float64) int {
+	sum := 0.0
+	for n, part := range c.ByTrips {
+		if sum += part; sum >= share-1e-9 {
+			return n
+		}
+	}
+	return len(c.ByTrips)
 }
 
 // Cost is what a call takes, on average: verbs, two-sided calls, and bytes of their payload.
@@ -84,6 +105,7 @@ type Point struct {
 	Seconds    float64 `json:"seconds"` // when it ended, since measuring began
 	Throughput float64 `json:"throughput"`
 	Failed     float64 `json:"failed,omitempty"` // a second
+	Latency    float64 `json:"latency"`          // mean of its calls, in microseconds; 0: there were none
 }
 
 // Event is something that the pool's master did.
@@ -94,9 +116,10 @@ type Event struct {
 
 func (r *run) result() *Result {
 	res := &Result{
-		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients,
+		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients, InFlight: r.InFlight,
 		IndexReplicas: r.IndexReplicas, DataReplicas: r.DataReplicas, Records: r.Spec.RecordCount,
 		PairBytes: r.Spec.PairBytes(), Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
+		LongestGap: runner.Microseconds(r.gap), Memory: r.memory,
 	}
 	var total workloads.Tally
 	var sum meter
@@ -108,12 +131,13 @@ func (r *run) result() *Result {
 		for op := range workloads.Ops {
 			sum.calls[op] += p.meter.calls[op]
 			sum.verbs[op] = sum.verbs[op].Add(p.meter.verbs[op])
+			sum.trips[op].merge(&p.meter.trips[op])
 		}
 	}
 	res.Operations, res.Failed = total.Operations, total.Failed
 	res.Throughput = float64(total.Operations-total.Failed) / res.Seconds
 	for op := range workloads.Ops {
-		res.add(op, &total.Calls[op], sum.verbs[op], sum.calls[op])
+		res.add(op, &total.Calls[op], &sum)
 	}
 	res.total(&total, &sum)
 	for i := range r.usage {
@@ -129,15 +153,16 @@ func (r *run) points() (list []Point) {
 	for i, p := range r.series.points {
 		if end := time.Duration(i+1) * r.Interval; end <= r.ended {
 			list = append(list, Point{Seconds: end.Seconds(), Throughput: float64(p.operations-p.failed) / span,
-				Failed: float64(p.failed) / span})
+				Failed: float64(p.failed) / span, Latency: runner.Microseconds(p.took) / float64(max(p.operations, 1))})
 		}
 	}
 	return list
 }
 
 // add adds a kind of call that was made.
-func (r *Result) add(op workloads.Op, m *workloads.Measure, verbs rdma.Counters, calls uint64) {
-	c := Call{Name: op.String(), Latency: runner.Summarize(m.OK), CDF: cdf(m.OK), Cost: newCost(verbs, calls)}
+func (r *Result) add(op workloads.Op, m *workloads.Measure, sum *meter) {
+	c := Call{Name: op.String(), Latency: runner.Summarize(m.OK), CDF: cdf(m.OK), Cost: newCost(sum.verbs[op], sum.calls[op]),
+		ByTrips: sum.trips[op].shares()}
 	if m.Failed != nil && m.Failed.Count() > 0 {
 		failed := runner.Summarize(m.Failed)
 		c.Failed, c.Error = &failed, m.Err.Error()
@@ -160,12 +185,14 @@ func (r *Result) total(t *workloads.Tally, sum *meter) {
 		return
 	}
 	var all rdma.Counters
+	var by tripCount
 	calls := uint64(0)
 	for op := range workloads.OpReadModifyWrite {
 		all, calls = all.Add(sum.verbs[op]), calls+sum.calls[op]
+		by.merge(&sum.trips[op])
 	}
 	r.Calls = append(r.Calls, Call{Name: "TOTAL", Latency: runner.Summarize(&h), CDF: cdf(&h),
-		Trips: float64(trips) / float64(h.Count()), Cost: newCost(all, calls)})
+		Trips: float64(trips) / float64(h.Count()), Cost: newCost(all, calls), ByTrips: by.shares()})
 }
 
 // cdf returns the distribution of h, with a point for each bucket that counted anything.

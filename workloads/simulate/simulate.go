@@ -30,8 +30,15 @@ type Config struct {
 	Options   stores.Options // of each client; without CacheBytes there is room for all records
 	Spec      *workloads.Spec
 	Clients   int // that are there from the beginning; default 1
-	Changes   []Change
-	Faults    string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
+	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
+	// core; default 1. When a fault crashes a client, its other operations go on.
+	InFlight int
+	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
+	Known bool
+	// Memory tells in the Result what the pool's memory is used for in the end.
+	Memory  bool
+	Changes []Change
+	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
 	// Lease is that of the pool\'s master, which there is when something goes wrong: the time scale on which crashes are
 	// noticed. 0: 100 ms.
 	Lease time.Duration
@@ -85,7 +92,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 
 // simulate runs a task for each client, and returns what they measured.
 func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.Endpoint)) (*Result, error) {
-	c.Clients = max(c.Clients, 1)
+	c.Clients, c.InFlight = max(c.Clients, 1), max(c.InFlight, 1)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -100,7 +107,8 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 	for _, step := range []struct {
 		what string
 		do   func() error
-	}{{"load", r.load}, {"open the store", r.start}, {"warm up", r.warmUp}, {"run", r.measure}} {
+	}{{"load", r.load}, {"open the store", r.start}, {"read the records", r.know}, {"warm up", r.warmUp}, {"run", r.measure},
+		{"look at the memory", r.look}} {
 		if err := cmp.Or(step.do(), ctx.Err()); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.what, err)
 		}
@@ -110,10 +118,10 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 
 // check refuses what makes no sense.
 func (c *Config) check() error {
-	most := c.Clients
+	most := c.Clients * c.InFlight
 	for i, change := range c.Changes {
 		if change.Clients > 0 {
-			most += change.Clients
+			most += change.Clients * c.InFlight
 		}
 		if i > 0 && change.At < c.Changes[i-1].At {
 			return workloads.Misuse("clients that join and leave have to be in the order of their times")
@@ -121,7 +129,7 @@ func (c *Config) check() error {
 	}
 	switch {
 	case most > maxClients:
-		return workloads.Misuse("%d clients are more than %d", most, maxClients)
+		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
 	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Ops == 0 && c.Duration == 0:
@@ -157,17 +165,18 @@ func (c *Config) population() ([]span, error) {
 	return all, nil
 }
 
-// share says what a client does of the run.
+// share says what a participant does of the run.
 func (c *Config) share(i int, s span) workloads.Share {
-	share := workloads.Share{Worker: i, Workers: c.Clients, Until: c.Duration}
+	workers := c.Clients * c.InFlight
+	share := workloads.Share{Worker: i, Workers: workers, Until: c.Duration}
 	if s.to > 0 && (share.Until == 0 || s.to < share.Until) {
 		share.Until = s.to
 	}
 	if c.Target > 0 {
 		each := float64(time.Second) / c.Target
 		share.First = s.from + time.Duration(float64(each*float64(i)))
-		share.Period = max(time.Duration(each*float64(c.Clients)), 1)
-		share.Ops = workloads.SplitOps(c.Ops, i%c.Clients, c.Clients)
+		share.Period = max(time.Duration(each*float64(workers)), 1)
+		share.Ops = workloads.SplitOps(c.Ops, i%workers, workers)
 	}
 	return share
 }

@@ -8,10 +8,13 @@ type timeline struct {
 	points   []point
 }
 
-type point struct{ operations, failed uint64 }
+type point struct {
+	operations, failed uint64
+	took               time.Duration // all of them together
+}
 
-func (t *timeline) add(at time.Duration, operations, failed uint64) {
-	if t.interval <= 0 || operations == 0 {
+func (t *timeline) add(at time.Duration, p point) {
+	if t.interval <= 0 || p.operations == 0 {
 		return
 	}
 	i := int(at / t.interval)
@@ -21,6 +24,8 @@ func (t *timeline) add(at time.Duration, operations, failed uint64) {
 	for len(t.points) <= i {
 		t.points = append(t.points, point{})
 	}
-	t.points[i].operations += operations
-	t.points[i].failed += failed
+	sum := &t.points[i]
+	sum.operations += p.operations
+	sum.failed += p.failed
+	sum.took += p.took
 }
