@@ -220,3 +220,62 @@ func TestHeader(t *testing.T) {
 		t.Errorf("got %v, want ErrFull", err)
 	}
 }
+
+// overtaken is a node's memory in which somebody else is served while a request has memory backed.
+type overtaken struct {
+	rdma.Memory
+	other *rdma.Request
+}
+
+func (m *overtaken) Commit(off, n uint64) error {
+	if r := m.other; r != nil {
+		m.other = nil
+		if err := node.Serve(m, r); err != nil {
+			return err
+		}
+	}
+	return m.Memory.Commit(off, n)
+}
+
+// plain is memory of this process.
+type plain []uint64
+
+func (m plain) Node() int              { return 0 }
+func (m plain) Size() uint64           { return uint64(8 * len(m)) }
+func (m plain) Load(off uint64) uint64 { return m[off/8] }
+func (m plain) CompareSwap(off, expect, value uint64) uint64 {
+	found := m[off/8]
+	if found == expect {
+		m[off/8] = value
+	}
+	return found
+}
+func (m plain) FetchAdd(off, n uint64) uint64 { m[off/8] += n; return m[off/8] - n }
+func (m plain) Commit(off, n uint64) error    { return nil }
+
+// TestGrow: each item of an array is handed out once, up to its end.
+func TestGrow(t *testing.T) {
+	m := &overtaken{Memory: make(plain, 200)}
+	ask := func() *rdma.Request {
+		return &rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{0, 64, 24, 10, 4}}
+	}
+	one, other := ask(), ask()
+	m.other = other
+	if err := node.Serve(m, one); err != nil {
+		t.Fatal(err)
+	}
+	if other.Ret != [6]uint64{0, 4} || one.Ret != [6]uint64{4, 4} {
+		t.Errorf("two requests got %v and %v", other.Ret, one.Ret)
+	}
+	if err := node.Serve(m, one); err != nil || one.Ret != [6]uint64{8, 2} {
+		t.Errorf("the last ones are %v (%v)", one.Ret, err)
+	}
+	if err := node.Serve(m, one); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("a full array: %v", err)
+	}
+	for _, arg := range [][6]uint64{{4, 64, 24, 10, 4}, {1600, 64, 24, 10, 4}, {0, 64, 24, 10, 0}, {0, 64, 24, 1 << 60, 4}} {
+		if err := node.Serve(m, &rdma.Request{Proc: node.ProcGrow, Arg: arg}); !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("%v: %v", arg, err)
+		}
+	}
+}

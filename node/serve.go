@@ -20,6 +20,10 @@ const (
 	// block; size class << 32 | objects a block; bytes of a bitmap << 32 | bytes of an object. Ret: index of the
 	// block, index of the object, incarnation of its last use.
 	ProcObject rdma.Proc = 3
+	// ProcGrow hands out the next items of an array, which is backed by memory as far as it was handed out. Arg: offset of
+	// the count of those that were, offset of the first item, bytes an item, number of items, how many are wanted. Ret:
+	// index of the first, how many: 1 at least.
+	ProcGrow rdma.Proc = 5
 	// ProcEcho does nothing: it shows what a call takes. Ret: Arg.
 	ProcEcho rdma.Proc = 4
 )
@@ -30,9 +34,9 @@ const (
 	incarnationAt = 16 // the lower half of that word
 )
 
-// Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word: a crash
+// Serve runs a request on a node's memory. Each procedure has one linearization point, a CAS of a table word or count: a crash
 // before it leaves nothing but memory that was backed early, a crash behind it a block that its owner's recovery
-// finds in the table.
+// finds in the table, or items that a sweep finds to be nobody's.
 func Serve(m rdma.Memory, r *rdma.Request) error {
 	switch r.Proc {
 	case ProcAlloc:
@@ -41,6 +45,8 @@ func Serve(m rdma.Memory, r *rdma.Request) error {
 		return serveRecord(m, r)
 	case ProcObject:
 		return serveObject(m, r)
+	case ProcGrow:
+		return serveGrow(m, r)
 	case ProcEcho:
 		r.Ret = r.Arg
 		return nil
@@ -128,6 +134,27 @@ func serveObject(m rdma.Memory, r *rdma.Request) error {
 		}
 	}
 	return fmt.Errorf("allocate an object on node %d: region: %w", m.Node(), rdma.ErrFull)
+}
+
+// serveGrow moves the count past items that have memory.
+func serveGrow(m rdma.Memory, r *rdma.Request) error {
+	count, first, bytes, items, want := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3], r.Arg[4]
+	if count%8 != 0 || want == 0 || !fits(m, count, 1, 8) || !fits(m, first, items, bytes) {
+		return fmt.Errorf("hand out %d items on node %d: %w", want, m.Node(), rdma.ErrAccess)
+	}
+	for used := m.Load(count); used < items; { // ends: it is higher each time
+		n := min(want, items-used)
+		if err := m.Commit(first+used*bytes, n*bytes); err != nil {
+			return fmt.Errorf("hand out %d items on node %d: %w", want, m.Node(), err)
+		}
+		found := m.CompareSwap(count, used, used+n)
+		if found == used {
+			r.Ret[0], r.Ret[1] = used, n
+			return nil
+		}
+		used = found
+	}
+	return fmt.Errorf("hand out %d items on node %d: array: %w", want, m.Node(), rdma.ErrFull)
 }
 
 // takeObject takes the first object of a block whose bit is set, if it is free by its mark; other bits it drops. Whoever

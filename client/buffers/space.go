@@ -1,0 +1,146 @@
+// Package buffers hands out out-of-place buffers: memory of one size on each memory node, which clients fill and make words
+// point at, and which is used again without anybody's help.
+//
+// A buffer belongs to a client until a CAS of its makes a word point at it. The CAS that replaces a word's pointer takes the
+// buffer that was replaced: that one belongs to whoever CASed. Its former owner's WRITE came before that one's own CAS in a
+// chain, so that nothing of it can land any more; who reads the buffer by the old word finds another checksum in it and reads
+// the word again.
+//
+// A crash leaves a bounded number of buffers that nobody owns, and that no word points at: what the client had in its lists
+// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep.
+package buffers
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// MaxBuffers bounds the buffers of a segment: pointers have 16 bits, and 0 is none.
+const MaxBuffers = 1<<16 - 1
+
+// MinBytes is the size of the smallest buffer: a bundle of a few pointers fits.
+const MinBytes = 32
+
+// Space is where the buffers of a pool lie, the same on every memory node: segments, each of which has two words and an array
+// of buffers. A number that the users of a buffer have in common, an object's or a bucket's, picks the segment, so that 16
+// bits tell which buffer it is.
+//
+//	segment's words     8 bytes  buffers that were handed out for the first time, from the array's front
+//	                    8 bytes  tag (48 bits) | pointer to the bundle on top of the stack (16): see bundle
+//	...                          of all segments
+//	arrays of buffers
+//
+// The words are changed by atomics only, buffers by WRITEs only. All is zero in a new pool.
+type Space struct {
+	Base     uint64 // offset on each node, a multiple of 8
+	Segments int    // of each node
+	Buffers  int    // of each segment, MaxBuffers at most
+	Bytes    int    // of a buffer, a multiple of 8, MinBytes at least
+}
+
+const segmentWords = 16 // bytes
+
+// Size returns the bytes that the space takes on each node.
+func (s *Space) Size() uint64 {
+	return uint64(s.Segments) * (segmentWords + uint64(s.Buffers)*uint64(s.Bytes))
+}
+
+// Tables returns the bytes at the front of the space that have to be backed by memory when the pool is made. Buffers are when
+// they are handed out.
+func (s *Space) Tables() uint64 { return uint64(s.Segments) * segmentWords }
+
+// Segment returns the segment that a number picks.
+func (s *Space) Segment(number uint64) int { return int(number % uint64(s.Segments)) }
+
+// Resolve returns the address of a buffer of the segment that a number picks. Of 0 and of what lies beyond the segment, which
+// only damage makes of a pointer, it is that of some other buffer's.
+func (s *Space) Resolve(node int, number uint64, pointer uint16) rdma.Addr {
+	return s.at(node, s.Segment(number), pointer)
+}
+
+func (s *Space) at(node, segment int, pointer uint16) rdma.Addr {
+	i := (int(pointer) + s.Buffers - 1) % s.Buffers
+	return rdma.At(node, s.array(segment)+uint64(i)*uint64(s.Bytes))
+}
+
+func (s *Space) array(segment int) uint64 {
+	return s.Base + s.Tables() + uint64(segment)*uint64(s.Buffers)*uint64(s.Bytes)
+}
+
+func (s *Space) counter(segment int) uint64 { return s.Base + uint64(segment)*segmentWords }
+func (s *Space) top(node, segment int) rdma.Addr {
+	return rdma.At(node, s.counter(segment)+8)
+}
+
+// chunk is how many buffers a client takes at a time that were never used: few enough that a segment serves many clients.
+func (s *Space) chunk() int { return min(max(s.Buffers/64, 1), 16) }
+
+// ErrParams is wrapped by errors about spaces that cannot be.
+var ErrParams = errors.New("no such space of buffers")
+
+// Validate returns an error wrapping ErrParams unless there can be such a space.
+func (s *Space) Validate() error {
+	switch {
+	case s.Segments < 1 || s.Buffers < 1 || s.Buffers > MaxBuffers:
+		return fmt.Errorf("%d segments of %d buffers (1 to %d): %w", s.Segments, s.Buffers, MaxBuffers, ErrParams)
+	case s.Bytes < MinBytes || s.Bytes%8 != 0 || s.Base%8 != 0:
+		return fmt.Errorf("buffers of %d bytes from %d on (multiples of 8, %d at least): %w", s.Bytes, s.Base, MinBytes, ErrParams)
+	case s.Base+s.Size() > rdma.MaxOffset:
+		return fmt.Errorf("%d segments of %d buffers of %d bytes: beyond the address space: %w", s.Segments, s.Buffers, s.Bytes, ErrParams)
+	}
+	return nil
+}
+
+var le = binary.LittleEndian
+
+// A bundle is a free buffer that lists others, so that a client gives many back, or takes them, by one CAS of its segment's
+// stack (Treiber's). Its content stays as it is while it is in the stack:
+//
+//	0   checksum of all that follows
+//	8   pointer to the next bundle, 2 bytes
+//	10  number of pointers, 2 bytes
+//	16  pointers, 2 bytes each
+//
+// The tag of the stack's word rises with each change, so that a client's CAS succeeds only where the bundle that it has read
+// is on top and was there all the time. 48 bits of it last for years.
+const (
+	bundleHeader = 16
+	mostListed   = 64 // pointers of a bundle
+)
+
+// listed returns how many pointers a bundle of the space has at most.
+func (s *Space) listed() int { return min((s.Bytes-bundleHeader)/2, mostListed) }
+
+func bundleBytes(pointers int) int { return bundleHeader + (2*pointers+7)&^7 }
+
+func encodeBundle(p []byte, next uint16, pointers []uint16) {
+	clear(p)
+	le.PutUint16(p[8:], next)
+	le.PutUint16(p[10:], uint16(len(pointers)))
+	for i, q := range pointers {
+		le.PutUint16(p[bundleHeader+2*i:], q)
+	}
+	le.PutUint64(p, xxhash.Sum64(p[8:bundleBytes(len(pointers))]))
+}
+
+// decodeBundle appends the pointers of a bundle to a list; false: it is none.
+func decodeBundle(p []byte, list []uint16) (next uint16, pointers []uint16, ok bool) {
+	n := int(le.Uint16(p[10:]))
+	if bundleBytes(n) > len(p) || le.Uint64(p) != xxhash.Sum64(p[8:bundleBytes(n)]) {
+		return 0, list, false
+	}
+	for i := range n {
+		list = append(list, le.Uint16(p[bundleHeader+2*i:]))
+	}
+	return le.Uint16(p[8:]), list, true
+}
+
+// stack is the word of a segment's stack.
+type stack uint64
+
+func (s stack) pointer() uint16           { return uint16(s) }
+func (s stack) then(pointer uint16) stack { return (s>>16+1)<<16 | stack(pointer) }

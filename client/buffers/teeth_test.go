@@ -1,0 +1,32 @@
+package buffers
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule each; the test that is named must notice.
+var mutants = teeth.Table([][5]string{
+	{"a stack's tag rises", "space.go", "return (s>>16+1)<<16 | stack(pointer)", "return s>>16<<16 | stack(pointer)", "TestSameBundleAgain"},
+	{"a bundle is taken by a CAS that succeeded", "worker.go", "case swapped:\n", "default:\n", "TestOneOwnerInVirtualTime"},
+	{"what a CAS did not give back is kept", "worker.go", "l.top = stack(cas.Result)\n\t\tl.put(l.out...)", "l.top = stack(cas.Result)", "TestOneOwner"},
+	{"what is given back is no longer the worker's", "worker.go", "\tl.head += n + 1\n", "", "TestOneOwner"},
+	{"the bundle itself is free once", "worker.go", "l.free = append(list, pointer)", "l.free = append(list, pointer, pointer)", "TestOneOwner"},
+	{"the bundle is not in its own list", "worker.go", "encodeBundle(p, l.top.pointer(), l.out[:n])", "encodeBundle(p, l.top.pointer(), l.out[1:n+1])", "TestOneOwner"},
+	{"the oldest is used first", "worker.go", "\tp := l.free[l.head]\n\tl.head++\n", "\tp := l.free[len(l.free)-1]\n\tl.free = l.free[:len(l.free)-1]\n", "TestFull"},
+	{"nobody hoards", "worker.go", "if l.len() > w.mostKept() {", "if l.len() > 1<<20 {", "TestGivenBack"},
+	{"what others gave back is taken first", "worker.go", "if ok, err := w.pop(l); ok || err != nil {", "if ok, err := false, error(nil); ok || err != nil {", "TestGivenBack"},
+	{"a bundle has its checksum", "space.go", "le.Uint64(p) != xxhash.Sum64(p[8:bundleBytes(n)])", "false", "TestDamagedStack"},
+	{"pointers begin at 1", "worker.go", "l.put(uint16(first + i + 1))", "l.put(uint16(first + i))", "TestFull"},
+	{"a chunk ends with its array", "../../node/serve.go", "n := min(want, items-used)", "n := want", "TestFull"},
+})
+
+func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
+
+func TestTeeth(t *testing.T) {
+	if testing.Short() || teeth.UnderRace {
+		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
+	}
+	teeth.Suite{}.Run(t, mutants)
+}

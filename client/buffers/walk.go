@@ -1,0 +1,66 @@
+package buffers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Free is what a segment of a node looks like when nobody works on it.
+type Free struct {
+	Handed   int      // buffers that were handed out at least once: 1 to this
+	Pointers []uint16 // of them those that were given back, bundles among them
+}
+
+// Walk reads which buffers of a segment of a node nobody owns. Clients may work on others; what it finds of a segment that
+// changes meanwhile means nothing. An error wraps client.ErrDamaged when the stack is none.
+func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration) (Free, error) {
+	var f Free
+	b := ep.Batch()
+	words := b.Read(rdma.At(node, s.counter(segment)), segmentWords)
+	err := rdma.Do(ep, b, timeout)
+	if err == nil {
+		f.Handed = int(min(le.Uint64(words.Buf), 1<<32))
+		if f.Handed > s.Buffers {
+			err = fmt.Errorf("%d of %d buffers were handed out: %w", f.Handed, s.Buffers, client.ErrDamaged)
+		}
+	}
+	top := stack(0)
+	if err == nil {
+		top = stack(le.Uint64(words.Buf[8:]))
+	}
+	b.Release()
+	seen := make([]bool, s.Buffers+1)
+	for next := top.pointer(); next != 0 && err == nil; {
+		next, err = s.walkBundle(ep, node, segment, next, timeout, &f, seen)
+	}
+	if err != nil {
+		return f, fmt.Errorf("walk the free buffers of segment %d of node %d: %w", segment, node, err)
+	}
+	return f, nil
+}
+
+// walkBundle adds a bundle's buffers. Each may be there once, which bounds the walk.
+func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free, seen []bool) (next uint16, err error) {
+	b := ep.Batch()
+	defer b.Release()
+	read := b.Read(s.at(node, segment, pointer), bundleBytes(s.listed()))
+	if err := rdma.Do(ep, b, timeout); err != nil {
+		return 0, err
+	}
+	from := len(f.Pointers)
+	next, list, ok := decodeBundle(read.Buf, f.Pointers)
+	if !ok {
+		return 0, fmt.Errorf("the bundle in buffer %d: %w", pointer, client.ErrDamaged)
+	}
+	f.Pointers = append(list, pointer)
+	for _, p := range f.Pointers[from:] {
+		if p == 0 || int(p) > f.Handed || seen[p] {
+			return 0, fmt.Errorf("buffer %d in the bundle in buffer %d (%d were handed out): %w", p, pointer, f.Handed, client.ErrDamaged)
+		}
+		seen[p] = true
+	}
+	return next, nil
+}

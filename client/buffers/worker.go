@@ -1,0 +1,304 @@
+package buffers
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Worker hands out buffers to one client. It is not safe for concurrent use.
+type Worker struct {
+	*Space
+	ep      rdma.Endpoint
+	timeout time.Duration
+	lists   []*list // by node and segment, as they are needed
+	stats   Stats
+}
+
+// Stats count what a worker did beside its lists. They only grow.
+type Stats struct {
+	Fresh   uint64 // buffers that nobody had used before
+	Taken   uint64 // buffers out of bundles
+	Given   uint64 // buffers given back in bundles
+	Lost    uint64 // buffers that nobody owns, since a node was silent or died
+	Retries uint64 // CASes of a stack that somebody else's came before
+}
+
+// list is what a worker owns of a segment of a node, the oldest first: slow readers rarely see a buffer used again under them.
+type list struct {
+	node, segment int
+	free          []uint16 // from head on
+	head          int
+	top           stack       // the stack's word as it was met last
+	pushing       *rdma.Batch // gives out back, in the background
+	out           []uint16
+}
+
+// mostKept bounds a list: beyond it what is more than half is given back. A client owns as many buffers of a segment of a node
+// at most, a bundle that it gives back apart.
+func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
+
+// Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
+func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker {
+	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments)}
+}
+
+// Stats returns the worker's counters.
+func (w *Worker) Stats() Stats { return w.stats }
+
+func (w *Worker) list(node, segment int) *list {
+	l := &w.lists[node*w.Segments+segment]
+	if *l == nil {
+		*l = &list{node: node, segment: segment}
+	}
+	return *l
+}
+
+func (l *list) len() int { return len(l.free) - l.head }
+
+func (l *list) put(pointers ...uint16) {
+	if l.head > 0 && len(l.free)+len(pointers) > cap(l.free) {
+		l.free = l.free[:copy(l.free, l.free[l.head:])]
+		l.head = 0
+	}
+	l.free = append(l.free, pointers...)
+}
+
+func (l *list) take() uint16 {
+	p := l.free[l.head]
+	l.head++
+	return p
+}
+
+// Allocate returns a buffer on a node, of the segment that a number picks: the one that the worker has had for the longest
+// time; without one, which costs trips, those of a bundle that others gave back, or new ones. An error wraps client.ErrFull
+// when there is none, or is one of the node's: nothing was handed out then.
+func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
+	l := w.list(node, w.Segment(number))
+	if l.len() == 0 {
+		if err := w.refill(l); err != nil {
+			return 0, 0, fmt.Errorf("allocate a buffer of segment %d of node %d: %w", l.segment, node, err)
+		}
+	}
+	pointer = l.take()
+	return pointer, w.at(node, l.segment, pointer), nil
+}
+
+// Give takes a buffer over: no word points at it, and nothing of it is in flight. 0 is none.
+func (w *Worker) Give(node int, number uint64, pointer uint16) {
+	if pointer == 0 {
+		return
+	}
+	l := w.list(node, w.Segment(number))
+	l.put(pointer)
+	if l.len() > w.mostKept() {
+		w.settle(l)
+		if l.pushing == nil {
+			_ = w.push(l) // who cannot post is told so by what he posts next
+		}
+	}
+}
+
+func (w *Worker) refill(l *list) error {
+	w.settle(l)
+	if l.len() > 0 {
+		return nil
+	}
+	l.free, l.head = l.free[:0], 0
+	if ok, err := w.pop(l); ok || err != nil {
+		return err
+	}
+	return w.grow(l)
+}
+
+// grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A crash of either side behind
+// that leaves a chunk that nobody owns.
+func (w *Worker) grow(l *list) error {
+	r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
+		uint64(w.Buffers), uint64(w.chunk())}}
+	if err := w.ep.Call(l.node, &r, w.timeout); err != nil {
+		return err
+	}
+	first, n := r.Ret[0], r.Ret[1]
+	if n == 0 || first+n > uint64(w.Buffers) {
+		return fmt.Errorf("%d buffers from %d on were handed out: %w", n, first, client.ErrDamaged)
+	}
+	for i := range n {
+		l.put(uint16(first + i + 1))
+	}
+	w.stats.Fresh += n
+	return nil
+}
+
+// popAttempts bounds how often a worker meets others at a stack before it takes new buffers instead.
+const popAttempts = 16
+
+// pop takes the bundle on top of the stack; false: there is none.
+func (w *Worker) pop(l *list) (ok bool, err error) {
+	if err := w.look(l); err != nil {
+		return false, err
+	}
+	for range popAttempts {
+		pointer := l.top.pointer()
+		if pointer == 0 {
+			return false, nil
+		}
+		b := w.ep.Batch()
+		read := b.Read(w.at(l.node, l.segment, pointer), bundleBytes(w.listed()))
+		if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+			b.Release()
+			return false, err
+		}
+		next, list, whole := decodeBundle(read.Buf, l.free)
+		b.Release()
+		swapped, err := w.swap(l, next)
+		switch {
+		case err != nil:
+			return false, err
+		case swapped && !whole:
+			return false, fmt.Errorf("the bundle in buffer %d: %w", pointer, client.ErrDamaged)
+		case swapped:
+			l.free = append(list, pointer)
+			w.stats.Taken += uint64(len(l.free))
+			return true, nil
+		}
+		w.stats.Retries++
+	}
+	return false, nil
+}
+
+// look reads the stack's word.
+func (w *Worker) look(l *list) error {
+	b := w.ep.Batch()
+	defer b.Release()
+	read := b.Read(w.top(l.node, l.segment), 8)
+	if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+		return err
+	}
+	l.top = stack(le.Uint64(read.Buf))
+	return nil
+}
+
+// swap makes another bundle the top of the stack, unless that has changed.
+func (w *Worker) swap(l *list, next uint16) (bool, error) {
+	b := w.ep.Batch()
+	defer b.Release()
+	then := l.top.then(next)
+	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
+	if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+		return false, err
+	}
+	if !cas.Swapped() {
+		l.top = stack(cas.Result)
+		return false, nil
+	}
+	l.top = then
+	return true, nil
+}
+
+// push begins to give a bundle of the oldest buffers back: WRITE and CAS in one chain, so that the bundle is there when the
+// stack names it. It is the worker's until the CAS is known to have succeeded.
+func (w *Worker) push(l *list) error {
+	n := min(l.len()-1, w.listed())
+	l.out = append(l.out[:0], l.free[l.head:l.head+n+1]...)
+	l.head += n + 1
+	bundle := l.out[n]
+	b := w.ep.Batch()
+	p := b.Alloc(bundleBytes(n))
+	encodeBundle(p, l.top.pointer(), l.out[:n])
+	b.Chain()
+	b.Write(w.at(l.node, l.segment, bundle), p)
+	b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(l.top.then(bundle)))
+	if err := w.ep.Post(b); err != nil { // nothing was sent
+		b.Release()
+		l.put(l.out...)
+		return err
+	}
+	l.pushing = b
+	return nil
+}
+
+// settle looks at what became of a push, if that is known. One that failed half way, or not at all, leaves its buffers to a
+// sweep.
+func (w *Worker) settle(l *list) {
+	b := l.pushing
+	if b == nil || !b.Finished() {
+		return
+	}
+	l.pushing = nil
+	cas := b.Op(1)
+	switch {
+	case b.Err() != nil:
+		w.stats.Lost += uint64(len(l.out))
+	case cas.Swapped():
+		l.top = stack(cas.Value)
+		w.stats.Given += uint64(len(l.out))
+	default:
+		w.stats.Retries++
+		l.top = stack(cas.Result)
+		l.put(l.out...)
+	}
+	b.Release()
+}
+
+// Close gives back all that the worker owns. Where a node does not take it within the timeout it is lost until a sweep, which is
+// no error: see Stats.
+func (w *Worker) Close() error {
+	began := w.ep.Now()
+	for {
+		busy := false
+		for _, l := range w.lists {
+			if l == nil {
+				continue
+			}
+			w.settle(l)
+			if l.pushing == nil && l.len() > 0 {
+				if err := w.push(l); err != nil {
+					return fmt.Errorf("give buffers back: %w", err)
+				}
+			}
+			busy = busy || l.pushing != nil
+		}
+		left := w.timeout - (w.ep.Now() - began)
+		if !busy || left <= 0 {
+			w.abandon()
+			return nil
+		}
+		if err := w.await(left); err != nil {
+			return fmt.Errorf("give buffers back: %w", err)
+		}
+	}
+}
+
+// await waits for what is in flight. A silent node does not hold up the others: they have been given theirs meanwhile.
+func (w *Worker) await(left time.Duration) error {
+	for _, l := range w.lists {
+		if l == nil || l.pushing == nil {
+			continue
+		}
+		if err := w.ep.Wait(l.pushing, rdma.All, left); err != nil && !errors.Is(err, rdma.ErrTimeout) {
+			return err
+		}
+	}
+	return nil
+}
+
+// abandon counts what could not be given back.
+func (w *Worker) abandon() {
+	for _, l := range w.lists {
+		if l == nil {
+			continue
+		}
+		w.stats.Lost += uint64(l.len())
+		l.free, l.head = l.free[:0], 0
+		if l.pushing != nil {
+			w.stats.Lost += uint64(len(l.out))
+			l.pushing.Release()
+			l.pushing = nil
+		}
+	}
+}
