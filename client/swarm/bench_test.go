@@ -168,7 +168,7 @@ func BenchmarkWrite(b *testing.B) {
 
 // common checks that nothing but the common case was measured.
 func (x *bench) common(b *testing.B) {
-	if n := x.stats; n.Stale+n.Retries+n.Widened+n.WriteBacks+n.Fetches+n.Unmarked > 0 {
+	if n := x.Stats(); n.Stale+n.Retries+n.Widened+n.WriteBacks+n.Fetches+n.Unmarked > 0 {
 		b.Errorf("%+v", n)
 	}
 }

@@ -2,7 +2,7 @@
 // write in one trip each in the common case, linearizable and wait-free, with no code at the nodes.
 //
 // It is two things on top of each other. Safe-Guess (Algorithms 2, 3 and 10: read.go, write.go, lock.go) orders writes by
-// timestamps that writers guess from their clocks. It stands on a reliable max register (Algorithm 8: max.go, quorum.go), of
+// timestamps that writers guess from their clocks. It stands on a reliable max register (Algorithm 8: max.go, over package quorum), of
 // which In-n-Out (Algorithms 5 to 7: layout.go, buffer.go, max.go) makes one on each node, with 8-byte atomics.
 //
 //	READ   1. read the words of a majority, and at one replica the value that lies in place
@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
@@ -62,13 +63,11 @@ type Options struct {
 	// Clock is guessed from; the endpoint by default.
 	Clock Clock
 	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default it follows from what
-	// steps usually take here: see timer.
+	// steps usually take here.
 	Slow time.Duration
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
 }
-
-const defaultTimeout = time.Second
 
 // Object is where a key's value lies, in memory that was zero when the object was made.
 type Object struct {
@@ -103,17 +102,8 @@ type Client struct {
 	opt     Options
 	tid     int
 	ahead   time.Duration // by how much the clock was found to be slow
-	// bound is that of iterations and attempts. A READ ends within two for each writer, and one (section 3.2), and begins
-	// again when a node dies under it. A CAS is overtaken by a lower tuple at most as often: by each other writer's current
-	// one, guessed and verified, since the next ones are higher.
-	bound int
-	stats Stats
-
-	quorum  quorum
-	timer   timer
-	avoid   []time.Duration     // until when, by node; see quorum.go
-	avoided int                 // nodes in it
-	limit   time.Duration       // of a step
+	stats   Stats         // but for the quorum's
+	quorum  quorum.Quorum
 	words   [MaxReplicas][]byte // that the last step read
 	expect  [MaxReplicas]Word   // of what a READ writes back
 	seen    []tuple             // of the READ at work
@@ -123,18 +113,16 @@ type Client struct {
 
 // Stats count what leaves the fast path. They only grow.
 type Stats struct {
+	quorum.Stats
 	Stale      uint64 // writes whose guess may have been stale
 	Rewritten  uint64 // of them those that wrote again
 	Locks      uint64 // timestamp locks tried
-	Retries    uint64 // CASes that found another word, and were tried again
-	Widened    uint64 // steps that asked all replicas, since one was slow or failed
 	WriteBacks uint64 // reads that brought a tuple to a majority
 	Fetches    uint64 // values read out of place
 	WaitFree   uint64 // reads that ended since a writer went on
 	Lost       uint64 // values whose holders died or were slow, so that the READ began again
 	Unmarked   uint64 // background work left out, since too much was in flight
 	Iterations int    // the most of a READ
-	Attempts   int    // the most at a word or lock
 }
 
 // Open returns a worker's view of objects of a layout.
@@ -145,22 +133,33 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	if o.Clock == nil {
 		o.Clock = ep
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
-	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer, bound: 2*l.Writers + 1 + l.Replicas,
-		limit: o.Timeout, timer: timer{slow: o.Slow, fixed: o.Slow > 0}, value: make([]byte, 0, l.MaxValue)}
+	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer,
+		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}), value: make([]byte, 0, l.MaxValue)}
 	c.stepper, _ = ep.(trace.Stepper)
-	c.timer.follow()
 	return c, nil
 }
 
 // Stats returns the client's counters.
-func (c *Client) Stats() Stats { return c.stats }
+func (c *Client) Stats() Stats {
+	s := c.stats
+	s.Stats = c.quorum.Stats()
+	return s
+}
+
+// bound is that of iterations and attempts. A READ ends within two for each writer, and one (section 3.2), and begins again
+// when a node dies under it. A CAS is overtaken by a lower tuple at most as often: by each other writer's current one,
+// guessed and verified, since the next ones are higher.
+func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
+
+// gather is a step at the replicas of k.
+func (c *Client) gather(k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
+	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
+	return c.quorum.Gather(k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
+}
 
 // Close gives batches back; what is in flight goes on. The endpoint stays open.
 func (c *Client) Close() {
-	c.release()
+	c.quorum.Release()
 	for i, b := range c.pending {
 		if b != nil {
 			b.Release()
@@ -189,7 +188,7 @@ func (c *Client) keep(v []byte) []byte {
 
 // failed is uncertain, unless the step that failed has sent nothing.
 func (c *Client) failed(what string, err error) error {
-	if !c.quorum.posted {
+	if !c.quorum.Posted() {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return uncertain(what, err)

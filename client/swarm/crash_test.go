@@ -77,11 +77,11 @@ func TestNobodyWaits(t *testing.T) {
 						}
 						done++
 						took := s.Now() - began
-						if took > k.timer.slow {
+						if took > k.quorum.Slow() {
 							slow++
 						}
-						if took > 8*k.timer.slow {
-							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead, took, k.timer.slow)
+						if took > 8*k.quorum.Slow() {
+							t.Errorf("seed %d, node %d dies: an operation took %v, and the timer is %v", seed, dead, took, k.quorum.Slow())
 						}
 					}
 				})

@@ -6,11 +6,12 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // MaxReplicas bounds the replicas of an object, so that lists of them need no allocation.
-const MaxReplicas = 7
+const MaxReplicas = quorum.MaxReplicas
 
 // Shape is what all objects of a pool have in common.
 type Shape struct {
@@ -56,7 +57,9 @@ func NewLayout(s Shape) (Layout, error) {
 }
 
 // Majority returns how many replicas a majority is.
-func (l *Layout) Majority() int { return l.Replicas/2 + 1 }
+func (l *Layout) Majority() int { return quorum.Majority(l.Replicas) }
+
+func (l *Layout) all() quorum.Mask { return quorum.All(l.Replicas) }
 
 // Bytes returns the size of an object at a replica, with or without data in place.
 func (l *Layout) Bytes(inPlace bool) int {

@@ -1,6 +1,9 @@
 package swarm
 
-import "github.com/farkv/farkv/node/rdma"
+import (
+	"github.com/farkv/farkv/client/quorum"
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // A timestamp lock (Algorithms 4 and 9) decides what becomes of a tuple with a guessed timestamp: locked for readers it
 // stays where it is, locked for its writer it was never read, and may be written again. There is one for each writer that
@@ -27,14 +30,17 @@ func (c *Client) tryLock(k *Register, s stamp, mode uint64) (bool, error) {
 			b.CompareSwap(c.lockAt(k, r, tid), found[r], want)
 			return nil
 		},
-		func(r int, b *rdma.Batch, ch chain) bool {
-			op := b.Op(ch.first)
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			op := b.Op(ch.First)
 			if op.Swapped() {
 				found[r] = want
-				return true
+				return quorum.Done
 			}
 			found[r] = op.Result
-			return found[r]>>1 >= want>>1
+			if found[r]>>1 >= want>>1 {
+				return quorum.Done
+			}
+			return quorum.Again
 		})
 	if err != nil {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/quorum"
 )
 
 // TestLocks: of one stamp's modes at most one is locked, whoever comes first, and again as often as it is asked for.
@@ -40,23 +41,23 @@ func TestBound(t *testing.T) {
 	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 	must(t, x.Write(&x.keys[0], []byte("one")))
 	must(t, y.Write(&y.keys[0], []byte("two")))
-	x.bound = 1
+	x.quorum.Attempts = 1
 	wantError(t, x.Write(&x.keys[0], []byte("three")), client.ErrUncertain) // its word is y's now
 	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2, expect: &y.keys[0].own}
 	must(t, y.put(&y.keys[0], &p))
 	if locked, err := y.tryLock(&y.keys[0], y.stamp(1, 1), readMode); !locked || err != nil {
 		t.Fatal(locked, err)
 	}
-	x.bound = 3 // of a lock that somebody has locked before, the first attempt fails
+	x.quorum.Attempts = 3 // of a lock that somebody has locked before, the first attempt fails
 	if v, err := x.Read(&x.keys[0]); err != nil || string(v) != "four" {
 		t.Errorf("got %q, %v", v, err)
 	}
 	q := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0])+1, 1), value: []byte("five")}, from: y.all(), need: 2, expect: &y.keys[0].own}
 	must(t, y.put(&y.keys[0], &q))
-	x.bound = 1
+	x.quorum.Attempts = 1
 	locked, err := x.tryLock(&x.keys[0], q.stamp, readMode)
-	wantError(t, err, errAttempts)
-	if _, done, err := x.settled(&x.keys[0], &q.tuple, &q.tuple, x.timer.slow); locked || done || !again(err) {
+	wantError(t, err, quorum.ErrAttempts)
+	if _, done, err := x.settled(&x.keys[0], &q.tuple, &q.tuple, x.quorum.Slow()); locked || done || !again(err) {
 		t.Errorf("locked: %v, done: %v, %v", locked, done, err)
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // tuple is what the max register holds: a stamp, and where its value is.
 type tuple struct {
 	stamp   stamp
-	has     mask // replicas whose words are known to hold it
+	has     quorum.Mask // replicas whose words are known to hold it
 	pointer [MaxReplicas]uint16
 	value   []byte // nil when it was not read; lives in a batch of the last step, or in Client.value
 }
@@ -29,7 +30,7 @@ func (l *Layout) highest(words []byte) (top stamp) {
 
 // look reads the words of a majority, and with data what lies in place. It is the weak READ of appendix A.2: the highest
 // stamp that it finds may be at a minority, so only writers use it alone, which need to be above what is complete.
-func (c *Client) look(k *Register, data bool) (top stamp, answered mask, err error) {
+func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, err error) {
 	c.step("read words")
 	err = c.gather(k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
@@ -40,14 +41,14 @@ func (c *Client) look(k *Register, data bool) (top stamp, answered mask, err err
 			b.Read(c.wordAt(k, r, 0), n)
 			return nil
 		},
-		func(r int, b *rdma.Batch, ch chain) bool {
-			c.words[r] = b.Op(ch.first).Buf
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			c.words[r] = b.Op(ch.First).Buf
 			k.own[r] = Word(le.Uint64(c.words[r][8*(c.tid%c.Words):]))
 			top = max(top, c.highest(c.words[r]))
-			return true
+			return quorum.Done
 		})
 	k.saw(&c.Layout, top)
-	return top, c.quorum.done, err
+	return top, c.quorum.Done(), err
 }
 
 func (k *Register) saw(l *Layout, s stamp) {
@@ -57,7 +58,7 @@ func (k *Register) saw(l *Layout, s stamp) {
 }
 
 // read is the reliable max register's READ (Algorithm 8): what it returns, a majority has. The error wraps errLost when
-// it has to be read again, and errAttempts when a word changed too often.
+// it has to be read again, and quorum.ErrAttempts when a word changed too often.
 func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) {
 	top, answered, err := c.look(k, true)
 	if err != nil || top == 0 {
@@ -66,21 +67,21 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 	t.stamp = top
 	c.expect = [MaxReplicas]Word{}
 	for r := range c.Replicas {
-		if !answered.has(r) {
+		if !answered.Has(r) {
 			continue
 		}
 		c.expect[r] = Word(le.Uint64(c.words[r][8*top.place():]))
 		if stampOf(c.expect[r], top.place()) == top {
-			t.has |= only(r)
+			t.has |= quorum.Only(r)
 			t.pointer[r] = pointerOf(c.expect[r])
 		}
 	}
-	if r := k.InPlace; t.has.has(r) && top.verified() && !top.top() {
+	if r := k.InPlace; t.has.Has(r) && top.verified() && !top.top() {
 		if v, ok := decodeInPlace(c.words[r][8*c.Words:], c.expect[r]); ok {
 			t.value = v
 		}
 	}
-	if t.has.len() >= c.Majority() {
+	if t.has.Len() >= c.Majority() {
 		return t, nil
 	}
 	return t, c.writeBack(k, &t, patience)
@@ -97,7 +98,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 		}
 		t.value = c.keep(v)
 	}
-	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.len(), expect: &c.expect}
+	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.Len(), expect: &c.expect}
 	c.step("write back")
 	err := c.put(k, &p)
 	*t = p.tuple
@@ -118,17 +119,17 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	var v []byte
 	var ok bool
 	c.step("fetch value")
-	c.limit = patience
+	c.quorum.Limit = patience
 	err := c.gather(k, t.has, 1,
 		func(b *rdma.Batch, r int) error {
 			b.Read(c.alloc.Resolve(k.At[r].Node(), k.Hash, t.pointer[r]), c.BufferBytes())
 			return nil
 		},
-		func(r int, b *rdma.Batch, ch chain) bool {
-			v, ok = decodeBuffer(b.Op(ch.first).Buf, k.Hash, t.stamp)
-			return true
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			v, ok = decodeBuffer(b.Op(ch.First).Buf, k.Hash, t.stamp)
+			return quorum.Done
 		})
-	c.limit = c.opt.Timeout
+	c.quorum.Limit = c.quorum.Timeout()
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
 		c.stats.Lost++
@@ -142,13 +143,13 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 // put is a WRITE of the max register (Algorithm 8's inner_write over Algorithms 5 and 7).
 type put struct {
 	tuple  // what is written; its value is the caller's
-	from   mask
+	from   quorum.Mask
 	need   int
 	expect *[MaxReplicas]Word // what the tuple's word may hold at each replica
 	read   bool               // read all words in the same trip
 	top    stamp              // the highest that was met
 	tops   [MaxReplicas]stamp // at each replica
-	stored mask               // where the buffer is written
+	stored quorum.Mask        // where the buffer is written
 }
 
 // put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a CAS (MAX, Algorithm 7).
@@ -162,7 +163,7 @@ func (c *Client) put(k *Register, p *put) error {
 	var buf []byte
 	return c.gather(k, p.from, p.need,
 		func(b *rdma.Batch, r int) error {
-			if p.read && !p.stored.has(r) {
+			if p.read && !p.stored.Has(r) {
 				b.Read(c.wordAt(k, r, 0), 8*c.Words)
 			}
 			held := stampOf(p.expect[r], place)
@@ -171,7 +172,7 @@ func (c *Client) put(k *Register, p *put) error {
 				return nil
 			}
 			switch {
-			case p.stored.has(r) || p.stamp.top():
+			case p.stored.Has(r) || p.stamp.top():
 			case held.time() == p.stamp.time():
 				p.pointer[r] = pointerOf(p.expect[r])
 			default:
@@ -189,18 +190,18 @@ func (c *Client) put(k *Register, p *put) error {
 			b.CompareSwap(c.wordAt(k, r, place), uint64(p.expect[r]), uint64(p.stamp.word(p.pointer[r])))
 			return nil
 		},
-		func(r int, b *rdma.Batch, ch chain) bool {
-			if op := b.Op(ch.first); op.Verb == rdma.Read {
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			if op := b.Op(ch.First); op.Verb == rdma.Read {
 				p.met(r, c.highest(op.Buf))
 			}
-			return p.landed(r, b.Op(ch.end-1), ch.end-ch.first > 1)
+			return p.landed(r, b.Op(ch.End-1), ch.End-ch.First > 1)
 		})
 }
 
 // landed looks at the CAS of a replica, and tells whether that has the tuple, or a higher one, now.
-func (p *put) landed(r int, cas *rdma.Op, wrote bool) bool {
+func (p *put) landed(r int, cas *rdma.Op, wrote bool) quorum.Verdict {
 	if wrote {
-		p.stored |= only(r)
+		p.stored |= quorum.Only(r)
 	}
 	p.expect[r] = Word(cas.Result)
 	if cas.Swapped() {
@@ -210,9 +211,12 @@ func (p *put) landed(r int, cas *rdma.Op, wrote bool) bool {
 	p.met(r, now)
 	if now.time() == p.stamp.time() && now >= p.stamp { // by us, or by a reader who wrote it back before us
 		p.pointer[r] = pointerOf(p.expect[r])
-		p.has |= only(r)
+		p.has |= quorum.Only(r)
 	}
-	return now >= p.stamp
+	if now >= p.stamp {
+		return quorum.Done
+	}
+	return quorum.Again
 }
 
 func (p *put) met(r int, s stamp) {
@@ -254,7 +258,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 	}
 	b := c.ep.Batch()
 	for r := range c.Replicas {
-		if !t.has.has(r) || c.avoids(k.At[r].Node()) {
+		if !t.has.Has(r) || c.quorum.Avoids(k.At[r].Node()) {
 			continue
 		}
 		b.Chain()

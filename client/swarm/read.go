@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -18,20 +19,20 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 		return nil, fmt.Errorf("read: %w", ErrGone)
 	}
 	c.seen = c.seen[:0]
-	patience := c.timer.slow
-	for n := range c.bound {
+	patience := c.quorum.Slow()
+	for n := range c.quorum.Attempts {
 		c.stats.Iterations = max(c.stats.Iterations, n+1)
 		v, done, err := c.try(k, patience)
 		if done || err != nil && !again(err) {
 			return v, err
 		}
-		patience = min(4*patience, c.opt.Timeout)
+		patience = min(4*patience, c.quorum.Timeout())
 	}
-	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.bound, rdma.ErrTimeout)
+	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.quorum.Attempts, rdma.ErrTimeout)
 }
 
 // again tells whether a READ of the max register that failed is tried once more.
-func again(err error) bool { return errors.Is(err, errLost) || errors.Is(err, errAttempts) }
+func again(err error) bool { return errors.Is(err, errLost) || errors.Is(err, quorum.ErrAttempts) }
 
 // try is an iteration of READ.
 func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, err error) {

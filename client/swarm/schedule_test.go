@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -34,7 +35,7 @@ func TestWrongMaximum(t *testing.T) {
 		read["reader"] = fmt.Sprint(string(v), err)
 	})
 	client("fresh", 1, 20*time.Microsecond, time.Second, func(c *registers, k *Register) {
-		c.shun(1, c.ep.Now()) // it writes to nodes 0 and 2
+		c.quorum.Shun(1) // it writes to nodes 0 and 2
 		must(t, c.Write(k, []byte("fresh")))
 	})
 	client("stale", 2, 40*time.Microsecond, time.Millisecond, func(c *registers, k *Register) {
@@ -124,9 +125,9 @@ func TestTwoDeadWriters(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 3, Locks: 3, Writers: 3, MaxValue: 8}, 3, 1, 100)
 	x, y, z := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}), worker(t, f, a, Options{Writer: 2})
 	k, o := &x.keys[0], &y.keys[0]
-	high := put{tuple: tuple{stamp: x.stamp(10, 0), value: []byte("high")}, from: only(2), need: 1, expect: &k.own}
+	high := put{tuple: tuple{stamp: x.stamp(10, 0), value: []byte("high")}, from: quorum.Only(2), need: 1, expect: &k.own}
 	must(t, x.put(k, &high))
-	low := put{tuple: tuple{stamp: y.stamp(5, 1), value: []byte("low")}, from: only(1) | only(2), need: 2, expect: &o.own, read: true}
+	low := put{tuple: tuple{stamp: y.stamp(5, 1), value: []byte("low")}, from: quorum.Only(1) | quorum.Only(2), need: 2, expect: &o.own, read: true}
 	must(t, y.put(o, &low))
 	top, err := y.above(o, &low)
 	must(t, err)
@@ -147,7 +148,7 @@ func TestWriteBack(t *testing.T) {
 		f, a := pool(t, Shape{Replicas: 5, Words: 2, Locks: 2, Writers: 2, MaxValue: 8}, 5, 1, 100)
 		x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 		k := &x.keys[0]
-		p := put{tuple: tuple{stamp: x.stamp(10, 0) | flag, value: []byte("value")}, from: only(0), need: 1, expect: &k.own}
+		p := put{tuple: tuple{stamp: x.stamp(10, 0) | flag, value: []byte("value")}, from: quorum.Only(0), need: 1, expect: &k.own}
 		must(t, x.put(k, &p))
 		got, err := y.read(&y.keys[0], time.Second)
 		must(t, err)

@@ -78,13 +78,13 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	if p.top.time() <= p.stamp.time() || p.top.top() || p.holders() >= c.Majority() {
 		return p.top, nil
 	}
-	patience := c.timer.slow
-	for range c.bound {
+	patience := c.quorum.Slow()
+	for range c.quorum.Attempts {
 		t, err := c.read(k, patience)
 		if !again(err) {
 			return t.stamp, err
 		}
-		patience = min(4*patience, c.opt.Timeout)
+		patience = min(4*patience, c.quorum.Timeout())
 	}
 	return 0, fmt.Errorf("read what is above a guess: %w", rdma.ErrTimeout)
 }
