@@ -1,7 +1,6 @@
 package reports
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -43,36 +42,19 @@ func newSize(quick bool, seed uint64) *size {
 	}
 }
 
-// FuseeReport does FUSEE's evaluation again (FUSEE 6.3, 6.4). Errors are workloads.UseErrors, or a simulation's.
-func FuseeReport(ctx context.Context, o Options) (*Report, error) {
-	list, err := pick(fuseeExperiments, o.Only)
-	if err != nil {
-		return nil, err
-	}
-	s := newSize(o.Quick, o.Seed)
-	parts, err := do(ctx, list, s, o.Say)
-	if err != nil {
-		return nil, err
-	}
-	return &Report{
-		Paper: "FUSEE (Shen et al., FAST 2023), sections 6.3 and 6.4, in virtual time",
-		SetUp: fmt.Sprintf("Profile fusee-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. Unless a part\n"+
-			"says otherwise: 2 memory nodes, 128 clients with 8 on a compute node, pairs of 1,024 B, one replica of the index\n"+
-			"and two of the data (FUSEE 6.1), zipfian. Throughput in Mops. What the paper says is read off its words, not its\n"+
-			"plots.", s.records, s.ops, s.warmUp, s.seed),
-		Parts: parts,
-	}, nil
+// Fusee is FUSEE's paper.
+var Fusee = newPaper(&Paper{
+	Name: "FUSEE", Source: "Shen et al., FAST 2023", Section: "sections 6.3 and 6.4", Figures: fuseeFigures,
+}, plan[*size]{newSize, fuseeSetUp, fuseeExperiments})
+
+func fuseeSetUp(s *size) string {
+	return fmt.Sprintf("Profile fusee-testbed, %d records, %d operations a run behind a warm-up of %d, seed %d. Unless a part\n"+
+		"says otherwise: 2 memory nodes, 128 clients with 8 on a compute node, pairs of 1,024 B, one replica of the index\n"+
+		"and two of the data (FUSEE 6.1), zipfian. Throughput in Mops. What the paper says is read off its words, not its\n"+
+		"plots.", s.records, s.ops, s.warmUp, s.seed)
 }
 
-// FuseeParts lists the parts of FuseeReport, with their titles.
-func FuseeParts() (list [][2]string) {
-	for _, e := range fuseeExperiments {
-		list = append(list, [2]string{e.name, e.title})
-	}
-	return list
-}
-
-var fuseeExperiments = []experiment{
+var fuseeExperiments = []experiment[*size]{
 	{"clients", "throughput for 8 to 128 clients (Figure 13)", "YCSB A to D.", clientCases, clientTable},
 	{"nodes", "throughput for 2 to 5 memory nodes (Figure 14)", "YCSB A and C.", nodeCases, nodeTable},
 	{"pairs", "throughput for smaller pairs (Figure 12)", "YCSB C.", pairCases, pairTable},
@@ -113,13 +95,4 @@ func limit(r *simulate.Result) string {
 		what = fmt.Sprintf("compute node %d", m.Node)
 	}
 	return fmt.Sprintf("%s of %s, %.0f %%", p.Name, what, 100*p.Busy)
-}
-
-// claim adds a verdict to p; why is told where it does not hold.
-func (p *Part) claim(about string, holds bool, ours, why string) {
-	v := Verdict{Figure: published(about), Ours: ours, Holds: holds}
-	if !holds {
-		v.Why = why
-	}
-	p.Claims = append(p.Claims, v)
 }

@@ -104,7 +104,7 @@ func pairTable(_ *size, r results, p *Part) {
 		row := []Cell{say("%d B", bytes), mops(x.Throughput), {}, {}, say("%s", limit(x)), mops(r[mixed("thinking", bytes)].Throughput), {}}
 		if bytes != 1024 {
 			row[2], row[6] = percent(gain("c", bytes)), percent(gain("thinking", bytes))
-			row[3] = percent(published(fmt.Sprintf("pairs-%d", bytes)).Value)
+			row[3] = percent(p.figure(fmt.Sprintf("pairs-%d", bytes)).Value)
 		}
 		p.Rows = append(p.Rows, row)
 	}
@@ -114,7 +114,7 @@ func pairTable(_ *size, r results, p *Part) {
 	for _, bytes := range pairSizes[1:] {
 		about := fmt.Sprintf("pairs-%d", bytes)
 		ours := gain("c", bytes)
-		p.claim(about, math.Abs(ours-published(about).Value) < 10, fmt.Sprintf("%+.1f %%", ours), fmt.Sprintf(
+		p.claim(about, math.Abs(ours-p.figure(about).Value) < 10, fmt.Sprintf("%+.1f %%", ours), fmt.Sprintf(
 			"Ours goes up to the next bottleneck: %s. The paper's clients seem to be the limit before: with %v of computing for"+
 				" each operation ours gains %+.1f %%.", limit(r[mixed("c", bytes)]), thinking, gain("thinking", bytes)))
 	}
@@ -207,7 +207,7 @@ func allocationTable(_ *size, r results, p *Part) {
 			row[2], row[5] = percent(change(a0, x.Throughput)), percent(change(c0, y.Throughput))
 		}
 		if a.cores == 1 {
-			row[3], row[6] = percent(published("allocation-a").Value), percent(published("allocation-c").Value)
+			row[3], row[6] = percent(p.figure("allocation-a").Value), percent(p.figure("allocation-c").Value)
 		}
 		p.Rows = append(p.Rows, row)
 	}

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func report(t *testing.T, only ...string) *Report {
 	t.Helper()
-	r, err := FuseeReport(context.Background(), Options{Quick: true, Only: only, Seed: 1})
+	r, err := Fusee.Report(context.Background(), Options{Quick: true, Only: only, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestFusee(t *testing.T) {
 		return
 	}
 	r := report(t)
-	if len(r.Parts) != len(fuseeExperiments) {
+	if len(r.Parts) != len(Fusee.Parts) {
 		t.Fatalf("%d parts", len(r.Parts))
 	}
 	holds := map[string]Verdict{}
@@ -52,7 +52,7 @@ func TestFusee(t *testing.T) {
 			}
 		}
 	}
-	for about, f := range Fusee {
+	for about, f := range Fusee.Figures {
 		if _, ok := holds[f.Says]; !ok {
 			t.Errorf("no part speaks of %s", about)
 		}
@@ -61,7 +61,7 @@ func TestFusee(t *testing.T) {
 		"clients", "nodes-up", "pairs-why", "ratio", "allocation-a", "latency-cr", "latency-snapshot", "latency-search",
 		"latency-nc", "replicas-d5", "crash", "elasticity-up", "elasticity-back",
 	} {
-		if c := holds[Fusee[about].Says]; !c.Holds {
+		if c := holds[Fusee.Figures[about].Says]; !c.Holds {
 			t.Errorf("%s does not hold any more: ours %s: %s", about, c.Ours, c.Why)
 		}
 	}
@@ -120,7 +120,7 @@ func TestSameSeedSameReport(t *testing.T) {
 }
 
 func TestUnknownPart(t *testing.T) {
-	_, err := FuseeReport(context.Background(), Options{Quick: true, Only: []string{"pairs", "nosuch"}})
+	_, err := Fusee.Report(context.Background(), Options{Quick: true, Only: []string{"pairs", "nosuch"}})
 	if use := (*workloads.UseError)(nil); !errors.As(err, &use) || !strings.Contains(err.Error(), `unknown part "nosuch"`) {
 		t.Error(err)
 	}
@@ -129,7 +129,7 @@ func TestUnknownPart(t *testing.T) {
 func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if r, err := FuseeReport(ctx, Options{Quick: true}); !errors.Is(err, context.Canceled) {
+	if r, err := Fusee.Report(ctx, Options{Quick: true}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, %v", r, err)
 	}
 }

@@ -28,6 +28,7 @@ type Part struct {
 	Rows   [][]Cell  `json:"rows"`
 	Claims []Verdict `json:"claims"`
 	Notes  []string  `json:"notes,omitempty"`
+	paper  *Paper
 }
 
 // Verdict is what the paper says, and whether it holds here.

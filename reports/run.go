@@ -20,11 +20,11 @@ type Options struct {
 	Say   func(format string, args ...any) // told of the progress, by several goroutines at a time
 }
 
-// experiment is a part of a report: simulations by their names, and what to make of their results.
-type experiment struct {
+// experiment is a part of a report: simulations by their names, and what to make of their results. S says how large.
+type experiment[S any] struct {
 	name, title, setUp string
-	cases              func(s *size) []trial
-	evaluate           func(s *size, r results, p *Part)
+	cases              func(s S) []trial
+	evaluate           func(s S, r results, p *Part)
 }
 
 // trial is one simulation of an experiment.
@@ -50,7 +50,7 @@ func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
 }
 
 // pick returns the experiments that are asked for, in their order.
-func pick(all []experiment, only []string) (list []experiment, err error) {
+func pick[S any](all []experiment[S], only []string) (list []experiment[S], err error) {
 	var names []string
 	known := map[string]bool{}
 	for _, e := range all {
@@ -71,45 +71,64 @@ func pick(all []experiment, only []string) (list []experiment, err error) {
 	return list, nil
 }
 
-// do runs the experiments, as many simulations at a time as there are processors: each has one goroutine.
-func do(ctx context.Context, list []experiment, s *size, say func(string, ...any)) ([]*Part, error) {
-	if say == nil {
-		say = func(string, ...any) {}
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
+// job is a simulation that one or more of the experiments ask for.
+type job struct {
+	*trial
+	of     string // the experiment that asked first
+	result *simulate.Result
+}
+
+// do runs the experiments, as many simulations at a time as there are processors: each has one goroutine. What several
+// experiments ask for is run once.
+func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, say func(string, ...any)) ([]*Part, error) {
+	var order []*job
+	jobs := map[string]*job{}
 	trials := make([][]trial, len(list))
-	done := make([][]*simulate.Result, len(list))
 	for i, e := range list {
 		trials[i] = e.cases(s)
-		done[i] = make([]*simulate.Result, len(trials[i]))
 		for k := range trials[i] {
-			g.Go(func() error {
-				t := &trials[i][k]
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				r, err := t.run(ctx)
-				if err != nil {
-					return fmt.Errorf("%s: %s: %w", e.name, t.name, err)
-				}
-				say("%s: %s", e.name, t.name)
-				done[i][k] = r
-				return nil
-			})
+			t := &trials[i][k]
+			if key := t.key(); jobs[key] == nil {
+				jobs[key] = &job{trial: t, of: e.name}
+				order = append(order, jobs[key])
+			}
 		}
 	}
-	if err := g.Wait(); err != nil {
+	if err := simulateAll(ctx, order, say); err != nil {
 		return nil, err
 	}
 	parts := make([]*Part, len(list))
 	for i, e := range list {
 		r := results{}
 		for k := range trials[i] {
-			r[trials[i][k].name] = done[i][k]
+			r[trials[i][k].name] = jobs[trials[i][k].key()].result
 		}
-		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp}
+		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper}
 		e.evaluate(s, r, parts[i])
 	}
 	return parts, nil
+}
+
+// key tells simulations apart that differ in more than their names.
+func (t *trial) key() string { return fmt.Sprintf("%+v %d", t.Simulation, t.micro) }
+
+func simulateAll(ctx context.Context, jobs []*job, say func(string, ...any)) error {
+	if say == nil {
+		say = func(string, ...any) {}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for _, j := range jobs {
+		g.Go(func() (err error) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if j.result, err = j.run(ctx); err != nil {
+				return fmt.Errorf("%s: %s: %w", j.of, j.name, err)
+			}
+			say("%s: %s", j.of, j.name)
+			return nil
+		})
+	}
+	return g.Wait()
 }

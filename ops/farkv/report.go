@@ -27,28 +27,34 @@ func (c *cli) report() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(c.reportFusee())
+	for _, p := range reports.Papers {
+		cmd.AddCommand(c.reportOn(p))
+	}
 	return cmd
 }
 
-func (c *cli) reportFusee() *cobra.Command {
+func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 	var o reports.Options
 	var names, help []string
-	for _, p := range reports.FuseeParts() {
+	for _, p := range paper.Parts {
 		names = append(names, p[0])
 		help = append(help, fmt.Sprintf("  %-11s %s", p[0], p[1]))
 	}
+	use := strings.ToLower(paper.Name)
+	some := strings.Join(names[len(names)-2:], ",")
 	cmd := &cobra.Command{
-		Use:   "fusee",
-		Short: "FUSEE's evaluation (FAST 2023, sections 6.3 and 6.4)",
-		Long: "Fusee simulates the runs of FUSEE's evaluation and prints tables beside what the paper says, with its numbers where\n" +
-			"the words have some. Where ours differs it says so, and why. The same command gives the same output, to the byte.\n" +
-			"The full size takes some minutes. The parts are\n\n" + strings.Join(help, "\n"),
-		Example:     "  farkv report fusee --quick\n  farkv report fusee --only crash,pairs\n  farkv report fusee -o markdown > fusee.md",
+		Use:   use,
+		Short: fmt.Sprintf("%s's evaluation (%s, %s)", paper.Name, paper.Source, paper.Section),
+		Long: fmt.Sprintf("%s simulates the runs of %s's evaluation and prints tables beside what the paper says, with its numbers\n"+
+			"where the words have some. Where ours differs it says so, and why. The same command gives the same output, to the\n"+
+			"byte. The full size takes some minutes. The parts are\n\n%s", strings.ToUpper(use[:1])+use[1:], paper.Name,
+			strings.Join(help, "\n")),
+		Example: fmt.Sprintf("  farkv report %s --quick\n  farkv report %[1]s --only %s\n  farkv report %[1]s -o markdown > %[1]s.md",
+			use, some),
 		Annotations: map[string]string{outputs: "text json markdown"},
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("fusee takes no operands: see '%s --help'", cmd.CommandPath())
+				return fmt.Errorf("%s takes no operands: see '%s --help'", use, cmd.CommandPath())
 			}
 			return nil
 		},
@@ -63,7 +69,7 @@ func (c *cli) reportFusee() *cobra.Command {
 				defer mu.Unlock()
 				fmt.Fprintf(cmd.ErrOrStderr(), "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 			}
-			r, err := reports.FuseeReport(cmd.Context(), o)
+			r, err := paper.Report(cmd.Context(), o)
 			if r != nil {
 				r.Markdown = c.output == "markdown"
 			}
