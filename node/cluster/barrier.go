@@ -195,6 +195,9 @@ func (k *keeper) mend(v rdma.View, fill *vacancy) error {
 	}
 	k.log(Event{What: Mended, Epoch: v.Epoch, Took: k.ep.Now() - began})
 	k.littered = true
+	if _, ok := k.m.(Enduring); ok {
+		return k.sweepBusy(v)
+	}
 	if fill == nil {
 		return nil
 	}

@@ -58,6 +58,8 @@ type keeper struct {
 	dirty bool   // a mender failed: verbs of it may be in flight
 	// littered: a crash may have left what only a sweep finds.
 	littered bool
+	// due: the pool of an Enduring mender needs a new epoch.
+	due bool
 
 	probes []probe // by node
 	rests  []rest  // what failed, or has to wait
@@ -191,14 +193,17 @@ func (k *keeper) tick() (more bool, err error) {
 	if err != nil || !leads {
 		return false, err
 	}
-	down, err := k.probe(v)
-	if err != nil {
-		return false, err
-	}
 	if k.m == nil {
 		if k.m, err = k.make(&reign{k.ep, k}); err != nil {
 			return false, fmt.Errorf("make a mender: %w", err)
 		}
+	}
+	if e, ok := k.m.(Enduring); ok {
+		return k.endure(e, v)
+	}
+	down, err := k.probe(v)
+	if err != nil {
+		return false, err
 	}
 	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
@@ -229,6 +234,9 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 
 // sweep follows when everything else is done: what it frees is in nobody's way.
 func (k *keeper) sweep(v rdma.View) error {
+	if _, ok := k.m.(Enduring); ok {
+		return k.renew(v)
+	}
 	began := k.ep.Now()
 	if err := k.m.Sweep(v); err != nil {
 		k.dirty = true
@@ -246,6 +254,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		return err
 	}
 	if err := k.f.RevokeLife(c); err != nil {
+		k.due = errors.Is(err, rdma.ErrNodeDown)
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
 	if err := k.m.Recover(v, c.ID); err != nil {

@@ -24,5 +24,17 @@ type Mender interface {
 	Sweep(v rdma.View) error
 }
 
+// Enduring is the Mender of a store whose clients go on when nodes die, with the majorities that are left: nothing has to be
+// mended, and a busy view stops nobody. So the keeper leaves such deaths alone, which would cost every client a fence. A new
+// epoch begins only for a sweep, since what nobody names is free only when no older verb can land; and when a dead client
+// cannot be fenced off otherwise, because a node does not answer. Nodes that are dead then are expelled on the way, and in
+// each of these epochs the keeper calls Mend and, behind it, Sweep, both under the busy view.
+type Enduring interface {
+	Mender
+	// Littered tells whether a sweep would pay though nobody died: clients ask for it, or the last sweep needs another
+	// one. It is asked in every tick of an idle view.
+	Littered(v rdma.View) (bool, error)
+}
+
 // Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it took.
 type Reporter interface{ Report() string }

@@ -1,0 +1,64 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash leaves is what it leaves in
+// tick.
+func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
+	if v.Busy || v.Epoch < k.role.Beyond || k.due {
+		err := k.renew(v)
+		return !k.due, err
+	}
+	if more, err = k.recover(v); more || err != nil {
+		return more, err
+	}
+	k.due, err = e.Littered(v)
+	if err != nil {
+		return false, fmt.Errorf("ask whether to sweep: %w", err)
+	}
+	return false, nil
+}
+
+// renew takes the pool to a new epoch, in which it is swept, unless nobody can say yet whether a node is dead: it would
+// neither be expelled nor fence anybody off. Whoever finds that a new epoch is due waits for a tick, which is longer than
+// operations take, so that clients hardly ever meet two of them in one.
+func (k *keeper) renew(v rdma.View) error {
+	k.due = true
+	down, err := k.probe(v)
+	if err != nil || k.doubtful(v, down) {
+		return err
+	}
+	if err := k.barrier(v, down, nil); err != nil {
+		return err
+	}
+	k.due = false
+	return nil
+}
+
+// doubtful tells whether a node lets probes fail, or wait, and is not among those that are down.
+func (k *keeper) doubtful(v rdma.View, down []int) bool {
+	for n, m := range v.Members {
+		p := &k.probes[n]
+		if !m.Gone && (p.flying != nil || p.failed != 0) && !slices.Contains(down, n) {
+			return true
+		}
+	}
+	return false
+}
+
+// sweepBusy sweeps under a busy view.
+func (k *keeper) sweepBusy(v rdma.View) error {
+	began := k.ep.Now()
+	if err := k.m.Sweep(v); err != nil {
+		k.dirty = true
+		return fmt.Errorf("sweep epoch %d: %w", v.Epoch, err)
+	}
+	k.littered = false
+	k.log(Event{What: Swept, Epoch: v.Epoch, Took: k.ep.Now() - began})
+	return nil
+}
