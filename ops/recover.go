@@ -100,7 +100,7 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		}
 		err = nil
 	}
-	r.Waiting = append(r.Waiting, waiting(p.Fabric)...)
+	r.Waiting = append(r.Waiting, waiting(p.Fabric, p.Kind.Majority)...)
 	switch {
 	case err != nil || len(r.Waiting) == 0:
 		return err
@@ -111,14 +111,17 @@ func (r *Recovery) recover(p *stores.Pool) error {
 }
 
 // waiting lists what a master would do. Clients that were fenced off, and whose processes are attached, keep their
-// identities until these end, recovered or not.
-func waiting(f rdma.Fabric) (todo []string) {
+// identities until these end, recovered or not. Nobody sees to a dead node of a pool whose majorities do without it.
+func waiting(f rdma.Fabric, majority bool) (todo []string) {
 	nodes, view := nodesOf(f)
-	if view.Busy {
+	switch {
+	case view.Busy && majority:
+		todo = append(todo, fmt.Sprintf("the memory that nobody owns: epoch %d has begun, in which it is swept", view.Epoch))
+	case view.Busy:
 		todo = append(todo, fmt.Sprintf("the replicas: epoch %d has begun, and clients only read until they are mended", view.Epoch))
 	}
 	for i, n := range nodes {
-		if !n.Up && !n.Gone {
+		if !n.Up && !n.Gone && !majority {
 			todo = append(todo, fmt.Sprintf("node %d, which is down", i))
 		}
 	}

@@ -49,6 +49,8 @@ type Node struct {
 type View struct {
 	Epoch uint64 `json:"epoch"`
 	Busy  bool   `json:"busy"` // a master is mending the pool, or died in the midst of that
+
+	majority bool // the store's clients go on meanwhile
 }
 
 // Master is the client that replaces dead nodes and recovers dead clients.
@@ -122,6 +124,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 		s.Problem = unknown.Error()
 	}
 	s.Nodes, s.View = nodesOf(p.Fabric)
+	s.View.majority = p.Kind.Majority
 	s.nameStarted()
 	s.addServed()
 	s.Master = masterOf(p.Fabric)
@@ -152,7 +155,7 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 		}
 		nodes = append(nodes, is)
 	}
-	return nodes, View{v.Epoch, v.Busy}
+	return nodes, View{Epoch: v.Epoch, Busy: v.Busy}
 }
 
 func clientsOf(f rdma.Fabric) ([]Client, error) {
@@ -210,7 +213,10 @@ func (s *State) health() string {
 }
 
 func (v View) String() string {
-	if v.Busy {
+	switch {
+	case v.Busy && v.majority:
+		return fmt.Sprintf("epoch %d, being swept", v.Epoch)
+	case v.Busy:
 		return fmt.Sprintf("epoch %d, being mended: clients only read", v.Epoch)
 	}
 	return fmt.Sprintf("epoch %d", v.Epoch)

@@ -69,6 +69,8 @@ type Kind struct {
 	Usage func(f rdma.Fabric) ([]Use, error)
 	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
+	// Majority tells that its pools live with dead nodes, and nobody replaces these: its Mender is a cluster.Enduring.
+	Majority bool
 	// Steps are the steps of the store's protocol, as it tells them to trace.Step.
 	Steps []string
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.

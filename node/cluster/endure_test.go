@@ -121,7 +121,6 @@ func (w *world) persist(ep rdma.Endpoint) {
 type enduring struct {
 	*world
 	asked int // sweeps that clients ask for
-	lax   func(f *frank) rdma.Fabric
 }
 
 func (e *enduring) mender(ep rdma.Endpoint) (cluster.Mender, error) {

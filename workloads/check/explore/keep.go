@@ -122,7 +122,7 @@ func (r *run) unfinished() string {
 		}
 	}
 	for n, m := range v.Members {
-		if !m.Gone && r.s.Dead(n) {
+		if !m.Gone && r.s.Dead(n) && !r.subject.Majority {
 			return fmt.Sprintf("node %d is dead, and the view of epoch %d has it", n, v.Epoch)
 		}
 	}

@@ -29,6 +29,8 @@ type Subject struct {
 	// Mender makes what a keeper mends a pool with. Without it nobody does: no node dies, and what depends on crashed
 	// clients may end at its timeout.
 	Mender cluster.NewMender
+	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring.
+	Majority bool
 }
 
 const (
