@@ -23,9 +23,11 @@ type Simulation struct {
 	DataReplicas   int
 	Spares         int // of the nodes
 	NodeCentric    bool
-	NodeCores      int // of a memory node, for two-sided calls
-	InFlight       int // operations of a client at a time
-	CacheBytes     int // of a client; 0: room for all records
+	Words          int  // metadata words of a replica, where a store has them
+	OutOfPlace     bool // it keeps no values in place
+	NodeCores      int  // of a memory node, for two-sided calls
+	InFlight       int  // operations of a client at a time
+	CacheBytes     int  // of a client; 0: room for all records
 	CacheThreshold float64
 	Known          bool  // clients have read all records before
 	Memory         bool  // tell what the pool's memory is used for

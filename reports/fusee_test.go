@@ -15,29 +15,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func report(t *testing.T, only ...string) *Report {
+func report(t *testing.T, p *Paper, only ...string) *Report {
 	t.Helper()
-	r, err := Fusee.Report(context.Background(), Options{Quick: true, Only: only, Seed: 1})
+	r, err := p.Report(context.Background(), Options{Quick: true, Only: only, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// TestFusee does the quick size of the whole report. What of the paper has to hold at any size is listed; of what may
-// differ the report has to say why.
-func TestFusee(t *testing.T) {
-	if raced {
-		report(t, "latency", "elasticity")
-		return
-	}
-	r := report(t)
-	if len(r.Parts) != len(Fusee.Parts) {
-		t.Fatalf("%d parts", len(r.Parts))
-	}
-	holds := map[string]Verdict{}
+// audit checks what every report owes its reader: rows under their headings, and of what differs, why. It returns the
+// verdicts by what the paper says.
+func audit(t *testing.T, r *Report) map[string]Verdict {
+	t.Helper()
+	claims := map[string]Verdict{}
 	for _, p := range r.Parts {
-		if len(p.Rows) == 0 || len(p.Claims) == 0 {
+		if len(p.Rows) == 0 || len(p.Claims)+len(p.Notes) == 0 {
 			t.Errorf("%s has %d rows and %d claims", p.Name, len(p.Rows), len(p.Claims))
 		}
 		for _, row := range p.Rows {
@@ -46,25 +39,52 @@ func TestFusee(t *testing.T) {
 			}
 		}
 		for _, c := range p.Claims {
-			holds[c.Says] = c
+			claims[c.Section+c.Says] = c
 			if c.Ours == "" || !c.Holds && c.Why == "" {
 				t.Errorf("%s: %q: ours %q, why %q", p.Name, c.Says, c.Ours, c.Why)
 			}
 		}
 	}
-	for about, f := range Fusee.Figures {
-		if _, ok := holds[f.Says]; !ok {
-			t.Errorf("no part speaks of %s", about)
-		}
-	}
-	for _, about := range []string{
-		"clients", "nodes-up", "pairs-why", "ratio", "allocation-a", "latency-cr", "latency-snapshot", "latency-search",
-		"latency-nc", "replicas-d5", "crash", "elasticity-up", "elasticity-back",
-	} {
-		if c := holds[Fusee.Figures[about].Says]; !c.Holds {
+	return claims
+}
+
+// holding checks that what the paper says about some things holds, whatever the size.
+func holding(t *testing.T, p *Paper, claims map[string]Verdict, abouts ...string) {
+	t.Helper()
+	for _, about := range abouts {
+		f := p.Figures[about]
+		if c := claims[f.Section+f.Says]; !c.Holds {
 			t.Errorf("%s does not hold any more: ours %s: %s", about, c.Ours, c.Why)
 		}
 	}
+}
+
+// complete checks that every figure is spoken of.
+func complete(t *testing.T, p *Paper, claims map[string]Verdict) {
+	t.Helper()
+	for about, f := range p.Figures {
+		if _, ok := claims[f.Section+f.Says]; !ok {
+			t.Errorf("no part speaks of %s", about)
+		}
+	}
+}
+
+// TestFusee does the quick size of the whole report. What of the paper has to hold at any size is listed; of what may
+// differ the report has to say why.
+func TestFusee(t *testing.T) {
+	if raced {
+		report(t, Fusee, "latency", "elasticity")
+		return
+	}
+	r := report(t, Fusee)
+	if len(r.Parts) != len(Fusee.Parts) {
+		t.Fatalf("%d parts", len(r.Parts))
+	}
+	claims := audit(t, r)
+	complete(t, Fusee, claims)
+	holding(t, Fusee, claims,
+		"clients", "nodes-up", "pairs-why", "ratio", "allocation-a", "latency-cr", "latency-snapshot", "latency-search",
+		"latency-nc", "replicas-d5", "crash", "elasticity-up", "elasticity-back")
 	value := func(part string, row int, column string) float64 {
 		t.Helper()
 		for _, p := range r.Parts {
@@ -91,7 +111,7 @@ func TestFusee(t *testing.T) {
 
 func TestSameSeedSameReport(t *testing.T) {
 	text := func(markdown bool) string {
-		r := report(t, "elasticity", "pairs")
+		r := report(t, Fusee, "elasticity", "pairs")
 		if r.Markdown = markdown; r.Parts[0].Name != "pairs" || len(r.Parts) != 2 {
 			t.Fatalf("the parts are %v", r.Parts)
 		}

@@ -1,0 +1,163 @@
+package reports
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// gets and updates return what was measured of a trial's.
+func (r results) gets(parts ...any) *simulate.Call    { return r[key(parts...)].Call("READ") }
+func (r results) updates(parts ...any) *simulate.Call { return r[key(parts...)].Call("UPDATE") }
+
+func systemCases(s *swarmSize) (list []trial) {
+	for _, x := range systems() {
+		for _, mix := range []string{"b", "a"} {
+			list = append(list, s.trial(x, mix, key(x.store, mix), nil))
+		}
+	}
+	return list
+}
+
+func tripTable(_ *swarmSize, r results, p *Part) {
+	p.Header = []string{"", "GET", "paper", "GET, p99", "paper", "UPDATE", "paper", "UPDATE, p99", "paper", "mean of GET", "of UPDATE"}
+	for _, x := range systems() {
+		g, u, paper := r.gets(x.store, "b"), r.updates(x.store, "b"), swarmTrips[x.store]
+		ours := [4]int{g.TripsAt(0.5), g.TripsAt(0.99), u.TripsAt(0.5), u.TripsAt(0.99)}
+		row, holds := []Cell{say("%s", x.name)}, true
+		for i, trips := range ours {
+			row = append(row, say("%d", trips), say("%s", paper[i]))
+			least, most := between(paper[i])
+			holds = holds && trips >= least && trips <= most
+		}
+		p.Rows = append(p.Rows, append(row, say("%.3f", g.Trips), say("%.3f", u.Trips)))
+		_, get99 := between(paper[1])
+		_, update99 := between(paper[3])
+		p.claim("trips-"+x.store, holds, fmt.Sprintf("%d and %d, and %d and %d at the 99th percentile", ours[0], ours[2], ours[1], ours[3]),
+			fmt.Sprintf("%.1f %% of the GETs and %.1f %% of the UPDATEs take more than the paper's trips.",
+				beyond(g, get99), beyond(u, update99)))
+	}
+	p.Notes = append(p.Notes, "The common case is the median here.")
+}
+
+// between reads a number of trips, or a range of them.
+func between(text string) (least, most int) {
+	from, to, _ := strings.Cut(text, "-")
+	least, _ = strconv.Atoi(from) // the text is ours
+	most, _ = strconv.Atoi(to)
+	return least, max(least, most)
+}
+
+// beyond is the share of the calls that take more trips, in percent.
+func beyond(c *simulate.Call, trips int) (sum float64) {
+	for i, part := range c.ByTrips {
+		if i > trips {
+			sum += 100 * part
+		}
+	}
+	return sum
+}
+
+var cdfShares = []float64{0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999}
+
+func cdfTable(_ *swarmSize, r results, p *Part) {
+	p.cdfs(systems(), func(x system) []any { return []any{x.store, "b"} }, r)
+	for _, x := range systems() {
+		g, u := r.gets(x.store, "b"), r.updates(x.store, "b")
+		p.near("get-"+x.store, g.At(0.5), 0.1, whyWork)
+		switch x.store {
+		case "swarm":
+			p.near("get-swarm-p1", g.At(0.01), 0.1, whyWork)
+			p.near("get-swarm-p99", g.At(0.99), 0.1, "These are of more than one trip.")
+		case "fusee":
+			p.near("get-fusee-p90", g.At(0.9), 0.1, fmt.Sprintf("%.1f %% of them are stale and take a"+
+				" second trip. %s", beyond(g, 1), whyWork))
+		}
+		p.near("update-"+x.store, u.At(0.5), 0.1, whyWork)
+		if x.store == "fusee" {
+			p.near("update-fusee-p90", u.At(0.9), 0.1, whyWork)
+			p.near("one-fusee", 100*g.ByTrips[1], 0.05, whyStale)
+			p.near("one-fusee-a", 100*r.gets(x.store, "a").ByTrips[1], 0.05, "An address that was stale more often than not is not taken from"+
+				" the cache any more (FUSEE 4.5).")
+		}
+	}
+}
+
+// cdfs prints the distributions of each system's GETs and UPDATEs.
+func (p *Part) cdfs(list []system, of func(system) []any, r results) {
+	p.Header = []string{"percentile"}
+	for _, what := range []string{"GET", "UPDATE"} {
+		for _, x := range list {
+			p.Header = append(p.Header, what+" "+x.name)
+		}
+	}
+	for _, part := range cdfShares {
+		row := []Cell{say("%g", 100*part)}
+		for _, call := range []string{"READ", "UPDATE"} {
+			for _, x := range list {
+				row = append(row, us(r[key(of(x)...)].Call(call).At(part)))
+			}
+		}
+		p.Rows = append(p.Rows, row)
+	}
+}
+
+func cacheMissCases(s *swarmSize) (list []trial) {
+	for _, x := range systems("raw") {
+		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
+			o.Records, o.WarmUp, o.Known = s.manyKeys, s.manyWarmUp, false
+			o.CacheBytes = s.cacheBytes()
+		}))
+	}
+	return list
+}
+
+// cacheBytes are 5 MiB for a million keys.
+func (s *swarmSize) cacheBytes() int { return int(5 << 20 * s.manyKeys / 1_000_000) }
+
+func cacheMissTable(s *swarmSize, r results, p *Part) {
+	p.Header = []string{"", "GETs that miss", "paper", "GET", "p50", "p90", "p99", "UPDATE", "p50", "p90", "p99", "trips"}
+	for _, x := range systems("raw") {
+		g, u := r.gets(x.store), r.updates(x.store)
+		miss := beyond(g, x.trips)
+		row := []Cell{say("%s", x.name), share(miss), share(p.figure("caches-" + x.store).Value)}
+		for _, c := range []*simulate.Call{g, u} {
+			row = append(row, us(c.Latency.Mean), us(c.At(0.5)), us(c.At(0.9)), us(c.At(0.99)))
+		}
+		p.Rows = append(p.Rows, append(row, say("%.2f", u.Trips)))
+		p.near("caches-"+x.store, miss, 0.03, fmt.Sprintf("A miss is a GET of more than %d trips. %s", x.trips, whyFew))
+	}
+	p.Notes = append(p.Notes, fmt.Sprintf("%d keys, caches of %d B for each client, a warm-up of %d operations.", s.manyKeys, s.cacheBytes(), s.manyWarmUp))
+	if len(quorums()) < 2 {
+		return
+	}
+	holds, text := true, ""
+	for _, call := range []string{"READ", "UPDATE"} {
+		ours := r["swarm"].Call(call).Latency.Mean
+		text += fmt.Sprintf("%s %.2f µs", call, ours)
+		for _, x := range systems("raw", "swarm") {
+			other := r[x.store].Call(call).Latency.Mean
+			holds = holds && ours < other
+			text += fmt.Sprintf(", %s %.2f", x.name, other)
+		}
+		text += "; "
+	}
+	p.claim("caches-mean", holds, text[:len(text)-2], "")
+	swarm, abd := mode(r.updates("swarm"), 2), mode(r.updates("dm-abd"), 3)
+	p.claim("caches-miss", swarm == 3 && abd == 3, fmt.Sprintf("UPDATEs that miss take %d trips on SWARM-KV and %d on DM-ABD, mostly", swarm, abd),
+		"Which step finds the key, and which verifies it, is the store's choice: see its trips.")
+}
+
+// mode returns the most common number of trips from some on.
+func mode(c *simulate.Call, from int) (trips int) {
+	most := 0.0
+	for n, part := range c.ByTrips {
+		if n >= from && part > most {
+			trips, most = n, part
+		}
+	}
+	return trips
+}
