@@ -52,6 +52,7 @@ type Quorum struct {
 	again   Mask // to be asked once more
 	flying  Mask
 	done    Mask
+	unsent  Mask // asked in a batch that was not posted
 	asked   [MaxReplicas]int
 	wide    bool // not a mere majority
 	posted  bool // anything
@@ -65,6 +66,7 @@ type flight struct {
 	chains [MaxReplicas]Chain
 	n      int
 	left   Mask // whose answers were not looked at
+	posted bool
 }
 
 // Chain is what a step asked one replica: the ops First to End-1 of a batch.
@@ -112,13 +114,20 @@ func (q *Quorum) Done() Mask { return q.done }
 // Posted tells whether the last step has sent anything.
 func (q *Quorum) Posted() bool { return q.posted }
 
+// Flying returns the replicas that the last step asked, and of which it has no answer: see Strays.
+func (q *Quorum) Flying() Mask { return q.flying }
+
+// Unsent returns the replicas whose chains the last step did not send, since it failed before.
+func (q *Quorum) Unsent() Mask { return q.unsent }
+
 // Gather asks replicas of from until need of them are done. at are the addresses of all replicas, each on a node of its own;
 // those that are asked first begin with the replica first. ask adds a replica's chain to a batch; answer looks at it when it
-// is complete. What is in flight when Gather returns stays there: nobody looks at it. The batches live until the next step.
+// is complete. Where ask fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
+// failure ends the step. What is in flight when Gather returns stays there, see Strays. The batches live until the next step.
 func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
-	q.idle, q.again, q.flying, q.done, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, false, false, 0, nil
+	q.idle, q.again, q.flying, q.done, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, false, false, 0, nil
 	clear(q.asked[:len(at)])
 	next := q.choose(at, first, from, need)
 	began := q.timer.begin(q.ep)
@@ -128,11 +137,13 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 				return err
 			}
 		}
-		if err := q.await(at); err != nil {
-			return err
-		}
-		if err := q.harvest(at, answer); err != nil {
-			return err
+		if q.flying != 0 {
+			if err := q.await(at); err != nil {
+				return err
+			}
+			if err := q.harvest(at, answer); err != nil {
+				return err
+			}
 		}
 		if q.done.Len() >= need {
 			q.timer.end(q.ep, began)
@@ -177,9 +188,10 @@ func next(r, n int) int {
 func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
 	b := q.ep.Batch()
 	f := &q.flights[q.n]
-	f.b, f.n, f.left = b, 0, to
+	f.b, f.n, f.left, f.posted = b, 0, 0, false
 	q.n++
 	q.turn = 0 // which is behind the latest
+	q.unsent = to
 	for r, left := first, to.Len(); left > 0; r = next(r, len(at)) {
 		if !to.Has(r) {
 			continue
@@ -187,7 +199,13 @@ func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch
 		left--
 		b.Chain()
 		first := b.Len()
-		if err := ask(b, r); err != nil {
+		switch err := ask(b, r); {
+		case err == nil:
+			f.left |= Only(r)
+		case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
+			q.fail(at, r, err)
+			continue
+		default:
 			return err
 		}
 		f.chains[f.n] = Chain{r, first, b.Len()}
@@ -199,10 +217,25 @@ func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch
 	}
 	q.idle &^= to
 	q.again &^= to
-	q.flying |= to
-	err := q.ep.Post(b)
-	q.posted = q.posted || err == nil
-	return err
+	if f.left == 0 {
+		q.n--
+		b.Release()
+		q.unsent = 0
+		return nil
+	}
+	if err := q.ep.Post(b); err != nil {
+		return err
+	}
+	f.posted, q.posted, q.unsent = true, true, 0
+	q.flying |= f.left
+	return nil
+}
+
+// fail takes a replica for dead.
+func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
+	q.err = err
+	q.widen(at, 0)
+	q.shun(at[r].Node(), q.ep.Now())
 }
 
 // await waits for a whole batch, for as long as nobody is slow; then for the next answer of any, in turns, the latest first.
@@ -296,9 +329,7 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer func(r in
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return err
 		}
-		q.err = err
-		q.widen(at, 0)
-		q.shun(at[r].Node(), q.ep.Now())
+		q.fail(at, r, err)
 		return nil
 	}
 	switch v := answer(r, b, ch); {

@@ -1,0 +1,109 @@
+package directory
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// arena hands out buffers behind a directory: one segment for all buckets of a node, for as much as possible to be used again
+// by somebody else. It knows whose each buffer is.
+type arena struct {
+	*Layout
+	mu     sync.Mutex
+	free   [][]uint16 // by node: the one that was free for longest comes first
+	owned  []map[uint16]bool
+	limit  int
+	breach error // somebody gave what was not his
+}
+
+func newArena(l *Layout, limit int) *arena {
+	a := &arena{Layout: l, limit: limit, free: make([][]uint16, l.Nodes), owned: make([]map[uint16]bool, l.Nodes)}
+	for n := range l.Nodes {
+		a.owned[n] = map[uint16]bool{}
+		for p := range limit {
+			a.free[n] = append(a.free[n], uint16(p+1))
+		}
+	}
+	return a
+}
+
+func (a *arena) memory() uint64 {
+	return (a.Base + a.Bytes() + uint64(a.limit+1)*BufferBytes + 4095) &^ 4095
+}
+
+func (a *arena) Allocate(node int, segment uint64) (uint16, rdma.Addr, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.free[node]) == 0 {
+		return 0, 0, fmt.Errorf("node %d: %w", node, client.ErrFull)
+	}
+	p := a.free[node][0]
+	a.free[node] = a.free[node][1:]
+	a.owned[node][p] = true
+	return p, a.Resolve(node, segment, p), nil
+}
+
+func (a *arena) Give(node int, segment uint64, pointer uint16) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.owned[node][pointer] {
+		a.breach = errors.Join(a.breach, fmt.Errorf("buffer %d of node %d is used twice", pointer, node))
+	}
+	delete(a.owned[node], pointer)
+	a.free[node] = append(a.free[node], pointer)
+}
+
+func (a *arena) Resolve(node int, segment uint64, pointer uint16) rdma.Addr {
+	return rdma.At(node, a.Base+a.Bytes()+uint64(pointer)*BufferBytes)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pool makes a directory in memory of this process.
+func pool(t testing.TB, s Shape, buffers int) (*shm.Fabric, *arena) {
+	t.Helper()
+	l, err := NewLayout(s)
+	must(t, err)
+	a := newArena(l, buffers)
+	f, err := shm.NewMem(shm.Geometry{Nodes: s.Nodes, Memory: a.memory(), Clients: 64}, nil)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	for n := range s.Nodes {
+		must(t, f.Commit(n, 0, f.Size()))
+	}
+	return f, a
+}
+
+func worker(t testing.TB, f rdma.Fabric, a *arena, o Options) *Client {
+	t.Helper()
+	ep, err := f.Open(t.Name())
+	must(t, err)
+	c := Open(ep, a.Layout, a, o)
+	t.Cleanup(func() {
+		c.Close()
+		ep.Close()
+	})
+	return c
+}
+
+var ids uint64
+
+// put is a change that adds an entry.
+func put(c *Client, hash, location uint64) error {
+	ids++
+	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
+}

@@ -1,0 +1,386 @@
+package directory
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/quorum"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes of them. It gets all of
+// the bucket's, whatever their hashes, and may change them where they are, append to them, and return any part of them. It is
+// called again whenever somebody else was faster, so that only its last call counts, and it may do other work, which is in
+// flight with the first step when it was posted before. No two changes have the same id, which is not 0: by it a client
+// knows its change again when others have finished it.
+//
+// An error of decide ends the change, if the entries that it saw were chosen: then it has had no effect. Others wrap
+// client.ErrFull when the bucket has more than its Slots or there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
+// Lookup's; and besides client.ErrUncertain, when the change may have taken effect, or still may.
+func (c *Client) Change(hash, id uint64, decide func(bucket []Entry) ([]Entry, error)) error {
+	c.begin(c.BucketOf(hash))
+	ch := change{id: id, decide: decide}
+	err := c.run(&ch)
+	if err != nil && ch.refused == nil {
+		err = fmt.Errorf("change bucket %d: %w", c.bucket, err)
+	}
+	return err
+}
+
+// change is what an operation is about. The zero one changes nothing, but settles what others left half done.
+type change struct {
+	id      uint64
+	decide  func(bucket []Entry) ([]Entry, error)
+	refused error
+	sent    bool   // an accept of it may have taken effect
+	first   uint64 // number of the change that this would have been, at the first such accept
+}
+
+// run makes attempts at a change until one tells its outcome.
+func (c *Client) run(ch *change) error {
+	var p patience
+	for {
+		settled, err := c.look()
+		if err != nil {
+			return ch.failed(err)
+		}
+		if settled && ch.decide == nil {
+			return nil
+		}
+		if settled || !c.wait(&p) {
+			done, err := c.attempt(ch, settled)
+			c.giveSpares()
+			if done {
+				return err
+			}
+			if !passing(err) {
+				return ch.failed(err)
+			}
+			c.stats.Lost++
+		}
+		if err := p.again(c); err != nil {
+			return ch.failed(err)
+		}
+	}
+}
+
+func (ch *change) failed(err error) error {
+	if ch.sent {
+		return uncertain(err)
+	}
+	return err
+}
+
+// polite is how often an operation finds a bucket as somebody left it before it takes that one for dead; and impolite how
+// often it lets others go first.
+const polite, impolite = 2, 8
+
+// wait tells whether somebody seems to be at work at the bucket. Who would not let him end would not be let end.
+func (c *Client) wait(p *patience) bool {
+	var top Word
+	busy := false
+	for r := range c.Replicas {
+		k := &c.replicas[r]
+		top = max(top, k.word)
+		busy = busy || k.known && !k.word.accepted() && k.word != 0
+	}
+	if top != p.top {
+		p.top, p.idle = top, 0
+	}
+	p.idle++
+	return busy && p.idle <= polite && p.tries < impolite
+}
+
+// attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth another attempt, unless err
+// is one that does not pass.
+func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
+	c.base = value{}
+	if c.has {
+		c.rebase()
+	}
+	final := false
+	if settled {
+		if final, ch.refused = c.decide(ch); final {
+			return true, ch.refused
+		}
+	}
+	if err := c.reserve(); err != nil && ch.decide != nil {
+		return false, err
+	}
+	if err := c.prepare(); err != nil {
+		return false, err
+	}
+	round, n := c.promised()
+	if !settled || c.base.round != round {
+		if c.base.round != round {
+			if ok, err := c.load(round); !ok {
+				return false, orLost(err)
+			}
+			c.rebase()
+		}
+		final, ch.refused = c.decide(ch)
+	}
+	err = c.accept(ch, final)
+	if err != nil && (!final || n < c.majority()) { // what a majority had accepted when it promised was chosen
+		return false, err
+	}
+	c.found, c.has = c.next.encode(c.saved[:], c.bucket), true
+	return true, ch.refused
+}
+
+// errLost is wrapped when somebody else was faster.
+var errLost = fmt.Errorf("somebody else is at the bucket: %w", quorum.ErrRefused)
+
+func orLost(err error) error {
+	if err == nil {
+		return errLost
+	}
+	return err
+}
+
+// rebase makes what was found the base.
+func (c *Client) rebase() {
+	c.base = value{}
+	if c.found != nil {
+		c.base.decode(c.found)
+	}
+}
+
+// errForgotten is wrapped when so much has changed since an attempt that nobody knows whether somebody finished it.
+var errForgotten = fmt.Errorf("%d others changed the bucket since", remembered)
+
+// decide makes next of base. final: there is nothing left to change, be it done or refused.
+func (c *Client) decide(ch *change) (final bool, err error) {
+	c.next = c.base
+	switch {
+	case ch.decide == nil:
+		return true, nil
+	case c.base.has(ch.id):
+		c.stats.Helped++
+		return true, nil
+	case ch.sent && !c.base.tells(ch.first):
+		return true, uncertain(errForgotten)
+	}
+	next, err := ch.decide(c.next.entries[:c.next.n])
+	if err == nil && len(next) > Slots {
+		err = fmt.Errorf("%d entries in a bucket (at most %d): %w", len(next), Slots, client.ErrFull)
+	}
+	if err != nil {
+		c.next = c.base
+		return true, err
+	}
+	c.next.n = copy(c.next.entries[:], next)
+	c.next.add(ch.id)
+	return false, nil
+}
+
+// reserve takes buffers for the replicas that were read before anybody is kept from his work: without them a bucket would be
+// left promised to nobody. A node that does not answer is another replica's business.
+func (c *Client) reserve() error {
+	for r := range c.Replicas {
+		if k := &c.replicas[r]; k.known {
+			if _, err := c.spare(r); errors.Is(err, client.ErrFull) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// spare returns the address of the operation's buffer at a replica.
+func (c *Client) spare(r int) (rdma.Addr, error) {
+	node := c.at[r].Node()
+	if c.spares[r] != 0 {
+		return c.alloc.Resolve(node, c.bucket, c.spares[r]), nil
+	}
+	pointer, at, err := c.alloc.Allocate(node, c.bucket)
+	c.spares[r] = pointer
+	return at, err
+}
+
+func (c *Client) giveSpares() {
+	for r := range c.Replicas {
+		if c.spares[r] != 0 {
+			c.alloc.Give(c.at[r].Node(), c.bucket, c.spares[r])
+			c.spares[r] = 0
+		}
+	}
+}
+
+// prepare has a majority promise a round above all that is known. A replica's buffer is read before its word is CASed, so that
+// it was its value's when the promise was made.
+func (c *Client) prepare() error {
+	c.promise = 0
+	for r := range c.Replicas {
+		c.promise = max(c.promise, c.replicas[r].word.round()+1)
+	}
+	if c.promise > maxRound {
+		return fmt.Errorf("round %d (at most %d): %w", c.promise, uint64(maxRound), client.ErrDamaged)
+	}
+	c.has = false
+	return c.within(c.limit, "prepare", c.all(), c.majority(),
+		func(b *rdma.Batch, r int) error {
+			k := &c.replicas[r]
+			switch {
+			case !k.known:
+				b.Read(c.at[r], wordBytes)
+			case !k.sure:
+				return c.askBuffer(b, r)
+			default:
+				b.CompareSwap(c.at[r], uint64(k.word), uint64(promise(c.promise, k.word.pointer())))
+			}
+			return nil
+		},
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			k, op := &c.replicas[r], b.Op(ch.First)
+			switch {
+			case !k.known:
+				return c.met(r, Word(le.Uint64(op.Buf)))
+			case !k.sure:
+				return c.dated(k, op.Buf)
+			case op.Swapped():
+				k.word, k.mine = Word(op.Value), true
+				return quorum.Done
+			}
+			k.meet(Word(op.Result))
+			return quorum.Never
+		})
+}
+
+// met notes a word that was read since the round was chosen.
+func (c *Client) met(r int, w Word) quorum.Verdict {
+	c.replicas[r].meet(w)
+	if w.round() >= c.promise {
+		return quorum.Never
+	}
+	return quorum.Again
+}
+
+// dated notes since when a replica has the value in its buffer, which is p. One that is not whole, or too new, was used again.
+func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
+	v, ok := whole(p, c.bucket, c.bucket)
+	if !ok || roundOf(v) >= k.word.round() {
+		return quorum.Never
+	}
+	k.since, k.sure = roundOf(v), true
+	if k.since > c.base.round {
+		c.base.decode(v)
+	}
+	return quorum.Again
+}
+
+// promised returns the highest round that was accepted by those who promised, and how many of them have.
+func (c *Client) promised() (round uint64, n int) {
+	for r := range c.Replicas {
+		if k := &c.replicas[r]; k.mine {
+			switch {
+			case k.since == round:
+				n++
+			case k.since > round:
+				round, n = k.since, 1
+			}
+		}
+	}
+	return round, n
+}
+
+// accept brings next to a majority. Only the word that this attempt made, or one that is below its round, is replaced.
+//
+// What a crash here leaves: next at some replicas, buffers that no word names, and those that words named before.
+func (c *Client) accept(ch *change, final bool) error {
+	c.next.round, c.offered = c.promise, 0
+	err := c.within(c.limit, "accept", c.all(), c.majority(), c.offer, c.took)
+	maybe := c.owned()
+	c.strays.Keep(&c.quorum, c.bucket)
+	for r := range c.Replicas {
+		maybe = maybe || c.replicas[r].word.accepted() && c.replicas[r].mine
+	}
+	if maybe && !final && !ch.sent {
+		ch.sent, ch.first = true, c.next.changes
+	}
+	return err
+}
+
+// offer asks one replica to accept.
+func (c *Client) offer(b *rdma.Batch, r int) error {
+	k := &c.replicas[r]
+	if !k.known || !k.mine && k.word.round() >= c.promise {
+		b.Read(c.at[r], wordBytes)
+		return nil
+	}
+	at, err := c.spare(r)
+	if err != nil {
+		return err
+	}
+	word := accept(c.promise, c.spares[r])
+	p := c.next.encode(b.Alloc(BufferBytes), c.bucket)
+	b.Write(at, p)
+	b.CompareSwap(c.at[r], uint64(k.word), uint64(word))
+	if r == 0 {
+		q := b.Alloc(len(p))
+		copy(q, p)
+		seal(q, word)
+		b.Write(c.at[r].Add(wordBytes), q)
+	}
+	c.offered |= quorum.Only(r)
+	return nil
+}
+
+// took looks at what one replica answered. Whose CAS succeeds takes the buffer that the word named.
+func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+	if op := b.Op(ch.First); op.Verb == rdma.Read {
+		return c.met(r, Word(le.Uint64(op.Buf)))
+	}
+	c.offered &^= quorum.Only(r)
+	k, op := &c.replicas[r], b.Op(ch.First+1)
+	if !op.Swapped() {
+		k.meet(Word(op.Result))
+		return quorum.Never
+	}
+	c.spares[r] = Word(op.Expect).pointer() // what it held before
+	k.meet(Word(op.Value))
+	k.mine = true
+	return quorum.Done
+}
+
+// owned settles whose the buffers are that were offered: of a chain in flight nobody knows, nor of one to a node that failed.
+func (c *Client) owned() (maybe bool) {
+	for r := range c.Replicas {
+		m := quorum.Only(r)
+		if c.offered&m == 0 || c.quorum.Unsent()&m != 0 {
+			continue
+		}
+		maybe = true
+		c.spares[r] = 0
+		if c.quorum.Flying()&m == 0 {
+			c.stats.Leaked++
+		}
+	}
+	return maybe
+}
+
+// settleStrays gives back the buffers of accepts that are complete by now.
+func (c *Client) settleStrays() {
+	if c.strays.Len() > 0 {
+		c.strays.Settle(c.landed)
+	}
+}
+
+func (c *Client) landed(bucket uint64, b *rdma.Batch, ch quorum.Chain) {
+	if ch.End-ch.First < 2 {
+		return
+	}
+	write, cas := b.Op(ch.First), b.Op(ch.First+1)
+	switch {
+	case write.Err != nil || cas.Err != nil:
+		c.stats.Leaked++
+		return
+	case cas.Swapped():
+		if pointer := Word(cas.Expect).pointer(); pointer != 0 {
+			c.alloc.Give(cas.Addr.Node(), bucket, pointer)
+		}
+	default:
+		c.alloc.Give(cas.Addr.Node(), bucket, Word(cas.Value).pointer())
+	}
+}

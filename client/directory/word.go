@@ -1,0 +1,164 @@
+package directory
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// A Word is what a replica of a bucket has promised and accepted, as it lies in memory. From the highest bit:
+//
+//	round     47 bits: what was promised or accepted last
+//	accepted  1 bit
+//	pointer   16 bits: the buffer of the value that was accepted last, on this node; 0: none was
+//
+// It is changed by CAS only, and rises with each change but for the pointer's bits: so it never takes the same value twice,
+// and a CAS that lands late finds another one.
+type Word uint64
+
+const (
+	pointerBits = 16
+	roundShift  = pointerBits + 1
+	accepted    = Word(1) << pointerBits
+	maxRound    = 1<<(64-roundShift) - 1
+)
+
+func promise(round uint64, pointer uint16) Word { return Word(round<<roundShift) | Word(pointer) }
+func accept(round uint64, pointer uint16) Word  { return promise(round, pointer) | accepted }
+
+func (w Word) round() uint64   { return uint64(w >> roundShift) }
+func (w Word) accepted() bool  { return w&accepted != 0 }
+func (w Word) pointer() uint16 { return uint16(w) }
+
+// since returns the round in which the replica's value was accepted, 0 when it has none; false: its buffer tells.
+func (w Word) since() (round uint64, known bool) {
+	switch {
+	case w.accepted():
+		return w.round(), true
+	case w.pointer() == 0:
+		return 0, true
+	}
+	return 0, false
+}
+
+func (w Word) String() string {
+	return fmt.Sprintf("(round %d, accepted %v, buffer %d)", w.round(), w.accepted(), w.pointer())
+}
+
+// A value is a bucket's content, as a buffer has it, and behind the first replica's word what lies in place:
+//
+//	0    checksum of all that follows: a buffer's is seeded with the bucket's number, that of what lies in place with the word
+//	     that it belongs to
+//	8    round in which it was accepted
+//	16   bucket, and in the lowest byte the number of entries
+//	24   changes: how many the bucket has had
+//	32   ids of the last changes
+//	96   entries
+//
+// It is written once, by whoever owns the buffer, in one chain with the CAS that makes a word point at it.
+type value struct {
+	round   uint64
+	changes uint64
+	ids     [remembered]uint64 // by number of the change
+	n       int
+	entries [Slots]Entry
+}
+
+const (
+	// Slots is how many entries a bucket has room for.
+	Slots = 16
+	// remembered is how many changes may come between an attempt at one and the next look, for it to be known what became of it.
+	remembered = 8
+
+	entryBytes = 16
+	headBytes  = 32 + 8*remembered
+	// BufferBytes is the size of a buffer.
+	BufferBytes = headBytes + Slots*entryBytes
+)
+
+// Entry is one of a bucket's.
+type Entry struct {
+	Hash     uint64 // which picks the bucket; several entries may have the same
+	Location uint64 // the caller's
+}
+
+var le = binary.LittleEndian
+
+func seeded(seed uint64, p []byte) uint64 {
+	var d xxhash.Digest
+	d.ResetWithSeed(seed)
+	d.Write(p) // never fails
+	return d.Sum64()
+}
+
+// encode fills p, which has room for a buffer, and returns what is used of it.
+func (v *value) encode(p []byte, bucket uint64) []byte {
+	le.PutUint64(p[8:], v.round)
+	le.PutUint64(p[16:], bucket<<8|uint64(v.n))
+	le.PutUint64(p[24:], v.changes)
+	for i, id := range v.ids {
+		le.PutUint64(p[32+8*i:], id)
+	}
+	at := headBytes
+	for _, e := range v.entries[:v.n] {
+		le.PutUint64(p[at:], e.Hash)
+		le.PutUint64(p[at+8:], e.Location)
+		at += entryBytes
+	}
+	le.PutUint64(p, seeded(bucket, p[8:at]))
+	return p[:at]
+}
+
+// seal makes an encoded value one that lies in place, beside the word w.
+func seal(p []byte, w Word) { le.PutUint64(p, seeded(uint64(w), p[8:])) }
+
+// whole returns what is used of the value in p, of any content; false: it is torn, or not this bucket's. The seed is the
+// bucket's number or the word, see value.
+func whole(p []byte, seed, bucket uint64) ([]byte, bool) {
+	tag := le.Uint64(p[16:])
+	n := int(tag & 0xff)
+	if tag>>8 != bucket || n > Slots {
+		return nil, false
+	}
+	p = p[:headBytes+n*entryBytes]
+	return p, le.Uint64(p) == seeded(seed, p[8:])
+}
+
+// roundOf returns the round of a value that is whole.
+func roundOf(p []byte) uint64 { return le.Uint64(p[8:]) }
+
+// decode fills v with a value that is whole.
+func (v *value) decode(p []byte) {
+	v.round, v.n, v.changes = roundOf(p), int(p[16]), le.Uint64(p[24:])
+	for i := range v.ids {
+		v.ids[i] = le.Uint64(p[32+8*i:])
+	}
+	for i := range v.n {
+		v.entries[i] = entryAt(p[headBytes:], i)
+	}
+}
+
+func entryAt(p []byte, i int) Entry {
+	p = p[i*entryBytes:]
+	return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])}
+}
+
+// has tells whether a change is among the last ones.
+func (v *value) has(id uint64) bool {
+	for _, other := range v.ids {
+		if id != 0 && id == other {
+			return true
+		}
+	}
+	return false
+}
+
+// tells whether it is known of each change from the number first on whether v has it.
+func (v *value) tells(first uint64) bool { return v.changes < first+remembered }
+
+// add notes one more change.
+func (v *value) add(id uint64) {
+	v.changes++
+	v.ids[v.changes%remembered] = id
+}

@@ -1,0 +1,81 @@
+package quorum
+
+import "github.com/farkv/farkv/node/rdma"
+
+// maxStrays bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
+const maxStrays = 16
+
+// Strays keeps what was in flight when steps ended, until it is complete: only then is it known whether it took effect, and
+// who owns the memory that it names.
+type Strays struct {
+	flights [maxStrays]stray
+	n       int
+	// Dropped counts chains of which nobody will know what became of them, since too many were in flight.
+	Dropped uint64
+}
+
+type stray struct {
+	flight
+	tag uint64
+}
+
+// Keep takes what is in flight of q's last step. The tag is the caller's.
+func (s *Strays) Keep(q *Quorum, tag uint64) {
+	if q.flying == 0 {
+		return
+	}
+	kept := 0
+	for i := range q.n {
+		f := &q.flights[i]
+		switch {
+		case f.left == 0 || !f.posted:
+			q.flights[kept], q.flights[i] = q.flights[i], q.flights[kept]
+			kept++
+		case s.n == maxStrays:
+			s.Dropped += uint64(f.left.Len())
+			f.b.Release()
+		default:
+			s.flights[s.n] = stray{*f, tag}
+			s.n++
+		}
+	}
+	q.n, q.turn, q.flying = kept, 0, 0
+}
+
+// Settle calls look for each chain that is complete by now, whether it failed or not.
+func (s *Strays) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
+	kept := 0
+	for i := range s.n {
+		f := &s.flights[i]
+		for _, ch := range f.chains[:f.n] {
+			if f.left.Has(ch.Replica) && completed(f.b, ch) {
+				f.left &^= Only(ch.Replica)
+				look(f.tag, f.b, ch)
+			}
+		}
+		if f.left == 0 {
+			f.b.Release()
+			continue
+		}
+		s.flights[kept], s.flights[i] = s.flights[i], s.flights[kept]
+		kept++
+	}
+	s.n = kept
+}
+
+// Len returns how many batches are kept.
+func (s *Strays) Len() int { return s.n }
+
+// Release gives up what is kept.
+func (s *Strays) Release() {
+	for i := range s.n {
+		for _, ch := range s.flights[i].chains[:s.flights[i].n] {
+			if s.flights[i].left.Has(ch.Replica) {
+				s.Dropped++
+			}
+		}
+		s.flights[i].b.Release()
+		s.flights[i].b = nil
+	}
+	s.n = 0
+}
