@@ -143,7 +143,12 @@ func TestNodesThatDoNotServe(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if kind == "node-slow" {
-				time.AfterFunc(50*time.Millisecond, cancel)
+				go func() { // when the first one serves
+					defer cancel()
+					for said(p.Log(0)) == "" && ctx.Err() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				}()
 			}
 			err := p.Start(ctx, 2, kinds("node-good", kind))
 			if !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "node 1") {
