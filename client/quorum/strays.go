@@ -1,6 +1,10 @@
 package quorum
 
-import "github.com/farkv/farkv/node/rdma"
+import (
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // maxStrays bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
 const maxStrays = 16
@@ -61,6 +65,16 @@ func (s *Strays) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 		kept++
 	}
 	s.n = kept
+}
+
+// Wait waits until all that is kept is complete, within a time.
+func (s *Strays) Wait(ep rdma.Endpoint, within time.Duration) {
+	began := ep.Now()
+	for i := range s.n {
+		if left := within - (ep.Now() - began); left <= 0 || ep.Wait(s.flights[i].b, rdma.All, left) != nil {
+			return
+		}
+	}
 }
 
 // Len returns how many batches are kept.

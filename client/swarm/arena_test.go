@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -15,13 +18,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// arena lays objects out, and behind them segments of out-of-place buffers, which it hands out one after the other.
+// arena lays objects out, and behind them segments of out-of-place buffers, which it hands out one after the other and never
+// again; or as package buffers does, when it recycles.
 type arena struct {
 	Layout
 	nodes int
 	keys  int
 	used  [][segments]atomic.Uint32 // by node
 	limit uint32                    // buffers of a segment
+	space *buffers.Space            // nil when it does not recycle
 }
 
 const segments = 2
@@ -30,8 +35,14 @@ func newArena(l Layout, nodes, keys int, limit uint32) *arena {
 	return &arena{Layout: l, nodes: nodes, keys: keys, used: make([][segments]atomic.Uint32, nodes), limit: limit}
 }
 
+// recycle makes an arena one whose buffers are used again.
+func (a *arena) recycle() *arena {
+	a.space = &buffers.Space{Base: a.segmentAt(0), Segments: segments, Buffers: int(a.limit), Bytes: a.BufferBytes()}
+	return a
+}
+
 func (a *arena) slot() uint64   { return uint64(a.Bytes(true)) }
-func (a *arena) memory() uint64 { return (a.segmentAt(segments) + 4095) &^ 4095 }
+func (a *arena) memory() uint64 { return (a.segmentAt(segments+1) + 4095) &^ 4095 }
 
 func (a *arena) segmentAt(n uint64) uint64 {
 	return a.slot()*uint64(a.keys) + n*uint64(a.limit)*uint64(a.BufferBytes())
@@ -51,25 +62,34 @@ func (a *arena) Allocate(node int, hash uint64) (uint16, rdma.Addr, error) {
 	if n >= a.limit {
 		return 0, 0, fmt.Errorf("segment of node %d: %w", node, client.ErrFull)
 	}
-	return uint16(n), a.Resolve(node, hash, uint16(n)), nil
+	return uint16(n) + 1, a.Resolve(node, hash, uint16(n)+1), nil
 }
 
+func (a *arena) Give(int, uint64, uint16) {}
+
 func (a *arena) Resolve(node int, hash uint64, pointer uint16) rdma.Addr {
-	return rdma.At(node, a.segmentAt(hash%segments)+uint64(pointer)*uint64(a.BufferBytes()))
+	return rdma.At(node, a.segmentAt(hash%segments)+uint64(pointer-1)*uint64(a.BufferBytes()))
 }
 
 // registers is a client as a client.Store of the keys "key-0", "key-1", ...: an INSERT is a first write.
 type registers struct {
 	*Client
-	keys []Register
+	keys    []Register
+	buffers *buffers.Worker // nil: the arena's
 }
 
 func (a *arena) open(ep rdma.Endpoint, o Options) (*registers, error) {
-	c, err := Open(ep, a.Layout, a, o)
+	var alloc Allocator = a
+	var w *buffers.Worker
+	if a.space != nil {
+		w = a.space.Open(ep, a.nodes, time.Second)
+		alloc = w
+	}
+	c, err := Open(ep, a.Layout, alloc, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &registers{Client: c}
+	s := &registers{Client: c, buffers: w}
 	for n := range a.keys {
 		s.keys = append(s.keys, NewRegister(a.object(n), 0))
 	}
@@ -101,6 +121,9 @@ func (s *registers) Update(key, value []byte) error { return answer(s.Write(s.re
 func (s *registers) Delete(key []byte) error        { return s.Client.Delete(s.register(key)) }
 func (s *registers) Close() error {
 	s.Client.Close()
+	if s.buffers != nil {
+		return s.buffers.Close()
+	}
 	return nil
 }
 
@@ -124,7 +147,7 @@ func pool(t testing.TB, s Shape, nodes, keys int, limit uint32) (*shm.Fabric, *a
 	l, err := NewLayout(s)
 	must(t, err)
 	a := newArena(l, nodes, keys, limit)
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: a.memory(), Clients: 64}, nil)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: a.memory(), Clients: 64}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { f.Close() })
 	for n := range nodes {

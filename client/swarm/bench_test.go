@@ -23,7 +23,7 @@ const (
 type ring struct{ *arena }
 
 func (a ring) Allocate(node int, hash uint64) (uint16, rdma.Addr, error) {
-	n := uint16((a.used[node][hash%segments].Add(1) - 1) % a.limit)
+	n := uint16((a.used[node][hash%segments].Add(1)-1)%a.limit) + 1
 	return n, a.Resolve(node, hash, n), nil
 }
 

@@ -16,8 +16,8 @@
 // nobody knows whether they took place, until a reader finds one and decides.
 //
 // Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the same words, and are
-// VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Buffers are never used again: whoever adds that has
-// to make sure that no operation which may have seen a pointer is still under way (section 4.5), and no verb of its owner.
+// VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Section 4.5's recycling of buffers, which asks all
+// readers first, is another one here: see recycle.go.
 package swarm
 
 import (
@@ -40,12 +40,15 @@ var (
 	ErrExhausted = errors.New("no timestamp is left")
 )
 
-// Allocator hands out out-of-place buffers, without asking a memory node. A pointer of 16 bits names a buffer in one
-// segment of a node's memory, which the key's hash picks: so 16 bits and the hash's are enough for any memory, and everybody
-// finds a buffer, whoever filled it.
+// Allocator hands out out-of-place buffers. A pointer of 16 bits, 0 for none, names a buffer in one segment of a node's
+// memory, which the key's hash picks: so 16 bits and the hash's are enough for any memory, and everybody finds a buffer,
+// whoever filled it. Package buffers has one.
 type Allocator interface {
-	// Allocate reserves a buffer on a node for a key; an error wraps client.ErrFull.
+	// Allocate hands a buffer on a node to the client, mostly without asking the node; an error wraps client.ErrFull, or what
+	// a node that does not answer in a while ends with.
 	Allocate(node int, hash uint64) (pointer uint16, at rdma.Addr, err error)
+	// Give takes a buffer from the client: no word points at it, and no verb to it is in flight.
+	Give(node int, hash uint64, pointer uint16)
 	// Resolve returns the address of a buffer.
 	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
 }
@@ -109,6 +112,8 @@ type Client struct {
 	seen    []tuple             // of the READ at work
 	value   []byte              // outlives the batch that it was read in
 	pending [backgroundBatches]*rdma.Batch
+	limbo   quorum.Strays // writes in flight, see recycle.go
+	leaked  uint64
 }
 
 // Stats count what leaves the fast path. They only grow.
@@ -121,6 +126,8 @@ type Stats struct {
 	Fetches    uint64 // values read out of place
 	WaitFree   uint64 // reads that ended since a writer went on
 	Lost       uint64 // values whose holders died or were slow, so that the READ began again
+	Reused     uint64 // values whose buffers were used again, so that the READ began again
+	Leaked     uint64 // buffers that nobody owns until a sweep, since it is not known what became of them
 	Unmarked   uint64 // background work left out, since too much was in flight
 	Iterations int    // the most of a READ
 }
@@ -143,6 +150,7 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 func (c *Client) Stats() Stats {
 	s := c.stats
 	s.Stats = c.quorum.Stats()
+	s.Leaked = c.leaked + c.limbo.Dropped
 	return s
 }
 
@@ -157,9 +165,13 @@ func (c *Client) gather(k *Register, from quorum.Mask, need int, ask func(b *rdm
 	return c.quorum.Gather(k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
 
-// Close gives batches back; what is in flight goes on. The endpoint stays open.
+// Close waits for what buffers depend on, at most for as long as a step may take, and gives batches back; what else is in
+// flight goes on. The endpoint stays open, and so does the allocator.
 func (c *Client) Close() {
 	c.quorum.Release()
+	c.limbo.Wait(c.ep, c.quorum.Timeout())
+	c.settleLimbo()
+	c.limbo.Release()
 	for i, b := range c.pending {
 		if b != nil {
 			b.Release()
@@ -170,7 +182,8 @@ func (c *Client) Close() {
 
 // Steps names the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []string{
-	"read words", "write and read words", "verify", "write verified", "fetch value", "write back", "lock timestamp", "bury",
+	"read words", "write and read words", "verify", "write verified", "fetch value", "read word", "write back", "lock timestamp",
+	"bury",
 }
 
 // step names what is posted next.

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
@@ -32,7 +34,7 @@ func TestContention(t *testing.T) {
 			}
 			t.Logf("%+v", total)
 			if count >= 500 && (total.Stale == 0 || total.Rewritten == 0 || total.Rewritten == total.Stale || total.WaitFree == 0 ||
-				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 || replicas == 3 && total.Lost == 0) {
+				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 || total.Reused == 0 || replicas == 3 && total.Lost == 0) {
 				t.Error("the workers do not meet: this test shows nothing")
 			}
 		})
@@ -55,6 +57,7 @@ type run struct {
 	writes       int // of 10 operations
 	deletes      bool
 	forgets      bool     // what registers cache, but for what their writers used
+	recycles     bool     // buffers, of which there are so few that they are used again at once
 	sent         []uint64 // verbs, by worker, once it was played
 	landed       []uint64 // by node
 	pause, slow  time.Duration
@@ -82,6 +85,8 @@ func draw(seed uint64, replicas int) *run {
 		o.Drift = []float64{0, 100, 10_000}[rng.IntN(3)]
 	}
 	r.faults(rng, &o)
+	r.recycles = rng.IntN(4) > 0
+	o.Handler = node.Serve
 	r.options = o
 	return r
 }
@@ -119,7 +124,11 @@ func (r *run) play(total *Stats) error {
 	if err != nil {
 		return err
 	}
+	leaked := total.Leaked
 	a := newArena(l, r.nodes, r.keys, 4096)
+	if r.recycles {
+		a = newArena(l, r.nodes, r.keys, fewBuffers).recycle()
+	}
 	r.options.Memory = a.memory()
 	s := sim.New(r.options)
 	defer s.Close()
@@ -152,7 +161,73 @@ func (r *run) play(total *Stats) error {
 	if err := r.last(s, a, recorders); err != nil {
 		return err
 	}
-	return judge(recorders)
+	if err := judge(recorders); err != nil || !r.recycles {
+		return err
+	}
+	whole := total.Leaked == leaked && !slices.ContainsFunc(r.options.Faults, func(f sim.Fault) bool {
+		return f.Kind == sim.CrashFault || f.Kind == sim.PartitionFault
+	})
+	return a.account(s, whole)
+}
+
+// fewBuffers are what the workers have in their words and hands, and a few.
+const fewBuffers = 120
+
+// account expects that each buffer is either free or what one word points at; where somebody died there may be others.
+func (a *arena) account(f rdma.Fabric, whole bool) error {
+	ep, err := f.Open("account")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	type buffer struct{ node, segment, pointer int }
+	owners := map[buffer]string{}
+	own := func(b buffer, who string) (err error) {
+		if owners[b] != "" {
+			err = fmt.Errorf("buffer %+v is %s, and %s", b, owners[b], who)
+		}
+		owners[b] = who
+		return err
+	}
+	handed := 0
+	for n := range a.nodes {
+		for seg := range segments {
+			free, err := a.space.Walk(ep, n, seg, time.Second)
+			if errors.Is(err, rdma.ErrNodeDown) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			handed += free.Handed
+			for _, p := range free.Pointers {
+				if err := own(buffer{n, seg, int(p)}, "free"); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for key := range a.keys {
+		o := a.object(key)
+		for r := range a.Replicas {
+			b := ep.Batch()
+			words := b.Read(o.At[r].Add(uint64(a.wordsAt())), 8*a.Words)
+			err := rdma.Do(ep, b, time.Second)
+			for i := 0; i < a.Words && err == nil; i++ {
+				if p := bufferOf(Word(le.Uint64(words.Buf[8*i:]))); p != 0 {
+					err = own(buffer{o.At[r].Node(), a.space.Segment(o.Hash), int(p)}, fmt.Sprintf("word %d's of key %d", i, key))
+				}
+			}
+			b.Release()
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+				return err
+			}
+		}
+	}
+	if whole && len(owners) != handed {
+		return fmt.Errorf("%d buffers were handed out, and %d have an owner", handed, len(owners))
+	}
+	return nil
 }
 
 // first writes every key, before anybody else is there.
@@ -243,6 +318,8 @@ func (s *Stats) add(t Stats) {
 	s.WaitFree += t.WaitFree
 	s.Lost += t.Lost
 	s.Unmarked += t.Unmarked
+	s.Reused += t.Reused
+	s.Leaked += t.Leaked
 	s.Iterations = max(s.Iterations, t.Iterations)
 	s.Attempts = max(s.Attempts, t.Attempts)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Their answers are linearizable.
+// TestGoroutines lets clients meet on shared memory, where nothing is atomic but words. Their answers are linearizable, and buffers are used again at once.
 func TestGoroutines(t *testing.T) {
 	for _, s := range []Shape{
 		{Replicas: 3, Words: 6, Locks: 6, Writers: 6, MaxValue: 400},
@@ -22,7 +22,8 @@ func TestGoroutines(t *testing.T) {
 		{Replicas: 5, Words: 2, Locks: 3, Writers: 6, MaxValue: 16},
 	} {
 		t.Run(fmt.Sprintf("%d words, %d locks", s.Words, s.Locks), func(t *testing.T) {
-			f, a := pool(t, s, 5, 2, 1<<14)
+			f, a := pool(t, s, 5, 2, fewBuffers)
+			a.recycle()
 			must(t, crowd(t, f, a, 300, Options{}, func() {}))
 		})
 	}

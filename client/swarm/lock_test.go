@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/quorum"
@@ -38,9 +39,11 @@ func TestLaterLock(t *testing.T) {
 // TestBound: at the bound of attempts a write's outcome is unknown, and a reader's lock is not its own.
 func TestBound(t *testing.T) {
 	f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
-	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
+	clock := &still{time.Second}
+	x, y := worker(t, f, a, Options{Clock: clock}), worker(t, f, a, Options{Writer: 1, Clock: clock})
 	must(t, x.Write(&x.keys[0], []byte("one")))
 	must(t, y.Write(&y.keys[0], []byte("two")))
+	clock.at += time.Millisecond // x guesses above that
 	x.quorum.Attempts = 1
 	wantError(t, x.Write(&x.keys[0], []byte("three")), client.ErrUncertain) // its word is y's now
 	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2, expect: &y.keys[0].own}

@@ -117,7 +117,7 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	}
 	c.stats.Fetches++
 	var v []byte
-	var ok bool
+	var reused quorum.Mask
 	c.step("fetch value")
 	c.quorum.Limit = patience
 	err := c.gather(k, t.has, 1,
@@ -126,18 +126,52 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 			return nil
 		},
 		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
-			v, ok = decodeBuffer(b.Op(ch.First).Buf, k.Hash, t.stamp)
-			return quorum.Done
+			if found, ok := decodeBuffer(b.Op(ch.First).Buf, k.Hash, t.stamp); ok {
+				v = found
+				return quorum.Done
+			}
+			reused |= quorum.Only(r)
+			return quorum.Never
 		})
 	c.quorum.Limit = c.quorum.Timeout()
 	switch {
+	case errors.Is(err, quorum.ErrRefused):
+		return nil, c.reused(k, t, reused)
 	case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
 		c.stats.Lost++
 		return nil, fmt.Errorf("%w: %w", errLost, err)
-	case err == nil && !ok:
-		return nil, fmt.Errorf("a buffer of writer %d: %w", c.tidOf(t.stamp), client.ErrDamaged)
 	}
 	return v, err
+}
+
+// errReused is wrapped when a buffer was used again under a READ, which begins again: its word has changed, too.
+var errReused = fmt.Errorf("the buffer is used again: %w", errLost)
+
+func isReused(err error) bool { return errors.Is(err, errReused) }
+
+// reused tells why a tuple's buffers do not hold it. A word that still points there is one that did all the time: words never
+// come back to what they were.
+func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
+	c.stats.Reused++
+	same := false
+	c.step("read word")
+	err := c.gather(k, at, 1,
+		func(b *rdma.Batch, r int) error {
+			b.Read(c.wordAt(k, r, t.stamp.place()), 8)
+			return nil
+		},
+		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			w := Word(le.Uint64(b.Op(ch.First).Buf))
+			same = same || stampOf(w, t.stamp.place()).time() == t.stamp.time() && pointerOf(w) == t.pointer[r]
+			return quorum.Done
+		})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errLost, err)
+	case same:
+		return fmt.Errorf("a buffer of writer %d: %w", c.tidOf(t.stamp), client.ErrDamaged)
+	}
+	return errReused
 }
 
 // put is a WRITE of the max register (Algorithm 8's inner_write over Algorithms 5 and 7).
@@ -145,11 +179,13 @@ type put struct {
 	tuple  // what is written; its value is the caller's
 	from   quorum.Mask
 	need   int
-	expect *[MaxReplicas]Word // what the tuple's word may hold at each replica
-	read   bool               // read all words in the same trip
-	top    stamp              // the highest that was met
-	tops   [MaxReplicas]stamp // at each replica
-	stored quorum.Mask        // where the buffer is written
+	expect *[MaxReplicas]Word  // what the tuple's word may hold at each replica
+	read   bool                // read all words in the same trip
+	top    stamp               // the highest that was met
+	tops   [MaxReplicas]stamp  // at each replica
+	stored quorum.Mask         // where the buffer is written
+	buffer [MaxReplicas]uint16 // that are the client's: no word points there
+	asked  quorum.Mask         // replicas that have not answered
 }
 
 // put brings a tuple into its word at each replica: a buffer and, behind it in the same chain, a CAS (MAX, Algorithm 7).
@@ -158,11 +194,19 @@ type put struct {
 //
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
 func (c *Client) put(k *Register, p *put) error {
+	c.settleLimbo()
+	err := c.putAll(k, p)
+	c.recycle(k, p)
+	return err
+}
+
+func (c *Client) putAll(k *Register, p *put) error {
 	place := p.stamp.place()
 	var encoded *rdma.Batch
 	var buf []byte
 	return c.gather(k, p.from, p.need,
 		func(b *rdma.Batch, r int) error {
+			p.asked |= quorum.Only(r)
 			if p.read && !p.stored.Has(r) {
 				b.Read(c.wordAt(k, r, 0), 8*c.Words)
 			}
@@ -184,7 +228,7 @@ func (c *Client) put(k *Register, p *put) error {
 					encoded, buf = b, b.Alloc(bufferHeader+len(p.value))
 					encodeBuffer(buf, k.Hash, p.stamp, p.value)
 				}
-				p.pointer[r] = pointer
+				p.pointer[r], p.buffer[r] = pointer, pointer
 				b.Write(at, buf)
 			}
 			b.CompareSwap(c.wordAt(k, r, place), uint64(p.expect[r]), uint64(p.stamp.word(p.pointer[r])))
@@ -194,18 +238,24 @@ func (c *Client) put(k *Register, p *put) error {
 			if op := b.Op(ch.First); op.Verb == rdma.Read {
 				p.met(r, c.highest(op.Buf))
 			}
-			return p.landed(r, b.Op(ch.End-1), ch.End-ch.First > 1)
+			p.asked &^= quorum.Only(r)
+			cas := b.Op(ch.End - 1)
+			c.swapped(k.At[r].Node(), k.Hash, cas)
+			return p.landed(r, cas)
 		})
 }
 
 // landed looks at the CAS of a replica, and tells whether that has the tuple, or a higher one, now.
-func (p *put) landed(r int, cas *rdma.Op, wrote bool) quorum.Verdict {
-	if wrote {
+func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
+	if p.buffer[r] != 0 { // written before the CAS
 		p.stored |= quorum.Only(r)
 	}
 	p.expect[r] = Word(cas.Result)
 	if cas.Swapped() {
 		p.expect[r] = Word(cas.Value)
+		if bufferOf(p.expect[r]) == p.buffer[r] {
+			p.buffer[r] = 0
+		}
 	}
 	now := stampOf(p.expect[r], p.stamp.place())
 	p.met(r, now)

@@ -20,13 +20,15 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	}
 	c.seen = c.seen[:0]
 	patience := c.quorum.Slow()
-	for n := range c.quorum.Attempts {
-		c.stats.Iterations = max(c.stats.Iterations, n+1)
+	var r retries
+	for another := true; another; {
+		c.stats.Iterations = max(c.stats.Iterations, r.n+1)
 		v, done, err := c.try(k, patience)
 		if done || err != nil && !again(err) {
 			return v, err
 		}
 		patience = min(4*patience, c.quorum.Timeout())
+		another = c.more(&r, err)
 	}
 	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.quorum.Attempts, rdma.ErrTimeout)
 }

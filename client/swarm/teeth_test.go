@@ -84,6 +84,27 @@ var mutants = []teeth.Mutant{
 		Old: "if le.Uint64(p) != seeded(hash, p[8:end]) {", New: "if false {", Test: "TestTornBuffers$"},
 	{Rule: "words last for eight years", File: "layout.go",
 		Old: "return 1 << (tickBits + l.groupBits)", New: "return 1 << tickBits", Test: "TestTimestampsLast$"},
+	// Recycling.
+	{Rule: "a buffer is taken by a CAS that succeeded", File: "recycle.go",
+		Old: "cas.Swapped() && old !=", New: "old !="},
+	{Rule: "a buffer in flight is not used again", File: "recycle.go",
+		Old: "case pointer == 0 || c.quorum.Flying()&m != 0:", New: "case pointer == 0:"},
+	{Rule: "limbo waits for what is in flight", File: "../quorum/strays.go",
+		Old: "if f.left.Has(ch.Replica) && completed(f.b, ch) {", New: "if f.left.Has(ch.Replica) {"},
+	{Rule: "what a CAS in limbo replaced is taken", File: "recycle.go",
+		Old: "\t\tc.swapped(node, hash, cas)\n", New: ""},
+	{Rule: "what a CAS in limbo did not use is kept", File: "recycle.go",
+		Old: "c.alloc.Give(node, hash, own)", New: "_ = own"},
+	{Rule: "what a step did not use is kept", File: "recycle.go",
+		Old: "c.alloc.Give(k.At[r].Node(), k.Hash, pointer)", New: "_ = pointer"},
+	{Rule: "what a step has used is not the client's", File: "max.go",
+		Old: "if bufferOf(p.expect[r]) == p.buffer[r] {", New: "if false {"},
+	{Rule: "a tombstone points at nothing", File: "recycle.go",
+		Old: "if w == tombstone {", New: "if false {"},
+	{Rule: "a buffer that is used again is seen by its stamp", File: "buffer.go",
+		Old: " || le.Uint64(p[8:]) != uint64(s.time()) {", New: " {"},
+	{Rule: "a buffer that is used again is no damage", File: "max.go",
+		Old: "\treturn errReused\n", New: "\treturn client.ErrDamaged\n"},
 	// Tombstones.
 	{Rule: "nothing is written above a tombstone", File: "write.go",
 		Old: "gone := top.top()", New: "gone := false"},
@@ -104,7 +125,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
+	`cut at|is free, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 

@@ -79,12 +79,14 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 		return p.top, nil
 	}
 	patience := c.quorum.Slow()
-	for range c.quorum.Attempts {
+	var r retries
+	for another := true; another; {
 		t, err := c.read(k, patience)
 		if !again(err) {
 			return t.stamp, err
 		}
 		patience = min(4*patience, c.quorum.Timeout())
+		another = c.more(&r, err)
 	}
 	return 0, fmt.Errorf("read what is above a guess: %w", rdma.ErrTimeout)
 }
