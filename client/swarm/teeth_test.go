@@ -88,7 +88,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a buffer is taken by a CAS that succeeded", File: "recycle.go",
 		Old: "cas.Swapped() && old !=", New: "old !="},
 	{Rule: "a buffer in flight is not used again", File: "recycle.go",
-		Old: "case pointer == 0 || c.quorum.Flying()&m != 0:", New: "case pointer == 0:"},
+		Old: "case pointer == 0 || c.quorum.Flying()&m != 0:", New: "case pointer == 0:\n\t\tcase c.quorum.Flying()&m != 0:\n\t\t\tc.alloc.Give(k.At[r].Node(), k.Hash, pointer)"},
 	{Rule: "limbo waits for what is in flight", File: "../quorum/strays.go",
 		Old: "if f.left.Has(ch.Replica) && completed(f.b, ch) {", New: "if f.left.Has(ch.Replica) {"},
 	{Rule: "what a CAS in limbo replaced is taken", File: "recycle.go",
@@ -125,7 +125,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|is free, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
+	`cut at|is free, and|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
