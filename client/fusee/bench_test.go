@@ -65,7 +65,7 @@ func newBench(b *testing.B, replicas int) *bench {
 		at, _, held, err := x.find(k, race.Hash(k), false)
 		must(b, err)
 		held.Release()
-		x.at = append(x.at, entry{word: at.word, meta: uint64(at.slot)})
+		x.at = append(x.at, entry{word: at.word, at: uint32(at.slot)})
 	}
 	return x
 }

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -65,7 +66,7 @@ type Client struct {
 	promoted []bool
 	behind   bool               // the view has changed since resync
 	oldSpace [][][]node.Replica // where regions lay before: what resync has not made up for yet
-	cache    *cache
+	cache    *locations.Cache[entry]
 	slabs    []slab // by class
 	own      map[node.Block]*block
 	numbers  numbers
@@ -137,7 +138,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: newCache(opt.CacheBytes), view: v, promoted: make([]bool, l.Subtables),
+		cache: locations.New[entry](opt.CacheBytes, entryBytes), view: v, promoted: make([]bool, l.Subtables),
 	}
 	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended
 		c.promoted[sub] = v.Busy

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -181,11 +182,11 @@ func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 		b.reclaim.rest = 0
 		must(t, b.Insert(k, []byte("1")))
 		wantValue(t, a, "key", "1")
-		unit := a.cache.find(race.Hash(k)).word.Unit()
+		unit := a.cache.Find(race.Hash(k)).word.Unit()
 		h.beforeCAS(1, func() {
 			for again := 0; again < 3; {
 				must(t, b.Update(k, []byte("2")))
-				if b.cache.find(race.Hash(k)).word.Unit() == unit {
+				if b.cache.Find(race.Hash(k)).word.Unit() == unit {
 					again++
 				}
 			}
@@ -201,14 +202,14 @@ func TestSlowWriterMeetsRecycledObject(t *testing.T) {
 func TestSlowReaderMeetsRecycledObject(t *testing.T) {
 	everyReplicas(t, func(t *testing.T, f rdma.Fabric) {
 		a, b, h := stopped(t, f)
-		a.cache = newCache(0)
+		a.cache = locations.New[entry](0, entryBytes)
 		b.reclaim.rest = 0
 		must(t, b.Insert(k, []byte("1")))
 		must(t, b.Insert([]byte("other"), []byte("x")))
-		unit := b.cache.find(race.Hash(k)).word.Unit()
+		unit := b.cache.Find(race.Hash(k)).word.Unit()
 		h.beforeRead(2, func() {
 			must(t, b.Update(k, []byte("2")))
-			for b.cache.find(race.Hash([]byte("other"))).word.Unit() != unit {
+			for b.cache.Find(race.Hash([]byte("other"))).word.Unit() != unit {
 				must(t, b.Update([]byte("other"), []byte("y")))
 			}
 		})
@@ -222,11 +223,10 @@ func TestCacheNamesAnotherKeysPair(t *testing.T) {
 	c := worker(t, f, Options{}, nil)
 	must(t, c.Insert(k, []byte("1")))
 	must(t, c.Insert([]byte("other"), []byte("2")))
-	e, o := c.cache.find(race.Hash(k)), c.cache.find(race.Hash([]byte("other")))
-	e.word, e.meta = o.word, o.meta&^tagMask|hashTag(race.Hash(k))
+	e, o := c.cache.Find(race.Hash(k)), c.cache.Find(race.Hash([]byte("other")))
+	*e = *o
 	wantValue(t, c, "key", "1")
-	tag := hashTag(race.Hash(k))
-	*c.cache.find(race.Hash(k)) = entry{word: o.word, meta: o.meta&^tagMask | tag}
+	*c.cache.Find(race.Hash(k)) = *o
 	must(t, c.Update(k, []byte("3")))
 	wantValue(t, c, "key", "3")
 	wantValue(t, c, "other", "2")

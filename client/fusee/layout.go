@@ -96,8 +96,8 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)
 	}
-	if l.index.Words() > slotMask {
-		return nil, badParams("the index has %d words, clients count to %d", l.index.Words(), uint64(slotMask))
+	if l.index.Words() > maxSlot {
+		return nil, badParams("the index has %d words, clients count to %d", l.index.Words(), uint64(maxSlot))
 	}
 	if l.space.Units() > race.MaxSpace {
 		return nil, badParams("pairs take %d bytes, pointers reach %d", l.space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)

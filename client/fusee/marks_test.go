@@ -36,8 +36,8 @@ func TestDoubleFree(t *testing.T) {
 	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	must(t, c.Insert(k, []byte("1")))
 	must(t, c.Insert([]byte("kez"), []byte("1")))
-	word := c.cache.find(race.Hash(k)).word
-	if next := c.cache.find(race.Hash([]byte("kez"))).word.Unit(); next != word.Unit()+uint64(word.Units()) {
+	word := c.cache.Find(race.Hash(k)).word
+	if next := c.cache.Find(race.Hash([]byte("kez"))).word.Unit(); next != word.Unit()+uint64(word.Units()) {
 		t.Fatal("the two are no neighbours: this test shows nothing")
 	}
 	b.reclaim.rest = 0
@@ -60,7 +60,7 @@ func TestLateFree(t *testing.T) {
 		late := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { h = &hooked{Endpoint: ep}; return h })
 		must(t, c.Insert(k, []byte("1")))
 		must(t, late.Insert([]byte("warm"), nil))
-		word := c.cache.find(race.Hash(k)).word
+		word := c.cache.Find(race.Hash(k)).word
 		b.reclaim.rest, late.reclaim.rest = 0, 0
 		again := ""
 		h.n, h.verb, h.then = 1, rdma.Write, func() {
@@ -70,7 +70,7 @@ func TestLateFree(t *testing.T) {
 			for i := 0; again == "" && i < 200; i++ {
 				key := fmt.Sprintf("again %d", i)
 				must(t, c.Insert([]byte(key), []byte("3")))
-				if c.cache.find(race.Hash([]byte(key))).word.Unit() == word.Unit() {
+				if c.cache.Find(race.Hash([]byte(key))).word.Unit() == word.Unit() {
 					again = key
 				}
 			}
@@ -91,7 +91,7 @@ func TestHintTwice(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	c, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	must(t, c.Insert(k, []byte("1")))
-	word := c.cache.find(race.Hash(k)).word
+	word := c.cache.Find(race.Hash(k)).word
 	b.reclaim.rest = 0
 	must(t, b.Update(k, []byte("2")))
 	class := classOf(c, k, nil)

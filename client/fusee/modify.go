@@ -108,13 +108,11 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 		c.free(w.old, w.inc)
 		if op == opDelete {
 			c.recycle()
-			if e := c.cache.find(hash); e != nil {
-				c.cache.drop(e)
-			}
+			c.cache.Drop(hash)
 		} else if v == overtaken {
 			c.recycle()
 		} else {
-			c.cache.put(hash, w.slot, w.new)
+			c.remember(hash, w.slot, w.new)
 		}
 	case lost:
 		c.recycle()
@@ -127,7 +125,7 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 // locate writes the draft and finds the key's slot in the same trip. The cache's word is checked by reading the
 // slot, and that it is this key's by reading the head of its object.
 func (c *Client) locate(key []byte, hash uint64) (found, error) {
-	e := c.cache.find(hash)
+	e := c.cache.Find(hash)
 	if e == nil {
 		c.stats.Misses++
 		return c.locateMiss(key, hash, true)
@@ -169,7 +167,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 			return at, err
 		}
 	}
-	c.cache.drop(e)
+	c.cache.Drop(hash)
 	return c.locateMiss(key, hash, false)
 }
 
@@ -192,9 +190,7 @@ func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) 
 
 // locateAgain finds the key's slot for a write that lost its round; the draft is written already.
 func (c *Client) locateAgain(key []byte, hash uint64) (found, error) {
-	if e := c.cache.find(hash); e != nil {
-		c.cache.drop(e)
-	}
+	c.cache.Drop(hash)
 	return c.locateMiss(key, hash, false)
 }
 
@@ -256,7 +252,7 @@ func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, 
 			return lost, err
 		case held != nil:
 			held.Release()
-			c.cache.put(hash, at.slot, at.word)
+			c.remember(hash, at.slot, at.word)
 			c.recycle()
 			return lost, client.ErrExists
 		case !at.freeOK:
@@ -270,7 +266,7 @@ func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, 
 		}
 		switch v {
 		case won:
-			c.cache.put(hash, w.slot, w.new)
+			c.remember(hash, w.slot, w.new)
 			return won, nil
 		case gaveWay:
 			c.recycle()

@@ -57,7 +57,7 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 }
 
 func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
-	if e := c.cache.find(hash); e != nil && !c.view.Busy {
+	if e := c.cache.Find(hash); e != nil && !c.view.Busy {
 		value, ok, err := c.getCached(key, hash, e)
 		if ok || err != nil {
 			return value, err
@@ -74,7 +74,7 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 		return nil, client.ErrNotFound
 	}
 	c.held = held
-	c.cache.put(hash, at.slot, at.word)
+	c.remember(hash, at.slot, at.word)
 	return pair.value, nil
 }
 
@@ -111,7 +111,7 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		c.stats.Invalid++
 	}
 	if !now.Live() || now.Print() != race.Print(hash) {
-		c.cache.drop(e)
+		c.cache.Drop(hash)
 		return nil, false, nil
 	}
 	return c.follow(key, e, now)

@@ -158,7 +158,7 @@ func TestRules(t *testing.T) {
 // propose changes n backups of a key's slot to word, as a writer would that then dies or stalls.
 func propose(t testing.TB, c *Client, key []byte, n int, word race.Word) {
 	t.Helper()
-	e := c.cache.find(race.Hash(key))
+	e := c.cache.Find(race.Hash(key))
 	if e == nil {
 		t.Fatalf("%q is not cached", key)
 	}

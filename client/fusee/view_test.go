@@ -164,7 +164,7 @@ func open2(t *testing.T, f rdma.Fabric) rdma.Endpoint {
 // slotOf finds a key's slot and word on the first backup of the original placement that lives.
 func slotOf(t *testing.T, c *Client, m *Mender, key []byte) (race.Slot, race.Word) {
 	t.Helper()
-	e := c.cache.find(race.Hash(key))
+	e := c.cache.Find(race.Hash(key))
 	if e == nil {
 		t.Fatalf("%q is not cached", key)
 	}

@@ -79,9 +79,9 @@ func (r *run) start() error {
 	return nil
 }
 
-// cacheBytes is room for all records in an index cache whose entries take 16 bytes, half full. Every client has one.
+// cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full. Every client has one.
 func cacheBytes(s *workloads.Spec) int {
-	const entry, most = 16, 8 << 20
+	const entry, most = 24, 8 << 20
 	return int(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most))
 }
 
