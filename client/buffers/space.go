@@ -7,7 +7,8 @@
 // the word again.
 //
 // A crash leaves a bounded number of buffers that nobody owns, and that no word points at: what the client had in its lists
-// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep.
+// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep: see sweep.go, and package epoch for
+// why that knows that nobody owns them.
 package buffers
 
 import (
@@ -32,6 +33,7 @@ const MinBytes = 32
 //	segment's words     8 bytes  buffers that were handed out for the first time, from the array's front
 //	                    8 bytes  tag (48 bits) | pointer to the bundle on top of the stack (16): see bundle
 //	...                          of all segments
+//	whether there is a client that finds no buffer on this node, 8 bytes
 //	arrays of buffers
 //
 // The words are changed by atomics only, buffers by WRITEs only. All is zero in a new pool.
@@ -46,12 +48,12 @@ const segmentWords = 16 // bytes
 
 // Size returns the bytes that the space takes on each node.
 func (s *Space) Size() uint64 {
-	return uint64(s.Segments) * (segmentWords + uint64(s.Buffers)*uint64(s.Bytes))
+	return s.Tables() + uint64(s.Segments)*uint64(s.Buffers)*uint64(s.Bytes)
 }
 
 // Tables returns the bytes at the front of the space that have to be backed by memory when the pool is made. Buffers are when
 // they are handed out.
-func (s *Space) Tables() uint64 { return uint64(s.Segments) * segmentWords }
+func (s *Space) Tables() uint64 { return uint64(s.Segments)*segmentWords + 8 }
 
 // Segment returns the segment that a number picks.
 func (s *Space) Segment(number uint64) int { return int(number % uint64(s.Segments)) }
@@ -72,6 +74,9 @@ func (s *Space) array(segment int) uint64 {
 }
 
 func (s *Space) counter(segment int) uint64 { return s.Base + uint64(segment)*segmentWords }
+func (s *Space) asked(node int) rdma.Addr {
+	return rdma.At(node, s.Base+uint64(s.Segments)*segmentWords)
+}
 func (s *Space) top(node, segment int) rdma.Addr {
 	return rdma.At(node, s.counter(segment)+8)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -17,6 +18,9 @@ type Worker struct {
 	timeout time.Duration
 	lists   []*list // by node and segment, as they are needed
 	stats   Stats
+	member  *epoch.Member
+	epoch   uint64 // in which the worker got what it has
+	asked   uint64 // epoch, plus one, in which it asked for a sweep
 }
 
 // Stats count what a worker did beside its lists. They only grow.
@@ -45,6 +49,22 @@ func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 // Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
 func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker {
 	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments)}
+}
+
+// Follow makes what the worker has its own for one epoch of a member's only: see package epoch.
+func (w *Worker) Follow(m *epoch.Member) { w.member, w.epoch = m, m.Epoch() }
+
+// busy tells whether only buffers may be taken that were never handed out, and none be given back. When the member has joined
+// another epoch, the worker has nothing any more.
+func (w *Worker) busy() bool {
+	if w.member == nil {
+		return false
+	}
+	if w.epoch != w.member.Epoch() {
+		w.epoch = w.member.Epoch()
+		w.abandon()
+	}
+	return w.member.Busy()
 }
 
 // Stats returns the worker's counters.
@@ -78,9 +98,10 @@ func (l *list) take() uint16 {
 // time; without one, which costs trips, those of a bundle that others gave back, or new ones. An error wraps client.ErrFull
 // when there is none, or is one of the node's: nothing was handed out then.
 func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
+	busy := w.busy()
 	l := w.list(node, w.Segment(number))
 	if l.len() == 0 {
-		if err := w.refill(l); err != nil {
+		if err := w.refill(l, busy); err != nil {
 			return 0, 0, fmt.Errorf("allocate a buffer of segment %d of node %d: %w", l.segment, node, err)
 		}
 	}
@@ -93,6 +114,10 @@ func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	if pointer == 0 {
 		return
 	}
+	if w.busy() {
+		w.stats.Lost++
+		return
+	}
 	l := w.list(node, w.Segment(number))
 	l.put(pointer)
 	if l.len() > w.mostKept() {
@@ -103,16 +128,51 @@ func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	}
 }
 
-func (w *Worker) refill(l *list) error {
+func (w *Worker) refill(l *list, busy bool) error {
 	w.settle(l)
 	if l.len() > 0 {
 		return nil
 	}
 	l.free, l.head = l.free[:0], 0
-	if ok, err := w.pop(l); ok || err != nil {
-		return err
+	if !busy {
+		if ok, err := w.pop(l); ok || err != nil {
+			return err
+		}
 	}
-	return w.grow(l)
+	err := w.grow(l)
+	if errors.Is(err, rdma.ErrFull) && w.member != nil {
+		if busy {
+			return w.outlast(l, err)
+		}
+		w.ask(l.node)
+	}
+	return err
+}
+
+// outlast waits for the end of a sweep. When another epoch begins, too, whoever needs the buffer begins again.
+func (w *Worker) outlast(l *list, full error) error {
+	idle, err := w.member.Await(w.epoch-1, w.timeout)
+	switch {
+	case err != nil:
+		return err
+	case !idle:
+		return full
+	case w.member.Epoch() != w.epoch:
+		return fmt.Errorf("epoch %d is over: %w", w.epoch, rdma.ErrStale)
+	}
+	return w.refill(l, false)
+}
+
+// ask tells the master, once an epoch, that a sweep may help. Who cannot is told so by what it does next.
+func (w *Worker) ask(node int) {
+	if w.asked == w.epoch+1 {
+		return
+	}
+	w.asked = w.epoch + 1
+	b := w.ep.Batch()
+	b.CompareSwap(w.Space.asked(node), 0, 1)
+	_ = rdma.Do(w.ep, b, w.timeout)
+	b.Release()
 }
 
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A crash of either side behind
@@ -246,8 +306,20 @@ func (w *Worker) settle(l *list) {
 }
 
 // Close gives back all that the worker owns. Where a node does not take it within the timeout it is lost until a sweep, which is
-// no error: see Stats.
+// no error: see Stats. Nor is it one that the worker owns nothing, since a sweep has begun.
 func (w *Worker) Close() error {
+	if w.busy() {
+		w.abandon()
+		return nil
+	}
+	if err := w.giveBack(); err != nil && !errors.Is(err, rdma.ErrStale) {
+		return fmt.Errorf("give buffers back: %w", err)
+	}
+	w.abandon()
+	return nil
+}
+
+func (w *Worker) giveBack() error {
 	began := w.ep.Now()
 	for {
 		busy := false
@@ -258,18 +330,17 @@ func (w *Worker) Close() error {
 			w.settle(l)
 			if l.pushing == nil && l.len() > 0 {
 				if err := w.push(l); err != nil {
-					return fmt.Errorf("give buffers back: %w", err)
+					return err
 				}
 			}
 			busy = busy || l.pushing != nil
 		}
 		left := w.timeout - (w.ep.Now() - began)
 		if !busy || left <= 0 {
-			w.abandon()
 			return nil
 		}
 		if err := w.await(left); err != nil {
-			return fmt.Errorf("give buffers back: %w", err)
+			return err
 		}
 	}
 }

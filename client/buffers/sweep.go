@@ -1,0 +1,132 @@
+package buffers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Sweeper is the master's part in a sweep: see package epoch. It is not safe for concurrent use.
+type Sweeper struct {
+	*Space
+	ep      rdma.Endpoint
+	timeout time.Duration
+	handed  [][]int // by node and segment: as Count found it
+}
+
+// Sweeper returns what a master sweeps with. Whatever asks a node ends within the timeout.
+func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Sweeper {
+	w := &Sweeper{Space: s, ep: ep, timeout: timeout, handed: make([][]int, nodes)}
+	for n := range w.handed {
+		w.handed[n] = make([]int, s.Segments)
+	}
+	return w
+}
+
+// Count reads how many buffers of a node were handed out. It has to come before the epoch of the sweep begins: what is handed out
+// behind it may be owned then.
+func (s *Sweeper) Count(node int) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
+	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+		return fmt.Errorf("count the buffers of node %d that were handed out: %w", node, err)
+	}
+	for i := range s.handed[node] {
+		n := le.Uint64(words.Buf[i*segmentWords:])
+		if n > uint64(s.Buffers) {
+			return fmt.Errorf("segment %d of node %d: %d of %d buffers were handed out: %w", i, node, n, s.Buffers, client.ErrDamaged)
+		}
+		s.handed[node][i] = int(n)
+	}
+	return nil
+}
+
+// Asked tells whether a client found no buffer on a node since the last sweep.
+func (s *Sweeper) Asked(node int) (bool, error) {
+	b := s.ep.Batch()
+	defer b.Release()
+	word := b.Read(s.asked(node), 8)
+	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+		return false, fmt.Errorf("ask node %d whether clients find no buffer: %w", node, err)
+	}
+	return le.Uint64(word.Buf) != 0, nil
+}
+
+// Heard forgets that clients asked: those that ask from now on need another sweep.
+func (s *Sweeper) Heard(node int) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	b.CompareSwap(s.asked(node), 1, 0)
+	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+		return fmt.Errorf("begin to sweep node %d: %w", node, err)
+	}
+	return nil
+}
+
+// Garbage returns the buffers of a segment of a node that nobody owns: those that were handed out when they were counted,
+// less those that are free and those that something names. The view is busy, and earlier epochs are fenced off.
+func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([]uint16, error) {
+	free, err := s.Walk(s.ep, node, segment, s.timeout)
+	if err != nil {
+		return nil, err
+	}
+	known := make([]bool, s.Buffers+1)
+	for _, p := range free.Pointers {
+		known[p] = true
+	}
+	var garbage []uint16
+	for p := uint16(1); int(p) <= s.handed[node][segment]; p++ {
+		if !known[p] && !named(p) {
+			garbage = append(garbage, p)
+		}
+		if p == MaxBuffers {
+			break
+		}
+	}
+	return garbage, nil
+}
+
+// Free gives buffers back in bundles. Nobody else is at the stack, since the view is busy. What a crash leaves is garbage, but
+// for bundles that are in the stack already.
+func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
+	w := Worker{Space: s.Space, ep: s.ep, timeout: s.timeout}
+	l := &list{node: node, segment: segment, free: pointers}
+	if len(pointers) == 0 {
+		return nil
+	}
+	if err := w.look(l); err != nil {
+		return fmt.Errorf("give back swept buffers of segment %d of node %d: %w", segment, node, err)
+	}
+	for l.len() > 0 {
+		err := w.push(l)
+		if err == nil {
+			err = s.pushed(&w, l)
+		}
+		if err != nil {
+			return fmt.Errorf("give back swept buffers of segment %d of node %d: %w", segment, node, err)
+		}
+	}
+	return nil
+}
+
+// pushed waits for a bundle to be in the stack.
+func (s *Sweeper) pushed(w *Worker, l *list) error {
+	b := l.pushing
+	defer b.Release()
+	l.pushing = nil
+	if err := s.ep.Wait(b, rdma.All, s.timeout); err != nil {
+		return err
+	}
+	if err := b.Err(); err != nil {
+		return err
+	}
+	cas := b.Op(1)
+	if !cas.Swapped() {
+		return fmt.Errorf("somebody changes the stack under a busy view: %w", client.ErrDamaged)
+	}
+	l.top = stack(cas.Value)
+	return nil
+}
