@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/teeth"
 	"go.uber.org/goleak"
 )
 
@@ -100,10 +101,100 @@ func worker(t testing.TB, f rdma.Fabric, a *arena, o Options) *Client {
 	return c
 }
 
+// index is a client as a client.Store of the keys "key-0", "key-1", ..., of which each two have the same hash.
+type index struct {
+	*Client
+	worker, changes int
+	buckets         int // that keys lie in
+}
+
+func (x *index) hash(key []byte) (hash, number uint64) {
+	if _, err := fmt.Sscanf(string(key), "key-%d", &number); err != nil {
+		panic(err)
+	}
+	return number/2%uint64(x.buckets)*(^uint64(0)/uint64(x.buckets)+1) + number/2, number
+}
+
+// The location of a value is the value, with the key's number in place of its size.
+const sizeMask = 1<<24 - 1
+
+func location(value []byte, number uint64) uint64 { return le.Uint64(value)&^sizeMask | number }
+
+func of(entries []Entry, hash, number uint64) int {
+	for i, e := range entries {
+		if e.Hash == hash && e.Location&sizeMask == number {
+			return i
+		}
+	}
+	return -1
+}
+
+func (x *index) Get(key []byte) ([]byte, error) {
+	hash, number := x.hash(key)
+	entries, err := x.Lookup(hash)
+	if err != nil {
+		return nil, err
+	}
+	if i := of(entries, hash, number); i >= 0 {
+		return le.AppendUint64(nil, entries[i].Location&^sizeMask|8), nil
+	}
+	return nil, client.ErrNotFound
+}
+
+// modify changes the bucket of a key as f does that gets the place of the key's entry, or -1.
+func (x *index) modify(key []byte, f func(entries []Entry, i int, hash, number uint64) ([]Entry, error)) error {
+	x.changes++
+	hash, number := x.hash(key)
+	return x.Change(hash, uint64(x.worker+1)<<32|uint64(x.changes), func(entries []Entry) ([]Entry, error) {
+		return f(entries, of(entries, hash, number), hash, number)
+	})
+}
+
+func (x *index) Insert(key, value []byte) error {
+	return x.modify(key, func(entries []Entry, i int, hash, number uint64) ([]Entry, error) {
+		if i >= 0 {
+			return nil, client.ErrExists
+		}
+		return append(entries, Entry{hash, location(value, number)}), nil
+	})
+}
+
+func (x *index) Update(key, value []byte) error {
+	return x.modify(key, func(entries []Entry, i int, hash, number uint64) ([]Entry, error) {
+		if i < 0 {
+			return nil, client.ErrNotFound
+		}
+		entries[i].Location = location(value, number)
+		return entries, nil
+	})
+}
+
+func (x *index) Delete(key []byte) error {
+	return x.modify(key, func(entries []Entry, i int, hash, number uint64) ([]Entry, error) {
+		if i < 0 {
+			return nil, client.ErrNotFound
+		}
+		return append(entries[:i], entries[i+1:]...), nil
+	})
+}
+
+func (x *index) Close() error {
+	x.Client.Close()
+	return nil
+}
+
 var ids uint64
 
 // put is a change that adds an entry.
 func put(c *Client, hash, location uint64) error {
 	ids++
 	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
+}
+
+// seeds is how many a suite in virtual time tries.
+func seeds(otherwise uint64) uint64 {
+	if teeth.UnderRace { // which makes coroutines 30 times slower, and finds nothing where one runs at a time
+		return max(1, otherwise/10)
+	}
+	return otherwise
 }

@@ -51,6 +51,9 @@ func (c *Client) run(ch *change) error {
 		if settled || !c.wait(&p) {
 			done, err := c.attempt(ch, settled)
 			c.giveSpares()
+			if done && ch.decide == nil {
+				c.stats.Settled++
+			}
 			if done {
 				return err
 			}
@@ -95,16 +98,17 @@ func (c *Client) wait(p *patience) bool {
 // attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth another attempt, unless err
 // is one that does not pass.
 func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
+	final := false
 	c.base = value{}
 	if c.has {
 		c.rebase()
 	}
-	final := false
 	if settled {
 		if final, ch.refused = c.decide(ch); final {
 			return true, ch.refused
 		}
 	}
+	decided := c.base.round
 	if err := c.reserve(); err != nil && ch.decide != nil {
 		return false, err
 	}
@@ -112,13 +116,13 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		return false, err
 	}
 	round, n := c.promised()
-	if !settled || c.base.round != round {
-		if c.base.round != round {
-			if ok, err := c.load(round); !ok {
-				return false, orLost(err)
-			}
-			c.rebase()
+	if c.base.round != round {
+		if ok, err := c.load(round); !ok {
+			return false, orLost(err)
 		}
+		c.rebase()
+	}
+	if !settled || decided != round {
 		final, ch.refused = c.decide(ch)
 	}
 	err = c.accept(ch, final)
@@ -224,7 +228,7 @@ func (c *Client) prepare() error {
 			k := &c.replicas[r]
 			switch {
 			case !k.known:
-				b.Read(c.at[r], wordBytes)
+				return c.askWord(b, r)
 			case !k.sure:
 				return c.askBuffer(b, r)
 			default:
@@ -306,8 +310,7 @@ func (c *Client) accept(ch *change, final bool) error {
 func (c *Client) offer(b *rdma.Batch, r int) error {
 	k := &c.replicas[r]
 	if !k.known || !k.mine && k.word.round() >= c.promise {
-		b.Read(c.at[r], wordBytes)
-		return nil
+		return c.askWord(b, r)
 	}
 	at, err := c.spare(r)
 	if err != nil {

@@ -121,9 +121,10 @@ func (c *Client) Stats() Stats {
 	return s
 }
 
-// Close gives batches back; what is in flight goes on. The endpoint stays open.
+// Close waits for accepts in flight, no longer than the Timeout, so that no buffer is lost, and gives batches back. The
+// endpoint stays open.
 func (c *Client) Close() {
-	c.settleStrays()
+	_ = c.land() // whose buffers are not known then is counted as Leaked
 	c.quorum.Release()
 	c.strays.Release()
 	if c.mending != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/quorum"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Held is a buffer that a bucket's word names.
@@ -13,47 +14,91 @@ type Held struct {
 	Pointer uint16
 }
 
-// Walk calls visit for each bucket, with its entries and the buffers that its words name on nodes that answer, valid until
-// visit returns. It settles what it finds half done. What it tells of buffers is true as long as nobody else changes the
-// directory.
-func (c *Client) Walk(visit func(bucket uint64, entries []Entry, held []Held) error) error {
-	var held [quorum.MaxReplicas]Held
+// Found is what a walk finds of a bucket. Its lists are valid until the next one.
+type Found struct {
+	Bucket  uint64
+	Entries []Entry
+	Held    []Held
+	Silent  []int // nodes that have a replica and do not answer: it is not known what it holds
+}
+
+// Walk calls visit for each bucket. It settles what it finds half done. What it tells of buffers is true as long as nobody else
+// changes the directory. A node that does not answer once is not asked for its words again.
+func (c *Client) Walk(visit func(f *Found) error) error {
+	silent := make([]bool, c.Nodes)
+	var f Found
 	for bucket := range c.Buckets {
 		c.begin(bucket)
 		if err := c.run(&change{}); err != nil {
 			return fmt.Errorf("walk: bucket %d: %w", bucket, err)
 		}
 		c.rebase()
-		known, err := c.words()
-		if err != nil {
+		if err := c.land(); err != nil {
+			return fmt.Errorf("walk: wait for what is in flight to bucket %d: %w", bucket, err)
+		}
+		if err := c.words(silent); err != nil {
 			return fmt.Errorf("walk: read the words of bucket %d: %w", bucket, err)
 		}
-		n := 0
+		f = Found{Bucket: bucket, Entries: c.base.entries[:c.base.n], Held: f.Held[:0], Silent: f.Silent[:0]}
 		for r := range c.Replicas {
-			if pointer := c.replicas[r].word.pointer(); known.Has(r) && pointer != 0 {
-				held[n] = Held{c.at[r].Node(), bucket, pointer}
-				n++
+			n := c.at[r].Node()
+			switch k := &c.replicas[r]; {
+			case silent[n]:
+				f.Silent = append(f.Silent, n)
+			case k.word.pointer() != 0:
+				f.Held = append(f.Held, Held{n, bucket, k.word.pointer()})
 			}
 		}
-		if err := visit(bucket, c.base.entries[:c.base.n], held[:n]); err != nil {
+		if err := visit(&f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// words reads the words of all replicas that answer.
-func (c *Client) words() (quorum.Mask, error) {
-	clear(c.replicas[:c.Replicas])
-	from := c.all()
-	for r := range c.Replicas {
-		if c.quorum.Avoids(c.at[r].Node()) {
-			from &^= quorum.Only(r)
+// land waits for this client's own accepts in flight, and settles whose their buffers are.
+func (c *Client) land() error {
+	c.strays.Wait(c.ep, c.quorum.Timeout())
+	c.settleStrays()
+	if n := c.strays.Len(); n > 0 {
+		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
+	}
+	return nil
+}
+
+// words reads the words of all replicas on nodes that are not silent, and notes those that turn out to be.
+func (c *Client) words(silent []bool) error {
+	for range c.Replicas + 1 { // each round but the last one finds a silent node
+		from := c.all()
+		for r := range c.Replicas {
+			if silent[c.at[r].Node()] {
+				from &^= quorum.Only(r)
+			}
+		}
+		clear(c.replicas[:c.Replicas])
+		err := c.gather("read bucket", from, from.Len(), c.askWord, c.tellWord)
+		if !passing(err) {
+			return err
+		}
+		lost := from &^ c.quorum.Done()
+		if lost != c.quorum.Flying() {
+			lost &^= c.quorum.Flying() // these may answer yet
+		}
+		for r := range c.Replicas {
+			if lost.Has(r) {
+				silent[c.at[r].Node()] = true
+			}
 		}
 	}
-	err := c.within(c.limit, "read bucket", from, from.Len(), c.askSlot, c.tellSlot)
-	if passing(err) {
-		err = nil
-	}
-	return c.quorum.Done(), err
+	return fmt.Errorf("%d nodes: %w", c.Replicas, rdma.ErrNodeDown)
+}
+
+func (c *Client) askWord(b *rdma.Batch, r int) error {
+	b.Read(c.at[r], wordBytes)
+	return nil
+}
+
+func (c *Client) tellWord(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+	c.replicas[r].meet(Word(le.Uint64(b.Op(ch.First).Buf)))
+	return quorum.Done
 }
