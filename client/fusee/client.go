@@ -37,7 +37,8 @@ const maxReplicas = 8
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	// CacheBytes is the memory of the index cache; default 8 MiB, negative for none (FUSEE-NC).
+	// CacheBytes is the budget of the index cache, of which a key takes 24 and a fifth more of memory, see package locations;
+	// default 8 MiB, negative for none (FUSEE-NC).
 	CacheBytes int
 	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE 4.6); default 0.5.
 	CacheThreshold float64

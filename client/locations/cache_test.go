@@ -198,6 +198,37 @@ func TestNothing(t *testing.T) {
 	}
 }
 
+// TestDropRemembers: a popular key whose entry was dropped, since it was wrong, is as popular when it comes back.
+func TestDropRemembers(t *testing.T) {
+	c := New[int](24*ways, 24)
+	key := hash(0)
+	c.Put(key)
+	for range countMax {
+		c.Find(key)
+	}
+	c.Drop(key)
+	c.Put(key)
+	for i := range int64(agingTurn) {
+		c.Put(hash(i + 1))
+	}
+	if c.Find(key) == nil {
+		t.Error("it went for keys that came once")
+	}
+}
+
+// TestZeroHash: nobody used the key for long, and its entry is not taken for a free one.
+func TestZeroHash(t *testing.T) {
+	c := New[int](24*ways, 24)
+	c.Put(0)
+	for range 3 * agingTurn {
+		c.Put(hash(1))
+		c.Drop(hash(1))
+	}
+	if c.Find(0) == nil {
+		t.Error("it went from a set that has room")
+	}
+}
+
 // BenchmarkFind is of hits: in a cache that fits the processor's, and in one of 8 MiB.
 func BenchmarkFind(b *testing.B) {
 	for _, x := range []struct {
