@@ -47,7 +47,9 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 	case t.stamp.top():
 		k.gone = true
 		return nil, false, fmt.Errorf("read: %w", ErrGone)
-	case t.stamp.verified():
+	}
+	k.warm = true // a WRITE behind a READ takes one trip (section 7.9)
+	if t.stamp.verified() {
 		v, err = c.fetch(k, &t, patience)
 		return v, err == nil, err
 	}

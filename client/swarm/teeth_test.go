@@ -116,6 +116,8 @@ var mutants = []teeth.Mutant{
 		Old: "\tif gone {\n\t\tif err := c.bury(k); err != nil {", New: "\tif gone {\n\t\tk.gone = true\n\t\tif err := error(nil); err != nil {", Test: "TestTombstoneOfTheDead$"},
 	{Rule: "a register that is not cached is read first", File: "write.go",
 		Old: "if !k.warm || !guesses {", New: "if !guesses {", Test: "TestTrips$"},
+	{Rule: "a register that was read is cached", File: "read.go",
+		Old: "k.warm = true // a WRITE", New: "// a WRITE", Test: "TestTrips$"},
 }
 
 // suite is contention's, over more seeds.

@@ -22,6 +22,7 @@ func TestTrips(t *testing.T) {
 		clock := &still{time.Second}
 		x := worker(t, f, a, Options{Clock: clock})
 		y := worker(t, f, a, Options{Writer: 1, Clock: clock})
+		z := worker(t, f, a, Options{Writer: 2, Clock: clock})
 		abd := worker(t, f, a, Options{Writer: 5, Clock: clock})
 		trips := func(what string, s *registers, want uint64, wantErr error, op func() error) {
 			t.Helper()
@@ -49,8 +50,10 @@ func TestTrips(t *testing.T) {
 		trips("ABD's write", abd, 2, nil, write(abd))
 		trips("read behind it", x, 1, nil, read(x))
 		trips("write behind a reader", x, 1, nil, write(x))
-		trips("write of another writer", y, 2, nil, write(y))
+		trips("write of another writer, whose word ABD's has used", y, 2, nil, write(y))
 		trips("write of another writer", y, 1, nil, write(y))
+		trips("read of what is not cached", z, 1, nil, read(z))
+		trips("write behind it", z, 1, nil, write(z))
 		clock.at -= 20 * time.Millisecond // x knows of its own last write only
 		trips("write of a stale guess", x, 3, nil, write(x))
 		if n := x.Stats(); n.Stale != 1 || n.Rewritten != 1 || n.Retries != 0 {
