@@ -127,7 +127,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|is free, and|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
+	`cut at|is free, and|walk the free buffers|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
