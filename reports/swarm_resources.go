@@ -3,6 +3,7 @@ package reports
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
@@ -28,7 +29,9 @@ func resources(r *simulate.Result) (cpu, gbit, gib float64) {
 	all := r.Call("TOTAL")
 	bytes := uint64(0)
 	for _, use := range r.Memory {
-		bytes += use.Bytes
+		if !strings.Contains(use.Name, "free") {
+			bytes += use.Bytes
+		}
 	}
 	return all.Latency.Mean * pace / 1e6 * 100, (all.Cost.BytesRead + all.Cost.BytesWrote) * 8 * 4 * pace / 1e9,
 		float64(bytes) / float64(r.Records) * 1e6 / (1 << 30)

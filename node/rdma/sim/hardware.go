@@ -47,6 +47,10 @@ type Hardware struct {
 	// What a worker's CPU spends: for each doorbell (one a node and post), for each verb in it, and for each completion
 	// that a Wait finds. The worker cannot post earlier.
 	Doorbell, Verb, Poll time.Duration
+	// Cores of a compute node, 0: enough. When more workers are on one, two share a core as hyper-threads do: each of them
+	// runs at HyperSpeed, a part of the core's speed.
+	Cores      int
+	HyperSpeed float64
 
 	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default. CallLatency is what
 	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel.

@@ -197,6 +197,34 @@ func TestBesideShareACore(t *testing.T) {
 	}
 }
 
+// TestHyperThreads: workers of a compute node slow each other down when they are more than its cores, and nobody else.
+func TestHyperThreads(t *testing.T) {
+	h := sim.Hardware{Doorbell: 200, Verb: 50, Poll: 150, ClientsPerNode: 4, Cores: 2, HyperSpeed: 0.5}
+	const alone = 1e3 / 400 // million a second
+	for clients, want := range map[int]float64{1: alone, 2: 2 * alone, 3: 2 * alone, 4: 2 * alone, 6: 4 * alone} {
+		s := open(t, machines(h))
+		done := 0
+		for i := range clients {
+			s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+				for ep.Now() < 400*time.Microsecond {
+					b := ep.Batch()
+					b.Read(rdma.At(0, 0), 8)
+					if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+						t.Error(err)
+						return
+					}
+					b.Release()
+					done++
+				}
+			})
+		}
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		near(t, fmt.Sprintf("the rate of %d clients", clients), float64(done)/float64(s.Now().Microseconds()), want, 0.02)
+	}
+}
+
 // TestTheCPUPaysForDoorbellsAndPolling: a client whose network takes no time is as fast as its CPU.
 func TestTheCPUPaysForDoorbellsAndPolling(t *testing.T) {
 	h := sim.Hardware{Doorbell: 400, Verb: 50, Poll: 150}

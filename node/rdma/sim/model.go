@@ -35,17 +35,28 @@ func (s *Sim) place(w, beside *Worker) {
 		}
 		w.machine = s.machines[at]
 	}
+	w.core.seat = w.machine.workers
 	w.machine.workers++
 }
 
 // core is what a worker runs on: its own, unless it is Beside another.
 type core struct {
 	busy int64 // ns: until when it is busy with verbs, ahead of virtual time
+	seat int   // its number on its compute node
+}
+
+// slowed is how long something takes a core, or a hyper-thread of one that two workers share.
+func (c *core) slowed(d int64, h *timing, workers int) int64 {
+	if h.Cores > 0 && h.HyperSpeed > 0 && (c.seat >= h.Cores || c.seat+h.Cores < workers) {
+		return int64(float64(d) / h.HyperSpeed)
+	}
+	return d
 }
 
 // spend lets a worker's core be busy for a while, and returns until when.
 func (w *Worker) spend(now, d int64) int64 {
 	c := w.core
+	d = c.slowed(d, w.s.hw, w.machine.workers)
 	c.busy = max(c.busy, now) + d
 	w.machine.cpu += d
 	return c.busy

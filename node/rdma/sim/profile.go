@@ -138,6 +138,7 @@ var profiles = [...]Profile{
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, // RCuckoo 2.2, of the next NIC
 			// A series to one node takes 200 ns and more, and a core does 1030 thousand GETs a second, of two nodes each (7.2).
 			Doorbell: 200, Verb: 50, Poll: 200,
+			Cores: 8, HyperSpeed: 0.6, // our estimate: both threads of a core poll, and gain a fifth by sharing it
 			NodeCores: 8, ServiceTime: 2 * time.Microsecond,
 		},
 	},
