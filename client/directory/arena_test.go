@@ -24,6 +24,7 @@ type arena struct {
 	owned  []map[uint16]bool
 	limit  int
 	breach error // somebody gave what was not his
+	last   []Entry
 }
 
 func newArena(l *Layout, limit int) *arena {
@@ -71,6 +72,13 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func wantError(t testing.TB, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Fatalf("got %v, want an error wrapping %v", got, want)
 	}
 }
 
@@ -189,6 +197,33 @@ var ids uint64
 func put(c *Client, hash, location uint64) error {
 	ids++
 	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
+}
+
+// hook calls a function before a step is posted, once.
+type hook struct {
+	rdma.Endpoint
+	before map[string]func()
+}
+
+func (h *hook) Step(name string) {
+	if f := h.before[name]; f != nil {
+		h.before[name] = nil
+		f()
+	}
+}
+
+// hooked is a worker, and what is called before its steps.
+func hooked(t testing.TB, f rdma.Fabric, a *arena, o Options) (*Client, map[string]func()) {
+	t.Helper()
+	ep, err := f.Open(t.Name())
+	must(t, err)
+	h := &hook{ep, map[string]func(){}}
+	c := Open(h, a.Layout, a, o)
+	t.Cleanup(func() {
+		c.Close()
+		ep.Close()
+	})
+	return c, h.before
 }
 
 // seeds is how many a suite in virtual time tries.

@@ -263,7 +263,7 @@ func (c *Client) met(r int, w Word) quorum.Verdict {
 
 // dated notes since when a replica has the value in its buffer, which is p. One that is not whole, or too new, was used again.
 func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
-	v, ok := whole(p, c.bucket, c.bucket)
+	v, ok := whole(p, c.bucket)
 	if !ok || roundOf(v) >= k.word.round() {
 		return quorum.Never
 	}
@@ -316,15 +316,11 @@ func (c *Client) offer(b *rdma.Batch, r int) error {
 	if err != nil {
 		return err
 	}
-	word := accept(c.promise, c.spares[r])
 	p := c.next.encode(b.Alloc(BufferBytes), c.bucket)
 	b.Write(at, p)
-	b.CompareSwap(c.at[r], uint64(k.word), uint64(word))
+	b.CompareSwap(c.at[r], uint64(k.word), uint64(accept(c.promise, c.spares[r])))
 	if r == 0 {
-		q := b.Alloc(len(p))
-		copy(q, p)
-		seal(q, word)
-		b.Write(c.at[r].Add(wordBytes), q)
+		b.Write(c.at[r].Add(wordBytes), p)
 	}
 	c.offered |= quorum.Only(r)
 	return nil

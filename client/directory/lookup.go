@@ -98,7 +98,7 @@ func (c *Client) tellSlot(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict 
 	k := &c.replicas[r]
 	k.meet(Word(le.Uint64(p)))
 	if r == 0 && k.word.accepted() {
-		c.find(p[wordBytes:], uint64(k.word), k.since)
+		c.find(p[wordBytes:], k.since)
 	}
 	return quorum.Done
 }
@@ -110,8 +110,8 @@ func (k *replica) meet(w Word) {
 }
 
 // find notes the value in p when it is whole and of a round.
-func (c *Client) find(p []byte, seed, round uint64) bool {
-	v, ok := whole(p, seed, c.bucket)
+func (c *Client) find(p []byte, round uint64) bool {
+	v, ok := whole(p, c.bucket)
 	if !ok || roundOf(v) != round {
 		return false
 	}
@@ -160,7 +160,7 @@ func (c *Client) load(round uint64) (bool, error) {
 		}
 	}
 	err := c.within(c.limit, "fetch bucket", holders, 1, c.askBuffer, func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
-		if c.find(b.Op(ch.First).Buf, c.bucket, round) {
+		if c.find(b.Op(ch.First).Buf, round) {
 			return quorum.Done
 		}
 		return quorum.Never
@@ -197,7 +197,6 @@ func (c *Client) mend() {
 	b := c.ep.Batch()
 	p := b.Alloc(len(c.found))
 	copy(p, c.found)
-	seal(p, k.word)
 	b.Write(c.at[0].Add(wordBytes), p)
 	c.step("mend in place")
 	if c.ep.Post(b) != nil { // an endpoint that cannot post says so in the next operation

@@ -46,17 +46,17 @@ func (w Word) String() string {
 	return fmt.Sprintf("(round %d, accepted %v, buffer %d)", w.round(), w.accepted(), w.pointer())
 }
 
-// A value is a bucket's content, as a buffer has it, and behind the first replica's word what lies in place:
+// A value is a bucket's content, as a buffer has it, and what lies in place behind the first replica's word:
 //
-//	0    checksum of all that follows: a buffer's is seeded with the bucket's number, that of what lies in place with the word
-//	     that it belongs to
-//	8    round in which it was accepted
+//	0    checksum of all that follows
+//	8    round in which it was accepted: of one bucket and round there is one value
 //	16   bucket, and in the lowest byte the number of entries
 //	24   changes: how many the bucket has had
 //	32   ids of the last changes
 //	96   entries
 //
-// It is written once, by whoever owns the buffer, in one chain with the CAS that makes a word point at it.
+// A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it. Many write in place at the
+// same time; what comes of it is whole, and of the word's round, or readers take the buffer.
 type value struct {
 	round   uint64
 	changes uint64
@@ -85,13 +85,6 @@ type Entry struct {
 
 var le = binary.LittleEndian
 
-func seeded(seed uint64, p []byte) uint64 {
-	var d xxhash.Digest
-	d.ResetWithSeed(seed)
-	d.Write(p) // never fails
-	return d.Sum64()
-}
-
 // encode fills p, which has room for a buffer, and returns what is used of it.
 func (v *value) encode(p []byte, bucket uint64) []byte {
 	le.PutUint64(p[8:], v.round)
@@ -106,23 +99,19 @@ func (v *value) encode(p []byte, bucket uint64) []byte {
 		le.PutUint64(p[at+8:], e.Location)
 		at += entryBytes
 	}
-	le.PutUint64(p, seeded(bucket, p[8:at]))
+	le.PutUint64(p, xxhash.Sum64(p[8:at]))
 	return p[:at]
 }
 
-// seal makes an encoded value one that lies in place, beside the word w.
-func seal(p []byte, w Word) { le.PutUint64(p, seeded(uint64(w), p[8:])) }
-
-// whole returns what is used of the value in p, of any content; false: it is torn, or not this bucket's. The seed is the
-// bucket's number or the word, see value.
-func whole(p []byte, seed, bucket uint64) ([]byte, bool) {
+// whole returns what is used of the value in p, of any content; false: it is torn, or not this bucket's.
+func whole(p []byte, bucket uint64) ([]byte, bool) {
 	tag := le.Uint64(p[16:])
 	n := int(tag & 0xff)
 	if tag>>8 != bucket || n > Slots {
 		return nil, false
 	}
 	p = p[:headBytes+n*entryBytes]
-	return p, le.Uint64(p) == seeded(seed, p[8:])
+	return p, le.Uint64(p) == xxhash.Sum64(p[8:])
 }
 
 // roundOf returns the round of a value that is whole.
