@@ -51,14 +51,14 @@ func TestTrips(t *testing.T) {
 		trips("lookup", x, 1, nil, lookup(x, h, Entry{h, 7}, Entry{h, 8}))
 		trips("lookup of another hash in the bucket", x, 1, nil, lookup(x, h+1, Entry{h + 1, 9}))
 		trips("change that is refused", x, 1, errNo, func() error {
-			return x.Change(h, 99, func([]Entry) ([]Entry, error) { return nil, errNo })
+			return x.Change(h, 1<<40, func([]Entry) ([]Entry, error) { return nil, errNo })
 		})
 		trips("change beside another batch", x, 3, nil, func() error {
 			b := x.ep.Batch()
 			defer b.Release()
 			b.Read(rdma.At(0, 0), 8)
 			must(t, x.ep.Post(b))
-			return x.Change(h, 100, func(e []Entry) ([]Entry, error) { return e[1:], x.ep.Wait(b, rdma.All, time.Second) })
+			return x.Change(h, 1<<40+1, func(e []Entry) ([]Entry, error) { return e[1:], x.ep.Wait(b, rdma.All, time.Second) })
 		})
 		trips("lookup", y, 1, nil, lookup(y, h, Entry{h, 8}))
 		for n := range Slots - 2 {

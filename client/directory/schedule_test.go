@@ -1,0 +1,250 @@
+package directory
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rdma/trace"
+)
+
+const someHash = 1 << 62 // of bucket 0
+
+// three is a pool of three replicas, and a worker that goes round one of them for a second; -1: none.
+func three(t *testing.T, buckets uint64, buffers int) (f *shm.Fabric, a *arena, around func(r int) *Client) {
+	f, a = pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: buckets}, buffers)
+	return f, a, func(r int) *Client {
+		c := worker(t, f, a, Options{Slow: 10 * time.Millisecond})
+		if r >= 0 {
+			c.begin(0)
+			c.quorum.Shun(c.at[r].Node())
+		}
+		return c
+	}
+}
+
+func (c *Client) locations(t *testing.T, hash uint64) (all []uint64) {
+	t.Helper()
+	entries, err := c.Lookup(hash)
+	must(t, err)
+	for _, e := range entries {
+		all = append(all, e.Location)
+	}
+	return all
+}
+
+// promises has a majority promise a round to c, which goes no further: it is dead, for all that others know.
+func (c *Client) promises(t *testing.T) {
+	t.Helper()
+	c.begin(0)
+	_, err := c.look()
+	must(t, err)
+	must(t, c.prepare())
+}
+
+// half is a change that gets as far as the first replica: those behind have promised a higher round to a client that is dead.
+func half(t *testing.T, f *shm.Fabric, a *arena, around func(int) *Client, location uint64, then func()) error {
+	t.Helper()
+	x, before := hooked(t, f, a, Options{})
+	before["accept"] = func() {
+		around(0).promises(t)
+		before["read bucket"] = then
+	}
+	return put(x, someHash, location)
+}
+
+// TestHelped: a change that got no further than one replica is finished by whoever meets it there, or overruled by who does
+// not. Its client does not make it again in the one case, and does in the other, unless so much has changed that it cannot know.
+func TestHelped(t *testing.T) {
+	for others := range uint64(remembered + 2) {
+		for _, round := range []int{1, 0} { // who goes round the first replica does not meet it
+			f, a, around := three(t, 1, 500)
+			must(t, put(around(-1), someHash, 1))
+			want := []uint64{1}
+			err := half(t, f, a, around, 2, func() {
+				c := around(round)
+				if others == 0 && round > 0 { // who looks meets it, too
+					c.locations(t, someHash)
+				}
+				if round > 0 {
+					want = append(want, 2)
+				}
+				for n := range others {
+					must(t, put(c, someHash+1, n))
+				}
+			})
+			switch {
+			case others > remembered-1 && round > 0, others > remembered && round == 0:
+				wantError(t, err, client.ErrUncertain)
+			default:
+				must(t, err)
+				if round == 0 {
+					want = append(want, 2)
+				}
+			}
+			if got := around(-1).locations(t, someHash); !slices.Equal(got, want) {
+				t.Errorf("%d changes by others who go round replica %d: %v is there, want %v", others, round, got, want)
+			}
+		}
+	}
+}
+
+// TestRefusalIsChosen: what a change is refused for is there for good, though whoever put it there died at one replica, and
+// that one dies as well.
+func TestRefusalIsChosen(t *testing.T) {
+	f, a, around := three(t, 1, 500)
+	must(t, put(around(-1), someHash, 1))
+	var seen []Entry
+	half(t, f, a, around, 2, func() {
+		err := around(1).Change(someHash, 1<<40, func(e []Entry) ([]Entry, error) {
+			seen = slices.Clone(e)
+			return nil, errNo
+		})
+		wantError(t, err, errNo)
+		must(t, f.KillNode(nodeOf(around(-1), 0)))
+		if got := around(-1).locations(t, someHash); len(got) != len(seen) {
+			t.Errorf("a change was refused for %v, and then there is %v", seen, got)
+		}
+	})
+	if len(seen) != 2 {
+		t.Errorf("who met the change saw %v", seen)
+	}
+}
+
+func nodeOf(c *Client, r int) int {
+	c.begin(0)
+	return c.at[r].Node()
+}
+
+// TestFull: a change that gets no buffer has had no effect, says so, and leaves the bucket as it was; of a bucket that somebody
+// left promised to nobody lookups tell without a buffer.
+func TestFull(t *testing.T) {
+	f, a, around := three(t, 1, 20)
+	x := around(-1)
+	must(t, put(x, someHash, 1))
+	for n := range a.free {
+		a.free[n] = nil
+	}
+	wantError(t, put(x, someHash, 2), client.ErrFull)
+	trips := trace.Trips(x.ep, func() {
+		if got := x.locations(t, someHash); !slices.Equal(got, []uint64{1}) {
+			t.Errorf("%v is there", got)
+		}
+	})
+	if trips.Trips != 1 {
+		t.Errorf("a lookup behind it took %d trips", trips.Trips)
+	}
+	around(-1).promises(t)
+	for range 2 {
+		if got := x.locations(t, someHash); !slices.Equal(got, []uint64{1}) {
+			t.Errorf("%v is there", got)
+		}
+	}
+	must(t, f.KillNode(nodeOf(x, 2)))
+	if got := x.locations(t, someHash); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("%v is there", got)
+	}
+}
+
+// TestMended: a lookup that finds nothing in place takes a buffer, and mends what lies in place, so that the next one need not.
+func TestMended(t *testing.T) {
+	_, _, around := three(t, 1, 100)
+	x := around(-1)
+	must(t, put(x, someHash, 1))
+	b := x.ep.Batch()
+	b.Write(x.at[0].Add(wordBytes), make([]byte, 64))
+	must(t, rdma.Do(x.ep, b, time.Second))
+	b.Release()
+	for n, want := range []uint64{2, 1, 1} {
+		trips := trace.Trips(x.ep, func() {
+			if got := x.locations(t, someHash); !slices.Equal(got, []uint64{1}) {
+				t.Errorf("%v is there", got)
+			}
+		})
+		if trips.Trips != want {
+			t.Errorf("lookup %d took %d trips, want %d", n, trips.Trips, want)
+		}
+	}
+	if n := x.Stats(); n.Fetches != 1 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// TestUsedAgain: a lookup that read a word, and then its buffer when that was somebody else's, does not take it for the word's.
+func TestUsedAgain(t *testing.T) {
+	for _, other := range []uint64{someHash, 3 * someHash} { // the same bucket, and another one
+		f, a, around := three(t, 2, 5)
+		y := around(-1)
+		must(t, put(y, someHash, 1))
+		must(t, put(y, 3*someHash, 2))
+		x, before := hooked(t, f, a, Options{Slow: 10 * time.Millisecond})
+		x.quorum.Shun(nodeOf(x, 0))
+		before["fetch bucket"] = func() {
+			must(t, y.Change(someHash, 1<<40, func(e []Entry) ([]Entry, error) {
+				e[0].Location = 3
+				return e, nil
+			}))
+			for n := range uint64(8) {
+				must(t, put(y, other+1, n))
+			}
+		}
+		if got := x.locations(t, someHash); !slices.Equal(got, []uint64{3}) && !slices.Equal(got, []uint64{1}) {
+			t.Errorf("%v is there", got)
+		}
+	}
+}
+
+// TestLagging: a replica that was left behind costs who meets it a trip, and the next change brings it along.
+func TestLagging(t *testing.T) {
+	f, _, around := three(t, 1, 100)
+	must(t, put(around(2), someHash, 1))
+	must(t, put(around(2), someHash, 2))
+	x := around(0)
+	for n, want := range []uint64{3, 3} { // the two behind it, the first one, and a buffer
+		trips := trace.Trips(x.ep, func() {
+			if got := x.locations(t, someHash); !slices.Equal(got, []uint64{1, 2}) {
+				t.Errorf("%v is there", got)
+			}
+		})
+		if trips.Trips > want {
+			t.Errorf("lookup %d took %d trips", n, trips.Trips)
+		}
+	}
+	must(t, f.KillNode(nodeOf(x, 0)))
+	y := around(-1)
+	for n := range 3 {
+		if got := y.locations(t, someHash); !slices.Equal(got, []uint64{1, 2}) {
+			t.Errorf("lookup %d without the first replica: %v is there", n, got)
+		}
+	}
+	if n := y.Stats(); n.Settled != 1 {
+		t.Errorf("the lagging replica was brought along %d times", n.Settled)
+	}
+}
+
+// TestSteps: what is posted has a name, and each name is of something.
+func TestSteps(t *testing.T) {
+	met := map[string]bool{}
+	for seed := uint64(1); seed <= 60; seed++ {
+		r := draw(seed, 3)
+		r.options.Trace = func(e sim.Event) {
+			if e.Kind == sim.Post {
+				met[e.Step] = true
+			}
+		}
+		must(t, r.play(new(tally)))
+	}
+	for _, name := range Steps {
+		if !met[name] {
+			t.Errorf("no step is called %q", name)
+		}
+		delete(met, name)
+	}
+	if len(met) > 0 {
+		t.Errorf("names that are not in the list: %v", met)
+	}
+}
