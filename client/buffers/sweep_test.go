@@ -125,7 +125,7 @@ func (p *player) play(rounds int) error {
 			err = p.m.Join()
 		case errors.Is(err, client.ErrFull):
 			p.full++
-			_, err = p.m.Await(p.m.Epoch(), 5*time.Microsecond)
+			_, err = p.m.Await(p.m.Epoch()+1, 5*time.Microsecond)
 		}
 		if err != nil {
 			return err

@@ -142,25 +142,24 @@ func (w *Worker) refill(l *list, busy bool) error {
 	err := w.grow(l)
 	if errors.Is(err, rdma.ErrFull) && w.member != nil {
 		if busy {
-			return w.outlast(l, err)
+			return w.outlast(err)
 		}
 		w.ask(l.node)
 	}
 	return err
 }
 
-// outlast waits for the end of a sweep. When another epoch begins, too, whoever needs the buffer begins again.
-func (w *Worker) outlast(l *list, full error) error {
-	idle, err := w.member.Await(w.epoch-1, w.timeout)
+// outlast waits for the end of a sweep. Whoever needs the buffer begins again then: what it has in flight, and in hand, may be
+// its own no more.
+func (w *Worker) outlast(full error) error {
+	idle, err := w.member.Await(w.epoch, w.timeout)
 	switch {
 	case err != nil:
 		return err
 	case !idle:
 		return full
-	case w.member.Epoch() != w.epoch:
-		return fmt.Errorf("epoch %d is over: %w", w.epoch, rdma.ErrStale)
 	}
-	return w.refill(l, false)
+	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
 // ask tells the master, once an epoch, that a sweep may help. Who cannot is told so by what it does next.

@@ -33,12 +33,26 @@ type change struct {
 	id      uint64
 	decide  func(bucket []Entry) ([]Entry, error)
 	refused error
+	over    bool   // its outcome is known
 	sent    bool   // an accept of it may have taken effect
 	first   uint64 // number of the change that this would have been, at the first such accept
 }
 
-// run makes attempts at a change until one tells its outcome.
+// run makes attempts at a change until one tells its outcome. One that a fence cuts off begins again in the next epoch.
 func (c *Client) run(ch *change) error {
+	for {
+		err := c.try(ch)
+		if c.member == nil || !errors.Is(err, rdma.ErrStale) || ch.over {
+			return err
+		}
+		if err := c.member.Join(); err != nil {
+			return ch.failed(err)
+		}
+		c.follow()
+	}
+}
+
+func (c *Client) try(ch *change) error {
 	var p patience
 	for {
 		settled, err := c.look()
@@ -55,6 +69,7 @@ func (c *Client) run(ch *change) error {
 				c.stats.Settled++
 			}
 			if done {
+				ch.over = true
 				return err
 			}
 			if !passing(err) {
@@ -109,7 +124,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		}
 	}
 	decided := c.base.round
-	if err := c.reserve(); err != nil && ch.decide != nil {
+	if err := c.reserve(); err != nil && (ch.decide != nil || errors.Is(err, rdma.ErrStale)) {
 		return false, err
 	}
 	if err := c.prepare(); err != nil {
@@ -184,7 +199,7 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 func (c *Client) reserve() error {
 	for r := range c.Replicas {
 		if k := &c.replicas[r]; k.known {
-			if _, err := c.spare(r); errors.Is(err, client.ErrFull) {
+			if _, err := c.spare(r); errors.Is(err, client.ErrFull) || errors.Is(err, rdma.ErrStale) {
 				return err
 			}
 		}
@@ -204,6 +219,7 @@ func (c *Client) spare(r int) (rdma.Addr, error) {
 }
 
 func (c *Client) giveSpares() {
+	c.follow()
 	for r := range c.Replicas {
 		if c.spares[r] != 0 {
 			c.alloc.Give(c.at[r].Node(), c.bucket, c.spares[r])

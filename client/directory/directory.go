@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
@@ -53,6 +54,9 @@ type Options struct {
 	Slow time.Duration
 	// Timeout bounds a step of which fewer than a majority answer, and an operation that others keep from ending; default 1 s.
 	Timeout time.Duration
+	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
+	// follows it, too. nil: the pool is not swept. See package epoch.
+	Member *epoch.Member
 }
 
 // Stats count what leaves the fast path. They only grow.
@@ -74,6 +78,8 @@ type Client struct {
 	alloc   Allocator
 	stats   Stats // but for the quorum's
 	quorum  quorum.Quorum
+	member  *epoch.Member
+	term    uint64        // of its membership
 	strays  quorum.Strays // accepts in flight: a buffer of each is nobody's
 	mending *rdma.Batch   // what is written in place in the background
 
@@ -108,8 +114,11 @@ const attempts = 4
 
 // Open returns a worker's view of a directory.
 func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
-	c := &Client{Layout: l, ep: ep, alloc: a, quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
+	c := &Client{Layout: l, ep: ep, alloc: a, member: o.Member, quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
 	c.stepper, _ = ep.(trace.Stepper)
+	if c.member != nil {
+		c.term = c.member.Term()
+	}
 	return c
 }
 
@@ -145,10 +154,23 @@ func (c *Client) step(name string) {
 
 // begin makes a bucket the one at work.
 func (c *Client) begin(bucket uint64) {
+	c.follow()
 	c.settleStrays()
 	c.bucket, c.limit = bucket, c.quorum.Slow()
 	c.place(bucket, c.at[:c.Replicas])
 }
+
+// follow forgets what the client owned, and has in flight, when the worker's membership changed: it is its own no more. See
+// package epoch, R1 and R2.
+func (c *Client) follow() {
+	if c.moved() {
+		c.term = c.member.Term()
+		c.strays.Release()
+		c.spares = [quorum.MaxReplicas]uint16{}
+	}
+}
+
+func (c *Client) moved() bool { return c.member != nil && c.term != c.member.Term() }
 
 func (c *Client) majority() int    { return quorum.Majority(c.Replicas) }
 func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
@@ -156,6 +178,9 @@ func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
 // gather is a step at replicas of the bucket at work.
 func (c *Client) gather(name string, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
+	if c.moved() { // by what the caller's decide did
+		return fmt.Errorf("the worker's membership has changed: %w", rdma.ErrStale)
+	}
 	c.step(name)
 	return c.quorum.Gather(c.at[:c.Replicas], 0, from, need, ask, answer)
 }

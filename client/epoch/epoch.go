@@ -44,6 +44,7 @@ type Member struct {
 	ep    rdma.Endpoint
 	epoch uint64
 	busy  bool
+	term  uint64
 }
 
 // Join returns the membership of the worker of an endpoint.
@@ -59,12 +60,19 @@ func (m *Member) Join() error {
 	if err != nil {
 		return fmt.Errorf("join the pool's view behind epoch %d: %w", m.epoch, err)
 	}
-	m.epoch, m.busy = v.Epoch, v.Busy
+	if m.epoch != v.Epoch || m.busy != v.Busy {
+		m.epoch, m.busy = v.Epoch, v.Busy
+		m.term++
+	}
 	return nil
 }
 
 // Epoch returns the epoch that the worker joined last.
 func (m *Member) Epoch() uint64 { return m.epoch }
+
+// Term returns a number that changes when the worker joins another epoch, or the same one when it has become idle: of what was
+// in flight then, nothing that it replaces is the worker's, by R1 and R2.
+func (m *Member) Term() uint64 { return m.term }
 
 // Busy tells whether the view was busy when the worker joined it last.
 func (m *Member) Busy() bool { return m.busy }
@@ -75,14 +83,14 @@ const (
 	lastPause  = 2 * time.Millisecond
 )
 
-// Await joins until the view is idle, and of an epoch behind the given one, for as long as within; false: it is not.
+// Await joins until the view is idle, and of the given epoch at least, for as long as within; false: it is not.
 func (m *Member) Await(epoch uint64, within time.Duration) (bool, error) {
 	began, pause := m.ep.Now(), firstPause
 	for {
 		if err := m.Join(); err != nil {
 			return false, err
 		}
-		if m.epoch > epoch && !m.busy {
+		if m.epoch >= epoch && !m.busy {
 			return true, nil
 		}
 		if m.ep.Now()-began >= within {

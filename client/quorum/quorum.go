@@ -37,6 +37,10 @@ type Quorum struct {
 	Limit time.Duration
 	// Attempts bounds how often one replica is asked in a step.
 	Attempts int
+	// Rejoin is called when a verb was fenced off, since the pool's next epoch has begun. Where it returns nil, after it has
+	// joined that, the step goes on, and asks those replicas once more of which it has no answer. In any case nobody looks at
+	// an answer of theirs. nil: the step ends with rdma.ErrStale.
+	Rejoin func() error
 
 	ep      rdma.Endpoint
 	timeout time.Duration
@@ -132,18 +136,12 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 	next := q.choose(at, first, from, need)
 	began := q.timer.begin(q.ep)
 	for {
-		if next != 0 {
-			if err := q.send(at, first, next, ask); err != nil {
-				return err
-			}
+		err := q.turnOver(at, first, next, ask, answer)
+		if err != nil {
+			err = q.rejoin(err)
 		}
-		if q.flying != 0 {
-			if err := q.await(at); err != nil {
-				return err
-			}
-			if err := q.harvest(at, answer); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 		if q.done.Len() >= need {
 			q.timer.end(q.ep, began)
@@ -157,6 +155,40 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 			return fmt.Errorf("%d of %d replicas answered, and %d are needed: %w", q.done.Len(), from.Len(), need, q.err)
 		}
 	}
+}
+
+// turnOver asks some replicas, and looks at the next answers of any.
+func (q *Quorum) turnOver(at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
+	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+	if next != 0 {
+		if err := q.send(at, first, next, ask); err != nil {
+			return err
+		}
+	}
+	if q.flying == 0 {
+		return nil
+	}
+	if err := q.await(at); err != nil {
+		return err
+	}
+	return q.harvest(at, answer)
+}
+
+// rejoin lets a step go on in the next epoch, if it was fenced off. Batches stay, since what was read may lie in them.
+func (q *Quorum) rejoin(err error) error {
+	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) || q.n == len(q.flights) {
+		return err
+	}
+	err = q.Rejoin()
+	for i := range q.n {
+		f := &q.flights[i]
+		q.again |= f.left
+		f.left = 0
+	}
+	q.again |= q.unsent
+	q.idle &^= q.again
+	q.flying, q.unsent = 0, 0
+	return err
 }
 
 // choose returns the replicas to ask first: beginning with the one that is first, without nodes that were slow or failed
@@ -325,6 +357,9 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer func(r in
 		err := b.Op(i).Err
 		if err == nil {
 			continue
+		}
+		if errors.Is(err, rdma.ErrStale) {
+			q.again |= Only(r)
 		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return err

@@ -85,6 +85,9 @@ func (a *arena) open(ep rdma.Endpoint, o Options) (*registers, error) {
 		w = a.space.Open(ep, a.nodes, time.Second)
 		alloc = w
 	}
+	if o.Member != nil {
+		w.Follow(o.Member)
+	}
 	c, err := Open(ep, a.Layout, alloc, o)
 	if err != nil {
 		return nil, err
@@ -101,6 +104,9 @@ func (s *registers) register(key []byte) *Register {
 	if _, err := fmt.Sscanf(string(key), "key-%d", &n); err != nil {
 		panic(err)
 	}
+	if m := s.opt.Member; m != nil && m.Epoch() > s.keys[n].epoch+1 { // as if an index named it
+		s.keys[n].Known(m.Epoch())
+	}
 	return &s.keys[n]
 }
 
@@ -112,12 +118,27 @@ func answer(err error) error {
 	return err
 }
 
+// outdated tells whether an operation has to begin again with an object of today, and may.
+func outdated(err error) bool {
+	return errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain)
+}
+
 func (s *registers) Get(key []byte) ([]byte, error) {
 	v, err := s.Read(s.register(key))
+	for outdated(err) {
+		v, err = s.Read(s.register(key))
+	}
 	return v, answer(err)
 }
+
 func (s *registers) Insert(key, value []byte) error { return s.Write(s.register(key), value) }
-func (s *registers) Update(key, value []byte) error { return answer(s.Write(s.register(key), value)) }
+func (s *registers) Update(key, value []byte) error {
+	err := s.Write(s.register(key), value)
+	for outdated(err) {
+		err = s.Write(s.register(key), value)
+	}
+	return answer(err)
+}
 func (s *registers) Delete(key []byte) error        { return s.Client.Delete(s.register(key)) }
 func (s *registers) Close() error {
 	s.Client.Close()

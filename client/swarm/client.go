@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
@@ -70,6 +71,9 @@ type Options struct {
 	Slow time.Duration
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
+	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
+	// follows it, too. nil: the pool is not swept. See package epoch.
+	Member *epoch.Member
 }
 
 // Object is where a key's value lies, in memory that was zero when the object was made.
@@ -87,6 +91,8 @@ type Register struct {
 	seen uint64            // the highest i of anybody
 	warm bool              // the words were read
 	gone bool
+	// epoch is the latest of which it is known that the object was there: see package epoch, R3.
+	epoch uint64
 }
 
 // NewRegister returns a register of which nothing is known but its place, and a timestamp that the writer's number has not
@@ -114,6 +120,11 @@ type Client struct {
 	pending [backgroundBatches]*rdma.Batch
 	limbo   quorum.Strays // writes in flight, see recycle.go
 	leaked  uint64
+
+	// Of the operation at work.
+	term    uint64 // of its membership
+	at      *Register
+	putting put // the zero put between WRITEs of the max register
 }
 
 // Stats count what leaves the fast path. They only grow.
@@ -143,6 +154,9 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer,
 		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}), value: make([]byte, 0, l.MaxValue)}
 	c.stepper, _ = ep.(trace.Stepper)
+	if o.Member != nil {
+		c.quorum.Rejoin, c.term = c.rejoin, o.Member.Term()
+	}
 	return c, nil
 }
 
@@ -162,6 +176,11 @@ func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
 // gather is a step at the replicas of k.
 func (c *Client) gather(k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
+	if c.at = k; c.opt.Member != nil {
+		if err := c.current(k); err != nil {
+			return err
+		}
+	}
 	return c.quorum.Gather(k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
 

@@ -78,7 +78,7 @@ func crowd(t *testing.T, f rdma.Fabric, a *arena, ops int, o Options, after func
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return judge(recorders)
+	return judge(recorders, false)
 }
 
 func mix(s client.Store, w, ops int, k *registers, after func()) error {

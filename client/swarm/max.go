@@ -166,6 +166,8 @@ func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
 			return quorum.Done
 		})
 	switch {
+	case errors.Is(err, rdma.ErrStale):
+		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", errLost, err)
 	case same:
@@ -195,9 +197,19 @@ type put struct {
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
 func (c *Client) put(k *Register, p *put) error {
 	c.settleLimbo()
-	err := c.putAll(k, p)
+	c.putting = *p
+	err := c.putAll(k, &c.putting)
+	*p, c.putting = c.putting, put{}
 	c.recycle(k, p)
 	return err
+}
+
+// void takes a buffer from a write that has not made a word point at it.
+func (p *put) void(r int) {
+	if p.buffer[r] != 0 {
+		p.buffer[r] = 0
+		p.stored &^= quorum.Only(r)
+	}
 }
 
 func (c *Client) putAll(k *Register, p *put) error {

@@ -18,12 +18,19 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	if k.gone {
 		return nil, fmt.Errorf("read: %w", ErrGone)
 	}
+	began, err := c.enter(k)
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
 	c.seen = c.seen[:0]
 	patience := c.quorum.Slow()
 	var r retries
 	for another := true; another; {
 		c.stats.Iterations = max(c.stats.Iterations, r.n+1)
 		v, done, err := c.try(k, patience)
+		if done {
+			k.met(began)
+		}
 		if done || err != nil && !again(err) {
 			return v, err
 		}

@@ -105,6 +105,15 @@ var mutants = []teeth.Mutant{
 		Old: " || le.Uint64(p[8:]) != uint64(s.time()) {", New: " {"},
 	{Rule: "a buffer that is used again is no damage", File: "max.go",
 		Old: "\treturn errReused\n", New: "\treturn client.ErrDamaged\n"},
+	// Sweeps.
+	{Rule: "a buffer is its client's for one epoch", File: "epoch.go",
+		Old: "c.putting.void(r)", New: "_ = r"},
+	{Rule: "what was in flight replaces nothing in the next epoch", File: "epoch.go",
+		Old: "\t\tc.limbo.Release()\n", New: ""},
+	{Rule: "a step that was fenced looks at no answer of before", File: "../quorum/quorum.go",
+		Old: "\t\tq.again |= f.left\n\t\tf.left = 0\n", New: "\t\tq.again |= f.left\n"},
+	{Rule: "a step that was fenced asks again", File: "../quorum/quorum.go",
+		Old: "\t\tq.again |= f.left\n", New: ""},
 	// Tombstones.
 	{Rule: "nothing is written above a tombstone", File: "write.go",
 		Old: "gone := top.top()", New: "gone := false"},

@@ -16,6 +16,17 @@ func (c *Client) Write(k *Register, value []byte) error {
 	if k.gone {
 		return fmt.Errorf("write: %w", ErrGone)
 	}
+	began, err := c.enter(k)
+	if err == nil {
+		err = c.write(k, value)
+	}
+	if err == nil {
+		k.met(began)
+	}
+	return err
+}
+
+func (c *Client) write(k *Register, value []byte) error {
 	guesses := c.tid < c.Locks
 	if !k.warm || !guesses {
 		if err := c.learn(k); err != nil {
