@@ -139,7 +139,7 @@ func (s *registers) Update(key, value []byte) error {
 	}
 	return answer(err)
 }
-func (s *registers) Delete(key []byte) error        { return s.Client.Delete(s.register(key)) }
+func (s *registers) Delete(key []byte) error { return s.Client.Delete(s.register(key)) }
 func (s *registers) Close() error {
 	s.Client.Close()
 	if s.buffers != nil {
