@@ -15,8 +15,10 @@ import (
 type Worker struct {
 	*Space
 	ep      rdma.Endpoint
-	timeout time.Duration
-	lists   []*list // by node and segment, as they are needed
+	timeout time.Duration   // of whatever asks a node
+	longest time.Duration   // that a node took for new buffers
+	silent  []time.Duration // until when a node is not asked for any, by node
+	lists   []*list         // by node and segment, as they are needed
 	stats   Stats
 	member  *epoch.Member
 	epoch   uint64 // in which the worker got what it has
@@ -48,7 +50,7 @@ func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 
 // Open returns the worker of an endpoint. Whatever asks a node ends within the timeout.
 func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker {
-	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments)}
+	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments), silent: make([]time.Duration, nodes)}
 }
 
 // Follow makes what the worker has its own for one epoch of a member's only: see package epoch.
@@ -101,7 +103,7 @@ func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr
 	busy := w.busy()
 	l := w.list(node, w.Segment(number))
 	if l.len() == 0 {
-		if err := w.refill(l, busy); err != nil {
+		if err := w.supply(l, busy); err != nil {
 			return 0, 0, fmt.Errorf("allocate a buffer of segment %d of node %d: %w", l.segment, node, err)
 		}
 	}
@@ -179,9 +181,11 @@ func (w *Worker) ask(node int) {
 func (w *Worker) grow(l *list) error {
 	r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
 		uint64(w.Buffers), uint64(w.chunk())}}
-	if err := w.ep.Call(l.node, &r, w.timeout); err != nil {
+	began := w.ep.Now()
+	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
 		return err
 	}
+	w.longest = max(w.longest, w.ep.Now()-began)
 	first, n := r.Ret[0], r.Ret[1]
 	if n == 0 || first+n > uint64(w.Buffers) {
 		return fmt.Errorf("%d buffers from %d on were handed out: %w", n, first, client.ErrDamaged)
@@ -208,7 +212,7 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 		}
 		b := w.ep.Batch()
 		read := b.Read(w.at(l.node, l.segment, pointer), bundleBytes(w.listed()))
-		if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+		if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
 			b.Release()
 			return false, err
 		}
@@ -235,7 +239,7 @@ func (w *Worker) look(l *list) error {
 	b := w.ep.Batch()
 	defer b.Release()
 	read := b.Read(w.top(l.node, l.segment), 8)
-	if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+	if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
 		return err
 	}
 	l.top = stack(le.Uint64(read.Buf))
@@ -248,7 +252,7 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	defer b.Release()
 	then := l.top.then(next)
 	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
-	if err := rdma.Do(w.ep, b, w.timeout); err != nil {
+	if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
 		return false, err
 	}
 	if !cas.Swapped() {

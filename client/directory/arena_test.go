@@ -199,6 +199,20 @@ func put(c *Client, hash, location uint64) error {
 	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
 }
 
+// touch changes a bucket so that it does not grow, however often.
+func touch(c *Client, hash uint64) error {
+	ids++
+	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) {
+		for i := range bucket {
+			if bucket[i].Hash == hash {
+				bucket[i].Location++
+				return bucket, nil
+			}
+		}
+		return append(bucket, Entry{hash, 0}), nil
+	})
+}
+
 // hook calls a function before a step is posted, once.
 type hook struct {
 	rdma.Endpoint

@@ -53,7 +53,7 @@ func (w Word) String() string {
 //	16   bucket, and in the lowest byte the number of entries
 //	24   changes: how many the bucket has had
 //	32   ids of the last changes
-//	96   entries
+//	288  entries
 //
 // A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it. Many write in place at the
 // same time; what comes of it is whole, and of the word's round, or readers take the buffer.
@@ -69,7 +69,7 @@ const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
 	// remembered is how many changes may come between an attempt at one and the next look, for it to be known what became of it.
-	remembered = 8
+	remembered = 32
 
 	entryBytes = 16
 	headBytes  = 32 + 8*remembered

@@ -69,6 +69,8 @@ type Options struct {
 	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default it follows from what
 	// steps usually take here.
 	Slow time.Duration
+	// Use is told each timestamp before it is used. When it fails so does the write, without effect. nil: nobody needs to know.
+	Use func(i uint64) error
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
 	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator

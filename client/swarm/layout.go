@@ -15,11 +15,12 @@ const MaxReplicas = quorum.MaxReplicas
 
 // Shape is what all objects of a pool have in common.
 type Shape struct {
-	Replicas int // 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7
-	Words    int // metadata words of a replica (section 4.4): writer tid uses word tid % Words
-	Locks    int // writers below it guess timestamps, and have a timestamp lock each; those from it on are ABD's
-	Writers  int // their numbers lie below it
-	MaxValue int // bytes
+	Replicas int  // 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7
+	Words    int  // metadata words of a replica (section 4.4): writer tid uses word tid % Words
+	Locks    int  // writers below it guess timestamps, and have a timestamp lock each; those from it on are ABD's
+	Writers  int  // their numbers lie below it
+	MaxValue int  // bytes
+	Apart    bool // no value is in place (DM-ABD)
 }
 
 // ErrShape ends an attempt to lay out objects of a shape that cannot be.
@@ -63,7 +64,7 @@ func (l *Layout) all() quorum.Mask { return quorum.All(l.Replicas) }
 
 // Bytes returns the size of an object at a replica, with or without data in place.
 func (l *Layout) Bytes(inPlace bool) int {
-	if inPlace {
+	if inPlace && !l.Apart {
 		return l.dataAt() + inPlaceHeader + pad(l.MaxValue)
 	}
 	return l.dataAt()

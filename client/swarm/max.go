@@ -35,7 +35,7 @@ func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, 
 	err = c.gather(k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
 			n := 8 * c.Words
-			if data && r == k.InPlace {
+			if data && r == k.InPlace && !c.Apart {
 				n = c.Bytes(true) - c.wordsAt()
 			}
 			b.Read(c.wordAt(k, r, 0), n)
@@ -76,7 +76,7 @@ func (c *Client) read(k *Register, patience time.Duration) (t tuple, err error) 
 			t.pointer[r] = pointerOf(c.expect[r])
 		}
 	}
-	if r := k.InPlace; t.has.Has(r) && top.verified() && !top.top() {
+	if r := k.InPlace; t.has.Has(r) && top.verified() && !top.top() && !c.Apart {
 		if v, ok := decodeInPlace(c.words[r][8*c.Words:], c.expect[r]); ok {
 			t.value = v
 		}
@@ -331,7 +331,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 				k.own[r] = sure // the next CAS of this client comes behind this one
 			}
 		}
-		if r == k.InPlace {
+		if r == k.InPlace && !c.Apart {
 			p := b.Alloc(inPlaceHeader + len(value))
 			encodeInPlace(p, sure, value)
 			b.Write(k.At[r].Add(uint64(c.dataAt())), p)

@@ -60,10 +60,9 @@ func (c *Client) learn(k *Register) error {
 // writeGuessed is Safe-Guess' WRITE (Algorithm 10).
 func (c *Client) writeGuessed(k *Register, value []byte) error {
 	i := c.guess(k)
-	if i >= c.maxI() {
-		return fmt.Errorf("write: %w", ErrExhausted)
+	if err := c.use(k, i); err != nil {
+		return fmt.Errorf("write: %w", err)
 	}
-	k.last = i // before anybody can see it
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}, from: c.all(), need: c.Majority(), expect: &k.own, read: true}
 	c.step("write and read words")
 	if err := c.put(k, &p); err != nil {
@@ -131,12 +130,25 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	return c.writeVerified(k, c.iOf(top)+1, value, uncertain) // a later write of this client lets readers return the guess
 }
 
-// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it when it fails.
-func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
+// use makes a timestamp one that the writer has used for k, before anybody can see it.
+func (c *Client) use(k *Register, i uint64) error {
 	if i >= c.maxI() {
-		return fmt.Errorf("write: %w", ErrExhausted)
+		return ErrExhausted
+	}
+	if c.opt.Use != nil {
+		if err := c.opt.Use(i); err != nil {
+			return err
+		}
 	}
 	k.last = i
+	return nil
+}
+
+// writeVerified writes with a timestamp that is known to be fresh; failed tells what becomes of it when it fails.
+func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
+	if err := c.use(k, i); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}, from: c.all(), need: c.Majority(), expect: &k.own}
 	c.step("write verified")
 	if err := c.put(k, &p); err != nil {

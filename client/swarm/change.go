@@ -1,0 +1,174 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/directory"
+)
+
+// change is what INSERT and DELETE do to the directory's bucket of a key.
+type change struct {
+	s        *Store
+	hash     uint64
+	key      []byte
+	finished uint64 // location of a dying entry that has its tombstone; 0: none
+	met      uint64 // location of one that needs it
+	at       uint64 // location of the key
+	k        Register
+}
+
+// errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, which it is when the change ends
+// with this error: before, a tombstone would delete a key that nobody has deleted.
+var errDying = errors.New("an entry is dying")
+
+// find looks for the key among a bucket's entries, and drops what is dead of its hash. at is -1 when it is not there.
+func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
+	rest, at = bucket[:0], -1
+	for _, e := range bucket {
+		switch {
+		case e.Hash != c.hash:
+		case e.Location == c.finished|dying && c.finished != 0:
+			continue
+		case e.Location&dying != 0:
+			c.met = e.Location &^ dying
+			return nil, 0, errDying
+		default:
+			ok, err := c.is(e.Location)
+			if err != nil {
+				return nil, 0, err
+			}
+			if ok {
+				at = len(rest)
+			}
+		}
+		rest = append(rest, e)
+	}
+	return rest, at, nil
+}
+
+// is tells whether the key is the one at a location.
+func (c *change) is(location uint64) (ok bool, err error) {
+	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone {
+		c.k, c.at = e.Register, location
+		return true, nil
+	}
+	k, _, ok, err := c.s.read(location, c.key)
+	if errors.Is(err, ErrGone) {
+		return false, errMoved
+	}
+	if ok {
+		c.k, c.at = k, location
+	}
+	return ok, err
+}
+
+// run makes a change of the directory, as often as it takes to get dying entries out of its way.
+func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, error)) error {
+	for range turns {
+		id, err := c.s.change()
+		if err != nil {
+			return err
+		}
+		err = c.s.dir.Change(c.hash, id, decide)
+		switch {
+		case errors.Is(err, errDying):
+			if err := c.s.finish(c.met); err != nil {
+				return err
+			}
+			c.finished = c.met
+		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
+		default:
+			return err
+		}
+	}
+	return errStopped
+}
+
+// Insert adds a key that is not there.
+func (s *Store) Insert(key, value []byte) error {
+	if err := s.insert(key, value); err != nil {
+		return s.end(fmt.Errorf("insert: %w", err))
+	}
+	return nil
+}
+
+// insert writes the pair at a majority before anybody can find it, so that no object that the directory names is empty.
+//
+// What a crash here leaves: an object that nobody knows, with its buffers; or a key that is there.
+func (s *Store) insert(key, value []byte) error {
+	if err := s.encode(key, value); err != nil {
+		return err
+	}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	if err := s.draw(); err != nil {
+		return err
+	}
+	o := &s.objects
+	if err := s.c.writeVerified(&o.spare, s.c.guess(&o.spare), s.pair, unseen); err != nil {
+		return err
+	}
+	c := change{s: s, hash: xxhash.Sum64(key), key: key}
+	err := c.run(func(bucket []directory.Entry) ([]directory.Entry, error) {
+		rest, at, err := c.find(bucket)
+		if err != nil {
+			return nil, err
+		}
+		if at >= 0 {
+			return nil, client.ErrExists
+		}
+		return append(rest, directory.Entry{Hash: c.hash, Location: o.location}), nil
+	})
+	switch {
+	case err == nil:
+		s.remember(c.hash, key, o.location, o.spare)
+		o.location = 0
+	case errors.Is(err, client.ErrUncertain):
+		o.location = 0
+	case errors.Is(err, client.ErrExists):
+		s.remember(c.hash, key, c.at, c.k)
+	}
+	return err
+}
+
+// unseen wraps the failure of a write to an object that nobody knows: whatever becomes of it, nothing was inserted.
+func unseen(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
+
+// Delete removes a key that is there.
+func (s *Store) Delete(key []byte) error {
+	if err := s.remove(key); err != nil {
+		return s.end(fmt.Errorf("delete: %w", err))
+	}
+	return nil
+}
+
+// remove marks the entry, which decides who deletes, and then brings the tombstone, which is when the key is gone.
+//
+// What a crash between leaves: a key that is there for those who know its object, until somebody asks the directory, who
+// brings the tombstone.
+func (s *Store) remove(key []byte) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	c := change{s: s, hash: xxhash.Sum64(key), key: key}
+	err := c.run(func(bucket []directory.Entry) ([]directory.Entry, error) {
+		rest, at, err := c.find(bucket)
+		if err != nil {
+			return nil, err
+		}
+		if at < 0 {
+			return nil, errNotFound
+		}
+		rest[at].Location |= dying
+		return rest, nil
+	})
+	s.cache.Drop(c.hash)
+	if err != nil {
+		return err
+	}
+	return s.c.Delete(&c.k)
+}

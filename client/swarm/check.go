@@ -1,0 +1,212 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Check walks the whole pool, on which nobody works, and reports: each key that the directory has is at its object, of which
+// a majority has the value; each buffer is free, or what one word names; and what dead clients left to a sweep. It settles what
+// it finds half done, and leaves out nodes that are dead.
+func Check(f rdma.Fabric) (r client.Report, err error) {
+	ep, err := f.Open("check")
+	if err != nil {
+		return r, fmt.Errorf("check: %w", err)
+	}
+	s, err := OpenStore(ep, StoreOptions{either: true, CacheBytes: -1})
+	if err != nil {
+		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
+	}
+	c := checker{s: s, r: &r, owners: map[owned]string{}, objects: map[uint64]bool{}}
+	err = errors.Join(c.index(), c.words(), s.Close(), c.free(ep), ep.Close())
+	return r, err
+}
+
+// owned is a buffer.
+type owned struct {
+	values        bool // else the directory's
+	node, segment int
+	pointer       uint16
+}
+
+type checker struct {
+	s       *Store
+	r       *client.Report
+	owners  map[owned]string
+	objects map[uint64]bool // locations that the directory names
+}
+
+// own notes who has a buffer.
+func (c *checker) own(b owned, format string, args ...any) {
+	who := fmt.Sprintf(format, args...)
+	if other := c.owners[b]; other != "" {
+		c.r.Damaged("buffer %d of segment %d of node %d is %s, and %s", b.pointer, b.segment, b.node, other, who)
+	}
+	c.owners[b] = who
+}
+
+// index walks the directory, and reads what it names.
+func (c *checker) index() error {
+	keys, leaving := uint64(0), uint64(0)
+	err := c.s.dir.Walk(func(f *directory.Found) error {
+		bucket := f.Bucket
+		for _, e := range f.Entries {
+			location := e.Location &^ dying
+			o, ok := c.s.place(location)
+			switch {
+			case !ok:
+				c.r.Damaged("bucket %d names object %#x: there is none", bucket, location)
+				continue
+			case c.objects[location]:
+				c.r.Damaged("object %d is named twice, in bucket %d, too", location, bucket)
+			}
+			c.objects[location] = true
+			if e.Location != location {
+				leaving++
+				continue
+			}
+			keys++
+			if err := c.pair(e, o); err != nil {
+				return err
+			}
+		}
+		for _, h := range f.Held {
+			c.own(owned{false, h.Node, c.s.index.Segment(h.Segment), h.Pointer}, "bucket %d's", bucket)
+		}
+		return nil
+	})
+	c.r.Fact("keys", keys, 0)
+	c.r.Fact("deleted keys with an entry", leaving, 0)
+	return err
+}
+
+// pair reads the pair of an entry.
+func (c *checker) pair(e directory.Entry, o Object) error {
+	k := c.s.fresh(o)
+	pair, err := c.s.c.Read(&k)
+	switch {
+	case errors.Is(err, ErrEmpty), errors.Is(err, ErrGone), errors.Is(err, client.ErrDamaged):
+		c.r.Damaged("object %d, which the directory has for hash %#x: %v", e.Location, e.Hash, err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("read object %d: %w", e.Location, err)
+	}
+	n := keyHeader
+	if len(pair) >= n {
+		n += int(le.Uint16(pair))
+	}
+	if len(pair) < n || xxhash.Sum64(pair[keyHeader:n]) != e.Hash {
+		c.r.Damaged("object %d does not have a key of hash %#x, as the directory says", e.Location, e.Hash)
+	}
+	return nil
+}
+
+// words walks the words of all objects that were handed out.
+func (c *checker) words() error {
+	handed := uint64(0)
+	for region := range c.s.Regions {
+		n, err := c.handed(region)
+		if errors.Is(err, rdma.ErrNodeDown) { // who has the count; objects beyond are zero
+			n, err = c.s.Objects, nil
+		}
+		if err != nil {
+			return err
+		}
+		handed += uint64(n)
+		for r := range c.s.Replicas {
+			for from := 0; from < n && err == nil; from += wordBatch {
+				err = c.replica(region, r, from, min(n, from+wordBatch))
+			}
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+				return fmt.Errorf("read the words of region %d: %w", region, err)
+			}
+			err = nil
+		}
+	}
+	c.r.Fact("objects", handed, 0)
+	c.r.Fact("objects that wait for a sweep", handed-uint64(len(c.objects)), 0)
+	return nil
+}
+
+// wordBatch is how many objects' words are read at a time.
+const wordBatch = 64
+
+func (c *checker) handed(region int) (int, error) {
+	b := c.s.ep.Batch()
+	defer b.Release()
+	read := b.Read(rdma.At(c.s.regions[region][0].Node(), c.s.counters+8*uint64(region)), 8)
+	if err := rdma.Do(c.s.ep, b, c.s.Timeout); err != nil {
+		return 0, err
+	}
+	return int(min(le.Uint64(read.Buf), uint64(c.s.Objects))), nil
+}
+
+// replica reads the words of some objects at one replica.
+func (c *checker) replica(region, r, from, to int) error {
+	b := c.s.ep.Batch()
+	defer b.Release()
+	l := &c.s.layout
+	for i := from; i < to; i++ {
+		b.Read(c.s.regions[region][r].Add(uint64(i)*c.s.stride(r)+uint64(l.wordsAt())), 8*l.Words)
+	}
+	if err := rdma.Do(c.s.ep, b, c.s.Timeout); err != nil {
+		return err
+	}
+	for i := from; i < to; i++ {
+		location := uint64(region)*uint64(c.s.Objects) + uint64(i) + 1
+		words := b.Op(i - from).Buf
+		for p := range l.Words {
+			if pointer := bufferOf(Word(le.Uint64(words[8*p:]))); pointer != 0 {
+				at := b.Op(i - from).Addr.Node()
+				c.own(owned{true, at, c.s.values.Segment(spread(location)), pointer}, "object %d's", location)
+			}
+		}
+	}
+	return nil
+}
+
+// free walks the lists of free buffers. What is in none, and what nobody names, was a client's that died.
+func (c *checker) free(ep rdma.Endpoint) error {
+	for _, space := range []struct {
+		*buffers.Space
+		name   string
+		values bool
+	}{{&c.s.plan.values, "values", true}, {&c.s.plan.index, "the directory", false}} {
+		handed, free, lost := uint64(0), uint64(0), 0
+		for n := range c.s.nodes {
+			for seg := range space.Segments {
+				f, err := space.Walk(ep, n, seg, c.s.Timeout)
+				switch {
+				case errors.Is(err, rdma.ErrNodeDown):
+					continue
+				case errors.Is(err, client.ErrDamaged):
+					c.r.Damaged("%v", err)
+					continue
+				case err != nil:
+					return err
+				}
+				handed, free = handed+uint64(f.Handed), free+uint64(len(f.Pointers))
+				for _, p := range f.Pointers {
+					c.own(owned{space.values, n, seg, p}, "free")
+				}
+				for p := 1; p <= f.Handed; p++ {
+					if c.owners[owned{space.values, n, seg, uint16(p)}] == "" {
+						lost++
+					}
+				}
+			}
+		}
+		c.r.Fact("buffers of "+space.name, handed, handed*uint64(space.Bytes))
+		c.r.Fact("buffers of "+space.name+" that are free", free, free*uint64(space.Bytes))
+		if lost > 0 {
+			c.r.Waits("%d buffers of %s are nobody's", lost, space.name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,261 @@
+package swarm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Names of the formats in a pool's header. DM-ABD's objects have one word, no lock and nothing in place.
+const (
+	Format        = "swarm"
+	FormatABD     = "dm-abd"
+	FormatVersion = 1
+)
+
+// Params shape a pool. They are written into its header and never change.
+type Params struct {
+	Replicas  int           `json:"replicas"`
+	Words     int           `json:"words"`      // of an object, at each replica
+	Locks     int           `json:"locks"`      // clients that guess timestamps
+	Clients   int           `json:"clients"`    // identities
+	PairBytes int           `json:"pair_bytes"` // largest sum of a key's and a value's length
+	Apart     bool          `json:"apart"`      // nothing is in place
+	Regions   int           `json:"regions"`    // of objects
+	Objects   int           `json:"objects"`    // of each region
+	Values    Buffers       `json:"values"`     // out-of-place buffers of values
+	Index     Buffers       `json:"index"`      // and of the directory
+	Buckets   uint64        `json:"buckets"`    // of the directory
+	Timeout   time.Duration `json:"timeout"`    // of a step, at most
+}
+
+// Buffers are those of each node: see buffers.Space.
+type Buffers struct {
+	Segments int `json:"segments"`
+	Each     int `json:"each"` // buffers of a segment
+}
+
+// Shape of a pool, as far as users choose it.
+type PoolShape struct {
+	Nodes     int
+	Records   uint64
+	PairBytes int
+	Replicas  int
+	Words     int
+	Locks     int
+	Clients   int
+	Timeout   time.Duration
+	Apart     bool
+}
+
+// ErrParams is wrapped by errors about parameters that make no pool.
+var ErrParams = errors.New("bad pool parameters")
+
+// plan is where everything of a pool lies, computed from its Params alone. From the front of each node:
+//
+//	header
+//	ceilings   8 bytes for each identity, see ceiling.go
+//	counters   8 bytes for each region: the objects of it that were handed out
+//	directory
+//	objects    of the regions that the node has a replica of; the first replica has what lies in place
+//	buffers of the directory
+//	buffers of values
+//
+// All before the buffers has memory when the pool is made; buffers get it when they are handed out.
+type plan struct {
+	Params
+	layout        Layout
+	nodes         int
+	dir           *directory.Layout
+	regions       [][MaxReplicas]rdma.Addr // where each region's objects begin
+	index, values buffers.Space
+	counters      uint64
+	bytes         uint64 // of each node
+}
+
+const (
+	keyHeader        = 2 // bytes of a key's length, in front of a pair
+	maxKey           = 1<<16 - 1
+	regionsPerNode   = 4      // so that nodes differ little in what they hold
+	leastBuffers     = 1 << 8 // of a space: for clients that have one in hand of each segment
+	buffersInHand    = 32     // of each client, on average
+	objectsTurnedOut = 4      // one in so many is for what was deleted, until a sweep
+	page             = 4096
+)
+
+// newPlan lays out a pool of so many nodes.
+func newPlan(p Params, nodes int) (*plan, error) {
+	switch {
+	case p.Regions < 1 || p.Objects < 1 || uint64(p.Regions)*uint64(p.Objects) >= 1<<48:
+		return nil, fmt.Errorf("%w: %d regions of %d objects", ErrParams, p.Regions, p.Objects)
+	case p.Clients < 1 || p.Clients >= int(node.OfNode):
+		return nil, fmt.Errorf("%w: %d clients", ErrParams, p.Clients)
+	case p.Replicas > nodes:
+		return nil, fmt.Errorf("%w: %d replicas on %d nodes: at most one on each", ErrParams, p.Replicas, nodes)
+	case p.Timeout < time.Millisecond || p.Timeout > time.Hour:
+		return nil, fmt.Errorf("%w: a timeout of %v", ErrParams, p.Timeout)
+	}
+	l := &plan{Params: p, nodes: nodes}
+	var err error
+	l.layout, err = NewLayout(Shape{Replicas: p.Replicas, Words: min(p.Words, p.Clients), Locks: min(p.Locks, p.Clients), Writers: p.Clients,
+		MaxValue: keyHeader + p.PairBytes, Apart: p.Apart})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParams, err)
+	}
+	ceilings := uint64(node.HeaderBytes)
+	l.counters = ceilings + 8*uint64(p.Clients)
+	l.dir, err = directory.NewLayout(directory.Shape{Nodes: nodes, Replicas: p.Replicas, Buckets: p.Buckets, Base: l.counters + 8*uint64(p.Regions)})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParams, err)
+	}
+	l.index = buffers.Space{Base: l.placeRegions(l.dir.Base + l.dir.Bytes()), Segments: p.Index.Segments, Buffers: p.Index.Each, Bytes: directory.BufferBytes}
+	l.values = buffers.Space{Base: l.index.Base + l.index.Size(), Segments: p.Values.Segments, Buffers: p.Values.Each, Bytes: l.layout.BufferBytes()}
+	if err := errors.Join(l.index.Validate(), l.values.Validate()); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParams, err)
+	}
+	l.bytes = (l.values.Base + l.values.Size() + page - 1) / page * page
+	return l, nil
+}
+
+// placeRegions lays the regions out on the nodes, and returns where they end on the fullest.
+func (l *plan) placeRegions(base uint64) (end uint64) {
+	ends := make([]uint64, l.nodes)
+	for n := range ends {
+		ends[n] = base
+	}
+	end = base
+	for _, places := range node.Place(l.Regions, l.Replicas, l.nodes, l.Regions) {
+		var at [MaxReplicas]rdma.Addr
+		for r, p := range places {
+			at[r] = rdma.At(p.Node, ends[p.Node])
+			ends[p.Node] += uint64(l.Objects) * l.stride(r)
+			end = max(end, ends[p.Node])
+		}
+		l.regions = append(l.regions, at)
+	}
+	return end
+}
+
+func (l *plan) stride(replica int) uint64 { return uint64(l.layout.Bytes(replica == 0)) }
+
+// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node.
+func Size(s PoolShape) (Params, uint64, error) {
+	if s.Nodes < 1 || s.Replicas < 1 || s.Clients < 1 {
+		return Params{}, 0, fmt.Errorf("%w: %d replicas on %d nodes, for %d clients", ErrParams, s.Replicas, s.Nodes, s.Clients)
+	}
+	p := Params{Replicas: s.Replicas, Words: s.Words, Locks: s.Locks, Clients: s.Clients, PairBytes: s.PairBytes, Apart: s.Apart, Timeout: s.Timeout,
+		Regions: regionsPerNode * s.Nodes}
+	records := max(s.Records, 1)
+	objects := records + records/objectsTurnedOut + uint64(s.Clients)*mostObjects
+	p.Objects = int(objects/uint64(p.Regions) + 1)
+	p.Buckets = directory.Size(records + records/objectsTurnedOut)
+	// Of each replica, every word may have a buffer, and one more while it is replaced.
+	copies := func(items uint64, each int) uint64 {
+		return items*uint64(each)*uint64(s.Replicas)/uint64(s.Nodes) + uint64(s.Clients)*buffersInHand
+	}
+	p.Values = segmentsFor(copies(records, min(s.Words, s.Clients)+1))
+	p.Index = segmentsFor(copies(p.Buckets, 2))
+	l, err := newPlan(p, s.Nodes)
+	if err != nil {
+		return p, 0, err
+	}
+	return p, l.bytes, nil
+}
+
+// segmentsFor divides so many buffers, and a few since chance fills segments unevenly.
+func segmentsFor(n uint64) Buffers {
+	n += n/16 + leastBuffers
+	k := (n + buffers.MaxBuffers - 1) / buffers.MaxBuffers
+	return Buffers{Segments: int(k), Each: int((n + k - 1) / k)}
+}
+
+func formatName(apart bool) string {
+	if apart {
+		return FormatABD
+	}
+	return Format
+}
+
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there is
+// not enough memory.
+func Make(f rdma.Fabric, p Params) error {
+	l, err := newPlan(p, f.Nodes())
+	if err != nil {
+		return err
+	}
+	name := formatName(p.Apart)
+	if l.bytes > f.Size() {
+		return fmt.Errorf("make a %s pool: it needs %d bytes a node, each has %d: %w", name, l.bytes, f.Size(), rdma.ErrFull)
+	}
+	params, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("make a %s pool: %w", name, err)
+	}
+	for n := range l.nodes {
+		err := node.Commit(f, n, 0, l.index.Base+l.index.Tables())
+		if err == nil {
+			err = node.Commit(f, n, l.values.Base, l.values.Tables())
+		}
+		if err != nil {
+			return fmt.Errorf("make a %s pool: %w", name, err)
+		}
+	}
+	ep, err := f.Open("format")
+	if err != nil {
+		return fmt.Errorf("make a %s pool: %w", name, err)
+	}
+	return errors.Join(node.WriteHeader(f, ep, node.Header{Store: name, Version: FormatVersion, Params: params}), ep.Close())
+}
+
+// readPlan reads the header of the pool that ep reaches: of SWARM's format or DM-ABD's, or of either.
+func readPlan(ep rdma.Endpoint, apart, either bool) (*plan, error) {
+	v, err := ep.Join()
+	if err != nil {
+		return nil, err
+	}
+	h, err := node.ReadHeader(ep, len(v.Members))
+	if err != nil {
+		return nil, err
+	}
+	if either {
+		apart = h.Store == FormatABD
+	}
+	if err := h.Expect(formatName(apart), FormatVersion); err != nil {
+		return nil, err
+	}
+	var p Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return nil, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
+	}
+	if p.Apart != apart {
+		return nil, fmt.Errorf("%w: a %s pool with values in place: %v", ErrParams, h.Store, !p.Apart)
+	}
+	return newPlan(p, h.Nodes)
+}
+
+// place returns the object of a location: the number of its region and its number there, counted from 1 on.
+func (l *plan) place(location uint64) (o Object, ok bool) {
+	n := location - 1
+	region := n / uint64(l.Objects)
+	if location == 0 || region >= uint64(l.Regions) {
+		return o, false
+	}
+	for r := range l.Replicas {
+		o.At[r] = l.regions[region][r].Add(n % uint64(l.Objects) * l.stride(r))
+	}
+	o.Hash = spread(location)
+	return o, true
+}
+
+// spread makes a location's bits a seed that differs in all of them.
+func spread(n uint64) uint64 {
+	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
+	n = (n ^ n>>27) * 0x94d049bb133111eb
+	return n ^ n>>31
+}
