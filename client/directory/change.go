@@ -35,7 +35,7 @@ type change struct {
 	refused error
 	over    bool   // its outcome is known
 	sent    bool   // an accept of it may have taken effect
-	first   uint64 // number of the change that this would have been, at the first such accept
+	first   uint64 // lowest number of the change that this would have been, at such accepts
 }
 
 // run makes attempts at a change until one tells its outcome. One that a fence cuts off begins again in the next epoch.
@@ -90,6 +90,10 @@ func (ch *change) failed(err error) error {
 	return err
 }
 
+// loose tells whether a change that is refused may still take effect: others may go on from what an attempt of it sent, until a
+// higher round is accepted.
+func (ch *change) loose() bool { return ch.sent && ch.refused != nil }
+
 // polite is how often an operation finds a bucket as somebody left it before it takes that one for dead; and impolite how
 // often it lets others go first.
 const polite, impolite = 2, 8
@@ -119,7 +123,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		c.rebase()
 	}
 	if settled {
-		if final, ch.refused = c.decide(ch); final {
+		if final, ch.refused = c.decide(ch); final && !ch.loose() {
 			return true, ch.refused
 		}
 	}
@@ -141,7 +145,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		final, ch.refused = c.decide(ch)
 	}
 	err = c.accept(ch, final)
-	if err != nil && (!final || n < c.majority()) { // what a majority had accepted when it promised was chosen
+	if err != nil && (!final || ch.loose() || n < c.majority()) { // what a majority had accepted when it promised was chosen
 		return false, err
 	}
 	c.found, c.has = c.next.encode(c.saved[:], c.bucket), true
@@ -316,8 +320,11 @@ func (c *Client) accept(ch *change, final bool) error {
 	for r := range c.Replicas {
 		maybe = maybe || c.replicas[r].word.accepted() && c.replicas[r].mine
 	}
-	if maybe && !final && !ch.sent {
-		ch.sent, ch.first = true, c.next.changes
+	if maybe && !final {
+		if !ch.sent || c.next.changes < ch.first { // not all that an attempt was based on need be there at the next
+			ch.first = c.next.changes
+		}
+		ch.sent = true
 	}
 	return err
 }
