@@ -70,7 +70,7 @@ func TestNumberedTwice(t *testing.T) {
 			t.Fatal(done, err)
 		}
 		for n := range others {
-			must(t, put(p.around(0), someHash+1, n))
+			must(t, p.around(0).Change(someHash, 1<<52+n, func(e []Entry) ([]Entry, error) { return e, nil }))
 		}
 		c = p.around(-1)
 		c.begin(0)
