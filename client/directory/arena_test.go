@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/trace"
 	"github.com/farkv/farkv/workloads/check/teeth"
 	"go.uber.org/goleak"
 )
@@ -212,6 +213,21 @@ func touch(c *Client, hash uint64) error {
 		return append(bucket, Entry{hash, 0}), nil
 	})
 }
+
+// poison fills the memory of each batch, which was another's before, with what nobody wrote.
+type poison struct{ rdma.Endpoint }
+
+func (p poison) Batch() *rdma.Batch {
+	b := p.Endpoint.Batch()
+	m := b.Alloc(3 * slotBytes)
+	for i := range m {
+		m[i] = 0xee
+	}
+	b.Release()
+	return p.Endpoint.Batch()
+}
+
+func (p poison) Step(name string) { trace.Step(p.Endpoint, name) }
 
 // hook calls a function before a step is posted, once.
 type hook struct {

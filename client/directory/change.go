@@ -243,7 +243,7 @@ func (c *Client) prepare() error {
 		return fmt.Errorf("round %d (at most %d): %w", c.promise, uint64(maxRound), client.ErrDamaged)
 	}
 	c.has = false
-	return c.within(c.limit, "prepare", c.all(), c.majority(),
+	return c.briefly("prepare", c.all(), c.majority(),
 		func(b *rdma.Batch, r int) error {
 			k := &c.replicas[r]
 			switch {
@@ -260,7 +260,10 @@ func (c *Client) prepare() error {
 			k, op := &c.replicas[r], b.Op(ch.First)
 			switch {
 			case !k.known:
-				return c.met(r, Word(le.Uint64(op.Buf)))
+				if k.meet(Word(le.Uint64(op.Buf))); k.word.round() >= c.promise {
+					return quorum.Never
+				}
+				return quorum.Again
 			case !k.sure:
 				return c.dated(k, op.Buf)
 			case op.Swapped():
@@ -272,19 +275,11 @@ func (c *Client) prepare() error {
 		})
 }
 
-// met notes a word that was read since the round was chosen.
-func (c *Client) met(r int, w Word) quorum.Verdict {
-	c.replicas[r].meet(w)
-	if w.round() >= c.promise {
-		return quorum.Never
-	}
-	return quorum.Again
-}
-
-// dated notes since when a replica has the value in its buffer, which is p. One that is not whole, or too new, was used again.
+// dated notes since when a replica has the value in its buffer, which is p. One that was used again may tell anything, if it is
+// whole at all: then the word has changed, and its CAS fails.
 func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	v, ok := whole(p, c.bucket)
-	if !ok || roundOf(v) >= k.word.round() {
+	if !ok {
 		return quorum.Never
 	}
 	k.since, k.sure = roundOf(v), true
@@ -309,12 +304,13 @@ func (c *Client) promised() (round uint64, n int) {
 	return round, n
 }
 
-// accept brings next to a majority. Only the word that this attempt made, or one that is below its round, is replaced.
+// accept brings next to a majority. Who has a majority's promises of a round is the only one to accept in it, also where the
+// promise was to another client's CAS, or to none of that round.
 //
 // What a crash here leaves: next at some replicas, buffers that no word names, and those that words named before.
 func (c *Client) accept(ch *change, final bool) error {
 	c.next.round, c.offered = c.promise, 0
-	err := c.within(c.limit, "accept", c.all(), c.majority(), c.offer, c.took)
+	err := c.briefly("accept", c.all(), c.majority(), c.offer, c.took)
 	maybe := c.owned()
 	c.strays.Keep(&c.quorum, c.bucket)
 	for r := range c.Replicas {
@@ -332,7 +328,7 @@ func (c *Client) accept(ch *change, final bool) error {
 // offer asks one replica to accept.
 func (c *Client) offer(b *rdma.Batch, r int) error {
 	k := &c.replicas[r]
-	if !k.known || !k.mine && k.word.round() >= c.promise {
+	if !k.known || c.above(k) {
 		return c.askWord(b, r)
 	}
 	at, err := c.spare(r)
@@ -349,10 +345,17 @@ func (c *Client) offer(b *rdma.Batch, r int) error {
 	return nil
 }
 
+// above tells whether a replica has promised or accepted what is above an accept of this attempt.
+func (c *Client) above(k *replica) bool { return k.word >= accept(c.promise, 0) }
+
 // took looks at what one replica answered. Whose CAS succeeds takes the buffer that the word named.
 func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	if op := b.Op(ch.First); op.Verb == rdma.Read {
-		return c.met(r, Word(le.Uint64(op.Buf)))
+		k := &c.replicas[r]
+		if k.meet(Word(le.Uint64(op.Buf))); c.above(k) {
+			return quorum.Never
+		}
+		return quorum.Again
 	}
 	c.offered &^= quorum.Only(r)
 	k, op := &c.replicas[r], b.Op(ch.First+1)

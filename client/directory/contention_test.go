@@ -157,7 +157,7 @@ func (r *run) play(total *tally) error {
 }
 
 func (r *run) open(ep rdma.Endpoint, a *arena, worker int) *index {
-	return &index{Client: Open(ep, a.Layout, a, Options{Slow: r.slow}), worker: worker, buckets: int(r.shape.Buckets)}
+	return &index{Client: Open(poison{ep}, a.Layout, a, Options{Slow: r.slow}), worker: worker, buckets: int(r.shape.Buckets)}
 }
 
 // last reads every key when all is over, and looks after the buffers.

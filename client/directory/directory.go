@@ -210,7 +210,6 @@ func (p *patience) again(c *Client) error {
 	}
 	most := c.quorum.Slow() / 4 << min(p.tries, 4)
 	c.ep.Sleep(1 + time.Duration(c.ep.Rand().Int64N(int64(most)+1)))
-	c.limit = min(4*c.limit, c.quorum.Timeout())
 	p.tries++
 	return nil
 }

@@ -1,8 +1,8 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
@@ -68,19 +68,25 @@ func (c *Client) lookFurther(need int) error {
 		return nil
 	}
 	c.save()
-	err := c.within(c.limit, "read other replicas", rest, need, c.askSlot, c.tellSlot)
+	c.quorum.Limit = c.quorum.Slow()
+	err := c.gather("read other replicas", rest, need, c.askSlot, c.tellSlot)
+	c.quorum.Limit = c.quorum.Timeout()
 	if passing(err) {
 		return nil
 	}
 	return err
 }
 
-// within is a step with a limit of its own.
-func (c *Client) within(limit time.Duration, name string, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
+// briefly is a step that others may make up for: it waits for slow nodes no longer than the timer, when others have refused,
+// and otherwise longer each time.
+func (c *Client) briefly(name string, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
-	c.quorum.Limit = limit
+	c.quorum.Limit = c.limit
 	err := c.gather(name, from, need, ask, answer)
 	c.quorum.Limit = c.quorum.Timeout()
+	if c.quorum.Refused() == 0 && errors.Is(err, rdma.ErrTimeout) {
+		c.limit = min(4*c.limit, c.quorum.Timeout())
+	}
 	return err
 }
 
@@ -159,7 +165,7 @@ func (c *Client) load(round uint64) (bool, error) {
 			holders |= quorum.Only(r)
 		}
 	}
-	err := c.within(c.limit, "fetch bucket", holders, 1, c.askBuffer, func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+	err := c.briefly("fetch bucket", holders, 1, c.askBuffer, func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 		if c.find(b.Op(ch.First).Buf, round) {
 			return quorum.Done
 		}

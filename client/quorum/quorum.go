@@ -56,6 +56,7 @@ type Quorum struct {
 	again   Mask // to be asked once more
 	flying  Mask
 	done    Mask
+	refused Mask // that will not count
 	unsent  Mask // asked in a batch that was not posted
 	asked   [MaxReplicas]int
 	wide    bool // not a mere majority
@@ -118,6 +119,9 @@ func (q *Quorum) Done() Mask { return q.done }
 // Posted tells whether the last step has sent anything.
 func (q *Quorum) Posted() bool { return q.posted }
 
+// Refused returns the replicas that were judged as ones that Never count in the last step.
+func (q *Quorum) Refused() Mask { return q.refused }
+
 // Flying returns the replicas that the last step asked, and of which it has no answer: see Strays.
 func (q *Quorum) Flying() Mask { return q.flying }
 
@@ -131,7 +135,7 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
-	q.idle, q.again, q.flying, q.done, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, false, false, 0, nil
+	q.idle, q.again, q.flying, q.done, q.refused, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, 0, false, false, 0, nil
 	clear(q.asked[:len(at)])
 	next := q.choose(at, first, from, need)
 	began := q.timer.begin(q.ep)
@@ -371,6 +375,7 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer func(r in
 	case v == Done:
 		q.done |= Only(r)
 	case v == Never:
+		q.refused |= Only(r)
 		q.err = ErrRefused
 		q.widen(at, 0)
 	case q.asked[r] < q.Attempts:
