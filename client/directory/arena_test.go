@@ -221,7 +221,7 @@ func (p poison) Batch() *rdma.Batch {
 	b := p.Endpoint.Batch()
 	m := b.Alloc(3 * slotBytes)
 	for i := range m {
-		m[i] = 0xee
+		m[i] = 1
 	}
 	b.Release()
 	return p.Endpoint.Batch()

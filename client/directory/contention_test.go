@@ -71,6 +71,7 @@ type run struct {
 	writes       int // of 10 operations
 	pause, slow  time.Duration
 	options      sim.Options
+	after        func()   // each operation
 	crashes      bool     // of clients: what they own is lost
 	sent         []uint64 // verbs, by worker, once it was played
 	landed       []uint64 // by node
@@ -236,6 +237,9 @@ func (r *run) work(w int, ep rdma.Endpoint, s *check.Recorder) {
 			s.Insert(key, value)
 		default:
 			s.Update(key, value)
+		}
+		if r.after != nil {
+			r.after()
 		}
 		if r.pause > 0 {
 			ep.Sleep(time.Duration(rng.Int64N(int64(r.pause))))

@@ -1,0 +1,133 @@
+package directory
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchRecords entries on
+// three nodes, looked up at random. Chunks of floor and directory alternate, so that one run gives an honest ratio on a noisy
+// machine: "x-floor".
+const (
+	benchRecords = 50_000
+	benchChunk   = 500
+)
+
+type bench struct {
+	*Client
+	hashes []uint64
+	rng    *rand.Rand
+}
+
+func newBench(b *testing.B) *bench {
+	f, a := pool(b, Shape{Nodes: 3, Replicas: 3, Buckets: Size(benchRecords)}, 65_000)
+	x := &bench{Client: worker(b, f, a, Options{}), rng: rand.New(rand.NewPCG(1, 2))}
+	for n := range uint64(benchRecords) {
+		x.hashes = append(x.hashes, x.rng.Uint64())
+		must(b, put(x.Client, x.hashes[n], n))
+	}
+	for range benchRecords { // memory is used again
+		x.floorLookup(x.pick())
+	}
+	return x
+}
+
+func (x *bench) pick() uint64 { return x.hashes[x.rng.IntN(len(x.hashes))] }
+
+func (x *bench) do(name string, fill func(b *rdma.Batch)) {
+	b := x.ep.Batch()
+	fill(b)
+	if err := rdma.Do(x.ep, b, time.Second); err != nil {
+		panic(name + ": " + err.Error())
+	}
+	b.Release()
+}
+
+// floorLookup is the batch of a lookup in the common case.
+func (x *bench) floorLookup(hash uint64) {
+	x.place(x.BucketOf(hash), x.at[:])
+	x.do("lookup", func(b *rdma.Batch) {
+		b.Chain()
+		b.Read(x.at[0], slotBytes)
+		b.Chain()
+		b.Read(x.at[1], wordBytes)
+	})
+}
+
+// floorChange is the batches of a change in the common case; its CASes fail.
+func (x *bench) floorChange(hash uint64) {
+	x.floorLookup(hash)
+	cas := func(b *rdma.Batch, r int) { b.CompareSwap(x.at[r], ^uint64(0), 0) }
+	x.do("prepare", func(b *rdma.Batch) {
+		for r := range 2 {
+			b.Chain()
+			cas(b, r)
+		}
+	})
+	x.do("accept", func(b *rdma.Batch) {
+		for r := range 2 {
+			b.Chain()
+			p := b.Alloc(headBytes + 3*entryBytes)
+			b.Write(x.alloc.Resolve(x.at[r].Node(), 0, 0), p) // which nobody has
+			cas(b, r)
+			if r == 0 {
+				b.Write(x.alloc.Resolve(x.at[r].Node(), 0, 0), p)
+			}
+		}
+	})
+}
+
+// ratio times floor and directory in turns and reports the directory's share.
+func ratio(b *testing.B, floor, directory func(i int)) {
+	var spent [2]time.Duration
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; i < b.N; i += benchChunk {
+		n := min(benchChunk, b.N-i)
+		for k, f := range []func(int){floor, directory} {
+			start := time.Now()
+			for j := range n {
+				f(i + j)
+			}
+			spent[k] += time.Since(start)
+		}
+	}
+	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
+	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "directory-ns/op")
+	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
+}
+
+func BenchmarkLookup(b *testing.B) {
+	x := newBench(b)
+	ratio(b,
+		func(int) { x.floorLookup(x.pick()) },
+		func(int) {
+			if found, err := x.Lookup(x.pick()); err != nil || len(found) != 1 {
+				b.Fatal(found, err)
+			}
+		})
+	x.common(b)
+}
+
+func BenchmarkChange(b *testing.B) {
+	x := newBench(b)
+	ratio(b,
+		func(int) { x.floorChange(x.pick()) },
+		func(i int) {
+			must(b, x.Change(x.pick(), 1<<40+uint64(i), func(e []Entry) ([]Entry, error) {
+				e[0].Location = uint64(i)
+				return e, nil
+			}))
+		})
+	x.common(b)
+}
+
+// common checks that nothing but the common case was measured.
+func (x *bench) common(b *testing.B) {
+	if n := x.Stats(); n != (Stats{}) {
+		b.Errorf("%+v", n)
+	}
+}
