@@ -107,14 +107,3 @@ func TestRemembered(t *testing.T) {
 		t.Error("no change is known as one")
 	}
 }
-
-// TestLowestNumber: attempts of which the base was overruled make no later one's number known.
-func TestLowestNumber(t *testing.T) {
-	var ch change
-	for _, n := range []uint64{13, 11, 20} {
-		ch.mayBe(n)
-	}
-	if ch.first != 11 || !ch.sent {
-		t.Errorf("change %d is known as the first, want 11", ch.first)
-	}
-}
