@@ -219,6 +219,9 @@ func (c *Client) putAll(k *Register, p *put) error {
 	return c.gather(k, p.from, p.need,
 		func(b *rdma.Batch, r int) error {
 			p.asked |= quorum.Only(r)
+			if b.Len() == 0 { // a new batch, though it may have been one of this step's before
+				encoded = nil
+			}
 			if p.read && !p.stored.Has(r) {
 				b.Read(c.wordAt(k, r, 0), 8*c.Words)
 			}

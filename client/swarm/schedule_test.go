@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -72,6 +73,25 @@ func TestLockedOut(t *testing.T) {
 	if v, err := y.Read(&y.keys[0]); err != nil || string(v) != "first" {
 		t.Errorf("got %q, %v", v, err)
 	}
+}
+
+// TestNoTimestampToWriteAgain: a write of which a majority has the stale guess, and whose writer may use no other timestamp now, is
+// uncertain: readers return the guess when they meet a later write of the same client behind it.
+func TestNoTimestampToWriteAgain(t *testing.T) {
+	f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8}, 3, 1, 100)
+	y, uses := worker(t, f, a, Options{Writer: 1, Clock: &still{time.Second}}), 0
+	x := worker(t, f, a, Options{Clock: &still{0}, Use: func(uint64) error {
+		if uses++; uses > 1 {
+			return rdma.ErrTimeout
+		}
+		return nil
+	}})
+	must(t, y.Write(&y.keys[0], []byte("high")))
+	x.keys[0].warm = true // it knows the words, and not what is in them
+	err := x.Write(&x.keys[0], []byte("stale"))
+	wantError(t, err, rdma.ErrTimeout)
+	wantError(t, err, client.ErrUncertain)
+	wantError(t, x.Write(&x.keys[0], []byte("next")), rdma.ErrTimeout)
 }
 
 // TestKnownWordStays: a word that is known to be higher is not lowered.

@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -127,7 +128,11 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 		return fmt.Errorf("write: %w", ErrGone)
 	}
 	c.stats.Rewritten++
-	return c.writeVerified(k, c.iOf(top)+1, value, uncertain) // a later write of this client lets readers return the guess
+	err = c.writeVerified(k, c.iOf(top)+1, value, uncertain)
+	if err != nil && !errors.Is(err, client.ErrUncertain) { // no timestamp; a later write of this client lets readers return the guess
+		err = uncertain("write again", err)
+	}
+	return err
 }
 
 // use makes a timestamp one that the writer has used for k, before anybody can see it.
