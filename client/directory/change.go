@@ -123,7 +123,9 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		c.rebase()
 	}
 	if settled {
-		if final, ch.refused = c.decide(ch); final && !ch.loose() {
+		// Words of a majority that have accepted a round are above those that promised what was sent: only behind nothing at all
+		// may that come yet.
+		if final, ch.refused = c.decide(ch); final && !(ch.loose() && c.base.round == 0) {
 			return true, ch.refused
 		}
 	}
