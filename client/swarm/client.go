@@ -204,7 +204,7 @@ func (c *Client) Close() {
 // Steps names the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []string{
 	"read words", "write and read words", "verify", "write verified", "fetch value", "read word", "write back", "lock timestamp",
-	"bury",
+	"bury", "read value", "write value",
 }
 
 // step names what is posted next.

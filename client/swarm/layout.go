@@ -16,7 +16,7 @@ const MaxReplicas = quorum.MaxReplicas
 // Shape is what all objects of a pool have in common.
 type Shape struct {
 	Replicas int  // 2f+1 memory nodes, of which f may die: 1, 3, 5 or 7
-	Words    int  // metadata words of a replica (section 4.4): writer tid uses word tid % Words
+	Words    int  // metadata words of a replica (section 4.4): writer tid uses word tid % Words; 0: see raw.go
 	Locks    int  // writers below it guess timestamps, and have a timestamp lock each; those from it on are ABD's
 	Writers  int  // their numbers lie below it
 	MaxValue int  // bytes
@@ -43,12 +43,17 @@ func NewLayout(s Shape) (Layout, error) {
 	switch {
 	case s.Replicas < 1 || s.Replicas > MaxReplicas || s.Replicas%2 == 0:
 		return Layout{}, fmt.Errorf("%d replicas (1, 3, 5 or 7): %w", s.Replicas, ErrShape)
-	case s.Writers < 1 || s.Words < 1 || s.Words > s.Writers || s.Words > 1<<placeBits:
-		return Layout{}, fmt.Errorf("%d words for %d writers (1 to %d, and no more than writers): %w", s.Words, s.Writers, 1<<placeBits, ErrShape)
+	case s.Words == 0 && (s.Replicas != 1 || s.Locks != 0):
+		return Layout{}, fmt.Errorf("no words, %d replicas and %d locks (without words one replica, and no lock): %w", s.Replicas, s.Locks, ErrShape)
+	case s.Writers < 1 || s.Words < 0 || s.Words > s.Writers || s.Words > 1<<placeBits:
+		return Layout{}, fmt.Errorf("%d words for %d writers (0 to %d, and no more than writers): %w", s.Words, s.Writers, 1<<placeBits, ErrShape)
 	case s.Locks < 0 || s.Locks > s.Writers:
 		return Layout{}, fmt.Errorf("%d locks for %d writers: %w", s.Locks, s.Writers, ErrShape)
 	case s.MaxValue < 0 || s.MaxValue > maxValue:
 		return Layout{}, fmt.Errorf("values of %d bytes (at most %d): %w", s.MaxValue, maxValue, ErrShape)
+	}
+	if s.Words == 0 {
+		return Layout{Shape: s}, nil
 	}
 	l := Layout{Shape: s, groupBits: bits.Len(uint((s.Writers - 1) / s.Words))}
 	if l.groupBits > maxGroupBits {
@@ -64,6 +69,9 @@ func (l *Layout) all() quorum.Mask { return quorum.All(l.Replicas) }
 
 // Bytes returns the size of an object at a replica, with or without data in place.
 func (l *Layout) Bytes(inPlace bool) int {
+	if l.raw() {
+		return rawHeader + pad(l.MaxValue)
+	}
 	if inPlace && !l.Apart {
 		return l.dataAt() + inPlaceHeader + pad(l.MaxValue)
 	}

@@ -22,6 +22,13 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
+	if c.raw() {
+		v, err := c.readRaw(k)
+		if err == nil {
+			k.met(began)
+		}
+		return v, err
+	}
 	c.seen = c.seen[:0]
 	patience := c.quorum.Slow()
 	var r retries

@@ -17,6 +17,9 @@ func (c *Client) Delete(k *Register) error {
 
 // bury brings the tombstone to a majority, into this client's word, in one trip when that is cached.
 func (c *Client) bury(k *Register) error {
+	if c.raw() {
+		return c.buryRaw(k)
+	}
 	s := stampOf(tombstone, c.tid%c.Words)
 	p := put{tuple: tuple{stamp: s}, from: c.all(), need: c.Majority(), expect: &k.own}
 	c.step("bury")

@@ -18,6 +18,9 @@ func (c *Client) Write(k *Register, value []byte) error {
 		return fmt.Errorf("write: %w", ErrGone)
 	}
 	began, err := c.enter(k)
+	if err == nil && c.raw() {
+		return c.writeRaw(k, value) // which does not tell whether it met the object
+	}
 	if err == nil {
 		err = c.write(k, value)
 	}

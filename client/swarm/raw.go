@@ -1,0 +1,84 @@
+package swarm
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/quorum"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// RAW is what replication is measured against (section 7): objects of one replica and no words, whose value clients READ and
+// WRITE in place, without any synchronisation, in one trip each. It is not linearizable, on purpose: a reader may find parts
+// of several values, for as long as nobody writes again, and a write that lands behind a deletion undoes it for those who
+// know the object.
+//
+// An object is:
+//
+//	0  length of the value, and 1; 0: nobody has written it; rawGone: it was deleted
+//	8  value
+const (
+	rawHeader = 8
+	rawGone   = ^uint64(0)
+)
+
+// raw tells whether objects are RAW's.
+func (s *Shape) raw() bool { return s.Words == 0 }
+
+func (c *Client) readRaw(k *Register) ([]byte, error) {
+	var p []byte
+	c.step("read value")
+	err := c.gather(k, c.all(), 1,
+		func(b *rdma.Batch, r int) error {
+			b.Read(k.At[r], c.Bytes(true))
+			return nil
+		},
+		func(_ int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+			p = b.Op(ch.First).Buf
+			return quorum.Done
+		})
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	switch n := le.Uint64(p); {
+	case n == 0:
+		return nil, fmt.Errorf("read: %w", ErrEmpty)
+	case n == rawGone:
+		k.gone = true
+		return nil, fmt.Errorf("read: %w", ErrGone)
+	case n-1 > uint64(c.MaxValue):
+		return nil, fmt.Errorf("read a value of %d bytes (at most %d): %w", n-1, c.MaxValue, client.ErrDamaged)
+	default:
+		end := rawHeader + int(n-1)
+		return p[rawHeader:end:end], nil
+	}
+}
+
+func (c *Client) writeRaw(k *Register, value []byte) error {
+	c.step("write value")
+	if err := c.writeInPlace(k, uint64(len(value))+1, value); err != nil {
+		return c.failed("write", err)
+	}
+	return nil
+}
+
+func (c *Client) buryRaw(k *Register) error {
+	c.step("bury")
+	if err := c.writeInPlace(k, rawGone, nil); err != nil {
+		return fmt.Errorf("write the tombstone: %w", err)
+	}
+	k.gone = true
+	return nil
+}
+
+func (c *Client) writeInPlace(k *Register, header uint64, value []byte) error {
+	return c.gather(k, c.all(), 1,
+		func(b *rdma.Batch, r int) error {
+			p := b.Alloc(rawHeader + len(value))
+			le.PutUint64(p, header)
+			copy(p[rawHeader:], value)
+			b.Write(k.At[r], p)
+			return nil
+		},
+		func(int, *rdma.Batch, quorum.Chain) quorum.Verdict { return quorum.Done })
+}

@@ -1,0 +1,90 @@
+package swarm
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma/trace"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// rawShape is of RAW's objects.
+func rawShape(writers, maxValue int) Shape {
+	return Shape{Replicas: 1, Writers: writers, MaxValue: maxValue}
+}
+
+// TestRawTrips: RAW takes one trip of one verb for everything, and allocates nothing.
+func TestRawTrips(t *testing.T) {
+	f, a := pool(t, rawShape(2, 100), 1, 2, 1)
+	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
+	k := []byte("key-0")
+	one := func(what string, s *registers, want error, op func() error) {
+		t.Helper()
+		var err error
+		n := trace.Trips(s.ep, func() { err = op() })
+		if !errors.Is(err, want) || n.Trips != 1 || n.Verbs() != 1 || n.Atomics != 0 {
+			t.Errorf("%s: %v, and takes %+v", what, err, n)
+		}
+	}
+	read := func(s *registers, want string) func() error {
+		return func() error {
+			v, err := s.Get(k)
+			if string(v) != want {
+				t.Errorf("got %q, want %q", v, want)
+			}
+			return err
+		}
+	}
+	write := func(s *registers, v string) func() error { return func() error { return s.Update(k, []byte(v)) } }
+	one("read of nothing", x, ErrEmpty, read(x, ""))
+	one("write", x, nil, write(x, "of x, longer"))
+	one("write of another", y, nil, write(y, "of y"))
+	one("read", x, nil, read(x, "of y"))
+	one("write of nothing", x, nil, write(x, ""))
+	one("read of nothing", y, nil, read(y, ""))
+	one("delete", x, nil, func() error { return x.Delete(k) })
+	one("read of what is gone", y, ErrGone, read(y, ""))
+	wantError(t, x.Write(&x.keys[1], make([]byte, 101)), client.ErrTooLarge)
+	value := make([]byte, 100)
+	if n := testing.AllocsPerRun(100, func() {
+		must(t, x.Write(&x.keys[1], value))
+		_, err := x.Read(&x.keys[1])
+		must(t, err)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// drawRaw plans a run of RAW, in which nothing is amiss but the network.
+func drawRaw(seed uint64) *run {
+	r := draw(seed, 3)
+	r.shape = rawShape(r.workers, r.shape.MaxValue)
+	r.recycles, r.sweeps, r.options.Faults = false, false, nil
+	return r
+}
+
+// rawSeeds are enough to find RAW out; about every third does.
+const rawSeeds = 20
+
+// TestRawIsNotLinearizable: the runs in which SWARM's answers are linearizable (TestContention), though nothing is amiss but the
+// network, show that RAW's are not.
+func TestRawIsNotLinearizable(t *testing.T) {
+	found := 0
+	for seed := range uint64(rawSeeds) {
+		r := drawRaw(seed)
+		var violation *check.Violation
+		switch err := r.play(new(Stats)); {
+		case errors.As(err, &violation):
+			if found++; found == 1 {
+				t.Logf("seed %d: %v", seed, err)
+			}
+		case err != nil:
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+	if found == 0 {
+		t.Errorf("in %d runs nobody noticed that RAW does not synchronise", rawSeeds)
+	}
+	t.Logf("%d of %d runs are not linearizable", found, rawSeeds)
+}
