@@ -64,3 +64,17 @@ func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, 
 	}
 	return next, nil
 }
+
+// Handed returns how many buffers of a node were handed out at least once.
+func (s *Space) Handed(ep rdma.Endpoint, node int, timeout time.Duration) (n uint64, err error) {
+	b := ep.Batch()
+	defer b.Release()
+	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
+	if err := rdma.Do(ep, b, timeout); err != nil {
+		return 0, fmt.Errorf("count the buffers of node %d: %w", node, err)
+	}
+	for i := range s.Segments {
+		n += min(le.Uint64(words.Buf[i*segmentWords:]), uint64(s.Buffers))
+	}
+	return n, nil
+}

@@ -93,6 +93,11 @@ func (p *Params) Check(k *Kind) error {
 				p.Nodes-p.Spares, apart(p.Spares))
 		}
 	}
+	if k.Refuse != nil {
+		if err := k.Refuse(*p); err != nil {
+			return fmt.Errorf("%w: a %s pool: %w", ErrParams, k.Name, err)
+		}
+	}
 	if p.Memory == 0 {
 		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records, p.PairBytes)
 	}

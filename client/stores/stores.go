@@ -26,6 +26,8 @@ type Params struct {
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
 	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
+	Words         int           // of SWARM's objects: 8-byte metadata words a replica (section 4.4), default 8
+	Locks         int           // of SWARM's objects: clients that guess timestamps, default 16; the others take ABD's two trips
 	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
 }
 
@@ -59,6 +61,9 @@ type Kind struct {
 	Doc  string // one line
 	// Size fills in the defaults of p for this store.
 	Size func(p Params) Params
+	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that Check finds nothing wrong
+	// with; nil: nothing.
+	Refuse func(p Params) error
 	// Format writes an empty store into the zeroed memory of a new pool.
 	Format func(f rdma.Fabric, p Params) error
 	// Open returns a worker's view. The pool's header must name this store, or one of the same format.

@@ -111,7 +111,7 @@ func (c *checker) pair(e directory.Entry, o Object) error {
 func (c *checker) words() error {
 	handed := uint64(0)
 	for region := range c.s.Regions {
-		n, err := c.handed(region)
+		n, err := c.s.handed(c.s.ep, region)
 		if errors.Is(err, rdma.ErrNodeDown) { // who has the count; objects beyond are zero
 			n, err = c.s.Objects, nil
 		}
@@ -136,16 +136,6 @@ func (c *checker) words() error {
 
 // wordBatch is how many objects' words are read at a time.
 const wordBatch = 64
-
-func (c *checker) handed(region int) (int, error) {
-	b := c.s.ep.Batch()
-	defer b.Release()
-	read := b.Read(rdma.At(c.s.regions[region][0].Node(), c.s.counters+8*uint64(region)), 8)
-	if err := rdma.Do(c.s.ep, b, c.s.Timeout); err != nil {
-		return 0, err
-	}
-	return int(min(le.Uint64(read.Buf), uint64(c.s.Objects))), nil
-}
 
 // replica reads the words of some objects at one replica.
 func (c *checker) replica(region, r, from, to int) error {

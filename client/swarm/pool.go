@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ type Buffers struct {
 	Each     int `json:"each"` // buffers of a segment
 }
 
-// Shape of a pool, as far as users choose it.
+// PoolShape is what a pool is to be, as far as users choose it.
 type PoolShape struct {
 	Nodes     int
 	Records   uint64
@@ -85,7 +86,8 @@ const (
 	regionsPerNode   = 4      // so that nodes differ little in what they hold
 	leastBuffers     = 1 << 8 // of a space: for clients that have one in hand of each segment
 	buffersInHand    = 32     // of each client, on average
-	objectsTurnedOut = 4      // one in so many is for what was deleted, until a sweep
+	poolTimeout      = 2 * time.Second
+	objectsTurnedOut = 4 // one in so many is for what was deleted, until a sweep
 	page             = 4096
 )
 
@@ -149,7 +151,7 @@ func Size(s PoolShape) (Params, uint64, error) {
 	if s.Nodes < 1 || s.Replicas < 1 || s.Clients < 1 {
 		return Params{}, 0, fmt.Errorf("%w: %d replicas on %d nodes, for %d clients", ErrParams, s.Replicas, s.Nodes, s.Clients)
 	}
-	p := Params{Replicas: s.Replicas, Words: s.Words, Locks: s.Locks, Clients: s.Clients, PairBytes: s.PairBytes, Apart: s.Apart, Timeout: s.Timeout,
+	p := Params{Replicas: s.Replicas, Words: s.Words, Locks: s.Locks, Clients: s.Clients, PairBytes: s.PairBytes, Apart: s.Apart, Timeout: cmp.Or(s.Timeout, poolTimeout),
 		Regions: regionsPerNode * s.Nodes}
 	records := max(s.Records, 1)
 	objects := records + records/objectsTurnedOut + uint64(s.Clients)*mostObjects

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -25,6 +26,9 @@ type StoreOptions struct {
 }
 
 const defaultCache = 8 << 20
+
+// StoreSteps names the steps of a Store, as traces show them and faults can be set to them.
+var StoreSteps = slices.Concat(Steps, directory.Steps)
 
 // Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not safe for concurrent use.
 //

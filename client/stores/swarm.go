@@ -1,0 +1,102 @@
+package stores
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/swarm"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() {
+	register(swarmKind(swarm.Format, "SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime", false))
+	register(swarmKind(swarm.FormatABD, "what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place", true))
+}
+
+// maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
+const maxSwarmPair = 1 << 20
+
+func swarmKind(name, doc string, apart bool) *Kind {
+	return &Kind{
+		Name: name,
+		Doc:  doc,
+		Size: func(p Params) Params { return sizeSwarm(p, apart) },
+		Format: func(f rdma.Fabric, p Params) error {
+			p = sizeSwarm(p, apart)
+			p.Nodes = f.Nodes()
+			params, _, err := swarm.Size(swarmShape(p, apart))
+			if err != nil {
+				return fmt.Errorf("make a %s pool: %w", name, err)
+			}
+			return swarm.Make(f, params)
+		},
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Apart: apart})
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		Refuse:  refuseSwarm,
+		Steps:   swarm.StoreSteps,
+		MaxPair: maxSwarmPair,
+		Check:   swarm.Check,
+		Usage:   swarm.Usage,
+	}
+}
+
+func swarmShape(p Params, apart bool) swarm.PoolShape {
+	return swarm.PoolShape{Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: p.Words, Locks: p.Locks,
+		Clients: p.Clients, Timeout: p.Timeout, Apart: apart}
+}
+
+// sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
+func sizeSwarm(p Params, apart bool) Params {
+	nodes := p.Nodes
+	if nodes == 0 {
+		nodes = 3
+	}
+	if p.DataReplicas == 0 {
+		p.DataReplicas = p.IndexReplicas
+	}
+	if p.DataReplicas == 0 {
+		p.DataReplicas = 1
+		if nodes >= 3 {
+			p.DataReplicas = 3
+		}
+	}
+	if p.IndexReplicas == 0 {
+		p.IndexReplicas = p.DataReplicas
+	}
+	p.defaults()
+	switch {
+	case apart:
+		p.Words, p.Locks = 1, 0
+	case p.Words == 0:
+		p.Words = 8
+	}
+	if p.Locks == 0 && !apart {
+		p.Locks = 16
+	}
+	if _, need, err := swarm.Size(swarmShape(p, apart)); err == nil {
+		p.Memory = max(p.Memory, need)
+	}
+	return p
+}
+
+// refuseSwarm tells what a pool of quorums cannot be.
+func refuseSwarm(p Params) error {
+	switch {
+	case p.IndexReplicas != p.DataReplicas:
+		return fmt.Errorf("%d replicas of the index and %d of the data: they lie with the same majorities: want as many", p.IndexReplicas, p.DataReplicas)
+	case p.DataReplicas%2 == 0 || p.DataReplicas > swarm.MaxReplicas:
+		return fmt.Errorf("%d replicas: want 3, 5 or 7, of which a majority goes on, or 1", p.DataReplicas)
+	case p.Spares > 0:
+		return errors.New("spares: the majority that is left needs none")
+	case p.NodeCentric:
+		return errors.New("node-centric allocation: clients take memory by themselves")
+	}
+	_, _, err := swarm.Size(swarmShape(p, p.Locks == 0))
+	return err
+}

@@ -1,0 +1,69 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Usage tells what the memory of a pool is used for, by reading how much of it was handed out. It may run while clients do.
+// Bytes count all replicas; dead nodes are left out.
+func Usage(f rdma.Fabric) ([]client.Use, error) {
+	ep, err := f.Open("status")
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	defer ep.Close()
+	l, err := readPlan(ep, false, true)
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	objects, each := uint64(0), uint64(0)
+	for r := range l.Replicas {
+		each += l.stride(r)
+	}
+	for region := range l.Regions {
+		n, err := l.handed(ep, region)
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			return nil, fmt.Errorf("read the use of memory: %w", err)
+		}
+		objects += uint64(n)
+	}
+	uses := []client.Use{
+		{Name: "directory buckets", Count: l.Buckets, Bytes: l.dir.Bytes() * uint64(l.nodes)},
+		{Name: "objects handed out", Count: objects, Bytes: objects * each},
+		{Name: "objects", Count: uint64(l.Regions) * uint64(l.Objects), Bytes: uint64(l.Regions) * uint64(l.Objects) * each},
+	}
+	for _, s := range []struct {
+		*buffers.Space
+		of string
+	}{{&l.values, "values"}, {&l.index, "the directory"}} {
+		handed := uint64(0)
+		for n := range l.nodes {
+			h, err := s.Handed(ep, n, l.Timeout)
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+				return nil, fmt.Errorf("read the use of memory: %w", err)
+			}
+			handed += h
+		}
+		all := uint64(l.nodes) * uint64(s.Segments) * uint64(s.Buffers)
+		uses = append(uses,
+			client.Use{Name: "buffers of " + s.of + " handed out", Count: handed, Bytes: handed * uint64(s.Bytes)},
+			client.Use{Name: "buffers of " + s.of, Count: all, Bytes: all * uint64(s.Bytes)})
+	}
+	return uses, nil
+}
+
+// handed returns how many objects of a region were handed out.
+func (l *plan) handed(ep rdma.Endpoint, region int) (int, error) {
+	b := ep.Batch()
+	defer b.Release()
+	read := b.Read(rdma.At(l.regions[region][0].Node(), l.counters+8*uint64(region)), 8)
+	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+		return 0, err
+	}
+	return int(min(le.Uint64(read.Buf), uint64(l.Objects))), nil
+}
