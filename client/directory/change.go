@@ -150,7 +150,9 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	if err != nil && (!final || ch.loose() || n < c.majority()) { // what a majority had accepted when it promised was chosen
 		return false, err
 	}
-	c.found, c.has = c.next.encode(c.saved[:], c.bucket), true
+	if ch.decide == nil {
+		c.found, c.has = c.next.encode(c.saved[:], c.bucket), true
+	}
 	return true, ch.refused
 }
 
@@ -330,6 +332,9 @@ func (c *Client) accept(ch *change, final bool) error {
 // offer asks one replica to accept.
 func (c *Client) offer(b *rdma.Batch, r int) error {
 	k := &c.replicas[r]
+	if b.Len() == 0 { // a new batch, though it may have been one of this step's before
+		c.encoded = nil
+	}
 	if !k.known || c.above(k) {
 		return c.askWord(b, r)
 	}
@@ -337,11 +342,13 @@ func (c *Client) offer(b *rdma.Batch, r int) error {
 	if err != nil {
 		return err
 	}
-	p := c.next.encode(b.Alloc(BufferBytes), c.bucket)
-	b.Write(at, p)
+	if c.encoded == nil { // one batch, one copy
+		c.encoded = c.next.encode(b.Alloc(BufferBytes), c.bucket)
+	}
+	b.Write(at, c.encoded)
 	b.CompareSwap(c.at[r], uint64(k.word), uint64(accept(c.promise, c.spares[r])))
 	if r == 0 {
-		b.Write(c.at[r].Add(wordBytes), p)
+		b.Write(c.at[r].Add(wordBytes), c.encoded)
 	}
 	c.offered |= quorum.Only(r)
 	return nil

@@ -96,6 +96,7 @@ type Client struct {
 	promise  uint64      // round of an attempt
 	base     value       // what it goes on from
 	next     value       // what it makes of that
+	encoded  []byte      // next, in the batch that is being made
 	offered  quorum.Mask // replicas asked to accept of which nothing is known yet
 	entries  [Slots]Entry
 }
