@@ -432,3 +432,35 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestCloseIsBounded: who closes waits for silent nodes for one timeout, however many segments of theirs it has buffers of, and
+// gives the others' back.
+func TestCloseIsBounded(t *testing.T) {
+	s := &Space{Segments: 5, Buffers: 100, Bytes: 64}
+	f := sim.New(sim.Options{Nodes: 3, Memory: (s.Base + s.Size() + 4095) &^ 4095, Handler: node.Serve, NodeTimeout: time.Hour})
+	defer f.Close()
+	draw := func(w *Worker) {
+		for n := range 15 {
+			p, _, err := w.Allocate(n%3, uint64(n))
+			must(t, err)
+			w.Give(n%3, uint64(n), p)
+		}
+	}
+	f.Go("client", func(ep rdma.Endpoint) {
+		w, other := s.Open(ep, 3, timeout), s.Open(ep, 3, timeout)
+		draw(w)
+		draw(other)
+		must(t, other.Close()) // the client does not know the stacks, and its first CASes fail
+		must(t, f.KillNode(0))
+		must(t, f.KillNode(1))
+		began := f.Now()
+		must(t, w.Close())
+		if took := f.Now() - began; took > timeout+time.Millisecond {
+			t.Errorf("it took %v, and the timeout is %v", took, timeout)
+		}
+		if n := w.Stats(); n.Given != uint64(5*s.chunk()) || n.Lost != uint64(10*s.chunk()) {
+			t.Errorf("%+v", n)
+		}
+	})
+	must(t, f.Run())
+}

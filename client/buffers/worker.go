@@ -338,22 +338,27 @@ func (w *Worker) giveBack() error {
 			}
 			busy = busy || l.pushing != nil
 		}
-		left := w.timeout - (w.ep.Now() - began)
-		if !busy || left <= 0 {
+		now := w.ep.Now()
+		if !busy || now-began >= w.timeout {
 			return nil
 		}
-		if err := w.await(left); err != nil {
+		if err := w.await(min(began+w.timeout, now+w.timeout/turns)); err != nil {
 			return err
 		}
 	}
 }
 
-// await waits for what is in flight. A silent node does not hold up the others: they have been given theirs meanwhile.
-func (w *Worker) await(left time.Duration) error {
+// turns is into how many parts the timeout is divided: a silent node holds up others, whose stacks somebody may have changed, for
+// one of them.
+const turns = 16
+
+// await waits for what is in flight.
+func (w *Worker) await(until time.Duration) error {
 	for _, l := range w.lists {
 		if l == nil || l.pushing == nil {
 			continue
 		}
+		left := max(until-w.ep.Now(), 0)
 		if err := w.ep.Wait(l.pushing, rdma.All, left); err != nil && !errors.Is(err, rdma.ErrTimeout) {
 			return err
 		}
