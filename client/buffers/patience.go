@@ -12,6 +12,8 @@ const (
 	// patient is how many times as long as ever a node that hands out buffers may take. A machine that is loaded is slow by
 	// as much now and then, and what a node hands out behind that is nobody's.
 	patient = 1000
+	// leastPatience is for fabrics on which a call takes no time now and then.
+	leastPatience = time.Millisecond
 	// silence is for how long a node is not asked again that did not answer, in units of the time that it was waited for: so
 	// operations that can do without it are slower by a hundredth.
 	silence = 100
@@ -22,7 +24,7 @@ func (w *Worker) Patience() time.Duration {
 	if w.longest == 0 {
 		return w.timeout
 	}
-	return min(patient*w.longest, w.timeout)
+	return min(max(patient*w.longest, leastPatience), w.timeout)
 }
 
 // supply fills an empty list, unless its node is silent.

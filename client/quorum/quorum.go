@@ -178,20 +178,30 @@ func (q *Quorum) turnOver(at []rdma.Addr, first int, next Mask, ask func(b *rdma
 	return q.harvest(at, answer)
 }
 
-// rejoin lets a step go on in the next epoch, if it was fenced off. Batches stay, since what was read may lie in them.
+// rejoin lets a step go on in the next epoch, if it was fenced off. Batches with answers stay, since what was read may lie in
+// them.
 func (q *Quorum) rejoin(err error) error {
-	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) || q.n == len(q.flights) {
+	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) {
 		return err
 	}
 	err = q.Rejoin()
+	kept := 0
 	for i := range q.n {
 		f := &q.flights[i]
 		q.again |= f.left
+		if f.left.Len() == f.n || !f.posted {
+			f.b.Release()
+			continue
+		}
 		f.left = 0
+		q.flights[kept], q.flights[i] = q.flights[i], q.flights[kept]
+		kept++
 	}
+	q.n, q.turn = kept, 0
 	q.again |= q.unsent
 	q.idle &^= q.again
 	q.flying, q.unsent = 0, 0
+	q.makeRoom()
 	return err
 }
 
@@ -333,25 +343,35 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 				f.left &^= Only(r)
 				q.flying &^= Only(r)
 				if err := q.judge(at, f.b, ch, answer); err != nil {
+					if errors.Is(err, rdma.ErrStale) { // as if it were in flight
+						f.left |= Only(r)
+						q.flying |= Only(r)
+					}
 					return err
 				}
 			}
 		}
 	}
-	// A batch that has been looked at makes room for the next; the others, and what the last one read, stay.
-	if q.n == len(q.flights) {
-		kept := 0
-		for i := range q.n {
-			if q.flights[i].left == 0 {
-				q.flights[i].b.Release()
-				continue
-			}
-			q.flights[kept], q.flights[i] = q.flights[i], q.flights[kept]
-			kept++
-		}
-		q.n, q.turn = kept, 0
-	}
+	q.makeRoom()
 	return nil
+}
+
+// makeRoom gives back batches that were looked at when there is none left: a step asked replicas again, so that what it read is
+// no more than what it was told. The others stay.
+func (q *Quorum) makeRoom() {
+	if q.n < len(q.flights) {
+		return
+	}
+	kept := 0
+	for i := range q.n {
+		if q.flights[i].left == 0 {
+			q.flights[i].b.Release()
+			continue
+		}
+		q.flights[kept], q.flights[i] = q.flights[i], q.flights[kept]
+		kept++
+	}
+	q.n, q.turn = kept, 0
 }
 
 // judge looks at one replica's chain. Only a dead node is a failure that others make up for.
@@ -361,9 +381,6 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer func(r in
 		err := b.Op(i).Err
 		if err == nil {
 			continue
-		}
-		if errors.Is(err, rdma.ErrStale) {
-			q.again |= Only(r)
 		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return err

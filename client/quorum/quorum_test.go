@@ -84,3 +84,42 @@ func TestShun(t *testing.T) {
 		}
 	}
 }
+
+// TestRejoinsWhenFull: a step that asked a replica many times before a fence cuts it off goes on; and however often fences do, what
+// was read stays.
+func TestRejoinsWhenFull(t *testing.T) {
+	for before := range 12 {
+		_, q, at := worker(t, 3, 100)
+		joined, asked := 0, 0
+		q.Rejoin = func() error {
+			joined++
+			return nil
+		}
+		var first []byte
+		must(t, q.Gather(at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+			if r == 1 {
+				if asked++; asked > before && joined < 12 {
+					return rdma.ErrStale
+				}
+			}
+			return readWord(at)(b, r)
+		}, func(r int, b *rdma.Batch, ch Chain) Verdict {
+			if r == 0 {
+				first = b.Op(ch.First).Buf
+				first[0] = 77
+				return Done
+			}
+			b.Op(ch.First).Buf[0] = 1
+			if asked < before {
+				return Again
+			}
+			return Done
+		}))
+		if q.Done() != 0b011 || joined != 12 && asked > before {
+			t.Errorf("fenced off behind %d questions: %03b are done, and %d times joined", before, q.Done(), joined)
+		}
+		if before < len(q.flights)-1 && first[0] != 77 {
+			t.Errorf("fenced off behind %d questions: what was read is %d", before, first[0])
+		}
+	}
+}
