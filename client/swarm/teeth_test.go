@@ -111,7 +111,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "what was in flight replaces nothing in the next epoch", File: "epoch.go",
 		Old: "\t\tc.limbo.Release()\n", New: ""},
 	{Rule: "a step that was fenced looks at no answer of before", File: "../quorum/quorum.go",
-		Old: "\t\tq.again |= f.left\n\t\tf.left = 0\n", New: "\t\tq.again |= f.left\n"},
+		Old: "\t\tf.left = 0\n\t\tq.flights[kept]", New: "\t\tq.flights[kept]"},
 	{Rule: "a step that was fenced asks again", File: "../quorum/quorum.go",
 		Old: "\t\tq.again |= f.left\n", New: ""},
 	// Tombstones.
