@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
@@ -128,5 +130,80 @@ func TestIdentityAgain(t *testing.T) {
 		}
 		must(t, s.Close())
 		must(t, ep.Close())
+	}
+}
+
+// TestSameHash: keys of which all that is looked at first is the same are told apart, in the directory and in the cache.
+func TestSameHash(t *testing.T) {
+	s := storeOn(t, storePool(t, 3, small(3, 3, false)), StoreOptions{})
+	one, two := []byte("one"), []byte("two")
+	must(t, s.Insert(one, []byte("1")))
+	*s.cache.Put(xxhash.Sum64(two)) = *s.cache.Find(xxhash.Sum64(one)) // as if their hashes were equal
+	if _, err := s.Get(two); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("a cached location is another key's: got %v", err)
+	}
+	*s.cache.Put(xxhash.Sum64(two)) = *s.cache.Find(xxhash.Sum64(one))
+	if err := s.Update(two, []byte("2")); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("a cached location is another key's: got %v", err)
+	}
+	location := s.cache.Find(xxhash.Sum64(one)).location
+	must(t, s.dir.Change(xxhash.Sum64(two), 1<<62, func(b []directory.Entry) ([]directory.Entry, error) {
+		return append(b, directory.Entry{Hash: xxhash.Sum64(two), Location: location}), nil
+	}))
+	if _, err := s.Get(two); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("an entry is another key's: got %v", err)
+	}
+	must(t, s.Insert(two, []byte("2")))
+	for key, want := range map[string]string{"one": "1", "two": "2"} {
+		if v, err := s.Get([]byte(key)); err != nil || string(v) != want {
+			t.Errorf("key %q: got %q, %v", key, v, err)
+		}
+	}
+	if err := s.Delete(two); err != nil {
+		t.Error(err)
+	}
+	if v, err := s.Get(one); err != nil || string(v) != "1" {
+		t.Errorf("another key of the hash was deleted: got %q, %v", v, err)
+	}
+}
+
+// TestHalfDeleted: a client that died behind its mark has deleted nothing yet; whoever asks the directory deletes the key for
+// all, those who have it cached too, before he says that it is not there, or is another.
+func TestHalfDeleted(t *testing.T) {
+	for _, op := range []string{"get", "update", "delete", "insert"} {
+		f := storePool(t, 3, small(3, 3, false))
+		x, y, z := storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{})
+		key := []byte("key")
+		must(t, x.Insert(key, []byte("old")))
+		_, err := y.Get(key)
+		must(t, err)
+		c := change{s: x, hash: xxhash.Sum64(key), key: key}
+		must(t, c.run(func(b []directory.Entry) ([]directory.Entry, error) {
+			rest, at, err := c.find(b)
+			if err == nil {
+				rest[at].Location |= dying
+			}
+			return rest, err
+		}))
+		if v, err := y.Get(key); err != nil || string(v) != "old" {
+			t.Errorf("a key that nobody deleted: got %q, %v", v, err)
+		}
+		want := ""
+		switch op {
+		case "get":
+			_, err = z.Get(key)
+			wantError(t, err, client.ErrNotFound)
+		case "update":
+			wantError(t, z.Update(key, []byte("new")), client.ErrNotFound)
+		case "delete":
+			wantError(t, z.Delete(key), client.ErrNotFound)
+		case "insert":
+			want = "new"
+			must(t, z.Insert(key, []byte(want)))
+		}
+		v, err := y.Get(key)
+		if want == "" && !errors.Is(err, client.ErrNotFound) || string(v) != want {
+			t.Errorf("behind %s of a key that was half deleted: got %q, %v; want %q", op, v, err, want)
+		}
 	}
 }

@@ -1,0 +1,49 @@
+package swarm
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// storeMutants break one rule of the store each. The suite of workers that meet must notice, or the test that is named.
+var storeMutants = []teeth.Mutant{
+	{Rule: "who finds a dying entry ends its object first", File: "store.go",
+		Old: "			if err := s.finish(e.Location); err != nil {\n				return nil, nil, err\n			}\n", New: "", Test: "TestHalfDeleted$"},
+	{Rule: "an entry is marked before its object ends", File: "change.go",
+		Old: "		rest[at].Location |= dying\n", New: "		_ = rest[at]\n"},
+	{Rule: "a deleted object ends", File: "change.go",
+		Old: "return s.c.Delete(&c.k)", New: "return nil"},
+	{Rule: "a new key takes the place of a dying entry that is finished", File: "change.go",
+		Old: "			if err := c.s.finish(c.met); err != nil {\n				return err\n			}\n", New: "", Test: "TestHalfDeleted$"},
+	{Rule: "a key that is there is not inserted", File: "change.go",
+		Old: "if at >= 0 {", New: "if at > 1<<30 {"},
+	{Rule: "a key that was deleted is looked up again", File: "store.go",
+		Old: "if err == nil || !errors.Is(err, ErrGone) {", New: "if true {"},
+	{Rule: "a pair that was written is another INSERT's no more", File: "change.go",
+		Old: "		s.remember(c.hash, key, o.location, o.spare)\n		o.location = 0\n", New: "		s.remember(c.hash, key, o.location, o.spare)\n"},
+	{Rule: "a READ is of its key", File: "store.go",
+		Old: " || !bytes.Equal(pair[keyHeader:keyHeader+len(key)], key)", New: " || !bytes.Equal(nil, nil)", Test: "TestSameHash$"},
+	{Rule: "a cached location is of its key", File: "store.go",
+		Old: " && e.secret == seeded(s.secret, key)", New: "", Test: "TestSameHash$"},
+	{Rule: "an identity goes on above its ceiling", File: "ceiling.go",
+		Old: "			c.used = max(c.used, c.words[r])\n", New: "", Test: "TestIdentityAgain$"},
+	{Rule: "a ceiling is raised before what it allows is used", File: "ceiling.go",
+		Old: "if tick > c.limit {", New: "if false {", Test: "TestIdentityAgain$"},
+	{Rule: "who closes leaves no ceiling that is ahead", File: "ceiling.go",
+		Old: "min(c.words[r], c.used)", New: "c.words[r]", Test: "TestIdentityAgain$"},
+	{Rule: "objects lie apart", File: "pool.go",
+		Old: ".Add(n % uint64(l.Objects) * l.stride(r))", New: ".Add(n % uint64(l.Objects) * l.stride(1))"},
+}
+
+// storeSuite is of workers that meet, over more seeds.
+var storeSuite = teeth.Suite{Test: "TestStoreContention$/^swarm", Env: []string{"FARKV_SEEDS=2000"}}
+
+func TestStoreMutants(t *testing.T) { teeth.Check(t, storeMutants) }
+
+func TestStoreTeeth(t *testing.T) {
+	if testing.Short() || teeth.UnderRace {
+		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
+	}
+	storeSuite.Run(t, storeMutants)
+}
