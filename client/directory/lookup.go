@@ -56,11 +56,12 @@ func (c *Client) look() (settled bool, err error) {
 	return c.load(round)
 }
 
-// lookFurther asks replicas that a look left out, where so many of them can make up for those that lag behind.
+// lookFurther asks replicas that a look left out, where so many of them can make up for those that lag behind; but none on a
+// node that was silent lately: to bring who lags along takes no longer.
 func (c *Client) lookFurther(need int) error {
 	rest := c.all()
 	for r := range c.Replicas {
-		if c.replicas[r].known {
+		if c.replicas[r].known || c.quorum.Avoids(c.at[r].Node()) {
 			rest &^= quorum.Only(r)
 		}
 	}

@@ -2,10 +2,13 @@ package quorum
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 func worker(t *testing.T, nodes, attempts int) (*shm.Fabric, *Quorum, []rdma.Addr) {
@@ -122,4 +125,78 @@ func TestRejoinsWhenFull(t *testing.T) {
 			t.Errorf("fenced off behind %d questions: what was read is %d", before, first[0])
 		}
 	}
+}
+
+// TestAskFails: a replica that cannot be asked, since its node is dead, is one that failed; any other failure ends the step, and
+// tells which replicas were asked in vain.
+func TestAskFails(t *testing.T) {
+	_, q, at := worker(t, 5, 4)
+	for bad := range 5 {
+		err := q.Gather(at, bad, All(5), 3, func(b *rdma.Batch, r int) error {
+			if r == bad {
+				return fmt.Errorf("replica %d: %w", r, rdma.ErrNodeDown)
+			}
+			return readWord(at)(b, r)
+		}, done)
+		if err != nil || q.Done().Len() < 3 || q.Done().Has(bad) || !q.Avoids(bad) {
+			t.Errorf("replica %d cannot be asked: %v; %05b are done", bad, err, q.Done())
+		}
+	}
+	_, q, at = worker(t, 3, 4)
+	if err := q.Gather(at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown }, done); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("nobody can be asked: %v", err)
+	}
+	_, q, at = worker(t, 3, 4)
+	full := errors.New("full")
+	err := q.Gather(at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+		if r == 1 {
+			return full
+		}
+		return readWord(at)(b, r)
+	}, done)
+	if !errors.Is(err, full) || q.Unsent() != 0b011 || q.Flying() != 0 || q.Posted() {
+		t.Errorf("replica 1 has no room: %v; %03b were asked in vain, %03b are in flight", err, q.Unsent(), q.Flying())
+	}
+}
+
+// TestStrays: what was in flight when a step ended is looked at once, when it is complete; beyond the bound it is dropped.
+func TestStrays(t *testing.T) {
+	s := sim.New(sim.Options{Nodes: 3, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
+	defer s.Close()
+	s.Go("client", func(ep rdma.Endpoint) {
+		const steps = maxStrays + 3
+		at := words(3)
+		var kept Strays
+		looked := map[uint64]int{}
+		look := func(tag uint64, b *rdma.Batch, ch Chain) {
+			if looked[tag]++; ch.Replica != 0 || b.Op(ch.First).Err != nil || !b.Completed(ch.First) {
+				t.Errorf("step %d: a chain of replica %d: %v", tag, ch.Replica, b.Op(ch.First).Err)
+			}
+		}
+		for n := range uint64(steps) {
+			q := New(ep, Options{Slow: 10 * time.Microsecond, Attempts: 1}) // which knows of no slow node
+			must(t, q.Gather(at, 0, All(3), 2, readWord(at), done))
+			if q.Flying() != 0b001 {
+				t.Errorf("step %d: %03b are in flight", n, q.Flying())
+			}
+			kept.Keep(&q, n)
+			kept.Keep(&q, n) // there is nothing left
+			if kept.Settle(look); len(looked) > 0 {
+				t.Error("what is in flight is looked at")
+			}
+			q.Release()
+		}
+		kept.Wait(ep, time.Second)
+		kept.Settle(look)
+		kept.Settle(look)
+		for tag, n := range looked {
+			if n != 1 {
+				t.Errorf("step %d's chain was looked at %d times", tag, n)
+			}
+		}
+		if kept.Len() != 0 || len(looked)+int(kept.Dropped) != steps || kept.Dropped != 3 {
+			t.Errorf("%d chains were looked at, %d dropped, %d are kept", len(looked), kept.Dropped, kept.Len())
+		}
+	})
+	must(t, s.Run())
 }
