@@ -154,7 +154,7 @@ func (x *index) Get(key []byte) ([]byte, error) {
 func (x *index) modify(key []byte, f func(entries []Entry, i int, hash, number uint64) ([]Entry, error)) error {
 	x.changes++
 	hash, number := x.hash(key)
-	return x.Change(hash, uint64(x.worker+1)<<32|uint64(x.changes), func(entries []Entry) ([]Entry, error) {
+	return x.Change(hash, uint64(x.changes)<<16|uint64(x.worker+1), func(entries []Entry) ([]Entry, error) {
 		return f(entries, of(entries, hash, number), hash, number)
 	})
 }
@@ -200,10 +200,14 @@ func put(c *Client, hash, location uint64) error {
 	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) { return append(bucket, Entry{hash, location}), nil })
 }
 
-// touch changes a bucket so that it does not grow, however often.
+// touch changes a bucket so that it does not grow, however often. Each time it is another client's change.
 func touch(c *Client, hash uint64) error {
 	ids++
-	return c.Change(hash, ids, func(bucket []Entry) ([]Entry, error) {
+	return touchAs(c, hash, ids)
+}
+
+func touchAs(c *Client, hash, id uint64) error {
+	return c.Change(hash, id, func(bucket []Entry) ([]Entry, error) {
 		for i := range bucket {
 			if bucket[i].Hash == hash {
 				bucket[i].Location++

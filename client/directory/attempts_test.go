@@ -41,7 +41,7 @@ func halfAccepted(t *testing.T, based bool) (p minority) {
 	if based {
 		must(t, put(around(0), someHash, 1))
 	}
-	p.half(t, &change{id: 1 << 50, decide: adds(2)})
+	p.half(t, &change{id: 1<<50 | 1001, decide: adds(2)})
 	return p
 }
 
@@ -63,14 +63,14 @@ func (p minority) half(t *testing.T, ch *change) {
 func TestNumberedTwice(t *testing.T) {
 	for others := range uint64(remembered + 3) {
 		p := halfAccepted(t, true)
-		ch := &change{id: 1 << 51, decide: adds(3)}
+		ch := &change{id: 1<<51 | 1002, decide: adds(3)}
 		p.half(t, ch)
 		c, before := p.hooked(0)
 		if done, err := ch.try(t, c, before, func() { p.around(1).promises(t) }); done || !passing(err) {
 			t.Fatal(done, err)
 		}
 		for n := range others {
-			must(t, p.around(0).Change(someHash, 1<<52+n, func(e []Entry) ([]Entry, error) { return e, nil }))
+			must(t, p.around(0).Change(someHash, 1<<52|(2000+n), func(e []Entry) ([]Entry, error) { return e, nil }))
 		}
 		c = p.around(-1)
 		c.begin(0)
@@ -90,7 +90,7 @@ func TestNumberedTwice(t *testing.T) {
 func TestRefusedBehindAnAttempt(t *testing.T) {
 	for _, based := range []bool{false, true} {
 		p := halfAccepted(t, based)
-		ch := &change{id: 1 << 51, decide: func(e []Entry) ([]Entry, error) {
+		ch := &change{id: 1<<51 | 1002, decide: func(e []Entry) ([]Entry, error) {
 			if len(e) == 0 || e[len(e)-1].Location != 2 {
 				return nil, errNo
 			}

@@ -147,7 +147,7 @@ func BenchmarkChange(b *testing.B) {
 	ratio(b,
 		func(int) { x.floorChange(x.pick()) },
 		func(i int) {
-			must(b, x.Change(x.pick(), 1<<40+uint64(i), func(e []Entry) ([]Entry, error) {
+			must(b, x.Change(x.pick(), uint64(i)<<16|1<<63, func(e []Entry) ([]Entry, error) {
 				e[0].Location = uint64(i)
 				return e, nil
 			}))

@@ -12,8 +12,8 @@ import (
 // Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes of them. It gets all of
 // the bucket's, whatever their hashes, and may change them where they are, append to them, and return any part of them. It is
 // called again whenever somebody else was faster, so that only its last call counts, and it may do other work, which is in
-// flight with the first step when it was posted before. No two changes have the same id, which is not 0: by it a client
-// knows its change again when others have finished it.
+// flight with the first step when it was posted before. By its id a client knows its change again when others have finished
+// it: the lower 16 bits are the client's number, and the rest is higher than in its changes before.
 //
 // An error of decide ends the change, if the entries that it saw were chosen: then it has had no effect. Others wrap
 // client.ErrFull when the bucket has more than its Slots or there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
@@ -174,8 +174,8 @@ func (c *Client) rebase() {
 	}
 }
 
-// errForgotten is wrapped when so much has changed since an attempt that nobody knows whether somebody finished it.
-var errForgotten = fmt.Errorf("%d others changed the bucket since", remembered)
+// errForgotten is wrapped when so many have changed a bucket since an attempt that nobody knows whether somebody finished it.
+var errForgotten = fmt.Errorf("%d other clients changed the bucket since", remembered)
 
 // decide makes next of base. final: there is nothing left to change, be it done or refused.
 func (c *Client) decide(ch *change) (final bool, err error) {
@@ -186,7 +186,7 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	case c.base.has(ch.id):
 		c.stats.Helped++
 		return true, nil
-	case ch.sent && !c.base.tells(ch.first):
+	case ch.sent && !c.base.tells(ch.id, ch.first):
 		return true, uncertain(errForgotten)
 	}
 	next, err := ch.decide(c.next.entries[:c.next.n])

@@ -93,6 +93,23 @@ func TestHelped(t *testing.T) {
 	}
 }
 
+// TestNeverForgotten: whoever is away while a few others change a bucket, however often, finds out what became of his attempt.
+func TestNeverForgotten(t *testing.T) {
+	for _, round := range []int{1, 0} {
+		f, a, around := three(t, 1, 500)
+		must(t, put(around(-1), someHash, 1))
+		must(t, half(t, f, a, around, 2, func() {
+			c := around(round)
+			for n := range uint64(10 * remembered) {
+				must(t, touchAs(c, someHash+1, n<<16|(1<<63+7+n%(remembered-3))))
+			}
+		}))
+		if got := around(-1).locations(t, someHash); !slices.Equal(got, []uint64{1, 2}) {
+			t.Errorf("others go round replica %d: %v is there", round, got)
+		}
+	}
+}
+
 // TestRefusalIsChosen: what a change is refused for is there for good, though whoever put it there died at one replica, and
 // that one dies as well.
 func TestRefusalIsChosen(t *testing.T) {

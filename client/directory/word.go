@@ -52,7 +52,7 @@ func (w Word) String() string {
 //	8    round in which it was accepted: of one bucket and round there is one value
 //	16   bucket, and in the lowest byte the number of entries
 //	24   changes: how many the bucket has had
-//	32   ids of the last changes
+//	32   ids of the clients' last changes, the newest first
 //	288  entries
 //
 // A buffer is written once, by its owner, in one chain with the CAS that makes a word point at it. Many write in place at the
@@ -60,7 +60,7 @@ func (w Word) String() string {
 type value struct {
 	round   uint64
 	changes uint64
-	ids     [remembered]uint64 // by number of the change
+	ids     [remembered]uint64
 	n       int
 	entries [Slots]Entry
 }
@@ -68,7 +68,8 @@ type value struct {
 const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
-	// remembered is how many changes may come between an attempt at one and the next look, for it to be known what became of it.
+	// remembered is of how many clients the last change is known. As long as no more are at a bucket, everybody finds out what
+	// became of an attempt, however long he was away.
 	remembered = 32
 
 	entryBytes = 16
@@ -133,7 +134,10 @@ func entryAt(p []byte, i int) Entry {
 	return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])}
 }
 
-// has tells whether a change is among the last ones.
+// who is the number of a change's client.
+func who(id uint64) uint16 { return uint16(id) }
+
+// has tells whether a change is among those that are remembered.
 func (v *value) has(id uint64) bool {
 	for _, other := range v.ids {
 		if id != 0 && id == other {
@@ -143,11 +147,25 @@ func (v *value) has(id uint64) bool {
 	return false
 }
 
-// tells whether it is known of each change from the number first on whether v has it.
-func (v *value) tells(first uint64) bool { return v.changes < first+remembered }
+// tells whether v would have a change for certain, if it had been made with the number first or a later one: nobody was
+// forgotten, or nobody since, or what is remembered of its client is another one.
+func (v *value) tells(id, first uint64) bool {
+	for _, other := range v.ids {
+		if other == 0 || who(other) == who(id) {
+			return true
+		}
+	}
+	return v.changes < first+remembered
+}
 
-// add notes one more change.
+// add notes one more change: in front of the others, in place of its client's one before, or of the one that is the last for
+// longest.
 func (v *value) add(id uint64) {
 	v.changes++
-	v.ids[v.changes%remembered] = id
+	i := 0
+	for i < remembered-1 && v.ids[i] != 0 && who(v.ids[i]) != who(id) {
+		i++
+	}
+	copy(v.ids[1:i+1], v.ids[:i])
+	v.ids[0] = id
 }

@@ -98,8 +98,8 @@ func TestRemembered(t *testing.T) {
 			if v.has(1000+id) != (id+remembered > n) {
 				t.Fatalf("behind %d changes change %d is known: %v", n, id, v.has(1000+id))
 			}
-			if v.tells(id) != (id+remembered > n) {
-				t.Fatalf("behind %d changes it is known of those from %d on: %v", n, id, v.tells(id))
+			if v.tells(1000+id, id) != (id+remembered > n) {
+				t.Fatalf("behind %d changes it is known of those from %d on: %v", n, id, v.tells(1000+id, id))
 			}
 		}
 	}
