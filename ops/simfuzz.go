@@ -49,7 +49,8 @@ type Fuzzed struct {
 	Plan    string  `json:"plan,omitempty"`       // the smallest that fails by the same guilt
 	Replay  string  `json:"replay,omitempty"`
 
-	took time.Duration
+	took     time.Duration
+	enduring bool // nobody waits for the dead
 }
 
 // ErrGuilty is wrapped when a run went wrong.
@@ -63,7 +64,7 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	s := subject(kind)
-	f := &Fuzzed{Store: z.Store, Seed: z.Seed, Recovers: s.Mender != nil}
+	f := &Fuzzed{Store: z.Store, Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
 	if z.Plan != "" {
 		return z.one(s, f)
 	}
@@ -132,7 +133,7 @@ func (f *Fuzzed) Print(w io.Writer) {
 			plural(int(f.Runs), "run", "runs"), f.Seed, plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
 			plural(int(f.Crashes), "client", "clients"), plural(int(f.Deaths), "memory node", "memory nodes"))
 	}
-	if !f.Recovers {
+	if !f.Recovers && !f.enduring {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
 	}
 	if f.Undecided > 0 {
@@ -154,6 +155,7 @@ const (
 	exploredMemory  = 1 << 20 // of a node
 	exploredPairs   = 16
 	exploredPair    = 64
+	exploredKey     = 20
 	exploredValue   = 300 // few size classes: there are not many blocks
 	exploredClients = 24
 	exploredTimeout = 20 * time.Millisecond
@@ -162,14 +164,25 @@ const (
 
 // subject is a store of the table as the explorer sees it.
 func subject(k *stores.Kind) *explore.Subject {
+	pair := exploredPair
+	if k.Slots {
+		pair = exploredKey + exploredValue
+	}
 	params := func(s explore.Shape) stores.Params {
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
-			Records: exploredPairs, PairBytes: exploredPair, Memory: exploredMemory, Clients: exploredClients,
+			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
 			Timeout: exploredTimeout})
+	}
+	var replicas [][2]int
+	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
+		p := params(explore.Shape{Nodes: max(r[0], r[1]), Index: r[0], Data: r[1]})
+		if p.Check(k) == nil {
+			replicas = append(replicas, r)
+		}
 	}
 	return &explore.Subject{
 		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
-		Replicas: [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}},
+		Replicas: replicas, Majority: k.Majority,
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)

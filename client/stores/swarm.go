@@ -38,11 +38,13 @@ func swarmKind(name, doc string, apart bool) *Kind {
 			}
 			return s, nil
 		},
-		Refuse:  refuseSwarm,
-		Steps:   swarm.StoreSteps,
-		MaxPair: maxSwarmPair,
-		Check:   swarm.Check,
-		Usage:   swarm.Usage,
+		Refuse:   refuseSwarm,
+		Majority: true,
+		Steps:    swarm.StoreSteps,
+		MaxPair:  maxSwarmPair,
+		Slots:    true,
+		Check:    swarm.Check,
+		Usage:    swarm.Usage,
 	}
 }
 

@@ -132,19 +132,14 @@ func keeperName(i int) string { return fmt.Sprintf("keeper-%d", i) }
 // verbsAnOp is about what an operation sends, so that crashes fall among the operations.
 const verbsAnOp = 12
 
-// faults draws what goes wrong. A pool outlives the loss of all but one of an item's replicas, so no more nodes than
-// that die, or may be taken for dead; where nobody mends, none.
+// faults draws what goes wrong.
 func (d *drawer) faults(p *Plan) {
 	most := mostFaults
 	if d.limits.Faults > 0 {
 		most = d.limits.Faults
 	}
 	mends := d.subject.Mender != nil
-	expendable := 0
-	if mends {
-		expendable = min(p.Index, p.Data) - 1
-	}
-	doomed := d.Perm(p.Nodes)[:expendable]
+	doomed := d.Perm(p.Nodes)[:d.subject.expendable(min(p.Index, p.Data))]
 	sent := uint64(verbsAnOp*(len(p.Work[0])+1)) + 20 // a store's Open sends some, too
 	for range d.IntN(most + 1) {
 		client := workerName(d.IntN(len(p.Work)))

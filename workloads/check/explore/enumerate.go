@@ -177,7 +177,7 @@ func (j *job) scene(sc scene, seed uint64) (*Plan, *Failure) {
 			return with, f
 		}
 	}
-	if j.subject.Mender == nil || j.replicas == 1 {
+	if j.subject.expendable(j.replicas) == 0 {
 		return nil, nil
 	}
 	return j.nodes(p, span)
@@ -192,7 +192,7 @@ func (j *job) nodes(p *Plan, span span) (*Plan, *Failure) {
 			if f == nil {
 				with, f = j.interrupt(r, with)
 			}
-			if f == nil && j.replicas > 2 && j.rng.IntN(doubles) == 0 {
+			if f == nil && j.subject.expendable(j.replicas) > 1 && j.rng.IntN(doubles) == 0 {
 				with, f = j.double(with, j.death(span, n))
 			}
 			if f != nil {
@@ -216,7 +216,7 @@ func (j *job) death(span span, n int) sim.Fault {
 
 // twoCrashes adds a second crash to the run r of a plan in which a client crashed.
 func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
-	if j.subject.Mender == nil {
+	if j.subject.Mender == nil && !j.subject.Majority {
 		return p, nil
 	}
 	if q, f := j.interrupt(r, p); f != nil {
@@ -227,7 +227,7 @@ func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
 			return q, f
 		}
 	}
-	if j.replicas == 1 || j.rng.IntN(doubles/4) > 0 {
+	if j.subject.expendable(j.replicas) == 0 || j.rng.IntN(doubles/4) > 0 {
 		return p, nil
 	}
 	return j.double(p, j.death(span, -1))

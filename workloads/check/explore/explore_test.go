@@ -32,6 +32,24 @@ func TestEnumerationHasTeeth(t *testing.T) {
 	}
 }
 
+// Where majorities decide nobody waits for the dead, and a minority of the nodes dies.
+func TestMajority(t *testing.T) {
+	s := toySubject("no recovery")
+	s.Mender = nil
+	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure != nil || r.Deaths > 0 {
+		t.Fatalf("nobody mends: %v, %d nodes died", r.Failure, r.Deaths)
+	}
+	s.Majority = true
+	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure == nil || r.Failure.Guilt != Failed {
+		t.Errorf("they wait: %v", r.Failure)
+	}
+	for replicas, want := range []int{0, 0, 0, 1, 1, 2} {
+		if n := s.expendable(replicas); n != want && replicas > 0 {
+			t.Errorf("of %d replicas %d may be lost", replicas, n)
+		}
+	}
+}
+
 // Each way of being guilty is found, made smaller, and found again from the line.
 func TestTeeth(t *testing.T) {
 	for _, tt := range []struct {

@@ -26,10 +26,11 @@ type Subject struct {
 	Open func(ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool that nobody works on.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender makes what a keeper mends a pool with. Without it nobody does: no node dies, and what depends on crashed
-	// clients may end at its timeout.
+	// Mender makes what a keeper mends a pool with. Without it nobody does, and what depends on crashed clients may end at
+	// its timeout.
 	Mender cluster.NewMender
-	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring.
+	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
+	// wait there for anybody else that crashes, mended or not.
 	Majority bool
 }
 
@@ -37,6 +38,18 @@ const (
 	defaultClients = 24
 	defaultValue   = 900
 )
+
+// expendable is how many nodes may die, or be taken for dead, of as many replicas. A pool that is mended outlives the loss of
+// all but one, and one of majorities that of a minority; any other, none.
+func (s *Subject) expendable(replicas int) int {
+	switch {
+	case s.Majority:
+		return (replicas - 1) / 2
+	case s.Mender != nil:
+		return replicas - 1
+	}
+	return 0
+}
 
 // withDefaults returns s with what it leaves open.
 func (s *Subject) withDefaults() *Subject {
