@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -52,12 +53,17 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestEnumerate lets clients and memory nodes crash at every verb of every operation: nobody else's fails or waits.
+// TestEnumerate lets clients and memory nodes crash at every verb of every operation: nobody else's fails or waits. With
+// $FARKV_SEEDS it does so with 1 and 5 replicas, too.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
 	for _, apart := range []bool{false, true} {
-		t.Run(formatName(apart), func(t *testing.T) { explore.Enumerate(t, explored(apart)) })
+		s := explored(apart)
+		if os.Getenv("FARKV_SEEDS") == "" {
+			s.Replicas = [][2]int{{3, 3}}
+		}
+		t.Run(formatName(apart), func(t *testing.T) { explore.Enumerate(t, s) })
 	}
 }
