@@ -105,3 +105,22 @@ func TestRefusedBehindAnAttempt(t *testing.T) {
 		}
 	}
 }
+
+// TestWalkIsLast: what a walk does not find of a dead client's changes, nobody ever finds: also where nothing was there before.
+func TestWalkIsLast(t *testing.T) {
+	for _, based := range []bool{false, true} {
+		for _, round := range []int{0, 1, -1} {
+			p := halfAccepted(t, based)
+			var walked []uint64
+			must(t, p.around(round).Walk(func(f *Found) error {
+				for _, e := range f.Entries {
+					walked = append(walked, e.Location)
+				}
+				return nil
+			}))
+			if got := p.around(2).locations(t, someHash); !slices.Equal(got, walked) {
+				t.Errorf("based on something: %v; a walk round replica %d finds %v, and then there is %v", based, round, walked, got)
+			}
+		}
+	}
+}

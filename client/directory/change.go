@@ -123,9 +123,8 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 		c.rebase()
 	}
 	if settled {
-		// Words of a majority that have accepted a round are above those that promised what was sent: only behind nothing at all
-		// may that come yet.
-		if final, ch.refused = c.decide(ch); final && !(ch.loose() && c.base.round == 0) {
+		// Behind what was sent nothing is settled but what is above it: a majority has promised that round.
+		if final, ch.refused = c.decide(ch); final {
 			return true, ch.refused
 		}
 	}

@@ -133,10 +133,11 @@ func (c *Client) save() {
 	}
 }
 
-// agreed returns the highest round in which a replica is known to have accepted its value, and how many have.
+// agreed returns the highest round in which a replica is known to have accepted its value, and how many have. One that has
+// accepted nothing agrees to that while it has promised nothing: with a promise, somebody may have accepted elsewhere.
 func (c *Client) agreed() (round uint64, n int) {
 	for r := range c.Replicas {
-		if k := &c.replicas[r]; k.sure {
+		if k := &c.replicas[r]; k.known && (k.word == 0 || k.word.accepted()) {
 			switch {
 			case k.since == round:
 				n++
