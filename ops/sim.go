@@ -23,13 +23,13 @@ type Simulation struct {
 	DataReplicas   int
 	Spares         int // of the nodes
 	NodeCentric    bool
-	Words          int  // metadata words of a replica, where a store has them
-	OutOfPlace     bool // it keeps no values in place
-	NodeCores      int  // of a memory node, for two-sided calls
-	InFlight       int  // operations of a client at a time
-	CacheBytes     int  // of a client; 0: room for all records
+	Words, Locks   int // of SWARM's objects
+	NodeCores      int // of a memory node, for two-sided calls
+	InFlight       int // operations of a client at a time
+	CacheBytes     int // of a client; 0: room for all records
 	CacheThreshold float64
 	Known          bool  // clients have read all records before
+	Fresh          bool  // what is measured makes other choices than the warm-up
 	Memory         bool  // tell what the pool's memory is used for
 	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
 	Duration       time.Duration
@@ -75,7 +75,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	c := simulate.Config{
 		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
-		Target: p.GetFloat64("target", 0), Known: s.Known, Memory: s.Memory,
+		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
 		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold},
 	}
 	if c.Ops == 0 && c.Duration == 0 {
@@ -101,6 +101,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	}
 	c.Pool = stores.Params{
 		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
+		Words: s.Words, Locks: s.Locks,
 		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
 	}
 	if c.Changes, err = s.changes(); err != nil {

@@ -11,12 +11,13 @@ import (
 
 // gets and updates return what was measured of a trial's.
 func (r results) gets(parts ...any) *simulate.Call    { return r[key(parts...)].Call("READ") }
+func (r results) all(parts ...any) *simulate.Call     { return r[key(parts...)].Call("TOTAL") }
 func (r results) updates(parts ...any) *simulate.Call { return r[key(parts...)].Call("UPDATE") }
 
 func systemCases(s *swarmSize) (list []trial) {
 	for _, x := range systems() {
 		for _, mix := range []string{"b", "a"} {
-			list = append(list, s.trial(x, mix, key(x.store, mix), nil))
+			list = append(list, s.trial(x, mix, key(x.store, mix), func(o *ops.Simulation) { o.Ops, o.WarmUp = s.longer, s.longer }))
 		}
 	}
 	return list
@@ -63,8 +64,9 @@ func beyond(c *simulate.Call, trips int) (sum float64) {
 
 var cdfShares = []float64{0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999}
 
-func cdfTable(_ *swarmSize, r results, p *Part) {
+func cdfTable(s *swarmSize, r results, p *Part) {
 	p.cdfs(systems(), func(x system) []any { return []any{x.store, "b"} }, r)
+	p.Notes = append(p.Notes, fmt.Sprintf("%d operations, behind a warm-up of as many.", s.longer))
 	for _, x := range systems() {
 		g, u := r.gets(x.store, "b"), r.updates(x.store, "b")
 		p.near("get-"+x.store, g.At(0.5), 0.1, whyWork)
@@ -108,11 +110,18 @@ func (p *Part) cdfs(list []system, of func(system) []any, r results) {
 func cacheMissCases(s *swarmSize) (list []trial) {
 	for _, x := range systems("raw") {
 		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
-			o.Records, o.WarmUp, o.Known = s.manyKeys, s.manyWarmUp, false
+			o.Records, o.WarmUp, o.Known, o.Fresh = s.manyKeys, s.manyWarmUp, false, true
 			o.CacheBytes = s.cacheBytes()
 		}))
 	}
 	return list
+}
+
+func (s *swarmSize) whyMisses() string {
+	if s.manyKeys < 1_000_000 {
+		return whyFew
+	}
+	return whyCache
 }
 
 // cacheBytes are 5 MiB for a million keys.
@@ -128,7 +137,7 @@ func cacheMissTable(s *swarmSize, r results, p *Part) {
 			row = append(row, us(c.Latency.Mean), us(c.At(0.5)), us(c.At(0.9)), us(c.At(0.99)))
 		}
 		p.Rows = append(p.Rows, append(row, say("%.2f", u.Trips)))
-		p.near("caches-"+x.store, miss, 0.03, fmt.Sprintf("A miss is a GET of more than %d trips. %s", x.trips, whyFew))
+		p.near("caches-"+x.store, miss, 0.03, fmt.Sprintf("A miss is a GET of more than %d trips. %s", x.trips, s.whyMisses()))
 	}
 	p.Notes = append(p.Notes, fmt.Sprintf("%d keys, caches of %d B for each client, a warm-up of %d operations.", s.manyKeys, s.cacheBytes(), s.manyWarmUp))
 	if len(quorums()) < 2 {
@@ -149,7 +158,8 @@ func cacheMissTable(s *swarmSize, r results, p *Part) {
 		" index is read with the pair. "+whyWork)
 	swarm, abd := mode(r.updates("swarm"), 2), mode(r.updates("dm-abd"), 3)
 	p.claim("caches-miss", swarm == 3 && abd == 3, fmt.Sprintf("UPDATEs that miss take %d trips on SWARM-KV and %d on DM-ABD, mostly", swarm, abd),
-		"Which step finds the key, and which verifies it, is the store's choice: see its trips.")
+		"An entry of the directory is a hash: who finds one reads the pair, to be sure of the key, and"+
+			" DM-ABD takes two trips for that.")
 }
 
 // mode returns the most common number of trips from some on.

@@ -3,8 +3,10 @@ package reports
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -16,7 +18,7 @@ func resourceCases(s *swarmSize) (list []trial) {
 	for _, x := range systems() {
 		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
 			sized(o, 1024)
-			o.Ops, o.Memory = s.resourceOps, true
+			o.Memory = true
 			o.Properties = append(o.Properties, fmt.Sprintf("target=%d", 4*pace))
 		}))
 	}
@@ -24,12 +26,13 @@ func resourceCases(s *swarmSize) (list []trial) {
 }
 
 // resources are what Table 3 lists, as the paper computes it: a client polls for as long as its operations take, and bytes
-// are those of keys, values and metadata.
+// are those of keys, values and metadata. Memory is what was handed out, and not what waits for that.
 func resources(r *simulate.Result) (cpu, gbit, gib float64) {
 	all := r.Call("TOTAL")
 	bytes := uint64(0)
 	for _, use := range r.Memory {
-		if !strings.Contains(use.Name, "free") {
+		part := func(u client.Use) bool { return u.Name == use.Name+" handed out" }
+		if !strings.Contains(use.Name, "free") && !slices.ContainsFunc(r.Memory, part) {
 			bytes += use.Bytes
 		}
 	}

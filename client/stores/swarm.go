@@ -12,6 +12,7 @@ import (
 func init() {
 	register(swarmKind(swarm.Format, "SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime", false))
 	register(swarmKind(swarm.FormatABD, "what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place", true))
+	register(swarmKind("swarm-apart", "SWARM-KV without data in place", true))
 }
 
 // maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
@@ -21,9 +22,9 @@ func swarmKind(name, doc string, apart bool) *Kind {
 	return &Kind{
 		Name: name,
 		Doc:  doc,
-		Size: func(p Params) Params { return sizeSwarm(p, apart) },
+		Size: func(p Params) Params { return sizeSwarm(p, name) },
 		Format: func(f rdma.Fabric, p Params) error {
-			p = sizeSwarm(p, apart)
+			p = sizeSwarm(p, name)
 			p.Nodes = f.Nodes()
 			params, _, err := swarm.Size(swarmShape(p, apart))
 			if err != nil {
@@ -54,7 +55,8 @@ func swarmShape(p Params, apart bool) swarm.PoolShape {
 }
 
 // sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
-func sizeSwarm(p Params, apart bool) Params {
+func sizeSwarm(p Params, name string) Params {
+	abd, apart := name == swarm.FormatABD, name != swarm.Format
 	nodes := p.Nodes
 	if nodes == 0 {
 		nodes = 3
@@ -73,12 +75,12 @@ func sizeSwarm(p Params, apart bool) Params {
 	}
 	p.defaults()
 	switch {
-	case apart:
+	case abd:
 		p.Words, p.Locks = 1, 0
 	case p.Words == 0:
 		p.Words = 8
 	}
-	if p.Locks == 0 && !apart {
+	if p.Locks == 0 && !abd {
 		p.Locks = 16
 	}
 	if _, need, err := swarm.Size(swarmShape(p, apart)); err == nil {

@@ -81,8 +81,8 @@ func (r *run) start() error {
 
 // cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full. Every client has one.
 func cacheBytes(s *workloads.Spec) int {
-	const entry, most = 24, 8 << 20
-	return int(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most))
+	const entry, least, most = 24, 4 << 10, 8 << 20
+	return int(max(min(2*entry*(s.RecordCount+s.ExpectedInserts()), most), least))
 }
 
 // Outside the simulation's Run verbs take no time. A turn is as many operations as a client does while the others wait,
@@ -128,13 +128,16 @@ func (r *run) look() (err error) {
 func (r *run) warmUp() error {
 	var failed error
 	var workers []*workloads.Worker
-	left := r.WarmUp
+	left, seed := r.WarmUp, r.Seed
+	if r.Fresh {
+		seed = ^seed
+	}
 	for i, p := range r.clients {
 		if p.store == nil {
 			continue
 		}
 		n := 0
-		workers = append(workers, workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, r.Seed, i), workloads.Share{
+		workers = append(workers, workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, seed, i), workloads.Share{
 			Worker: i, Workers: r.Config.Clients * r.InFlight,
 			Poll: func(*workloads.Tally) bool {
 				if n++; n > turn || left == 0 || failed != nil || r.stop.Load() {

@@ -45,6 +45,22 @@ func TestKnown(t *testing.T) {
 	}
 }
 
+// TestFresh: caches that are too small are as useful for what is measured as for what went before.
+func TestFresh(t *testing.T) {
+	c := config(t, "ycsb-c", 2, 4000, "requestdistribution=uniform")
+	c.Options.CacheBytes = 24 * 500 // of 2,000 records
+	var missed []float64
+	for _, c.Fresh = range []bool{false, true} {
+		missed = append(missed, simulated(t, c).Call("READ").ByTrips[2])
+	}
+	if missed[1] < 0.7 || missed[1] > 0.8 {
+		t.Errorf("%v of the reads miss a cache of a quarter of the records", missed[1])
+	}
+	if math.Abs(missed[0]-missed[1]) < 0.001 {
+		t.Errorf("%v of the reads miss, and %v when they are others than those of the warm-up", missed[0], missed[1])
+	}
+}
+
 // TestGapAndLatencyOverTime finds a crash of a memory node where the figures of time show it.
 func TestGapAndLatencyOverTime(t *testing.T) {
 	c := config(t, "ycsb-c", 4, 0)

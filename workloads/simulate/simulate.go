@@ -35,6 +35,9 @@ type Config struct {
 	InFlight int
 	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
 	Known bool
+	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the warm-up, and caches know
+	// what is asked for.
+	Fresh bool
 	// Memory tells in the Result what the pool's memory is used for in the end.
 	Memory  bool
 	Changes []Change

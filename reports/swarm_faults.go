@@ -1,0 +1,118 @@
+package reports
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+func nodeCrashCases(s *swarmSize) (list []trial) {
+	at := time.Duration(s.calm) * s.window
+	for _, x := range systems("raw") {
+		list = append(list, s.trial(x, "a", x.store, func(o *ops.Simulation) {
+			o.Ops, o.Duration, o.Interval = 0, at+time.Duration(s.troubled)*s.window, s.window
+			o.Crashes, o.Lease = []string{fmt.Sprintf("node 1@%v", at)}, s.lease
+			if x.store == "fusee" { // which has to notice first
+				o.Duration, o.Interval = at+2*s.lease, 0
+			}
+		}))
+	}
+	return list
+}
+
+func nodeCrashTable(s *swarmSize, r results, p *Part) {
+	p.Header = []string{"µs"}
+	for _, x := range quorums() {
+		p.Header = append(p.Header, x.name+": Mops", "mean")
+	}
+	x, f := r["swarm"], r["fusee"]
+	for i, next := s.calm-3, 1; i < len(x.Points); i += next {
+		row := []Cell{say("%+d", int64(i-s.calm)*s.window.Microseconds())}
+		for _, system := range quorums() {
+			point := r[system.store].Points[i]
+			row = append(row, mops(point.Throughput), us(point.Latency))
+		}
+		p.Rows = append(p.Rows, row)
+		if i >= s.calm+4 {
+			next = (i - s.calm) / 2
+		}
+	}
+	p.Notes = append(p.Notes, fmt.Sprintf("Times count from the crash of one of four memory nodes; rows are %v from there on.", s.window))
+	p.claim("crash-available", x.Failed == 0 && x.LongestGap < 200, fmt.Sprintf("%d operations failed, and no client was without one that"+
+		" ended for more than %.1f µs", x.Failed, x.LongestGap), "A step that needs the dead node waits for its timer, or for the 100 µs after which the fabric tells.")
+	before, after := meanLatency(x.Points[:s.calm]), meanLatency(x.Points[len(x.Points)-s.calm:])
+	worst := 0.0
+	for _, point := range x.Points[s.calm:] {
+		worst = max(worst, point.Latency)
+	}
+	p.claim("crash-recovers", worst > 1.05*before && after < 1.1*before, fmt.Sprintf("from %.2f to %.2f µs, and %.2f in the end", before, worst, after),
+		"What lay in place at the node that is gone is read out of place until somebody writes it, and what is asked for rarely is not yet.")
+	p.claim("crash-fusee", f.LongestGap > 10_000, fmt.Sprintf("no operation of a client ended for %.0f µs, and %d operations failed", f.LongestGap, f.Failed),
+		"A verb to a dead node ends in an error after 100 µs here, and FUSEE's master acts on what clients tell it: to detect"+
+			" a failure accurately takes what time the network takes.")
+}
+
+// meanLatency is that of the operations of some intervals.
+func meanLatency(points []simulate.Point) float64 {
+	sum, n := 0.0, 0.0
+	for _, point := range points {
+		sum, n = sum+point.Latency*point.Throughput, n+point.Throughput
+	}
+	return sum / n
+}
+
+var contenders = []int{16, 32}
+
+func oneKeyCases(s *swarmSize) (list []trial) {
+	for _, x := range quorums() {
+		for _, n := range contenders {
+			list = append(list, s.trial(x, "a", key(x.store, n), func(o *ops.Simulation) {
+				o.Records, o.Clients = 1, n
+				o.Properties = append(o.Properties, "requestdistribution=uniform")
+				o.Ops = min(o.Ops, 200_000)
+			}))
+		}
+	}
+	return list
+}
+
+// split writes the shares of 1, 2, 3, 4 and more trips.
+func split(c *simulate.Call) (list [5]float64, text string) {
+	for n, part := range c.ByTrips {
+		list[min(max(n, 1), 5)-1] += 100 * part
+	}
+	var each []string
+	for _, part := range list {
+		each = append(each, fmt.Sprintf("%.0f", part))
+	}
+	return list, strings.Join(each, ", ") + " %"
+}
+
+func oneKeyTable(_ *swarmSize, r results, p *Part) {
+	p.cdfs(quorums(), func(x system) []any { return []any{x.store, 16} }, r)
+	for _, call := range []string{"READ", "UPDATE"} {
+		for _, n := range contenders {
+			for _, x := range quorums() {
+				c := r[key(x.store, n)].Call(call)
+				_, text := split(c)
+				p.Notes = append(p.Notes, fmt.Sprintf("%s %s with %d clients: %s in 1, 2, 3, 4 and more trips; %.1f µs at the median, %.1f at the 99th"+
+					" percentile, %d trips at the most.", x.name, call, n, text, c.At(0.5), c.At(0.99), c.TripsAt(1)))
+			}
+		}
+	}
+	g, u := r.gets("swarm", 16), r.updates("swarm", 16)
+	gets, text := split(g)
+	p.claim("one-get", math.Abs(gets[0]-14) < 10 && math.Abs(gets[1]-8) < 10, text+" in 1, 2, 3, 4 and more", whyHot)
+	p.near("one-get-p99", g.At(0.99), 0.3, whyHot)
+	updates, text := split(u)
+	p.claim("one-update", math.Abs(updates[0]-73) < 10 && u.TripsAt(0.999) <= 4, fmt.Sprintf("%s in 1, 2, 3, 4 and more; at most %d", text, u.TripsAt(1)), whyHot)
+	p.near("one-put-p99", u.At(0.99), 0.3, whyHot)
+	p.near("one-32-get", r.gets("swarm", 32).At(0.5)-g.At(0.5), 0.5, whyHot)
+	more := change(u.At(0.5), r.updates("swarm", 32).At(0.5))
+	p.claim("one-32-update", more < 20, fmt.Sprintf("%+.0f %% at the median", more), whyHot)
+	p.near("one-32-dm", (r.gets("dm-abd", 32).At(0.5)+r.updates("dm-abd", 32).At(0.5))/2, 0.3, "For how long those who meet step back is not in the paper.")
+}

@@ -1,0 +1,131 @@
+package reports
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/farkv/farkv/ops"
+)
+
+func loadCases(s *swarmSize) (list []trial) {
+	for _, x := range quorums() {
+		for _, mix := range []string{"a", "b"} {
+			for _, n := range s.inFlight {
+				list = append(list, s.trial(x, mix, key(x.store, mix, n), func(o *ops.Simulation) {
+					if o.InFlight = n; n > 1 {
+						o.Records = min(o.Records, s.crowdKeys)
+					}
+				}))
+			}
+		}
+	}
+	return list
+}
+
+func loadTable(s *swarmSize, r results, p *Part) {
+	p.Header = []string{"in flight", "A: kops a core", "mean", "DM-ABD", "mean", "B: kops a core", "mean", "DM-ABD", "mean"}
+	core := func(store, mix string, n int) float64 { return r[key(store, mix, n)].Throughput / 4 }
+	mean := func(store, mix string, n int) float64 { return r.all(store, mix, n).Latency.Mean }
+	most := func(store, mix string) (rate float64, with int) {
+		for _, n := range s.inFlight {
+			if got := core(store, mix, n); got > rate {
+				rate, with = got, n
+			}
+		}
+		return rate / 1e3, with
+	}
+	for _, n := range s.inFlight {
+		row := []Cell{say("%d", n)}
+		for _, mix := range []string{"a", "b"} {
+			for _, x := range quorums() {
+				row = append(row, kops(core(x.store, mix, n)), us(mean(x.store, mix, n)))
+			}
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	for _, mix := range []string{"a", "b"} {
+		p.near("load-"+mix+"1-us", mean("swarm", mix, 1), 0.1, whyIdle)
+		p.near("load-"+mix+"1-kops", core("swarm", mix, 1)/1e3, 0.1, whyIdle)
+		rate, with := most("swarm", mix)
+		p.near("load-"+mix+"-most", rate, 0.1, fmt.Sprintf("It is reached with %d in flight. %s", with, whyWork))
+	}
+	longer := func(from, to int) float64 { return change(mean("swarm", "a", from), mean("swarm", "a", to)) }
+	gain := func(mix string, from, to int) float64 {
+		return change(core("swarm", mix, from), core("swarm", mix, to))
+	}
+	p.claim("load-a2", longer(1, 2) < 15 && gain("a", 1, 2) > 70, fmt.Sprintf("%+.0f %%, and %+.0f %% of throughput", longer(1, 2), gain("a", 1, 2)), whyWork)
+	p.claim("load-a3", math.Abs(longer(2, 3)-21) < 10 && math.Abs(gain("a", 2, 3)-22) < 10,
+		fmt.Sprintf("%+.0f %%, and %+.0f %% of throughput", longer(2, 3), gain("a", 2, 3)), "With two the core is busy nearly"+
+			" all the time already: see above.")
+	last := s.inFlight[len(s.inFlight)-1]
+	each := (mean("swarm", "b", last) - mean("swarm", "b", 3)) / float64(last-3)
+	p.claim("load-b-flat", gain("b", 3, last) < 10 && math.Abs(each-1) < 0.3, fmt.Sprintf("%+.0f %% from 3 to %d, at %.2f µs each", gain("b", 3, last), last, each), whyWork)
+	for mix, about := range map[string]string{"a": "load-dm-a", "b": "load-dm-b"} {
+		ours, _ := most("swarm", mix)
+		other, _ := most("dm-abd", mix)
+		holds := ours > 1.02*other
+		if mix == "a" {
+			holds = math.Abs(change(ours, other)) < 15
+		}
+		p.claim(about, holds, fmt.Sprintf("%.0f kops against %.0f", ours, other), whyWork)
+	}
+	p.Notes = append(p.Notes, fmt.Sprintf("Each operation in flight is a worker with a cache of its own, on the client's core; with more than one"+
+		" there are %d records.", s.crowdKeys))
+}
+
+func crowdCases(s *swarmSize) (list []trial) {
+	for _, x := range quorums() {
+		for _, n := range s.clients {
+			for _, k := range []int{1, 4} {
+				list = append(list, s.trial(x, "b", key(x.store, n, k), func(o *ops.Simulation) { o.Records, o.Clients, o.InFlight = s.crowdKeys, n, k }))
+			}
+		}
+	}
+	return list
+}
+
+func crowdTable(s *swarmSize, r results, p *Part) {
+	p.Header = []string{"clients", "Mops", "GET", "UPDATE", "DM-ABD", "GET", "UPDATE", "4 in flight", "GET", "UPDATE", "DM-ABD", "GET", "UPDATE", "busiest"}
+	rate := func(store string, n, k int) float64 { return r[key(store, n, k)].Throughput }
+	last := s.clients[len(s.clients)-1]
+	peak, at, ahead := 0.0, 0, 0
+	for _, n := range s.clients {
+		row := []Cell{say("%d", n)}
+		for _, k := range []int{1, 4} {
+			for _, x := range quorums() {
+				row = append(row, mops(rate(x.store, n, k)), us(r.gets(x.store, n, k).Latency.Mean), us(r.updates(x.store, n, k).Latency.Mean))
+			}
+		}
+		p.Rows = append(p.Rows, append(row, say("%s", limit(r[key("swarm", n, 4)]))))
+		if got := rate("swarm", n, 4); got > peak {
+			peak, at = got, n
+		}
+		if ahead == 0 && rate("dm-abd", n, 4) > rate("swarm", n, 4) {
+			ahead = n
+		}
+	}
+	one := func(n int) (get, update float64) {
+		return r.gets("swarm", n, 1).Latency.Mean, r.updates("swarm", n, 1).Latency.Mean
+	}
+	p.near("clients-most", rate("swarm", last, 1)/1e6, 0.15, whyThreads)
+	linear := rate("swarm", 32, 1) / rate("swarm", 1, 1) / 32
+	p.claim("clients-linear", linear > 0.85, fmt.Sprintf("32 clients do %.1f times of what one does, %d do %.1f times", 32*linear, last,
+		rate("swarm", last, 1)/rate("swarm", 1, 1)), "")
+	get, update := one(1)
+	p.near("clients-get1", get, 0.1, whyWork)
+	p.near("clients-put1", update, 0.1, "Three verbs for each of two nodes take as long for one client as for four, with which the paper"+
+		" has 3.1 µs, too.")
+	get, update = one(last)
+	p.near("clients-get64", get, 0.1, whyThreads)
+	p.near("clients-put64", update, 0.1, whyThreads)
+	dm := r["dm-abd "+fmt.Sprint(last)+" 1"]
+	p.claim("clients-dm", get < 0.8*dm.Call("READ").Latency.Mean && update < 0.9*dm.Call("UPDATE").Latency.Mean, fmt.Sprintf(
+		"%.2f against %.2f µs, and %.2f against %.2f, with %d", get, dm.Call("READ").Latency.Mean, update, dm.Call("UPDATE").Latency.Mean, last), "")
+	p.near("clients-four", peak/1e6, 0.15, fmt.Sprintf("The peak is with %d clients. %s", at, whyThreads))
+	text := "DM-ABD is never faster"
+	if ahead > 0 {
+		text = fmt.Sprintf("DM-ABD is faster from %d clients on", ahead)
+	}
+	p.claim("clients-fabric", ahead > 0 && ahead > 32, text+"; the busiest with "+fmt.Sprint(last)+" is "+limit(r[key("swarm", last, 4)]), "The clients' CPUs limit DM-ABD here. "+whyThreads)
+	p.Notes = append(p.Notes, fmt.Sprintf("%d records. The last column is what is in use most under SWARM-KV with 4 operations in flight.", s.crowdKeys))
+}
