@@ -18,6 +18,8 @@ type change struct {
 	met      uint64 // location of one that needs it
 	at       uint64 // location of the key
 	k        Register
+	marked   uint64 // location of what a DELETE was to mark as dying, in this change
+	victim   Register
 }
 
 // errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, which it is when the change ends
@@ -72,6 +74,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		if err != nil {
 			return err
 		}
+		c.marked = 0
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
 		case errors.Is(err, errDying):
@@ -146,6 +149,23 @@ func (s *Store) Delete(key []byte) error {
 	return nil
 }
 
+// mark marks the key's entry as dying. A change marks one object only, whatever becomes of its attempts, so that the client knows
+// which one it was when others have finished it.
+func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
+	rest, at, err := c.find(bucket)
+	switch {
+	case err != nil:
+		return nil, err
+	case at < 0:
+		return nil, errNotFound
+	case c.marked != 0 && c.marked != c.at:
+		return nil, errMoved
+	}
+	c.marked, c.victim = c.at, c.k
+	rest[at].Location |= dying
+	return rest, nil
+}
+
 // remove marks the entry, which decides who deletes, and then brings the tombstone, which is when the key is gone.
 //
 // What a crash between leaves: a key that is there for those who know its object, until somebody asks the directory, who
@@ -155,20 +175,10 @@ func (s *Store) remove(key []byte) error {
 		return err
 	}
 	c := change{s: s, hash: xxhash.Sum64(key), key: key}
-	err := c.run(func(bucket []directory.Entry) ([]directory.Entry, error) {
-		rest, at, err := c.find(bucket)
-		if err != nil {
-			return nil, err
-		}
-		if at < 0 {
-			return nil, errNotFound
-		}
-		rest[at].Location |= dying
-		return rest, nil
-	})
+	err := c.run(c.mark)
 	s.cache.Drop(c.hash)
 	if err != nil {
 		return err
 	}
-	return s.c.Delete(&c.k)
+	return s.c.Delete(&c.victim)
 }
