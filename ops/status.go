@@ -301,21 +301,30 @@ func (s *State) printDetails(w io.Writer) {
 	}
 }
 
-// parameters writes a store's parameters, a flat JSON object, in rows; of anything else it makes none.
+// parameters writes a store's parameters, a JSON object, in rows; of anything else it makes none.
 func parameters(text json.RawMessage) (rows [][]string) {
 	var all map[string]any
 	if json.Unmarshal(text, &all) != nil {
 		return nil
 	}
+	return parametersOf("", all)
+}
+
+// parametersOf writes those of an object within, behind its name.
+func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		v := all[name]
+		if within, ok := v.(map[string]any); ok {
+			rows = append(rows, parametersOf(prefix+name+" ", within)...)
+			continue
+		}
 		if n, ok := v.(float64); ok {
 			v = count(int64(n))
 			if name == "timeout" { // as every store spells what is in nanoseconds
 				v = time.Duration(n)
 			}
 		}
-		rows = append(rows, []string{strings.ReplaceAll(name, "_", " "), fmt.Sprint(v)})
+		rows = append(rows, []string{strings.ReplaceAll(prefix+name, "_", " "), fmt.Sprint(v)})
 	}
 	return rows
 }
