@@ -89,6 +89,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.BoolVar(&s.NodeCentric, "node-centric", false, "memory nodes hand out memory object by object (FUSEE 6.3)")
 	f.IntVar(&s.InFlight, "in-flight", 1, "operations of a client at a time, on one core; each has a cache of its own")
 	f.IntVar(&s.CacheBytes, "cache-bytes", 0, "cache of each client (default room for all records)")
+	f.IntVar(&s.Words, "words", 0, "metadata words of an object of swarm (default 8)")
+	f.IntVar(&s.Locks, "locks", 0, "clients of swarm that guess timestamps; others' updates take two trips (default 16)")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
@@ -110,7 +112,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	}{{"nodes", int64(s.Nodes)}, {"clients", int64(s.Clients)}, {"records", s.Records}, {"pair-bytes", int64(s.PairBytes)},
 		{"ops", s.Ops}, {"replicas", int64(replicas)}, {"index-replicas", int64(s.IndexReplicas)},
 		{"data-replicas", int64(s.DataReplicas)}, {"node-cores", int64(s.NodeCores)}, {"in-flight", int64(s.InFlight)},
-		{"cache-bytes", int64(s.CacheBytes)}} {
+		{"cache-bytes", int64(s.CacheBytes)}, {"words", int64(s.Words)}, {"locks", int64(s.Locks)}} {
 		if n.value < 1 && (n.value < 0 || cmd.Flags().Changed(n.flag)) {
 			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
 		}
