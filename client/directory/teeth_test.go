@@ -91,6 +91,14 @@ var mutants = []teeth.Mutant{
 		Old: "return ch.sent && ch.refused != nil", New: "return false", Test: "TestRefusedBehindAnAttempt$"},
 	{Rule: "what is chosen needs no buffer to be told", File: "change.go",
 		Old: "if err != nil && (!final || ch.loose() || n < c.majority()) {", New: "if err != nil && n >= 0 {", Test: "TestFull$"},
+	{Rule: "what was not sent is known", File: "change.go",
+		Old: "if c.offered&m == 0 || c.quorum.Unsent()&m != 0 {", New: "if c.offered&m == 0 {", Test: "TestNothingSent$"},
+	{Rule: "a buffer in hand is its client's for one epoch", File: "directory.go",
+		Old: "\t\tc.spares = [quorum.MaxReplicas]uint16{}\n", New: "", Test: "TestEpochUnderAChange$"},
+	{Rule: "a change goes on in the epoch that it began in", File: "directory.go",
+		Old: "if c.moved() { // by", New: "if false { // by", Test: "TestEpochUnderAChange$"},
+	{Rule: "nothing at all agrees with no promise", File: "lookup.go",
+		Old: "k.known && (k.word == 0 || k.word.accepted())", New: "k.sure", Test: "TestWalkIsLast$"},
 	// Liveness, and walks.
 	{Rule: "who is at work is not disturbed for ever", File: "change.go",
 		Old: "return busy && p.idle <= polite && p.tries < impolite", New: "return busy", Test: "TestChangeOfTheDead$"},
@@ -109,7 +117,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|is used twice|is lost|is there|want an error|a lookup (behind it )?took|` +
-	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|a change was refused|was brought along|entries, and|damaged|meet others|other clients changed|: full`)
+	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|other clients changed|: full`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 

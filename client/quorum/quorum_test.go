@@ -200,3 +200,31 @@ func TestStrays(t *testing.T) {
 	})
 	must(t, s.Run())
 }
+
+// TestNotPostedIsNoStray: a batch that was not posted never completes, and nobody waits for it.
+func TestNotPostedIsNoStray(t *testing.T) {
+	s := sim.New(sim.Options{Nodes: 5, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
+	defer s.Close()
+	s.Go("client", func(ep rdma.Endpoint) {
+		q, at, full := New(ep, Options{Slow: 10 * time.Microsecond, Attempts: 1}), words(5), errors.New("full")
+		err := q.Gather(at, 0, All(5), 3, func(b *rdma.Batch, r int) error {
+			if r == 4 {
+				return full
+			}
+			return readWord(at)(b, r)
+		}, done)
+		if !errors.Is(err, full) || q.Flying() != 0b001 {
+			t.Errorf("%v; %03b are in flight", err, q.Flying())
+		}
+		var kept Strays
+		if kept.Keep(&q, 0); kept.Len() != 1 {
+			t.Errorf("%d batches are in flight", kept.Len())
+		}
+		q.Release()
+		kept.Wait(ep, time.Second)
+		if kept.Settle(func(uint64, *rdma.Batch, Chain) {}); kept.Len() != 0 {
+			t.Errorf("%d batches are in flight when all is over", kept.Len())
+		}
+	})
+	must(t, s.Run())
+}
