@@ -21,8 +21,8 @@ type Worker struct {
 	lists   []*list         // by node and segment, as they are needed
 	stats   Stats
 	member  *epoch.Member
-	epoch   uint64 // in which the worker got what it has
-	asked   uint64 // epoch, plus one, in which it asked for a sweep
+	epoch   uint64   // in which the worker got what it has
+	asked   []uint64 // by node: epoch, plus one, in which it asked for a sweep
 }
 
 // Stats count what a worker did beside its lists. They only grow.
@@ -146,7 +146,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 		if busy {
 			return w.outlast(err)
 		}
-		w.ask(l.node)
+		w.Ask(l.node)
 	}
 	return err
 }
@@ -164,15 +164,21 @@ func (w *Worker) outlast(full error) error {
 	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
-// ask tells the master, once an epoch, that a sweep may help. Who cannot is told so by what it does next.
-func (w *Worker) ask(node int) {
-	if w.asked == w.epoch+1 {
+// Ask tells the master, once an epoch and node, that a sweep may help. Who cannot is told so by what it does next.
+func (w *Worker) Ask(node int) {
+	if w.member == nil {
 		return
 	}
-	w.asked = w.epoch + 1
+	if w.asked == nil {
+		w.asked = make([]uint64, len(w.lists)/w.Segments)
+	}
+	if w.asked[node] == w.member.Epoch()+1 {
+		return
+	}
+	w.asked[node] = w.member.Epoch() + 1
 	b := w.ep.Batch()
 	b.CompareSwap(w.Space.asked(node), 0, 1)
-	_ = rdma.Do(w.ep, b, w.timeout)
+	_ = rdma.Do(w.ep, b, w.Patience())
 	b.Release()
 }
 
@@ -319,6 +325,22 @@ func (w *Worker) Close() error {
 		return fmt.Errorf("give buffers back: %w", err)
 	}
 	w.abandon()
+	return nil
+}
+
+// Land gives back all that the worker owns, and returns an error when it is not known whether it was taken: then something may
+// be in flight. What a node that is dead does not take is lost.
+func (w *Worker) Land() error {
+	err := w.giveBack()
+	for _, l := range w.lists {
+		if err == nil && l != nil && l.pushing != nil {
+			err = fmt.Errorf("node %d does not answer: %w", l.node, rdma.ErrTimeout)
+		}
+	}
+	w.abandon()
+	if err != nil {
+		return fmt.Errorf("give buffers back: %w", err)
+	}
 	return nil
 }
 

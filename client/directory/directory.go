@@ -134,7 +134,7 @@ func (c *Client) Stats() Stats {
 // Close waits for accepts in flight, no longer than the Timeout, so that no buffer is lost, and gives batches back. The
 // endpoint stays open.
 func (c *Client) Close() {
-	_ = c.land() // whose buffers are not known then is counted as Leaked
+	_ = c.Land() // whose buffers are not known then is counted as Leaked
 	c.quorum.Release()
 	c.strays.Release()
 	if c.mending != nil {

@@ -105,7 +105,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a silent node is waited for briefly", File: "change.go",
 		Old: `c.briefly("prepare"`, New: `c.gather("prepare"`, Test: "TestNobodyWaits$"},
 	{Rule: "a walk waits for its own accepts", File: "walk.go",
-		Old: "if err := c.land(); err != nil {", New: "if err := error(nil); err != nil {"},
+		Old: "if err := c.Land(); err != nil {", New: "if err := error(nil); err != nil {"},
 	{Rule: "a walk knows who did not answer", File: "walk.go",
 		Old: "case silent[n]:", New: "case false:", Test: "TestWalk$"},
 }

@@ -33,7 +33,7 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 			return fmt.Errorf("walk: bucket %d: %w", bucket, err)
 		}
 		c.rebase()
-		if err := c.land(); err != nil {
+		if err := c.Land(); err != nil {
 			return fmt.Errorf("walk: wait for what is in flight to bucket %d: %w", bucket, err)
 		}
 		if err := c.words(silent); err != nil {
@@ -56,8 +56,8 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 	return nil
 }
 
-// land waits for this client's own accepts in flight, and settles whose their buffers are.
-func (c *Client) land() error {
+// Land waits for this client's own accepts in flight, and settles whose their buffers are.
+func (c *Client) Land() error {
 	c.strays.Wait(c.ep, c.quorum.Timeout())
 	c.settleStrays()
 	if n := c.strays.Len(); n > 0 {

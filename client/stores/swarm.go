@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/swarm"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -39,8 +40,15 @@ func swarmKind(name, doc string, apart bool) *Kind {
 			}
 			return s, nil
 		},
-		Refuse:   refuseSwarm,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
+			m, err := swarm.NewMender(ep)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
 		Majority: true,
+		Refuse:   refuseSwarm,
 		Steps:    swarm.StoreSteps,
 		MaxPair:  maxSwarmPair,
 		Slots:    true,

@@ -3,10 +3,12 @@ package swarm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // change is what INSERT and DELETE do to the directory's bucket of a key.
@@ -20,6 +22,7 @@ type change struct {
 	k        Register
 	marked   uint64 // location of what a DELETE was to mark as dying, in this change
 	victim   Register
+	named    uint64 // epoch in which the directory named what find meets, or a later one
 }
 
 // errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, which it is when the change ends
@@ -53,11 +56,11 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 
 // is tells whether the key is the one at a location.
 func (c *change) is(location uint64) (ok bool, err error) {
-	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone {
+	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone && c.s.current(&e.Register) {
 		c.k, c.at = e.Register, location
 		return true, nil
 	}
-	k, _, ok, err := c.s.read(location, c.key)
+	k, _, ok, err := c.s.read(location, c.key, c.named)
 	if errors.Is(err, ErrGone) {
 		return false, errMoved
 	}
@@ -75,14 +78,16 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 			return err
 		}
 		c.marked = 0
+		c.named = c.s.epoch()
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
 		case errors.Is(err, errDying):
-			if err := c.s.finish(c.met); err != nil {
+			if err := c.s.finish(c.met, c.named); err != nil {
 				return err
 			}
 			c.finished = c.met
 		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
+		case errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain):
 		default:
 			return err
 		}
@@ -92,11 +97,11 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 
 // Insert adds a key that is not there.
 func (s *Store) Insert(key, value []byte) error {
-	if err := s.insert(key, value); err != nil {
-		return s.end(fmt.Errorf("insert: %w", err))
-	}
-	return nil
+	return s.persist("insert", func() error { return s.insert(key, value) })
 }
+
+// errVoid is wrapped when the object of an INSERT is the client's no more, since an epoch has begun. Nothing was inserted.
+var errVoid = fmt.Errorf("the object is another's: %w", rdma.ErrStale)
 
 // insert writes the pair at a majority before anybody can find it, so that no object that the directory names is empty.
 //
@@ -124,6 +129,9 @@ func (s *Store) insert(key, value []byte) error {
 		if at >= 0 {
 			return nil, client.ErrExists
 		}
+		if o.epoch != s.epoch() {
+			return nil, errVoid
+		}
 		return append(rest, directory.Entry{Hash: c.hash, Location: o.location}), nil
 	})
 	switch {
@@ -143,10 +151,7 @@ func unseen(what string, err error) error { return fmt.Errorf("%s: %w", what, er
 
 // Delete removes a key that is there.
 func (s *Store) Delete(key []byte) error {
-	if err := s.remove(key); err != nil {
-		return s.end(fmt.Errorf("delete: %w", err))
-	}
-	return nil
+	return s.persist("delete", func() error { return s.remove(key) })
 }
 
 // mark marks the key's entry as dying. A change marks one object only, whatever becomes of its attempts, so that the client knows
@@ -180,5 +185,34 @@ func (s *Store) remove(key []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.c.Delete(&c.victim)
+	if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) {
+		return err
+	}
+	return s.entomb(c.hash, c.marked)
+}
+
+// entomb brings the tombstone to an object that the client has marked as dying so long ago that it is not sure that it is still
+// the same: if it is, the directory says so.
+func (s *Store) entomb(hash, location uint64) error {
+	for range turns {
+		now := s.epoch()
+		entries, err := s.dir.Lookup(hash)
+		if err == nil && !slices.Contains(entries, directory.Entry{Hash: hash, Location: location | dying}) {
+			return nil // whoever dropped it has seen to that
+		}
+		if err == nil {
+			err = s.finish(location, now)
+		}
+		if err == nil || !errors.Is(err, ErrOutdated) {
+			return uncertainIf("delete", err)
+		}
+	}
+	return uncertain("delete", errStopped)
+}
+
+func uncertainIf(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return uncertain(what, err)
 }

@@ -19,11 +19,11 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := OpenStore(ep, StoreOptions{either: true, CacheBytes: -1})
+	s, err := OpenStore(ep, StoreOptions{either: true, alone: true, CacheBytes: -1})
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
-	c := checker{s: s, r: &r, owners: map[owned]string{}, objects: map[uint64]bool{}}
+	c := checker{s: s, r: &r, owners: map[owned]string{}, objects: map[uint64]bool{}, idle: map[uint64]bool{}}
 	err = errors.Join(c.index(), c.words(), s.Close(), c.free(ep), ep.Close())
 	return r, err
 }
@@ -40,6 +40,7 @@ type checker struct {
 	r       *client.Report
 	owners  map[owned]string
 	objects map[uint64]bool // locations that the directory names
+	idle    map[uint64]bool // that are free
 }
 
 // own notes who has a buffer.
@@ -88,7 +89,7 @@ func (c *checker) index() error {
 
 // pair reads the pair of an entry.
 func (c *checker) pair(e directory.Entry, o Object) error {
-	k := c.s.fresh(o)
+	k := c.s.fresh(o, 0)
 	pair, err := c.s.c.Read(&k)
 	switch {
 	case errors.Is(err, ErrEmpty), errors.Is(err, ErrGone), errors.Is(err, client.ErrDamaged):
@@ -109,8 +110,13 @@ func (c *checker) pair(e directory.Entry, o Object) error {
 
 // words walks the words of all objects that were handed out.
 func (c *checker) words() error {
-	handed := uint64(0)
+	handed, free := uint64(0), uint64(0)
 	for region := range c.s.Regions {
+		f, err := c.freed(region)
+		if err != nil {
+			return err
+		}
+		free += f
 		n, err := c.s.handed(c.s.ep, region)
 		if errors.Is(err, rdma.ErrNodeDown) { // who has the count; objects beyond are zero
 			n, err = c.s.Objects, nil
@@ -130,7 +136,60 @@ func (c *checker) words() error {
 		}
 	}
 	c.r.Fact("objects", handed, 0)
-	c.r.Fact("objects that wait for a sweep", handed-uint64(len(c.objects)), 0)
+	c.r.Fact("objects that are free", free, 0)
+	c.r.Fact("objects that wait for a sweep", handed-uint64(len(c.objects))-free, 0)
+	return nil
+}
+
+// freed looks at a region's free objects: nobody names them, and their words are zero. It returns how many there are.
+func (c *checker) freed(region int) (uint64, error) {
+	numbers, err := c.s.listFreed(region)
+	switch {
+	case errors.Is(err, rdma.ErrNodeDown):
+		return 0, nil
+	case errors.Is(err, client.ErrDamaged):
+		c.r.Damaged("%v", err)
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	for _, n := range numbers {
+		location := c.s.locationOf(region, n)
+		o, ok := c.s.place(location)
+		switch {
+		case !ok:
+			c.r.Damaged("object %d of region %d is free: there is none", n, region)
+			continue
+		case c.objects[location] || c.idle[location]:
+			c.r.Damaged("object %d is free, and somebody else's", location)
+		}
+		c.idle[location] = true
+		for r := range c.s.Replicas {
+			if err := c.blank(location, o.At[r]); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return uint64(len(numbers)), nil
+}
+
+// blank expects the words of a free object to be zero.
+func (c *checker) blank(location uint64, at rdma.Addr) error {
+	b := c.s.ep.Batch()
+	defer b.Release()
+	op := b.Read(at, c.s.layout.dataAt())
+	switch err := rdma.Do(c.s.ep, b, c.s.Timeout); {
+	case errors.Is(err, rdma.ErrNodeDown):
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, x := range op.Buf {
+		if x != 0 {
+			c.r.Damaged("object %d is free, and has words on node %d", location, at.Node())
+			return nil
+		}
+	}
 	return nil
 }
 

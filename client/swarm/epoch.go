@@ -62,3 +62,14 @@ func (c *Client) rejoin() error {
 	c.follow()
 	return c.current(c.at)
 }
+
+// land waits for what is in flight, and settles whose the buffers are that it replaces.
+func (c *Client) land() error {
+	c.quorum.Release()
+	c.limbo.Wait(c.ep, c.quorum.Timeout())
+	c.settleLimbo()
+	if n := c.limbo.Len(); n > 0 {
+		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
+	}
+	return nil
+}

@@ -10,12 +10,14 @@ import (
 )
 
 // objects are what a client has of objects that nobody else knows: a location is named by the directory, or its client's, or
-// it waits for a sweep. A client takes them from one region at a time, counted at the region's first replica, in chunks that
-// grow with what it uses: so one that closes, or dies, leaves no more behind than it has used, and mostObjects at most.
+// it waits for a sweep. A client takes them from one region at a time, in chunks that grow with what it uses: so one that
+// closes, or dies, leaves no more behind than it has used, and mostObjects at most. At a region's first replica are a count of
+// those that were handed out for the first time, and a list of those that sweeps have freed; see free.go.
 type objects struct {
-	next, end uint64 // of a chunk: locations that were never used
-	region    int    // it is of
-	chunk     int
+	free   []uint64 // locations: their words are zero
+	region int      // that they are of
+	chunk  int
+	epoch  uint64 // in which the client got them, and spare: they are its own in no other
 	// spare was written, but not published: it is for the next INSERT.
 	spare    Register
 	location uint64 // of spare; 0: none
@@ -27,44 +29,71 @@ const mostObjects = 16
 // answer are used up.
 func (s *Store) draw() error {
 	o := &s.objects
+	if now := s.epoch(); o.epoch != now {
+		o.epoch, o.location, o.free, o.chunk = now, 0, o.free[:0], 0 // where sweeps come, objects are short
+	}
 	if o.location != 0 {
 		return nil
 	}
-	if o.next == o.end {
+	if len(o.free) == 0 {
 		if err := s.refill(); err != nil {
 			return fmt.Errorf("take an object: %w", err)
 		}
 	}
-	place, ok := s.place(o.next)
+	location := o.free[0]
+	o.free = o.free[1:]
+	place, ok := s.place(location)
 	if !ok {
-		return fmt.Errorf("take object %d: %w", o.next, client.ErrDamaged)
+		return fmt.Errorf("take object %d: %w", location, client.ErrDamaged)
 	}
-	o.location = o.next
-	o.spare = s.fresh(place)
+	o.location = location
+	o.spare = s.fresh(place, o.epoch)
 	o.spare.warm = true // nobody has written it
-	o.next++
 	return nil
 }
 
-// refill takes a chunk from the region that it had last, or from the next one that has any.
-func (s *Store) refill() (err error) {
+// refill takes a chunk from the region that it had last, or from the next one that has any. Under a busy view it takes only what
+// was never handed out (package epoch, R2).
+func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)
+	last := error(client.ErrFull)
 	for range s.Regions {
-		first := s.regions[o.region][0]
-		r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(o.region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(o.chunk)}}
-		e := s.ep.Call(first.Node(), &r, s.values.Patience())
+		ok, err := false, error(nil)
+		if !s.busy() {
+			ok, err = s.takeFreed(o.region, o.chunk)
+		}
+		if !ok && err == nil {
+			err = s.growObjects(o.region, o.chunk)
+		}
 		switch {
-		case e == nil:
-			o.next = uint64(o.region)*uint64(s.Objects) + r.Ret[0] + 1
-			o.end = o.next + r.Ret[1]
+		case err == nil:
 			return nil
-		case errors.Is(e, rdma.ErrFull), errors.Is(e, rdma.ErrNodeDown), errors.Is(e, rdma.ErrTimeout):
-			err = e
+		case errors.Is(err, rdma.ErrFull), errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
+			last = err
 		default:
-			return e
+			return err
 		}
 		o.region = (o.region + 1) % s.Regions
 	}
-	return fmt.Errorf("%w: %w", client.ErrFull, err)
+	s.values.Ask(s.regions[o.region][0].Node())
+	return fmt.Errorf("%w: %w", client.ErrFull, last)
+}
+
+// growObjects takes objects that were never handed out.
+func (s *Store) growObjects(region, n int) error {
+	first := s.regions[region][0]
+	r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
+	if err := s.ep.Call(first.Node(), &r, s.values.Patience()); err != nil {
+		return err
+	}
+	for i := range r.Ret[1] {
+		s.objects.free = append(s.objects.free, s.locationOf(region, r.Ret[0]+i))
+	}
+	return nil
+}
+
+// locationOf returns that of the i-th object of a region, counted from 0.
+func (l *plan) locationOf(region int, i uint64) uint64 {
+	return uint64(region)*uint64(l.Objects) + i + 1
 }

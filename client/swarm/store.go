@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
@@ -23,6 +24,7 @@ type StoreOptions struct {
 	Slow       time.Duration // see Options
 	Apart      bool          // the pool is DM-ABD's
 	either     bool          // or not
+	alone      bool          // nobody sweeps meanwhile: the worker is the master, or looks at a pool that nobody uses
 }
 
 const defaultCache = 8 << 20
@@ -54,9 +56,11 @@ type Store struct {
 	index, values *buffers.Worker
 	ceiling       *ceiling
 	cache         *locations.Cache[cached]
-	secret        uint64 // seed
-	changes       uint64 // the id of the last change, in ticks
-	stale         bool   // the view has changed
+	secret        uint64        // seed
+	changes       uint64        // the id of the last change, in ticks
+	member        *epoch.Member // nil when the worker is alone
+	stale         bool          // the view has changed
+	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
 	pair          []byte
 }
 
@@ -78,6 +82,16 @@ const (
 
 // OpenStore returns a worker's view of the pool that ep reaches.
 func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
+	for range turns { // ends: an epoch has begun in each
+		s, err := openStore(ep, o)
+		if o.alone || !errors.Is(err, rdma.ErrStale) {
+			return s, err
+		}
+	}
+	return nil, errStopped
+}
+
+func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	name := formatName(o.Apart)
 	l, err := readPlan(ep, o.Apart, o.either)
 	if err != nil {
@@ -98,14 +112,24 @@ func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
+	if !o.alone {
+		if s.member, err = epoch.Join(ep); err != nil {
+			return nil, fmt.Errorf("open %s: %w", name, err)
+		}
+		s.ceiling.quorum.Rejoin = s.member.Join
+	}
 	s.changes = s.ceiling.used
 	s.region = id % l.Regions
 	s.index, s.values = l.index.Open(ep, l.nodes, o.Timeout), l.values.Open(ep, l.nodes, o.Timeout)
-	s.c, err = Open(ep, l.layout, s.values, Options{Writer: id - 1, Slow: o.Slow, Timeout: o.Timeout, Use: s.use})
+	if s.member != nil {
+		s.index.Follow(s.member)
+		s.values.Follow(s.member)
+	}
+	s.c, err = Open(ep, l.layout, s.values, Options{Writer: id - 1, Slow: o.Slow, Timeout: o.Timeout, Use: s.use, Member: s.member})
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout})
+	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
 	s.cache = newCache(o)
 	return s, nil
 }
@@ -124,9 +148,11 @@ func newCache(o StoreOptions) *locations.Cache[cached] {
 // use tells the ceiling of a timestamp: its last tick.
 func (s *Store) use(i uint64) error { return s.ceiling.use((i+1)<<s.layout.groupBits - 1) }
 
-// fresh is the register of an object of which nothing is known.
-func (s *Store) fresh(o Object) Register {
-	return NewRegister(o, s.ceiling.used>>s.layout.groupBits)
+// fresh is the register of an object of which nothing is known, but that the directory named it in an epoch.
+func (s *Store) fresh(o Object, named uint64) Register {
+	k := NewRegister(o, s.ceiling.used>>s.layout.groupBits)
+	k.Known(named)
+	return k
 }
 
 // change returns the id of a change of the directory, which nobody has used before.
@@ -140,26 +166,6 @@ func (s *Store) change() (uint64, error) {
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes.
 func (s *Store) MaxPair() int { return s.PairBytes }
-
-// begin prepares an operation.
-func (s *Store) begin() error {
-	if !s.stale {
-		return nil
-	}
-	if _, err := s.ep.Join(); err != nil {
-		return err
-	}
-	s.stale = false
-	return nil
-}
-
-// end looks at an operation's outcome.
-func (s *Store) end(err error) error {
-	if errors.Is(err, rdma.ErrStale) {
-		s.stale = true
-	}
-	return err
-}
 
 // encode makes a pair.
 func (s *Store) encode(key, value []byte) error {
@@ -202,6 +208,7 @@ var (
 
 // locate asks the directory for a key, and reads its pair. The error wraps client.ErrNotFound, or errMoved.
 func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
+	now := s.epoch()
 	entries, err := s.dir.Lookup(hash)
 	if err != nil {
 		return nil, nil, err
@@ -209,12 +216,12 @@ func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	moved := false
 	for _, e := range entries {
 		if e.Location&dying != 0 {
-			if err := s.finish(e.Location); err != nil {
+			if err := s.finish(e.Location, now); err != nil {
 				return nil, nil, err
 			}
 			continue
 		}
-		k, value, ok, err := s.read(e.Location, key)
+		k, value, ok, err := s.read(e.Location, key, now)
 		switch {
 		case errors.Is(err, ErrGone):
 			moved = true
@@ -230,13 +237,13 @@ func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	return nil, nil, errNotFound
 }
 
-// read reads the pair at a location that the directory has told; false: it is another key's.
-func (s *Store) read(location uint64, key []byte) (k Register, value []byte, ok bool, err error) {
+// read reads the pair at a location that the directory named in an epoch; false: it is another key's.
+func (s *Store) read(location uint64, key []byte, named uint64) (k Register, value []byte, ok bool, err error) {
 	o, placed := s.place(location)
 	if !placed {
 		return k, nil, false, fmt.Errorf("the directory names object %#x: %w", location, client.ErrDamaged)
 	}
-	k = s.fresh(o)
+	k = s.fresh(o, named)
 	pair, err := s.c.Read(&k)
 	if errors.Is(err, ErrEmpty) {
 		return k, nil, false, fmt.Errorf("the directory names object %#x, which is empty: %w", location, client.ErrDamaged)
@@ -245,13 +252,13 @@ func (s *Store) read(location uint64, key []byte) (k Register, value []byte, ok 
 	return k, value, ok, err
 }
 
-// finish brings the tombstone to an object whose entry is known to be dying.
-func (s *Store) finish(location uint64) error {
+// finish brings the tombstone to an object whose entry was dying in an epoch.
+func (s *Store) finish(location, named uint64) error {
 	o, ok := s.place(location &^ dying)
 	if !ok {
 		return fmt.Errorf("the directory names object %#x: %w", location, client.ErrDamaged)
 	}
-	k := s.fresh(o)
+	k := s.fresh(o, named)
 	if _, err := s.c.Read(&k); err != nil && !errors.Is(err, ErrEmpty) {
 		if errors.Is(err, ErrGone) {
 			return nil
@@ -263,11 +270,16 @@ func (s *Store) finish(location uint64) error {
 
 // Get returns the value of a key, valid until the next call.
 func (s *Store) Get(key []byte) ([]byte, error) {
-	v, err := s.get(key)
-	if err != nil {
-		return nil, s.end(fmt.Errorf("get: %w", err))
+	var t tries
+	for {
+		v, err := s.get(key)
+		if err == nil {
+			return v, nil
+		}
+		if !s.again(&t, err) {
+			return nil, fmt.Errorf("get: %w", err)
+		}
 	}
-	return v, nil
 }
 
 func (s *Store) get(key []byte) ([]byte, error) {
@@ -281,7 +293,7 @@ func (s *Store) get(key []byte) ([]byte, error) {
 			return v, nil
 		}
 		s.cache.Drop(hash)
-		if err != nil && !errors.Is(err, ErrGone) {
+		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrOutdated) {
 			return nil, err
 		}
 	}
@@ -296,10 +308,7 @@ func (s *Store) get(key []byte) ([]byte, error) {
 
 // Update replaces the value of a key that is there.
 func (s *Store) Update(key, value []byte) error {
-	if err := s.update(key, value); err != nil {
-		return s.end(fmt.Errorf("update: %w", err))
-	}
-	return nil
+	return s.persist("update", func() error { return s.update(key, value) })
 }
 
 func (s *Store) update(key, value []byte) error {
@@ -321,7 +330,7 @@ func (s *Store) update(key, value []byte) error {
 			}
 		}
 		err := s.c.Write(&e.Register, s.pair)
-		if err == nil || !errors.Is(err, ErrGone) {
+		if err == nil || !errors.Is(err, ErrGone) && (!errors.Is(err, ErrOutdated) || errors.Is(err, client.ErrUncertain)) {
 			return err
 		}
 		s.cache.Drop(hash)

@@ -1,0 +1,229 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// cramped is a pool with room for few pairs.
+func cramped(nodes, replicas int, apart bool) Params {
+	p := Params{Replicas: replicas, Words: 2, Locks: 4, Clients: 64, PairBytes: 64, Apart: apart, Regions: nodes, Objects: 24,
+		Values: Buffers{Segments: 1, Each: 700}, Index: Buffers{Segments: 1, Each: 300}, Buckets: 8, Timeout: 20 * time.Millisecond}
+	if apart {
+		p.Words, p.Locks = 1, 0
+	}
+	return p
+}
+
+func makeMender(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+
+// churn is clients that insert and delete far more pairs than the pool has room for, while some of them crash, stand still, and
+// lose a node.
+type churn struct {
+	seed    uint64
+	params  Params
+	nodes   int
+	players int // in all; some at a time
+	ops     int // of each
+	keys    int
+	dies    bool // a node does
+	options sim.Options
+	events  []cluster.Event
+	history check.History
+	epochs  uint64
+	inserts int
+	answers map[check.Answer]int
+	mender  cluster.NewMender
+}
+
+func drawChurn(seed uint64) *churn {
+	rng := rand.New(rand.NewPCG(seed, 21))
+	c := &churn{seed: seed, nodes: 3 + int(seed%2), players: 12, ops: 60, keys: 4 + rng.IntN(12), dies: seed%3 == 0,
+		answers: map[check.Answer]int{}, mender: makeMender}
+	c.params = cramped(c.nodes, 3, seed%5 == 4)
+	if c.dies { // with regions, of which nobody takes objects any more
+		c.params.Objects *= 2
+	}
+	c.options = sim.Hostile(seed)
+	c.options.Nodes, c.options.Clients, c.options.Handler, c.options.Limit = c.nodes, c.params.Clients, node.Serve, 20*time.Second
+	c.options.Drift, c.options.ClockOffset = 0, 0
+	l, err := newPlan(c.params, c.nodes)
+	if err != nil {
+		panic(err)
+	}
+	c.options.Memory = l.bytes
+	if seed%4 == 1 {
+		for range 2 {
+			c.options.Faults = append(c.options.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprintf("player %d", 1+rng.IntN(4)),
+				At: time.Duration(rng.IntN(5000)) * time.Microsecond, For: time.Duration(1+rng.IntN(8)) * time.Millisecond})
+		}
+	}
+	return c
+}
+
+// run plays, and returns what is wrong.
+func (c *churn) run() (err error) {
+	s := sim.New(c.options)
+	defer s.Close()
+	if err := Make(s, c.params); err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(c.seed, 22))
+	var recorders []*check.Recorder
+	left, playing := c.players, 0
+	fail := func(format string, args ...any) {
+		if err == nil {
+			err = fmt.Errorf(format, args...)
+		}
+	}
+	var enter func()
+	enter = func() {
+		if left == 0 {
+			return
+		}
+		left--
+		playing++
+		n := c.players - left
+		w := s.Go(fmt.Sprintf("player %d", n), func(ep rdma.Endpoint) {
+			k, e := OpenStore(ep, StoreOptions{Apart: c.params.Apart, CacheBytes: 64 << 10})
+			if errors.Is(e, rdma.ErrClosed) {
+				return
+			}
+			if e != nil {
+				fail("open: %w", e)
+			} else {
+				r := check.NewRecorder(n, k, s.Now)
+				recorders = append(recorders, r)
+				c.play(n, ep, r)
+				if e := k.Close(); e != nil && !errors.Is(e, rdma.ErrClosed) {
+					fail("close: %w", e)
+				}
+			}
+			playing--
+			enter()
+		})
+		w.WhenCrashed(func() { playing--; enter() })
+		if rng.IntN(2) == 0 {
+			s.CrashAt(w, 50+rng.Uint64N(3000))
+		}
+	}
+	for range 4 {
+		enter()
+	}
+	if c.dies {
+		s.KillNodeAfter(rng.IntN(c.nodes), time.Duration(1+rng.IntN(5))*time.Millisecond)
+	}
+	s.Go("keeper", func(ep rdma.Endpoint) {
+		o := cluster.Options{Lease: 400 * time.Microsecond, Stop: func() bool { return playing == 0 },
+			Log: func(e cluster.Event) {
+				if c.events = append(c.events, e); e.What == cluster.Failed {
+					fail("keeper: %w", e.Err)
+				}
+			}}
+		if e := cluster.Keep(ep, s, c.mender, o); e != nil {
+			fail("keep: %w", e)
+		}
+		if _, e := cluster.Once(ep, s, c.mender, o); e != nil {
+			fail("recover: %w", e)
+		}
+	})
+	if e := s.Run(); e != nil {
+		fail("run: %w", e)
+	}
+	c.epochs = s.View().Epoch
+	for _, r := range recorders {
+		c.history = append(c.history, r.History()...)
+	}
+	if err != nil {
+		return err
+	}
+	return c.judge(s)
+}
+
+func (c *churn) play(n int, ep rdma.Endpoint, r *check.Recorder) {
+	rng := ep.Rand()
+	for i := range c.ops {
+		key := fmt.Appendf(nil, "key-%d", rng.IntN(c.keys))
+		value := check.MakeValue(nil, n, i+1, 40)
+		switch k := rng.IntN(10); {
+		case k < 4:
+			if r.Insert(key, value) == nil {
+				c.inserts++
+			}
+		case k < 7:
+			r.Delete(key)
+		case k < 8:
+			r.Update(key, value)
+		default:
+			r.Get(key)
+		}
+		if rng.IntN(8) == 0 {
+			ep.Sleep(time.Duration(rng.IntN(300)) * time.Microsecond)
+		}
+	}
+}
+
+// judge looks at the history, and at the pool: nothing is lost, and nothing has two owners.
+func (c *churn) judge(f rdma.Fabric) error {
+	for i := range c.history {
+		op := &c.history[i]
+		c.answers[op.Answer]++
+		if op.Answer == check.Failed || op.Answer == check.Refused && !c.dies || op.Answer == check.TimedOut {
+			return fmt.Errorf("operation failed: %v", op)
+		}
+	}
+	if refused := c.answers[check.Refused]; refused > len(c.history)/20 { // a node that dies takes its regions' free objects along
+		return fmt.Errorf("%d of %d operations found no memory", refused, len(c.history))
+	}
+	if err := check.Linearizable(c.history, check.Options{}); err != nil {
+		return err
+	}
+	r, err := Check(f)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check: %w", err)
+	case len(r.Damage)+len(r.Waiting) > 0:
+		return fmt.Errorf("check: %s", strings.Join(append(r.Damage, r.Waiting...), "; "))
+	}
+	for _, fact := range r.Facts {
+		if fact.Name == "objects that wait for a sweep" && fact.Count > 0 && !c.dies {
+			return fmt.Errorf("%d objects are nobody's behind the last sweep", fact.Count)
+		}
+	}
+	return nil
+}
+
+// TestChurn inserts and deletes far more pairs than the pool has objects, in virtual time.
+func TestChurn(t *testing.T) {
+	count, first := env("FARKV_SEEDS", seeds(60)), env("FARKV_SEED", 1)
+	inserts, epochs := 0, uint64(0)
+	answers := map[check.Answer]int{}
+	for seed := first; seed < first+count; seed++ {
+		c := drawChurn(seed)
+		if err := c.run(); err != nil {
+			for _, e := range c.events {
+				t.Log(e.At, e)
+			}
+			t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/swarm -run '^TestChurn$'", seed, err, seed)
+		}
+		inserts += c.inserts
+		epochs += c.epochs
+		for a, n := range c.answers {
+			answers[a] += n
+		}
+	}
+	t.Logf("%d inserts, %d epochs, %v", inserts, epochs, answers)
+}
+
+var _ client.Store = (*Store)(nil)

@@ -1,0 +1,98 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// epoch returns the one that the worker joined last.
+func (s *Store) epoch() uint64 {
+	if s.member == nil {
+		return 0
+	}
+	return s.member.Epoch()
+}
+
+// busy tells whether a sweep is under way, as far as the worker knows.
+func (s *Store) busy() bool { return s.member != nil && s.member.Busy() }
+
+// current tells whether an object is still the one that the worker knows.
+func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
+
+// begin prepares an operation.
+func (s *Store) begin() error {
+	if s.member == nil || !s.stale && !s.member.Busy() {
+		return nil
+	}
+	if err := s.member.Join(); err != nil {
+		return err
+	}
+	s.stale = false
+	return nil
+}
+
+// tries is how often an operation has failed.
+type tries struct{ stale, full int }
+
+// A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
+const mostSweeps = 3
+
+// longestHunger is how long a client that finds no memory waits for a sweep. Then it tells its user, and waits no more for some
+// times as long: nobody keeps the pool, or it is full.
+const longestHunger = 500 * time.Millisecond
+
+// again tells whether an operation that failed is tried once more: one that met several epochs, or found no memory, and has
+// had no effect.
+func (s *Store) again(t *tries, err error) bool {
+	switch {
+	case s.member == nil || errors.Is(err, client.ErrUncertain):
+		return false
+	case errors.Is(err, rdma.ErrStale):
+		s.stale = true
+		t.stale++
+		return t.stale < turns
+	case errors.Is(err, client.ErrFull):
+		t.full++
+		return t.full <= 2*mostSweeps && s.swept() // others may be faster
+	}
+	return false
+}
+
+// swept asks for a sweep and waits for it; false: there is none.
+func (s *Store) swept() bool {
+	now := s.ep.Now()
+	if now < s.hopeless {
+		return false
+	}
+	next := s.member.Epoch() + 1
+	if s.member.Busy() { // it has begun
+		next--
+	}
+	for n := range s.nodes {
+		s.values.Ask(n)
+	}
+	within := min(longestHunger, s.c.quorum.Timeout())
+	if ok, err := s.member.Await(next, within); err == nil && ok {
+		return true
+	}
+	s.hopeless = s.ep.Now() + 16*within
+	return false
+}
+
+// persist tries an operation that changes something until it is known what became of it.
+func (s *Store) persist(what string, do func() error) error {
+	var t tries
+	for {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		if !s.again(&t, err) {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+}
