@@ -105,6 +105,16 @@ var mutants = []teeth.Mutant{
 		Old: " || le.Uint64(p[8:]) != uint64(s.time()) {", New: " {"},
 	{Rule: "a buffer that is used again is no damage", File: "max.go",
 		Old: "\treturn errReused\n", New: "\treturn client.ErrDamaged\n"},
+	{Rule: "a buffer whose chain failed is nobody's", File: "recycle.go",
+		Old: "\t\t\tc.leaked++\n\t\tdefault:", New: "\t\t\tc.alloc.Give(k.At[r].Node(), k.Hash, pointer)\n\t\tdefault:", Test: "TestFailedChain$"},
+	{Rule: "a buffer whose chain failed in limbo is nobody's", File: "recycle.go",
+		Old: "if b.Op(i).Err != nil {", New: "if false {", Test: "TestFailedChain$"},
+	{Rule: "a batch that comes back is encoded anew", File: "max.go",
+		Old: "if b.Len() == 0 { // a new", New: "if false { // a new", Test: "TestEncodedAgain$"},
+	{Rule: "a stale guess that nothing replaces is uncertain", File: "write.go",
+		Old: "if err != nil && !errors.Is(err, client.ErrUncertain) {", New: "if false && errors.Is(err, client.ErrUncertain) {", Test: "TestNoTimestampToWriteAgain$"},
+	{Rule: "a DELETE's change marks one object", File: "change.go",
+		Old: "case c.marked != 0 && c.marked != c.at:", New: "case false:", Test: "TestOneVictim$"},
 	// Sweeps.
 	{Rule: "a buffer is its client's for one epoch", File: "epoch.go",
 		Old: "c.putting.void(r)", New: "_ = r"},
@@ -136,7 +146,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|the last timestamp is|is taken|took \d+ trips|took longer than|an operation took|` +
-	`cut at|is free, and|walk the free buffers|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
+	`cut at|does not have the value|is free, and|walk the free buffers|key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |want an error|i has`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 

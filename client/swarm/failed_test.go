@@ -1,0 +1,52 @@
+package swarm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// given is an allocator that counts what comes back, by node.
+type given struct {
+	Allocator
+	n map[int]int
+}
+
+func (g *given) Give(node int, hash uint64, pointer uint16) {
+	if pointer != 0 {
+		g.n[node]++
+	}
+	g.Allocator.Give(node, hash, pointer)
+}
+
+// TestFailedChain: of a chain to a node that dies nobody knows whether it landed, be it in the step or behind: its buffer is nobody's,
+// and is counted.
+func TestFailedChain(t *testing.T) {
+	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
+	must(t, err)
+	for _, slow := range []time.Duration{10 * time.Microsecond, time.Second} { // than which the node takes longer to fail, or not
+		a := newArena(l, 3, 2, 100)
+		s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(), NodeTimeout: time.Millisecond, Handler: node.Serve})
+		s.Go("client", func(ep rdma.Endpoint) {
+			x, err := a.open(ep, Options{Slow: slow})
+			must(t, err)
+			g := &given{x.alloc, map[int]int{}}
+			x.alloc = g
+			k := &x.keys[0]
+			must(t, x.Write(k, []byte("one")))
+			must(t, s.KillNode(k.At[k.InPlace].Node()))
+			must(t, x.Write(k, []byte("two")))
+			ep.Sleep(time.Second)
+			must(t, x.Write(&x.keys[1], []byte("other")))
+			if n := g.n[k.At[k.InPlace].Node()]; n != 0 || x.Stats().Leaked == 0 {
+				t.Errorf("timer %v: %d buffers of a node that died: one is taken, %+v", slow, n, x.Stats())
+			}
+			x.Close()
+		})
+		must(t, s.Run())
+		s.Close()
+	}
+}
