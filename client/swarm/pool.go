@@ -13,17 +13,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Names of the formats in a pool's header. DM-ABD's objects have one word, no lock and nothing in place.
+// Names of the formats in a pool's header. DM-ABD's objects have one word, no lock and nothing in place; RAW's have one
+// replica, and nothing but what is in place.
 const (
 	Format        = "swarm"
 	FormatABD     = "dm-abd"
+	FormatRaw     = "raw"
 	FormatVersion = 1
 )
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
 	Replicas  int           `json:"replicas"`
-	Words     int           `json:"words"`      // of an object, at each replica
+	Words     int           `json:"words"`      // of an object, at each replica; 0: RAW's
 	Locks     int           `json:"locks"`      // clients that guess timestamps
 	Clients   int           `json:"clients"`    // identities
 	PairBytes int           `json:"pair_bytes"` // largest sum of a key's and a value's length
@@ -164,7 +166,10 @@ func Size(s PoolShape) (Params, uint64, error) {
 	copies := func(items uint64, each int) uint64 {
 		return items*uint64(each)*uint64(s.Replicas)/uint64(s.Nodes) + uint64(s.Clients)*buffersInHand
 	}
-	p.Values = segmentsFor(copies(records, min(s.Words, s.Clients)+1))
+	p.Values = Buffers{Segments: 1, Each: 1} // for RAW, which needs none
+	if s.Words > 0 {
+		p.Values = segmentsFor(copies(records, min(s.Words, s.Clients)+1))
+	}
 	p.Index = segmentsFor(copies(p.Buckets, 2))
 	l, err := newPlan(p, s.Nodes)
 	if err != nil {
@@ -187,6 +192,14 @@ func formatName(apart bool) string {
 	return Format
 }
 
+// format returns the name of a pool's format.
+func (p *Params) format() string {
+	if p.Words == 0 {
+		return FormatRaw
+	}
+	return formatName(p.Apart)
+}
+
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there is
 // not enough memory.
 func Make(f rdma.Fabric, p Params) error {
@@ -194,7 +207,7 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return err
 	}
-	name := formatName(p.Apart)
+	name := p.format()
 	if l.bytes > f.Size() {
 		return fmt.Errorf("make a %s pool: it needs %d bytes a node, each has %d: %w", name, l.bytes, f.Size(), rdma.ErrFull)
 	}
@@ -218,8 +231,8 @@ func Make(f rdma.Fabric, p Params) error {
 	return errors.Join(node.WriteHeader(f, ep, node.Header{Store: name, Version: FormatVersion, Params: params}), ep.Close())
 }
 
-// readPlan reads the header of the pool that ep reaches: of SWARM's format or DM-ABD's, or of either.
-func readPlan(ep rdma.Endpoint, apart, either bool) (*plan, error) {
+// readPlan reads the header of the pool that ep reaches, of a format; "": of any that is ours.
+func readPlan(ep rdma.Endpoint, format string) (*plan, error) {
 	v, err := ep.Join()
 	if err != nil {
 		return nil, err
@@ -228,18 +241,20 @@ func readPlan(ep rdma.Endpoint, apart, either bool) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if either {
-		apart = h.Store == FormatABD
+	if format == "" {
+		if format = Format; h.Store == FormatABD || h.Store == FormatRaw {
+			format = h.Store
+		}
 	}
-	if err := h.Expect(formatName(apart), FormatVersion); err != nil {
+	if err := h.Expect(format, FormatVersion); err != nil {
 		return nil, err
 	}
 	var p Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
 		return nil, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
 	}
-	if p.Apart != apart {
-		return nil, fmt.Errorf("%w: a %s pool with values in place: %v", ErrParams, h.Store, !p.Apart)
+	if p.format() != h.Store {
+		return nil, fmt.Errorf("%w: a %s pool with those of %s", ErrParams, h.Store, p.format())
 	}
 	return newPlan(p, h.Nodes)
 }

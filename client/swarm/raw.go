@@ -54,10 +54,10 @@ func (c *Client) readRaw(k *Register) ([]byte, error) {
 	}
 }
 
-func (c *Client) writeRaw(k *Register, value []byte) error {
+func (c *Client) writeRaw(k *Register, value []byte, failed func(what string, err error) error) error {
 	c.step("write value")
 	if err := c.writeInPlace(k, uint64(len(value))+1, value); err != nil {
-		return c.failed("write", err)
+		return failed("write", err)
 	}
 	return nil
 }

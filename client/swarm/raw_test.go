@@ -88,3 +88,47 @@ func TestRawIsNotLinearizable(t *testing.T) {
 	}
 	t.Logf("%d of %d runs are not linearizable", found, rawSeeds)
 }
+
+// smallRaw is a pool of RAW's that is quickly made.
+func smallRaw(nodes int) Params {
+	p := small(nodes, 1, false)
+	p.Words, p.Locks = 0, 0
+	return p
+}
+
+// TestRawStoreTrips: GET and UPDATE take RAW one trip; what the index takes comes on top, as for the others.
+func TestRawStoreTrips(t *testing.T) {
+	f := storePool(t, 3, smallRaw(3))
+	x, y := storeOn(t, f, StoreOptions{Raw: true}), storeOn(t, f, StoreOptions{Raw: true})
+	key, value := []byte("key"), make([]byte, 1000)
+	for _, s := range []*Store{x, y} { // they have buffers of the index, and objects
+		s.stock(t)
+	}
+	trips := func(what string, s *Store, want uint64, wantErr error, op func() error) {
+		t.Helper()
+		var err error
+		n := trace.Trips(s.ep, func() { err = op() })
+		if !errors.Is(err, wantErr) || n.Trips != want {
+			t.Errorf("%s: %v, and takes %d trips, want %d (%+v)", what, err, n.Trips, want, n)
+		}
+	}
+	get := func(s *Store) func() error { return func() error { _, err := s.Get(key); return err } }
+	update := func(s *Store) func() error { return func() error { return s.Update(key, value) } }
+	trips("INSERT", x, 4, nil, func() error { return x.Insert(key, value) })
+	trips("GET", x, 1, nil, get(x))
+	trips("UPDATE", x, 1, nil, update(x))
+	trips("GET of what is not cached", y, 2, nil, get(y))
+	trips("UPDATE", y, 1, nil, update(y))
+	trips("GET behind it", x, 1, nil, get(x))
+	trips("DELETE", x, 4, nil, func() error { return x.Delete(key) })
+	trips("GET of what is known to be there no more", y, 1+1+1, client.ErrNotFound, get(y))
+	trips("UPDATE of what is not there", y, 1, client.ErrNotFound, update(y))
+	trips("INSERT of what was deleted", y, 4, nil, func() error { return y.Insert(key, value) })
+	trips("UPDATE of what is not cached", x, 3, nil, update(x))
+	if n := testing.AllocsPerRun(100, func() { must(t, update(x)()); must(t, get(x)()) }); n != 0 {
+		t.Errorf("UPDATE and GET make %v allocations", n)
+	}
+	if r, err := Check(f); err != nil || len(r.Damage) > 0 {
+		t.Errorf("%v, %v", r.Damage, err)
+	}
+}

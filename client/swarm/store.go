@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,8 +24,20 @@ type StoreOptions struct {
 	Timeout    time.Duration // of a step of which fewer than a majority answer; default, and at most, what the pool was made for
 	Slow       time.Duration // see Options
 	Apart      bool          // the pool is DM-ABD's
-	either     bool          // or not
+	Raw        bool          // the pool is RAW's
+	any        bool          // the pool may be anybody's
 	alone      bool          // nobody sweeps meanwhile: the worker is the master, or looks at a pool that nobody uses
+}
+
+// format returns what the pool's has to be; "": any.
+func (o *StoreOptions) format() string {
+	switch {
+	case o.any:
+		return ""
+	case o.Raw:
+		return FormatRaw
+	}
+	return formatName(o.Apart)
 }
 
 const defaultCache = 8 << 20
@@ -92,8 +105,8 @@ func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 }
 
 func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
-	name := formatName(o.Apart)
-	l, err := readPlan(ep, o.Apart, o.either)
+	name := cmp.Or(o.format(), Format)
+	l, err := readPlan(ep, o.format())
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
@@ -136,7 +149,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 
 func newCache(o StoreOptions) *locations.Cache[cached] {
 	entry := entryBytes
-	if o.Apart {
+	if o.Apart || o.Raw {
 		entry = entryBytesABD
 	}
 	if o.CacheBytes == 0 {

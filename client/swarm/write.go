@@ -19,7 +19,7 @@ func (c *Client) Write(k *Register, value []byte) error {
 	}
 	began, err := c.enter(k)
 	if err == nil && c.raw() {
-		return c.writeRaw(k, value) // which does not tell whether it met the object
+		return c.writeRaw(k, value, c.failed) // which does not tell whether it met the object
 	}
 	if err == nil {
 		err = c.write(k, value)
@@ -166,3 +166,14 @@ func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(
 	c.confirm(k, &p.tuple, value)
 	return nil
 }
+
+// create writes the first value of an object that nobody else knows.
+func (c *Client) create(k *Register, value []byte) error {
+	if c.raw() {
+		return c.writeRaw(k, value, unseen)
+	}
+	return c.writeVerified(k, c.guess(k), value, unseen)
+}
+
+// unseen wraps the failure of a write to an object that nobody knows: whatever becomes of it, nothing was inserted.
+func unseen(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
