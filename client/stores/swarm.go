@@ -11,60 +11,71 @@ import (
 )
 
 func init() {
-	register(swarmKind(swarm.Format, "SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime", false))
-	register(swarmKind(swarm.FormatABD, "what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place", true))
-	register(swarmKind("swarm-apart", "SWARM-KV without data in place", true))
+	register(swarmKind(swarm.Format, "SWARM-KV (SOSP 2024): quorum registers of one trip, replicated index, cache of locations, no downtime", variant{}))
+	register(swarmKind(swarm.FormatABD, "what SWARM-KV is measured against: ABD's quorums over its index, one word an object, nothing in place", variant{apart: true, abd: true}))
+	register(swarmKind("swarm-apart", "SWARM-KV without data in place", variant{apart: true}))
+	register(swarmKind(swarm.FormatRaw, "the lower bound: one replica, READ and WRITE in place without any synchronisation; not linearizable", variant{raw: true}))
+}
+
+// variant is in what a store of SWARM's code differs from SWARM-KV.
+type variant struct {
+	apart bool // nothing is in place
+	abd   bool // one word, no locks
+	raw   bool // no words, one replica
 }
 
 // maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
 const maxSwarmPair = 1 << 20
 
-func swarmKind(name, doc string, apart bool) *Kind {
-	return &Kind{
+func swarmKind(name, doc string, v variant) *Kind {
+	k := &Kind{
 		Name: name,
 		Doc:  doc,
-		Size: func(p Params) Params { return sizeSwarm(p, name) },
+		Size: func(p Params) Params { return sizeSwarm(p, v) },
 		Format: func(f rdma.Fabric, p Params) error {
-			p = sizeSwarm(p, name)
+			p = sizeSwarm(p, v)
 			p.Nodes = f.Nodes()
-			params, _, err := swarm.Size(swarmShape(p, apart))
+			params, _, err := swarm.Size(swarmShape(p, v))
 			if err != nil {
 				return fmt.Errorf("make a %s pool: %w", name, err)
 			}
 			return swarm.Make(f, params)
 		},
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Apart: apart})
+			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Apart: v.apart, Raw: v.raw})
 			if err != nil {
 				return nil, err
 			}
 			return s, nil
 		},
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
-			m, err := swarm.NewMender(ep)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
-		Majority: true,
-		Refuse:   refuseSwarm,
-		Steps:    swarm.StoreSteps,
-		MaxPair:  maxSwarmPair,
-		Slots:    true,
-		Check:    swarm.Check,
-		Usage:    swarm.Usage,
+		Refuse:  func(p Params) error { return refuseSwarm(p, v) },
+		Steps:   swarm.StoreSteps,
+		MaxPair: maxSwarmPair,
+		Slots:   true,
+		Check:   swarm.Check,
+		Usage:   swarm.Usage,
 	}
+	if v.raw { // has nothing to mend with
+		return k
+	}
+	k.Majority = true
+	k.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) {
+		m, err := swarm.NewMender(ep)
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
+	}
+	return k
 }
 
-func swarmShape(p Params, apart bool) swarm.PoolShape {
+func swarmShape(p Params, v variant) swarm.PoolShape {
 	return swarm.PoolShape{Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: p.Words, Locks: p.Locks,
-		Clients: p.Clients, Timeout: p.Timeout, Apart: apart}
+		Clients: p.Clients, Timeout: p.Timeout, Apart: v.apart}
 }
 
 // sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
-func sizeSwarm(p Params, name string) Params {
-	abd, apart := name == swarm.FormatABD, name != swarm.Format
+func sizeSwarm(p Params, v variant) Params {
 	nodes := p.Nodes
 	if nodes == 0 {
 		nodes = 3
@@ -74,7 +85,7 @@ func sizeSwarm(p Params, name string) Params {
 	}
 	if p.DataReplicas == 0 {
 		p.DataReplicas = 1
-		if nodes >= 3 {
+		if nodes >= 3 && !v.raw {
 			p.DataReplicas = 3
 		}
 	}
@@ -83,23 +94,27 @@ func sizeSwarm(p Params, name string) Params {
 	}
 	p.defaults()
 	switch {
-	case abd:
+	case v.abd:
 		p.Words, p.Locks = 1, 0
+	case v.raw:
+		p.Words, p.Locks = 0, 0
 	case p.Words == 0:
 		p.Words = 8
 	}
-	if p.Locks == 0 && !abd {
+	if p.Locks == 0 && !v.abd && !v.raw {
 		p.Locks = 16
 	}
-	if _, need, err := swarm.Size(swarmShape(p, apart)); err == nil {
+	if _, need, err := swarm.Size(swarmShape(p, v)); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
 	return p
 }
 
 // refuseSwarm tells what a pool of quorums cannot be.
-func refuseSwarm(p Params) error {
+func refuseSwarm(p Params, v variant) error {
 	switch {
+	case v.raw && (p.IndexReplicas != 1 || p.DataReplicas != 1):
+		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each, which makes it the lower bound", p.IndexReplicas, p.DataReplicas)
 	case p.IndexReplicas != p.DataReplicas:
 		return fmt.Errorf("%d replicas of the index and %d of the data: they lie with the same majorities: want as many", p.IndexReplicas, p.DataReplicas)
 	case p.DataReplicas%2 == 0 || p.DataReplicas > swarm.MaxReplicas:
@@ -109,6 +124,6 @@ func refuseSwarm(p Params) error {
 	case p.NodeCentric:
 		return errors.New("node-centric allocation: clients take memory by themselves")
 	}
-	_, _, err := swarm.Size(swarmShape(p, p.Locks == 0))
+	_, _, err := swarm.Size(swarmShape(p, v))
 	return err
 }

@@ -30,7 +30,7 @@ var _ cluster.Enduring = (*Mender)(nil)
 
 // NewMender returns a mender that works through ep, of a SWARM pool or a DM-ABD pool.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
-	s, err := OpenStore(ep, StoreOptions{either: true, alone: true, CacheBytes: -1})
+	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: -1})
 	if err != nil {
 		return nil, err
 	}

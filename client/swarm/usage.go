@@ -17,7 +17,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
 	defer ep.Close()
-	l, err := readPlan(ep, false, true)
+	l, err := readPlan(ep, "")
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
