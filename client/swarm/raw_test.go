@@ -3,10 +3,14 @@ package swarm
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/explore"
 )
 
 // rawShape is of RAW's objects.
@@ -132,4 +136,37 @@ func TestRawStoreTrips(t *testing.T) {
 	if r, err := Check(f); err != nil || len(r.Damage) > 0 {
 		t.Errorf("%v, %v", r.Damage, err)
 	}
+}
+
+// exploredRaw is a store of RAW's as the explorer sees it.
+func exploredRaw() *explore.Subject {
+	p := Params{Replicas: 1, Clients: 24, PairBytes: 400, Regions: 2, Objects: 400, Values: Buffers{1, 1}, Index: Buffers{1, 500}, Buckets: 4, Timeout: 20 * time.Millisecond}
+	return &explore.Subject{
+		Name: FormatRaw, Handler: node.Serve, Clients: p.Clients, Timeout: p.Timeout, MaxValue: 300,
+		Memory: func(s explore.Shape) (uint64, error) {
+			l, err := newPlan(p, s.Nodes)
+			if err != nil {
+				return 0, err
+			}
+			return l.bytes, nil
+		},
+		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, p) },
+		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
+			o := StoreOptions{Raw: true}
+			if !cache {
+				o.CacheBytes = -1
+			}
+			return OpenStore(ep, o)
+		},
+		Check: Check,
+	}
+}
+
+// TestRawStoreIsNotLinearizable: so says the explorer, too, and finds nothing else wrong first.
+func TestRawStoreIsNotLinearizable(t *testing.T) {
+	r := exploredRaw().Fuzz(t.Context(), explore.Search{First: 1, Runs: 50, Limits: explore.Limits{Faults: -1}})
+	if r.Failure == nil || r.Failure.Guilt != explore.Disorder {
+		t.Fatalf("%d runs with %d operations found %v in %v", r.Runs, r.Operations, r.Failure, r.Plan)
+	}
+	t.Logf("seed %d: %v", r.Seed, r.Failure)
 }
