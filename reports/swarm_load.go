@@ -60,14 +60,14 @@ func loadTable(s *swarmSize, r results, p *Part) {
 	last := s.inFlight[len(s.inFlight)-1]
 	each := (mean("swarm", "b", last) - mean("swarm", "b", 3)) / float64(last-3)
 	p.claim("load-b-flat", gain("b", 3, last) < 10 && math.Abs(each-1) < 0.3, fmt.Sprintf("%+.0f %% from 3 to %d, at %.2f µs each", gain("b", 3, last), last, each), whyWork)
-	for mix, about := range map[string]string{"a": "load-dm-a", "b": "load-dm-b"} {
+	for _, mix := range []string{"a", "b"} {
 		ours, _ := most("swarm", mix)
 		other, _ := most("dm-abd", mix)
 		holds := ours > 1.02*other
 		if mix == "a" {
 			holds = math.Abs(change(ours, other)) < 15
 		}
-		p.claim(about, holds, fmt.Sprintf("%.0f kops against %.0f", ours, other), whyWork)
+		p.claim("load-dm-"+mix, holds, fmt.Sprintf("%.0f kops against %.0f", ours, other), whyWork)
 	}
 	p.Notes = append(p.Notes, fmt.Sprintf("Each operation in flight is a worker with a cache of its own, on the client's core; with more than one"+
 		" there are %d records.", s.crowdKeys))
