@@ -226,4 +226,17 @@ func TestChurn(t *testing.T) {
 	t.Logf("%d inserts, %d epochs, %v", inserts, epochs, answers)
 }
 
+// TestChurnForLong inserts a hundred times as many pairs as the pool has objects.
+func TestChurnForLong(t *testing.T) {
+	c := drawChurn(2)
+	c.params.Objects, c.ops = 8, 1800
+	if err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	if objects := c.params.Objects * c.params.Regions; c.inserts < 100*objects {
+		t.Errorf("%d inserts, and the pool has %d objects", c.inserts, objects)
+	}
+	t.Logf("%d inserts in %d objects, %d epochs, %v", c.inserts, c.params.Objects*c.params.Regions, c.epochs, c.answers)
+}
+
 var _ client.Store = (*Store)(nil)
