@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/check"
@@ -318,7 +319,9 @@ func (s *stage) judge(in *network) check.History {
 	if look.err != nil {
 		s.t.Fatalf("look at the pool in the end: %v\n%s", look.err, look.said("log"))
 	}
-	s.farkv(in, "recover", s.pool)
+	if k, err := stores.Lookup(s.status(in).Store); err != nil || k.Mender != nil {
+		s.farkv(in, "recover", s.pool)
+	}
 	s.farkv(in, "check", s.pool)
 	h := s.history()
 	if err := check.Linearizable(h, check.Options{Slack: 20 * time.Microsecond}); err != nil {

@@ -130,8 +130,8 @@ func (r *run) sound() *Failure {
 		return guilty(Damage, "check: %w", err)
 	case len(report.Damage) > 0:
 		return guilty(Damage, "%s", strings.Join(report.Damage, "\n  "))
-	case !r.mended() && (r.crashed() || r.cut()):
-		return nil // what the dead left, or nobody could give back to them, waits, as it should
+	case !r.mended() && (r.crashed() || r.subject.Majority && r.troubled()):
+		return nil // what the dead left waits, as it should, and so does what was not waited for
 	case len(report.Waiting) > 0:
 		return guilty(Waiting, "%s", strings.Join(report.Waiting, "\n  "))
 	}
@@ -144,13 +144,6 @@ func (r *run) sound() *Failure {
 // crashed tells whether some client crashed.
 func (r *run) crashed() bool {
 	return slices.ContainsFunc(r.players, func(p *player) bool { return p.w.Crashed() })
-}
-
-// cut tells whether some node died, or somebody could not reach it.
-func (r *run) cut() bool {
-	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool {
-		return f.Kind == sim.PartitionFault || f.Kind == sim.CrashFault && f.Client == ""
-	})
 }
 
 // recovered tells whether the keepers came to the end of their work.

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// Where majorities decide one of three memory nodes dies, for good, and no operation of anybody fails. How long the longest
+// takes then is the fabric's business, and the machine's: package swarm asserts it in virtual time.
+func TestNoDowntime(t *testing.T) {
+	for _, c := range []struct{ store, fabric string }{{"swarm", "tcp"}, {"swarm", "shm"}, {"dm-abd", "tcp"}} {
+		t.Run(c.store+" on "+c.fabric, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			pool, crash := "shm:proof", func() time.Duration {
+				at := wall.Now()
+				s.farkv(nil, "crash", s.pool, "node", "1")
+				return at
+			}
+			if c.fabric == "tcp" {
+				for range 3 {
+					s.node(nil, "127.0.0.1:0")
+				}
+				pool, crash = "tcp:"+strings.Join(s.at, ","), func() time.Duration { return s.kill(1) }
+			}
+			s.up(nil, pool, "--store", c.store)
+			a, b := s.work(nil), s.work(nil)
+			s.wait(500*time.Millisecond, a, b)
+			died := crash()
+			s.wait(time.Second, a, b)
+			a.leave()
+			b.leave()
+			h := s.judge(nil)
+			for _, op := range h.With(unanswered...) {
+				t.Errorf("at %v, %v behind the node's death: %v", op.Return, op.Return-died, &op)
+			}
+			allWork(t, h, 0, died)
+			allWork(t, h, proofWorkers, died)
+			t.Logf("%d operations, %d of them begun behind the node's death: none failed; the longest wait of a worker was %v before it and %v behind it",
+				len(h), len(calledBehind(h, died)), longestGap(endedBefore(h, died), 0), longestGap(h, died))
+		})
+	}
+}
