@@ -194,7 +194,7 @@ func TestSameBundleAgain(t *testing.T) {
 	l, other := x.list(0, 0), y.list(0, 0)
 	must(t, y.push(other))
 	y.settle(other)
-	must(t, x.look(l))
+	must(t, x.look(l, x.Patience()))
 	seen := l.top
 	if ok, err := y.pop(other); !ok || err != nil {
 		t.Fatal(ok, err)

@@ -27,10 +27,34 @@ func (w *Worker) Patience() time.Duration {
 	return min(max(patient*w.longest, leastPatience), w.timeout)
 }
 
-// supply fills an empty list, unless its node is silent.
+// Hurry tells a worker how long others wait for a node before they ask another one: then it waits no longer for one of them to
+// answer at all. Without it a node is given up behind Patience, which is when what it may have handed out is given up, too.
+func (w *Worker) Hurry(slow func() time.Duration) { w.slow = slow }
+
+// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node at a time is given up so soon,
+// of which operations can do without: when several are slow the machine, or the network, is.
+func (w *Worker) glance(node int) time.Duration {
+	if w.slow == nil || w.othersSilent(node) {
+		return w.Patience()
+	}
+	return min(w.slow(), w.Patience())
+}
+
+// othersSilent tells whether some other node is not asked for now, since it did not answer.
+func (w *Worker) othersSilent(node int) bool {
+	now := w.ep.Now()
+	for n, until := range w.silent {
+		if n != node && until != 0 && now < until {
+			return true
+		}
+	}
+	return false
+}
+
+// supply fills an empty list, unless its node is silent, and the only one.
 func (w *Worker) supply(l *list, busy bool) error {
 	until := &w.silent[l.node]
-	if *until != 0 && w.ep.Now() < *until {
+	if *until != 0 && w.ep.Now() < *until && (w.slow == nil || !w.othersSilent(l.node)) {
 		return fmt.Errorf("the node was silent: %w", rdma.ErrTimeout)
 	}
 	began := w.ep.Now()

@@ -97,7 +97,7 @@ func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	if len(pointers) == 0 {
 		return nil
 	}
-	if err := w.look(l); err != nil {
+	if err := w.look(l, w.Patience()); err != nil {
 		return fmt.Errorf("give back swept buffers of segment %d of node %d: %w", segment, node, err)
 	}
 	for l.len() > 0 {

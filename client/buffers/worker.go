@@ -23,6 +23,7 @@ type Worker struct {
 	member  *epoch.Member
 	epoch   uint64   // in which the worker got what it has
 	asked   []uint64 // by node: epoch, plus one, in which it asked for a sweep
+	slow    func() time.Duration
 }
 
 // Stats count what a worker did beside its lists. They only grow.
@@ -136,6 +137,9 @@ func (w *Worker) refill(l *list, busy bool) error {
 		return nil
 	}
 	l.free, l.head = l.free[:0], 0
+	if err := w.look(l, w.glance(l.node)); err != nil {
+		return err
+	}
 	if !busy {
 		if ok, err := w.pop(l); ok || err != nil {
 			return err
@@ -206,11 +210,8 @@ func (w *Worker) grow(l *list) error {
 // popAttempts bounds how often a worker meets others at a stack before it takes new buffers instead.
 const popAttempts = 16
 
-// pop takes the bundle on top of the stack; false: there is none.
+// pop takes the bundle on top of the stack, which was just looked at; false: there is none.
 func (w *Worker) pop(l *list) (ok bool, err error) {
-	if err := w.look(l); err != nil {
-		return false, err
-	}
 	for range popAttempts {
 		pointer := l.top.pointer()
 		if pointer == 0 {
@@ -241,11 +242,11 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 }
 
 // look reads the stack's word.
-func (w *Worker) look(l *list) error {
+func (w *Worker) look(l *list, within time.Duration) error {
 	b := w.ep.Batch()
 	defer b.Release()
 	read := b.Read(w.top(l.node, l.segment), 8)
-	if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
+	if err := rdma.Do(w.ep, b, within); err != nil {
 		return err
 	}
 	l.top = stack(le.Uint64(read.Buf))

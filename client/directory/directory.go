@@ -173,6 +173,9 @@ func (c *Client) follow() {
 
 func (c *Client) moved() bool { return c.member != nil && c.term != c.member.Term() }
 
+// Slow returns how long a step waits for a mere majority now.
+func (c *Client) Slow() time.Duration { return c.quorum.Slow() }
+
 func (c *Client) majority() int    { return quorum.Majority(c.Replicas) }
 func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
 

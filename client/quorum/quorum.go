@@ -58,6 +58,8 @@ type Quorum struct {
 	done    Mask
 	refused Mask // that will not count
 	unsent  Mask // asked in a batch that was not posted
+	late    Mask // whose asking ended in a timeout: they may be asked once more
+	last    bool // which they were
 	asked   [MaxReplicas]int
 	wide    bool // not a mere majority
 	posted  bool // anything
@@ -136,6 +138,7 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
 	q.idle, q.again, q.flying, q.done, q.refused, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, 0, false, false, 0, nil
+	q.late, q.last = 0, false
 	clear(q.asked[:len(at)])
 	next := q.choose(at, first, from, need)
 	began := q.timer.begin(q.ep)
@@ -154,6 +157,10 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 		next = q.again
 		if q.wide {
 			next |= q.idle
+		}
+		if (q.done | q.flying | next).Len() < need {
+			next |= q.late // once more: without them it is over
+			q.late, q.last = 0, true
 		}
 		if (q.done | q.flying | next).Len() < need {
 			return fmt.Errorf("%d of %d replicas answered, and %d are needed: %w", q.done.Len(), from.Len(), need, q.err)
@@ -249,6 +256,9 @@ func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch
 		case err == nil:
 			f.left |= Only(r)
 		case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
+			if !q.last && errors.Is(err, rdma.ErrTimeout) {
+				q.late |= Only(r)
+			}
 			q.fail(at, r, err)
 			continue
 		default:
