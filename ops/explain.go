@@ -58,7 +58,7 @@ func explain(err error, pool string) error {
 	case errors.Is(err, client.ErrDamaged):
 		return hint("'farkv check %s' looks for damage", pool)
 	case errors.Is(err, client.ErrTooLarge):
-		return hint("split the value: no pool takes much larger pairs; see 'farkv up --help'")
+		return hint("split the value, or make a pool for larger pairs: see 'farkv up --help'")
 	case errors.Is(err, fabrics.ErrToken):
 		return hint("$%s names the file with the nodes' token; see 'farkv help tcp'", fabrics.EnvToken)
 	case errors.Is(err, fabrics.ErrTLS):

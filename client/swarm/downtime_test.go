@@ -15,7 +15,7 @@ const (
 	longestTrip = 2 * 2 * time.Microsecond
 	// mostTrips is how many an operation may take that meets a dead node: the timer by which it is told goes off a few times, for
 	// a step, and for buffers. Its verbs hang for a second, and a lease is as long as thousands.
-	mostTrips = 60
+	mostTrips = 160
 )
 
 // TestNoDowntime: a node dies, silently, while workers get and update pairs whose locations they have cached. No operation
