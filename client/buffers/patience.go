@@ -27,17 +27,25 @@ func (w *Worker) Patience() time.Duration {
 	return min(max(patient*w.longest, leastPatience), w.timeout)
 }
 
-// Hurry tells a worker how long others wait for a node before they ask another one: then it waits no longer for one of them to
-// answer at all. Without it a node is given up behind Patience, which is when what it may have handed out is given up, too.
+// Hurry tells a worker how long others wait for a node before they ask another one, or 0 when there is no other: then it waits no
+// longer for one to answer at all. Without it a node is given up behind Patience, which is when what it may have handed out is
+// given up, too.
 func (w *Worker) Hurry(slow func() time.Duration) { w.slow = slow }
 
-// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node at a time is given up so soon,
-// of which operations can do without: when several are slow the machine, or the network, is.
+// glance returns for how long a node is given to answer a READ, of which nothing is lost. One node at a time is given up so soon:
+// when several are slow the machine is, or the network.
 func (w *Worker) glance(node int) time.Duration {
-	if w.slow == nil || w.othersSilent(node) {
-		return w.Patience()
+	if w.slow != nil && !w.othersSilent(node) {
+		if slow := w.slow(); slow > 0 {
+			return min(slow, w.Patience())
+		}
 	}
-	return min(w.slow(), w.Patience())
+	return w.Patience()
+}
+
+// needed tells whether a silent node is asked all the same.
+func (w *Worker) needed(node int) bool {
+	return w.slow != nil && (w.slow() == 0 || w.othersSilent(node))
 }
 
 // othersSilent tells whether some other node is not asked for now, since it did not answer.
@@ -51,10 +59,10 @@ func (w *Worker) othersSilent(node int) bool {
 	return false
 }
 
-// supply fills an empty list, unless its node is silent, and the only one.
+// supply fills an empty list, unless its node is silent, and others can stand in.
 func (w *Worker) supply(l *list, busy bool) error {
 	until := &w.silent[l.node]
-	if *until != 0 && w.ep.Now() < *until && (w.slow == nil || !w.othersSilent(l.node)) {
+	if *until != 0 && w.ep.Now() < *until && !w.needed(l.node) {
 		return fmt.Errorf("the node was silent: %w", rdma.ErrTimeout)
 	}
 	began := w.ep.Now()

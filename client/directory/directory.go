@@ -173,8 +173,8 @@ func (c *Client) follow() {
 
 func (c *Client) moved() bool { return c.member != nil && c.term != c.member.Term() }
 
-// Slow returns how long a step waits for a mere majority now.
-func (c *Client) Slow() time.Duration { return c.quorum.Slow() }
+// Hurry returns how long an allocation may wait for a node, 0 when the step fails without it.
+func (c *Client) Hurry() time.Duration { return c.quorum.Hurry() }
 
 func (c *Client) majority() int    { return quorum.Majority(c.Replicas) }
 func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }

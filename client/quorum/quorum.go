@@ -112,6 +112,14 @@ func (q *Quorum) Stats() Stats { return q.stats }
 // Slow returns how long a step waits for a mere majority now.
 func (q *Quorum) Slow() time.Duration { return q.timer.slow }
 
+// Hurry returns how long asking may wait for a replica, 0 when the step fails without it.
+func (q *Quorum) Hurry() time.Duration {
+	if q.last {
+		return 0
+	}
+	return q.timer.slow
+}
+
 // Timeout returns what bounds a step by the options.
 func (q *Quorum) Timeout() time.Duration { return q.timeout }
 

@@ -143,8 +143,8 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
 	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
-	s.values.Hurry(s.c.quorum.Slow)
-	s.index.Hurry(s.dir.Slow)
+	s.values.Hurry(s.c.quorum.Hurry)
+	s.index.Hurry(s.dir.Hurry)
 	s.cache = newCache(o)
 	return s, nil
 }
