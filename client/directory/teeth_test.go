@@ -117,7 +117,7 @@ var suite = teeth.Suite{
 
 // caught is what a test says when it has seen a wrong answer.
 var caught = regexp.MustCompile(`not linearizable|operations failed|is used twice|is lost|is there|want an error|a lookup (behind it )?took|` +
-	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|other clients changed|: full`)
+	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|other clients changed|: full|worker panicked`)
 
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
