@@ -153,7 +153,7 @@ var mutants = []teeth.Mutant{
 
 // suite is contention's, over more seeds.
 var suite = teeth.Suite{
-	Test: "TestContention$/^3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=6000"}, Seen: caught,
+	Test: "TestContention$/^3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=30000"}, Seen: caught,
 }
 
 // caught is what a test says when it has seen a wrong answer.
