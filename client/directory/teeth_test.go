@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"os"
 	"regexp"
 	"testing"
 
@@ -122,8 +123,8 @@ var caught = regexp.MustCompile(`not linearizable|operations failed|is used twic
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
 func TestTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
+	if os.Getenv("FARKV_LONG") != "1" || teeth.UnderRace {
+		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
 	}
 	suite.Run(t, mutants)
 }

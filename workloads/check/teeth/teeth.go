@@ -78,7 +78,7 @@ func (s Suite) Run(t *testing.T, mutants []Mutant) {
 }
 
 func (s Suite) run(t *testing.T, m Mutant) {
-	args := []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-overlay=" + m.overlay(t), "-run=^" + cmp.Or(m.Test, s.Test), "."}
+	args := []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-ldflags=-s -w", "-overlay=" + m.overlay(t), "-run=^" + cmp.Or(m.Test, s.Test), "."}
 	cmd := exec.Command("go", slices.Concat(args, s.Flags)...)
 	cmd.Env = append(os.Environ(), s.Env...)
 	out, err := cmd.CombinedOutput()
