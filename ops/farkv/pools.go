@@ -74,7 +74,7 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together; of a pool of SWARM-KV and its kin, of the largest")
+	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together; of SWARM-KV, of the largest")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
 	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
