@@ -146,13 +146,13 @@ func (s *Spec) FieldLengths(histogram string) error {
 	return nil
 }
 
-// PairBytes is the size of a key with the largest value of its record, in bytes.
+// PairBytes is the size of the largest key, of records that are inserted too, with the largest value of its record, in bytes.
 func (s *Spec) PairBytes() int {
 	digits := 19
 	if s.Ordered {
-		digits = len(strconv.FormatInt(s.RecordCount, 10))
+		digits = len(strconv.FormatInt(s.RecordCount+s.ExpectedInserts(), 10))
 	}
-	return len(s.KeyPrefix) + max(digits, s.ZeroPadding) + RowBytes(s.FieldCount, s.FieldLength)
+	return len(tablePrefix(s.Table)) + len(s.KeyPrefix) + max(digits, s.ZeroPadding) + RowBytes(s.FieldCount, s.FieldLength)
 }
 
 // LeastPairBytes is the size of a key with the smallest value of its record that is known of, in bytes.
@@ -160,7 +160,7 @@ func (s *Spec) LeastPairBytes() int {
 	if s.FieldLengthDistribution == "constant" {
 		return s.PairBytes()
 	}
-	return len(s.KeyPrefix) + RowBytes(s.FieldCount, 1)
+	return len(tablePrefix(s.Table)) + len(s.KeyPrefix) + RowBytes(s.FieldCount, 1)
 }
 
 // ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its share.

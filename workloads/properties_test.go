@@ -110,4 +110,13 @@ func TestSizes(t *testing.T) {
 	if s.PairBytes() != 1024 || s.ExpectedInserts() != 100 {
 		t.Errorf("pairs of %d bytes, %d inserts expected", s.PairBytes(), s.ExpectedInserts())
 	}
+	inserts := given{"recordcount": "990", "fieldcount": "1", "operationcount": "1000", "insertproportion": "0.05", "readproportion": "0.95",
+		"updateproportion": "0", "insertorder": "ordered"}
+	if s, err = Parse(inserts); err != nil || s.PairBytes() != len("user1090")+100 {
+		t.Errorf("pairs of %d bytes with the keys of inserts, %v", s.PairBytes(), err)
+	}
+	inserts["table"] = "other"
+	if s, err = Parse(inserts); err != nil || s.PairBytes() != len("other/user1090")+100 {
+		t.Errorf("pairs of %d bytes of another table, %v", s.PairBytes(), err)
+	}
 }

@@ -22,11 +22,17 @@ type Rows struct {
 // of their keys. The counters are those of the store's endpoint; nil when nobody counts. Close closes the store.
 func NewRows(s client.Store, count *rdma.Counters, table string, fields int) *Rows {
 	r := &Rows{store: s, count: count, values: make([][]byte, fields)}
-	if table != "" && table != "usertable" {
-		r.key = append(append(r.key, table...), '/')
-		r.prefix = len(r.key)
-	}
+	r.key = append(r.key, tablePrefix(table)...)
+	r.prefix = len(r.key)
 	return r
+}
+
+// tablePrefix is what keys of a table begin with.
+func tablePrefix(table string) string {
+	if table == "" || table == "usertable" {
+		return ""
+	}
+	return table + "/"
 }
 
 func (t *Rows) name(key []byte) []byte {

@@ -1,8 +1,10 @@
 package stores
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -61,11 +63,19 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 	if err != nil {
 		return errors.Join(err, ep.Close())
 	}
-	if limited, ok := s.(interface{ MaxPair() int }); ok && pair > limited.MaxPair() {
+	if most := kind.MostPair(s); pair > most {
 		err = fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together",
-			ErrParams, pair, kind.Name, limited.MaxPair())
+			ErrParams, pair, kind.Name, most)
 	}
 	return errors.Join(err, s.Close(), ep.Close())
+}
+
+// MostPair returns the most bytes that a key and its value may have together in the pool of a worker's store of this kind.
+func (k *Kind) MostPair(s client.Store) int {
+	if limited, ok := s.(interface{ MaxPair() int }); ok {
+		return limited.MaxPair()
+	}
+	return cmp.Or(k.MaxPair, math.MaxInt)
 }
 
 // most clients of a pool: the highest identities are owners that are no clients.

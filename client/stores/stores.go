@@ -19,7 +19,7 @@ type Params struct {
 	Spares        int           // of the nodes: they hold nothing until one takes a dead node's place; default 0
 	Memory        uint64        // bytes a node; default: what Records of PairBytes need, with room to turn over
 	Records       uint64        // pairs expected, which sizes the index; default 100,000
-	PairBytes     int           // bytes of a typical key and value together, which sizes the memory (or of the largest: Kind.Slots); default 1,024
+	PairBytes     int           // bytes of a typical key and value together, which sizes the memory, default 1,024; or of the largest (Kind.Slots), default 1,152
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024
@@ -80,7 +80,7 @@ type Kind struct {
 	Steps []string
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
 	MaxPair int
-	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more.
+	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.
 	Slots bool
 	// Scans tells whether its Store is a client.Scanner.
 	Scans bool

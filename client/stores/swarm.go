@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -23,6 +24,9 @@ type variant struct {
 	abd   bool // one word, no locks
 	raw   bool // no words, one replica
 }
+
+// slotBytes is the default of the largest pair: YCSB's record of 10 fields of 100 bytes has 1,073 with its key.
+const slotBytes = 1152
 
 // maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
 const maxSwarmPair = 1 << 20
@@ -92,6 +96,7 @@ func sizeSwarm(p Params, v variant) Params {
 	if p.IndexReplicas == 0 {
 		p.IndexReplicas = p.DataReplicas
 	}
+	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
 	switch {
 	case v.abd:

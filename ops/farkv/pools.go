@@ -46,7 +46,7 @@ func (c *cli) up() *cobra.Command {
 		Use:   "up [POOL]",
 		Short: "Make a pool",
 		Long: "Up makes a pool for one store. Without --memory it has room for twice the records. A FUSEE pool takes pairs of up to\n" +
-			"16,256 bytes, key and value together, or less when --memory is small.\n\n" +
+			"16,256 bytes, key and value together, or less when --memory is small; swarm, dm-abd and raw of up to --pair-bytes.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
 			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot;\n" +
@@ -74,9 +74,10 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.IntVar(&p.PairBytes, "pair-bytes", 1024, "bytes of a typical key and value together; of SWARM-KV, of the largest")
+	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
+		"dm-abd and raw are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm and dm-abd 3, of raw 1; 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")

@@ -1,6 +1,7 @@
 package drivers
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -35,7 +36,7 @@ func About(db Database) (holds map[string]string, made string) {
 	return holds, made
 }
 
-// replicas are those of the pool's header, 0 where it names none.
+// replicas are those of the pool's header, which names them once where index and data have as many; 0 where it names none.
 func (d *pool) replicas() (index, data int) {
 	ep, err := d.fabric.Open("header")
 	if err != nil {
@@ -44,11 +45,12 @@ func (d *pool) replicas() (index, data int) {
 	defer ep.Close()
 	h, err := node.ReadHeader(ep, d.fabric.Nodes())
 	var p struct {
+		All   int `json:"replicas"`
 		Index int `json:"index_replicas"`
 		Data  int `json:"data_replicas"`
 	}
 	if err != nil || json.Unmarshal(h.Params, &p) != nil {
 		return 0, 0
 	}
-	return p.Index, p.Data
+	return cmp.Or(p.Index, p.All), cmp.Or(p.Data, p.All)
 }

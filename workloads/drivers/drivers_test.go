@@ -1,9 +1,11 @@
 package drivers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -44,6 +46,7 @@ type fakePool struct {
 	mu     sync.Mutex
 	rows   map[string][]byte
 	open   int
+	most   int // bytes of a pair; 0: any
 }
 
 func (p *fakePool) Close() error { return nil }
@@ -137,6 +140,8 @@ func (m *pools) remove(addr string, force bool) error {
 }
 
 type fakeStore struct{ *fakePool }
+
+func (s *fakeStore) MaxPair() int { return cmp.Or(s.most, math.MaxInt) }
 
 func (s *fakeStore) Get(key []byte) ([]byte, error) {
 	s.mu.Lock()
@@ -249,6 +254,14 @@ func TestLoadThenRun(t *testing.T) {
 	if err := m.do(Run, "dataintegrity=false", "readmodifywriteproportion=0.2"); err != nil {
 		t.Error(err)
 	}
+	pool.most = 1072
+	const small = "records of 1073 bytes: pool shm:farkv takes up to 1072, key and value together: make it anew with 'farkv up --pair-bytes 1073'"
+	wantMisuse(m.do(Load, "insertstart=100", "recordcount=200"), small)
+	wantMisuse(m.do(Run), small)
+	if err := m.do(Run, "readproportion=1", "updateproportion=0"); err != nil {
+		t.Errorf("reads of records that could not be written: %v", err)
+	}
+	pool.most = 0
 	wantMisuse(m.do(Load), "is loaded already")
 	wantMisuse(m.do(Load, "insertstart=99", "recordcount=200"), "has some of the records already")
 	if err := m.do(Load, "insertstart=100", "recordcount=200"); err != nil {
@@ -283,6 +296,32 @@ func TestLoadThenRun(t *testing.T) {
 	}
 	if err := m.do(Run, "dataintegrity=true"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A pool that is made with nothing said takes YCSB's records, whichever store it holds.
+func TestDefaultPoolsTakeDefaultRecords(t *testing.T) {
+	s, err := runner.ReadSpec(props())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := []byte("user1234567890123456789")
+	value := make([]byte, s.PairBytes()-len(key))
+	for _, name := range stores.Names() {
+		pool, err := stores.Create("mem:", name, stores.Params{Records: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, ep, err := pool.Worker("test", stores.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Insert(key, value); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := errors.Join(store.Close(), ep.Close(), pool.Close()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -34,7 +34,8 @@ var Properties = []Property{
 	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
-	{"farkv.replicas", "2", "copies of index and data in a pool that load makes, 1 to farkv.nodes"},
+	{"farkv.replicas", "2", "copies of index and data in a pool that load makes, 1 to farkv.nodes; the default is 3 of swarm" +
+		" and dm-abd, and 1 of raw"},
 	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},

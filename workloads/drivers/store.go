@@ -186,16 +186,28 @@ func explain(err error, pool, what string) error {
 
 // Open implements runner.Database.
 func (d *pool) Open(worker int) (workloads.DB, error) {
+	s, err := d.session(worker)
+	if err != nil {
+		return nil, err
+	}
+	return d.rows(s), nil
+}
+
+func (d *pool) session(worker int) (*session, error) {
 	s := &session{pool: d, worker: worker, count: new(rdma.Counters)}
 	if err := s.open(); err != nil {
 		return nil, err
 	}
 	*s.count = *s.ep.Counters()
+	return s, nil
+}
+
+func (d *pool) rows(s *session) workloads.DB {
 	store := client.Store(s)
 	if _, ok := s.store.(client.Scanner); ok {
 		store = scanning{s}
 	}
-	return workloads.NewRows(store, s.count, d.table, d.fields), nil
+	return workloads.NewRows(store, s.count, d.table, d.fields)
 }
 
 // Close implements runner.Database. The pool stays.
@@ -210,11 +222,15 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with dropdata=true",
 			o.nodes, o.pool, d.fabric.Nodes())
 	}
-	found, err := d.probe(s)
+	most, found, err := d.probe(s)
 	if err != nil {
 		return explain(err, o.pool, "look into it")
 	}
-	switch {
+	writes := command == Load || command == Run && s.Update+s.Insert+s.ReadModifyWrite > 0
+	switch size := s.PairBytes(); {
+	case writes && size > most:
+		return workloads.Misuse("records of %d bytes: pool %s takes up to %d, key and value together: make it anew with 'farkv up"+
+			" --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or lower fieldlength or fieldcount", size, o.pool, most, size)
 	case command == Load && found > 0 && found < probes:
 		return workloads.Misuse("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
 			" others (insertstart), or start anew with -p dropdata=true", o.pool)
@@ -229,12 +245,14 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 }
 
 // probe looks for some of the records that are to be loaded, the first and the last among them, and counts those that
-// are there.
-func (d *pool) probe(s *workloads.Spec) (found int, err error) {
-	db, err := d.Open(0)
+// are there. The pool takes pairs of most bytes.
+func (d *pool) probe(s *workloads.Spec) (most, found int, err error) {
+	session, err := d.session(0)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	most = d.kind.MostPair(session.store)
+	db := d.rows(session)
 	defer func() { err = errors.Join(err, db.Close()) }()
 	r := workloads.Record{Field: workloads.AllFields, Values: make([][]byte, s.FieldCount)}
 	for i := range int64(probes) {
@@ -243,8 +261,8 @@ func (d *pool) probe(s *workloads.Spec) (found int, err error) {
 		case err == nil, errors.Is(err, client.ErrDamaged): // a row of other fields
 			found++
 		case !errors.Is(err, client.ErrNotFound):
-			return 0, err
+			return most, found, err
 		}
 	}
-	return found, nil
+	return most, found, nil
 }

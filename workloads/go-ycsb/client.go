@@ -151,7 +151,7 @@ func explain(err error) string {
 	case errors.Is(err, client.ErrNotFound):
 		return err.Error() + " (hint: load the same recordcount and insertorder first)"
 	case errors.Is(err, client.ErrTooLarge):
-		return err.Error() + " (hint: lower fieldlength or fieldcount)"
+		return err.Error() + " (hint: make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount)"
 	case errors.Is(err, workloads.ErrIntegrity):
 		return err.Error() + " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
 	case errors.Is(err, client.ErrDamaged):

@@ -83,12 +83,12 @@ guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TL
 tcp', and Consul's own, see 'farkv help consul'; which RDMA device to use by FARKV_RDMA_DEVICE, FARKV_RDMA_PORT and
 FARKV_RDMA_GID, see 'farkv help rdma'.
 
-  farkv up --fabric tcp mine --records 100000
+  farkv up --fabric tcp mine --store %s --records 100000
   go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine -p farkv.metrics=127.0.0.1:9172
 
 Its properties, besides YCSB's ('go-ycsb help properties'):
 
-%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
+%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
 		for _, q := range drivers.Properties {
 			line(q.Name, q.Default, q.Doc)
 		}

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -28,5 +32,23 @@ func TestVerbs(t *testing.T) {
 	check()
 	if (*device)(nil).since(nil) != nil {
 		t.Error("no device did something")
+	}
+}
+
+// TestExplain: what failed is said in a line, with the flag that mends it.
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{client.ErrTooLarge, "make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount"},
+		{client.ErrFull, "a higher farkv.memory or recordcount"},
+		{client.ErrNotFound, "load the same recordcount and insertorder first"},
+		{rdma.ErrNodeDown, "'farkv status' shows the nodes"},
+	} {
+		got := explain(fmt.Errorf("insert: %w", c.err))
+		if !strings.HasPrefix(got, "insert: ") || !strings.Contains(got, c.want) || strings.Contains(got, "\n") {
+			t.Errorf("%q, want %q", got, c.want)
+		}
 	}
 }
