@@ -1,0 +1,85 @@
+package rcuckoo
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// The salts of the three hashes (section 3.3): any three numbers, as long as all clients have the same.
+const (
+	salt1 = 0x52437563_6b6f6f31
+	salt2 = 0x52437563_6b6f6f32
+	salt3 = 0x52437563_6b6f6f33
+
+	maxF = 1 << 20
+)
+
+// A place is where a key may be: one of two rows of its shard, which may be the same.
+type place struct {
+	shard         int
+	first, second uint32
+}
+
+// other returns the row of a place that is not n; n itself where both are the same, or n is neither.
+func (p place) other(n uint32) uint32 {
+	switch n {
+	case p.first:
+		return p.second
+	case p.second:
+		return p.first
+	}
+	return n
+}
+
+// has tells whether n is one of the two rows.
+func (p place) has(n uint32) bool { return n == p.first || n == p.second }
+
+// adjacent tells whether one READ covers both rows, and from where on.
+func (p place) adjacent() (from uint32, ok bool) {
+	from = min(p.first, p.second)
+	return from, max(p.first, p.second)-from <= 1
+}
+
+// reach is, for each number of trailing zeros z, how far behind the first row the second may lie: the floor of f^(f+z), and
+// no farther than the table has rows.
+type reach [65]uint64
+
+func newReach(f float64, rows int) (r reach) {
+	for z := range r {
+		r[z] = 1
+		if far := math.Pow(f, f+float64(z)); far >= float64(rows) { // and where it is infinite
+			r[z] = uint64(rows)
+		} else if far > 1 {
+			r[z] = uint64(far)
+		}
+	}
+	return r
+}
+
+// place is the paper's dependent hashing (section 3.3). With Z(h) the number of trailing zeros of h, and T rows:
+//
+//	first  = h1 mod T
+//	second = first + (h2 mod floor(f^(f+Z(h3)))) mod T
+//
+// What the shard depends on are the upper half of h3's bits, which Z has nothing to do with, but for one key in 2^32.
+func (l *layout) place(key []byte) place {
+	var p [8 + maxKeyBytes]byte
+	n := 8 + copy(p[8:], key)
+	h1, h2, h3 := salted(p[:n], salt1), salted(p[:n], salt2), salted(p[:n], salt3)
+	shard, _ := bits.Mul64(h3&^(1<<32-1), uint64(l.Shards))
+	rows := uint64(l.Rows)
+	first := h1 % rows
+	second := first + h2%l.reach[bits.TrailingZeros64(h3)]
+	if second >= rows {
+		second -= rows
+	}
+	return place{int(shard), uint32(first), uint32(second)}
+}
+
+// salted is xxHash of a key behind a salt, for which p has room in front.
+func salted(p []byte, salt uint64) uint64 {
+	le.PutUint64(p, salt)
+	return xxhash.Sum64(p)
+}

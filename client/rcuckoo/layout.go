@@ -1,0 +1,273 @@
+// Package rcuckoo is RCuckoo (Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing", ATC 2025): a cuckoo hash
+// table on passive memory nodes, whose keys' two rows lie near each other, so that one masked CAS takes the locks of a whole
+// cuckoo path and one trip reads both rows.
+package rcuckoo
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The format's name and version in a pool's header.
+const (
+	Format        = "rcuckoo"
+	FormatVersion = 1
+)
+
+// Params shape a pool. They are written into its header and never change.
+type Params struct {
+	Shards      int           `json:"shards"`        // tables; each lies on one node
+	Rows        int           `json:"rows"`          // of a shard
+	Entries     int           `json:"entries"`       // of a row
+	KeyBytes    int           `json:"key_bytes"`     // longest key
+	InlineBytes int           `json:"inline_bytes"`  // longest value that lies in its entry
+	ExtentBytes int           `json:"extent_bytes"`  // longest value of all; those that are not inline lie in extents
+	F           float64       `json:"f"`             // of the dependent hashing: see locality
+	RowsPerLock int           `json:"rows_per_lock"` // neighbours that share a lock
+	LockWords   int           `json:"lock_words"`    // of a shard; when there are fewer than its locks need, locks share bits
+	Slabs       int           `json:"slabs"`         // of extents, of a shard
+	SlabExtents int           `json:"slab_extents"`
+	Clients     int           `json:"clients"` // identities
+	Timeout     time.Duration `json:"timeout"` // of an operation, at most
+}
+
+// Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
+type Shape struct {
+	Nodes       int
+	Records     uint64
+	KeyBytes    int     // longest key; default 24
+	ValueBytes  int     // longest value
+	InlineBytes int     // longest value that lies in its entry; default 8, none when negative
+	Shards      int     // default: one a node
+	Entries     int     // of a row; default 8
+	F           float64 // default 2.3
+	RowsPerLock int     // default 16
+	LockWords   int     // of a shard; default: a bit for each lock, as far as they fit a NIC's memory
+	Clients     int
+	Timeout     time.Duration // default 2 s
+}
+
+// ErrParams is wrapped by errors about parameters that make no pool.
+var ErrParams = errors.New("bad pool parameters")
+
+const (
+	maxKeyBytes    = 1<<keyBits - 1
+	maxInline      = 1<<inlineBits - 1
+	maxExtentValue = 1<<lengthBits - 1
+	maxRows        = 1<<32 - 1
+	maxExtents     = 1 << extentBits
+
+	defaultKey     = 24 // YCSB's keys
+	defaultInline  = 8
+	defaultEntries = 8
+	defaultF       = 2.3 // section 3.3
+	defaultLocked  = 16  // rows a lock, section 3.4.1
+	poolTimeout    = 2 * time.Second
+
+	// searchDepth is how many entries an INSERT moves at most (section 3.2.3); so its path has one row more.
+	searchDepth = 5
+	maxSteps    = searchDepth + 1
+
+	// lockBits of a lock word are locks. The last bit is the repair's.
+	lockBits = 63
+	// mostLocked is how many lock words an operation needs at most: those of a path, and of the key's other row.
+	mostLocked = maxSteps + 1
+
+	intentBytes  = (intentHeader + mostLocked*16 + 63) &^ 63 // with a word's number and bits each
+	intentHeader = 32
+	redoHeader   = 128
+	redoStep     = 40 // and an entry
+
+	extentHeader = 24 // see extent.go
+
+	// deviceBytes is the memory of a NIC that a node's locks should fit (section 3.4.2).
+	deviceBytes = 256 << 10
+
+	page = 4096
+)
+
+// Where a part of each of a node's shards lies, one shard's behind the other's.
+type area struct{ base, each uint64 }
+
+func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
+
+// layout is where everything of a pool lies, computed from its Params alone. From the front of each node:
+//
+//	header
+//	locks     of each of its shards, 8 bytes a word: together, for the NIC's memory
+//	leases    8 bytes for each lock word
+//	owners    8 bytes for each slab: see slab.go
+//	intents   a record for each identity, all of a shard's together
+//	redos     a record for each identity
+//	rows
+//	slabs     which get memory when they are handed out
+//
+// Locks, leases and owners are changed by atomics only, all else by WRITEs only. All is zero when the pool is made.
+type layout struct {
+	Params
+	*form
+	nodes    int
+	reach    reach
+	perNode  int // shards of a node, at most
+	locks    area
+	leases   area
+	owners   area
+	intents  area
+	redos    area
+	rows     area
+	slabs    area
+	bytes    uint64 // of each node
+	extent   uint64 // bytes of one
+	slab     uint64
+	redo     uint64
+	lockings int // locks of a shard, before they share bits
+}
+
+func newLayout(p Params, nodes int) (*layout, error) {
+	if err := p.validate(nodes); err != nil {
+		return nil, err
+	}
+	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: (p.Shards + nodes - 1) / nodes}
+	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
+	l.extent = uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes))
+	l.slab = uint64(p.SlabExtents) * (8 + l.extent)
+	l.redo = uint64((redoHeader + maxSteps*(redoStep+l.entryBytes) + 63) &^ 63)
+	end := uint64(node.HeaderBytes)
+	put := func(items, each uint64) area {
+		a := area{end, items * each}
+		end += (a.each*uint64(l.perNode) + 63) &^ 63
+		return a
+	}
+	l.locks = put(uint64(p.LockWords), 8)
+	l.leases = put(uint64(p.LockWords), 8)
+	l.owners = put(uint64(p.Slabs), 8)
+	l.intents = put(uint64(p.Clients), intentBytes)
+	l.redos = put(uint64(p.Clients), l.redo)
+	l.rows = put(uint64(p.Rows), uint64(l.rowBytes))
+	l.slabs = put(uint64(p.Slabs), l.slab)
+	l.bytes = (end + page - 1) / page * page
+	if l.bytes >= rdma.MaxOffset {
+		return nil, fmt.Errorf("%w: %d bytes a node", ErrParams, l.bytes)
+	}
+	return l, nil
+}
+
+// validate bounds each parameter so that no sum of newLayout's overflows.
+func (p *Params) validate(nodes int) error {
+	switch {
+	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > 1<<16:
+		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
+	case p.Rows < 1 || p.Rows > maxRows:
+		return fmt.Errorf("%w: %d rows", ErrParams, p.Rows)
+	case p.Entries < 1 || p.Entries > maxEntries:
+		return fmt.Errorf("%w: %d entries a row (1 to %d)", ErrParams, p.Entries, maxEntries)
+	case p.KeyBytes < 1 || p.KeyBytes > maxKeyBytes:
+		return fmt.Errorf("%w: keys of %d bytes (1 to %d)", ErrParams, p.KeyBytes, maxKeyBytes)
+	case p.InlineBytes < 0 || p.InlineBytes > maxInline:
+		return fmt.Errorf("%w: inline values of %d bytes (0 to %d)", ErrParams, p.InlineBytes, maxInline)
+	case p.ExtentBytes < 0 || p.ExtentBytes > maxExtentValue:
+		return fmt.Errorf("%w: values of %d bytes (0 to %d)", ErrParams, p.ExtentBytes, maxExtentValue)
+	case !(p.F >= 1 && p.F <= maxF): // NaN is neither
+		return fmt.Errorf("%w: f is %v (1 to %d)", ErrParams, p.F, maxF)
+	case p.RowsPerLock < 1 || p.RowsPerLock > maxRows || p.LockWords < 1 || p.LockWords > 1<<32:
+		return fmt.Errorf("%w: %d lock words, %d rows a lock", ErrParams, p.LockWords, p.RowsPerLock)
+	case p.Slabs < 0 || p.SlabExtents < 0 || p.Slabs > maxExtents || p.SlabExtents > maxExtents || p.Slabs*p.SlabExtents > maxExtents:
+		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
+	case p.extents() && p.Slabs*p.SlabExtents == 0:
+		return fmt.Errorf("%w: values of %d bytes, of which %d lie in the row, and no slabs", ErrParams, p.ExtentBytes, p.InlineBytes)
+	case p.Clients < 1 || p.Clients >= int(node.OfNode):
+		return fmt.Errorf("%w: %d clients", ErrParams, p.Clients)
+	case p.Timeout < time.Millisecond || p.Timeout > time.Hour:
+		return fmt.Errorf("%w: a timeout of %v", ErrParams, p.Timeout)
+	}
+	return nil
+}
+
+// extents tells whether values may be too long for their entries.
+func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
+
+// A pool is made for more than its records: rows run out of near places when they are fuller, extents are in hands, and
+// marked ones wait for their owners' scans.
+const (
+	usualFill   = 80 // percent of the entries
+	moreExtents = 4  // one in so many
+	spreadOut   = 32 // and one in so many, of both, as shards get unequal shares
+	leastSlab   = 8  // extents
+	mostSlab    = 256
+	slabsEach   = 2 // of a client, beside those of the records
+)
+
+// Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node. The error wraps
+// ErrParams.
+func Size(s Shape) (Params, uint64, error) {
+	p := Params{Shards: cmp.Or(s.Shards, s.Nodes), Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
+		InlineBytes: max(cmp.Or(s.InlineBytes, defaultInline), 0), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, defaultF),
+		RowsPerLock: cmp.Or(s.RowsPerLock, defaultLocked), Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
+	if s.Nodes < 1 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 {
+		return p, 0, fmt.Errorf("%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients", ErrParams,
+			s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
+	}
+	p.InlineBytes = min(p.InlineBytes, max(p.ExtentBytes, 0))
+	records := max(s.Records, 1)
+	if p.Shards > 1 {
+		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
+	}
+	p.Rows = int(records*100/usualFill)/p.Entries + 2*p.RowsPerLock
+	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + lockBits - 1) / lockBits
+	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/((p.Shards+s.Nodes-1)/s.Nodes))))
+	if p.extents() {
+		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
+		p.Slabs = int(records+records/moreExtents)/p.SlabExtents + 1 + slabsEach*s.Clients
+	}
+	l, err := newLayout(p, s.Nodes)
+	if err != nil {
+		return p, 0, err
+	}
+	return p, l.bytes, nil
+}
+
+// home returns the node of a shard, and the how-manieth of that node's it is.
+func (l *layout) home(shard int) (node, index int) { return shard % l.nodes, shard / l.nodes }
+
+func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
+	n, i := l.home(shard)
+	return rdma.At(n, a.of(i)+off)
+}
+
+func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }
+func (l *layout) leaseAt(shard, word int) rdma.Addr { return l.at(l.leases, shard, 8*uint64(word)) }
+func (l *layout) ownerAt(shard, slab int) rdma.Addr { return l.at(l.owners, shard, 8*uint64(slab)) }
+
+// intentAt and redoAt are the records of a client; identities count from 1.
+func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
+	return l.at(l.intents, shard, uint64(c-1)*intentBytes)
+}
+
+func (l *layout) redoAt(shard int, c rdma.ClientID) rdma.Addr {
+	return l.at(l.redos, shard, uint64(c-1)*l.redo)
+}
+
+func (l *layout) rowAt(shard int, n uint32) rdma.Addr {
+	return l.at(l.rows, shard, uint64(n)*uint64(l.rowBytes))
+}
+
+// lockOf returns the word of a row's lock and its bit there. Locks that have no bit of their own share one with others
+// (section 3.4.2).
+func (l *layout) lockOf(n uint32) (word int, bit uint) {
+	p := int(n) / l.RowsPerLock % (lockBits * l.LockWords)
+	return p / lockBits, uint(p % lockBits)
+}
+
+// lockedWith returns the rows that have a row's lock for themselves, but for those of others that share its bit: from, and up
+// to but without, to.
+func (l *layout) lockedWith(n uint32) (from, to uint32) {
+	from = n - n%uint32(l.RowsPerLock)
+	return from, uint32(min(int(from)+l.RowsPerLock, l.Rows))
+}
+
+func pad(n int) int { return (n + 7) &^ 7 }

@@ -1,0 +1,213 @@
+package rcuckoo
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"pgregory.net/rapid"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// small are parameters of a pool that tests change.
+func small() Params {
+	return Params{Shards: 3, Rows: 1000, Entries: 8, KeyBytes: 24, InlineBytes: 8, ExtentBytes: 100, F: 2.3, RowsPerLock: 16, LockWords: 1,
+		Slabs: 10, SlabExtents: 8, Clients: 5, Timeout: time.Second}
+}
+
+func lay(t testing.TB, p Params, nodes int) *layout {
+	t.Helper()
+	l, err := newLayout(p, nodes)
+	must(t, err)
+	return l
+}
+
+func drawParams(r *rapid.T) Params {
+	n := func(name string, from, to int) int { return rapid.IntRange(from, to).Draw(r, name) }
+	p := Params{Shards: n("shards", 1, 9), Rows: n("rows", 1, 5000), Entries: n("entries", 1, maxEntries), KeyBytes: n("key bytes", 1, maxKeyBytes),
+		InlineBytes: n("inline bytes", 0, maxInline), F: rapid.Float64Range(1, 20).Draw(r, "f"), RowsPerLock: n("rows a lock", 1, 70),
+		LockWords: n("lock words", 1, 9), Clients: n("clients", 1, 50), Timeout: time.Second}
+	if rapid.Bool().Draw(r, "extents") {
+		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40), n("extents a slab", 1, 40)
+	}
+	return p
+}
+
+// TestAreas: no two things of a pool share a byte, what is changed by atomics is aligned, and all ends where it is said to.
+func TestAreas(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		p, nodes := drawParams(r), rapid.IntRange(1, 5).Draw(r, "nodes")
+		l, err := newLayout(p, nodes)
+		if err != nil {
+			r.Fatal(err)
+		}
+		type span struct{ from, to rdma.Addr }
+		spans := []span{}
+		for n := range nodes {
+			spans = append(spans, span{rdma.At(n, 0), rdma.At(n, node.HeaderBytes)}, span{rdma.At(n, l.bytes), rdma.At(n, l.bytes)})
+		}
+		add := func(n int, each uint64, at func(i int) rdma.Addr) {
+			for i := range n {
+				spans = append(spans, span{at(i), at(i).Add(each)})
+			}
+		}
+		for s := range p.Shards {
+			add(p.LockWords, 8, func(i int) rdma.Addr { return l.lockAt(s, i) })
+			add(p.LockWords, 8, func(i int) rdma.Addr { return l.leaseAt(s, i) })
+			add(p.Slabs, 8, func(i int) rdma.Addr { return l.ownerAt(s, i) })
+			add(p.Clients, intentBytes, func(i int) rdma.Addr { return l.intentAt(s, rdma.ClientID(i+1)) })
+			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(s, rdma.ClientID(i+1)) })
+			add(p.Rows, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(s, uint32(i)) })
+			add(p.Slabs, l.slab, func(i int) rdma.Addr { return l.at(l.slabs, s, uint64(i)*l.slab) })
+		}
+		slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
+		for i, s := range spans[1:] {
+			if s.from < spans[i].to || s.from%8 != 0 {
+				r.Fatalf("%+v on %d nodes: something lies at %v, behind what ends at %v", p, nodes, s.from, spans[i].to)
+			}
+		}
+		for i, s := range spans[1:] { // a node's last is its end
+			if s.from.Node() != spans[i].from.Node() && spans[i].from.Offset() != l.bytes {
+				r.Fatalf("%+v on %d nodes: %v lies behind the end, %d", p, nodes, spans[i].from, l.bytes)
+			}
+		}
+	})
+}
+
+// TestLocks: rows of one lock have one bit, never the repair's; as long as there are bits enough, others have others.
+func TestLocks(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		p := drawParams(r)
+		l, err := newLayout(p, 1)
+		if err != nil {
+			r.Fatal(err)
+		}
+		type bit struct {
+			word int
+			bit  uint
+		}
+		of := map[bit]uint32{}
+		for n := range uint32(p.Rows) {
+			word, b := l.lockOf(n)
+			if word >= p.LockWords || b >= lockBits {
+				r.Fatalf("row %d has bit %d of word %d", n, b, word)
+			}
+			from, to := l.lockedWith(n)
+			if n < from || n >= to || int(to) > p.Rows || int(to-from) > p.RowsPerLock || int(from)%p.RowsPerLock != 0 {
+				r.Fatalf("row %d is locked with %d to %d", n, from, to)
+			}
+			if other, ok := of[bit{word, b}]; ok && other != from && l.lockings <= lockBits*p.LockWords {
+				r.Fatalf("rows %d and %d share a bit of %d words, which %d locks need not", from, other, p.LockWords, l.lockings)
+			}
+			of[bit{word, b}] = from
+		}
+		if len(of) != min(l.lockings, lockBits*p.LockWords) {
+			r.Fatalf("%d locks use %d bits of %d words", l.lockings, len(of), p.LockWords)
+		}
+	})
+}
+
+func TestBadParams(t *testing.T) {
+	if _, err := newLayout(small(), 2); err != nil {
+		t.Fatal(err)
+	}
+	for i, change := range []func(*Params){
+		func(p *Params) { p.Shards = 0 }, func(p *Params) { p.Rows = 0 }, func(p *Params) { p.Rows = 1 << 32 },
+		func(p *Params) { p.Entries = 0 }, func(p *Params) { p.Entries = maxEntries + 1 }, func(p *Params) { p.KeyBytes = 0 },
+		func(p *Params) { p.KeyBytes = 64 }, func(p *Params) { p.InlineBytes = 256 }, func(p *Params) { p.InlineBytes = -1 },
+		func(p *Params) { p.ExtentBytes = 1 << 24 }, func(p *Params) { p.ExtentBytes = -1 }, func(p *Params) { p.F = 0.9 },
+		func(p *Params) { p.F = math.NaN() }, func(p *Params) { p.F = math.Inf(1) }, func(p *Params) { p.RowsPerLock = 0 },
+		func(p *Params) { p.LockWords = 0 }, func(p *Params) { p.Slabs = 0 }, func(p *Params) { p.SlabExtents = -1 },
+		func(p *Params) { p.Slabs, p.SlabExtents = 1<<21, 1<<21 }, func(p *Params) { p.Clients = 0 }, func(p *Params) { p.Clients = 1 << 16 },
+		func(p *Params) { p.Timeout = 0 }, func(p *Params) { p.Rows, p.KeyBytes, p.Entries, p.Shards = maxRows, 63, 64, 1<<16 },
+	} {
+		p := small()
+		change(&p)
+		if _, err := newLayout(p, 2); !errors.Is(err, ErrParams) {
+			t.Errorf("change %d is taken: %v", i, err)
+		}
+	}
+	if _, err := newLayout(small(), 0); !errors.Is(err, ErrParams) {
+		t.Errorf("no nodes: %v", err)
+	}
+}
+
+// TestSize: what is asked for fits, with the paper's numbers where nothing is said, and the paper's table takes what it says.
+func TestSize(t *testing.T) {
+	p, bytes, err := Size(Shape{Nodes: 2, Records: 100_000, ValueBytes: 1000, Clients: 20})
+	must(t, err)
+	if p.Shards != 2 || p.Entries != 8 || p.F != 2.3 || p.RowsPerLock != 16 || p.KeyBytes != 24 || p.InlineBytes != 8 {
+		t.Errorf("%+v", p)
+	}
+	if all := p.Shards * p.Rows * p.Entries; all < 125_000 || all > 135_000 {
+		t.Errorf("%d entries for 100,000 records", all)
+	}
+	if all := p.Shards * p.Slabs * p.SlabExtents; all < 125_000 || all > 165_000 {
+		t.Errorf("%d extents for 100,000 records of 20 clients", all)
+	}
+	if least := uint64(125_000 * 1000 / 2); bytes < least || bytes > 2*least {
+		t.Errorf("%d bytes a node", bytes)
+	}
+	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a NIC.
+	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: 4, Clients: 320})
+	must(t, err)
+	l := lay(t, p, 1)
+	if l.entryBytes != 8 || l.rowBytes != 8*8+16+8+8 || p.Slabs != 0 || p.LockWords*8 > deviceBytes || p.LockWords*lockBits < l.lockings {
+		t.Errorf("%+v: entries of %d bytes, rows of %d", p, l.entryBytes, l.rowBytes)
+	}
+	if bytes < 12_500_000*96 || bytes > 12_600_000*96 {
+		t.Errorf("%d bytes", bytes)
+	}
+	// Locks of a larger table share bits (section 3.4.2).
+	p, _, err = Size(Shape{Nodes: 1, Records: 1 << 33, KeyBytes: 4, ValueBytes: 4, Clients: 1})
+	must(t, err)
+	if p.LockWords*8 != deviceBytes {
+		t.Errorf("%d lock words", p.LockWords)
+	}
+	for _, bad := range []Shape{{}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50}, {Nodes: 1, Clients: 1, KeyBytes: 100},
+		{Nodes: 1, Clients: 1, Shards: -1}, {Nodes: 1, Clients: 1, Entries: -8}, {Nodes: 1, Clients: 1, RowsPerLock: -1},
+		{Nodes: 1, Clients: 1, LockWords: -1}, {Nodes: 1, Clients: 1, ValueBytes: -1}, {Nodes: 1, Clients: 1, ValueBytes: 1 << 24}} {
+		if _, _, err := Size(bad); !errors.Is(err, ErrParams) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// FuzzParams: whatever a pool's header says makes a layout whose parts fit, or an error.
+func FuzzParams(f *testing.F) {
+	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1)
+	f.Add(1<<16, 1<<40, 64, 63, 255, 1<<24-1, 1e6, 1, 1<<40, 1<<20, 1<<20, 60000, 70)
+	f.Fuzz(func(t *testing.T, shards, rows, entries, key, inline, extent int, factor float64, perLock, words, slabs, each, clients, nodes int) {
+		p := Params{Shards: shards, Rows: rows, Entries: entries, KeyBytes: key, InlineBytes: inline, ExtentBytes: extent, F: factor,
+			RowsPerLock: perLock, LockWords: words, Slabs: slabs, SlabExtents: each, Clients: clients, Timeout: time.Second}
+		l, err := newLayout(p, nodes)
+		if err != nil {
+			if !errors.Is(err, ErrParams) {
+				t.Fatal(err)
+			}
+			return
+		}
+		last := shards - 1
+		word, _ := l.lockOf(uint32(rows - 1))
+		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8, l.redoAt(last, rdma.ClientID(clients)).Offset() + l.redo,
+			l.rowAt(last, uint32(rows-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
+			if end > l.bytes || end < node.HeaderBytes {
+				t.Fatalf("%+v: something ends at %d of %d", p, end, l.bytes)
+			}
+		}
+		if a := l.place([]byte("user1")); int(a.first) >= rows || int(a.second) >= rows || a.shard >= shards {
+			t.Fatalf("%+v: a key's place is %+v", p, a)
+		}
+	})
+}
