@@ -5,13 +5,16 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc
 FUZZ   ?= 30s
 
-.PHONY: test race lint sim suites fuzz bench peers consul rxe rxe2 ci
+.PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 ci
 
 test: ## every test, the short versions
 	go test ./...
 
 race:
 	go test -race ./...
+
+teeth: ## breaks the rules one at a time, on copies: the tests must notice; FARKV_TEETH=all for all rules of board and ibverbs
+	FARKV_LONG=1 go test -timeout 60m -run Teeth ./client/... ./node/...
 
 lint:
 	@out=$$(gofmt -l .) && test -z "$$out" || { echo "not formatted: $$out"; exit 1; }

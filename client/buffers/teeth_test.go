@@ -36,8 +36,5 @@ var mutants = teeth.Table([][5]string{
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
 func TestTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
-	}
 	teeth.Suite{}.Run(t, mutants)
 }

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
@@ -123,8 +122,5 @@ var caught = regexp.MustCompile(`not linearizable|operations failed|is used twic
 func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
 
 func TestTeeth(t *testing.T) {
-	if os.Getenv("FARKV_LONG") != "1" || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
-	}
 	suite.Run(t, mutants)
 }

@@ -133,7 +133,7 @@ func TestFullMemory(t *testing.T) {
 // takes 100,000 records and 10 million writes.
 func TestOverwriting(t *testing.T) {
 	records, writes := 3_000, 60_000
-	if os.Getenv("FARKV_LONG") != "" {
+	if os.Getenv("FARKV_LONG") == "1" {
 		records, writes = 100_000, 10_000_000
 	}
 	const pairBytes, generations, workers = 1024, 5, 2

@@ -43,9 +43,6 @@ var recoveryMutants = []teeth.Mutant{
 }
 
 func TestRecoveryTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
-	}
 	suite := protocolSuite
 	suite.Env = []string{"FARKV_SEEDS=20"} // each tries every verb
 	suite.Run(t, recoveryMutants)

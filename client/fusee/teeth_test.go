@@ -27,19 +27,19 @@ var mutants = []teeth.Mutant{
 	{Rule: "an INSERT looks for its duplicates", File: "duplicate.go",
 		Old: "if s == w.slot || word.Print() != race.Print(w.hash) {", New: "if true {"},
 	{Rule: "the inserter with the lower slot waits for the other", File: "duplicate.go",
-		Old: "case f == noRival:", New: "case f == noRival, f == rival && s > w.slot:"},
+		Old: "case f == noRival:", New: "case f == noRival, f == rival && s > w.slot:", Seed: 187},
 	{Rule: "an INSERT is pending until it has looked", File: "snapshot.go",
 		Old: "w.new = w.new.Pending()", New: "w.new |= 0", Test: "TestContention$/^1_index"},
 	{Rule: "what a slot pointed at is checked by its incarnation", File: "object.go",
-		Old: "ok = ok && l.tag(f.incarnation) == w.Tag() &&", New: "ok = ok &&"},
+		Old: "ok = ok && l.tag(f.incarnation) == w.Tag() &&", New: "ok = ok &&", Seed: 1157},
 	{Rule: "an object is checked by its checksum", File: "object.go",
 		Old: "|| le.Uint64(p[sumAt:]) != checksum(p[incarnationAt:log+opAt])", New: "", Test: "TestObjectTears$"},
 	{Rule: "a tag changes when an object is used again", File: "slab.go",
-		Old: "b.incarnations[i]++", New: "b.incarnations[i] = 1"},
+		Old: "b.incarnations[i]++", New: "b.incarnations[i] = 1", Seed: 1157},
 	{Rule: "a cached pair is checked by its slot", File: "search.go",
 		Old: "if !bypass && now == word {", New: "if !bypass {"},
 	{Rule: "a loser frees only its own object", File: "modify.go",
-		Old: "case lost:\n\t\tc.recycle()", New: "case lost:\n\t\tc.free(w.old, w.inc)\n\t\tc.recycle()"},
+		Old: "case lost:\n\t\tc.recycle()", New: "case lost:\n\t\tc.free(w.old, w.inc)\n\t\tc.recycle()", Seed: 1243},
 	{Rule: "a winner frees what it replaced", File: "modify.go",
 		Old: "case won, overtaken:\n\t\tc.free(w.old, w.inc)", New: "case won, overtaken:"},
 	{Rule: "a client that leaves marks its free objects", File: "leave.go",
@@ -58,7 +58,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "the primary is marked last", File: "carry.go",
 		Old: "b.Write(c.space.UnitAt(f.unit, step).Add(markAt), p)", New: "b.Write(c.space.UnitAt(f.unit, c.space.CopiesOf(f.unit)-1-step).Add(markAt), p)", Test: "TestLostHints$"},
 	{Rule: "an adopter believes marks, not bits", File: "adopt.go",
-		Old: "if h.free() {\n\t\t\tb.setIdle(i)", New: "if h.free() || i > 0 {\n\t\t\tb.setIdle(i)"},
+		Old: "if h.free() {\n\t\t\tb.setIdle(i)", New: "if h.free() || i > 0 {\n\t\t\tb.setIdle(i)", Seed: 2383},
 	{Rule: "an own object waits for the frees before it", File: "reclaim.go",
 		Old: "if r.landed == r.queued {", New: "if r.landed <= r.queued {", Test: "TestOwnObjectsWaitForFrees$"},
 	{Rule: "objects of a new size class were never used", File: "adopt.go",
@@ -85,8 +85,5 @@ var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and 
 func TestMutants(t *testing.T) { teeth.Check(t, slices.Concat(mutants, recoveryMutants)) }
 
 func TestTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
-	}
 	protocolSuite.Run(t, mutants)
 }

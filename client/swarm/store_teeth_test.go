@@ -42,8 +42,5 @@ var storeSuite = teeth.Suite{Test: "TestStoreContention$/^swarm", Env: []string{
 func TestStoreMutants(t *testing.T) { teeth.Check(t, storeMutants) }
 
 func TestStoreTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
-	}
 	storeSuite.Run(t, storeMutants)
 }

@@ -68,9 +68,6 @@ var more = teeth.Table([][5]string{
 func TestRules(t *testing.T) { teeth.Check(t, slices.Concat(mutants, more)) }
 
 func TestTeeth(t *testing.T) {
-	if testing.Short() || teeth.UnderRace {
-		t.Skip("compiles a copy of the package for each rule; run without -short and -race")
-	}
 	shown := mutants
 	if os.Getenv("FARKV_TEETH") == "all" {
 		shown = slices.Concat(mutants, more)

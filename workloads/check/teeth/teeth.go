@@ -6,6 +6,7 @@ package teeth
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ type Mutant struct {
 	File     string // of the package, or a path from its folder
 	Old, New string // the one place of the file that says Old says New
 	Test     string // which must fail: the rest of a -run pattern that begins with ^; "": the suite's
+	Seed     int    // $FARKV_SEED of a run of one seed that shows it, tried before the suite's many; 0: there is none
 }
 
 // Table makes mutants of rows with their fields in order. Tests are named whole.
@@ -64,8 +66,13 @@ func (m Mutant) source(t *testing.T) string {
 	return string(source)
 }
 
-// Run expects each mutant to be noticed. As many are compiled at a time as there are processors.
+// Run expects each mutant to be noticed. It takes minutes, and so it waits to be asked for by $FARKV_LONG, which the copies
+// do not see. As many are compiled at a time as there are processors.
 func (s Suite) Run(t *testing.T, mutants []Mutant) {
+	t.Helper()
+	if os.Getenv("FARKV_LONG") != "1" || UnderRace {
+		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
+	}
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, m := range mutants {
 		t.Run(strings.ReplaceAll(m.Rule, " ", "_"), func(t *testing.T) {
@@ -78,21 +85,34 @@ func (s Suite) Run(t *testing.T, mutants []Mutant) {
 }
 
 func (s Suite) run(t *testing.T, m Mutant) {
-	args := []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-ldflags=-s -w", "-overlay=" + m.overlay(t), "-run=^" + cmp.Or(m.Test, s.Test), "."}
-	cmd := exec.Command("go", slices.Concat(args, s.Flags)...)
-	cmd.Env = append(os.Environ(), s.Env...)
-	out, err := cmd.CombinedOutput()
-	text := string(out)
-	switch seen := s.seen(text); {
+	args := slices.Concat([]string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-ldflags=-s -w", "-overlay=" + m.overlay(t), "-run=^" + cmp.Or(m.Test, s.Test), "."}, s.Flags)
+	env := slices.Concat(os.Environ(), s.Env, []string{"FARKV_LONG=0"})
+	out, err := "", error(nil)
+	if m.Seed != 0 {
+		if out, err = run(args, append(env, fmt.Sprint("FARKV_SEED=", m.Seed), "FARKV_SEEDS=1")); err == nil {
+			t.Logf("seed %d does not show it any more, which costs time: the next lines may name one that does", m.Seed)
+		}
+	}
+	if err == nil {
+		out, err = run(args, env)
+	}
+	switch seen := s.seen(out); {
 	case err == nil:
 		t.Fatal("nothing failed without this rule")
-	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
+	case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
 		t.Fatalf("the mutant does not compile:\n%s", out)
-	case seen == "" || s.Vain != nil && s.Vain.MatchString(text):
+	case seen == "" || s.Vain != nil && s.Vain.MatchString(out):
 		t.Fatalf("the tests failed, but not by seeing something wrong:\n%s", out)
 	default:
 		t.Logf("%.200s", seen)
 	}
+}
+
+func run(args, env []string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // overlay writes the broken file, and what tells the go command to take it; it returns the latter's name.
