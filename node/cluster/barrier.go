@@ -165,6 +165,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := won(k.f.Advance(to, rdma.State{Epoch: to.Epoch})); err != nil {
 		return fmt.Errorf("end epoch %d: %w", to.Epoch, err)
 	}
+	k.idle = k.ep.Now()
 	return nil
 }
 

@@ -60,6 +60,9 @@ type keeper struct {
 	littered bool
 	// due: the pool of an Enduring mender needs a new epoch.
 	due bool
+	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
+	idle      time.Duration
+	breathing bool
 
 	probes []probe // by node
 	rests  []rest  // what failed, or has to wait
@@ -172,9 +175,14 @@ func (k *keeper) lead() (bool, error) {
 }
 
 func (k *keeper) elected(r rdma.Role) {
-	k.role = r
+	k.role, k.idle = r, k.ep.Now()
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
+
+// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while a node's death is mended, and
+// again while its place is filled, which copies all that it held: in between they are let through, so that none has to wait
+// for both. Meanwhile the other replicas serve.
+const breath = 4
 
 // tick does one thing of what there is to do; more: there may be something else.
 //
@@ -208,7 +216,8 @@ func (k *keeper) tick() (more bool, err error) {
 	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
 	}
-	if s := k.vacancy(v); s != nil {
+	s := k.vacancy(v)
+	if k.breathing = s != nil && k.ep.Now()-k.idle < breath*k.o.Lease; s != nil && !k.breathing {
 		return true, k.barrier(v, nil, s)
 	}
 	return k.recover(v)
@@ -226,7 +235,7 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 		}
 		return true, k.recoverClient(v, c)
 	}
-	if !k.littered {
+	if !k.littered || k.breathing { // filling a vacancy leaves more to sweep
 		return false, nil
 	}
 	return true, k.sweep(v)

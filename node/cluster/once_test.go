@@ -46,9 +46,9 @@ func TestOnce(t *testing.T) {
 	want := `elected master (tenure 1)
 node 1 is gone: expelled in epoch 1
 replicas mended in epoch 1, in 0s
+client 1 "writer 0" recovered in 0s
 replicas mended in epoch 2, in 0s
 node 3 stands for node 1 since epoch 2, after 0s
-client 1 "writer 0" recovered in 0s
 blocks that clients left swept in 0s`
 	if got := lines(did); got != want {
 		t.Errorf("did:\n%s\nwant:\n%s", got, want)
