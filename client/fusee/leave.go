@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -58,6 +57,10 @@ func (c *Client) isTight() (bool, error) {
 	return free*4 < c.space.Blocks(), nil
 }
 
+// mostCuts bounds how often Close begins again where it was cut off. It has to do with each of its blocks, one after the other, so
+// that on a bad network it is cut off many times and still comes on: what its timeout bounds is each wait for the pool.
+const mostCuts = 256
+
 // Close gives back what the client holds: it ends its background work, marks its free objects and leaves its blocks to
 // others. The value of the last Get ends with it. A client whose write may still go either way cannot leave: others may be
 // waiting for it. When Close fails the client still owns blocks, and may be closed again: its identity must not be given
@@ -65,11 +68,8 @@ func (c *Client) isTight() (bool, error) {
 func (c *Client) Close() error {
 	c.releaseHeld()
 	err := c.shut()
-	for start := time.Duration(0); err != nil && interrupted(err); err = c.shut() {
-		if start == 0 {
-			start = c.ep.Now()
-		}
-		if _, e := c.settled(err, start); e != nil {
+	for cut := 0; err != nil && interrupted(err) && cut < mostCuts; err, cut = c.shut(), cut+1 {
+		if _, e := c.settled(err, c.ep.Now()); e != nil {
 			return fmt.Errorf("close fusee: %w", e)
 		}
 	}

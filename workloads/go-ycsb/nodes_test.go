@@ -54,7 +54,7 @@ func TestMemoryNodes(t *testing.T) {
 	if status, stdout, stderr := drive("load", "-p", "farkv.pool="+addr); status != 0 || !strings.Contains(stdout, "Made pool "+addr) {
 		t.Fatalf("load: %d, %s, %s", status, stdout, stderr)
 	}
-	took := regexp.MustCompile(`(?m)^Of the fabric an operation took: [1-9]\.\d\d trips, \d+\.\d\d doorbells, [1-9]\.\d\d verbs, 0\.\d\d calls of nodes$`)
+	took := regexp.MustCompile(`(?m)^Of the fabric an operation took: [1-9]\d*\.\d\d trips, \d+\.\d\d doorbells, [1-9]\d*\.\d\d verbs, 0\.\d\d calls of nodes$`)
 	for _, pool := range []string{addr, "tcp:" + nodes[2], "mine"} {
 		status, stdout, stderr := drive("run", "--threads", "4", "-p", "farkv.pool="+pool)
 		if status != 0 || !strings.Contains(stdout, "READ ") || !strings.Contains(stdout, "UPDATE ") || !took.MatchString(stdout) {
