@@ -41,17 +41,6 @@ func TestPlace(t *testing.T) {
 	})
 }
 
-// distances is Figure 4 (a): of keys that are hashed with a factor into a table, how many have their rows at each distance.
-func distances(factor float64, rows, keys int) []int {
-	l := &layout{Params: Params{Rows: rows, Shards: 1}, reach: newReach(factor, rows)}
-	n := make([]int, rows)
-	for i := range keys {
-		p := l.place(fmt.Appendf(nil, "user%d", i))
-		n[(int(p.second)-int(p.first)+rows)%rows]++
-	}
-	return n
-}
-
 // within returns the part of all that is at a distance of at most d.
 func within(n []int, d int) float64 {
 	near, all := 0, 0
@@ -68,25 +57,29 @@ func within(n []int, d int) float64 {
 // 1/2 + 6/15/4 + 6/35/8 + 6/82/16 + ... The formula is what is promised here, to half a point; the paper's number to six.
 func TestFigure4a(t *testing.T) {
 	const keys = 200_000
-	n := distances(2.3, 100_000, keys)
+	near := func(factor float64, keys, d int) float64 {
+		n, err := Distances(factor, 100_000, keys, 1)
+		must(t, err)
+		return within(n, d)
+	}
 	want, far := 0.0, newReach(2.3, 100_000)
 	for z, span := range far[:40] {
 		want += math.Ldexp(min(1, 6/float64(span)), -z-1)
 	}
-	got := within(n, 5)
+	got := near(2.3, keys, 5)
 	if math.Abs(got-want) > 0.005 || math.Abs(got-0.627) > 0.005 || math.Abs(got-0.68) > 0.06 {
 		t.Errorf("%.1f %% of keys have rows five or fewer apart, want %.1f %%", 100*got, 100*want)
 	}
 	// A greater f has farther rows, and independent hashing hardly any near ones.
 	last := 1.0
 	for _, f := range []float64{1.9, 2.1, 2.3, 2.5, 2.7, 3} {
-		if got := within(distances(f, 100_000, keys/4), 10); got >= last {
+		if got := near(f, keys/4, 10); got >= last {
 			t.Errorf("f = %v: %.3f are ten or fewer apart, %.3f with a smaller one", f, got, last)
 		} else {
 			last = got
 		}
 	}
-	if got := within(distances(1000, 100_000, keys/4), 5); got > 0.001 {
+	if got := near(1000, keys/4, 5); got > 0.001 {
 		t.Errorf("without locality %.3f are five or fewer apart", got)
 	}
 }

@@ -1,0 +1,79 @@
+package rcuckoo
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/farkv/farkv/client"
+)
+
+// TestFigure4b: with f = 2.3 and rows of 8 entries more than 95 % of a table are used when the first insert fails, on the average
+// of ten tables of 4,000 rows (97 %). The first failure is that of the worst neighbourhood of all, so it comes the earlier the
+// larger the table is: at 95 % of 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
+func TestFigure4b(t *testing.T) {
+	average := func(factor float64, entries int, tables uint64) float64 {
+		sum := 0.0
+		for seed := range tables {
+			got, err := MaxFill(factor, entries, 4000, seed)
+			must(t, err)
+			sum += got
+		}
+		return sum / float64(tables)
+	}
+	got := average(2.3, 8, 10)
+	if got <= 0.95 || got > 0.985 {
+		t.Errorf("tables are %.1f %% full", 100*got)
+	}
+	if low, far := average(1.9, 8, 3), average(2.5, 8, 3); low >= got-0.05 || far <= got {
+		t.Errorf("%.3f of the entries are used with f = 1.9, %.3f with 2.3, %.3f with 2.5", low, got, far)
+	}
+	if few := average(2.3, 4, 3); few >= got-0.05 {
+		t.Errorf("%.3f of the entries are used with rows of 4, %.3f with 8", few, got)
+	}
+}
+
+// TestFigure4c: while a table is filled to 95 %, 95 % of the inserts span 32 rows or fewer, and nearly 99 % 256 or fewer; with
+// independent rows those that move something nearly always span a large part of it. In the paper about half of them move
+// nothing; here 94 %, since a free slot in a key's second row is as good as one in its first: both are locked and read.
+func TestFigure4c(t *testing.T) {
+	const rows = 10_000
+	n, failed, err := Spans(2.3, 8, rows, 0.95, 1)
+	must(t, err)
+	if within(n, 32) < 0.95 || within(n, 256) < 0.989 || within(n, 0) < 0.5 || within(n, 0) > 0.96 || failed > rows/1000 {
+		t.Errorf("%.3f of the inserts move nothing, %.3f span 32 rows, %.3f 256; %d failed", within(n, 0), within(n, 32), within(n, 256), failed)
+	}
+	n, failed, err = Spans(maxF, 8, rows, 0.95, 1)
+	must(t, err)
+	if far := (1 - within(n, rows/50)) / (1 - within(n, 0)); far < 0.95 || failed > 0 {
+		t.Errorf("of independent keys' inserts that move something %.3f span a fiftieth of the table or more; %d failed", far, failed)
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for _, c := range []struct {
+		want int
+		rows []uint32
+	}{{0, []uint32{7}}, {5, []uint32{7, 2}}, {5, []uint32{2, 5, 7}}, {3, []uint32{1, 98}}, {4, []uint32{1, 2, 98}}, {50, []uint32{0, 50}}} {
+		var path []step
+		for _, n := range c.rows {
+			path = append(path, step{row: n})
+		}
+		if got := span(path, 100); got != c.want {
+			t.Errorf("%v span %d rows, want %d", c.rows, got, c.want)
+		}
+	}
+}
+
+func TestCurvesOfBadTables(t *testing.T) {
+	_, err := MaxFill(0.5, 8, 10, 1)
+	_, err2 := Distances(2.3, 0, 10, 1)
+	_, _, err3 := Spans(2.3, 100, 10, 0.5, 1)
+	for _, err := range []error{err, err2, err3} {
+		if !errors.Is(err, ErrParams) {
+			t.Error(err)
+		}
+	}
+	if _, failed, err := Spans(1, 2, 8, 1.5, 1); !errors.Is(err, client.ErrFull) || failed != 16 {
+		t.Errorf("%d inserts failed: %v", failed, err)
+	}
+}
