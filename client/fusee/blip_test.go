@@ -68,6 +68,74 @@ func TestBlip(t *testing.T) {
 	}
 }
 
+// TestLongBlip: a node stays out of one client's reach until its operation has run out of time, in the midst of each of its
+// writes' rounds. When it answers again the client ends that round before it writes anything else, and can leave.
+func TestLongBlip(t *testing.T) {
+	for _, replicas := range []int{1, 2, 3} {
+		for n := 1; n <= 3; n++ {
+			p := small(3, replicas, 2)
+			p.Timeout = 20 * time.Millisecond
+			f := simPool(t, 3, p)
+			h := &away{Endpoint: open2(t, f)}
+			c, err := Open(h, Options{})
+			must(t, err)
+			other, err := Open(open2(t, f), Options{})
+			must(t, err)
+			unknown := 0
+			for _, op := range []func(c *Client) error{
+				func(c *Client) error { return c.Insert(k, []byte("1")) },
+				func(c *Client) error { return c.Update(k, []byte("2")) },
+				func(c *Client) error { return c.Delete(k) },
+				func(c *Client) error { return c.Insert(k, []byte("4")) },
+			} {
+				h.n = n
+				if err := op(c); errors.Is(err, client.ErrUncertain) {
+					unknown++
+				} else if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) {
+					t.Errorf("%d replicas, CAS %d: %v", replicas, n, err)
+				}
+				h.n, h.gone = 0, false
+				if err := c.Insert([]byte("another"), nil); err != nil && !errors.Is(err, client.ErrExists) {
+					t.Error(err)
+				}
+				if err := other.Update(k, []byte("3")); err != nil && !errors.Is(err, client.ErrNotFound) {
+					t.Errorf("%d replicas, CAS %d: the next writer: %v", replicas, n, err)
+				}
+			}
+			if n <= replicas && unknown == 0 {
+				t.Errorf("%d replicas, CAS %d: no outcome was unknown", replicas, n)
+			}
+			must(t, c.Close())
+			must(t, other.Close())
+			r, err := Check(f)
+			if err != nil || len(r.Damage)+len(r.Waiting) > 0 {
+				t.Errorf("%d replicas, CAS %d: %v %v %v", replicas, n, r.Damage, r.Waiting, err)
+			}
+		}
+	}
+}
+
+// away fails its worker's n-th batch with a CAS and all later ones, as long as gone is not taken back.
+type away struct {
+	rdma.Endpoint
+	n    int
+	gone bool
+}
+
+func (h *away) Post(b *rdma.Batch) error {
+	for i := range b.Len() {
+		if h.n > 0 && b.Op(i).Verb == rdma.CompareSwap {
+			h.n--
+			h.gone = h.n == 0
+			break
+		}
+	}
+	if h.gone {
+		return &rdma.OpError{Verb: rdma.CompareSwap, Addr: b.Op(0).Addr, Len: 8, Err: rdma.ErrUnreachable}
+	}
+	return h.Endpoint.Post(b)
+}
+
 // TestLongBusy: a master takes longer to mend the pool than the operation may last that it cut off. Its outcome is unknown then;
 // afterwards it is known, and the client can leave.
 func TestLongBusy(t *testing.T) {

@@ -15,7 +15,9 @@ type stray struct {
 	old    race.Word // what it was to replace
 	inc    uint32    // its incarnation
 	epoch  uint64    // of the view in which it was proposed
+	op     opcode    // that proposed it
 	flying bool      // its verbs may still be in flight
+	ended  bool      // the round has ended since
 }
 
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
@@ -36,15 +38,35 @@ func inFlight(err error) bool {
 // strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:
 // an INSERT that gives way replaces it.
 func (c *Client) strand(w *write, err error) {
-	s := stray{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, flying: inFlight(err)}
+	s := stray{object: c.draft.object, slot: w.slot, word: w.new, old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.op, flying: inFlight(err)}
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
 	c.limbo = append(c.limbo, s)
 }
 
+// endRounds ends the rounds that this client's writes of unknown outcome have left, now that their nodes answer again: others wait
+// for them, and so would the client itself. It returns false when it is not done with all: another writer's word has won one,
+// who completes it, or a node does not answer.
+func (c *Client) endRounds() bool {
+	done := true
+	for i := range c.limbo {
+		s := &c.limbo[i]
+		if s.ended || s.word == 0 {
+			continue
+		}
+		if !s.flying && !c.view.Busy && !c.behind {
+			_, ended, err := c.finishOwn(s.slot, s.unit, s.op)
+			s.ended = ended && err == nil
+		}
+		done = done && s.ended
+	}
+	return done
+}
+
 // settle gives back the strays whose rounds have ended without them.
 func (c *Client) settle() {
+	c.endRounds()
 	kept := c.limbo[:0]
 	for _, s := range c.limbo {
 		p, own := c.placeOf(s.unit, s.class)
@@ -52,10 +74,10 @@ func (c *Client) settle() {
 		case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation), c.reclaim.rests(s.unit):
 			// It had won, and was replaced and freed since.
 		case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
-		case s.flying:
+		case s.flying, s.word != 0 && !s.ended && s.epoch == c.view.Epoch:
 			kept = append(kept, s)
-		case s.word != 0 && s.epoch < c.view.Epoch && !c.view.Busy && c.committed(s):
-			c.free(s.old, s.inc) // a master has completed it
+		case s.word != 0 && !c.view.Busy && c.committed(s):
+			c.free(s.old, s.inc) // this client has completed it, or a master
 			if s.word.Empty() {  // a DELETE's object: no slot points at it
 				c.layTag(s.unit, s.class, anyTag, 0)
 			}
@@ -72,8 +94,8 @@ func (c *Client) settle() {
 	c.limbo = kept
 }
 
-// committed tells whether a stray's slot holds its word for good. In an idle view of a later epoch all replicas had the same
-// when it became idle, and nobody proposes the stray's word any more.
+// committed tells whether a stray's slot holds its word for good. Its round has ended, or in an idle view of a later epoch all
+// replicas had the same when it became idle, and nobody proposes the stray's word any more.
 func (c *Client) committed(s stray) bool {
 	w, err := c.readSlot(s.slot, 0)
 	return err == nil && w == s.word

@@ -219,11 +219,13 @@ func (c *Client) catchUp() error {
 
 // keepUp lets a client write only in an idle view, to which its memory has caught up.
 func (c *Client) keepUp() error {
-	if !c.view.Busy && !c.behind {
-		return nil
+	if c.view.Busy || c.behind {
+		if _, err := c.settled(rdma.ErrStale, c.ep.Now()); err != nil {
+			return err
+		}
 	}
-	_, err := c.settled(rdma.ErrStale, c.ep.Now())
-	return err
+	c.endRounds()
+	return nil
 }
 
 // resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
@@ -249,7 +251,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error, start time.Durati
 	if !ok {
 		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
 		// client ends its own round, as a master would if it were dead. Others may be waiting for it.
-		switch word, ended, err := c.finishOwn(w, op); {
+		switch word, ended, err := c.finishOwn(w.slot, w.obj.unit, op); {
 		case err != nil:
 			return stranded, true, uncertain("write a slot", err)
 		case !ended:
@@ -314,12 +316,12 @@ func (c *Client) blip(err error, start time.Duration) error {
 
 // finishOwn ends this client's own round, and returns the word that it ended it with; 0: there was nothing to end. It is not
 // ended when another writer has won it.
-func (c *Client) finishOwn(w *write, op opcode) (word race.Word, ended bool, err error) {
+func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
 	if err := c.number(); err != nil { // it may take a tombstone
 		return 0, false, err
 	}
-	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{w.obj.unit: op}}
-	ended, err = r.finish(w.slot)
+	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
+	ended, err = r.finish(slot)
 	return r.result, ended, err
 }
 
