@@ -39,7 +39,7 @@ func (c *scene) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 	w := len(c.recorders)
 	c.recorders = append(c.recorders, nil)
 	body := func(ep rdma.Endpoint) {
-		s, err := c.h.Open(ep)
+		s, err := c.h.open(c.s, ep)
 		if err != nil {
 			c.errs = append(c.errs, fmt.Errorf("%s: open store: %w", name, err))
 			return

@@ -45,8 +45,10 @@ type Harness struct {
 
 	// Format writes an empty store into a new pool.
 	Format func(f rdma.Fabric) error
-	// Open returns a worker's view.
-	Open func(ep rdma.Endpoint) (client.Store, error)
+	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
+	// fabric, too.
+	Open   func(ep rdma.Endpoint) (client.Store, error)
+	OpenOn func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error)
 	// Impatient is Open with a short timeout: for real processes of which one is killed, since those that depend on it
 	// wait as long. Elsewhere a loaded machine may stop workers for longer than that. Open by default.
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
@@ -176,12 +178,20 @@ func (h *Harness) worker(f rdma.Fabric, name string, wraps ...func(rdma.Endpoint
 	for _, wrap := range wraps {
 		ep = wrap(ep)
 	}
-	s, err := h.Open(ep)
+	s, err := h.open(f, ep)
 	if err != nil {
 		ep.Close()
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	return &worker{s, ep, f}, nil
+}
+
+// open opens a Store.
+func (h *Harness) open(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) {
+	if h.OpenOn != nil {
+		return h.OpenOn(f, ep)
+	}
+	return h.Open(ep)
 }
 
 // Close closes the Store and then the Endpoint. One that cannot be closed is left for recovery.

@@ -1,0 +1,151 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Check walks the whole pool, on which nobody works, and reports: each row is valid, or was torn by a client whose redo mends it;
+// each key is in one of its two rows, and in both only where a client died that was moving it; each lock that is taken is a
+// dead client's. It changes nothing, and leaves out shards on nodes that are dead.
+func Check(f rdma.Fabric) (r client.Report, err error) {
+	ep, err := f.Open("check")
+	if err != nil {
+		return r, fmt.Errorf("check: %w", err)
+	}
+	s, err := Open(ep, Options{CacheBytes: -1})
+	if err != nil {
+		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
+	}
+	c := checker{s: s, r: &r}
+	for shard := range s.Shards {
+		if e := c.shard(shard); e != nil && !errors.Is(e, rdma.ErrNodeDown) {
+			err = errors.Join(err, fmt.Errorf("check shard %d: %w", shard, e))
+		}
+	}
+	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
+	r.Fact("entries", uint64(s.Shards)*uint64(s.Rows)*uint64(s.entries), uint64(s.Shards)*uint64(s.Rows)*uint64(s.rowBytes))
+	return r, errors.Join(err, s.Close(), ep.Close())
+}
+
+type checker struct {
+	s    *Store
+	r    *client.Report
+	keys uint64
+
+	// Of a shard.
+	rows  []row
+	named map[uint32]bool // rows that an operation which was cut off has locked
+}
+
+func (c *checker) shard(shard int) error {
+	s := c.s
+	c.rows, c.named = make([]row, s.Rows), map[uint32]bool{}
+	if err := s.eachRow(s.ep, shard, func(n uint32, r row) { c.rows[n] = append(row(nil), r...) }); err != nil {
+		return err
+	}
+	s.begin()
+	if err := s.look(shard); err != nil {
+		return err
+	}
+	if err := c.locks(shard); err != nil {
+		return err
+	}
+	for n := range c.rows {
+		c.row(shard, uint32(n))
+	}
+	return nil
+}
+
+// locks looks at the lock words and their leases: what is taken some client has to have an intent for.
+func (c *checker) locks(shard int) error {
+	s := c.s
+	claimed := make([]uint64, s.LockWords)
+	for w := range claimed {
+		for who := range s.claimants([]uint32{uint32(w)}) {
+			t := s.vigil.intentOf(who)
+			claimed[w] |= t.bits(uint32(w))
+		}
+	}
+	for id := range rdma.ClientID(s.Clients) {
+		if t := s.vigil.intentOf(id + 1); !idle(t.state) {
+			c.r.Waits("client %d has an operation in shard %d", id+1, shard)
+		}
+	}
+	for n := range uint32(s.Rows) {
+		word, bit := s.lockOf(n)
+		c.named[n] = claimed[word]&(1<<bit) != 0
+	}
+	for w, bits := range claimed {
+		lock, err := s.readWord(s.lockAt(shard, w))
+		if err != nil {
+			return err
+		}
+		lease, err := s.readWord(s.leaseAt(shard, w))
+		if err != nil {
+			return err
+		}
+		holder := leaseHolder(lease)
+		if holder != 0 {
+			c.r.Waits("client %d repairs lock word %d of shard %d", holder, w, shard)
+		}
+		if lock != 0 {
+			c.r.Waits("lock word %d of shard %d is %#x", w, shard, lock)
+		}
+		if lock&^bits != 0 && lock&lockRepair == 0 {
+			c.r.Damaged("lock word %d of shard %d is %#x, and only %#x of it is anybody's", w, shard, lock, bits)
+		}
+	}
+	return nil
+}
+
+func (c *checker) row(shard int, n uint32) {
+	s, r := c.s, c.rows[n]
+	switch {
+	case !s.valid(r, shard, n) && c.named[n]:
+		c.r.Waits("row %d of shard %d is torn", n, shard)
+		return
+	case !s.valid(r, shard, n):
+		c.r.Damaged("row %d of shard %d is torn, and nobody has locked it", n, shard)
+		return
+	}
+	for slot := range s.entries {
+		e := s.entry(r, slot)
+		if !s.sound(e) {
+			c.r.Damaged("slot %d of row %d of shard %d has an entry that nobody can have written", slot, n, shard)
+			continue
+		}
+		if !e.meta.used() {
+			continue
+		}
+		c.keys++
+		c.entry(shard, n, slot, e)
+	}
+}
+
+// entry expects an entry where it belongs, and nowhere else.
+func (c *checker) entry(shard int, n uint32, slot int, e entry) {
+	s := c.s
+	key := s.key(e)
+	at := s.place(key)
+	if at.shard != shard || !at.has(n) {
+		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard, at.first, at.second, at.shard)
+		return
+	}
+	if first := s.find(c.rows[n], key); first != slot {
+		c.r.Damaged("key %.40q is in row %d of shard %d twice", key, n, shard)
+	}
+	other := at.other(n)
+	if other <= n || !s.valid(c.rows[other], shard, other) || s.find(c.rows[other], key) < 0 {
+		return
+	}
+	c.keys--
+	if c.named[n] && c.named[other] {
+		c.r.Waits("key %.40q is in row %d and in row %d of shard %d", key, n, other, shard)
+		return
+	}
+	c.r.Damaged("key %.40q is in row %d and in row %d of shard %d, and nobody is moving it", key, n, other, shard)
+}

@@ -1,0 +1,311 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// locks are those of the operation at work, and what is read under them.
+type locks struct {
+	shard int
+	wants []want // in the order of their words, which is that of taking them: so nobody waits in a circle
+	held  int    // how many of them are held
+	spans []span // rows to read, in order and apart
+	read  *rdma.Batch
+	sent  bool // rows were written, or may have been
+}
+
+// span are rows that one READ takes.
+type span struct {
+	from, to uint32
+	buf      []byte
+}
+
+// lockRepair is the bit of a lock word that keeps others from taking locks in it while it is repaired.
+const lockRepair = 1 << lockBits
+
+// want forgets what was to be locked.
+func (s *Store) want(shard int) {
+	l := &s.locks
+	l.shard, l.held, l.sent = shard, 0, false
+	l.wants, l.spans = l.wants[:0], l.spans[:0]
+}
+
+// wantRow adds a row to what is to be locked.
+func (s *Store) wantRow(n uint32) {
+	word, bit := s.lockOf(n)
+	l := &s.locks
+	at := len(l.wants)
+	for i, w := range l.wants {
+		if w.word == uint32(word) {
+			l.wants[i].bits |= 1 << bit
+			return
+		}
+		if w.word > uint32(word) {
+			at = i
+			break
+		}
+	}
+	l.wants = append(l.wants, want{})
+	copy(l.wants[at+1:], l.wants[at:])
+	l.wants[at] = want{uint32(word), 1 << bit}
+}
+
+// wantSpan adds rows to what is to be read, and joins neighbours: the paper's covering reads (section 3.2.1).
+func (s *Store) wantSpan(from, to uint32) {
+	l := &s.locks
+	at := 0
+	for at < len(l.spans) && l.spans[at].to < from {
+		at++
+	}
+	end := at
+	for end < len(l.spans) && l.spans[end].from <= to {
+		from, to = min(from, l.spans[end].from), max(to, l.spans[end].to)
+		end++
+	}
+	if at == end {
+		l.spans = append(l.spans, span{})
+		copy(l.spans[at+1:], l.spans[at:])
+	} else {
+		l.spans = append(l.spans[:at+1], l.spans[end:]...)
+	}
+	l.spans[at] = span{from: from, to: to}
+}
+
+// wantRows reads exactly the rows of a place.
+func (s *Store) wantRows(p place) {
+	s.wantSpan(p.first, p.first+1)
+	s.wantSpan(p.second, p.second+1)
+}
+
+// addReads adds the READs of all spans to a batch.
+func (s *Store) addReads(b *rdma.Batch, fence bool) {
+	l := &s.locks
+	for i := range l.spans {
+		p := &l.spans[i]
+		op := b.Read(s.rowAt(l.shard, p.from), int(p.to-p.from)*s.rowBytes)
+		op.Fence = fence && i == 0 // what is posted behind it waits with it
+		p.buf = op.Buf
+	}
+}
+
+// row returns a row that was read; nil: it was not.
+func (l *locks) row(n uint32, bytes int) row {
+	for i := range l.spans {
+		if p := &l.spans[i]; p.from <= n && n < p.to && p.buf != nil {
+			at := int(n-p.from) * bytes
+			return row(p.buf[at : at+bytes : at+bytes])
+		}
+	}
+	return nil
+}
+
+// endReads gives the rows back.
+func (s *Store) endReads() {
+	l := &s.locks
+	if l.read != nil {
+		l.read.Release()
+		l.read = nil
+	}
+	for i := range l.spans {
+		l.spans[i].buf = nil
+	}
+}
+
+var (
+	// errAgain sends an operation back to its beginning: nothing is held, and nothing was changed.
+	errAgain = errors.New("begin again")
+	// errStolen is what a lock was that is not there any more when it is let go of.
+	errStolen = fmt.Errorf("somebody let go of a lock that was held: %w", client.ErrDamaged)
+	errWaited = fmt.Errorf("others hold its locks: %w", rdma.ErrTimeout)
+)
+
+// A client that does not get a lock pauses, for longer each time and at random; for far less than a failure timer, since it
+// is by its tries that it is known to be alive.
+const (
+	firstPause  = time.Microsecond
+	lastPause   = time.Millisecond
+	pauseShares = 16 // of the failure timer
+)
+
+// pause sleeps before the n-th try.
+func (s *Store) pause(n int) {
+	most := min(firstPause<<min(n, 20), lastPause, s.opt.Failure/pauseShares)
+	s.ep.Sleep(firstPause/2 + time.Duration(s.ep.Rand().Int64N(int64(max(most, 1)))))
+}
+
+// acquire takes all locks that are wanted, a word a trip, and reads the spans with the last of them (section 3.4.1).
+// The error wraps errAgain when there was something to repair, or somebody repairs.
+func (s *Store) acquire() error {
+	l := &s.locks
+	st := &s.shards[l.shard]
+	st.seq++
+	st.dirty = true // from the first verb on: see settle
+	opening := true
+	for tries := 0; l.held < len(l.wants); tries++ {
+		w := l.wants[l.held]
+		b := s.ep.Batch()
+		b.Chain()
+		if opening {
+			b.Write(s.intentAt(l.shard, s.id), encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants))
+		} else if tries > 0 {
+			p := b.Alloc(8)
+			le.PutUint64(p, uint64(tries))
+			b.Write(s.intentAt(l.shard, s.id).Add(intentBeat), p)
+		}
+		cas := b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), 0, w.bits|lockRepair, w.bits, w.bits)
+		if l.held == len(l.wants)-1 {
+			s.addReads(b, true)
+		}
+		if err := s.do("lock", b); err != nil {
+			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))
+		}
+		opening = false
+		if cas.Swapped() {
+			if l.held++; l.held == len(l.wants) {
+				l.read = b
+				return nil
+			}
+			b.Release()
+			continue
+		}
+		met := cas.Result
+		b.Release()
+		if err := s.wait(w, met, tries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait is what a client does that did not get a lock: it waits, looks for somebody who died, or gives up.
+func (s *Store) wait(w want, met uint64, tries int) error {
+	s.stats.Waits++
+	l := &s.locks
+	stuck, err := s.stuck(l.shard, w.word)
+	switch {
+	case err != nil:
+		return s.lost(nil, err)
+	case stuck || met&lockRepair != 0:
+		// Who waits for a repair has no intent, since the repairer waits for those who have one.
+		if err := s.retreat(); err != nil {
+			return err
+		}
+		if err := s.repaired(l.shard, w.word, stuck); err != nil {
+			return err
+		}
+		return errAgain
+	case s.left() == 0:
+		if err := s.retreat(); err != nil {
+			return err
+		}
+		return errWaited
+	}
+	s.pause(tries)
+	return nil
+}
+
+// repaired waits until a lock word is repaired, or does it. It holds nothing meanwhile.
+func (s *Store) repaired(shard int, word uint32, stuck bool) (err error) {
+	for tries := 0; ; tries++ {
+		switch {
+		case s.shards[shard].dirty: // its own intent may be what others wait for
+			return errAgain
+		case stuck:
+			return s.repair(shard, []uint32{word})
+		case s.left() == 0:
+			return errWaited
+		}
+		s.pause(tries)
+		b := s.ep.Batch()
+		op := b.Read(s.lockAt(shard, int(word)), 8)
+		if err = s.do("lock", b); err == nil && le.Uint64(op.Buf)&lockRepair == 0 {
+			b.Release()
+			return nil
+		}
+		s.keepFlying(shard, b)
+		if err != nil {
+			return fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
+		}
+		if stuck, err = s.stuck(shard, word); err != nil {
+			return err
+		}
+	}
+}
+
+// retreat lets go of what is held, with nothing changed.
+func (s *Store) retreat() error {
+	s.endReads()
+	l := &s.locks
+	if l.held > 0 {
+		b := s.ep.Batch()
+		s.addReleases(b)
+		if err := s.do("let go", b); err != nil {
+			return s.lost(b, fmt.Errorf("let go of locks of shard %d: %w", l.shard, err))
+		}
+		err := s.released(b)
+		b.Release()
+		if err != nil {
+			return err
+		}
+	}
+	s.finish()
+	return nil
+}
+
+// addReleases lets go of what is held, behind what is in the batch.
+func (s *Store) addReleases(b *rdma.Batch) {
+	l := &s.locks
+	for _, w := range l.wants[:l.held] {
+		b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), w.bits, w.bits, 0, w.bits)
+	}
+}
+
+// released looks at the last ops of a batch, which let go of what is held.
+func (s *Store) released(b *rdma.Batch) error {
+	l := &s.locks
+	for i := b.Len() - l.held; i < b.Len(); i++ {
+		if !b.Op(i).Swapped() {
+			return fmt.Errorf("lock at %s: %w", b.Op(i).Addr, errStolen)
+		}
+	}
+	l.held = 0
+	return nil
+}
+
+// finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a lock.
+// Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled before that.
+func (s *Store) finish() {
+	l := &s.locks
+	st := &s.shards[l.shard]
+	b := s.ep.Batch()
+	p := b.Alloc(8)
+	le.PutUint64(p, st.seq<<1|idleBit)
+	b.Write(s.intentAt(l.shard, s.id), p)
+	s.step("done")
+	err := s.ep.Post(b)
+	b.Release()
+	st.dirty = err != nil
+}
+
+// lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the next one.
+func (s *Store) lost(b *rdma.Batch, err error) error {
+	s.endReads()
+	if b != nil {
+		s.keepFlying(s.locks.shard, b)
+	}
+	return err
+}
+
+// keepFlying keeps a batch until nothing of it is in flight.
+func (s *Store) keepFlying(shard int, b *rdma.Batch) {
+	if b.Finished() {
+		b.Release()
+		return
+	}
+	s.shards[shard].flying = b // there is at most one: the shard is dirty until it has landed
+}

@@ -1,0 +1,56 @@
+package rcuckoo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when there is not
+// enough memory.
+func Make(f rdma.Fabric, p Params) error {
+	l, err := newLayout(p, f.Nodes())
+	if err != nil {
+		return err
+	}
+	if l.bytes > f.Size() {
+		return fmt.Errorf("make an %s pool: it needs %d bytes a node, each has %d: %w", Format, l.bytes, f.Size(), rdma.ErrFull)
+	}
+	params, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("make an %s pool: %w", Format, err)
+	}
+	for n := range l.nodes {
+		if err := node.Commit(f, n, 0, l.slabs.base); err != nil {
+			return fmt.Errorf("make an %s pool: %w", Format, err)
+		}
+	}
+	ep, err := f.Open("format")
+	if err != nil {
+		return fmt.Errorf("make an %s pool: %w", Format, err)
+	}
+	return errors.Join(node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params}), ep.Close())
+}
+
+// readLayout reads a pool's header.
+func readLayout(ep rdma.Endpoint) (*layout, error) {
+	v, err := ep.Join()
+	if err != nil {
+		return nil, err
+	}
+	h, err := node.ReadHeader(ep, len(v.Members))
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Expect(Format, FormatVersion); err != nil {
+		return nil, err
+	}
+	var p Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return nil, fmt.Errorf("read pool header: %w", err)
+	}
+	return newLayout(p, h.Nodes)
+}

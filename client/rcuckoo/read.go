@@ -1,0 +1,135 @@
+package rcuckoo
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+var errNotFound = fmt.Errorf("neither of its rows has it: %w", client.ErrNotFound)
+
+// Get returns the value of a key, valid until the next call (section 3.2.1). It takes no lock.
+//
+// A row that is valid is what it was at one moment of its READ. A key that is moved is in both its rows for a moment, and in
+// one at least all the time, but two READs may miss it: it may go from its second row to its first between them. So a miss
+// is what a second look says that finds the same versions: between the two looks neither row changed.
+func (s *Store) Get(key []byte) ([]byte, error) {
+	if len(key) > s.KeyBytes {
+		return nil, fmt.Errorf("get: %w", errNotFound)
+	}
+	s.begin()
+	at := s.place(key)
+	for range joins {
+		v, err := s.get(at, key)
+		if err == nil {
+			return v, nil
+		}
+		if !s.again(at.shard, err) {
+			return nil, fmt.Errorf("get: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("get: %w", errEpochs)
+}
+
+// look2 is what two looks at a place are compared by.
+type look2 struct {
+	known         bool
+	first, second uint64 // versions
+}
+
+func (s *Store) get(at place, key []byte) ([]byte, error) {
+	s.want(at.shard)
+	s.wantRows(at)
+	var before look2
+	torn := 0
+	for {
+		b := s.ep.Batch()
+		s.addReads(b, false)
+		step := "read rows"
+		if before.known {
+			step = "read rows again"
+		}
+		if err := s.do(step, b); err != nil {
+			return nil, s.unread(at.shard, b, err)
+		}
+		value, sure, err := s.answer(at, key, &before)
+		b.Release()
+		s.endReads()
+		if sure || err != nil {
+			return value, err
+		}
+		if before.known && s.left() > 0 {
+			continue
+		}
+		if err := s.tornRow(at, torn); err != nil {
+			return nil, err
+		}
+		torn++
+	}
+}
+
+// unread gives a batch of READs back that failed.
+func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
+	s.endReads()
+	if !b.Finished() {
+		s.shards[shard].flying = b
+		return err
+	}
+	b.Release()
+	return err
+}
+
+// answer looks for a key in the rows that were read. sure: it is there, or is known not to be.
+func (s *Store) answer(at place, key []byte, before *look2) (value []byte, sure bool, err error) {
+	now := look2{known: true}
+	for i, n := range [2]uint32{at.first, at.second} {
+		r := s.locks.row(n, s.rowBytes)
+		if !s.valid(r, at.shard, n) {
+			now.known = false
+			continue
+		}
+		s.cache.put(at.shard, n, r)
+		if slot := s.find(r, key); slot >= 0 {
+			e := s.entry(r, slot)
+			if !s.sound(e) {
+				return nil, false, fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
+			}
+			s.value = append(s.value[:0], s.form.value(e)...)
+			return s.value, true, nil
+		}
+		if i == 0 {
+			now.first = s.version(r)
+		} else {
+			now.second = s.version(r)
+		}
+	}
+	if now.known && (now == *before || at.first == at.second) {
+		return nil, false, errNotFound
+	}
+	*before = now
+	return nil, false, nil
+}
+
+// tornRow waits before a row is read again that was being written. When that takes for ever its writer died.
+func (s *Store) tornRow(at place, tries int) error {
+	s.stats.Torn++
+	for _, n := range [2]uint32{at.first, at.second} {
+		word, _ := s.lockOf(n)
+		stuck, err := s.stuck(at.shard, uint32(word))
+		if err != nil {
+			return err
+		}
+		if stuck {
+			if err := s.settled(at.shard); err != nil {
+				return err
+			}
+			return s.repair(at.shard, []uint32{uint32(word)})
+		}
+	}
+	if s.left() == 0 {
+		return fmt.Errorf("its rows are torn: %w", rdma.ErrTimeout)
+	}
+	s.pause(tries)
+	return nil
+}

@@ -1,0 +1,163 @@
+package rcuckoo
+
+import (
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A redo says what an operation is about to write. Each client has one in each shard; it lands before the first of the rows:
+//
+//	sequence  8 bytes: the intent's
+//	sum       8 bytes: of all of it, of the shard and the client
+//	steps     8 bytes: how many
+//	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
+//	          then the slot's new entry
+//
+// So a crash leaves an operation either not begun, as its redo is not whole, or such that anybody can bring it to its end: a
+// row that was not written has the version before, and one that is torn has only words of before and behind, which differ
+// where the redo tells what is behind. Made anew it must have the redo's checksum, so that no torn value is ever blessed (the
+// paper's repair computes a new checksum of what it finds). Rows that have the version, or a later one, were written: since a
+// client lets go of its locks behind all of its rows, it still has all of them as long as one row is missing.
+//
+// The paper's four states (section 4.3) are what a prefix of these writes looks like: a path's end written and torn (1), or
+// whole (2), next to the entry that it duplicates; an entry's old place torn (3); nothing half done (4). All end in 4, and
+// the INSERT is not lost.
+const (
+	redoSum   = 8
+	redoSteps = 16
+
+	stepSlot    = 8
+	stepMeta    = 16
+	stepVersion = 24
+	stepSum     = 32
+)
+
+// change is what happens to a slot.
+type change struct {
+	row   uint32
+	slot  int
+	entry entry // its meta is 0 when the slot becomes free
+}
+
+// write carries out changes of rows that are locked and were read, in their order, and lets go of the locks: redo, rows and
+// releases in one trip. No row is in two of them. When it fails it is not known what became of them.
+func (s *Store) write(changes []change) error {
+	l := &s.locks
+	b := s.ep.Batch()
+	b.Chain()
+	p := b.Alloc(redoHeader + len(changes)*(redoStep+s.entryBytes))
+	clear(p[:redoHeader])
+	b.Write(s.redoAt(l.shard, s.id), p)
+	le.PutUint64(p, s.shards[l.shard].seq)
+	le.PutUint64(p[redoSteps:], uint64(len(changes)))
+	for i, c := range changes {
+		r := row(b.Alloc(s.rowBytes))
+		copy(r, l.row(c.row, s.rowBytes))
+		s.put(r, c.slot, c.entry)
+		s.seal(r, l.shard, c.row)
+		b.Write(s.rowAt(l.shard, c.row), r)
+		s.cache.put(l.shard, c.row, r)
+		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
+	}
+	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
+	s.addReleases(b)
+	l.sent = true
+	if err := s.do("write rows", b); err != nil {
+		return s.lost(b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.shard, err))
+	}
+	s.endReads()
+	err := s.released(b)
+	b.Release()
+	if err != nil {
+		return err
+	}
+	s.finish()
+	return nil
+}
+
+func (l *layout) encodeStep(p []byte, c change, r row) {
+	le.PutUint64(p, uint64(c.row))
+	le.PutUint64(p[stepSlot:], uint64(c.slot))
+	le.PutUint64(p[stepMeta:], uint64(c.entry.meta))
+	le.PutUint64(p[stepVersion:], l.version(r))
+	le.PutUint64(p[stepSum:], l.sum(r))
+	copy(p[redoStep:], l.entry(r, c.slot).body)
+}
+
+func redoSumOf(p []byte, shard int, c rdma.ClientID) uint64 {
+	return xxhash.Sum64(p[redoSteps:]) ^ spread(le.Uint64(p)) ^ spread(spread(uint64(shard)<<16|uint64(c)))
+}
+
+// redoOf returns the steps of a redo, if it is whole and of a sequence.
+func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps int, ok bool) {
+	n := le.Uint64(p[redoSteps:])
+	if le.Uint64(p) != seq || n > maxSteps {
+		return 0, false
+	}
+	end := redoHeader + int(n)*(redoStep+l.entryBytes)
+	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
+}
+
+// rollForward brings the operation of a client to its end, who is fenced off and may hold its locks still; false: it was not
+// begun. Done again, by anybody, it changes nothing.
+func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) (begun bool, err error) {
+	b := s.ep.Batch()
+	defer b.Release()
+	read := b.Read(s.redoAt(shard, c), int(s.redo))
+	if err := s.do("read redo", b); err != nil {
+		return false, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err)
+	}
+	p := read.Buf
+	n, ok := s.redoOf(p, shard, c, seq)
+	if !ok {
+		return false, nil
+	}
+	for i := range n {
+		at := p[redoHeader+i*(redoStep+s.entryBytes):]
+		if err := s.redoStep(shard, at[:redoStep+s.entryBytes]); err != nil {
+			return false, fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
+		}
+	}
+	return true, nil
+}
+
+// redoStep writes a row as a step says, unless it was written.
+func (s *Store) redoStep(shard int, p []byte) error {
+	n, slot := uint32(le.Uint64(p)), int(le.Uint64(p[stepSlot:]))
+	version, sum := le.Uint64(p[stepVersion:]), le.Uint64(p[stepSum:])
+	if int(n) >= s.Rows || slot >= s.Entries {
+		return fmt.Errorf("it names slot %d of row %d: %w", slot, n, client.ErrDamaged)
+	}
+	b := s.ep.Batch()
+	defer b.Release()
+	read := b.Read(s.rowAt(shard, n), s.rowBytes)
+	if err := s.do("roll forward", b); err != nil {
+		return fmt.Errorf("read row %d of shard %d: %w", n, shard, err)
+	}
+	r := row(read.Buf)
+	whole := s.valid(r, shard, n)
+	if whole && s.version(r) >= version {
+		return nil
+	}
+	s.put(r, slot, entry{p[redoStep : redoStep+s.entryBytes], meta(le.Uint64(p[stepMeta:]))})
+	s.sealAs(r, shard, n, version)
+	if s.sum(r) != sum {
+		if whole {
+			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", n, shard, version, client.ErrDamaged)
+		}
+		return nil // another client's, to whom the locks went on, tore it; its redo is whole, too
+	}
+	w := s.ep.Batch()
+	defer w.Release()
+	out := w.Alloc(s.rowBytes)
+	copy(out, r)
+	w.Write(s.rowAt(shard, n), out)
+	if err := s.do("roll forward", w); err != nil {
+		return fmt.Errorf("write row %d of shard %d: %w", n, shard, err)
+	}
+	s.stats.Rolled++
+	return nil
+}

@@ -1,0 +1,426 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Repair frees what dead clients have locked, and brings what they had begun to its end (section 4.2 and 4.3). Whoever is
+// stuck does it, or the pool's keeper for a client that it recovers, or a client for itself, when it does not know what became
+// of its verbs. For some lock words of a shard:
+//
+//	1. The suspects: clients whose intents name one of them, and that are dead or have not moved for a failure timer; and
+//	   those whose intents name a word that a suspect's names.
+//	2. The repair leases of all words that the suspects' intents name: all or none, by CAS. A holder that is dead, or does not
+//	   move for a failure timer, is fenced off first.
+//	3. Suspects are fenced off: nothing of them lands any more.
+//	4. The words' repair bits are set: nobody takes a lock in these words any more. Who meets the bit ends his intent and waits.
+//	5. Until no intent but the suspects' names one of the words.
+//	6. The suspects' redos are carried out.
+//	7. The suspects' intents are ended, the words become zero, and then the leases are free.
+//
+// Why the words are free then: whoever holds a lock has had an intent that names its word since before he took it (I1). Behind
+// 4 nobody takes one, so that an intent which does not name the word at one moment behind 4 is of a client that holds none of it
+// until 7. What a torn one is of holds nothing either (I2). So behind 5 a bit that is set is a suspect's, or of nobody: of one
+// whose repair somebody else did not bring to its end.
+//
+// Every step can be done again, by another who has fenced off the one before: leases tell who that is. Only who has the leases
+// writes into the rows of these words, ends the intents that name them, or clears their bits; and no identity that an intent or
+// a lease still names is given to anybody else (see Mender.Recover).
+
+// A lease says who repairs a lock word. Changed by CAS only.
+//
+//	set      bit 63
+//	client   16 bits
+//	counter  47 bits: grows with each change, also while the holder is at work, who shows by it that it is alive
+const (
+	leaseSet   = 1 << 63
+	leaseShift = 47
+	leaseCount = 1<<leaseShift - 1
+)
+
+// leaseHolder returns who has a lease; 0: nobody.
+func leaseHolder(lease uint64) rdma.ClientID {
+	if lease&leaseSet == 0 {
+		return 0
+	}
+	return rdma.ClientID(lease >> leaseShift)
+}
+
+// leaseNext is a lease's next word; 0 as client: it is free.
+func leaseNext(lease uint64, c rdma.ClientID) uint64 {
+	n := (lease + 1) & leaseCount
+	if c != 0 {
+		n |= leaseSet | uint64(c)<<leaseShift
+	}
+	return n
+}
+
+// mending is a repair at work.
+type mending struct {
+	shard    int
+	words    []uint32        // in order
+	suspects []rdma.ClientID // in order
+	leases   []uint64        // of the words, as this worker wrote them
+	applied  bool            // the worker's own operation had begun
+}
+
+// errBusy is what a repair ends with that others are about to do.
+var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
+
+// repair repairs lock words, and what belongs together with them. It returns nil when there is nothing to repair any more, and an
+// error wrapping errAgain when somebody else is at it.
+func (s *Store) repair(shard int, words []uint32) error {
+	m := &s.mending
+	m.shard, m.words = shard, append(m.words[:0], words...)
+	for tries := 0; ; tries++ {
+		err := s.repairOnce(m)
+		switch {
+		case err == nil:
+			s.stats.Repairs++
+			return nil
+		case !errors.Is(err, errAgain) || errors.Is(err, errBusy):
+			return err
+		case s.left() == 0:
+			return errWaited
+		}
+		s.pause(tries)
+	}
+}
+
+// repairOnce goes through the steps. The error wraps errAgain when somebody else proved to be dead meanwhile.
+func (s *Store) repairOnce(m *mending) error {
+	if err := s.look(m.shard); err != nil {
+		return err
+	}
+	s.suspect(m)
+	if err := s.takeLeases(m); err != nil {
+		return err
+	}
+	err := s.repairLeased(m)
+	if errors.Is(err, errWaited) {
+		if undone := s.unsetRepair(m); undone != nil {
+			return undone
+		}
+	}
+	if err == nil || errors.Is(err, errAgain) || errors.Is(err, errWaited) {
+		if freed := s.freeLeases(m); freed != nil {
+			return freed
+		}
+	}
+	return err
+}
+
+func (s *Store) repairLeased(m *mending) error {
+	if err := s.fence(m); err != nil {
+		return err
+	}
+	if err := s.setRepair(m); err != nil {
+		return err
+	}
+	if err := s.await(m); err != nil {
+		return err
+	}
+	for _, c := range m.suspects {
+		t := s.vigil.intentOf(c)
+		begun, err := s.rollForward(m.shard, c, t.state>>1)
+		if err != nil {
+			return err
+		}
+		if c == s.id {
+			m.applied = begun
+		}
+	}
+	return s.clear(m)
+}
+
+// suspect finds the suspects of what was looked at, and the words that their intents name.
+func (s *Store) suspect(m *mending) {
+	m.suspects = m.suspects[:0]
+	for more := true; more; { // ends: the suspects only grow
+		more = false
+		for c := range s.claimants(m.words) {
+			at, found := slices.BinarySearch(m.suspects, c)
+			if found || !s.gone(c) || s.opt.Pool == nil && c != s.id && c != s.condemned {
+				continue
+			}
+			more = true
+			m.suspects = slices.Insert(m.suspects, at, c)
+			t := s.vigil.intentOf(c)
+			for i := range t.words() {
+				if at, found := slices.BinarySearch(m.words, t.word(i)); !found && int(t.word(i)) < s.LockWords {
+					m.words = slices.Insert(m.words, at, t.word(i))
+				}
+			}
+		}
+	}
+}
+
+// takeLeases takes all of them, or none and returns errBusy.
+func (s *Store) takeLeases(m *mending) error {
+	s.step("take leases")
+	st := &s.shards[m.shard]
+	b := s.ep.Batch()
+	for _, w := range m.words {
+		b.Read(s.leaseAt(m.shard, int(w)), 8)
+	}
+	err := s.do("take leases", b)
+	m.leases = m.leases[:0]
+	for i := range b.Len() {
+		m.leases = append(m.leases, 0)
+		if err == nil {
+			m.leases[i] = le.Uint64(b.Op(i).Buf)
+		}
+	}
+	b.Release()
+	if err != nil {
+		return fmt.Errorf("read the repair leases of shard %d: %w", m.shard, err)
+	}
+	for i, w := range m.words {
+		if err := s.evict(m.shard, w, m.leases[i]); err != nil {
+			return err
+		}
+	}
+	st.leased = append(st.leased[:0], m.words...) // should this be cut off
+	took, err := s.swapLeases(m, s.id)
+	if err != nil {
+		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
+	}
+	if took < len(m.words) {
+		if err := s.freeLeases(m); err != nil {
+			return err
+		}
+		return errBusy
+	}
+	return nil
+}
+
+// evict makes sure that a lease can be taken from its holder.
+func (s *Store) evict(shard int, word uint32, lease uint64) error {
+	holder := leaseHolder(lease)
+	if holder == 0 || holder == s.id || holder == s.condemned {
+		return nil
+	}
+	v := &s.vigil
+	i := slices.IndexFunc(v.leases, func(l leaseSeen) bool { return l.word == word })
+	if i < 0 {
+		i = len(v.leases)
+		v.leases = append(v.leases, leaseSeen{word: word})
+	}
+	if s.opt.Pool == nil || v.leases[i].see(lease, 0, s.ep.Now()) < s.opt.Failure && !s.dead(holder) {
+		return errBusy
+	}
+	// Whom the pool lists by now has the lease, if it is still the same: see fence.
+	list := s.opt.Pool.Clients()
+	b := s.ep.Batch()
+	defer b.Release()
+	again := b.Read(s.leaseAt(shard, int(word)), 8)
+	if err := s.do("take leases", b); err != nil {
+		return fmt.Errorf("read the repair lease of word %d of shard %d: %w", word, shard, err)
+	}
+	if le.Uint64(again.Buf) != lease {
+		return errBusy
+	}
+	return s.revoke(list, holder)
+}
+
+// swapLeases gives those leases that are what they were last to a client (0: to nobody), and returns how many. Of the others it
+// forgets what they were.
+func (s *Store) swapLeases(m *mending, c rdma.ClientID) (took int, err error) {
+	b := s.ep.Batch()
+	for i, w := range m.words {
+		if m.leases[i] != lostLease {
+			b.CompareSwap(s.leaseAt(m.shard, int(w)), m.leases[i], leaseNext(m.leases[i], c))
+		}
+	}
+	if err := s.do("take leases", b); err != nil {
+		s.keepFlying(m.shard, b)
+		return 0, err
+	}
+	n := 0
+	for i := range m.words {
+		if m.leases[i] == lostLease {
+			continue
+		}
+		op := b.Op(n)
+		n++
+		if op.Swapped() {
+			took++
+			m.leases[i] = op.Value
+		} else {
+			m.leases[i] = lostLease
+		}
+	}
+	b.Release()
+	return took, nil
+}
+
+// lostLease is no lease's word: its counter does not get there in the pool's life.
+const lostLease = leaseCount
+
+// freeLeases gives leases back that are held.
+func (s *Store) freeLeases(m *mending) error {
+	if _, err := s.swapLeases(m, 0); err != nil {
+		return fmt.Errorf("free the repair leases of shard %d: %w", m.shard, err)
+	}
+	s.shards[m.shard].leased = s.shards[m.shard].leased[:0]
+	return nil
+}
+
+// beat shows that the repair goes on.
+func (s *Store) beat(m *mending) error {
+	took, err := s.swapLeases(m, s.id)
+	if err == nil && took < len(m.words) {
+		err = fmt.Errorf("a lease of it was taken: %w", rdma.ErrRevoked)
+	}
+	if err != nil {
+		return fmt.Errorf("repair shard %d: %w", m.shard, err)
+	}
+	return nil
+}
+
+// fence fences the suspects off. One that has moved since is none.
+//
+// Whom an intent names that did not change since the pool listed its clients, is whom the list has: a successor of his would
+// have begun above an intent that was ended.
+func (s *Store) fence(m *mending) error {
+	s.step("list suspects")
+	var list []rdma.Client
+	if s.opt.Pool != nil {
+		list = s.opt.Pool.Clients()
+	}
+	before := make([]uint64, len(m.suspects))
+	for i, c := range m.suspects {
+		before[i] = s.vigil.intentOf(c).state
+	}
+	if err := s.look(m.shard); err != nil {
+		return err
+	}
+	kept := m.suspects[:0]
+	for i, c := range m.suspects {
+		if t := s.vigil.intentOf(c); t.state != before[i] || !s.gone(c) {
+			continue
+		}
+		kept = append(kept, c)
+		if c == s.id || c == s.condemned {
+			continue
+		}
+		if err := s.revoke(list, c); err != nil {
+			return err
+		}
+	}
+	m.suspects = kept
+	return s.last(m)
+}
+
+// last looks at what the suspects' intents are for good, now that they are fenced off. They may have moved to the last moment.
+func (s *Store) last(m *mending) error {
+	if err := s.look(m.shard); err != nil {
+		return err
+	}
+	for _, c := range m.suspects {
+		if t := s.vigil.intentOf(c); !idle(t.state) && !t.torn && !t.within(m.words) {
+			return errAgain
+		}
+	}
+	m.suspects = slices.DeleteFunc(m.suspects, func(c rdma.ClientID) bool {
+		t := s.vigil.intentOf(c)
+		return idle(t.state) || t.torn // and it holds nothing
+	})
+	return nil
+}
+
+// revoke fences a client off that the pool had listed. One that it had not is nobody's identity.
+func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
+	for _, l := range list {
+		if l.ID == c {
+			if err := s.opt.Pool.RevokeLife(l); err != nil {
+				return fmt.Errorf("fence client %d off: %w", c, err)
+			}
+			s.stats.Fenced++
+		}
+	}
+	return nil
+}
+
+// setRepair sets the words' repair bits. One that is set already was left by somebody who did not bring his repair to its end.
+func (s *Store) setRepair(m *mending) error {
+	return s.turnRepair(m, lockRepair)
+}
+
+// unsetRepair gives a repair up that waited for too long, before anything was changed.
+func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
+
+func (s *Store) turnRepair(m *mending, to uint64) error {
+	b := s.ep.Batch()
+	for _, w := range m.words {
+		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, to, lockRepair)
+	}
+	if err := s.do("turn repair bits", b); err != nil {
+		s.keepFlying(m.shard, b)
+		return fmt.Errorf("set repair bits in shard %d: %w", m.shard, err)
+	}
+	b.Release()
+	return nil
+}
+
+// await returns when nobody but the suspects claims a lock of the words. Without a pool to fence anybody off, whoever does not
+// move keeps what it claims: see clear.
+func (s *Store) await(m *mending) error {
+	for tries := 0; ; tries++ {
+		if err := s.look(m.shard); err != nil {
+			return err
+		}
+		waits := false
+		for c := range s.claimants(m.words) {
+			switch _, suspect := slices.BinarySearch(m.suspects, c); {
+			case suspect, s.opt.Pool == nil && s.gone(c):
+			case s.gone(c):
+				return errAgain // with one suspect more
+			default:
+				waits = true
+			}
+		}
+		switch {
+		case !waits:
+			return nil
+		case s.left() == 0:
+			return errWaited
+		}
+		if err := s.beat(m); err != nil {
+			return err
+		}
+		s.pause(tries)
+	}
+}
+
+// clear ends the suspects' intents, and makes the words zero, but for what others claim who cannot be fenced off: that is theirs,
+// or is freed when they are recovered.
+func (s *Store) clear(m *mending) error {
+	b := s.ep.Batch()
+	b.Chain()
+	for _, c := range m.suspects {
+		p := b.Alloc(8)
+		le.PutUint64(p, s.vigil.intentOf(c).state|idleBit)
+		b.Write(s.intentAt(m.shard, c), p)
+	}
+	for _, w := range m.words {
+		keep := uint64(0)
+		for c := range s.claimants(m.words) {
+			if _, suspect := slices.BinarySearch(m.suspects, c); !suspect {
+				t := s.vigil.intentOf(c)
+				keep |= t.bits(w)
+			}
+		}
+		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, 0, ^keep)
+	}
+	if err := s.do("clear locks", b); err != nil {
+		s.keepFlying(m.shard, b)
+		return fmt.Errorf("clear lock words of shard %d: %w", m.shard, err)
+	}
+	b.Release()
+	return nil
+}

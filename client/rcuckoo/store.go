@@ -1,0 +1,214 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/trace"
+)
+
+// Pool is what tells who a pool's clients are, and fences them off: the part of an rdma.Fabric that repair needs.
+type Pool interface {
+	Clients() []rdma.Client
+	RevokeLife(c rdma.Client) error
+}
+
+// Options of a worker. Zero values mean defaults.
+type Options struct {
+	CacheBytes int           // of the table cache (section 3.2.3); default 64 KiB, negative for none
+	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
+	// Failure is the failure timer (section 4.1): who neither moves nor lets go of a lock for as long is fenced off; default
+	// 100 ms. Clients that the pool knows to be dead do not get that much.
+	Failure time.Duration
+	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business alone, and operations wait
+	// for it.
+	Pool Pool
+}
+
+const (
+	defaultCache   = 64 << 10
+	defaultFailure = 100 * time.Millisecond
+)
+
+// Steps names the steps of the protocol, as traces show them and faults can be set to them.
+var Steps = []string{
+	"read rows", "read rows again", "lock", "write rows", "let go", "done", "read intents", "take leases", "list suspects",
+	"turn repair bits", "read redo", "roll forward", "clear locks", "free leases", "read extent", "read neighbours",
+}
+
+// Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for concurrent use.
+//
+// What it relies on, of package rdma: verbs to one node take effect in the order in which they were posted, but for READs and
+// atomics, which later verbs may pass unless these are fenced. So
+//
+//   - the WRITE of an intent lands before the masked CAS behind it takes a lock;
+//   - the READs of rows behind a masked CAS are fenced;
+//   - redo, rows (from the path's end to its beginning) and the masked CAS that lets go land in this order;
+//   - the WRITE that ends the intent is posted when the masked CAS that let go has completed, as it could pass it.
+//
+// What a crash leaves, whichever verb was the last one, see intent.go, redo.go and repair.go.
+type Store struct {
+	*layout
+	ep      rdma.Endpoint
+	id      rdma.ClientID
+	opt     Options
+	stepper trace.Stepper // told what is posted next; nil when nobody listens
+	shards  []standing
+	until   time.Duration // of the operation at work
+	locks   locks
+	search  *search
+	cache   *cache
+	changes [maxSteps]change // of the operation at work
+	spare   []byte           // its entry
+	value   []byte           // outlives the batch that it was read in
+	vigil   vigil
+	mending mending
+	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
+	condemned rdma.ClientID
+	rounds    int // of the operation at work
+	stats     Stats
+}
+
+// standing is a worker's state in a shard.
+type standing struct {
+	seq uint64 // of its last intent
+	// dirty: an operation failed at a moment of which it is not known what it left. Until that is settled no other begins.
+	dirty  bool
+	flying *rdma.Batch // what it had in flight; nil: nothing
+	leased []uint32    // words whose repair was cut off
+}
+
+// Stats count what leaves the common case. They only grow.
+type Stats struct {
+	Torn     uint64 // rows that were read while they were written
+	Waits    uint64 // attempts to take a lock that somebody had
+	Repairs  uint64 // repairs that this worker brought to their end
+	Fenced   uint64 // clients that it fenced off for that
+	Rolled   uint64 // rows that it wrote for them
+	Searches uint64 // INSERTs that searched the table again
+}
+
+var _ client.Store = (*Store)(nil)
+
+// Open returns a worker's view of the pool that ep reaches.
+func Open(ep rdma.Endpoint, o Options) (*Store, error) {
+	for range joins {
+		s, err := open(ep, o)
+		if !errors.Is(err, rdma.ErrStale) {
+			return s, err
+		}
+		if _, err := ep.Join(); err != nil {
+			return nil, fmt.Errorf("open %s: %w", Format, err)
+		}
+	}
+	return nil, fmt.Errorf("open %s: %w", Format, errEpochs)
+}
+
+// joins bounds how often an operation joins the pool's view: an epoch has begun each time.
+const joins = 1000
+
+var errEpochs = fmt.Errorf("the pool's view changes again and again: %w", rdma.ErrTimeout)
+
+func open(ep rdma.Endpoint, o Options) (*Store, error) {
+	l, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", Format, err)
+	}
+	if o.Timeout == 0 {
+		o.Timeout = l.Timeout
+	}
+	if o.Failure == 0 {
+		o.Failure = defaultFailure
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = defaultCache
+	}
+	id := ep.Client()
+	switch {
+	case int(id) > l.Clients:
+		return nil, fmt.Errorf("open %s: client %d: the pool was made for %d clients: %w", Format, id, l.Clients, rdma.ErrFull)
+	case o.Timeout > l.Timeout:
+		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
+	}
+	s := &Store{layout: l, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
+	s.stepper, _ = ep.(trace.Stepper)
+	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
+	if err := s.standings(); err != nil {
+		return nil, fmt.Errorf("open %s: %w", Format, err)
+	}
+	return s, nil
+}
+
+// standings reads where the identity's last holder stood: sequences go on above his.
+func (s *Store) standings() error {
+	b := s.ep.Batch()
+	defer b.Release()
+	for i := range s.shards {
+		b.Read(s.intentAt(i, s.id), 8)
+	}
+	if err := s.ep.Post(b); err != nil {
+		return err
+	}
+	if err := s.ep.Wait(b, rdma.All, s.opt.Timeout); err != nil {
+		return err
+	}
+	for i := range s.shards {
+		op := b.Op(i)
+		if errors.Is(op.Err, rdma.ErrNodeDown) {
+			s.shards[i].dirty = true // it is asked again before anything is done there
+			continue
+		}
+		if op.Err != nil {
+			return op.Err
+		}
+		word := le.Uint64(op.Buf)
+		s.shards[i].seq = max(s.shards[i].seq, word>>1)
+		s.shards[i].dirty = s.shards[i].dirty || !idle(word)
+	}
+	return nil
+}
+
+// Stats returns the worker's counters.
+func (s *Store) Stats() Stats { return s.stats }
+
+// step names what is posted next.
+func (s *Store) step(name string) {
+	if s.stepper != nil {
+		s.stepper.Step(name)
+	}
+}
+
+// begin sets an operation's limit in time.
+func (s *Store) begin() { s.until, s.rounds = s.ep.Now()+s.opt.Timeout, 0 }
+
+// left is how long the operation at work may still take.
+func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
+
+// do posts a batch and waits for it. A verb that is in flight when that takes too long may land at any time: the error wraps
+// rdma.ErrTimeout then, and the batch is the caller's still.
+func (s *Store) do(step string, b *rdma.Batch) error {
+	s.step(step)
+	return rdma.Do(s.ep, b, s.opt.Timeout)
+}
+
+// Close gives back what the worker holds in the pool. What an operation left of which it is not known what became of it is
+// settled first; when that is impossible the error wraps client.ErrUncertain.
+func (s *Store) Close() error {
+	s.begin()
+	var errs []error
+	if err := s.standings(); err != nil { // behind what is in flight
+		errs = append(errs, err)
+	}
+	for i := range s.shards {
+		if err := s.settled(i); err != nil {
+			errs = append(errs, fmt.Errorf("shard %d: %w", i, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close: %w: %w", client.ErrUncertain, err)
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package rcuckoo
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/storetest"
+)
+
+// inline is a pool whose values lie in their rows, which is quickly made.
+func inlinePool(shards int) Params {
+	return Params{Shards: shards, Rows: 1200 / shards, Entries: 8, KeyBytes: 63, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 16, LockWords: 2,
+		Clients: 64, Timeout: 3 * time.Second}
+}
+
+func harness(nodes int, p Params, o Options) storetest.Harness {
+	l, err := newLayout(p, nodes)
+	if err != nil {
+		panic(err)
+	}
+	return storetest.Harness{
+		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) {
+			o := o
+			if o.Pool == nil {
+				o.Pool = f
+			}
+			return Open(ep, o)
+		},
+		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
+			r, err := Check(f)
+			return r.Damage, r.Waiting, err
+		},
+		MaxKey: p.KeyBytes, MaxValue: p.ExtentBytes,
+	}
+}
+
+func TestStore(t *testing.T) {
+	for _, c := range []struct{ nodes, shards int }{{1, 1}, {3, 3}, {2, 5}} {
+		t.Run(fmt.Sprintf("%d nodes, %d shards", c.nodes, c.shards), func(t *testing.T) {
+			// A machine that is busy stops workers for a while, who are not to be fenced off for that.
+			storetest.Run(t, harness(c.nodes, inlinePool(c.shards), Options{Failure: time.Second}))
+		})
+	}
+}
+
+func memPool(t testing.TB, nodes int, p Params) *shm.Fabric {
+	t.Helper()
+	l, err := newLayout(p, nodes)
+	must(t, err)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients}, node.Serve)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	must(t, Make(f, p))
+	return f
+}
+
+func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
+	t.Helper()
+	ep, err := f.Open(t.Name())
+	must(t, err)
+	if o.Pool == nil {
+		o.Pool = f
+	}
+	s, err := Open(ep, o)
+	must(t, err)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		ep.Close()
+	})
+	return s
+}

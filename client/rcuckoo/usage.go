@@ -1,0 +1,68 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Usage tells what the memory of a pool is used for, by reading its rows. It may run while clients do: rows that are being
+// written are not counted, nor are those of dead nodes.
+func Usage(f rdma.Fabric) ([]client.Use, error) {
+	ep, err := f.Open("status")
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	defer ep.Close()
+	l, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	used := uint64(0)
+	for shard := range l.Shards {
+		err := l.eachRow(ep, shard, func(n uint32, r row) {
+			if l.valid(r, shard, n) {
+				used += uint64(l.used(r))
+			}
+		})
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			return nil, fmt.Errorf("read the use of memory: %w", err)
+		}
+	}
+	rows := uint64(l.Shards) * uint64(l.Rows)
+	locks := uint64(l.Shards) * uint64(l.LockWords)
+	records := uint64(l.Shards) * uint64(l.Clients)
+	return []client.Use{
+		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
+		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
+		{Name: "lock words", Count: locks, Bytes: 16 * locks},
+		{Name: "intents and redos", Count: records, Bytes: records * (intentBytes + l.redo)},
+	}, nil
+}
+
+// rowsAtOnce are read by one batch of a walk, in READs of so many bytes.
+const (
+	rowsAtOnce = 64
+	walkBytes  = 16 << 10
+)
+
+// eachRow reads a shard's rows and calls f with each, valid or not, in order.
+func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) error {
+	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
+	for from := 0; from < l.Rows; from += each {
+		n := min(each, l.Rows-from)
+		b := ep.Batch()
+		op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
+		if err := rdma.Do(ep, b, l.Timeout); err != nil {
+			b.Release()
+			return fmt.Errorf("read rows of shard %d: %w", shard, err)
+		}
+		for i := range n {
+			f(uint32(from+i), row(op.Buf[i*l.rowBytes:][:l.rowBytes]))
+		}
+		b.Release()
+	}
+	return nil
+}
