@@ -85,13 +85,13 @@ func (s *Store) insertBy(path []step, at place, key, value []byte) (done bool, e
 // wantCovered locks a row and reads all that this locks with it.
 func (s *Store) wantCovered(n uint32) {
 	s.wantRow(n)
-	s.wantSpan(s.lockedWith(n))
+	s.wantBand(s.lockedWith(n))
 }
 
 // remember keeps what was read in the cache.
 func (s *Store) remember() {
 	l := &s.locks
-	for _, p := range l.spans {
+	for _, p := range l.bands {
 		for n := p.from; n < p.to; n++ {
 			if r := l.row(n, s.rowBytes); s.valid(r, l.shard, n) {
 				s.cache.put(l.shard, n, r)

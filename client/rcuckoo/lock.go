@@ -14,13 +14,13 @@ type locks struct {
 	shard int
 	wants []want // in the order of their words, which is that of taking them: so nobody waits in a circle
 	held  int    // how many of them are held
-	spans []span // rows to read, in order and apart
+	bands []band // rows to read, in order and apart
 	read  *rdma.Batch
 	sent  bool // rows were written, or may have been
 }
 
-// span are rows that one READ takes.
-type span struct {
+// band are rows that one READ takes.
+type band struct {
 	from, to uint32
 	buf      []byte
 }
@@ -32,7 +32,7 @@ const lockRepair = 1 << lockBits
 func (s *Store) want(shard int) {
 	l := &s.locks
 	l.shard, l.held, l.sent = shard, 0, false
-	l.wants, l.spans = l.wants[:0], l.spans[:0]
+	l.wants, l.bands = l.wants[:0], l.bands[:0]
 }
 
 // wantRow adds a row to what is to be locked.
@@ -55,38 +55,38 @@ func (s *Store) wantRow(n uint32) {
 	l.wants[at] = want{uint32(word), 1 << bit}
 }
 
-// wantSpan adds rows to what is to be read, and joins neighbours: the paper's covering reads (section 3.2.1).
-func (s *Store) wantSpan(from, to uint32) {
+// wantBand adds rows to what is to be read, and joins neighbours: the paper's covering reads (section 3.2.1).
+func (s *Store) wantBand(from, to uint32) {
 	l := &s.locks
 	at := 0
-	for at < len(l.spans) && l.spans[at].to < from {
+	for at < len(l.bands) && l.bands[at].to < from {
 		at++
 	}
 	end := at
-	for end < len(l.spans) && l.spans[end].from <= to {
-		from, to = min(from, l.spans[end].from), max(to, l.spans[end].to)
+	for end < len(l.bands) && l.bands[end].from <= to {
+		from, to = min(from, l.bands[end].from), max(to, l.bands[end].to)
 		end++
 	}
 	if at == end {
-		l.spans = append(l.spans, span{})
-		copy(l.spans[at+1:], l.spans[at:])
+		l.bands = append(l.bands, band{})
+		copy(l.bands[at+1:], l.bands[at:])
 	} else {
-		l.spans = append(l.spans[:at+1], l.spans[end:]...)
+		l.bands = append(l.bands[:at+1], l.bands[end:]...)
 	}
-	l.spans[at] = span{from: from, to: to}
+	l.bands[at] = band{from: from, to: to}
 }
 
 // wantRows reads exactly the rows of a place.
 func (s *Store) wantRows(p place) {
-	s.wantSpan(p.first, p.first+1)
-	s.wantSpan(p.second, p.second+1)
+	s.wantBand(p.first, p.first+1)
+	s.wantBand(p.second, p.second+1)
 }
 
-// addReads adds the READs of all spans to a batch.
+// addReads adds the READs of all bands to a batch.
 func (s *Store) addReads(b *rdma.Batch, fence bool) {
 	l := &s.locks
-	for i := range l.spans {
-		p := &l.spans[i]
+	for i := range l.bands {
+		p := &l.bands[i]
 		op := b.Read(s.rowAt(l.shard, p.from), int(p.to-p.from)*s.rowBytes)
 		op.Fence = fence && i == 0 // what is posted behind it waits with it
 		p.buf = op.Buf
@@ -95,8 +95,8 @@ func (s *Store) addReads(b *rdma.Batch, fence bool) {
 
 // row returns a row that was read; nil: it was not.
 func (l *locks) row(n uint32, bytes int) row {
-	for i := range l.spans {
-		if p := &l.spans[i]; p.from <= n && n < p.to && p.buf != nil {
+	for i := range l.bands {
+		if p := &l.bands[i]; p.from <= n && n < p.to && p.buf != nil {
 			at := int(n-p.from) * bytes
 			return row(p.buf[at : at+bytes : at+bytes])
 		}
@@ -111,8 +111,8 @@ func (s *Store) endReads() {
 		l.read.Release()
 		l.read = nil
 	}
-	for i := range l.spans {
-		l.spans[i].buf = nil
+	for i := range l.bands {
+		l.bands[i].buf = nil
 	}
 }
 
@@ -138,7 +138,7 @@ func (s *Store) pause(n int) {
 	s.ep.Sleep(firstPause/2 + time.Duration(s.ep.Rand().Int64N(int64(max(most, 1)))))
 }
 
-// acquire takes all locks that are wanted, a word a trip, and reads the spans with the last of them (section 3.4.1).
+// acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them (section 3.4.1).
 // The error wraps errAgain when there was something to repair, or somebody repairs.
 func (s *Store) acquire() error {
 	l := &s.locks
