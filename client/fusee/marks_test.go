@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // Tests of what marks are for: whoever frees twice, or late, or dies while it frees, leaves or adopts, does no harm.
@@ -336,6 +337,9 @@ func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
 
 // Recovery marks what a dead client held and passes its blocks on; it may die anywhere itself, and is repeated.
 func TestSalvage(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	for seed := range uint64(4) { // which regions a client draws decides where a crash shows
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { salvages(t, seed+1) })
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func key(i int) []byte { return fmt.Appendf(nil, "user%d", uint64(i)*0x9e3779b97f4a7c15) }
@@ -194,6 +195,9 @@ func overwrite(f rdma.Fabric, generation, w, records, writes int, value []byte) 
 // TestCrowdedPool: many clients in a pool with little room find what others free, instead of calling the pool full. In
 // virtual time, since how long the others take must not depend on the machine.
 func TestCrowdedPool(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	const records, workers = 200, 24
 	p, bytes, err := Size(Shape{Nodes: 3, Memory: 1000 << 10, Records: records, PairBytes: 1024, IndexReplicas: 2, DataReplicas: 2, Clients: 32})
 	must(t, err)

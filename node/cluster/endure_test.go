@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // frank is a fabric that fences only through nodes that answer, or were expelled, as one of real nodes does.
@@ -228,6 +229,9 @@ func TestEnduringSweeps(t *testing.T) {
 
 // TestEnduringKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of the view.
 func TestEnduringKeeperCrashesAnywhere(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	for k, most := 0, 0; (most == k || k < 20) && k < 400; k++ {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
 			e := endure(t, sim.Hostile(uint64(k)), 3)

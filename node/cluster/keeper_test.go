@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -308,6 +309,9 @@ func TestNodesAndClientsDie(t *testing.T) {
 
 // TestKeeperCrashesAnywhere crashes the first master at each of its verbs and changes of the view. Others finish.
 func TestKeeperCrashesAnywhere(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	run := func(t *testing.T, k int, second bool) uint64 {
 		w := begin(t, sim.Hostile(uint64(k)), 3)
 		w.s.KillNodeAfter(1, 300*time.Microsecond)
@@ -351,6 +355,9 @@ func stalled(t testing.TB, k int, change func(w *world)) *world {
 
 // TestKeeperStallsAnywhere stalls the first master for many leases, at moments all over its work, and lets it go on.
 func TestKeeperStallsAnywhere(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	lost := 0
 	for k := range 150 {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
@@ -407,6 +414,9 @@ func (h *hushed) Failed() bool          { return false }
 
 // TestKeepersHaveTeeth breaks what keeps a lost master from harm, and expects the tests above to see it.
 func TestKeepersHaveTeeth(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	for name, breach := range map[string]func(l *lax){
 		"nothing is fenced": func(l *lax) { l.fence = func(uint64) error { return nil } },
 		"a lost master is not fenced off": func(l *lax) {

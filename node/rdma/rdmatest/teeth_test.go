@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // saboteur is an endpoint that breaks one rule. Its functions are nil where it behaves.
@@ -417,6 +418,9 @@ func lifeRules() []rule {
 
 // TestSuiteHasTeeth breaks each rule and expects the suite to see it, and no test of the suite to see nothing ever.
 func TestSuiteHasTeeth(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {
 		t.Fatal(err)
 	}

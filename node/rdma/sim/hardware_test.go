@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // bench lets clients post batches, made by fill, one after the other, and returns verbs a second of virtual time in
@@ -50,6 +51,9 @@ func read(node int, n int) func(int, int, *rdma.Batch) {
 }
 
 func TestThroughputOfEachPart(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	const far = 500 * time.Nanosecond
 	spread := func(n int) func(int, int, *rdma.Batch) { // 1 KB from each of the four nodes in turn
 		return func(c, i int, b *rdma.Batch) { b.Read(rdma.At((c+i)%4, 0), n) }

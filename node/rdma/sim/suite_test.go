@@ -7,6 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // suite runs what every fabric must pass on pools made with o.
@@ -38,6 +39,9 @@ func suite(t *testing.T, o sim.Options) {
 
 // TestSuiteOnHardware runs the suite on every profile, as it is, and with everything on that the contract allows.
 func TestSuiteOnHardware(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	for _, p := range sim.Profiles() {
 		t.Run(p.Name, func(t *testing.T) { suite(t, p.Options(1, 0)) })
 		t.Run(p.Name+"/hostile", func(t *testing.T) {
