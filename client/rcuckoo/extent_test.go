@@ -1,0 +1,83 @@
+package rcuckoo
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"pgregory.net/rapid"
+)
+
+// TestExtent: what was written for a use is read for that use, key, place and shard, and no other; and not when it is torn.
+func TestExtent(t *testing.T) {
+	l := lay(t, small(), 1)
+	v := sim.New(sim.Options{Memory: l.bytes})
+	defer v.Close()
+	ep, err := v.Open("writer")
+	must(t, err)
+	rapid.Check(t, func(r *rapid.T) {
+		key := rapid.SliceOfN(rapid.Byte(), 0, l.KeyBytes).Draw(r, "key")
+		value := rapid.SliceOfN(rapid.Byte(), 0, l.ExtentBytes).Draw(r, "value")
+		u := ref{rapid.Uint64Range(0, l.allExtents()-1).Draw(r, "extent"), len(value), rapid.Uint64Range(1, 1<<63).Draw(r, "stamp")}
+		if !l.names(u) {
+			r.Fatalf("%+v is none", u)
+		}
+		b := ep.Batch()
+		l.addValue(b, 1, u, key, value)
+		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+			r.Fatal(err)
+		}
+		b.Release()
+		b = ep.Batch()
+		read := l.addRead(b, 1, u, key)
+		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+			r.Fatal(err)
+		}
+		p := bytes.Clone(read.Buf)
+		b.Release()
+		if got, ok := l.valueOf(p, 1, u, key); !ok || !bytes.Equal(got, value) {
+			r.Fatalf("read %x, %v", got, ok)
+		}
+		for _, other := range []ref{{u.extent + 1, u.length, u.stamp}, {u.extent, u.length + 1, u.stamp}, {u.extent, u.length, u.stamp + 1}} {
+			if _, ok := l.valueOf(p, 1, other, key); ok {
+				r.Fatalf("it is taken for %+v", other)
+			}
+		}
+		if _, ok := l.valueOf(p, 2, u, key); ok {
+			r.Fatal("it is taken for another shard's")
+		}
+		if _, ok := l.valueOf(p, 1, u, append(bytes.Clone(key), 'x')); ok {
+			r.Fatal("it is taken for another key's")
+		}
+		p[rapid.IntRange(0, len(p)-1).Draw(r, "byte")] ^= 1 << rapid.IntRange(0, 7).Draw(r, "bit")
+		if _, ok := l.valueOf(p, 1, u, key); ok {
+			r.Fatal("a wrong bit is not noticed")
+		}
+	})
+}
+
+func TestRefs(t *testing.T) {
+	l := lay(t, small(), 1)
+	for u, ok := range map[ref]bool{{79, 100, 1}: true, {80, 100, 1}: false, {0, 101, 1}: false, {0, 0, 0}: false} {
+		if l.names(u) != ok {
+			t.Errorf("%+v: %v", u, !ok)
+		}
+	}
+}
+
+// FuzzExtent: bytes that are no extent's are refused, whatever lengths they claim.
+func FuzzExtent(f *testing.F) {
+	l, err := newLayout(small(), 1)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(make([]byte, keyAt+6), 3, uint64(0), "key")
+	f.Add([]byte{}, 0, uint64(1), "")
+	f.Fuzz(func(t *testing.T, p []byte, length int, stamp uint64, key string) {
+		u := ref{extent: 7, length: length, stamp: stamp}
+		if v, ok := l.valueOf(p, 0, u, []byte(key)); ok && (len(v) != length || extentSum(p[lengthsAt:], 0, u) != le.Uint64(p[contentAt:])) {
+			t.Fatalf("%x is taken for %+v", p, u)
+		}
+	})
+}
