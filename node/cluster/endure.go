@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -10,6 +11,9 @@ import (
 // endure is the rest of a tick in a pool that lives with dead nodes: see Enduring. What a crash leaves is what it leaves in
 // tick.
 func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
+	if v.Busy && k.fenced != v.Epoch {
+		return false, k.fenceAgain(v)
+	}
 	if v.Busy || v.Epoch < k.role.Beyond || k.due {
 		err := k.renew(v)
 		return !k.due, err
@@ -22,6 +26,16 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 		return false, fmt.Errorf("ask whether to sweep: %w", err)
 	}
 	return false, nil
+}
+
+// fenceAgain ends verbs of epochs before that of a busy view whose master is gone, maybe before it had done so itself. A client that
+// never heard of this epoch, and is in the midst of an operation, would meet the next one as its second.
+func (k *keeper) fenceAgain(v rdma.View) error {
+	k.due, k.fenced = true, v.Epoch
+	if err := k.f.Fence(v.Epoch); err != nil && !errors.Is(err, rdma.ErrNodeDown) { // who is down is expelled with the next epoch
+		return fmt.Errorf("fence epoch %d again: %w", v.Epoch, err)
+	}
+	return nil
 }
 
 // renew takes the pool to a new epoch, in which it is swept, unless nobody can say yet whether a node is dead: it would

@@ -60,6 +60,8 @@ type keeper struct {
 	littered bool
 	// due: the pool of an Enduring mender needs a new epoch.
 	due bool
+	// fenced is the epoch to which this tenure has fenced everybody off.
+	fenced uint64
 	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
 	idle      time.Duration
 	breathing bool
@@ -175,7 +177,7 @@ func (k *keeper) lead() (bool, error) {
 }
 
 func (k *keeper) elected(r rdma.Role) {
-	k.role, k.idle = r, k.ep.Now()
+	k.role, k.idle, k.fenced = r, k.ep.Now(), 0
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
