@@ -2,7 +2,7 @@
 
 SEED   ?= 1
 SEEDS  ?= 10000
-STORES ?= fusee fusee-cr fusee-nc
+STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw
 FUZZ   ?= 30s
 
 .PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 ci
@@ -21,9 +21,9 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 
-sim: ## SEED=first SEEDS=count STORES=...: explore as many seeds in virtual time; a failing one is shrunk and replayed
+sim: ## SEED=first SEEDS=count STORES=...: explore as many seeds in virtual time, but not of raw, which fails on purpose; a failing one is shrunk and replayed
 	go build -o bin/farkv ./ops/farkv
-	@for store in $(STORES); do bin/farkv sim fuzz $$store --seed $(SEED) --runs $(SEEDS) || exit 1; done
+	@for store in $(filter-out raw,$(STORES)); do bin/farkv sim fuzz $$store --seed $(SEED) --runs $(SEEDS) || exit 1; done
 
 suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many seeds each
 	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '^Test(Store|Contention|Explore|Enumerate)$$' ./client/...
