@@ -25,7 +25,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "the base is that of those who promised", File: "change.go",
 		Old: "if c.base.round != round {", New: "if false {"},
 	{Rule: "a decision is made again when its base changed", File: "change.go",
-		Old: "if !settled || decided != round {", New: "if !settled || decided > round {"},
+		Old: "if !settled || decided != round {", New: "if !settled || decided > round {", Seed: 1936},
 	{Rule: "a promise tells what was accepted before", File: "lookup.go",
 		Old: "k.since, k.sure = w.since()", New: "k.since, _ = w.since()\n\tk.sure = true"},
 	{Rule: "a promise keeps what was accepted", File: "change.go",

