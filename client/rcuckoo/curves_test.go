@@ -11,6 +11,7 @@ import (
 // of ten tables of 4,000 rows (97 %). The first failure is that of the worst neighbourhood of all, so it comes the earlier the
 // larger the table is: at 95 % of 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
 func TestFigure4b(t *testing.T) {
+	alone(t)
 	average := func(factor float64, entries int, tables uint64) float64 {
 		sum := 0.0
 		for seed := range tables {
@@ -36,6 +37,7 @@ func TestFigure4b(t *testing.T) {
 // independent rows those that move something nearly always span a large part of it. In the paper about half of them move
 // nothing; here 94 %, since a free slot in a key's second row is as good as one in its first: both are locked and read.
 func TestFigure4c(t *testing.T) {
+	alone(t)
 	const rows = 10_000
 	n, failed, err := Spans(2.3, 8, rows, 0.95, 1)
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/teeth"
 	"pgregory.net/rapid"
 )
 
@@ -17,6 +18,13 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// alone leaves a test out that races with nobody, and takes ten times as long under -race.
+func alone(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("one task at a time; run without -race")
 	}
 }
 
@@ -46,6 +54,7 @@ func drawParams(r *rapid.T) Params {
 
 // TestAreas: no two things of a pool share a byte, what is changed by atomics is aligned, and all ends where it is said to.
 func TestAreas(t *testing.T) {
+	alone(t)
 	rapid.Check(t, func(r *rapid.T) {
 		p, nodes := drawParams(r), rapid.IntRange(1, 5).Draw(r, "nodes")
 		l, err := newLayout(p, nodes)

@@ -83,6 +83,7 @@ func some[V any](rng *rand.Rand, list ...V) V { return list[rng.IntN(len(list))]
 
 // TestSearch: a path is as short as can be, and is found whenever there is one. Guesses are made where they should be.
 func TestSearch(t *testing.T) {
+	alone(t)
 	results, lengths := map[found]int{}, map[int]int{}
 	for seed := range uint64(1500) {
 		rng := rand.New(rand.NewPCG(seed, 1<<41))
@@ -140,6 +141,7 @@ func leads(t *testing.T, v partly, at place, path []step) {
 // TestPathIsSafe: after each single row that a path's insert writes every key is still in one of its rows, one at most in both,
 // and in the end the new one is there, too, and all of them once.
 func TestPathIsSafe(t *testing.T) {
+	alone(t)
 	lengths := map[int]int{}
 	for seed := range uint64(1000) {
 		rng := rand.New(rand.NewPCG(seed, 1<<40))
@@ -203,6 +205,7 @@ func TestSearchOfDamage(t *testing.T) {
 
 // TestSearchAllocatesNothing, once its memory has grown: neither when it finds a path nor when it looks at all there is.
 func TestSearchAllocatesNothing(t *testing.T) {
+	alone(t)
 	tab := table(t, 2.3, 8, 1000, 0.97, 1)
 	full := table(t, 2.3, 2, 60, 1, 1)
 	for full.insert(slices.Repeat([]byte{byte(full.keys)}, 8)) != nil {

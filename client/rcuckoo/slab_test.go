@@ -155,14 +155,18 @@ func (o *owner) change(ep rdma.Endpoint, k *held) error {
 			return []int{k.in}
 		})
 	case k.at.first != k.at.second:
-		return o.write(ep, k, func(after *held) []int {
-			after.in = 1 - k.in
-			o.l.put(after.rows[after.in], 0, o.l.entry(k.rows[k.in], 0))
-			o.l.drop(after.rows[k.in], 0)
-			return []int{after.in, k.in}
-		})
+		return o.move(ep, k)
 	}
 	return nil
+}
+
+func (o *owner) move(ep rdma.Endpoint, k *held) error {
+	return o.write(ep, k, func(after *held) []int {
+		after.in = 1 - k.in
+		o.l.put(after.rows[after.in], 0, o.l.entry(k.rows[k.in], 0))
+		o.l.drop(after.rows[k.in], 0)
+		return []int{after.in, k.in}
+	})
 }
 
 func (o *owner) put(ep rdma.Endpoint, k *held, comesToNothing bool) error {
@@ -450,6 +454,7 @@ func extentSeeds(n uint64) uint64 {
 // TestExtentsAtEveryCrash lets a client die behind each of its verbs, while others work, leave and adopt what is left: no
 // extent that is in use is handed out, no reader gets what was not written for the use that it read of, and nothing is lost.
 func TestExtentsAtEveryCrash(t *testing.T) {
+	alone(t)
 	var sum estate
 	runs := 0
 	for seed := uint64(1); seed <= extentSeeds(8); seed++ {
@@ -475,5 +480,57 @@ func TestExtentsAtEveryCrash(t *testing.T) {
 	t.Logf("%d runs: %+v, %d times full, %d refs were old", runs, sum.stats, sum.full, sum.old)
 	if runs < 400 || sum.stats.Scans == 0 || sum.stats.Adopted == 0 || sum.stats.Rescued == 0 || sum.full == 0 || sum.old == 0 {
 		t.Error("something never happened")
+	}
+}
+
+// TestAdoptWhatMoves: while keys go from one of their rows to the other and back, clients adopt their extents again and again,
+// and find them in use.
+func TestAdoptWhatMoves(t *testing.T) {
+	alone(t)
+	moves := 0
+	for seed := uint64(1); seed <= extentSeeds(40); seed++ {
+		e := newEstate(t, seed, sim.Hostile(seed), 2, 2)
+		first := e.owners[0]
+		first.w = e.v.Go("settler", func(ep rdma.Endpoint) {
+			first.x = openExtents(e.l, ep)
+			for _, k := range e.keys {
+				must(t, first.put(ep, k, false))
+			}
+			_, err := first.x.leave(0, ep.Client())
+			must(t, err)
+		})
+		must(t, e.v.Run())
+		over := false
+		second := e.owners[1]
+		second.w = e.v.Go("mover", func(ep rdma.Endpoint) {
+			for ; !over; moves++ {
+				if k := e.keys[ep.Rand().IntN(len(e.keys))]; k.at.first != k.at.second {
+					must(t, second.move(ep, k))
+				}
+			}
+		})
+		e.v.Go("adopter", func(ep rdma.Endpoint) {
+			for range 60 {
+				x := openExtents(e.l, ep)
+				for _, r := range takeAll(t, x, 0) {
+					for _, k := range e.keys {
+						if k.ref.extent == r.extent {
+							e.fail("%+v is %s's", r, k.key)
+						}
+					}
+				}
+				_, err := x.leave(0, ep.Client())
+				must(t, err)
+			}
+			over = true
+		})
+		must(t, e.v.Run())
+		e.v.Close()
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	if moves < 1000 {
+		t.Errorf("%d moves", moves)
 	}
 }

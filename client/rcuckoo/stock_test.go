@@ -2,14 +2,19 @@ package rcuckoo
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"golang.org/x/sync/errgroup"
 )
 
 // homestead is a pool in which nothing is in the way of verbs, and which is used outside of runs.
@@ -173,6 +178,178 @@ func TestLeftSlabs(t *testing.T) {
 	}
 }
 
+// TestFewLeft: what is found free once is not found again, when it is so little that the client goes on looking.
+func TestFewLeft(t *testing.T) {
+	p := small()
+	p.Shards, p.Slabs, p.SlabExtents = 1, 1, 40
+	l, v := homestead(t, p, 1)
+	x := settler(t, l, v)
+	for i, r := range takeAll(t, x, 0) {
+		key := []byte{byte(i)}
+		n := l.place(key).first
+		write(t, x, func(b *rdma.Batch) {
+			l.addValue(b, 0, r, key, []byte("value"))
+			if i == 17 {
+				l.addMark(b, 0, r)
+				return
+			}
+			read := x.ep.Batch()
+			defer read.Release()
+			op := read.Read(l.rowAt(0, n), l.rowBytes)
+			must(t, rdma.Do(x.ep, read, time.Second))
+			p := row(b.Alloc(l.rowBytes))
+			copy(p, op.Buf)
+			l.put(p, l.free(p), l.named(make([]byte, l.entryBytes), key, r))
+			l.seal(p, 0, n)
+			b.Write(l.rowAt(0, n), p)
+		})
+	}
+	if got := takeAll(t, openExtents(l, x.ep), 0); len(got) != 1 || got[0].extent != 17 || got[0].stamp != 2 {
+		t.Errorf("took %+v, want extent 17", got)
+	}
+}
+
+// TestLostSlab: a slab that was handed out to a client which was not told so is found again.
+func TestLostSlab(t *testing.T) {
+	p := small()
+	l, v := homestead(t, p, 1)
+	w := v.Go("settler", func(ep rdma.Endpoint) {
+		x := openExtents(l, ep)
+		must(t, x.look(0))
+		x.timeout = time.Nanosecond
+		if _, err := x.take(0, 1); !errors.Is(err, rdma.ErrTimeout) {
+			t.Errorf("a call that took too long: %v", err)
+		}
+		ep.Sleep(time.Millisecond)
+		x.timeout = time.Second
+		if got := takeAll(t, x, 0); len(got) != p.Slabs*p.SlabExtents {
+			t.Errorf("%d of %d extents", len(got), p.Slabs*p.SlabExtents)
+		}
+	})
+	must(t, v.Run())
+	if !w.Finished() {
+		t.Error("it has not come to its end")
+	}
+}
+
+// TestUnmarked: a repairer marks a use that has ended if nobody has, and leaves one alone that is long over.
+func TestUnmarked(t *testing.T) {
+	word := func(n uint64) *rdma.Op { return &rdma.Op{Buf: le.AppendUint64(nil, n)} }
+	for _, c := range []struct {
+		mark, stamp uint64
+		want        bool
+	}{{4, 5, true}, {0, 5, true}, {5, 5, false}, {5, 6, false}, {6, 6, false}, {6, 7, false}} {
+		if got := unmarked(word(c.mark), word(c.stamp), ref{stamp: 5}); got != c.want {
+			t.Errorf("use 5, with mark %d and stamp %d: %v", c.mark, c.stamp, got)
+		}
+	}
+}
+
+// TestOneOwnerOfExtents: no extent has two owners on real processors, though slabs are left and adopted all the time.
+func TestOneOwnerOfExtents(t *testing.T) {
+	p := small()
+	p.Shards, p.Slabs, p.SlabExtents, p.Clients = 2, 5, 9, 64
+	l := lay(t, p, 1)
+	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: l.bytes, Clients: 64}, node.Serve)
+	must(t, err)
+	defer f.Close()
+	must(t, node.Commit(f, 0, 0, l.slabs.base))
+	owners := make([]atomic.Int32, p.Shards*int(l.allExtents()))
+	var adopted atomic.Uint64
+	var g errgroup.Group
+	for i := range 4 {
+		ep, err := f.Open("settler")
+		must(t, err)
+		g.Go(func() error {
+			rng := rand.New(rand.NewPCG(uint64(i), 9))
+			for range 300 {
+				x := openExtents(l, ep)
+				if err := sojourn(x, rng, owners, int32(i+1)); err != nil {
+					return err
+				}
+				adopted.Add(x.stats.Adopted)
+			}
+			return ep.Close()
+		})
+	}
+	must(t, g.Wait())
+	if adopted.Load() == 0 {
+		t.Error("nothing was adopted")
+	}
+	ep, err := f.Open("audit")
+	must(t, err)
+	defer ep.Close()
+	x := openExtents(l, ep)
+	for shard := range p.Shards {
+		if got := takeAll(t, x, shard); len(got) != int(l.allExtents()) {
+			t.Errorf("%d of the %d extents of shard %d are free", len(got), l.allExtents(), shard)
+		}
+	}
+}
+
+// sojourn takes extents, marks them in any order, and leaves.
+func sojourn(x *extents, rng *rand.Rand, owners []atomic.Int32, me int32) error {
+	type mine struct {
+		shard int
+		r     ref
+	}
+	var held []mine
+	end := func(i int) error {
+		h := held[i]
+		held[i] = held[len(held)-1]
+		held = held[:len(held)-1]
+		if !owners[h.shard*int(x.allExtents())+int(h.r.extent)].CompareAndSwap(me, 0) {
+			return fmt.Errorf("extent %+v went to another one", h.r)
+		}
+		b := x.ep.Batch()
+		x.addMark(b, h.shard, h.r)
+		err := rdma.Do(x.ep, b, time.Second)
+		b.Release()
+		if rng.IntN(2) == 0 {
+			x.ended(h.shard, h.r)
+		}
+		return err
+	}
+	for range rng.IntN(200) {
+		if len(held) > 20 || len(held) > 0 && rng.IntN(2) == 0 {
+			if err := end(rng.IntN(len(held))); err != nil {
+				return err
+			}
+			continue
+		}
+		shard := rng.IntN(x.Shards)
+		r, err := x.take(shard, 3)
+		if errors.Is(err, client.ErrFull) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !owners[shard*int(x.allExtents())+int(r.extent)].CompareAndSwap(0, me) {
+			return fmt.Errorf("extent %+v is another one's", r)
+		}
+		b := x.ep.Batch()
+		x.addValue(b, shard, r, []byte("key"), []byte("val"))
+		err = rdma.Do(x.ep, b, time.Second)
+		b.Release()
+		if err != nil {
+			return err
+		}
+		held = append(held, mine{shard, r})
+	}
+	for len(held) > 0 {
+		if err := end(0); err != nil {
+			return err
+		}
+	}
+	for shard := range x.Shards {
+		if _, err := x.leave(shard, x.id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // TestDeadNodesSlabs: a dead node's shards have no extents, which is said at once.
 func TestDeadNodesSlabs(t *testing.T) {
 	l, v := homestead(t, small(), 2)
@@ -223,4 +400,91 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(2000, turn); got > 0 || x.stats.Scans < 100 {
 		t.Errorf("%v allocations a turn, with %d scans", got, x.stats.Scans)
 	}
+}
+
+// TestTwoLooks: that no row names a use is known when two looks find both rows whole, and as they were.
+func TestTwoLooks(t *testing.T) {
+	p := small()
+	p.Shards = 1
+	l, v := homestead(t, p, 1)
+	x := settler(t, l, v)
+	key := []byte("k")
+	at := l.place(key)
+	if at.first == at.second {
+		t.Fatal("the key has one row")
+	}
+	set := func(n uint32, version uint64, torn bool) {
+		write(t, x, func(b *rdma.Batch) {
+			r := row(b.Alloc(l.rowBytes))
+			clear(r)
+			l.put(r, 0, l.inline(make([]byte, l.entryBytes), []byte("other"), nil))
+			l.sealAs(r, 0, n, version)
+			if torn {
+				r[1] ^= 1
+			}
+			b.Write(l.rowAt(0, n), r)
+		})
+	}
+	s := &slab{stamps: make([]uint64, p.SlabExtents), idle: make([]bool, p.SlabExtents)}
+	suspects := []suspect{{i: 3, stamp: 1, at: at, key: key}}
+	for i, look := range []struct {
+		first, second uint64 // versions
+		torn          int    // row
+		known         bool
+	}{{first: 1, second: 1}, {first: 1, second: 2}, {first: 2, second: 2}, {first: 2, second: 2, torn: 1}, {first: 2, second: 2, torn: 2},
+		{first: 2, second: 2}, {first: 3, second: 2}, {first: 3, second: 2, known: true}} {
+		set(at.first, look.first, look.torn == 1)
+		set(at.second, look.second, look.torn == 2)
+		var err error
+		suspects, err = x.lookFor(0, s, suspects, x.ep.Now()+time.Second)
+		must(t, err)
+		if s.idle[3] != look.known || (len(suspects) == 0) != look.known {
+			t.Fatalf("look %d: found free: %v, still looked for: %v", i, s.idle[3], suspects)
+		}
+	}
+}
+
+func BenchmarkExtents(b *testing.B) {
+	p := small()
+	p.SlabExtents, p.ExtentBytes = 256, 1000
+	l := lay(b, p, 1)
+	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: l.bytes, Clients: 4}, node.Serve)
+	must(b, err)
+	defer f.Close()
+	must(b, node.Commit(f, 0, 0, l.slabs.base))
+	ep, err := f.Open("settler")
+	must(b, err)
+	defer ep.Close()
+	x := openExtents(l, ep)
+	key, value := []byte("user1234567890"), make([]byte, 1000)
+	b.Run("take, write and mark 1 KB", func(b *testing.B) {
+		for b.Loop() {
+			r, err := x.take(0, len(value))
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch := ep.Batch()
+			l.addValue(batch, 0, r, key, value)
+			l.addMark(batch, 0, r)
+			err = rdma.Do(ep, batch, time.Second)
+			batch.Release()
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	r, err := x.take(0, len(value))
+	must(b, err)
+	write(b, x, func(batch *rdma.Batch) { l.addValue(batch, 0, r, key, value) })
+	b.Run("read 1 KB", func(b *testing.B) {
+		for b.Loop() {
+			batch := ep.Batch()
+			read := l.addRead(batch, 0, r, key)
+			err := rdma.Do(ep, batch, time.Second)
+			if _, ok := l.valueOf(read.Buf, 0, r, key); !ok || err != nil {
+				b.Fatal(ok, err)
+			}
+			batch.Release()
+		}
+	})
 }
