@@ -1,0 +1,300 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// full is a table of few rows, which is filled until paths are deep. Its locks lie in several words.
+func fullPool() Params {
+	return Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Clients: 16,
+		Timeout: 400 * time.Millisecond}
+}
+
+const impatient = 5 * time.Millisecond // a failure timer, far longer than operations take here
+
+// deaf is a pool that does not know who died: the failure timers have to find out.
+type deaf struct{ *sim.Sim }
+
+func (d deaf) Clients() []rdma.Client {
+	list := d.Sim.Clients()
+	for i := range list {
+		list[i].Alive = true
+	}
+	return list
+}
+
+// drama is a table with deep paths, in virtual time, and workers that meet on one of them.
+type drama struct {
+	*sim.Sim
+	seed      uint64
+	pool      Pool
+	recorders []*check.Recorder
+	workers   []*sim.Worker
+	errs      []error
+	keys      [][]byte // of a path: the first one is not in the table yet, the others make room for it
+	path      []step
+	stats     Stats // of all workers that came to their end
+}
+
+// newDrama fills a table to a part of its entries and finds a key whose path has many moves.
+func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *drama {
+	o := sim.Hostile(seed)
+	p := fullPool()
+	l, err := newLayout(p, 1)
+	must(t, err)
+	o.Memory, o.Clients, o.Faults = l.bytes, p.Clients, faults
+	d := &drama{Sim: sim.New(o), seed: seed}
+	d.pool = deaf{d.Sim}
+	must(t, Make(d.Sim, p))
+	ep, err := d.Sim.Open("loader")
+	must(t, err)
+	s, err := Open(ep, Options{Pool: d.pool})
+	must(t, err)
+	r := check.NewRecorder(0, s, ep.Now)
+	d.recorders = append(d.recorders, r)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	name := func() []byte { return fmt.Appendf(nil, "%d", rng.IntN(1e7)) }
+	for n := 0; float64(n) < fill*float64(p.Rows*p.Entries); {
+		if err := r.Insert(name(), check.MakeValue(nil, 0, n+1, 16)); err == nil {
+			n++
+		} else if !errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrExists) {
+			t.Fatal(err)
+		}
+	}
+	rows := neighbourhood{}
+	must(t, s.eachRow(ep, 0, func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
+	for range 1000 {
+		key := name()
+		path, result := s.search.find(rows, s.place(key), moves)
+		if result != pathFound || len(path) <= max(len(d.path), 1) {
+			continue
+		}
+		if _, err := r.Get(key); err == nil {
+			continue
+		}
+		d.keys, d.path = append(d.keys[:0], key), append(d.path[:0], path...)
+		for _, p := range path[1:] {
+			d.keys = append(d.keys, append([]byte(nil), s.key(s.entry(rows[p.row], p.slot))...))
+		}
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	if len(d.path) == 0 && fill > 0.5 { // by chance no free slot is left that moves lead to
+		must(t, d.Sim.Close())
+		return newDrama(t, seed, fill-0.05, moves, faults...)
+	}
+	return d
+}
+
+// enter starts a worker.
+func (d *drama) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endpoint)) *sim.Worker {
+	w := len(d.recorders)
+	d.recorders = append(d.recorders, nil)
+	worker := d.Sim.Go(name, func(ep rdma.Endpoint) {
+		s, err := Open(ep, Options{Pool: d.pool, Failure: impatient})
+		if err != nil {
+			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
+			return
+		}
+		d.recorders[w] = check.NewRecorder(w, s, ep.Now)
+		f(w, d.recorders[w], ep)
+		d.stats.Repairs += s.stats.Repairs
+		d.stats.Fenced += s.stats.Fenced
+		d.stats.Rolled += s.stats.Rolled
+		if err := s.Close(); err != nil && !errors.Is(err, rdma.ErrRevoked) {
+			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
+		}
+	})
+	d.workers = append(d.workers, worker)
+	return worker
+}
+
+// crowd has some workers at work on the keys of the path.
+func (d *drama) crowd(n, ops int) {
+	for i := range n {
+		d.enter(fmt.Sprintf("worker %d", i), func(w int, r *check.Recorder, ep rdma.Endpoint) {
+			rng := rand.New(rand.NewPCG(d.seed, uint64(w)))
+			for j := range ops {
+				key, value := d.keys[rng.IntN(len(d.keys))], check.MakeValue(nil, w, j+1, 16)
+				switch rng.IntN(6) {
+				case 0, 1, 2:
+					r.Get(key)
+				case 3, 4:
+					r.Update(key, value)
+				case 5:
+					r.Delete(key)
+					r.Insert(key, value)
+				}
+				ep.Sleep(time.Duration(rng.IntN(4000)))
+			}
+		})
+	}
+}
+
+// end has one more worker see to all keys, and judges.
+func (d *drama) end() error {
+	defer d.Sim.Close()
+	err := d.Sim.Run()
+	if err == nil {
+		d.enter("last", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+			for i, key := range d.keys {
+				r.Get(key)
+				r.Update(key, check.MakeValue(nil, w, i+1, 16))
+				r.Get(key)
+			}
+		})
+		err = d.Sim.Run()
+	}
+	if err = errors.Join(append(d.errs, err)...); err != nil {
+		return err
+	}
+	var h check.History
+	for _, r := range d.recorders {
+		if r != nil {
+			h = append(h, r.History()...)
+		}
+	}
+	for _, op := range h.With(check.Failed, check.TimedOut, check.Uncertain) {
+		if w := op.Worker; w == 0 || d.harmed(w) {
+			continue
+		}
+		return fmt.Errorf("worker %d was not to be harmed: %s", op.Worker, &op)
+	}
+	r, err := Check(d.Sim)
+	if err == nil && len(r.Damage) > 0 {
+		err = fmt.Errorf("damage: %q", r.Damage)
+	}
+	return errors.Join(err, check.Linearizable(h, check.Options{}))
+}
+
+// harmed tells whether a worker was fenced off, or stopped for as long as a failure timer.
+func (d *drama) harmed(w int) bool {
+	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
+}
+
+// dramas is how many seeds are tried.
+func dramas(t *testing.T, n int) []uint64 {
+	first := 1
+	if v := os.Getenv("FARKV_SEED"); v != "" {
+		f, err := strconv.Atoi(v)
+		must(t, err)
+		first, n = f, 1
+	}
+	if v := os.Getenv("FARKV_SEEDS"); v != "" {
+		c, err := strconv.Atoi(v)
+		must(t, err)
+		n = c
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = uint64(first + i)
+	}
+	return seeds
+}
+
+// TestEveryPrefix lets a client crash behind each verb of an INSERT with a deep path. The others, who have only their failure
+// timers, repair what it leaves.
+func TestEveryPrefix(t *testing.T) {
+	var sum Stats
+	for _, seed := range dramas(t, 4) {
+		for k := uint64(0); ; k++ {
+			d := newDrama(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
+			var victim *sim.Worker
+			victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+				d.CrashAt(victim, victim.Sent()+k)
+				r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
+			})
+			if k%2 == 0 {
+				d.crowd(2, 6)
+			}
+			if err := d.end(); err != nil {
+				t.Fatalf("seed %d, crash behind verb %d of an INSERT along %v: %v", seed, k, d.path, err)
+			}
+			sum.Repairs, sum.Rolled = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled
+			if !victim.Crashed() {
+				if k < 8 {
+					t.Errorf("seed %d: an INSERT along %v takes %d verbs", seed, d.path, k)
+				}
+				break
+			}
+		}
+	}
+	if sum.Repairs == 0 || sum.Rolled == 0 {
+		t.Errorf("%+v: too little was repaired to show anything", sum)
+	}
+	t.Logf("%+v", sum)
+}
+
+// TestRepairersCrash lets one client crash behind some verb of an INSERT, and one that repairs it behind each of its verbs.
+func TestRepairersCrash(t *testing.T) {
+	for _, seed := range dramas(t, 3) {
+		for k := uint64(3); k < 16; k += 4 {
+			for j := uint64(0); ; j++ {
+				d := newDrama(t, seed, 0.95, 1+int(seed%4))
+				var victim, second *sim.Worker
+				victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+					d.CrashAt(victim, victim.Sent()+k)
+					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
+				})
+				begun := uint64(0)
+				second = d.enter("second", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+					ep.Sleep(time.Millisecond)
+					// What it does for a failure timer is to wait; of these verbs only some are tried.
+					begun = second.Sent()
+					d.CrashAt(second, begun+j*j/4+j)
+					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
+					for i, key := range d.keys[1:] {
+						r.Update(key, check.MakeValue(nil, w, i+2, 16))
+					}
+				})
+				if err := d.end(); err != nil {
+					t.Fatalf("seed %d, crash behind verb %d of an INSERT along %v, and behind verb %d of who comes next: %v", seed, k, d.path, j*j/4+j, err)
+				}
+				if !second.Crashed() {
+					break
+				}
+			}
+		}
+	}
+}
+
+// TestSlow stops a client for longer than a failure timer behind each verb of an INSERT with a deep path. The others fence it
+// off by mistake; it does no harm when it goes on.
+func TestSlow(t *testing.T) {
+	fenced := 0
+	for _, seed := range dramas(t, 4) {
+		for k := uint64(1); ; k++ {
+			d := newDrama(t, seed, 0.95, 1+int(seed%5), sim.Fault{Kind: sim.StallFault, Client: "victim", Verb: k, For: 4 * impatient})
+			victim := d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+				r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
+			})
+			d.crowd(2, 8)
+			err := d.end()
+			if err != nil {
+				t.Fatalf("seed %d, stopped behind verb %d of an INSERT along %v: %v", seed, k, d.path, err)
+			}
+			if victim.Stalled() == 0 {
+				break
+			}
+			for _, op := range d.recorders[1].History() {
+				if op.Answer == check.Failed || op.Answer == check.Uncertain {
+					fenced++
+				}
+			}
+		}
+	}
+	if fenced == 0 {
+		t.Error("nobody was fenced off")
+	}
+}
