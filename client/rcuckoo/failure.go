@@ -131,11 +131,16 @@ func (s *Store) dead(c rdma.ClientID) bool {
 	return c != s.id && int(c) <= s.Clients && s.vigil.dead[c]
 }
 
-// gone tells whether a client whose intent was seen is dead, or has not moved for a failure timer. So is whoever is condemned,
+// fenced tells whether nothing of a client lands any more that belongs to its intent.
+func (s *Store) fenced(c rdma.ClientID) bool {
+	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
+}
+
+// gone tells whether a client whose intent was seen is dead, has not moved for a failure timer, or gave it up. So is whoever is condemned,
 // and the worker itself: where its own intent is not idle it is what is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool {
 	g := s.vigil.seen[c]
-	return c == s.id || c == s.condemned || s.vigil.dead[c] || g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure
+	return s.fenced(c) || s.vigil.dead[c] || g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure
 }
 
 // claimants yields the clients whose intents name one of some lock words. One that is torn names none: its client held nothing

@@ -23,7 +23,10 @@ import (
 //	I1  who holds a lock has an intent, not idle, that names it;
 //	I2  of an intent that is torn for good, as its client was fenced off in the midst of it, no lock was taken.
 //
-// A client that waits for locks beats, so that it is not taken for one that died.
+// A client that waits for locks beats, so that it is not taken for one that died. One that does not know what became of its
+// operation, and has nothing in flight any more, gives it up by a beat of its own: whoever has the leases may bring that to its
+// end, and the client is not fenced off for it; it does nothing else there until its intent is idle. So two that have to settle
+// what they left do not wait for each other.
 const (
 	intentBeat  = 8
 	intentSum   = 16
@@ -31,6 +34,8 @@ const (
 	intentWords = 32
 
 	idleBit = 1
+
+	givenUp = ^uint64(0) // a beat
 )
 
 // idle tells whether the client of an intent with this state has no operation.
@@ -88,6 +93,16 @@ func decodeIntent(p []byte, shard int, c rdma.ClientID) intent {
 func (t *intent) words() int { return len(t.wants) / 16 }
 
 func (t *intent) word(i int) uint32 { return uint32(le.Uint64(t.wants[16*i:])) }
+
+// addWords adds those that an intent names to others that are in order.
+func (t *intent) addWords(words []uint32) []uint32 {
+	for i := range t.words() {
+		if at, found := slices.BinarySearch(words, t.word(i)); !found {
+			words = slices.Insert(words, at, t.word(i))
+		}
+	}
+	return words
+}
 
 // bits are those that an intent names of a word.
 func (t *intent) bits(word uint32) (bits uint64) {

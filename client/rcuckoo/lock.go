@@ -280,6 +280,7 @@ func (s *Store) released(b *rdma.Batch) error {
 // finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a lock.
 // Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled before that.
 func (s *Store) finish() {
+	s.ended(true) // it was posted before this operation
 	l := &s.locks
 	st := &s.shards[l.shard]
 	b := s.ep.Batch()
@@ -287,9 +288,12 @@ func (s *Store) finish() {
 	le.PutUint64(p, st.seq<<1|idleBit)
 	b.Write(s.intentAt(l.shard, s.id), p)
 	s.step("done")
-	err := s.ep.Post(b)
-	b.Release()
-	st.dirty = err != nil
+	if err := s.ep.Post(b); err != nil {
+		b.Release()
+		return // and the shard stays dirty
+	}
+	st.dirty = false
+	s.ending, s.endingIn, s.endingSeq = b, l.shard, st.seq
 }
 
 // lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the next one.

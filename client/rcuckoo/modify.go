@@ -35,6 +35,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 		return fmt.Errorf("%s: %w", k, errNotFound)
 	}
 	s.begin()
+	s.ended(false)
 	at := s.place(key)
 	for range joins {
 		s.locks.sent = false
@@ -45,11 +46,11 @@ func (s *Store) modify(k kind, key, value []byte) error {
 		if err == nil {
 			return nil
 		}
-		done, again := s.outcome(at.shard, &err)
-		if done {
+		done, again, err := s.outcome(at.shard, err)
+		switch {
+		case done:
 			return nil
-		}
-		if !again {
+		case !again:
 			return fmt.Errorf("%s: %w", k, err)
 		}
 	}
@@ -108,14 +109,4 @@ func (s *Store) held(at place, key []byte) (n uint32, slot int, err error) {
 		}
 	}
 	return 0, -1, nil
-}
-
-var errUnknown = fmt.Errorf("nobody knows what became of it: %w", client.ErrUncertain)
-
-// uncertain says of an operation that failed whether it may have taken effect.
-func (s *Store) uncertain(err error) error {
-	if !s.locks.sent {
-		return err
-	}
-	return fmt.Errorf("%w: %w", errUnknown, err)
 }

@@ -25,7 +25,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 		if err == nil {
 			return v, nil
 		}
-		if !s.again(at.shard, err) {
+		if !s.persists(at.shard, err) {
 			return nil, fmt.Errorf("get: %w", err)
 		}
 	}

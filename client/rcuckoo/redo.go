@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
@@ -101,27 +102,33 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
 }
 
-// rollForward brings the operation of a client to its end, who is fenced off and may hold its locks still; false: it was not
-// begun. Done again, by anybody, it changes nothing.
-func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) (begun bool, err error) {
-	b := s.ep.Batch()
-	defer b.Release()
-	read := b.Read(s.redoAt(shard, c), int(s.redo))
-	if err := s.do("read redo", b); err != nil {
-		return false, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err)
+// rollForward brings the operation of a client to its end, of whom nothing lands any more and who may hold its locks still. One
+// that was not begun stays so. Done again, by anybody, it changes nothing.
+func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
+	p, steps, begun, err := s.readRedo(shard, c, seq)
+	if err != nil || !begun {
+		return err
 	}
-	p := read.Buf
-	n, ok := s.redoOf(p, shard, c, seq)
-	if !ok {
-		return false, nil
-	}
-	for i := range n {
+	for i := range steps {
 		at := p[redoHeader+i*(redoStep+s.entryBytes):]
 		if err := s.redoStep(shard, at[:redoStep+s.entryBytes]); err != nil {
-			return false, fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
+			return fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
 		}
 	}
-	return true, nil
+	return nil
+}
+
+// readRedo reads a client's; begun: it is whole, and of an operation.
+func (s *Store) readRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
+	b := s.ep.Batch()
+	op := b.Read(s.redoAt(shard, c), int(s.redo))
+	if err := s.do("read redo", b); err != nil {
+		return nil, 0, false, s.unread(shard, b, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err))
+	}
+	p = bytes.Clone(op.Buf)
+	b.Release()
+	steps, begun = s.redoOf(p, shard, c, seq)
+	return p, steps, begun, nil
 }
 
 // redoStep writes a row as a step says, unless it was written.

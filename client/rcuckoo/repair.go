@@ -16,7 +16,7 @@ import (
 //	   those whose intents name a word that a suspect's names.
 //	2. The repair leases of all words that the suspects' intents name: all or none, by CAS. A holder that is dead, or does not
 //	   move for a failure timer, is fenced off first.
-//	3. Suspects are fenced off: nothing of them lands any more.
+//	3. Suspects are fenced off: nothing of them lands any more. (Who gave his operation up has seen to that himself.)
 //	4. The words' repair bits are set: nobody takes a lock in these words any more. Who meets the bit ends his intent and waits.
 //	5. Until no intent but the suspects' names one of the words.
 //	6. The suspects' redos are carried out.
@@ -65,7 +65,6 @@ type mending struct {
 	words    []uint32        // in order
 	suspects []rdma.ClientID // in order
 	leases   []uint64        // of the words, as this worker wrote them
-	applied  bool            // the worker's own operation had begun
 }
 
 // errBusy is what a repair ends with that others are about to do.
@@ -126,12 +125,8 @@ func (s *Store) repairLeased(m *mending) error {
 	}
 	for _, c := range m.suspects {
 		t := s.vigil.intentOf(c)
-		begun, err := s.rollForward(m.shard, c, t.state>>1)
-		if err != nil {
+		if err := s.rollForward(m.shard, c, t.state>>1); err != nil {
 			return err
-		}
-		if c == s.id {
-			m.applied = begun
 		}
 	}
 	return s.clear(m)
@@ -144,17 +139,13 @@ func (s *Store) suspect(m *mending) {
 		more = false
 		for c := range s.claimants(m.words) {
 			at, found := slices.BinarySearch(m.suspects, c)
-			if found || !s.gone(c) || s.opt.Pool == nil && c != s.id && c != s.condemned {
+			if found || !s.gone(c) || s.opt.Pool == nil && !s.fenced(c) {
 				continue
 			}
 			more = true
 			m.suspects = slices.Insert(m.suspects, at, c)
 			t := s.vigil.intentOf(c)
-			for i := range t.words() {
-				if at, found := slices.BinarySearch(m.words, t.word(i)); !found && int(t.word(i)) < s.LockWords {
-					m.words = slices.Insert(m.words, at, t.word(i))
-				}
-			}
+			m.words = t.addWords(m.words)
 		}
 	}
 }
@@ -305,7 +296,7 @@ func (s *Store) fence(m *mending) error {
 			continue
 		}
 		kept = append(kept, c)
-		if c == s.id || c == s.condemned {
+		if s.fenced(c) {
 			continue
 		}
 		if err := s.revoke(list, c); err != nil {
@@ -377,7 +368,7 @@ func (s *Store) await(m *mending) error {
 		waits := false
 		for c := range s.claimants(m.words) {
 			switch _, suspect := slices.BinarySearch(m.suspects, c); {
-			case suspect, s.opt.Pool == nil && s.gone(c):
+			case suspect, s.opt.Pool == nil && s.gone(c) && !s.fenced(c):
 			case s.gone(c):
 				return errAgain // with one suspect more
 			default:

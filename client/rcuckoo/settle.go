@@ -1,8 +1,11 @@
 package rcuckoo
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
@@ -13,52 +16,81 @@ import (
 // what it left itself, as others would (see repair.go): behind its last verb nothing of the ones before can land, so that it
 // need not be fenced off. Then it is known what became of the operation: whether its redo was whole.
 
-// again tells whether an operation that failed, without having changed anything, is to begin again.
-func (s *Store) again(shard int, err error) bool {
+// persists tells whether it makes sense to go on behind an error: others have repaired something, the pool's view has changed,
+// or a node does not answer, which may be out of reach for a moment.
+func (s *Store) persists(shard int, err error) bool {
 	switch {
+	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable):
+		return false
 	case errors.Is(err, errAgain):
 		return true
 	case errors.Is(err, rdma.ErrStale):
 		_, joined := s.ep.Join()
 		return joined == nil
+	case errors.Is(err, rdma.ErrNodeDown):
+		return s.reach(shard)
 	}
 	return false
 }
 
+// An operation waits for a node that is out of reach for a share of its timeout: then the shard is down.
+const (
+	reachShare = 4
+	reachPause = 500 * time.Microsecond
+)
+
+// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the worker for
+// somebody who holds locks: that is settled at once.
+func (s *Store) ended(wait bool) {
+	if s.ending == nil || !s.ending.Finished() && !wait {
+		return
+	}
+	if !s.ending.Finished() {
+		if err := s.ep.Wait(s.ending, rdma.All, s.opt.Timeout); err != nil && !s.ending.Finished() {
+			s.shards[s.endingIn].dirty = true
+		}
+	}
+	failed := s.ending.Finished() && s.ending.Err() != nil
+	s.ending.Release()
+	s.ending = nil
+	if st := &s.shards[s.endingIn]; failed && st.seq == s.endingSeq { // else a later intent took its place
+		st.dirty = true
+		_ = s.settled(s.endingIn) // else the next operation there does
+	}
+}
+
+// reach waits for a moment; false: it has waited for long enough, or the pool has given the node up.
+func (s *Store) reach(shard int) bool {
+	n, _ := s.home(shard)
+	v, err := s.ep.Join()
+	if err != nil || v.Members[n].Gone || s.left() < s.opt.Timeout-s.opt.Timeout/reachShare {
+		return false
+	}
+	s.ep.Sleep(reachPause)
+	return true
+}
+
 // outcome finds out what became of a change that failed. done: it took effect; again: it did not, and may begin again.
-func (s *Store) outcome(shard int, err *error) (done, again bool) {
-	st := &s.shards[shard]
-	switch e := *err; {
-	case errors.Is(e, errAgain):
-		return false, true
-	case errors.Is(e, client.ErrNotFound), errors.Is(e, client.ErrExists), errors.Is(e, client.ErrFull):
-		return false, false
-	case errors.Is(e, rdma.ErrStale):
-		if _, joined := s.ep.Join(); joined != nil {
-			*err = s.uncertain(fmt.Errorf("%w: %w", e, joined))
-			return false, false
-		}
-	case !st.dirty && !s.locks.sent || errors.Is(e, rdma.ErrAccess) || errors.Is(e, rdma.ErrClosed) || errors.Is(e, client.ErrDamaged):
-		*err = s.uncertain(e)
-		return false, false
-	}
+func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	sent := s.locks.sent
-	begun, failed := s.settle(shard)
-	if errors.Is(failed, rdma.ErrStale) { // again: the next round settles it, if nothing was sent
-		if _, joined := s.ep.Join(); joined == nil {
-			begun, failed = s.settle(shard)
+	switch {
+	case errors.Is(err, errAgain):
+		return false, true, err
+	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrExists), errors.Is(err, client.ErrFull):
+		return false, false, err
+	case !sent && !s.shards[shard].dirty:
+		return false, s.persists(shard, err), err
+	}
+	for failed := err; s.persists(shard, failed); {
+		var begun bool
+		if begun, failed = s.settle(shard); failed == nil {
+			return begun && sent, s.left() > 0, err
 		}
 	}
-	s.locks.sent = sent
-	switch {
-	case failed != nil:
-		*err = s.uncertain(fmt.Errorf("%w: %w", *err, failed))
-		return false, false
-	case begun && sent:
-		return true, false
+	if sent {
+		err = fmt.Errorf("nobody knows what became of it: %w: %w", client.ErrUncertain, err)
 	}
-	s.locks.sent = false
-	return false, s.left() > 0 // its node answers
+	return false, false, err
 }
 
 // settled settles a shard that is dirty.
@@ -97,46 +129,67 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 
 func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	st := &s.shards[shard]
-	b := s.ep.Batch()
-	op := b.Read(s.intentAt(shard, s.id), intentBytes)
-	if err := s.do("read intents", b); err != nil {
-		b.Release()
-		return false, fmt.Errorf("read the worker's own intent: %w", err)
+	own, err := s.readIntent(shard, s.id)
+	if err != nil {
+		return false, err
 	}
-	own := decodeIntent(op.Buf, shard, s.id)
-	words := append([]uint32(nil), st.leased...)
-	if !idle(own.state) && !own.torn {
-		for i := range own.words() {
-			words = append(words, own.word(i))
-		}
+	words := slices.Clone(st.leased)
+	switch {
+	case idle(own.state):
+	case own.torn: // nothing was taken, and its WRITE does not land any more
+		err = s.end(shard, s.id, own.state)
+	default:
+		words = own.addWords(words)
+		err = s.giveUp(shard)
 	}
-	b.Release()
-	if own.torn { // nothing was taken, and its WRITE does not land any more
-		return false, s.endOwn(shard, own.state)
+	if err == nil && len(words) > 0 {
+		err = s.repair(shard, words)
 	}
-	m := &s.mending
-	m.applied = false
-	if len(words) > 0 {
-		if err := s.repair(shard, words); err != nil {
-			return false, err
-		}
+	if err == nil && own.state>>1 == st.seq {
+		_, _, begun, err = s.readRedo(shard, s.id, st.seq)
+	}
+	if err != nil {
+		return false, err
 	}
 	st.dirty, st.leased = false, st.leased[:0]
-	return m.applied && own.state>>1 == st.seq, nil
+	return begun, nil
 }
 
-// endOwn ends the worker's own intent, of which nothing came.
-func (s *Store) endOwn(shard int, state uint64) error {
+// giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands any more.
+func (s *Store) giveUp(shard int) error {
 	b := s.ep.Batch()
-	defer b.Release()
+	p := b.Alloc(8)
+	le.PutUint64(p, givenUp)
+	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
+	if err := s.do("give up", b); err != nil {
+		return s.unread(shard, b, fmt.Errorf("give the worker's own operation in shard %d up: %w", shard, err))
+	}
+	b.Release()
+	return nil
+}
+
+// readIntent reads one client's.
+func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
+	b := s.ep.Batch()
+	op := b.Read(s.intentAt(shard, c), intentBytes)
+	if err := s.do("read intents", b); err != nil {
+		return intent{}, s.unread(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard, err))
+	}
+	t := decodeIntent(bytes.Clone(op.Buf), shard, c)
+	b.Release()
+	return t, nil
+}
+
+// end ends an intent by which nothing is locked.
+func (s *Store) end(shard int, c rdma.ClientID, state uint64) error {
+	b := s.ep.Batch()
 	p := b.Alloc(8)
 	le.PutUint64(p, state|idleBit)
-	b.Write(s.intentAt(shard, s.id), p)
+	b.Write(s.intentAt(shard, c), p)
 	if err := s.do("done", b); err != nil {
-		return fmt.Errorf("end the worker's own intent: %w", err)
+		return s.unread(shard, b, fmt.Errorf("end the intent of client %d in shard %d: %w", c, shard, err))
 	}
-	st := &s.shards[shard]
-	st.dirty = false
+	b.Release()
 	return nil
 }
 

@@ -21,7 +21,7 @@ type Options struct {
 	CacheBytes int           // of the table cache (section 3.2.3); default 64 KiB, negative for none
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
 	// Failure is the failure timer (section 4.1): who neither moves nor lets go of a lock for as long is fenced off; default
-	// 100 ms. Clients that the pool knows to be dead do not get that much.
+	// 100 ms, and at most a quarter of the timeout. Clients that the pool knows to be dead do not get that much.
 	Failure time.Duration
 	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business alone, and operations wait
 	// for it.
@@ -31,11 +31,12 @@ type Options struct {
 const (
 	defaultCache   = 64 << 10
 	defaultFailure = 100 * time.Millisecond
+	failureShare   = 4
 )
 
 // Steps names the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []string{
-	"read rows", "read rows again", "lock", "write rows", "let go", "done", "read intents", "take leases", "list suspects",
+	"read rows", "read rows again", "lock", "write rows", "let go", "done", "give up", "read intents", "take leases", "list suspects",
 	"turn repair bits", "read redo", "roll forward", "clear locks", "free leases", "read extent", "read neighbours",
 }
 
@@ -68,7 +69,10 @@ type Store struct {
 	mending mending
 	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
 	condemned rdma.ClientID
-	rounds    int // of the operation at work
+	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
+	ending    *rdma.Batch
+	endingIn  int
+	endingSeq uint64
 	stats     Stats
 }
 
@@ -123,6 +127,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if o.Failure == 0 {
 		o.Failure = defaultFailure
 	}
+	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCache
 	}
@@ -182,7 +187,7 @@ func (s *Store) step(name string) {
 }
 
 // begin sets an operation's limit in time.
-func (s *Store) begin() { s.until, s.rounds = s.ep.Now()+s.opt.Timeout, 0 }
+func (s *Store) begin() { s.until = s.ep.Now() + s.opt.Timeout }
 
 // left is how long the operation at work may still take.
 func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
@@ -198,6 +203,7 @@ func (s *Store) do(step string, b *rdma.Batch) error {
 // settled first; when that is impossible the error wraps client.ErrUncertain.
 func (s *Store) Close() error {
 	s.begin()
+	s.ended(true)
 	var errs []error
 	if err := s.standings(); err != nil { // behind what is in flight
 		errs = append(errs, err)

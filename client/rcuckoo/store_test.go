@@ -1,12 +1,14 @@
 package rcuckoo
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -44,6 +46,15 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
 			r, err := Check(f)
 			return r.Damage, r.Waiting, err
+		},
+		Master: func(f rdma.Fabric) error {
+			ep, err := f.Open("master")
+			if err != nil {
+				return err
+			}
+			_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+				cluster.Options{Lease: 300 * time.Millisecond})
+			return errors.Join(err, ep.Close())
 		},
 		MaxKey: p.KeyBytes, MaxValue: p.ExtentBytes, MinSeeds: 50,
 	}

@@ -1,0 +1,125 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Mender is what a pool's master uses: it repairs at once what dead clients left, for which others would wait. Nothing takes a
+// dead node's place: its shards are down. It implements cluster.Mender.
+type Mender struct{ s *Store }
+
+var _ cluster.Mender = (*Mender)(nil)
+
+// NewMender returns a mender that works through ep.
+func NewMender(ep rdma.Endpoint) (*Mender, error) {
+	s, err := Open(ep, Options{CacheBytes: -1})
+	if err != nil {
+		return nil, err
+	}
+	return &Mender{s}, nil
+}
+
+// Spares lists none.
+func (m *Mender) Spares() []int { return nil }
+
+// Mend has nothing to do.
+func (m *Mender) Mend(rdma.View) error { return nil }
+
+// Restore is never asked for.
+func (m *Mender) Restore(_ rdma.View, node, spare int) error {
+	return fmt.Errorf("restore node %d on node %d: %w", node, spare, rdma.ErrNotSupported)
+}
+
+// Sweep has nothing to do.
+func (m *Mender) Sweep(rdma.View) error { return nil }
+
+// Recover brings to its end, in each shard, what the client had begun, lets go of its locks, and brings repairs to their end that
+// it was at. Behind it no intent and no lease names the identity any more, so that another may have it. The client is fenced off.
+func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
+	s := m.s
+	if int(c) > s.Clients {
+		return nil
+	}
+	s.begin()
+	s.condemned = c
+	defer func() { s.condemned = 0 }()
+	for shard := range s.Shards {
+		if n, _ := s.home(shard); v.Members[n].Gone {
+			continue
+		}
+		if err := s.recoverIn(shard, c); err != nil {
+			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) recoverIn(shard int, c rdma.ClientID) error {
+	for tries := 0; ; tries++ {
+		err := s.recoverOnce(shard, c)
+		switch {
+		case !errors.Is(err, errAgain):
+			return err
+		case s.left() == 0:
+			return errWaited
+		}
+		s.pause(tries)
+	}
+}
+
+func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
+	if err := s.settled(shard); err != nil {
+		return err
+	}
+	words, err := s.leasesOf(shard, c)
+	if err != nil {
+		return err
+	}
+	t, err := s.readIntent(shard, c)
+	if err != nil {
+		return err
+	}
+	if !idle(t.state) && !t.torn {
+		words = t.addWords(words)
+	}
+	if len(words) > 0 {
+		if err := s.repair(shard, words); err != nil {
+			return err
+		}
+		if t, err = s.readIntent(shard, c); err != nil {
+			return err
+		}
+	}
+	switch {
+	case idle(t.state):
+		return nil
+	case !t.torn:
+		return errAgain
+	}
+	// Nobody else ends a torn intent, in which nobody can read what leases that would need: he might be slow, and end the next
+	// holder's.
+	return s.end(shard, c, t.state)
+}
+
+// leasesOf returns the words, in order, that a client repairs.
+func (s *Store) leasesOf(shard int, c rdma.ClientID) (words []uint32, err error) {
+	for from := 0; from < s.LockWords; from += walkBytes / 8 {
+		n := min(walkBytes/8, s.LockWords-from)
+		b := s.ep.Batch()
+		op := b.Read(s.leaseAt(shard, from), 8*n)
+		if err := s.do("take leases", b); err != nil {
+			return nil, s.unread(shard, b, fmt.Errorf("read the repair leases: %w", err))
+		}
+		for i := range n {
+			if leaseHolder(le.Uint64(op.Buf[8*i:])) == c {
+				words = append(words, uint32(from+i))
+			}
+		}
+		b.Release()
+	}
+	return words, nil
+}
