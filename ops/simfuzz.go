@@ -182,14 +182,14 @@ func subject(k *stores.Kind) *explore.Subject {
 	}
 	return &explore.Subject{
 		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority,
+		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return k.Format(f, params(s)) },
-		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := stores.Options{CacheBytes: exploredCache, CacheThreshold: 0.9}
+		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
+			o := stores.Options{CacheBytes: exploredCache, CacheThreshold: 0.9, Fabric: f}
 			if !cache {
 				o.CacheBytes = -1
 			}
@@ -198,4 +198,10 @@ func subject(k *stores.Kind) *explore.Subject {
 		Check:  k.Check,
 		Mender: k.Mender,
 	}
+}
+
+// spared tells whether a store's pools may have spares.
+func spared(k *stores.Kind, params func(explore.Shape) stores.Params) bool {
+	p := params(explore.Shape{Nodes: 2, Spares: 1, Index: 1, Data: 1})
+	return p.Check(k) == nil
 }

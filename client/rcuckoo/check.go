@@ -28,6 +28,12 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	}
 	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
 	r.Fact("entries", uint64(s.Shards)*uint64(s.Rows)*uint64(s.entries), uint64(s.Shards)*uint64(s.Rows)*uint64(s.rowBytes))
+	if s.layout.extents() {
+		r.Fact("slabs of extents", c.slabs, c.slabs*s.slab)
+		r.Fact("slabs that were left to others", c.left, c.left*s.slab)
+		r.Fact("extents that are free", c.free, c.free*s.extent)
+		r.Fact("extents that are in hand, or lost until their slab has another owner", c.lost, c.lost*s.extent)
+	}
 	return r, errors.Join(err, s.Close(), ep.Close())
 }
 
@@ -36,14 +42,17 @@ type checker struct {
 	r    *client.Report
 	keys uint64
 
+	slabs, left, free, lost uint64 // handed out, without an owner; extents
+
 	// Of a shard.
 	rows  []row
+	uses  map[uint64]use  // extents that rows name
 	named map[uint32]bool // rows that an operation which was cut off has locked
 }
 
 func (c *checker) shard(shard int) error {
 	s := c.s
-	c.rows, c.named = make([]row, s.Rows), map[uint32]bool{}
+	c.rows, c.named, c.uses = make([]row, s.Rows), map[uint32]bool{}, map[uint64]use{}
 	if err := s.eachRow(s.ep, shard, func(n uint32, r row) { c.rows[n] = append(row(nil), r...) }); err != nil {
 		return err
 	}
@@ -57,7 +66,7 @@ func (c *checker) shard(shard int) error {
 	for n := range c.rows {
 		c.row(shard, uint32(n))
 	}
-	return nil
+	return c.extents(shard)
 }
 
 // locks looks at the lock words and their leases: what is taken some client has to have an intent for.
@@ -137,6 +146,9 @@ func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 	}
 	if first := s.find(c.rows[n], key); first != slot {
 		c.r.Damaged("key %.40q is in row %d of shard %d twice", key, n, shard)
+	}
+	if e.meta.extent() {
+		c.name(shard, n, key, s.ref(e))
 	}
 	other := at.other(n)
 	if other <= n || !s.valid(c.rows[other], shard, other) || s.find(c.rows[other], key) < 0 {

@@ -14,12 +14,12 @@ import (
 type vigil struct {
 	shard   int
 	word    uint32
-	last    time.Duration // when somebody asked
-	next    time.Duration // when to look again
-	records []byte        // all intents of the shard, as they were read
-	seen    []sighting    // by client
-	dead    []bool        // by client: the pool says so
-	quiet   sighting      // of the word and its lease
+	last    time.Duration   // when somebody asked
+	next    time.Duration   // when to look again
+	records []byte          // all intents of the shard, as they were read
+	seen    []sighting      // by client
+	dead    []time.Duration // by client: since when the pool says so; 0: it is alive
+	quiet   sighting        // of the word and its lease
 	leases  []leaseSeen
 }
 
@@ -76,11 +76,12 @@ func (s *Store) stuck(shard int, word uint32) (bool, error) {
 func (s *Store) watch(shard int) {
 	v := &s.vigil
 	if v.seen == nil {
-		v.records, v.seen, v.dead = make([]byte, s.Clients*intentBytes), make([]sighting, s.Clients+1), make([]bool, s.Clients+1)
+		v.records, v.seen, v.dead = make([]byte, s.Clients*intentBytes), make([]sighting, s.Clients+1), make([]time.Duration, s.Clients+1)
 	}
 	if v.shard != shard {
 		v.shard, v.last, v.leases = shard, 0, v.leases[:0]
 		clear(v.seen)
+		clear(v.dead)
 	}
 }
 
@@ -115,20 +116,29 @@ func (s *Store) look(shard int) error {
 			v.seen[c].see(t.state, t.beat, now)
 		}
 	}
-	clear(v.dead)
 	if s.opt.Pool == nil {
 		return nil
 	}
 	for _, c := range s.opt.Pool.Clients() {
-		if int(c.ID) <= s.Clients {
-			v.dead[c.ID] = !c.Alive
+		switch {
+		case int(c.ID) > s.Clients:
+		case c.Alive:
+			v.dead[c.ID] = 0
+		case v.dead[c.ID] == 0:
+			v.dead[c.ID] = max(now, 1)
 		}
 	}
 	return nil
 }
 
+// dead tells whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
+// again is not.
 func (s *Store) dead(c rdma.ClientID) bool {
-	return c != s.id && int(c) <= s.Clients && s.vigil.dead[c]
+	if c == s.id || int(c) > s.Clients {
+		return false
+	}
+	since := s.vigil.dead[c]
+	return since != 0 && s.ep.Now()-since >= s.opt.Failure/lookShares
 }
 
 // fenced tells whether nothing of a client lands any more that belongs to its intent.
@@ -140,7 +150,7 @@ func (s *Store) fenced(c rdma.ClientID) bool {
 // and the worker itself: where its own intent is not idle it is what is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool {
 	g := s.vigil.seen[c]
-	return s.fenced(c) || s.vigil.dead[c] || g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure
+	return s.fenced(c) || s.dead(c) || g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure
 }
 
 // claimants yields the clients whose intents name one of some lock words. One that is torn names none: its client held nothing

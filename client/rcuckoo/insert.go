@@ -52,7 +52,7 @@ func (s *Store) insertBy(path []step, at place, key, value []byte) (done bool, e
 	for _, p := range path {
 		s.wantCovered(p.row)
 	}
-	if err := s.acquire(); err != nil {
+	if err := s.acquire(key, value); err != nil {
 		return false, err
 	}
 	_, slot, err := s.held(at, key)
@@ -75,11 +75,11 @@ func (s *Store) insertBy(path []step, at place, key, value []byte) (done bool, e
 		if i+1 < len(path) {
 			c.entry = s.entry(s.locks.row(path[i+1].row, s.rowBytes), path[i+1].slot)
 		} else {
-			c.entry = s.inline(s.spare, key, value)
+			c.entry = s.newEntry(key, value)
 		}
 		s.changes[i] = c
 	}
-	return true, s.write(s.changes[:len(path)])
+	return true, s.write(s.changes[:len(path)], ref{})
 }
 
 // wantCovered locks a row and reads all that this locks with it.

@@ -140,7 +140,9 @@ func (s *Store) pause(n int) {
 
 // acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them (section 3.4.1).
 // The error wraps errAgain when there was something to repair, or somebody repairs.
-func (s *Store) acquire() error {
+//
+// A value that an extent was taken for is written in the first of these trips, and so before anything names it.
+func (s *Store) acquire(key, value []byte) error {
 	l := &s.locks
 	st := &s.shards[l.shard]
 	st.seq++
@@ -156,6 +158,9 @@ func (s *Store) acquire() error {
 			p := b.Alloc(8)
 			le.PutUint64(p, uint64(tries))
 			b.Write(s.intentAt(l.shard, s.id).Add(intentBeat), p)
+		}
+		if opening && s.taken.stamp != 0 {
+			s.addValue(b, l.shard, s.taken, key, value)
 		}
 		cas := b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), 0, w.bits|lockRepair, w.bits, w.bits)
 		if l.held == len(l.wants)-1 {

@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -37,6 +38,18 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	s.begin()
 	s.ended(false)
 	at := s.place(key)
+	s.taken = ref{}
+	err := s.carryOut(k, at, key, value)
+	switch {
+	case err == nil:
+		return nil
+	case s.taken.stamp != 0 && !errors.Is(err, client.ErrUncertain):
+		s.extents.give(at.shard, s.taken)
+	}
+	return fmt.Errorf("%s: %w", k, err)
+}
+
+func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	for range joins {
 		s.locks.sent = false
 		err := s.settled(at.shard)
@@ -51,17 +64,27 @@ func (s *Store) modify(k kind, key, value []byte) error {
 		case done:
 			return nil
 		case !again:
-			return fmt.Errorf("%s: %w", k, err)
+			return err
 		}
 	}
-	return fmt.Errorf("%s: %w", k, errEpochs)
+	return errEpochs
 }
 
+// MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes however long the key is, up to
+// what the pool was made for.
+func (s *Store) MaxPair() int { return s.maxValue() }
+
 // maxValue is the longest value in bytes.
-func (s *Store) maxValue() int { return s.InlineBytes }
+func (s *Store) maxValue() int { return max(s.InlineBytes, s.ExtentBytes) }
 
 // try carries a change out. The error wraps errAgain when it has to begin again.
 func (s *Store) try(k kind, at place, key, value []byte) error {
+	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
+		var err error
+		if s.taken, err = s.extents.take(at.shard, len(value)); err != nil {
+			return err
+		}
+	}
 	if k == inserting {
 		return s.insert(at, key, value)
 	}
@@ -69,7 +92,7 @@ func (s *Store) try(k kind, at place, key, value []byte) error {
 	s.wantRow(at.first)
 	s.wantRow(at.second)
 	s.wantRows(at)
-	if err := s.acquire(); err != nil {
+	if err := s.acquire(key, value); err != nil {
 		return err
 	}
 	n, slot, err := s.held(at, key)
@@ -82,14 +105,26 @@ func (s *Store) try(k kind, at place, key, value []byte) error {
 		}
 		return errNotFound
 	}
+	freed := ref{}
+	if e := s.entry(s.locks.row(n, s.rowBytes), slot); e.meta.extent() {
+		freed = s.ref(e)
+	}
 	c := change{row: n, slot: slot, entry: entry{body: s.spare}}
 	if k == updating {
-		c.entry = s.inline(s.spare, key, value)
+		c.entry = s.newEntry(key, value)
 	} else {
 		clear(s.spare)
 	}
 	s.changes[0] = c
-	return s.write(s.changes[:1])
+	return s.write(s.changes[:1], freed)
+}
+
+// newEntry encodes a pair's entry, whose value is in it, or in the extent that was taken.
+func (s *Store) newEntry(key, value []byte) entry {
+	if s.taken.stamp != 0 {
+		return s.named(s.spare, key, s.taken)
+	}
+	return s.inline(s.spare, key, value)
 }
 
 // held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither.
@@ -105,6 +140,10 @@ func (s *Store) held(at place, key []byte) (n uint32, slot int, err error) {
 		}
 		s.cache.put(at.shard, n, r)
 		if slot := s.find(r, key); slot >= 0 {
+			if e := s.entry(r, slot); !s.sound(e) || e.meta.extent() && !s.names(s.ref(e)) {
+				err := fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
+				return 0, -1, errors.Join(err, s.retreat())
+			}
 			return n, slot, nil
 		}
 	}

@@ -53,9 +53,12 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		if err := s.do(step, b); err != nil {
 			return nil, s.unread(at.shard, b, err)
 		}
-		value, sure, err := s.answer(at, key, &before)
+		value, far, sure, err := s.answer(at, key, &before)
 		b.Release()
 		s.endReads()
+		if far.stamp != 0 {
+			value, sure, err = s.fetch(at.shard, far, key)
+		}
 		if sure || err != nil {
 			return value, err
 		}
@@ -80,8 +83,24 @@ func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 	return err
 }
 
-// answer looks for a key in the rows that were read. sure: it is there, or is known not to be.
-func (s *Store) answer(at place, key []byte, before *look2) (value []byte, sure bool, err error) {
+// fetch reads the value that a ref names; false: the ref is an old one, and the key's rows have to be read again.
+func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
+	b := s.ep.Batch()
+	op := s.addRead(b, shard, r, key)
+	if err := s.do("read extent", b); err != nil {
+		return nil, false, s.unread(shard, b, fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
+	}
+	v, ok := s.valueOf(op.Buf, shard, r, key)
+	if ok {
+		s.value = append(s.value[:0], v...)
+	}
+	b.Release()
+	return s.value, ok, nil
+}
+
+// answer looks for a key in the rows that were read. sure: it is there, or is known not to be; far: it is there, with its value
+// in an extent.
+func (s *Store) answer(at place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
 	now := look2{known: true}
 	for i, n := range [2]uint32{at.first, at.second} {
 		r := s.locks.row(n, s.rowBytes)
@@ -92,11 +111,15 @@ func (s *Store) answer(at place, key []byte, before *look2) (value []byte, sure 
 		s.cache.put(at.shard, n, r)
 		if slot := s.find(r, key); slot >= 0 {
 			e := s.entry(r, slot)
-			if !s.sound(e) {
-				return nil, false, fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
+			switch {
+			case !s.sound(e), e.meta.extent() && !s.names(s.ref(e)):
+				return nil, far, false, fmt.Errorf("slot %d of row %d of shard %d: %w", slot, n, at.shard, client.ErrDamaged)
+			case e.meta.extent():
+				*before = look2{}
+				return nil, s.ref(e), false, nil
 			}
 			s.value = append(s.value[:0], s.form.value(e)...)
-			return s.value, true, nil
+			return s.value, far, true, nil
 		}
 		if i == 0 {
 			now.first = s.version(r)
@@ -105,10 +128,10 @@ func (s *Store) answer(at place, key []byte, before *look2) (value []byte, sure 
 		}
 	}
 	if now.known && (now == *before || at.first == at.second) {
-		return nil, false, errNotFound
+		return nil, far, false, errNotFound
 	}
 	*before = now
-	return nil, false, nil
+	return nil, far, false, nil
 }
 
 // tornRow waits before a row is read again that was being written. When that takes for ever its writer died.

@@ -14,6 +14,8 @@ import (
 //	sequence  8 bytes: the intent's
 //	sum       8 bytes: of all of it, of the shard and the client
 //	steps     8 bytes: how many
+//	freed     16 bytes: the ref whose use the operation ends, see extent.go; zero: none
+//	...
 //	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
 //	          then the slot's new entry
 //
@@ -29,6 +31,7 @@ import (
 const (
 	redoSum   = 8
 	redoSteps = 16
+	redoFreed = 24
 
 	stepSlot    = 8
 	stepMeta    = 16
@@ -43,9 +46,10 @@ type change struct {
 	entry entry // its meta is 0 when the slot becomes free
 }
 
-// write carries out changes of rows that are locked and were read, in their order, and lets go of the locks: redo, rows and
-// releases in one trip. No row is in two of them. When it fails it is not known what became of them.
-func (s *Store) write(changes []change) error {
+// write carries out changes of rows that are locked and were read, in their order, marks the use of an extent that ends with
+// them, if any, and lets go of the locks: all in one trip. No row is in two of them. When it fails it is not known what became
+// of them.
+func (s *Store) write(changes []change, freed ref) error {
 	l := &s.locks
 	b := s.ep.Batch()
 	b.Chain()
@@ -54,6 +58,7 @@ func (s *Store) write(changes []change) error {
 	b.Write(s.redoAt(l.shard, s.id), p)
 	le.PutUint64(p, s.shards[l.shard].seq)
 	le.PutUint64(p[redoSteps:], uint64(len(changes)))
+	freed.encode(p[redoFreed:])
 	for i, c := range changes {
 		r := row(b.Alloc(s.rowBytes))
 		copy(r, l.row(c.row, s.rowBytes))
@@ -64,6 +69,9 @@ func (s *Store) write(changes []change) error {
 		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
 	}
 	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
+	if freed.stamp != 0 {
+		s.addMark(b, l.shard, freed)
+	}
 	s.addReleases(b)
 	l.sent = true
 	if err := s.do("write rows", b); err != nil {
@@ -76,6 +84,9 @@ func (s *Store) write(changes []change) error {
 		return err
 	}
 	s.finish()
+	if freed.stamp != 0 {
+		s.extents.ended(l.shard, freed)
+	}
 	return nil
 }
 
@@ -115,6 +126,33 @@ func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 			return fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
 		}
 	}
+	if freed := decodeRef(p[redoFreed:]); freed.stamp != 0 {
+		return s.markAgain(shard, freed)
+	}
+	return nil
+}
+
+// markAgain marks the use that a redo ends, unless that was done.
+func (s *Store) markAgain(shard int, freed ref) error {
+	if !s.names(freed) {
+		return fmt.Errorf("a redo names extent %d: %w", freed.extent, client.ErrDamaged)
+	}
+	b := s.ep.Batch()
+	mark, stamp := s.addMarkReads(b, shard, freed)
+	if err := s.do("roll forward", b); err != nil {
+		return s.unread(shard, b, fmt.Errorf("read the mark of extent %d of shard %d: %w", freed.extent, shard, err))
+	}
+	missing := unmarked(mark, stamp, freed)
+	b.Release()
+	if !missing {
+		return nil
+	}
+	b = s.ep.Batch()
+	s.addMark(b, shard, freed)
+	if err := s.do("roll forward", b); err != nil {
+		return s.unread(shard, b, fmt.Errorf("mark extent %d of shard %d: %w", freed.extent, shard, err))
+	}
+	b.Release()
 	return nil
 }
 

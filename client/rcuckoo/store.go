@@ -64,7 +64,9 @@ type Store struct {
 	cache   *cache
 	changes [maxSteps]change // of the operation at work
 	spare   []byte           // its entry
-	value   []byte           // outlives the batch that it was read in
+	taken   ref              // and the extent of its value; zero: none
+	extents *extents
+	value   []byte // outlives the batch that it was read in
 	vigil   vigil
 	mending mending
 	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
@@ -140,6 +142,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	}
 	s := &Store{layout: l, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
 	s.stepper, _ = ep.(trace.Stepper)
+	s.extents = newExtents(l, ep, o.Timeout, s.step)
 	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
 	if err := s.standings(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", Format, err)
@@ -211,6 +214,8 @@ func (s *Store) Close() error {
 	for i := range s.shards {
 		if err := s.settled(i); err != nil {
 			errs = append(errs, fmt.Errorf("shard %d: %w", i, err))
+		} else if _, err := s.extents.leave(i, s.id); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

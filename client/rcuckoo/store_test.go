@@ -2,7 +2,6 @@ package rcuckoo
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -21,6 +20,14 @@ func inlinePool(shards int) Params {
 		Clients: 64, Timeout: 3 * time.Second}
 }
 
+// extentPool is a pool of few slabs, whose values lie in extents but for the shortest.
+func extentPool(shards int) Params {
+	p := inlinePool(shards)
+	p.InlineBytes, p.ExtentBytes, p.SlabExtents = 16, 1000, 16
+	p.Slabs = 5000 / 16 / shards
+	return p
+}
+
 func harness(nodes int, p Params, o Options) storetest.Harness {
 	l, err := newLayout(p, nodes)
 	if err != nil {
@@ -31,7 +38,7 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 		Format: func(f rdma.Fabric) error {
 			p := p
 			if _, ok := f.(*sim.Sim); ok { // a pool that is checked at once, and whose locks lie in several words
-				p.Rows, p.RowsPerLock, p.LockWords = 40, 1, 2
+				p.Rows, p.RowsPerLock, p.LockWords, p.Slabs = 40, 1, 2, min(p.Slabs, 40)
 			}
 			return Make(f, p)
 		},
@@ -61,10 +68,14 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	for _, c := range []struct{ nodes, shards int }{{1, 1}, {2, 5}} {
-		t.Run(fmt.Sprintf("%d nodes, %d shards", c.nodes, c.shards), func(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		nodes int
+		p     Params
+	}{{"inline, 1 node, 1 shard", 1, inlinePool(1)}, {"extents, 2 nodes, 5 shards", 2, extentPool(5)}} {
+		t.Run(c.name, func(t *testing.T) {
 			// A machine that is busy stops workers for a while, who are not to be fenced off for that.
-			storetest.Run(t, harness(c.nodes, inlinePool(c.shards), Options{Failure: time.Second}))
+			storetest.Run(t, harness(c.nodes, c.p, Options{Failure: time.Second}))
 		})
 	}
 }

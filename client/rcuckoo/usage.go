@@ -20,13 +20,17 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
-	used := uint64(0)
+	used, slabs := uint64(0), uint64(0)
+	x := newExtents(l, ep, l.Timeout, func(string) {})
 	for shard := range l.Shards {
 		err := l.eachRow(ep, shard, func(n uint32, r row) {
 			if l.valid(r, shard, n) {
 				used += uint64(l.used(r))
 			}
 		})
+		if err == nil && l.extents() {
+			err = x.walk(shard, func(int, rdma.ClientID, []uint64, []uint64) error { slabs++; return nil })
+		}
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
 		}
@@ -34,12 +38,17 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	rows := uint64(l.Shards) * uint64(l.Rows)
 	locks := uint64(l.Shards) * uint64(l.LockWords)
 	records := uint64(l.Shards) * uint64(l.Clients)
-	return []client.Use{
+	uses := []client.Use{
 		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
 		{Name: "intents and redos", Count: records, Bytes: records * (intentBytes + l.redo)},
-	}, nil
+	}
+	if l.extents() {
+		all := uint64(l.Shards) * uint64(l.Slabs)
+		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab}, client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
+	}
+	return uses, nil
 }
 
 // rowsAtOnce are read by one batch of a walk, in READs of so many bytes.

@@ -165,6 +165,7 @@ func (p *Pool) Worker(name string, o Options) (client.Store, rdma.Endpoint, erro
 	if err != nil {
 		return nil, nil, err
 	}
+	o.Fabric = p.Fabric
 	s, err := p.Kind.Open(ep, o)
 	if err != nil {
 		return nil, nil, errors.Join(err, ep.Close())

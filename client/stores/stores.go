@@ -53,6 +53,8 @@ type Options struct {
 	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none
 	CacheThreshold float64       // share of invalid hits above which a cached address is bypassed; default 0.5
 	Timeout        time.Duration // of one operation; default, and at most, the pool's
+	// Fabric is the pool's, by which workers of some stores fence off who stands in their way; nil: only the pool's keeper does.
+	Fabric rdma.Fabric
 }
 
 // Kind is one store.

@@ -37,7 +37,9 @@ func (s *session) open() error {
 	if err != nil {
 		return err
 	}
-	store, err := s.pool.kind.Open(ep, s.pool.opts)
+	o := s.pool.opts
+	o.Fabric = s.pool.fabric
+	store, err := s.pool.kind.Open(ep, o)
 	if err != nil {
 		return errors.Join(err, ep.Close())
 	}

@@ -94,6 +94,7 @@ type session struct {
 
 // open opens the store through an endpoint.
 func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
+	o.Fabric = p.sim
 	store, err := p.kind.Open(ep, o)
 	return session{store, ep}, err
 }

@@ -134,7 +134,7 @@ func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)
 	p := &player{number: number, name: name}
 	r.players = append(r.players, p)
 	p.w = r.s.Go(name, func(ep rdma.Endpoint) {
-		store, err := r.subject.Open(ep, r.plan.Cache)
+		store, err := r.subject.open(r.s, ep, r.plan.Cache)
 		if err != nil {
 			p.err = fmt.Errorf("%s: open store: %w", name, err)
 			return

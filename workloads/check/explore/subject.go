@@ -22,8 +22,10 @@ type Subject struct {
 	Memory func(s Shape) (uint64, error)
 	// Format writes an empty store into a new pool of that shape.
 	Format func(f rdma.Fabric, s Shape) error
-	// Open returns a worker's view.
-	Open func(ep rdma.Endpoint, cache bool) (client.Store, error)
+	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
+	// fabric, too.
+	Open   func(ep rdma.Endpoint, cache bool) (client.Store, error)
+	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool that nobody works on.
 	Check func(f rdma.Fabric) (client.Report, error)
 	// Mender makes what a keeper mends a pool with. Without it nobody does, and what depends on crashed clients may end at
@@ -32,6 +34,19 @@ type Subject struct {
 	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
 	// wait there for anybody else that crashes, mended or not.
 	Majority bool
+	// NoSpares tells that no node of its pools takes a dead one's place.
+	NoSpares bool
+}
+
+// spared tells whether its pools may have spares.
+func (s *Subject) spared() bool { return s.Mender != nil && !s.Majority && !s.NoSpares }
+
+// open returns a worker's view.
+func (s *Subject) open(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
+	if s.OpenOn != nil {
+		return s.OpenOn(f, ep, cache)
+	}
+	return s.Open(ep, cache)
 }
 
 const (

@@ -1,0 +1,96 @@
+package stores
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rcuckoo"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() { register(rcuckooKind()) }
+
+const (
+	maxRcuckooPair = 1 << 20
+	// stuckFor is the failure timer of clients that the pool takes to be alive: on a machine that is busy one may stand still for
+	// much longer than the paper's 100 ms. Those that died the pool knows.
+	stuckFor = 500 * time.Millisecond
+)
+
+func rcuckooKind() *Kind {
+	return &Kind{
+		Name: rcuckoo.Format,
+		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 64 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Size: sizeRcuckoo,
+		Format: func(f rdma.Fabric, p Params) error {
+			p = sizeRcuckoo(p)
+			p.Nodes = f.Nodes()
+			params, _, err := rcuckoo.Size(rcuckooShape(p))
+			if err != nil {
+				return fmt.Errorf("make an rcuckoo pool: %w", err)
+			}
+			return rcuckoo.Make(f, params)
+		},
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			own := rcuckoo.Options{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Failure: stuckFor}
+			if o.Fabric != nil {
+				own.Pool = o.Fabric
+			}
+			s, err := rcuckoo.Open(ep, own)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		Refuse: refuseRcuckoo,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
+			m, err := rcuckoo.NewMender(ep)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
+		Steps:   rcuckoo.Steps,
+		MaxPair: maxRcuckooPair,
+		Slots:   true,
+		Check:   rcuckoo.Check,
+		Usage:   rcuckoo.Usage,
+	}
+}
+
+func rcuckooShape(p Params) rcuckoo.Shape {
+	return rcuckoo.Shape{Nodes: p.Nodes, Records: p.Records, ValueBytes: p.PairBytes, Clients: p.Clients, Timeout: p.Timeout}
+}
+
+// sizeRcuckoo fills in what p leaves open. There is one replica of everything.
+func sizeRcuckoo(p Params) Params {
+	if p.IndexReplicas == 0 {
+		p.IndexReplicas = 1
+	}
+	if p.DataReplicas == 0 {
+		p.DataReplicas = 1
+	}
+	p.defaults()
+	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
+		p.Memory = max(p.Memory, need)
+	}
+	return p
+}
+
+func refuseRcuckoo(p Params) error {
+	switch {
+	case p.IndexReplicas != 1 || p.DataReplicas != 1:
+		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas, p.DataReplicas)
+	case p.PairBytes > maxRcuckooPair:
+		return fmt.Errorf("pairs of %d bytes: want up to %d, key and value together", p.PairBytes, maxRcuckooPair)
+	case p.Spares > 0:
+		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left")
+	case p.NodeCentric:
+		return errors.New("node-centric allocation: clients take memory by themselves")
+	}
+	_, _, err := rcuckoo.Size(rcuckooShape(p))
+	return err
+}
