@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -73,6 +74,7 @@ func sizeRcuckoo(p Params) Params {
 	if p.DataReplicas == 0 {
 		p.DataReplicas = 1
 	}
+	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
 	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
 		p.Memory = max(p.Memory, need)

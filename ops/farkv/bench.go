@@ -3,12 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 )
 
@@ -37,7 +35,7 @@ func (c *cli) bench() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runBench(cmd, &b) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&b.Stores, "stores", []string{"fusee", "fusee-cr", "fusee-nc"}, "of\n"+strings.Join(stores.Names(), ", "))
+	f.StringSliceVar(&b.Stores, "stores", []string{"fusee", "fusee-cr", "fusee-nc"}, "of\n"+storeNames())
 	f.StringSliceVar(&b.Peers, "peers", []string{"redis"}, "other systems, where they are installed; '' for none")
 	f.StringVar(&b.Workload, "workload", "a", "a to f, a workload file of ours such as fusee-a, or a property file")
 	f.Int64Var(&b.Records, "records", 100_000, "records")

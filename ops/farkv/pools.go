@@ -46,7 +46,7 @@ func (c *cli) up() *cobra.Command {
 		Use:   "up [POOL]",
 		Short: "Make a pool",
 		Long: "Up makes a pool for one store. Without --memory it has room for twice the records. A FUSEE pool takes pairs of up to\n" +
-			"16,256 bytes, key and value together, or less when --memory is small; swarm, dm-abd and raw of up to --pair-bytes.\n\n" +
+			"16,256 bytes, key and value together, or less when --memory is small; the others of up to --pair-bytes.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
 			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot;\n" +
@@ -67,7 +67,7 @@ func (c *cli) up() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return c.runUp(cmd, u, args) },
 	}
 	p, f := &u.params, cmd.Flags()
-	f.StringVar(&u.store, "store", "fusee", "one of "+strings.Join(stores.Names(), ", "))
+	f.StringVar(&u.store, "store", "fusee", "one of\n"+storeNames())
 	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm); of a consul: pool:\n"+
 		"tcp or rdma (default what its nodes were started for)")
 	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
@@ -75,9 +75,9 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
 	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
-		"dm-abd and raw are to take (default 1152)")
+		"dm-abd, raw and rcuckoo are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm and dm-abd 3, of raw 1; 1 on one node)")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm and dm-abd 3, of raw and rcuckoo 1; 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
