@@ -77,7 +77,7 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
 		"dm-abd, raw and rcuckoo are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm and dm-abd 3, of raw and rcuckoo 1; 1 on one node)")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
