@@ -10,15 +10,21 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// full is a table of few rows, which is filled until paths are deep. Its locks lie in several words.
-func fullPool() Params {
-	return Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Clients: 16,
+// fullPool is a table of few rows, which is filled until paths are deep. Its locks lie in several words. Of one seed in two the
+// values are in extents.
+func fullPool(seed uint64) Params {
+	p := Params{Shards: 1, Rows: 32, Entries: 4, KeyBytes: 8, InlineBytes: 16, ExtentBytes: 16, F: 2.3, RowsPerLock: 1, LockWords: 3, Clients: 16,
 		Timeout: 400 * time.Millisecond}
+	if seed%4 > 1 {
+		p.InlineBytes, p.Slabs, p.SlabExtents = 8, 40, 8
+	}
+	return p
 }
 
 const impatient = 5 * time.Millisecond // a failure timer, far longer than operations take here
@@ -50,10 +56,10 @@ type drama struct {
 // newDrama fills a table to a part of its entries and finds a key whose path has many moves.
 func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.Fault) *drama {
 	o := sim.Hostile(seed)
-	p := fullPool()
+	p := fullPool(seed)
 	l, err := newLayout(p, 1)
 	must(t, err)
-	o.Memory, o.Clients, o.Faults = l.bytes, p.Clients, faults
+	o.Memory, o.Clients, o.Faults, o.Handler = l.bytes, p.Clients, faults, node.Serve
 	d := &drama{Sim: sim.New(o), seed: seed}
 	d.pool = deaf{d.Sim}
 	must(t, Make(d.Sim, p))
