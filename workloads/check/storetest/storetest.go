@@ -68,6 +68,10 @@ type Harness struct {
 	// that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
+	// Alike tells that another harness of the package differs from this one in numbers only, such as of replicas: workers share
+	// memory in the same way, and -race leaves it out.
+	Alike bool
+
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
 	MinSeeds int
 }
@@ -77,6 +81,9 @@ func Run(t *testing.T, h Harness) {
 	h.defaults()
 	if h.child(t) {
 		return
+	}
+	if h.Alike && raceShare > 1 {
+		t.Skip("workers share memory as in others of these tests; run without -race")
 	}
 	on, alone, err := chosen()
 	report(t, err)
