@@ -23,6 +23,16 @@ func (s *Store) busy() bool { return s.member != nil && s.member.Busy() }
 // current tells whether an object is still the one that the worker knows.
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
 
+// rustAfter is what share of an operation's timeout a client may be idle before it takes it that epochs may have begun that it
+// has not heard of: on wall clocks less than a keeper's tick, which lies between any two.
+const rustAfter = 100
+
+// mayOutdate tells whether a fence in the midst of a WRITE to a cached object could be the second one since it was known to be
+// there. Then nobody could tell what became of the WRITE; so a READ comes first, which may be cut off and has no effect.
+func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
+	return s.member != nil && !s.c.raw() && (k.epoch < s.member.Epoch() || now-s.proven > s.c.opt.Timeout/rustAfter)
+}
+
 // begin prepares an operation.
 func (s *Store) begin() error {
 	if s.member == nil || !s.stale && !s.member.Busy() {
@@ -87,8 +97,10 @@ func (s *Store) swept() bool {
 func (s *Store) persist(what string, do func() error) error {
 	var t tries
 	for {
+		began := s.ep.Now()
 		err := do()
 		if err == nil {
+			s.proven = began
 			return nil
 		}
 		if !s.again(&t, err) {

@@ -73,6 +73,7 @@ type Store struct {
 	changes       uint64        // the id of the last change, in ticks
 	member        *epoch.Member // nil when the worker is alone
 	stale         bool          // the view has changed
+	proven        time.Duration // when the last write began that succeeded, or what it cached was read
 	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
 	pair          []byte
 }
@@ -145,7 +146,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
 	s.values.Hurry(s.c.quorum.Hurry)
 	s.index.Hurry(s.dir.Hurry)
-	s.cache = newCache(o)
+	s.cache, s.proven = newCache(o), ep.Now()
 	return s, nil
 }
 
@@ -333,9 +334,20 @@ func (s *Store) update(key, value []byte) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	hash := xxhash.Sum64(key)
+	hash, now := xxhash.Sum64(key), s.ep.Now()
 	for range turns {
 		e := s.find(hash, key)
+		if e != nil && s.mayOutdate(&e.Register, now) {
+			switch _, err := s.c.Read(&e.Register); {
+			case err == nil:
+				s.proven = now
+			case errors.Is(err, ErrGone), errors.Is(err, ErrOutdated):
+				s.cache.Drop(hash)
+			default:
+				return err
+			}
+			continue
+		}
 		if e == nil {
 			var err error
 			if e, _, err = s.locate(hash, key); errors.Is(err, errMoved) {
