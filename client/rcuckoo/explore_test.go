@@ -1,0 +1,77 @@
+package rcuckoo
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// tiny is a pool that is made and checked at once: exploring makes thousands of them. Its keys share few rows and locks.
+func tiny(far bool, timeout time.Duration) Params {
+	p := Params{Shards: 2, Rows: 6, Entries: 4, KeyBytes: 20, InlineBytes: 200, ExtentBytes: 200, F: 2.3, RowsPerLock: 2, LockWords: 1, Clients: 24,
+		Timeout: timeout}
+	if far {
+		p.InlineBytes, p.Slabs, p.SlabExtents = 20, 40, 4
+	}
+	return p
+}
+
+// explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Then nobody
+// recovers a worker that was fenced off by mistake, and so failure timers are longer than faults stop anybody.
+func explored(far, kept bool) *explore.Subject {
+	timeout := 200 * time.Millisecond
+	if kept {
+		timeout = 20 * time.Millisecond
+	}
+	s := &explore.Subject{
+		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, NoSpares: true,
+		Memory: func(s explore.Shape) (uint64, error) {
+			l, err := newLayout(tiny(far, timeout), s.Nodes)
+			if err != nil {
+				return 0, err
+			}
+			return l.bytes, nil
+		},
+		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, tiny(far, timeout)) },
+		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
+			o := Options{Pool: f, Failure: timeout / 8}
+			if !cache {
+				o.CacheBytes = -1
+			}
+			return Open(ep, o)
+		},
+		Check: Check,
+	}
+	if kept {
+		s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+	}
+	return s
+}
+
+var explorations = []struct {
+	name      string
+	far, kept bool
+}{{"inline", false, false}, {"extents", true, false}, {"inline, kept", false, true}, {"extents, kept", true, true}}
+
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+func TestExplore(t *testing.T) {
+	for _, c := range explorations {
+		t.Run(c.name, func(t *testing.T) { explore.Seeds(t, explored(c.far, c.kept), 100) })
+	}
+}
+
+// TestEnumerate lets clients crash at every verb of every operation.
+func TestEnumerate(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+	}
+	for _, c := range explorations[1:3] {
+		t.Run(c.name, func(t *testing.T) { explore.Enumerate(t, explored(c.far, c.kept)) })
+	}
+}

@@ -1,0 +1,57 @@
+package rcuckoo
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule of the protocol each. The explorer must notice, or the test that is named.
+var mutants = []teeth.Mutant{
+	{Rule: "rows are read behind the lock", File: "lock.go",
+		Old: "op.Fence = fence && i == 0", New: "op.Fence = false"},
+	{Rule: "who holds a lock has an intent", File: "lock.go",
+		Old: "encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants)", New: "encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, nil)", Test: "TestEveryPrefix$"},
+	{Rule: "who waits for a lock beats", File: "lock.go",
+		Old: "} else if tries > 0 {", New: "} else if tries > 1<<30 {", Test: "TestEveryPrefix$"},
+	{Rule: "nobody takes a lock that is being repaired", File: "lock.go",
+		Old: "0, w.bits|lockRepair, w.bits, w.bits)", New: "0, w.bits, w.bits, w.bits)", Test: "Test(EveryPrefix|Slow|Explore)$"},
+	{Rule: "who waits for a repair has no intent", File: "lock.go",
+		Old: "case stuck || met&lockRepair != 0:", New: "case stuck:", Test: "TestEveryPrefix$"},
+	{Rule: "a miss is proven by a second look", File: "read.go",
+		Old: "(now == *before || at.first == at.second)", New: "true", Test: "TestMoved$"},
+	{Rule: "a row that is torn is read again", File: "read.go",
+		Old: "if !s.valid(r, at.shard, n) {", New: "if s.version(r) == 0 && !s.valid(r, at.shard, n) {"},
+	{Rule: "a value is its ref's", File: "read.go",
+		Old: "	return s.value, ok, nil", New: "	return s.value, true, nil"},
+	{Rule: "a key that is there is not inserted", File: "insert.go",
+		Old: "	if slot >= 0 {", New: "	if slot >= 1<<30 {"},
+	{Rule: "a redo is whole", File: "redo.go",
+		Old: "return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)", New: "return int(n), true"},
+	{Rule: "a redo is its intent's", File: "redo.go",
+		Old: "if le.Uint64(p) != seq || n > maxSteps {", New: "if n > maxSteps {"},
+	{Rule: "rows are rolled forward", File: "repair.go",
+		Old: "		if err := s.rollForward(m.shard, c, t.state>>1); err != nil {", New: "		if err := error(nil); t.state == 1 {", Test: "TestEveryPrefix$"},
+	{Rule: "rows that were written stay", File: "redo.go",
+		Old: "if whole && s.version(r) >= version {", New: "if whole && s.version(r) >= 1<<60 {"},
+	{Rule: "suspects are fenced off", File: "repair.go",
+		Old: "		if err := s.revoke(list, c); err != nil {", New: "		if err := error(nil); err != nil {", Test: "TestSlow$"},
+	{Rule: "a repair waits for those who hold locks", File: "repair.go",
+		Old: "				waits = true", New: "				waits = false", Test: "Test(EveryPrefix|Slow|Explore)$"},
+	{Rule: "only suspects are fenced off", File: "failure.go",
+		Old: "g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure", New: "g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure/1000", Test: "TestEveryPrefix$"},
+	{Rule: "who was fenced off while he repaired is followed by another", File: "repair.go",
+		Old: "	return s.revoke(list, holder)\n", New: "	return errBusy\n", Test: "TestRepairersCrash$"},
+	{Rule: "one repairs at a time", File: "repair.go",
+		Old: "	if took < len(m.words) {\n		if err := s.freeLeases", New: "	if took > len(m.words) {\n		if err := s.freeLeases", Test: "Test(RepairersCrash|Slow|EveryPrefix|Explore)$"},
+	{Rule: "an identity goes on above its last intent", File: "store.go",
+		Old: "s.shards[i].seq = max(s.shards[i].seq, word>>1)", New: "s.shards[i].seq = max(s.shards[i].seq, 0)", Test: "TestIdentityAgain$"},
+	{Rule: "the use of an extent is marked by whoever repairs", File: "redo.go",
+		Old: "	if freed := decodeRef(p[redoFreed:]); freed.stamp != 0 {", New: "	if freed := decodeRef(p[redoFreed:]); freed.stamp == 1<<60 {", Test: "TestMarkedAgain$"},
+}
+
+var suite = teeth.Suite{Test: "TestExplore$", Env: []string{"FARKV_SEEDS=1200"}}
+
+func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
+
+func TestTeeth(t *testing.T) { suite.Run(t, mutants) }
