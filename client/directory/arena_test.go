@@ -6,12 +6,12 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/trace"
-	"github.com/farkv/farkv/workloads/check/teeth"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -258,12 +258,4 @@ func hooked(t testing.TB, f rdma.Fabric, a *arena, o Options) (*Client, map[stri
 		ep.Close()
 	})
 	return c, h.before
-}
-
-// seeds is how many a suite in virtual time tries.
-func seeds(otherwise uint64) uint64 {
-	if teeth.UnderRace { // which makes coroutines 30 times slower, and finds nothing where one runs at a time
-		return max(1, otherwise/10)
-	}
-	return otherwise
 }

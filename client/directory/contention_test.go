@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestContention lets a few workers meet in one to three buckets: over 3, 5 and 7 replicas, with slow nodes, torn, reordered and
@@ -21,7 +20,7 @@ func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
 			var total tally
-			count, first := env("FARKV_SEEDS", seeds(700)), env("FARKV_SEED", 1)
+			first, count := seeds.Chosen(t, 700)
 			for seed := first; seed < first+count; seed++ {
 				r := draw(seed, replicas)
 				if err := r.play(&total); err != nil {
@@ -35,13 +34,6 @@ func TestContention(t *testing.T) {
 			}
 		})
 	}
-}
-
-func env(name string, otherwise uint64) uint64 {
-	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
-		return n
-	}
-	return otherwise
 }
 
 // tally is what runs add up to.

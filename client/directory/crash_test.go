@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestCrashAtEveryVerb lets a client, and then each memory node, die behind each verb of a run in which three meet: nobody waits
@@ -16,7 +17,7 @@ import (
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total tally
 	runs := 0
-	for seed := uint64(1); seed <= seeds(12); seed++ {
+	for seed := uint64(1); seed <= seeds.Few(12); seed++ {
 		plan := func(faults ...sim.Fault) *run {
 			r := draw(seed, 3)
 			r.workers, r.shape.Nodes, r.options.Nodes, r.shape.Buckets, r.keys, r.ops, r.writes = 3, 3, 3, 1, 2, 4, 8
@@ -41,7 +42,7 @@ func TestCrashAtEveryVerb(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs: %+v", runs, total)
-	if runs < int(seeds(12))*50 {
+	if runs < int(seeds.Few(12))*50 {
 		t.Error("hardly anybody crashed")
 	}
 }
@@ -149,7 +150,7 @@ func TestNobodyWaits(t *testing.T) {
 
 // TestSlowMajority: nodes that are all slower than the timer are waited for.
 func TestSlowMajority(t *testing.T) {
-	for seed := uint64(1); seed <= seeds(15); seed++ {
+	for seed := uint64(1); seed <= seeds.Few(15); seed++ {
 		r := draw(seed, 3)
 		r.shape.Nodes, r.options.Nodes, r.slow, r.options.Faults, r.crashes = 3, 3, 0, nil, false
 		for n := range 3 {

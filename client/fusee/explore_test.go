@@ -53,7 +53,7 @@ func explored(sequential bool) *explore.Subject {
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
 	share := uint64(1)
-	if teeth.UnderRace { // see env
+	if teeth.UnderRace { // see seeds.Few
 		share = 30
 	}
 	t.Run("snapshot", func(t *testing.T) { explore.Seeds(t, explored(false), 600/share) })

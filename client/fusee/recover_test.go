@@ -17,13 +17,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestCrashes is TestContention with deaths: clients, nodes and masters die while a few workers meet on a few keys, others
 // are declared dead and are only slow, and keepers mend the pool meanwhile. Afterwards nothing may be lost, wrong, or
 // leaked.
 func TestCrashes(t *testing.T) {
-	seeds, first := env("FARKV_SEEDS", 100), env("FARKV_SEED", 1)
+	first, count := seeds.Chosen(t, 100)
 	for _, r := range []struct {
 		nodes, spares, index, data int
 		central                    bool
@@ -34,14 +35,14 @@ func TestCrashes(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			var seen tally
-			for seed := first; seed < first+seeds; seed++ {
+			for seed := first; seed < first+count; seed++ {
 				c := newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen)
 				if err := c.run(); err != nil {
 					t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/fusee -run '^TestCrashes$/^%d_index_replicas,_%d'", seed, err, seed, r.index, r.data)
 				}
 			}
 			t.Logf("%+v", seen)
-			if seeds >= 100 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
+			if count >= 100 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
 				t.Error("nobody dies: this test shows nothing")
 			}
 		})

@@ -10,14 +10,15 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestUnsteadyViews: clients share a small pool in virtual time while views follow each other; what is in flight then
 // has landed or not, op by op. When all have left nothing is lost. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestUnsteadyViews(t *testing.T) {
-	seeds, first := env("FARKV_SEEDS", 60), env("FARKV_SEED", 1)
+	first, count := seeds.Chosen(t, 60)
 	changed := 0
-	for seed := first; seed < first+seeds; seed++ {
+	for seed := first; seed < first+count; seed++ {
 		n, err := unsteady(seed)
 		if err != nil {
 			t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/fusee -run '^TestUnsteadyViews$'", seed, err, seed)

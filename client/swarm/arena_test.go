@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
-	"github.com/farkv/farkv/workloads/check/teeth"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -188,12 +188,4 @@ func worker(t testing.TB, f rdma.Fabric, a *arena, o Options) *registers {
 		ep.Close()
 	})
 	return s
-}
-
-// seeds is how many a suite in virtual time tries.
-func seeds(otherwise uint64) uint64 {
-	if teeth.UnderRace { // which makes coroutines 30 times slower, and finds nothing where one runs at a time
-		return max(1, otherwise/10)
-	}
-	return otherwise
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // cramped is a pool with room for few pairs.
@@ -206,7 +207,7 @@ func (c *churn) judge(f rdma.Fabric) error {
 
 // TestChurn inserts and deletes far more pairs than the pool has objects, in virtual time.
 func TestChurn(t *testing.T) {
-	count, first := env("FARKV_SEEDS", seeds(60)), env("FARKV_SEED", 1)
+	first, count := seeds.Chosen(t, 60)
 	inserts, epochs := 0, uint64(0)
 	answers := map[check.Answer]int{}
 	for seed := first; seed < first+count; seed++ {

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestContention lets a few workers meet on one or two keys: over 3, 5 and 7 replicas, with one to all metadata words,
@@ -25,7 +24,7 @@ func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
 			var total Stats
-			count, first := env("FARKV_SEEDS", seeds(1000)), env("FARKV_SEED", 1)
+			first, count := seeds.Chosen(t, 1000)
 			for seed := first; seed < first+count; seed++ {
 				r := draw(seed, replicas)
 				if err := r.play(&total); err != nil {
@@ -39,13 +38,6 @@ func TestContention(t *testing.T) {
 			}
 		})
 	}
-}
-
-func env(name string, otherwise uint64) uint64 {
-	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
-		return n
-	}
-	return otherwise
 }
 
 // run is one run's plan.

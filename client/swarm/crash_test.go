@@ -7,6 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in which three clients meet:
@@ -14,7 +15,7 @@ import (
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total Stats
 	runs := 0
-	for seed := uint64(1); seed <= seeds(12); seed++ {
+	for seed := uint64(1); seed <= seeds.Few(12); seed++ {
 		plan := func(faults ...sim.Fault) *run {
 			r := draw(seed, 3)
 			r.workers, r.shape.Writers, r.shape.Words, r.shape.Locks = 3, 3, 1+int(seed)%3, 2+int(seed)%2
@@ -39,7 +40,7 @@ func TestCrashAtEveryVerb(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs: %+v", runs, total)
-	if runs < int(seeds(12))*50 {
+	if runs < int(seeds.Few(12))*50 {
 		t.Error("hardly anybody crashed")
 	}
 }
@@ -101,7 +102,7 @@ func TestNobodyWaits(t *testing.T) {
 
 // TestSlowMajority: nodes that are all slower than the timer are waited for, and not asked again and again.
 func TestSlowMajority(t *testing.T) {
-	for seed := uint64(1); seed <= seeds(15); seed++ {
+	for seed := uint64(1); seed <= seeds.Few(15); seed++ {
 		r := draw(seed, 3)
 		r.nodes, r.options.Nodes, r.slow, r.options.Faults = 3, 3, 0, nil
 		for n := range 3 {

@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 func TestNoDowntime(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		var calm, longest time.Duration
-		for seed := uint64(1); seed <= seeds(20); seed++ {
+		for seed := uint64(1); seed <= seeds.Few(20); seed++ {
 			before, behind := loseNode(t, seed, apart)
 			calm, longest = max(calm, before), max(longest, behind)
 			if behind > mostTrips*longestTrip {

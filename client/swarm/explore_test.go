@@ -49,7 +49,7 @@ func explored(apart bool) *explore.Subject {
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
 	for _, apart := range []bool{false, true} {
-		t.Run(formatName(apart), func(t *testing.T) { explore.Seeds(t, explored(apart), seeds(200)) })
+		t.Run(formatName(apart), func(t *testing.T) { explore.Seeds(t, explored(apart), 200) })
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // TestStoreContention lets a few workers meet on a few keys that come and go, SWARM's and DM-ABD's, where a minority of nodes
@@ -18,7 +19,7 @@ import (
 func TestStoreContention(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(formatName(apart), func(t *testing.T) {
-			count, first := env("FARKV_SEEDS", seeds(300)), env("FARKV_SEED", 1)
+			first, count := seeds.Chosen(t, 300)
 			var answers [5]int
 			for seed := first; seed < first+count; seed++ {
 				r := drawStore(seed, apart)

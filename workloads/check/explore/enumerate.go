@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // scene is an operation in which somebody crashes: the last one of worker-0. What comes before it prepares the key.
@@ -57,14 +58,14 @@ const leastRuns = 4
 // $FARKV_SEEDS (1 by default) is how many seeds draw the network and choose among the runs with two crashes, from
 // $FARKV_SEED on.
 func Enumerate(t *testing.T, s *Subject) {
-	first, seeds := seedsOf(t, 1)
+	first, count := seeds.Chosen(t, 1)
 	for _, replicas := range []int{1, 2, 3, 5} {
 		if !slices.Contains(s.withDefaults().Replicas, [2]int{replicas, replicas}) {
 			continue
 		}
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
 			t.Parallel()
-			e := &enumeration{subject: s, replicas: replicas, first: first, jobs: int(seeds) * len(scenes)}
+			e := &enumeration{subject: s, replicas: replicas, first: first, jobs: int(count) * len(scenes)}
 			if p, f := e.run(); f != nil {
 				p, f := s.Shrink(p, f)
 				t.Fatalf("%v\nplan: %s\n%s", f, p, s.tail(p))

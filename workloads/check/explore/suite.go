@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // replayLines bounds a replay in a test's log.
@@ -15,7 +16,7 @@ const replayLines = 400
 // Seeds explores as many seeds, or $FARKV_SEEDS, from $FARKV_SEED or 1 on. One that fails is shrunk and replayed.
 func Seeds(t *testing.T, s *Subject, runs uint64) {
 	t.Helper()
-	first, runs := seedsOf(t, runs)
+	first, runs := seeds.Chosen(t, runs)
 	r := s.Fuzz(t.Context(), Search{First: first, Runs: runs})
 	if r.Failure == nil {
 		if r.OK == 0 {
@@ -26,22 +27,6 @@ func Seeds(t *testing.T, s *Subject, runs uint64) {
 	}
 	p, f := s.Shrink(r.Plan, r.Failure)
 	t.Fatalf("seed %d: %v\nplan: %s\nshrunk from: %s\n%s", r.Seed, f, p, r.Plan, s.tail(p))
-}
-
-// seedsOf returns the first seed and their number, as the environment wants them.
-func seedsOf(t *testing.T, otherwise uint64) (first, count uint64) {
-	t.Helper()
-	first, count = 1, otherwise
-	for name, to := range map[string]*uint64{"FARKV_SEED": &first, "FARKV_SEEDS": &count} {
-		if text := os.Getenv(name); text != "" {
-			n, err := strconv.ParseUint(text, 10, 63)
-			if err != nil {
-				t.Fatalf("$%s: %v", name, err)
-			}
-			*to = n
-		}
-	}
-	return first, count
 }
 
 // Plans runs plans that failed once, a line each; empty lines and those that begin with # say what they were. They fail
