@@ -55,7 +55,7 @@ func TestUpdateOverEpochs(t *testing.T) {
 			must(t, beginEpoch(f))
 		}
 		s.proven -= s.c.opt.Timeout // it has slept
-		if epochs == 1 { // it knows of that one, but of the pair from before
+		if epochs == 1 {            // it knows of that one, but of the pair from before
 			_, err := s.Get([]byte("other"))
 			must(t, err)
 			s.proven = s.ep.Now()
