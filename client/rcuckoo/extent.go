@@ -8,31 +8,31 @@ import (
 )
 
 // Extents hold the values that are too long for their entries (section 3.1). They are all of one size, and lie in slabs, which
-// belong to one client each: see slab.go. A slab is, from its front:
+// nodes hand out one by one. A slab is, from its front:
 //
-//	marks    8 bytes for each extent: the stamp of its last use that has ended
+//	marks    8 bytes for each extent, changed by atomics: the stamp of its last use, and whether it is used; 0 at first
 //	extents  stamp (8 bytes), checksum (8), lengths of key and value (8), key, value
 //
-// A use of an extent has a stamp, one more than the last. So an extent is free if its mark is its stamp, as in a slab that was
-// never used, where both are 0. The paper's free bit is a mark here: a bit that is set late would free the next use.
+// A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its next stamp, which has the
+// client's identity in it: so no two uses of it are taken for each other, nor is what a client has claimed for what another one
+// was about to. The paper's free bit, which a client WRITEs for the slab's owner, is a CAS here, and whoever
+// finds it takes the extent: else what idle clients own would be nobody's to use. The CAS names the use that it ends, so it may be
+// done again, by anybody, at any time.
 //
-//	client that owns the slab         client that replaces the entry, or deletes it
-//	1. WRITE of stamp, key, value     4. WRITE of its redo, which names the extent and its stamp
-//	2. WRITE of its redo              5. WRITE of the row, without the ref
-//	3. WRITE of the row, with a ref   6. WRITE of the mark
+//	client that brings a value             client that replaces it, or deletes it
+//	1. WRITE of its hand, see hand.go      6. WRITE of its redo, which names the use
+//	2. CAS of the mark: free -> used       7. WRITE of the row, without the ref
+//	3. WRITE of stamp, key, value          8. CAS of the mark: used -> free
+//	4. WRITE of its redo
+//	5. WRITE of the row, with a ref
 //
-// 1 completes before 2 is posted; 4, 5 and 6 land in this order. A reader of the ref reads stamp, key and value, and takes what
-// bears the stamp, and a checksum of it, of the extent and of the content. Nobody writes into an extent from 3 to 6. What a crash
-// leaves:
+// 1 lands before 2, 3 completes before 4 is posted; 4 and 5, and 6 to 8, land in this order. A reader of the ref reads stamp, key
+// and value, and takes what bears the stamp, and a checksum of it, of the extent and of the content. Nobody writes into an extent
+// from 5 to 8. What a crash leaves:
 //
-//   - before 1 is whole, or between 1 and 2: a use that no row names, nor ever will. The slab's next owner finds it, see adopt.go.
-//   - between 2 and 3: repair writes the row.
-//   - between 4 and 6: repair writes the row and then the mark, if the extent still bears that stamp and not that mark. So
-//     nobody marks twice: who finds the mark leaves it, since the extent may be used again from then on, and who does not knows
-//     that it cannot have been. A mark that comes late all the same, from a client that an adopter has overtaken, names a use
-//     that is over: it frees nothing. If another mark was there it hides that, and the extent waits for the slab's next owner.
-//   - an owner that dies leaves slabs, which have another owner when its identity was recovered: when nothing of it can land
-//     any more, and its operations have come to their ends.
+//   - between 2 and 4: an extent that is used, and that no row names, nor ever will. The dead client's hand has it.
+//   - between 4 and 5: repair writes the row.
+//   - between 6 and 8: repair writes the row, and does 8 again.
 const (
 	stampAt   = 0
 	contentAt = 8 // of what the checksum is, behind it
@@ -41,6 +41,17 @@ const (
 
 	markBytes = 8
 )
+
+// mark is an extent's, in a use or behind it.
+func mark(stamp uint64, used bool) uint64 {
+	if used {
+		return stamp<<1 | 1
+	}
+	return stamp << 1
+}
+
+// nextStamp returns that of a client's use behind another one. From the highest bit: number of the use (47 bits), identity (16).
+func nextStamp(stamp uint64, c rdma.ClientID) uint64 { return (stamp>>16+1)<<16 | uint64(c) }
 
 // slabOf returns the slab of an extent, and its place there.
 func (l *layout) slabOf(extent uint64) (slab, i int) {
@@ -100,20 +111,16 @@ func (l *layout) valueOf(p []byte, shard int, r ref, key []byte) ([]byte, bool) 
 	return p[end:], true
 }
 
-// addMark adds the WRITE of the mark that a use has ended: step 6. Only who took the ref out of its row may write it.
-func (l *layout) addMark(b *rdma.Batch, shard int, r ref) {
-	p := b.Alloc(markBytes)
-	le.PutUint64(p, r.stamp)
-	b.Write(l.markAt(shard, r.extent), p)
+// addMark adds the CAS that ends a use: step 8. It does nothing where that was done.
+func (l *layout) addMark(b *rdma.Batch, shard int, r ref) *rdma.Op {
+	return b.CompareSwap(l.markAt(shard, r.extent), mark(r.stamp, true), mark(r.stamp, false))
 }
 
-// addMarkReads adds the READs that tell a repairer whether step 6 of a redo is missing: see unmarked.
-func (l *layout) addMarkReads(b *rdma.Batch, shard int, r ref) (mark, stamp *rdma.Op) {
-	return b.Read(l.markAt(shard, r.extent), markBytes), b.Read(l.extentAt(shard, r.extent).Add(stampAt), 8)
+// addMarkReads adds the READ that tells whether step 8 is missing: see unmarked.
+func (l *layout) addMarkReads(b *rdma.Batch, shard int, r ref) (first, same *rdma.Op) {
+	op := b.Read(l.markAt(shard, r.extent), markBytes)
+	return op, op
 }
 
-// unmarked tells whether the use that a redo has ended is yet to be marked. The redo's client is fenced off, and nobody else
-// repairs: what was not marked stays so.
-func unmarked(mark, stamp *rdma.Op, r ref) bool {
-	return le.Uint64(stamp.Buf) == r.stamp && le.Uint64(mark.Buf) != r.stamp
-}
+// unmarked tells whether a use goes on.
+func unmarked(op, _ *rdma.Op, r ref) bool { return le.Uint64(op.Buf) == mark(r.stamp, true) }

@@ -101,13 +101,15 @@ func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 //	header
 //	locks     of each of its shards, 8 bytes a word: together, for the NIC's memory
 //	leases    8 bytes for each lock word
-//	owners    8 bytes for each slab: see slab.go
+//	counts    8 bytes: how many slabs were handed out
 //	intents   a record for each identity, all of a shard's together
 //	redos     a record for each identity
+//	hands     a record for each identity: see hand.go
 //	rows
 //	slabs     which get memory when they are handed out
 //
-// Locks, leases and owners are changed by atomics only, all else by WRITEs only. All is zero when the pool is made.
+// Locks, leases, counts and the marks of slabs are changed by atomics only, all else by WRITEs only. All is zero when the pool is
+// made.
 type layout struct {
 	Params
 	*form
@@ -116,9 +118,10 @@ type layout struct {
 	perNode  int // shards of a node, at most
 	locks    area
 	leases   area
-	owners   area
+	counts   area
 	intents  area
 	redos    area
+	hands    area
 	rows     area
 	slabs    area
 	bytes    uint64 // of each node
@@ -145,9 +148,10 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	}
 	l.locks = put(uint64(p.LockWords), 8)
 	l.leases = put(uint64(p.LockWords), 8)
-	l.owners = put(uint64(p.Slabs), 8)
+	l.counts = put(1, 8)
 	l.intents = put(uint64(p.Clients), intentBytes)
 	l.redos = put(uint64(p.Clients), l.redo)
+	l.hands = put(uint64(p.Clients), handBytes)
 	l.rows = put(uint64(p.Rows), uint64(l.rowBytes))
 	l.slabs = put(uint64(p.Slabs), l.slab)
 	l.bytes = (end + page - 1) / page * page
@@ -241,7 +245,6 @@ func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
 
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }
 func (l *layout) leaseAt(shard, word int) rdma.Addr { return l.at(l.leases, shard, 8*uint64(word)) }
-func (l *layout) ownerAt(shard, slab int) rdma.Addr { return l.at(l.owners, shard, 8*uint64(slab)) }
 
 // intentAt and redoAt are the records of a client; identities count from 1.
 func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
@@ -250,6 +253,10 @@ func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
 
 func (l *layout) redoAt(shard int, c rdma.ClientID) rdma.Addr {
 	return l.at(l.redos, shard, uint64(c-1)*l.redo)
+}
+
+func (l *layout) handAt(shard int, c rdma.ClientID) rdma.Addr {
+	return l.at(l.hands, shard, uint64(c-1)*handBytes)
 }
 
 func (l *layout) rowAt(shard int, n uint32) rdma.Addr {

@@ -74,7 +74,8 @@ func TestAreas(t *testing.T) {
 		for s := range p.Shards {
 			add(p.LockWords, 8, func(i int) rdma.Addr { return l.lockAt(s, i) })
 			add(p.LockWords, 8, func(i int) rdma.Addr { return l.leaseAt(s, i) })
-			add(p.Slabs, 8, func(i int) rdma.Addr { return l.ownerAt(s, i) })
+			add(1, 8, func(int) rdma.Addr { return l.at(l.counts, s, 0) })
+			add(p.Clients, handBytes, func(i int) rdma.Addr { return l.handAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, intentBytes, func(i int) rdma.Addr { return l.intentAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(s, rdma.ClientID(i+1)) })
 			add(p.Rows, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(s, uint32(i)) })

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// extents are those that a client owns. It takes them from slabs of its own, so that nobody is asked (section 3.1), and finds
-// out which are free again by reading the marks of a whole slab at once, when it has none left (section 3.2.2). Who owns a slab
-// is in its word of the shard's table, which nodes hand out and clients pass on, all by atomics: see node.Entry.
+// extents are those that a client has claimed, and where it looks for more. It claims some at a time, in one trip, so that its
+// operations find them ready: first those whose uses it ended itself, so that who replaces values needs no others; then what a
+// scan of marks finds in slabs that it had from the node (section 3.2.2); then a new slab; then what there is in others' slabs.
 type extents struct {
 	*layout
 	ep      rdma.Endpoint
@@ -24,191 +25,232 @@ type extents struct {
 
 // ExtentStats count what a client did for its memory. They only grow.
 type ExtentStats struct {
+	Claims  uint64 // extents that it claimed
+	Missed  uint64 // and those that somebody else had claimed before
 	Scans   uint64 // slabs whose marks it read
 	Handed  uint64 // slabs that it got from nodes
-	Adopted uint64 // slabs that it got from clients that left, or died
-	Rescued uint64 // extents there that no row named, and that bore no mark
+	Rescued uint64 // extents in the hands of clients that were gone
 }
 
 // stock is what a client has in a shard.
 type stock struct {
-	looked bool // it knows which slabs are its own
-	slabs  []*slab
-	of     map[int]*slab
-	hand   []uint64 // extents that were taken, and given back unused: first to be taken again
-	free   []uint64 // from head on; the one that has been free for longest first, as its readers have had most time
-	head   int
-	cursor int // slab of the next scan
+	opened bool     // the hand of its identity's last holder is empty
+	full   bool     // all slabs are handed out
+	hand   []ref    // claimed, and not taken
+	hints  []ref    // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
+	first  int      //
+	doubts []ref    // taken, by operations of which it is not known what became of them
+	mine   []int    // slabs
+	cursor int      // of mine
+	next   int      // slab of somebody's that is scanned next
+	marks  []uint64 // of the last scan, or claim
 }
 
-// slab is one that a client owns. Of its extents those up to checked are known: their stamps, and whether they are idle, which
-// means in the stock's lists.
-type slab struct {
-	index   int
-	checked int
-	stamps  []uint64
-	idle    []bool
-}
-
-// worthIt is the part of a client's extents that scans are to find free: with fewer they would have to be made too often, and
-// the client rather asks for another slab.
-const worthIt = 16
+const (
+	// claimAtOnce are as many as fit a hand.
+	claimAtOnce = 31
+	// mostHints bounds what a client remembers: two hands full.
+	mostHints = 64
+	// ownScans bounds how many of its slabs a client looks through before it asks for one more.
+	ownScans = 4
+)
 
 func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration, step func(string)) *extents {
-	x := &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, step: step, stocks: make([]stock, l.Shards)}
-	for i := range x.stocks {
-		x.stocks[i].of = map[int]*slab{}
-	}
-	return x
+	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, step: step, stocks: make([]stock, l.Shards)}
 }
 
 // take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is the client's until a row
-// names it. The error wraps client.ErrFull when there is none.
+// names it. The error wraps client.ErrFull when there is none. Operations of the client's in that shard are over.
 func (x *extents) take(shard, length int) (ref, error) {
 	st := &x.stocks[shard]
-	if st.left() == 0 {
+	if len(st.hand) == 0 {
 		if err := x.refill(shard); err != nil {
 			return ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
 	}
-	e := st.pop()
-	slab, i := x.slabOf(e)
-	s := st.of[slab]
-	s.idle[i] = false
-	s.stamps[i]++
-	return ref{extent: e, length: length, stamp: s.stamps[i]}, nil
+	r := st.hand[len(st.hand)-1]
+	st.hand = st.hand[:len(st.hand)-1]
+	r.length = length
+	return r, nil
 }
 
-// give takes an extent back that no row names, nor will: its operation came to nothing. It is taken again next, so that a client
-// that dies leaves one such extent in a shard at most.
+// give takes an extent back that no row names, nor will: its operation came to nothing. It is taken again next, for the same use.
 func (x *extents) give(shard int, r ref) {
-	if s, i := x.own(shard, r); s != nil {
-		s.idle[i] = true
-		x.stocks[shard].hand = append(x.stocks[shard].hand, r.extent)
+	st := &x.stocks[shard]
+	st.hand = append(st.hand, r)
+}
+
+// doubt takes an extent back of which it is not known whether a row names it. That is found out when the operation is over.
+func (x *extents) doubt(shard int, r ref) {
+	st := &x.stocks[shard]
+	st.doubts = append(st.doubts, r)
+}
+
+// ended tells that a use has ended.
+func (x *extents) ended(shard int, r ref) { x.stocks[shard].hint(r) }
+
+func (st *stock) hint(r ref) {
+	if st.first > mostHints {
+		st.hints = st.hints[:copy(st.hints, st.hints[st.first:])]
+		st.first = 0
+	}
+	if len(st.hints)-st.first < mostHints {
+		st.hints = append(st.hints, r)
 	}
 }
 
-// ended tells that this client has marked a use. If the extent is its own it need not read that.
-func (x *extents) ended(shard int, r ref) {
-	if s, i := x.own(shard, r); s != nil {
-		s.idle[i] = true
-		x.stocks[shard].push(r.extent)
-	}
-}
+func (st *stock) known() int { return len(st.hints) - st.first }
 
-// own returns the client's slab that a use is in, if it is the last one of its extent.
-func (x *extents) own(shard int, r ref) (*slab, int) {
-	slab, i := x.slabOf(r.extent)
-	s := x.stocks[shard].of[slab]
-	if s == nil || i >= s.checked || s.idle[i] || s.stamps[i] != r.stamp {
-		return nil, 0
-	}
-	return s, i
-}
+// want is how many extents a client claims at once, and enough how many are worth the trip.
+func (x *extents) want() int   { return min(claimAtOnce, x.SlabExtents) }
+func (x *extents) enough() int { return (x.want() + 3) / 4 }
 
-func (st *stock) left() int { return len(st.hand) + len(st.free) - st.head }
-
-func (st *stock) pop() (e uint64) {
-	if n := len(st.hand); n > 0 {
-		e = st.hand[n-1]
-		st.hand = st.hand[:n-1]
-		return e
-	}
-	e = st.free[st.head]
-	st.head++
-	return e
-}
-
-func (st *stock) push(e uint64) {
-	if st.head > 64 && 2*st.head > len(st.free) {
-		st.free = st.free[:copy(st.free, st.free[st.head:])]
-		st.head = 0
-	}
-	st.free = append(st.free, e)
-}
-
-// keep adds a slab, of which the first extents are known: none were used.
-func (st *stock) keep(x *extents, index, checked int) {
-	s := &slab{index: index, checked: checked, stamps: make([]uint64, x.SlabExtents), idle: make([]bool, x.SlabExtents)}
-	st.slabs = append(st.slabs, s)
-	st.of[index] = s
-	for i := range checked {
-		s.idle[i] = true
-		st.push(uint64(index*x.SlabExtents + i))
-	}
-}
-
-// refill finds extents for a stock that has none: those that others have marked, those of a new slab, and those of slabs whose
-// owners are gone.
+// refill claims extents for a stock that has none.
 func (x *extents) refill(shard int) error {
 	st := &x.stocks[shard]
 	until := x.ep.Now() + x.timeout
-	if !st.looked {
-		if err := x.look(shard); err != nil {
+	if !st.opened {
+		if _, err := x.reclaim(shard, x.id, until); err != nil {
 			return err
 		}
+		st.opened = true
 	}
-	for _, s := range st.slabs {
-		if err := x.check(shard, s, until); err != nil {
+	if err := x.resolve(shard, until); err != nil {
+		return err
+	}
+	for {
+		if err := x.seek(shard, until); err != nil {
 			return err
 		}
-	}
-	if err := x.scan(shard, until); err != nil || st.left()*worthIt > len(st.slabs)*x.SlabExtents {
-		return err
-	}
-	err := x.handed(shard)
-	if !errors.Is(err, rdma.ErrFull) || st.left() > 0 {
-		if errors.Is(err, rdma.ErrFull) {
-			return nil
+		if err := x.claim(shard, until); err != nil || len(st.hand) > 0 {
+			return err
 		}
-		return err
+		if x.ep.Now() >= until { // others were faster, each time
+			return fmt.Errorf("others claim them all: %w", rdma.ErrTimeout)
+		}
 	}
-	return x.adopt(shard, until)
 }
 
-// scan reads the marks of the client's slabs, in turn, until it has found enough.
-func (x *extents) scan(shard int, until time.Duration) error {
+// seek makes sure that something is known to be free.
+func (x *extents) seek(shard int, until time.Duration) error {
 	st := &x.stocks[shard]
-	for range st.slabs {
-		if st.left()*worthIt > len(st.slabs)*x.SlabExtents {
+	for range min(len(st.mine), ownScans) {
+		if st.known() >= x.enough() {
 			return nil
 		}
-		if st.cursor++; st.cursor >= len(st.slabs) {
-			st.cursor = 0
+		st.cursor = (st.cursor + 1) % len(st.mine)
+		if err := x.scan(shard, st.mine[st.cursor], until); err != nil {
+			return err
 		}
-		s := st.slabs[st.cursor]
-		b := x.ep.Batch()
-		marks := b.Read(x.slabAt(shard, s.index), x.SlabExtents*markBytes)
-		if err := x.do("scan marks", b, until); err != nil {
-			b.Release()
-			return fmt.Errorf("scan slab %d: %w", s.index, err)
+	}
+	if st.known() >= x.enough() {
+		return nil
+	}
+	if !st.full {
+		err := x.grow(shard)
+		if !errors.Is(err, client.ErrFull) {
+			return err
 		}
-		x.stats.Scans++
-		for i, stamp := range s.stamps[:s.checked] {
-			if !s.idle[i] && le.Uint64(marks.Buf[i*markBytes:]) == stamp {
-				s.idle[i] = true
-				st.push(uint64(s.index*x.SlabExtents + i))
-			}
+		st.full = true
+		st.next = x.ep.Rand().IntN(x.Slabs) // so that clients do not all look in the same one
+	}
+	for range x.Slabs {
+		if st.known() >= x.enough() {
+			return nil
 		}
-		b.Release()
+		st.next = (st.next + 1) % x.Slabs
+		if err := x.scan(shard, st.next, until); err != nil {
+			return err
+		}
+	}
+	if st.known() == 0 {
+		return fmt.Errorf("all of its %d slabs of %d extents are in use: %w", x.Slabs, x.SlabExtents, client.ErrFull)
 	}
 	return nil
 }
 
-// handed asks the node for a slab that was never used. A crash behind that leaves a slab of the client's, with nothing in it.
-func (x *extents) handed(shard int) error {
+// readMarks reads the marks of a slab that was handed out. They are valid until the next call.
+func (x *extents) readMarks(shard, slab int, until time.Duration) ([]uint64, error) {
+	st := &x.stocks[shard]
+	b := x.ep.Batch()
+	defer b.Release()
+	op := b.Read(x.slabAt(shard, slab), x.SlabExtents*markBytes)
+	if err := x.do("scan marks", b, until); err != nil {
+		return nil, fmt.Errorf("read the marks of slab %d: %w", slab, err)
+	}
+	st.marks = st.marks[:0]
+	for i := range x.SlabExtents {
+		st.marks = append(st.marks, le.Uint64(op.Buf[i*markBytes:]))
+	}
+	return st.marks, nil
+}
+
+// scan looks for free extents in a slab. Where it begins is drawn, for clients that scan the same one.
+func (x *extents) scan(shard, slab int, until time.Duration) error {
+	marks, err := x.readMarks(shard, slab, until)
+	if err != nil {
+		return err
+	}
+	x.stats.Scans++
+	from := x.ep.Rand().IntN(len(marks))
+	for n := range marks {
+		i := (from + n) % len(marks)
+		if m := marks[i]; m&1 == 0 {
+			x.stocks[shard].hint(ref{extent: uint64(slab*x.SlabExtents + i), stamp: m >> 1})
+		}
+	}
+	return nil
+}
+
+// grow asks the node for a slab. A crash behind that leaves one slab more, in which all is free.
+func (x *extents) grow(shard int) error {
 	home, index := x.home(shard)
-	r := rdma.Request{Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{x.owners.of(index), uint64(x.Slabs), x.slabs.of(index), x.slab, 0, uint64(x.id) % uint64(x.Slabs)}
+	r := rdma.Request{Proc: node.ProcGrow}
+	r.Arg = [6]uint64{x.counts.of(index), x.slabs.of(index), x.slab, uint64(x.Slabs), 1}
 	x.step("ask for a slab")
 	if err := x.ep.Call(home, &r, x.timeout); err != nil {
-		if !errors.Is(err, rdma.ErrFull) {
-			x.stocks[shard].looked = false // it may have been handed out
-		}
 		return fmt.Errorf("ask node %d for a slab: %w", home, err)
 	}
 	x.stats.Handed++
-	x.stocks[shard].keep(x, int(r.Ret[0]), x.SlabExtents)
+	st, slab := &x.stocks[shard], int(r.Ret[0])
+	st.mine = append(st.mine, slab)
+	for i := range x.SlabExtents {
+		st.hint(ref{extent: uint64(slab*x.SlabExtents + i)})
+	}
+	return nil
+}
+
+// claim tries to get extents that are known to be free: steps 1 and 2. What the hand named before has been taken, and rows name
+// it, or it was given back as free.
+func (x *extents) claim(shard int, until time.Duration) error {
+	st := &x.stocks[shard]
+	n := min(st.known(), x.want())
+	hints := st.hints[st.first : st.first+n]
+	st.marks = st.marks[:0]
+	for i := range hints {
+		st.marks = append(st.marks, mark(hints[i].stamp, false))
+		hints[i] = ref{extent: hints[i].extent, stamp: nextStamp(hints[i].stamp, x.id)}
+	}
+	b := x.ep.Batch()
+	b.Chain()
+	x.addHand(b, shard, hints)
+	for i, r := range hints {
+		b.CompareSwap(x.markAt(shard, r.extent), st.marks[i], mark(r.stamp, true))
+	}
+	st.first += n
+	if err := x.do("claim extents", b, until); err != nil {
+		st.opened = false // what was claimed is found in the hand
+		b.Release()
+		return fmt.Errorf("claim %d extents: %w", n, err)
+	}
+	for i := n - 1; i >= 0; i-- { // the oldest is taken first
+		if b.Op(1 + i).Swapped() {
+			st.hand = append(st.hand, hints[i])
+		}
+	}
+	b.Release()
+	x.stats.Claims += uint64(len(st.hand))
+	x.stats.Missed += uint64(n - len(st.hand))
 	return nil
 }
 
@@ -216,4 +258,31 @@ func (x *extents) handed(shard int) error {
 func (x *extents) do(step string, b *rdma.Batch, until time.Duration) error {
 	x.step(step)
 	return rdma.Do(x.ep, b, max(until-x.ep.Now(), 0))
+}
+
+// walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last use that has ended, and that of
+// the last use of all. It may run while clients work.
+func (x *extents) walk(shard int, yield func(slab int, owner rdma.ClientID, ended, stamps []uint64) error) error {
+	until := x.ep.Now() + x.timeout
+	b := x.ep.Batch()
+	defer b.Release()
+	read := b.Read(x.at(x.counts, shard, 0), 8)
+	if err := x.do("read counts", b, until); err != nil {
+		return fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
+	}
+	ended, stamps := make([]uint64, x.SlabExtents), make([]uint64, x.SlabExtents)
+	for slab := range min(int(le.Uint64(read.Buf)), x.Slabs) {
+		marks, err := x.readMarks(shard, slab, x.ep.Now()+x.timeout)
+		if err != nil {
+			return fmt.Errorf("walk shard %d: %w", shard, err)
+		}
+		for i, m := range marks {
+			stamps[i] = m >> 1
+			ended[i] = stamps[i] - m&1
+		}
+		if err := yield(slab, 0, ended, stamps); err != nil {
+			return err
+		}
+	}
+	return nil
 }
