@@ -30,9 +30,8 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	r.Fact("entries", uint64(s.Shards)*uint64(s.Rows)*uint64(s.entries), uint64(s.Shards)*uint64(s.Rows)*uint64(s.rowBytes))
 	if s.layout.extents() {
 		r.Fact("slabs of extents", c.slabs, c.slabs*s.slab)
-		r.Fact("slabs that were left to others", c.left, c.left*s.slab)
 		r.Fact("extents that are free", c.free, c.free*s.extent)
-		r.Fact("extents that are in hand, or lost until their slab has another owner", c.lost, c.lost*s.extent)
+		r.Fact("extents in clients' hands", c.held, c.held*s.extent)
 	}
 	return r, errors.Join(err, s.Close(), ep.Close())
 }
@@ -42,17 +41,18 @@ type checker struct {
 	r    *client.Report
 	keys uint64
 
-	slabs, left, free, lost uint64 // handed out, without an owner; extents
+	slabs, free, held uint64 // slabs that were handed out; extents
 
 	// Of a shard.
 	rows  []row
 	uses  map[uint64]use  // extents that rows name
 	named map[uint32]bool // rows that an operation which was cut off has locked
+	begun bool            // there are such operations
 }
 
 func (c *checker) shard(shard int) error {
 	s := c.s
-	c.rows, c.named, c.uses = make([]row, s.Rows), map[uint32]bool{}, map[uint64]use{}
+	c.rows, c.named, c.uses, c.begun = make([]row, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
 	if err := s.eachRow(s.ep, shard, func(n uint32, r row) { c.rows[n] = append(row(nil), r...) }); err != nil {
 		return err
 	}
@@ -81,6 +81,7 @@ func (c *checker) locks(shard int) error {
 	}
 	for id := range rdma.ClientID(s.Clients) {
 		if t := s.vigil.intentOf(id + 1); !idle(t.state) {
+			c.begun = true
 			c.r.Waits("client %d has an operation in shard %d", id+1, shard)
 		}
 	}

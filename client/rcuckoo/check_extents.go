@@ -3,7 +3,6 @@ package rcuckoo
 import (
 	"fmt"
 
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -25,30 +24,38 @@ func (c *checker) name(shard int, n uint32, key []byte, r ref) {
 	}
 }
 
-// extents looks at all slabs of a shard: what is named bears its stamp and no mark, and has the key's value.
+// extents looks at all slabs of a shard: what is named is used, and has the key's value; what is used is named, or in somebody's
+// hand.
 func (c *checker) extents(shard int) error {
 	s := c.s
 	if !s.layout.extents() {
 		return nil
 	}
+	hands, err := c.hands(shard)
+	if err != nil {
+		return err
+	}
 	seen := 0
-	err := s.extents.walk(shard, func(slab int, owner rdma.ClientID, marks, stamps []uint64) error {
-		if c.slabs++; owner == node.Left {
-			c.left++
-		}
-		for i := range marks {
+	err = s.extents.walk(shard, func(slab int, ended, stamps []uint64) error {
+		c.slabs++
+		for i := range stamps {
 			extent := uint64(slab*s.SlabExtents + i)
 			u, named := c.uses[extent]
 			switch {
 			case named:
 				seen++
-				if err := c.use(shard, u, marks[i], stamps[i]); err != nil {
+				if err := c.use(shard, u, ended[i], stamps[i]); err != nil {
 					return err
 				}
-			case marks[i] == stamps[i]:
+			case ended[i] == stamps[i]:
 				c.free++
+			case hands[ref{extent: extent, stamp: stamps[i]}] != 0:
+				c.held++
+				c.r.Waits("client %d has extent %d of shard %d in hand", hands[ref{extent: extent, stamp: stamps[i]}], extent, shard)
+			case c.begun:
+				c.r.Waits("extent %d of shard %d is used, and no row names it: an operation may be at that", extent, shard)
 			default:
-				c.lost++
+				c.r.Damaged("extent %d of shard %d is lost: use %#x of it goes on, and no row names it", extent, shard, stamps[i])
 			}
 		}
 		return nil
@@ -60,6 +67,27 @@ func (c *checker) extents(shard int) error {
 		c.r.Damaged("%d extents of shard %d are named, and their slabs were not handed out", len(c.uses)-seen, shard)
 	}
 	return nil
+}
+
+// hands returns what the clients' hands name in a shard, and whose it is.
+func (c *checker) hands(shard int) (map[ref]rdma.ClientID, error) {
+	s := c.s
+	of := map[ref]rdma.ClientID{}
+	for id := rdma.ClientID(1); int(id) <= s.Clients; id++ {
+		b := s.ep.Batch()
+		read := b.Read(s.handAt(shard, id), handBytes)
+		err := s.do("read hand", b)
+		if err == nil {
+			for _, r := range s.handOf(read.Buf) {
+				of[r] = id
+			}
+		}
+		b.Release()
+		if err != nil {
+			return nil, fmt.Errorf("read the hand of client %d: %w", id, err)
+		}
+	}
+	return of, nil
 }
 
 func (c *checker) use(shard int, u use, mark, stamp uint64) error {

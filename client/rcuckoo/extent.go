@@ -115,12 +115,3 @@ func (l *layout) valueOf(p []byte, shard int, r ref, key []byte) ([]byte, bool) 
 func (l *layout) addMark(b *rdma.Batch, shard int, r ref) *rdma.Op {
 	return b.CompareSwap(l.markAt(shard, r.extent), mark(r.stamp, true), mark(r.stamp, false))
 }
-
-// addMarkReads adds the READ that tells whether step 8 is missing: see unmarked.
-func (l *layout) addMarkReads(b *rdma.Batch, shard int, r ref) (first, same *rdma.Op) {
-	op := b.Read(l.markAt(shard, r.extent), markBytes)
-	return op, op
-}
-
-// unmarked tells whether a use goes on.
-func unmarked(op, _ *rdma.Op, r ref) bool { return le.Uint64(op.Buf) == mark(r.stamp, true) }

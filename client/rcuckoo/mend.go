@@ -38,7 +38,8 @@ func (m *Mender) Restore(_ rdma.View, node, spare int) error {
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
 // Recover brings to its end, in each shard, what the client had begun, lets go of its locks, and brings repairs to their end that
-// it was at. Then it leaves its slabs to others. Behind it no intent, no lease and no slab names the identity any more, so that another may have it. The client is fenced off.
+// it was at. Then it frees the extents that the client had in hand. Behind it no intent, no lease and no extent is the identity's
+// any more, so that another may have it. The client is fenced off.
 func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	s := m.s
 	if int(c) > s.Clients {

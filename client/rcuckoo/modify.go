@@ -43,7 +43,10 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	switch {
 	case err == nil:
 		return nil
-	case s.taken.stamp != 0 && !errors.Is(err, client.ErrUncertain):
+	case s.taken.stamp == 0:
+	case errors.Is(err, client.ErrUncertain):
+		s.extents.doubt(at.shard, s.taken)
+	default:
 		s.extents.give(at.shard, s.taken)
 	}
 	return fmt.Errorf("%s: %w", k, err)

@@ -132,22 +132,12 @@ func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	return nil
 }
 
-// markAgain marks the use that a redo ends, unless that was done.
+// markAgain ends the use that a redo ends, unless that was done.
 func (s *Store) markAgain(shard int, freed ref) error {
 	if !s.names(freed) {
 		return fmt.Errorf("a redo names extent %d: %w", freed.extent, client.ErrDamaged)
 	}
 	b := s.ep.Batch()
-	mark, stamp := s.addMarkReads(b, shard, freed)
-	if err := s.do("roll forward", b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("read the mark of extent %d of shard %d: %w", freed.extent, shard, err))
-	}
-	missing := unmarked(mark, stamp, freed)
-	b.Release()
-	if !missing {
-		return nil
-	}
-	b = s.ep.Batch()
 	s.addMark(b, shard, freed)
 	if err := s.do("roll forward", b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("mark extent %d of shard %d: %w", freed.extent, shard, err))

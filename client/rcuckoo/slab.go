@@ -262,7 +262,7 @@ func (x *extents) do(step string, b *rdma.Batch, until time.Duration) error {
 
 // walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last use that has ended, and that of
 // the last use of all. It may run while clients work.
-func (x *extents) walk(shard int, yield func(slab int, owner rdma.ClientID, ended, stamps []uint64) error) error {
+func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) error) error {
 	until := x.ep.Now() + x.timeout
 	b := x.ep.Batch()
 	defer b.Release()
@@ -280,7 +280,7 @@ func (x *extents) walk(shard int, yield func(slab int, owner rdma.ClientID, ende
 			stamps[i] = m >> 1
 			ended[i] = stamps[i] - m&1
 		}
-		if err := yield(slab, 0, ended, stamps); err != nil {
+		if err := yield(slab, ended, stamps); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 			}
 		})
 		if err == nil && l.extents() {
-			err = x.walk(shard, func(int, rdma.ClientID, []uint64, []uint64) error { slabs++; return nil })
+			err = x.walk(shard, func(int, []uint64, []uint64) error { slabs++; return nil })
 		}
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
@@ -42,7 +42,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
-		{Name: "intents and redos", Count: records, Bytes: records * (intentBytes + l.redo)},
+		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + handBytes)},
 	}
 	if l.extents() {
 		all := uint64(l.Shards) * uint64(l.Slabs)
