@@ -195,15 +195,14 @@ func (p *Params) validate(nodes int) error {
 // extents tells whether values may be too long for their entries.
 func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
 
-// A pool is made for more than its records: rows run out of near places when they are fuller, extents are in hands, and
-// marked ones wait for their owners' scans.
+// A pool is made for more than its records: rows run out of near places when they are fuller, and extents are in hands.
 const (
 	usualFill   = 80 // percent of the entries
 	moreExtents = 4  // one in so many
 	spreadOut   = 32 // and one in so many, of both, as shards get unequal shares
 	leastSlab   = 8  // extents
 	mostSlab    = 256
-	slabsEach   = 2 // of a client, beside those of the records
+	slabsEach   = 2 // of a client, which has one in hand and asks for one when it knows of nothing else
 )
 
 // Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node. The error wraps

@@ -44,6 +44,18 @@ var mutants = []teeth.Mutant{
 		Old: "s.shards[i].seq = max(s.shards[i].seq, word>>1)", New: "s.shards[i].seq = max(s.shards[i].seq, 0)", Test: "TestIdentityAgain$"},
 	{Rule: "the use of an extent is marked by whoever repairs", File: "redo.go",
 		Old: "	if freed := decodeRef(p[redoFreed:]); freed.stamp != 0 {", New: "	if freed := decodeRef(p[redoFreed:]); freed.stamp == 1<<60 {", Test: "TestMarkedAgain$"},
+	{Rule: "what is claimed is in the hand before", File: "slab.go",
+		Old: "	x.addHand(b, shard, hints)\n", New: "	b.Read(x.handAt(shard, x.id), 8)\n", Test: "TestHands$"},
+	{Rule: "a claim is its client's", File: "extent.go",
+		Old: "return (stamp>>16+1)<<16 | uint64(c)", New: "return (stamp>>16 + 1) << 16", Test: "TestExtentsAtEveryCrash$"},
+	{Rule: "two looks find no row that names what is freed", File: "hand.go",
+		Old: "if both && u.look && x.version(r1) == u.first && x.version(r2) == u.second {", New: "if both {", Test: "TestHandOfWhatMoves$"},
+	{Rule: "what a row names is not freed", File: "hand.go",
+		Old: "if whole1 && x.inUse(r1, u) || whole2 && x.inUse(r2, u) {", New: "if whole1 && x.inUse(r1, u) {", Test: "TestHands$"},
+	{Rule: "claims that may be under way are waited for", File: "hand.go",
+		Old: "read.Fence = true", New: "read.Fence = false", Test: "TestUnknownOutcome$"},
+	{Rule: "an extent in doubt is looked for", File: "hand.go",
+		Old: "if len(st.doubts) == 0 {", New: "if len(st.doubts) >= 0 {", Test: "TestHands$"},
 }
 
 var suite = teeth.Suite{Test: "TestExplore$", Env: []string{"FARKV_SEEDS=1200"}}
