@@ -61,8 +61,12 @@ var explorations = []struct {
 
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
+	runs := uint64(100)
+	if teeth.UnderRace {
+		runs = 5
+	}
 	for _, c := range explorations {
-		t.Run(c.name, func(t *testing.T) { explore.Seeds(t, explored(c.far, c.kept), 100) })
+		t.Run(c.name, func(t *testing.T) { explore.Seeds(t, explored(c.far, c.kept), runs) })
 	}
 }
 
