@@ -110,6 +110,9 @@ func TestFusee(t *testing.T) {
 }
 
 func TestSameSeedSameReport(t *testing.T) {
+	if raced {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	text := func(markdown bool) string {
 		r := report(t, Fusee, "elasticity", "pairs")
 		if r.Markdown = markdown; r.Parts[0].Name != "pairs" || len(r.Parts) != 2 {

@@ -27,6 +27,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) {
@@ -100,6 +101,8 @@ func scripts(dir string) testscript.Params {
 			case "recovery":
 				k, err := stores.Lookup("fusee")
 				return err == nil && k.Mender != nil, err
+			case "race":
+				return teeth.UnderRace, nil
 			case "ibverbs":
 				return fabrics.Lacks("rdma") == nil, nil
 			}
