@@ -18,6 +18,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // patience bounds whatever a test waits for, on a machine that has much else to do.
@@ -53,6 +54,9 @@ type process struct {
 
 func newStage(t *testing.T) *stage {
 	t.Helper()
+	if teeth.UnderRace {
+		t.Skip("storetest has processes and nodes killed under -race; run without it")
+	}
 	s := &stage{t: t, folder: t.TempDir()}
 	for _, dir := range []string{"run", "shm", "histories"} {
 		if err := os.Mkdir(filepath.Join(s.folder, dir), 0o700); err != nil {

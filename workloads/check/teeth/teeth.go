@@ -67,14 +67,19 @@ func (m Mutant) source(t *testing.T) string {
 }
 
 // Run expects each mutant to be noticed. It takes minutes, and so it waits to be asked for by $FARKV_LONG, which the copies
-// do not see. As many are compiled at a time as there are processors.
+// do not see. As many are compiled at a time as there are processors. With $FARKV_SHARE of n/m only each m-th is tried, from the
+// n-th on, which begins at 0.
 func (s Suite) Run(t *testing.T, mutants []Mutant) {
 	t.Helper()
 	if os.Getenv("FARKV_LONG") != "1" || UnderRace {
 		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
 	}
+	from, step := share(t)
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for _, m := range mutants {
+	for i, m := range mutants {
+		if i%step != from {
+			continue
+		}
 		t.Run(strings.ReplaceAll(m.Rule, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
@@ -82,6 +87,16 @@ func (s Suite) Run(t *testing.T, mutants []Mutant) {
 			s.run(t, m)
 		})
 	}
+}
+
+// share returns which mutants are tried.
+func share(t *testing.T) (from, step int) {
+	t.Helper()
+	s := cmp.Or(os.Getenv("FARKV_SHARE"), "0/1")
+	if _, err := fmt.Sscanf(s, "%d/%d", &from, &step); err != nil || from < 0 || from >= step {
+		t.Fatalf("FARKV_SHARE=%s: want n/m, such as 0/4, with n below m", s)
+	}
+	return from, step
 }
 
 // fast compiles in two thirds of the time, since most copies fail at once: without inlining, and what debuggers read.
