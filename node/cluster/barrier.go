@@ -145,7 +145,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.f.Fence(to.Epoch); err != nil {
 		return err
 	}
-	k.fenced = to.Epoch
+	k.fenced, k.fencedAt = to.Epoch, k.ep.Now()
 	for _, n := range down {
 		if err := k.gone(to.Epoch, n, v.Members[n]); err != nil {
 			return err

@@ -14,6 +14,9 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 	if v.Busy && k.fenced != v.Epoch {
 		return false, k.fenceAgain(v)
 	}
+	if k.due = k.due || v.Busy; v.Busy && k.ep.Now()-k.fencedAt < k.o.Lease {
+		return false, nil // an epoch was cut short: clients go on in it, and meet the next one as late as after any other
+	}
 	if v.Busy || v.Epoch < k.role.Beyond || k.due {
 		err := k.renew(v)
 		return !k.due, err
@@ -31,7 +34,7 @@ func (k *keeper) endure(e Enduring, v rdma.View) (more bool, err error) {
 // fenceAgain ends verbs of epochs before that of a busy view whose master is gone, maybe before it had done so itself. A client that
 // never heard of this epoch, and is in the midst of an operation, would meet the next one as its second.
 func (k *keeper) fenceAgain(v rdma.View) error {
-	k.due, k.fenced = true, v.Epoch
+	k.due, k.fenced, k.fencedAt = true, v.Epoch, k.ep.Now()
 	if err := k.f.Fence(v.Epoch); err != nil && !errors.Is(err, rdma.ErrNodeDown) { // who is down is expelled with the next epoch
 		return fmt.Errorf("fence epoch %d again: %w", v.Epoch, err)
 	}

@@ -60,8 +60,9 @@ type keeper struct {
 	littered bool
 	// due: the pool of an Enduring mender needs a new epoch.
 	due bool
-	// fenced is the epoch to which this tenure has fenced everybody off.
-	fenced uint64
+	// fenced is the epoch to which this tenure has fenced everybody off, and fencedAt when.
+	fenced   uint64
+	fencedAt time.Duration
 	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
 	idle      time.Duration
 	breathing bool
