@@ -395,6 +395,7 @@ func (c *Client) owned() (maybe bool) {
 
 // settleStrays gives back the buffers of accepts that are complete by now.
 func (c *Client) settleStrays() {
+	c.follow()
 	if c.strays.Len() > 0 {
 		c.strays.Settle(c.landed)
 	}

@@ -155,7 +155,6 @@ func (c *Client) step(name string) {
 
 // begin makes a bucket the one at work.
 func (c *Client) begin(bucket uint64) {
-	c.follow()
 	c.settleStrays()
 	c.bucket, c.limit = bucket, c.quorum.Slow()
 	c.place(bucket, c.at[:c.Replicas])

@@ -32,6 +32,9 @@ func (c *Client) enter(k *Register) (uint64, error) {
 
 // follow forgets what was in flight when the worker's membership changed: buffers that it replaces are nobody's (R1, R2).
 func (c *Client) follow() {
+	if c.opt.Member == nil {
+		return
+	}
 	if now := c.opt.Member.Term(); now != c.term {
 		c.term = now
 		c.limbo.Release()

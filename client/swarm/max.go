@@ -196,9 +196,6 @@ type put struct {
 //
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
 func (c *Client) put(k *Register, p *put) error {
-	if c.opt.Member != nil {
-		c.follow()
-	}
 	c.settleLimbo()
 	c.putting = *p
 	err := c.putAll(k, &c.putting)

@@ -50,6 +50,7 @@ func (c *Client) swapped(node int, hash uint64, cas *rdma.Op) {
 
 // settleLimbo looks for what is complete by now.
 func (c *Client) settleLimbo() {
+	c.follow()
 	if c.limbo.Len() > 0 {
 		c.limbo.Settle(c.settleChain)
 	}
