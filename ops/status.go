@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -319,9 +320,11 @@ func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 			continue
 		}
 		if n, ok := v.(float64); ok {
-			v = count(int64(n))
-			if name == "timeout" { // as every store spells what is in nanoseconds
+			switch {
+			case name == "timeout": // as every store spells what is in nanoseconds
 				v = time.Duration(n)
+			case n == math.Trunc(n):
+				v = count(int64(n))
 			}
 		}
 		rows = append(rows, []string{strings.ReplaceAll(prefix+name, "_", " "), fmt.Sprint(v)})
