@@ -24,7 +24,7 @@ const (
 func rcuckooKind() *Kind {
 	return &Kind{
 		Name: rcuckoo.Format,
-		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 64 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
 		Size: sizeRcuckoo,
 		Format: func(f rdma.Fabric, p Params) error {
 			p = sizeRcuckoo(p)
