@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"github.com/farkv/farkv/workloads/check/teeth"
 	"math"
 	"testing"
 	"time"
@@ -47,6 +48,9 @@ func TestKnown(t *testing.T) {
 
 // TestFresh: caches that are too small are as useful for what is measured as for what went before.
 func TestFresh(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-c", 2, 4000, "requestdistribution=uniform")
 	c.Options.CacheBytes = 24 * 500 // of 2,000 records
 	var missed []float64
@@ -63,6 +67,9 @@ func TestFresh(t *testing.T) {
 
 // TestGapAndLatencyOverTime finds a crash of a memory node where the figures of time show it.
 func TestGapAndLatencyOverTime(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-c", 4, 0)
 	c.Duration, c.Interval, c.WarmUp = 6*time.Millisecond, time.Millisecond, 20_000
 	calm := simulated(t, c)
@@ -87,6 +94,9 @@ func TestGapAndLatencyOverTime(t *testing.T) {
 
 // TestMemory: the pool's memory holds the records, as often as there are replicas.
 func TestMemory(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-c", 2, 10)
 	if r := simulated(t, c); r.Memory != nil {
 		t.Errorf("nobody asked for %v", r.Memory)

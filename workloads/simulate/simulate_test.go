@@ -15,6 +15,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check/teeth"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -60,6 +61,9 @@ func text(t *testing.T, r *Result) string {
 }
 
 func TestSameSeedSameResult(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	for _, name := range []string{"ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-f"} {
 		c := config(t, name, 16, 8000)
 		c.Interval, c.Changes = time.Millisecond, []Change{{time.Millisecond / 2, 8}, {time.Millisecond, -8}}
@@ -137,6 +141,9 @@ func TestResultAddsUp(t *testing.T) {
 
 // TestTripsInVirtualTime finds the paper's trips (FUSEE 4.3, 4.6), and latencies in their proportion.
 func TestTripsInVirtualTime(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-c", 1, 1)
 	r, err := Micro(context.Background(), c, 500)
 	if err != nil {
@@ -176,6 +183,9 @@ func TestThinking(t *testing.T) {
 }
 
 func TestClientsComeAndGo(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-c", 8, 0)
 	c.Duration, c.WarmUp, c.Interval = 9*time.Millisecond, 40_000, time.Millisecond
 	c.Changes = []Change{{3 * time.Millisecond, 8}, {6 * time.Millisecond, -8}}
@@ -210,6 +220,9 @@ func TestFaultsHappenWhenTheyShould(t *testing.T) {
 // TestPoolIsMended crashes a memory node and a client under writes: the others go on without a failure, a spare takes the
 // node's place, and the master tells what it did.
 func TestPoolIsMended(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-a", 16, 0)
 	c.Pool.Nodes, c.Pool.Spares, c.Pool.IndexReplicas, c.Pool.DataReplicas = 3, 1, 2, 2
 	c.Duration, c.WarmUp, c.Interval, c.Lease = 30*time.Millisecond, 8000, 5*time.Millisecond, time.Millisecond
@@ -259,6 +272,9 @@ func TestMisuse(t *testing.T) {
 
 // TestFailuresTakeTime is about operations that fail at once: clients would do nothing else for ever.
 func TestFailuresTakeTime(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-a", 2, 0)
 	c.Duration, c.WarmUp = time.Millisecond, 0
 	c.Faults = "crash node=0 at=200µs; crash node=1 at=200µs"

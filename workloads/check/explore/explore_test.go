@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) {
@@ -18,12 +19,27 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestToy(t *testing.T) { Seeds(t, toySubject(""), 2000) }
+// coroutines leaves a test out under -race.
+func coroutines(t *testing.T) {
+	t.Helper()
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+}
 
-func TestToyCrashes(t *testing.T) { Enumerate(t, toySubject("")) }
+func TestToy(t *testing.T) {
+	coroutines(t)
+	Seeds(t, toySubject(""), 2000)
+}
+
+func TestToyCrashes(t *testing.T) {
+	coroutines(t)
+	Enumerate(t, toySubject(""))
+}
 
 // What crashes leave, and nobody mends, is found by trying each verb.
 func TestEnumerationHasTeeth(t *testing.T) {
+	coroutines(t)
 	for flaw, want := range map[string]Guilt{"no recovery": Failed, "waits": Waiting, "leak": Damage, "unrecovered": Unrecovered} {
 		e := &enumeration{subject: toySubject(flaw), replicas: 1, first: 1, jobs: len(scenes)}
 		if p, f := e.run(); f == nil || f.Guilt != want {
@@ -34,6 +50,7 @@ func TestEnumerationHasTeeth(t *testing.T) {
 
 // Where majorities decide nobody waits for the dead, and a minority of the nodes dies.
 func TestMajority(t *testing.T) {
+	coroutines(t)
 	s := toySubject("no recovery")
 	s.Mender = nil
 	if r := s.Fuzz(t.Context(), Search{First: 1, Runs: 500}); r.Failure != nil || r.Deaths > 0 {
@@ -52,6 +69,7 @@ func TestMajority(t *testing.T) {
 
 // Each way of being guilty is found, made smaller, and found again from the line.
 func TestTeeth(t *testing.T) {
+	coroutines(t)
 	for _, tt := range []struct {
 		flaw  string
 		guilt Guilt
@@ -185,6 +203,7 @@ func TestReplay(t *testing.T) {
 
 // Dead nodes are gone at the end, and spares stand for them. Nothing of the toy is on node 1.
 func TestNodesDie(t *testing.T) {
+	coroutines(t)
 	for line, want := range map[string]string{
 		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 verb=1":                            "node 1 is gone, and spare 2 does not stand for it",
 		"nodes=3 spares=1 work=i0:8,u0:8 faults=crash node=1 at=20µs; crash node=2 at=30µs":     "",
@@ -210,6 +229,7 @@ func TestNodesDie(t *testing.T) {
 
 // What a keeper does is done again by another when it crashes in the midst of it.
 func TestKeepersCrash(t *testing.T) {
+	coroutines(t)
 	s := toySubject("")
 	crashed := false
 	for verb := uint64(1); verb < 60; verb++ {
