@@ -68,8 +68,8 @@ type Harness struct {
 	// that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
-	// Alike tells that another harness of the package differs from this one in numbers only, such as of replicas: workers share
-	// memory in the same way, and -race leaves it out.
+	// Alike tells that workers share memory as in another harness of the package, and differ in what each does by itself: -race leaves
+	// it out.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
