@@ -124,21 +124,21 @@ func (s *Store) look(shard int) error {
 		case int(c.ID) > s.Clients:
 		case c.Alive:
 			v.dead[c.ID] = 0
-		case v.dead[c.ID] == 0:
+		case v.dead[c.ID] == 0, v.seen[c.ID].since > v.dead[c.ID]: // whoever has moved since was not
 			v.dead[c.ID] = max(now, 1)
 		}
 	}
 	return nil
 }
 
-// dead tells whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
-// again is not.
+// dead tells whether the pool says so of a client, which has not moved for half a failure timer since: one whose process is about to
+// connect again is not.
 func (s *Store) dead(c rdma.ClientID) bool {
 	if c == s.id || int(c) > s.Clients {
 		return false
 	}
 	since := s.vigil.dead[c]
-	return since != 0 && s.ep.Now()-since >= s.opt.Failure/lookShares
+	return since != 0 && s.ep.Now()-since >= s.opt.Failure/2
 }
 
 // fenced tells whether nothing of a client lands any more that belongs to its intent.
