@@ -46,10 +46,9 @@ func (c *Client) strand(w *write, err error) {
 }
 
 // endRounds ends the rounds that this client's writes of unknown outcome have left, now that their nodes answer again: others wait
-// for them, and so would the client itself. It returns false when it is not done with all: another writer's word has won one,
-// who completes it, or a node does not answer.
-func (c *Client) endRounds() bool {
-	done := true
+// for them, and so would the client itself. Those that another writer's word has won he completes, and those whose nodes do not
+// answer are left for the next time.
+func (c *Client) endRounds() {
 	for i := range c.limbo {
 		s := &c.limbo[i]
 		if s.ended || s.word == 0 {
@@ -59,9 +58,7 @@ func (c *Client) endRounds() bool {
 			_, ended, err := c.finishOwn(s.slot, s.unit, s.op)
 			s.ended = ended && err == nil
 		}
-		done = done && s.ended
 	}
-	return done
 }
 
 // settle gives back the strays whose rounds have ended without them.
