@@ -6,7 +6,7 @@ import (
 )
 
 // Papers are those whose evaluations can be done again.
-var Papers = []*Paper{Fusee, Swarm}
+var Papers = []*Paper{Fusee, Swarm, Rcuckoo}
 
 // Paper is one whose evaluation can be done again.
 type Paper struct {

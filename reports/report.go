@@ -29,6 +29,7 @@ type Part struct {
 	Claims []Verdict `json:"claims"`
 	Notes  []string  `json:"notes,omitempty"`
 	paper  *Paper
+	work   map[string]any // what its trials computed, by their names
 }
 
 // Verdict is what the paper says, and whether it holds here.

@@ -27,14 +27,15 @@ type experiment[S any] struct {
 	evaluate           func(s S, r results, p *Part)
 }
 
-// trial is one simulation of an experiment.
+// trial is one simulation of an experiment, or something else that is worked out.
 type trial struct {
 	name string
 	ops.Simulation
-	micro int64 // operations of each kind by one client alone, instead of the workload
+	micro   int64               // operations of each kind by one client alone, instead of the workload
+	compute func() (any, error) // instead of a simulation: what Part.computed has
 }
 
-// results are the experiment's, by the names of their trials.
+// results are those of an experiment's simulations, by the names of their trials.
 type results map[string]*simulate.Result
 
 func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
@@ -74,8 +75,18 @@ func pick[S any](all []experiment[S], only []string) (list []experiment[S], err 
 // job is a simulation that one or more of the experiments ask for.
 type job struct {
 	*trial
-	of     string // the experiment that asked first
-	result *simulate.Result
+	of       string // the experiment that asked first
+	result   *simulate.Result
+	computed any
+}
+
+func (j *job) do(ctx context.Context) (err error) {
+	if j.compute != nil {
+		j.computed, err = j.compute()
+	} else {
+		j.result, err = j.run(ctx)
+	}
+	return err
 }
 
 // do runs the experiments, as many simulations at a time as there are processors: each has one goroutine. What several
@@ -88,9 +99,9 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, say
 		trials[i] = e.cases(s)
 		for k := range trials[i] {
 			t := &trials[i][k]
-			if key := t.key(); jobs[key] == nil {
-				jobs[key] = &job{trial: t, of: e.name}
-				order = append(order, jobs[key])
+			if k := t.key(e.name); jobs[k] == nil {
+				jobs[k] = &job{trial: t, of: e.name}
+				order = append(order, jobs[k])
 			}
 		}
 	}
@@ -100,17 +111,30 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, say
 	parts := make([]*Part, len(list))
 	for i, e := range list {
 		r := results{}
+		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper, work: map[string]any{}}
 		for k := range trials[i] {
-			r[trials[i][k].name] = jobs[trials[i][k].key()].result
+			t := &trials[i][k]
+			if j := jobs[t.key(e.name)]; t.compute != nil {
+				parts[i].work[t.name] = j.computed
+			} else {
+				r[t.name] = j.result
+			}
 		}
-		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper}
 		e.evaluate(s, r, parts[i])
 	}
 	return parts, nil
 }
 
-// key tells simulations apart that differ in more than their names.
-func (t *trial) key() string { return fmt.Sprintf("%+v %d", t.Simulation, t.micro) }
+// key tells simulations apart that differ in more than their names, and from them what an experiment computes.
+func (t *trial) key(of string) string {
+	if t.compute != nil {
+		return of + ": " + t.name
+	}
+	return fmt.Sprintf("%+v %d", t.Simulation, t.micro)
+}
+
+// computed returns what a trial of the part's computed.
+func computed[T any](p *Part, parts ...any) T { return p.work[key(parts...)].(T) }
 
 func simulateAll(ctx context.Context, jobs []*job, say func(string, ...any)) error {
 	if say == nil {
@@ -119,11 +143,11 @@ func simulateAll(ctx context.Context, jobs []*job, say func(string, ...any)) err
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for _, j := range jobs {
-		g.Go(func() (err error) {
+		g.Go(func() error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if j.result, err = j.run(ctx); err != nil {
+			if err := j.do(ctx); err != nil {
 				return fmt.Errorf("%s: %s: %w", j.of, j.name, err)
 			}
 			say("%s: %s", j.of, j.name)
