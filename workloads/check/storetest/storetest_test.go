@@ -20,6 +20,10 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("rapid.nofailfile", "true") // the teeth fail on purpose
 	flag.Set("rapid.shrinktime", "1s")
+	if testing.Short() { // of which rapid does a fifth then, with a fifth of the steps: too few for the flaw "stale" to show
+		flag.Set("rapid.checks", "500")
+		flag.Set("rapid.steps", "150")
+	}
 	goleak.VerifyTestMain(m)
 }
 
