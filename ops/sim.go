@@ -23,10 +23,14 @@ type Simulation struct {
 	DataReplicas   int
 	Spares         int // of the nodes
 	NodeCentric    bool
-	Words, Locks   int // of SWARM's objects
-	NodeCores      int // of a memory node, for two-sided calls
-	InFlight       int // operations of a client at a time
-	CacheBytes     int // of a client; 0: room for all records
+	Words, Locks   int           // of SWARM's objects
+	Table          stores.Cuckoo // of RCuckoo
+	Failure        time.Duration // of RCuckoo's clients: who stands in their way for so long is dead
+	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
+	NoDevice       bool          // what stores keep in the memory of NICs is in that of the nodes
+	NodeCores      int           // of a memory node, for two-sided calls
+	InFlight       int           // operations of a client at a time
+	CacheBytes     int           // of a client; 0: room for all records
 	CacheThreshold float64
 	Known          bool  // clients have read all records before
 	Fresh          bool  // what is measured makes other choices than the warm-up
@@ -76,7 +80,8 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
 		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
-		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold},
+		ShortKeys: s.ShortKeys, NoDevice: s.NoDevice,
+		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold, Failure: s.Failure},
 	}
 	if c.Ops == 0 && c.Duration == 0 {
 		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
@@ -101,8 +106,11 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	}
 	c.Pool = stores.Params{
 		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
-		Words: s.Words, Locks: s.Locks,
+		Words: s.Words, Locks: s.Locks, Table: s.Table,
 		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
+	}
+	if s.ShortKeys {
+		c.Pool.PairBytes = simulate.ShortKeyBytes + workloads.RowBytes(c.Spec.FieldCount, c.Spec.FieldLength)
 	}
 	if c.Changes, err = s.changes(); err != nil {
 		return c, err

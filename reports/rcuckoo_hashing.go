@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client/rcuckoo"
+	"github.com/farkv/farkv/client/stores"
 )
 
 const (
@@ -27,7 +27,7 @@ func within(counts []int, limit int) float64 {
 
 func distanceCases(s *rcuckooSize) (list []trial) {
 	for _, f := range s.factors {
-		list = append(list, trial{name: key(f), compute: func() (any, error) { return rcuckoo.Distances(f, s.rows, s.keys, s.seed) }})
+		list = append(list, trial{name: key(f), compute: func() (any, error) { return stores.CuckooDistances(f, s.rows, s.keys, s.seed) }})
 	}
 	return list
 }
@@ -56,7 +56,7 @@ func fillCases(s *rcuckooSize) (list []trial) {
 		list = append(list, trial{name: key(f, entries, rows), compute: func() (any, error) {
 			sum := 0.0
 			for i := range s.fills {
-				fill, err := rcuckoo.MaxFill(f, entries, rows, s.seed+uint64(i))
+				fill, err := stores.CuckooFill(f, entries, rows, s.seed+uint64(i))
 				if err != nil {
 					return nil, err
 				}
@@ -112,7 +112,7 @@ func fillTable(s *rcuckooSize, _ results, p *Part) {
 	p.Notes = append(p.Notes, fmt.Sprintf("Rows of %d entries unless it says otherwise; the mean of %d tables of random keys.", paperRow, s.fills))
 }
 
-// spread is what inserts spanned, as rcuckoo.Spans counts it.
+// spread is what inserts spanned, as stores.CuckooSpans counts it.
 type spread struct {
 	counts []int
 	failed int
@@ -126,7 +126,7 @@ var hashings = []struct {
 func spanCases(s *rcuckooSize) (list []trial) {
 	for _, h := range hashings {
 		list = append(list, trial{name: h.name, compute: func() (any, error) {
-			counts, failed, err := rcuckoo.Spans(h.f, paperRow, s.rows, fullTable, s.seed)
+			counts, failed, err := stores.CuckooSpans(h.f, paperRow, s.rows, fullTable, s.seed)
 			return spread{counts, failed}, err
 		}})
 	}

@@ -21,16 +21,17 @@ const (
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	Shards      int           `json:"shards"`        // tables; each lies on one node
-	Rows        int           `json:"rows"`          // of a shard
-	Entries     int           `json:"entries"`       // of a row
-	KeyBytes    int           `json:"key_bytes"`     // longest key
-	InlineBytes int           `json:"inline_bytes"`  // longest value that lies in its entry
-	ExtentBytes int           `json:"extent_bytes"`  // longest value of all; those that are not inline lie in extents
-	F           float64       `json:"f"`             // of the dependent hashing: see locality
-	RowsPerLock int           `json:"rows_per_lock"` // neighbours that share a lock
-	LockWords   int           `json:"lock_words"`    // of a shard; when there are fewer than its locks need, locks share bits
-	Slabs       int           `json:"slabs"`         // of extents, of a shard
+	Shards      int           `json:"shards"`              // tables; each lies on one node
+	Rows        int           `json:"rows"`                // of a shard
+	Entries     int           `json:"entries"`             // of a row
+	KeyBytes    int           `json:"key_bytes"`           // longest key
+	InlineBytes int           `json:"inline_bytes"`        // longest value that lies in its entry
+	ExtentBytes int           `json:"extent_bytes"`        // longest value of all; those that are not inline lie in extents
+	F           float64       `json:"f"`                   // of the dependent hashing: see locality
+	RowsPerLock int           `json:"rows_per_lock"`       // neighbours that share a lock
+	LockWords   int           `json:"lock_words"`          // of a shard; when there are fewer than its locks need, locks share bits
+	LockBits    int           `json:"lock_bits,omitempty"` // of a word that are locks, which one masked CAS takes; 0: all but one
+	Slabs       int           `json:"slabs"`               // of extents, of a shard
 	SlabExtents int           `json:"slab_extents"`
 	Clients     int           `json:"clients"` // identities
 	Timeout     time.Duration `json:"timeout"` // of an operation, at most
@@ -48,6 +49,8 @@ type Shape struct {
 	F           float64 // default 2.3
 	RowsPerLock int     // default 16
 	LockWords   int     // of a shard; default: a bit for each lock, as far as they fit a NIC's memory
+	LockBits    int     // of a lock word that are locks; default, and at most, 63
+	Rows        int     // of a shard; default: as many as Records fill to 80 %
 	Clients     int
 	Timeout     time.Duration // default 2 s
 }
@@ -128,6 +131,7 @@ type layout struct {
 	extent   uint64 // bytes of one
 	slab     uint64
 	redo     uint64
+	lockBits int // of a word that are locks
 	lockings int // locks of a shard, before they share bits
 }
 
@@ -136,6 +140,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 		return nil, err
 	}
 	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: (p.Shards + nodes - 1) / nodes}
+	l.lockBits = cmp.Or(p.LockBits, lockBits)
 	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
 	l.extent = uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes))
 	l.slab = uint64(p.SlabExtents) * (8 + l.extent)
@@ -180,6 +185,8 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: f is %v (1 to %d)", ErrParams, p.F, maxF)
 	case p.RowsPerLock < 1 || p.RowsPerLock > maxRows || p.LockWords < 1 || p.LockWords > 1<<32:
 		return fmt.Errorf("%w: %d lock words, %d rows a lock", ErrParams, p.LockWords, p.RowsPerLock)
+	case p.LockBits < 0 || p.LockBits > lockBits:
+		return fmt.Errorf("%w: %d locks a word (1 to %d)", ErrParams, p.LockBits, lockBits)
 	case p.Slabs < 0 || p.SlabExtents < 0 || p.Slabs > maxExtents || p.SlabExtents > maxExtents || p.Slabs*p.SlabExtents > maxExtents:
 		return fmt.Errorf("%w: %d slabs of %d extents (%d extents at most)", ErrParams, p.Slabs, p.SlabExtents, maxExtents)
 	case p.extents() && p.Slabs*p.SlabExtents == 0:
@@ -210,8 +217,8 @@ const (
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Shards: cmp.Or(s.Shards, s.Nodes), Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
 		InlineBytes: max(cmp.Or(s.InlineBytes, defaultInline), 0), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, defaultF),
-		RowsPerLock: cmp.Or(s.RowsPerLock, defaultLocked), Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
-	if s.Nodes < 1 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 {
+		RowsPerLock: cmp.Or(s.RowsPerLock, defaultLocked), LockBits: s.LockBits, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
+	if s.Nodes < 1 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
 		return p, 0, fmt.Errorf("%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients", ErrParams,
 			s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
 	}
@@ -220,8 +227,9 @@ func Size(s Shape) (Params, uint64, error) {
 	if p.Shards > 1 {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
-	p.Rows = int(records*100/usualFill)/p.Entries + 2*p.RowsPerLock
-	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + lockBits - 1) / lockBits
+	p.Rows = cmp.Or(s.Rows, int(records*100/usualFill)/p.Entries+2*p.RowsPerLock)
+	each := cmp.Or(p.LockBits, lockBits)
+	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/((p.Shards+s.Nodes-1)/s.Nodes))))
 	if p.extents() {
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
@@ -236,6 +244,16 @@ func Size(s Shape) (Params, uint64, error) {
 
 // home returns the node of a shard, and the how-manieth of that node's it is.
 func (l *layout) home(shard int) (node, index int) { return shard % l.nodes, shard / l.nodes }
+
+// Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that has some: the lock words
+// (section 3.4.2). The error wraps ErrParams.
+func Device(p Params, nodes int) (offset, bytes uint64, err error) {
+	l, err := newLayout(p, nodes)
+	if err != nil {
+		return 0, 0, err
+	}
+	return l.locks.base, l.locks.each * uint64(l.perNode), nil
+}
 
 func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
 	n, i := l.home(shard)
@@ -265,8 +283,8 @@ func (l *layout) rowAt(shard int, n uint32) rdma.Addr {
 // lockOf returns the word of a row's lock and its bit there. Locks that have no bit of their own share one with others
 // (section 3.4.2).
 func (l *layout) lockOf(n uint32) (word int, bit uint) {
-	p := int(n) / l.RowsPerLock % (lockBits * l.LockWords)
-	return p / lockBits, uint(p % lockBits)
+	p := int(n) / l.RowsPerLock % (l.lockBits * l.LockWords)
+	return p / l.lockBits, uint(p % l.lockBits)
 }
 
 // lockedWith returns the rows that have a row's lock for themselves, but for those of others that share its bit: from, and up

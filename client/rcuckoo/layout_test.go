@@ -185,7 +185,20 @@ func TestSize(t *testing.T) {
 	if p.LockWords*8 != deviceBytes {
 		t.Errorf("%d lock words", p.LockWords)
 	}
-	for _, bad := range []Shape{{}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50}, {Nodes: 1, Clients: 1, KeyBytes: 100},
+	// Rows and locks as Figure 5 varies them: 512 rows, a lock each, of which one CAS takes four.
+	p, _, err = Size(Shape{Nodes: 1, Rows: 512, RowsPerLock: 1, LockBits: 4, Clients: 8})
+	must(t, err)
+	if p.Rows != 512 || p.LockWords != 512/4 {
+		t.Errorf("%d rows, %d lock words", p.Rows, p.LockWords)
+	}
+	l = lay(t, p, 1)
+	if word, bit := l.lockOf(511); word != 127 || bit != 3 {
+		t.Errorf("the last row's lock is bit %d of word %d", bit, word)
+	}
+	if at, n, err := Device(p, 1); err != nil || at != l.lockAt(0, 0).Offset() || at+n != l.lockAt(0, 127).Offset()+8 {
+		t.Errorf("%d bytes from %d on are the device's, %v", n, at, err)
+	}
+	for _, bad := range []Shape{{Nodes: 1, Clients: 1, LockBits: 64}, {Nodes: 1, Clients: 1, LockBits: -1}, {Nodes: 1, Clients: 1, Rows: -1}, {}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50}, {Nodes: 1, Clients: 1, KeyBytes: 100},
 		{Nodes: 1, Clients: 1, Shards: -1}, {Nodes: 1, Clients: 1, Entries: -8}, {Nodes: 1, Clients: 1, RowsPerLock: -1},
 		{Nodes: 1, Clients: 1, LockWords: -1}, {Nodes: 1, Clients: 1, ValueBytes: -1}, {Nodes: 1, Clients: 1, ValueBytes: 1 << 24}} {
 		if _, _, err := Size(bad); !errors.Is(err, ErrParams) {

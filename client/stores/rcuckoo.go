@@ -36,7 +36,7 @@ func rcuckooKind() *Kind {
 			return rcuckoo.Make(f, params)
 		},
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			own := rcuckoo.Options{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Failure: stuckFor}
+			own := rcuckoo.Options{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Failure: cmp.Or(o.Failure, stuckFor)}
 			if o.Fabric != nil {
 				own.Pool = o.Fabric
 			}
@@ -47,6 +47,7 @@ func rcuckooKind() *Kind {
 			return s, nil
 		},
 		Refuse: refuseRcuckoo,
+		Device: deviceRcuckoo,
 		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
 			m, err := rcuckoo.NewMender(ep)
 			if err != nil {
@@ -63,7 +64,10 @@ func rcuckooKind() *Kind {
 }
 
 func rcuckooShape(p Params) rcuckoo.Shape {
-	return rcuckoo.Shape{Nodes: p.Nodes, Records: p.Records, ValueBytes: p.PairBytes, Clients: p.Clients, Timeout: p.Timeout}
+	s := p.Table
+	s.Nodes, s.Records, s.Clients, s.Timeout = p.Nodes, p.Records, p.Clients, p.Timeout
+	s.ValueBytes = cmp.Or(s.ValueBytes, p.PairBytes)
+	return s
 }
 
 // sizeRcuckoo fills in what p leaves open. There is one replica of everything.
@@ -74,12 +78,20 @@ func sizeRcuckoo(p Params) Params {
 	if p.DataReplicas == 0 {
 		p.DataReplicas = 1
 	}
-	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
+	p.PairBytes = cmp.Or(p.Table.ValueBytes, p.PairBytes, slotBytes) // as long as values may be, keys do not count
 	p.defaults()
 	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
 	return p
+}
+
+func deviceRcuckoo(p Params) (offset, bytes uint64, err error) {
+	params, _, err := rcuckoo.Size(rcuckooShape(p))
+	if err != nil {
+		return 0, 0, err
+	}
+	return rcuckoo.Device(params, p.Nodes)
 }
 
 func refuseRcuckoo(p Params) error {

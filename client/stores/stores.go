@@ -28,6 +28,7 @@ type Params struct {
 	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
 	Words         int           // of SWARM's objects: 8-byte metadata words a replica (section 4.4), default 8
 	Locks         int           // of SWARM's objects: clients that guess timestamps, default 16; the others take ABD's two trips
+	Table         Cuckoo        // of RCuckoo: what it leaves at zero follows from the others, or has a default
 	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
 }
 
@@ -53,6 +54,7 @@ type Options struct {
 	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none
 	CacheThreshold float64       // share of invalid hits above which a cached address is bypassed; default 0.5
 	Timeout        time.Duration // of one operation; default, and at most, the pool's
+	Failure        time.Duration // of RCuckoo: who stands in the way for so long, and does not move, is dead; default 500 ms
 	// Fabric is the pool's, by which workers of some stores fence off who stands in their way; nil: only the pool's keeper does.
 	Fabric rdma.Fabric
 }
@@ -70,6 +72,9 @@ type Kind struct {
 	Format func(f rdma.Fabric, p Params) error
 	// Open returns a worker's view. The pool's header must name this store, or one of the same format.
 	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
+	// Device returns which part of each memory node belongs into the memory of its NIC, where that has some, of parameters that
+	// Size has seen and Check finds nothing wrong with; nil: none does.
+	Device func(p Params) (offset, bytes uint64, err error)
 	// Check walks the whole structure and reports.
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.

@@ -91,6 +91,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.CacheBytes, "cache-bytes", 0, "cache of each client (default room for all records)")
 	f.IntVar(&s.Words, "words", 0, "metadata words of an object of swarm (default 8)")
 	f.IntVar(&s.Locks, "locks", 0, "clients of swarm that guess timestamps; others' updates take two trips (default 16)")
+	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what rcuckoo has in that of their NICs: its locks")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")

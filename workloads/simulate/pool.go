@@ -16,8 +16,9 @@ import (
 
 // pool is a simulated pool and the store that it holds.
 type pool struct {
-	sim  *sim.Sim
-	kind *stores.Kind
+	sim   *sim.Sim
+	kind  *stores.Kind
+	short bool
 	stores.Params
 }
 
@@ -57,6 +58,9 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
 		return nil, err
 	}
+	if o.Device, err = c.device(kind, p, o.Hardware); err != nil {
+		return nil, err
+	}
 	s := sim.New(o)
 	if err := kind.Make(s, p); err != nil {
 		s.Close()
@@ -65,7 +69,24 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		}
 		return nil, err
 	}
-	return &pool{sim: s, kind: kind, Params: p}, nil
+	return &pool{sim: s, kind: kind, short: c.ShortKeys, Params: p}, nil
+}
+
+// device returns what of the pool lies in the memory of its nodes' NICs: what its store wants there, when it fits.
+func (c *Config) device(kind *stores.Kind, p stores.Params, h *sim.Hardware) (list []sim.Range, err error) {
+	if kind.Device == nil || c.NoDevice {
+		return nil, nil
+	}
+	offset, bytes, err := kind.Device(p)
+	if err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	for n := range p.Nodes {
+		if bytes <= h.DeviceBytes {
+			list = append(list, sim.Range{Node: n, Offset: offset, Bytes: bytes})
+		}
+	}
+	return list, nil
 }
 
 // faults reads what goes wrong, at times that count from when measuring begins.
@@ -96,6 +117,9 @@ type session struct {
 func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
 	o.Fabric = p.sim
 	store, err := p.kind.Open(ep, o)
+	if err == nil && p.short {
+		store = &shortKeys{Store: store}
+	}
 	return session{store, ep}, err
 }
 

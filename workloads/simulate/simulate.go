@@ -29,7 +29,11 @@ type Config struct {
 	Pool      stores.Params
 	Options   stores.Options // of each client; without CacheBytes there is room for all records
 	Spec      *workloads.Spec
-	Clients   int // that are there from the beginning; default 1
+	// ShortKeys makes of the workload's keys, which have to be numbers then, as many bytes as ShortKeyBytes.
+	ShortKeys bool
+	// NoDevice leaves in the nodes' memory what stores keep in that of their NICs.
+	NoDevice bool
+	Clients  int // that are there from the beginning; default 1
 	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
 	// core; default 1. When a fault crashes a client, its other operations go on.
 	InFlight int

@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"testing"
@@ -155,6 +156,67 @@ func TestIdleLatency(t *testing.T) {
 		if got := idle(t, o, c.fill); got != c.want {
 			t.Errorf("%s takes %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+// TestDeviceFence: where the NIC executes atomics on its own memory in order, a fence behind them costs nothing, and behind
+// others a latency; what it keeps behind them stays there.
+func TestDeviceFence(t *testing.T) {
+	h := sim.Hardware{LinkGbps: 8, Propagation: 500, PCIe: 300, PCIeGbps: 8, DeviceMops: 1, DeviceWordMops: 1, AtomicMops: 1, AtomicWordMops: 1}
+	lock := func(node int) func(b *rdma.Batch) {
+		return func(b *rdma.Batch) {
+			b.CompareSwap(rdma.At(node, 64), 0, 1)
+			b.Read(rdma.At(node, 0), 8).Fence = true
+		}
+	}
+	took := func(free bool, node int) time.Duration {
+		o := machines(h)
+		o.Hardware.DeviceFence, o.Device = free, []sim.Range{{Node: 1, Offset: 64, Bytes: 8}}
+		return idle(t, o, lock(node))
+	}
+	const latency = 2*500 + 300
+	free, stalled, host := took(true, 1), took(false, 1), took(true, 0)
+	if free < latency || free >= 2*latency-300 || stalled < free+latency-300 || host < 2*latency {
+		t.Errorf("%v behind a CAS on the device, %v if it stalls, %v behind one on memory", free, stalled, host)
+	}
+	// Two lock the same row in turns: whoever gets the lock reads what the other left.
+	o := machines(h)
+	o.Hardware.DeviceFence, o.Device, o.Reorder = true, []sim.Range{{Node: 0, Offset: 64, Bytes: 8}}, true
+	s := open(t, o)
+	const each = 200
+	for i := range 2 {
+		s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+			for n := 0; n < each; {
+				b := ep.Batch()
+				got := b.CompareSwap(rdma.At(0, 64), 0, 1)
+				row := b.Read(rdma.At(0, 0), 8)
+				row.Fence = true
+				if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+					t.Error(err)
+					return
+				}
+				if held := got.Swapped(); held {
+					n++
+					w := ep.Batch()
+					w.Chain()
+					p := w.Alloc(8)
+					binary.LittleEndian.PutUint64(p, binary.LittleEndian.Uint64(row.Buf)+1)
+					w.Write(rdma.At(0, 0), p)
+					w.CompareSwap(rdma.At(0, 64), 1, 0)
+					if err := rdma.Do(ep, w, rdma.Forever); err != nil {
+						t.Error(err)
+					}
+					w.Release()
+				}
+				b.Release()
+			}
+		})
+	}
+	if err := s.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if got := load(t, s, rdma.At(0, 0)); got != 2*each {
+		t.Errorf("%d of %d increments under the lock are there", got, 2*each)
 	}
 }
 

@@ -179,7 +179,7 @@ func (s *Sim) depart(f *flight) {
 	if f.op != nil {
 		kind = incoming
 		f.sent = true
-		if f.op.Verb != rdma.Write {
+		if f.stalls = f.op.Verb != rdma.Write && !(h.DeviceFence && f.op.Verb.Atomic() && s.onDevice(f.op.Addr)); f.stalls {
 			c.flying++
 		}
 	}

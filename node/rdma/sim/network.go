@@ -57,6 +57,7 @@ type flight struct {
 	luck   uint64 // whether it may be passed
 	waits  uint8  // pieces that wait for the end of a partition
 	sent   bool   // it left its NIC
+	stalls bool   // fences wait for it
 	got    bool   // its answer passed its client's link
 
 	number uint64 // of the batch
@@ -264,7 +265,7 @@ func (s *Sim) complete(f *flight) {
 	s.traceOp(Complete, f, 0)
 	e, b := f.ep, f.batch
 	i := f.index
-	stalls := f.sent && f.op.Verb != rdma.Write
+	stalls := f.stalls
 	node := f.node
 	s.touchDown(f)
 	if stalls {

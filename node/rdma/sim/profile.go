@@ -85,7 +85,9 @@ var profiles = [...]Profile{
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // Rowan 6.2: the most a 100 Gbit/s RNIC can do
 			AtomicMops: 50, AtomicWordMops: 3, // 2.2, figures 1b and 1c
 			DeviceMops: 75, DeviceWordMops: 9, // three times as many on one word (2.2); in total like other messages
-			Doorbell: 250, Verb: 50, Poll: 150,
+			DeviceBytes: 256 << 10, // 2.2
+			DeviceFence: true,      // "without incurring a performance penalty" (3.2.2, footnote 1)
+			Doorbell:    250, Verb: 50, Poll: 150,
 			NodeCores: 1, ServiceTime: 2 * time.Microsecond,
 		},
 	},
@@ -101,7 +103,7 @@ var profiles = [...]Profile{
 			Propagation: 650, PCIe: 300, // 2 µs (2.2)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // 6.2
 			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is RCuckoo's, of the same NIC.
-			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9,
+			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, DeviceBytes: 256 << 10,
 			Doorbell: 200, Verb: 40, Poll: 150,
 			// 24 cores of each of six servers do 108 M operations a second with 5 % PUTs (6.3).
 			NodeCores: 24, ServiceTime: 1300,
