@@ -27,7 +27,11 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		}
 	}
 	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
-	r.Fact("entries", uint64(s.Shards)*uint64(s.Rows)*uint64(s.entries), uint64(s.Shards)*uint64(s.Rows)*uint64(s.rowBytes))
+	rows := uint64(s.Shards)*uint64(s.Rows) + c.grown
+	r.Fact("entries", rows*uint64(s.entries), rows*uint64(s.rowBytes))
+	if s.Levels > 0 {
+		r.Fact("rows that tables grew by", c.grown, c.grown*uint64(s.rowBytes))
+	}
 	if s.layout.extents() {
 		r.Fact("slabs of extents", c.slabs, c.slabs*s.slab)
 		r.Fact("extents that are free", c.free, c.free*s.extent)
@@ -41,19 +45,21 @@ type checker struct {
 	r    *client.Report
 	keys uint64
 
+	grown uint64 // rows that were not there at first
+
 	slabs, free, held uint64 // slabs that were handed out; extents
 
 	// Of a shard.
 	rows  []row
 	uses  map[uint64]use  // extents that rows name
-	named map[uint32]bool // rows that an operation which was cut off has locked
+	named map[uint32]bool // numbers of rows that an operation which was cut off has locked
 	begun bool            // there are such operations
 }
 
 func (c *checker) shard(shard int) error {
 	s := c.s
-	c.rows, c.named, c.uses, c.begun = make([]row, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
-	if err := s.eachRow(s.ep, shard, func(n uint32, r row) { c.rows[n] = append(row(nil), r...) }); err != nil {
+	c.rows, c.named, c.uses, c.begun = make([]row, 0, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
+	if err := s.eachRow(s.ep, shard, func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
 		return err
 	}
 	s.begin()
@@ -115,11 +121,13 @@ func (c *checker) locks(shard int) error {
 func (c *checker) row(shard int, n uint32) {
 	s, r := c.s, c.rows[n]
 	switch {
-	case !s.valid(r, shard, n) && c.named[n]:
+	case !s.valid(r, shard, n) && c.cut(n):
 		c.r.Waits("row %d of shard %d is torn", n, shard)
 		return
 	case !s.valid(r, shard, n):
 		c.r.Damaged("row %d of shard %d is torn, and nobody has locked it", n, shard)
+		return
+	case !c.made(shard, n):
 		return
 	}
 	for slot := range s.entries {
@@ -141,8 +149,9 @@ func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 	s := c.s
 	key := s.key(e)
 	at := s.place(key)
-	if at.shard != shard || !at.has(n) {
-		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard, at.first, at.second, at.shard)
+	if at.shard != shard || !at.has(s.number(n)) || !s.belongs(n, at.bits, c.rows[n]) {
+		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard,
+			c.leaf(shard, at.first, at.bits), c.leaf(shard, at.second, at.bits), at.shard)
 		return
 	}
 	if first := s.find(c.rows[n], key); first != slot {
@@ -151,12 +160,12 @@ func (c *checker) entry(shard int, n uint32, slot int, e entry) {
 	if e.meta.extent() {
 		c.name(shard, n, key, s.ref(e))
 	}
-	other := at.other(n)
+	other := c.leaf(shard, at.other(s.number(n)), at.bits)
 	if other <= n || !s.valid(c.rows[other], shard, other) || s.find(c.rows[other], key) < 0 {
 		return
 	}
 	c.keys--
-	if c.named[n] && c.named[other] {
+	if c.cut(n) && c.cut(other) {
 		c.r.Waits("key %.40q is in row %d and in row %d of shard %d", key, n, other, shard)
 		return
 	}

@@ -21,12 +21,14 @@ import (
 //     written, has any key, and may be looked for in any rows.
 //
 // Rows are looked at twice. If both looks find the same versions then between them neither row changed, and so the ref was in
-// none of them at one moment: it cannot have been moved past the reader. Done again, by anybody, all of this changes nothing.
+// none of them at one moment: it cannot have been moved past the reader. (Of a table that grows they are the key's two rows by their own
+// levels: see levels.go.) Done again, by anybody, all of this changes nothing.
 const (
 	handRefs  = 8
 	handBytes = handRefs + claimAtOnce*refBytes
 
-	// rowLooks bounds how often rows are looked at that are torn, or change all the time. Pauses grow up to a millisecond.
+	// rowLooks bounds how often rows are looked at that are torn, or change all the time; and once more for each level on the way to
+	// them. Pauses grow up to a millisecond.
 	rowLooks = 20
 )
 
@@ -139,7 +141,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 			suspects = append(suspects, suspect{ref: r, at: x.place(key), key: key})
 		}
 	}
-	for look := 0; len(suspects) > 0 && look < rowLooks; look++ {
+	for look := 0; len(suspects) > 0 && look < rowLooks+x.Levels; look++ {
 		if look > 1 { // somebody is at work there
 			x.ep.Sleep(min(time.Microsecond<<look, time.Millisecond, max(until-x.ep.Now(), 0)))
 		}
@@ -171,7 +173,7 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 		if whole1 && x.inUse(r1, u) || whole2 && x.inUse(r2, u) {
 			continue
 		}
-		both := whole1 && whole2
+		both := whole1 && whole2 && x.follow(&u.at, r1, r2)
 		if both && u.look && x.version(r1) == u.first && x.version(r2) == u.second {
 			idle = append(idle, u.ref)
 			continue

@@ -20,6 +20,7 @@ const (
 type place struct {
 	shard         int
 	first, second uint32
+	bits          uint32 // which of the rows of these numbers: see levels.go
 }
 
 // other returns the row of a place that is not n; n itself where both are the same, or n is neither.
@@ -75,7 +76,11 @@ func (l *layout) place(key []byte) place {
 	if second >= rows {
 		second -= rows
 	}
-	return place{int(shard), uint32(first), uint32(second)}
+	at := place{shard: int(shard), first: uint32(first), second: uint32(second)}
+	if l.Levels > 0 {
+		at.bits = l.segmentBits(h1, h2, h3)
+	}
+	return at
 }
 
 // salted is xxHash of a key behind a salt, for which p has room in front.

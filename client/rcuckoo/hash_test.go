@@ -129,7 +129,8 @@ func TestAdjacent(t *testing.T) {
 		p    place
 		from uint32
 		ok   bool
-	}{{place{0, 4, 5}, 4, true}, {place{0, 5, 4}, 4, true}, {place{0, 5, 5}, 5, true}, {place{0, 5, 7}, 5, false}, {place{0, 99, 0}, 0, false}} {
+	}{{place{first: 4, second: 5}, 4, true}, {place{first: 5, second: 4}, 4, true}, {place{first: 5, second: 5}, 5, true},
+		{place{first: 5, second: 7}, 5, false}, {place{first: 99}, 0, false}} {
 		if from, ok := c.p.adjacent(); from != c.from || ok != c.ok {
 			t.Errorf("%+v: %d, %v", c.p, from, ok)
 		}

@@ -32,20 +32,19 @@ func (s *Store) insert(at place, key, value []byte) error {
 		if round > 0 {
 			s.stats.Searches++
 		}
-		done, err := s.insertBy(path, at, key, value)
+		done, err := s.insertBy(path, &at, key, value, result == pathNone)
 		switch {
 		case done || err != nil:
 			return err
-		case result == pathNone:
-			return errFull
 		case s.left() == 0:
 			return errWaited
 		}
 	}
 }
 
-// insertBy locks the rows of a path and those of the key, and inserts it if there is a path then; false: there is none.
-func (s *Store) insertBy(path []step, at place, key, value []byte) (done bool, err error) {
+// insertBy locks the rows of a path and those of the key, and inserts it if there is a path then; false: there is none. full: nor
+// was there anywhere else, so that the table has to grow.
+func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (done bool, err error) {
 	s.want(at.shard)
 	s.wantCovered(at.first)
 	s.wantCovered(at.second)
@@ -66,8 +65,11 @@ func (s *Store) insertBy(path []step, at place, key, value []byte) (done bool, e
 		return false, errExists
 	}
 	s.remember()
-	path, result := s.search.find(lockedRows{s}, at, searchDepth)
-	if result != pathFound {
+	path, result := s.search.find(lockedRows{s}, *at, searchDepth)
+	switch {
+	case result != pathFound && full:
+		return false, s.makeRoom(*at)
+	case result != pathFound:
 		return false, s.retreat()
 	}
 	for i, p := range path {

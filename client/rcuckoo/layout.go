@@ -33,8 +33,9 @@ type Params struct {
 	LockBits    int           `json:"lock_bits,omitempty"` // of a word that are locks, which one masked CAS takes; 0: all but one
 	Slabs       int           `json:"slabs"`               // of extents, of a shard
 	SlabExtents int           `json:"slab_extents"`
-	Clients     int           `json:"clients"` // identities
-	Timeout     time.Duration `json:"timeout"` // of an operation, at most
+	Levels      int           `json:"levels,omitempty"` // how many times a shard's table may double: see levels.go
+	Clients     int           `json:"clients"`          // identities
+	Timeout     time.Duration `json:"timeout"`          // of an operation, at most
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -47,10 +48,11 @@ type Shape struct {
 	Shards      int     // default: one a node
 	Entries     int     // of a row; default 8
 	F           float64 // default 2.3
-	RowsPerLock int     // default 16
+	RowsPerLock int     // default 16, of a table that has grown
 	LockWords   int     // of a shard; default: a bit for each lock, as far as they fit a NIC's memory
 	LockBits    int     // of a lock word that are locks; default, and at most, 63
 	Rows        int     // of a shard; default: as many as Records fill to 80 %
+	Levels      int     // how many times a full table may double; default: never
 	Clients     int
 	Timeout     time.Duration // default 2 s
 }
@@ -108,10 +110,11 @@ func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 //	intents   a record for each identity, all of a shard's together
 //	redos     a record for each identity
 //	hands     a record for each identity: see hand.go
-//	rows
+//	growths   of tables that may grow: see levels.go
+//	rows      all segments of a shard together; those behind the first get memory when the table grows
 //	slabs     which get memory when they are handed out
 //
-// Locks, leases, counts and the marks of slabs are changed by atomics only, all else by WRITEs only. All is zero when the pool is
+// Locks, leases, counts, growths and the marks of slabs are changed by atomics only, all else by WRITEs only. All is zero when the pool is
 // made.
 type layout struct {
 	Params
@@ -125,6 +128,7 @@ type layout struct {
 	intents  area
 	redos    area
 	hands    area
+	growths  area
 	rows     area
 	slabs    area
 	bytes    uint64 // of each node
@@ -157,7 +161,8 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	l.intents = put(uint64(p.Clients), intentBytes)
 	l.redos = put(uint64(p.Clients), l.redo)
 	l.hands = put(uint64(p.Clients), handBytes)
-	l.rows = put(uint64(p.Rows), uint64(l.rowBytes))
+	l.growths = put(uint64(min(p.Levels, 1)), growthBytes)
+	l.rows = put(uint64(p.Rows)<<p.Levels, uint64(l.rowBytes))
 	l.slabs = put(uint64(p.Slabs), l.slab)
 	l.bytes = (end + page - 1) / page * page
 	if l.bytes >= rdma.MaxOffset {
@@ -173,6 +178,8 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
 	case p.Rows < 1 || p.Rows > maxRows:
 		return fmt.Errorf("%w: %d rows", ErrParams, p.Rows)
+	case p.Levels < 0 || p.Levels > MaxLevels || p.Rows<<p.Levels > maxRows:
+		return fmt.Errorf("%w: %d rows that double %d times (at most %d times, up to %d rows)", ErrParams, p.Rows, p.Levels, MaxLevels, maxRows)
 	case p.Entries < 1 || p.Entries > maxEntries:
 		return fmt.Errorf("%w: %d entries a row (1 to %d)", ErrParams, p.Entries, maxEntries)
 	case p.KeyBytes < 1 || p.KeyBytes > maxKeyBytes:
@@ -217,7 +224,10 @@ const (
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Shards: cmp.Or(s.Shards, s.Nodes), Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
 		InlineBytes: max(cmp.Or(s.InlineBytes, defaultInline), 0), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, defaultF),
-		RowsPerLock: cmp.Or(s.RowsPerLock, defaultLocked), LockBits: s.LockBits, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
+		RowsPerLock: s.RowsPerLock, LockBits: s.LockBits, Levels: s.Levels, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
+	if p.RowsPerLock == 0 {
+		p.RowsPerLock = max(defaultLocked>>min(max(p.Levels, 0), MaxLevels), 1)
+	}
 	if s.Nodes < 1 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
 		return p, 0, fmt.Errorf("%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients", ErrParams,
 			s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
@@ -227,13 +237,17 @@ func Size(s Shape) (Params, uint64, error) {
 	if p.Shards > 1 {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
-	p.Rows = cmp.Or(s.Rows, int(records*100/usualFill)/p.Entries+2*p.RowsPerLock)
+	spare := 2 * p.RowsPerLock
+	if p.Levels > 0 { // it need not have room for what nobody expects
+		spare = 1
+	}
+	p.Rows = cmp.Or(s.Rows, int(records*100/usualFill)/p.Entries+spare)
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/((p.Shards+s.Nodes-1)/s.Nodes))))
 	if p.extents() {
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
-		p.Slabs = int(records+records/moreExtents)/p.SlabExtents + 1 + slabsEach*s.Clients
+		p.Slabs = int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)/p.SlabExtents + 1 + slabsEach*s.Clients
 	}
 	l, err := newLayout(p, s.Nodes)
 	if err != nil {
@@ -280,18 +294,19 @@ func (l *layout) rowAt(shard int, n uint32) rdma.Addr {
 	return l.at(l.rows, shard, uint64(n)*uint64(l.rowBytes))
 }
 
-// lockOf returns the word of a row's lock and its bit there. Locks that have no bit of their own share one with others
-// (section 3.4.2).
+// lockOf returns the word of a row's lock and its bit there, which are those of all rows of its number. Locks that have no bit of their
+// own share one with others (section 3.4.2).
 func (l *layout) lockOf(n uint32) (word int, bit uint) {
-	p := int(n) / l.RowsPerLock % (l.lockBits * l.LockWords)
+	p := int(l.number(n)) / l.RowsPerLock % (l.lockBits * l.LockWords)
 	return p / l.lockBits, uint(p % l.lockBits)
 }
 
-// lockedWith returns the rows that have a row's lock for themselves, but for those of others that share its bit: from, and up
-// to but without, to.
+// lockedWith returns the rows of a row's segment that have its lock for themselves, but for those of others that share its bit: from,
+// and up to but without, to.
 func (l *layout) lockedWith(n uint32) (from, to uint32) {
-	from = n - n%uint32(l.RowsPerLock)
-	return from, uint32(min(int(from)+l.RowsPerLock, l.Rows))
+	number := l.number(n)
+	from = n - number%uint32(l.RowsPerLock)
+	return from, uint32(min(int(from)+l.RowsPerLock, int(n-number)+l.Rows))
 }
 
 func pad(n int) int { return (n + 7) &^ 7 }

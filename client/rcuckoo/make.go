@@ -24,7 +24,7 @@ func Make(f rdma.Fabric, p Params) error {
 		return fmt.Errorf("make an %s pool: %w", Format, err)
 	}
 	for n := range l.nodes {
-		if err := node.Commit(f, n, 0, l.slabs.base); err != nil {
+		if err := l.commit(f, n); err != nil {
 			return fmt.Errorf("make an %s pool: %w", Format, err)
 		}
 	}

@@ -37,11 +37,14 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	}
 	s.begin()
 	s.ended(false)
-	at := s.place(key)
+	at := s.where(key)
 	s.taken = ref{}
 	err := s.carryOut(k, at, key, value)
 	switch {
 	case err == nil:
+		if k == inserting {
+			s.help(at.shard)
+		}
 		return nil
 	case s.taken.stamp == 0:
 	case errors.Is(err, client.ErrUncertain):
@@ -98,7 +101,7 @@ func (s *Store) try(k kind, at place, key, value []byte) error {
 	if err := s.acquire(key, value); err != nil {
 		return err
 	}
-	n, slot, err := s.held(at, key)
+	n, slot, err := s.held(&at, key)
 	if err != nil {
 		return err
 	}
@@ -130,8 +133,12 @@ func (s *Store) newEntry(key, value []byte) entry {
 	return s.inline(s.spare, key, value)
 }
 
-// held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither.
-func (s *Store) held(at place, key []byte) (n uint32, slot int, err error) {
+// held returns the row and the slot of a key in rows that are locked; slot -1: it is in neither. Where it belongs into other rows
+// than were guessed, the place is changed, and they are read.
+func (s *Store) held(at *place, key []byte) (n uint32, slot int, err error) {
+	if err := s.descend(at); err != nil {
+		return 0, -1, err
+	}
 	for _, n := range [2]uint32{at.first, at.second} {
 		r := s.locks.row(n, s.rowBytes)
 		if !s.valid(r, at.shard, n) {

@@ -19,7 +19,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 		return nil, fmt.Errorf("get: %w", errNotFound)
 	}
 	s.begin()
-	at := s.place(key)
+	at := s.where(key)
 	for range joins {
 		v, err := s.get(at, key)
 		if err == nil {
@@ -46,6 +46,7 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 	for {
 		b := s.ep.Batch()
 		s.addReads(b, false)
+		growth := s.addGrowth(b, at.shard)
 		step := "read rows"
 		if before.known {
 			step = "read rows again"
@@ -53,7 +54,9 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		if err := s.do(step, b); err != nil {
 			return nil, s.unread(at.shard, b, err)
 		}
-		value, far, sure, err := s.answer(at, key, &before)
+		was := at
+		value, far, sure, err := s.answer(&at, key, &before)
+		s.learned(at.shard, growth)
 		b.Release()
 		s.endReads()
 		if far.stamp != 0 {
@@ -61,6 +64,11 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		}
 		if sure || err != nil {
 			return value, err
+		}
+		if at != was && s.left() > 0 {
+			s.want(at.shard)
+			s.wantRows(at)
+			continue
 		}
 		if before.known && s.left() > 0 {
 			continue
@@ -99,8 +107,8 @@ func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 }
 
 // answer looks for a key in the rows that were read. sure: it is there, or is known not to be; far: it is there, with its value
-// in an extent.
-func (s *Store) answer(at place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
+// in an extent. Where it belongs into other rows, the place is changed.
+func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far ref, sure bool, err error) {
 	now := look2{known: true}
 	for i, n := range [2]uint32{at.first, at.second} {
 		r := s.locks.row(n, s.rowBytes)
@@ -126,6 +134,10 @@ func (s *Store) answer(at place, key []byte, before *look2) (value []byte, far r
 		} else {
 			now.second = s.version(r)
 		}
+	}
+	if now.known && s.Levels > 0 && !s.follow(at, s.locks.row(at.first, s.rowBytes), s.locks.row(at.second, s.rowBytes)) {
+		s.levels.doubts[at.shard] = true
+		now.known = false
 	}
 	if now.known && (now == *before || at.first == at.second) {
 		return nil, far, false, errNotFound

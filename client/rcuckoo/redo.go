@@ -17,7 +17,7 @@ import (
 //	freed     16 bytes: the ref whose use the operation ends, see extent.go; zero: none
 //	...
 //	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
-//	          then the slot's new entry
+//	          then the slot's new entry. One of a division has its kind instead of the slot, and slots that move instead of the meta.
 //
 // So a crash leaves an operation either not begun, as its redo is not whole, or such that anybody can bring it to its end: a
 // row that was not written has the version before, and one that is torn has only words of before and behind, which differ
@@ -39,11 +39,44 @@ const (
 	stepSum     = 32
 )
 
-// change is what happens to a slot.
+// change is what happens to a row: to a slot of it, or to all, when it is divided.
 type change struct {
+	kind  changing
 	row   uint32
 	slot  int
-	entry entry // its meta is 0 when the slot becomes free
+	entry entry  // its meta is 0 when the slot becomes free
+	slots uint64 // a bit for each slot that moves in a division
+}
+
+// changing is a kind of changes, as redos name them; they have it above a slot's bits.
+type changing uint8
+
+const (
+	putting changing = iota // an entry into a slot
+	filling                 // a new row with what moves there
+	leaving                 // an old row without that
+
+	kindShift = 32
+)
+
+// redone changes a row, and gives it a version; parent is the row of which a new one is filled.
+func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
+	if c.kind == putting {
+		l.put(r, c.slot, c.entry)
+	}
+	if c.kind == filling {
+		clear(r)
+	}
+	for slot := range l.entries {
+		switch {
+		case c.slots>>slot&1 == 0:
+		case c.kind == filling:
+			l.put(r, slot, l.entry(parent, slot))
+		case c.kind == leaving:
+			l.drop(r, slot)
+		}
+	}
+	l.sealAs(r, shard, c.row, version)
 }
 
 // write carries out changes of rows that are locked and were read, in their order, marks the use of an extent that ends with
@@ -61,9 +94,7 @@ func (s *Store) write(changes []change, freed ref) error {
 	freed.encode(p[redoFreed:])
 	for i, c := range changes {
 		r := row(b.Alloc(s.rowBytes))
-		copy(r, l.row(c.row, s.rowBytes))
-		s.put(r, c.slot, c.entry)
-		s.seal(r, l.shard, c.row)
+		s.changed(r, c)
 		b.Write(s.rowAt(l.shard, c.row), r)
 		s.cache.put(l.shard, c.row, r)
 		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
@@ -90,13 +121,54 @@ func (s *Store) write(changes []change, freed ref) error {
 	return nil
 }
 
+// changed makes r what a change makes of a row that was read.
+func (s *Store) changed(r row, c change) {
+	l := &s.locks
+	if c.kind == filling {
+		parent := l.row(s.parent(c.row), s.rowBytes)
+		s.redone(r, parent, l.shard, c, s.version(parent)+divided)
+		return
+	}
+	copy(r, l.row(c.row, s.rowBytes))
+	behind := uint64(1)
+	if c.kind == leaving {
+		behind = divided
+	}
+	s.redone(r, nil, l.shard, c, s.version(r)+behind)
+}
+
 func (l *layout) encodeStep(p []byte, c change, r row) {
 	le.PutUint64(p, uint64(c.row))
-	le.PutUint64(p[stepSlot:], uint64(c.slot))
-	le.PutUint64(p[stepMeta:], uint64(c.entry.meta))
 	le.PutUint64(p[stepVersion:], l.version(r))
 	le.PutUint64(p[stepSum:], l.sum(r))
+	if c.kind != putting {
+		le.PutUint64(p[stepSlot:], uint64(c.kind)<<kindShift)
+		le.PutUint64(p[stepMeta:], c.slots)
+		clear(p[redoStep : redoStep+l.entryBytes])
+		return
+	}
+	le.PutUint64(p[stepSlot:], uint64(c.slot))
+	le.PutUint64(p[stepMeta:], uint64(c.entry.meta))
 	copy(p[redoStep:], l.entry(r, c.slot).body)
+}
+
+// decodeStep returns the change of a step; false: no client can have written it.
+func (l *layout) decodeStep(p []byte) (c change, ok bool) {
+	n, slot, meaning := le.Uint64(p), le.Uint64(p[stepSlot:]), le.Uint64(p[stepMeta:])
+	c = change{kind: changing(min(slot>>kindShift, 1<<8-1)), row: uint32(n)}
+	ok = n < uint64(l.allRows())
+	switch c.kind {
+	case putting:
+		c.slot, c.entry = int(slot), entry{p[redoStep : redoStep+l.entryBytes], meta(meaning)}
+		return c, ok && slot < uint64(l.Entries)
+	case filling:
+		ok = ok && l.birth(c.row) > 0
+	case leaving:
+	default:
+		return c, false
+	}
+	c.slots = meaning
+	return c, ok
 }
 
 func redoSumOf(p []byte, shard int, c rdma.ClientID) uint64 {
@@ -161,27 +233,33 @@ func (s *Store) readRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, step
 
 // redoStep writes a row as a step says, unless it was written.
 func (s *Store) redoStep(shard int, p []byte) error {
-	n, slot := uint32(le.Uint64(p)), int(le.Uint64(p[stepSlot:]))
+	c, ok := s.decodeStep(p)
 	version, sum := le.Uint64(p[stepVersion:]), le.Uint64(p[stepSum:])
-	if int(n) >= s.Rows || slot >= s.Entries {
-		return fmt.Errorf("it names slot %d of row %d: %w", slot, n, client.ErrDamaged)
+	if !ok {
+		return fmt.Errorf("it names slot %d of row %d: %w", le.Uint64(p[stepSlot:]), le.Uint64(p), client.ErrDamaged)
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	read := b.Read(s.rowAt(shard, n), s.rowBytes)
+	read := b.Read(s.rowAt(shard, c.row), s.rowBytes)
+	var parent row
+	if c.kind == filling {
+		parent = b.Read(s.rowAt(shard, s.parent(c.row)), s.rowBytes).Buf
+	}
 	if err := s.do("roll forward", b); err != nil {
-		return fmt.Errorf("read row %d of shard %d: %w", n, shard, err)
+		return fmt.Errorf("read row %d of shard %d: %w", c.row, shard, err)
 	}
 	r := row(read.Buf)
-	whole := s.valid(r, shard, n)
+	whole := s.valid(r, shard, c.row)
 	if whole && s.version(r) >= version {
 		return nil
 	}
-	s.put(r, slot, entry{p[redoStep : redoStep+s.entryBytes], meta(le.Uint64(p[stepMeta:]))})
-	s.sealAs(r, shard, n, version)
-	if s.sum(r) != sum {
+	// A new row is missing only as long as nobody has written the old one: what is made of another version would be too old.
+	if c.kind != filling || s.valid(parent, shard, s.parent(c.row)) && s.version(parent)+divided == version {
+		s.redone(r, parent, shard, c, version)
+	}
+	if s.sum(r) != sum || s.version(r) != version {
 		if whole {
-			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", n, shard, version, client.ErrDamaged)
+			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", c.row, shard, version, client.ErrDamaged)
 		}
 		return nil // another client's, to whom the locks went on, tore it; its redo is whole, too
 	}
@@ -189,9 +267,9 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	defer w.Release()
 	out := w.Alloc(s.rowBytes)
 	copy(out, r)
-	w.Write(s.rowAt(shard, n), out)
+	w.Write(s.rowAt(shard, c.row), out)
 	if err := s.do("roll forward", w); err != nil {
-		return fmt.Errorf("write row %d of shard %d: %w", n, shard, err)
+		return fmt.Errorf("write row %d of shard %d: %w", c.row, shard, err)
 	}
 	s.stats.Rolled++
 	return nil

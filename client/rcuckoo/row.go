@@ -13,7 +13,8 @@ var le = binary.LittleEndian
 //
 //	entries   a key and its value, or its ref to an extent; as many bytes each, in whole words
 //	metas     2 bytes for each entry; padded to whole words
-//	version   8 bytes: how often the row was written. The paper's 8 bits come round between two looks of one reader.
+//	version   8 bytes: how often the row was written. The paper's 8 bits come round between two looks of one reader. The highest
+//	          8 are the row's level, which only grows, too: see levels.go
 //	checksum  8 bytes, of all before it and of the row's place, so that no row is taken for another
 //
 // A row that was never written is zero, and has no entries. Since its version grows no other one is.
@@ -134,6 +135,7 @@ func spread(n uint64) uint64 {
 }
 
 func (f *form) version(r row) uint64 { return le.Uint64(r[f.versionAt:]) }
+func (f *form) level(r row) int      { return int(f.version(r) >> levelShift) }
 func (f *form) sum(r row) uint64     { return le.Uint64(r[f.sumAt:]) }
 
 // valid tells whether r is the row of a place, as a client left it: not torn, and not another's.

@@ -32,6 +32,7 @@ const (
 // to what searches need nothing is allocated.
 type search struct {
 	l       *layout
+	levels  *levels
 	visits  []visit
 	seen    rowSet
 	steps   [maxSteps]step
@@ -50,7 +51,7 @@ type visit struct {
 const mostMissing = 32
 
 func newSearch(l *layout) *search {
-	return &search{l: l, missing: make([]uint32, 0, mostMissing)}
+	return &search{l: l, levels: newLevels(l), missing: make([]uint32, 0, mostMissing)}
 }
 
 // find returns the shortest path by which an entry of a place can be inserted, with no more than depth others moved. Steps are
@@ -58,17 +59,17 @@ func newSearch(l *layout) *search {
 // an entry may be in both its rows, but is always in one. A path has no row twice. It is valid until the next call.
 //
 // A row that is not known is presumed to be free if it is the key's own, since that will be locked and read anyhow; else only
-// if no path through known rows is found.
+// if no path through known rows is found. A row that was not made yet is none, however empty it is: see resolve.
 func (s *search) find(v view, at place, depth int) ([]step, found) {
 	s.visits, s.missing = s.visits[:0], s.missing[:0]
 	s.seen.reset()
 	guess := -1
-	look := func(n uint32, from int32, slot, depth uint8) (free bool) {
+	look := func(n, bits uint32, from int32, slot, depth uint8) (free bool) {
+		n, r := s.resolve(v, at.shard, n, bits)
 		if !s.seen.add(n) {
 			return false
 		}
 		s.visits = append(s.visits, visit{n, from, slot, depth})
-		r := v.row(at.shard, n)
 		if r == nil {
 			if guess < 0 {
 				guess = len(s.visits) - 1
@@ -81,7 +82,7 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 		return s.l.free(r) >= 0
 	}
 	for _, n := range [2]uint32{at.first, at.second} {
-		if look(n, -1, 0, 0) {
+		if look(s.l.number(n), at.bits, -1, 0, 0) {
 			return s.path(v, at.shard, len(s.visits)-1), pathFound
 		}
 	}
@@ -95,11 +96,11 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 			continue
 		}
 		for slot := range s.l.entries {
-			to, ok := s.other(r, slot, at.shard, w.row)
+			to, bits, ok := s.other(r, slot, at.shard, w.row)
 			if !ok {
 				continue
 			}
-			if look(to, int32(i), uint8(slot), w.depth+1) {
+			if look(to, bits, int32(i), uint8(slot), w.depth+1) {
 				return s.path(v, at.shard, len(s.visits)-1), pathFound
 			}
 		}
@@ -110,14 +111,48 @@ func (s *search) find(v view, at place, depth int) ([]step, found) {
 	return nil, pathNone
 }
 
-// other returns where else the entry in a slot may be. Entries that no client can have written stay where they are.
-func (s *search) other(r row, slot, shard int, n uint32) (to uint32, ok bool) {
+// other returns the number, and the bits, of the row where else the entry in a slot may be. Entries that no client can have written
+// stay where they are.
+func (s *search) other(r row, slot, shard int, n uint32) (to, bits uint32, ok bool) {
 	e := s.l.entry(r, slot)
 	if !e.meta.used() || !s.l.sound(e) {
-		return 0, false
+		return 0, 0, false
 	}
 	p := s.l.place(s.l.key(e))
-	return p.other(n), p.shard == shard && p.has(n)
+	number := s.l.number(n)
+	return p.other(number), p.bits, p.shard == shard && p.has(number) && s.l.belongs(n, p.bits, r)
+}
+
+// resolve returns the row of a number where entries with these bits belong, as far as a view knows; else one that is to be read for
+// that, or read again where two contradict each other, and nil.
+func (s *search) resolve(v view, shard int, number, segment uint32) (id uint32, r row) {
+	l := s.l
+	if l.Levels == 0 {
+		return number, v.row(shard, number)
+	}
+	for g := l.Levels; g >= 0; g-- { // of several that a view has, of different moments, the last one made
+		if id = number + uint32(l.Rows)*(segment&(1<<g-1)); g < l.Levels && segment>>g&1 == 0 {
+			continue // as with the bit
+		}
+		if r = v.row(shard, id); r != nil && l.belongs(id, segment, r) {
+			return id, r
+		}
+	}
+	id = s.levels.guess(shard, number, segment)
+	for up, down := false, false; ; {
+		if r = v.row(shard, id); r == nil {
+			return id, nil
+		}
+		next, ok := l.right(id, segment, r)
+		if ok {
+			return id, r
+		}
+		up, down = up || next < id, down || next > id
+		if up && down { // a row was made between two looks: the later one is the child's
+			return max(id, next), nil
+		}
+		id = next
+	}
 }
 
 // path walks back from the last visit of a path.

@@ -38,7 +38,7 @@ const (
 var Steps = []string{
 	"read rows", "read rows again", "lock", "write rows", "let go", "done", "give up", "read intents", "take leases", "list suspects",
 	"turn repair bits", "read redo", "roll forward", "clear locks", "free leases", "read extent", "read neighbours",
-	"claim extents", "scan marks", "ask for a slab", "read hand", "read extents", "read rows of extents", "free extents", "read counts",
+	"share growth", "raise level", "ask for a segment", "claim extents", "scan marks", "ask for a slab", "read hand", "read extents", "read rows of extents", "free extents", "read counts",
 }
 
 // Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for concurrent use.
@@ -62,6 +62,7 @@ type Store struct {
 	until   time.Duration // of the operation at work
 	locks   locks
 	search  *search
+	levels  *levels // of its search
 	cache   *cache
 	changes [maxSteps]change // of the operation at work
 	spare   []byte           // its entry
@@ -96,6 +97,7 @@ type Stats struct {
 	Fenced   uint64 // clients that it fenced off for that
 	Rolled   uint64 // rows that it wrote for them
 	Searches uint64 // INSERTs that searched the table again
+	Divided  uint64 // rows that it divided
 }
 
 var _ client.Store = (*Store)(nil)
@@ -145,7 +147,8 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	s.stepper, _ = ep.(trace.Stepper)
 	s.extents = newExtents(l, ep, o.Timeout, s.step)
 	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
-	if err := s.standings(); err != nil {
+	s.levels = s.search.levels
+	if err := errors.Join(s.standings(), s.readGrowths()); err != nil {
 		return nil, fmt.Errorf("open %s: %w", Format, err)
 	}
 	return s, nil

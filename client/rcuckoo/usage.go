@@ -20,12 +20,15 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
-	used, slabs := uint64(0), uint64(0)
+	used, slabs, grown := uint64(0), uint64(0), uint64(0)
 	x := newExtents(l, ep, l.Timeout, func(string) {})
 	for shard := range l.Shards {
 		err := l.eachRow(ep, shard, func(n uint32, r row) {
 			if l.valid(r, shard, n) {
 				used += uint64(l.used(r))
+				if l.birth(n) > 0 && l.made(n, r) {
+					grown++
+				}
 			}
 		})
 		if err == nil && l.extents() {
@@ -35,7 +38,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
 		}
 	}
-	rows := uint64(l.Shards) * uint64(l.Rows)
+	rows := uint64(l.Shards)*uint64(l.Rows) + grown
 	locks := uint64(l.Shards) * uint64(l.LockWords)
 	records := uint64(l.Shards) * uint64(l.Clients)
 	uses := []client.Use{
@@ -43,6 +46,9 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
 		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + handBytes)},
+	}
+	if l.Levels > 0 {
+		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown, Bytes: grown * uint64(l.rowBytes)})
 	}
 	if l.extents() {
 		all := uint64(l.Shards) * uint64(l.Slabs)
@@ -57,11 +63,15 @@ const (
 	walkBytes  = 16 << 10
 )
 
-// eachRow reads a shard's rows and calls f with each, valid or not, in order.
+// eachRow reads a shard's rows, of all segments that have memory, and calls f with each, valid or not, in order.
 func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) error {
 	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
-	for from := 0; from < l.Rows; from += each {
-		n := min(each, l.Rows-from)
+	rows, err := l.backed(ep, shard)
+	if err != nil {
+		return err
+	}
+	for from := 0; from < rows; from += each {
+		n := min(each, rows-from)
 		b := ep.Batch()
 		op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
 		if err := rdma.Do(ep, b, l.Timeout); err != nil {
@@ -74,4 +84,18 @@ func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) e
 		b.Release()
 	}
 	return nil
+}
+
+// backed returns how many rows of a shard have memory.
+func (l *layout) backed(ep rdma.Endpoint, shard int) (int, error) {
+	if l.Levels == 0 {
+		return l.Rows, nil
+	}
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Read(l.growthAt(shard).Add(growthSegments), 8)
+	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+		return 0, fmt.Errorf("read how far shard %d has grown: %w", shard, err)
+	}
+	return l.Rows * int(min(le.Uint64(op.Buf)+1, 1<<l.Levels)), nil
 }

@@ -1,0 +1,42 @@
+package rcuckoo
+
+// cut tells whether an operation that was cut off has locked a row.
+func (c *checker) cut(n uint32) bool { return c.named[c.s.number(n)] }
+
+// made tells whether a valid row is part of the table. It expects one exactly where its parent was divided so often, but for a division
+// that was cut off between its two rows: then all is in the old one still, and the new one is made again.
+func (c *checker) made(shard int, n uint32) bool {
+	s, r := c.s, c.rows[n]
+	if s.birth(n) == 0 {
+		return true
+	}
+	parent := c.rows[s.parent(n)]
+	divided := s.valid(parent, shard, s.parent(n)) && s.level(parent) >= s.birth(n)
+	switch {
+	case divided && s.made(n, r):
+		c.grown++
+		return true
+	case !divided && s.version(r) == 0:
+		return false
+	case c.cut(n):
+		c.r.Waits("row %d of shard %d was being made from row %d", n, shard, s.parent(n))
+	case divided:
+		c.r.Damaged("row %d of shard %d was divided, and row %d is not there", s.parent(n), shard, n)
+	default:
+		c.r.Damaged("row %d of shard %d is there, and row %d was not divided for it", n, shard, s.parent(n))
+	}
+	return false
+}
+
+// leaf returns the row of a number where entries with these bits belong, as far as rows are valid.
+func (c *checker) leaf(shard int, number, bits uint32) uint32 {
+	id := number
+	for int(id) < len(c.rows) && c.s.valid(c.rows[id], shard, id) { // ends: each row is of a later segment
+		next, ok := c.s.right(id, bits, c.rows[id])
+		if ok || next < id || int(next) >= len(c.rows) {
+			break
+		}
+		id = next
+	}
+	return id
+}

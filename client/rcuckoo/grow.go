@@ -1,0 +1,225 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A table grows when an INSERT finds no path, and Params.Levels allows it. That INSERT divides the two rows of its key, whose locks it
+// holds, and looks again: so it needs nobody else. When they are of the table's level already it begins the next one first:
+//
+//  1. the node gives memory to the segments of the next level, one by one (a crash leaves some that have it early);
+//  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless somebody else has.
+//
+// So no row is of a higher level than the growth word, and each row that can be reached has memory. Then all INSERTs that know of it
+// have a share in dividing all other rows, each behind its own change: the growth word's cursor, an FAA by growShare, says which rows
+// are whose. A level has been handed out after as many INSERTs as the rows before it, over growShare. Rows whose divider died, or did
+// not get their locks in time, stay behind, which costs their readers a trip: an INSERT that finds them full divides them, or the next
+// level's round brings them one level further.
+
+// growShare is how many rows an INSERT divides for others, which is what one redo takes.
+const growShare = maxSteps / 2
+
+const levelMask = ^uint64(levelOne - 1)
+
+// helpShare is the part of what is left of an INSERT's time that one batch of its share may take; there are never as many.
+const helpShare = 16
+
+// descend reads the rows that are the key's by their own levels, under their locks, which are held and do not depend on levels: where
+// what was guessed beforehand is wrong, that takes a trip. Rows that are torn it leaves to its caller.
+func (s *Store) descend(at *place) error {
+	if s.Levels == 0 {
+		return nil
+	}
+	l := &s.locks
+	for range 2*s.Levels + 3 { // a guess, and the way up or down, with a READ for each step
+		first, second := l.row(at.first, s.rowBytes), l.row(at.second, s.rowBytes)
+		if first == nil || second == nil {
+			s.wantRows(*at)
+			if err := s.readHeld(); err != nil {
+				return err
+			}
+			continue
+		}
+		if !s.valid(first, l.shard, at.first) || !s.valid(second, l.shard, at.second) || s.follow(at, first, second) {
+			return nil
+		}
+		s.levels.doubts[l.shard] = true
+	}
+	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.first, at.second, l.shard, client.ErrDamaged)
+	return errors.Join(err, s.retreat())
+}
+
+// readHeld reads all bands again, under locks.
+func (s *Store) readHeld() error {
+	s.endReads()
+	b := s.ep.Batch()
+	s.addReads(b, false)
+	growth := s.addGrowth(b, s.locks.shard)
+	if err := s.do("read rows", b); err != nil {
+		return s.lost(b, fmt.Errorf("read rows of shard %d: %w", s.locks.shard, err))
+	}
+	s.learned(s.locks.shard, growth)
+	s.locks.read = b
+	return nil
+}
+
+// makeRoom is what becomes of an INSERT that has locked and read its key's rows, and found no path anywhere: it divides those rows
+// that are not of the table's level, or begins the next level. Then it is to look again. The error wraps client.ErrFull where both
+// rows were divided as often as may be.
+func (s *Store) makeRoom(at place) error {
+	shard := s.locks.shard
+	level, last, n := 0, true, 0
+	if s.Levels > 0 {
+		level, _ = growthOf(s.levels.words[shard])
+	}
+	for i, id := range [2]uint32{at.first, at.second} {
+		r := s.locks.row(id, s.rowBytes)
+		last = last && s.level(r) >= s.Levels
+		if s.level(r) < level && (i == 0 || id != at.first) {
+			n += s.addDivision(n, id, r)
+		}
+	}
+	if n > 0 {
+		return s.divide(n)
+	}
+	if err := s.retreat(); err != nil {
+		return err
+	}
+	if last {
+		return errFull
+	}
+	return s.raise(shard, level)
+}
+
+// addDivision notes the changes that divide a row, behind n others: the new row first. It returns how many they are.
+func (s *Store) addDivision(n int, id uint32, r row) int {
+	level := s.level(r)
+	moving := uint64(0)
+	for slot := range s.entries {
+		e := s.entry(r, slot)
+		if e.meta.used() && s.sound(e) && s.place(s.key(e)).bits>>level&1 != 0 {
+			moving |= 1 << slot
+		}
+	}
+	s.changes[n] = change{kind: filling, row: s.child(id, level), slots: moving}
+	s.changes[n+1] = change{kind: leaving, row: id, slots: moving}
+	return 2
+}
+
+// divide carries out n changes that divide rows. None of them is the operation's own.
+func (s *Store) divide(n int) error {
+	err := s.write(s.changes[:n], ref{})
+	s.locks.sent = false
+	if err == nil {
+		s.stats.Divided += uint64(n / 2)
+	}
+	return err
+}
+
+// raise begins the level behind one that a table has, unless somebody else does.
+func (s *Store) raise(shard, level int) error {
+	if err := s.backLevel(shard, level+1); err != nil {
+		return err
+	}
+	b := s.ep.Batch()
+	next := uint64(level+1) << levelShift
+	cas := b.MaskedCompareSwap(s.growthAt(shard), uint64(level)<<levelShift, levelMask, next, ^uint64(0))
+	if err := s.do("raise level", b); err != nil {
+		s.keepFlying(shard, b)
+		return fmt.Errorf("begin level %d of shard %d: %w", level+1, shard, err)
+	}
+	if cas.Swapped() {
+		s.levels.learn(shard, next)
+	} else {
+		s.levels.learn(shard, cas.Result)
+	}
+	b.Release()
+	return nil
+}
+
+// backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull when there is not enough.
+func (s *Store) backLevel(shard, level int) error {
+	home, index := s.home(shard)
+	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
+	for {
+		r := rdma.Request{Proc: node.ProcGrow}
+		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, 1}
+		s.step("ask for a segment")
+		err := s.ep.Call(home, &r, s.opt.Timeout)
+		switch {
+		case errors.Is(err, rdma.ErrFull): // or others have asked for all of them
+			have, unread := s.readWord(s.growthAt(shard).Add(growthSegments))
+			if unread != nil || have < segments {
+				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
+			}
+			return nil
+		case err != nil:
+			return fmt.Errorf("ask node %d for memory of shard %d: %w", home, shard, err)
+		case r.Ret[0]+r.Ret[1] >= segments:
+			return nil
+		}
+	}
+}
+
+// help divides some rows of a table that grows. It comes behind an INSERT that is done, and which does not fail for it: what it leaves
+// half done is settled ahead of the next operation there, as always.
+func (s *Store) help(shard int) {
+	if s.Levels == 0 {
+		return
+	}
+	st := &s.shards[shard]
+	level, cursor := growthOf(s.levels.words[shard])
+	if level == 0 || cursor >= s.ends(level) || st.dirty || st.flying != nil || len(st.leased) > 0 {
+		return
+	}
+	timeout := s.opt.Timeout
+	s.opt.Timeout = s.left() / helpShare
+	_ = s.share(shard)
+	s.opt.Timeout = timeout
+}
+
+// ends returns where a level's cursor has passed all rows of the level before.
+func (l *layout) ends(level int) uint64 { return uint64(l.Rows) << (level - 1) }
+
+// share takes the next rows of a table that grows, and divides those that are there and are not of its level.
+func (s *Store) share(shard int) error {
+	b := s.ep.Batch()
+	add := b.FetchAdd(s.growthAt(shard), growShare)
+	if err := s.do("share growth", b); err != nil {
+		s.keepFlying(shard, b)
+		return err
+	}
+	level, from := growthOf(add.Result)
+	s.levels.learn(shard, add.Result+growShare)
+	b.Release()
+	if level == 0 || from >= s.ends(level) {
+		return nil
+	}
+	rows := [growShare]uint32{}
+	ids := rows[:min(growShare, s.ends(level)-from)]
+	s.want(shard)
+	for i := range ids {
+		ids[i] = uint32(from) + uint32(i)
+		s.wantRow(ids[i])
+		s.wantBand(ids[i], ids[i]+1)
+	}
+	s.taken = ref{}
+	if err := s.acquire(nil, nil); err != nil {
+		return err
+	}
+	n := 0
+	for _, id := range ids {
+		if r := s.locks.row(id, s.rowBytes); s.valid(r, shard, id) && s.made(id, r) && s.level(r) < level {
+			n += s.addDivision(n, id, r)
+		}
+	}
+	if n == 0 {
+		return s.retreat()
+	}
+	return s.divide(n)
+}
