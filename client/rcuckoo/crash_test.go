@@ -119,6 +119,7 @@ func (d *drama) enter(name string, f func(w int, r *check.Recorder, ep rdma.Endp
 		d.stats.Repairs += s.stats.Repairs
 		d.stats.Fenced += s.stats.Fenced
 		d.stats.Rolled += s.stats.Rolled
+		d.stats.Divided += s.stats.Divided
 		if err := s.Close(); err != nil && !errors.Is(err, rdma.ErrRevoked) {
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 		}

@@ -12,7 +12,7 @@ import (
 // A table grows when an INSERT finds no path, and Params.Levels allows it. That INSERT divides the two rows of its key, whose locks it
 // holds, and looks again: so it needs nobody else. When they are of the table's level already it begins the next one first:
 //
-//  1. the node gives memory to the segments of the next level, one by one (a crash leaves some that have it early);
+//  1. the node gives memory to the segments of the next level, a few at a time (a crash leaves some that have it early);
 //  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless somebody else has.
 //
 // So no row is of a higher level than the growth word, and each row that can be reached has memory. Then all INSERTs that know of it
@@ -23,6 +23,9 @@ import (
 
 // growShare is how many rows an INSERT divides for others, which is what one redo takes.
 const growShare = maxSteps / 2
+
+// backAtOnce is about how many bytes a node is asked for at a time, so that no call takes for long.
+const backAtOnce = 16 << 20
 
 const levelMask = ^uint64(levelOne - 1)
 
@@ -148,7 +151,7 @@ func (s *Store) backLevel(shard, level int) error {
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
 		r := rdma.Request{Proc: node.ProcGrow}
-		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, 1}
+		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, max(1, backAtOnce/segment)}
 		s.step("ask for a segment")
 		err := s.ep.Call(home, &r, s.opt.Timeout)
 		switch {

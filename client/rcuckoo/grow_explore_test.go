@@ -1,0 +1,94 @@
+package rcuckoo
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// tinyGrowing is a pool of two rows, of one entry each, which the explorer's keys do not fit; or of one row where values are in extents.
+func tinyGrowing(far bool, timeout time.Duration) Params {
+	p := tiny(far, timeout)
+	p.Shards, p.Rows, p.Entries, p.RowsPerLock, p.Levels = 1, 2, 1, 1, 8
+	if far {
+		p.Rows = 1
+	}
+	return p
+}
+
+// exploredGrowing is explored with tables that grow; it counts the rows that were divided.
+func exploredGrowing(far, kept bool, divided *atomic.Uint64) *explore.Subject {
+	s := explored(far, kept)
+	s.Memory = func(shape explore.Shape) (uint64, error) {
+		l, err := newLayout(tinyGrowing(far, s.Timeout), shape.Nodes)
+		if err != nil {
+			return 0, err
+		}
+		return l.bytes, nil
+	}
+	s.Format = func(f rdma.Fabric, _ explore.Shape) error { return Make(f, tinyGrowing(far, s.Timeout)) }
+	open := s.OpenOn
+	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
+		st, err := open(f, ep, cache)
+		if err != nil {
+			return nil, err
+		}
+		return counting{st.(*Store), divided}, nil
+	}
+	return s
+}
+
+type counting struct {
+	*Store
+	divided *atomic.Uint64
+}
+
+func (c counting) Close() error {
+	c.divided.Add(c.stats.Divided)
+	return c.Store.Close()
+}
+
+// TestExploreGrowing is TestExplore with tables that grow.
+func TestExploreGrowing(t *testing.T) {
+	runs := uint64(100)
+	if teeth.UnderRace {
+		runs = 5
+	}
+	for _, c := range explorations {
+		t.Run(c.name, func(t *testing.T) {
+			var divided atomic.Uint64
+			explore.Seeds(t, exploredGrowing(c.far, c.kept, &divided), runs)
+			if n := divided.Load(); n < runs/2 {
+				t.Errorf("%d rows were divided in %d runs", n, runs)
+			}
+		})
+	}
+}
+
+// TestEnumerateGrowing is TestEnumerate with tables that grow: crashes at every verb of an INSERT that divides rows, among them.
+func TestEnumerateGrowing(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("one coroutine runs at a time: run without -race")
+	}
+	var divided atomic.Uint64
+	explore.Enumerate(t, exploredGrowing(true, false, &divided))
+}
+
+// TestKeysPart: the explorer's keys have different segment bits, or tables could not have them all.
+func TestKeysPart(t *testing.T) {
+	l := lay(t, tinyGrowing(false, time.Second), 1)
+	seen := map[uint32]int{}
+	for i := range 4 {
+		at := l.place(fmt.Appendf(nil, "key-%d", i))
+		if j, ok := seen[at.bits]; ok {
+			t.Errorf("keys %d and %d have segment bits %b", i, j, at.bits)
+		}
+		seen[at.bits] = i
+	}
+}
