@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // growingPool is a table of few rows, which has to double often.
@@ -87,4 +90,23 @@ func TestGrow(t *testing.T) {
 		}
 		judge(t, f)
 	}
+}
+
+// TestStoreGrowing runs the suites on tables that double again and again under their load.
+func TestStoreGrowing(t *testing.T) {
+	p := growingPool(2)
+	p.InlineBytes, p.ExtentBytes, p.SlabExtents = 16, 1000, 16
+	p.Slabs = 5000 / 16 / p.Shards
+	h := harness(2, p, Options{Failure: 3 * time.Second})
+	make := h.Format
+	h.Format = func(f rdma.Fabric) error {
+		if _, ok := f.(*sim.Sim); !ok {
+			return make(f)
+		}
+		p := p
+		p.Rows, p.Entries, p.Slabs, p.Levels = 1, 1, 40, 8 // keys are few there, and two of them part late
+		return Make(f, p)
+	}
+	h.Alike = true // but for who divides rows, which is all under their locks
+	storetest.Run(t, h)
 }
