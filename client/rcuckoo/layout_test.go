@@ -45,7 +45,7 @@ func drawParams(r *rapid.T) Params {
 	n := func(name string, from, to int) int { return rapid.IntRange(from, to).Draw(r, name) }
 	p := Params{Shards: n("shards", 1, 9), Rows: n("rows", 1, 5000), Entries: n("entries", 1, maxEntries), KeyBytes: n("key bytes", 1, maxKeyBytes),
 		InlineBytes: n("inline bytes", 0, maxInline), F: rapid.Float64Range(1, 20).Draw(r, "f"), RowsPerLock: n("rows a lock", 1, 70),
-		LockWords: n("lock words", 1, 9), Clients: n("clients", 1, 50), Timeout: time.Second}
+		LockWords: n("lock words", 1, 9), Levels: max(n("levels", -3, 3), 0), Clients: n("clients", 1, 50), Timeout: time.Second}
 	if rapid.Bool().Draw(r, "extents") {
 		p.ExtentBytes, p.Slabs, p.SlabExtents = n("extent bytes", 0, 2000), n("slabs", 1, 40), n("extents a slab", 1, 40)
 	}
@@ -78,7 +78,8 @@ func TestAreas(t *testing.T) {
 			add(p.Clients, handBytes, func(i int) rdma.Addr { return l.handAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, intentBytes, func(i int) rdma.Addr { return l.intentAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(s, rdma.ClientID(i+1)) })
-			add(p.Rows, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(s, uint32(i)) })
+			add(min(p.Levels, 1), growthBytes, func(int) rdma.Addr { return l.growthAt(s) })
+			add(p.Rows<<p.Levels, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(s, uint32(i)) })
 			add(p.Slabs, l.slab, func(i int) rdma.Addr { return l.at(l.slabs, s, uint64(i)*l.slab) })
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
@@ -110,6 +111,13 @@ func TestLocks(t *testing.T) {
 		of := map[bit]uint32{}
 		for n := range uint32(p.Rows) {
 			word, b := l.lockOf(n)
+			far := n + uint32(p.Rows)*rapid.Uint32Max(1<<p.Levels-1).Draw(r, "segment")
+			if w, c := l.lockOf(far); w != word || c != b {
+				r.Fatalf("row %d has bit %d of word %d, and row %d of the same number bit %d of word %d", n, b, word, far, c, w)
+			}
+			if from, to := l.lockedWith(far); far < from || far >= to || l.segment(from) != l.segment(far) || l.segment(to-1) != l.segment(far) {
+				r.Fatalf("row %d, of %d rows a segment, is locked with %d to %d", far, p.Rows, from, to)
+			}
 			if word >= p.LockWords || b >= lockBits {
 				r.Fatalf("row %d has bit %d of word %d", n, b, word)
 			}
@@ -140,6 +148,7 @@ func TestBadParams(t *testing.T) {
 		func(p *Params) { p.F = math.NaN() }, func(p *Params) { p.F = math.Inf(1) }, func(p *Params) { p.RowsPerLock = 0 },
 		func(p *Params) { p.LockWords = 0 }, func(p *Params) { p.Slabs = 0 }, func(p *Params) { p.SlabExtents = -1 },
 		func(p *Params) { p.Slabs, p.SlabExtents = 1<<21, 1<<21 }, func(p *Params) { p.Clients = 0 }, func(p *Params) { p.Clients = 1 << 16 },
+		func(p *Params) { p.Levels = -1 }, func(p *Params) { p.Levels = 17 }, func(p *Params) { p.Rows, p.Levels = 1<<20, 13 },
 		func(p *Params) { p.Timeout = 0 }, func(p *Params) { p.Rows, p.KeyBytes, p.Entries, p.Shards = maxRows, 63, 64, 1<<16 },
 	} {
 		p := small()
@@ -209,11 +218,12 @@ func TestSize(t *testing.T) {
 
 // FuzzParams: whatever a pool's header says makes a layout whose parts fit, or an error.
 func FuzzParams(f *testing.F) {
-	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1)
-	f.Add(1<<16, 1<<40, 64, 63, 255, 1<<24-1, 1e6, 1, 1<<40, 1<<20, 1<<20, 60000, 70)
-	f.Fuzz(func(t *testing.T, shards, rows, entries, key, inline, extent int, factor float64, perLock, words, slabs, each, clients, nodes int) {
+	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 0)
+	f.Add(2, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 9)
+	f.Add(1<<16, 1<<40, 64, 63, 255, 1<<24-1, 1e6, 1, 1<<40, 1<<20, 1<<20, 60000, 70, 1<<40)
+	f.Fuzz(func(t *testing.T, shards, rows, entries, key, inline, extent int, factor float64, perLock, words, slabs, each, clients, nodes, levels int) {
 		p := Params{Shards: shards, Rows: rows, Entries: entries, KeyBytes: key, InlineBytes: inline, ExtentBytes: extent, F: factor,
-			RowsPerLock: perLock, LockWords: words, Slabs: slabs, SlabExtents: each, Clients: clients, Timeout: time.Second}
+			RowsPerLock: perLock, LockWords: words, Slabs: slabs, SlabExtents: each, Levels: levels, Clients: clients, Timeout: time.Second}
 		l, err := newLayout(p, nodes)
 		if err != nil {
 			if !errors.Is(err, ErrParams) {
@@ -224,7 +234,7 @@ func FuzzParams(f *testing.F) {
 		last := shards - 1
 		word, _ := l.lockOf(uint32(rows - 1))
 		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8, l.redoAt(last, rdma.ClientID(clients)).Offset() + l.redo,
-			l.rowAt(last, uint32(rows-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
+			l.rowAt(last, uint32(l.allRows()-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
 			if end > l.bytes || end < node.HeaderBytes {
 				t.Fatalf("%+v: something ends at %d of %d", p, end, l.bytes)
 			}
