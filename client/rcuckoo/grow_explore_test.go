@@ -25,6 +25,7 @@ func tinyGrowing(far bool, timeout time.Duration) Params {
 // exploredGrowing is explored with tables that grow; it counts the rows that were divided.
 func exploredGrowing(far, kept bool, divided *atomic.Uint64) *explore.Subject {
 	s := explored(far, kept)
+	s.Timeout = max(s.Timeout, 100*time.Millisecond) // all are after one lock, and two keys part at the eighth level
 	s.Memory = func(shape explore.Shape) (uint64, error) {
 		l, err := newLayout(tinyGrowing(far, s.Timeout), shape.Nodes)
 		if err != nil {
