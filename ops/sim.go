@@ -24,9 +24,11 @@ type Simulation struct {
 	Spares         int // of the nodes
 	NodeCentric    bool
 	Words, Locks   int           // of SWARM's objects
+	NodeBytes      uint64        // memory of each node; 0: what the store needs
 	Table          stores.Cuckoo // of RCuckoo
 	Failure        time.Duration // of RCuckoo's clients: who stands in their way for so long is dead
 	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
+	StallFences    bool          // fences wait behind atomics on device memory as behind others
 	NoDevice       bool          // what stores keep in the memory of NICs is in that of the nodes
 	NodeCores      int           // of a memory node, for two-sided calls
 	InFlight       int           // operations of a client at a time
@@ -80,7 +82,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
 		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
-		ShortKeys: s.ShortKeys, NoDevice: s.NoDevice,
+		ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,
 		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold, Failure: s.Failure},
 	}
 	if c.Ops == 0 && c.Duration == 0 {
@@ -106,7 +108,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	}
 	c.Pool = stores.Params{
 		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
-		Words: s.Words, Locks: s.Locks, Table: s.Table,
+		Words: s.Words, Locks: s.Locks, Table: s.Table, Memory: s.NodeBytes,
 		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
 	}
 	if s.ShortKeys {

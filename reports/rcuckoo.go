@@ -1,6 +1,14 @@
 package reports
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
 
 // rcuckooSize is how large the simulations of RCuckoo's report are.
 type rcuckooSize struct {
@@ -10,17 +18,30 @@ type rcuckooSize struct {
 	fills   int   // how many of each
 	keys    int   // that are hashed
 	factors []float64
+
+	table, ops, warmUp int64 // entries of the simulated table, and operations of a run
+	clients            []int
+	filled             []int64 // percent
+	lockRows, lockBits []int   // of Figure 5
+	lockRuns           int
+	smaller            int64 // entries, of tables with larger values
+	values, entries    []int // bytes
 }
 
 func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 	if quick {
 		return &rcuckooSize{
 			seed: seed, rows: 10_000, tables: []int{1000, 4000}, fills: 2, keys: 100_000, factors: []float64{1.9, 2.3, 2.5},
+			table: 10_000, ops: 8000, warmUp: 4000, clients: []int{8, 320}, filled: []int64{10, 90},
+			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
 		}
 	}
 	return &rcuckooSize{
 		seed: seed, rows: 100_000, tables: []int{1000, 10_000, 100_000}, fills: 10, keys: 10_000_000,
 		factors: []float64{1.5, 1.9, 2.1, 2.3, 2.5, 2.7, 3},
+		table:   1_000_000, ops: 500_000, warmUp: 100_000, clients: []int{8, 40, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
+		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 4,
+		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
 	}
 }
 
@@ -28,6 +49,38 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 var Rcuckoo = newPaper(&Paper{
 	Name: "RCuckoo", Source: "Grant and Snoeren, ATC 2025", Section: "sections 3 and 5", Figures: rcuckooFigures,
 }, plan[*rcuckooSize]{newRcuckooSize, rcuckooSetUp, rcuckooExperiments})
+
+// Of the paper's set-up (sections 4.1, 5.1, 5.3).
+const (
+	paperCrowd   = 320
+	paperLocked  = 16 // rows a lock
+	paperFull    = 90 // percent of the table's entries
+	paperCache   = 64 << 10
+	paperTimer   = 100 * time.Millisecond
+	paperPairing = 4 // bytes of a key, and of a value
+
+	fuseeCache = 1 << 20
+	roomyNode  = 1 << 30 // so that each of FUSEE's clients finds blocks of its own
+)
+
+// trial names a simulation that differs from the paper's set-up of a mix (sections 5.2 and 5.3).
+func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation)) trial {
+	o := ops.Simulation{
+		Store: store, Profile: "rcuckoo-testbed", Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100},
+		Nodes: 1, Clients: paperCrowd, IndexReplicas: 1, DataReplicas: 1, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed, ShortKeys: true,
+	}
+	if store == "rcuckoo" {
+		o.CacheBytes, o.Failure = paperCache, paperTimer
+		o.Table = stores.Cuckoo{Rows: int(s.table) / paperRow, KeyBytes: paperPairing, ValueBytes: paperPairing, InlineBytes: paperPairing}
+	}
+	if strings.HasPrefix(store, "fusee") {
+		o.NodeBytes, o.CacheBytes = roomyNode, fuseeCache
+	}
+	if differ != nil {
+		differ(&o)
+	}
+	return trial{name: name, Simulation: o}
+}
 
 func rcuckooSetUp(s *rcuckooSize) string {
 	return fmt.Sprintf("Seed %d. What the paper says is read off its words, not its plots.", s.seed)
@@ -37,4 +90,10 @@ var rcuckooExperiments = []experiment[*rcuckooSize]{
 	{"distances", "how far apart a key's two rows lie (Figure 4a)", "The paper's formula, no table: keys are hashed.", distanceCases, distanceTable},
 	{"fill", "how full a table is when the first INSERT fails (Figure 4b)", "A table in a client's own memory, paths of up to 5 moves.", fillCases, fillTable},
 	{"spans", "how many rows a cuckoo path spans (Figure 4c)", "A table in a client's own memory, filled to 95 %, 8 entries a row.", spanCases, spanTable},
+	{"locks", "trips to get an INSERT's locks (Figure 5)", fmt.Sprintf("8 clients fill a table of %d rows to 95 %%.", smallTable), lockCases, lockTable},
+	{"load", "throughput for 8 to 320 clients, against FUSEE (Figure 6)", "YCSB A, B and C.", rcuckooLoadCases, rcuckooLoadTable},
+	{"inserts", "INSERTs into tables that are more or less full (Figure 7)", "320 clients. W inserts only; A, B and C are reads with 50, 5 and no % of INSERTs.", fillingCases, fillingTable},
+	{"entries", "entries of 8 to 128 B (Figure 8c)", "320 clients.", entryCases, entryTable},
+	{"extents", "values of up to 1 KB in extents (Figure 8d)", "YCSB A, B and C.", extentCases, extentTable},
+	{"device", "the lock table in the NIC's memory, or in the node's (sections 2.2 and 3.4.2)", "320 clients unless it says otherwise. Latencies in microseconds.", deviceCases, deviceTable},
 }

@@ -10,7 +10,7 @@ import (
 const (
 	paperFactor = 2.3     // f (section 3.3)
 	independent = 1 << 20 // an f by which a key's second row lies anywhere
-	fullTable   = 0.95    // of the entries, to which Figures 4 and 5 fill their tables
+	fullPercent = 95      // of the entries, to which Figures 4 and 5 fill their tables
 	paperRow    = 8       // entries
 )
 
@@ -126,7 +126,7 @@ var hashings = []struct {
 func spanCases(s *rcuckooSize) (list []trial) {
 	for _, h := range hashings {
 		list = append(list, trial{name: h.name, compute: func() (any, error) {
-			counts, failed, err := stores.CuckooSpans(h.f, paperRow, s.rows, fullTable, s.seed)
+			counts, failed, err := stores.CuckooSpans(h.f, paperRow, s.rows, fullPercent/100.0, s.seed)
 			return spread{counts, failed}, err
 		}})
 	}

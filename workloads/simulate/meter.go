@@ -19,7 +19,7 @@ type meter struct {
 }
 
 // tripCount has a number of calls for each number of trips; the last for all that took as many or more.
-type tripCount [32]uint64
+type tripCount [128]uint64
 
 func (t *tripCount) add(trips uint64) { t[min(trips, uint64(len(t)-1))]++ }
 

@@ -33,6 +33,8 @@ type Config struct {
 	ShortKeys bool
 	// NoDevice leaves in the nodes' memory what stores keep in that of their NICs.
 	NoDevice bool
+	// StallFences lets fences wait for the answers of atomics on device memory even where the profile's NICs need not.
+	StallFences bool
 	Clients  int // that are there from the beginning; default 1
 	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
 	// core; default 1. When a fault crashes a client, its other operations go on.

@@ -1,0 +1,178 @@
+package reports
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// insertMix is a workload of Figure 7: reads and INSERTs.
+type insertMix struct {
+	name  string
+	share float64 // of INSERTs
+}
+
+var insertMixes = []insertMix{{"W", 1}, {"A", 0.5}, {"B", 0.05}, {"C", 0}}
+
+// narrow is how many rows share a lock in what else there is beside the paper's 16.
+const narrow = 2
+
+// calm is a crowd that loads nothing much.
+const calm = 8
+
+// growing makes of a trial one of a table that is so full, in percent, and gets so many INSERTs at most.
+func (s *rcuckooSize) growing(o *ops.Simulation, m insertMix, fill int64) {
+	o.Records, o.WarmUp = s.table*fill/100, 0
+	o.Ops = s.ops
+	if most := float64(s.table*insertPart) / 100; m.share > 0 {
+		o.Ops = min(o.Ops, int64(most/m.share))
+	}
+	o.Properties = append(o.Properties, fmt.Sprintf("readproportion=%g", 1-m.share), fmt.Sprintf("insertproportion=%g", m.share))
+}
+
+// insertPart is how many percent of the table's entries a run inserts at most.
+const insertPart = 3
+
+func fillingCases(s *rcuckooSize) (list []trial) {
+	for _, fill := range s.filled {
+		add := func(m insertMix, name string, differ func(*ops.Simulation)) {
+			list = append(list, s.trial("rcuckoo", "w", key(name, fill), func(o *ops.Simulation) {
+				s.growing(o, m, fill)
+				differ(o)
+			}))
+		}
+		for _, m := range insertMixes {
+			add(m, m.name, func(*ops.Simulation) {})
+		}
+		add(insertMixes[0], "narrow", func(o *ops.Simulation) { o.Table.RowsPerLock = narrow })
+		add(insertMixes[0], "calm", func(o *ops.Simulation) { o.Clients, o.Ops = calm, o.Ops/4 })
+	}
+	for _, n := range []int{calm, paperCrowd} {
+		for _, fill := range []int64{s.filled[0], paperFull} {
+			list = append(list, s.trial("fusee", "w", key("fusee", n, fill), func(o *ops.Simulation) {
+				s.growing(o, insertMixes[0], fill)
+				o.Clients, o.WarmUp = n, s.warmUp // in which clients find blocks
+			}))
+		}
+	}
+	return list
+}
+
+func fillingTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"full"}
+	for _, m := range insertMixes {
+		p.Header = append(p.Header, m.name+": Mops")
+	}
+	p.Header = append(p.Header, fmt.Sprintf("W, %d rows a lock", narrow), "INSERT, calm: µs", "bytes of A", "verbs of A", "no path")
+	inserts := func(name string, fill int64) *simulate.Call { return r[key(name, fill)].Call("INSERT") }
+	payload := func(fill int64) float64 {
+		c := r.all("A", fill).Cost
+		return c.BytesRead + c.BytesWrote
+	}
+	for _, fill := range s.filled {
+		row := []Cell{say("%d %%", fill)}
+		for _, m := range insertMixes {
+			row = append(row, mops(r[key(m.name, fill)].Throughput))
+		}
+		p.Rows = append(p.Rows, append(row, mops(r[key("narrow", fill)].Throughput), us(inserts("calm", fill).At(0.5)),
+			say("%.0f", payload(fill)), say("%.2f", r.all("A", fill).Cost.Verbs()), share(100*float64(r[key("W", fill)].Failed)/float64(r[key("W", fill)].Operations))))
+	}
+	first, last := s.filled[0], s.filled[len(s.filled)-1]
+	w := func(name string, fill int64) float64 { return r[key(name, fill)].Throughput / 1e6 }
+	c := inserts("W", first)
+	whyRead := fmt.Sprintf("An INSERT reads all rows that it locks, and locks both rows of its key, or two clients would insert it twice: %.0f B"+
+		" and %.1f verbs, of which %s is the limit. The paper's, of an empty cache, locks the first row alone: 16 rows of 73 B pass a link of"+
+		" 100 Gbit/s some 10 million times a second. With %d rows a lock it is %.1f Mops here.", c.Cost.BytesRead, c.Cost.Verbs(), limit(r[key("W", first)]), narrow, w("narrow", first))
+	p.near("inserts-empty", w("W", first), 0.15, whyRead)
+	p.near("inserts-full", w("W", last), 0.15, whyRead)
+	fewer := change(w("W", first), w("W", last))
+	p.near("inserts-drop", fewer, 0.1, fmt.Sprintf("What an INSERT reads without any search is so much that what it reads in addition weighs less. With %d rows a lock it is %+.0f %%.",
+		narrow, change(w("narrow", first), w("narrow", last))))
+	drops := 0
+	for _, m := range insertMixes[:3] {
+		if w(m.name, last) < w(m.name, first) {
+			drops++
+		}
+	}
+	still := change(w("C", first), w("C", last))
+	p.claim("inserts-mixes", drops == 3 && math.Abs(still) < 5, fmt.Sprintf("W %+.0f %%, A %+.0f %%, B %+.0f %%, C %+.0f %%", fewer, change(w("A", first), w("A", last)),
+		change(w("B", first), w("B", last)), still), "A workload of few INSERTs hardly sees them.")
+	p.claim("inserts-twice", math.Abs(inserts("calm", last).At(0.5)/inserts("calm", first).At(0.5)-2) < 0.5, fmt.Sprintf("from %.2f to %.2f µs at the median and %.2f to %.2f on the average, with %d clients",
+		inserts("calm", first).At(0.5), inserts("calm", last).At(0.5), inserts("calm", first).Latency.Mean, inserts("calm", last).Latency.Mean, calm),
+		"More than half of the INSERTs find a free slot in their own rows even then.")
+	p.claim("inserts-median", inserts("calm", first).TripsAt(0.5) == 3, fmt.Sprintf("%d latencies, of which one is the fence's, at the median", inserts("calm", first).TripsAt(0.5)),
+		"More are of lock words.")
+	p.claim("inserts-bytes", payload(last) <= 2.2*payload(first), fmt.Sprintf("%.1f times", payload(last)/payload(first)), "Paths are looked for in rows that are read for that.")
+	verbs := r.all("A", last).Cost.Verbs() / r.all("A", first).Cost.Verbs()
+	p.claim("inserts-verbs", verbs <= 1.55, fmt.Sprintf("%.2f times", verbs), "A client that has no path in its cache reads up to 32 rows at once, a READ each.")
+	rate := func(fill int64) float64 { return r[key("fusee", paperCrowd, fill)].Throughput / 1e6 }
+	p.near("inserts-fusee", rate(first), 0.15, "The memory node's "+limit(r[key("fusee", paperCrowd, first)])+".")
+	f := change(rate(first), rate(paperFull))
+	p.claim("inserts-fusee-flat", math.Abs(f) < 8, fmt.Sprintf("%+.1f %% from %d %% to %d %%", f, first, paperFull), "Its index fills, too.")
+	g := r[key("fusee", calm, first)].Call("INSERT").At(0.5)
+	p.claim("inserts-fusee-us", math.Abs(change(inserts("calm", first).At(0.5), g)) < 25, fmt.Sprintf("%.2f µs against %.2f", g, inserts("calm", first).At(0.5)),
+		"FUSEE's INSERT makes sure that nobody else inserts the key, and with one replica has no log to commit.")
+	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries; a run inserts %d %% of them at most. No path: INSERTs of W that failed since no path of 5 moves"+
+		" led to a free slot (see fill). Bytes are payload. Latencies are of W with %d clients.", s.table, insertPart, calm))
+}
+
+// lockTrips is how many trips a share of the INSERTs did not exceed, but for those of the fence and of writing the rows.
+func lockTrips(c *simulate.Call, part float64) float64 { return float64(c.TripsAt(part) - 2) }
+
+func lockCases(s *rcuckooSize) (list []trial) {
+	for _, rows := range s.lockRows {
+		for _, locks := range s.lockBits {
+			for i := range s.lockRuns {
+				list = append(list, s.trial("rcuckoo", "w", key(rows, locks, i), func(o *ops.Simulation) {
+					o.Clients, o.Records, o.WarmUp, o.Seed = 8, 1, 0, s.seed+uint64(i)
+					o.Table.Rows, o.Table.RowsPerLock, o.Table.LockBits = smallTable, rows, locks
+					o.Ops = smallTable*paperRow*fullPercent/100 - 1
+				}))
+			}
+		}
+	}
+	return list
+}
+
+const smallTable = 512 // rows, of Figure 5
+
+func lockTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"locks a CAS"}
+	for _, rows := range s.lockRows {
+		p.Header = append(p.Header, fmt.Sprintf("%d", rows))
+	}
+	trips := func(rows, locks int) (mean float64) {
+		for i := range s.lockRuns {
+			mean += lockTrips(r[key(rows, locks, i)].Call("INSERT"), 0.99) / float64(s.lockRuns)
+		}
+		return mean
+	}
+	for _, locks := range s.lockBits {
+		row := []Cell{say("%d", locks)}
+		for _, rows := range s.lockRows {
+			row = append(row, micros(trips(rows, locks)))
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	most, all := s.lockBits[len(s.lockBits)-1], s.lockRows[len(s.lockRows)-1]
+	best, at, sweet := math.Inf(1), 0, 0.0
+	for _, rows := range s.lockRows {
+		if got := trips(rows, most); got < best {
+			best, at = got, rows
+		}
+		if rows >= 2 && rows <= 16 {
+			sweet = max(sweet, trips(rows, most))
+		}
+	}
+	p.claim("locks-sweet", at >= 2 && at <= 16 && sweet < 1.5*best, fmt.Sprintf("the fewest, %.1f, are with %d rows a lock, and at most %.1f with 2 to 16", best, at, sweet),
+		"One masked CAS takes all locks of most paths here however narrow they are, and who waits for a lock pauses.")
+	p.claim("locks-global", trips(all, most) > 1.3*best, fmt.Sprintf("%.1f", trips(all, most)), "Clients that do not get a lock pause for longer each time, and so try it the less often the more of them there are.")
+	p.claim("locks-single", trips(1, 1) > 1.5*best, fmt.Sprintf("%.1f", trips(1, 1)), "")
+	const wide = 16
+	few, many := trips(wide, 4), trips(wide, most)
+	p.claim("locks-four", math.Abs(few-many) < 1.5, fmt.Sprintf("%.1f with 4 locks a CAS and %d rows a lock, %.1f with %d", few, wide, many, most), "")
+	p.Notes = append(p.Notes, fmt.Sprintf("Columns: rows a lock. Trips to get the locks at the 99th percentile, all tries and what was looked at in between included, the mean of %d runs. The paper's"+
+		" 64 locks a CAS are 63 here: a bit of a word is the repair's.", s.lockRuns))
+}

@@ -1,0 +1,169 @@
+package reports
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/farkv/farkv/ops"
+)
+
+// cores of six client machines (section 5.5).
+const sixMachines = 120
+
+// sizeOf gives a trial values of so many bytes, in their entries or in extents, in a table of fewer entries.
+func (s *rcuckooSize) sizeOf(o *ops.Simulation, value int, inline bool) {
+	o.Records, o.Table.Rows = s.smaller*paperFull/100, int(s.smaller)/paperRow
+	o.Properties = append(o.Properties, fmt.Sprintf("fieldlength=%d", value))
+	if o.Table.ValueBytes, o.Table.InlineBytes = value, value; !inline {
+		o.Table.InlineBytes = -1
+	}
+}
+
+const inlineValue = 8 // bytes, of those that Figure 8d plots beside extents
+
+func extentCases(s *rcuckooSize) (list []trial) {
+	for _, mix := range readMixes {
+		for _, n := range s.values {
+			list = append(list, s.trial("rcuckoo", mix, key(mix, n), func(o *ops.Simulation) {
+				o.Clients = sixMachines
+				s.sizeOf(o, n, false)
+			}))
+		}
+		list = append(list, s.trial("rcuckoo", mix, key(mix, "inline"), func(o *ops.Simulation) {
+			o.Clients = sixMachines
+			s.sizeOf(o, inlineValue, true)
+		}))
+	}
+	return list
+}
+
+func extentTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"value"}
+	for _, mix := range readMixes {
+		p.Header = append(p.Header, mixName(mix)+": Mops", "trips", "busiest")
+	}
+	line := func(title string, of any) {
+		row := []Cell{say("%s", title)}
+		for _, mix := range readMixes {
+			x := r[key(mix, of)]
+			row = append(row, mops(x.Throughput), say("%.2f", x.Call("TOTAL").Trips), say("%s", limit(x)))
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	line(fmt.Sprintf("%d B, inline", inlineValue), "inline")
+	for _, n := range s.values {
+		line(fmt.Sprintf("%d B", n), n)
+	}
+	gain := func(mix string) float64 {
+		return change(r[key(mix, s.values[0])].Throughput, r[key(mix, "inline")].Throughput)
+	}
+	why := fmt.Sprintf("With a value of %d B in an extent a row is longer, as a reference has 16 B, and the value takes a READ of its own; both pass the node's link, which"+
+		" is the limit of reads here at any size: %s.", s.values[0], limit(r[key("c", s.values[0])]))
+	p.near("extents-b", gain("b"), 0.1, why)
+	p.near("extents-a", gain("a"), 0.1, why)
+	limited, text := true, ""
+	for _, n := range s.values {
+		_, part := r[key("c", n)].Busiest()
+		if n >= 64 {
+			limited = limited && part.Name == "link out" && part.Busy > 0.9
+		}
+		text = limit(r[key("c", n)])
+	}
+	p.claim("extents-link", limited, text+fmt.Sprintf(" with %d B", s.values[len(s.values)-1]), "With so few clients it is latency that limits them.")
+	p.Notes = append(p.Notes, fmt.Sprintf("%d clients, a table of %d entries, %d %% full.", sixMachines, s.smaller, paperFull))
+}
+
+func mixName(mix string) string { return string(mix[0] - 'a' + 'A') }
+
+func entryCases(s *rcuckooSize) (list []trial) {
+	for _, m := range []insertMix{insertMixes[1], insertMixes[3]} {
+		for _, n := range s.entries {
+			list = append(list, s.trial("rcuckoo", "w", key(m.name, n), func(o *ops.Simulation) {
+				s.growing(o, m, s.filled[0])
+				s.sizeOf(o, n-paperPairing, true)
+				o.Records = s.smaller * s.filled[0] / 100
+			}))
+		}
+	}
+	return list
+}
+
+func entryTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"entry", "50 % INSERTs: Mops", "bytes", "busiest", "C: Mops", "bytes", "busiest"}
+	for _, n := range s.entries {
+		a, c := r[key("A", n)], r[key("C", n)]
+		p.Rows = append(p.Rows, []Cell{say("%d B", n), mops(a.Throughput), say("%.0f", a.Call("TOTAL").Cost.BytesRead+a.Call("TOTAL").Cost.BytesWrote), say("%s", limit(a)),
+			mops(c.Throughput), say("%.0f", c.Call("TOTAL").Cost.BytesRead), say("%s", limit(c))})
+	}
+	few, many := s.entries[0], s.entries[len(s.entries)-1]
+	_, part := r[key("A", many)].Busiest()
+	drop := change(r[key("A", few)].Throughput, r[key("A", many)].Throughput)
+	p.claim("entries-insert", drop < -10 && part.Name == "link out", fmt.Sprintf("%+.0f %% from %d to %d B; the busiest is %s", drop, few, many, limit(r[key("A", many)])), "")
+	drop = change(r[key("C", few)].Throughput, r[key("C", many)].Throughput)
+	p.claim("entries-read", math.Abs(drop) < 15, fmt.Sprintf("%+.0f %% from %d to %d B", drop, few, many), fmt.Sprintf("A GET reads both rows, %.0f B with entries of %d B: so many of"+
+		" them fill a link of 100 Gbit/s (%s).", r[key("C", many)].Call("TOTAL").Cost.BytesRead, many, limit(r[key("C", many)])))
+	p.Notes = append(p.Notes, fmt.Sprintf("Entries of a key of %d B and an inline value; a table of %d entries, %d %% full.", paperPairing, s.smaller, s.filled[0]))
+}
+
+// where the lock table lies, and what a fence behind it costs.
+var lockPlaces = []struct {
+	name, title   string
+	host, stalled bool
+}{{"device", "the NIC's memory", false, false}, {"stalled", "the NIC's memory, fences stall", false, true}, {"host", "the node's memory", true, false}}
+
+// lockLoads are those that the device is compared under.
+var lockLoads = []struct {
+	name, title, mix string
+	clients          int
+	one              bool // record, which all update
+}{{"alone", "A, one client", "a", 1, false}, {"a", "A", "a", paperCrowd, false}, {"b", "B", "b", paperCrowd, false}, {"one", "UPDATEs of one key", "a", paperCrowd, true}}
+
+func deviceCases(s *rcuckooSize) (list []trial) {
+	for _, at := range lockPlaces {
+		for _, l := range lockLoads {
+			list = append(list, s.trial("rcuckoo", l.mix, key(at.name, l.name), func(o *ops.Simulation) {
+				o.NoDevice, o.StallFences, o.Clients = at.host, at.stalled, l.clients
+				if l.one {
+					o.Records, o.Ops, o.WarmUp = 1, s.ops/10, 0
+					o.Properties = append(o.Properties, "readproportion=0", "updateproportion=1", "requestdistribution=uniform")
+				}
+				if l.clients == 1 {
+					o.Ops, o.WarmUp = s.ops/10, 0
+				}
+			}))
+		}
+	}
+	return list
+}
+
+func deviceTable(_ *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"locks in"}
+	for _, l := range lockLoads {
+		p.Header = append(p.Header, l.title+": Mops", "UPDATE", "p99")
+	}
+	for _, at := range lockPlaces {
+		row := []Cell{say("%s", at.title)}
+		for _, l := range lockLoads {
+			u := r.updates(at.name, l.name)
+			rate := mops(r[key(at.name, l.name)].Throughput)
+			if l.clients == 1 || l.one {
+				rate = Cell{Text: fmt.Sprintf("%.3f", rate.Value/1e6), Value: rate.Value, number: true}
+			}
+			row = append(row, rate, us(u.At(0.5)), us(u.At(0.99)))
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	rate := func(at, load string) float64 { return r[key(at, load)].Throughput }
+	best, text := 0.0, ""
+	for _, l := range lockLoads[1:] {
+		gain := rate("device", l.name) / rate("host", l.name)
+		best = max(best, gain)
+		text += fmt.Sprintf(", %.2f times under %s", gain, l.title)
+	}
+	p.claim("device-gain", best > 1.5 && best < 3.5, text[2:], "A lock that everybody wants is held for as long as its holder's two trips take, and who does not get it pauses: so few masked CASes"+
+		" are tried on one word that not even the 3 million a second of the node's memory are reached.")
+	d, h := r.updates("device", "alone").At(0.5), r.updates("host", "alone").At(0.5)
+	p.claim("device-us", d < h, fmt.Sprintf("an UPDATE of a client that is alone takes %.2f µs, and %.2f with the locks in the node's memory", d, h), "")
+	p.Notes = append(p.Notes, "The profile takes the paper at its word: a node's NIC does 50 million atomics a second, 3 on one word; 75 and 9 on its own memory, of 256 KB (2.2, Figure 1c); and"+
+		" a fence behind one of these does not wait (3.2.2, footnote 1). Where NICs stall there, as the verbs' definition lets them, the second row is what to expect; nothing here shows which they do.")
+}
