@@ -69,6 +69,9 @@ func (c *checker) shard(shard int) error {
 	if err := c.locks(shard); err != nil {
 		return err
 	}
+	if err := c.growth(shard); err != nil {
+		return err
+	}
 	for n := range c.rows {
 		c.row(shard, uint32(n))
 	}

@@ -1,5 +1,27 @@
 package rcuckoo
 
+// growth expects memory for all rows of a table's level, and no row of a higher one.
+func (c *checker) growth(shard int) error {
+	s := c.s
+	if s.Levels == 0 {
+		return nil
+	}
+	word, err := s.readWord(s.growthAt(shard))
+	if err != nil {
+		return err
+	}
+	level, _ := growthOf(word)
+	if segments := len(c.rows) / s.Rows; segments < 1<<level {
+		c.r.Damaged("the table of shard %d has grown to level %d, and %d segments have memory", shard, level, segments)
+	}
+	for n, r := range c.rows {
+		if s.valid(r, shard, uint32(n)) && s.level(r) > level {
+			c.r.Damaged("row %d of shard %d is of level %d, and the table of level %d", n, shard, s.level(r), level)
+		}
+	}
+	return nil
+}
+
 // cut tells whether an operation that was cut off has locked a row.
 func (c *checker) cut(n uint32) bool { return c.named[c.s.number(n)] }
 

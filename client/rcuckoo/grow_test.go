@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
@@ -109,4 +111,101 @@ func TestStoreGrowing(t *testing.T) {
 	}
 	h.Alike = true // but for who divides rows, which is all under their locks
 	storetest.Run(t, h)
+}
+
+// TestDivisionOfLongAgo: a redo of a division that was carried out, and behind which others have had the rows, changes nothing of what
+// the last of them has left torn.
+func TestDivisionOfLongAgo(t *testing.T) {
+	p := growingPool(1)
+	f := memPool(t, 1, p)
+	s := storeOn(t, f, Options{})
+	s.begin()
+	must(t, s.raise(0, 0))
+	must(t, s.share(0)) // rows 0 to 2, which are empty
+	redo, steps, begun, err := s.readRedo(0, s.id, s.shards[0].seq)
+	must(t, err)
+	if !begun || steps != 2*growShare {
+		t.Fatalf("%d steps, %v", steps, begun)
+	}
+	child := s.child(0, 0)
+	torn := make(row, s.rowBytes)
+	write := func() {
+		b := s.ep.Batch()
+		defer b.Release()
+		b.Write(s.rowAt(0, child), torn)
+		must(t, s.do("write rows", b))
+	}
+	s.sealAs(torn, 0, child, levelOne+2)
+	torn[s.sumAt]++
+	write()
+	for i := range steps {
+		at := redo[redoHeader+i*(redoStep+s.entryBytes):]
+		must(t, s.redoStep(0, at[:redoStep+s.entryBytes]))
+	}
+	b := s.ep.Batch()
+	op := b.Read(s.rowAt(0, child), s.rowBytes)
+	must(t, s.do("read rows", b))
+	if !bytes.Equal(op.Buf, torn) {
+		t.Error("what a later client was writing is undone")
+	}
+	b.Release()
+	clear(torn)
+	s.sealAs(torn, 0, child, levelOne+1)
+	write()
+	judge(t, f)
+}
+
+// TestHandOfGrown: an extent that a row of a later segment names is in use, whoever finds it in a hand.
+func TestHandOfGrown(t *testing.T) {
+	f := memPool(t, 1, tinyGrowing(true, time.Second))
+	s := storeOn(t, f, Options{})
+	for i := range 3 {
+		must(t, s.Insert(fmt.Appendf(nil, "key-%d", i), make([]byte, 100)))
+		if n, err := s.extents.reclaim(0, s.id, s.ep.Now()+time.Second); err != nil || n > 0 {
+			t.Errorf("%d extents are nobody's, %v", n, err)
+		}
+	}
+	if s.stats.Divided == 0 {
+		t.Error("no row was divided")
+	}
+	judge(t, f)
+}
+
+// spy notes how many verbs were sent before each step came first.
+type spy struct {
+	*fault.Endpoint
+	at map[string]uint64
+}
+
+func (s spy) Step(name string) {
+	if _, ok := s.at[name]; !ok {
+		s.at[name] = s.Sent()
+	}
+	s.Endpoint.Step(name)
+}
+
+// TestDivisionIsNoInsert: of an INSERT that loses its node behind what divides its rows it is not known at first what became of that.
+// It was carried out, and the INSERT is not.
+func TestDivisionIsNoInsert(t *testing.T) {
+	insert := func(faults ...fault.Fault) spy {
+		f := memPool(t, 1, tinyGrowing(true, time.Second))
+		must(t, storeOn(t, f, Options{}).Insert([]byte("key-0"), nil))
+		ep, err := f.Open("inserter")
+		must(t, err)
+		e := spy{fault.New(ep, faults...), map[string]uint64{}}
+		s, err := Open(e, Options{Pool: f})
+		must(t, err)
+		must(t, s.Insert([]byte("key-1"), []byte("value")))
+		if v, err := s.Get([]byte("key-1")); err != nil || string(v) != "value" {
+			t.Errorf("get: %q, %v", v, err)
+		}
+		must(t, errors.Join(s.Close(), ep.Close()))
+		judge(t, f)
+		return e
+	}
+	const division = 4 // redo, new row, old row, and what lets go
+	e := insert()
+	if e = insert(fault.Fault{At: e.at["write rows"] + division, Err: rdma.ErrNodeDown}); e.at["give up"] == 0 {
+		t.Error("nothing was lost")
+	}
 }

@@ -78,9 +78,10 @@ func (l *layout) child(id uint32, level int) uint32 { return id + uint32(l.Rows)
 // made tells whether a valid row is part of the table.
 func (l *layout) made(id uint32, r row) bool { return l.level(r) >= l.birth(id) }
 
-// belongs tells whether entries with these bits belong into a valid row of their number.
+// belongs tells whether entries with these bits belong into a valid row of their number. None do where its level is below its birth: its
+// segment has a bit that is above the level.
 func (l *layout) belongs(id, bits uint32, r row) bool {
-	return l.made(id, r) && bits&(1<<l.level(r)-1) == l.segment(id)
+	return bits&(1<<l.level(r)-1) == l.segment(id)
 }
 
 // right tells whether a valid row, whose segment agrees with some bits, is the one of its number for entries with these bits. Else it

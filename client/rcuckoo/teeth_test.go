@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -60,6 +61,6 @@ var mutants = []teeth.Mutant{
 
 var suite = teeth.Suite{Test: "TestExplore$", Env: []string{"FARKV_SEEDS=1200"}}
 
-func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
+func TestMutants(t *testing.T) { teeth.Check(t, slices.Concat(mutants, growing)) }
 
-func TestTeeth(t *testing.T) { suite.Run(t, mutants) }
+func TestTeeth(t *testing.T) { suite.Run(t, slices.Concat(mutants, growing)) }
