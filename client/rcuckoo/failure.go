@@ -11,14 +11,19 @@ import (
 // row's checksum changes; an intent tells more exactly who is in the way and whether he moves, and what he does elsewhere
 // does not matter, nor whose row it is that shares a lock. Of each client it keeps since when its intent is what it is: as
 // sequences and beats only grow, one that is the same at two looks has not moved between them.
+//
+// Its timers run while it looks on. Between two looks no more passes than a share of a failure timer: when a machine stops
+// for a while all of its clients do, and the first to go on must not take the others for dead.
 type vigil struct {
 	shard   int
 	word    uint32
 	last    time.Duration   // when somebody asked
 	next    time.Duration   // when to look again
+	looked  time.Duration   // at the last look
+	clock   time.Duration   // of the timers
 	records []byte          // all intents of the shard, as they were read
 	seen    []sighting      // by client
-	dead    []time.Duration // by client: since when the pool says so; 0: it is alive
+	dead    []time.Duration // by client: since when the pool says so; 0: it is alive, as far as it was asked
 	quiet   sighting        // of the word and its lease
 	leases  []leaseSeen
 }
@@ -42,12 +47,14 @@ type leaseSeen struct {
 	sighting
 }
 
-// lookShares is how many looks a failure timer has.
-const lookShares = 8
+const (
+	// lookShares is how many looks a failure timer has, and gapShares what one of them counts at most.
+	lookShares = 8
+	gapShares  = 4
+)
 
-// stuck is asked again and again by a worker that cannot go on because of a lock word. It tells whether somebody died who is
-// in the way, or neither moved nor let go for a failure timer, so that there is something to repair.
-func (s *Store) stuck(shard int, word uint32) (bool, error) {
+// due tells a worker that cannot go on because of a lock word, and asks again and again, when it is time for a look.
+func (s *Store) due(shard int, word uint32) bool {
 	v := &s.vigil
 	now := s.ep.Now()
 	s.watch(shard)
@@ -56,12 +63,51 @@ func (s *Store) stuck(shard int, word uint32) (bool, error) {
 	}
 	v.last = max(now, 1)
 	if now < v.next || s.opt.Pool == nil {
-		return false, nil
+		return false
 	}
 	v.next = now + s.opt.Failure/lookShares
+	return true
+}
+
+// slow tells a worker whose intent others see whether somebody is in its way who has not moved for half a failure timer, so that it
+// is worth asking the pool. It does not ask itself: that takes as long as nodes do that do not answer, in which it would not
+// move, either.
+func (s *Store) slow(shard int, word uint32) (bool, error) {
+	if !s.due(shard, word) {
+		return false, nil
+	}
 	if err := s.look(shard); err != nil {
 		return false, err
 	}
+	v, blocked, slow := &s.vigil, false, false
+	for c := range s.claimants([]uint32{word}) {
+		if c != s.id {
+			blocked, slow = true, slow || s.fenced(c) || s.still(c) >= s.opt.Failure/2
+		}
+	}
+	if !slow {
+		still, _, err := s.stranded(shard, word, blocked)
+		if err != nil {
+			return false, err
+		}
+		slow = still >= s.opt.Failure/2
+	}
+	if slow {
+		v.next = v.last // it is asked at once
+	}
+	return slow, nil
+}
+
+// stuck tells a worker that has no intent there whether somebody died who is in the way, or neither moved nor let go for a failure
+// timer, so that there is something to repair.
+func (s *Store) stuck(shard int, word uint32) (bool, error) {
+	if !s.due(shard, word) {
+		return false, nil
+	}
+	if err := s.look(shard); err != nil {
+		return false, err
+	}
+	s.ask()
 	blocked := false
 	for c := range s.claimants([]uint32{word}) {
 		if c != s.id && s.gone(c) {
@@ -69,7 +115,8 @@ func (s *Store) stuck(shard int, word uint32) (bool, error) {
 		}
 		blocked = blocked || c != s.id
 	}
-	return s.stranded(shard, word, blocked)
+	still, holder, err := s.stranded(shard, word, blocked)
+	return err == nil && s.expired(holder, still), err
 }
 
 // watch forgets what is known of another shard.
@@ -85,23 +132,23 @@ func (s *Store) watch(shard int) {
 	}
 }
 
-// stranded tells whether a word is locked, and nobody who claims to have locked it, or whoever repairs it, moves.
-func (s *Store) stranded(shard int, word uint32, claimed bool) (bool, error) {
+// stranded tells for how long a word has been locked, and nobody who claims to have locked it, or whoever repairs it, has moved.
+func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Duration, holder rdma.ClientID, err error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	lock, lease := b.Read(s.lockAt(shard, int(word)), 8), b.Read(s.leaseAt(shard, int(word)), 8)
 	if err := s.do("read intents", b); err != nil {
-		return false, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
+		return 0, 0, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
 	}
 	v, bits, held := &s.vigil, le.Uint64(lock.Buf), le.Uint64(lease.Buf)
 	if bits == 0 || claimed && bits&lockRepair == 0 {
 		v.quiet = sighting{}
-		return false, nil
+		return 0, 0, nil
 	}
-	return v.quiet.see(bits, held, s.ep.Now()) >= s.opt.Failure || s.dead(leaseHolder(held)), nil
+	return v.quiet.see(bits, held, v.clock), leaseHolder(held), nil
 }
 
-// look reads all intents of a shard, and who is dead.
+// look reads all intents of a shard.
 func (s *Store) look(shard int) error {
 	s.watch(shard)
 	v := &s.vigil
@@ -109,36 +156,62 @@ func (s *Store) look(shard int) error {
 		return err
 	}
 	now := s.ep.Now()
+	v.clock += min(now-v.looked, s.opt.Failure/gapShares)
+	v.looked = now
 	for c := 1; c <= s.Clients; c++ {
 		if t := v.intentOf(rdma.ClientID(c)); idle(t.state) {
 			v.seen[c] = sighting{}
 		} else {
-			v.seen[c].see(t.state, t.beat, now)
-		}
-	}
-	if s.opt.Pool == nil {
-		return nil
-	}
-	for _, c := range s.opt.Pool.Clients() {
-		switch {
-		case int(c.ID) > s.Clients:
-		case c.Alive:
-			v.dead[c.ID] = 0
-		case v.dead[c.ID] == 0, v.seen[c.ID].since > v.dead[c.ID]: // whoever has moved since was not
-			v.dead[c.ID] = max(now, 1)
+			v.seen[c].see(t.state, t.beat, v.clock)
 		}
 	}
 	return nil
 }
 
-// dead tells whether the pool says so of a client, which has not moved for half a failure timer since: one whose process is about to
-// connect again is not.
+// ask asks the pool for its clients, and notes who is dead.
+func (s *Store) ask() []rdma.Client {
+	if s.opt.Pool == nil {
+		return nil
+	}
+	s.ended(true) // it may take long, in which what was lost would not be given up
+	s.abandonOwed()
+	v, list := &s.vigil, s.opt.Pool.Clients()
+	for _, c := range list {
+		switch {
+		case int(c.ID) > s.Clients:
+		case c.Alive:
+			v.dead[c.ID] = 0
+		case v.dead[c.ID] == 0:
+			v.dead[c.ID] = max(v.clock, 1)
+		}
+	}
+	return list
+}
+
+// dead tells whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
+// again is not.
 func (s *Store) dead(c rdma.ClientID) bool {
-	if c == s.id || int(c) > s.Clients {
+	if c == 0 || c == s.id || int(c) > s.Clients {
 		return false
 	}
 	since := s.vigil.dead[c]
-	return since != 0 && s.ep.Now()-since >= s.opt.Failure/2
+	return since != 0 && s.vigil.clock-since >= s.opt.Failure/lookShares
+}
+
+// expired tells whether a client that has not moved for some time is dead: for a failure timer, or for half of one when the pool
+// says so, too. What the pool says is not enough: it may have been asked twice, and each time at a moment at which a client
+// that moves was cut off.
+func (s *Store) expired(c rdma.ClientID, still time.Duration) bool {
+	return still >= s.opt.Failure || still >= s.opt.Failure/2 && s.dead(c)
+}
+
+// still is for how long a client's intent has been what it is.
+func (s *Store) still(c rdma.ClientID) time.Duration {
+	g := s.vigil.seen[c]
+	if g.since == 0 {
+		return 0
+	}
+	return s.vigil.clock - g.since
 }
 
 // fenced tells whether nothing of a client lands any more that belongs to its intent.
@@ -146,12 +219,9 @@ func (s *Store) fenced(c rdma.ClientID) bool {
 	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
 }
 
-// gone tells whether a client whose intent was seen is dead, has not moved for a failure timer, or gave it up. So is whoever is condemned,
-// and the worker itself: where its own intent is not idle it is what is to be repaired.
-func (s *Store) gone(c rdma.ClientID) bool {
-	g := s.vigil.seen[c]
-	return s.fenced(c) || s.dead(c) || g.since != 0 && s.ep.Now()-g.since >= s.opt.Failure
-}
+// gone tells whether a client whose intent was seen is dead, or gave it up. So is whoever is condemned, and the worker itself:
+// where its own intent is not idle it is what is to be repaired.
+func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, s.still(c)) }
 
 // claimants yields the clients whose intents name one of some lock words. One that is torn names none: its client held nothing
 // when it was read (I2).

@@ -146,7 +146,7 @@ func (s *Store) acquire(key, value []byte) error {
 	l := &s.locks
 	st := &s.shards[l.shard]
 	st.seq++
-	st.dirty = true // from the first verb on: see settle
+	st.dirty, st.given = true, false // from the first verb on: see settle
 	opening := true
 	for tries := 0; l.held < len(l.wants); tries++ {
 		w := l.wants[l.held]
@@ -191,16 +191,21 @@ func (s *Store) acquire(key, value []byte) error {
 func (s *Store) wait(w want, met uint64, tries int) error {
 	s.stats.Waits++
 	l := &s.locks
-	stuck, err := s.stuck(l.shard, w.word)
+	slow, err := s.slow(l.shard, w.word)
 	switch {
 	case err != nil:
 		return s.lost(nil, err)
-	case stuck || met&lockRepair != 0:
+	case slow || met&lockRepair != 0:
 		// Who waits for a repair has no intent, since the repairer waits for those who have one.
 		if err := s.retreat(); err != nil {
 			return err
 		}
-		if err := s.repaired(l.shard, w.word, stuck); err != nil {
+		if err := s.repaired(l.shard, w.word); err != nil {
+			return err
+		}
+		return errAgain
+	case s.owing(): // others may wait for the worker, in another shard
+		if err := s.retreat(); err != nil {
 			return err
 		}
 		return errAgain
@@ -215,30 +220,32 @@ func (s *Store) wait(w want, met uint64, tries int) error {
 }
 
 // repaired waits until a lock word is repaired, or does it. It holds nothing meanwhile.
-func (s *Store) repaired(shard int, word uint32, stuck bool) (err error) {
+func (s *Store) repaired(shard int, word uint32) error {
 	for tries := 0; ; tries++ {
-		switch {
-		case s.shards[shard].dirty: // its own intent may be what others wait for
+		if s.owing() || s.shards[shard].dirty { // its own intent may be what others wait for
 			return errAgain
+		}
+		stuck, err := s.stuck(shard, word)
+		switch {
+		case err != nil:
+			return err
 		case stuck:
 			return s.repair(shard, []uint32{word})
+		}
+		b := s.ep.Batch()
+		op := b.Read(s.lockAt(shard, int(word)), 8)
+		if err := s.do("lock", b); err != nil {
+			return s.unread(shard, b, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err))
+		}
+		bits := le.Uint64(op.Buf)
+		b.Release()
+		switch {
+		case bits&lockRepair == 0:
+			return nil
 		case s.left() == 0:
 			return errWaited
 		}
 		s.pause(tries)
-		b := s.ep.Batch()
-		op := b.Read(s.lockAt(shard, int(word)), 8)
-		if err = s.do("lock", b); err == nil && le.Uint64(op.Buf)&lockRepair == 0 {
-			b.Release()
-			return nil
-		}
-		s.keepFlying(shard, b)
-		if err != nil {
-			return fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
-		}
-		if stuck, err = s.stuck(shard, word); err != nil {
-			return err
-		}
 	}
 }
 
@@ -285,7 +292,6 @@ func (s *Store) released(b *rdma.Batch) error {
 // finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a lock.
 // Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled before that.
 func (s *Store) finish() {
-	s.ended(true) // it was posted before this operation
 	l := &s.locks
 	st := &s.shards[l.shard]
 	b := s.ep.Batch()
@@ -293,7 +299,9 @@ func (s *Store) finish() {
 	le.PutUint64(p, st.seq<<1|idleBit)
 	b.Write(s.intentAt(l.shard, s.id), p)
 	s.step("done")
-	if err := s.ep.Post(b); err != nil {
+	err := s.ep.Post(b)
+	s.ended(true) // the one before; it may have gone to a node that does not answer, which this one does not wait for
+	if err != nil {
 		b.Release()
 		return // and the shard stays dirty
 	}

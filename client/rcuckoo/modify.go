@@ -36,10 +36,10 @@ func (s *Store) modify(k kind, key, value []byte) error {
 		return fmt.Errorf("%s: %w", k, errNotFound)
 	}
 	s.begin()
-	s.ended(false)
 	at := s.where(key)
 	s.taken = ref{}
 	err := s.carryOut(k, at, key, value)
+	defer s.owe(at.shard)
 	switch {
 	case err == nil:
 		if k == inserting {
@@ -58,6 +58,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	for range joins {
 		s.locks.sent = false
+		s.pay()
 		err := s.settled(at.shard)
 		if err == nil {
 			err = s.try(k, at, key, value)

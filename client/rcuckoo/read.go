@@ -21,10 +21,12 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	s.begin()
 	at := s.where(key)
 	for range joins {
+		s.pay()
 		v, err := s.get(at, key)
 		if err == nil {
 			return v, nil
 		}
+		s.owe(at.shard)
 		if !s.persists(at.shard, err) {
 			return nil, fmt.Errorf("get: %w", err)
 		}
@@ -149,6 +151,7 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 // tornRow waits before a row is read again that was being written. When that takes for ever its writer died.
 func (s *Store) tornRow(at place, tries int) error {
 	s.stats.Torn++
+	s.pay()
 	for _, n := range [2]uint32{at.first, at.second} {
 		word, _ := s.lockOf(n)
 		stuck, err := s.stuck(at.shard, uint32(word))

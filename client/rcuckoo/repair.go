@@ -14,9 +14,11 @@ import (
 //
 //	1. The suspects: clients whose intents name one of them, and that are dead or have not moved for a failure timer; and
 //	   those whose intents name a word that a suspect's names.
-//	2. The repair leases of all words that the suspects' intents name: all or none, by CAS. A holder that is dead, or does not
-//	   move for a failure timer, is fenced off first.
-//	3. Suspects are fenced off: nothing of them lands any more. (Who gave his operation up has seen to that himself.)
+//	2. Suspects are fenced off: nothing of them lands any more. (Who gave his operation up has seen to that himself.) So are
+//	   holders of their words' repair leases that are dead, or have not moved for a failure timer. Whoever asks the pool and fences
+//	   off, which may take long when nodes do not answer, has nothing by which others would take it for dead.
+//	3. The repair leases of all words that the suspects' intents name: all or none, by CAS. Suspects whose intents are others by
+//	   now were seen to by somebody else.
 //	4. The words' repair bits are set: nobody takes a lock in these words any more. Who meets the bit ends his intent and waits.
 //	5. Until no intent but the suspects' names one of the words.
 //	6. The suspects' redos are carried out.
@@ -64,6 +66,7 @@ type mending struct {
 	shard    int
 	words    []uint32        // in order
 	suspects []rdma.ClientID // in order
+	states   []uint64        // of their intents
 	leases   []uint64        // of the words, as this worker wrote them
 }
 
@@ -95,7 +98,11 @@ func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
 	}
+	list := s.ask()
 	s.suspect(m)
+	if err := s.fence(m, list); err != nil {
+		return err
+	}
 	if err := s.takeLeases(m); err != nil {
 		return err
 	}
@@ -114,7 +121,7 @@ func (s *Store) repairOnce(m *mending) error {
 }
 
 func (s *Store) repairLeased(m *mending) error {
-	if err := s.fence(m); err != nil {
+	if err := s.last(m); err != nil {
 		return err
 	}
 	if err := s.setRepair(m); err != nil {
@@ -201,11 +208,11 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 		i = len(v.leases)
 		v.leases = append(v.leases, leaseSeen{word: word})
 	}
-	if s.opt.Pool == nil || v.leases[i].see(lease, 0, s.ep.Now()) < s.opt.Failure && !s.dead(holder) {
+	if s.opt.Pool == nil || !s.expired(holder, v.leases[i].see(lease, 0, v.clock)) {
 		return errBusy
 	}
 	// Whom the pool lists by now has the lease, if it is still the same: see fence.
-	list := s.opt.Pool.Clients()
+	list := s.ask()
 	b := s.ep.Batch()
 	defer b.Release()
 	again := b.Read(s.leaseAt(shard, int(word)), 8)
@@ -277,12 +284,8 @@ func (s *Store) beat(m *mending) error {
 //
 // Whom an intent names that did not change since the pool listed its clients, is whom the list has: a successor of his would
 // have begun above an intent that was ended.
-func (s *Store) fence(m *mending) error {
+func (s *Store) fence(m *mending, list []rdma.Client) error {
 	s.step("list suspects")
-	var list []rdma.Client
-	if s.opt.Pool != nil {
-		list = s.opt.Pool.Clients()
-	}
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects {
 		before[i] = s.vigil.intentOf(c).state
@@ -291,11 +294,12 @@ func (s *Store) fence(m *mending) error {
 		return err
 	}
 	kept := m.suspects[:0]
+	m.states = m.states[:0]
 	for i, c := range m.suspects {
 		if t := s.vigil.intentOf(c); t.state != before[i] || !s.gone(c) {
 			continue
 		}
-		kept = append(kept, c)
+		kept, m.states = append(kept, c), append(m.states, before[i])
 		if s.fenced(c) {
 			continue
 		}
@@ -304,23 +308,26 @@ func (s *Store) fence(m *mending) error {
 		}
 	}
 	m.suspects = kept
-	return s.last(m)
+	return nil
 }
 
-// last looks at what the suspects' intents are for good, now that they are fenced off. They may have moved to the last moment.
+// last looks at what the suspects' intents are for good, now that they are fenced off: those of the same state, as somebody else
+// may have brought the others to their ends.
 func (s *Store) last(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
 	}
-	for _, c := range m.suspects {
-		if t := s.vigil.intentOf(c); !idle(t.state) && !t.torn && !t.within(m.words) {
+	kept := m.suspects[:0]
+	for i, c := range m.suspects {
+		switch t := s.vigil.intentOf(c); {
+		case t.state != m.states[i], t.torn: // and it holds nothing
+		case !t.within(m.words):
 			return errAgain
+		default:
+			kept = append(kept, c)
 		}
 	}
-	m.suspects = slices.DeleteFunc(m.suspects, func(c rdma.ClientID) bool {
-		t := s.vigil.intentOf(c)
-		return idle(t.state) || t.torn // and it holds nothing
-	})
+	m.suspects = kept
 	return nil
 }
 

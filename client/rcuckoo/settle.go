@@ -40,23 +40,78 @@ const (
 )
 
 // ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the worker for
-// somebody who holds locks: that is settled at once.
+// somebody who holds locks.
 func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return
 	}
+	failed := false
 	if !s.ending.Finished() {
-		if err := s.ep.Wait(s.ending, rdma.All, s.opt.Timeout); err != nil && !s.ending.Finished() {
-			s.shards[s.endingIn].dirty = true
-		}
+		err := s.ep.Wait(s.ending, rdma.All, s.opt.Timeout)
+		failed = err != nil && !s.ending.Finished()
 	}
-	failed := s.ending.Finished() && s.ending.Err() != nil
+	failed = failed || s.ending.Err() != nil
 	s.ending.Release()
 	s.ending = nil
 	if st := &s.shards[s.endingIn]; failed && st.seq == s.endingSeq { // else a later intent took its place
 		st.dirty = true
-		_ = s.settled(s.endingIn) // else the next operation there does
+		s.owe(s.endingIn)
 	}
+}
+
+// owe notes that an operation is over, and left something in a shard of which others may think that it holds them up: an intent,
+// or leases. Who does not settle it is fenced off, though it goes on elsewhere.
+func (s *Store) owe(shard int) {
+	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.owed, shard) {
+		s.owed, s.payNext = append(s.owed, shard), 0
+	}
+}
+
+// owing tells whether it is time to settle what earlier operations left: at once, and then a few times in a failure timer, as nodes
+// may not answer.
+func (s *Store) owing() bool {
+	s.ended(false)
+	return len(s.owed) > 0 && s.ep.Now() >= s.payNext
+}
+
+// pay settles what earlier operations left. The worker has no intent but those.
+func (s *Store) pay() {
+	if !s.owing() {
+		return
+	}
+	s.abandonOwed()
+	s.briefly(func() {
+		for _, shard := range slices.Clone(s.owed) {
+			if s.settled(shard) == nil {
+				s.owed = slices.DeleteFunc(s.owed, func(o int) bool { return o == shard })
+			}
+		}
+	})
+	s.payNext = s.ep.Now() + s.opt.Failure/lookShares
+}
+
+// abandonOwed gives up what earlier operations left, so that others do not wait while the worker settles it, one shard behind
+// the other. Where it does not succeed, it is tried again.
+func (s *Store) abandonOwed() {
+	if !s.owing() {
+		return
+	}
+	s.briefly(func() {
+		for _, shard := range s.owed {
+			if st := &s.shards[shard]; st.dirty && !st.given {
+				_, _ = s.abandon(shard)
+			}
+		}
+	})
+}
+
+// briefly does something in a share of the time that an operation has, which does not wait for longer for another shard's node.
+func (s *Store) briefly(f func()) {
+	timeout, until := s.opt.Timeout, s.until
+	s.opt.Timeout /= reachShare
+	s.until = min(until, s.ep.Now()+s.opt.Timeout)
+	f()
+	s.opt.Timeout, s.until = timeout, until
 }
 
 // reach waits for a moment; false: it has waited for long enough, or the pool has given the node up.
@@ -107,15 +162,8 @@ func (s *Store) settled(shard int) error {
 
 // settle brings the worker's own operation in a shard to its end, or makes sure that it never began.
 func (s *Store) settle(shard int) (begun bool, err error) {
-	st := &s.shards[shard]
-	if st.flying != nil {
-		if err := s.ep.Wait(st.flying, rdma.All, s.opt.Timeout); err != nil && !st.flying.Finished() {
-			return false, fmt.Errorf("verbs are in flight: %w", err)
-		}
-		st.flying.Release()
-		st.flying = nil
-	}
 	for tries := 0; ; tries++ {
+		s.abandonOwed()
 		begun, err = s.settleOnce(shard)
 		if !errors.Is(err, errAgain) {
 			return begun, err
@@ -129,20 +177,15 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 
 func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	st := &s.shards[shard]
-	own, err := s.readIntent(shard, s.id)
+	own, err := s.abandon(shard)
 	if err != nil {
 		return false, err
 	}
 	words := slices.Clone(st.leased)
-	switch {
-	case idle(own.state):
-	case own.torn: // nothing was taken, and its WRITE does not land any more
-		err = s.end(shard, s.id, own.state)
-	default:
+	if !idle(own.state) && !own.torn {
 		words = own.addWords(words)
-		err = s.giveUp(shard)
 	}
-	if err == nil && len(words) > 0 {
+	if len(words) > 0 {
 		err = s.repair(shard, words)
 	}
 	if err == nil && own.state>>1 == st.seq {
@@ -151,8 +194,30 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	st.dirty, st.leased = false, st.leased[:0]
+	st.dirty, st.given, st.leased = false, false, st.leased[:0]
 	return begun, nil
+}
+
+// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets others bring it to its end.
+func (s *Store) abandon(shard int) (own intent, err error) {
+	st := &s.shards[shard]
+	if st.flying != nil {
+		if err := s.ep.Wait(st.flying, rdma.All, s.opt.Timeout); err != nil && !st.flying.Finished() {
+			return own, fmt.Errorf("verbs are in flight: %w", err)
+		}
+		st.flying.Release()
+		st.flying = nil
+	}
+	own, err = s.readIntent(shard, s.id)
+	switch {
+	case err != nil, idle(own.state):
+	case own.torn: // nothing was taken, and its WRITE does not land any more
+		err = s.end(shard, s.id, own.state)
+	default:
+		err = s.giveUp(shard)
+	}
+	st.given = err == nil
+	return own, err
 }
 
 // giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands any more.

@@ -77,6 +77,8 @@ type Store struct {
 	ending    *rdma.Batch
 	endingIn  int
 	endingSeq uint64
+	owed      []int         // shards where earlier operations left something: see settle.go
+	payNext   time.Duration // when that is tried again
 	stats     Stats
 }
 
@@ -85,6 +87,7 @@ type standing struct {
 	seq uint64 // of its last intent
 	// dirty: an operation failed at a moment of which it is not known what it left. Until that is settled no other begins.
 	dirty  bool
+	given  bool        // and others may bring it to its end
 	flying *rdma.Batch // what it had in flight; nil: nothing
 	leased []uint32    // words whose repair was cut off
 }

@@ -1,0 +1,388 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// cutOff is the endpoint of a worker whose connection is cut now and then, at the worst of moments: the WRITE that ends an intent,
+// for which nobody waits, is lost, which turns out a while later.
+type cutOff struct {
+	rdma.Endpoint
+	step string
+	late *rdma.Batch // that was lost
+	when time.Duration
+	lost int
+	calm bool // it is not cut
+	next bool // but the next end of an intent is lost
+}
+
+func (e *cutOff) Step(name string) { e.step = name }
+
+func (e *cutOff) Post(b *rdma.Batch) error {
+	if e.late != nil && e.Now() >= e.when {
+		e.turnOut()
+	}
+	if e.step != "done" || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
+		return e.Endpoint.Post(b)
+	}
+	if e.late != nil {
+		e.turnOut()
+	}
+	e.step, e.next = "", false
+	e.lost++
+	e.Endpoint.(interface{ Posted(*rdma.Batch) }).Posted(b)
+	e.late, e.when = b, e.Now()+time.Duration(e.Rand().Int64N(int64(impatient/5)))
+	return nil
+}
+
+func (e *cutOff) Wait(b *rdma.Batch, n int, until time.Duration) error {
+	if b == e.late {
+		e.turnOut()
+		return nil
+	}
+	return e.Endpoint.Wait(b, n, until)
+}
+
+func (e *cutOff) turnOut() {
+	e.late.Op(0).Err = rdma.ErrNodeDown
+	e.late.Complete(0)
+	e.late = nil
+}
+
+// hearsay is a pool as a worker hears of it over connections that are cut now and then: a question may take for long, and it says
+// of anybody now and then that he is dead.
+type hearsay struct {
+	*sim.Sim
+	ep     rdma.Endpoint
+	asked  int
+	fenced map[string]int
+	calm   bool // it answers at once, and truly
+}
+
+func (h *hearsay) Clients() []rdma.Client {
+	h.asked++
+	if h.calm {
+		return h.Sim.Clients()
+	}
+	if h.ep.Rand().IntN(3) == 0 {
+		h.ep.Sleep(5 * impatient)
+	}
+	list := h.Sim.Clients()
+	for i := range list {
+		list[i].Alive = list[i].Alive && h.ep.Rand().IntN(3) == 0
+	}
+	return list
+}
+
+func (h *hearsay) RevokeLife(c rdma.Client) error {
+	h.fenced[c.Name]++
+	return h.Sim.RevokeLife(c)
+}
+
+// misfortune are workers who are cut off, and stopped for a fraction of a failure timer, and all at once for four; and
+// among them some who die.
+type misfortune struct {
+	*sim.Sim
+	t      *testing.T
+	seed   uint64
+	fenced map[string]int
+	keys   [2][][]byte // of a shard
+	asked  int
+	lost   int
+	calm   bool // no connection is cut
+}
+
+const (
+	survivors = 4
+	victims   = 3
+)
+
+func newMisfortune(t *testing.T, seed uint64) *misfortune {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	p := tiny(false, 2*time.Second)
+	p.Rows, p.RowsPerLock = 12, 12
+	l, err := newLayout(p, 1)
+	must(t, err)
+	o := sim.Hostile(seed)
+	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	for w := range survivors {
+		for verb := uint64(100); verb < 3000; verb += 200 + rng.Uint64N(400) {
+			o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: fmt.Sprint("survivor ", w), Verb: verb, For: impatient / 5})
+		}
+	}
+	for i := range 8 {
+		at := time.Duration(10*i+5+rng.IntN(5)) * impatient
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: sim.Anybody, At: at, For: 4 * impatient})
+	}
+	m := &misfortune{Sim: sim.New(o), t: t, seed: seed, fenced: map[string]int{}}
+	must(t, Make(m.Sim, p))
+	for i := 0; len(m.keys[0]) < 3 || len(m.keys[1]) < 3; i++ {
+		key := fmt.Appendf(nil, "key %d", i)
+		at := l.place(key)
+		m.keys[at.shard] = append(m.keys[at.shard], key)
+	}
+	return m
+}
+
+func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error) *sim.Worker {
+	return m.Sim.Go(name, func(ep rdma.Endpoint) {
+		cut, pool := &cutOff{Endpoint: ep, calm: m.calm}, &hearsay{Sim: m.Sim, ep: ep, fenced: m.fenced, calm: m.calm}
+		s, err := Open(cut, Options{Pool: pool, Failure: impatient})
+		if err == nil {
+			err = errors.Join(f(s, ep), s.Close())
+		}
+		if err != nil && !errors.Is(err, rdma.ErrClosed) { // which ends who crashed, at last
+			m.t.Errorf("seed %d: %s: %v", m.seed, name, err)
+		}
+		m.asked, m.lost = m.asked+pool.asked, m.lost+cut.lost
+	})
+}
+
+// survive works for a while in one shard, then for a while in another; for a while it changes values, then only reads.
+func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
+	rng := ep.Rand()
+	for range 12 {
+		keys, reads := m.keys[rng.IntN(2)], rng.IntN(2) == 0
+		for i := range 40 {
+			key, err := keys[rng.IntN(len(keys))], error(nil)
+			if reads && i > 0 {
+				_, err = s.Get(key)
+			} else {
+				err = s.Update(key, key)
+			}
+			if err != nil {
+				return fmt.Errorf("%q: %w", key, err)
+			}
+			ep.Sleep(time.Duration(rng.Int64N(int64(impatient / 5))))
+		}
+	}
+	return nil
+}
+
+// TestOnlyTheDead: clients that die are fenced off, and their locks are free; nobody is who moves, though connections are cut, questions
+// take long, and machines stop.
+func TestOnlyTheDead(t *testing.T) {
+	asked, lost, fenced := 0, 0, 0
+	for _, seed := range dramas(t, 20) {
+		m := newMisfortune(t, seed)
+		loaded := m.enter("loader", func(s *Store, _ rdma.Endpoint) error {
+			for _, key := range append(m.keys[0], m.keys[1]...) {
+				if err := s.Insert(key, key); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		must(t, m.Run())
+		if !loaded.Finished() {
+			t.Fatal("nothing is loaded")
+		}
+		for i := range survivors {
+			m.enter(fmt.Sprint("survivor ", i), m.survive)
+		}
+		rng := rand.New(rand.NewPCG(seed, 6))
+		for i := range victims {
+			var victim *sim.Worker
+			victim = m.enter(fmt.Sprint("victim ", i), func(s *Store, ep rdma.Endpoint) error {
+				ep.Sleep(time.Duration(i*15) * impatient)
+				m.CrashAt(victim, victim.Sent()+1+rng.Uint64N(60))
+				return m.survive(s, ep)
+			})
+		}
+		must(t, m.Run())
+		for name := range m.fenced {
+			if !strings.HasPrefix(name, "victim") {
+				t.Errorf("seed %d: %s was fenced off", seed, name)
+			}
+			fenced++
+		}
+		r, err := Check(m.Sim)
+		must(t, err)
+		if len(r.Damage) > 0 {
+			t.Errorf("seed %d: %q", seed, r.Damage)
+		}
+		must(t, m.Close())
+		asked, lost = asked+m.asked, lost+m.lost
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	if asked == 0 || lost == 0 || fenced == 0 {
+		t.Errorf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost, fenced)
+	}
+	t.Logf("the pool was asked %d times, %d ends of intents were lost, %d clients fenced off", asked, lost, fenced)
+}
+
+// hold locks a key's rows for some failure timers, in which it moves.
+func (m *misfortune) hold(s *Store, key []byte, timers int) error {
+	at := s.place(key)
+	s.want(at.shard)
+	s.wantRow(at.first)
+	s.wantRows(at)
+	if err := s.acquire(key, key); err != nil {
+		return err
+	}
+	for beat := range uint64(10 * timers) {
+		s.ep.Sleep(impatient / 10)
+		write(m.t, s.extents, func(b *rdma.Batch) {
+			p := b.Alloc(8)
+			le.PutUint64(p, beat+1)
+			b.Write(s.intentAt(at.shard, s.id).Add(intentBeat), p)
+		})
+	}
+	return s.retreat()
+}
+
+// mend repairs what a key's rows are locked by, for some failure timers, in which it moves.
+func (m *misfortune) mend(s *Store, key []byte, timers int) error {
+	at := s.place(key)
+	word, _ := s.lockOf(at.first)
+	r := &mending{shard: at.shard, words: []uint32{uint32(word)}}
+	err := errors.Join(s.look(at.shard), s.takeLeases(r), s.setRepair(r))
+	for range 10 * timers {
+		s.ep.Sleep(impatient / 10)
+		err = errors.Join(err, s.beat(r))
+	}
+	return errors.Join(err, s.unsetRepair(r), s.freeLeases(r))
+}
+
+// TestWaitersBeat: who waits for a lock for longer than a failure timer is not taken for dead by who waits for it, too.
+func TestWaitersBeat(t *testing.T) {
+	m := newMisfortune(t, 1)
+	m.calm = true
+	defer m.Close()
+	key, held := m.keys[0][0], true
+	m.enter("holder", func(s *Store, ep rdma.Endpoint) error {
+		defer func() { held = false }()
+		s.begin()
+		return errors.Join(s.Insert(key, key), m.hold(s, key, 10))
+	})
+	for i := range 2 {
+		m.enter("waiter", func(s *Store, ep rdma.Endpoint) error {
+			ep.Sleep(impatient / 2)
+			if i == 0 { // who cannot ask the pool waits for as long as it takes
+				s.opt.Pool = nil
+			}
+			if !held {
+				t.Error("there is nothing to wait for")
+			}
+			return s.Update(key, key)
+		})
+	}
+	must(t, m.Run())
+	if len(m.fenced) > 0 {
+		t.Errorf("fenced off: %v", m.fenced)
+	}
+}
+
+// TestLostEnds: whoever's intent stays for others to see, as the WRITE that ended it was lost, gives it up whatever he does next.
+func TestLostEnds(t *testing.T) {
+	const timers = 4
+	for _, c := range []struct {
+		next        string
+		hold, mends bool
+		step        func(s *Store, key []byte) error // again and again, when it has to wait for nobody
+	}{
+		{next: "it reads", step: func(s *Store, key []byte) error { _, err := s.Get(key); return err }},
+		{next: "it works in another shard", step: func(s *Store, key []byte) error { return s.Update(key, key) }},
+		{next: "it waits for a lock in another shard", hold: true},
+		{next: "it waits for a repair of another shard", mends: true},
+	} {
+		t.Run(c.next, func(t *testing.T) {
+			m := newMisfortune(t, 1)
+			m.t, m.calm = t, true
+			defer m.Close()
+			here, there := m.keys[0][0], m.keys[1][0]
+			m.enter("loader", func(s *Store, _ rdma.Endpoint) error {
+				return errors.Join(s.Insert(here, here), s.Insert(there, there))
+			})
+			must(t, m.Run())
+			m.enter("holder", func(s *Store, _ rdma.Endpoint) error {
+				s.begin()
+				switch {
+				case c.hold:
+					return m.hold(s, here, timers)
+				case c.mends:
+					return m.mend(s, here, timers)
+				}
+				return nil
+			})
+			m.enter("unlucky", func(s *Store, ep rdma.Endpoint) error {
+				ep.Sleep(impatient / 2)
+				s.ep.(*cutOff).next = true
+				if err := s.Update(there, there); err != nil || s.ep.(*cutOff).lost != 1 {
+					return fmt.Errorf("%d ends were lost: %w", s.ep.(*cutOff).lost, err)
+				}
+				if c.step == nil {
+					s.opt.Pool = nil // it asks nobody
+					return s.Update(here, here)
+				}
+				for range 10 * timers {
+					ep.Sleep(impatient / 10)
+					if err := c.step(s, here); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			m.enter("repairer", func(s *Store, ep rdma.Endpoint) error {
+				ep.Sleep(impatient)
+				s.begin()
+				return s.repair(s.place(there).shard, []uint32{0})
+			})
+			must(t, m.Run())
+			if len(m.fenced) > 0 {
+				t.Errorf("fenced off: %v", m.fenced)
+			}
+		})
+	}
+}
+
+// TestTimers: a failure timer runs while somebody looks on, and not while he is stopped, as those may be whom he looks at.
+func TestTimers(t *testing.T) {
+	m := newMisfortune(t, 1)
+	m.calm = true
+	defer m.Close()
+	key := m.keys[0][0]
+	var looked rdma.ClientID
+	m.enter("stopped", func(s *Store, ep rdma.Endpoint) error {
+		s.begin()
+		looked = s.id
+		at := s.place(key)
+		s.want(at.shard)
+		s.wantRow(at.first)
+		if err := s.acquire(key, key); err != nil {
+			return err
+		}
+		ep.Sleep(20 * impatient)
+		return s.retreat()
+	})
+	m.enter("onlooker", func(s *Store, ep rdma.Endpoint) error {
+		ep.Sleep(impatient / 10)
+		err := s.look(0)
+		for range 3 {
+			ep.Sleep(2 * impatient)
+			if err = errors.Join(err, s.look(0)); s.gone(looked) {
+				t.Error("a client is taken for dead that was looked at now and then")
+			}
+		}
+		for range lookShares {
+			ep.Sleep(impatient / lookShares)
+			err = errors.Join(err, s.look(0))
+		}
+		if !s.gone(looked) {
+			t.Error("a client that was looked at for a failure timer is not taken for dead")
+		}
+		return err
+	})
+	must(t, m.Run())
+}
