@@ -26,6 +26,7 @@ type Simulation struct {
 	Words, Locks   int           // of SWARM's objects
 	NodeBytes      uint64        // memory of each node; 0: what the store needs
 	Table          stores.Cuckoo // of RCuckoo
+	Failures       float64       // clients a second that die in the midst of an INSERT, beside the others
 	Failure        time.Duration // of RCuckoo's clients: who stands in their way for so long is dead
 	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
 	StallFences    bool          // fences wait behind atomics on device memory as behind others
@@ -82,7 +83,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
 		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
-		ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,
+		Failures: s.Failures, ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,
 		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold, Failure: s.Failure},
 	}
 	if c.Ops == 0 && c.Duration == 0 {

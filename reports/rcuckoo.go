@@ -26,6 +26,10 @@ type rcuckooSize struct {
 	lockRuns           int
 	smaller            int64 // entries, of tables with larger values
 	values, entries    []int // bytes
+	failRows           int   // of the table in which clients die
+	failures           []float64
+	failFor, failTimer time.Duration
+	timers             []time.Duration
 }
 
 func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
@@ -34,6 +38,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 			seed: seed, rows: 10_000, tables: []int{1000, 4000}, fills: 2, keys: 100_000, factors: []float64{1.9, 2.3, 2.5},
 			table: 10_000, ops: 8000, warmUp: 4000, clients: []int{8, 320}, filled: []int64{10, 90},
 			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
+			failRows: 100_000, failures: []float64{0, 500, 5000}, failFor: 10 * time.Millisecond, failTimer: 2 * time.Millisecond, timers: stranding[:2],
 		}
 	}
 	return &rcuckooSize{
@@ -42,6 +47,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 		table:   1_000_000, ops: 500_000, warmUp: 100_000, clients: []int{8, 40, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
 		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 4,
 		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
+		failRows: 12_500_000, failures: []float64{0, 100, 250, 500, 1000, 2000}, failFor: 250 * time.Millisecond, failTimer: paperTimer, timers: stranding,
 	}
 }
 
@@ -96,4 +102,5 @@ var rcuckooExperiments = []experiment[*rcuckooSize]{
 	{"entries", "entries of 8 to 128 B (Figure 8c)", "320 clients.", entryCases, entryTable},
 	{"extents", "values of up to 1 KB in extents (Figure 8d)", "YCSB A, B and C.", extentCases, extentTable},
 	{"device", "the lock table in the NIC's memory, or in the node's (sections 2.2 and 3.4.2)", "320 clients unless it says otherwise. Latencies in microseconds.", deviceCases, deviceTable},
+	{"failures", "clients that die while they insert (Figure 8a)", "YCSB A, 320 clients.", failureCases, failureTable},
 }

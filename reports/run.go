@@ -31,8 +31,9 @@ type experiment[S any] struct {
 type trial struct {
 	name string
 	ops.Simulation
-	micro   int64               // operations of each kind by one client alone, instead of the workload
-	compute func() (any, error) // instead of a simulation: what Part.computed has
+	micro    int64               // operations of each kind by one client alone, instead of the workload
+	stranded bool                // simulate.Stranded, instead of the workload
+	compute  func() (any, error) // instead of a simulation: what Part.computed has
 }
 
 // results are those of an experiment's simulations, by the names of their trials.
@@ -43,11 +44,14 @@ func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.micro == 0 {
-		return simulate.Run(ctx, c)
+	switch {
+	case t.stranded:
+		return simulate.Stranded(ctx, c)
+	case t.micro > 0:
+		c.Pool.Records += uint64(t.micro)
+		return simulate.Micro(ctx, c, t.micro)
 	}
-	c.Pool.Records += uint64(t.micro)
-	return simulate.Micro(ctx, c, t.micro)
+	return simulate.Run(ctx, c)
 }
 
 // pick returns the experiments that are asked for, in their order.
@@ -130,7 +134,7 @@ func (t *trial) key(of string) string {
 	if t.compute != nil {
 		return of + ": " + t.name
 	}
-	return fmt.Sprintf("%+v %d", t.Simulation, t.micro)
+	return fmt.Sprintf("%+v %d %t", t.Simulation, t.micro, t.stranded)
 }
 
 // computed returns what a trial of the part's computed.

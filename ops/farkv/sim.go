@@ -99,6 +99,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
 	f.DurationVar(&s.Think, "think", 0, "what a client computes before each operation, beside posting and polling")
 	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
+	f.Float64Var(&s.Failures, "failures", 0, "clients a second that die in the midst of an INSERT, beside --clients; needs --duration")
+	f.DurationVar(&s.Failure, "failure-timer", 0, "rcuckoo: who stands in the way for so long, and does not move, is dead (default 500ms)")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
@@ -121,7 +123,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}, {"think", s.Think}} {
+	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}, {"think", s.Think}, {"failure-timer", s.Failure}} {
 		if d.value < 0 || d.value == 0 && cmd.Flags().Changed(d.flag) {
 			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
 		}

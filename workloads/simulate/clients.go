@@ -76,7 +76,7 @@ func (r *run) start() error {
 			}
 		}
 	}
-	return nil
+	return r.doom()
 }
 
 // cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full. Every client has one.

@@ -41,7 +41,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	p := c.Pool
-	p.Clients = c.Clients*c.InFlight + spare
+	p.Clients = c.Clients*c.InFlight + c.victims() + spare
 	for _, change := range c.Changes {
 		p.Clients += max(change.Clients, 0) * c.InFlight
 	}

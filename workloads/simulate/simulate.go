@@ -35,7 +35,7 @@ type Config struct {
 	NoDevice bool
 	// StallFences lets fences wait for the answers of atomics on device memory even where the profile's NICs need not.
 	StallFences bool
-	Clients  int // that are there from the beginning; default 1
+	Clients     int // that are there from the beginning; default 1
 	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
 	// core; default 1. When a fault crashes a client, its other operations go on.
 	InFlight int
@@ -52,6 +52,9 @@ type Config struct {
 	// noticed. 0: 100 ms.
 	Lease time.Duration
 	Seed  uint64
+	// Failures are how many clients a second die in the midst of an INSERT, beside those that there are. There is no master for
+	// them: who is stuck repairs what they left.
+	Failures float64
 
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
 	Ops      int64
@@ -127,7 +130,7 @@ func simulate(ctx context.Context, c Config, task func(*run, *participant, rdma.
 
 // check refuses what makes no sense.
 func (c *Config) check() error {
-	most := c.Clients * c.InFlight
+	most := c.Clients*c.InFlight + c.victims()
 	for i, change := range c.Changes {
 		if change.Clients > 0 {
 			most += change.Clients * c.InFlight
@@ -141,6 +144,8 @@ func (c *Config) check() error {
 		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
 	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
+	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
+		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
 	case c.Ops == 0 && c.Duration == 0:
 		return workloads.Misuse("neither a number of operations nor a duration is given")
 	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:

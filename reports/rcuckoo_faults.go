@@ -1,0 +1,105 @@
+package reports
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// intervals of a run with failures: of the first ones the locks of the dead are not freed yet.
+const (
+	failIntervals = 25
+	settling      = 10
+)
+
+// failGrains are rows a lock.
+var failGrains = []int{2, paperLocked, 64}
+
+func failureCases(s *rcuckooSize) (list []trial) {
+	add := func(rate float64, grain int) {
+		list = append(list, s.trial("rcuckoo", "a", key(rate, grain), func(o *ops.Simulation) {
+			o.Table.Rows, o.Table.RowsPerLock, o.Failure = s.failRows, grain, s.failTimer
+			o.Ops, o.WarmUp, o.Duration, o.Interval, o.Failures = 0, 0, s.failFor, s.failFor/failIntervals, rate
+		}))
+	}
+	for i, rate := range s.failures {
+		for _, grain := range failGrains {
+			if grain == paperLocked || i == 0 || i == len(s.failures)-1 {
+				add(rate, grain)
+			}
+		}
+	}
+	for _, timer := range s.timers {
+		t := s.trial("rcuckoo", "a", key("stranded", timer), func(o *ops.Simulation) {
+			o.Records, o.WarmUp, o.Failure = s.smaller*paperFull/100, 0, timer
+			o.Ops, o.Failures, o.Duration = 0, 1/(4*timer).Seconds(), strandings*4*timer
+		})
+		t.stranded = true
+		list = append(list, t)
+	}
+	return list
+}
+
+// strandings is how often the time is taken that a client needs to repair what a dead one left.
+const strandings = 100
+
+// steady is the mean throughput when as many locks are freed as are left.
+func steady(r *simulate.Result) float64 { return mean(r, settling, failIntervals) }
+
+func failureTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"failures a second"}
+	for _, grain := range failGrains {
+		p.Header = append(p.Header, fmt.Sprintf("Mops, %d rows a lock", grain))
+	}
+	p.Header = append(p.Header, "UPDATE, p50", "p99", "the longest", "failed")
+	first, last := s.failures[0], s.failures[len(s.failures)-1]
+	failed := uint64(0)
+	for _, rate := range s.failures {
+		row := []Cell{say("%g", rate)}
+		for _, grain := range failGrains {
+			cell := Cell{}
+			if x := r[key(rate, grain)]; x != nil {
+				cell = mops(steady(x))
+				failed += x.Failed
+			}
+			row = append(row, cell)
+		}
+		x := r[key(rate, paperLocked)]
+		u := x.Call("UPDATE")
+		p.Rows = append(p.Rows, append(row, us(u.At(0.5)), us(u.At(0.99)), us(u.Latency.Max), say("%d", x.Failed)))
+	}
+	loss := func(rate float64, grain int) float64 {
+		return change(steady(r[key(first, grain)]), steady(r[key(rate, grain)]))
+	}
+	text, worst := "", 0.0
+	for _, rate := range s.failures[1:] {
+		text += fmt.Sprintf(", %+.1f %% with %g", loss(rate, paperLocked), rate)
+		if rate <= paperFailures {
+			worst = min(worst, loss(rate, paperLocked))
+		}
+	}
+	p.claim("failures-500", worst > -10, text[2:], "Who meets a lock of a dead client waits for the failure timer, and soon all clients do.")
+	p.claim("failures-grain", loss(last, failGrains[0]) > loss(last, failGrains[2]), fmt.Sprintf("with %g a second %+.1f %% with %d rows a lock, %+.1f %% with %d, %+.1f %% with %d", last,
+		loss(last, failGrains[0]), failGrains[0], loss(last, failGrains[1]), failGrains[1], loss(last, failGrains[2]), failGrains[2]), "So few locks are left stranded that their size does not matter.")
+	p.claim("failures-works", failed == 0, fmt.Sprintf("%d operations failed", failed), "They ran into their timeout.")
+	p.Notes = append(p.Notes, fmt.Sprintf("A failure is a client, one more than the %d, that sends %s of the verbs of an INSERT and dies. A table of %d rows, so that there are as many locks as in the"+
+		" paper's if it has 12,500,000, with %d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in microseconds, are of all of it, and of %d rows a lock.",
+		paperCrowd, "2 to 6", s.failRows, s.table*paperFull/100, s.failTimer, s.failFor*settling/failIntervals, s.failFor, paperLocked))
+	for _, timer := range s.timers {
+		c := r[key("stranded", timer)].Call("INSERT")
+		p.Notes = append(p.Notes, fmt.Sprintf("A client that is alone needs %.2f ms at the median, %.2f at the most, to insert what one that died began to insert, with a timer of %v.",
+			c.At(0.5)/1e3, c.Latency.Max/1e3, timer))
+	}
+	short, long := s.timers[0], s.timers[1] // one twice as long as the other
+	left := 2*r[key("stranded", short)].Call("INSERT").Latency.Mean - r[key("stranded", long)].Call("INSERT").Latency.Mean
+	p.Notes = append(p.Notes, fmt.Sprintf("Were the timer 0 that would be %.0f µs on the average, by the line through %v and %v: so long a repair takes, the INSERT included. A client that the pool knows to be"+
+		" dead is given half of the timer, from when somebody stuck has looked first.", left, short, long))
+}
+
+// paperFailures is up to how many a second the throughput remains high (section 5.4).
+const paperFailures = 500
+
+// timers of stranded clients.
+var stranding = []time.Duration{time.Millisecond, 2 * time.Millisecond, 10 * time.Millisecond, paperTimer}

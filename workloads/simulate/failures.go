@@ -1,0 +1,82 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// A victim is a client that begins to insert a record and dies in the midst of it (RCuckoo 5.4: "a partial insert operation
+// that randomly truncates the batch of RDMA operations (including lock releases)"). Victims come in addition to the run's clients, one
+// by one, on machines of their own.
+
+// What a victim sends at the least and at the most. In RCuckoo's INSERT the second verb takes the locks, and the one that lets go
+// of them is behind the sixth, or is the sixth where one READ covers what is locked.
+const (
+	leastSent = 2
+	mostSent  = 6
+)
+
+// victims is how many there are.
+func (c *Config) victims() int { return int(c.Failures * c.Duration.Seconds()) }
+
+// struck is when the i-th victim dies, since measuring began.
+func (c *Config) struck(i int) time.Duration {
+	return time.Duration((float64(i) + 0.5) / c.Failures * float64(time.Second))
+}
+
+// doom starts the victims.
+func (r *run) doom() error {
+	rnd := rand.New(rand.NewPCG(r.Seed, ^uint64(0)))
+	for i := range r.victims() {
+		sent := leastSent + rnd.Uint64N(mostSent-leastSent+1)
+		var s session
+		var err error
+		w := r.sim.Go(fmt.Sprintf("victim %d", i), func(ep rdma.Endpoint) {
+			ep.Sleep(r.struck(i) - (ep.Now() - r.began))
+			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength)) // nobody hears of it
+		})
+		r.sim.CrashAt(w, sent)
+		if s, err = r.pool.open(w.Endpoint(), stores.Options{CacheBytes: -1, Failure: r.Options.Failure}); err != nil {
+			return fmt.Errorf("victim %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// soon is how long behind a victim's beginning another client comes by: the victim is dead then.
+const soon = 50 * time.Microsecond
+
+// Stranded measures how long one client, which is alone, takes to insert what each of the victims of c.Failures began to insert:
+// to find out that somebody died, to repair what he left, and to insert it if he did not. It returns those of the Result's
+// fields that have a meaning.
+func Stranded(ctx context.Context, c Config) (*Result, error) {
+	c.Clients, c.Ops, c.Target, c.Changes = 1, 0, 0, nil
+	var h workloads.Histogram
+	res, err := simulate(ctx, c, func(r *run, p *participant, ep rdma.Endpoint) {
+		for i := range r.victims() {
+			ep.Sleep(r.struck(i) + soon - (ep.Now() - r.began))
+			start := ep.Now()
+			err := p.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength))
+			if err != nil && !errors.Is(err, client.ErrExists) {
+				r.failed = fmt.Errorf("insert what victim %d began to: %w", i, err)
+				return
+			}
+			h.Record(ep.Now() - start)
+		}
+		r.ended, r.usage = ep.Now()-r.began, r.sim.Usage()
+	})
+	if err != nil {
+		return nil, err
+	}
+	res.Operations, res.Calls = h.Count(), []Call{{Name: "INSERT", Latency: runner.Summarize(&h), CDF: cdf(&h)}}
+	return res, nil
+}
