@@ -160,6 +160,7 @@ const (
 	exploredClients = 24
 	exploredTimeout = 20 * time.Millisecond
 	exploredCache   = 64 << 10
+	exploredLevels  = 8 // as many as tell the keys of plans apart
 )
 
 // subject is a store of the table as the explorer sees it.
@@ -169,9 +170,13 @@ func subject(k *stores.Kind) *explore.Subject {
 		pair = exploredKey + exploredValue
 	}
 	params := func(s explore.Shape) stores.Params {
+		table := stores.Cuckoo{}
+		if s.Levels > 0 { // two rows of one entry each
+			table = stores.Cuckoo{Rows: 2, Entries: 1, RowsPerLock: 1, Levels: s.Levels}
+		}
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
 			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
-			Timeout: exploredTimeout})
+			Timeout: exploredTimeout, Table: table})
 	}
 	var replicas [][2]int
 	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
@@ -180,8 +185,12 @@ func subject(k *stores.Kind) *explore.Subject {
 			replicas = append(replicas, r)
 		}
 	}
+	levels := 0
+	if k.Grows {
+		levels = exploredLevels
+	}
 	return &explore.Subject{
-		Name: k.Name, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
 		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)

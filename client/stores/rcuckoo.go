@@ -58,6 +58,7 @@ func rcuckooKind() *Kind {
 		Steps:   rcuckoo.Steps,
 		MaxPair: maxRcuckooPair,
 		Slots:   true,
+		Grows:   true,
 		Check:   rcuckoo.Check,
 		Usage:   rcuckoo.Usage,
 	}

@@ -80,6 +80,8 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
+	f.IntVar(&p.Table.Levels, "levels", 0, "of rcuckoo: how many times a table that is full may double (default it is full then);\n"+
+		"--records is what it begins with")
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
 	return cmd
 }
@@ -101,6 +103,9 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	}
 	if p.Spares < 0 {
 		return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
+	}
+	if p.Table.Levels < 0 || p.Table.Levels > stores.MaxLevels {
+		return fmt.Errorf("--levels %d: want 0 to %d", p.Table.Levels, stores.MaxLevels)
 	}
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	if p.IndexReplicas == 0 {

@@ -38,6 +38,7 @@ var Properties = []Property{
 		" and dm-abd, and 1 of raw"},
 	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
+	{"farkv.levels", "0", "how many times a full table of rcuckoo may double, in a pool that load makes"},
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
 	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
 	{MetricsAddress, "off", "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
@@ -82,6 +83,7 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
 		Clients:       max(1024, 2*threads),
 		Timeout:       o.opts.Timeout,
+		Table:         stores.Cuckoo{Levels: r.count("farkv.levels", 0, 0, stores.MaxLevels)},
 	}
 	if a, err := fabrics.Parse(o.pool); err == nil && a.Nodes != nil && o.nodes == 0 {
 		o.params.Nodes = len(a.Nodes)

@@ -66,6 +66,9 @@ func (d *drawer) shape() Shape {
 		p.Spares = 1
 		p.Nodes++
 	}
+	if d.subject.Levels > 0 && d.IntN(2) == 0 {
+		p.Levels = d.subject.Levels
+	}
 	return p
 }
 

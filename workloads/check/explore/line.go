@@ -30,6 +30,9 @@ func (p *Plan) String() string {
 	if p.Spares > 0 {
 		fmt.Fprintf(&b, " spares=%d", p.Spares)
 	}
+	if p.Levels > 0 {
+		fmt.Fprintf(&b, " levels=%d", p.Levels)
+	}
 	fmt.Fprintf(&b, " net=%v-%v", p.Net.Min, p.Net.Max)
 	if p.Net.Tear {
 		b.WriteString(",tear")
@@ -119,6 +122,8 @@ func (p *Plan) set(name, value, field string) (err error) {
 		p.Data, err = number(value, 1, maxNodes)
 	case "spares":
 		p.Spares, err = number(value, 0, maxNodes)
+	case "levels":
+		p.Levels, err = number(value, 0, maxLevels)
 	case "net":
 		err = p.Net.parse(value)
 	case "fly":

@@ -27,6 +27,7 @@ type Shape struct {
 	Index  int // replicas of the index
 	Data   int // replicas of the data
 	Spares int // nodes that hold nothing until one dies
+	Levels int // how many times a table may double that the keys do not fit; 0: they do
 }
 
 // Net is the network of a plan; see sim.Options.
@@ -47,6 +48,7 @@ type Op struct {
 // Bounds of a plan, so that a line typed by hand cannot take the machine's memory.
 const (
 	maxNodes   = 16
+	maxLevels  = 16
 	maxWorkers = 32
 	maxKeys    = 64
 	maxOps     = 10_000 // of all workers

@@ -140,6 +140,11 @@ func (k *shrinker) shape() {
 	for k.cut(func(p *Plan) bool { p.Nodes--; return p.Nodes > 0 }) {
 	}
 	k.cut(func(p *Plan) bool { p.Spares--; p.Nodes--; return p.Spares >= 0 })
+	k.cut(func(p *Plan) bool {
+		grows := p.Levels > 0
+		p.Levels = 0
+		return grows
+	})
 	for _, r := range k.subject.withDefaults().Replicas {
 		k.cut(func(p *Plan) bool {
 			less := r[0]+r[1] < p.Index+p.Data

@@ -36,6 +36,8 @@ type Subject struct {
 	Majority bool
 	// NoSpares tells that no node of its pools takes a dead one's place.
 	NoSpares bool
+	// Levels is how many times tables double in its pools that do so; 0: none does.
+	Levels int
 }
 
 // spared tells whether its pools may have spares.
