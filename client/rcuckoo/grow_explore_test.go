@@ -65,8 +65,8 @@ func TestExploreGrowing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var divided atomic.Uint64
 			explore.Seeds(t, exploredGrowing(c.far, c.kept, &divided), runs)
-			if n := divided.Load(); n < runs/2 {
-				t.Errorf("%d rows were divided in %d runs", n, runs)
+			if divided.Load() == 0 {
+				t.Error("no row was divided")
 			}
 		})
 	}

@@ -43,6 +43,7 @@ func TestBadLines(t *testing.T) {
 		"seed=x":                          "seed=x",
 		"nodes=0":                         "want 1 to 16",
 		"index=2":                         "2 index and 1 data replicas on 1 nodes",
+		"levels=17":                       "want 0 to 16",
 		"spares=1":                        "on 1 nodes with 1 spares",
 		"net=2µs":                         "net=2µs",
 		"net=2µs-1µs":                     "want the least latency",
