@@ -24,6 +24,7 @@ type rcuckooSize struct {
 	filled             []int64 // percent
 	lockRows, lockBits []int   // of Figure 5
 	lockRuns           int
+	grains             []int // rows a lock, of Figure 8b
 	smaller            int64 // entries, of tables with larger values
 	values, entries    []int // bytes
 	failRows           int   // of the table in which clients die
@@ -37,7 +38,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 		return &rcuckooSize{
 			seed: seed, rows: 10_000, tables: []int{1000, 4000}, fills: 2, keys: 100_000, factors: []float64{1.9, 2.3, 2.5},
 			table: 10_000, ops: 8000, warmUp: 4000, clients: []int{8, 320}, filled: []int64{10, 90},
-			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
+			lockRows: []int{1, 4, 16, 512}, lockBits: []int{1, 4, 63}, lockRuns: 1, grains: []int{4, 16}, smaller: 10_000, values: []int{8, 1024}, entries: []int{8, 64},
 			failRows: 100_000, failures: []float64{0, 500, 5000}, failFor: 10 * time.Millisecond, failTimer: 2 * time.Millisecond, timers: stranding[:2],
 		}
 	}
@@ -45,7 +46,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 		seed: seed, rows: 100_000, tables: []int{1000, 10_000, 100_000}, fills: 10, keys: 10_000_000,
 		factors: []float64{1.5, 1.9, 2.1, 2.3, 2.5, 2.7, 3},
 		table:   1_000_000, ops: 500_000, warmUp: 100_000, clients: []int{8, 40, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
-		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 4,
+		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 4, grains: []int{1, 4, 16, 64},
 		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
 		failRows: 12_500_000, failures: []float64{0, 100, 250, 500, 1000, 2000}, failFor: 250 * time.Millisecond, failTimer: paperTimer, timers: stranding,
 	}
@@ -97,6 +98,8 @@ var rcuckooExperiments = []experiment[*rcuckooSize]{
 	{"fill", "how full a table is when the first INSERT fails (Figure 4b)", "A table in a client's own memory, paths of up to 5 moves.", fillCases, fillTable},
 	{"spans", "how many rows a cuckoo path spans (Figure 4c)", "A table in a client's own memory, filled to 95 %, 8 entries a row.", spanCases, spanTable},
 	{"locks", "trips to get an INSERT's locks (Figure 5)", fmt.Sprintf("8 clients fill a table of %d rows to 95 %%.", smallTable), lockCases, lockTable},
+	{"locality", "trips to get an INSERT's locks, with dependent and independent hashing (Figure 8b)",
+		fmt.Sprintf("8 clients fill a table from %d to %d %%.", localityFrom, localityTo), localityCases, localityTable},
 	{"load", "throughput for 8 to 320 clients, against FUSEE (Figure 6)", "YCSB A, B and C.", rcuckooLoadCases, rcuckooLoadTable},
 	{"inserts", "INSERTs into tables that are more or less full (Figure 7)", "320 clients. W inserts only; A, B and C are reads with 50, 5 and no % of INSERTs.", fillingCases, fillingTable},
 	{"entries", "entries of 8 to 128 B (Figure 8c)", "320 clients.", entryCases, entryTable},

@@ -1,0 +1,55 @@
+package reports
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/ops"
+)
+
+// Of the figure, in percent of the table.
+const (
+	localityFrom = 85
+	localityTo   = 95
+)
+
+func localityCases(s *rcuckooSize) (list []trial) {
+	for _, h := range hashings {
+		for _, rows := range s.grains {
+			list = append(list, s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
+				o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100, s.smaller*(localityTo-localityFrom)/100, 0
+				o.Table.Rows, o.Table.F, o.Table.RowsPerLock = int(s.smaller)/paperRow, h.f, rows
+			}))
+		}
+	}
+	return list
+}
+
+func localityTable(s *rcuckooSize, r results, p *Part) {
+	p.Header = []string{"rows a lock"}
+	for _, h := range hashings {
+		p.Header = append(p.Header, h.name+": p50", "p99", "mean", "Mops", "no path")
+	}
+	trips := func(name string, rows int, part float64) float64 {
+		return lockTrips(r[key(name, rows)].Call("INSERT"), part)
+	}
+	for _, rows := range s.grains {
+		row := []Cell{say("%d", rows)}
+		for _, h := range hashings {
+			x := r[key(h.name, rows)]
+			row = append(row, say("%.0f", trips(h.name, rows, 0.5)), say("%.0f", trips(h.name, rows, 0.99)), us(x.Call("INSERT").Trips-2), mops(x.Throughput),
+				share(100*float64(x.Failed)/float64(x.Operations)))
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	near, far := hashings[0].name, hashings[1].name
+	ours := func(part float64) (a, b float64) {
+		return trips(near, paperLocked, part), trips(far, paperLocked, part)
+	}
+	a, b := ours(0.99)
+	p.claim("locality-p99", b >= 5*a, fmt.Sprintf("%.0f against %.0f with %d rows a lock", a, b, paperLocked), "Both search breadth first here, and"+
+		" know free slots in either of a key's rows: few entries move at all, and those that do move a short way. The paper's other one searches depth first.")
+	a, b = ours(0.5)
+	p.claim("locality-p50", b < 3*a, fmt.Sprintf("%.0f against %.0f", a, b), "With independent hashing a key's own two rows have locks in two words.")
+	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries, the paper's has 100 million; trips to get the locks, without those of the fence and of writing the rows. No path: INSERTs that failed, at a fill"+
+		" that dependent hashing hardly reaches (see fill).", s.smaller))
+}
