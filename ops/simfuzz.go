@@ -191,7 +191,7 @@ func subject(k *stores.Kind) *explore.Subject {
 	}
 	return &explore.Subject{
 		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params),
+		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)
@@ -209,8 +209,8 @@ func subject(k *stores.Kind) *explore.Subject {
 	}
 }
 
-// spared tells whether a store's pools may have spares.
-func spared(k *stores.Kind, params func(explore.Shape) stores.Params) bool {
-	p := params(explore.Shape{Nodes: 2, Spares: 1, Index: 1, Data: 1})
+// spared tells whether a store's pools with so many replicas may have spares.
+func spared(k *stores.Kind, params func(explore.Shape) stores.Params, replicas int) bool {
+	p := params(explore.Shape{Nodes: replicas + 1, Spares: 1, Index: replicas, Data: replicas})
 	return p.Check(k) == nil
 }

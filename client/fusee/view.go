@@ -28,35 +28,13 @@ type placement struct {
 	index, space [][]node.Replica
 }
 
-// holder returns the node that has, in view v, what the given node had when the pool was made, and since when; ok is
-// false when nobody does. A stand-in may have died and have one of its own.
-func holder(v *rdma.View, original int) (n int, since uint64, ok bool) {
-	n = original
-	for range v.Members { // each step goes to a node that joined later
-		if n >= len(v.Members) || !v.Members[n].Gone {
-			return n, v.Members[n].Since, true
-		}
-		next := -1
-		for k, m := range v.Members {
-			if int(m.StandsFor) == n+1 {
-				next = k
-			}
-		}
-		if next < 0 {
-			return n, 0, false
-		}
-		n = next
-	}
-	return n, 0, false
-}
-
 // placeIn returns the replicas of an item in view v. An item that has none left keeps its original primary: verbs to it
 // say that its node is down.
 func placeIn(v *rdma.View, original []node.Replica) []node.Replica {
 	var list []node.Replica
 	var since []uint64
 	for _, r := range original {
-		if n, s, ok := holder(v, r.Node); ok {
+		if n, s, ok := v.Holder(r.Node); ok {
 			list, since = append(list, node.Replica{Node: n, Index: r.Index}), append(since, s)
 		}
 	}
@@ -92,7 +70,7 @@ func (l *layout) apply(v *rdma.View) {
 	l.subtables, l.regions = notLost(v, l.index.Place), notLost(v, l.space.Place)
 	l.holders = l.holders[:0:0]
 	for n := range l.nodes - l.Spares {
-		if h, _, ok := holder(v, n); ok {
+		if h, _, ok := v.Holder(n); ok {
 			l.holders = append(l.holders, h)
 		}
 	}

@@ -26,6 +26,10 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 			err = errors.Join(err, fmt.Errorf("check shard %d: %w", shard, e))
 		}
 	}
+	if s.Replicas > 1 && s.view.Busy {
+		r.Waits("the view of epoch %d is busy: nobody changes anything until a master has mended the pool", s.view.Epoch)
+		clear(s.shards) // what the check's own identity left cannot be settled, and is nothing
+	}
 	r.Fact("keys", c.keys, c.keys*uint64(s.entryBytes))
 	rows := uint64(s.Shards)*uint64(s.Rows) + c.grown
 	r.Fact("entries", rows*uint64(s.entries), rows*uint64(s.rowBytes))
@@ -58,6 +62,9 @@ type checker struct {
 
 func (c *checker) shard(shard int) error {
 	s := c.s
+	if led, err := c.led(shard); !led || err != nil {
+		return err
+	}
 	c.rows, c.named, c.uses, c.begun = make([]row, 0, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
 	if err := s.eachRow(s.ep, shard, func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
 		return err
@@ -75,7 +82,10 @@ func (c *checker) shard(shard int) error {
 	for n := range c.rows {
 		c.row(shard, uint32(n))
 	}
-	return c.extents(shard)
+	if err := c.extents(shard); err != nil {
+		return err
+	}
+	return c.backups(shard)
 }
 
 // locks looks at the lock words and their leases: what is taken some client has to have an intent for.

@@ -22,6 +22,13 @@ func tiny(far bool, timeout time.Duration) Params {
 	return p
 }
 
+// shaped is tiny with the replicas and spares of a shape.
+func shaped(s explore.Shape, far bool, timeout time.Duration) Params {
+	p := tiny(far, timeout)
+	p.Replicas, p.Spares = s.Data, s.Spares
+	return p
+}
+
 // explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Then nobody
 // recovers a worker that was fenced off by mistake, and so failure timers are longer than faults stop anybody.
 func explored(far, kept bool) *explore.Subject {
@@ -30,15 +37,15 @@ func explored(far, kept bool) *explore.Subject {
 		timeout = 20 * time.Millisecond
 	}
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, NoSpares: true,
+		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true,
 		Memory: func(s explore.Shape) (uint64, error) {
-			l, err := newLayout(tiny(far, timeout), s.Nodes)
+			l, err := newLayout(shaped(s, far, timeout), s.Nodes)
 			if err != nil {
 				return 0, err
 			}
 			return l.bytes, nil
 		},
-		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, tiny(far, timeout)) },
+		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, shaped(s, far, timeout)) },
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 			o := Options{Pool: f, Failure: timeout / 8}
 			if !cache {

@@ -84,14 +84,15 @@ func extentSum(content []byte, shard int, r ref) uint64 {
 	return xxhash.Sum64(content) ^ spread(spread(uint64(shard)<<extentBits|r.extent)^r.stamp)
 }
 
-// addValue adds the WRITE of a pair to a batch: step 1. The pair must fit.
-func (l *layout) addValue(b *rdma.Batch, shard int, r ref, key, value []byte) {
+// addValue adds the WRITE of a pair to a batch: step 3. The pair must fit.
+func (l *layout) addValue(b *rdma.Batch, shard int, r ref, key, value []byte) (content []byte) {
 	p := b.Alloc(keyAt + len(key) + len(value))
 	le.PutUint64(p[stampAt:], r.stamp)
 	le.PutUint64(p[lengthsAt:], uint64(len(key))<<32|uint64(len(value)))
 	copy(p[keyAt+copy(p[keyAt:], key):], value)
 	le.PutUint64(p[contentAt:], extentSum(p[lengthsAt:], shard, r))
 	b.Write(l.extentAt(shard, r.extent), p)
+	return p
 }
 
 // addRead adds the READ of a pair with a key that a ref names.

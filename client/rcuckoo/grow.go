@@ -147,7 +147,10 @@ func (s *Store) raise(shard, level int) error {
 
 // backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull when there is not enough.
 func (s *Store) backLevel(shard, level int) error {
-	home, index := s.home(shard)
+	if s.Replicas > 1 {
+		return nil // all have, since the pool was made
+	}
+	home, index := s.leads[shard].node, s.leads[shard].index
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
 		r := rdma.Request{Proc: node.ProcGrow}

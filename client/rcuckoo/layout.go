@@ -33,9 +33,11 @@ type Params struct {
 	LockBits    int           `json:"lock_bits,omitempty"` // of a word that are locks, which one masked CAS takes; 0: all but one
 	Slabs       int           `json:"slabs"`               // of extents, of a shard
 	SlabExtents int           `json:"slab_extents"`
-	Levels      int           `json:"levels,omitempty"` // how many times a shard's table may double: see levels.go
-	Clients     int           `json:"clients"`          // identities
-	Timeout     time.Duration `json:"timeout"`          // of an operation, at most
+	Levels      int           `json:"levels,omitempty"`   // how many times a shard's table may double: see levels.go
+	Clients     int           `json:"clients"`            // identities
+	Timeout     time.Duration `json:"timeout"`            // of an operation, at most
+	Replicas    int           `json:"replicas,omitempty"` // of each shard, on as many nodes: see replicas.go; 0 is 1
+	Spares      int           `json:"spares,omitempty"`   // nodes, the last ones, that hold nothing until one takes a dead node's place
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
@@ -55,6 +57,8 @@ type Shape struct {
 	Levels      int     // how many times a full table may double; default: never
 	Clients     int
 	Timeout     time.Duration // default 2 s
+	Replicas    int           // default 1
+	Spares      int           // of the nodes
 }
 
 // ErrParams is wrapped by errors about parameters that make no pool.
@@ -66,6 +70,7 @@ const (
 	maxExtentValue = 1<<lengthBits - 1
 	maxRows        = 1<<32 - 1
 	maxExtents     = 1 << extentBits
+	maxReplicas    = 8
 
 	defaultKey     = 24 // YCSB's keys
 	defaultInline  = 8
@@ -114,6 +119,8 @@ func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 //	rows      all segments of a shard together; those behind the first get memory when the table grows
 //	slabs     which get memory when they are handed out
 //
+// With replicas each copy of a shard that lies on a node has all of this there, and roles, 8 bytes, behind the growths.
+//
 // Locks, leases, counts, growths and the marks of slabs are changed by atomics only, all else by WRITEs only. All is zero when the pool is
 // made.
 type layout struct {
@@ -121,7 +128,7 @@ type layout struct {
 	*form
 	nodes    int
 	reach    reach
-	perNode  int // shards of a node, at most
+	perNode  int // copies of shards on a node, at most
 	locks    area
 	leases   area
 	counts   area
@@ -129,6 +136,7 @@ type layout struct {
 	redos    area
 	hands    area
 	growths  area
+	roles    area
 	rows     area
 	slabs    area
 	bytes    uint64 // of each node
@@ -137,13 +145,15 @@ type layout struct {
 	redo     uint64
 	lockBits int // of a word that are locks
 	lockings int // locks of a shard, before they share bits
+	seating
 }
 
 func newLayout(p Params, nodes int) (*layout, error) {
 	if err := p.validate(nodes); err != nil {
 		return nil, err
 	}
-	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: (p.Shards + nodes - 1) / nodes}
+	p.Replicas = max(p.Replicas, 1)
+	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: p.seats(nodes)}
 	l.lockBits = cmp.Or(p.LockBits, lockBits)
 	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
 	l.extent = uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes))
@@ -162,12 +172,16 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	l.redos = put(uint64(p.Clients), l.redo)
 	l.hands = put(uint64(p.Clients), handBytes)
 	l.growths = put(uint64(min(p.Levels, 1)), growthBytes)
+	if p.Replicas > 1 {
+		l.roles = put(1, 8)
+	}
 	l.rows = put(uint64(p.Rows)<<p.Levels, uint64(l.rowBytes))
 	l.slabs = put(uint64(p.Slabs), l.slab)
 	l.bytes = (end + page - 1) / page * page
 	if l.bytes >= rdma.MaxOffset {
 		return nil, fmt.Errorf("%w: %d bytes a node", ErrParams, l.bytes)
 	}
+	l.seatAll()
 	return l, nil
 }
 
@@ -176,6 +190,8 @@ func (p *Params) validate(nodes int) error {
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > 1<<16:
 		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
+	case p.Replicas < 0 || p.Replicas > maxReplicas || p.Spares < 0 || max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
+		return fmt.Errorf("%w: %d replicas on %d nodes, %d of them spares", ErrParams, p.Replicas, nodes, p.Spares)
 	case p.Rows < 1 || p.Rows > maxRows:
 		return fmt.Errorf("%w: %d rows", ErrParams, p.Rows)
 	case p.Levels < 0 || p.Levels > MaxLevels || p.Rows<<p.Levels > maxRows:
@@ -222,13 +238,16 @@ const (
 // Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node. The error wraps
 // ErrParams.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{Shards: cmp.Or(s.Shards, s.Nodes), Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
+	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares, Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
 		InlineBytes: max(cmp.Or(s.InlineBytes, defaultInline), 0), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, defaultF),
 		RowsPerLock: s.RowsPerLock, LockBits: s.LockBits, Levels: s.Levels, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
 	if p.RowsPerLock == 0 {
 		p.RowsPerLock = max(defaultLocked>>min(max(p.Levels, 0), MaxLevels), 1)
 	}
-	if s.Nodes < 1 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
+	if p.Replicas == 1 {
+		p.Replicas = 0 // as in the headers of pools that know of no replicas
+	}
+	if s.Nodes <= s.Spares || s.Spares < 0 || p.Replicas < 0 || p.Shards < 1 || s.Clients < 1 || p.Entries < 1 || s.Records > 1<<40 || p.RowsPerLock < 1 || s.LockWords < 0 || s.LockBits < 0 || s.Rows < 0 {
 		return p, 0, fmt.Errorf("%w: %d records in %d shards on %d nodes, %d entries a row, %d rows a lock, %d lock words, for %d clients", ErrParams,
 			s.Records, p.Shards, s.Nodes, p.Entries, p.RowsPerLock, s.LockWords, s.Clients)
 	}
@@ -244,7 +263,7 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Rows = cmp.Or(s.Rows, int(records*100/usualFill)/p.Entries+spare)
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
-	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/((p.Shards+s.Nodes-1)/s.Nodes))))
+	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.seats(s.Nodes))))
 	if p.extents() {
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
 		p.Slabs = int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)/p.SlabExtents + 1 + slabsEach*s.Clients
@@ -256,9 +275,6 @@ func Size(s Shape) (Params, uint64, error) {
 	return p, l.bytes, nil
 }
 
-// home returns the node of a shard, and the how-manieth of that node's it is.
-func (l *layout) home(shard int) (node, index int) { return shard % l.nodes, shard / l.nodes }
-
 // Device returns which part of each of a pool's nodes belongs into the memory of its NIC, if that has some: the lock words
 // (section 3.4.2). The error wraps ErrParams.
 func Device(p Params, nodes int) (offset, bytes uint64, err error) {
@@ -269,9 +285,10 @@ func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 	return l.locks.base, l.locks.each * uint64(l.perNode), nil
 }
 
+// at is where something of a shard lies: in the copy that leads.
 func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
-	n, i := l.home(shard)
-	return rdma.At(n, a.of(i)+off)
+	s := l.leads[shard]
+	return rdma.At(s.node, a.of(s.index)+off)
 }
 
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }

@@ -148,6 +148,13 @@ func (g *levels) guess(shard int, number, bits uint32) uint32 {
 	return id
 }
 
+// forget forgets how far a table has grown, of which somebody else says so from now on.
+func (g *levels) forget(shard int) {
+	if g.Levels > 0 {
+		g.words[shard], g.doubts[shard] = 0, true
+	}
+}
+
 // learn takes note of a growth word.
 func (g *levels) learn(shard int, word uint64) {
 	g.words[shard] = max(g.words[shard], word)
@@ -204,7 +211,10 @@ func (s *Store) readGrowths() error {
 
 // commit backs what a new pool needs on a node: all but slabs, and the rows of later segments.
 func (l *layout) commit(f rdma.Fabric, n int) error {
-	if l.Levels == 0 {
+	switch {
+	case l.Replicas > 1: // whose copies would have to agree when to back more
+		return node.Commit(f, n, 0, l.bytes)
+	case l.Levels == 0:
 		return node.Commit(f, n, 0, l.slabs.base)
 	}
 	if err := node.Commit(f, n, 0, l.rows.base); err != nil {

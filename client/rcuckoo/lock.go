@@ -159,12 +159,16 @@ func (s *Store) acquire(key, value []byte) error {
 			le.PutUint64(p, uint64(tries))
 			b.Write(s.intentAt(l.shard, s.id).Add(intentBeat), p)
 		}
+		var content []byte
 		if opening && s.taken.stamp != 0 {
-			s.addValue(b, l.shard, s.taken, key, value)
+			content = s.addValue(b, l.shard, s.taken, key, value)
 		}
 		cas := b.MaskedCompareSwap(s.lockAt(l.shard, int(w.word)), 0, w.bits|lockRepair, w.bits, w.bits)
 		if l.held == len(l.wants)-1 {
 			s.addReads(b, true)
+		}
+		if content != nil && s.Replicas > 1 {
+			s.addBackups(b, l.shard, s.taken, content)
 		}
 		if err := s.do("lock", b); err != nil {
 			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))

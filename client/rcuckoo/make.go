@@ -32,7 +32,11 @@ func Make(f rdma.Fabric, p Params) error {
 	if err != nil {
 		return fmt.Errorf("make an %s pool: %w", Format, err)
 	}
-	return errors.Join(node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params}), ep.Close())
+	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	if err == nil {
+		err = l.makeLeaders(ep)
+	}
+	return errors.Join(err, ep.Close())
 }
 
 // readLayout reads a pool's header.
@@ -52,5 +56,9 @@ func readLayout(ep rdma.Endpoint) (*layout, error) {
 	if err := json.Unmarshal(h.Params, &p); err != nil {
 		return nil, fmt.Errorf("read pool header: %w", err)
 	}
-	return newLayout(p, h.Nodes)
+	l, err := newLayout(p, h.Nodes)
+	if err == nil {
+		l.seatIn(v)
+	}
+	return l, err
 }

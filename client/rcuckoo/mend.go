@@ -9,7 +9,7 @@ import (
 )
 
 // Mender is what a pool's master uses: it repairs at once what dead clients left, for which others would wait. Nothing takes a
-// dead node's place: its shards are down. It implements cluster.Mender.
+// dead node's place, unless there are replicas: its shards are down. It implements cluster.Mender.
 type Mender struct{ s *Store }
 
 var _ cluster.Mender = (*Mender)(nil)
@@ -23,17 +23,6 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return &Mender{s}, nil
 }
 
-// Spares lists none.
-func (m *Mender) Spares() []int { return nil }
-
-// Mend has nothing to do.
-func (m *Mender) Mend(rdma.View) error { return nil }
-
-// Restore is never asked for.
-func (m *Mender) Restore(_ rdma.View, node, spare int) error {
-	return fmt.Errorf("restore node %d on node %d: %w", node, spare, rdma.ErrNotSupported)
-}
-
 // Sweep has nothing to do.
 func (m *Mender) Sweep(rdma.View) error { return nil }
 
@@ -45,11 +34,12 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > s.Clients {
 		return nil
 	}
+	s.heed(v)
 	s.begin()
 	s.condemned = c
 	defer func() { s.condemned = 0 }()
 	for shard := range s.Shards {
-		if n, _ := s.home(shard); v.Members[n].Gone {
+		if s.orphan[shard] {
 			continue
 		}
 		if err := s.recoverIn(shard, c); err != nil {

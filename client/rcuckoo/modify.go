@@ -37,7 +37,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	}
 	s.begin()
 	at := s.where(key)
-	s.taken = ref{}
+	s.taken, s.takenIn = ref{}, at.shard
 	err := s.carryOut(k, at, key, value)
 	defer s.owe(at.shard)
 	switch {
@@ -58,8 +58,11 @@ func (s *Store) modify(k kind, key, value []byte) error {
 func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	for range joins {
 		s.locks.sent = false
-		s.pay()
-		err := s.settled(at.shard)
+		err := s.calm()
+		if err == nil {
+			s.pay()
+			err = s.settled(at.shard)
+		}
 		if err == nil {
 			err = s.try(k, at, key, value)
 		}

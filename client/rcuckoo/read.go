@@ -20,11 +20,14 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	}
 	s.begin()
 	at := s.where(key)
+	var v []byte
 	for range joins {
 		s.pay()
-		v, err := s.get(at, key)
+		err := s.led(at.shard)
 		if err == nil {
-			return v, nil
+			if v, err = s.get(at, key); err == nil {
+				return v, nil
+			}
 		}
 		s.owe(at.shard)
 		if !s.persists(at.shard, err) {

@@ -84,27 +84,16 @@ func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 // of them.
 func (s *Store) write(changes []change, freed ref) error {
 	l := &s.locks
-	b := s.ep.Batch()
-	b.Chain()
-	p := b.Alloc(redoHeader + len(changes)*(redoStep+s.entryBytes))
-	clear(p[:redoHeader])
-	b.Write(s.redoAt(l.shard, s.id), p)
-	le.PutUint64(p, s.shards[l.shard].seq)
-	le.PutUint64(p[redoSteps:], uint64(len(changes)))
-	freed.encode(p[redoFreed:])
-	for i, c := range changes {
-		r := row(b.Alloc(s.rowBytes))
-		s.changed(r, c)
-		b.Write(s.rowAt(l.shard, c.row), r)
-		s.cache.put(l.shard, c.row, r)
-		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
+	l.sent = true
+	if err := s.writeBackups(changes, freed); err != nil {
+		return err
 	}
-	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
+	b := s.ep.Batch()
+	s.addChanges(b, changes, freed, s.copies[l.shard][:1])
 	if freed.stamp != 0 {
 		s.addMark(b, l.shard, freed)
 	}
 	s.addReleases(b)
-	l.sent = true
 	if err := s.do("write rows", b); err != nil {
 		return s.lost(b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.shard, err))
 	}
@@ -119,6 +108,35 @@ func (s *Store) write(changes []change, freed ref) error {
 		s.extents.ended(l.shard, freed)
 	}
 	return nil
+}
+
+// addChanges adds the redo and the rows of changes, a chain for each of some copies.
+func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []seat) {
+	l := &s.locks
+	var rows [maxSteps]row
+	p := b.Alloc(redoHeader + len(changes)*(redoStep+s.entryBytes))
+	clear(p[:redoHeader])
+	le.PutUint64(p, s.shards[l.shard].seq)
+	le.PutUint64(p[redoSteps:], uint64(len(changes)))
+	freed.encode(p[redoFreed:])
+	for i, c := range changes {
+		r := row(b.Alloc(s.rowBytes))
+		s.changed(r, c)
+		rows[i] = r
+		s.cache.put(l.shard, c.row, r)
+		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
+	}
+	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
+	lead := s.leads[l.shard]
+	for _, at := range copies {
+		s.leads[l.shard] = at
+		b.Chain()
+		b.Write(s.redoAt(l.shard, s.id), p)
+		for i, c := range changes {
+			b.Write(s.rowAt(l.shard, c.row), rows[i])
+		}
+	}
+	s.leads[l.shard] = lead
 }
 
 // changed makes r what a change makes of a row that was read.
@@ -188,18 +206,26 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 // rollForward brings the operation of a client to its end, of whom nothing lands any more and who may hold its locks still. One
 // that was not begun stays so. Done again, by anybody, it changes nothing.
 func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
-	p, steps, begun, err := s.readRedo(shard, c, seq)
+	p, steps, begun, err := s.findRedo(shard, c, seq)
 	if err != nil || !begun {
 		return err
 	}
+	if err := s.carryForward(shard, c, p, steps); err != nil {
+		return err
+	}
+	if freed := decodeRef(p[redoFreed:]); freed.stamp != 0 {
+		return s.markAgain(shard, freed)
+	}
+	return nil
+}
+
+// redoRows writes the rows of a redo that were not written.
+func (s *Store) redoRows(shard int, c rdma.ClientID, p []byte, steps int) error {
 	for i := range steps {
 		at := p[redoHeader+i*(redoStep+s.entryBytes):]
 		if err := s.redoStep(shard, at[:redoStep+s.entryBytes]); err != nil {
 			return fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
 		}
-	}
-	if freed := decodeRef(p[redoFreed:]); freed.stamp != 0 {
-		return s.markAgain(shard, freed)
 	}
 	return nil
 }

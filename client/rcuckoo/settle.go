@@ -20,14 +20,13 @@ import (
 // or a node does not answer, which may be out of reach for a moment.
 func (s *Store) persists(shard int, err error) bool {
 	switch {
-	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable):
+	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
 		return false
 	case errors.Is(err, errAgain):
 		return true
 	case errors.Is(err, rdma.ErrStale):
-		_, joined := s.ep.Join()
-		return joined == nil
-	case errors.Is(err, rdma.ErrNodeDown):
+		return s.join() == nil
+	case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrUnreachable):
 		return s.reach(shard)
 	}
 	return false
@@ -114,11 +113,17 @@ func (s *Store) briefly(f func()) {
 	s.opt.Timeout, s.until = timeout, until
 }
 
-// reach waits for a moment; false: it has waited for long enough, or the pool has given the node up.
+// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up. With replicas
+// the pool goes on when it has given a node up, and that is waited for as long as there is time.
 func (s *Store) reach(shard int) bool {
-	n, _ := s.home(shard)
-	v, err := s.ep.Join()
-	if err != nil || v.Members[n].Gone || s.left() < s.opt.Timeout-s.opt.Timeout/reachShare {
+	err := s.join()
+	switch {
+	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
+		return false
+	case s.Replicas > 1:
+		s.ep.Sleep(max(reachPause, s.opt.Timeout/(joins/2)))
+		return s.left() > 0
+	case s.left() < s.opt.Timeout-s.opt.Timeout/reachShare:
 		return false
 	}
 	s.ep.Sleep(reachPause)
@@ -151,6 +156,9 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 // settled settles a shard that is dirty.
 func (s *Store) settled(shard int) error {
 	st := &s.shards[shard]
+	if err := s.calm(); err != nil {
+		return err
+	}
 	if !st.dirty && len(st.leased) == 0 && st.flying == nil {
 		return nil
 	}
@@ -162,6 +170,9 @@ func (s *Store) settled(shard int) error {
 
 // settle brings the worker's own operation in a shard to its end, or makes sure that it never began.
 func (s *Store) settle(shard int) (begun bool, err error) {
+	if err := s.calm(); err != nil {
+		return false, err
+	}
 	for tries := 0; ; tries++ {
 		s.abandonOwed()
 		begun, err = s.settleOnce(shard)
@@ -181,6 +192,7 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	st.seq = max(st.seq, own.state>>1) // it is greater where the shard had no leader when the worker opened the store
 	words := slices.Clone(st.leased)
 	if !idle(own.state) && !own.torn {
 		words = own.addWords(words)

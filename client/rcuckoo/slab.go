@@ -55,6 +55,9 @@ const (
 	ownScans = 4
 )
 
+// forget forgets what the client has in a shard: it is not the client's any more.
+func (x *extents) forget(shard int) { x.stocks[shard] = stock{} }
+
 func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration, step func(string)) *extents {
 	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, step: step, stocks: make([]stock, l.Shards)}
 }
@@ -204,7 +207,10 @@ func (x *extents) scan(shard, slab int, until time.Duration) error {
 
 // grow asks the node for a slab. A crash behind that leaves one slab more, in which all is free.
 func (x *extents) grow(shard int) error {
-	home, index := x.home(shard)
+	if x.Replicas > 1 {
+		return client.ErrFull // all were, when the pool was made
+	}
+	home, index := x.leads[shard].node, x.leads[shard].index
 	r := rdma.Request{Proc: node.ProcGrow}
 	r.Arg = [6]uint64{x.counts.of(index), x.slabs.of(index), x.slab, uint64(x.Slabs), 1}
 	x.step("ask for a slab")
@@ -271,7 +277,11 @@ func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) e
 		return fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
 	ended, stamps := make([]uint64, x.SlabExtents), make([]uint64, x.SlabExtents)
-	for slab := range min(int(le.Uint64(read.Buf)), x.Slabs) {
+	slabs := x.Slabs
+	if x.Replicas == 1 {
+		slabs = min(int(le.Uint64(read.Buf)), slabs)
+	}
+	for slab := range slabs {
 		marks, err := x.readMarks(shard, slab, x.ep.Now()+x.timeout)
 		if err != nil {
 			return fmt.Errorf("walk shard %d: %w", shard, err)

@@ -67,6 +67,7 @@ type Store struct {
 	changes [maxSteps]change // of the operation at work
 	spare   []byte           // its entry
 	taken   ref              // and the extent of its value; zero: none
+	takenIn int              // its shard
 	extents *extents
 	value   []byte // outlives the batch that it was read in
 	vigil   vigil
@@ -74,7 +75,9 @@ type Store struct {
 	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
 	condemned rdma.ClientID
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
-	ending    *rdma.Batch
+	ending *rdma.Batch
+	// unled are shards whose leader is not known to have taken over, as the view was busy when it was joined.
+	unled     []bool
 	endingIn  int
 	endingSeq uint64
 	owed      []int         // shards where earlier operations left something: see settle.go
@@ -112,7 +115,7 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 		if !errors.Is(err, rdma.ErrStale) {
 			return s, err
 		}
-		if _, err := ep.Join(); err != nil {
+		if _, err := ep.Join(); err != nil { // it is no store yet, which could miss that a leader changed
 			return nil, fmt.Errorf("open %s: %w", Format, err)
 		}
 	}
@@ -149,6 +152,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	s := &Store{layout: l, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
 	s.stepper, _ = ep.(trace.Stepper)
 	s.extents = newExtents(l, ep, o.Timeout, s.step)
+	s.enter()
 	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
 	s.levels = s.search.levels
 	if err := errors.Join(s.standings(), s.readGrowths()); err != nil {
@@ -197,7 +201,9 @@ func (s *Store) step(name string) {
 }
 
 // begin sets an operation's limit in time.
-func (s *Store) begin() { s.until = s.ep.Now() + s.opt.Timeout }
+func (s *Store) begin() {
+	s.until, s.pulse = s.ep.Now()+s.opt.Timeout, nil
+}
 
 // left is how long the operation at work may still take.
 func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
@@ -215,18 +221,29 @@ func (s *Store) Close() error {
 	s.begin()
 	s.ended(true)
 	var errs []error
-	if err := s.standings(); err != nil { // behind what is in flight
+	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) { // behind what is in flight
 		errs = append(errs, err)
 	}
 	for i := range s.shards {
-		if err := s.settled(i); err != nil {
+		err := s.leave(i)
+		for s.Replicas > 1 && err != nil && s.persists(i, err) {
+			err = s.leave(i)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("shard %d: %w", i, err))
-		} else if _, err := s.extents.leave(i, s.id); err != nil {
-			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close: %w: %w", client.ErrUncertain, err)
 	}
 	return nil
+}
+
+// leave settles what the worker left in a shard, and gives back what it has there.
+func (s *Store) leave(shard int) error {
+	if err := s.settled(shard); err != nil {
+		return err
+	}
+	_, err := s.extents.leave(shard, s.id)
+	return err
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading its rows. It may run while clients do: rows that are being
+// Usage tells what the memory of a pool is used for, by reading its rows, and counts what has copies as often. It may run while clients do: rows that are being
 // written are not counted, nor are those of dead nodes.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, err := f.Open("status")
@@ -38,9 +38,10 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
 		}
 	}
-	rows := uint64(l.Shards)*uint64(l.Rows) + grown
-	locks := uint64(l.Shards) * uint64(l.LockWords)
-	records := uint64(l.Shards) * uint64(l.Clients)
+	copies, replicas := uint64(l.Shards)*uint64(l.Replicas), uint64(l.Replicas)
+	rows := copies*uint64(l.Rows) + grown*replicas
+	locks, records := copies*uint64(l.LockWords), copies*uint64(l.Clients)
+	used, slabs = used*replicas, slabs*replicas
 	uses := []client.Use{
 		{Name: "entries used", Count: used, Bytes: used * uint64(l.entryBytes)},
 		{Name: "entries", Count: rows * uint64(l.entries), Bytes: rows * uint64(l.rowBytes)},
@@ -48,10 +49,10 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "intents, redos and hands", Count: records, Bytes: records * (intentBytes + l.redo + handBytes)},
 	}
 	if l.Levels > 0 {
-		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown, Bytes: grown * uint64(l.rowBytes)})
+		uses = append(uses, client.Use{Name: "rows that tables grew by", Count: grown * replicas, Bytes: grown * replicas * uint64(l.rowBytes)})
 	}
 	if l.extents() {
-		all := uint64(l.Shards) * uint64(l.Slabs)
+		all := copies * uint64(l.Slabs)
 		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab}, client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
 	}
 	return uses, nil
@@ -88,8 +89,8 @@ func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) e
 
 // backed returns how many rows of a shard have memory.
 func (l *layout) backed(ep rdma.Endpoint, shard int) (int, error) {
-	if l.Levels == 0 {
-		return l.Rows, nil
+	if l.Levels == 0 || l.Replicas > 1 {
+		return l.allRows(), nil
 	}
 	b := ep.Batch()
 	defer b.Release()

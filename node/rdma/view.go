@@ -15,6 +15,28 @@ type View struct {
 	Members []Member // by node
 }
 
+// Holder returns the node that has in this view what the given one had when the pool was made, and the epoch since which it
+// has; false: nobody. A stand-in may have died and have one of its own.
+func (v *View) Holder(original int) (n int, since uint64, ok bool) {
+	n = original
+	for range v.Members { // each step goes to a node that joined later
+		if n >= len(v.Members) || !v.Members[n].Gone {
+			return n, v.Members[n].Since, true
+		}
+		next := -1
+		for k, m := range v.Members {
+			if int(m.StandsFor) == n+1 {
+				next = k
+			}
+		}
+		if next < 0 {
+			return n, 0, false
+		}
+		n = next
+	}
+	return n, 0, false
+}
+
 // Member is the state of one memory node. The zero Member serves as it did when the pool was made.
 type Member struct {
 	// Gone: nobody reaches the node any more, and never will.

@@ -62,7 +62,7 @@ func (d *drawer) shape() Shape {
 	}
 	p := Shape{Index: r[0], Data: r[1]}
 	p.Nodes = max(p.Index, p.Data) + d.IntN(2)
-	if d.subject.spared() && d.IntN(3) == 0 {
+	if d.subject.spared(p.Data) && d.IntN(3) == 0 {
 		p.Spares = 1
 		p.Nodes++
 	}

@@ -144,7 +144,7 @@ func (j *job) base(sc scene, seed uint64) *Plan {
 	if j.rng.IntN(2) == 0 { // what the dead sent comes late
 		p.Net.Fly, p.Net.FlyMax = 0.1, 200*time.Microsecond
 	}
-	if j.subject.spared() && j.rng.IntN(3) == 0 {
+	if j.subject.spared(j.replicas) && j.rng.IntN(3) == 0 {
 		p.Spares = 1
 		p.Nodes++
 	}

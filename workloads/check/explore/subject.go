@@ -34,14 +34,17 @@ type Subject struct {
 	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
 	// wait there for anybody else that crashes, mended or not.
 	Majority bool
-	// NoSpares tells that no node of its pools takes a dead one's place.
-	NoSpares bool
+	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where there is one replica of
+	// everything.
+	NoSpares, Lone bool
 	// Levels is how many times tables double in its pools that do so; 0: none does.
 	Levels int
 }
 
-// spared tells whether its pools may have spares.
-func (s *Subject) spared() bool { return s.Mender != nil && !s.Majority && !s.NoSpares }
+// spared tells whether its pools with so many replicas may have spares.
+func (s *Subject) spared(replicas int) bool {
+	return s.Mender != nil && !s.Majority && !s.NoSpares && (replicas > 1 || !s.Lone)
+}
 
 // open returns a worker's view.
 func (s *Subject) open(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {

@@ -1,0 +1,83 @@
+package rcuckoo
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// led tells whether a shard has a leader that can be looked at.
+func (c *checker) led(shard int) (bool, error) {
+	s := c.s
+	if s.Replicas == 1 || s.orphan[shard] {
+		return true, nil // it says itself that its node is down
+	}
+	role, err := s.readWord(s.roleAt(shard))
+	if err == nil && role != leading {
+		c.r.Waits("shard %d has no leader: a master makes one", shard)
+	}
+	return role == leading, err
+}
+
+// backups looks at a shard's other copies, but for those on nodes that are dead: they have the leader's rows, and what these name,
+// unless an operation was cut off.
+func (c *checker) backups(shard int) error {
+	s := c.s
+	for _, at := range s.backups(shard) {
+		err := s.within(shard, at, func() error { return errors.Join(c.sameRows(shard, at), c.sameContents(shard, at)) })
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			return fmt.Errorf("the copy on node %d: %w", at.node, err)
+		}
+	}
+	return nil
+}
+
+func (c *checker) sameRows(shard int, at seat) error {
+	return c.s.eachRow(c.s.ep, shard, func(n uint32, r row) {
+		switch {
+		case bytes.Equal(r, c.rows[n]):
+		case c.named[n]:
+			c.r.Waits("row %d of shard %d differs on node %d", n, shard, at.node)
+		default:
+			c.r.Damaged("row %d of shard %d differs on node %d, and nobody has locked it", n, shard, at.node)
+		}
+	})
+}
+
+// sameContents expects the values that rows name. Those of one trip are read together.
+func (c *checker) sameContents(shard int, at seat) error {
+	s := c.s
+	b, uses := s.ep.Batch(), make([]use, 0, marksAtOnce)
+	flush := func() error {
+		defer func() { b, uses = s.ep.Batch(), uses[:0] }()
+		defer b.Release()
+		if err := s.do("read extent", b); err != nil {
+			return fmt.Errorf("read extents: %w", err)
+		}
+		for i, u := range uses {
+			if _, ok := s.valueOf(b.Op(i).Buf, shard, u.ref, []byte(u.key)); !ok {
+				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d", u.extent, shard, u.key, at.node)
+			}
+		}
+		return nil
+	}
+	defer func() { b.Release() }()
+	for extent := range s.allExtents() {
+		u, ok := c.uses[extent]
+		if !ok {
+			continue
+		}
+		s.addRead(b, shard, u.ref, []byte(u.key))
+		if uses = append(uses, u); len(uses) == cap(uses) {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(uses) == 0 {
+		return nil
+	}
+	return flush()
+}

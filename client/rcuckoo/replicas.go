@@ -1,0 +1,301 @@
+package rcuckoo
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a node's death loses nothing.
+//
+// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads, claims, lies with it alone,
+// and costs what it costs without replicas. The others, its backups, hold rows, redos and the content of extents. Which copy
+// leads follows from the pool's view: the one that has been there for longest, and of those the first. So a leader changes only
+// when its node died, and who leads once leads as long as its node lives. All agree on it, since an epoch's verbs do not land in
+// the next one.
+//
+// A change takes one trip more:
+//
+//	1. on the leader intent, lock, rows, as without backups; the value on all copies
+//	2. on each backup, in this order: redo, rows
+//	3. on the leader, behind the completion of all of 2: redo, rows, mark, release
+//
+// What is relied on:
+//
+//	C1  On each copy a redo is whole before anything of its rows is written there.
+//	C2  What a reader can see, at the leader, is whole on all backups.
+//	C3  Locks are let go of when all copies have all rows. So the next change finds equal rows on all copies, and no WRITE of
+//	    the one before can land behind its own.
+//	C4  An operation has begun when some copy that the view has, has its redo whole. Whoever brings it to its end writes that
+//	    redo to each copy, before the rows (C1), and to the leader last, where all later look for what became of it.
+//	C5  Nobody changes anything under a busy view. Nobody reads under it what was not led by the same copy before.
+//
+// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A copy that does not answer, and
+// is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone. When a leader's node
+// died see takeover.go; how a spare takes a place, restore.go.
+
+// seat is where a copy of a shard lies: its node, and the how-manieth of that node's it is.
+type seat struct{ node, index int }
+
+// seating is where the copies of shards lie in a view, all by shard.
+type seating struct {
+	view   rdma.View
+	leads  []seat   // whose memory everything about a shard names
+	copies [][]seat // that are there; the first is the leader
+	orphan []bool   // no copy is there any more: the leader is a node that is down
+}
+
+// seats is how many copies of shards a node has, at most.
+func (p *Params) seats(nodes int) int {
+	data := nodes - p.Spares
+	return (p.Shards + data - 1) / data * max(p.Replicas, 1)
+}
+
+// seatOf returns where a copy of a shard lay when the pool was made.
+func (l *layout) seatOf(shard, k int) seat {
+	data := l.nodes - l.Spares
+	return seat{(shard + k) % data, k*(l.perNode/l.Replicas) + shard/data}
+}
+
+// seatAll seats all copies as when the pool was made.
+func (l *layout) seatAll() {
+	l.leads, l.copies, l.orphan = make([]seat, l.Shards), make([][]seat, l.Shards), make([]bool, l.Shards)
+	all := make([]seat, l.Shards*l.Replicas)
+	for shard := range l.copies {
+		l.copies[shard], all = all[:l.Replicas:l.Replicas], all[l.Replicas:]
+		for k := range l.copies[shard] {
+			l.copies[shard][k] = l.seatOf(shard, k)
+		}
+		l.leads[shard] = l.copies[shard][0]
+	}
+}
+
+// seatIn seats all copies as a view says. A shard that has none left keeps its first seat: verbs to it say that its node is down.
+func (l *layout) seatIn(v rdma.View) {
+	l.view = v
+	for shard := range l.copies {
+		var since [maxReplicas]uint64
+		list := make([]seat, 0, l.Replicas)
+		for k := range l.Replicas {
+			s := l.seatOf(shard, k)
+			n, from, ok := v.Holder(s.node)
+			if !ok {
+				continue
+			}
+			at := len(list)
+			for at > 0 && since[at-1] > from {
+				since[at] = since[at-1]
+				at--
+			}
+			since[at] = from
+			list = slices.Insert(list, at, seat{n, s.index})
+		}
+		if l.orphan[shard] = len(list) == 0; l.orphan[shard] {
+			list = append(list, l.seatOf(shard, 0))
+		}
+		l.leads[shard], l.copies[shard] = list[0], list
+	}
+}
+
+// within has f take a copy of a shard for the leader.
+func (l *layout) within(shard int, at seat, f func() error) error {
+	lead := l.leads[shard]
+	l.leads[shard] = at
+	defer func() { l.leads[shard] = lead }()
+	return f()
+}
+
+// backups are a shard's copies but for its leader.
+func (l *layout) backups(shard int) []seat { return l.copies[shard][1:] }
+
+func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
+
+// leading is the role of a copy that leads, or led until its node died: it has all that a leader has. 0: it is a backup.
+const leading = 1
+
+// makeLeaders makes the first copies of a new pool leaders.
+func (l *layout) makeLeaders(ep rdma.Endpoint) error {
+	for shard := range l.Shards {
+		if l.Replicas == 1 {
+			return nil
+		}
+		b := ep.Batch()
+		p := b.Alloc(8)
+		le.PutUint64(p, leading)
+		b.Write(l.roleAt(shard), p)
+		err := rdma.Do(ep, b, l.Timeout)
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("make a leader of shard %d: %w", shard, err)
+		}
+	}
+	return nil
+}
+
+// enter begins with the view that the layout was read in. Where that is busy the worker learns later how things stand.
+func (s *Store) enter() {
+	s.unled = make([]bool, s.Shards)
+	for shard := range s.unled {
+		s.unled[shard] = s.Replicas > 1 && s.view.Busy
+		s.shards[shard].dirty = s.unled[shard]
+	}
+}
+
+// join joins the pool's current view. Nothing else joins on the worker's endpoint, but for a keeper, which tells its mender.
+func (s *Store) join() error {
+	v, err := s.ep.Join()
+	if err != nil {
+		return err
+	}
+	s.heed(v)
+	return nil
+}
+
+// heed makes a view the worker's. What it had of a shard with a former leader is nobody's any more: see takeover.go.
+func (s *Store) heed(v rdma.View) {
+	before, epoch := slices.Clone(s.leads), s.view.Epoch
+	s.layout.seatIn(v)
+	for shard, lead := range s.leads {
+		if lead == before[shard] {
+			continue
+		}
+		s.unled[shard] = true
+		s.shards[shard].dirty, s.shards[shard].leased = true, nil
+		s.extents.forget(shard)
+		s.levels.forget(shard)
+		if s.takenIn == shard {
+			s.taken = ref{}
+		}
+	}
+	if !v.Busy {
+		clear(s.unled)
+	}
+	if s.Replicas > 1 && v.Epoch != epoch {
+		s.vigil.shard = -1 // all stood still
+	}
+}
+
+// errMending is what an operation ends with that waited for too long.
+var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
+
+// A worker asks again and again whether the view is idle. A master takes some round trips, or copies for long.
+const (
+	firstLook = 20 * time.Microsecond
+	lastLook  = 2 * time.Millisecond
+)
+
+// calm waits until the view is idle: under a busy one nobody changes what has replicas.
+func (s *Store) calm() error {
+	for wait := firstLook; s.Replicas > 1 && s.view.Busy; wait = min(2*wait, lastLook) {
+		if s.left() == 0 {
+			return errMending
+		}
+		s.ep.Sleep(wait)
+		if err := s.join(); err != nil {
+			return fmt.Errorf("wait until the pool is mended: %w", err)
+		}
+	}
+	return nil
+}
+
+// led waits until a shard's leader can be read.
+func (s *Store) led(shard int) error {
+	if s.unled[shard] {
+		return s.calm()
+	}
+	return nil
+}
+
+// addBackups adds the WRITEs of an extent's content to the backups.
+func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
+	lead := s.leads[shard]
+	for _, at := range s.backups(shard) {
+		s.leads[shard] = at
+		b.Chain()
+		b.Write(s.extentAt(shard, r.extent), content)
+	}
+	s.leads[shard] = lead
+}
+
+// writeBackups carries changes out on all backups, and returns when they have them whole: trip 2.
+func (s *Store) writeBackups(changes []change, freed ref) error {
+	l := &s.locks
+	backups := s.backups(l.shard)
+	if len(backups) == 0 {
+		return nil
+	}
+	b := s.ep.Batch()
+	s.addChanges(b, changes, freed, backups)
+	if err := s.do("write backups", b); err != nil {
+		return s.lost(b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.shard, err))
+	}
+	b.Release()
+	return nil
+}
+
+// findRedo looks for a client's redo on all copies; begun: one of them has it whole.
+func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
+	for _, at := range s.copies[shard] {
+		err = s.within(shard, at, func() error {
+			p, steps, begun, err = s.readRedo(shard, c, seq)
+			return err
+		})
+		if err != nil || begun {
+			return p, steps, begun, err
+		}
+	}
+	return nil, 0, false, nil
+}
+
+// carryForward brings an operation that has begun to its end on all copies, on the leader last.
+func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) error {
+	for _, at := range slices.Backward(s.copies[shard]) {
+		err := s.within(shard, at, func() error {
+			if s.Replicas > 1 {
+				if err := s.copyRedo(shard, c, p[:redoHeader+steps*(redoStep+s.entryBytes)]); err != nil {
+					return err
+				}
+			}
+			return s.redoRows(shard, c, p, steps)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyRedo writes a client's redo, of which nothing lands any more, where it may not have landed.
+func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
+	b := s.ep.Batch()
+	w := b.Alloc(len(p))
+	copy(w, p)
+	b.Write(s.redoAt(shard, c), w)
+	if err := s.do("roll forward", b); err != nil {
+		return s.unread(shard, b, fmt.Errorf("write the redo of client %d in shard %d: %w", c, shard, err))
+	}
+	b.Release()
+	return nil
+}
+
+// landed returns when nothing lands any more on backups that the worker sent there before, and shows by its intent's next beat
+// that it is alive.
+func (s *Store) landed(shard int, beat uint64) error {
+	if len(s.backups(shard)) == 0 {
+		return nil
+	}
+	b := s.ep.Batch()
+	p := b.Alloc(8)
+	le.PutUint64(p, beat+1)
+	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
+	for _, at := range s.backups(shard) {
+		b.Read(rdma.At(at.node, s.redos.of(at.index)), 8)
+	}
+	if err := s.do("give up", b); err != nil {
+		return s.unread(shard, b, fmt.Errorf("wait for verbs to the backups of shard %d: %w", shard, err))
+	}
+	b.Release()
+	return nil
+}

@@ -1,0 +1,252 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the view is idle again the pool's
+// master makes that copy a leader. Nobody else does anything there, and nothing of earlier epochs lands. Its role is written last,
+// so that another master does it again from the beginning, should this one come to an end in the midst; each step can be done
+// again:
+//
+//	1. Operations that have begun (C4) are brought to their ends on all copies: of each client the redo with the highest sequence
+//	   that some copy has whole. Those before it were whole on all copies when their client went on.
+//	2. Intents: idle, with these sequences. So whoever was in the midst of an operation finds by his intent and his redo there
+//	   whether it had begun, and his next sequence is above all that can be read. If he died, so is his successor's.
+//	3. Locks, leases and hands were never used on this copy, as it never led: they are zero.
+//	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp. All others are free, with the greatest
+//	   stamp that their content bears on any copy: so the next use's stamp is above it.
+//
+//	5. The growth, from the rows: the level of the one that was divided most often, and nothing of it handed out yet.
+//
+// What clients had claimed, and no row names, is free by 4. They forget it when they learn that somebody else leads, before they
+// do anything there (see Store.heed); the hands, from which others would free it, are empty.
+//
+// Why no stamp names two contents that somebody can read: who has a ref has read it in a row, in this epoch, and a value that a
+// row names was whole on all copies before the redo was written. So a stamp above those of all contents was never in a row. An
+// operation whose redo is whole nowhere never happened: no row of it was written on any copy that is left (C1), and none on the
+// former leader (C2). A redo of an operation that ended long ago changes nothing: all rows that it names have its versions, or
+// later ones, or are torn by an operation whose own redo is whole, too.
+
+// takeOver makes the copy of a shard that leads in the view a leader.
+func (s *Store) takeOver(shard int) error {
+	if err := s.unused(shard); err != nil {
+		return err
+	}
+	if err := s.finishBegun(shard); err != nil {
+		return err
+	}
+	if err := s.remake(shard); err != nil {
+		return err
+	}
+	b := s.ep.Batch()
+	defer b.Release()
+	p := b.Alloc(8)
+	le.PutUint64(p, leading)
+	b.Write(s.roleAt(shard), p)
+	if err := s.do("take over", b); err != nil {
+		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
+	}
+	return nil
+}
+
+// unused makes sure of 3.
+func (s *Store) unused(shard int) error {
+	for from := 0; from < s.LockWords; from += walkBytes / 8 {
+		n := min(walkBytes/8, s.LockWords-from)
+		b := s.ep.Batch()
+		locks, leases := b.Read(s.lockAt(shard, from), 8*n), b.Read(s.leaseAt(shard, from), 8*n)
+		err := s.do("take over", b)
+		used := err == nil && (slices.ContainsFunc(locks.Buf, nonzero) || slices.ContainsFunc(leases.Buf, nonzero))
+		b.Release()
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the locks of shard %d: %w", shard, err)
+		case used:
+			return fmt.Errorf("a backup of shard %d has locks: %w", shard, client.ErrDamaged)
+		}
+	}
+	return nil
+}
+
+func nonzero(b byte) bool { return b != 0 }
+
+// begun is a client's redo that some copy has whole; of nobody when seq is 0.
+type begun struct {
+	seq   uint64
+	redo  []byte
+	steps int
+}
+
+// finishBegun does 1 and 2.
+func (s *Store) finishBegun(shard int) error {
+	each := max(walkBytes/int(s.redo), 1)
+	for from := 0; from < s.Clients; from += each {
+		found := make([]begun, min(each, s.Clients-from))
+		for _, at := range s.copies[shard] {
+			err := s.within(shard, at, func() error { return s.readRedos(shard, from, found) })
+			if err != nil {
+				return err
+			}
+		}
+		for i, r := range found {
+			if r.seq == 0 {
+				continue
+			}
+			if err := s.carryForward(shard, rdma.ClientID(from+i+1), r.redo, r.steps); err != nil {
+				return err
+			}
+		}
+		if err := s.resume(shard, from, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readRedos reads those of some clients on a copy, and keeps the latest ones that are whole.
+func (s *Store) readRedos(shard, from int, found []begun) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	op := b.Read(s.redoAt(shard, rdma.ClientID(from+1)), len(found)*int(s.redo))
+	if err := s.do("read redo", b); err != nil {
+		return fmt.Errorf("read redos of shard %d: %w", shard, err)
+	}
+	for i := range found {
+		p := op.Buf[i*int(s.redo):][:s.redo]
+		seq := le.Uint64(p)
+		if steps, whole := s.redoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
+			found[i] = begun{seq, slices.Clone(p), steps}
+		}
+	}
+	return nil
+}
+
+// resume does 2.
+func (s *Store) resume(shard, from int, found []begun) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	for i, r := range found {
+		if r.seq == 0 {
+			continue
+		}
+		p := b.Alloc(8)
+		le.PutUint64(p, r.seq<<1|idleBit)
+		b.Write(s.intentAt(shard, rdma.ClientID(from+i+1)), p)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := s.do("take over", b); err != nil {
+		return fmt.Errorf("write intents of shard %d: %w", shard, err)
+	}
+	return nil
+}
+
+// marksAtOnce is how many extents are looked at in a trip.
+const marksAtOnce = 512
+
+// remake does 4 and 5.
+func (s *Store) remake(shard int) error {
+	named, level := map[uint64]uint64{}, 0 // stamps
+	var torn error
+	err := s.eachRow(s.ep, shard, func(n uint32, r row) {
+		if !s.valid(r, shard, n) {
+			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
+			return
+		}
+		level = max(level, s.level(r))
+		for slot := range s.entries {
+			if e := s.entry(r, slot); s.sound(e) && e.meta.extent() && s.names(s.ref(e)) {
+				named[s.ref(e).extent] = s.ref(e).stamp
+			}
+		}
+	})
+	if err := errors.Join(err, torn); err != nil {
+		return err
+	}
+	if s.Levels > 0 {
+		if err := s.remakeGrowth(shard, level); err != nil {
+			return err
+		}
+	}
+	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
+		stamps := make([]uint64, min(marksAtOnce, s.allExtents()-from))
+		for _, at := range s.copies[shard] {
+			err := s.within(shard, at, func() error { return s.latestStamps(shard, from, stamps) })
+			if err != nil {
+				return err
+			}
+		}
+		if err := s.remark(shard, from, stamps, named); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remakeGrowth gives a table that may grow its level.
+func (s *Store) remakeGrowth(shard, level int) error {
+	now, err := s.readWord(s.growthAt(shard))
+	if err != nil {
+		return fmt.Errorf("read how far shard %d has grown: %w", shard, err)
+	}
+	b := s.ep.Batch()
+	defer b.Release()
+	b.CompareSwap(s.growthAt(shard), now, uint64(level)<<levelShift)
+	if err := s.do("take over", b); err != nil {
+		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
+	}
+	return nil
+}
+
+// latestStamps reads those in the contents of extents on a copy, and keeps the greatest.
+func (s *Store) latestStamps(shard int, from uint64, stamps []uint64) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	for i := range stamps {
+		b.Read(s.extentAt(shard, from+uint64(i)).Add(stampAt), 8)
+	}
+	if err := s.do("take over", b); err != nil {
+		return fmt.Errorf("read extents of shard %d: %w", shard, err)
+	}
+	for i := range stamps {
+		stamps[i] = max(stamps[i], le.Uint64(b.Op(i).Buf))
+	}
+	return nil
+}
+
+// remark gives extents their marks, which are zero, or those of a master that did not come to the end.
+func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64]uint64) error {
+	b, next := s.ep.Batch(), s.ep.Batch()
+	defer b.Release()
+	defer next.Release()
+	for i := range stamps {
+		b.Read(s.markAt(shard, from+uint64(i)), markBytes)
+	}
+	if err := s.do("take over", b); err != nil {
+		return fmt.Errorf("read marks of shard %d: %w", shard, err)
+	}
+	for i := range stamps {
+		extent, now := from+uint64(i), le.Uint64(b.Op(i).Buf)
+		want := mark(stamps[i], false)
+		if stamp, ok := named[extent]; ok {
+			want = mark(stamp, true)
+		}
+		if now != want {
+			next.CompareSwap(s.markAt(shard, extent), now, want)
+		}
+	}
+	if next.Len() == 0 {
+		return nil
+	}
+	if err := s.do("take over", next); err != nil {
+		return fmt.Errorf("mark extents of shard %d: %w", shard, err)
+	}
+	return nil
+}
