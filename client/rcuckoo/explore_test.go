@@ -36,6 +36,10 @@ func explored(far, kept bool) *explore.Subject {
 	if kept {
 		timeout = 20 * time.Millisecond
 	}
+	return subject(far, kept, timeout)
+}
+
+func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 	s := &explore.Subject{
 		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true,
 		Memory: func(s explore.Shape) (uint64, error) {

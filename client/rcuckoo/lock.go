@@ -147,6 +147,9 @@ func (s *Store) acquire(key, value []byte) error {
 	st := &s.shards[l.shard]
 	st.seq++
 	st.dirty, st.given = true, false // from the first verb on: see settle
+	if s.Replicas > 1 {
+		s.pulse = s.beatOwn
+	}
 	opening := true
 	for tries := 0; l.held < len(l.wants); tries++ {
 		w := l.wants[l.held]

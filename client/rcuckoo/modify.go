@@ -65,6 +65,7 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 		}
 		if err == nil {
 			err = s.try(k, at, key, value)
+			s.pulse = nil
 		}
 		if err == nil {
 			return nil

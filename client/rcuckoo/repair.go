@@ -130,6 +130,11 @@ func (s *Store) repairLeased(m *mending) error {
 	if err := s.await(m); err != nil {
 		return err
 	}
+	if s.Replicas > 1 {
+		pulse := s.pulse
+		s.pulse = func() error { return s.within(m.shard, s.copies[m.shard][0], func() error { return s.beat(m) }) }
+		defer func() { s.pulse = pulse }()
+	}
 	for _, c := range m.suspects {
 		t := s.vigil.intentOf(c)
 		if err := s.rollForward(m.shard, c, t.state>>1); err != nil {

@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -280,16 +281,60 @@ func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
 	return nil
 }
 
-// landed returns when nothing lands any more on backups that the worker sent there before, and shows by its intent's next beat
-// that it is alive.
-func (s *Store) landed(shard int, beat uint64) error {
+// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it is alive.
+
+// doAlive is do for batches that others wait for.
+func (s *Store) doAlive(b *rdma.Batch) error {
+	if err := s.ep.Post(b); err != nil {
+		return err
+	}
+	pulse := s.pulse
+	s.pulse = nil // it waits for the leader alone
+	defer func() { s.pulse = pulse }()
+	part := s.opt.Failure / lookShares
+	for left := s.opt.Timeout; ; left -= part {
+		err := s.ep.Wait(b, rdma.All, min(part, left))
+		switch {
+		case err == nil:
+			return b.Err()
+		case !errors.Is(err, rdma.ErrTimeout) || left <= part:
+			return err
+		}
+		if err := pulse(); err != nil {
+			return err
+		}
+	}
+}
+
+// beatIntent is a beat of the intent of the operation at work.
+func (s *Store) beatIntent() error {
+	b := s.ep.Batch()
+	s.addBeat(b, s.locks.shard)
+	if err := s.do("write backups", b); err != nil {
+		return s.unread(s.locks.shard, b, fmt.Errorf("wait for the backups of shard %d: %w", s.locks.shard, err))
+	}
+	b.Release()
+	return nil
+}
+
+// addBeat adds a beat that differs from the one before: those of waiting for a lock are small numbers.
+func (s *Store) addBeat(b *rdma.Batch, shard int) {
+	s.beats++
+	p := b.Alloc(8)
+	le.PutUint64(p, 1<<62|s.beats)
+	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
+}
+
+// landed returns when nothing lands any more on backups that the worker sent there before.
+func (s *Store) landed(shard int) error {
 	if len(s.backups(shard)) == 0 {
 		return nil
 	}
+	s.locks.shard = shard
+	s.pulse = s.beatIntent
+	defer func() { s.pulse = nil }()
 	b := s.ep.Batch()
-	p := b.Alloc(8)
-	le.PutUint64(p, beat+1)
-	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
+	s.addBeat(b, shard)
 	for _, at := range s.backups(shard) {
 		b.Read(rdma.At(at.node, s.redos.of(at.index)), 8)
 	}

@@ -2,6 +2,7 @@ package rcuckoo
 
 import (
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -9,7 +10,7 @@ import (
 
 // replicated is the store with replicas, kept, as the explorer sees it.
 func replicated(far bool) *explore.Subject {
-	s := explored(far, true)
+	s := subject(far, true, 80*time.Millisecond) // failure timers are longer than slow nodes take for a verb
 	s.Replicas = [][2]int{{2, 2}, {3, 3}}
 	return s
 }

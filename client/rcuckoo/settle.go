@@ -144,7 +144,7 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	for failed := err; s.persists(shard, failed); {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
-			return begun && sent, s.left() > 0, err
+			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err) // if no time is left
 		}
 	}
 	if sent {

@@ -76,6 +76,8 @@ type Store struct {
 	condemned rdma.ClientID
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
 	ending *rdma.Batch
+	pulse  func() error // shows others, at the leader, that the worker is alive; nil: nobody waits for it, or there are no backups
+	beats  uint64       // of its intents, while backups keep it waiting
 	// unled are shards whose leader is not known to have taken over, as the view was busy when it was joined.
 	unled     []bool
 	endingIn  int
@@ -212,6 +214,9 @@ func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
 // rdma.ErrTimeout then, and the batch is the caller's still.
 func (s *Store) do(step string, b *rdma.Batch) error {
 	s.step(step)
+	if s.pulse != nil {
+		return s.doAlive(b)
+	}
 	return rdma.Do(s.ep, b, s.opt.Timeout)
 }
 
