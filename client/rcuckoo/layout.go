@@ -19,6 +19,9 @@ const (
 	FormatVersion = 1
 )
 
+// MaxReplicas bounds Params.Replicas.
+const MaxReplicas = 8
+
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
 	Shards      int           `json:"shards"`              // tables; each lies on one node
@@ -70,7 +73,6 @@ const (
 	maxExtentValue = 1<<lengthBits - 1
 	maxRows        = 1<<32 - 1
 	maxExtents     = 1 << extentBits
-	maxReplicas    = 8
 
 	defaultKey     = 24 // YCSB's keys
 	defaultInline  = 8
@@ -190,7 +192,7 @@ func (p *Params) validate(nodes int) error {
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > 1<<16:
 		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
-	case p.Replicas < 0 || p.Replicas > maxReplicas || p.Spares < 0 || max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
+	case p.Replicas < 0 || p.Replicas > MaxReplicas || p.Spares < 0 || max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
 		return fmt.Errorf("%w: %d replicas on %d nodes, %d of them spares", ErrParams, p.Replicas, nodes, p.Spares)
 	case p.Rows < 1 || p.Rows > maxRows:
 		return fmt.Errorf("%w: %d rows", ErrParams, p.Rows)

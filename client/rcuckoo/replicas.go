@@ -77,7 +77,7 @@ func (l *layout) seatAll() {
 func (l *layout) seatIn(v rdma.View) {
 	l.view = v
 	for shard := range l.copies {
-		var since [maxReplicas]uint64
+		var since [MaxReplicas]uint64
 		list := make([]seat, 0, l.Replicas)
 		for k := range l.Replicas {
 			s := l.seatOf(shard, k)

@@ -1,10 +1,15 @@
 package rcuckoo
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/storetest"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -31,4 +36,122 @@ func TestEnumerateReplicas(t *testing.T) {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
 	explore.Enumerate(t, replicated(true))
+}
+
+// TestStoreReplicas is TestStore of pools with replicas.
+func TestStoreReplicas(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		nodes    int
+		replicas int
+		p        Params
+	}{{"inline, 2 replicas", 3, 2, inlinePool(3)}, {"extents, 3 replicas", 3, 3, extentPool(2)}} {
+		t.Run(c.name, func(t *testing.T) {
+			c.p.Replicas = c.replicas
+			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
+			h.Alike, h.MinSeeds = c.replicas == 2, 30
+			storetest.Run(t, h)
+		})
+	}
+}
+
+// TestTripsReplicas: replicas cost a change one trip, in which each backup gets one doorbell, and reads nothing. A backup gets the
+// value of an extent in the first trip.
+func TestTripsReplicas(t *testing.T) {
+	for _, replicas := range []uint64{1, 2, 3} {
+		p := extentPool(1)
+		p.Replicas = int(replicas)
+		p.RowsPerLock, p.LockWords = p.Rows, 1
+		s := storeOn(t, memPool(t, 3, p), Options{})
+		backups := replicas - 1
+		trips := min(backups, 1)
+		for _, size := range []int{4, 100} {
+			values := uint64(0) // doorbells
+			if size > p.InlineBytes {
+				values = backups
+			}
+			key, value := fmt.Appendf(nil, "key of %d", size), make([]byte, size)
+			must(t, s.Insert(key, value)) // which claims extents
+			fetch := cost{1, 1}
+			if size > p.InlineBytes {
+				fetch = cost{2, 2}
+			}
+			for _, c := range []struct {
+				what string
+				f    func() error
+				fail error
+				want cost
+			}{
+				{"get", func() error { _, err := s.Get(key); return err }, nil, fetch},
+				{"update", func() error { return s.Update(key, value) }, nil, cost{3 + backups + values, 3 + trips}},
+				{"insert again", func() error { return s.Insert(key, value) }, client.ErrExists, cost{3 + values, 3}},
+				{"delete", func() error { return s.Delete(key) }, nil, cost{3 + backups, 3 + trips}},
+				{"insert", func() error { return s.Insert(key, value) }, nil, cost{3 + backups + values, 3 + trips}},
+			} {
+				if got := s.costs(t, c.f, c.fail); got != c.want {
+					t.Errorf("%s of %d bytes with %d replicas: %+v, want %+v", c.what, size, replicas, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+// TestLayoutAlone: a pool without replicas lies as one that knows of none.
+func TestLayoutAlone(t *testing.T) {
+	p := small()
+	alone := lay(t, p, 3)
+	p.Replicas = 1
+	if one := lay(t, p, 3); one.bytes != alone.bytes || one.rows != alone.rows || one.roles != (area{}) {
+		t.Errorf("%+v, and %+v", one, alone)
+	}
+	for shard := range p.Shards {
+		if at := alone.leads[shard]; at != (seat{shard % 3, shard / 3}) {
+			t.Errorf("shard %d lies at %+v", shard, at)
+		}
+	}
+	for _, bad := range []Params{{Replicas: -1}, {Replicas: 4}, {Spares: 1}, {Replicas: 3, Spares: 1}, {Replicas: 9}} {
+		p := small()
+		p.Replicas, p.Spares = bad.Replicas, bad.Spares
+		if _, err := newLayout(p, 3); !errors.Is(err, ErrParams) {
+			t.Errorf("%d replicas on 3 nodes with %d spares: %v", p.Replicas, p.Spares, err)
+		}
+	}
+}
+
+// TestSeats: copies of a shard lie on different nodes, no two copies on one seat; a leader stays as long as its node lives, and a
+// stand-in comes last.
+func TestSeats(t *testing.T) {
+	p := small()
+	p.Shards, p.Replicas, p.Spares = 7, 3, 1
+	l := lay(t, p, 5)
+	seen := map[seat]bool{}
+	for shard := range p.Shards {
+		nodes := map[int]bool{}
+		for _, at := range l.copies[shard] {
+			if seen[at] || nodes[at.node] || at.node > 3 || at.index >= l.perNode {
+				t.Errorf("shard %d lies at %v", shard, l.copies[shard])
+			}
+			seen[at], nodes[at.node] = true, true
+		}
+	}
+	v := rdma.View{Members: make([]rdma.Member, 5)}
+	v.Members[0].Gone = true
+	l.seatIn(v)
+	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4}]" {
+		t.Errorf("without node 0 shard 0 lies at %s", got)
+	}
+	v.Members[4] = rdma.Member{StandsFor: 1, Since: 7}
+	l.seatIn(v)
+	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4} {4 0}]" {
+		t.Errorf("with a stand-in shard 0 lies at %s", got)
+	}
+	v.Members[1].Gone, v.Members[2].Gone = true, true
+	l.seatIn(v)
+	if l.leads[0] != (seat{4, 0}) || l.orphan[0] {
+		t.Errorf("with a stand-in alone shard 0 lies at %v", l.copies[0])
+	}
+	v.Members[4].Gone = true
+	if l.seatIn(v); !l.orphan[0] || l.leads[0] != (seat{0, 0}) {
+		t.Errorf("shard 0 lies at %v, and nothing is left of it", l.copies[0])
+	}
 }

@@ -38,7 +38,7 @@ const (
 var Steps = []string{
 	"read rows", "read rows again", "lock", "write rows", "let go", "done", "give up", "read intents", "take leases", "list suspects",
 	"turn repair bits", "read redo", "roll forward", "clear locks", "free leases", "read extent", "read neighbours",
-	"share growth", "raise level", "ask for a segment", "claim extents", "scan marks", "ask for a slab", "read hand", "read extents", "read rows of extents", "free extents", "read counts",
+	"share growth", "raise level", "ask for a segment", "write backups", "take over", "copy to spare", "claim extents", "scan marks", "ask for a slab", "read hand", "read extents", "read rows of extents", "free extents", "read counts",
 }
 
 // Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for concurrent use.

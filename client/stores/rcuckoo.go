@@ -66,19 +66,15 @@ func rcuckooKind() *Kind {
 
 func rcuckooShape(p Params) rcuckoo.Shape {
 	s := p.Table
-	s.Nodes, s.Records, s.Clients, s.Timeout = p.Nodes, p.Records, p.Clients, p.Timeout
+	s.Nodes, s.Spares, s.Replicas, s.Records, s.Clients, s.Timeout = p.Nodes, p.Spares, p.DataReplicas, p.Records, p.Clients, p.Timeout
 	s.ValueBytes = cmp.Or(s.ValueBytes, p.PairBytes)
 	return s
 }
 
-// sizeRcuckoo fills in what p leaves open. There is one replica of everything.
+// sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper, unless there are to be more.
 func sizeRcuckoo(p Params) Params {
-	if p.IndexReplicas == 0 {
-		p.IndexReplicas = 1
-	}
-	if p.DataReplicas == 0 {
-		p.DataReplicas = 1
-	}
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
 	p.PairBytes = cmp.Or(p.Table.ValueBytes, p.PairBytes, slotBytes) // as long as values may be, keys do not count
 	p.defaults()
 	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
@@ -97,12 +93,14 @@ func deviceRcuckoo(p Params) (offset, bytes uint64, err error) {
 
 func refuseRcuckoo(p Params) error {
 	switch {
-	case p.IndexReplicas != 1 || p.DataReplicas != 1:
-		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas, p.DataReplicas)
+	case p.IndexReplicas != p.DataReplicas:
+		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's copies have both: want as many", p.IndexReplicas, p.DataReplicas)
+	case p.DataReplicas > rcuckoo.MaxReplicas:
+		return fmt.Errorf("%d replicas: want up to %d", p.DataReplicas, rcuckoo.MaxReplicas)
 	case p.PairBytes > maxRcuckooPair:
 		return fmt.Errorf("pairs of %d bytes: want up to %d, key and value together", p.PairBytes, maxRcuckooPair)
-	case p.Spares > 0:
-		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left")
+	case p.Spares > 0 && p.DataReplicas == 1:
+		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 replicas or more")
 	case p.NodeCentric:
 		return errors.New("node-centric allocation: clients take memory by themselves")
 	}
