@@ -163,7 +163,8 @@ func (s *Store) heed(v rdma.View) {
 			continue
 		}
 		s.unled[shard] = true
-		s.shards[shard].dirty, s.shards[shard].leased = true, nil
+		st := &s.shards[shard]
+		st.dirty, st.given, st.leased = true, false, nil
 		s.extents.forget(shard)
 		s.levels.forget(shard)
 		if s.takenIn == shard {
@@ -187,9 +188,12 @@ const (
 	lastLook  = 2 * time.Millisecond
 )
 
+// waiting tells whether nobody may change anything.
+func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
+
 // calm waits until the view is idle: under a busy one nobody changes what has replicas.
 func (s *Store) calm() error {
-	for wait := firstLook; s.Replicas > 1 && s.view.Busy; wait = min(2*wait, lastLook) {
+	for wait := firstLook; s.waiting(); wait = min(2*wait, lastLook) {
 		if s.left() == 0 {
 			return errMending
 		}
@@ -306,12 +310,14 @@ func (s *Store) doAlive(b *rdma.Batch) error {
 	}
 }
 
-// beatIntent is a beat of the intent of the operation at work.
-func (s *Store) beatIntent() error {
+// beatOwn is a beat of the intent of the operation at work.
+func (s *Store) beatOwn() error { return s.beatIntent(s.locks.shard) }
+
+func (s *Store) beatIntent(shard int) error {
 	b := s.ep.Batch()
-	s.addBeat(b, s.locks.shard)
+	s.addBeat(b, shard)
 	if err := s.do("write backups", b); err != nil {
-		return s.unread(s.locks.shard, b, fmt.Errorf("wait for the backups of shard %d: %w", s.locks.shard, err))
+		return s.unread(shard, b, fmt.Errorf("wait for the backups of shard %d: %w", shard, err))
 	}
 	b.Release()
 	return nil
@@ -330,9 +336,9 @@ func (s *Store) landed(shard int) error {
 	if len(s.backups(shard)) == 0 {
 		return nil
 	}
-	s.locks.shard = shard
-	s.pulse = s.beatIntent
-	defer func() { s.pulse = nil }()
+	pulse := s.pulse
+	s.pulse = func() error { return s.beatIntent(shard) }
+	defer func() { s.pulse = pulse }()
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
 	for _, at := range s.backups(shard) {

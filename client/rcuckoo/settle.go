@@ -67,10 +67,10 @@ func (s *Store) owe(shard int) {
 }
 
 // owing tells whether it is time to settle what earlier operations left: at once, and then a few times in a failure timer, as nodes
-// may not answer.
+// may not answer. Under a busy view that changes of replicas wait for, nobody is held up.
 func (s *Store) owing() bool {
 	s.ended(false)
-	return len(s.owed) > 0 && s.ep.Now() >= s.payNext
+	return len(s.owed) > 0 && s.ep.Now() >= s.payNext && !s.waiting()
 }
 
 // pay settles what earlier operations left. The worker has no intent but those.
@@ -141,14 +141,18 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	case !sent && !s.shards[shard].dirty:
 		return false, s.persists(shard, err), err
 	}
-	for failed := err; s.persists(shard, failed); {
+	failed := err
+	for s.persists(shard, failed) {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
 			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err) // if no time is left
 		}
 	}
 	if sent {
-		err = fmt.Errorf("nobody knows what became of it: %w: %w", client.ErrUncertain, err)
+		return false, false, fmt.Errorf("nobody knows what became of it: %w: %w", client.ErrUncertain, err)
+	}
+	if errors.Is(failed, rdma.ErrTimeout) && !errors.Is(err, rdma.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", failed, err) // nothing was changed
 	}
 	return false, false, err
 }
@@ -226,7 +230,12 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 	case own.torn: // nothing was taken, and its WRITE does not land any more
 		err = s.end(shard, s.id, own.state)
 	default:
-		err = s.giveUp(shard)
+		if own.beat != givenUp { // or it has landed before
+			err = s.landed(shard)
+		}
+		if err == nil {
+			err = s.giveUp(shard)
+		}
 	}
 	st.given = err == nil
 	return own, err
