@@ -69,6 +69,8 @@ var mutants = []teeth.Mutant{
 		Old: "	x.addHand(b, shard, hints)\n", New: "	b.Read(x.handAt(shard, x.id), 8)\n", Test: "TestHands$"},
 	{Rule: "a claim is its client's", File: "extent.go",
 		Old: "return (stamp>>16+1)<<16 | uint64(c)", New: "return (stamp>>16 + 1) << 16", Test: "TestExtentsAtEveryCrash$"},
+	{Rule: "a keeper frees what the dead had in hand", File: "hand.go",
+		Old: "		return x.reclaim(shard, c, until)", New: "		return 0, nil", Test: "TestKilled$"},
 	{Rule: "two looks find no row that names what is freed", File: "hand.go",
 		Old: "if both && u.look && x.version(r1) == u.first && x.version(r2) == u.second {", New: "if both {", Test: "TestHandOfWhatMoves$"},
 	{Rule: "what a row names is not freed", File: "hand.go",

@@ -81,9 +81,10 @@ type probe struct {
 
 // rest keeps the keeper from trying something again and again.
 type rest struct {
-	what  target
-	until time.Duration
-	tries int
+	what   target
+	until  time.Duration
+	tries  int
+	failed bool
 }
 
 // target is a client to recover, or a node to restore.
@@ -281,6 +282,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		k.rest(target{client: c.ID})
 	} else if err == nil {
 		k.forget(target{client: c.ID})
+		k.wake()
 	}
 	k.log(e)
 	return err
@@ -300,8 +302,19 @@ func (k *keeper) failed(what target, err error) error {
 		return err
 	}
 	k.rest(what)
+	k.find(what).failed = true
 	k.log(Event{What: Failed, Err: err})
 	return nil
+}
+
+// wake has those clients tried again at once whose recovery failed: what they had in hand may have been where another one died, who
+// was recovered only now. There are fewer of them each time.
+func (k *keeper) wake() {
+	for i := range k.rests {
+		if r := &k.rests[i]; r.failed && r.what.client != 0 {
+			r.until = 0
+		}
+	}
 }
 
 func (k *keeper) find(what target) *rest {

@@ -55,6 +55,54 @@ blocks that clients left swept in 0s`
 	}
 }
 
+// bound is a mender that can recover a client only when another one was.
+type bound struct {
+	*fake
+	first, second rdma.ClientID
+	done          *bool
+}
+
+func (b *bound) Recover(v rdma.View, c rdma.ClientID) error {
+	if c == b.second && !*b.done {
+		return fmt.Errorf("client %d is in the way: %w", b.first, errStubborn)
+	}
+	err := b.fake.Recover(v, c)
+	*b.done = *b.done || err == nil && c == b.first
+	return err
+}
+
+// TestOnceInAnyOrder: who cannot be recovered before another one is, is recovered behind it, and nobody is left.
+func TestOnceInAnyOrder(t *testing.T) {
+	w := begin(t, sim.Hostile(3), 0)
+	w.s.CrashAt(w.writers[0], 40)
+	w.s.CrashAt(w.writers[1], 40)
+	first, second, done := w.writers[0].Client(), w.writers[1].Client(), false
+	if first < second { // which is tried first
+		first, second = second, first
+	}
+	recovered, failed := 0, 0
+	w.s.Go("operator", func(ep rdma.Endpoint) {
+		ep.Sleep(20 * time.Millisecond)
+		make := func(ep rdma.Endpoint) (cluster.Mender, error) { return &bound{&fake{w, ep}, first, second, &done}, nil }
+		did, err := cluster.Once(ep, w.s, make, cluster.Options{Lease: 50 * lease})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, e := range did {
+			switch e.What {
+			case cluster.Recovered:
+				recovered++
+			case cluster.Failed:
+				failed++
+			}
+		}
+	})
+	w.end()
+	if recovered != 2 || failed != 1 {
+		t.Errorf("recovered %d clients, failed %d times", recovered, failed)
+	}
+}
+
 func TestOnceBesideAKeeper(t *testing.T) {
 	w := begin(t, sim.Hostile(2), 1)
 	w.s.Go("operator", func(ep rdma.Endpoint) {
