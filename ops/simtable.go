@@ -32,8 +32,12 @@ func (s *Simulated) Print(w io.Writer) {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
-	fmt.Fprintf(w, "%s records of %s B, %s of the index and %d of the data, seed %d\n\n", count(s.Records),
+	fmt.Fprintf(w, "%s records of %s B, %s of the index and %d of the data, seed %d\n", count(s.Records),
 		count(s.PairBytes), plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
+	if s.DeviceBytes > 0 {
+		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "%s operations a second: %s in %s", perSecond(s.Throughput), count(s.Operations), seconds(s.Seconds))
 	if s.Failed > 0 {
 		fmt.Fprintf(w, ", %s of which failed", count(s.Failed))

@@ -16,9 +16,10 @@ import (
 
 // pool is a simulated pool and the store that it holds.
 type pool struct {
-	sim   *sim.Sim
-	kind  *stores.Kind
-	short bool
+	sim    *sim.Sim
+	kind   *stores.Kind
+	short  bool
+	inNICs uint64 // bytes of each node that lie in its NIC's memory
 	stores.Params
 }
 
@@ -70,7 +71,11 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		}
 		return nil, err
 	}
-	return &pool{sim: s, kind: kind, short: c.ShortKeys, Params: p}, nil
+	made := &pool{sim: s, kind: kind, short: c.ShortKeys, Params: p}
+	if len(o.Device) > 0 {
+		made.inNICs = o.Device[0].Bytes
+	}
+	return made, nil
 }
 
 // device returns what of the pool lies in the memory of its nodes' NICs: what its store wants there, when it fits.

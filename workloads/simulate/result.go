@@ -20,6 +20,7 @@ type Result struct {
 	DataReplicas  int     `json:"data_replicas"`
 	Records       int64   `json:"records"`
 	PairBytes     int     `json:"pair_bytes"`
+	DeviceBytes   uint64  `json:"device_bytes,omitempty"` // of each node, in the memory of its NIC
 	Seed          uint64  `json:"seed"`
 	Seconds       float64 `json:"seconds"`
 
@@ -119,7 +120,7 @@ func (r *run) result() *Result {
 		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients, InFlight: r.InFlight,
 		IndexReplicas: r.IndexReplicas, DataReplicas: r.DataReplicas, Records: r.Spec.RecordCount,
 		PairBytes: r.Spec.PairBytes(), Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
-		LongestGap: runner.Microseconds(r.gap), Memory: r.memory,
+		LongestGap: runner.Microseconds(r.gap), Memory: r.memory, DeviceBytes: r.inNICs,
 	}
 	if r.short {
 		res.PairBytes = ShortKeyBytes + workloads.RowBytes(r.Spec.FieldCount, r.Spec.FieldLength)
