@@ -19,7 +19,7 @@ const (
 func (k kind) String() string { return [...]string{"update", "delete", "insert"}[k] }
 
 // Update replaces the value of a key that is there (section 3.2.2): both rows are locked and read in one trip, and written and let
-// go of in the next.
+// go of in the next. The fence between lock and READs is a latency more, unless the lock table is in the NIC's memory.
 func (s *Store) Update(key, value []byte) error { return s.modify(updating, key, value) }
 
 // Delete removes a key that is there, as Update.
