@@ -225,3 +225,48 @@ func (x *bench) common(b *testing.B) {
 		b.Errorf("%+v", n)
 	}
 }
+
+func BenchmarkExtents(b *testing.B) {
+	p := small()
+	p.SlabExtents, p.ExtentBytes = 256, 1000
+	l := lay(b, p, 1)
+	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: l.bytes, Clients: 4}, node.Serve)
+	must(b, err)
+	defer f.Close()
+	must(b, node.Commit(f, 0, 0, l.slabs.base))
+	ep, err := f.Open("settler")
+	must(b, err)
+	defer ep.Close()
+	x := openExtents(l, ep)
+	key, value := []byte("user1234567890"), make([]byte, 1000)
+	b.Run("take, write and mark 1 KB", func(b *testing.B) {
+		for b.Loop() {
+			r, err := x.take(0, len(value))
+			if err != nil {
+				b.Fatal(err)
+			}
+			batch := ep.Batch()
+			l.addValue(batch, 0, r, key, value)
+			l.addMark(batch, 0, r)
+			err = rdma.Do(ep, batch, time.Second)
+			batch.Release()
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	r, err := x.take(0, len(value))
+	must(b, err)
+	write(b, x, func(batch *rdma.Batch) { l.addValue(batch, 0, r, key, value) })
+	b.Run("read 1 KB", func(b *testing.B) {
+		for b.Loop() {
+			batch := ep.Batch()
+			read := l.addRead(batch, 0, r, key)
+			err := rdma.Do(ep, batch, time.Second)
+			if _, ok := l.valueOf(read.Buf, 0, r, key); !ok || err != nil {
+				b.Fatal(ok, err)
+			}
+			batch.Release()
+		}
+	})
+}

@@ -65,78 +65,79 @@ func TestIdentityAgain(t *testing.T) {
 	}
 }
 
-// TestMarkedAgain lets a client crash behind each verb of an UPDATE. When that took effect, the extent of the former value is
-// free; when not, that of the new one; and so are those that it had in hand.
-func TestMarkedAgain(t *testing.T) {
+// replacement is a pool in which a client replaces a value by another, both in extents.
+type replacement struct {
+	*sim.Sim
+	t *testing.T
+}
+
+var replacedKey, replacedValue = []byte("key"), []byte("a value that is too long for its entry")
+
+func newReplacement(t *testing.T, seed uint64) *replacement {
 	p := extentPool(1)
 	p.Rows, p.Slabs, p.Clients, p.Timeout = 8, 8, 8, time.Second
 	l, err := newLayout(p, 1)
 	must(t, err)
-	key, before, after := []byte("key"), make([]byte, 100), []byte("a value that is too long for its entry")
-	took := 0
-	for k := uint64(0); ; k++ {
-		o := sim.Hostile(k + 1)
-		o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
-		d := sim.New(o)
-		must(t, Make(d, p))
-		worker := func(name string, f func(s *Store, w *sim.Worker)) *sim.Worker {
-			var w *sim.Worker
-			w = d.Go(name, func(ep rdma.Endpoint) {
-				s, err := Open(ep, Options{Pool: d, Failure: impatient})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				f(s, w)
-				if err := s.Close(); err != nil && !errors.Is(err, rdma.ErrClosed) { // which ends who crashed, at last
-					t.Error(err)
-				}
-			})
-			return w
+	o := sim.Hostile(seed)
+	o.Memory, o.Clients, o.Handler = l.bytes, p.Clients, node.Serve
+	d := &replacement{sim.New(o), t}
+	must(t, Make(d, p))
+	return d
+}
+
+// play has a worker do something, and ends when nobody does anything any more.
+func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (w *sim.Worker) {
+	w = d.Go(name, func(ep rdma.Endpoint) {
+		s, err := Open(ep, Options{Pool: d, Failure: impatient})
+		if err == nil {
+			err = errors.Join(f(s, w), s.Close())
 		}
-		worker("loader", func(s *Store, _ *sim.Worker) {
-			if err := s.Insert(key, before); err != nil {
-				t.Error(err)
-			}
-		})
-		must(t, d.Run())
-		victim := worker("victim", func(s *Store, w *sim.Worker) {
+		if err != nil && !errors.Is(err, rdma.ErrClosed) { // which ends who crashed, at last
+			d.t.Errorf("%s: %v", name, err)
+		}
+	})
+	must(d.t, d.Run())
+	return w
+}
+
+// repair returns the value when the key's rows were locked once more, and what the victim had in hand was freed.
+func (d *replacement) repair(victim *sim.Worker) (value string) {
+	d.play("repairer", func(s *Store, _ *sim.Worker) error {
+		if err := s.Insert(replacedKey, nil); !errors.Is(err, client.ErrExists) {
+			return fmt.Errorf("insert what is there: %w", err)
+		}
+		v, err := s.Get(replacedKey)
+		value = string(v)
+		_, left := s.extents.leave(0, victim.Client())
+		return errors.Join(err, left)
+	})
+	return value
+}
+
+// TestMarkedAgain lets a client crash behind each verb of an UPDATE. When that took effect, the extent of the former value is
+// free; when not, that of the new one; and so are those that it had in hand.
+func TestMarkedAgain(t *testing.T) {
+	took := 0
+	for k, crashed := uint64(0), true; crashed; k++ {
+		d := newReplacement(t, k+1)
+		d.play("loader", func(s *Store, _ *sim.Worker) error { return s.Insert(replacedKey, make([]byte, 100)) })
+		victim := d.play("victim", func(s *Store, w *sim.Worker) error {
 			d.CrashAt(w, w.Sent()+k)
-			if err := s.Update(key, after); err != nil && !errors.Is(err, rdma.ErrClosed) {
-				t.Error(err)
-			}
+			return s.Update(replacedKey, replacedValue)
 		})
-		must(t, d.Run())
-		var value []byte
-		worker("repairer", func(s *Store, _ *sim.Worker) {
-			if err := s.Insert(key, nil); !errors.Is(err, client.ErrExists) { // under the key's locks
-				t.Error(err)
-			}
-			v, err := s.Get(key)
-			if err != nil {
-				t.Error(err)
-			}
-			value = append(value, v...)
-			if _, err := s.extents.leave(0, victim.Client()); err != nil {
-				t.Error(err)
-			}
-		})
-		must(t, d.Run())
+		if d.repair(victim) == string(replacedValue) {
+			took++
+		}
 		r, err := Check(d)
 		must(t, err)
 		if len(r.Damage) > 0 {
 			t.Fatalf("crash behind verb %d: %q", k, r.Damage)
 		}
-		if string(value) == string(after) {
-			took++
-		}
 		if held := r.Facts[len(r.Facts)-1].Count; held > 0 {
 			t.Errorf("crash behind verb %d: %d extents are nobody's", k, held)
 		}
+		crashed = victim.Crashed()
 		must(t, d.Close())
-		if !victim.Crashed() {
-			break
-		}
 	}
 	if took < 3 {
 		t.Errorf("%d of the updates took effect", took)

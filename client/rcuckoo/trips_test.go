@@ -192,3 +192,40 @@ func TestFull(t *testing.T) {
 	}
 	t.Logf("full at %.1f %%, searched again %d times", 100*float64(n)/float64(p.Rows*p.Entries), s.Stats().Searches)
 }
+
+// TestExtentTrips: what a value in an extent takes, once a client has some: a GET that hits one trip more, an UPDATE no more, but
+// for a claim now and then; and nothing is allocated.
+func TestExtentTrips(t *testing.T) {
+	p := extentPool(1)
+	p.SlabExtents = 64
+	s := storeOn(t, memPool(t, 1, p), Options{})
+	key, value := []byte("key"), make([]byte, 500)
+	must(t, s.Insert(key, value))
+	get := func() error { _, err := s.Get(key); return err }
+	update := func() error { return s.Update(key, value) }
+	if got := s.costs(t, get, nil); got != (cost{2, 2}) {
+		t.Errorf("get: %+v", got)
+	}
+	best, all := s.costs(t, update, nil), uint64(0)
+	const updates = 10 * claimAtOnce
+	for range updates {
+		c := s.costs(t, update, nil)
+		best.trips = min(best.trips, c.trips)
+		all += c.trips
+	}
+	at := s.place(key)
+	first, _ := s.lockOf(at.first)
+	second, _ := s.lockOf(at.second)
+	want := uint64(3) // with the fence behind the lock
+	if first != second {
+		want++
+	}
+	if more := all - updates*best.trips; best.trips != want || more > 2*updates/claimAtOnce {
+		t.Errorf("an update takes %d trips, want %d, and %d of them %d more", best.trips, want, updates, more)
+	}
+	for what, f := range map[string]func() error{"get": get, "update": update} {
+		if n := testing.AllocsPerRun(500, func() { must(t, f()) }); n != 0 {
+			t.Errorf("%s allocates %v times", what, n)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package rcuckoo
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// TestCheckOfExtents: what a client has in hand is found waiting, and what nobody has is said to be lost.
+func TestCheckOfExtents(t *testing.T) {
+	s := storeOn(t, memPool(t, 1, extentPool(1)), Options{})
+	for i := range 30 {
+		must(t, s.Insert([]byte{byte(i)}, make([]byte, 500)))
+	}
+	f := s.opt.Pool.(rdma.Fabric)
+	in := len(s.extents.stocks[0].hand)
+	r, err := Check(f)
+	must(t, err)
+	if len(r.Damage) > 0 || len(r.Waiting) != in || in == 0 {
+		t.Errorf("with %d extents in hand: %+v", in, r)
+	}
+	n, err := s.extents.leave(0, s.id)
+	if r, e := Check(f); err != nil || e != nil || n != in || len(r.Damage)+len(r.Waiting) > 0 {
+		t.Errorf("gave %d extents back, of %d: %v; %+v, %v", n, in, err, r, e)
+	}
+	lost, err := s.extents.take(0, 5)
+	must(t, err)
+	for _, u := range append(s.extents.stocks[0].hand, lost) { // which its hand does not have
+		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, nil) })
+		if u == lost {
+			continue
+		}
+		write(t, s.extents, func(b *rdma.Batch) { s.addMark(b, 0, u) })
+	}
+	s.extents.stocks[0].hand = nil
+	if r, err = Check(f); err != nil || len(r.Damage) != 1 || len(r.Waiting) > 0 {
+		t.Errorf("an extent is lost: %+v, %v", r, err)
+	}
+}

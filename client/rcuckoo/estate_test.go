@@ -1,0 +1,434 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// estate is a table whose keys have two rows each for themselves, and a lock, which nobody has to read. Workers write rows in
+// the order in which operations do. What a worker is about to write is in the estate, as it would be in its redo.
+type estate struct {
+	t      *testing.T
+	seed   uint64
+	l      *layout
+	v      *sim.Sim
+	owners []*owner
+	keys   []*held
+	wrote  map[ref]string // values
+	named  map[ref]bool   // uses that rows had, or were to have
+	stats  ExtentStats
+	full   int
+	old    int // refs that were old when readers came
+}
+
+// owner is a worker.
+type owner struct {
+	*estate
+	me      int
+	w       *sim.Worker
+	x       *extents
+	at      *held // locked
+	pending *pending
+}
+
+// held is a key, with what its rows are when nobody has locked it.
+type held struct {
+	locked bool
+	key    []byte
+	at     place
+	rows   [2]row // of first and second; the same when these are
+	ref    ref
+	in     int // which row has it; -1: none
+}
+
+// pending is what a redo says: rows in the order in which they are written, and the use that ends.
+type pending struct {
+	after held
+	rows  []int
+	ended ref
+}
+
+func estateParams() Params {
+	p := small()
+	p.Shards, p.Rows, p.Entries, p.Slabs, p.SlabExtents, p.Clients = 1, 300, 2, 4, 5, 40
+	return p
+}
+
+func newEstate(t *testing.T, seed uint64, o sim.Options, workers, keys int) *estate {
+	e := &estate{t: t, seed: seed, l: lay(t, estateParams(), 1), wrote: map[ref]string{}, named: map[ref]bool{}}
+	o.Memory, o.Handler = e.l.bytes, node.Serve
+	e.v = sim.New(o)
+	for i := range workers {
+		e.owners = append(e.owners, &owner{estate: e, me: i})
+	}
+	taken := map[uint32]bool{}
+	for n := 0; len(e.keys) < keys; n++ {
+		k := &held{key: fmt.Appendf(nil, "key%d", n), in: -1}
+		k.at = e.l.place(k.key)
+		if taken[k.at.first] || taken[k.at.second] {
+			continue
+		}
+		taken[k.at.first], taken[k.at.second] = true, true
+		k.rows[0] = make(row, e.l.rowBytes)
+		if k.rows[1] = k.rows[0]; k.at.first != k.at.second {
+			k.rows[1] = make(row, e.l.rowBytes)
+		}
+		e.keys = append(e.keys, k)
+	}
+	return e
+}
+
+func (e *estate) fail(format string, args ...any) {
+	e.t.Errorf("seed %d: %s", e.seed, fmt.Sprintf(format, args...))
+}
+
+func (k *held) row(i int) uint32 { return [2]uint32{k.at.first, k.at.second}[i] }
+
+// start lets a worker do so many operations.
+func (o *owner) start(ops int) {
+	o.w = o.v.Go(fmt.Sprintf("worker %d", o.me), func(ep rdma.Endpoint) {
+		o.x = openExtents(o.l, ep)
+		for range ops {
+			if err := o.op(ep); err != nil {
+				if !errors.Is(err, rdma.ErrClosed) { // it is unwound
+					o.fail("worker %d: %v", o.me, err)
+				}
+				return
+			}
+		}
+		hand := len(o.x.stocks[0].hand)
+		n, err := o.x.leave(0, ep.Client())
+		if errors.Is(err, rdma.ErrClosed) {
+			return
+		}
+		if err != nil || n != hand {
+			o.fail("worker %d gives %d extents back, of %d: %v", o.me, n, hand, err)
+		}
+		o.count()
+	})
+	o.w.WhenCrashed(o.count)
+}
+
+func (o *owner) count() {
+	if o.x != nil {
+		o.stats.Scans += o.x.stats.Scans
+		o.stats.Handed += o.x.stats.Handed
+		o.stats.Claims += o.x.stats.Claims
+		o.stats.Missed += o.x.stats.Missed
+	}
+}
+
+// op replaces, deletes or moves a key.
+func (o *owner) op(ep rdma.Endpoint) error {
+	k := o.keys[ep.Rand().IntN(len(o.keys))]
+	if k.locked {
+		ep.Sleep(5 * time.Microsecond)
+		return nil
+	}
+	k.locked, o.at = true, k
+	err := o.change(ep, k)
+	k.locked, o.at = err != nil, nil
+	return err
+}
+
+func (o *owner) change(ep rdma.Endpoint, k *held) error {
+	switch n := ep.Rand().IntN(10); {
+	case k.in < 0 || n < 6:
+		return o.put(ep, k, n == 0)
+	case n < 8:
+		return o.write(ep, k, func(after *held) []int {
+			o.l.drop(after.rows[k.in], 0)
+			after.in, after.ref = -1, ref{}
+			return []int{k.in}
+		})
+	case k.at.first != k.at.second:
+		return o.move(ep, k)
+	}
+	return nil
+}
+
+func (o *owner) move(ep rdma.Endpoint, k *held) error {
+	return o.write(ep, k, func(after *held) []int {
+		after.in = 1 - k.in
+		o.l.put(after.rows[after.in], 0, o.l.entry(k.rows[k.in], 0))
+		o.l.drop(after.rows[k.in], 0)
+		return []int{after.in, k.in}
+	})
+}
+
+func (o *owner) put(ep rdma.Endpoint, k *held, comesToNothing bool) error {
+	value := fmt.Sprintf("%d.%d.%d.%0*d", o.seed, o.me, len(o.wrote), ep.Rand().IntN(60), 7)
+	r, err := o.x.take(0, len(value))
+	if errors.Is(err, client.ErrFull) {
+		o.full++
+		ep.Sleep(20 * time.Microsecond)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if o.named[ref{extent: r.extent, stamp: r.stamp}] {
+		return fmt.Errorf("use %+v is named already", r)
+	}
+	o.wrote[r] = value
+	b := ep.Batch()
+	o.l.addValue(b, 0, r, k.key, []byte(value))
+	err = rdma.Do(ep, b, time.Second)
+	b.Release()
+	if err != nil {
+		return err
+	}
+	if comesToNothing {
+		o.x.give(0, r)
+		return nil
+	}
+	o.named[ref{extent: r.extent, stamp: r.stamp}] = true
+	return o.write(ep, k, func(after *held) []int {
+		after.in, after.ref = max(k.in, 0), r
+		o.l.put(after.rows[after.in], 0, o.l.named(make([]byte, o.l.entryBytes), k.key, r))
+		return []int{after.in}
+	})
+}
+
+// write changes rows of a key, and marks the use that ends.
+func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int) error {
+	after := *k
+	after.rows[0] = append(row(nil), k.rows[0]...)
+	if after.rows[1] = after.rows[0]; k.at.first != k.at.second {
+		after.rows[1] = append(row(nil), k.rows[1]...)
+	}
+	rows := change(&after)
+	p := &pending{after: after, rows: rows}
+	if k.in >= 0 && k.ref != after.ref {
+		p.ended = k.ref
+	}
+	for _, i := range rows {
+		o.l.seal(after.rows[i], 0, k.row(i))
+	}
+	o.pending = p
+	b := ep.Batch()
+	b.Chain()
+	for _, i := range rows {
+		out := b.Alloc(o.l.rowBytes)
+		copy(out, after.rows[i])
+		b.Write(o.l.rowAt(0, k.row(i)), out)
+	}
+	if p.ended.stamp > 0 {
+		o.l.addMark(b, 0, p.ended)
+	}
+	err := rdma.Do(ep, b, time.Second)
+	b.Release()
+	if err != nil {
+		return err
+	}
+	if p.ended.stamp > 0 {
+		o.x.ended(0, p.ended)
+	}
+	*k, o.pending = after, nil // locked still
+	return nil
+}
+
+// repair brings the operation of a dead worker to its end, and frees what it had in hand. Each is done twice, as by a keeper
+// that dies before it says so.
+func (o *owner) repair(ep rdma.Endpoint) error {
+	if err := o.v.Revoke(o.w.Client()); err != nil {
+		return err
+	}
+	for range 2 {
+		if err := o.rollForward(ep); err != nil {
+			return err
+		}
+	}
+	if o.pending != nil {
+		*o.at = o.pending.after
+	}
+	if o.at != nil {
+		o.at.locked = false
+	}
+	for range 2 {
+		n, err := openExtents(o.l, ep).leave(0, o.w.Client())
+		if err != nil {
+			return err
+		}
+		o.stats.Rescued += uint64(n)
+	}
+	return nil
+}
+
+func (o *owner) rollForward(ep rdma.Endpoint) error {
+	p := o.pending
+	if p == nil {
+		return nil
+	}
+	for _, i := range p.rows {
+		if err := o.repairRow(ep, o.at.row(i), p.after.rows[i]); err != nil {
+			return err
+		}
+	}
+	if p.ended.stamp > 0 {
+		return o.repairMark(ep, p.ended)
+	}
+	return nil
+}
+
+func (o *owner) repairRow(ep rdma.Endpoint, n uint32, want row) error {
+	b := ep.Batch()
+	defer b.Release()
+	read := b.Read(o.l.rowAt(0, n), o.l.rowBytes)
+	if err := rdma.Do(ep, b, time.Second); err != nil {
+		return err
+	}
+	if r := row(read.Buf); o.l.valid(r, 0, n) && o.l.version(r) >= o.l.version(want) {
+		return nil
+	}
+	w := ep.Batch()
+	defer w.Release()
+	out := w.Alloc(len(want))
+	copy(out, want)
+	w.Write(o.l.rowAt(0, n), out)
+	return rdma.Do(ep, w, time.Second)
+}
+
+func (o *owner) repairMark(ep rdma.Endpoint, r ref) error {
+	b := ep.Batch()
+	defer b.Release()
+	o.l.addMark(b, 0, r)
+	return rdma.Do(ep, b, time.Second)
+}
+
+// read looks at a key as a GET does: what a row names is there, or is not named any more.
+func (e *estate) read(ep rdma.Endpoint, k *held) error {
+	var before ref
+	for range 100 {
+		b := ep.Batch()
+		first, second := b.Read(e.l.rowAt(0, k.at.first), e.l.rowBytes), b.Read(e.l.rowAt(0, k.at.second), e.l.rowBytes)
+		if err := rdma.Do(ep, b, time.Second); err != nil {
+			return err
+		}
+		var r ref
+		for i, op := range []*rdma.Op{first, second} {
+			if p := row(op.Buf); e.l.valid(p, 0, k.row(i)) && e.l.find(p, k.key) >= 0 {
+				r = e.l.ref(e.l.entry(p, e.l.find(p, k.key)))
+			}
+		}
+		b.Release()
+		if r.stamp == 0 {
+			return nil
+		}
+		if r == before {
+			return fmt.Errorf("a row names %+v all the time, which is not there", r)
+		}
+		if before.stamp > 0 {
+			e.old++
+		}
+		b = ep.Batch()
+		op := e.l.addRead(b, 0, r, k.key)
+		if err := rdma.Do(ep, b, time.Second); err != nil {
+			return err
+		}
+		value, ok := e.l.valueOf(op.Buf, 0, r, k.key)
+		got := string(value)
+		b.Release()
+		if ok {
+			if got != e.wrote[r] {
+				return fmt.Errorf("%+v is %q, and was written as %q", r, got, e.wrote[r])
+			}
+			return nil
+		}
+		before = r
+	}
+	return errors.New("the key changes all the time")
+}
+
+// run plays a seed: three workers, one of which leaves early, a reader, and somebody who repairs what worker 0 leaves.
+func (e *estate) run(crash uint64) (sent uint64) {
+	defer e.v.Close()
+	rng := rand.New(rand.NewPCG(e.seed, 3))
+	for i, o := range e.owners {
+		o.start([]int{30, 40, 12}[i])
+	}
+	first := e.owners[0]
+	if crash > 0 {
+		e.v.CrashAt(first.w, crash)
+	}
+	e.v.Go("reader", func(ep rdma.Endpoint) {
+		for !e.over() {
+			if err := e.read(ep, e.keys[rng.IntN(len(e.keys))]); err != nil {
+				e.fail("%v", err)
+				return
+			}
+		}
+	})
+	e.v.Go("keeper", func(ep rdma.Endpoint) {
+		for !first.w.Crashed() && !first.w.Finished() {
+			ep.Sleep(20 * time.Microsecond)
+		}
+		if first.w.Finished() {
+			return
+		}
+		if err := first.repair(ep); err != nil {
+			e.fail("repair: %v", err)
+		}
+	})
+	if err := e.v.Run(); err != nil {
+		e.fail("%v", err)
+		return 0
+	}
+	e.audit()
+	return first.w.Sent()
+}
+
+func (e *estate) over() bool {
+	for _, o := range e.owners {
+		if !o.w.Finished() && !o.w.Crashed() {
+			return false
+		}
+	}
+	return true
+}
+
+// audit: every extent is either named by one row, with its value, or free to be taken.
+func (e *estate) audit() {
+	ep, err := e.v.Open("audit")
+	must(e.t, err)
+	named := map[uint64]bool{}
+	for _, k := range e.keys {
+		if err := e.read(ep, k); err != nil {
+			e.fail("%s: %v", k.key, err)
+		}
+		if k.in >= 0 {
+			if named[k.ref.extent] {
+				e.fail("extent %d has two keys", k.ref.extent)
+			}
+			named[k.ref.extent] = true
+		}
+	}
+	x := openExtents(e.l, ep)
+	free := map[uint64]bool{}
+	for {
+		r, err := x.take(0, 1)
+		if errors.Is(err, client.ErrFull) {
+			break
+		}
+		if err != nil {
+			e.fail("%v", err)
+			return
+		}
+		if free[r.extent] || named[r.extent] {
+			e.fail("extent %d is handed out, taken before: %v, named: %v", r.extent, free[r.extent], named[r.extent])
+			return
+		}
+		free[r.extent] = true
+	}
+	if all := int(e.l.allExtents()); len(free)+len(named) != all {
+		e.fail("%d extents are free and %d in use, of %d", len(free), len(named), all)
+	}
+}

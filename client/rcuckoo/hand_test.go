@@ -1,0 +1,134 @@
+package rcuckoo
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// name makes a row of a key name a use, beside what it has.
+func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
+	t.Helper()
+	at := x.place(key)
+	n := at.first
+	if second {
+		n = at.second
+	}
+	read := x.ep.Batch()
+	defer read.Release()
+	op := read.Read(x.rowAt(at.shard, n), x.rowBytes)
+	must(t, rdma.Do(x.ep, read, time.Second))
+	write(t, x, func(b *rdma.Batch) {
+		p := row(b.Alloc(x.rowBytes))
+		copy(p, op.Buf)
+		x.put(p, x.form.free(p), x.named(make([]byte, x.entryBytes), key, r))
+		x.seal(p, at.shard, n)
+		b.Write(x.rowAt(at.shard, n), p)
+	})
+}
+
+// TestHands: what a client that is gone had in hand is free, but for what rows name; so are extents in doubt, and those of an
+// identity whose next holder comes before it was recovered.
+func TestHands(t *testing.T) {
+	p := small()
+	p.Shards, p.Slabs, p.SlabExtents = 1, 2, 31
+	l, v := homestead(t, p, 1)
+	x := settler(t, l, v)
+	named := map[uint64]bool{}
+	use := func(i int) ref {
+		r, err := x.take(0, 5)
+		must(t, err)
+		key := []byte{'k', byte(i)}
+		switch i % 5 {
+		case 0: // it has not come to writing the value
+		case 1: // nor the row
+			write(t, x, func(b *rdma.Batch) { l.addValue(b, 0, r, key, []byte("value")) })
+		case 2: // whose rows name another use
+			write(t, x, func(b *rdma.Batch) { l.addValue(b, 0, r, key, []byte("value")) })
+			name(t, x, key, i%2 == 0, ref{r.extent, r.length, r.stamp + 1})
+		default:
+			write(t, x, func(b *rdma.Batch) { l.addValue(b, 0, r, key, []byte("value")) })
+			name(t, x, key, i%2 == 0, r)
+			named[r.extent] = true
+		}
+		return r
+	}
+	var doubts []ref
+	for i := range 25 {
+		doubts = append(doubts, use(i))
+	}
+	keeper := settler(t, l, v)
+	for turn, want := range []int{31 - len(named), 0} {
+		if n, err := keeper.leave(0, x.id); n != want || err != nil {
+			t.Errorf("turn %d: %d extents are freed of a hand, want %d: %v", turn, n, want, err)
+		}
+	}
+	x = openExtents(l, x.ep) // the identity's next holder
+	doubts = doubts[:0]
+	for i := 25; i < 50; i++ {
+		r := use(i)
+		doubts = append(doubts, r)
+	}
+	for _, r := range doubts {
+		x.doubt(0, r)
+	}
+	if n, err := x.leave(0, x.id); err != nil || n != 31-25 {
+		t.Errorf("%d extents are given back: %v", n, err)
+	}
+	for i := 50; i < 60; i++ {
+		use(i)
+	}
+	// It dies, and its identity has another holder, who knows nothing.
+	got := takeAll(t, openExtents(l, x.ep), 0)
+	for _, r := range got {
+		if named[r.extent] {
+			t.Errorf("%+v is in use", r)
+		}
+	}
+	if len(got)+len(named) != 62 {
+		t.Errorf("%d extents are free and %d in use, of 62", len(got), len(named))
+	}
+}
+
+// TestTwoLooks: that no row names a use is known when two looks find both rows whole, and as they were.
+func TestTwoLooks(t *testing.T) {
+	p := small()
+	p.Shards = 1
+	l, v := homestead(t, p, 1)
+	x := settler(t, l, v)
+	key := []byte("k")
+	at := l.place(key)
+	if at.first == at.second {
+		t.Fatal("the key has one row")
+	}
+	set := func(n uint32, version uint64, torn bool) {
+		write(t, x, func(b *rdma.Batch) {
+			r := row(b.Alloc(l.rowBytes))
+			clear(r)
+			l.put(r, 0, l.inline(make([]byte, l.entryBytes), []byte("other"), nil))
+			l.sealAs(r, 0, n, version)
+			if torn {
+				r[1] ^= 1
+			}
+			b.Write(l.rowAt(0, n), r)
+		})
+	}
+	suspects := []suspect{{ref: ref{extent: 3, stamp: 1}, at: at, key: key}}
+	var idle []ref
+	for i, look := range []struct {
+		first, second uint64 // versions
+		torn          int    // row
+		known         bool
+	}{{first: 1, second: 1}, {first: 1, second: 2}, {first: 2, second: 2}, {first: 2, second: 2, torn: 1}, {first: 2, second: 2, torn: 2},
+		{first: 2, second: 2}, {first: 3, second: 2}, {first: 3, second: 2, known: true}} {
+		set(at.first, look.first, look.torn == 1)
+		set(at.second, look.second, look.torn == 2)
+		var err error
+		suspects, idle, err = x.look(0, suspects, idle, x.ep.Now()+time.Second)
+		must(t, err)
+		if (len(idle) == 1) != look.known || (len(suspects) == 0) != look.known {
+			t.Fatalf("look %d: found free: %v, still looked for: %v", i, idle, suspects)
+		}
+	}
+}
