@@ -169,6 +169,10 @@ func subject(k *stores.Kind) *explore.Subject {
 	if k.Slots {
 		pair = exploredKey + exploredValue
 	}
+	levels, timeout := 0, exploredTimeout
+	if k.Grows {
+		levels, timeout = exploredLevels, 3*exploredTimeout // its writers wait for each other's locks, in no order
+	}
 	params := func(s explore.Shape) stores.Params {
 		table := stores.Cuckoo{}
 		if s.Levels > 0 { // two rows of one entry each
@@ -176,7 +180,7 @@ func subject(k *stores.Kind) *explore.Subject {
 		}
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
 			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
-			Timeout: exploredTimeout, Table: table})
+			Timeout: timeout, Table: table})
 	}
 	var replicas [][2]int
 	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
@@ -185,12 +189,8 @@ func subject(k *stores.Kind) *explore.Subject {
 			replicas = append(replicas, r)
 		}
 	}
-	levels := 0
-	if k.Grows {
-		levels = exploredLevels
-	}
 	return &explore.Subject{
-		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients, Timeout: exploredTimeout, MaxValue: exploredValue,
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients, Timeout: timeout, MaxValue: exploredValue,
 		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)

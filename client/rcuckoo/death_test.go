@@ -1,0 +1,157 @@
+package rcuckoo
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// mortal is a pool in real time whose nodes can be killed.
+type mortal struct {
+	rdma.Fabric
+	kill func(node int)
+}
+
+func mortalMem(t *testing.T, nodes int, p Params) mortal {
+	f := memPool(t, nodes, p)
+	return mortal{f, func(n int) { must(t, f.KillNode(n)) }}
+}
+
+func mortalTCP(t *testing.T, nodes int, p Params) mortal {
+	l := lay(t, p, nodes)
+	var all []*tcp.Node
+	var addresses []string
+	const witnesses = 3 // so that most of those that have a voice are there in the end
+	for range nodes + witnesses {
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: l.bytes, Handler: node.Serve})
+		must(t, err)
+		t.Cleanup(func() { n.Close() })
+		all, addresses = append(all, n), append(addresses, n.Addr())
+	}
+	f, err := tcp.Create(tcp.Options{Addresses: addresses[:nodes], Witnesses: addresses[nodes:]}, tcp.Geometry{Nodes: nodes, Memory: l.bytes, Clients: p.Clients},
+		func(f *tcp.Fabric) error { return Make(f, p) })
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return mortal{f, func(n int) { all[n].Close() }}
+}
+
+// keep keeps a pool until the returned function is called.
+func (f mortal) keep(t *testing.T) (end func()) {
+	ep, err := f.Open("keeper")
+	must(t, err)
+	var stop atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		o := cluster.Options{Lease: 100 * time.Millisecond, Stop: stop.Load, Log: func(e cluster.Event) { t.Log(e) }}
+		done <- cluster.Keep(ep, f.Fabric, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }, o)
+	}()
+	return func() {
+		stop.Store(true)
+		must(t, <-done)
+		must(t, ep.Close())
+	}
+}
+
+// until waits for something that a keeper does.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("%s: it is not, for a minute", what)
+		}
+	}
+}
+
+// TestNodesDie: memory nodes die under workers, in real time, one after the other; of the first a spare takes the place. No operation
+// fails, and all copies are alike in the end.
+func TestNodesDie(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		replicas int
+		make     func(*testing.T, int, Params) mortal
+	}{{"mem, 2 replicas", 2, mortalMem}, {"mem, 3 replicas", 3, mortalMem}, {"tcp, 2 replicas", 2, mortalTCP}, {"tcp, 3 replicas", 3, mortalTCP}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := extentPool(3)
+			p.Slabs, p.Clients, p.Replicas, p.Spares = 12, 16, c.replicas, 1
+			f := c.make(t, 4, p)
+			end := f.keep(t)
+			stop, histories := f.work(t, 3)
+			f.kill(0)
+			until(t, "node 3 stands for node 0", func() bool { return f.View().Members[3].StandsFor == 1 && !f.View().Busy })
+			f.kill(1)
+			until(t, "node 1 is gone", func() bool { return f.View().Members[1].Gone && !f.View().Busy })
+			if c.replicas == 3 {
+				f.kill(2)
+				until(t, "node 2 is gone", func() bool { return f.View().Members[2].Gone && !f.View().Busy })
+			}
+			stop()
+			end()
+			h := histories()
+			if bad := h.With(check.Failed, check.TimedOut, check.Uncertain); len(bad) > 0 {
+				t.Errorf("%d of %d operations failed, such as %s", len(bad), len(h), &bad[0])
+			}
+			must(t, check.Linearizable(h, check.Options{}))
+			r, err := Check(f.Fabric)
+			must(t, err)
+			if len(r.Damage)+len(r.Waiting) > 0 {
+				t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
+			}
+		})
+	}
+}
+
+// work has workers work on few keys until stop; then they have done a few operations more.
+func (f mortal) work(t *testing.T, workers int) (stop func(), histories func() check.History) {
+	const keys, pause, behind = 5, 200 * time.Microsecond, 30
+	var over atomic.Bool
+	var all sync.WaitGroup
+	recorders := make([]*check.Recorder, workers)
+	for w := range workers {
+		ep, err := f.Open("worker")
+		must(t, err)
+		s, err := Open(ep, Options{Pool: f.Fabric, Failure: 3 * time.Second})
+		must(t, err)
+		r := check.NewRecorder(w, s, ep.Now)
+		recorders[w] = r
+		all.Go(func() {
+			left := behind
+			for n := 1; left > 0; n++ {
+				if over.Load() {
+					left--
+				}
+				key := fmt.Appendf(nil, "key-%d", ep.Rand().IntN(keys))
+				value := check.MakeValue(nil, w, n, 16+ep.Rand().IntN(100))
+				switch ep.Rand().IntN(5) {
+				case 0, 1:
+					r.Get(key)
+				case 2:
+					r.Update(key, value)
+				case 3:
+					r.Insert(key, value)
+				case 4:
+					r.Delete(key)
+				}
+				ep.Sleep(pause)
+			}
+			if err := client.Leave(s, ep, f.Fabric); err != nil {
+				t.Errorf("worker %d: %v", w, err)
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond) // they are in the midst of it; nothing depends on that
+	return func() { over.Store(true); all.Wait() }, func() (h check.History) {
+		for _, r := range recorders {
+			h = append(h, r.History()...)
+		}
+		return h
+	}
+}
