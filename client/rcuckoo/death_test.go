@@ -66,7 +66,7 @@ func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
 		if time.Since(began) > 20*time.Second {
-			t.Fatalf("%s: it is not, for a minute", what)
+			t.Fatalf("%s: it is not, for long", what)
 		}
 	}
 }
@@ -113,6 +113,7 @@ func TestNodesDie(t *testing.T) {
 func (f mortal) work(t *testing.T, workers int) (stop func(), histories func() check.History) {
 	const keys, pause, behind = 5, 200 * time.Microsecond, 30
 	var over atomic.Bool
+	t.Cleanup(func() { over.Store(true) })
 	var all sync.WaitGroup
 	recorders := make([]*check.Recorder, workers)
 	for w := range workers {

@@ -44,6 +44,11 @@ func (s *Store) takeOver(shard int) error {
 	if err := s.remake(shard); err != nil {
 		return err
 	}
+	return s.makeLeader(shard)
+}
+
+// makeLeader says that a copy has all that a leader has.
+func (s *Store) makeLeader(shard int) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	p := b.Alloc(8)
