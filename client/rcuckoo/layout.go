@@ -1,6 +1,9 @@
 // Package rcuckoo is RCuckoo (Grant and Snoeren, "Cuckoo for Clients: Disaggregated Cuckoo Hashing", ATC 2025): a cuckoo hash
 // table on passive memory nodes, whose keys' two rows lie near each other, so that one masked CAS takes the locks of a whole
 // cuckoo path and one trip reads both rows.
+//
+// Beyond the paper a table may grow (levels.go), and its shards may have copies on several nodes (replicas.go); both cost nothing
+// where they are not asked for.
 package rcuckoo
 
 import (

@@ -35,7 +35,7 @@ var Properties = []Property{
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
 	{"farkv.replicas", "2", "copies of index and data in a pool that load makes, 1 to farkv.nodes; the default is 3 of swarm" +
-		" and dm-abd, and 1 of raw"},
+		" and dm-abd, and 1 of raw and rcuckoo"},
 	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
 	{"farkv.levels", "0", "how many times a full table of rcuckoo may double, in a pool that load makes"},
