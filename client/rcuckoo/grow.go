@@ -16,13 +16,46 @@ import (
 //  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless somebody else has.
 //
 // So no row is of a higher level than the growth word, and each row that can be reached has memory. Then all INSERTs that know of it
-// have a share in dividing all other rows, each behind its own change: the growth word's cursor, an FAA by growShare, says which rows
-// are whose. A level has been handed out after as many INSERTs as the rows before it, over growShare. Rows whose divider died, or did
+// have a share in dividing all other rows, each behind its own change: the growth word's cursor, an FAA by one, says which share is
+// whose. So a level has been handed out after as many INSERTs as there are shares. Rows whose divider died, or did
 // not get their locks in time, stay behind, which costs their readers a trip: an INSERT that finds them full divides them, or the next
 // level's round brings them one level further.
 
-// growShare is how many rows an INSERT divides for others, which is what one redo takes.
+// growShare is how many neighbours an INSERT divides for others, which is what one redo takes.
 const growShare = maxSteps / 2
+
+// sharesALock is how many shares have a lock in common. They are not handed out one behind the other, or all INSERTs would wait for each
+// other: each segment's come in so many rounds, of one share of each lock.
+func (l *layout) sharesALock() uint64 { return uint64(l.RowsPerLock+growShare-1) / growShare }
+
+// shares returns how many a round has, and how many a segment has: some of the last ones may be empty.
+func (l *layout) shares() (round, segment uint64) {
+	all, rounds := uint64(l.Rows+growShare-1)/growShare, l.sharesALock()
+	round = (all + rounds - 1) / rounds
+	return round, round * rounds
+}
+
+// shareOf returns the share of a row of a segment that there was before the level.
+func (l *layout) shareOf(id uint32) uint64 {
+	round, segment := l.shares()
+	at, rounds := uint64(l.number(id))/growShare, l.sharesALock()
+	return uint64(l.segment(id))*segment + at%rounds*round + at/rounds
+}
+
+// shared returns the rows of a share: from, and up to but without, to.
+func (l *layout) shared(share uint64) (from, to uint32) {
+	round, segment := l.shares()
+	first := uint32(share/segment) * uint32(l.Rows)
+	share %= segment
+	at := (share%round*l.sharesALock() + share/round) * growShare
+	return first + uint32(min(at, uint64(l.Rows))), first + uint32(min(at+growShare, uint64(l.Rows)))
+}
+
+// ends returns where a level's cursor has passed all shares of the level before.
+func (l *layout) ends(level int) uint64 {
+	_, segment := l.shares()
+	return segment << (level - 1)
+}
 
 // backAtOnce is about how many bytes a node is asked for at a time, so that no call takes for long.
 const backAtOnce = 16 << 20
@@ -189,37 +222,35 @@ func (s *Store) help(shard int) {
 	s.opt.Timeout = timeout
 }
 
-// ends returns where a level's cursor has passed all rows of the level before.
-func (l *layout) ends(level int) uint64 { return uint64(l.Rows) << (level - 1) }
-
-// share takes the next rows of a table that grows, and divides those that are there and are not of its level.
+// share takes the next share of a table that grows, and divides those of its rows that are there and are not of its level.
 func (s *Store) share(shard int) error {
 	b := s.ep.Batch()
-	add := b.FetchAdd(s.growthAt(shard), growShare)
+	add := b.FetchAdd(s.growthAt(shard), 1)
 	if err := s.do("share growth", b); err != nil {
 		s.keepFlying(shard, b)
 		return err
 	}
-	level, from := growthOf(add.Result)
-	s.levels.learn(shard, add.Result+growShare)
+	level, share := growthOf(add.Result)
+	s.levels.learn(shard, add.Result+1)
 	b.Release()
-	if level == 0 || from >= s.ends(level) {
+	if level == 0 || share >= s.ends(level) {
 		return nil
 	}
-	rows := [growShare]uint32{}
-	ids := rows[:min(growShare, s.ends(level)-from)]
+	from, to := s.shared(share)
+	if from == to {
+		return nil
+	}
 	s.want(shard)
-	for i := range ids {
-		ids[i] = uint32(from) + uint32(i)
-		s.wantRow(ids[i])
-		s.wantBand(ids[i], ids[i]+1)
+	s.wantBand(from, to)
+	for id := from; id < to; id++ {
+		s.wantRow(id)
 	}
 	s.taken = ref{}
 	if err := s.acquire(nil, nil); err != nil {
 		return err
 	}
 	n := 0
-	for _, id := range ids {
+	for id := from; id < to; id++ {
 		if r := s.locks.row(id, s.rowBytes); s.valid(r, shard, id) && s.made(id, r) && s.level(r) < level {
 			n += s.addDivision(n, id, r)
 		}

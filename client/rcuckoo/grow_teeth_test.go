@@ -14,7 +14,7 @@ var growing = []teeth.Mutant{
 	{Rule: "what is changed is found by the rows' levels", File: "modify.go",
 		Old: "	if err := s.descend(at); err != nil {", New: "	if err := error(nil); err != nil {", Test: "TestGrow$"},
 	{Rule: "rows are divided under their locks", File: "grow.go",
-		Old: "		s.wantRow(ids[i])", New: "		s.wantRow(ids[0])", Test: "TestExploreGrowing$"},
+		Old: "		s.wantRow(id)", New: "		s.wantRow(from)", Test: "TestExploreGrowing$"},
 	{Rule: "what moves is the key's own segment", File: "search.go",
 		Old: "	return p.other(number), p.bits,", New: "	return p.other(number), 0,", Test: "TestGrow$"},
 	{Rule: "a division is no INSERT", File: "grow.go",

@@ -112,7 +112,7 @@ func (l *layout) follow(at *place, first, second row) bool {
 
 func (l *layout) growthAt(shard int) rdma.Addr { return l.at(l.growths, shard, 0) }
 
-// growthOf returns the level of a growth word, and how many rows of the level before have been handed out to be divided.
+// growthOf returns the level of a growth word, and how many shares of the rows of the level before have been handed out.
 func growthOf(word uint64) (level int, cursor uint64) {
 	return int(word >> levelShift), word & (levelOne - 1)
 }
@@ -142,7 +142,7 @@ func (g *levels) guess(shard int, number, bits uint32) uint32 {
 		return number
 	}
 	id := number + uint32(g.Rows)*(bits&(1<<(level-1)-1))
-	if uint64(id) < cursor {
+	if g.shareOf(id) < cursor {
 		id = number + uint32(g.Rows)*(bits&(1<<level-1))
 	}
 	return id

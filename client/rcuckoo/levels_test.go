@@ -84,6 +84,36 @@ func TestOneRowForEachKey(t *testing.T) {
 	})
 }
 
+// TestShares: each row of the segments before a level is in one share, which says so, and is handed out before the end.
+func TestShares(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		p := small()
+		p.Rows, p.Levels, p.RowsPerLock = rapid.IntRange(1, 200).Draw(r, "rows"), 3, rapid.IntRange(1, 40).Draw(r, "rows a lock")
+		l, err := newLayout(p, 1)
+		if err != nil {
+			r.Fatal(err)
+		}
+		level := rapid.IntRange(1, 3).Draw(r, "level")
+		seen := make([]int, p.Rows<<(level-1))
+		for share := range l.ends(level) {
+			from, to := l.shared(share)
+			if to-from > growShare || int(to) > len(seen) {
+				r.Fatalf("share %d of level %d has rows %d to %d", share, level, from, to)
+			}
+			for id := from; id < to; id++ {
+				if seen[id]++; l.shareOf(id) != share {
+					r.Fatalf("row %d is in share %d, and says %d", id, share, l.shareOf(id))
+				}
+			}
+		}
+		for id, n := range seen {
+			if n != 1 {
+				r.Fatalf("row %d is in %d shares", id, n)
+			}
+		}
+	})
+}
+
 // TestContradiction: of two rows that a view has of different moments, so that each sends to the other, the later one is read again.
 func TestContradiction(t *testing.T) {
 	p := small()
@@ -106,7 +136,7 @@ func TestNotMade(t *testing.T) {
 	p.Shards, p.Rows, p.Levels, p.Entries = 1, 2, 1, 1
 	l := lay(t, p, 1)
 	s := newSearch(l)
-	s.levels.words[0] = levelOne | 2 // all rows were to be divided, and none was
+	s.levels.words[0] = levelOne | 1 // all rows were to be divided, and none was
 	full := func(id uint32) row {
 		r := fillRow(l.form, 0, id, 1, 1)
 		return r

@@ -11,6 +11,7 @@ import (
 func everything() *Subject {
 	s := toySubject("")
 	s.Replicas = [][2]int{{1, 1}, {2, 2}, {3, 2}, {5, 5}}
+	s.Levels = 3
 	return s
 }
 
