@@ -38,7 +38,7 @@ func (c *checker) sameRows(shard int, at seat) error {
 	return c.s.eachRow(c.s.ep, shard, func(n uint32, r row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
-		case c.named[n]:
+		case c.cut(n):
 			c.r.Waits("row %d of shard %d differs on node %d", n, shard, at.node)
 		default:
 			c.r.Damaged("row %d of shard %d differs on node %d, and nobody has locked it", n, shard, at.node)

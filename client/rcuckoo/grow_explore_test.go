@@ -22,18 +22,27 @@ func tinyGrowing(far bool, timeout time.Duration) Params {
 	return p
 }
 
+func shapedGrowing(s explore.Shape, far bool, timeout time.Duration) Params {
+	p := tinyGrowing(far, timeout)
+	p.Replicas, p.Spares = s.Data, s.Spares
+	return p
+}
+
 // exploredGrowing is explored with tables that grow; it counts the rows that were divided.
 func exploredGrowing(far, kept bool, divided *atomic.Uint64) *explore.Subject {
-	s := explored(far, kept)
-	s.Timeout = max(s.Timeout, 100*time.Millisecond) // all are after one lock, and two keys part at the eighth level
+	timeout := 200 * time.Millisecond
+	if kept {
+		timeout /= 2 // all are after one lock, and two keys part at the eighth level
+	}
+	s := subject(far, kept, timeout)
 	s.Memory = func(shape explore.Shape) (uint64, error) {
-		l, err := newLayout(tinyGrowing(far, s.Timeout), shape.Nodes)
+		l, err := newLayout(shapedGrowing(shape, far, s.Timeout), shape.Nodes)
 		if err != nil {
 			return 0, err
 		}
 		return l.bytes, nil
 	}
-	s.Format = func(f rdma.Fabric, _ explore.Shape) error { return Make(f, tinyGrowing(far, s.Timeout)) }
+	s.Format = func(f rdma.Fabric, shape explore.Shape) error { return Make(f, shapedGrowing(shape, far, s.Timeout)) }
 	open := s.OpenOn
 	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 		st, err := open(f, ep, cache)
@@ -69,6 +78,21 @@ func TestExploreGrowing(t *testing.T) {
 				t.Error("no row was divided")
 			}
 		})
+	}
+}
+
+// TestExploreGrowingReplicas is TestExploreReplicas with tables that grow.
+func TestExploreGrowingReplicas(t *testing.T) {
+	runs := uint64(60)
+	if teeth.UnderRace {
+		runs = 5
+	}
+	var divided atomic.Uint64
+	s := exploredGrowing(true, true, &divided)
+	s.Replicas, s.Lone = [][2]int{{2, 2}, {3, 3}}, false
+	explore.Seeds(t, s, runs)
+	if divided.Load() == 0 {
+		t.Error("no row was divided")
 	}
 }
 

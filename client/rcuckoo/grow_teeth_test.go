@@ -27,6 +27,8 @@ var growing = []teeth.Mutant{
 		Old: "	if c.kind == filling {\n		clear(r)\n	}", New: "	if c.kind == filling {\n		return\n	}", Test: "TestEveryPrefixGrowing$"},
 	{Rule: "a new row is made of what the old one was", File: "redo.go",
 		Old: " && s.version(parent)+divided == version {", New: " {", Test: "TestDivisionOfLongAgo$"},
+	{Rule: "a redo mends no row that a later one tore", File: "redo.go",
+		Old: "v > version || whole && v == version {", New: "whole && v >= version {", Test: "TestRedoOfLongAgo$"},
 	{Rule: "what is in a hand is looked for by the rows' levels", File: "hand.go",
 		Old: "whole1 && whole2 && x.follow(&u.at, r1, r2)", New: "whole1 && whole2", Test: "TestHandOfGrown$"},
 	{Rule: "a view's contradictions are read again", File: "search.go",

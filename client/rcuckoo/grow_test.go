@@ -113,6 +113,46 @@ func TestStoreGrowing(t *testing.T) {
 	storetest.Run(t, h)
 }
 
+// TestRedoOfLongAgo: a redo that was carried out, behind which another client has written the same slot, and a third one has left the row
+// torn with its own slot as it was, does not bring back what it wrote.
+func TestRedoOfLongAgo(t *testing.T) {
+	f := memPool(t, 1, inlinePool(1))
+	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	key := []byte("key")
+	must(t, first.Insert(key, []byte("old")))
+	redo, steps, begun, err := first.readRedo(0, first.id, first.shards[0].seq)
+	must(t, err)
+	if !begun || steps != 1 {
+		t.Fatalf("%d steps, %v", steps, begun)
+	}
+	must(t, second.Update(key, []byte("new")))
+	s := second
+	n := uint32(le.Uint64(redo[redoHeader:]))
+	b := s.ep.Batch()
+	read := b.Read(s.rowAt(0, n), s.rowBytes)
+	must(t, s.do("read rows", b))
+	good := append(row(nil), read.Buf...)
+	b.Release()
+	torn := append(row(nil), good...)
+	le.PutUint64(torn[s.versionAt:], s.version(torn)+1)
+	write := func(r row) {
+		b := s.ep.Batch()
+		defer b.Release()
+		b.Write(s.rowAt(0, n), r)
+		must(t, s.do("write rows", b))
+	}
+	write(torn)
+	must(t, s.redoStep(0, redo[redoHeader:][:redoStep+s.entryBytes]))
+	b = s.ep.Batch()
+	read = b.Read(s.rowAt(0, n), s.rowBytes)
+	must(t, s.do("read rows", b))
+	if !bytes.Equal(read.Buf, torn) {
+		t.Error("the old value is back")
+	}
+	b.Release()
+	write(good)
+}
+
 // TestDivisionOfLongAgo: a redo of a division that was carried out, and behind which others have had the rows, changes nothing of what
 // the last of them has left torn.
 func TestDivisionOfLongAgo(t *testing.T) {

@@ -276,7 +276,9 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	}
 	r := row(read.Buf)
 	whole := s.valid(r, shard, c.row)
-	if whole && s.version(r) >= version {
+	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by somebody later, who may have written
+	// that one slot as it was before, while what others have changed meanwhile is where this redo would write.
+	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
 	// A new row is missing only as long as nobody has written the old one: what is made of another version would be too old.

@@ -22,7 +22,8 @@ import (
 //	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp. All others are free, with the greatest
 //	   stamp that their content bears on any copy: so the next use's stamp is above it.
 //
-//	5. The growth, from the rows: the level of the one that was divided most often, and nothing of it handed out yet.
+//	5. The growth, from the rows: the level of the one that was divided most often; of that all is handed out where the others are
+//	   of it, too, and else nothing.
 //
 // What clients had claimed, and no row names, is free by 4. They forget it when they learn that somebody else leads, before they
 // do anything there (see Store.heed); the hands, from which others would free it, are empty.
@@ -158,14 +159,16 @@ const marksAtOnce = 512
 
 // remake does 4 and 5.
 func (s *Store) remake(shard int) error {
-	named, level := map[uint64]uint64{}, 0 // stamps
+	named, most, least := map[uint64]uint64{}, 0, MaxLevels // stamps; levels
 	var torn error
 	err := s.eachRow(s.ep, shard, func(n uint32, r row) {
 		if !s.valid(r, shard, n) {
 			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
 			return
 		}
-		level = max(level, s.level(r))
+		if s.made(n, r) {
+			most, least = max(most, s.level(r)), min(least, s.level(r))
+		}
 		for slot := range s.entries {
 			if e := s.entry(r, slot); s.sound(e) && e.meta.extent() && s.names(s.ref(e)) {
 				named[s.ref(e).extent] = s.ref(e).stamp
@@ -176,7 +179,7 @@ func (s *Store) remake(shard int) error {
 		return err
 	}
 	if s.Levels > 0 {
-		if err := s.remakeGrowth(shard, level); err != nil {
+		if err := s.remakeGrowth(shard, most, least); err != nil {
 			return err
 		}
 	}
@@ -196,14 +199,18 @@ func (s *Store) remake(shard int) error {
 }
 
 // remakeGrowth gives a table that may grow its level.
-func (s *Store) remakeGrowth(shard, level int) error {
+func (s *Store) remakeGrowth(shard, most, least int) error {
 	now, err := s.readWord(s.growthAt(shard))
 	if err != nil {
 		return fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
+	word := uint64(most) << levelShift
+	if most > 0 && least == most {
+		word |= s.ends(most)
+	}
 	b := s.ep.Batch()
 	defer b.Release()
-	b.CompareSwap(s.growthAt(shard), now, uint64(level)<<levelShift)
+	b.CompareSwap(s.growthAt(shard), now, word)
 	if err := s.do("take over", b); err != nil {
 		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
 	}

@@ -30,7 +30,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "rows are rolled forward", File: "repair.go",
 		Old: "		if err := s.rollForward(m.shard, c, t.state>>1); err != nil {", New: "		if err := error(nil); t.state == 1 {", Test: "TestEveryPrefix$"},
 	{Rule: "rows that were written stay", File: "redo.go",
-		Old: "if whole && s.version(r) >= version {", New: "if whole && s.version(r) >= 1<<60 {"},
+		Old: "v > version || whole && v == version {", New: "v > 1<<60 {"},
 	{Rule: "suspects are fenced off", File: "repair.go",
 		Old: "			if err := s.opt.Pool.RevokeLife(l); err != nil {", New: "			if err := error(nil); err != nil {", Test: "TestSlow$"},
 	{Rule: "a repair waits for those who hold locks", File: "repair.go",
