@@ -110,7 +110,7 @@ func TestEveryPrefixGrowing(t *testing.T) {
 
 // TestRepairersCrashGrowing lets one client crash behind some verb of such an INSERT, and one that repairs it behind each of its verbs.
 func TestRepairersCrashGrowing(t *testing.T) {
-	for _, seed := range dramas(t, 3) {
+	for _, seed := range dramas(t, 2) {
 		for k := uint64(6); k < 34; k += 3 {
 			for j := uint64(0); ; j++ {
 				d := newGrowth(t, seed, 1+int(seed%3))

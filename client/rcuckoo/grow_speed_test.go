@@ -34,7 +34,7 @@ func (p pace) String() string {
 // doubles, meanwhile, and behind that: nobody stands still. Time is virtual, so it is the same on all machines.
 func TestPaceWhileItGrows(t *testing.T) {
 	alone(t)
-	const clients, rows = 32, 4096
+	const clients, rows = 32, 2048
 	p, bytes, err := Size(Shape{Nodes: 1, Rows: rows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8, Clients: clients + 1})
 	must(t, err)
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
