@@ -30,12 +30,16 @@ func (p pace) String() string {
 		each(p.looked, p.gets))
 }
 
-// TestPaceWhileItGrows measures, on the model of the paper's testbed, what 32 clients do that INSERT and GET in turns, before a table
-// doubles, meanwhile, and behind that: nobody stands still. Time is virtual, so it is the same on all machines.
-func TestPaceWhileItGrows(t *testing.T) {
-	alone(t)
-	const clients, rows = 32, 2048
-	p, bytes, err := Size(Shape{Nodes: 1, Rows: rows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8, Clients: clients + 1})
+const (
+	paceClients = 32
+	paceRows    = 2048
+)
+
+func paceKey(n int) []byte { return le.AppendUint64(nil, spread(uint64(n)+1)) }
+
+// nearlyFull is a table on the model of the paper's testbed, and how many keys it has.
+func nearlyFull(t *testing.T) (*sim.Sim, int) {
+	p, bytes, err := Size(Shape{Nodes: 1, Rows: paceRows, KeyBytes: 8, ValueBytes: 8, Levels: 1, RowsPerLock: 8, Clients: paceClients + 1})
 	must(t, err)
 	profile, err := sim.LookupProfile("rcuckoo-testbed")
 	must(t, err)
@@ -44,25 +48,31 @@ func TestPaceWhileItGrows(t *testing.T) {
 	must(t, err)
 	o.Memory, o.Clients, o.Handler, o.Device = bytes, p.Clients, node.Serve, []sim.Range{{Offset: at, Bytes: n}}
 	d := sim.New(o)
-	defer d.Close()
 	must(t, Make(d, p))
-	key := func(n int) []byte { return le.AppendUint64(nil, spread(uint64(n)+1)) }
-	loaded := rows * p.Entries * 92 / 100
+	loaded := paceRows * p.Entries * 92 / 100
 	loader, err := d.Open("loader")
 	must(t, err)
 	s, err := Open(loader, Options{Pool: d})
 	must(t, err)
 	for i := range loaded {
-		must(t, s.Insert(key(i), nil))
+		must(t, s.Insert(paceKey(i), nil))
 	}
 	must(t, s.Close())
 	must(t, loader.Close())
+	return d, loaded
+}
 
+// TestPaceWhileItGrows measures what 32 clients do that INSERT and GET in turns, before a table doubles, meanwhile, and behind that:
+// nobody stands still. Time is virtual, so it is the same on all machines.
+func TestPaceWhileItGrows(t *testing.T) {
+	alone(t)
+	d, loaded := nearlyFull(t)
+	defer d.Close()
 	const tick = 10 * time.Microsecond
 	var ticks []pace
 	begin := d.Now()
 	next, began, ended := loaded, time.Duration(0), time.Duration(0)
-	for w := range clients {
+	for w := range paceClients {
 		d.Go(fmt.Sprint("client ", w), func(ep rdma.Endpoint) {
 			s, err := Open(ep, Options{Pool: d})
 			if err != nil {
@@ -82,7 +92,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 			}
 			for ended == 0 || now < ended+(ended-began) {
 				next++
-				if err := s.Insert(key(next-1), nil); err != nil {
+				if err := s.Insert(paceKey(next-1), nil); err != nil {
 					t.Error(err)
 					return
 				}
@@ -92,7 +102,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 				} else if level > 0 && cursor >= s.ends(1) && ended == 0 {
 					ended = now
 				}
-				if _, err := s.Get(key(rng.IntN(loaded))); err != nil {
+				if _, err := s.Get(paceKey(rng.IntN(loaded))); err != nil {
 					t.Error(err)
 				}
 				note(func(p *pace, took time.Duration) { p.gets, p.looked = p.gets+1, p.looked+took })
@@ -113,8 +123,7 @@ func TestPaceWhileItGrows(t *testing.T) {
 	}
 	took := ended - began
 	before, meanwhile, behind := sum(began-took, began), sum(began, ended), sum(ended, ended+took)
-	t.Logf("of %d entries %.1f %% were used at first\nbefore     %s\nmeanwhile  %s\nbehind     %s", rows*p.Entries, float64(100*loaded)/float64(rows*p.Entries),
-		before, meanwhile, behind)
+	t.Logf("%d keys at first, in %d rows\nbefore     %s\nmeanwhile  %s\nbehind     %s", loaded, paceRows, before, meanwhile, behind)
 	if meanwhile.rate() < before.rate()/4 || behind.rate() < before.rate() {
 		t.Error("the table's doubling is in the way")
 	}
