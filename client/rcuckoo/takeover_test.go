@@ -1,0 +1,312 @@
+package rcuckoo
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// loneShard is a pool of one shard, whose values are in extents, with two copies and a spare.
+func loneShard() Params {
+	p := extentPool(1)
+	p.Slabs, p.Clients, p.Replicas, p.Spares, p.Timeout = 16, 8, 2, 1, 2*time.Second
+	return p
+}
+
+// mended has a master do all that there is to do.
+func mended(t *testing.T, f rdma.Fabric) {
+	t.Helper()
+	ep, err := f.Open("master")
+	must(t, err)
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }, cluster.Options{Lease: 5 * time.Millisecond})
+	must(t, errors.Join(err, ep.Close()))
+}
+
+func whole(t *testing.T, f rdma.Fabric, when string) {
+	t.Helper()
+	r, err := Check(f)
+	must(t, err)
+	if len(r.Damage) > 0 {
+		t.Errorf("%s: %q", when, r.Damage)
+	}
+}
+
+// TestTakeover: behind a takeover extents are used as rows say, what clients had in hand is nobody's, and a spare has all that there is.
+func TestTakeover(t *testing.T) {
+	f := memPool(t, 3, loneShard())
+	a, b := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	value := func(n int) []byte { return bytes.Repeat([]byte{byte(n + 1)}, 100) }
+	for n := range 10 {
+		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
+		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
+	}
+	must(t, b.Delete([]byte("b0")))
+	if len(a.extents.stocks[0].hand) == 0 {
+		t.Fatal("nothing is in hand")
+	}
+	must(t, f.KillNode(0))
+	mended(t, f)
+	if v := f.View(); v.Members[2].StandsFor != 1 || v.Busy {
+		t.Fatalf("%+v", v)
+	}
+	whole(t, f, "behind a takeover")
+	for n := 10; n < 20; n++ { // each has forgotten what it had in hand
+		must(t, a.Insert(fmt.Appendf(nil, "a%d", n), value(n)))
+		must(t, b.Insert(fmt.Appendf(nil, "b%d", n), value(n)))
+	}
+	whole(t, f, "behind changes")
+	must(t, f.KillNode(1))
+	mended(t, f)
+	whole(t, f, "on the spare alone")
+	for n := 1; n < 20; n++ {
+		for _, who := range []string{"a", "b"} {
+			v, err := b.Get(fmt.Appendf(nil, "%s%d", who, n))
+			if err != nil || !bytes.Equal(v, value(n)) {
+				t.Errorf("%s%d is %d bytes, %v", who, n, len(v), err)
+			}
+		}
+	}
+}
+
+// strike is an endpoint at one of whose steps something happens.
+type strike struct {
+	rdma.Endpoint
+	at, now string
+	do      func()
+}
+
+func (e *strike) Step(name string) { e.now = name }
+
+func (e *strike) Post(b *rdma.Batch) error {
+	if e.now == e.at && e.do != nil {
+		do := e.do
+		e.do = nil
+		do()
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestMidst: the leader's node dies, and another copy has taken over, before a client, in the midst of an operation, goes on. It
+// learns whether that happened; what it had taken for it is not its own any more.
+func TestMidst(t *testing.T) {
+	for _, at := range []string{"lock", "write backups", "write rows", "done"} {
+		for _, replicas := range []int{2, 3} {
+			p := loneShard()
+			p.Replicas, p.Spares = replicas, 3-replicas
+			f := memPool(t, 3, p)
+			ep, err := f.Open(t.Name())
+			must(t, err)
+			struck := &strike{Endpoint: ep}
+			s, err := Open(struck, Options{Pool: f})
+			must(t, err)
+			key := []byte("key")
+			must(t, s.Insert(key, make([]byte, 100)))
+			struck.at, struck.do = at, func() {
+				must(t, f.KillNode(0))
+				mended(t, f)
+			}
+			want := bytes.Repeat([]byte{7}, 100)
+			must(t, s.Update(key, want))
+			if struck.do != nil {
+				t.Fatalf("no step %q", at)
+			}
+			whole(t, f, at)
+			if v, err := s.Get(key); err != nil || !bytes.Equal(v, want) {
+				t.Errorf("%s: %v, %v", at, v, err)
+			}
+			if err := s.Insert(key, want); !errors.Is(err, client.ErrExists) {
+				t.Errorf("%s: insert again: %v", at, err)
+			}
+			must(t, s.Delete(key))
+			whole(t, f, at)
+			must(t, s.Close())
+			must(t, ep.Close())
+		}
+	}
+}
+
+// busyWithout begins an epoch in which a node is gone, as a master does, and leaves it to others to mend it.
+func busyWithout(t *testing.T, f *shm.Fabric, n int) {
+	t.Helper()
+	v := f.View()
+	ok, err := f.Advance(rdma.State{Epoch: v.Epoch}, rdma.State{Epoch: v.Epoch + 1, Busy: true})
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, f.Expel(v.Epoch+1, n))
+	must(t, f.Fence(v.Epoch+1))
+	ok, err = f.SetMember(v.Epoch+1, n, rdma.Member{}, rdma.Member{Gone: true})
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+}
+
+// TestBusyView: under a busy view nobody changes anything, and reads what was led by the same copy before, nothing else.
+func TestBusyView(t *testing.T) {
+	p := loneShard()
+	p.Shards, p.Spares, p.Timeout = 3, 0, 50*time.Millisecond
+	f := memPool(t, 3, p)
+	s := storeOn(t, f, Options{})
+	keys := make([][]byte, 3) // by shard
+	for n := 0; unnamed(keys); n++ {
+		key := fmt.Appendf(nil, "key %d", n)
+		if at := s.place(key); keys[at.shard] == nil {
+			keys[at.shard] = key
+			must(t, s.Insert(key, key))
+		}
+	}
+	busyWithout(t, f, 0)
+	late := storeOn(t, f, Options{})
+	for shard, key := range keys {
+		_, err := s.Get(key)
+		if shard == 0 && !errors.Is(err, rdma.ErrTimeout) || shard > 0 && err != nil {
+			t.Errorf("shard %d: get: %v", shard, err)
+		}
+		if err := s.Update(key, key); !errors.Is(err, rdma.ErrTimeout) || errors.Is(err, client.ErrUncertain) {
+			t.Errorf("shard %d: update: %v", shard, err)
+		}
+		if _, err := late.Get(key); !errors.Is(err, rdma.ErrTimeout) {
+			t.Errorf("shard %d: get by who came in between: %v", shard, err)
+		}
+	}
+	r, err := Check(f)
+	must(t, err)
+	if len(r.Damage) > 0 || len(r.Waiting) == 0 {
+		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
+	}
+	mended(t, f)
+	for _, who := range []*Store{s, late} {
+		for shard, key := range keys {
+			if _, err := who.Get(key); err != nil {
+				t.Errorf("shard %d: get behind it: %v", shard, err)
+			}
+			must(t, who.Update(key, key))
+		}
+	}
+	whole(t, f, "behind it")
+}
+
+func unnamed(keys [][]byte) bool {
+	return slices.ContainsFunc(keys, func(key []byte) bool { return key == nil })
+}
+
+// TestSlowBackup: a backup takes longer than a failure timer for a verb. Nobody is fenced off who waits for it, be it for a change of
+// his own, or to repair what somebody left who died.
+func TestSlowBackup(t *testing.T) {
+	p := fullPool(1)
+	p.Replicas, p.Timeout = 2, 2*time.Second
+	l := lay(t, p, 2)
+	v := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, MinLatency: 500, MaxLatency: 1000,
+		Faults: sim.Faults{{Kind: sim.SlowFault, Node: 1, At: time.Millisecond, For: time.Second, Factor: 10_000}}})
+	defer v.Close()
+	must(t, Make(v, p))
+	key := []byte("key")
+	var victim *sim.Worker
+	for w := range 4 {
+		worker := v.Go(fmt.Sprint("worker ", w), func(ep rdma.Endpoint) {
+			s, err := Open(ep, Options{Pool: v, Failure: impatient})
+			must(t, err)
+			if w == 0 {
+				must(t, s.Insert(key, check.MakeValue(nil, 0, 1, 16)))
+			}
+			ep.Sleep(2*time.Millisecond - v.Now())
+			if w == 3 {
+				v.CrashAt(victim, victim.Sent()+5) // behind its redo on the backup
+			} else {
+				ep.Sleep(time.Millisecond)
+			}
+			for n := range 3 {
+				if err := s.Update(key, check.MakeValue(nil, w, n+2, 16)); err != nil && w < 3 {
+					t.Errorf("worker %d: %v", w, err)
+				}
+			}
+			if err := s.Close(); err != nil && w < 3 {
+				t.Error(err)
+			}
+		})
+		victim = worker
+	}
+	must(t, v.Run())
+	if !victim.Crashed() {
+		t.Error("nobody died")
+	}
+}
+
+// TestRecovered lets a client crash behind each verb of an update. Behind its recovery all copies are alike, and what a reader finds
+// is found again when the leader's node has died, and when another one has.
+func TestRecovered(t *testing.T) {
+	old, changed := 0, 0
+	for k := uint64(0); ; k++ {
+		p := loneShard()
+		p.Replicas, p.Spares, p.Slabs, p.Rows, p.Timeout = 3, 0, 4, 32, 100*time.Millisecond
+		l := lay(t, p, 3)
+		o := sim.Hostile(k)
+		o.Nodes, o.Memory, o.Clients, o.Handler = 3, l.bytes, p.Clients, node.Serve
+		v := sim.New(o)
+		must(t, Make(v, p))
+		key, values := []byte("key"), [2][]byte{bytes.Repeat([]byte{1}, 100), bytes.Repeat([]byte{2}, 100)}
+		var victim *sim.Worker
+		victim = v.Go("victim", func(ep rdma.Endpoint) {
+			s, err := Open(ep, Options{Pool: v})
+			must(t, err)
+			must(t, s.Insert(key, values[0]))
+			v.CrashAt(victim, victim.Sent()+k)
+			if err := s.Update(key, values[1]); err != nil && !victim.Crashed() {
+				t.Error(err)
+			}
+		})
+		must(t, v.Run())
+		if !victim.Crashed() {
+			must(t, v.Close())
+			break
+		}
+		var found []byte
+		for _, dead := range []int{-1, 0, 1} {
+			if dead >= 0 {
+				must(t, v.KillNode(dead))
+			}
+			v.Go("master", func(ep rdma.Endpoint) {
+				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }, cluster.Options{Lease: 5 * time.Millisecond})
+				must(t, err)
+			})
+			must(t, v.Run())
+			r, err := Check(v)
+			must(t, err)
+			if len(r.Damage)+len(r.Waiting) > 0 {
+				t.Fatalf("crash behind verb %d, and node %d died: %q, waiting: %q", k, dead, r.Damage, r.Waiting)
+			}
+			v.Go("reader", func(ep rdma.Endpoint) {
+				s, err := Open(ep, Options{Pool: v})
+				must(t, err)
+				value, err := s.Get(key)
+				must(t, err)
+				if dead >= 0 && !bytes.Equal(value, found) {
+					t.Errorf("crash behind verb %d: the value changed when node %d died", k, dead)
+				}
+				found = bytes.Clone(value)
+				must(t, s.Close())
+			})
+			must(t, v.Run())
+		}
+		if bytes.Equal(found, values[0]) {
+			old++
+		} else {
+			changed++
+		}
+		must(t, v.Close())
+	}
+	if old == 0 || changed == 0 {
+		t.Errorf("%d crashes left the old value, %d the new one", old, changed)
+	}
+}
