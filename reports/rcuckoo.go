@@ -45,10 +45,10 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 	return &rcuckooSize{
 		seed: seed, rows: 100_000, tables: []int{1000, 10_000, 100_000}, fills: 10, keys: 10_000_000,
 		factors: []float64{1.5, 1.9, 2.1, 2.3, 2.5, 2.7, 3},
-		table:   1_000_000, ops: 500_000, warmUp: 100_000, clients: []int{8, 40, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
-		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 4, grains: []int{1, 4, 16, 64},
+		table:   500_000, ops: 300_000, warmUp: 60_000, clients: []int{8, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
+		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 2, grains: []int{1, 4, 16, 64},
 		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
-		failRows: 12_500_000, failures: []float64{0, 100, 250, 500, 1000, 2000}, failFor: 250 * time.Millisecond, failTimer: paperTimer, timers: stranding,
+		failRows: 12_500_000, failures: []float64{0, 100, 500, 1000, 2000}, failFor: 150 * time.Millisecond, failTimer: paperTimer, timers: stranding,
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 
 // intervals of a run with failures: of the first ones the locks of the dead are not freed yet.
 const (
-	failIntervals = 25
-	settling      = 10
+	failIntervals = 15
+	settling      = 8
 )
 
 // failGrains are rows a lock.
@@ -85,7 +85,7 @@ func failureTable(s *rcuckooSize, r results, p *Part) {
 		loss(last, failGrains[0]), failGrains[0], loss(last, failGrains[1]), failGrains[1], loss(last, failGrains[2]), failGrains[2]), "So few locks are left stranded that their size does not matter.")
 	p.claim("failures-works", failed == 0, fmt.Sprintf("%d operations failed", failed), "They ran into their timeout.")
 	p.Notes = append(p.Notes, fmt.Sprintf("A failure is a client, one more than the %d, that sends %s of the verbs of an INSERT and dies. A table of %d rows, so that there are as many locks as in the"+
-		" paper's if it has 12,500,000, with %d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in microseconds, are of all of it, and of %d rows a lock.",
+		" paper's if it has 12,500,000, with only %d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in microseconds, are of all of it, and of %d rows a lock.",
 		paperCrowd, "2 to 6", s.failRows, s.table*paperFull/100, s.failTimer, s.failFor*settling/failIntervals, s.failFor, paperLocked))
 	for _, timer := range s.timers {
 		c := r[key("stranded", timer)].Call("INSERT")

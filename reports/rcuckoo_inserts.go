@@ -108,12 +108,13 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 	verbs := r.all("A", last).Cost.Verbs() / r.all("A", first).Cost.Verbs()
 	p.claim("inserts-verbs", verbs <= 1.55, fmt.Sprintf("%.2f times", verbs), "A client that has no path in its cache reads up to 32 rows at once, a READ each.")
 	rate := func(fill int64) float64 { return r[key("fusee", paperCrowd, fill)].Throughput / 1e6 }
-	p.near("inserts-fusee", rate(first), 0.15, "The memory node's "+limit(r[key("fusee", paperCrowd, first)])+".")
+	p.near("inserts-fusee", rate(first), 0.15, "Clients compute nothing here beside posting and polling; the limit is the "+limit(r[key("fusee", paperCrowd, first)])+".")
 	f := change(rate(first), rate(paperFull))
 	p.claim("inserts-fusee-flat", math.Abs(f) < 8, fmt.Sprintf("%+.1f %% from %d %% to %d %%", f, first, paperFull), "Its index fills, too.")
-	g := r[key("fusee", calm, first)].Call("INSERT").At(0.5)
+	x := r[key("fusee", calm, first)].Call("INSERT")
+	g := x.At(0.5)
 	p.claim("inserts-fusee-us", math.Abs(change(inserts("calm", first).At(0.5), g)) < 25, fmt.Sprintf("%.2f µs against %.2f", g, inserts("calm", first).At(0.5)),
-		"FUSEE's INSERT makes sure that nobody else inserts the key, and with one replica has no log to commit.")
+		fmt.Sprintf("FUSEE's takes %d trips at the median here, RCuckoo's two.", x.TripsAt(0.5)))
 	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries; a run inserts %d %% of them at most. No path: INSERTs of W that failed since no path of 5 moves"+
 		" led to a free slot (see fill). Bytes are payload. Latencies are of W with %d clients.", s.table, insertPart, calm))
 }
