@@ -10,7 +10,7 @@ import (
 
 // intervals of a run with failures: of the first ones the locks of the dead are not freed yet.
 const (
-	failIntervals = 15
+	failIntervals = 12
 	settling      = 8
 )
 
