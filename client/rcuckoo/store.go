@@ -226,6 +226,10 @@ func (s *Store) Close() error {
 	s.begin()
 	s.ended(true)
 	var errs []error
+	untouched := make([]bool, len(s.shards))
+	for i, st := range s.shards { // what is there of a node that does not answer is only what the worker knows of
+		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0)
+	}
 	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) { // behind what is in flight
 		errs = append(errs, err)
 	}
@@ -234,7 +238,7 @@ func (s *Store) Close() error {
 		for s.Replicas > 1 && err != nil && s.persists(i, err) {
 			err = s.leave(i)
 		}
-		if err != nil {
+		if err != nil && !(untouched[i] && errors.Is(err, rdma.ErrNodeDown)) {
 			errs = append(errs, fmt.Errorf("shard %d: %w", i, err))
 		}
 	}

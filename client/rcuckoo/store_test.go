@@ -2,6 +2,7 @@ package rcuckoo
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -109,4 +110,34 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 		ep.Close()
 	})
 	return s
+}
+
+// TestNodeGone: when a node is gone, its shards are, and what is in others is whole: workers that did nothing on it close, and check
+// leaves it out.
+func TestNodeGone(t *testing.T) {
+	f := memPool(t, 2, extentPool(2))
+	s := storeOn(t, f, Options{Timeout: time.Second})
+	var there [][]byte
+	for i := range 40 {
+		key := fmt.Appendf(nil, "key %d", i)
+		if s.place(key).shard == 0 {
+			must(t, s.Insert(key, make([]byte, 500)))
+			there = append(there, key)
+		}
+	}
+	idle := storeOn(t, f, Options{Timeout: time.Second})
+	must(t, f.KillNode(1))
+	late := storeOn(t, f, Options{Timeout: time.Second})
+	for _, w := range []*Store{s, idle, late} { // which close without an error
+		for _, key := range there {
+			if _, err := w.Get(key); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	must(t, late.Update(there[0], there[0]))
+	r, err := Check(f)
+	if err != nil || len(r.Damage) > 0 || r.Facts[0].Count != uint64(len(there)) {
+		t.Errorf("%+v, %v", r, err)
+	}
 }
