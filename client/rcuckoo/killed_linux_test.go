@@ -116,7 +116,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	t.Logf("%d processes were killed, in the midst of %d writes, in %v; %d writes were acknowledged", r.kills.Load(), r.doubts.Load(), time.Since(begin).Round(time.Millisecond), r.acks.Load())
-	if r.kills.Load() < uint64(rounds*killedSlots*killsAtOnce) || r.doubts.Load() == 0 || r.acks.Load() < 1000 {
+	if r.kills.Load() < uint64(rounds*killedSlots*killsAtOnce) || r.doubts.Load() == 0 || r.acks.Load() < r.kills.Load() {
 		t.Error("that shows little")
 	}
 }
