@@ -60,7 +60,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "who was fenced off while he repaired is followed by another", File: "repair.go",
 		Old: "	return s.revoke(list, holder)\n", New: "	_ = list\n	return errBusy\n", Test: "TestRepairersCrash$"},
 	{Rule: "one repairs at a time", File: "repair.go",
-		Old: "	if took < len(m.words) {\n		if err := s.freeLeases", New: "	if took > len(m.words) {\n		if err := s.freeLeases", Test: "Test(RepairersCrash|Slow|EveryPrefix|Explore)$"},
+		Old: "	if took < len(m.words) {\n		if err := s.freeLeases", New: "	if took > len(m.words) {\n		if err := s.freeLeases", Test: "TestOnlyTheDead$"},
 	{Rule: "an identity goes on above its last intent", File: "store.go",
 		Old: "s.shards[i].seq = max(s.shards[i].seq, word>>1)", New: "s.shards[i].seq = max(s.shards[i].seq, 0)", Test: "TestIdentityAgain$"},
 	{Rule: "the use of an extent is marked by whoever repairs", File: "redo.go",
