@@ -80,6 +80,7 @@ func TestNodesDie(t *testing.T) {
 		make     func(*testing.T, int, Params) mortal
 	}{{"mem, 2 replicas", 2, mortalMem}, {"mem, 3 replicas", 3, mortalMem}, {"tcp, 2 replicas", 2, mortalTCP}, {"tcp, 3 replicas", 3, mortalTCP}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // it waits, mostly
 			p := extentPool(3)
 			p.Slabs, p.Clients, p.Replicas, p.Spares = 12, 16, c.replicas, 1
 			f := c.make(t, 4, p)

@@ -3,6 +3,7 @@ package rcuckoo
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,34 @@ func TestExploreReplicas(t *testing.T) {
 	}
 	t.Run("inline", func(t *testing.T) { explore.Seeds(t, replicated(false), runs) })
 	t.Run("extents", func(t *testing.T) { explore.Seeds(t, replicated(true), runs) })
+	t.Run("extents, growing", func(t *testing.T) {
+		var divided atomic.Uint64
+		explore.Seeds(t, growingToo(&divided), runs/2)
+		if divided.Load() == 0 {
+			t.Error("no row was divided")
+		}
+	})
+}
+
+// growingToo is replicated with tables that grow, too.
+func growingToo(divided *atomic.Uint64) *explore.Subject {
+	s := exploredGrowing(true, true, divided)
+	s.Replicas = [][2]int{{2, 2}, {3, 3}}
+	s.Timeout = 150 * time.Millisecond
+	params := func(shape explore.Shape) Params {
+		p := tinyGrowing(true, s.Timeout)
+		p.Replicas, p.Spares = shape.Data, shape.Spares
+		return p
+	}
+	s.Memory = func(shape explore.Shape) (uint64, error) {
+		l, err := newLayout(params(shape), shape.Nodes)
+		if err != nil {
+			return 0, err
+		}
+		return l.bytes, nil
+	}
+	s.Format = func(f rdma.Fabric, shape explore.Shape) error { return Make(f, params(shape)) }
+	return s
 }
 
 // TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation.
@@ -47,6 +76,7 @@ func TestStoreReplicas(t *testing.T) {
 		p        Params
 	}{{"inline, 2 replicas", 3, 2, inlinePool(3)}, {"extents, 3 replicas", 3, 3, extentPool(2)}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // it waits, mostly
 			c.p.Replicas = c.replicas
 			h := harness(c.nodes, c.p, Options{Failure: 3 * time.Second})
 			h.Alike, h.MinSeeds = c.replicas == 2, 30

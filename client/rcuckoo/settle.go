@@ -121,7 +121,8 @@ func (s *Store) reach(shard int) bool {
 	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
 	case s.Replicas > 1:
-		s.ep.Sleep(max(reachPause, s.opt.Timeout/(joins/2)))
+		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.opt.Timeout/(joins/2)))) // or it would join too often
+		s.reaches++
 		return s.left() > 0
 	case s.left() < s.opt.Timeout-s.opt.Timeout/reachShare:
 		return false

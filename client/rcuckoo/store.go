@@ -75,9 +75,10 @@ type Store struct {
 	// condemned is a client that was fenced off, whatever the pool says: the one that the keeper recovers.
 	condemned rdma.ClientID
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
-	ending *rdma.Batch
-	pulse  func() error // shows others, at the leader, that the worker is alive; nil: nobody waits for it, or there are no backups
-	beats  uint64       // of its intents, while backups keep it waiting
+	ending  *rdma.Batch
+	pulse   func() error // shows others, at the leader, that the worker is alive; nil: nobody waits for it, or there are no backups
+	reaches int          // how often the operation at work has waited for a node
+	beats   uint64       // of its intents, while backups keep it waiting
 	// unled are shards whose leader is not known to have taken over, as the view was busy when it was joined.
 	unled     []bool
 	endingIn  int
@@ -204,7 +205,7 @@ func (s *Store) step(name string) {
 
 // begin sets an operation's limit in time.
 func (s *Store) begin() {
-	s.until, s.pulse = s.ep.Now()+s.opt.Timeout, nil
+	s.until, s.pulse, s.reaches = s.ep.Now()+s.opt.Timeout, nil, 0
 }
 
 // left is how long the operation at work may still take.
