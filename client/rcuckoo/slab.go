@@ -89,6 +89,9 @@ func (x *extents) doubt(shard int, r ref) {
 	st.doubts = append(st.doubts, r)
 }
 
+// sought tells whether a client may have claimed something in a shard.
+func (x *extents) sought(shard int) bool { return x.stocks[shard].marks != nil }
+
 // ended tells that a use has ended.
 func (x *extents) ended(shard int, r ref) { x.stocks[shard].hint(r) }
 

@@ -141,3 +141,21 @@ func TestNodeGone(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// TestHandOutOfReach: a worker that has extents in hand on a node which does not answer says so when it closes, so that somebody
+// recovers it.
+func TestHandOutOfReach(t *testing.T) {
+	f := memPool(t, 2, extentPool(2))
+	ep, err := f.Open("worker")
+	must(t, err)
+	defer ep.Close()
+	s, err := Open(ep, Options{Pool: f, Timeout: time.Second})
+	must(t, err)
+	for i := range 10 { // in both shards
+		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), make([]byte, 500)))
+	}
+	must(t, f.KillNode(1))
+	if err := s.Close(); !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("it closes, and says %v", err)
+	}
+}
