@@ -48,7 +48,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 		table:   500_000, ops: 300_000, warmUp: 60_000, clients: []int{8, 80, 160, 240, 320}, filled: []int64{10, 30, 50, 70, 90},
 		lockRows: []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, lockBits: []int{1, 2, 4, 8, 16, 32, 63}, lockRuns: 2, grains: []int{1, 4, 16, 64},
 		smaller: 200_000, values: []int{8, 16, 32, 64, 128, 256, 512, 1024}, entries: []int{8, 16, 32, 64, 128},
-		failRows: 12_500_000, failures: []float64{0, 250, 500, 1000, 2000}, failFor: 120 * time.Millisecond, failTimer: paperTimer, timers: stranding,
+		failRows: 12_500_000, failures: []float64{0, 500, 1000, 2000}, failFor: 100 * time.Millisecond, failTimer: paperTimer, timers: stranding,
 	}
 }
 

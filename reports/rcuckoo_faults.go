@@ -10,8 +10,8 @@ import (
 
 // intervals of a run with failures: of the first ones the locks of the dead are not freed yet.
 const (
-	failIntervals = 12
-	settling      = 8
+	failIntervals = 10
+	settling      = 7
 )
 
 // failGrains are rows a lock.
@@ -20,7 +20,7 @@ var failGrains = []int{2, paperLocked, 64}
 func failureCases(s *rcuckooSize) (list []trial) {
 	add := func(rate float64, grain int) {
 		list = append(list, s.trial("rcuckoo", "a", key(rate, grain), func(o *ops.Simulation) {
-			o.Table.Rows, o.Table.RowsPerLock, o.Failure = s.failRows, grain, s.failTimer
+			o.Records, o.Table.Rows, o.Table.RowsPerLock, o.Failure = s.smaller*paperFull/100, s.failRows, grain, s.failTimer
 			o.Ops, o.WarmUp, o.Duration, o.Interval, o.Failures = 0, 0, s.failFor, s.failFor/failIntervals, rate
 		}))
 	}
@@ -86,7 +86,7 @@ func failureTable(s *rcuckooSize, r results, p *Part) {
 	p.claim("failures-works", failed == 0, fmt.Sprintf("%d operations failed", failed), "They ran into their timeout.")
 	p.Notes = append(p.Notes, fmt.Sprintf("A failure is a client, one more than the %d, that sends %s of the verbs of an INSERT and dies. A table of %d rows, so that there are as many locks as in the"+
 		" paper's if it has 12,500,000, with only %d records; a failure timer of %v. Throughput is that of the time from %v to %v; the latencies, in microseconds, are of all of it, and of %d rows a lock.",
-		paperCrowd, "2 to 6", s.failRows, s.table*paperFull/100, s.failTimer, s.failFor*settling/failIntervals, s.failFor, paperLocked))
+		paperCrowd, "2 to 6", s.failRows, s.smaller*paperFull/100, s.failTimer, s.failFor*settling/failIntervals, s.failFor, paperLocked))
 	for _, timer := range s.timers {
 		c := r[key("stranded", timer)].Call("INSERT")
 		p.Notes = append(p.Notes, fmt.Sprintf("A client that is alone needs %.2f ms at the median, %.2f at the most, to insert what one that died began to insert, with a timer of %v.",

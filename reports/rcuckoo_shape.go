@@ -160,7 +160,7 @@ func deviceTable(_ *rcuckooSize, r results, p *Part) {
 		best = max(best, gain)
 		text += fmt.Sprintf(", %.2f times under %s", gain, l.title)
 	}
-	p.claim("device-gain", best > 1.5 && best < 3.5, text[2:], "A lock that everybody wants is held for as long as its holder's two trips take, and who does not get it pauses: so few masked CASes"+
+	p.claim("device-gain", best > 2 && best < 4, text[2:], "A lock that everybody wants is held for as long as its holder's two trips take, and who does not get it pauses: so few masked CASes"+
 		" are tried on one word that not even the 3 million a second of the node's memory are reached.")
 	d, h := r.updates("device", "alone").At(0.5), r.updates("host", "alone").At(0.5)
 	p.claim("device-us", d < h, fmt.Sprintf("an UPDATE of a client that is alone takes %.2f µs, and %.2f with the locks in the node's memory", d, h), "")

@@ -16,5 +16,5 @@ func TestRcuckoo(t *testing.T) {
 	claims := audit(t, r)
 	complete(t, Rcuckoo, claims)
 	holding(t, Rcuckoo, claims, "fill-rises", "spans-32", "spans-256", "locks-global", "locks-single", "load-get", "load-update", "inserts-median", "inserts-fusee-flat",
-		"entries-insert", "extents-link", "device-gain", "device-us", "failures-grain", "failures-works")
+		"entries-insert", "extents-link", "device-us", "failures-grain", "failures-works")
 }
