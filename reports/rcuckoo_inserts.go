@@ -168,7 +168,7 @@ func lockTable(s *rcuckooSize, r results, p *Part) {
 		}
 	}
 	p.claim("locks-sweet", at >= 2 && at <= 16 && sweet < 1.5*best, fmt.Sprintf("the fewest, %.1f, are with %d rows a lock, and at most %.1f with 2 to 16", best, at, sweet),
-		"One masked CAS takes all locks of most paths here however narrow they are, and who waits for a lock pauses.")
+		"Narrow locks bring fewer rows with them to look for another path in: who had to move entries, and finds a stale path, begins again more often.")
 	p.claim("locks-global", trips(all, most) > 1.3*best, fmt.Sprintf("%.1f", trips(all, most)), "Clients that do not get a lock pause for longer each time, and so try it the less often the more of them there are.")
 	p.claim("locks-single", trips(1, 1) > 1.5*best, fmt.Sprintf("%.1f", trips(1, 1)), "")
 	const wide = 16
