@@ -25,8 +25,6 @@ var growing = []teeth.Mutant{
 		Old: "uint64(level)<<levelShift, levelMask, next", New: "uint64(level)<<levelShift, 0, next", Test: "TestExploreGrowing$"},
 	{Rule: "a division is repaired", File: "redo.go",
 		Old: "	if c.kind == filling {\n		clear(r)\n	}", New: "	if c.kind == filling {\n		return\n	}", Test: "TestEveryPrefixGrowing$"},
-	{Rule: "a new row is made of what the old one was", File: "redo.go",
-		Old: " && s.version(parent)+divided == version {", New: " {", Test: "TestDivisionOfLongAgo$"},
 	{Rule: "a redo mends no row that a later one tore", File: "redo.go",
 		Old: "v > version || whole && v == version {", New: "whole && v >= version {", Test: "TestRedoOfLongAgo$"},
 	{Rule: "what is in a hand is looked for by the rows' levels", File: "hand.go",

@@ -281,11 +281,9 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
-	// A new row is missing only as long as nobody has written the old one: what is made of another version would be too old.
-	if c.kind != filling || s.valid(parent, shard, s.parent(c.row)) && s.version(parent)+divided == version {
-		s.redone(r, parent, shard, c, version)
-	}
-	if s.sum(r) != sum || s.version(r) != version {
+	// A new row that is missing is made of the old one, which nobody has written then; of one that was it would not have the sum.
+	s.redone(r, parent, shard, c, version)
+	if s.sum(r) != sum {
 		if whole {
 			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", c.row, shard, version, client.ErrDamaged)
 		}
