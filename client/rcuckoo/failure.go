@@ -188,6 +188,17 @@ func (s *Store) ask() []rdma.Client {
 	return list
 }
 
+// askAbout asks the pool if there is somebody who may have to be fenced off: who gave his operation up has not, and while nodes do
+// not answer those who settle what that left have enough to wait for.
+func (s *Store) askAbout() []rdma.Client {
+	for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {
+		if !s.fenced(c) && s.still(c) >= s.opt.Failure/2 {
+			return s.ask()
+		}
+	}
+	return nil
+}
+
 // dead tells whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
 // again is not.
 func (s *Store) dead(c rdma.ClientID) bool {

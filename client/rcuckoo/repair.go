@@ -98,7 +98,7 @@ func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
 	}
-	list := s.ask()
+	list := s.askAbout()
 	s.suspect(m)
 	if err := s.fence(m, list); err != nil {
 		return err
