@@ -106,6 +106,9 @@ func (p *Params) Check(k *Kind) error {
 	if p.Table.Levels != 0 && !k.Grows {
 		return fmt.Errorf("%w: a %s pool: levels by which tables double: those of rcuckoo do", ErrParams, k.Name)
 	}
+	if p.Table != (Cuckoo{}) && !k.Grows {
+		return fmt.Errorf("%w: a %s pool: the shape of a table: those of rcuckoo have one", ErrParams, k.Name)
+	}
 	if k.Refuse != nil {
 		if err := k.Refuse(*p); err != nil {
 			return fmt.Errorf("%w: a %s pool: %w", ErrParams, k.Name, err)

@@ -89,7 +89,7 @@ type Kind struct {
 	MaxPair int
 	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.
 	Slots bool
-	// Grows tells that tables of its pools double when they are full, as often as Params.Table.Levels says.
+	// Grows tells that its pools heed Params.Table: tables double when they are full, as often as its Levels say.
 	Grows bool
 	// Scans tells whether its Store is a client.Scanner.
 	Scans bool

@@ -38,6 +38,7 @@ type upFlags struct {
 	nodes, replicas int
 	store, fabric   string
 	addresses       []string
+	table           string
 }
 
 func (c *cli) up() *cobra.Command {
@@ -77,13 +78,20 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
 		"dm-abd, raw and rcuckoo are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node);\n"+
+		"of rcuckoo: copies of each shard")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Table.Levels, "levels", 0, "of rcuckoo: how many times a table that is full may double (default it is full then);\n"+
 		"--records is what it begins with")
+	f.StringVar(&u.table, "table", "", "of rcuckoo: "+tableDoc())
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
 	return cmd
+}
+
+// tableDoc says what the flag --table takes.
+func tableDoc() string {
+	return "name=value, with commas between, of\n" + strings.ReplaceAll(stores.TableDoc, ", f=", ",\nf=")
 }
 
 // check tells what is wrong with the flags of up, and completes the parameters.
@@ -106,6 +114,11 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	}
 	if p.Table.Levels < 0 || p.Table.Levels > stores.MaxLevels {
 		return fmt.Errorf("--levels %d: want 0 to %d", p.Table.Levels, stores.MaxLevels)
+	}
+	if cmd.Flags().Changed("table") {
+		if err := stores.ParseTable(&p.Table, u.table); err != nil {
+			return fmt.Errorf("--table: %w", err)
+		}
 	}
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	if p.IndexReplicas == 0 {
@@ -225,8 +238,8 @@ func (c *cli) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [POOL]",
 		Short: "Walk a pool's whole structure and look for damage",
-		Long: "Check walks the whole pool: replicas of the index are equal, slots point at intact pairs, no key is there\n" +
-			"twice, no block is owned twice, none is leaked. It exits 1 when there is damage. What clients that died left for\n" +
+		Long: "Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is\n" +
+			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage. What clients that died left for\n" +
 			"recovery is no damage. It refuses while clients live, unless forced.",
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),

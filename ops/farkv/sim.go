@@ -32,7 +32,7 @@ func (c *cli) sim() *cobra.Command {
 
 func (c *cli) simRun() *cobra.Command {
 	var s ops.Simulation
-	replicas := 0
+	replicas, table := 0, ""
 	cmd := &cobra.Command{
 		Use:   "run STORE",
 		Short: "Measure a store on a simulated cluster",
@@ -61,6 +61,11 @@ func (c *cli) simRun() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := simNumbers(cmd, &s, replicas); err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("table") {
+				if err := stores.ParseTable(&s.Table, table); err != nil {
+					return fmt.Errorf("--table: %w", err)
+				}
 			}
 			began := time.Now()
 			r, err := s.Run(cmd.Context())
@@ -91,6 +96,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.CacheBytes, "cache-bytes", 0, "cache of each client (default room for all records)")
 	f.IntVar(&s.Words, "words", 0, "metadata words of an object of swarm (default 8)")
 	f.IntVar(&s.Locks, "locks", 0, "clients of swarm that guess timestamps; others' updates take two trips (default 16)")
+	f.StringVar(&table, "table", "", "of rcuckoo: "+tableDoc())
 	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what rcuckoo has in that of their NICs: its locks")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")

@@ -39,6 +39,7 @@ var Properties = []Property{
 	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
 	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
 	{"farkv.levels", "0", "how many times a full table of rcuckoo may double, in a pool that load makes"},
+	{"farkv.table", "", "how the tables of rcuckoo are shaped in a pool that load makes: name=value, with commas between, of " + stores.TableDoc},
 	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
 	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
 	{MetricsAddress, "off", "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
@@ -84,6 +85,11 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		Clients:       max(1024, 2*threads),
 		Timeout:       o.opts.Timeout,
 		Table:         stores.Cuckoo{Levels: r.count("farkv.levels", 0, 0, stores.MaxLevels)},
+	}
+	if text, ok := r.get("farkv.table"); ok {
+		if err := stores.ParseTable(&o.params.Table, text); err != nil && r.err == nil {
+			r.err = workloads.Misuse("property farkv.table: %v", err)
+		}
 	}
 	if a, err := fabrics.Parse(o.pool); err == nil && a.Nodes != nil && o.nodes == 0 {
 		o.params.Nodes = len(a.Nodes)
