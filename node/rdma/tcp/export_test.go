@@ -8,6 +8,9 @@ import (
 // MaxLease is the longest lease that a pool can have.
 const MaxLease = maxLease
 
+// HasMajority tells whether the nodes that keep the board are connected, so that clients can be given back.
+func (f *Fabric) HasMajority() bool { return f.hasMajority() }
+
 // Process is the name by which nodes know the fabric.
 func (f *Fabric) Process() string { return f.process }
 
