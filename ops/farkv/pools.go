@@ -38,7 +38,6 @@ type upFlags struct {
 	nodes, replicas int
 	store, fabric   string
 	addresses       []string
-	table           string
 }
 
 func (c *cli) up() *cobra.Command {
@@ -84,15 +83,26 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&p.Table.Levels, "levels", 0, "of rcuckoo: how many times a table that is full may double (default it is full then);\n"+
 		"--records is what it begins with")
-	f.StringVar(&u.table, "table", "", "of rcuckoo: "+tableDoc())
+	f.Var(&tableFlag{table: &p.Table}, "table", tableDoc)
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
 	return cmd
 }
 
-// tableDoc says what the flag --table takes.
-func tableDoc() string {
-	return "name=value, with commas between, of\n" + strings.ReplaceAll(stores.TableDoc, ", f=", ",\nf=")
+// tableFlag shapes a table of RCuckoo.
+type tableFlag struct {
+	table *stores.Cuckoo
+	text  string
 }
+
+func (t *tableFlag) String() string { return t.text }
+func (t *tableFlag) Type() string   { return "shape" }
+
+func (t *tableFlag) Set(text string) error {
+	t.text = text
+	return stores.ParseTable(t.table, text)
+}
+
+var tableDoc = "of rcuckoo: name=value, with commas between, of\n" + strings.ReplaceAll(stores.TableDoc, ", f=", ",\nf=")
 
 // check tells what is wrong with the flags of up, and completes the parameters.
 func (u *upFlags) check(cmd *cobra.Command) error {
@@ -114,11 +124,6 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	}
 	if p.Table.Levels < 0 || p.Table.Levels > stores.MaxLevels {
 		return fmt.Errorf("--levels %d: want 0 to %d", p.Table.Levels, stores.MaxLevels)
-	}
-	if cmd.Flags().Changed("table") {
-		if err := stores.ParseTable(&p.Table, u.table); err != nil {
-			return fmt.Errorf("--table: %w", err)
-		}
 	}
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	if p.IndexReplicas == 0 {

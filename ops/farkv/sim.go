@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
@@ -32,7 +33,7 @@ func (c *cli) sim() *cobra.Command {
 
 func (c *cli) simRun() *cobra.Command {
 	var s ops.Simulation
-	replicas, table := 0, ""
+	replicas := 0
 	cmd := &cobra.Command{
 		Use:   "run STORE",
 		Short: "Measure a store on a simulated cluster",
@@ -61,11 +62,6 @@ func (c *cli) simRun() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := simNumbers(cmd, &s, replicas); err != nil {
 				return err
-			}
-			if cmd.Flags().Changed("table") {
-				if err := stores.ParseTable(&s.Table, table); err != nil {
-					return fmt.Errorf("--table: %w", err)
-				}
 			}
 			began := time.Now()
 			r, err := s.Run(cmd.Context())
@@ -96,21 +92,26 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.CacheBytes, "cache-bytes", 0, "cache of each client (default room for all records)")
 	f.IntVar(&s.Words, "words", 0, "metadata words of an object of swarm (default 8)")
 	f.IntVar(&s.Locks, "locks", 0, "clients of swarm that guess timestamps; others' updates take two trips (default 16)")
-	f.StringVar(&table, "table", "", "of rcuckoo: "+tableDoc())
+	f.Var(&tableFlag{table: &s.Table}, "table", tableDoc)
 	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what rcuckoo has in that of their NICs: its locks")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
+	f.DurationVar(&s.Think, "think", 0, "what a client computes before each operation, beside posting and polling")
+	wrongs(f, &s)
+	return cmd
+}
+
+// wrongs adds the flags that say what goes wrong, and who comes and goes.
+func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
-	f.DurationVar(&s.Think, "think", 0, "what a client computes before each operation, beside posting and polling")
 	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.Float64Var(&s.Failures, "failures", 0, "clients a second that die in the midst of an INSERT, beside --clients; needs --duration")
 	f.DurationVar(&s.Failure, "failure-timer", 0, "rcuckoo: who stands in the way for so long, and does not move, is dead (default 500ms)")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
-	return cmd
 }
 
 // simNumbers checks what is wrong with numbers whatever the store, and fills in what others give.
