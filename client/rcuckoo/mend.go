@@ -35,13 +35,14 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 		return nil
 	}
 	s.heed(v)
-	s.begin()
 	s.condemned = c
 	defer func() { s.condemned = 0 }()
 	for shard := range s.Shards {
 		if s.orphan[shard] {
 			continue
 		}
+		s.begin()
+		s.until = s.ep.Now() + s.opt.Timeout/recoverShare
 		if err := s.recoverIn(shard, c); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}
@@ -51,6 +52,10 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	}
 	return nil
 }
+
+// recoverShare is the part of an operation's timeout for which recovery waits for others who hold its locks or repair them, before
+// the keeper sees to other things: what they wait for may be a node that only the keeper can give up.
+const recoverShare = 8
 
 func (s *Store) recoverIn(shard int, c rdma.ClientID) error {
 	for tries := 0; ; tries++ {

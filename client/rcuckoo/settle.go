@@ -152,11 +152,17 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	if sent {
 		return false, false, fmt.Errorf("nobody knows what became of it: %w: %w", client.ErrUncertain, err)
 	}
-	if errors.Is(failed, rdma.ErrTimeout) && !errors.Is(err, rdma.ErrTimeout) {
-		err = fmt.Errorf("%w: %w", failed, err) // nothing was changed
+	switch { // nothing was changed
+	case s.left() == 0 && !errors.Is(err, rdma.ErrTimeout):
+		err = fmt.Errorf("%w: %w", errLate, err)
+	case errors.Is(failed, rdma.ErrTimeout) && !errors.Is(err, rdma.ErrTimeout):
+		err = fmt.Errorf("%w: %w", failed, err)
 	}
 	return false, false, err
 }
+
+// errLate is what an operation ends with that could not be settled in its time.
+var errLate = fmt.Errorf("it could not be settled: %w", rdma.ErrTimeout)
 
 // settled settles a shard that is dirty.
 func (s *Store) settled(shard int) error {
