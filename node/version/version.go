@@ -1,0 +1,49 @@
+// Package version names this build: the commit it was made from, and the versions of what programs say to memory nodes.
+// The formats of stores have versions of their own, in the headers of pools.
+package version
+
+import "runtime/debug"
+
+const (
+	// Wire is the version of the greeting and of the frames between programs and memory nodes. Two ends talk only if
+	// theirs are equal. Version 3 put Control into the greeting.
+	Wire = 3
+	// Control is the version of the messages that make and manage a pool, which are JSON in frames of the wire. Two
+	// ends talk only if theirs are equal.
+	Control = 1
+)
+
+// commitChars is how much of a revision Commit returns: as much as Go's pseudo-versions have.
+const commitChars = 12
+
+// Commit returns the revision that the program was built from, shortened to 12 characters, with "+dirty" behind it when
+// the tree had changes; "unknown" when the build does not know, such as that of a test or one with -buildvcs=false.
+func Commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return unknown
+	}
+	return commitOf(info)
+}
+
+const unknown = "unknown"
+
+func commitOf(info *debug.BuildInfo) string {
+	revision, dirty := "", false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			revision = s.Value
+		case "vcs.modified":
+			dirty = s.Value == "true"
+		}
+	}
+	if revision == "" {
+		return unknown
+	}
+	revision = revision[:min(len(revision), commitChars)]
+	if dirty {
+		revision += "+dirty"
+	}
+	return revision
+}
