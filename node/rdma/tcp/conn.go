@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -16,13 +17,19 @@ import (
 )
 
 const (
-	socketBytes   = 1 << 20   // of a connection's send buffer
+	socketBytes   = 1 << 20   // of the send buffer of a connection to a node
+	sendBytes     = 256 << 10 // of that of a node's connection
 	inBytes       = 64 << 10  // of a connection's input, unless a frame needs more
 	flushBytes    = 256 << 10 // of answers that are sent before further requests are executed
 	silence       = 3 * time.Second
 	writePatience = 10 * time.Second
-	maxControl    = 64 << 10 // bytes of a control message
-	mostThreads   = 1024     // of connections that wait in the kernel: a Go process may have 10,000
+
+	readerInBytes   = 8 << 10
+	readerSendBytes = 64 << 10
+	readerPatience  = time.Second
+
+	maxControl  = 64 << 10 // bytes of a control message
+	mostThreads = 1024     // of connections that wait in the kernel: a Go process may have 10,000
 
 	// yieldEvery is how often who waits in the kernel lets others run. From 10 ms on the runtime would take his processor from
 	// him and, having found something to do, look after all of them every 20 us for a while.
@@ -51,6 +58,10 @@ type conn struct {
 
 	in       []byte
 	out      []byte
+	large    *largeBuffer             // that out is in; nil: it is the connection's own
+	small    []byte                   // the connection's own, while it has a large one
+	starved  bool                     // the next frame needs a large buffer
+	sending  atomic.Int64             // since when a large buffer is being sent, on wall.Now; 0: it is not
 	broken   map[rdma.ClientID]uint64 // lives that strayed: their connection is down
 	readBy   time.Duration            // when the deadlines were set
 	writeBy  time.Duration
@@ -85,7 +96,7 @@ func (c *conn) block() *blocking {
 		threads.Add(-1)
 		return nil
 	}
-	b, err := newBlocking(t, silence, writePatience, func() { threads.Add(-1) })
+	b, err := newBlocking(t, silence, c.patience()/2, func() { threads.Add(-1) })
 	if err != nil {
 		threads.Add(-1)
 		return nil
@@ -102,7 +113,8 @@ func (c *conn) serve() error {
 		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory, c.pool.region}
 	}
 	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
-	c.in = make([]byte, inBytes)
+	defer c.settle()
+	c.in = make([]byte, c.inBytes())
 	have := 0
 	for {
 		c.deadlines()
@@ -123,14 +135,19 @@ func (c *conn) serve() error {
 			if err := c.flush(); err != nil {
 				return err
 			}
-			if used == 0 {
+			if used == 0 && !c.starved {
 				break
 			}
 			at += used
+			if c.starved {
+				if err := c.outputs().wait(c); err != nil {
+					return err
+				}
+			}
 		}
 		have = copy(c.in, c.in[at:have])
 		if have >= headerBytes {
-			h, err := parseHeader(c.in, maxBody)
+			h, err := parseHeader(c.in, c.mostBody())
 			if err != nil {
 				return err
 			}
@@ -170,13 +187,17 @@ func (c *conn) batch(p []byte) (used int, err error) {
 			return 0, errEnded
 		}
 	}
-	for len(p)-used >= headerBytes && len(c.out) < flushBytes {
-		h, err := parseHeader(p[used:], maxBody)
+	for c.starved = false; len(p)-used >= headerBytes && len(c.out) < flushBytes; {
+		h, err := parseHeader(p[used:], c.mostBody())
 		if err != nil {
 			return used, err
 		}
 		end := used + headerBytes + h.body
 		if end > len(p) {
+			break
+		}
+		if !c.hasRoom(h, p[used+headerBytes:end]) {
+			c.starved = len(c.out) == 0
 			break
 		}
 		if err := c.handle(h, p[used+headerBytes:end]); err != nil {
@@ -198,18 +219,30 @@ func (c *conn) flush() error {
 			return err
 		}
 	}
+	if c.large != nil {
+		c.sending.Store(int64(wall.Now()))
+	}
 	err := c.write(c.out)
 	c.out = c.out[:0]
-	if cap(c.out) > 2*flushBytes+maxBody {
-		c.out = nil
-	}
+	c.settle()
 	return err
 }
 
+// settle gives up memory for answers that were long.
+func (c *conn) settle() {
+	if c.large != nil {
+		c.sending.Store(0)
+		c.outputs().take(c)
+	}
+	if cap(c.out) > 2*outBytes {
+		c.out = nil
+	}
+}
+
 func (c *conn) write(p []byte) error {
-	if now := wall.Now(); now-c.writeBy > writePatience/4 {
+	if now := wall.Now(); now-c.writeBy > c.patience()/4 {
 		c.writeBy = now
-		c.raw.SetWriteDeadline(time.Now().Add(writePatience)) // a peer that does not read is as good as gone
+		c.raw.SetWriteDeadline(time.Now().Add(c.patience())) // a peer that does not read is as good as gone
 	}
 	_, err := c.nc.Write(p)
 	return err
@@ -251,6 +284,12 @@ func (c *conn) control(h header, body []byte) error {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
 	end := c.reassure()
+	if m.isLong() && c.large == nil {
+		if err := c.outputs().wait(c); err != nil {
+			end()
+			return err
+		}
+	}
 	r, err := c.node.do(c, &m)
 	end()
 	if err != nil {

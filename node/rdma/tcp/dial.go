@@ -40,6 +40,10 @@ func dial(ctx context.Context, addr string, s Security, h hello) (net.Conn, welc
 	}
 	if err != nil {
 		raw.Close()
+		if v := new(VersionError); errors.As(err, &v) {
+			v.Peer = "node " + addr // as its user calls it
+			return nil, welcome{}, v
+		}
 		return nil, welcome{}, fmt.Errorf("call node at %s: %w", addr, downUnless(err))
 	}
 	return nc, w, nil
@@ -49,6 +53,7 @@ func dial(ctx context.Context, addr string, s Security, h hello) (net.Conn, welc
 func downUnless(err error) error {
 	for _, known := range []error{
 		rdma.ErrNodeDown, rdma.ErrAccess, rdma.ErrFull, rdma.ErrHeld, rdma.ErrClosed, rdma.ErrStale, ErrProtocol, ErrToken,
+		ErrConnections,
 	} {
 		if errors.Is(err, known) {
 			return err

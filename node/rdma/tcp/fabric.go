@@ -36,6 +36,9 @@ type Options struct {
 	Fabric string
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
+	// Admin has nodes that have as many connections as they take let this process in, a few at a time, if it knows the full
+	// token: for commands that look at a pool, or end it.
+	Admin bool
 	// Seed is what the workers' generators derive from; 0: a random one.
 	Seed uint64
 }
@@ -99,7 +102,7 @@ func newFabric(o Options, r Record) *Fabric {
 		last: rdma.View{Members: make([]rdma.Member, n)},
 	}
 	for i, addr := range r.Addresses {
-		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
+		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i, Admin: o.Admin}
 		l := links{control: newLink(addr, o.Security, h, f.cut)}
 		if i < n {
 			h.Purpose = forVerbs
@@ -195,7 +198,8 @@ func (f *Fabric) Tenure() time.Duration {
 func (f *Fabric) holds(op *rdma.Op) bool {
 	off, n := op.Addr.Offset(), uint64(op.Len())
 	return op.Verb >= rdma.Read && op.Verb <= rdma.FetchAdd && !(op.Verb.Atomic() && off%8 != 0) &&
-		off <= f.record.Memory && n <= f.record.Memory-off
+		off <= f.record.Memory && n <= f.record.Memory-off &&
+		!(op.Verb == rdma.Write && n > readerWrite && f.ReadOnly()) // nodes take no such frame from readers
 }
 
 // Open returns an endpoint with an identity of its own. Who may only read has none, and is client 0.

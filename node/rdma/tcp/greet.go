@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A connection begins with a greeting of fixed length each way, which names the protocol and its version and carries a
+// A connection begins with a greeting of fixed length each way, which names the protocol and its versions and carries a
 // nonce, and then with one frame each way: the caller says what it wants, and both prove that they know the pool's token
 // by an HMAC of it over both nonces. The token itself is never sent. Nothing else is read, and no more memory taken, before.
 const (
@@ -27,26 +26,25 @@ const (
 
 var magic = [8]byte{'f', 'a', 'r', 'k', 'v', 't', 'c', 'p'}
 
-// greeting is what either end says first: the magic, the version and a nonce.
+// greeting is what either end says first: the magic, the versions of the wire and of control messages (u16 each, then 0
+// u32), and a nonce of 32 bytes.
 type greeting [greetingBytes]byte
 
 func newGreeting() (g greeting) {
 	copy(g[:], magic[:])
-	binary.LittleEndian.PutUint16(g[8:], wireVersion)
+	g.putVersions()
 	rand.Read(g[16:]) // never fails
 	return g
 }
 
 func (g *greeting) isOurs() bool { return [8]byte(g[:8]) == magic }
 
-func (g *greeting) check() error {
+// check returns why peer cannot be talked to; self is "program" or "node". Errors wrap ErrProtocol.
+func (g *greeting) check(peer, self string) error {
 	if !g.isOurs() {
-		return fmt.Errorf("the other end is no farkv node or client: %w", ErrProtocol)
+		return fmt.Errorf("%s speaks another protocol than farkv's: %w", peer, ErrProtocol)
 	}
-	if v := binary.LittleEndian.Uint16(g[8:]); v != wireVersion {
-		return fmt.Errorf("the other end speaks version %d, and here is version %d: %w", v, wireVersion, ErrProtocol)
-	}
-	return nil
+	return g.checkVersions(peer, self)
 }
 
 // purpose is what a connection is for.
@@ -63,9 +61,10 @@ type hello struct {
 	Purpose purpose `json:"purpose"`
 	Process string  `json:"process"` // its own for each process and node
 	PID     int     `json:"pid"`
-	Pool    string  `json:"pool,omitempty"` // that it is about; "": it only inspects
-	Node    int     `json:"node"`           // of the pool: who is called
-	Peer    int     `json:"peer"`           // who calls
+	Pool    string  `json:"pool,omitempty"`  // that it is about; "": it only inspects
+	Node    int     `json:"node"`            // of the pool: who is called
+	Peer    int     `json:"peer"`            // who calls
+	Admin   bool    `json:"admin,omitempty"` // an administrator's: see adminConns
 	Proof   []byte  `json:"proof"`
 }
 
@@ -115,7 +114,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	if err != nil {
 		return welcome{}, fmt.Errorf("no greeting: %w", disagreed(err))
 	}
-	if err := theirs.check(); err != nil {
+	if err := theirs.check("node "+c.RemoteAddr().String(), "program"); err != nil {
 		return welcome{}, err
 	}
 	token := s.Token
@@ -166,7 +165,7 @@ func greeted(c net.Conn, s Security) (h hello, readOnly bool, answer func(welcom
 			return h, false, nil, err
 		}
 	}
-	if err := theirs.check(); err != nil {
+	if err := theirs.check("client "+c.RemoteAddr().String(), "node"); err != nil {
 		return h, false, nil, err
 	}
 	if _, err := readMessage(c, kindHello, maxHello, &h); err != nil {

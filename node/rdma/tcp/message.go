@@ -103,8 +103,8 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		if m.Ask == nil {
 			return r, fmt.Errorf("a question to the board is missing: %w", ErrProtocol)
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.boardMu.Lock()
+		defer p.boardMu.Unlock()
 		r.Answer = p.acceptor.Answer(m.Ask)
 		return r, nil
 	case doFence:

@@ -23,9 +23,6 @@ import (
 // dead once nothing is heard of it; a pool is made with its own.
 const DefaultLease = 300 * time.Millisecond
 
-// DefaultConns is how many connections a node has at most.
-const DefaultConns = 1024
-
 // MaxMemory bounds what a node may offer, in bytes.
 const MaxMemory = 1 << 44
 
@@ -48,7 +45,7 @@ type Config struct {
 	Handler  rdma.Handler
 	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
 	Security Security
-	Conns    int          // connections of clients at most, default DefaultConns
+	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
 	Log      *slog.Logger // nil: it is silent
 }
 
@@ -71,6 +68,8 @@ type Node struct {
 	stop        chan struct{}
 	group       sync.WaitGroup
 	threads     atomic.Int32 // of connections that wait in the kernel
+	// The large buffers for answers, of connections with the read token, and of all others.
+	readerOutputs, outputs *outputs
 
 	// pool is replaced under mu; those who execute verbs look at it without.
 	pool atomic.Pointer[pool]
@@ -83,7 +82,7 @@ type Node struct {
 	processes map[string]*process
 	draining  bool
 	closed    bool
-	refusedAt time.Duration // when it was logged last that a connection was refused
+	refusedAt [reasons]time.Duration // when it was logged last that a connection was refused
 }
 
 // process is one that has, or had a moment ago, connections to the node.
@@ -118,6 +117,8 @@ func listen(c Config) (*Node, error) {
 	n := &Node{
 		cfg: c, log: c.Log, stop: make(chan struct{}), conns: map[*conn]struct{}{}, processes: map[string]*process{},
 	}
+	n.outputs = newOutputs(slowUnderPressure, &n.stats.slow)
+	n.readerOutputs = newOutputs(slowReaderUnderPressure, &n.stats.slow)
 	var r [8]byte
 	rand.Read(r[:]) // never fails
 	n.incarnation = binary.LittleEndian.Uint64(r[:])
@@ -163,13 +164,6 @@ func (n *Node) Addr() string { return n.listener.Addr().String() }
 // Loopback tells whether only this machine reaches the node.
 func (n *Node) Loopback() bool { return onLoopback(n.Addr()) }
 
-// maxProcess bounds the name of a process, in bytes.
-const maxProcess = 64
-
-// mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to go:
-// those that say nothing cannot keep out those who have something to say.
-const mostGreeting = 64
-
 func (n *Node) accept() {
 	pause := time.Millisecond
 	for {
@@ -197,28 +191,10 @@ func (n *Node) accept() {
 		}
 		n.greeting = append(n.greeting, c)
 		if len(n.greeting) > mostGreeting {
-			n.refuse(n.greeting[0], "too many connections say nothing")
+			n.refuse(n.greeting[0], errSilent)
 		}
 		n.group.Go(func() { n.receive(c) })
 		n.mu.Unlock()
-	}
-}
-
-// refuse ends a connection, and says so now and then. The caller holds mu.
-func (n *Node) refuse(c net.Conn, why string) {
-	n.forgetGreeting(c)
-	n.stats.refused.Add(1)
-	c.Close()
-	if now := wall.Now(); n.refusedAt == 0 || now-n.refusedAt > time.Minute {
-		n.refusedAt = now
-		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "why", why,
-			"refused", n.stats.refused.Load())
-	}
-}
-
-func (n *Node) forgetGreeting(c net.Conn) {
-	if i := slices.Index(n.greeting, c); i >= 0 {
-		n.greeting = slices.Delete(n.greeting, i, i+1)
 	}
 }
 
@@ -231,7 +207,7 @@ func (n *Node) receive(raw net.Conn) {
 		defer n.mu.Unlock()
 		var why *refused
 		if slices.Contains(n.greeting, raw) || errors.As(err, &why) { // else it was ended to make room, and counted then
-			n.refuse(raw, err.Error())
+			n.refuse(raw, err)
 		}
 		return
 	}
@@ -243,119 +219,6 @@ func (n *Node) receive(raw net.Conn) {
 	case err != nil:
 		n.log.Debug("connection ended", "from", raw.RemoteAddr().String(), "why", err.Error())
 	}
-}
-
-// welcome lets a caller in. It has a few seconds to say who it is.
-func (n *Node) welcome(raw net.Conn) (*conn, error) {
-	raw.SetDeadline(time.Now().Add(greetPatience))
-	nc := raw
-	if n.cfg.Security.TLS != nil {
-		nc = tls.Server(raw, n.cfg.Security.TLS)
-	}
-	h, readOnly, answer, err := greeted(nc, n.cfg.Security)
-	if err != nil {
-		return nil, err
-	}
-	if readOnly {
-		h.Process = "reader " + h.Process // who may only read takes no other's place, and does not say goodbye for it
-	}
-	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
-		about: h.Pool, index: h.Node}
-	b := c.block()
-	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
-	if why := n.enter(c, raw, h, &w); why != nil {
-		w.Text = why.text
-		defer c.raw.Close()
-		return nil, errors.Join(why, answer(w, why.status))
-	}
-	if err := answer(w, statusOK); err != nil {
-		n.leave(c)
-		return nil, err
-	}
-	raw.SetDeadline(time.Time{})
-	if t, ok := raw.(*net.TCPConn); ok {
-		t.SetNoDelay(true)
-		t.SetWriteBuffer(socketBytes)
-	}
-	if b != nil {
-		b.leavePoller()
-	}
-	return c, nil
-}
-
-// enter makes c one of the node's connections. What its process had for the same purpose ends before: no verb that came
-// over it is executed any more. It is waited for without mu: a procedure may take its time, and others do not wait for it.
-func (n *Node) enter(c *conn, raw net.Conn, h hello, w *welcome) *refused {
-	old, why := n.register(c, raw, h, w)
-	for _, o := range old {
-		o.end()
-	}
-	return why
-}
-
-// register returns the connections that c replaces.
-func (n *Node) register(c *conn, raw net.Conn, h hello, w *welcome) (replaced []*conn, why *refused) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.forgetGreeting(raw)
-	if n.closed || n.draining {
-		return nil, refuse(rdma.ErrNodeDown, "the node is about to end")
-	}
-	if len(h.Process) < 1 || len(h.Process) > maxProcess {
-		return nil, refuse(ErrProtocol, "a process with a name of %d bytes", len(h.Process))
-	}
-	p := n.pool.Load()
-	switch h.Purpose {
-	case forControl:
-	case forVerbs, forPeer:
-		if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {
-			return nil, refuse(rdma.ErrNodeDown, "the node does not serve pool %s", h.Pool)
-		}
-		if h.Purpose == forVerbs && h.Node >= p.record.Nodes {
-			return nil, refuse(rdma.ErrAccess, "the node is a witness of pool %s, and has no memory", h.Pool)
-		}
-		if p.expelled.Load() {
-			return nil, refuse(rdma.ErrNodeDown, "the node was expelled from pool %s", h.Pool)
-		}
-		c.pool = p
-		w.Key = p.key
-		if c.readOnly {
-			w.Key = p.readKey
-		}
-	default:
-		return nil, refuse(ErrProtocol, "a connection for %q: this node knows none", h.Purpose)
-	}
-	if h.Purpose == forPeer && (c.readOnly || h.Peer < 0 || h.Peer >= len(p.record.Addresses)) {
-		return nil, refuse(rdma.ErrAccess, "not a peer")
-	}
-	for old := range n.conns {
-		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer || c.purpose != forPeer && old.process == c.process) {
-			replaced = append(replaced, old)
-		}
-	}
-	if h.Purpose != forPeer && n.callers() >= n.cfg.Conns { // clients must not take the peers' leases from the node
-		return replaced, refuse(rdma.ErrFull, "the node has %d connections", n.cfg.Conns)
-	}
-	n.conns[c] = struct{}{}
-	if c.purpose != forPeer {
-		proc := n.processes[c.process]
-		if proc == nil {
-			proc = &process{}
-			n.processes[c.process] = proc
-		}
-		proc.conns++
-	}
-	return replaced, nil
-}
-
-// callers counts the connections of clients. The caller holds mu.
-func (n *Node) callers() (sum int) {
-	for c := range n.conns {
-		if c.purpose != forPeer {
-			sum++
-		}
-	}
-	return sum
 }
 
 // leave forgets a connection. Its process stays known for a moment: it may be about to connect again.

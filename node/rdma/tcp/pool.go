@@ -78,8 +78,9 @@ type pool struct {
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
 
-	mu       sync.Mutex
+	mu       sync.Mutex // held for moments only: leases wait for nothing else
 	guard    *board.Guard
+	boardMu  sync.Mutex // held while a question to the board is answered, which may be a long list
 	acceptor *board.Acceptor
 }
 

@@ -31,12 +31,12 @@ func TestReaderMinority(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := nodes[0].pool.Load()
-	p.mu.Lock()
+	p.boardMu.Lock()
 	e := p.acceptor.Peek("view").Entries[0]
 	e.Ballot.Counter++
 	e.State.Version++
 	p.acceptor.Accept("view", e.Ballot, e.State)
-	p.mu.Unlock()
+	p.boardMu.Unlock()
 	r, err := Open(Options{Addresses: addrs, Security: Security{ReadToken: s.ReadToken}})
 	if err != nil {
 		t.Fatal(err)

@@ -25,8 +25,14 @@ type NodeStats struct {
 	Stale       uint64 `json:"stale"`
 	Failed      uint64 `json:"failed"`
 	Connections int    `json:"connections"` // now
-	Refused     uint64 `json:"refused"`     // connections that were not let in
-	Breaches    uint64 `json:"breaches"`    // connections that were ended because they did not keep to the protocol
+	Refused     uint64 `json:"refused"`     // connections that were not let in, but for failed authentication
+	// Of these, for lack of room, because they said nothing in time, or speak another version; the others broke a rule.
+	RefusedRoom    uint64 `json:"refused_room"`
+	RefusedSilent  uint64 `json:"refused_silent"`
+	RefusedVersion uint64 `json:"refused_version"`
+	AuthFailures   uint64 `json:"auth_failures"` // connections with a wrong token, or where TLS did not come about
+	Slow           uint64 `json:"slow"`          // connections that were ended because they did not take their answers
+	Breaches       uint64 `json:"breaches"`      // connections that were ended because they did not keep to the protocol
 	// CPUSeconds is the processor time that the node's process has used, in user and kernel mode.
 	CPUSeconds float64 `json:"cpu_seconds"`
 }
@@ -68,7 +74,8 @@ type counters struct {
 	reads, writes, atomics, calls, frames, flushes atomic.Uint64
 	read, wrote                                    atomic.Uint64
 	access, revoked, stale, other                  atomic.Uint64
-	refused, breaches                              atomic.Uint64
+	refused                                        [reasons]atomic.Uint64
+	breaches, slow                                 atomic.Uint64
 }
 
 // add adds what a connection did, and empties that.
@@ -89,12 +96,16 @@ func (c *counters) add(t *tally) {
 }
 
 func (c *counters) snapshot(conns int) NodeStats {
-	return NodeStats{
+	s := NodeStats{
 		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
 		BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(), Flushes: c.flushes.Load(),
 		Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(), Failed: c.other.Load(),
-		Connections: conns, Refused: c.refused.Load(), Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
+		Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),
+		RefusedRoom: c.refused[refusedRoom].Load(), RefusedSilent: c.refused[refusedSilent].Load(),
+		RefusedVersion: c.refused[refusedVersion].Load(), AuthFailures: c.refused[refusedAuth].Load(), Slow: c.slow.Load(),
 	}
+	s.Refused = s.RefusedRoom + s.RefusedSilent + s.RefusedVersion + c.refused[refusedRules].Load()
+	return s
 }
 
 // Stats tells what the node has done since it began.

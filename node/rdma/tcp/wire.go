@@ -29,7 +29,6 @@ const (
 	opBytes     = 16
 	resultBytes = 8
 	callBytes   = rightsBytes + 8 + 6*8
-	wireVersion = 2
 
 	maxItems = 1024      // verbs of a frame
 	maxData  = 256 << 10 // bytes of data that a frame's verbs write, and as many that they read; longer verbs go in parts
@@ -61,14 +60,15 @@ const (
 	statusFull
 	statusNotSupported
 	statusHeld
-	statusFailed // anything else
+	statusConnections // the node has as many connections as it takes
+	statusFailed      // anything else
 )
 
 // errorOf is the sentinel of each status.
 var errorOf = [...]error{
 	statusAccess: rdma.ErrAccess, statusRevoked: rdma.ErrRevoked, statusStale: rdma.ErrStale,
 	statusDown: rdma.ErrNodeDown, statusFull: rdma.ErrFull, statusNotSupported: rdma.ErrNotSupported,
-	statusHeld: rdma.ErrHeld, statusFailed: errFailed,
+	statusHeld: rdma.ErrHeld, statusConnections: ErrConnections, statusFailed: errFailed,
 }
 
 var errFailed = errors.New("failed")
@@ -86,7 +86,7 @@ func statusOf(err error) status {
 		return statusOK
 	}
 	for _, s := range []status{
-		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld,
+		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld, statusConnections,
 	} {
 		if errors.Is(err, errorOf[s]) {
 			return s

@@ -1,0 +1,245 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// DefaultConns is how many connections of clients a node has at most. Connections with the read token have half of them at
+// most, so that readers cannot lock writers out. Peers, which keep each other's leases, are not counted.
+const DefaultConns = 1024
+
+const (
+	// adminConns is how many connections of administrators there may be beyond the others: a command needs three at a time.
+	adminConns = 16
+	// mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to go:
+	// those that say nothing cannot keep out those that have something to say.
+	mostGreeting = 64
+	// maxProcess bounds the name of a process, in bytes.
+	maxProcess = 64
+)
+
+// ErrConnections is wrapped when a node has as many connections as it takes.
+var ErrConnections = errors.New("the node has as many connections as it takes")
+
+// reason is why a connection was not let in.
+type reason int
+
+const (
+	refusedRoom    reason = iota // too many connections
+	refusedSilent                // it did not say in time what it wants
+	refusedVersion               // it speaks another version
+	refusedRules                 // anything else, such as a pool that the node does not serve
+	refusedAuth                  // a wrong token, or no trust between the two ends of TLS
+	reasons
+)
+
+// errHandshake is wrapped when TLS does not come about.
+var errHandshake = errors.New("TLS handshake")
+
+// reasonOf is the reason that err says.
+func reasonOf(err error) reason {
+	var other *VersionError
+	switch {
+	case errors.Is(err, ErrToken), errors.Is(err, errHandshake):
+		return refusedAuth
+	case errors.As(err, &other):
+		return refusedVersion
+	case errors.Is(err, ErrConnections):
+		return refusedRoom
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, unix.ECONNRESET):
+		return refusedSilent
+	}
+	return refusedRules
+}
+
+// errSilent is why the oldest of too many connections that say nothing has to go.
+var errSilent = fmt.Errorf("too many connections say nothing: %w", os.ErrDeadlineExceeded)
+
+// refuse ends a connection, counts it, and logs it once a minute for each reason. The caller holds mu.
+func (n *Node) refuse(c net.Conn, err error) {
+	n.forgetGreeting(c)
+	why := reasonOf(err)
+	n.stats.refused[why].Add(1)
+	c.Close()
+	if now := wall.Now(); n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute {
+		n.refusedAt[why] = now
+		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "why", err.Error(),
+			"refused", n.stats.refused[why].Load())
+	}
+}
+
+func (n *Node) forgetGreeting(c net.Conn) {
+	if i := slices.Index(n.greeting, c); i >= 0 {
+		n.greeting = slices.Delete(n.greeting, i, i+1)
+	}
+}
+
+// welcome lets a caller in. It has greetPatience to say who it is.
+func (n *Node) welcome(raw net.Conn) (*conn, error) {
+	raw.SetDeadline(time.Now().Add(greetPatience))
+	nc, err := n.secure(raw)
+	if err != nil {
+		return nil, err
+	}
+	h, readOnly, answer, err := greeted(nc, n.cfg.Security)
+	if err != nil {
+		return nil, err
+	}
+	if readOnly {
+		h.Process = "reader " + h.Process // who may only read takes no other's place, and does not say goodbye for it
+	}
+	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
+		about: h.Pool, index: h.Node}
+	b := c.block()
+	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
+	if why := n.enter(c, raw, h, &w); why != nil {
+		w.Text = why.text
+		defer c.raw.Close()
+		return nil, errors.Join(why, answer(w, why.status))
+	}
+	if err := answer(w, statusOK); err != nil {
+		n.leave(c)
+		return nil, err
+	}
+	raw.SetDeadline(time.Time{})
+	if t, ok := raw.(*net.TCPConn); ok {
+		t.SetNoDelay(true)
+		t.SetWriteBuffer(c.sendBytes())
+	}
+	if b != nil {
+		b.leavePoller()
+	}
+	return c, nil
+}
+
+// secure wraps a connection with TLS, if the node has it.
+func (n *Node) secure(raw net.Conn) (net.Conn, error) {
+	if n.cfg.Security.TLS == nil {
+		return raw, nil
+	}
+	nc := tls.Server(raw, n.cfg.Security.TLS)
+	err := nc.HandshakeContext(context.Background()) // the connection's deadline bounds it
+	if err != nil && reasonOf(err) != refusedSilent {
+		err = fmt.Errorf("%w: %w", errHandshake, err)
+	}
+	return nc, err
+}
+
+// enter makes c one of the node's connections. What its process had for the same purpose ends before: no verb that came
+// over it is executed any more. It is waited for without mu: a procedure may take its time, and others do not wait for it.
+func (n *Node) enter(c *conn, raw net.Conn, h hello, w *welcome) *refused {
+	old, why := n.register(c, raw, h, w)
+	for _, o := range old {
+		o.end()
+	}
+	return why
+}
+
+// register returns the connections that c replaces.
+func (n *Node) register(c *conn, raw net.Conn, h hello, w *welcome) (replaced []*conn, why *refused) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.forgetGreeting(raw)
+	if n.closed || n.draining {
+		return nil, refuse(rdma.ErrNodeDown, "the node is about to end")
+	}
+	if len(h.Process) < 1 || len(h.Process) > maxProcess {
+		return nil, refuse(ErrProtocol, "a process with a name of %d bytes", len(h.Process))
+	}
+	if why := n.admit(c, &h, w); why != nil {
+		return nil, why
+	}
+	for old := range n.conns {
+		if old.purpose == c.purpose && (c.purpose == forPeer && old.peer == c.peer || c.purpose != forPeer && old.process == c.process) {
+			replaced = append(replaced, old)
+		}
+	}
+	if why := n.room(c, h.Admin); why != nil {
+		return replaced, why
+	}
+	n.conns[c] = struct{}{}
+	if c.purpose != forPeer {
+		proc := n.processes[c.process]
+		if proc == nil {
+			proc = &process{}
+			n.processes[c.process] = proc
+		}
+		proc.conns++
+	}
+	return replaced, nil
+}
+
+// admit checks what a connection is for, and ties it to the pool. The caller holds mu.
+func (n *Node) admit(c *conn, h *hello, w *welcome) *refused {
+	p := n.pool.Load()
+	switch h.Purpose {
+	case forControl:
+	case forVerbs, forPeer:
+		if p == nil || p.record.ID != h.Pool || p.record.Index != h.Node {
+			return refuse(rdma.ErrNodeDown, "the node does not serve pool %s", h.Pool)
+		}
+		if h.Purpose == forVerbs && h.Node >= p.record.Nodes {
+			return refuse(rdma.ErrAccess, "the node is a witness of pool %s, and has no memory", h.Pool)
+		}
+		if p.expelled.Load() {
+			return refuse(rdma.ErrNodeDown, "the node was expelled from pool %s", h.Pool)
+		}
+		c.pool = p
+		w.Key = p.key
+		if c.readOnly {
+			w.Key = p.readKey
+		}
+	default:
+		return refuse(ErrProtocol, "a connection for %q: this node knows none", h.Purpose)
+	}
+	if h.Purpose == forPeer && (c.readOnly || h.Peer < 0 || h.Peer >= len(p.record.Addresses)) {
+		return refuse(rdma.ErrAccess, "not a peer")
+	}
+	return nil
+}
+
+// room returns why there is no room for c. The caller holds mu.
+func (n *Node) room(c *conn, admin bool) *refused {
+	if c.purpose == forPeer { // clients must not take the peers' leases from the node
+		return nil
+	}
+	all, readers := n.callers()
+	switch most := n.cfg.Conns; {
+	case c.readOnly && readers >= mostReaders(most):
+		return refuse(ErrConnections, "the node has %d connections of readers, and takes no more", readers)
+	case all >= most && (!admin || c.readOnly || all >= most+adminConns):
+		return refuse(ErrConnections, "the node has %d connections, and takes no more", all)
+	}
+	return nil
+}
+
+// mostReaders is how many of a node's connections may be those of readers.
+func mostReaders(conns int) int { return max(conns/2, 1) }
+
+// callers counts the connections of clients, and those with the read token among them. The caller holds mu.
+func (n *Node) callers() (all, readers int) {
+	for c := range n.conns {
+		if c.purpose == forPeer {
+			continue
+		}
+		all++
+		if c.readOnly {
+			readers++
+		}
+	}
+	return all, readers
+}

@@ -1,0 +1,213 @@
+package tcp
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+const (
+	// outBytes is the capacity of a connection's own buffer for answers.
+	outBytes = 16 << 10
+	// largeBytes holds the longest answer to a frame of verbs.
+	largeBytes = headerBytes + maxItems*(resultBytes+8) + maxData
+	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and the others the other,
+	// so that readers that take no answers keep no answers of others back.
+	outputBudget = 32 << 20
+	classes      = 2
+	classLarge   = outputBudget / classes / largeBytes
+
+	// While others wait for a large buffer, a connection whose peer has not taken its answers for so long is ended.
+	slowUnderPressure, slowReaderUnderPressure = time.Second, 250 * time.Millisecond
+	pressEvery                                 = 50 * time.Millisecond
+)
+
+// largeBuffer is memory for answers that do not fit a connection's own buffer.
+type largeBuffer [largeBytes]byte
+
+// outputs are the large buffers of a node for one class of connections: readers, or all others. A connection has one from
+// before it executes what it has to answer until it has sent that. It must not wait for one while it holds conn.executing:
+// a fence would wait, too.
+type outputs struct {
+	slots chan struct{} // holds one for each buffer that is in use
+	slow  time.Duration // see slowUnderPressure
+	pool  sync.Pool     // of *largeBuffer, so that those that are not needed any more are freed
+	ended *atomic.Uint64
+
+	mu      sync.Mutex
+	holders map[*conn]struct{}
+	waiting int
+	timer   *time.Timer // runs press while connections wait
+}
+
+func newOutputs(slow time.Duration, ended *atomic.Uint64) *outputs {
+	return &outputs{slots: make(chan struct{}, classLarge), slow: slow, ended: ended, holders: map[*conn]struct{}{}}
+}
+
+// try gives c a large buffer, unless all are in use.
+func (o *outputs) try(c *conn) bool {
+	select {
+	case o.slots <- struct{}{}:
+		o.give(c)
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits until there is a large buffer for c, or the node closes.
+func (o *outputs) wait(c *conn) error {
+	if o.try(c) {
+		return nil
+	}
+	o.press(1)
+	defer o.press(-1)
+	select {
+	case o.slots <- struct{}{}:
+		o.give(c)
+		return nil
+	case <-c.node.stop:
+		return errEnded
+	}
+}
+
+func (o *outputs) give(c *conn) {
+	b, ok := o.pool.Get().(*largeBuffer)
+	if !ok {
+		b = new(largeBuffer)
+	}
+	c.large, c.small = b, c.out[:0]
+	c.out = append(b[:0], c.out...)
+	o.mu.Lock()
+	o.holders[c] = struct{}{}
+	o.mu.Unlock()
+}
+
+// take takes c's large buffer back. What was in it has been sent.
+func (o *outputs) take(c *conn) {
+	o.mu.Lock()
+	delete(o.holders, c)
+	o.mu.Unlock()
+	o.pool.Put(c.large)
+	c.large, c.out, c.small = nil, c.small, nil
+	<-o.slots
+}
+
+// press notes that more connections wait, or fewer, and ends those that keep them waiting.
+func (o *outputs) press(more int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting += more
+	switch {
+	case o.waiting == 0:
+		o.timer.Stop()
+	case o.waiting == 1 && more > 0 && o.timer == nil:
+		o.timer = time.AfterFunc(pressEvery, o.endSlow)
+	case o.waiting == 1 && more > 0:
+		o.timer.Reset(pressEvery)
+	}
+}
+
+// endSlow ends connections whose peers take no answers while others wait.
+func (o *outputs) endSlow() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.waiting == 0 {
+		return
+	}
+	now := wall.Now()
+	for c := range o.holders {
+		if since := time.Duration(c.sending.Load()); since > 0 && now-since > o.slow {
+			c.sending.Store(0) // counted once
+			o.ended.Add(1)
+			c.raw.Close()
+		}
+	}
+	o.timer.Reset(pressEvery)
+}
+
+// outputs returns those of c's class.
+func (c *conn) outputs() *outputs {
+	if c.readOnly {
+		return c.node.readerOutputs
+	}
+	return c.node.outputs
+}
+
+// hasRoom reports whether c.out holds the answer to a frame besides what is there, and gets a large buffer for it where there
+// is one at once. Without it c.out has to be sent first or, if it is empty, c has to wait for one.
+func (c *conn) hasRoom(h header, body []byte) bool {
+	most := outBytes
+	if c.large != nil {
+		most = largeBytes
+	}
+	return len(c.out)+answerBytes(h, body) <= most || c.large == nil && c.outputs().try(c)
+}
+
+// shortAnswer bounds the answer to a frame of any other kind than verbs, but for control messages with long answers.
+const shortAnswer = headerBytes + 512
+
+// answerBytes bounds the answer to a frame. One that breaks the protocol has none.
+func answerBytes(h header, body []byte) int {
+	if h.kind != kindVerbs || len(body) < rightsBytes {
+		return shortAnswer
+	}
+	n := headerBytes
+	body = body[rightsBytes:]
+	for range min(h.items, maxItems) {
+		q, rest, err := parseVerb(body)
+		if err != nil {
+			break
+		}
+		body = rest
+		n += resultBytes + pad(resultLen(q.verb, q.n))
+	}
+	return min(n, largeBytes)
+}
+
+// isLong reports whether the answer to a control message may be long.
+func (m *message) isLong() bool {
+	return m.Do == doAttached || m.Do == doBoard && m.Ask != nil && m.Ask.Kind == board.KindPeekAll
+}
+
+// sendBytes is the size of the kernel's buffer for what c sends. A reader's is smaller: there may be hundreds that take nothing.
+func (c *conn) sendBytes() int {
+	if c.readOnly {
+		return readerSendBytes
+	}
+	return sendBytes
+}
+
+// inBytes is the size of the buffer for what c receives, unless a frame needs more.
+func (c *conn) inBytes() int {
+	if c.readOnly {
+		return readerInBytes
+	}
+	return inBytes
+}
+
+// patience is for how long c's peer may take none of its answers.
+func (c *conn) patience() time.Duration {
+	if c.readOnly {
+		return readerPatience
+	}
+	return writePatience
+}
+
+// mostBody bounds a frame's body in bytes. Readers have nothing to write.
+func (c *conn) mostBody() int {
+	if c.readOnly {
+		return readerBody
+	}
+	return maxBody
+}
+
+// readerBody is the body of a frame of as many READs as there may be, or of other verbs with operands of readerWrite bytes,
+// which are refused.
+const (
+	readerWrite = 32
+	readerBody  = rightsBytes + maxItems*(opBytes+readerWrite)
+)
