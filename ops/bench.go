@@ -28,7 +28,7 @@ import (
 type Bench struct {
 	Stores   []string
 	Peers    []string // redis
-	Workload string   // a to f, the name of one of ours, or a file of properties
+	Workload string   // what ycsb.Find takes
 	Records  int64
 	Ops      int64 // a run
 	Threads  int
@@ -106,12 +106,11 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 
 // configure reads the workload.
 func (b *Bench) configure() (runner.Config, *properties.Properties, error) {
-	text, err := ycsb.Read(b.file())
+	file, err := ycsb.Find(b.Workload)
 	if err != nil {
-		return runner.Config{}, nil, workloads.Misuse("workload %s: %v: want a to f, a property file, or one of ours, which"+
-			" 'go-ycsb help workloads' lists", b.Workload, err)
+		return runner.Config{}, nil, err
 	}
-	p, err := properties.Load(text, properties.UTF8)
+	p, err := properties.Load(file.Text, properties.UTF8)
 	if err != nil {
 		return runner.Config{}, nil, workloads.Misuse("workload %s: %v", b.Workload, err)
 	}
@@ -128,19 +127,9 @@ func (b *Bench) configure() (runner.Config, *properties.Properties, error) {
 	return c, p, err
 }
 
-func (b *Bench) file() string {
-	if len(b.Workload) == 1 {
-		return "workload" + b.Workload
-	}
-	return b.Workload
-}
-
 func title(workload string) string {
-	if len(workload) == 1 {
-		workload = "workload" + workload
-	}
-	if t := ycsb.Title(workload); t != "" {
-		return t
+	if file, err := ycsb.Find(workload); err == nil && file.Title() != "" {
+		return file.Title()
 	}
 	return filepath.Base(workload)
 }

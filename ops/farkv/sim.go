@@ -40,9 +40,9 @@ func (c *cli) simRun() *cobra.Command {
 		Long: "Run measures a store in virtual time: the code is that of real pools, the machines are a profile's. The same\n" +
 			"command gives the same output, to the byte, on any machine. How long it really took goes to standard error.\n\n" +
 			"Before what is measured, in no time, the records are loaded and the clients do --warmup operations of the mix.\n" +
-			"Times such as 5s are virtual, and count from where measuring begins. ycsb-a to ycsb-f are YCSB's mixes with\n" +
-			"YCSB's distributions, over 100,000 pairs of 1,024 bytes of one field each, as in the papers; other workloads are\n" +
-			"property files, or those that 'go-ycsb help workloads' lists, and say themselves how many records there are.\n\n" +
+			"Times such as 5s are virtual, and count from where measuring begins. ycsb-a to ycsb-f, or a to f, are YCSB's mixes\n" +
+			"with YCSB's distributions, over 100,000 pairs of 1,024 bytes of one field each, as in the papers; other workloads\n" +
+			"are property files, or those that 'go-ycsb help workloads' lists, and say themselves how many records there are.\n\n" +
 			"  trips, verbs      a call's, on average; verbs with two-sided calls\n" +
 			"  read, written     bytes of payload of a call, on average\n" +
 			"  busy              the share of the time in which a part of a machine was in use\n\n" +
@@ -75,7 +75,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists")
 	f.IntVar(&s.Nodes, "nodes", 2, "memory nodes")
 	f.IntVar(&s.Clients, "clients", 128, "clients")
-	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f, a workload of ours such as fusee-a, or a property file")
+	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
 	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
 	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
 	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ type flags struct {
 }
 
 func (f *flags) addCommon(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or one of ours by name; later ones win")
+	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or a workload by its name, such as a or fusee-a; later ones win")
 	cmd.Flags().StringArrayVarP(&f.values, "prop", "p", nil, "property as name=value; wins over files")
 	cmd.Flags().StringVar(&f.table, "table", "usertable", "table name")
 }
@@ -89,11 +88,11 @@ func set(p *properties.Properties, name, value string) error {
 }
 
 func propertyFile(name string) (*properties.Properties, error) {
-	text, err := ycsb.Read(name)
+	w, err := ycsb.Read(name)
 	if err != nil {
-		return nil, workloads.Misuse("property file: %v: %s", err, suggest(name, ycsb.Names(), "go-ycsb help workloads"))
+		return nil, workloads.Misuse("-P %v", err)
 	}
-	p, err := properties.Load(text, properties.UTF8)
+	p, err := properties.Load(w.Text, properties.UTF8)
 	if err != nil {
 		return nil, workloads.Misuse("property file %s: %v", name, err)
 	}
@@ -109,25 +108,8 @@ func checkName(name string) error {
 	if slices.Contains(knownNames(), name) {
 		return nil
 	}
-	return workloads.Misuse("unknown property %s: %s", name, suggest(name, knownNames(), "go-ycsb help properties"))
-}
-
-// suggest names what a misspelt name may mean, or the command that lists what there is.
-func suggest(name string, known []string, list string) string {
-	var near []string
-	best := 4 // more mistakes are another word
-	for _, q := range known {
-		switch d := editDistance(name, q); {
-		case d < best:
-			near, best = []string{q}, d
-		case d == best && d < 4:
-			near = append(near, q)
-		}
-	}
-	if len(near) == 0 {
-		return fmt.Sprintf("'%s' lists them", list)
-	}
-	return fmt.Sprintf("did you mean %s? '%s' lists them", strings.Join(near, " or "), list)
+	return workloads.Misuse("unknown property %s: %s'go-ycsb help properties' lists them", name,
+		workloads.DidYouMean(name, knownNames()))
 }
 
 func knownNames() []string {
@@ -139,25 +121,4 @@ func knownNames() []string {
 		names = append(names, q.Name)
 	}
 	return names
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

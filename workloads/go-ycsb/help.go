@@ -106,7 +106,8 @@ func propertiesHelp() string {
 }
 
 func workloadsHelp() string {
-	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files.\n\n" +
+	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files. Workloada to workloadf are\n" +
+		"also called a to f and ycsb-a to ycsb-f. A file of the name that -P gives counts more.\n\n" +
 		table(func(line func(...string)) {
 			for _, name := range ycsb.Names() {
 				line(name, ycsb.Title(name))

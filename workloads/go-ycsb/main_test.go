@@ -191,17 +191,6 @@ func TestWorkloadFiles(t *testing.T) {
 	}
 }
 
-func TestEditDistance(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		d    int
-	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"opertioncount", "operationcount", 1}} {
-		if d := editDistance(c.a, c.b); d != c.d || editDistance(c.b, c.a) != d {
-			t.Errorf("%q to %q is %d, want %d", c.a, c.b, d, c.d)
-		}
-	}
-}
-
 // said is what a program has written so far.
 type said struct {
 	mu   sync.Mutex

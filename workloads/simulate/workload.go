@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,8 +15,8 @@ import (
 
 // Workload names a workload and what is changed about it.
 type Workload struct {
-	// Name is ycsb-a to ycsb-f, a workload file of ours, or a file of properties. The first are YCSB's mixes with YCSB's
-	// distributions of the keys, over pairs as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
+	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the keys, over pairs as the
+	// papers have them: 100,000 of 1,024 bytes, one field, written whole.
 	Name       string
 	Records    int64    // 0: the workload's own
 	PairBytes  int      // of a key with its value; 0: the workload's own
@@ -37,25 +38,15 @@ var elsewhere = map[string]string{
 
 // Read returns the properties of w. Errors are workloads.UseErrors.
 func (w *Workload) Read() (*properties.Properties, error) {
-	file, records, pair := w.Name, w.Records, w.PairBytes
-	if letter, ok := strings.CutPrefix(w.Name, "ycsb-"); ok {
-		if len(letter) != 1 || letter < "a" || letter > "f" {
-			return nil, workloads.Misuse("unknown workload %s: there are ycsb-a to ycsb-f", w.Name)
-		}
-		file = "workload" + letter
-		if records == 0 {
-			records = paperRecords
-		}
-		if pair == 0 {
-			pair = paperPair
-		}
-	}
-	text, err := ycsb.Read(file)
+	file, err := ycsb.Find(w.Name)
 	if err != nil {
-		return nil, workloads.Misuse("workload %s: %v: want ycsb-a to ycsb-f, a property file, or one of ours, which"+
-			" 'go-ycsb help workloads' lists", w.Name, err)
+		return nil, err
 	}
-	p, err := properties.Load(text, properties.UTF8)
+	records, pair := w.Records, w.PairBytes
+	if file.Core != "" {
+		records, pair = cmp.Or(records, paperRecords), cmp.Or(pair, paperPair)
+	}
+	p, err := properties.Load(file.Text, properties.UTF8)
 	if err != nil {
 		return nil, workloads.Misuse("workload %s: %v", w.Name, err)
 	}
@@ -63,7 +54,7 @@ func (w *Workload) Read() (*properties.Properties, error) {
 	if records > 0 {
 		set = append(set, [2]string{"recordcount", strconv.FormatInt(records, 10)})
 	}
-	if strings.HasPrefix(w.Name, "ycsb-") {
+	if file.Core != "" {
 		set = append(set, [2]string{"operationcount", "0"})
 	}
 	if pair > 0 {
@@ -104,8 +95,9 @@ func check(name string, hasValue bool) error {
 
 // Title says what a workload is, in a line.
 func (w *Workload) Title() string {
-	if letter, ok := strings.CutPrefix(w.Name, "ycsb-"); ok {
-		return ycsb.Title("workload" + letter)
+	file, err := ycsb.Find(w.Name)
+	if err != nil {
+		return ""
 	}
-	return ycsb.Title(w.Name)
+	return file.Title()
 }

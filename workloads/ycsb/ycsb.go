@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/farkv/farkv/workloads"
 )
 
 // Files are the workload files, by their names.
@@ -15,15 +17,76 @@ import (
 //go:embed fusee-* rcuckoo-* rowan-* rtx-* swarm-* workload*
 var Files embed.FS
 
-// Read returns the text of the property file with that path. A name without a slash that is no file may be one of ours.
-func Read(name string) ([]byte, error) {
+// Workload is a workload file.
+type Workload struct {
+	Name string // of a file of ours, or the path of another
+	Core string // "a" to "f": the letter of YCSB's own; "" of all others
+	Text []byte // its properties
+}
+
+// Spellings says what Find and Read take beside the path of a file.
+const Spellings = "a to f (or workloada, ycsb-a), or one that 'go-ycsb help workloads' lists"
+
+// Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-" before it or not, is always
+// YCSB's own. Any other name is the path of a property file, or, where there is no such file, the name of one of ours. An
+// error is a workloads.UseError.
+func Find(name string) (*Workload, error) {
+	if w := short(name); w != nil {
+		return w, nil
+	}
+	return Read(name)
+}
+
+// Read is Find for the names of property files: where there is a file of that name, it counts more than ours.
+func Read(name string) (*Workload, error) {
 	text, err := os.ReadFile(name)
-	if errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, `/\`) {
-		if ours, missing := Files.ReadFile(name); missing == nil {
-			return ours, nil
+	if err == nil {
+		return &Workload{Name: name, Text: text}, nil
+	}
+	if w := short(name); w != nil {
+		return w, nil
+	}
+	if w := ours(name); w != nil {
+		return w, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, workloads.Misuse("%s is neither a property file nor a workload of ours: %swant a file, %s", name,
+			workloads.DidYouMean(name, words()), Spellings)
+	}
+	return nil, workloads.Misuse("%v: want a file, %s", err, Spellings)
+}
+
+// short returns the workload of a short name, such as a or ycsb-a, or nil.
+func short(name string) *Workload {
+	letter := strings.TrimPrefix(name, "ycsb-")
+	if len(letter) != 1 {
+		return nil
+	}
+	return ours("workload" + letter)
+}
+
+// ours returns the workload of ours with that name, or nil.
+func ours(name string) *Workload {
+	text, err := Files.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	w := &Workload{Name: name, Text: text}
+	if letter, ok := strings.CutPrefix(name, "workload"); ok {
+		w.Core = letter
+	}
+	return w
+}
+
+// words are the names that a misspelt one may stand for.
+func words() (all []string) {
+	for _, name := range Names() {
+		all = append(all, name)
+		if letter, ok := strings.CutPrefix(name, "workload"); ok {
+			all = append(all, "ycsb-"+letter)
 		}
 	}
-	return text, err
+	return all
 }
 
 // Names lists the workload files, sorted.
@@ -39,10 +102,19 @@ func Names() []string {
 	return names
 }
 
-// Title returns the first line of a workload file, without the comment's mark.
+// Title returns the first line of one of our workload files, without the comment's mark; "" of others.
 func Title(name string) string {
-	text, err := Files.ReadFile(name)
-	if err != nil {
+	w := ours(name)
+	if w == nil {
+		return ""
+	}
+	return w.Title()
+}
+
+// Title returns the first line of a workload of ours, without the comment's mark; "" of others.
+func (w *Workload) Title() string {
+	text, err := Files.ReadFile(w.Name)
+	if err != nil || string(text) != string(w.Text) {
 		return ""
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
