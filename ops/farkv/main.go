@@ -1,7 +1,7 @@
 // Farkv makes, watches, checks and compares pools of disaggregated memory.
 //
 // Its exit status is 0 when all went well, 1 when something failed or a pool is damaged, 2 when it was not used as it
-// should be, and 130 after an interrupt.
+// should be, 3 when a key is not there, and 130 after an interrupt.
 package main
 
 import (
@@ -28,25 +28,13 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// The exit statuses.
-const (
-	exitFailed      = 1
-	exitMisuse      = 2
-	exitInterrupted = 130
-)
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second one ends the process
 	os.Exit(execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// failure is an error that is no misuse of the command line.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-// execute runs a command line and returns its exit status. What went wrong is one line on stderr.
+// execute runs a command line and returns its exit status. What went wrong is one line on stderr, the last.
 func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -61,19 +49,9 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	if err == nil {
 		return 0
 	}
-	text := err.Error()
-	interrupted := ctx.Err() != nil && errors.Is(err, context.Canceled)
-	if interrupted {
-		text = "interrupted"
-	}
-	fmt.Fprintf(stderr, "farkv: %s\n", strings.Join(strings.Fields(text), " "))
-	switch {
-	case interrupted:
-		return exitInterrupted
-	case errors.As(err, new(failure)):
-		return exitFailed
-	}
-	return exitMisuse
+	status, line := exitStatus(ctx, err)
+	tellFailure(stderr, asksJSON(args), status, line)
+	return status
 }
 
 // cli is what the commands share.
@@ -90,7 +68,9 @@ func newRoot() *cobra.Command {
 		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
 			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL, or the\n" +
 			"name of a pool that 'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
-			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 130 interrupted.",
+			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 3 get or del found no such key;\n" +
+			"130 interrupted. What went wrong is the last line on standard error: text, or with -o json an object with the\n" +
+			"members error, status and, where there is one, hint.",
 		Example: "  farkv bench\n" +
 			"  farkv up --records 1000000 --replicas 3\n" +
 			"  farkv put paper FUSEE && farkv get paper\n" +

@@ -14,6 +14,7 @@ func (c *cli) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "get [POOL] KEY",
 		Short:   "Print the value of a key",
+		Long:    "Get prints the value of a key. The exit status is 3 when the key is not there.",
 		Example: "  farkv get paper\n  farkv get big image --raw > image.png",
 		Args:    operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -25,7 +26,7 @@ func (c *cli) get() *cobra.Command {
 			if err == nil {
 				p.Raw = raw
 			}
-			return answer(c, cmd, p, err)
+			return answer(c, cmd, p, keyed(err))
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "the value alone, without a newline behind it")
@@ -67,6 +68,7 @@ func (c *cli) del() *cobra.Command {
 	return &cobra.Command{
 		Use:     "del [POOL] KEY",
 		Short:   "Remove a key",
+		Long:    "Del removes a key. The exit status is 3 when the key is not there.",
 		Example: "  farkv del paper",
 		Args:    operands("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +77,7 @@ func (c *cli) del() *cobra.Command {
 				return err
 			}
 			p, err := ops.Del(cmd.Context(), pool, []byte(rest[0]))
-			return answer(c, cmd, p, err)
+			return answer(c, cmd, p, keyed(err))
 		},
 	}
 }

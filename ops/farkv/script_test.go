@@ -137,7 +137,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	lines := strings.Split(strings.TrimSuffix(ts.ReadFile("stderr"), "\n"), "\n")
 	for i, line := range lines {
-		if said := strings.HasPrefix(line, "farkv: "); said != (i == len(lines)-1) {
+		said := strings.HasPrefix(line, "farkv: ") || strings.HasPrefix(line, `{"version":1,"error":"`)
+		if said != (i == len(lines)-1) {
 			ts.Fatalf("an error is one line, the last: line %d is %q", i+1, line)
 		}
 	}
