@@ -36,6 +36,6 @@ func (c *cli) doctor() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&d.Require, "require", nil, "what has to be there: some of these topics")
-	f.Var(&memory, "memory", "bytes that a memory node is to serve (default 1GiB)")
+	f.Var(&memory, "memory", "bytes that a memory node is to serve")
 	return cmd
 }

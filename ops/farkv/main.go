@@ -7,6 +7,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -60,6 +62,10 @@ type cli struct{ output string }
 // outputs is the annotation of commands whose answers have other forms than text and JSON.
 const outputs = "outputs"
 
+func outputsOf(cmd *cobra.Command) []string {
+	return strings.Fields(cmp.Or(cmd.Annotations[outputs], "text json"))
+}
+
 func newRoot() *cobra.Command {
 	c := new(cli)
 	root := &cobra.Command{
@@ -80,16 +86,12 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return unknown(args[0])
+				return unknown(cmd, args[0])
 			}
 			return nil
 		},
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			known := "text json"
-			if more := cmd.Annotations[outputs]; more != "" {
-				known = more
-			}
-			if list := strings.Fields(known); !slices.Contains(list, c.output) {
+			if list := outputsOf(cmd); !slices.Contains(list, c.output) {
 				return fmt.Errorf("--output %s: want %s", c.output, strings.Join(list, " or "))
 			}
 			return nil
@@ -97,32 +99,31 @@ func newRoot() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%s: see '%s --help'", parsing.ReplaceAllString(err.Error(), ""), cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),
 		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep())
 	root.AddCommand(topics()...)
+	otherWords(root)
+	completions(root)
 	return root
 }
 
-// parsing is what Go's own functions say of a number that they cannot read, beside why.
-var parsing = regexp.MustCompile(`strconv\.\w+: parsing "[^"]*": `)
-
-func unknown(command string) error {
-	return fmt.Errorf("unknown command %q: 'farkv help' lists the commands", command)
+// unknown refuses a name that no command below cmd has.
+func unknown(cmd *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q: %s'farkv help' lists the commands", name, command.Unknown(cmd, name))
 }
 
 func help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [TOPIC]",
 		Short: "Explain a command, or tcp, rdma or consul",
+
+		ValidArgsFunction: command.Topics(root),
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return unknown(strings.Join(args, " "))
+				return unknown(cmd, strings.Join(rest, " "))
 			}
 			return cmd.Help()
 		},

@@ -65,7 +65,7 @@ func (c *cli) perf() *cobra.Command {
 	f.IntSliceVar(&p.Batches, "batches", []int{1, 4, 16}, "how many are in flight where rates are measured")
 	f.DurationVar(&p.Time, "time", 100*time.Millisecond, "for each number that is measured, at the most")
 	f.IntVar(&p.Ops, "ops", 100_000, "verbs for each number, at the most")
-	f.Var(&memory, "memory", "bytes of a node that verbs go over (default 4MiB)")
+	f.Var(&memory, "memory", "bytes of a node that verbs go over")
 	f.StringVar(&p.Profile, "profile", "fusee-testbed", "hardware that sim stands for: one that 'farkv sim profiles' lists")
 	f.Uint64Var(&p.Seed, "seed", 1, "seed of virtual time")
 	return cmd

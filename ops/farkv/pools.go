@@ -19,8 +19,21 @@ import (
 // bytesFlag is a number of bytes, such as 8GiB.
 type bytesFlag uint64
 
-func (b *bytesFlag) String() string { return "" } // no default to show
-func (b *bytesFlag) Type() string   { return "size" }
+// String writes the number in the largest unit that divides it, which Set reads back; 0, which is no default, is "".
+func (b *bytesFlag) String() string {
+	n, unit := uint64(*b), ""
+	if n == 0 {
+		return ""
+	}
+	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if n%1024 != 0 {
+			break
+		}
+		n, unit = n/1024, larger
+	}
+	return fmt.Sprint(n, unit)
+}
+func (b *bytesFlag) Type() string { return "size" }
 
 func (b *bytesFlag) Set(s string) error {
 	n, ok := drivers.ParseBytes(s)

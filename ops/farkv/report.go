@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/reports"
 )
 
@@ -21,7 +22,7 @@ func (c *cli) report() *cobra.Command {
 			"  farkv report fusee --only pairs,crash -o markdown",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown paper %q: see '%s --help'", args[0], cmd.CommandPath())
+				return fmt.Errorf("unknown paper %q: %ssee '%s --help'", args[0], command.Unknown(cmd, args[0]), cmd.CommandPath())
 			}
 			return nil
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 )
 
 func (c *cli) sim() *cobra.Command {
@@ -21,7 +22,7 @@ func (c *cli) sim() *cobra.Command {
 			"  farkv sim fuzz fusee --runs 10000",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: see '%s --help'", args[0], cmd.CommandPath())
+				return fmt.Errorf("unknown command %q: %ssee '%s --help'", args[0], command.Unknown(cmd, args[0]), cmd.CommandPath())
 			}
 			return nil
 		},
@@ -81,9 +82,9 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")
 	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000)")
 	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")
-	f.Int64Var(&s.WarmUp, "warmup", -1, "operations before those that are measured (default as many as --ops)")
+	f.Int64Var(&s.WarmUp, "warmup", 0, "operations before those that are measured (default as many as --ops)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
-	f.IntVar(&replicas, "replicas", 0, "copies of index and data (default 2, or 1 on one node)")
+	f.IntVar(&replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
 	f.IntVar(&s.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.Float64Var(&s.CacheThreshold, "cache-threshold", 0, "share of invalid hits above which a cached address is bypassed (default 0.5)")
@@ -138,12 +139,15 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	switch {
 	case s.Spares < 0:
 		return fmt.Errorf("--spares %d: want 0 or more", s.Spares)
-	case s.WarmUp < 0 && cmd.Flags().Changed("warmup"):
+	case s.WarmUp < 0:
 		return fmt.Errorf("--warmup %d: want 0 or more", s.WarmUp)
 	case !(s.CacheThreshold >= 0 && s.CacheThreshold <= 1):
 		return fmt.Errorf("--cache-threshold %v: want a share from 0 to 1", s.CacheThreshold)
 	case len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0:
 		return errors.New("--join, --leave and --crash need --duration, or --ops: how long is the run?")
+	}
+	if !cmd.Flags().Changed("warmup") {
+		s.WarmUp = -1 // as many as there are operations
 	}
 	if cmd.Flags().Changed("cache-threshold") && s.CacheThreshold == 0 {
 		s.CacheThreshold = ops.LeastThreshold

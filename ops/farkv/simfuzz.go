@@ -14,7 +14,7 @@ import (
 
 func (c *cli) simFuzz() *cobra.Command {
 	z := ops.SimFuzz{}
-	faults, only := -1, []string(nil)
+	faults, only := explore.Widest.Faults, []string(nil)
 	cmd := &cobra.Command{
 		Use:   "fuzz STORE",
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
@@ -56,12 +56,12 @@ func (c *cli) simFuzz() *cobra.Command {
 	f := cmd.Flags()
 	f.Uint64Var(&z.Runs, "runs", 1000, "seeds to try")
 	f.Uint64Var(&z.Seed, "seed", 1, "the first seed")
-	f.IntVar(&z.Limits.Workers, "workers", 0, "workers, at most (default 6)")
-	f.IntVar(&z.Limits.Keys, "keys", 0, "keys, at most (default 4)")
-	f.IntVar(&z.Limits.Ops, "ops", 0, "operations of a worker, at most (default 24)")
+	f.IntVar(&z.Limits.Workers, "workers", explore.Widest.Workers, "workers, at most")
+	f.IntVar(&z.Limits.Keys, "keys", explore.Widest.Keys, "keys, at most")
+	f.IntVar(&z.Limits.Ops, "ops", explore.Widest.Ops, "operations of a worker, at most")
 	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 300)")
 	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
-	f.IntVar(&faults, "faults", -1, "what goes wrong in a run, at most; 0: nothing (default 4)")
+	f.IntVar(&faults, "faults", explore.Widest.Faults, "faults of a run, at most; 0 for none")
 	f.StringSliceVar(&only, "only", nil, "kinds of faults: crash, slow, stall, partition, fly, late, step (default all)")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
 	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
@@ -82,13 +82,11 @@ func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
 	switch {
 	case z.Runs < 1:
 		return fmt.Errorf("--runs %d: want 1 or more", z.Runs)
-	case cmd.Flags().Changed("faults") && (faults < 0 || faults > 16):
+	case faults < 0 || faults > 16:
 		return fmt.Errorf("--faults %d: want 0 to 16", faults)
 	}
 	if z.Limits.Faults = faults; faults == 0 {
 		z.Limits.Faults = -1 // none, where 0 means any
-	} else if faults < 0 {
-		z.Limits.Faults = 0
 	}
 	if cmd.Flags().Changed("plan") {
 		for _, flag := range []string{"runs", "seed", "workers", "keys", "ops", "value-bytes", "replicas", "faults", "only"} {

@@ -46,7 +46,8 @@ func Names() []string {
 // Known refuses, with a workloads.UseError, a name that is no database's.
 func Known(name string) error {
 	if ycsb.GetDBCreator(name) == nil {
-		return workloads.Misuse("unknown database %q: there are %s", name, strings.Join(Names(), ", "))
+		return workloads.Misuse("unknown database %q: %sthere are %s", name, workloads.DidYouMean(name, Names()),
+			strings.Join(Names(), ", "))
 	}
 	return nil
 }

@@ -105,10 +105,18 @@ func checkNames(p *properties.Properties) error {
 	for _, name := range p.Keys() {
 		known := slices.ContainsFunc(Properties, func(q Property) bool { return q.Name == name })
 		if strings.HasPrefix(name, "farkv.") && !known {
-			return workloads.Misuse("unknown property %s: 'go-ycsb help fusee' lists them", name)
+			return workloads.Misuse("unknown property %s: %s'go-ycsb help fusee' lists them", name,
+				workloads.DidYouMean(name, propertyNames()))
 		}
 	}
 	return nil
+}
+
+func propertyNames() (names []string) {
+	for _, q := range Properties {
+		names = append(names, q.Name)
+	}
+	return names
 }
 
 // fits checks the numbers of the pool to be made.

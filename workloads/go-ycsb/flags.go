@@ -1,13 +1,17 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/magiconair/properties"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -78,6 +82,15 @@ func (f *flags) properties(cmd *cobra.Command) (*properties.Properties, error) {
 		}
 	}
 	return p, set(p, "command", cmd.Name())
+}
+
+// flagError is what to say of a flag that could not be read: some are properties.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && slices.Contains(knownNames(), unknown.GetSpecifiedName()) {
+		return fmt.Errorf("%w: it is a property, so that it is set by -p %s=VALUE", err, unknown.GetSpecifiedName())
+	}
+	return command.FlagError(cmd, err)
 }
 
 func set(p *properties.Properties, name, value string) error {

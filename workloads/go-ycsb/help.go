@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -35,11 +36,14 @@ func helpTopics() []*cobra.Command {
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [TOPIC]",
-		Short: "explain a command, a database, the properties or the workloads",
+		Short: "Explain a command, a database, the properties or the workloads",
+
+		ValidArgsFunction: command.Topics(root),
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return workloads.Misuse("no help for %q: 'go-ycsb help' lists what there is", strings.Join(args, " "))
+				return workloads.Misuse("no help for %q: %s'go-ycsb help' lists what there is", strings.Join(args, " "),
+					command.Unknown(cmd, strings.Join(rest, " ")))
 			}
 			return cmd.Help()
 		},

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/ops/command"
 )
 
 // The exit statuses.
@@ -154,19 +156,17 @@ func newRoot() *cobra.Command {
 		Args:          noCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: see '%s --help'", err, cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(helpCommand(root))
 	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand())
 	root.AddCommand(helpTopics()...)
+	completions(root)
 	return root
 }
 
-func noCommand(_ *cobra.Command, args []string) error {
+func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unknown command %q: there are load, run, shell and help", args[0])
+		return fmt.Errorf("unknown command %q: %s'go-ycsb help' lists the commands", args[0], command.Unknown(cmd, args[0]))
 	}
 	return nil
 }

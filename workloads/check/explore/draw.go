@@ -29,6 +29,9 @@ const (
 	mostFaults  = 4
 )
 
+// Widest are the limits of plans whose numbers nothing restricts.
+var Widest = Limits{Workers: mostWorkers, Keys: mostKeys, Ops: mostOps, Faults: mostFaults}
+
 // Draw makes the plan of a seed for a subject. The same seed, subject and limits make the same plan.
 func (s *Subject) Draw(seed uint64, l Limits) *Plan {
 	d := drawer{rand.New(rand.NewPCG(seed, 0x9a7)), s.withDefaults(), l}

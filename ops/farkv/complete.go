@@ -1,0 +1,92 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/reports"
+	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// completions tells the shell what operands and the values of flags may be.
+func completions(root *cobra.Command) {
+	at := func(path ...string) *cobra.Command {
+		cmd, rest, err := root.Find(path)
+		if err != nil || len(rest) > 0 {
+			panic("no command " + strings.Join(path, " "))
+		}
+		return cmd
+	}
+	for _, name := range []string{"down", "status", "check", "recover", "keep", "get", "put", "del", "perf"} {
+		command.Operands(at(name), command.Pools)
+	}
+	parts := func() []string { return append(command.Pools(), "node", "client") }
+	command.Operands(at("crash"), parts, command.Fixed("node", "client"))
+	command.Operands(at("sim", "run"), storeWords)
+	command.Operands(at("sim", "fuzz"), storeWords)
+
+	command.FlagOf(root, "output", outputsOf)
+	command.Flag(at("up"), "store", storeWords)
+	command.Flag(at("up"), "fabric", command.Fixed("shm", "tcp", "rdma"))
+	command.Flag(at("node"), "fabric", command.Fixed("tcp", "rdma"))
+	command.Flag(at("crash"), "at", everyStep)
+	command.FlagList(at("bench"), "stores", stores.Names)
+	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
+	command.FlagOrFile(at("bench"), "workload", command.Workloads)
+	command.FlagOrFile(at("sim", "run"), "workload", command.Workloads)
+	command.Flag(at("sim", "run"), "profile", profileWords)
+	command.FlagPair(at("sim", "run"), "property", simProperties, nil)
+	command.FlagList(at("sim", "fuzz"), "only", command.Fixed("crash", "slow", "stall", "partition", "fly", "late", "step"))
+	command.Flag(at("perf"), "profile", profileWords)
+	command.FlagList(at("perf"), "fabrics", command.Fixed(ops.PerfFabrics...))
+	command.FlagList(at("doctor"), "require", ops.DoctorTopics)
+	for _, p := range reports.Papers {
+		cmd := at("report", strings.ToLower(p.Name))
+		command.FlagList(cmd, "only", func() (names []string) {
+			for _, part := range p.Parts {
+				names = append(names, part[0])
+			}
+			return names
+		})
+	}
+	command.NoFiles(root)
+}
+
+func storeWords() (words []string) {
+	for _, name := range stores.Names() {
+		if k, err := stores.Lookup(name); err == nil {
+			words = append(words, cobra.CompletionWithDesc(name, k.Doc))
+		}
+	}
+	return words
+}
+
+func profileWords() (words []string) {
+	for _, p := range simulate.Profiles() {
+		words = append(words, cobra.CompletionWithDesc(p.Name, p.Doc))
+	}
+	return words
+}
+
+func everyStep() (words []string) {
+	for _, name := range stores.Names() {
+		if k, err := stores.Lookup(name); err == nil {
+			words = append(words, k.Steps...)
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
+func simProperties() (words []string) {
+	for _, q := range runner.Properties {
+		words = append(words, cobra.CompletionWithDesc(q.Name, q.Doc))
+	}
+	return words
+}
