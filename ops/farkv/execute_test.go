@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 )
 
@@ -58,20 +59,26 @@ func TestBenchLeaksNothing(t *testing.T) {
 
 // Every command explains itself, with examples.
 func TestHelp(t *testing.T) {
-	for _, cmd := range newRoot().Commands() {
-		if cmd.Name() == "help" || cmd.Hidden || !cmd.Runnable() {
-			continue
-		}
-		status, stdout, stderr := run(context.Background(), cmd.Name(), "--help")
-		if status != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  farkv "+cmd.Name()) {
-			t.Errorf("%s: %d, %q, %q", cmd.Name(), status, stdout, stderr)
-		}
-		for _, line := range strings.Split(stdout, "\n") {
-			if len(line) > 120 {
-				t.Errorf("%s: a line of %d bytes: %s", cmd.Name(), len(line), line)
+	var walk func(above *cobra.Command)
+	walk = func(above *cobra.Command) {
+		for _, cmd := range above.Commands() {
+			if cmd.Name() == "help" || cmd.Hidden || !cmd.Runnable() {
+				continue
 			}
+			path := strings.Fields(cmd.CommandPath())
+			status, stdout, stderr := run(context.Background(), append(path[1:], "--help")...)
+			if status != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  "+cmd.CommandPath()) {
+				t.Errorf("%s: %d, %q, %q", path, status, stdout, stderr)
+			}
+			for _, line := range strings.Split(stdout, "\n") {
+				if len(line) > 120 {
+					t.Errorf("%s: a line of %d bytes: %s", path, len(line), line)
+				}
+			}
+			walk(cmd)
 		}
 	}
+	walk(newRoot())
 }
 
 // Topics are no commands, fit a terminal, and name commands and flags that there are.
