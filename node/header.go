@@ -30,8 +30,10 @@ type Header struct {
 var (
 	// ErrNoStore is wrapped when a pool has no valid header.
 	ErrNoStore = errors.New("pool holds no store")
-	// ErrOtherStore is wrapped when a pool holds another store, or another version of it.
+	// ErrOtherStore is wrapped when a pool holds another store.
 	ErrOtherStore = errors.New("pool holds another store")
+	// ErrOtherVersion is wrapped when a pool holds a store in a format that this program does not read.
+	ErrOtherVersion = errors.New("pool has another version of its store's format")
 )
 
 const (
@@ -135,13 +137,19 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 	return Header{}, fmt.Errorf("read pool header: %w", last)
 }
 
-// Expect returns an error wrapping ErrOtherStore unless h names the given store in the given version.
+// Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping ErrOtherVersion unless it
+// names the given version.
 func (h Header) Expect(store string, version uint32) error {
 	if h.Store != store {
 		return fmt.Errorf("%w: it was made for %q, not %q", ErrOtherStore, h.Store, store)
 	}
 	if h.Version != version {
-		return fmt.Errorf("%w: its %s format is version %d, this program reads version %d", ErrOtherStore, store, h.Version, version)
+		age := "older"
+		if h.Version > version {
+			age = "newer"
+		}
+		return fmt.Errorf("%w: its %s has version %d, which is %s than version %d, the one that this program reads", ErrOtherVersion,
+			store, h.Version, age, version)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package node_test
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -203,9 +204,12 @@ func TestHeader(t *testing.T) {
 	if err != nil || got.Store != h.Store || string(got.Params) != string(h.Params) || got.Nodes != 2 || got.Size != 1<<20 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	for _, err := range []error{got.Expect("other", 3), got.Expect("some", 4)} {
-		if !errors.Is(err, node.ErrOtherStore) {
-			t.Errorf("got %v, want ErrOtherStore", err)
+	if err := got.Expect("other", 3); !errors.Is(err, node.ErrOtherStore) {
+		t.Errorf("got %v, want ErrOtherStore", err)
+	}
+	for version, says := range map[uint32]string{2: "newer than version 2", 4: "older than version 4"} {
+		if err := got.Expect("some", version); !errors.Is(err, node.ErrOtherVersion) || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want ErrOtherVersion", err)
 		}
 	}
 	if err := got.Expect("some", 3); err != nil {

@@ -47,6 +47,8 @@ func explain(err error, pool string) error {
 		return hint("its maker did not finish, or it is damaged; 'farkv down %s' removes it", pool)
 	case errors.Is(err, node.ErrOtherStore):
 		return hint("use the program that made it, or make another with 'farkv up'")
+	case errors.Is(err, node.ErrOtherVersion):
+		return hint("use the farkv that made it, or make another with 'farkv up'; 'farkv version' lists the formats that this one reads")
 	case errors.Is(err, fs.ErrPermission):
 		return hint("the pool belongs to another user")
 	case errors.Is(err, syscall.ENOSPC):

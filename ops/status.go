@@ -23,6 +23,7 @@ type State struct {
 	Folder string          `json:"folder,omitempty"` // with the logs and pid files of these
 	Store  string          `json:"store"`
 	Format uint32          `json:"format"` // version of the store's format
+	Build  *Build          `json:"build"`  // of the program that looked
 	Params json.RawMessage `json:"params"` // the store's own
 	Nodes  []Node          `json:"nodes"`
 	// Witnesses are processes that hold nothing, and have a voice.
@@ -118,7 +119,7 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
-		Memory: []Use{},
+		Memory: []Use{}, Build: ThisBuild("farkv"),
 	}
 	var unknown error
 	if s.Clients, unknown = clientsOf(p.Fabric); unknown != nil {
@@ -257,6 +258,7 @@ func (s *State) Print(w io.Writer) {
 	table(w, append(rows, [][]string{
 		{"store", s.Store + ": " + s.doc},
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
+		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"view", s.View.String()},
 		{"master", s.master()},
 		{"clients", clients},

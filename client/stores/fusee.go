@@ -23,10 +23,11 @@ const maxFuseePair = 16_256
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	return &Kind{
-		Name:   name,
-		Doc:    doc,
-		Size:   sizeFusee,
-		Format: func(f rdma.Fabric, p Params) error { return formatFusee(f, p, name == fusee.FormatCR) },
+		Name:    name,
+		Doc:     doc,
+		Version: fusee.FormatVersion,
+		Size:    sizeFusee,
+		Format:  func(f rdma.Fabric, p Params) error { return formatFusee(f, p, name == fusee.FormatCR) },
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			opt := fusee.Options{CacheBytes: o.CacheBytes, CacheThreshold: o.CacheThreshold, Timeout: o.Timeout}
 			vary(&opt)

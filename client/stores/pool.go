@@ -128,8 +128,8 @@ func apart(spares int) string {
 	return ", spares apart"
 }
 
-// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, or ErrUnknown
-// when this program does not have the store.
+// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, ErrUnknown
+// when this program does not have the store, or node.ErrOtherVersion when it has another version of the store's format.
 func Open(addr string) (*Pool, error) {
 	addr = fabrics.Resolve(addr)
 	f, err := fabrics.Open(addr)
@@ -149,6 +149,9 @@ func identify(addr string, f rdma.Fabric) (*Pool, error) {
 	if err == nil {
 		p.Header = h
 		p.Kind, err = Lookup(h.Store)
+	}
+	if err == nil {
+		err = h.Expect(h.Store, p.Kind.Version)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", p.Address, err), f.Close())

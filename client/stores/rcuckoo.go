@@ -23,9 +23,10 @@ const (
 
 func rcuckooKind() *Kind {
 	return &Kind{
-		Name: rcuckoo.Format,
-		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
-		Size: sizeRcuckoo,
+		Name:    rcuckoo.Format,
+		Doc:     "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Version: rcuckoo.FormatVersion,
+		Size:    sizeRcuckoo,
 		Format: func(f rdma.Fabric, p Params) error {
 			p = sizeRcuckoo(p)
 			p.Nodes = f.Nodes()

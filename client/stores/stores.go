@@ -63,6 +63,8 @@ type Options struct {
 type Kind struct {
 	Name string
 	Doc  string // one line
+	// Version is that of its format, which its pools have in their headers: it opens no other.
+	Version uint32
 	// Size fills in the defaults of p for this store.
 	Size func(p Params) Params
 	// Refuse tells what a pool of this store cannot be, of parameters that Size has seen and that Check finds nothing wrong

@@ -33,9 +33,10 @@ const maxSwarmPair = 1 << 20
 
 func swarmKind(name, doc string, v variant) *Kind {
 	k := &Kind{
-		Name: name,
-		Doc:  doc,
-		Size: func(p Params) Params { return sizeSwarm(p, v) },
+		Name:    name,
+		Doc:     doc,
+		Version: swarm.FormatVersion,
+		Size:    func(p Params) Params { return sizeSwarm(p, v) },
 		Format: func(f rdma.Fabric, p Params) error {
 			p = sizeSwarm(p, v)
 			p.Nodes = f.Nodes()

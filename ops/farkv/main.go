@@ -67,7 +67,7 @@ func outputsOf(cmd *cobra.Command) []string {
 }
 
 func newRoot() *cobra.Command {
-	c := new(cli)
+	c, version := new(cli), false
 	root := &cobra.Command{
 		Use:   "farkv",
 		Short: "Pools of disaggregated memory",
@@ -96,13 +96,19 @@ func newRoot() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if version {
+				return c.showVersion(cmd, args)
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "what 'farkv version' shows")
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),
-		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep())
+		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep(), c.version())
 	root.AddCommand(topics()...)
 	otherWords(root)
 	completions(root)

@@ -142,6 +142,7 @@ func interruptible(stderr io.Writer) (ctx context.Context, caught *atomic.Int64,
 }
 
 func newRoot() *cobra.Command {
+	version := false
 	root := &cobra.Command{
 		Use:   "go-ycsb",
 		Short: "YCSB for farkv's stores",
@@ -154,11 +155,17 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if version {
+				return showVersion(cmd, args)
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "what 'go-ycsb version' shows")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand())
+	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand())
 	root.AddCommand(helpTopics()...)
 	completions(root)
 	return root

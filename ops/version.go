@@ -1,0 +1,63 @@
+package ops
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/version"
+)
+
+// Build is what a program was built from, and the versions of what it reads and speaks.
+type Build struct {
+	Program string            `json:"program"`
+	Commit  string            `json:"commit"` // "unknown" where the build does not know
+	Go      string            `json:"go"`
+	Wire    int               `json:"wire"`    // between programs and memory nodes
+	Control int               `json:"control"` // of the messages that make and manage pools
+	Formats map[string]uint32 `json:"formats"` // of each store's pools
+}
+
+// ThisBuild describes the program that calls it.
+func ThisBuild(program string) *Build {
+	b := &Build{Program: program, Commit: version.Commit(), Go: runtime.Version(), Wire: version.Wire, Control: version.Control,
+		Formats: map[string]uint32{}}
+	for _, name := range stores.Names() {
+		if k, err := stores.Lookup(name); err == nil {
+			b.Formats[name] = k.Version
+		}
+	}
+	return b
+}
+
+// String is the build in a line, without the formats.
+func (b *Build) String() string {
+	return fmt.Sprintf("%s %s, wire %d, control %d", b.Program, b.Commit, b.Wire, b.Control)
+}
+
+// Print implements Result.
+func (b *Build) Print(w io.Writer) {
+	fmt.Fprintf(w, "%s %s, built with %s for %s/%s\n\n", b.Program, b.Commit, b.Go, runtime.GOOS, runtime.GOARCH)
+	rows := [][]string{{"speaks and reads", "version"}, {"wire", strconv.Itoa(b.Wire)}, {"control", strconv.Itoa(b.Control)}}
+	for _, name := range stores.Names() {
+		rows = append(rows, []string{"format of " + name, strconv.FormatUint(uint64(b.Formats[name]), 10)})
+	}
+	table(w, rows)
+}
+
+// buildMetrics is a gauge that is always 1, and whose labels describe the build.
+func buildMetrics() prometheus.Collector {
+	b := ThisBuild("")
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "farkv_build_info",
+		Help: "1, with labels that say what the program was built from and what it speaks.",
+		ConstLabels: prometheus.Labels{"commit": b.Commit, "goversion": b.Go, "wire": strconv.Itoa(b.Wire),
+			"control": strconv.Itoa(b.Control)},
+	})
+	g.Set(1)
+	return g
+}
