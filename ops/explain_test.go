@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/runner"
@@ -29,6 +30,7 @@ func TestExplain(t *testing.T) {
 		{fabrics.ErrNoPool, "mem:", "no such pool", true},
 		{fabrics.ErrFormat, "p", "'farkv down --force p'", false},
 		{fabrics.ErrIrregular, "p", "by hand", false},
+		{node.ErrOtherVersion, "p", "use the farkv that made it", false},
 		{fabrics.ErrFolder, "p", "$FARKV_SHM_DIR names it", false},
 		{fabrics.ErrNoPool, "consul:h:1/p", "'farkv up consul:h:1/p' makes it)", false},
 		{fabrics.ErrToken, "tcp:h:1", "$FARKV_TOKEN_FILE names", false},

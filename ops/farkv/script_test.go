@@ -33,7 +33,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
-		"record": record,
+		"record": record, "reversion": reversion,
 	})
 }
 

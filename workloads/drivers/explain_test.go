@@ -22,6 +22,7 @@ func TestErrorsOfPoolsAreExplained(t *testing.T) {
 		{fabrics.ErrFormat, false, "use another farkv.pool, or remove it"},
 		{node.ErrNoStore, false, "use another farkv.pool, or remove it"},
 		{node.ErrOtherStore, false, "load with dropdata=true"},
+		{node.ErrOtherVersion, false, "use the go-ycsb of the farkv that made it"},
 		{rdma.ErrFull, false, "cannot open it: x: full"},
 		{fs.ErrPermission, false, "cannot open it: x: permission denied: it belongs to another user"},
 		{stores.ErrParams, true, "cannot open it: x: bad pool parameters"},

@@ -1,0 +1,66 @@
+package stores
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
+)
+
+// A pool whose store's format has another version is refused, by all that reads it, and the refusal names both versions.
+func TestOtherVersionsAreRefused(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	for _, name := range Names() {
+		p, err := Create("shm:"+name, name, Params{Records: 500, Clients: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := p.Kind
+		if k.Version == 0 || p.Header.Version != k.Version {
+			t.Errorf("%s: the table has version %d, a pool %d", name, k.Version, p.Header.Version)
+		}
+		for version, age := range map[uint32]string{k.Version + 1: "newer", k.Version - 1: "older"} {
+			ep, err := p.Fabric.Open("rewrite")
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := p.Header
+			h.Version = version
+			if err := errors.Join(node.WriteHeader(p.Fabric, ep, h), ep.Close()); err != nil {
+				t.Fatal(err)
+			}
+			refused := func(what string, err error) {
+				t.Helper()
+				if !errors.Is(err, node.ErrOtherVersion) || !strings.Contains(err.Error(), age) {
+					t.Errorf("%s of version %d: %s: %v", name, version, what, err)
+				}
+			}
+			q, err := Open("shm:" + name)
+			if refused("open", err); err == nil {
+				err = q.Close()
+			}
+			_, _, err = p.Worker("worker", Options{})
+			refused("worker", err)
+			_, err = k.Check(p.Fabric)
+			refused("check", err)
+			_, err = k.Usage(p.Fabric)
+			refused("usage", err)
+			if k.Mender != nil {
+				ep, err := p.Fabric.Open("mender")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = k.Mender(ep)
+				refused("mender", err)
+				if err := ep.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if err := errors.Join(p.Close(), fabrics.Remove("shm:"+name, false)); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package ops
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/version"
+)
+
+// The build names what it speaks, and the format of every store.
+func TestBuild(t *testing.T) {
+	b := ThisBuild("prog")
+	if b.Wire != version.Wire || b.Control != version.Control || b.Commit == "" || len(b.Formats) != len(stores.Names()) {
+		t.Errorf("%+v", b)
+	}
+	var text strings.Builder
+	b.Print(&text)
+	for _, name := range stores.Names() {
+		if b.Formats[name] == 0 || !strings.Contains(text.String(), "format of "+name+" ") {
+			t.Errorf("%s: version %d in %s", name, b.Formats[name], text.String())
+		}
+	}
+	all, err := json.Marshal(b)
+	if err != nil || !strings.Contains(string(all), `"fusee":`) {
+		t.Errorf("%s, %v", all, err)
+	}
+}
+
+func TestBuildMetrics(t *testing.T) {
+	m, err := ServeMetrics("127.0.0.1:0", false, func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	families, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "farkv_build_info" {
+			continue
+		}
+		labels := map[string]string{}
+		for _, l := range f.Metric[0].Label {
+			labels[l.GetName()] = l.GetValue()
+		}
+		if f.Metric[0].Gauge.GetValue() != 1 || labels["commit"] != version.Commit() || labels["wire"] == "" || labels["control"] == "" {
+			t.Errorf("%v", f)
+		}
+		return
+	}
+	t.Error("no farkv_build_info")
+}
