@@ -2,6 +2,7 @@ package ops
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"unicode/utf8"
@@ -17,6 +18,8 @@ type Pair struct {
 	Value  []byte // of a get
 	Action string // "", "put" or "deleted"
 	Raw    bool   // print the value as it is, without a newline behind it
+
+	bytes int // of the value to put
 }
 
 // onKey runs f with the pool's store, as one short-lived client.
@@ -34,7 +37,11 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 		}
 	}
 	if err != nil {
-		return nil, explain(fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err), addr)
+		err = fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err)
+		if errors.Is(err, client.ErrTooLarge) {
+			return nil, fmt.Errorf("%w (hint: %s)", err, pool.Kind.TooLarge(len(key)+p.bytes))
+		}
+		return nil, explain(err, addr)
 	}
 	return p, nil
 }

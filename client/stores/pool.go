@@ -109,6 +109,9 @@ func (p *Params) Check(k *Kind) error {
 	if p.Table != (Cuckoo{}) && !k.Grows {
 		return fmt.Errorf("%w: a %s pool: the shape of a table: those of rcuckoo have one", ErrParams, k.Name)
 	}
+	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
+		return fmt.Errorf("%w: pairs of %d bytes (hint: %s)", ErrParams, p.PairBytes, k.TooLarge(p.PairBytes))
+	}
 	if k.Refuse != nil {
 		if err := k.Refuse(*p); err != nil {
 			return fmt.Errorf("%w: a %s pool: %w", ErrParams, k.Name, err)

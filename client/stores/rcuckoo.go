@@ -98,8 +98,6 @@ func refuseRcuckoo(p Params) error {
 		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's copies have both: want as many", p.IndexReplicas, p.DataReplicas)
 	case p.DataReplicas > rcuckoo.MaxReplicas:
 		return fmt.Errorf("%d replicas: want up to %d", p.DataReplicas, rcuckoo.MaxReplicas)
-	case p.PairBytes > maxRcuckooPair:
-		return fmt.Errorf("pairs of %d bytes: want up to %d, key and value together", p.PairBytes, maxRcuckooPair)
 	case p.Spares > 0 && p.DataReplicas == 1:
 		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 replicas or more")
 	case p.NodeCentric:

@@ -125,8 +125,6 @@ func refuseSwarm(p Params, v variant) error {
 		return fmt.Errorf("%d replicas of the index and %d of the data: they lie with the same majorities: want as many", p.IndexReplicas, p.DataReplicas)
 	case p.DataReplicas%2 == 0 || p.DataReplicas > swarm.MaxReplicas:
 		return fmt.Errorf("%d replicas: want 3, 5 or 7, of which a majority goes on, or 1", p.DataReplicas)
-	case p.PairBytes > maxSwarmPair:
-		return fmt.Errorf("pairs of %d bytes: want up to %d, key and value together", p.PairBytes, maxSwarmPair)
 	case p.Spares > 0:
 		return errors.New("spares: the majority that is left needs none")
 	case p.NodeCentric:

@@ -71,8 +71,12 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		return nil, noScans(c.name)
 	}
 	if size := spec.PairBytes(); kind.MaxPair > 0 && size > kind.MaxPair && command != Shell {
-		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: lower fieldlength"+
-			" or fieldcount", size, c.name, kind.MaxPair)
+		others := "lower fieldlength or fieldcount"
+		if names := stores.Taking(size); len(names) > 0 {
+			others += ", or use a store that takes them: " + strings.Join(names, ", ")
+		}
+		return nil, workloads.Misuse("records of %d bytes: %s takes up to %d, key and value together: %s", size, c.name,
+			kind.MaxPair, others)
 	}
 	db := &pool{kind: kind, opts: o.opts, table: spec.Table, fields: spec.FieldCount, addr: o.pool}
 	if err = c.attach(db, command, &o); err != nil {

@@ -1,0 +1,52 @@
+package stores
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Taking lists the stores whose formats take a key and a value of so many bytes together, those that recover from crashes.
+func Taking(pair int) (names []string) {
+	for _, name := range Names() {
+		if k := kinds[name]; k.Mender != nil && pair <= k.MaxPair {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TooLarge says what the user of a pool of this store can do when a key and a value of so many bytes together are too large for
+// it.
+func (k *Kind) TooLarge(pair int) string {
+	others := Taking(pair)
+	switch {
+	case k.MaxPair == 0 || pair <= k.MaxPair:
+		hint := fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
+		if k.Grows {
+			hint += "; --table key-bytes=N makes room for longer keys"
+		}
+		return hint
+	case len(others) == 0:
+		return fmt.Sprintf("split the value: %s's format takes %d bytes, key and value together, and no store takes %d", k.Name, k.MaxPair, pair)
+	}
+	return fmt.Sprintf("%s's format takes %d bytes, key and value together: split the value, or make a pool of %s, such as 'farkv up"+
+		" --store %s --pair-bytes %d'", k.Name, k.MaxPair, orList(others), example(others), pair)
+}
+
+// example is the first of the names that is a paper's own store, and no variant of one, or the first.
+func example(names []string) string {
+	for _, name := range names {
+		if !strings.Contains(name, "-") {
+			return name
+		}
+	}
+	return names[0]
+}
+
+func orList(names []string) string {
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
