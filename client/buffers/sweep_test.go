@@ -314,3 +314,30 @@ func TestSweep(t *testing.T) {
 		t.Error("this shows nothing")
 	}
 }
+
+// TestAskedAgain: a request that a sweep has cleared is made again in the same epoch, by the next allocation that fails.
+func TestAskedAgain(t *testing.T) {
+	s := &Space{Base: 512, Segments: 1, Buffers: 4, Bytes: MinBytes}
+	v := sim.New(sim.Options{Nodes: 1, Memory: s.Base + s.Size(), Handler: node.Serve})
+	defer v.Close()
+	v.Go("client", func(ep rdma.Endpoint) {
+		m, err := epoch.Join(ep)
+		must(t, err)
+		w, sweeper := s.Open(ep, 1, timeout), s.Sweeper(ep, 1, timeout)
+		w.Follow(m)
+		for range s.Buffers {
+			_, _, err := w.Allocate(0, 0)
+			must(t, err)
+		}
+		for range 3 {
+			if _, _, err := w.Allocate(0, 0); !errors.Is(err, client.ErrFull) {
+				t.Errorf("allocate from an empty space: %v", err)
+			}
+			if asked, err := sweeper.Asked(0); err != nil || !asked {
+				t.Errorf("a client that finds no buffer has asked for a sweep: %v, %v", asked, err)
+			}
+			must(t, sweeper.Heard(0))
+		}
+	})
+	must(t, v.Run())
+}

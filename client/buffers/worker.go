@@ -21,8 +21,7 @@ type Worker struct {
 	lists   []*list         // by node and segment, as they are needed
 	stats   Stats
 	member  *epoch.Member
-	epoch   uint64   // in which the worker got what it has
-	asked   []uint64 // by node: epoch, plus one, in which it asked for a sweep
+	epoch   uint64 // in which the worker got what it has
 	slow    func() time.Duration
 }
 
@@ -168,18 +167,12 @@ func (w *Worker) outlast(full error) error {
 	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
-// Ask tells the master, once an epoch and node, that a sweep may help. Who cannot is told so by what it does next.
+// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so it is made again by each
+// allocation that fails. A node that cannot be told fails what the worker does next.
 func (w *Worker) Ask(node int) {
 	if w.member == nil {
 		return
 	}
-	if w.asked == nil {
-		w.asked = make([]uint64, len(w.lists)/w.Segments)
-	}
-	if w.asked[node] == w.member.Epoch()+1 {
-		return
-	}
-	w.asked[node] = w.member.Epoch() + 1
 	b := w.ep.Batch()
 	b.CompareSwap(w.Space.asked(node), 0, 1)
 	_ = rdma.Do(w.ep, b, w.Patience())

@@ -13,16 +13,16 @@ import (
 
 // change is what INSERT and DELETE do to the directory's bucket of a key.
 type change struct {
-	s        *Store
-	hash     uint64
-	key      []byte
-	finished uint64 // location of a dying entry that has its tombstone; 0: none
-	met      uint64 // location of one that needs it
-	at       uint64 // location of the key
-	k        Register
-	marked   uint64 // location of what a DELETE was to mark as dying, in this change
-	victim   Register
-	named    uint64 // epoch in which the directory named what find meets, or a later one
+	s      *Store
+	hash   uint64
+	key    []byte
+	met    []uint64 // locations of dying entries that stand in the way and need their tombstones
+	buried []uint64 // of those that have them, since epoch named
+	at     uint64   // location of the key
+	k      Register
+	marked uint64 // location of what a DELETE was to mark as dying, in this change
+	victim Register
+	named  uint64 // epoch in which the directory named what find meets, or a later one
 }
 
 // errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, which it is when the change ends
@@ -35,10 +35,10 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	for _, e := range bucket {
 		switch {
 		case e.Hash != c.hash:
-		case e.Location == c.finished|dying && c.finished != 0:
+		case c.isBuried(e):
 			continue
 		case e.Location&dying != 0:
-			c.met = e.Location &^ dying
+			c.met = append(c.met[:0], e.Location)
 			return nil, 0, errDying
 		default:
 			ok, err := c.is(e.Location)
@@ -52,6 +52,30 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 		rest = append(rest, e)
 	}
 	return rest, at, nil
+}
+
+// isBuried reports whether an entry is a dying one whose object has had its tombstone from this change. Two epochs later its
+// location may be another object's.
+func (c *change) isBuried(e directory.Entry) bool {
+	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
+}
+
+// makeRoom drops all dying entries of a bucket, whatever their hashes. It returns errDying while one of them has no tombstone.
+func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
+	c.met = c.met[:0]
+	rest := bucket[:0]
+	for _, e := range bucket {
+		switch {
+		case e.Location&dying == 0:
+			rest = append(rest, e)
+		case !c.isBuried(e):
+			c.met = append(c.met, e.Location)
+		}
+	}
+	if len(c.met) > 0 {
+		return nil, errDying
+	}
+	return rest, nil
 }
 
 // is tells whether the key is the one at a location.
@@ -78,14 +102,15 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 			return err
 		}
 		c.marked = 0
-		c.named = c.s.epoch()
+		if now := c.s.epoch(); now != c.named {
+			c.named, c.buried = now, c.buried[:0]
+		}
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
 		case errors.Is(err, errDying):
-			if err := c.s.finish(c.met, c.named); err != nil {
+			if err := c.bury(); err != nil {
 				return err
 			}
-			c.finished = c.met
 		case errors.Is(err, errMoved) && !errors.Is(err, client.ErrUncertain):
 		case errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain):
 		default:
@@ -93,6 +118,17 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		}
 	}
 	return errStopped
+}
+
+// bury brings the tombstones to what the change has met: a bucket's entries at most.
+func (c *change) bury() error {
+	for _, location := range c.met {
+		if err := c.s.finish(location, c.named); err != nil {
+			return err
+		}
+		c.buried = append(c.buried, location)
+	}
+	return nil
 }
 
 // Insert adds a key that is not there.
@@ -131,6 +167,11 @@ func (s *Store) insert(key, value []byte) error {
 		}
 		if o.epoch != s.epoch() {
 			return nil, errVoid
+		}
+		if len(rest) == directory.Slots {
+			if rest, err = c.makeRoom(rest); err != nil {
+				return nil, err
+			}
 		}
 		return append(rest, directory.Entry{Hash: c.hash, Location: o.location}), nil
 	})

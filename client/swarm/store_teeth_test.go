@@ -15,7 +15,7 @@ var storeMutants = []teeth.Mutant{
 	{Rule: "a deleted object ends", File: "change.go",
 		Old: "if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) {", New: "if err := error(nil); !errors.Is(err, rdma.ErrStale) {"},
 	{Rule: "a new key takes the place of a dying entry that is finished", File: "change.go",
-		Old: "if err := c.s.finish(c.met, c.named); err != nil {", New: "if false {", Test: "TestHalfDeleted$"},
+		Old: "if err := c.s.finish(location, c.named); err != nil {", New: "if false {", Test: "TestHalfDeleted$"},
 	{Rule: "a key that is there is not inserted", File: "change.go",
 		Old: "if at >= 0 {", New: "if at > 1<<30 {"},
 	{Rule: "a key that was deleted is looked up again", File: "store.go",

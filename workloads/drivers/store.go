@@ -85,10 +85,8 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err = db.check(command, spec, &o); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	if !strings.HasPrefix(o.pool, "mem:") {
-		if err := stores.Keep(db.fabric, kind, cluster.Options{Log: db.kept.Note}); err != nil {
-			return nil, errors.Join(err, db.Close())
-		}
+	if err := stores.Keep(db.fabric, kind, cluster.Options{Log: db.kept.Note}); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return native{Database: db, fields: fieldNames(spec.FieldCount)}, nil
 }
