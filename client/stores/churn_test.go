@@ -39,7 +39,10 @@ func TestChurn(t *testing.T) {
 	for _, c := range []struct {
 		store, fabric string
 		lasts         time.Duration
-	}{{"swarm", "mem:", 2 * time.Second}, {"swarm", "shm:churn-swarm", 8 * time.Second}, {"dm-abd", "shm:churn-dm-abd", 8 * time.Second}} {
+	}{
+		{"swarm", "mem:", 2 * time.Second}, {"raw", "mem:", 2 * time.Second},
+		{"swarm", "shm:churn-swarm", 8 * time.Second}, {"dm-abd", "shm:churn-dm-abd", 8 * time.Second},
+	} {
 		t.Run(c.store+" on "+c.fabric[:4], func(t *testing.T) {
 			t.Parallel()
 			churn(t, c.fabric, c.store, c.lasts)
@@ -76,7 +79,25 @@ func churn(t *testing.T, addr, store string, lasts time.Duration) {
 	}
 	must(t, s.Close())
 	must(t, ep.Close())
+	checkBetweenSweeps(t, p)
 	t.Logf("%d inserts", inserts)
+}
+
+// checkBetweenSweeps checks a pool that nobody uses, at a time in which its master does not sweep it, either.
+func checkBetweenSweeps(t *testing.T, p *Pool) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		before := p.Fabric.View()
+		r, err := p.Kind.Check(p.Fabric)
+		if after := p.Fabric.View(); before.Busy || after.Epoch != before.Epoch {
+			continue
+		}
+		must(t, err)
+		for _, damage := range r.Damage {
+			t.Error(damage)
+		}
+		return
+	}
+	t.Error("the pool is swept for ever")
 }
 
 // churnPool makes a pool that goes with the test.

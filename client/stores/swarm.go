@@ -32,7 +32,7 @@ const slotBytes = 1152
 const maxSwarmPair = 1 << 20
 
 func swarmKind(name, doc string, v variant) *Kind {
-	k := &Kind{
+	return &Kind{
 		Name:    name,
 		Doc:     doc,
 		Version: swarm.FormatVersion,
@@ -59,19 +59,16 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Slots:   true,
 		Check:   swarm.Check,
 		Usage:   swarm.Usage,
+
+		Majority: true,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
+			m, err := swarm.NewMender(ep)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
+		},
 	}
-	if v.raw { // has nothing to mend with
-		return k
-	}
-	k.Majority = true
-	k.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) {
-		m, err := swarm.NewMender(ep)
-		if err != nil {
-			return nil, err
-		}
-		return m, nil
-	}
-	return k
 }
 
 func swarmShape(p Params, v variant) swarm.PoolShape {

@@ -28,7 +28,7 @@ type mark struct{ location, epoch uint64 }
 
 var _ cluster.Enduring = (*Mender)(nil)
 
-// NewMender returns a mender that works through ep, of a SWARM pool or a DM-ABD pool.
+// NewMender returns a mender that works through ep, of a SWARM, DM-ABD or RAW pool.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: -1})
 	if err != nil {
@@ -125,11 +125,26 @@ func (m *Mender) asked(v rdma.View) (bool, error) {
 	return false, nil
 }
 
+// unreadable reports whether so many nodes are gone that some buckets have no majority. What these name is not known, so that
+// nothing can be swept any more.
+func (m *Mender) unreadable(v rdma.View) bool {
+	gone := 0
+	for _, member := range v.Members {
+		if member.Gone {
+			gone++
+		}
+	}
+	return gone > m.s.Replicas-m.s.layout.Majority()
+}
+
 // Sweep frees what nobody owns and nothing names. It is called under a busy view, behind the fence of its epoch.
 func (m *Mender) Sweep(v rdma.View) error {
 	began := m.s.ep.Now()
-	w, err := m.sweep(v)
-	if err != nil {
+	var w *sweep
+	var err error
+	if m.unreadable(v) {
+		w, m.marked = new(sweep), nil
+	} else if w, err = m.sweep(v); err != nil {
 		return err
 	}
 	if m.left == 0 {

@@ -6,16 +6,17 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// betweenPosts begins an epoch before its worker's next batch with a CAS, when it is told to.
+// betweenPosts begins an epoch before its worker's next batch with a verb, when it is told to.
 type betweenPosts struct {
 	rdma.Endpoint
 	f    rdma.Fabric
+	verb rdma.Verb
 	next bool
 }
 
 func (h *betweenPosts) Post(b *rdma.Batch) error {
 	for i := range b.Len() {
-		if h.next && b.Op(i).Verb == rdma.CompareSwap {
+		if h.next && b.Op(i).Verb == h.verb {
 			h.next = false
 			if err := beginEpoch(h.f); err != nil {
 				return err
@@ -42,12 +43,17 @@ func beginEpoch(f rdma.Fabric) error {
 // TestUpdateOverEpochs: an UPDATE of a cached pair of an earlier epoch, or of a client that has slept for some, is cut off by yet
 // another epoch, and succeeds.
 func TestUpdateOverEpochs(t *testing.T) {
-	for epochs := range 4 {
-		f := storePool(t, 3, small(3, 3, false))
+	for i := range 8 {
+		epochs, raw := i/2, i%2 == 1
+		p, verb := small(3, 3, false), rdma.CompareSwap
+		if raw {
+			p, verb = smallRaw(3), rdma.Write
+		}
+		f := storePool(t, 3, p)
 		ep, err := f.Open(t.Name())
 		must(t, err)
-		h := &betweenPosts{Endpoint: ep, f: f}
-		s, err := OpenStore(h, StoreOptions{})
+		h := &betweenPosts{Endpoint: ep, f: f, verb: verb}
+		s, err := OpenStore(h, StoreOptions{Raw: raw})
 		must(t, err)
 		must(t, s.Insert([]byte("old"), []byte("1")))
 		must(t, s.Insert([]byte("other"), []byte("1")))
@@ -63,7 +69,7 @@ func TestUpdateOverEpochs(t *testing.T) {
 		h.next = true
 		must(t, s.Update([]byte("old"), []byte("2")))
 		if v, err := s.Get([]byte("old")); err != nil || string(v) != "2" {
-			t.Errorf("behind %d epochs: got %q, %v", epochs, v, err)
+			t.Errorf("raw %v, behind %d epochs: got %q, %v", raw, epochs, v, err)
 		}
 		must(t, s.Close())
 		must(t, ep.Close())

@@ -22,12 +22,8 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	if c.raw() {
-		v, err := c.readRaw(k)
-		if err == nil {
-			k.met(began)
-		}
-		return v, err
+	if c.raw() { // a READ does not prove that the object is still there: a WRITE may have undone the tombstone
+		return c.readRaw(k)
 	}
 	c.seen = c.seen[:0]
 	patience := c.quorum.Slow()

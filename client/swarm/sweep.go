@@ -148,6 +148,9 @@ func (w *sweep) settle() error {
 // words reads the words of all objects, and notes the buffers that they name.
 func (w *sweep) words() error {
 	l := w.s.plan
+	if l.layout.raw() {
+		return nil // it has none
+	}
 	for region := range l.Regions {
 		n := l.Objects
 		if !w.gone(l.regions[region][0].Node()) {
@@ -280,8 +283,12 @@ func (w *sweep) reuse() error {
 // resetBatch is how many objects are reset in a trip: each may have some words.
 const resetBatch = 32
 
-// reset makes the words and locks of objects zero, wherever they have replicas.
+// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none, and are written before the
+// directory names them.
 func (w *sweep) reset(region int, numbers []uint64) error {
+	if w.s.layout.raw() {
+		return nil
+	}
 	for r := range w.s.Replicas {
 		at := w.s.regions[region][r]
 		if w.gone(at.Node()) {
