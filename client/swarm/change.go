@@ -223,15 +223,17 @@ func (s *Store) remove(key []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) {
+	if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) && !unreachable(err) {
 		return err
 	}
 	return s.entomb(c.hash, c.marked)
 }
 
 // entomb brings the tombstone to an object that the client has marked as dying so long ago that it is not sure that it is still
-// the same: if it is, the directory says so.
+// the same: if it is, the directory says so. The mark has decided, and a tombstone may be brought again, so nodes that are out
+// of reach are waited for.
 func (s *Store) entomb(hash, location uint64) error {
+	var t tries
 	for range turns {
 		now := s.epoch()
 		entries, err := s.dir.Lookup(hash)
@@ -241,7 +243,7 @@ func (s *Store) entomb(hash, location uint64) error {
 		if err == nil {
 			err = s.finish(location, now)
 		}
-		if err == nil || !errors.Is(err, ErrOutdated) {
+		if err == nil || !errors.Is(err, ErrOutdated) && !(unreachable(err) && s.reach(&t)) {
 			return uncertainIf("delete", err)
 		}
 	}

@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -47,7 +48,19 @@ func (s *Store) begin() error {
 }
 
 // tries is how often an operation has failed.
-type tries struct{ stale, full int }
+type tries struct {
+	stale, full int
+	began       time.Duration // the operation; a GET, when its nodes were out of reach first
+	pause       time.Duration // before the next attempt to reach them; 0: they were in reach
+}
+
+// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few trips later. Until then its
+// verbs fail at once, so an operation pauses between its attempts: first for so small a share of the timeout, at last for so
+// large a one.
+const (
+	firstReach = 10_000
+	lastReach  = 50
+)
 
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
@@ -56,8 +69,8 @@ const mostSweeps = 3
 // times as long: nobody keeps the pool, or it is full.
 const longestHunger = 500 * time.Millisecond
 
-// again tells whether an operation that failed is tried once more: one that met several epochs, or found no memory, and has
-// had no effect.
+// again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or could not
+// reach a majority of nodes, and has had no effect.
 func (s *Store) again(t *tries, err error) bool {
 	switch {
 	case s.member == nil || errors.Is(err, client.ErrUncertain):
@@ -70,7 +83,27 @@ func (s *Store) again(t *tries, err error) bool {
 		t.full++
 		return t.full <= 2*mostSweeps && s.swept() // others may be faster
 	}
-	return false
+	return unreachable(err) && s.reach(t)
+}
+
+// unreachable reports whether too few nodes were in reach: they may be, a moment later.
+func unreachable(err error) bool {
+	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
+}
+
+// reach pauses before the next attempt of an operation whose nodes are out of reach; false: its timeout is over.
+func (s *Store) reach(t *tries) bool {
+	now, timeout := s.ep.Now(), s.c.opt.Timeout
+	if t.pause == 0 {
+		t.pause = timeout / firstReach
+		t.began = cmp.Or(t.began, now)
+	}
+	if now-t.began >= timeout {
+		return false
+	}
+	s.ep.Sleep(t.pause)
+	t.pause = min(2*t.pause, timeout/lastReach)
+	return true
 }
 
 // swept asks for a sweep and waits for it; false: there is none.
@@ -96,9 +129,9 @@ func (s *Store) swept() bool {
 
 // persist tries an operation that changes something until it is known what became of it.
 func (s *Store) persist(what string, do func() error) error {
-	var t tries
+	began := s.ep.Now()
+	t := tries{began: began}
 	for {
-		began := s.ep.Now()
 		err := do()
 		if err == nil {
 			s.proven = began
@@ -107,5 +140,6 @@ func (s *Store) persist(what string, do func() error) error {
 		if !s.again(&t, err) {
 			return fmt.Errorf("%s: %w", what, err)
 		}
+		began = s.ep.Now()
 	}
 }

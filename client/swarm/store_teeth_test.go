@@ -13,7 +13,7 @@ var storeMutants = []teeth.Mutant{
 	{Rule: "an entry is marked before its object ends", File: "change.go",
 		Old: "	rest[at].Location |= dying\n", New: ""},
 	{Rule: "a deleted object ends", File: "change.go",
-		Old: "if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) {", New: "if err := error(nil); !errors.Is(err, rdma.ErrStale) {"},
+		Old: "if err := s.c.Delete(&c.victim); !errors.Is(err, rdma.ErrStale) &&", New: "if err := error(nil); !errors.Is(err, rdma.ErrStale) &&"},
 	{Rule: "a new key takes the place of a dying entry that is finished", File: "change.go",
 		Old: "if err := c.s.finish(location, c.named); err != nil {", New: "if false {", Test: "TestHalfDeleted$"},
 	{Rule: "a key that is there is not inserted", File: "change.go",
