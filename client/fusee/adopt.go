@@ -221,9 +221,15 @@ func (c *Client) convert(class int) (bool, error) {
 	return true, c.convertEmptied(r.emptied.entry)
 }
 
-// convertEmptied makes an empty block's objects those of the class that its entry says.
+// convertEmptied makes an empty block's objects those of the class that its entry says. The operation that waits for it does so
+// beyond its deadline, once: within it no operation could, since a word may be remembered for as long as an operation takes.
 func (c *Client) convertEmptied(e node.Entry) error {
-	c.ep.Sleep(c.opt.Timeout)
+	if d := c.reclaim.emptiedAt + c.Timeout - c.ep.Now(); d > 0 {
+		if c.until() != never {
+			c.deadline += d
+		}
+		c.ep.Sleep(d)
+	}
 	blk := &block{Block: c.reclaim.emptied.Block, class: e.Class(), entry: e}
 	err := c.clearHints(blk)
 	if err == nil {
@@ -260,6 +266,7 @@ func (c *Client) giveUpEmpty(class int) (bool, error) {
 			delete(c.own, blk.Block)
 			was := blk.entry
 			c.reclaim.emptied = &block{Block: blk.Block, class: class, entry: was.Next(c.id, class)}
+			c.reclaim.emptiedAt = c.ep.Now()
 			err := c.setEntry(blk.Block, c.space.Copies(blk.Region)-1, was, c.reclaim.emptied.entry)
 			c.reclaim.untidy = c.reclaim.untidy || err != nil
 			return true, err
@@ -290,7 +297,7 @@ func (c *Client) adoptEmpty(class int) (bool, error) {
 		if slices.ContainsFunc(heads, func(h head) bool { return !h.free() }) {
 			continue
 		}
-		c.reclaim.emptied = blk
+		c.reclaim.emptied, c.reclaim.emptiedAt = blk, c.ep.Now()
 		mine, err := c.takeOver(blk, class)
 		if mine || err != nil {
 			return mine, err

@@ -4,22 +4,45 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // A client numbers its operations and its tombstones. An identity may have had another holder, of which objects and
 // tombstones are still there, so each holder begins above all numbers of the ones before: a word beside the log heads
-// is raised before the numbers below it are used. Sequence numbers have 48 bits; tombstones have 32, so they are
-// counted apart: the ceiling's lower half is theirs, the upper half counts steps of sequence numbers.
+// is raised before the numbers below it are used. Tombstones have 32 bits, so they are counted apart: the ceiling's lower half is
+// theirs, the upper half counts steps of sequence numbers.
+//
+// A tombstone must never come back, so an identity that has used all of them writes no more. What a holder reserved and did not
+// use is lost: its first step is small, and each further one twice the last. Recoveries have a share of their own, so that
+// a dead client of a spent identity can be recovered. Of sequence numbers an object keeps 48 bits. Nothing is decided by
+// them, so they may wrap.
 const (
-	seqStep  = 1 << 24
-	tombStep = 1 << 12
+	seqStep       = 1 << 24
+	firstTombStep = 1 << 4
+	lastTombStep  = 1 << 12
+	maxTomb       = 1<<32 - 1
+	maxOwnTomb    = maxTomb - 1<<20 // the rest is for recoveries, which take some numbers each
 )
 
 type numbers struct {
 	seq, seqLimit   uint64
 	tomb, tombLimit uint64
+	tombStep        uint64 // of the next raise; 0: the first
+}
+
+// errSpent ends a write of a client whose identity has no tombstones left. A pool that is made anew has all of them.
+var errSpent = fmt.Errorf("the identity has no tombstones left: make a new pool: %w", client.ErrFull)
+
+// reserve returns the numbers with a higher limit of tombstones, up to the given one.
+func (n numbers) reserve(most uint64) (numbers, error) {
+	if n.tombLimit >= most {
+		return n, errSpent
+	}
+	step := max(n.tombStep, firstTombStep)
+	n.tombLimit, n.tombStep = min(n.tombLimit+step, most), min(2*step, lastTombStep)
+	return n, nil
 }
 
 // readCeiling begins above what earlier holders of the identity may have used.
@@ -61,18 +84,20 @@ func (c *Client) ceilingOf(id rdma.ClientID) (n numbers, err error) {
 
 // raise writes a higher ceiling before a number above the old one is used.
 func (c *Client) raise() error {
-	n := &c.numbers
-	next := *n
-	if n.seq == n.seqLimit {
+	next := c.numbers
+	if next.seq == next.seqLimit {
 		next.seqLimit += seqStep
 	}
-	if n.tomb == n.tombLimit {
-		next.tombLimit += tombStep
+	if next.tomb == next.tombLimit {
+		var err error
+		if next, err = next.reserve(maxOwnTomb); err != nil {
+			return fmt.Errorf("client %d: %w", c.id, err)
+		}
 	}
 	if err := c.writeCeiling(c.id, next); err != nil {
 		return err
 	}
-	*n = next
+	c.numbers = next
 	return nil
 }
 
@@ -90,7 +115,7 @@ func (c *Client) writeCeiling(id rdma.ClientID, n numbers) error {
 	return nil
 }
 
-// number makes sure that an operation finds a sequence number and a tombstone.
+// number gives an operation its sequence number, and makes sure that there is a tombstone for it: few operations take more than one.
 func (c *Client) number() error {
 	if n := &c.numbers; n.seq == n.seqLimit || n.tomb == n.tombLimit {
 		if err := c.raise(); err != nil {
@@ -101,9 +126,24 @@ func (c *Client) number() error {
 	return nil
 }
 
-// tombstone returns a word for an emptied slot that was never used before. An operation takes at most one: number
-// has made sure of it.
-func (c *Client) tombstone(hash uint64) race.Word {
-	c.numbers.tomb++
-	return race.Tombstone(race.Print(hash), c.id, uint32(c.numbers.tomb))
+// tombstone returns a word for an emptied slot that was never used before. It raises the ceiling where none is left: a round that
+// has begun must end.
+func (c *Client) tombstone(print uint8) (race.Word, error) {
+	return c.tombstoneOf(c.id, &c.numbers, print)
+}
+
+// tombstoneOf is tombstone for an identity with the given numbers, the client's own or one that it recovers.
+func (c *Client) tombstoneOf(id rdma.ClientID, n *numbers, print uint8) (race.Word, error) {
+	if n.tomb == n.tombLimit {
+		next, err := n.reserve(maxTomb)
+		if err == nil {
+			err = c.writeCeiling(id, next)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("a tombstone of client %d: %w", id, err)
+		}
+		*n = next
+	}
+	n.tomb++
+	return race.Tombstone(print, id, uint32(n.tomb)), nil
 }

@@ -22,6 +22,7 @@ package fusee
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -45,7 +46,8 @@ type Options struct {
 	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not mix: the pool must
 	// have been made for it.
 	Sequential bool
-	// Timeout bounds an operation; default, and at most, what the pool was made for.
+	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was made for. An operation
+	// looks at its deadline between waits. One that gives a block another size class sleeps for one timeout of the pool's more.
 	Timeout time.Duration
 }
 
@@ -75,8 +77,9 @@ type Client struct {
 	draft    draft       // what the current operation writes
 	held     *rdma.Batch // owns what the last Get returned
 	reclaim  reclaim
-	limbo    []stray // of writes whose outcome is unknown: not used again by this client
-	damage   error   // what was seen in the background: everything ends with it
+	limbo    []stray       // of writes whose outcome is unknown: not used again by this client
+	damage   error         // what was seen in the background: everything ends with it
+	deadline time.Duration // of the current operation: see until
 	stats    Stats
 	scratch  [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }
@@ -140,6 +143,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
 		cache: locations.New[entry](opt.CacheBytes, entryBytes), view: v, promoted: make([]bool, l.Subtables),
+		deadline: never,
 	}
 	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended
 		c.promoted[sub] = v.Busy
@@ -194,9 +198,26 @@ func (c *Client) step(name string) {
 // do posts a batch and waits for all of it.
 func (c *Client) do(b *rdma.Batch) error { return rdma.Do(c.ep, b, c.opt.Timeout) }
 
-// tired tells whether an operation that began at start has used up its time. Between reading a slot and posting a CAS
-// that relies on what it held, no more than that may pass: see quarantine.
-func (c *Client) tired(start time.Duration) bool { return c.ep.Now()-start > c.opt.Timeout }
+// The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit of its own.
+const (
+	unset time.Duration = 0
+	never time.Duration = math.MaxInt64
+)
+
+// until returns the current operation's deadline. The operation has cleared it; the first that needs it reads the clock, so
+// that a SEARCH that waits for nothing does not. An operation that begins again in another view keeps its deadline.
+func (c *Client) until() time.Duration {
+	if c.deadline == unset {
+		c.deadline = c.ep.Now() + c.opt.Timeout
+	}
+	return c.deadline
+}
+
+// overdue reports whether the current operation has used up its time.
+func (c *Client) overdue() bool { return c.ep.Now() > c.until() }
+
+// waitLimit returns when a wait that begins now has to end: at the operation's deadline, and after one timeout at most.
+func (c *Client) waitLimit() time.Duration { return min(c.until(), c.ep.Now()+c.opt.Timeout) }
 
 // errTired is wrapped when an operation ran out of time without having changed anything, and with nothing in flight.
 var errTired = fmt.Errorf("the operation %w", rdma.ErrTimeout)

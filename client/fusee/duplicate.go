@@ -64,7 +64,7 @@ func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
 			return true, nil
 		case f == exists, f == rival && s < w.slot:
 			return false, nil
-		case c.tired(w.began):
+		case c.overdue():
 			return false, nil // to give way is always safe
 		}
 		c.pause(attempt)
@@ -132,8 +132,11 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
 	c.step("give way")
+	tombstone, err := c.tombstone(race.Print(w.hash))
+	if err != nil {
+		return stranded, uncertain("give way", err)
+	}
 	w.yielded = true
-	tombstone := c.tombstone(w.hash)
 	if c.index.Copies(w.slot) == 1 {
 		proposed := w.new
 		w.new = tombstone
@@ -142,7 +145,7 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 		}
 		return gaveWay, nil
 	}
-	err := c.changeBackups(w, tombstone)
+	err = c.changeBackups(w, tombstone)
 	if err == nil {
 		c.decide(w)
 		err = c.casPrimary(w, w.old, w.new)

@@ -39,10 +39,12 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 // When a pair is not what its slot said, it was reused since, so the slot was changed: find begins again. When the slot
 // still says the same then, the pair was there all the time, and is damaged.
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
-	start := c.ep.Now()
 	var stale candidate
 	for attempt := 0; ; attempt++ {
 		at.began = c.ep.Now()
+		if c.deadline == unset {
+			c.deadline = at.began + c.opt.Timeout
+		}
 		b := c.ep.Batch()
 		if attempt == 0 && write {
 			c.draft.write(c, b)
@@ -67,7 +69,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		before := stale
 		at.slot, at.word, pair, held, stale, err = c.match(key, slots[:n])
 		at.inc = pair.incarnation
-		if err != nil || stale.word == 0 && !c.tired(at.began) {
+		if err != nil || stale.word == 0 && c.ep.Now() <= at.began+c.opt.Timeout {
 			return at, pair, held, err
 		}
 		if held != nil {
@@ -76,7 +78,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if stale.word != 0 && stale == before {
 			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w", stale.slot, stale.word, client.ErrDamaged)
 		}
-		if c.tired(start) {
+		if c.overdue() {
 			return at, pair, nil, errTimeout("find a pair that is not reused meanwhile")
 		}
 		c.pause(attempt)

@@ -16,13 +16,13 @@ import (
 // It returns false when another writer has won, who completes the round, or whose recovery does: until then the dead
 // client's words stay where they are, and what they point at is left to a sweep.
 func (r *recovery) finish(s race.Slot) (bool, error) {
-	start := r.ep.Now()
+	limit := r.waitLimit()
 	for attempt := 0; ; attempt++ {
 		o, err := r.finishOnce(s)
 		if o != lookAgain || err != nil {
 			return o == ended, err
 		}
-		if r.tired(start) {
+		if r.ep.Now() > limit {
 			return false, errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
 		}
 		r.pause(attempt)
@@ -63,7 +63,9 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 		if !p.IsPending() || !r.wrote(p) {
 			return ended, nil
 		}
-		r.result = r.tombstone(p)
+		if r.result, err = r.tombstone(p); err != nil {
+			return lookAgain, err
+		}
 		return after(r.cas(s, []race.Word{p}, 0, r.result))
 	}
 	own := r.standing(p, list)
@@ -87,7 +89,9 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 		}
 	}
 	if target.IsPending() {
-		target = r.tombstone(target)
+		if target, err = r.tombstone(target); err != nil {
+			return lookAgain, err
+		}
 	}
 	for i := range list {
 		if list[i] == target {
@@ -224,16 +228,12 @@ func (r *recovery) winner(list []race.Word) race.Word {
 	return least(list)
 }
 
-// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way. The client's
-// ceiling was raised above it: a successor of this master takes it for the dead client's, too.
-func (r *recovery) tombstone(pending race.Word) race.Word {
-	if r.dead == r.id { // nobody is: see finishOwn
-		r.Client.numbers.tomb++
-		return race.Tombstone(pending.Print(), r.id, uint32(r.Client.numbers.tomb))
+// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way: a successor of this
+// master takes it for the dead client's, too.
+func (r *recovery) tombstone(pending race.Word) (race.Word, error) {
+	n := &r.numbers
+	if r.dead == r.id { // the client ends its own round: see finishOwn
+		n = &r.Client.numbers
 	}
-	r.numbers.tomb++
-	if r.numbers.tomb > r.numbers.tombLimit+tombStep {
-		panic(fmt.Sprintf("fusee: more than %d writes of one client were cut off", tombStep))
-	}
-	return race.Tombstone(pending.Print(), r.dead, uint32(r.numbers.tomb))
+	return r.tombstoneOf(r.dead, n, pending.Print())
 }

@@ -67,9 +67,10 @@ const mostCuts = 256
 // back (client.Leave), so that it is recovered as a dead one when its process ends.
 func (c *Client) Close() error {
 	c.releaseHeld()
+	c.deadline = never
 	err := c.shut()
 	for cut := 0; err != nil && interrupted(err) && cut < mostCuts; err, cut = c.shut(), cut+1 {
-		if _, e := c.settled(err, c.ep.Now()); e != nil {
+		if _, e := c.settled(err); e != nil {
 			return fmt.Errorf("close fusee: %w", e)
 		}
 	}

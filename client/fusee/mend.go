@@ -199,11 +199,7 @@ func choose(words []race.Word) (w race.Word, ok bool) {
 
 // freshTombstone returns a word of the master's own for a slot of which an INSERT gives way.
 func (m *Mender) freshTombstone(pending race.Word) (race.Word, error) {
-	if err := m.number(); err != nil {
-		return 0, err
-	}
-	m.numbers.tomb++
-	return race.Tombstone(pending.Print(), m.id, uint32(m.numbers.tomb)), nil
+	return m.tombstoneOf(m.id, &m.numbers, pending.Print())
 }
 
 // Breakdown is how long the steps of a client's recovery took (FUSEE Table 1).

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
@@ -44,12 +43,10 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 		return err
 	}
 	hash := race.Hash(key)
+	c.deadline = unset
 	err := c.tryReplace(op, key, value, hash)
-	for start := time.Duration(0); repeatable(err); err = c.tryReplace(op, key, value, hash) {
-		if start == 0 {
-			start = c.ep.Now()
-		}
-		if _, e := c.settled(err, start); e != nil {
+	for ; repeatable(err); err = c.tryReplace(op, key, value, hash) {
+		if _, e := c.settled(err); e != nil {
 			return e
 		}
 	}
@@ -69,10 +66,13 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 	if err := c.begin(op, key, value); err != nil {
 		return err
 	}
-	start := c.reclaim.now
+	var err error
 	word := c.draft.word(c, hash)
 	if op == opDelete {
-		word = c.tombstone(hash)
+		if word, err = c.tombstone(race.Print(hash)); err != nil {
+			c.abandon(err)
+			return err
+		}
 	}
 	at, err := c.locate(key, hash)
 	for attempt := 0; ; attempt++ {
@@ -92,7 +92,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		if verdict != lost || failed != nil || op == opUpdate {
 			return c.finishReplace(op, hash, &w, verdict, failed)
 		}
-		if c.tired(start) {
+		if c.overdue() {
 			c.recycle()
 			return errTimeout("win a slot")
 		}
@@ -201,12 +201,10 @@ func (c *Client) Insert(key, value []byte) error {
 		return fmt.Errorf("insert: %w", err)
 	}
 	hash := race.Hash(key)
+	c.deadline = unset
 	err := c.tryInsert(key, value, hash)
-	for start := time.Duration(0); repeatable(err); err = c.tryInsert(key, value, hash) {
-		if start == 0 {
-			start = c.ep.Now()
-		}
-		if _, e := c.settled(err, start); e != nil {
+	for ; repeatable(err); err = c.tryInsert(key, value, hash) {
+		if _, e := c.settled(err); e != nil {
 			return fmt.Errorf("insert: %w", e)
 		}
 	}
@@ -221,21 +219,17 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 	if err := c.keepUp(); err != nil {
 		return err
 	}
-	var start time.Duration
 	for attempt := 0; ; attempt++ {
 		if err := c.begin(opInsert, key, value); err != nil {
 			return err
 		}
-		if attempt == 0 {
-			start = c.reclaim.now // finding memory may have taken longer than an operation should
-		}
-		verdict, err := c.insert(key, hash, start)
+		verdict, err := c.insert(key, hash)
 		switch {
 		case err != nil:
 			return err
 		case verdict == won:
 			return nil
-		case c.tired(start):
+		case c.overdue():
 			return errTimeout("outlast others of the same key")
 		}
 		c.pause(attempt) // it gave way: its object's word is a tombstone now, so the next attempt has another one
@@ -243,7 +237,7 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 }
 
 // insert tries to insert the draft until it wins a slot or gives way. It gives back the draft unless it won.
-func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, error) {
+func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 	for attempt := 0; ; attempt++ {
 		at, _, held, err := c.find(key, hash, attempt == 0)
 		switch {
@@ -275,7 +269,7 @@ func (c *Client) insert(key []byte, hash uint64, start time.Duration) (verdict, 
 			c.strand(&w, err)
 			return stranded, err
 		}
-		if err == nil && c.tired(start) {
+		if err == nil && c.overdue() {
 			err = errTimeout("win an empty slot")
 		}
 		if err != nil {

@@ -26,28 +26,29 @@ import (
 // what no slot points at. What it had replaced and not yet freed recovery learns from the logs of the objects that
 // replaced it, so those are not used again before it is free: see ripen.
 type reclaim struct {
-	rest    time.Duration
-	resting []resting // in the order in which they become ready, from head on
-	head    int
-	ripe    []ripe        // own objects that rested, and wait for the frees before them, from ripeHead on
-	ripeAt  int           // its head
-	out     []freed       // rested objects of other clients' blocks, for the next carrier
-	since   time.Duration // when the first of out had rested
-	stuck   []freed       // whose verbs failed: they are tried again once a view
-	trouble error         // why the first of them did
-	queued  uint64        // frees that were ever put into out
-	landed  uint64        // the first so many of them are over
-	ring    [maxFlying]carrier
-	first   int // of the ring's carriers in flight
-	flying  int // how many there are
-	scan    scan
-	now     time.Duration // when the current operation began
-	writes  uint64
-	tight   bool                // the region of the last allocation had few free blocks left
-	known   map[node.Block]bool // node-centric: blocks whose backups are recorded
-	parting []*slab             // blocks that this client is leaving, each of one class; out of use
-	emptied *block              // a block on its way to another class; not among own
-	untidy  bool                // tables may name this client as the owner of a block that is not among own
+	rest      time.Duration
+	resting   []resting // in the order in which they become ready, from head on
+	head      int
+	ripe      []ripe        // own objects that rested, and wait for the frees before them, from ripeHead on
+	ripeAt    int           // its head
+	out       []freed       // rested objects of other clients' blocks, for the next carrier
+	since     time.Duration // when the first of out had rested
+	stuck     []freed       // whose verbs failed: they are tried again once a view
+	trouble   error         // why the first of them did
+	queued    uint64        // frees that were ever put into out
+	landed    uint64        // the first so many of them are over
+	ring      [maxFlying]carrier
+	first     int // of the ring's carriers in flight
+	flying    int // how many there are
+	scan      scan
+	now       time.Duration // when the current operation began
+	writes    uint64
+	tight     bool                // the region of the last allocation had few free blocks left
+	known     map[node.Block]bool // node-centric: blocks whose backups are recorded
+	parting   []*slab             // blocks that this client is leaving, each of one class; out of use
+	emptied   *block              // a block on its way to another class; not among own
+	emptiedAt time.Duration       // when no slot pointed into it any more
+	untidy    bool                // tables may name this client as the owner of a block that is not among own
 }
 
 // resting is an object in quarantine. Its tag tells whether it is the use of it that was freed; anyTag: whatever it is.

@@ -116,12 +116,8 @@ func (r *recovery) metadata() error {
 		}
 	}
 	n, err := r.ceilingOf(r.dead)
-	if err != nil {
-		return err
-	}
 	r.numbers = n
-	n.tombLimit += tombStep
-	return r.writeCeiling(r.dead, n)
+	return err
 }
 
 func (r *recovery) findBlocks(g int) error {

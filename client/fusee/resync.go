@@ -11,7 +11,8 @@ import (
 // its items by it. Until now its verbs may have failed, and none of them is in flight any more. Moved tells
 // of which regions the primary changed, with which the bitmaps of its blocks, the hints, were lost.
 //
-// It may be called again when it fails, in the same view or in the next.
+// It may be called again when it fails, in the same view or in the next: it goes on with the blocks that are left. It fails at
+// the operation's deadline, too.
 func (c *Client) resync(moved func(region int) bool) error {
 	c.reclaim.untidy = true
 	for class := range c.slabs {
@@ -34,6 +35,9 @@ func (c *Client) resync(moved func(region int) bool) error {
 		for _, blk := range c.slabs[class].blocks {
 			if !blk.suspect {
 				continue
+			}
+			if c.overdue() {
+				return errTimeout("rejoin the pool")
 			}
 			if err := c.reread(blk); err != nil {
 				return fmt.Errorf("rejoin the pool: %w", err)
@@ -110,6 +114,9 @@ func (c *Client) tidy() error {
 	for _, blk := range list {
 		if c.own[blk.Block] != nil {
 			continue
+		}
+		if c.overdue() {
+			return errTimeout("take blocks back into use")
 		}
 		if err := c.spread(blk); err != nil {
 			return err

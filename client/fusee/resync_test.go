@@ -78,7 +78,8 @@ func steady(c *Client, op func() error) error {
 		if !errors.Is(err, rdma.ErrStale) && !errors.Is(err, rdma.ErrNodeDown) {
 			return err
 		}
-		if _, err = c.settled(err, c.ep.Now()); err == nil {
+		c.deadline = unset
+		if _, err = c.settled(err); err == nil {
 			err = op()
 		}
 	}

@@ -21,6 +21,7 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 		return nil, c.damage
 	}
 	hash := race.Hash(key)
+	c.deadline = unset
 	if c.view.Busy {
 		return c.getMeanwhile(key, hash, rdma.ErrStale)
 	}
@@ -37,7 +38,6 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 // getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its primary is read as ever,
 // and what lost it from the replicas that are left, if they agree.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
-	start := c.ep.Now()
 	for attempt := 0; ; attempt++ {
 		if e := c.refresh(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
 			return nil, fmt.Errorf("get: %w", e)
@@ -48,7 +48,7 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 			return value, e
 		case !c.view.Busy && c.isGone(e):
 			return nil, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, e)
-		case c.tired(start):
+		case c.overdue():
 			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, err)
 		}
 		err = e

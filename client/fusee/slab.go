@@ -109,6 +109,12 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	}
 	d.fields = fields{writer: c.id, seq: c.numbers.seq, op: op, key: key, value: value}
 	c.reclaim.now = c.ep.Now()
+	if c.deadline == unset {
+		c.deadline = c.reclaim.now + c.opt.Timeout
+	}
+	if c.reclaim.now > c.deadline {
+		return errTimeout("take an object")
+	}
 	if c.NodeCentric {
 		return c.takeFromNode(class)
 	}

@@ -62,7 +62,7 @@ const (
 
 // write runs w. On a stranded verdict err says why; on any other err is nil unless nothing was proposed at all.
 func (c *Client) write(w *write) (verdict, error) {
-	if c.tired(w.began) {
+	if now := c.ep.Now(); now > c.until() || now > w.began+c.opt.Timeout { // old may come around: see quarantine
 		return lost, errTimeout("write a slot")
 	}
 	w.epoch = c.view.Epoch
@@ -322,12 +322,11 @@ func (c *Client) logOld(b *rdma.Batch, w *write) {
 
 // awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
 func (c *Client) awaitWinner(w *write) (verdict, error) {
-	start := c.ep.Now()
 	c.step("await winner")
 	for attempt := 0; ; attempt++ {
 		now, err := c.readSlot(w.slot, 0)
 		if err != nil {
-			if err = c.blip(err, start); err == nil {
+			if err = c.blip(err); err == nil {
 				continue
 			}
 			return stranded, uncertain("wait for the winner of a slot", err)
@@ -335,7 +334,7 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 		if now != w.old {
 			return lost, nil
 		}
-		if c.tired(start) {
+		if c.overdue() {
 			err := uncertain("write a slot", errTimeout("wait for the winner"))
 			if !w.visible {
 				return lost, err // no replica holds our word: the object may be used again

@@ -23,7 +23,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a DELETE that lost begins again", File: "modify.go",
 		Old: "if verdict != lost || failed != nil || op == opUpdate {", New: "if true {", Test: "TestContention$/^2_index"},
 	{Rule: "a DELETE's word is its own", File: "modify.go",
-		Old: "word = c.tombstone(hash)", New: "word = race.Word(race.Print(hash)) << 56", Test: "TestContention$/^2_index"},
+		Old: "word, err = c.tombstone(race.Print(hash));", New: "word = race.Word(race.Print(hash)) << 56;", Test: "TestContention$/^2_index"},
 	{Rule: "an INSERT looks for its duplicates", File: "duplicate.go",
 		Old: "if s == w.slot || word.Print() != race.Print(w.hash) {", New: "if true {"},
 	{Rule: "the inserter with the lower slot waits for the other", File: "duplicate.go",

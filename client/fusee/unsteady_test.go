@@ -101,7 +101,8 @@ func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *i
 			if err = op(); !errors.Is(err, rdma.ErrStale) {
 				return err
 			}
-			if _, err := c.settled(err, ep.Now()); err != nil {
+			c.deadline = unset
+			if _, err := c.settled(err); err != nil {
 				return fmt.Errorf("rejoin: %w", err)
 			}
 		}

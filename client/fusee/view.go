@@ -143,10 +143,11 @@ const (
 	maxWait   = 2 * time.Millisecond
 )
 
-// settled waits for an idle view behind the one in which an operation that began at start was cut off. It returns false
-// when there is none, because the failed node was unreachable for this client alone and answers again: then nothing is
-// known about the verbs that failed.
-func (c *Client) settled(cause error, start time.Duration) (bool, error) {
+// settled waits for an idle view behind the one in which an operation was cut off, for as long as the operation may take. It
+// returns false when there is none, because the failed node was unreachable for this client alone and answers again: then
+// nothing is known about the verbs that failed.
+func (c *Client) settled(cause error) (bool, error) {
+	limit := c.waitLimit()
 	epoch, wait := c.view.Epoch, firstWait
 	for {
 		unknown := c.refresh()
@@ -167,7 +168,7 @@ func (c *Client) settled(cause error, start time.Duration) (bool, error) {
 		case c.answers(cause):
 			return false, nil
 		}
-		if c.tired(start) {
+		if c.ep.Now() > limit {
 			if unknown != nil {
 				cause = fmt.Errorf("%w: %w", cause, unknown)
 			}
@@ -198,7 +199,7 @@ func (c *Client) catchUp() error {
 // keepUp lets a client write only in an idle view, to which its memory has caught up.
 func (c *Client) keepUp() error {
 	if c.view.Busy || c.behind {
-		if _, err := c.settled(rdma.ErrStale, c.ep.Now()); err != nil {
+		if _, err := c.settled(rdma.ErrStale); err != nil {
 			return err
 		}
 	}
@@ -209,10 +210,9 @@ func (c *Client) keepUp() error {
 // resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
 // of its slot equal. What cuts that off, too, is waited for again.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
-	start := c.ep.Now()
 	for attempt := 0; ; attempt++ {
-		v, cut, err := c.resolveOnce(w, op, cause, start)
-		if !cut || !interrupted(err) || c.tired(start) {
+		v, cut, err := c.resolveOnce(w, op, cause)
+		if !cut || !interrupted(err) || c.overdue() {
 			return v, err
 		}
 		cause = err
@@ -221,8 +221,8 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 }
 
 // resolveOnce is resolve within one view; cut: it failed before it knew.
-func (c *Client) resolveOnce(w *write, op opcode, cause error, start time.Duration) (v verdict, cut bool, err error) {
-	ok, err := c.settled(cause, start)
+func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut bool, err error) {
+	ok, err := c.settled(cause)
 	if err != nil {
 		return stranded, false, cause
 	}
@@ -279,11 +279,11 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 
 // blip returns nil when a verb failed only because its node was out of this client's reach for a moment, in a view that has
 // not changed: the same may be tried again. Otherwise it returns why not.
-func (c *Client) blip(err error, start time.Duration) error {
+func (c *Client) blip(err error) error {
 	if !interrupted(err) || errors.Is(err, rdma.ErrStale) {
 		return err
 	}
-	switch changed, e := c.settled(err, start); {
+	switch changed, e := c.settled(err); {
 	case e != nil:
 		return err
 	case changed:
@@ -295,9 +295,6 @@ func (c *Client) blip(err error, start time.Duration) error {
 // finishOwn ends this client's own round, and returns the word that it ended it with; 0: there was nothing to end. It is not
 // ended when another writer has won it.
 func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
-	if err := c.number(); err != nil { // it may take a tombstone
-		return 0, false, err
-	}
 	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
 	ended, err = r.finish(slot)
 	return r.result, ended, err
