@@ -26,6 +26,8 @@ type State struct {
 	Build  *Build          `json:"build"`  // of the program that looked
 	Params json.RawMessage `json:"params"` // the store's own
 	Nodes  []Node          `json:"nodes"`
+	// Limits are those of a key and of a value, where the store has one of each.
+	Limits *stores.Limits `json:"limits,omitempty"`
 	// Witnesses are processes that hold nothing, and have a voice.
 	Witnesses []Served `json:"witnesses,omitempty"`
 	View      View     `json:"view"`
@@ -121,6 +123,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
 		Memory: []Use{}, Build: ThisBuild("farkv"),
 	}
+	s.Limits = limitsOf(p)
 	var unknown error
 	if s.Clients, unknown = clientsOf(p.Fabric); unknown != nil {
 		s.Problem = unknown.Error()
@@ -255,8 +258,8 @@ func (s *State) Print(w io.Writer) {
 	if s.Name != "" {
 		rows = append(rows, []string{"name", s.Name}, []string{"logs", s.Folder})
 	}
+	rows = append(append(rows, []string{"store", s.Store + ": " + s.doc}), limitRows(s.Limits)...)
 	table(w, append(rows, [][]string{
-		{"store", s.Store + ": " + s.doc},
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"view", s.View.String()},

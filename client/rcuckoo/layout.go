@@ -67,6 +67,13 @@ type Shape struct {
 	Spares      int           // of the nodes
 }
 
+// Most returns the largest value that each field of a Shape may have by itself, of those that a user chooses for a table. A lock
+// may not cover more rows than a shard has, either.
+func Most() Shape {
+	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: maxInline, F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
+		LockBits: lockBits, Rows: maxRows, Shards: maxShards, Levels: MaxLevels}
+}
+
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
@@ -75,6 +82,8 @@ const (
 	maxInline      = 1<<inlineBits - 1
 	maxExtentValue = 1<<lengthBits - 1
 	maxRows        = 1<<32 - 1
+	maxShards      = 1 << 16
+	maxLockWords   = 1 << 32
 	maxExtents     = 1 << extentBits
 
 	defaultKey     = 24 // YCSB's keys
@@ -193,7 +202,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 // validate bounds each parameter so that no sum of newLayout's overflows.
 func (p *Params) validate(nodes int) error {
 	switch {
-	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > 1<<16:
+	case nodes < 1 || nodes >= rdma.MaxNodes || p.Shards < 1 || p.Shards > maxShards:
 		return fmt.Errorf("%w: %d shards on %d nodes", ErrParams, p.Shards, nodes)
 	case p.Replicas < 0 || p.Replicas > MaxReplicas || p.Spares < 0 || max(p.Replicas, 1) > nodes-p.Spares || p.Spares > 0 && p.Replicas < 2:
 		return fmt.Errorf("%w: %d replicas on %d nodes, %d of them spares", ErrParams, p.Replicas, nodes, p.Spares)
@@ -211,7 +220,7 @@ func (p *Params) validate(nodes int) error {
 		return fmt.Errorf("%w: values of %d bytes (0 to %d)", ErrParams, p.ExtentBytes, maxExtentValue)
 	case !(p.F >= 1 && p.F <= maxF): // NaN is neither
 		return fmt.Errorf("%w: f is %v (1 to %d)", ErrParams, p.F, maxF)
-	case p.RowsPerLock < 1 || p.RowsPerLock > maxRows || p.LockWords < 1 || p.LockWords > 1<<32:
+	case p.RowsPerLock < 1 || p.RowsPerLock > maxRows || p.LockWords < 1 || p.LockWords > maxLockWords:
 		return fmt.Errorf("%w: %d lock words, %d rows a lock", ErrParams, p.LockWords, p.RowsPerLock)
 	case p.LockBits < 0 || p.LockBits > lockBits:
 		return fmt.Errorf("%w: %d locks a word (1 to %d)", ErrParams, p.LockBits, lockBits)
@@ -226,6 +235,9 @@ func (p *Params) validate(nodes int) error {
 	}
 	return nil
 }
+
+// MaxValue returns the bytes of the longest value that the pool takes.
+func (p *Params) MaxValue() int { return max(p.InlineBytes, p.ExtentBytes) }
 
 // extents tells whether values may be too long for their entries.
 func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
@@ -261,11 +273,15 @@ func Size(s Shape) (Params, uint64, error) {
 	if p.Shards > 1 {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
+	filled := int(records*100/usualFill) / p.Entries
+	if most := max(cmp.Or(s.Rows, filled), defaultLocked); s.RowsPerLock > most { // the spare rows would be most of the table
+		return p, 0, fmt.Errorf("%w: rows-per-lock=%d: want 1 to %d in a shard of %d rows", ErrParams, s.RowsPerLock, most, cmp.Or(s.Rows, filled))
+	}
 	spare := 2 * p.RowsPerLock
 	if p.Levels > 0 { // it need not have room for what nobody expects
 		spare = 1
 	}
-	p.Rows = cmp.Or(s.Rows, int(records*100/usualFill)/p.Entries+spare)
+	p.Rows = cmp.Or(s.Rows, filled+spare)
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.seats(s.Nodes))))

@@ -209,9 +209,22 @@ func TestSize(t *testing.T) {
 	}
 	for _, bad := range []Shape{{Nodes: 1, Clients: 1, LockBits: 64}, {Nodes: 1, Clients: 1, LockBits: -1}, {Nodes: 1, Clients: 1, Rows: -1}, {}, {Nodes: 1}, {Nodes: 1, Clients: 1, Records: 1 << 50}, {Nodes: 1, Clients: 1, KeyBytes: 100},
 		{Nodes: 1, Clients: 1, Shards: -1}, {Nodes: 1, Clients: 1, Entries: -8}, {Nodes: 1, Clients: 1, RowsPerLock: -1},
+		{Nodes: 1, Clients: 1, Records: 1000, RowsPerLock: 157}, {Nodes: 1, Clients: 1, Rows: 100, RowsPerLock: 101},
 		{Nodes: 1, Clients: 1, LockWords: -1}, {Nodes: 1, Clients: 1, ValueBytes: -1}, {Nodes: 1, Clients: 1, ValueBytes: 1 << 24}} {
 		if _, _, err := Size(bad); !errors.Is(err, ErrParams) {
 			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// A lock covers a shard's rows at most, and its spare rows are as many as the default's where there are few records.
+func TestRowsPerLock(t *testing.T) {
+	for _, s := range []Shape{
+		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: defaultLocked}, {RowsPerLock: defaultLocked},
+	} {
+		s.Nodes, s.Clients = 1, 1
+		if _, _, err := Size(s); err != nil {
+			t.Errorf("%+v: %v", s, err)
 		}
 	}
 }

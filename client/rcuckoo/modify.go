@@ -29,8 +29,8 @@ func (s *Store) Delete(key []byte) error { return s.modify(deleting, key, nil) }
 func (s *Store) Insert(key, value []byte) error { return s.modify(inserting, key, value) }
 
 func (s *Store) modify(k kind, key, value []byte) error {
-	if k != deleting && (len(key) > s.KeyBytes || len(value) > s.maxValue()) {
-		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w", k, len(key), s.KeyBytes, len(value), s.maxValue(), client.ErrTooLarge)
+	if k != deleting && (len(key) > s.KeyBytes || len(value) > s.MaxValue()) {
+		return fmt.Errorf("%s: a key of %d bytes (at most %d), a value of %d (at most %d): %w", k, len(key), s.KeyBytes, len(value), s.MaxValue(), client.ErrTooLarge)
 	}
 	if len(key) > s.KeyBytes {
 		return fmt.Errorf("%s: %w", k, errNotFound)
@@ -83,10 +83,7 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes however long the key is, up to
 // what the pool was made for.
-func (s *Store) MaxPair() int { return s.maxValue() }
-
-// maxValue is the longest value in bytes.
-func (s *Store) maxValue() int { return max(s.InlineBytes, s.ExtentBytes) }
+func (s *Store) MaxPair() int { return s.MaxValue() }
 
 // try carries a change out. The error wraps errAgain when it has to begin again.
 func (s *Store) try(k kind, at place, key, value []byte) error {

@@ -14,7 +14,7 @@ func TestParseTable(t *testing.T) {
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	for _, bad := range []string{"", "entries", "entries=", "entries=0", "entries=-1", "entries=x", "f=0.5", "f=NaN", "f=x", "levels=2", "entries=4,", "rows=9223372036854775808"} {
+	for _, bad := range []string{"", "entries", "entries=", "entries=0", "entries=-1", "entries=x", "f=0.5", "f=NaN", "f=1e7", "inline-bytes=256", "inline-bytes=-1", "key-bytes=64", "lock-bits=64", "f=x", "levels=2", "entries=4,", "rows=9223372036854775808"} {
 		if err := ParseTable(&got, bad); !errors.Is(err, ErrParams) {
 			t.Errorf("%q: %v", bad, err)
 		}

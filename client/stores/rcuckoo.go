@@ -2,12 +2,15 @@ package stores
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -48,6 +51,7 @@ func rcuckooKind() *Kind {
 			return s, nil
 		},
 		Refuse: refuseRcuckoo,
+		Limits: limitsOfRcuckoo,
 		Device: deviceRcuckoo,
 		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
 			m, err := rcuckoo.NewMender(ep)
@@ -84,6 +88,15 @@ func sizeRcuckoo(p Params) Params {
 	return p
 }
 
+// limitsOfRcuckoo reads what a pool takes from the parameters in its header.
+func limitsOfRcuckoo(h node.Header) (Limits, error) {
+	var p rcuckoo.Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return Limits{}, fmt.Errorf("read the parameters of an rcuckoo pool: %w", err)
+	}
+	return Limits{Key: p.KeyBytes, Value: p.MaxValue()}, nil
+}
+
 func deviceRcuckoo(p Params) (offset, bytes uint64, err error) {
 	params, _, err := rcuckoo.Size(rcuckooShape(p))
 	if err != nil {
@@ -104,5 +117,8 @@ func refuseRcuckoo(p Params) error {
 		return errors.New("node-centric allocation: clients take memory by themselves")
 	}
 	_, _, err := rcuckoo.Size(rcuckooShape(p))
-	return err
+	if err != nil { // Check says what kind of error it is
+		return errors.New(strings.TrimPrefix(err.Error(), rcuckoo.ErrParams.Error()+": "))
+	}
+	return nil
 }

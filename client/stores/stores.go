@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -93,8 +94,16 @@ type Kind struct {
 	Slots bool
 	// Grows tells that its pools heed Params.Table: tables double when they are full, as often as its Levels say.
 	Grows bool
+	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only together.
+	Limits func(h node.Header) (Limits, error)
 	// Scans tells whether its Store is a client.Scanner.
 	Scans bool
+}
+
+// Limits are the bytes of the longest key and of the longest value that a pool takes.
+type Limits struct {
+	Key   int `json:"key_bytes"`
+	Value int `json:"value_bytes"`
 }
 
 // Report is what Kind.Check found.

@@ -1,0 +1,27 @@
+package ops
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/stores"
+)
+
+// limitsOf returns how long keys and values may be in a pool; nil where its store has no limit of each, or does not say.
+func limitsOf(p *stores.Pool) *stores.Limits {
+	if p.Kind.Limits == nil {
+		return nil
+	}
+	l, err := p.Kind.Limits(p.Header)
+	if err != nil {
+		return nil // opening the store tells what is wrong with its header
+	}
+	return &l
+}
+
+// limitRows are a row of the answer, or none.
+func limitRows(l *stores.Limits) [][]string {
+	if l == nil {
+		return nil
+	}
+	return [][]string{{"pairs", fmt.Sprintf("keys of up to %s bytes, values of up to %s bytes", count(l.Key), count(l.Value))}}
+}
