@@ -49,6 +49,8 @@ func explain(err error, pool string) error {
 		return hint("use the program that made it, or make another with 'farkv up'")
 	case errors.Is(err, node.ErrOtherVersion):
 		return hint("use the farkv that made it, or make another with 'farkv up'; 'farkv version' lists the formats that this one reads")
+	case errors.Is(err, fs.ErrPermission) && strings.HasPrefix(pool, "consul:"):
+		return hint("CONSUL_HTTP_TOKEN has to name a token with the rules that 'farkv help consul' prints")
 	case errors.Is(err, fs.ErrPermission):
 		return hint("the pool belongs to another user")
 	case errors.Is(err, syscall.ENOSPC):

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,6 +37,7 @@ func TestExplain(t *testing.T) {
 		{fabrics.ErrToken, "tcp:h:1", "$FARKV_TOKEN_FILE names", false},
 		{fmt.Errorf("%w: %w", rdma.ErrNodeDown, fabrics.ErrTLS), "tcp:h:1", "nodes with TLS", false},
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
+		{fmt.Errorf("%w: %w", rdma.ErrUnreachable, fs.ErrPermission), "consul:h:1/p", "the rules that 'farkv help consul' prints", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {
 		err := explain(c.err, c.pool)

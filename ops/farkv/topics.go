@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/node/cluster/consul"
 )
 
 // topics are what 'farkv help' explains besides the commands.
@@ -156,7 +158,7 @@ SEE ALSO
   farkv help tcp, farkv help doctor, farkv help node, farkv help perf
 `
 
-const consulHelp = `
+var consulHelp = `
 NAME
   consul - pools whose nodes and record are found through a Consul agent
 
@@ -182,9 +184,19 @@ WHAT IS THERE
 
 ENVIRONMENT
   What Consul's own programs take: CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE, CONSUL_HTTP_SSL, CONSUL_CACERT,
-  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ... but for the agent's address, which the pool's has. A token
-  needs key_prefix "farkv/" { policy = "write" } and service_prefix "farkv-" { policy = "write" }. The tokens and certificates
-  of memory nodes are another matter: see 'farkv help tcp'.
+  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY, CONSUL_NAMESPACE ... but for the agent's address, which the pool's has. The
+  tokens and certificates of memory nodes are another matter: see 'farkv help tcp'.
+
+ACCESS
+  Where Consul has access control, memory nodes and clients take a token with a policy of these rules:
+
+    ` + strings.ReplaceAll(consul.Rules, "\n", "\n    ") + `
+
+  Without node_prefix no node is found, without agent_prefix 'farkv doctor' does not learn the agent's version. To make them:
+
+    farkv help consul | grep '^ *[a-z]*_prefix' > farkv.hcl
+    consul acl policy create -name farkv -rules @farkv.hcl
+    consul acl token create -policy-name farkv
 
 WHEN THE AGENT IS AWAY
   Reads and writes go on. Nobody is elected, no dead node is replaced, no client recovered, and no program can open the pool

@@ -71,10 +71,24 @@ func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
+// indexed returns an error for an answer that no Consul agent gives: theirs to a query have an index, a 404 too.
+func indexed(meta *api.QueryMeta) error {
+	if meta.LastIndex == 0 {
+		return errNoConsul
+	}
+	return nil
+}
+
+var errNoConsul = errors.New("what answers there is no Consul agent (no X-Consul-Index)")
+
 // failed says which agent could not do what. It wraps board.ErrUnreachable, and fs.ErrPermission when Consul's access
 // control refused: that is mended from outside as well, and what it hides may be there.
 func (a *Agent) failed(err error, format string, args ...any) error {
-	what := fmt.Sprintf(format, args...)
+	return fmt.Errorf("consul %s: %s: %w: %w", a.address, fmt.Sprintf(format, args...), board.ErrUnreachable, a.cause(err))
+}
+
+// cause is why a call failed, in words of its own.
+func (a *Agent) cause(err error) error {
 	var transport *url.Error
 	if errors.As(err, &transport) {
 		err = transport.Err // the rest is the address in another form
@@ -82,15 +96,15 @@ func (a *Agent) failed(err error, format string, args ...any) error {
 	var status api.StatusError
 	switch answered := errors.As(err, &status); {
 	case errors.Is(err, context.DeadlineExceeded):
-		err = errors.New("it does not answer")
+		return errors.New("it does not answer")
 	case denied(err):
-		err = fmt.Errorf("%w: %w (CONSUL_HTTP_TOKEN names a token that may)", fs.ErrPermission, err)
+		return fmt.Errorf("%w: %w (CONSUL_HTTP_TOKEN names a token that may)", fs.ErrPermission, err)
 	case answered && status.Code == http.StatusTooManyRequests:
-		err = fmt.Errorf("it answers 429: %s (its limits.http_max_conns_per_client counts all processes of a machine)", status.Body)
+		return fmt.Errorf("it answers 429: %s (its limits.http_max_conns_per_client counts all processes of a machine)", status.Body)
 	case answered:
-		err = fmt.Errorf("it answers %d: %s", status.Code, status.Body)
+		return fmt.Errorf("it answers %d: %s", status.Code, status.Body)
 	}
-	return fmt.Errorf("consul %s: %s: %w: %w", a.address, what, board.ErrUnreachable, err)
+	return err
 }
 
 // denied tells whether Consul's access control refused. What transactions end in has the text, and no code.

@@ -44,6 +44,7 @@ const (
 	forbid          // 403
 	crowd           // 429
 	unindex         // executed, and the answer has no index
+	foreign         // 404, as of a web server that knows nothing of Consul
 )
 
 // newFake starts a fake and connects to it.
@@ -83,6 +84,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case crowd:
 		http.Error(w, "Your IP is issuing too many concurrent connections", http.StatusTooManyRequests)
+		return
+	case foreign:
+		http.NotFound(w, r)
 		return
 	case lose:
 		f.execute(httptest.NewRecorder(), r)

@@ -2,6 +2,9 @@ package consul
 
 import (
 	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
 	"net"
 	"slices"
 	"strconv"
@@ -25,15 +28,24 @@ func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status 
 
 // Members lists who is registered, sorted by pool, node and ID; pool "": of all pools, and of none. It is what Consul heard,
 // up to TTL ago, and good for finding nodes and for showing; who may write is decided elsewhere. Errors wrap
-// board.ErrUnreachable.
+// board.ErrUnreachable; with one that wraps fs.ErrPermission, too, come those that Consul shows to this token.
 func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
-	ctx, cancel := a.bound()
-	defer cancel()
 	tag := ""
 	if pool != "" {
 		tag = poolTag(pool)
 	}
-	entries, _, err := a.client.Health().Service(kind.service(), tag, false, consistent(ctx))
+	var entries []*api.ServiceEntry
+	hidden := false
+	err := a.call(true, func(ctx context.Context) error {
+		all, meta, err := a.client.Health().Service(kind.service(), tag, false, consistent(ctx))
+		if err == nil {
+			err = indexed(meta)
+		}
+		if err == nil {
+			entries, hidden = all, meta.ResultsFilteredByACLs
+		}
+		return err
+	})
 	if err != nil {
 		return nil, a.failed(err, "list services %s", kind.service())
 	}
@@ -44,8 +56,13 @@ func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	slices.SortFunc(members, func(a, b Health) int {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
+	if hidden {
+		return members, a.failed(errHidden, "list services %s", kind.service())
+	}
 	return members, nil
 }
+
+var errHidden = fmt.Errorf("%w: it hides some from this token, which lacks a rule: see 'farkv help consul'", fs.ErrPermission)
 
 func health(kind Kind, e *api.ServiceEntry) Health {
 	h := Health{Status: e.Checks.AggregatedStatus(), Agent: e.Node.Node}

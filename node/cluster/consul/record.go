@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -136,13 +137,16 @@ func (p *Pool) Discard(id string) error {
 
 // delete does all of ops or nothing.
 func (p *Pool) delete(what string, ops ...*api.KVTxnOp) error {
-	ctx, cancel := p.agent.bound()
-	defer cancel()
 	var txn api.TxnOps
 	for _, op := range ops {
 		txn = append(txn, &api.TxnOp{KV: op})
 	}
-	done, answer, _, err := p.agent.client.Txn().Txn(txn, (&api.QueryOptions{}).WithContext(ctx))
+	var done bool
+	var answer *api.TxnResponse
+	err := p.agent.call(false, func(ctx context.Context) (err error) {
+		done, answer, _, err = p.agent.client.Txn().Txn(txn, (&api.QueryOptions{}).WithContext(ctx))
+		return err
+	})
 	switch {
 	case err != nil:
 		return p.agent.failed(err, "%s %s", what, p.folder())
@@ -178,9 +182,15 @@ type Listing struct {
 
 // Pools lists the pools, sorted by name. Errors wrap board.ErrUnreachable.
 func (a *Agent) Pools() ([]Listing, error) {
-	ctx, cancel := a.bound()
-	defer cancel()
-	keys, _, err := a.client.KV().Keys(root, "/", consistent(ctx))
+	var keys []string
+	err := a.call(true, func(ctx context.Context) error {
+		all, meta, err := a.client.KV().Keys(root, "/", consistent(ctx))
+		if err == nil {
+			err = indexed(meta)
+		}
+		keys = all
+		return err
+	})
 	if err != nil {
 		return nil, a.failed(err, "list pools")
 	}

@@ -62,11 +62,15 @@ type Registration struct {
 // An agent that cannot be reached now is an error wrapping board.ErrUnreachable. One that cannot be reached later, or was
 // restarted and knows nothing, is tried at every beat: Err tells.
 func (a *Agent) Register(m Member, state func() (well bool, text string)) (*Registration, error) {
+	if _, err := m.registration(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Registration{agent: a, state: state, cancel: cancel, stopped: make(chan struct{}), member: m}
-	if err := r.register(ctx); err != nil {
+	err := a.call(true, r.put) // done twice it does no harm
+	if err != nil {
 		cancel()
-		return nil, err
+		return nil, a.failed(err, "register %s", m.ID)
 	}
 	go r.run(ctx)
 	return r, nil
@@ -111,15 +115,19 @@ func (r *Registration) pulse(ctx context.Context) error {
 func (r *Registration) register(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, r.agent.timeout)
 	defer cancel()
+	if err := r.put(limited); err != nil {
+		return r.agent.failed(err, "register %s", r.member.ID)
+	}
+	return nil
+}
+
+// put writes the registration as it is now.
+func (r *Registration) put(ctx context.Context) error {
 	s, err := r.member.registration()
 	if err != nil {
 		return err
 	}
-	err = r.agent.client.Agent().ServiceRegisterOpts(s, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(limited))
-	if err != nil {
-		return r.agent.failed(err, "register %s", r.member.ID)
-	}
-	return nil
+	return r.agent.client.Agent().ServiceRegisterOpts(s, api.ServiceRegisterOpts{ReplaceExistingChecks: true}.WithContext(ctx))
 }
 
 // Join tells that the member belongs to a pool now: as node index of it, if it is one. Pool "": to none.

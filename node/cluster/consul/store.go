@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,9 +25,15 @@ var _ board.Store = (*Store)(nil)
 
 // Load returns a record and its version by a consistent read. Errors wrap board.ErrUnreachable.
 func (s *Store) Load(key string) ([]byte, uint64, error) {
-	ctx, cancel := s.agent.bound()
-	defer cancel()
-	p, _, err := s.agent.client.KV().Get(s.prefix+key, consistent(ctx))
+	var p *api.KVPair
+	err := s.agent.call(true, func(ctx context.Context) error {
+		pair, meta, err := s.agent.client.KV().Get(s.prefix+key, consistent(ctx))
+		if err == nil {
+			err = indexed(meta)
+		}
+		p = pair
+		return err
+	})
 	if err != nil {
 		return nil, 0, s.agent.failed(err, "load %s", s.prefix+key)
 	}
@@ -43,12 +50,14 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 		return false, fmt.Errorf("consul %s: swap %s: %d bytes are more than the %d of a value",
 			s.agent.address, s.prefix+key, len(value), MaxValue)
 	}
-	ctx, cancel := s.agent.bound()
-	defer cancel()
 	// Consul leaves the version alone when nothing changes, so that of two who write the same value both would win. The
 	// flags, which nobody else uses, hold the version before, and are never the same twice.
 	p := &api.KVPair{Key: s.prefix + key, Value: value, ModifyIndex: version, Flags: version}
-	swapped, _, err := s.agent.client.KV().CAS(p, (&api.WriteOptions{}).WithContext(ctx))
+	var swapped bool
+	err := s.agent.call(false, func(ctx context.Context) (err error) {
+		swapped, _, err = s.agent.client.KV().CAS(p, (&api.WriteOptions{}).WithContext(ctx))
+		return err
+	})
 	if err != nil {
 		return false, s.agent.failed(err, "swap %s", p.Key)
 	}
@@ -58,9 +67,15 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 // List returns all records whose keys begin so, sorted by key, as they were at one moment. Errors wrap
 // board.ErrUnreachable.
 func (s *Store) List(prefix string) ([]board.Record, error) {
-	ctx, cancel := s.agent.bound()
-	defer cancel()
-	pairs, _, err := s.agent.client.KV().List(s.prefix+prefix, consistent(ctx))
+	var pairs api.KVPairs
+	err := s.agent.call(true, func(ctx context.Context) error {
+		all, meta, err := s.agent.client.KV().List(s.prefix+prefix, consistent(ctx))
+		if err == nil {
+			err = indexed(meta)
+		}
+		pairs = all
+		return err
+	})
 	if err != nil {
 		return nil, s.agent.failed(err, "list %s", s.prefix+prefix)
 	}

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -61,8 +60,8 @@ func (w *watch) turn(ctx context.Context) error {
 	o := consistent(limited)
 	o.WaitIndex, o.WaitTime = w.index, a.wait
 	p, meta, err := a.client.KV().Get(w.prefix+w.key, o)
-	if err == nil && meta.LastIndex == 0 {
-		err = errors.New("an answer without an index")
+	if err == nil {
+		err = indexed(meta)
 	}
 	if err != nil {
 		w.index = 0 // the next may be answered by a Consul with another past
