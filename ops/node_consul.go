@@ -39,6 +39,7 @@ func (c *NodeConfig) announce(n *nodeServer) (leave func() error, err error) {
 		agent.Close()
 		return nil, fmt.Errorf("--consul: %w (hint: does the agent run? 'farkv help consul' tells what it needs)", err)
 	}
+	consul.BeImpatient() // an agent that goes away later is tried again with the next heartbeat
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -55,6 +56,7 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	if err := ep.Close(); err != nil {
 		return fmt.Errorf("keep %s: %w", p.Address, err)
 	}
+	consul.BeImpatient() // a master's calls have to end before its lease does
 	kept := new(drivers.Kept)
 	k := &Keeping{Pool: p.Address, Store: p.Kind.Name}
 	if c.Metrics != "" {

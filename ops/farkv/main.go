@@ -19,9 +19,11 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
@@ -45,6 +47,7 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	consul.BeImpatient()
 	if wrong := out.Flush(); err == nil && wrong != nil {
 		err = failure{fmt.Errorf("write the answer: %w", wrong)}
 	}
@@ -57,7 +60,10 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 }
 
 // cli is what the commands share.
-type cli struct{ output string }
+type cli struct {
+	output string
+	wait   time.Duration // for an agent of Consul
+}
 
 // outputs is the annotation of commands whose answers have other forms than text and JSON.
 const outputs = "outputs"
@@ -94,7 +100,7 @@ func newRoot() *cobra.Command {
 			if list := outputsOf(cmd); !slices.Contains(list, c.output) {
 				return fmt.Errorf("--output %s: want %s", c.output, strings.Join(list, " or "))
 			}
-			return nil
+			return c.waitForConsul(cmd)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if version {
@@ -105,6 +111,7 @@ func newRoot() *cobra.Command {
 	}
 	root.Flags().BoolVar(&version, "version", false, "what 'farkv version' shows")
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
+	root.PersistentFlags().DurationVar(&c.wait, "wait", 30*time.Second, "time to wait for the Consul agent of a consul: pool")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),

@@ -203,6 +203,9 @@ WHEN THE AGENT IS AWAY
   until it is back: a master that cannot write to Consul changes nothing. Leases of memory nodes are theirs among each other,
   and need no agent.
 
+  Commands wait for an agent that does not answer, for --wait, and say so on standard error. 'farkv node' and 'farkv keep' do
+  so when they start; --wait 0s is not to wait.
+
 SEE ALSO
   farkv help tcp, farkv help node, farkv help up
 `

@@ -54,18 +54,37 @@ func (a *Agent) call(asks bool, do func(ctx context.Context) error) error {
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, p.Wait)
 	defer cancel()
-	defer time.AfterFunc(a.timeout, func() { p.say(a.address, nil) }).Stop()
+	defer p.sayAfter(a.timeout, a.address)()
 	for share := a.timeout; ; share *= 2 {
 		err := a.attempt(ctx, asks, share, do)
 		if !absent(err) || !asks && !unsent(err) {
 			return err
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() == nil {
+			p.say(a.address, a.cause(err))
+			sleep(ctx, again)
+		}
+		switch {
+		case p.ctx.Err() != nil:
+			return p.ctx.Err()
+		case ctx.Err() != nil:
 			patience.CompareAndSwap(p, nil)
 			return err
 		}
-		p.say(a.address, a.cause(err))
-		sleep(ctx, again)
+	}
+}
+
+// sayAfter says after a time that there was no answer, unless it is stopped before.
+func (p *Patience) sayAfter(d time.Duration, agent string) (stop func()) {
+	said := make(chan struct{})
+	t := time.AfterFunc(d, func() {
+		defer close(said)
+		p.say(agent, nil)
+	})
+	return func() {
+		if !t.Stop() {
+			<-said // nothing is said behind the call
+		}
 	}
 }
 
