@@ -33,6 +33,9 @@ func Down(addr string, force bool) (*Removed, error) {
 	if errors.Is(err, fabrics.ErrInUse) {
 		return nil, inUse(addr, err)
 	}
+	if !force && errors.Is(err, rdma.ErrMinority) {
+		return nil, fmt.Errorf("%w (hint: 'farkv status %s' shows the nodes; --force removes it nevertheless)", err, addr)
+	}
 	if !force && errors.Is(err, rdma.ErrUnreachable) && !strings.HasPrefix(addr, "consul:") {
 		return nil, fmt.Errorf("%w (hint: 'farkv recover %s' gives up nodes that are down; or --force)", err, addr)
 	}

@@ -69,10 +69,13 @@ func explain(err error, pool string) error {
 		return hint("'farkv help tcp' tells what nodes with TLS want of their clients")
 	case errors.Is(err, rdma.ErrAccess) && os.Getenv(fabrics.EnvReadToken) != "":
 		return hint("who knows only the token that $%s names may read, and change nothing", fabrics.EnvReadToken)
+	case errors.Is(err, rdma.ErrMinority):
+		return hint("%s; 'farkv status %s' shows the nodes", minority, pool)
 	case errors.Is(err, rdma.ErrUnreachable) && strings.HasPrefix(pool, "consul:"):
 		return hint("does the agent run? Until it is back nobody can open the pool; see 'farkv help consul'")
 	case errors.Is(err, rdma.ErrNodeDown):
-		return hint("'farkv status %s' shows the nodes, 'farkv recover %s' replaces those that are down", pool, pool)
+		return hint("'farkv status %s' shows the nodes and how many more may die, 'farkv recover %s' replaces those that are down",
+			pool, pool)
 	case errors.Is(err, rdma.ErrFull):
 		return hint("make a larger pool: --records sizes the index, --memory has to hold the pairs, --clients those who use it")
 	}

@@ -38,6 +38,7 @@ func TestExplain(t *testing.T) {
 		{fmt.Errorf("%w: %w", rdma.ErrNodeDown, fabrics.ErrTLS), "tcp:h:1", "nodes with TLS", false},
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
 		{fmt.Errorf("%w: %w", rdma.ErrUnreachable, fs.ErrPermission), "consul:h:1/p", "the rules that 'farkv help consul' prints", false},
+		{fmt.Errorf("%w: %w", rdma.ErrMinority, rdma.ErrNodeDown), "consul:h:1/p", "'farkv recover' can do nothing", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {
 		err := explain(c.err, c.pool)

@@ -45,6 +45,7 @@ func inspect(ctx context.Context, addr string) ([]Served, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the nodes of %s: %w", addr, err)
 	}
+	main, known := mainPool(infos)
 	var all []Served
 	for n, i := range infos {
 		s := Served{Address: i.Address, Reachable: errs[n] == nil}
@@ -53,11 +54,15 @@ func inspect(ctx context.Context, addr string) ([]Served, error) {
 		} else {
 			left, _ := leaseOf(&i)
 			s.Lease, s.Epoch, s.Expelled, s.Connected = left.Seconds(), i.Epoch, i.Expelled, i.Processes
-			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil, fmt.Sprintf("%016x", i.Incarnation)
+			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil && i.Pool.ID == infos[main].Pool.ID, fmt.Sprintf("%016x", i.Incarnation)
 		}
 		all = append(all, s)
 	}
-	return inOrder(infos, all), nil
+	all = inOrder(infos, all)
+	for n := range all {
+		all[n].Voice = known && n < infos[main].Pool.Voters()
+	}
+	return all, nil
 }
 
 // inOrder sorts the nodes of a pool as the pool numbers them, whatever order they were named in.

@@ -21,6 +21,7 @@ type Served struct {
 	Expelled    bool    `json:"expelled,omitempty"`    // by the others
 	Connected   int     `json:"connected"`             // processes of clients
 	InPool      bool    `json:"in_pool"`
+	Voice       bool    `json:"voice,omitempty"`   // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`            // bytes, of which the pool may use fewer
 	Process     int     `json:"process,omitempty"` // that 'farkv up' started on this machine
 }
@@ -63,6 +64,7 @@ func unreachable(addr string, why error) *State {
 	for _, one := range all {
 		s.Nodes = append(s.Nodes, Node{Bytes: one.Offers, Up: one.Reachable && !one.Expelled, Served: &one})
 	}
+	s.Margin = s.margin(nil)
 	return s
 }
 

@@ -19,7 +19,8 @@ type Recovery struct {
 	Revoked *Client  `json:"revoked,omitempty"` // a client that was fenced off alive
 	Master  *Master  `json:"master,omitempty"`  // who else is master, and does it
 	Done    []Step   `json:"done"`
-	Waiting []string `json:"waiting"` // what is still to be done
+	Waiting []string `json:"waiting"`          // what is still to be done
+	Margin  *Margin  `json:"margin,omitempty"` // how many more nodes may die then; not known where it is left out
 }
 
 // Step is one thing that was done.
@@ -101,6 +102,7 @@ func (r *Recovery) recover(p *stores.Pool) error {
 		err = nil
 	}
 	r.Waiting = append(r.Waiting, waiting(p.Fabric, p.Kind.Majority)...)
+	r.Margin = marginOf(p)
 	switch {
 	case err != nil || len(r.Waiting) == 0:
 		return err
@@ -157,5 +159,8 @@ func (r *Recovery) Print(w io.Writer) {
 	}
 	if len(r.Waiting) == 0 {
 		fmt.Fprintln(w, "nothing is left to recover")
+	}
+	if r.Margin != nil {
+		fmt.Fprintln(w, r.Margin)
 	}
 }

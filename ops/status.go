@@ -31,6 +31,7 @@ type State struct {
 	// Witnesses are processes that hold nothing, and have a voice.
 	Witnesses []Served `json:"witnesses,omitempty"`
 	View      View     `json:"view"`
+	Margin    *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
 	Master    *Master  `json:"master,omitempty"` // nobody, or not known where it is left out
 	Memory    []Use    `json:"memory"`
 	Problem   string   `json:"problem,omitempty"` // why there is nothing in Memory
@@ -132,6 +133,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 	s.View.majority = p.Kind.Majority
 	s.nameStarted()
 	s.addServed()
+	s.Margin = s.margin(p)
 	s.Master = masterOf(p.Fabric)
 	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
 		s.Places = g.Clients
@@ -243,6 +245,9 @@ func (s *State) Print(w io.Writer) {
 			fmt.Fprintf(w, "its nodes' logs are in %s\n", s.Folder)
 		}
 		s.printNodes(w)
+		if s.Margin != nil {
+			fmt.Fprintf(w, "%s\n", s.Margin)
+		}
 		return
 	}
 	total := uint64(0)
@@ -262,6 +267,7 @@ func (s *State) Print(w io.Writer) {
 	table(w, append(rows, [][]string{
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
+		{"margin", s.Margin.String()},
 		{"view", s.View.String()},
 		{"master", s.master()},
 		{"clients", clients},

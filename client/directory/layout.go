@@ -131,3 +131,6 @@ func overflow(mean float64) (p float64) {
 	}
 	return p
 }
+
+// Sections returns where the replicas of each section begin: of buckets that have their replicas on the same nodes.
+func (l *Layout) Sections() [][]rdma.Addr { return l.at }

@@ -42,6 +42,8 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		MaxPair: maxFuseePair,
 		Check:   fusee.Check,
 		Usage:   fusee.Usage,
+
+		Outlives: fusee.Outlives,
 	}
 }
 

@@ -66,6 +66,8 @@ func rcuckooKind() *Kind {
 		Grows:   true,
 		Check:   rcuckoo.Check,
 		Usage:   rcuckoo.Usage,
+
+		Outlives: rcuckoo.Outlives,
 	}
 }
 

@@ -82,6 +82,9 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
+	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything in the pool is still to be
+	// had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it is not known.
+	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
 	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
 	// Majority tells that its pools live with dead nodes, and nobody replaces these: its Mender is a cluster.Enduring.

@@ -68,6 +68,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 			}
 			return m, nil
 		},
+		Outlives: swarm.Outlives,
 	}
 }
 

@@ -94,7 +94,7 @@ func (p *proposer) gather(q *Question) ([]*Answer, error) {
 		return nil, fmt.Errorf("the pool's nodes refuse to %s %q: %s: %w", q.Kind, q.Key, t.refused, refusalError(t.refused))
 	}
 	return nil, fmt.Errorf("%d of the pool's %d nodes answered, and %d are needed: %w (the last that did not: %v)",
-		len(t.answers), p.nodes, p.majority(), ErrUnreachable, t.err)
+		len(t.answers), p.nodes, p.majority(), rdma.ErrMinority, t.err)
 }
 
 // errBeaten ends a round that a higher ballot has overtaken.

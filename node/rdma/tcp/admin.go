@@ -184,7 +184,7 @@ func open(o Options) (*Fabric, error) {
 	absent := f.each(func(n int) bool { return n < f.record.voters() && controls[n] == nil }, deadAfter,
 		func(int) *message { return m }, func(int, reply) { up++ })
 	if up <= f.record.voters()/2 {
-		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w", up, f.record.voters(), joined(append(append(controls, absent), verbs...)))
+		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w: %w", up, f.record.voters(), rdma.ErrMinority, joined(append(append(controls, absent), verbs...)))
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil

@@ -260,7 +260,7 @@ func (f *Fabric) MayExpel() error {
 		}
 	})
 	if voices <= f.record.voters()/2 {
-		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices, f.record.voters(), rdma.ErrUnreachable, err)
+		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices, f.record.voters(), rdma.ErrMinority, err)
 	}
 	return nil
 }

@@ -302,7 +302,7 @@ func (f *Fabric) awaitMajority() error {
 			}
 		}
 		if hope <= voters/2 {
-			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope, voters, rdma.ErrUnreachable)
+			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope, voters, rdma.ErrMinority)
 		}
 		time.Sleep(redialMin)
 	}
@@ -433,7 +433,9 @@ func joined(errs []error) error {
 func (f failures) Error() string {
 	var texts []string
 	for _, err := range f {
-		texts = append(texts, err.Error())
+		if text := err.Error(); !slices.Contains(texts, text) { // a node's two links mostly fail alike
+			texts = append(texts, text)
+		}
 	}
 	return strings.Join(texts, "; ")
 }

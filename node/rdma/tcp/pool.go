@@ -36,7 +36,12 @@ const (
 // mostVoters bounds who takes part in decisions, and grants leases: all would cost each node a conversation with each.
 const mostVoters = 7
 
-// voters is how many nodes have a voice: the first ones.
+// Voters returns how many nodes have a voice: as many of the first ones.
+func (r *Record) Voters() int { return r.voters() }
+
+// Majority returns how many nodes that have a voice have to live: with fewer no node serves, and nothing is decided.
+func (r *Record) Majority() int { return r.voters()/2 + 1 }
+
 func (r *Record) voters() int { return min(len(r.Addresses), mostVoters) }
 
 func (r *Record) check(memory uint64) error {

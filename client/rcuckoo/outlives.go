@@ -1,0 +1,31 @@
+package rcuckoo
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Outlives returns how many memory nodes may die at once so that each shard keeps a copy: one less than the fewest copies
+// there are. -1: a shard has none.
+func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
+	ep, err := f.Open("status")
+	if err != nil {
+		return 0, fmt.Errorf("count the copies: %w", err)
+	}
+	defer ep.Close()
+	l, err := readLayout(ep)
+	if err != nil {
+		return 0, fmt.Errorf("count the copies: %w", err)
+	}
+	fewest := MaxReplicas
+	for shard := range l.Shards {
+		nodes := make([]int, l.Replicas)
+		for k := range nodes {
+			nodes[k] = l.seatOf(shard, k).node
+		}
+		fewest = min(fewest, client.Copies(&l.view, dead, nodes...))
+	}
+	return fewest - 1, nil
+}
