@@ -93,7 +93,7 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 func marginOf(p *stores.Pool) *Margin {
 	s := &State{Pool: p.Address}
 	s.Nodes, _ = nodesOf(p.Fabric)
-	s.addServed()
+	s.addServed(p.Fabric)
 	return s.margin(p)
 }
 

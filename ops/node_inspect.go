@@ -35,13 +35,14 @@ func healthOf(i *fabrics.NodeInfo) error {
 	return nil
 }
 
-// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing.
-func inspect(ctx context.Context, addr string) ([]Served, error) {
+// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing. f is the pool, where
+// this process has it open, or nil.
+func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
 	a, err := fabrics.Parse(addr)
 	if err != nil || !a.Remote() {
 		return nil, err
 	}
-	infos, errs, err := fabrics.Inspect(ctx, a)
+	infos, errs, err := fabrics.Inspect(ctx, a, f)
 	if err != nil {
 		return nil, fmt.Errorf("look at the nodes of %s: %w", addr, err)
 	}

@@ -131,7 +131,7 @@ func madeOf(pool *stores.Pool, store string) (*Made, error) {
 
 // frail warns of a pool that does not outlive the death of one memory node.
 func frail(addr string) string {
-	all, err := servedBy(addr)
+	all, err := servedBy(addr, nil)
 	if err != nil || len(all) == 0 || len(all) > 2 {
 		return ""
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Served is what is known of a memory node that is a process.
@@ -19,7 +20,7 @@ type Served struct {
 	Lease       float64 `json:"lease_seconds"`         // for which it may execute verbs, unless it prolongs that
 	Epoch       uint64  `json:"epoch"`                 // of the view, as the node was told
 	Expelled    bool    `json:"expelled,omitempty"`    // by the others
-	Connected   int     `json:"connected"`             // processes of clients
+	Connected   int     `json:"connected"`             // processes of clients, but for this one
 	InPool      bool    `json:"in_pool"`
 	Voice       bool    `json:"voice,omitempty"`   // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`            // bytes, of which the pool may use fewer
@@ -29,11 +30,11 @@ type Served struct {
 // inspectTime bounds a look at all nodes of a pool.
 const inspectTime = 3 * time.Second
 
-// servedBy tells of the memory nodes of an address, where these are processes.
-func servedBy(addr string) ([]Served, error) {
+// servedBy tells of the memory nodes of an address, where these are processes. f is as in inspect.
+func servedBy(addr string, f rdma.Fabric) ([]Served, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
 	defer cancel()
-	all, err := inspect(ctx, addr)
+	all, err := inspect(ctx, addr, f)
 	if len(all) == 0 {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func processesOf(p *local.Pool, all []Served) {
 
 // unreachable is the state of a pool that cannot be opened: what its nodes tell.
 func unreachable(addr string, why error) *State {
-	all, err := servedBy(addr)
+	all, err := servedBy(addr, nil)
 	if err != nil || len(all) == 0 {
 		return nil
 	}
@@ -76,8 +77,8 @@ func (s *State) nameStarted() {
 }
 
 // addServed adds what the processes of memory nodes tell. Who cannot ask them knows of the pool what it knows without.
-func (s *State) addServed() {
-	all, err := servedBy(s.Pool)
+func (s *State) addServed(f rdma.Fabric) {
+	all, err := servedBy(s.Pool, f)
 	if err != nil || len(all) < len(s.Nodes) {
 		return
 	}

@@ -63,7 +63,7 @@ func TestServeNode(t *testing.T) {
 	if !s.Loopback || s.Memory != 1<<20 || s.PID != os.Getpid() || s.TLS != "" {
 		t.Errorf("%+v", s)
 	}
-	all, err := inspect(t.Context(), "tcp:"+s.Address)
+	all, err := inspect(t.Context(), "tcp:"+s.Address, nil)
 	if err != nil || len(all) != 1 || !all[0].Reachable || all[0].InPool || all[0].Offers != 1<<20 {
 		t.Errorf("inspect: %+v, %v", all, err)
 	}
@@ -79,7 +79,7 @@ func TestServeNode(t *testing.T) {
 	if _, err := os.Stat(c.PIDFile); !os.IsNotExist(err) {
 		t.Errorf("the pid file: %v", err)
 	}
-	if all, err := inspect(t.Context(), "tcp:"+s.Address); err != nil || all[0].Reachable || all[0].Problem == "" {
+	if all, err := inspect(t.Context(), "tcp:"+s.Address, nil); err != nil || all[0].Reachable || all[0].Problem == "" {
 		t.Errorf("inspect what has ended: %+v, %v", all, err)
 	}
 }
@@ -173,7 +173,7 @@ func TestNodeTLS(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if all, err := inspect(t.Context(), "tcp:"+s.Address); err != nil || all[0].Reachable {
+	if all, err := inspect(t.Context(), "tcp:"+s.Address, nil); err != nil || all[0].Reachable {
 		t.Errorf("without TLS: %+v, %v", all, err)
 	}
 	if err := end(); err != nil {

@@ -34,7 +34,7 @@ type State struct {
 	Margin    *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
 	Master    *Master  `json:"master,omitempty"` // nobody, or not known where it is left out
 	Memory    []Use    `json:"memory"`
-	Problem   string   `json:"problem,omitempty"` // why there is nothing in Memory
+	Problem   string   `json:"problem,omitempty"` // why something is missing in Memory or Clients
 	Places    int      `json:"places"`            // clients that the pool has room for; 0 where that is not known
 	Clients   []Client `json:"clients"`
 
@@ -132,7 +132,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 	s.Nodes, s.View = nodesOf(p.Fabric)
 	s.View.majority = p.Kind.Majority
 	s.nameStarted()
-	s.addServed()
+	s.addServed(p.Fabric)
 	s.Margin = s.margin(p)
 	s.Master = masterOf(p.Fabric)
 	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
@@ -286,10 +286,14 @@ func (s *State) printDetails(w io.Writer) {
 		rows = append(rows, []string{u.Purpose, count(u.Count), size(u.Bytes)})
 	}
 	fmt.Fprintln(w)
-	if s.Problem == "" {
+	if len(s.Memory) > 0 {
 		table(w, rows)
-	} else {
-		fmt.Fprintf(w, "memory is not known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
+	}
+	if slices.ContainsFunc(s.Nodes, func(n Node) bool { return !n.Up }) {
+		fmt.Fprintln(w, "what only nodes know that are down is left out")
+	}
+	if s.Problem != "" {
+		fmt.Fprintf(w, "not all is known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
 	}
 	if len(s.Clients) == 0 {
 		return

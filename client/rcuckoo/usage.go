@@ -21,22 +21,12 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
 	used, slabs, grown := uint64(0), uint64(0), uint64(0)
-	x := newExtents(l, ep, l.Timeout, func(string) {})
 	for shard := range l.Shards {
-		err := l.eachRow(ep, shard, func(n uint32, r row) {
-			if l.valid(r, shard, n) {
-				used += uint64(l.used(r))
-				if l.birth(n) > 0 && l.made(n, r) {
-					grown++
-				}
-			}
-		})
-		if err == nil && l.extents() {
-			err = x.walk(shard, func(int, []uint64, []uint64) error { slabs++; return nil })
-		}
+		c, err := l.count(ep, shard)
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return nil, fmt.Errorf("read the use of memory: %w", err)
 		}
+		used, slabs, grown = used+c.used, slabs+c.slabs, grown+c.grown
 	}
 	copies, replicas := uint64(l.Shards)*uint64(l.Replicas), uint64(l.Replicas)
 	rows := copies*uint64(l.Rows) + grown*replicas
@@ -56,6 +46,48 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		uses = append(uses, client.Use{Name: "slabs handed out", Count: slabs, Bytes: slabs * l.slab}, client.Use{Name: "slabs", Count: all, Bytes: all * l.slab})
 	}
 	return uses, nil
+}
+
+// counted is what a shard has.
+type counted struct{ used, grown, slabs uint64 }
+
+// count counts what a shard has, on the first copy whose node answers. An error wraps rdma.ErrNodeDown when none does.
+func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
+	for _, at := range l.copies[shard] {
+		c = counted{}
+		err = l.within(shard, at, func() error {
+			err := l.eachRow(ep, shard, func(n uint32, r row) {
+				if l.valid(r, shard, n) {
+					c.used += uint64(l.used(r))
+					if l.birth(n) > 0 && l.made(n, r) {
+						c.grown++
+					}
+				}
+			})
+			if err == nil && l.extents() {
+				c.slabs, err = l.handed(ep, shard)
+			}
+			return err
+		})
+		if !errors.Is(err, rdma.ErrNodeDown) {
+			return c, err
+		}
+	}
+	return counted{}, err
+}
+
+// handed returns how many slabs of a shard were handed out: with copies, all.
+func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
+	if l.Replicas > 1 {
+		return uint64(l.Slabs), nil
+	}
+	b := ep.Batch()
+	defer b.Release()
+	read := b.Read(l.at(l.counts, shard, 0), 8)
+	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+		return 0, fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
+	}
+	return min(le.Uint64(read.Buf), uint64(l.Slabs)), nil
 }
 
 // rowsAtOnce are read by one batch of a walk, in READs of so many bytes.

@@ -80,7 +80,7 @@ func TestNodes(t *testing.T) {
 	if err := Remove(a.String(), false); !errors.Is(err, ErrInUse) {
 		t.Errorf("removed while it has a client: %v", err)
 	}
-	infos, errs, err := Inspect(context.Background(), Address{Scheme: "tcp", Nodes: a.Nodes[:1]})
+	infos, errs, err := Inspect(context.Background(), Address{Scheme: "tcp", Nodes: a.Nodes[:1]}, nil)
 	if err != nil || errors.Join(errs...) != nil || len(infos) != 3 || infos[2].Pool == nil || infos[2].Pool.Index != 2 {
 		t.Errorf("inspected by one node: %+v, %v, %v", infos, errs, err)
 	}

@@ -139,7 +139,7 @@ func TestRDMA(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, again)
-	infos, errs, err := Inspect(t.Context(), a)
+	infos, errs, err := Inspect(t.Context(), a, nil)
 	if err != nil || errors.Join(errs...) != nil || infos[2].Fabric != overRDMA {
 		t.Errorf("inspected: %+v, %v, %v", infos, errs, err)
 	}

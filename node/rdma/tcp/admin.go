@@ -33,7 +33,7 @@ func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, 
 	for i, addr := range o.Addresses {
 		group.Go(func() {
 			var r reply
-			r, errs[i] = once(ctx, addr, o, &message{Do: doInspect})
+			r, errs[i] = once(ctx, addr, o, &message{Do: doInspect, Self: o.Self})
 			infos[i].Address = addr
 			if errs[i] == nil && r.Info != nil {
 				infos[i] = *r.Info

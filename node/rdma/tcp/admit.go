@@ -100,7 +100,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		return nil, err
 	}
 	if readOnly {
-		h.Process = "reader " + h.Process // who may only read takes no other's place, and does not say goodbye for it
+		h.Process = readerOf(h.Process) // who may only read takes no other's place, and does not say goodbye for it
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
 		about: h.Pool, index: h.Node}
@@ -172,7 +172,7 @@ func (n *Node) register(c *conn, raw net.Conn, h hello, w *welcome) (replaced []
 		return replaced, why
 	}
 	n.conns[c] = struct{}{}
-	if c.purpose != forPeer {
+	if c.purpose != forPeer && h.Pool != "" { // a caller about no pool only looks, and is none of its processes
 		proc := n.processes[c.process]
 		if proc == nil {
 			proc = &process{}

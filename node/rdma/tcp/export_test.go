@@ -11,9 +11,6 @@ const MaxLease = maxLease
 // HasMajority tells whether the nodes that keep the board are connected, so that clients can be given back.
 func (f *Fabric) HasMajority() bool { return f.hasMajority() }
 
-// Process is the name by which nodes know the fabric.
-func (f *Fabric) Process() string { return f.process }
-
 // Expelled tells whether the node knows that it was.
 func (n *Node) Expelled() bool { p := n.pool.Load(); return p != nil && p.expelled.Load() }
 

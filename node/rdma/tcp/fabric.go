@@ -32,6 +32,8 @@ type Options struct {
 	// BoardName names it in the pool's record, and Glance, unless nil, spares it questions: see board.Options.
 	BoardName string
 	Glance    func() (r board.Record, since time.Duration, ok bool)
+	// Self is the Process of an open Fabric that Inspect is to leave out of the count of processes; "": all count.
+	Self string
 	// Fabric is what the pool's verbs go over: see Record. When it is opened, it must be that.
 	Fabric string
 	// Lease of the nodes when the pool is made; default DefaultLease.
@@ -171,6 +173,9 @@ func (f *Fabric) call(ctx context.Context, which func(links) *link, silent map[s
 
 func controlOf(l links) *link { return l.control }
 func verbsOf(l links) *link   { return l.verbs }
+
+// Process returns the name by which the pool's nodes know this process.
+func (f *Fabric) Process() string { return f.process }
 
 // Nodes returns the number of memory nodes.
 func (f *Fabric) Nodes() int { return f.record.Nodes }

@@ -21,6 +21,7 @@ type message struct {
 	Node   int             `json:"node,omitempty"`
 	Client rdma.ClientID   `json:"client,omitempty"`
 	Life   uint64          `json:"life,omitempty"`
+	Self   string          `json:"self,omitempty"` // of an inspection: the process that asks, which is not to be counted
 }
 
 // What a message may ask for.
@@ -79,6 +80,9 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 	switch m.Do {
 	case doInspect:
 		info := n.Info()
+		if n.isAttached(m.Self) || n.isAttached(readerOf(m.Self)) {
+			info.Processes--
+		}
 		r.Info = &info
 		return r, nil
 	case doAdopt:

@@ -259,6 +259,16 @@ func (n *Node) grace() time.Duration {
 	return DefaultLease
 }
 
+// readerOf returns the name by which a node knows a process that may only read.
+func readerOf(process string) string { return "reader " + process }
+
+// isAttached reports whether a process is alive.
+func (n *Node) isAttached(process string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.alive(process)
+}
+
 // attached lists the processes that are alive. The caller holds mu.
 func (n *Node) attached() (names []string) {
 	for name := range n.processes {
