@@ -25,7 +25,7 @@ func Down(addr string, force bool) (*Removed, error) {
 		switch p, err := local.Open(addr); {
 		case err == nil:
 			return downStarted(p, force)
-		case errors.Is(err, local.ErrRecord):
+		case !errors.Is(err, local.ErrNoPool) && !errors.Is(err, local.ErrName):
 			return nil, explainStarted(err, addr)
 		}
 	}

@@ -35,10 +35,6 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err := by.may(name); err != nil {
 		return nil, err
 	}
-	token, err := tokenFile()
-	if err != nil {
-		return nil, err
-	}
 	kind, err := stores.Lookup(store)
 	if err != nil {
 		return nil, explain(err, name)
@@ -56,6 +52,10 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 			err = errors.Join(err, here.Stop(stopTime))
 		}
 	}()
+	token, err := tokenFile(here)
+	if err != nil {
+		return nil, err
+	}
 	if err := here.Start(ctx, p.Nodes, by.command(token, p.Memory)); err != nil {
 		return nil, fmt.Errorf("up %s: %w", name, err)
 	}
@@ -82,7 +82,7 @@ func (s Starter) may(name string) error {
 	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token at the most (hint: unset it, or "+
+			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing else (hint: unset it, or "+
 				"start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)", s.Fabric, v, s.Fabric)
 		}
 	}
@@ -94,24 +94,20 @@ func (s Starter) may(name string) error {
 	return nil
 }
 
-// tokenFile returns where the token is that clients take; "": they take none. Nodes are started in another folder.
-func tokenFile() (string, error) {
-	name := os.Getenv(fabrics.EnvToken)
-	if name == "" {
-		return "", nil
+// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the environment, or else a new one in
+// the pool's run folder. Nodes are started in another folder.
+func tokenFile(here *local.Pool) (string, error) {
+	if name := os.Getenv(fabrics.EnvToken); name != "" {
+		return filepath.Abs(name)
 	}
-	return filepath.Abs(name)
+	return here.MakeToken()
 }
 
 // command is the command line of a node that is started here.
 func (s Starter) command(token string, memory uint64) local.Command {
 	return func(_ int, pidFile string) []string {
-		args := []string{s.Program, "node", "--fabric", s.Fabric, "--listen", "127.0.0.1:0", "--memory", strconv.FormatUint(memory, 10), "--pid-file", pidFile,
-			"--drain", drainTime.String(), "--output", "json"}
-		if token != "" {
-			args = append(args, "--token-file", token)
-		}
-		return args
+		return []string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", "127.0.0.1:0", "--memory",
+			strconv.FormatUint(memory, 10), "--pid-file", pidFile, "--drain", drainTime.String(), "--output", "json", "--token-file", token}
 	}
 }
 

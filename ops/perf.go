@@ -146,7 +146,7 @@ func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err e
 		return nil, lacking{explainStarted(err, name)}
 	}
 	defer func() { err = errors.Join(err, here.Stop(stopTime)) }()
-	token, err := tokenFile()
+	token, err := tokenFile(here)
 	if err != nil {
 		return nil, err
 	}

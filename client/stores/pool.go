@@ -131,10 +131,14 @@ func apart(spares int) string {
 	return ", spares apart"
 }
 
-// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Open returns, node.ErrNoStore, ErrUnknown
-// when this program does not have the store, or node.ErrOtherVersion when it has another version of the store's format.
+// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Resolve and fabrics.Open return, node.ErrNoStore,
+// ErrUnknown when this program does not have the store, or node.ErrOtherVersion when it has another version of the
+// store's format.
 func Open(addr string) (*Pool, error) {
-	addr = fabrics.Resolve(addr)
+	addr, err := fabrics.Resolve(addr)
+	if err != nil {
+		return nil, err
+	}
 	f, err := fabrics.Open(addr)
 	if err != nil {
 		return nil, err

@@ -214,4 +214,19 @@ func TestTLS(t *testing.T) {
 	}
 	check(t, f)
 	f.Close()
+	exposed(t, key)
+	if _, err := Create(a.String(), three, nil); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "hint: chmod 600 "+key) {
+		t.Errorf("a client's key that others can read: %v", err)
+	}
+	if _, err := NodeTLS(cert, key, ""); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "others can read or write it") {
+		t.Errorf("a node's key that others can read: %v", err)
+	}
+}
+
+// exposed lets others read a file.
+func exposed(t *testing.T, file string) {
+	t.Helper()
+	if err := os.Chmod(file, 0o640); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
@@ -52,6 +54,17 @@ func Security() (s tcp.Security, err error) {
 	return s, nil
 }
 
+// securityOf returns what clients need to be let in by the nodes at some addresses: the token of a pool whose nodes 'farkv up'
+// started on this machine, or else what the environment says, which is about nodes that were started otherwise.
+func securityOf(nodes []string) (tcp.Security, error) {
+	file := local.TokenFile(nodes)
+	if file == "" {
+		return Security()
+	}
+	token, err := ReadToken(file)
+	return tcp.Security{Token: token}, err
+}
+
 func tokenOf(variable string) ([]byte, error) {
 	file := os.Getenv(variable)
 	if file == "" {
@@ -69,16 +82,9 @@ const leastToken, mostToken = 16, 4096
 
 // ReadToken reads a token from a file that nobody but its owner can read or write. White space around it does not count.
 func ReadToken(file string) ([]byte, error) {
-	st, err := os.Stat(file)
+	text, err := readSecret("token", file)
 	if err != nil {
-		return nil, fmt.Errorf("token %w: %w", ErrSecret, err)
-	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("token %s %w: others can read or write it (hint: chmod 600 %s)", file, ErrSecret, file)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("token %w: %w", ErrSecret, err)
+		return nil, err
 	}
 	token := bytes.TrimSpace(text)
 	if len(token) < leastToken || len(token) > mostToken {
@@ -86,6 +92,31 @@ func ReadToken(file string) ([]byte, error) {
 			len(token), leastToken, mostToken, file)
 	}
 	return token, nil
+}
+
+// mostSecret bounds what is read of a file of a token or a key: several times the largest.
+const mostSecret = 1 << 20
+
+// readSecret reads a file that only its owner can read or write. What is checked is the file that is read, whatever its name
+// means a moment later. kind is a word for messages.
+func readSecret(kind, file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s %s %w: others can read or write it (hint: chmod 600 %s)", kind, file, ErrSecret, file)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, mostSecret))
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
+	}
+	return text, nil
 }
 
 // NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in. Nodes
@@ -116,10 +147,18 @@ func NodeTLS(cert, key, ca string) (*tls.Config, error) {
 	return c, nil
 }
 
-// pair reads a certificate and its key. One that is not valid now is of no use, and says so here rather than to every
+// pair reads a certificate and its key, which only its owner may be able to read. A certificate that is not valid now is of no use, and says so here rather than to every
 // caller.
 func pair(cert, key string) ([]tls.Certificate, error) {
-	c, err := tls.LoadX509KeyPair(cert, key)
+	secret, err := readSecret("key", key)
+	if err != nil {
+		return nil, err
+	}
+	public, err := os.ReadFile(cert)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %w: %w", ErrSecret, err)
+	}
+	c, err := tls.X509KeyPair(public, secret)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %s with key %s %w: %w", cert, key, ErrSecret, err)
 	}

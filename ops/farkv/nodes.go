@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/runner"
@@ -19,6 +20,7 @@ const defaultListen = "127.0.0.1:7070"
 func (c *cli) node() *cobra.Command {
 	var n ops.NodeConfig
 	var memory bytesFlag
+	var started bool
 	cmd := &cobra.Command{
 		Use:   "node --memory SIZE",
 		Short: "Serve memory over TCP or RDMA: one memory node of a pool",
@@ -58,6 +60,11 @@ func (c *cli) node() *cobra.Command {
 			case n.MetricsPublic && n.Metrics == "":
 				return fmt.Errorf("--metrics-public is for --metrics")
 			}
+			if started {
+				if err := local.AwaitRecord(cmd.InOrStdin()); err != nil {
+					return failure{err}
+				}
+			}
 			n.Memory, n.Log = uint64(memory), logTo(cmd)
 			return told(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error { return c.say(cmd, s) }))
 		},
@@ -80,6 +87,8 @@ func (c *cli) node() *cobra.Command {
 	f.BoolVar(&n.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
 	f.IntVar(&n.Connections, "connections", 1024, "connections at a time")
 	f.StringVar(&n.PIDFile, "pid-file", "", "file to write the process's number to, while it serves")
+	f.BoolVar(&started, "await-starter", false, "begin once standard input says that the process is recorded")
+	_ = f.MarkHidden("await-starter") // an unknown name is its only error
 	f.DurationVar(&n.Drain, "drain", 10*time.Second, "time for clients to go, when it is told to end")
 	return cmd
 }

@@ -57,6 +57,9 @@ TOKENS
   It is never sent: each end proves to know it. Without one a node listens on the loopback only. Nodes take the file as
   --token-file, clients from the environment. Who knows only the token of a node's --read-token-file may read and nothing else.
 
+  'farkv up --fabric tcp NAME', or rdma, makes a token for the nodes that it starts, unless FARKV_TOKEN_FILE names one. It is in
+  the pool's run folder, and the same user's programs find it there by NAME, or by the nodes' addresses.
+
 ENVIRONMENT
   FARKV_TOKEN_FILE        the token
   FARKV_READ_TOKEN_FILE   the one with which nothing but reading is possible, instead
@@ -69,7 +72,7 @@ TLS
   node speaks TLS 1.3 and nothing else. Its certificate has to name the host, or have the IP address, that clients use. Nodes
   that are partners of a pool are each other's clients, too, so that with --tls-ca their certificates must come from it.
   Without, a private authority's own certificate has to stand behind the node's in the file of --tls-cert.
-  Certificates are read when a process starts.
+  Certificates are read when a process starts. A key that others can read is refused, as such a token is.
 
 LEASES
   A node executes verbs only while it holds leases of a majority of the pool's nodes, itself included. They last for 300 ms,

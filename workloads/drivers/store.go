@@ -61,7 +61,9 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.pool = fabrics.Resolve(o.pool)
+	if o.pool, err = fabrics.Resolve(o.pool); err != nil {
+		return nil, err
+	}
 	kind, err := c.lookup(c.name)
 	if err != nil {
 		return nil, err

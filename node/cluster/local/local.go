@@ -2,6 +2,7 @@
 // processes that were started, their pid files and their logs.
 //
 //	$XDG_RUNTIME_DIR/farkv/NAME/record.json     what Record says; without the variable, /tmp/farkv-UID/NAME
+//	                            token           what its nodes ask for, where they were given one
 //	                            node-0.pid      the process, while it serves
 //	                            node-0.log      its standard output and error
 //
@@ -16,7 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
+	"syscall"
 )
 
 // What callers branch on.
@@ -54,33 +55,6 @@ type Pool struct {
 	folder string
 }
 
-// Root returns the folder of all run folders; it need not be there.
-func Root() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "farkv")
-	}
-	return filepath.Join(os.TempDir(), "farkv-"+strconv.Itoa(os.Getuid()))
-}
-
-// private makes sure that the root is a folder which nobody else can write to or look into: in /tmp another user may have
-// made one of that name.
-func private(root string) error {
-	err := os.Mkdir(root, 0o700)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%w: %w", ErrFolder, err)
-	}
-	info, err := os.Lstat(root)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrFolder, err)
-	case !info.IsDir() || owner(info) != os.Getuid():
-		return fmt.Errorf("%w: %s is no folder of yours", ErrFolder, root)
-	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%w: others may use %s: its mode is %v", ErrFolder, root, info.Mode().Perm())
-	}
-	return nil
-}
-
 const longest = 200
 
 // CheckName tells whether name may name a pool; the rule is that of pools in shared memory. The error wraps ErrName.
@@ -98,39 +72,57 @@ func CheckName(name string) error {
 
 // Create makes an empty run folder. Of two that do so at once one gets an error wrapping ErrExists; others wrap ErrName or
 // ErrFolder.
+//
+// The folder gets its name when its record is in it, so that whatever has a name can be opened, and removed. A crash before
+// leaves a folder without a pool's name.
 func Create(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
-	root := Root()
-	if err := private(root); err != nil {
+	if err := makeRoot(); err != nil {
 		return nil, err
 	}
-	p := &Pool{Record: Record{Version: version, Name: name, Nodes: []Process{}}, folder: filepath.Join(root, name)}
-	switch err := os.Mkdir(p.folder, 0o700); {
-	case errors.Is(err, fs.ErrExist):
-		return nil, fmt.Errorf("%s: %w", p.folder, ErrExists)
-	case err != nil:
+	making, err := os.MkdirTemp(Root(), ".making-*")
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
 	}
+	p := &Pool{Record: Record{Version: version, Name: name, Nodes: []Process{}}, folder: making}
 	if err := p.save(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(p.folder))
+		return nil, errors.Join(err, os.RemoveAll(making))
+	}
+	p.folder = filepath.Join(Root(), name)
+	if err := os.Rename(making, p.folder); err != nil {
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ENOTDIR) {
+			err = fmt.Errorf("%s: %w", p.folder, ErrExists)
+		} else {
+			err = fmt.Errorf("%w: %w", ErrFolder, err)
+		}
+		return nil, errors.Join(err, os.RemoveAll(making))
 	}
 	return p, nil
 }
 
-// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord or fs.ErrPermission.
+// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when another user may have made
+// the folder, or may change it.
 func Open(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
-	p := &Pool{folder: filepath.Join(Root(), name)}
-	text, err := os.ReadFile(filepath.Join(p.folder, recordFile))
+	folder, err := openPool(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, p.absent(name)
+		return nil, fmt.Errorf("%s: %w", name, ErrNoPool)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRecord, err)
+		return nil, err
+	}
+	defer folder.Close()
+	p := &Pool{folder: folder.Name()}
+	text, err := readOwn(folder, recordFile, othersWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s has no %s", ErrRecord, p.folder, recordFile)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if err := json.Unmarshal(text, &p.Record); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrRecord, p.folder, err)
@@ -141,40 +133,27 @@ func Open(name string) (*Pool, error) {
 	return p, nil
 }
 
-// absent tells a pool that is not there from a folder without its record.
-func (p *Pool) absent(name string) error {
-	if _, err := os.Lstat(p.folder); err == nil {
-		return fmt.Errorf("%w: %s has no %s", ErrRecord, p.folder, recordFile)
-	}
-	return fmt.Errorf("%s: %w", name, ErrNoPool)
-}
-
-// List returns the names of the pools there are, sorted, those with a damaged record too.
-func List() ([]string, error) {
-	entries, err := os.ReadDir(Root())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// openPool opens a pool's run folder. Errors wrap fs.ErrNotExist or ErrFolder.
+func openPool(name string) (*os.File, error) {
+	root, err := openRoot()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
+		return nil, err
 	}
-	var names []string
-	for _, e := range entries {
-		if e.IsDir() && CheckName(e.Name()) == nil {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
+	defer root.Close()
+	return openFolder(root, filepath.Join(root.Name(), name), othersWrite)
 }
 
-// Resolve returns the address of the pool of that name; false: there is none here, or it was never finished, or name is
-// none.
-func Resolve(name string) (addr string, ok bool) {
+// Resolve returns the address of the pool of that name; "": there is none here, or it was never finished, or name is none.
+// Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted, or read.
+func Resolve(name string) (addr string, err error) {
 	p, err := Open(name)
-	if err != nil || p.Address == "" {
-		return "", false
+	switch {
+	case errors.Is(err, ErrName), errors.Is(err, ErrNoPool):
+		return "", nil
+	case err != nil:
+		return "", err
 	}
-	return p.Address, true
+	return p.Address, nil
 }
 
 const recordFile = "record.json"

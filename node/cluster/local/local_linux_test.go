@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, syscall.SIGTERM)
+	if err := AwaitRecord(os.Stdin); err != nil {
+		os.Exit(2)
+	}
 	switch os.Args[1] {
 	case "node-broken":
 		fmt.Fprintln(os.Stderr, "farkv: no memory today")
@@ -83,8 +86,8 @@ func TestLife(t *testing.T) {
 	if err := p.Start(t.Context(), 1, kinds("node-good", "node-good", "node-good")); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := Resolve("pool"); ok {
-		t.Error("a pool that was not made has an address")
+	if addr, err := Resolve("pool"); addr != "" || err != nil {
+		t.Errorf("a pool that was not made has an address: %q, %v", addr, err)
 	}
 	if err := p.Made("tcp:somewhere"); err != nil {
 		t.Fatal(err)
@@ -96,7 +99,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if addr, ok := Resolve("pool"); addr != "tcp:somewhere" || !ok || !slices.Equal(again.Nodes, p.Nodes) {
+	if addr, err := Resolve("pool"); addr != "tcp:somewhere" || err != nil || !slices.Equal(again.Nodes, p.Nodes) {
 		t.Errorf("%q, %+v, want %+v", addr, again.Record, p.Record)
 	}
 	if names, err := List(); err != nil || !slices.Equal(names, []string{"pool"}) {
@@ -268,8 +271,8 @@ func TestFolders(t *testing.T) {
 		if _, err := Open("pool"); !errors.Is(err, ErrRecord) {
 			t.Errorf("%q: %v", text, err)
 		}
-		if addr, ok := Resolve("pool"); ok {
-			t.Errorf("%q: %s", text, addr)
+		if addr, err := Resolve("pool"); addr != "" || !errors.Is(err, ErrRecord) {
+			t.Errorf("%q: %q, %v", text, addr, err)
 		}
 	}
 	if err := os.Remove(record); err != nil {

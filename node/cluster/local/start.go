@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,13 +22,13 @@ const (
 	glance    = 5 * time.Millisecond
 )
 
-// Command returns the command line of a node, whose pid file is the one given. The process must say that it serves by a
-// line of JSON on its standard output, an object with the member "address".
+// Command returns the command line of a node, whose pid file is the one given. The process must call AwaitRecord before
+// anything else, and say that it serves by a line of JSON on its standard output, an object with the member "address".
 type Command func(node int, pidFile string) []string
 
 // Start starts n more nodes, detached from this process and its terminal, and waits until all of them serve. They are in
-// the record before anything else happens, so that Stop ends them whatever becomes of the caller: a crash between a
-// process's start and the record of it is the one thing that leaves it behind. Errors wrap ErrStart, or what ended ctx.
+// the record before they do anything, so that Stop ends them whatever becomes of the caller: a process whose starter dies
+// before the record of it is written ends by itself. Errors wrap ErrStart, or what ended ctx.
 func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	boot, err := bootID()
 	if err != nil {
@@ -36,21 +37,7 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	first := len(p.Nodes)
 	ended := make([]chan error, n)
 	for i := range n {
-		cmd, err := p.launch(first+i, command(first+i, p.PIDFile(first+i)))
-		if err != nil {
-			return err
-		}
-		ended[i] = make(chan error, 1)
-		go func() { ended[i] <- cmd.Wait() }() // ends with the process: nothing is left of it in this one's table
-		start, err := startOf(cmd.Process.Pid)
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil // it has ended, and is told below why; no start means no process
-		}
-		if err != nil { // nobody could tell it from another later on
-			return errors.Join(fmt.Errorf("node %d: %w: %w", first+i, ErrStart, err), cmd.Process.Kill())
-		}
-		p.Nodes = append(p.Nodes, Process{PID: cmd.Process.Pid, Start: start, Boot: boot})
-		if err := p.save(); err != nil {
+		if ended[i], err = p.startOne(boot, command(first+i, p.PIDFile(first+i))); err != nil {
 			return err
 		}
 	}
@@ -66,14 +53,56 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	return p.save()
 }
 
-func (p *Pool) launch(node int, args []string) (*exec.Cmd, error) {
+// recorded is what a process reads once it is in the record.
+const recorded = "recorded\n"
+
+// AwaitRecord returns nil once the process that started this one as a node has recorded it. in is the standard input. An error
+// says that the starter ended before: no record names this process, and it must end.
+func AwaitRecord(in io.Reader) error {
+	if _, err := io.ReadFull(in, make([]byte, len(recorded))); err != nil {
+		return fmt.Errorf("%w: its starter ended before it had recorded the process: %w", ErrStart, err)
+	}
+	return nil
+}
+
+// startOne starts the next node and records it. ended gets a value when the process ends.
+func (p *Pool) startOne(boot string, args []string) (ended chan error, err error) {
+	node := len(p.Nodes)
+	// The pipe's other end is in this process alone: when this process dies, the node reads the end of file.
+	gate, opener, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("node %d: %w", node, err)
+	}
+	defer opener.Close()
+	cmd, err := p.launch(node, args, gate)
+	if err := errors.Join(err, gate.Close()); err != nil {
+		return nil, err
+	}
+	ended = make(chan error, 1)
+	go func() { ended <- cmd.Wait() }() // ends with the process: nothing is left of it in this one's table
+	start, err := startOf(cmd.Process.Pid)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil // it has ended, and is told below why; no start means no process
+	}
+	if err != nil { // without its start it could not be told from a later process of the same number
+		return nil, errors.Join(fmt.Errorf("node %d: %w: %w", node, ErrStart, err), cmd.Process.Kill())
+	}
+	p.Nodes = append(p.Nodes, Process{PID: cmd.Process.Pid, Start: start, Boot: boot})
+	if err := p.save(); err != nil {
+		return nil, err
+	}
+	_, err = io.WriteString(opener, recorded)
+	return ended, unless(err, syscall.EPIPE) // it has ended, as above
+}
+
+func (p *Pool) launch(node int, args []string, stdin *os.File) (*exec.Cmd, error) {
 	log, err := os.OpenFile(p.Log(node), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("node %d: %w", node, err)
 	}
 	defer log.Close()
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, log, log
 	cmd.Dir = "/" // keeps no file system busy
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
