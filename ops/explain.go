@@ -31,6 +31,10 @@ func explain(err error, pool string) error {
 		errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice),
 		errors.Is(err, fabrics.ErrNoPool) && alone:
 		return workloads.Misuse("%v", err)
+	case errors.Is(err, fabrics.ErrForeign) && !strings.Contains(pool, ":"):
+		return hint("if it is meant to be shared with other users of this machine, shared:%s opens it; they can break what is in it", pool)
+	case errors.Is(err, fabrics.ErrTruncated):
+		return hint("what was in it is lost: 'farkv down --force %s' removes it", pool)
 	case errors.Is(err, fabrics.ErrNoPool) && strings.Contains(pool, ":"):
 		return hint("'farkv up %s' makes it", pool)
 	case errors.Is(err, fabrics.ErrNoPool):

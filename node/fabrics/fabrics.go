@@ -2,7 +2,8 @@
 // the fabrics.
 //
 //	mem:                     a private pool in this process's memory
-//	shm:NAME                 a pool that the processes of this machine share
+//	shm:NAME                 a pool that this user's processes of this machine share
+//	shared:NAME              the same, of a file that other users may change: see shm.Shared
 //	tcp:HOST:PORT,...        a pool on memory nodes that are processes
 //	rdma:HOST:PORT,...       the same, but that verbs go from RNIC to RNIC
 //	consul:HOST:PORT/POOL    one of these, found by its name in the Consul of that agent, which keeps its board
@@ -60,6 +61,10 @@ var (
 	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is forced.
 	ErrIrregular = shm.ErrIrregular
 	ErrFolder    = shm.ErrFolder
+	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or when a process is none of its
+	// clients'. ErrTruncated is an ErrNoPool of one that is open.
+	ErrForeign   = shm.ErrForeign
+	ErrTruncated = shm.ErrTruncated
 )
 
 // Committer is a fabric whose memory has to be asked for before it is written: Commit makes sure that n bytes at off
@@ -72,6 +77,7 @@ type Committer interface {
 type Address struct {
 	Scheme string   // "mem", "shm", "tcp", "rdma" or "consul"
 	Name   string   // of a shm pool, or a consul pool
+	Shared bool     // a shm pool is shared with other users
 	Agent  string   // of a consul pool: HOST:PORT
 	Nodes  []string // of a tcp or rdma pool: HOST:PORT
 }
@@ -83,7 +89,21 @@ func (a Address) String() string {
 	case "consul":
 		return "consul:" + a.Agent + "/" + a.Name
 	}
+	if a.Shared {
+		return shared + ":" + a.Name
+	}
 	return a.Scheme + ":" + a.Name
+}
+
+// shared is the scheme of addresses of shm pools that other users may change.
+const shared = "shared"
+
+// users returns with which users a shm pool is shared.
+func (a Address) users() (all []shm.Option) {
+	if a.Shared {
+		return []shm.Option{shm.Shared}
+	}
+	return nil
 }
 
 // Remote tells whether the pool's memory nodes are processes, maybe of other machines.
@@ -94,7 +114,10 @@ func (a Address) Remote() bool { return a.Nodes != nil || a.Scheme == "consul" }
 func Parse(addr string) (Address, error) {
 	a := Address{Scheme: "shm", Name: addr}
 	scheme, rest, ok := strings.Cut(addr, ":")
-	if ok {
+	switch {
+	case ok && scheme == shared:
+		a = Address{Scheme: "shm", Name: rest, Shared: true}
+	case ok:
 		a = Address{Scheme: scheme, Name: rest}
 	}
 	switch a.Scheme {
@@ -126,7 +149,7 @@ func Parse(addr string) (Address, error) {
 		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to: "+
 			"'farkv sim run STORE' makes its own; use shm:NAME here: %w", ErrAddress, addr, rdma.ErrNotSupported)
 	default:
-		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, mem:, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL",
+		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, shared:NAME, mem:, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL",
 			ErrAddress, addr)
 	}
 	return a, nil
@@ -163,7 +186,7 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	}
 	switch a.Scheme {
 	case "shm":
-		return known(shm.Create(a.Name, g.shm(), node.Serve, func(f *shm.Fabric) error { return begin(f) }))
+		return known(shm.Create(a.Name, g.shm(), node.Serve, func(f *shm.Fabric) error { return begin(f) }, a.users()...))
 	case overTCP, overRDMA:
 		return createOnNodes(a, g, begin)
 	case "consul":
@@ -179,7 +202,7 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return f, nil
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrFolder, ErrToken, ErrDevice, ErrNoDevice,
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrForeign, ErrFolder, ErrToken, ErrDevice, ErrNoDevice,
 // ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
@@ -194,7 +217,7 @@ func Open(addr string) (rdma.Fabric, error) {
 	case "consul":
 		return openConsul(a)
 	}
-	return known(shm.Open(a.Name, node.Serve))
+	return known(shm.Open(a.Name, node.Serve, a.users()...))
 }
 
 // GeometryOf tells the shape of an open pool; false: its fabric does not know.
@@ -234,7 +257,7 @@ func Remove(addr string, force bool) error {
 	case "consul":
 		return removeConsul(a, force)
 	}
-	return shm.Remove(a.Name, force)
+	return shm.Remove(a.Name, force, a.users()...)
 }
 
 // Room returns the folder of this machine's pools, and how many bytes are free in it.

@@ -1,6 +1,7 @@
 package fabrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,12 +34,13 @@ var (
 )
 
 // Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma, started on this machine,
-// and every other address as it is.
-func Resolve(addr string) string {
-	if at, ok := local.Resolve(addr); ok {
-		return at
+// and every other address as it is. Errors wrap local.ErrFolder or local.ErrRecord.
+func Resolve(addr string) (string, error) {
+	at, err := local.Resolve(addr)
+	if err != nil {
+		return "", fmt.Errorf("look for pool %s: %w", addr, err)
 	}
-	return addr
+	return cmp.Or(at, addr), nil
 }
 
 // Serve starts a memory node.
@@ -71,7 +73,7 @@ func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, e
 
 // nodesOf returns how to reach the nodes of an address.
 func nodesOf(a Address) (tcp.Options, error) {
-	s, err := Security()
+	s, err := securityOf(a.Nodes)
 	if err != nil {
 		return tcp.Options{}, err
 	}

@@ -62,6 +62,8 @@ func (c *cli) up() *cobra.Command {
 			"16,256 bytes, key and value together, or less when --memory is small; the others of up to --pair-bytes.\n\n" +
 			"  NAME, shm:NAME             in this machine's shared memory, until 'farkv down' or the next boot; memory is taken as it\n" +
 			"                             is used\n" +
+			"  shared:NAME                the same, for all users of this machine, each of which may change and break it: shm:NAME\n" +
+			"                             refuses a pool that is another user's, or that others may write to\n" +
 			"  NAME with --fabric tcp     on memory nodes that it starts on this machine, until 'farkv down NAME' or the next boot;\n" +
 			"                             --fabric rdma for nodes whose verbs go through this machine's RDMA device\n" +
 			"  tcp:HOST:PORT,...          on memory nodes that run, wherever they do: 'farkv node' starts one\n" +

@@ -28,8 +28,8 @@ type Property struct{ Name, Default, Doc string }
 
 // Properties documents what our stores understand besides YCSB's properties.
 var Properties = []Property{
-	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this machine's processes and stays until" +
-		" 'farkv down'; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on" +
+	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this user's processes and stays until" +
+		" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on" +
 		" memory nodes, and NAME on those that 'farkv up --fabric' started"},
 	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +

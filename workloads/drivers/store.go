@@ -182,6 +182,8 @@ func explain(err error, pool, what string) error {
 		hint = ": use that store, another farkv.pool, or load with dropdata=true"
 	case errors.Is(err, node.ErrOtherVersion):
 		hint = ": use the go-ycsb of the farkv that made it, another farkv.pool, or load with dropdata=true"
+	case errors.Is(err, fabrics.ErrForeign):
+		hint = ": use another farkv.pool, or, if it is meant to be shared with other users, shared:NAME instead of shm:NAME"
 	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, fabrics.ErrFolder):
 		hint = ": it belongs to another user: use another farkv.pool"
 	case errors.Is(err, syscall.EFBIG):

@@ -32,20 +32,20 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 		return e.lost[node]
 	}
 	e.Called()
-	if err := e.enter(); err != nil {
-		return err
-	}
-	defer e.leave()
-	if isDown(atomic.LoadUint64(&e.members[node])) {
-		return rdma.ErrNodeDown
-	}
-	if e.fabric.faults {
+	if e.fabric.faults { // as guard, which would allocate; it ends behind leave
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		defer func() {
 			if r := recover(); r != nil {
 				err = e.fabric.fault(r)
 			}
 		}()
+	}
+	if err := e.enter(); err != nil {
+		return err
+	}
+	defer e.leave()
+	if isDown(atomic.LoadUint64(&e.members[node])) {
+		return rdma.ErrNodeDown
 	}
 	r.Client = e.id
 	e.view = view{e.fabric, node, unsafe.Add(e.memory, uint64(node)*e.stride)}

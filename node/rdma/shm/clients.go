@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -18,9 +20,10 @@ func (f *Fabric) slot(c rdma.ClientID) *slot {
 
 // Open returns an endpoint with a free identity. Those of workers that died without closing are not free: they may
 // own memory. The error wraps rdma.ErrFull when there is none.
-func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
+func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	defer f.guard(&err)()
 	if f.closing.Load() {
 		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, rdma.ErrClosed)
 	}
@@ -84,16 +87,21 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 
 // leave ends e's life, and its tenure as master. A client that was fenced off stays listed until Forget.
 func (f *Fabric) leave(e *Endpoint) error {
+	f.endLife(e)
+	return f.lives.drop(e.id)
+}
+
+func (f *Fabric) endLife(e *Endpoint) {
+	defer f.guard(nil)() // of a pool that was truncated there is nothing to leave
 	f.endTenure(e.id)
 	if atomic.LoadUint64(&e.slot.fence) < e.life {
 		atomic.StoreUint64(&e.slot.state, e.life<<1)
 	}
-	return f.lives.drop(e.id)
 }
 
 // Clients lists the identities in use. One that was fenced off counts as dead.
-func (f *Fabric) Clients() []rdma.Client {
-	var all []rdma.Client
+func (f *Fabric) Clients() (all []rdma.Client) {
+	defer f.guard(nil)()
 	for i := 1; i <= f.g.Clients; i++ {
 		c := rdma.ClientID(i)
 		s := f.slot(c)
@@ -109,10 +117,20 @@ func (f *Fabric) Clients() []rdma.Client {
 		alive := held && atomic.LoadUint64(&s.fence) < life(state)
 		name, _, _ := bytes.Cut(s.name[:], []byte{0})
 		all = append(all, rdma.Client{
-			ID: c, Name: string(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))), Alive: alive, Held: held,
+			ID: c, Name: printable(name), Life: life(state), PID: int(uint32(atomic.LoadUint64(&s.pid))), Alive: alive, Held: held,
 		})
 	}
 	return all
+}
+
+// printable keeps odd bytes of a name from an operator's terminal.
+func printable(name []byte) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.ToValidUTF8(string(name), "?"))
 }
 
 func (f *Fabric) known(c rdma.ClientID) error {
@@ -124,7 +142,8 @@ func (f *Fabric) known(c rdma.ClientID) error {
 
 // Revoke fences a client off. A process that was stopped in the midst of a Post keeps it from returning nil: after
 // 10 s the error wraps rdma.ErrTimeout, and the client is fenced off all the same.
-func (f *Fabric) Revoke(c rdma.ClientID) error {
+func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
+	defer f.guard(&err)()
 	if err := f.known(c); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)
 	}
@@ -136,7 +155,8 @@ func (f *Fabric) Revoke(c rdma.ClientID) error {
 }
 
 // RevokeLife fences off the holder that Clients described.
-func (f *Fabric) RevokeLife(c rdma.Client) error {
+func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
+	defer f.guard(&err)()
 	if err := f.known(c.ID); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c.ID, err)
 	}
@@ -177,7 +197,8 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
 // Nobody begins a life in the slot meanwhile, since that takes the lock that is held here.
-func (f *Fabric) Forget(c rdma.Client) error {
+func (f *Fabric) Forget(c rdma.Client) (err error) {
+	defer f.guard(&err)()
 	if err := f.known(c.ID); err != nil {
 		return fmt.Errorf("forget client %d: %w", c.ID, err)
 	}

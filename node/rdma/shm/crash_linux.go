@@ -12,7 +12,8 @@ import (
 
 // CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at once, or with a step
 // when the client comes to the step of its protocol that trace.Step names so; steps that no store has never come. Errors
-// wrap rdma.ErrClosed when the client is not alive, and rdma.ErrNotSupported when the pool is this process's own.
+// wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when the pool is this process's own, or with a step when
+// it is Shared, and ErrForeign when the process does not hold the client's lock.
 func (f *Fabric) CrashClient(c rdma.Client, step string) error {
 	if err := f.crash(c, step); err != nil {
 		return fmt.Errorf("crash client %d: %w", c.ID, err)
@@ -20,12 +21,16 @@ func (f *Fabric) CrashClient(c rdma.Client, step string) error {
 	return nil
 }
 
-func (f *Fabric) crash(c rdma.Client, step string) error {
+func (f *Fabric) crash(c rdma.Client, step string) (err error) {
+	defer f.guard(&err)()
 	if err := f.known(c.ID); err != nil {
 		return err
 	}
 	if !f.faults {
 		return fmt.Errorf("%s has no other processes: %w", f.name, rdma.ErrNotSupported)
+	}
+	if f.shared && step != "" {
+		return fmt.Errorf("clients of %s obey no order to crash, which any user of the machine could give: %w", f.name, rdma.ErrNotSupported)
 	}
 	s := f.slot(c.ID)
 	word := atomic.LoadUint64(&s.pid)
@@ -35,6 +40,9 @@ func (f *Fabric) crash(c rdma.Client, step string) error {
 		return fmt.Errorf("find process %d: %w", pid, err)
 	}
 	defer unix.Close(process)
+	if err := f.lives.(*fileLives).mustHold(pid, c.ID); err != nil {
+		return err
+	}
 	// Alive behind the opening: the number means the process that holds the slot, and none that got it later.
 	held, err := f.lives.held(c.ID)
 	if err == nil && (!held || atomic.LoadUint64(&s.state) != c.Life<<1|1) {

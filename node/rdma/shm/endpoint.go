@@ -52,20 +52,34 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.id, rdma.ErrClosed)
 	}
 	e.Posted(b)
-	if err := e.enter(); err != nil {
-		e.refuse(b, err)
-		return nil
+	at := entering
+	if !e.fabric.faults {
+		e.run(b, &at)
 	}
-	if e.fabric.faults {
-		for i := 0; i < b.Len(); i++ {
-			i = e.executeGuarded(b, i)
-		}
-	} else {
-		e.execute(b, new(0))
+	for e.fabric.faults && at <= b.Len() {
+		at = e.runGuarded(b, at)
 	}
-	e.leave()
 	b.CompleteAll()
 	return nil
+}
+
+// entering is where run is before the first op.
+const entering = -1
+
+// run enters, executes the ops of b, and leaves. *at is entering, the op that is running, or the number of ops while it
+// leaves; behind that it is done.
+func (e *Endpoint) run(b *rdma.Batch, at *int) {
+	if *at == entering {
+		if err := e.enter(); err != nil {
+			e.refuse(b, err)
+			*at = b.Len() + 1
+			return
+		}
+		*at = 0
+	}
+	e.execute(b, at)
+	e.leave()
+	*at++
 }
 
 // execute runs the ops of b from *at on; *at is the one that is running.
@@ -102,19 +116,28 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	}
 }
 
-// executeGuarded is execute on a file, where touching a page that was never committed ends in SIGBUS when the file
-// system has none left. It stops at the op that this befalls, which fails with rdma.ErrFull, and returns its index; a
-// WRITE may have reached the pages before.
-func (e *Endpoint) executeGuarded(b *rdma.Batch, from int) (at int) {
+// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and returns where to go on; a
+// WRITE may have reached the pages before. A fault on the way in fails all of them: the pool's first pages are always backed, so
+// that its file was truncated.
+func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(before)
-		if at < b.Len() {
+		switch {
+		case at > b.Len():
+		case at == entering:
+			e.refuse(b, e.fabric.fault(recover()))
+			at = b.Len() + 1
+		case at == b.Len(): // leaving: the verbs have been executed
+			_ = e.fabric.fault(recover())
+			at++
+		default:
 			b.Op(at).Fail(e.fabric.fault(recover()))
+			at++
 		}
 	}()
 	at = from
-	e.execute(b, &at)
+	e.run(b, &at)
 	return at
 }
 
@@ -150,7 +173,6 @@ func (e *Endpoint) refuse(b *rdma.Batch, err error) {
 	for i := range b.Len() {
 		b.Op(i).Fail(err)
 	}
-	b.CompleteAll()
 }
 
 // locate returns where op's memory is mapped, or nil when op has failed.

@@ -29,6 +29,7 @@ type Fabric struct {
 	lives   lives
 	backing backing
 	faults  bool // a file: its pages may turn out to be missing when they are touched
+	shared  bool // other users may change it: see Shared
 	cleanup runtime.Cleanup
 
 	closing atomic.Bool
@@ -54,6 +55,7 @@ type lives interface {
 // backing reserves real memory for bytes of the mapping.
 type backing interface {
 	commit(off, n uint64) error
+	whole(size uint64) bool // reports whether there are still so many bytes
 }
 
 func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rdma.Handler) *Fabric {
@@ -87,22 +89,13 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 	return nil
 }
 
-// fault turns a panic into an error when it came from touching the pool, and goes on panicking otherwise.
-func (f *Fabric) fault(r any) error {
-	if e, ok := r.(interface{ Addr() uintptr }); ok {
-		if uint64(e.Addr()-uintptr(unsafe.Pointer(f.head))) < f.g.size() {
-			return fmt.Errorf("no memory behind an uncommitted page of %s: %w", f.name, rdma.ErrFull)
-		}
-	}
-	panic(r)
-}
-
 // KillNode marks a node dead for every process: each verb posted to it from now on ends with rdma.ErrNodeDown. When
 // it returns nil, the verbs that were being executed are over, too.
-func (f *Fabric) KillNode(node int) error {
+func (f *Fabric) KillNode(node int) (err error) {
 	if uint(node) >= uint(f.g.Nodes) {
 		return fmt.Errorf("kill node %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)
 	}
+	defer f.guard(&err)()
 	atomic.OrUint64(&f.head.members[node], downBit)
 	for c := 1; c <= f.g.Clients; c++ {
 		if err := f.drain(rdma.ClientID(c)); err != nil {
@@ -112,8 +105,11 @@ func (f *Fabric) KillNode(node int) error {
 	return nil
 }
 
-// NodeDown tells whether a node is marked dead.
-func (f *Fabric) NodeDown(node int) bool { return isDown(atomic.LoadUint64(&f.head.members[node])) }
+// NodeDown reports whether a node is marked dead.
+func (f *Fabric) NodeDown(node int) (down bool) {
+	defer f.guard(nil)()
+	return isDown(atomic.LoadUint64(&f.head.members[node]))
+}
 
 // patience bounds the waits for others: for tasks that were asked to stop, and for a client in the midst of a Post.
 const patience = 10 * time.Second

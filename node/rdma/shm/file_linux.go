@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -30,15 +31,16 @@ func path(name string) string { return filepath.Join(folder(), prefix+name) }
 // the first content through an Endpoint, has returned nil: nobody ever sees half of it, and a crash before leaves
 // nothing. Errors wrap ErrExists, ErrFormat when something else has the name, ErrFolder, ErrName, rdma.ErrFull, or what
 // format returned.
-func Create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error) (*Fabric, error) {
-	f, err := create(name, g, h, format)
+func Create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error, all ...Option) (*Fabric, error) {
+	o := optionsOf(all)
+	f, err := create(name, g, h, format, o)
 	if err != nil {
-		return nil, fmt.Errorf("create shm:%s: %w", name, err)
+		return nil, fmt.Errorf("create %s%s: %w", o.scheme(), name, err)
 	}
 	return f, nil
 }
 
-func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error) (*Fabric, error) {
+func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error, o options) (*Fabric, error) {
 	if err := errors.Join(CheckName(name), g.check()); err != nil {
 		return nil, err
 	}
@@ -52,11 +54,15 @@ func create(name string, g Geometry, h rdma.Handler, format func(*Fabric) error)
 	if err != nil {
 		return nil, cause(err)
 	}
-	if err := provide(file, g); err != nil {
+	err = provide(file, g)
+	if err == nil && o.shared {
+		err = file.Chmod(0o666)
+	}
+	if err != nil {
 		file.Close()
 		return nil, err
 	}
-	f, err := attach(name, file, g, h)
+	f, err := attach(name, file, g, h, o)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +77,7 @@ func vacant(name string) error {
 	if _, err := os.Lstat(path(name)); err != nil {
 		return nil // what keeps a file from being made is found when it is
 	}
-	file, err := openFile(name)
+	file, err := openFile(name, options{shared: true})
 	if err == nil {
 		_, err = identify(file)
 		file.Close()
@@ -129,7 +135,7 @@ func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) 
 func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // attach maps file, which it owns from here on.
-func attach(name string, file *os.File, g Geometry, h rdma.Handler) (*Fabric, error) {
+func attach(name string, file *os.File, g Geometry, h rdma.Handler, o options) (*Fabric, error) {
 	probe, err := os.OpenFile(descriptor(file), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		file.Close()
@@ -142,23 +148,24 @@ func attach(name string, file *os.File, g Geometry, h rdma.Handler) (*Fabric, er
 		return nil, fmt.Errorf("map %d bytes: %w", g.size(), err)
 	}
 	lives := &fileLives{own: ownLives{of: map[rdma.ClientID]bool{}}, file: file, probe: probe}
-	f := newFabric("shm:"+name, g, m, lives, sparse{file}, h)
-	f.faults = true
+	f := newFabric(o.scheme()+name, g, m, lives, sparse{file}, h)
+	f.faults, f.shared = true, o.shared
 	return f, nil
 }
 
 // Open opens the pool shm:name; h serves calls. It changes nothing in a file that is no pool. Errors wrap ErrNoPool,
-// ErrName, ErrFormat or fs.ErrPermission.
-func Open(name string, h rdma.Handler) (*Fabric, error) {
-	f, err := open(name, h)
+// ErrName, ErrFormat, ErrForeign or fs.ErrPermission.
+func Open(name string, h rdma.Handler, all ...Option) (*Fabric, error) {
+	o := optionsOf(all)
+	f, err := open(name, h, o)
 	if err != nil {
-		return nil, fmt.Errorf("open shm:%s: %w", name, err)
+		return nil, fmt.Errorf("open %s%s: %w", o.scheme(), name, err)
 	}
 	return f, nil
 }
 
-func open(name string, h rdma.Handler) (*Fabric, error) {
-	file, err := openFile(name)
+func open(name string, h rdma.Handler, o options) (*Fabric, error) {
+	file, err := openFile(name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +174,11 @@ func open(name string, h rdma.Handler) (*Fabric, error) {
 		file.Close()
 		return nil, err
 	}
-	return attach(name, file, g, h)
+	return attach(name, file, g, h, o)
 }
 
 // openFile opens the pool's file, whatever is in it. It does not hang on what is no file.
-func openFile(name string) (*os.File, error) {
+func openFile(name string, o options) (*os.File, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
@@ -191,11 +198,27 @@ func openFile(name string) (*os.File, error) {
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%w: %s", ErrIrregular, path(name))
 	}
+	if err == nil && !o.shared {
+		err = private(st, path(name))
+	}
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
 	return file, nil
+}
+
+// private returns an error wrapping ErrForeign when a user other than this process's may change a file.
+func private(st fs.FileInfo, path string) error {
+	const othersWrite = 0o022
+	by := int(st.Sys().(*syscall.Stat_t).Uid)
+	switch {
+	case by != os.Geteuid():
+		return fmt.Errorf("%w: %s belongs to user %d", ErrForeign, path, by)
+	case st.Mode().Perm()&othersWrite != 0:
+		return fmt.Errorf("%w: the mode of %s is %v", ErrForeign, path, st.Mode().Perm())
+	}
+	return nil
 }
 
 // identify validates the file's header without changing anything.
@@ -214,15 +237,16 @@ func identify(file *os.File) (Geometry, error) {
 
 // Remove takes the pool's name away; its memory goes when the last process lets go of it. It refuses with ErrInUse
 // while clients live, and what is no pool with ErrFormat, unless forced. Clients that died are no obstacle.
-func Remove(name string, force bool) error {
-	if err := remove(name, force); err != nil {
-		return fmt.Errorf("remove shm:%s: %w", name, err)
+func Remove(name string, force bool, all ...Option) error {
+	o := optionsOf(all)
+	if err := remove(name, force, o); err != nil {
+		return fmt.Errorf("remove %s%s: %w", o.scheme(), name, err)
 	}
 	return nil
 }
 
-func remove(name string, force bool) error {
-	file, err := openFile(name)
+func remove(name string, force bool, o options) error {
+	file, err := openFile(name, o)
 	if err != nil {
 		return err
 	}
@@ -297,6 +321,11 @@ func (s sparse) commit(off, n uint64) error {
 	return allocate(s.file, off, n)
 }
 
+func (s sparse) whole(size uint64) bool {
+	st, err := s.file.Stat()
+	return err == nil && uint64(st.Size()) >= size
+}
+
 const (
 	stretch = 16 << 20 // bytes allocated by one system call: a signal undoes all of it
 	retries = 1000     // signals that one stretch may suffer
@@ -316,6 +345,7 @@ func allocate(file *os.File, off, n uint64) error {
 	return nil
 }
 
+// fallocate leaves a file as long as it is: one that was truncated stays so.
 func fallocate(file *os.File, off, n uint64) error {
-	return unix.Fallocate(int(file.Fd()), 0, int64(off), int64(n))
+	return unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n))
 }

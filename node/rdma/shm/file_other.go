@@ -14,15 +14,17 @@ func onlyMem(what, name string) error {
 }
 
 // Create needs Linux.
-func Create(name string, _ Geometry, _ rdma.Handler, _ func(*Fabric) error) (*Fabric, error) {
+func Create(name string, _ Geometry, _ rdma.Handler, _ func(*Fabric) error, _ ...Option) (*Fabric, error) {
 	return nil, onlyMem("create", name)
 }
 
 // Open needs Linux.
-func Open(name string, _ rdma.Handler) (*Fabric, error) { return nil, onlyMem("open", name) }
+func Open(name string, _ rdma.Handler, _ ...Option) (*Fabric, error) {
+	return nil, onlyMem("open", name)
+}
 
 // Remove needs Linux.
-func Remove(name string, _ bool) error { return onlyMem("remove", name) }
+func Remove(name string, _ bool, _ ...Option) error { return onlyMem("remove", name) }
 
 // List returns no names: where only mem: works there are no pools to be shared.
 func List() ([]string, error) { return nil, nil }

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -71,6 +74,37 @@ func (l *fileLives) drop(c rdma.ClientID) error {
 
 func (l *fileLives) held(c rdma.ClientID) (bool, error) {
 	return rangeLocked(l.probe, slotOffset(c), 1)
+}
+
+// mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the lock of client c. The number in
+// the slot is what some process wrote; this is what the kernel says.
+func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
+	folder := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return fmt.Errorf("look at the files of process %d: %w", pid, err)
+	}
+	mine, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	at := strconv.FormatInt(slotOffset(c), 10)
+	for _, e := range entries {
+		if st, err := os.Stat(filepath.Join(folder, e.Name())); err != nil || !os.SameFile(st, mine) {
+			continue // closed meanwhile, or another file
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, e.Name()))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			// lock: NUMBER OFDLCK ADVISORY WRITE PID DEVICE:INODE FIRST LAST
+			if f := strings.Fields(line); len(f) == 9 && f[0] == "lock:" && f[2] == "OFDLCK" && f[7] == at && f[8] == at {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("process %d does not hold the lock of client %d: %w, and another process wrote that number", pid, c, ErrForeign)
 }
 
 func (l *fileLives) close() error { return errors.Join(l.file.Close(), l.probe.Close()) }

@@ -27,6 +27,7 @@ func roleOf(word uint64) rdma.Role {
 
 // Master returns who is the pool's master, and for how long yet; false: nobody is.
 func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
+	defer f.guard(nil)()
 	r = roleOf(atomic.LoadUint64(&f.head.role))
 	r.Epoch = atomic.LoadUint64(&f.head.epoch)
 	left = r.Until - now()
@@ -36,7 +37,8 @@ func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 // TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
 // who and until when. A crash between fencing off the last master and the CAS leaves that master's word, and the next
 // candidate fences it off again.
-func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Role, _ bool, err error) {
+	defer f.guard(&err)()
 	if err := f.lease(owner, lease); err != nil {
 		return rdma.Role{}, false, err
 	}
@@ -90,7 +92,8 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 }
 
 // Renew prolongs a tenure; false: it is over, and somebody else may be master.
-func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
+func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (_ rdma.Role, _ bool, err error) {
+	defer f.guard(&err)()
 	if err := f.lease(r.Owner, lease); err != nil {
 		return rdma.Role{}, false, err
 	}
@@ -103,7 +106,10 @@ func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error
 }
 
 // Resign ends a tenure early. One that is over already is no error.
-func (f *Fabric) Resign(r rdma.Role) { atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), 0) }
+func (f *Fabric) Resign(r rdma.Role) {
+	defer f.guard(nil)()
+	atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), 0)
+}
 
 func (f *Fabric) lease(owner rdma.ClientID, lease time.Duration) error {
 	if err := f.known(owner); err != nil {

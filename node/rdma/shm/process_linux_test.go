@@ -66,6 +66,8 @@ func childMain(what, pool string) error {
 		fmt.Println(e.Client())
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
+	case "truncated":
+		return truncated(f, e.(*Endpoint), func() { _, _ = io.Copy(io.Discard, os.Stdin) })
 	case "now":
 		fmt.Println(int64(e.Now()))
 		return e.Close()

@@ -99,12 +99,16 @@ func (f *Fabric) settledState() viewWord {
 }
 
 // View returns the pool's view.
-func (f *Fabric) View() rdma.View {
-	v := rdma.View{Members: make([]rdma.Member, f.g.Nodes)}
+func (f *Fabric) View() (v rdma.View) {
+	v.Members = make([]rdma.Member, f.g.Nodes)
+	defer f.guard(nil)()
 	for { // ends, as settledState does
 		w := f.settledState()
 		for n := range v.Members {
 			v.Members[n] = rdma.MemberOf(atomic.LoadUint64(&f.head.members[n]))
+			if f.shared && int(v.Members[n].StandsFor) > f.g.Nodes {
+				v.Members[n].StandsFor = 0 // no node: another user wrote it, and masters use it as an index
+			}
 		}
 		if atomic.LoadUint64(&f.head.state) == uint64(w) {
 			s := w.state()
@@ -115,7 +119,8 @@ func (f *Fabric) View() rdma.View {
 }
 
 // Advance replaces the view's state.
-func (f *Fabric) Advance(from, to rdma.State) (bool, error) {
+func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
+	defer f.guard(&err)()
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the view of %s: %w", f.name, err)
 	}
@@ -132,8 +137,9 @@ func (f *Fabric) Advance(from, to rdma.State) (bool, error) {
 
 // SetMember replaces one node's state in the view. A crash behind the announcement leaves a change that the next one
 // who looks at the view carries out.
-func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
-	err := from.Becomes(to, epoch)
+func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool, err error) {
+	defer f.guard(&err)()
+	err = from.Becomes(to, epoch)
 	if uint(node) >= uint(f.g.Nodes) {
 		err = fmt.Errorf("the pool has %d nodes: %w", f.g.Nodes, rdma.ErrAccess)
 	}
@@ -156,7 +162,8 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, 
 // Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs being executed, and a
 // process that was stopped in the midst of a Post keeps it from returning nil: after 10 s the error wraps
 // rdma.ErrTimeout.
-func (f *Fabric) Fence(epoch uint64) error {
+func (f *Fabric) Fence(epoch uint64) (err error) {
+	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {
 		stale := &f.slot(c).stale
 		for old := atomic.LoadUint64(stale); old < epoch; old = atomic.LoadUint64(stale) {
@@ -172,7 +179,8 @@ func (f *Fabric) Fence(epoch uint64) error {
 }
 
 // Expel marks a node dead for every process.
-func (f *Fabric) Expel(epoch uint64, node int) error {
+func (f *Fabric) Expel(epoch uint64, node int) (err error) {
+	defer f.guard(&err)()
 	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels is dead already: that the
 	// epoch may end between the two lines takes no node away from anybody.
 	if s := f.settledState().state(); s.Epoch != epoch || !s.Busy {
@@ -182,7 +190,8 @@ func (f *Fabric) Expel(epoch uint64, node int) error {
 }
 
 // Join makes the worker a member of the current view.
-func (e *Endpoint) Join() (rdma.View, error) {
+func (e *Endpoint) Join() (_ rdma.View, err error) {
+	defer e.fabric.guard(&err)()
 	if e.closed || e.fabric.closing.Load() {
 		return rdma.View{}, fmt.Errorf("join the view as client %d: %w", e.id, rdma.ErrClosed)
 	}
