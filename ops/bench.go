@@ -272,8 +272,9 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		}
 		b.Say("%s: %s, %s %s", c.Name, what, count(total), things)
 		c.Progress = func(p runner.Progress) {
+			ended, _ := p.Ended.Ended()
 			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what, count(p.Operations), count(total), things,
-				count(int64(float64(p.Tally.Operations)/p.Interval.Seconds())))
+				count(int64(float64(ended)/p.Interval.Seconds())))
 		}
 		r, err := runner.Run(ctx, c)
 		switch {

@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// operate does one operation of the mix.
-func (w *Worker) operate() error {
-	switch w.core.choose(w.rnd) {
+// operate does one operation of the mix, and returns its kind.
+func (w *Worker) operate() (op Op, err error) {
+	switch op = w.core.choose(w.rnd); op {
 	case OpRead:
-		return w.read()
+		err = w.read()
 	case OpUpdate:
-		return w.update()
+		err = w.update()
 	case OpInsert:
-		return w.insert()
+		err = w.insert()
 	case OpScan:
-		return w.scan()
+		err = w.scan()
 	default:
-		return w.readModifyWrite()
+		err = w.readModifyWrite()
 	}
+	return op, err
 }
 
 func (w *Worker) read() error {

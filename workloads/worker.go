@@ -20,6 +20,8 @@ type Share struct {
 	Poll func(*Tally) bool
 	// Failed, where it is not nil, is told of each call that fails.
 	Failed func(Op, error)
+	// Live, where it is not nil, counts the operations that are measured when they end; Poll passes them on later.
+	Live *LiveCounts
 }
 
 // SplitOps returns how many of total operations worker i of n does.
@@ -91,17 +93,20 @@ func (w *Worker) Run() {
 			}
 		}
 		w.record = s.Warm == 0 || max(w.end, w.due) >= s.Warm
-		var err error
+		op, err := OpInsert, error(nil)
 		if s.Load {
 			err = w.load(i)
 		} else {
-			err = w.operate()
+			op, err = w.operate()
 		}
 		if w.record {
 			w.done++
 			w.tally.Operations++
 			if err != nil {
 				w.tally.Failed++
+			}
+			if s.Live != nil {
+				s.Live.Add(op, err != nil)
 			}
 		}
 		if s.Load && err != nil {

@@ -380,7 +380,7 @@ func BenchmarkOperation(b *testing.B) {
 	for _, distribution := range []string{"uniform", "zipfian", "latest"} {
 		b.Run(distribution, func(b *testing.B) {
 			c := with(b, "requestdistribution="+distribution)
-			w := NewWorker(c, nothing{}, newClock(), Share{Workers: 1, Ops: int64(b.N)})
+			w := NewWorker(c, nothing{}, newClock(), Share{Workers: 1, Ops: int64(b.N), Live: new(LiveCounts)})
 			b.ReportAllocs()
 			b.ResetTimer()
 			w.Run()

@@ -85,19 +85,19 @@ func (o *output) properties(p *properties.Properties) {
 }
 
 // progress prints a status line: throughput, and for each kind of call its percentiles, and trips where they are
-// counted.
+// counted. Operations count when they end; the percentiles of a worker that is in a slow one come with a later line.
 func (o *output) progress(p runner.Progress) {
 	if p.Interval <= 0 {
 		fmt.Fprintf(o.info, "[%.0fs] warming up\n", p.Elapsed.Seconds())
 		return
 	}
-	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations,
-		float64(p.Tally.Operations)/p.Interval.Seconds())
-	if p.Tally.Failed > 0 {
-		line += fmt.Sprintf(", %d FAILED", p.Tally.Failed)
+	all, failed := p.Ended.Ended()
+	line := fmt.Sprintf("[%.0fs] %d operations, %.1f ops/s", p.Elapsed.Seconds(), p.Operations, float64(all)/p.Interval.Seconds())
+	if failed > 0 {
+		line += fmt.Sprintf(", %d FAILED", failed)
 	}
 	for op := range workloads.Ops {
-		m := &p.Tally.Calls[op]
+		m := &p.Calls[op]
 		if m.OK == nil || m.OK.Count() == 0 {
 			continue
 		}

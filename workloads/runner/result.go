@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,11 +33,12 @@ type Result struct {
 	Interrupted bool    `json:"interrupted,omitempty"`
 	Problem     string  `json:"problem,omitempty"` // what went wrong at the end
 
-	Unit     string    `json:"latency_unit"` // us
-	Calls    []Call    `json:"calls"`        // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
-	Counters *Counters `json:"counters,omitempty"`
-	CPU      *CPU      `json:"cpu,omitempty"`    // nil: it is not known
-	Device   *Device   `json:"device,omitempty"` // nil: verbs go over none
+	Unit     string     `json:"latency_unit"` // us
+	Calls    []Call     `json:"calls"`        // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
+	Counters *Counters  `json:"counters,omitempty"`
+	CPU      *CPU       `json:"cpu,omitempty"`    // nil: it is not known
+	Device   *Device    `json:"device,omitempty"` // nil: verbs go over none
+	Series   []Interval `json:"series,omitempty"` // the run in intervals, of which the last may be shorter
 
 	first error
 }
@@ -181,10 +183,17 @@ func (r *Result) Err() error { return r.first }
 // bucket is three numbers of an array, each on a line of its own. No string of JSON has such lines.
 var bucket = regexp.MustCompile(`\[\n\s*([-+.\de]+),\n\s*([-+.\de]+),\n\s*([-+.\de]+)\n\s*\]`)
 
-// Encode returns the content of a results file, with a line for each bucket.
+// entry is one of the series, as the encoder indents it. No string of JSON has such lines.
+var entry = regexp.MustCompile(`(?m)^  \{\n   "from": (?s:.*?)\n  \}`)
+
+// Encode returns the content of a results file, with a line for each bucket and each interval.
 func (r *Result) Encode() ([]byte, error) {
 	b, err := json.MarshalIndent(r, "", " ")
-	return append(bucket.ReplaceAll(b, []byte("[$1, $2, $3]")), '\n'), err
+	b = bucket.ReplaceAll(b, []byte("[$1, $2, $3]"))
+	b = entry.ReplaceAllFunc(b, func(lines []byte) []byte {
+		return append([]byte("  "), bytes.Join(bytes.Fields(lines), []byte(" "))...)
+	})
+	return append(b, '\n'), err
 }
 
 // WriteFile writes a results file, as Save does.

@@ -37,16 +37,9 @@ type Config struct {
 	Target   float64       // operations a second, over all threads
 	MaxTime  time.Duration // no operation starts later
 	WarmUp   time.Duration // what starts earlier is neither measured nor counted
-	Interval time.Duration // between calls of Progress
+	Interval time.Duration // between calls of Progress, and of the result's series; 0: there are no calls, and one entry
 	Progress func(Progress)
 	Failed   func(workloads.Op, error) // told of each call that fails, by many goroutines at a time
-}
-
-// Progress is what happened since the one before. Its Tally is the callee's only until it returns.
-type Progress struct {
-	Elapsed, Interval time.Duration // the interval without its part of the warm-up
-	Operations        uint64        // since the start
-	*workloads.Tally                // of the interval
 }
 
 // maxThreads bounds the workers of one process.
@@ -59,7 +52,10 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if c.Threads > maxThreads {
 		return nil, workloads.Misuse("%d threads are more than %d", c.Threads, maxThreads)
 	}
-	r := &run{Config: c, core: workloads.NewCore(c.Spec), ready: make(chan error, c.Threads), start: make(chan struct{})}
+	r := &run{
+		Config: c, core: workloads.NewCore(c.Spec), ready: make(chan error, c.Threads), start: make(chan struct{}),
+		clock: clock{live: make([]workloads.LiveCounts, c.Threads), warm: c.WarmUp},
+	}
 	ctx, r.cancel = context.WithCancel(ctx)
 	defer r.cancel()
 	r.ctx = ctx
@@ -78,7 +74,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	stopped, stop := context.WithCancel(context.Background())
 	go func() {
 		defer close(progress)
-		if c.Progress != nil && c.Interval > 0 && err == nil {
+		if c.Interval > 0 && err == nil {
 			r.report(stopped)
 		}
 	}()
@@ -88,6 +84,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.clock.tick(r.took) // the rest
 	res := r.result(r.took)
 	res.CPU = before.until(cpuOf(c.Database), res.Operations)
 	return res, nil
@@ -130,6 +127,7 @@ type run struct {
 	ready  chan error    // one a worker, once it has opened its connection
 	start  chan struct{} // closed when all are ready
 	began  time.Time     // set before start is closed
+	clock  clock         // of the reporter, until it ends
 
 	stop   atomic.Bool
 	epoch  atomic.Uint64 // a worker that sees a new one hands its tally over
@@ -169,8 +167,8 @@ func (r *run) work(i int) {
 	}
 	r.ready <- err
 	<-r.start
-	defer r.busy.Add(-1)
 	if err != nil {
+		r.busy.Add(-1)
 		return
 	}
 	var before rdma.Counters
@@ -181,6 +179,18 @@ func (r *run) work(i int) {
 	if !r.stop.Load() {
 		w.Run()
 	}
+	r.finish(w, db, before)
+	if err := db.Close(); err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.closing == nil {
+			r.closing = fmt.Errorf("worker %d: close: %w", i, err)
+		}
+	}
+}
+
+// finish takes over what a worker measured whose work is done.
+func (r *run) finish(w *workloads.Worker, db workloads.DB, before rdma.Counters) {
 	took := time.Since(r.began)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,15 +206,14 @@ func (r *run) work(i int) {
 	if r.Load && w.Tally().Failed > 0 {
 		r.stop.Store(true) // the others would go on loading what nobody can use
 	}
-	if err := db.Close(); err != nil && r.closing == nil {
-		r.closing = fmt.Errorf("worker %d: close: %w", i, err)
-	}
+	r.busy.Add(-1)
 }
 
 func (r *run) share(i int) workloads.Share {
 	s := workloads.Share{
 		Worker: i, Workers: r.Threads, Load: r.Load,
 		Ops: workloads.SplitOps(r.Spec.OperationCount, i, r.Threads), Warm: r.WarmUp, Failed: r.Failed,
+		Live: &r.clock.live[i],
 	}
 	if r.MaxTime > 0 {
 		s.Until = r.WarmUp + r.MaxTime
@@ -237,34 +246,9 @@ func (r *run) collect(t *workloads.Tally) {
 	r.handed.Add(1)
 }
 
-// report calls Progress each interval. A worker that is in the middle of a slow operation does not keep it waiting:
-// its figures come with the next one.
-func (r *run) report(stopped context.Context) {
-	tick := time.NewTicker(r.Interval)
-	defer tick.Stop()
-	last := time.Duration(0)
-	for {
-		select {
-		case <-stopped.Done():
-			return
-		case <-tick.C:
-		}
-		r.handed.Store(0)
-		r.epoch.Add(1)
-		for patience := 0; patience < 50 && r.handed.Load() < r.busy.Load(); patience++ {
-			time.Sleep(time.Millisecond)
-		}
-		now := time.Since(r.began)
-		r.mu.Lock()
-		r.Progress(Progress{Elapsed: now, Interval: now - max(last, r.WarmUp), Operations: r.total.Operations, Tally: &r.interval})
-		r.interval.Reset()
-		r.mu.Unlock()
-		last = now
-	}
-}
-
 func (r *run) result(took time.Duration) *Result {
 	res := newResult(&r.Config, &r.total, took)
+	res.Series = r.clock.intervals()
 	res.Interrupted = r.ctx.Err() != nil
 	if r.counters != nil {
 		c := Counters(*r.counters)

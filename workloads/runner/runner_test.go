@@ -165,7 +165,8 @@ func TestResultAddsUp(t *testing.T) {
 	var lines int
 	c.Interval, db.delay = 20*time.Millisecond, 50*time.Microsecond
 	c.Progress = func(p Progress) {
-		seen += p.Tally.Operations
+		ended, _ := p.Ended.Ended()
+		seen += ended
 		lines++
 		if p.Operations != seen || p.Interval <= 0 {
 			t.Errorf("progress says %d operations, the intervals have %d; %v", p.Operations, seen, p.Interval)

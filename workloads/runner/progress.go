@@ -1,0 +1,127 @@
+package runner
+
+import (
+	"context"
+	"time"
+
+	"github.com/farkv/farkv/workloads"
+)
+
+// Progress is what happened since the one before.
+type Progress struct {
+	Elapsed, Interval time.Duration    // the interval without its part of the warm-up
+	Operations        uint64           // that ended since the start
+	Ended             workloads.Counts // in the interval
+	// Calls are those that workers told of within the interval. A worker tells of its calls between two operations: those
+	// before one that is slow come with a later interval. The callee has them until it returns.
+	Calls *[workloads.Ops]workloads.Measure
+}
+
+// Interval is an entry of a Result's series. From and To are seconds since the start, the warm-up included. OK and Failed
+// are the operations that ended between them, by kind; kinds of which none did are left out.
+type Interval struct {
+	From   float64           `json:"from"`
+	To     float64           `json:"to"`
+	OK     map[string]uint64 `json:"ok"`
+	Failed map[string]uint64 `json:"failed,omitempty"`
+}
+
+// mostIntervals bounds a series: three hours of status lines a second. Of a longer run neighbors are joined.
+const mostIntervals = 10_000
+
+// interval is what ended between two moments since the start.
+type interval struct {
+	from, to time.Duration
+	ended    workloads.Counts
+}
+
+// clock cuts a run into intervals. It is not safe for concurrent use.
+type clock struct {
+	live   []workloads.LiveCounts // by worker
+	warm   time.Duration          // what ended before is not counted
+	last   time.Duration
+	before workloads.Counts // up to last
+	series []interval
+}
+
+// tick ends an interval.
+func (c *clock) tick(now time.Duration) interval {
+	var sum workloads.Counts
+	for i := range c.live {
+		one := c.live[i].Load()
+		sum.Add(&one)
+	}
+	i := interval{from: max(c.last, c.warm), to: now, ended: sum.Since(&c.before)}
+	c.last, c.before = now, sum
+	if i.to <= i.from {
+		return i
+	}
+	if len(c.series) == mostIntervals {
+		c.series = joinPairs(c.series)
+	}
+	c.series = append(c.series, i)
+	return i
+}
+
+// joinPairs makes one interval of each two. The number of intervals is even.
+func joinPairs(all []interval) []interval {
+	for i := range len(all) / 2 {
+		one := all[2*i]
+		one.to = all[2*i+1].to
+		one.ended.Add(&all[2*i+1].ended)
+		all[i] = one
+	}
+	return all[:len(all)/2]
+}
+
+func (c *clock) intervals() []Interval {
+	all := make([]Interval, len(c.series))
+	for i, s := range c.series {
+		all[i] = Interval{From: s.from.Seconds(), To: s.to.Seconds(), OK: byName(&s.ended.OK), Failed: byName(&s.ended.Failed)}
+	}
+	return all
+}
+
+func byName(counts *[workloads.Ops]uint64) map[string]uint64 {
+	m := map[string]uint64{}
+	for op, n := range counts {
+		if n > 0 {
+			m[workloads.Op(op).String()] = n
+		}
+	}
+	return m
+}
+
+// handOver bounds the wait for workers that are in the middle of an operation, and with them for the latencies of their
+// calls before: it is short beside an interval.
+const handOver = 50 * time.Millisecond
+
+// report cuts the run into intervals, and calls Progress for each.
+func (r *run) report(stopped context.Context) {
+	tick := time.NewTicker(r.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stopped.Done():
+			return
+		case <-tick.C:
+		}
+		if r.busy.Load() == 0 {
+			return // what is left is closing
+		}
+		now := time.Since(r.began)
+		i := r.clock.tick(now)
+		r.handed.Store(0)
+		r.epoch.Add(1)
+		for time.Since(r.began) < now+handOver && r.handed.Load() < r.busy.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		all, _ := r.clock.before.Ended()
+		r.mu.Lock()
+		if r.Progress != nil {
+			r.Progress(Progress{Elapsed: now, Interval: i.to - i.from, Operations: all, Ended: i.ended, Calls: &r.interval.Calls})
+		}
+		r.interval.Reset()
+		r.mu.Unlock()
+	}
+}
