@@ -65,6 +65,9 @@ type observed struct {
 // CPU implements runner.Measured for databases that do.
 func (o observed) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(o.Database) }
 
+// Gone implements runner.Perishable for databases that do.
+func (o observed) Gone() error { return runner.Gone(o.Database) }
+
 // Open implements runner.Database.
 func (o observed) Open(worker int) (workloads.DB, error) {
 	db, err := o.Database.Open(worker)

@@ -8,39 +8,45 @@ import (
 	"strings"
 
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/runner"
 )
 
-// About tells of a database on a pool what its user may not have said: the properties that hold, defaults too, and in
-// a line that this process made the pool, if it did and the pool stays. Of others there is nothing to tell.
-func About(db Database) (holds map[string]string, made string) {
+// About tells of a database on a pool what its user may not have said: its terms, without what the caller knows of the
+// workload; the properties that hold, defaults too; and in a line that this process made the pool, if it did and the pool
+// stays. Of others there is nothing to tell.
+func About(db Database) (t runner.Terms, holds map[string]string, made string) {
 	n, ok := db.(native)
 	if !ok {
-		return nil, ""
+		return t, nil, ""
 	}
 	d, ok := n.Database.(*pool)
 	if !ok {
-		return nil, ""
+		return t, nil, ""
 	}
-	holds = map[string]string{"farkv.pool": d.addr, "farkv.nodes": strconv.Itoa(d.fabric.Nodes()),
+	t = d.terms()
+	holds = map[string]string{"farkv.pool": d.addr, "farkv.nodes": strconv.Itoa(t.Nodes),
 		"farkv.memory": strconv.FormatUint(d.fabric.Size(), 10)}
-	if index, data := d.replicas(); index > 0 && data > 0 {
-		holds["farkv.indexreplicas"], holds["farkv.datareplicas"] = strconv.Itoa(index), strconv.Itoa(data)
-		if index == data {
-			holds["farkv.replicas"] = strconv.Itoa(index)
+	if t.IndexReplicas > 0 && t.DataReplicas > 0 {
+		holds["farkv.indexreplicas"], holds["farkv.datareplicas"] = strconv.Itoa(t.IndexReplicas), strconv.Itoa(t.DataReplicas)
+		if t.IndexReplicas == t.DataReplicas {
+			holds["farkv.replicas"] = strconv.Itoa(t.DataReplicas)
 		}
 	}
 	if d.made && !strings.HasPrefix(d.addr, "mem:") {
 		made = fmt.Sprintf("Made pool %s: %d nodes of %s, taken as they fill; it stays until 'farkv down %s'", d.addr,
 			d.fabric.Nodes(), mebibytes(d.fabric.Size()), strings.TrimPrefix(d.addr, "shm:"))
 	}
-	return holds, made
+	return t, holds, made
 }
 
-// replicas are those of the pool's header, which names them once where index and data have as many; 0 where it names none.
-func (d *pool) replicas() (index, data int) {
+// terms are those of the pool. Replicas and format are in its header, which names the replicas once where index and data
+// have as many; they are 0 where it names none.
+func (d *pool) terms() runner.Terms {
+	t := runner.Terms{Pool: d.addr, Fabric: d.over(), Nodes: d.fabric.Nodes()}
 	ep, err := d.fabric.Open("header")
 	if err != nil {
-		return 0, 0
+		return t
 	}
 	defer ep.Close()
 	h, err := node.ReadHeader(ep, d.fabric.Nodes())
@@ -49,8 +55,23 @@ func (d *pool) replicas() (index, data int) {
 		Index int `json:"index_replicas"`
 		Data  int `json:"data_replicas"`
 	}
-	if err != nil || json.Unmarshal(h.Params, &p) != nil {
-		return 0, 0
+	if err == nil && json.Unmarshal(h.Params, &p) == nil {
+		t.Format, t.IndexReplicas, t.DataReplicas = h.Version, cmp.Or(p.Index, p.All), cmp.Or(p.Data, p.All)
 	}
-	return cmp.Or(p.Index, p.All), cmp.Or(p.Data, p.All)
+	return t
+}
+
+// over is what the pool's verbs go over. The address of a consul: pool does not tell.
+func (d *pool) over() string {
+	a, err := fabrics.Parse(d.addr)
+	_, _, _, device := fabrics.DeviceOf(d.fabric)
+	switch {
+	case err != nil:
+		return ""
+	case a.Scheme != "consul":
+		return a.Scheme
+	case device:
+		return "rdma"
+	}
+	return "tcp"
 }

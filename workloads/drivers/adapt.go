@@ -148,6 +148,9 @@ type native struct {
 // CPU implements runner.Measured for databases that do.
 func (n native) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(n.Database) }
 
+// Gone implements runner.Perishable for databases that do.
+func (n native) Gone() error { return runner.Gone(n.Database) }
+
 type threadKey struct{}
 
 type thread struct {

@@ -32,6 +32,14 @@ func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 	return wall.CPU(), nodes, err == nil
 }
 
+// Gone implements runner.Perishable.
+func (d *pool) Gone() error {
+	if f, ok := d.fabric.(interface{ Gone() error }); ok {
+		return f.Gone()
+	}
+	return nil
+}
+
 func (s *session) open() error {
 	ep, err := s.pool.fabric.Open(fmt.Sprintf("go-ycsb %d", s.worker))
 	if err != nil {

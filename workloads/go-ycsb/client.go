@@ -16,6 +16,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/version"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -84,11 +85,14 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if !p.GetBool("silence", true) {
 		c.Failed = out.failed
 	}
-	holds, made := drivers.About(db)
+	terms, holds, made := drivers.About(db)
+	terms.Store, terms.Records, terms.Threads = name, c.Spec.RecordCount, c.Threads
+	terms.Commit, terms.Wire = version.Commit(), version.Wire
 	out.properties(p)
 	if made != "" {
 		fmt.Fprintln(out.info, made)
 	}
+	fmt.Fprintln(out.info, terms)
 	all, asked := share(db), deviceOf(db)
 	res, err := runner.Run(cmd.Context(), c)
 	all()
@@ -96,11 +100,11 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 		res.Device = deviceOf(db).since(asked)
 	}
 	m.stop() // before the pool is closed, of which it tells
-	if e := db.Close(); err == nil && e != nil {
+	if e := db.Close(); err == nil && e != nil && (res == nil || res.Gone() == nil) {
 		err = fmt.Errorf("close %s: %w", name, e)
 	}
 	if res != nil {
-		res.Properties = visible(p)
+		res.Terms, res.Properties = &terms, visible(p)
 		maps.Copy(res.Properties, holds)
 		err = errors.Join(err, finish(out, res))
 	}
@@ -113,6 +117,8 @@ func finish(out *output, res *runner.Result) error {
 		return fmt.Errorf("write results: %w", err)
 	}
 	switch {
+	case res.Gone() != nil:
+		return fmt.Errorf("%w (the results are those of %d operations, %d of which failed)", res.Gone(), res.Operations, res.Failed)
 	case res.Interrupted:
 		err := fmt.Errorf("interrupted: the results are those of %d operations", res.Operations)
 		if res.Phase == drivers.Load {

@@ -27,8 +27,11 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
+// programs are what tests run as processes.
+var programs = map[string]func(){"go-ycsb": main, "memory-node": memoryNode}
+
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"go-ycsb": main})
+	testscript.Main(m, programs)
 }
 
 func TestScripts(t *testing.T) {

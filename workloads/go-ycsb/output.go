@@ -23,6 +23,7 @@ type output struct {
 	out        io.Writer // standard output
 	lines      io.Writer // result lines
 	style      string
+	failing    bool   // operations failed in the last interval, and why was said
 	file       string // for the result lines, instead of out
 	results    string // file of the results as JSON; "" for none
 	percentile string // what the names of percentile files begin with; "" for none
@@ -108,6 +109,22 @@ func (o *output) progress(p runner.Progress) {
 		}
 	}
 	fmt.Fprintln(o.info, line)
+	o.reason(p, failed > 0)
+}
+
+// reason says why operations fail, when they begin to: it may be long until the end. A failure may be told of later than it
+// is counted.
+func (o *output) reason(p runner.Progress, failed bool) {
+	if !failed {
+		o.failing = false
+	}
+	for op := range workloads.Ops {
+		if err := p.Calls[op].Err; err != nil && !o.failing {
+			o.failing = true
+			why := explain(fmt.Errorf("%s: %w", op, err))
+			fmt.Fprintln(o.info, "The first to fail:", strings.Join(strings.Fields(why), " "))
+		}
+	}
 }
 
 // failed prints a failure; workers call it at the same time.

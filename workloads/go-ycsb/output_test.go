@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -50,5 +52,36 @@ func TestExplain(t *testing.T) {
 		if !strings.HasPrefix(got, "insert: ") || !strings.Contains(got, c.want) || strings.Contains(got, "\n") {
 			t.Errorf("%q, want %q", got, c.want)
 		}
+	}
+}
+
+// TestProgress: lines count what ended, also where no latency is known of it yet, and say once why operations fail.
+func TestProgress(t *testing.T) {
+	var out strings.Builder
+	o := &output{info: &out}
+	var calls, none [workloads.Ops]workloads.Measure
+	calls[workloads.OpRead].Err = fmt.Errorf("get: %w", rdma.ErrNodeDown)
+	ended := workloads.Counts{OK: [workloads.Ops]uint64{8, 2}}
+	failing := workloads.Counts{Failed: [workloads.Ops]uint64{3}}
+	p := runner.Progress{Interval: 2 * time.Second}
+	for _, of := range []struct {
+		workloads.Counts
+		calls *[workloads.Ops]workloads.Measure
+	}{{ended, &none}, {failing, &none}, {failing, &calls}, {failing, &calls}, {ended, &none}, {failing, &calls}} {
+		all, _ := of.Ended()
+		p.Elapsed += p.Interval
+		p.Operations += all
+		p.Ended, p.Calls = of.Counts, of.calls
+		o.progress(p)
+	}
+	const why = "The first to fail: READ: get: memory node is down (hint: 'farkv status' shows the nodes)\n"
+	want := "[2s] 10 operations, 5.0 ops/s\n" +
+		"[4s] 13 operations, 1.5 ops/s, 3 FAILED\n" +
+		"[6s] 16 operations, 1.5 ops/s, 3 FAILED\n" + why +
+		"[8s] 19 operations, 1.5 ops/s, 3 FAILED\n" +
+		"[10s] 29 operations, 5.0 ops/s\n" +
+		"[12s] 32 operations, 1.5 ops/s, 3 FAILED\n" + why
+	if out.String() != want {
+		t.Errorf("%s\nwant\n%s", out.String(), want)
 	}
 }

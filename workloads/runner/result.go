@@ -19,7 +19,8 @@ const Version = 1
 type Result struct {
 	Version    int               `json:"version"`
 	Database   string            `json:"database"`
-	Phase      string            `json:"phase"` // load or run
+	Terms      *Terms            `json:"terms,omitempty"` // nil: they are not known
+	Phase      string            `json:"phase"`           // load or run
 	Started    time.Time         `json:"started"`
 	Seconds    float64           `json:"seconds"` // measured, without the warm-up
 	Threads    int               `json:"threads"`
@@ -40,7 +41,7 @@ type Result struct {
 	Device   *Device    `json:"device,omitempty"` // nil: verbs go over none
 	Series   []Interval `json:"series,omitempty"` // the run in intervals, of which the last may be shorter
 
-	first error
+	first, gone error
 }
 
 // Counters count the verbs of a run, warm-up included; see rdma.Counters.
@@ -179,6 +180,10 @@ func (r *Result) Call(name string) *Call {
 
 // Err returns the first failure of a call, or nil. Results read from a file have none.
 func (r *Result) Err() error { return r.first }
+
+// Gone returns why the run ended early; nil: its database was there to the end. Results read from a file tell it as their
+// Problem.
+func (r *Result) Gone() error { return r.gone }
 
 // bucket is three numbers of an array, each on a line of its own. No string of JSON has such lines.
 var bucket = regexp.MustCompile(`\[\n\s*([-+.\de]+),\n\s*([-+.\de]+),\n\s*([-+.\de]+)\n\s*\]`)

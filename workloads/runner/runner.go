@@ -70,17 +70,15 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		r.cancel()
 	}
-	progress := make(chan struct{})
 	stopped, stop := context.WithCancel(context.Background())
-	go func() {
-		defer close(progress)
-		if c.Interval > 0 && err == nil {
-			r.report(stopped)
-		}
-	}()
+	var beside sync.WaitGroup
+	if c.Interval > 0 && err == nil {
+		beside.Go(func() { r.report(stopped) })
+	}
+	beside.Go(func() { r.watch(stopped) })
 	workers.Wait()
 	stop()
-	<-progress
+	beside.Wait()
 	if err != nil {
 		return nil, err
 	}
@@ -128,6 +126,7 @@ type run struct {
 	start  chan struct{} // closed when all are ready
 	began  time.Time     // set before start is closed
 	clock  clock         // of the reporter, until it ends
+	gone   error         // of the watcher, until it ends
 
 	stop   atomic.Bool
 	epoch  atomic.Uint64 // a worker that sees a new one hands its tally over
@@ -249,12 +248,16 @@ func (r *run) collect(t *workloads.Tally) {
 func (r *run) result(took time.Duration) *Result {
 	res := newResult(&r.Config, &r.total, took)
 	res.Series = r.clock.intervals()
-	res.Interrupted = r.ctx.Err() != nil
+	res.Interrupted = r.ctx.Err() != nil && r.gone == nil
 	if r.counters != nil {
 		c := Counters(*r.counters)
 		res.Counters = &c
 	}
-	if r.closing != nil {
+	switch {
+	case r.gone != nil: // then nothing can be closed in order, either
+		res.gone = fmt.Errorf("the pool is gone: %w", r.gone)
+		res.Problem = res.gone.Error()
+	case r.closing != nil:
 		res.Problem = r.closing.Error()
 	}
 	return res

@@ -56,6 +56,7 @@ type lives interface {
 type backing interface {
 	commit(off, n uint64) error
 	whole(size uint64) bool // reports whether there are still so many bytes
+	removed() bool          // reports whether others can no longer open it
 }
 
 func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rdma.Handler) *Fabric {
@@ -85,6 +86,15 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 	}
 	if err := f.backing.commit(f.g.first()+uint64(node)*f.g.stride()+off, n); err != nil {
 		return fmt.Errorf("back %d bytes of node %d of %s: %w", n, node, f.name, err)
+	}
+	return nil
+}
+
+// Gone returns an error wrapping rdma.ErrNoPool once the pool was removed: its memory is only that of those who still have it
+// open, and ends with them. The fabric is that of a pool that has its name.
+func (f *Fabric) Gone() error {
+	if f.backing.removed() {
+		return fmt.Errorf("%s was removed: %w", f.name, rdma.ErrNoPool)
 	}
 	return nil
 }

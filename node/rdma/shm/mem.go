@@ -60,3 +60,4 @@ type anonymous struct{}
 
 func (anonymous) commit(_, _ uint64) error { return nil }
 func (anonymous) whole(uint64) bool        { return true }
+func (anonymous) removed() bool            { return false }

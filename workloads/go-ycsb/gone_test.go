@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/runner"
+)
+
+// memoryNode is a program that serves as a memory node until its standard input ends. It says its address.
+func memoryNode() {
+	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 64 << 20})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(n.Addr())
+	io.Copy(io.Discard, os.Stdin)
+	n.Close()
+}
+
+// memoryNodes starts the processes of a pool. kill ends them at once.
+func memoryNodes(t *testing.T, n int) (addr string, kill func()) {
+	t.Helper()
+	var all []string
+	var ends []func()
+	for range n {
+		cmd := exec.Command("memory-node")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		killed := false
+		end := func() {
+			if !killed {
+				killed = true
+				in.Close()
+				cmd.Process.Kill()
+				cmd.Wait()
+			}
+		}
+		t.Cleanup(end)
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, ends = append(all, strings.TrimSpace(line)), append(ends, end)
+	}
+	return "tcp:" + strings.Join(all, ","), func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// TestGonePool takes the pool away under a run without end. It ends by itself, with one line that says why, and a status that
+// is not 0.
+func TestGonePool(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("pools that processes share need Linux")
+	}
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	tcp, kill := memoryNodes(t, 3)
+	removed, _ := memoryNodes(t, 3)
+	for _, c := range []struct {
+		name, pool string
+		take       func() error
+	}{
+		{"file removed", "shm:gone", func() error { return fabrics.Remove("shm:gone", true) }},
+		{"nodes killed", tcp, func() error { kill(); return nil }},
+		{"nodes emptied", removed, func() error { return fabrics.Remove(removed, true) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + c.pool, "--threads", "4"}
+			if out, err := exec.Command("go-ycsb", append([]string{"load"}, common...)...).CombinedOutput(); err != nil {
+				t.Fatalf("load: %v\n%s", err, out)
+			}
+			file := filepath.Join(t.TempDir(), "results.json")
+			cmd := exec.Command("go-ycsb", append([]string{"run", "--interval", "1", "--results", file,
+				"-p", "operationcount=1000000000000"}, common...)...)
+			out, errs := new(said), new(said)
+			cmd.Stdout, cmd.Stderr = out, errs
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			defer cmd.Process.Kill()
+			out.find(t, regexp.MustCompile(`(?m)^\[\d+s\] [1-9]\d* operations`))
+			if err := c.take(); err != nil {
+				t.Fatal(err)
+			}
+			errs.find(t, regexp.MustCompile(`(?m)^go-ycsb: the pool is gone: `+regexp.QuoteMeta(c.pool)+
+				`.*: no such pool \(the results are those of \d+ operations, \d+ of which failed\)$`))
+			if err := <-ended; cmd.ProcessState.ExitCode() != exitFailed {
+				t.Errorf("it ended with %v", err)
+			}
+			if text := errs.text.String(); strings.Count(text, "\n") != 1 {
+				t.Errorf("not one line:\n%s", text)
+			}
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			r, err := runner.ReadResult(f)
+			if err != nil || !strings.HasPrefix(r.Problem, "the pool is gone: ") || len(r.Series) == 0 || r.Interrupted {
+				t.Errorf("results: %+v, %v", r, err)
+			}
+		})
+	}
+}
