@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/simulate"
@@ -68,9 +70,17 @@ func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
 	}
 	r, err := simulate.Run(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("simulate %s: %w", s.Store, err)
+		return nil, s.explain(fmt.Errorf("simulate %s: %w", s.Store, err))
 	}
 	return &Simulated{Workload: s.Name, Title: s.Title(), Result: r}, nil
+}
+
+// explain adds to an error of a simulation what its user can do.
+func (s *Simulation) explain(err error) error {
+	if errors.Is(err, rdma.ErrFull) {
+		return fmt.Errorf("%w (hint: --memory gives each memory node more; without it records and clients do)", err)
+	}
+	return err
 }
 
 // Config returns what Run simulates. Errors are workloads.UseErrors.

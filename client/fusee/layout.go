@@ -65,6 +65,8 @@ const (
 	minGroups    = 64       // of a subtable: in fewer, chance fills some buckets long before others
 	spareBlocks  = 64       // for clients that have one of a class each, and use little of it
 	spareBytes   = 32 << 20 // at least: a pool for few records may have as many clients, and what is not used costs nothing
+	workerBlocks = 2        // of a worker: one that it fills, and others of which some objects are still in use
+	leastBlock   = 32 << 10 // unless all of the data are less than 64 of these
 	minBlock     = 4 << 10  // enough for a bitmap and one object of a useful size
 	maxBlock     = 16 << 20
 	maxRegion    = 2 << 30
@@ -194,6 +196,7 @@ type Shape struct {
 	IndexReplicas int
 	DataReplicas  int
 	Clients       int
+	Workers       int           // clients that write at the same time: each finds blocks of its own; 0: few
 	Timeout       time.Duration // of an operation, at most; default 2 s
 }
 
@@ -211,7 +214,8 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Groups = groups/uint64(p.Subtables) + 1
 	object := uint64(objectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
-	data += max(spareBytes, spareBlocks*powerOf2(data/512, 32<<10, maxBlock))
+	block := powerOf2(data/512, leastBlock, maxBlock)
+	data = max(data+max(spareBytes, spareBlocks*block), s.held(object, block))
 	if s.Memory > 0 {
 		fixed := align(node.HeaderBytes+uint64(p.Clients)*headsPer, 4096) + 4096 +
 			uint64((p.Subtables*p.IndexReplicas+serving-1)/serving+1)*race.SubtableBytes(p.Groups)
@@ -220,7 +224,10 @@ func Size(s Shape) (Params, uint64, error) {
 		}
 		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(serving)
 	}
-	p.BlockBytes = powerOf2(data/512, 32<<10, maxBlock)
+	p.BlockBytes = powerOf2(data/512, leastBlock, maxBlock)
+	for p.BlockBytes > leastBlock && s.held(object, p.BlockBytes) > data {
+		p.BlockBytes /= 2
+	}
 	if data < 64*p.BlockBytes {
 		p.BlockBytes = powerOf2(data/64, minBlock, maxBlock)
 	}
@@ -229,6 +236,11 @@ func Size(s Shape) (Params, uint64, error) {
 	p.RegionBytes = min(maxRegion, max(2*p.BlockBytes+4096, p.RegionBytes))
 	p.Regions = int((data+p.RegionBytes-1)/p.RegionBytes) + 1
 	return fitRegions(p, s)
+}
+
+// held returns the bytes of data that the records take, objects of so many bytes, and the blocks of the workers.
+func (s *Shape) held(object, block uint64) uint64 {
+	return s.Records*object + workerBlocks*uint64(s.Workers)*block
 }
 
 // fitRegions lowers the number of regions until the pool fits the memory it was given.

@@ -49,7 +49,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 
 func fuseeShape(p Params) fusee.Shape {
 	return fusee.Shape{Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
-		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Timeout: p.Timeout}
+		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout}
 }
 
 // sizeFusee fills in what p leaves open. Parameters that make no pool are found by Format.

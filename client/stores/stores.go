@@ -24,6 +24,7 @@ type Params struct {
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024
+	Workers       int           // clients that write at the same time, for which FUSEE's memory is sized, too; 0: few
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
 	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for

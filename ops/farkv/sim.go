@@ -79,6 +79,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a,\nor a property file")
 	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
 	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
+	f.Var((*bytesFlag)(&s.NodeBytes), "memory", "bytes of each memory node, such as 1GiB (default from records and clients)")
 	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")
 	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000)")
 	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")

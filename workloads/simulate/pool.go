@@ -42,10 +42,11 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	p := c.Pool
-	p.Clients = c.Clients*c.InFlight + c.victims() + spare
+	p.Workers = c.Clients*c.InFlight + c.victims()
 	for _, change := range c.Changes {
-		p.Clients += max(change.Clients, 0) * c.InFlight
+		p.Workers += max(change.Clients, 0) * c.InFlight
 	}
+	p.Clients = p.Workers + spare
 	p = kind.Size(p)
 	if err := p.Check(kind); err != nil {
 		return nil, workloads.Misuse("%v", err)
