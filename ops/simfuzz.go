@@ -23,8 +23,9 @@ type SimFuzz struct {
 	Seed   uint64 // the first
 	Runs   uint64 // one a seed, and some more in which keepers crash
 	Limits explore.Limits
-	Plan   string // replay this instead
-	Trace  bool   // replay it all when nothing is wrong, too: of Plan, or of the first seed alone
+	Plan   string        // replay this instead
+	Trace  bool          // replay it all when nothing is wrong, too: of Plan, or of the first seed alone
+	Search time.Duration // for an order of a run's answers, in wall time; 0: explore.DefaultSearch
 	// Say is told of the progress.
 	Say func(format string, args ...any)
 }
@@ -40,7 +41,9 @@ type Fuzzed struct {
 	Crashes    uint64 `json:"crashes"`     // of clients and keepers
 	Deaths     uint64 `json:"node_deaths"` // of memory nodes
 	Undecided  uint64 `json:"undecided"`   // runs whose answers could not be put in order in time
-	Recovers   bool   `json:"recovers"`    // the store has a recovery, which took part
+	// UndecidedPlan is that of the first of them.
+	UndecidedPlan string `json:"undecided_plan,omitempty"`
+	Recovers      bool   `json:"recovers"` // the store has a recovery, which took part
 
 	Failed  *uint64 `json:"failed_seed"` // the lowest; null: none
 	Guilt   string  `json:"guilt,omitempty"`
@@ -56,14 +59,18 @@ type Fuzzed struct {
 // ErrGuilty is wrapped when a run went wrong.
 var ErrGuilty = errors.New("a run went wrong")
 
-// Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's. The answer holds what
-// was found.
+// ErrUndecided is wrapped when no run went wrong, and some could not be judged.
+var ErrUndecided = errors.New("not all runs could be judged")
+
+// Run explores. When a run goes wrong the error wraps ErrGuilty; when ctx ends it early, ctx's; when a run could not be
+// judged, ErrUndecided. The answer holds what was found.
 func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	kind, err := stores.Lookup(z.Store)
 	if err != nil {
 		return nil, workloads.Misuse("%v", err)
 	}
 	s := subject(kind)
+	s.Search = z.Search
 	f := &Fuzzed{Store: z.Store, Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
 	if z.Plan != "" {
 		return z.one(s, f)
@@ -75,6 +82,9 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	f.took = time.Since(began)
 	f.Runs, f.Operations, f.OK, f.Events = r.Runs, r.Operations, r.OK, r.Events
 	f.Crashes, f.Deaths, f.Undecided = r.Crashes, r.Deaths, r.Undecided
+	if r.UndecidedPlan != nil {
+		f.UndecidedPlan = r.UndecidedPlan.String()
+	}
 	switch {
 	case r.Failure != nil:
 		z.say("seed %d fails: looking for a smaller plan", r.Seed)
@@ -86,7 +96,7 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	case z.Trace:
 		f.Replay = replay(s, s.Draw(z.Seed, z.Limits))
 	}
-	return f, nil
+	return f, f.undecided()
 }
 
 func (z *SimFuzz) say(format string, args ...any) {
@@ -102,14 +112,27 @@ func (z *SimFuzz) one(s *explore.Subject, f *Fuzzed) (*Fuzzed, error) {
 		return nil, workloads.Misuse("--plan: %v", err)
 	}
 	f.Seed, f.Plan = p.Seed, p.String()
-	if failure := s.Run(p); failure != nil {
+	stats, failure := s.Try(p)
+	if f.Undecided = stats.Undecided; f.Undecided > 0 {
+		f.UndecidedPlan = f.Plan
+	}
+	if failure != nil {
 		f.Failed, f.Drawn = &p.Seed, f.Plan
 		return f, f.blame(s, p, failure)
 	}
 	if z.Trace {
 		f.Replay = replay(s, p)
 	}
-	return f, nil
+	return f, f.undecided()
+}
+
+// undecided returns the error of runs that could not be judged; nil when there are none.
+func (f *Fuzzed) undecided() error {
+	if f.Undecided == 0 {
+		return nil
+	}
+	return fmt.Errorf("explore %s: %w: no order of the answers of %s was found in time", f.Store, ErrUndecided,
+		plural(int(f.Undecided), "run", "runs"))
 }
 
 func (f *Fuzzed) blame(s *explore.Subject, p *explore.Plan, failure *explore.Failure) error {
@@ -137,10 +160,15 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
 	}
 	if f.Undecided > 0 {
-		fmt.Fprintf(w, "the answers of %s could not be put in order in time: they are not judged\n", plural(int(f.Undecided), "run", "runs"))
+		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, with more time:\n"+
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", plural(int(f.Undecided), "run", "runs"), f.Store, f.UndecidedPlan)
 	}
 	if f.Failed == nil {
-		fmt.Fprintln(w, "nothing is wrong")
+		where := ""
+		if f.Undecided > 0 {
+			where = " in what was judged"
+		}
+		fmt.Fprintf(w, "nothing is wrong%s\n", where)
 		return
 	}
 	if f.Plan != f.Drawn {

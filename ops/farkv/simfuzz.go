@@ -25,7 +25,7 @@ func (c *cli) simFuzz() *cobra.Command {
 			"nothing.\n\n" +
 			"The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is\n" +
 			"one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.\n" +
-			"An interrupt ends it with what was done.",
+			"An interrupt ends it with what was done. Exit status 1: a run went wrong, or could not be judged in --search-time.",
 		Example: "  farkv sim fuzz fusee --runs 20000\n" +
 			"  farkv sim fuzz fusee --seed 1000 --runs 1000 --workers 2 --keys 1 --replicas 3\n" +
 			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace",
@@ -63,6 +63,7 @@ func (c *cli) simFuzz() *cobra.Command {
 	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
 	f.IntVar(&faults, "faults", explore.Widest.Faults, "faults of a run, at most; 0 for none")
 	f.StringSliceVar(&only, "only", nil, "kinds of faults: crash, slow, stall, partition, fly, late, step (default all)")
+	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch, "real time for a search for an order of a run's answers; a run that takes longer is not judged")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
 	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
 	return cmd
@@ -82,6 +83,8 @@ func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
 	switch {
 	case z.Runs < 1:
 		return fmt.Errorf("--runs %d: want 1 or more", z.Runs)
+	case z.Search <= 0:
+		return fmt.Errorf("--search-time %v: want a time above 0, such as 2s", z.Search)
 	case faults < 0 || faults > 16:
 		return fmt.Errorf("--faults %d: want 0 to 16", faults)
 	}

@@ -22,6 +22,9 @@ type Result struct {
 	Seed    uint64   // the lowest that failed
 	Plan    *Plan    // its plan; nil when none failed
 	Failure *Failure // what is wrong with it
+	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's; nil when all were judged.
+	UndecidedSeed uint64
+	UndecidedPlan *Plan
 }
 
 // progressEvery is how many seeds go by between two calls of Progress.
@@ -60,25 +63,34 @@ func (f *fuzzing) work(ctx context.Context) {
 		seed := f.search.First + i
 		p := f.subject.Draw(seed, f.search.Limits)
 		r, failure := f.subject.play(p, nil)
-		stats := r.stats
+		stats, undecided := r.stats, (*Plan)(nil)
+		if stats.Undecided > 0 {
+			undecided = p
+		}
 		if failure == nil && seed%3 == 0 {
 			if q := r.interrupted(rand.New(rand.NewPCG(seed, 0x1e4))); q != nil {
 				p = q
 				r, failure = f.subject.play(p, nil)
 				stats.add(r.stats)
+				if r.stats.Undecided > 0 && undecided == nil {
+					undecided = p
+				}
 			}
 		}
-		f.report(i, p, stats, failure)
+		f.report(i, p, stats, failure, undecided)
 	}
 }
 
-func (f *fuzzing) report(i uint64, p *Plan, s Stats, failure *Failure) {
+func (f *fuzzing) report(i uint64, p *Plan, s Stats, failure *Failure, undecided *Plan) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.result.add(s)
 	if failure != nil && i < f.end.Load() {
 		f.end.Store(i)
 		f.result.Seed, f.result.Plan, f.result.Failure = f.search.First+i, p, failure
+	}
+	if seed := f.search.First + i; undecided != nil && (f.result.UndecidedPlan == nil || seed < f.result.UndecidedSeed) {
+		f.result.UndecidedSeed, f.result.UndecidedPlan = seed, undecided
 	}
 	if f.done++; f.search.Progress != nil && f.done%progressEvery == 0 {
 		f.search.Progress(f.result.Stats)

@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// searchTime bounds the search for an order of a run's operations, in wall time: the only judgement that depends on the
-// machine. Hardly any history comes near it; one that does is not judged, but counted.
-const searchTime = 2 * time.Second
+// DefaultSearch bounds the search for an order of a run's operations, in wall time: the only judgment that depends on the
+// machine. Hardly any history comes near it. A run that exceeds it is counted as undecided.
+const DefaultSearch = 2 * time.Second
 
 // judge looks at a run that is over, the visitor gone.
 func (r *run) judge() *Failure {
@@ -34,7 +34,7 @@ func (r *run) judge() *Failure {
 			}
 		}
 	}
-	err := check.Linearizable(history, check.Options{Timeout: searchTime})
+	err := check.Linearizable(history, check.Options{Timeout: r.subject.Search})
 	switch {
 	case errors.Is(err, check.ErrUndecided):
 		r.stats.Undecided = 1

@@ -14,7 +14,7 @@ import (
 func (s *Subject) Replay(p *Plan, w io.Writer) (*Failure, error) {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "plan: %s\n", p)
-	_, f := s.play(p, func(r *run, o *sim.Options) {
+	r, f := s.play(p, func(r *run, o *sim.Options) {
 		r.tell = func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 		o.Trace = func(e sim.Event) {
 			if tells(&e) {
@@ -22,10 +22,13 @@ func (s *Subject) Replay(p *Plan, w io.Writer) (*Failure, error) {
 			}
 		}
 	})
-	if f == nil {
-		fmt.Fprintln(out, "verdict: all is well")
-	} else {
+	switch {
+	case f != nil:
 		fmt.Fprintf(out, "verdict: %v\n", f)
+	case r.stats.Undecided > 0:
+		fmt.Fprintln(out, "verdict: undecided, no order of the answers was found in time")
+	default:
+		fmt.Fprintln(out, "verdict: all is well")
 	}
 	if err := out.Flush(); err != nil {
 		return f, fmt.Errorf("write replay: %w", err)

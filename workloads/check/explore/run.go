@@ -67,8 +67,14 @@ const patience = 4
 
 // Run plays a plan and returns what is wrong with the run; nil: nothing.
 func (s *Subject) Run(p *Plan) *Failure {
-	_, f := s.play(p, nil)
+	_, f := s.Try(p)
 	return f
+}
+
+// Try plays a plan and returns what its run adds up to, and what is wrong with it; nil: nothing, unless it is undecided.
+func (s *Subject) Try(p *Plan) (Stats, *Failure) {
+	r, f := s.play(p, nil)
+	return r.stats, f
 }
 
 // play runs a plan. The run that it returns is over.

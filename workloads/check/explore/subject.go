@@ -37,6 +37,8 @@ type Subject struct {
 	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where there is one replica of
 	// everything.
 	NoSpares, Lone bool
+	// Search bounds the search for an order of a run's operations, in wall time; DefaultSearch by default.
+	Search time.Duration
 	// Levels is how many times tables double in its pools that do so; 0: none does.
 	Levels int
 }
@@ -82,6 +84,9 @@ func (s *Subject) withDefaults() *Subject {
 	}
 	if t.MaxValue == 0 {
 		t.MaxValue = defaultValue
+	}
+	if t.Search == 0 {
+		t.Search = DefaultSearch
 	}
 	return &t
 }
