@@ -71,6 +71,9 @@ func explain(err error, pool string) error {
 		return hint("$%s names the file with the nodes' token; see 'farkv help tcp'", fabrics.EnvToken)
 	case errors.Is(err, fabrics.ErrTLS):
 		return hint("'farkv help tcp' tells what nodes with TLS want of their clients")
+	case errors.Is(err, fabrics.ErrConnections):
+		return hint("end programs that use its nodes, or start nodes with more --connections; readers may have half of them, "+
+			"and 'farkv status %s' has some in reserve", pool)
 	case errors.Is(err, rdma.ErrAccess) && os.Getenv(fabrics.EnvReadToken) != "":
 		return hint("who knows only the token that $%s names may read, and change nothing", fabrics.EnvReadToken)
 	case errors.Is(err, rdma.ErrMinority):

@@ -39,6 +39,7 @@ func TestExplain(t *testing.T) {
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
 		{fmt.Errorf("%w: %w", rdma.ErrUnreachable, fs.ErrPermission), "consul:h:1/p", "the rules that 'farkv help consul' prints", false},
 		{fmt.Errorf("%w: %w", rdma.ErrMinority, rdma.ErrNodeDown), "consul:h:1/p", "'farkv recover' can do nothing", false},
+		{fmt.Errorf("open: %w", fabrics.ErrConnections), "tcp:h:1", "--connections", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {
 		err := explain(c.err, c.pool)

@@ -26,11 +26,13 @@ type (
 
 // What callers of nodes branch on.
 var (
-	ErrToken  = tcp.ErrToken
-	ErrTLS    = tcp.ErrTLS
-	ErrOpen   = tcp.ErrOpen
-	ErrFile   = tcp.ErrFile
-	ErrMemory = tcp.ErrMemory
+	ErrToken = tcp.ErrToken
+	// ErrConnections is wrapped when a node has as many connections as it takes.
+	ErrConnections = tcp.ErrConnections
+	ErrTLS         = tcp.ErrTLS
+	ErrOpen        = tcp.ErrOpen
+	ErrFile        = tcp.ErrFile
+	ErrMemory      = tcp.ErrMemory
 )
 
 // Resolve returns the address of the pool whose memory nodes 'farkv up --fabric tcp NAME', or rdma, started on this machine,

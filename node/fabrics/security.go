@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/local"
@@ -26,8 +27,15 @@ const (
 // ErrSecret is wrapped when a file of a token, a key or a certificate cannot be used.
 var ErrSecret = errors.New("cannot be used")
 
+var administers atomic.Bool
+
+// Administer makes this process one that operates pools: what it opens from now on may use the connections that memory nodes
+// keep in reserve for such commands.
+func Administer() { administers.Store(true) }
+
 // Security returns what a client needs to be let in, as the environment says.
 func Security() (s tcp.Security, err error) {
+	s.Admin = administers.Load()
 	if s.Token, err = tokenOf(EnvToken); err != nil {
 		return s, err
 	}

@@ -33,7 +33,7 @@ func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, 
 	for i, addr := range o.Addresses {
 		group.Go(func() {
 			var r reply
-			r, errs[i] = once(ctx, addr, o, &message{Do: doInspect, Self: o.Self})
+			r, errs[i] = once(ctx, addr, o.Security, &message{Do: doInspect, Self: o.Self})
 			infos[i].Address = addr
 			if errs[i] == nil && r.Info != nil {
 				infos[i] = *r.Info
@@ -47,10 +47,10 @@ func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, 
 }
 
 // once asks a node one thing, on a connection of its own.
-func once(ctx context.Context, addr string, o Options, m *message) (reply, error) {
+func once(ctx context.Context, addr string, s Security, m *message) (reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	c, _, err := dial(ctx, addr, o.Security, hello{Purpose: forControl, Process: newID(), PID: pid, Admin: o.Admin})
+	c, _, err := dial(ctx, addr, s, hello{Purpose: forControl, Process: newID(), PID: pid})
 	if err != nil {
 		return reply{}, err
 	}

@@ -25,8 +25,18 @@ const (
 	// adminConns is how many connections of administrators there may be beyond the others: a command needs three at a time.
 	adminConns = 16
 	// mostGreeting bounds the connections that have not said yet what they want. When there are more, the oldest has to go:
-	// those that say nothing cannot keep out those that have something to say.
-	mostGreeting = 64
+	// those that say nothing cannot keep out those that have something to say. It has had greetGrace, so that those that do
+	// say something do not push out each other when many come at once: the kernel keeps the next ones waiting meanwhile, a
+	// full queue of 4096 for half a second.
+	mostGreeting = 1024
+	greetGrace   = 100 * time.Millisecond
+	// ownFiles is how many files a process needs beside its clients' connections: the log, the memory, the poller, metrics,
+	// an agent of Consul, a device, connections to and from six peers, each twice while it is made again.
+	ownFiles      = 96
+	plentyOfFiles = 1 << 20
+	// slowPenalty is for how long the place of a reader that took no answers stays taken: so an attacker that comes back at
+	// once costs little.
+	slowPenalty = 5 * time.Second
 	// maxProcess bounds the name of a process, in bytes.
 	maxProcess = 64
 )
@@ -82,10 +92,32 @@ func (n *Node) refuse(c net.Conn, err error) {
 	}
 }
 
-func (n *Node) forgetGreeting(c net.Conn) {
-	if i := slices.Index(n.greeting, c); i >= 0 {
-		n.greeting = slices.Delete(n.greeting, i, i+1)
+// greeter is a connection that has not said yet what it wants, since a time on wall.Now.
+type greeter struct {
+	conn  net.Conn
+	since time.Duration
+}
+
+// makeRoom returns when there is room for another connection that has not said what it wants. The caller holds mu, which is
+// free meanwhile.
+func (n *Node) makeRoom() {
+	for len(n.greeting) >= n.mostGreeting && !n.closed { // bounded, since the oldest gets older
+		if wall.Now()-n.greeting[0].since >= greetGrace {
+			n.refuse(n.greeting[0].conn, errSilent)
+			return
+		}
+		n.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		n.mu.Lock()
 	}
+}
+
+func (n *Node) isGreeting(c net.Conn) bool {
+	return slices.ContainsFunc(n.greeting, func(g greeter) bool { return g.conn == c })
+}
+
+func (n *Node) forgetGreeting(c net.Conn) {
+	n.greeting = slices.DeleteFunc(n.greeting, func(g greeter) bool { return g.conn == c })
 }
 
 // welcome lets a caller in. It has greetPatience to say who it is.
@@ -218,13 +250,31 @@ func (n *Node) room(c *conn, admin bool) *refused {
 		return nil
 	}
 	all, readers := n.callers()
+	now := wall.Now()
+	n.barred = slices.DeleteFunc(n.barred, func(until time.Duration) bool { return until <= now })
+	readers += len(n.barred)
 	switch most := n.cfg.Conns; {
 	case c.readOnly && readers >= mostReaders(most):
-		return refuse(ErrConnections, "the node has %d connections of readers, and takes no more", readers)
+		return refuse(ErrConnections, "the node has %d connections of readers, or had until they took no answers, and takes no more", readers)
 	case all >= most && (!admin || c.readOnly || all >= most+adminConns):
 		return refuse(ErrConnections, "the node has %d connections, and takes no more", all)
 	}
 	return nil
+}
+
+// fit lowers the bounds on connections to what the limit of open files allows: a node that has no file left for a peer's
+// connection loses its lease. A connection takes two files while it is let in.
+func (n *Node) fit(files uint64) {
+	n.mostGreeting = mostGreeting
+	if left := max(int64(files)-ownFiles-adminConns, 2); left < int64(n.cfg.Conns+2*mostGreeting) {
+		n.mostGreeting = int(min(max(left/4, 1), mostGreeting))
+		conns := max(int(left)-2*n.mostGreeting, 1)
+		if conns < n.cfg.Conns {
+			n.log.Warn("takes fewer connections, since few files may be open", "connections", conns, "asked for", n.cfg.Conns,
+				"files", files, "hint", "raise the limit of open files, such as with ulimit -n")
+			n.cfg.Conns = conns
+		}
+	}
 }
 
 // mostReaders is how many of a node's connections may be those of readers.

@@ -19,6 +19,10 @@ func childMain(args []string) error {
 	switch what := args[0]; what {
 	case "node":
 		return childNode(args[1])
+	case "guarded":
+		return childGuarded()
+	case "flood":
+		return childFlood(args[1], args[2])
 	case "create":
 		f, err := tcp.Create(tcp.Options{Addresses: strings.Split(args[1], ",")},
 			tcp.Geometry{Nodes: strings.Count(args[1], ",") + 1, Memory: 4096, Clients: 4}, func(*tcp.Fabric) error {

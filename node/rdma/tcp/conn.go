@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -61,6 +62,7 @@ type conn struct {
 	large    *largeBuffer             // that out is in; nil: it is the connection's own
 	small    []byte                   // the connection's own, while it has a large one
 	starved  bool                     // the next frame needs a large buffer
+	slow     atomic.Bool              // it was ended because its peer did not take its answers
 	sending  atomic.Int64             // since when a large buffer is being sent, on wall.Now; 0: it is not
 	broken   map[rdma.ClientID]uint64 // lives that strayed: their connection is down
 	readBy   time.Duration            // when the deadlines were set
@@ -223,6 +225,9 @@ func (c *conn) flush() error {
 		c.sending.Store(int64(wall.Now()))
 	}
 	err := c.write(c.out)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.isSlow()
+	}
 	c.out = c.out[:0]
 	c.settle()
 	return err
@@ -283,13 +288,12 @@ func (c *conn) control(h header, body []byte) error {
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
-	end := c.reassure()
 	if m.isLong() && c.large == nil {
 		if err := c.outputs().wait(c); err != nil {
-			end()
 			return err
 		}
 	}
+	end := c.reassure()
 	r, err := c.node.do(c, &m)
 	end()
 	if err != nil {

@@ -37,3 +37,17 @@ func Spin(c net.Conn, times int) (spared []int) {
 	}
 	return spared
 }
+
+// MostGreeting is how many connections may be open that have said nothing.
+func (n *Node) MostGreeting() int { return n.mostGreeting }
+
+// LargeBuffers is how many connections with the same kind of token may have long answers at a time.
+const LargeBuffers = classLarge
+
+// ReadersLeft is how many more connections with the read token the node takes.
+func (n *Node) ReadersLeft() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, readers := n.callers()
+	return mostReaders(n.cfg.Conns) - readers - len(n.barred)
+}

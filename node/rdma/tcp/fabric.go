@@ -38,9 +38,6 @@ type Options struct {
 	Fabric string
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
-	// Admin has nodes that have as many connections as they take let this process in, a few at a time, if it knows the full
-	// token: for commands that look at a pool, or end it.
-	Admin bool
 	// Seed is what the workers' generators derive from; 0: a random one.
 	Seed uint64
 }
@@ -104,7 +101,7 @@ func newFabric(o Options, r Record) *Fabric {
 		last: rdma.View{Members: make([]rdma.Member, n)},
 	}
 	for i, addr := range r.Addresses {
-		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i, Admin: o.Admin}
+		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
 		l := links{control: newLink(addr, o.Security, h, f.cut)}
 		if i < n {
 			h.Purpose = forVerbs

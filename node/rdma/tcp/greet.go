@@ -121,6 +121,7 @@ func greet(c net.Conn, s Security, h hello) (welcome, error) {
 	if len(token) == 0 {
 		token = s.ReadToken
 	}
+	h.Admin = s.Admin
 	h.Proof = prove(token, "caller", &mine, &theirs, h.unproved())
 	if err := writeMessage(c, kindHello, statusOK, h); err != nil {
 		return welcome{}, err

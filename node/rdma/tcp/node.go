@@ -33,6 +33,9 @@ type Security struct {
 	Token []byte
 	// ReadToken lets who knows nothing else READ, and do nothing more. A client sets one of the two.
 	ReadToken []byte
+	// Admin has nodes that have as many connections as they take let a client in, a few at a time, if it knows the full
+	// token: for commands that look at a pool, or end it.
+	Admin bool
 	// TLS wraps the connections; nil: they are plain. Nodes that ask for clients' certificates say so in it.
 	TLS *tls.Config
 }
@@ -74,15 +77,17 @@ type Node struct {
 	// pool is replaced under mu; those who execute verbs look at it without.
 	pool atomic.Pointer[pool]
 
-	mu        sync.Mutex
-	memory    *memory
-	used      bool // memory held a pool, and was not renewed since
-	conns     map[*conn]struct{}
-	greeting  []net.Conn // that have not said yet what they want, the oldest first
-	processes map[string]*process
-	draining  bool
-	closed    bool
-	refusedAt [reasons]time.Duration // when it was logged last that a connection was refused
+	mu           sync.Mutex
+	memory       *memory
+	used         bool // memory held a pool, and was not renewed since
+	conns        map[*conn]struct{}
+	barred       []time.Duration // until when places of readers that took no answers stay taken, in order, on wall.Now
+	mostGreeting int             // see fit
+	greeting     []greeter       // that have not said yet what they want, the oldest first
+	processes    map[string]*process
+	draining     bool
+	closed       bool
+	refusedAt    [reasons]time.Duration // when it was logged last that a connection was refused
 }
 
 // process is one that has, or had a moment ago, connections to the node.
@@ -117,8 +122,9 @@ func listen(c Config) (*Node, error) {
 	n := &Node{
 		cfg: c, log: c.Log, stop: make(chan struct{}), conns: map[*conn]struct{}{}, processes: map[string]*process{},
 	}
-	n.outputs = newOutputs(slowUnderPressure, &n.stats.slow)
-	n.readerOutputs = newOutputs(slowReaderUnderPressure, &n.stats.slow)
+	n.fit(mostFiles())
+	n.outputs = newOutputs(slowUnderPressure)
+	n.readerOutputs = newOutputs(slowReaderUnderPressure)
 	var r [8]byte
 	rand.Read(r[:]) // never fails
 	n.incarnation = binary.LittleEndian.Uint64(r[:])
@@ -184,15 +190,13 @@ func (n *Node) accept() {
 		}
 		pause = time.Millisecond
 		n.mu.Lock()
+		n.makeRoom()
 		if n.closed || n.draining {
 			n.mu.Unlock()
 			c.Close()
 			continue
 		}
-		n.greeting = append(n.greeting, c)
-		if len(n.greeting) > mostGreeting {
-			n.refuse(n.greeting[0], errSilent)
-		}
+		n.greeting = append(n.greeting, greeter{c, wall.Now()})
 		n.group.Go(func() { n.receive(c) })
 		n.mu.Unlock()
 	}
@@ -206,7 +210,7 @@ func (n *Node) receive(raw net.Conn) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		var why *refused
-		if slices.Contains(n.greeting, raw) || errors.As(err, &why) { // else it was ended to make room, and counted then
+		if n.isGreeting(raw) || errors.As(err, &why) { // else it was ended to make room, and counted then
 			n.refuse(raw, err)
 		}
 		return
@@ -231,6 +235,9 @@ func (n *Node) leave(c *conn) {
 	}
 	delete(n.conns, c)
 	now := wall.Now()
+	if c.readOnly && c.slow.Load() {
+		n.barred = append(n.barred, now+slowPenalty)
+	}
 	if proc := n.processes[c.process]; proc != nil && c.purpose != forPeer {
 		proc.conns--
 		proc.lost = now
@@ -320,8 +327,8 @@ func (n *Node) Close() error {
 	n.closed = true
 	close(n.stop)
 	n.listener.Close()
-	for _, c := range n.greeting {
-		c.Close()
+	for _, g := range n.greeting {
+		g.conn.Close()
 	}
 	for c := range n.conns {
 		c.raw.Close()

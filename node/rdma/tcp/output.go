@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/board"
@@ -35,7 +34,6 @@ type outputs struct {
 	slots chan struct{} // holds one for each buffer that is in use
 	slow  time.Duration // see slowUnderPressure
 	pool  sync.Pool     // of *largeBuffer, so that those that are not needed any more are freed
-	ended *atomic.Uint64
 
 	mu      sync.Mutex
 	holders map[*conn]struct{}
@@ -43,8 +41,8 @@ type outputs struct {
 	timer   *time.Timer // runs press while connections wait
 }
 
-func newOutputs(slow time.Duration, ended *atomic.Uint64) *outputs {
-	return &outputs{slots: make(chan struct{}, classLarge), slow: slow, ended: ended, holders: map[*conn]struct{}{}}
+func newOutputs(slow time.Duration) *outputs {
+	return &outputs{slots: make(chan struct{}, classLarge), slow: slow, holders: map[*conn]struct{}{}}
 }
 
 // try gives c a large buffer, unless all are in use.
@@ -58,13 +56,14 @@ func (o *outputs) try(c *conn) bool {
 	}
 }
 
-// wait waits until there is a large buffer for c, or the node closes.
+// wait waits until there is a large buffer for c, or the node closes. Its peer learns meanwhile that the node is alive.
 func (o *outputs) wait(c *conn) error {
 	if o.try(c) {
 		return nil
 	}
 	o.press(1)
 	defer o.press(-1)
+	defer c.reassure()()
 	select {
 	case o.slots <- struct{}{}:
 		o.give(c)
@@ -121,8 +120,7 @@ func (o *outputs) endSlow() {
 	now := wall.Now()
 	for c := range o.holders {
 		if since := time.Duration(c.sending.Load()); since > 0 && now-since > o.slow {
-			c.sending.Store(0) // counted once
-			o.ended.Add(1)
+			c.isSlow()
 			c.raw.Close()
 		}
 	}
@@ -171,6 +169,13 @@ func answerBytes(h header, body []byte) int {
 // isLong reports whether the answer to a control message may be long.
 func (m *message) isLong() bool {
 	return m.Do == doAttached || m.Do == doBoard && m.Ask != nil && m.Ask.Kind == board.KindPeekAll
+}
+
+// isSlow notes that c's peer does not take its answers.
+func (c *conn) isSlow() {
+	if !c.slow.Swap(true) {
+		c.node.stats.slow.Add(1)
+	}
 }
 
 // sendBytes is the size of the kernel's buffer for what c sends. A reader's is smaller: there may be hundreds that take nothing.

@@ -47,7 +47,7 @@ var mutants = teeth.Table([][5]string{
 	{"what is proved is what is said", "greet.go", "	m.Write(text)\n", "	_ = text\n", "TestRelay"},
 	{"a connection is about one node of one pool", "message.go", `if c.about == "" || id != c.about || index != c.index {`, "if index < -1 {", "TestRelay"},
 	{"a witness executes no verbs", "admit.go", "if h.Purpose == forVerbs && h.Node >= p.record.Nodes {", "if false {", "TestWitnessHasNoMemory"},
-	{"those that say nothing make room", "node.go", "if len(n.greeting) > mostGreeting {", "if false {", "TestSilentConnections"},
+	{"those that say nothing make room", "admit.go", "len(n.greeting) >= n.mostGreeting && !n.closed", "false", "TestSilentConnections"},
 	{"refusals are logged now and then", "admit.go", "n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute", "true", "TestSilentConnections"},
 	{"clients do not crowd out peers", "admit.go", "	if c.purpose == forPeer { // clients", "	if false { // clients", "TestConnectionsAreBounded"},
 	{"workers do not wait for a node", "link.go", "l.nc != nil && l.bytes <= most {", "l.nc != nil {", "TestPostNeverWrites"},

@@ -138,7 +138,7 @@ func TestFullNode(t *testing.T) {
 			t.Errorf("%s of a node that is full: %v", what, err)
 		}
 	}
-	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, rdma.ErrFull) {
+	if _, err := tcp.Open(tcp.Options{Addresses: addrs[2:]}); !errors.Is(err, tcp.ErrConnections) || errors.Is(err, rdma.ErrFull) {
 		t.Errorf("open a pool by a node that is full: %v", err)
 	}
 }

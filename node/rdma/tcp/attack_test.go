@@ -1,0 +1,308 @@
+package tcp_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+var (
+	full     = tcp.Security{Token: token}
+	readOnly = tcp.Security{ReadToken: readToken}
+)
+
+// childGuarded is a node with tokens.
+func childGuarded() error {
+	n, err := tcp.Listen(tcp.Config{
+		Listen: "127.0.0.1:0", Memory: 1 << 20, Handler: addByCall, Security: tcp.Security{Token: token, ReadToken: readToken},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println(n.Addr())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, n.Close())
+}
+
+// childFlood attacks the pool that has a node at an address, until its input ends.
+func childFlood(addr, conns string) error {
+	n, err := strconv.Atoi(conns)
+	if err != nil {
+		return err
+	}
+	f, err := tcp.Open(tcp.Options{Addresses: []string{addr}, Security: readOnly})
+	if err != nil {
+		return err
+	}
+	r := f.Record()
+	if err := f.Close(); err != nil {
+		return err
+	}
+	stop := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		close(stop)
+	}()
+	fmt.Println("attacking")
+	tcp.Flood(r, readOnly, n, stop)
+	return nil
+}
+
+// peakMemory is the most memory that a process has had, in bytes.
+func peakMemory(t testing.TB, p *child.Process) uint64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Skipf("how much memory a process has cannot be told here: %v", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib uint64
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
+			return kib << 10
+		}
+	}
+	t.Fatalf("no VmHWM in %s", text)
+	return 0
+}
+
+// works is an honest workload that is under way: writers, each with an endpoint of its own.
+type works struct {
+	done   atomic.Uint64
+	over   atomic.Bool
+	failed atomic.Pointer[error]
+	group  sync.WaitGroup
+}
+
+func work(t testing.TB, f *tcp.Fabric, writers int) *works {
+	w := new(works)
+	for i := range writers {
+		ep := attach(t, f, fmt.Sprintf("writer %d", i))
+		w.group.Go(func() {
+			for n := i; !w.over.Load(); n++ {
+				if _, err := add(ep, n%f.Nodes(), uint64(8*i)); err != nil {
+					w.failed.Store(&err)
+					return
+				}
+				w.done.Add(1)
+			}
+		})
+	}
+	t.Cleanup(w.end)
+	return w
+}
+
+func (w *works) end() {
+	w.over.Store(true)
+	w.group.Wait()
+}
+
+// rate is how many operations a second are done from now on, for a while.
+func (w *works) rate(d time.Duration) float64 {
+	before, began := w.done.Load(), time.Now()
+	time.Sleep(d)
+	return float64(w.done.Load()-before) / time.Since(began).Seconds()
+}
+
+// TestFlood: a holder of the read token attacks all nodes with hundreds of connections that ask for much and take nothing.
+// Writers go on at no less than half of their rate, and others get in, an administrator too; the nodes keep their leases, and
+// take little memory. Rates are those of the same workload in turns, with the attack and without; the machine may have other
+// work to do, so that the median of several such pairs counts.
+func TestFlood(t *testing.T) {
+	const (
+		rounds, turn = 5, time.Second // twice as long with the attack, whose beginning is the worst
+		conns        = 200            // to each node: many more than there are buffers for long answers
+		most         = 96 << 20       // of a node's memory: the budget for answers, connections, and what the collector has not found yet
+	)
+	if descriptors() < 0 {
+		t.Skip("needs /proc")
+	}
+	var nodes []*child.Process
+	var addrs []string
+	for range 3 {
+		p := child.Start(t, "guarded")
+		nodes, addrs = append(nodes, p), append(addrs, p.Line(t))
+	}
+	f := created(t, tcp.Options{Addresses: addrs, Security: full, Lease: time.Second}, geometry(3))
+	w := work(t, f, 4)
+	before := peakMemory(t, nodes[0])
+	var kept []float64 // of the rate, by round
+	for range rounds {
+		quiet, sofar := w.rate(turn), ended(t, addrs)
+		attack := child.Start(t, "flood", addrs[0], strconv.Itoa(conns))
+		attack.Line(t)
+		eventually(t, "the attack is under way", func() bool { return ended(t, addrs) >= sofar+tcp.LargeBuffers })
+		kept = append(kept, w.rate(2*turn)/quiet)
+		underAttack(t, addrs)
+		attack.Kill()
+	}
+	w.end()
+	if err := w.failed.Load(); err != nil {
+		t.Errorf("a writer: %v", *err)
+	}
+	after := peakMemory(t, nodes[0])
+	infos, _ := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: full})
+	slices.Sort(kept)
+	t.Logf("kept of the rate under attack: %.2f; a node takes %d MiB, and %d under attack; it refused %d connections, and ended %d",
+		kept, before>>20, after>>20, infos[0].Stats.RefusedRoom, infos[0].Stats.Slow)
+	if kept[rounds/2] < 0.5 {
+		t.Errorf("under attack writers have %.2f of their rate, by round: want one half", kept)
+	}
+	if after > most {
+		t.Errorf("a node takes %d MiB, want at most %d", after>>20, most>>20)
+	}
+	for n, i := range infos {
+		if i.Pool == nil || i.Expelled || i.Stats.Slow == 0 {
+			t.Errorf("node %d behind the attack: %+v", n, i)
+		}
+	}
+	if v := f.View(); v.Epoch != 0 {
+		t.Errorf("the view has changed: %+v", v)
+	}
+}
+
+// ended is how many connections each node, at least, has ended or refused in the attack.
+func ended(t *testing.T, addrs []string) uint64 {
+	t.Helper()
+	var all []uint64
+	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: full})
+	for n, i := range infos {
+		if errs[n] != nil {
+			t.Fatalf("look at node %d under attack: %v", n, errs[n])
+		}
+		all = append(all, i.Stats.Slow+i.Stats.RefusedRoom)
+	}
+	return slices.Min(all)
+}
+
+// underAttack wants nodes to have their leases, a new writer to get in, and an administrator.
+func underAttack(t *testing.T, addrs []string) {
+	t.Helper()
+	admin := full
+	admin.Admin = true
+	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: admin})
+	for n, i := range infos {
+		if errs[n] != nil || i.Lease <= 0 || i.Expelled {
+			t.Errorf("node %d under attack: lease %v, expelled %v, %v", n, i.Lease, i.Expelled, errs[n])
+		}
+	}
+	for _, s := range []tcp.Security{full, admin} {
+		f, err := tcp.Open(tcp.Options{Addresses: addrs, Security: s})
+		if err != nil {
+			t.Errorf("open the pool under attack: %v", err)
+			continue
+		}
+		ep, err := f.Open("another")
+		if err != nil {
+			t.Errorf("another writer under attack: %v", err)
+		} else {
+			for node := range addrs {
+				if _, err := add(ep, node, 1024); err != nil {
+					t.Errorf("another writer under attack: node %d: %v", node, err)
+				}
+			}
+			ep.Close()
+		}
+		f.Close()
+	}
+}
+
+// TestSlowReaders: a reader that takes none of its answers is disconnected within a second though there is room for them, and
+// its place stays taken for a while; a writer that does the same is not, unless others wait for the room that its answers take.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	nodes, addrs, _ := guarded(t, 1, tcp.Security{Token: token, ReadToken: readToken})
+	f := created(t, tcp.Options{Addresses: addrs, Security: full}, geometry(1))
+	stall := func(s tcp.Security) {
+		t.Helper()
+		c, err := tcp.Stall(f.Record(), s, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	stall(full)
+	stall(readOnly)
+	began := time.Now()
+	eventually(t, "the reader is disconnected", func() bool { return nodes[0].Stats().Slow == 1 })
+	if took := time.Since(began); took > 4*time.Second { // half a second to a second, on a machine that has the time
+		t.Errorf("that took %v", took)
+	}
+	if n := nodes[0].ReadersLeft(); n != tcp.DefaultConns/2-1 {
+		t.Errorf("there is room for %d more readers behind it", n)
+	}
+	time.Sleep(2 * time.Second) // longer than a writer may be slow where others wait
+	if n := nodes[0].Stats().Slow; n != 1 {
+		t.Errorf("%d connections were ended, and one is a reader's", n)
+	}
+	for range tcp.LargeBuffers { // the last of these has to wait
+		stall(full)
+	}
+	eventually(t, "a writer is disconnected for others", func() bool { return nodes[0].Stats().Slow > 1 })
+	ep := attach(t, f, "honest")
+	b := ep.Batch()
+	defer b.Release()
+	long := b.Read(rdma.At(0, 0), 256<<10)
+	if rdma.Do(ep, b, limit); long.Err != nil {
+		t.Errorf("a long READ of a writer that takes its answers: %v", long.Err)
+	}
+}
+
+// TestPlacesApart fills a node's connections: readers leave half of them to writers, and writers some to administrators, which
+// know the full token.
+func TestPlacesApart(t *testing.T) {
+	t.Parallel()
+	const conns = 12
+	node, err := tcp.Listen(tcp.Config{
+		Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: conns, Security: tcp.Security{Token: token, ReadToken: readToken},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { node.Close() })
+	o := tcp.Options{Addresses: []string{node.Addr()}, Security: full}
+	created(t, o, geometry(1)) // a process has two connections
+	fill := func(s tcp.Security) (n int) {
+		for ; n < 2*conns; n++ {
+			f, err := tcp.Open(tcp.Options{Addresses: o.Addresses, Security: s})
+			if err != nil {
+				if !errors.Is(err, tcp.ErrConnections) {
+					t.Fatalf("process %d: %v", n, err)
+				}
+				return n
+			}
+			t.Cleanup(func() { f.Close() })
+		}
+		return n
+	}
+	admin, adminReader := full, readOnly
+	admin.Admin, adminReader.Admin = true, true
+	// The last one of a kind has one connection, for control.
+	if n := fill(readOnly); n != conns/4 {
+		t.Errorf("%d readers got in, want %d", n, conns/4)
+	}
+	if n := fill(full); n < 1 || n > conns/4 {
+		t.Errorf("%d writers got in beside readers", n)
+	}
+	if n := fill(adminReader); n != 0 {
+		t.Errorf("%d administrators with the read token got in", n)
+	}
+	if n := fill(admin); n < 3 {
+		t.Errorf("%d administrators got in when there was no place for others", n)
+	}
+	before := node.Stats()
+	if before.RefusedRoom == 0 || before.Refused != before.RefusedRoom || before.AuthFailures != 0 {
+		t.Errorf("the node counts %+v", before)
+	}
+}
