@@ -33,6 +33,7 @@ type Metrics struct {
 const (
 	scrapesAtOnce = 4
 	scrapeTime    = 5 * time.Second
+	idleTime      = 10 * time.Second
 	headerBytes   = 8 << 10
 )
 
@@ -59,12 +60,14 @@ func ServeMetrics(addr string, public bool, healthy func() error, all ...prometh
 		MaxRequestsInFlight: scrapesAtOnce, Timeout: scrapeTime,
 	}))
 	mux.HandleFunc("GET /healthz", m.health)
+	open := newScrapers(m.listener)
 	m.server = &http.Server{
-		Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: time.Minute, MaxHeaderBytes: headerBytes,
+		Handler: mux, ReadTimeout: scrapeTime, WriteTimeout: 2 * scrapeTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes,
+		ConnState: open.note,
 	}
 	go func() {
 		defer close(m.ended)
-		_ = m.server.Serve(m.listener) // Close ends it
+		_ = m.server.Serve(open) // Close ends it
 	}()
 	return m, nil
 }
