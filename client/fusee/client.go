@@ -52,8 +52,10 @@ type Options struct {
 }
 
 const (
-	defaultCache     = 8 << 20
-	defaultThreshold = 0.5
+	// DefaultCache is the default of Options.CacheBytes.
+	DefaultCache = 8 << 20
+	// DefaultThreshold is the default of Options.CacheThreshold.
+	DefaultThreshold = 0.5
 	defaultTimeout   = 2 * time.Second
 )
 
@@ -128,10 +130,10 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
 	if opt.CacheBytes == 0 {
-		opt.CacheBytes = defaultCache
+		opt.CacheBytes = DefaultCache
 	}
 	if opt.CacheThreshold == 0 {
-		opt.CacheThreshold = defaultThreshold
+		opt.CacheThreshold = DefaultThreshold
 	}
 	if opt.Timeout == 0 {
 		opt.Timeout = l.Timeout

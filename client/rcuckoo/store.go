@@ -29,7 +29,8 @@ type Options struct {
 }
 
 const (
-	defaultCache   = 64 << 10
+	// DefaultCache is the default of Options.CacheBytes.
+	DefaultCache   = 64 << 10
 	defaultFailure = 100 * time.Millisecond
 	failureShare   = 4
 )
@@ -143,7 +144,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	}
 	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few
 	if o.CacheBytes == 0 {
-		o.CacheBytes = defaultCache
+		o.CacheBytes = DefaultCache
 	}
 	id := ep.Client()
 	switch {

@@ -13,8 +13,9 @@ func init() {
 		func(*fusee.Options) {}))
 	register(fuseeKind("fusee-cr", "FUSEE that CASes index replicas one after the other instead of SNAPSHOT",
 		func(o *fusee.Options) { o.Sequential = true }))
-	register(fuseeKind("fusee-nc", "FUSEE without index cache",
-		func(o *fusee.Options) { o.CacheBytes = -1 }))
+	nc := fuseeKind("fusee-nc", "FUSEE without index cache", func(o *fusee.Options) { o.CacheBytes = -1 })
+	nc.Heeds.CacheBytes, nc.Heeds.CacheThreshold = 0, 0
+	register(nc)
 }
 
 // maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3), less the pair's header
@@ -40,8 +41,10 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Mender:  newFuseeMender,
 		Steps:   fusee.Steps,
 		MaxPair: maxFuseePair,
-		Check:   fusee.Check,
-		Usage:   fusee.Usage,
+		Heeds: Heeds{CacheBytes: fusee.DefaultCache, CacheThreshold: fusee.DefaultThreshold, Split: true,
+			Replicas: "up to as many as there are nodes"},
+		Check: fusee.Check,
+		Usage: fusee.Usage,
 
 		Outlives: fusee.Outlives,
 	}

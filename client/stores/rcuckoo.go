@@ -62,6 +62,7 @@ func rcuckooKind() *Kind {
 		},
 		Steps:   rcuckoo.Steps,
 		MaxPair: maxRcuckooPair,
+		Heeds:   Heeds{CacheBytes: rcuckoo.DefaultCache, Replicas: fmt.Sprintf("of each shard, up to %d", rcuckoo.MaxReplicas)},
 		Slots:   true,
 		Grows:   true,
 		Check:   rcuckoo.Check,

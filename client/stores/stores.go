@@ -100,6 +100,8 @@ type Kind struct {
 	Grows bool
 	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only together.
 	Limits func(h node.Header) (Limits, error)
+	// Heeds says which options are the store's own.
+	Heeds Heeds
 	// Scans tells whether its Store is a client.Scanner.
 	Scans bool
 }

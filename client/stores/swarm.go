@@ -32,7 +32,7 @@ const slotBytes = 1152
 const maxSwarmPair = 1 << 20
 
 func swarmKind(name, doc string, v variant) *Kind {
-	return &Kind{
+	k := &Kind{
 		Name:    name,
 		Doc:     doc,
 		Version: swarm.FormatVersion,
@@ -56,6 +56,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Refuse:  func(p Params) error { return refuseSwarm(p, v) },
 		Steps:   swarm.StoreSteps,
 		MaxPair: maxSwarmPair,
+		Heeds:   Heeds{CacheBytes: swarm.DefaultCache, Replicas: "3, 5 or 7, of which a majority goes on, or 1"},
 		Slots:   true,
 		Check:   swarm.Check,
 		Usage:   swarm.Usage,
@@ -70,6 +71,10 @@ func swarmKind(name, doc string, v variant) *Kind {
 		},
 		Outlives: swarm.Outlives,
 	}
+	if v.raw {
+		k.Heeds.Replicas = "1, which makes it the lower bound"
+	}
+	return k
 }
 
 func swarmShape(p Params, v variant) swarm.PoolShape {

@@ -40,7 +40,8 @@ func (o *StoreOptions) format() string {
 	return formatName(o.Apart)
 }
 
-const defaultCache = 8 << 20
+// DefaultCache is the default of StoreOptions.CacheBytes.
+const DefaultCache = 8 << 20
 
 // StoreSteps names the steps of a Store, as traces show them and faults can be set to them.
 var StoreSteps = slices.Concat(Steps, directory.Steps)
@@ -156,7 +157,7 @@ func newCache(o StoreOptions) *locations.Cache[cached] {
 		entry = entryBytesABD
 	}
 	if o.CacheBytes == 0 {
-		o.CacheBytes = defaultCache
+		o.CacheBytes = DefaultCache
 	}
 	return locations.New[cached](o.CacheBytes, entry)
 }

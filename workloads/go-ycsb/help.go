@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -24,8 +23,8 @@ func helpTopics() []*cobra.Command {
 		}
 	}
 	return append(topics,
-		topic("noop", "a database that does nothing", "Noop answers at once and keeps nothing: what is measured with it "+
-			"is go-ycsb itself, the most that it can drive on this machine.\n"),
+		topic("noop", "a database that does nothing", prose("Noop answers at once and keeps nothing: what is "+
+			"measured with it is go-ycsb itself, the most that it can drive on this machine.")),
 		topic("redis", "Redis, through upstream's driver", redisHelp),
 		topic("properties", "YCSB's properties", propertiesHelp()),
 		topic("workloads", "the workload files that come with it", workloadsHelp()),
@@ -69,31 +68,28 @@ func storeHelp(kind *stores.Kind) string {
 	if kind.Scans {
 		scans = "It has scans."
 	}
-	return fmt.Sprintf(`%s: %s.
-
-%s A record of one field is stored as it is, one of
-several as a row; an update of one field of several reads the row first, which writeallfields=true does not. An insert
-of a record that is there replaces it, as in YCSB's other bindings. Keys of another table than usertable begin with
-its name.
-
+	return prose(kind.Name+": "+strings.TrimSuffix(kind.Doc, ".")+".") + "\n" + prose(scans+" A record of one field is stored"+
+		" as it is, one of several as a row; an update of one field of several reads the row first, which writeallfields=true"+
+		" does not. An insert of a record that is there replaces it, as in YCSB's other bindings. Keys of another table than"+
+		" usertable begin with its name.") + fmt.Sprintf(`
 Load makes the pool when there is none, and refuses one that already holds the records; run, in another process or in
 several at once, uses it.
 
   go-ycsb load %s -P workloada -p recordcount=100000
   go-ycsb run %s -P workloada -p recordcount=100000 -p operationcount=1000000 --threads 8
 
-On memory nodes that run load makes a pool, too; 'farkv up' starts them, or makes a pool that is found through Consul. What
-guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TLS_CERT and FARKV_TLS_KEY, see 'farkv help
-tcp', and Consul's own, see 'farkv help consul'; which RDMA device to use by FARKV_RDMA_DEVICE, FARKV_RDMA_PORT and
-FARKV_RDMA_GID, see 'farkv help rdma'.
+On memory nodes that run load makes a pool, too; 'farkv up' starts them, or makes a pool that is found through Consul.
+What guards them is told by the environment: FARKV_TOKEN_FILE, FARKV_TLS_CA, FARKV_TLS_CERT and FARKV_TLS_KEY, see
+'farkv help tcp', and Consul's own, see 'farkv help consul'; which RDMA device to use by FARKV_RDMA_DEVICE,
+FARKV_RDMA_PORT and FARKV_RDMA_GID, see 'farkv help rdma'.
 
   farkv up --fabric tcp mine --store %s --records 100000
   go-ycsb load %s -P workloada -p recordcount=100000 -p farkv.pool=mine -p farkv.metrics=127.0.0.1:9172
 
-Its properties, besides YCSB's ('go-ycsb help properties'):
+Its properties, besides YCSB's ('go-ycsb help properties'), with its defaults:
 
-%s`, kind.Name, strings.TrimSuffix(kind.Doc, "."), scans, kind.Name, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
-		for _, q := range drivers.Properties {
+%s`, kind.Name, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
+		for _, q := range drivers.PropertiesOf(kind) {
 			line(q.Name, q.Default, q.Doc)
 		}
 		line("seed", "a new one", "of the generators")
@@ -117,12 +113,4 @@ func workloadsHelp() string {
 				line(name, ycsb.Title(name))
 			}
 		})
-}
-
-func table(fill func(line func(cells ...string))) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fill(func(cells ...string) { fmt.Fprintln(w, "  "+strings.Join(cells, "\t")) })
-	w.Flush()
-	return b.String()
 }
