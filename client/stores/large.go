@@ -18,19 +18,28 @@ func Taking(pair int) (names []string) {
 // TooLarge says what the user of a pool of this store can do when a key and a value of so many bytes together are too large for
 // it.
 func (k *Kind) TooLarge(pair int) string {
-	others := Taking(pair)
-	switch {
-	case k.MaxPair == 0 || pair <= k.MaxPair:
+	if k.MaxPair == 0 || pair <= k.MaxPair {
 		hint := fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
 		if k.Grows {
 			hint += "; --table key-bytes=N makes room for longer keys"
 		}
 		return hint
-	case len(others) == 0:
-		return fmt.Sprintf("split the value: %s's format takes %d bytes, key and value together, and no store takes %d", k.Name, k.MaxPair, pair)
 	}
-	return fmt.Sprintf("%s's format takes %d bytes, key and value together: split the value, or make a pool of %s, such as 'farkv up"+
-		" --store %s --pair-bytes %d'", k.Name, k.MaxPair, orList(others), example(others), pair)
+	others := Taking(pair)
+	if len(others) == 0 {
+		return "split the value: " + k.limit(pair)
+	}
+	return fmt.Sprintf("%s: split the value, or make a pool for it, such as with 'farkv up --store %s --pair-bytes %d'", k.limit(pair),
+		example(others), pair)
+}
+
+// limit names the limit of the store's format, and the stores that take a larger pair.
+func (k *Kind) limit(pair int) string {
+	limit := fmt.Sprintf("%s's format takes %d bytes, key and value together", k.Name, k.MaxPair)
+	if others := Taking(pair); len(others) > 0 {
+		return fmt.Sprintf("%s; %s would do", limit, orList(others))
+	}
+	return fmt.Sprintf("%s, and no store takes %d", limit, pair)
 }
 
 // example is the first of the names that is a paper's own store, and no variant of one, or the first.

@@ -110,7 +110,7 @@ func (p *Params) Check(k *Kind) error {
 		return fmt.Errorf("%w: a %s pool: the shape of a table: those of rcuckoo have one", ErrParams, k.Name)
 	}
 	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
-		return fmt.Errorf("%w: pairs of %d bytes (hint: %s)", ErrParams, p.PairBytes, k.TooLarge(p.PairBytes))
+		return fmt.Errorf("%w: pairs of %d bytes (hint: %s)", ErrParams, p.PairBytes, k.limit(p.PairBytes))
 	}
 	if k.Refuse != nil {
 		if err := k.Refuse(*p); err != nil {

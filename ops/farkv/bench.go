@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,10 +61,7 @@ func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
 	case len(b.Stores) == 0 && len(b.Peers) == 0:
 		return errors.New("nothing to compare: --stores and --peers are empty")
 	}
-	began := time.Now()
-	b.Say = func(format string, args ...any) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
+	b.Say = c.progress(cmd)
 	t, err := b.Run(cmd.Context())
 	if err != nil && t != nil && len(t.Rows) == 0 {
 		t = nil // nothing to show

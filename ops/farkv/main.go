@@ -64,6 +64,7 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 type cli struct {
 	output string
 	wait   time.Duration // for an agent of Consul
+	quiet  bool
 }
 
 // outputs is the annotation of commands whose answers have other forms than text and JSON.
@@ -113,6 +114,7 @@ func newRoot() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "what 'farkv version' shows")
 	root.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text, or json")
 	root.PersistentFlags().DurationVar(&c.wait, "wait", 30*time.Second, "time to wait for the Consul agent of a consul: pool")
+	root.PersistentFlags().BoolVarP(&c.quiet, "quiet", "q", false, "no progress on standard error: the answer, or what went wrong")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),

@@ -65,7 +65,7 @@ func (c *cli) node() *cobra.Command {
 					return failure{err}
 				}
 			}
-			n.Memory, n.Log = uint64(memory), logTo(cmd)
+			n.Memory, n.Log = uint64(memory), c.logTo(cmd)
 			return told(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error { return c.say(cmd, s) }))
 		},
 	}
@@ -112,7 +112,7 @@ func (c *cli) keep() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			k.Log = logTo(cmd)
+			k.Log = c.logTo(cmd)
 			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
 		},
 	}
@@ -121,9 +121,13 @@ func (c *cli) keep() *cobra.Command {
 	return cmd
 }
 
-// logTo returns the log of a process that runs for long.
-func logTo(cmd *cobra.Command) *slog.Logger {
-	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+// logTo returns the log of a process that runs for long; with --quiet it has warnings and errors alone.
+func (c *cli) logTo(cmd *cobra.Command) *slog.Logger {
+	level := slog.LevelInfo
+	if c.quiet {
+		level = slog.LevelWarn
+	}
+	return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level}))
 }
 
 // told tells misuse from failure.

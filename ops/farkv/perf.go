@@ -87,10 +87,7 @@ func (c *cli) runPerf(cmd *cobra.Command, p *ops.Perf) (err error) {
 	if p.Program, err = os.Executable(); err != nil {
 		return failure{err}
 	}
-	began := time.Now()
-	p.Say = func(format string, args ...any) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-	}
+	p.Say = c.progress(cmd)
 	r, err := p.Run(cmd.Context())
 	if err != nil && r != nil && len(r.Fabrics) == 0 {
 		r = nil // nothing to show

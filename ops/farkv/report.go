@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,13 +61,7 @@ func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 			if cmd.Flags().Changed("only") && len(slices.DeleteFunc(o.Only, func(s string) bool { return s == "" })) == 0 {
 				return errors.New("--only is empty: want some of " + strings.Join(names, ", "))
 			}
-			began := time.Now()
-			var mu sync.Mutex
-			o.Say = func(format string, args ...any) {
-				mu.Lock()
-				defer mu.Unlock()
-				fmt.Fprintf(cmd.ErrOrStderr(), "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-			}
+			o.Say = c.progress(cmd)
 			r, err := paper.Report(cmd.Context(), o)
 			if r != nil {
 				r.Markdown = c.output == "markdown"

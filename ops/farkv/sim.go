@@ -66,7 +66,7 @@ func (c *cli) simRun() *cobra.Command {
 			}
 			began := time.Now()
 			r, err := s.Run(cmd.Context())
-			if err == nil {
+			if err == nil && !c.quiet {
 				fmt.Fprintf(cmd.ErrOrStderr(), "simulated %.4g s in %.1f s\n", r.Seconds, time.Since(began).Seconds())
 			}
 			return answer(c, cmd, r, err)

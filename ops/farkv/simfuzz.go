@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,10 +44,7 @@ func (c *cli) simFuzz() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			began := time.Now()
-			z.Say = func(format string, args ...any) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%5.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
-			}
+			z.Say = c.progress(cmd)
 			r, err := z.Run(cmd.Context())
 			return answer(c, cmd, r, err)
 		},

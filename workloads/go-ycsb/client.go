@@ -63,6 +63,9 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
+	if f.quiet {
+		out.info = io.Discard
+	}
 	stopProfiles, err := serveProfiles(p, cmd.ErrOrStderr())
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// flags are upstream's, and --results, --seed and --pprof.
+// flags are upstream's, and --results, --seed, --pprof and --quiet.
 type flags struct {
 	files, values     []string
 	table             string
@@ -26,6 +26,7 @@ type flags struct {
 	target            int64
 	seed              uint64
 	results, pprof    string
+	quiet             bool
 }
 
 func (f *flags) addCommon(cmd *cobra.Command) {
@@ -41,6 +42,7 @@ func (f *flags) addClient(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.interval, "interval", 10, "seconds between status lines; 0: none")
 	cmd.Flags().StringVar(&f.results, "results", "", "write the results to this file, as JSON: terms, latencies, and the series of intervals")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the generators (default a new one, which is printed)")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no properties and no status lines: the result lines, or what went wrong")
 	cmd.Flags().StringVar(&f.pprof, "pprof", "", "serve profiles at this address, of the loopback unless it names a host")
 }
 
