@@ -153,7 +153,7 @@ func (p *Pool) LastLine(node int) string {
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	if last := lines[len(lines)-1]; last != "" {
-		return last
+		return reason(last)
 	}
 	return "it ended without a word"
 }
