@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,7 +33,11 @@ func TestBrokenOutput(t *testing.T) {
 	} {
 		var errs bytes.Buffer
 		status := execute(context.Background(), args, strings.NewReader(""), broken{}, &errs)
-		if status != 1 || !strings.HasSuffix(errs.String(), "farkv: write the answer: no space left on device\n") {
+		says := "farkv: write the answer: no space left on device\n"
+		if slices.Contains(args, "json") {
+			says = `{"version":1,"error":"write the answer: no space left on device","status":1}` + "\n"
+		}
+		if status != 1 || !strings.HasSuffix(errs.String(), says) {
 			t.Errorf("%v: exit status %d, %q", args, status, errs.String())
 		}
 	}

@@ -25,11 +25,17 @@ import (
 // newClientCommand makes the command load or run.
 func newClientCommand(name string) *cobra.Command {
 	f := new(flags)
+	long, operations := "YCSB's load phase puts the records of a workload into a database, and makes the pool where there is none.", ""
+	if name == drivers.Run {
+		long = "YCSB's run phase carries out the operations of a workload, on the records that were loaded, and measures them."
+		operations = " -p operationcount=1000000"
+	}
 	cmd := &cobra.Command{
 		Use:   name + " DATABASE",
 		Short: "YCSB's " + name + " phase",
-		Example: "  go-ycsb " + name + " fusee -P workloads/ycsb/workloada -p recordcount=100000 --threads 8\n" +
-			"  go-ycsb help fusee\n  go-ycsb help properties",
+		Long:  long,
+		Example: "  go-ycsb " + name + " fusee -P workloada -p recordcount=100000" + operations + " --threads 8\n" +
+			"  go-ycsb help fusee\n  go-ycsb help properties\n  go-ycsb help workloads",
 		Args: oneDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error { return f.client(cmd, args[0]) },
 	}

@@ -23,11 +23,11 @@ func helpTopics() []*cobra.Command {
 		}
 	}
 	return append(topics,
-		topic("noop", "a database that does nothing", prose("Noop answers at once and keeps nothing: what is "+
+		topic("noop", "A database that does nothing", prose("Noop answers at once and keeps nothing: what is "+
 			"measured with it is go-ycsb itself, the most that it can drive on this machine.")),
 		topic("redis", "Redis, through upstream's driver", redisHelp),
 		topic("properties", "YCSB's properties", propertiesHelp()),
-		topic("workloads", "the workload files that come with it", workloadsHelp()),
+		topic("workloads", "The workload files that come with it", workloadsHelp()),
 	)
 }
 

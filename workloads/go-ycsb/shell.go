@@ -21,7 +21,7 @@ func newShellCommand() *cobra.Command {
 	f := new(flags)
 	cmd := &cobra.Command{
 		Use:     "shell DATABASE",
-		Short:   "read and write single records",
+		Short:   "Read and write single records",
 		Long:    "Shell reads commands from standard input, one a line.\n\n" + shellHelp,
 		Example: "  go-ycsb shell fusee -p fieldcount=1\n  echo 'read user1' | go-ycsb shell fusee -P workloada",
 		Args:    oneDatabase,

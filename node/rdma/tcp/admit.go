@@ -164,7 +164,7 @@ func (n *Node) secure(raw net.Conn) (net.Conn, error) {
 		return raw, nil
 	}
 	nc := tls.Server(raw, n.cfg.Security.TLS)
-	err := nc.HandshakeContext(context.Background()) // the connection's deadline bounds it
+	err := nc.HandshakeContext(context.Background())           // the connection's deadline bounds it
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // such as a reset by an end that does not trust the other
 		err = fmt.Errorf("%w: %w", errHandshake, err)
 	}
