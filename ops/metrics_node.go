@@ -1,9 +1,12 @@
 package ops
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/version"
 )
 
 // figure describes a metric.
@@ -18,7 +21,10 @@ var (
 	nodeFrames      = figure("farkv_node_frames_total", "Batches of verbs that were answered.")
 	nodeFlushes     = figure("farkv_node_flushes_total", "Writes to connections; frames by flushes tell how well answers coalesce.")
 	nodeConnections = figure("farkv_node_connections", "Connections there are.")
-	nodeRefused     = figure("farkv_node_connections_refused_total", "Connections that were not let in.")
+	nodeRefused     = figure("farkv_node_connections_refused_total", "Connections that were not let in, but for failed authentication.", "reason")
+	nodeAuth        = figure("farkv_node_auth_failures_total", "Connections with a wrong token, or between ends that TLS does not let trust each other.")
+	nodeSlow        = figure("farkv_node_connections_slow_total", "Connections that were ended because their clients took no answers.")
+	nodeBuild       = figure("farkv_node_build_info", "1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
 	nodeProcesses   = figure("farkv_node_client_processes", "Processes of clients there are.")
 	nodeMemory      = figure("farkv_node_memory_bytes", "Memory that the node offers.")
 	nodeEpoch       = figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
@@ -37,6 +43,7 @@ func NodeMetrics(info func() fabrics.NodeInfo) prometheus.Collector { return nod
 // Describe implements prometheus.Collector.
 func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{nodeVerbs, nodeErrors, nodeBytes, nodeFrames, nodeFlushes, nodeConnections, nodeRefused,
+		nodeAuth, nodeSlow, nodeBuild,
 		nodeProcesses, nodeMemory, nodeEpoch, nodeDevice, nodePool, nodeExpelled, nodeLease} {
 		to <- d
 	}
@@ -57,13 +64,18 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 		{nodeErrors, c.Stale, []string{"stale"}}, {nodeErrors, c.Failed, []string{"failed"}},
 		{nodeErrors, c.Breaches, []string{"protocol"}},
 		{nodeBytes, c.BytesRead, []string{"read"}}, {nodeBytes, c.BytesWrote, []string{"written"}},
-		{nodeFrames, c.Frames, nil}, {nodeFlushes, c.Flushes, nil}, {nodeRefused, c.Refused, nil},
+		{nodeFrames, c.Frames, nil}, {nodeFlushes, c.Flushes, nil},
+		{nodeRefused, c.RefusedRoom, []string{"room"}}, {nodeRefused, c.RefusedSilent, []string{"silent"}},
+		{nodeRefused, c.RefusedVersion, []string{"version"}},
+		{nodeRefused, c.Refused - c.RefusedRoom - c.RefusedSilent - c.RefusedVersion, []string{"rules"}},
+		{nodeAuth, c.AuthFailures, nil}, {nodeSlow, c.Slow, nil},
 	} {
 		to <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.n), x.labels...)
 	}
-	gauge := func(desc *prometheus.Desc, v float64) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v)
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
 	}
+	gauge(nodeBuild, 1, i.Commit, strconv.Itoa(version.Wire), strconv.Itoa(version.Control))
 	gauge(nodeConnections, float64(c.Connections))
 	gauge(nodeProcesses, float64(i.Processes))
 	gauge(nodeMemory, float64(i.Memory))

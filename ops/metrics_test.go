@@ -20,6 +20,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/version"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -91,14 +92,19 @@ func TestNodeMetrics(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	i := fabrics.NodeInfo{Memory: 1 << 20, Epoch: 5, Processes: 2, Stats: fabrics.NodeStats{
 		Reads: 7, Writes: 8, Atomics: 9, Calls: 1, Stale: 2, Breaches: 3, BytesRead: 100, BytesWrote: 200, Frames: 12, Flushes: 6,
-		Connections: 3, Refused: 4,
-	}}
+		Connections: 3, Refused: 19, RefusedRoom: 4, RefusedSilent: 5, RefusedVersion: 6, AuthFailures: 11, Slow: 13,
+	}, Commit: "abc+dirty"}
 	info := func() fabrics.NodeInfo { return i }
 	scrape(t, []string{
 		`farkv_node_verbs_total{verb="read"} 7`, `farkv_node_verbs_total{verb="write"} 8`, `farkv_node_verbs_total{verb="atomic"} 9`,
 		`farkv_node_verbs_total{verb="call"} 1`, `farkv_node_errors_total{kind="stale"} 2`, `farkv_node_errors_total{kind="access"} 0`,
 		`farkv_node_errors_total{kind="protocol"} 3`, `farkv_node_bytes_total{direction="read"} 100`,
-		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`, `farkv_node_connections_refused_total 4`,
+		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`, `farkv_node_connections_refused_total{reason="room"} 4`,
+		`farkv_node_connections_refused_total{reason="silent"} 5`, `farkv_node_connections_refused_total{reason="version"} 6`,
+		`farkv_node_connections_refused_total{reason="rules"} 4`, `farkv_node_auth_failures_total 11`,
+		`farkv_node_connections_slow_total 13`,
+		fmt.Sprintf(`farkv_node_build_info{commit="abc+dirty",control="%d",wire="%d"} 1`, version.Control, version.Wire),
+
 		`farkv_node_memory_bytes 1.048576e+06`, `farkv_node_epoch 5`, `farkv_node_frames_total 12`, `farkv_node_flushes_total 6`,
 		`farkv_node_client_processes 2`, `farkv_node_rdma_device 0`, `farkv_node_in_pool 0`, `farkv_node_expelled 0`,
 	}, NodeMetrics(info))

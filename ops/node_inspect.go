@@ -55,6 +55,8 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 		} else {
 			left, _ := leaseOf(&i)
 			s.Lease, s.Epoch, s.Expelled, s.Connected = left.Seconds(), i.Epoch, i.Expelled, i.Processes
+			s.Commit, s.AuthFailures, s.RefusedRoom = i.Commit, i.Stats.AuthFailures, i.Stats.RefusedRoom
+			s.RefusedOther = i.Stats.Refused - i.Stats.RefusedRoom
 			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil && i.Pool.ID == infos[main].Pool.ID, fmt.Sprintf("%016x", i.Incarnation)
 		}
 		all = append(all, s)

@@ -22,9 +22,14 @@ type Served struct {
 	Expelled    bool    `json:"expelled,omitempty"`    // by the others
 	Connected   int     `json:"connected"`             // processes of clients, but for this one
 	InPool      bool    `json:"in_pool"`
-	Voice       bool    `json:"voice,omitempty"`   // in the pool's decisions: see Margin
-	Offers      uint64  `json:"offers"`            // bytes, of which the pool may use fewer
-	Process     int     `json:"process,omitempty"` // that 'farkv up' started on this machine
+	Voice       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
+	Offers      uint64  `json:"offers"`           // bytes, of which the pool may use fewer
+	Commit      string  `json:"commit,omitempty"` // that its program was built from
+	// Connections that were not let in: for failed authentication; for lack of room; for other reasons.
+	AuthFailures uint64 `json:"auth_failures"`
+	RefusedRoom  uint64 `json:"refused_room"`
+	RefusedOther uint64 `json:"refused_other"`
+	Process      int    `json:"process,omitempty"` // that 'farkv up' started on this machine
 }
 
 // inspectTime bounds a look at all nodes of a pool.
@@ -108,6 +113,26 @@ func (s *State) printNodes(w io.Writer) {
 	fmt.Fprintln(w)
 	table(w, rows, 1, 2)
 	fmt.Fprint(w, silent)
+	for i, n := range s.Nodes {
+		n.printRefused(w, fmt.Sprint("node ", i))
+	}
+	for _, one := range s.Witnesses {
+		one.printRefused(w, "witness "+one.Address)
+	}
+}
+
+// printRefused shows how many connections a node has not let in since it began, where that is no part of ordinary life.
+func (s *Served) printRefused(w io.Writer, name string) {
+	var parts []string
+	if n := int(s.AuthFailures); n > 0 {
+		parts = append(parts, plural(n, "connection", "connections")+" failed authentication")
+	}
+	if n := int(s.RefusedRoom); n > 0 {
+		parts = append(parts, plural(n, "connection", "connections")+" found no room")
+	}
+	if len(parts) > 0 {
+		fmt.Fprintf(w, "%s: %s\n", name, strings.Join(parts, ", "))
+	}
 }
 
 func (s *Served) row(name, state string) []string {

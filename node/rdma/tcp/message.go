@@ -8,6 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/version"
 )
 
 // message is what connections for control carry, and reply the answer to it. They are rare, so that they are JSON.
@@ -51,6 +52,7 @@ type NodeInfo struct {
 	Address     string        `json:"address"`
 	Incarnation uint64        `json:"incarnation"` // of its process: another one remembers nothing
 	PID         int           `json:"pid"`
+	Commit      string        `json:"commit,omitempty"` // that the program was built from: see version.Commit
 	Memory      uint64        `json:"memory"`           // bytes that it offers
 	Fabric      string        `json:"fabric,omitempty"` // that its device's verbs go over; "": it has none
 	Pool        *Record       `json:"pool,omitempty"`   // nil: none
@@ -163,7 +165,7 @@ func (n *Node) Info() NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := NodeInfo{
-		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Memory: n.memory.size, Processes: len(n.attached()),
+		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Commit: version.Commit(), Memory: n.memory.size, Processes: len(n.attached()),
 		Stats: n.stats.snapshot(len(n.conns)),
 	}
 	if n.cfg.Device != nil {
