@@ -76,8 +76,8 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%s: %d, %q, %q", path, status, stdout, stderr)
 			}
 			for _, line := range strings.Split(stdout, "\n") {
-				if len(line) > 120 {
-					t.Errorf("%s: a line of %d bytes: %s", path, len(line), line)
+				if len(line) > 120 || strings.HasSuffix(line, " ") {
+					t.Errorf("%s: a line of %d bytes: %q", path, len(line), line)
 				}
 			}
 			walk(cmd)

@@ -110,13 +110,13 @@ func steps() string {
 			line += s + "; "
 		}
 		if line != "" {
-			lines = append(lines, line)
+			lines = append(lines, strings.TrimSuffix(line, " "))
 		}
 	}
 	if len(lines) == 0 {
 		return "none in this version"
 	}
-	return strings.TrimSuffix(strings.Join(lines, "\n  "), "; ")
+	return strings.TrimSuffix(strings.Join(lines, "\n  "), ";")
 }
 
 // storeNames lists the stores in two lines.
