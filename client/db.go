@@ -147,7 +147,7 @@ func (db *DB) do(ctx context.Context, f func(Store) error) error {
 		return err
 	}
 	defer func() { <-db.turns }()
-	w, err := db.worker()
+	w, err := db.worker(ctx)
 	if err != nil {
 		return err
 	}
@@ -185,15 +185,18 @@ func (db *DB) enter(ctx context.Context) error {
 	}
 }
 
-func (db *DB) worker() (worker, error) {
+func (db *DB) worker(ctx context.Context) (w worker, err error) {
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {
-		w := db.idle[n-1]
+		w = db.idle[n-1]
 		db.idle = db.idle[:n-1]
 		db.mu.Unlock()
 		return w, nil
 	}
 	db.mu.Unlock()
-	store, ep, err := db.workers.Open()
-	return worker{store, ep}, err
+	err = Reopen(ctx, func() error {
+		w.store, w.ep, err = db.workers.Open()
+		return err
+	})
+	return w, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -118,7 +119,8 @@ func TestDBOverAPool(t *testing.T) {
 		all.Go(func() { useOwnKey(t, db, fmt.Appendf(nil, "key%d", g)) })
 	}
 	all.Wait()
-	if n := len(pool.Fabric.Clients()); n < 1 || n > 4 {
+	workers := slices.DeleteFunc(pool.Fabric.Clients(), func(c rdma.Client) bool { return c.Name == "keeper" })
+	if n := len(workers); n < 1 || n > 4 {
 		t.Errorf("%d clients are attached for 4 workers", n)
 	}
 	if err := db.Close(); err != nil {
@@ -395,6 +397,37 @@ func TestNoFurtherWorker(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestReopen: an operation that needs another worker while the pool's board is out of reach waits for it, no longer than its
+// context.
+func TestReopen(t *testing.T) {
+	left := 3
+	s := &script{answer: func(string) error { return client.ErrUncertain }}
+	db := newDB(t, s, 1)
+	if err := db.Update(background, nil, nil); !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("the answer is %v", err)
+	}
+	s.answer = nil
+	s.open = func() error {
+		if left--; left >= 0 {
+			return rdma.ErrUnreachable
+		}
+		return nil
+	}
+	if err := db.Update(background, nil, nil); err != nil || left != -1 {
+		t.Errorf("the next operation: %v, with %d failures to come", err, left)
+	}
+	s.answer = func(string) error { return client.ErrUncertain }
+	if err := db.Update(background, nil, nil); !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("the answer is %v", err)
+	}
+	ctx, cancel := context.WithCancel(background)
+	s.open = func() error { cancel(); return rdma.ErrUnreachable }
+	if err := db.Update(ctx, nil, nil); !errors.Is(err, rdma.ErrUnreachable) {
+		t.Errorf("without a worker: %v", err)
+	}
+	s.open = nil
 }
 
 // A worker that was fenced off is replaced: its own connection stays down for ever.

@@ -1,6 +1,7 @@
 package drivers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -60,7 +61,7 @@ func (s *session) ready() error {
 	if s.store != nil {
 		return nil
 	}
-	if err := s.open(); err != nil {
+	if err := client.Reopen(context.Background(), s.open); err != nil {
 		return fmt.Errorf("open the store again: %w", err)
 	}
 	return nil
