@@ -78,7 +78,7 @@ func newBench(b *testing.B, valueBytes int) *bench {
 		if !x.layout.extents() {
 			break
 		}
-		r, err := x.extents.take(0, valueBytes)
+		r, err := takeNow(x.extents, 0, valueBytes)
 		must(b, err)
 		x.scratch = append(x.scratch, r)
 	}
@@ -241,7 +241,7 @@ func BenchmarkExtents(b *testing.B) {
 	key, value := []byte("user1234567890"), make([]byte, 1000)
 	b.Run("take, write and mark 1 KB", func(b *testing.B) {
 		for b.Loop() {
-			r, err := x.take(0, len(value))
+			r, err := takeNow(x, 0, len(value))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -255,7 +255,7 @@ func BenchmarkExtents(b *testing.B) {
 			}
 		}
 	})
-	r, err := x.take(0, len(value))
+	r, err := takeNow(x, 0, len(value))
 	must(b, err)
 	write(b, x, func(batch *rdma.Batch) { l.addValue(batch, 0, r, key, value) })
 	b.Run("read 1 KB", func(b *testing.B) {

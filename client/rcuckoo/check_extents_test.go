@@ -23,7 +23,7 @@ func TestCheckOfExtents(t *testing.T) {
 	if r, e := Check(f); err != nil || e != nil || n != in || len(r.Damage)+len(r.Waiting) > 0 {
 		t.Errorf("gave %d extents back, of %d: %v; %+v, %v", n, in, err, r, e)
 	}
-	lost, err := s.extents.take(0, 5)
+	lost, err := takeNow(s.extents, 0, 5)
 	must(t, err)
 	for _, u := range append(s.extents.stocks[0].hand, lost) { // which its hand does not have
 		write(t, s.extents, func(b *rdma.Batch) { s.extents.addHand(b, 0, nil) })

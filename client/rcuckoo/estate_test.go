@@ -166,7 +166,7 @@ func (o *owner) move(ep rdma.Endpoint, k *held) error {
 
 func (o *owner) put(ep rdma.Endpoint, k *held, comesToNothing bool) error {
 	value := fmt.Sprintf("%d.%d.%d.%0*d", o.seed, o.me, len(o.wrote), ep.Rand().IntN(60), 7)
-	r, err := o.x.take(0, len(value))
+	r, err := takeNow(o.x, 0, len(value))
 	if errors.Is(err, client.ErrFull) {
 		o.full++
 		ep.Sleep(20 * time.Microsecond)
@@ -414,7 +414,7 @@ func (e *estate) audit() {
 	x := openExtents(e.l, ep)
 	free := map[uint64]bool{}
 	for {
-		r, err := x.take(0, 1)
+		r, err := takeNow(x, 0, 1)
 		if errors.Is(err, client.ErrFull) {
 			break
 		}

@@ -201,6 +201,8 @@ func (s *Store) backLevel(shard, level int) error {
 			return fmt.Errorf("ask node %d for memory of shard %d: %w", home, shard, err)
 		case r.Ret[0]+r.Ret[1] >= segments:
 			return nil
+		case s.left() == 0: // the next INSERT goes on: the node counts what it gave
+			return fmt.Errorf("grow shard %d to level %d: %d of its %d segments have memory: %w", shard, level, r.Ret[0]+r.Ret[1], segments, errNoTime)
 		}
 	}
 }

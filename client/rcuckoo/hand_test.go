@@ -37,7 +37,7 @@ func TestHands(t *testing.T) {
 	x := settler(t, l, v)
 	named := map[uint64]bool{}
 	use := func(i int) ref {
-		r, err := x.take(0, 5)
+		r, err := takeNow(x, 0, 5)
 		must(t, err)
 		key := []byte{'k', byte(i)}
 		switch i % 5 {

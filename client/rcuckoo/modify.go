@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // kind is a change of the table.
@@ -76,9 +77,19 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 			return nil
 		case !again:
 			return err
+		case s.left() == 0:
+			return late(err)
 		}
 	}
 	return errEpochs
+}
+
+// late wraps the error of an operation that would begin again, and has no time left: nothing was changed.
+func late(err error) error {
+	if errors.Is(err, rdma.ErrTimeout) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errNoTime, err)
 }
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes that the store takes however long the key is, up to
@@ -89,7 +100,7 @@ func (s *Store) MaxPair() int { return s.MaxValue() }
 func (s *Store) try(k kind, at place, key, value []byte) error {
 	if len(value) > s.InlineBytes && s.taken.stamp == 0 {
 		var err error
-		if s.taken, err = s.extents.take(at.shard, len(value)); err != nil {
+		if s.taken, err = s.extents.take(at.shard, len(value), s.until); err != nil {
 			return err
 		}
 	}

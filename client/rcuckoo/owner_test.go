@@ -88,7 +88,7 @@ func sojourn(x *extents, rng *rand.Rand, owners []atomic.Int32, me int32) error 
 			continue
 		}
 		shard := rng.IntN(x.Shards)
-		r, err := x.take(shard, 3)
+		r, err := takeNow(x, shard, 3)
 		if errors.Is(err, client.ErrFull) {
 			continue
 		}

@@ -30,8 +30,11 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 			}
 		}
 		s.owe(at.shard)
-		if !s.persists(at.shard, err) {
+		switch {
+		case !s.persists(at.shard, err):
 			return nil, fmt.Errorf("get: %w", err)
+		case s.left() == 0:
+			return nil, fmt.Errorf("get: %w", late(err))
 		}
 	}
 	return nil, fmt.Errorf("get: %w", errEpochs)

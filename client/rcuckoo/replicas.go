@@ -295,13 +295,13 @@ func (s *Store) doAlive(b *rdma.Batch) error {
 	pulse := s.pulse
 	s.pulse = nil // it waits for the leader alone
 	defer func() { s.pulse = pulse }()
-	part := s.opt.Failure / lookShares
-	for left := s.opt.Timeout; ; left -= part {
-		err := s.ep.Wait(b, rdma.All, min(part, left))
+	part, limit := s.opt.Failure/lookShares, s.ep.Now()+s.opt.Timeout
+	for {
+		err := s.ep.Wait(b, rdma.All, min(part, max(limit-s.ep.Now(), 0)))
 		switch {
 		case err == nil:
 			return b.Err()
-		case !errors.Is(err, rdma.ErrTimeout) || left <= part:
+		case !errors.Is(err, rdma.ErrTimeout) || s.ep.Now() >= limit:
 			return err
 		}
 		if err := pulse(); err != nil {

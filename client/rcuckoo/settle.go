@@ -143,7 +143,7 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 		return false, s.persists(shard, err), err
 	}
 	failed := err
-	for s.persists(shard, failed) {
+	for first := true; (first || s.left() > 0) && s.persists(shard, failed); first = false {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
 			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err) // if no time is left

@@ -63,11 +63,12 @@ func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration, step func(st
 }
 
 // take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is the client's until a row
-// names it. The error wraps client.ErrFull when there is none. Operations of the client's in that shard are over.
-func (x *extents) take(shard, length int) (ref, error) {
+// names it. The error wraps client.ErrFull when there is none, and rdma.ErrTimeout when none was found by the time until.
+// Operations of the client's in that shard are over.
+func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
 	st := &x.stocks[shard]
 	if len(st.hand) == 0 {
-		if err := x.refill(shard); err != nil {
+		if err := x.refill(shard, until); err != nil {
 			return ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
 	}
@@ -112,9 +113,8 @@ func (x *extents) want() int   { return min(claimAtOnce, x.SlabExtents) }
 func (x *extents) enough() int { return (x.want() + 3) / 4 }
 
 // refill claims extents for a stock that has none.
-func (x *extents) refill(shard int) error {
+func (x *extents) refill(shard int, until time.Duration) error {
 	st := &x.stocks[shard]
-	until := x.ep.Now() + x.timeout
 	if !st.opened {
 		if _, err := x.reclaim(shard, x.id, until); err != nil {
 			return err
@@ -263,11 +263,18 @@ func (x *extents) claim(shard int, until time.Duration) error {
 	return nil
 }
 
-// do posts a batch and waits for it, as long as there is time.
+// do posts a batch and waits for it, as long as there is time. When there is none left it posts nothing.
 func (x *extents) do(step string, b *rdma.Batch, until time.Duration) error {
+	left := until - x.ep.Now()
+	if left <= 0 {
+		return errNoTime
+	}
 	x.step(step)
-	return rdma.Do(x.ep, b, max(until-x.ep.Now(), 0))
+	return rdma.Do(x.ep, b, left)
 }
+
+// errNoTime ends a step of an operation that has used up its time.
+var errNoTime = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 
 // walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last use that has ended, and that of
 // the last use of all. It may run while clients work.

@@ -33,7 +33,7 @@ func settler(t testing.TB, l *layout, v *sim.Sim) *extents {
 func takeAll(t testing.TB, x *extents, shard int) (all []ref) {
 	t.Helper()
 	for {
-		r, err := x.take(shard, 5)
+		r, err := takeNow(x, shard, 5)
 		if errors.Is(err, client.ErrFull) {
 			return all
 		}
@@ -68,14 +68,14 @@ func TestTake(t *testing.T) {
 	if len(seen) != 210 || len(all) != 210 || all[0].stamp != 1<<16|uint64(x.id) || all[0].length != 5 {
 		t.Fatalf("%d extents, %d different ones, of 210; the first is %+v", len(all), len(seen), all[0])
 	}
-	if _, err := other.take(1, 5); !errors.Is(err, client.ErrFull) {
+	if _, err := takeNow(other, 1, 5); !errors.Is(err, client.ErrFull) {
 		t.Errorf("another client takes what is not there: %v", err)
 	}
-	if r, err := other.take(0, 5); err != nil || r.stamp>>16 != 1 {
+	if r, err := takeNow(other, 0, 5); err != nil || r.stamp>>16 != 1 {
 		t.Errorf("another shard is full, too: %v", err)
 	}
 	x.give(1, all[7])
-	if r, err := x.take(1, 5); err != nil || r != all[7] {
+	if r, err := takeNow(x, 1, 5); err != nil || r != all[7] {
 		t.Errorf("took %+v, want what came to nothing, %+v: %v", r, all[7], err)
 	}
 	write(t, other, func(b *rdma.Batch) { // who replaced it
@@ -97,6 +97,11 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// takeNow takes an extent in the time that an operation has.
+func takeNow(x *extents, shard, length int) (ref, error) {
+	return x.take(shard, length, x.ep.Now()+x.timeout)
+}
+
 // TestUnequalClients: who brings nothing into the pool any more keeps nothing of its memory from those who do.
 func TestUnequalClients(t *testing.T) {
 	p, _, err := Size(Shape{Nodes: 1, Records: 2000, ValueBytes: 100, Clients: 8})
@@ -108,7 +113,7 @@ func TestUnequalClients(t *testing.T) {
 	}
 	var held []ref
 	for range 2000 {
-		r, err := x[0].take(0, 5)
+		r, err := takeNow(x[0], 0, 5)
 		must(t, err)
 		held = append(held, r)
 	}
@@ -117,7 +122,7 @@ func TestUnequalClients(t *testing.T) {
 		if i > 10_000 { // and then one alone
 			w = x[7]
 		}
-		r, err := w.take(0, 5)
+		r, err := takeNow(w, 0, 5)
 		if err != nil {
 			t.Fatalf("replacement %d: %v", i, err)
 		}
@@ -136,7 +141,7 @@ func TestWalk(t *testing.T) {
 	p := small()
 	l, v := homestead(t, p, 1)
 	x := settler(t, l, v)
-	a, err := x.take(2, 5)
+	a, err := takeNow(x, 2, 5)
 	must(t, err)
 	write(t, x, func(b *rdma.Batch) { l.addMark(b, 2, a) })
 	slabs, used, over := 0, 0, 0
@@ -171,7 +176,7 @@ func TestUnknownOutcome(t *testing.T) {
 				write(t, x, func(b *rdma.Batch) { l.addMark(b, 0, r) })
 				x.ended(0, r)
 			}
-			if err := x.claim(0, ep.Now()); !errors.Is(err, rdma.ErrTimeout) {
+			if err := x.claim(0, ep.Now()+1); !errors.Is(err, rdma.ErrTimeout) {
 				t.Errorf("a claim that took too long: %v", err)
 			}
 			if again := takeAll(t, x, 0); len(again) != 7 {
@@ -196,14 +201,14 @@ func TestUnknownOutcome(t *testing.T) {
 func TestDeadNodesExtents(t *testing.T) {
 	l, v := homestead(t, small(), 2)
 	x := settler(t, l, v)
-	if _, err := x.take(0, 1); err != nil {
+	if _, err := takeNow(x, 0, 1); err != nil {
 		t.Fatal(err)
 	}
 	must(t, v.KillNode(1))
-	if _, err := x.take(1, 1); !errors.Is(err, rdma.ErrNodeDown) {
+	if _, err := takeNow(x, 1, 1); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("took one of a dead node: %v", err)
 	}
-	if _, err := x.take(0, 1); err != nil {
+	if _, err := takeNow(x, 0, 1); err != nil {
 		t.Error(err)
 	}
 	if _, err := x.leave(1, 7); !errors.Is(err, rdma.ErrNodeDown) {
@@ -217,7 +222,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 	x, other := settler(t, l, v), settler(t, l, v)
 	var held [70]ref
 	for i := range held {
-		r, err := x.take(0, 5)
+		r, err := takeNow(x, 0, 5)
 		must(t, err)
 		held[i] = r
 	}
@@ -230,7 +235,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		err := rdma.Do(other.ep, b, time.Second)
 		b.Release()
 		if err == nil {
-			*r, err = x.take(0, 5)
+			*r, err = takeNow(x, 0, 5)
 		}
 		if err != nil {
 			t.Error(err)

@@ -237,7 +237,7 @@ func (s *Store) Close() error {
 	}
 	for i := range s.shards {
 		err := s.leave(i)
-		for s.Replicas > 1 && err != nil && s.persists(i, err) {
+		for n := 0; n < joins && s.Replicas > 1 && err != nil && s.persists(i, err); n++ {
 			err = s.leave(i)
 		}
 		if err != nil && !(untouched[i] && errors.Is(err, rdma.ErrNodeDown)) {
