@@ -59,7 +59,7 @@ func (c *Client) flush() {
 	r := &c.reclaim
 	for len(r.out) > 0 {
 		if r.flying == maxFlying {
-			if c.land(true); r.flying == maxFlying {
+			if c.land(c.opt.Timeout / flushShare); r.flying == maxFlying {
 				return // a node is slow: later
 			}
 		}
@@ -73,12 +73,18 @@ func (c *Client) flush() {
 	}
 }
 
-// land looks at the carriers in flight, and waits for the oldest if told so. What does not land in time stays in flight.
-func (c *Client) land(wait bool) {
+// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does not wait. What does not land in
+// time stays in flight.
+func (c *Client) land(within time.Duration) {
 	r := &c.reclaim
+	limit := never
+	if within > 0 {
+		limit = c.ep.Now() + within
+	}
 	for i := range r.flying {
 		k := &r.ring[(r.first+i)%maxFlying]
-		for k.batch != nil && (k.batch.Finished() || wait && i == 0 && c.ep.Wait(k.batch, rdma.All, c.opt.Timeout) == nil) {
+		wait := within > 0 && i == 0
+		for k.batch != nil && (k.batch.Finished() || wait && c.ep.Wait(k.batch, rdma.All, max(limit-c.ep.Now(), 0)) == nil) {
 			c.advance(k)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // takeFromNode is node-centric allocation (FUSEE 6.3): every object costs a call to a memory node, which keeps
 // the free bitmaps of its blocks. It shows what two-level management is worth.
 func (c *Client) takeFromNode(class int) error {
-	c.land(false)
+	c.land(0)
 	c.mature()
 	regions := len(c.regions)
 	start := c.ep.Rand().IntN(max(1, regions))

@@ -72,6 +72,7 @@ const (
 	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
 	flushAfter = 4    // quarantines that a rested object waits for a batch to fill
 	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
+	flushShare = 4    // for that part of an operation's time at most
 	shedEvery  = 256  // writes after which a client looks whether it holds too much
 	lowWater   = 64   // free objects of a class below which a background scan begins
 	minGap     = 64   // objects taken between two background scans: a verb for every four,
@@ -116,7 +117,7 @@ func (r *reclaim) rests(unit uint64) bool {
 
 // tend moves what can be moved without waiting. Every operation that writes calls it once.
 func (c *Client) tend(class int) {
-	c.land(false)
+	c.land(0)
 	c.mature()
 	c.tendScan()
 	s := &c.slabs[class]
@@ -131,7 +132,7 @@ func (c *Client) tend(class int) {
 func (c *Client) tendIdle() {
 	if r := &c.reclaim; len(r.resting) > r.head || len(r.out) > 0 || r.flying > 0 {
 		r.now = c.ep.Now()
-		c.land(false)
+		c.land(0)
 		c.mature()
 	}
 }
@@ -233,7 +234,7 @@ func (c *Client) landAll() error {
 	for len(r.out) > 0 || r.flying > 0 {
 		before := r.landed
 		c.flush()
-		c.land(true)
+		c.land(c.opt.Timeout)
 		if r.landed == before {
 			return errTimeout("free objects of others")
 		}
