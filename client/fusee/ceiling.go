@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -32,13 +31,14 @@ type numbers struct {
 	tombStep        uint64 // of the next raise; 0: the first
 }
 
-// errSpent ends a write of a client whose identity has no tombstones left. A pool that is made anew has all of them.
-var errSpent = fmt.Errorf("the identity has no tombstones left: make a new pool: %w", client.ErrFull)
+// ErrExhausted refuses a write when the client's identity has used all of its tombstones. Nothing was written. Clients with other
+// identities go on, and a pool that is made anew has all of them.
+var ErrExhausted = errors.New("no tombstone is left; a new pool has all of them")
 
 // reserve returns the numbers with a higher limit of tombstones, up to the given one.
 func (n numbers) reserve(most uint64) (numbers, error) {
 	if n.tombLimit >= most {
-		return n, errSpent
+		return n, ErrExhausted
 	}
 	step := max(n.tombStep, firstTombStep)
 	n.tombLimit, n.tombStep = min(n.tombLimit+step, most), min(2*step, lastTombStep)
@@ -91,7 +91,7 @@ func (c *Client) raise() error {
 	if next.tomb == next.tombLimit {
 		var err error
 		if next, err = next.reserve(maxOwnTomb); err != nil {
-			return fmt.Errorf("client %d: %w", c.id, err)
+			return fmt.Errorf("write as client %d: %w", c.id, err)
 		}
 	}
 	if err := c.writeCeiling(c.id, next); err != nil {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client/race"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // A life that deletes little reserves few tombstones: an identity has 2^32 of them, and what a life does not use is lost.
@@ -61,8 +60,7 @@ func TestSpentIdentityIsRefused(t *testing.T) {
 			func() error { return c.Update([]byte("key"), nil) },
 			func() error { return c.Delete([]byte("key")) },
 		} {
-			wantError(t, write(), rdma.ErrFull)
-			wantError(t, write(), errSpent)
+			wantError(t, write(), ErrExhausted)
 		}
 		if _, err := c.Get([]byte("key")); err == nil {
 			t.Error("a refused INSERT added its key")
