@@ -20,6 +20,7 @@ var (
 type poolMetrics struct {
 	f    rdma.Fabric
 	kept *drivers.Kept
+	fill *fillGauge
 }
 
 // PoolMetrics returns a collector of how a process sees an open pool, and of what it did to keep it, which may be nil.
@@ -27,7 +28,7 @@ func PoolMetrics(f rdma.Fabric, kept *drivers.Kept) prometheus.Collector {
 	if kept == nil {
 		kept = new(drivers.Kept)
 	}
-	return poolMetrics{f, kept}
+	return poolMetrics{f, kept, newFillGauge(f)}
 }
 
 // Describe implements prometheus.Collector.
@@ -36,6 +37,7 @@ func (poolMetrics) Describe(to chan<- *prometheus.Desc) {
 		to <- d
 	}
 	describeDevice(to)
+	describeFill(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -70,4 +72,5 @@ func (m poolMetrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(keeperDid, prometheus.CounterValue, float64(n), what.String())
 	}
 	collectDevice(m.f, to)
+	m.fill.collect(to)
 }

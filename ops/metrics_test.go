@@ -224,11 +224,18 @@ func TestPoolMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	user, err := p.Fabric.Open("user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer user.Close()
 	kept := new(drivers.Kept)
 	c := PoolMetrics(p.Fabric, kept)
 	scrape(t, []string{
 		`farkv_pool_epoch 0`, `farkv_pool_busy 0`, `farkv_pool_nodes{state="up"} 3`, `farkv_pool_nodes{state="down"} 0`,
 		`farkv_pool_master_lease_seconds 0`, `farkv_keeper_master 0`, `farkv_keeper_events_total{event="elected"} 0`,
+		`farkv_pool_clients{state="live"} 1`, `farkv_pool_clients{state="dead"} 0`,
+		`farkv_pool_full_ratio{of="index slots"} 0`, `farkv_pool_full_ratio{of="blocks handed out"} 0`,
 	}, c)
 	if _, err := CrashNode("shm:metrics", 1); err != nil {
 		t.Fatal(err)

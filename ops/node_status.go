@@ -65,7 +65,8 @@ func unreachable(addr string, why error) *State {
 	if err != nil || len(all) == 0 {
 		return nil
 	}
-	s := &State{Pool: addr, Nodes: []Node{}, Memory: []Use{}, Clients: []Client{}, Problem: why.Error(), Build: ThisBuild("farkv")}
+	s := &State{Pool: addr, Nodes: []Node{}, Memory: []Use{}, Fill: []Fill{}, Clients: []Client{}, Problem: why.Error(),
+		Build: ThisBuild("farkv")}
 	s.nameStarted()
 	for _, one := range all {
 		s.Nodes = append(s.Nodes, Node{Bytes: one.Offers, Up: one.Reachable && !one.Expelled, Served: &one})

@@ -28,7 +28,7 @@ func TestRefusals(t *testing.T) {
 	addr := "tcp:" + s.Address
 	for range 3 {
 		t.Setenv(fabrics.EnvToken, bad)
-		if all, err := inspect(t.Context(), addr); err != nil || all[0].Reachable {
+		if all, err := inspect(t.Context(), addr, nil); err != nil || all[0].Reachable {
 			t.Errorf("with a wrong token: %+v, %v", all, err)
 		}
 	}

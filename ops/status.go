@@ -33,6 +33,7 @@ type State struct {
 	View      View     `json:"view"`
 	Margin    *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
 	Master    *Master  `json:"master,omitempty"` // nobody, or not known where it is left out
+	Fill      []Fill   `json:"fill"`
 	Memory    []Use    `json:"memory"`
 	Problem   string   `json:"problem,omitempty"` // why something is missing in Memory or Clients
 	Places    int      `json:"places"`            // clients that the pool has room for; 0 where that is not known
@@ -122,7 +123,7 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
-		Memory: []Use{}, Build: ThisBuild("farkv"),
+		Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
 	}
 	s.Limits = limitsOf(p)
 	var unknown error
@@ -137,6 +138,9 @@ func stateOf(p *stores.Pool) (*State, error) {
 	s.Master = masterOf(p.Fabric)
 	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
 		s.Places = g.Clients
+	}
+	if p.Kind.Fill != nil {
+		s.addFill(p)
 	}
 	uses, err := p.Kind.Usage(p.Fabric)
 	switch {
@@ -285,6 +289,7 @@ func (s *State) printDetails(w io.Writer) {
 	for _, u := range s.Memory {
 		rows = append(rows, []string{u.Purpose, count(u.Count), size(u.Bytes)})
 	}
+	s.printFill(w)
 	fmt.Fprintln(w)
 	if len(s.Memory) > 0 {
 		table(w, rows)

@@ -18,6 +18,8 @@ const (
 
 	// GroupSlots is the number of slots of one group.
 	GroupSlots = 3 * bucketSlots
+	// GroupBytes is the size of a group.
+	GroupBytes = groupBytes
 	// Candidates is the number of slots in which a key may lie: two combined buckets.
 	Candidates = 4 * bucketSlots
 )

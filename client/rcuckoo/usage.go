@@ -104,17 +104,23 @@ func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) e
 		return err
 	}
 	for from := 0; from < rows; from += each {
-		n := min(each, rows-from)
-		b := ep.Batch()
-		op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
-		if err := rdma.Do(ep, b, l.Timeout); err != nil {
-			b.Release()
-			return fmt.Errorf("read rows of shard %d: %w", shard, err)
+		if err := l.someRows(ep, shard, from, min(each, rows-from), f); err != nil {
+			return err
 		}
-		for i := range n {
-			f(uint32(from+i), row(op.Buf[i*l.rowBytes:][:l.rowBytes]))
-		}
-		b.Release()
+	}
+	return nil
+}
+
+// someRows reads n rows of a shard and calls f with each, valid or not, in order.
+func (l *layout) someRows(ep rdma.Endpoint, shard, from, n int, f func(n uint32, r row)) error {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
+	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+		return fmt.Errorf("read rows of shard %d: %w", shard, err)
+	}
+	for i := range n {
+		f(uint32(from+i), row(op.Buf[i*l.rowBytes:][:l.rowBytes]))
 	}
 	return nil
 }

@@ -47,6 +47,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Usage: fusee.Usage,
 
 		Outlives: fusee.Outlives,
+		Fill:     fusee.Fill,
 	}
 }
 

@@ -166,6 +166,15 @@ func identify(addr string, f rdma.Fabric) (*Pool, error) {
 	return p, nil
 }
 
+// KindOf returns the store that an open pool was made for.
+func KindOf(f rdma.Fabric) (*Kind, error) {
+	h, err := header(f)
+	if err != nil {
+		return nil, err
+	}
+	return Lookup(h.Store)
+}
+
 func header(f rdma.Fabric) (node.Header, error) {
 	ep, err := f.Open("header")
 	if err != nil {

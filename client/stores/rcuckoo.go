@@ -69,6 +69,7 @@ func rcuckooKind() *Kind {
 		Usage:   rcuckoo.Usage,
 
 		Outlives: rcuckoo.Outlives,
+		Fill:     rcuckoo.Fill,
 	}
 }
 

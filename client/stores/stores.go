@@ -83,6 +83,9 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
+	// Fill returns how full the parts of a pool are that can become full. It reads little, however large the pool, and may run
+	// while clients work. nil: it is not known.
+	Fill func(f rdma.Fabric) ([]Fill, error)
 	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything in the pool is still to be
 	// had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
@@ -117,6 +120,9 @@ type Report = client.Report
 
 // Use is one purpose that a pool's memory serves, and how much of it.
 type Use = client.Use
+
+// Fill says how full a part of a pool is.
+type Fill = client.Fill
 
 // ErrUnknown is wrapped when a store's name is not in the table.
 var ErrUnknown = errors.New("unknown store")

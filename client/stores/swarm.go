@@ -70,6 +70,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 			return m, nil
 		},
 		Outlives: swarm.Outlives,
+		Fill:     swarm.Fill,
 	}
 	if v.raw {
 		k.Heeds.Replicas = "1, which makes it the lower bound"

@@ -239,7 +239,7 @@ func (c *cli) down() *cobra.Command {
 func (c *cli) status() *cobra.Command {
 	return &cobra.Command{
 		Use:     "status [POOL]",
-		Short:   "Show a pool: store, nodes, memory by purpose, clients",
+		Short:   "Show a pool: store, nodes, how many more may die, how full it is, memory by purpose, clients",
 		Example: "  farkv status\n  farkv status big -o json",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {

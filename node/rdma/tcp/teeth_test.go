@@ -23,7 +23,7 @@ var mutants = teeth.Table([][5]string{
 	{"who may read does not write", "execute.go", "c.readOnly && q.verb != rdma.Read", "false", "TestReadToken"},
 	{"nor call", "execute.go", "if st == statusOK && c.readOnly {", "if false {", "TestReadToken"},
 	{"nor control", "message.go", "if c.readOnly && !slices.Contains(readers, m.Do)", "if false && !slices.Contains(readers, m.Do)", "TestReadToken"},
-	{"nor takes another's place", "admit.go", `h.Process = "reader " + h.Process`, `h.Process += ""`, "TestReaderTakesNobodysPlace"},
+	{"nor takes another's place", "admit.go", `h.Process = readerOf(h.Process)`, `h.Process += ""`, "TestReaderTakesNobodysPlace"},
 	{"the caller's proof is checked", "greet.go", "if !full && !read {", "if false {", "TestTokens"},
 	{"the node's proof is checked", "greet.go", `if !hmac.Equal(w.Proof, prove(token, "node", &mine, &theirs, w.unproved())) {`, "if false {", "TestNodeProves"},
 	{"proofs are of this connection", "greet.go", "m.Write(node[:])", "", "TestProofIsFresh"},

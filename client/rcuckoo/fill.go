@@ -1,0 +1,112 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A look at how full a pool is reads so much of all shards together, however large they are, or a run of each.
+const (
+	fillRows  = 2048
+	fillRun   = 16 // rows of a READ
+	fillSlabs = 256
+)
+
+// Fill returns how full the tables are, as far as they have grown, and the extents of long values, by samples where the pool is
+// large. It may run while clients work: rows that are being written are left out, and so are shards of which no copy answers.
+func Fill(f rdma.Fabric) ([]client.Fill, error) {
+	ep, err := f.Open("status")
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	defer ep.Close()
+	l, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	all := []client.Fill{{Of: "entries"}}
+	if l.extents() {
+		all = append(all, client.Fill{Of: "extents"})
+	}
+	for shard := range l.Shards {
+		err := l.fillShard(ep, shard, all)
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			return nil, fmt.Errorf("see how full shard %d is: %w", shard, err)
+		}
+	}
+	return all, nil
+}
+
+// fillShard adds what a shard has. Rows are read on the first copy whose node answers; marks of extents lie with the leader.
+func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error {
+	rows := all[0]
+	err := error(rdma.ErrNodeDown)
+	for _, at := range l.copies[shard] {
+		rows = all[0]
+		err = l.within(shard, at, func() error { return l.fillRows(ep, shard, &rows) })
+		if !errors.Is(err, rdma.ErrNodeDown) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	all[0] = rows
+	if len(all) > 1 {
+		return l.fillExtents(ep, shard, &all[1])
+	}
+	return nil
+}
+
+func (l *layout) fillRows(ep rdma.Endpoint, shard int, fill *client.Fill) error {
+	backed, err := l.backed(ep, shard)
+	if err != nil {
+		return err
+	}
+	spans, whole := client.Sample(uint64(backed), uint64(max(fillRows/l.Shards, fillRun)), fillRun, uint64(backed))
+	fill.Sampled = fill.Sampled || !whole
+	for _, s := range spans {
+		err := l.someRows(ep, shard, int(s.From), int(s.End-s.From), func(n uint32, r row) {
+			if l.valid(r, shard, n) && (l.birth(n) == 0 || l.made(n, r)) {
+				fill.Add(uint64(l.used(r)), uint64(l.entries))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillExtents adds the extents of a shard. Those of slabs that were not handed out are free.
+func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) error {
+	handed, err := l.handed(ep, shard)
+	if err != nil {
+		return err
+	}
+	spans, whole := client.Sample(handed, uint64(max(fillSlabs/l.Shards, 1)), 1, 1)
+	fill.Sampled = fill.Sampled || !whole
+	used := uint64(0)
+	for _, s := range spans {
+		slab := s.From
+		b := ep.Batch()
+		op := b.Read(l.slabAt(shard, int(slab)), l.SlabExtents*markBytes)
+		if err = rdma.Do(ep, b, l.Timeout); err == nil {
+			for i := range l.SlabExtents {
+				used += le.Uint64(op.Buf[i*markBytes:]) & 1
+			}
+		}
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("read the marks of slab %d: %w", slab, err)
+		}
+	}
+	if n := uint64(len(spans)); n > 0 {
+		used = used * handed / n
+	}
+	fill.Add(used, l.allExtents())
+	return nil
+}

@@ -1,0 +1,71 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Fill returns how full the directory is, by a sample where it is large, how many objects are in use, and how many buffers
+// were ever handed out: of these some may be free again. It may run while clients work. What dead nodes know is left out.
+func Fill(f rdma.Fabric) ([]client.Fill, error) {
+	ep, err := f.Open("status")
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	defer ep.Close()
+	l, err := readPlan(ep, "")
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	entries, err := l.dir.Fill(ep, l.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the directory is: %w", err)
+	}
+	objects := client.Fill{Of: "objects"}
+	for region := range l.Regions {
+		n, err := l.usedObjects(ep, region)
+		if errors.Is(err, rdma.ErrNodeDown) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("see how full region %d is: %w", region, err)
+		}
+		objects.Add(n, uint64(l.Objects))
+	}
+	all := []client.Fill{entries, objects}
+	if l.Words == 0 {
+		return all, nil // RAW needs no buffers
+	}
+	buffers := client.Fill{Of: "buffers of values handed out"}
+	for n := range l.nodes {
+		handed, err := l.values.Handed(ep, n, l.Timeout)
+		if errors.Is(err, rdma.ErrNodeDown) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("see how full the pool is: %w", err)
+		}
+		buffers.Add(handed, uint64(l.values.Segments)*uint64(l.values.Buffers))
+	}
+	return append(all, buffers), nil
+}
+
+// usedObjects returns how many objects of a region were handed out, less those that sweeps have freed since then.
+func (l *plan) usedObjects(ep rdma.Endpoint, region int) (uint64, error) {
+	handed, err := l.handed(ep, region)
+	if err != nil {
+		return 0, err
+	}
+	b := ep.Batch()
+	defer b.Release()
+	word := b.Read(l.freedAt(region), 8)
+	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+		return 0, err
+	}
+	f := freed(le.Uint64(word.Buf))
+	free := f.count() - min(f.next(), f.count())
+	return uint64(handed) - min(free, uint64(handed)), nil
+}
