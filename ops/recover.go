@@ -38,7 +38,7 @@ type Step struct {
 func Recover(addr string, client int, force bool) (*Recovery, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return nil, explain(err, addr)
+		return endedAt(addr, err), explain(err, addr)
 	}
 	defer p.Close()
 	if p.Kind.Mender == nil {
@@ -73,6 +73,17 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 		return nil, nil
 	}
 	return clientOf(c), nil
+}
+
+// endedAt is the recovery of a pool that cannot be opened since too few of its nodes live; nil: that is not why.
+func endedAt(addr string, why error) *Recovery {
+	if !errors.Is(why, rdma.ErrMinority) {
+		return nil
+	}
+	if s := unreachable(addr, why); s != nil && s.Margin.ended() {
+		return &Recovery{Pool: addr, Done: []Step{}, Waiting: []string{}, Margin: s.Margin}
+	}
+	return nil
 }
 
 func (r *Recovery) recover(p *stores.Pool) error {
@@ -157,7 +168,7 @@ func (r *Recovery) Print(w io.Writer) {
 	for _, s := range r.Waiting {
 		fmt.Fprintf(w, "waits: %s\n", s)
 	}
-	if len(r.Waiting) == 0 {
+	if len(r.Waiting) == 0 && !r.Margin.ended() {
 		fmt.Fprintln(w, "nothing is left to recover")
 	}
 	if r.Margin != nil {
