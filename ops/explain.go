@@ -31,6 +31,9 @@ func explain(err error, pool string) error {
 		errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice),
 		errors.Is(err, fabrics.ErrNoPool) && alone:
 		return workloads.Misuse("%v", err)
+	case errors.Is(err, fabrics.ErrOvercommit):
+		return hint("lower --records, --memory or --nodes; with --overcommit 'farkv up' and 'farkv node' take what is there, and " +
+			"fail when that is used up")
 	case errors.Is(err, fabrics.ErrForeign) && !strings.Contains(pool, ":"):
 		return hint("if it is meant to be shared with other users of this machine, shared:%s opens it; they can break what is in it", pool)
 	case errors.Is(err, fabrics.ErrTruncated):

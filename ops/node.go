@@ -21,6 +21,7 @@ import (
 type NodeConfig struct {
 	Listen                   string // HOST:PORT; port 0 picks one
 	Memory                   uint64 // bytes
+	Overcommit               bool   // serve even more of them than there are
 	File                     string // backs the memory
 	Fabric                   string // of the pools that it is for: "tcp", or "rdma", which they go over its Device for
 	Device                   fabrics.DeviceChoice
@@ -110,6 +111,11 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 	if err := c.secure(&n); err != nil {
 		return nil, err
 	}
+	if !c.Overcommit {
+		if err := fabrics.AffordNodes(c.Fabric, c.File, c.Memory); err != nil {
+			return nil, nodeHint(err, c)
+		}
+	}
 	var device *fabrics.Device
 	if c.Fabric == "rdma" {
 		var err error
@@ -166,6 +172,8 @@ func nodeHint(err error, c *NodeConfig) error {
 		return workloads.Misuse("%v", err)
 	case errors.Is(err, fabrics.ErrMemory):
 		return workloads.Misuse("--memory: %v", err)
+	case errors.Is(err, fabrics.ErrOvercommit):
+		hint = "lower --memory; with --overcommit the node takes what is there, and fails when that is used up"
 	case errors.Is(err, syscall.EACCES) && c.File == "":
 		hint = "ports below 1024 are for the administrator"
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOSPC):

@@ -43,6 +43,11 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err := p.Check(kind); err != nil {
 		return nil, explainShape(err, name)
 	}
+	if !p.Overcommit { // of all nodes together, which each would find room for alone
+		if err := fabrics.AffordNodes(by.Fabric, "", p.Bytes()); err != nil {
+			return nil, explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
+		}
+	}
 	here, err := local.Create(name)
 	if err != nil {
 		return nil, explainStarted(err, name)
@@ -107,7 +112,7 @@ func tokenFile(here *local.Pool) (string, error) {
 func (s Starter) command(token string, memory uint64) local.Command {
 	return func(_ int, pidFile string) []string {
 		return []string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", "127.0.0.1:0", "--memory",
-			strconv.FormatUint(memory, 10), "--pid-file", pidFile, "--drain", drainTime.String(), "--output", "json", "--token-file", token}
+			strconv.FormatUint(memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(), "--output", "json", "--token-file", token}
 	}
 }
 

@@ -102,6 +102,10 @@ func (p *Perf) check() error {
 		return workloads.Misuse("--ops and --time bound what is measured: want 1 or more, and %v or more", leastPerfTime)
 	case p.Pool == "" && len(p.Fabrics) == 0:
 		return workloads.Misuse("nothing to measure: --fabrics is empty")
+	case p.Pool == "":
+		if err := fabrics.Afford("mem:", p.Memory); err != nil {
+			return fmt.Errorf("%w (hint: lower --memory)", err)
+		}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	t.Setenv(fabrics.EnvToken, good)
-	all, err := inspect(t.Context(), addr)
+	all, err := inspect(t.Context(), addr, nil)
 	if err != nil || !all[0].Reachable || all[0].AuthFailures != 3 || all[0].RefusedRoom+all[0].RefusedOther != 0 {
 		t.Fatalf("%+v, %v", all, err)
 	}

@@ -35,7 +35,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	}
 	defer pool.Close()
 	made, err = madeOf(pool, store)
-	if err == nil && roomErr == nil && strings.HasPrefix(pool.Address, "shm:") {
+	if a, bad := fabrics.Parse(addr); err == nil && roomErr == nil && bad == nil && a.Scheme == "shm" {
 		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)
 	}
 	return made, err

@@ -26,8 +26,8 @@ const page = 4096
 // ErrParams is wrapped when a pool of the wanted shape cannot exist.
 var ErrParams = errors.New("bad pool parameters")
 
-// Create makes a pool for the named store and opens it. Errors wrap ErrUnknown, ErrParams, or what fabrics.Create
-// returns.
+// Create makes a pool for the named store and opens it. Errors wrap ErrUnknown, ErrParams, fabrics.ErrOvercommit,
+// or what fabrics.Create returns.
 func Create(addr, store string, p Params) (*Pool, error) {
 	kind, err := Lookup(store)
 	if err != nil {
@@ -37,6 +37,11 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	if err := p.Check(kind); err != nil {
 		return nil, err
 	}
+	if !p.Overcommit {
+		if err := fabrics.Afford(addr, p.Bytes()); err != nil {
+			return nil, err
+		}
+	}
 	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Addresses: p.Addresses, Store: store, Fabric: p.Fabric}
 	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Make(f, p) })
 	if err != nil {
@@ -44,6 +49,9 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	}
 	return identify(addr, f)
 }
+
+// Bytes returns the memory of all nodes together, of parameters that Size has seen.
+func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * p.Memory }
 
 // Make formats a pool that nobody sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
 // ErrParams, rdma.ErrFull or what Format returns.
@@ -64,10 +72,13 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 		return errors.Join(err, ep.Close())
 	}
 	if most := kind.MostPair(s); pair > most {
-		err = fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together",
-			ErrParams, pair, kind.Name, most)
+		err = tooLarge(kind, pair, most)
 	}
 	return errors.Join(err, s.Close(), ep.Close())
+}
+
+func tooLarge(kind *Kind, pair, most int) error {
+	return fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together", ErrParams, pair, kind.Name, most)
 }
 
 // MostPair returns the most bytes that a key and its value may have together in the pool of a worker's store of this kind.
@@ -93,6 +104,9 @@ func (p *Params) Check(k *Kind) error {
 		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
 	case p.Memory > fabrics.MaxMemory:
 		return fmt.Errorf("%w: %d TiB a node: want up to %d", ErrParams, p.Memory>>40, uint64(fabrics.MaxMemory>>40))
+	}
+	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
+		return tooLarge(k, p.PairBytes, k.MaxPair)
 	}
 	for _, r := range []struct {
 		name string

@@ -31,6 +31,7 @@ type Params struct {
 	Words         int           // of SWARM's objects: 8-byte metadata words a replica (section 4.4), default 8
 	Locks         int           // of SWARM's objects: clients that guess timestamps, default 16; the others take ABD's two trips
 	Table         Cuckoo        // of RCuckoo: what it leaves at zero follows from the others, or has a default
+	Overcommit    bool          // make the pool even where this machine's memory is to hold it and has less
 	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
 }
 

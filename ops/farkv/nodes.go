@@ -72,6 +72,7 @@ func (c *cli) node() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&n.Listen, "listen", defaultListen, "HOST:PORT to listen at; port 0 for a free one")
 	f.Var(&memory, "memory", "bytes to serve, such as 8GiB")
+	f.BoolVar(&n.Overcommit, "overcommit", false, "serve it even when the machine has less; memory is taken as it is used")
 	f.StringVar(&n.Fabric, "fabric", "tcp", "of the pools that it is for: tcp or rdma")
 	f.StringVar(&n.Device.Device, "device", "", "RDMA device, such as mlx5_0 (default one that reaches --listen)")
 	f.StringVar(&n.Device.Port, "port", "", "number of its port, from 1 (default one that is up)")

@@ -92,6 +92,7 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
 		"dm-abd, raw and rcuckoo are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
+	f.BoolVar(&p.Overcommit, "overcommit", false, "make the pool even when this machine is to hold it and has less memory")
 	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node);\n"+
 		"of rcuckoo: copies of each shard")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")

@@ -77,4 +77,3 @@ func wantFew(t *testing.T, what string, h check.History, most int) {
 	}
 	t.Logf("%s: %d operations, and so many of each worker failed: %v", what, len(h), failed)
 }
-

@@ -97,6 +97,12 @@ func (m *pools) world() world {
 		},
 		create: m.create, open: m.openPool, remove: m.remove,
 		room: func() (string, uint64, error) { return "/pools", m.free, nil },
+		afford: func(_ string, bytes uint64) error {
+			if bytes > m.free {
+				return fmt.Errorf("%w: %d bytes", fabrics.ErrOvercommit, bytes)
+			}
+			return nil
+		},
 	}
 }
 
@@ -283,6 +289,12 @@ func TestLoadThenRun(t *testing.T) {
 	wantMisuse(m.do(Load, "farkv.pool=shm:big", "farkv.memory=1KB"), "farkv.memory is too little for 100 records")
 	m.full, m.free = nil, 2*100*1000
 	wantFailure(m.do(Load, "farkv.pool=shm:big"), "2 copies of the records take 1 MiB or more, and /pools has 0 MiB free")
+	m.free = 3<<20 - 1 // the records fit, and the pool does not
+	wantFailure(m.do(Load, "farkv.pool=shm:big"), "this machine lacks the memory: 3145728 bytes: lower recordcount")
+	wantFailure(m.do(Load, "farkv.pool=mem:"), "or set farkv.overcommit=true")
+	if err := m.do(Load, "farkv.pool=shm:over", "farkv.overcommit=true"); err != nil {
+		t.Error(err)
+	}
 	m.free = 1 << 30
 	pool.inUse = fmt.Errorf("remove: 2 clients: %w", fabrics.ErrInUse)
 	wantFailure(m.do(Load, "dropdata=true"), "wait for its clients")

@@ -34,6 +34,7 @@ var Properties = []Property{
 	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
+	{"farkv.overcommit", "false", "make a pool in this machine's memory even when that has less than the pool may take"},
 	{"farkv.replicas", "2", "copies of index and data in a pool that load makes, 1 to farkv.nodes; the default is 3 of swarm" +
 		" and dm-abd, and 1 of raw and rcuckoo"},
 	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
@@ -84,6 +85,7 @@ func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (opt
 		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
 		Clients:       max(1024, 2*threads),
 		Timeout:       o.opts.Timeout,
+		Overcommit:    r.truth("farkv.overcommit"),
 		Table:         stores.Cuckoo{Levels: r.count("farkv.levels", 0, 0, stores.MaxLevels)},
 	}
 	if text, ok := r.get("farkv.table"); ok {

@@ -27,10 +27,12 @@ type world struct {
 	open   func(addr string) (rdma.Fabric, error)
 	remove func(addr string, force bool) error
 	room   func() (folder string, free uint64, err error)
+	afford func(addr string, bytes uint64) error
 }
 
 var real = world{
 	lookup: stores.Lookup, create: fabrics.Create, open: fabrics.Open, remove: fabrics.Remove, room: fabrics.Room,
+	afford: fabrics.Afford,
 }
 
 type storeCreator struct {
@@ -124,6 +126,11 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 		}
 		if err := c.roomy(o, params); err != nil {
 			return err
+		}
+	}
+	if !params.Overcommit {
+		if err := c.afford(o.pool, params.Bytes()); err != nil {
+			return fmt.Errorf("pool %s: %w: lower recordcount, farkv.memory or farkv.nodes, or set farkv.overcommit=true", o.pool, err)
 		}
 	}
 	return c.make(db, o, params)
