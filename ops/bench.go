@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/magiconair/properties"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
@@ -26,18 +25,21 @@ import (
 
 // Bench loads and runs a workload on pools of its own, one store after the other.
 type Bench struct {
-	Stores   []string
+	Stores   []string // AllStores stands for each that there is
 	Peers    []string // redis
 	Workload string   // what ycsb.Find takes
 	Records  int64
 	Ops      int64 // a run
 	Threads  int
 	Nodes    int // memory nodes
-	Replicas int // of index and data
+	Replicas int // of index and data; 0: each store has its own default
 	Seed     uint64
 	Shared   bool                             // pools in files that processes share, instead of private memory
 	Say      func(format string, args ...any) // told of the progress
 }
+
+// AllStores stands for the names of all stores.
+const AllStores = "all"
 
 // peerTime bounds the run of a peer, some of which are a hundred times slower, and loadPatience times as much its load,
 // without all of which there is no run.
@@ -59,10 +61,8 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, kind := range kinds {
-		if c.Spec.Scan > 0 && !kind.Scans {
-			return nil, workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload, kind.Name)
-		}
+	if err := b.check(ctx, kinds, c.Spec); err != nil {
+		return nil, err
 	}
 	t := &Comparison{
 		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
@@ -86,7 +86,11 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 }
 
 func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
-	for _, name := range b.Stores {
+	names := b.Stores
+	if slices.Equal(names, []string{AllStores}) {
+		names = stores.Names()
+	}
+	for _, name := range names {
 		k, err := stores.Lookup(name)
 		if err != nil {
 			return nil, workloads.Misuse("%v", err)
@@ -98,10 +102,33 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 			return nil, workloads.Misuse("unknown peer %q: there is redis", name)
 		}
 	}
-	if b.Replicas < 1 || b.Replicas > b.Nodes {
+	if b.Replicas < 0 || b.Replicas > b.Nodes {
 		return nil, workloads.Misuse("%d replicas need as many memory nodes, and --nodes is %d", b.Replicas, b.Nodes)
 	}
 	return kinds, nil
+}
+
+// check makes sure that each store can be measured, before the first is: with the workload, and on the pool that it is to
+// have, which is made, opened and thrown away.
+func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Spec) error {
+	for _, kind := range kinds {
+		if s.Scan > 0 && !kind.Scans {
+			return workloads.Misuse("workload %s scans, and %s has no scans: use a, b, c, d or f", b.Workload, kind.Name)
+		}
+	}
+	for _, kind := range kinds {
+		p, remove, err := b.pool(kind, s)
+		if err == nil {
+			err = errors.Join(p.Close(), remove(), ctx.Err())
+		}
+		switch {
+		case runner.Misused(err) && b.Replicas > 0:
+			return workloads.Misuse("%v (hint: leave --replicas out, and each store has its own, or choose --stores)", err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
 // configure reads the workload.
@@ -134,13 +161,18 @@ func title(workload string) string {
 	return filepath.Base(workload)
 }
 
+// params are those of the pools, but for what is a store's own.
+func (b *Bench) params(s *workloads.Spec) stores.Params {
+	return stores.Params{
+		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(),
+		Records: uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
+	}
+}
+
 // pool makes the pool for a store; remove takes it away once it is closed.
 func (b *Bench) pool(kind *stores.Kind, s *workloads.Spec) (p *stores.Pool, remove func() error, err error) {
 	addr, remove := b.address(kind.Name)
-	p, err = stores.Create(addr, kind.Name, stores.Params{
-		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(),
-		Records: uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
-	})
+	p, err = stores.Create(addr, kind.Name, b.params(s))
 	if err != nil {
 		return nil, nil, explain(err, addr)
 	}
@@ -198,17 +230,17 @@ func crowded(err error) error {
 	return err
 }
 
-// newFloor makes the scratch pool that p's store is measured against. Its objects are as large as FUSEE's: pair, header
-// and log entry in whole units.
-func (b *Bench) newFloor(p *stores.Pool, s *workloads.Spec) (*floor, error) {
-	const around = 49
-	object := (s.PairBytes() + around + node.Unit - 1) / node.Unit * node.Unit
+// newFloor makes the copy of p that its store's batches are measured on.
+func (b *Bench) newFloor(p *stores.Pool) (*floor, error) {
 	addr, remove := b.address("floor")
-	f, err := newFloor(addr, p.Fabric.Nodes(), b.Replicas, uint64(s.InsertCount), object)
+	f, err := newFloor(addr, p.Fabric)
 	if err != nil {
 		return nil, fmt.Errorf("measure the floor: %w", err)
 	}
-	return f, remove() // whoever has it open keeps it
+	if err := remove(); err != nil { // whoever has it open keeps it
+		return nil, errors.Join(err, f.close())
+	}
+	return f, nil
 }
 
 // store measures one store and adds a row.
@@ -218,7 +250,7 @@ func (b *Bench) store(ctx context.Context, kind *stores.Kind, c runner.Config, t
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close(), remove()) }()
-	row := Row{Name: kind.Name}
+	row := Row{Name: kind.Name, Replicas: kind.Size(b.params(c.Spec)).DataReplicas}
 	c.Name, c.Database = kind.Name, drivers.Embed(kind, p.Fabric, stores.Options{}, c.Spec)
 	if err := b.loadAndRun(ctx, c, &row); err != nil {
 		return err
@@ -228,34 +260,21 @@ func (b *Bench) store(ctx context.Context, kind *stores.Kind, c runner.Config, t
 	if err != nil {
 		return err
 	}
-	row.BytesPerByte = perUserByte(p, f)
 	if err := errors.Join(f.Err(), ctx.Err()); err != nil {
 		return err
 	}
-	b.Say("%s: measuring Get and Update against the floor", kind.Name)
-	get, update, err := b.costs(ctx, kind, p, c.Spec)
+	uses, err := kind.Usage(p.Fabric)
 	if err != nil {
 		return err
 	}
-	row.Get, row.Update = &get, &update
+	b.Say("%s: measuring Get and Update against the floor", kind.Name)
+	get, update, user, err := b.costs(ctx, kind, p, c.Spec, row.inserted)
+	if err != nil {
+		return err
+	}
+	row.Get, row.Update, row.BytesPerByte = &get, &update, float64(bytesInUse(uses))/float64(user)
 	t.Rows = append(t.Rows, row)
 	return nil
-}
-
-// perUserByte is how many bytes of the pool are in use, all replicas together, for each byte of keys and values; 0 when
-// the store does not tell.
-func perUserByte(p *stores.Pool, f *Findings) float64 {
-	uses, err := p.Kind.Usage(p.Fabric)
-	if err != nil || len(f.Facts) == 0 || f.Facts[0].Bytes == 0 {
-		return 0
-	}
-	used := uint64(0)
-	for _, u := range uses {
-		if !strings.HasSuffix(u.Name, " free") {
-			used += u.Bytes
-		}
-	}
-	return float64(used) / float64(f.Facts[0].Bytes)
 }
 
 // loadAndRun fills in what a run of the workload measures.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
@@ -34,8 +35,8 @@ func TestBench(t *testing.T) {
 		if r.Load <= 0 || r.Run <= 0 || r.P50 <= 0 || r.P99 < r.P50 || r.Get.Floor <= 0 || r.Update.Store <= 0 {
 			t.Errorf("%+v", r)
 		}
-		// Every pair is there twice, and the pool has spare blocks, but not without end.
-		if r.BytesPerByte < 2 || r.BytesPerByte > 20 {
+		// Every pair is there twice, and clients have blocks that are not full.
+		if r.BytesPerByte < 2 || r.BytesPerByte > 4 || r.Replicas != 2 {
 			t.Errorf("%s: %.1f bytes of the pool for each of the user's", r.Name, r.BytesPerByte)
 		}
 	}
@@ -43,6 +44,45 @@ func TestBench(t *testing.T) {
 	cached, uncached := c.Rows[0].Trips, c.Rows[1].Trips
 	if cached < 1 || cached >= uncached || uncached < 2 {
 		t.Errorf("%.2f trips a call with a cache, %.2f without", cached, uncached)
+	}
+}
+
+// What a store does not take is found before the first of them is measured.
+func TestCheckedFirst(t *testing.T) {
+	for _, c := range []struct {
+		change func(b *Bench)
+		want   string
+	}{
+		{func(b *Bench) { b.Stores = []string{"fusee", "swarm"} }, "a swarm pool: 2 replicas: want 3, 5 or 7"},
+		{func(b *Bench) { b.Stores = []string{"fusee", "raw"} }, "leave --replicas out"},
+		{func(b *Bench) { b.Stores = []string{"swarm", "fusee"}; b.Replicas = 0; b.Workload = "e" }, "swarm has no scans"},
+	} {
+		b := small()
+		c.change(&b)
+		b.Say = func(format string, args ...any) { t.Errorf("it began: "+format, args...) }
+		if _, err := b.Run(t.Context()); !runner.Misused(err) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+}
+
+// Each store has its own replicas; no line is wider than a terminal.
+func TestOwnReplicas(t *testing.T) {
+	b := small()
+	b.Stores, b.Replicas, b.Workload = []string{"swarm", "rcuckoo"}, 0, "d"
+	c, err := b.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Rows) != 2 || c.Rows[0].Replicas != 3 || c.Rows[1].Replicas != 1 || c.Rows[0].BytesPerByte < 3 || c.Rows[1].BytesPerByte < 1 {
+		t.Errorf("%+v", c.Rows)
+	}
+	var out strings.Builder
+	c.Print(&out)
+	for _, line := range strings.Split(out.String(), "\n") {
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("%d wide: %s", utf8.RuneCountInString(line), line)
+		}
 	}
 }
 
@@ -71,7 +111,7 @@ func TestCut(t *testing.T) {
 	c.Print(&out)
 	for _, line := range []string{
 		"\nwhole ", "\nredis* ", "\n* redis: cut off while running after 5 s: 1,234 of 5,000 done\n",
-		"\nmemory/byte counts 2 replicas\n",
+		" of private memory, 2 replicas, seed 0\n",
 	} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("no %q in %s", line, out.String())
@@ -105,7 +145,7 @@ func TestCutLoad(t *testing.T) {
 	if err := b.loadAndRun(context.Background(), c, &row); err != nil {
 		t.Fatal(err)
 	}
-	if len(row.Cut) != 1 || row.Cut[0].What != "loading" || row.Cut[0].Done >= 300_000 || row.Run != 0 || row.cells()[2] != "-" {
+	if len(row.Cut) != 1 || row.Cut[0].What != "loading" || row.Cut[0].Done >= 300_000 || row.Run != 0 || row.cells()[3] != "-" {
 		t.Errorf("%+v", row)
 	}
 }

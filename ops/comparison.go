@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -18,7 +19,7 @@ type Comparison struct {
 	Operations int64             `json:"operations"`
 	Threads    int               `json:"threads"`
 	Nodes      int               `json:"nodes"`
-	Replicas   int               `json:"replicas"`
+	Replicas   int               `json:"replicas,omitempty"` // that all stores were to have; 0: each has its own default
 	PairBytes  int               `json:"pair_bytes"`
 	Seed       uint64            `json:"seed"`
 	Shared     bool              `json:"shared"`
@@ -29,6 +30,7 @@ type Comparison struct {
 // Row is one store, or a peer.
 type Row struct {
 	Name         string  `json:"name"`
+	Replicas     int     `json:"replicas,omitempty"` // of index and data; 0: it is a peer
 	Load         float64 `json:"load_ops_per_second"`
 	Run          float64 `json:"run_ops_per_second"`
 	P50          float64 `json:"p50_us"` // of all calls of the run
@@ -38,6 +40,8 @@ type Row struct {
 	Get          *Cost   `json:"get,omitempty"` // of one worker alone
 	Update       *Cost   `json:"update,omitempty"`
 	Cut          []Cut   `json:"cut,omitempty"` // what its time limit ended early; rates are of what was done
+
+	inserted int64 // records, by the run
 }
 
 // Cut is a load or a run that did not do all of its operations.
@@ -53,35 +57,34 @@ func (r *Row) fill(res *runner.Result) {
 	if total := res.Call("TOTAL"); total != nil {
 		r.P50, r.P99, r.Trips = total.Latency.P50, total.Latency.P99, total.Trips
 	}
+	if inserts := res.Call(workloads.OpInsert.String()); inserts != nil {
+		r.inserted = int64(inserts.Latency.Count)
+	}
 }
 
 // Print implements Result.
 func (c *Comparison) Print(w io.Writer) {
-	where := "private memory"
+	where, replicas := "private memory", "each store with its own replicas"
 	if c.Shared {
 		where = "shared memory"
 	}
+	if c.Replicas > 0 {
+		replicas = plural(c.Replicas, "replica", "replicas")
+	}
 	fmt.Fprintf(w, "%s\n", c.Title)
-	fmt.Fprintf(w, "%s records of %s, %s operations, %s, %s of %s, %s, seed %d\n\n",
+	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
 		count(c.Records), size(uint64(c.PairBytes)), count(c.Operations), plural(c.Threads, "thread", "threads"),
-		plural(c.Nodes, "memory node", "memory nodes"), where, plural(c.Replicas, "replica", "replicas"), c.Seed)
+		plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
-		{"", "load", "run", "p50", "p99", "trips", "memory", "Get", "over", "Update", "over"},
-		{"", "ops/s", "ops/s", "", "", "/call", "/byte", "alone", "floor", "alone", "floor"},
+		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},
+		{"", "cas", "ops/s", "ops/s", "", "", "/call", "/byte"},
 	}
 	for _, r := range c.Rows {
 		rows = append(rows, r.cells())
 	}
-	if get, update, ok := c.floor(); ok {
-		rows = append(rows, []string{"floor", "", "", "", "", "", "", latency(get / 1e3), "1.0x", latency(update / 1e3), "1.0x"})
-	}
 	table(w, rows)
-	fmt.Fprintf(w, "memory/byte counts %s\n", plural(c.Replicas, "replica", "replicas"))
+	c.printCosts(w)
 	for _, r := range c.Rows {
-		if r.Get != nil && r.Update != nil {
-			fmt.Fprintf(w, "%s over floor: half of the rounds from %.1fx to %.1fx for Get, and from %.1fx to %.1fx for Update\n",
-				r.Name, r.Get.Low, r.Get.High, r.Update.Low, r.Update.High)
-		}
 		for _, cut := range r.Cut {
 			fmt.Fprintf(w, "* %s: cut off while %s after %g s: %s of %s done\n", r.Name, cut.What, cut.Seconds,
 				count(cut.Done), count(cut.Of))
@@ -92,18 +95,25 @@ func (c *Comparison) Print(w io.Writer) {
 	}
 }
 
-// floor returns the least that the bare batches took beside a store.
-func (c *Comparison) floor() (get, update float64, ok bool) {
-	var gets, updates []float64
+// printCosts prints what one worker alone takes, where that was measured.
+func (c *Comparison) printCosts(w io.Writer) {
+	rows := [][]string{
+		{"one worker", "Get", "floor", "over", "half of", "Update", "floor", "over", "half of"},
+		{"alone", "", "", "floor", "rounds", "", "", "floor", "rounds"},
+	}
 	for _, r := range c.Rows {
 		if r.Get != nil && r.Update != nil {
-			gets, updates = append(gets, r.Get.Floor), append(updates, r.Update.Floor)
+			rows = append(rows, slices.Concat([]string{r.Name}, r.Get.cells(), r.Update.cells()))
 		}
 	}
-	if len(gets) == 0 {
-		return 0, 0, false
+	if len(rows) > 2 {
+		fmt.Fprintln(w)
+		table(w, rows)
 	}
-	return slices.Min(gets), slices.Min(updates), true
+}
+
+func (c *Cost) cells() []string {
+	return []string{latency(c.Store / 1e3), latency(c.Floor / 1e3), fmt.Sprintf("%.1fx", c.Ratio()), fmt.Sprintf("%.1f-%.1f", c.Low, c.High)}
 }
 
 func (r *Row) cells() []string {
@@ -121,15 +131,6 @@ func (r *Row) cells() []string {
 	if r.Run == 0 {
 		run = []string{"-", "-", "-"} // its load was cut off
 	}
-	cells := append([]string{name, count(int64(r.Load))}, run...)
-	cells = append(cells,
-		number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.1f"))
-	for _, c := range []*Cost{r.Get, r.Update} {
-		if c == nil {
-			cells = append(cells, "-", "-")
-		} else {
-			cells = append(cells, latency(c.Store/1e3), fmt.Sprintf("%.1fx", c.Ratio()))
-		}
-	}
-	return cells
+	cells := append([]string{name, number(float64(r.Replicas), "%.0f"), count(int64(r.Load))}, run...)
+	return append(cells, number(r.Trips, "%.2f"), number(r.BytesPerByte, "%.2f"))
 }

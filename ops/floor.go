@@ -1,7 +1,9 @@
 package ops
 
 import (
-	"encoding/binary"
+	"bytes"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/farkv/farkv/node"
@@ -9,48 +11,185 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// floor issues the bare batches of a replicated store's operations through an Endpoint, with nothing around them:
-// slots and objects lie at random places of a scratch pool with as many memory nodes and records.
-//
-//	Get     a READ of the slot and a READ of the object, as on a cache hit
-//	Update  1. a WRITE of the object to each replica, READs of the slot and of the old object's log entry
-//	        2. a CAS of each backup slot
-//	        3. a WRITE of the log's commit mark to each replica
-//	        4. a CAS of the primary slot
-//
-// These are FUSEE's (section 4.3); a store that needs fewer can come out below 1.
+// posted is one op of a batch that a store posted, without what it carried.
+type posted struct {
+	rdma.Verb
+	fence    bool
+	shared   bool // a WRITE of the buffer of the one before
+	at       rdma.Addr
+	bytes    int
+	atomic   [2]uint64 // Expect, Value
+	andMasks [2]uint64 // CompareMask, SwapMask
+}
+
+// batches are a sequence of batches, in the order in which they were posted.
+type batches struct {
+	verbs []posted
+	ends  []int // of each batch in verbs
+}
+
+func (p *batches) reset() { p.verbs, p.ends = p.verbs[:0], p.ends[:0] }
+
+func (p *batches) add(b *rdma.Batch) {
+	var written []byte
+	for i := range b.Len() {
+		op := b.Op(i)
+		v := posted{Verb: op.Verb, fence: op.Fence, at: op.Addr, bytes: op.Len(),
+			atomic: [2]uint64{op.Expect, op.Value}, andMasks: [2]uint64{op.CompareMask, op.SwapMask}}
+		if op.Verb == rdma.Write && len(op.Buf) > 0 {
+			v.shared = len(written) == len(op.Buf) && &written[0] == &op.Buf[0]
+			written = op.Buf
+		}
+		p.verbs = append(p.verbs, v)
+	}
+	p.ends = append(p.ends, len(p.verbs))
+}
+
+// recorder is an endpoint that notes the batches which are posted through it while it has some to fill. Tasks that a
+// store starts have endpoints of their own: what they post is not on the way of an operation, and not noted.
+type recorder struct {
+	rdma.Endpoint
+	into *batches // nil: none
+}
+
+// Post implements rdma.Queue.
+func (r *recorder) Post(b *rdma.Batch) error {
+	if r.into != nil {
+		r.into.add(b)
+	}
+	return r.Endpoint.Post(b)
+}
+
+// floor posts batches that a store has posted, with nothing around them, at the same places of a copy of its pool: there they
+// do no harm, and find the caches as cold as the store did. Its endpoint is a recorder too, as the store's is.
 type floor struct {
-	fabric   rdma.Fabric
-	ep       rdma.Endpoint
-	records  uint64
-	replicas int
-	object   int // bytes
+	fabric rdma.Fabric
+	ep     *recorder
 }
 
 const (
-	slotBytes    = 8
-	entryBytes   = 48 // the head of an object, which leads to its log entry
-	commitBytes  = 9
 	floorTimeout = time.Second
+	copyBytes    = 1 << 20 // at a time
 )
 
-// newFloor makes the scratch pool.
-func newFloor(addr string, nodes, replicas int, records uint64, object int) (*floor, error) {
-	f := &floor{records: records, replicas: replicas, object: object}
-	g := fabrics.Geometry{Nodes: nodes, Memory: records * uint64(slotBytes+object), Clients: 1}
+// newFloor makes the copy. No worker writes to the pool meanwhile.
+func newFloor(addr string, pool rdma.Fabric) (*floor, error) {
+	g := fabrics.Geometry{Nodes: pool.Nodes(), Memory: pool.Size(), Clients: 1}
+	f := new(floor)
 	var err error
-	if f.fabric, err = fabrics.Create(addr, g, commitAll); err != nil {
+	if f.fabric, err = fabrics.Create(addr, g, func(to rdma.Fabric) error { return copyPool(to, pool) }); err != nil {
 		return nil, err
 	}
-	if f.ep, err = f.fabric.Open("floor"); err != nil {
-		f.fabric.Close()
-		return nil, err
+	ep, err := f.fabric.Open("floor")
+	if err != nil {
+		return nil, errors.Join(err, f.fabric.Close())
 	}
-	if err := f.fill(); err != nil {
-		f.close()
-		return nil, err
-	}
+	f.ep = &recorder{Endpoint: ep}
 	return f, nil
+}
+
+func (f *floor) close() error { return errors.Join(f.ep.Close(), f.fabric.Close()) }
+
+// copyPool copies the pages of a pool's memory that are not zero.
+func copyPool(to, from rdma.Fabric) (err error) {
+	src, err := from.Open("floor")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	dst, err := to.Open("floor")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	for n := range from.Nodes() {
+		for off := uint64(0); off < from.Size(); off += copyBytes {
+			if err := copyPart(to, dst, src, n, off, min(copyBytes, from.Size()-off)); err != nil {
+				return fmt.Errorf("copy node %d: %w", n, err)
+			}
+		}
+	}
+	return nil
+}
+
+var zeros [page]byte
+
+// copyPart copies what lies at off of a node, but for pages that are zero.
+func copyPart(to rdma.Fabric, dst, src rdma.Endpoint, n int, off, size uint64) error {
+	read := src.Batch()
+	defer read.Release()
+	got := read.Read(rdma.At(n, off), int(size))
+	if err := rdma.Do(src, read, floorTimeout); err != nil {
+		return err
+	}
+	for at := 0; at < len(got.Buf); {
+		end := at
+		for end < len(got.Buf) && !bytes.Equal(got.Buf[end:][:pageAt(got.Buf, end)], zeros[:pageAt(got.Buf, end)]) {
+			end += pageAt(got.Buf, end)
+		}
+		if end == at {
+			at += pageAt(got.Buf, at)
+			continue
+		}
+		if err := node.Commit(to, n, off+uint64(at), uint64(end-at)); err != nil {
+			return err
+		}
+		b := dst.Batch()
+		p := b.Alloc(end - at)
+		copy(p, got.Buf[at:end])
+		b.Write(rdma.At(n, off+uint64(at)), p)
+		err := rdma.Do(dst, b, floorTimeout)
+		b.Release()
+		if err != nil {
+			return err
+		}
+		at = end
+	}
+	return nil
+}
+
+// pageAt returns how many bytes of p's page at an offset there are.
+func pageAt(p []byte, at int) int { return min(len(zeros), len(p)-at) }
+
+// replay posts batches, each when the one before is complete.
+func (f *floor) replay(p *batches) error {
+	from := 0
+	for _, end := range p.ends {
+		b := f.ep.Batch()
+		var written []byte
+		for i := range p.verbs[from:end] {
+			written = p.verbs[from+i].post(b, written)
+		}
+		err := rdma.Do(f.ep, b, floorTimeout)
+		b.Release()
+		if err != nil {
+			return err
+		}
+		from = end
+	}
+	return nil
+}
+
+// post adds the op to a batch. It returns the buffer of the WRITE that was added last.
+func (v *posted) post(b *rdma.Batch, written []byte) []byte {
+	var op *rdma.Op
+	switch v.Verb {
+	case rdma.Read:
+		op = b.Read(v.at, v.bytes)
+	case rdma.Write:
+		if !v.shared {
+			written = b.Alloc(v.bytes)
+		}
+		op = b.Write(v.at, written)
+	case rdma.CompareSwap:
+		op = b.CompareSwap(v.at, v.atomic[0], v.atomic[1])
+	case rdma.MaskedCompareSwap:
+		op = b.MaskedCompareSwap(v.at, v.atomic[0], v.andMasks[0], v.atomic[1], v.andMasks[1])
+	default:
+		op = b.FetchAdd(v.at, v.atomic[1])
+	}
+	op.Fence = v.fence
+	return written
 }
 
 func commitAll(f rdma.Fabric) error {
@@ -60,88 +199,4 @@ func commitAll(f rdma.Fabric) error {
 		}
 	}
 	return nil
-}
-
-// fill writes every object once: a page that was never written reads as one shared page of zeros, from the cache.
-func (f *floor) fill() error {
-	for i := range f.records {
-		b := f.ep.Batch()
-		p := b.Alloc(f.object)
-		for r := range f.replicas {
-			b.Write(f.objectAt(i, r), p)
-			b.FetchAdd(f.slotAt(i, r), 1)
-		}
-		if err := f.do(b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (f *floor) close() {
-	f.ep.Close()
-	f.fabric.Close()
-}
-
-// slotAt is where a record's slot lies on one replica, and objectAt its object: primaries take turns on the nodes.
-func (f *floor) slotAt(record uint64, replica int) rdma.Addr {
-	return rdma.At(f.nodeOf(record, replica), record*slotBytes)
-}
-
-func (f *floor) objectAt(record uint64, replica int) rdma.Addr {
-	return rdma.At(f.nodeOf(record, replica), f.records*slotBytes+record*uint64(f.object))
-}
-
-func (f *floor) nodeOf(record uint64, replica int) int {
-	return int((record + uint64(replica)) % uint64(f.fabric.Nodes()))
-}
-
-func (f *floor) do(b *rdma.Batch) error {
-	err := rdma.Do(f.ep, b, floorTimeout)
-	b.Release()
-	return err
-}
-
-func (f *floor) get(record uint64) error {
-	b := f.ep.Batch()
-	b.Read(f.slotAt(record, 0), slotBytes)
-	b.Read(f.objectAt(record, 0), f.object)
-	return f.do(b)
-}
-
-func (f *floor) update(record uint64, value []byte) error {
-	b := f.ep.Batch()
-	p := b.Alloc(f.object)
-	copy(p, value)
-	for r := range f.replicas {
-		b.Write(f.objectAt(record, r), p)
-	}
-	slot := b.Read(f.slotAt(record, 0), slotBytes)
-	b.Read(f.objectAt(record, 0), min(entryBytes, f.object))
-	if err := rdma.Do(f.ep, b, floorTimeout); err != nil {
-		b.Release()
-		return err
-	}
-	old := binary.LittleEndian.Uint64(slot.Buf)
-	b.Release()
-	if f.replicas > 1 {
-		b = f.ep.Batch()
-		for r := 1; r < f.replicas; r++ {
-			b.CompareSwap(f.slotAt(record, r), old, old+1)
-		}
-		if err := f.do(b); err != nil {
-			return err
-		}
-	}
-	b = f.ep.Batch()
-	p = b.Alloc(commitBytes)
-	for r := range f.replicas {
-		b.Write(f.objectAt(record, r).Add(uint64(f.object-16)), p)
-	}
-	if err := f.do(b); err != nil {
-		return err
-	}
-	b = f.ep.Batch()
-	b.CompareSwap(f.slotAt(record, 0), old, old+1)
-	return f.do(b)
 }

@@ -1,86 +1,141 @@
 package ops
 
 import (
-	"encoding/binary"
+	"bytes"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The floor issues what its comment says, in as many trips, and its CASes succeed on every replica.
-func TestFloor(t *testing.T) {
-	for _, replicas := range []int{1, 2, 3} {
-		f, err := newFloor("mem:", 3, replicas, 100, 1088)
-		if err != nil {
-			t.Fatal(err)
-		}
-		before := *f.ep.Counters()
-		if err := f.get(42); err != nil {
-			t.Error(err)
-		}
-		r := uint64(replicas)
-		got := f.ep.Counters().Sub(before)
-		if got.Trips != 1 || got.Reads != 2 || got.Verbs() != 2 || got.BytesRead != 8+1088 {
-			t.Errorf("%d replicas: get took %+v", replicas, got)
-		}
-		before = *f.ep.Counters()
-		const times = 3
-		for range times {
-			if err := f.update(42, []byte("value")); err != nil {
-				t.Error(err)
-			}
-		}
-		trips := uint64(4)
-		if replicas == 1 {
-			trips = 3 // there is no backup to CAS
-		}
-		got = f.ep.Counters().Sub(before)
-		if got.Trips != times*trips || got.Reads != times*2 || got.Writes != times*2*r || got.Atomics != times*r {
-			t.Errorf("%d replicas: updates took %+v", replicas, got)
-		}
-		for i := range replicas {
-			if w := word(t, f.ep, f.slotAt(42, i)); w != 1+times {
-				t.Errorf("%d replicas: after %d updates replica %d holds %d", replicas, times, i, w)
-			}
-		}
-		f.close()
-	}
-}
-
-func word(t *testing.T, ep rdma.Endpoint, a rdma.Addr) uint64 {
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(a, 8)
-	if err := rdma.Do(ep, b, time.Second); err != nil {
+// loaded makes a store's pool of few records, and a meter of one worker on it.
+func loaded(t testing.TB, name string) (*Bench, *stores.Pool, *meter) {
+	t.Helper()
+	b := small()
+	b.Stores, b.Replicas, b.Records, b.Say = []string{name}, 0, 2000, func(string, ...any) {}
+	p, c := b.loadPool(t, name)
+	ep, err := p.Fabric.Open("meter")
+	if err != nil {
 		t.Fatal(err)
 	}
-	return binary.LittleEndian.Uint64(op.Buf)
+	m := &meter{ctx: t.Context(), spec: c.Spec, ep: &recorder{Endpoint: ep}, rnd: ep.Rand()}
+	if m.store, err = p.Kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.store.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := ep.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := m.warm(0); err != nil {
+		t.Fatal(err)
+	}
+	if m.floor, err = b.newFloor(p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.floor.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &b, p, m
 }
 
-func BenchmarkFloor(b *testing.B) {
-	const records = 100_000
-	f, err := newFloor("mem:", 3, 2, records, 1088)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.close()
-	value := make([]byte, 1024)
-	for name, do := range map[string]func(uint64) error{
-		"Get":    f.get,
-		"Update": func(n uint64) error { return f.update(n, value) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := do(f.ep.Rand().Uint64N(records)); err != nil {
-					b.Fatal(err)
-				}
+// TestFloor: the floor of each store is the verbs that this store has posted, no others, and as many doorbells.
+func TestFloor(t *testing.T) {
+	for _, name := range stores.Names() {
+		_, _, m := loaded(t, name)
+		var all rdma.Counters
+		for _, c := range []struct {
+			what string
+			into *batches
+			do   func() error
+		}{{"Get", &m.gets, m.get}, {"Update", &m.updates, m.update}} {
+			before := *m.ep.Counters()
+			if err := m.record(c.into, c.do); err != nil {
+				t.Fatalf("%s: %s: %v", name, c.what, err)
 			}
-		})
+			store := m.ep.Counters().Sub(before)
+			before = *m.floor.ep.Counters()
+			if err := m.floor.replay(c.into); err != nil {
+				t.Fatalf("%s: the floor of %s: %v", name, c.what, err)
+			}
+			floor := m.floor.ep.Counters().Sub(before)
+			store.Trips, store.Calls, floor.Trips = 0, 0, 0 // the floor waits for each batch, and calls nobody
+			if store != floor {
+				t.Errorf("%s: %s posts\n%+v, and its floor\n%+v", name, c.what, store, floor)
+			}
+			all = all.Add(floor)
+		}
+		if all.BytesRead < costOps*1000 || all.BytesWrote < costOps*1000 {
+			t.Errorf("%s: %+v is less than the values", name, all)
+		}
+		if n := len(m.gets.ends); m.get() != nil || len(m.gets.ends) != n {
+			t.Errorf("%s: batches are noted that nobody asked for", name)
+		}
+	}
+}
+
+// TestFloorIsACopy: the floor's memory has what the pool has, at the same places.
+func TestFloorIsACopy(t *testing.T) {
+	_, p, m := loaded(t, "fusee")
+	ep, err := p.Fabric.Open("compare")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	some := 0
+	for n := range p.Fabric.Nodes() {
+		for off := uint64(0); off < p.Fabric.Size(); off += copyBytes {
+			size := int(min(copyBytes, p.Fabric.Size()-off))
+			here, there := ep.Batch(), m.floor.ep.Batch()
+			a, b := here.Read(rdma.At(n, off), size), there.Read(rdma.At(n, off), size)
+			if err := rdma.Do(ep, here, floorTimeout); err != nil {
+				t.Fatal(err)
+			}
+			if err := rdma.Do(m.floor.ep, there, floorTimeout); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(a.Buf, b.Buf) {
+				t.Errorf("node %d differs within %d bytes at %#x", n, size, off)
+			}
+			some += size - bytes.Count(a.Buf, []byte{0})
+			here.Release()
+			there.Release()
+		}
+	}
+	if some < int(m.spec.InsertCount)*m.spec.FieldCount*m.spec.FieldLength {
+		t.Errorf("only %d bytes are not zero", some)
+	}
+}
+
+// BenchmarkFloor is what the harness takes to post the batches of an operation.
+func BenchmarkFloor(b *testing.B) {
+	for _, name := range []string{"fusee", "rcuckoo", "raw"} {
+		_, _, m := loaded(b, name)
+		for what, of := range map[string]struct {
+			into *batches
+			do   func() error
+		}{"Get": {&m.gets, m.get}, "Update": {&m.updates, m.update}} {
+			if err := m.record(of.into, of.do); err != nil {
+				b.Fatal(err)
+			}
+			b.Run(name+"/"+what, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if err := m.floor.replay(of.into); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*costOps), "ns/operation")
+			})
+		}
 	}
 }

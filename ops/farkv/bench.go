@@ -15,15 +15,18 @@ func (c *cli) bench() *cobra.Command {
 		Use:   "bench",
 		Short: "Compare stores: load and run a YCSB mix on pools of their own",
 		Long: "Bench loads and runs a YCSB mix on an embedded pool for each store, one after the other, checks the pool, and\n" +
-			"prints one table. Progress goes to standard error.\n\n" +
+			"prints one table. Before the first run it makes sure that each store takes the flags. Progress goes to\n" +
+			"standard error.\n\n" +
+			"  replicas      of index and data: each store has its own default, unless --replicas is given\n" +
 			"  trips/call    round trips a call, which decide on a network and cost next to nothing on memory of this machine;\n" +
 			"                an update of one field of a record reads the record first\n" +
 			"  memory/byte   bytes of the pool in use, all replicas, for each byte of keys and values\n" +
-			"  Get, Update   time of a whole-record operation by one worker alone, with a warm cache, and how many times\n" +
-			"                that of the bare batches of verbs, which FUSEE needs for it, through the same endpoint\n\n" +
+			"  Get, Update   time of a whole-record operation by one worker alone, with a warm cache\n" +
+			"  floor         time of the batches of verbs alone that the store posts for it, on a copy of its pool, and in half\n" +
+			"                of the rounds how many times that the store takes\n\n" +
 			"Peers run where they are installed: redis-server on the PATH gets a process of its own on the loopback.",
 		Example: "  farkv bench\n" +
-			"  farkv bench --workload b --threads 2 --replicas 3\n" +
+			"  farkv bench --stores fusee,swarm --workload b --threads 2 --replicas 3\n" +
 			"  farkv bench --stores fusee --peers '' --records 1000000 --operations 5000000 -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -34,14 +37,14 @@ func (c *cli) bench() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runBench(cmd, &b) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&b.Stores, "stores", []string{"fusee", "fusee-cr", "fusee-nc"}, "of\n"+storeNames())
+	f.StringSliceVar(&b.Stores, "stores", []string{ops.AllStores}, "all, or of\n"+storeNames())
 	f.StringSliceVar(&b.Peers, "peers", []string{"redis"}, "other systems, where they are installed; '' for none")
 	f.StringVar(&b.Workload, "workload", "a", "a to f (or workloada, ycsb-a), one of ours such as fusee-a, or a property file")
 	f.Int64Var(&b.Records, "records", 100_000, "records")
 	f.Int64Var(&b.Ops, "operations", 500_000, "operations of each run")
 	f.IntVar(&b.Threads, "threads", 8, "worker threads")
 	f.IntVar(&b.Nodes, "nodes", 3, "memory nodes")
-	f.IntVar(&b.Replicas, "replicas", 2, "copies of index and data")
+	f.IntVar(&b.Replicas, "replicas", 0, "copies of index and data of every store (default each store's own)")
 	f.Uint64Var(&b.Seed, "seed", 1, "seed of the generators")
 	f.BoolVar(&b.Shared, "shared", false, "pools in shared memory, as processes share them, instead of private memory")
 	return cmd

@@ -48,7 +48,7 @@ func TestInterruptedBench(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	status, stdout, stderr := run(ctx, "bench", "--records", "1000", "--operations", "1000", "--peers", "")
-	if status != 130 || stdout != "" || !strings.HasSuffix(stderr, "\nfarkv: interrupted\n") {
+	if status != 130 || stdout != "" || !strings.HasSuffix(stderr, "farkv: interrupted\n") {
 		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
 	}
 }
@@ -57,7 +57,7 @@ func TestBenchLeaksNothing(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	status, stdout, stderr := run(context.Background(), "bench", "--records", "5000", "--operations", "1000",
 		"--threads", "2", "--stores", "fusee", "--peers", "")
-	if status != 0 || !strings.Contains(stdout, "\nfusee ") || !strings.Contains(stdout, "\nfloor ") {
+	if status != 0 || !strings.Contains(stdout, "\nfusee ") || !strings.Contains(stdout, "\none worker ") {
 		t.Errorf("exit status %d, %q, %q", status, stdout, stderr)
 	}
 }
