@@ -43,7 +43,7 @@ func TestConsulAccess(t *testing.T) {
 func documentedRules(t *testing.T) []string {
 	t.Helper()
 	status, stdout, _ := run(context.Background(), "help", "consul")
-	grep := regexp.MustCompile(`grep '(.*)' >`).FindStringSubmatch(stdout)
+	grep := regexp.MustCompile(`grep '(.*)'`).FindStringSubmatch(stdout)
 	if status != 0 || grep == nil {
 		t.Fatalf("exit status %d, and no grep in the help", status)
 	}

@@ -197,8 +197,7 @@ ACCESS
 
   Without node_prefix no node is found, without agent_prefix 'farkv doctor' does not learn the agent's version. To make them:
 
-    farkv help consul | grep '^ *[a-z]*_prefix' > farkv.hcl
-    consul acl policy create -name farkv -rules @farkv.hcl
+    consul acl policy create -name farkv -rules "$(farkv help consul | grep '^ *[a-z]*_prefix')"
     consul acl token create -policy-name farkv
 
 WHEN THE AGENT IS AWAY
