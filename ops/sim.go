@@ -33,6 +33,7 @@ type Simulation struct {
 	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
 	StallFences    bool          // fences wait behind atomics on device memory as behind others
 	NoDevice       bool          // what stores keep in the memory of NICs is in that of the nodes
+	Hardware       []string      // figures of the profile that are changed: "LinkGbps=200"
 	NodeCores      int           // of a memory node, for two-sided calls
 	InFlight       int           // operations of a client at a time
 	CacheBytes     int           // of a client; 0: room for all records
@@ -90,7 +91,7 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return simulate.Config{}, err
 	}
 	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
+		Store: s.Store, Profile: s.Profile, Hardware: s.Hardware, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
 		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
 		Failures: s.Failures, ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,

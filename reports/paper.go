@@ -15,7 +15,9 @@ type Paper struct {
 	Section string // of the evaluation
 	Figures map[string]Figure
 	Parts   [][2]string // names and titles
-	report  func(context.Context, Options) (*Report, error)
+	// Small tells for which statements the quick size does not suffice, however clear its numbers are, and why.
+	Small  map[string]string
+	report func(context.Context, Options) (*Report, error)
 }
 
 // plan is how a paper's evaluation is done again; S says how large.
@@ -35,7 +37,7 @@ func newPaper[S any](p *Paper, how plan[S]) *Paper {
 			return nil, err
 		}
 		s := how.size(o.Quick, o.Seed)
-		parts, err := do(ctx, p, list, s, o.Say)
+		parts, err := do(ctx, p, list, s, o)
 		if err != nil {
 			return nil, err
 		}
@@ -48,22 +50,3 @@ func newPaper[S any](p *Paper, how plan[S]) *Paper {
 
 // Report does the evaluation again. Errors are workloads.UseErrors, or a simulation's.
 func (p *Paper) Report(ctx context.Context, o Options) (*Report, error) { return p.report(ctx, o) }
-
-// figure returns what is published about something.
-func (p *Part) figure(about string) Figure {
-	f, ok := p.paper.Figures[about]
-	if !ok {
-		panic("no published figure is about " + about)
-	}
-	f.Paper = p.paper.Name
-	return f
-}
-
-// claim adds a verdict to p; why is told where it does not hold.
-func (p *Part) claim(about string, holds bool, ours, why string) {
-	v := Verdict{Figure: p.figure(about), Ours: ours, Holds: holds}
-	if !holds {
-		v.Why = why
-	}
-	p.Claims = append(p.Claims, v)
-}

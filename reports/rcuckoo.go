@@ -54,8 +54,24 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 
 // Rcuckoo is RCuckoo's paper.
 var Rcuckoo = newPaper(&Paper{
-	Name: "RCuckoo", Source: "Grant and Snoeren, ATC 2025", Section: "sections 3 and 5", Figures: rcuckooFigures,
+	Name: "RCuckoo", Source: "Grant and Snoeren, ATC 2025", Section: "sections 3 and 5", Figures: rcuckooFigures, Small: rcuckooSmall,
 }, plan[*rcuckooSize]{newRcuckooSize, rcuckooSetUp, rcuckooExperiments})
+
+// They tell for which statements of the quick size its small tables are too small.
+const (
+	fewLocks = "320 clients meet at the 78 locks of the quick size's table."
+	fewRows  = "The quick size's table has few rows."
+)
+
+var rcuckooSmall = map[string]string{
+	"fill-most": fewRows, "spans-far": fewRows,
+	"locality-p99": fewRows,
+	"load-c":       fewLocks, "load-b": fewLocks, "load-a": fewLocks, "load-scales": fewLocks,
+	"inserts-empty": fewLocks, "inserts-full": fewLocks, "inserts-drop": fewLocks, "inserts-mixes": fewLocks, "inserts-bytes": fewLocks,
+	"inserts-verbs": fewLocks, "inserts-fusee": fewLocks, "entries-insert": fewLocks, "extents-a": fewLocks, "extents-b": fewLocks,
+	"failures-500":   "Of the quick size's short run a failure timer is a large part.",
+	"failures-grain": "The quick size has more failures than the full one.",
+}
 
 // Of the paper's set-up (sections 4.1, 5.1, 5.3).
 const (

@@ -46,10 +46,10 @@ func localityTable(s *rcuckooSize, r results, p *Part) {
 		return trips(near, paperLocked, part), trips(far, paperLocked, part)
 	}
 	a, b := ours(0.99)
-	p.claim("locality-p99", b >= 5*a, fmt.Sprintf("%.0f against %.0f with %d rows a lock", a, b, paperLocked), "Both search breadth first here, and"+
-		" know free slots in either of a key's rows: few entries move at all, and those that do move a short way. The paper's other one searches depth first.")
+	p.claim("locality-p99", more(b, 5*a), fmt.Sprintf("%.0f against %.0f with %d rows a lock", a, b, paperLocked), unknown("Both search breadth first here, the paper's"+
+		" other one searches depth first."))
 	a, b = ours(0.5)
-	p.claim("locality-p50", b < 3*a, fmt.Sprintf("%.0f against %.0f", a, b), "With independent hashing a key's own two rows have locks in two words.")
+	p.claim("locality-p50", less(b, 3*a), fmt.Sprintf("%.0f against %.0f", a, b), unknown(""))
 	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries, the paper's has 100 million; trips to get the locks, without those of the fence and of writing the rows. No path: INSERTs that failed, at a fill"+
 		" that dependent hashing hardly reaches (see fill).", s.smaller))
 }

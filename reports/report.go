@@ -29,15 +29,9 @@ type Part struct {
 	Claims []Verdict `json:"claims"`
 	Notes  []string  `json:"notes,omitempty"`
 	paper  *Paper
-	work   map[string]any // what its trials computed, by their names
-}
-
-// Verdict is what the paper says, and whether it holds here.
-type Verdict struct {
-	Figure
-	Ours  string `json:"ours"`
-	Holds bool   `json:"holds"`
-	Why   string `json:"why,omitempty"` // it does not, or not quite
+	quick  bool
+	small  map[string]string // statements for which this size does not suffice, and why
+	work   map[string]any    // what its trials computed, by their names
 }
 
 // Cell is a number and how it is written, or just text.
@@ -80,6 +74,23 @@ func (r *Report) Print(w io.Writer) {
 	for _, p := range r.Parts {
 		p.print(w, r.Markdown)
 	}
+	fmt.Fprintf(w, "\n%s\n", r.sum())
+}
+
+// sum counts the verdicts.
+func (r *Report) sum() string {
+	n, all, shown := map[Outcome]int{}, 0, 0
+	for _, p := range r.Parts {
+		for _, c := range p.Claims {
+			all++
+			n[c.Outcome]++
+			if c.Shown {
+				shown++
+			}
+		}
+	}
+	return fmt.Sprintf("Of %d statements %d hold and %d differ, %d of them for a reason that an experiment shows;\n"+
+		"%d are fitted and count for nothing, and for %d this size is too small to tell.", all, n[Holds], n[Differs], shown, n[Fitted], n[TooSmall])
 }
 
 func (p *Part) print(w io.Writer, markdown bool) {
@@ -91,23 +102,24 @@ func (p *Part) print(w io.Writer, markdown bool) {
 	p.table(w, markdown)
 	fmt.Fprintln(w)
 	for _, c := range p.Claims {
-		verdict := "HOLDS   "
-		if !c.Holds {
-			verdict = "DIFFERS "
-		}
 		text := fmt.Sprintf("%s %s: %s. Ours: %s.", c.Paper, c.Section, c.Says, c.Ours)
+		if c.When != "" {
+			text = fmt.Sprintf("%s %s: %s. It counts as that when %s. Ours: %s.", c.Paper, c.Section, c.Says, c.When, c.Ours)
+		}
 		if c.Why != "" {
 			text += " " + c.Why
 		}
-		paragraph(w, verdict, text, markdown)
+		paragraph(w, fmt.Sprintf("%-*s ", markWidth, c.Outcome), text, markdown)
 	}
 	for _, n := range p.Notes {
-		paragraph(w, "        ", n, markdown)
+		paragraph(w, strings.Repeat(" ", markWidth+1), n, markdown)
 	}
 }
 
-// most characters of a line of text.
-const most = 120
+const (
+	most      = 120 // characters of a line of text
+	markWidth = len(TooSmall)
+)
 
 // paragraph prints a text behind its mark, in lines that are not too long; in Markdown, as an item of a list.
 func paragraph(w io.Writer, mark, text string, markdown bool) {

@@ -95,7 +95,7 @@ func (j *job) do(ctx context.Context) (err error) {
 
 // do runs the experiments, as many simulations at a time as there are processors: each has one goroutine. What several
 // experiments ask for is run once.
-func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, say func(string, ...any)) ([]*Part, error) {
+func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o Options) ([]*Part, error) {
 	var order []*job
 	jobs := map[string]*job{}
 	trials := make([][]trial, len(list))
@@ -109,13 +109,16 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, say
 			}
 		}
 	}
-	if err := simulateAll(ctx, order, say); err != nil {
+	if err := simulateAll(ctx, order, o.Say); err != nil {
 		return nil, err
 	}
 	parts := make([]*Part, len(list))
 	for i, e := range list {
 		r := results{}
-		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper, work: map[string]any{}}
+		parts[i] = &Part{Name: e.name, Title: e.title, SetUp: e.setUp, paper: paper, quick: o.Quick, work: map[string]any{}}
+		if o.Quick {
+			parts[i].small = paper.Small
+		}
 		for k := range trials[i] {
 			t := &trials[i][k]
 			if j := jobs[t.key(e.name)]; t.compute != nil {

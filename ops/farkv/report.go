@@ -45,8 +45,10 @@ func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 		Use:   use,
 		Short: fmt.Sprintf("%s's evaluation (%s, %s)", paper.Name, paper.Source, paper.Section),
 		Long: fmt.Sprintf("%s simulates the runs of %s's evaluation and prints tables beside what the paper says, with its numbers\n"+
-			"where the words have some. Where ours differs it says so, and why. The same command gives the same output, to the\n"+
-			"byte. The full size takes some minutes. The parts are\n\n%s", strings.ToUpper(use[:1])+use[1:], paper.Name,
+			"where the words have some. A number HOLDS when it is the paper's to the last digit in print, any other statement by the\n"+
+			"criterion beside it. Of what DIFFERS an experiment shows the reason, or it is not known. What a parameter was chosen\n"+
+			"to match is FITTED and counts for nothing; for what is TOO SMALL --quick does not suffice. The same command gives the\n"+
+			"same output, to the byte. The full size takes some minutes. The parts are\n\n%s", strings.ToUpper(use[:1])+use[1:], paper.Name,
 			strings.Join(help, "\n")),
 		Example: fmt.Sprintf("  farkv report %s --quick\n  farkv report %[1]s --only %s\n  farkv report %[1]s -o markdown > %[1]s.md",
 			use, some),

@@ -74,6 +74,7 @@ func (c *cli) simRun() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists")
+	f.StringArrayVar(&s.Hardware, "hardware", nil, "a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
 	f.IntVar(&s.Nodes, "nodes", 2, "memory nodes")
 	f.IntVar(&s.Clients, "clients", 128, "clients")
 	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a,\nor a property file")

@@ -58,6 +58,9 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if c.NodeCores > 0 {
 		o.Hardware.NodeCores = c.NodeCores
 	}
+	if err := change(&o, c.Hardware); err != nil {
+		return nil, err
+	}
 	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,69 @@
+package simulate
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads"
+)
+
+// nodeTimeout is the one figure that is not sim.Hardware's: how long a verb to a dead node takes to fail.
+const nodeTimeout = "NodeTimeout"
+
+// change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the names of sim.Hardware's
+// fields.
+func change(o *sim.Options, texts []string) error {
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		if err := set(field(o, name), value); err != nil {
+			return workloads.Misuse("hardware %q: want name=value, such as LinkGbps=200 or Doorbell=100ns; names are %s", text,
+				strings.Join(figures(), ", "))
+		}
+	}
+	return nil
+}
+
+// field returns the figure of a name; the zero Value when there is none.
+func field(o *sim.Options, name string) reflect.Value {
+	if name == nodeTimeout {
+		return reflect.ValueOf(&o.NodeTimeout).Elem()
+	}
+	return reflect.ValueOf(o.Hardware).Elem().FieldByName(name)
+}
+
+func set(v reflect.Value, text string) (err error) {
+	if !v.IsValid() {
+		return fmt.Errorf("no such figure")
+	}
+	switch old := v.Interface().(type) {
+	case time.Duration:
+		old, err = time.ParseDuration(text)
+		v.SetInt(int64(max(old, 0)))
+	case float64:
+		old, err = strconv.ParseFloat(text, 64)
+		v.SetFloat(max(old, 0))
+	case int:
+		old, err = strconv.Atoi(text)
+		v.SetInt(int64(max(old, 0)))
+	case uint64:
+		old, err = strconv.ParseUint(text, 10, 64)
+		v.SetUint(old)
+	case bool:
+		old, err = strconv.ParseBool(text)
+		v.SetBool(old)
+	}
+	return err
+}
+
+// figures lists the names.
+func figures() []string {
+	names := []string{nodeTimeout}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[sim.Hardware]()) {
+		names = append(names, f.Name)
+	}
+	return names
+}
