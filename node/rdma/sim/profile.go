@@ -55,7 +55,7 @@ var profiles = [...]Profile{
 			"8 clients a compute node",
 		Source: "FUSEE 6.1, 6.2",
 		Nodes:  5, ComputeNodes: 17, ClientsPerNode: 8,
-		// FUSEE 6.3, figures 12 and 14: with pairs of 512 and 256 B YCSB C is 44.1 % and 55.9 % faster, and with three
+		// Fitted to FUSEE 6.3, figures 12 and 14, which it therefore cannot confirm: with pairs of 512 and 256 B YCSB C is 44.1 % and 55.9 % faster, and with three
 		// memory nodes as fast as with more. So 128 clients, and not the nodes, are the limit at 1.5 to 1.6 times of what
 		// two nodes' links let through, and a SEARCH takes a client nearly 8 µs. 2.6 of them are the trip's.
 		Work: 5200,
@@ -84,7 +84,7 @@ var profiles = [...]Profile{
 			Propagation: 615, PCIe: 300,
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // Rowan 6.2: the most a 100 Gbit/s RNIC can do
 			AtomicMops: 50, AtomicWordMops: 3, // 2.2, figures 1b and 1c
-			DeviceMops: 75, DeviceWordMops: 9, // three times as many on one word (2.2); in total like other messages
+			DeviceMops: 75, DeviceWordMops: 9, // taken from its statement: three times as many on one word (2.2)
 			DeviceBytes: 256 << 10, // 2.2
 			DeviceFence: true,      // "without incurring a performance penalty" (3.2.2, footnote 1)
 			Doorbell:    250, Verb: 50, Poll: 150,
@@ -135,10 +135,11 @@ var profiles = [...]Profile{
 		Hardware: Hardware{
 			ComputeNodes: 4,
 			LinkGbps:     100, Header: infinibandHeader, MTU: 4096,
-			Propagation: 565, PCIe: 300, // of 64 B, RAW's READ takes 1.9 µs and its WRITE 1.6 (7.1)
+			Propagation: 565, PCIe: 300, // fitted to RAW's medians: of 64 B a READ takes 1.9 µs and a WRITE 1.6 (7.1)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // Rowan 6.2
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, // RCuckoo 2.2, of the next NIC
-			// A series to one node takes 200 ns and more, and a core does 1030 thousand GETs a second, of two nodes each (7.2).
+			// A series to one node takes 200 ns and more. The rest is fitted to a core that does 1030 thousand GETs a second, of
+			// two nodes each (7.2).
 			Doorbell: 200, Verb: 50, Poll: 200,
 			Cores: 8, HyperSpeed: 0.6, // our estimate: both threads of a core poll, and gain a fifth by sharing it
 			NodeCores: 8, ServiceTime: 2 * time.Microsecond,
