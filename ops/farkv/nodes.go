@@ -86,7 +86,7 @@ func (c *cli) node() *cobra.Command {
 	f.StringVar(&n.Consul, "consul", "", "HOST:PORT of a Consul agent to register with")
 	f.StringVar(&n.Metrics, "metrics", "", "HOST:PORT of the loopback at which to serve /metrics and /healthz")
 	f.BoolVar(&n.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
-	f.IntVar(&n.Connections, "connections", 1024, "connections at a time")
+	f.IntVar(&n.Connections, "connections", 1024, "clients' connections at a time; readers have half of them at most")
 	f.StringVar(&n.PIDFile, "pid-file", "", "file to write the process's number to, while it serves")
 	f.BoolVar(&started, "await-starter", false, "begin once standard input says that the process is recorded")
 	_ = f.MarkHidden("await-starter") // an unknown name is its only error

@@ -56,6 +56,12 @@ TOKENS
 
   It is never sent: each end proves to know it. Without one a node listens on the loopback only. Nodes take the file as
   --token-file, clients from the environment. Who knows only the token of a node's --read-token-file may read and nothing else.
+  Readers have half of a node's --connections at most; one that takes no answers is disconnected within a second. 16 more
+  connections are for the farkv command with the full token, so that 'farkv status' and 'farkv down' find room on a full node.
+
+VERSIONS
+  Both ends of a connection name their versions of the protocol. Where these differ, both say so, and do not talk: use the
+  same farkv on all nodes and clients of a pool.
 
   'farkv up --fabric tcp NAME', or rdma, makes a token for the nodes that it starts, unless FARKV_TOKEN_FILE names one. It is in
   the pool's run folder, and the same user's programs find it there by NAME, or by the nodes' addresses.

@@ -27,6 +27,13 @@
 // belongs to none, and verbs to it go on ending in rdma.ErrNodeDown, until the pool's master has expelled it. A pool lives
 // as long as a majority of its nodes does, of the first seven if there are more; witnesses, which hold no memory, count.
 //
+// # What a node bears
+//
+// Memory for answers is bounded for all connections together: see outputs. Connections with the read token, which is given to
+// more programs than the other, have a half of it, and of the places for connections; one that takes none of its answers is
+// ended within a second, and its place stays taken for a while. Leases wait for none of this: peers' connections are not
+// counted, and what is locked for them is locked for moments only.
+//
 // # What is not here
 //
 // The nodes that have a voice do not change in a pool's life. Without TLS who can change packets can do anything; who can

@@ -72,6 +72,15 @@ var mutants = teeth.Table([][5]string{
 	{"no verb goes past a device", "execute.go", "if st == statusOK && c.pool.region != nil {", "if false {", "TestDeviceBounds"},
 	{"connections to the memory are bounded", "device.go", "	if len(c.attached) >= c.pool.record.Clients {", "	if false {", "TestDeviceBounds"},
 	{"a pool is for the node's kind of device", "pool.go", "case d == nil || d.Fabric() != want:", "case d == nil:", "TestDeviceAndPool"},
+	{"readers leave places to writers", "admit.go", "case c.readOnly && readers >= mostReaders(most):", "case false:", "TestPlacesApart"},
+	{"administrators have places", "admit.go", "(!admin || c.readOnly || all >= most+adminConns)", "all >= most", "TestPlacesApart"},
+	{"that are not for readers", "admit.go", "(!admin || c.readOnly ||", "(!admin ||", "TestPlacesApart"},
+	{"readers that take no answers are ended", "output.go", "		return readerPatience\n", "		return writePatience\n", "TestSlowReaders"},
+	{"and their places stay taken", "node.go", "		n.barred = append(n.barred, now+slowPenalty)\n", "", "TestSlowReaders"},
+	{"so are others while somebody waits", "output.go", "now-since > o.slow {", "false {", "TestSlowReaders"},
+	{"answers have a budget", "output.go", "make(chan struct{}, classLarge)", "make(chan struct{}, 1<<20)", "TestSlowReaders"},
+	{"leases do not wait for the board", "peer.go", "	p.mu.Lock()\n	round := p.guard", "	p.boardMu.Lock()\n	p.boardMu.Unlock()\n	p.mu.Lock()\n	round := p.guard", "TestLeasesBeforeTheBoard"},
+	{"the wire's version is compared", "versions.go", "if int(v.theirs) != v.ours {", "if v.what == \"control\" && int(v.theirs) != v.ours {", "TestVersions"},
 	{"a majority opens a pool", "admin.go", "if up <= f.record.voters()/2 {", "if up < 0 {", "TestRestartedNode"},
 })
 

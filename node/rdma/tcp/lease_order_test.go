@@ -1,0 +1,90 @@
+package tcp
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// TestLeasesBeforeTheBoard: while every node of a pool is busy with a long question to the board, all keep their leases.
+func TestLeasesBeforeTheBoard(t *testing.T) {
+	t.Parallel()
+	const lease = 300 * time.Millisecond
+	var nodes []*Node
+	var addrs []string
+	for range 3 {
+		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
+	}
+	f, err := Create(Options{Addresses: addrs, Lease: lease}, Geometry{3, 1 << 20, 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, n := range nodes {
+		p := n.pool.Load()
+		p.boardMu.Lock()
+		defer p.boardMu.Unlock()
+	}
+	time.Sleep(3 * lease)
+	for until := time.Now().Add(rawPatience); ; time.Sleep(time.Millisecond) {
+		with := 0
+		for _, n := range nodes {
+			if n.Info().Lease > 0 {
+				with++
+			}
+		}
+		if with == len(nodes) {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%d of %d nodes have a lease", with, len(nodes))
+		}
+	}
+}
+
+// TestReaderSendsMuch: a node takes no frame from a reader that is longer than a reader's can be. A reader's own program does
+// not send it: a long WRITE ends as a short one does.
+func TestReaderSendsMuch(t *testing.T) {
+	full, readOnly := Security{Token: []byte("a token of some length")}, Security{ReadToken: []byte("another token that reads")}
+	n := newRawNode(t, Config{Security: Security{Token: full.Token, ReadToken: readOnly.ReadToken}})
+	c, _, err := dial(t.Context(), n.Addr(), readOnly, hello{Purpose: forVerbs, Process: newID(), Pool: n.fabric.record.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(rawPatience))
+	before := n.Stats().Breaches
+	if _, _, err := say(c, frame(kindVerbs, 1, 1, make([]byte, readerBody+8))); err == nil {
+		t.Error("a reader's long frame was answered")
+	}
+	for until := time.Now().Add(rawPatience); n.Stats().Breaches == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("a reader's long frame is no breach")
+		}
+	}
+	f, err := Open(Options{Addresses: []string{n.Addr()}, Security: readOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ep, err := f.Open("reader")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Write(rdma.At(0, 0), b.Alloc(24<<10))
+	b.Write(rdma.At(0, 0), b.Alloc(24<<10))
+	b.Write(rdma.At(0, 0), b.Alloc(24<<10))
+	if rdma.Do(ep, b, rawPatience); !errors.Is(op.Err, rdma.ErrAccess) || n.Stats().Breaches != before+1 {
+		t.Errorf("a long WRITE of a reader: %v", op.Err)
+	}
+}
