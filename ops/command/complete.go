@@ -15,7 +15,7 @@ import (
 // Words complete operands or a flag's value. A word may have a description behind a tab.
 type Words func() []string
 
-// Pools lists the names of this machine's pools. A folder that cannot be read has none: completion has nobody to tell.
+// Pools lists the names of this machine's pools. A folder that cannot be read has none: a completion cannot fail.
 func Pools() (names []string) {
 	shared, _ := fabrics.List()
 	for _, pool := range shared {
