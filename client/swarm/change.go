@@ -60,8 +60,22 @@ func (c *change) isBuried(e directory.Entry) bool {
 	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// makeRoom drops all dying entries of a bucket, whatever their hashes. It returns errDying while one of them has no tombstone.
+// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those that it drops, and two trips
+// once. What a bucket keeps takes the place of objects that a sweep could free.
+const mostDead = 2
+
+// makeRoom drops all dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It returns
+// errDying while one of them has no tombstone.
 func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
+	dead := 0
+	for _, e := range bucket {
+		if e.Location&dying != 0 {
+			dead++
+		}
+	}
+	if dead <= mostDead && len(bucket) < directory.Slots {
+		return bucket, nil
+	}
 	c.met = c.met[:0]
 	rest := bucket[:0]
 	for _, e := range bucket {
@@ -168,10 +182,8 @@ func (s *Store) insert(key, value []byte) error {
 		if o.epoch != s.epoch() {
 			return nil, errVoid
 		}
-		if len(rest) == directory.Slots {
-			if rest, err = c.makeRoom(rest); err != nil {
-				return nil, err
-			}
+		if rest, err = c.makeRoom(rest); err != nil {
+			return nil, err
 		}
 		return append(rest, directory.Entry{Hash: c.hash, Location: o.location}), nil
 	})

@@ -65,8 +65,8 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
 
-// longestHunger is how long a client that finds no memory waits for a sweep. Then it tells its user, and waits no more for some
-// times as long: nobody keeps the pool, or it is full.
+// longestHunger is how long a client that finds no memory waits for a sweep to begin. Then it tells its user, and waits no more
+// for some times as long: nobody keeps the pool, or it is full.
 const longestHunger = 500 * time.Millisecond
 
 // again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or could not
@@ -81,7 +81,7 @@ func (s *Store) again(t *tries, err error) bool {
 		return t.stale < turns
 	case errors.Is(err, client.ErrFull):
 		t.full++
-		return t.full <= 2*mostSweeps && s.swept() // others may be faster
+		return t.full <= 2*mostSweeps && s.swept(t) // others may be faster
 	}
 	return unreachable(err) && s.reach(t)
 }
@@ -106,8 +106,9 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it; false: there is none.
-func (s *Store) swept() bool {
+// swept asks for a sweep and waits for it; false: there is none. One that has begun is waited for until the operation's timeout is
+// over.
+func (s *Store) swept(t *tries) bool {
 	now := s.ep.Now()
 	if now < s.hopeless {
 		return false
@@ -120,11 +121,15 @@ func (s *Store) swept() bool {
 		s.values.Ask(n)
 	}
 	within := min(longestHunger, s.c.quorum.Timeout())
-	if ok, err := s.member.Await(next, within); err == nil && ok {
-		return true
+	ok, err := s.member.Await(next, within)
+	if err == nil && !ok && s.member.Epoch() >= next {
+		ok, err = s.member.Await(next, max(t.began+s.c.opt.Timeout-s.ep.Now(), 0))
+		return ok && err == nil
 	}
-	s.hopeless = s.ep.Now() + 16*within
-	return false
+	if err != nil || !ok {
+		s.hopeless = s.ep.Now() + 16*within
+	}
+	return err == nil && ok
 }
 
 // persist tries an operation that changes something until it is known what became of it.
