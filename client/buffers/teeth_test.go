@@ -28,6 +28,7 @@ var mutants = teeth.Table([][5]string{
 	{"all garbage is given back", "sweep.go", "for l.len() > 0 {", "if l.len() > 0 {", "TestSweep"},
 	{"earlier epochs are fenced off", "sweep_test.go", "m.f.Fence(busy.Epoch)", "m.f.Fence(v.Epoch)", "TestSweep"},
 	{"what was handed out is counted before the epoch begins", "sweep_test.go", "garbage, err := m.s.Garbage(0,", "m.s.Count(0)\n\t\tgarbage, err := m.s.Garbage(0,", "TestSweep"},
+	{"a sweep is asked for again in the same epoch", "worker.go", "\t\tw.Ask(l.node)\n", "\t\tif w.stats.Lost++; w.stats.Lost == 1 {\n\t\t\tw.Ask(l.node)\n\t\t}\n", "TestAskedAgain"},
 	{"what failed half way is nobody's", "worker.go", "\tcase b.Err() != nil:\n\t\tw.stats.Lost += uint64(len(l.out))\n", "\tcase b.Err() != nil:\n\t\tl.put(l.out...)\n", "TestPushFails"},
 	{"who closes waits for one timeout", "worker.go", "if err := w.await(min(began+w.timeout, now+w.timeout/turns)); err != nil {", "if err := w.await(began + 9*w.timeout); err != nil {", "TestCloseIsBounded"},
 	{"a chunk ends with its array", "../../node/serve.go", "n := min(want, items-used)", "n := want", "TestFull"},

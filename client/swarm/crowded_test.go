@@ -3,10 +3,14 @@ package swarm
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // crowded is a pool whose directory has one bucket.
@@ -40,6 +44,74 @@ func TestCrowdedBucket(t *testing.T) {
 	wantError(t, s.Insert(key(inserts+live), []byte("value")), client.ErrFull)
 	must(t, s.Delete(key(inserts)))
 	must(t, s.Insert(key(inserts+live), []byte("value")))
+}
+
+// TestFewDead: without a sweep, too, the directory names few of the objects whose keys were deleted.
+func TestFewDead(t *testing.T) {
+	f := storePool(t, 3, crowded())
+	s := storeOn(t, f, StoreOptions{})
+	for n := range 5 * directory.Slots {
+		key := fmt.Appendf(nil, "key-%d", n)
+		must(t, s.Insert(key, []byte("value")))
+		must(t, s.Delete(key))
+	}
+	r, err := Check(f)
+	must(t, err)
+	for _, fact := range r.Facts {
+		if fact.Name == "deleted keys with an entry" && fact.Count > directory.Slots/4 {
+			t.Errorf("%d entries are dead", fact.Count)
+		}
+	}
+}
+
+// TestSlowSweep: an INSERT that finds no object waits for the end of a sweep that has begun, though it takes longer than clients
+// wait for one to begin.
+func TestSlowSweep(t *testing.T) {
+	p := small(3, 3, false)
+	p.Regions, p.Objects, p.Buckets = 3, 8, 16
+	l, err := newPlan(p, 3)
+	must(t, err)
+	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve})
+	defer s.Close()
+	must(t, Make(s, p))
+	key := func(n int) []byte { return fmt.Appendf(nil, "key-%d", n) }
+	deleted, swept := false, false
+	nothing := func() {}
+	s.Go("client", func(ep rdma.Endpoint) {
+		k, err := OpenStore(ep, StoreOptions{})
+		must(t, err)
+		for n := range p.Regions * p.Objects {
+			must(t, k.Insert(key(n), []byte("value")))
+		}
+		must(t, k.Delete(key(0)))
+		for deleted = true; !swept; {
+			ep.Sleep(time.Millisecond)
+		}
+		began := s.Now()
+		must(t, k.Insert([]byte("new"), []byte("value")))
+		if took := s.Now() - began; took < longestHunger {
+			t.Errorf("the INSERT waited for %v, and so for no slow sweep", took)
+		}
+	})
+	s.Go("master", func(ep rdma.Endpoint) {
+		m, err := NewMender(ep)
+		must(t, err)
+		for !deleted {
+			ep.Sleep(time.Millisecond)
+		}
+		for range grace {
+			sweepOnce(t, s, ep, m, nothing, nothing)
+		}
+		for swept = true; ; {
+			ep.Sleep(time.Millisecond)
+			if asked, err := m.asked(s.View()); err != nil || asked {
+				must(t, err)
+				break
+			}
+		}
+		sweepOnce(t, s, ep, m, func() { ep.Sleep(2 * longestHunger) }, nothing)
+	})
+	must(t, s.Run())
 }
 
 // TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind its mark, first ends that

@@ -3,6 +3,7 @@ package swarm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
@@ -77,19 +78,27 @@ func (w *sweep) hear() error {
 // dead is a dying entry.
 type dead struct{ hash, location uint64 }
 
-// mostDropped bounds the dying entries that a sweep sees to, and so how long it takes for them.
-const mostDropped = 1024
+// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as its walk has taken, so that
+// a busy view of any pool lasts for a share longer, and not for many times as long.
+const dropAnyway = 1024
 
 // directory walks the directory. Where it changes that, it walks again, since other buffers are named then.
 func (w *sweep) directory() error {
+	began := w.s.ep.Now()
 	dying, err := w.walk()
 	if err != nil || len(dying) == 0 {
 		return err
 	}
-	for _, d := range dying[:min(len(dying), mostDropped)] {
-		if err := w.drop(d); err != nil {
+	walked := w.s.ep.Now()
+	for at := 0; at < len(dying) && (at < dropAnyway || w.s.ep.Now()-walked < walked-began); {
+		n := at + 1
+		for n < len(dying) && w.s.dir.BucketOf(dying[n].hash) == w.s.dir.BucketOf(dying[at].hash) {
+			n++
+		}
+		if err := w.drop(dying[at:n]); err != nil {
 			return fmt.Errorf("drop the entry of an object that was deleted: %w", err)
 		}
+		at = n
 	}
 	_, err = w.walk()
 	return err
@@ -117,19 +126,21 @@ func (w *sweep) walk() (all []dead, err error) {
 	return all, err
 }
 
-// drop buries an object and takes its entry out of the directory. Both may have been done by others.
-func (w *sweep) drop(d dead) error {
-	if err := w.s.finish(d.location, 0); err != nil {
-		return err
+// drop buries objects, and takes their entries out of their bucket. Both may have been done by others.
+func (w *sweep) drop(dying []dead) error {
+	for _, d := range dying {
+		if err := w.s.finish(d.location, 0); err != nil {
+			return err
+		}
 	}
 	id, err := w.s.change()
 	if err != nil {
 		return err
 	}
-	return w.s.dir.Change(d.hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
+	return w.s.dir.Change(dying[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
 		rest := bucket[:0]
 		for _, e := range bucket {
-			if e != (directory.Entry{Hash: d.hash, Location: d.location}) {
+			if !slices.Contains(dying, dead{e.Hash, e.Location}) {
 				rest = append(rest, e)
 			}
 		}
