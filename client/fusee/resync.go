@@ -25,6 +25,7 @@ func (c *Client) resync(moved func(region int) bool) error {
 			blk.suspect = blk.suspect || moved(blk.Region)
 		}
 	}
+	c.oldSpace = nil // its blocks are marked: what is read of them in this try is not read again in the next
 	if err := c.ground(); err != nil {
 		return fmt.Errorf("rejoin the pool: %w", err)
 	}

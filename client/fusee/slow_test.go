@@ -78,3 +78,54 @@ func TestConvertedBlockRests(t *testing.T) {
 		t.Error("no block got another size class")
 	}
 }
+
+// dawdler takes long for each batch, and counts them.
+type dawdler struct {
+	rdma.Endpoint
+	each  time.Duration
+	posts int
+}
+
+func (d *dawdler) Post(b *rdma.Batch) error {
+	d.posts++
+	d.Sleep(d.each)
+	return d.Endpoint.Post(b)
+}
+
+// A client that has to read more of its blocks anew than an operation has time for does so in several operations.
+func TestRejoinInParts(t *testing.T) {
+	const victim, timeout = 1, 40 * time.Millisecond
+	p := small(3, 2, 2)
+	p.BlockBytes = 4 << 10
+	f := pool(t, 3, p)
+	d := &dawdler{Endpoint: open2(t, f)}
+	c, err := Open(d, Options{Timeout: timeout})
+	must(t, err)
+	for i := range 600 {
+		must(t, c.Insert(key(i), make([]byte, 300)))
+	}
+	nextView(t, f, func() {
+		must(t, f.Expel(f.View().Epoch, victim))
+		_, err := f.SetMember(f.View().Epoch, victim, rdma.Member{}, rdma.Member{Gone: true})
+		must(t, err)
+	})
+	d.each = timeout / 10
+	tries := 1
+	for ; tries < 100; tries++ {
+		c.deadline = unset
+		d.posts = 0
+		_, err := c.settled(rdma.ErrStale)
+		if most := int(timeout/d.each) + 5; d.posts > most {
+			t.Errorf("try %d sent %d batches, want %d at most", tries, d.posts, most)
+		}
+		if err == nil {
+			break
+		}
+		wantError(t, err, rdma.ErrTimeout)
+	}
+	if tries < 2 || tries == 100 {
+		t.Errorf("%d blocks were read anew in %d tries", len(c.own), tries)
+	}
+	d.each = 0
+	must(t, c.Update(key(0), nil))
+}

@@ -191,7 +191,7 @@ func (c *Client) catchUp() error {
 		return false
 	})
 	if err == nil {
-		c.oldSpace, c.behind = nil, false
+		c.behind = false
 	}
 	return err
 }
