@@ -10,7 +10,7 @@ import (
 
 // Margin says how many more memory nodes a pool outlives. Two things bound that: the nodes' own agreement, for which a
 // majority of those with a voice has to live, and the store's copies. The first seven nodes have a voice, spares and
-// witnesses too; that does not change in a pool's life, whoever took a dead node's place.
+// witnesses too. That does not change in a pool's life: a spare that takes a dead node's place adds no voice.
 type Margin struct {
 	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and has all its data. 0 where
 	// even that is not so now.

@@ -132,7 +132,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		return nil, err
 	}
 	if readOnly {
-		h.Process = readerOf(h.Process) // who may only read takes no other's place, and does not say goodbye for it
+		h.Process = readerOf(h.Process) // so that a reader takes no other process's place, and says no goodbye for it
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
 		about: h.Pool, index: h.Node}
