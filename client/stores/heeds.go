@@ -1,6 +1,6 @@
 package stores
 
-// Heeds says which Params and Options a store heeds that others do not, and with which defaults.
+// Heeds says which Params and Options a store heeds that others do not, with which defaults, and what it is for.
 type Heeds struct {
 	// CacheBytes is the default of Options.CacheBytes; 0: the store has no cache, or none that can be sized.
 	CacheBytes int
@@ -10,4 +10,6 @@ type Heeds struct {
 	Split bool
 	// Replicas says in words how many replicas there may be.
 	Replicas string
+	// Baseline reports whether the store is there to measure others against, and not to be recommended.
+	Baseline bool
 }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Taking lists the stores whose formats take a key and a value of so many bytes together, those that recover from crashes.
+// Taking lists the stores whose formats take a key and a value of so many bytes together, without baselines.
 func Taking(pair int) (names []string) {
 	for _, name := range Names() {
-		if k := kinds[name]; k.Mender != nil && pair <= k.MaxPair {
+		if k := kinds[name]; !k.Heeds.Baseline && pair <= k.MaxPair {
 			names = append(names, name)
 		}
 	}

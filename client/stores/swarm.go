@@ -72,6 +72,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Outlives: swarm.Outlives,
 		Fill:     swarm.Fill,
 	}
+	k.Heeds.Baseline = v.raw || v.abd
 	if v.raw {
 		k.Heeds.Replicas = "1, which makes it the lower bound"
 	}
