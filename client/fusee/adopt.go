@@ -224,11 +224,11 @@ func (c *Client) convert(class int) (bool, error) {
 // convertEmptied makes an empty block's objects those of the class that its entry says. The operation that waits for it does so
 // beyond its deadline, once: within it no operation could, since a word may be remembered for as long as an operation takes.
 func (c *Client) convertEmptied(e node.Entry) error {
-	if d := c.reclaim.emptiedAt + c.Timeout - c.ep.Now(); d > 0 {
+	if start := c.ep.Now(); start < c.reclaim.emptiedAt+c.Timeout {
+		c.ep.Sleep(c.reclaim.emptiedAt + c.Timeout - start)
 		if c.until() != never {
-			c.deadline += d
+			c.deadline += c.ep.Now() - start // which may be longer than was asked for
 		}
-		c.ep.Sleep(d)
 	}
 	blk := &block{Block: c.reclaim.emptied.Block, class: e.Class(), entry: e}
 	err := c.clearHints(blk)
