@@ -98,6 +98,9 @@ const (
 // newPlan lays out a pool of so many nodes.
 func newPlan(p Params, nodes int) (*plan, error) {
 	switch {
+	case p.Regions > mostParts || p.Index.Segments > mostParts || p.Values.Segments > mostParts:
+		return nil, fmt.Errorf("%w: %d regions, %d and %d segments of buffers: want up to %d", ErrParams, p.Regions, p.Index.Segments,
+			p.Values.Segments, mostParts)
 	case p.Regions < 1 || p.Objects < 1 || uint64(p.Regions)*uint64(p.Objects) >= 1<<48:
 		return nil, fmt.Errorf("%w: %d regions of %d objects", ErrParams, p.Regions, p.Objects)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
@@ -121,7 +124,11 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}
-	l.index = buffers.Space{Base: l.placeRegions(l.dir.Base + l.dir.Bytes()), Segments: p.Index.Segments, Buffers: p.Index.Each, Bytes: directory.BufferBytes}
+	end, err := l.placeRegions(l.dir.Base + l.dir.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	l.index = buffers.Space{Base: end, Segments: p.Index.Segments, Buffers: p.Index.Each, Bytes: directory.BufferBytes}
 	l.values = buffers.Space{Base: l.index.Base + l.index.Size(), Segments: p.Values.Segments, Buffers: p.Values.Each, Bytes: l.layout.BufferBytes()}
 	if err := errors.Join(l.index.Validate(), l.values.Validate()); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParams, err)
@@ -130,8 +137,12 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	return l, nil
 }
 
+// mostParts bounds the regions, and the segments of a space, of a pool, of each of which its clients keep an account: far above
+// use, and small enough for the account of a pool whose header another user wrote.
+const mostParts = 1 << 16
+
 // placeRegions lays the regions out on the nodes, and returns where they end on the fullest.
-func (l *plan) placeRegions(base uint64) (end uint64) {
+func (l *plan) placeRegions(base uint64) (end uint64, err error) {
 	ends := make([]uint64, l.nodes)
 	for n := range ends {
 		ends[n] = base
@@ -140,13 +151,16 @@ func (l *plan) placeRegions(base uint64) (end uint64) {
 	for _, places := range node.Place(l.Regions, l.Replicas, l.nodes, l.Regions) {
 		var at [MaxReplicas]rdma.Addr
 		for r, p := range places {
+			if ends[p.Node] >= rdma.MaxOffset || uint64(l.Objects) > rdma.MaxOffset/l.stride(r) {
+				return 0, fmt.Errorf("%w: %d regions of %d objects: no node has as many bytes", ErrParams, l.Regions, l.Objects)
+			}
 			at[r] = rdma.At(p.Node, ends[p.Node])
 			ends[p.Node] += uint64(l.Objects) * l.stride(r)
 			end = max(end, ends[p.Node])
 		}
 		l.regions = append(l.regions, at)
 	}
-	return end
+	return end, nil
 }
 
 func (l *plan) stride(replica int) uint64 { return uint64(l.layout.Bytes(replica == 0)) }
