@@ -98,9 +98,9 @@ const (
 // newPlan lays out a pool of so many nodes.
 func newPlan(p Params, nodes int) (*plan, error) {
 	switch {
-	case p.Regions > mostParts || p.Index.Segments > mostParts || p.Values.Segments > mostParts:
-		return nil, fmt.Errorf("%w: %d regions, %d and %d segments of buffers: want up to %d", ErrParams, p.Regions, p.Index.Segments,
-			p.Values.Segments, mostParts)
+	case p.Regions > mostRegions || p.Index.Segments > mostSegments || p.Values.Segments > mostSegments:
+		return nil, fmt.Errorf("%w: %d regions, %d and %d segments of buffers: want up to %d, and %d", ErrParams, p.Regions,
+			p.Index.Segments, p.Values.Segments, mostRegions, mostSegments)
 	case p.Regions < 1 || p.Objects < 1 || uint64(p.Regions)*uint64(p.Objects) >= 1<<48:
 		return nil, fmt.Errorf("%w: %d regions of %d objects", ErrParams, p.Regions, p.Objects)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
@@ -137,9 +137,9 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	return l, nil
 }
 
-// mostParts bounds the regions, and the segments of a space, of a pool, of each of which its clients keep an account: far above
-// use, and small enough for the account of a pool whose header another user wrote.
-const mostParts = 1 << 16
+// A pool's clients keep an account of each region, and of each segment of a space. The bounds are far above use (a billion
+// records take 150,000 segments), and small enough for the account of a pool whose header another user wrote.
+const mostRegions, mostSegments = 1 << 16, 1 << 20
 
 // placeRegions lays the regions out on the nodes, and returns where they end on the fullest.
 func (l *plan) placeRegions(base uint64) (end uint64, err error) {
