@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/version"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -67,7 +68,7 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 	t := &Comparison{
 		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
 		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), Seed: c.Seed, Shared: b.Shared,
-		Rows: []Row{}, Skipped: map[string]string{},
+		Commit: version.Commit(), Rows: []Row{}, Skipped: map[string]string{},
 	}
 	if err := b.warm(ctx, kinds, c); err != nil {
 		return t, fmt.Errorf("warm up: %w", err)

@@ -23,6 +23,7 @@ type Comparison struct {
 	PairBytes  int               `json:"pair_bytes"`
 	Seed       uint64            `json:"seed"`
 	Shared     bool              `json:"shared"`
+	Commit     string            `json:"commit"` // that this program was built from
 	Rows       []Row             `json:"rows"`
 	Skipped    map[string]string `json:"skipped,omitempty"` // peers that are not there, and why
 }

@@ -77,10 +77,12 @@ func joinPairs(all []interval) []interval {
 func (c *clock) intervals() []Interval {
 	all := make([]Interval, len(c.series))
 	for i, s := range c.series {
-		all[i] = Interval{From: s.from.Seconds(), To: s.to.Seconds(), OK: byName(&s.ended.OK), Failed: byName(&s.ended.Failed)}
+		all[i] = Interval{From: seconds(s.from), To: seconds(s.to), OK: byName(&s.ended.OK), Failed: byName(&s.ended.Failed)}
 	}
 	return all
 }
+
+func seconds(d time.Duration) float64 { return d.Round(time.Microsecond).Seconds() }
 
 func byName(counts *[workloads.Ops]uint64) map[string]uint64 {
 	m := map[string]uint64{}
