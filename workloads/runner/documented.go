@@ -11,7 +11,7 @@ var Properties = []Property{
 	{"target", "0", "operations a second over all threads; 0 is as many as can be (--target)"},
 	{"maxexecutiontime", "0", "seconds after which no operation starts; 0 is no limit"},
 	{"warmuptime", "0", "seconds at the start of a run that are not measured"},
-	{"measurement.interval", "10", "seconds between status lines; 0 for none (--interval)"},
+	{"measurement.interval", "10", "seconds between status lines, and entries of the series in the results; 0 for none (--interval)"},
 	{"seed", "a new one", "of the generators: the same seed, the same choices of each thread (--seed)"},
 	{"table", "usertable", "table name (--table)"},
 	{"insertstart", "0", "first record that this process loads, so that several can share the work"},
