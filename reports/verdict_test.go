@@ -14,6 +14,9 @@ import (
 // full is the file of a paper's verdicts at the full size, a line each: a statement's name and its outcome.
 func full(p *Paper) string { return filepath.Join("testdata", "full-"+strings.ToLower(p.Name)+".txt") }
 
+// unrun is the outcome of a statement that the full size has not been run for since its criterion changed.
+const unrun = "?"
+
 // agrees checks that the quick size says of each of the paper's statements what the full size said, or that it is too small
 // to tell, and that it does tell some.
 func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
@@ -31,6 +34,8 @@ func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 		known[about] = true
 		switch q := quick[about]; {
 		case q == TooSmall:
+		case outcome == unrun:
+			t.Logf("%s: %q, and the full size has not been run: see TestFull", about, q)
 		case q != Outcome(outcome):
 			t.Errorf("%s: %q, and %q at the full size", about, q, outcome)
 		default:
