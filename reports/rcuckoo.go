@@ -66,7 +66,7 @@ const (
 var rcuckooSmall = map[string]string{
 	"fill-most": fewRows, "spans-far": fewRows,
 	"locality-p99": fewRows, "locks-sweet": "The quick size leaves out 2 and 8 rows a lock.",
-	"load-c":       fewLocks, "load-b": fewLocks, "load-a": fewLocks, "load-scales": fewLocks,
+	"load-c": fewLocks, "load-b": fewLocks, "load-a": fewLocks, "load-scales": fewLocks,
 	"inserts-empty": fewLocks, "inserts-full": fewLocks, "inserts-drop": fewLocks, "inserts-mixes": fewLocks, "inserts-bytes": fewLocks,
 	"inserts-verbs": fewLocks, "inserts-fusee": fewLocks, "entries-insert": fewLocks, "extents-a": fewLocks, "extents-b": fewLocks,
 	"failures-500":   "Of the quick size's short run a failure timer is a large part.",
