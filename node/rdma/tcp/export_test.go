@@ -51,3 +51,6 @@ func (n *Node) ReadersLeft() int {
 	_, readers := n.callers()
 	return mostReaders(n.cfg.Conns) - readers - len(n.barred)
 }
+
+// LongAnswers is how many connections, but those with the read token, have a large buffer.
+func (n *Node) LongAnswers() int { return len(n.outputs.slots) }
