@@ -267,7 +267,7 @@ func (n *Node) room(c *conn, admin bool) *refused {
 func (n *Node) fit(files uint64) {
 	n.mostGreeting = mostGreeting
 	if left := max(int64(files)-ownFiles-adminConns, 2); left < int64(n.cfg.Conns+2*mostGreeting) {
-		n.mostGreeting = int(min(max(left/4, 1), mostGreeting))
+		n.mostGreeting = int(min(max(left/8, 1), mostGreeting))
 		conns := max(int(left)-2*n.mostGreeting, 1)
 		if conns < n.cfg.Conns {
 			n.log.Warn("takes fewer connections, since few files may be open", "connections", conns, "asked for", n.cfg.Conns,

@@ -16,6 +16,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 var (
@@ -121,7 +122,7 @@ func (w *works) rate(d time.Duration) float64 {
 // may have other work to do.
 func TestFlood(t *testing.T) {
 	const (
-		rounds, turn = 4, 1500 * time.Millisecond
+		rounds, turn = 5, 1500 * time.Millisecond
 		conns        = 150      // to each node: many more than there are buffers for long answers
 		most         = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
 	)
@@ -156,10 +157,10 @@ func TestFlood(t *testing.T) {
 	infos, _ := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs, Security: full})
 	t.Logf("%.0f operations a second, %.0f under attack; a node takes %d MiB, %d under attack; it refused %d connections, and ended %d",
 		quiet, attacked, before>>20, after>>20, infos[0].Stats.RefusedRoom, infos[0].Stats.Slow)
-	if attacked < quiet/2 {
+	if attacked < quiet/2 && !teeth.UnderRace { // which makes a node several times as slow, and as large
 		t.Errorf("%.0f operations a second under attack, and %.0f without: want one half", attacked, quiet)
 	}
-	if after > most {
+	if after > most && !teeth.UnderRace {
 		t.Errorf("a node takes %d MiB, want at most %d", after>>20, most>>20)
 	}
 	for n, i := range infos {

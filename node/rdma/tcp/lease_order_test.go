@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -86,5 +87,23 @@ func TestReaderSendsMuch(t *testing.T) {
 	b.Write(rdma.At(0, 0), b.Alloc(24<<10))
 	if rdma.Do(ep, b, rawPatience); !errors.Is(op.Err, rdma.ErrAccess) || n.Stats().Breaches != before+1 {
 		t.Errorf("a long WRITE of a reader: %v", op.Err)
+	}
+}
+
+// TestFit: a node takes as many connections as it was asked for where there are files for them, and leaves some files free
+// where there are not.
+func TestFit(t *testing.T) {
+	for _, files := range []uint64{64, 128, 300, 1024, 4096, 1 << 20} {
+		n := &Node{cfg: Config{Conns: DefaultConns}, log: slog.New(slog.DiscardHandler)}
+		n.fit(files)
+		own := files - uint64(min(n.cfg.Conns+2*n.mostGreeting+adminConns, int(files)))
+		switch {
+		case n.cfg.Conns < 1 || n.mostGreeting < 1:
+			t.Errorf("%d files: %d connections, and %d that say nothing", files, n.cfg.Conns, n.mostGreeting)
+		case files >= 4096 && (n.cfg.Conns != DefaultConns || n.mostGreeting < mostGreeting/4):
+			t.Errorf("%d files are enough, and it takes %d connections, and %d that say nothing", files, n.cfg.Conns, n.mostGreeting)
+		case files >= 128 && own < ownFiles:
+			t.Errorf("%d files: %d connections and %d that say nothing leave %d", files, n.cfg.Conns, n.mostGreeting, own)
+		}
 	}
 }
