@@ -122,6 +122,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(topics()...)
 	otherWords(root)
 	completions(root)
+	command.Wrapped(root)
 	return root
 }
 

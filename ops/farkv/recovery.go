@@ -120,12 +120,8 @@ func steps() string {
 	return strings.TrimSuffix(strings.Join(lines, "\n  "), ";")
 }
 
-// storeNames lists the stores in two lines.
-func storeNames() string {
-	names := stores.Names()
-	half := (len(names) + 1) / 2
-	return strings.Join(names[:half], ", ") + ",\n" + strings.Join(names[half:], ", ")
-}
+// storeNames lists the stores.
+func storeNames() string { return strings.Join(stores.Names(), ", ") }
 
 // anyStep is one of them, for an example.
 func anyStep() string {

@@ -72,7 +72,7 @@ func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.Only, "only", nil, "parts:\n"+strings.Join(names, ", "))
+	f.StringSliceVar(&o.Only, "only", nil, "parts: "+strings.Join(names, ", "))
 	f.BoolVar(&o.Quick, "quick", false, "a size that ends in a minute")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of everything that is drawn")
 	return cmd

@@ -168,6 +168,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand())
 	root.AddCommand(helpTopics()...)
 	completions(root)
+	command.Wrapped(root)
 	return root
 }
 

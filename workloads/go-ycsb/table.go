@@ -3,10 +3,12 @@ package main
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/farkv/farkv/ops/command"
 )
 
 // terminal is the width that help texts fit.
-const terminal = 118
+const terminal = command.Width
 
 // table lays rows out in columns, of which it breaks the last into lines.
 func table(fill func(line func(cells ...string))) string {

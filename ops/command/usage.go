@@ -1,0 +1,25 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Width is that of a terminal which help fits.
+const Width = 118
+
+// Wrapped breaks what the help of root, and of the commands below it, says of flags into lines of Width, and at no other places.
+func Wrapped(root *cobra.Command) {
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", Width)))
+	joinLines(root)
+}
+
+func joinLines(cmd *cobra.Command) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "\n", " ") })
+	for _, sub := range cmd.Commands() {
+		joinLines(sub)
+	}
+}
