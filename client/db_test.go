@@ -399,8 +399,8 @@ func TestNoFurtherWorker(t *testing.T) {
 	}
 }
 
-// TestReopen: an operation that needs another worker while the pool's board is out of reach waits for it, no longer than its
-// context.
+// TestReopen: an operation that needs another worker while the pool's board is out of reach waits for it, no longer
+// than its context.
 func TestReopen(t *testing.T) {
 	left := 3
 	s := &script{answer: func(string) error { return client.ErrUncertain }}

@@ -315,7 +315,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestAskedAgain: a request that a sweep has cleared is made again in the same epoch, by the next allocation that fails.
+// TestAskedAgain: a request that a sweep has cleared is made again in the same epoch, by the next allocation that
+// fails.
 func TestAskedAgain(t *testing.T) {
 	s := &Space{Base: 512, Segments: 1, Buffers: 4, Bytes: MinBytes}
 	v := sim.New(sim.Options{Nodes: 1, Memory: s.Base + s.Size(), Handler: node.Serve})

@@ -167,8 +167,8 @@ func (w *Worker) outlast(full error) error {
 	return fmt.Errorf("the sweep of epoch %d is over: %w", w.epoch, rdma.ErrStale)
 }
 
-// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so it is made again by each
-// allocation that fails. A node that cannot be told fails what the worker does next.
+// Ask tells the master that a sweep may help. A sweep that is under way may forget the request, so it is made again by
+// each allocation that fails. A node that cannot be told fails what the worker does next.
 func (w *Worker) Ask(node int) {
 	if w.member == nil {
 		return

@@ -33,8 +33,9 @@ const (
 	churnRecords = 2000
 )
 
-// TestChurn inserts ever-new keys in real time and deletes old ones, so that the same number is live: no operation fails,
-// however many the pool has held by then, and no key is lost. On shm: eed9e50 fails behind 2 to 8 s, on mem: behind one.
+// TestChurn inserts ever-new keys in real time and deletes old ones, so that the same number is live: no operation
+// fails, however many the pool has held by then, and no key is lost. On shm: eed9e50 fails behind 2 to 8 s, on mem:
+// behind one.
 func TestChurn(t *testing.T) {
 	for _, c := range []struct {
 		store, fabric string

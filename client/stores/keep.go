@@ -10,9 +10,9 @@ import (
 )
 
 // Keep makes this process a candidate for the pool's master until the pool is closed: the master replaces memory nodes
-// that died, recovers clients that did, of other processes too, and sweeps the pools of stores that need it, mem: pools among
-// them. It takes one of the pool's places for clients. A pool that is full, and a store that has nothing to mend, are not
-// kept, which is no error.
+// that died, recovers clients that did, of other processes too, and sweeps the pools of stores that need it, mem: pools
+// among them. It takes one of the pool's places for clients. A pool that is full, and a store that has nothing to mend,
+// are not kept, which is no error.
 func (p *Pool) Keep(o cluster.Options) error { return Keep(p.Fabric, p.Kind, o) }
 
 // Lease is the tenure of the master of a pool that processes share, unless it prolongs it. On a machine that is busy a

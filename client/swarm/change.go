@@ -54,18 +54,18 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 	return rest, at, nil
 }
 
-// isBuried reports whether an entry is a dying one whose object has had its tombstone from this change. Two epochs later its
-// location may be another object's.
+// isBuried reports whether an entry is a dying one whose object has had its tombstone from this change. Two epochs
+// later its location may be another object's.
 func (c *change) isBuried(e directory.Entry) bool {
 	return slices.Contains(c.buried, e.Location) && c.s.epoch() <= c.named+1
 }
 
-// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those that it drops, and two trips
-// once. What a bucket keeps takes the place of objects that a sweep could free.
+// mostDead is how many dying entries INSERT leaves in a bucket: it costs a READ for each of those that it drops, and
+// two trips once. What a bucket keeps takes the place of objects that a sweep could free.
 const mostDead = 2
 
-// makeRoom drops all dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It returns
-// errDying while one of them has no tombstone.
+// makeRoom drops all dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It
+// returns errDying while one of them has no tombstone.
 func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
 	dead := 0
 	for _, e := range bucket {
@@ -242,8 +242,8 @@ func (s *Store) remove(key []byte) error {
 }
 
 // entomb brings the tombstone to an object that the client has marked as dying so long ago that it is not sure that it is still
-// the same: if it is, the directory says so. The mark has decided, and a tombstone may be brought again, so nodes that are out
-// of reach are waited for.
+// the same: if it is, the directory says so. The mark has decided, and a tombstone may be brought again, so nodes that
+// are out of reach are waited for.
 func (s *Store) entomb(hash, location uint64) error {
 	var t tries
 	for range turns {

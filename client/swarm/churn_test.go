@@ -231,8 +231,8 @@ func TestChurn(t *testing.T) {
 	t.Logf("%d inserts, %d epochs, %v", inserts, epochs, answers)
 }
 
-// TestChurnRaw: where clients have keys of their own RAW's answers are right, too, whatever its sweeps free, and nothing of a client
-// that stood still lands in another key's object.
+// TestChurnRaw: where clients have keys of their own RAW's answers are right, too, whatever its sweeps free, and
+// nothing of a client that stood still lands in another key's object.
 func TestChurnRaw(t *testing.T) {
 	first, count := seeds.Chosen(t, 40)
 	inserts, epochs := 0, uint64(0)

@@ -20,8 +20,8 @@ func crowded() Params {
 	return p
 }
 
-// TestCrowdedBucket: no master sweeps, and each INSERT of a key of its own finds room where others were deleted, whatever their
-// hashes. A bucket of live keys is full.
+// TestCrowdedBucket: no master sweeps, and each INSERT of a key of its own finds room where others were deleted,
+// whatever their hashes. A bucket of live keys is full.
 func TestCrowdedBucket(t *testing.T) {
 	const inserts, live = 20 * directory.Slots, directory.Slots - 4
 	s := storeOn(t, storePool(t, 3, crowded()), StoreOptions{})
@@ -64,8 +64,8 @@ func TestFewDead(t *testing.T) {
 	}
 }
 
-// TestSlowSweep: an INSERT that finds no object waits for the end of a sweep that has begun, though it takes longer than clients
-// wait for one to begin.
+// TestSlowSweep: an INSERT that finds no object waits for the end of a sweep that has begun, though it takes longer
+// than clients wait for one to begin.
 func TestSlowSweep(t *testing.T) {
 	p := small(3, 3, false)
 	p.Regions, p.Objects, p.Buckets = 3, 8, 16
@@ -114,8 +114,8 @@ func TestSlowSweep(t *testing.T) {
 	must(t, s.Run())
 }
 
-// TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind its mark, first ends that
-// key for those who have it cached.
+// TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind its mark, first ends
+// that key for those who have it cached.
 func TestCrowdedHalfDeleted(t *testing.T) {
 	f := storePool(t, 3, crowded())
 	x, y, z := storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{})

@@ -125,8 +125,8 @@ func (m *Mender) asked(v rdma.View) (bool, error) {
 	return false, nil
 }
 
-// unreadable reports whether so many nodes are gone that some buckets have no majority. What these name is not known, so that
-// nothing can be swept any more.
+// unreadable reports whether so many nodes are gone that some buckets have no majority. What these name is not known,
+// so that nothing can be swept any more.
 func (m *Mender) unreadable(v rdma.View) bool {
 	gone := 0
 	for _, member := range v.Members {

@@ -29,8 +29,8 @@ func (s *Store) current(k *Register) bool { return s.member == nil || s.c.curren
 const rustAfter = 100
 
 // mayOutdate tells whether a fence in the midst of a WRITE to a cached object could be the second one since it was known to be
-// there. Then nobody could tell what became of the WRITE; so a READ comes first, which may be cut off and has no effect; of RAW,
-// whose READs do not prove that an object is there, a lookup.
+// there. Then nobody could tell what became of the WRITE; so a READ comes first, which may be cut off and has no
+// effect; of RAW, whose READs do not prove that an object is there, a lookup.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
 	return s.member != nil && (k.epoch < s.member.Epoch() || now-s.proven > s.c.opt.Timeout/rustAfter)
 }
@@ -54,9 +54,9 @@ type tries struct {
 	pause       time.Duration // before the next attempt to reach them; 0: they were in reach
 }
 
-// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few trips later. Until then its
-// verbs fail at once, so an operation pauses between its attempts: first for so small a share of the timeout, at last for so
-// large a one.
+// A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few trips later. Until
+// then its verbs fail at once, so an operation pauses between its attempts: first for so small a share of the timeout,
+// at last for so large a one.
 const (
 	firstReach = 10_000
 	lastReach  = 50
@@ -65,12 +65,12 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
 
-// longestHunger is how long a client that finds no memory waits for a sweep to begin. Then it tells its user, and waits no more
-// for some times as long: nobody keeps the pool, or it is full.
+// longestHunger is how long a client that finds no memory waits for a sweep to begin. Then it tells its user, and waits
+// no more for some times as long: nobody keeps the pool, or it is full.
 const longestHunger = 500 * time.Millisecond
 
-// again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or could not
-// reach a majority of nodes, and has had no effect.
+// again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or
+// could not reach a majority of nodes, and has had no effect.
 func (s *Store) again(t *tries, err error) bool {
 	switch {
 	case s.member == nil || errors.Is(err, client.ErrUncertain):
@@ -106,8 +106,8 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it; false: there is none. One that has begun is waited for until the operation's timeout is
-// over.
+// swept asks for a sweep and waits for it; false: there is none. One that has begun is waited for until the operation's
+// timeout is over.
 func (s *Store) swept(t *tries) bool {
 	now := s.ep.Now()
 	if now < s.hopeless {

@@ -11,8 +11,8 @@ import (
 // RAW is what replication is measured against (section 7): objects of one replica and no words, whose value clients READ and
 // WRITE in place, without any synchronisation, in one trip each. It is not linearizable, on purpose: a reader may find parts
 // of several values, for as long as nobody writes again, and a write that lands behind a deletion undoes it for those who
-// know the object. So only the directory proves that an object is still there, and locations are looked up again in each epoch
-// before something is written.
+// know the object. So only the directory proves that an object is still there, and locations are looked up again in
+// each epoch before something is written.
 //
 // An object is:
 //

@@ -13,9 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// TestOutOfReach: a client is cut off all nodes for half of its timeout, and each of its verbs fails soon. None of its operations
-// does, but the one of unknown outcome that was in flight. Behind twice the timeout one says why, and does not say before that
-// it gave up.
+// TestOutOfReach: a client is cut off all nodes for half of its timeout, and each of its verbs fails soon. None of its
+// operations does, but the one of unknown outcome that was in flight. Behind twice the timeout one says why, and does
+// not say before that it gave up.
 func TestOutOfReach(t *testing.T) {
 	const timeout = 20 * time.Millisecond
 	for _, format := range []string{Format, FormatABD, FormatRaw} {
@@ -42,8 +42,8 @@ func outOfReach(t *testing.T, format string, seed uint64, timeout, away time.Dur
 	l, err := newPlan(p, 3)
 	must(t, err)
 	from := time.Millisecond + time.Duration(seed)*time.Microsecond
-	s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, MinLatency: 500,
-		MaxLatency: longestTrip / 2, Tear: true, Reorder: true, RetryTimeout: 50 * time.Microsecond,
+	s := sim.New(sim.Options{Seed: seed, Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		MinLatency: 500, MaxLatency: longestTrip / 2, Tear: true, Reorder: true, RetryTimeout: 50 * time.Microsecond,
 		Faults: sim.Faults{{Kind: sim.PartitionFault, Client: "client", Node: sim.AnyNode, At: from, For: away}}})
 	defer s.Close()
 	must(t, Make(s, p))
@@ -71,7 +71,8 @@ func outOfReach(t *testing.T, format string, seed uint64, timeout, away time.Dur
 			}
 			failed++
 			uncertain := errors.Is(err, client.ErrUncertain)
-			if took := s.Now() - began; failed > 1+int(away/timeout) || away < timeout && !uncertain || took < timeout && !uncertain {
+			took := s.Now() - began
+			if failed > 1+int(away/timeout) || !uncertain && (away < timeout || took < timeout) {
 				t.Errorf("%s, seed %d: after %v: %v", format, seed, took, err)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 // StoreOptions of a worker. Zero values mean defaults.
 type StoreOptions struct {
 	CacheBytes int           // of the cache of locations, of which an entry counts for 32 (24 without words); default 8 MiB, negative for none
-	Timeout    time.Duration // of a step of which fewer than a majority answer, and of attempts to reach one; default, and at most, the pool's
+	Timeout    time.Duration // of a step that lacks a majority, and of attempts to reach one; default, and at most, the pool's
 	Slow       time.Duration // see Options
 	Apart      bool          // the pool is DM-ABD's
 	Raw        bool          // the pool is RAW's

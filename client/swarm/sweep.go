@@ -78,8 +78,8 @@ func (w *sweep) hear() error {
 // dead is a dying entry.
 type dead struct{ hash, location uint64 }
 
-// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as its walk has taken, so that
-// a busy view of any pool lasts for a share longer, and not for many times as long.
+// dropAnyway is how many dying entries a sweep sees to whatever it takes. It goes on for as long as its walk has taken,
+// so that a busy view of any pool lasts for a share longer, and not for many times as long.
 const dropAnyway = 1024
 
 // directory walks the directory. Where it changes that, it walks again, since other buffers are named then.
@@ -294,8 +294,8 @@ func (w *sweep) reuse() error {
 // resetBatch is how many objects are reset in a trip: each may have some words.
 const resetBatch = 32
 
-// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none, and are written before the
-// directory names them.
+// reset makes the words and locks of objects zero, wherever they have replicas. RAW's have none, and are written before
+// the directory names them.
 func (w *sweep) reset(region int, numbers []uint64) error {
 	if w.s.layout.raw() {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Where majorities decide a client's process stands still for so long that its nodes cut it off, and goes on; then all nodes
-// stand still. Operations wait within their timeout: none fails but those that were in flight, and those whose timeout was
-// over.
+// Where majorities decide a client's process stands still for so long that its nodes cut it off, and goes on; then all
+// nodes stand still. Operations wait within their timeout: none fails but those that were in flight, and those whose
+// timeout was over.
 func TestStopped(t *testing.T) {
 	for _, store := range []string{"swarm", "dm-abd", "raw"} {
 		t.Run(store, func(t *testing.T) {
@@ -36,9 +36,11 @@ func TestStopped(t *testing.T) {
 			if store != "raw" {
 				h = s.judge(nil)
 			}
-			wantFew(t, "the stop of a client", within(of(h, 0), client.from, client.to+2*time.Second), 1)
-			wantFew(t, "the stop of another client", within(of(h, proofWorkers), client.from, client.to+2*time.Second), 0)
-			wantFew(t, "the stop of all nodes", within(h, nodes.from, nodes.to+2*time.Second), 3) // 5 s in timeouts of 2
+			stopped := within(h, client.from, client.to+2*time.Second)
+			wantFew(t, "the stop of a client", of(stopped, 0), 1)
+			wantFew(t, "the stop of another client", of(stopped, proofWorkers), 0)
+			stopped = within(h, nodes.from, nodes.to+2*time.Second)
+			wantFew(t, "the stop of all nodes", stopped, 3) // 5 s in timeouts of 2
 			for first := range 2 {
 				allWork(t, h, first*proofWorkers, client.to+2*time.Second)
 				allWork(t, h, first*proofWorkers, nodes.to+2*time.Second)
