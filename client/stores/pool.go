@@ -105,9 +105,6 @@ func (p *Params) Check(k *Kind) error {
 	case p.Memory > fabrics.MaxMemory:
 		return fmt.Errorf("%w: %d TiB a node: want up to %d", ErrParams, p.Memory>>40, uint64(fabrics.MaxMemory>>40))
 	}
-	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
-		return tooLarge(k, p.PairBytes, k.MaxPair)
-	}
 	for _, r := range []struct {
 		name string
 		n    int
@@ -133,6 +130,9 @@ func (p *Params) Check(k *Kind) error {
 	}
 	if p.Memory == 0 {
 		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records, p.PairBytes)
+	}
+	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
+		return tooLarge(k, p.PairBytes, k.MaxPair)
 	}
 	p.Memory = (p.Memory + page - 1) / page * page
 	return nil
