@@ -42,8 +42,8 @@ func bystander(t *testing.T) local.Process {
 	return local.Process{PID: p.Process.Pid, Start: ticks, Boot: strings.TrimSpace(string(boot))}
 }
 
-// A record in a folder that another user may have made is not acted on: its process is not signaled, and its address is not
-// dialed.
+// A record in a folder that another user may have made is not acted on: its process is not signaled, and its address is
+// not dialed.
 func TestForeignRecord(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	t.Setenv("FARKV_SHM_DIR", t.TempDir())

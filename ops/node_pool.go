@@ -87,8 +87,8 @@ func (s Starter) may(name string) error {
 	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
-			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing else (hint: unset it, or "+
-				"start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)", s.Fabric, v, s.Fabric)
+			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing else (hint: "+
+				"unset it, or start nodes with 'farkv node' and name them: farkv up %s:HOST:PORT,...)", s.Fabric, v, s.Fabric)
 		}
 	}
 	pools, err := fabrics.List()
@@ -99,8 +99,8 @@ func (s Starter) may(name string) error {
 	return nil
 }
 
-// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the environment, or else a new one in
-// the pool's run folder. Nodes are started in another folder.
+// tokenFile returns the path of the token that a pool's nodes are to ask for: the one of the environment, or else a new
+// one in the pool's run folder. Nodes are started in another folder.
 func tokenFile(here *local.Pool) (string, error) {
 	if name := os.Getenv(fabrics.EnvToken); name != "" {
 		return filepath.Abs(name)
@@ -111,8 +111,9 @@ func tokenFile(here *local.Pool) (string, error) {
 // command is the command line of a node that is started here.
 func (s Starter) command(token string, memory uint64) local.Command {
 	return func(_ int, pidFile string) []string {
-		return []string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", "127.0.0.1:0", "--memory",
-			strconv.FormatUint(memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(), "--output", "json", "--token-file", token}
+		return []string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", "127.0.0.1:0",
+			"--memory", strconv.FormatUint(memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(),
+			"--output", "json", "--token-file", token}
 	}
 }
 

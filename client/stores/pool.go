@@ -78,7 +78,8 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 }
 
 func tooLarge(kind *Kind, pair, most int) error {
-	return fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together", ErrParams, pair, kind.Name, most)
+	return fmt.Errorf("%w: pairs of %d bytes: a %s pool of this shape takes up to %d, key and value together", ErrParams,
+		pair, kind.Name, most)
 }
 
 // MostPair returns the most bytes that a key and its value may have together in the pool of a worker's store of this kind.

@@ -137,8 +137,8 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	return l, nil
 }
 
-// A pool's clients keep an account of each region, and of each segment of a space. The bounds are far above use (a billion
-// records take 150,000 segments), and small enough for the account of a pool whose header another user wrote.
+// A pool's clients keep an account of each region, and of each segment of a space. The bounds are far above use (a
+// billion records take 150,000 segments), and small enough for the account of a pool whose header another user wrote.
 const mostRegions, mostSegments = 1 << 16, 1 << 20
 
 // placeRegions lays the regions out on the nodes, and returns where they end on the fullest.

@@ -61,8 +61,8 @@ var (
 	// ErrIrregular is an ErrFormat of what is no file, which Remove leaves alone even when it is forced.
 	ErrIrregular = shm.ErrIrregular
 	ErrFolder    = shm.ErrFolder
-	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or when a process is none of its
-	// clients'. ErrTruncated is an ErrNoPool of one that is open.
+	// ErrForeign is wrapped when other users may change a pool that is not opened as shared:NAME, or when a process is
+	// none of its clients'. ErrTruncated is an ErrNoPool of one that is open.
 	ErrForeign   = shm.ErrForeign
 	ErrTruncated = shm.ErrTruncated
 )
@@ -149,8 +149,8 @@ func Parse(addr string) (Address, error) {
 		return Address{}, fmt.Errorf("%w %q: virtual time is no pool to attach to: "+
 			"'farkv sim run STORE' makes its own; use shm:NAME here: %w", ErrAddress, addr, rdma.ErrNotSupported)
 	default:
-		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, shared:NAME, mem:, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL",
-			ErrAddress, addr)
+		return Address{}, fmt.Errorf("%w %q: want NAME, shm:NAME, shared:NAME, mem:, tcp:HOST:PORT,..., rdma:HOST:PORT,... "+
+			"or consul:HOST:PORT/POOL", ErrAddress, addr)
 	}
 	return a, nil
 }
@@ -202,8 +202,8 @@ func Create(addr string, g Geometry, format func(rdma.Fabric) error) (rdma.Fabri
 	return f, nil
 }
 
-// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrForeign, ErrFolder, ErrToken, ErrDevice, ErrNoDevice,
-// ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or rdma.ErrNotSupported.
+// Open opens a pool that is there. Errors wrap ErrAddress, ErrNoPool, ErrFormat, ErrForeign, ErrFolder, ErrToken,
+// ErrDevice, ErrNoDevice, ErrNotBuilt, rdma.ErrNodeDown, fs.ErrPermission or rdma.ErrNotSupported.
 func Open(addr string) (rdma.Fabric, error) {
 	a, err := Parse(addr)
 	if err != nil {

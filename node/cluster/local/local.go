@@ -73,8 +73,8 @@ func CheckName(name string) error {
 // Create makes an empty run folder. Of two that do so at once one gets an error wrapping ErrExists; others wrap ErrName or
 // ErrFolder.
 //
-// The folder gets its name when its record is in it, so that whatever has a name can be opened, and removed. A crash before
-// leaves a folder without a pool's name.
+// The folder gets its name when its record is in it, so that whatever has a name can be opened, and removed. A crash
+// before leaves a folder without a pool's name.
 func Create(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -102,8 +102,8 @@ func Create(name string) (*Pool, error) {
 	return p, nil
 }
 
-// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when another user may have made
-// the folder, or may change it.
+// Open reads the record of a pool. Errors wrap ErrName, ErrNoPool, ErrRecord, or ErrFolder when another user may have
+// made the folder, or may change it.
 func Open(name string) (*Pool, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -143,8 +143,8 @@ func openPool(name string) (*os.File, error) {
 	return openFolder(root, filepath.Join(root.Name(), name), othersWrite)
 }
 
-// Resolve returns the address of the pool of that name; "": there is none here, or it was never finished, or name is none.
-// Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted, or read.
+// Resolve returns the address of the pool of that name; "": there is none here, or it was never finished, or name is
+// none. Errors wrap ErrFolder or ErrRecord: what is there cannot be trusted, or read.
 func Resolve(name string) (addr string, err error) {
 	p, err := Open(name)
 	switch {

@@ -27,8 +27,8 @@ const (
 type Command func(node int, pidFile string) []string
 
 // Start starts n more nodes, detached from this process and its terminal, and waits until all of them serve. They are in
-// the record before they do anything, so that Stop ends them whatever becomes of the caller: a process whose starter dies
-// before the record of it is written ends by itself. Errors wrap ErrStart, or what ended ctx.
+// the record before they do anything, so that Stop ends them whatever becomes of the caller: a process whose starter
+// dies before the record of it is written ends by itself. Errors wrap ErrStart, or what ended ctx.
 func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 	boot, err := bootID()
 	if err != nil {
@@ -56,8 +56,8 @@ func (p *Pool) Start(ctx context.Context, n int, command Command) error {
 // recorded is what a process reads once it is in the record.
 const recorded = "recorded\n"
 
-// AwaitRecord returns nil once the process that started this one as a node has recorded it. in is the standard input. An error
-// says that the starter ended before: no record names this process, and it must end.
+// AwaitRecord returns nil once the process that started this one as a node has recorded it. in is the standard input.
+// An error says that the starter ended before: no record names this process, and it must end.
 func AwaitRecord(in io.Reader) error {
 	if _, err := io.ReadFull(in, make([]byte, len(recorded))); err != nil {
 		return fmt.Errorf("%w: its starter ended before it had recorded the process: %w", ErrStart, err)

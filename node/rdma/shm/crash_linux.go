@@ -12,8 +12,8 @@ import (
 
 // CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at once, or with a step
 // when the client comes to the step of its protocol that trace.Step names so; steps that no store has never come. Errors
-// wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when the pool is this process's own, or with a step when
-// it is Shared, and ErrForeign when the process does not hold the client's lock.
+// wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when the pool is this process's own, or with a
+// step when it is Shared, and ErrForeign when the process does not hold the client's lock.
 func (f *Fabric) CrashClient(c rdma.Client, step string) error {
 	if err := f.crash(c, step); err != nil {
 		return fmt.Errorf("crash client %d: %w", c.ID, err)
@@ -30,7 +30,8 @@ func (f *Fabric) crash(c rdma.Client, step string) (err error) {
 		return fmt.Errorf("%s has no other processes: %w", f.name, rdma.ErrNotSupported)
 	}
 	if f.shared && step != "" {
-		return fmt.Errorf("clients of %s obey no order to crash, which any user of the machine could give: %w", f.name, rdma.ErrNotSupported)
+		return fmt.Errorf("clients of %s obey no order to crash, which any user of the machine could give: %w", f.name,
+			rdma.ErrNotSupported)
 	}
 	s := f.slot(c.ID)
 	word := atomic.LoadUint64(&s.pid)

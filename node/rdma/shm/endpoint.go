@@ -116,9 +116,9 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	}
 }
 
-// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and returns where to go on; a
-// WRITE may have reached the pages before. A fault on the way in fails all of them: the pool's first pages are always backed, so
-// that its file was truncated.
+// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and returns where to go
+// on; a WRITE may have reached the pages before. A fault on the way in fails all of them: the pool's first pages are
+// always backed, so that its file was truncated.
 func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {

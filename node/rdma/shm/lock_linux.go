@@ -76,8 +76,8 @@ func (l *fileLives) held(c rdma.ClientID) (bool, error) {
 	return rangeLocked(l.probe, slotOffset(c), 1)
 }
 
-// mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the lock of client c. The number in
-// the slot is what some process wrote; this is what the kernel says.
+// mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the lock of client c. The
+// number in the slot is what some process wrote; this is what the kernel says.
 func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(folder)

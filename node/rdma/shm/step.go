@@ -6,8 +6,8 @@ import (
 )
 
 // The word that has a client's process in its lower half has an order to crash in its upper one: the hash of a step's
-// name, 0 for none. Whoever begins a life in the slot begins without. In a pool that other users may change there are no
-// orders: any of them could write one.
+// name, 0 for none. A life in the slot begins without one. In a pool that other users may change there are
+// no orders: any of them could write one.
 const orderShift = 32
 
 // stepOrder is FNV-1a of a step's name, and never 0.
