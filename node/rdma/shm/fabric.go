@@ -90,15 +90,6 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 	return nil
 }
 
-// Gone returns an error wrapping rdma.ErrNoPool once the pool was removed: its memory is only that of those who still have it
-// open, and ends with them. The fabric is that of a pool that has its name.
-func (f *Fabric) Gone() error {
-	if f.backing.removed() {
-		return fmt.Errorf("%s was removed: %w", f.name, rdma.ErrNoPool)
-	}
-	return nil
-}
-
 // KillNode marks a node dead for every process: each verb posted to it from now on ends with rdma.ErrNodeDown. When
 // it returns nil, the verbs that were being executed are over, too.
 func (f *Fabric) KillNode(node int) (err error) {

@@ -326,16 +326,6 @@ func (s sparse) whole(size uint64) bool {
 	return err == nil && uint64(st.Size()) >= size
 }
 
-// removed reports whether the file has lost its name. One that cannot be asked, because it is closed, has not.
-func (s sparse) removed() bool {
-	st, err := s.file.Stat()
-	if err != nil {
-		return false
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	return ok && sys.Nlink == 0
-}
-
 const (
 	stretch = 16 << 20 // bytes allocated by one system call: a signal undoes all of it
 	retries = 1000     // signals that one stretch may suffer
