@@ -140,8 +140,8 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 	return Header{}, fmt.Errorf("read pool header: %w", last)
 }
 
-// Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping ErrOtherVersion unless it
-// names the given version.
+// Expect returns an error wrapping ErrOtherStore unless h names the given store, and one wrapping ErrOtherVersion
+// unless it names the given version.
 func (h Header) Expect(store string, version uint32) error {
 	if h.Store != store {
 		return fmt.Errorf("%w: it was made for %q, not %q", ErrOtherStore, h.Store, store)
@@ -151,8 +151,8 @@ func (h Header) Expect(store string, version uint32) error {
 		if h.Version > version {
 			age = "newer"
 		}
-		return fmt.Errorf("%w: its %s has version %d, which is %s than version %d, the one that this program reads", ErrOtherVersion,
-			store, h.Version, age, version)
+		return fmt.Errorf("%w: its %s has version %d, which is %s than version %d, the one that this program reads",
+			ErrOtherVersion, store, h.Version, age, version)
 	}
 	return nil
 }

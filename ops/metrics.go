@@ -46,7 +46,8 @@ func ServeMetrics(addr string, public bool, healthy func() error, all ...prometh
 		return nil, err
 	}
 	m := &Metrics{Registry: prometheus.NewPedanticRegistry(), healthy: healthy, ended: make(chan struct{})}
-	all = append(all, buildMetrics(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	all = append(all, buildMetrics())
+	all = append(all, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, c := range all {
 		if err := m.Register(c); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)

@@ -24,8 +24,8 @@ type Build struct {
 
 // ThisBuild describes the program that calls it.
 func ThisBuild(program string) *Build {
-	b := &Build{Program: program, Commit: version.Commit(), Go: runtime.Version(), Wire: version.Wire, Control: version.Control,
-		Formats: map[string]uint32{}}
+	b := &Build{Program: program, Commit: version.Commit(), Go: runtime.Version(), Formats: map[string]uint32{},
+		Wire: version.Wire, Control: version.Control}
 	for _, name := range stores.Names() {
 		if k, err := stores.Lookup(name); err == nil {
 			b.Formats[name] = k.Version
@@ -42,7 +42,8 @@ func (b *Build) String() string {
 // Print implements Result.
 func (b *Build) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s %s, built with %s for %s/%s\n\n", b.Program, b.Commit, b.Go, runtime.GOOS, runtime.GOARCH)
-	rows := [][]string{{"speaks and reads", "version"}, {"wire", strconv.Itoa(b.Wire)}, {"control", strconv.Itoa(b.Control)}}
+	rows := [][]string{{"speaks and reads", "version"}, {"wire", strconv.Itoa(b.Wire)},
+		{"control", strconv.Itoa(b.Control)}}
 	for _, name := range stores.Names() {
 		rows = append(rows, []string{"format of " + name, strconv.FormatUint(uint64(b.Formats[name]), 10)})
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 func TestNearest(t *testing.T) {
-	known := []string{"load", "run", "shell", "help", "status", "recover", "recordcount", "operationcount", "get", "del", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "fusee", "fusee-cr"}
+	known := []string{"load", "run", "shell", "help", "status", "recover", "recordcount", "operationcount", "get", "del",
+		"ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "fusee", "fusee-cr"}
 	for name, want := range map[string][]string{
 		"laod": {"load"}, "statsu": {"status"}, "stat": {"status"}, "opertioncount": {"operationcount"}, "gte": {"get"},
 		"fuse": {"fusee"}, "fusee-rc": {"fusee-cr"}, "rec": {"recover", "recordcount"}, "nosuch": nil, "": nil, "x": nil, "e": nil,

@@ -15,11 +15,12 @@ func Taking(pair int) (names []string) {
 	return names
 }
 
-// TooLarge says what the user of a pool of this store can do when a key and a value of so many bytes together are too large for
-// it.
+// TooLarge says what the user of a pool of this store can do when a key and a value of so many bytes together are too
+// large for it.
 func (k *Kind) TooLarge(pair int) string {
 	if k.MaxPair == 0 || pair <= k.MaxPair {
-		hint := fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
+		hint := fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more",
+			k.Name, pair)
 		if k.Grows {
 			hint += "; --table key-bytes=N makes room for longer keys"
 		}
@@ -29,8 +30,8 @@ func (k *Kind) TooLarge(pair int) string {
 	if len(others) == 0 {
 		return "split the value: " + k.limit(pair)
 	}
-	return fmt.Sprintf("%s: split the value, or make a pool for it, such as with 'farkv up --store %s --pair-bytes %d'", k.limit(pair),
-		example(others), pair)
+	return fmt.Sprintf("%s: split the value, or make a pool for it, such as with 'farkv up --store %s --pair-bytes %d'",
+		k.limit(pair), example(others), pair)
 }
 
 // limit names the limit of the store's format, and the stores that take a larger pair.

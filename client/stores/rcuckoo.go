@@ -24,12 +24,14 @@ const (
 	stuckFor = 500 * time.Millisecond
 )
 
+var heedsOfRcuckoo = Heeds{CacheBytes: rcuckoo.DefaultCache,
+	Replicas: fmt.Sprintf("of each shard, up to %d", rcuckoo.MaxReplicas)}
+
 func rcuckooKind() *Kind {
 	return &Kind{
-		Name:    rcuckoo.Format,
-		Doc:     "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
-		Version: rcuckoo.FormatVersion,
-		Size:    sizeRcuckoo,
+		Name: rcuckoo.Format,
+		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Size: sizeRcuckoo,
 		Format: func(f rdma.Fabric, p Params) error {
 			p = sizeRcuckoo(p)
 			p.Nodes = f.Nodes()
@@ -50,6 +52,9 @@ func rcuckooKind() *Kind {
 			}
 			return s, nil
 		},
+		Version: rcuckoo.FormatVersion,
+		Heeds:   heedsOfRcuckoo,
+
 		Refuse: refuseRcuckoo,
 		Limits: limitsOfRcuckoo,
 		Device: deviceRcuckoo,
@@ -62,7 +67,6 @@ func rcuckooKind() *Kind {
 		},
 		Steps:   rcuckoo.Steps,
 		MaxPair: maxRcuckooPair,
-		Heeds:   Heeds{CacheBytes: rcuckoo.DefaultCache, Replicas: fmt.Sprintf("of each shard, up to %d", rcuckoo.MaxReplicas)},
 		Slots:   true,
 		Grows:   true,
 		Check:   rcuckoo.Check,

@@ -126,8 +126,8 @@ func register(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	}
 }
 
-// NoFiles keeps the names of files from completing the values of all flags, of root and the commands below it, that are not
-// texts, and operands that nothing else completes.
+// NoFiles keeps the names of files from completing the values of all flags, of root and the commands below it, that
+// are not texts, and operands that nothing else completes.
 func NoFiles(root *cobra.Command) {
 	nothing := cobra.FixedCompletions(nil, cobra.ShellCompDirectiveNoFileComp)
 	root.LocalFlags().VisitAll(func(f *pflag.Flag) {

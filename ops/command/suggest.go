@@ -1,5 +1,5 @@
-// Package command is what the command lines of farkv and go-ycsb have in common: what they answer to a word that they do not
-// know, what they complete, and which version they are.
+// Package command is what the command lines of farkv and go-ycsb have in common: what they answer to a word that they
+// do not know, what they complete, and which version they are.
 package command
 
 import (

@@ -39,7 +39,8 @@ func (c *cli) bench() *cobra.Command {
 	f := cmd.Flags()
 	f.StringSliceVar(&b.Stores, "stores", []string{ops.AllStores}, "all, or of\n"+storeNames())
 	f.StringSliceVar(&b.Peers, "peers", []string{"redis"}, "other systems, where they are installed; '' for none")
-	f.StringVar(&b.Workload, "workload", "a", "a to f (or workloada, ycsb-a), one of ours such as fusee-a, or a property file")
+	f.StringVar(&b.Workload, "workload", "a",
+		"a to f (or workloada, ycsb-a), one of ours such as fusee-a, or a property file")
 	f.Int64Var(&b.Records, "records", 100_000, "records")
 	f.Int64Var(&b.Ops, "operations", 500_000, "operations of each run")
 	f.IntVar(&b.Threads, "threads", 8, "worker threads")

@@ -42,7 +42,8 @@ func completions(root *cobra.Command) {
 	command.FlagOrFile(at("sim", "run"), "workload", command.Workloads)
 	command.Flag(at("sim", "run"), "profile", profileWords)
 	command.FlagPair(at("sim", "run"), "property", simProperties, nil)
-	command.FlagList(at("sim", "fuzz"), "only", command.Fixed("crash", "slow", "stall", "partition", "fly", "late", "step"))
+	command.FlagList(at("sim", "fuzz"), "only",
+		command.Fixed("crash", "slow", "stall", "partition", "fly", "late", "step"))
 	command.Flag(at("perf"), "profile", profileWords)
 	command.FlagList(at("perf"), "fabrics", command.Fixed(ops.PerfFabrics...))
 	command.FlagList(at("doctor"), "require", ops.DoctorTopics)

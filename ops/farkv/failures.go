@@ -72,7 +72,8 @@ func tellFailure(w io.Writer, asJSON bool, status int, line string) {
 	fmt.Fprintf(w, "%s\n", text)
 }
 
-// splitHint takes the hint out of an error's text, where that has one, as in "no such pool (hint: 'farkv up' makes one)".
+// splitHint takes the hint out of an error's text, where that has one, as in "no such pool (hint: 'farkv up' makes
+// one)".
 func splitHint(text string) (what, hint string) {
 	const mark = " (hint: "
 	before, rest, found := strings.Cut(text, mark)
@@ -94,8 +95,8 @@ func splitHint(text string) (what, hint string) {
 	return text, ""
 }
 
-// asksJSON reports whether the arguments ask for JSON, whatever else is wrong with them: cobra reads no flag behind one that it
-// does not know.
+// asksJSON reports whether the arguments ask for JSON, whatever else is wrong with them: cobra reads no flag behind
+// one that it does not know.
 func asksJSON(args []string) bool {
 	f := pflag.NewFlagSet("farkv", pflag.ContinueOnError)
 	f.ParseErrorsAllowlist.UnknownFlags = true

@@ -82,9 +82,9 @@ func newRoot() *cobra.Command {
 		Long: "Farkv makes, watches, checks and compares pools of disaggregated memory.\n\n" +
 			"POOL is an address, such as shm:farkv, tcp:HOST:PORT,..., rdma:HOST:PORT,... or consul:HOST:PORT/POOL, or the\n" +
 			"name of a pool that 'farkv up' made, such as farkv; left out, it is $FARKV_POOL, else " + drivers.DefaultPool + ".\n\n" +
-			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 3 get or del found no such key;\n" +
-			"130 interrupted. What went wrong is the last line on standard error: text, or with -o json an object with the\n" +
-			"members error, status and, where there is one, hint.",
+			"Exit status: 0 all went well; 1 something failed, or a pool is damaged; 2 wrong use; 3 get or del found no such\n" +
+			"key; 130 interrupted. What went wrong is the last line on standard error: text, or with -o json an object with\n" +
+			"the members error, status and, where there is one, hint.",
 		Example: "  farkv bench\n" +
 			"  farkv up --records 1000000 --replicas 3\n" +
 			"  farkv put paper FUSEE && farkv get paper\n" +

@@ -118,7 +118,7 @@ func (t *tableFlag) Set(text string) error {
 	return stores.ParseTable(t.table, text)
 }
 
-var tableDoc = "of rcuckoo: name=value, with commas between, of " + stores.TableDoc
+var tableDoc = "of rcuckoo: name=value, with commas between, of\n" + strings.ReplaceAll(stores.TableDoc, ", f=", ",\nf=")
 
 // check tells what is wrong with the flags of up, and completes the parameters.
 func (u *upFlags) check(cmd *cobra.Command) error {

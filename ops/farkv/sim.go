@@ -22,7 +22,8 @@ func (c *cli) sim() *cobra.Command {
 			"  farkv sim fuzz fusee --runs 10000",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: %ssee '%s --help'", args[0], command.Unknown(cmd, args[0]), cmd.CommandPath())
+				return fmt.Errorf("unknown command %q: %ssee '%s --help'", args[0], command.Unknown(cmd, args[0]),
+					cmd.CommandPath())
 			}
 			return nil
 		},
@@ -41,9 +42,10 @@ func (c *cli) simRun() *cobra.Command {
 		Long: "Run measures a store in virtual time: the code is that of real pools, the machines are a profile's. The same\n" +
 			"command gives the same output, to the byte, on any machine. How long it really took goes to standard error.\n\n" +
 			"Before what is measured, in no time, the records are loaded and the clients do --warmup operations of the mix.\n" +
-			"Times such as 5s are virtual, and count from where measuring begins. ycsb-a to ycsb-f, or a to f, are YCSB's mixes\n" +
-			"with YCSB's distributions, over 100,000 pairs of 1,024 bytes of one field each, as in the papers; other workloads\n" +
-			"are property files, or those that 'go-ycsb help workloads' lists, and say themselves how many records there are.\n\n" +
+			"Times such as 5s are virtual, and count from where measuring begins. ycsb-a to ycsb-f, or a to f, are YCSB's\n" +
+			"mixes with YCSB's distributions, over 100,000 pairs of 1,024 bytes of one field each, as in the papers; other\n" +
+			"workloads are property files, or those that 'go-ycsb help workloads' lists, and say themselves how many records\n" +
+			"there are.\n\n" +
 			"  trips, verbs      a call's, on average; verbs with two-sided calls\n" +
 			"  read, written     bytes of payload of a call, on average\n" +
 			"  busy              the share of the time in which a part of a machine was in use\n\n" +
@@ -77,7 +79,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.StringArrayVar(&s.Hardware, "hardware", nil, "a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
 	f.IntVar(&s.Nodes, "nodes", 2, "memory nodes")
 	f.IntVar(&s.Clients, "clients", 128, "clients")
-	f.StringVar(&s.Name, "workload", "ycsb-c", "ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
+	f.StringVar(&s.Name, "workload", "ycsb-c",
+		"ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
 	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
 	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
 	f.Var((*bytesFlag)(&s.NodeBytes), "memory", "bytes of each memory node, such as 1GiB (default from records and clients)")
@@ -86,7 +89,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")
 	f.Int64Var(&s.WarmUp, "warmup", 0, "operations before those that are measured (default as many as --ops)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
-	f.IntVar(&replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
+	f.IntVar(&replicas, "replicas", 0,
+		"copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
 	f.IntVar(&s.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.Float64Var(&s.CacheThreshold, "cache-threshold", 0, "share of invalid hits above which a cached address is bypassed (default 0.5)")

@@ -25,7 +25,8 @@ import (
 // newClientCommand makes the command load or run.
 func newClientCommand(name string) *cobra.Command {
 	f := new(flags)
-	long, operations := "YCSB's load phase puts the records of a workload into a database, and makes the pool where there is none.", ""
+	operations := ""
+	long := "YCSB's load phase puts the records of a workload into a database, and makes the pool where there is none."
 	if name == drivers.Run {
 		long = "YCSB's run phase carries out the operations of a workload, on the records that were loaded, and measures them."
 		operations = " -p operationcount=1000000"

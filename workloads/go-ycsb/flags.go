@@ -30,7 +30,8 @@ type flags struct {
 }
 
 func (f *flags) addCommon(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil, "property file, or a workload by its name, such as a or fusee-a; later ones win")
+	cmd.Flags().StringSliceVarP(&f.files, "property_file", "P", nil,
+		"property file, or a workload by its name, such as a or fusee-a; later ones win")
 	cmd.Flags().StringArrayVarP(&f.values, "prop", "p", nil, "property as name=value; wins over files")
 	cmd.Flags().StringVar(&f.table, "table", "usertable", "table name")
 }
@@ -42,7 +43,8 @@ func (f *flags) addClient(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.interval, "interval", 10, "seconds between status lines; 0: none")
 	cmd.Flags().StringVar(&f.results, "results", "", "write the results to this file, as JSON: terms, latencies, and the series of intervals")
 	cmd.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the generators (default a new one, which is printed)")
-	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no properties and no status lines: the result lines, or what went wrong")
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false,
+		"no properties and no status lines: the result lines, or what went wrong")
 	cmd.Flags().StringVar(&f.pprof, "pprof", "", "serve profiles at this address, of the loopback unless it names a host")
 }
 

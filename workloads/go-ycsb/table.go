@@ -44,7 +44,8 @@ func table(fill func(line func(cells ...string))) string {
 // prose breaks a paragraph into lines.
 func prose(text string) string { return strings.Join(broken(text, terminal), "\n") + "\n" }
 
-// broken breaks a text at its spaces into lines of at most width, one line at least. A longer word has a line of its own.
+// broken breaks a text at its spaces into lines of at most width, one line at least. A longer word has a line of its
+// own.
 func broken(text string, width int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -10,9 +10,10 @@ import (
 
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "Show the commit, and the versions of formats and protocols",
-		Long:    "Version shows what this program was built from, and the versions of what it speaks and reads.\n'go-ycsb --version' is the same.",
+		Use:   "version",
+		Short: "Show the commit, and the versions of formats and protocols",
+		Long: "Version shows what this program was built from, and the versions of what it speaks and reads.\n" +
+			"'go-ycsb --version' is the same.",
 		Example: "  go-ycsb version",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {

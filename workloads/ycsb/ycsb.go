@@ -27,9 +27,9 @@ type Workload struct {
 // Spellings says what Find and Read take beside the path of a file.
 const Spellings = "a to f (or workloada, ycsb-a), or one that 'go-ycsb help workloads' lists"
 
-// Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-" before it or not, is always
-// YCSB's own. Any other name is the path of a property file, or, where there is no such file, the name of one of ours. An
-// error is a workloads.UseError.
+// Find returns the workload that a name means on a command line. A letter from a to f, with "ycsb-" before it or not,
+// is always YCSB's own. Any other name is the path of a property file, or, where there is no such file, the name of
+// one of ours. An error is a workloads.UseError.
 func Find(name string) (*Workload, error) {
 	if w := short(name); w != nil {
 		return w, nil
