@@ -120,7 +120,7 @@ func (n *Node) forgetGreeting(c net.Conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(g greeter) bool { return g.conn == c })
 }
 
-// welcome lets a caller in. It has greetPatience to say who it is.
+// welcome lets a caller in. It has greetPatience to prove that it knows a token.
 func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	raw.SetDeadline(time.Now().Add(greetPatience))
 	nc, err := n.secure(raw)

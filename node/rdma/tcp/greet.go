@@ -62,8 +62,8 @@ type hello struct {
 	Process string  `json:"process"` // its own for each process and node
 	PID     int     `json:"pid"`
 	Pool    string  `json:"pool,omitempty"`  // that it is about; "": it only inspects
-	Node    int     `json:"node"`            // of the pool: who is called
-	Peer    int     `json:"peer"`            // who calls
+	Node    int     `json:"node"`            // number of the called node in the pool
+	Peer    int     `json:"peer"`            // number of the calling node, of forPeer
 	Admin   bool    `json:"admin,omitempty"` // an administrator's: see adminConns
 	Proof   []byte  `json:"proof"`
 }

@@ -38,7 +38,7 @@ type outputs struct {
 	mu      sync.Mutex
 	holders map[*conn]struct{}
 	waiting int
-	timer   *time.Timer // runs press while connections wait
+	timer   *time.Timer // runs endSlow while connections wait
 }
 
 func newOutputs(slow time.Duration) *outputs {
@@ -63,12 +63,16 @@ func (o *outputs) wait(c *conn) error {
 	}
 	o.press(1)
 	defer o.press(-1)
-	defer c.reassure()()
+	end := c.reassure()
 	select {
 	case o.slots <- struct{}{}:
 		o.give(c)
+		c.sending.Store(int64(wall.Now())) // end may have to wait until the peer takes something: then c is slow
+		end()
+		c.sending.Store(0)
 		return nil
 	case <-c.node.stop:
+		end()
 		return errEnded
 	}
 }
@@ -95,7 +99,7 @@ func (o *outputs) take(c *conn) {
 	<-o.slots
 }
 
-// press notes that more connections wait, or fewer, and ends those that keep them waiting.
+// press notes that more connections wait, or fewer. While any does, those that keep it waiting are ended.
 func (o *outputs) press(more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -77,7 +77,7 @@ var mutants = teeth.Table([][5]string{
 	{"that are not for readers", "admit.go", "(!admin || c.readOnly ||", "(!admin ||", "TestPlacesApart"},
 	{"readers that take no answers are ended", "output.go", "		return readerPatience\n", "		return writePatience\n", "TestSlowReaders"},
 	{"and their places stay taken", "node.go", "		n.barred = append(n.barred, now+slowPenalty)\n", "", "TestSlowReaders"},
-	{"so are others while somebody waits", "output.go", "now-since > o.slow {", "now-since > time.Hour {", "TestSlowReaders"},
+	{"so are others while connections wait", "output.go", "now-since > o.slow {", "now-since > time.Hour {", "TestSlowReaders"},
 	{"answers have a budget", "output.go", "make(chan struct{}, classLarge)", "make(chan struct{}, 1<<20)", "TestSlowReaders"},
 	{"leases do not wait for the board", "peer.go", "	p.mu.Lock()\n	round := p.guard", "	p.boardMu.Lock()\n	p.boardMu.Unlock()\n	p.mu.Lock()\n	round := p.guard", "TestLeasesBeforeTheBoard"},
 	{"the wire's version is compared", "versions.go", "if int(v.theirs) != v.ours {", "if v.what == \"control\" && int(v.theirs) != v.ours {", "TestVersions"},
