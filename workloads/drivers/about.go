@@ -12,19 +12,14 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// About tells of a database on a pool what its user may not have said: its terms, without what the caller knows of the
-// workload; the properties that hold, defaults too; and in a line that this process made the pool, if it did and the pool
-// stays. Of others there is nothing to tell.
-func About(db Database) (t runner.Terms, holds map[string]string, made string) {
-	n, ok := db.(native)
-	if !ok {
-		return t, nil, ""
+// About tells of a database on a pool what its user may not have said: the properties that hold, defaults too, and in
+// a line that this process made the pool, if it did and the pool stays. Of others there is nothing to tell.
+func About(db Database) (holds map[string]string, made string) {
+	d := poolOf(db)
+	if d == nil {
+		return nil, ""
 	}
-	d, ok := n.Database.(*pool)
-	if !ok {
-		return t, nil, ""
-	}
-	t = d.terms()
+	t := d.terms()
 	holds = map[string]string{"farkv.pool": d.addr, "farkv.nodes": strconv.Itoa(t.Nodes),
 		"farkv.memory": strconv.FormatUint(d.fabric.Size(), 10)}
 	if t.IndexReplicas > 0 && t.DataReplicas > 0 {
@@ -37,7 +32,26 @@ func About(db Database) (t runner.Terms, holds map[string]string, made string) {
 		made = fmt.Sprintf("Made pool %s: %d nodes of %s, taken as they fill; it stays until 'farkv down %s'", d.addr,
 			d.fabric.Nodes(), mebibytes(d.fabric.Size()), strings.TrimPrefix(d.addr, "shm:"))
 	}
-	return t, holds, made
+	return holds, made
+}
+
+// Terms returns those of a database's pool, without what its user knows of the workload. A database that is on none has
+// none.
+func Terms(db Database) runner.Terms {
+	if d := poolOf(db); d != nil {
+		return d.terms()
+	}
+	return runner.Terms{}
+}
+
+// poolOf returns the pool of ours that a database is on; nil: it is on none.
+func poolOf(db Database) *pool {
+	n, ok := db.(native)
+	if !ok {
+		return nil
+	}
+	d, _ := n.Database.(*pool)
+	return d
 }
 
 // terms are those of the pool. Replicas and format are in its header, which names the replicas once where index and data

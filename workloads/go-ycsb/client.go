@@ -95,7 +95,8 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	if !p.GetBool("silence", true) {
 		c.Failed = out.failed
 	}
-	terms, holds, made := drivers.About(db)
+	holds, made := drivers.About(db)
+	terms := drivers.Terms(db)
 	terms.Store, terms.Records, terms.Threads = name, c.Spec.RecordCount, c.Threads
 	terms.Commit, terms.Wire = version.Commit(), version.Wire
 	out.properties(p)
