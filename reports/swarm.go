@@ -130,6 +130,7 @@ var swarmSmall = map[string]string{
 	"words-1": fewWords, "words-4": fewWords, "words-16": fewWords, "words-64": fewWords, "words-a": fewWords,
 	"clients-four": noCrowd, "clients-fabric": noCrowd,
 	"values-linear":  "The quick size has no values between the smallest and the largest.",
+	"crash-fusee":    "The lease of FUSEE's master is 2 ms in the quick size, and not 100.",
 	"crash-recovers": "The quick size ends before what is asked for rarely was written again.",
 }
 

@@ -19,17 +19,14 @@ func nodeCrashCases(s *swarmSize) (list []trial) {
 				o.Duration, o.Interval = at+2*s.lease, 0
 			}
 		}))
-		if x.store == "fusee" {
-			slow := list[len(list)-1]
-			slow.name, slow.Hardware, slow.Duration = "fusee slow", []string{fmt.Sprintf("NodeTimeout=%v", slowTimeout)}, slow.Duration+4*slowTimeout
-			list = append(list, slow)
+		if x.store == swarmKV.store {
+			few := list[len(list)-1]
+			few.name, few.Records = "few", s.crowdKeys
+			list = append(list, few)
 		}
 	}
 	return list
 }
-
-// slowTimeout is how long a verb to a dead node takes to fail in the experiment, in which clients notice a failure late.
-const slowTimeout = 20 * time.Millisecond
 
 func nodeCrashTable(s *swarmSize, r results, p *Part) {
 	p.Header = []string{"µs"}
@@ -56,14 +53,13 @@ func nodeCrashTable(s *swarmSize, r results, p *Part) {
 	for _, point := range x.Points[s.calm:] {
 		worst = max(worst, point.Latency)
 	}
+	few := r["few"].Points
+	again := all(more(worst, 1.05*before), less(meanLatency(few[len(few)-s.calm:]), 1.1*meanLatency(few[:s.calm])))
 	p.claim("crash-recovers", all(more(worst, 1.05*before), less(after, 1.1*before)), fmt.Sprintf("from %.2f to %.2f µs, and %.2f in the end", before, worst, after),
-		unknown("What lay in place at the node that is gone is read out of place until it is written again."))
-	late := func(r *simulate.Result) (test, string) {
-		return more(r.LongestGap, 10_000), fmt.Sprintf("no operation of a client ended for %.0f µs, and %d operations failed", r.LongestGap, r.Failed)
-	}
-	again, other := late(r["fusee slow"])
-	ours, text := late(f)
-	p.claim("crash-fusee", ours, text, because(fmt.Sprintf("where a verb to a dead node fails after %v, and not after 100 µs", slowTimeout), other, again))
+		because(fmt.Sprintf("with %d records", s.crowdKeys), fmt.Sprintf("from %.2f µs to %.2f in the end", meanLatency(few[:s.calm]), meanLatency(few[len(few)-s.calm:])),
+			again).and("What lay in place at the node that is gone is read out of place until it is written again, which takes longer of more records."))
+	p.claim("crash-fusee", more(f.LongestGap, 10_000), fmt.Sprintf("no operation of a client ended for %.0f µs, and %d operations failed", f.LongestGap, f.Failed),
+		unknown("The lease of FUSEE's master is %v.", s.lease))
 }
 
 // meanLatency is that of the operations of some intervals.
