@@ -103,7 +103,8 @@ func checkBetweenSweeps(t *testing.T, p *Pool) {
 
 // churnPool makes a pool that goes with the test.
 func churnPool(t *testing.T, addr, store string) *Pool {
-	p, err := Create(addr, store, Params{Records: churnRecords})
+	// An operation waits for a sweep until its timeout is over, and a sweep of a master that hardly runs takes seconds.
+	p, err := Create(addr, store, Params{Records: churnRecords, Timeout: 20 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { must(t, p.Close()) })
 	return p

@@ -65,9 +65,9 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
 
-// longestHunger is how long a client that finds no memory waits for a sweep to begin. Then it tells its user, and waits
-// no more for some times as long: nobody keeps the pool, or it is full.
-const longestHunger = 500 * time.Millisecond
+// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within one: the pool has no
+// keeper. Its user is told at once that the pool is full.
+const hopelessFor = 4
 
 // again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or
 // could not reach a majority of nodes, and has had no effect.
@@ -106,8 +106,8 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it; false: there is none. One that has begun is waited for until the operation's
-// timeout is over.
+// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is none. On a busy machine, and
+// while the pool has no master, it may begin late.
 func (s *Store) swept(t *tries) bool {
 	now := s.ep.Now()
 	if now < s.hopeless {
@@ -120,14 +120,9 @@ func (s *Store) swept(t *tries) bool {
 	for n := range s.nodes {
 		s.values.Ask(n)
 	}
-	within := min(longestHunger, s.c.quorum.Timeout())
-	ok, err := s.member.Await(next, within)
-	if err == nil && !ok && s.member.Epoch() >= next {
-		ok, err = s.member.Await(next, max(t.began+s.c.opt.Timeout-s.ep.Now(), 0))
-		return ok && err == nil
-	}
-	if err != nil || !ok {
-		s.hopeless = s.ep.Now() + 16*within
+	ok, err := s.member.Await(next, max(t.began+s.c.opt.Timeout-now, 0))
+	if err != nil || !ok && s.member.Epoch() < next {
+		s.hopeless = s.ep.Now() + hopelessFor*s.c.opt.Timeout
 	}
 	return err == nil && ok
 }
