@@ -18,6 +18,9 @@ func (c *cli) waitForConsul(cmd *cobra.Command) error {
 		return nil
 	}
 	consul.BePatient(cmd.Context(), &consul.Patience{Wait: c.wait, Say: func(agent string, why error) {
+		if c.quiet {
+			return
+		}
 		if why == nil {
 			why = errors.New("it does not answer")
 		}

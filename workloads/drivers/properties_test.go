@@ -44,7 +44,7 @@ func TestDefaultsOfStores(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s with its defaults (said: %v): %v", name, said, err)
 			}
-			_, holds, _ := About(db)
+			holds, _ := About(db)
 			for _, q := range []string{"farkv.nodes", "farkv.replicas"} {
 				has := cmp.Or(holds[q], "1") // rcuckoo's header does not name a lone replica
 				if has != shown[q] {
