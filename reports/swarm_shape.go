@@ -181,9 +181,9 @@ func wordTable(s *swarmSize, r results, p *Part) {
 	}
 	var gets, puts, shares []float64
 	for _, n := range s.words {
-		once, median := atOnce(r.updates("b", n))
+		_, median := atOnce(r.updates("b", n))
+		once, _ := atOnce(r.updates("a", n))
 		gets, puts = append(gets, r.gets("b", n).At(0.5)), append(puts, median)
-		once, _ = atOnce(r.updates("a", n))
 		shares = append(shares, once)
 	}
 	p.grows("words-get", gets, []string{"3.1", "3.2", "3.3", "3.6"}, "16")
