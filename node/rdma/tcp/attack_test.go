@@ -257,7 +257,7 @@ func TestSlowReaders(t *testing.T) {
 		}
 		return nodes[0].Stats().Slow > 1
 	})
-	if took := time.Since(began); took > 2*time.Second { // a writer has several seconds where no other connection waits
+	if took := time.Since(began); took > 4*time.Second { // a second; a writer has ten where no other connection waits
 		t.Errorf("that took %v", took)
 	}
 	ep := attach(t, f, "honest")
