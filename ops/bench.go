@@ -109,8 +109,8 @@ func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 	return kinds, nil
 }
 
-// check makes sure that each store can be measured, before the first is: with the workload, and on the pool that it is to
-// have, which is made, opened and thrown away.
+// check makes sure that each store can be measured, before the first is: with the workload, and on the pool that it
+// is to have, which is made, opened and thrown away.
 func (b *Bench) check(ctx context.Context, kinds []*stores.Kind, s *workloads.Spec) error {
 	for _, kind := range kinds {
 		if s.Scan > 0 && !kind.Scans {

@@ -77,8 +77,8 @@ type fillGauge struct {
 
 func newFillGauge(f rdma.Fabric) *fillGauge { return &fillGauge{f: f} }
 
-// look returns what there was at the last look, which it takes again when it is old. What cannot be had is left out until the
-// next one.
+// look returns what there was at the last look, which it takes again when it is old. What cannot be had is left out
+// until the next one.
 func (g *fillGauge) look() []Fill {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 // majority of those with a voice has to live, and the store's copies. The first seven nodes have a voice, spares and
 // witnesses too. That does not change in a pool's life: a spare that takes a dead node's place adds no voice.
 type Margin struct {
-	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and has all its data. 0 where
-	// even that is not so now.
+	// MayDie is how many more nodes may die at once, whichever these are, so that the pool goes on and has all its data.
+	// 0 where even that is not so now.
 	MayDie int     `json:"more_nodes_may_die"`
 	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known

@@ -35,8 +35,8 @@ func healthOf(i *fabrics.NodeInfo) error {
 	return nil
 }
 
-// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing. f is the pool, where
-// this process has it open, or nil.
+// inspect asks the memory nodes of an address how they are; of one that names none it returns nothing. f is the pool,
+// where this process has it open, or nil.
 func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
 	a, err := fabrics.Parse(addr)
 	if err != nil || !a.Remote() {

@@ -166,8 +166,8 @@ func ratioTable(s *size, r results, p *Part) {
 	p.claim("ratio", all(falls...), fmt.Sprintf("from %.2f to %.2f Mops", rates[0]/1e6, rates[last]/1e6), unknown(""))
 }
 
-// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of them much faster, alone
-// and together with the client's NIC, the other parts become the limit.
+// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of them much faster,
+// alone and together with the client's NIC, the other parts become the limit.
 var blamed = []struct {
 	name     string
 	hardware []string

@@ -11,8 +11,8 @@ type Figure struct {
 	Paper   string `json:"paper"`
 	Section string `json:"section"`
 	Says    string `json:"says"`
-	// Printed is the number as the paper prints it, where the words have one. Ours holds when it differs from it by no more
-	// than half of its last digit.
+	// Printed is the number as the paper prints it, where the words have one. Ours holds when it differs from it by no
+	// more than half of its last digit.
 	Printed string `json:"printed,omitempty"`
 	Unit    string `json:"unit,omitempty"`
 	// When is the criterion of a statement that is not one number: it holds when this does.

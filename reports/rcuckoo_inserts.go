@@ -114,7 +114,8 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 		" led to a free slot (see fill). Bytes are payload. Latencies are of W with %d clients.", s.table, insertPart, calm))
 }
 
-// twoTrips claims that the median of calls takes two trips. A fence counts as one: what is behind it waits for what is ahead.
+// twoTrips claims that the median of calls takes two trips. A fence counts as one: what is behind it waits for what
+// is ahead.
 func (p *Part) twoTrips(about string, c *simulate.Call) {
 	n := c.TripsAt(0.5)
 	p.claim(about, is(n == 2), fmt.Sprintf("%d at the median", n), unknown("Two batches are posted, and a fence in one of them waits for an"+

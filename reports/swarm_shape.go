@@ -64,8 +64,8 @@ func valueTable(s *swarmSize, r results, p *Part) {
 	p.Notes = append(p.Notes, fmt.Sprintf("%d records.", s.bigKeys))
 }
 
-// bend returns by how many percent a latency is off the line through those of the smallest and the largest values, at most,
-// and with which size: of operations of B, with data in place.
+// bend returns by how many percent a latency is off the line through those of the smallest and the largest values, at
+// most, and with which size: of operations of B, with data in place.
 func (s *swarmSize) bend(r results) (most float64, at int) {
 	low, high := s.values[0], s.values[len(s.values)-1]
 	for _, call := range []string{"READ", "UPDATE"} {

@@ -29,8 +29,8 @@ type Verdict struct {
 	Shown bool `json:"shown,omitempty"`
 }
 
-// slack is how far from a limit a measured number has to be, as a part of it, so that the quick size is trusted: by about so
-// much its numbers differ between seeds, and from those of the full size where nothing else makes them differ.
+// slack is how far from a limit a measured number has to be, as a part of it, so that the quick size is trusted: by
+// about so much its numbers differ between seeds, and from those of the full size where nothing else makes them differ.
 const slack = 0.05
 
 // test is a criterion that was applied: whether it is met, and whether slack could turn it.
@@ -105,8 +105,8 @@ func unknown(facts string, args ...any) reason {
 	return reason{text: text}
 }
 
-// because is a reason with its experiment: what was changed, what ours is then, and the criterion, applied again. When the
-// statement does not hold then, the reason is not known.
+// because is a reason with its experiment: what was changed, what ours is then, and the criterion, applied again.
+// When the statement does not hold then, the reason is not known.
 func because(changed, ours string, again test) reason {
 	if !again.met {
 		return unknown("It still differs %s: %s.", changed, ours)

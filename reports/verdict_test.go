@@ -17,8 +17,8 @@ func full(p *Paper) string { return filepath.Join("testdata", "full-"+strings.To
 // unrun is the outcome of a statement that the full size has not been run for since its criterion changed.
 const unrun = "?"
 
-// agrees checks that the quick size says of each of the paper's statements what the full size said, or that it is too small
-// to tell, and that it does tell some.
+// agrees checks that the quick size says of each of the paper's statements what the full size said, or that it is too
+// small to tell, and that it does tell some.
 func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 	t.Helper()
 	text, err := os.ReadFile(full(p))
@@ -52,7 +52,8 @@ func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 	}
 }
 
-// TestFull makes the files of verdicts at the full size, which takes some ten minutes a paper on two cores that are idle:
+// TestFull makes the files of verdicts at the full size, which takes some ten minutes a paper on two cores that are
+// idle:
 //
 //	FARKV_LONG=1 go test ./reports -run TestFull -timeout 3h
 //
@@ -117,7 +118,8 @@ func TestTests(t *testing.T) {
 	}
 }
 
-// TestClaim: what is fitted counts for nothing, the quick size says when it is too small, and a reason is shown or not known.
+// TestClaim: what is fitted counts for nothing, the quick size says when it is too small, and a reason is shown or
+// not known.
 func TestClaim(t *testing.T) {
 	figures := map[string]Figure{
 		"fit": {Printed: "2.0", Fitted: "the link was chosen so"}, "number": {Printed: "2.0"}, "words": {When: "it is so"}, "few": {When: "it is so"},

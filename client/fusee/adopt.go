@@ -221,8 +221,9 @@ func (c *Client) convert(class int) (bool, error) {
 	return true, c.convertEmptied(r.emptied.entry)
 }
 
-// convertEmptied makes an empty block's objects those of the class that its entry says. The operation that waits for it does so
-// beyond its deadline, once: within it no operation could, since a word may be remembered for as long as an operation takes.
+// convertEmptied makes an empty block's objects those of the class that its entry says. The operation that waits for
+// it does so beyond its deadline, once: within it no operation could, since a word may be remembered for as long as
+// an operation takes.
 func (c *Client) convertEmptied(e node.Entry) error {
 	if start := c.ep.Now(); start < c.reclaim.emptiedAt+c.Timeout {
 		c.ep.Sleep(c.reclaim.emptiedAt + c.Timeout - start)

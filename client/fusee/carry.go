@@ -73,8 +73,8 @@ func (c *Client) flush() {
 	}
 }
 
-// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does not wait. What does not land in
-// time stays in flight.
+// land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does not wait. What does
+// not land in time stays in flight.
 func (c *Client) land(within time.Duration) {
 	r := &c.reclaim
 	limit := never

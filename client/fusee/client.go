@@ -47,7 +47,8 @@ type Options struct {
 	// have been made for it.
 	Sequential bool
 	// Timeout bounds an operation and each wait for a node; default, and at most, what the pool was made for. An operation
-	// looks at its deadline between waits. One that gives a block another size class sleeps for one timeout of the pool's more.
+	// looks at its deadline between waits. One that gives a block another size class sleeps for one timeout of the
+	// pool's more.
 	Timeout time.Duration
 }
 
@@ -206,8 +207,9 @@ const (
 	never time.Duration = math.MaxInt64
 )
 
-// until returns the current operation's deadline. The operation has cleared it; the first that needs it reads the clock, so
-// that a SEARCH that waits for nothing does not. An operation that begins again in another view keeps its deadline.
+// until returns the current operation's deadline. The operation has cleared it; the first that needs it reads the
+// clock, so that a SEARCH that waits for nothing does not. An operation that begins again in another view keeps its
+// deadline.
 func (c *Client) until() time.Duration {
 	if c.deadline == unset {
 		c.deadline = c.ep.Now() + c.opt.Timeout

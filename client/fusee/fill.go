@@ -10,15 +10,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A look at how full a pool is reads so much, however large it is: 192 KiB of the index, and 256 block allocation tables.
+// A look at how full a pool is reads so much, however large it is: 192 KiB of the index, and 256 block allocation
+// tables.
 const (
 	fillGroups  = 1024
 	fillRun     = 16 // groups of a READ
 	fillRegions = 256
 )
 
-// Fill returns how full the index is and how many blocks were handed out, by samples where the pool is large. Such blocks may
-// have room yet, also those that clients left for others to adopt. It may run while clients work.
+// Fill returns how full the index is and how many blocks were handed out, by samples where the pool is large. Such
+// blocks may have room yet, also those that clients left for others to adopt. It may run while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, err := f.Open("status")
 	if err != nil {
@@ -83,8 +84,8 @@ func (l *layout) fillSlots(ep rdma.Endpoint, silent []bool) (client.Fill, error)
 	return fill, nil
 }
 
-// readAny reads n bytes on the first of so many copies whose node answers. Those that do not are silent from then on, and not
-// asked again. An error wraps rdma.ErrNodeDown when no copy answers.
+// readAny reads n bytes on the first of so many copies whose node answers. Those that do not are silent from then on,
+// and not asked again. An error wraps rdma.ErrNodeDown when no copy answers.
 func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) rdma.Addr) (p []byte, err error) {
 	err = rdma.ErrNodeDown
 	for r := range copies {

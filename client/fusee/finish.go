@@ -228,8 +228,8 @@ func (r *recovery) winner(list []race.Word) race.Word {
 	return least(list)
 }
 
-// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way: a successor of this
-// master takes it for the dead client's, too.
+// tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way: a successor
+// of this master takes it for the dead client's, too.
 func (r *recovery) tombstone(pending race.Word) (race.Word, error) {
 	n := &r.numbers
 	if r.dead == r.id { // the client ends its own round: see finishOwn

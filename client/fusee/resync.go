@@ -11,8 +11,8 @@ import (
 // its items by it. Until now its verbs may have failed, and none of them is in flight any more. Moved tells
 // of which regions the primary changed, with which the bitmaps of its blocks, the hints, were lost.
 //
-// It may be called again when it fails, in the same view or in the next: it goes on with the blocks that are left. It fails at
-// the operation's deadline, too.
+// It may be called again when it fails, in the same view or in the next: it goes on with the blocks that are left. It
+// fails at the operation's deadline, too.
 func (c *Client) resync(moved func(region int) bool) error {
 	c.reclaim.untidy = true
 	for class := range c.slabs {

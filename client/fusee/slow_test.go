@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// An operation waits for frees on a node that is slow for a part of its time only: it has nothing else to do with that node.
+// An operation waits for frees on a node that is slow for a part of its time only: it has nothing else to do with
+// that node.
 func TestSlowNodeHoldsFreesUp(t *testing.T) {
 	p := small(2, 1, 1)
 	p.Timeout = 20 * time.Millisecond
@@ -50,8 +51,8 @@ func TestSlowNodeHoldsFreesUp(t *testing.T) {
 	must(t, f.Run())
 }
 
-// A block that gets another size class rests for as long as any client of the pool may remember its words, however short the
-// timeout of the one that converts it. The operation that waits for this does not fail for it.
+// A block that gets another size class rests for as long as any client of the pool may remember its words, however
+// short the timeout of the one that converts it. The operation that waits for this does not fail for it.
 func TestConvertedBlockRests(t *testing.T) {
 	p := cramped(5)
 	p.Timeout = 10 * time.Millisecond

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Usage tells what the memory of a pool is used for, by reading its block allocation tables, each on a node that answers. It may
-// run while clients do. Bytes count all replicas.
+// Usage tells what the memory of a pool is used for, by reading its block allocation tables, each on a node that
+// answers. It may run while clients do. Bytes count all replicas.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, err := f.Open("status")
 	if err != nil {

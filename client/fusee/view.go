@@ -143,9 +143,9 @@ const (
 	maxWait   = 2 * time.Millisecond
 )
 
-// settled waits for an idle view behind the one in which an operation was cut off, for as long as the operation may take. It
-// returns false when there is none, because the failed node was unreachable for this client alone and answers again: then
-// nothing is known about the verbs that failed.
+// settled waits for an idle view behind the one in which an operation was cut off, for as long as the operation may
+// take. It returns false when there is none, because the failed node was unreachable for this client alone and
+// answers again: then nothing is known about the verbs that failed.
 func (c *Client) settled(cause error) (bool, error) {
 	limit := c.waitLimit()
 	epoch, wait := c.view.Epoch, firstWait

@@ -67,8 +67,8 @@ type Shape struct {
 	Spares      int           // of the nodes
 }
 
-// Most returns the largest value that each field of a Shape may have by itself, of those that a user chooses for a table. A lock
-// may not cover more rows than a shard has, either.
+// Most returns the largest value that each field of a Shape may have by itself, of those that a user chooses for a
+// table. A lock may not cover more rows than a shard has, either.
 func Most() Shape {
 	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: maxInline, F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
 		LockBits: lockBits, Rows: maxRows, Shards: maxShards, Levels: MaxLevels}

@@ -63,8 +63,8 @@ func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration, step func(st
 }
 
 // take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is the client's until a row
-// names it. The error wraps client.ErrFull when there is none, and rdma.ErrTimeout when none was found by the time until.
-// Operations of the client's in that shard are over.
+// names it. The error wraps client.ErrFull when there is none, and rdma.ErrTimeout when none was found by the time
+// until. Operations of the client's in that shard are over.
 func (x *extents) take(shard, length int, until time.Duration) (ref, error) {
 	st := &x.stocks[shard]
 	if len(st.hand) == 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFill compares what stores say of how full their index is with the pairs that are in it: exactly in a small pool, and
-// within 15 % where a sample is taken. All begin empty, and memory fills with the pairs.
+// TestFill compares what stores say of how full their index is with the pairs that are in it: exactly in a small
+// pool, and within 15 % where a sample is taken. All begin empty, and memory fills with the pairs.
 func TestFill(t *testing.T) {
 	for _, name := range Names() {
 		for _, records := range []uint64{500, 40_000} {

@@ -146,9 +146,9 @@ func apart(spares int) string {
 	return ", spares apart"
 }
 
-// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Resolve and fabrics.Open return, node.ErrNoStore,
-// ErrUnknown when this program does not have the store, or node.ErrOtherVersion when it has another version of the
-// store's format.
+// Open opens a pool, whichever store it holds. Errors wrap what fabrics.Resolve and fabrics.Open return,
+// node.ErrNoStore, ErrUnknown when this program does not have the store, or node.ErrOtherVersion when it has another
+// version of the store's format.
 func Open(addr string) (*Pool, error) {
 	addr, err := fabrics.Resolve(addr)
 	if err != nil {

@@ -84,11 +84,12 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
-	// Fill returns how full the parts of a pool are that can become full. It reads little, however large the pool, and may run
-	// while clients work. nil: it is not known.
+	// Fill returns how full the parts of a pool are that can become full. It reads little, however large the pool, and
+	// may run while clients work. nil: it is not known.
 	Fill func(f rdma.Fabric) ([]Fill, error)
-	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything in the pool is still to be
-	// had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it is not known.
+	// Outlives returns how many memory nodes may die at once, whichever these are, so that everything in the pool is
+	// still to be had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it
+	// is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
 	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
@@ -102,7 +103,8 @@ type Kind struct {
 	Slots bool
 	// Grows tells that its pools heed Params.Table: tables double when they are full, as often as its Levels say.
 	Grows bool
-	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only together.
+	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only
+	// together.
 	Limits func(h node.Header) (Limits, error)
 	// Heeds says which options are the store's own.
 	Heeds Heeds

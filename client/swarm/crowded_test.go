@@ -64,7 +64,8 @@ func TestFewDead(t *testing.T) {
 	}
 }
 
-// TestSlowSweep: an INSERT that finds no object waits for a sweep that begins late and takes long, until its timeout is over.
+// TestSlowSweep: an INSERT that finds no object waits for a sweep that begins late and takes long, until its timeout
+// is over.
 func TestSlowSweep(t *testing.T) {
 	p := small(3, 3, false)
 	p.Regions, p.Objects, p.Buckets = 3, 8, 16

@@ -65,8 +65,8 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
 
-// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within one: the pool has no
-// keeper. Its user is told at once that the pool is full.
+// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within one: the pool
+// has no keeper. Its user is told at once that the pool is full.
 const hopelessFor = 4
 
 // again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or
@@ -106,8 +106,8 @@ func (s *Store) reach(t *tries) bool {
 	return true
 }
 
-// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is none. On a busy machine, and
-// while the pool has no master, it may begin late.
+// swept asks for a sweep and waits for it until the operation's timeout is over; false: there is none. On a busy
+// machine, and while the pool has no master, it may begin late.
 func (s *Store) swept(t *tries) bool {
 	now := s.ep.Now()
 	if now < s.hopeless {

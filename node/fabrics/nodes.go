@@ -52,8 +52,8 @@ func Serve(c NodeConfig) (*Node, error) {
 }
 
 // Inspect asks the nodes of an address what they are, those of its pool first, each in its place; of a consul: pool those
-// that its record names. errs are those of nodes that do not tell. Where this process has the pool open, as f, it is none of
-// the processes that nodes count; f may be nil.
+// that its record names. errs are those of nodes that do not tell. Where this process has the pool open, as f, it is
+// none of the processes that nodes count; f may be nil.
 func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, errs []error, err error) {
 	o, err := nodesOf(a)
 	if err != nil {

@@ -29,8 +29,8 @@ var ErrSecret = errors.New("cannot be used")
 
 var administers atomic.Bool
 
-// Administer makes this process one that operates pools: what it opens from now on may use the connections that memory nodes
-// keep in reserve for such commands.
+// Administer makes this process one that operates pools: what it opens from now on may use the connections that
+// memory nodes keep in reserve for such commands.
 func Administer() { administers.Store(true) }
 
 // Security returns what a client needs to be let in, as the environment says.

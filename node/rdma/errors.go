@@ -29,7 +29,8 @@ var (
 	// ErrUnreachable is wrapped when the pool's view, or who its clients are, can be neither read nor changed now: too few
 	// of those who keep that answer. Verbs go on.
 	ErrUnreachable = errors.New("the pool's board is out of reach")
-	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a voice. It is an ErrUnreachable.
+	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a voice. It is an
+	// ErrUnreachable.
 	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
 	ErrNoPool = errors.New("no such pool")

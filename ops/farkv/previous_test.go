@@ -16,8 +16,8 @@ import (
 // otherVersion is how this program, as a node or as a client, says that the other end speaks another version.
 var otherVersion = regexp.MustCompile(`(node|client) \S+ speaks (wire|control) version (\d+), this (program|node) (\d+): use the same farkv on both`)
 
-// TestPrevious runs the program of the commit before beside this one, each as a node of the other. They work together, or
-// both say in a line that they speak different versions.
+// TestPrevious runs the program of the commit before beside this one, each as a node of the other. They work
+// together, or both say in a line that they speak different versions.
 func TestPrevious(t *testing.T) {
 	previous := os.Getenv("FARKV_PREVIOUS")
 	if previous == "" {

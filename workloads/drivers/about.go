@@ -54,8 +54,8 @@ func poolOf(db Database) *pool {
 	return d
 }
 
-// terms are those of the pool. Replicas and format are in its header, which names the replicas once where index and data
-// have as many; they are 0 where it names none.
+// terms are those of the pool. Replicas and format are in its header, which names the replicas once where index and
+// data have as many; they are 0 where it names none.
 func (d *pool) terms() runner.Terms {
 	t := runner.Terms{Pool: d.addr, Fabric: d.over(), Nodes: d.fabric.Nodes()}
 	ep, err := d.fabric.Open("header")

@@ -69,8 +69,8 @@ func memoryNodes(t *testing.T, n int) (addr string, kill func()) {
 	}
 }
 
-// TestGonePool takes the pool away under a run without end. It ends by itself, with one line that says why, and a status that
-// is not 0.
+// TestGonePool takes the pool away under a run without end. It ends by itself, with one line that says why, and a
+// status that is not 0.
 func TestGonePool(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pools that processes share need Linux")

@@ -112,8 +112,8 @@ func (o *output) progress(p runner.Progress) {
 	o.reason(p, failed > 0)
 }
 
-// reason says why operations fail, when they begin to: it may be long until the end. A failure may be told of later than it
-// is counted.
+// reason says why operations fail, when they begin to: it may be long until the end. A failure may be told of later
+// than it is counted.
 func (o *output) reason(p runner.Progress, failed bool) {
 	if !failed {
 		o.failing = false

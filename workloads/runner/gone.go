@@ -7,8 +7,8 @@ import (
 
 // Perishable is a Database that can be taken away while it is in use.
 type Perishable interface {
-	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits for nothing, and is safe
-	// for concurrent use.
+	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits for nothing, and
+	// is safe for concurrent use.
 	Gone() error
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// perishable is a database that is gone from some moment on. Its calls fail then, after their timeout, and so does Close.
+// perishable is a database that is gone from some moment on. Its calls fail then, after their timeout, and so does
+// Close.
 type perishable struct {
 	nothing
 	ends time.Time
@@ -49,8 +50,8 @@ func (p *perishable) Gone() error {
 	return nil
 }
 
-// TestGone: a run whose database is gone ends with the operations that have begun, and says why before all else that went
-// wrong.
+// TestGone: a run whose database is gone ends with the operations that have begun, and says why before all else that
+// went wrong.
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

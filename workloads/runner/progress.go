@@ -17,8 +17,8 @@ type Progress struct {
 	Calls *[workloads.Ops]workloads.Measure
 }
 
-// Interval is an entry of a Result's series. From and To are seconds since the start, the warm-up included. OK and Failed
-// are the operations that ended between them, by kind; kinds of which none did are left out.
+// Interval is an entry of a Result's series. From and To are seconds since the start, the warm-up included. OK and
+// Failed are the operations that ended between them, by kind; kinds of which none did are left out.
 type Interval struct {
 	From   float64           `json:"from"`
 	To     float64           `json:"to"`

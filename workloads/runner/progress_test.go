@@ -14,8 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// timed is a database whose calls take time, and which notes when they ended. Every tenth update fails. Worker 0 hangs in
-// its call after three intervals.
+// timed is a database whose calls take time, and which notes when they ended. Every tenth update fails. Worker 0
+// hangs in its call after three intervals.
 type timed struct {
 	nothing
 	began time.Time
@@ -81,8 +81,8 @@ func (d *timed) between(from, to time.Duration) (ok, failed map[string]uint64) {
 	return ok, failed
 }
 
-// TestLinesCountWhatEnded: a worker that hangs for two and a half intervals keeps nothing from its line, neither its own
-// operations before nor those of others.
+// TestLinesCountWhatEnded: a worker that hangs for two and a half intervals keeps nothing from its line, neither its
+// own operations before nor those of others.
 func TestLinesCountWhatEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &timed{began: time.Now()}

@@ -181,8 +181,8 @@ func (r *Result) Call(name string) *Call {
 // Err returns the first failure of a call, or nil. Results read from a file have none.
 func (r *Result) Err() error { return r.first }
 
-// Gone returns why the run ended early; nil: its database was there to the end. Results read from a file tell it as their
-// Problem.
+// Gone returns why the run ended early; nil: its database was there to the end. Results read from a file tell it as
+// their Problem.
 func (r *Result) Gone() error { return r.gone }
 
 // bucket is three numbers of an array, each on a line of its own. No string of JSON has such lines.

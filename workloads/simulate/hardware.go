@@ -14,8 +14,8 @@ import (
 // nodeTimeout is the one figure that is not sim.Hardware's: how long a verb to a dead node takes to fail.
 const nodeTimeout = "NodeTimeout"
 
-// change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the names of sim.Hardware's
-// fields.
+// change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the names of
+// sim.Hardware's fields.
 func change(o *sim.Options, texts []string) error {
 	for _, text := range texts {
 		name, value, _ := strings.Cut(text, "=")

@@ -24,8 +24,8 @@ import (
 type Config struct {
 	Store   string
 	Profile string // of the hardware: a name that Profiles lists
-	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200, Doorbell=100ns. NodeTimeout is how
-	// long a verb to a dead node takes to fail.
+	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200, Doorbell=100ns. NodeTimeout
+	// is how long a verb to a dead node takes to fail.
 	Hardware []string
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int

@@ -15,8 +15,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// Timeout bounds every call to an agent, blocking queries apart, which last as much longer as they wait for, and calls of a
-// process with Patience. An agent that stopped must not hang its callers; one that is well answers in milliseconds.
+// Timeout bounds every call to an agent, blocking queries apart, which last as much longer as they wait for, and
+// calls of a process with Patience. An agent that stopped must not hang its callers; one that is well answers in
+// milliseconds.
 const Timeout = time.Second
 
 // MasterLease is a good lease for the master's role when it is renewed through Consul: long enough that one call that takes

@@ -17,11 +17,11 @@
 // records are linearizable: writes are CAS by ModifyIndex through Raft, reads are consistent ones, which the leader answers
 // only after a majority of servers confirmed that it leads.
 //
-// Consul unreachable or partitioned: every call ends within Timeout in an error wrapping board.ErrUnreachable; an operator's
-// command, which is patient, gives its calls longer: see Patience. A master that cannot write to Consul changes nothing: no
-// epoch begins, no node is expelled, no client declared dead, so a side of a partition without a majority of Consul's servers
-// keeps its view. Operations go on in it, since memory nodes hold leases of each other, not of Consul. What waits is what needs
-// a change: re-replication, joining, and another master.
+// Consul unreachable or partitioned: every call ends within Timeout in an error wrapping board.ErrUnreachable; an
+// operator's command, which is patient, gives its calls longer: see Patience. A master that cannot write to Consul
+// changes nothing: no epoch begins, no node is expelled, no client declared dead, so a side of a partition without a
+// majority of Consul's servers keeps its view. Operations go on in it, since memory nodes hold leases of each other,
+// not of Consul. What waits is what needs a change: re-replication, joining, and another master.
 //
 // A write that ended in an error may land later, when the agent goes on. It carries the version that it replaces, and lands
 // only while nobody else changed the record since; readers find it as they find any other write. So nothing depends on

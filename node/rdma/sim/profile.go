@@ -55,9 +55,10 @@ var profiles = [...]Profile{
 			"8 clients a compute node",
 		Source: "FUSEE 6.1, 6.2",
 		Nodes:  5, ComputeNodes: 17, ClientsPerNode: 8,
-		// Fitted to FUSEE 6.3, figures 12 and 14, which it therefore cannot confirm: with pairs of 512 and 256 B YCSB C is 44.1 % and 55.9 % faster, and with three
-		// memory nodes as fast as with more. So 128 clients, and not the nodes, are the limit at 1.5 to 1.6 times of what
-		// two nodes' links let through, and a SEARCH takes a client nearly 8 µs. 2.6 of them are the trip's.
+		// Fitted to FUSEE 6.3, figures 12 and 14, which it therefore cannot confirm: with pairs of 512 and 256 B YCSB C is
+		// 44.1 % and 55.9 % faster, and with three memory nodes as fast as with more. So 128 clients, and not the nodes,
+		// are the limit at 1.5 to 1.6 times of what two nodes' links let through, and a SEARCH takes a client nearly 8 µs.
+		// 2.6 of them are the trip's.
 		Work: 5200,
 		Hardware: Hardware{
 			LinkGbps:    54.5, // FDR: four lanes of 14.0625 Gbaud, 64 of 66 bits

@@ -116,10 +116,10 @@ func (w *works) rate(d time.Duration) float64 {
 	return float64(w.done.Load()-before) / time.Since(began).Seconds()
 }
 
-// TestFlood: a holder of the read token attacks all nodes with hundreds of connections that ask for much and take nothing.
-// Writers go on at no less than half of their rate, and others get in, an administrator too; the nodes keep their leases, and
-// take little memory. Rates are those of the same workload in many short turns, with the attack and without, since the machine
-// may have other work to do.
+// TestFlood: a holder of the read token attacks all nodes with hundreds of connections that ask for much and take
+// nothing. Writers go on at no less than half of their rate, and others get in, an administrator too; the nodes keep
+// their leases, and take little memory. Rates are those of the same workload in many short turns, with the attack and
+// without, since the machine may have other work to do.
 func TestFlood(t *testing.T) {
 	const (
 		rounds, turn = 5, 1500 * time.Millisecond
@@ -219,8 +219,9 @@ func underAttack(t *testing.T, addrs []string) {
 	}
 }
 
-// TestSlowReaders: a reader that takes none of its answers is disconnected within a second though there is room for them, and
-// its place stays taken for a while; a writer that does the same is not, unless others wait for the room that its answers take.
+// TestSlowReaders: a reader that takes none of its answers is disconnected within a second though there is room for
+// them, and its place stays taken for a while; a writer that does the same is not, unless others wait for the room
+// that its answers take.
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	nodes, addrs, _ := guarded(t, 1, tcp.Security{Token: token, ReadToken: readToken})
@@ -269,8 +270,8 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// TestPlacesApart fills a node's connections: readers leave half of them to writers, and writers some to administrators, which
-// know the full token.
+// TestPlacesApart fills a node's connections: readers leave half of them to writers, and writers some to
+// administrators, which know the full token.
 func TestPlacesApart(t *testing.T) {
 	t.Parallel()
 	const conns = 12

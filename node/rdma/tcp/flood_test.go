@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Flood attacks the nodes of a pool with what may only read, until stop is closed: it keeps so many connections to each busy,
-// which ask for 256 KiB again and again and take no answers. One that is ended is made again.
+// Flood attacks the nodes of a pool with what may only read, until stop is closed: it keeps so many connections to
+// each busy, which ask for 256 KiB again and again and take no answers. One that is ended is made again.
 func Flood(r Record, s Security, conns int, stop <-chan struct{}) {
 	var group sync.WaitGroup
 	for node := range r.Nodes {

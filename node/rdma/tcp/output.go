@@ -13,8 +13,8 @@ const (
 	outBytes = 16 << 10
 	// largeBytes holds the longest answer to a frame of verbs.
 	largeBytes = headerBytes + maxItems*(resultBytes+8) + maxData
-	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and the others the other,
-	// so that readers that take no answers keep no answers of others back.
+	// outputBudget bounds the memory of all large buffers of a node. Readers have one half of it, and the others the
+	// other, so that readers that take no answers keep no answers of others back.
 	outputBudget = 32 << 20
 	classes      = 2
 	classLarge   = outputBudget / classes / largeBytes
@@ -27,9 +27,9 @@ const (
 // largeBuffer is memory for answers that do not fit a connection's own buffer.
 type largeBuffer [largeBytes]byte
 
-// outputs are the large buffers of a node for one class of connections: readers, or all others. A connection has one from
-// before it executes what it has to answer until it has sent that. It must not wait for one while it holds conn.executing:
-// a fence would wait, too.
+// outputs are the large buffers of a node for one class of connections: readers, or all others. A connection has one
+// from before it executes what it has to answer until it has sent that. It must not wait for one while it holds
+// conn.executing: a fence would wait, too.
 type outputs struct {
 	slots chan struct{} // holds one for each buffer that is in use
 	slow  time.Duration // see slowUnderPressure
@@ -139,8 +139,8 @@ func (c *conn) outputs() *outputs {
 	return c.node.outputs
 }
 
-// hasRoom reports whether c.out holds the answer to a frame besides what is there, and gets a large buffer for it where there
-// is one at once. Without it c.out has to be sent first or, if it is empty, c has to wait for one.
+// hasRoom reports whether c.out holds the answer to a frame besides what is there, and gets a large buffer for it
+// where there is one at once. Without it c.out has to be sent first or, if it is empty, c has to wait for one.
 func (c *conn) hasRoom(h header, body []byte) bool {
 	most := outBytes
 	if c.large != nil {
@@ -182,7 +182,8 @@ func (c *conn) isSlow() {
 	}
 }
 
-// sendBytes is the size of the kernel's buffer for what c sends. A reader's is smaller: there may be hundreds that take nothing.
+// sendBytes is the size of the kernel's buffer for what c sends. A reader's is smaller: there may be hundreds that
+// take nothing.
 func (c *conn) sendBytes() int {
 	if c.readOnly {
 		return readerSendBytes
@@ -214,8 +215,8 @@ func (c *conn) mostBody() int {
 	return maxBody
 }
 
-// readerBody is the body of a frame of as many READs as there may be, or of other verbs with operands of readerWrite bytes,
-// which are refused.
+// readerBody is the body of a frame of as many READs as there may be, or of other verbs with operands of readerWrite
+// bytes, which are refused.
 const (
 	readerWrite = 32
 	readerBody  = rightsBytes + maxItems*(opBytes+readerWrite)

@@ -28,7 +28,8 @@ func (g *greeting) putVersions() {
 	binary.LittleEndian.PutUint16(g[10:], version.Control)
 }
 
-// checkVersions compares the other end's versions with this build's. The wire comes first: it says where the others are.
+// checkVersions compares the other end's versions with this build's. The wire comes first: it says where the others
+// are.
 func (g *greeting) checkVersions(peer, self string) error {
 	for _, v := range []struct {
 		what   string

@@ -22,7 +22,8 @@ type Result struct {
 	Seed    uint64   // the lowest that failed
 	Plan    *Plan    // its plan; nil when none failed
 	Failure *Failure // what is wrong with it
-	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's; nil when all were judged.
+	// UndecidedSeed is the lowest with a run that could not be judged, and UndecidedPlan that run's; nil when all were
+	// judged.
 	UndecidedSeed uint64
 	UndecidedPlan *Plan
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// DefaultSearch bounds the search for an order of a run's operations, in wall time: the only judgment that depends on the
-// machine. Hardly any history comes near it. A run that exceeds it is counted as undecided.
+// DefaultSearch bounds the search for an order of a run's operations, in wall time: the only judgment that depends on
+// the machine. Hardly any history comes near it. A run that exceeds it is counted as undecided.
 const DefaultSearch = 2 * time.Second
 
 // judge looks at a run that is over, the visitor gone.

@@ -71,7 +71,8 @@ func (s *Subject) Run(p *Plan) *Failure {
 	return f
 }
 
-// Try plays a plan and returns what its run adds up to, and what is wrong with it; nil: nothing, unless it is undecided.
+// Try plays a plan and returns what its run adds up to, and what is wrong with it; nil: nothing, unless it is
+// undecided.
 func (s *Subject) Try(p *Plan) (Stats, *Failure) {
 	r, f := s.play(p, nil)
 	return r.stats, f
