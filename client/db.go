@@ -141,27 +141,32 @@ func (db *DB) Close() error {
 
 var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 
-// do runs f with a worker.
+// do runs f with a worker. A worker that was idle may have been fenced off meanwhile, and finds out by an operation that
+// has no effect: another worker carries that out. This ends, since such workers are dismissed, and a new one is the last.
 func (db *DB) do(ctx context.Context, f func(Store) error) error {
 	if err := db.enter(ctx); err != nil {
 		return err
 	}
 	defer func() { <-db.turns }()
-	w, err := db.worker(ctx)
-	if err != nil {
-		return err
+	for {
+		w, opened, err := db.worker(ctx)
+		if err != nil {
+			return err
+		}
+		err = f(w.store)
+		uncertain := errors.Is(err, ErrUncertain)
+		if !uncertain && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
+			db.mu.Lock()
+			db.idle = append(db.idle, w)
+			db.mu.Unlock()
+			return err
+		}
+		// Its connection is down, or others may wait for what it left: either it can be closed, or it is recovered now.
+		db.door.Dismiss(w.store, w.ep, db.workers)
+		if opened || uncertain || !errors.Is(err, rdma.ErrRevoked) || ctx.Err() != nil {
+			return err
+		}
 	}
-	err = f(w.store)
-	switch {
-	case errors.Is(err, ErrUncertain), // others may wait for what it left: either it can be closed, or it is recovered now
-		errors.Is(err, rdma.ErrAccess), errors.Is(err, rdma.ErrClosed): // its connection is down
-		db.door.Dismiss(w.store, w.ep, db.workers) // the next operation opens another
-		return err
-	}
-	db.mu.Lock()
-	db.idle = append(db.idle, w)
-	db.mu.Unlock()
-	return err
 }
 
 // enter waits for a turn. Whoever has one finds a worker idle, or may open another: there are no more than turns.
@@ -185,18 +190,19 @@ func (db *DB) enter(ctx context.Context) error {
 	}
 }
 
-func (db *DB) worker(ctx context.Context) (w worker, err error) {
+// worker returns an idle worker, or opens one.
+func (db *DB) worker(ctx context.Context) (w worker, opened bool, err error) {
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {
 		w = db.idle[n-1]
 		db.idle = db.idle[:n-1]
 		db.mu.Unlock()
-		return w, nil
+		return w, false, nil
 	}
 	db.mu.Unlock()
 	err = Reopen(ctx, func() error {
 		w.store, w.ep, err = db.workers.Open()
 		return err
 	})
-	return w, err
+	return w, true, err
 }

@@ -430,7 +430,8 @@ func TestReopen(t *testing.T) {
 	s.open = nil
 }
 
-// A worker that was fenced off is replaced: its own connection stays down for ever.
+// A worker that was fenced off while it was idle is replaced, and the operation that finds out is carried out by another: one
+// whose outcome is not known is not, nor one that a new worker cannot carry out either.
 func TestFencedWorkerIsReplaced(t *testing.T) {
 	pool, err := stores.Create("mem:", "fusee", stores.Params{Records: 1000})
 	if err != nil {
@@ -447,11 +448,37 @@ func TestFencedWorkerIsReplaced(t *testing.T) {
 	if err := pool.Fabric.Revoke(pool.Fabric.Clients()[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Get(background, []byte("k")); !errors.Is(err, rdma.ErrRevoked) {
-		t.Errorf("fenced off: %v", err)
-	}
 	if v, err := db.Get(background, []byte("k")); err != nil || string(v) != "v" {
-		t.Errorf("after that: %q, %v", v, err)
+		t.Errorf("behind the fence: %q, %v", v, err)
+	}
+}
+
+func TestFencedOperations(t *testing.T) {
+	errUncertain := fmt.Errorf("%w: %w", client.ErrUncertain, rdma.ErrRevoked)
+	for _, c := range []struct {
+		first, second error // of an idle worker, and of a new one
+		want          error
+		opened        int32
+	}{
+		{rdma.ErrRevoked, nil, nil, 2},
+		{rdma.ErrRevoked, rdma.ErrRevoked, rdma.ErrRevoked, 2},
+		{errUncertain, nil, client.ErrUncertain, 1},
+		{rdma.ErrAccess, nil, rdma.ErrAccess, 1},
+	} {
+		s := &script{}
+		answers := []error{c.first, c.second}
+		s.answer = func(string) error {
+			err := answers[0]
+			answers = answers[1:]
+			return err
+		}
+		db := newDB(t, s, 1)
+		if err := db.Update(background, nil, nil); !errors.Is(err, c.want) {
+			t.Errorf("%v, then %v: the answer is %v", c.first, c.second, err)
+		}
+		if n := int32(s.opened.Load()); n != c.opened {
+			t.Errorf("%v, then %v: %d workers were opened", c.first, c.second, n)
+		}
 	}
 }
 

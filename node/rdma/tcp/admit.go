@@ -57,6 +57,10 @@ const (
 	reasons
 )
 
+func (r reason) String() string {
+	return [...]string{refusedRoom: "room", refusedSilent: "silent", refusedVersion: "version", refusedRules: "rules", refusedAuth: "auth"}[r]
+}
+
 // errHandshake is wrapped when TLS does not come about.
 var errHandshake = errors.New("TLS handshake")
 
@@ -88,8 +92,8 @@ func (n *Node) refuse(c net.Conn, err error) {
 	c.Close()
 	if now := wall.Now(); n.refusedAt[why] == 0 || now-n.refusedAt[why] > time.Minute {
 		n.refusedAt[why] = now
-		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "why", err.Error(),
-			"refused", n.stats.refused[why].Load())
+		n.log.Warn("refused a connection (logged once a minute)", "from", c.RemoteAddr().String(), "reason", why.String(),
+			"why", err.Error(), "refused", n.stats.refused[why].Load())
 	}
 }
 
