@@ -71,7 +71,7 @@ func securityOf(nodes []string) (tcp.Security, error) {
 		return Security()
 	}
 	token, err := ReadToken(file)
-	return tcp.Security{Token: token}, err
+	return tcp.Security{Token: token, Admin: administers.Load()}, err
 }
 
 func tokenOf(variable string) ([]byte, error) {

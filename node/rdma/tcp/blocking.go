@@ -68,22 +68,34 @@ func (b *blocking) leavePoller() { b.Conn.Close() }
 
 func (b *blocking) Read(p []byte) (int, error) { return b.file.Read(p) }
 
-// Write ends early when the peer takes nothing for so long, or all of it takes twice as long.
+// Write ends early when the peer takes nothing for twice its patience, or all of it takes writeShare times as long. The kernel
+// lets a write wait until a good part of its buffer is free, so only what the peer has acknowledged says what it takes.
 func (b *blocking) Write(p []byte) (n int, err error) {
-	for until := wall.Now() + b.patience; n < len(p); n += max(b.sent, 0) {
+	waited, acked := false, uint64(0)
+	for until := wall.Now() + writeShare*b.patience; n < len(p); n += max(b.sent, 0) {
 		b.out = p[n:]
 		if err := b.raw.Write(b.send); err != nil {
 			return n, err
 		}
 		switch {
-		case b.err == unix.EAGAIN || b.err == nil && wall.Now() > until:
-			return n, os.ErrDeadlineExceeded
-		case b.err != nil && b.err != unix.EINTR:
+		case b.err == nil && n+b.sent == len(p) || b.err == unix.EINTR:
+		case b.err != nil && b.err != unix.EAGAIN:
 			return n, b.err
+		case wall.Now() > until:
+			return n, os.ErrDeadlineExceeded
+		case b.err == unix.EAGAIN:
+			now, ok := acknowledged(b.raw)
+			if !ok || waited && now == acked {
+				return n, os.ErrDeadlineExceeded
+			}
+			waited, acked = true, now
 		}
 	}
 	return n, nil
 }
+
+// writeShare bounds a write to a peer that takes a little all the time: it keeps a place from others.
+const writeShare = 8
 
 // The kernel has its own.
 func (b *blocking) SetReadDeadline(time.Time) error  { return nil }

@@ -101,3 +101,37 @@ func TestBlockingPatience(t *testing.T) {
 		t.Errorf("write: %v", err)
 	}
 }
+
+// TestBlockingSlowPeer: a peer that takes a little all the time is waited for, though the kernel lets a write wait for much
+// longer than the peer's pauses.
+func TestBlockingSlowPeer(t *testing.T) {
+	const patience = 500 * time.Millisecond
+	b, far := blockingPair(t, time.Minute, patience)
+	far.(*net.TCPConn).SetReadBuffer(64 << 10)
+	wrote := make(chan error, 1)
+	go func() {
+		var err error
+		for range 4 {
+			if _, err = b.Write(make([]byte, 256<<10)); err != nil {
+				break
+			}
+		}
+		wrote <- err
+	}()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	p := make([]byte, 16<<10)
+	for {
+		select {
+		case err := <-wrote:
+			if err != nil {
+				t.Errorf("write: %v", err)
+			}
+			return
+		case <-tick.C:
+			if _, err := far.Read(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

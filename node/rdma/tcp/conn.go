@@ -288,7 +288,9 @@ func (c *conn) control(h header, body []byte) error {
 	if err := json.Unmarshal(body, &m); err != nil {
 		return fmt.Errorf("decode a message: %w: %w", ErrProtocol, err)
 	}
-	if m.isLong() && c.large == nil {
+	// With the full token a long answer says which clients live, which decides what may be expelled: it must not wait for
+	// connections that take no answers.
+	if c.readOnly && m.isLong() && c.large == nil {
 		if err := c.outputs().wait(c); err != nil {
 			return err
 		}

@@ -238,7 +238,7 @@ func (n *Node) leave(c *conn) {
 	if c.readOnly && c.slow.Load() {
 		n.barred = append(n.barred, now+slowPenalty)
 	}
-	if proc := n.processes[c.process]; proc != nil && c.purpose != forPeer {
+	if proc := n.processes[c.process]; proc != nil && c.purpose != forPeer && c.about != "" { // as register counted
 		proc.conns--
 		proc.lost = now
 	}
