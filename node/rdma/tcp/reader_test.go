@@ -2,7 +2,9 @@ package tcp
 
 import (
 	"errors"
+	"net"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -62,4 +64,42 @@ func TestReaderMinority(t *testing.T) {
 		t.Fatal(err)
 	}
 	reads("somebody has looked")
+}
+
+// TestProcessesAreForgotten: a process that had connections about the pool, and some about none, which do not count, is
+// forgotten once all have ended.
+func TestProcessesAreForgotten(t *testing.T) {
+	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	f, err := Create(Options{Addresses: []string{n.Addr()}}, Geometry{1, 1 << 20, 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const process = "process"
+	enter := func(why purpose, pool string) net.Conn {
+		c, _, err := dial(t.Context(), n.Addr(), Security{}, hello{Purpose: why, Process: process, Pool: pool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	about, looks := enter(forVerbs, f.Record().ID), enter(forControl, "")
+	about.Close()
+	looks.Close()
+	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		enter(forControl, "").Close() // the end of any connection has the node look
+		n.mu.Lock()
+		p := n.processes[process]
+		n.mu.Unlock()
+		if p == nil {
+			return
+		}
+		if p.conns < 0 || time.Now().After(until) {
+			t.Fatalf("the process is known with %d connections", p.conns)
+		}
+	}
 }
