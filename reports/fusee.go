@@ -42,9 +42,13 @@ func newSize(quick bool, seed uint64) *size {
 	}
 }
 
+var fuseeSmall = map[string]string{
+	"replicas-ab": unproven, "replicas-c": unproven, "replicas-d1": unproven, "replicas-d5": unproven,
+}
+
 // Fusee is FUSEE's paper.
 var Fusee = newPaper(&Paper{
-	Name: "FUSEE", Source: "Shen et al., FAST 2023", Section: "sections 6.3 and 6.4", Figures: fuseeFigures,
+	Name: "FUSEE", Source: "Shen et al., FAST 2023", Section: "sections 6.3 and 6.4", Figures: fuseeFigures, Small: fuseeSmall,
 }, plan[*size]{newSize, fuseeSetUp, fuseeExperiments})
 
 func fuseeSetUp(s *size) string {

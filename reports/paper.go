@@ -20,6 +20,9 @@ type Paper struct {
 	report func(context.Context, Options) (*Report, error)
 }
 
+// unproven is why the quick size does not tell a statement's verdict as long as testdata has none of the full size.
+const unproven = "The full size has not been run for this statement."
+
 // plan is how a paper's evaluation is done again; S says how large.
 type plan[S any] struct {
 	size  func(quick bool, seed uint64) S

@@ -129,6 +129,8 @@ var swarmSmall = map[string]string{
 	"caches-swarm": fewKeys, "caches-dm-abd": fewKeys, "caches-fusee": fewKeys, "caches-mean": fewKeys, "caches-miss": fewKeys,
 	"words-1": fewWords, "words-4": fewWords, "words-16": fewWords, "words-64": fewWords, "words-a": fewWords,
 	"clients-four": noCrowd, "clients-fabric": noCrowd,
+	"clients-most": unproven, "clients-linear": unproven, "clients-get1": unproven, "clients-put1": unproven,
+	"clients-get64": unproven, "clients-put64": unproven, "clients-dm": unproven,
 	"values-linear":  "The quick size has no values between the smallest and the largest.",
 	"crash-fusee":    "The lease of FUSEE's master is 2 ms in the quick size, and not 100.",
 	"crash-recovers": "The quick size ends before what is asked for rarely was written again.",
