@@ -18,6 +18,9 @@ type change struct {
 	key    []byte
 	met    []uint64 // locations of dying entries that stand in the way and need their tombstones
 	buried []uint64 // of those that have them, since epoch named
+	spare  bool     // what was met stands in the way of room only
+	left   []uint64 // locations of such entries whose objects are out of reach, since epoch named
+	cause  error    // why the last of them is
 	at     uint64   // location of the key
 	k      Register
 	marked uint64 // location of what a DELETE was to mark as dying, in this change
@@ -38,7 +41,7 @@ func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int,
 		case c.isBuried(e):
 			continue
 		case e.Location&dying != 0:
-			c.met = append(c.met[:0], e.Location)
+			c.met, c.spare = append(c.met[:0], e.Location), false
 			return nil, 0, errDying
 		default:
 			ok, err := c.is(e.Location)
@@ -64,8 +67,9 @@ func (c *change) isBuried(e directory.Entry) bool {
 // two trips once. What a bucket keeps takes the place of objects that a sweep could free.
 const mostDead = 2
 
-// makeRoom drops all dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It
-// returns errDying while one of them has no tombstone.
+// makeRoom drops the dying entries of a bucket, whatever their hashes, when there are many, or no room is left. It
+// returns errDying while bury has not tried one of them. Those whose objects are out of reach stay: their nodes may be
+// other ones than the bucket's. It fails for them only when they leave no room.
 func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
 	dead := 0
 	for _, e := range bucket {
@@ -76,18 +80,24 @@ func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
 	if dead <= mostDead && len(bucket) < directory.Slots {
 		return bucket, nil
 	}
-	c.met = c.met[:0]
-	rest := bucket[:0]
+	c.met, c.spare = c.met[:0], true
+	rest, kept := bucket[:0], 0
 	for _, e := range bucket {
 		switch {
 		case e.Location&dying == 0:
 			rest = append(rest, e)
+		case slices.Contains(c.left, e.Location):
+			rest = append(rest, e)
+			kept++
 		case !c.isBuried(e):
 			c.met = append(c.met, e.Location)
 		}
 	}
-	if len(c.met) > 0 {
+	switch {
+	case len(c.met) > 0:
 		return nil, errDying
+	case kept > 0 && len(rest) >= directory.Slots:
+		return nil, fmt.Errorf("make room in the bucket of the key: %w", c.cause)
 	}
 	return rest, nil
 }
@@ -117,7 +127,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		}
 		c.marked = 0
 		if now := c.s.epoch(); now != c.named {
-			c.named, c.buried = now, c.buried[:0]
+			c.named, c.buried, c.left = now, c.buried[:0], c.left[:0]
 		}
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
@@ -134,11 +144,22 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 	return errStopped
 }
 
-// bury brings the tombstones to what the change has met: a bucket's entries at most.
+// bury brings the tombstones to what the change has met: a bucket's entries at most. Of what stands in the way of room
+// only, it leaves what is out of reach; after a timeout, all the rest, so that one change waits for one timeout.
 func (c *change) bury() error {
-	for _, location := range c.met {
+	for i, location := range c.met {
 		if err := c.s.finish(location, c.named); err != nil {
-			return err
+			late := errors.Is(err, rdma.ErrTimeout)
+			if !c.spare || !late && !unreachable(err) {
+				return err
+			}
+			c.cause = err
+			if late {
+				c.left = append(c.left, c.met[i:]...)
+				return nil
+			}
+			c.left = append(c.left, location)
+			continue
 		}
 		c.buried = append(c.buried, location)
 	}

@@ -140,3 +140,83 @@ func TestCrowdedHalfDeleted(t *testing.T) {
 	must(t, z.Insert(key, []byte("again")))
 	wantError(t, z.Insert([]byte("new"), []byte("value")), client.ErrFull)
 }
+
+// crowdedFar is a bucket with entries of deleted keys whose objects lie in one region, of which nodes that have nothing of
+// the bucket are two of the three.
+type crowdedFar struct {
+	*Store
+	keys  [][]byte // of the bucket
+	nodes []int    // the two
+	near  int      // a region that has most of its replicas, and the first, on the bucket's nodes
+	far   int
+}
+
+func newCrowdedFar(t *testing.T, s *Store) *crowdedFar {
+	t.Helper()
+	c := &crowdedFar{Store: s, near: -1, far: -1}
+	bucket := s.dir.BucketOf(xxhash.Sum64([]byte("key")))
+	for n := 0; len(c.keys) < 2*directory.Slots; n++ {
+		if key := fmt.Appendf(nil, "key-%d", n); s.dir.BucketOf(xxhash.Sum64(key)) == bucket {
+			c.keys = append(c.keys, key)
+		}
+	}
+	holders := map[int]bool{}
+	for _, a := range s.plan.dir.Sections()[int(bucket)] {
+		holders[a.Node()] = true
+	}
+	for r, at := range s.regions {
+		var others []int
+		for _, a := range at[:s.Replicas] {
+			if !holders[a.Node()] {
+				others = append(others, a.Node())
+			}
+		}
+		switch {
+		case len(others) >= 2 && c.far < 0:
+			c.far, c.nodes = r, others[:2]
+		case len(others) <= 1 && holders[at[0].Node()]:
+			c.near = r
+		}
+	}
+	if c.far < 0 || c.near < 0 {
+		t.Fatal("no region lies apart from the bucket: this test shows nothing")
+	}
+	return c
+}
+
+// from makes the next INSERTs take objects of a region.
+func (c *crowdedFar) from(region int) {
+	c.objects.region, c.objects.free, c.objects.location = region, nil, 0
+}
+
+// TestDeadOutOfReach: an INSERT does not need the nodes of what was deleted from its bucket while the bucket has room; in
+// a full bucket it takes the place of those that are in reach, and it fails when there are none.
+func TestDeadOutOfReach(t *testing.T) {
+	const far = mostDead + 2
+	for _, near := range []int{0, 1} { // deleted keys whose objects stay in reach
+		p := small(6, 3, false)
+		p.Buckets, p.Timeout = 6, 200*time.Millisecond
+		f := storePool(t, 6, p)
+		c := newCrowdedFar(t, storeOn(t, f, StoreOptions{}))
+		keys := c.keys
+		insert := func(n int) {
+			t.Helper()
+			for ; n > 0; n-- {
+				must(t, c.Insert(keys[0], []byte("value")))
+				keys = keys[1:]
+			}
+		}
+		c.from(c.far)
+		insert(far)
+		c.from(c.near)
+		insert(near)
+		for _, key := range c.keys[:far+near] {
+			must(t, c.Delete(key))
+		}
+		for _, n := range c.nodes {
+			must(t, f.KillNode(n))
+		}
+		insert(directory.Slots - far)
+		wantError(t, c.Insert(keys[0], []byte("value")), rdma.ErrNodeDown)
+	}
+}
