@@ -50,7 +50,7 @@ func (s *Store) begin() error {
 // tries is how often an operation has failed.
 type tries struct {
 	stale, full int
-	began       time.Duration // the operation; a GET, when its nodes were out of reach first
+	began       time.Duration // the operation; a GET, when it first had to wait
 	pause       time.Duration // before the next attempt to reach them; 0: they were in reach
 }
 
@@ -65,9 +65,13 @@ const (
 // A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
 const mostSweeps = 3
 
-// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within one: the pool
-// has no keeper. Its user is told at once that the pool is full.
-const hopelessFor = 4
+// hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within a good share of
+// one: the pool has no keeper. Its user is told at once that the pool is full. A shorter wait, or a client that could
+// not join the view, shows nothing of the keeper.
+const (
+	hopelessFor   = 4
+	hopelessShare = 2
+)
 
 // again reports whether an operation that failed is tried once more: one that met several epochs, found no memory, or
 // could not reach a majority of nodes, and has had no effect.
@@ -109,7 +113,8 @@ func (s *Store) reach(t *tries) bool {
 // swept asks for a sweep and waits for it until the operation's timeout is over; false: there is none. On a busy
 // machine, and while the pool has no master, it may begin late.
 func (s *Store) swept(t *tries) bool {
-	now := s.ep.Now()
+	now, timeout := s.ep.Now(), s.c.opt.Timeout
+	t.began = cmp.Or(t.began, now)
 	if now < s.hopeless {
 		return false
 	}
@@ -120,9 +125,10 @@ func (s *Store) swept(t *tries) bool {
 	for n := range s.nodes {
 		s.values.Ask(n)
 	}
-	ok, err := s.member.Await(next, max(t.began+s.c.opt.Timeout-now, 0))
-	if err != nil || !ok && s.member.Epoch() < next {
-		s.hopeless = s.ep.Now() + hopelessFor*s.c.opt.Timeout
+	within := max(t.began+timeout-now, 0)
+	ok, err := s.member.Await(next, within)
+	if err == nil && !ok && s.member.Epoch() < next && within >= timeout/hopelessShare {
+		s.hopeless = s.ep.Now() + hopelessFor*timeout
 	}
 	return err == nil && ok
 }

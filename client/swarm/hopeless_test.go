@@ -1,0 +1,92 @@
+package swarm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// alone runs a client of a pool that has no master.
+func alone(t *testing.T, do func(s *sim.Sim, k *Store, timeout time.Duration)) {
+	t.Helper()
+	p := small(3, 3, false)
+	l, err := newPlan(p, 3)
+	must(t, err)
+	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve})
+	defer s.Close()
+	must(t, Make(s, p))
+	s.Go("client", func(ep rdma.Endpoint) {
+		k, err := OpenStore(&cutOff{Endpoint: ep}, StoreOptions{})
+		must(t, err)
+		ep.Sleep(10 * time.Second)
+		do(s, k, p.Timeout)
+	})
+	must(t, s.Run())
+}
+
+// awaitSweep fails an operation, which began at a time, for lack of memory, and returns how long it waited for a sweep.
+func awaitSweep(t *testing.T, s *sim.Sim, k *Store, began time.Duration) time.Duration {
+	t.Helper()
+	now, of := s.Now(), tries{began: began}
+	if k.again(&of, client.ErrFull) {
+		t.Error("a sweep has begun without a master")
+	}
+	return s.Now() - now
+}
+
+// TestGetAwaitsSweep: a GET that needs memory waits for a sweep for a timeout, as a write does. None begins, and then
+// the client does not wait again.
+func TestGetAwaitsSweep(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		if took := awaitSweep(t, s, k, 0); took < timeout {
+			t.Errorf("a GET waited for %v, want %v", took, timeout)
+		}
+		if took := awaitSweep(t, s, k, s.Now()); took != 0 {
+			t.Errorf("the next INSERT waited for %v in a pool without a master", took)
+		}
+	})
+}
+
+// TestShortWaitShowsNoLackOfMaster: an operation whose timeout is nearly over when it finds no memory does not keep
+// the next one from waiting for a sweep.
+func TestShortWaitShowsNoLackOfMaster(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		if took := awaitSweep(t, s, k, s.Now()-timeout+time.Millisecond); took > timeout/2 {
+			t.Errorf("an operation with a millisecond left waited for %v", took)
+		}
+		if took := awaitSweep(t, s, k, s.Now()); took < timeout {
+			t.Errorf("the next operation waited for %v, want %v", took, timeout)
+		}
+	})
+}
+
+// cutOff cannot join the view while it is away.
+type cutOff struct {
+	rdma.Endpoint
+	away bool
+}
+
+func (c *cutOff) Join() (rdma.View, error) {
+	if c.away {
+		return rdma.View{}, rdma.ErrUnreachable
+	}
+	return c.Endpoint.Join()
+}
+
+// TestFailedJoinShowsNoLackOfMaster: a client that cannot join the view while it waits for a sweep does not take it
+// that there is no master.
+func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		c := k.ep.(*cutOff)
+		c.away = true
+		awaitSweep(t, s, k, s.Now())
+		c.away = false
+		if took := awaitSweep(t, s, k, s.Now()); took < timeout {
+			t.Errorf("the next operation waited for %v, want %v", took, timeout)
+		}
+	})
+}
