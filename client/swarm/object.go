@@ -26,7 +26,7 @@ type objects struct {
 const mostObjects = 16
 
 // draw takes an object for an INSERT into o.spare, if there is none. The error wraps client.ErrFull when all regions that
-// answer are used up.
+// answer are used up, and does not when none answers.
 func (s *Store) draw() error {
 	o := &s.objects
 	if now := s.epoch(); o.epoch != now {
@@ -57,7 +57,7 @@ func (s *Store) draw() error {
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)
-	last := error(client.ErrFull)
+	full, last := false, error(nil)
 	for range s.Regions {
 		ok, err := false, error(nil)
 		if !s.busy() {
@@ -69,12 +69,17 @@ func (s *Store) refill() error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, rdma.ErrFull), errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
+		case errors.Is(err, rdma.ErrFull):
+			full, last = true, err
+		case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
 			last = err
 		default:
 			return err
 		}
 		o.region = (o.region + 1) % s.Regions
+	}
+	if !full { // a sweep would not help
+		return last
 	}
 	s.values.Ask(s.regions[o.region][0].Node())
 	return fmt.Errorf("%w: %w", client.ErrFull, last)

@@ -80,3 +80,30 @@ func outOfReach(t *testing.T, format string, seed uint64, timeout, away time.Dur
 	must(t, s.Run())
 	return failed
 }
+
+// TestDrawOutOfReach: an INSERT that needs an object while all nodes are away for a part of its timeout goes on as soon as
+// they are back: it does not take a region that does not answer for a full one.
+func TestDrawOutOfReach(t *testing.T) {
+	p := small(3, 3, false)
+	l, err := newPlan(p, 3)
+	must(t, err)
+	const from, away = 10 * time.Millisecond, 100 * time.Millisecond
+	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, RetryTimeout: 50 * time.Microsecond,
+		Faults: sim.Faults{{Kind: sim.PartitionFault, Client: "client", Node: sim.AnyNode, At: from, For: away}}})
+	defer s.Close()
+	must(t, Make(s, p))
+	s.Go("client", func(ep rdma.Endpoint) {
+		k, err := OpenStore(ep, StoreOptions{})
+		must(t, err)
+		must(t, k.Insert([]byte("one"), []byte("value")))
+		k.objects.free, k.objects.location = nil, 0
+		ep.Sleep(from + time.Millisecond - ep.Now())
+		if err := k.Insert([]byte("two"), []byte("value")); err != nil {
+			t.Error(err)
+		}
+		if late := ep.Now() - from - away; late < 0 || late > 2*p.Timeout/lastReach {
+			t.Errorf("the INSERT ended %v after the nodes were back", late)
+		}
+	})
+	must(t, s.Run())
+}
