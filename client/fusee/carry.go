@@ -59,7 +59,7 @@ func (c *Client) flush() {
 	r := &c.reclaim
 	for len(r.out) > 0 {
 		if r.flying == maxFlying {
-			if c.land(c.opt.Timeout / flushShare); r.flying == maxFlying {
+			if c.makeWay(); r.flying == maxFlying {
 				return // a node is slow: later
 			}
 		}
@@ -71,6 +71,15 @@ func (c *Client) flush() {
 		r.flying++
 		c.post(k)
 	}
+}
+
+// makeWay waits for the oldest carrier in flight, for as long as the current operation may still wait for frees. Of one
+// with many frees that rested, each batch finds the ring full.
+func (c *Client) makeWay() {
+	r := &c.reclaim
+	start := c.ep.Now()
+	c.land(max(min(c.opt.Timeout/flushShare-r.waited, c.until()-start), 0))
+	r.waited += c.ep.Now() - start
 }
 
 // land looks at the carriers in flight, and waits for the oldest for so long at most; 0: it does not wait. What does

@@ -207,6 +207,9 @@ const (
 	never time.Duration = math.MaxInt64
 )
 
+// start begins an operation. It has no deadline yet, and has not waited for frees.
+func (c *Client) start() { c.deadline, c.reclaim.waited = unset, 0 }
+
 // until returns the current operation's deadline. The operation has cleared it; the first that needs it reads the
 // clock, so that a SEARCH that waits for nothing does not. An operation that begins again in another view keeps its
 // deadline.

@@ -43,7 +43,7 @@ func (c *Client) replace(op opcode, key, value []byte) error {
 		return err
 	}
 	hash := race.Hash(key)
-	c.deadline = unset
+	c.start()
 	err := c.tryReplace(op, key, value, hash)
 	for ; repeatable(err); err = c.tryReplace(op, key, value, hash) {
 		if _, e := c.settled(err); e != nil {
@@ -201,7 +201,7 @@ func (c *Client) Insert(key, value []byte) error {
 		return fmt.Errorf("insert: %w", err)
 	}
 	hash := race.Hash(key)
-	c.deadline = unset
+	c.start()
 	err := c.tryInsert(key, value, hash)
 	for ; repeatable(err); err = c.tryInsert(key, value, hash) {
 		if _, e := c.settled(err); e != nil {

@@ -42,6 +42,7 @@ type reclaim struct {
 	flying    int // how many there are
 	scan      scan
 	now       time.Duration // when the current operation began
+	waited    time.Duration // for how long it has waited for frees in flight
 	writes    uint64
 	tight     bool                // the region of the last allocation had few free blocks left
 	known     map[node.Block]bool // node-centric: blocks whose backups are recorded
@@ -72,7 +73,7 @@ const (
 	freeBatch  = 16   // frees a batch: as many as a doorbell carries well
 	flushAfter = 4    // quarantines that a rested object waits for a batch to fill
 	maxFlying  = 4    // batches of frees in flight; the fifth waits for the first
-	flushShare = 4    // for that part of an operation's time at most
+	flushShare = 4    // for that part of an operation's time at most, all its batches together
 	shedEvery  = 256  // writes after which a client looks whether it holds too much
 	lowWater   = 64   // free objects of a class below which a background scan begins
 	minGap     = 64   // objects taken between two background scans: a verb for every four,

@@ -21,7 +21,7 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 		return nil, c.damage
 	}
 	hash := race.Hash(key)
-	c.deadline = unset
+	c.start()
 	if c.view.Busy {
 		return c.getMeanwhile(key, hash, rdma.ErrStale)
 	}

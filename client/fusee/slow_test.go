@@ -130,3 +130,45 @@ func TestRejoinInParts(t *testing.T) {
 	d.each = 0
 	must(t, c.Update(key(0), nil))
 }
+
+// An operation that finds many rested objects of a slow node waits for that part of its time once, not for each batch
+// of frees, and not beyond its deadline. The next operation waits again.
+func TestManyFreesOfSlowNode(t *testing.T) {
+	p := small(2, 1, 1)
+	p.Timeout = 20 * time.Millisecond
+	l, err := newLayout(p, 2, 1<<40)
+	must(t, err)
+	const slow, begins = 1, time.Second
+	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
+		Faults: sim.Faults{{Kind: sim.SlowFault, Node: slow, At: begins, For: time.Hour, Factor: 1e6}}})
+	t.Cleanup(func() { f.Close() })
+	must(t, Make(f, p))
+	f.Go("worker", func(ep rdma.Endpoint) {
+		c, err := Open(ep, Options{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		region := 0
+		for c.space.Place[region][0].Node != slow {
+			region++
+		}
+		unit := c.space.Object(node.Block{Region: region}, 0, c.classes.units[0])
+		ep.Sleep(begins + time.Millisecond - ep.Now())
+		const share, short = 20 * time.Millisecond / flushShare, time.Millisecond
+		for _, left := range []time.Duration{p.Timeout, p.Timeout, short} { // of an operation's time
+			for range 10 * freeBatch {
+				c.layTag(unit, 0, anyTag, 0)
+			}
+			ep.Sleep(c.reclaim.rest + time.Microsecond)
+			c.start()
+			start := ep.Now()
+			c.reclaim.now, c.deadline = start, start+left
+			c.tend(0)
+			if took, want := ep.Now()-start, min(share, left); took < want || took > want+want/10 {
+				t.Errorf("many frees took %v of the %v that the operation had left, want %v", took, left, want)
+			}
+		}
+	})
+	must(t, f.Run())
+}
