@@ -104,15 +104,15 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	class := int(c.classes.of[unitsFor(len(key), len(value))])
 	d := &c.draft
 	*d = draft{bytes: objectBytes(len(key), len(value))}
-	if err := c.number(); err != nil {
-		return err
-	}
-	d.fields = fields{writer: c.id, seq: c.numbers.seq, op: op, key: key, value: value}
 	c.reclaim.now = c.ep.Now()
 	if c.deadline == unset {
 		c.deadline = c.reclaim.now + c.opt.Timeout
 	}
-	if c.reclaim.now > c.deadline {
+	if err := c.number(); err != nil { // it may write a ceiling
+		return err
+	}
+	d.fields = fields{writer: c.id, seq: c.numbers.seq, op: op, key: key, value: value}
+	if c.overdue() {
 		return errTimeout("take an object")
 	}
 	if c.NodeCentric {

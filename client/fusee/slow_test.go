@@ -172,3 +172,32 @@ func TestManyFreesOfSlowNode(t *testing.T) {
 	})
 	must(t, f.Run())
 }
+
+// The time in which an operation writes its client's ceiling is a part of the operation's time.
+func TestSlowCeilingCounts(t *testing.T) {
+	const timeout = 40 * time.Millisecond
+	d := &dawdler{Endpoint: open2(t, simPool(t, 2, small(2, 2, 2)))}
+	c, err := Open(d, Options{Timeout: timeout})
+	must(t, err)
+	must(t, c.Insert(key(0), nil)) // it has a block from now on
+	for _, each := range []time.Duration{timeout / 2, 2 * timeout} {
+		c.numbers.tomb = c.numbers.tombLimit
+		c.start()
+		began := c.ep.Now()
+		d.each, d.posts = each, 0
+		err := c.begin(opUpdate, key(0), nil)
+		d.each = 0
+		if d.posts == 0 {
+			t.Error("no ceiling was written: this test shows nothing")
+		}
+		if each > timeout {
+			wantError(t, err, rdma.ErrTimeout)
+		} else {
+			must(t, err)
+			c.recycle()
+		}
+		if want := began + timeout; c.deadline != want {
+			t.Errorf("a ceiling that took %v: the deadline is %v behind the operation's beginning, want %v", each, c.deadline-began, timeout)
+		}
+	}
+}
