@@ -27,7 +27,7 @@ var storeMutants = []teeth.Mutant{
 	{Rule: "an operation waits for nodes that are out of reach", File: "persist.go",
 		Old: "if now-t.began >= timeout {", New: "if true {", Test: "TestOutOfReach$"},
 	{Rule: "a sweep is waited for until the timeout is over", File: "persist.go",
-		Old: "max(t.began+s.c.opt.Timeout-now, 0)", New: "s.c.opt.Timeout/4", Test: "TestSlowSweep$"},
+		Old: "max(t.began+timeout-now, 0)", New: "timeout/4", Test: "TestSlowSweep$"},
 	{Rule: "a key that is there is not inserted", File: "change.go",
 		Old: "if at >= 0 {", New: "if at > 1<<30 {"},
 	{Rule: "a key that was deleted is looked up again", File: "store.go",
