@@ -15,11 +15,19 @@ func (e *OtherMaster) Error() string {
 	return fmt.Sprintf("client %d is the pool's master", e.Role.Owner)
 }
 
+// ErrStopped is wrapped when Options.Stop ended Once.
+var ErrStopped = errors.New("stopped")
+
 // mostRounds bounds what Once does: far more than a pool has nodes and clients to see to.
 const mostRounds = 1 << 18
 
+// downPatience is for how many times Options.NodePatience Once goes on while each round meets a node that is down. A node
+// that does not answer counts as dead after one, and the next round does without it, unless too few are left.
+const downPatience = 2
+
 // Once does what there is to do for a master now, and resigns. It returns what it did, also when it fails. Where
-// somebody else is master, and stays so for a lease, the error is an *OtherMaster.
+// somebody else is master, and stays so for a lease, the error is an *OtherMaster. It wraps rdma.ErrNodeDown when the nodes
+// that are left do not suffice, and ErrStopped when Stop ended it, which is asked once a round.
 func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
 	o.defaults()
 	log := o.Log
@@ -32,11 +40,20 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 	if err := k.reignOnce(); err != nil {
 		return did, err
 	}
+	well := ep.Now() // when the last round ended that met no node that is down
 	for range mostRounds {
+		if o.Stop() {
+			return did, fmt.Errorf("recover the pool: %w", ErrStopped)
+		}
 		more, err := k.tick()
+		if !errors.Is(err, rdma.ErrNodeDown) {
+			well = ep.Now()
+		}
 		switch {
 		case k.role.Owner == 0:
 			return did, errors.Join(fmt.Errorf("recover the pool: %w", errOver), err)
+		case errors.Is(err, rdma.ErrNodeDown) && ep.Now()-well > downPatience*o.NodePatience:
+			return did, fmt.Errorf("recover the pool: too few nodes are left: %w", err)
 		case errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown):
 			ep.Sleep(o.Tick / 4)
 		case err != nil:
@@ -66,6 +83,8 @@ func (k *keeper) reignOnce() error {
 		case ok:
 			k.elected(r)
 			return nil
+		case k.o.Stop():
+			return fmt.Errorf("become the pool's master: %w", ErrStopped)
 		case other.Owner == 0:
 			until = max(until, r.Until+k.o.Tick)
 		case k.ep.Now() > until:

@@ -312,3 +312,25 @@ func TestBeyond(t *testing.T) {
 		}
 	}
 }
+
+// TestOnceGivesUp: a mender that no number of rounds helps, since the nodes that it needs are down, ends Once after a while,
+// and Stop ends it at once.
+func TestOnceGivesUp(t *testing.T) {
+	w := begin(t, sim.Hostile(5), 0)
+	without := func(rdma.Endpoint) (cluster.Mender, error) {
+		return nil, fmt.Errorf("1 of 3 replicas answered: %w", rdma.ErrNodeDown)
+	}
+	w.s.Go("operator", func(ep rdma.Endpoint) {
+		began := ep.Now()
+		_, err := cluster.Once(ep, w.s, without, cluster.Options{Lease: lease})
+		if took := ep.Now() - began; !errors.Is(err, rdma.ErrNodeDown) || took < 10*lease || took > 25*lease {
+			t.Errorf("after %v: %v", took, err)
+		}
+		stop := ep.Now() + 3*lease
+		_, err = cluster.Once(ep, w.s, without, cluster.Options{Lease: lease, Stop: func() bool { return ep.Now() > stop }})
+		if late := ep.Now() - stop; !errors.Is(err, cluster.ErrStopped) || late > lease {
+			t.Errorf("%v behind its stop: %v", late, err)
+		}
+	})
+	w.end()
+}
