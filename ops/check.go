@@ -77,7 +77,7 @@ func Check(addr string, force bool) (*Findings, error) {
 func findings(p *stores.Pool) (*Findings, error) {
 	r, err := p.Kind.Check(p.Fabric)
 	if err != nil {
-		return nil, explain(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
+		return nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	f := &Findings{
 		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0, More: r.More, Live: []Client{},

@@ -80,7 +80,9 @@ func explain(err error, pool string) error {
 	case errors.Is(err, rdma.ErrAccess) && os.Getenv(fabrics.EnvReadToken) != "":
 		return hint("who knows only the token that $%s names may read, and change nothing", fabrics.EnvReadToken)
 	case errors.Is(err, rdma.ErrMinority):
-		return hint("%s; 'farkv status %s' shows the nodes", minority, pool)
+		return hint("%s; 'farkv status %s' shows the nodes", minority(short(pool)), pool)
+	case errors.Is(err, errLost):
+		return hint("%s", lostHint(short(pool)))
 	case errors.Is(err, rdma.ErrUnreachable) && strings.HasPrefix(pool, "consul:"):
 		return hint("does the agent run? Until it is back nobody can open the pool; see 'farkv help consul'")
 	case errors.Is(err, rdma.ErrNodeDown):
@@ -90,6 +92,23 @@ func explain(err error, pool string) error {
 		return hint("make a larger pool: --records sizes the index, --memory has to hold the pairs, --clients those who use it")
 	}
 	return err
+}
+
+// explainAt is explain for what failed on a pool that could be opened: where a node is down it says when copies are lost. It
+// opens the pool once more, since a DB that failed has closed it.
+func explainAt(err error, addr string) error {
+	if !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrMinority) {
+		return explain(err, addr)
+	}
+	p, e := stores.Open(addr)
+	if e != nil {
+		return explain(err, addr)
+	}
+	defer p.Close()
+	if !marginOf(p).lost() {
+		return explain(err, addr)
+	}
+	return fmt.Errorf("%w (hint: %s)", err, lostHint(short(addr)))
 }
 
 // folderFrom says where the folder of pools comes from.

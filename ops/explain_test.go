@@ -38,7 +38,9 @@ func TestExplain(t *testing.T) {
 		{fmt.Errorf("%w: %w", rdma.ErrNodeDown, fabrics.ErrTLS), "tcp:h:1", "nodes with TLS", false},
 		{rdma.ErrUnreachable, "consul:h:1/p", "does the agent run?", false},
 		{fmt.Errorf("%w: %w", rdma.ErrUnreachable, fs.ErrPermission), "consul:h:1/p", "the rules that 'farkv help consul' prints", false},
-		{fmt.Errorf("%w: %w", rdma.ErrMinority, rdma.ErrNodeDown), "consul:h:1/p", "'farkv recover' can do nothing", false},
+		{fmt.Errorf("%w: %w", rdma.ErrMinority, rdma.ErrNodeDown), "consul:h:1/p", "'farkv recover consul:h:1/p' can do nothing", false},
+		{fmt.Errorf("%w: %w", rdma.ErrMinority, rdma.ErrNodeDown), "tcp:h:1", "'farkv down --force tcp:h:1' removes it", false},
+		{fmt.Errorf("recover: %w", errLost), "shm:p", "'farkv recover p' does not bring it back", false},
 		{fmt.Errorf("open: %w", fabrics.ErrConnections), "tcp:h:1", "--connections", false},
 		{rdma.ErrNodeDown, "tcp:h:1", "'farkv recover tcp:h:1'", false},
 	} {

@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -17,6 +19,8 @@ type Margin struct {
 	MayDie int     `json:"more_nodes_may_die"`
 	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known
+
+	pool string // as hints name it
 }
 
 // Voices are the nodes that have a voice.
@@ -29,12 +33,24 @@ type Voices struct {
 // Bound is how many nodes the copies of a store outlive.
 type Bound struct {
 	MayDie   int  `json:"more_nodes_may_die"` // negative: something cannot be had already
-	Majority bool `json:"majority,omitempty"` // of the copies has to be left, not one
+	Majority bool `json:"majority,omitempty"` // of two or more copies has to be left, not one
 }
 
 // minority is what is true of a pool in which fewer nodes with a voice answer than have to.
-const minority = "too few of its nodes are left for it to go on, and 'farkv recover' can do nothing: if the others only cannot be " +
-	"reached it goes on when they are; if they died it has ended: 'farkv down --force' removes it, 'farkv up' makes another"
+func minority(pool string) string {
+	return fmt.Sprintf("too few of its nodes are left for it to go on, and 'farkv recover %[1]s' can do nothing: if the others only "+
+		"cannot be reached it goes on when they are; if they died it has ended: 'farkv down --force %[1]s' removes it, 'farkv up' "+
+		"makes another", pool)
+}
+
+// errLost is wrapped when all is done that can be, and the copies that are left do not suffice.
+var errLost = errors.New("some data cannot be had: too few of its copies are left")
+
+// lostHint is what is true of a pool some of whose data is lost.
+func lostHint(pool string) string {
+	return fmt.Sprintf("what only dead nodes had stays lost, and 'farkv recover %[1]s' does not bring it back; 'farkv check %[1]s' "+
+		"walks what is left, 'farkv down --force %[1]s' removes the pool", pool)
+}
 
 // margin computes how many more nodes may die. Every answer that tells of it comes from here.
 func margin(v *Voices, copies *Bound) *Margin {
@@ -86,7 +102,18 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if err != nil {
 		return nil
 	}
-	return &Bound{MayDie: n, Majority: p.Kind.Majority}
+	return &Bound{MayDie: n, Majority: p.Kind.Majority && replicasOf(p) > 1}
+}
+
+// replicasOf returns how many replicas the parameters of a store with majorities say; 0: they say nothing.
+func replicasOf(p *stores.Pool) int {
+	var params struct {
+		Replicas int `json:"replicas"`
+	}
+	if json.Unmarshal(p.Header.Params, &params) != nil {
+		return 0
+	}
+	return params.Replicas
 }
 
 // marginOf is the margin of an open pool.
@@ -105,14 +132,22 @@ func (s *State) margin(p *stores.Pool) *Margin {
 			all = append(all, *n.Served)
 		}
 	}
-	if p == nil {
-		return margin(voicesOf(all), nil)
+	var copies *Bound
+	if p != nil {
+		copies = copiesOf(p, s.Nodes)
 	}
-	return margin(voicesOf(all), copiesOf(p, s.Nodes))
+	m := margin(voicesOf(all), copies)
+	if m != nil {
+		m.pool = short(s.Pool)
+	}
+	return m
 }
 
 // ended reports whether so few nodes with a voice are left that the pool does not go on.
 func (m *Margin) ended() bool { return m != nil && m.Voices != nil && m.Voices.Live < m.Voices.Needed }
+
+// lost reports whether so few copies are left that some data cannot be had.
+func (m *Margin) lost() bool { return m != nil && m.Copies != nil && m.Copies.MayDie < 0 }
 
 func (m *Margin) String() string {
 	if m == nil {
@@ -128,9 +163,11 @@ func (m *Margin) String() string {
 	text := fmt.Sprintf("%s may die: %s", plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {
 	case m.ended():
-		text += "; " + minority
+		text += "; " + minority(m.pool)
+	case m.lost():
+		text += "; " + lostHint(m.pool)
 	case m.MayDie == 0 && m.Voices != nil && m.Voices.Live == m.Voices.Needed && m.Voices.Nodes > 1:
-		text += "; 'farkv recover' adds none: with the next death the pool ends"
+		text += fmt.Sprintf("; 'farkv recover %s' adds none: with the next death the pool ends", m.pool)
 	}
 	return text
 }
@@ -142,7 +179,7 @@ func (b *Bound) String() string {
 	}
 	switch {
 	case b.MayDie < 0:
-		return "some data cannot be had: too few of its copies are left"
+		return errLost.Error()
 	case b.MayDie == 0 && b.Majority:
 		return "some data has no more than a bare majority of its copies"
 	case b.MayDie == 0:

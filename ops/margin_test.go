@@ -17,11 +17,12 @@ func TestMargin(t *testing.T) {
 	}{
 		{4, 4, copies(1), 1, "1 more node may die: 4 of 4 nodes that have a voice live, and 3 have to; all data keeps a copy after 1 death"},
 		{4, 3, copies(1), 0, "with the next death the pool ends"}, // a spare took a dead node's place
-		{4, 2, nil, 0, "'farkv recover' can do nothing"},
+		{4, 2, nil, 0, "'farkv recover p' can do nothing"},
 		{5, 5, copies(1), 1, "after 1 death"},
 		{5, 5, copies(4), 2, "5 of 5 nodes"},
 		{7, 7, copies(0), 0, "some data has one copy"}, // rcuckoo with one replica
-		{7, 6, copies(-1), 0, "some data cannot be had"},
+		{7, 6, copies(-1), 0, "stays lost, and 'farkv recover p' does not bring it back; 'farkv check p' walks"},
+		{7, 3, copies(-1), 0, "'farkv down --force p' removes it, 'farkv up' makes another"},
 		{5, 5, &Bound{MayDie: 0, Majority: true}, 0, "bare majority"},
 		{1, 1, copies(0), 0, "1 of 1 node "},
 		{0, 0, copies(1), 1, "1 more node may die: all data keeps"},
@@ -33,6 +34,9 @@ func TestMargin(t *testing.T) {
 		}
 		all = append(all, Served{Reachable: true, InPool: true}) // an eighth node has no voice
 		m := margin(voicesOf(all), c.copies)
+		if m != nil {
+			m.pool = "p"
+		}
 		if m == nil || m.MayDie != c.want || !strings.Contains(m.String(), c.says) {
 			t.Errorf("%d of %d voices, copies %v: %v, want %d and %q", c.live, c.nodes, c.copies, m, c.want, c.says)
 		}

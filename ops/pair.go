@@ -41,7 +41,7 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 		if errors.Is(err, client.ErrTooLarge) {
 			return nil, fmt.Errorf("%w (hint: %s)", err, pool.Kind.TooLarge(len(key)+p.bytes))
 		}
-		return nil, explain(err, addr)
+		return nil, explainAt(err, addr)
 	}
 	return p, nil
 }

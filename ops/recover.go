@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,8 +35,10 @@ type Step struct {
 
 // Recover does what a pool's master would: it replaces nodes that are down and recovers clients that died. With a client
 // that one is fenced off first, whatever it is doing; a live one only when it is forced. Where somebody else is master,
-// that one is told, and given the time of a lease to do it.
-func Recover(addr string, client int, force bool) (*Recovery, error) {
+// that one is told, and given the time of a lease to do it. When ctx ends it early the error wraps that of ctx.
+//
+// Of a store that needs majorities nothing is done once one is lost: the error says so.
+func Recover(ctx context.Context, addr string, client int, force bool) (*Recovery, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
 		return endedAt(addr, err), explain(err, addr)
@@ -50,8 +53,13 @@ func Recover(addr string, client int, force bool) (*Recovery, error) {
 			return nil, explain(err, addr)
 		}
 	}
-	if err = r.recover(p); err != nil {
-		return r, explain(fmt.Errorf("recover %s: %w", p.Address, err), addr)
+	if before := marginOf(p); before.lost() && before.Copies.Majority {
+		r.Margin, err = before, errLost // a mender reads what has no majority
+	} else {
+		err = r.recover(ctx, p)
+	}
+	if err != nil {
+		return r, explainAt(fmt.Errorf("recover %s: %w", p.Address, err), addr)
 	}
 	return r, nil
 }
@@ -86,13 +94,19 @@ func endedAt(addr string, why error) *Recovery {
 	return nil
 }
 
-func (r *Recovery) recover(p *stores.Pool) error {
+func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	ep, err := p.Fabric.Open("recover")
 	if err != nil {
 		return err
 	}
 	began := ep.Now()
-	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{Lease: stores.Tenure(p.Fabric), Tick: stores.Tenure(p.Fabric) / 12})
+	lease := stores.Tenure(p.Fabric)
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{
+		Lease: lease, Tick: lease / 12, Stop: func() bool { return ctx.Err() != nil },
+	})
+	if errors.Is(err, cluster.ErrStopped) {
+		err = ctx.Err()
+	}
 	var failed error
 	for _, e := range did {
 		if e.What == cluster.Failed {
@@ -115,8 +129,12 @@ func (r *Recovery) recover(p *stores.Pool) error {
 	r.Waiting = append(r.Waiting, waiting(p.Fabric, p.Kind.Majority)...)
 	r.Margin = marginOf(p)
 	switch {
-	case err != nil || len(r.Waiting) == 0:
+	case err != nil:
 		return err
+	case len(r.Waiting) == 0 && r.Margin.lost():
+		return errLost
+	case len(r.Waiting) == 0:
+		return nil
 	case r.Master != nil:
 		return fmt.Errorf("%v is master and has not done it yet: %w", r.Master, rdma.ErrTimeout)
 	}
@@ -168,7 +186,7 @@ func (r *Recovery) Print(w io.Writer) {
 	for _, s := range r.Waiting {
 		fmt.Fprintf(w, "waits: %s\n", s)
 	}
-	if len(r.Waiting) == 0 && !r.Margin.ended() {
+	if len(r.Waiting) == 0 && !r.Margin.ended() && !r.Margin.lost() {
 		fmt.Fprintln(w, "nothing is left to recover")
 	}
 	if r.Margin != nil {

@@ -147,7 +147,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 	case errors.Is(err, rdma.ErrNodeDown): // of all times now it has to tell what there is to tell
 		s.Problem = err.Error()
 	case err != nil:
-		return nil, explain(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
+		return nil, explainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
 	}
 	for _, u := range uses {
 		s.Memory = append(s.Memory, Use{u.Name, u.Count, u.Bytes})
@@ -297,7 +297,10 @@ func (s *State) printDetails(w io.Writer) {
 	if slices.ContainsFunc(s.Nodes, func(n Node) bool { return !n.Up }) {
 		fmt.Fprintln(w, "what only nodes know that are down is left out")
 	}
-	if s.Problem != "" {
+	switch {
+	case s.Problem != "" && s.Margin.lost(): // the margin has the hint
+		fmt.Fprintf(w, "not all is known: %s\n", s.Problem)
+	case s.Problem != "":
 		fmt.Fprintf(w, "not all is known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
 	}
 	if len(s.Clients) == 0 {

@@ -80,7 +80,7 @@ func TestKilledProcesses(t *testing.T) {
 	if err := witness.Wait(); err != nil {
 		t.Fatalf("witness: %v: %s", err, said)
 	}
-	r, err := ops.Recover("farkv", 0, false)
+	r, err := ops.Recover(t.Context(), "farkv", 0, false)
 	if err != nil || len(r.Waiting) > 0 {
 		t.Errorf("recover: %v", err)
 	}

@@ -20,7 +20,8 @@ func (c *cli) recover() *cobra.Command {
 		Long: "Recover does what the master of a pool does, for a pool without one: it makes the replicas equal when memory\n" +
 			"nodes died, copies what they held to spare ones, and finishes or takes back what dead clients left undone. Every\n" +
 			"program that works with a pool is a candidate for its master, so that this is needed only when none runs. It adds no\n" +
-			"nodes: it says how many more may die, and of a pool whose majority died that nothing brings it back.\n\n" +
+			"nodes: it says how many more may die, and fails when a majority or all copies of something died, which nothing brings\n" +
+			"back.\n\n" +
 			"With --client it fences that client off first: one that is stopped or hangs, and not dead. What such a client does\n" +
 			"later fails, and does no harm.",
 		Example: "  farkv recover\n  farkv recover big -o json\n  farkv recover big --client 7 --force",
@@ -36,7 +37,7 @@ func (c *cli) recover() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := ops.Recover(pool, client, force)
+			r, err := ops.Recover(cmd.Context(), pool, client, force)
 			return answer(c, cmd, r, err)
 		},
 	}
