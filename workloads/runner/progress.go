@@ -39,13 +39,23 @@ type interval struct {
 type clock struct {
 	live   []workloads.LiveCounts // by worker
 	warm   time.Duration          // what ended before is not counted
+	least  time.Duration          // the first interval behind it lasts as long, or is joined with the next
 	last   time.Duration
 	before workloads.Counts // up to last
 	series []interval
 }
 
-// tick ends an interval.
+// tick ends an interval. One that begins with the end of the warm-up and would be short does not end; an empty one is
+// returned instead.
 func (c *clock) tick(now time.Duration) interval {
+	if c.last <= c.warm && now > c.warm && now-c.warm < c.least {
+		return interval{from: c.warm, to: c.warm}
+	}
+	return c.cut(now)
+}
+
+// cut ends an interval, however short it is.
+func (c *clock) cut(now time.Duration) interval {
 	var sum workloads.Counts
 	for i := range c.live {
 		one := c.live[i].Load()
@@ -113,6 +123,9 @@ func (r *run) report(stopped context.Context) {
 		}
 		now := time.Since(r.began)
 		i := r.clock.tick(now)
+		if i.to <= i.from && now > r.WarmUp {
+			continue // too little of it is behind the warm-up for a line
+		}
 		r.handed.Store(0)
 		r.epoch.Add(1)
 		for time.Since(r.began) < now+handOver && r.handed.Load() < r.busy.Load() {

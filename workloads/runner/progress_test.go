@@ -126,6 +126,35 @@ func TestLinesCountWhatEnded(t *testing.T) {
 	})
 }
 
+// TestNoSliverBehindTheWarmUp: a tick that comes just behind the warm-up's end ends no interval, and what ended before it is in
+// the next one.
+func TestNoSliverBehindTheWarmUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := configure(t, &timed{began: time.Now()}, "threadcount=2", "operationcount=0", "maxexecutiontime=3",
+			"measurement.interval=1", "warmuptime=1.8", "readproportion=1", "updateproportion=0", "fieldcount=1")
+		var lines []string
+		c.Progress = func(p Progress) {
+			if p.Interval > 0 {
+				lines = append(lines, fmt.Sprint(p.Interval, " to ", p.Elapsed))
+			}
+		}
+		res, err := Run(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"1.2s to 3s", "1s to 4s"}; len(lines) < 2 || !slices.Equal(lines[:2], want) {
+			t.Errorf("lines of %q, want %q first", lines, want)
+		}
+		sum := uint64(0)
+		for _, s := range res.Series {
+			sum += s.OK["READ"]
+		}
+		if first := res.Series[0]; first.From != 1.8 || first.To != 3 || sum != res.Operations || len(res.Series) != len(lines)+1 {
+			t.Errorf("%d operations, and the series: %+v", res.Operations, res.Series)
+		}
+	})
+}
+
 // TestSeriesIsBounded: of a run that is longer than the series, all of it stays counted.
 func TestSeriesIsBounded(t *testing.T) {
 	c := clock{live: make([]workloads.LiveCounts, 1)}

@@ -54,7 +54,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	r := &run{
 		Config: c, core: workloads.NewCore(c.Spec), ready: make(chan error, c.Threads), start: make(chan struct{}),
-		clock: clock{live: make([]workloads.LiveCounts, c.Threads), warm: c.WarmUp},
+		clock: clock{live: make([]workloads.LiveCounts, c.Threads), warm: c.WarmUp, least: c.Interval / 2},
 	}
 	ctx, r.cancel = context.WithCancel(ctx)
 	defer r.cancel()
@@ -82,7 +82,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.clock.tick(r.took) // the rest
+	r.clock.cut(r.took) // the rest
 	res := r.result(r.took)
 	res.CPU = before.until(cpuOf(c.Database), res.Operations)
 	return res, nil
