@@ -38,6 +38,9 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 	}
 	if err != nil {
 		err = fmt.Errorf("%s %q in %s: %w", what, key, pool.Address, err)
+		if l := limitsOf(pool); errors.Is(err, client.ErrTooLarge) && l != nil && len(key) > l.Key {
+			return nil, fmt.Errorf("%w (hint: %s)", err, pool.Kind.KeyTooLarge(len(key)))
+		}
 		if errors.Is(err, client.ErrTooLarge) {
 			return nil, fmt.Errorf("%w (hint: %s)", err, pool.Kind.TooLarge(len(key)+p.bytes))
 		}

@@ -3,6 +3,8 @@ package stores
 import (
 	"fmt"
 	"strings"
+
+	"github.com/farkv/farkv/client/rcuckoo"
 )
 
 // Taking lists the stores whose formats take a key and a value of so many bytes together, without baselines.
@@ -19,12 +21,7 @@ func Taking(pair int) (names []string) {
 // large for it.
 func (k *Kind) TooLarge(pair int) string {
 	if k.MaxPair == 0 || pair <= k.MaxPair {
-		hint := fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more",
-			k.Name, pair)
-		if k.Grows {
-			hint += "; --table key-bytes=N makes room for longer keys"
-		}
-		return hint
+		return fmt.Sprintf("split the value, or make a pool with 'farkv up --store %s --pair-bytes %d', or more", k.Name, pair)
 	}
 	others := Taking(pair)
 	if len(others) == 0 {
@@ -32,6 +29,15 @@ func (k *Kind) TooLarge(pair int) string {
 	}
 	return fmt.Sprintf("%s: split the value, or make a pool for it, such as with 'farkv up --store %s --pair-bytes %d'",
 		k.limit(pair), example(others), pair)
+}
+
+// KeyTooLarge says what the user of a pool of this store can do when a key of so many bytes is longer than the longest that
+// the pool takes, which its table has room for.
+func (k *Kind) KeyTooLarge(key int) string {
+	if most := rcuckoo.Most().KeyBytes; key > most {
+		return fmt.Sprintf("choose a shorter key: %s's format takes keys of up to %d bytes", k.Name, most)
+	}
+	return fmt.Sprintf("choose a shorter key, or make a pool with 'farkv up --store %s --table key-bytes=%d'", k.Name, key)
 }
 
 // limit names the limit of the store's format, and the stores that take a larger pair.

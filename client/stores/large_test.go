@@ -31,6 +31,13 @@ func TestTooLarge(t *testing.T) {
 	if hint := fusee.TooLarge(1000); !strings.Contains(hint, "--store fusee --pair-bytes 1000") {
 		t.Errorf("%q", hint)
 	}
+	rcuckoo, err := Lookup("rcuckoo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hint := rcuckoo.TooLarge(2000); strings.Contains(hint, "key-bytes") {
+		t.Errorf("of a value that is too large: %q", hint)
+	}
 	if hint := fusee.TooLarge(1 << 30); !strings.Contains(hint, "no store takes 1073741824") {
 		t.Errorf("%q", hint)
 	}
