@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -32,7 +33,7 @@ func List() (*Pools, error) {
 	}
 	p := &Pools{Pools: []Entry{}}
 	for _, addr := range all {
-		p.Pools = append(p.Pools, entry(addr))
+		p.Pools = append(p.Pools, entry(fabrics.AsListed(addr)))
 	}
 	return p, nil
 }
@@ -40,6 +41,9 @@ func List() (*Pools, error) {
 func entry(addr string) Entry {
 	p, err := stores.Open(addr)
 	if err != nil {
+		if errors.Is(err, fabrics.ErrForeign) {
+			err = explain(err, addr)
+		}
 		return Entry{Pool: addr, Problem: err.Error()}
 	}
 	defer p.Close()

@@ -271,3 +271,14 @@ func List() ([]string, error) {
 	}
 	return names, err
 }
+
+// AsListed returns under which address a pool that List returned opens: as shared:NAME where other users may change it and it
+// belongs to this process's user or to root, and otherwise as it is.
+func AsListed(addr string) string {
+	a, err := Parse(addr)
+	if err != nil || a.Scheme != "shm" || a.Shared || !shm.MeantShared(a.Name) {
+		return addr
+	}
+	a.Shared = true
+	return a.String()
+}

@@ -19,7 +19,7 @@ type Words func() []string
 func Pools() (names []string) {
 	shared, _ := fabrics.List()
 	for _, pool := range shared {
-		names = append(names, strings.TrimPrefix(pool, "shm:"))
+		names = append(names, strings.TrimPrefix(fabrics.AsListed(pool), "shm:"))
 	}
 	started, _ := local.List()
 	for _, name := range started {

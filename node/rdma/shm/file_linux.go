@@ -221,6 +221,17 @@ func private(st fs.FileInfo, path string) error {
 	return nil
 }
 
+// MeantShared reports whether other users may change the pool shm:name, and it belongs to this process's user or to root,
+// so that those may have made it for all.
+func MeantShared(name string) bool {
+	st, err := os.Lstat(path(name))
+	if CheckName(name) != nil || err != nil || !st.Mode().IsRegular() || !errors.Is(private(st, path(name)), ErrForeign) {
+		return false
+	}
+	by := int(st.Sys().(*syscall.Stat_t).Uid)
+	return by == os.Geteuid() || by == 0
+}
+
 // identify validates the file's header without changing anything.
 func identify(file *os.File) (Geometry, error) {
 	st, err := file.Stat()

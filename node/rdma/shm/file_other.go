@@ -29,6 +29,9 @@ func Remove(name string, _ bool, _ ...Option) error { return onlyMem("remove", n
 // List returns no names: where only mem: works there are no pools to be shared.
 func List() ([]string, error) { return nil, nil }
 
+// MeantShared needs Linux.
+func MeantShared(string) bool { return false }
+
 // Room needs Linux.
 func Room() (string, uint64, error) {
 	return "", 0, fmt.Errorf("look at the folder of pools: only mem: works on %s: %w", runtime.GOOS, rdma.ErrNotSupported)
