@@ -88,8 +88,13 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 
 func (b *Bench) kinds() (kinds []*stores.Kind, err error) {
 	names := b.Stores
-	if slices.Equal(names, []string{AllStores}) {
+	if slices.Contains(names, AllStores) {
 		names = stores.Names()
+		for _, name := range b.Stores {
+			if name != AllStores && !slices.Contains(names, name) {
+				names = append(names, name) // which is unknown
+			}
+		}
 	}
 	for _, name := range names {
 		k, err := stores.Lookup(name)
@@ -174,7 +179,10 @@ func (b *Bench) params(s *workloads.Spec) stores.Params {
 func (b *Bench) pool(kind *stores.Kind, s *workloads.Spec) (p *stores.Pool, remove func() error, err error) {
 	addr, remove := b.address(kind.Name)
 	p, err = stores.Create(addr, kind.Name, b.params(s))
-	if err != nil {
+	switch {
+	case errors.Is(err, fabrics.ErrOvercommit):
+		return nil, nil, fmt.Errorf("%w (hint: lower --records or --nodes)", err)
+	case err != nil:
 		return nil, nil, explain(err, addr)
 	}
 	if err := p.Keep(cluster.Options{}); err != nil {

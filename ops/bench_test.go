@@ -47,6 +47,22 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// All stands for each store once, wherever it stands, and hides no unknown name.
+func TestAllStores(t *testing.T) {
+	b := small()
+	b.Replicas = 0
+	for _, names := range [][]string{{"all"}, {"all", "fusee"}, {"swarm", "all"}} {
+		b.Stores = names
+		if kinds, err := b.kinds(); err != nil || len(kinds) != len(stores.Names()) {
+			t.Errorf("%q: %d stores, %v", names, len(kinds), err)
+		}
+	}
+	b.Stores = []string{"all", "nosuch"}
+	if _, err := b.kinds(); !runner.Misused(err) {
+		t.Errorf("an unknown store: %v", err)
+	}
+}
+
 // What a store does not take is found before the first of them is measured.
 func TestCheckedFirst(t *testing.T) {
 	for _, c := range []struct {

@@ -36,7 +36,7 @@ func completions(root *cobra.Command) {
 	command.Flag(at("up"), "fabric", command.Fixed("shm", "tcp", "rdma"))
 	command.Flag(at("node"), "fabric", command.Fixed("tcp", "rdma"))
 	command.Flag(at("crash"), "at", everyStep)
-	command.FlagList(at("bench"), "stores", stores.Names)
+	command.FlagList(at("bench"), "stores", func() []string { return append([]string{ops.AllStores}, stores.Names()...) })
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
 	command.FlagOrFile(at("sim", "run"), "workload", command.Workloads)
