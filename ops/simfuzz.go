@@ -164,11 +164,14 @@ func (f *Fuzzed) Print(w io.Writer) {
 			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", plural(int(f.Undecided), "run", "runs"), f.Store, f.UndecidedPlan)
 	}
 	if f.Failed == nil {
-		where := ""
-		if f.Undecided > 0 {
-			where = " in what was judged"
+		switch {
+		case f.Undecided == 0:
+			fmt.Fprintln(w, "nothing is wrong")
+		case f.Undecided < f.Runs:
+			fmt.Fprintln(w, "nothing is wrong in what was judged")
+		default: // of a plan that is replayed no runs are counted
+			fmt.Fprintln(w, "nothing was judged")
 		}
-		fmt.Fprintf(w, "nothing is wrong%s\n", where)
 		return
 	}
 	if f.Plan != f.Drawn {

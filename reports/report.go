@@ -89,8 +89,18 @@ func (r *Report) sum() string {
 			}
 		}
 	}
-	return fmt.Sprintf("Of %d statements %d hold and %d differ, %d of them for a reason that an experiment shows;\n"+
-		"%d are fitted and count for nothing, and for %d this size is too small to tell.", all, n[Holds], n[Differs], shown, n[Fitted], n[TooSmall])
+	return fmt.Sprintf("Of %s %s and %s, %d of them for a reason that an experiment shows;\n"+
+		"%s for nothing, and for %d this size is too small to tell.", agree(all, "statement", "statements"),
+		agree(n[Holds], "holds", "hold"), agree(n[Differs], "differs", "differ"), shown,
+		agree(n[Fitted], "is fitted and counts", "are fitted and count"), n[TooSmall])
+}
+
+// agree writes a number before the word for one, or that for any other number.
+func agree(n int, one, other string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, other)
 }
 
 func (p *Part) print(w io.Writer, markdown bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -64,7 +65,7 @@ func pick[S any](all []experiment[S], only []string) (list []experiment[S], err 
 	wanted := map[string]bool{}
 	for _, name := range only {
 		if !known[name] {
-			return nil, workloads.Misuse("unknown part %q: there are %q", name, names)
+			return nil, workloads.Misuse("unknown part %q: there are %s", name, strings.Join(names, ", "))
 		}
 		wanted[name] = true
 	}

@@ -138,7 +138,7 @@ func finish(out *output, res *runner.Result) error {
 		}
 		return &failure{exitInterrupted, err}
 	case res.Failed > 0:
-		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations, explain(res.Err()))
+		return fmt.Errorf("%d of %d operations failed; the first: %s", res.Failed, res.Operations, explain(res.Err(), out.pool))
 	case res.Problem != "":
 		return errors.New(res.Problem)
 	}
@@ -155,8 +155,8 @@ func status(err error) error {
 }
 
 // explain tells what became of a failed operation, and what can be done about it. Where a cause says enough, how it came
-// about is left to the results file.
-func explain(err error) string {
+// about is left to the results file. Hints name the pool.
+func explain(err error, pool string) string {
 	op, _, _ := strings.Cut(err.Error(), ": ")
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
@@ -172,9 +172,9 @@ func explain(err error) string {
 	case errors.Is(err, workloads.ErrIntegrity):
 		return err.Error() + " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
 	case errors.Is(err, client.ErrDamaged):
-		return err.Error() + " (hint: use the fieldcount that was loaded; 'farkv check' looks for damage)"
+		return err.Error() + " (hint: use the fieldcount that was loaded; 'farkv check " + pool + "' looks for damage)"
 	case errors.Is(err, rdma.ErrNodeDown):
-		return err.Error() + " (hint: 'farkv status' shows the nodes)"
+		return err.Error() + " (hint: 'farkv status " + pool + "' shows the nodes)"
 	}
 	return err.Error()
 }

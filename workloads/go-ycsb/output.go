@@ -14,6 +14,7 @@ import (
 	"github.com/magiconair/properties"
 
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -23,6 +24,7 @@ type output struct {
 	out        io.Writer // standard output
 	lines      io.Writer // result lines
 	style      string
+	pool       string // as hints name it
 	failing    bool   // operations failed in the last interval, and why was said
 	file       string // for the result lines, instead of out
 	results    string // file of the results as JSON; "" for none
@@ -34,7 +36,8 @@ type output struct {
 func newOutput(stdout, stderr io.Writer, results string, p *properties.Properties) (*output, error) {
 	o := &output{
 		info: stdout, out: stdout, lines: stdout, errors: stderr, results: results,
-		style: p.GetString("outputstyle", "plain"), file: p.GetString("measurement.output_file", ""),
+		style: p.GetString("outputstyle", "plain"), pool: strings.TrimPrefix(p.GetString("farkv.pool", drivers.DefaultPool), "shm:"),
+		file: p.GetString("measurement.output_file", ""),
 	}
 	switch o.style {
 	case "plain", "table":
@@ -121,7 +124,7 @@ func (o *output) reason(p runner.Progress, failed bool) {
 	for op := range workloads.Ops {
 		if err := p.Calls[op].Err; err != nil && !o.failing {
 			o.failing = true
-			why := explain(fmt.Errorf("%s: %w", op, err))
+			why := explain(fmt.Errorf("%s: %w", op, err), o.pool)
 			fmt.Fprintln(o.info, "The first to fail:", strings.Join(strings.Fields(why), " "))
 		}
 	}

@@ -46,9 +46,9 @@ func TestExplain(t *testing.T) {
 		{client.ErrTooLarge, "make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount"},
 		{client.ErrFull, "a higher farkv.memory or recordcount"},
 		{client.ErrNotFound, "load the same recordcount and insertorder first"},
-		{rdma.ErrNodeDown, "'farkv status' shows the nodes"},
+		{rdma.ErrNodeDown, "'farkv status mine' shows the nodes"},
 	} {
-		got := explain(fmt.Errorf("insert: %w", c.err))
+		got := explain(fmt.Errorf("insert: %w", c.err), "mine")
 		if !strings.HasPrefix(got, "insert: ") || !strings.Contains(got, c.want) || strings.Contains(got, "\n") {
 			t.Errorf("%q, want %q", got, c.want)
 		}
@@ -58,7 +58,7 @@ func TestExplain(t *testing.T) {
 // TestProgress: lines count what ended, also where no latency is known of it yet, and say once why operations fail.
 func TestProgress(t *testing.T) {
 	var out strings.Builder
-	o := &output{info: &out}
+	o := &output{info: &out, pool: "mine"}
 	var calls, none [workloads.Ops]workloads.Measure
 	calls[workloads.OpRead].Err = fmt.Errorf("get: %w", rdma.ErrNodeDown)
 	ended := workloads.Counts{OK: [workloads.Ops]uint64{8, 2}}
@@ -74,7 +74,7 @@ func TestProgress(t *testing.T) {
 		p.Ended, p.Calls = of.Counts, of.calls
 		o.progress(p)
 	}
-	const why = "The first to fail: READ: get: memory node is down (hint: 'farkv status' shows the nodes)\n"
+	const why = "The first to fail: READ: get: memory node is down (hint: 'farkv status mine' shows the nodes)\n"
 	want := "[2s] 10 operations, 5.0 ops/s\n" +
 		"[4s] 13 operations, 1.5 ops/s, 3 FAILED\n" +
 		"[6s] 16 operations, 1.5 ops/s, 3 FAILED\n" + why +
