@@ -136,6 +136,7 @@ func (c *churn) run() (err error) {
 		if e := cluster.Keep(ep, s, c.mender, o); e != nil {
 			fail("keep: %w", e)
 		}
+		o.Stop = nil // the keeper's, which has ended
 		if _, e := cluster.Once(ep, s, c.mender, o); e != nil {
 			fail("recover: %w", e)
 		}
