@@ -127,8 +127,8 @@ func TestFewFiles(t *testing.T) {
 	if clients < 20 || clients == 300 {
 		t.Errorf("%d processes were let in", clients)
 	}
-	if status := exec.Command(farkv, "status", addr); status.Run() != nil {
-		t.Errorf("'farkv status' beside %d processes: %v", clients, status)
+	if said, err := exec.Command(farkv, "status", addr).CombinedOutput(); err != nil {
+		t.Errorf("'farkv status' beside %d processes: %v: %s", clients, err, said)
 	}
 	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
 	if r, err := c.Get(health); err != nil {
