@@ -39,7 +39,7 @@ func TestLongLifeRaisesSeldom(t *testing.T) {
 	}
 }
 
-// An identity whose tombstones are used up writes no more, whoever holds it: the next one would be a word that may
+// An identity whose tombstones are used up writes no more, in any life: the next one would be a word that may
 // still be in some slot. It reads, closes, and what it left is still finished.
 func TestSpentIdentityIsRefused(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))

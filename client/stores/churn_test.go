@@ -84,7 +84,7 @@ func churn(t *testing.T, addr, store string, lasts time.Duration) {
 	t.Logf("%d inserts", inserts)
 }
 
-// checkBetweenSweeps checks a pool that nobody uses, at a time in which its master does not sweep it, either.
+// checkBetweenSweeps checks a pool that no client uses, at a time in which its master does not sweep it, either.
 func checkBetweenSweeps(t *testing.T, p *Pool) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		before := p.Fabric.View()

@@ -117,7 +117,7 @@ func TestSlowSweep(t *testing.T) {
 }
 
 // TestCrowdedHalfDeleted: an INSERT that takes the place of another key, whose DELETE died behind its mark, first ends
-// that key for those who have it cached.
+// that key for clients that have it cached.
 func TestCrowdedHalfDeleted(t *testing.T) {
 	f := storePool(t, 3, crowded())
 	x, y, z := storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{}), storeOn(t, f, StoreOptions{})

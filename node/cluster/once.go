@@ -26,7 +26,7 @@ const mostRounds = 1 << 18
 const downPatience = 2
 
 // Once does what there is to do for a master now, and resigns. It returns what it did, also when it fails. Where
-// somebody else is master, and stays so for a lease, the error is an *OtherMaster. It wraps rdma.ErrNodeDown when the nodes
+// another client is master, and stays so for a lease, the error is an *OtherMaster. It wraps rdma.ErrNodeDown when the nodes
 // that are left do not suffice, and ErrStopped when Stop ended it, which is asked once a round.
 func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event, err error) {
 	o.defaults()

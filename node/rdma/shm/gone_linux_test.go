@@ -7,7 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestGone: who has a pool open finds out that it was removed.
+// TestGone: a process that has a pool open finds out that it was removed.
 func TestGone(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "pool", small)

@@ -57,7 +57,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestRemovedIsGone: a pool that was taken from nodes which go on is gone for who has it open.
+// TestRemovedIsGone: a pool that was taken from nodes which go on is gone for processes that have it open.
 func TestRemovedIsGone(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 3, 1<<20, nil)
