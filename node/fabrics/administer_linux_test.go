@@ -28,11 +28,9 @@ func TestAdministrator(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() { administers.Store(false) })
+	t.Cleanup(func() { Administer(false) })
 	for _, admin := range []bool{false, true} {
-		if admin {
-			Administer()
-		}
+		Administer(admin)
 		for _, addr := range []string{p.Nodes[0].Address, "10.0.0.5:7070"} {
 			s, err := securityOf([]string{addr})
 			if err != nil || s.Admin != admin || (s.Token != nil) != (addr == p.Nodes[0].Address) {

@@ -29,9 +29,9 @@ var ErrSecret = errors.New("cannot be used")
 
 var administers atomic.Bool
 
-// Administer makes this process one that operates pools: what it opens from now on may use the connections that
+// Administer says whether this process operates pools: if so, what it opens from now on may use the connections that
 // memory nodes keep in reserve for such commands.
-func Administer() { administers.Store(true) }
+func Administer(yes bool) { administers.Store(yes) }
 
 // Security returns what a client needs to be let in, as the environment says.
 func Security() (s tcp.Security, err error) {
