@@ -83,14 +83,9 @@ func decodeHeader(p []byte) (Header, error) {
 	}, nil
 }
 
-// Committer is a fabric whose memory must be backed before it is written; others need no call.
-type Committer interface {
-	Commit(node int, off, n uint64) error
-}
-
-// Commit backs n bytes at off of a node where the fabric asks for it.
+// Commit backs n bytes at off of a node where the fabric asks for it: see rdma.Committer.
 func Commit(f rdma.Fabric, node int, off, n uint64) error {
-	if c, ok := f.(Committer); ok {
+	if c, ok := f.(rdma.Committer); ok {
 		return c.Commit(node, off, n)
 	}
 	return nil

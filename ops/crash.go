@@ -43,7 +43,7 @@ func CrashNode(addr string, node int) (*Crashed, error) {
 		return nil, fmt.Errorf("crash node %d: it is down already (hint: 'farkv status %s' shows the nodes)", node,
 			short(p.Address))
 	}
-	kills, ok := p.Fabric.(interface{ KillNode(node int) error })
+	kills, ok := p.Fabric.(rdma.NodeKiller)
 	if !ok {
 		return nil, workloads.Misuse("crash node %d: the nodes of %s were not started here: end that one's process where it runs",
 			node, p.Address)
@@ -93,9 +93,7 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 
 // crasher returns what kills the process of a client.
 func crasher(p *stores.Pool, step string) (func(c rdma.Client, step string) error, error) {
-	if breaks, ok := p.Fabric.(interface {
-		CrashClient(c rdma.Client, step string) error
-	}); ok {
+	if breaks, ok := p.Fabric.(rdma.ClientCrasher); ok {
 		return breaks.CrashClient, nil
 	}
 	switch {

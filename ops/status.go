@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -69,9 +68,7 @@ type Master struct {
 
 // masterOf returns nil when there is none, or nobody knows.
 func masterOf(f rdma.Fabric) *Master {
-	knows, ok := f.(interface {
-		Master() (rdma.Role, time.Duration, bool)
-	})
+	knows, ok := f.(rdma.MasterReporter)
 	if !ok {
 		return nil
 	}
@@ -136,8 +133,8 @@ func stateOf(p *stores.Pool) (*State, error) {
 	s.addServed(p.Fabric)
 	s.Margin = s.margin(p)
 	s.Master = masterOf(p.Fabric)
-	if g, ok := fabrics.GeometryOf(p.Fabric); ok {
-		s.Places = g.Clients
+	if g, ok := p.Fabric.(rdma.Geometer); ok {
+		s.Places = g.Geometry().Clients
 	}
 	if p.Kind.Fill != nil {
 		s.addFill(p)
@@ -156,10 +153,10 @@ func stateOf(p *stores.Pool) (*State, error) {
 }
 
 func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
-	marked, _ := f.(interface{ NodeDown(node int) bool })
+	monitor, _ := f.(rdma.NodeMonitor)
 	v := f.View()
 	for n, m := range v.Members {
-		is := Node{Bytes: f.Size(), Up: !m.Gone && (marked == nil || !marked.NodeDown(n)), Gone: m.Gone}
+		is := Node{Bytes: f.Size(), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)), Gone: m.Gone}
 		if m.StandsFor > 0 {
 			place := int(m.StandsFor) - 1
 			is.StandsFor = &place

@@ -21,7 +21,7 @@ const Lease = 300 * time.Millisecond
 
 // Tenure is the lease of masters of an open pool: Lease, or longer where it costs more to prolong one.
 func Tenure(f rdma.Fabric) time.Duration {
-	if t, ok := f.(interface{ Tenure() time.Duration }); ok {
+	if t, ok := f.(rdma.TenureAdviser); ok {
 		return t.Tenure()
 	}
 	return Lease
@@ -29,7 +29,7 @@ func Tenure(f rdma.Fabric) time.Duration {
 
 // Keep is Pool.Keep for those who have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
-	if r, ok := f.(interface{ ReadOnly() bool }); k.Mender == nil || ok && r.ReadOnly() {
+	if r, ok := f.(rdma.AccessReporter); k.Mender == nil || ok && r.ReadOnly() {
 		return nil
 	}
 	if o.Lease == 0 {

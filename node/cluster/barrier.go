@@ -55,7 +55,7 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 		if p.failed == 0 {
 			p.failed = p.since
 		}
-		return k.ep.Now()-p.failed >= k.doubt(n), nil
+		return k.ep.Now()-p.failed >= k.grace(n), nil
 	case errors.Is(err, rdma.ErrStale): // it was posted in an earlier epoch, and says nothing of the node
 		return false, nil
 	case err != nil:
@@ -65,10 +65,10 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	return false, nil
 }
 
-// doubt is for how long a node that fails verbs may come back yet. On fabrics that say nothing of it none does.
-func (k *keeper) doubt(n int) time.Duration {
-	if f, ok := k.f.(interface{ Doubt(node int) time.Duration }); ok {
-		return f.Doubt(n)
+// grace returns for how long a node must have failed verbs before it is dead.
+func (k *keeper) grace(n int) time.Duration {
+	if f, ok := k.f.(rdma.NodeGracer); ok {
+		return f.NodeGrace(n)
 	}
 	return 0
 }
@@ -76,7 +76,7 @@ func (k *keeper) doubt(n int) time.Duration {
 // mayExpel returns an error when nobody can be expelled, since it is this process that the others do not hear. Then it is no
 // good as a master, and lets somebody else try: a view that it made busy would stay so.
 func (k *keeper) mayExpel() error {
-	f, ok := k.f.(interface{ MayExpel() error })
+	f, ok := k.f.(rdma.ExpelChecker)
 	if !ok {
 		return nil
 	}

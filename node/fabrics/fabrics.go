@@ -25,7 +25,6 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
-	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
 // Geometry is the shape of a new pool.
@@ -66,12 +65,6 @@ var (
 	ErrForeign   = shm.ErrForeign
 	ErrTruncated = shm.ErrTruncated
 )
-
-// Committer is a fabric whose memory has to be asked for before it is written: Commit makes sure that n bytes at off
-// of a node are backed, or returns an error wrapping rdma.ErrFull.
-type Committer interface {
-	Commit(node int, off, n uint64) error
-}
 
 // Address is a parsed address.
 type Address struct {
@@ -218,19 +211,6 @@ func Open(addr string) (rdma.Fabric, error) {
 		return openConsul(a)
 	}
 	return known(shm.Open(a.Name, node.Serve, a.users()...))
-}
-
-// GeometryOf tells the shape of an open pool; false: its fabric does not know.
-func GeometryOf(f rdma.Fabric) (Geometry, bool) {
-	switch f := f.(type) {
-	case interface{ Geometry() shm.Geometry }:
-		g := f.Geometry()
-		return Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}, true
-	case interface{ Geometry() tcp.Geometry }:
-		g := f.Geometry()
-		return Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}, true
-	}
-	return Geometry{}, false
 }
 
 // known keeps a nil pointer from becoming an rdma.Fabric that is not nil.

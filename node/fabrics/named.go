@@ -35,7 +35,7 @@ func (m *membership) end() {
 }
 
 // name makes an open pool one whose client this process is for Consul, until it is closed.
-func name(f rdma.Fabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
+func name(f nodeFabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric {
 	with := membership{agent: agent, glance: g}
 	host, _ := os.Hostname()
 	m := consul.Member{
@@ -45,16 +45,15 @@ func name(f rdma.Fabric, a Address, agent *consul.Agent, g *glance) rdma.Fabric 
 	if r, err := agent.Register(m, func() (bool, string) { return reach(f) }); err == nil {
 		with.member = r
 	}
-	f.(interface{ AtEnd(func()) }).AtEnd(with.end)
+	f.OnClose(with.end)
 	return f
 }
 
 // reach is what Consul is told of a process that has a pool open.
-func reach(f rdma.Fabric) (well bool, text string) {
+func reach(f nodeFabric) (well bool, text string) {
 	away := 0
-	marked := f.(interface{ NodeDown(node int) bool })
 	for n := range f.Nodes() {
-		if marked.NodeDown(n) {
+		if f.NodeDown(n) {
 			away++
 		}
 	}

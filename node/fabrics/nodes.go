@@ -59,7 +59,7 @@ func Inspect(ctx context.Context, a Address, f rdma.Fabric) (infos []NodeInfo, e
 	if err != nil {
 		return nil, nil, err
 	}
-	if own, ok := f.(interface{ Process() string }); ok {
+	if own, ok := f.(rdma.ProcessNamer); ok {
 		o.Self = own.Process()
 	}
 	infos, errs = tcp.Inspect(ctx, o)

@@ -57,7 +57,7 @@ func TestNodes(t *testing.T) {
 	}
 	check := func(f rdma.Fabric) {
 		t.Helper()
-		if g, ok := GeometryOf(f); !ok || g.Nodes != 2 || g.Clients != 4 || f.Size() != 1<<20 || f.Nodes() != 2 {
+		if g := f.(rdma.Geometer).Geometry(); g.Nodes != 2 || g.Clients != 4 || f.Size() != 1<<20 || f.Nodes() != 2 {
 			t.Errorf("its shape is %+v", g)
 		}
 	}

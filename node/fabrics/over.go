@@ -95,15 +95,12 @@ func Lacks(fabric string) error {
 }
 
 // DeviceStats count what workers ask of their device.
-type DeviceStats = ibverbs.Stats
+type DeviceStats = rdma.DeviceStats
 
 // DeviceOf tells what the workers of an open pool asked of their device so far, and which device and port that is; false: its
 // verbs go over none.
 func DeviceOf(f rdma.Fabric) (s DeviceStats, device string, port int, ok bool) {
-	over, ok := f.(interface {
-		Stats() ibverbs.Stats
-		Port() (device string, port int)
-	})
+	over, ok := f.(rdma.DeviceReporter)
 	if !ok {
 		return s, "", 0, false
 	}
@@ -111,36 +108,51 @@ func DeviceOf(f rdma.Fabric) (s DeviceStats, device string, port int, ok bool) {
 	return over.Stats(), device, port, true
 }
 
+// nodeFabric is a fabric whose memory nodes are processes. Consul is told which of them it reaches.
+type nodeFabric interface {
+	rdma.Fabric
+	rdma.NodeMonitor
+	rdma.CloseNotifier
+}
+
 // createOver makes a pool whose verbs go over a fabric.
-func createOver(fabric string, o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+func createOver(fabric string, o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	switch fabric {
 	case overTCP:
-		return known(tcp.Create(o, g, func(f *tcp.Fabric) error { return format(f) }))
+		return onNodes(tcp.Create(o, g, func(f *tcp.Fabric) error { return format(f) }))
 	case overRDMA:
 		own, err := DeviceChoice{}.parse()
 		if err != nil {
 			return nil, err
 		}
-		return known(ibverbs.Create(o, g, ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
+		return onNodes(ibverbs.Create(o, g, ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
 	}
 	return nil, otherFabric(fabric)
 }
 
 // openOver opens a pool whose verbs go over a fabric.
-func openOver(fabric string, o tcp.Options) (rdma.Fabric, error) {
+func openOver(fabric string, o tcp.Options) (nodeFabric, error) {
 	switch fabric {
 	case overTCP:
-		return known(tcp.Open(o))
+		return onNodes(tcp.Open(o))
 	case overRDMA:
 		own, err := DeviceChoice{}.parse()
 		if err != nil {
 			return nil, err
 		}
-		return known(ibverbs.Open(o, ibverbs.Options{Choice: own}))
+		return onNodes(ibverbs.Open(o, ibverbs.Options{Choice: own}))
 	}
 	return nil, otherFabric(fabric)
 }
 
 func otherFabric(fabric string) error {
 	return fmt.Errorf("its verbs go over %s: this version knows %s and %s: %w", fabric, overTCP, overRDMA, rdma.ErrNotSupported)
+}
+
+// onNodes keeps a nil pointer from becoming a nodeFabric that is not nil.
+func onNodes[F nodeFabric](f F, err error) (nodeFabric, error) {
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }

@@ -124,7 +124,7 @@ func TestRDMA(t *testing.T) {
 	}
 	defer f.Close()
 	check(t, f)
-	if g, ok := GeometryOf(f); !ok || g.Nodes != 2 || g.Clients != 4 {
+	if g := f.(rdma.Geometer).Geometry(); g.Nodes != 2 || g.Clients != 4 {
 		t.Errorf("its shape is %+v", g)
 	}
 	if s, device, port, ok := DeviceOf(f); !ok || s.Requests == 0 || s.Calls() == 0 || device == "" || port < 1 {

@@ -26,7 +26,7 @@ func LibraryCalls(f rdma.Fabric, worker rdma.Endpoint) (calls uint64, ok bool) {
 		return 0, false
 	}
 	calls = told.Calls()
-	if own, ok := worker.(interface{ Untold() ibverbs.Stats }); ok {
+	if own, ok := worker.(rdma.DeviceWorker); ok {
 		calls += own.Untold().Calls()
 	}
 	return calls, true

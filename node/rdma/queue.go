@@ -91,7 +91,7 @@ type Fabric interface {
 // ListClients is f.Clients, or why they cannot be listed now: an error wrapping ErrUnreachable, of fabrics whose clients are
 // known to others.
 func ListClients(f Fabric) ([]Client, error) {
-	if l, ok := f.(interface{ ListClients() ([]Client, error) }); ok {
+	if l, ok := f.(ClientLister); ok {
 		return l.ListClients()
 	}
 	return f.Clients(), nil

@@ -86,9 +86,7 @@ func TestMasterKilled(t *testing.T) {
 
 // masterOf returns the process of a pool's master; 0: nobody is.
 func masterOf(f rdma.Fabric) int {
-	r, _, ok := f.(interface {
-		Master() (rdma.Role, time.Duration, bool)
-	}).Master()
+	r, _, ok := f.(rdma.MasterReporter).Master()
 	if !ok {
 		return 0
 	}

@@ -25,7 +25,7 @@ type session struct {
 
 // CPU implements runner.Measured where memory nodes are processes.
 func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
-	f, ok := d.fabric.(interface{ CPU() (time.Duration, error) })
+	f, ok := d.fabric.(rdma.CPUMeter)
 	if !ok {
 		return 0, 0, false
 	}
@@ -35,7 +35,7 @@ func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 
 // Gone implements runner.Perishable.
 func (d *pool) Gone() error {
-	if f, ok := d.fabric.(interface{ Gone() error }); ok {
+	if f, ok := d.fabric.(rdma.Perishable); ok {
 		return f.Gone()
 	}
 	return nil

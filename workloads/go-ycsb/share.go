@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
@@ -16,7 +17,7 @@ func share(db drivers.Database) (end func()) {
 	if !ok || os.Getenv("GOMAXPROCS") != "" {
 		return func() {}
 	}
-	if l, ok := f.(interface{ Local() bool }); !ok || !l.Local() {
+	if l, ok := f.(rdma.Localizer); !ok || !l.Local() {
 		return func() {}
 	}
 	before := runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))

@@ -22,7 +22,12 @@ type Fabric struct {
 	once  sync.Once
 }
 
-var _ rdma.Fabric = (*Fabric)(nil)
+// What the fabric can do beyond rdma.Fabric, and beyond that of package tcp.
+var (
+	_ rdma.Fabric         = (*Fabric)(nil)
+	_ rdma.DeviceReporter = (*Fabric)(nil)
+	_ rdma.DeviceWorker   = (*Endpoint)(nil)
+)
 
 // Options say how a process uses its device. Zero values mean defaults.
 type Options struct {
@@ -42,18 +47,7 @@ const (
 )
 
 // Stats count what workers asked of the device.
-type Stats struct {
-	Posts       uint64 // calls into libibverbs that post, each of all that there is for all nodes
-	Polls       uint64 // calls that look for completions
-	Waits       uint64 // sleeps until the device tells of one
-	Requests    uint64 // work requests
-	Completions uint64
-	Connects    uint64 // queue pairs that were connected
-	Guesses     uint64 // plain compare and swaps that masked ones were made of, beyond one each
-}
-
-// Calls returns the calls into libibverbs in the course of verbs.
-func (s Stats) Calls() uint64 { return s.Posts + s.Polls }
+type Stats = rdma.DeviceStats
 
 type stats struct{ posts, polls, waits, requests, completions, connects, guesses atomic.Uint64 }
 

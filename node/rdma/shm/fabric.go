@@ -42,7 +42,17 @@ type Fabric struct {
 	closed bool // all tasks have ended
 }
 
-var _ rdma.Fabric = (*Fabric)(nil)
+// What the fabric can do beyond rdma.Fabric.
+var (
+	_ rdma.Fabric         = (*Fabric)(nil)
+	_ rdma.Geometer       = (*Fabric)(nil)
+	_ rdma.Committer      = (*Fabric)(nil)
+	_ rdma.MasterReporter = (*Fabric)(nil)
+	_ rdma.NodeMonitor    = (*Fabric)(nil)
+	_ rdma.NodeKiller     = (*Fabric)(nil)
+	_ rdma.ClientCrasher  = (*Fabric)(nil)
+	_ rdma.Perishable     = (*Fabric)(nil)
+)
 
 // lives knows which clients are alive.
 type lives interface {
@@ -76,7 +86,7 @@ func (f *Fabric) Nodes() int { return f.g.Nodes }
 func (f *Fabric) Size() uint64 { return f.g.Memory }
 
 // Geometry returns the pool's shape.
-func (f *Fabric) Geometry() Geometry { return f.g }
+func (f *Fabric) Geometry() rdma.Geometry { return rdma.Geometry(f.g) }
 
 // Commit makes sure that n bytes at off of a node are backed by real memory; without it a write there may find none.
 // The error wraps rdma.ErrFull when there is none left.

@@ -9,11 +9,7 @@ import (
 )
 
 // Geometry is the shape of a pool.
-type Geometry struct {
-	Nodes   int    // memory nodes
-	Memory  uint64 // bytes of registered memory at each
-	Clients int    // workers at a time
-}
+type Geometry rdma.Geometry
 
 // What a geometry may be at most: far above use, and small enough that no sum of it overflows.
 const (

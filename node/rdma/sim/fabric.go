@@ -10,8 +10,9 @@ import (
 )
 
 var (
-	_ rdma.Fabric   = (*Sim)(nil)
-	_ rdma.Endpoint = (*endpoint)(nil)
+	_ rdma.Fabric     = (*Sim)(nil)
+	_ rdma.NodeKiller = (*Sim)(nil)
+	_ rdma.Endpoint   = (*endpoint)(nil)
 )
 
 // Nodes returns the number of memory nodes.

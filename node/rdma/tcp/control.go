@@ -265,8 +265,9 @@ func (f *Fabric) MayExpel() error {
 	return nil
 }
 
-// Doubt is for how long a node that fails verbs may come back yet: for a moment, unless its process is known to be gone.
-func (f *Fabric) Doubt(node int) time.Duration {
+// NodeGrace returns for how long a node must have failed verbs before it may be expelled: for a moment, unless its process
+// is known to be gone.
+func (f *Fabric) NodeGrace(node int) time.Duration {
 	if f.downs[node].Load() || f.links[node].verbs.gone() {
 		return 0
 	}

@@ -48,11 +48,25 @@ func (f *Fabric) Local() bool {
 }
 
 // Geometry is the shape of a pool.
-type Geometry struct {
-	Nodes   int    // memory nodes
-	Memory  uint64 // bytes of registered memory at each
-	Clients int    // workers at a time
-}
+type Geometry rdma.Geometry
+
+// What the fabric can do beyond rdma.Fabric.
+var (
+	_ rdma.Fabric         = (*Fabric)(nil)
+	_ rdma.Geometer       = (*Fabric)(nil)
+	_ rdma.ClientLister   = (*Fabric)(nil)
+	_ rdma.MasterReporter = (*Fabric)(nil)
+	_ rdma.NodeMonitor    = (*Fabric)(nil)
+	_ rdma.NodeGracer     = (*Fabric)(nil)
+	_ rdma.ExpelChecker   = (*Fabric)(nil)
+	_ rdma.CPUMeter       = (*Fabric)(nil)
+	_ rdma.Perishable     = (*Fabric)(nil)
+	_ rdma.Localizer      = (*Fabric)(nil)
+	_ rdma.TenureAdviser  = (*Fabric)(nil)
+	_ rdma.AccessReporter = (*Fabric)(nil)
+	_ rdma.CloseNotifier  = (*Fabric)(nil)
+	_ rdma.ProcessNamer   = (*Fabric)(nil)
+)
 
 // Fabric is an open pool. It is safe for concurrent use.
 type Fabric struct {
@@ -75,7 +89,7 @@ type Fabric struct {
 	keepers sync.WaitGroup
 	once    sync.Once
 	closed  error
-	atEnd   func() // see AtEnd
+	onClose func() // see OnClose
 
 	mu       sync.Mutex
 	last     rdma.View // that was seen last
@@ -86,8 +100,6 @@ type Fabric struct {
 
 // links are this process's connections to one node.
 type links struct{ verbs, control *link }
-
-var _ rdma.Fabric = (*Fabric)(nil)
 
 // newFabric begins to connect to all nodes of a pool.
 func newFabric(o Options, r Record) *Fabric {
@@ -181,8 +193,8 @@ func (f *Fabric) Nodes() int { return f.record.Nodes }
 func (f *Fabric) Size() uint64 { return f.record.Memory }
 
 // Geometry returns the pool's shape.
-func (f *Fabric) Geometry() Geometry {
-	return Geometry{Nodes: f.record.Nodes, Memory: f.record.Memory, Clients: f.record.Clients}
+func (f *Fabric) Geometry() rdma.Geometry {
+	return rdma.Geometry{Nodes: f.record.Nodes, Memory: f.record.Memory, Clients: f.record.Clients}
 }
 
 // Record returns what the pool's nodes know of it.
@@ -355,16 +367,16 @@ func (f *Fabric) Close() error {
 			f.quorum.Close()
 		}
 		f.keepers.Wait()
-		if f.atEnd != nil {
-			f.atEnd()
+		if f.onClose != nil {
+			f.onClose()
 		}
 	})
 	return f.closed
 }
 
-// AtEnd has last called when the fabric is closed, behind its last use of anything, such as of Options.Board. It is called before
-// others have the fabric.
-func (f *Fabric) AtEnd(last func()) { f.atEnd = last }
+// OnClose has last called when the fabric is closed, behind its last use of anything, such as of Options.Board. It is called
+// before others have the fabric.
+func (f *Fabric) OnClose(last func()) { f.onClose = last }
 
 // giveAllBack gives back what this process has of the board, or says what it has to leave.
 func (f *Fabric) giveAllBack() error {
