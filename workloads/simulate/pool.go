@@ -53,7 +53,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	}
 	o := profile.Options(c.Seed, p.Nodes)
 	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients, node.Serve
-	o.MaxEvents, o.Limit = 1<<62, began+c.Duration+patience
+	o.MaxEvents, o.Limit, o.Trace = 1<<62, began+c.Duration+patience, c.Trace
 	o.Hardware.DeviceFence = o.Hardware.DeviceFence && !c.StallFences
 	if c.NodeCores > 0 {
 		o.Hardware.NodeCores = c.NodeCores

@@ -70,6 +70,8 @@ type Config struct {
 	Interval time.Duration // of the throughput over time; 0: none
 	// Think is what a client computes before each operation, beside posting and polling. It counts for no latency.
 	Think time.Duration
+	// Trace is called with everything that happens from when measuring begins, in order; nil: nothing is.
+	Trace func(sim.Event)
 }
 
 // Change is a number of clients that join, or leave when it is negative: those leave that came last.
