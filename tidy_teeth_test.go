@@ -33,6 +33,7 @@ func inspect(t *testing.T, files map[string]string) []string {
 	h.sizes()
 	h.names()
 	h.docs()
+	h.readmes()
 	return h.sorted()
 }
 
@@ -126,6 +127,12 @@ var breaches = []struct {
 	{at(store, "", "// T is.\ntype T[K any] struct{}\nfunc (t *T[K]) M() {}"), "M has no doc comment"},
 	{at(store, "", "const A = 1"), "A has no doc comment"},
 	{at(store, "", "var a, B int"), "B has no doc comment"},
+	// READMEs.
+	{map[string]string{"README.md": strings.Repeat("word\n", 2501)}, "README.md: more than 2500 words"},
+	{map[string]string{"README.md": "", "ops/x.go": "// Package ops x.\npackage ops"}, "ops: has no README.md"},
+	{map[string]string{"README.md": "[ops](ops/README.md)"}, "README.md: a link to ops/README.md, which is not there"},
+	{map[string]string{"README.md": "# One\n[two](#two)"}, "README.md: a link to #two, where there is no such heading"},
+	{map[string]string{"README.md": "", "ops/README.md": strings.Repeat("a", 121)}, "ops/README.md: a line of more than 120 columns"},
 }
 
 // Every rule is seen to fire.
@@ -143,6 +150,8 @@ func TestNoBreach(t *testing.T) {
 	for _, files := range []map[string]string{
 		{"README.md": "", "farkv": "", "bin/farkv": "", ".ci/run": "", "ops.test": "", "cpu.prof": "", "tidy_test.go": "package x"},
 		at("README.md", "", ""),
+		{"README.md": "[a](ops/README.md#a-bs-c)\n", "ops/README.md": "## A `b`'s c\n"},
+		{"README.md": strings.Repeat("word\n", 2500)},
 		at("node/fabrics/x.go", "./node/rdma ./node/rdma/shm", ""),
 		at("node/rdma/shm/x.go", "./node/rdma sync os time", "var t = time.Now()\n"+loop),
 		at("ops/farkv/main.go", "./ops ./tui ./node/rdma/sim", ""),

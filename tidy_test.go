@@ -40,6 +40,7 @@ func TestTidy(t *testing.T) {
 	h.sizes()
 	h.names()
 	h.docs()
+	h.readmes()
 	for _, b := range h.sorted() {
 		t.Error(b)
 	}
@@ -55,21 +56,26 @@ type source struct {
 
 // house is every Go file of the module, and what was found wrong with them.
 type house struct {
+	root     fs.FS
 	fset     *token.FileSet
 	top      []fs.DirEntry // the top level
 	sources  []*source
-	mains    map[string]bool // folders of commands
-	suites   map[string]bool // folders of test suites: packages that import testing; they count as test files
+	pages    map[string]string // texts of the files of Markdown
+	mains    map[string]bool   // folders of commands
+	suites   map[string]bool   // folders of test suites: packages that import testing; they count as test files
 	breaches []string
 }
 
 func readHouse(root fs.FS) (*house, error) {
-	h := &house{fset: token.NewFileSet(), mains: map[string]bool{}, suites: map[string]bool{}}
+	h := &house{root: root, fset: token.NewFileSet(), mains: map[string]bool{}, suites: map[string]bool{}}
 	entries, err := fs.ReadDir(root, ".")
 	if err != nil {
 		return nil, err
 	}
 	h.top = entries
+	if h.pages, err = readPages(root); err != nil {
+		return nil, err
+	}
 	err = fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
