@@ -17,12 +17,12 @@ import (
 
 // Crashed is what was broken on purpose.
 type Crashed struct {
-	Pool    string   `json:"pool"`
-	Node    *int     `json:"node,omitempty"`
-	Process int      `json:"process,omitempty"` // of the node, where it was one
-	Client  *Client  `json:"client,omitempty"`
-	Step    string   `json:"step,omitempty"` // the process ends when the client comes to it
-	With    []Client `json:"with,omitempty"` // the other clients of the process
+	Pool    string    `json:"pool"`
+	Node    *int      `json:"node,omitempty"`
+	Process int       `json:"process,omitempty"` // of the node, where it was one
+	Client  *Client   `json:"client,omitempty"`
+	Step    rdma.Step `json:"step,omitempty"` // the process ends when the client comes to it
+	With    []Client  `json:"with,omitempty"` // the other clients of the process
 }
 
 // CrashNode makes a memory node one that is down for everybody, for good. Of a pool whose nodes were started on this machine
@@ -55,7 +55,7 @@ func CrashNode(addr string, node int) (*Crashed, error) {
 }
 
 // CrashClient kills the process of a client: at once, or with a step when the client comes to it.
-func CrashClient(addr string, id int, step string) (*Crashed, error) {
+func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
 		return nil, explain(err, addr)
@@ -63,8 +63,12 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 	defer p.Close()
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
 		known := "it names none"
-		if len(p.Kind.Steps) > 0 {
-			known = "there are: " + strings.Join(p.Kind.Steps, "; ")
+		for i, s := range p.Kind.Steps {
+			if i == 0 {
+				known = "there are: " + string(s)
+			} else {
+				known += "; " + string(s)
+			}
 		}
 		return nil, workloads.Misuse("crash client %d at %q: no step of %s (%s)", id, step, p.Kind.Name, known)
 	}
@@ -92,7 +96,7 @@ func CrashClient(addr string, id int, step string) (*Crashed, error) {
 }
 
 // crasher returns what kills the process of a client.
-func crasher(p *stores.Pool, step string) (func(c rdma.Client, step string) error, error) {
+func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step) error, error) {
 	if breaks, ok := p.Fabric.(rdma.ClientCrasher); ok {
 		return breaks.CrashClient, nil
 	}
@@ -104,7 +108,7 @@ func crasher(p *stores.Pool, step string) (func(c rdma.Client, step string) erro
 		return nil, workloads.Misuse("--at %s: clients of %s are told nothing by this machine: leave it out, and they are killed "+
 			"at once", step, p.Address)
 	}
-	return func(c rdma.Client, _ string) error { return killHere(p, c) }, nil
+	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil
 }
 
 // hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this machine.

@@ -31,7 +31,7 @@ func (s *Sweeper) Count(node int) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
-	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
 		return fmt.Errorf("count the buffers of node %d that were handed out: %w", node, err)
 	}
 	for i := range s.handed[node] {
@@ -49,7 +49,7 @@ func (s *Sweeper) Asked(node int) (bool, error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	word := b.Read(s.asked(node), 8)
-	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
 		return false, fmt.Errorf("ask node %d whether clients find no buffer: %w", node, err)
 	}
 	return le.Uint64(word.Buf) != 0, nil
@@ -60,7 +60,7 @@ func (s *Sweeper) Heard(node int) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	b.CompareSwap(s.asked(node), 1, 0)
-	if err := rdma.Do(s.ep, b, s.timeout); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
 		return fmt.Errorf("begin to sweep node %d: %w", node, err)
 	}
 	return nil

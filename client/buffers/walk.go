@@ -20,7 +20,7 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 	var f Free
 	b := ep.Batch()
 	words := b.Read(rdma.At(node, s.counter(segment)), segmentWords)
-	err := rdma.Do(ep, b, timeout)
+	err := rdma.Do(ep, b.As(stepWalk), timeout)
 	if err == nil {
 		f.Handed = int(min(le.Uint64(words.Buf), 1<<32))
 		if f.Handed > s.Buffers {
@@ -47,7 +47,7 @@ func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, 
 	b := ep.Batch()
 	defer b.Release()
 	read := b.Read(s.at(node, segment, pointer), bundleBytes(s.listed()))
-	if err := rdma.Do(ep, b, timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepWalk), timeout); err != nil {
 		return 0, err
 	}
 	from := len(f.Pointers)
@@ -70,7 +70,7 @@ func (s *Space) Handed(ep rdma.Endpoint, node int, timeout time.Duration) (n uin
 	b := ep.Batch()
 	defer b.Release()
 	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
-	if err := rdma.Do(ep, b, timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepWalk), timeout); err != nil {
 		return 0, fmt.Errorf("count the buffers of node %d: %w", node, err)
 	}
 	for i := range s.Segments {

@@ -175,14 +175,14 @@ func (w *Worker) Ask(node int) {
 	}
 	b := w.ep.Batch()
 	b.CompareSwap(w.Space.asked(node), 0, 1)
-	_ = rdma.Do(w.ep, b, w.Patience())
+	_ = rdma.Do(w.ep, b.As(stepAsk), w.Patience())
 	b.Release()
 }
 
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A crash of either side behind
 // that leaves a chunk that nobody owns.
 func (w *Worker) grow(l *list) error {
-	r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
+	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
 		uint64(w.Buffers), uint64(w.chunk())}}
 	began := w.ep.Now()
 	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
@@ -212,7 +212,7 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 		}
 		b := w.ep.Batch()
 		read := b.Read(w.at(l.node, l.segment, pointer), bundleBytes(w.listed()))
-		if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
+		if err := rdma.Do(w.ep, b.As(stepReadBundle), w.Patience()); err != nil {
 			b.Release()
 			return false, err
 		}
@@ -239,7 +239,7 @@ func (w *Worker) look(l *list, within time.Duration) error {
 	b := w.ep.Batch()
 	defer b.Release()
 	read := b.Read(w.top(l.node, l.segment), 8)
-	if err := rdma.Do(w.ep, b, within); err != nil {
+	if err := rdma.Do(w.ep, b.As(stepReadStack), within); err != nil {
 		return err
 	}
 	l.top = stack(le.Uint64(read.Buf))
@@ -252,7 +252,7 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	defer b.Release()
 	then := l.top.then(next)
 	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
-	if err := rdma.Do(w.ep, b, w.Patience()); err != nil {
+	if err := rdma.Do(w.ep, b.As(stepPop), w.Patience()); err != nil {
 		return false, err
 	}
 	if !cas.Swapped() {
@@ -276,7 +276,7 @@ func (w *Worker) push(l *list) error {
 	b.Chain()
 	b.Write(w.at(l.node, l.segment, bundle), p)
 	b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(l.top.then(bundle)))
-	if err := w.ep.Post(b); err != nil { // nothing was sent
+	if err := w.ep.Post(b.As(stepPush)); err != nil { // nothing was sent
 		b.Release()
 		l.put(l.out...)
 		return err

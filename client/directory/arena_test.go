@@ -11,7 +11,6 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -231,27 +230,26 @@ func (p poison) Batch() *rdma.Batch {
 	return p.Endpoint.Batch()
 }
 
-func (p poison) Step(name string) { trace.Step(p.Endpoint, name) }
-
 // hook calls a function before a step is posted, once.
 type hook struct {
 	rdma.Endpoint
-	before map[string]func()
+	before map[rdma.Step]func()
 }
 
-func (h *hook) Step(name string) {
-	if f := h.before[name]; f != nil {
-		h.before[name] = nil
+func (h *hook) Post(b *rdma.Batch) error {
+	if f := h.before[b.Step()]; f != nil {
+		h.before[b.Step()] = nil
 		f()
 	}
+	return h.Endpoint.Post(b)
 }
 
 // hooked is a worker, and what is called before its steps.
-func hooked(t testing.TB, f rdma.Fabric, a *arena, o Options) (*Client, map[string]func()) {
+func hooked(t testing.TB, f rdma.Fabric, a *arena, o Options) (*Client, map[rdma.Step]func()) {
 	t.Helper()
 	ep, err := f.Open(t.Name())
 	must(t, err)
-	h := &hook{ep, map[string]func(){}}
+	h := &hook{ep, map[rdma.Step]func(){}}
 	c := Open(h, a.Layout, a, o)
 	t.Cleanup(func() {
 		c.Close()

@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // try makes one attempt at a change that goes round a replica; then comes between its two phases. What becomes of the change is
 // another attempt's business, as if one client made them all.
-func (ch *change) try(t *testing.T, c *Client, before map[string]func(), then func()) (done bool, err error) {
+func (ch *change) try(t *testing.T, c *Client, before map[rdma.Step]func(), then func()) (done bool, err error) {
 	t.Helper()
 	c.begin(0)
 	settled, err := c.look()
 	must(t, err)
-	before["accept"] = then
+	before[stepAccept] = then
 	done, err = c.attempt(ch, settled)
 	c.giveSpares()
 	return done, err
@@ -26,14 +27,14 @@ func (ch *change) try(t *testing.T, c *Client, before map[string]func(), then fu
 // replica.
 type minority struct {
 	around func(r int) *Client
-	hooked func(r int) (*Client, map[string]func())
+	hooked func(r int) (*Client, map[rdma.Step]func())
 }
 
 // halfAccepted makes one; based: on an entry that the other replicas have, too.
 func halfAccepted(t *testing.T, based bool) (p minority) {
 	f, a, around := three(t, 1, 500)
 	p.around = around
-	p.hooked = func(r int) (*Client, map[string]func()) {
+	p.hooked = func(r int) (*Client, map[rdma.Step]func()) {
 		c, before := hooked(t, f, a, Options{Slow: 10 * time.Millisecond})
 		c.quorum.Shun(nodeOf(c, r))
 		return c, before

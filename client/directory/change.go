@@ -246,7 +246,7 @@ func (c *Client) prepare() error {
 		return fmt.Errorf("round %d (at most %d): %w", c.promise, uint64(maxRound), client.ErrDamaged)
 	}
 	c.has = false
-	return c.briefly("prepare", c.all(), c.majority(),
+	return c.briefly(stepPrepare, c.all(), c.majority(),
 		func(b *rdma.Batch, r int) error {
 			k := &c.replicas[r]
 			switch {
@@ -313,7 +313,7 @@ func (c *Client) promised() (round uint64, n int) {
 // What a crash here leaves: next at some replicas, buffers that no word names, and those that words named before.
 func (c *Client) accept(ch *change, final bool) error {
 	c.next.round, c.offered = c.promise, 0
-	err := c.briefly("accept", c.all(), c.majority(), c.offer, c.took)
+	err := c.briefly(stepAccept, c.all(), c.majority(), c.offer, c.took)
 	maybe := c.owned()
 	c.strays.Keep(&c.quorum, c.bucket)
 	for r := range c.Replicas {

@@ -185,7 +185,7 @@ func TestNodesDieUnderAChange(t *testing.T) {
 	f, a := pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: 1}, 100)
 	c, before := hooked(t, f, a, Options{Timeout: 10 * time.Millisecond})
 	must(t, put(c, 1, 1))
-	before["accept"] = func() {
+	before[stepAccept] = func() {
 		must(t, f.KillNode(0))
 		must(t, f.KillNode(1))
 	}

@@ -33,7 +33,6 @@ import (
 	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // Allocator hands out buffers of BufferBytes. A pointer of 16 bits, never 0, names one in a segment of a node's memory: of the
@@ -74,7 +73,6 @@ type Stats struct {
 type Client struct {
 	*Layout
 	ep      rdma.Endpoint
-	stepper trace.Stepper // told what is posted next; nil when nobody listens
 	alloc   Allocator
 	stats   Stats // but for the quorum's
 	quorum  quorum.Quorum
@@ -116,7 +114,6 @@ const attempts = 4
 // Open returns a worker's view of a directory.
 func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
 	c := &Client{Layout: l, ep: ep, alloc: a, member: o.Member, quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
-	c.stepper, _ = ep.(trace.Stepper)
 	if c.member != nil {
 		c.term = c.member.Term()
 	}
@@ -143,15 +140,19 @@ func (c *Client) Close() {
 	}
 }
 
-// Steps names the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []string{"read bucket", "read other replicas", "fetch bucket", "prepare", "accept", "mend in place"}
+// The steps of the protocol.
+const (
+	stepRead       rdma.Step = "read bucket"
+	stepReadOthers rdma.Step = "read other replicas"
+	stepFetch      rdma.Step = "fetch bucket" // from a buffer
+	stepPrepare    rdma.Step = "prepare"
+	stepAccept     rdma.Step = "accept"
+	stepMend       rdma.Step = "mend in place" // in the background
+	stepCount      rdma.Step = "count entries"
+)
 
-// step names what is posted next.
-func (c *Client) step(name string) {
-	if c.stepper != nil {
-		c.stepper.Step(name)
-	}
-}
+// Steps are the steps of the protocol, as traces show them and faults can be set to them.
+var Steps = []rdma.Step{stepRead, stepReadOthers, stepFetch, stepPrepare, stepAccept, stepMend, stepCount}
 
 // begin makes a bucket the one at work.
 func (c *Client) begin(bucket uint64) {
@@ -179,13 +180,12 @@ func (c *Client) majority() int    { return quorum.Majority(c.Replicas) }
 func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
 
 // gather is a step at replicas of the bucket at work.
-func (c *Client) gather(name string, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
+func (c *Client) gather(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	if c.moved() { // by what the caller's decide did
 		return fmt.Errorf("the worker's membership has changed: %w", rdma.ErrStale)
 	}
-	c.step(name)
-	return c.quorum.Gather(c.at[:c.Replicas], 0, from, need, ask, answer)
+	return c.quorum.Gather(step, c.at[:c.Replicas], 0, from, need, ask, answer)
 }
 
 // passing tells of a step's failure whether another attempt may do better: a node died or was slow since it was asked

@@ -20,12 +20,12 @@ func TestEpochUnderAChange(t *testing.T) {
 	must(t, err)
 	m, err := epoch.Join(ep)
 	must(t, err)
-	h := &hook{ep, map[string]func(){}}
+	h := &hook{ep, map[rdma.Step]func(){}}
 	c := Open(h, a.Layout, a, Options{Member: m})
 	defer ep.Close()
 	defer c.Close()
 	var had [quorum.MaxReplicas]uint16
-	h.before["prepare"] = func() {
+	h.before[stepPrepare] = func() {
 		had = c.spares
 		v := f.View()
 		if ok, err := f.Advance(rdma.State{Epoch: v.Epoch}, rdma.State{Epoch: v.Epoch + 1, Busy: true}); !ok || err != nil {
@@ -56,14 +56,11 @@ func TestEpochUnderAChange(t *testing.T) {
 // mute is an endpoint that posts nothing while it is shut.
 type mute struct {
 	rdma.Endpoint
-	shut string // the step
-	now  string
+	shut rdma.Step
 }
 
-func (m *mute) Step(name string) { m.now = name }
-
 func (m *mute) Post(b *rdma.Batch) error {
-	if m.now == m.shut {
+	if b.Step() == m.shut {
 		return rdma.ErrClosed
 	}
 	return m.Endpoint.Post(b)

@@ -39,7 +39,7 @@ func fillOf(ep rdma.Endpoint, at rdma.Addr, n int, timeout time.Duration, fill *
 	b := ep.Batch()
 	defer b.Release()
 	op := b.Read(at, n*slotBytes)
-	if err := rdma.Do(ep, b, timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepCount), timeout); err != nil {
 		return err
 	}
 	for i := range n {

@@ -40,7 +40,7 @@ func (c *Client) count() int {
 func (c *Client) look() (settled bool, err error) {
 	clear(c.replicas[:c.Replicas])
 	c.has = false
-	if err := c.gather("read bucket", c.all(), c.majority(), c.askSlot, c.tellSlot); err != nil {
+	if err := c.gather(stepRead, c.all(), c.majority(), c.askSlot, c.tellSlot); err != nil {
 		return false, err
 	}
 	round, n := c.agreed()
@@ -70,7 +70,7 @@ func (c *Client) lookFurther(need int) error {
 	}
 	c.save()
 	c.quorum.Limit = c.quorum.Slow()
-	err := c.gather("read other replicas", rest, need, c.askSlot, c.tellSlot)
+	err := c.gather(stepReadOthers, rest, need, c.askSlot, c.tellSlot)
 	c.quorum.Limit = c.quorum.Timeout()
 	if passing(err) {
 		return nil
@@ -80,10 +80,10 @@ func (c *Client) lookFurther(need int) error {
 
 // briefly is a step that others may make up for: it waits for slow nodes no longer than the timer, when others have refused,
 // and otherwise longer each time.
-func (c *Client) briefly(name string, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
+func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	c.quorum.Limit = c.limit
-	err := c.gather(name, from, need, ask, answer)
+	err := c.gather(step, from, need, ask, answer)
 	c.quorum.Limit = c.quorum.Timeout()
 	if c.quorum.Refused() == 0 && errors.Is(err, rdma.ErrTimeout) {
 		c.limit = min(4*c.limit, c.quorum.Timeout())
@@ -167,7 +167,7 @@ func (c *Client) load(round uint64) (bool, error) {
 			holders |= quorum.Only(r)
 		}
 	}
-	err := c.briefly("fetch bucket", holders, 1, c.askBuffer, func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
+	err := c.briefly(stepFetch, holders, 1, c.askBuffer, func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 		if c.find(b.Op(ch.First).Buf, round) {
 			return quorum.Done
 		}
@@ -206,8 +206,7 @@ func (c *Client) mend() {
 	p := b.Alloc(len(c.found))
 	copy(p, c.found)
 	b.Write(c.at[0].Add(wordBytes), p)
-	c.step("mend in place")
-	if c.ep.Post(b) != nil { // an endpoint that cannot post says so in the next operation
+	if c.ep.Post(b.As(stepMend)) != nil { // an endpoint that cannot post says so in the next operation
 		b.Release()
 		return
 	}

@@ -103,7 +103,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "who is at work is not disturbed for ever", File: "change.go",
 		Old: "return busy && p.idle <= polite && p.tries < impolite", New: "return busy", Test: "TestChangeOfTheDead$"},
 	{Rule: "a silent node is waited for briefly", File: "change.go",
-		Old: `c.briefly("prepare"`, New: `c.gather("prepare"`, Test: "TestNobodyWaits$"},
+		Old: `c.briefly(stepPrepare`, New: `c.gather(stepPrepare`, Test: "TestNobodyWaits$"},
 	{Rule: "a walk waits for its own accepts", File: "walk.go",
 		Old: "if err := c.Land(); err != nil {", New: "if err := error(nil); err != nil {"},
 	{Rule: "a walk knows who did not answer", File: "walk.go",

@@ -72,7 +72,7 @@ func (c *Client) listEntries(start, limit int, fits func(node.Entry) bool) ([]*b
 		for k := range n {
 			b.Read(c.space.Table(c.regions[(start+from+k)%regions], 0), c.space.Blocks()*8)
 		}
-		if err := c.do(b); err != nil {
+		if err := c.do(stepReadTables, b); err != nil {
 			b.Release()
 			return nil, fmt.Errorf("read block allocation tables: %w", err)
 		}
@@ -94,7 +94,7 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 	b := c.ep.Batch()
 	defer b.Release()
 	c.readBitmaps(b, blocks)
-	if err := c.do(b); err != nil {
+	if err := c.do(stepReadBits, b); err != nil {
 		return nil, fmt.Errorf("read free bitmaps: %w", err)
 	}
 	free := make([]int, len(blocks))
@@ -113,7 +113,7 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	mine := was.Next(c.id, class)
 	b := c.ep.Batch()
 	op := b.CompareSwap(c.space.Entry(blk.Block, 0), uint64(was), uint64(mine))
-	err := c.do(b)
+	err := c.do(stepTakeOver, b)
 	swapped := op.Swapped()
 	b.Release()
 	if err != nil {
@@ -142,14 +142,14 @@ func (c *Client) spread(blk *block) error {
 	for r := 1; r < n; r++ {
 		b.Read(c.space.Entry(blk.Block, r), 8)
 	}
-	if err := c.do(b); err != nil {
+	if err := c.do(stepTakeOver, b); err != nil {
 		return err
 	}
 	for r := 1; r < n; r++ {
 		switch found := node.Entry(le.Uint64(b.Op(r - 1).Buf)); found {
 		case blk.entry:
 		case 0: // its allocation was cut off: the node has not backed it with memory
-			if _, err := c.record(blk.Block, r, blk.entry); err != nil {
+			if _, err := c.record(stepTakeOver, blk.Block, r, blk.entry); err != nil {
 				return err
 			}
 		default:
@@ -190,7 +190,7 @@ func (c *Client) clearHints(blk *block) error {
 	defer read.Release()
 	defer next.Release()
 	c.readBitmaps(read, []*block{blk})
-	if err := c.do(read); err != nil {
+	if err := c.do(stepReadBits, read); err != nil {
 		return err
 	}
 	for p, w := read.Op(0).Buf, 0; w < len(p); w += 8 {
@@ -201,7 +201,7 @@ func (c *Client) clearHints(blk *block) error {
 	if next.Len() == 0 {
 		return nil
 	}
-	return c.do(next)
+	return c.do(stepClearBits, next)
 }
 
 // convert gives an empty block of another class to this one: one of the client's own, or a departed client's. Its

@@ -75,7 +75,7 @@ func (x *bench) floorGet(e *entry) {
 	b := x.ep.Batch()
 	b.Read(x.index.Address(e.slot(), 0), 8)
 	b.Read(x.space.UnitAt(e.word.Unit(), 0), e.word.Units()*64)
-	if err := x.do(b); err != nil {
+	if err := x.do("test", b); err != nil {
 		panic(err)
 	}
 	b.Release()
@@ -112,7 +112,7 @@ func (x *bench) floorUpdate(e *entry, unit uint64) {
 }
 
 func (x *bench) finish(b *rdma.Batch) {
-	if err := x.do(b); err != nil {
+	if err := x.do("test", b); err != nil {
 		panic(err)
 	}
 	b.Release()

@@ -171,7 +171,7 @@ func (c *Client) post(k *carrier) {
 			b.Release()
 			continue
 		}
-		if err := c.ep.Post(b); err != nil { // the view has changed, or this client is fenced off
+		if err := c.ep.Post(b.As(carryStep(k.step))); err != nil { // the view has changed, or this client is fenced off
 			b.Release()
 			for _, f := range k.frees {
 				c.stick(f, err)
@@ -182,6 +182,14 @@ func (c *Client) post(k *carrier) {
 		k.batch = b
 		return
 	}
+}
+
+// carryStep names a carrier's step.
+func carryStep(step int) rdma.Step {
+	if step == learning {
+		return stepReadHeads
+	}
+	return stepMarkFree
 }
 
 // addFree adds one free's verbs of a step.

@@ -62,7 +62,7 @@ func (c *Client) ceilingOf(id rdma.ClientID) (n numbers, err error) {
 	for _, h := range c.holders {
 		b := c.ep.Batch()
 		op := b.Read(c.ceiling(id, h), 8)
-		if e := c.do(b); e == nil {
+		if e := c.do(stepReadCeiling, b); e == nil {
 			word := le.Uint64(op.Buf)
 			n.seqLimit = max(n.seqLimit, word>>32*seqStep)
 			n.tombLimit = max(n.tombLimit, word&(1<<32-1))
@@ -109,7 +109,7 @@ func (c *Client) writeCeiling(id rdma.ClientID, n numbers) error {
 	for _, h := range c.holders {
 		b.Write(c.ceiling(id, h), p)
 	}
-	if err := c.do(b); err != nil {
+	if err := c.do(stepRaiseCeiling, b); err != nil {
 		return fmt.Errorf("raise the ceiling of client %d: %w", id, err)
 	}
 	return nil

@@ -18,7 +18,7 @@ func (c *Client) takeFromNode(class int) error {
 	for k := range regions {
 		g := c.regions[(start+k)%regions]
 		first := node.Block{Region: g}
-		q := rdma.Request{Proc: node.ProcObject, Arg: [6]uint64{c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
+		q := rdma.Request{Step: stepAllocate, Proc: node.ProcObject, Arg: [6]uint64{c.space.Table(g, 0).Offset(), uint64(c.space.Blocks()),
 			c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class)<<32 | uint64(c.classes.objects[class]),
 			c.space.BitmapBytes()<<32 | uint64(c.classes.units[class]*node.Unit)}}
 		err := c.ep.Call(c.space.Table(g, 0).Node(), &q, c.opt.Timeout)
@@ -39,7 +39,7 @@ func (c *Client) recordNodeBlock(blk node.Block, class int) error {
 	}
 	mine := node.MakeEntry(node.OfNode, class)
 	for r := 1; r < c.space.Copies(blk.Region); r++ {
-		e, err := c.record(blk, r, mine)
+		e, err := c.record(stepAllocate, blk, r, mine)
 		if err != nil {
 			return fmt.Errorf("record block %v: %w", blk, err)
 		}

@@ -101,7 +101,7 @@ func (k *checker) tables() error {
 		for r := range k.space.Copies(g) {
 			b.Read(k.space.Table(g, r), k.space.Blocks()*8)
 		}
-		if err := k.do(b); err != nil {
+		if err := k.do(stepCheck, b); err != nil {
 			b.Release()
 			return fmt.Errorf("read the block allocation tables of region %d: %w", g, err)
 		}
@@ -179,7 +179,7 @@ func (k *checker) slots(from race.Slot, n int) error {
 	for r := range k.Client.index.Copies(from) {
 		b.Read(k.Client.index.Address(from, r), n*8)
 	}
-	if err := k.do(b); err != nil {
+	if err := k.do(stepCheck, b); err != nil {
 		return err
 	}
 	for i := range n {
@@ -250,7 +250,7 @@ func (k *checker) follow(words []placed) error {
 	if len(sound) == 0 {
 		return nil
 	}
-	if err := k.do(b); err != nil {
+	if err := k.do(stepCheck, b); err != nil {
 		return fmt.Errorf("read pairs: %w", err)
 	}
 	first := 0
@@ -340,7 +340,7 @@ func (k *checker) blocks() error {
 			}
 			b := k.ep.Batch()
 			op := b.Read(k.space.Bitmap(blk, 0), int(k.space.BitmapBytes()))
-			err := k.do(b)
+			err := k.do(stepCheck, b)
 			hints := append([]byte(nil), op.Buf...)
 			b.Release()
 			if err != nil {

@@ -30,7 +30,6 @@ import (
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // maxReplicas bounds the replicas of a slot or a pair, so that lists of them need no allocation.
@@ -63,11 +62,10 @@ const (
 // Client is one worker's view of a FUSEE pool. It implements client.Store and is not safe for concurrent use.
 type Client struct {
 	*layout
-	ep      rdma.Endpoint
-	id      rdma.ClientID
-	opt     Options
-	stepper trace.Stepper // told what is posted next; nil when nobody listens
-	view    rdma.View     // that was joined last
+	ep   rdma.Endpoint
+	id   rdma.ClientID
+	opt  Options
+	view rdma.View // that was joined last
 	// promoted tells, by subtable, whose primary died under the busy view that was joined: its replicas may differ.
 	promoted []bool
 	behind   bool               // the view has changed since resync
@@ -152,7 +150,6 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		c.promoted[sub] = v.Busy
 	}
 	c.reclaim.rest = l.quarantine()
-	c.stepper, _ = ep.(trace.Stepper)
 	if err := c.readCeiling(); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
@@ -184,22 +181,10 @@ func (c *Client) releaseHeld() {
 	}
 }
 
-// Steps names the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []string{
-	"read slot and pair", "read buckets", "write object, read slot", "cas backups", "await winner", "commit log",
-	"finalize backups", "give way", "cas primary", "finalize",
-	"mend slots", "mend tables", "copy to spare", "finish for the dead", "mark free", "pass on blocks",
+// do posts a batch as a step of the protocol and waits for all of it.
+func (c *Client) do(step rdma.Step, b *rdma.Batch) error {
+	return rdma.Do(c.ep, b.As(step), c.opt.Timeout)
 }
-
-// step names what is posted next.
-func (c *Client) step(name string) {
-	if c.stepper != nil {
-		c.stepper.Step(name)
-	}
-}
-
-// do posts a batch and waits for all of it.
-func (c *Client) do(b *rdma.Batch) error { return rdma.Do(c.ep, b, c.opt.Timeout) }
 
 // The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit of its own.
 const (

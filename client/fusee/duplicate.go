@@ -79,7 +79,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	if c.index.Copies(s) > 1 {
 		seen = b.Read(c.index.Address(s, 1), 8)
 	}
-	err := c.do(b)
+	err := c.do(stepReadRival, b)
 	primary, witness := slotWord(op), slotWord(seen)
 	b.Release()
 	if err != nil {
@@ -118,7 +118,7 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	defer b.Release()
 	op, err := c.readPair(b, w)
 	if err == nil {
-		err = c.do(b)
+		err = c.do(stepReadRival, b)
 	}
 	if err != nil {
 		return false, false, err
@@ -131,7 +131,6 @@ func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 // the INSERT give way, too.
 func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
-	c.step("give way")
 	tombstone, err := c.tombstone(race.Print(w.hash))
 	if err != nil {
 		return stranded, uncertain("give way", err)
@@ -140,15 +139,15 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	if c.index.Copies(w.slot) == 1 {
 		proposed := w.new
 		w.new = tombstone
-		if err := c.casPrimary(w, proposed, w.new); err != nil {
+		if err := c.casPrimary(stepGiveWay, w, proposed, w.new); err != nil {
 			return stranded, uncertain("give way", err)
 		}
 		return gaveWay, nil
 	}
-	err = c.changeBackups(w, tombstone)
+	err = c.changeBackups(stepGiveWay, w, tombstone)
 	if err == nil {
 		c.decide(w)
-		err = c.casPrimary(w, w.old, w.new)
+		err = c.casPrimary(stepGiveWay, w, w.old, w.new)
 	}
 	if err != nil {
 		return stranded, uncertain("give way", err)
@@ -160,7 +159,6 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 // trip, for recovery to know what was replaced and has to be freed; it may say so of a write that lost, which does no
 // harm.
 func (c *Client) writeSingle(w *write) (verdict, error) {
-	c.step("cas primary")
 	b := c.ep.Batch()
 	if w.key == nil {
 		c.logOld(b, w)
@@ -172,7 +170,7 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 		view.Fence()
 	}
 	w.visible = true
-	err := c.do(b)
+	err := c.do(stepCASPrimary, b)
 	if err != nil {
 		b.Release()
 		return stranded, uncertain("write a slot", err)
@@ -196,10 +194,9 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	case !alone:
 		return c.giveWay(w)
 	}
-	c.step("finalize")
 	proposed := w.new
 	w.new, w.finalizing = w.new.Final(), true
-	if err := c.casPrimary(w, proposed, w.new); err != nil {
+	if err := c.casPrimary(stepFinalize, w, proposed, w.new); err != nil {
 		return stranded, uncertain("insert", err)
 	}
 	return won, nil

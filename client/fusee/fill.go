@@ -95,7 +95,7 @@ func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) r
 		}
 		b := ep.Batch()
 		op := b.Read(a, n)
-		if err = rdma.Do(ep, b, defaultTimeout); err == nil {
+		if err = rdma.Do(ep, b.As(stepCount), defaultTimeout); err == nil {
 			p = append(p, op.Buf...)
 		}
 		b.Release()

@@ -46,13 +46,15 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 			c.deadline = at.began + c.opt.Timeout
 		}
 		b := c.ep.Batch()
+		step := stepReadBuckets
 		if attempt == 0 && write {
+			step = stepWriteReadBuckets
 			c.draft.write(c, b)
 		}
 		buckets := c.index.Locate(hash)
 		view := c.index.Read(b, buckets, 0)
 		others := c.readOthers(b, buckets)
-		if err := c.do(b); err != nil {
+		if err := c.do(step, b); err != nil {
 			b.Release()
 			return at, pair, nil, err
 		}
@@ -150,7 +152,7 @@ func (c *Client) match(key []byte, slots []candidate) (slot race.Slot, word race
 		}
 	}
 	if err == nil {
-		err = c.do(b)
+		err = c.do(stepReadPairs, b)
 	}
 	for i := 0; err == nil && i < len(slots); i++ {
 		pair, ok := c.pairOf(slots[i].word, b.Op(i).Buf)

@@ -47,8 +47,7 @@ func after(swapped bool, err error) (outcome, error) {
 }
 
 func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
-	r.step("finish for the dead")
-	p, err := r.readSlot(s, 0)
+	p, err := r.readSlot(stepFinish, s, 0)
 	if err != nil {
 		return lookAgain, err
 	}
@@ -78,7 +77,7 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 			return lookAgain, err
 		}
 	}
-	now, err := r.readSlot(s, 0)
+	now, err := r.readSlot(stepFinish, s, 0)
 	if err != nil || now != p {
 		return lookAgain, err
 	}
@@ -117,7 +116,7 @@ func (r *recovery) replacedBy(p race.Word) error {
 	b := r.ep.Batch()
 	defer b.Release()
 	op := b.Read(r.space.UnitAt(p.Unit(), 0), headAt)
-	if err := r.do(b); err != nil {
+	if err := r.do(stepFinish, b); err != nil {
 		return err
 	}
 	if h := headOf(op.Buf); r.tag(h.incarnation) == p.Tag() {
@@ -138,7 +137,7 @@ func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, erro
 	for i := range words[1:] {
 		b.Read(r.index.Address(s, 1+i), 8)
 	}
-	if err := r.do(b); err != nil {
+	if err := r.do(stepFinish, b); err != nil {
 		return nil, err
 	}
 	for i := range words[1:] {
@@ -152,7 +151,7 @@ func (r *recovery) cas(s race.Slot, words []race.Word, replica int, to race.Word
 	b := r.ep.Batch()
 	defer b.Release()
 	op := b.CompareSwap(r.index.Address(s, replica), uint64(words[replica]), uint64(to))
-	if err := r.do(b); err != nil {
+	if err := r.do(stepFinish, b); err != nil {
 		return false, err
 	}
 	return op.Swapped(), nil
@@ -204,7 +203,7 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 	if b.Len() == 0 {
 		return false, nil
 	}
-	return true, r.do(b)
+	return true, r.do(stepFinish, b)
 }
 
 // winner evaluates the rules. The list is not quite what the round's writers saw: the winner may have changed some losers'

@@ -94,7 +94,7 @@ func FuzzWord(f *testing.F) {
 		if _, err := c.readPair(b, race.Word(w)); err != nil {
 			return
 		}
-		if err := c.do(b); err != nil {
+		if err := c.do("test", b); err != nil {
 			t.Fatalf("%v: %v", race.Word(w), err)
 		}
 	})

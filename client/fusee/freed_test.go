@@ -99,7 +99,7 @@ func TestMarkWithoutHint(t *testing.T) {
 			b.Write(d.space.UnitAt(y.unitOf(place{blk, i}), r), buf)
 		}
 	}
-	must(t, d.do(b))
+	must(t, d.do("test", b))
 	must(t, f.Revoke(d.id))
 	dep.Close()
 	recoverNow(t, f)

@@ -244,7 +244,7 @@ func TestDamagedPair(t *testing.T) {
 	b := c.ep.Batch()
 	p := b.Alloc(8)
 	b.Write(c.space.UnitAt(at.word.Unit(), 0).Add(headerBytes), p)
-	must(t, c.do(b))
+	must(t, c.do("test", b))
 	b.Release()
 	_, err = c.Get(k)
 	wantError(t, err, client.ErrDamaged)

@@ -45,7 +45,7 @@ func (c *Client) isTight() (bool, error) {
 	b := c.ep.Batch()
 	defer b.Release()
 	op := b.Read(c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0), c.space.Blocks()*8)
-	if err := c.do(b); err != nil {
+	if err := c.do(stepReadTables, b); err != nil {
 		return false, err
 	}
 	free := 0
@@ -205,7 +205,7 @@ func (c *Client) writeHeads(places []place, free bool) error {
 		}
 		var err error
 		if b.Len() > 0 {
-			err = c.do(b)
+			err = c.do(stepMarkFree, b)
 		}
 		b.Release()
 		if err != nil {
@@ -236,7 +236,7 @@ func (c *Client) setHints(blocks []*block, free []place) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	return c.do(b)
+	return c.do(stepSetBits, b)
 }
 
 // passOn changes the entries of blocks to node.Left, the backups' before the primaries': who finds the primary's changed
@@ -281,7 +281,7 @@ func (c *Client) pass(list []passing) error {
 		for _, p := range list {
 			b.CompareSwap(c.space.Entry(p.blk.Block, p.replica), uint64(p.from), uint64(p.left))
 		}
-		err := c.do(b)
+		err := c.do(stepPassOn, b)
 		again := list[:0]
 		for i := 0; err == nil && i < b.Len(); i++ {
 			p, found := list[i], node.Entry(b.Op(i).Result)
@@ -290,7 +290,7 @@ func (c *Client) pass(list []passing) error {
 			case round == passRounds || p.replica == 0 || found.Generation() == p.left.Generation():
 				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w", p.blk.Block, p.replica, found, p.from, errTables)
 			case found == 0: // its allocation was cut off: the node has not backed it with memory
-				_, err = c.record(p.blk.Block, p.replica, p.left)
+				_, err = c.record(stepPassOn, p.blk.Block, p.replica, p.left)
 			default:
 				p.from = found
 				again = append(again, p)

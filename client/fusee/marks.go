@@ -39,7 +39,7 @@ func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 		for i := len(list); i < min(len(list)+headsPerTrip, cap(list)); i++ {
 			b.Read(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[class]), replica), headAt)
 		}
-		err := c.do(b)
+		err := c.do(stepReadHeads, b)
 		for i := 0; err == nil && i < b.Len(); i++ {
 			list = append(list, headOf(b.Op(i).Buf))
 		}
@@ -83,7 +83,7 @@ func (c *Client) markReplica(units []uint64, replica int) error {
 			read.Read(c.space.UnitAt(u, replica), headAt)
 		}
 	}
-	if err := c.do(read); err != nil {
+	if err := c.do(stepMarkFree, read); err != nil {
 		return err
 	}
 	for i := range read.Len() {
@@ -97,7 +97,7 @@ func (c *Client) markReplica(units []uint64, replica int) error {
 	if write.Len() == 0 {
 		return nil
 	}
-	return c.do(write)
+	return c.do(stepMarkFree, write)
 }
 
 // hint sets the bits of free objects that are not set.
@@ -109,7 +109,7 @@ func (c *Client) hint(units []uint64, class int) error {
 		blk, _, _ := c.space.BlockOf(u)
 		read.Read(c.hintWord(blk, c.indexOf(u, class)), 8)
 	}
-	if err := c.do(read); err != nil {
+	if err := c.do(stepSetBits, read); err != nil {
 		return err
 	}
 	for i, u := range units {
@@ -120,7 +120,7 @@ func (c *Client) hint(units []uint64, class int) error {
 	if add.Len() == 0 {
 		return nil
 	}
-	return c.do(add)
+	return c.do(stepSetBits, add)
 }
 
 // wipe makes objects as if they had never been used, on all replicas: those of a new size class begin in the middle of
@@ -135,7 +135,7 @@ func (c *Client) wipe(blk node.Block, class int) error {
 				b.Write(c.space.UnitAt(c.space.Object(blk, i, c.classes.units[class]), r), p)
 			}
 		}
-		err := c.do(b)
+		err := c.do(stepWipe, b)
 		b.Release()
 		if err != nil {
 			return fmt.Errorf("wipe block %v: %w", blk, err)

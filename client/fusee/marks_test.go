@@ -362,7 +362,7 @@ func salvages(t *testing.T, seed uint64) {
 		b := c.ep.Batch()
 		for blk := range c.own {
 			b.CompareSwap(c.space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.space.Blocks()}, 0), 0, uint64(node.MakeEntry(c.id, 2)))
-			must(t, c.do(b))
+			must(t, c.do("test", b))
 		}
 		b.Release()
 		for _, blk := range c.own {
@@ -376,7 +376,7 @@ func salvages(t *testing.T, seed uint64) {
 		c.draft.fields.incarnation = c.draft.object.incarnation
 		c.draft.encode(p)
 		b.Write(c.space.UnitAt(c.draft.unit, 1), p)
-		must(t, c.do(b))
+		must(t, c.do("test", b))
 		b.Release()
 		must(t, f.Revoke(c.id))
 		must(t, ep.Close())

@@ -90,7 +90,7 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 	for r := range m.space.Copies(g) {
 		b.Read(m.space.Table(g, r), m.space.Blocks()*8)
 	}
-	if err := m.do(b); err != nil {
+	if err := m.do(stepMendTables, b); err != nil {
 		return err
 	}
 	for i := range m.space.Blocks() {
@@ -100,7 +100,7 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 			switch {
 			case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
 			case other == 0: // an ALLOC was cut off: the node has not backed the block with memory
-				if _, err := m.record(blk, r, node.Entry(first)); err != nil {
+				if _, err := m.record(stepMendTables, blk, r, node.Entry(first)); err != nil {
 					return err
 				}
 			default:
@@ -108,16 +108,15 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 			}
 		}
 	}
-	m.step("mend tables")
-	return m.swapAll(next)
+	return m.swapAll(stepMendTables, next)
 }
 
 // swapAll posts CASes that nobody can get in the way of.
-func (m *Mender) swapAll(b *rdma.Batch) error {
+func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := m.do(b); err != nil {
+	if err := m.do(step, b); err != nil {
 		return err
 	}
 	for i := range b.Len() {
@@ -152,7 +151,7 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 	for r := range copies {
 		b.Read(m.index.Address(from, r), n*8)
 	}
-	if err := m.do(b); err != nil {
+	if err := m.do(stepMendSlots, b); err != nil {
 		return fmt.Errorf("slots from %d: %w", from, err)
 	}
 	var words [maxReplicas]race.Word
@@ -174,8 +173,7 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 			}
 		}
 	}
-	m.step("mend slots")
-	return m.swapAll(next)
+	return m.swapAll(stepMendSlots, next)
 }
 
 // choose returns the word that all replicas of a slot get; ok is false when that is a tombstone. See Mend.

@@ -132,12 +132,11 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	}
 	e.accessed()
 	at := found{slot: e.slot(), word: e.word, began: c.reclaim.now}
-	c.step("write object, read slot")
 	b := c.ep.Batch()
 	c.draft.write(c, b)
 	slot := b.Read(c.index.Address(at.slot, 0), 8)
 	head := b.Read(c.space.UnitAt(at.word.Unit(), 0), min(headerBytes+len(key), at.word.Units()*64))
-	err := c.do(b)
+	err := c.do(stepWriteReadSlot, b)
 	now := slotWord(slot)
 	same := err == nil && now == at.word && now.Print() == race.Print(hash) && c.headIs(now, head, key)
 	if same {

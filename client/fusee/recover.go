@@ -124,7 +124,7 @@ func (r *recovery) findBlocks(g int) error {
 	b := r.ep.Batch()
 	defer b.Release()
 	op := b.Read(r.space.Table(g, 0), r.space.Blocks()*8)
-	if err := r.do(b); err != nil {
+	if err := r.do(stepReadTables, b); err != nil {
 		return err
 	}
 	for i := range r.space.Blocks() {
@@ -173,7 +173,7 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	defer b.Release()
 	first := r.space.Object(blk, from, r.classes.units[class])
 	op := b.Read(r.space.UnitAt(first, 0), n*size)
-	if err := r.do(b); err != nil {
+	if err := r.do(stepReadObjects, b); err != nil {
 		return err
 	}
 	for i := range n {
@@ -235,7 +235,7 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 		}
 	}
 	if b.Len() > 0 {
-		if err := r.do(b); err != nil {
+		if err := r.do(stepReadSlots, b); err != nil {
 			return nil, err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 // operations"), and passes its blocks on. Marks come first: whoever repeats this after a crash finds the blocks still the dead
 // client's, or everything in them marked.
 func (r *recovery) release() error {
-	r.step("mark free")
 	if err := r.freeOlds(); err != nil {
 		return err
 	}
@@ -31,7 +30,6 @@ func (r *recovery) release() error {
 			return err
 		}
 	}
-	r.step("pass on blocks")
 	for _, blk := range r.list {
 		if e := r.blocks[blk]; e.Owner() == r.dead {
 			if err := r.passOn([]*block{{Block: blk, class: e.Class(), entry: e}}); err != nil {
@@ -75,7 +73,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 	if len(sound) == 0 {
 		return list, nil
 	}
-	if err := r.do(b); err != nil {
+	if err := r.do(stepReadTables, b); err != nil {
 		return nil, err
 	}
 	for i, o := range sound {

@@ -85,7 +85,6 @@ const (
 
 // copyRange copies n bytes, of whole words, from one node to another.
 func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
-	m.step("copy to spare")
 	for done := uint64(0); done < n; {
 		read, write := m.ep.Batch(), m.ep.Batch()
 		for k := 0; k < copyVerbs && done < n; k++ {
@@ -93,7 +92,7 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 			read.Read(from.Add(done), int(size))
 			done += size
 		}
-		err := m.do(read)
+		err := m.do(stepCopy, read)
 		if err == nil {
 			for k := range read.Len() {
 				op := read.Op(k)
@@ -101,7 +100,7 @@ func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
 				copy(p, op.Buf)
 				write.Write(to.Add(op.Addr.Offset()-from.Offset()), p)
 			}
-			err = m.do(write)
+			err = m.do(stepCopy, write)
 		}
 		write.Release()
 		read.Release()
@@ -129,7 +128,7 @@ func (m *Mender) copyRegion(g, spare, index int) error {
 	defer table.Release()
 	op := table.Read(m.space.Table(g, 0), m.space.Blocks()*8)
 	there := table.Read(rdma.At(spare, base), m.space.Blocks()*8)
-	if err := m.do(table); err != nil {
+	if err := m.do(stepCopy, table); err != nil {
 		return err
 	}
 	for i := range m.space.Blocks() {
@@ -139,7 +138,7 @@ func (m *Mender) copyRegion(g, spare, index int) error {
 		}
 		from := m.space.Bitmap(node.Block{Region: g, Index: i}, 0)
 		to := rdma.At(spare, base+from.Offset()-m.space.Table(g, 0).Offset())
-		q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{base + uint64(i)*8, before, entry, to.Offset(), m.BlockBytes}}
+		q := rdma.Request{Step: stepCopy, Proc: node.ProcRecord, Arg: [6]uint64{base + uint64(i)*8, before, entry, to.Offset(), m.BlockBytes}}
 		if err := m.ep.Call(spare, &q, m.opt.Timeout); err != nil {
 			return fmt.Errorf("record block %d: %w", i, err)
 		}

@@ -42,7 +42,7 @@ func (c *Client) beginScan(class int) {
 	}
 	b := c.ep.Batch()
 	c.readBitmaps(b, sc.blocks[:sc.n])
-	if err := c.ep.Post(b); err != nil {
+	if err := c.ep.Post(b.As(stepReadBits)); err != nil {
 		b.Release()
 		return
 	}
@@ -75,7 +75,7 @@ func (c *Client) tendScan() {
 	sc.found = c.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
 	sc.batch.Release()
 	sc.batch, sc.phase = next, clearing
-	if c.ep.Post(next) != nil {
+	if c.ep.Post(next.As(stepClearBits)) != nil {
 		next.Release()
 		sc.phase = noScan
 	}
@@ -171,14 +171,14 @@ func (c *Client) reclaimNow(blocks []*block) error {
 	defer read.Release()
 	defer next.Release()
 	c.readBitmaps(read, blocks)
-	if err := c.do(read); err != nil {
+	if err := c.do(stepReadBits, read); err != nil {
 		return err
 	}
 	found := c.collect(next, read, blocks, nil)
 	if next.Len() == 0 {
 		return nil
 	}
-	if err := c.ep.Post(next); err != nil {
+	if err := c.ep.Post(next.As(stepClearBits)); err != nil {
 		return err
 	}
 	if err := c.ep.Wait(next, rdma.All, c.opt.Timeout); err != nil {
@@ -203,7 +203,7 @@ func (c *Client) reread(blk *block) error {
 		}
 		b := c.ep.Batch()
 		c.readMarks(b, places)
-		err := c.do(b)
+		err := c.do(stepReadHeads, b)
 		if err == nil {
 			c.take(b, nil, places)
 		}

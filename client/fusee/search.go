@@ -65,7 +65,6 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 	} else {
 		c.stats.Misses++
 	}
-	c.step("read buckets")
 	at, pair, held, err := c.find(key, hash, false)
 	if err != nil {
 		return nil, fmt.Errorf("get: %w", err)
@@ -83,7 +82,6 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 	word := e.word
 	bypass := e.bypass(c.opt.CacheThreshold)
 	e.accessed()
-	c.step("read slot and pair")
 	b := c.ep.Batch()
 	slot := b.Read(c.index.Address(e.slot(), 0), 8)
 	var pair *rdma.Op
@@ -93,7 +91,7 @@ func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok 
 		b.Release()
 		return nil, false, err
 	}
-	if err := c.do(b); err != nil {
+	if err := c.do(stepReadSlotAndPair, b); err != nil {
 		b.Release()
 		return nil, false, fmt.Errorf("get: %w", err)
 	}

@@ -279,7 +279,7 @@ func (c *Client) newBlock(class int) error {
 func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	first := node.Block{Region: region}
 	table := c.space.Table(region, 0)
-	q := rdma.Request{Proc: node.ProcAlloc, Arg: [6]uint64{table.Offset(), uint64(c.space.Blocks()),
+	q := rdma.Request{Step: stepAllocate, Proc: node.ProcAlloc, Arg: [6]uint64{table.Offset(), uint64(c.space.Blocks()),
 		c.space.Bitmap(first, 0).Offset(), c.BlockBytes, uint64(class), c.ep.Rand().Uint64N(uint64(c.space.Blocks()))}}
 	if err := c.ep.Call(table.Node(), &q, c.opt.Timeout); err != nil {
 		return node.Block{}, fmt.Errorf("allocate a block: %w", err)
@@ -288,7 +288,7 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 	c.reclaim.tight = q.Ret[2]*4 < uint64(c.space.Blocks())
 	mine := node.MakeEntry(c.id, class)
 	for r := 1; r < c.space.Copies(region); r++ {
-		found, err := c.record(blk, r, mine)
+		found, err := c.record(stepAllocate, blk, r, mine)
 		if err == nil && found != 0 {
 			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)
 		}
@@ -303,9 +303,9 @@ func (c *Client) callAlloc(region, class int) (node.Block, error) {
 }
 
 // record calls a backup's node to record an allocation, and returns the entry that was there.
-func (c *Client) record(blk node.Block, replica int, e node.Entry) (node.Entry, error) {
+func (c *Client) record(step rdma.Step, blk node.Block, replica int, e node.Entry) (node.Entry, error) {
 	at := c.space.Entry(blk, replica)
-	q := rdma.Request{Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(e), c.space.Bitmap(blk, replica).Offset(), c.BlockBytes}}
+	q := rdma.Request{Step: step, Proc: node.ProcRecord, Arg: [6]uint64{at.Offset(), 0, uint64(e), c.space.Bitmap(blk, replica).Offset(), c.BlockBytes}}
 	err := c.ep.Call(at.Node(), &q, c.opt.Timeout)
 	return node.Entry(q.Ret[0]), err
 }
@@ -326,7 +326,7 @@ func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entr
 	b := c.ep.Batch()
 	defer b.Release()
 	op := b.CompareSwap(c.space.Entry(blk, replica), uint64(expect), uint64(value))
-	if err := c.do(b); err != nil {
+	if err := c.do(stepAllocate, b); err != nil {
 		return fmt.Errorf("change the owner of block %v: %w", blk, err)
 	}
 	if found := node.Entry(op.Result); found != expect {

@@ -74,7 +74,6 @@ func (c *Client) write(w *write) (verdict, error) {
 	}
 	var win rule
 	var err error
-	c.step("cas backups")
 	if c.Sequential {
 		win, err = c.proposeInTurn(w)
 	} else {
@@ -113,7 +112,7 @@ func (c *Client) propose(w *write) (rule, error) {
 	if err != nil || win == lose || win == finish || win == rule1 {
 		return win, err
 	}
-	return win, c.fixBackups(w, w.list[:n])
+	return win, c.fixBackups(stepFixBackups, w, w.list[:n])
 }
 
 // casBackups CASes all backups from old to new, in one trip, and stores what they held before.
@@ -123,7 +122,7 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 	for i := range before {
 		b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(w.old), uint64(w.new))
 	}
-	if err := c.do(b); err != nil {
+	if err := c.do(stepCASBackups, b); err != nil {
 		return err
 	}
 	for i := range before {
@@ -146,7 +145,7 @@ func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
 	case !w.visible:
 		return lose, nil
 	}
-	now, err := c.readSlot(w.slot, 0)
+	now, err := c.readSlot(stepReadPrimary, w.slot, 0)
 	switch {
 	case err != nil:
 		return lose, err
@@ -199,7 +198,7 @@ func least(list []race.Word) race.Word {
 
 // fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups that another
 // writer changed get the winner's word. Nobody else may change them in this round.
-func (c *Client) fixBackups(w *write, list []race.Word) error {
+func (c *Client) fixBackups(step rdma.Step, w *write, list []race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()
 	for i, v := range list {
@@ -207,7 +206,7 @@ func (c *Client) fixBackups(w *write, list []race.Word) error {
 			b.CompareSwap(c.index.Address(w.slot, 1+i), uint64(v), uint64(w.new))
 		}
 	}
-	if err := c.do(b); err != nil {
+	if err := c.do(step, b); err != nil {
 		return err
 	}
 	for i := range b.Len() {
@@ -225,7 +224,7 @@ func (c *Client) proposeInTurn(w *write) (rule, error) {
 		b := c.ep.Batch()
 		op := b.CompareSwap(c.index.Address(w.slot, r), uint64(w.old), uint64(w.new))
 		w.visible = true
-		err := c.do(b)
+		err := c.do(stepCASBackups, b)
 		before := race.Word(op.Result)
 		b.Release()
 		switch {
@@ -248,14 +247,13 @@ func (c *Client) commit(w *write) (verdict, error) {
 	if w.key == nil {
 		c.decide(w)
 	}
-	c.step("commit log")
 	b := c.ep.Batch()
 	c.logOld(b, w)
 	var view race.View
 	if w.key != nil {
 		view = c.index.Read(b, c.index.Locate(w.hash), 1)
 	}
-	err := c.do(b)
+	err := c.do(stepCommitLog, b)
 	alone := true
 	if err == nil && w.key != nil {
 		alone, err = c.alone(w, &view)
@@ -268,15 +266,13 @@ func (c *Client) commit(w *write) (verdict, error) {
 		return c.giveWay(w)
 	}
 	if w.key != nil {
-		c.step("finalize backups")
 		w.finalizing = true
-		if err := c.changeBackups(w, w.new.Final()); err != nil {
+		if err := c.changeBackups(stepFinalizeBackups, w, w.new.Final()); err != nil {
 			return stranded, uncertain("commit a slot", err)
 		}
 		c.decide(w)
 	}
-	c.step("cas primary")
-	if err := c.casPrimary(w, w.old, w.new); err != nil {
+	if err := c.casPrimary(stepCASPrimary, w, w.old, w.new); err != nil {
 		return stranded, uncertain("commit a slot", err)
 	}
 	return won, nil
@@ -288,21 +284,21 @@ func (c *Client) decide(w *write) {
 }
 
 // changeBackups replaces w's word on all backups, which the round's winner may.
-func (c *Client) changeBackups(w *write, to race.Word) error {
+func (c *Client) changeBackups(step rdma.Step, w *write, to race.Word) error {
 	list := w.list[:c.index.Copies(w.slot)-1]
 	for i := range list {
 		list[i] = w.new
 	}
 	w.new = to
-	return c.fixBackups(w, list)
+	return c.fixBackups(step, w, list)
 }
 
 // casPrimary moves the primary slot, which only the round's winner may.
-func (c *Client) casPrimary(w *write, old, new race.Word) error {
+func (c *Client) casPrimary(step rdma.Step, w *write, old, new race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()
 	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(old), uint64(new))
-	if err := c.do(b); err != nil {
+	if err := c.do(step, b); err != nil {
 		return err
 	}
 	if !op.Swapped() {
@@ -322,9 +318,8 @@ func (c *Client) logOld(b *rdma.Batch, w *write) {
 
 // awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
 func (c *Client) awaitWinner(w *write) (verdict, error) {
-	c.step("await winner")
 	for attempt := 0; ; attempt++ {
-		now, err := c.readSlot(w.slot, 0)
+		now, err := c.readSlot(stepAwaitWinner, w.slot, 0)
 		if err != nil {
 			if err = c.blip(err); err == nil {
 				continue
@@ -346,11 +341,11 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 }
 
 // readSlot reads one replica of a slot.
-func (c *Client) readSlot(s race.Slot, replica int) (race.Word, error) {
+func (c *Client) readSlot(step rdma.Step, s race.Slot, replica int) (race.Word, error) {
 	b := c.ep.Batch()
 	defer b.Release()
 	op := b.Read(c.index.Address(s, replica), 8)
-	if err := c.do(b); err != nil {
+	if err := c.do(step, b); err != nil {
 		return 0, err
 	}
 	return slotWord(op), nil

@@ -94,14 +94,14 @@ func (c *Client) settle() {
 // committed tells whether a stray's slot holds its word for good. Its round has ended, or in an idle view of a later epoch all
 // replicas had the same when it became idle, and nobody proposes the stray's word any more.
 func (c *Client) committed(s stray) bool {
-	w, err := c.readSlot(s.slot, 0)
+	w, err := c.readSlot(stepReadSlots, s.slot, 0)
 	return err == nil && w == s.word
 }
 
 // holdsWord tells whether some replica of a stray's slot still holds its word, or may.
 func (c *Client) holdsWord(s stray) bool {
 	for r := range c.index.Copies(s.slot) {
-		w, err := c.readSlot(s.slot, r)
+		w, err := c.readSlot(stepReadSlots, s.slot, r)
 		if err != nil || w == s.word || s.word.Live() && w == s.word.Pending() {
 			return true
 		}

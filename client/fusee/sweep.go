@@ -68,7 +68,7 @@ func (r *recovery) forgetAdopted() error {
 			blk, _, _ := r.space.BlockOf(some[i].unit)
 			b.Read(r.space.Entry(blk, 0), 8)
 		}
-		err := r.do(b)
+		err := r.do(stepReadTables, b)
 		for i := 0; err == nil && i < len(some); i++ {
 			if blk, _, _ := r.space.BlockOf(some[i].unit); node.Entry(le.Uint64(b.Op(i).Buf)) == r.blocks[blk] {
 				kept = append(kept, some[i])
@@ -143,7 +143,7 @@ func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err er
 		return nil, nil
 	}
 	start := r.ep.Now()
-	if err := r.do(read); err != nil {
+	if err := r.do(stepMarkFree, read); err != nil {
 		return nil, err
 	}
 	for i, u := range there {
@@ -164,5 +164,5 @@ func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err er
 	if r.ep.Now()-start > r.Timeout/2 { // by now the block may have objects of another class
 		return nil, errTimeout("mark objects that were read a while ago")
 	}
-	return marked, r.do(write)
+	return marked, r.do(stepMarkFree, write)
 }

@@ -13,7 +13,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a loser waits until the winner has changed the primary", File: "snapshot.go",
 		Old: "if now != w.old {\n\t\t\treturn lost, nil", New: "if now != w.old || true {\n\t\t\treturn lost, nil", Test: "TestContention$/^2_index"},
 	{Rule: "rule 2 and 3 change the other backups first", File: "snapshot.go",
-		Old: "return win, c.fixBackups(w, w.list[:n])", New: "return win, nil", Test: "TestContention$/^5_index"},
+		Old: "return win, c.fixBackups(stepFixBackups, w, w.list[:n])", New: "return win, nil", Test: "TestContention$/^5_index"},
 	{Rule: "rule 3 takes the least word", File: "snapshot.go",
 		Old: "ruleIf(rule3, least(list) == w.new)", New: "ruleIf(rule3, w.visible)", Test: "TestContention$/^3_index"},
 	{Rule: "rule 3 reads the primary first", File: "snapshot.go",

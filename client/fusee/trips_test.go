@@ -167,7 +167,7 @@ func propose(t testing.TB, c *Client, key []byte, n int, word race.Word) {
 	for i := range n {
 		b.CompareSwap(c.index.Address(e.slot(), c.IndexReplicas-1-i), uint64(e.word), uint64(word))
 	}
-	must(t, c.do(b))
+	must(t, c.do("test", b))
 	for i := range n {
 		if !b.Op(i).Swapped() {
 			t.Fatalf("backup holds %v", race.Word(b.Op(i).Result))

@@ -241,7 +241,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 			return gaveWay, false, nil
 		}
 	}
-	now, err := c.readSlot(w.slot, 0)
+	now, err := c.readSlot(stepReadPrimary, w.slot, 0)
 	if err != nil {
 		return stranded, true, uncertain("write a slot", err)
 	}
@@ -307,7 +307,7 @@ func (c *Client) commitLate(w *write) {
 		b := c.ep.Batch()
 		defer b.Release()
 		c.logOld(b, w)
-		_ = c.do(b)
+		_ = c.do(stepCommitLog, b)
 	}
 }
 
@@ -347,5 +347,5 @@ func (c *Client) answers(cause error) bool {
 	b := c.ep.Batch()
 	defer b.Release()
 	b.Read(rdma.At(n, 0), 8)
-	return c.do(b) == nil
+	return c.do(stepProbe, b) == nil
 }

@@ -184,7 +184,7 @@ func cas(t *testing.T, m *Mender, s race.Slot, replica int, from, to race.Word) 
 	b := m.ep.Batch()
 	defer b.Release()
 	op := b.CompareSwap(addr, uint64(from), uint64(to))
-	must(t, m.do(b))
+	must(t, m.do("test", b))
 	if !op.Swapped() {
 		t.Fatalf("replica %d of slot %d holds %v, not %v", replica, s, race.Word(op.Result), from)
 	}

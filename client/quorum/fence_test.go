@@ -39,7 +39,7 @@ func TestFenced(t *testing.T) {
 				return err
 			}
 			var asked, answered [3]int
-			err := q.Gather(at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+			err := q.Gather("step", at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
 				asked[r]++
 				b.FetchAdd(at[r], 1)
 				return nil

@@ -138,11 +138,11 @@ func (q *Quorum) Flying() Mask { return q.flying }
 // Unsent returns the replicas whose chains the last step did not send, since it failed before.
 func (q *Quorum) Unsent() Mask { return q.unsent }
 
-// Gather asks replicas of from until need of them are done. at are the addresses of all replicas, each on a node of its own;
+// Gather asks replicas of from until need of them are done; step names that. at are the addresses of all replicas, each on a node of its own;
 // those that are asked first begin with the replica first. ask adds a replica's chain to a batch; answer looks at it when it
 // is complete. Where ask fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
 // failure ends the step. What is in flight when Gather returns stays there, see Strays. The batches live until the next step.
-func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
+func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()
 	q.idle, q.again, q.flying, q.done, q.refused, q.unsent, q.wide, q.posted, q.turn, q.err = from, 0, 0, 0, 0, 0, false, false, 0, nil
@@ -151,7 +151,7 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 	next := q.choose(at, first, from, need)
 	began := q.timer.begin(q.ep)
 	for {
-		err := q.turnOver(at, first, next, ask, answer)
+		err := q.turnOver(step, at, first, next, ask, answer)
 		if err != nil {
 			err = q.rejoin(err)
 		}
@@ -177,10 +177,10 @@ func (q *Quorum) Gather(at []rdma.Addr, first int, from Mask, need int, ask func
 }
 
 // turnOver asks some replicas, and looks at the next answers of any.
-func (q *Quorum) turnOver(at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
+func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	if next != 0 {
-		if err := q.send(at, first, next, ask); err != nil {
+		if err := q.send(step, at, first, next, ask); err != nil {
 			return err
 		}
 	}
@@ -246,7 +246,7 @@ func next(r, n int) int {
 	return 0
 }
 
-func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
+func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
 	b := q.ep.Batch()
 	f := &q.flights[q.n]
 	f.b, f.n, f.left, f.posted = b, 0, 0, false
@@ -287,7 +287,7 @@ func (q *Quorum) send(at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch
 		q.unsent = 0
 		return nil
 	}
-	if err := q.ep.Post(b); err != nil {
+	if err := q.ep.Post(b.As(step)); err != nil {
 		return err
 	}
 	f.posted, q.posted, q.unsent = true, true, 0

@@ -67,7 +67,7 @@ func TestVerdicts(t *testing.T) {
 	} {
 		_, q, at := worker(t, 5, 4)
 		var asked [5]int
-		err := q.Gather(at, 1, All(5), 3, func(b *rdma.Batch, r int) error {
+		err := q.Gather("step", at, 1, All(5), 3, func(b *rdma.Batch, r int) error {
 			asked[r]++
 			return readWord(at)(b, r)
 		}, func(r int, _ *rdma.Batch, _ Chain) Verdict { return c.judge(r, asked[r]) })
@@ -82,7 +82,7 @@ func TestShun(t *testing.T) {
 	f, q, at := worker(t, 3, 4)
 	must(t, f.KillNode(0))
 	for step := range 3 {
-		must(t, q.Gather(at, 0, All(3), 2, readWord(at), done))
+		must(t, q.Gather("step", at, 0, All(3), 2, readWord(at), done))
 		if q.Done() != 0b110 || q.Stats().Widened != 1 || !q.Avoids(0) || q.Avoids(1) {
 			t.Errorf("step %d: %03b answered, %+v", step, q.Done(), q.Stats())
 		}
@@ -100,7 +100,7 @@ func TestRejoinsWhenFull(t *testing.T) {
 			return nil
 		}
 		var first *rdma.Batch
-		must(t, q.Gather(at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+		must(t, q.Gather("step", at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
 			if r == 1 {
 				if asked++; asked > before && joined < 12 {
 					return rdma.ErrStale
@@ -132,7 +132,7 @@ func TestRejoinsWhenFull(t *testing.T) {
 func TestAskFails(t *testing.T) {
 	_, q, at := worker(t, 5, 4)
 	for bad := range 5 {
-		err := q.Gather(at, bad, All(5), 3, func(b *rdma.Batch, r int) error {
+		err := q.Gather("step", at, bad, All(5), 3, func(b *rdma.Batch, r int) error {
 			if r == bad {
 				return fmt.Errorf("replica %d: %w", r, rdma.ErrNodeDown)
 			}
@@ -143,12 +143,12 @@ func TestAskFails(t *testing.T) {
 		}
 	}
 	_, q, at = worker(t, 3, 4)
-	if err := q.Gather(at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown }, done); !errors.Is(err, rdma.ErrNodeDown) {
+	if err := q.Gather("step", at, 0, All(3), 2, func(*rdma.Batch, int) error { return rdma.ErrNodeDown }, done); !errors.Is(err, rdma.ErrNodeDown) {
 		t.Errorf("nobody can be asked: %v", err)
 	}
 	_, q, at = worker(t, 3, 4)
 	full := errors.New("full")
-	err := q.Gather(at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+	err := q.Gather("step", at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
 		if r == 1 {
 			return full
 		}
@@ -175,7 +175,7 @@ func TestStrays(t *testing.T) {
 		}
 		for n := range uint64(steps) {
 			q := New(ep, Options{Slow: 10 * time.Microsecond, Attempts: 1}) // which knows of no slow node
-			must(t, q.Gather(at, 0, All(3), 2, readWord(at), done))
+			must(t, q.Gather("step", at, 0, All(3), 2, readWord(at), done))
 			if q.Flying() != 0b001 {
 				t.Errorf("step %d: %03b are in flight", n, q.Flying())
 			}
@@ -207,7 +207,7 @@ func TestNotPostedIsNoStray(t *testing.T) {
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
 		q, at, full := New(ep, Options{Slow: 10 * time.Microsecond, Attempts: 1}), words(5), errors.New("full")
-		err := q.Gather(at, 0, All(5), 3, func(b *rdma.Batch, r int) error {
+		err := q.Gather("step", at, 0, All(5), 3, func(b *rdma.Batch, r int) error {
 			if r == 4 {
 				return full
 			}

@@ -45,7 +45,7 @@ func TestTimerFollows(t *testing.T) {
 			defer q.Release()
 			step := func(times int) {
 				for range times {
-					must(t, q.Gather(at, 0, All(3), 2, readWord(at), done))
+					must(t, q.Gather("step", at, 0, All(3), 2, readWord(at), done))
 				}
 			}
 			step(200)

@@ -53,7 +53,7 @@ func (c *checker) sameContents(shard int, at seat) error {
 	flush := func() error {
 		defer func() { b, uses = s.ep.Batch(), uses[:0] }()
 		defer b.Release()
-		if err := s.do("read extent", b); err != nil {
+		if err := s.do(stepReadExtent, b); err != nil {
 			return fmt.Errorf("read extents: %w", err)
 		}
 		for i, u := range uses {

@@ -76,7 +76,7 @@ func (c *checker) hands(shard int) (map[ref]rdma.ClientID, error) {
 	for id := rdma.ClientID(1); int(id) <= s.Clients; id++ {
 		b := s.ep.Batch()
 		read := b.Read(s.handAt(shard, id), handBytes)
-		err := s.do("read hand", b)
+		err := s.do(stepReadHand, b)
 		if err == nil {
 			for _, r := range s.handOf(read.Buf) {
 				of[r] = id
@@ -99,7 +99,7 @@ func (c *checker) use(shard int, u use, mark, stamp uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	op := s.addRead(b, shard, u.ref, []byte(u.key))
-	if err := s.do("read extent", b); err != nil {
+	if err := s.do(stepReadExtent, b); err != nil {
 		return fmt.Errorf("read extent %d: %w", u.extent, err)
 	}
 	if _, ok := s.valueOf(op.Buf, shard, u.ref, []byte(u.key)); !ok {

@@ -137,7 +137,7 @@ func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Durat
 	b := s.ep.Batch()
 	defer b.Release()
 	lock, lease := b.Read(s.lockAt(shard, int(word)), 8), b.Read(s.leaseAt(shard, int(word)), 8)
-	if err := s.do("read intents", b); err != nil {
+	if err := s.do(stepReadIntents, b); err != nil {
 		return 0, 0, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err)
 	}
 	v, bits, held := &s.vigil, le.Uint64(lock.Buf), le.Uint64(lease.Buf)

@@ -96,7 +96,7 @@ func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) err
 		slab := s.From
 		b := ep.Batch()
 		op := b.Read(l.slabAt(shard, int(slab)), l.SlabExtents*markBytes)
-		if err = rdma.Do(ep, b, l.Timeout); err == nil {
+		if err = rdma.Do(ep, b.As(stepReadTable), l.Timeout); err == nil {
 			for i := range l.SlabExtents {
 				used += le.Uint64(op.Buf[i*markBytes:]) & 1
 			}

@@ -96,7 +96,7 @@ func (s *Store) readHeld() error {
 	b := s.ep.Batch()
 	s.addReads(b, false)
 	growth := s.addGrowth(b, s.locks.shard)
-	if err := s.do("read rows", b); err != nil {
+	if err := s.do(stepReadRows, b); err != nil {
 		return s.lost(b, fmt.Errorf("read rows of shard %d: %w", s.locks.shard, err))
 	}
 	s.learned(s.locks.shard, growth)
@@ -165,7 +165,7 @@ func (s *Store) raise(shard, level int) error {
 	b := s.ep.Batch()
 	next := uint64(level+1) << levelShift
 	cas := b.MaskedCompareSwap(s.growthAt(shard), uint64(level)<<levelShift, levelMask, next, ^uint64(0))
-	if err := s.do("raise level", b); err != nil {
+	if err := s.do(stepRaiseLevel, b); err != nil {
 		s.keepFlying(shard, b)
 		return fmt.Errorf("begin level %d of shard %d: %w", level+1, shard, err)
 	}
@@ -186,9 +186,8 @@ func (s *Store) backLevel(shard, level int) error {
 	home, index := s.leads[shard].node, s.leads[shard].index
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
-		r := rdma.Request{Proc: node.ProcGrow}
+		r := rdma.Request{Step: stepAskForASegment, Proc: node.ProcGrow}
 		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, max(1, backAtOnce/segment)}
-		s.step("ask for a segment")
 		err := s.ep.Call(home, &r, s.opt.Timeout)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // or others have asked for all of them
@@ -228,7 +227,7 @@ func (s *Store) help(shard int) {
 func (s *Store) share(shard int) error {
 	b := s.ep.Batch()
 	add := b.FetchAdd(s.growthAt(shard), 1)
-	if err := s.do("share growth", b); err != nil {
+	if err := s.do(stepShareGrowth, b); err != nil {
 		s.keepFlying(shard, b)
 		return err
 	}

@@ -214,14 +214,14 @@ func TestHandOfGrown(t *testing.T) {
 // spy notes how many verbs were sent before each step came first.
 type spy struct {
 	*fault.Endpoint
-	at map[string]uint64
+	at map[rdma.Step]uint64
 }
 
-func (s spy) Step(name string) {
-	if _, ok := s.at[name]; !ok {
-		s.at[name] = s.Sent()
+func (s spy) Post(b *rdma.Batch) error {
+	if _, ok := s.at[b.Step()]; !ok {
+		s.at[b.Step()] = s.Sent()
 	}
-	s.Endpoint.Step(name)
+	return s.Endpoint.Post(b)
 }
 
 // TestDivisionIsNoInsert: of an INSERT that loses its node behind what divides its rows it is not known at first what became of that.
@@ -232,7 +232,7 @@ func TestDivisionIsNoInsert(t *testing.T) {
 		must(t, storeOn(t, f, Options{}).Insert([]byte("key-0"), nil))
 		ep, err := f.Open("inserter")
 		must(t, err)
-		e := spy{fault.New(ep, faults...), map[string]uint64{}}
+		e := spy{fault.New(ep, faults...), map[rdma.Step]uint64{}}
 		s, err := Open(e, Options{Pool: f})
 		must(t, err)
 		must(t, s.Insert([]byte("key-1"), []byte("value")))
@@ -245,7 +245,7 @@ func TestDivisionIsNoInsert(t *testing.T) {
 	}
 	const division = 4 // redo, new row, old row, and what lets go
 	e := insert()
-	if e = insert(fault.Fault{At: e.at["write rows"] + division, Err: rdma.ErrNodeDown}); e.at["give up"] == 0 {
+	if e = insert(fault.Fault{At: e.at[stepWriteRows] + division, Err: rdma.ErrNodeDown}); e.at[stepGiveUp] == 0 {
 		t.Error("nothing was lost")
 	}
 }

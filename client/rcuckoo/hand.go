@@ -91,7 +91,7 @@ func (x *extents) reclaim(shard int, c rdma.ClientID, until time.Duration) (n in
 	defer b.Release()
 	read := b.Read(x.handAt(shard, c), handBytes)
 	read.Fence = true // claims of the client's own may be on their way still, if it is the client itself
-	if err := x.do("read hand", b, until); err != nil {
+	if err := x.do(stepReadHand, b, until); err != nil {
 		return 0, fmt.Errorf("read the hand of client %d in shard %d: %w", c, shard, err)
 	}
 	n, err = x.rescue(shard, x.handOf(read.Buf), until)
@@ -124,7 +124,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 		b.Read(x.markAt(shard, r.extent), markBytes)
 		b.Read(x.extentAt(shard, r.extent), keyAt+x.KeyBytes)
 	}
-	if err := x.do("read extents", b, until); err != nil {
+	if err := x.do(stepReadExtents, b, until); err != nil {
 		return 0, err
 	}
 	var idle []ref
@@ -163,7 +163,7 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 		b.Read(x.rowAt(shard, u.at.first), x.rowBytes)
 		b.Read(x.rowAt(shard, u.at.second), x.rowBytes)
 	}
-	if err := x.do("read rows of extents", b, until); err != nil {
+	if err := x.do(stepReadRowsOfExtents, b, until); err != nil {
 		return suspects, idle, err
 	}
 	rest := suspects[:0]
@@ -210,7 +210,7 @@ func (x *extents) end(shard int, refs []ref, until time.Duration) (n int, err er
 	for _, r := range refs {
 		x.addMark(b, shard, r)
 	}
-	if err := x.do("free extents", b, until); err != nil {
+	if err := x.do(stepFreeExtents, b, until); err != nil {
 		return 0, fmt.Errorf("free %d extents: %w", len(refs), err)
 	}
 	for i := range refs {

@@ -146,7 +146,7 @@ func (s *Store) readMissing(shard int, rows neighbourhood) (torn int, err error)
 	for _, n := range s.search.missing {
 		b.Read(s.rowAt(shard, n), s.rowBytes)
 	}
-	if err := s.do("read neighbours", b); err != nil {
+	if err := s.do(stepReadNeighbours, b); err != nil {
 		return 0, s.unread(shard, b, fmt.Errorf("read rows of shard %d: %w", shard, err))
 	}
 	defer b.Release()

@@ -146,7 +146,7 @@ func (s *Store) readIntents(shard int) error {
 	for from := 0; from < s.Clients; from += intentChunk {
 		b.Read(s.intentAt(shard, rdma.ClientID(from+1)), intentBytes*min(intentChunk, s.Clients-from))
 	}
-	if err := s.do("read intents", b); err != nil {
+	if err := s.do(stepReadIntents, b); err != nil {
 		b.Release()
 		return fmt.Errorf("read the intents of shard %d: %w", shard, err)
 	}

@@ -195,7 +195,7 @@ func (s *Store) readGrowths() error {
 	for shard := range s.Shards {
 		b.Read(s.growthAt(shard), 8)
 	}
-	if err := s.ep.Post(b); err != nil {
+	if err := s.ep.Post(b.As(stepReadGrowth)); err != nil {
 		return err
 	}
 	if err := s.ep.Wait(b, rdma.All, s.opt.Timeout); err != nil {

@@ -173,7 +173,7 @@ func (s *Store) acquire(key, value []byte) error {
 		if content != nil && s.Replicas > 1 {
 			s.addBackups(b, l.shard, s.taken, content)
 		}
-		if err := s.do("lock", b); err != nil {
+		if err := s.do(stepLock, b); err != nil {
 			return s.lost(b, fmt.Errorf("lock word %d of shard %d: %w", w.word, l.shard, err))
 		}
 		opening = false
@@ -241,7 +241,7 @@ func (s *Store) repaired(shard int, word uint32) error {
 		}
 		b := s.ep.Batch()
 		op := b.Read(s.lockAt(shard, int(word)), 8)
-		if err := s.do("lock", b); err != nil {
+		if err := s.do(stepLock, b); err != nil {
 			return s.unread(shard, b, fmt.Errorf("read lock word %d of shard %d: %w", word, shard, err))
 		}
 		bits := le.Uint64(op.Buf)
@@ -263,7 +263,7 @@ func (s *Store) retreat() error {
 	if l.held > 0 {
 		b := s.ep.Batch()
 		s.addReleases(b)
-		if err := s.do("let go", b); err != nil {
+		if err := s.do(stepLetGo, b); err != nil {
 			return s.lost(b, fmt.Errorf("let go of locks of shard %d: %w", l.shard, err))
 		}
 		err := s.released(b)
@@ -305,8 +305,7 @@ func (s *Store) finish() {
 	p := b.Alloc(8)
 	le.PutUint64(p, st.seq<<1|idleBit)
 	b.Write(s.intentAt(l.shard, s.id), p)
-	s.step("done")
-	err := s.ep.Post(b)
+	err := s.ep.Post(b.As(stepDone))
 	s.ended(true) // the one before; it may have gone to a node that does not answer, which this one does not wait for
 	if err != nil {
 		b.Release()

@@ -110,7 +110,7 @@ func (s *Store) leasesOf(shard int, c rdma.ClientID) (words []uint32, err error)
 		n := min(walkBytes/8, s.LockWords-from)
 		b := s.ep.Batch()
 		op := b.Read(s.leaseAt(shard, from), 8*n)
-		if err := s.do("take leases", b); err != nil {
+		if err := s.do(stepTakeLeases, b); err != nil {
 			return nil, s.unread(shard, b, fmt.Errorf("read the repair leases: %w", err))
 		}
 		for i := range n {

@@ -17,7 +17,6 @@ import (
 // for which nobody waits, is lost, which turns out a while later.
 type cutOff struct {
 	rdma.Endpoint
-	step string
 	late *rdma.Batch // that was lost
 	when time.Duration
 	lost int
@@ -25,19 +24,17 @@ type cutOff struct {
 	next bool // but the next end of an intent is lost
 }
 
-func (e *cutOff) Step(name string) { e.step = name }
-
 func (e *cutOff) Post(b *rdma.Batch) error {
 	if e.late != nil && e.Now() >= e.when {
 		e.turnOut()
 	}
-	if e.step != "done" || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
+	if b.Step() != stepDone || b.Len() != 1 || !e.next && (e.calm || e.Rand().IntN(4) > 0) {
 		return e.Endpoint.Post(b)
 	}
 	if e.late != nil {
 		e.turnOut()
 	}
-	e.step, e.next = "", false
+	e.next = false
 	e.lost++
 	e.Endpoint.(interface{ Posted(*rdma.Batch) }).Posted(b)
 	e.late, e.when = b, e.Now()+time.Duration(e.Rand().Int64N(int64(impatient/5)))

@@ -55,9 +55,9 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		b := s.ep.Batch()
 		s.addReads(b, false)
 		growth := s.addGrowth(b, at.shard)
-		step := "read rows"
+		step := stepReadRows
 		if before.known {
-			step = "read rows again"
+			step = stepReadRowsAgain
 		}
 		if err := s.do(step, b); err != nil {
 			return nil, s.unread(at.shard, b, err)
@@ -103,7 +103,7 @@ func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	b := s.ep.Batch()
 	op := s.addRead(b, shard, r, key)
-	if err := s.do("read extent", b); err != nil {
+	if err := s.do(stepReadExtent, b); err != nil {
 		return nil, false, s.unread(shard, b, fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
 	}
 	v, ok := s.valueOf(op.Buf, shard, r, key)

@@ -94,7 +94,7 @@ func (s *Store) write(changes []change, freed ref) error {
 		s.addMark(b, l.shard, freed)
 	}
 	s.addReleases(b)
-	if err := s.do("write rows", b); err != nil {
+	if err := s.do(stepWriteRows, b); err != nil {
 		return s.lost(b, fmt.Errorf("write %d rows of shard %d: %w", len(changes), l.shard, err))
 	}
 	s.endReads()
@@ -237,7 +237,7 @@ func (s *Store) markAgain(shard int, freed ref) error {
 	}
 	b := s.ep.Batch()
 	s.addMark(b, shard, freed)
-	if err := s.do("roll forward", b); err != nil {
+	if err := s.do(stepRollForward, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("mark extent %d of shard %d: %w", freed.extent, shard, err))
 	}
 	b.Release()
@@ -248,7 +248,7 @@ func (s *Store) markAgain(shard int, freed ref) error {
 func (s *Store) readRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
 	b := s.ep.Batch()
 	op := b.Read(s.redoAt(shard, c), int(s.redo))
-	if err := s.do("read redo", b); err != nil {
+	if err := s.do(stepReadRedo, b); err != nil {
 		return nil, 0, false, s.unread(shard, b, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err))
 	}
 	p = bytes.Clone(op.Buf)
@@ -271,7 +271,7 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	if c.kind == filling {
 		parent = b.Read(s.rowAt(shard, s.parent(c.row)), s.rowBytes).Buf
 	}
-	if err := s.do("roll forward", b); err != nil {
+	if err := s.do(stepRollForward, b); err != nil {
 		return fmt.Errorf("read row %d of shard %d: %w", c.row, shard, err)
 	}
 	r := row(read.Buf)
@@ -294,7 +294,7 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	out := w.Alloc(s.rowBytes)
 	copy(out, r)
 	w.Write(s.rowAt(shard, c.row), out)
-	if err := s.do("roll forward", w); err != nil {
+	if err := s.do(stepRollForward, w); err != nil {
 		return fmt.Errorf("write row %d of shard %d: %w", c.row, shard, err)
 	}
 	s.stats.Rolled++

@@ -164,13 +164,12 @@ func (s *Store) suspect(m *mending) {
 
 // takeLeases takes all of them, or none and returns errBusy.
 func (s *Store) takeLeases(m *mending) error {
-	s.step("take leases")
 	st := &s.shards[m.shard]
 	b := s.ep.Batch()
 	for _, w := range m.words {
 		b.Read(s.leaseAt(m.shard, int(w)), 8)
 	}
-	err := s.do("take leases", b)
+	err := s.do(stepTakeLeases, b)
 	m.leases = m.leases[:0]
 	for i := range b.Len() {
 		m.leases = append(m.leases, 0)
@@ -188,7 +187,7 @@ func (s *Store) takeLeases(m *mending) error {
 		}
 	}
 	st.leased = append(st.leased[:0], m.words...) // should this be cut off
-	took, err := s.swapLeases(m, s.id)
+	took, err := s.swapLeases(stepTakeLeases, m, s.id)
 	if err != nil {
 		return fmt.Errorf("take the repair leases of shard %d: %w", m.shard, err)
 	}
@@ -221,7 +220,7 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	again := b.Read(s.leaseAt(shard, int(word)), 8)
-	if err := s.do("take leases", b); err != nil {
+	if err := s.do(stepTakeLeases, b); err != nil {
 		return fmt.Errorf("read the repair lease of word %d of shard %d: %w", word, shard, err)
 	}
 	if le.Uint64(again.Buf) != lease {
@@ -232,14 +231,14 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 
 // swapLeases gives those leases that are what they were last to a client (0: to nobody), and returns how many. Of the others it
 // forgets what they were.
-func (s *Store) swapLeases(m *mending, c rdma.ClientID) (took int, err error) {
+func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
 	b := s.ep.Batch()
 	for i, w := range m.words {
 		if m.leases[i] != lostLease {
 			b.CompareSwap(s.leaseAt(m.shard, int(w)), m.leases[i], leaseNext(m.leases[i], c))
 		}
 	}
-	if err := s.do("take leases", b); err != nil {
+	if err := s.do(step, b); err != nil {
 		s.keepFlying(m.shard, b)
 		return 0, err
 	}
@@ -266,7 +265,7 @@ const lostLease = leaseCount
 
 // freeLeases gives leases back that are held.
 func (s *Store) freeLeases(m *mending) error {
-	if _, err := s.swapLeases(m, 0); err != nil {
+	if _, err := s.swapLeases(stepFreeLeases, m, 0); err != nil {
 		return fmt.Errorf("free the repair leases of shard %d: %w", m.shard, err)
 	}
 	s.shards[m.shard].leased = s.shards[m.shard].leased[:0]
@@ -275,7 +274,7 @@ func (s *Store) freeLeases(m *mending) error {
 
 // beat shows that the repair goes on.
 func (s *Store) beat(m *mending) error {
-	took, err := s.swapLeases(m, s.id)
+	took, err := s.swapLeases(stepTakeLeases, m, s.id)
 	if err == nil && took < len(m.words) {
 		err = fmt.Errorf("a lease of it was taken: %w", rdma.ErrRevoked)
 	}
@@ -290,7 +289,6 @@ func (s *Store) beat(m *mending) error {
 // Whom an intent names that did not change since the pool listed its clients, is whom the list has: a successor of his would
 // have begun above an intent that was ended.
 func (s *Store) fence(m *mending, list []rdma.Client) error {
-	s.step("list suspects")
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects {
 		before[i] = s.vigil.intentOf(c).state
@@ -362,7 +360,7 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 	for _, w := range m.words {
 		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, to, lockRepair)
 	}
-	if err := s.do("turn repair bits", b); err != nil {
+	if err := s.do(stepTurnRepairBits, b); err != nil {
 		s.keepFlying(m.shard, b)
 		return fmt.Errorf("set repair bits in shard %d: %w", m.shard, err)
 	}
@@ -420,7 +418,7 @@ func (s *Store) clear(m *mending) error {
 		}
 		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, 0, ^keep)
 	}
-	if err := s.do("clear locks", b); err != nil {
+	if err := s.do(stepClearLocks, b); err != nil {
 		s.keepFlying(m.shard, b)
 		return fmt.Errorf("clear lock words of shard %d: %w", m.shard, err)
 	}

@@ -126,7 +126,7 @@ func (l *layout) makeLeaders(ep rdma.Endpoint) error {
 		p := b.Alloc(8)
 		le.PutUint64(p, leading)
 		b.Write(l.roleAt(shard), p)
-		err := rdma.Do(ep, b, l.Timeout)
+		err := rdma.Do(ep, b.As(stepTakeOver), l.Timeout)
 		b.Release()
 		if err != nil {
 			return fmt.Errorf("make a leader of shard %d: %w", shard, err)
@@ -233,7 +233,7 @@ func (s *Store) writeBackups(changes []change, freed ref) error {
 	}
 	b := s.ep.Batch()
 	s.addChanges(b, changes, freed, backups)
-	if err := s.do("write backups", b); err != nil {
+	if err := s.do(stepWriteBackups, b); err != nil {
 		return s.lost(b, fmt.Errorf("write %d rows of shard %d to its backups: %w", len(changes), l.shard, err))
 	}
 	b.Release()
@@ -278,7 +278,7 @@ func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
 	w := b.Alloc(len(p))
 	copy(w, p)
 	b.Write(s.redoAt(shard, c), w)
-	if err := s.do("roll forward", b); err != nil {
+	if err := s.do(stepRollForward, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("write the redo of client %d in shard %d: %w", c, shard, err))
 	}
 	b.Release()
@@ -288,8 +288,8 @@ func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
 // A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it is alive.
 
 // doAlive is do for batches that others wait for.
-func (s *Store) doAlive(b *rdma.Batch) error {
-	if err := s.ep.Post(b); err != nil {
+func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
+	if err := s.ep.Post(b.As(step)); err != nil {
 		return err
 	}
 	pulse := s.pulse
@@ -316,7 +316,7 @@ func (s *Store) beatOwn() error { return s.beatIntent(s.locks.shard) }
 func (s *Store) beatIntent(shard int) error {
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
-	if err := s.do("write backups", b); err != nil {
+	if err := s.do(stepWriteBackups, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("wait for the backups of shard %d: %w", shard, err))
 	}
 	b.Release()
@@ -344,7 +344,7 @@ func (s *Store) landed(shard int) error {
 	for _, at := range s.backups(shard) {
 		b.Read(rdma.At(at.node, s.redos.of(at.index)), 8)
 	}
-	if err := s.do("give up", b); err != nil {
+	if err := s.do(stepGiveUp, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("wait for verbs to the backups of shard %d: %w", shard, err))
 	}
 	b.Release()

@@ -9,7 +9,7 @@ import (
 // unlike are the rules of replication, each broken. The explorer must notice, or the test that is named.
 var unlike = []teeth.Mutant{
 	{Rule: "locks are let go of, and the leader's rows are written, when all backups are whole", File: "replicas.go",
-		Old: "	if err := s.do(\"write backups\", b); err != nil {\n		return s.lost(", New: "	if err := s.ep.Post(b); err != nil {\n		return s.lost("},
+		Old: "	if err := s.do(stepWriteBackups, b); err != nil {\n		return s.lost(", New: "	if err := s.ep.Post(b); err != nil {\n		return s.lost("},
 	{Rule: "backups get the value of an extent", File: "lock.go",
 		Old: "if content != nil && s.Replicas > 1 {", New: "if content != nil && s.Replicas > 8 {"},
 	{Rule: "all copies are asked for a redo", File: "replicas.go",

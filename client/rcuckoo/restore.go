@@ -107,7 +107,7 @@ func (s *Store) copyExtents(shard int, c *copier) error {
 		for i := range min(marksAtOnce, s.allExtents()-from) {
 			b.Read(s.markAt(shard, from+i), markBytes)
 		}
-		err := s.do("copy to spare", b)
+		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
 			if err == nil && le.Uint64(b.Op(i).Buf) != 0 {
 				at := s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(c.from.index)
@@ -172,7 +172,7 @@ func (c *copier) flush() error {
 	c.read = nil
 	defer read.Release()
 	defer write.Release()
-	if err := c.s.do("copy to spare", read); err != nil {
+	if err := c.s.do(stepCopyToSpare, read); err != nil {
 		return err
 	}
 	for i, at := range c.places {
@@ -180,5 +180,5 @@ func (c *copier) flush() error {
 		copy(p, read.Op(i).Buf)
 		write.Write(at, p)
 	}
-	return c.s.do("copy to spare", write)
+	return c.s.do(stepCopyToSpare, write)
 }

@@ -254,7 +254,7 @@ func (s *Store) giveUp(shard int) error {
 	p := b.Alloc(8)
 	le.PutUint64(p, givenUp)
 	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
-	if err := s.do("give up", b); err != nil {
+	if err := s.do(stepGiveUp, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("give the worker's own operation in shard %d up: %w", shard, err))
 	}
 	b.Release()
@@ -265,7 +265,7 @@ func (s *Store) giveUp(shard int) error {
 func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
 	b := s.ep.Batch()
 	op := b.Read(s.intentAt(shard, c), intentBytes)
-	if err := s.do("read intents", b); err != nil {
+	if err := s.do(stepReadIntents, b); err != nil {
 		return intent{}, s.unread(shard, b, fmt.Errorf("read the intent of client %d in shard %d: %w", c, shard, err))
 	}
 	t := decodeIntent(bytes.Clone(op.Buf), shard, c)
@@ -279,7 +279,7 @@ func (s *Store) end(shard int, c rdma.ClientID, state uint64) error {
 	p := b.Alloc(8)
 	le.PutUint64(p, state|idleBit)
 	b.Write(s.intentAt(shard, c), p)
-	if err := s.do("done", b); err != nil {
+	if err := s.do(stepDone, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("end the intent of client %d in shard %d: %w", c, shard, err))
 	}
 	b.Release()
@@ -291,7 +291,7 @@ func (s *Store) readWord(a rdma.Addr) (uint64, error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	op := b.Read(a, 8)
-	if err := s.do("read rows", b); err != nil {
+	if err := s.do(stepReadWord, b); err != nil {
 		return 0, err
 	}
 	return le.Uint64(op.Buf), nil

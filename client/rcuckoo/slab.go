@@ -18,8 +18,7 @@ type extents struct {
 	ep      rdma.Endpoint
 	id      rdma.ClientID
 	timeout time.Duration
-	step    func(name string) // told what is posted next
-	stocks  []stock           // of each shard
+	stocks  []stock // of each shard
 	stats   ExtentStats
 }
 
@@ -58,8 +57,8 @@ const (
 // forget forgets what the client has in a shard: it is not the client's any more.
 func (x *extents) forget(shard int) { x.stocks[shard] = stock{} }
 
-func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration, step func(string)) *extents {
-	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, step: step, stocks: make([]stock, l.Shards)}
+func newExtents(l *layout, ep rdma.Endpoint, timeout time.Duration) *extents {
+	return &extents{layout: l, ep: ep, id: ep.Client(), timeout: timeout, stocks: make([]stock, l.Shards)}
 }
 
 // take returns an extent of a shard for a value of so many bytes, with the stamp of its use. It is the client's until a row
@@ -181,7 +180,7 @@ func (x *extents) readMarks(shard, slab int, until time.Duration) ([]uint64, err
 	b := x.ep.Batch()
 	defer b.Release()
 	op := b.Read(x.slabAt(shard, slab), x.SlabExtents*markBytes)
-	if err := x.do("scan marks", b, until); err != nil {
+	if err := x.do(stepScanMarks, b, until); err != nil {
 		return nil, fmt.Errorf("read the marks of slab %d: %w", slab, err)
 	}
 	st.marks = st.marks[:0]
@@ -214,9 +213,8 @@ func (x *extents) grow(shard int) error {
 		return client.ErrFull // all were, when the pool was made
 	}
 	home, index := x.leads[shard].node, x.leads[shard].index
-	r := rdma.Request{Proc: node.ProcGrow}
+	r := rdma.Request{Step: stepAskForASlab, Proc: node.ProcGrow}
 	r.Arg = [6]uint64{x.counts.of(index), x.slabs.of(index), x.slab, uint64(x.Slabs), 1}
-	x.step("ask for a slab")
 	if err := x.ep.Call(home, &r, x.timeout); err != nil {
 		return fmt.Errorf("ask node %d for a slab: %w", home, err)
 	}
@@ -247,7 +245,7 @@ func (x *extents) claim(shard int, until time.Duration) error {
 		b.CompareSwap(x.markAt(shard, r.extent), st.marks[i], mark(r.stamp, true))
 	}
 	st.first += n
-	if err := x.do("claim extents", b, until); err != nil {
+	if err := x.do(stepClaimExtents, b, until); err != nil {
 		st.opened = false // what was claimed is found in the hand
 		b.Release()
 		return fmt.Errorf("claim %d extents: %w", n, err)
@@ -263,14 +261,13 @@ func (x *extents) claim(shard int, until time.Duration) error {
 	return nil
 }
 
-// do posts a batch and waits for it, as long as there is time. When there is none left it posts nothing.
-func (x *extents) do(step string, b *rdma.Batch, until time.Duration) error {
+// do posts a batch as a step of the protocol and waits for it, as long as there is time. When there is none left it posts nothing.
+func (x *extents) do(step rdma.Step, b *rdma.Batch, until time.Duration) error {
 	left := until - x.ep.Now()
 	if left <= 0 {
 		return errNoTime
 	}
-	x.step(step)
-	return rdma.Do(x.ep, b, left)
+	return rdma.Do(x.ep, b.As(step), left)
 }
 
 // errNoTime ends a step of an operation that has used up its time.
@@ -283,7 +280,7 @@ func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) e
 	b := x.ep.Batch()
 	defer b.Release()
 	read := b.Read(x.at(x.counts, shard, 0), 8)
-	if err := x.do("read counts", b, until); err != nil {
+	if err := x.do(stepReadCounts, b, until); err != nil {
 		return fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
 	ended, stamps := make([]uint64, x.SlabExtents), make([]uint64, x.SlabExtents)

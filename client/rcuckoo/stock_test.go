@@ -12,7 +12,7 @@ import (
 )
 
 func openExtents(l *layout, ep rdma.Endpoint) *extents {
-	return newExtents(l, ep, time.Second, func(string) {})
+	return newExtents(l, ep, time.Second)
 }
 
 // homestead is a pool in which nothing is in the way of verbs, and which is used outside of runs.

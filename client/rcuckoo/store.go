@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // Pool is what tells who a pool's clients are, and fences them off: the part of an rdma.Fabric that repair needs.
@@ -35,13 +34,6 @@ const (
 	failureShare   = 4
 )
 
-// Steps names the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []string{
-	"read rows", "read rows again", "lock", "write rows", "let go", "done", "give up", "read intents", "take leases", "list suspects",
-	"turn repair bits", "read redo", "roll forward", "clear locks", "free leases", "read extent", "read neighbours",
-	"share growth", "raise level", "ask for a segment", "write backups", "take over", "copy to spare", "claim extents", "scan marks", "ask for a slab", "read hand", "read extents", "read rows of extents", "free extents", "read counts",
-}
-
 // Store is one worker's view of an RCuckoo pool. It implements client.Store and is not safe for concurrent use.
 //
 // What it relies on, of package rdma: verbs to one node take effect in the order in which they were posted, but for READs and
@@ -58,7 +50,6 @@ type Store struct {
 	ep      rdma.Endpoint
 	id      rdma.ClientID
 	opt     Options
-	stepper trace.Stepper // told what is posted next; nil when nobody listens
 	shards  []standing
 	until   time.Duration // of the operation at work
 	locks   locks
@@ -154,8 +145,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
 	}
 	s := &Store{layout: l, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
-	s.stepper, _ = ep.(trace.Stepper)
-	s.extents = newExtents(l, ep, o.Timeout, s.step)
+	s.extents = newExtents(l, ep, o.Timeout)
 	s.enter()
 	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
 	s.levels = s.search.levels
@@ -172,7 +162,7 @@ func (s *Store) standings() error {
 	for i := range s.shards {
 		b.Read(s.intentAt(i, s.id), 8)
 	}
-	if err := s.ep.Post(b); err != nil {
+	if err := s.ep.Post(b.As(stepReadIntents)); err != nil {
 		return err
 	}
 	if err := s.ep.Wait(b, rdma.All, s.opt.Timeout); err != nil {
@@ -197,13 +187,6 @@ func (s *Store) standings() error {
 // Stats returns the worker's counters.
 func (s *Store) Stats() Stats { return s.stats }
 
-// step names what is posted next.
-func (s *Store) step(name string) {
-	if s.stepper != nil {
-		s.stepper.Step(name)
-	}
-}
-
 // begin sets an operation's limit in time.
 func (s *Store) begin() {
 	s.until, s.pulse, s.reaches = s.ep.Now()+s.opt.Timeout, nil, 0
@@ -212,14 +195,13 @@ func (s *Store) begin() {
 // left is how long the operation at work may still take.
 func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
 
-// do posts a batch and waits for it. A verb that is in flight when that takes too long may land at any time: the error wraps
+// do posts a batch as a step of the protocol and waits for it. A verb that is in flight when that takes too long may land at any time: the error wraps
 // rdma.ErrTimeout then, and the batch is the caller's still.
-func (s *Store) do(step string, b *rdma.Batch) error {
-	s.step(step)
+func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	if s.pulse != nil {
-		return s.doAlive(b)
+		return s.doAlive(step, b)
 	}
-	return rdma.Do(s.ep, b, s.opt.Timeout)
+	return rdma.Do(s.ep, b.As(step), s.opt.Timeout)
 }
 
 // Close gives back what the worker holds in the pool. What an operation left of which it is not known what became of it is

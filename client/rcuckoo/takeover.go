@@ -55,7 +55,7 @@ func (s *Store) makeLeader(shard int) error {
 	p := b.Alloc(8)
 	le.PutUint64(p, leading)
 	b.Write(s.roleAt(shard), p)
-	if err := s.do("take over", b); err != nil {
+	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (s *Store) unused(shard int) error {
 		n := min(walkBytes/8, s.LockWords-from)
 		b := s.ep.Batch()
 		locks, leases := b.Read(s.lockAt(shard, from), 8*n), b.Read(s.leaseAt(shard, from), 8*n)
-		err := s.do("take over", b)
+		err := s.do(stepTakeOver, b)
 		used := err == nil && (slices.ContainsFunc(locks.Buf, nonzero) || slices.ContainsFunc(leases.Buf, nonzero))
 		b.Release()
 		switch {
@@ -120,7 +120,7 @@ func (s *Store) readRedos(shard, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	op := b.Read(s.redoAt(shard, rdma.ClientID(from+1)), len(found)*int(s.redo))
-	if err := s.do("read redo", b); err != nil {
+	if err := s.do(stepReadRedo, b); err != nil {
 		return fmt.Errorf("read redos of shard %d: %w", shard, err)
 	}
 	for i := range found {
@@ -148,7 +148,7 @@ func (s *Store) resume(shard, from int, found []begun) error {
 	if b.Len() == 0 {
 		return nil
 	}
-	if err := s.do("take over", b); err != nil {
+	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("write intents of shard %d: %w", shard, err)
 	}
 	return nil
@@ -211,7 +211,7 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	b.CompareSwap(s.growthAt(shard), now, word)
-	if err := s.do("take over", b); err != nil {
+	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("tell how far shard %d has grown: %w", shard, err)
 	}
 	return nil
@@ -224,7 +224,7 @@ func (s *Store) latestStamps(shard int, from uint64, stamps []uint64) error {
 	for i := range stamps {
 		b.Read(s.extentAt(shard, from+uint64(i)).Add(stampAt), 8)
 	}
-	if err := s.do("take over", b); err != nil {
+	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("read extents of shard %d: %w", shard, err)
 	}
 	for i := range stamps {
@@ -241,7 +241,7 @@ func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64
 	for i := range stamps {
 		b.Read(s.markAt(shard, from+uint64(i)), markBytes)
 	}
-	if err := s.do("take over", b); err != nil {
+	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("read marks of shard %d: %w", shard, err)
 	}
 	for i := range stamps {
@@ -257,7 +257,7 @@ func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64
 	if next.Len() == 0 {
 		return nil
 	}
-	if err := s.do("take over", next); err != nil {
+	if err := s.do(stepTakeOver, next); err != nil {
 		return fmt.Errorf("mark extents of shard %d: %w", shard, err)
 	}
 	return nil

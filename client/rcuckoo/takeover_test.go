@@ -82,14 +82,12 @@ func TestTakeover(t *testing.T) {
 // strike is an endpoint at one of whose steps something happens.
 type strike struct {
 	rdma.Endpoint
-	at, now string
-	do      func()
+	at rdma.Step
+	do func()
 }
 
-func (e *strike) Step(name string) { e.now = name }
-
 func (e *strike) Post(b *rdma.Batch) error {
-	if e.now == e.at && e.do != nil {
+	if b.Step() == e.at && e.do != nil {
 		do := e.do
 		e.do = nil
 		do()
@@ -100,7 +98,7 @@ func (e *strike) Post(b *rdma.Batch) error {
 // TestMidst: the leader's node dies, and another copy has taken over, before a client, in the midst of an operation, goes on. It
 // learns whether that happened; what it had taken for it is not its own any more.
 func TestMidst(t *testing.T) {
-	for _, at := range []string{"lock", "write backups", "write rows", "done"} {
+	for _, at := range []rdma.Step{stepLock, stepWriteBackups, stepWriteRows, stepDone} {
 		for _, replicas := range []int{2, 3} {
 			p := loneShard()
 			p.Replicas, p.Spares = replicas, 3-replicas
@@ -121,7 +119,7 @@ func TestMidst(t *testing.T) {
 			if struck.do != nil {
 				t.Fatalf("no step %q", at)
 			}
-			whole(t, f, at)
+			whole(t, f, string(at))
 			if v, err := s.Get(key); err != nil || !bytes.Equal(v, want) {
 				t.Errorf("%s: %v, %v", at, v, err)
 			}
@@ -129,7 +127,7 @@ func TestMidst(t *testing.T) {
 				t.Errorf("%s: insert again: %v", at, err)
 			}
 			must(t, s.Delete(key))
-			whole(t, f, at)
+			whole(t, f, string(at))
 			must(t, s.Close())
 			must(t, ep.Close())
 		}

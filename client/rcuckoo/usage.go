@@ -84,7 +84,7 @@ func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
 	b := ep.Batch()
 	defer b.Release()
 	read := b.Read(l.at(l.counts, shard, 0), 8)
-	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
 		return 0, fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
 	return min(le.Uint64(read.Buf), uint64(l.Slabs)), nil
@@ -116,7 +116,7 @@ func (l *layout) someRows(ep rdma.Endpoint, shard, from, n int, f func(n uint32,
 	b := ep.Batch()
 	defer b.Release()
 	op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
-	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
 		return fmt.Errorf("read rows of shard %d: %w", shard, err)
 	}
 	for i := range n {
@@ -133,7 +133,7 @@ func (l *layout) backed(ep rdma.Endpoint, shard int) (int, error) {
 	b := ep.Batch()
 	defer b.Release()
 	op := b.Read(l.growthAt(shard).Add(growthSegments), 8)
-	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
 		return 0, fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
 	return l.Rows * int(min(le.Uint64(op.Buf)+1, 1<<l.Levels)), nil

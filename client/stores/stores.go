@@ -95,8 +95,8 @@ type Kind struct {
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
 	// Majority tells that its pools live with dead nodes, and nobody replaces these: its Mender is a cluster.Enduring.
 	Majority bool
-	// Steps are the steps of the store's protocol, as it tells them to trace.Step.
-	Steps []string
+	// Steps are the steps of the store's protocol, as its batches name them.
+	Steps []rdma.Step
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
 	MaxPair int
 	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -45,7 +46,7 @@ func TestBackgroundIsBounded(t *testing.T) {
 
 // TestSteps: what is posted has a name, and each name is of something.
 func TestSteps(t *testing.T) {
-	met := map[string]bool{}
+	met := map[rdma.Step]bool{}
 	for seed := uint64(1); seed <= 30; seed++ {
 		r := draw(seed, 3)
 		if seed > 25 {
@@ -65,6 +66,9 @@ func TestSteps(t *testing.T) {
 		if !met[name] {
 			t.Errorf("no step is called %q", name)
 		}
+		delete(met, name)
+	}
+	for _, name := range buffers.Steps {
 		delete(met, name)
 	}
 	if len(met) > 0 {

@@ -33,7 +33,7 @@ func openCeiling(ep rdma.Endpoint, l *plan, o quorum.Options) (*ceiling, error) 
 	for r := range c.n {
 		c.at[r] = rdma.At(r, node.HeaderBytes+8*uint64(ep.Client()-1))
 	}
-	err := c.quorum.Gather(c.at[:c.n], int(ep.Client())%c.n, quorum.All(c.n), quorum.Majority(c.n),
+	err := c.quorum.Gather(stepReadCeiling, c.at[:c.n], int(ep.Client())%c.n, quorum.All(c.n), quorum.Majority(c.n),
 		func(b *rdma.Batch, r int) error {
 			b.Read(c.at[r], 8)
 			return nil
@@ -71,7 +71,7 @@ func (c *ceiling) raise(to uint64) error {
 
 // move brings the words of a majority to a value, or above.
 func (c *ceiling) move(to uint64) error {
-	return c.quorum.Gather(c.at[:c.n], 0, quorum.All(c.n), quorum.Majority(c.n),
+	return c.quorum.Gather(stepRaiseCeiling, c.at[:c.n], 0, quorum.All(c.n), quorum.Majority(c.n),
 		func(b *rdma.Batch, r int) error {
 			b.CompareSwap(c.at[r], c.words[r], max(c.words[r], to))
 			return nil
@@ -91,7 +91,7 @@ func (c *ceiling) move(to uint64) error {
 
 // close lowers the ceiling to what was used, where that can be done at once.
 func (c *ceiling) close() {
-	_ = c.quorum.Gather(c.at[:c.n], 0, quorum.All(c.n), quorum.Majority(c.n),
+	_ = c.quorum.Gather(stepLowerCeiling, c.at[:c.n], 0, quorum.All(c.n), quorum.Majority(c.n),
 		func(b *rdma.Batch, r int) error {
 			b.CompareSwap(c.at[r], c.words[r], min(c.words[r], c.used))
 			return nil

@@ -184,7 +184,7 @@ func (c *checker) blank(location uint64, at rdma.Addr) error {
 	b := c.s.ep.Batch()
 	defer b.Release()
 	op := b.Read(at, c.s.layout.dataAt())
-	switch err := rdma.Do(c.s.ep, b, c.s.Timeout); {
+	switch err := rdma.Do(c.s.ep, b.As(stepCheck), c.s.Timeout); {
 	case errors.Is(err, rdma.ErrNodeDown):
 		return nil
 	case err != nil:
@@ -210,7 +210,7 @@ func (c *checker) replica(region, r, from, to int) error {
 	for i := from; i < to; i++ {
 		b.Read(c.s.regions[region][r].Add(uint64(i)*c.s.stride(r)+uint64(l.wordsAt())), 8*l.Words)
 	}
-	if err := rdma.Do(c.s.ep, b, c.s.Timeout); err != nil {
+	if err := rdma.Do(c.s.ep, b.As(stepCheck), c.s.Timeout); err != nil {
 		return err
 	}
 	for i := from; i < to; i++ {

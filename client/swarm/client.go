@@ -29,7 +29,6 @@ import (
 	"github.com/farkv/farkv/client/epoch"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 var (
@@ -108,7 +107,6 @@ func (k *Register) Floor() uint64 { return k.last }
 type Client struct {
 	Layout
 	ep      rdma.Endpoint
-	stepper trace.Stepper // told what is posted next; nil when nobody listens
 	alloc   Allocator
 	opt     Options
 	tid     int
@@ -155,7 +153,6 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	}
 	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer,
 		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}), value: make([]byte, 0, l.MaxValue)}
-	c.stepper, _ = ep.(trace.Stepper)
 	if o.Member != nil {
 		c.quorum.Rejoin, c.term = c.rejoin, o.Member.Term()
 	}
@@ -176,14 +173,14 @@ func (c *Client) Stats() Stats {
 func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
 
 // gather is a step at the replicas of k.
-func (c *Client) gather(k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
+func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	if c.at = k; c.opt.Member != nil {
 		if err := c.current(k); err != nil {
 			return err
 		}
 	}
-	return c.quorum.Gather(k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
+	return c.quorum.Gather(step, k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
 
 // Close waits for what buffers depend on, at most for as long as a step may take, and gives batches back; what else is in
@@ -198,19 +195,6 @@ func (c *Client) Close() {
 			b.Release()
 			c.pending[i] = nil
 		}
-	}
-}
-
-// Steps names the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []string{
-	"read words", "write and read words", "verify", "write verified", "fetch value", "read word", "write back", "lock timestamp",
-	"bury", "read value", "write value",
-}
-
-// step names what is posted next.
-func (c *Client) step(name string) {
-	if c.stepper != nil {
-		c.stepper.Step(name)
 	}
 }
 

@@ -63,7 +63,7 @@ func (l *plan) usedObjects(ep rdma.Endpoint, region int) (uint64, error) {
 	b := ep.Batch()
 	defer b.Release()
 	word := b.Read(l.freedAt(region), 8)
-	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepCount), l.Timeout); err != nil {
 		return 0, err
 	}
 	f := freed(le.Uint64(word.Buf))

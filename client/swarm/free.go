@@ -40,7 +40,7 @@ func (s *Store) takeFreed(region, n int) (bool, error) {
 		b := s.ep.Batch()
 		cas := b.CompareSwap(s.freedAt(region), uint64(f), uint64(freedWord(f.next()+taken, f.count())))
 		numbers := b.Read(s.freedNumber(region, f.next()), 8*int(taken))
-		if err = rdma.Do(s.ep, b, s.values.Patience()); err == nil && cas.Swapped() {
+		if err = rdma.Do(s.ep, b.As(stepTakeFreed), s.values.Patience()); err == nil && cas.Swapped() {
 			err = s.own(region, numbers.Buf)
 			b.Release()
 			return err == nil, err
@@ -55,7 +55,7 @@ func (s *Store) readFreed(region int) (freed, error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	word := b.Read(s.freedAt(region), 8)
-	if err := rdma.Do(s.ep, b, s.values.Patience()); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepReadFreed), s.values.Patience()); err != nil {
 		return 0, err
 	}
 	return freed(le.Uint64(word.Buf)), nil
@@ -85,7 +85,7 @@ func (s *Store) listFreed(region int) ([]uint64, error) {
 	b := s.ep.Batch()
 	defer b.Release()
 	op := b.Read(s.freedNumber(region, f.next()), 8*int(f.count()-f.next()))
-	if err := rdma.Do(s.ep, b, s.Timeout); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepReadFreed), s.Timeout); err != nil {
 		return nil, err
 	}
 	var numbers []uint64
@@ -127,7 +127,7 @@ func (s *Store) swapFreed(region int, from, to freed, numbers []uint64) error {
 		b.Write(s.freedNumber(region, from.count()), p)
 	}
 	cas := b.CompareSwap(s.freedAt(region), uint64(from), uint64(to))
-	if err := rdma.Do(s.ep, b, s.Timeout); err != nil {
+	if err := rdma.Do(s.ep, b.As(stepAddFreed), s.Timeout); err != nil {
 		return err
 	}
 	if !cas.Swapped() {

@@ -24,8 +24,7 @@ func (c *Client) tryLock(k *Register, s stamp, mode uint64) (bool, error) {
 	c.stats.Locks++
 	tid, want := c.tidOf(s), c.iOf(s)<<1|mode
 	var found [MaxReplicas]uint64
-	c.step("lock timestamp")
-	err := c.gather(k, c.all(), c.Majority(),
+	err := c.gather(stepLock, k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
 			b.CompareSwap(c.lockAt(k, r, tid), found[r], want)
 			return nil

@@ -47,7 +47,7 @@ func TestBound(t *testing.T) {
 	x.quorum.Attempts = 1
 	wantError(t, x.Write(&x.keys[0], []byte("three")), client.ErrUncertain) // its word is y's now
 	p := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0]), 1), value: []byte("four")}, from: y.all(), need: 2, expect: &y.keys[0].own}
-	must(t, y.put(&y.keys[0], &p))
+	must(t, y.put("test", &y.keys[0], &p))
 	if locked, err := y.tryLock(&y.keys[0], y.stamp(1, 1), readMode); !locked || err != nil {
 		t.Fatal(locked, err)
 	}
@@ -56,7 +56,7 @@ func TestBound(t *testing.T) {
 		t.Errorf("got %q, %v", v, err)
 	}
 	q := put{tuple: tuple{stamp: y.stamp(y.guess(&y.keys[0])+1, 1), value: []byte("five")}, from: y.all(), need: 2, expect: &y.keys[0].own}
-	must(t, y.put(&y.keys[0], &q))
+	must(t, y.put("test", &y.keys[0], &q))
 	x.quorum.Attempts = 1
 	locked, err := x.tryLock(&x.keys[0], q.stamp, readMode)
 	wantError(t, err, quorum.ErrAttempts)

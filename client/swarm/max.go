@@ -31,8 +31,7 @@ func (l *Layout) highest(words []byte) (top stamp) {
 // look reads the words of a majority, and with data what lies in place. It is the weak READ of appendix A.2: the highest
 // stamp that it finds may be at a minority, so only writers use it alone, which need to be above what is complete.
 func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, err error) {
-	c.step("read words")
-	err = c.gather(k, c.all(), c.Majority(),
+	err = c.gather(stepReadWords, k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
 			n := 8 * c.Words
 			if data && r == k.InPlace && !c.Apart {
@@ -99,8 +98,7 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 		t.value = c.keep(v)
 	}
 	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.Len(), expect: &c.expect}
-	c.step("write back")
-	err := c.put(k, &p)
+	err := c.put(stepWriteBack, k, &p)
 	*t = p.tuple
 	return err
 }
@@ -118,9 +116,8 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 	c.stats.Fetches++
 	var v []byte
 	var reused quorum.Mask
-	c.step("fetch value")
 	c.quorum.Limit = patience
-	err := c.gather(k, t.has, 1,
+	err := c.gather(stepFetch, k, t.has, 1,
 		func(b *rdma.Batch, r int) error {
 			b.Read(c.alloc.Resolve(k.At[r].Node(), k.Hash, t.pointer[r]), c.BufferBytes())
 			return nil
@@ -154,8 +151,7 @@ func isReused(err error) bool { return errors.Is(err, errReused) }
 func (c *Client) reused(k *Register, t *tuple, at quorum.Mask) error {
 	c.stats.Reused++
 	same := false
-	c.step("read word")
-	err := c.gather(k, at, 1,
+	err := c.gather(stepReadWord, k, at, 1,
 		func(b *rdma.Batch, r int) error {
 			b.Read(c.wordAt(k, r, t.stamp.place()), 8)
 			return nil
@@ -195,10 +191,10 @@ type put struct {
 // the buffer is there.
 //
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
-func (c *Client) put(k *Register, p *put) error {
+func (c *Client) put(step rdma.Step, k *Register, p *put) error {
 	c.settleLimbo()
 	c.putting = *p
-	err := c.putAll(k, &c.putting)
+	err := c.putAll(step, k, &c.putting)
 	*p, c.putting = c.putting, put{}
 	c.recycle(k, p)
 	return err
@@ -212,11 +208,11 @@ func (p *put) void(r int) {
 	}
 }
 
-func (c *Client) putAll(k *Register, p *put) error {
+func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 	place := p.stamp.place()
 	var encoded *rdma.Batch
 	var buf []byte
-	return c.gather(k, p.from, p.need,
+	return c.gather(step, k, p.from, p.need,
 		func(b *rdma.Batch, r int) error {
 			p.asked |= quorum.Only(r)
 			if b.Len() == 0 { // a new batch, though it may have been one of this step's before
@@ -340,8 +336,7 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 			b.Write(k.At[r].Add(uint64(c.dataAt())), p)
 		}
 	}
-	c.step("verify")
-	if b.Len() == 0 || c.ep.Post(b) != nil { // an endpoint that cannot post says so in the next operation
+	if b.Len() == 0 || c.ep.Post(b.As(stepVerify)) != nil { // an endpoint that cannot post says so in the next operation
 		b.Release()
 		return
 	}

@@ -88,7 +88,7 @@ func (s *Store) refill() error {
 // growObjects takes objects that were never handed out.
 func (s *Store) growObjects(region, n int) error {
 	first := s.regions[region][0]
-	r := rdma.Request{Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
+	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
 	if err := s.ep.Call(first.Node(), &r, s.values.Patience()); err != nil {
 		return err
 	}

@@ -28,8 +28,7 @@ func (s *Shape) raw() bool { return s.Words == 0 }
 
 func (c *Client) readRaw(k *Register) ([]byte, error) {
 	var p []byte
-	c.step("read value")
-	err := c.gather(k, c.all(), 1,
+	err := c.gather(stepReadValue, k, c.all(), 1,
 		func(b *rdma.Batch, r int) error {
 			b.Read(k.At[r], c.Bytes(true))
 			return nil
@@ -56,24 +55,22 @@ func (c *Client) readRaw(k *Register) ([]byte, error) {
 }
 
 func (c *Client) writeRaw(k *Register, value []byte, failed func(what string, err error) error) error {
-	c.step("write value")
-	if err := c.writeInPlace(k, uint64(len(value))+1, value); err != nil {
+	if err := c.writeInPlace(stepWriteValue, k, uint64(len(value))+1, value); err != nil {
 		return failed("write", err)
 	}
 	return nil
 }
 
 func (c *Client) buryRaw(k *Register) error {
-	c.step("bury")
-	if err := c.writeInPlace(k, rawGone, nil); err != nil {
+	if err := c.writeInPlace(stepBury, k, rawGone, nil); err != nil {
 		return fmt.Errorf("write the tombstone: %w", err)
 	}
 	k.gone = true
 	return nil
 }
 
-func (c *Client) writeInPlace(k *Register, header uint64, value []byte) error {
-	return c.gather(k, c.all(), 1,
+func (c *Client) writeInPlace(step rdma.Step, k *Register, header uint64, value []byte) error {
+	return c.gather(step, k, c.all(), 1,
 		func(b *rdma.Batch, r int) error {
 			p := b.Alloc(rawHeader + len(value))
 			le.PutUint64(p, header)

@@ -59,7 +59,7 @@ func TestLockedOut(t *testing.T) {
 	x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 	k := &x.keys[0]
 	p := put{tuple: tuple{stamp: x.stamp(5, 0), value: []byte("first")}, from: x.all(), need: 2, expect: &k.own, read: true}
-	must(t, x.put(k, &p))
+	must(t, x.put("test", k, &p))
 	if _, done, err := y.try(&y.keys[0], time.Second); done || err != nil {
 		t.Fatal(done, err)
 	}
@@ -103,7 +103,7 @@ func TestKnownWordStays(t *testing.T) {
 	_, _, err := x.look(k, false)
 	must(t, err)
 	p := put{tuple: tuple{stamp: x.stamp(1, 0), value: []byte("low")}, from: x.all(), need: 3, expect: &k.own}
-	must(t, x.put(k, &p))
+	must(t, x.put("test", k, &p))
 	if v, err := y.Read(&y.keys[0]); err != nil || string(v) != "high" {
 		t.Errorf("a word fell to %q, %v", v, err)
 	}
@@ -146,9 +146,9 @@ func TestTwoDeadWriters(t *testing.T) {
 	x, y, z := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1}), worker(t, f, a, Options{Writer: 2})
 	k, o := &x.keys[0], &y.keys[0]
 	high := put{tuple: tuple{stamp: x.stamp(10, 0), value: []byte("high")}, from: quorum.Only(2), need: 1, expect: &k.own}
-	must(t, x.put(k, &high))
+	must(t, x.put("test", k, &high))
 	low := put{tuple: tuple{stamp: y.stamp(5, 1), value: []byte("low")}, from: quorum.Only(1) | quorum.Only(2), need: 2, expect: &o.own, read: true}
-	must(t, y.put(o, &low))
+	must(t, y.put("test", o, &low))
 	top, err := y.above(o, &low)
 	must(t, err)
 	if top > low.stamp {
@@ -169,7 +169,7 @@ func TestWriteBack(t *testing.T) {
 		x, y := worker(t, f, a, Options{}), worker(t, f, a, Options{Writer: 1})
 		k := &x.keys[0]
 		p := put{tuple: tuple{stamp: x.stamp(10, 0) | flag, value: []byte("value")}, from: quorum.Only(0), need: 1, expect: &k.own}
-		must(t, x.put(k, &p))
+		must(t, x.put("test", k, &p))
 		got, err := y.read(&y.keys[0], time.Second)
 		must(t, err)
 		b, holders := x.ep.Batch(), 0

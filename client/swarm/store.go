@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -42,9 +41,6 @@ func (o *StoreOptions) format() string {
 
 // DefaultCache is the default of StoreOptions.CacheBytes.
 const DefaultCache = 8 << 20
-
-// StoreSteps names the steps of a Store, as traces show them and faults can be set to them.
-var StoreSteps = slices.Concat(Steps, directory.Steps)
 
 // Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not safe for concurrent use.
 //

@@ -191,7 +191,7 @@ func (w *sweep) wordsOf(region, r, from, to int) error {
 	for i := from; i < to; i++ {
 		b.Read(w.s.regions[region][r].Add(uint64(i)*w.s.stride(r)+uint64(l.wordsAt())), 8*l.Words)
 	}
-	if err := rdma.Do(w.s.ep, b, w.s.Timeout); err != nil {
+	if err := rdma.Do(w.s.ep, b.As(stepSweep), w.s.Timeout); err != nil {
 		return err
 	}
 	for i := from; i < to; i++ {
@@ -321,7 +321,7 @@ func (w *sweep) resetAt(at rdma.Addr, stride uint64, numbers []uint64) error {
 	for _, n := range numbers {
 		b.Read(at.Add(n*stride), w.s.layout.dataAt())
 	}
-	if err := rdma.Do(w.s.ep, b, w.s.Timeout); err != nil {
+	if err := rdma.Do(w.s.ep, b.As(stepSweep), w.s.Timeout); err != nil {
 		return err
 	}
 	for i := range b.Len() {
@@ -335,7 +335,7 @@ func (w *sweep) resetAt(at rdma.Addr, stride uint64, numbers []uint64) error {
 	if next.Len() == 0 {
 		return nil
 	}
-	if err := rdma.Do(w.s.ep, next, w.s.Timeout); err != nil {
+	if err := rdma.Do(w.s.ep, next.As(stepSweep), w.s.Timeout); err != nil {
 		return err
 	}
 	for i := range next.Len() {

@@ -22,8 +22,7 @@ func (c *Client) bury(k *Register) error {
 	}
 	s := stampOf(tombstone, c.tid%c.Words)
 	p := put{tuple: tuple{stamp: s}, from: c.all(), need: c.Majority(), expect: &k.own}
-	c.step("bury")
-	if err := c.put(k, &p); err != nil {
+	if err := c.put(stepBury, k, &p); err != nil {
 		return fmt.Errorf("bring the tombstone to a majority: %w", err)
 	}
 	k.gone = true

@@ -62,7 +62,7 @@ func (l *plan) handed(ep rdma.Endpoint, region int) (int, error) {
 	b := ep.Batch()
 	defer b.Release()
 	read := b.Read(rdma.At(l.regions[region][0].Node(), l.counters+8*uint64(region)), 8)
-	if err := rdma.Do(ep, b, l.Timeout); err != nil {
+	if err := rdma.Do(ep, b.As(stepCount), l.Timeout); err != nil {
 		return 0, err
 	}
 	return int(min(le.Uint64(read.Buf), uint64(l.Objects))), nil

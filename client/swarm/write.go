@@ -68,8 +68,7 @@ func (c *Client) writeGuessed(k *Register, value []byte) error {
 		return fmt.Errorf("write: %w", err)
 	}
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid), value: value}, from: c.all(), need: c.Majority(), expect: &k.own, read: true}
-	c.step("write and read words")
-	if err := c.put(k, &p); err != nil {
+	if err := c.put(stepWriteReadWords, k, &p); err != nil {
 		return c.failed("write", err)
 	}
 	k.saw(&c.Layout, p.top)
@@ -158,8 +157,7 @@ func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(
 		return fmt.Errorf("write: %w", err)
 	}
 	p := put{tuple: tuple{stamp: c.stamp(i, c.tid) | verified, value: value}, from: c.all(), need: c.Majority(), expect: &k.own}
-	c.step("write verified")
-	if err := c.put(k, &p); err != nil {
+	if err := c.put(stepWriteVerified, k, &p); err != nil {
 		return failed("write", err)
 	}
 	k.saw(&c.Layout, max(p.top, p.stamp))

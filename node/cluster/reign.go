@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // reign is the endpoint that a master's mender uses. Mending may take longer than a lease, so that the tenure is
@@ -55,9 +54,6 @@ func (e *reign) Sleep(d time.Duration) {
 	}
 	e.Endpoint.Sleep(d)
 }
-
-// Step passes on what is posted next, see trace.Step.
-func (e *reign) Step(name string) { trace.Step(e.Endpoint, name) }
 
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
 

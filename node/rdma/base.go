@@ -40,7 +40,7 @@ func (q *Base) Counters() *Counters { return &q.C }
 func (q *Base) recycle(b *Batch) {
 	b.n, b.chains, b.done, b.pending = 0, 0, 0, 0
 	b.grouped, b.posted, b.released, b.waited = false, false, false, false
-	b.mem = b.free
+	b.step, b.mem = "", b.free
 	b.big = nil
 	q.free = append(q.free, b)
 }

@@ -68,6 +68,10 @@ func (op *Op) Swapped() bool {
 	return op.Err == nil && op.Result == op.Expect
 }
 
+// Step names what a worker posts a batch or makes a call for, as the paper of its store has it. Traces show it, and faults can be
+// set to it. "" is none.
+type Step string
+
 const opsInline = 16
 
 // A Batch is one round trip's work: it is posted with one doorbell a node and waited for once. It owns its ops and
@@ -87,12 +91,23 @@ type Batch struct {
 	free []byte   // mem, from its beginning
 	big  [][]byte // allocations that did not fit mem, live until Release
 
+	step             Step
 	posted, released bool
 	waited           bool
 	depart           uint64 // the queue's trip clock when it was posted
 	trips            uint64 // latencies it takes: 1, and 1 for each fence that stalls on the node that stalls most
 	base             *Base
 }
+
+// As names the step that the batch is posted for, until Release. It returns b, so that the name is an argument of the call that
+// posts the batch: q.Post(b.As("commit")).
+func (b *Batch) As(step Step) *Batch {
+	b.step = step
+	return b
+}
+
+// Step returns the step that the batch is posted for.
+func (b *Batch) Step() Step { return b.step }
 
 // Alloc returns n bytes of registered memory, 8-byte aligned and of undefined content, which live as long as the
 // batch. Encode once, write to every replica.

@@ -95,7 +95,7 @@ type NodeKiller interface {
 type ClientCrasher interface {
 	// CrashClient kills the process of a client as Clients described it: at once, or with a step when the client comes
 	// to that step of its protocol. Errors wrap ErrClosed when the client is not alive, or ErrNotSupported.
-	CrashClient(c Client, step string) error
+	CrashClient(c Client, step Step) error
 }
 
 // CPUMeter is a Fabric whose memory nodes are processes that count their processor time. Without it nodes take none

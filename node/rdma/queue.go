@@ -109,6 +109,7 @@ type Client struct {
 
 // Request is a two-sided call's message, both ways: fixed words, so that a call allocates nothing.
 type Request struct {
+	Step   Step // what the call is for; it stays with the caller
 	Proc   Proc
 	Client ClientID  // who asks; set by the fabric
 	Arg    [6]uint64 // the question

@@ -78,7 +78,9 @@ func profileWords() (words []string) {
 func everyStep() (words []string) {
 	for _, name := range stores.Names() {
 		if k, err := stores.Lookup(name); err == nil {
-			words = append(words, k.Steps...)
+			for _, s := range k.Steps {
+				words = append(words, string(s))
+			}
 		}
 	}
 	slices.Sort(words)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 )
 
@@ -68,9 +69,9 @@ func TestKilledProcesses(t *testing.T) {
 	for i := range kills(t) {
 		name := fmt.Sprint("victim", i%5) // so that some find what the last one left
 		p, _ := worker(t, name)
-		step := ""
+		step := rdma.Step("")
 		if i%2 == 1 {
-			step = kind.Steps[rand.IntN(10)] // those of operations
+			step = kind.Steps[rand.IntN(len(kind.Steps))]
 		}
 		crashOne(t, name, step, p)
 	}
@@ -96,7 +97,7 @@ func TestKilledProcesses(t *testing.T) {
 }
 
 // crashOne crashes a client of p, and waits until p is dead. Not every client comes to every step.
-func crashOne(t *testing.T, name, step string, p *exec.Cmd) {
+func crashOne(t *testing.T, name string, step rdma.Step, p *exec.Cmd) {
 	t.Helper()
 	s, err := ops.Status("farkv")
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 )
 
@@ -83,7 +84,7 @@ func (c *cli) crash() *cobra.Command {
 			if pool, err = ops.Resolve(pool); err != nil {
 				return failure{err}
 			}
-			done, err := ops.CrashClient(pool, n, step)
+			done, err := ops.CrashClient(pool, n, rdma.Step(step))
 			return answer(c, cmd, done, err)
 		},
 	}
@@ -94,7 +95,7 @@ func (c *cli) crash() *cobra.Command {
 // steps lists the steps of all stores in lines.
 func steps() string {
 	var lines []string
-	said := map[string]bool{}
+	said := map[rdma.Step]bool{}
 	for _, name := range stores.Names() {
 		k, err := stores.Lookup(name)
 		if err != nil {
@@ -109,7 +110,7 @@ func steps() string {
 			if len(line)+len(s) > 110 {
 				lines, line = append(lines, strings.TrimSuffix(line, " ")), ""
 			}
-			line += s + "; "
+			line += string(s) + "; "
 		}
 		if line != "" {
 			lines = append(lines, strings.TrimSuffix(line, " "))
@@ -128,7 +129,7 @@ func storeNames() string { return strings.Join(stores.Names(), ", ") }
 func anyStep() string {
 	for _, name := range stores.Names() {
 		if k, err := stores.Lookup(name); err == nil && len(k.Steps) > 0 {
-			return strconv.Quote(k.Steps[0])
+			return strconv.Quote(string(k.Steps[0]))
 		}
 	}
 	return "STEP"

@@ -9,15 +9,14 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 // Fault says what goes wrong, and where. Exactly one of Crash, Err and Delay says what.
 type Fault struct {
-	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the first one posted in
-	// Step, as told by trace.Step; a fault with neither never happens.
+	// At is the verb or call that it befalls, counting the worker's from 1. With At 0 it is the first one posted as
+	// Step; a fault with neither never happens.
 	At   uint64
-	Step string
+	Step rdma.Step
 
 	// Crash stops the worker: of the batch in which the verb lies, what comes before it is posted, it and what
 	// comes behind it are not. Then Crash is called; it may kill the process. If it returns, the endpoint and those
@@ -37,7 +36,6 @@ type Endpoint struct {
 	rdma.Endpoint
 	faults  []Fault
 	sent    uint64
-	step    string
 	crashed *atomic.Bool // its tasks', too
 	scratch rdma.Base    // counts what the real queue does not see
 	parts   []*part
@@ -54,21 +52,15 @@ func (e *Endpoint) Sent() uint64 { return e.sent }
 // Crashed tells whether a fault has crashed the worker.
 func (e *Endpoint) Crashed() bool { return e.crashed.Load() }
 
-// Step names what is posted next.
-func (e *Endpoint) Step(name string) {
-	e.step = name
-	trace.Step(e.Endpoint, name)
-}
-
-// take removes the first fault that befalls the next n verbs and returns it and the verb's place among them.
-func (e *Endpoint) take(n int) (*Fault, int) {
+// take removes the first fault that befalls the next n verbs, of a step, and returns it and the verb's place among them.
+func (e *Endpoint) take(step rdma.Step, n int) (*Fault, int) {
 	best, place := -1, n
 	for i, f := range e.faults {
 		at := n
 		switch {
 		case f.At > e.sent && f.At-e.sent <= uint64(n):
 			at = int(f.At-e.sent) - 1
-		case f.At == 0 && f.Step != "" && f.Step == e.step:
+		case f.At == 0 && f.Step != "" && f.Step == step:
 			at = 0
 		}
 		if at < place {
@@ -91,7 +83,7 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 	e.settle()
 	var fails map[int]error
 	for {
-		f, i := e.take(b.Len())
+		f, i := e.take(b.Step(), b.Len())
 		switch {
 		case f == nil && len(fails) == 0:
 			e.sent += uint64(b.Len())
@@ -148,7 +140,7 @@ func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		return err
 	}
 	for {
-		f, _ := e.take(1)
+		f, _ := e.take(r.Step, 1)
 		switch {
 		case f == nil:
 			e.sent++

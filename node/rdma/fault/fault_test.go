@@ -13,7 +13,6 @@ import (
 	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/sim"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -236,9 +235,8 @@ func TestDelayAndStep(t *testing.T) {
 		}
 		post(false)
 		post(true)
-		trace.Step(f, "commit")
 		before := f.Now()
-		if err := f.Call(0, &rdma.Request{}, rdma.Forever); !errors.Is(err, rdma.ErrClosed) || f.Now() != before {
+		if err := f.Call(0, &rdma.Request{Step: "commit"}, rdma.Forever); !errors.Is(err, rdma.ErrClosed) || f.Now() != before {
 			t.Errorf("a call in the step: %v", err)
 		}
 		if load(ep, rdma.At(0, 8)) != 0 || f.Sent() != 6 {

@@ -43,7 +43,7 @@ func (e *Endpoint) postBefore(b *rdma.Batch, n int, fails map[int]error) error {
 
 // cut copies the first n ops of b, without those that fail, to a batch of the real queue.
 func (e *Endpoint) cut(b *rdma.Batch, n int, fails map[int]error, clone bool) *part {
-	p := &part{whole: b, sent: e.Endpoint.Batch()}
+	p := &part{whole: b, sent: e.Endpoint.Batch().As(b.Step())}
 	for i := range n {
 		if fails[i] != nil {
 			continue

@@ -40,6 +40,7 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 			}
 		}()
 	}
+	e.crashAt(r.Step)
 	if err := e.enter(); err != nil {
 		return err
 	}

@@ -11,17 +11,17 @@ import (
 )
 
 // CrashClient ends the process of a client by SIGKILL, and with it all clients of that process: at once, or with a step
-// when the client comes to the step of its protocol that trace.Step names so; steps that no store has never come. Errors
+// when the client posts what it names so (rdma.Step); steps that no store has never come. Errors
 // wrap rdma.ErrClosed when the client is not alive, rdma.ErrNotSupported when the pool is this process's own, or with a
 // step when it is Shared, and ErrForeign when the process does not hold the client's lock.
-func (f *Fabric) CrashClient(c rdma.Client, step string) error {
+func (f *Fabric) CrashClient(c rdma.Client, step rdma.Step) error {
 	if err := f.crash(c, step); err != nil {
 		return fmt.Errorf("crash client %d: %w", c.ID, err)
 	}
 	return nil
 }
 
-func (f *Fabric) crash(c rdma.Client, step string) (err error) {
+func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	defer f.guard(&err)()
 	if err := f.known(c.ID); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 )
 
 // CrashClient needs pools that processes share.
-func (f *Fabric) CrashClient(c rdma.Client, _ string) error {
+func (f *Fabric) CrashClient(c rdma.Client, _ rdma.Step) error {
 	return fmt.Errorf("crash client %d: %w", c.ID, rdma.ErrNotSupported)
 }
 

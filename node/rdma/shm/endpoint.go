@@ -70,6 +70,7 @@ const entering = -1
 // leaves; behind that it is done.
 func (e *Endpoint) run(b *rdma.Batch, at *int) {
 	if *at == entering {
+		e.crashAt(b.Step())
 		if err := e.enter(); err != nil {
 			e.refuse(b, err)
 			*at = b.Len() + 1

@@ -46,7 +46,7 @@ type slot struct {
 	busy  uint64   // odd while its holder executes verbs, and one more at each begin and end
 	fence uint64   // the last life that was fenced off: a revocation that comes late hits no successor
 	stale uint64   // the epoch that its holder must have joined: see Fence
-	pid   uint64   // and the step at which it is to crash: see Step
+	pid   uint64   // and the step at which it is to crash: see crashAt
 	name  [24]byte // padded with zeros
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
-	"github.com/farkv/farkv/node/rdma/trace"
 )
 
 func TestMain(m *testing.M) {
@@ -141,9 +140,8 @@ func writeUntilRevoked(e rdma.Endpoint) error {
 // takeSteps adds to a word in each of its steps.
 func takeSteps(e rdma.Endpoint) error {
 	for until := e.Now() + time.Minute; e.Now() < until; {
-		for i, step := range []string{"one", "two", "three"} {
-			trace.Step(e, step)
-			b := e.Batch()
+		for i, step := range []rdma.Step{"one", "two", "three"} {
+			b := e.Batch().As(step)
 			b.FetchAdd(rdma.At(0, uint64(8*i)), 1)
 			if err := rdma.Do(e, b, time.Second); err != nil {
 				return err
@@ -413,7 +411,7 @@ func TestCrashClient(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", small)
 	e := attachTo(t, f, "reader")
-	for _, step := range []string{"", "one", "two", "three"} {
+	for _, step := range []rdma.Step{"", "one", "two", "three"} {
 		p := child.Start(t, "step", "p")
 		c := clientOf(t, p)
 		var victim rdma.Client
@@ -448,7 +446,7 @@ func TestCrashClient(t *testing.T) {
 		}
 		one, two, three := word(sums.Buf), word(sums.Buf[8:]), word(sums.Buf[16:])
 		b.Release()
-		if at := map[string]bool{
+		if at := map[rdma.Step]bool{
 			"": true, "one": one == two && two == three, "two": one == two+1 && two == three, "three": one == two && two == three+1,
 		}; one == 0 || !at[step] {
 			t.Errorf("%q: the process took %d, %d, %d steps", step, one, two, three)

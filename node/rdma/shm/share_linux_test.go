@@ -121,7 +121,7 @@ func TestWordsOfOthers(t *testing.T) {
 		t.Errorf("order to crash: %v", err)
 	}
 	atomic.StoreUint64(&e.slot.pid, uint64(stepOrder("one"))<<orderShift|uint64(os.Getpid()))
-	e.Step("one") // or the test ends here
+	e.Post(e.Batch().As("one")) // or the test ends here
 	copy(e.slot.name[:], "a\x1b[2Jb\xff")
 	if name := f.Clients()[0].Name; !strings.HasPrefix(name, "a?[2Jb?") {
 		t.Errorf("%q", name)
@@ -183,7 +183,7 @@ func truncated(f *Fabric, e *Endpoint, wait func()) error {
 	f.Clients()
 	f.NodeDown(0)
 	f.Master()
-	e.Step("one")
+	e.Post(e.Batch().As("one"))
 	role, _, _ := f.TryMaster(e.Client(), time.Second)
 	f.Renew(role, time.Second)
 	f.Resign(role)

@@ -1,8 +1,9 @@
 package shm
 
 import (
-	"runtime/debug"
 	"sync/atomic"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // The word that has a client's process in its lower half has an order to crash in its upper one: the hash of a step's
@@ -11,7 +12,7 @@ import (
 const orderShift = 32
 
 // stepOrder is FNV-1a of a step's name, and never 0.
-func stepOrder(step string) uint32 {
+func stepOrder(step rdma.Step) uint32 {
 	h := uint32(2166136261)
 	for i := range len(step) {
 		h = (h ^ uint32(step[i])) * 16777619
@@ -19,18 +20,12 @@ func stepOrder(step string) uint32 {
 	return max(h, 1)
 }
 
-// Step implements trace.Stepper: it is where the process of a client that was ordered to crash ends.
-func (e *Endpoint) Step(name string) {
-	if e.fabric.shared || !e.fabric.faults {
+// crashAt ends the process of a client that was ordered to crash at a step, which it is about to post. Its caller guards it.
+func (e *Endpoint) crashAt(step rdma.Step) {
+	if step == "" || !e.fabric.faults || e.fabric.shared {
 		return
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // as guard, which would allocate
-	defer func() {
-		if r := recover(); r != nil {
-			_ = e.fabric.fault(r) // the next verb tells of it
-		}
-	}()
-	if order := atomic.LoadUint64(&e.slot.pid) >> orderShift; order != 0 && uint32(order) == stepOrder(name) {
+	if order := atomic.LoadUint64(&e.slot.pid) >> orderShift; order != 0 && uint32(order) == stepOrder(step) {
 		die()
 	}
 }

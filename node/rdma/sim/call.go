@@ -35,7 +35,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	}
 	w.allow(1)
 	e.Called()
-	f := s.takeOff(e, node)
+	f := s.takeOff(e, node, r.Step)
 	f.caller, f.req, f.reply, f.root, f.posted = w, *r, r, w.root, s.now
 	e.sendCall(w, f)
 	s.traceCall(Call, f)

@@ -19,7 +19,6 @@ type endpoint struct {
 	name  string
 	own   uint64  // what its draws are derived from, with the seed
 	owner *Worker // the worker it dies with; nil when it was opened outside Run
-	step  string
 
 	rand  *rand.Rand
 	net   generator // draws of the network, apart from the worker's own
@@ -41,9 +40,6 @@ type endpoint struct {
 func (e *endpoint) Client() rdma.ClientID { return e.id }
 func (e *endpoint) Life() uint64          { return e.life }
 func (e *endpoint) Rand() *rand.Rand      { return e.rand }
-
-// Step names what is posted next, for traces.
-func (e *endpoint) Step(name string) { e.step = name }
 
 // usable returns why e cannot be used for what, if so.
 func (e *endpoint) usable(what string) error {

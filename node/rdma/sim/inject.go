@@ -120,7 +120,7 @@ func (s *Sim) hit(w *Worker, f *Fault) {
 	if w.state == finished || w.state == crashed {
 		return
 	}
-	s.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: f.String()})
+	s.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: rdma.Step(f.String())})
 	switch f.Kind {
 	case StallFault:
 		w.stalls += f.For

@@ -74,7 +74,7 @@ func (e *endpoint) polled(w *Worker) {
 func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
-	f := s.takeOff(e, op.Addr.Node())
+	f := s.takeOff(e, op.Addr.Node(), b.Step())
 	f.batch, f.op, f.index, f.root = b, op, i, w.root
 	f.posted = s.now
 	s.traceOp(Post, f, 0)

@@ -61,7 +61,7 @@ type flight struct {
 	got    bool   // its answer passed its client's link
 
 	number uint64 // of the batch
-	step   string
+	step   rdma.Step
 	epoch  uint64
 
 	caller *Worker // of a call; nil when it has stopped waiting
@@ -69,14 +69,14 @@ type flight struct {
 	reply  *rdma.Request
 }
 
-func (s *Sim) takeOff(e *endpoint, node int) *flight {
+func (s *Sim) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	f := s.flights
 	if f == nil {
 		f = new(flight)
 	} else {
 		s.flights = f.next
 	}
-	*f = flight{ep: e, node: node, number: e.batches, step: e.step, epoch: e.joined}
+	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined}
 	s.inflight++
 	e.inflight++
 	return f
@@ -123,7 +123,7 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	s := e.s
 	op := b.Op(i)
-	f := s.takeOff(e, op.Addr.Node())
+	f := s.takeOff(e, op.Addr.Node(), b.Step())
 	f.batch, f.op, f.index, f.root = b, op, i, w.root
 	f.posted, f.late = s.now, e.late
 	s.traceOp(Post, f, 0)

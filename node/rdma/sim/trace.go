@@ -38,9 +38,9 @@ type Event struct {
 	Kind   EventKind
 	Worker string
 	Client rdma.ClientID
-	Step   string // what the store calls the step, see trace.Step
-	Batch  uint64 // number of the batch among its worker's
-	Op     int    // number of the op in its batch
+	Step   rdma.Step // what was posted, or a fault
+	Batch  uint64    // number of the batch among its worker's
+	Op     int       // number of the op in its batch
 
 	Verb                  rdma.Verb
 	Addr                  rdma.Addr

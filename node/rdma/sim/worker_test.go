@@ -252,13 +252,12 @@ func TestTraceReadsAsProse(t *testing.T) {
 	})
 	w := s.Go("client", func(ep rdma.Endpoint) {
 		ep.Sleep(10*time.Microsecond - ep.Now())
-		ep.(interface{ Step(string) }).Step("commit")
-		b := ep.Batch()
+		b := ep.Batch().As("commit")
 		b.CompareSwap(rdma.At(0, 64), 0, 5)
 		b.Read(rdma.At(0, 128), 20)
 		b.FetchAdd(rdma.At(0, 3), 1)
 		rdma.Do(ep, b, rdma.Forever)
-		ep.Call(0, &rdma.Request{Proc: 4}, rdma.Forever)
+		ep.Call(0, &rdma.Request{Step: "ask", Proc: 4}, rdma.Forever)
 	})
 	s.CrashAt(w, 4)
 	if err := s.Run(); err != nil {
@@ -275,9 +274,9 @@ func TestTraceReadsAsProse(t *testing.T) {
         12µs  client [commit] completes 1.2 FAA 0:0x3 +0x1, was 0x0: misaligned: memory access refused
         12µs  client [commit] completes 1.0 CAS 0:0x40 0x0 -> 0x5, was 0x0
         12µs  client [commit] completes 1.1 READ 0:0x80 20 bytes
-        12µs  client [commit] calls at node 0, procedure 4
+        12µs  client [ask] calls at node 0, procedure 4
         12µs  client crashes
-        13µs  client [commit] is served at node 0, procedure 4
+        13µs  client [ask] is served at node 0, procedure 4
         14µs  node 0 dies
         14µs  client is fenced off
 `

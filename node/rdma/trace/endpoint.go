@@ -15,7 +15,6 @@ type endpoint struct {
 	rdma.Endpoint
 	ring    *Ring
 	name    string
-	step    string
 	batches uint64
 	flying  []logged
 }
@@ -31,12 +30,6 @@ func (g *Ring) Endpoint(ep rdma.Endpoint, name string) rdma.Endpoint {
 	return &endpoint{Endpoint: ep, ring: g, name: name}
 }
 
-// Step names what is posted next.
-func (e *endpoint) Step(name string) {
-	e.step = name
-	Step(e.Endpoint, name)
-}
-
 // Post logs the ops of b as they are sent: what fails at once is seen in Wait.
 func (e *endpoint) Post(b *rdma.Batch) error {
 	e.batches++
@@ -45,7 +38,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	for i := range b.Len() {
 		op := b.Op(i)
 		r := Record{
-			At: at, Worker: e.name, Step: e.step, Batch: e.batches, Chain: b.ChainOf(i), Verb: op.Verb, Addr: op.Addr,
+			At: at, Worker: e.name, Step: b.Step(), Batch: e.batches, Chain: b.ChainOf(i), Verb: op.Verb, Addr: op.Addr,
 			Len: op.Len(), Fence: op.Fence, Expect: op.Expect, Value: op.Value,
 		}
 		if op.Verb == rdma.Write {
@@ -89,7 +82,7 @@ func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 // Call logs a two-sided call.
 func (e *endpoint) Call(node int, q *rdma.Request, within time.Duration) error {
 	n := e.ring.add(Record{
-		At: e.Now(), Worker: e.name, Step: e.step, Proc: q.Proc, Addr: rdma.At(max(node, 0), 0),
+		At: e.Now(), Worker: e.name, Step: q.Step, Proc: q.Proc, Addr: rdma.At(max(node, 0), 0),
 	})
 	err := e.Endpoint.Call(node, q, within)
 	e.ring.change(n, func(r *Record) { r.Done, r.Err = true, err })

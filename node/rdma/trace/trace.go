@@ -19,20 +19,6 @@ func Trips(ep rdma.Queue, f func()) rdma.Counters {
 	return ep.Counters().Sub(before)
 }
 
-// Stepper is an endpoint that wants to know what its worker is doing.
-type Stepper interface {
-	// Step names what is posted next.
-	Step(name string)
-}
-
-// Step tells q, if it wants to know, the name that the store's paper has for what is posted next. Traces show it,
-// and package fault can crash there.
-func Step(q rdma.Queue, name string) {
-	if s, ok := q.(Stepper); ok {
-		s.Step(name)
-	}
-}
-
 // kept is how many words of a READ or WRITE a Record keeps.
 const kept = 4
 
@@ -40,7 +26,7 @@ const kept = 4
 type Record struct {
 	At     time.Duration // when it was posted, by the worker's clock
 	Worker string
-	Step   string
+	Step   rdma.Step
 	Batch  uint64 // number among the worker's
 	Chain  int
 
@@ -111,7 +97,7 @@ func (g *Ring) WriteTo(w io.Writer) (n int64, err error) {
 func (r Record) String() string {
 	t := fmt.Sprintf("%14v  %s", r.At, r.Worker)
 	if r.Step != "" {
-		t += " [" + r.Step + "]"
+		t += " [" + string(r.Step) + "]"
 	}
 	if r.Verb == 0 {
 		t += fmt.Sprintf(": calls procedure %d of node %d", r.Proc, r.Addr.Node())

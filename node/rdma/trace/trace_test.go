@@ -41,24 +41,21 @@ func run(t *testing.T, ring *trace.Ring, worker func(ep rdma.Endpoint)) string {
 
 func TestLogReadsAsProse(t *testing.T) {
 	got := run(t, trace.NewRing(100), func(ep rdma.Endpoint) {
-		trace.Step(ep, "fill")
 		b := ep.Batch()
 		p := b.Alloc(50)
 		clear(p)
 		p[0], p[9] = 7, 1
 		b.Write(rdma.At(0, 4096), p)
 		b.Read(rdma.At(0, 4096), 12)
-		rdma.Do(ep, b, rdma.Forever)
+		rdma.Do(ep, b.As("fill"), rdma.Forever)
 		b.Release()
-		trace.Step(ep, "commit")
 		b = ep.Batch()
 		b.CompareSwap(rdma.At(0, 0), 0, 5)
 		b.CompareSwap(rdma.At(0, 0), 0, 6).Fence = true
 		b.FetchAdd(rdma.At(0, 8), ^uint64(0))
 		b.FetchAdd(rdma.At(1, 8), 1)
-		ep.Post(b)
+		ep.Post(b.As("commit"))
 		ep.Wait(b, 3, rdma.Forever)
-		trace.Step(ep, "")
 		ep.Call(0, &rdma.Request{Proc: 3}, rdma.Forever)
 	})
 	want := `

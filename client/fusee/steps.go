@@ -1,0 +1,60 @@
+package fusee
+
+import "github.com/farkv/farkv/node/rdma"
+
+// The steps of operations, in the order in which they come.
+const (
+	stepReadSlotAndPair  rdma.Step = "read slot and pair"         // SEARCH by the index cache
+	stepReadBuckets      rdma.Step = "read buckets"               // without it
+	stepReadPairs        rdma.Step = "read pairs"                 // of the slots that have the key's fingerprint
+	stepWriteReadSlot    rdma.Step = "write object, read slot"    // UPDATE and DELETE by the index cache
+	stepWriteReadBuckets rdma.Step = "write object, read buckets" // without it, and INSERT
+	stepCASBackups       rdma.Step = "cas backups"                // Algorithm 1, line 7
+	stepReadPrimary      rdma.Step = "read primary"               // Algorithm 2, ahead of rule 3
+	stepFixBackups       rdma.Step = "fix backups"                // Algorithm 1, line 14
+	stepAwaitWinner      rdma.Step = "await winner"               // Algorithm 1, lines 17 to 21
+	stepCommitLog        rdma.Step = "commit log"
+	stepReadRival        rdma.Step = "read rival"       // a slot that another INSERT of the key may win
+	stepFinalizeBackups  rdma.Step = "finalize backups" // an INSERT's word is no longer pending
+	stepGiveWay          rdma.Step = "give way"         // of two INSERTs of a key one does
+	stepCASPrimary       rdma.Step = "cas primary"
+	stepFinalize         rdma.Step = "finalize" // an INSERT's word, of the only replica
+)
+
+// The steps by which clients get, free and reclaim memory.
+const (
+	stepAllocate     rdma.Step = "allocate"         // a block, or where nodes do it an object
+	stepReadTables   rdma.Step = "read tables"      // of blocks
+	stepTakeOver     rdma.Step = "take over blocks" // of clients that left
+	stepReadHeads    rdma.Step = "read heads"       // of objects
+	stepMarkFree     rdma.Step = "mark free"
+	stepSetBits      rdma.Step = "set free bits"
+	stepReadBits     rdma.Step = "read free bits"
+	stepClearBits    rdma.Step = "clear free bits"
+	stepWipe         rdma.Step = "wipe block" // it gets another size class
+	stepPassOn       rdma.Step = "pass on blocks"
+	stepReadCeiling  rdma.Step = "read ceiling"
+	stepRaiseCeiling rdma.Step = "raise ceiling"
+)
+
+// The steps of a view change, of recovery, and of looks at a pool.
+const (
+	stepProbe       rdma.Step = "probe node" // whose verbs failed
+	stepMendSlots   rdma.Step = "mend slots"
+	stepMendTables  rdma.Step = "mend tables"
+	stepCopy        rdma.Step = "copy to spare"
+	stepReadObjects rdma.Step = "read objects"
+	stepReadSlots   rdma.Step = "read slots"
+	stepFinish      rdma.Step = "finish for the dead"
+	stepCheck       rdma.Step = "check"
+	stepCount       rdma.Step = "count"
+)
+
+// Steps are the steps of the protocol, as traces show them and faults can be set to them.
+var Steps = []rdma.Step{
+	stepReadSlotAndPair, stepReadBuckets, stepReadPairs, stepWriteReadSlot, stepWriteReadBuckets, stepCASBackups, stepReadPrimary,
+	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
+	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
+	stepPassOn, stepReadCeiling, stepRaiseCeiling,
+	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepCheck, stepCount,
+}

@@ -1,0 +1,50 @@
+package swarm
+
+import (
+	"slices"
+
+	"github.com/farkv/farkv/client/buffers"
+	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The steps of a register.
+const (
+	stepReadWords      rdma.Step = "read words"           // of a READ, or of a WRITE that does not know its word; and what is in place
+	stepWriteReadWords rdma.Step = "write and read words" // Algorithm 2, with a guessed timestamp
+	stepVerify         rdma.Step = "verify"               // in the background: the tuple is settled, and its value goes in place
+	stepWriteVerified  rdma.Step = "write verified"       // with a timestamp that is known to be fresh
+	stepFetch          rdma.Step = "fetch value"          // out of place
+	stepReadWord       rdma.Step = "read word"            // whose buffer was used again
+	stepWriteBack      rdma.Step = "write back"           // Algorithm 8: by a READ
+	stepLock           rdma.Step = "lock timestamp"       // Algorithm 4
+	stepBury           rdma.Step = "bury"                 // a DELETE's tombstone
+	stepReadValue      rdma.Step = "read value"           // of RAW
+	stepWriteValue     rdma.Step = "write value"          // of RAW
+)
+
+// Steps are the steps of a Client, as traces show them and faults can be set to them.
+var Steps = []rdma.Step{
+	stepReadWords, stepWriteReadWords, stepVerify, stepWriteVerified, stepFetch, stepReadWord, stepWriteBack, stepLock, stepBury,
+	stepReadValue, stepWriteValue,
+}
+
+// The steps of a Store besides those of its registers, its directory and its buffers.
+const (
+	stepReadCeiling  rdma.Step = "read ceiling" // of the client's timestamps
+	stepRaiseCeiling rdma.Step = "raise ceiling"
+	stepLowerCeiling rdma.Step = "lower ceiling"
+	stepGrow         rdma.Step = "ask for objects"
+	stepReadFreed    rdma.Step = "read freed objects" // in the list that sweeps leave
+	stepTakeFreed    rdma.Step = "take freed objects"
+	stepAddFreed     rdma.Step = "list freed objects"
+	stepSweep        rdma.Step = "sweep objects"
+	stepCheck        rdma.Step = "check"
+	stepCount        rdma.Step = "count"
+)
+
+// StoreSteps are the steps of a Store, as traces show them and faults can be set to them.
+var StoreSteps = slices.Concat(Steps, directory.Steps, buffers.Steps, []rdma.Step{
+	stepReadCeiling, stepRaiseCeiling, stepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepSweep, stepCheck,
+	stepCount,
+})
