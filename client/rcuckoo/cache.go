@@ -69,7 +69,7 @@ func (c *cache) put(shard int, n uint32, r row) {
 func (c *cache) room(shard int, n uint32) int {
 	key, at := c.home(shard, n)
 	hand := &c.hands[at/cacheWays]
-	for c.keys[at+int(*hand)] != 0 && c.used[at+int(*hand)] {
+	for c.used[at+int(*hand)] {
 		c.used[at+int(*hand)] = false
 		*hand = (*hand + 1) % cacheWays
 	}
@@ -78,13 +78,3 @@ func (c *cache) room(shard int, n uint32) int {
 	c.keys[i], c.used[i] = key, false
 	return i
 }
-
-// forget drops a row, of which the client knows no more what is in it.
-func (c *cache) forget(shard int, n uint32) {
-	if i := c.find(shard, n); i >= 0 {
-		c.keys[i], c.used[i] = 0, false
-	}
-}
-
-// clear forgets all.
-func (c *cache) clear() { clear(c.keys) }

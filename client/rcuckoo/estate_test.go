@@ -211,7 +211,7 @@ func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int)
 		p.ended = k.ref
 	}
 	for _, i := range rows {
-		o.l.seal(after.rows[i], 0, k.row(i))
+		o.l.sealNext(after.rows[i], 0, k.row(i))
 	}
 	o.pending = p
 	b := ep.Batch()

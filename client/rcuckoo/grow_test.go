@@ -175,7 +175,7 @@ func TestDivisionOfLongAgo(t *testing.T) {
 		b.Write(s.rowAt(0, child), torn)
 		must(t, s.do("write rows", b))
 	}
-	s.sealAs(torn, 0, child, levelOne+2)
+	s.seal(torn, 0, child, levelOne+2)
 	torn[s.sumAt]++
 	write()
 	for i := range steps {
@@ -190,7 +190,7 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	}
 	b.Release()
 	clear(torn)
-	s.sealAs(torn, 0, child, levelOne+1)
+	s.seal(torn, 0, child, levelOne+1)
 	write()
 	judge(t, f)
 }

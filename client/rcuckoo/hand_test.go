@@ -23,7 +23,7 @@ func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
 		p := row(b.Alloc(x.rowBytes))
 		copy(p, op.Buf)
 		x.put(p, x.form.free(p), x.named(make([]byte, x.entryBytes), key, r))
-		x.seal(p, at.shard, n)
+		x.sealNext(p, at.shard, n)
 		b.Write(x.rowAt(at.shard, n), p)
 	})
 }
@@ -107,7 +107,7 @@ func TestTwoLooks(t *testing.T) {
 			r := row(b.Alloc(l.rowBytes))
 			clear(r)
 			l.put(r, 0, l.inline(make([]byte, l.entryBytes), []byte("other"), nil))
-			l.sealAs(r, 0, n, version)
+			l.seal(r, 0, n, version)
 			if torn {
 				r[1] ^= 1
 			}

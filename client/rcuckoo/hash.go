@@ -37,12 +37,6 @@ func (p place) other(n uint32) uint32 {
 // has tells whether n is one of the two rows.
 func (p place) has(n uint32) bool { return n == p.first || n == p.second }
 
-// adjacent tells whether one READ covers both rows, and from where on.
-func (p place) adjacent() (from uint32, ok bool) {
-	from = min(p.first, p.second)
-	return from, max(p.first, p.second)-from <= 1
-}
-
 // reach is, for each number of trailing zeros z, how far behind the first row the second may lie: the floor of f^(f+z), and
 // no farther than the table has rows.
 type reach [65]uint64

@@ -123,16 +123,3 @@ func TestReach(t *testing.T) {
 		}
 	}
 }
-
-func TestAdjacent(t *testing.T) {
-	for _, c := range []struct {
-		p    place
-		from uint32
-		ok   bool
-	}{{place{first: 4, second: 5}, 4, true}, {place{first: 5, second: 4}, 4, true}, {place{first: 5, second: 5}, 5, true},
-		{place{first: 5, second: 7}, 5, false}, {place{first: 99}, 0, false}} {
-		if from, ok := c.p.adjacent(); from != c.from || ok != c.ok {
-			t.Errorf("%+v: %d, %v", c.p, from, ok)
-		}
-	}
-}

@@ -33,8 +33,8 @@ func drawForest(r *rapid.T) *forest {
 			continue
 		}
 		version := l.version(f.rows[id]) + divided
-		l.sealAs(f.rows[id], 0, id, version)
-		l.sealAs(f.rows[l.child(id, level)], 0, l.child(id, level), version)
+		l.seal(f.rows[id], 0, id, version)
+		l.seal(f.rows[l.child(id, level)], 0, l.child(id, level), version)
 	}
 	return f
 }
@@ -121,7 +121,7 @@ func TestContradiction(t *testing.T) {
 	l := lay(t, p, 1)
 	s := newSearch(l)
 	old, after := make(row, l.rowBytes), make(row, l.rowBytes)
-	l.sealAs(after, 0, 1, levelOne+1)
+	l.seal(after, 0, 1, levelOne+1)
 	for _, word := range []uint64{0, levelOne, levelOne | 4} { // the guess begins with either
 		s.levels.words[0] = word
 		if id, r := s.resolve(neighbourhood{1: after, 5: old}, 0, 1, 1); id != 5 || r != nil {

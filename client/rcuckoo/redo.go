@@ -76,7 +76,7 @@ func (l *layout) redone(r, parent row, shard int, c change, version uint64) {
 			l.drop(r, slot)
 		}
 	}
-	l.sealAs(r, shard, c.row, version)
+	l.seal(r, shard, c.row, version)
 }
 
 // write carries out changes of rows that are locked and were read, in their order, marks the use of an extent that ends with

@@ -155,11 +155,8 @@ func (f *form) zero(r row) bool {
 	return true
 }
 
-// seal gives a row that was changed its next version and its checksum.
-func (f *form) seal(r row, shard int, n uint32) { f.sealAs(r, shard, n, f.version(r)+1) }
-
-// sealAs is seal with a given version, as a redo names it.
-func (f *form) sealAs(r row, shard int, n uint32, version uint64) {
+// seal gives a row that was changed its version, as a redo names it, and its checksum.
+func (f *form) seal(r row, shard int, n uint32, version uint64) {
 	le.PutUint64(r[f.versionAt:], version)
 	le.PutUint64(r[f.sumAt:], xxhash.Sum64(r[:f.sumAt])^rowSeed(shard, n))
 }
@@ -214,14 +211,4 @@ func (f *form) put(r row, slot int, e entry) {
 func (f *form) drop(r row, slot int) {
 	clear(r[slot*f.entryBytes:][:f.entryBytes])
 	le.PutUint16(r[f.metaAt+2*slot:], 0)
-}
-
-// sane tells whether a valid row's entries can have been written by a client, too. What fails is damaged.
-func (f *form) sane(r row) bool {
-	for slot := range f.entries {
-		if !f.sound(f.entry(r, slot)) {
-			return false
-		}
-	}
-	return true
 }
