@@ -3,8 +3,6 @@ package reports
 import (
 	"fmt"
 	"slices"
-
-	"github.com/farkv/farkv/client/stores"
 )
 
 const (
@@ -27,7 +25,7 @@ func within(counts []int, limit int) float64 {
 
 func distanceCases(s *rcuckooSize) (list []trial) {
 	for _, f := range s.factors {
-		list = append(list, trial{name: key(f), compute: func() (any, error) { return stores.CuckooDistances(f, s.rows, s.keys, s.seed) }})
+		list = append(list, trial{name: key(f), compute: func() (any, error) { return distances(f, s.rows, s.keys, s.seed) }})
 	}
 	return list
 }
@@ -56,7 +54,7 @@ func fillCases(s *rcuckooSize) (list []trial) {
 		list = append(list, trial{name: key(f, entries, rows), compute: func() (any, error) {
 			sum := 0.0
 			for i := range s.fills {
-				fill, err := stores.CuckooFill(f, entries, rows, s.seed+uint64(i))
+				fill, err := maxFill(f, entries, rows, s.seed+uint64(i))
 				if err != nil {
 					return nil, err
 				}
@@ -113,7 +111,7 @@ func fillTable(s *rcuckooSize, _ results, p *Part) {
 	p.Notes = append(p.Notes, fmt.Sprintf("Rows of %d entries unless it says otherwise; the mean of %d tables of random keys.", paperRow, s.fills))
 }
 
-// spread is what inserts spanned, as stores.CuckooSpans counts it.
+// spread is what inserts spanned, as spans counts it.
 type spread struct {
 	counts []int
 	failed int
@@ -127,8 +125,7 @@ var hashings = []struct {
 func spanCases(s *rcuckooSize) (list []trial) {
 	for _, h := range hashings {
 		list = append(list, trial{name: h.name, compute: func() (any, error) {
-			counts, failed, err := stores.CuckooSpans(h.f, paperRow, s.rows, fullPercent/100.0, s.seed)
-			return spread{counts, failed}, err
+			return spans(h.f, paperRow, s.rows, fullPercent/100.0, s.seed)
 		}})
 	}
 	return list

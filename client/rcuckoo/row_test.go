@@ -129,8 +129,8 @@ func TestTornRow(t *testing.T) {
 	}
 }
 
-// TestSealAs: a repairer who knows what was put, and the version, gets the very row that the writer had.
-func TestSealAs(t *testing.T) {
+// TestSeal: a repairer who knows what was put, and the version, gets the very row that the writer had.
+func TestSeal(t *testing.T) {
 	l := lay(t, small(), 1)
 	r := fillRow(l.form, 1, 9, 5, 4)
 	torn := append(row(nil), r...)

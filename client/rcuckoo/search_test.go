@@ -10,7 +10,7 @@ import (
 
 // partly is a table of which only some rows are known.
 type partly struct {
-	*local
+	*Table
 	known func(n uint32) bool
 }
 
@@ -18,19 +18,20 @@ func (p partly) row(shard int, n uint32) row {
 	if !p.known(n) {
 		return nil
 	}
-	return p.local.row(shard, n)
+	return p.Table.row(shard, n)
 }
 
 // table returns one that is about as full as it can be, or less.
-func table(t testing.TB, factor float64, entries, rows int, fill float64, seed uint64) *local {
-	tab, err := newLocal(factor, entries, rows)
+func table(t testing.TB, factor float64, entries, rows int, fill float64, seed uint64) *Table {
+	tab, err := NewTable(factor, entries, rows, seed)
 	must(t, err)
-	tab.fillUp(seed, fill, 1, func([]step) {})
+	for n := uint64(0); tab.Fill() < fill && len(tab.Insert(n)) > 0; n++ {
+	}
 	return tab
 }
 
 // content returns how often each key is in the table, and fails where one is in a row that is none of its own.
-func (t *local) content(tb testing.TB) map[string]int {
+func (t *Table) content(tb testing.TB) map[string]int {
 	n := map[string]int{}
 	for i := range uint32(t.l.Rows) {
 		for slot := range t.l.entries {

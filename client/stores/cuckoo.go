@@ -14,13 +14,11 @@ type Cuckoo = rcuckoo.Shape
 // MaxLevels is how many times tables may double at most.
 const MaxLevels = rcuckoo.MaxLevels
 
-// CuckooDistances, CuckooFill and CuckooSpans are the curves of RCuckoo's Figure 4, for those who draw them: what its hashing and
-// its search do in a table that nobody shares.
-var (
-	CuckooDistances = rcuckoo.Distances
-	CuckooFill      = rcuckoo.MaxFill
-	CuckooSpans     = rcuckoo.Spans
-)
+// CuckooTable is a table of RCuckoo that nobody shares, for those who measure its hashing and its search alone.
+type CuckooTable = rcuckoo.Table
+
+// NewCuckooTable makes one.
+var NewCuckooTable = rcuckoo.NewTable
 
 // TableDoc says what ParseTable understands, with the defaults and bounds.
 var TableDoc = fmt.Sprintf("entries=8 (of a row; up to %d), key-bytes=24 (longest key; up to %d), inline-bytes=8 (longest value in its row; 0 to %d), "+

@@ -15,7 +15,7 @@ const rounds = 16
 type Guard struct {
 	self     int
 	lease    time.Duration
-	expelled []uint64 // by node: the epoch; 0: it is not
+	expelled []bool // by node
 	asked    [rounds]request
 	round    uint64
 	granted  []request // by node: the latest of this node's requests that it granted; round 0: none
@@ -30,7 +30,7 @@ type request struct {
 // NewGuard returns that of node self in a pool of so many nodes, the first of which are voters: whose leases count. It holds
 // no lease yet.
 func NewGuard(self, nodes, voters int, lease time.Duration) *Guard {
-	return &Guard{self: self, lease: lease, expelled: make([]uint64, nodes), granted: make([]request, voters)}
+	return &Guard{self: self, lease: lease, expelled: make([]bool, nodes), granted: make([]request, voters)}
 }
 
 // Ask begins a round: the caller sends its number to every other node. It must be called before the first is sent, with a
@@ -55,7 +55,7 @@ func (g *Guard) Granted(peer int, round uint64) {
 
 // Grant tells whether this node grants peer the lease that it asks for.
 func (g *Guard) Grant(peer int) bool {
-	return uint(peer) < uint(len(g.expelled)) && g.expelled[peer] == 0
+	return uint(peer) < uint(len(g.expelled)) && !g.expelled[peer]
 }
 
 // Expel promises to grant node no lease any more, since the board says that it is down, by a master in the given epoch.
@@ -65,21 +65,8 @@ func (g *Guard) Expel(node int, epoch uint64) bool {
 	if uint(node) >= uint(len(g.expelled)) || epoch == 0 {
 		return false
 	}
-	if g.expelled[node] == 0 {
-		g.expelled[node] = epoch
-	}
+	g.expelled[node] = true
 	return true
-}
-
-// Expelled tells whether this node has promised to grant that one nothing.
-func (g *Guard) Expelled(node int) bool { return g.ExpelledIn(node) != 0 }
-
-// ExpelledIn returns the epoch in which a node was expelled first, as far as this one knows; 0: it was not.
-func (g *Guard) ExpelledIn(node int) uint64 {
-	if uint(node) >= uint(len(g.expelled)) {
-		return 0
-	}
-	return g.expelled[node]
 }
 
 // Until returns when the node's right to serve ends, on its own clock: a majority of voters has granted
@@ -87,7 +74,7 @@ func (g *Guard) ExpelledIn(node int) uint64 {
 func (g *Guard) Until() time.Duration {
 	n := len(g.granted)
 	switch {
-	case g.expelled[g.self] != 0:
+	case g.expelled[g.self]:
 		return 0
 	case n == 1 && g.self == 0:
 		return rdma.Forever
@@ -104,6 +91,3 @@ func (g *Guard) Until() time.Duration {
 	slices.Sort(at)
 	return at[len(at)-(n/2+1)] + g.lease
 }
-
-// Serves tells whether the node may execute verbs, or answer what it has executed.
-func (g *Guard) Serves(now time.Duration) bool { return now < g.Until() }

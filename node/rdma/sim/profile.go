@@ -12,10 +12,7 @@ type Profile struct {
 	Source    string // where its figures are from
 	// Nodes and ComputeNodes are the machines that there were, and ClientsPerNode the clients of a compute node.
 	Nodes, ComputeNodes, ClientsPerNode int
-	// Work is what an operation takes a client's CPU beside verbs: hashing, comparing, switching between coroutines. Code
-	// takes no virtual time of its own, so it is for those who measure operations to add.
-	Work     time.Duration
-	Hardware Hardware
+	Hardware                            Hardware
 }
 
 // Options returns a pool of that cluster's machines, with so many memory nodes; 0: as many as it has. More nodes, or
@@ -55,11 +52,6 @@ var profiles = [...]Profile{
 			"8 clients a compute node",
 		Source: "FUSEE 6.1, 6.2",
 		Nodes:  5, ComputeNodes: 17, ClientsPerNode: 8,
-		// Fitted to FUSEE 6.3, figures 12 and 14, which it therefore cannot confirm: with pairs of 512 and 256 B YCSB C is
-		// 44.1 % and 55.9 % faster, and with three memory nodes as fast as with more. So 128 clients, and not the nodes,
-		// are the limit at 1.5 to 1.6 times of what two nodes' links let through, and a SEARCH takes a client nearly 8 µs.
-		// 2.6 of them are the trip's.
-		Work: 5200,
 		Hardware: Hardware{
 			LinkGbps:    54.5, // FDR: four lanes of 14.0625 Gbaud, 64 of 66 bits
 			Header:      infinibandHeader,

@@ -167,9 +167,6 @@ func onLoopback(addr string) bool {
 // Addr is where the node listens.
 func (n *Node) Addr() string { return n.listener.Addr().String() }
 
-// Loopback tells whether only this machine reaches the node.
-func (n *Node) Loopback() bool { return onLoopback(n.Addr()) }
-
 func (n *Node) accept() {
 	pause := time.Millisecond
 	for {

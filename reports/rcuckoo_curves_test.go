@@ -1,4 +1,4 @@
-package rcuckoo
+package reports
 
 import (
 	"errors"
@@ -11,12 +11,16 @@ import (
 // of ten tables of 4,000 rows (97 %). The first failure is that of the worst neighbourhood of all, so it comes the earlier the
 // larger the table is: at 95 % of 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
 func TestFigure4b(t *testing.T) {
-	alone(t)
+	if raced {
+		t.Skip("only computes; run without -race")
+	}
 	average := func(factor float64, entries int, tables uint64) float64 {
 		sum := 0.0
 		for seed := range tables {
-			got, err := MaxFill(factor, entries, 4000, seed)
-			must(t, err)
+			got, err := maxFill(factor, entries, 4000, seed)
+			if err != nil {
+				t.Fatal(err)
+			}
 			sum += got
 		}
 		return sum / float64(tables)
@@ -37,15 +41,22 @@ func TestFigure4b(t *testing.T) {
 // independent rows those that move something nearly always span a large part of it. In the paper about half of them move
 // nothing; here 94 %, since a free slot in a key's second row is as good as one in its first: both are locked and read.
 func TestFigure4c(t *testing.T) {
-	alone(t)
+	if raced {
+		t.Skip("only computes; run without -race")
+	}
 	const rows = 10_000
-	n, failed, err := Spans(2.3, 8, rows, 0.95, 1)
-	must(t, err)
+	counted := func(factor float64) ([]int, int) {
+		got, err := spans(factor, 8, rows, 0.95, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.counts, got.failed
+	}
+	n, failed := counted(2.3)
 	if within(n, 32) < 0.95 || within(n, 256) < 0.989 || within(n, 0) < 0.5 || within(n, 0) > 0.96 || failed > rows/1000 {
 		t.Errorf("%.3f of the inserts move nothing, %.3f span 32 rows, %.3f 256; %d failed", within(n, 0), within(n, 32), within(n, 256), failed)
 	}
-	n, failed, err = Spans(maxF, 8, rows, 0.95, 1)
-	must(t, err)
+	n, failed = counted(independent)
 	if far := (1 - within(n, rows/50)) / (1 - within(n, 0)); far < 0.95 || failed > 0 {
 		t.Errorf("of independent keys' inserts that move something %.3f span a fiftieth of the table or more; %d failed", far, failed)
 	}
@@ -54,28 +65,24 @@ func TestFigure4c(t *testing.T) {
 func TestSpan(t *testing.T) {
 	for _, c := range []struct {
 		want int
-		rows []uint32
-	}{{0, []uint32{7}}, {5, []uint32{7, 2}}, {5, []uint32{2, 5, 7}}, {3, []uint32{1, 98}}, {4, []uint32{1, 2, 98}}, {50, []uint32{0, 50}}} {
-		var path []step
-		for _, n := range c.rows {
-			path = append(path, step{row: n})
-		}
-		if got := span(path, 100); got != c.want {
+		rows []int
+	}{{0, []int{7}}, {5, []int{7, 2}}, {5, []int{2, 5, 7}}, {3, []int{1, 98}}, {4, []int{1, 2, 98}}, {50, []int{0, 50}}} {
+		if got := span(c.rows, 100); got != c.want {
 			t.Errorf("%v span %d rows, want %d", c.rows, got, c.want)
 		}
 	}
 }
 
 func TestCurvesOfBadTables(t *testing.T) {
-	_, err := MaxFill(0.5, 8, 10, 1)
-	_, err2 := Distances(2.3, 0, 10, 1)
-	_, _, err3 := Spans(2.3, 100, 10, 0.5, 1)
+	_, err := maxFill(0.5, 8, 10, 1)
+	_, err2 := distances(0.5, 10, 10, 1)
+	_, err3 := spans(2.3, 100, 10, 0.5, 1)
 	for _, err := range []error{err, err2, err3} {
-		if !errors.Is(err, ErrParams) {
-			t.Error(err)
+		if err == nil {
+			t.Error("a table that cannot be")
 		}
 	}
-	if _, failed, err := Spans(1, 2, 8, 1.5, 1); !errors.Is(err, client.ErrFull) || failed != 16 {
-		t.Errorf("%d inserts failed: %v", failed, err)
+	if got, err := spans(1, 2, 8, 1.5, 1); !errors.Is(err, client.ErrFull) || got.failed != 16 {
+		t.Errorf("%d inserts failed: %v", got.failed, err)
 	}
 }
