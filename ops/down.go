@@ -47,7 +47,7 @@ func Down(addr string, force bool) (*Removed, error) {
 		return nil, explain(err, addr)
 	}
 	a, err := fabrics.Parse(addr)
-	return &Removed{Pool: a.String(), Left: a.Scheme != "shm"}, err
+	return &Removed{Pool: a.String(), Left: a.Remote()}, err
 }
 
 // inUse names the clients that keep a pool from being removed.

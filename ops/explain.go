@@ -19,7 +19,7 @@ import (
 // explain adds to an error about a pool what its user can do. What no state of the world would make right is a
 // workloads.UseError.
 func explain(err error, pool string) error {
-	alone := strings.HasPrefix(pool, "mem:")
+	alone := fabrics.Private(pool)
 	pool = strings.TrimPrefix(pool, "shm:")
 	hint := func(format string, args ...any) error {
 		return fmt.Errorf("%w (hint: %s)", err, fmt.Sprintf(format, args...))

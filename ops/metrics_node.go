@@ -80,7 +80,7 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	gauge(nodeProcesses, float64(i.Processes))
 	gauge(nodeMemory, float64(i.Memory))
 	gauge(nodeEpoch, float64(i.Epoch))
-	gauge(nodeDevice, oneIf(i.Fabric == "rdma"))
+	gauge(nodeDevice, oneIf(fabrics.NeedsDevice(i.Fabric)))
 	gauge(nodePool, oneIf(i.Pool != nil))
 	gauge(nodeExpelled, oneIf(i.Expelled))
 	if left, needs := leaseOf(&i); needs {

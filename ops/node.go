@@ -19,12 +19,12 @@ import (
 
 // NodeConfig says how a memory node serves. Paths and addresses that are "" are left out.
 type NodeConfig struct {
-	Listen                   string // HOST:PORT; port 0 picks one
-	Memory                   uint64 // bytes
-	Overcommit               bool   // serve even more of them than there are
-	File                     string // backs the memory
-	Fabric                   string // of the pools that it is for: "tcp", or "rdma", which they go over its Device for
-	Device                   fabrics.DeviceChoice
+	Listen                   string               // HOST:PORT; port 0 picks one
+	Memory                   uint64               // bytes
+	Overcommit               bool                 // serve even more of them than there are
+	File                     string               // backs the memory
+	Fabric                   string               // of the pools that it is for: of fabrics.NodeFabrics
+	Device                   fabrics.DeviceChoice // where the Fabric needs one
 	TokenFile, ReadTokenFile string
 	TLSCert, TLSKey, TLSCA   string
 	Consul                   string // HOST:PORT of the agent that is to know of the node
@@ -116,12 +116,11 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 			return nil, nodeHint(err, c)
 		}
 	}
-	var device *fabrics.Device
-	if c.Fabric == "rdma" {
-		var err error
-		if device, err = fabrics.OpenDevice(c.Device, c.Listen); err != nil {
-			return nil, nodeHint(err, c)
-		}
+	device, err := fabrics.OpenDevice(c.Fabric, c.Device, c.Listen)
+	if err != nil {
+		return nil, nodeHint(err, c)
+	}
+	if device != nil {
 		n.Device = device
 	}
 	own, err := fabrics.Serve(n)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
@@ -34,7 +33,7 @@ type Keeping struct {
 // Keep makes this process a candidate for a pool's master until ctx ends. It calls ready once, when it is one. An error wraps
 // fabrics.ErrNoPool when the pool was removed meanwhile: another one at its address would have to be opened.
 func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) error) (err error) {
-	if strings.HasPrefix(addr, "mem:") {
+	if fabrics.Private(addr) {
 		return workloads.Misuse("keep %s: only the process that makes a mem: pool sees it", addr)
 	}
 	p, err := stores.Open(addr)

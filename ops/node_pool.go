@@ -23,7 +23,7 @@ const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 // Starter says which memory nodes are started on this machine.
 type Starter struct {
 	Program string // this one: they are processes of it
-	Fabric  string // that they are for: "tcp" or "rdma"
+	Fabric  string // that they are for: of fabrics.NodeFabrics
 }
 
 // UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it ends what

@@ -33,7 +33,7 @@ type Perf struct {
 }
 
 // PerfFabrics are the fabrics that Perf knows, in the order of their columns.
-var PerfFabrics = []string{"mem", "shm", "tcp", "rdma", "sim"}
+var PerfFabrics = append(fabrics.Fabrics(), "sim")
 
 // What a Perf may ask for.
 const (
@@ -117,21 +117,17 @@ type lacking struct{ error }
 
 // fabric measures on memory of this machine.
 func (p *Perf) fabric(ctx context.Context, name string) (*FabricPerf, error) {
-	switch name {
-	case "shm":
-		if _, _, err := fabrics.Room(); err != nil {
-			return nil, lacking{err}
-		}
-		return p.measure(ctx, fmt.Sprintf("shm:farkv-perf-%d", os.Getpid()))
-	case "rdma":
-		if all, err := fabrics.ProbeRDMA(); len(all) == 0 {
-			return nil, lacking{err}
-		}
-		return p.started(ctx, name)
-	case "tcp":
-		return p.started(ctx, name)
+	if err := fabrics.Missing(name); err != nil {
+		return nil, lacking{err}
 	}
-	return p.measure(ctx, name+":")
+	addr := name + ":"
+	switch {
+	case slices.Contains(fabrics.NodeFabrics(), name):
+		return p.started(ctx, name)
+	case slices.Contains(fabrics.NamedFabrics(), name):
+		addr += fmt.Sprintf("farkv-perf-%d", os.Getpid())
+	}
+	return p.measure(ctx, addr)
 }
 
 // page is what a node's memory is a multiple of.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"syscall"
 
 	"github.com/farkv/farkv/client/stores"
@@ -22,7 +21,7 @@ type Made struct {
 
 // Up makes a pool that stays until Down.
 func Up(addr, store string, p stores.Params) (made *Made, err error) {
-	if strings.HasPrefix(addr, "mem:") {
+	if fabrics.Private(addr) {
 		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as shm:farkv", addr)
 	}
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
@@ -35,7 +34,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	}
 	defer pool.Close()
 	made, err = madeOf(pool, store)
-	if a, bad := fabrics.Parse(addr); err == nil && roomErr == nil && bad == nil && a.Scheme == "shm" {
+	if a, bad := fabrics.Parse(addr); err == nil && roomErr == nil && bad == nil && !a.Remote() {
 		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)
 	}
 	return made, err

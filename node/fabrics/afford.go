@@ -12,8 +12,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-
-	"github.com/farkv/farkv/node/rdma/shm"
 )
 
 // ErrOvercommit is wrapped when more memory is asked for than a machine has. Memory is taken as it is used, so that a
@@ -28,12 +26,8 @@ func Afford(addr string, bytes uint64) error {
 	if err != nil {
 		return nil
 	}
-	switch a.Scheme {
-	case "mem":
-		return machine().lacks(bytes, machine().memory())
-	case "shm":
-		folder, _, _ := shm.Room()
-		return machine().lacks(bytes, machine().folder(folder))
+	if supply := schemeOf(a.Scheme).supply; supply != nil {
+		return machine().lacks(bytes, supply())
 	}
 	return nil
 }
@@ -49,7 +43,7 @@ func AffordNodes(fabric, file string, bytes uint64) error {
 			all[i].bytes += held // a node gives back what its file holds before it takes anything
 		}
 		return m.lacks(bytes, all)
-	case fabric == overRDMA && bytes <= m.hugePages(): // which are taken where there are enough
+	case NeedsDevice(fabric) && bytes <= m.hugePages(): // which are taken where there are enough
 		return nil
 	}
 	return m.lacks(bytes, m.memory())

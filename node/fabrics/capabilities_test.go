@@ -20,6 +20,7 @@ import (
 // capabilities are the interfaces of rdma's capabilities.go.
 var capabilities = map[string]reflect.Type{
 	"AccessReporter": reflect.TypeFor[rdma.AccessReporter](),
+	"CarrierNamer":   reflect.TypeFor[rdma.CarrierNamer](),
 	"ClientCrasher":  reflect.TypeFor[rdma.ClientCrasher](),
 	"ClientLister":   reflect.TypeFor[rdma.ClientLister](),
 	"CloseNotifier":  reflect.TypeFor[rdma.CloseNotifier](),

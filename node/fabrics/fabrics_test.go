@@ -50,6 +50,37 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestSchemes: an address of every form is one of a fabric, or says that this program lacks it; and every row that is an
+// address's has what a caller asks for.
+func TestSchemes(t *testing.T) {
+	behind := strings.NewReplacer("NAME", "pool", "HOST:PORT,...", "h:1", "HOST:PORT/POOL", "h:1/pool")
+	names := map[string]bool{}
+	for _, s := range schemes() {
+		if names[s.name] || s.parse == nil {
+			t.Errorf("%s: there are two rows of that name, or it parses nothing", s.name)
+		}
+		names[s.name] = true
+		addr := behind.Replace(s.form)
+		a, err := Parse(addr)
+		if errors.Is(err, ErrNotBuilt) || s.form == "" {
+			continue
+		}
+		if row := schemeOf(a.Scheme); err != nil || a.String() != addr || row.create == nil || row.open == nil || row.remove == nil {
+			t.Errorf("%s: %+v, %v; its row is %+v", addr, a, err, row)
+		}
+		if a.Remote() != (slices.Contains(NodeFabrics(), s.name) || s.name == "consul") || Private(addr) != (s.name == "mem") {
+			t.Errorf("%s: remote %v, private %v", addr, a.Remote(), Private(addr))
+		}
+	}
+	for want, got := range map[string][]string{
+		"mem shm tcp rdma": Fabrics(), "shm tcp rdma": NamedFabrics(), "tcp rdma": NodeFabrics(),
+	} {
+		if strings.Join(got, " ") != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+}
+
 var small = Geometry{Nodes: 1, Memory: 1 << 20, Clients: 4}
 
 // write formats a pool: it commits a page and writes a word of it.

@@ -95,6 +95,11 @@ func (g *glance) close() {
 	}
 }
 
+func parseConsul(rest string) (Address, error) {
+	agent, name, err := consul.Parse(rest)
+	return Address{Agent: agent, Name: name}, err
+}
+
 func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	agent, err := consul.Dial(a.Agent)
 	if err != nil {
@@ -138,7 +143,7 @@ func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabr
 	}
 	seen := &glance{store: p.Board(o.ID)}
 	o.Board, o.Glance = seen.store, seen.look
-	f, err := createOver(g.Fabric, o, g.tcp(), format)
+	f, err := createOver(g.Fabric, o, g, format)
 	if err == nil {
 		err = p.Publish(consul.Record{ID: o.ID, Fabric: g.Fabric, Nodes: g.Addresses, Store: g.Store})
 		if err != nil {
@@ -160,7 +165,7 @@ func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err 
 		return nil, err
 	}
 	for _, m := range members {
-		serves := fabric == "" || fabric == overTCP || m.Meta[MetaFabric] == fabric // over TCP all do
+		serves := fabric == "" || fabric == carriers[0].name || m.Meta[MetaFabric] == fabric
 		if m.Alive() && m.Pool == "" && m.Address != "" && serves && len(addresses) < n {
 			addresses = append(addresses, m.Address)
 		}
@@ -170,7 +175,7 @@ func vacant(agent *consul.Agent, n int, fabric string) (addresses []string, err 
 	}
 	if len(addresses) < n {
 		which := ""
-		if fabric == overRDMA {
+		if NeedsDevice(fabric) {
 			which = " with an RDMA device"
 		}
 		return nil, fmt.Errorf("%d memory nodes%s without a pool are registered and alive, and %d are needed: %w", len(addresses), which,
@@ -188,12 +193,13 @@ func startedFor(o tcp.Options) (fabric string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
 	infos, _ := tcp.Inspect(ctx, o)
-	for _, i := range infos {
-		if i.Fabric != overRDMA {
-			return overTCP
+	for n, i := range infos {
+		if !NeedsDevice(i.Fabric) || n > 0 && i.Fabric != fabric {
+			return carriers[0].name
 		}
+		fabric = i.Fabric
 	}
-	return overRDMA
+	return fabric
 }
 
 func openConsul(a Address) (rdma.Fabric, error) {

@@ -5,6 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster/consul"
@@ -80,21 +84,40 @@ func nodesOf(a Address) (tcp.Options, error) {
 		return tcp.Options{}, err
 	}
 	o := tcp.Options{Addresses: a.Nodes, Security: s}
-	if a.Scheme != "consul" {
-		return o, nil
+	if a.Agent != "" {
+		o.Addresses, err = recorded(a)
 	}
+	return o, err
+}
+
+// recorded returns the nodes that a consul: pool's record names.
+func recorded(a Address) ([]string, error) {
 	agent, err := consul.Dial(a.Agent)
 	if err != nil {
-		return o, err
+		return nil, err
 	}
 	defer agent.Close()
 	p, err := agent.Pool(a.Name)
 	if err != nil {
-		return o, err
+		return nil, err
 	}
 	r, err := p.Record()
-	o.Addresses = r.Nodes
-	return o, err
+	return r.Nodes, err
+}
+
+// parseNodes parses HOST:PORT,...
+func parseNodes(scheme, list string) ([]string, error) {
+	nodes := strings.Split(list, ",")
+	for i, n := range nodes {
+		host, port, err := net.SplitHostPort(n)
+		if p, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || p == 0 {
+			return nil, fmt.Errorf("node %q: want HOST:PORT, as in %s:10.0.0.1:7070,10.0.0.2:7070", n, scheme)
+		}
+		if slices.Contains(nodes[:i], n) {
+			return nil, fmt.Errorf("node %s is named twice", n)
+		}
+	}
+	return nodes, nil
 }
 
 func createOnNodes(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
@@ -105,7 +128,7 @@ func createOnNodes(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.
 	if o.Addresses, o.Witnesses, err = divide(a.Nodes, g.Nodes); err != nil {
 		return nil, fmt.Errorf("create %s: %w", a, err)
 	}
-	return createOver(a.Scheme, o, g.tcp(), format)
+	return createOver(a.Scheme, o, g, format)
 }
 
 func (g Geometry) tcp() tcp.Geometry {
@@ -130,7 +153,7 @@ func openOnNodes(a Address) (rdma.Fabric, error) {
 	var other *tcp.OtherBoard
 	if errors.As(err, &other) {
 		board, wrong := Parse(other.Board)
-		if wrong != nil || board.Scheme != "consul" {
+		if wrong != nil || board.Agent == "" {
 			return nil, err
 		}
 		return openConsul(board)

@@ -62,6 +62,9 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	check(f)
+	if over := f.(rdma.CarrierNamer).Carrier(); over != a.Scheme {
+		t.Errorf("its verbs go over %s", over)
+	}
 	if _, err := Create(a.String(), two, nil); !errors.Is(err, ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}

@@ -4,18 +4,78 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// What the verbs of pools on memory nodes go over, as in addresses and in the records of consul: pools.
-const (
-	overTCP  = "tcp"
-	overRDMA = ibverbs.Name
-)
+// A carrier is a row of the table of what the verbs of pools on memory nodes go over, by its name in addresses and in the
+// records of consul: pools.
+type carrier struct {
+	name   string
+	create func(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error)
+	open   func(o tcp.Options) (nodeFabric, error)
+	built  bool         // this program has it
+	device bool         // its nodes have an RDMA device
+	lacks  func() error // see scheme
+}
+
+// carriers is the table. Every node serves pools over the first one, whatever it was started for.
+var carriers = []carrier{
+	{name: "tcp", create: createTCP, open: openTCP, built: true},
+	{name: ibverbs.Name, create: createVerbs, open: openVerbs, built: ibverbs.Built, device: true, lacks: lacksDevice},
+}
+
+// carrierOf returns a row. Errors wrap ErrNotBuilt or rdma.ErrNotSupported.
+func carrierOf(fabric string) (carrier, error) {
+	var names []string
+	for _, c := range carriers {
+		switch {
+		case c.name == fabric && !c.built:
+			return carrier{}, ErrNotBuilt
+		case c.name == fabric:
+			return c, nil
+		}
+		names = append(names, c.name)
+	}
+	return carrier{}, fmt.Errorf("its verbs go over %s: this version knows %s: %w", fabric, strings.Join(names, " and "),
+		rdma.ErrNotSupported)
+}
+
+// schemesOnNodes returns the rows of schemes whose pools are on memory nodes.
+func schemesOnNodes() (rows []scheme) {
+	for _, c := range carriers {
+		rows = append(rows, scheme{
+			name: c.name, form: c.name + ":HOST:PORT,...", create: createOnNodes, open: openOnNodes, remove: removeOnNodes,
+			parse: func(rest string) (Address, error) {
+				nodes, err := parseNodes(c.name, rest)
+				if err == nil {
+					err = Lacks(c.name)
+				}
+				return Address{Nodes: nodes}, err
+			},
+			lacks: c.lacks,
+		})
+	}
+	return rows
+}
+
+// NodeFabrics returns the fabrics that memory nodes may be started for; the first is one that all of them serve.
+func NodeFabrics() (names []string) {
+	for _, c := range carriers {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// NeedsDevice reports whether the verbs of a fabric go over an RDMA device.
+func NeedsDevice(fabric string) bool {
+	return slices.ContainsFunc(carriers, func(c carrier) bool { return c.name == fabric && c.device })
+}
 
 // MetaFabric is what a node's registration with Consul tells the fabric of its device by.
 const MetaFabric = "fabric"
@@ -72,9 +132,12 @@ func number(flag, text, variable string, least int) (int, error) {
 // Device is an open RDMA device of a memory node: its NodeConfig.Device.
 type Device = ibverbs.Device
 
-// OpenDevice opens an RDMA device for a memory node that listens on the given HOST:PORT. Errors wrap ErrNotBuilt, ErrDevice or
-// ErrNoDevice.
-func OpenDevice(c DeviceChoice, listen string) (*Device, error) {
+// OpenDevice opens the RDMA device of a memory node that is started for a fabric and listens on the given HOST:PORT; nil: it
+// needs none. Errors wrap ErrNotBuilt, ErrDevice or ErrNoDevice.
+func OpenDevice(fabric string, c DeviceChoice, listen string) (*Device, error) {
+	if !NeedsDevice(fabric) {
+		return nil, nil
+	}
 	own, err := c.parse()
 	if err != nil {
 		return nil, err
@@ -82,16 +145,11 @@ func OpenDevice(c DeviceChoice, listen string) (*Device, error) {
 	return ibverbs.OpenDevice(own, listen)
 }
 
-// Lacks tells why this program cannot use a fabric of memory nodes, "tcp" or "rdma"; nil: it can. Errors wrap ErrNotBuilt or
+// Lacks returns why this program cannot use a fabric of memory nodes; nil: it can. Errors wrap ErrNotBuilt or
 // rdma.ErrNotSupported.
 func Lacks(fabric string) error {
-	switch {
-	case fabric == overRDMA && !ibverbs.Built:
-		return ErrNotBuilt
-	case fabric != overTCP && fabric != overRDMA:
-		return otherFabric(fabric)
-	}
-	return nil
+	_, err := carrierOf(fabric)
+	return err
 }
 
 // DeviceStats count what workers ask of their device.
@@ -115,38 +173,52 @@ type nodeFabric interface {
 	rdma.CloseNotifier
 }
 
-// createOver makes a pool whose verbs go over a fabric.
-func createOver(fabric string, o tcp.Options, g tcp.Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
-	switch fabric {
-	case overTCP:
-		return onNodes(tcp.Create(o, g, func(f *tcp.Fabric) error { return format(f) }))
-	case overRDMA:
-		own, err := DeviceChoice{}.parse()
-		if err != nil {
-			return nil, err
-		}
-		return onNodes(ibverbs.Create(o, g, ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
+func createTCP(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+	return onNodes(tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) }))
+}
+
+func openTCP(o tcp.Options) (nodeFabric, error) { return onNodes(tcp.Open(o)) }
+
+func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+	own, err := DeviceChoice{}.parse()
+	if err != nil {
+		return nil, err
 	}
-	return nil, otherFabric(fabric)
+	return onNodes(ibverbs.Create(o, g.tcp(), ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
+}
+
+func openVerbs(o tcp.Options) (nodeFabric, error) {
+	own, err := DeviceChoice{}.parse()
+	if err != nil {
+		return nil, err
+	}
+	return onNodes(ibverbs.Open(o, ibverbs.Options{Choice: own}))
+}
+
+// lacksDevice returns why there is no device that tells what it is.
+func lacksDevice() error {
+	if all, err := ProbeRDMA(); len(all) == 0 {
+		return err
+	}
+	return nil
+}
+
+// createOver makes a pool whose verbs go over a fabric.
+func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
+	c, err := carrierOf(fabric)
+	if err != nil {
+		return nil, err
+	}
+	return c.create(o, g, format)
 }
 
 // openOver opens a pool whose verbs go over a fabric.
 func openOver(fabric string, o tcp.Options) (nodeFabric, error) {
-	switch fabric {
-	case overTCP:
-		return onNodes(tcp.Open(o))
-	case overRDMA:
-		own, err := DeviceChoice{}.parse()
-		if err != nil {
-			return nil, err
-		}
-		return onNodes(ibverbs.Open(o, ibverbs.Options{Choice: own}))
+	c, err := carrierOf(fabric)
+	if err != nil {
+		return nil, err
 	}
-	return nil, otherFabric(fabric)
-}
-
-func otherFabric(fabric string) error {
-	return fmt.Errorf("its verbs go over %s: this version knows %s and %s: %w", fabric, overTCP, overRDMA, rdma.ErrNotSupported)
+	return c.open(o)
 }
 
 // onNodes keeps a nil pointer from becoming a nodeFabric that is not nil.

@@ -25,9 +25,9 @@ func TestNotBuilt(t *testing.T) {
 		t.Skip("this program was built with libibverbs")
 	}
 	_, err := Parse("rdma:10.0.0.1:7070")
-	_, open := openOver(overRDMA, tcp.Options{})
-	_, create := createOver(overRDMA, tcp.Options{}, tcp.Geometry{}, nil)
-	_, device := OpenDevice(DeviceChoice{}, "127.0.0.1:0")
+	_, open := openOver(ibverbs.Name, tcp.Options{})
+	_, create := createOver(ibverbs.Name, tcp.Options{}, Geometry{}, nil)
+	_, device := OpenDevice(ibverbs.Name, DeviceChoice{}, "127.0.0.1:0")
 	for _, err := range []error{err, open, create, device} {
 		if !errors.Is(err, ErrNotBuilt) || !strings.Contains(err.Error(), "go build -tags ibverbs") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v", err)
@@ -40,7 +40,7 @@ func TestNotBuilt(t *testing.T) {
 
 func TestOtherFabrics(t *testing.T) {
 	_, open := openOver("pigeon", tcp.Options{})
-	_, create := createOver("pigeon", tcp.Options{}, tcp.Geometry{}, nil)
+	_, create := createOver("pigeon", tcp.Options{}, Geometry{}, nil)
 	for _, err := range []error{open, create} {
 		if !errors.Is(err, rdma.ErrNotSupported) || !strings.Contains(err.Error(), "pigeon") {
 			t.Errorf("%v", err)
@@ -93,10 +93,10 @@ func serveRDMA(t *testing.T, n int) Address {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := Address{Scheme: overRDMA}
+	a := Address{Scheme: ibverbs.Name}
 	for range n {
 		listen := *host + ":0"
-		d, err := OpenDevice(DeviceChoice{}, listen)
+		d, err := OpenDevice(ibverbs.Name, DeviceChoice{}, listen)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,6 +127,9 @@ func TestRDMA(t *testing.T) {
 	if g := f.(rdma.Geometer).Geometry(); g.Nodes != 2 || g.Clients != 4 {
 		t.Errorf("its shape is %+v", g)
 	}
+	if over := f.(rdma.CarrierNamer).Carrier(); over != a.Scheme {
+		t.Errorf("its verbs go over %s", over)
+	}
 	if s, device, port, ok := DeviceOf(f); !ok || s.Requests == 0 || s.Calls() == 0 || device == "" || port < 1 {
 		t.Errorf("its device: %+v, %s port %d, %v", s, device, port, ok)
 	}
@@ -140,13 +143,13 @@ func TestRDMA(t *testing.T) {
 	}
 	check(t, again)
 	infos, errs, err := Inspect(t.Context(), a, nil)
-	if err != nil || errors.Join(errs...) != nil || infos[2].Fabric != overRDMA {
+	if err != nil || errors.Join(errs...) != nil || infos[2].Fabric != ibverbs.Name {
 		t.Errorf("inspected: %+v, %v, %v", infos, errs, err)
 	}
 	if err := errors.Join(again.Close(), f.Close(), Remove(a.String(), false)); err != nil {
 		t.Error(err)
 	}
-	over := Address{Scheme: overTCP, Nodes: a.Nodes} // nodes with devices serve pools over TCP, too
+	over := Address{Scheme: "tcp", Nodes: a.Nodes} // nodes with devices serve pools over TCP, too
 	if f, err = Create(over.String(), two, write); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +165,7 @@ func TestRDMA(t *testing.T) {
 // device stands for an RDMA device in nodes of which no pool is made.
 type device struct{}
 
-func (device) Fabric() string { return overRDMA }
+func (device) Fabric() string { return ibverbs.Name }
 
 func (device) Register(unsafe.Pointer, uint64) (tcp.Registration, error) {
 	return nil, errors.New("there is no such device")
@@ -172,7 +175,7 @@ func (device) Register(unsafe.Pointer, uint64) (tcp.Registration, error) {
 func TestStartedFor(t *testing.T) {
 	with, without := serve(t, 2, NodeConfig{Device: device{}}), serve(t, 1, NodeConfig{})
 	for want, nodes := range map[string][]string{
-		overRDMA: with.Nodes, overTCP: append(with.Nodes, without.Nodes...),
+		ibverbs.Name: with.Nodes, "tcp": append(with.Nodes, without.Nodes...),
 	} {
 		if got := startedFor(tcp.Options{Addresses: nodes}); got != want {
 			t.Errorf("%d nodes: %s, want %s", len(nodes), got, want)
@@ -191,7 +194,7 @@ func TestNamedFabric(t *testing.T) {
 	if _, err := Create(named+"free", g, write); ibverbs.Built == errors.Is(err, ErrNotBuilt) || err == nil {
 		t.Errorf("made over a device that there is not: %v", err)
 	}
-	g.Fabric = overTCP
+	g.Fabric = "tcp"
 	f, err := Create(named+"tcp", g, write)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +220,7 @@ func TestNamedFabric(t *testing.T) {
 		return r
 	}
 	r := record("tcp")
-	if r.Fabric != overTCP {
+	if r.Fabric != "tcp" {
 		t.Errorf("its record says %q", r.Fabric)
 	}
 	p, err := a.Pool("other")
@@ -244,7 +247,7 @@ func TestNamedFabric(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, again)
-	if _, _, _, ok := DeviceOf(again); !ok || record("rdma").Fabric != overRDMA {
+	if _, _, _, ok := DeviceOf(again); !ok || record("rdma").Fabric != ibverbs.Name {
 		t.Errorf("its record says %q", record("rdma").Fabric)
 	}
 	if err := errors.Join(again.Close(), f.Close(), Remove(named+"rdma", false)); err != nil {

@@ -151,6 +151,15 @@ type CloseNotifier interface {
 	OnClose(f func())
 }
 
+// CarrierNamer is a Fabric whose address may not say what its verbs go over, since the pool is found by a name. Without
+// it the address does.
+//
+// Has it: tcp, ibverbs.
+type CarrierNamer interface {
+	// Carrier returns the fabric that verbs go over, as in addresses that name memory nodes.
+	Carrier() string
+}
+
 // ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without it nodes count none.
 //
 // Has it: tcp, ibverbs.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/reports"
@@ -33,8 +34,8 @@ func completions(root *cobra.Command) {
 
 	command.FlagOf(root, "output", outputsOf)
 	command.Flag(at("up"), "store", storeWords)
-	command.Flag(at("up"), "fabric", command.Fixed("shm", "tcp", "rdma"))
-	command.Flag(at("node"), "fabric", command.Fixed("tcp", "rdma"))
+	command.Flag(at("up"), "fabric", command.Fixed(fabrics.NamedFabrics()...))
+	command.Flag(at("node"), "fabric", command.Fixed(fabrics.NodeFabrics()...))
 	command.Flag(at("crash"), "at", everyStep)
 	command.FlagList(at("bench"), "stores", func() []string { return append([]string{ops.AllStores}, stores.Names()...) })
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))

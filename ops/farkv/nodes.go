@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,9 +54,9 @@ func (c *cli) node() *cobra.Command {
 				return fmt.Errorf("--connections %d: want 1 or more", n.Connections)
 			case n.Drain < 0:
 				return fmt.Errorf("--drain %v: want 0 or more", n.Drain)
-			case n.Fabric != "tcp" && n.Fabric != "rdma":
-				return fmt.Errorf("--fabric %s: want tcp or rdma", n.Fabric)
-			case n.Fabric == "tcp" && n.Device != (fabrics.DeviceChoice{}):
+			case !slices.Contains(fabrics.NodeFabrics(), n.Fabric):
+				return fmt.Errorf("--fabric %s: want %s", n.Fabric, fabrics.OneOf(fabrics.NodeFabrics()))
+			case !fabrics.NeedsDevice(n.Fabric) && n.Device != (fabrics.DeviceChoice{}):
 				return fmt.Errorf("--device, --port and --gid choose an RDMA device: they are for --fabric rdma")
 			case n.MetricsPublic && n.Metrics == "":
 				return fmt.Errorf("--metrics-public is for --metrics")
@@ -73,7 +74,7 @@ func (c *cli) node() *cobra.Command {
 	f.StringVar(&n.Listen, "listen", defaultListen, "HOST:PORT to listen at; port 0 for a free one")
 	f.Var(&memory, "memory", "bytes to serve, such as 8GiB")
 	f.BoolVar(&n.Overcommit, "overcommit", false, "serve it even when the machine has less; memory is taken as it is used")
-	f.StringVar(&n.Fabric, "fabric", "tcp", "of the pools that it is for: tcp or rdma")
+	f.StringVar(&n.Fabric, "fabric", fabrics.NodeFabrics()[0], "of the pools that it is for: "+fabrics.OneOf(fabrics.NodeFabrics()))
 	f.StringVar(&n.Device.Device, "device", "", "RDMA device, such as mlx5_0 (default one that reaches --listen)")
 	f.StringVar(&n.Device.Port, "port", "", "number of its port, from 1 (default one that is up)")
 	f.StringVar(&n.Device.GID, "gid", "", "index of the port's address, from 0 (default that of --listen, or the best)")

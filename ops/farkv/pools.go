@@ -12,6 +12,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/drivers"
 )
@@ -159,28 +160,28 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 	pool, _ := poolAnd(args, 0)
 	scheme, rest, named := strings.Cut(pool, ":")
 	if !named {
-		scheme = cmp.Or(u.fabric, "shm")
+		scheme = cmp.Or(u.fabric, fabrics.NamedFabrics()[0])
 	}
+	onNodes := func(fabric string) bool { return slices.Contains(fabrics.NodeFabrics(), fabric) }
 	switch {
-	case u.fabric != "" && u.fabric != "shm" && u.fabric != "tcp" && u.fabric != "rdma":
-		return fmt.Errorf("--fabric %s: want shm, tcp or rdma", u.fabric)
-	case u.fabric != "" && u.fabric != scheme && (scheme != "consul" || u.fabric == "shm"):
+	case u.fabric != "" && !slices.Contains(fabrics.NamedFabrics(), u.fabric):
+		return fmt.Errorf("--fabric %s: want %s", u.fabric, fabrics.OneOf(fabrics.NamedFabrics()))
+	case u.fabric != "" && u.fabric != scheme && (scheme != "consul" || !onNodes(u.fabric)):
 		return fmt.Errorf("--fabric %s and %s contradict each other", u.fabric, pool)
 	case len(u.addresses) > 0 && scheme != "consul":
 		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
 	}
 	var made *ops.Made
 	var err error
-	onNodes := scheme == "tcp" || scheme == "rdma"
 	switch {
-	case onNodes && !named:
+	case onNodes(scheme) && !named:
 		program, wrong := os.Executable()
 		if wrong != nil {
 			return failure{fmt.Errorf("up --fabric %s: which program starts the nodes: %w", scheme, wrong)}
 		}
 		made, err = ops.UpStarted(cmd.Context(), ops.Starter{Program: program, Fabric: scheme}, pool, u.store, u.params)
-	case onNodes, scheme == "consul" && len(u.addresses) > 0:
-		if onNodes {
+	case onNodes(scheme), scheme == "consul" && len(u.addresses) > 0:
+		if onNodes(scheme) {
 			u.addresses = strings.Split(rest, ",")
 		}
 		if err := u.place(cmd); err != nil {
@@ -191,6 +192,9 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		if !named && started(pool) {
 			return failure{fmt.Errorf("up %s: a pool of that name runs on nodes of this machine (hint: use it, choose another name, or "+
 				"remove it with 'farkv down %s')", pool, pool)}
+		}
+		if !named {
+			pool = scheme + ":" + pool
 		}
 		made, err = ops.Up(pool, u.store, u.params)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -28,7 +29,7 @@ func About(db Database) (holds map[string]string, made string) {
 			holds["farkv.replicas"] = strconv.Itoa(t.DataReplicas)
 		}
 	}
-	if d.made && !strings.HasPrefix(d.addr, "mem:") {
+	if d.made && !fabrics.Private(d.addr) {
 		made = fmt.Sprintf("Made pool %s: %d nodes of %s, taken as they fill; it stays until 'farkv down %s'", d.addr,
 			d.fabric.Nodes(), mebibytes(d.fabric.Size()), strings.TrimPrefix(d.addr, "shm:"))
 	}
@@ -77,15 +78,12 @@ func (d *pool) terms() runner.Terms {
 
 // over is what the pool's verbs go over. The address of a consul: pool does not tell.
 func (d *pool) over() string {
-	a, err := fabrics.Parse(d.addr)
-	_, _, _, device := fabrics.DeviceOf(d.fabric)
-	switch {
-	case err != nil:
-		return ""
-	case a.Scheme != "consul":
-		return a.Scheme
-	case device:
-		return "rdma"
+	if f, ok := d.fabric.(rdma.CarrierNamer); ok {
+		return f.Carrier()
 	}
-	return "tcp"
+	a, err := fabrics.Parse(d.addr)
+	if err != nil {
+		return ""
+	}
+	return a.Scheme
 }

@@ -97,7 +97,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 
 // attach opens the pool, or makes it.
 func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
-	private := strings.HasPrefix(o.pool, "mem:")
+	private := fabrics.Private(o.pool)
 	if command == Run && private {
 		return workloads.Misuse("farkv.pool=%s: a mem: pool ends with the process that loaded it; use shm:NAME for"+
 			" load and run, or 'farkv bench', which does both", o.pool)

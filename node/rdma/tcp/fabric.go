@@ -65,6 +65,7 @@ var (
 	_ rdma.TenureAdviser  = (*Fabric)(nil)
 	_ rdma.AccessReporter = (*Fabric)(nil)
 	_ rdma.CloseNotifier  = (*Fabric)(nil)
+	_ rdma.CarrierNamer   = (*Fabric)(nil)
 	_ rdma.ProcessNamer   = (*Fabric)(nil)
 )
 
@@ -182,6 +183,9 @@ func (f *Fabric) call(ctx context.Context, which func(links) *link, silent map[s
 
 func controlOf(l links) *link { return l.control }
 func verbsOf(l links) *link   { return l.verbs }
+
+// Carrier returns what the pool's verbs go over, as in addresses.
+func (f *Fabric) Carrier() string { return cmp.Or(f.o.Fabric, "tcp") }
 
 // Process returns the name by which the pool's nodes know this process.
 func (f *Fabric) Process() string { return f.process }
