@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -115,18 +116,75 @@ func TestLongBlip(t *testing.T) {
 	}
 }
 
-// away fails its worker's n-th batch with a CAS and all later ones, as long as gone is not taken back.
+// TestReplacedMeanwhile: a client completes a write of unknown outcome when its nodes answer again, and another client replaces that
+// before the first one leaves. What the write had replaced is freed all the same, by no other client.
+func TestReplacedMeanwhile(t *testing.T) {
+	ops := []func(c *Client) error{
+		func(c *Client) error { return c.Update(k, []byte("2")) },
+		func(c *Client) error { return c.Delete(k) },
+	}
+	for _, replicas := range []int{2, 3} {
+		for _, nodeCentric := range []bool{false, true} {
+			for n := 1; n <= 2; n++ {
+				for _, lands := range []bool{false, true} {
+					for i, op := range ops {
+						p := small(3, replicas, 2)
+						p.NodeCentric, p.Timeout = nodeCentric, 20*time.Millisecond
+						if err := replacedMeanwhile(t, p, away{n: n, lands: lands}, op); err != nil {
+							t.Errorf("operation %d, CAS %d, which lands: %v, %+v: %v", i, n, lands, p, err)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func replacedMeanwhile(t *testing.T, p Params, h away, op func(c *Client) error) error {
+	f := simPool(t, 3, p)
+	cas := h.n
+	h.n, h.Endpoint = 0, open2(t, f)
+	c, err := Open(&h, Options{})
+	must(t, err)
+	other, err := Open(open2(t, f), Options{})
+	must(t, err)
+	must(t, c.Insert(k, []byte("1")))
+	h.n = cas
+	if err := op(c); !errors.Is(err, client.ErrUncertain) {
+		return fmt.Errorf("got %v, want a write of unknown outcome", err)
+	}
+	h.gone = false
+	must(t, c.Insert([]byte("another"), nil))
+	if err := other.Insert(k, []byte("3")); errors.Is(err, client.ErrExists) {
+		must(t, other.Update(k, []byte("3")))
+	} else {
+		must(t, err)
+	}
+	must(t, c.Close())
+	must(t, other.Close())
+	r, err := Check(f)
+	if len(r.Damage)+len(r.Waiting) > 0 {
+		err = fmt.Errorf("%v %v", r.Damage, r.Waiting)
+	}
+	return err
+}
+
+// away fails its worker's n-th batch with a CAS and all later ones, as long as gone is not taken back. That one lands when lands is set.
 type away struct {
 	rdma.Endpoint
-	n    int
-	gone bool
+	n           int
+	lands, gone bool
 }
 
 func (h *away) Post(b *rdma.Batch) error {
 	for i := range b.Len() {
 		if h.n > 0 && b.Op(i).Verb == rdma.CompareSwap {
-			h.n--
-			h.gone = h.n == 0
+			if h.n--; h.n == 0 {
+				h.gone = true
+				if h.lands {
+					_ = rdma.Do(h.Endpoint, b, time.Second)
+				}
+			}
 			break
 		}
 	}

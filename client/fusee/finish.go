@@ -100,10 +100,10 @@ func (r *recovery) finishOnce(s race.Slot) (outcome, error) {
 			return lookAgain, err
 		}
 	}
+	r.result = target // whatever becomes of this CAS: no other word can win now
 	if ok, err := r.cas(s, words, 0, target); !ok || err != nil {
 		return lookAgain, err
 	}
-	r.result = target
 	return ended, r.replacedBy(p)
 }
 

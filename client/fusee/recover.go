@@ -73,7 +73,7 @@ type recovery struct {
 	numbers numbers           // of the dead client, above all that it used
 	lost    []remains         // objects that no slot points at
 	olds    []old             // what its writes replaced
-	result  race.Word         // with which the last round was ended
+	result  race.Word         // that has won the last round
 }
 
 // remains is an object as the dead client left it.

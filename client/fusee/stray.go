@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -18,6 +19,8 @@ type stray struct {
 	op     opcode    // that proposed it
 	flying bool      // its verbs may still be in flight
 	ended  bool      // the round has ended since
+
+	holders []node.Replica // of the slot when the word had won the round; nil: it is not known to have
 }
 
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
@@ -42,6 +45,9 @@ func (c *Client) strand(w *write, err error) {
 	if c.draft.op != opDelete {
 		s.word = c.draft.word(c, race.Hash(c.draft.key))
 	}
+	if w.decided && !w.yielded {
+		s.holders = w.holders
+	}
 	c.limbo = append(c.limbo, s)
 }
 
@@ -55,8 +61,11 @@ func (c *Client) endRounds() {
 			continue
 		}
 		if !s.flying && !c.view.Busy && !c.behind {
-			_, ended, err := c.finishOwn(s.slot, s.unit, s.op)
+			word, ended, err := c.finishOwn(s.slot, s.unit, s.op)
 			s.ended = ended && err == nil
+			if word == s.word {
+				s.holders = c.index.PlaceOf(s.slot)
+			}
 		}
 	}
 }
@@ -67,28 +76,39 @@ func (c *Client) settle() {
 	kept := c.limbo[:0]
 	for _, s := range c.limbo {
 		p, own := c.placeOf(s.unit, s.class)
+		won := c.hasWon(s)
+		if won {
+			c.free(s.old, s.inc) // others may have replaced its word since: nobody else frees what it replaced
+			s.old = 0
+		}
 		switch {
 		case own && (p.block.idle(p.index) || p.block.incarnations[p.index] != s.incarnation), c.reclaim.rests(s.unit):
 			// It had won, and was replaced and freed since.
 		case !own && !c.NodeCentric: // its block was left, and this object in it as one in use
 		case s.flying, s.word != 0 && !s.ended && s.epoch == c.view.Epoch:
 			kept = append(kept, s)
-		case s.word != 0 && !c.view.Busy && c.committed(s):
+		case won, s.word != 0 && !c.view.Busy && c.committed(s):
 			c.free(s.old, s.inc) // this client has completed it, or a master
 			if s.word.Empty() {  // a DELETE's object: no slot points at it
 				c.layTag(s.unit, s.class, anyTag, 0)
 			}
 		case s.word != 0 && c.holdsWord(s):
 			kept = append(kept, s)
-		case !own: // a node's, which learns how often it was used
+		case !own && s.word == 0: // a node's, which may have been written in part
 			c.layTag(s.unit, s.class, anyTag, 0)
-		case c.writeHeads([]place{p}, true) != nil: // it may not have been written everywhere, so it is now
+		case own && c.writeHeads([]place{p}, true) != nil: // it may not have been written everywhere, so it is now
 			kept = append(kept, s)
 		default:
 			c.layTag(s.unit, s.class, int32(c.tag(s.incarnation)), s.incarnation)
 		}
 	}
 	c.limbo = kept
+}
+
+// hasWon reports whether a stray's round is known to have ended with its word, whatever its slot holds by now.
+func (c *Client) hasWon(s stray) bool {
+	over := s.ended || s.epoch != c.view.Epoch
+	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.slot, s.holders)
 }
 
 // committed tells whether a stray's slot holds its word for good. Its round has ended, or in an idle view of a later epoch all

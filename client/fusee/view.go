@@ -229,7 +229,11 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	if !ok {
 		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
 		// client ends its own round, as a master would if it were dead. Others may be waiting for it.
-		switch word, ended, err := c.finishOwn(w.slot, w.obj.unit, op); {
+		word, ended, err := c.finishOwn(w.slot, w.obj.unit, op)
+		if word == w.new {
+			c.decide(w)
+		}
+		switch {
 		case err != nil:
 			return stranded, true, uncertain("write a slot", err)
 		case !ended:
@@ -265,7 +269,7 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 		return v, nil
 	case now == w.old:
 		return lost, again(op)
-	case w.decided && c.keptBy(w):
+	case w.decided && c.kept(w.slot, w.holders):
 		return v, nil
 	case op == opUpdate:
 		return overtaken, nil // before it or instead of it another write came: this one took effect just before that
@@ -292,8 +296,8 @@ func (c *Client) blip(err error) error {
 	return nil
 }
 
-// finishOwn ends this client's own round, and returns the word that it ended it with; 0: there was nothing to end. It is not
-// ended when another writer has won it.
+// finishOwn ends this client's own round, and returns the word that has won it, even when it fails; 0: there was nothing to end.
+// It is not ended when another writer has won it.
 func (c *Client) finishOwn(slot race.Slot, unit uint64, op opcode) (word race.Word, ended bool, err error) {
 	r := &recovery{Mender: &Mender{Client: c}, dead: c.id, ops: map[uint64]opcode{unit: op}}
 	ended, err = r.finish(slot)
@@ -319,10 +323,10 @@ func again(op opcode) error {
 	return nil
 }
 
-// keptBy tells whether a replica that held w's word when its round was decided was still there for the master to see.
-func (c *Client) keptBy(w *write) bool {
-	for _, now := range c.index.PlaceOf(w.slot) {
-		for _, backup := range w.holders[1:] {
+// kept reports whether a backup that held a slot's word when that had won is still among the replicas, so that masters saw it.
+func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
+	for _, now := range c.index.PlaceOf(s) {
+		for _, backup := range holders[1:] {
 			if now.Node == backup.Node {
 				return true
 			}
