@@ -93,7 +93,7 @@ func storeOf(dir string) string {
 }
 
 // parts are what stores share, and no stores.
-var parts = []string{"race", "quorum", "directory", "buffers", "locations", "epoch"}
+var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit"}
 
 // mayImport tells whether one store may stand on another: rTX wraps Sherman.
 func mayImport(store, other string) bool {

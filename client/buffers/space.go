@@ -7,7 +7,7 @@
 // the word again.
 //
 // A crash leaves a bounded number of buffers that nobody owns, and that no word points at: what the client had in its lists
-// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep: see sweep.go, and package epoch for
+// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep: see sweep.go, and package kit for
 // why that knows that nobody owns them.
 package buffers
 

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Sweeper is the master's part in a sweep: see package epoch. It is not safe for concurrent use.
+// Sweeper is the master's part in a sweep: see package kit. It is not safe for concurrent use.
 type Sweeper struct {
 	*Space
 	ep      rdma.Endpoint

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -31,7 +31,7 @@ type player struct {
 	*rows
 	ep       rdma.Endpoint
 	w        *Worker
-	m        *epoch.Member
+	m        *kit.Member
 	rng      *rand.Rand
 	replaced int
 	stale    int
@@ -39,7 +39,7 @@ type player struct {
 }
 
 func (r *rows) join(ep rdma.Endpoint, seed uint64) (*player, error) {
-	m, err := epoch.Join(ep)
+	m, err := kit.Join(ep)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ func TestAskedAgain(t *testing.T) {
 	v := sim.New(sim.Options{Nodes: 1, Memory: s.Base + s.Size(), Handler: node.Serve})
 	defer v.Close()
 	v.Go("client", func(ep rdma.Endpoint) {
-		m, err := epoch.Join(ep)
+		m, err := kit.Join(ep)
 		must(t, err)
 		w, sweeper := s.Open(ep, 1, timeout), s.Sweeper(ep, 1, timeout)
 		w.Follow(m)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -20,7 +20,7 @@ type Worker struct {
 	silent  []time.Duration // until when a node is not asked for any, by node
 	lists   []*list         // by node and segment, as they are needed
 	stats   Stats
-	member  *epoch.Member
+	member  *kit.Member
 	epoch   uint64 // in which the worker got what it has
 	slow    func() time.Duration
 }
@@ -53,8 +53,8 @@ func (s *Space) Open(ep rdma.Endpoint, nodes int, timeout time.Duration) *Worker
 	return &Worker{Space: s, ep: ep, timeout: timeout, lists: make([]*list, nodes*s.Segments), silent: make([]time.Duration, nodes)}
 }
 
-// Follow makes what the worker has its own for one epoch of a member's only: see package epoch.
-func (w *Worker) Follow(m *epoch.Member) { w.member, w.epoch = m, m.Epoch() }
+// Follow makes what the worker has its own for one epoch of a member's only: see package kit.
+func (w *Worker) Follow(m *kit.Member) { w.member, w.epoch = m, m.Epoch() }
 
 // busy tells whether only buffers may be taken that were never handed out, and none be given back. When the member has joined
 // another epoch, the worker has nothing any more.

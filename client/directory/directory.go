@@ -30,7 +30,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -54,8 +54,8 @@ type Options struct {
 	// Timeout bounds a step of which fewer than a majority answer, and an operation that others keep from ending; default 1 s.
 	Timeout time.Duration
 	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
-	// follows it, too. nil: the pool is not swept. See package epoch.
-	Member *epoch.Member
+	// follows it, too. nil: the pool is not swept. See package kit.
+	Member *kit.Member
 }
 
 // Stats count what leaves the fast path. They only grow.
@@ -76,7 +76,7 @@ type Client struct {
 	alloc   Allocator
 	stats   Stats // but for the quorum's
 	quorum  quorum.Quorum
-	member  *epoch.Member
+	member  *kit.Member
 	term    uint64        // of its membership
 	strays  quorum.Strays // accepts in flight: a buffer of each is nobody's
 	mending *rdma.Batch   // what is written in place in the background
@@ -162,7 +162,7 @@ func (c *Client) begin(bucket uint64) {
 }
 
 // follow forgets what the client owned, and has in flight, when the worker's membership changed: it is its own no more. See
-// package epoch, R1 and R2.
+// package kit, R1 and R2.
 func (c *Client) follow() {
 	if c.moved() {
 		c.term = c.member.Term()

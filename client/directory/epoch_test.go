@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -18,7 +18,7 @@ func TestEpochUnderAChange(t *testing.T) {
 	must(t, put(around(-1), someHash, 1))
 	ep, err := f.Open(t.Name())
 	must(t, err)
-	m, err := epoch.Join(ep)
+	m, err := kit.Join(ep)
 	must(t, err)
 	h := &hook{ep, map[rdma.Step]func(){}}
 	c := Open(h, a.Layout, a, Options{Member: m})

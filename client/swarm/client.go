@@ -26,7 +26,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -73,8 +73,8 @@ type Options struct {
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
 	// Member is the worker's part in the pool's view, which makes it possible to sweep the pool while it goes on; the allocator
-	// follows it, too. nil: the pool is not swept. See package epoch.
-	Member *epoch.Member
+	// follows it, too. nil: the pool is not swept. See package kit.
+	Member *kit.Member
 }
 
 // Object is where a key's value lies, in memory that was zero when the object was made.
@@ -92,7 +92,7 @@ type Register struct {
 	seen uint64            // the highest i of anybody
 	warm bool              // the words were read
 	gone bool
-	// epoch is the latest of which it is known that the object was there: see package epoch, R3.
+	// epoch is the latest of which it is known that the object was there: see package kit, R3.
 	epoch uint64
 }
 

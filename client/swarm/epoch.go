@@ -41,7 +41,7 @@ func (c *Client) follow() {
 	}
 }
 
-// current keeps a client off the words of an object of another life (package epoch, R3).
+// current keeps a client off the words of an object of another life (package kit, R3).
 func (c *Client) current(k *Register) error {
 	if now := c.opt.Member.Epoch(); now > k.epoch+1 {
 		return fmt.Errorf("object of epoch %d in epoch %d: %w", k.epoch, now, ErrOutdated)

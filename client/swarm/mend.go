@@ -11,7 +11,7 @@ import (
 )
 
 // Mender is what a pool's master uses. Nothing is to be mended when nodes die, and what a dead client left nobody waits for;
-// so all that it does is to sweep: see package epoch, and sweep.go. It implements cluster.Enduring.
+// so all that it does is to sweep: see package kit, and sweep.go. It implements cluster.Enduring.
 type Mender struct {
 	s             *Store
 	index, values *buffers.Sweeper

@@ -53,7 +53,7 @@ func (s *Store) draw() error {
 }
 
 // refill takes a chunk from the region that it had last, or from the next one that has any. Under a busy view it takes only what
-// was never handed out (package epoch, R2).
+// was never handed out (package kit, R2).
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)

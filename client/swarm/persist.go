@@ -62,7 +62,7 @@ const (
 	lastReach  = 50
 )
 
-// A sweep frees buffers at once, and objects with the one after the next: see package epoch, R4.
+// A sweep frees buffers at once, and objects with the one after the next: see package kit, R4.
 const mostSweeps = 3
 
 // hopelessFor is for how many timeouts a client does not wait for sweeps after none has begun within a good share of

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
@@ -68,7 +68,7 @@ type Store struct {
 	cache         *locations.Cache[cached]
 	secret        uint64        // seed
 	changes       uint64        // the id of the last change, in ticks
-	member        *epoch.Member // nil when the worker is alone
+	member        *kit.Member   // nil when the worker is alone
 	stale         bool          // the view has changed
 	proven        time.Duration // when the last write began that succeeded, or what it cached was read
 	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
@@ -124,7 +124,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
 	if !o.alone {
-		if s.member, err = epoch.Join(ep); err != nil {
+		if s.member, err = kit.Join(ep); err != nil {
 			return nil, fmt.Errorf("open %s: %w", name, err)
 		}
 		s.ceiling.quorum.Rejoin = s.member.Join

@@ -19,7 +19,7 @@ import (
 //  4. buffers that nothing names are free
 //  5. objects that the directory does not name are garbage
 //
-// Clients go on meanwhile, by the rules of package epoch. What a crash leaves is garbage again, and found by the next sweep.
+// Clients go on meanwhile, by the rules of package kit. What a crash leaves is garbage again, and found by the next sweep.
 type sweep struct {
 	*Mender
 	v     rdma.View
@@ -255,7 +255,7 @@ func (w *sweep) mark() error {
 	return nil
 }
 
-// grace is for how many epochs an object stays as it is after it was found to be garbage: package epoch, R4.
+// grace is for how many epochs an object stays as it is after it was found to be garbage: package kit, R4.
 const grace = 2
 
 // reuse frees the objects that have been garbage for long enough.

@@ -7,17 +7,17 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/buffers"
-	"github.com/farkv/farkv/client/epoch"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // member joins the view where the pool is swept.
-func (r *run) member(ep rdma.Endpoint) *epoch.Member {
+func (r *run) member(ep rdma.Endpoint) *kit.Member {
 	if !r.sweeps {
 		return nil
 	}
-	m, err := epoch.Join(ep)
+	m, err := kit.Join(ep)
 	if err != nil {
 		panic(err)
 	}

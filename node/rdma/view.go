@@ -37,6 +37,19 @@ func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 	return n, 0, false
 }
 
+// Original returns the node of the pool as it was made whose contents the given one took over, or the node itself: the way
+// back from Holder.
+func (v *View) Original(n int) int {
+	for range v.Members {
+		s := v.Members[n].StandsFor
+		if s == 0 {
+			break
+		}
+		n = int(s) - 1
+	}
+	return n
+}
+
 // Member is the state of one memory node. The zero Member serves as it did when the pool was made.
 type Member struct {
 	// Gone: nobody reaches the node any more, and never will.
