@@ -83,12 +83,12 @@ func (p *player) replace(i int) error {
 	if err != nil {
 		return err
 	}
-	epoch := p.m.Epoch()
+	epoch := p.m.Epoch
 	pointer, at, err := p.w.Allocate(0, uint64(i))
 	if err != nil {
 		return err
 	}
-	if p.m.Epoch() != epoch {
+	if p.m.Epoch != epoch {
 		return rdma.ErrStale
 	}
 	next := uint64(stack(word).then(pointer))
@@ -125,7 +125,7 @@ func (p *player) play(rounds int) error {
 			err = p.m.Join()
 		case errors.Is(err, client.ErrFull):
 			p.full++
-			_, err = p.m.Await(p.m.Epoch()+1, 5*time.Microsecond)
+			_, err = p.m.Await(p.m.Epoch+1, 5*time.Microsecond)
 		}
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func (p *player) play(rounds int) error {
 		if p.rng.IntN(100) == 0 {
 			p.ep.Sleep(time.Duration(p.rng.IntN(200)) * time.Microsecond)
 		}
-		if p.m.Busy() && p.rng.IntN(4) == 0 {
+		if p.m.Busy && p.rng.IntN(4) == 0 {
 			if err := p.m.Join(); err != nil {
 				return err
 			}

@@ -19,7 +19,7 @@ var mutants = teeth.Table([][5]string{
 	{"what others gave back is taken first", "worker.go", "if ok, err := w.pop(l); ok || err != nil {", "if ok, err := false, error(nil); ok || err != nil {", "TestGivenBack"},
 	{"a bundle has its checksum", "space.go", "le.Uint64(p) != xxhash.Sum64(p[8:bundleBytes(n)])", "false", "TestDamagedStack"},
 	{"pointers begin at 1", "worker.go", "l.put(uint16(first + i + 1))", "l.put(uint16(first + i))", "TestFull"},
-	{"what a worker has is its own for one epoch", "worker.go", "\tif w.epoch != w.member.Epoch() {", "\tif w.epoch > w.member.Epoch() {", "TestSweep"},
+	{"what a worker has is its own for one epoch", "worker.go", "\tif w.epoch != w.member.Epoch {", "\tif w.epoch > w.member.Epoch {", "TestSweep"},
 	{"what is replaced under a busy view is nobody's", "worker.go", "\tif w.busy() {\n\t\tw.stats", "\tif w.busy() && pointer == 0 {\n\t\tw.stats", "TestSweep"},
 	{"under a busy view only new buffers are taken", "worker.go", "if !busy {\n\t\tif ok", "if busy = false; !busy {\n\t\tif ok", "TestSweep"},
 	{"a worker under a busy view gives nothing back", "worker.go", "\tif w.busy() {\n\t\tw.abandon()\n\t\treturn nil\n", "\tif w.busy() && w.ep == nil {\n\t\tw.abandon()\n\t\treturn nil\n", "TestSweep"},

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
@@ -65,7 +66,7 @@ type Client struct {
 	ep   rdma.Endpoint
 	id   rdma.ClientID
 	opt  Options
-	view rdma.View // that was joined last
+	view *kit.Member // in the pool's view
 	// promoted tells, by subtable, whose primary died under the busy view that was joined: its replicas may differ.
 	promoted []bool
 	behind   bool               // the view has changed since resync
@@ -116,7 +117,7 @@ func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 }
 
 func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
-	v, err := ep.Join()
+	v, err := kit.Join(ep)
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
@@ -124,7 +125,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
-	l.apply(&v)
+	l.applyView(&v.View)
 	if int(ep.Client()) > l.Clients {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
@@ -149,6 +150,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended
 		c.promoted[sub] = v.Busy
 	}
+	v.Follow(c.applyView)
 	c.reclaim.rest = l.quarantine()
 	if err := c.readCeiling(); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)

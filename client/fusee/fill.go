@@ -34,7 +34,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
-	l.apply(&v)
+	l.applyView(&v)
 	silent := make([]bool, l.nodes)
 	slots, err := l.fillSlots(ep, silent)
 	if err != nil {

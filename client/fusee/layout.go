@@ -83,9 +83,6 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	l.index = race.Index{Base: align(l.heads+uint64(p.Clients)*headsPer, 4096), Groups: p.Groups}
 	serving := nodes - p.Spares
 	l.index.Place = node.Place(p.Subtables, p.IndexReplicas, serving, p.Subtables)
-	for n := range serving {
-		l.holders = append(l.holders, n)
-	}
 	perNode := uint64(copies(l.index.Place, nodes))
 	l.space = node.Space{
 		Base:        align(l.index.Base+perNode*race.SubtableBytes(p.Groups), 4096),
@@ -93,7 +90,7 @@ func newLayout(p Params, nodes int, size uint64) (*layout, error) {
 	}
 	l.space.Place = node.Place(p.Regions, p.DataReplicas, serving, p.Regions)
 	l.original = placement{l.index.Place, l.space.Place}
-	l.subtables, l.regions = notLost(&rdma.View{}, l.index.Place), notLost(&rdma.View{}, l.space.Place)
+	l.applyView(&rdma.View{})
 	l.bytes = l.space.Base + uint64(copies(l.space.Place, nodes))*p.RegionBytes
 	if l.bytes > size {
 		return nil, fmt.Errorf("lay out the pool: it needs %d bytes a node, each has %d: %w", l.bytes, size, rdma.ErrFull)

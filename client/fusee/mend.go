@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
@@ -25,22 +26,13 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.view.Follow(c.layout.applyView) // it caches nothing that another view makes wrong
 	return &Mender{Client: c}, nil
 }
 
 // Spares lists the nodes that hold nothing until they take a dead one's place.
 func (m *Mender) Spares() []int {
-	var list []int
-	for n := m.nodes - m.Params.Spares; n < m.nodes; n++ {
-		list = append(list, n)
-	}
-	return list
-}
-
-// join makes view v, which the endpoint has joined, the one that m works in.
-func (m *Mender) join(v rdma.View) {
-	m.apply(&v)
-	m.view = v
+	return kit.Spares(m.nodes, m.Params.Spares)
 }
 
 // Mend makes all replicas of all slots and of all block allocation tables equal (FUSEE 5.2). It acts as the representative
@@ -58,7 +50,7 @@ func (m *Mender) join(v rdma.View) {
 // chooses it again, or what its own evidence allows: no reader has seen a slot whose replicas differ, or has seen the
 // primary's word only, which stays a choice until the primary is changed, last.
 func (m *Mender) Mend(v rdma.View) error {
-	m.join(v)
+	m.view.Enter(v)
 	if err := m.mendTables(); err != nil {
 		return fmt.Errorf("mend the block allocation tables: %w", err)
 	}

@@ -29,7 +29,7 @@ import (
 // Everything here may be done again from the beginning by a master's successor: words are the dead client's own, so that
 // the successor knows them for its; marks say the same twice; blocks are passed on last.
 func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
-	m.join(v)
+	m.view.Enter(v)
 	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	m.report = Breakdown{}
 	clock := m.ep.Now()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -16,23 +17,23 @@ import (
 // The words of the index are written, not CASed, since nobody has changed them by atomics before the spare joins. What bitmaps
 // hold are hints for the owner of a block, which it finds on the primary replica only: they are not copied.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
-	m.join(v)
+	m.view.Enter(v)
 	if err := m.losses(&v, dead); err != nil {
 		return fmt.Errorf("restore node %d on node %d: %w", dead, spare, err)
 	}
-	original := m.originalOf(&v, dead)
+	original := v.Original(dead)
 	if err := m.copyHeads(spare); err != nil {
 		return fmt.Errorf("restore node %d on node %d: log heads: %w", dead, spare, err)
 	}
 	for sub, place := range m.original.index {
-		if i, ok := indexOn(place, original); ok {
+		if i, ok := kit.IndexOn(place, original); ok {
 			if err := m.copySubtable(sub, spare, i); err != nil {
 				return fmt.Errorf("restore node %d on node %d: subtable %d: %w", dead, spare, sub, err)
 			}
 		}
 	}
 	for g, place := range m.original.space {
-		if i, ok := indexOn(place, original); ok {
+		if i, ok := kit.IndexOn(place, original); ok {
 			if err := m.copyRegion(g, spare, i); err != nil {
 				return fmt.Errorf("restore node %d on node %d: region %d: %w", dead, spare, g, err)
 			}
@@ -43,39 +44,18 @@ func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 
 // losses refuses a node of which some item has no other replica left: on the spare it would seem to be there, and empty.
 func (m *Mender) losses(v *rdma.View, dead int) error {
-	original := m.originalOf(v, dead)
+	original := v.Original(dead)
 	for sub, place := range m.original.index {
-		if _, ok := indexOn(place, original); ok && m.isLost(m.index.Place[sub]) {
+		if _, ok := kit.IndexOn(place, original); ok && m.isLost(m.index.Place[sub]) {
 			return fmt.Errorf("subtable %d had its last replica there: %w", sub, client.ErrDamaged)
 		}
 	}
 	for g, place := range m.original.space {
-		if _, ok := indexOn(place, original); ok && m.isLost(m.space.Place[g]) {
+		if _, ok := kit.IndexOn(place, original); ok && m.isLost(m.space.Place[g]) {
 			return fmt.Errorf("region %d had its last replica there: %w", g, client.ErrDamaged)
 		}
 	}
 	return nil
-}
-
-// originalOf returns the node whose place the given one took, or itself.
-func (m *Mender) originalOf(v *rdma.View, n int) int {
-	for range v.Members {
-		s := v.Members[n].StandsFor
-		if s == 0 {
-			break
-		}
-		n = int(s) - 1
-	}
-	return n
-}
-
-func indexOn(place []node.Replica, n int) (int, bool) {
-	for _, r := range place {
-		if r.Node == n {
-			return r.Index, true
-		}
-	}
-	return 0, false
 }
 
 const (

@@ -39,7 +39,7 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 // and what lost it from the replicas that are left, if they agree.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
 	for attempt := 0; ; attempt++ {
-		if e := c.refresh(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
+		if e := c.view.Join(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
 			return nil, fmt.Errorf("get: %w", e)
 		}
 		value, e := c.get(key, hash)

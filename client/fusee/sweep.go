@@ -15,7 +15,7 @@ import (
 // generation, when everything has been read; and a mark names the incarnation that was read then, which an adopter's use of
 // the object is not.
 func (m *Mender) Sweep(v rdma.View) error {
-	m.join(v)
+	m.view.Enter(v)
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	for _, g := range r.regions {
 		if m.NodeCentric && m.space.Copies(g) > 1 { // who took a node's first object of a block may not have recorded it

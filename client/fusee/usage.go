@@ -24,7 +24,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
-	l.apply(&v)
+	l.applyView(&v)
 	c, err := l.countBlocks(ep, l.regions, make([]bool, l.nodes))
 	if err != nil {
 		return nil, err

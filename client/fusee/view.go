@@ -3,9 +3,10 @@ package fusee
 import (
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 	"time"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -28,66 +29,13 @@ type placement struct {
 	index, space [][]node.Replica
 }
 
-// placeIn returns the replicas of an item in view v. An item that has none left keeps its original primary: verbs to it
-// say that its node is down.
-func placeIn(v *rdma.View, original []node.Replica) []node.Replica {
-	var list []node.Replica
-	var since []uint64
-	for _, r := range original {
-		if n, s, ok := v.Holder(r.Node); ok {
-			list, since = append(list, node.Replica{Node: n, Index: r.Index}), append(since, s)
-		}
-	}
-	if len(list) == 0 {
-		return original[:1]
-	}
-	sort.Stable(bySince{list, since})
-	return list
-}
-
-type bySince struct {
-	list  []node.Replica
-	since []uint64
-}
-
-func (s bySince) Len() int           { return len(s.list) }
-func (s bySince) Less(i, j int) bool { return s.since[i] < s.since[j] }
-func (s bySince) Swap(i, j int) {
-	s.list[i], s.list[j] = s.list[j], s.list[i]
-	s.since[i], s.since[j] = s.since[j], s.since[i]
-}
-
-// apply places everything as view v says. Lists are made anew: who keeps an old one still has it.
-func (l *layout) apply(v *rdma.View) {
-	place := func(original [][]node.Replica) [][]node.Replica {
-		now := make([][]node.Replica, len(original))
-		for i, o := range original {
-			now[i] = placeIn(v, o)
-		}
-		return now
-	}
-	l.index.Place, l.space.Place = place(l.original.index), place(l.original.space)
-	l.subtables, l.regions = notLost(v, l.index.Place), notLost(v, l.space.Place)
-	l.holders = l.holders[:0:0]
-	for n := range l.nodes - l.Spares {
-		if h, _, ok := v.Holder(n); ok {
-			l.holders = append(l.holders, h)
-		}
-	}
-	if len(l.holders) == 0 {
+// applyView places everything as a view says. Lists are made anew: who keeps an old one still has it.
+func (l *layout) applyView(v *rdma.View) {
+	l.index.Place, l.subtables = kit.Place(v, l.original.index)
+	l.space.Place, l.regions = kit.Place(v, l.original.space)
+	if l.holders = kit.Holders(v, l.nodes-l.Spares); len(l.holders) == 0 {
 		l.holders = []int{0}
 	}
-}
-
-// notLost lists the items that have a replica left. More nodes may die than there are replicas: what is lost then must not
-// keep the rest from being used, nor from being mended.
-func notLost(v *rdma.View, items [][]node.Replica) (list []int) {
-	for i, place := range items {
-		if n := place[0].Node; n >= len(v.Members) || !v.Members[n].Gone {
-			list = append(list, i)
-		}
-	}
-	return list
 }
 
 // isLost tells whether the only replica of an item that is left in the list is on a node that is gone.
@@ -96,29 +44,12 @@ func (c *Client) isLost(place []node.Replica) bool {
 	return n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
-// sameMembers tells whether two views place everything alike.
-func sameMembers(a, b *rdma.View) bool {
-	if len(a.Members) != len(b.Members) {
-		return false
-	}
-	for i := range a.Members {
-		if a.Members[i] != b.Members[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// refresh joins the pool's current view and learns where everything lies in it.
-func (c *Client) refresh() error {
-	v, err := c.ep.Join()
-	if err != nil {
-		return err
-	}
-	if !sameMembers(&v, &c.view) {
+// applyView learns where everything lies in a view that the worker joins.
+func (c *Client) applyView(v *rdma.View) {
+	if !slices.Equal(v.Members, c.view.Members) {
 		before := c.index.Place
 		c.oldSpace = append(c.oldSpace, c.space.Place)
-		c.apply(&v)
+		c.layout.applyView(v)
 		for sub := range c.index.Place {
 			if c.index.Place[sub][0].Node != before[sub][0].Node {
 				c.promoted[sub] = true
@@ -126,11 +57,9 @@ func (c *Client) refresh() error {
 		}
 	}
 	c.behind = c.behind || v.Epoch != c.view.Epoch || v.Busy
-	c.view = v
 	if !v.Busy {
 		clear(c.promoted)
 	}
-	return nil
 }
 
 // interrupted tells whether a failure may end with the next view, and leaves nothing in flight.
@@ -150,7 +79,7 @@ func (c *Client) settled(cause error) (bool, error) {
 	limit := c.waitLimit()
 	epoch, wait := c.view.Epoch, firstWait
 	for {
-		unknown := c.refresh()
+		unknown := c.view.Join()
 		if unknown != nil && !errors.Is(unknown, rdma.ErrUnreachable) {
 			return false, unknown
 		}

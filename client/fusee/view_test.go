@@ -13,29 +13,6 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-func TestPlaceIn(t *testing.T) {
-	gone := rdma.Member{Gone: true}
-	stands := func(n, since int) rdma.Member { return rdma.Member{StandsFor: uint16(n + 1), Since: uint64(since)} }
-	original := []node.Replica{{Node: 1, Index: 4}, {Node: 0, Index: 5}, {Node: 2, Index: 6}}
-	for _, c := range []struct {
-		members []rdma.Member
-		want    string
-	}{
-		{make([]rdma.Member, 6), "[{1 4} {0 5} {2 6}]"},
-		{[]rdma.Member{1: gone, 5: {}}, "[{0 5} {2 6}]"},
-		{[]rdma.Member{1: gone, 3: stands(1, 2), 5: {}}, "[{0 5} {2 6} {3 4}]"},
-		{[]rdma.Member{0: gone, 1: gone, 3: stands(1, 2), 4: stands(0, 4), 5: {}}, "[{2 6} {3 4} {4 5}]"},
-		{[]rdma.Member{0: gone, 1: gone, 4: stands(1, 4), 3: stands(0, 2), 5: {}}, "[{2 6} {3 5} {4 4}]"},
-		{[]rdma.Member{1: gone, 3: {Gone: true, StandsFor: 2, Since: 2}, 5: stands(3, 4)}, "[{0 5} {2 6} {5 4}]"},
-		{[]rdma.Member{0: gone, 1: gone, 2: gone, 5: {}}, "[{1 4}]"},
-	} {
-		v := rdma.View{Members: c.members}
-		if got := fmt.Sprint(placeIn(&v, original)); got != c.want {
-			t.Errorf("%v: got %s, want %s", c.members, got, c.want)
-		}
-	}
-}
-
 // TestChoose asserts what Mend says about the word that a slot gets.
 func TestChoose(t *testing.T) {
 	old, a, b := race.Pack(1, 1, 10, 0), race.Pack(1, 1, 20, 0), race.Pack(1, 1, 30, 0)

@@ -42,8 +42,7 @@ import (
 // Member is a worker's part in the pool's view. What the worker knows of the pool, and what it owns there, belongs to the
 // view that it joined last. It is not safe for concurrent use.
 type Member struct {
-	// View was joined last. Only Enter and Join change it.
-	View rdma.View
+	rdma.View // that was joined last; only Join and Enter change it
 
 	ep    rdma.Endpoint
 	term  uint64
@@ -56,7 +55,7 @@ func Join(ep rdma.Endpoint) (*Member, error) {
 	return m, m.Join()
 }
 
-// Follow has apply called with each view that is joined from now on, before View changes to it, also when nothing changed.
+// Follow has apply called with each view that is joined from now on, before the Member changes to it, also when nothing changed.
 func (m *Member) Follow(apply func(v *rdma.View)) { m.apply = apply }
 
 // Join makes the worker a member of the current view. In another epoch the verbs of the epochs before have landed, or never
@@ -64,7 +63,7 @@ func (m *Member) Follow(apply func(v *rdma.View)) { m.apply = apply }
 func (m *Member) Join() error {
 	v, err := m.ep.Join()
 	if err != nil {
-		return fmt.Errorf("join the pool's view behind epoch %d: %w", m.View.Epoch, err)
+		return fmt.Errorf("join the pool's view behind epoch %d: %w", m.Epoch, err)
 	}
 	m.Enter(v)
 	return nil
@@ -75,17 +74,11 @@ func (m *Member) Enter(v rdma.View) {
 	if m.apply != nil {
 		m.apply(&v)
 	}
-	if m.View.Epoch != v.Epoch || m.View.Busy != v.Busy {
+	if m.Epoch != v.Epoch || m.Busy != v.Busy {
 		m.term++
 	}
 	m.View = v
 }
-
-// Epoch returns the epoch that the worker joined last.
-func (m *Member) Epoch() uint64 { return m.View.Epoch }
-
-// Busy reports whether the view was busy when the worker joined it last: a master mends the pool, or sweeps it.
-func (m *Member) Busy() bool { return m.View.Busy }
 
 // Term returns a number that changes when the worker joins another epoch, or the same one when it has become idle: of what was
 // in flight then, nothing that it replaces is the worker's, by R1 and R2.
@@ -97,7 +90,7 @@ var WhileBusy = Doubling(20*time.Microsecond, 2*time.Millisecond)
 
 // AwaitIdle joins until the view is idle, and of the given epoch at least; false: the time of r was over before.
 func (m *Member) AwaitIdle(epoch uint64, r Retry) (bool, error) {
-	for m.View.Busy || m.View.Epoch < epoch {
+	for m.Busy || m.Epoch < epoch {
 		if !r.Again() {
 			return false, nil
 		}

@@ -49,6 +49,16 @@ func Place(v *rdma.View, originals [][]node.Replica) (now [][]node.Replica, left
 	return now, left
 }
 
+// Holders lists the nodes that have in a view what each of the first n nodes had when the pool was made, as far as one has.
+func Holders(v *rdma.View, n int) (list []int) {
+	for original := range n {
+		if h, _, ok := v.Holder(original); ok || len(v.Members) == 0 {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
 // IndexOn returns the how-manieth item of its kind an item is on a node where it lay when the pool was made: a stand-in of the
 // node has it at the same place. false: no replica of it lay there.
 func IndexOn(originals []node.Replica, n int) (index int, ok bool) {

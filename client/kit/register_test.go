@@ -79,10 +79,8 @@ func (w *worker) applyView(v *rdma.View) { w.placement, _ = kit.Place(v, w.origi
 
 func (w *worker) ceiling(c rdma.ClientID) kit.Ceiling {
 	e := &kit.Everywhere{Batch: w.ep.Batch, Do: w.do}
-	for n := range w.nodes - spares {
-		if h, _, ok := w.member.View.Holder(n); ok {
-			e.At = append(e.At, rdma.At(h, ceilings+8*uint64(c-1)))
-		}
+	for _, n := range kit.Holders(&w.member.View, w.nodes-spares) {
+		e.At = append(e.At, rdma.At(n, ceilings+8*uint64(c-1)))
 	}
 	return e
 }
@@ -126,7 +124,7 @@ var errTimeout = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 // awaitIdleView waits until the pool's view is idle, and a later one if verbs failed in this one. Then it is known what became
 // of the worker's writes.
 func (w *worker) awaitIdleView(failed error) error {
-	epoch := w.member.Epoch()
+	epoch := w.member.Epoch
 	if failed != nil {
 		epoch++
 	}
@@ -137,7 +135,7 @@ func (w *worker) awaitIdleView(failed error) error {
 	w.unresolved.Resolve(func(op **write) bool {
 		o := *op
 		now, e := w.readWord(o.register, 0)
-		if err = cmp.Or(err, e); e == nil && w.member.Epoch() > o.epoch {
+		if err = cmp.Or(err, e); e == nil && w.member.Epoch > o.epoch {
 			o.known, o.took = true, now != o.old // what is there instead of it came behind it, or might have
 		}
 		return o.known
@@ -194,7 +192,7 @@ func (w *worker) try(o *write, value uint16) (err error) {
 	if err := w.numbers.Use(w.numbers.Used() + 1); err != nil {
 		return err
 	}
-	o.new, o.epoch = pack(value, w.ep.Client(), w.numbers.Used()), w.member.Epoch()
+	o.new, o.epoch = pack(value, w.ep.Client(), w.numbers.Used()), w.member.Epoch
 	all := len(w.placement[o.register])
 	for i := range all { // the primary last
 		ok, err := w.swap(o.register, (i+1)%all, o.old, o.new)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -28,26 +29,26 @@ func (c *checker) backups(shard int) error {
 	for _, at := range s.backups(shard) {
 		err := s.within(shard, at, func() error { return errors.Join(c.sameRows(shard, at), c.sameContents(shard, at)) })
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
-			return fmt.Errorf("the copy on node %d: %w", at.node, err)
+			return fmt.Errorf("the copy on node %d: %w", at.Node, err)
 		}
 	}
 	return nil
 }
 
-func (c *checker) sameRows(shard int, at seat) error {
+func (c *checker) sameRows(shard int, at node.Replica) error {
 	return c.s.eachRow(c.s.ep, shard, func(n uint32, r row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
 		case c.cut(n):
-			c.r.Waits("row %d of shard %d differs on node %d", n, shard, at.node)
+			c.r.Waits("row %d of shard %d differs on node %d", n, shard, at.Node)
 		default:
-			c.r.Damaged("row %d of shard %d differs on node %d, and nobody has locked it", n, shard, at.node)
+			c.r.Damaged("row %d of shard %d differs on node %d, and nobody has locked it", n, shard, at.Node)
 		}
 	})
 }
 
 // sameContents expects the values that rows name. Those of one trip are read together.
-func (c *checker) sameContents(shard int, at seat) error {
+func (c *checker) sameContents(shard int, at node.Replica) error {
 	s := c.s
 	b, uses := s.ep.Batch(), make([]use, 0, marksAtOnce)
 	flush := func() error {
@@ -58,7 +59,7 @@ func (c *checker) sameContents(shard int, at seat) error {
 		}
 		for i, u := range uses {
 			if _, ok := s.valueOf(b.Op(i).Buf, shard, u.ref, []byte(u.key)); !ok {
-				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d", u.extent, shard, u.key, at.node)
+				c.r.Damaged("extent %d of shard %d has no value of key %.40q on node %d", u.extent, shard, u.key, at.Node)
 			}
 		}
 		return nil

@@ -24,7 +24,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
 	defer ep.Close()
-	l, err := readLayout(ep)
+	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}

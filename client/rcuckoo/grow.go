@@ -183,7 +183,7 @@ func (s *Store) backLevel(shard, level int) error {
 	if s.Replicas > 1 {
 		return nil // all have, since the pool was made
 	}
-	home, index := s.leads[shard].node, s.leads[shard].index
+	home, index := s.leads[shard].Node, s.leads[shard].Index
 	segment, segments := uint64(s.Rows)*uint64(s.rowBytes), uint64(1)<<level-1
 	for {
 		r := rdma.Request{Step: stepAskForASegment, Proc: node.ProcGrow}

@@ -159,7 +159,7 @@ type layout struct {
 	redo     uint64
 	lockBits int // of a word that are locks
 	lockings int // locks of a shard, before they share bits
-	seating
+	placement
 }
 
 func newLayout(p Params, nodes int) (*layout, error) {
@@ -167,7 +167,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 		return nil, err
 	}
 	p.Replicas = max(p.Replicas, 1)
-	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: p.seats(nodes)}
+	l := &layout{Params: p, nodes: nodes, form: newForm(p), reach: newReach(p.F, p.Rows), perNode: p.placesEach(nodes)}
 	l.lockBits = cmp.Or(p.LockBits, lockBits)
 	l.lockings = (p.Rows + p.RowsPerLock - 1) / p.RowsPerLock
 	l.extent = uint64(extentHeader + pad(p.KeyBytes+p.ExtentBytes))
@@ -195,7 +195,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 	if l.bytes >= rdma.MaxOffset {
 		return nil, fmt.Errorf("%w: %d bytes a node", ErrParams, l.bytes)
 	}
-	l.seatAll()
+	l.placeOriginals()
 	return l, nil
 }
 
@@ -284,7 +284,7 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Rows = cmp.Or(s.Rows, filled+spare)
 	each := cmp.Or(p.LockBits, lockBits)
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
-	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.seats(s.Nodes))))
+	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.placesEach(s.Nodes))))
 	if p.extents() {
 		p.SlabExtents = int(min(max(records/uint64(4*s.Clients), leastSlab), mostSlab))
 		p.Slabs = int(records+records/moreExtents)<<min(max(p.Levels, 0), MaxLevels)/p.SlabExtents + 1 + slabsEach*s.Clients
@@ -309,7 +309,7 @@ func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 // at is where something of a shard lies: in the copy that leads.
 func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
 	s := l.leads[shard]
-	return rdma.At(s.node, a.of(s.index)+off)
+	return rdma.At(s.Node, a.of(s.Index)+off)
 }
 
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -39,26 +40,26 @@ func Make(f rdma.Fabric, p Params) error {
 	return errors.Join(err, ep.Close())
 }
 
-// readLayout reads a pool's header.
-func readLayout(ep rdma.Endpoint) (*layout, error) {
-	v, err := ep.Join()
+// readLayout reads a pool's header, and places everything as the view says that it joins.
+func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
+	v, err := kit.Join(ep)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	h, err := node.ReadHeader(ep, len(v.Members))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := h.Expect(Format, FormatVersion); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var p Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
-		return nil, fmt.Errorf("read pool header: %w", err)
+		return nil, nil, fmt.Errorf("read pool header: %w", err)
 	}
 	l, err := newLayout(p, h.Nodes)
 	if err == nil {
-		l.seatIn(v)
+		l.applyView(&v.View)
 	}
-	return l, err
+	return l, v, err
 }

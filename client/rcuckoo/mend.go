@@ -34,7 +34,7 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > s.Clients {
 		return nil
 	}
-	s.heed(v)
+	s.view.Enter(v)
 	s.condemned = c
 	defer func() { s.condemned = 0 }()
 	for shard := range s.Shards {

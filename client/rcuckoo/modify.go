@@ -59,7 +59,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 	for range joins {
 		s.locks.sent = false
-		err := s.calm()
+		err := s.awaitIdleView()
 		if err == nil {
 			s.pay()
 			err = s.settled(at.shard)

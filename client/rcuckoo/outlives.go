@@ -15,7 +15,7 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		return 0, fmt.Errorf("count the copies: %w", err)
 	}
 	defer ep.Close()
-	l, err := readLayout(ep)
+	l, v, err := readLayout(ep)
 	if err != nil {
 		return 0, fmt.Errorf("count the copies: %w", err)
 	}
@@ -23,9 +23,9 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	for shard := range l.Shards {
 		nodes := make([]int, l.Replicas)
 		for k := range nodes {
-			nodes[k] = l.seatOf(shard, k).node
+			nodes[k] = l.originals[shard][k].Node
 		}
-		fewest = min(fewest, client.Copies(&l.view, dead, nodes...))
+		fewest = min(fewest, client.Copies(&v.View, dead, nodes...))
 	}
 	return fewest - 1, nil
 }

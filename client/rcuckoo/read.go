@@ -23,7 +23,7 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	var v []byte
 	for range joins {
 		s.pay()
-		err := s.led(at.shard)
+		err := s.awaitLeader(at.shard)
 		if err == nil {
 			if v, err = s.get(at, key); err == nil {
 				return v, nil

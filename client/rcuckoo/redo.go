@@ -6,6 +6,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -111,7 +112,7 @@ func (s *Store) write(changes []change, freed ref) error {
 }
 
 // addChanges adds the redo and the rows of changes, a chain for each of some copies.
-func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []seat) {
+func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []node.Replica) {
 	l := &s.locks
 	var rows [maxSteps]row
 	p := b.Alloc(redoHeader + len(changes)*(redoStep+s.entryBytes))

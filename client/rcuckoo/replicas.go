@@ -4,8 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -37,71 +38,44 @@ import (
 // is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone. When a leader's node
 // died see takeover.go; how a spare takes a place, restore.go.
 
-// seat is where a copy of a shard lies: its node, and the how-manieth of that node's it is.
-type seat struct{ node, index int }
-
-// seating is where the copies of shards lie in a view, all by shard.
-type seating struct {
-	view   rdma.View
-	leads  []seat   // whose memory everything about a shard names
-	copies [][]seat // that are there; the first is the leader
-	orphan []bool   // no copy is there any more: the leader is a node that is down
+// placement is where the copies of shards lie, all by shard.
+type placement struct {
+	originals [][]node.Replica // when the pool was made
+	leads     []node.Replica   // in a view: whose memory everything about a shard names
+	copies    [][]node.Replica // that are there; the first is the leader
+	orphan    []bool           // no copy is there any more: the leader is a node that is down
 }
 
-// seats is how many copies of shards a node has, at most.
-func (p *Params) seats(nodes int) int {
+// placesEach is how many copies of shards a node has, at most.
+func (p *Params) placesEach(nodes int) int {
 	data := nodes - p.Spares
 	return (p.Shards + data - 1) / data * max(p.Replicas, 1)
 }
 
-// seatOf returns where a copy of a shard lay when the pool was made.
-func (l *layout) seatOf(shard, k int) seat {
-	data := l.nodes - l.Spares
-	return seat{(shard + k) % data, k*(l.perNode/l.Replicas) + shard/data}
+// placeOriginals places all copies as when the pool was made.
+func (l *layout) placeOriginals() {
+	l.originals, l.leads = make([][]node.Replica, l.Shards), make([]node.Replica, l.Shards)
+	l.copies, l.orphan = make([][]node.Replica, l.Shards), make([]bool, l.Shards)
+	all, data := make([]node.Replica, l.Shards*l.Replicas), l.nodes-l.Spares
+	for shard := range l.originals {
+		l.originals[shard], all = all[:l.Replicas:l.Replicas], all[l.Replicas:]
+		for k := range l.originals[shard] {
+			l.originals[shard][k] = node.Replica{Node: (shard + k) % data, Index: k*(l.perNode/l.Replicas) + shard/data}
+		}
+	}
+	l.applyView(&rdma.View{})
 }
 
-// seatAll seats all copies as when the pool was made.
-func (l *layout) seatAll() {
-	l.leads, l.copies, l.orphan = make([]seat, l.Shards), make([][]seat, l.Shards), make([]bool, l.Shards)
-	all := make([]seat, l.Shards*l.Replicas)
-	for shard := range l.copies {
-		l.copies[shard], all = all[:l.Replicas:l.Replicas], all[l.Replicas:]
-		for k := range l.copies[shard] {
-			l.copies[shard][k] = l.seatOf(shard, k)
-		}
+// applyView places all copies as a view says.
+func (l *layout) applyView(v *rdma.View) {
+	for shard, o := range l.originals {
+		l.copies[shard], l.orphan[shard] = kit.Replicas(v, o)
 		l.leads[shard] = l.copies[shard][0]
 	}
 }
 
-// seatIn seats all copies as a view says. A shard that has none left keeps its first seat: verbs to it say that its node is down.
-func (l *layout) seatIn(v rdma.View) {
-	l.view = v
-	for shard := range l.copies {
-		var since [MaxReplicas]uint64
-		list := make([]seat, 0, l.Replicas)
-		for k := range l.Replicas {
-			s := l.seatOf(shard, k)
-			n, from, ok := v.Holder(s.node)
-			if !ok {
-				continue
-			}
-			at := len(list)
-			for at > 0 && since[at-1] > from {
-				since[at] = since[at-1]
-				at--
-			}
-			since[at] = from
-			list = slices.Insert(list, at, seat{n, s.index})
-		}
-		if l.orphan[shard] = len(list) == 0; l.orphan[shard] {
-			list = append(list, l.seatOf(shard, 0))
-		}
-		l.leads[shard], l.copies[shard] = list[0], list
-	}
-}
-
 // within has f take a copy of a shard for the leader.
-func (l *layout) within(shard int, at seat, f func() error) error {
+func (l *layout) within(shard int, at node.Replica, f func() error) error {
 	lead := l.leads[shard]
 	l.leads[shard] = at
 	defer func() { l.leads[shard] = lead }()
@@ -109,7 +83,7 @@ func (l *layout) within(shard int, at seat, f func() error) error {
 }
 
 // backups are a shard's copies but for its leader.
-func (l *layout) backups(shard int) []seat { return l.copies[shard][1:] }
+func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] }
 
 func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
 
@@ -137,32 +111,22 @@ func (l *layout) makeLeaders(ep rdma.Endpoint) error {
 
 // enter begins with the view that the layout was read in. Where that is busy the worker learns later how things stand.
 func (s *Store) enter() {
-	s.unled = make([]bool, s.Shards)
-	for shard := range s.unled {
-		s.unled[shard] = s.Replicas > 1 && s.view.Busy
-		s.shards[shard].dirty = s.unled[shard]
+	s.takeoverPending = make([]bool, s.Shards)
+	for shard := range s.takeoverPending {
+		s.takeoverPending[shard] = s.Replicas > 1 && s.view.Busy
+		s.shards[shard].dirty = s.takeoverPending[shard]
 	}
 }
 
-// join joins the pool's current view. Nothing else joins on the worker's endpoint, but for a keeper, which tells its mender.
-func (s *Store) join() error {
-	v, err := s.ep.Join()
-	if err != nil {
-		return err
-	}
-	s.heed(v)
-	return nil
-}
-
-// heed makes a view the worker's. What it had of a shard with a former leader is nobody's any more: see takeover.go.
-func (s *Store) heed(v rdma.View) {
+// applyView makes a view the worker's. What it had of a shard with a former leader it owns no more: see takeover.go.
+func (s *Store) applyView(v *rdma.View) {
 	before, epoch := slices.Clone(s.leads), s.view.Epoch
-	s.layout.seatIn(v)
+	s.layout.applyView(v)
 	for shard, lead := range s.leads {
 		if lead == before[shard] {
 			continue
 		}
-		s.unled[shard] = true
+		s.takeoverPending[shard] = true
 		st := &s.shards[shard]
 		st.dirty, st.given, st.leased = true, false, nil
 		s.extents.forget(shard)
@@ -172,7 +136,7 @@ func (s *Store) heed(v rdma.View) {
 		}
 	}
 	if !v.Busy {
-		clear(s.unled)
+		clear(s.takeoverPending)
 	}
 	if s.Replicas > 1 && v.Epoch != epoch {
 		s.vigil.shard = -1 // all stood still
@@ -182,33 +146,28 @@ func (s *Store) heed(v rdma.View) {
 // errMending is what an operation ends with that waited for too long.
 var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
 
-// A worker asks again and again whether the view is idle. A master takes some round trips, or copies for long.
-const (
-	firstLook = 20 * time.Microsecond
-	lastLook  = 2 * time.Millisecond
-)
-
 // waiting tells whether nobody may change anything.
 func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
 
-// calm waits until the view is idle: under a busy one nobody changes what has replicas.
-func (s *Store) calm() error {
-	for wait := firstLook; s.waiting(); wait = min(2*wait, lastLook) {
-		if s.left() == 0 {
-			return errMending
-		}
-		s.ep.Sleep(wait)
-		if err := s.join(); err != nil {
-			return fmt.Errorf("wait until the pool is mended: %w", err)
-		}
+// awaitIdleView waits until the view is idle: under a busy one nobody changes what has replicas.
+func (s *Store) awaitIdleView() error {
+	if !s.waiting() {
+		return nil
+	}
+	ok, err := s.view.AwaitIdle(0, kit.Retry{Env: s.ep, Pause: kit.WhileBusy, Over: s.over})
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait until the pool is mended: %w", err)
+	case !ok:
+		return errMending
 	}
 	return nil
 }
 
-// led waits until a shard's leader can be read.
-func (s *Store) led(shard int) error {
-	if s.unled[shard] {
-		return s.calm()
+// awaitLeader waits until a shard's leader can be read.
+func (s *Store) awaitLeader(shard int) error {
+	if s.takeoverPending[shard] {
+		return s.awaitIdleView()
 	}
 	return nil
 }
@@ -342,7 +301,7 @@ func (s *Store) landed(shard int) error {
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
 	for _, at := range s.backups(shard) {
-		b.Read(rdma.At(at.node, s.redos.of(at.index)), 8)
+		b.Read(rdma.At(at.Node, s.redos.of(at.Index)), 8)
 	}
 	if err := s.do(stepGiveUp, b); err != nil {
 		return s.unread(shard, b, fmt.Errorf("wait for verbs to the backups of shard %d: %w", shard, err))

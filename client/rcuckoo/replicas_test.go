@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/check/storetest"
@@ -135,7 +136,7 @@ func TestLayoutAlone(t *testing.T) {
 		t.Errorf("%+v, and %+v", one, alone)
 	}
 	for shard := range p.Shards {
-		if at := alone.leads[shard]; at != (seat{shard % 3, shard / 3}) {
+		if at := alone.leads[shard]; at != (node.Replica{Node: shard % 3, Index: shard / 3}) {
 			t.Errorf("shard %d lies at %+v", shard, at)
 		}
 	}
@@ -148,40 +149,40 @@ func TestLayoutAlone(t *testing.T) {
 	}
 }
 
-// TestSeats: copies of a shard lie on different nodes, no two copies on one seat; a leader stays as long as its node lives, and a
+// TestPlacement: copies of a shard lie on different nodes, no two copies at one place; a leader stays as long as its node lives, and a
 // stand-in comes last.
-func TestSeats(t *testing.T) {
+func TestPlacement(t *testing.T) {
 	p := small()
 	p.Shards, p.Replicas, p.Spares = 7, 3, 1
 	l := lay(t, p, 5)
-	seen := map[seat]bool{}
+	seen := map[node.Replica]bool{}
 	for shard := range p.Shards {
 		nodes := map[int]bool{}
 		for _, at := range l.copies[shard] {
-			if seen[at] || nodes[at.node] || at.node > 3 || at.index >= l.perNode {
+			if seen[at] || nodes[at.Node] || at.Node > 3 || at.Index >= l.perNode {
 				t.Errorf("shard %d lies at %v", shard, l.copies[shard])
 			}
-			seen[at], nodes[at.node] = true, true
+			seen[at], nodes[at.Node] = true, true
 		}
 	}
 	v := rdma.View{Members: make([]rdma.Member, 5)}
 	v.Members[0].Gone = true
-	l.seatIn(v)
+	l.applyView(&v)
 	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4}]" {
 		t.Errorf("without node 0 shard 0 lies at %s", got)
 	}
 	v.Members[4] = rdma.Member{StandsFor: 1, Since: 7}
-	l.seatIn(v)
+	l.applyView(&v)
 	if got := fmt.Sprint(l.copies[0]); got != "[{1 2} {2 4} {4 0}]" {
 		t.Errorf("with a stand-in shard 0 lies at %s", got)
 	}
 	v.Members[1].Gone, v.Members[2].Gone = true, true
-	l.seatIn(v)
-	if l.leads[0] != (seat{4, 0}) || l.orphan[0] {
+	l.applyView(&v)
+	if l.leads[0] != (node.Replica{Node: 4}) || l.orphan[0] {
 		t.Errorf("with a stand-in alone shard 0 lies at %v", l.copies[0])
 	}
 	v.Members[4].Gone = true
-	if l.seatIn(v); !l.orphan[0] || l.leads[0] != (seat{0, 0}) {
+	if l.applyView(&v); !l.orphan[0] || l.leads[0] != (node.Replica{}) {
 		t.Errorf("shard 0 lies at %v, and nothing is left of it", l.copies[0])
 	}
 }

@@ -4,22 +4,21 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // Spares lists the nodes that hold nothing until they take a dead one's place.
-func (m *Mender) Spares() (list []int) {
-	for n := m.s.nodes - m.s.Spares; n < m.s.nodes; n++ {
-		list = append(list, n)
-	}
-	return list
+func (m *Mender) Spares() []int {
+	return kit.Spares(m.s.nodes, m.s.Params.Spares)
 }
 
 // Mend makes new leaders where leaders' nodes died: see takeover.go. What the fence cut off otherwise is its clients' own to
 // settle, or is repaired as ever.
 func (m *Mender) Mend(v rdma.View) error {
 	s := m.s
-	s.heed(v)
+	s.view.Enter(v)
 	if s.Replicas == 1 {
 		return nil
 	}
@@ -42,34 +41,25 @@ func (m *Mender) Mend(v rdma.View) error {
 // lay on the node. The spare will be their last copy, which leads when no other is left; as its role is zero, like its locks and
 // all that only a leader uses, somebody makes it a leader then. An operation that has begun, of which the leader does not know
 // yet, is brought to its end on the spare as on other backups.
-func (m *Mender) Restore(v rdma.View, node, spare int) error {
+func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	s := m.s
-	s.heed(v)
-	original := node
-	for range v.Members {
-		if of := v.Members[original].StandsFor; of != 0 {
-			original = int(of) - 1
-		}
-	}
+	s.view.Enter(v)
 	for _, copying := range []bool{false, true} { // nothing is copied where something is lost: it would seem to be there, and empty
 		for shard := range s.Shards {
-			for k := range s.Replicas {
-				at := s.seatOf(shard, k)
-				if at.node != original {
-					continue
-				}
-				err := s.restore(shard, seat{spare, at.index}, copying)
-				if err != nil {
-					return fmt.Errorf("restore node %d on node %d: shard %d: %w", node, spare, shard, err)
-				}
+			index, ok := kit.IndexOn(s.originals[shard], v.Original(dead))
+			if !ok {
+				continue
+			}
+			if err := s.restore(shard, node.Replica{Node: spare, Index: index}, copying); err != nil {
+				return fmt.Errorf("restore node %d on node %d: shard %d: %w", dead, spare, shard, err)
 			}
 		}
 	}
 	return nil
 }
 
-// restore copies a shard to a seat, or makes sure that it can be.
-func (s *Store) restore(shard int, to seat, copying bool) error {
+// restore copies a shard to a place, or makes sure that it can be.
+func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	if s.orphan[shard] {
 		return fmt.Errorf("it had its last copy there: %w", client.ErrDamaged)
 	}
@@ -110,7 +100,7 @@ func (s *Store) copyExtents(shard int, c *copier) error {
 		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
 			if err == nil && le.Uint64(b.Op(i).Buf) != 0 {
-				at := s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(c.from.index)
+				at := s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(c.from.Index)
 				err = c.copy(s.slabs, at, s.extent)
 			}
 		}
@@ -125,7 +115,7 @@ func (s *Store) copyExtents(shard int, c *copier) error {
 // copier copies parts of one copy's memory to another, many in a trip.
 type copier struct {
 	s        *Store
-	from, to seat
+	from, to node.Replica
 	read     *rdma.Batch // nil: nothing is waiting
 	bytes    int
 	places   []rdma.Addr // of the READs, where they are to be written
@@ -144,8 +134,8 @@ func (c *copier) copy(a area, off, n uint64) error {
 			c.read, c.bytes, c.places = c.s.ep.Batch(), 0, c.places[:0]
 		}
 		part := min(n, copyBytes)
-		c.read.Read(rdma.At(c.from.node, a.of(c.from.index)+off), int(part))
-		c.places = append(c.places, rdma.At(c.to.node, a.of(c.to.index)+off))
+		c.read.Read(rdma.At(c.from.Node, a.of(c.from.Index)+off), int(part))
+		c.places = append(c.places, rdma.At(c.to.Node, a.of(c.to.Index)+off))
 		off, n, c.bytes = off+part, n-part, c.bytes+int(part)
 		if c.bytes >= copyAtOnce {
 			if err := c.flush(); err != nil {

@@ -25,7 +25,7 @@ func (s *Store) persists(shard int, err error) bool {
 	case errors.Is(err, errAgain):
 		return true
 	case errors.Is(err, rdma.ErrStale):
-		return s.join() == nil
+		return s.view.Join() == nil
 	case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrUnreachable):
 		return s.reach(shard)
 	}
@@ -116,7 +116,7 @@ func (s *Store) briefly(f func()) {
 // reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up. With replicas
 // the pool goes on when it has given a node up, and that is waited for as long as there is time.
 func (s *Store) reach(shard int) bool {
-	err := s.join()
+	err := s.view.Join()
 	switch {
 	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
@@ -167,7 +167,7 @@ var errLate = fmt.Errorf("it could not be settled: %w", rdma.ErrTimeout)
 // settled settles a shard that is dirty.
 func (s *Store) settled(shard int) error {
 	st := &s.shards[shard]
-	if err := s.calm(); err != nil {
+	if err := s.awaitIdleView(); err != nil {
 		return err
 	}
 	if !st.dirty && len(st.leased) == 0 && st.flying == nil {
@@ -181,7 +181,7 @@ func (s *Store) settled(shard int) error {
 
 // settle brings the worker's own operation in a shard to its end, or makes sure that it never began.
 func (s *Store) settle(shard int) (begun bool, err error) {
-	if err := s.calm(); err != nil {
+	if err := s.awaitIdleView(); err != nil {
 		return false, err
 	}
 	for tries := 0; ; tries++ {

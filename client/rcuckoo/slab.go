@@ -212,7 +212,7 @@ func (x *extents) grow(shard int) error {
 	if x.Replicas > 1 {
 		return client.ErrFull // all were, when the pool was made
 	}
-	home, index := x.leads[shard].node, x.leads[shard].index
+	home, index := x.leads[shard].Node, x.leads[shard].Index
 	r := rdma.Request{Step: stepAskForASlab, Proc: node.ProcGrow}
 	r.Arg = [6]uint64{x.counts.of(index), x.slabs.of(index), x.slab, uint64(x.Slabs), 1}
 	if err := x.ep.Call(home, &r, x.timeout); err != nil {

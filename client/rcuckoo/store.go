@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -50,6 +51,7 @@ type Store struct {
 	ep      rdma.Endpoint
 	id      rdma.ClientID
 	opt     Options
+	view    *kit.Member // in the pool's view
 	shards  []standing
 	until   time.Duration // of the operation at work
 	locks   locks
@@ -71,13 +73,13 @@ type Store struct {
 	pulse   func() error // shows others, at the leader, that the worker is alive; nil: nobody waits for it, or there are no backups
 	reaches int          // how often the operation at work has waited for a node
 	beats   uint64       // of its intents, while backups keep it waiting
-	// unled are shards whose leader is not known to have taken over, as the view was busy when it was joined.
-	unled     []bool
-	endingIn  int
-	endingSeq uint64
-	owed      []int         // shards where earlier operations left something: see settle.go
-	payNext   time.Duration // when that is tried again
-	stats     Stats
+	// takeoverPending are shards whose leader is not known to have taken over, as the view was busy when it was joined.
+	takeoverPending []bool
+	endingIn        int
+	endingSeq       uint64
+	owed            []int         // shards where earlier operations left something: see settle.go
+	payNext         time.Duration // when that is tried again
+	stats           Stats
 }
 
 // standing is a worker's state in a shard.
@@ -123,7 +125,7 @@ const joins = 1000
 var errEpochs = fmt.Errorf("the pool's view changes again and again: %w", rdma.ErrTimeout)
 
 func open(ep rdma.Endpoint, o Options) (*Store, error) {
-	l, err := readLayout(ep)
+	l, v, err := readLayout(ep)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", Format, err)
 	}
@@ -144,9 +146,10 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	case o.Timeout > l.Timeout:
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
 	}
-	s := &Store{layout: l, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
+	s := &Store{layout: l, view: v, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
 	s.extents = newExtents(l, ep, o.Timeout)
 	s.enter()
+	v.Follow(s.applyView)
 	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
 	s.levels = s.search.levels
 	if err := errors.Join(s.standings(), s.readGrowths()); err != nil {
@@ -194,6 +197,9 @@ func (s *Store) begin() {
 
 // left is how long the operation at work may still take.
 func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
+
+// over reports whether the operation at work has used up its time.
+func (s *Store) over() bool { return s.left() == 0 }
 
 // do posts a batch as a step of the protocol and waits for it. A verb that is in flight when that takes too long may land at any time: the error wraps
 // rdma.ErrTimeout then, and the batch is the caller's still.

@@ -26,7 +26,7 @@ import (
 //	   of it, too, and else nothing.
 //
 // What clients had claimed, and no row names, is free by 4. They forget it when they learn that somebody else leads, before they
-// do anything there (see Store.heed); the hands, from which others would free it, are empty.
+// do anything there (see Store.applyView); the hands, from which others would free it, are empty.
 //
 // Why no stamp names two contents that somebody can read: who has a ref has read it in a row, in this epoch, and a value that a
 // row names was whole on all copies before the redo was written. So a stamp above those of all contents was never in a row. An

@@ -16,7 +16,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
 	defer ep.Close()
-	l, err := readLayout(ep)
+	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}

@@ -104,8 +104,8 @@ func (s *registers) register(key []byte) *Register {
 	if _, err := fmt.Sscanf(string(key), "key-%d", &n); err != nil {
 		panic(err)
 	}
-	if m := s.opt.Member; m != nil && m.Epoch() > s.keys[n].epoch+1 { // as if an index named it
-		s.keys[n].Known(m.Epoch())
+	if m := s.opt.Member; m != nil && m.Epoch > s.keys[n].epoch+1 { // as if an index named it
+		s.keys[n].Known(m.Epoch)
 	}
 	return &s.keys[n]
 }

@@ -21,13 +21,13 @@ func (c *Client) enter(k *Register) (uint64, error) {
 	if m == nil {
 		return 0, nil
 	}
-	if m.Busy() {
+	if m.Busy {
 		if err := m.Join(); err != nil {
 			return 0, err
 		}
 	}
 	c.follow()
-	return m.Epoch(), c.current(k)
+	return m.Epoch, c.current(k)
 }
 
 // follow forgets what was in flight when the worker's membership changed: buffers that it replaces are nobody's (R1, R2).
@@ -43,7 +43,7 @@ func (c *Client) follow() {
 
 // current keeps a client off the words of an object of another life (package kit, R3).
 func (c *Client) current(k *Register) error {
-	if now := c.opt.Member.Epoch(); now > k.epoch+1 {
+	if now := c.opt.Member.Epoch; now > k.epoch+1 {
 		return fmt.Errorf("object of epoch %d in epoch %d: %w", k.epoch, now, ErrOutdated)
 	}
 	return nil

@@ -15,11 +15,11 @@ func (s *Store) epoch() uint64 {
 	if s.member == nil {
 		return 0
 	}
-	return s.member.Epoch()
+	return s.member.Epoch
 }
 
 // busy tells whether a sweep is under way, as far as the worker knows.
-func (s *Store) busy() bool { return s.member != nil && s.member.Busy() }
+func (s *Store) busy() bool { return s.member != nil && s.member.Busy }
 
 // current tells whether an object is still the one that the worker knows.
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
@@ -32,12 +32,12 @@ const rustAfter = 100
 // there. Then the outcome of the WRITE would be unknown; so a READ comes first, which may be cut off and has no
 // effect; of RAW, whose READs do not prove that an object is there, a lookup.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
-	return s.member != nil && (k.epoch < s.member.Epoch() || now-s.proven > s.c.opt.Timeout/rustAfter)
+	return s.member != nil && (k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter)
 }
 
 // begin prepares an operation.
 func (s *Store) begin() error {
-	if s.member == nil || !s.stale && !s.member.Busy() {
+	if s.member == nil || !s.stale && !s.member.Busy {
 		return nil
 	}
 	if err := s.member.Join(); err != nil {
@@ -118,8 +118,8 @@ func (s *Store) swept(t *tries) bool {
 	if now < s.hopeless {
 		return false
 	}
-	next := s.member.Epoch() + 1
-	if s.member.Busy() { // it has begun
+	next := s.member.Epoch + 1
+	if s.member.Busy { // it has begun
 		next--
 	}
 	for n := range s.nodes {
@@ -127,7 +127,7 @@ func (s *Store) swept(t *tries) bool {
 	}
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
-	if err == nil && !ok && s.member.Epoch() < next && within >= timeout/hopelessShare {
+	if err == nil && !ok && s.member.Epoch < next && within >= timeout/hopelessShare {
 		s.hopeless = s.ep.Now() + hopelessFor*timeout
 	}
 	return err == nil && ok
