@@ -53,7 +53,7 @@ func (c *Client) run(ch *change) error {
 }
 
 func (c *Client) try(ch *change) error {
-	var p patience
+	p := patience{Retry: c.pace}
 	for {
 		settled, err := c.look()
 		if err != nil {
@@ -111,7 +111,7 @@ func (c *Client) wait(p *patience) bool {
 		p.top, p.idle = top, 0
 	}
 	p.idle++
-	return busy && p.idle <= polite && p.tries < impolite
+	return busy && p.idle <= polite && p.Tries < impolite
 }
 
 // attempt runs the two phases of Paxos. done: err is the change's outcome. Otherwise it is worth another attempt, unless err

@@ -27,6 +27,7 @@ package directory
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -79,6 +80,7 @@ type Client struct {
 	member  *kit.Member
 	term    uint64        // of its membership
 	strays  quorum.Strays // accepts in flight: a buffer of each is nobody's
+	pace    kit.Retry     // paces attempts at a bucket where others are
 	mending *rdma.Batch   // what is written in place in the background
 
 	// Of the operation at work.
@@ -114,6 +116,7 @@ const attempts = 4
 // Open returns a worker's view of a directory.
 func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
 	c := &Client{Layout: l, ep: ep, alloc: a, member: o.Member, quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
+	c.pace = kit.Retry{Env: ep, Pause: kit.Spread(1, func(n int, _ *rand.Rand) time.Duration { return c.quorum.Slow()/4<<min(n, 4) + 1 })}
 	if c.member != nil {
 		c.term = c.member.Term()
 	}
@@ -198,22 +201,20 @@ func passing(err error) bool {
 // patience bounds an operation that others keep from ending.
 type patience struct {
 	began time.Duration
-	tries int
-	top   Word // the highest that was met
-	idle  int  // looks since it rose
+	kit.Retry
+	top  Word // the highest that was met
+	idle int  // looks since it rose
 }
 
 // again pauses before the next try, or fails. The pause is short, since a writer has a trip or two to go, and random, so that
 // two do not meet again and again.
 func (p *patience) again(c *Client) error {
-	if now := c.ep.Now(); p.tries == 0 {
+	if now := c.ep.Now(); p.Tries == 0 {
 		p.began = now
 	} else if now-p.began > c.quorum.Timeout() {
 		return fmt.Errorf("meet others for %v: %w", c.quorum.Timeout(), rdma.ErrTimeout)
 	}
-	most := c.quorum.Slow() / 4 << min(p.tries, 4)
-	c.ep.Sleep(1 + time.Duration(c.ep.Rand().Int64N(int64(most)+1)))
-	p.tries++
+	p.Wait()
 	return nil
 }
 

@@ -101,7 +101,7 @@ var mutants = []teeth.Mutant{
 		Old: "k.known && (k.word == 0 || k.word.accepted())", New: "k.sure", Test: "TestWalkIsLast$"},
 	// Liveness, and walks.
 	{Rule: "who is at work is not disturbed for ever", File: "change.go",
-		Old: "return busy && p.idle <= polite && p.tries < impolite", New: "return busy", Test: "TestChangeOfTheDead$"},
+		Old: "return busy && p.idle <= polite && p.Tries < impolite", New: "return busy", Test: "TestChangeOfTheDead$"},
 	{Rule: "a silent node is waited for briefly", File: "change.go",
 		Old: `c.briefly(stepPrepare`, New: `c.gather(stepPrepare`, Test: "TestNobodyWaits$"},
 	{Rule: "a walk waits for its own accepts", File: "walk.go",

@@ -82,6 +82,7 @@ type Client struct {
 	limbo    []stray       // of writes whose outcome is unknown: not used again by this client
 	damage   error         // what was seen in the background: everything ends with it
 	deadline time.Duration // of the current operation: see until
+	pace     kit.Retry     // paces an operation that waits for other clients
 	stats    Stats
 	scratch  [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }
@@ -107,12 +108,12 @@ func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 // open tries again while masters change the view under it.
 func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 	start := ep.Now()
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+	r := kit.Retry{Env: ep, Pause: kit.WhileBusy, Over: func() bool { return ep.Now()-start > defaultTimeout }}
+	for {
 		c, err := openOnce(ep, opt)
-		if err == nil || !interrupted(err) || ep.Now()-start > defaultTimeout {
+		if err == nil || !interrupted(err) || !r.Again() {
 			return c, err
 		}
-		ep.Sleep(wait)
 	}
 }
 
@@ -151,6 +152,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		c.promoted[sub] = v.Busy
 	}
 	v.Follow(c.applyView)
+	c.pace = kit.Retry{Env: ep, Pause: aLittleBit, Over: c.overdue}
 	c.reclaim.rest = l.quarantine()
 	if err := c.readCeiling(); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
@@ -207,16 +209,25 @@ func (c *Client) until() time.Duration {
 	return c.deadline
 }
 
+// aLittleBit is how long an operation sleeps that waits for another client (Algorithm 1, line 18): at first about a round trip,
+// of which a winner needs two or three.
+var aLittleBit = kit.Doubling(2*time.Microsecond, 200*time.Microsecond)
+
 // overdue reports whether the current operation has used up its time.
 func (c *Client) overdue() bool { return c.ep.Now() > c.until() }
 
 // waitLimit returns when a wait that begins now has to end: at the operation's deadline, and after one timeout at most.
 func (c *Client) waitLimit() time.Duration { return min(c.until(), c.ep.Now()+c.opt.Timeout) }
 
-// errTired is wrapped when an operation ran out of time without having changed anything, and with nothing in flight.
-var errTired = fmt.Errorf("the operation %w", rdma.ErrTimeout)
+// retryUntil paces what ends at a limit of its own.
+func (c *Client) retryUntil(p kit.Pause, limit time.Duration) kit.Retry {
+	return kit.Retry{Env: c.ep, Pause: p, Over: func() bool { return c.ep.Now() > limit }}
+}
 
-func errTimeout(what string) error { return fmt.Errorf("%s: %w", what, errTired) }
+// errDeadline is wrapped when an operation ran out of time without having changed anything, and with nothing in flight.
+var errDeadline = fmt.Errorf("the operation %w", rdma.ErrTimeout)
+
+func errTimeout(what string) error { return fmt.Errorf("%s: %w", what, errDeadline) }
 
 // uncertain wraps the failure of a write that may have taken effect.
 func uncertain(what string, err error) error {
@@ -224,14 +235,4 @@ func uncertain(what string, err error) error {
 		return err
 	}
 	return fmt.Errorf("%s: %w: %w", what, client.ErrUncertain, err)
-}
-
-const (
-	firstPause = 2 * time.Microsecond // about a round trip: a winner needs two or three
-	maxPause   = 200 * time.Microsecond
-)
-
-// pause sleeps "a little bit" (Algorithm 1, line 18), longer each time, up to a bound.
-func (c *Client) pause(attempt int) {
-	c.ep.Sleep(min(firstPause<<min(attempt, 10), maxPause))
 }

@@ -55,7 +55,7 @@ func (c *Client) alone(w *write, view *race.View) (bool, error) {
 
 // outlast waits until slot s cannot come to hold w's key, and returns false when w must give way to it.
 func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		f, err := c.look(w, s)
 		switch {
 		case err != nil:
@@ -64,10 +64,9 @@ func (c *Client) outlast(w *write, s race.Slot) (bool, error) {
 			return true, nil
 		case f == exists, f == rival && s < w.slot:
 			return false, nil
-		case c.overdue():
+		case !r.Again():
 			return false, nil // to give way is always safe
 		}
-		c.pause(attempt)
 	}
 }
 

@@ -40,14 +40,14 @@ func (c *Client) readPair(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 // still says the same then, the pair was there all the time, and is damaged.
 func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair fields, held *rdma.Batch, err error) {
 	var stale candidate
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		at.began = c.ep.Now()
 		if c.deadline == unset {
 			c.deadline = at.began + c.opt.Timeout
 		}
 		b := c.ep.Batch()
 		step := stepReadBuckets
-		if attempt == 0 && write {
+		if r.Tries == 0 && write {
 			step = stepWriteReadBuckets
 			c.draft.write(c, b)
 		}
@@ -80,10 +80,9 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair field
 		if stale.word != 0 && stale == before {
 			return at, pair, nil, fmt.Errorf("slot %d: %v: the object there is not the slot's: %w", stale.slot, stale.word, client.ErrDamaged)
 		}
-		if c.overdue() {
+		if !r.Again() {
 			return at, pair, nil, errTimeout("find a pair that is not reused meanwhile")
 		}
-		c.pause(attempt)
 	}
 }
 

@@ -16,16 +16,14 @@ import (
 // It returns false when another writer has won, who completes the round, or whose recovery does: until then the dead
 // client's words stay where they are, and what they point at is left to a sweep.
 func (r *recovery) finish(s race.Slot) (bool, error) {
-	limit := r.waitLimit()
-	for attempt := 0; ; attempt++ {
+	for retry := r.retryUntil(aLittleBit, r.waitLimit()); ; {
 		o, err := r.finishOnce(s)
 		if o != lookAgain || err != nil {
 			return o == ended, err
 		}
-		if r.ep.Now() > limit {
+		if !retry.Again() {
 			return false, errTimeout(fmt.Sprintf("finish a dead client's write of slot %d", s))
 		}
-		r.pause(attempt)
 	}
 }
 

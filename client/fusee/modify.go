@@ -75,7 +75,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		}
 	}
 	at, err := c.locate(key, hash)
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		if err != nil {
 			c.abandon(err)
 			return err
@@ -92,11 +92,10 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		if verdict != lost || failed != nil || op == opUpdate {
 			return c.finishReplace(op, hash, &w, verdict, failed)
 		}
-		if c.overdue() {
+		if !r.Again() {
 			c.recycle()
 			return errTimeout("win a slot")
 		}
-		c.pause(attempt)
 		at, err = c.locateAgain(key, hash)
 	}
 }
@@ -218,7 +217,7 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 	if err := c.keepUp(); err != nil {
 		return err
 	}
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		if err := c.begin(opInsert, key, value); err != nil {
 			return err
 		}
@@ -228,17 +227,17 @@ func (c *Client) tryInsert(key, value []byte, hash uint64) error {
 			return err
 		case verdict == won:
 			return nil
-		case c.overdue():
+		case !r.Again():
 			return errTimeout("outlast others of the same key")
 		}
-		c.pause(attempt) // it gave way: its object's word is a tombstone now, so the next attempt has another one
+		// It gave way: its object's word is a tombstone now, so the next attempt has another one.
 	}
 }
 
 // insert tries to insert the draft until it wins a slot or gives way. It gives back the draft unless it won.
 func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
-	for attempt := 0; ; attempt++ {
-		at, _, held, err := c.find(key, hash, attempt == 0)
+	for r := c.pace; ; {
+		at, _, held, err := c.find(key, hash, r.Tries == 0)
 		switch {
 		case err != nil:
 			c.abandon(err)
@@ -268,13 +267,12 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 			c.strand(&w, err)
 			return stranded, err
 		}
-		if err == nil && c.overdue() {
+		if err == nil && !r.Again() {
 			err = errTimeout("win an empty slot")
 		}
 		if err != nil {
 			c.recycle()
 			return lost, err
 		}
-		c.pause(attempt)
 	}
 }

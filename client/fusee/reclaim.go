@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 )
@@ -294,12 +295,12 @@ func (c *Client) awaitOthers(class, reserve int) (bool, error) {
 		return false, err
 	}
 	start := c.ep.Now()
-	for attempt := 0; c.ep.Now()-start < c.opt.Timeout/4; attempt++ {
-		c.pause(attempt)
+	r := kit.Retry{Env: c.ep, Pause: aLittleBit, Over: func() bool { return c.ep.Now()-start >= c.opt.Timeout/4 }}
+	for r.Again() {
 		if err := c.reclaimAll(class); err != nil {
 			return false, err
 		}
-		if attempt%8 == 7 {
+		if r.Tries%8 == 0 {
 			if ok, err := c.adopt(class, 1+reserve); ok || err != nil {
 				return ok, err
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -38,7 +39,7 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 // getMeanwhile searches while a master mends the pool, or is about to (FUSEE 5.2): what has its primary is read as ever,
 // and what lost it from the replicas that are left, if they agree.
 func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error) {
-	for attempt := 0; ; attempt++ {
+	for r := (kit.Retry{Env: c.ep, Pause: kit.WhileBusy, Over: c.overdue}); ; {
 		if e := c.view.Join(); e != nil && !errors.Is(e, rdma.ErrUnreachable) { // without another view this one is as good as it was
 			return nil, fmt.Errorf("get: %w", e)
 		}
@@ -48,11 +49,10 @@ func (c *Client) getMeanwhile(key []byte, hash uint64, err error) ([]byte, error
 			return value, e
 		case !c.view.Busy && c.isGone(e):
 			return nil, fmt.Errorf("the last replica is gone (epoch %d): %w", c.view.Epoch, e)
-		case c.overdue():
-			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, err)
+		case !r.Again():
+			return nil, fmt.Errorf("get: wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errDeadline, err)
 		}
 		err = e
-		c.ep.Sleep(min(firstWait<<min(attempt, 10), maxWait))
 	}
 }
 

@@ -318,10 +318,11 @@ func (c *Client) logOld(b *rdma.Batch, w *write) {
 
 // awaitWinner waits until the round's winner has changed the primary (Algorithm 1, lines 17 to 21).
 func (c *Client) awaitWinner(w *write) (verdict, error) {
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		now, err := c.readSlot(stepAwaitWinner, w.slot, 0)
 		if err != nil {
 			if err = c.blip(err); err == nil {
+				r.Tries++ // it has waited
 				continue
 			}
 			return stranded, uncertain("wait for the winner of a slot", err)
@@ -329,14 +330,13 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 		if now != w.old {
 			return lost, nil
 		}
-		if c.overdue() {
+		if !r.Again() {
 			err := uncertain("write a slot", errTimeout("wait for the winner"))
 			if !w.visible {
 				return lost, err // no replica holds our word: the object may be used again
 			}
 			return stranded, err
 		}
-		c.pause(attempt)
 	}
 }
 

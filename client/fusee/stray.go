@@ -26,7 +26,7 @@ type stray struct {
 // abandon gives back the draft of an operation that failed on its way to a slot: a failed batch may still be in flight,
 // so its object is not used again before the view has changed.
 func (c *Client) abandon(err error) {
-	if errors.Is(err, errTired) || errors.Is(err, errUnsettled) {
+	if errors.Is(err, errDeadline) || errors.Is(err, errUnsettled) {
 		c.recycle()
 		return
 	}
@@ -35,7 +35,7 @@ func (c *Client) abandon(err error) {
 
 // inFlight tells whether verbs of an operation that failed so may still be on their way: waiting for them timed out.
 func inFlight(err error) bool {
-	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errTired)
+	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errDeadline)
 }
 
 // strand keeps the draft of a write whose outcome is unknown. Its word is the draft's, whatever the write proposed at last:

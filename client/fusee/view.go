@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
@@ -67,18 +66,12 @@ func interrupted(err error) bool {
 	return (errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown)) && !errors.Is(err, rdma.ErrTimeout)
 }
 
-const (
-	firstWait = 20 * time.Microsecond // a master takes some round trips
-	maxWait   = 2 * time.Millisecond
-)
-
 // settled waits for an idle view behind the one in which an operation was cut off, for as long as the operation may
 // take. It returns false when there is none, because the failed node was unreachable for this client alone and
 // answers again: then nothing is known about the verbs that failed.
 func (c *Client) settled(cause error) (bool, error) {
-	limit := c.waitLimit()
-	epoch, wait := c.view.Epoch, firstWait
-	for {
+	limit, epoch := c.waitLimit(), c.view.Epoch
+	for r := c.retryUntil(kit.WhileBusy, limit); ; {
 		unknown := c.view.Join()
 		if unknown != nil && !errors.Is(unknown, rdma.ErrUnreachable) {
 			return false, unknown
@@ -97,14 +90,12 @@ func (c *Client) settled(cause error) (bool, error) {
 		case c.answers(cause):
 			return false, nil
 		}
-		if c.ep.Now() > limit {
+		if !r.Again() {
 			if unknown != nil {
 				cause = fmt.Errorf("%w: %w", cause, unknown)
 			}
-			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errTired, cause)
+			return false, fmt.Errorf("wait for the pool to be mended (epoch %d): %w: %w", c.view.Epoch, errDeadline, cause)
 		}
-		c.ep.Sleep(wait)
-		wait = min(2*wait, maxWait)
 	}
 }
 
@@ -139,13 +130,12 @@ func (c *Client) keepUp() error {
 // resolve finds out what became of a write that a change of the view cut off, now that the master has made all replicas
 // of its slot equal. What cuts that off, too, is waited for again.
 func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
-	for attempt := 0; ; attempt++ {
+	for r := c.pace; ; {
 		v, cut, err := c.resolveOnce(w, op, cause)
-		if !cut || !interrupted(err) || c.overdue() {
+		if !cut || !interrupted(err) || !r.Again() {
 			return v, err
 		}
 		cause = err
-		c.pause(attempt)
 	}
 }
 

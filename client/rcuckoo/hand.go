@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -31,6 +32,8 @@ const (
 	// them. Pauses grow up to a millisecond.
 	rowLooks = 20
 )
+
+var betweenLooks = kit.Doubling(time.Microsecond, time.Millisecond)
 
 // addHand adds the WRITE of the client's hand: step 1.
 func (x *extents) addHand(b *rdma.Batch, shard int, refs []ref) {
@@ -143,7 +146,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	}
 	for look := 0; len(suspects) > 0 && look < rowLooks+x.Levels; look++ {
 		if look > 1 { // somebody is at work there
-			x.ep.Sleep(min(time.Microsecond<<look, time.Millisecond, max(until-x.ep.Now(), 0)))
+			x.ep.Sleep(min(betweenLooks(look, x.ep.Rand()), max(until-x.ep.Now(), 0)))
 		}
 		if suspects, idle, err = x.look(shard, suspects, idle, until); err != nil {
 			return 0, err

@@ -121,7 +121,9 @@ func (v neighbourhood) row(_ int, n uint32) row { return v[n] }
 // explore looks for a path in rows that it reads for that, without locks. pathNone: all rows within reach are full.
 func (s *Store) explore(at place) ([]step, found, error) {
 	rows := neighbourhood{}
-	for tries := 0; ; {
+	r := s.pace
+	r.Tries = 1 // rows are whole again later than a lock is free
+	for {
 		path, result := s.search.find(rows, at, searchDepth)
 		if result != pathGuessed || len(s.search.missing) == 0 {
 			return path, result, nil
@@ -131,8 +133,7 @@ func (s *Store) explore(at place) ([]step, found, error) {
 			return nil, pathNone, err
 		}
 		if torn > 0 {
-			tries++
-			s.pause(tries)
+			r.Wait()
 		}
 		if s.left() == 0 {
 			return nil, pathNone, errWaited

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -132,10 +133,9 @@ const (
 	pauseShares = 16 // of the failure timer
 )
 
-// pause sleeps before the n-th try.
-func (s *Store) pause(n int) {
-	most := min(firstPause<<min(n, 20), lastPause, s.opt.Failure/pauseShares)
-	s.ep.Sleep(firstPause/2 + time.Duration(s.ep.Rand().Int64N(int64(max(most, 1)))))
+// forLocks is the formula of that: drawn from half the first pause on.
+func forLocks(failure time.Duration) kit.Pause {
+	return kit.Spread(firstPause/2, kit.Doubling(firstPause, min(lastPause, failure/pauseShares)))
 }
 
 // acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them (section 3.4.1).
@@ -151,15 +151,15 @@ func (s *Store) acquire(key, value []byte) error {
 		s.pulse = s.beatOwn
 	}
 	opening := true
-	for tries := 0; l.held < len(l.wants); tries++ {
+	for r := s.pace; l.held < len(l.wants); {
 		w := l.wants[l.held]
 		b := s.ep.Batch()
 		b.Chain()
 		if opening {
 			b.Write(s.intentAt(l.shard, s.id), encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants))
-		} else if tries > 0 {
+		} else if r.Tries > 0 {
 			p := b.Alloc(8)
-			le.PutUint64(p, uint64(tries))
+			le.PutUint64(p, uint64(r.Tries))
 			b.Write(s.intentAt(l.shard, s.id).Add(intentBeat), p)
 		}
 		var content []byte
@@ -183,11 +183,12 @@ func (s *Store) acquire(key, value []byte) error {
 				return nil
 			}
 			b.Release()
+			r.Tries++
 			continue
 		}
 		met := cas.Result
 		b.Release()
-		if err := s.wait(w, met, tries); err != nil {
+		if err := s.wait(w, met, &r); err != nil {
 			return err
 		}
 	}
@@ -195,7 +196,7 @@ func (s *Store) acquire(key, value []byte) error {
 }
 
 // wait is what a client does that did not get a lock: it waits, looks for somebody who died, or gives up.
-func (s *Store) wait(w want, met uint64, tries int) error {
+func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
 	slow, err := s.slow(l.shard, w.word)
@@ -216,19 +217,18 @@ func (s *Store) wait(w want, met uint64, tries int) error {
 			return err
 		}
 		return errAgain
-	case s.left() == 0:
+	case !r.Again():
 		if err := s.retreat(); err != nil {
 			return err
 		}
 		return errWaited
 	}
-	s.pause(tries)
 	return nil
 }
 
 // repaired waits until a lock word is repaired, or does it. It holds nothing meanwhile.
 func (s *Store) repaired(shard int, word uint32) error {
-	for tries := 0; ; tries++ {
+	for r := s.pace; ; {
 		if s.owing() || s.shards[shard].dirty { // its own intent may be what others wait for
 			return errAgain
 		}
@@ -249,10 +249,9 @@ func (s *Store) repaired(shard int, word uint32) error {
 		switch {
 		case bits&lockRepair == 0:
 			return nil
-		case s.left() == 0:
+		case !r.Again():
 			return errWaited
 		}
-		s.pause(tries)
 	}
 }
 

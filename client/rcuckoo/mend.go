@@ -58,15 +58,14 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 const recoverShare = 8
 
 func (s *Store) recoverIn(shard int, c rdma.ClientID) error {
-	for tries := 0; ; tries++ {
+	for r := s.pace; ; {
 		err := s.recoverOnce(shard, c)
 		switch {
 		case !errors.Is(err, errAgain):
 			return err
-		case s.left() == 0:
+		case !r.Again():
 			return errWaited
 		}
-		s.pause(tries)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -50,8 +51,7 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 	s.want(at.shard)
 	s.wantRows(at)
 	var before look2
-	torn := 0
-	for {
+	for r := s.pace; ; {
 		b := s.ep.Batch()
 		s.addReads(b, false)
 		growth := s.addGrowth(b, at.shard)
@@ -81,10 +81,9 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 		if before.known && s.left() > 0 {
 			continue
 		}
-		if err := s.tornRow(at, torn); err != nil {
+		if err := s.tornRow(at, &r); err != nil {
 			return nil, err
 		}
-		torn++
 	}
 }
 
@@ -155,7 +154,7 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 }
 
 // tornRow waits before a row is read again that was being written. When that takes for ever its writer died.
-func (s *Store) tornRow(at place, tries int) error {
+func (s *Store) tornRow(at place, r *kit.Retry) error {
 	s.stats.Torn++
 	s.pay()
 	for _, n := range [2]uint32{at.first, at.second} {
@@ -168,12 +167,12 @@ func (s *Store) tornRow(at place, tries int) error {
 			if err := s.settled(at.shard); err != nil {
 				return err
 			}
+			r.Tries++ // it has waited
 			return s.repair(at.shard, []uint32{uint32(word)})
 		}
 	}
-	if s.left() == 0 {
+	if !r.Again() {
 		return fmt.Errorf("its rows are torn: %w", rdma.ErrTimeout)
 	}
-	s.pause(tries)
 	return nil
 }

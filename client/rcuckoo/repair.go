@@ -78,7 +78,7 @@ var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
 func (s *Store) repair(shard int, words []uint32) error {
 	m := &s.mending
 	m.shard, m.words = shard, append(m.words[:0], words...)
-	for tries := 0; ; tries++ {
+	for r := s.pace; ; {
 		err := s.repairOnce(m)
 		switch {
 		case err == nil:
@@ -86,10 +86,9 @@ func (s *Store) repair(shard int, words []uint32) error {
 			return nil
 		case !errors.Is(err, errAgain) || errors.Is(err, errBusy):
 			return err
-		case s.left() == 0:
+		case !r.Again():
 			return errWaited
 		}
-		s.pause(tries)
 	}
 }
 
@@ -371,7 +370,7 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 // await returns when nobody but the suspects claims a lock of the words. Without a pool to fence anybody off, whoever does not
 // move keeps what it claims: see clear.
 func (s *Store) await(m *mending) error {
-	for tries := 0; ; tries++ {
+	for r := s.pace; ; {
 		if err := s.look(m.shard); err != nil {
 			return err
 		}
@@ -394,7 +393,7 @@ func (s *Store) await(m *mending) error {
 		if err := s.beat(m); err != nil {
 			return err
 		}
-		s.pause(tries)
+		r.Wait()
 	}
 }
 

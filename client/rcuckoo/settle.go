@@ -184,16 +184,15 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 	if err := s.awaitIdleView(); err != nil {
 		return false, err
 	}
-	for tries := 0; ; tries++ {
+	for r := s.pace; ; {
 		s.abandonOwed()
 		begun, err = s.settleOnce(shard)
 		if !errors.Is(err, errAgain) {
 			return begun, err
 		}
-		if s.left() == 0 {
+		if !r.Again() {
 			return false, errWaited
 		}
-		s.pause(tries)
 	}
 }
 

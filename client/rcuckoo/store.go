@@ -54,6 +54,7 @@ type Store struct {
 	view    *kit.Member // in the pool's view
 	shards  []standing
 	until   time.Duration // of the operation at work
+	pace    kit.Retry     // paces an operation that waits for other clients
 	locks   locks
 	search  *search
 	levels  *levels // of its search
@@ -147,6 +148,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
 	}
 	s := &Store{layout: l, view: v, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
+	s.pace = kit.Retry{Env: ep, Pause: forLocks(o.Failure), Over: s.over}
 	s.extents = newExtents(l, ep, o.Timeout)
 	s.enter()
 	v.Follow(s.applyView)

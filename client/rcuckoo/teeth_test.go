@@ -14,7 +14,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "who holds a lock has an intent", File: "lock.go",
 		Old: "encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants)", New: "encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, nil)", Test: "TestEveryPrefix$"},
 	{Rule: "who waits for a lock beats", File: "lock.go",
-		Old: "} else if tries > 0 {", New: "} else if tries > 1<<30 {", Test: "TestWaitersBeat$"},
+		Old: "} else if r.Tries > 0 {", New: "} else if tries > 1<<30 {", Test: "TestWaitersBeat$"},
 	{Rule: "nobody takes a lock that is being repaired", File: "lock.go",
 		Old: "0, w.bits|lockRepair, w.bits, w.bits)", New: "0, w.bits, w.bits, w.bits)", Test: "Test(EveryPrefix|Slow|Explore)$"},
 	{Rule: "who waits for a repair has no intent", File: "lock.go",

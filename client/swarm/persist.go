@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -51,7 +52,7 @@ func (s *Store) begin() error {
 type tries struct {
 	stale, full int
 	began       time.Duration // the operation; a GET, when it first had to wait
-	pause       time.Duration // before the next attempt to reach them; 0: they were in reach
+	outages     int           // attempts of it whose nodes were out of reach
 }
 
 // A client that stood still, or whose nodes did, finds its connections cut, and has new ones a few trips later. Until
@@ -98,15 +99,14 @@ func unreachable(err error) bool {
 // reach pauses before the next attempt of an operation whose nodes are out of reach; false: its timeout is over.
 func (s *Store) reach(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
-	if t.pause == 0 {
-		t.pause = timeout / firstReach
+	if t.outages == 0 {
 		t.began = cmp.Or(t.began, now)
 	}
 	if now-t.began >= timeout {
 		return false
 	}
-	s.ep.Sleep(t.pause)
-	t.pause = min(2*t.pause, timeout/lastReach)
+	s.ep.Sleep(kit.Doubling(timeout/firstReach, timeout/lastReach)(t.outages, s.ep.Rand()))
+	t.outages++
 	return true
 }
 
