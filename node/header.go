@@ -91,6 +91,9 @@ func Commit(f rdma.Fabric, node int, off, n uint64) error {
 	return nil
 }
 
+// StepReadHeader is the READ of a pool's header, by which clients find its store.
+const StepReadHeader rdma.Step = "read header"
+
 // WriteHeader writes h to every node of a new pool.
 func WriteHeader(f rdma.Fabric, ep rdma.Endpoint, h Header) error {
 	for n := range f.Nodes() {
@@ -119,7 +122,7 @@ func ReadHeader(ep rdma.Endpoint, nodes int) (Header, error) {
 	for n := range nodes {
 		b := ep.Batch()
 		op := b.Read(rdma.At(n, 0), HeaderBytes)
-		if last = rdma.Do(ep, b, headerTimeout); last == nil {
+		if last = rdma.Do(ep, b.As(StepReadHeader), headerTimeout); last == nil {
 			h, err := decodeHeader(op.Buf)
 			b.Release()
 			if err == nil && h.Nodes != nodes { // stores lay out the pool by it

@@ -145,17 +145,19 @@ func (c *Client) Close() {
 
 // The steps of the protocol.
 const (
-	stepRead       rdma.Step = "read bucket"
-	stepReadOthers rdma.Step = "read other replicas"
-	stepFetch      rdma.Step = "fetch bucket" // from a buffer
-	stepPrepare    rdma.Step = "prepare"
-	stepAccept     rdma.Step = "accept"
-	stepMend       rdma.Step = "mend in place" // in the background
-	stepCount      rdma.Step = "count entries"
+	// StepReadOthers is one where there are several replicas.
+	StepReadOthers rdma.Step = "read other replicas"
+
+	stepRead    rdma.Step = "read bucket"
+	stepFetch   rdma.Step = "fetch bucket" // from a buffer
+	stepPrepare rdma.Step = "prepare"
+	stepAccept  rdma.Step = "accept"
+	stepMend    rdma.Step = "mend in place" // in the background
+	stepCount   rdma.Step = "count entries"
 )
 
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []rdma.Step{stepRead, stepReadOthers, stepFetch, stepPrepare, stepAccept, stepMend, stepCount}
+var Steps = []rdma.Step{stepRead, StepReadOthers, stepFetch, stepPrepare, stepAccept, stepMend, stepCount}
 
 // begin makes a bucket the one at work.
 func (c *Client) begin(bucket uint64) {

@@ -70,7 +70,7 @@ func (c *Client) lookFurther(need int) error {
 	}
 	c.save()
 	c.quorum.Limit = c.quorum.Slow()
-	err := c.gather(stepReadOthers, rest, need, c.askSlot, c.tellSlot)
+	err := c.gather(StepReadOthers, rest, need, c.askSlot, c.tellSlot)
 	c.quorum.Limit = c.quorum.Timeout()
 	if passing(err) {
 		return nil

@@ -8,7 +8,6 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
-	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
@@ -244,28 +243,5 @@ func TestLagging(t *testing.T) {
 	lookup(y, 2) // look, fetch
 	if n := y.Stats(); n.Settled != 1 {
 		t.Errorf("the lagging replica was brought along %d times", n.Settled)
-	}
-}
-
-// TestSteps: what is posted has a name, and each name is of something.
-func TestSteps(t *testing.T) {
-	met := map[rdma.Step]bool{}
-	for seed := uint64(1); seed <= 60; seed++ {
-		r := draw(seed, 3)
-		r.options.Trace = func(e sim.Event) {
-			if e.Kind == sim.Post {
-				met[e.Step] = true
-			}
-		}
-		must(t, r.play(new(tally)))
-	}
-	for _, name := range Steps {
-		if !met[name] && name != stepCount { // a look from outside
-			t.Errorf("no step is called %q", name)
-		}
-		delete(met, name)
-	}
-	if len(met) > 0 {
-		t.Errorf("names that are not in the list: %v", met)
 	}
 }

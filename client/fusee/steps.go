@@ -1,6 +1,10 @@
 package fusee
 
-import "github.com/farkv/farkv/node/rdma"
+import (
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // The steps of operations, in the order in which they come.
 const (
@@ -50,11 +54,18 @@ const (
 	stepCount       rdma.Step = "count"
 )
 
-// Steps are the steps of the protocol, as traces show them and faults can be set to them.
-var Steps = []rdma.Step{
+var steps = []rdma.Step{
 	stepReadSlotAndPair, stepReadBuckets, stepReadPairs, stepWriteReadSlot, stepWriteReadBuckets, stepCASBackups, stepReadPrimary,
 	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
 	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
 	stepPassOn, stepReadCeiling, stepRaiseCeiling,
 	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepCheck, stepCount,
+}
+
+// Steps returns the steps of clients with these options, as traces show them and faults can be set to them: without an index cache
+// there are two less, and FUSEE-CR's backups need not be fixed.
+func Steps(o Options) []rdma.Step {
+	return slices.DeleteFunc(slices.Clone(steps), func(s rdma.Step) bool {
+		return o.CacheBytes < 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) || o.Sequential && s == stepFixBackups
+	})
 }

@@ -23,6 +23,8 @@ func init() {
 const maxFuseePair = 16_256
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
+	var usual fusee.Options
+	vary(&usual)
 	return &Kind{
 		Name:    name,
 		Doc:     doc,
@@ -39,7 +41,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 			return c, nil
 		},
 		Mender:  newFuseeMender,
-		Steps:   fusee.Steps,
+		Steps:   fusee.Steps(usual),
 		MaxPair: maxFuseePair,
 		Heeds: Heeds{CacheBytes: fusee.DefaultCache, CacheThreshold: fusee.DefaultThreshold, Split: true,
 			Replicas: "up to as many as there are nodes"},

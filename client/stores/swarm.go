@@ -54,7 +54,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 			return s, nil
 		},
 		Refuse:  func(p Params) error { return refuseSwarm(p, v) },
-		Steps:   swarm.StoreSteps,
+		Steps:   swarm.StoreSteps(v.raw, !v.abd),
 		MaxPair: maxSwarmPair,
 		Heeds:   Heeds{CacheBytes: swarm.DefaultCache, Replicas: "3, 5 or 7, of which a majority goes on, or 1"},
 		Slots:   true,

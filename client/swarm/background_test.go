@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -42,36 +41,4 @@ func TestBackgroundIsBounded(t *testing.T) {
 		}
 	})
 	must(t, s.Run())
-}
-
-// TestSteps: what is posted has a name, and each name is of something.
-func TestSteps(t *testing.T) {
-	met := map[rdma.Step]bool{}
-	for seed := uint64(1); seed <= 30; seed++ {
-		r := draw(seed, 3)
-		if seed > 25 {
-			r = drawRaw(seed)
-		}
-		r.deletes = true
-		r.options.Trace = func(e sim.Event) {
-			if e.Kind == sim.Post && e.Worker != "master" {
-				met[e.Step] = true
-			}
-		}
-		if err := r.play(new(Stats)); !r.shape.raw() {
-			must(t, err)
-		}
-	}
-	for _, name := range Steps {
-		if !met[name] {
-			t.Errorf("no step is called %q", name)
-		}
-		delete(met, name)
-	}
-	for _, name := range buffers.Steps {
-		delete(met, name)
-	}
-	if len(met) > 0 {
-		t.Errorf("names that are not in the list: %v", met)
-	}
 }

@@ -23,12 +23,6 @@ const (
 	stepWriteValue     rdma.Step = "write value"          // of RAW
 )
 
-// Steps are the steps of a Client, as traces show them and faults can be set to them.
-var Steps = []rdma.Step{
-	stepReadWords, stepWriteReadWords, stepVerify, stepWriteVerified, stepFetch, stepReadWord, stepWriteBack, stepLock, stepBury,
-	stepReadValue, stepWriteValue,
-}
-
 // The steps of a Store besides those of its registers, its directory and its buffers.
 const (
 	stepReadCeiling  rdma.Step = "read ceiling" // of the client's timestamps
@@ -43,8 +37,18 @@ const (
 	stepCount        rdma.Step = "count"
 )
 
-// StoreSteps are the steps of a Store, as traces show them and faults can be set to them.
-var StoreSteps = slices.Concat(Steps, directory.Steps, buffers.Steps, []rdma.Step{
-	stepReadCeiling, stepRaiseCeiling, stepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepSweep, stepCheck,
-	stepCount,
-})
+// StoreSteps returns the steps of a Store, as traces show them and faults can be set to them: of RAW's objects, which have no
+// words, or of such as have them, with clients that guess timestamps or without.
+func StoreSteps(raw, guesses bool) []rdma.Step {
+	steps := slices.Concat([]rdma.Step{stepBury}, directory.Steps, buffers.Steps, []rdma.Step{
+		stepReadCeiling, stepRaiseCeiling, stepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepCount,
+	})
+	if raw {
+		steps = slices.DeleteFunc(steps, func(s rdma.Step) bool { return s == directory.StepReadOthers })
+		return append(steps, stepReadValue, stepWriteValue)
+	}
+	if guesses {
+		steps = append(steps, stepWriteReadWords, stepVerify, stepLock)
+	}
+	return append(steps, stepReadWords, stepWriteVerified, stepFetch, stepReadWord, stepWriteBack, stepSweep, stepCheck)
+}

@@ -1,0 +1,149 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/explore"
+)
+
+// named counts what endpoints post, and call for, by the names of steps.
+type named map[rdma.Step]int
+
+// endpoint is one whose posts and calls are namedEndpoint.
+func (n named) endpoint(ep rdma.Endpoint) rdma.Endpoint { return &namedEndpoint{ep, n} }
+
+type namedEndpoint struct {
+	rdma.Endpoint
+	posts named
+}
+
+func (e *namedEndpoint) Post(b *rdma.Batch) error {
+	e.posts[b.Step()]++
+	return e.Endpoint.Post(b)
+}
+
+func (e *namedEndpoint) Call(node int, r *rdma.Request, within time.Duration) error {
+	e.posts[r.Step]++
+	return e.Endpoint.Call(node, r, within)
+}
+
+// namedFabric opens such endpoints.
+type namedFabric struct {
+	rdma.Fabric
+	posts named
+}
+
+func (f namedFabric) Open(name string) (rdma.Endpoint, error) {
+	ep, err := f.Fabric.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.posts.endpoint(ep), nil
+}
+
+// watched is a subject all of whose posts are counted: those of workers, keepers and looks.
+func watched(k *stores.Kind) (*explore.Subject, named) {
+	s, posts := subject(k), named{}
+	open, check, mender := s.OpenOn, s.Check, s.Mender
+	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
+		return open(f, posts.endpoint(ep), cache)
+	}
+	s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(posts.endpoint(ep)) }
+	s.Check = func(f rdma.Fabric) (client.Report, error) {
+		_, fills := k.Fill(namedFabric{f, posts})
+		_, uses := k.Usage(namedFabric{f, posts})
+		report, err := check(namedFabric{f, posts})
+		return report, errors.Join(fills, uses, err)
+	}
+	return s, posts
+}
+
+// exhaust fills a pool with pairs of one size, empties it, and fills it with others.
+func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
+	t.Helper()
+	replicas := s.Replicas[len(s.Replicas)-1]
+	shape := explore.Shape{Nodes: max(replicas[0], replicas[1]), Index: replicas[0], Data: replicas[1]}
+	memory, err := s.Memory(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := sim.New(sim.Options{Nodes: shape.Nodes, Memory: memory, Clients: s.Clients, Handler: s.Handler})
+	defer f.Close()
+	if err := s.Format(f, shape); err != nil {
+		t.Fatal(err)
+	}
+	for _, share := range []int{1, 4} {
+		f.Go("worker", func(ep rdma.Endpoint) {
+			store, err := s.OpenOn(f, ep, true)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			size, n := s.MaxValue/share, 0
+			if !k.Slots { // its memory is to be full before its index
+				size = k.MostPair(store)/share - exploredKey
+			}
+			for ; err == nil; n++ {
+				err = store.Insert(fmt.Appendf(nil, "key-%d", n), make([]byte, size))
+			}
+			if !errors.Is(err, rdma.ErrFull) {
+				t.Errorf("insert %d: %v", n, err)
+			}
+			for i := range n - 1 {
+				if err := store.Delete(fmt.Appendf(nil, "key-%d", i)); err != nil {
+					t.Errorf("delete %d: %v", i, err)
+				}
+			}
+			if err := store.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := f.Run(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSteps: each step of a store is posted by some client or keeper, or by a look at the pool, and nothing is posted under
+// another name, or none.
+func TestSteps(t *testing.T) {
+	const most = 1000 // seeds; 20 to 600 are enough
+	for _, name := range stores.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, err := stores.Lookup(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, posts := watched(k)
+			exhaust(t, k, s)
+			lacks := k.Steps
+			for seed := uint64(1); len(lacks) > 0 && seed <= most; seed++ {
+				if f := s.Run(s.Draw(seed, explore.Limits{})); f != nil && !k.Heeds.Baseline {
+					t.Fatalf("seed %d: %v", seed, f)
+				}
+				lacks = slices.DeleteFunc(slices.Clone(lacks), func(s rdma.Step) bool { return posts[s] > 0 })
+			}
+			if len(lacks) > 0 {
+				t.Errorf("no batch is posted as %q", lacks)
+			}
+			for _, step := range append(k.Steps, node.StepReadHeader) {
+				delete(posts, step)
+			}
+			if len(posts) > 0 {
+				t.Errorf("these are no steps of %s: %q", name, slices.Sorted(maps.Keys(posts)))
+			}
+		})
+	}
+}
