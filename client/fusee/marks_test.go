@@ -229,7 +229,7 @@ func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 	p := small(2, 1, 2)
 	p.Regions, p.BlockBytes, p.Clients = 2, 4096, 8
 	p.RegionBytes = 9 * 4096
-	s := pool(t, 2, p)
+	s := simPool(t, 2, p)
 	y, leave := life(t, s, Options{})
 	for i := range 20 {
 		must(t, y.Insert(key(i), make([]byte, 100)))

@@ -98,7 +98,7 @@ func TestRejoinInParts(t *testing.T) {
 	const victim, timeout = 1, 40 * time.Millisecond
 	p := small(3, 2, 2)
 	p.BlockBytes = 4 << 10
-	f := pool(t, 3, p)
+	f := simPool(t, 3, p)
 	d := &dawdler{Endpoint: open2(t, f)}
 	c, err := Open(d, Options{Timeout: timeout})
 	must(t, err)

@@ -10,6 +10,8 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
@@ -22,7 +24,12 @@ func TestStoreTrips(t *testing.T) {
 		{false, 1, 2, 1, 3, 4, 4},
 		{true, 2, 3, 2, 5, 4, 4}, // values are fetched, and writers read first
 	} {
-		f := storePool(t, 3, small(3, 3, c.apart))
+		p := small(3, 3, c.apart)
+		l, err := newPlan(p, 3)
+		must(t, err)
+		f := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve}) // no replica is slow by chance
+		t.Cleanup(func() { f.Close() })
+		must(t, Make(f, p))
 		x, y := storeOn(t, f, StoreOptions{Apart: c.apart}), storeOn(t, f, StoreOptions{Apart: c.apart})
 		trips := func(what string, s *Store, want uint64, wantErr error, op func() error) {
 			t.Helper()

@@ -11,6 +11,7 @@ import (
 // Where majorities decide one of three memory nodes dies, for good, and no operation of anybody fails. How long the longest
 // takes then is the fabric's business, and the machine's: package swarm asserts it in virtual time.
 func TestNoDowntime(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ store, fabric string }{{"swarm", "tcp"}, {"swarm", "shm"}, {"dm-abd", "tcp"}} {
 		t.Run(c.store+" on "+c.fabric, func(t *testing.T) {
 			t.Parallel()

@@ -37,6 +37,7 @@ func (s *stage) numbered(n int) int {
 
 // A memory node dies, and nobody notices more than a pause.
 func TestNodeKilled(t *testing.T) {
+	t.Parallel()
 	s, _ := named(t, 1)
 	a, b := s.work(nil), s.work(nil)
 	s.wait(time.Second, a, b)
@@ -54,6 +55,7 @@ func TestNodeKilled(t *testing.T) {
 
 // The process of the master dies. Others work on, and one of them leads.
 func TestMasterKilled(t *testing.T) {
+	t.Parallel()
 	s, _ := named(t, 0)
 	a, b := s.work(nil), s.work(nil)
 	f, err := fabrics.Open(s.pool)
@@ -115,6 +117,7 @@ func away(t *testing.T) time.Duration {
 // Consul's agent stops. Reads and writes go on. What a dead node holds has to wait for the agent, and is there again then.
 // Afterwards all is as before: the next node that dies is replaced, too.
 func TestAgentAway(t *testing.T) {
+	t.Parallel()
 	s, agent := named(t, 2)
 	a, b := s.work(nil), s.work(nil)
 	first, second := s.numbered(0), s.numbered(1)
@@ -153,7 +156,10 @@ func TestAgentAway(t *testing.T) {
 }
 
 // A pool on memory nodes alone: its clients are killed at any moment, and two of its nodes.
-func TestKilledOverTCP(t *testing.T) { killedOver(t, "tcp") }
+func TestKilledOverTCP(t *testing.T) {
+	t.Parallel()
+	killedOver(t, "tcp")
+}
 
 // The same on a device, which goes on serving memory while the node's process does not, and whose verbs fly on when the client's
 // has gone.
@@ -191,8 +197,9 @@ func killedRound(t *testing.T, fabric string, clients int) {
 		v := rand.IntN(len(victims))
 		victims[v].kill()
 		victims[v] = s.work(nil)
-		if state := s.status(nil); !mended && state != nil {
-			mended = state.Nodes[dead-1].Gone && !state.View.Busy && state.Nodes[2+dead].StandsFor != nil
+		if !mended {
+			state := s.status(nil)
+			mended = state != nil && state.Nodes[dead-1].Gone && !state.View.Busy && state.Nodes[2+dead].StandsFor != nil
 		}
 		if mended && (i >= clients/4 && dead == 0 || i >= clients*2/3 && dead == 1) { // two at once would take both replicas of something
 			s.kill(dead)

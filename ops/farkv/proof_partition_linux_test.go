@@ -14,6 +14,7 @@ import (
 // other. Whoever reaches a majority of the nodes goes on without n0, which stays away when the network is whole again; and
 // all answers are right together, those of a client that reaches n0 alone, too.
 func TestPartitions(t *testing.T) {
+	t.Parallel()
 	net := lan(t, "n0", "n1", "n2", "c0", "c1")
 	for _, p := range []struct{ name, cuts string }{
 		{"clients from a node", "c0-n0 c1-n0"},

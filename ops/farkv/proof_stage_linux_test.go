@@ -28,6 +28,8 @@ const (
 	proofWorkers = 3                    // of a process
 	proofKeys    = 24                   // that all workers share
 	proofPause   = 8 * time.Millisecond // of a worker, at most: histories are to be checked in seconds
+
+	statusPause = 100 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
 )
 
 // stage is where processes play: memory nodes and a pool on them, and programs that work with it.
@@ -263,6 +265,7 @@ func (s *stage) kill(node int) time.Duration {
 func (s *stage) gone(in *network, node, spares int) {
 	s.t.Helper()
 	s.until(fmt.Sprintf("node %d is gone, and %d spares are filled", node, spares), func() bool {
+		time.Sleep(statusPause)
 		state := s.status(in)
 		if state == nil || state.View.Busy || !state.Nodes[node].Gone {
 			return false

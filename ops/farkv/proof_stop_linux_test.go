@@ -14,6 +14,7 @@ import (
 // nodes stand still. Operations wait within their timeout: none fails but those that were in flight, and those whose
 // timeout was over.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	for _, store := range []string{"swarm", "dm-abd", "raw"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,17 +32,33 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(several{m}, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
 		"record": record, "reversion": reversion,
 	})
 }
 
+// several runs more tests at a time than there are processors, unless -parallel says how many: most of the time they wait for
+// processes, leases and timeouts.
+type several struct{ *testing.M }
+
+func (m several) Run() int {
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	}
+	return m.M.Run()
+}
+
 // TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
-func TestScripts(t *testing.T) { testscript.Run(t, scripts("testdata")) }
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, scripts("testdata"))
+}
 
 // TestConsul runs the scripts that need a Consul agent, each with one of its own: they take whatever node is free there.
 func TestConsul(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("testdata/consul/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)

@@ -41,6 +41,7 @@ func (l *lines) await(t *testing.T, text string) {
 
 // A node whose Consul agent starts later waits for it, and registers.
 func TestNodeBeforeAgent(t *testing.T) {
+	t.Parallel()
 	agent := consultest.Start(t, nil)
 	agent.Kill()
 	ctx, end := context.WithCancel(context.Background())
@@ -62,6 +63,7 @@ func TestNodeBeforeAgent(t *testing.T) {
 
 // A command waits for an agent that stands still for longer than a call of a keeper may last.
 func TestCommandWaits(t *testing.T) {
+	t.Parallel()
 	agent := consultest.Start(t, nil)
 	agent.Pause()
 	var out, errs lines

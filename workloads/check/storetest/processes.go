@@ -51,10 +51,13 @@ func (h *Harness) processes(t *testing.T, fabrics ...real) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes share a pool on Linux only")
 	}
-	test := filepath.Dir(t.Name())
+	test, kills := filepath.Dir(t.Name()), uint64(3)
+	if h.Alike && os.Getenv("FARKV_LONG") != "1" {
+		kills = 1
+	}
 	for _, on := range fabrics {
 		t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
-		for seed := range uint64(3) {
+		for seed := range kills {
 			t.Run(fmt.Sprintf("%s killed %d", on.name, seed), func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
 		}
 	}
