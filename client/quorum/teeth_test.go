@@ -7,14 +7,17 @@ import (
 )
 
 // mutants break one rule each; the test that is named must notice.
-var mutants = teeth.Table([][5]string{
-	{"a step that was fenced looks at no answer of before", "quorum.go", "\t\tf.left = 0\n\t\tq.flights[kept]", "\t\tq.flights[kept]", "TestFenced"},
-	{"a step that was fenced asks again", "quorum.go", "\t\tq.again |= f.left\n", "", "TestFenced"},
-	{"what a step has read outlives a fence", "quorum.go", "if f.left.Len() == f.n || !f.posted {", "if true {", "TestRejoinsWhenFull"},
-	{"others make up for who refuses", "quorum.go", "\t\tq.err = ErrRefused\n\t\tq.widen(at, 0)\n", "\t\tq.err = ErrRefused\n", "TestVerdicts"},
-	{"who failed is asked last", "quorum.go", "\tq.shun(at[r].Node(), q.ep.Now())\n", "", "TestShun"},
-})
+var mutants = []teeth.Mutant{
+	{Rule: "a step that was fenced looks at no answer of before", In: "Quorum.rejoin",
+		At: "$f.$left = 0", Test: "TestFenced"},
+	{Rule: "a step that was fenced asks again", In: "Quorum.rejoin",
+		At: "$q.$again |= $f.$left", Nth: "1/2", Test: "TestFenced"},
+	{Rule: "what a step has read outlives a fence", In: "Quorum.rejoin",
+		At: "$f.$left.Len() == $f.$n || !$f.$posted", Do: "true", Test: "TestRejoinsWhenFull"},
+	{Rule: "others make up for who refuses", In: "Quorum.judge",
+		At: "$q.$err = ErrRefused; $q.$widen($at, 0)", Do: "$q.$err = ErrRefused", Test: "TestVerdicts"},
+	{Rule: "who failed is asked last", In: "Quorum.fail",
+		At: "$q.$shun($at[$r].Node(), $q.$ep.Now())", Test: "TestShun"},
+}
 
-func TestMutants(t *testing.T) { teeth.Check(t, mutants) }
-
-func TestTeeth(t *testing.T) { teeth.Suite{}.Run(t, mutants) }
+func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

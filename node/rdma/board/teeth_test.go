@@ -1,81 +1,104 @@
 package board
 
 import (
-	"os"
 	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-const (
-	quorumSim = "TestQuorumSim"
-	guardSim  = "TestGuardSim"
-	boardSim  = "TestBoardSim"
-)
+var mutants = []teeth.Mutant{
+	{Rule: "an acceptor accepts nothing below its promise", In: "Acceptor.Accept",
+		At: "if $b.Compare($s.$promised) < 0 { return &Answer{$Promised: $s.$promised} }", Test: "TestQuorumSim"},
+	{Rule: "majorities meet", In: "proposer.majority",
+		At: "$p.$nodes/2 + 1", Do: "max($p.$nodes/2, 1)", Test: "TestQuorumSim"},
+	{Rule: "a read knows that what it returns was chosen", In: "proposer.load",
+		At: "!slices.ContainsFunc($answers, func($a *Answer) bool { return $a.$Entries[0].$Ballot != $first.$Ballot })",
+		Do: "true", Test: "TestQuorumSim"},
+	{Rule: "who was overtaken is not told that it lost", In: "proposer.swap",
+		At: "$s.$Version <= $version", Do: "$s.$Version != $version+1", Test: "TestQuorumSim"},
+	{Rule: "a lease counts from the moment of asking", In: "Guard.Ask",
+		At: "$request{$g.$round, $now}", Do: "$request{$g.$round, $now + $g.lease/8}", Test: "TestGuardSim"},
+	{Rule: "who expels waits for clocks, too", In: "ExpelWait",
+		At: "$lease / 7", Do: "$lease / 8", Test: "TestGuardSim"},
+	{Rule: "a node looks again before it answers", In: "machine.frame",
+		At: "$m.$serves()", Nth: "2/2", Do: "true", Test: "TestGuardSim"},
+	{Rule: "candidates wait for clocks", In: "Board.judge",
+		At: "ExpelWait($m.$Lease)", Do: "$m.$Lease", Test: "TestBoardSim"},
+	{Rule: "a lost master is fenced off", In: "Board.succeed",
+		At: "$b.$o.$Revoke(rdma.Client{$ID: $m.$Owner, $Life: $m.$Life2})", Do: "nil", Test: "TestBoardSim"},
+	{Rule: "lives grow", In: "Board.Claim",
+		At: "$old.$Life + 1", Do: "max($old.$Life, 1)", Test: "TestBoardSim"},
+	{Rule: "claims in doubt are settled", In: "Board.settle",
+		At: "$b.$isMine($r, $d.$life)", Do: "$b.$isMine($r, 0)", Test: "TestBoardSim"},
+}
 
-var mutants = teeth.Table([][5]string{
-	{"an acceptor accepts nothing below its promise", "acceptor.go",
-		"if b.Compare(s.promised) < 0 {\n\t\treturn &Answer{Promised: s.promised}\n\t}\n\tmore", "more", quorumSim},
-	{"majorities meet", "propose.go", "return p.nodes/2 + 1 }", "return max(p.nodes/2, 1) }", quorumSim},
-	{"a read knows that what it returns was chosen", "propose.go",
-		"if !slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].Ballot != first.Ballot }) {", "if true {", quorumSim},
-	{"who was overtaken is not told that it lost", "propose.go",
-		"case !proposed || s.Version <= version:", "case !proposed || s.Version != version+1:", quorumSim},
-	{"a lease counts from the moment of asking", "guard.go", "r := request{g.round, now}", "r := request{g.round, now + g.lease/8}", guardSim},
-	{"who expels waits for clocks, too", "lease.go", "lease + lease/7", "lease + lease/8", guardSim},
-	{"a node looks again before it answers", "guard_sim_test.go", "if m.serves() {\n\t\t\t\t\t\t\tm.served++", "if true {\n\t\t\t\t\t\t\tm.served++", guardSim},
-	{"candidates wait for clocks", "master.go", "+ ExpelWait(m.Lease)", "+ m.Lease", boardSim},
-	{"a lost master is fenced off", "master.go", "err = b.o.Revoke(rdma.Client{ID: m.Owner, Life: m.Life})", "err = nil", boardSim},
-	{"lives grow", "claim.go", "me.Life = old.Life + 1", "me.Life = max(old.Life, 1)", boardSim},
-	{"claims in doubt are settled", "claim.go", "if b.isMine(r, d.life) {", "if b.isMine(r, 0) {", boardSim},
-})
+// more are broken if $FARKV_TEETH is all: compiling them takes a minute.
+var more = []teeth.Mutant{
+	{Rule: "an acceptor keeps what it promised", In: "Acceptor.Prepare",
+		At: "$s.$promised = $b", Test: "TestQuorumSim"},
+	{Rule: "what was accepted last goes on", In: "proposer.round",
+		At: "$e.$Ballot.Compare($latest.$Ballot) > 0", Do: "$e.$Ballot.Compare($latest.$Ballot) < 0",
+		Test: "TestQuorumSim"},
+	{Rule: "a list does, too", In: "proposer.listed",
+		At: "$i > 0 && $a.$Entries[$at].$Ballot != $first.$Ballot", Do: "$i < 0", Test: "TestQuorumSim"},
+	{Rule: "a reader knows that what it returns was chosen", In: "proposer.glance",
+		At: "$votes[$e.$Ballot] >= $p.$majority()", Do: "$votes[$e.$Ballot] > 0", Test: "TestReader"},
+	{Rule: "ballots are not used twice", In: "proposer.ballot",
+		At: "$p.$counter++", Do: "$p.$counter = max($p.$counter, 1)", Test: "TestQuorumSim"},
+	{Rule: "what stays as it is must be accepted anew", In: "proposer.round",
+		At:   "$next := $change($latest.$State)",
+		Do:   "$next := $change($latest.$State); if $next.Version == $latest.$State.Version { return $next, nil }",
+		Test: "TestQuorumSim"},
+	{Rule: "a Swap is told by its writer", In: "proposer.swap",
+		At: "$who == $writer", Do: `$who != ""`, Test: "TestQuorumSim"},
+	{Rule: "the writers before are in their order", In: "State.writerOf",
+		At: "$s.$Past[$ago-1]", Do: "$s.$Past[len($s.$Past)-1]", Test: "TestQuorumSim"},
+	{Rule: "a node serves by a majority's leases", In: "Guard.Until",
+		At: "($n/2 + 1)", Do: "max($n/2, 1)", Test: "TestGuardSim"},
+	{Rule: "an expelled node is granted nothing", In: "Guard.Grant",
+		At: "uint($peer) < uint(len($g.$expelled)) && !$g.$expelled[$peer]",
+		Do: "uint($peer) < uint(len($g.$expelled))", Test: "TestGuardSim"},
+	{Rule: "an expelled node that knows it stops", In: "Guard.Until",
+		At: "$g.$expelled[$g.$self]", Do: "$g.$self < 0", Test: "TestGuardSim"},
+	{Rule: "who expels waits", In: "ExpelWait",
+		At: "$lease + $lease/7", Do: "0 * $lease", Test: "TestGuardSim"},
+	{Rule: "a version that changed begins the wait anew", In: "Board.sight",
+		At: "$version > $b.$seen.$version", Do: "$b.$seen.$version == 0", Test: "TestBoardSim"},
+	{Rule: "clocks of others are not read", In: "Board.ours",
+		At: "$ok && $t.$life == $m.$Life && $t.$epoch == $m.$Epoch", Do: "$ok || $m.Owner > 0", Test: "TestBoardSim"},
+	{Rule: "an owner counts from before it wrote", In: "Board.begin",
+		At: "$b.$o.$Now() + $next.$Lease", Do: "$b.$o.$Now() + 2*$next.$Lease", Test: "TestBoardSim"},
+	{Rule: "epochs grow when a tenure ends, too", In: "masterRecord.end",
+		At: "$m.$Owner, $m.$Life, $m.$Until, $m.$Turn = 0, 0, 0, $m.$Turn+1",
+		Do: "$m.$Owner, $m.$Life, $m.$Until, $m.Epoch = 0, 0, 0, 1", Test: "TestBoardSim"},
+	{Rule: "a claim is told from another's", In: "Board.isMine",
+		At: "$r.$Life == $life && $r.$InUse && $r.$Process == $b.$o.$Process2", Do: "$r.$Life == $life && $r.$InUse",
+		Test: "TestBoardSim"},
+	{Rule: "a process tries an identity once at a time", In: "Board.reserve",
+		At: "!$all[$id-1].$InUse && !$b.$busy[$id] && $b.$held[$id] == 0", Do: "!$all[$id-1].$InUse",
+		Test: "TestBoardSim"},
+	{Rule: "a claim that may still land is made one that cannot", In: "Board.settle",
+		At: "$version != $d.$version", Do: "!b.isMine(r, $d.life)", Test: "TestBoardSim"},
+	{Rule: "a successor keeps its identity", In: "Board.editLife",
+		At: "$r.$Life != $c.$Life2 || !$r.$InUse", Do: "!$r.$InUse", Test: "TestBoardSim"},
+	{Rule: "who was fenced off stays until it is forgotten", In: "Board.Release",
+		At: "if $r.$Fenced { $*body }", Do: "if $r.Life == 0 { $*body }", Test: "TestClients"},
+	{Rule: "one that is held is not forgotten", In: "Board.Forget",
+		At: "if $held { $*body }", Do: "if $held && r.Life == 0 { $*body }", Test: "TestClients"},
+	{Rule: "nodes are expelled in the epoch that was meant", In: "Board.SetDown",
+		At: "$r.$state() != (rdma.State{$Epoch: $epoch, $Busy: true})", Do: "!$r.$Busy", Test: "TestView"},
+	{Rule: "members change in the epoch that was meant", In: "Board.SetMember",
+		At: "$r.$state() != (rdma.State{$Epoch: $epoch, $Busy: true}) || rdma.MemberOf($r.$Members[$node]) != $from",
+		Do: "rdma.MemberOf($r.$Members[$node]) != $from", Test: "TestView"},
+	{Rule: "a state is compared", In: "Board.Advance",
+		At: "$r.$state() != $from", Do: "$r.Epoch > to.Epoch", Test: "TestView"},
+}
 
-// more are shown when FARKV_TEETH is "all": compiling them takes a minute.
-var more = teeth.Table([][5]string{
-	{"an acceptor keeps what it promised", "acceptor.go", "s.promised = b\n\treturn", "return", quorumSim},
-	{"what was accepted last goes on", "propose.go", "Compare(latest.Ballot) > 0", "Compare(latest.Ballot) < 0", quorumSim},
-	{"a list does, too", "propose.go", "|| i > 0 && a.Entries[at].Ballot != first.Ballot {", "|| i < 0 {", quorumSim},
-	{"a reader knows that what it returns was chosen", "propose.go", "if votes[e.Ballot] >= p.majority() {", "if votes[e.Ballot] > 0 {", "TestReader"},
-	{"ballots are not used twice", "propose.go", "p.counter++\n", "p.counter = max(p.counter, 1)\n", quorumSim},
-	{"what stays as it is must be accepted anew", "propose.go",
-		"next := change(latest.State)\n", "next := change(latest.State)\n\tif next.Version == latest.State.Version {\n\t\treturn next, nil\n\t}\n", quorumSim},
-	{"a Swap is told by its writer", "propose.go", "return who == writer, nil", "return who != \"\", nil", quorumSim},
-	{"the writers before are in their order", "ballot.go", "return s.Past[ago-1], true", "return s.Past[len(s.Past)-1], true", quorumSim},
-	{"a node serves by a majority's leases", "guard.go", "at[len(at)-(n/2+1)]", "at[len(at)-max(n/2, 1)]", guardSim},
-	{"an expelled node is granted nothing", "guard.go", " && !g.expelled[peer]", "", guardSim},
-	{"an expelled node that knows it stops", "guard.go", "case g.expelled[g.self]:", "case g.self < 0:", guardSim},
-	{"who expels waits", "lease.go", "lease + lease/7", "0 * lease", guardSim},
-	{"a version that changed begins the wait anew", "master.go", "if version > b.seen.version {", "if b.seen.version == 0 {", boardSim},
-	{"clocks of others are not read", "master.go", "return t, ok && t.life == m.Life && t.epoch == m.Epoch", "return t, ok || m.Owner > 0", boardSim},
-	{"an owner counts from before it wrote", "master.go", "next.Until = b.o.Now() + next.Lease // others", "next.Until = b.o.Now() + 2*next.Lease // others", boardSim},
-	{"epochs grow when a tenure ends, too", "master.go",
-		"m.Owner, m.Life, m.Until, m.Turn = 0, 0, 0, m.Turn+1", "m.Owner, m.Life, m.Until, m.Epoch = 0, 0, 0, 1", boardSim},
-	{"a claim is told from another's", "claim.go", "&& r.InUse && r.Process == b.o.Process", "&& r.InUse", boardSim},
-	{"a process tries an identity once at a time", "claim.go", "&& !b.busy[id] && b.held[id] == 0", "", boardSim},
-	{"a claim that may still land is made one that cannot", "claim.go", "if version != d.version {", "if !b.isMine(r, d.life) {", boardSim},
-	{"a successor keeps its identity", "clients.go", "if r.Life != c.Life || !r.InUse {", "if !r.InUse {", boardSim},
-	{"who was fenced off stays until it is forgotten", "clients.go", "if r.Fenced {\n\t\t\ttodo", "if r.Life == 0 {\n\t\t\ttodo", "TestClients"},
-	{"one that is held is not forgotten", "clients.go", "if held {", "if held && r.Life == 0 {", "TestClients"},
-	{"nodes are expelled in the epoch that was meant", "view.go",
-		"if r.state() != (rdma.State{Epoch: epoch, Busy: true}) {", "if !r.Busy {", "TestView"},
-	{"members change in the epoch that was meant", "view.go",
-		"if r.state() != (rdma.State{Epoch: epoch, Busy: true}) || ", "if ", "TestView"},
-	{"a state is compared", "view.go", "if r.state() != from {", "if r.Epoch > to.Epoch {", "TestView"},
-})
-
-func TestRules(t *testing.T) { teeth.Check(t, slices.Concat(mutants, more)) }
-
-func TestTeeth(t *testing.T) {
-	shown := mutants
-	if os.Getenv("FARKV_TEETH") == "all" {
-		shown = slices.Concat(mutants, more)
-	} else {
-		t.Logf("%d rules of %d; FARKV_TEETH=all shows all", len(mutants), len(mutants)+len(more))
-	}
+func TestMutants(t *testing.T) {
 	teeth.Suite{
 		Env:  []string{"FARKV_SEEDS=5000", "FARKV_SEED=1"},
 		Vain: regexp.MustCompile(`panic: |too few`),
-	}.Run(t, shown)
+		More: more,
+	}.Run(t, mutants)
 }

@@ -17,22 +17,26 @@ import (
 	"testing"
 )
 
-// Mutant is the package that is tested, with one rule broken.
+// Mutant is the package that is tested, with one rule broken: in one declaration, at the one place like At, which is
+// replaced by Do. Both are Go in which $name stands for any identifier and $*name for any expression; in a list, $*name
+// stands for any number of statements or other elements:
+//
+//	At: "if $err := $f.Fence($*epoch); $err != nil { $*body }", Do: "if $err := error(nil); $err != nil { $*body }"
+//
+// A wildcard that occurs twice stands for the same twice, and $_ for anything each time. A $name behind a dot or before a
+// field's colon is apart from a $name elsewhere, as fields are from variables. The names are for the reader: the mutant
+// survives when what they stand for is renamed. At is an expression, else statements, else clauses of a switch;
+// "case $x:" alone is the head of a clause, whatever that executes. A mutant that does not apply, or does not compile,
+// fails the cheap part of Run.
 type Mutant struct {
-	Rule     string
-	File     string // of the package, or a path from its folder
-	Old, New string // the one place of the file that says Old says New
-	Test     string // which must fail: the rest of a -run pattern that begins with ^; "": the suite's
-	Seed     int    // $FARKV_SEED of a run of one seed that shows it, tried before the suite's many; 0: there is none
-}
-
-// Table makes mutants of rows with their fields in order. Tests are named whole.
-func Table(rows [][5]string) []Mutant {
-	var all []Mutant
-	for _, r := range rows {
-		all = append(all, Mutant{Rule: r[0], File: r[1], Old: r[2], New: r[3], Test: r[4] + "$"})
-	}
-	return all
+	Rule string
+	Pkg  string // the folder of the package that is broken, from that of the tested one; "": the tested one itself
+	In   string // function, T.method, type, variable or constant, also of the package's tests
+	At   string
+	Nth  string // n/m: the n-th of m places like At, from 1 on; "": there is one
+	Do   string // "" deletes the statements
+	Test string // which must fail, or TEST/SUBTEST with the beginning of the subtest's name; "": the suite's
+	Seed int    // $FARKV_SEED of a run of one seed that shows it, tried before the suite's many; 0: there is none
 }
 
 // Suite says how the tests of a broken copy are run, and what they say then.
@@ -40,53 +44,76 @@ type Suite struct {
 	Test  string   // that must fail where a mutant names none
 	Flags []string // of the copy's test program
 	Env   []string
-	Seen  *regexp.Regexp // in a line of who has seen the breach; nil: in any that a test reports
+	Seen  *regexp.Regexp // in a line that reports the breach; nil: in any that a test reports
 	Vain  *regexp.Regexp // what a test says that fails for another reason; nil: none does
+	More  []Mutant       // those that are broken only if $FARKV_TEETH is all: compiling the package takes long
 }
 
 var reported = regexp.MustCompile(`^ +\w+_test\.go:\d+: `)
 
-// Check checks that the rules are where the mutants say: cheap enough to be done always, so that they cannot rot unseen.
-func Check(t *testing.T, mutants []Mutant) {
-	t.Helper()
-	for _, m := range mutants {
-		m.source(t)
-	}
-}
-
-func (m Mutant) source(t *testing.T) string {
-	t.Helper()
-	source, err := os.ReadFile(m.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(string(source), m.Old); n != 1 {
-		t.Errorf("%s: %s has %d places that read %q, want one: the mutant needs an update", m.Rule, m.File, n, m.Old)
-	}
-	return string(source)
-}
-
-// Run expects each mutant to be noticed. It takes minutes, and so it waits to be asked for by $FARKV_LONG, which the copies
-// do not see. As many are compiled at a time as there are processors. With $FARKV_SHARE of n/m only each m-th is tried, from the
-// n-th on, which begins at 0.
+// Run checks that each mutant applies to the source as it is, changes it, and compiles: cheap enough to be done always, so
+// that none rots unseen. Then it expects the tests to notice each, which takes minutes, and so waits to be asked for by
+// $FARKV_LONG, which the copies do not see. As many are compiled at a time as there are processors. With $FARKV_SHARE of
+// n/m only each m-th is tried, from the n-th on, which begins at 0.
 func (s Suite) Run(t *testing.T, mutants []Mutant) {
 	t.Helper()
+	broken := s.check(t, slices.Concat(mutants, s.More))
 	if os.Getenv("FARKV_LONG") != "1" || UnderRace {
-		t.Skip("compiles a copy of the package for each rule, for minutes; run with FARKV_LONG=1, and without -race")
+		return
+	}
+	if os.Getenv("FARKV_TEETH") != "all" {
+		broken = broken[:len(mutants)]
 	}
 	from, step := share(t)
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, m := range mutants {
+	for i, c := range broken {
 		if i%step != from {
 			continue
 		}
-		t.Run(strings.ReplaceAll(m.Rule, " ", "_"), func(t *testing.T) {
+		t.Run(strings.ReplaceAll(c.Rule, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			s.run(t, m)
+			s.run(t, c)
 		})
 	}
+}
+
+// broken is a mutant with the file that it changes.
+type broken struct {
+	*Mutant
+	file string
+	text []byte
+}
+
+// check applies mutants.
+func (s Suite) check(t *testing.T, mutants []Mutant) []broken {
+	t.Helper()
+	var all []broken
+	sources := map[string]*source{}
+	for i := range mutants {
+		m := &mutants[i]
+		src, ok := sources[m.Pkg]
+		if !ok {
+			var err error
+			if src, err = readSource(cmp.Or(m.Pkg, ".")); err != nil {
+				t.Fatal(err)
+			}
+			sources[m.Pkg] = src
+		}
+		file, text, err := src.apply(m)
+		if err == nil && !UnderRace { // of which the imports are not compiled otherwise
+			err = src.compile(file, text)
+		}
+		if err != nil {
+			t.Errorf("%s: the mutant needs an update: %v", m.Rule, err)
+		}
+		all = append(all, broken{m, file, text})
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	return all
 }
 
 // share returns which mutants are tried.
@@ -102,8 +129,8 @@ func share(t *testing.T) (from, step int) {
 // fast compiles in two thirds of the time, since most copies fail at once: without inlining, and what debuggers read.
 var fast = []string{"test", "-count=1", "-failfast", "-timeout=5m", "-vet=off", "-gcflags=-l", "-ldflags=-s -w"}
 
-func (s Suite) run(t *testing.T, m Mutant) {
-	args := slices.Concat(fast, []string{"-overlay=" + m.overlay(t), "-run=^" + cmp.Or(m.Test, s.Test), "."}, s.Flags)
+func (s Suite) run(t *testing.T, m broken) {
+	args := slices.Concat(fast, []string{"-overlay=" + m.overlay(t), "-run=" + only(cmp.Or(m.Test, s.Test)), "."}, s.Flags)
 	env := slices.Concat(os.Environ(), s.Env, []string{"FARKV_LONG=0"})
 	out, err := "", error(nil)
 	if m.Seed != 0 {
@@ -133,21 +160,29 @@ func run(args, env []string) (string, error) {
 	return string(out), err
 }
 
+// only returns the -run pattern of a test, or of its subtests whose names begin so.
+func only(test string) string {
+	test, sub, ok := strings.Cut(test, "/")
+	if !ok {
+		return "^" + test + "$"
+	}
+	return "^" + test + "$/^" + sub
+}
+
 // overlay writes the broken file, and what tells the go command to take it; it returns the latter's name.
-func (m Mutant) overlay(t *testing.T) string {
-	source := m.source(t)
+func (m broken) overlay(t *testing.T) string {
 	dir := t.TempDir()
-	broken, list := filepath.Join(dir, filepath.Base(m.File)), filepath.Join(dir, "overlay.json")
-	here, err := filepath.Abs(m.File)
+	file, list := filepath.Join(dir, filepath.Base(m.file)), filepath.Join(dir, "overlay.json")
+	here, err := filepath.Abs(m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: file}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, text := range map[string]string{broken: strings.Replace(source, m.Old, m.New, 1), list: string(overlay)} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	for name, text := range map[string][]byte{file: m.text, list: overlay} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
