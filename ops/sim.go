@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -23,25 +22,20 @@ type Simulation struct {
 	Nodes, Clients int
 	IndexReplicas  int
 	DataReplicas   int
-	Spares         int // of the nodes
-	NodeCentric    bool
-	Words, Locks   int           // of SWARM's objects
+	Spares         int           // of the nodes
+	Own            stores.Values // options of the store; without stores.CacheBytes a client's cache has room for all records
 	NodeBytes      uint64        // memory of each node; 0: what the store needs
-	Table          stores.Cuckoo // of RCuckoo
 	Failures       float64       // clients a second that die in the midst of an INSERT, beside the others
-	Failure        time.Duration // of RCuckoo's clients: who stands in their way for so long is dead
 	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
 	StallFences    bool          // fences wait behind atomics on device memory as behind others
 	NoDevice       bool          // what stores keep in the memory of NICs is in that of the nodes
 	Hardware       []string      // figures of the profile that are changed: "LinkGbps=200"
 	NodeCores      int           // of a memory node, for two-sided calls
 	InFlight       int           // operations of a client at a time
-	CacheBytes     int           // of a client; 0: room for all records
-	CacheThreshold float64
-	Known          bool  // clients have read all records before
-	Fresh          bool  // what is measured makes other choices than the warm-up
-	Memory         bool  // tell what the pool's memory is used for
-	Ops, WarmUp    int64 // WarmUp negative: as many as Ops
+	Known          bool          // clients have read all records before
+	Fresh          bool          // what is measured makes other choices than the warm-up
+	Memory         bool          // tell what the pool's memory is used for
+	Ops, WarmUp    int64         // WarmUp negative: as many as Ops
 	Duration       time.Duration
 	Interval       time.Duration
 	Think          time.Duration // of a client before each operation
@@ -52,8 +46,8 @@ type Simulation struct {
 	Joins, Leaves  []string // "16@3s"
 }
 
-// LeastThreshold is a cache threshold that bypasses all that was ever invalid; 0 would be a store's default.
-const LeastThreshold = math.SmallestNonzeroFloat64
+// Set sets an option of the store.
+func (s *Simulation) Set(option string, value any) { s.Own = s.Own.With(stores.Values{option: value}) }
 
 const (
 	defaultSimOps = 1_000_000
@@ -90,12 +84,19 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	if err != nil {
 		return simulate.Config{}, err
 	}
+	kind, err := stores.Lookup(s.Store)
+	if err == nil {
+		err = kind.Heeds(s.Own)
+	}
+	if err != nil {
+		return simulate.Config{}, workloads.Misuse("%v", err)
+	}
 	c := simulate.Config{
 		Store: s.Store, Profile: s.Profile, Hardware: s.Hardware, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
 		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
 		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
 		Failures: s.Failures, ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,
-		Options: stores.Options{CacheBytes: s.CacheBytes, CacheThreshold: s.CacheThreshold, Failure: s.Failure},
+		Options: stores.Options{Own: kind.Choose(s.Own, stores.Opened)},
 	}
 	if c.Ops == 0 && c.Duration == 0 {
 		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
@@ -119,8 +120,8 @@ func (s *Simulation) Config() (simulate.Config, error) {
 		return c, err
 	}
 	c.Pool = stores.Params{
-		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, NodeCentric: s.NodeCentric,
-		Words: s.Words, Locks: s.Locks, Table: s.Table, Memory: s.NodeBytes,
+		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas,
+		Own: kind.Choose(s.Own, stores.Made), Memory: s.NodeBytes,
 		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
 	}
 	if s.ShortKeys {

@@ -23,6 +23,7 @@ type SimFuzz struct {
 	Seed   uint64 // the first
 	Runs   uint64 // one a seed, and some more in which keepers crash
 	Limits explore.Limits
+	Own    stores.Values // options of the store
 	Plan   string        // replay this instead
 	Trace  bool          // replay it all when nothing is wrong, too: of Plan, or of the first seed alone
 	Search time.Duration // for an order of a run's answers, in wall time; 0: explore.DefaultSearch
@@ -53,7 +54,8 @@ type Fuzzed struct {
 	Replay  string  `json:"replay,omitempty"`
 
 	took     time.Duration
-	enduring bool // nobody waits for the dead
+	command  string // the store, and its options, as they are said behind 'farkv sim fuzz'
+	enduring bool   // nobody waits for the dead
 }
 
 // ErrGuilty is wrapped when a run went wrong.
@@ -69,9 +71,12 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	if err != nil {
 		return nil, workloads.Misuse("%v", err)
 	}
-	s := subject(kind)
+	if err := kind.Heeds(z.Own); err != nil {
+		return nil, workloads.Misuse("%v", err)
+	}
+	s := subject(kind, z.Own)
 	s.Search = z.Search
-	f := &Fuzzed{Store: z.Store, Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
+	f := &Fuzzed{Store: z.Store, command: strings.Join(append([]string{z.Store}, kind.Flags(z.Own)...), " "), Seed: z.Seed, Recovers: s.Mender != nil, enduring: s.Majority}
 	if z.Plan != "" {
 		return z.one(s, f)
 	}
@@ -161,7 +166,7 @@ func (f *Fuzzed) Print(w io.Writer) {
 	}
 	if f.Undecided > 0 {
 		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, with more time:\n"+
-			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", plural(int(f.Undecided), "run", "runs"), f.Store, f.UndecidedPlan)
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", plural(int(f.Undecided), "run", "runs"), f.command, f.UndecidedPlan)
 	}
 	if f.Failed == nil {
 		switch {
@@ -177,7 +182,7 @@ func (f *Fuzzed) Print(w io.Writer) {
 	if f.Plan != f.Drawn {
 		fmt.Fprintf(w, "seed %d failed, with the plan\n  %s\n", *f.Failed, f.Drawn)
 	}
-	fmt.Fprintf(w, "%s: %s\nreplay it: farkv sim fuzz %s --plan '%s'\n", f.Guilt, f.Failure, f.Store, f.Plan)
+	fmt.Fprintf(w, "%s: %s\nreplay it: farkv sim fuzz %s --plan '%s'\n", f.Guilt, f.Failure, f.command, f.Plan)
 }
 
 // The pools that are explored: made and checked at once, and large enough for what plans do. Little memory makes small
@@ -190,28 +195,27 @@ const (
 	exploredValue   = 300 // few size classes: there are not many blocks
 	exploredClients = 24
 	exploredTimeout = 20 * time.Millisecond
-	exploredCache   = 64 << 10
 	exploredLevels  = 8 // as many as tell the keys of plans apart
 )
 
-// subject is a store of the table as the explorer sees it.
-func subject(k *stores.Kind) *explore.Subject {
+// subject is a store of the table as the explorer sees it. Options that are set count more than what it chooses.
+func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	pair := exploredPair
 	if k.Slots {
 		pair = exploredKey + exploredValue
 	}
 	levels, timeout := 0, exploredTimeout
-	if k.Grows {
+	if k.Grows() {
 		levels, timeout = exploredLevels, 3*exploredTimeout // its writers wait for each other's locks, in no order
 	}
 	params := func(s explore.Shape) stores.Params {
-		table := stores.Cuckoo{}
-		if s.Levels > 0 { // two rows of one entry each
-			table = stores.Cuckoo{Rows: 2, Entries: 1, RowsPerLock: 1, Levels: s.Levels}
+		var cramped stores.Values
+		if s.Levels > 0 {
+			cramped = k.Cramped(s.Levels)
 		}
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
 			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
-			Timeout: timeout, Table: table})
+			Timeout: timeout, Own: cramped.With(k.Choose(own, stores.Made))})
 	}
 	var replicas [][2]int
 	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
@@ -229,9 +233,9 @@ func subject(k *stores.Kind) *explore.Subject {
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return k.Format(f, params(s)) },
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := stores.Options{CacheBytes: exploredCache, CacheThreshold: 0.9, Fabric: f}
+			o := stores.Options{Own: k.Explored.With(k.Choose(own, stores.Opened)), Fabric: f}
 			if !cache {
-				o.CacheBytes = -1
+				o = k.Uncached(o)
 			}
 			return k.Open(ep, o)
 		},

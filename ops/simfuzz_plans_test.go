@@ -22,7 +22,7 @@ func TestPlans(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			explore.Plans(t, subject(k), explore.File(t, file)...)
+			explore.Plans(t, subject(k, nil), explore.File(t, file)...)
 		})
 	}
 }

@@ -24,7 +24,10 @@ type State struct {
 	Format uint32          `json:"format"` // version of the store's format
 	Build  *Build          `json:"build"`  // of the program that looked
 	Params json.RawMessage `json:"params"` // the store's own
-	Nodes  []Node          `json:"nodes"`
+	// Options are those that the store has, and Can says what its pools can do.
+	Options []stores.Setting `json:"options"`
+	Can     []string         `json:"can"`
+	Nodes   []Node           `json:"nodes"`
 	// Limits are those of a key and of a value, where the store has one of each.
 	Limits *stores.Limits `json:"limits,omitempty"`
 	// Witnesses are processes that hold nothing, and have a voice.
@@ -120,7 +123,7 @@ func Status(addr string) (*State, error) {
 func stateOf(p *stores.Pool) (*State, error) {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
-		Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
+		Options: p.Kind.Settings(p.Header), Can: p.Kind.Can(), Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
 	}
 	s.Limits = limitsOf(p)
 	var unknown error
@@ -264,7 +267,8 @@ func (s *State) Print(w io.Writer) {
 	if s.Name != "" {
 		rows = append(rows, []string{"name", s.Name}, []string{"logs", s.Folder})
 	}
-	rows = append(append(rows, []string{"store", s.Store + ": " + s.doc}), limitRows(s.Limits)...)
+	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
+	rows = append(rows, limitRows(s.Limits)...)
 	table(w, append(rows, [][]string{
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},

@@ -178,12 +178,13 @@ var blamed = []struct {
 
 func cacheCases(s *size) (list []trial) {
 	for _, t := range s.thresholds {
-		list = append(list, s.trial("a", fmt.Sprint(t), func(o *ops.Simulation) { o.CacheThreshold = max(t, ops.LeastThreshold) }))
+		list = append(list, s.trial("a", fmt.Sprint(t), func(o *ops.Simulation) { o.Set(cacheThreshold, t) }))
 	}
 	for _, b := range blamed {
 		for _, t := range []float64{s.thresholds[0], s.thresholds[len(s.thresholds)-1]} {
 			list = append(list, s.trial("a", key(b.name, t), func(o *ops.Simulation) {
-				o.CacheThreshold, o.Hardware = max(t, ops.LeastThreshold), b.hardware
+				o.Hardware = b.hardware
+				o.Set(cacheThreshold, t)
 			}))
 		}
 	}
@@ -226,23 +227,33 @@ var allocators = []struct {
 	cores int
 }{{"two-level", false, 0}, {"node-centric, all cores", true, 0}, {"node-centric, 1 core", true, 1}}
 
+// nodeCentric is the option of FUSEE by which nodes hand out memory.
+const nodeCentric = "node-centric"
+
 // service is how long a call takes a memory node's core in the experiment: no paper has the profile's 5 µs.
 const service = 8 * time.Microsecond
 
 func allocationCases(s *size) (list []trial) {
 	for _, mix := range []string{"a", "c"} {
 		for _, a := range allocators {
-			list = append(list, s.trial(mix, mix+" "+a.name, func(o *ops.Simulation) { o.NodeCentric, o.NodeCores = a.nodes, a.cores }))
+			list = append(list, s.trial(mix, mix+" "+a.name, func(o *ops.Simulation) {
+				o.NodeCores = a.cores
+				if a.nodes {
+					o.Set(nodeCentric, true)
+				}
+			}))
 		}
 	}
 	one := allocators[len(allocators)-1]
 	list = append(list, s.trial("a", "service", func(o *ops.Simulation) {
-		o.NodeCentric, o.NodeCores, o.Hardware = true, one.cores, []string{fmt.Sprintf("ServiceTime=%v", service)}
+		o.Set(nodeCentric, true)
+		o.NodeCores, o.Hardware = one.cores, []string{fmt.Sprintf("ServiceTime=%v", service)}
 	}))
 	for _, a := range []string{allocators[0].name, one.name} {
 		list = append(list, s.trial("c", "uniform "+a, func(o *ops.Simulation) {
 			if a == one.name {
-				o.NodeCentric, o.NodeCores = true, one.cores
+				o.NodeCores = one.cores
+				o.Set(nodeCentric, true)
 			}
 			o.Properties = []string{"requestdistribution=uniform"}
 		}))

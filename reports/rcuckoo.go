@@ -86,6 +86,15 @@ const (
 	roomyNode  = 1 << 30 // so that each of FUSEE's clients finds blocks of its own
 )
 
+// Options of RCuckoo that the parts choose.
+const (
+	failureTimer = "failure-timer"
+	tableRows    = "rows"
+	rowsPerLock  = "rows-per-lock"
+	valueBytes   = "value-bytes"
+	inlineBytes  = "inline-bytes"
+)
+
 // trial names a simulation that differs from the paper's set-up of a mix (sections 5.2 and 5.3).
 func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation)) trial {
 	o := ops.Simulation{
@@ -93,11 +102,14 @@ func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation
 		Nodes: 1, Clients: paperCrowd, IndexReplicas: 1, DataReplicas: 1, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed, ShortKeys: true,
 	}
 	if store == "rcuckoo" {
-		o.CacheBytes, o.Failure = paperCache, paperTimer
-		o.Table = stores.Cuckoo{Rows: int(s.table) / paperRow, KeyBytes: paperPairing, ValueBytes: paperPairing, InlineBytes: paperPairing}
+		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, tableRows: int(s.table) / paperRow,
+			"key-bytes": paperPairing, valueBytes: paperPairing, inlineBytes: paperPairing}
 	}
 	if strings.HasPrefix(store, "fusee") {
-		o.NodeBytes, o.CacheBytes = roomyNode, fuseeCache
+		o.NodeBytes = roomyNode
+	}
+	if store == "fusee" {
+		o.Set(stores.CacheBytes, fuseeCache)
 	}
 	if differ != nil {
 		differ(&o)

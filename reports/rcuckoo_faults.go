@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -20,7 +21,8 @@ var failGrains = []int{2, paperLocked, 64}
 func failureCases(s *rcuckooSize) (list []trial) {
 	add := func(rate float64, grain int) {
 		list = append(list, s.trial("rcuckoo", "a", key(rate, grain), func(o *ops.Simulation) {
-			o.Records, o.Table.Rows, o.Table.RowsPerLock, o.Failure = s.smaller*paperFull/100, s.failRows, grain, s.failTimer
+			o.Records = s.smaller * paperFull / 100
+			o.Own = o.Own.With(stores.Values{tableRows: s.failRows, rowsPerLock: grain, failureTimer: s.failTimer})
 			o.Ops, o.WarmUp, o.Duration, o.Interval, o.Failures = 0, 0, s.failFor, s.failFor/failIntervals, rate
 		}))
 	}
@@ -33,7 +35,8 @@ func failureCases(s *rcuckooSize) (list []trial) {
 	}
 	for _, timer := range s.timers {
 		t := s.trial("rcuckoo", "a", key("stranded", timer), func(o *ops.Simulation) {
-			o.Records, o.WarmUp, o.Failure = s.smaller*paperFull/100, 0, timer
+			o.Records, o.WarmUp = s.smaller*paperFull/100, 0
+			o.Set(failureTimer, timer)
 			o.Ops, o.Failures, o.Duration = 0, 1/(4*timer).Seconds(), strandings*4*timer
 		})
 		t.stranded = true

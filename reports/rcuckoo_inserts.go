@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -46,7 +47,7 @@ func fillingCases(s *rcuckooSize) (list []trial) {
 		for _, m := range insertMixes {
 			add(m, m.name, func(*ops.Simulation) {})
 		}
-		add(insertMixes[0], "narrow", func(o *ops.Simulation) { o.Table.RowsPerLock = narrow })
+		add(insertMixes[0], "narrow", func(o *ops.Simulation) { o.Set(rowsPerLock, narrow) })
 		add(insertMixes[0], "calm", func(o *ops.Simulation) { o.Clients, o.Ops = calm, o.Ops/4 })
 	}
 	for _, n := range []int{calm, paperCrowd} {
@@ -131,7 +132,7 @@ func lockCases(s *rcuckooSize) (list []trial) {
 			for i := range s.lockRuns {
 				list = append(list, s.trial("rcuckoo", "w", key(rows, locks, i), func(o *ops.Simulation) {
 					o.Clients, o.Records, o.WarmUp, o.Seed = 8, 1, 0, s.seed+uint64(i)
-					o.Table.Rows, o.Table.RowsPerLock, o.Table.LockBits = smallTable, rows, locks
+					o.Own = o.Own.With(stores.Values{tableRows: smallTable, rowsPerLock: rows, "lock-bits": locks})
 					o.Ops = smallTable*paperRow*fullPercent/100 - 1
 				}))
 			}

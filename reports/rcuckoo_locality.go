@@ -3,6 +3,7 @@ package reports
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 )
 
@@ -17,7 +18,7 @@ func localityCases(s *rcuckooSize) (list []trial) {
 		for _, rows := range s.grains {
 			list = append(list, s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
 				o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100, s.smaller*(localityTo-localityFrom)/100, 0
-				o.Table.Rows, o.Table.F, o.Table.RowsPerLock = int(s.smaller)/paperRow, h.f, rows
+				o.Own = o.Own.With(stores.Values{tableRows: int(s.smaller) / paperRow, "f": h.f, rowsPerLock: rows})
 			}))
 		}
 	}

@@ -11,10 +11,13 @@ const sixMachines = 120
 
 // sizeOf gives a trial values of so many bytes, in their entries or in extents, in a table of fewer entries.
 func (s *rcuckooSize) sizeOf(o *ops.Simulation, value int, inline bool) {
-	o.Records, o.Table.Rows = s.smaller*paperFull/100, int(s.smaller)/paperRow
+	o.Records = s.smaller * paperFull / 100
+	o.Set(tableRows, int(s.smaller)/paperRow)
 	o.Properties = append(o.Properties, fmt.Sprintf("fieldlength=%d", value))
-	if o.Table.ValueBytes, o.Table.InlineBytes = value, value; !inline {
-		o.Table.InlineBytes = -1
+	o.Set(valueBytes, value)
+	o.Set(inlineBytes, 0)
+	if inline {
+		o.Set(inlineBytes, value)
 	}
 }
 

@@ -63,6 +63,12 @@ var swarmKV = allSystems[1]
 // quorums are the two that replicate to majorities.
 func quorums() []system { return systems("raw", "fusee") }
 
+// words is the option of SWARM-KV that the parts choose, and cacheThreshold one of FUSEE.
+const (
+	words          = "words"
+	cacheThreshold = "cache-threshold"
+)
+
 // key names a trial.
 func key(parts ...any) string { return strings.TrimSpace(fmt.Sprintln(parts...)) }
 
@@ -75,21 +81,17 @@ func (s *swarmSize) trial(x system, mix, name string, differ func(*ops.Simulatio
 	}
 	sized(&o, 64)
 	if x.store == "fusee" {
-		o.CacheThreshold = 1 // under A as many GETs take one trip in the paper as when no address is bypassed
+		o.Set(cacheThreshold, 1.0) // under A as many GETs take one trip in the paper as when no address is bypassed
 	}
 	if differ != nil {
 		differ(&o)
 	}
 	if strings.HasPrefix(x.store, "swarm") {
-		o.Locks = 1 << 10 // everybody guesses
-		if o.Words == 0 {
-			o.Words = min(o.Clients*max(o.InFlight, 1), 64) // one a writer
-		}
+		// All clients guess, and each writer has a word.
+		o.Own = stores.Values{"locks": 1 << 10, words: min(o.Clients*max(o.InFlight, 1), 64)}.With(o.Own)
 	}
-	if o.CacheBytes == 0 {
-		const entry, least = 64, 4096 // more than any store's, and of a few
-		o.CacheBytes = int(max(entry*o.Records, least))
-	}
+	const entry, least = 64, 4096 // more than any store's, and of a few
+	o.Own = stores.Values{stores.CacheBytes: int(max(entry*o.Records, least))}.With(o.Own)
 	return trial{name: name, Simulation: o}
 }
 

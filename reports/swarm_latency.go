@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -108,7 +109,7 @@ func cacheMissCases(s *swarmSize) (list []trial) {
 	for _, x := range systems("raw") {
 		list = append(list, s.trial(x, "b", x.store, func(o *ops.Simulation) {
 			o.Records, o.WarmUp, o.Known, o.Fresh = s.manyKeys, s.manyWarmUp, false, true
-			o.CacheBytes = s.cacheBytes()
+			o.Set(stores.CacheBytes, s.cacheBytes())
 		}))
 	}
 	return list

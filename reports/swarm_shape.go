@@ -145,7 +145,7 @@ func replicaCountTable(_ *swarmSize, r results, p *Part) {
 func wordCases(s *swarmSize) (list []trial) {
 	for _, mix := range []string{"b", "a"} {
 		for _, n := range s.words {
-			list = append(list, s.trial(swarmKV, mix, key(mix, n), func(o *ops.Simulation) { o.Records, o.Clients, o.Words = s.crowdKeys, 64, n }))
+			list = append(list, s.trial(swarmKV, mix, key(mix, n), func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) }))
 		}
 	}
 	return list

@@ -1,10 +1,7 @@
 package workloads
 
 import (
-	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -42,19 +39,6 @@ type Spec struct {
 	lengths lengths
 }
 
-// Properties are names with values; those of package github.com/magiconair/properties have this method.
-type Properties interface {
-	Get(name string) (value string, ok bool)
-}
-
-// UseError is a user's mistake, told in one line that says what to do instead.
-type UseError struct{ Reason string }
-
-func (e *UseError) Error() string { return e.Reason }
-
-// Misuse returns a UseError.
-func Misuse(format string, args ...any) error { return &UseError{fmt.Sprintf(format, args...)} }
-
 const (
 	maxField   = 1 << 30 // bytes
 	maxFields  = 1 << 16
@@ -65,52 +49,52 @@ const (
 // Parse reads a workload from YCSB's properties. What they leave out has YCSB's default; recordcount has none. An
 // error is a UseError.
 func Parse(p Properties) (*Spec, error) {
-	r := reader{p: p}
+	r := Reader{Properties: p}
 	s := &Spec{
-		Table:          r.text("table", "usertable"),
-		RecordCount:    r.count("recordcount", 0, 0, maxRecords),
-		OperationCount: r.count("operationcount", 0, 0, maxRecords),
-		InsertStart:    r.count("insertstart", 0, 0, maxRecords),
+		Table:          r.Text("table", "usertable"),
+		RecordCount:    r.Count("recordcount", 0, 0, maxRecords),
+		OperationCount: r.Count("operationcount", 0, 0, maxRecords),
+		InsertStart:    r.Count("insertstart", 0, 0, maxRecords),
 
-		FieldCount:              int(r.count("fieldcount", 10, 1, maxFields)),
-		FieldLength:             int(r.count("fieldlength", 100, 1, maxField)),
-		MinFieldLength:          int(r.count("minfieldlength", 1, 1, maxField)),
-		FieldLengthDistribution: r.choice("fieldlengthdistribution", "constant", "uniform", "zipfian", "histogram"),
-		ReadAllFields:           r.truth("readallfields", true),
-		WriteAllFields:          r.truth("writeallfields", false),
-		DataIntegrity:           r.truth("dataintegrity", false),
+		FieldCount:              int(r.Count("fieldcount", 10, 1, maxFields)),
+		FieldLength:             int(r.Count("fieldlength", 100, 1, maxField)),
+		MinFieldLength:          int(r.Count("minfieldlength", 1, 1, maxField)),
+		FieldLengthDistribution: r.Choice("fieldlengthdistribution", "constant", "uniform", "zipfian", "histogram"),
+		ReadAllFields:           r.Bool("readallfields", true),
+		WriteAllFields:          r.Bool("writeallfields", false),
+		DataIntegrity:           r.Bool("dataintegrity", false),
 
-		Read:            r.share("readproportion", 0.95),
-		Update:          r.share("updateproportion", 0.05),
-		Insert:          r.share("insertproportion", 0),
-		Scan:            r.share("scanproportion", 0),
-		ReadModifyWrite: r.share("readmodifywriteproportion", 0),
+		Read:            r.Share("readproportion", 0.95),
+		Update:          r.Share("updateproportion", 0.05),
+		Insert:          r.Share("insertproportion", 0),
+		Scan:            r.Share("scanproportion", 0),
+		ReadModifyWrite: r.Share("readmodifywriteproportion", 0),
 
-		RequestDistribution: r.choice("requestdistribution",
+		RequestDistribution: r.Choice("requestdistribution",
 			"uniform", "zipfian", "latest", "hotspot", "exponential", "sequential"),
-		Theta:                  r.number("zipfianconstant", Theta, 0, 1),
-		HotspotData:            r.share("hotspotdatafraction", 0.2),
-		HotspotOps:             r.share("hotspotopnfraction", 0.8),
-		ExponentialPercentile:  r.number("exponential.percentile", 95, 0, 100),
-		ExponentialFrac:        r.number("exponential.frac", 0.8571428571, 0, 1e6),
-		MinScan:                int(r.count("minscanlength", 1, 1, maxScan)),
-		MaxScan:                int(r.count("maxscanlength", 1000, 1, maxScan)),
-		ScanLengthDistribution: r.choice("scanlengthdistribution", "uniform", "zipfian"),
+		Theta:                  r.Number("zipfianconstant", Theta, 0, 1),
+		HotspotData:            r.Share("hotspotdatafraction", 0.2),
+		HotspotOps:             r.Share("hotspotopnfraction", 0.8),
+		ExponentialPercentile:  r.Number("exponential.percentile", 95, 0, 100),
+		ExponentialFrac:        r.Number("exponential.frac", 0.8571428571, 0, 1e6),
+		MinScan:                int(r.Count("minscanlength", 1, 1, maxScan)),
+		MaxScan:                int(r.Count("maxscanlength", 1000, 1, maxScan)),
+		ScanLengthDistribution: r.Choice("scanlengthdistribution", "uniform", "zipfian"),
 
-		KeyPrefix:   r.text("keyprefix", "user"),
-		Ordered:     r.choice("insertorder", "hashed", "ordered") == "ordered",
-		ZeroPadding: int(r.count("zeropadding", 1, 0, 1024)),
+		KeyPrefix:   r.Text("keyprefix", "user"),
+		Ordered:     r.Choice("insertorder", "hashed", "ordered") == "ordered",
+		ZeroPadding: int(r.Count("zeropadding", 1, 0, 1024)),
 
-		InsertionRetries: int(r.count("core_workload_insertion_retry_limit", 0, 0, 1<<30)),
-		InsertionInterval: time.Duration(r.number("core_workload_insertion_retry_interval", 3, 0, 1e6) *
+		InsertionRetries: int(r.Count("core_workload_insertion_retry_limit", 0, 0, 1<<30)),
+		InsertionInterval: time.Duration(r.Number("core_workload_insertion_retry_interval", 3, 0, 1e6) *
 			float64(time.Second)),
 	}
-	s.InsertCount = r.count("insertcount", s.RecordCount-s.InsertStart, 0, maxRecords)
-	if r.err == nil {
-		r.err = s.finish()
+	s.InsertCount = r.Count("insertcount", s.RecordCount-s.InsertStart, 0, maxRecords)
+	if r.Err == nil {
+		r.Err = s.finish()
 	}
-	if r.err != nil {
-		return nil, r.err
+	if r.Err != nil {
+		return nil, r.Err
 	}
 	return s, nil
 }
@@ -167,82 +151,4 @@ func (s *Spec) LeastPairBytes() int {
 func (s *Spec) ExpectedInserts() int64 {
 	total := s.Read + s.Update + s.Insert + s.Scan + s.ReadModifyWrite
 	return int64(2 * float64(s.OperationCount) * s.Insert / total)
-}
-
-// reader reads typed properties and keeps the first error.
-type reader struct {
-	p   Properties
-	err error
-}
-
-func (r *reader) text(name, otherwise string) string {
-	if v, ok := r.p.Get(name); ok {
-		return v
-	}
-	return otherwise
-}
-
-// choice returns one of the words; the first is the default.
-func (r *reader) choice(name string, words ...string) string {
-	v := strings.ToLower(strings.TrimSpace(r.text(name, words[0])))
-	if !slices.Contains(words, v) {
-		r.fail(name, v, "one of "+strings.Join(words, ", "))
-	}
-	return v
-}
-
-func (r *reader) count(name string, otherwise, least, most int64) int64 {
-	v, ok := r.p.Get(name)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-	if err != nil || n < least || n > most {
-		r.fail(name, v, fmt.Sprintf("a number from %d to %d", least, most))
-	}
-	return n
-}
-
-// number returns a number strictly between least and most, or least when it is the default.
-func (r *reader) number(name string, otherwise, least, most float64) float64 {
-	v, ok := r.p.Get(name)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-	if err != nil || !(n > least && n < most) {
-		r.fail(name, v, fmt.Sprintf("a number between %v and %v", least, most))
-	}
-	return n
-}
-
-// share returns a number from 0 to 1.
-func (r *reader) share(name string, otherwise float64) float64 {
-	v, ok := r.p.Get(name)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-	if err != nil || !(n >= 0 && n <= 1) {
-		r.fail(name, v, "a number from 0 to 1")
-	}
-	return n
-}
-
-func (r *reader) truth(name string, otherwise bool) bool {
-	v, ok := r.p.Get(name)
-	if !ok {
-		return otherwise
-	}
-	b, err := strconv.ParseBool(strings.ToLower(strings.TrimSpace(v)))
-	if err != nil {
-		r.fail(name, v, "true or false")
-	}
-	return b
-}
-
-func (r *reader) fail(name, value, want string) {
-	if r.err == nil {
-		r.err = Misuse("property %s=%s: want %s", name, value, want)
-	}
 }

@@ -10,7 +10,7 @@ import (
 // when it is only read, its cached pair is trusted again (FUSEE 4.6).
 func TestAdaptiveCache(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
-	reader, writer := worker(t, f, Options{CacheThreshold: 0.5}, nil), worker(t, f, Options{}, nil)
+	reader, writer := worker(t, f, Options{CacheThreshold: new(0.5)}, nil), worker(t, f, Options{}, nil)
 	value := make([]byte, 1000)
 	must(t, writer.Insert(k, value))
 	get := func() uint64 {

@@ -66,7 +66,7 @@ const (
 )
 
 func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
-	c, err := open(ep, Options{CacheBytes: -1})
+	c, err := open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@
 package fusee
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -39,10 +40,10 @@ const maxReplicas = 8
 // Options of a worker. Zero values mean defaults.
 type Options struct {
 	// CacheBytes is the budget of the index cache, of which a key takes 24 and a fifth more of memory, see package locations;
-	// default 8 MiB, negative for none (FUSEE-NC).
-	CacheBytes int
+	// 0 for none (FUSEE-NC); default 8 MiB.
+	CacheBytes *int
 	// CacheThreshold is the share of invalid hits above which a cached pointer is bypassed (FUSEE 4.6); default 0.5.
-	CacheThreshold float64
+	CacheThreshold *float64
 	// Sequential replaces SNAPSHOT by CASing one replica after the other (FUSEE-CR). The two do not mix: the pool must
 	// have been made for it.
 	Sequential bool
@@ -130,12 +131,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	if int(ep.Client()) > l.Clients {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
-	if opt.CacheBytes == 0 {
-		opt.CacheBytes = DefaultCache
-	}
-	if opt.CacheThreshold == 0 {
-		opt.CacheThreshold = DefaultThreshold
-	}
+	opt.CacheThreshold = cmp.Or(opt.CacheThreshold, new(DefaultThreshold))
 	if opt.Timeout == 0 {
 		opt.Timeout = l.Timeout
 	}
@@ -145,7 +141,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 	c := &Client{
 		layout: l, ep: ep, id: ep.Client(), opt: opt,
 		slabs: make([]slab, len(l.classes.units)), own: map[node.Block]*block{},
-		cache: locations.New[entry](opt.CacheBytes, entryBytes), view: v, promoted: make([]bool, l.Subtables),
+		cache: locations.New[entry](*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes), view: v, promoted: make([]bool, l.Subtables),
 		deadline: never,
 	}
 	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended

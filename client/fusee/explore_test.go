@@ -39,9 +39,9 @@ func explored(sequential bool) *explore.Subject {
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, params(s)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := Options{CacheBytes: 64 << 10, CacheThreshold: 0.9, Sequential: sequential}
+			o := Options{CacheBytes: new(64 << 10), CacheThreshold: new(0.9), Sequential: sequential}
 			if !cache {
-				o.CacheBytes = -1
+				o.CacheBytes = new(0)
 			}
 			return Open(ep, o)
 		},

@@ -236,7 +236,7 @@ func TestCacheNamesAnotherKeysPair(t *testing.T) {
 // A pair that is not what its slot says is damage, not a pair that was reused, when the slot says so twice.
 func TestDamagedPair(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
-	c := worker(t, f, Options{CacheBytes: -1}, nil)
+	c := worker(t, f, Options{CacheBytes: new(0)}, nil)
 	must(t, c.Insert(k, []byte("1")))
 	at, _, held, err := c.find(k, race.Hash(k), false)
 	must(t, err)

@@ -39,7 +39,7 @@ func TestLostItems(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		fresh, err := Open(other, Options{CacheBytes: -1})
+		fresh, err := Open(other, Options{CacheBytes: new(0)})
 		if err != nil {
 			t.Error(err)
 			return

@@ -216,7 +216,7 @@ func TestCrowdedPool(t *testing.T) {
 
 // crowd is a worker: the first two load the pool and have it to themselves for a while, then all overwrite it.
 func crowd(ep rdma.Endpoint, w, records int) error {
-	c, err := Open(ep, Options{CacheBytes: 1 << 12})
+	c, err := Open(ep, Options{CacheBytes: new(1 << 12)})
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ var _ cluster.Mender = (*Mender)(nil)
 
 // NewMender returns a mender that works through ep.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
-	c, err := open(ep, Options{CacheBytes: -1})
+	c, err := open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}

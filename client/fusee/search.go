@@ -80,7 +80,7 @@ func (c *Client) get(key []byte, hash uint64) ([]byte, error) {
 // getCached reads through a cache entry. It is not ok when the slot holds something else than this key's pair.
 func (c *Client) getCached(key []byte, hash uint64, e *entry) (value []byte, ok bool, err error) {
 	word := e.word
-	bypass := e.bypass(c.opt.CacheThreshold)
+	bypass := e.bypass(*c.opt.CacheThreshold)
 	e.accessed()
 	b := c.ep.Batch()
 	slot := b.Read(c.index.Address(e.slot(), 0), 8)

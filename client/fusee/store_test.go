@@ -52,7 +52,7 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	patient := Options{Timeout: 3 * time.Second, CacheBytes: 64 << 10} // wall time: a loaded machine stops workers for a while
+	patient := Options{Timeout: 3 * time.Second, CacheBytes: new(64 << 10)} // wall time: a loaded machine stops workers for a while
 	for _, r := range []struct{ nodes, index, data int }{{3, 2, 2}, {1, 1, 1}, {3, 3, 3}, {5, 5, 5}, {2, 1, 2}} {
 		t.Run(fmt.Sprintf("%d nodes, %d index replicas, %d of data", r.nodes, r.index, r.data), func(t *testing.T) {
 			h := harness(r.nodes, small(r.nodes, r.index, r.data), patient)
@@ -78,7 +78,7 @@ func TestStore(t *testing.T) {
 	})
 	t.Run("nc", func(t *testing.T) {
 		o := patient
-		o.CacheBytes = -1
+		o.CacheBytes = new(0)
 		h := harness(3, small(3, 2, 2), o)
 		h.Alike = true
 		storetest.Run(t, h)

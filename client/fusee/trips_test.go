@@ -84,7 +84,7 @@ func TestTrips(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d index replicas", r.index), func(t *testing.T) {
 			f := pool(t, 5, small(5, r.index, 2))
-			c, cold := worker(t, f, Options{}, nil), worker(t, f, Options{CacheBytes: -1}, nil)
+			c, cold := worker(t, f, Options{}, nil), worker(t, f, Options{CacheBytes: new(0)}, nil)
 			value := make([]byte, 100)
 			must(t, c.Insert([]byte("first"), value)) // allocates a block
 			must(t, cold.Update([]byte("first"), value))

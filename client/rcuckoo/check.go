@@ -16,7 +16,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := Open(ep, Options{CacheBytes: -1})
+	s, err := Open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}

@@ -53,7 +53,7 @@ func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 			o := Options{Pool: f, Failure: timeout / 8}
 			if !cache {
-				o.CacheBytes = -1
+				o.CacheBytes = new(0)
 			}
 			return Open(ep, o)
 		},

@@ -49,7 +49,7 @@ func TestGrow(t *testing.T) {
 		p := growingPool(2)
 		p.InlineBytes, p.ExtentBytes, p.KeyBytes, p.Levels = 8, 8, 8, 4
 		f := memPool(t, 2, p)
-		s, reader := storeOn(t, f, Options{CacheBytes: cache}), storeOn(t, f, Options{})
+		s, reader := storeOn(t, f, Options{CacheBytes: new(cache)}), storeOn(t, f, Options{})
 		key := func(i int) []byte { return fmt.Appendf(nil, "k%d", i) }
 		n := 0
 		for ; ; n++ {

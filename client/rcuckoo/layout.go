@@ -52,7 +52,7 @@ type Shape struct {
 	Records     uint64
 	KeyBytes    int     // longest key; default 24
 	ValueBytes  int     // longest value
-	InlineBytes int     // longest value that lies in its entry; default 8, none when negative
+	InlineBytes *int    // longest value that lies in its entry, 0: none does; default 8
 	Shards      int     // default: one a node
 	Entries     int     // of a row; default 8
 	F           float64 // default 2.3
@@ -70,12 +70,21 @@ type Shape struct {
 // Most returns the largest value that each field of a Shape may have by itself, of those that a user chooses for a
 // table. A lock may not cover more rows than a shard has, either.
 func Most() Shape {
-	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: maxInline, F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
+	return Shape{Entries: maxEntries, KeyBytes: maxKeyBytes, InlineBytes: new(maxInline), F: maxF, RowsPerLock: maxRows, LockWords: maxLockWords,
 		LockBits: lockBits, Rows: maxRows, Shards: maxShards, Levels: MaxLevels}
 }
 
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
+
+// What a Shape that leaves it open has.
+const (
+	DefaultKey     = 24 // YCSB's keys
+	DefaultInline  = 8
+	DefaultEntries = 8
+	DefaultF       = 2.3 // section 3.3
+	DefaultLocked  = 16  // rows a lock, section 3.4.1, of a table that does not grow
+)
 
 const (
 	maxKeyBytes    = 1<<keyBits - 1
@@ -86,12 +95,7 @@ const (
 	maxLockWords   = 1 << 32
 	maxExtents     = 1 << extentBits
 
-	defaultKey     = 24 // YCSB's keys
-	defaultInline  = 8
-	defaultEntries = 8
-	defaultF       = 2.3 // section 3.3
-	defaultLocked  = 16  // rows a lock, section 3.4.1
-	poolTimeout    = 2 * time.Second
+	poolTimeout = 2 * time.Second
 
 	// searchDepth is how many entries an INSERT moves at most (section 3.2.3); so its path has one row more.
 	searchDepth = 5
@@ -255,11 +259,11 @@ const (
 // Size returns the parameters of a pool for a shape, and how many bytes of memory it takes on each node. The error wraps
 // ErrParams.
 func Size(s Shape) (Params, uint64, error) {
-	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares, Entries: cmp.Or(s.Entries, defaultEntries), KeyBytes: cmp.Or(s.KeyBytes, defaultKey),
-		InlineBytes: max(cmp.Or(s.InlineBytes, defaultInline), 0), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, defaultF),
+	p := Params{Shards: cmp.Or(s.Shards, s.Nodes-s.Spares), Replicas: s.Replicas, Spares: s.Spares, Entries: cmp.Or(s.Entries, DefaultEntries), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey),
+		InlineBytes: *cmp.Or(s.InlineBytes, new(DefaultInline)), ExtentBytes: s.ValueBytes, F: cmp.Or(s.F, DefaultF),
 		RowsPerLock: s.RowsPerLock, LockBits: s.LockBits, Levels: s.Levels, Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout)}
 	if p.RowsPerLock == 0 {
-		p.RowsPerLock = max(defaultLocked>>min(max(p.Levels, 0), MaxLevels), 1)
+		p.RowsPerLock = max(DefaultLocked>>min(max(p.Levels, 0), MaxLevels), 1)
 	}
 	if p.Replicas == 1 {
 		p.Replicas = 0 // as in the headers of pools that know of no replicas
@@ -274,7 +278,7 @@ func Size(s Shape) (Params, uint64, error) {
 		records = records/uint64(p.Shards) + records/uint64(p.Shards)/spreadOut + 16
 	}
 	filled := int(records*100/usualFill) / p.Entries
-	if most := max(cmp.Or(s.Rows, filled), defaultLocked); s.RowsPerLock > most { // the spare rows would be most of the table
+	if most := max(cmp.Or(s.Rows, filled), DefaultLocked); s.RowsPerLock > most { // the spare rows would be most of the table
 		return p, 0, fmt.Errorf("%w: rows-per-lock=%d: want 1 to %d in a shard of %d rows", ErrParams, s.RowsPerLock, most, cmp.Or(s.Rows, filled))
 	}
 	spare := 2 * p.RowsPerLock

@@ -179,7 +179,7 @@ func TestSize(t *testing.T) {
 		t.Errorf("%d bytes a node", bytes)
 	}
 	// 100 M entries of 4 B keys and values (section 5.3): rows of 8 of 8 bytes, and locks that fit a NIC.
-	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: 4, Clients: 320})
+	p, bytes, err = Size(Shape{Nodes: 1, Records: 80_000_000, KeyBytes: 4, ValueBytes: 4, InlineBytes: new(4), Clients: 320})
 	must(t, err)
 	l := lay(t, p, 1)
 	if l.entryBytes != 8 || l.rowBytes != 8*8+16+8+8 || p.Slabs != 0 || p.LockWords*8 > deviceBytes || p.LockWords*lockBits < l.lockings {
@@ -220,7 +220,7 @@ func TestSize(t *testing.T) {
 // A lock covers a shard's rows at most, and its spare rows are as many as the default's where there are few records.
 func TestRowsPerLock(t *testing.T) {
 	for _, s := range []Shape{
-		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: defaultLocked}, {RowsPerLock: defaultLocked},
+		{Records: 1000, RowsPerLock: 156}, {Rows: 100, RowsPerLock: 100}, {Rows: 4, RowsPerLock: DefaultLocked}, {RowsPerLock: DefaultLocked},
 	} {
 		s.Nodes, s.Clients = 1, 1
 		if _, _, err := Size(s); err != nil {

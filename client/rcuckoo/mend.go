@@ -16,7 +16,7 @@ var _ cluster.Mender = (*Mender)(nil)
 
 // NewMender returns a mender that works through ep.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
-	s, err := Open(ep, Options{CacheBytes: -1})
+	s, err := Open(ep, Options{CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -18,7 +19,7 @@ type Pool interface {
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
-	CacheBytes int           // of the table cache (section 3.2.3); default 64 KiB, negative for none
+	CacheBytes *int          // of the table cache (section 3.2.3), 0 for none; default 64 KiB
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
 	// Failure is the failure timer (section 4.1): who neither moves nor lets go of a lock for as long is fenced off; default
 	// 100 ms, and at most a quarter of the timeout. Clients that the pool knows to be dead do not get that much.
@@ -137,9 +138,6 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 		o.Failure = defaultFailure
 	}
 	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCache
-	}
 	id := ep.Client()
 	switch {
 	case int(id) > l.Clients:
@@ -152,7 +150,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	s.extents = newExtents(l, ep, o.Timeout)
 	s.enter()
 	v.Follow(s.applyView)
-	s.search, s.cache = newSearch(l), newCache(l, o.CacheBytes)
+	s.search, s.cache = newSearch(l), newCache(l, *cmp.Or(o.CacheBytes, new(DefaultCache)))
 	s.levels = s.search.levels
 	if err := errors.Join(s.standings(), s.readGrowths()); err != nil {
 		return nil, fmt.Errorf("open %s: %w", Format, err)

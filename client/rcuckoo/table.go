@@ -15,7 +15,7 @@ type Table struct {
 
 // NewTable returns an empty table. The error wraps ErrParams.
 func NewTable(factor float64, entries, rows int, seed uint64) (*Table, error) {
-	l, err := newLayout(Params{Shards: 1, Rows: rows, Entries: entries, KeyBytes: 8, F: factor, RowsPerLock: defaultLocked, LockWords: 1, Clients: 1,
+	l, err := newLayout(Params{Shards: 1, Rows: rows, Entries: entries, KeyBytes: 8, F: factor, RowsPerLock: DefaultLocked, LockWords: 1, Clients: 1,
 		Timeout: time.Second}, 1)
 	if err != nil {
 		return nil, err

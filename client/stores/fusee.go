@@ -13,14 +13,31 @@ func init() {
 		func(*fusee.Options) {}))
 	register(fuseeKind("fusee-cr", "FUSEE that CASes index replicas one after the other instead of SNAPSHOT",
 		func(o *fusee.Options) { o.Sequential = true }))
-	nc := fuseeKind("fusee-nc", "FUSEE without index cache", func(o *fusee.Options) { o.CacheBytes = -1 })
-	nc.Heeds.CacheBytes, nc.Heeds.CacheThreshold = 0, 0
+	nc := fuseeKind("fusee-nc", "FUSEE without index cache", func(o *fusee.Options) { o.CacheBytes = new(0) })
+	nc.Options, nc.Explored = []Option{nodeCentric}, nil
 	register(nc)
 }
 
 // maxFuseePair follows from the length of a pair in its slot, a byte that counts 64 (FUSEE 4.3), less the pair's header
 // and its log entry.
 const maxFuseePair = 16_256
+
+const cacheThreshold = "cache-threshold"
+
+// cacheOption is that of a store whose workers' caches have so many bytes where nothing is set.
+func cacheOption(bytes int) Option {
+	return Option{Name: CacheBytes, When: Opened, Type: Bytes, Default: bytes, Max: maxCache, Doc: "index cache of each worker; 0 turns it off"}
+}
+
+const maxCache = 1 << 40
+
+// exploredCache has room for what few keys need.
+var exploredCache = Values{CacheBytes: 64 << 10}
+
+var nodeCentric = Option{Name: "node-centric", Type: Bool, Default: false, Doc: "memory nodes hand out memory object by object (FUSEE 6.3)"}
+
+var fuseeOptions = []Option{nodeCentric, cacheOption(fusee.DefaultCache), {Name: cacheThreshold, When: Opened, Type: Float,
+	Default: fusee.DefaultThreshold, Max: 1, Doc: "share of invalid hits, 0 to 1, above which a cached address is bypassed"}}
 
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	var usual fusee.Options
@@ -32,7 +49,7 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Size:    sizeFusee,
 		Format:  func(f rdma.Fabric, p Params) error { return formatFusee(f, p, name == fusee.FormatCR) },
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			opt := fusee.Options{CacheBytes: o.CacheBytes, CacheThreshold: o.CacheThreshold, Timeout: o.Timeout}
+			opt := fusee.Options{CacheBytes: new(o.Own.Int(CacheBytes)), CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
 			vary(&opt)
 			c, err := fusee.Open(ep, opt)
 			if err != nil {
@@ -43,10 +60,13 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 		Mender:  newFuseeMender,
 		Steps:   fusee.Steps(usual),
 		MaxPair: maxFuseePair,
-		Heeds: Heeds{CacheBytes: fusee.DefaultCache, CacheThreshold: fusee.DefaultThreshold, Split: true,
-			Replicas: "up to as many as there are nodes"},
-		Check: fusee.Check,
-		Usage: fusee.Usage,
+		Check:   fusee.Check,
+		Usage:   fusee.Usage,
+
+		Options:  fuseeOptions,
+		Explored: exploredCache.With(Values{cacheThreshold: 0.9}),
+		Replicas: "up to as many as there are nodes",
+		Split:    true,
 
 		Outlives: fusee.Outlives,
 		Fill:     fusee.Fill,
@@ -74,6 +94,6 @@ func formatFusee(f rdma.Fabric, p Params, sequential bool) error {
 	if err != nil {
 		return fmt.Errorf("make a fusee pool: %w", err)
 	}
-	params.Sequential, params.NodeCentric = sequential, p.NodeCentric
+	params.Sequential, params.NodeCentric = sequential, p.Own.Bool(nodeCentric.Name)
 	return fusee.Make(f, params)
 }

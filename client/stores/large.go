@@ -3,14 +3,12 @@ package stores
 import (
 	"fmt"
 	"strings"
-
-	"github.com/farkv/farkv/client/rcuckoo"
 )
 
 // Taking lists the stores whose formats take a key and a value of so many bytes together, without baselines.
 func Taking(pair int) (names []string) {
 	for _, name := range Names() {
-		if k := kinds[name]; !k.Heeds.Baseline && pair <= k.MaxPair {
+		if k := kinds[name]; !k.Baseline && pair <= k.MaxPair {
 			names = append(names, name)
 		}
 	}
@@ -34,10 +32,15 @@ func (k *Kind) TooLarge(pair int) string {
 // KeyTooLarge says what the user of a pool of this store can do when a key of so many bytes is longer than the longest that
 // the pool takes, which its table has room for.
 func (k *Kind) KeyTooLarge(key int) string {
-	if most := rcuckoo.Most().KeyBytes; key > most {
-		return fmt.Sprintf("choose a shorter key: %s's format takes keys of up to %d bytes", k.Name, most)
+	o := k.Option(keyBytes)
+	if o == nil || key > int(o.Max) {
+		limit := k.MaxPair
+		if o != nil {
+			limit = int(o.Max)
+		}
+		return fmt.Sprintf("choose a shorter key: %s's format takes keys of up to %d bytes", k.Name, limit)
 	}
-	return fmt.Sprintf("choose a shorter key, or make a pool with 'farkv up --store %s --table key-bytes=%d'", k.Name, key)
+	return fmt.Sprintf("choose a shorter key, or make a pool with 'farkv up --store %s %s'", k.Name, k.Flag(keyBytes, key))
 }
 
 // limit names the limit of the store's format, and the stores that take a larger pair.
@@ -59,10 +62,14 @@ func example(names []string) string {
 	return names[0]
 }
 
-func orList(names []string) string {
+func orList(names []string) string  { return enumerate(names, " or ") }
+func andList(names []string) string { return enumerate(names, " and ") }
+
+// enumerate writes names with commas between, and a word before the last.
+func enumerate(names []string, word string) string {
 	last := len(names) - 1
-	if last == 0 {
-		return names[0]
+	if last <= 0 {
+		return strings.Join(names, "")
 	}
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return strings.Join(names[:last], ", ") + word + names[last]
 }

@@ -115,11 +115,8 @@ func (p *Params) Check(k *Kind) error {
 				p.Nodes-p.Spares, apart(p.Spares))
 		}
 	}
-	if p.Table.Levels != 0 && !k.Grows {
-		return fmt.Errorf("%w: a %s pool: levels by which tables double: those of rcuckoo do", ErrParams, k.Name)
-	}
-	if p.Table != (Cuckoo{}) && !k.Grows {
-		return fmt.Errorf("%w: a %s pool: the shape of a table: those of rcuckoo have one", ErrParams, k.Name)
+	if err := k.Heeds(p.Own); err != nil {
+		return err
 	}
 	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
 		return fmt.Errorf("%w: pairs of %d bytes (hint: %s)", ErrParams, p.PairBytes, k.limit(p.PairBytes))

@@ -24,8 +24,52 @@ const (
 	stuckFor = 500 * time.Millisecond
 )
 
-var heedsOfRcuckoo = Heeds{CacheBytes: rcuckoo.DefaultCache,
-	Replicas: fmt.Sprintf("of each shard, up to %d", rcuckoo.MaxReplicas)}
+const (
+	keyBytes   = "key-bytes"
+	valueBytes = "value-bytes"
+)
+
+var rcuckooOptions = []Option{
+	cacheOption(rcuckoo.DefaultCache),
+	{Name: "failure-timer", When: Opened, Type: Duration, Default: stuckFor, Min: 1, Doc: "failure timeout of a lock holder that makes no progress"},
+	{Name: "levels", Type: Int, Default: 0, Max: rcuckoo.MaxLevels, Doc: "how many times a full table may double; it begins with room for the records"},
+	{Name: "table", Doc: "how the tables are shaped", Parts: tableOptions(rcuckoo.Most())},
+}
+
+// tableOptions shape the tables, each up to what most has.
+func tableOptions(most rcuckoo.Shape) []Option {
+	count := func(name string, usual any, max int, doc string) Option {
+		o := Option{Name: name, Type: Int, Min: 1, Max: float64(max), Doc: doc}
+		if text, derived := usual.(string); derived {
+			o.Derived = text
+		} else {
+			o.Default = usual
+		}
+		return o
+	}
+	inline := count("inline-bytes", rcuckoo.DefaultInline, *most.InlineBytes, "longest value in its row")
+	inline.Min = 0
+	value := count(valueBytes, "the pair's", maxRcuckooPair, "longest value")
+	value.Field = "extent_bytes"
+	return []Option{
+		count("entries", rcuckoo.DefaultEntries, most.Entries, "of a row"), count(keyBytes, rcuckoo.DefaultKey, most.KeyBytes, "longest key"),
+		inline, value, {Name: "f", Type: Float, Default: rcuckoo.DefaultF, Min: 1, Max: most.F, Doc: "of the dependent hashing"},
+		count("rows-per-lock", "16, fewer of a table that grows", most.RowsPerLock, "up to a shard's rows"),
+		count("lock-bits", "63", most.LockBits, "of a word"), count("lock-words", "a bit for each lock", most.LockWords, "of a shard"),
+		count("rows", "from the records", most.Rows, "of a shard"), count("shards", "one a node", most.Shards, "of a pool"),
+	}
+}
+
+// crampedRcuckoo are shards of two rows of one entry each.
+func crampedRcuckoo(levels int) Values {
+	return Values{"rows": 2, "entries": 1, "rows-per-lock": 1, "levels": levels}
+}
+
+// CuckooTable is a table of RCuckoo that nobody shares, for those who measure its hashing and its search alone.
+type CuckooTable = rcuckoo.Table
+
+// NewCuckooTable makes one.
+var NewCuckooTable = rcuckoo.NewTable
 
 func rcuckooKind() *Kind {
 	return &Kind{
@@ -42,7 +86,7 @@ func rcuckooKind() *Kind {
 			return rcuckoo.Make(f, params)
 		},
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			own := rcuckoo.Options{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Failure: cmp.Or(o.Failure, stuckFor)}
+			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Failure: o.Own.Duration("failure-timer")}
 			if o.Fabric != nil {
 				own.Pool = o.Fabric
 			}
@@ -53,7 +97,7 @@ func rcuckooKind() *Kind {
 			return s, nil
 		},
 		Version: rcuckoo.FormatVersion,
-		Heeds:   heedsOfRcuckoo,
+		Options: rcuckooOptions,
 
 		Refuse: refuseRcuckoo,
 		Limits: limitsOfRcuckoo,
@@ -65,30 +109,35 @@ func rcuckooKind() *Kind {
 			}
 			return m, nil
 		},
-		Steps:   rcuckoo.Steps,
-		MaxPair: maxRcuckooPair,
-		Slots:   true,
-		Grows:   true,
-		Check:   rcuckoo.Check,
-		Usage:   rcuckoo.Usage,
+		Steps:    rcuckoo.Steps,
+		MaxPair:  maxRcuckooPair,
+		Slots:    true,
+		Explored: exploredCache,
+		Cramped:  crampedRcuckoo,
+		Check:    rcuckoo.Check,
+		Usage:    rcuckoo.Usage,
 
+		Replicas: fmt.Sprintf("of each shard, up to %d", rcuckoo.MaxReplicas),
 		Outlives: rcuckoo.Outlives,
 		Fill:     rcuckoo.Fill,
 	}
 }
 
 func rcuckooShape(p Params) rcuckoo.Shape {
-	s := p.Table
-	s.Nodes, s.Spares, s.Replicas, s.Records, s.Clients, s.Timeout = p.Nodes, p.Spares, p.DataReplicas, p.Records, p.Clients, p.Timeout
-	s.ValueBytes = cmp.Or(s.ValueBytes, p.PairBytes)
-	return s
+	own := p.Own
+	return rcuckoo.Shape{
+		Nodes: p.Nodes, Spares: p.Spares, Replicas: p.DataReplicas, Records: p.Records, Clients: p.Clients, Timeout: p.Timeout,
+		Levels: own.Int("levels"), Entries: own.Int("entries"), KeyBytes: own.Int(keyBytes), InlineBytes: new(own.Int("inline-bytes")),
+		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), F: own.Float("f"), RowsPerLock: own.Int("rows-per-lock"),
+		LockBits: own.Int("lock-bits"), LockWords: own.Int("lock-words"), Rows: own.Int("rows"), Shards: own.Int("shards"),
+	}
 }
 
 // sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper, unless there are to be more.
 func sizeRcuckoo(p Params) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
-	p.PairBytes = cmp.Or(p.Table.ValueBytes, p.PairBytes, slotBytes) // as long as values may be, keys do not count
+	p.PairBytes = cmp.Or(p.Own.Int(valueBytes), p.PairBytes, slotBytes) // as long as values may be, keys do not count
 	p.defaults()
 	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
 		p.Memory = max(p.Memory, need)
@@ -121,8 +170,6 @@ func refuseRcuckoo(p Params) error {
 		return fmt.Errorf("%d replicas: want up to %d", p.DataReplicas, rcuckoo.MaxReplicas)
 	case p.Spares > 0 && p.DataReplicas == 1:
 		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 replicas or more")
-	case p.NodeCentric:
-		return errors.New("node-centric allocation: clients take memory by themselves")
 	}
 	_, _, err := rcuckoo.Size(rcuckooShape(p))
 	if err != nil { // Check says what kind of error it is

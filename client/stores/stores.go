@@ -28,11 +28,8 @@ type Params struct {
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
 	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
-	Words         int           // of SWARM's objects: 8-byte metadata words a replica (section 4.4), default 8
-	Locks         int           // of SWARM's objects: clients that guess timestamps, default 16; the others take ABD's two trips
-	Table         Cuckoo        // of RCuckoo: what it leaves at zero follows from the others, or has a default
 	Overcommit    bool          // make the pool even where this machine's memory is to hold it and has less
-	NodeCentric   bool          // nodes hand out memory object by object, where a store can do so (FUSEE 6.3)
+	Own           Values        // options of the store, of those that are Made
 }
 
 // defaults fills in what p leaves open.
@@ -54,11 +51,9 @@ func (p *Params) defaults() {
 
 // Options are chosen when a worker opens a store. Zero values mean defaults.
 type Options struct {
-	CacheBytes     int           // index cache of one worker; default 8 MiB, negative for none
-	CacheThreshold float64       // share of invalid hits above which a cached address is bypassed; default 0.5
-	Timeout        time.Duration // of one operation; default, and at most, the pool's
-	Failure        time.Duration // of RCuckoo: who stands in the way for so long, and does not move, is dead; default 500 ms
-	// Fabric is the pool's, by which workers of some stores fence off who stands in their way; nil: only the pool's keeper does.
+	Timeout time.Duration // of one operation; default, and at most, the pool's
+	Own     Values        // options of the store, of those that are Opened
+	// Fabric is the pool's, by which workers of some stores fence off what stands in their way; nil: only the pool's keeper does.
 	Fabric rdma.Fabric
 }
 
@@ -101,16 +96,28 @@ type Kind struct {
 	MaxPair int
 	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.
 	Slots bool
-	// Grows tells that its pools heed Params.Table: tables double when they are full, as often as its Levels say.
-	Grows bool
 	// Limits reads from a pool's header how long keys and values may be; nil: of this store they have a limit only
 	// together.
 	Limits func(h node.Header) (Limits, error)
-	// Heeds says which options are the store's own.
-	Heeds Heeds
-	// Scans tells whether its Store is a client.Scanner.
+	// Options are the store's own. Params and Options that reach Size, Format, Open and the others have their defaults.
+	Options []Option
+	// Replicas says in words how many replicas there may be.
+	Replicas string
+	// Split reports whether index and data may have different numbers of replicas.
+	Split bool
+	// Scans reports whether its Store is a client.Scanner.
 	Scans bool
+	// Baseline reports whether the store is there to measure others against, and not to be recommended.
+	Baseline bool
+	// Cramped returns the options of a pool that begins as small as can be and doubles at most n times, for those who want to see
+	// that; nil: its pools do not grow.
+	Cramped func(n int) Values
+	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
+	Explored Values
 }
+
+// Grows reports whether its pools can be made so that they grow when they are full.
+func (k *Kind) Grows() bool { return k.Cramped != nil }
 
 // Limits are the bytes of the longest key and of the longest value that a pool takes.
 type Limits struct {
@@ -132,7 +139,22 @@ var ErrUnknown = errors.New("unknown store")
 
 var kinds = map[string]*Kind{}
 
-func register(k *Kind) { kinds[k.Name] = k }
+// register adds a store, whose functions see its options completed and, where they can refuse some, checked.
+func register(k *Kind) {
+	size, open := k.Size, k.Open
+	k.Size = func(p Params) Params {
+		p.Own = k.completed(p.Own, Made)
+		return size(p)
+	}
+	k.Open = func(ep rdma.Endpoint, o Options) (client.Store, error) {
+		if err := k.Heeds(o.Own); err != nil {
+			return nil, err
+		}
+		o.Own = k.completed(o.Own, Opened)
+		return open(ep, o)
+	}
+	kinds[k.Name] = k
+}
 
 // Names lists the stores, sorted.
 func Names() []string {

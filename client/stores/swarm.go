@@ -31,6 +31,12 @@ const slotBytes = 1152
 // maxSwarmPair follows from the segments of buffers: 65,535 of them are to fit a node's memory more than once.
 const maxSwarmPair = 1 << 20
 
+// What the objects of SWARM-KV, and of no baseline, are made of.
+var (
+	swarmWords = Option{Name: "words", Type: Int, Default: 8, Min: 1, Doc: "8-byte metadata words of an object's replica (section 4.4)"}
+	swarmLocks = Option{Name: "locks", Type: Int, Default: 16, Min: 1, Doc: "clients that guess timestamps; the updates of others take two trips"}
+)
+
 func swarmKind(name, doc string, v variant) *Kind {
 	k := &Kind{
 		Name:    name,
@@ -47,7 +53,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 			return swarm.Make(f, params)
 		},
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: o.CacheBytes, Timeout: o.Timeout, Apart: v.apart, Raw: v.raw})
+			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Apart: v.apart, Raw: v.raw})
 			if err != nil {
 				return nil, err
 			}
@@ -56,7 +62,6 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Refuse:  func(p Params) error { return refuseSwarm(p, v) },
 		Steps:   swarm.StoreSteps(v.raw, !v.abd),
 		MaxPair: maxSwarmPair,
-		Heeds:   Heeds{CacheBytes: swarm.DefaultCache, Replicas: "3, 5 or 7, of which a majority goes on, or 1"},
 		Slots:   true,
 		Check:   swarm.Check,
 		Usage:   swarm.Usage,
@@ -71,17 +76,32 @@ func swarmKind(name, doc string, v variant) *Kind {
 		},
 		Outlives: swarm.Outlives,
 		Fill:     swarm.Fill,
+
+		Explored: exploredCache,
+		Options:  []Option{cacheOption(swarm.DefaultCache)},
+		Replicas: "3, 5 or 7, of which a majority goes on, or 1",
+		Baseline: v.raw || v.abd,
 	}
-	k.Heeds.Baseline = v.raw || v.abd
 	if v.raw {
-		k.Heeds.Replicas = "1, which makes it the lower bound"
+		k.Replicas = "1, which makes it the lower bound"
+	}
+	if !k.Baseline {
+		k.Options = append(k.Options, swarmWords, swarmLocks)
 	}
 	return k
 }
 
 func swarmShape(p Params, v variant) swarm.PoolShape {
-	return swarm.PoolShape{Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: p.Words, Locks: p.Locks,
+	return swarm.PoolShape{Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: v.words(p.Own), Locks: p.Own.Int(swarmLocks.Name),
 		Clients: p.Clients, Timeout: p.Timeout, Apart: v.apart}
+}
+
+// words returns the metadata words of an object's replica.
+func (v variant) words(own Values) int {
+	if v.abd {
+		return 1
+	}
+	return own.Int(swarmWords.Name)
 }
 
 // sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
@@ -104,17 +124,6 @@ func sizeSwarm(p Params, v variant) Params {
 	}
 	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
-	switch {
-	case v.abd:
-		p.Words, p.Locks = 1, 0
-	case v.raw:
-		p.Words, p.Locks = 0, 0
-	case p.Words == 0:
-		p.Words = 8
-	}
-	if p.Locks == 0 && !v.abd && !v.raw {
-		p.Locks = 16
-	}
 	if _, need, err := swarm.Size(swarmShape(p, v)); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
@@ -132,8 +141,6 @@ func refuseSwarm(p Params, v variant) error {
 		return fmt.Errorf("%d replicas: want 3, 5 or 7, of which a majority goes on, or 1", p.DataReplicas)
 	case p.Spares > 0:
 		return errors.New("spares: the majority that is left needs none")
-	case p.NodeCentric:
-		return errors.New("node-centric allocation: clients take memory by themselves")
 	}
 	_, _, err := swarm.Size(swarmShape(p, v))
 	return err

@@ -19,7 +19,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: -1})
+	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: new(0)})
 	if err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}

@@ -98,7 +98,7 @@ func (c *churn) run() (err error) {
 		playing++
 		n := c.players - left
 		w := s.Go(fmt.Sprintf("player %d", n), func(ep rdma.Endpoint) {
-			k, e := OpenStore(ep, StoreOptions{Apart: c.params.Apart, Raw: c.raw, CacheBytes: 64 << 10})
+			k, e := OpenStore(ep, StoreOptions{Apart: c.params.Apart, Raw: c.raw, CacheBytes: new(64 << 10)})
 			if errors.Is(e, rdma.ErrClosed) {
 				return
 			}

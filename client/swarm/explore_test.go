@@ -36,9 +36,9 @@ func explored(apart bool) *explore.Subject {
 		},
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, tiny(s, apart)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
-			o := StoreOptions{CacheBytes: 64 << 10, Apart: apart}
+			o := StoreOptions{CacheBytes: new(64 << 10), Apart: apart}
 			if !cache {
-				o.CacheBytes = -1
+				o.CacheBytes = new(0)
 			}
 			return OpenStore(ep, o)
 		},

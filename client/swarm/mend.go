@@ -30,7 +30,7 @@ var _ cluster.Enduring = (*Mender)(nil)
 
 // NewMender returns a mender that works through ep, of a SWARM, DM-ABD or RAW pool.
 func NewMender(ep rdma.Endpoint) (*Mender, error) {
-	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: -1})
+	s, err := OpenStore(ep, StoreOptions{any: true, alone: true, CacheBytes: new(0)})
 	if err != nil {
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func exploredRaw() *explore.Subject {
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
 			o := StoreOptions{Raw: true}
 			if !cache {
-				o.CacheBytes = -1
+				o.CacheBytes = new(0)
 			}
 			return OpenStore(ep, o)
 		},

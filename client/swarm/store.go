@@ -19,7 +19,7 @@ import (
 
 // StoreOptions of a worker. Zero values mean defaults.
 type StoreOptions struct {
-	CacheBytes int           // of the cache of locations, of which an entry counts for 32 (24 without words); default 8 MiB, negative for none
+	CacheBytes *int          // of the cache of locations, of which an entry counts for 32 (24 without words), 0 for none; default 8 MiB
 	Timeout    time.Duration // of a step that lacks a majority, and of attempts to reach one; default, and at most, the pool's
 	Slow       time.Duration // see Options
 	Apart      bool          // the pool is DM-ABD's
@@ -152,10 +152,7 @@ func newCache(o StoreOptions) *locations.Cache[cached] {
 	if o.Apart || o.Raw {
 		entry = entryBytesABD
 	}
-	if o.CacheBytes == 0 {
-		o.CacheBytes = DefaultCache
-	}
-	return locations.New[cached](o.CacheBytes, entry)
+	return locations.New[cached](*cmp.Or(o.CacheBytes, new(DefaultCache)), entry)
 }
 
 // use tells the ceiling of a timestamp: its last tick.

@@ -75,7 +75,7 @@ func (r *storeRun) play(answers *[5]int) error {
 	var failed error
 	enter := func(w int, name string, f func(ep rdma.Endpoint, r *check.Recorder)) *sim.Worker {
 		return s.Go(name, func(ep rdma.Endpoint) {
-			k, err := OpenStore(ep, StoreOptions{CacheBytes: r.cache, Apart: r.params.Apart})
+			k, err := OpenStore(ep, StoreOptions{CacheBytes: new(r.cache), Apart: r.params.Apart})
 			if err != nil {
 				failed = fmt.Errorf("%s: %w", name, err)
 				return

@@ -47,7 +47,7 @@ func TestStore(t *testing.T) {
 	}{{3, 3, false}, {3, 3, true}, {1, 1, false}} {
 		p := small(c.nodes, c.replicas, c.apart)
 		t.Run(fmt.Sprintf("%s, %d nodes, %d replicas", formatName(c.apart), c.nodes, c.replicas), func(t *testing.T) {
-			h := harness(c.nodes, p, StoreOptions{CacheBytes: 64 << 10})
+			h := harness(c.nodes, p, StoreOptions{CacheBytes: new(64 << 10)})
 			h.Alike = c.apart || c.replicas == 1
 			storetest.Run(t, h)
 		})

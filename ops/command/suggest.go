@@ -17,6 +17,12 @@ import (
 // FlagError is what to say of a flag that could not be read: a misspelt one is asked after, and the help is named.
 func FlagError(cmd *cobra.Command, err error) error {
 	hint := ""
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if _, ours := invalid.GetFlag().Value.(*option); ours { // whose errors say what is wanted
+			err = fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), invalid.Unwrap())
+		}
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		if near := workloads.Nearest(unknown.GetSpecifiedName(), flags(cmd)); near != nil {

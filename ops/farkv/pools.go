@@ -14,30 +14,23 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
-	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/ops/command"
 )
 
 // bytesFlag is a number of bytes, such as 8GiB.
 type bytesFlag uint64
 
-// String writes the number in the largest unit that divides it, which Set reads back; 0, which is no default, is "".
+// String writes the number as Set reads it; 0, which is no default, is "".
 func (b *bytesFlag) String() string {
-	n, unit := uint64(*b), ""
-	if n == 0 {
+	if *b == 0 {
 		return ""
 	}
-	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if n%1024 != 0 {
-			break
-		}
-		n, unit = n/1024, larger
-	}
-	return fmt.Sprint(n, unit)
+	return stores.BytesText(uint64(*b))
 }
 func (b *bytesFlag) Type() string { return "size" }
 
 func (b *bytesFlag) Set(s string) error {
-	n, ok := drivers.ParseBytes(s)
+	n, ok := stores.ParseBytes(s)
 	if !ok || n == 0 {
 		return fmt.Errorf("want a number of bytes such as 512MiB or 8GiB")
 	}
@@ -71,8 +64,8 @@ func (c *cli) up() *cobra.Command {
 			"  rdma:HOST:PORT,...         the same, on nodes that were started with --fabric rdma\n" +
 			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; its record is in\n" +
 			"                             Consul\n\n" +
-			"Of nodes whose addresses are named those beyond --nodes and --spares are witnesses: they hold nothing, but have a\n" +
-			"voice, so that a pool of two nodes and a witness outlives the death of one.",
+			"Extra addresses beyond --nodes + --spares become witnesses: they store no data but vote, so that a pool of two nodes\n" +
+			"and a witness outlives the death of one.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5\n" +
@@ -90,36 +83,17 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that swarm,\n"+
-		"dm-abd, raw and rcuckoo are to take (default 1152)")
+	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
+		stores.Slotted()+" are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
 	f.BoolVar(&p.Overcommit, "overcommit", false, "make the pool even when this machine is to hold it and has less memory")
-	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node);\n"+
-		"of rcuckoo: copies of each shard")
+	f.IntVar(&u.replicas, "replicas", 0, "copies of index and data, or of each shard (default "+stores.DefaultReplicas()+")")
 	f.IntVar(&p.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
-	f.IntVar(&p.Table.Levels, "levels", 0, "of rcuckoo: how many times a table that is full may double (default it is full then);\n"+
-		"--records is what it begins with")
-	f.Var(&tableFlag{table: &p.Table}, "table", tableDoc)
+	p.Own = command.Options(f, nil, stores.Made)
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
 	return cmd
 }
-
-// tableFlag shapes a table of RCuckoo.
-type tableFlag struct {
-	table *stores.Cuckoo
-	text  string
-}
-
-func (t *tableFlag) String() string { return t.text }
-func (t *tableFlag) Type() string   { return "shape" }
-
-func (t *tableFlag) Set(text string) error {
-	t.text = text
-	return stores.ParseTable(t.table, text)
-}
-
-var tableDoc = "of rcuckoo: name=value, with commas between, of\n" + strings.ReplaceAll(stores.TableDoc, ", f=", ",\nf=")
 
 // check tells what is wrong with the flags of up, and completes the parameters.
 func (u *upFlags) check(cmd *cobra.Command) error {
@@ -138,9 +112,6 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	}
 	if p.Spares < 0 {
 		return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
-	}
-	if p.Table.Levels < 0 || p.Table.Levels > stores.MaxLevels {
-		return fmt.Errorf("--levels %d: want 0 to %d", p.Table.Levels, stores.MaxLevels)
 	}
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	if p.IndexReplicas == 0 {

@@ -90,17 +90,12 @@ func (c *cli) simRun() *cobra.Command {
 	f.Int64Var(&s.WarmUp, "warmup", 0, "operations before those that are measured (default as many as --ops)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
 	f.IntVar(&replicas, "replicas", 0,
-		"copies of index and data (default 2; of swarm, dm-abd 3, of raw, rcuckoo 1; 1 on one node)")
+		"copies of index and data (default "+stores.DefaultReplicas()+")")
 	f.IntVar(&s.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
 	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
-	f.Float64Var(&s.CacheThreshold, "cache-threshold", 0, "share of invalid hits above which a cached address is bypassed (default 0.5)")
-	f.BoolVar(&s.NodeCentric, "node-centric", false, "memory nodes hand out memory object by object (FUSEE 6.3)")
 	f.IntVar(&s.InFlight, "in-flight", 1, "operations of a client at a time, on one core; each has a cache of its own")
-	f.IntVar(&s.CacheBytes, "cache-bytes", 0, "cache of each client (default room for all records)")
-	f.IntVar(&s.Words, "words", 0, "metadata words of an object of swarm (default 8)")
-	f.IntVar(&s.Locks, "locks", 0, "clients of swarm that guess timestamps; others' updates take two trips (default 16)")
-	f.Var(&tableFlag{table: &s.Table}, "table", tableDoc)
-	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what rcuckoo has in that of their NICs: its locks")
+	s.Own = command.Options(f, map[string]string{stores.CacheBytes: "room for all records"}, stores.Made, stores.Opened)
+	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what stores have in that of their NICs, such as locks")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
@@ -115,7 +110,6 @@ func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
 	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.Float64Var(&s.Failures, "failures", 0, "clients a second that die in the midst of an INSERT, beside --clients; needs --duration")
-	f.DurationVar(&s.Failure, "failure-timer", 0, "rcuckoo: who stands in the way for so long, and does not move, is dead (default 500ms)")
 	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
@@ -128,8 +122,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 		value int64
 	}{{"nodes", int64(s.Nodes)}, {"clients", int64(s.Clients)}, {"records", s.Records}, {"pair-bytes", int64(s.PairBytes)},
 		{"ops", s.Ops}, {"replicas", int64(replicas)}, {"index-replicas", int64(s.IndexReplicas)},
-		{"data-replicas", int64(s.DataReplicas)}, {"node-cores", int64(s.NodeCores)}, {"in-flight", int64(s.InFlight)},
-		{"cache-bytes", int64(s.CacheBytes)}, {"words", int64(s.Words)}, {"locks", int64(s.Locks)}} {
+		{"data-replicas", int64(s.DataReplicas)}, {"node-cores", int64(s.NodeCores)}, {"in-flight", int64(s.InFlight)}} {
 		if n.value < 1 && (n.value < 0 || cmd.Flags().Changed(n.flag)) {
 			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
 		}
@@ -137,7 +130,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}, {"think", s.Think}, {"failure-timer", s.Failure}} {
+	}{{"duration", s.Duration}, {"interval", s.Interval}, {"lease", s.Lease}, {"think", s.Think}} {
 		if d.value < 0 || d.value == 0 && cmd.Flags().Changed(d.flag) {
 			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
 		}
@@ -147,16 +140,11 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 		return fmt.Errorf("--spares %d: want 0 or more", s.Spares)
 	case s.WarmUp < 0:
 		return fmt.Errorf("--warmup %d: want 0 or more", s.WarmUp)
-	case !(s.CacheThreshold >= 0 && s.CacheThreshold <= 1):
-		return fmt.Errorf("--cache-threshold %v: want a share from 0 to 1", s.CacheThreshold)
 	case len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0:
 		return errors.New("--join, --leave and --crash need --duration, or --ops: how long is the run?")
 	}
 	if !cmd.Flags().Changed("warmup") {
 		s.WarmUp = -1 // as many as there are operations
-	}
-	if cmd.Flags().Changed("cache-threshold") && s.CacheThreshold == 0 {
-		s.CacheThreshold = ops.LeastThreshold
 	}
 	if s.IndexReplicas == 0 {
 		s.IndexReplicas = replicas

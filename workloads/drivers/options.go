@@ -1,9 +1,8 @@
 package drivers
 
 import (
-	"math"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +26,7 @@ const (
 type Property struct{ Name, Default, Doc string }
 
 // Properties documents what our stores understand besides YCSB's properties.
-var Properties = []Property{
+var Properties = slices.Concat([]Property{
 	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this user's processes and stays until" +
 		" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on" +
 		" memory nodes, and NAME on those that 'farkv up --fabric' started"},
@@ -35,18 +34,34 @@ var Properties = []Property{
 	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
 		" understood"},
 	{"farkv.overcommit", "false", "make a pool in this machine's memory even when that has less than the pool may take"},
-	{"farkv.replicas", "2", "copies of index and data in a pool that load makes, 1 to farkv.nodes; the default is 3 of swarm" +
-		" and dm-abd, and 1 of raw and rcuckoo"},
-	{"farkv.indexreplicas", "farkv.replicas", "copies of the index alone"},
-	{"farkv.datareplicas", "farkv.replicas", "copies of the data alone"},
-	{"farkv.levels", "0", "how many times a full table of rcuckoo may double, in a pool that load makes"},
-	{"farkv.table", "", "how the tables of rcuckoo are shaped in a pool that load makes: name=value, with commas between, of " + stores.TableDoc},
-	{"farkv.cachebytes", "8MiB", "index cache of each thread; 0 turns it off"},
-	{"farkv.cachethreshold", "0.5", "share of invalid hits, 0 to 1, above which a cached address is not used"},
+	{replicas, stores.DefaultReplicas(), "copies of index and data in a pool that load makes, 1 to farkv.nodes"},
+	{"farkv.indexreplicas", replicas, "copies of the index alone"},
+	{"farkv.datareplicas", replicas, "copies of the data alone"},
+}, offered(), []Property{
 	{MetricsAddress, "off", "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
 	{MetricsPublic, "false", "serve them at an address that others can reach, too"},
 	{"farkv.timeout", "2s", "limit of one operation; the pool keeps what it is made with as the highest"},
 	{"dropdata", "false", "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
+})
+
+const replicas = "farkv.replicas"
+
+// propertyOf names the property that sets a store's option.
+func propertyOf(o *stores.Option) string { return "farkv." + strings.ReplaceAll(o.Name, "-", "") }
+
+// offered documents the properties that are options of stores.
+func offered() (list []Property) {
+	for _, o := range stores.Offers() {
+		list = append(list, Property{propertyOf(&o.Option), o.Otherwise, o.Of() + whenMade(&o.Option)})
+	}
+	return list
+}
+
+func whenMade(o *stores.Option) string {
+	if o.When == stores.Made {
+		return "in a pool that load makes: " + o.Help()
+	}
+	return o.Help()
 }
 
 // options are the farkv.* properties.
@@ -59,47 +74,59 @@ type options struct {
 	least    uint64 // bytes that the records take at least, without copies
 }
 
-func parseOptions(p *properties.Properties, s *workloads.Spec, threads int) (options, error) {
+func parseOptions(p *properties.Properties, kind *stores.Kind, s *workloads.Spec, threads int) (options, error) {
 	if err := checkNames(p); err != nil {
 		return options{}, err
 	}
-	r := optionReader{p: p}
-	replicas := r.count("farkv.replicas", 0, 1, fabrics.MaxNodes)
+	r := &workloads.Reader{Properties: p}
+	count := func(name string, def int) int { return int(r.Count(name, int64(def), 1, fabrics.MaxNodes)) }
+	replicas := count(replicas, 0)
+	own, timeout := readOwn(r, kind), workloads.Parsed(r, "farkv.timeout", 0, durationOf)
 	o := options{
 		pool:     p.GetString("farkv.pool", DefaultPool),
-		nodes:    r.count("farkv.nodes", 0, 1, fabrics.MaxNodes),
-		dropData: r.truth("dropdata"),
+		nodes:    count("farkv.nodes", 0),
+		dropData: r.Bool("dropdata", false),
 		least:    uint64(s.RecordCount) * uint64(s.LeastPairBytes()),
-		opts: stores.Options{
-			CacheBytes:     r.cache("farkv.cachebytes"),
-			CacheThreshold: r.fraction("farkv.cachethreshold"),
-			Timeout:        r.duration("farkv.timeout"),
-		},
+		opts:     stores.Options{Timeout: timeout, Own: kind.Choose(own, stores.Opened)},
 	}
 	o.params = stores.Params{
 		Nodes:         o.nodes,
-		Memory:        r.bytes("farkv.memory"),
+		Memory:        workloads.Parsed(r, "farkv.memory", 0, bytesOf),
 		Records:       uint64(s.RecordCount + s.ExpectedInserts()),
 		PairBytes:     s.PairBytes(),
-		IndexReplicas: r.count("farkv.indexreplicas", replicas, 1, fabrics.MaxNodes),
-		DataReplicas:  r.count("farkv.datareplicas", replicas, 1, fabrics.MaxNodes),
+		IndexReplicas: count("farkv.indexreplicas", replicas),
+		DataReplicas:  count("farkv.datareplicas", replicas),
 		Clients:       max(1024, 2*threads),
-		Timeout:       o.opts.Timeout,
-		Overcommit:    r.truth("farkv.overcommit"),
-		Table:         stores.Cuckoo{Levels: r.count("farkv.levels", 0, 0, stores.MaxLevels)},
-	}
-	if text, ok := r.get("farkv.table"); ok {
-		if err := stores.ParseTable(&o.params.Table, text); err != nil && r.err == nil {
-			r.err = workloads.Misuse("property farkv.table: %v", err)
-		}
+		Timeout:       timeout,
+		Overcommit:    r.Bool("farkv.overcommit", false),
+		Own:           kind.Choose(own, stores.Made),
 	}
 	if a, err := fabrics.Parse(o.pool); err == nil && a.Nodes != nil && o.nodes == 0 {
 		o.params.Nodes = len(a.Nodes)
 	}
-	if r.err == nil && o.pool == "" {
-		r.err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)
+	if r.Err == nil && o.pool == "" {
+		r.Err = workloads.Misuse("property farkv.pool is empty: give an address such as %s", DefaultPool)
 	}
-	return o, r.err
+	return o, r.Err
+}
+
+// readOwn reads the properties that are options of stores.
+func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
+	own := stores.Values{}
+	for _, o := range stores.Offers() {
+		name := propertyOf(&o.Option)
+		text, set := r.Get(name)
+		if !set {
+			continue
+		}
+		if err := own.Read(&o.Option, text); err != nil && r.Err == nil {
+			r.Err = workloads.Misuse("property %s=%s: %v", name, text, err)
+		}
+	}
+	if err := kind.Heeds(own); err != nil && r.Err == nil {
+		r.Err = workloads.Misuse("%v", err)
+	}
+	return own
 }
 
 // checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its default.
@@ -141,123 +168,19 @@ func (o *options) fits(p *stores.Params, kind *stores.Kind) error {
 	return nil
 }
 
-type optionReader struct {
-	p   *properties.Properties
-	err error
-}
-
-func (r *optionReader) fail(name, want string) {
-	if r.err == nil {
-		r.err = workloads.Misuse("property %s=%s: want %s", name, r.p.GetString(name, ""), want)
-	}
-}
-
-func (r *optionReader) get(name string) (string, bool) {
-	v, ok := r.p.Get(name)
-	return strings.TrimSpace(v), ok
-}
-
-func (r *optionReader) count(name string, otherwise, least, most int) int {
-	v, ok := r.get(name)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < least || n > most {
-		r.fail(name, "a number from "+strconv.Itoa(least)+" to "+strconv.Itoa(most))
-	}
-	return n
-}
-
-func (r *optionReader) truth(name string) bool {
-	v, ok := r.get(name)
-	if !ok {
-		return false
-	}
-	b, err := strconv.ParseBool(strings.ToLower(v))
-	if err != nil {
-		r.fail(name, "true or false")
-	}
-	return b
-}
-
-func (r *optionReader) bytes(name string) uint64 {
-	v, ok := r.get(name)
-	if !ok {
-		return 0
-	}
-	n, ok := ParseBytes(v)
+// bytesOf reads the bytes of a memory node.
+func bytesOf(text string) (uint64, string) {
+	n, ok := stores.ParseBytes(text)
 	if !ok || n == 0 || n > fabrics.MaxMemory {
-		r.fail(name, "a number of bytes such as 512MiB, up to "+strconv.Itoa(fabrics.MaxMemory>>40)+"TiB")
+		return 0, fmt.Sprintf("a number of bytes such as 512MiB, up to %dTiB", fabrics.MaxMemory>>40)
 	}
-	return n
+	return n, ""
 }
 
-// cache returns the bytes of the index cache: 0, by which stores mean their default, when it is not set, and
-// negative, by which they mean none, when it is set to 0.
-func (r *optionReader) cache(name string) int {
-	v, ok := r.get(name)
-	if !ok {
-		return 0
-	}
-	n, ok := ParseBytes(v)
-	if !ok || n > 1<<40 {
-		r.fail(name, "a number of bytes such as 8MiB, or 0")
-	}
-	if n == 0 {
-		return -1
-	}
-	return int(n)
-}
-
-func (r *optionReader) fraction(name string) float64 {
-	v, ok := r.get(name)
-	if !ok {
-		return 0
-	}
-	f, err := strconv.ParseFloat(v, 64)
-	if err != nil || !(f >= 0 && f <= 1) {
-		r.fail(name, "a number from 0 to 1")
-	}
-	if f == 0 {
-		return math.SmallestNonzeroFloat64 // 0 means the default to a store
-	}
-	return f
-}
-
-func (r *optionReader) duration(name string) time.Duration {
-	v, ok := r.get(name)
-	if !ok {
-		return 0
-	}
-	d, err := time.ParseDuration(v)
+func durationOf(text string) (time.Duration, string) {
+	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		r.fail(name, "a duration such as 500ms or 2s")
+		return 0, "a duration such as 500ms or 2s"
 	}
-	return d
-}
-
-var units = []struct {
-	suffix string
-	bytes  uint64
-}{
-	{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40},
-	{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12},
-	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, {"b", 1},
-}
-
-// ParseBytes reads a size such as 4096, 512MiB, 2GB or 1g (1 GiB).
-func ParseBytes(s string) (uint64, bool) {
-	number, unit := strings.ToLower(s), uint64(1)
-	for _, u := range units {
-		if n, ok := strings.CutSuffix(number, u.suffix); ok {
-			number, unit = n, u.bytes
-			break
-		}
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(number), 10, 64)
-	if err != nil || n > (1<<62)/unit {
-		return 0, false
-	}
-	return n * unit, true
+	return d, ""
 }

@@ -1,7 +1,7 @@
 package drivers
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/farkv/farkv/client/stores"
@@ -10,50 +10,30 @@ import (
 // PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its own defaults.
 func PropertiesOf(k *stores.Kind) (own []Property) {
 	made := k.Size(stores.Params{})
+	options := map[string]*stores.Option{}
+	for i := range k.Options {
+		options[propertyOf(&k.Options[i])] = &k.Options[i]
+	}
+	others := offered()
 	for _, q := range Properties {
-		switch h := &k.Heeds; q.Name {
+		switch o := options[q.Name]; {
+		case o != nil:
+			q.Default, q.Doc = o.Otherwise(), whenMade(o)
+		case slices.ContainsFunc(others, func(p Property) bool { return p.Name == q.Name }):
+			continue
+		}
+		switch q.Name {
 		case "farkv.nodes":
 			q.Default = strconv.Itoa(made.Nodes)
-		case "farkv.replicas":
+		case replicas:
 			q.Default = strconv.Itoa(made.DataReplicas)
-			q.Doc = "copies of index and data in a pool that load makes: " + h.Replicas
+			q.Doc = "copies of index and data in a pool that load makes: " + k.Replicas
 		case "farkv.indexreplicas", "farkv.datareplicas":
-			if !h.Split {
+			if !k.Split {
 				continue
 			}
-		case "farkv.levels":
-			if !k.Grows {
-				continue
-			}
-			q.Doc = "how many times a full table may double, in a pool that load makes"
-		case "farkv.table":
-			if !k.Grows {
-				continue
-			}
-			q.Doc = "how the tables are shaped in a pool that load makes: name=value, with commas between, of " + stores.TableDoc
-		case "farkv.cachebytes":
-			if h.CacheBytes == 0 {
-				continue
-			}
-			q.Default = sizeOf(h.CacheBytes)
-		case "farkv.cachethreshold":
-			if h.CacheThreshold == 0 {
-				continue
-			}
-			q.Default = fmt.Sprint(h.CacheThreshold)
 		}
 		own = append(own, q)
 	}
 	return own
-}
-
-// sizeOf writes a number of bytes as ParseBytes reads it, in the largest unit that divides it.
-func sizeOf(bytes int) string {
-	switch {
-	case bytes%(1<<20) == 0:
-		return fmt.Sprintf("%dMiB", bytes>>20)
-	case bytes%(1<<10) == 0:
-		return fmt.Sprintf("%dKiB", bytes>>10)
-	}
-	return strconv.Itoa(bytes)
 }

@@ -59,15 +59,15 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := parseOptions(p, spec, p.GetInt("threadcount", 1))
+	kind, err := c.lookup(c.name)
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseOptions(p, kind, spec, p.GetInt("threadcount", 1))
 	if err != nil {
 		return nil, err
 	}
 	if o.pool, err = fabrics.Resolve(o.pool); err != nil {
-		return nil, err
-	}
-	kind, err := c.lookup(c.name)
-	if err != nil {
 		return nil, err
 	}
 	command := p.GetString("command", Run)

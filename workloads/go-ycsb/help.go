@@ -64,11 +64,11 @@ json), redis.db, redis.username, redis.password. dropdata=true flushes the datab
 `
 
 func storeHelp(kind *stores.Kind) string {
-	scans := "It has no scans, so workload e is refused."
-	if kind.Scans {
-		scans = "It has scans."
+	can := "What it can do: " + strings.Join(kind.Can(), "; ") + "."
+	if !kind.Scans {
+		can += " Workload e, which scans, is refused."
 	}
-	return prose(kind.Name+": "+strings.TrimSuffix(kind.Doc, ".")+".") + "\n" + prose(scans+" A record of one field is stored"+
+	return prose(kind.Name+": "+strings.TrimSuffix(kind.Doc, ".")+".") + "\n" + prose(can+" A record of one field is stored"+
 		" as it is, one of several as a row; an update of one field of several reads the row first, which writeallfields=true"+
 		" does not. An insert of a record that is there replaces it, as in YCSB's other bindings. Keys of another table than"+
 		" usertable begin with its name.") + fmt.Sprintf(`

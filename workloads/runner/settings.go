@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/magiconair/properties"
@@ -37,23 +36,23 @@ func Configure(p *properties.Properties) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	r := settings{p: p}
+	r := &workloads.Reader{Properties: p}
 	c := Config{
 		Spec:     spec,
-		Threads:  int(r.count("threadcount", 1, 1, maxThreads)),
-		Target:   float64(r.count("target", 0, 0, 1e9)),
-		MaxTime:  r.seconds("maxexecutiontime", 0),
-		WarmUp:   r.seconds("warmuptime", 0),
-		Interval: r.seconds("measurement.interval", 10),
-		Seed:     r.seed(),
+		Threads:  int(r.Count("threadcount", 1, 1, maxThreads)),
+		Target:   float64(r.Count("target", 0, 0, 1e9)),
+		MaxTime:  secondsOf(r, "maxexecutiontime", 0),
+		WarmUp:   secondsOf(r, "warmuptime", 0),
+		Interval: secondsOf(r, "measurement.interval", 10*time.Second),
+		Seed:     seed(r, p),
 	}
-	if r.err == nil && r.count("batch.size", 1, 1, 1<<30) > 1 {
-		r.err = workloads.Misuse("batch.size: batches are not supported; leave it out")
+	if r.Err == nil && r.Count("batch.size", 1, 1, 1<<30) > 1 {
+		r.Err = workloads.Misuse("batch.size: batches are not supported; leave it out")
 	}
-	if t := p.GetString("measurementtype", "histogram"); r.err == nil && t != "histogram" {
-		r.err = workloads.Misuse("measurementtype=%s: only histogram is kept; --results writes all of it", t)
+	if t := p.GetString("measurementtype", "histogram"); r.Err == nil && t != "histogram" {
+		r.Err = workloads.Misuse("measurementtype=%s: only histogram is kept; --results writes all of it", t)
 	}
-	return c, r.err
+	return c, r.Err
 }
 
 // Bounded tells whether a run of c ends by itself; an error is a UseError that says what is missing.
@@ -64,58 +63,31 @@ func (c *Config) Bounded() error {
 	return nil
 }
 
-type settings struct {
-	p   *properties.Properties
-	err error
-}
-
-func (r *settings) get(name string) (string, bool) {
-	v, ok := r.p.Get(name)
-	return strings.TrimSpace(v), ok
-}
-
-func (r *settings) fail(name, value, want string) {
-	if r.err == nil {
-		r.err = workloads.Misuse("property %s=%s: want %s", name, value, want)
-	}
-}
-
-func (r *settings) count(name string, otherwise, least, most int64) int64 {
-	v, ok := r.get(name)
-	if !ok {
-		return otherwise
-	}
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil || n < least || n > most {
-		r.fail(name, v, "a number from "+strconv.FormatInt(least, 10)+" to "+strconv.FormatInt(most, 10))
-	}
-	return n
-}
-
-func (r *settings) seconds(name string, otherwise float64) time.Duration {
-	v, ok := r.get(name)
-	n, err := otherwise, error(nil)
-	if ok {
-		n, err = strconv.ParseFloat(v, 64)
-	}
-	if err != nil || !(n >= 0 && n < 1e9) {
-		r.fail(name, v, "seconds")
-	}
-	return time.Duration(n * float64(time.Second))
+// secondsOf returns a time that a property gives in seconds.
+func secondsOf(r *workloads.Reader, name string, def time.Duration) time.Duration {
+	return workloads.Parsed(r, name, def, func(text string) (time.Duration, string) {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(n >= 0 && n < 1e9) {
+			return 0, "seconds"
+		}
+		return time.Duration(n * float64(time.Second)), ""
+	})
 }
 
 // seed returns the seed that is asked for, or a new one, which the properties then name.
-func (r *settings) seed() uint64 {
-	if v, ok := r.get("seed"); ok {
-		n, err := strconv.ParseUint(v, 10, 64)
-		if err != nil {
-			r.fail("seed", v, "a number that is not negative")
-		}
-		return n
+func seed(r *workloads.Reader, p *properties.Properties) uint64 {
+	if _, ok := p.Get("seed"); ok {
+		return workloads.Parsed(r, "seed", 0, func(text string) (uint64, string) {
+			n, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				return 0, "a number that is not negative"
+			}
+			return n, ""
+		})
 	}
 	n := rand.Uint64()
-	if _, _, err := r.p.Set("seed", strconv.FormatUint(n, 10)); err != nil {
-		r.fail("seed", "", err.Error())
+	if _, _, err := p.Set("seed", strconv.FormatUint(n, 10)); err != nil {
+		r.Fail("seed", "", err.Error())
 	}
 	return n
 }

@@ -52,8 +52,8 @@ func (r *run) start() error {
 	if err != nil {
 		return err
 	}
-	if r.Options.CacheBytes == 0 {
-		r.Options.CacheBytes = cacheBytes(r.Spec)
+	if r.kind.Option(stores.CacheBytes) != nil {
+		r.Options.Own = stores.Values{stores.CacheBytes: cacheBytes(r.Spec)}.With(r.Options.Own)
 	}
 	for i, s := range spans {
 		var first *sim.Worker

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
@@ -45,7 +44,7 @@ func (r *run) doom() error {
 			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength)) // nobody hears of it
 		})
 		r.sim.CrashAt(w, sent)
-		if s, err = r.pool.open(w.Endpoint(), stores.Options{CacheBytes: -1, Failure: r.Options.Failure}); err != nil {
+		if s, err = r.pool.open(w.Endpoint(), r.kind.Uncached(r.Options)); err != nil {
 			return fmt.Errorf("victim %d: %w", i, err)
 		}
 	}

@@ -1,10 +1,12 @@
 package simulate
 
 import (
-	"github.com/farkv/farkv/workloads/check/teeth"
 	"math"
 	"testing"
 	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestInFlight: a client with more operations in flight does more, with longer latencies, on the same core.
@@ -34,7 +36,7 @@ func TestInFlight(t *testing.T) {
 // TestKnown: whoever has read all records knows where they lie.
 func TestKnown(t *testing.T) {
 	c := config(t, "ycsb-c", 4, 4000)
-	c.WarmUp, c.Options.CacheBytes = 0, 1<<20
+	c.WarmUp, c.Options.Own = 0, stores.Values{stores.CacheBytes: 1 << 20}
 	cold := simulated(t, c).Call("READ")
 	c.Known = true
 	known := simulated(t, c).Call("READ")
@@ -52,7 +54,7 @@ func TestFresh(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	c := config(t, "ycsb-c", 2, 4000, "requestdistribution=uniform")
-	c.Options.CacheBytes = 24 * 500 // of 2,000 records
+	c.Options.Own = stores.Values{stores.CacheBytes: 24 * 500} // of 2,000 records
 	var missed []float64
 	for _, c.Fresh = range []bool{false, true} {
 		missed = append(missed, simulated(t, c).Call("READ").ByTrips[2])

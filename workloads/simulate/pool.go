@@ -142,7 +142,7 @@ func (r *run) load() error {
 		if err != nil {
 			return err
 		}
-		s, err := r.pool.open(ep, stores.Options{CacheBytes: -1})
+		s, err := r.pool.open(ep, r.kind.Uncached(stores.Options{}))
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ func cuckoos(t *testing.T, clients int, ops int64, props ...string) Config {
 	t.Helper()
 	c := config(t, "rcuckoo-a", clients, ops, props...)
 	c.Store, c.Profile, c.ShortKeys = "rcuckoo", "rcuckoo-testbed", true
-	c.Pool = stores.Params{Nodes: 1, Records: c.Pool.Records, Table: stores.Cuckoo{KeyBytes: 4, ValueBytes: 4, InlineBytes: 4}}
+	c.Pool = stores.Params{Nodes: 1, Records: c.Pool.Records, Own: stores.Values{"key-bytes": 4, "value-bytes": 4, "inline-bytes": 4}}
 	return c
 }
 
@@ -51,7 +51,7 @@ func TestVictims(t *testing.T) {
 	const timer = 2 * time.Millisecond
 	const us = float64(timer) / float64(time.Microsecond)
 	c := cuckoos(t, 8, 0)
-	c.Duration, c.Options.Failure, c.Pool.Table.RowsPerLock = 20*time.Millisecond, timer, 64
+	c.Duration, c.Options.Own, c.Pool.Own["rows-per-lock"] = 20*time.Millisecond, stores.Values{"failure-timer": timer}, 64
 	calm := simulated(t, c)
 	c.Failures = 1000
 	r := simulated(t, c)

@@ -30,7 +30,7 @@ type Config struct {
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int
 	Pool      stores.Params
-	Options   stores.Options // of each client; without CacheBytes there is room for all records
+	Options   stores.Options // of each client; where stores.CacheBytes is not set there is room for all records
 	Spec      *workloads.Spec
 	// ShortKeys makes of the workload's keys, which have to be numbers then, as many bytes as ShortKeyBytes.
 	ShortKeys bool

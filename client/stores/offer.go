@@ -1,0 +1,76 @@
+package stores
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Offer is an option as one sees it who has not chosen a store yet.
+type Offer struct {
+	Option
+	Stores []string // that have it, sorted
+	// Otherwise says what holds where nothing is set, of each of them.
+	Otherwise string
+}
+
+// Offers lists the options of all stores, sorted by name. What has parts is one option.
+func Offers() []Offer {
+	byName := map[string]*Offer{}
+	for _, name := range Names() {
+		for _, o := range kinds[name].Options {
+			if byName[o.Name] == nil {
+				byName[o.Name] = &Offer{Option: o}
+			}
+			byName[o.Name].Stores = append(byName[o.Name].Stores, name)
+		}
+	}
+	var all []Offer
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		o := *byName[name]
+		o.Otherwise = perStore(o.Stores, func(k *Kind) string { return k.Option(name).Otherwise() })
+		all = append(all, o)
+	}
+	return all
+}
+
+// Of says which stores have the option, such as "of rcuckoo: "; "" where all do.
+func (o *Offer) Of() string {
+	others := slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(o.Stores, name) })
+	switch {
+	case len(others) == 0:
+		return ""
+	case len(others) < len(o.Stores):
+		return "of all stores but " + orList(others) + ": "
+	}
+	return "of " + strings.Join(o.Stores, ", ") + ": "
+}
+
+// DefaultReplicas says how many replicas a store's pools have where nothing is said.
+func DefaultReplicas() string {
+	return perStore(Names(), func(k *Kind) string { return fmt.Sprint(k.Size(Params{}).DataReplicas) }) + "; 1 on one node"
+}
+
+// Slotted lists the stores in whose pools each pair has room for Params.PairBytes, and no more.
+func Slotted() string {
+	return andList(slices.DeleteFunc(Names(), func(name string) bool { return !kinds[name].Slots }))
+}
+
+// perStore says what is said of each store: what is said of most, and of which others what.
+func perStore(names []string, say func(*Kind) string) string {
+	by := map[string][]string{}
+	for _, name := range names {
+		what := say(kinds[name])
+		by[what] = append(by[what], name)
+	}
+	whats := slices.SortedFunc(maps.Keys(by), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(by[b]), len(by[a])), cmp.Compare(by[a][0], by[b][0]))
+	})
+	text := whats[0]
+	for _, what := range whats[1:] {
+		text += fmt.Sprintf("; of %s %s", strings.Join(by[what], ", "), what)
+	}
+	return text
+}

@@ -1,0 +1,171 @@
+package stores
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/farkv/farkv/node"
+)
+
+// Option returns the store's option of that name, which may be a part of another; nil: it has none.
+func (k *Kind) Option(name string) *Option {
+	for i := range k.Options {
+		if o := &k.Options[i]; o.Name == name {
+			return o
+		}
+	}
+	for o := range k.settable() {
+		if o.Name == name {
+			return o
+		}
+	}
+	return nil
+}
+
+// settable yields the options that have values: parts instead of their whole.
+func (k *Kind) settable() iter.Seq[*Option] {
+	return func(yield func(*Option) bool) {
+		for i := range k.Options {
+			all := k.Options[i].Parts
+			if all == nil {
+				all = k.Options[i : i+1]
+			}
+			for j := range all {
+				if !yield(&all[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Choose returns those of the options that the store has and that are chosen then.
+func (k *Kind) Choose(v Values, when When) Values {
+	chosen := Values{}
+	for o := range k.settable() {
+		if x, ok := v[o.Name]; ok && o.When == when {
+			chosen[o.Name] = x
+		}
+	}
+	return chosen
+}
+
+// Uncached returns the options of a worker that caches nothing, but otherwise has those of o.
+func (k *Kind) Uncached(o Options) Options {
+	if k.Option(CacheBytes) != nil {
+		o.Own = o.Own.With(Values{CacheBytes: 0})
+	}
+	return o
+}
+
+// Heeds returns an error that wraps ErrParams where an option is set that the store does not have, or to what it cannot be.
+func (k *Kind) Heeds(v Values) error {
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		o := k.Option(name)
+		if o == nil || o.Parts != nil {
+			return fmt.Errorf("%w: a %s pool: %s", ErrParams, k.Name, foreign(name))
+		}
+		if err := o.check(v[name]); err != nil {
+			return fmt.Errorf("%w: a %s pool: %w", ErrParams, k.Name, err)
+		}
+	}
+	return nil
+}
+
+// foreign says which stores have an option.
+func foreign(name string) string {
+	for _, o := range Offers() {
+		if o.Name == name && o.Parts == nil {
+			return fmt.Sprintf("%s: %s would heed it", name, orList(o.Stores))
+		}
+		for _, p := range o.Parts {
+			if p.Name == name {
+				return fmt.Sprintf("%s %s: %s would heed it", o.Name, name, orList(o.Stores))
+			}
+		}
+	}
+	return name + ": no store heeds it"
+}
+
+// completed returns the options with the defaults of those that are chosen then.
+func (k *Kind) completed(v Values, when When) Values {
+	all := v.With(nil)
+	for o := range k.settable() {
+		if _, set := all[o.Name]; !set && o.When == when && o.Default != nil {
+			all[o.Name] = o.Default
+		}
+	}
+	return all
+}
+
+// Setting is an option of an open pool's store.
+type Setting struct {
+	Name  string `json:"name"`
+	When  string `json:"when"`  // made with the pool, or chosen by each worker when it is opened
+	Value any    `json:"value"` // the pool's; of one that workers choose, the default. Durations are written as 1.5s.
+	Doc   string `json:"doc"`
+}
+
+// Settings lists the options of an open pool's store.
+func (k *Kind) Settings(h node.Header) []Setting {
+	var held map[string]any
+	_ = json.Unmarshal(h.Params, &held) // opening the store tells what is wrong with its header
+	list := []Setting{}
+	for o := range k.settable() {
+		s := Setting{Name: o.Name, When: o.When.String(), Value: o.Default, Doc: o.Doc}
+		if v, ok := held[o.field()]; ok && o.When == Made {
+			s.Value = v
+		}
+		if o.Type == Duration {
+			s.Value = fmt.Sprint(s.Value)
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// Can says in words what the store's pools can do, and what they cannot.
+func (k *Kind) Can() []string {
+	list := []string{"replicas: " + k.Replicas}
+	for _, c := range []struct {
+		can     bool
+		yes, no string
+	}{
+		{k.Split, "index and data may differ in replicas", ""},
+		{k.Scans, "scans", "no scans"},
+		{k.Grows(), "grows", "does not grow"},
+		{k.Majority, "a majority of its nodes goes on alone", ""},
+	} {
+		switch {
+		case c.can:
+			list = append(list, c.yes)
+		case c.no != "":
+			list = append(list, c.no)
+		}
+	}
+	return list
+}
+
+// Flag is how a command line sets an option of the store.
+func (k *Kind) Flag(name string, v any) string {
+	o := k.Option(name)
+	for _, whole := range k.Options {
+		if slices.ContainsFunc(whole.Parts, func(p Option) bool { return p.Name == name }) {
+			return fmt.Sprintf("--%s %s=%s", whole.Name, name, o.Text(v))
+		}
+	}
+	return fmt.Sprintf("--%s=%s", name, o.Text(v))
+}
+
+// Flags is how a command line sets options that the store heeds.
+func (k *Kind) Flags(v Values) (flags []string) {
+	for o := range k.settable() {
+		if x, ok := v[o.Name]; ok {
+			flags = append(flags, k.Flag(o.Name, x))
+		}
+	}
+	return flags
+}
