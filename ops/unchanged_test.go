@@ -21,7 +21,7 @@ func unchangedRuns(store string) []Simulation {
 	quiet := Simulation{
 		Store: store, Profile: "fusee-testbed", Workload: simulate.Workload{Name: "ycsb-a", Records: 200, PairBytes: 128},
 		Nodes: 4, Clients: 6, Ops: 1500, Duration: 20 * time.Millisecond, WarmUp: 600, Memory: true, Lease: time.Millisecond,
-		Failure: 2 * time.Millisecond, Interval: time.Millisecond,
+		Interval: time.Millisecond,
 	}
 	if strings.HasPrefix(store, "fusee") || store == "rcuckoo" {
 		quiet.Spares, quiet.IndexReplicas, quiet.DataReplicas = 1, 2, 2
@@ -42,15 +42,18 @@ func unchangedRuns(store string) []Simulation {
 	crash(&list[5], "crash node=0 at=300µs")
 	switch store { // what else there is to a store
 	case "fusee", "fusee-cr", "fusee-nc":
-		list[1].NodeCentric = true
+		list[1].Set("node-centric", true)
 		for _, i := range []int{2, 3, 4} {
 			list[i].IndexReplicas, list[i].DataReplicas = 3, 3
 		}
 	case "raw": // what its dead node had fails, for long
 		list[5].Interval = 0
 	case "rcuckoo":
-		for i := 1; i < len(list); i += 2 {
-			list[i].Table.Levels = 2
+		for i := range list {
+			list[i].Set("failure-timer", 2*time.Millisecond)
+			if i%2 == 1 {
+				list[i].Set("levels", 2)
+			}
 		}
 	}
 	return list

@@ -74,3 +74,16 @@ func perStore(names []string, say func(*Kind) string) string {
 	}
 	return text
 }
+
+// ExploredText says of the options that workers have whose faults are looked for what these are.
+func ExploredText() map[string]string {
+	all := map[string]string{}
+	for _, o := range Offers() {
+		for _, name := range o.Stores {
+			if v, ok := kinds[name].Explored[o.Name]; ok {
+				all[o.Name] = o.Text(v)
+			}
+		}
+	}
+	return all
+}

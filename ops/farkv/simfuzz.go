@@ -62,7 +62,7 @@ func (c *cli) simFuzz() *cobra.Command {
 	f.StringSliceVar(&only, "only", nil, "kinds of faults: crash, slow, stall, partition, fly, late, step (default all)")
 	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch, "real time for a search for an order of a run's answers; a run that takes longer is not judged")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
-	z.Own = command.Options(f, nil, stores.Made, stores.Opened)
+	z.Own = command.Options(f, stores.ExploredText(), stores.Made, stores.Opened)
 	f.BoolVar(&z.Trace, "trace", false, "replay --plan, or the first seed, even when nothing is wrong")
 	return cmd
 }
