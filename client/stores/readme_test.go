@@ -22,7 +22,7 @@ func TestReadme(t *testing.T) {
 			}
 			k, err := Lookup(name)
 			must(t, err)
-			got := []string{fmt.Sprint(k.Size(Params{}).DataReplicas), yesNo(k.Scans), size(k.MaxPair), yesNo(k.Grows), tripsOf(t, k)}
+			got := []string{fmt.Sprint(k.Size(Params{}).DataReplicas), yesNo(k.Scans), size(k.MaxPair), yesNo(k.Grows()), tripsOf(t, k)}
 			first, _, _ := strings.Cut(row[1], " ")
 			_, largest, both := strings.Cut(row[3], "+ ")
 			if !both {
