@@ -66,6 +66,6 @@ var steps = []rdma.Step{
 // there are two less, and FUSEE-CR's backups need not be fixed.
 func Steps(o Options) []rdma.Step {
 	return slices.DeleteFunc(slices.Clone(steps), func(s rdma.Step) bool {
-		return o.CacheBytes < 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) || o.Sequential && s == stepFixBackups
+		return o.CacheBytes != nil && *o.CacheBytes == 0 && (s == stepReadSlotAndPair || s == stepWriteReadSlot) || o.Sequential && s == stepFixBackups
 	})
 }
