@@ -54,7 +54,7 @@ func (f namedFabric) Open(name string) (rdma.Endpoint, error) {
 
 // watched is a subject all of whose posts are counted: those of workers, keepers and looks.
 func watched(k *stores.Kind) (*explore.Subject, named) {
-	s, posts := subject(k), named{}
+	s, posts := subject(k, nil), named{}
 	open, check, mender := s.OpenOn, s.Check, s.Mender
 	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 		return open(f, posts.endpoint(ep), cache)
