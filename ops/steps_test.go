@@ -130,7 +130,7 @@ func TestSteps(t *testing.T) {
 			exhaust(t, k, s)
 			lacks := k.Steps
 			for seed := uint64(1); len(lacks) > 0 && seed <= most; seed++ {
-				if f := s.Run(s.Draw(seed, explore.Limits{})); f != nil && !k.Heeds.Baseline {
+				if f := s.Run(s.Draw(seed, explore.Limits{})); f != nil && !k.Baseline {
 					t.Fatalf("seed %d: %v", seed, f)
 				}
 				lacks = slices.DeleteFunc(slices.Clone(lacks), func(s rdma.Step) bool { return posts[s] > 0 })
