@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // A client numbers its operations and its tombstones. An identity may have had another holder, of which objects and
-// tombstones are still there, so each holder begins above all numbers of the ones before: a word beside the log heads
-// is raised before the numbers below it are used. Tombstones have 32 bits, so they are counted apart: the ceiling's
+// tombstones are still there, so each holder begins above all numbers of the ones before, which its ceiling tells, a word
+// beside the log heads (kit.Everywhere). Tombstones have 32 bits, so they are counted apart: the ceiling's
 // lower half is theirs, the upper half counts steps of sequence numbers.
 //
 // A tombstone must never come back, so an identity that has used all of them writes no more. What a holder reserved
@@ -47,35 +48,29 @@ func (n numbers) reserve(most uint64) (numbers, error) {
 
 // readCeiling begins above what earlier holders of the identity may have used.
 func (c *Client) readCeiling() error {
-	n, err := c.ceilingOf(c.id)
+	n, err := c.numbersOf(c.id)
 	if err == nil {
 		c.numbers = n
 	}
 	return err
 }
 
-// ceilingOf returns the numbers that no earlier holder of an identity has used. A holder raised its ceiling on all nodes
-// before it used what lies below, so any node that answers will do; the highest counts, since the last raise may have been
-// cut off.
-func (c *Client) ceilingOf(id rdma.ClientID) (n numbers, err error) {
-	answers := 0
-	for _, h := range c.holders {
-		b := c.ep.Batch()
-		op := b.Read(c.ceiling(id, h), 8)
-		if e := c.do(stepReadCeiling, b); e == nil {
-			word := le.Uint64(op.Buf)
-			n.seqLimit = max(n.seqLimit, word>>32*seqStep)
-			n.tombLimit = max(n.tombLimit, word&(1<<32-1))
-			answers++
-		} else {
-			err = e
-		}
-		b.Release()
-		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
-			break
-		}
+// ceilingOf returns the ceiling of an identity.
+func (c *Client) ceilingOf(id rdma.ClientID) *kit.Everywhere {
+	e := &kit.Everywhere{Batch: c.ep.Batch, Do: c.do}
+	for _, n := range c.holders {
+		e.At = append(e.At, c.ceiling(id, n))
 	}
-	if answers == 0 || err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+	return e
+}
+
+// numbersOf returns the numbers that no earlier holder of an identity has used.
+func (c *Client) numbersOf(id rdma.ClientID) (n numbers, err error) {
+	err = c.ceilingOf(id).Read(func(word uint64) {
+		n.seqLimit = max(n.seqLimit, word>>32*seqStep)
+		n.tombLimit = max(n.tombLimit, word&(1<<32-1))
+	})
+	if err != nil {
 		return n, fmt.Errorf("read the ceiling of client %d: %w", id, err)
 	}
 	n.seq, n.tomb = n.seqLimit, n.tombLimit
@@ -102,14 +97,7 @@ func (c *Client) raise() error {
 }
 
 func (c *Client) writeCeiling(id rdma.ClientID, n numbers) error {
-	b := c.ep.Batch()
-	defer b.Release()
-	p := b.Alloc(8)
-	le.PutUint64(p, n.seqLimit/seqStep<<32|n.tombLimit&(1<<32-1))
-	for _, h := range c.holders {
-		b.Write(c.ceiling(id, h), p)
-	}
-	if err := c.do(stepRaiseCeiling, b); err != nil {
+	if err := c.ceilingOf(id).Raise(n.seqLimit/seqStep<<32 | n.tombLimit&(1<<32-1)); err != nil {
 		return fmt.Errorf("raise the ceiling of client %d: %w", id, err)
 	}
 	return nil

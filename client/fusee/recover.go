@@ -115,7 +115,7 @@ func (r *recovery) metadata() error {
 			return fmt.Errorf("block allocation table of region %d: %w", g, err)
 		}
 	}
-	n, err := r.ceilingOf(r.dead)
+	n, err := r.numbersOf(r.dead)
 	r.numbers = n
 	return err
 }

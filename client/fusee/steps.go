@@ -3,6 +3,7 @@ package fusee
 import (
 	"slices"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -27,18 +28,16 @@ const (
 
 // The steps by which clients get, free and reclaim memory.
 const (
-	stepAllocate     rdma.Step = "allocate"         // a block, or where nodes do it an object
-	stepReadTables   rdma.Step = "read tables"      // of blocks
-	stepTakeOver     rdma.Step = "take over blocks" // of clients that left
-	stepReadHeads    rdma.Step = "read heads"       // of objects
-	stepMarkFree     rdma.Step = "mark free"
-	stepSetBits      rdma.Step = "set free bits"
-	stepReadBits     rdma.Step = "read free bits"
-	stepClearBits    rdma.Step = "clear free bits"
-	stepWipe         rdma.Step = "wipe block" // it gets another size class
-	stepPassOn       rdma.Step = "pass on blocks"
-	stepReadCeiling  rdma.Step = "read ceiling"
-	stepRaiseCeiling rdma.Step = "raise ceiling"
+	stepAllocate   rdma.Step = "allocate"         // a block, or where nodes do it an object
+	stepReadTables rdma.Step = "read tables"      // of blocks
+	stepTakeOver   rdma.Step = "take over blocks" // of clients that left
+	stepReadHeads  rdma.Step = "read heads"       // of objects
+	stepMarkFree   rdma.Step = "mark free"
+	stepSetBits    rdma.Step = "set free bits"
+	stepReadBits   rdma.Step = "read free bits"
+	stepClearBits  rdma.Step = "clear free bits"
+	stepWipe       rdma.Step = "wipe block" // it gets another size class
+	stepPassOn     rdma.Step = "pass on blocks"
 )
 
 // The steps of a view change, of recovery, and of looks at a pool.
@@ -58,7 +57,7 @@ var steps = []rdma.Step{
 	stepReadSlotAndPair, stepReadBuckets, stepReadPairs, stepWriteReadSlot, stepWriteReadBuckets, stepCASBackups, stepReadPrimary,
 	stepFixBackups, stepAwaitWinner, stepCommitLog, stepReadRival, stepFinalizeBackups, stepGiveWay, stepCASPrimary, stepFinalize,
 	stepAllocate, stepReadTables, stepTakeOver, stepReadHeads, stepMarkFree, stepSetBits, stepReadBits, stepClearBits, stepWipe,
-	stepPassOn, stepReadCeiling, stepRaiseCeiling,
+	stepPassOn, kit.StepReadCeiling, kit.StepRaiseCeiling,
 	stepProbe, stepMendSlots, stepMendTables, stepCopy, stepReadObjects, stepReadSlots, stepFinish, stepCheck, stepCount,
 }
 

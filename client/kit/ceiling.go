@@ -22,6 +22,13 @@ type Ceiling interface {
 	Raise(word uint64) error
 }
 
+// The steps in which ceilings are read and changed. A store has those that its Ceiling posts among its Steps.
+const (
+	StepReadCeiling  rdma.Step = "read ceiling"
+	StepRaiseCeiling rdma.Step = "raise ceiling"
+	StepLowerCeiling rdma.Step = "lower ceiling" // of a client that leaves, to what it has used
+)
+
 // Numbers are counted up so that no holder of an identity uses one that another has used.
 type Numbers struct {
 	ceiling     Ceiling
@@ -56,10 +63,10 @@ func (n *Numbers) Use(to uint64) error {
 // Everywhere is a Ceiling of which each node that serves has a copy. A raise is a WRITE to all, and fails when one of them does;
 // to read it any node that answers will do.
 type Everywhere struct {
-	At []rdma.Addr // of the copies
-	// Batch returns an empty batch, and Do posts one and waits for all of it.
+	At []rdma.Addr // of the copies; one at least
+	// Batch returns an empty batch, and Do posts one as a step of the store's protocol and waits for all of it.
 	Batch func() *rdma.Batch
-	Do    func(b *rdma.Batch) error
+	Do    func(step rdma.Step, b *rdma.Batch) error
 }
 
 // Read asks one node after the other, as the last raise may have been cut off.
@@ -69,7 +76,7 @@ func (c *Everywhere) Read(meet func(word uint64)) error {
 	for _, at := range c.At {
 		b := c.Batch()
 		op := b.Read(at, 8)
-		err := c.Do(b)
+		err := c.Do(StepReadCeiling, b)
 		if err == nil {
 			meet(binary.LittleEndian.Uint64(op.Buf))
 			answers++
@@ -97,5 +104,5 @@ func (c *Everywhere) Raise(word uint64) error {
 	for _, at := range c.At {
 		b.Write(at, p)
 	}
-	return c.Do(b)
+	return c.Do(StepRaiseCeiling, b)
 }

@@ -85,7 +85,7 @@ func (w *worker) ceiling(c rdma.ClientID) kit.Ceiling {
 	return e
 }
 
-func (w *worker) do(b *rdma.Batch) error { return rdma.Do(w.ep, b, timeout) }
+func (w *worker) do(step rdma.Step, b *rdma.Batch) error { return rdma.Do(w.ep, b.As(step), timeout) }
 
 func (w *worker) retry(p kit.Pause) kit.Retry {
 	return kit.Retry{Env: w.ep, Pause: p, Over: func() bool { return w.ep.Now() > w.until }}
@@ -100,7 +100,7 @@ func (w *worker) readWord(register, replica int) (word, error) {
 	b := w.ep.Batch()
 	defer b.Release()
 	op := b.Read(w.at(register, replica), 8)
-	if err := w.do(b); err != nil {
+	if err := w.do("read", b); err != nil {
 		return 0, err
 	}
 	return word(binary.LittleEndian.Uint64(op.Buf)), nil
@@ -110,7 +110,7 @@ func (w *worker) swap(register, replica int, old, now word) (bool, error) {
 	b := w.ep.Batch()
 	defer b.Release()
 	op := b.CompareSwap(w.at(register, replica), uint64(old), uint64(now))
-	err := w.do(b)
+	err := w.do("swap", b)
 	return err == nil && op.Swapped(), err
 }
 
@@ -277,7 +277,7 @@ func (m mender) Restore(v rdma.View, dead, spare int) error {
 		}
 		put(ceilings+8*uint64(c), word(most))
 	}
-	return m.do(b)
+	return m.do("restore", b)
 }
 
 // keep makes a pool with a keeper, and returns what opens a worker in it.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -25,23 +26,20 @@ const (
 
 // The steps of a Store besides those of its registers, its directory and its buffers.
 const (
-	stepReadCeiling  rdma.Step = "read ceiling" // of the client's timestamps
-	stepRaiseCeiling rdma.Step = "raise ceiling"
-	stepLowerCeiling rdma.Step = "lower ceiling"
-	stepGrow         rdma.Step = "ask for objects"
-	stepReadFreed    rdma.Step = "read freed objects" // in the list that sweeps leave
-	stepTakeFreed    rdma.Step = "take freed objects"
-	stepAddFreed     rdma.Step = "list freed objects"
-	stepSweep        rdma.Step = "sweep objects"
-	stepCheck        rdma.Step = "check"
-	stepCount        rdma.Step = "count"
+	stepGrow      rdma.Step = "ask for objects"
+	stepReadFreed rdma.Step = "read freed objects" // in the list that sweeps leave
+	stepTakeFreed rdma.Step = "take freed objects"
+	stepAddFreed  rdma.Step = "list freed objects"
+	stepSweep     rdma.Step = "sweep objects"
+	stepCheck     rdma.Step = "check"
+	stepCount     rdma.Step = "count"
 )
 
 // StoreSteps returns the steps of a Store, as traces show them and faults can be set to them: of RAW's objects, which have no
 // words, or of such as have them, with clients that guess timestamps or without.
 func StoreSteps(raw, guesses bool) []rdma.Step {
 	steps := slices.Concat([]rdma.Step{stepBury}, directory.Steps, buffers.Steps, []rdma.Step{
-		stepReadCeiling, stepRaiseCeiling, stepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepCount,
+		kit.StepReadCeiling, kit.StepRaiseCeiling, kit.StepLowerCeiling, stepGrow, stepReadFreed, stepTakeFreed, stepAddFreed, stepCount,
 	})
 	if raw {
 		steps = slices.DeleteFunc(steps, func(s rdma.Step) bool { return s == directory.StepReadOthers })

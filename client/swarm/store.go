@@ -64,7 +64,8 @@ type Store struct {
 	c             *Client
 	dir           *directory.Client
 	index, values *buffers.Worker
-	ceiling       *ceiling
+	ticks         *kit.Numbers // of timestamps, and of changes
+	ceiling       *quorum.Ceiling
 	cache         *locations.Cache[cached]
 	secret        uint64        // seed
 	changes       uint64        // the id of the last change, in ticks
@@ -119,17 +120,16 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", name, o.Timeout, l.Timeout, ErrParams)
 	}
 	s := &Store{plan: l, ep: ep, secret: ep.Rand().Uint64(), pair: make([]byte, 0, keyHeader+l.PairBytes)}
-	s.ceiling, err = openCeiling(ep, l, quorum.Options{Slow: o.Slow, Timeout: o.Timeout})
-	if err != nil {
+	if err := s.openCeiling(quorum.Options{Slow: o.Slow, Timeout: o.Timeout}); err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
 	if !o.alone {
 		if s.member, err = kit.Join(ep); err != nil {
 			return nil, fmt.Errorf("open %s: %w", name, err)
 		}
-		s.ceiling.quorum.Rejoin = s.member.Join
+		s.ceiling.Rejoin = s.member.Join
 	}
-	s.changes = s.ceiling.used
+	s.changes = s.ticks.Used()
 	s.region = id % l.Regions
 	s.index, s.values = l.index.Open(ep, l.nodes, o.Timeout), l.values.Open(ep, l.nodes, o.Timeout)
 	if s.member != nil {
@@ -156,11 +156,11 @@ func newCache(o StoreOptions) *locations.Cache[cached] {
 }
 
 // use tells the ceiling of a timestamp: its last tick.
-func (s *Store) use(i uint64) error { return s.ceiling.use((i+1)<<s.layout.groupBits - 1) }
+func (s *Store) use(i uint64) error { return s.ticks.Use((i+1)<<s.layout.groupBits - 1) }
 
 // fresh is the register of an object of which nothing is known, but that the directory named it in an epoch.
 func (s *Store) fresh(o Object, named uint64) Register {
-	k := NewRegister(o, s.ceiling.used>>s.layout.groupBits)
+	k := NewRegister(o, s.ticks.Used()>>s.layout.groupBits)
 	k.Known(named)
 	return k
 }
@@ -168,7 +168,7 @@ func (s *Store) fresh(o Object, named uint64) Register {
 // change returns the id of a change of the directory, which nobody has used before.
 func (s *Store) change() (uint64, error) {
 	s.changes = max(s.changes+1, uint64(max(s.ep.Now(), 0))>>tickBits)
-	if err := s.ceiling.use(s.changes); err != nil {
+	if err := s.ticks.Use(s.changes); err != nil {
 		return 0, err
 	}
 	return s.changes<<16 | uint64(s.ep.Client()), nil
@@ -369,7 +369,7 @@ func (s *Store) Close() error {
 	s.c.Close()
 	s.dir.Close()
 	err := errors.Join(s.index.Close(), s.values.Close())
-	s.ceiling.close()
+	s.closeCeiling()
 	if err != nil {
 		return fmt.Errorf("close: %w", err)
 	}

@@ -123,15 +123,15 @@ func TestIdentityAgain(t *testing.T) {
 		if ep.Client() != 1 {
 			t.Fatalf("client %d", ep.Client())
 		}
-		if s.ceiling.used < last || s.ceiling.used > last+ceilingAhead/2 {
-			t.Errorf("client %d begins at %d behind %d", n, s.ceiling.used, last)
+		if s.ticks.Used() < last || s.ticks.Used() > last+ceilingAhead/2 {
+			t.Errorf("client %d begins at %d behind %d", n, s.ticks.Used(), last)
 		}
 		s.c.opt.Clock = &still{time.Nanosecond}
 		if n == 0 {
 			must(t, s.Insert(key, []byte("0")))
 		}
 		must(t, s.Update(key, fmt.Append(nil, n)))
-		last = s.ceiling.used
+		last = s.ticks.Used()
 		if v, err := s.Get(key); err != nil || string(v) != fmt.Sprint(n) {
 			t.Errorf("got %q, %v, want %d", v, err, n)
 		}
