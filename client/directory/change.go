@@ -315,7 +315,7 @@ func (c *Client) accept(ch *change, final bool) error {
 	c.next.round, c.offered = c.promise, 0
 	err := c.briefly(stepAccept, c.all(), c.majority(), c.offer, c.took)
 	maybe := c.owned()
-	c.strays.Keep(&c.quorum, c.bucket)
+	c.unresolved.Keep(&c.quorum, c.bucket)
 	for r := range c.Replicas {
 		maybe = maybe || c.replicas[r].word.accepted() && c.replicas[r].mine
 	}
@@ -393,11 +393,11 @@ func (c *Client) owned() (maybe bool) {
 	return maybe
 }
 
-// settleStrays gives back the buffers of accepts that are complete by now.
-func (c *Client) settleStrays() {
+// settleUnresolved gives back the buffers of accepts that are complete by now.
+func (c *Client) settleUnresolved() {
 	c.follow()
-	if c.strays.Len() > 0 {
-		c.strays.Settle(c.landed)
+	if c.unresolved.Len() > 0 {
+		c.unresolved.Settle(c.landed)
 	}
 }
 

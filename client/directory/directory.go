@@ -73,15 +73,15 @@ type Stats struct {
 // Client is one worker. It is not safe for concurrent use.
 type Client struct {
 	*Layout
-	ep      rdma.Endpoint
-	alloc   Allocator
-	stats   Stats // but for the quorum's
-	quorum  quorum.Quorum
-	member  *kit.Member
-	term    uint64        // of its membership
-	strays  quorum.Strays // accepts in flight: a buffer of each is nobody's
-	pace    kit.Retry     // paces attempts at a bucket where others are
-	mending *rdma.Batch   // what is written in place in the background
+	ep         rdma.Endpoint
+	alloc      Allocator
+	stats      Stats // but for the quorum's
+	quorum     quorum.Quorum
+	member     *kit.Member
+	term       uint64            // of its membership
+	unresolved quorum.Unresolved // accepts in flight: a buffer of each is nobody's
+	pace       kit.Retry         // paces attempts at a bucket where others are
+	mending    *rdma.Batch       // what is written in place in the background
 
 	// Of the operation at work.
 	bucket   uint64
@@ -127,7 +127,7 @@ func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
 func (c *Client) Stats() Stats {
 	s := c.stats
 	s.Stats = c.quorum.Stats()
-	s.Leaked += c.strays.Dropped
+	s.Leaked += c.unresolved.Dropped
 	return s
 }
 
@@ -136,7 +136,7 @@ func (c *Client) Stats() Stats {
 func (c *Client) Close() {
 	_ = c.Land() // whose buffers are not known then is counted as Leaked
 	c.quorum.Release()
-	c.strays.Release()
+	c.unresolved.Release()
 	if c.mending != nil {
 		c.mending.Release()
 		c.mending = nil
@@ -161,7 +161,7 @@ var Steps = []rdma.Step{stepRead, StepReadOthers, stepFetch, stepPrepare, stepAc
 
 // begin makes a bucket the one at work.
 func (c *Client) begin(bucket uint64) {
-	c.settleStrays()
+	c.settleUnresolved()
 	c.bucket, c.limit = bucket, c.quorum.Slow()
 	c.place(bucket, c.at[:c.Replicas])
 }
@@ -171,7 +171,7 @@ func (c *Client) begin(bucket uint64) {
 func (c *Client) follow() {
 	if c.moved() {
 		c.term = c.member.Term()
-		c.strays.Release()
+		c.unresolved.Release()
 		c.spares = [quorum.MaxReplicas]uint16{}
 	}
 }

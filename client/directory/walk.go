@@ -58,9 +58,9 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 
 // Land waits for this client's own accepts in flight, and settles whose their buffers are.
 func (c *Client) Land() error {
-	c.strays.Wait(c.ep, c.quorum.Timeout())
-	c.settleStrays()
-	if n := c.strays.Len(); n > 0 {
+	c.unresolved.Wait(c.ep, c.quorum.Timeout())
+	c.settleUnresolved()
+	if n := c.unresolved.Len(); n > 0 {
 		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
 	}
 	return nil

@@ -69,23 +69,23 @@ type Client struct {
 	opt  Options
 	view *kit.Member // in the pool's view
 	// promoted tells, by subtable, whose primary died under the busy view that was joined: its replicas may differ.
-	promoted []bool
-	behind   bool               // the view has changed since resync
-	oldSpace [][][]node.Replica // where regions lay before: what resync has not made up for yet
-	cache    *locations.Cache[entry]
-	slabs    []slab // by class
-	own      map[node.Block]*block
-	numbers  numbers
-	gets     uint64
-	draft    draft       // what the current operation writes
-	held     *rdma.Batch // owns what the last Get returned
-	reclaim  reclaim
-	limbo    []stray       // of writes whose outcome is unknown: not used again by this client
-	damage   error         // what was seen in the background: everything ends with it
-	deadline time.Duration // of the current operation: see until
-	pace     kit.Retry     // paces an operation that waits for other clients
-	stats    Stats
-	scratch  [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
+	promoted   []bool
+	behind     bool               // the view has changed since resync
+	oldSpace   [][][]node.Replica // where regions lay before: what resync has not made up for yet
+	cache      *locations.Cache[entry]
+	slabs      []slab // by class
+	own        map[node.Block]*block
+	numbers    numbers
+	gets       uint64
+	draft      draft       // what the current operation writes
+	held       *rdma.Batch // owns what the last Get returned
+	reclaim    reclaim
+	unresolved kit.Unresolved[unresolvedWrite] // of writes whose outcome is unknown: not used again by this client
+	damage     error                           // what was seen in the background: everything ends with it
+	deadline   time.Duration                   // of the current operation: see until
+	pace       kit.Retry                       // paces an operation that waits for other clients
+	stats      Stats
+	scratch    [race.Candidates]race.Word // what the primary held when the current INSERT did not find its key
 }
 
 // Stats count what the protocol did beyond its fast path. They only grow.

@@ -132,14 +132,14 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 	c.stats.Yields++
 	tombstone, err := c.tombstone(race.Print(w.hash))
 	if err != nil {
-		return stranded, uncertain("give way", err)
+		return undecided, uncertain("give way", err)
 	}
 	w.yielded = true
 	if c.index.Copies(w.slot) == 1 {
 		proposed := w.new
 		w.new = tombstone
 		if err := c.casPrimary(stepGiveWay, w, proposed, w.new); err != nil {
-			return stranded, uncertain("give way", err)
+			return undecided, uncertain("give way", err)
 		}
 		return gaveWay, nil
 	}
@@ -149,7 +149,7 @@ func (c *Client) giveWay(w *write) (verdict, error) {
 		err = c.casPrimary(stepGiveWay, w, w.old, w.new)
 	}
 	if err != nil {
-		return stranded, uncertain("give way", err)
+		return undecided, uncertain("give way", err)
 	}
 	return gaveWay, nil
 }
@@ -172,7 +172,7 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	err := c.do(stepCASPrimary, b)
 	if err != nil {
 		b.Release()
-		return stranded, uncertain("write a slot", err)
+		return undecided, uncertain("write a slot", err)
 	}
 	w.visible = op.Swapped()
 	if !op.Swapped() {
@@ -189,14 +189,14 @@ func (c *Client) writeSingle(w *write) (verdict, error) {
 	b.Release()
 	switch {
 	case err != nil:
-		return stranded, uncertain("insert", err)
+		return undecided, uncertain("insert", err)
 	case !alone:
 		return c.giveWay(w)
 	}
 	proposed := w.new
 	w.new, w.finalizing = w.new.Final(), true
 	if err := c.casPrimary(stepFinalize, w, proposed, w.new); err != nil {
-		return stranded, uncertain("insert", err)
+		return undecided, uncertain("insert", err)
 	}
 	return won, nil
 }

@@ -13,7 +13,7 @@ import (
 // there may be clients that have none.
 func (c *Client) shed(class int) {
 	s, r := &c.slabs[class], &c.reclaim
-	if s.idle() <= c.share(class) || len(c.limbo) > 0 { // what was left is swept: strays' verbs may be in flight
+	if s.idle() <= c.share(class) || len(c.unresolved) > 0 { // what was left is swept: verbs of unresolved writes may be in flight
 		return
 	}
 	var err error
@@ -85,7 +85,7 @@ func (c *Client) shut() error {
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
 		return fmt.Errorf("close fusee: %w", err)
 	}
-	if n := len(c.limbo); n > 0 {
+	if n := len(c.unresolved); n > 0 {
 		return fmt.Errorf("close fusee: of %d writes: %w", n, client.ErrUncertain)
 	}
 	if c.reclaim.untidy {
@@ -129,7 +129,7 @@ func (c *Client) leaveParting() error {
 }
 
 // leave passes blocks on to node.Left. Before that it marks those objects that are free, and unmarks those that are not
-// but may look so: objects that rest, and strays, some of which were never written. The WRITEs of a stray that are
+// but may look so: objects that rest, and those of unresolved writes, some of which were never written. Their WRITEs that are
 // still in flight land before this one. It may be repeated.
 func (c *Client) leave(blocks []*block, free []place) error {
 	parting := make(map[*block]bool, len(blocks))
@@ -172,7 +172,7 @@ func (c *Client) inHand() []place {
 	for _, x := range r.ripe[r.ripeAt:] {
 		list = append(list, x.place)
 	}
-	for _, x := range c.limbo {
+	for _, x := range c.unresolved {
 		if p, own := c.placeOf(x.unit, x.class); own {
 			list = append(list, p)
 		}

@@ -184,7 +184,7 @@ func TestOwnObjectsWaitForFrees(t *testing.T) {
 }
 
 // What was taken and perhaps never written looks as free as before: who leaves says that it is not.
-func TestStrayIsNotAdopted(t *testing.T) {
+func TestUnresolvedIsNotAdopted(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	y, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	ep, err := f.Open("x")
@@ -216,7 +216,7 @@ func TestStrayIsNotAdopted(t *testing.T) {
 		}
 		if p, own := y.placeOf(unit, class); own {
 			if p.block.idle(p.index) {
-				t.Error("got a stray of the client that left, want it to stay away")
+				t.Error("got an object of an unresolved write of the client that left, want it to stay away")
 			}
 			return
 		}

@@ -86,7 +86,7 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 		}
 		w := write{slot: at.slot, old: at.word, new: word, inc: at.inc, obj: &c.draft.object, began: at.began}
 		verdict, failed := c.write(&w)
-		if verdict == stranded && interrupted(failed) {
+		if verdict == undecided && interrupted(failed) {
 			verdict, failed = c.resolve(&w, op, failed)
 		}
 		if verdict != lost || failed != nil || op == opUpdate {
@@ -115,8 +115,8 @@ func (c *Client) finishReplace(op opcode, hash uint64, w *write, v verdict, err 
 		}
 	case lost:
 		c.recycle()
-	case stranded:
-		c.strand(w, err)
+	case undecided:
+		c.keepUnresolved(w, err)
 	}
 	return err
 }
@@ -253,7 +253,7 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 		}
 		w := write{slot: at.free, old: at.freeWord, new: c.draft.word(c, hash), obj: &c.draft.object, key: key, hash: hash, began: at.began}
 		v, err := c.write(&w)
-		if v == stranded && interrupted(err) {
+		if v == undecided && interrupted(err) {
 			v, err = c.resolve(&w, opInsert, err)
 		}
 		switch v {
@@ -263,9 +263,9 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 		case gaveWay:
 			c.recycle()
 			return gaveWay, nil
-		case stranded:
-			c.strand(&w, err)
-			return stranded, err
+		case undecided:
+			c.keepUnresolved(&w, err)
+			return undecided, err
 		}
 		if err == nil && !r.Again() {
 			err = errTimeout("win an empty slot")

@@ -159,7 +159,7 @@ func (h *halfway) Post(b *rdma.Batch) error {
 }
 
 // A winner is slower than its loser's timeout, and then goes on: the loser's object is not lost for ever.
-func TestStrayComesBack(t *testing.T) {
+func TestUnresolvedComesBack(t *testing.T) {
 	f := pool(t, 5, small(5, 3, 2))
 	var h *halfway
 	ep, err := f.Open("a")
@@ -179,8 +179,8 @@ func TestStrayComesBack(t *testing.T) {
 	h.n, h.then = 1, func() { lost = b.Update(k, []byte("2")) }
 	must(t, a.Update(k, []byte("3")))
 	wantError(t, lost, client.ErrUncertain)
-	if len(b.limbo) == 0 {
-		t.Fatal("nothing is stranded: this test shows nothing")
+	if len(b.unresolved) == 0 {
+		t.Fatal("nothing is unresolved: this test shows nothing")
 	}
 	must(t, b.Update(k, []byte("4")))
 	must(t, a.Close())

@@ -45,8 +45,8 @@ func (c *Client) resync(moved func(region int) bool) error {
 			}
 		}
 	}
-	for i := range c.limbo {
-		c.limbo[i].flying = false
+	for i := range c.unresolved {
+		c.unresolved[i].flying = false
 	}
 	c.settle()
 	c.reclaim.now = c.ep.Now()

@@ -25,7 +25,7 @@ const (
 //
 // Old and new are unlike any other word that the slot may hold while somebody remembers one (tags, and a quarantine
 // longer than an operation lasts), so a CAS that lands late finds something else and fails. This is what keeps three
-// and more replicas from being stranded by ABA, and what makes "changed from old" mean that the round is over.
+// and more replicas from being undecided by ABA, and what makes "changed from old" mean that the round is over.
 //
 // What a crash leaves: before propose nothing; behind it backups that hold new or other writers' words while the
 // primary holds old, so that later writers of this slot wait until recovery (recover.go); behind the primary's CAS
@@ -57,10 +57,10 @@ const (
 	lost              // another writer's word replaced old; the round is over
 	overtaken         // it won or lost, nobody knows, and its slot has another word since
 	gaveWay           // an INSERT found its key elsewhere and left a tombstone
-	stranded          // the round may still go either way
+	undecided         // the round may still go either way
 )
 
-// write runs w. On a stranded verdict err says why; on any other err is nil unless nothing was proposed at all.
+// write runs w. On a undecided verdict err says why; on any other err is nil unless nothing was proposed at all.
 func (c *Client) write(w *write) (verdict, error) {
 	if now := c.ep.Now(); now > c.until() || now > w.began+c.opt.Timeout { // old may come around: see quarantine
 		return lost, errTimeout("write a slot")
@@ -80,7 +80,7 @@ func (c *Client) write(w *write) (verdict, error) {
 		win, err = c.propose(w)
 	}
 	if err != nil {
-		return stranded, uncertain("write a slot", err)
+		return undecided, uncertain("write a slot", err)
 	}
 	switch win {
 	case lose:
@@ -260,7 +260,7 @@ func (c *Client) commit(w *write) (verdict, error) {
 	}
 	b.Release()
 	if err != nil {
-		return stranded, uncertain("commit a slot", err)
+		return undecided, uncertain("commit a slot", err)
 	}
 	if !alone {
 		return c.giveWay(w)
@@ -268,12 +268,12 @@ func (c *Client) commit(w *write) (verdict, error) {
 	if w.key != nil {
 		w.finalizing = true
 		if err := c.changeBackups(stepFinalizeBackups, w, w.new.Final()); err != nil {
-			return stranded, uncertain("commit a slot", err)
+			return undecided, uncertain("commit a slot", err)
 		}
 		c.decide(w)
 	}
 	if err := c.casPrimary(stepCASPrimary, w, w.old, w.new); err != nil {
-		return stranded, uncertain("commit a slot", err)
+		return undecided, uncertain("commit a slot", err)
 	}
 	return won, nil
 }
@@ -325,7 +325,7 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 				r.Tries++ // it has waited
 				continue
 			}
-			return stranded, uncertain("wait for the winner of a slot", err)
+			return undecided, uncertain("wait for the winner of a slot", err)
 		}
 		if now != w.old {
 			return lost, nil
@@ -335,7 +335,7 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 			if !w.visible {
 				return lost, err // no replica holds our word: the object may be used again
 			}
-			return stranded, err
+			return undecided, err
 		}
 	}
 }

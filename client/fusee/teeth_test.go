@@ -51,7 +51,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client that leaves marks its free objects", In: "Client.leave",
 		At: "$c.$writeHeads($list, true)", Do: "$c.$writeHeads(nil, true)"},
 	{Rule: "a client that leaves unmarks what may look free and is not", In: "Client.leave",
-		At: "$c.$writeHeads($list, false)", Do: "$c.$writeHeads(nil, false)", Test: "TestStrayIsNotAdopted"},
+		At: "$c.$writeHeads($list, false)", Do: "$c.$writeHeads(nil, false)", Test: "TestUnresolvedIsNotAdopted"},
 	{Rule: "an owner verifies hints by marks", In: "Client.take",
 		At: "$*ok && $le.Uint64($op.$Buf) == uint64($p.$block.$incarnations[$p.$index])", Do: "$*ok", Test: "TestDoubleFree"},
 	{Rule: "an owner knows which incarnation its object has", In: "Client.take",

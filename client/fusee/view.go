@@ -143,7 +143,7 @@ func (c *Client) resolve(w *write, op opcode, cause error) (verdict, error) {
 func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut bool, err error) {
 	ok, err := c.settled(cause)
 	if err != nil {
-		return stranded, false, cause
+		return undecided, false, cause
 	}
 	if !ok {
 		// A node did not answer this client alone, and now it does. Nothing is in flight, and no master will come: the
@@ -154,7 +154,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 		}
 		switch {
 		case err != nil:
-			return stranded, true, uncertain("write a slot", err)
+			return undecided, true, uncertain("write a slot", err)
 		case !ended:
 			v, err := c.awaitWinner(w)
 			return v, err != nil, err
@@ -166,7 +166,7 @@ func (c *Client) resolveOnce(w *write, op opcode, cause error) (v verdict, cut b
 	}
 	now, err := c.readSlot(stepReadPrimary, w.slot, 0)
 	if err != nil {
-		return stranded, true, uncertain("write a slot", err)
+		return undecided, true, uncertain("write a slot", err)
 	}
 	if now == w.new && now.IsPending() { // the slot's only replica
 		v, err := c.giveWay(w)
@@ -197,7 +197,7 @@ func (c *Client) outcome(w *write, op opcode, now race.Word, cause error) (verdi
 	case op == opInsert && !w.finalizing:
 		return lost, nil // no master completes what is pending
 	}
-	return stranded, cause
+	return undecided, cause
 }
 
 // blip returns nil when a verb failed only because its node was out of this client's reach for a moment, in a view that has

@@ -132,7 +132,7 @@ func (q *Quorum) Posted() bool { return q.posted }
 // Refused returns the replicas that were judged as ones that Never count in the last step.
 func (q *Quorum) Refused() Mask { return q.refused }
 
-// Flying returns the replicas that the last step asked, and of which it has no answer: see Strays.
+// Flying returns the replicas that the last step asked, and of which it has no answer: see Unresolved.
 func (q *Quorum) Flying() Mask { return q.flying }
 
 // Unsent returns the replicas whose chains the last step did not send, since it failed before.
@@ -141,7 +141,7 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 // Gather asks replicas of from until need of them are done; step names that. at are the addresses of all replicas, each on a node of its own;
 // those that are asked first begin with the replica first. ask adds a replica's chain to a batch; answer looks at it when it
 // is complete. Where ask fails with rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as one that is dead; any other
-// failure ends the step. What is in flight when Gather returns stays there, see Strays. The batches live until the next step.
+// failure ends the step. What is in flight when Gather returns stays there, see Unresolved. The batches live until the next step.
 func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	q.Release()

@@ -159,14 +159,14 @@ func TestAskFails(t *testing.T) {
 	}
 }
 
-// TestStrays: what was in flight when a step ended is looked at once, when it is complete; beyond the bound it is dropped.
-func TestStrays(t *testing.T) {
+// TestUnresolved: what was in flight when a step ended is looked at once, when it is complete; beyond the bound it is dropped.
+func TestUnresolved(t *testing.T) {
 	s := sim.New(sim.Options{Nodes: 3, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
-		const steps = maxStrays + 3
+		const steps = maxUnresolved + 3
 		at := words(3)
-		var kept Strays
+		var kept Unresolved
 		looked := map[uint64]int{}
 		look := func(tag uint64, b *rdma.Batch, ch Chain) {
 			if looked[tag]++; ch.Replica != 0 || b.Op(ch.First).Err != nil || !b.Completed(ch.First) {
@@ -201,8 +201,8 @@ func TestStrays(t *testing.T) {
 	must(t, s.Run())
 }
 
-// TestNotPostedIsNoStray: a batch that was not posted never completes, and nobody waits for it.
-func TestNotPostedIsNoStray(t *testing.T) {
+// TestNotPostedIsNotUnresolved: a batch that was not posted never completes, and nobody waits for it.
+func TestNotPostedIsNotUnresolved(t *testing.T) {
 	s := sim.New(sim.Options{Nodes: 5, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()
 	s.Go("client", func(ep rdma.Endpoint) {
@@ -216,7 +216,7 @@ func TestNotPostedIsNoStray(t *testing.T) {
 		if !errors.Is(err, full) || q.Flying() != 0b001 {
 			t.Errorf("%v; %03b are in flight", err, q.Flying())
 		}
-		var kept Strays
+		var kept Unresolved
 		if kept.Keep(&q, 0); kept.Len() != 1 {
 			t.Errorf("%d batches are in flight", kept.Len())
 		}

@@ -75,16 +75,16 @@ func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	return n, err
 }
 
-// resolve finds out what became of extents in doubt.
+// resolve finds out what became of extents that are unresolved.
 func (x *extents) resolve(shard int, until time.Duration) error {
 	st := &x.stocks[shard]
-	if len(st.doubts) == 0 {
+	if len(st.unresolved) == 0 {
 		return nil
 	}
-	if _, err := x.rescue(shard, st.doubts, until); err != nil {
+	if _, err := x.rescue(shard, st.unresolved, until); err != nil {
 		return err
 	}
-	st.doubts = st.doubts[:0]
+	st.unresolved = st.unresolved[:0]
 	return nil
 }
 

@@ -71,7 +71,7 @@ func TestHands(t *testing.T) {
 		doubts = append(doubts, r)
 	}
 	for _, r := range doubts {
-		x.doubt(0, r)
+		x.markUnresolved(0, r)
 	}
 	if n, err := x.leave(0, x.id); err != nil || n != 31-25 {
 		t.Errorf("%d extents are given back: %v", n, err)

@@ -49,7 +49,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 		return nil
 	case s.taken.stamp == 0:
 	case errors.Is(err, client.ErrUncertain):
-		s.extents.doubt(at.shard, s.taken)
+		s.extents.markUnresolved(at.shard, s.taken)
 	default:
 		s.extents.give(at.shard, s.taken)
 	}

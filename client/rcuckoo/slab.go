@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -33,16 +34,16 @@ type ExtentStats struct {
 
 // stock is what a client has in a shard.
 type stock struct {
-	opened bool     // the hand of its identity's last holder is empty
-	full   bool     // all slabs are handed out
-	hand   []ref    // claimed, and not taken
-	hints  []ref    // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
-	first  int      //
-	doubts []ref    // taken, by operations of which it is not known what became of them
-	mine   []int    // slabs
-	cursor int      // of mine
-	next   int      // slab of somebody's that is scanned next
-	marks  []uint64 // of the last scan, or claim
+	opened     bool                // the hand of its identity's last holder is empty
+	full       bool                // all slabs are handed out
+	hand       []ref               // claimed, and not taken
+	hints      []ref               // from first on: uses that have ended. One that has been over for longest is first, as its readers had most time
+	first      int                 //
+	unresolved kit.Unresolved[ref] // taken, by operations of which it is not known what became of them
+	mine       []int               // slabs
+	cursor     int                 // of mine
+	next       int                 // slab of somebody's that is scanned next
+	marks      []uint64            // of the last scan, or claim
 }
 
 const (
@@ -83,14 +84,14 @@ func (x *extents) give(shard int, r ref) {
 	st.hand = append(st.hand, r)
 }
 
-// doubt takes an extent back of which it is not known whether a row names it. That is found out when the operation is over.
-func (x *extents) doubt(shard int, r ref) {
+// markUnresolved takes an extent back of which it is not known whether a row names it. That is found out when the operation is over.
+func (x *extents) markUnresolved(shard int, r ref) {
 	st := &x.stocks[shard]
-	st.doubts = append(st.doubts, r)
+	st.unresolved.Keep(r)
 }
 
-// sought tells whether a client may have claimed something in a shard.
-func (x *extents) sought(shard int) bool { return x.stocks[shard].marks != nil }
+// hasClaims reports whether a client may have claimed something in a shard.
+func (x *extents) hasClaims(shard int) bool { return x.stocks[shard].marks != nil }
 
 // ended tells that a use has ended.
 func (x *extents) ended(shard int, r ref) { x.stocks[shard].hint(r) }

@@ -218,7 +218,7 @@ func (s *Store) Close() error {
 	var errs []error
 	untouched := make([]bool, len(s.shards))
 	for i, st := range s.shards { // what is there of a node that does not answer is only what the worker knows of
-		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0) && !s.extents.sought(i)
+		untouched[i] = st.flying == nil && len(st.leased) == 0 && (!st.dirty || st.seq == 0) && !s.extents.hasClaims(i)
 	}
 	if err := s.standings(); err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrStale)) { // behind what is in flight
 		errs = append(errs, err)

@@ -106,20 +106,20 @@ func (k *Register) Floor() uint64 { return k.last }
 // Client is one worker. It is not safe for concurrent use.
 type Client struct {
 	Layout
-	ep      rdma.Endpoint
-	alloc   Allocator
-	opt     Options
-	tid     int
-	ahead   time.Duration // by how much the clock was found to be slow
-	stats   Stats         // but for the quorum's
-	quorum  quorum.Quorum
-	words   [MaxReplicas][]byte // that the last step read
-	expect  [MaxReplicas]Word   // of what a READ writes back
-	seen    []tuple             // of the READ at work
-	value   []byte              // outlives the batch that it was read in
-	pending [backgroundBatches]*rdma.Batch
-	limbo   quorum.Strays // writes in flight, see recycle.go
-	leaked  uint64
+	ep         rdma.Endpoint
+	alloc      Allocator
+	opt        Options
+	tid        int
+	ahead      time.Duration // by how much the clock was found to be slow
+	stats      Stats         // but for the quorum's
+	quorum     quorum.Quorum
+	words      [MaxReplicas][]byte // that the last step read
+	expect     [MaxReplicas]Word   // of what a READ writes back
+	seen       []tuple             // of the READ at work
+	value      []byte              // outlives the batch that it was read in
+	pending    [backgroundBatches]*rdma.Batch
+	unresolved quorum.Unresolved // writes in flight, see recycle.go
+	leaked     uint64
 
 	// Of the operation at work.
 	term    uint64 // of its membership
@@ -163,7 +163,7 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 func (c *Client) Stats() Stats {
 	s := c.stats
 	s.Stats = c.quorum.Stats()
-	s.Leaked = c.leaked + c.limbo.Dropped
+	s.Leaked = c.leaked + c.unresolved.Dropped
 	return s
 }
 
@@ -187,9 +187,9 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 // flight goes on. The endpoint stays open, and so does the allocator.
 func (c *Client) Close() {
 	c.quorum.Release()
-	c.limbo.Wait(c.ep, c.quorum.Timeout())
-	c.settleLimbo()
-	c.limbo.Release()
+	c.unresolved.Wait(c.ep, c.quorum.Timeout())
+	c.settleUnresolved()
+	c.unresolved.Release()
 	for i, b := range c.pending {
 		if b != nil {
 			b.Release()

@@ -37,7 +37,7 @@ func (c *Client) follow() {
 	}
 	if now := c.opt.Member.Term(); now != c.term {
 		c.term = now
-		c.limbo.Release()
+		c.unresolved.Release()
 	}
 }
 
@@ -69,9 +69,9 @@ func (c *Client) rejoin() error {
 // land waits for what is in flight, and settles whose the buffers are that it replaces.
 func (c *Client) land() error {
 	c.quorum.Release()
-	c.limbo.Wait(c.ep, c.quorum.Timeout())
-	c.settleLimbo()
-	if n := c.limbo.Len(); n > 0 {
+	c.unresolved.Wait(c.ep, c.quorum.Timeout())
+	c.settleUnresolved()
+	if n := c.unresolved.Len(); n > 0 {
 		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
 	}
 	return nil

@@ -192,7 +192,7 @@ type put struct {
 //
 // What a crash here leaves: buffers that nothing points at, and the tuple at some of the replicas.
 func (c *Client) put(step rdma.Step, k *Register, p *put) error {
-	c.settleLimbo()
+	c.settleUnresolved()
 	c.putting = *p
 	err := c.putAll(step, k, &c.putting)
 	*p, c.putting = c.putting, put{}

@@ -11,7 +11,7 @@ import (
 // that was replaced, and a CAS that fails leaves the new one with who wrote it. Words never take a value twice, so that of all
 // CASes that expect a word one succeeds, at most: a buffer has one owner.
 //
-// What a client does not know the outcome of is in limbo until it does: a chain in flight may land its WRITE at any moment. Of
+// What a client does not know the outcome of is unresolved until it does: a chain in flight may land its WRITE at any moment. Of
 // a chain that failed nobody knows, and its buffer leaks: a sweep finds it.
 //
 // A reader may find a buffer used again. It sees that by the checksum, which covers object and stamp, and reads the words
@@ -26,7 +26,7 @@ func bufferOf(w Word) uint16 {
 	return pointerOf(w)
 }
 
-// recycle takes what a step has not used; chains in flight go to limbo.
+// recycle takes what a step has not used; chains in flight are kept as unresolved.
 func (c *Client) recycle(k *Register, p *put) {
 	for r, pointer := range p.buffer[:c.Replicas] {
 		m := quorum.Only(r)
@@ -38,7 +38,7 @@ func (c *Client) recycle(k *Register, p *put) {
 			c.alloc.Give(k.At[r].Node(), k.Hash, pointer)
 		}
 	}
-	c.limbo.Keep(&c.quorum, k.Hash)
+	c.unresolved.Keep(&c.quorum, k.Hash)
 }
 
 // swapped takes the buffer that a CAS replaced.
@@ -48,11 +48,11 @@ func (c *Client) swapped(node int, hash uint64, cas *rdma.Op) {
 	}
 }
 
-// settleLimbo looks for what is complete by now.
-func (c *Client) settleLimbo() {
+// settleUnresolved looks for what is complete by now.
+func (c *Client) settleUnresolved() {
 	c.follow()
-	if c.limbo.Len() > 0 {
-		c.limbo.Settle(c.settleChain)
+	if c.unresolved.Len() > 0 {
+		c.unresolved.Settle(c.settleChain)
 	}
 }
 

@@ -6,25 +6,25 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// maxStrays bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
-const maxStrays = 16
+// maxUnresolved bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
+const maxUnresolved = 16
 
-// Strays keeps what was in flight when steps ended, until it is complete: only then is it known whether it took effect, and
+// Unresolved keeps what was in flight when steps ended, until it is complete: only then is it known whether it took effect, and
 // who owns the memory that it names.
-type Strays struct {
-	flights [maxStrays]stray
+type Unresolved struct {
+	flights [maxUnresolved]unresolvedStep
 	n       int
 	// Dropped counts chains of which nobody will know what became of them, since too many were in flight.
 	Dropped uint64
 }
 
-type stray struct {
+type unresolvedStep struct {
 	flight
 	tag uint64
 }
 
 // Keep takes what is in flight of q's last step. The tag is the caller's.
-func (s *Strays) Keep(q *Quorum, tag uint64) {
+func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 	if q.flying == 0 {
 		return
 	}
@@ -35,11 +35,11 @@ func (s *Strays) Keep(q *Quorum, tag uint64) {
 		case f.left == 0 || !f.posted:
 			q.flights[kept], q.flights[i] = q.flights[i], q.flights[kept]
 			kept++
-		case s.n == maxStrays:
+		case s.n == maxUnresolved:
 			s.Dropped += uint64(f.left.Len())
 			f.b.Release()
 		default:
-			s.flights[s.n] = stray{*f, tag}
+			s.flights[s.n] = unresolvedStep{*f, tag}
 			s.n++
 		}
 	}
@@ -47,7 +47,7 @@ func (s *Strays) Keep(q *Quorum, tag uint64) {
 }
 
 // Settle calls look for each chain that is complete by now, whether it failed or not.
-func (s *Strays) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
+func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 	kept := 0
 	for i := range s.n {
 		f := &s.flights[i]
@@ -68,7 +68,7 @@ func (s *Strays) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 }
 
 // Wait waits until all that is kept is complete, within a time.
-func (s *Strays) Wait(ep rdma.Endpoint, within time.Duration) {
+func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 	began := ep.Now()
 	for i := range s.n {
 		if left := within - (ep.Now() - began); left <= 0 || ep.Wait(s.flights[i].b, rdma.All, left) != nil {
@@ -78,10 +78,10 @@ func (s *Strays) Wait(ep rdma.Endpoint, within time.Duration) {
 }
 
 // Len returns how many batches are kept.
-func (s *Strays) Len() int { return s.n }
+func (s *Unresolved) Len() int { return s.n }
 
 // Release gives up what is kept.
-func (s *Strays) Release() {
+func (s *Unresolved) Release() {
 	for i := range s.n {
 		for _, ch := range s.flights[i].chains[:s.flights[i].n] {
 			if s.flights[i].left.Has(ch.Replica) {
