@@ -205,24 +205,13 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 }
 
 // winner evaluates the rules. The list is not quite what the round's writers saw: the winner may have changed some losers'
-// words into its own already, which does not change who wins. In a round of INSERTs whoever has gone on to a second word has won.
+// words into its own already, which does not change who wins.
 func (r *recovery) winner(list []race.Word) race.Word {
 	if r.Sequential {
 		return list[0]
 	}
-	pending := false
-	for _, w := range list {
-		pending = pending || w.IsPending()
-	}
-	for _, w := range list {
-		if pending && !w.IsPending() {
-			return w
-		}
-	}
-	if most, count := mostFrequent(list); 2*count > len(list) {
-		return most
-	}
-	return least(list)
+	word, _ := roundWinner(list)
+	return word
 }
 
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that gives way: a successor

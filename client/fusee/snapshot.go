@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -133,44 +134,42 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 
 // evaluate is Algorithm 2. The list holds what each backup was first changed to in this round.
 func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
-	if w.new.IsPending() && anyDecided(list) {
-		return lose, nil
-	}
-	majority, count := mostFrequent(list)
-	switch {
-	case count == len(list):
-		return ruleIf(rule1, majority == w.new), nil
-	case 2*count > len(list):
-		return ruleIf(rule2, majority == w.new), nil
-	case !w.visible:
-		return lose, nil
-	}
-	now, err := c.readSlot(stepReadPrimary, w.slot, 0)
-	switch {
-	case err != nil:
-		return lose, err
-	case now != w.old:
-		return finish, nil
-	}
-	return ruleIf(rule3, least(list) == w.new), nil
-}
-
-// anyDecided tells whether the winner of a round of INSERTs has gone on to its second word, the final one or a tombstone:
-// the words of losers that are late do not meet the list that it won by.
-func anyDecided(list []race.Word) bool {
-	for _, w := range list {
-		if !w.IsPending() {
-			return true
+	winner, by := roundWinner(list)
+	if by == rule3 {
+		if !w.visible {
+			return lose, nil
+		}
+		now, err := c.readSlot(stepReadPrimary, w.slot, 0)
+		switch {
+		case err != nil:
+			return lose, err
+		case now != w.old:
+			return finish, nil
 		}
 	}
-	return false
+	if winner == w.new {
+		return by, nil
+	}
+	return lose, nil
 }
 
-func ruleIf(r rule, ours bool) rule {
-	if ours {
-		return r
+// roundWinner returns the word that wins the round in which each backup was first changed to the list's, and the rule of
+// Algorithm 2 by which it does: rule 3 only as long as the primary is as it was.
+//
+// In a round of INSERTs a word that is not pending, the final one or a tombstone, is the second word of the round's winner,
+// and the list no longer the one that it won by: the words of losers that are late do not meet that.
+func roundWinner(list []race.Word) (race.Word, rule) {
+	second := slices.IndexFunc(list, func(w race.Word) bool { return !w.IsPending() })
+	if second >= 0 && slices.ContainsFunc(list, race.Word.IsPending) {
+		return list[second], rule1
 	}
-	return lose
+	switch majority, count := mostFrequent(list); {
+	case count == len(list):
+		return majority, rule1
+	case 2*count > len(list):
+		return majority, rule2
+	}
+	return slices.Min(list), rule3
 }
 
 func mostFrequent(list []race.Word) (most race.Word, count int) {
@@ -186,14 +185,6 @@ func mostFrequent(list []race.Word) (most race.Word, count int) {
 		}
 	}
 	return most, count
-}
-
-func least(list []race.Word) race.Word {
-	m := list[0]
-	for _, v := range list[1:] {
-		m = min(m, v)
-	}
-	return m
 }
 
 // fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups that another
