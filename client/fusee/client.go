@@ -119,15 +119,10 @@ func open(ep rdma.Endpoint, opt Options) (*Client, error) {
 }
 
 func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
-	v, err := kit.Join(ep)
+	l, v, err := readLayoutInView(ep)
 	if err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
-	l, err := readLayout(ep, len(v.Members))
-	if err != nil {
-		return nil, fmt.Errorf("open fusee: %w", err)
-	}
-	l.applyView(&v.View)
 	if int(ep.Client()) > l.Clients {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}

@@ -21,20 +21,11 @@ const (
 // Fill returns how full the index is and how many blocks were handed out, by samples where the pool is large. Such
 // blocks may have room yet, also those that clients left for others to adopt. It may run while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "see how full the pool is", readLayoutInView)
 	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	v, err := ep.Join()
-	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
-	}
-	l, err := readLayout(ep, len(v.Members))
-	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
-	}
-	l.applyView(&v)
 	silent := make([]bool, l.nodes)
 	slots, err := l.fillSlots(ep, silent)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -313,6 +314,19 @@ func readLayout(ep rdma.Endpoint, nodes int) (*layout, error) {
 		l.Sequential = sequential
 	}
 	return l, err
+}
+
+// readLayoutInView joins the pool's view, and reads where everything lies in it.
+func readLayoutInView(ep rdma.Endpoint) (*layout, *kit.Member, error) {
+	v, err := kit.Join(ep)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := readLayout(ep, len(v.Members))
+	if err == nil {
+		l.applyView(&v.View)
+	}
+	return l, v, err
 }
 
 func parseParams(params []byte, nodes int, size uint64) (*layout, error) {

@@ -1,8 +1,6 @@
 package fusee
 
 import (
-	"fmt"
-
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
@@ -11,20 +9,11 @@ import (
 // Usage tells what the memory of a pool is used for, by reading its block allocation tables, each on a node that
 // answers. It may run while clients do. Bytes count all replicas.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "read the use of memory", readLayoutInView)
 	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	v, err := ep.Join()
-	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
-	}
-	l, err := readLayout(ep, len(v.Members))
-	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
-	}
-	l.applyView(&v)
 	c, err := l.countBlocks(ep, l.regions, make([]bool, l.nodes))
 	if err != nil {
 		return nil, err

@@ -19,15 +19,11 @@ const (
 // the pool is large. It may run while clients work: rows that are being written are left out, and so are shards of
 // which no copy answers.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	l, _, err := readLayout(ep)
-	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
-	}
 	all := []client.Fill{{Of: "entries"}}
 	if l.extents() {
 		all = append(all, client.Fill{Of: "extents"})

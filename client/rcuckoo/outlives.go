@@ -1,8 +1,6 @@
 package rcuckoo
 
 import (
-	"fmt"
-
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -10,15 +8,11 @@ import (
 // Outlives returns how many memory nodes may die at once so that each shard keeps a copy: one less than the fewest
 // copies there are. -1: a shard has none.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, err := f.Open("status")
+	ep, l, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {
-		return 0, fmt.Errorf("count the copies: %w", err)
+		return 0, err
 	}
 	defer ep.Close()
-	l, v, err := readLayout(ep)
-	if err != nil {
-		return 0, fmt.Errorf("count the copies: %w", err)
-	}
 	fewest := MaxReplicas
 	for shard := range l.Shards {
 		nodes := make([]int, l.Replicas)

@@ -11,15 +11,11 @@ import (
 // Usage tells what the memory of a pool is used for, by reading its rows, and counts what has copies as often. It may run while clients do: rows that are being
 // written are not counted, nor are those of dead nodes.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	l, _, err := readLayout(ep)
-	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
-	}
 	used, slabs, grown := uint64(0), uint64(0), uint64(0)
 	for shard := range l.Shards {
 		c, err := l.count(ep, shard)

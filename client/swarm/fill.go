@@ -12,15 +12,11 @@ import (
 // buffers were ever handed out: of these some may be free again. It may run while clients work. What dead nodes know
 // is left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "see how full the pool is", readAnyPlan)
 	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	l, err := readPlan(ep, "")
-	if err != nil {
-		return nil, fmt.Errorf("see how full the pool is: %w", err)
-	}
 	entries, err := l.dir.Fill(ep, l.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("see how full the directory is: %w", err)

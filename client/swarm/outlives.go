@@ -1,8 +1,6 @@
 package swarm
 
 import (
-	"fmt"
-
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
@@ -11,19 +9,11 @@ import (
 // Outlives returns how many memory nodes may die at once so that each object and each bucket of the directory keeps a
 // majority of its replicas, or RAW's its one. Dead nodes have no stand-ins. Negative: something has no majority.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, err := f.Open("status")
+	ep, l, v, err := client.Look(f, "count the replicas", readAnyPlan)
 	if err != nil {
-		return 0, fmt.Errorf("count the replicas: %w", err)
+		return 0, err
 	}
 	defer ep.Close()
-	v, err := ep.Join()
-	if err != nil {
-		return 0, fmt.Errorf("count the replicas: %w", err)
-	}
-	l, err := readPlan(ep, "")
-	if err != nil {
-		return 0, fmt.Errorf("count the replicas: %w", err)
-	}
 	fewest := quorum.MaxReplicas
 	count := func(at []rdma.Addr) {
 		nodes := make([]int, len(at))

@@ -245,15 +245,18 @@ func Make(f rdma.Fabric, p Params) error {
 	return errors.Join(node.WriteHeader(f, ep, node.Header{Store: name, Version: FormatVersion, Params: params}), ep.Close())
 }
 
+// readAnyPlan is readPlan of any pool that is ours.
+func readAnyPlan(ep rdma.Endpoint) (*plan, rdma.View, error) { return readPlan(ep, "") }
+
 // readPlan reads the header of the pool that ep reaches, of a format; "": of any that is ours.
-func readPlan(ep rdma.Endpoint, format string) (*plan, error) {
+func readPlan(ep rdma.Endpoint, format string) (*plan, rdma.View, error) {
 	v, err := ep.Join()
 	if err != nil {
-		return nil, err
+		return nil, v, err
 	}
 	h, err := node.ReadHeader(ep, len(v.Members))
 	if err != nil {
-		return nil, err
+		return nil, v, err
 	}
 	if format == "" {
 		if format = Format; h.Store == FormatABD || h.Store == FormatRaw {
@@ -261,16 +264,17 @@ func readPlan(ep rdma.Endpoint, format string) (*plan, error) {
 		}
 	}
 	if err := h.Expect(format, FormatVersion); err != nil {
-		return nil, err
+		return nil, v, err
 	}
 	var p Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
-		return nil, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
+		return nil, v, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
 	}
 	if p.format() != h.Store {
-		return nil, fmt.Errorf("%w: a %s pool with those of %s", ErrParams, h.Store, p.format())
+		return nil, v, fmt.Errorf("%w: a %s pool with those of %s", ErrParams, h.Store, p.format())
 	}
-	return newPlan(p, h.Nodes)
+	l, err := newPlan(p, h.Nodes)
+	return l, v, err
 }
 
 // place returns the object of a location: the number of its region and its number there, counted from 1 on.

@@ -105,7 +105,7 @@ func OpenStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 
 func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	name := cmp.Or(o.format(), Format)
-	l, err := readPlan(ep, o.format())
+	l, _, err := readPlan(ep, o.format())
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}

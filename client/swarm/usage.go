@@ -12,15 +12,11 @@ import (
 // Usage tells what the memory of a pool is used for, by reading how much of it was handed out. It may run while clients do.
 // Bytes count all replicas; dead nodes are left out.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
-	ep, err := f.Open("status")
+	ep, l, _, err := client.Look(f, "read the use of memory", readAnyPlan)
 	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
+		return nil, err
 	}
 	defer ep.Close()
-	l, err := readPlan(ep, "")
-	if err != nil {
-		return nil, fmt.Errorf("read the use of memory: %w", err)
-	}
 	objects, each := uint64(0), uint64(0)
 	for r := range l.Replicas {
 		each += l.stride(r)
