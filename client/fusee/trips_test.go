@@ -140,7 +140,7 @@ func TestRules(t *testing.T) {
 			c := worker(t, f, Options{}, nil)
 			k := []byte("key")
 			must(t, c.Insert(k, []byte("old")))
-			propose(t, c, k, r.foreign, ^race.Word(0))
+			propose(t, c, k, r.foreign, (^race.Word(0)).Final())
 			var err error
 			n := trace.Trips(c.ep, func() { err = c.Update(k, []byte("new")) })
 			must(t, err)
