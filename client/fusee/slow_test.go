@@ -9,15 +9,17 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// An operation waits for frees on a node that is slow for a part of its time only: it has nothing else to do with
-// that node.
-func TestSlowNodeHoldsFreesUp(t *testing.T) {
+// slowTimeout is that of clients of onSlowNode.
+const slowTimeout = 20 * time.Millisecond
+
+// onSlowNode runs a client's work with an object of a node that is so slow that it answers nothing in an operation's time.
+func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
+	t.Helper()
 	p := small(2, 1, 1)
-	p.Timeout = 20 * time.Millisecond
+	p.Timeout = slowTimeout
 	l, err := newLayout(p, 2, 1<<40)
 	must(t, err)
-	const slow = 1
-	begins := time.Second
+	const slow, begins = 1, time.Second
 	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
 		Faults: sim.Faults{{Kind: sim.SlowFault, Node: slow, At: begins, For: time.Hour, Factor: 1e6}}})
 	t.Cleanup(func() { f.Close() })
@@ -32,23 +34,30 @@ func TestSlowNodeHoldsFreesUp(t *testing.T) {
 		for c.space.Place[region][0].Node != slow {
 			region++
 		}
-		unit := c.space.Object(node.Block{Region: region}, 0, c.classes.units[0])
 		ep.Sleep(begins + time.Millisecond - ep.Now())
+		work(c, c.space.Object(node.Block{Region: region}, 0, c.classes.units[0]))
+	})
+	must(t, f.Run())
+}
+
+// An operation waits for frees on a node that is slow for a part of its time only: it has nothing else to do with
+// that node.
+func TestSlowNodeHoldsFreesUp(t *testing.T) {
+	onSlowNode(t, func(c *Client, unit uint64) {
 		for range maxFlying * freeBatch {
 			c.send(freed{unit: unit, tag: anyTag})
 		}
 		if c.reclaim.flying != maxFlying {
 			t.Errorf("%d batches in flight, want %d", c.reclaim.flying, maxFlying)
 		}
-		start := ep.Now()
+		start := c.ep.Now()
 		for range freeBatch {
 			c.send(freed{unit: unit, tag: anyTag})
 		}
-		if took := ep.Now() - start; took == 0 || took > p.Timeout/flushShare+time.Millisecond {
-			t.Errorf("a full pipe of frees took %v of an operation's %v", took, p.Timeout)
+		if took := c.ep.Now() - start; took == 0 || took > slowTimeout/flushShare+time.Millisecond {
+			t.Errorf("a full pipe of frees took %v of an operation's %v", took, slowTimeout)
 		}
 	})
-	must(t, f.Run())
 }
 
 // A block that gets another size class rests for as long as any client of the pool may remember its words, however
@@ -134,43 +143,22 @@ func TestRejoinInParts(t *testing.T) {
 // An operation that finds many rested objects of a slow node waits for that part of its time once, not for each batch
 // of frees, and not beyond its deadline. The next operation waits again.
 func TestManyFreesOfSlowNode(t *testing.T) {
-	p := small(2, 1, 1)
-	p.Timeout = 20 * time.Millisecond
-	l, err := newLayout(p, 2, 1<<40)
-	must(t, err)
-	const slow, begins = 1, time.Second
-	f := sim.New(sim.Options{Nodes: 2, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
-		Faults: sim.Faults{{Kind: sim.SlowFault, Node: slow, At: begins, For: time.Hour, Factor: 1e6}}})
-	t.Cleanup(func() { f.Close() })
-	must(t, Make(f, p))
-	f.Go("worker", func(ep rdma.Endpoint) {
-		c, err := Open(ep, Options{})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		region := 0
-		for c.space.Place[region][0].Node != slow {
-			region++
-		}
-		unit := c.space.Object(node.Block{Region: region}, 0, c.classes.units[0])
-		ep.Sleep(begins + time.Millisecond - ep.Now())
-		const share, short = 20 * time.Millisecond / flushShare, time.Millisecond
-		for _, left := range []time.Duration{p.Timeout, p.Timeout, short} { // of an operation's time
+	onSlowNode(t, func(c *Client, unit uint64) {
+		const share, short = slowTimeout / flushShare, time.Millisecond
+		for _, left := range []time.Duration{slowTimeout, slowTimeout, short} { // of an operation's time
 			for range 10 * freeBatch {
 				c.layTag(unit, 0, anyTag, 0)
 			}
-			ep.Sleep(c.reclaim.rest + time.Microsecond)
+			c.ep.Sleep(c.reclaim.rest + time.Microsecond)
 			c.start()
-			start := ep.Now()
+			start := c.ep.Now()
 			c.reclaim.now, c.deadline = start, start+left
 			c.tend(0)
-			if took, want := ep.Now()-start, min(share, left); took < want || took > want+want/10 {
+			if took, want := c.ep.Now()-start, min(share, left); took < want || took > want+want/10 {
 				t.Errorf("many frees took %v of the %v that the operation had left, want %v", took, left, want)
 			}
 		}
 	})
-	must(t, f.Run())
 }
 
 // The time in which an operation writes its client's ceiling is a part of the operation's time.

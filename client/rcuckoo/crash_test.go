@@ -214,27 +214,32 @@ func dramas(t *testing.T, n int) []uint64 {
 	return seeds
 }
 
-// TestEveryPrefix lets a client crash behind each verb of an INSERT with a deep path. The others, who have only their failure
-// timers, repair what it leaves.
-func TestEveryPrefix(t *testing.T) {
-	var sum Stats
-	for _, seed := range dramas(t, 4) {
+// victim inserts the first key, and crashes behind a verb.
+func (d *drama) victim(k uint64) *sim.Worker {
+	var victim *sim.Worker
+	victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
+		d.CrashAt(victim, victim.Sent()+k)
+		r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
+	})
+	return victim
+}
+
+// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the least. The others, who have only
+// their failure timers, repair what it leaves.
+func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *drama) (sum Stats) {
+	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {
-			d := newDrama(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
-			var victim *sim.Worker
-			victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
-				d.CrashAt(victim, victim.Sent()+k)
-				r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
-			})
+			d := stage(seed)
+			victim := d.victim(k)
 			if k%2 == 0 {
 				d.crowd(2, 6)
 			}
 			if err := d.end(); err != nil {
 				t.Fatalf("seed %d, crash behind verb %d of an INSERT along %v: %v", seed, k, d.path, err)
 			}
-			sum.Repairs, sum.Rolled = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled
+			sum.Repairs, sum.Rolled, sum.Divided = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled, sum.Divided+d.stats.Divided
 			if !victim.Crashed() {
-				if k < 8 {
+				if k < least {
 					t.Errorf("seed %d: an INSERT along %v takes %d verbs", seed, d.path, k)
 				}
 				break
@@ -245,6 +250,14 @@ func TestEveryPrefix(t *testing.T) {
 		t.Errorf("%+v: too little was repaired to show anything", sum)
 	}
 	t.Logf("%+v", sum)
+	return sum
+}
+
+// TestEveryPrefix is about INSERTs with deep paths.
+func TestEveryPrefix(t *testing.T) {
+	everyPrefix(t, dramas(t, 4), 8, func(seed uint64) *drama {
+		return newDrama(t, seed, 0.9+float64(seed%2)*0.05, 1+int(seed%5))
+	})
 }
 
 // TestRepairersCrash lets one client crash behind some verb of an INSERT, and one that repairs it behind each of its verbs.
@@ -253,11 +266,8 @@ func TestRepairersCrash(t *testing.T) {
 		for k := uint64(3); k < 16; k += 4 {
 			for j := uint64(0); ; j++ {
 				d := newDrama(t, seed, 0.95, 1+int(seed%4))
-				var victim, second *sim.Worker
-				victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
-					d.CrashAt(victim, victim.Sent()+k)
-					r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
-				})
+				d.victim(k)
+				var second *sim.Worker
 				begun := uint64(0)
 				second = d.enter("second", func(w int, r *check.Recorder, ep rdma.Endpoint) {
 					ep.Sleep(time.Millisecond)
@@ -280,32 +290,30 @@ func TestRepairersCrash(t *testing.T) {
 	}
 }
 
-// TestSlow stops a client for longer than a failure timer behind each verb of an INSERT with a deep path. The others fence it
-// off by mistake; it does no harm when it goes on.
-func TestSlow(t *testing.T) {
+// slow stops the victim for longer than a failure timer behind each verb of its INSERT. The others fence it off by mistake; it
+// does no harm when it goes on.
+func slow(t *testing.T, seeds []uint64, stage func(seed uint64, stall sim.Fault) *drama) {
 	fenced := 0
-	for _, seed := range dramas(t, 4) {
+	for _, seed := range seeds {
 		for k := uint64(1); ; k++ {
-			d := newDrama(t, seed, 0.95, 1+int(seed%5), sim.Fault{Kind: sim.StallFault, Client: "victim", Verb: k, For: 4 * impatient})
-			victim := d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
-				r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
-			})
+			d := stage(seed, sim.Fault{Kind: sim.StallFault, Client: "victim", Verb: k, For: 4 * impatient})
+			victim := d.victim(1 << 40)
 			d.crowd(2, 8)
-			err := d.end()
-			if err != nil {
+			if err := d.end(); err != nil {
 				t.Fatalf("seed %d, stopped behind verb %d of an INSERT along %v: %v", seed, k, d.path, err)
 			}
 			if victim.Stalled() == 0 {
 				break
 			}
-			for _, op := range d.recorders[1].History() {
-				if op.Answer == check.Failed || op.Answer == check.Uncertain {
-					fenced++
-				}
-			}
+			fenced += len(d.recorders[1].History().With(check.Failed, check.Uncertain))
 		}
 	}
 	if fenced == 0 {
-		t.Error("nobody was fenced off")
+		t.Error("no client was fenced off")
 	}
+}
+
+// TestSlow is about INSERTs with deep paths.
+func TestSlow(t *testing.T) {
+	slow(t, dramas(t, 4), func(seed uint64, stall sim.Fault) *drama { return newDrama(t, seed, 0.95, 1+int(seed%5), stall) })
 }

@@ -69,43 +69,12 @@ func newGrowth(t *testing.T, seed uint64, rounds int, faults ...sim.Fault) *dram
 	return d
 }
 
-// victim inserts the key for which rows are divided, and crashes behind a verb.
-func (d *drama) victim(k uint64) *sim.Worker {
-	var victim *sim.Worker
-	victim = d.enter("victim", func(w int, r *check.Recorder, ep rdma.Endpoint) {
-		d.CrashAt(victim, victim.Sent()+k)
-		r.Insert(d.keys[0], check.MakeValue(nil, w, 1, 16))
-	})
-	return victim
-}
-
-// TestEveryPrefixGrowing lets a client crash behind each verb of an INSERT that begins a level, divides rows, inserts, and divides rows
-// for others; the others repair what it leaves.
+// TestEveryPrefixGrowing is about INSERTs that begin a level, divide rows, insert, and divide rows for others.
 func TestEveryPrefixGrowing(t *testing.T) {
-	var sum Stats
-	for _, seed := range dramas(t, 6) {
-		for k := uint64(0); ; k++ {
-			d := newGrowth(t, seed, 1+int(seed%3))
-			victim := d.victim(k)
-			if k%2 == 0 {
-				d.crowd(2, 6)
-			}
-			if err := d.end(); err != nil {
-				t.Fatalf("seed %d, crash behind verb %d: %v", seed, k, err)
-			}
-			sum.Repairs, sum.Rolled, sum.Divided = sum.Repairs+d.stats.Repairs, sum.Rolled+d.stats.Rolled, sum.Divided+d.stats.Divided
-			if !victim.Crashed() {
-				if k < 16 {
-					t.Errorf("seed %d: it takes %d verbs", seed, k)
-				}
-				break
-			}
-		}
+	sum := everyPrefix(t, dramas(t, 6), 16, func(seed uint64) *drama { return newGrowth(t, seed, 1+int(seed%3)) })
+	if sum.Divided == 0 {
+		t.Error("no row was divided")
 	}
-	if sum.Repairs == 0 || sum.Rolled == 0 || sum.Divided == 0 {
-		t.Errorf("%+v: too little happened to show anything", sum)
-	}
-	t.Logf("%+v", sum)
 }
 
 // TestRepairersCrashGrowing lets one client crash behind some verb of such an INSERT, and one that repairs it behind each of its verbs.
@@ -138,30 +107,9 @@ func TestRepairersCrashGrowing(t *testing.T) {
 	}
 }
 
-// TestSlowGrowing stops a client for longer than a failure timer behind each verb of such an INSERT.
+// TestSlowGrowing is about such INSERTs.
 func TestSlowGrowing(t *testing.T) {
-	fenced := 0
-	for _, seed := range dramas(t, 3) {
-		for k := uint64(1); ; k++ {
-			d := newGrowth(t, seed, 1+int(seed%3), sim.Fault{Kind: sim.StallFault, Client: "victim", Verb: k, For: 4 * impatient})
-			victim := d.victim(1 << 40)
-			d.crowd(2, 8)
-			if err := d.end(); err != nil {
-				t.Fatalf("seed %d, stopped behind verb %d: %v", seed, k, err)
-			}
-			if victim.Stalled() == 0 {
-				break
-			}
-			for _, op := range d.recorders[1].History() {
-				if op.Answer == check.Failed || op.Answer == check.Uncertain {
-					fenced++
-				}
-			}
-		}
-	}
-	if fenced == 0 {
-		t.Error("nobody was fenced off")
-	}
+	slow(t, dramas(t, 3), func(seed uint64, stall sim.Fault) *drama { return newGrowth(t, seed, 1+int(seed%3), stall) })
 }
 
 // TestReadWhileItGrows reads keys again and again while a table grows: nobody misses one, and nobody finds what is not there.
