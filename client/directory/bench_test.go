@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchRecords entries on
@@ -13,7 +14,6 @@ import (
 // machine: "x-floor".
 const (
 	benchRecords = 50_000
-	benchChunk   = 500
 )
 
 // lean keeps no accounts: what is free is a queue for each node.
@@ -110,29 +110,9 @@ func (x *bench) floorChange(hash uint64) {
 	})
 }
 
-// ratio times floor and directory in turns and reports the directory's share.
-func ratio(b *testing.B, floor, directory func(i int)) {
-	var spent [2]time.Duration
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += benchChunk {
-		n := min(benchChunk, b.N-i)
-		for k, f := range []func(int){floor, directory} {
-			start := time.Now()
-			for j := range n {
-				f(i + j)
-			}
-			spent[k] += time.Since(start)
-		}
-	}
-	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
-	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "directory-ns/op")
-	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
-}
-
 func BenchmarkLookup(b *testing.B) {
 	x := newBench(b)
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorLookup(x.pick()) },
 		func(int) {
 			if found, err := x.Lookup(x.pick()); err != nil || len(found) != 1 {
@@ -144,7 +124,7 @@ func BenchmarkLookup(b *testing.B) {
 
 func BenchmarkChange(b *testing.B) {
 	x := newBench(b)
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorChange(x.pick()) },
 		func(i int) {
 			must(b, x.Change(x.pick(), uint64(i)<<16|1<<63, func(e []Entry) ([]Entry, error) {

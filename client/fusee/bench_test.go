@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // The floor of an operation is its batches alone, issued through the same endpoint on the same pool: 100,000 keys
@@ -17,9 +17,7 @@ import (
 // honest ratio on a noisy machine: "x-floor".
 const (
 	benchKeys  = 100_000
-	benchKey   = 24
 	benchValue = 1000
-	benchChunk = 500
 )
 
 type bench struct {
@@ -35,26 +33,18 @@ type bench struct {
 // pick draws a record and makes its key, as an application does before it asks.
 func (x *bench) pick() int {
 	i := x.rng.IntN(benchKeys)
-	x.key = appendKey(x.key[:0], i)
+	x.key = storetest.AppendKey(x.key[:0], i)
 	return i
 }
 
-func appendKey(p []byte, i int) []byte {
-	p = append(p, "user"...)
-	for n, d := uint64(i)*0x9e3779b97f4a7c15, 0; d < benchKey-4; n, d = n/10, d+1 {
-		p = append(p, '0'+byte(n%10))
-	}
-	return p
-}
-
 func newBench(b *testing.B, replicas int) *bench {
-	p, _, err := Size(Shape{Nodes: 3, Records: benchKeys, PairBytes: benchKey + benchValue,
+	p, _, err := Size(Shape{Nodes: 3, Records: benchKeys, PairBytes: storetest.KeyBytes + benchValue,
 		IndexReplicas: replicas, DataReplicas: replicas, Clients: 64})
 	must(b, err)
 	f := pool(b, 3, p)
 	x := &bench{Client: worker(b, f, Options{}, nil), fabric: f, value: make([]byte, benchValue), rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range benchKeys {
-		k := appendKey(nil, i)
+		k := storetest.AppendKey(nil, i)
 		must(b, x.Insert(k, x.value))
 		x.keys = append(x.keys, k)
 	}
@@ -83,15 +73,15 @@ func (x *bench) floorGet(e *entry) {
 
 // floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that hold no live data.
 func (x *bench) floorUpdate(e *entry, unit uint64) {
-	bytes := objectBytes(benchKey, benchValue)
+	bytes := objectBytes(storetest.KeyBytes, benchValue)
 	b := x.ep.Batch()
 	p := b.Alloc(bytes)
-	copy(p[headerBytes+benchKey:], x.value)
+	copy(p[headerBytes+storetest.KeyBytes:], x.value)
 	for r := range x.DataReplicas {
 		b.Write(x.space.UnitAt(unit, r), p)
 	}
 	b.Read(x.index.Address(e.slot(), 0), 8)
-	b.Read(x.space.UnitAt(e.word.Unit(), 0), headerBytes+benchKey)
+	b.Read(x.space.UnitAt(e.word.Unit(), 0), headerBytes+storetest.KeyBytes)
 	x.finish(b)
 	if x.IndexReplicas > 1 {
 		b = x.ep.Batch()
@@ -118,29 +108,9 @@ func (x *bench) finish(b *rdma.Batch) {
 	b.Release()
 }
 
-// ratio times floor and store in turns and reports the store's share.
-func ratio(b *testing.B, floor, store func(i int)) {
-	var spent [2]time.Duration
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += benchChunk {
-		n := min(benchChunk, b.N-i)
-		for k, f := range []func(int){floor, store} {
-			start := time.Now()
-			for j := range n {
-				f(i + j)
-			}
-			spent[k] += time.Since(start)
-		}
-	}
-	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
-	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "store-ns/op")
-	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
-}
-
 func BenchmarkGetHit(b *testing.B) {
 	x := newBench(b, 2)
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorGet(&x.at[x.pick()]) },
 		func(int) {
 			x.pick()
@@ -157,7 +127,7 @@ func BenchmarkUpdateHit(b *testing.B) {
 			x := newBench(b, replicas)
 			must(b, x.newBlock(0))
 			var scratch []uint64 // places of blocks that this client owns and does not use
-			class := int(x.classes.of[unitsFor(benchKey, benchValue)])
+			class := int(x.classes.of[unitsFor(storetest.KeyBytes, benchValue)])
 			for range 100 {
 				must(b, x.newBlock(class))
 			}
@@ -170,14 +140,14 @@ func BenchmarkUpdateHit(b *testing.B) {
 				x.floorUpdate(&x.at[i%len(x.at)], scratch[i%len(scratch)])
 				must(b, x.Update(x.keys[i%benchKeys], x.value))
 			}
-			ratio(b,
+			storetest.Ratio(b,
 				func(int) { x.floorUpdate(&x.at[x.pick()], scratch[x.rng.IntN(len(scratch))]) },
 				func(i int) {
 					binary.LittleEndian.PutUint64(x.value, uint64(i))
 					x.pick()
 					must(b, x.Update(x.key, x.value))
 				})
-			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/(benchKeys*(benchKey+benchValue)), "B/user-B")
+			b.ReportMetric(float64(len(s.blocks)-100)*float64(x.BlockBytes)/(benchKeys*(storetest.KeyBytes+benchValue)), "B/user-B")
 		})
 	}
 }
@@ -192,11 +162,11 @@ func BenchmarkUpdateOthers(b *testing.B) {
 		must(b, [2]*bench{x, y}[i%2].Update(x.keys[x.rng.IntN(benchKeys)], x.value))
 	}
 	before := [2]Stats{x.stats, y.stats}
-	class := int(x.classes.of[unitsFor(benchKey, benchValue)])
+	class := int(x.classes.of[unitsFor(storetest.KeyBytes, benchValue)])
 	must(b, x.newBlock(class))
 	scratch := x.unitOf(x.slabs[class].free[len(x.slabs[class].free)-1])
 	x.slabs[class].free = x.slabs[class].free[:len(x.slabs[class].free)-1]
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorUpdate(&x.at[x.pick()], scratch) },
 		func(i int) {
 			x.pick()

@@ -9,14 +9,13 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchKeys records, chosen at
 // random. Chunks of floor and store alternate, so that one run gives an honest ratio on a noisy machine: "x-floor".
 const (
-	benchKeys  = 100_000
-	benchKey   = 24
-	benchChunk = 500
+	benchKeys = 100_000
 )
 
 // record is what an operation on a key touches when everything is where it was.
@@ -38,16 +37,8 @@ type bench struct {
 // pick draws a record and makes its key, as an application does before it asks.
 func (x *bench) pick() int {
 	i := x.rng.IntN(benchKeys)
-	x.key = appendBenchKey(x.key[:0], i)
+	x.key = storetest.AppendKey(x.key[:0], i)
 	return i
-}
-
-func appendBenchKey(p []byte, i int) []byte {
-	p = append(p, "user"...)
-	for n, d := uint64(i)*0x9e3779b97f4a7c15, 0; d < benchKey-4; n, d = n/10, d+1 {
-		p = append(p, '0'+byte(n%10))
-	}
-	return p
 }
 
 func newBench(b *testing.B, valueBytes int) *bench {
@@ -59,12 +50,12 @@ func newBench(b *testing.B, valueBytes int) *bench {
 	must(b, Make(f, p))
 	x := &bench{Store: storeOn(b, f, Options{}), value: make([]byte, valueBytes), rng: rand.New(rand.NewPCG(1, 2))}
 	for i := range benchKeys {
-		must(b, x.Insert(appendBenchKey(x.key[:0], i), x.value))
+		must(b, x.Insert(storetest.AppendKey(x.key[:0], i), x.value))
 	}
 	rows := map[uint32]row{}
 	must(b, x.eachRow(x.ep, 0, func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
 	for i := range benchKeys {
-		key := appendBenchKey(nil, i)
+		key := storetest.AppendKey(nil, i)
 		e := record{at: x.place(key)}
 		if e.n = e.at.first; x.find(rows[e.n], key) < 0 {
 			e.n = e.at.second
@@ -117,7 +108,7 @@ func (x *bench) floorGet(e *record) {
 		return
 	}
 	b = x.ep.Batch()
-	b.Read(x.extentAt(0, e.r.extent), extentHeader+benchKey+len(x.value))
+	b.Read(x.extentAt(0, e.r.extent), extentHeader+storetest.KeyBytes+len(x.value))
 	x.finish(b)
 	b.Release()
 }
@@ -131,8 +122,8 @@ func (x *bench) floorUpdate(e *record) {
 	le.PutUint64(p, idleBit)
 	b.Write(x.intentAt(0, x.id+1), p)
 	if len(x.scratch) > 0 {
-		p := b.Alloc(extentHeader + benchKey + len(x.value))
-		copy(p[extentHeader+benchKey:], x.value)
+		p := b.Alloc(extentHeader + storetest.KeyBytes + len(x.value))
+		copy(p[extentHeader+storetest.KeyBytes:], x.value)
 		b.Write(x.extentAt(0, x.scratch[x.rng.IntN(len(x.scratch))].extent), p)
 	}
 	word, _ := x.lockOf(e.at.first)
@@ -163,26 +154,6 @@ func (x *bench) floorUpdate(e *record) {
 	d.Release()
 }
 
-// ratio times floor and store in turns and reports the store's share.
-func ratio(b *testing.B, floor, store func(i int)) {
-	var spent [2]time.Duration
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += benchChunk {
-		n := min(benchChunk, b.N-i)
-		for k, f := range []func(int){floor, store} {
-			start := time.Now()
-			for j := range n {
-				f(i + j)
-			}
-			spent[k] += time.Since(start)
-		}
-	}
-	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
-	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "store-ns/op")
-	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
-}
-
 // benchValues are inline, and in extents as YCSB's.
 var benchValues = []int{8, 1000}
 
@@ -190,7 +161,7 @@ func BenchmarkGet(b *testing.B) {
 	for _, n := range benchValues {
 		b.Run(fmt.Sprintf("%d B", n), func(b *testing.B) {
 			x := newBench(b, n)
-			ratio(b,
+			storetest.Ratio(b,
 				func(int) { x.floorGet(&x.records[x.pick()]) },
 				func(int) {
 					x.pick()
@@ -207,7 +178,7 @@ func BenchmarkUpdate(b *testing.B) {
 	for _, n := range benchValues {
 		b.Run(fmt.Sprintf("%d B", n), func(b *testing.B) {
 			x := newBench(b, n)
-			ratio(b,
+			storetest.Ratio(b,
 				func(int) { x.floorUpdate(&x.records[x.pick()]) },
 				func(i int) {
 					le.PutUint64(x.value, uint64(i))

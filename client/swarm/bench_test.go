@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // The floor of an operation is its batches alone, issued through the same endpoint on the same pool: benchKeys objects with
@@ -16,7 +17,6 @@ const (
 	benchKeys  = 20_000
 	benchValue = 1000
 	benchWords = 8
-	benchChunk = 500
 )
 
 // ring hands buffers out again and again. What lies in them is read by nobody here: the values are in place.
@@ -123,29 +123,9 @@ func (x *bench) floorWrite(k *Register) {
 	b.Release()
 }
 
-// ratio times floor and register in turns and reports the register's share.
-func ratio(b *testing.B, floor, register func(i int)) {
-	var spent [2]time.Duration
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i += benchChunk {
-		n := min(benchChunk, b.N-i)
-		for k, f := range []func(int){floor, register} {
-			start := time.Now()
-			for j := range n {
-				f(i + j)
-			}
-			spent[k] += time.Since(start)
-		}
-	}
-	b.ReportMetric(float64(spent[0].Nanoseconds())/float64(b.N), "floor-ns/op")
-	b.ReportMetric(float64(spent[1].Nanoseconds())/float64(b.N), "swarm-ns/op")
-	b.ReportMetric(float64(spent[1])/float64(spent[0]), "x-floor")
-}
-
 func BenchmarkRead(b *testing.B) {
 	x := newBench(b)
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorRead(&x.keys[x.pick()]) },
 		func(int) {
 			if _, err := x.Read(&x.keys[x.pick()]); err != nil {
@@ -157,7 +137,7 @@ func BenchmarkRead(b *testing.B) {
 
 func BenchmarkWrite(b *testing.B) {
 	x := newBench(b)
-	ratio(b,
+	storetest.Ratio(b,
 		func(int) { x.floorWrite(&x.keys[x.pick()]) },
 		func(i int) {
 			le.PutUint64(x.value, uint64(i))
