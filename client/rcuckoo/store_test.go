@@ -51,19 +51,8 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 			}
 			return Open(ep, o)
 		},
-		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
-			r, err := Check(f)
-			return r.Damage, r.Waiting, err
-		},
-		Master: func(f rdma.Fabric) error {
-			ep, err := f.Open("master")
-			if err != nil {
-				return err
-			}
-			_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
-				cluster.Options{Lease: 300 * time.Millisecond})
-			return errors.Join(err, ep.Close())
-		},
+		Check:  Check,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 		MaxKey: p.KeyBytes, MaxValue: p.ExtentBytes, MinSeeds: 50,
 	}
 }

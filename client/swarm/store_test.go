@@ -32,10 +32,7 @@ func harness(nodes int, p Params, o StoreOptions) storetest.Harness {
 		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error { return Make(f, p) },
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return OpenStore(ep, o) },
-		Check: func(f rdma.Fabric) (damage, waiting []string, err error) {
-			r, err := Check(f)
-			return r.Damage, r.Waiting, err
-		},
+		Check:  Check,
 		MaxKey: 64, MaxValue: 1000,
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -63,11 +64,11 @@ type Harness struct {
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
 	// Check walks the structure of a pool that nobody works on: what is wrong with it, and what dead clients left
 	// for recovery.
-	Check func(f rdma.Fabric) (damage, waiting []string, err error)
+	Check func(f rdma.Fabric) (client.Report, error)
 
-	// Master does once what a master does: it recovers who died, and sweeps what nobody owns any more. A store that has one
-	// copes with nodes that are out of its reach for a moment, and is tried on that.
-	Master func(f rdma.Fabric) error
+	// Mender makes what recovers a pool. A store that has one copes with nodes that are out of its reach for a moment, and is
+	// tried on that.
+	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
 
 	// MaxKey and MaxValue are the bytes of the largest pair that the pool takes: such a key together with such a
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
@@ -103,7 +104,7 @@ func Run(t *testing.T, h Harness) {
 		on = onTCP
 		t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
 	}
-	if h.Master != nil && on.wired != nil {
+	if h.Mender != nil && on.wired != nil {
 		t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
 	}
 	if alone {
@@ -220,14 +221,14 @@ func (w *worker) Close() error { return client.Leave(w.Store, w.ep, w.f) }
 
 // sound checks a pool that nobody works on. Nothing waits for recovery where nobody crashed.
 func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
-	damage, waiting, err := h.Check(f)
+	r, err := h.Check(f)
 	switch {
 	case err != nil:
 		return fmt.Errorf("check: %w", err)
-	case len(damage) > 0:
-		return fmt.Errorf("check found damage:\n  %s", strings.Join(damage, "\n  "))
-	case len(waiting) > 0 && !crashed:
-		return fmt.Errorf("check found work for recovery, but nobody crashed:\n  %s", strings.Join(waiting, "\n  "))
+	case len(r.Damage) > 0:
+		return fmt.Errorf("check found damage:\n  %s", strings.Join(r.Damage, "\n  "))
+	case len(r.Waiting) > 0 && !crashed:
+		return fmt.Errorf("check found work for recovery, but nobody crashed:\n  %s", strings.Join(r.Waiting, "\n  "))
 	}
 	return nil
 }

@@ -242,16 +242,16 @@ func (s *toy) Delete(key []byte) error {
 func (s *toy) Close() error { return nil }
 
 // toyCheck finds slots that point at no intact block, and keys with two slots.
-func toyCheck(f rdma.Fabric) (damage, waiting []string, err error) {
+func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	defer ep.Close()
 	s := &toy{ep: ep}
 	table, err := s.do(func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, toyTable), 8*toySlots) })
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	seen := map[string]int{}
 	for i := range toySlots {
@@ -261,17 +261,17 @@ func toyCheck(f rdma.Fabric) (damage, waiting []string, err error) {
 		}
 		p, err := s.do(func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, word&(1<<48-1)), int(word>>48)) })
 		if err != nil {
-			return nil, nil, err
+			return r, err
 		}
 		b, ok := decodeBlock(p.Buf)
 		if !ok {
-			damage = append(damage, fmt.Sprintf("slot %d points at garbage", i))
+			r.Damage = append(r.Damage, fmt.Sprintf("slot %d points at garbage", i))
 		} else if j, twice := seen[string(b.key)]; twice {
-			damage = append(damage, fmt.Sprintf("key %q has slots %d and %d", b.key, j, i))
+			r.Damage = append(r.Damage, fmt.Sprintf("key %q has slots %d and %d", b.key, j, i))
 		}
 		seen[string(b.key)] = i
 	}
-	return damage, nil, nil
+	return r, nil
 }
 
 func toyHarness(flaw string) Harness {
