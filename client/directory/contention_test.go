@@ -20,13 +20,13 @@ func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
 			var total tally
-			first, count := seeds.Chosen(t, 700)
-			for seed := first; seed < first+count; seed++ {
+			count := seeds.Each(t, 700, func(seed uint64) error {
 				r := draw(seed, replicas)
 				if err := r.play(&total); err != nil {
-					t.Fatalf("seed %d: %v\n%+v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/directory -run '^TestContention$/^%d_replicas'", seed, err, r, seed, replicas)
+					return fmt.Errorf("%w\n%+v", err, r)
 				}
-			}
+				return nil
+			})
 			t.Logf("%+v", total)
 			if count >= 500 && (total.Mixed == 0 || total.Settled == 0 || total.Lost == 0 || total.Helped == 0 || total.Widened == 0 ||
 				total.Fetches == 0 || total.Leaked == 0 || total.unsure > total.ops/200) {

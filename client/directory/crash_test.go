@@ -10,41 +10,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/seeds"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // TestCrashAtEveryVerb lets a client, and then each memory node, die behind each verb of a run in which three meet: nobody waits
 // for the dead, and what they left half done is there for all or for none.
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total tally
-	runs := 0
-	for seed := uint64(1); seed <= seeds.Few(12); seed++ {
-		plan := func(faults ...sim.Fault) *run {
-			r := draw(seed, 3)
-			r.workers, r.shape.Nodes, r.options.Nodes, r.shape.Buckets, r.keys, r.ops, r.writes = 3, 3, 3, 1, 2, 4, 8
-			r.options.Faults, r.crashes = faults, len(faults) > 0
-			return r
-		}
-		try := func(r *run) {
-			runs++
-			if err := r.play(&total); err != nil {
-				t.Fatalf("seed %d, %s: %v", seed, r.options.Faults, err)
-			}
-		}
-		whole := plan()
-		try(whole)
-		for k := range whole.sent[0] {
-			try(plan(sim.Fault{Kind: sim.CrashFault, Client: "worker 0", Verb: k + 1}))
-		}
-		for n := range whole.shape.Nodes {
-			for k := range whole.landed[n] {
-				try(plan(sim.Fault{Kind: sim.CrashFault, Node: n, Verb: k + 1}))
-			}
-		}
-	}
-	t.Logf("%d runs: %+v", runs, total)
-	if runs < int(seeds.Few(12))*50 {
-		t.Error("hardly anybody crashed")
-	}
+	storetest.CrashAtEveryVerb(t, func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error) {
+		r := draw(seed, 3)
+		r.workers, r.shape.Nodes, r.options.Nodes, r.shape.Buckets, r.keys, r.ops, r.writes = 3, 3, 3, 1, 2, 4, 8
+		r.options.Faults, r.crashes = faults, len(faults) > 0
+		err = r.play(&total)
+		return r.sent, r.landed, err
+	})
+	t.Logf("%+v", total)
 }
 
 // TestChangeOfTheDead lets a client die behind each verb of one change. Who looks then finds the change or finds it not, and

@@ -20,15 +20,10 @@ import (
 // that objects are used again at once; with tags so short that they wrap, or with long tags and no quarantine. What storetest's histories do broadly, this
 // does narrowly. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestContention(t *testing.T) {
-	first, count := seeds.Chosen(t, 150)
 	for _, r := range []struct{ nodes, index, data int }{{1, 1, 1}, {2, 2, 2}, {3, 3, 2}, {4, 4, 2}, {5, 5, 3}} {
 		t.Run(fmt.Sprintf("%d index replicas", r.index), func(t *testing.T) {
 			var rules [4]uint64
-			for seed := first; seed < first+count; seed++ {
-				if err := contend(seed, r.nodes, r.index, r.data, &rules); err != nil {
-					t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/fusee -run '^TestContention$/^%d_index'", seed, err, seed, r.index)
-				}
-			}
+			count := seeds.Each(t, 150, func(seed uint64) error { return contend(seed, r.nodes, r.index, r.data, &rules) })
 			t.Logf("lost %d writes, won %d by rule 1, %d by rule 2, %d by rule 3", rules[0], rules[1], rules[2], rules[3])
 			if count >= 100 && (rules[0] == 0 || r.index > 2 && rules[3] == 0 && r.index != 4 || r.index > 3 && rules[2] == 0) {
 				t.Error("the workers do not meet: this test shows nothing")

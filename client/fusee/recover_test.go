@@ -24,7 +24,6 @@ import (
 // are declared dead and are only slow, and keepers mend the pool meanwhile. Afterwards nothing may be lost, wrong, or
 // leaked.
 func TestCrashes(t *testing.T) {
-	first, count := seeds.Chosen(t, 100)
 	for _, r := range []struct {
 		nodes, spares, index, data int
 		central                    bool
@@ -35,12 +34,9 @@ func TestCrashes(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			var seen tally
-			for seed := first; seed < first+count; seed++ {
-				c := newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen)
-				if err := c.run(); err != nil {
-					t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/fusee -run '^TestCrashes$/^%d_index_replicas,_%d'", seed, err, seed, r.index, r.data)
-				}
-			}
+			count := seeds.Each(t, 100, func(seed uint64) error {
+				return newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen).run()
+			})
 			t.Logf("%+v", seen)
 			if count >= 100 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
 				t.Error("nobody dies: this test shows nothing")

@@ -16,15 +16,12 @@ import (
 // TestUnsteadyViews: clients share a small pool in virtual time while views follow each other; what is in flight then
 // has landed or not, op by op. When all have left nothing is lost. $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestUnsteadyViews(t *testing.T) {
-	first, count := seeds.Chosen(t, 60)
 	changed := 0
-	for seed := first; seed < first+count; seed++ {
+	seeds.Each(t, 60, func(seed uint64) error {
 		n, err := unsteady(seed)
-		if err != nil {
-			t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/fusee -run '^TestUnsteadyViews$'", seed, err, seed)
-		}
 		changed += n
-	}
+		return err
+	})
 	if changed == 0 {
 		t.Error("no client noticed that the view changed: this test shows nothing")
 	}

@@ -212,42 +212,40 @@ func (c *churn) judge(f rdma.Fabric) error {
 
 // TestChurn inserts and deletes far more pairs than the pool has objects, in virtual time.
 func TestChurn(t *testing.T) {
-	first, count := seeds.Chosen(t, 60)
 	inserts, epochs := 0, uint64(0)
 	answers := map[check.Answer]int{}
-	for seed := first; seed < first+count; seed++ {
+	seeds.Each(t, 60, func(seed uint64) error {
 		c := drawChurn(seed)
 		if err := c.run(); err != nil {
 			for _, e := range c.events {
 				t.Log(e.At, e)
 			}
-			t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/swarm -run '^TestChurn$'", seed, err, seed)
+			return err
 		}
 		inserts += c.inserts
 		epochs += c.epochs
 		for a, n := range c.answers {
 			answers[a] += n
 		}
-	}
+		return nil
+	})
 	t.Logf("%d inserts, %d epochs, %v", inserts, epochs, answers)
 }
 
 // TestChurnRaw: where clients have keys of their own RAW's answers are right, too, whatever its sweeps free, and
 // nothing of a client that stood still lands in another key's object.
 func TestChurnRaw(t *testing.T) {
-	first, count := seeds.Chosen(t, 40)
 	inserts, epochs := 0, uint64(0)
-	for seed := first; seed < first+count; seed++ {
+	count := seeds.Each(t, 40, func(seed uint64) error {
 		c := drawChurn(seed)
 		c.raw, c.dies, c.ops, c.keys = true, false, 150, 3 // of which 12 players leave half of the objects
 		c.params = cramped(c.nodes, 1, false)
 		c.params.Words, c.params.Locks = 0, 0
-		if err := c.run(); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		err := c.run()
 		inserts += c.inserts
 		epochs += c.epochs
-	}
+		return err
+	})
 	if epochs < count {
 		t.Errorf("only %d epochs in %d runs", epochs, count)
 	}

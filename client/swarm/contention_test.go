@@ -24,13 +24,13 @@ func TestContention(t *testing.T) {
 	for _, replicas := range []int{3, 5, 7} {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) {
 			var total Stats
-			first, count := seeds.Chosen(t, 1000)
-			for seed := first; seed < first+count; seed++ {
+			count := seeds.Each(t, 1000, func(seed uint64) error {
 				r := draw(seed, replicas)
 				if err := r.play(&total); err != nil {
-					t.Fatalf("seed %d: %v\n%+v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/swarm -run '^TestContention$/^%d_replicas'", seed, err, r, seed, replicas)
+					return fmt.Errorf("%w\n%+v", err, r)
 				}
-			}
+				return nil
+			})
 			t.Logf("%+v", total)
 			if count >= 500 && (total.Stale == 0 || total.Rewritten == 0 || total.Rewritten == total.Stale || total.WaitFree == 0 ||
 				total.Retries == 0 || total.Widened == 0 || total.WriteBacks == 0 || total.Fetches == 0 || total.Reused == 0 || replicas == 3 && total.Lost == 0) {

@@ -8,41 +8,21 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/seeds"
+	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
 // TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in which three clients meet:
 // nobody waits for the dead, and what they left half done is read by all or by none.
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total Stats
-	runs := 0
-	for seed := uint64(1); seed <= seeds.Few(12); seed++ {
-		plan := func(faults ...sim.Fault) *run {
-			r := draw(seed, 3)
-			r.workers, r.shape.Writers, r.shape.Words, r.shape.Locks = 3, 3, 1+int(seed)%3, 2+int(seed)%2
-			r.nodes, r.options.Nodes, r.keys, r.ops, r.options.Faults = 3, 3, 1, 4, faults
-			return r
-		}
-		try := func(r *run) {
-			runs++
-			if err := r.play(&total); err != nil {
-				t.Fatalf("seed %d, %s: %v", seed, r.options.Faults, err)
-			}
-		}
-		whole := plan()
-		try(whole)
-		for k := range whole.sent[0] {
-			try(plan(sim.Fault{Kind: sim.CrashFault, Client: "worker 0", Verb: k + 1}))
-		}
-		for n := range whole.nodes {
-			for k := range whole.landed[n] {
-				try(plan(sim.Fault{Kind: sim.CrashFault, Node: n, Verb: k + 1}))
-			}
-		}
-	}
-	t.Logf("%d runs: %+v", runs, total)
-	if runs < int(seeds.Few(12))*50 {
-		t.Error("hardly anybody crashed")
-	}
+	storetest.CrashAtEveryVerb(t, func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error) {
+		r := draw(seed, 3)
+		r.workers, r.shape.Writers, r.shape.Words, r.shape.Locks = 3, 3, 1+int(seed)%3, 2+int(seed)%2
+		r.nodes, r.options.Nodes, r.keys, r.ops, r.options.Faults = 3, 3, 1, 4, faults
+		err = r.play(&total)
+		return r.sent, r.landed, err
+	})
+	t.Logf("%+v", total)
 }
 
 // TestNobodyWaits: a node that dies silently costs one operation the timer, and those behind it nothing: no gap is longer

@@ -19,14 +19,14 @@ import (
 func TestStoreContention(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		t.Run(formatName(apart), func(t *testing.T) {
-			first, count := seeds.Chosen(t, 300)
 			var answers [5]int
-			for seed := first; seed < first+count; seed++ {
+			count := seeds.Each(t, 300, func(seed uint64) error {
 				r := drawStore(seed, apart)
 				if err := r.play(&answers); err != nil {
-					t.Fatalf("seed %d: %v\n%+v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test ./client/swarm -run '^TestStoreContention$/^%s'", seed, err, r, seed, formatName(apart))
+					return fmt.Errorf("%w\n%+v", err, r)
 				}
-			}
+				return nil
+			})
 			t.Logf("%v", answers)
 			for kind, n := range answers[:4] {
 				if n == 0 && count >= 100 {

@@ -4,6 +4,7 @@ package seeds
 import (
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -23,6 +24,19 @@ func Chosen(t testing.TB, otherwise uint64) (first, count uint64) {
 		}
 	}
 	return first, count
+}
+
+// Each tries the chosen seeds, and returns their number. The first error ends the test, which says how to try that seed again.
+func Each(t *testing.T, otherwise uint64, try func(seed uint64) error) (count uint64) {
+	t.Helper()
+	first, count := Chosen(t, otherwise)
+	for seed := first; seed < first+count; seed++ {
+		if err := try(seed); err != nil {
+			t.Fatalf("seed %d: %v\nreplay: FARKV_SEED=%d FARKV_SEEDS=1 go test -run '^%s$'", seed, err, seed,
+				strings.ReplaceAll(t.Name(), "/", "$/^"))
+		}
+	}
+	return count
 }
 
 // Few is n, or a tenth of it under the race detector, which makes coroutines 30 times slower, and finds nothing where one runs
