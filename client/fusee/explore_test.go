@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -65,10 +66,15 @@ func TestFailedOnce(t *testing.T) {
 	explore.Plans(t, explored(false), explore.File(t, "testdata/plans.txt")...)
 }
 
-// TestEnumerate lets clients and memory nodes crash at every verb of every operation.
+// TestEnumerate lets clients and memory nodes crash at every verb of every operation. With $FARKV_SEEDS it does so with 5 replicas,
+// too.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
-	explore.Enumerate(t, explored(false))
+	s := explored(false)
+	if os.Getenv("FARKV_SEEDS") == "" {
+		s.Replicas = [][2]int{{1, 1}, {2, 2}, {3, 3}}
+	}
+	explore.Enumerate(t, s)
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 // cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
 // knows whether they landed, nodes that answer again. Connections among the nodes stay.
 func (h *Harness) cuts(t *testing.T, on *wired) {
-	l := load{workers: 8, keys: 4, ops: 400 / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true}
+	l := load{workers: 8, keys: 4, ops: 400 / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true, ended: new(atomic.Int64)}
 	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()
@@ -33,7 +34,7 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	defer f.Close()
 	stop := make(chan struct{})
 	var cutter sync.WaitGroup
-	begin := sync.OnceFunc(func() { cutter.Go(func() { all.cut(rand.New(rand.NewPCG(l.seed, 0)), stop) }) })
+	begin := sync.OnceFunc(func() { cutter.Go(func() { all.cut(rand.New(rand.NewPCG(l.seed, 0)), l.ended, stop) }) })
 	recorders, err := h.play(f, l, 0, func(w int, _ *check.Recorder) error {
 		if w == l.workers-1 {
 			begin()
@@ -166,14 +167,19 @@ func (w *wire) cutAll() {
 	}
 }
 
-// cut cuts what goes over one of the wires now and then, until stop is closed.
-func (all wires) cut(rng *rand.Rand, stop <-chan struct{}) {
-	for {
+// cut cuts what goes over one of the wires now and then, until stop is closed. In between some operations end: on a machine that
+// has much else to do none would otherwise come to its end.
+func (all wires) cut(rng *rand.Rand, ended *atomic.Int64, stop <-chan struct{}) {
+	const fewest = 8
+	for last := int64(-fewest); ; {
 		select {
 		case <-stop:
 			return
 		case <-time.After(time.Duration(rng.IntN(60)) * time.Millisecond):
-			all[rng.IntN(len(all))].cutAll()
+			if n := ended.Load(); n >= last+fewest {
+				last = n
+				all[rng.IntN(len(all))].cutAll()
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,6 +24,7 @@ type load struct {
 	pause         time.Duration // the longest between two operations
 	cut           bool          // connections are cut, or others die and are not recovered: a worker may leave a write of unknown outcome behind
 	patience      int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
+	ended         *atomic.Int64 // counts operations that have ended; nil: nothing does
 }
 
 func (l *load) key(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
@@ -33,6 +35,9 @@ func (l *load) work(w int, r *check.Recorder, ep rdma.Endpoint) {
 	waits := 0
 	for i := range l.ops {
 		err := l.do(r, pick(rng), l.key(rng.IntN(l.keys)), check.MakeValue(nil, w, i+1, l.size(rng)))
+		if l.ended != nil {
+			l.ended.Add(1)
+		}
 		if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
 			if waits++; waits == l.patience {
 				return
