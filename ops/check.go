@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Findings are what a check found.
@@ -105,7 +106,7 @@ func (f *Findings) Print(w io.Writer) {
 		}
 		rows = append(rows, []string{u.label, count(u.Count), bytes})
 	}
-	table(w, rows)
+	table.Print(w, rows)
 	fmt.Fprintln(w)
 	for _, s := range f.Waiting {
 		fmt.Fprintf(w, "waits for recovery: %s\n", s)

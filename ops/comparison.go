@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -83,7 +84,7 @@ func (c *Comparison) Print(w io.Writer) {
 	for _, r := range c.Rows {
 		rows = append(rows, r.cells())
 	}
-	table(w, rows)
+	table.Print(w, rows)
 	c.printCosts(w)
 	for _, r := range c.Rows {
 		for _, cut := range r.Cut {
@@ -109,7 +110,7 @@ func (c *Comparison) printCosts(w io.Writer) {
 	}
 	if len(rows) > 2 {
 		fmt.Fprintln(w)
-		table(w, rows)
+		table.Print(w, rows)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -139,5 +140,5 @@ func (h *Health) Print(w io.Writer) {
 			}
 		}
 	}
-	table(w, rows, 1, 2, 3)
+	table.Print(w, rows, 1, 2, 3)
 }

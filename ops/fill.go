@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Fill says how full a part of a pool is.
@@ -54,7 +55,7 @@ func (s *State) printFill(w io.Writer) {
 		rows = append(rows, []string{f.Of, fmt.Sprintf("%.1f %%", 100*f.Full), count(f.Used), count(f.All), sampled})
 	}
 	fmt.Fprintln(w)
-	table(w, rows, 4)
+	table.Print(w, rows, 4)
 }
 
 var (

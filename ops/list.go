@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Pools are those of this machine.
@@ -71,7 +72,7 @@ func (p *Pools) Print(w io.Writer) {
 		}
 	}
 	if len(rows) > 1 {
-		table(w, rows, 1)
+		table.Print(w, rows, 1)
 	}
 	for _, e := range p.Pools {
 		if e.Problem != "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Served is what is known of a memory node that is a process.
@@ -112,7 +113,7 @@ func (s *State) printNodes(w io.Writer) {
 		rows = append(rows, one.row("witness", n.state()))
 	}
 	fmt.Fprintln(w)
-	table(w, rows, 1, 2)
+	table.Print(w, rows, 1, 2)
 	fmt.Fprint(w, silent)
 	for i, n := range s.Nodes {
 		n.printRefused(w, fmt.Sprint("node ", i))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -142,7 +143,7 @@ func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
 		}
 		rows = append(rows, slices.Concat(row, []string{fmt.Sprintf("%.2f", c.Verbs)}, c.cells(f.device())))
 	}
-	table(w, rows)
+	table.Print(w, rows)
 	if f.Clock > 0 {
 		fmt.Fprintf(w, "each latency has a look at the clock in it, which takes %s\n", latency(f.Clock/1e3))
 	}
@@ -178,7 +179,7 @@ func (p *Performance) printRates(w io.Writer, f *FabricPerf) {
 		}
 		rows = append(rows, row)
 	}
-	table(w, rows)
+	table.Print(w, rows)
 }
 
 // printAll prints several fabrics side by side: the median of one verb at a time, and the rate of the most in flight.
@@ -233,7 +234,7 @@ func (p *Performance) printSide(w io.Writer, head []string, cell func(*VerbPerf)
 			rows = append(rows, row)
 		}
 	}
-	table(w, rows)
+	table.Print(w, rows)
 }
 
 func bytesOf(n int) string {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -80,7 +81,7 @@ func (s *Simulated) printCalls(w io.Writer) {
 		}
 		rows = append(rows, row)
 	}
-	table(w, rows)
+	table.Print(w, rows)
 	for i := range s.Calls {
 		if c := &s.Calls[i]; c.Failed != nil {
 			fmt.Fprintf(w, "%s of %s failed, %s at the median; the first: %s\n", count(c.Failed.Count), c.Name,
@@ -116,7 +117,7 @@ func (s *Simulated) printMachines(w io.Writer) {
 		mean.Compute = true
 		rows = append(rows, cellsOf("compute nodes, mean", &mean), cellsOf(machineName(&most), &most))
 	}
-	table(w, rows)
+	table.Print(w, rows)
 }
 
 func machineName(m *simulate.Machine) string {
@@ -150,7 +151,7 @@ func (s *Simulated) printPoints(w io.Writer) {
 		}
 		rows = append(rows, []string{seconds(p.Seconds), perSecond(p.Throughput), latency(p.Latency), failed})
 	}
-	table(w, rows)
+	table.Print(w, rows)
 	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", latency(s.LongestGap))
 }
 
@@ -177,5 +178,5 @@ func (c *Clusters) Print(w io.Writer) {
 		rows = append(rows, []string{p.Name, strconv.Itoa(p.Nodes), strconv.Itoa(p.ComputeNodes), strconv.Itoa(p.ClientsPerNode),
 			p.Doc + " (" + p.Source + ")"})
 	}
-	table(w, rows, 4)
+	table.Print(w, rows, 4)
 }

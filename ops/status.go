@@ -13,6 +13,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // State is what can be told of a pool at a glance.
@@ -269,7 +270,7 @@ func (s *State) Print(w io.Writer) {
 	}
 	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
 	rows = append(rows, limitRows(s.Limits)...)
-	table(w, append(rows, [][]string{
+	table.Print(w, append(rows, [][]string{
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"margin", s.Margin.String()},
@@ -280,7 +281,7 @@ func (s *State) Print(w io.Writer) {
 	s.printNodes(w)
 	if rows := parameters(s.Params); len(rows) > 0 {
 		fmt.Fprintln(w)
-		table(w, append([][]string{{"parameter", "value"}}, rows...))
+		table.Print(w, append([][]string{{"parameter", "value"}}, rows...))
 	}
 	s.printDetails(w)
 }
@@ -293,7 +294,7 @@ func (s *State) printDetails(w io.Writer) {
 	s.printFill(w)
 	fmt.Fprintln(w)
 	if len(s.Memory) > 0 {
-		table(w, rows)
+		table.Print(w, rows)
 	}
 	if slices.ContainsFunc(s.Nodes, func(n Node) bool { return !n.Up }) {
 		fmt.Fprintln(w, "what only nodes know that are down is left out")
@@ -320,7 +321,7 @@ func (s *State) printDetails(w io.Writer) {
 		rows = append(rows, []string{fmt.Sprint(c.ID), fmt.Sprint(c.PID), state, c.Name})
 	}
 	fmt.Fprintln(w)
-	table(w, rows, 2, 3)
+	table.Print(w, rows, 2, 3)
 	if n := len(s.Clients) - most; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n))
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/version"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Build is what a program was built from, and the versions of what it reads and speaks.
@@ -47,7 +48,7 @@ func (b *Build) Print(w io.Writer) {
 	for _, name := range stores.Names() {
 		rows = append(rows, []string{"format of " + name, strconv.FormatUint(uint64(b.Formats[name]), 10)})
 	}
-	table(w, rows)
+	table.Print(w, rows)
 }
 
 // buildMetrics is a gauge that is always 1, and whose labels describe the build.

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/farkv/farkv/ops/table"
 )
 
 // Report is the evaluation of a paper, done again.
@@ -165,32 +168,13 @@ func (p *Part) table(w io.Writer, markdown bool) {
 		}
 		rows = append(rows, texts)
 	}
-	width := make([]int, len(p.Header))
-	for _, r := range rows {
-		for i, c := range r {
-			width[i] = max(width[i], utf8.RuneCountInString(c))
-		}
+	if !markdown {
+		table.Print(w, rows)
+		return
 	}
-	for n, r := range rows {
-		cells := make([]string, len(r))
-		for i, c := range r {
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			if cells[i] = pad + c; i == 0 {
-				cells[i] = c + pad
-			}
-		}
-		if !markdown {
-			fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "  "), " "))
-			continue
-		}
+	rule := slices.Repeat([]string{"--:"}, len(p.Header))
+	rule[0] = "---"
+	for _, cells := range slices.Insert(rows, 1, rule) {
 		fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
-		if n == 0 {
-			for i := range cells {
-				if cells[i] = strings.Repeat("-", max(width[i]-1, 2)) + ":"; i == 0 {
-					cells[i] = strings.Repeat("-", max(width[i], 3))
-				}
-			}
-			fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
-		}
 	}
 }

@@ -88,7 +88,7 @@ FARKV_RDMA_PORT and FARKV_RDMA_GID, see 'farkv help rdma'.
 
 Its properties, besides YCSB's ('go-ycsb help properties'), with its defaults:
 
-%s`, kind.Name, kind.Name, kind.Name, kind.Name, table(func(line func(...string)) {
+%s`, kind.Name, kind.Name, kind.Name, kind.Name, columns(func(line func(...string)) {
 		for _, q := range drivers.PropertiesOf(kind) {
 			line(q.Name, q.Default, q.Doc)
 		}
@@ -98,7 +98,7 @@ Its properties, besides YCSB's ('go-ycsb help properties'), with its defaults:
 
 func propertiesHelp() string {
 	return "Properties come from files (-P, later ones win), then from -p name=value, then from flags.\n\n" +
-		table(func(line func(...string)) {
+		columns(func(line func(...string)) {
 			for _, q := range runner.Properties {
 				line(q.Name, q.Default, q.Doc)
 			}
@@ -108,7 +108,7 @@ func propertiesHelp() string {
 func workloadsHelp() string {
 	return "These can be named after -P without a path; 'workloads/ycsb' holds them as files. Workloada to workloadf are\n" +
 		"also called a to f and ycsb-a to ycsb-f. A file of the name that -P gives counts more.\n\n" +
-		table(func(line func(...string)) {
+		columns(func(line func(...string)) {
 			for _, name := range ycsb.Names() {
 				line(name, ycsb.Title(name))
 			}

@@ -9,10 +9,10 @@ import (
 	"sort"
 	"strings"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/magiconair/properties"
 
+	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
@@ -211,11 +211,7 @@ func (o *output) result(r *runner.Result) error {
 			fmt.Fprintf(&b, "%-6s - %s\n", line[0], strings.Join(cells, ", "))
 		}
 	case "table":
-		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-		for _, line := range append([][]string{head}, lines...) {
-			fmt.Fprintln(w, strings.Join(line, "\t")+"\t")
-		}
-		w.Flush()
+		table.Print(&b, append([][]string{head}, lines...))
 	case "json":
 		maps := make([]map[string]string, len(lines))
 		for i, line := range lines {

@@ -1,44 +1,40 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/table"
 )
 
 // terminal is the width that help texts fit.
 const terminal = command.Width
 
-// table lays rows out in columns, of which it breaks the last into lines.
-func table(fill func(line func(cells ...string))) string {
+// columns lays rows out in columns, of which it breaks the last into lines.
+func columns(fill func(line func(cells ...string))) string {
 	var rows [][]string
 	fill(func(cells ...string) { rows = append(rows, cells) })
-	var width []int // of the columns but the last
+	width := table.Widths(rows)
+	room, last := terminal-2, len(width)-1
+	for _, w := range width[:last] {
+		room -= w + 2
+	}
+	var lines [][]string
 	for _, cells := range rows {
-		for i, cell := range cells[:len(cells)-1] {
-			if i == len(width) {
-				width = append(width, 0)
-			}
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		for _, text := range broken(cells[last], room) {
+			lines = append(lines, append(slices.Clone(cells[:last]), text))
+			cells = make([]string, last+1)
 		}
 	}
-	indent := 2
-	for _, w := range width {
-		indent += w + 2
+	all := make([]int, last+1)
+	for i := range all {
+		all[i] = i
 	}
 	var b strings.Builder
-	for _, cells := range rows {
-		line := "  "
-		for i, cell := range cells[:len(cells)-1] {
-			line += cell + strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2)
-		}
-		for _, text := range broken(cells[len(cells)-1], terminal-indent) {
-			b.WriteString(strings.TrimRight(line+text, " ") + "\n")
-			line = strings.Repeat(" ", indent)
-		}
-	}
-	return b.String()
+	table.Print(&b, lines, all...)
+	return "  " + strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", "\n  ") + "\n"
 }
 
 // prose breaks a paragraph into lines.

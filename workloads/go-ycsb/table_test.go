@@ -7,7 +7,7 @@ import (
 
 func TestTable(t *testing.T) {
 	long := strings.TrimSpace(strings.Repeat("word ", 40))
-	got := table(func(line func(...string)) {
+	got := columns(func(line func(...string)) {
 		line("name", "1", long)
 		line("longer-name", "", "doc")
 		line("none", "22", "")

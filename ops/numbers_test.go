@@ -1,18 +1,8 @@
 package ops
 
 import (
-	"strings"
 	"testing"
 )
-
-func TestTable(t *testing.T) {
-	var out strings.Builder
-	table(&out, [][]string{{"name", "took", "note"}, {"a", "1.5 µs", "x"}, {"longer", "10 ns"}}, 2)
-	want := "name      took  note\na       1.5 µs  x\nlonger   10 ns\n"
-	if out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
-	}
-}
 
 func TestNumbers(t *testing.T) {
 	for n, want := range map[int64]string{

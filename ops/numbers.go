@@ -2,44 +2,9 @@ package ops
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
-
-// table prints rows in columns as wide as they need to be: the first left-aligned, the others right-aligned, or
-// left-aligned too where left names them. Cells that a row leaves out are empty.
-func table(w io.Writer, rows [][]string, left ...int) {
-	var width []int
-	for _, r := range rows {
-		for i, c := range r {
-			if i == len(width) {
-				width = append(width, 0)
-			}
-			width[i] = max(width[i], utf8.RuneCountInString(c))
-		}
-	}
-	flush := map[int]bool{0: true}
-	for _, i := range left {
-		flush[i] = true
-	}
-	for _, r := range rows {
-		var line strings.Builder
-		for i, c := range r {
-			if i > 0 {
-				line.WriteString("  ")
-			}
-			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			if flush[i] {
-				line.WriteString(c + pad)
-			} else {
-				line.WriteString(pad + c)
-			}
-		}
-		fmt.Fprintln(w, strings.TrimRight(line.String(), " "))
-	}
-}
 
 // count writes a number with its thousands apart.
 func count[N int | int64 | uint64](n N) string {
