@@ -18,7 +18,7 @@ type Ceiling interface {
 	// Read calls meet with copies of the word. The highest of them is as high as any word that Raise returned nil for;
 	// it is higher where a Raise was cut off.
 	Read(meet func(word uint64)) error
-	// Raise makes the word at least as high as the given one. Nil: whoever reads the ceiling later meets it.
+	// Raise makes the word at least as high as the given one. Nil: each later Read meets it.
 	Raise(word uint64) error
 }
 

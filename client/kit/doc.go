@@ -1,11 +1,11 @@
-// Package kit is what every store's clients need, once. A new store joins so; register_test.go is one, in 200 lines, that
-// survives the deaths of nodes and clients.
+// Package kit is what every store's clients need, once. A new store joins as follows; register_test.go has one, which survives
+// the deaths of nodes and clients.
 //
 // Its worker joins the pool's view by Join, and has Follow tell it each view that it joins from then on (applyView in the
 // stores here). Verbs that were posted in an earlier view fail with rdma.ErrStale until the worker joins again, and never land
-// behind a change of the view. Under a busy view a master makes replicas equal, so nobody else changes them: whoever writes waits
-// first, by AwaitIdle. A store whose clients make up for dead nodes by majorities (swarm) waits for no master: its views are busy
-// while memory is swept, and R1 to R4 below say whose memory is whose then.
+// behind a change of the view. Under a busy view a master makes replicas equal, so no client changes them: a write waits first,
+// by AwaitIdle. A store whose clients make up for dead nodes by majorities (swarm) waits for no master: its views are busy
+// while memory is swept, and R1 to R4 (member.go) say what a worker owns then.
 //
 // Its placement follows from the view alone, by Place: the master need not tell where replicas lie, and all workers of one epoch
 // agree. Addresses are computed from it, and never stored. The master's half is a cluster.Mender: Mend makes replicas equal, Restore

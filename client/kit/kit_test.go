@@ -78,6 +78,33 @@ func TestPauses(t *testing.T) {
 	}
 }
 
+// clock is an Env whose time passes by sleeping.
+type clock struct {
+	rdma.Env
+	now time.Duration
+	r   *rand.Rand
+}
+
+func (c *clock) Now() time.Duration    { return c.now }
+func (c *clock) Sleep(d time.Duration) { c.now += d }
+func (c *clock) Rand() *rand.Rand      { return c.r }
+
+func TestRetry(t *testing.T) {
+	c := &clock{}
+	r := kit.Retry{Env: c, Pause: kit.Doubling(1, 8), Over: func() bool { return c.now >= 10 }}
+	for n := 0; r.Again(); n++ {
+		if n > 3 {
+			t.Fatal("it goes on behind its time")
+		}
+	}
+	if c.now != 15 || r.Tries != 4 {
+		t.Errorf("%d pauses took %d", r.Tries, c.now)
+	}
+	if r.Wait(); c.now != 23 {
+		t.Errorf("a pause of the fifth try took %d", c.now-15)
+	}
+}
+
 // failing is a Ceiling whose raises can fail, having landed.
 type failing struct {
 	word uint64

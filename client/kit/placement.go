@@ -12,7 +12,7 @@ import (
 // replica, the primary, changes only when its node died. An item that is lost, as no replica is left, keeps its original
 // primary: verbs to it fail with rdma.ErrNodeDown. In the zero View nothing has changed since the pool was made.
 //
-// The list is made anew, or the originals themselves: who keeps an old one still has it.
+// The list is made anew, or is the originals: an old one stays as it was.
 func Replicas(v *rdma.View, originals []node.Replica) (now []node.Replica, lost bool) {
 	if len(v.Members) == 0 {
 		return originals, false

@@ -347,13 +347,42 @@ func TestClientDies(t *testing.T) {
 	}
 }
 
-// TestNodeDies: a node dies under a worker, a spare takes its place, and all replicas are there again.
+// killer kills a node at the first CAS that goes there.
+type killer struct {
+	rdma.Endpoint
+	kill func(node int) error
+	node int
+}
+
+func (k *killer) Post(b *rdma.Batch) error {
+	if op := b.Op(0); k.kill != nil && op.Verb == rdma.CompareSwap && op.Addr.Node() == k.node {
+		if err := k.kill(k.node); err != nil {
+			return err
+		}
+		k.kill = nil
+	}
+	return k.Endpoint.Post(b)
+}
+
+// TestNodeDies: a node dies in the midst of a write, the primary's or the backup's, and a spare takes its place. The write takes
+// effect once, and all replicas are there again.
 func TestNodeDies(t *testing.T) {
+	for r := range replicas {
+		t.Run(fmt.Sprintf("replica %d", r), func(t *testing.T) { testNodeDies(t, r) })
+	}
+}
+
+func testNodeDies(t *testing.T, replica int) {
 	f, work := keep(t, 4)
 	w := work()
 	w.writeAll(t, 10)
-	dead := w.placement[3][0].Node
-	must(t, f.KillNode(dead))
+	dead := w.placement[3][replica].Node
+	w.ep = &killer{w.ep, f.KillNode, dead}
+	used := w.numbers.Used()
+	must(t, w.Write(3, 13))
+	if n := w.numbers.Used() - used; n != 1+uint64(replica) { // what the backup has was written; of a dead backup nothing is left
+		t.Errorf("the write was sent %d times", n)
+	}
 	for i := range registers {
 		if v, err := w.Read(i); v != 10+uint16(i) || err != nil {
 			t.Errorf("register %d is %d, %v", i, v, err)
