@@ -53,20 +53,22 @@ func onKey(what, addr string, key []byte, f func(db *client.DB, p *Pair) error) 
 // value_base64.
 func (p *Pair) MarshalJSON() ([]byte, error) {
 	m := map[string]any{"pool": p.Pool}
-	add := func(name string, b []byte) {
-		if utf8.Valid(b) {
-			m[name] = string(b)
-		} else {
-			m[name+"_base64"] = b
-		}
-	}
-	add("key", p.Key)
+	addText(m, "key", p.Key)
 	if p.Action == "" {
-		add("value", p.Value)
+		addText(m, "value", p.Value)
 	} else {
 		m["done"] = p.Action
 	}
 	return json.Marshal(m)
+}
+
+// addText adds what is a text where it is UTF-8, and otherwise base64 under a name that says so.
+func addText(m map[string]any, name string, b []byte) {
+	if utf8.Valid(b) {
+		m[name] = string(b)
+	} else {
+		m[name+"_base64"] = b
+	}
 }
 
 // Print implements Result.

@@ -81,6 +81,22 @@ func (s *Space) top(node, segment int) rdma.Addr {
 	return rdma.At(node, s.counter(segment)+8)
 }
 
+// Describe tells what lies at an address of the space, whose buffers are of a kind.
+func (s *Space) Describe(kind string, a rdma.Addr) string {
+	off := a.Offset() - s.Base
+	words := uint64(s.Segments) * segmentWords
+	switch {
+	case off < words && off%segmentWords == 0:
+		return fmt.Sprintf("count of %ss, segment %d", kind, off/segmentWords)
+	case off < words:
+		return fmt.Sprintf("stack of free %ss, segment %d", kind, off/segmentWords)
+	case off < s.Tables():
+		return "request for a sweep"
+	}
+	i := (off - s.Tables()) / uint64(s.Bytes)
+	return fmt.Sprintf("%s %d, segment %d", kind, i%uint64(s.Buffers)+1, i/uint64(s.Buffers))
+}
+
 // chunk is how many buffers a client takes at a time that were never used: few enough that a segment serves many clients.
 func (s *Space) chunk() int { return min(max(s.Buffers/64, 1), 16) }
 

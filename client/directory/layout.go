@@ -134,3 +134,21 @@ func overflow(mean float64) (p float64) {
 
 // Sections returns where the replicas of each section begin: of buckets that have their replicas on the same nodes.
 func (l *Layout) Sections() [][]rdma.Addr { return l.at }
+
+// Describe tells what lies at an address of the directory; "": nothing.
+func (l *Layout) Describe(a rdma.Addr) string {
+	for section, replicas := range l.at {
+		for r, at := range replicas {
+			if at.Node() != a.Node() || a.Offset() < at.Offset() || a.Offset() >= at.Offset()+l.per*stride(r) {
+				continue
+			}
+			in := a.Offset() - at.Offset()
+			bucket := fmt.Sprintf("bucket %d, replica %d", uint64(section)*l.per+in/stride(r), r)
+			if in%stride(r) < wordBytes {
+				return bucket
+			}
+			return "value in place of " + bucket
+		}
+	}
+	return ""
+}

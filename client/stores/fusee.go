@@ -57,11 +57,13 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 			}
 			return c, nil
 		},
-		Mender:  newFuseeMender,
-		Steps:   fusee.Steps(usual),
-		MaxPair: maxFuseePair,
-		Check:   fusee.Check,
-		Usage:   fusee.Usage,
+		Mender:   newFuseeMender,
+		Describe: fusee.Describe,
+		Paper:    map[string]int{"GET": 1, "UPDATE": 4, "INSERT": 4, "DELETE": 4},
+		Steps:    fusee.Steps(usual),
+		MaxPair:  maxFuseePair,
+		Check:    fusee.Check,
+		Usage:    fusee.Usage,
 
 		Options:  fuseeOptions,
 		Explored: exploredCache.With(Values{cacheThreshold: 0.9}),

@@ -109,6 +109,8 @@ func rcuckooKind() *Kind {
 			}
 			return m, nil
 		},
+		Describe: rcuckoo.Describe,
+		Paper:    map[string]int{"GET": 1, "UPDATE": 2, "DELETE": 2},
 		Steps:    rcuckoo.Steps,
 		MaxPair:  maxRcuckooPair,
 		Slots:    true,

@@ -92,6 +92,11 @@ type Kind struct {
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step
+	// Describe returns a function that tells what lies at an address of a pool, for traces. It reads the pool by ep, which is open as
+	// long as the function is used. nil: traces do without.
+	Describe func(ep rdma.Endpoint) (func(a rdma.Addr) string, error)
+	// Paper is how many trips the store's paper counts of a GET, UPDATE, INSERT or DELETE by a client that knows where the key is.
+	Paper map[string]int
 	// MaxPair is the most bytes that a key and its value may have together in any pool; some pools take less.
 	MaxPair int
 	// Slots tells that all of a pool's pairs have room for Params.PairBytes, and no more. Its default takes YCSB's records.

@@ -59,12 +59,13 @@ func swarmKind(name, doc string, v variant) *Kind {
 			}
 			return s, nil
 		},
-		Refuse:  func(p Params) error { return refuseSwarm(p, v) },
-		Steps:   swarm.StoreSteps(v.raw, !v.abd),
-		MaxPair: maxSwarmPair,
-		Slots:   true,
-		Check:   swarm.Check,
-		Usage:   swarm.Usage,
+		Refuse:   func(p Params) error { return refuseSwarm(p, v) },
+		Describe: swarm.Describe,
+		Steps:    swarm.StoreSteps(v.raw, !v.abd),
+		MaxPair:  maxSwarmPair,
+		Slots:    true,
+		Check:    swarm.Check,
+		Usage:    swarm.Usage,
 
 		Majority: true,
 		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
@@ -81,6 +82,9 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Options:  []Option{cacheOption(swarm.DefaultCache)},
 		Replicas: "3, 5 or 7, of which a majority goes on, or 1",
 		Baseline: v.raw || v.abd,
+	}
+	if v == (variant{}) {
+		k.Paper = map[string]int{"GET": 1, "UPDATE": 1} // INSERT and DELETE take the index's besides
 	}
 	if v.raw {
 		k.Replicas = "1, which makes it the lower bound"

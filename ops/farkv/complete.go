@@ -29,6 +29,8 @@ func completions(root *cobra.Command) {
 	}
 	parts := func() []string { return append(command.Pools(), "node", "client") }
 	command.Operands(at("crash"), parts, command.Fixed("node", "client"))
+	operations := func() []string { return append(command.Pools(), ops.Operations...) }
+	command.Operands(at("trace"), operations, command.Fixed(ops.Operations...))
 	command.Operands(at("sim", "run"), storeWords)
 	command.Operands(at("sim", "fuzz"), storeWords)
 

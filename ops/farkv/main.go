@@ -122,7 +122,7 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVarP(&c.quiet, "quiet", "q", false, "no progress on standard error: the answer, or what went wrong")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.bench(),
+	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.trace(), c.bench(),
 		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep(), c.version())
 	root.AddCommand(topics()...)
 	otherWords(root)

@@ -34,12 +34,13 @@ func (g *Ring) Endpoint(ep rdma.Endpoint, name string) rdma.Endpoint {
 func (e *endpoint) Post(b *rdma.Batch) error {
 	e.batches++
 	l := logged{batch: b}
-	at := e.Now()
+	at, trip := e.Now(), e.Counters().Trips+1
+	var stalls stalls
 	for i := range b.Len() {
 		op := b.Op(i)
 		r := Record{
-			At: at, Worker: e.name, Step: b.Step(), Batch: e.batches, Chain: b.ChainOf(i), Verb: op.Verb, Addr: op.Addr,
-			Len: op.Len(), Fence: op.Fence, Expect: op.Expect, Value: op.Value,
+			At: at, Worker: e.name, Step: b.Step(), Batch: e.batches, Chain: b.ChainOf(i), Trip: trip + stalls.of(op),
+			Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Fence: op.Fence, Expect: op.Expect, Value: op.Value,
 		}
 		if op.Verb == rdma.Write {
 			r.keep(op.Buf)
@@ -58,18 +59,44 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 		e.flying = append(e.flying[:0], e.flying[1:]...)
 	}
 	e.flying = append(e.flying, l)
+	e.answers(b) // of a fabric that executes a batch inside Post
 	return nil
+}
+
+// stalls counts, by node, how often the ops of a batch have stalled, as package rdma counts trips.
+type stalls map[int]*stalled
+
+type stalled struct {
+	times  uint64
+	flying bool // a READ or an atomic, for which a fence waits
+}
+
+// of returns how often ops of the node have stalled up to op, which is the next one.
+func (s *stalls) of(op *rdma.Op) uint64 {
+	if *s == nil {
+		*s = stalls{}
+	}
+	n := (*s)[op.Addr.Node()]
+	if n == nil {
+		n = new(stalled)
+		(*s)[op.Addr.Node()] = n
+	}
+	if op.Fence && n.flying {
+		n.times++
+		n.flying = false
+	}
+	n.flying = n.flying || op.Verb != rdma.Write
+	return n.times
 }
 
 // Wait logs the answers that it brought.
 func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	err := e.Endpoint.Wait(b, n, within)
+	e.answers(b)
 	for _, l := range e.flying {
-		if l.batch == b {
-			for i, n := range l.records {
-				if b.Completed(i) {
-					e.ring.change(n, func(r *Record) { r.answer(b.Op(i)) })
-				}
+		if l.batch == b && err == nil {
+			for _, n := range l.records {
+				e.ring.change(n, func(r *Record) { r.Waited = true })
 			}
 		}
 	}
@@ -79,13 +106,26 @@ func (e *endpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return err
 }
 
+// answers logs what is complete of a batch.
+func (e *endpoint) answers(b *rdma.Batch) {
+	for _, l := range e.flying {
+		if l.batch == b {
+			for i, n := range l.records {
+				if b.Completed(i) {
+					e.ring.change(n, func(r *Record) { r.answer(b.Op(i)) })
+				}
+			}
+		}
+	}
+}
+
 // Call logs a two-sided call.
 func (e *endpoint) Call(node int, q *rdma.Request, within time.Duration) error {
 	n := e.ring.add(Record{
-		At: e.Now(), Worker: e.name, Step: q.Step, Proc: q.Proc, Addr: rdma.At(max(node, 0), 0),
+		At: e.Now(), Worker: e.name, Step: q.Step, Trip: e.Counters().Trips + 1, Proc: q.Proc, Addr: rdma.At(max(node, 0), 0),
 	})
 	err := e.Endpoint.Call(node, q, within)
-	e.ring.change(n, func(r *Record) { r.Done, r.Err = true, err })
+	e.ring.change(n, func(r *Record) { r.Done, r.Waited, r.Err = true, true, err })
 	return err
 }
 
@@ -105,6 +145,16 @@ func (e *endpoint) forget(b *rdma.Batch) {
 
 func (r *Record) answer(op *rdma.Op) {
 	r.Done, r.Result, r.Err = true, op.Result, op.Err
+	switch {
+	case op.Verb == rdma.FetchAdd && op.Err == nil:
+		r.After = op.Result + op.Value
+	case op.Verb == rdma.MaskedCompareSwap && op.Swapped():
+		r.After = op.Result&^op.SwapMask | op.Value&op.SwapMask
+	case op.Verb == rdma.CompareSwap && op.Swapped():
+		r.After = op.Value
+	default:
+		r.After = op.Result
+	}
 	if op.Verb == rdma.Read && op.Err == nil {
 		r.keep(op.Buf)
 	}

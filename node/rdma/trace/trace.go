@@ -27,16 +27,19 @@ type Record struct {
 	At     time.Duration // when it was posted, by the worker's clock
 	Worker string
 	Step   rdma.Step
-	Batch  uint64 // number among the worker's
+	Batch  uint64 // number among the worker's; 0: a call
 	Chain  int
+	Trip   uint64 // that it takes, by the worker's trip clock: behind a fence that stalls, one more than the batch's first
+	Waited bool   // the worker has waited for the batch, or the call; otherwise it was no trip of its
 
 	Verb          rdma.Verb // 0: a two-sided call
 	Proc          rdma.Proc
 	Addr          rdma.Addr
 	Len           int // bytes
 	Fence         bool
-	Expect, Value uint64 // of an atomic
-	Result        uint64
+	Expect, Value uint64       // of an atomic
+	Result        uint64       // the word before an atomic
+	After         uint64       // and behind it
 	Words         [kept]uint64 // what was read or written, little-endian, from the beginning
 	Done          bool         // what it answered is known: Result, Words of a READ, Err
 	Err           error
@@ -70,13 +73,23 @@ func (g *Ring) change(n uint64, f func(r *Record)) {
 	}
 }
 
+// Next returns the number of the next record.
+func (g *Ring) Next() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.next
+}
+
 // Records returns what the ring holds, the oldest first.
-func (g *Ring) Records() []Record {
+func (g *Ring) Records() []Record { return g.From(0) }
+
+// From returns what the ring holds of the records from a number on.
+func (g *Ring) From(first uint64) []Record {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	size := uint64(len(g.records))
 	var all []Record
-	for n := g.next - min(g.next, size); n < g.next; n++ {
+	for n := max(first, g.next-min(g.next, size)); n < g.next; n++ {
 		all = append(all, g.records[n%size])
 	}
 	return all

@@ -204,3 +204,30 @@ func TestSuite(t *testing.T) {
 		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true},
 	})
 }
+
+// TestTripsAndWords: records say in which trip their verbs were, also behind a fence that stalls, whether the worker has waited for
+// them, and what atomics made of their words.
+func TestTripsAndWords(t *testing.T) {
+	ring := trace.NewRing(10)
+	run(t, ring, func(ep rdma.Endpoint) {
+		b := ep.Batch()
+		b.CompareSwap(rdma.At(0, 0), 0, 5)
+		b.FetchAdd(rdma.At(0, 8), 3)
+		b.MaskedCompareSwap(rdma.At(0, 0), 5, 0xf, 0x20, 0xf0).Fence = true
+		b.CompareSwap(rdma.At(0, 8), 0, 1)
+		rdma.Do(ep, b.As("first"), rdma.Forever)
+		b.Release()
+		background := ep.Batch()
+		background.Write(rdma.At(0, 16), background.Alloc(8))
+		ep.Post(background)
+		ep.Call(0, &rdma.Request{}, rdma.Forever)
+	})
+	got := ""
+	for _, r := range ring.From(1) {
+		got += fmt.Sprintln(r.Trip, r.Waited, r.Verb, r.Step, r.Result, r.After)
+	}
+	if want := "1 true FAA first 0 3\n2 true MASKED_CAS first 5 37\n2 true CAS first 3 3\n" +
+		"3 false WRITE  0 0\n3 true VERB(0)  0 0\n"; got != want {
+		t.Errorf("records are\n%swant\n%s", got, want)
+	}
+}

@@ -1,0 +1,122 @@
+package fusee
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches. Of an object that takes a READ of its
+// block's entry, which tells how large its objects are.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	v, err := ep.Join()
+	if err != nil {
+		return nil, fmt.Errorf("describe a fusee pool: %w", err)
+	}
+	l, err := readLayout(ep, len(v.Members))
+	if err != nil {
+		return nil, fmt.Errorf("describe a fusee pool: %w", err)
+	}
+	l.applyView(&v)
+	return func(a rdma.Addr) string { return l.describe(ep, a) }, nil
+}
+
+func (l *layout) describe(ep rdma.Endpoint, a rdma.Addr) string {
+	off := a.Offset()
+	switch {
+	case off < l.heads:
+		return "header"
+	case off < l.heads+uint64(l.Clients)*headsPer:
+		client, class := (off-l.heads)/headsPer+1, (off-l.heads)%headsPer/8
+		if class == maxClasses {
+			return fmt.Sprintf("ceiling of client %d", client)
+		}
+		return fmt.Sprintf("log head of client %d, class %d", client, class)
+	case off < l.space.Base:
+		return l.describeSlot(a)
+	}
+	return l.describeRegion(ep, a)
+}
+
+// replicaAt finds what lies in the index-th place of a node: its number, and which of its replicas that is.
+func replicaAt(place [][]node.Replica, a rdma.Addr, index uint64) (item, replica int, ok bool) {
+	for i, replicas := range place {
+		for r, at := range replicas {
+			if at.Node == a.Node() && uint64(at.Index) == index {
+				return i, r, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+func role(replica int) string {
+	if replica == 0 {
+		return "primary"
+	}
+	return fmt.Sprintf("backup %d", replica)
+}
+
+func (l *layout) describeSlot(a rdma.Addr) string {
+	size := race.SubtableBytes(l.Groups)
+	sub, r, ok := replicaAt(l.index.Place, a, (a.Offset()-l.index.Base)/size)
+	if a.Offset() < l.index.Base || !ok {
+		return ""
+	}
+	s := race.Slot(uint64(sub)*size/8 + (a.Offset()-l.index.Base)%size/8)
+	if !race.IsSlot(s) {
+		return fmt.Sprintf("bucket at slot %d, %s", s, role(r))
+	}
+	return fmt.Sprintf("slot %d, %s", s, role(r))
+}
+
+func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
+	off := a.Offset() - l.space.Base
+	region, r, ok := replicaAt(l.space.Place, a, off/l.space.RegionBytes)
+	if !ok {
+		return ""
+	}
+	off %= l.space.RegionBytes
+	unit := (uint64(region)*l.space.RegionBytes + off) / node.Unit
+	blk, in, ok := l.space.BlockOf(unit)
+	switch first := l.space.Bitmap(node.Block{Region: region}, 0).Offset() - l.space.Table(region, 0).Offset(); {
+	case off < first:
+		return fmt.Sprintf("table entry of block %d.%d, %s", region, off/8, role(r))
+	case !ok && in < l.space.BitmapBytes():
+		return fmt.Sprintf("free bits of block %d.%d, %s", region, blk.Index, role(r))
+	case !ok:
+		return ""
+	}
+	units := l.unitsOf(ep, blk)
+	if units == 0 {
+		return fmt.Sprintf("block %d.%d, %s", region, blk.Index, role(r))
+	}
+	object := (in - l.space.BitmapBytes()) / node.Unit / uint64(units)
+	at := (in-l.space.BitmapBytes())%uint64(units*node.Unit) + off%node.Unit
+	what := "object"
+	switch {
+	case at == markAt:
+	case at < headerBytes:
+		what = "head of object"
+	default:
+		what = "log entry of object"
+	}
+	return fmt.Sprintf("%s %d of block %d.%d, %s", what, object, region, blk.Index, role(r))
+}
+
+// unitsOf returns how large a block's objects are; 0: it has none, or that is not known.
+func (l *layout) unitsOf(ep rdma.Endpoint, blk node.Block) int {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Read(l.space.Entry(blk, 0), 8)
+	if rdma.Do(ep, b.As(stepReadTables), l.Timeout) != nil {
+		return 0
+	}
+	e := node.Entry(le.Uint64(op.Buf))
+	if e == 0 || e.Class() >= len(l.classes.units) {
+		return 0
+	}
+	return l.classes.units[e.Class()]
+}

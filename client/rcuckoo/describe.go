@@ -1,0 +1,73 @@
+package rcuckoo
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	l, _, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("describe an %s pool: %w", Format, err)
+	}
+	return l.describe, nil
+}
+
+func (l *layout) describe(a rdma.Addr) string {
+	off := a.Offset()
+	if off < node.HeaderBytes {
+		return "header"
+	}
+	perNode := uint64(l.perNode)
+	for _, part := range []struct {
+		area
+		what func(off uint64) string
+	}{
+		{l.locks, func(off uint64) string { return fmt.Sprintf("lock word %d", off/8) }},
+		{l.leases, func(off uint64) string { return fmt.Sprintf("repair lease of lock word %d", off/8) }},
+		{l.counts, func(uint64) string { return "count of slabs" }},
+		{l.intents, func(off uint64) string { return fmt.Sprintf("intent of client %d", off/intentBytes+1) }},
+		{l.redos, func(off uint64) string { return fmt.Sprintf("redo of client %d", off/l.redo+1) }},
+		{l.hands, func(off uint64) string { return fmt.Sprintf("hand of client %d", off/handBytes+1) }},
+		{l.growths, func(uint64) string { return "growth word" }},
+		{l.roles, func(uint64) string { return "role" }},
+		{l.rows, func(off uint64) string { return fmt.Sprintf("row %d", off/uint64(l.rowBytes)) }},
+		{l.slabs, l.describeSlab},
+	} {
+		if part.each == 0 || off < part.base || off >= part.base+part.each*perNode {
+			continue
+		}
+		at := off - part.base
+		return part.what(at%part.each) + l.describeCopy(a.Node(), int(at/part.each))
+	}
+	return ""
+}
+
+func (l *layout) describeSlab(off uint64) string {
+	slab, in := off/l.slab, off%l.slab
+	if marks := uint64(l.SlabExtents) * markBytes; in >= marks {
+		return fmt.Sprintf("extent %d", slab*uint64(l.SlabExtents)+(in-marks)/l.extent)
+	}
+	return fmt.Sprintf("mark of extent %d", slab*uint64(l.SlabExtents)+in/markBytes)
+}
+
+// describeCopy names the shard that is the index-th of a node.
+func (l *layout) describeCopy(n, index int) string {
+	for shard := range l.copies {
+		for k, at := range l.copies[shard] {
+			switch {
+			case at.Node != n || at.Index != index:
+			case l.Replicas == 1:
+				return fmt.Sprintf(" of shard %d", shard)
+			case k == 0:
+				return fmt.Sprintf(" of shard %d, leader", shard)
+			default:
+				return fmt.Sprintf(" of shard %d, backup %d", shard, k)
+			}
+		}
+	}
+	return ""
+}

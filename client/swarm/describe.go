@@ -1,0 +1,61 @@
+package swarm
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches, of any format of this package.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	l, _, err := readPlan(ep, "")
+	if err != nil {
+		return nil, fmt.Errorf("describe a pool: %w", err)
+	}
+	return l.describe, nil
+}
+
+func (l *plan) describe(a rdma.Addr) string {
+	off := a.Offset()
+	switch {
+	case off < node.HeaderBytes:
+		return "header"
+	case off < l.counters:
+		return fmt.Sprintf("ceiling of client %d", (off-node.HeaderBytes)/8+1)
+	case off < l.freed:
+		return fmt.Sprintf("count of objects of region %d", (off-l.counters)/8)
+	case off < l.dir.Base:
+		return fmt.Sprintf("freed objects of region %d", (off-l.freed)/l.freedBytes())
+	case off < l.dir.Base+l.dir.Bytes():
+		return l.dir.Describe(a)
+	case off < l.index.Base:
+		return l.describeObject(a)
+	case off < l.values.Base:
+		return l.index.Describe("bucket buffer", a)
+	}
+	return l.values.Describe("value buffer", a)
+}
+
+func (l *plan) describeObject(a rdma.Addr) string {
+	for region := range l.regions {
+		for r, at := range l.regions[region][:l.Replicas] {
+			if at.Node() != a.Node() || a.Offset() < at.Offset() || a.Offset() >= at.Offset()+uint64(l.Objects)*l.stride(r) {
+				continue
+			}
+			in := a.Offset() - at.Offset()
+			object := fmt.Sprintf("object %d.%d, replica %d", region, in/l.stride(r), r)
+			switch part := int(in % l.stride(r)); {
+			case l.layout.raw():
+				return object
+			case part < l.layout.wordsAt():
+				return fmt.Sprintf("lock %d of %s", part/8, object)
+			case part < l.layout.dataAt():
+				return fmt.Sprintf("word %d of %s", (part-l.layout.wordsAt())/8, object)
+			default:
+				return "value in place of " + object
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/farkv/farkv/ops"
+)
+
+func (c *cli) trace() *cobra.Command {
+	var cold bool
+	cmd := &cobra.Command{
+		Use:   "trace [POOL] " + strings.Join(ops.Operations, "|") + " KEY [VALUE]",
+		Short: "Carry out one operation and show each verb of it",
+		Long: "Trace carries out one operation and prints each verb of it: in which trip it was posted, for which step of the\n" +
+			"store's protocol, what it did to which bytes of which memory node, what lies there, and the word there before and\n" +
+			"after; then the totals, beside the number of trips that the store's paper has. Verbs with the trip - are posted in\n" +
+			"the background: the operation does not wait for them. A put is an update, or an insert where the key is not there;\n" +
+			"a put and an insert take a VALUE. The exit status is 3 when the key is not there.\n\n" +
+			"Before the operation the client inserts and deletes another key, a few times, and reads KEY, so that it has memory\n" +
+			"at hand and knows where KEY is, as clients that are at work; with --cold it does not.",
+		Example: "  farkv trace put paper FUSEE\n" +
+			"  farkv trace get paper\n" +
+			"  farkv trace big get user4711 --cold\n" +
+			"  farkv trace insert another VALUE -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pool, op, rest, err := traced(args)
+			if err != nil {
+				return err
+			}
+			if pool, err = ops.Resolve(pool); err != nil {
+				return failure{err}
+			}
+			t, err := ops.Trace(pool, op, []byte(rest[0]), []byte(strings.Join(rest[1:], "")), cold)
+			return answer(c, cmd, t, keyed(err))
+		},
+	}
+	cmd.Flags().BoolVar(&cold, "cold", false, "the operation is the client's first")
+	return cmd
+}
+
+// traced tells the operands of trace apart: the pool may be left out, and those behind the operation depend on it.
+func traced(args []string) (pool, op string, rest []string, err error) {
+	at := slices.IndexFunc(args[:min(len(args), 2)], func(s string) bool { return slices.Contains(ops.Operations, s) })
+	if len(args) > 1 && at == 0 && slices.Contains(ops.Operations, args[1]) && len(args) > operandsOf(args[0])+1 {
+		at = 1 // a pool that is called as an operation is
+	}
+	if at < 0 {
+		return "", "", nil, fmt.Errorf("trace takes [POOL] %s KEY [VALUE]: see 'farkv trace --help'", strings.Join(ops.Operations, "|"))
+	}
+	op, rest = args[at], args[at+1:]
+	if n := operandsOf(op); len(rest) != n {
+		return "", "", nil, fmt.Errorf("trace %s takes %s, not %d operands: see 'farkv trace --help'", op, []string{"", "KEY", "KEY VALUE"}[n], len(rest))
+	}
+	pool, _ = poolAnd(args[:at], 0)
+	return pool, op, rest, nil
+}
+
+// operandsOf returns how many operands come behind an operation.
+func operandsOf(op string) int {
+	if op == "put" || op == "insert" {
+		return 2
+	}
+	return 1
+}
