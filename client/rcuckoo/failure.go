@@ -174,7 +174,7 @@ func (s *Store) ask() []rdma.Client {
 		return nil
 	}
 	s.ended(true) // it may take long, in which what was lost would not be given up
-	s.abandonOwed()
+	s.abandonPending()
 	v, list := &s.vigil, s.opt.Pool.Clients()
 	for _, c := range list {
 		switch {

@@ -212,7 +212,7 @@ func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 			return err
 		}
 		return errAgain
-	case s.owing(): // others may wait for the worker, in another shard
+	case s.cleanupDue(): // others may wait for the worker, in another shard
 		if err := s.retreat(); err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 // repaired waits until a lock word is repaired, or does it. It holds nothing meanwhile.
 func (s *Store) repaired(shard int, word uint32) error {
 	for r := s.pace; ; {
-		if s.owing() || s.shards[shard].dirty { // its own intent may be what others wait for
+		if s.cleanupDue() || s.shards[shard].dirty { // its own intent may be what others wait for
 			return errAgain
 		}
 		stuck, err := s.stuck(shard, word)

@@ -40,7 +40,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	at := s.where(key)
 	s.taken, s.takenIn = ref{}, at.shard
 	err := s.carryOut(k, at, key, value)
-	defer s.owe(at.shard)
+	defer s.deferCleanup(at.shard)
 	switch {
 	case err == nil:
 		if k == inserting {
@@ -61,7 +61,7 @@ func (s *Store) carryOut(k kind, at place, key, value []byte) error {
 		s.locks.sent = false
 		err := s.awaitIdleView()
 		if err == nil {
-			s.pay()
+			s.runCleanup()
 			err = s.settled(at.shard)
 		}
 		if err == nil {

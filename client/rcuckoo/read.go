@@ -23,16 +23,16 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	at := s.where(key)
 	var v []byte
 	for range joins {
-		s.pay()
+		s.runCleanup()
 		err := s.awaitLeader(at.shard)
 		if err == nil {
 			if v, err = s.get(at, key); err == nil {
 				return v, nil
 			}
 		}
-		s.owe(at.shard)
+		s.deferCleanup(at.shard)
 		switch {
-		case !s.persists(at.shard, err):
+		case !s.retryable(at.shard, err):
 			return nil, fmt.Errorf("get: %w", err)
 		case s.left() == 0:
 			return nil, fmt.Errorf("get: %w", late(err))
@@ -156,7 +156,7 @@ func (s *Store) answer(at *place, key []byte, before *look2) (value []byte, far 
 // tornRow waits before a row is read again that was being written. When that takes for ever its writer died.
 func (s *Store) tornRow(at place, r *kit.Retry) error {
 	s.stats.Torn++
-	s.pay()
+	s.runCleanup()
 	for _, n := range [2]uint32{at.first, at.second} {
 		word, _ := s.lockOf(n)
 		stuck, err := s.stuck(at.shard, uint32(word))

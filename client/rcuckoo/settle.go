@@ -16,9 +16,9 @@ import (
 // what it left itself, as others would (see repair.go): behind its last verb nothing of the ones before can land, so that it
 // need not be fenced off. Then it is known what became of the operation: whether its redo was whole.
 
-// persists tells whether it makes sense to go on behind an error: others have repaired something, the pool's view has changed,
+// retryable reports whether it makes sense to go on behind an error: others have repaired something, the pool's view has changed,
 // or a node does not answer, which may be out of reach for a moment.
-func (s *Store) persists(shard int, err error) bool {
+func (s *Store) retryable(shard int, err error) bool {
 	switch {
 	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
 		return false
@@ -54,49 +54,49 @@ func (s *Store) ended(wait bool) {
 	s.ending = nil
 	if st := &s.shards[s.endingIn]; failed && st.seq == s.endingSeq { // else a later intent took its place
 		st.dirty = true
-		s.owe(s.endingIn)
+		s.deferCleanup(s.endingIn)
 	}
 }
 
-// owe notes that an operation is over, and left something in a shard of which others may think that it holds them up: an intent,
+// deferCleanup notes that an operation is over, and left something in a shard of which others may think that it holds them up: an intent,
 // or leases. Who does not settle it is fenced off, though it goes on elsewhere.
-func (s *Store) owe(shard int) {
-	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.owed, shard) {
-		s.owed, s.payNext = append(s.owed, shard), 0
+func (s *Store) deferCleanup(shard int) {
+	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.pendingCleanup, shard) {
+		s.pendingCleanup, s.nextCleanup = append(s.pendingCleanup, shard), 0
 	}
 }
 
-// owing tells whether it is time to settle what earlier operations left: at once, and then a few times in a failure timer, as nodes
+// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a few times in a failure timer, as nodes
 // may not answer. Under a busy view that changes of replicas wait for, nobody is held up.
-func (s *Store) owing() bool {
+func (s *Store) cleanupDue() bool {
 	s.ended(false)
-	return len(s.owed) > 0 && s.ep.Now() >= s.payNext && !s.waiting()
+	return len(s.pendingCleanup) > 0 && s.ep.Now() >= s.nextCleanup && !s.waiting()
 }
 
-// pay settles what earlier operations left. The worker has no intent but those.
-func (s *Store) pay() {
-	if !s.owing() {
+// runCleanup settles what earlier operations left. The worker has no intent but those.
+func (s *Store) runCleanup() {
+	if !s.cleanupDue() {
 		return
 	}
-	s.abandonOwed()
+	s.abandonPending()
 	s.briefly(func() {
-		for _, shard := range slices.Clone(s.owed) {
+		for _, shard := range slices.Clone(s.pendingCleanup) {
 			if s.settled(shard) == nil {
-				s.owed = slices.DeleteFunc(s.owed, func(o int) bool { return o == shard })
+				s.pendingCleanup = slices.DeleteFunc(s.pendingCleanup, func(o int) bool { return o == shard })
 			}
 		}
 	})
-	s.payNext = s.ep.Now() + s.opt.Failure/lookShares
+	s.nextCleanup = s.ep.Now() + s.opt.Failure/lookShares
 }
 
-// abandonOwed gives up what earlier operations left, so that others do not wait while the worker settles it, one shard behind
+// abandonPending gives up what earlier operations left, so that others do not wait while the worker settles it, one shard behind
 // the other. Where it does not succeed, it is tried again.
-func (s *Store) abandonOwed() {
-	if !s.owing() {
+func (s *Store) abandonPending() {
+	if !s.cleanupDue() {
 		return
 	}
 	s.briefly(func() {
-		for _, shard := range s.owed {
+		for _, shard := range s.pendingCleanup {
 			if st := &s.shards[shard]; st.dirty && !st.given {
 				_, _ = s.abandon(shard)
 			}
@@ -140,10 +140,10 @@ func (s *Store) outcome(shard int, err error) (done, again bool, _ error) {
 	case errors.Is(err, client.ErrNotFound), errors.Is(err, client.ErrExists), errors.Is(err, client.ErrFull):
 		return false, false, err
 	case !sent && !s.shards[shard].dirty:
-		return false, s.persists(shard, err), err
+		return false, s.retryable(shard, err), err
 	}
 	failed := err
-	for first := true; (first || s.left() > 0) && s.persists(shard, failed); first = false {
+	for first := true; (first || s.left() > 0) && s.retryable(shard, failed); first = false {
 		var begun bool
 		if begun, failed = s.settle(shard); failed == nil {
 			return begun && sent, s.left() > 0, fmt.Errorf("it did not happen: %w: %w", rdma.ErrTimeout, err) // if no time is left
@@ -185,7 +185,7 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 		return false, err
 	}
 	for r := s.pace; ; {
-		s.abandonOwed()
+		s.abandonPending()
 		begun, err = s.settleOnce(shard)
 		if !errors.Is(err, errAgain) {
 			return begun, err

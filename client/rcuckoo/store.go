@@ -79,8 +79,8 @@ type Store struct {
 	takeoverPending []bool
 	endingIn        int
 	endingSeq       uint64
-	owed            []int         // shards where earlier operations left something: see settle.go
-	payNext         time.Duration // when that is tried again
+	pendingCleanup  []int         // shards where earlier operations left something: see settle.go
+	nextCleanup     time.Duration // when that is tried again
 	stats           Stats
 }
 
@@ -225,7 +225,7 @@ func (s *Store) Close() error {
 	}
 	for i := range s.shards {
 		err := s.leave(i)
-		for n := 0; n < joins && s.Replicas > 1 && err != nil && s.persists(i, err); n++ {
+		for n := 0; n < joins && s.Replicas > 1 && err != nil && s.retryable(i, err); n++ {
 			err = s.leave(i)
 		}
 		if err != nil && !(untouched[i] && errors.Is(err, rdma.ErrNodeDown)) {

@@ -37,10 +37,10 @@ type Board struct {
 	seen sighting
 	mine map[rdma.ClientID]tenure // the latest of each client of this process
 
-	next   int                      // identity, less one, at which the next Claim begins to look
-	held   map[rdma.ClientID]uint64 // lives that Claim has handed out
-	busy   map[rdma.ClientID]bool   // identities that a Claim is about, or that are in doubt
-	doubts []doubt
+	next       int                      // identity, less one, at which the next Claim begins to look
+	held       map[rdma.ClientID]uint64 // lives that Claim has handed out
+	busy       map[rdma.ClientID]bool   // identities that a Claim is about, or that are unresolved
+	unresolved []unresolvedClaim
 }
 
 // New returns the board that s keeps.

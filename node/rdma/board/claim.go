@@ -11,8 +11,8 @@ import (
 // maxName bounds a client's name in its record, in bytes.
 const maxName = 64
 
-// doubt is a claim whose outcome is unknown.
-type doubt struct {
+// unresolvedClaim is a claim whose outcome is unknown.
+type unresolvedClaim struct {
 	id      rdma.ClientID
 	version uint64 // that it replaces
 	life    uint64 // that it began
@@ -81,7 +81,7 @@ func (b *Board) reserve(all []listed) rdma.ClientID {
 	return 0
 }
 
-// take begins a life, if nobody else was faster. It ends the reservation unless the outcome is in doubt.
+// take begins a life, if nobody else was faster. It ends the reservation unless the outcome is not known.
 func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
 	key := clientKey(id)
 	var unknown error
@@ -101,7 +101,7 @@ func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.doubts = append(b.doubts, doubt{id, version, me.Life})
+	b.unresolved = append(b.unresolved, unresolvedClaim{id, version, me.Life})
 	return false, unknown
 }
 
@@ -122,15 +122,15 @@ func (b *Board) settled(id rdma.ClientID, life uint64, mine bool) {
 // before the process goes on without this board; Claim does, too. After an error some are left.
 func (b *Board) Settle() error {
 	b.mu.Lock()
-	doubts := b.doubts
-	b.doubts = nil
+	claims := b.unresolved
+	b.unresolved = nil
 	b.mu.Unlock()
 	var failed []error
-	for _, d := range doubts {
+	for _, d := range claims {
 		if err := b.settle(d); err != nil {
 			failed = append(failed, err)
 			b.mu.Lock()
-			b.doubts = append(b.doubts, d)
+			b.unresolved = append(b.unresolved, d)
 			b.mu.Unlock()
 			continue
 		}
@@ -139,8 +139,8 @@ func (b *Board) Settle() error {
 	return errors.Join(failed...)
 }
 
-// settle makes sure that a claim in doubt has no effect: what it would replace is replaced, or what it began is ended.
-func (b *Board) settle(d doubt) error {
+// settle makes sure that an unresolved claim has no effect: what it would replace is replaced, or what it began is ended.
+func (b *Board) settle(d unresolvedClaim) error {
 	for range attempts {
 		r, version, err := load[clientRecord](b, clientKey(d.id))
 		if err != nil {

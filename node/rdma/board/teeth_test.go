@@ -29,7 +29,7 @@ var mutants = []teeth.Mutant{
 		At: "$b.$o.$Revoke(rdma.Client{$ID: $m.$Owner, $Life: $m.$Life2})", Do: "nil", Test: "TestBoardSim"},
 	{Rule: "lives grow", In: "Board.Claim",
 		At: "$old.$Life + 1", Do: "max($old.$Life, 1)", Test: "TestBoardSim"},
-	{Rule: "claims in doubt are settled", In: "Board.settle",
+	{Rule: "unresolved claims are settled", In: "Board.settle",
 		At: "$b.$isMine($r, $d.$life)", Do: "$b.$isMine($r, 0)", Test: "TestBoardSim"},
 }
 
