@@ -1,4 +1,7 @@
 // Package stores is the table of the stores: the only place that knows every one of them by name.
+//
+// A store is a file here, which registers a Kind. Its Options become flags of up, sim run and sim fuzz, properties of
+// go-ycsb, their help, and what status shows: an option is declared there, and read there by its name.
 package stores
 
 import (
