@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // named counts what endpoints post, and call for, by the names of steps.
@@ -118,6 +119,9 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 // TestSteps: each step of a store is posted by some client or keeper, or by a look at the pool, and nothing is posted under
 // another name, or none.
 func TestSteps(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	const most = 1000 // seeds; 20 to 600 are enough
 	for _, name := range stores.Names() {
 		t.Run(name, func(t *testing.T) {

@@ -14,11 +14,15 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // In a pool that is shared with other users any of them may write the header. Whatever numbers it holds, opening the
 // pool ends without a panic, and takes no memory by them.
 func TestHeadersOfOthers(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("one worker at a time; run without -race")
+	}
 	for _, name := range stores.Names() {
 		t.Run(name, func(t *testing.T) {
 			kind, err := stores.Lookup(name)
