@@ -116,7 +116,8 @@ const attempts = 4
 // Open returns a worker's view of a directory.
 func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
 	c := &Client{Layout: l, ep: ep, alloc: a, member: o.Member, quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
-	c.pace = kit.Retry{Env: ep, Pause: kit.Spread(1, func(n int, _ *rand.Rand) time.Duration { return c.quorum.Slow()/4<<min(n, 4) + 1 })}
+	trips := func(n int, _ *rand.Rand) time.Duration { return c.quorum.Slow()/4<<min(n, 4) + 1 }
+	c.pace = kit.Retry{Env: ep, Pause: kit.Spread(1, trips)}
 	if c.member != nil {
 		c.term = c.member.Term()
 	}

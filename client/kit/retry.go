@@ -7,8 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Pause is a formula of back-off: how long a worker waits behind its n-th try in vain, counted from 0. A formula that draws
-// uses the worker's generator r, and no other.
+// Pause is a formula of back-off: how long a worker waits behind its n-th try in vain, counted from 0. A formula that
+// draws uses the worker's generator r, and no other.
 type Pause func(n int, r *rand.Rand) time.Duration
 
 // Doubling returns the formula of a pause that is first at the beginning and doubles with each try, up to most.
@@ -22,16 +22,16 @@ func Doubling(first, most time.Duration) Pause {
 	}
 }
 
-// Spread returns the formula of a pause that is drawn from least on, over as much as another formula says: so that workers
-// that met once do not meet again and again. It draws once a try.
+// Spread returns the formula of a pause that is drawn from least on, over as much as another formula says: so that
+// workers that met once do not meet again and again. It draws once a try.
 func Spread(least time.Duration, over Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		return least + time.Duration(r.Int64N(int64(max(over(n, r), 1))))
 	}
 }
 
-// Retry paces an operation that is tried until it succeeds or its time is over. The formula is the operation's own: what waits
-// for a round trip of another client, and what waits for a master, differ by orders of magnitude.
+// Retry paces an operation that is tried until it succeeds or its time is over. The formula is the operation's own:
+// what waits for a round trip of another client, and what waits for a master, differ by orders of magnitude.
 //
 //	for r := s.retry(); ; {
 //		if done, err := s.try(); done || err != nil {

@@ -16,8 +16,8 @@ import (
 // what it left itself, as others would (see repair.go): behind its last verb nothing of the ones before can land, so that it
 // need not be fenced off. Then it is known what became of the operation: whether its redo was whole.
 
-// retryable reports whether it makes sense to go on behind an error: others have repaired something, the pool's view has changed,
-// or a node does not answer, which may be out of reach for a moment.
+// retryable reports whether it makes sense to go on behind an error: others have repaired something, the pool's view
+// has changed, or a node does not answer, which may be out of reach for a moment.
 func (s *Store) retryable(shard int, err error) bool {
 	switch {
 	case errors.Is(err, rdma.ErrClosed), errors.Is(err, rdma.ErrUnreachable) && s.Replicas == 1:
@@ -58,16 +58,16 @@ func (s *Store) ended(wait bool) {
 	}
 }
 
-// deferCleanup notes that an operation is over, and left something in a shard of which others may think that it holds them up: an intent,
-// or leases. Who does not settle it is fenced off, though it goes on elsewhere.
+// deferCleanup notes that an operation is over, and left something in a shard by which it may seem to hold others up:
+// an intent, or leases. A worker that does not settle it is fenced off, though it goes on elsewhere.
 func (s *Store) deferCleanup(shard int) {
 	if st := &s.shards[shard]; (st.dirty || len(st.leased) > 0) && !slices.Contains(s.pendingCleanup, shard) {
 		s.pendingCleanup, s.nextCleanup = append(s.pendingCleanup, shard), 0
 	}
 }
 
-// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a few times in a failure timer, as nodes
-// may not answer. Under a busy view that changes of replicas wait for, nobody is held up.
+// cleanupDue reports whether it is time to settle what earlier operations left: at once, and then a few times in a
+// failure timer, as nodes may not answer. Under a busy view, which changes of replicas wait for, it holds up no client.
 func (s *Store) cleanupDue() bool {
 	s.ended(false)
 	return len(s.pendingCleanup) > 0 && s.ep.Now() >= s.nextCleanup && !s.waiting()
