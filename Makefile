@@ -7,7 +7,7 @@ FUZZ   ?= 30s
 
 .PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 ci
 
-test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of FUSEE's report
+test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
 
 race:
