@@ -146,7 +146,7 @@ func TestSlowMajority(t *testing.T) {
 // TestMajorityDead: without a majority nothing is answered; a change that was sent is uncertain, and others have no effect.
 func TestMajorityDead(t *testing.T) {
 	f, a := pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: 1}, 100)
-	c := worker(t, f, a, Options{Timeout: 10 * time.Millisecond})
+	c := worker(t, f, a, Options{Timeout: 500 * time.Millisecond})
 	must(t, put(c, 1, 1))
 	must(t, f.KillNode(0))
 	must(t, put(c, 1, 2))
@@ -163,7 +163,7 @@ func TestMajorityDead(t *testing.T) {
 // TestNodesDieUnderAChange: what was sent may have taken effect.
 func TestNodesDieUnderAChange(t *testing.T) {
 	f, a := pool(t, Shape{Nodes: 3, Replicas: 3, Buckets: 1}, 100)
-	c, before := hooked(t, f, a, Options{Timeout: 10 * time.Millisecond})
+	c, before := hooked(t, f, a, Options{Timeout: 500 * time.Millisecond})
 	must(t, put(c, 1, 1))
 	before[stepAccept] = func() {
 		must(t, f.KillNode(0))

@@ -290,7 +290,7 @@ func TestCrashedFrees(t *testing.T) {
 	for at := uint64(1); at <= verbs; at++ {
 		_, f := crashing(t, at)
 		harmless(t, f, at)
-		c, leave := life(t, f, Options{Timeout: 50 * time.Millisecond})
+		c, leave := life(t, f, Options{Timeout: 200 * time.Millisecond})
 		for i := range 24 {
 			if err := c.Insert(key(200+i), make([]byte, []int{100, 400}[i%2])); err != nil && !errors.Is(err, rdma.ErrFull) {
 				t.Fatalf("crash after verb %d: %v", at-1, err)

@@ -167,7 +167,7 @@ func TestUnresolvedComesBack(t *testing.T) {
 	h = &halfway{Endpoint: ep}
 	a, err := Open(h, Options{})
 	must(t, err)
-	b, leave := life(t, f, Options{Timeout: 20 * time.Millisecond})
+	b, leave := life(t, f, Options{Timeout: 500 * time.Millisecond})
 	must(t, a.Insert(k, []byte("1")))
 	must(t, b.Update(k, []byte("1")))
 	for _, blk := range b.own { // a's word is the lesser one: it wins by rule 3

@@ -188,7 +188,7 @@ func checkClean(t testing.TB, f rdma.Fabric) client.Report {
 // TestDeadWinner: a loser whose winner is gone ends at its timeout with ErrUncertain, and leaves others alone.
 func TestDeadWinner(t *testing.T) {
 	f := pool(t, 3, small(3, 3, 2))
-	c := worker(t, f, Options{Timeout: 50 * time.Millisecond}, nil)
+	c := worker(t, f, Options{Timeout: 300 * time.Millisecond}, nil)
 	a, b := []byte("a"), []byte("b")
 	must(t, c.Insert(a, []byte("1")))
 	must(t, c.Insert(b, []byte("1")))
