@@ -40,7 +40,6 @@ func pack(value uint16, c rdma.ClientID, number uint64) word {
 
 func (w word) value() uint16           { return uint16(w >> 48) }
 func (w word) writer() rdma.ClientID   { return rdma.ClientID(w >> 32) }
-func (w word) number() uint64          { return uint64(w & (1<<32 - 1)) }
 func originals(n int) [][]node.Replica { return node.Place(registers, replicas, n-spares, registers) }
 
 // worker is one worker's view of the store.
