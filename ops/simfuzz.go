@@ -55,7 +55,7 @@ type Fuzzed struct {
 
 	took     time.Duration
 	command  string // the store, and its options, as they are said behind 'farkv sim fuzz'
-	enduring bool   // nobody waits for the dead
+	enduring bool   // no client waits for the dead
 }
 
 // ErrGuilty is wrapped when a run went wrong.

@@ -79,7 +79,7 @@ type Client struct {
 	quorum     quorum.Quorum
 	member     *kit.Member
 	term       uint64            // of its membership
-	unresolved quorum.Unresolved // accepts in flight: a buffer of each is nobody's
+	unresolved quorum.Unresolved // accepts in flight: a buffer of each has no owner
 	pace       kit.Retry         // paces attempts at a bucket where others are
 	mending    *rdma.Batch       // what is written in place in the background
 

@@ -33,7 +33,7 @@ func (c *Client) abandon(err error) {
 	c.unresolved.Keep(unresolvedWrite{object: c.draft.object, flying: inFlight(err)})
 }
 
-// inFlight tells whether verbs of an operation that failed so may still be on their way: waiting for them timed out.
+// inFlight reports whether verbs of an operation that failed so may still be on their way: waiting for them timed out.
 func inFlight(err error) bool {
 	return errors.Is(err, rdma.ErrTimeout) && !errors.Is(err, errDeadline)
 }
@@ -81,7 +81,7 @@ func (c *Client) settleWrite(s *unresolvedWrite) bool {
 	p, own := c.placeOf(s.unit, s.class)
 	won := c.hasWon(s)
 	if won {
-		c.free(s.old, s.inc) // others may have replaced its word since: nobody else frees what it replaced
+		c.free(s.old, s.inc) // others may have replaced its word since: only its client frees what it replaced
 		s.old = 0
 	}
 	switch {
@@ -113,14 +113,14 @@ func (c *Client) hasWon(s *unresolvedWrite) bool {
 	return s.holders != nil && over && !s.flying && !c.view.Busy && c.kept(s.slot, s.holders)
 }
 
-// committed tells whether an unresolved write's slot holds its word for good. Its round has ended, or in an idle view of a later epoch all
-// replicas had the same when it became idle, and nobody proposes the write's word any more.
+// committed reports whether an unresolved write's slot holds its word for good. Its round has ended, or in an idle view
+// of a later epoch all replicas had the same word when it became idle, and no client proposes the write's word any more.
 func (c *Client) committed(s *unresolvedWrite) bool {
 	w, err := c.readSlot(stepReadSlots, s.slot, 0)
 	return err == nil && w == s.word
 }
 
-// holdsWord tells whether some replica of an unresolved write's slot still holds its word, or may.
+// holdsWord reports whether some replica of an unresolved write's slot still holds its word, or may.
 func (c *Client) holdsWord(s *unresolvedWrite) bool {
 	for r := range c.index.Copies(s.slot) {
 		w, err := c.readSlot(stepReadSlots, s.slot, r)

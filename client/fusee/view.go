@@ -28,7 +28,7 @@ type placement struct {
 	index, space [][]node.Replica
 }
 
-// applyView places everything as a view says. Lists are made anew: who keeps an old one still has it.
+// applyView places everything as a view says. Lists are made anew: a list that a caller kept does not change.
 func (l *layout) applyView(v *rdma.View) {
 	l.index.Place, l.subtables = kit.Place(v, l.original.index)
 	l.space.Place, l.regions = kit.Place(v, l.original.space)

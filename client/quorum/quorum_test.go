@@ -201,7 +201,7 @@ func TestUnresolved(t *testing.T) {
 	must(t, s.Run())
 }
 
-// TestNotPostedIsNotUnresolved: a batch that was not posted never completes, and nobody waits for it.
+// TestNotPostedIsNotUnresolved: a batch that was not posted never completes, and is not waited for.
 func TestNotPostedIsNotUnresolved(t *testing.T) {
 	s := sim.New(sim.Options{Nodes: 5, Memory: 4096, Faults: sim.Faults{{Kind: sim.SlowFault, Node: 0, Factor: 1000, For: time.Second}}})
 	defer s.Close()

@@ -224,8 +224,8 @@ func (d *drama) victim(k uint64) *sim.Worker {
 	return victim
 }
 
-// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the least. The others, who have only
-// their failure timers, repair what it leaves.
+// everyPrefix lets the victim crash behind each verb of its INSERT, which takes so many at the least. The others, which have
+// only their failure timers, repair what it leaves.
 func everyPrefix(t *testing.T, seeds []uint64, least uint64, stage func(seed uint64) *drama) (sum Stats) {
 	for _, seed := range seeds {
 		for k := uint64(0); ; k++ {

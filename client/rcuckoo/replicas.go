@@ -149,7 +149,7 @@ var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
 // waiting tells whether nobody may change anything.
 func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
 
-// awaitIdleView waits until the view is idle: under a busy one nobody changes what has replicas.
+// awaitIdleView waits until the view is idle: under a busy one no client changes what has replicas.
 func (s *Store) awaitIdleView() error {
 	if !s.waiting() {
 		return nil

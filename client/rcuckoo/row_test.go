@@ -129,7 +129,7 @@ func TestTornRow(t *testing.T) {
 	}
 }
 
-// TestSeal: a repairer who knows what was put, and the version, gets the very row that the writer had.
+// TestSeal: a repairer that knows what was put, and the version, gets the very row that the writer had.
 func TestSeal(t *testing.T) {
 	l := lay(t, small(), 1)
 	r := fillRow(l.form, 1, 9, 5, 4)

@@ -42,7 +42,7 @@ type stock struct {
 	unresolved kit.Unresolved[ref] // taken, by operations of which it is not known what became of them
 	mine       []int               // slabs
 	cursor     int                 // of mine
-	next       int                 // slab of somebody's that is scanned next
+	next       int                 // another client's slab that is scanned next
 	marks      []uint64            // of the last scan, or claim
 }
 

@@ -2,8 +2,8 @@ package rcuckoo
 
 import "time"
 
-// Table is a table in the client's own memory, of one shard, which nobody shares: what the hashing and the search do, without
-// the rest. Its keys are those of a seed.
+// Table is a table in the client's own memory, of one shard, which is not shared: what the hashing and the search do,
+// without the rest. Its keys are those of a seed.
 type Table struct {
 	l      *layout
 	search *search

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Offer is an option as one sees it who has not chosen a store yet.
+// Offer is an option as it is shown before a store is chosen.
 type Offer struct {
 	Option
 	Stores []string // that have it, sorted

@@ -65,7 +65,7 @@ func crampedRcuckoo(levels int) Values {
 	return Values{"rows": 2, "entries": 1, "rows-per-lock": 1, "levels": levels}
 }
 
-// CuckooTable is a table of RCuckoo that nobody shares, for those who measure its hashing and its search alone.
+// CuckooTable is a table of RCuckoo that is not shared, to measure its hashing and its search alone.
 type CuckooTable = rcuckoo.Table
 
 // NewCuckooTable makes one.

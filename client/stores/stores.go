@@ -117,8 +117,8 @@ type Kind struct {
 	Scans bool
 	// Baseline reports whether the store is there to measure others against, and not to be recommended.
 	Baseline bool
-	// Cramped returns the options of a pool that begins as small as can be and doubles at most n times, for those who want to see
-	// that; nil: its pools do not grow.
+	// Cramped returns the options of a pool that begins as small as can be and doubles at most n times, as tests of
+	// growing want it; nil: its pools do not grow.
 	Cramped func(n int) Values
 	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
 	Explored Values

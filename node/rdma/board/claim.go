@@ -81,7 +81,7 @@ func (b *Board) reserve(all []listed) rdma.ClientID {
 	return 0
 }
 
-// take begins a life, if nobody else was faster. It ends the reservation unless the outcome is not known.
+// take begins a life, if no other claim was faster. It ends the reservation unless the outcome is not known.
 func (b *Board) take(id rdma.ClientID, version uint64, me clientRecord) (bool, error) {
 	key := clientKey(id)
 	var unknown error

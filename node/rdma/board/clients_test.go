@@ -158,7 +158,7 @@ func (p *pool) lostAgain(n int) func(string, uint64, []byte) (bool, error) {
 	}
 }
 
-// TestSettleLater keeps an unresolved claim until the store answers, and its identity from everybody.
+// TestSettleLater keeps an unresolved claim until the store answers, and its identity from all others.
 func TestSettleLater(t *testing.T) {
 	p := newPool(t)
 	b := p.process(1)

@@ -81,7 +81,7 @@ func reachable(f rdma.Fabric) error {
 	return ep.Close()
 }
 
-// master does once what a master does: it recovers who died, and sweeps what nobody owns any more.
+// master does once what a master does: it recovers dead clients, and sweeps what has no owner any more.
 func (h *Harness) master(f rdma.Fabric) error {
 	ep, err := f.Open("master")
 	if err != nil {
