@@ -143,17 +143,12 @@ func frail(addr string) string {
 
 // explainStarted explains errors of package local.
 func explainStarted(err error, name string) error {
-	switch {
-	case errors.Is(err, local.ErrName):
-		return workloads.Misuse("%v", err)
-	case errors.Is(err, local.ErrExists):
-		return fmt.Errorf("%w (hint: use it, choose another name, or remove it with 'farkv down %s')", err, name)
-	case errors.Is(err, local.ErrFolder):
-		return fmt.Errorf("%w (hint: $XDG_RUNTIME_DIR may name another place)", err)
-	case errors.Is(err, local.ErrRecord):
-		return fmt.Errorf("%w (hint: end what runs there by hand, and remove %s/%s)", err, local.Root(), name)
-	}
-	return err
+	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(local.ErrName), Misuse: true},
+		{Of: of(local.ErrExists), Say: fmt.Sprintf("use it, choose another name, or remove it with 'farkv down %s'", name)},
+		{Of: of(local.ErrFolder), Say: "$XDG_RUNTIME_DIR may name another place"},
+		{Of: of(local.ErrRecord), Say: fmt.Sprintf("end what runs there by hand, and remove %s/%s", local.Root(), name)},
+	})
 }
 
 // started returns the pool whose nodes were started on this machine, by its name or by its address; nil: there is none.

@@ -200,19 +200,15 @@ func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 
 // explain adds what the user can do about an address at which nothing can be measured.
 func (p *Perf) explain(err error, addr string) error {
-	switch {
-	case errors.Is(err, fabrics.ErrExists):
-		return fmt.Errorf("%w (hint: perf writes over memory, and measures only where there is no pool: name nodes that serve none, "+
-			"which 'farkv node' starts)", err)
-	case errors.Is(err, rdma.ErrFull) && strings.HasPrefix(addr, "consul:"):
-		return fmt.Errorf("%w (hint: lower --memory, which is %s, or try again: of nodes that become free Consul hears a moment later)",
-			err, size(p.Memory))
-	case errors.Is(err, rdma.ErrFull):
-		return fmt.Errorf("%w (hint: lower --memory, which is %s)", err, size(p.Memory))
-	case errors.Is(err, rdma.ErrNodeDown):
-		return fmt.Errorf("%w (hint: 'farkv node' serves memory there)", err)
-	}
-	return explain(err, addr)
+	lower := "lower --memory, which is " + size(p.Memory)
+	return workloads.Explain(err, append([]workloads.Hint{
+		{Of: of(fabrics.ErrExists), Say: "perf writes over memory, and measures only where there is no pool: name nodes that " +
+			"serve none, which 'farkv node' starts"},
+		{Of: of(rdma.ErrFull), Unless: !strings.HasPrefix(addr, "consul:"),
+			Say: lower + ", or try again: of nodes that become free Consul hears a moment later"},
+		{Of: of(rdma.ErrFull), Say: lower},
+		{Of: of(rdma.ErrNodeDown), Say: "'farkv node' serves memory there"},
+	}, hints(addr)...))
 }
 
 // simulated measures a profile's hardware, in virtual time.

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -72,10 +71,8 @@ func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
 
 // explain adds to an error of a simulation what its user can do.
 func (s *Simulation) explain(err error) error {
-	if errors.Is(err, rdma.ErrFull) {
-		return fmt.Errorf("%w (hint: --memory gives each memory node more; without it records and clients do)", err)
-	}
-	return err
+	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(rdma.ErrFull), Say: "--memory gives each memory node more; without it records and clients do"}})
 }
 
 // Config returns what Run simulates. Errors are workloads.UseErrors.

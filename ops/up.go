@@ -43,16 +43,15 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 // explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
 // contradicts itself.
 func explainShape(err error, addr string) error {
-	if a, bad := fabrics.Parse(addr); bad == nil && a.Remote() && errors.Is(err, rdma.ErrFull) {
-		return fmt.Errorf("%w (hint: lower --records, --memory or --nodes, or start larger or further nodes with 'farkv node')", err)
-	}
-	if errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, fabrics.ErrTLS) { // of no pool yet: there is nothing to recover
-		return fmt.Errorf("%w (hint: 'farkv node' serves memory there; 'farkv status %s' shows which nodes answer)", err, addr)
-	}
-	if errors.Is(err, rdma.ErrFull) && !errors.As(err, new(syscall.Errno)) {
-		return workloads.Misuse("%v (hint: raise --memory, or lower --records or --clients)", err)
-	}
-	return explain(err, addr)
+	a, bad := fabrics.Parse(addr)
+	return workloads.Explain(err, append([]workloads.Hint{
+		{Of: of(rdma.ErrFull), Unless: bad != nil || !a.Remote(),
+			Say: "lower --records, --memory or --nodes, or start larger or further nodes with 'farkv node'"},
+		{Of: of(rdma.ErrNodeDown), Unless: errors.Is(err, fabrics.ErrTLS), // of no pool yet: there is nothing to recover
+			Say: fmt.Sprintf("'farkv node' serves memory there; 'farkv status %s' shows which nodes answer", addr)},
+		{Of: of(rdma.ErrFull), Unless: errors.As(err, new(syscall.Errno)), Misuse: true,
+			Say: "raise --memory, or lower --records or --clients"},
+	}, hints(addr)...))
 }
 
 // tight warns of a pool that may grow beyond the memory there is; memory is taken as it is used.

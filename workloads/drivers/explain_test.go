@@ -24,7 +24,7 @@ func TestErrorsOfPoolsAreExplained(t *testing.T) {
 		{node.ErrOtherStore, false, "load with dropdata=true"},
 		{node.ErrOtherVersion, false, "use the go-ycsb of the farkv that made it"},
 		{rdma.ErrFull, false, "cannot open it: x: full"},
-		{fs.ErrPermission, false, "cannot open it: x: permission denied: it belongs to another user"},
+		{fs.ErrPermission, false, "cannot open it: x: permission denied (hint: it belongs to another user"},
 		{stores.ErrParams, true, "cannot open it: x: bad pool parameters"},
 	} {
 		err := explain(fmt.Errorf("x: %w", c.err), "shm:p", "open it")

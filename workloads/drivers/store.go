@@ -175,28 +175,22 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 
 // explain adds what a user can do about an error of a pool. What no state of the world would make right is a misuse.
 func explain(err error, pool, what string) error {
-	hint := ""
-	switch {
-	case errors.Is(err, fabrics.ErrAddress), errors.Is(err, fabrics.ErrNotBuilt), errors.Is(err, fabrics.ErrDevice):
-		return workloads.Misuse("farkv.pool: %v", err)
-	case errors.Is(err, stores.ErrParams):
-		return workloads.Misuse("pool %s: cannot %s: %v", pool, what, err)
-	case errors.Is(err, fabrics.ErrInUse):
-		hint = ": wait for its clients, or use another farkv.pool"
-	case errors.Is(err, fabrics.ErrFormat), errors.Is(err, node.ErrNoStore):
-		hint = ": use another farkv.pool, or remove it"
-	case errors.Is(err, node.ErrOtherStore):
-		hint = ": use that store, another farkv.pool, or load with dropdata=true"
-	case errors.Is(err, node.ErrOtherVersion):
-		hint = ": use the go-ycsb of the farkv that made it, another farkv.pool, or load with dropdata=true"
-	case errors.Is(err, fabrics.ErrForeign):
-		hint = ": use another farkv.pool, or, if it is meant to be shared with other users, shared:NAME instead of shm:NAME"
-	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, fabrics.ErrFolder):
-		hint = ": it belongs to another user: use another farkv.pool"
-	case errors.Is(err, syscall.EFBIG):
-		hint = ": the folder's file system holds no such file: lower farkv.memory or recordcount"
-	}
-	return fmt.Errorf("pool %s: cannot %s: %w%s", pool, what, err, hint)
+	of := func(errs ...error) []error { return errs }
+	return workloads.Explain(fmt.Errorf("pool %s: cannot %s: %w", pool, what, err), []workloads.Hint{
+		{Of: of(fabrics.ErrAddress, fabrics.ErrNotBuilt, fabrics.ErrDevice), Instead: fmt.Sprintf("farkv.pool: %v", err), Misuse: true},
+		{Of: of(stores.ErrParams), Misuse: true},
+		{Of: of(fabrics.ErrInUse), Say: "wait for its clients, or use another farkv.pool"},
+		{Of: of(fabrics.ErrFormat, node.ErrNoStore), Say: "use another farkv.pool, or remove it"},
+		{Of: of(node.ErrOtherStore), Say: "use that store, another farkv.pool, or load with dropdata=true"},
+		{Of: of(node.ErrOtherVersion),
+			Say: "use the go-ycsb of the farkv that made it, another farkv.pool, or load with dropdata=true"},
+		{Of: of(fabrics.ErrForeign),
+			Say: "use another farkv.pool, or, if it is meant to be shared with other users, shared:NAME instead of shm:NAME"},
+		{Of: of(fs.ErrPermission), Unless: errors.Is(err, fabrics.ErrFolder),
+			Say: "it belongs to another user: use another farkv.pool"},
+		{Of: of(syscall.EFBIG),
+			Say: "the folder's file system holds no such file: lower farkv.memory or recordcount"},
+	})
 }
 
 // Open implements runner.Database.

@@ -158,25 +158,19 @@ func status(err error) error {
 // about is left to the results file. Hints name the pool.
 func explain(err error, pool string) string {
 	op, _, _ := strings.Cut(err.Error(), ": ")
-	switch {
-	case errors.Is(err, syscall.ENOSPC):
-		return op + ": no space left in the folder of pools (hint: make room there, or load with -p dropdata=true and a" +
-			" lower farkv.memory or recordcount)"
-	case errors.Is(err, client.ErrFull):
-		return op + ": the pool is full (hint: load a larger one with -p dropdata=true and a higher farkv.memory or" +
-			" recordcount)"
-	case errors.Is(err, client.ErrNotFound):
-		return err.Error() + " (hint: load the same recordcount and insertorder first)"
-	case errors.Is(err, client.ErrTooLarge):
-		return err.Error() + " (hint: make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount)"
-	case errors.Is(err, workloads.ErrIntegrity):
-		return err.Error() + " (hint: load with dataintegrity=true and the same fieldcount and fieldlength)"
-	case errors.Is(err, client.ErrDamaged):
-		return err.Error() + " (hint: use the fieldcount that was loaded; 'farkv check " + pool + "' looks for damage)"
-	case errors.Is(err, rdma.ErrNodeDown):
-		return err.Error() + " (hint: 'farkv status " + pool + "' shows the nodes)"
-	}
-	return err.Error()
+	of := func(errs ...error) []error { return errs }
+	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(syscall.ENOSPC), Instead: op + ": no space left in the folder of pools",
+			Say: "make room there, or load with -p dropdata=true and a lower farkv.memory or recordcount"},
+		{Of: of(client.ErrFull), Instead: op + ": the pool is full",
+			Say: "load a larger one with -p dropdata=true and a higher farkv.memory or recordcount"},
+		{Of: of(client.ErrNotFound), Say: "load the same recordcount and insertorder first"},
+		{Of: of(client.ErrTooLarge),
+			Say: "make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount"},
+		{Of: of(workloads.ErrIntegrity), Say: "load with dataintegrity=true and the same fieldcount and fieldlength"},
+		{Of: of(client.ErrDamaged), Say: "use the fieldcount that was loaded; 'farkv check " + pool + "' looks for damage"},
+		{Of: of(rdma.ErrNodeDown), Say: "'farkv status " + pool + "' shows the nodes"},
+	}).Error()
 }
 
 // savable tells early whether a file of results can be written: after a long run it would be a pity.
