@@ -135,7 +135,7 @@ func TestSameSeedSameReport(t *testing.T) {
 	if one != other {
 		t.Errorf("the same seed gives\n%s\nand\n%s", one, other)
 	}
-	for _, want := range []string{"\n## latency: ", "\n| replicas | INSERT |", "\n| ------ | --", "\n- **HOLDS** FUSEE 6.4", `"name":"elasticity"`} {
+	for _, want := range []string{"\n## latency: ", "\n| replicas | INSERT |", "\n| --- | --:", "\n- **HOLDS** FUSEE 6.4", `"name":"elasticity"`} {
 		if !strings.Contains(one, want) {
 			t.Errorf("no %q in\n%s", want, one)
 		}

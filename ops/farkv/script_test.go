@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,22 +31,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(several{m}, map[string]func(){
+	testscript.Main(m, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
 		"record": record, "reversion": reversion,
 	})
-}
-
-// several runs more tests at a time than there are processors, unless -parallel says how many: most of the time they wait for
-// processes, leases and timeouts.
-type several struct{ *testing.M }
-
-func (m several) Run() int {
-	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
-	}
-	return m.M.Run()
 }
 
 // TestScripts runs the command line end to end. Scripts have a folder of pools and a PATH of their own.
