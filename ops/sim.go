@@ -72,7 +72,7 @@ func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
 // explain adds to an error of a simulation what its user can do.
 func (s *Simulation) explain(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
-		{Of: of(rdma.ErrFull), Say: "--memory gives each memory node more; without it records and clients do"}})
+		{Of: of(rdma.ErrFull), Say: "--records sizes the index; --memory gives each memory node more, without it records and clients do"}})
 }
 
 // Config returns what Run simulates. Errors are workloads.UseErrors.

@@ -36,16 +36,30 @@ type TracedVerb struct {
 	Background bool      `json:"background,omitempty"` // the operation does not wait for it
 	Step       rdma.Step `json:"step"`
 	Verb       string    `json:"verb"`
+	Fenced     bool      `json:"fenced,omitempty"` // behind an ordering fence
 	Node       int       `json:"node"`
 	Offset     *uint64   `json:"offset,omitempty"` // none of a call
 	Bytes      int       `json:"bytes,omitempty"`
-	Before     *uint64   `json:"before,omitempty"` // the word there: of atomics, and of READs of one
-	After      *uint64   `json:"after,omitempty"`  // of atomics, and of WRITEs of one
+	Before     *Word     `json:"before,omitempty"` // the word there: of atomics, and of READs of one
+	After      *Word     `json:"after,omitempty"`  // of atomics, and of WRITEs of one
 	What       string    `json:"what,omitempty"`   // lies there
 	Error      string    `json:"error,omitempty"`
 
 	batch uint64
 }
+
+// Word is 8 bytes of memory. JSON has it in hexadecimal: many readers of JSON round large numbers.
+type Word uint64
+
+func (w *Word) String() string {
+	if w == nil {
+		return ""
+	}
+	return fmt.Sprintf("%#x", uint64(*w))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (w *Word) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
 
 // Operations are those that can be traced.
 var Operations = []string{"get", "put", "insert", "del"}
@@ -53,8 +67,9 @@ var Operations = []string{"get", "put", "insert", "del"}
 // mostTraced bounds the verbs of an operation that are kept, the last ones.
 const mostTraced = 10_000
 
-// Trace carries out one operation and returns each verb of it. What a client does only at first comes before, unless it is to be
-// cold: it inserts and deletes another key a few times, so that it has memory in hand, and reads the key, so that it knows where that is.
+// Trace carries out one operation and returns each verb of it. What a client does only at first comes before, unless it
+// is to be cold: it inserts and deletes another key, so that it has memory in hand, and reads the key, or puts it, so that
+// it knows where that is.
 // Where the operation fails the error is returned beside what it did.
 func Trace(addr, operation string, key, value []byte, cold bool) (*Traced, error) {
 	pool, err := stores.Open(addr)
@@ -96,7 +111,7 @@ func (t *Traced) on(pool *stores.Pool, value []byte) error {
 		return errors.Join(err, client.Leave(store, ep, pool.Fabric))
 	}
 	if !t.Cold {
-		err = warm(store, t.Key, value, ep.Rand().Uint64)
+		err = warm(store, t.Operation, t.Key, value, ep.Rand().Uint64, func() uint64 { return ep.Counters().Trips })
 	}
 	if err == nil {
 		from, before := ring.Next(), *ep.Counters()
@@ -130,11 +145,12 @@ func describer(pool *stores.Pool) (func(rdma.Addr) string, rdma.Endpoint, error)
 
 const (
 	warmRounds = 8 // so that a client that takes little memory at first has some in hand
-	warmTries  = 8 // to draw a key that is not there
+	warmTries  = 8 // to draw a key that is not there, and to come to the trips of an operation
 )
 
-// warm has a client do first what it does only at first.
-func warm(s client.Store, key, value []byte, draw func() uint64) error {
+// warm has a client do first what it does only at first. Memory may be taken by shard, so a put of a key that is there
+// is done until two in turn take as many trips; it leaves the pair that the traced one is to leave.
+func warm(s client.Store, operation string, key, value []byte, draw, trips func() uint64) error {
 	var other []byte
 	err := error(client.ErrExists)
 	for n := 0; n < warmTries && errors.Is(err, client.ErrExists); n++ {
@@ -147,10 +163,24 @@ func warm(s client.Store, key, value []byte, draw func() uint64) error {
 	if err == nil {
 		err = s.Delete(other)
 	}
-	if err != nil && !errors.Is(err, client.ErrExists) {
-		return fmt.Errorf("get ready: %w", err)
+	if errors.Is(err, client.ErrExists) {
+		err = nil
 	}
-	if _, err := s.Get(key); err != nil && !errors.Is(err, client.ErrNotFound) {
+	last := uint64(0)
+	for n := 0; n < warmTries && err == nil; n++ {
+		before := trips()
+		if operation == "put" {
+			err = s.Update(key, value)
+		} else {
+			_, err = s.Get(key)
+		}
+		took := trips() - before
+		if took == last {
+			break
+		}
+		last = took
+	}
+	if err != nil && !errors.Is(err, client.ErrNotFound) {
 		return fmt.Errorf("get ready: %w", err)
 	}
 	return nil
@@ -199,16 +229,17 @@ func verbOf(r *trace.Record, before uint64, describe func(rdma.Addr) string) Tra
 		return v
 	}
 	off := r.Addr.Offset()
+	v.Fenced = r.Fence
 	v.Verb, v.Offset, v.Bytes, v.What = r.Verb.String(), &off, r.Len, describe(r.Addr)
 	switch {
 	case !r.Done && r.Verb != rdma.Write || r.Err != nil:
 	case r.Verb.Atomic():
-		v.Before, v.After = &r.Result, &r.After
+		v.Before, v.After = (*Word)(&r.Result), (*Word)(&r.After)
 	case r.Len != 8:
 	case r.Verb == rdma.Read:
-		v.Before = &r.Words[0]
+		v.Before = (*Word)(&r.Words[0])
 	default:
-		v.After = &r.Words[0]
+		v.After = (*Word)(&r.Words[0])
 	}
 	return v
 }
@@ -246,7 +277,11 @@ func (t *Traced) Print(w io.Writer) {
 		if last := max(i-1, 0); i > 0 && v.batch > 0 && t.Verbs[last].batch == v.batch && t.Verbs[last].Trip == v.Trip {
 			trip, step = "", ""
 		}
-		row := []string{trip, step, v.Verb, fmt.Sprint(v.Node), "", "", word(v.Before), word(v.After), cmp.Or(v.Error, v.What)}
+		verb := v.Verb
+		if v.Fenced {
+			verb += ", fenced"
+		}
+		row := []string{trip, step, verb, fmt.Sprint(v.Node), "", "", v.Before.String(), v.After.String(), cmp.Or(v.Error, v.What)}
 		if v.Offset != nil {
 			row[4], row[5] = fmt.Sprintf("%#x", *v.Offset), fmt.Sprint(v.Bytes)
 		}
@@ -270,11 +305,4 @@ func (t *Traced) Print(w io.Writer) {
 	if background > 0 {
 		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", plural(background, "verb", "verbs"))
 	}
-}
-
-func word(w *uint64) string {
-	if w == nil {
-		return ""
-	}
-	return fmt.Sprintf("%#x", *w)
 }

@@ -15,13 +15,14 @@ func (c *cli) trace() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace [POOL] " + strings.Join(ops.Operations, "|") + " KEY [VALUE]",
 		Short: "Carry out one operation and show each verb of it",
-		Long: "Trace carries out one operation and prints each verb of it: in which trip it was posted, for which step of the\n" +
+		Long: "Trace carries out one operation and prints each verb of it: in which trip it took effect, for which step of the\n" +
 			"store's protocol, what it did to which bytes of which memory node, what lies there, and the word there before and\n" +
 			"after; then the totals, beside the number of trips that the store's paper has. Verbs with the trip - are posted in\n" +
 			"the background: the operation does not wait for them. A put is an update, or an insert where the key is not there;\n" +
 			"a put and an insert take a VALUE. The exit status is 3 when the key is not there.\n\n" +
-			"Before the operation the client inserts and deletes another key, a few times, and reads KEY, so that it has memory\n" +
-			"at hand and knows where KEY is, as clients that are at work; with --cold it does not.",
+			"A READ behind an ordering fence takes effect a trip later than what it was posted with.\n\n" +
+			"Before the operation the client inserts and deletes another key, and reads KEY or puts it, so that it has memory at\n" +
+			"hand and knows where KEY is, as clients that are at work; with --cold it does not.",
 		Example: "  farkv trace put paper FUSEE\n" +
 			"  farkv trace get paper\n" +
 			"  farkv trace big get user4711 --cold\n" +
