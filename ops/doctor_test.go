@@ -49,6 +49,7 @@ func patient(a *txtar.Archive) Doctor {
 
 // TestDoctor compares what is said of each machine with what its fixture wants.
 func TestDoctor(t *testing.T) {
+	t.Setenv("FARKV_SHM_DIR", "")
 	fixtures, err := filepath.Glob("testdata/doctor/*.txtar")
 	if err != nil || len(fixtures) < 5 {
 		t.Fatalf("%d fixtures, %v", len(fixtures), err)

@@ -15,7 +15,13 @@ import (
 )
 
 // FlagError is what to say of a flag that could not be read: a misspelt one is asked after, and the help is named.
+// Where a group's command is misspelt, its flags are not the group's: what counts is the name.
 func FlagError(cmd *cobra.Command, err error) error {
+	if cmd.HasSubCommands() && cmd.Args != nil {
+		if err := cmd.Args(cmd, cmd.Flags().Args()); err != nil {
+			return err
+		}
+	}
 	hint := ""
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {

@@ -134,7 +134,7 @@ func checkNames(p *properties.Properties) error {
 	for _, name := range p.Keys() {
 		known := slices.ContainsFunc(Properties, func(q Property) bool { return q.Name == name })
 		if strings.HasPrefix(name, "farkv.") && !known {
-			return workloads.Misuse("unknown property %s: %s'go-ycsb help fusee' lists them", name,
+			return workloads.Misuse("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
 				workloads.DidYouMean(name, propertyNames()))
 		}
 	}

@@ -162,8 +162,8 @@ func explain(err error, pool string) string {
 	return workloads.Explain(err, []workloads.Hint{
 		{Of: of(syscall.ENOSPC), Instead: op + ": no space left in the folder of pools",
 			Say: "make room there, or load with -p dropdata=true and a lower farkv.memory or recordcount"},
-		{Of: of(client.ErrFull), Instead: op + ": the pool is full",
-			Say: "load a larger one with -p dropdata=true and a higher farkv.memory or recordcount"},
+		{Of: of(client.ErrFull), Instead: op + ": the pool is full", // the results file has the cause
+			Say: "load a larger one with -p dropdata=true and a higher farkv.memory or recordcount, which sizes the index, too"},
 		{Of: of(client.ErrNotFound), Say: "load the same recordcount and insertorder first"},
 		{Of: of(client.ErrTooLarge),
 			Say: "make the pool with a higher 'farkv up --pair-bytes', or lower fieldlength or fieldcount"},
