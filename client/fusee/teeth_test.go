@@ -21,6 +21,8 @@ var mutants = []teeth.Mutant{
 		At:   "if !$w.$visible { $*body }",
 		Do:   "if $w.$visible { return rule2, nil }; if !$w.$visible { $*body }",
 		Test: "TestContention/4_index"},
+	{Rule: "exactly half is no majority", In: "roundWinner",
+		At: "2*$count > len($list)", Do: "2*$count >= len($list)", Test: "TestContention/3_index"},
 	{Rule: "a DELETE that lost begins again", In: "Client.tryReplace",
 		At: "$verdict != $lost || $failed != nil || $op == $opUpdate", Do: "true", Test: "TestContention/2_index"},
 	{Rule: "a DELETE's word is its own", In: "Client.tryReplace",

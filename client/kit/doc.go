@@ -24,6 +24,12 @@
 // operation as a master would. What is not known when the operation's time is over answers client.ErrUncertain, and
 // is kept until it is: others may wait for what it holds.
 //
+// It is made known by one file in client/stores, which registers its Kind: Size, Format, Open, Check and Usage are
+// required, Fill, Outlives, Mender and Steps are what its users expect, and its options are declared there. Format
+// writes the pool's header (node.WriteHeader), behind which its memory begins (node.HeaderBytes); a worker reads it by
+// node.ReadHeader and Expect. README's table of stores, and the STORES of the Makefile and of .ci/rxe/prove, name every
+// store. workloads/check/storetest, and farkv sim fuzz, judge it.
+//
 // Words that the stores share: applyView, awaitIdleView, placement (originals: when the pool was made), ceiling,
 // unresolved, retry. What is a store's own is its layout, its verbs, and the proof that they make a linearizable
 // register of each key.

@@ -149,6 +149,9 @@ var kinds = map[string]*Kind{}
 
 // register adds a store, whose functions see its options completed and, where they can refuse some, checked.
 func register(k *Kind) {
+	if k.Size == nil || k.Format == nil || k.Open == nil || k.Check == nil || k.Usage == nil {
+		panic("store " + k.Name + " lacks Size, Format, Open, Check or Usage")
+	}
 	size, open := k.Size, k.Open
 	k.Size = func(p Params) Params {
 		p.Own = k.completed(p.Own, Made)
