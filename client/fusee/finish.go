@@ -205,7 +205,7 @@ func (r *recovery) fill(s race.Slot, p race.Word, list []race.Word, own race.Wor
 }
 
 // winner evaluates the rules. The list is not quite what the round's writers saw: the winner may have changed some losers'
-// words into its own already, which does not change who wins.
+// words into its own already, which does not change which word wins.
 func (r *recovery) winner(list []race.Word) race.Word {
 	if r.Sequential {
 		return list[0]
