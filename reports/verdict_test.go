@@ -33,7 +33,7 @@ func agrees(t *testing.T, p *Paper, quick map[string]Outcome) {
 		}
 		known[about] = true
 		switch q, ran := quick[about]; {
-		case !ran && !allParts, q == TooSmall:
+		case !ran && !allParts(), q == TooSmall:
 		case outcome == unrun:
 			t.Errorf("%s: %q, and the full size has not been run: see TestFull, or list it as unproven", about, q)
 		case q != Outcome(outcome):
