@@ -16,7 +16,8 @@ const (
 
 // explained are the folders that have a README of their own, beside the one of the module.
 var explained = []string{
-	"client", "client/fusee", "client/rcuckoo", "client/swarm", "node", "ops", "reports", "workloads", "workloads/check",
+	"client", "client/fusee", "client/rcuckoo", "client/swarm", "node", "ops", "reports", "tui",
+	"workloads", "workloads/check",
 }
 
 // readPages reads all Markdown below root.

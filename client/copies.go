@@ -1,6 +1,11 @@
 package client
 
-import "github.com/farkv/farkv/node/rdma"
+import (
+	"math"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // Copies returns how many copies of something are left, of which one was made on each of the original nodes: those on
 // nodes that serve, or on their stand-ins. dead reports nodes that do not serve, besides those that are gone from the
@@ -12,4 +17,18 @@ func Copies(v *rdma.View, dead func(node int) bool, originals ...int) (left int)
 		}
 	}
 	return left
+}
+
+// Fewest returns how many copies are left of the item that has the fewest, of items that were made on originals: see
+// Copies.
+func Fewest(v *rdma.View, dead func(node int) bool, originals [][]node.Replica) int {
+	fewest := math.MaxInt
+	for _, replicas := range originals {
+		left := 0
+		for _, r := range replicas {
+			left += Copies(v, dead, r.Node)
+		}
+		fewest = min(fewest, left)
+	}
+	return fewest
 }

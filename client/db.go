@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Workers is where a DB gets its workers from. It is called by many goroutines at a time.
@@ -23,6 +24,9 @@ type Workers interface {
 // Options shape a DB. Zero values mean defaults.
 type Options struct {
 	Workers int // operations at a time, each with a client of the pool of its own; default 2 a CPU
+	// Pool is where the DB tells what it does, so that others may watch: see Publish. nil: it tells nothing, and counts nothing.
+	Pool rdma.Fabric
+	Name string // by which it tells of itself
 }
 
 // DB is a store for applications: safe for concurrent use, with a context a call. It owns a bounded set of workers,
@@ -42,15 +46,11 @@ type DB struct {
 	closing chan struct{} // closed when Close is called
 
 	mu   sync.Mutex
-	idle []worker // the one used last is at the end
+	idle []*worker // the one used last is at the end
+	book book
 
 	once   sync.Once
 	closed error // what Close returns
-}
-
-type worker struct {
-	store Store
-	ep    rdma.Endpoint
 }
 
 // NewDB returns a DB that owns w from now on; when it fails, w is closed. It opens one worker, so that a pool that
@@ -63,37 +63,51 @@ func NewDB(w Workers, o Options) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	return &DB{
-		workers: w, turns: make(chan struct{}, o.Workers), closing: make(chan struct{}), idle: []worker{{store, ep}},
-	}, nil
+	db := &DB{workers: w, turns: make(chan struct{}, o.Workers), closing: make(chan struct{}), book: newBook()}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.book.publisher = Publish(o.Pool, o.Name, db)
+	first := db.hire(store, ep)
+	db.book.joined(first)
+	db.idle = append(db.idle, first)
+	return db, nil
+}
+
+// hire returns a worker with a store and an endpoint that were opened for it.
+func (db *DB) hire(s Store, ep rdma.Endpoint) *worker {
+	w := &worker{store: s, ep: ep}
+	if db.book.publisher != nil {
+		w.meter, w.count = NewMeter(s, ep), ep.Counters()
+	}
+	return w
 }
 
 // Get returns a copy of the value of key, or an error wrapping ErrNotFound.
 func (db *DB) Get(ctx context.Context, key []byte) ([]byte, error) {
 	var value []byte
-	err := db.do(ctx, func(s Store) error {
+	err := db.do(ctx, func(s Store) (telemetry.Kind, error) {
 		v, err := s.Get(key)
 		if err == nil {
 			value = append(make([]byte, 0, len(v)), v...)
 		}
-		return err
+		return telemetry.Get, err
 	})
 	return value, err
 }
 
 // Insert adds a key that is not there; otherwise the error wraps ErrExists.
 func (db *DB) Insert(ctx context.Context, key, value []byte) error {
-	return db.do(ctx, func(s Store) error { return s.Insert(key, value) })
+	return db.do(ctx, func(s Store) (telemetry.Kind, error) { return telemetry.Insert, s.Insert(key, value) })
 }
 
 // Update replaces the value of a key that is there; otherwise the error wraps ErrNotFound.
 func (db *DB) Update(ctx context.Context, key, value []byte) error {
-	return db.do(ctx, func(s Store) error { return s.Update(key, value) })
+	return db.do(ctx, func(s Store) (telemetry.Kind, error) { return telemetry.Update, s.Update(key, value) })
 }
 
 // Delete removes a key that is there; otherwise the error wraps ErrNotFound.
 func (db *DB) Delete(ctx context.Context, key []byte) error {
-	return db.do(ctx, func(s Store) error { return s.Delete(key) })
+	return db.do(ctx, func(s Store) (telemetry.Kind, error) { return telemetry.Delete, s.Delete(key) })
 }
 
 // putTries bounds the turns of Put. Each that fails takes another client that inserts or deletes the key just then.
@@ -103,19 +117,19 @@ const putTries = 64
 // up with an error wrapping rdma.ErrTimeout, having changed nothing. Between two of its turns nothing is in flight, and
 // the end of the context ends it there.
 func (db *DB) Put(ctx context.Context, key, value []byte) error {
-	return db.do(ctx, func(s Store) error {
+	return db.do(ctx, func(s Store) (telemetry.Kind, error) {
 		for range putTries {
 			if err := s.Update(key, value); !errors.Is(err, ErrNotFound) {
-				return err
+				return telemetry.Update, err
 			}
 			if err := s.Insert(key, value); !errors.Is(err, ErrExists) {
-				return err
+				return telemetry.Insert, err
 			}
 			if err := ctx.Err(); err != nil {
-				return err
+				return telemetry.Insert, err
 			}
 		}
-		return fmt.Errorf("put %q: the key came and went %d times: %w", key, putTries, rdma.ErrTimeout)
+		return telemetry.Insert, fmt.Errorf("put %q: the key came and went %d times: %w", key, putTries, rdma.ErrTimeout)
 	})
 }
 
@@ -127,6 +141,7 @@ func (db *DB) Close() error {
 		for range cap(db.turns) {
 			db.turns <- struct{}{} // never given back: no operation begins any more
 		}
+		db.book.publisher.Close()
 		errs := make([]error, len(db.idle))
 		var all sync.WaitGroup // at once: while nodes are out of reach each takes seconds
 		for i, w := range db.idle {
@@ -143,7 +158,7 @@ var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 
 // do runs f with a worker. A worker that was idle may have been fenced off meanwhile, and finds out by an operation that
 // has no effect: another worker carries that out. This ends, since such workers are dismissed, and a new one is the last.
-func (db *DB) do(ctx context.Context, f func(Store) error) error {
+func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) error {
 	if err := db.enter(ctx); err != nil {
 		return err
 	}
@@ -153,17 +168,27 @@ func (db *DB) do(ctx context.Context, f func(Store) error) error {
 		if err != nil {
 			return err
 		}
-		err = f(w.store)
+		w.begin()
+		kind, err := f(w.store)
 		uncertain := errors.Is(err, ErrUncertain)
 		if !uncertain && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
+			w.end(kind, err)
 			db.mu.Lock()
+			db.book.gave(w)
 			db.idle = append(db.idle, w)
 			db.mu.Unlock()
 			return err
 		}
+		again := !opened && !uncertain && errors.Is(err, rdma.ErrRevoked) && ctx.Err() == nil
+		if !again {
+			w.end(kind, err)
+		}
+		db.mu.Lock()
+		db.book.left(w)
+		db.mu.Unlock()
 		// Its connection is down, or others may wait for what it left: either it can be closed, or it is recovered now.
 		db.door.Dismiss(w.store, w.ep, db.workers)
-		if opened || uncertain || !errors.Is(err, rdma.ErrRevoked) || ctx.Err() != nil {
+		if !again {
 			return err
 		}
 	}
@@ -191,18 +216,29 @@ func (db *DB) enter(ctx context.Context) error {
 }
 
 // worker returns an idle worker, or opens one.
-func (db *DB) worker(ctx context.Context) (w worker, opened bool, err error) {
+func (db *DB) worker(ctx context.Context) (w *worker, opened bool, err error) {
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {
 		w = db.idle[n-1]
 		db.idle = db.idle[:n-1]
+		db.book.took(w)
 		db.mu.Unlock()
 		return w, false, nil
 	}
 	db.mu.Unlock()
+	var store Store
+	var ep rdma.Endpoint
 	err = Reopen(ctx, func() error {
-		w.store, w.ep, err = db.workers.Open()
+		store, ep, err = db.workers.Open()
 		return err
 	})
-	return w, true, err
+	if err != nil {
+		return nil, true, err
+	}
+	w = db.hire(store, ep)
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.book.joined(w)
+	db.book.took(w)
+	return w, true, nil
 }

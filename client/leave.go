@@ -63,33 +63,16 @@ type Door struct {
 	tasks sync.WaitGroup
 
 	mu        sync.Mutex
-	dismissed int // that have not left yet
-	waiting   []leaver
-	shut      chan struct{} // closed by Close; nil while nobody had to wait
-	trying    bool          // a goroutine does
-}
-
-// leaver is a worker that is to be fenced off.
-type leaver struct {
-	ep rdma.Endpoint
-	f  Fencer
+	dismissed int           // that have not left yet
+	shut      chan struct{} // see closing
+	left      []error       // of workers that could not be fenced off
 }
 
 // Leave is the function Leave, with further tries where they help.
 func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := Leave(s, ep, f)
-	if !errors.Is(err, errOpen) {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.waiting = append(d.waiting, leaver{ep, f})
-	if d.shut == nil {
-		d.shut = make(chan struct{})
-	}
-	if !d.trying {
-		d.trying = true
-		d.tasks.Go(d.knock)
+	if errors.Is(err, errOpen) {
+		d.tasks.Go(func() { d.knock(ep, f) })
 	}
 	return err
 }
@@ -128,49 +111,41 @@ func (d *Door) admit() bool {
 	return true
 }
 
-// knock tries again until nobody is left, or the door is closed.
-func (d *Door) knock() {
-	for pause := firstKnock; ; pause = min(2*pause, lastKnock) {
+// knock fences a worker off once the board is back, or tries for the last time when the door is closed. What fails otherwise
+// the pool's master makes up for.
+func (d *Door) knock(ep rdma.Endpoint, f Fencer) {
+	for pause, last := firstKnock, false; !last; pause = min(2*pause, lastKnock) {
 		select {
-		case <-d.shut:
-			return
+		case <-d.closing():
+			last = true
 		case <-time.After(pause):
 		}
-		if d.retry() == nil {
+		err := fenceOff(ep, f)
+		if !errors.Is(err, errOpen) {
 			return
+		}
+		if last {
+			d.mu.Lock()
+			d.left = append(d.left, err)
+			d.mu.Unlock()
 		}
 	}
 }
 
-// retry fences off who could not be. It returns why some still cannot.
-func (d *Door) retry() error {
-	for {
-		d.mu.Lock()
-		if len(d.waiting) == 0 {
-			d.trying = false
-			d.mu.Unlock()
-			return nil
-		}
-		first := d.waiting[0]
-		d.mu.Unlock() // others leave meanwhile; only this goroutine takes from the front
-		if err := fenceOff(first.ep, first.f); errors.Is(err, errOpen) {
-			return err // nor can the others be
-		}
-		d.mu.Lock()
-		d.waiting = d.waiting[1:] // what else failed the pool's master makes up for
-		d.mu.Unlock()
+// closing returns a channel that Close closes.
+func (d *Door) closing() chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut == nil {
+		d.shut = make(chan struct{})
 	}
+	return d.shut
 }
 
 // Close waits for those who are about to leave and tries for the last time; nobody leaves behind it. Who cannot be fenced off
 // is recovered once this process ended.
 func (d *Door) Close() error {
-	d.mu.Lock()
-	if d.shut == nil { // somebody who was dismissed may have to wait yet: not for the board to be back
-		d.shut = make(chan struct{})
-	}
-	close(d.shut)
-	d.mu.Unlock()
+	close(d.closing())
 	d.tasks.Wait()
-	return d.retry()
+	return errors.Join(d.left...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Store is one worker's view of a store; workers open their own. It is not safe for concurrent use. Operations on
@@ -31,6 +32,13 @@ type Scanner interface {
 	// Scan yields up to n pairs with keys from start on, in order, until yield returns false. Key and value are
 	// valid only inside yield.
 	Scan(start []byte, n int, yield func(key, value []byte) bool) error
+}
+
+// Countable is a Store that counts what its protocol does.
+type Countable interface {
+	// Counts appends the store's own counters, named as in its paper: always the same ones in the same order. They only
+	// grow.
+	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
 // What callers branch on.

@@ -22,8 +22,11 @@ type Header struct {
 	Version uint32 // of the store's format
 	Params  []byte // the store's own, as JSON
 	Nodes   int
-	Node    int // whose copy this is
-	Size    uint64
+	Node    int    // whose copy this is
+	Size    uint64 // bytes of registered memory that the store has
+	// Telemetry is how many bytes more are registered, behind the store's: see package telemetry. 0: none, as in pools of
+	// programs that knew of none.
+	Telemetry uint32
 }
 
 // What callers branch on.
@@ -57,6 +60,7 @@ func (h Header) encode(p []byte) error {
 	le.PutUint32(p[16:], uint32(len(h.Params)))
 	le.PutUint32(p[20:], uint32(h.Nodes))
 	le.PutUint32(p[24:], uint32(h.Node))
+	le.PutUint32(p[28:], h.Telemetry)
 	le.PutUint64(p[32:], h.Size)
 	n := copy(p[headerFixed:], h.Store)
 	copy(p[headerFixed+n:], h.Params)
@@ -80,6 +84,7 @@ func decodeHeader(p []byte) (Header, error) {
 	return Header{
 		Store: string(body[:name]), Params: append([]byte(nil), body[name:name+params]...),
 		Version: le.Uint32(p[8:]), Nodes: int(le.Uint32(p[20:])), Node: int(le.Uint32(p[24:])), Size: le.Uint64(p[32:]),
+		Telemetry: le.Uint32(p[28:]),
 	}, nil
 }
 
@@ -96,6 +101,12 @@ const StepReadHeader rdma.Step = "read header"
 
 // WriteHeader writes h to every node of a new pool.
 func WriteHeader(f rdma.Fabric, ep rdma.Endpoint, h Header) error {
+	if g, ok := f.(rdma.Geometer); ok {
+		bytes := g.Geometry().Telemetry
+		if h.Telemetry = uint32(bytes); uint64(h.Telemetry) != bytes {
+			return fmt.Errorf("write pool header: %d bytes of telemetry: %w", bytes, rdma.ErrFull)
+		}
+	}
 	for n := range f.Nodes() {
 		if err := Commit(f, n, 0, HeaderBytes); err != nil {
 			return fmt.Errorf("write pool header to node %d: %w", n, err)

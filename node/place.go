@@ -1,6 +1,9 @@
 package node
 
 import (
+	"cmp"
+	"math"
+	"slices"
 	"sort"
 
 	"github.com/cespare/xxhash/v2"
@@ -25,11 +28,8 @@ func ring(nodes int) []ringPoint {
 			points = append(points, ringPoint{xxhash.Sum64(key[:3]), n})
 		}
 	}
-	sort.Slice(points, func(i, j int) bool {
-		if points[i].at != points[j].at {
-			return points[i].at < points[j].at
-		}
-		return points[i].node < points[j].node
+	slices.SortFunc(points, func(a, b ringPoint) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.node, b.node))
 	})
 	return points
 }
@@ -70,24 +70,19 @@ func Place(items, replicas, nodes, capacity int) [][]Replica {
 // leastFrom walks the ring from start and returns the first node that has room, is not chosen yet and has the least
 // load among such nodes, or -1.
 func leastFrom(points []ringPoint, start int, chosen []Replica, load, copies []int, capacity int) int {
-	best := -1
+	free := func(n int) bool {
+		return copies[n] < capacity && !slices.ContainsFunc(chosen, func(r Replica) bool { return r.Node == n })
+	}
+	least := math.MaxInt
+	for n := range load {
+		if free(n) {
+			least = min(least, load[n])
+		}
+	}
 	for k := range points {
-		n := points[(start+k)%len(points)].node
-		if copies[n] >= capacity || contains(chosen, n) {
-			continue
-		}
-		if best < 0 || load[n] < load[best] {
-			best = n
+		if n := points[(start+k)%len(points)].node; load[n] == least && free(n) {
+			return n
 		}
 	}
-	return best
-}
-
-func contains(chosen []Replica, n int) bool {
-	for _, r := range chosen {
-		if r.Node == n {
-			return true
-		}
-	}
-	return false
+	return -1
 }

@@ -1,12 +1,15 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops/table"
 )
@@ -19,8 +22,9 @@ type Findings struct {
 	Facts   []Fact   `json:"facts"`
 	Waiting []string `json:"waiting"` // what dead clients left for recovery; no damage
 	Damage  []string `json:"damage"`
-	More    int      `json:"more"` // findings that are not spelt out
-	Live    []Client `json:"live"` // clients that were at work meanwhile: what looks like damage may be their work
+	More    int      `json:"more"`    // findings that are not spelt out
+	Live    []Client `json:"live"`    // clients that were at work meanwhile: what looks like damage may be their work
+	Keepers []Client `json:"keepers"` // candidates for the pool's master, all of which held still meanwhile
 }
 
 // Fact is what a check counted; its Bytes, where they mean something, are those of one replica.
@@ -51,28 +55,102 @@ func factsOf(uses []stores.Use) []Fact {
 var ErrDamage = errors.New("pool is damaged")
 
 // Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that holds, so it refuses
-// while clients live, unless forced, with an error wrapping fabrics.ErrInUse.
-func Check(addr string, force bool) (*Findings, error) {
+// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Candidates for the pool's master are no
+// such clients: they hold still for the time of the walk. When ctx ends it while it waits for that, the error wraps
+// that of ctx.
+func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
 		return nil, explain(err, addr)
 	}
 	defer p.Close()
+	f, _, err := checked(ctx, p, force)
+	return f, err
+}
+
+// checked is Check of an open pool. It returns the clients that live and are no keepers, too.
+//
+// Keepers are known by their name. Another client of that name may make the findings wrong, and nothing else: a check
+// only reads. So may any client that begins behind the list.
+func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
-		return nil, explain(fmt.Errorf("check %s: %w", p.Address, err), addr)
+		return nil, nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	live := living(all)
-	if len(live) > 0 && !force {
-		return nil, fmt.Errorf("check %s: %w: %s (hint: end them first; with --force what they are doing may look like damage)",
-			p.Address, fabrics.ErrInUse, crowd(live))
+	keepers := []Client{}
+	for _, c := range live {
+		if c.Name == stores.KeeperName {
+			keepers = append(keepers, c)
+		} else {
+			users = append(users, c)
+		}
 	}
-	f, err := findings(p)
+	switch {
+	case len(users) > 0 && !force:
+		return nil, users, fmt.Errorf("check %s: %w: %s (hint: end them first; with --force what they are doing "+
+			"may look like damage)", p.Address, fabrics.ErrInUse, crowd(users))
+	case len(users) > 0 || len(keepers) == 0: // users need a master meanwhile
+		if f, err = findings(p); err == nil {
+			f.Live = append(f.Live, live...)
+		}
+		return f, users, err
+	}
+	held := heldStill(ctx, p, func() { f, err = findings(p) })
+	switch {
+	case held == nil && err == nil:
+		f.Keepers = keepers
+		return f, users, nil
+	case held == nil:
+		return nil, users, err
+	case !force || ctx.Err() != nil:
+		return nil, users, explainAt(fmt.Errorf("check %s: %w (hint: end %s; with --force what it is doing "+
+			"may look like damage)", p.Address, held, crowd(keepers)), p.Address)
+	}
+	if f, err = findings(p); err == nil {
+		f.Live = append(f.Live, live...)
+	}
+	return f, users, err
+}
+
+// heldStill calls walk while this process is the pool's master, and does nothing as such. An error means that no walk
+// was held still.
+func heldStill(ctx context.Context, p *stores.Pool, walk func()) (err error) {
+	ep, err := p.Fabric.Open(cluster.HoldName)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	f.Live = append(f.Live, live...)
-	return f, nil
+	defer func() { err = errors.Join(err, ep.Close()) }()
+	lease := stores.Tenure(p.Fabric)
+	stop := func() bool { return ctx.Err() != nil }
+	h, err := cluster.Hold(ep, p.Fabric, cluster.Options{Lease: lease, Tick: lease / 12, Stop: stop})
+	if errors.Is(err, cluster.ErrStopped) {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return err
+	}
+	walked, renewed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(renewed)
+		tick := time.NewTicker(lease / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-walked:
+				return
+			case <-tick.C:
+				_ = h.Renew() // End returns what failed for good
+			}
+		}
+	}()
+	walk()
+	close(walked)
+	<-renewed
+	if err := h.End(); err != nil {
+		return fmt.Errorf("the pool's master did not hold still all the time, so that nothing found counts: %w", err)
+	}
+	return nil
 }
 
 func findings(p *stores.Pool) (*Findings, error) {
@@ -81,7 +159,7 @@ func findings(p *stores.Pool) (*Findings, error) {
 		return nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	f := &Findings{
-		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0, More: r.More, Live: []Client{},
+		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0, More: r.More, Live: []Client{}, Keepers: []Client{},
 		Facts:   factsOf(r.Facts),
 		Waiting: append([]string{}, r.Waiting...), Damage: append([]string{}, r.Damage...),
 	}
@@ -119,6 +197,10 @@ func (f *Findings) Print(w io.Writer) {
 	}
 	if len(f.Live) > 0 {
 		fmt.Fprintf(w, "clients were at work, so that findings may be of the moment: %s\n", crowd(f.Live))
+	}
+	if n := len(f.Keepers); n > 0 {
+		fmt.Fprintf(w, "%s lived, and held still meanwhile\n",
+			plural(n, "candidate for the pool's master", "candidates for the pool's master"))
 	}
 	switch {
 	case !f.Sound:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
@@ -25,17 +26,48 @@ type Crashed struct {
 	With    []Client  `json:"with,omitempty"` // the other clients of the process
 }
 
-// CrashNode makes a memory node one that is down for everybody, for good. Of a pool whose nodes were started on this machine
-// it kills the node's process.
-func CrashNode(addr string, node int) (*Crashed, error) {
-	if p := started(addr); p != nil {
-		return crashStarted(p, node)
-	}
-	p, err := stores.Open(addr)
+// CrashNode makes a memory node one that is down for everybody, for good. Of a pool whose nodes were started on this
+// machine it kills the node's process. Unless forced it refuses what would cost data, or the pool; one that cannot
+// be opened has ended.
+func CrashNode(addr string, node int, force bool) (*Crashed, error) {
+	here := started(addr)
+	at, err := Resolve(addr)
 	if err != nil {
+		return nil, err
+	}
+	p, err := stores.Open(at)
+	if err != nil {
+		if here != nil {
+			return crashStarted(here, node)
+		}
 		return nil, explain(err, addr)
 	}
 	defer p.Close()
+	if err := mayBreak(p); err != nil {
+		return nil, err
+	}
+	if nodes, _ := nodesOf(p.Fabric); !force && node >= 0 && node < len(nodes) && nodes[node].Up {
+		if err := loses(p, &Break{Kind: BreakNode, Target: Target{Nodes: []int{node}}}); err != nil {
+			return nil, err
+		}
+	}
+	var done *Crashed
+	if here != nil {
+		done, err = crashStarted(here, node)
+	} else if done, err = crashNode(p, node); err != nil {
+		err = explain(err, addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !force { // else there may be no pool any more that keeps it
+		appendEvent(p, (&Broken{At: time.Now(), Nodes: []int{node}, Text: firstLine(done)}).event(p))
+	}
+	return done, nil
+}
+
+// crashNode kills a node that is no process, or refuses.
+func crashNode(p *stores.Pool, node int) (*Crashed, error) {
 	if n := p.Fabric.Nodes(); node < 0 || node >= n {
 		return nil, workloads.Misuse("crash node %d: %s has nodes 0 to %d", node, p.Address, n-1)
 	}
@@ -49,9 +81,69 @@ func CrashNode(addr string, node int) (*Crashed, error) {
 			node, p.Address)
 	}
 	if err := kills.KillNode(node); err != nil {
-		return nil, explain(fmt.Errorf("crash node %d of %s: %w", node, p.Address, err), addr)
+		return nil, fmt.Errorf("crash node %d of %s: %w", node, p.Address, err)
 	}
 	return &Crashed{Pool: p.Address, Node: &node}, nil
+}
+
+// loses returns why a break costs data, or the pool; nil: it does not, both are lost already, or it cannot be told.
+func loses(p *stores.Pool, w *Break) error {
+	s := &State{Pool: p.Address}
+	s.Nodes, _ = nodesOf(p.Fabric)
+	s.addServed(p.Fabric)
+	before := s.margin(p)
+	for _, n := range s.dying(w) {
+		s.Nodes[n].Up = false
+		if s.Nodes[n].Served != nil {
+			s.Nodes[n].Reachable = false
+		}
+	}
+	switch after := s.margin(p); {
+	case before.ended() || before.lost():
+		return nil
+	case after.ended():
+		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to (hint: --force)",
+			w, after.Voices.Live, plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
+	case after.lost():
+		return fmt.Errorf("%v: data would be lost with it: too few of its copies would be left (hint: --force)", w)
+	}
+	return nil
+}
+
+// dying returns the nodes that may be dead for the pool when w is over: those that are silent for as long as it
+// takes to be expelled, and those that no majority of the nodes with a voice grants a lease.
+func (s *State) dying(w *Break) (nodes []int) {
+	switch {
+	case w.Kind == BreakNode, w.Kind == BreakStop, w.Kind == BreakCut && (len(w.Nodes) == 1 || w.Clients):
+		return w.Nodes
+	case w.Kind != BreakCut:
+		return nil
+	}
+	all := append([]Served{}, s.Witnesses...)
+	cut := 0 // of them, those with a voice
+	for n, node := range s.Nodes {
+		if node.Served == nil {
+			return w.Nodes
+		}
+		all = append(all, *node.Served)
+		if node.Voice && slices.Contains(w.Nodes, n) {
+			cut++
+		}
+	}
+	v := voicesOf(all)
+	if v == nil {
+		return w.Nodes
+	}
+	for _, n := range w.Nodes {
+		others := cut
+		if s.Nodes[n].Voice {
+			others--
+		}
+		if v.Live-others < v.Needed {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
 }
 
 // CrashClient kills the process of a client: at once, or with a step when the client comes to it.
@@ -61,6 +153,9 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 		return nil, explain(err, addr)
 	}
 	defer p.Close()
+	if err := mayBreak(p); err != nil {
+		return nil, err
+	}
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
 		known := "it names none"
 		for i, s := range p.Kind.Steps {
@@ -76,6 +171,15 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("crash client %d: %w", id, err)
 	}
+	done, err := crashClient(p, c, step)
+	if err != nil {
+		return nil, explain(err, addr)
+	}
+	appendEvent(p, (&Broken{At: time.Now(), Client: done.Client, Text: firstLine(done)}).event(p))
+	return done, nil
+}
+
+func crashClient(p *stores.Pool, c rdma.Client, step rdma.Step) (*Crashed, error) {
 	crash, err := crasher(p, step)
 	if err != nil {
 		return nil, err
@@ -86,11 +190,10 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 			done.With = append(done.With, *clientOf(other))
 		}
 	}
-	switch err := crash(c, step); {
-	case errors.Is(err, rdma.ErrClosed):
-		return nil, fmt.Errorf("crash client %d: it is dead (hint: 'farkv recover %s' recovers it)", id, short(p.Address))
-	case err != nil:
-		return nil, explain(err, addr)
+	if err := crash(c, step); errors.Is(err, rdma.ErrClosed) {
+		return nil, fmt.Errorf("crash client %d: it is dead (hint: 'farkv recover %s' recovers it)", c.ID, short(p.Address))
+	} else if err != nil {
+		return nil, err
 	}
 	return done, nil
 }
@@ -111,7 +214,8 @@ func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step
 	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil
 }
 
-// hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this machine.
+// hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this
+// machine.
 func hereOnly(addr string) bool {
 	a, err := fabrics.Parse(addr)
 	ok := err == nil && a.Nodes != nil
@@ -123,19 +227,29 @@ func hereOnly(addr string) bool {
 	return ok
 }
 
-// killHere kills the process of a client that runs on this machine. That the client is still listed as alive once there is a
-// handle of the process shows that the number was not given to another one.
+// killHere kills the process of a client that runs on this machine.
 func killHere(p *stores.Pool, c rdma.Client) error {
-	process, err := os.FindProcess(c.PID)
+	process, err := findHere(p, c)
 	if err != nil {
-		return fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed)
+		return err
 	}
 	defer process.Release()
+	return process.Kill()
+}
+
+// findHere returns the process of a client that runs on this machine. That the client is still listed as alive once
+// there is a handle of the process shows that the number was not given to another one. The error wraps
+// rdma.ErrClosed when it is gone.
+func findHere(p *stores.Pool, c rdma.Client) (*os.Process, error) {
+	process, err := os.FindProcess(c.PID)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed)
+	}
 	now, err := findClient(p, int(c.ID))
 	if err != nil || now.Life != c.Life || !now.Alive || c.PID <= 1 {
-		return fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed)
+		return nil, errors.Join(fmt.Errorf("process %d: %w", c.PID, rdma.ErrClosed), process.Release())
 	}
-	return process.Kill()
+	return process, nil
 }
 
 // short names a pool as its user would.
@@ -161,7 +275,8 @@ func findClient(p *stores.Pool, id int) (rdma.Client, error) {
 			return c, nil
 		}
 	}
-	return rdma.Client{}, fmt.Errorf("%s has no such client (hint: 'farkv status %s' lists them)", p.Address, short(p.Address))
+	return rdma.Client{}, fmt.Errorf("%s has no such client (hint: 'farkv status %s' lists them)", p.Address,
+		short(p.Address))
 }
 
 // Print implements Result.
@@ -175,9 +290,26 @@ func (c *Crashed) Print(w io.Writer) {
 		fmt.Fprintf(w, "client %d %q of %s kills its process %d when it comes to %q\n", c.Client.ID, c.Client.Name, c.Pool,
 			c.Client.PID, c.Step)
 	default:
-		fmt.Fprintf(w, "crashed client %d %q of %s: killed its process %d\n", c.Client.ID, c.Client.Name, c.Pool, c.Client.PID)
+		fmt.Fprintf(w, "crashed client %d %q of %s: killed its process %d\n", c.Client.ID, c.Client.Name, c.Pool,
+			c.Client.PID)
 	}
 	if n := len(c.With); n > 0 {
 		fmt.Fprintf(w, "and with it %s of that process\n", plural(n, "other client", "other clients"))
 	}
+}
+
+// masterly marks the client that is the master.
+func masterly(is bool) string {
+	if is {
+		return "the master, "
+	}
+	return ""
+}
+
+// firstLine is the first of what a result prints.
+func firstLine(r Result) string {
+	var out strings.Builder
+	r.Print(&out)
+	line, _, _ := strings.Cut(out.String(), "\n")
+	return line
 }

@@ -63,7 +63,7 @@ func TestForeignRecord(t *testing.T) {
 	}
 	_, down := Down("mine", true)
 	_, status := Status("mine")
-	_, crash := CrashNode("mine", 0)
+	_, crash := CrashNode("mine", 0, false)
 	_, put := stores.Open("mine")
 	_, resolve := Resolve("mine")
 	for what, err := range map[string]error{"down": down, "status": status, "crash": crash, "open": put, "resolve": resolve} {

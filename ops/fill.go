@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops/table"
@@ -59,8 +57,8 @@ func (s *State) printFill(w io.Writer) {
 }
 
 var (
-	poolFull    = figure("farkv_pool_full_ratio", "How full a part of the pool is, 0 to 1, as of the last minute; of large ones a sample.", "of")
-	poolClients = figure("farkv_pool_clients", "Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
+	poolFull    = ofPool.figure("farkv_pool_full_ratio", "How full a part of the pool is, 0 to 1, as of the last minute; of large ones a sample.", "of")
+	poolClients = ofPool.figure("farkv_pool_clients", "Identities of clients: those of live ones, and of dead ones that wait for recovery.", "state")
 )
 
 // fillEvery is for how long a look at how full the pool is serves scrapes: it reads up to some hundred KiB of the pool.
@@ -102,14 +100,9 @@ func (g *fillGauge) look() []Fill {
 	return g.last
 }
 
-func describeFill(to chan<- *prometheus.Desc) {
-	to <- poolFull
-	to <- poolClients
-}
-
-func (g *fillGauge) collect(to chan<- prometheus.Metric) {
+func (g *fillGauge) collect(to sink) {
 	for _, f := range g.look() {
-		to <- prometheus.MustNewConstMetric(poolFull, prometheus.GaugeValue, f.Full, f.Of)
+		to.gauge(poolFull, f.Full, f.Of)
 	}
 	clients, err := rdma.ListClients(g.f)
 	if err != nil {
@@ -121,6 +114,6 @@ func (g *fillGauge) collect(to chan<- prometheus.Metric) {
 			live++
 		}
 	}
-	to <- prometheus.MustNewConstMetric(poolClients, prometheus.GaugeValue, float64(live), "live")
-	to <- prometheus.MustNewConstMetric(poolClients, prometheus.GaugeValue, float64(len(clients)-live), "dead")
+	to.gauge(poolClients, float64(live), "live")
+	to.gauge(poolClients, float64(len(clients)-live), "dead")
 }

@@ -26,6 +26,14 @@ type Entry struct {
 	Problem string `json:"problem,omitempty"` // why nothing else is known
 }
 
+// About says in a few words what the pool is.
+func (e *Entry) About() string {
+	if e.Problem != "" {
+		return e.Problem
+	}
+	return fmt.Sprintf("%s, %s, %s", e.Store, plural(e.Nodes, "node", "nodes"), plural(e.Live, "live client", "live clients"))
+}
+
 // List returns this machine's pools, those that cannot be opened too.
 func List() (*Pools, error) {
 	all, err := fabrics.List()

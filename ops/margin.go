@@ -129,7 +129,9 @@ func (s *State) margin(p *stores.Pool) *Margin {
 	all := append([]Served{}, s.Witnesses...)
 	for _, n := range s.Nodes {
 		if n.Served != nil {
-			all = append(all, *n.Served)
+			one := *n.Served
+			one.Expelled = one.Expelled || n.Gone // one that was cut off meanwhile may not know
+			all = append(all, one)
 		}
 	}
 	var copies *Bound

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -65,6 +66,9 @@ type observed struct {
 // CPU implements runner.Measured for databases that do.
 func (o observed) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(o.Database) }
 
+// Publish implements runner.Told for databases that do.
+func (o observed) Publish(s client.Subject) *client.Publisher { return runner.Publish(o.Database, s) }
+
 // Gone implements runner.Perishable for databases that do.
 func (o observed) Gone() error { return runner.Gone(o.Database) }
 
@@ -115,6 +119,9 @@ type session struct {
 	seconds      [len(kinds)]prometheus.Observer
 	verbs, bytes [4]prometheus.Counter
 }
+
+// Collect implements workloads.Collector for connections that do.
+func (s *session) Collect(p *telemetry.Process) { workloads.Collect(s.DB, p) }
 
 // Read implements workloads.DB.
 func (s *session) Read(key []byte, r *workloads.Record) error {

@@ -9,29 +9,52 @@ import (
 	"github.com/farkv/farkv/node/version"
 )
 
-// figure describes a metric.
-func figure(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+// figures are the metrics of a collector.
+type figures []*prometheus.Desc
+
+// figure describes a further one.
+func (f *figures) figure(name, help string, labels ...string) *prometheus.Desc {
+	*f = append(*f, prometheus.NewDesc(name, help, labels, nil))
+	return (*f)[len(*f)-1]
+}
+
+func (f figures) describe(to chan<- *prometheus.Desc) {
+	for _, d := range f {
+		to <- d
+	}
+}
+
+// A sink takes the values of metrics.
+type sink chan<- prometheus.Metric
+
+func (to sink) gauge(desc *prometheus.Desc, v float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+}
+
+func (to sink) counter(desc *prometheus.Desc, n uint64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 }
 
 var (
-	nodeVerbs       = figure("farkv_node_verbs_total", "Verbs executed, but for those that an RDMA device did.", "verb")
-	nodeErrors      = figure("farkv_node_errors_total", "Verbs that were refused, and connections that broke the protocol.", "kind")
-	nodeBytes       = figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
-	nodeFrames      = figure("farkv_node_frames_total", "Batches of verbs that were answered.")
-	nodeFlushes     = figure("farkv_node_flushes_total", "Writes to connections; frames by flushes tell how well answers coalesce.")
-	nodeConnections = figure("farkv_node_connections", "Connections there are.")
-	nodeRefused     = figure("farkv_node_connections_refused_total", "Connections that were not let in, but for failed authentication.", "reason")
-	nodeAuth        = figure("farkv_node_auth_failures_total", "Connections with a wrong token, or between ends that TLS does not let trust each other.")
-	nodeSlow        = figure("farkv_node_connections_slow_total", "Connections that were ended because their clients took no answers.")
-	nodeBuild       = figure("farkv_node_build_info", "1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
-	nodeProcesses   = figure("farkv_node_client_processes", "Processes of clients there are.")
-	nodeMemory      = figure("farkv_node_memory_bytes", "Memory that the node offers.")
-	nodeEpoch       = figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
-	nodeDevice      = figure("farkv_node_rdma_device", "1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
-	nodePool        = figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
-	nodeExpelled    = figure("farkv_node_expelled", "1 when the others go on without the node, which serves nobody, else 0.")
-	nodeLease       = figure("farkv_node_lease_seconds", "Time for which the node may execute verbs, unless it prolongs that.")
+	ofNode figures
+
+	nodeVerbs       = ofNode.figure("farkv_node_verbs_total", "Verbs executed, but for those that an RDMA device did.", "verb")
+	nodeErrors      = ofNode.figure("farkv_node_errors_total", "Verbs that were refused, and connections that broke the protocol.", "kind")
+	nodeBytes       = ofNode.figure("farkv_node_bytes_total", "Bytes of memory that verbs read and wrote.", "direction")
+	nodeFrames      = ofNode.figure("farkv_node_frames_total", "Batches of verbs that were answered.")
+	nodeFlushes     = ofNode.figure("farkv_node_flushes_total", "Writes to connections; frames by flushes tell how well answers coalesce.")
+	nodeConnections = ofNode.figure("farkv_node_connections", "Connections there are.")
+	nodeRefused     = ofNode.figure("farkv_node_connections_refused_total", "Connections that were not let in, but for failed authentication.", "reason")
+	nodeAuth        = ofNode.figure("farkv_node_auth_failures_total", "Connections with a wrong token, or between ends that TLS does not let trust each other.")
+	nodeSlow        = ofNode.figure("farkv_node_connections_slow_total", "Connections that were ended because their clients took no answers.")
+	nodeBuild       = ofNode.figure("farkv_node_build_info", "1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
+	nodeProcesses   = ofNode.figure("farkv_node_client_processes", "Processes of clients there are.")
+	nodeMemory      = ofNode.figure("farkv_node_memory_bytes", "Memory that the node offers.")
+	nodeEpoch       = ofNode.figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
+	nodeDevice      = ofNode.figure("farkv_node_rdma_device", "1 when an RDMA device executes the verbs of rdma pools past the node, else 0.")
+	nodePool        = ofNode.figure("farkv_node_in_pool", "1 when the node belongs to a pool, else 0.")
+	nodeExpelled    = ofNode.figure("farkv_node_expelled", "1 when the others go on without the node, which serves nobody, else 0.")
+	nodeLease       = ofNode.figure("farkv_node_lease_seconds", "Time for which the node may execute verbs, unless it prolongs that.")
 )
 
 // nodeMetrics collects what a node tells.
@@ -41,13 +64,7 @@ type nodeMetrics func() fabrics.NodeInfo
 func NodeMetrics(info func() fabrics.NodeInfo) prometheus.Collector { return nodeMetrics(info) }
 
 // Describe implements prometheus.Collector.
-func (nodeMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{nodeVerbs, nodeErrors, nodeBytes, nodeFrames, nodeFlushes, nodeConnections, nodeRefused,
-		nodeAuth, nodeSlow, nodeBuild,
-		nodeProcesses, nodeMemory, nodeEpoch, nodeDevice, nodePool, nodeExpelled, nodeLease} {
-		to <- d
-	}
-}
+func (nodeMetrics) Describe(to chan<- *prometheus.Desc) { ofNode.describe(to) }
 
 // Collect implements prometheus.Collector.
 func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
@@ -70,11 +87,9 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 		{nodeRefused, c.Refused - c.RefusedRoom - c.RefusedSilent - c.RefusedVersion, []string{"rules"}},
 		{nodeAuth, c.AuthFailures, nil}, {nodeSlow, c.Slow, nil},
 	} {
-		to <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.n), x.labels...)
+		sink(to).counter(x.desc, x.n, x.labels...)
 	}
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
-	}
+	gauge := sink(to).gauge
 	gauge(nodeBuild, 1, i.Commit, strconv.Itoa(version.Wire), strconv.Itoa(version.Control))
 	gauge(nodeConnections, float64(c.Connections))
 	gauge(nodeProcesses, float64(i.Processes))
@@ -83,6 +98,7 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 	gauge(nodeDevice, oneIf(fabrics.NeedsDevice(i.Fabric)))
 	gauge(nodePool, oneIf(i.Pool != nil))
 	gauge(nodeExpelled, oneIf(i.Expelled))
+	collectPMem(i.PMem, to)
 	if left, needs := leaseOf(&i); needs {
 		gauge(nodeLease, max(left, 0).Seconds())
 	}

@@ -8,12 +8,14 @@ import (
 )
 
 var (
-	poolEpoch  = figure("farkv_pool_epoch", "Epoch of the pool's view.")
-	poolBusy   = figure("farkv_pool_busy", "1 while a master mends the pool and clients only read, else 0.")
-	poolNodes  = figure("farkv_pool_nodes", "Memory nodes of the view: those that serve, are down, or are gone for good.", "state")
-	poolMaster = figure("farkv_pool_master_lease_seconds", "Time that is left of the master's tenure, unless it prolongs that; 0 when there is none.")
-	keeperRole = figure("farkv_keeper_master", "1 while this process is the pool's master, else 0.")
-	keeperDid  = figure("farkv_keeper_events_total", "What this process did as a candidate and as master.", "event")
+	ofPool figures // with those of its device and of how full it is
+
+	poolEpoch  = ofPool.figure("farkv_pool_epoch", "Epoch of the pool's view.")
+	poolBusy   = ofPool.figure("farkv_pool_busy", "1 while a master mends the pool and clients only read, else 0.")
+	poolNodes  = ofPool.figure("farkv_pool_nodes", "Memory nodes of the view: those that serve, are down, or are gone for good.", "state")
+	poolMaster = ofPool.figure("farkv_pool_master_lease_seconds", "Time that is left of the master's tenure, unless it prolongs that; 0 when there is none.")
+	keeperRole = ofPool.figure("farkv_keeper_master", "1 while this process is the pool's master, else 0.")
+	keeperDid  = ofPool.figure("farkv_keeper_events_total", "What this process did as a candidate and as master.", "event")
 )
 
 // poolMetrics collects how one process sees its pool, and what it does to keep it.
@@ -32,19 +34,11 @@ func PoolMetrics(f rdma.Fabric, kept *drivers.Kept) prometheus.Collector {
 }
 
 // Describe implements prometheus.Collector.
-func (poolMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolEpoch, poolBusy, poolNodes, poolMaster, keeperRole, keeperDid} {
-		to <- d
-	}
-	describeDevice(to)
-	describeFill(to)
-}
+func (poolMetrics) Describe(to chan<- *prometheus.Desc) { ofPool.describe(to) }
 
 // Collect implements prometheus.Collector.
 func (m poolMetrics) Collect(to chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
-	}
+	gauge := sink(to).gauge
 	nodes, view := nodesOf(m.f)
 	gauge(poolEpoch, float64(view.Epoch))
 	gauge(poolBusy, oneIf(view.Busy))
@@ -69,8 +63,8 @@ func (m poolMetrics) Collect(to chan<- prometheus.Metric) {
 	gauge(poolMaster, left)
 	gauge(keeperRole, oneIf(m.kept.Leads()))
 	for what, n := range m.kept.Counts {
-		to <- prometheus.MustNewConstMetric(keeperDid, prometheus.CounterValue, float64(n), what.String())
+		sink(to).counter(keeperDid, n, what.String())
 	}
-	collectDevice(m.f, to)
-	m.fill.collect(to)
+	collectDevice(m.f, sink(to))
+	m.fill.collect(sink(to))
 }

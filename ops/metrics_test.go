@@ -237,7 +237,7 @@ func TestPoolMetrics(t *testing.T) {
 		`farkv_pool_clients{state="live"} 1`, `farkv_pool_clients{state="dead"} 0`,
 		`farkv_pool_full_ratio{of="index slots"} 0`, `farkv_pool_full_ratio{of="blocks handed out"} 0`,
 	}, c)
-	if _, err := CrashNode("shm:metrics", 1); err != nil {
+	if _, err := CrashNode("shm:metrics", 1, false); err != nil {
 		t.Fatal(err)
 	}
 	kept.Note(cluster.Event{What: cluster.Elected})

@@ -10,10 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -34,6 +37,7 @@ type NodeConfig struct {
 	PIDFile                  string
 	Drain                    time.Duration // for clients to go, at the end
 	Log                      *slog.Logger
+	IPMCTL                   pmem.IPMCTL // reads the counters of persistent memory
 }
 
 // Serving is a memory node that serves.
@@ -58,6 +62,11 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	s := &Serving{
 		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
 	}
+	reading, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { n.pmem.sample(reading) })
+	defer beside.Wait()
+	defer stop()
 	if n.device != nil {
 		s.Device, s.Port = n.device.Port()
 	}
@@ -95,6 +104,7 @@ type nodeServer struct {
 	*fabrics.Node
 	fabrics.NodeConfig
 	device *fabrics.Device // nil: it has none
+	pmem   *pmemSampler
 }
 
 // Close ends the node, and then gives up its device.
@@ -107,7 +117,11 @@ func (n *nodeServer) Close() error {
 }
 
 func (c *NodeConfig) serve() (*nodeServer, error) {
-	n := fabrics.NodeConfig{Listen: c.Listen, Memory: c.Memory, File: c.File, Conns: c.Connections, Log: c.Log}
+	n := fabrics.NodeConfig{
+		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File, Conns: c.Connections, Log: c.Log,
+	}
+	counters := &pmemSampler{tool: c.IPMCTL}
+	n.PMem = counters.last.Load
 	if err := c.secure(&n); err != nil {
 		return nil, err
 	}
@@ -130,7 +144,7 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 		}
 		return nil, nodeHint(err, c)
 	}
-	return &nodeServer{own, n, device}, nil
+	return &nodeServer{own, n, device, counters}, nil
 }
 
 // drain lets clients go, for a while.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 var (
@@ -57,6 +58,10 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 			s.Lease, s.Epoch, s.Expelled, s.Connected = left.Seconds(), i.Epoch, i.Expelled, i.Processes
 			s.Commit, s.AuthFailures, s.RefusedRoom = i.Commit, i.Stats.AuthFailures, i.Stats.RefusedRoom
 			s.RefusedOther = i.Stats.Refused - i.Stats.RefusedRoom
+			s.counts, s.PMem = countsOf(&i.Stats), i.PMem
+			if i.Fault != nil {
+				s.Broken, s.BrokenFor = i.Fault.String(), i.Fault.For.Seconds()
+			}
 			s.Offers, s.InPool, s.Incarnation = i.Memory, i.Pool != nil && i.Pool.ID == infos[main].Pool.ID, fmt.Sprintf("%016x", i.Incarnation)
 		}
 		all = append(all, s)
@@ -86,4 +91,10 @@ func inOrder(infos []fabrics.NodeInfo, all []Served) []Served {
 		return all
 	}
 	return sorted
+}
+
+// countsOf are the verbs that a node executed.
+func countsOf(s *fabrics.NodeStats) *telemetry.NodeCounts {
+	return &telemetry.NodeCounts{Reads: s.Reads, Writes: s.Writes, Atomics: s.Atomics, Calls: s.Calls,
+		BytesRead: s.BytesRead, BytesWrote: s.BytesWrote}
 }

@@ -48,7 +48,7 @@ func Keep(ctx context.Context, addr string, c KeepConfig, ready func(*Keeping) e
 	if p.Kind.Mender == nil {
 		return workloads.Misuse("keep %s: this version recovers no %s pools", p.Address, p.Kind.Name)
 	}
-	ep, err := p.Fabric.Open("keeper") // Pool.Keep takes a pool that is full for one that others keep
+	ep, err := p.Fabric.Open(stores.KeeperName) // Pool.Keep takes a pool that is full for one that others keep
 	if err != nil {
 		return explain(fmt.Errorf("keep %s: %w", p.Address, err), addr)
 	}

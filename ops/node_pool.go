@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -61,7 +62,9 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err != nil {
 		return nil, err
 	}
-	if err := here.Start(ctx, p.Nodes, by.command(token, p.Memory)); err != nil {
+	// Nodes have room for usual telemetry beside their memory.
+	more := telemetry.Bytes(max(p.Telemetry, telemetry.Records)) - telemetry.Bytes(telemetry.Records)
+	if err := here.Start(ctx, p.Nodes, by.command(token, p.Memory+more)); err != nil {
 		return nil, fmt.Errorf("up %s: %w", name, err)
 	}
 	var all []string

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/ops/table"
 )
 
@@ -30,7 +31,13 @@ type Served struct {
 	AuthFailures uint64 `json:"auth_failures"`
 	RefusedRoom  uint64 `json:"refused_room"`
 	RefusedOther uint64 `json:"refused_other"`
-	Process      int    `json:"process,omitempty"` // that 'farkv up' started on this machine
+	// PMem are counters of its machine's persistent memory, or why they are not known.
+	PMem      *telemetry.PMem `json:"pmem,omitempty"`
+	Process   int             `json:"process,omitempty"`        // that 'farkv up' started on this machine
+	Broken    string          `json:"broken,omitempty"`         // on purpose: how
+	BrokenFor float64         `json:"broken_seconds,omitempty"` // what is left of that
+
+	counts *telemetry.NodeCounts
 }
 
 // inspectTime bounds a look at all nodes of a pool.
@@ -116,6 +123,10 @@ func (s *State) printNodes(w io.Writer) {
 	table.Print(w, rows, 1, 2)
 	fmt.Fprint(w, silent)
 	for i, n := range s.Nodes {
+		if n.Broken != "" {
+			left := time.Duration(n.BrokenFor * float64(time.Second)).Round(10 * time.Millisecond)
+			fmt.Fprintf(w, "node %d is broken on purpose: %s, for another %v\n", i, n.Broken, left)
+		}
 		n.printRefused(w, fmt.Sprint("node ", i))
 	}
 	for _, one := range s.Witnesses {

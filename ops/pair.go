@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,30 @@ type Pair struct {
 	Raw    bool   // print the value as it is, without a newline behind it
 
 	bytes int // of the value to put
+}
+
+// Get reads the value of a key.
+func Get(ctx context.Context, addr string, key []byte) (*Pair, error) {
+	return onKey("get", addr, key, func(db *client.DB, p *Pair) (err error) {
+		p.Value, err = db.Get(ctx, key)
+		return err
+	})
+}
+
+// Put sets the value of a key, whether it is there or not.
+func Put(ctx context.Context, addr string, key, value []byte) (*Pair, error) {
+	return onKey("put", addr, key, func(db *client.DB, p *Pair) error {
+		p.Action, p.bytes = "put", len(value)
+		return db.Put(ctx, key, value)
+	})
+}
+
+// Del removes a key that is there; otherwise the error wraps client.ErrNotFound.
+func Del(ctx context.Context, addr string, key []byte) (*Pair, error) {
+	return onKey("del", addr, key, func(db *client.DB, p *Pair) error {
+		p.Action = "deleted"
+		return db.Delete(ctx, key)
+	})
 }
 
 // onKey runs f with the pool's store, as one short-lived client.

@@ -103,6 +103,7 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	lease := stores.Tenure(p.Fabric)
 	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{
 		Lease: lease, Tick: lease / 12, Stop: func() bool { return ctx.Err() != nil },
+		Tell: stores.Teller(ep, p.Fabric),
 	})
 	if errors.Is(err, cluster.ErrStopped) {
 		err = ctx.Err()

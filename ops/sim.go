@@ -1,7 +1,9 @@
 package ops
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,7 +11,9 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/recording"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -43,6 +47,9 @@ type Simulation struct {
 	Crashes        []string // "node 1@5s", "client 3@1s"
 	Faults         []string // as package sim writes them
 	Joins, Leaves  []string // "16@3s"
+	// Record names a file for a recording of the run: see package recording. Without an Interval a sample is taken each
+	// hundredth of the Duration, or without that each millisecond.
+	Record string
 }
 
 // Set sets an option of the store.
@@ -62,11 +69,39 @@ func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := simulate.Run(ctx, c)
+	run := simulate.Run
+	if s.Record != "" {
+		run = s.record
+	}
+	r, err := run(ctx, c)
 	if err != nil {
 		return nil, s.explain(fmt.Errorf("simulate %s: %w", s.Store, err))
 	}
 	return &Simulated{Workload: s.Name, Title: s.Title(), Result: r}, nil
+}
+
+// record simulates and records.
+func (s *Simulation) record(ctx context.Context, c simulate.Config) (*simulate.Result, error) {
+	if c.Interval == 0 {
+		c.Interval = cmp.Or(c.Duration/100, time.Millisecond)
+	}
+	file, err := recording.Create(s.Record, "farkv sim run "+s.Store)
+	if err != nil {
+		return nil, err
+	}
+	c.Sample = func(sample *telemetry.Sample) {
+		if err == nil {
+			err = file.Add(sample)
+		}
+	}
+	r, failed := simulate.Run(ctx, c)
+	if err = errors.Join(failed, err, file.Close()); err != nil {
+		return nil, err
+	}
+	if s.Interval == 0 {
+		r.Points = nil // which were not asked for
+	}
+	return r, nil
 }
 
 // explain adds to an error of a simulation what its user can do.

@@ -49,6 +49,7 @@ type State struct {
 type Node struct {
 	*Served          // of one that is a process
 	Bytes     uint64 `json:"bytes"`
+	Telemetry uint64 `json:"telemetry,omitempty"` // bytes more, of figures of processes and of events
 	Up        bool   `json:"up"`
 	Gone      bool   `json:"gone,omitempty"`       // the view has it no more
 	StandsFor *int   `json:"stands_for,omitempty"` // the node whose place it took
@@ -122,6 +123,15 @@ func Status(addr string) (*State, error) {
 }
 
 func stateOf(p *stores.Pool) (*State, error) {
+	s := glance(p)
+	if err := s.addMemory(p); err != nil {
+		return nil, explainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
+	}
+	return s, nil
+}
+
+// glance is what can be told of a pool without a look into its memory.
+func glance(p *stores.Pool) *State {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
 		Options: p.Kind.Settings(p.Header), Can: p.Kind.Can(), Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
@@ -140,6 +150,11 @@ func stateOf(p *stores.Pool) (*State, error) {
 	if g, ok := p.Fabric.(rdma.Geometer); ok {
 		s.Places = g.Geometry().Clients
 	}
+	return s
+}
+
+// addMemory adds how full the pool is, and what its memory serves.
+func (s *State) addMemory(p *stores.Pool) error {
 	if p.Kind.Fill != nil {
 		s.addFill(p)
 	}
@@ -148,19 +163,26 @@ func stateOf(p *stores.Pool) (*State, error) {
 	case errors.Is(err, rdma.ErrNodeDown): // of all times now it has to tell what there is to tell
 		s.Problem = err.Error()
 	case err != nil:
-		return nil, explainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
+		return err
 	}
 	for _, u := range uses {
 		s.Memory = append(s.Memory, Use{u.Name, u.Count, u.Bytes})
 	}
-	return s, nil
+	return nil
+}
+
+func telemetryOf(f rdma.Fabric) uint64 {
+	if g, ok := f.(rdma.Geometer); ok {
+		return g.Geometry().Telemetry
+	}
+	return 0
 }
 
 func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	monitor, _ := f.(rdma.NodeMonitor)
 	v := f.View()
 	for n, m := range v.Members {
-		is := Node{Bytes: f.Size(), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)), Gone: m.Gone}
+		is := Node{Bytes: f.Size(), Telemetry: telemetryOf(f), Up: !m.Gone && (monitor == nil || !monitor.NodeDown(n)), Gone: m.Gone}
 		if m.StandsFor > 0 {
 			place := int(m.StandsFor) - 1
 			is.StandsFor = &place
@@ -168,6 +190,14 @@ func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
 		nodes = append(nodes, is)
 	}
 	return nodes, View{Epoch: v.Epoch, Busy: v.Busy}
+}
+
+// telemetryText says what a pool has for telemetry, in bytes a node.
+func telemetryText(bytes uint64) string {
+	if bytes == 0 {
+		return "none: the pool was made without, or by an older farkv"
+	}
+	return size(bytes) + " more on each node"
 }
 
 func clientsOf(f rdma.Fabric) ([]Client, error) {
@@ -272,6 +302,7 @@ func (s *State) Print(w io.Writer) {
 	rows = append(rows, limitRows(s.Limits)...)
 	table.Print(w, append(rows, [][]string{
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
+		{"telemetry", telemetryText(s.Nodes[0].Telemetry)},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"margin", s.Margin.String()},
 		{"view", s.View.String()},
@@ -279,6 +310,7 @@ func (s *State) Print(w io.Writer) {
 		{"clients", clients},
 	}...), 1)
 	s.printNodes(w)
+	s.printPMem(w)
 	if rows := parameters(s.Params); len(rows) > 0 {
 		fmt.Fprintln(w)
 		table.Print(w, append([][]string{{"parameter", "value"}}, rows...))

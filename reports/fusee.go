@@ -48,7 +48,7 @@ var fuseeSmall = map[string]string{
 
 // Fusee is FUSEE's paper.
 var Fusee = newPaper(&Paper{
-	Name: "FUSEE", Source: "Shen et al., FAST 2023", Section: "sections 6.3 and 6.4", Figures: fuseeFigures, Small: fuseeSmall,
+	Name: "FUSEE", Source: "Shen et al., FAST 2023", Section: "sections 6.3 and 6.4", Small: fuseeSmall,
 }, plan[*size]{newSize, fuseeSetUp, fuseeExperiments})
 
 func fuseeSetUp(s *size) string {

@@ -18,37 +18,26 @@ var (
 // replicated is the set-up of section 6.4: as many replicas of the index as of the data.
 func replicated(o *ops.Simulation, r int) { o.Nodes, o.IndexReplicas, o.DataReplicas = 5, r, r }
 
-func latencyCases(s *size) (list []trial) {
-	for _, v := range variants {
-		for _, n := range s.replicas {
-			t := s.trial("c", mixed(v, n), func(o *ops.Simulation) {
-				replicated(o, n)
-				o.Store, o.Clients, o.WarmUp, o.Records = v, 1, 0, s.micro
-			})
-			t.micro = s.micro
-			list = append(list, t)
-		}
-	}
-	return list
+func latencyCases(s *size) []trial {
+	return each(variants, s.replicas, func(v string, n int) trial {
+		t := s.trial("c", mixed(v, n), func(o *ops.Simulation) {
+			replicated(o, n)
+			o.Store, o.Clients, o.WarmUp, o.Records = v, 1, 0, s.micro
+		})
+		t.micro = s.micro
+		return t
+	})
 }
 
 func latencyTable(s *size, r results, p *Part) {
-	p.Header = []string{"replicas"}
+	median := func(v string, n int, op string) float64 { return r[mixed(v, n)].Call(op).Latency.P50 }
+	var g grid[int]
 	for _, op := range operations {
 		for _, v := range variants {
-			p.Header = append(p.Header, op+strings.ToUpper(strings.TrimPrefix(v, "fusee")))
+			g.column(op+strings.ToUpper(strings.TrimPrefix(v, "fusee")), func(n int) Cell { return micros(median(v, n, op)) })
 		}
 	}
-	median := func(v string, n int, op string) float64 { return r[mixed(v, n)].Call(op).Latency.P50 }
-	for _, n := range s.replicas {
-		row := []Cell{say("%d", n)}
-		for _, op := range operations {
-			for _, v := range variants {
-				row = append(row, micros(median(v, n, op)))
-			}
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "replicas", "%d", s.replicas)
 	few, many := s.replicas[1], s.replicas[len(s.replicas)-1]
 	grows := func(v string) (least, most float64, text string) {
 		least = math.Inf(1)
@@ -75,24 +64,17 @@ func latencyTable(s *size, r results, p *Part) {
 		unknown("What a cache costs the client's CPU takes no virtual time: the model charges CPUs for verbs alone."))
 }
 
-func replicaCases(s *size) (list []trial) {
-	for _, mix := range s.mixes {
-		for _, n := range s.replicas {
-			list = append(list, s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { replicated(o, n) }))
-		}
-	}
-	return list
+func replicaCases(s *size) []trial {
+	return each(s.mixes, s.replicas, func(mix string, n int) trial {
+		return s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { replicated(o, n) })
+	})
 }
 
 func replicaTable(s *size, r results, p *Part) {
-	p.Header = []string{"replicas", "A", "B", "C", "D", "busiest under A", "busiest under D"}
-	for _, n := range s.replicas {
-		row := []Cell{say("%d", n)}
-		for _, mix := range s.mixes {
-			row = append(row, mops(r[mixed(mix, n)].Throughput))
-		}
-		p.Rows = append(p.Rows, append(row, say("%s", limit(r[mixed("a", n)])), say("%s", limit(r[mixed("d", n)]))))
-	}
+	g := s.rates(r)
+	g.column("busiest under A", func(n int) Cell { return say("%s", limit(r[mixed("a", n)])) })
+	g.column("busiest under D", func(n int) Cell { return say("%s", limit(r[mixed("d", n)])) })
+	g.show(p, "replicas", "%d", s.replicas)
 	least, most := s.replicas[0], s.replicas[len(s.replicas)-1]
 	times := func(mix string) float64 { return r[mixed(mix, most)].Throughput / r[mixed(mix, least)].Throughput }
 	a, b, c := times("a"), times("b"), times("c")

@@ -11,24 +11,23 @@ import (
 
 func mixed(mix string, n int) string { return fmt.Sprintf("%s %d", strings.ToUpper(mix), n) }
 
-func clientCases(s *size) (list []trial) {
+func clientCases(s *size) []trial {
+	return each(s.mixes, s.clients, func(mix string, n int) trial {
+		return s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { o.Clients = n })
+	})
+}
+
+// rates are the mixes' throughputs.
+func (s *size) rates(r results) (g grid[int]) {
 	for _, mix := range s.mixes {
-		for _, n := range s.clients {
-			list = append(list, s.trial(mix, mixed(mix, n), func(o *ops.Simulation) { o.Clients = n }))
-		}
+		g.column(strings.ToUpper(mix), func(n int) Cell { return mops(r[mixed(mix, n)].Throughput) })
 	}
-	return list
+	return g
 }
 
 func clientTable(s *size, r results, p *Part) {
-	p.Header = []string{"clients", "A", "B", "C", "D"}
-	for _, n := range s.clients {
-		row := []Cell{say("%d", n)}
-		for _, mix := range s.mixes {
-			row = append(row, mops(r[mixed(mix, n)].Throughput))
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g := s.rates(r)
+	g.show(p, "clients", "%d", s.clients)
 	least, most := s.clients[0], s.clients[len(s.clients)-1]
 	var tests []test
 	var ours []string
@@ -61,12 +60,9 @@ func nodeCases(s *size) (list []trial) {
 			s.trial("c", mixed("c", n), func(o *ops.Simulation) { o.Nodes = n }),
 			s.trial("c", mixed("thinking", n), func(o *ops.Simulation) { o.Nodes, o.Think = n, thinking }))
 	}
-	for _, n := range []int{2, 3, 5} {
-		for _, mix := range []string{"a", "c"} {
-			list = append(list, s.trial(mix, mixed("pondering "+mix, n), func(o *ops.Simulation) { o.Nodes, o.Think = n, pondering }))
-		}
-	}
-	return list
+	return append(list, each([]int{2, 3, 5}, []string{"a", "c"}, func(n int, mix string) trial {
+		return s.trial(mix, mixed("pondering "+mix, n), func(o *ops.Simulation) { o.Nodes, o.Think = n, pondering })
+	})...)
 }
 
 func nodeTable(s *size, r results, p *Part) {
@@ -166,12 +162,15 @@ func ratioTable(s *size, r results, p *Part) {
 	p.claim("ratio", all(falls...), fmt.Sprintf("from %.2f to %.2f Mops", rates[0]/1e6, rates[last]/1e6), unknown(""))
 }
 
-// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of them much faster,
-// alone and together with the client's NIC, the other parts become the limit.
-var blamed = []struct {
+// A suspect is a part of the hardware that is changed.
+type suspect struct {
 	name     string
 	hardware []string
-}{
+}
+
+// blamed are the parts of the memory nodes that could hide what a threshold costs A: with each of them much faster,
+// alone and together with the client's NIC, the other parts become the limit.
+var blamed = []suspect{
 	{"forty times as many atomics", []string{"AtomicMops=108", "AtomicWordMops=96"}},
 	{"atomics and messages of the NIC without a limit", []string{"AtomicMops=0", "AtomicWordMops=0", "NodeMops=0", "ClientMops=0"}},
 }
@@ -180,15 +179,13 @@ func cacheCases(s *size) (list []trial) {
 	for _, t := range s.thresholds {
 		list = append(list, s.trial("a", fmt.Sprint(t), func(o *ops.Simulation) { o.Set(cacheThreshold, t) }))
 	}
-	for _, b := range blamed {
-		for _, t := range []float64{s.thresholds[0], s.thresholds[len(s.thresholds)-1]} {
-			list = append(list, s.trial("a", key(b.name, t), func(o *ops.Simulation) {
-				o.Hardware = b.hardware
-				o.Set(cacheThreshold, t)
-			}))
-		}
-	}
-	return list
+	ends := []float64{s.thresholds[0], s.thresholds[len(s.thresholds)-1]}
+	return append(list, each(blamed, ends, func(b suspect, t float64) trial {
+		return s.trial("a", key(b.name, t), func(o *ops.Simulation) {
+			o.Hardware = b.hardware
+			o.Set(cacheThreshold, t)
+		})
+	})...)
 }
 
 func cacheTable(s *size, r results, p *Part) {

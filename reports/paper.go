@@ -3,6 +3,7 @@ package reports
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // Papers are those whose evaluations can be done again.
@@ -14,7 +15,9 @@ type Paper struct {
 	Source  string // who published it, where and when
 	Section string // of the evaluation
 	Figures map[string]Figure
-	Parts   [][2]string // names and titles
+	// Tables are the paper's, as it prints them: by a table's name and a row's; the header is the row "".
+	Tables map[string]map[string][]string
+	Parts  [][2]string // names and titles
 	// Small tells for which statements the quick size does not suffice, however clear its numbers are, and why.
 	Small  map[string]string
 	report func(context.Context, Options) (*Report, error)
@@ -31,6 +34,11 @@ type plan[S any] struct {
 }
 
 func newPaper[S any](p *Paper, how plan[S]) *Paper {
+	text, err := published.ReadFile("published/" + strings.ToLower(p.Name) + ".json")
+	if err != nil {
+		panic(err)
+	}
+	p.read(text)
 	for _, e := range how.list {
 		p.Parts = append(p.Parts, [2]string{e.name, e.title})
 	}

@@ -1,6 +1,9 @@
 package reports
 
 import (
+	"bytes"
+	"embed"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,6 +24,37 @@ type Figure struct {
 	Fitted string `json:"fitted,omitempty"`
 }
 
+//go:embed published/*.json
+var published embed.FS
+
+// read takes in what the paper states and its tables. A file that is not right is a mistake in the program: it panics.
+func (p *Paper) read(text []byte) {
+	var file struct {
+		Figures []struct {
+			About string
+			Figure
+		}
+		Tables map[string]map[string][]string
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		panic(fmt.Sprintf("published figures of %s: %v", p.Name, err))
+	}
+	p.Tables, p.Figures = file.Tables, map[string]Figure{}
+	for _, f := range file.Figures {
+		if _, twice := p.Figures[f.About]; twice || f.Says == "" || f.Section == "" || (f.Printed == "") == (f.When == "") {
+			panic(fmt.Sprintf("published figures of %s: %+v: want one of a name, what it says, its section, and either printed or"+
+				" holds_when", p.Name, f))
+		}
+		if f.Printed != "" {
+			value(f.Printed) // panics
+		}
+		f.Paper = p.Name
+		p.Figures[f.About] = f.Figure
+	}
+}
+
 // number reads a number in print, and half of its last digit, to which it is rounded.
 func number(printed string) (value, half float64) {
 	value, err := strconv.ParseFloat(printed, 64)
@@ -34,4 +68,10 @@ func number(printed string) (value, half float64) {
 		}
 	}
 	return value, half
+}
+
+// value is the number in print.
+func value(printed string) float64 {
+	v, _ := number(printed)
+	return v
 }

@@ -54,7 +54,7 @@ func newRcuckooSize(quick bool, seed uint64) *rcuckooSize {
 
 // Rcuckoo is RCuckoo's paper.
 var Rcuckoo = newPaper(&Paper{
-	Name: "RCuckoo", Source: "Grant and Snoeren, ATC 2025", Section: "sections 3 and 5", Figures: rcuckooFigures, Small: rcuckooSmall,
+	Name: "RCuckoo", Source: "Grant and Snoeren, ATC 2025", Section: "sections 3 and 5", Small: rcuckooSmall,
 }, plan[*rcuckooSize]{newRcuckooSize, rcuckooSetUp, rcuckooExperiments})
 
 // They tell for which statements of the quick size its small tables are too small.

@@ -31,17 +31,11 @@ func distanceCases(s *rcuckooSize) (list []trial) {
 }
 
 func distanceTable(s *rcuckooSize, _ results, p *Part) {
-	p.Header = []string{"rows apart"}
+	var g grid[int]
 	for _, f := range s.factors {
-		p.Header = append(p.Header, fmt.Sprintf("f = %g", f))
+		g.column(fmt.Sprintf("f = %g", f), func(d int) Cell { return share(100 * within(computed[[]int](p, f), d)) })
 	}
-	for _, d := range []int{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000} {
-		row := []Cell{say("%d or fewer", d)}
-		for _, f := range s.factors {
-			row = append(row, share(100*within(computed[[]int](p, f), d)))
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "rows apart", "%d or fewer", []int{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000})
 	n := computed[[]int](p, paperFactor)
 	p.same("distances-5", 100*within(n, 5), unknown("As printed the formula puts half of the keys 0 to 5 rows apart, 6 in 15 of a quarter, 6 in 35 of an"+
 		" eighth, and so on: 62.8 %%, whatever the table."))
@@ -117,10 +111,13 @@ type spread struct {
 	failed int
 }
 
-var hashings = []struct {
+// hashing is a way to choose a key's second row, by its f.
+type hashing struct {
 	name string
 	f    float64
-}{{"dependent", paperFactor}, {"independent", independent}}
+}
+
+var hashings = []hashing{{"dependent", paperFactor}, {"independent", independent}}
 
 func spanCases(s *rcuckooSize) (list []trial) {
 	for _, h := range hashings {

@@ -62,24 +62,21 @@ func fillingCases(s *rcuckooSize) (list []trial) {
 }
 
 func fillingTable(s *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"full"}
-	for _, m := range insertMixes {
-		p.Header = append(p.Header, m.name+": Mops")
-	}
-	p.Header = append(p.Header, fmt.Sprintf("W, %d rows a lock", narrow), "INSERT, calm: µs", "bytes of A", "verbs of A", "no path")
 	inserts := func(name string, fill int64) *simulate.Call { return r[key(name, fill)].Call("INSERT") }
 	payload := func(fill int64) float64 {
 		c := r.all("A", fill).Cost
 		return c.BytesRead + c.BytesWrote
 	}
-	for _, fill := range s.filled {
-		row := []Cell{say("%d %%", fill)}
-		for _, m := range insertMixes {
-			row = append(row, mops(r[key(m.name, fill)].Throughput))
-		}
-		p.Rows = append(p.Rows, append(row, mops(r[key("narrow", fill)].Throughput), us(inserts("calm", fill).At(0.5)),
-			say("%.0f", payload(fill)), say("%.2f", r.all("A", fill).Cost.Verbs()), share(100*float64(r[key("W", fill)].Failed)/float64(r[key("W", fill)].Operations))))
+	var g grid[int64]
+	for _, m := range insertMixes {
+		g.column(m.name+": Mops", func(fill int64) Cell { return mops(r[key(m.name, fill)].Throughput) })
 	}
+	g.column(fmt.Sprintf("W, %d rows a lock", narrow), func(fill int64) Cell { return mops(r[key("narrow", fill)].Throughput) })
+	g.column("INSERT, calm: µs", func(fill int64) Cell { return us(inserts("calm", fill).At(0.5)) })
+	g.column("bytes of A", func(fill int64) Cell { return say("%.0f", payload(fill)) })
+	g.column("verbs of A", func(fill int64) Cell { return say("%.2f", r.all("A", fill).Cost.Verbs()) })
+	g.column("no path", func(fill int64) Cell { return noPath(r[key("W", fill)]) })
+	g.show(p, "full", "%d %%", s.filled)
 	first, last := s.filled[0], s.filled[len(s.filled)-1]
 	w := func(name string, fill int64) float64 { return r[key(name, fill)].Throughput / 1e6 }
 	c := inserts("W", first)
@@ -108,12 +105,15 @@ func fillingTable(s *rcuckooSize, r results, p *Part) {
 	p.same("inserts-fusee", rate(first), unknown("What is in use most is the %s.", limit(r[key("fusee", paperCrowd, first)])))
 	p.claim("inserts-fusee-flat", similar(rate(paperFull), rate(first), 0.08), fmt.Sprintf("%+.1f %% from %d %% to %d %%", change(rate(first), rate(paperFull)), first, paperFull), unknown(""))
 	x := r[key("fusee", calm, first)].Call("INSERT")
-	g := x.At(0.5)
-	p.claim("inserts-fusee-us", similar(g, inserts("calm", first).At(0.5), 0.25), fmt.Sprintf("%.2f µs against %.2f", g, inserts("calm", first).At(0.5)),
+	theirs := x.At(0.5)
+	p.claim("inserts-fusee-us", similar(theirs, inserts("calm", first).At(0.5), 0.25), fmt.Sprintf("%.2f µs against %.2f", theirs, inserts("calm", first).At(0.5)),
 		unknown("FUSEE's takes %d trips at the median here.", x.TripsAt(0.5)))
 	p.Notes = append(p.Notes, fmt.Sprintf("A table of %d entries; a run inserts %d %% of them at most. No path: INSERTs of W that failed since no path of 5 moves"+
 		" led to a free slot (see fill). Bytes are payload. Latencies are of W with %d clients.", s.table, insertPart, calm))
 }
+
+// noPath is the share of the operations that failed, which are INSERTs without a path.
+func noPath(r *simulate.Result) Cell { return share(100 * float64(r.Failed) / float64(r.Operations)) }
 
 // twoTrips claims that the median of calls takes two trips. A fence counts as one: what is behind it waits for what
 // is ahead.
@@ -144,23 +144,17 @@ func lockCases(s *rcuckooSize) (list []trial) {
 const smallTable = 512 // rows, of Figure 5
 
 func lockTable(s *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"locks a CAS"}
-	for _, rows := range s.lockRows {
-		p.Header = append(p.Header, fmt.Sprintf("%d", rows))
-	}
 	trips := func(rows, locks int) (mean float64) {
 		for i := range s.lockRuns {
 			mean += lockTrips(r[key(rows, locks, i)].Call("INSERT"), 0.99) / float64(s.lockRuns)
 		}
 		return mean
 	}
-	for _, locks := range s.lockBits {
-		row := []Cell{say("%d", locks)}
-		for _, rows := range s.lockRows {
-			row = append(row, micros(trips(rows, locks)))
-		}
-		p.Rows = append(p.Rows, row)
+	var g grid[int]
+	for _, rows := range s.lockRows {
+		g.column(fmt.Sprint(rows), func(locks int) Cell { return count("%.1f", trips(rows, locks)) })
 	}
+	g.show(p, "locks a CAS", "%d", s.lockBits)
 	most, global := s.lockBits[len(s.lockBits)-1], s.lockRows[len(s.lockRows)-1]
 	best, at, sweet := math.Inf(1), 0, 0.0
 	for _, rows := range s.lockRows {

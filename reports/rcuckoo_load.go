@@ -27,21 +27,13 @@ func rcuckooLoadCases(s *rcuckooSize) (list []trial) {
 }
 
 func rcuckooLoadTable(s *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"clients"}
+	var g grid[int]
 	for _, mix := range readMixes {
 		for _, x := range rivals {
-			p.Header = append(p.Header, mixName(mix)+": "+x.name)
+			g.column(mixName(mix)+": "+x.name, func(n int) Cell { return mops(r[key(x.store, mix, n)].Throughput) })
 		}
 	}
-	for _, n := range s.clients {
-		row := []Cell{say("%d", n)}
-		for _, mix := range readMixes {
-			for _, x := range rivals {
-				row = append(row, mops(r[key(x.store, mix, n)].Throughput))
-			}
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "clients", "%d", s.clients)
 	last := s.clients[len(s.clients)-1]
 	rate := func(store, mix string, n int) float64 { return r[key(store, mix, n)].Throughput }
 	over := func(mix string) (f, nc float64) {

@@ -13,35 +13,28 @@ const (
 	localityTo   = 95
 )
 
-func localityCases(s *rcuckooSize) (list []trial) {
-	for _, h := range hashings {
-		for _, rows := range s.grains {
-			list = append(list, s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
-				o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100, s.smaller*(localityTo-localityFrom)/100, 0
-				o.Own = o.Own.With(stores.Values{tableRows: int(s.smaller) / paperRow, "f": h.f, rowsPerLock: rows})
-			}))
-		}
-	}
-	return list
+func localityCases(s *rcuckooSize) []trial {
+	return each(hashings, s.grains, func(h hashing, rows int) trial {
+		return s.trial("rcuckoo", "w", key(h.name, rows), func(o *ops.Simulation) {
+			o.Clients, o.Records, o.Ops, o.WarmUp = 8, s.smaller*localityFrom/100, s.smaller*(localityTo-localityFrom)/100, 0
+			o.Own = o.Own.With(stores.Values{tableRows: int(s.smaller) / paperRow, "f": h.f, rowsPerLock: rows})
+		})
+	})
 }
 
 func localityTable(s *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"rows a lock"}
-	for _, h := range hashings {
-		p.Header = append(p.Header, h.name+": p50", "p99", "mean", "Mops", "no path")
-	}
 	trips := func(name string, rows int, part float64) float64 {
 		return lockTrips(r[key(name, rows)].Call("INSERT"), part)
 	}
-	for _, rows := range s.grains {
-		row := []Cell{say("%d", rows)}
-		for _, h := range hashings {
-			x := r[key(h.name, rows)]
-			row = append(row, say("%.0f", trips(h.name, rows, 0.5)), say("%.0f", trips(h.name, rows, 0.99)), us(x.Call("INSERT").Trips-2), mops(x.Throughput),
-				share(100*float64(x.Failed)/float64(x.Operations)))
-		}
-		p.Rows = append(p.Rows, row)
+	var g grid[int]
+	for _, h := range hashings {
+		g.column(h.name+": p50", func(rows int) Cell { return say("%.0f", trips(h.name, rows, 0.5)) })
+		g.column("p99", func(rows int) Cell { return say("%.0f", trips(h.name, rows, 0.99)) })
+		g.column("mean", func(rows int) Cell { return count("%.2f", r[key(h.name, rows)].Call("INSERT").Trips-2) })
+		g.column("Mops", func(rows int) Cell { return mops(r[key(h.name, rows)].Throughput) })
+		g.column("no path", func(rows int) Cell { return noPath(r[key(h.name, rows)]) })
 	}
+	g.show(p, "rows a lock", "%d", s.grains)
 	near, far := hashings[0].name, hashings[1].name
 	ours := func(part float64) (a, b float64) {
 		return trips(near, paperLocked, part), trips(far, paperLocked, part)

@@ -40,22 +40,18 @@ func extentCases(s *rcuckooSize) (list []trial) {
 }
 
 func extentTable(s *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"value"}
+	var g grid[string]
 	for _, mix := range readMixes {
-		p.Header = append(p.Header, mixName(mix)+": Mops", "trips", "busiest")
+		g.column(mixName(mix)+": Mops", func(value string) Cell { return mops(r[key(mix, value)].Throughput) })
+		g.column("trips", func(value string) Cell { return say("%.2f", r.all(mix, value).Trips) })
+		g.column("busiest", func(value string) Cell { return say("%s", limit(r[key(mix, value)])) })
 	}
-	line := func(title string, of any) {
-		row := []Cell{say("%s", title)}
-		for _, mix := range readMixes {
-			x := r[key(mix, of)]
-			row = append(row, mops(x.Throughput), say("%.2f", x.Call("TOTAL").Trips), say("%s", limit(x)))
-		}
-		p.Rows = append(p.Rows, row)
-	}
-	line(fmt.Sprintf("%d B, inline", inlineValue), "inline")
+	rows := []string{"inline"}
 	for _, n := range s.values {
-		line(fmt.Sprintf("%d B", n), n)
+		rows = append(rows, fmt.Sprint(n))
 	}
+	g.show(p, "value", "%s B", rows)
+	p.Rows[0][0] = say("%d B, inline", inlineValue)
 	gain := func(mix string) float64 {
 		return change(r[key(mix, s.values[0])].Throughput, r[key(mix, "inline")].Throughput)
 	}
@@ -116,54 +112,54 @@ func entryTable(s *rcuckooSize, r results, p *Part) {
 	p.Notes = append(p.Notes, fmt.Sprintf("Entries of a key of %d B and an inline value; a table of %d entries, %d %% full.", paperPairing, s.smaller, s.filled[0]))
 }
 
-// where the lock table lies, and what a fence behind it costs.
-var lockPlaces = []struct {
+// A lockPlace is where the lock table lies, and what a fence behind it costs.
+type lockPlace struct {
 	name, title   string
 	host, stalled bool
-}{{"device", "the NIC's memory", false, false}, {"stalled", "the NIC's memory, fences stall", false, true}, {"host", "the node's memory", true, false}}
+}
 
-// lockLoads are those that the device is compared under.
-var lockLoads = []struct {
+func (l lockPlace) String() string { return l.title }
+
+var lockPlaces = []lockPlace{{"device", "the NIC's memory", false, false}, {"stalled", "the NIC's memory, fences stall", false, true}, {"host", "the node's memory", true, false}}
+
+// A lockLoad is one that the device is compared under.
+type lockLoad struct {
 	name, title, mix string
 	clients          int
 	one              bool // record, which all update
-}{{"alone", "A, one client", "a", 1, false}, {"a", "A", "a", paperCrowd, false}, {"b", "B", "b", paperCrowd, false}, {"one", "UPDATEs of one key", "a", paperCrowd, true}}
+}
 
-func deviceCases(s *rcuckooSize) (list []trial) {
-	for _, at := range lockPlaces {
-		for _, l := range lockLoads {
-			list = append(list, s.trial("rcuckoo", l.mix, key(at.name, l.name), func(o *ops.Simulation) {
-				o.NoDevice, o.StallFences, o.Clients = at.host, at.stalled, l.clients
-				if l.one {
-					o.Records, o.Ops, o.WarmUp = 1, s.ops/10, 0
-					o.Properties = append(o.Properties, "readproportion=0", "updateproportion=1", "requestdistribution=uniform")
-				}
-				if l.clients == 1 {
-					o.Ops, o.WarmUp = s.ops/10, 0
-				}
-			}))
-		}
-	}
-	return list
+var lockLoads = []lockLoad{{"alone", "A, one client", "a", 1, false}, {"a", "A", "a", paperCrowd, false}, {"b", "B", "b", paperCrowd, false}, {"one", "UPDATEs of one key", "a", paperCrowd, true}}
+
+func deviceCases(s *rcuckooSize) []trial {
+	return each(lockPlaces, lockLoads, func(at lockPlace, l lockLoad) trial {
+		return s.trial("rcuckoo", l.mix, key(at.name, l.name), func(o *ops.Simulation) {
+			o.NoDevice, o.StallFences, o.Clients = at.host, at.stalled, l.clients
+			if l.one {
+				o.Records, o.Ops, o.WarmUp = 1, s.ops/10, 0
+				o.Properties = append(o.Properties, "readproportion=0", "updateproportion=1", "requestdistribution=uniform")
+			}
+			if l.clients == 1 {
+				o.Ops, o.WarmUp = s.ops/10, 0
+			}
+		})
+	})
 }
 
 func deviceTable(_ *rcuckooSize, r results, p *Part) {
-	p.Header = []string{"locks in"}
+	var g grid[lockPlace]
 	for _, l := range lockLoads {
-		p.Header = append(p.Header, l.title+": Mops", "UPDATE", "p99")
-	}
-	for _, at := range lockPlaces {
-		row := []Cell{say("%s", at.title)}
-		for _, l := range lockLoads {
-			u := r.updates(at.name, l.name)
+		g.column(l.title+": Mops", func(at lockPlace) Cell {
 			rate := mops(r[key(at.name, l.name)].Throughput)
 			if l.clients == 1 || l.one {
-				rate = Cell{Text: fmt.Sprintf("%.3f", rate.Value/1e6), Value: rate.Value, number: true}
+				rate.Text = fmt.Sprintf("%.3f", rate.Value/1e6)
 			}
-			row = append(row, rate, us(u.At(0.5)), us(u.At(0.99)))
-		}
-		p.Rows = append(p.Rows, row)
+			return rate
+		})
+		g.column("UPDATE", func(at lockPlace) Cell { return us(r.updates(at.name, l.name).At(0.5)) })
+		g.column("p99", func(at lockPlace) Cell { return us(r.updates(at.name, l.name).At(0.99)) })
 	}
+	g.show(p, "locks in", "%s", lockPlaces)
 	rate := func(at, load string) float64 { return r[key(at, load)].Throughput }
 	best, text := 0.0, ""
 	for _, l := range lockLoads[1:] {

@@ -8,9 +8,9 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/farkv/farkv/ops/table"
+	"github.com/farkv/farkv/reports/plot"
 )
 
 // Report is the evaluation of a paper, done again.
@@ -24,13 +24,15 @@ type Report struct {
 
 // Part is a figure of the paper.
 type Part struct {
-	Name   string    `json:"name"`
-	Title  string    `json:"title"`
-	SetUp  string    `json:"set_up"` // beyond that of the Report
-	Header []string  `json:"header"`
-	Rows   [][]Cell  `json:"rows"`
-	Claims []Verdict `json:"claims"`
-	Notes  []string  `json:"notes,omitempty"`
+	Name   string   `json:"name"`
+	Title  string   `json:"title"`
+	SetUp  string   `json:"set_up"` // beyond that of the Report
+	Header []string `json:"header"`
+	Rows   [][]Cell `json:"rows"`
+	// Units are those of the columns' numbers, for plots.
+	Units  []plot.Unit `json:"units,omitempty"`
+	Claims []Verdict   `json:"claims"`
+	Notes  []string    `json:"notes,omitempty"`
 	paper  *Paper
 	quick  bool
 	small  map[string]string // statements for which this size does not suffice, and why
@@ -42,6 +44,7 @@ type Cell struct {
 	Text   string
 	Value  float64
 	number bool
+	unit   plot.Unit // of the number
 }
 
 // MarshalJSON writes the number, or the text where there is none.
@@ -56,13 +59,22 @@ func say(format string, args ...any) Cell { return Cell{Text: fmt.Sprintf(format
 
 // mops is a throughput, which cells write in million operations a second.
 func mops(perSecond float64) Cell {
-	return Cell{Text: fmt.Sprintf("%.2f", perSecond/1e6), Value: perSecond, number: true}
+	return Cell{Text: fmt.Sprintf("%.2f", perSecond/1e6), Value: perSecond, number: true, unit: plot.Rate}
 }
 
-func micros(us float64) Cell { return Cell{Text: fmt.Sprintf("%.1f", us), Value: us, number: true} }
+func micros(us float64) Cell {
+	return Cell{Text: fmt.Sprintf("%.1f", us), Value: us, number: true, unit: plot.Micros}
+}
+
+// count is a number of no unit, such as a mean of trips.
+func count(format string, v float64) Cell {
+	return Cell{Text: fmt.Sprintf(format, v), Value: v, number: true}
+}
 
 // percent is a change, in percent.
-func percent(v float64) Cell { return Cell{Text: fmt.Sprintf("%+.1f %%", v), Value: v, number: true} }
+func percent(v float64) Cell {
+	return Cell{Text: fmt.Sprintf("%+.1f %%", v), Value: v, number: true, unit: plot.Percent}
+}
 
 // change returns by how many percent to differs from what it was.
 func change(from, to float64) float64 { return 100 * (to/from - 1) }
@@ -143,19 +155,10 @@ func paragraph(w io.Writer, mark, text string, markdown bool) {
 		fmt.Fprintf(w, "- %s%s\n", mark, text)
 		return
 	}
-	line := mark
-	for i, word := range strings.Fields(text) {
-		if i > 0 && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > most {
-			fmt.Fprintln(w, line)
-			line = strings.Repeat(" ", len(mark)) + word
-			continue
-		}
-		if i > 0 {
-			line += " "
-		}
-		line += word
+	for _, line := range table.Wrap(text, most-len(mark)) {
+		fmt.Fprintf(w, "%s%s\n", mark, line)
+		mark = strings.Repeat(" ", len(mark))
 	}
-	fmt.Fprintln(w, line)
 }
 
 // table prints the rows in columns: the first left-aligned, the others right-aligned.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -58,20 +59,14 @@ func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
 // pick returns the experiments that are asked for, in their order.
 func pick[S any](all []experiment[S], only []string) (list []experiment[S], err error) {
 	var names []string
-	known := map[string]bool{}
 	for _, e := range all {
-		names, known[e.name] = append(names, e.name), true
-	}
-	wanted := map[string]bool{}
-	for _, name := range only {
-		if !known[name] {
-			return nil, workloads.Misuse("unknown part %q: there are %s", name, strings.Join(names, ", "))
-		}
-		wanted[name] = true
-	}
-	for _, e := range all {
-		if len(only) == 0 || wanted[e.name] {
+		if names = append(names, e.name); len(only) == 0 || slices.Contains(only, e.name) {
 			list = append(list, e)
+		}
+	}
+	for _, name := range only {
+		if !slices.Contains(names, name) {
+			return nil, workloads.Misuse("unknown part %q: there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return list, nil
@@ -129,6 +124,7 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o O
 			}
 		}
 		e.evaluate(s, r, parts[i])
+		parts[i].Units = parts[i].units()
 	}
 	return parts, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -101,14 +102,18 @@ func sized(o *ops.Simulation, value int) {
 }
 
 // us writes a latency in microseconds.
-func us(v float64) Cell { return Cell{Text: fmt.Sprintf("%.2f", v), Value: v, number: true} }
+func us(v float64) Cell {
+	return Cell{Text: fmt.Sprintf("%.2f", v), Value: v, number: true, unit: plot.Micros}
+}
 
 func kops(perSecond float64) Cell {
-	return Cell{Text: fmt.Sprintf("%.0f", perSecond/1e3), Value: perSecond, number: true}
+	return Cell{Text: fmt.Sprintf("%.0f", perSecond/1e3), Value: perSecond, number: true, unit: plot.Rate}
 }
 
 // share is a part of all, in percent.
-func share(v float64) Cell { return Cell{Text: fmt.Sprintf("%.1f %%", v), Value: v, number: true} }
+func share(v float64) Cell {
+	return Cell{Text: fmt.Sprintf("%.1f %%", v), Value: v, number: true, unit: plot.Percent}
+}
 
 // What is known where numbers differ from the paper's in more than one place, and no experiment says why.
 var (
@@ -140,7 +145,7 @@ var swarmSmall = map[string]string{
 
 // Swarm is SWARM's paper.
 var Swarm = newPaper(&Paper{
-	Name: "SWARM", Source: "Murat et al., SOSP 2024", Section: "section 7", Figures: swarmFigures, Small: swarmSmall,
+	Name: "SWARM", Source: "Murat et al., SOSP 2024", Section: "section 7", Small: swarmSmall,
 }, plan[*swarmSize]{newSwarmSize, swarmSetUp, swarmExperiments})
 
 func swarmSetUp(s *swarmSize) string {

@@ -73,17 +73,14 @@ func meanLatency(points []simulate.Point) float64 {
 
 var contenders = []int{16, 32}
 
-func oneKeyCases(s *swarmSize) (list []trial) {
-	for _, x := range quorums() {
-		for _, n := range contenders {
-			list = append(list, s.trial(x, "a", key(x.store, n), func(o *ops.Simulation) {
-				o.Records, o.Clients = 1, n
-				o.Properties = append(o.Properties, "requestdistribution=uniform")
-				o.Ops = min(o.Ops, 200_000)
-			}))
-		}
-	}
-	return list
+func oneKeyCases(s *swarmSize) []trial {
+	return each(quorums(), contenders, func(x system, n int) trial {
+		return s.trial(x, "a", key(x.store, n), func(o *ops.Simulation) {
+			o.Records, o.Clients = 1, n
+			o.Properties = append(o.Properties, "requestdistribution=uniform")
+			o.Ops = min(o.Ops, 200_000)
+		})
+	})
 }
 
 // split writes the shares of 1, 2, 3, 4 and more trips.

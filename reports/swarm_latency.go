@@ -15,19 +15,16 @@ func (r results) gets(parts ...any) *simulate.Call    { return r[key(parts...)].
 func (r results) all(parts ...any) *simulate.Call     { return r[key(parts...)].Call("TOTAL") }
 func (r results) updates(parts ...any) *simulate.Call { return r[key(parts...)].Call("UPDATE") }
 
-func systemCases(s *swarmSize) (list []trial) {
-	for _, x := range systems() {
-		for _, mix := range []string{"b", "a"} {
-			list = append(list, s.trial(x, mix, key(x.store, mix), func(o *ops.Simulation) { o.Ops, o.WarmUp = s.longer, s.longer }))
-		}
-	}
-	return list
+func systemCases(s *swarmSize) []trial {
+	return each(systems(), []string{"b", "a"}, func(x system, mix string) trial {
+		return s.trial(x, mix, key(x.store, mix), func(o *ops.Simulation) { o.Ops, o.WarmUp = s.longer, s.longer })
+	})
 }
 
 func tripTable(_ *swarmSize, r results, p *Part) {
 	p.Header = []string{"", "GET", "paper", "GET, p99", "paper", "UPDATE", "paper", "UPDATE, p99", "paper", "mean of GET", "of UPDATE"}
 	for _, x := range systems() {
-		g, u, paper := r.gets(x.store, "b"), r.updates(x.store, "b"), swarmTrips[x.store]
+		g, u, paper := r.gets(x.store, "b"), r.updates(x.store, "b"), p.paper.Tables["trips"][x.store]
 		ours := [4]int{g.TripsAt(0.5), g.TripsAt(0.99), u.TripsAt(0.5), u.TripsAt(0.99)}
 		row, holds := []Cell{say("%s", x.name)}, true
 		for i, trips := range ours {
@@ -62,7 +59,12 @@ func beyond(c *simulate.Call, trips int) (sum float64) {
 	return sum
 }
 
-var cdfShares = []float64{0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999}
+var cdfShares = []percentile{0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 0.999}
+
+// A percentile is the share of calls that take no longer.
+type percentile float64
+
+func (p percentile) String() string { return fmt.Sprintf("%g", 100*float64(p)) }
 
 func cdfTable(s *swarmSize, r results, p *Part) {
 	p.cdfs(systems(), func(x system) []any { return []any{x.store, "b"} }, r)
@@ -88,21 +90,13 @@ func cdfTable(s *swarmSize, r results, p *Part) {
 
 // cdfs prints the distributions of each system's GETs and UPDATEs.
 func (p *Part) cdfs(list []system, of func(system) []any, r results) {
-	p.Header = []string{"percentile"}
-	for _, what := range []string{"GET", "UPDATE"} {
+	var g grid[percentile]
+	for _, call := range [][2]string{{"GET", "READ"}, {"UPDATE", "UPDATE"}} {
 		for _, x := range list {
-			p.Header = append(p.Header, what+" "+x.name)
+			g.column(call[0]+" "+x.name, func(part percentile) Cell { return us(r[key(of(x)...)].Call(call[1]).At(float64(part))) })
 		}
 	}
-	for _, part := range cdfShares {
-		row := []Cell{say("%g", 100*part)}
-		for _, call := range []string{"READ", "UPDATE"} {
-			for _, x := range list {
-				row = append(row, us(r[key(of(x)...)].Call(call).At(part)))
-			}
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "percentile", "%s", cdfShares)
 }
 
 func cacheMissCases(s *swarmSize) (list []trial) {

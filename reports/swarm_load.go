@@ -23,7 +23,6 @@ func loadCases(s *swarmSize) (list []trial) {
 }
 
 func loadTable(s *swarmSize, r results, p *Part) {
-	p.Header = []string{"in flight", "A: kops a core", "mean", "DM-ABD", "mean", "B: kops a core", "mean", "DM-ABD", "mean"}
 	core := func(store, mix string, n int) float64 { return r[key(store, mix, n)].Throughput / 4 }
 	mean := func(store, mix string, n int) float64 { return r.all(store, mix, n).Latency.Mean }
 	most := func(store, mix string) (rate float64, with int) {
@@ -34,15 +33,18 @@ func loadTable(s *swarmSize, r results, p *Part) {
 		}
 		return rate / 1e3, with
 	}
-	for _, n := range s.inFlight {
-		row := []Cell{say("%d", n)}
-		for _, mix := range []string{"a", "b"} {
-			for _, x := range quorums() {
-				row = append(row, kops(core(x.store, mix, n)), us(mean(x.store, mix, n)))
+	var g grid[int]
+	for _, mix := range []string{"a", "b"} {
+		for _, x := range quorums() {
+			title := x.name
+			if x == swarmKV {
+				title = mixName(mix) + ": kops a core"
 			}
+			g.column(title, func(n int) Cell { return kops(core(x.store, mix, n)) })
+			g.column("mean", func(n int) Cell { return us(mean(x.store, mix, n)) })
 		}
-		p.Rows = append(p.Rows, row)
 	}
+	g.show(p, "in flight", "%d", s.inFlight)
 	for _, mix := range []string{"a", "b"} {
 		p.same("load-"+mix+"1-us", mean("swarm", mix, 1), whyWork)
 		p.same("load-"+mix+"1-kops", core("swarm", mix, 1)/1e3, whyWork)

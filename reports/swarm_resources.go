@@ -43,8 +43,9 @@ func resourceTable(s *swarmSize, r results, p *Part) {
 	p.Header = []string{"", "CPU", "paper", "Gbit/s", "paper", "GiB", "paper"}
 	for _, x := range systems() {
 		cpu, gbit, gib := resources(r[x.store])
-		paper := swarmResources[x.store]
-		p.Rows = append(p.Rows, []Cell{say("%s", x.name), share(cpu), share(paper[0]), us(gbit), us(paper[2]), us(gib), us(paper[3])})
+		paper := p.paper.Tables["resources"][x.store]
+		p.Rows = append(p.Rows, []Cell{say("%s", x.name), share(cpu), share(value(paper[0])), us(gbit), us(value(paper[2])), us(gib),
+			us(value(paper[3]))})
 	}
 	p.Notes = append(p.Notes, fmt.Sprintf("%d records of 1 KiB; memory is that of a million. CPU is what an operation takes, since a client polls all the"+
 		" while; Gbit/s are of four clients, and carry payloads alone. The paper computes both likewise: RAW's 6.55 Gbit/s are 800 thousand"+

@@ -29,22 +29,15 @@ func valueCases(s *swarmSize) (list []trial) {
 }
 
 func valueTable(s *swarmSize, r results, p *Part) {
-	p.Header = []string{"value"}
-	for _, mix := range []string{"A", "B"} {
+	var g grid[int]
+	for _, mix := range []string{"a", "b"} {
 		for _, way := range places {
-			p.Header = append(p.Header, mix+" "+way.name+": Mops", "GET", "UPDATE")
+			g.column(mixName(mix)+" "+way.name+": Mops", func(n int) Cell { return mops(r[key(mix, n, way.name)].Throughput) })
+			g.column("GET", func(n int) Cell { return us(r.gets(mix, n, way.name).Latency.Mean) })
+			g.column("UPDATE", func(n int) Cell { return us(r.updates(mix, n, way.name).Latency.Mean) })
 		}
 	}
-	for _, n := range s.values {
-		row := []Cell{say("%d B", n)}
-		for _, mix := range []string{"a", "b"} {
-			for _, way := range places {
-				row = append(row, mops(r[key(mix, n, way.name)].Throughput), us(r.gets(mix, n, way.name).Latency.Mean),
-					us(r.updates(mix, n, way.name).Latency.Mean))
-			}
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "value", "%d B", s.values)
 	in, out := places[0].name, places[1].name
 	last := s.values[len(s.values)-1]
 	worst := 0.0
@@ -98,24 +91,19 @@ func replicaCountCases(s *swarmSize) (list []trial) {
 }
 
 func replicaCountTable(_ *swarmSize, r results, p *Part) {
-	p.Header = []string{"replicas"}
+	var g grid[int]
 	for _, x := range quorums() {
-		for _, what := range []string{" GET", " p1", " p99", " UPDATE", " p1", " p99", " kops a client"} {
-			if what[1] != 'p' {
-				what = " " + x.name + what
+		for _, call := range [][2]string{{"GET", "READ"}, {"UPDATE", "UPDATE"}} {
+			at := func(share float64) func(int) Cell {
+				return func(n int) Cell { return us(r[key(x.store, n)].Call(call[1]).At(share)) }
 			}
-			p.Header = append(p.Header, what[1:])
+			g.column(x.name+" "+call[0], at(0.5))
+			g.column("p1", at(0.01))
+			g.column("p99", at(0.99))
 		}
+		g.column(x.name+" kops a client", func(n int) Cell { return kops(r[key(x.store, n)].Throughput / 4) })
 	}
-	for _, n := range []int{3, 5, 7} {
-		row := []Cell{say("%d", n)}
-		for _, x := range quorums() {
-			g, u := r.gets(x.store, n), r.updates(x.store, n)
-			row = append(row, us(g.At(0.5)), us(g.At(0.01)), us(g.At(0.99)), us(u.At(0.5)), us(u.At(0.01)), us(u.At(0.99)),
-				kops(r[key(x.store, n)].Throughput/4))
-		}
-		p.Rows = append(p.Rows, row)
-	}
+	g.show(p, "replicas", "%d", []int{3, 5, 7})
 	p.same("replicas-get", r.gets("swarm", 3).At(0.5), whyWork)
 	p.same("replicas-update", r.updates("swarm", 3).At(0.5), whyWork)
 	const changed = "where a doorbell takes 100 ns of a client's CPU and a completion 90, not 200 each"
@@ -142,13 +130,10 @@ func replicaCountTable(_ *swarmSize, r results, p *Part) {
 		" nodes as replicas.")
 }
 
-func wordCases(s *swarmSize) (list []trial) {
-	for _, mix := range []string{"b", "a"} {
-		for _, n := range s.words {
-			list = append(list, s.trial(swarmKV, mix, key(mix, n), func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) }))
-		}
-	}
-	return list
+func wordCases(s *swarmSize) []trial {
+	return each([]string{"b", "a"}, s.words, func(mix string, n int) trial {
+		return s.trial(swarmKV, mix, key(mix, n), func(o *ops.Simulation) { o.Records, o.Clients = s.crowdKeys, 64; o.Set(words, n) })
+	})
 }
 
 // atOnce is the share of the calls that take one trip, in percent, and the median of them, which are the fastest.

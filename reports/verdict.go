@@ -126,15 +126,11 @@ func (p *Part) figure(about string) Figure {
 	if !ok {
 		panic("no published figure is about " + about)
 	}
-	f.Paper = p.paper.Name
 	return f
 }
 
 // published returns the number that the paper has about something.
-func (p *Part) published(about string) float64 {
-	v, _ := number(p.figure(about).Printed)
-	return v
-}
+func (p *Part) published(about string) float64 { return value(p.figure(about).Printed) }
 
 // claim adds a verdict to p; why is told where it differs.
 func (p *Part) claim(about string, t test, ours string, why reason) {

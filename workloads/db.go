@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Env is what a worker needs of the world; every rdma.Env is one.
@@ -42,6 +43,19 @@ type DB interface {
 	Counters() *rdma.Counters
 	// Close gives the connection back.
 	Close() error
+}
+
+// Collector is a DB that knows what its store counts of itself, and which nodes its verbs go to.
+type Collector interface {
+	// Collect adds to p what was counted since it was collected last. Only the worker may call it.
+	Collect(p *telemetry.Process)
+}
+
+// Collect asks a DB that is a Collector.
+func Collect(db DB, p *telemetry.Process) {
+	if c, ok := db.(Collector); ok {
+		c.Collect(p)
+	}
 }
 
 // What DBs and workers fail with, besides a store's own errors.

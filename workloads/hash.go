@@ -1,5 +1,7 @@
 package workloads
 
+import "math/bits"
+
 const (
 	fnvOffset = 0xcbf29ce484222325
 	fnvPrime  = 1099511628211
@@ -7,11 +9,7 @@ const (
 
 // hashKey is the FNV-1a hash of n, its highest byte first, without a sign: go-ycsb names its records by it.
 func hashKey(n int64) uint64 {
-	h := uint64(fnvOffset)
-	for shift := 56; shift >= 0; shift -= 8 {
-		h = (h ^ uint64(n)>>shift&0xff) * fnvPrime
-	}
-	return magnitude(h)
+	return hashScramble(int64(bits.ReverseBytes64(uint64(n))))
 }
 
 // hashScramble is the FNV-1a hash of n, its lowest byte first, without a sign: YCSB scatters popular items by it.

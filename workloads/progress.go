@@ -38,8 +38,15 @@ func (c Counts) Since(earlier *Counts) Counts {
 // whose counters lie side by side do not slow each other down.
 type LiveCounts struct {
 	ok, failed [Ops]atomic.Uint64
-	_          [128 - 2*8*Ops]byte
+	rests      atomic.Bool
+	_          [128 - 2*8*Ops - 4]byte
 }
+
+// Rest says whether the worker has nothing to do now, such as until its next operation is due.
+func (l *LiveCounts) Rest(rests bool) { l.rests.Store(rests) }
+
+// Rests reports whether the worker has nothing to do now.
+func (l *LiveCounts) Rests() bool { return l.rests.Load() }
 
 // Add counts an operation that ended. Only the worker calls it.
 func (l *LiveCounts) Add(op Op, failed bool) {

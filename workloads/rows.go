@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Rows is a DB over a store of plain keys and values: a record is one value. It allocates nothing in steady state.
@@ -115,6 +116,13 @@ func (t *Rows) Scan(start []byte, n int, r *Record, yield func()) error {
 
 // Counters implements DB.
 func (t *Rows) Counters() *rdma.Counters { return t.count }
+
+// Collect implements Collector for stores that do.
+func (t *Rows) Collect(p *telemetry.Process) {
+	if c, ok := t.store.(Collector); ok {
+		c.Collect(p)
+	}
+}
 
 // Close implements DB.
 func (t *Rows) Close() error { return t.store.Close() }

@@ -1,6 +1,11 @@
 package workloads
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/client"
+)
 
 // Op is a kind of call that is measured.
 type Op uint8
@@ -33,6 +38,8 @@ type Measure struct {
 	Err    error      // the first failure
 	// Round trips of the calls that ended well, and of those that did not.
 	Trips, FailedTrips uint64
+	// Of the calls that failed those that the store answered, such as that there is no such key, and writes of unknown outcome.
+	Answered, Unknown uint64
 }
 
 func (m *Measure) record(took time.Duration, trips uint64, err error) {
@@ -52,6 +59,12 @@ func (m *Measure) record(took time.Duration, trips uint64, err error) {
 	}
 	m.Failed.Record(took)
 	m.FailedTrips += trips
+	switch {
+	case client.Answers(err):
+		m.Answered++
+	case errors.Is(err, client.ErrUncertain):
+		m.Unknown++
+	}
 }
 
 // Merge adds what o measured.
@@ -63,6 +76,8 @@ func (t *Tally) Merge(o *Tally) {
 		m.OK, m.Failed = mergeInto(m.OK, n.OK), mergeInto(m.Failed, n.Failed)
 		m.Trips += n.Trips
 		m.FailedTrips += n.FailedTrips
+		m.Answered += n.Answered
+		m.Unknown += n.Unknown
 		if m.Err == nil {
 			m.Err = n.Err
 		}
@@ -92,6 +107,7 @@ func (t *Tally) Reset() {
 			*m.Failed = Histogram{}
 		}
 		m.Trips, m.FailedTrips, m.Err = 0, 0, nil
+		m.Answered, m.Unknown = 0, 0
 	}
 }
 

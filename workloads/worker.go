@@ -86,7 +86,9 @@ func (w *Worker) Run() {
 	for i := int64(0); w.goesOn(i); i++ {
 		if s.Period > 0 {
 			if ahead := w.due - w.end; ahead > 0 {
+				w.rest(true)
 				w.env.Sleep(ahead)
+				w.rest(false)
 				if s.Poll != nil && !s.Poll(&w.tally) {
 					return
 				}
@@ -112,6 +114,13 @@ func (w *Worker) Run() {
 		if s.Load && err != nil {
 			return // what is left out now would be missed by every run
 		}
+	}
+}
+
+// rest says whether the worker waits until its next operation is due.
+func (w *Worker) rest(rests bool) {
+	if w.share.Live != nil {
+		w.share.Live.Rest(rests)
 	}
 }
 

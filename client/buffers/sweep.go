@@ -46,13 +46,11 @@ func (s *Sweeper) Count(node int) error {
 
 // Asked tells whether a client found no buffer on a node since the last sweep.
 func (s *Sweeper) Asked(node int) (bool, error) {
-	b := s.ep.Batch()
-	defer b.Release()
-	word := b.Read(s.asked(node), 8)
-	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
+	word, err := rdma.ReadWord(s.ep, stepSweep, s.asked(node), s.timeout)
+	if err != nil {
 		return false, fmt.Errorf("ask node %d whether clients find no buffer: %w", node, err)
 	}
-	return le.Uint64(word.Buf) != 0, nil
+	return word != 0, nil
 }
 
 // Heard forgets that clients asked: those that ask from now on need another sweep.

@@ -236,14 +236,11 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 
 // look reads the stack's word.
 func (w *Worker) look(l *list, within time.Duration) error {
-	b := w.ep.Batch()
-	defer b.Release()
-	read := b.Read(w.top(l.node, l.segment), 8)
-	if err := rdma.Do(w.ep, b.As(stepReadStack), within); err != nil {
-		return err
+	top, err := rdma.ReadWord(w.ep, stepReadStack, w.top(l.node, l.segment), within)
+	if err == nil {
+		l.top = stack(top)
 	}
-	l.top = stack(le.Uint64(read.Buf))
-	return nil
+	return err
 }
 
 // swap makes another bundle the top of the stack, unless that has changed.

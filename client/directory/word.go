@@ -3,6 +3,7 @@ package directory
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -139,12 +140,7 @@ func who(id uint64) uint16 { return uint16(id) }
 
 // has tells whether a change is among those that are remembered.
 func (v *value) has(id uint64) bool {
-	for _, other := range v.ids {
-		if id != 0 && id == other {
-			return true
-		}
-	}
-	return false
+	return id != 0 && slices.Contains(v.ids[:], id)
 }
 
 // tells whether v would have a change for certain, if it had been made with the number first or a later one: nobody was

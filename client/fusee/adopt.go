@@ -111,20 +111,15 @@ func (c *Client) countFree(blocks []*block) ([]int, error) {
 func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	was := blk.entry
 	mine := was.Next(c.id, class)
-	b := c.ep.Batch()
-	op := b.CompareSwap(c.space.Entry(blk.Block, 0), uint64(was), uint64(mine))
-	err := c.do(stepTakeOver, b)
-	swapped := op.Swapped()
-	b.Release()
-	if err != nil {
-		c.reclaim.untidy = true
-		return false, fmt.Errorf("adopt block %v: %w", blk.Block, err)
-	}
-	if !swapped {
+	found, err := c.swap(stepTakeOver, c.space.Entry(blk.Block, 0), uint64(was), uint64(mine))
+	if err == nil && node.Entry(found) != was {
 		return false, nil
 	}
-	blk.entry, blk.class = mine, class
-	if err := c.spread(blk); err != nil {
+	if err == nil {
+		blk.entry, blk.class = mine, class
+		err = c.spread(blk)
+	}
+	if err != nil {
 		c.reclaim.untidy = true
 		return false, fmt.Errorf("adopt block %v: %w", blk.Block, err)
 	}
@@ -197,9 +192,6 @@ func (c *Client) clearHints(blk *block) error {
 		if set := le.Uint64(p[w:]); set != 0 {
 			next.FetchAdd(c.space.Bitmap(blk.Block, 0).Add(uint64(w)), -set)
 		}
-	}
-	if next.Len() == 0 {
-		return nil
 	}
 	return c.do(stepClearBits, next)
 }

@@ -43,9 +43,9 @@ func TestBlip(t *testing.T) {
 			h := &beforeCAS{Endpoint: open2(t, f), then: func(b *rdma.Batch) error {
 				return &rdma.OpError{Verb: rdma.CompareSwap, Addr: b.Op(0).Addr, Len: 8, Err: rdma.ErrNodeDown}
 			}}
-			c, err := Open(h, Options{})
+			c, err := Open(h, thrifty(Options{}))
 			must(t, err)
-			other, err := Open(open2(t, f), Options{})
+			other, err := Open(open2(t, f), thrifty(Options{}))
 			must(t, err)
 			for _, op := range []func(c *Client) error{
 				func(c *Client) error { return c.Insert(k, []byte("1")) },
@@ -78,9 +78,9 @@ func TestLongBlip(t *testing.T) {
 			p.Timeout = 20 * time.Millisecond
 			f := simPool(t, 3, p)
 			h := &away{Endpoint: open2(t, f)}
-			c, err := Open(h, Options{})
+			c, err := Open(h, thrifty(Options{}))
 			must(t, err)
-			other, err := Open(open2(t, f), Options{})
+			other, err := Open(open2(t, f), thrifty(Options{}))
 			must(t, err)
 			unknown := 0
 			for _, op := range []func(c *Client) error{
@@ -146,7 +146,7 @@ func replacedMeanwhile(t *testing.T, p Params, h away, op func(c *Client) error)
 	h.n, h.Endpoint = 0, open2(t, f)
 	c, err := Open(&h, Options{})
 	must(t, err)
-	other, err := Open(open2(t, f), Options{})
+	other, err := Open(open2(t, f), thrifty(Options{}))
 	must(t, err)
 	must(t, c.Insert(k, []byte("1")))
 	h.n = cas
@@ -208,7 +208,7 @@ func TestLongBusy(t *testing.T) {
 		func(c *Client) error { return c.Update(k, []byte("2")) },
 		func(c *Client) error { return c.Delete(k) },
 	} {
-		c, err := Open(h, Options{})
+		c, err := Open(h, thrifty(Options{}))
 		must(t, err)
 		must(t, c.Insert(k, []byte("1")))
 		h.n = 2

@@ -202,9 +202,7 @@ func (c *Client) addFree(b *rdma.Batch, f *freed, step int) {
 		b.Chain()
 	}
 	if !f.marked && step < c.space.CopiesOf(f.unit) {
-		p := b.Alloc(8)
-		le.PutUint64(p, uint64(f.incarnation))
-		b.Write(c.space.UnitAt(f.unit, step).Add(markAt), p)
+		b.WriteWord(c.space.UnitAt(f.unit, step).Add(markAt), uint64(f.incarnation))
 	}
 	if step == 0 {
 		c.addHint(b, f.unit, int(f.class))

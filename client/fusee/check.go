@@ -3,6 +3,7 @@ package fusee
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
@@ -135,39 +136,41 @@ func (k *checker) entry(blk node.Block, e node.Entry) {
 		return
 	}
 	k.owners[blk] = e
+	if who := k.ownerOf(e); who < owned {
+		k.blocksOf[who]++
+	} else {
+		k.Damaged("block %v: %v: there is no such client", blk, e)
+	}
+}
+
+// ownerOf returns what kind of owner a block has; owned: none that is known.
+func (k *checker) ownerOf(e node.Entry) int {
 	alive, known := k.alive[e.Owner()]
 	switch {
 	case e.Owner() == node.Left:
-		k.blocksOf[byLeft]++
+		return byLeft
 	case e.Owner() == node.OfNode:
-		k.blocksOf[byNode]++
-	case !known:
-		k.Damaged("block %v: %v: there is no such client", blk, e)
+		return byNode
 	case alive:
-		k.blocksOf[byLive]++
-	default:
-		k.blocksOf[byDead]++
+		return byLive
+	case known:
+		return byDead
 	}
+	return owned
 }
 
 const checkWords = 256 // of the index, a replica and a trip
 
 // index compares the replicas of all slots and collects the words to follow.
 func (k *checker) index() error {
-	per := k.Groups * 3 * 8
 	if n, all := len(k.subtables), k.Subtables; n < all {
 		k.Damaged("%d of %d subtables are lost: the nodes of all their replicas are gone, and the keys with them", all-n, all)
 	}
 	if n, all := len(k.regions), k.Regions; n < all {
 		k.Damaged("%d of %d regions are lost: the nodes of all their replicas are gone, and the pairs with them", all-n, all)
 	}
-	for _, sub := range k.subtables {
-		first := uint64(sub) * per
-		for from := first; from < first+per; from += checkWords {
-			if err := k.slots(race.Slot(from), int(min(checkWords, first+per-from))); err != nil {
-				return fmt.Errorf("read the index: %w", err)
-			}
-		}
+	if err := k.eachRun(checkWords, k.slots); err != nil {
+		return fmt.Errorf("read the index: %w", err)
 	}
 	return nil
 }
@@ -226,8 +229,8 @@ const checkPairs = 32 // pairs read in one trip, from all replicas
 
 // pairs follows the words.
 func (k *checker) pairs() error {
-	for from := 0; from < len(k.words); from += checkPairs {
-		if err := k.follow(k.words[from:min(from+checkPairs, len(k.words))]); err != nil {
+	for some := range slices.Chunk(k.words, checkPairs) {
+		if err := k.follow(some); err != nil {
 			return err
 		}
 	}
@@ -246,9 +249,6 @@ func (k *checker) follow(words []placed) error {
 		for r := range k.space.CopiesOf(p.word.Unit()) {
 			b.Read(k.space.UnitAt(p.word.Unit(), r), p.word.Units()*node.Unit)
 		}
-	}
-	if len(sound) == 0 {
-		return nil
 	}
 	if err := k.do(stepCheck, b); err != nil {
 		return fmt.Errorf("read pairs: %w", err)
@@ -387,13 +387,8 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]head, hints [
 		}
 	}
 	k.free += uint64(free)
-	who := byLive
-	switch alive := k.alive[e.Owner()]; {
-	case e.Owner() == node.Left:
-		who = byLeft
-	case e.Owner() == node.OfNode:
-		who = byNode
-	case !alive:
+	who := k.ownerOf(e)
+	if who == owned {
 		who = byDead
 	}
 	k.objectsOf[who] += uint64(held)

@@ -32,6 +32,7 @@ import (
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // maxReplicas bounds the replicas of a slot or a pair, so that lists of them need no allocation.
@@ -95,6 +96,8 @@ type Stats struct {
 	Yields                          uint64    // INSERTs that gave way to another of the same key
 	Blocks, Adopted, Converted      uint64    // blocks allocated, adopted from departed clients, given a new size class
 	Reclaimed                       uint64    // objects that others freed and this client took back
+	Retries                         uint64    // pauses of operations that wait for other clients
+	Mended                          uint64    // operations that were cut off and waited for the master
 }
 
 // Open returns a worker's view of the pool that ep reaches.
@@ -143,7 +146,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		c.promoted[sub] = v.Busy
 	}
 	v.Follow(c.applyView)
-	c.pace = kit.Retry{Env: ep, Pause: aLittleBit, Over: c.overdue}
+	c.pace = kit.Retry{Env: ep, Pause: aLittleBit, Over: c.overdue, Total: &c.stats.Retries}
 	c.reclaim.rest = l.quarantine()
 	if err := c.readCeiling(); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
@@ -153,6 +156,27 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 
 // Stats returns the worker's counters.
 func (c *Client) Stats() Stats { return c.stats }
+
+// Counts implements client.Countable.
+func (c *Client) Counts(to []telemetry.Counter) []telemetry.Counter {
+	s := &c.stats
+	return append(to,
+		telemetry.Counter{Name: "won by rule 1", Count: s.Rules[rule1]},
+		telemetry.Counter{Name: "won by rule 2", Count: s.Rules[rule2]},
+		telemetry.Counter{Name: "won by rule 3", Count: s.Rules[rule3]},
+		telemetry.Counter{Name: "lost", Count: s.Rules[lose]},
+		telemetry.Counter{Name: "retries", Count: s.Retries},
+		telemetry.Counter{Name: "waits for the master", Count: s.Mended},
+		telemetry.Counter{Name: "cache hits", Count: s.Hits},
+		telemetry.Counter{Name: "cache misses", Count: s.Misses},
+		telemetry.Counter{Name: "cache invalid", Count: s.Invalid},
+		telemetry.Counter{Name: "cache bypassed", Count: s.Bypassed},
+		telemetry.Counter{Name: "inserts that gave way", Count: s.Yields},
+		telemetry.Counter{Name: "blocks allocated", Count: s.Blocks},
+		telemetry.Counter{Name: "blocks adopted", Count: s.Adopted},
+		telemetry.Counter{Name: "objects reclaimed", Count: s.Reclaimed},
+	)
+}
 
 // MaxPair returns the largest sum of a key's and a value's length in bytes.
 func (c *Client) MaxPair() int { return (c.classes.largest()*node.Unit - objectBytes(0, 0)) / 8 * 8 }

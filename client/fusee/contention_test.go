@@ -62,7 +62,7 @@ func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	recorders, errs := make([]*check.Recorder, workers), make([]error, workers)
 	for w := range workers {
 		s.Go(fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) {
-			c, err := Open(ep, Options{CacheThreshold: new(0.9)})
+			c, err := Open(ep, thrifty(Options{CacheThreshold: new(0.9)}))
 			if err != nil {
 				errs[w] = err
 				return

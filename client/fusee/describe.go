@@ -11,15 +11,10 @@ import (
 // Describe returns a function that tells what lies at an address of the pool that ep reaches. Of an object that takes a READ of its
 // block's entry, which tells how large its objects are.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
-	v, err := ep.Join()
+	l, _, err := readLayoutInView(ep)
 	if err != nil {
 		return nil, fmt.Errorf("describe a fusee pool: %w", err)
 	}
-	l, err := readLayout(ep, len(v.Members))
-	if err != nil {
-		return nil, fmt.Errorf("describe a fusee pool: %w", err)
-	}
-	l.applyView(&v)
 	return func(a rdma.Addr) string { return l.describe(ep, a) }, nil
 }
 
@@ -108,14 +103,9 @@ func (l *layout) describeRegion(ep rdma.Endpoint, a rdma.Addr) string {
 
 // unitsOf returns how large a block's objects are; 0: it has none, or that is not known.
 func (l *layout) unitsOf(ep rdma.Endpoint, blk node.Block) int {
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(l.space.Entry(blk, 0), 8)
-	if rdma.Do(ep, b.As(stepReadTables), l.Timeout) != nil {
-		return 0
-	}
-	e := node.Entry(le.Uint64(op.Buf))
-	if e == 0 || e.Class() >= len(l.classes.units) {
+	word, err := rdma.ReadWord(ep, stepReadTables, l.space.Entry(blk, 0), l.Timeout)
+	e := node.Entry(word)
+	if err != nil || e == 0 || e.Class() >= len(l.classes.units) {
 		return 0
 	}
 	return l.classes.units[e.Class()]

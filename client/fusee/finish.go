@@ -127,9 +127,6 @@ func (r *recovery) replacedBy(p race.Word) error {
 func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, error) {
 	words := make([]race.Word, r.index.Copies(s))
 	words[0] = primary
-	if len(words) == 1 {
-		return words, nil
-	}
 	b := r.ep.Batch()
 	defer b.Release()
 	for i := range words[1:] {
@@ -146,13 +143,8 @@ func (r *recovery) readCopies(s race.Slot, primary race.Word) ([]race.Word, erro
 
 // cas replaces one replica's word.
 func (r *recovery) cas(s race.Slot, words []race.Word, replica int, to race.Word) (bool, error) {
-	b := r.ep.Batch()
-	defer b.Release()
-	op := b.CompareSwap(r.index.Address(s, replica), uint64(words[replica]), uint64(to))
-	if err := r.do(stepFinish, b); err != nil {
-		return false, err
-	}
-	return op.Swapped(), nil
+	found, err := r.swap(stepFinish, r.index.Address(s, replica), uint64(words[replica]), uint64(to))
+	return race.Word(found) == words[replica], err
 }
 
 // stand is what the dead client has on a slot's backups: the word that its round is about.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -71,26 +72,30 @@ func (c *Client) Close() error {
 	err := c.shut()
 	for cut := 0; err != nil && interrupted(err) && cut < mostCuts; err, cut = c.shut(), cut+1 {
 		if _, e := c.settled(err); e != nil {
-			return fmt.Errorf("close fusee: %w", e)
+			err = e
+			break
 		}
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("close fusee: %w", err)
+	}
+	return nil
 }
 
 // shut is Close within one view.
 func (c *Client) shut() error {
 	if err := c.keepUp(); err != nil {
-		return fmt.Errorf("close fusee: %w", err)
+		return err
 	}
 	if err := cmp.Or(c.drain(), c.damage); err != nil {
-		return fmt.Errorf("close fusee: %w", err)
+		return err
 	}
 	if n := len(c.unresolved); n > 0 {
-		return fmt.Errorf("close fusee: of %d writes: %w", n, client.ErrUncertain)
+		return fmt.Errorf("of %d writes: %w", n, client.ErrUncertain)
 	}
 	if c.reclaim.untidy {
 		if err := c.tidy(); err != nil {
-			return fmt.Errorf("close fusee: %w", err)
+			return err
 		}
 	}
 	for class := range c.slabs {
@@ -99,10 +104,7 @@ func (c *Client) shut() error {
 		}
 		c.slabs[class] = slab{}
 	}
-	if err := c.leaveParting(); err != nil {
-		return fmt.Errorf("close fusee: %w", err)
-	}
-	return nil
+	return c.leaveParting()
 }
 
 // part takes a slab out of use.
@@ -183,9 +185,9 @@ func (c *Client) inHand() []place {
 // writeHeads writes objects' marks on all replicas: free, or in use. With the mark of a free one goes its incarnation: it
 // may have been taken and never been written.
 func (c *Client) writeHeads(places []place, free bool) error {
-	for from := 0; from < len(places); from += headsPerTrip {
+	for some := range slices.Chunk(places, headsPerTrip) {
 		b := c.ep.Batch()
-		for _, p := range places[from:min(from+headsPerTrip, len(places))] {
+		for _, p := range some {
 			n := sumAt
 			if free {
 				n = writerAt
@@ -203,10 +205,7 @@ func (c *Client) writeHeads(places []place, free bool) error {
 				b.Write(c.space.UnitAt(c.unitOf(p), r), buf)
 			}
 		}
-		var err error
-		if b.Len() > 0 {
-			err = c.do(stepMarkFree, b)
-		}
+		err := c.do(stepMarkFree, b)
 		b.Release()
 		if err != nil {
 			return err
@@ -232,9 +231,6 @@ func (c *Client) setHints(blocks []*block, free []place) error {
 				b.FetchAdd(c.space.Bitmap(blk.Block, 0).Add(uint64(w*8)), bits)
 			}
 		}
-	}
-	if b.Len() == 0 {
-		return nil
 	}
 	return c.do(stepSetBits, b)
 }

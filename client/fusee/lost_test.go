@@ -20,7 +20,7 @@ func TestLostItems(t *testing.T) {
 	p.Subtables, p.Timeout = 6, 10*time.Millisecond
 	f := simPool(t, 4, p)
 	w := f.Go("worker", func(ep rdma.Endpoint) {
-		c, err := Open(ep, Options{})
+		c, err := Open(ep, thrifty(Options{}))
 		if err != nil {
 			t.Error(err)
 			return

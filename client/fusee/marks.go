@@ -51,55 +51,6 @@ func (c *Client) heads(blk node.Block, class, replica int) ([]head, error) {
 	return list, nil
 }
 
-// markFree makes objects of one size class free, which nobody uses and nobody else frees at the same time. Each replica
-// gets a mark of its own: a torn draft leaves replicas of different incarnations. It may be repeated. The order of the
-// replicas is a carrier's.
-func (c *Client) markFree(units []uint64, class int) error {
-	for from := 0; from < len(units); from += headsPerTrip {
-		some := units[from:min(from+headsPerTrip, len(units))]
-		copies := 0
-		for _, u := range some {
-			copies = max(copies, c.space.CopiesOf(u))
-		}
-		for r := copies - 1; r >= 0; r-- {
-			if err := c.markReplica(some, r); err != nil {
-				return fmt.Errorf("mark %d objects free on replica %d: %w", len(some), r, err)
-			}
-		}
-		if err := c.hint(some, class); err != nil {
-			return fmt.Errorf("hint at %d free objects: %w", len(some), err)
-		}
-	}
-	return nil
-}
-
-// markReplica marks objects on one replica, unless they are free there or have no such replica.
-func (c *Client) markReplica(units []uint64, replica int) error {
-	read, write := c.ep.Batch(), c.ep.Batch()
-	defer read.Release()
-	defer write.Release()
-	for _, u := range units {
-		if replica < c.space.CopiesOf(u) {
-			read.Read(c.space.UnitAt(u, replica), headAt)
-		}
-	}
-	if err := c.do(stepMarkFree, read); err != nil {
-		return err
-	}
-	for i := range read.Len() {
-		op := read.Op(i)
-		if h := headOf(op.Buf); !h.free() {
-			p := write.Alloc(8)
-			le.PutUint64(p, uint64(h.incarnation))
-			write.Write(op.Addr.Add(markAt), p)
-		}
-	}
-	if write.Len() == 0 {
-		return nil
-	}
-	return c.do(stepMarkFree, write)
-}
-
 // hint sets the bits of free objects that are not set.
 func (c *Client) hint(units []uint64, class int) error {
 	read, add := c.ep.Batch(), c.ep.Batch()
@@ -116,9 +67,6 @@ func (c *Client) hint(units []uint64, class int) error {
 		if le.Uint64(read.Op(i).Buf)>>(c.indexOf(u, class)%64)&1 == 0 {
 			c.addHint(add, u, class)
 		}
-	}
-	if add.Len() == 0 {
-		return nil
 	}
 	return c.do(stepSetBits, add)
 }

@@ -189,7 +189,7 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	y, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
 	ep, err := f.Open("x")
 	must(t, err)
-	x, err := Open(ep, Options{})
+	x, err := Open(ep, thrifty(Options{}))
 	must(t, err)
 	must(t, x.Insert(k, []byte("1")))
 	must(t, b.Update(k, []byte("2")))
@@ -246,7 +246,7 @@ func crashing(t *testing.T, at uint64) (verbs uint64, f rdma.Fabric) {
 	must(t, err)
 	x := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
 	func() {
-		c, err := Open(x, Options{})
+		c, err := Open(x, thrifty(Options{}))
 		if err != nil {
 			return
 		}
@@ -321,14 +321,15 @@ func salvage(f rdma.Fabric, ep rdma.Endpoint, dead rdma.ClientID) error {
 	if err != nil {
 		return err
 	}
+	r := &recovery{Mender: &Mender{Client: k.Client}}
 	for _, blk := range list {
-		var units []uint64
+		var idle []used
 		for i := range k.classes.objects[blk.class] {
 			if unit := k.unitOf(place{blk, i}); !k.used[unit] {
-				units = append(units, unit)
+				idle = append(idle, used{unit: unit})
 			}
 		}
-		if err := k.markFree(units, blk.class); err != nil {
+		if err := r.markUsed(idle, blk.class, true); err != nil {
 			return err
 		}
 	}
@@ -351,7 +352,7 @@ func salvages(t *testing.T, seed uint64) {
 		f.Seed = seed
 		ep, err := f.Open("dead")
 		must(t, err)
-		c, err := Open(ep, Options{})
+		c, err := Open(ep, thrifty(Options{}))
 		must(t, err)
 		value := make([]byte, 1000) // few objects a block
 		for i := range 3 {

@@ -105,9 +105,6 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 
 // swapAll posts CASes that nobody can get in the way of.
 func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
-	if b.Len() == 0 {
-		return nil
-	}
 	if err := m.do(step, b); err != nil {
 		return err
 	}
@@ -121,12 +118,15 @@ func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 
 const mendWords = 1024 // of the index, a replica and a trip: 8 KB
 
-func (m *Mender) mendIndex() error {
-	per := m.Groups * 3 * 8
-	for _, sub := range m.subtables {
+func (m *Mender) mendIndex() error { return m.eachRun(mendWords, m.mendSlots) }
+
+// eachRun calls f with the words of the index that are left, up to most at a time.
+func (l *layout) eachRun(most uint64, f func(from race.Slot, n int) error) error {
+	per := l.Groups * 3 * 8
+	for _, sub := range l.subtables {
 		first := uint64(sub) * per
-		for from := first; from < first+per; from += mendWords {
-			if err := m.mendSlots(race.Slot(from), int(min(mendWords, first+per-from))); err != nil {
+		for from := first; from < first+per; from += most {
+			if err := f(race.Slot(from), int(min(most, first+per-from))); err != nil {
 				return err
 			}
 		}

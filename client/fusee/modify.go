@@ -21,36 +21,40 @@ import (
 
 // Update replaces the value of a key: four trips when the cache knows its slot, five when not, one more each for
 // rules 2 and 3.
-func (c *Client) Update(key, value []byte) error {
-	if err := c.replace(opUpdate, key, value); err != nil {
-		return fmt.Errorf("update: %w", err)
-	}
-	return nil
-}
+func (c *Client) Update(key, value []byte) error { return c.modify(opUpdate, key, value) }
 
 // Delete removes a key, in as many trips as an Update. Its object holds the key and the log entry, and is given back when
 // the DELETE is over.
-func (c *Client) Delete(key []byte) error {
-	if err := c.replace(opDelete, key, nil); err != nil {
-		return fmt.Errorf("delete: %w", err)
+func (c *Client) Delete(key []byte) error { return c.modify(opDelete, key, nil) }
+
+// modify carries an operation out, again as long as changes of the view cut it off before it changed anything.
+func (c *Client) modify(op opcode, key, value []byte) error {
+	c.releaseHeld()
+	err := c.admit(key, value)
+	if err == nil {
+		hash := race.Hash(key)
+		c.start()
+		for err = c.try(op, key, value, hash); repeatable(err); err = c.try(op, key, value, hash) {
+			if _, e := c.settled(err); e != nil {
+				err = e
+				break
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", op, err)
 	}
 	return nil
 }
 
-func (c *Client) replace(op opcode, key, value []byte) error {
-	c.releaseHeld()
-	if err := c.admit(key, value); err != nil {
+func (c *Client) try(op opcode, key, value []byte, hash uint64) error {
+	if err := c.keepUp(); err != nil {
 		return err
 	}
-	hash := race.Hash(key)
-	c.start()
-	err := c.tryReplace(op, key, value, hash)
-	for ; repeatable(err); err = c.tryReplace(op, key, value, hash) {
-		if _, e := c.settled(err); e != nil {
-			return e
-		}
+	if op == opInsert {
+		return c.tryInsert(key, value, hash)
 	}
-	return err
+	return c.tryReplace(op, key, value, hash)
 }
 
 // repeatable tells whether an operation was cut off by a change of the view before it changed anything.
@@ -60,9 +64,6 @@ func repeatable(err error) bool {
 
 // tryReplace replaces the key's pair within one view.
 func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
-	if err := c.keepUp(); err != nil {
-		return err
-	}
 	if err := c.begin(op, key, value); err != nil {
 		return err
 	}
@@ -193,30 +194,10 @@ func (c *Client) locateAgain(key []byte, hash uint64) (found, error) {
 }
 
 // Insert adds a key: four trips, when no slot of its buckets has its fingerprint and nobody else inserts it.
-func (c *Client) Insert(key, value []byte) error {
-	c.releaseHeld()
-	if err := c.admit(key, value); err != nil {
-		return fmt.Errorf("insert: %w", err)
-	}
-	hash := race.Hash(key)
-	c.start()
-	err := c.tryInsert(key, value, hash)
-	for ; repeatable(err); err = c.tryInsert(key, value, hash) {
-		if _, e := c.settled(err); e != nil {
-			return fmt.Errorf("insert: %w", e)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("insert: %w", err)
-	}
-	return nil
-}
+func (c *Client) Insert(key, value []byte) error { return c.modify(opInsert, key, value) }
 
 // tryInsert inserts the pair within one view.
 func (c *Client) tryInsert(key, value []byte, hash uint64) error {
-	if err := c.keepUp(); err != nil {
-		return err
-	}
 	for r := c.pace; ; {
 		if err := c.begin(opInsert, key, value); err != nil {
 			return err

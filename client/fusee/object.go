@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/cespare/xxhash/v2"
+
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -58,6 +59,8 @@ const (
 
 	usedBit = 0x80
 )
+
+func (o opcode) String() string { return [...]string{"", "insert", "update", "delete"}[o] }
 
 // loggedUnused stands for the zero word in a log's old value. It cannot be a word of its own: unit 0 is no object.
 const loggedUnused = uint64(0xff) << 56

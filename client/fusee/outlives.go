@@ -1,8 +1,9 @@
 package fusee
 
 import (
+	"slices"
+
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -14,15 +15,5 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		return 0, err
 	}
 	defer ep.Close()
-	fewest := maxReplicas
-	for _, items := range [][][]node.Replica{l.original.index, l.original.space} {
-		for _, places := range items {
-			nodes := make([]int, 0, maxReplicas)
-			for _, r := range places {
-				nodes = append(nodes, r.Node)
-			}
-			fewest = min(fewest, client.Copies(&v.View, dead, nodes...))
-		}
-	}
-	return fewest - 1, nil
+	return client.Fewest(&v.View, dead, slices.Concat(l.original.index, l.original.space)) - 1, nil
 }

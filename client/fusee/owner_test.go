@@ -25,7 +25,7 @@ func cramped(blocks int) Params {
 func life(t *testing.T, f rdma.Fabric, o Options) (*Client, func()) {
 	ep, err := f.Open("life")
 	must(t, err)
-	c, err := Open(ep, o)
+	c, err := Open(ep, thrifty(o))
 	must(t, err)
 	return c, func() {
 		must(t, c.Close())

@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client/kit"
@@ -109,12 +110,7 @@ func (c *Client) recycle() { c.lay(c.draft.unit, c.draft.object.class) }
 
 // rests tells whether an object is in quarantine.
 func (r *reclaim) rests(unit uint64) bool {
-	for _, x := range r.resting[r.head:] {
-		if x.unit == unit {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool { return x.unit == unit })
 }
 
 // tend moves what can be moved without waiting. Every operation that writes calls it once.

@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client/race"
@@ -32,30 +33,27 @@ func (m *Mender) Recover(v rdma.View, dead rdma.ClientID) error {
 	m.view.Enter(v)
 	r := &recovery{Mender: m, dead: dead, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	m.report = Breakdown{}
-	clock := m.ep.Now()
-	lap := func(d *time.Duration) {
-		now := m.ep.Now()
-		*d += now - clock
-		clock = now
+	for _, step := range []struct {
+		what string
+		do   func() error
+		took *time.Duration
+	}{
+		{"find its blocks", r.metadata, &m.report.Metadata}, {"read its objects", r.traverse, &m.report.Log},
+		{"finish its writes", r.requests, &m.report.Requests}, {"rest", m.rest, &m.report.Rest},
+		{"free its memory", r.release, &m.report.Free},
+	} {
+		began := m.ep.Now()
+		if err := step.do(); err != nil {
+			return fmt.Errorf("recover client %d: %s: %w", dead, step.what, err)
+		}
+		*step.took = m.ep.Now() - began
 	}
-	if err := r.metadata(); err != nil {
-		return fmt.Errorf("recover client %d: %w", dead, err)
-	}
-	lap(&m.report.Metadata)
-	if err := r.traverse(); err != nil {
-		return fmt.Errorf("recover client %d: read its objects: %w", dead, err)
-	}
-	lap(&m.report.Log)
-	if err := r.requests(); err != nil {
-		return fmt.Errorf("recover client %d: finish its writes: %w", dead, err)
-	}
-	lap(&m.report.Requests)
+	return nil
+}
+
+// rest waits until nothing is read any more that was found to be free.
+func (m *Mender) rest() error {
 	m.ep.Sleep(m.reclaim.rest)
-	lap(&m.report.Rest)
-	if err := r.release(); err != nil {
-		return fmt.Errorf("recover client %d: free its memory: %w", dead, err)
-	}
-	lap(&m.report.Free)
 	return nil
 }
 
@@ -204,8 +202,7 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 // requests looks every complete object up in the index, finishes the writes of the dead client that it meets, and notes
 // what nothing points at.
 func (r *recovery) requests() error {
-	for from := 0; from < len(r.objects); from += lookups {
-		batch := r.objects[from:min(from+lookups, len(r.objects))]
+	for batch := range slices.Chunk(r.objects, lookups) {
 		for tries := 0; len(batch) > 0; tries++ {
 			again, err := r.lookUp(batch)
 			if err != nil {
@@ -234,10 +231,8 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 			}
 		}
 	}
-	if b.Len() > 0 {
-		if err := r.do(stepReadSlots, b); err != nil {
-			return nil, err
-		}
+	if err := r.do(stepReadSlots, b); err != nil {
+		return nil, err
 	}
 	for i := range batch {
 		o := &batch[i]

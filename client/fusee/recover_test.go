@@ -136,7 +136,7 @@ func (c *crashes) fail(err error) {
 
 func (c *crashes) work(ep rdma.Endpoint, w int) {
 	defer func() { c.working-- }()
-	s, err := Open(ep, Options{CacheThreshold: new(0.9)})
+	s, err := Open(ep, thrifty(Options{CacheThreshold: new(0.9)}))
 	if err != nil {
 		c.fail(err)
 		return

@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/node"
 )
@@ -13,20 +14,12 @@ func (r *recovery) release() error {
 	if err := r.freeOlds(); err != nil {
 		return err
 	}
-	units := make([][]uint64, len(r.classes.units))
-	shared := make([][]used, len(r.classes.units))
-	for i := range r.lost {
-		if o := &r.lost[i]; o.shared {
-			shared[o.class] = append(shared[o.class], used{o.unit, o.inc})
-		} else {
-			units[o.class] = append(units[o.class], o.unit)
-		}
-	}
-	for class, list := range units {
-		if err := r.markFree(list, class); err != nil {
+	shared := r.lostOf(func(o *remains) bool { return o.shared })
+	for class, list := range r.lostOf(func(o *remains) bool { return !o.shared }) {
+		if err := r.markUsed(list, class, true); err != nil {
 			return err
 		}
-		if err := r.markUsed(shared[class], class); err != nil {
+		if err := r.markUsed(shared[class], class, false); err != nil {
 			return err
 		}
 	}
@@ -43,13 +36,13 @@ func (r *recovery) release() error {
 // freeOlds frees what the dead client's writes replaced, where it is not free yet: its incarnation is the one that the log
 // names, and its mark is not.
 func (r *recovery) freeOlds() error {
-	for from := 0; from < len(r.olds); from += headsPerTrip {
-		list, err := r.inPlace(r.olds[from:min(from+headsPerTrip, len(r.olds))])
+	for some := range slices.Chunk(r.olds, headsPerTrip) {
+		list, err := r.inPlace(some)
 		if err != nil {
 			return err
 		}
 		for class, some := range list {
-			if err := r.markUsed(some, class); err != nil {
+			if err := r.markUsed(some, class, false); err != nil {
 				return err
 			}
 		}
@@ -70,15 +63,12 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 			b.Read(r.space.Entry(blk, 0), 8)
 		}
 	}
-	if len(sound) == 0 {
-		return list, nil
-	}
 	if err := r.do(stepReadTables, b); err != nil {
 		return nil, err
 	}
 	for i, o := range sound {
 		class := int(r.classes.of[o.word.Units()])
-		if now := node.Entry(le.Uint64(b.Op(i).Buf)); now != 0 && now.Class() == class {
+		if now := node.Entry(b.Op(i).Word(0)); now != 0 && now.Class() == class {
 			list[class] = append(list[class], used{o.word.Unit(), o.inc})
 		}
 	}

@@ -58,37 +58,13 @@ func (m *Mender) losses(v *rdma.View, dead int) error {
 	return nil
 }
 
-const (
-	copyBytes = 16 << 10 // a verb
-	copyVerbs = 16       // a trip
-)
-
 // copyRange copies n bytes, of whole words, from one node to another.
 func (m *Mender) copyRange(from, to rdma.Addr, n uint64) error {
-	for done := uint64(0); done < n; {
-		read, write := m.ep.Batch(), m.ep.Batch()
-		for k := 0; k < copyVerbs && done < n; k++ {
-			size := min(copyBytes, n-done)
-			read.Read(from.Add(done), int(size))
-			done += size
-		}
-		err := m.do(stepCopy, read)
-		if err == nil {
-			for k := range read.Len() {
-				op := read.Op(k)
-				p := write.Alloc(len(op.Buf)) // its own: what times out may land after read was released
-				copy(p, op.Buf)
-				write.Write(to.Add(op.Addr.Offset()-from.Offset()), p)
-			}
-			err = m.do(stepCopy, write)
-		}
-		write.Release()
-		read.Release()
-		if err != nil {
-			return err
-		}
+	c := kit.Copier{Batch: m.ep.Batch, Do: func(b *rdma.Batch) error { return m.do(stepCopy, b) }}
+	if err := c.Copy(from, to, n); err != nil {
+		return err
 	}
-	return nil
+	return c.Flush()
 }
 
 func (m *Mender) copyHeads(spare int) error {

@@ -1,7 +1,7 @@
 package fusee
 
 import (
-	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -27,10 +27,10 @@ func (c *Client) resync(moved func(region int) bool) error {
 	}
 	c.oldSpace = nil // its blocks are marked: what is read of them in this try is not read again in the next
 	if err := c.ground(); err != nil {
-		return fmt.Errorf("rejoin the pool: %w", err)
+		return err
 	}
 	if err := c.tidy(); err != nil {
-		return fmt.Errorf("rejoin the pool: %w", err)
+		return err
 	}
 	for class := range c.slabs {
 		for _, blk := range c.slabs[class].blocks {
@@ -38,10 +38,10 @@ func (c *Client) resync(moved func(region int) bool) error {
 				continue
 			}
 			if c.overdue() {
-				return errTimeout("rejoin the pool")
+				return errDeadline
 			}
 			if err := c.reread(blk); err != nil {
-				return fmt.Errorf("rejoin the pool: %w", err)
+				return err
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func (c *Client) tidy() error {
 	}
 	for class := range c.slabs {
 		s := &c.slabs[class]
-		for _, blk := range append([]*block(nil), s.blocks...) {
+		for _, blk := range slices.Clone(s.blocks) {
 			if now := mine[blk.Block]; now != nil && now.class == class {
 				blk.entry = now.entry
 			} else {

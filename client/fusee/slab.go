@@ -3,6 +3,7 @@ package fusee
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
@@ -69,12 +70,7 @@ func (s *slab) push(p place) {
 // split takes a block out of the slab and returns a slab of it and its free objects.
 func (s *slab) split(blk *block) *slab {
 	part := &slab{blocks: []*block{blk}}
-	for i, b := range s.blocks {
-		if b == blk {
-			s.blocks = append(s.blocks[:i], s.blocks[i+1:]...)
-			break
-		}
-	}
+	s.blocks = slices.DeleteFunc(s.blocks, func(b *block) bool { return b == blk })
 	kept := s.free[:0]
 	for _, p := range s.free[s.head:] {
 		if p.block == blk {
@@ -323,14 +319,12 @@ func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) er
 
 // setReplica CASes a block's entry on one replica.
 func (c *Client) setReplica(blk node.Block, replica int, expect, value node.Entry) error {
-	b := c.ep.Batch()
-	defer b.Release()
-	op := b.CompareSwap(c.space.Entry(blk, replica), uint64(expect), uint64(value))
-	if err := c.do(stepAllocate, b); err != nil {
-		return fmt.Errorf("change the owner of block %v: %w", blk, err)
+	found, err := c.swap(stepAllocate, c.space.Entry(blk, replica), uint64(expect), uint64(value))
+	if err == nil && node.Entry(found) != expect {
+		err = fmt.Errorf("replica %d has %v, not %v: %w", replica, node.Entry(found), expect, errTables)
 	}
-	if found := node.Entry(op.Result); found != expect {
-		return fmt.Errorf("change the owner of block %v: replica %d has %v, not %v: %w", blk, replica, found, expect, errTables)
+	if err != nil {
+		return fmt.Errorf("change the owner of block %v: %w", blk, err)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func onSlowNode(t *testing.T, work func(c *Client, unit uint64)) {
 	t.Cleanup(func() { f.Close() })
 	must(t, Make(f, p))
 	f.Go("worker", func(ep rdma.Endpoint) {
-		c, err := Open(ep, Options{})
+		c, err := Open(ep, thrifty(Options{}))
 		if err != nil {
 			t.Error(err)
 			return

@@ -212,21 +212,17 @@ func (c *Client) fixBackups(step rdma.Step, w *write, list []race.Word) error {
 // proposeInTurn is FUSEE-CR: the backups are CASed one after the other, the first decides.
 func (c *Client) proposeInTurn(w *write) (rule, error) {
 	for r := 1; r < c.index.Copies(w.slot); r++ {
-		b := c.ep.Batch()
-		op := b.CompareSwap(c.index.Address(w.slot, r), uint64(w.old), uint64(w.new))
 		w.visible = true
-		err := c.do(stepCASBackups, b)
-		before := race.Word(op.Result)
-		b.Release()
+		before, err := c.swap(stepCASBackups, c.index.Address(w.slot, r), uint64(w.old), uint64(w.new))
 		switch {
 		case err != nil:
 			return lose, err
-		case before == w.old:
+		case race.Word(before) == w.old:
 		case r == 1:
 			w.visible = false
 			return lose, nil
 		default:
-			return lose, fmt.Errorf("replica %d of slot %d holds %v behind the first backup's %v: %w", r, w.slot, before, w.new, client.ErrDamaged)
+			return lose, fmt.Errorf("replica %d of slot %d holds %v behind the first backup's %v: %w", r, w.slot, race.Word(before), w.new, client.ErrDamaged)
 		}
 	}
 	return rule1, nil
@@ -286,16 +282,12 @@ func (c *Client) changeBackups(step rdma.Step, w *write, to race.Word) error {
 
 // casPrimary moves the primary slot, which only the round's winner may.
 func (c *Client) casPrimary(step rdma.Step, w *write, old, new race.Word) error {
-	b := c.ep.Batch()
-	defer b.Release()
-	op := b.CompareSwap(c.index.Address(w.slot, 0), uint64(old), uint64(new))
-	if err := c.do(step, b); err != nil {
-		return err
+	at := c.index.Address(w.slot, 0)
+	found, err := c.swap(step, at, uint64(old), uint64(new))
+	if err == nil && race.Word(found) != old {
+		err = fmt.Errorf("primary slot %d at %s holds %v, not the winner's old %v: %w", w.slot, at, race.Word(found), old, client.ErrDamaged)
 	}
-	if !op.Swapped() {
-		return fmt.Errorf("primary slot %d at %s holds %v, not the winner's old %v: %w", w.slot, op.Addr, race.Word(op.Result), old, client.ErrDamaged)
-	}
-	return nil
+	return err
 }
 
 // logOld adds the commit of an object's log entry: the old value and its CRC, on every replica (FUSEE 4.5).
@@ -333,11 +325,15 @@ func (c *Client) awaitWinner(w *write) (verdict, error) {
 
 // readSlot reads one replica of a slot.
 func (c *Client) readSlot(step rdma.Step, s race.Slot, replica int) (race.Word, error) {
+	w, err := rdma.ReadWord(c.ep, step, c.index.Address(s, replica), c.opt.Timeout)
+	return race.Word(w), err
+}
+
+// swap CASes one word, and returns what it held.
+func (c *Client) swap(step rdma.Step, a rdma.Addr, expect, value uint64) (found uint64, err error) {
 	b := c.ep.Batch()
 	defer b.Release()
-	op := b.Read(c.index.Address(s, replica), 8)
-	if err := c.do(step, b); err != nil {
-		return 0, err
-	}
-	return slotWord(op), nil
+	op := b.CompareSwap(a, expect, value)
+	err = c.do(step, b)
+	return op.Result, err
 }

@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -27,11 +28,7 @@ func (m *Mender) Sweep(v rdma.View) error {
 			return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
 		}
 	}
-	rest := func() error {
-		m.ep.Sleep(m.reclaim.rest) // somebody may be on the way to what was replaced just now
-		return nil
-	}
-	for _, step := range []func() error{r.traverse, r.requests, rest, r.forgetAdopted, r.markLost, r.hintFree} {
+	for _, step := range []func() error{r.traverse, r.requests, m.rest, r.forgetAdopted, r.markLost, r.hintFree} {
 		if err := step(); err != nil {
 			return fmt.Errorf("sweep: %w", err)
 		}
@@ -49,8 +46,8 @@ func (r *recovery) hintFree() error {
 		}
 	}
 	for class, list := range units {
-		for from := 0; from < len(list); from += headsPerTrip {
-			if err := r.hint(list[from:min(from+headsPerTrip, len(list))], class); err != nil {
+		for some := range slices.Chunk(list, headsPerTrip) {
+			if err := r.hint(some, class); err != nil {
 				return err
 			}
 		}
@@ -61,8 +58,7 @@ func (r *recovery) hintFree() error {
 // forgetAdopted drops the objects of blocks that are not what they were when the sweep began.
 func (r *recovery) forgetAdopted() error {
 	kept := r.lost[:0]
-	for from := 0; from < len(r.lost); from += headsPerTrip {
-		some := r.lost[from:min(from+headsPerTrip, len(r.lost))]
+	for some := range slices.Chunk(r.lost, headsPerTrip) {
 		b := r.ep.Batch()
 		for i := range some {
 			blk, _, _ := r.space.BlockOf(some[i].unit)
@@ -84,17 +80,23 @@ func (r *recovery) forgetAdopted() error {
 }
 
 func (r *recovery) markLost() error {
-	dead := make([][]used, len(r.classes.units))
-	for i := range r.lost {
-		o := &r.lost[i]
-		dead[o.class] = append(dead[o.class], used{o.unit, o.inc})
-	}
-	for class, list := range dead {
-		if err := r.markUsed(list, class); err != nil {
+	for class, list := range r.lostOf(func(*remains) bool { return true }) {
+		if err := r.markUsed(list, class, false); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// lostOf returns those of the lost objects that belong to a part, by class.
+func (r *recovery) lostOf(part func(o *remains) bool) [][]used {
+	list := make([][]used, len(r.classes.units))
+	for i := range r.lost {
+		if o := &r.lost[i]; part(o) {
+			list[o.class] = append(list[o.class], used{o.unit, o.inc})
+		}
+	}
+	return list
 }
 
 // used is one use of an object.
@@ -103,11 +105,12 @@ type used struct {
 	inc  uint32
 }
 
-// markUsed frees uses of objects of one class, which nobody can come to need, while others may free or use the objects, too:
-// a mark of an incarnation that is over says nothing. The primary's mark comes last, as a carrier's does.
-func (r *recovery) markUsed(list []used, class int) error {
-	for from := 0; from < len(list); from += headsPerTrip {
-		some := list[from:min(from+headsPerTrip, len(list))]
+// markUsed frees objects of one class, which no client can come to need: those in the given use, while others may free or use the
+// objects, too, as a mark of an incarnation that is over says nothing; or, if whatever is set, in whatever use they are, where
+// no other client frees them at the same time. Each replica gets a mark of its own: a torn draft leaves replicas of different
+// incarnations. It may be repeated. The primary's mark comes last, as a carrier's does.
+func (r *recovery) markUsed(list []used, class int, whatever bool) error {
+	for some := range slices.Chunk(list, headsPerTrip) {
 		copies := 0
 		for _, u := range some {
 			copies = max(copies, r.space.CopiesOf(u.unit))
@@ -115,20 +118,23 @@ func (r *recovery) markUsed(list []used, class int) error {
 		var marked []uint64
 		for c := copies - 1; c >= 0; c-- {
 			var err error
-			if marked, err = r.markCopies(some, c); err != nil {
+			if marked, err = r.markCopies(some, c, whatever); err != nil {
 				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
 			}
 		}
 		if err := r.hint(marked, class); err != nil {
 			return err
 		}
-		r.report.Freed += len(marked)
+		if !whatever {
+			r.report.Freed += len(marked)
+		}
 	}
 	return nil
 }
 
-// markCopies marks the objects on one replica, where they are in that use and not marked, and returns which.
-func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err error) {
+// markCopies marks the objects on one replica, where they are in that use, or in whatever one, and not marked, and returns
+// which.
+func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked []uint64, err error) {
 	read, write := r.ep.Batch(), r.ep.Batch()
 	defer read.Release()
 	defer write.Release()
@@ -139,29 +145,21 @@ func (r *recovery) markCopies(list []used, replica int) (marked []uint64, err er
 			there = append(there, u)
 		}
 	}
-	if len(there) == 0 {
-		return nil, nil
-	}
 	start := r.ep.Now()
 	if err := r.do(stepMarkFree, read); err != nil {
 		return nil, err
 	}
 	for i, u := range there {
 		h := headOf(read.Op(i).Buf)
-		if h.incarnation != u.inc {
+		if !whatever && h.incarnation != u.inc {
 			continue
 		}
 		marked = append(marked, u.unit) // its hint may have been lost
 		if !h.free() {
-			p := write.Alloc(8)
-			le.PutUint64(p, uint64(u.inc))
-			write.Write(read.Op(i).Addr.Add(markAt), p)
+			write.WriteWord(read.Op(i).Addr.Add(markAt), uint64(h.incarnation))
 		}
 	}
-	if write.Len() == 0 {
-		return marked, nil
-	}
-	if r.ep.Now()-start > r.Timeout/2 { // by now the block may have objects of another class
+	if !whatever && write.Len() > 0 && r.ep.Now()-start > r.Timeout/2 { // by now the block may have objects of another class
 		return nil, errTimeout("mark objects that were read a while ago")
 	}
 	return marked, r.do(stepMarkFree, write)

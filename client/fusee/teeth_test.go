@@ -81,7 +81,7 @@ var mutants = []teeth.Mutant{
 		Test: "TestViewChanges"},
 	{Rule: "a client ends the rounds that it left", In: "Client.endRounds",
 		At: "!$c.$view.$Busy", Do: "$c.$view.$Busy", Test: "TestLongBlip"},
-	{Rule: "recovery marks each replica by its own incarnation", In: "Client.markReplica",
+	{Rule: "recovery marks each replica by its own incarnation", In: "recovery.markCopies",
 		At: "uint64($h.$incarnation)", Do: "1", Test: "TestSalvage"},
 	{Rule: "blocks are passed on behind their backups", In: "Client.passOn",
 		At:   "if $err := $c.$pass($backups); $*failed { $*_ }; if $err := $c.$pass($primaries); $*failed { $*body }",

@@ -33,6 +33,14 @@ func pool(t testing.TB, nodes int, p Params) *shm.Fabric {
 }
 
 // worker opens a client, through an endpoint that wrap may change.
+// thrifty gives a client a small cache, unless the options have one: to clear a large one is most of the time that Open takes.
+func thrifty(o Options) Options {
+	if o.CacheBytes == nil {
+		o.CacheBytes = new(64 << 10)
+	}
+	return o
+}
+
 func worker(t testing.TB, f rdma.Fabric, o Options, wrap func(rdma.Endpoint) rdma.Endpoint) *Client {
 	t.Helper()
 	ep, err := f.Open(t.Name())
@@ -42,7 +50,7 @@ func worker(t testing.TB, f rdma.Fabric, o Options, wrap func(rdma.Endpoint) rdm
 	if wrap != nil {
 		ep = wrap(ep)
 	}
-	c, err := Open(ep, o)
+	c, err := Open(ep, thrifty(o))
 	if err != nil {
 		t.Fatal(err)
 	}

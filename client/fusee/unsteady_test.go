@@ -79,7 +79,7 @@ func unsteady(seed uint64) (noticed int, err error) {
 
 // unsteadyWorker loads its share of the records, then overwrites all, in sizes that need adopted, shed and converted blocks.
 func unsteadyWorker(ep rdma.Endpoint, w, workers, records int, ready, noticed *int) error {
-	c, err := Open(ep, Options{})
+	c, err := Open(ep, thrifty(Options{}))
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,7 @@ func interrupted(err error) bool {
 // take. It returns false when there is none, because the failed node was unreachable for this client alone and
 // answers again: then nothing is known about the verbs that failed.
 func (c *Client) settled(cause error) (bool, error) {
+	c.stats.Mended++
 	limit, epoch := c.waitLimit(), c.view.Epoch
 	for r := c.retryUntil(kit.WhileBusy, limit); ; {
 		unknown := c.view.Join()
@@ -110,10 +111,11 @@ func (c *Client) catchUp() error {
 		}
 		return false
 	})
-	if err == nil {
-		c.behind = false
+	if err != nil {
+		return fmt.Errorf("rejoin the pool: %w", err)
 	}
-	return err
+	c.behind = false
+	return nil
 }
 
 // keepUp lets a client write only in an idle view, to which its memory has caught up.

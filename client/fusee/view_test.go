@@ -52,7 +52,7 @@ func TestReadsGoOn(t *testing.T) {
 	p.Timeout = 20 * time.Millisecond
 	f := simPool(t, 4, p)
 	ep := open2(t, f)
-	c, err := Open(ep, Options{})
+	c, err := Open(ep, thrifty(Options{}))
 	must(t, err)
 	const keys = 100
 	key := func(i int) []byte { return fmt.Appendf(nil, "key %d", i) }

@@ -48,6 +48,8 @@ type Retry struct {
 	Over func() bool
 	// Tries counts the pauses so far.
 	Tries int
+	// Total counts the pauses of all Retries that share it. nil: they are not counted.
+	Total *uint64
 }
 
 // Again pauses before the next try; false: time is over, and it does not pause.
@@ -63,4 +65,7 @@ func (r *Retry) Again() bool {
 func (r *Retry) Wait() {
 	r.Env.Sleep(r.Pause(r.Tries, r.Env.Rand()))
 	r.Tries++
+	if r.Total != nil {
+		*r.Total++
+	}
 }

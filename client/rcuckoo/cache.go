@@ -12,6 +12,8 @@ type cache struct {
 	used  []bool
 	hands []uint8 // of each set
 	rows  []byte
+
+	hits, misses uint64 // of searches that looked for a row
 }
 
 const cacheWays = 8
@@ -47,8 +49,10 @@ func (c *cache) find(shard int, n uint32) int {
 func (c *cache) row(shard int, n uint32) row {
 	i := c.find(shard, n)
 	if i < 0 {
+		c.misses++
 		return nil
 	}
+	c.hits++
 	c.used[i] = true
 	return row(c.rows[i*c.bytes:][:c.bytes:c.bytes])
 }

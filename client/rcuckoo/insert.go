@@ -81,6 +81,7 @@ func (s *Store) insertBy(path []step, at *place, key, value []byte, full bool) (
 		}
 		s.changes[i] = c
 	}
+	s.stats.Paths[len(path)-1]++
 	return true, s.write(s.changes[:len(path)], ref{})
 }
 

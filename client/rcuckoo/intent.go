@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -127,10 +128,8 @@ func (t *intent) within(words []uint32) bool {
 // names tells whether an intent names one of some lock words.
 func (t *intent) names(words []uint32) bool {
 	for i := range t.words() {
-		for _, w := range words {
-			if t.word(i) == w {
-				return true
-			}
+		if slices.Contains(words, t.word(i)) {
+			return true
 		}
 	}
 	return false

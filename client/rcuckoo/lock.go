@@ -1,8 +1,10 @@
 package rcuckoo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -40,20 +42,11 @@ func (s *Store) want(shard int) {
 func (s *Store) wantRow(n uint32) {
 	word, bit := s.lockOf(n)
 	l := &s.locks
-	at := len(l.wants)
-	for i, w := range l.wants {
-		if w.word == uint32(word) {
-			l.wants[i].bits |= 1 << bit
-			return
-		}
-		if w.word > uint32(word) {
-			at = i
-			break
-		}
+	at, found := slices.BinarySearchFunc(l.wants, uint32(word), func(w want, word uint32) int { return cmp.Compare(w.word, word) })
+	if !found {
+		l.wants = slices.Insert(l.wants, at, want{word: uint32(word)})
 	}
-	l.wants = append(l.wants, want{})
-	copy(l.wants[at+1:], l.wants[at:])
-	l.wants[at] = want{uint32(word), 1 << bit}
+	l.wants[at].bits |= 1 << bit
 }
 
 // wantBand adds rows to what is to be read, and joins neighbours: the paper's covering reads (section 3.2.1).
@@ -158,9 +151,7 @@ func (s *Store) acquire(key, value []byte) error {
 		if opening {
 			b.Write(s.intentAt(l.shard, s.id), encodeIntent(b.Alloc(intentBytes), l.shard, s.id, st.seq, l.wants))
 		} else if r.Tries > 0 {
-			p := b.Alloc(8)
-			le.PutUint64(p, uint64(r.Tries))
-			b.Write(s.intentAt(l.shard, s.id).Add(intentBeat), p)
+			b.WriteWord(s.intentAt(l.shard, s.id).Add(intentBeat), uint64(r.Tries))
 		}
 		var content []byte
 		if opening && s.taken.stamp != 0 {
@@ -301,9 +292,7 @@ func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]
 	b := s.ep.Batch()
-	p := b.Alloc(8)
-	le.PutUint64(p, st.seq<<1|idleBit)
-	b.Write(s.intentAt(l.shard, s.id), p)
+	b.WriteWord(s.intentAt(l.shard, s.id), st.seq<<1|idleBit)
 	err := s.ep.Post(b.As(stepDone))
 	s.ended(true) // the one before; it may have gone to a node that does not answer, which this one does not wait for
 	if err != nil {
@@ -315,19 +304,24 @@ func (s *Store) finish() {
 }
 
 // lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the next one.
-func (s *Store) lost(b *rdma.Batch, err error) error {
-	s.endReads()
-	if b != nil {
-		s.keepFlying(s.locks.shard, b)
+func (s *Store) lost(b *rdma.Batch, err error) error { return s.unread(s.locks.shard, b, err) }
+
+// carry posts a batch as a step and waits for it. A failure says what was to be done.
+func (s *Store) carry(step rdma.Step, shard int, b *rdma.Batch, what string, args ...any) error {
+	if err := s.do(step, b); err != nil {
+		return s.unread(shard, b, fmt.Errorf(what+": %w", append(args, err)...))
 	}
-	return err
+	b.Release()
+	return nil
 }
 
 // keepFlying keeps a batch until nothing of it is in flight.
 func (s *Store) keepFlying(shard int, b *rdma.Batch) {
-	if b.Finished() {
+	switch {
+	case b == nil:
+	case b.Finished():
 		b.Release()
-		return
+	default:
+		s.shards[shard].flying = b // there is at most one: the shard is dirty until it has landed
 	}
-	s.shards[shard].flying = b // there is at most one: the shard is dirty until it has landed
 }

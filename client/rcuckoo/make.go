@@ -34,8 +34,8 @@ func Make(f rdma.Fabric, p Params) error {
 		return fmt.Errorf("make an %s pool: %w", Format, err)
 	}
 	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
-	if err == nil {
-		err = l.makeLeaders(ep)
+	for shard := 0; err == nil && l.Replicas > 1 && shard < l.Shards; shard++ {
+		err = l.makeLeader(ep, shard)
 	}
 	return errors.Join(err, ep.Close())
 }

@@ -1,7 +1,6 @@
 package rcuckoo
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/node/cluster"
@@ -43,7 +42,7 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 		}
 		s.begin()
 		s.until = s.ep.Now() + s.opt.Timeout/recoverShare
-		if err := s.recoverIn(shard, c); err != nil {
+		if err := s.repeat(func() error { return s.recoverOnce(shard, c) }); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}
 		if _, err := s.extents.leave(shard, c); err != nil {
@@ -56,18 +55,6 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 // recoverShare is the part of an operation's timeout for which recovery waits for others who hold its locks or repair them, before
 // the keeper sees to other things: what they wait for may be a node that only the keeper can give up.
 const recoverShare = 8
-
-func (s *Store) recoverIn(shard int, c rdma.ClientID) error {
-	for r := s.pace; ; {
-		err := s.recoverOnce(shard, c)
-		switch {
-		case !errors.Is(err, errAgain):
-			return err
-		case !r.Again():
-			return errWaited
-		}
-	}
-}
 
 func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	if err := s.settled(shard); err != nil {

@@ -13,13 +13,5 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		return 0, err
 	}
 	defer ep.Close()
-	fewest := MaxReplicas
-	for shard := range l.Shards {
-		nodes := make([]int, l.Replicas)
-		for k := range nodes {
-			nodes[k] = l.originals[shard][k].Node
-		}
-		fewest = min(fewest, client.Copies(&v.View, dead, nodes...))
-	}
-	return fewest - 1, nil
+	return client.Fewest(&v.View, dead, l.originals) - 1, nil
 }

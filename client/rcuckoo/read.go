@@ -87,14 +87,10 @@ func (s *Store) get(at place, key []byte) ([]byte, error) {
 	}
 }
 
-// unread gives a batch of READs back that failed.
+// unread gives a batch back that failed, once nothing of it is in flight, and what was read before.
 func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 	s.endReads()
-	if !b.Finished() {
-		s.shards[shard].flying = b
-		return err
-	}
-	b.Release()
+	s.keepFlying(shard, b)
 	return err
 }
 

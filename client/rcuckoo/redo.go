@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
+
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -238,11 +239,7 @@ func (s *Store) markAgain(shard int, freed ref) error {
 	}
 	b := s.ep.Batch()
 	s.addMark(b, shard, freed)
-	if err := s.do(stepRollForward, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("mark extent %d of shard %d: %w", freed.extent, shard, err))
-	}
-	b.Release()
-	return nil
+	return s.carry(stepRollForward, shard, b, "mark extent %d of shard %d", freed.extent, shard)
 }
 
 // readRedo reads a client's; begun: it is whole, and of an operation.

@@ -347,9 +347,7 @@ func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 }
 
 // setRepair sets the words' repair bits. One that is set already was left by somebody who did not bring his repair to its end.
-func (s *Store) setRepair(m *mending) error {
-	return s.turnRepair(m, lockRepair)
-}
+func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, lockRepair) }
 
 // unsetRepair gives a repair up that waited for too long, before anything was changed.
 func (s *Store) unsetRepair(m *mending) error { return s.turnRepair(m, 0) }
@@ -359,12 +357,7 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 	for _, w := range m.words {
 		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, to, lockRepair)
 	}
-	if err := s.do(stepTurnRepairBits, b); err != nil {
-		s.keepFlying(m.shard, b)
-		return fmt.Errorf("set repair bits in shard %d: %w", m.shard, err)
-	}
-	b.Release()
-	return nil
+	return s.carry(stepTurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
 }
 
 // await returns when nobody but the suspects claims a lock of the words. Without a pool to fence anybody off, whoever does not
@@ -403,9 +396,7 @@ func (s *Store) clear(m *mending) error {
 	b := s.ep.Batch()
 	b.Chain()
 	for _, c := range m.suspects {
-		p := b.Alloc(8)
-		le.PutUint64(p, s.vigil.intentOf(c).state|idleBit)
-		b.Write(s.intentAt(m.shard, c), p)
+		b.WriteWord(s.intentAt(m.shard, c), s.vigil.intentOf(c).state|idleBit)
 	}
 	for _, w := range m.words {
 		keep := uint64(0)
@@ -417,10 +408,5 @@ func (s *Store) clear(m *mending) error {
 		}
 		b.MaskedCompareSwap(s.lockAt(m.shard, int(w)), 0, 0, 0, ^keep)
 	}
-	if err := s.do(stepClearLocks, b); err != nil {
-		s.keepFlying(m.shard, b)
-		return fmt.Errorf("clear lock words of shard %d: %w", m.shard, err)
-	}
-	b.Release()
-	return nil
+	return s.carry(stepClearLocks, m.shard, b, "clear lock words of shard %d", m.shard)
 }

@@ -90,21 +90,13 @@ func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
 // leading is the role of a copy that leads, or led until its node died: it has all that a leader has. 0: it is a backup.
 const leading = 1
 
-// makeLeaders makes the first copies of a new pool leaders.
-func (l *layout) makeLeaders(ep rdma.Endpoint) error {
-	for shard := range l.Shards {
-		if l.Replicas == 1 {
-			return nil
-		}
-		b := ep.Batch()
-		p := b.Alloc(8)
-		le.PutUint64(p, leading)
-		b.Write(l.roleAt(shard), p)
-		err := rdma.Do(ep, b.As(stepTakeOver), l.Timeout)
-		b.Release()
-		if err != nil {
-			return fmt.Errorf("make a leader of shard %d: %w", shard, err)
-		}
+// makeLeader says that a copy has all that a leader has: the first one of a new pool, too.
+func (l *layout) makeLeader(ep rdma.Endpoint, shard int) error {
+	b := ep.Batch()
+	defer b.Release()
+	b.WriteWord(l.roleAt(shard), leading)
+	if err := rdma.Do(ep, b.As(stepTakeOver), l.Timeout); err != nil {
+		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
 	}
 	return nil
 }
@@ -237,11 +229,7 @@ func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
 	w := b.Alloc(len(p))
 	copy(w, p)
 	b.Write(s.redoAt(shard, c), w)
-	if err := s.do(stepRollForward, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("write the redo of client %d in shard %d: %w", c, shard, err))
-	}
-	b.Release()
-	return nil
+	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 
 // A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it is alive.
@@ -275,19 +263,13 @@ func (s *Store) beatOwn() error { return s.beatIntent(s.locks.shard) }
 func (s *Store) beatIntent(shard int) error {
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
-	if err := s.do(stepWriteBackups, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("wait for the backups of shard %d: %w", shard, err))
-	}
-	b.Release()
-	return nil
+	return s.carry(stepWriteBackups, shard, b, "wait for the backups of shard %d", shard)
 }
 
 // addBeat adds a beat that differs from the one before: those of waiting for a lock are small numbers.
 func (s *Store) addBeat(b *rdma.Batch, shard int) {
 	s.beats++
-	p := b.Alloc(8)
-	le.PutUint64(p, 1<<62|s.beats)
-	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
+	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), 1<<62|s.beats)
 }
 
 // landed returns when nothing lands any more on backups that the worker sent there before.
@@ -303,9 +285,5 @@ func (s *Store) landed(shard int) error {
 	for _, at := range s.backups(shard) {
 		b.Read(rdma.At(at.Node, s.redos.of(at.Index)), 8)
 	}
-	if err := s.do(stepGiveUp, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("wait for verbs to the backups of shard %d: %w", shard, err))
-	}
-	b.Release()
-	return nil
+	return s.carry(stepGiveUp, shard, b, "wait for verbs to the backups of shard %d", shard)
 }

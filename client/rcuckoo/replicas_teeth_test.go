@@ -29,7 +29,7 @@ var replicasMutants = []teeth.Mutant{
 		Do: "if $stamp, $ok := $named[$extent]; $ok && $stamp == 0 { $*body }", Test: "TestTakeover"},
 	{Rule: "the role is written last", In: "Store.takeOver",
 		At: "if $err := $s.finishBegun($shard); $err != nil { $*body }",
-		Do: "if $err := $s.makeLeader($shard); $err != nil { $*body }; " +
+		Do: "if $err := $s.makeLeader($s.ep, $shard); $err != nil { $*body }; " +
 			"if $err := $s.finishBegun($shard); $err != nil { $*body }"},
 	{Rule: "stock is forgotten when somebody else leads", In: "Store.applyView",
 		At: "$s.$extents.$forget($shard)", Nth: "2/3", Test: "TestTakeover"},
@@ -45,7 +45,7 @@ var replicasMutants = []teeth.Mutant{
 		At: "$s.$within($m.$shard, $s.$copies[$m.$shard][0], func() error { return $s.$beat($m) })",
 		Do: "$s.$beat($m)", Test: "TestSlowBackup"},
 	{Rule: "a spare gets the values", In: "Store.copyExtents",
-		At: "$le.Uint64($b.Op($i).$Buf) != 0", Do: "$le.Uint64($b.Op($i).$Buf) == 1", Test: "TestTakeover"},
+		At: "$b.Op($i).Word(0) != 0", Do: "$b.Op($i).Word(0) == 1", Test: "TestTakeover"},
 	{Rule: "a leader stays the leader while its node lives", Pkg: "../kit", In: "Replicas",
 		At: "$since[$at-1] > $from", Do: "$since[$at-1] < $from", Test: "TestPlacement"},
 }

@@ -66,9 +66,12 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	if !copying {
 		return nil
 	}
-	c := &copier{s: s, from: s.leads[shard], to: to}
-	defer c.drop()
-	if err := c.copy(s.redos, 0, s.redos.each); err != nil {
+	c := kit.Copier{Batch: s.ep.Batch, Do: func(b *rdma.Batch) error { return s.do(stepCopyToSpare, b) }}
+	defer c.Drop()
+	area := func(a area, off, n uint64) error {
+		return c.Copy(s.at(a, shard, off), rdma.At(to.Node, a.of(to.Index)+off), n)
+	}
+	if err := area(s.redos, 0, s.redos.each); err != nil {
 		return err
 	}
 	level := 0
@@ -79,19 +82,19 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 		}
 		level, _ = growthOf(growth)
 	}
-	if err := c.copy(s.rows, 0, uint64(s.Rows)<<level*uint64(s.rowBytes)); err != nil {
+	if err := area(s.rows, 0, uint64(s.Rows)<<level*uint64(s.rowBytes)); err != nil {
 		return err
 	}
 	if s.layout.extents() {
-		if err := s.copyExtents(shard, c); err != nil {
+		if err := s.copyExtents(shard, func(off uint64) error { return area(s.slabs, off, s.extent) }); err != nil {
 			return err
 		}
 	}
-	return c.flush()
+	return c.Flush()
 }
 
 // copyExtents copies the contents of those that were ever claimed: others have none.
-func (s *Store) copyExtents(shard int, c *copier) error {
+func (s *Store) copyExtents(shard int, extent func(off uint64) error) error {
 	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
 		b := s.ep.Batch()
 		for i := range min(marksAtOnce, s.allExtents()-from) {
@@ -99,9 +102,8 @@ func (s *Store) copyExtents(shard int, c *copier) error {
 		}
 		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
-			if err == nil && le.Uint64(b.Op(i).Buf) != 0 {
-				at := s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(c.from.Index)
-				err = c.copy(s.slabs, at, s.extent)
+			if err == nil && b.Op(i).Word(0) != 0 {
+				err = extent(s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(s.leads[shard].Index))
 			}
 		}
 		b.Release()
@@ -110,65 +112,4 @@ func (s *Store) copyExtents(shard int, c *copier) error {
 		}
 	}
 	return nil
-}
-
-// copier copies parts of one copy's memory to another, many in a trip.
-type copier struct {
-	s        *Store
-	from, to node.Replica
-	read     *rdma.Batch // nil: nothing is waiting
-	bytes    int
-	places   []rdma.Addr // of the READs, where they are to be written
-}
-
-// A trip copies so much: in parts that fit a verb.
-const (
-	copyBytes  = 16 << 10
-	copyAtOnce = 256 << 10
-)
-
-// copy copies n bytes, of whole words, of an area.
-func (c *copier) copy(a area, off, n uint64) error {
-	for n > 0 {
-		if c.read == nil {
-			c.read, c.bytes, c.places = c.s.ep.Batch(), 0, c.places[:0]
-		}
-		part := min(n, copyBytes)
-		c.read.Read(rdma.At(c.from.Node, a.of(c.from.Index)+off), int(part))
-		c.places = append(c.places, rdma.At(c.to.Node, a.of(c.to.Index)+off))
-		off, n, c.bytes = off+part, n-part, c.bytes+int(part)
-		if c.bytes >= copyAtOnce {
-			if err := c.flush(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// drop forgets what is waiting.
-func (c *copier) drop() {
-	if c.read != nil {
-		c.read.Release()
-	}
-}
-
-// flush copies what is waiting.
-func (c *copier) flush() error {
-	if c.read == nil {
-		return nil
-	}
-	read, write := c.read, c.s.ep.Batch()
-	c.read = nil
-	defer read.Release()
-	defer write.Release()
-	if err := c.s.do(stepCopyToSpare, read); err != nil {
-		return err
-	}
-	for i, at := range c.places {
-		p := write.Alloc(len(read.Op(i).Buf)) // its own: what times out may land when the READs' are somebody else's
-		copy(p, read.Op(i).Buf)
-		write.Write(at, p)
-	}
-	return c.s.do(stepCopyToSpare, write)
 }

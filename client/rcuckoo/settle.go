@@ -184,14 +184,22 @@ func (s *Store) settle(shard int) (begun bool, err error) {
 	if err := s.awaitIdleView(); err != nil {
 		return false, err
 	}
-	for r := s.pace; ; {
+	err = s.repeat(func() error {
 		s.abandonPending()
 		begun, err = s.settleOnce(shard)
-		if !errors.Is(err, errAgain) {
-			return begun, err
+		return err
+	})
+	return begun, err
+}
+
+// repeat does something again that others were in the way of.
+func (s *Store) repeat(f func() error) error {
+	for r := s.pace; ; {
+		if err := f(); !errors.Is(err, errAgain) {
+			return err
 		}
 		if !r.Again() {
-			return false, errWaited
+			return errWaited
 		}
 	}
 }
@@ -250,14 +258,8 @@ func (s *Store) abandon(shard int) (own intent, err error) {
 // giveUp lets others bring the worker's own operation to its end. Behind it nothing of that lands any more.
 func (s *Store) giveUp(shard int) error {
 	b := s.ep.Batch()
-	p := b.Alloc(8)
-	le.PutUint64(p, givenUp)
-	b.Write(s.intentAt(shard, s.id).Add(intentBeat), p)
-	if err := s.do(stepGiveUp, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("give the worker's own operation in shard %d up: %w", shard, err))
-	}
-	b.Release()
-	return nil
+	b.WriteWord(s.intentAt(shard, s.id).Add(intentBeat), givenUp)
+	return s.carry(stepGiveUp, shard, b, "give the worker's own operation in shard %d up", shard)
 }
 
 // readIntent reads one client's.
@@ -275,14 +277,8 @@ func (s *Store) readIntent(shard int, c rdma.ClientID) (intent, error) {
 // end ends an intent by which nothing is locked.
 func (s *Store) end(shard int, c rdma.ClientID, state uint64) error {
 	b := s.ep.Batch()
-	p := b.Alloc(8)
-	le.PutUint64(p, state|idleBit)
-	b.Write(s.intentAt(shard, c), p)
-	if err := s.do(stepDone, b); err != nil {
-		return s.unread(shard, b, fmt.Errorf("end the intent of client %d in shard %d: %w", c, shard, err))
-	}
-	b.Release()
-	return nil
+	b.WriteWord(s.intentAt(shard, c), state|idleBit)
+	return s.carry(stepDone, shard, b, "end the intent of client %d in shard %d", c, shard)
 }
 
 // readWord reads a word of pool memory.

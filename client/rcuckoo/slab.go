@@ -277,17 +277,14 @@ var errNoTime = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 // walk yields the slabs of a shard that were handed out, and of each extent the stamp of the last use that has ended, and that of
 // the last use of all. It may run while clients work.
 func (x *extents) walk(shard int, yield func(slab int, ended, stamps []uint64) error) error {
-	until := x.ep.Now() + x.timeout
-	b := x.ep.Batch()
-	defer b.Release()
-	read := b.Read(x.at(x.counts, shard, 0), 8)
-	if err := x.do(stepReadCounts, b, until); err != nil {
+	handed, err := rdma.ReadWord(x.ep, stepReadCounts, x.at(x.counts, shard, 0), x.timeout)
+	if err != nil {
 		return fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
 	ended, stamps := make([]uint64, x.SlabExtents), make([]uint64, x.SlabExtents)
 	slabs := x.Slabs
 	if x.Replicas == 1 {
-		slabs = min(int(le.Uint64(read.Buf)), slabs)
+		slabs = min(int(handed), slabs)
 	}
 	for slab := range slabs {
 		marks, err := x.readMarks(shard, slab, x.ep.Now()+x.timeout)

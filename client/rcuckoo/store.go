@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Pool is what tells who a pool's clients are, and fences them off: the part of an rdma.Fabric that repair needs.
@@ -103,6 +104,8 @@ type Stats struct {
 	Rolled   uint64 // rows that it wrote for them
 	Searches uint64 // INSERTs that searched the table again
 	Divided  uint64 // rows that it divided
+	// Paths are the cuckoo paths that were written, by how many rows they had, less one.
+	Paths [maxSteps]uint64
 }
 
 var _ client.Store = (*Store)(nil)
@@ -189,6 +192,30 @@ func (s *Store) standings() error {
 
 // Stats returns the worker's counters.
 func (s *Store) Stats() Stats { return s.stats }
+
+// pathNames are of Stats.Paths.
+var pathNames = [maxSteps]string{
+	"paths of 1 row", "paths of 2 rows", "paths of 3 rows", "paths of 4 rows", "paths of 5 rows", "paths of 6 rows",
+}
+
+// Counts implements client.Countable.
+func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
+	to = append(to,
+		telemetry.Counter{Name: "second searches in vain", Count: s.stats.Searches},
+		telemetry.Counter{Name: "lock retries", Count: s.stats.Waits},
+		telemetry.Counter{Name: "torn rows", Count: s.stats.Torn},
+		telemetry.Counter{Name: "repairs", Count: s.stats.Repairs},
+		telemetry.Counter{Name: "clients fenced off", Count: s.stats.Fenced},
+		telemetry.Counter{Name: "rows repaired", Count: s.stats.Rolled},
+		telemetry.Counter{Name: "rows divided", Count: s.stats.Divided},
+		telemetry.Counter{Name: "cache hits", Count: s.cache.hits},
+		telemetry.Counter{Name: "cache misses", Count: s.cache.misses},
+	)
+	for i, n := range s.stats.Paths {
+		to = append(to, telemetry.Counter{Name: pathNames[i], Count: n})
+	}
+	return to
+}
 
 // begin sets an operation's limit in time.
 func (s *Store) begin() {

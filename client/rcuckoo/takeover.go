@@ -45,20 +45,7 @@ func (s *Store) takeOver(shard int) error {
 	if err := s.remake(shard); err != nil {
 		return err
 	}
-	return s.makeLeader(shard)
-}
-
-// makeLeader says that a copy has all that a leader has.
-func (s *Store) makeLeader(shard int) error {
-	b := s.ep.Batch()
-	defer b.Release()
-	p := b.Alloc(8)
-	le.PutUint64(p, leading)
-	b.Write(s.roleAt(shard), p)
-	if err := s.do(stepTakeOver, b); err != nil {
-		return fmt.Errorf("make a leader of shard %d: %w", shard, err)
-	}
-	return nil
+	return s.makeLeader(s.ep, shard)
 }
 
 // unused makes sure of 3.
@@ -138,15 +125,9 @@ func (s *Store) resume(shard, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	for i, r := range found {
-		if r.seq == 0 {
-			continue
+		if r.seq != 0 {
+			b.WriteWord(s.intentAt(shard, rdma.ClientID(from+i+1)), r.seq<<1|idleBit)
 		}
-		p := b.Alloc(8)
-		le.PutUint64(p, r.seq<<1|idleBit)
-		b.Write(s.intentAt(shard, rdma.ClientID(from+i+1)), p)
-	}
-	if b.Len() == 0 {
-		return nil
 	}
 	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("write intents of shard %d: %w", shard, err)
@@ -253,9 +234,6 @@ func (s *Store) remark(shard int, from uint64, stamps []uint64, named map[uint64
 		if now != want {
 			next.CompareSwap(s.markAt(shard, extent), now, want)
 		}
-	}
-	if next.Len() == 0 {
-		return nil
 	}
 	if err := s.do(stepTakeOver, next); err != nil {
 		return fmt.Errorf("mark extents of shard %d: %w", shard, err)

@@ -77,13 +77,11 @@ func (l *layout) handed(ep rdma.Endpoint, shard int) (uint64, error) {
 	if l.Replicas > 1 {
 		return uint64(l.Slabs), nil
 	}
-	b := ep.Batch()
-	defer b.Release()
-	read := b.Read(l.at(l.counts, shard, 0), 8)
-	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
+	n, err := rdma.ReadWord(ep, stepReadTable, l.at(l.counts, shard, 0), l.Timeout)
+	if err != nil {
 		return 0, fmt.Errorf("read how many slabs shard %d has: %w", shard, err)
 	}
-	return min(le.Uint64(read.Buf), uint64(l.Slabs)), nil
+	return min(n, uint64(l.Slabs)), nil
 }
 
 // rowsAtOnce are read by one batch of a walk, in READs of so many bytes.
@@ -126,11 +124,9 @@ func (l *layout) backed(ep rdma.Endpoint, shard int) (int, error) {
 	if l.Levels == 0 || l.Replicas > 1 {
 		return l.allRows(), nil
 	}
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(l.growthAt(shard).Add(growthSegments), 8)
-	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
+	segments, err := rdma.ReadWord(ep, stepReadTable, l.growthAt(shard).Add(growthSegments), l.Timeout)
+	if err != nil {
 		return 0, fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
-	return l.Rows * int(min(le.Uint64(op.Buf)+1, 1<<l.Levels)), nil
+	return l.Rows * int(min(segments+1, 1<<l.Levels)), nil
 }

@@ -13,6 +13,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(tellEnv) != "" { // a child: its pools are the parent's
+		os.Exit(m.Run())
+	}
 	folder, err := os.MkdirTemp("", "farkv-stores")
 	if err == nil {
 		err = os.Setenv("FARKV_SHM_DIR", folder)

@@ -1,8 +1,6 @@
 package stores
 
 import (
-	"fmt"
-
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee"
 	"github.com/farkv/farkv/node/rdma"
@@ -42,22 +40,19 @@ var fuseeOptions = []Option{nodeCentric, cacheOption(fusee.DefaultCache), {Name:
 func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	var usual fusee.Options
 	vary(&usual)
+	pool := func(p Params) (fusee.Params, uint64, error) { return fuseePool(p, name == fusee.FormatCR) }
 	return &Kind{
 		Name:    name,
 		Doc:     doc,
 		Version: fusee.FormatVersion,
 		Size:    sizeFusee,
-		Format:  func(f rdma.Fabric, p Params) error { return formatFusee(f, p, name == fusee.FormatCR) },
+		Format:  formats(name, pool, fusee.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			opt := fusee.Options{CacheBytes: new(o.Own.Int(CacheBytes)), CacheThreshold: new(o.Own.Float(cacheThreshold)), Timeout: o.Timeout}
 			vary(&opt)
-			c, err := fusee.Open(ep, opt)
-			if err != nil {
-				return nil, err
-			}
-			return c, nil
+			return opened(fusee.Open(ep, opt))
 		},
-		Mender:   newFuseeMender,
+		Mender:   mends(newFuseeMender),
 		Describe: fusee.Describe,
 		Paper:    map[string]int{"GET": 1, "UPDATE": 4, "INSERT": 4, "DELETE": 4},
 		Steps:    fusee.Steps(usual),
@@ -75,27 +70,20 @@ func fuseeKind(name, doc string, vary func(*fusee.Options)) *Kind {
 	}
 }
 
-func fuseeShape(p Params) fusee.Shape {
-	return fusee.Shape{Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
-		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout}
+func fuseePool(p Params, sequential bool) (params fusee.Params, memory uint64, err error) {
+	params, memory, err = fusee.Size(fusee.Shape{
+		Nodes: p.Nodes, Spares: p.Spares, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
+		IndexReplicas: p.IndexReplicas, DataReplicas: p.DataReplicas, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
+	})
+	params.Sequential, params.NodeCentric = sequential, p.Own.Bool(nodeCentric.Name)
+	return params, memory, err
 }
 
 // sizeFusee fills in what p leaves open. Parameters that make no pool are found by Format.
 func sizeFusee(p Params) Params {
 	p.defaults()
-	if _, need, err := fusee.Size(fuseeShape(p)); err == nil {
+	if _, need, err := fuseePool(p, false); err == nil {
 		p.Memory = need
 	}
 	return p
-}
-
-func formatFusee(f rdma.Fabric, p Params, sequential bool) error {
-	p.defaults()
-	p.Nodes, p.Memory = f.Nodes(), f.Size()
-	params, _, err := fusee.Size(fuseeShape(p))
-	if err != nil {
-		return fmt.Errorf("make a fusee pool: %w", err)
-	}
-	params.Sequential, params.NodeCentric = sequential, p.Own.Bool(nodeCentric.Name)
-	return fusee.Make(f, params)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Keep makes this process a candidate for the pool's master until the pool is closed: the master replaces memory nodes
@@ -27,6 +28,10 @@ func Tenure(f rdma.Fabric) time.Duration {
 	return Lease
 }
 
+// KeeperName is the name of clients that are candidates for a pool's master. Any client may be called so: a decision that
+// rests on it may be wrong, and must cost no data then.
+const KeeperName = "keeper"
+
 // Keep is Pool.Keep for those who have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	if r, ok := f.(rdma.AccessReporter); k.Mender == nil || ok && r.ReadOnly() {
@@ -36,14 +41,46 @@ func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 		o.Lease = Tenure(f)
 		o.Tick = o.Lease / 12
 	}
-	ep, err := f.Open("keeper")
+	ep, err := f.Open(KeeperName)
 	if err == nil {
+		if o.Tell == nil {
+			o.Tell = Teller(ep, f)
+		}
 		err = errors.Join(ep.Go("keeper", func(own rdma.Endpoint) { keep(own, f, k, o) }), ep.Close())
 	}
 	if err != nil && !errors.Is(err, rdma.ErrFull) {
 		return fmt.Errorf("keep the pool: %w", err)
 	}
 	return nil
+}
+
+// Teller returns what puts a keeper's events into the pool's telemetry; nil: the pool has none, or it cannot be found now.
+func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []cluster.Event, time.Duration) error {
+	if g, ok := f.(rdma.Geometer); !ok || g.Geometry().Telemetry == 0 {
+		return nil
+	}
+	r, err := telemetry.Find(ep, f.Nodes())
+	if err != nil {
+		return nil
+	}
+	return func(ep rdma.Endpoint, v *rdma.View, did []cluster.Event, within time.Duration) error {
+		now, clock := time.Now(), ep.Now()
+		var events []telemetry.Event
+		for _, e := range did {
+			events = append(events, eventOf(e, now.Add(e.At-clock)))
+		}
+		return r.Append(ep, v, events, within)
+	}
+}
+
+func eventOf(e cluster.Event, at time.Time) telemetry.Event {
+	t := telemetry.Event{
+		At: at, What: e.What.String(), Tenure: e.Tenure, Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID), Took: e.Took, Text: e.String(),
+	}
+	if e.What == cluster.Expelled || e.What == cluster.Restored {
+		t.Node = e.Node
+	}
+	return t
 }
 
 // keep keeps the pool until its fabric closes. A master that was slow was fenced off, and goes on with another identity:
@@ -55,7 +92,7 @@ func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 			return
 		}
 		var err error
-		if ep, err = f.Open("keeper"); err != nil {
+		if ep, err = f.Open(KeeperName); err != nil {
 			return // closed, or full: others keep the pool
 		}
 		ep.Sleep(o.Lease) // others are there

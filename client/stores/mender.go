@@ -6,19 +6,15 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/fusee"
-	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
 // fuseeMender tells how long the steps of a client's recovery took, by the names that they have in the paper.
 type fuseeMender struct{ *fusee.Mender }
 
-func newFuseeMender(ep rdma.Endpoint) (cluster.Mender, error) {
+func newFuseeMender(ep rdma.Endpoint) (fuseeMender, error) {
 	m, err := fusee.NewMender(ep)
-	if err != nil {
-		return nil, err
-	}
-	return fuseeMender{m}, nil
+	return fuseeMender{m}, err
 }
 
 // Report implements cluster.Reporter: FUSEE's Table 1, without the set-up of connections, which a master has, and with

@@ -78,8 +78,8 @@ func perStore(names []string, say func(*Kind) string) string {
 // ExploredText says of the options that workers have whose faults are looked for what these are.
 func ExploredText() map[string]string {
 	all := map[string]string{}
-	for _, o := range Offers() {
-		for _, name := range o.Stores {
+	for _, name := range Names() {
+		for _, o := range kinds[name].settable() {
 			if v, ok := kinds[name].Explored[o.Name]; ok {
 				all[o.Name] = o.Text(v)
 			}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,26 +133,22 @@ func (o *Option) Parse(text string) (v any, err error) {
 
 // check reports what is wrong with a value.
 func (o *Option) check(v any) error {
-	n := math.NaN()
-	switch v := v.(type) {
-	case int:
-		if o.Type == Int || o.Type == Bytes {
-			n = float64(v)
-		}
-	case float64:
-		if o.Type == Float {
-			n = v
-		}
-	case time.Duration:
-		if o.Type == Duration {
-			n = float64(v)
-		}
-	case bool:
-		if o.Type == Bool {
-			n = 0
-		}
+	n, ok := 0.0, false
+	switch o.Type {
+	case Int, Bytes:
+		var i int
+		i, ok = v.(int)
+		n = float64(i)
+	case Float:
+		n, ok = v.(float64)
+	case Bool:
+		_, ok = v.(bool)
+	case Duration:
+		var d time.Duration
+		d, ok = v.(time.Duration)
+		n = float64(d)
 	}
-	if !(n >= o.Min && (o.Max == 0 || n <= o.Max)) { // NaN is neither
+	if !ok || !(n >= o.Min && (o.Max == 0 || n <= o.Max)) { // NaN is neither
 		return fmt.Errorf("%s %v: want %s", o.Name, v, o.wants())
 	}
 	return nil

@@ -62,7 +62,7 @@ func TestHeeds(t *testing.T) {
 func TestDeclarations(t *testing.T) {
 	types, names := map[string]Type{}, map[string]string{}
 	for _, store := range Names() {
-		for o := range kinds[store].settable() {
+		for _, o := range kinds[store].settable() {
 			if o.Name == "" || o.Doc == "" || o.Default == nil && o.Derived == "" {
 				t.Errorf("%s: %+v", store, o)
 			}
@@ -85,7 +85,7 @@ func TestDeclarations(t *testing.T) {
 func TestOptionsReachThePool(t *testing.T) {
 	for _, name := range Names() {
 		k := kinds[name]
-		for o := range k.settable() {
+		for _, o := range k.settable() {
 			if o.When != Made {
 				continue
 			}

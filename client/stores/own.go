@@ -3,7 +3,6 @@ package stores
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -12,12 +11,11 @@ import (
 
 // Option returns the store's option of that name, which may be a part of another; nil: it has none.
 func (k *Kind) Option(name string) *Option {
+	all := k.settable()
 	for i := range k.Options {
-		if o := &k.Options[i]; o.Name == name {
-			return o
-		}
+		all = append(all, &k.Options[i])
 	}
-	for o := range k.settable() {
+	for _, o := range all {
 		if o.Name == name {
 			return o
 		}
@@ -25,27 +23,24 @@ func (k *Kind) Option(name string) *Option {
 	return nil
 }
 
-// settable yields the options that have values: parts instead of their whole.
-func (k *Kind) settable() iter.Seq[*Option] {
-	return func(yield func(*Option) bool) {
-		for i := range k.Options {
-			all := k.Options[i].Parts
-			if all == nil {
-				all = k.Options[i : i+1]
-			}
-			for j := range all {
-				if !yield(&all[j]) {
-					return
-				}
-			}
+// settable returns the options that have values: parts instead of their whole.
+func (k *Kind) settable() (list []*Option) {
+	for i := range k.Options {
+		o := &k.Options[i]
+		if o.Parts == nil {
+			list = append(list, o)
+		}
+		for j := range o.Parts {
+			list = append(list, &o.Parts[j])
 		}
 	}
+	return list
 }
 
 // Choose returns those of the options that the store has and that are chosen then.
 func (k *Kind) Choose(v Values, when When) Values {
 	chosen := Values{}
-	for o := range k.settable() {
+	for _, o := range k.settable() {
 		if x, ok := v[o.Name]; ok && o.When == when {
 			chosen[o.Name] = x
 		}
@@ -77,23 +72,23 @@ func (k *Kind) Heeds(v Values) error {
 
 // foreign says which stores have an option.
 func foreign(name string) string {
-	for _, o := range Offers() {
-		if o.Name == name && o.Parts == nil {
-			return fmt.Sprintf("%s: %s would heed it", name, orList(o.Stores))
-		}
-		for _, p := range o.Parts {
-			if p.Name == name {
-				return fmt.Sprintf("%s %s: %s would heed it", o.Name, name, orList(o.Stores))
-			}
+	var having []string
+	path := name
+	for _, store := range Names() {
+		if o := kinds[store].Option(name); o != nil && o.Parts == nil {
+			having, path = append(having, store), kinds[store].path(name)
 		}
 	}
-	return name + ": no store heeds it"
+	if having == nil {
+		return name + ": no store heeds it"
+	}
+	return fmt.Sprintf("%s: %s would heed it", path, orList(having))
 }
 
 // completed returns the options with the defaults of those that are chosen then.
 func (k *Kind) completed(v Values, when When) Values {
 	all := v.With(nil)
-	for o := range k.settable() {
+	for _, o := range k.settable() {
 		if _, set := all[o.Name]; !set && o.When == when && o.Default != nil {
 			all[o.Name] = o.Default
 		}
@@ -114,7 +109,7 @@ func (k *Kind) Settings(h node.Header) []Setting {
 	var held map[string]any
 	_ = json.Unmarshal(h.Params, &held) // opening the store tells what is wrong with its header
 	list := []Setting{}
-	for o := range k.settable() {
+	for _, o := range k.settable() {
 		s := Setting{Name: o.Name, When: o.When.String(), Value: o.Default, Doc: o.Doc}
 		if v, ok := held[o.field()]; ok && o.When == Made {
 			s.Value = v
@@ -151,18 +146,22 @@ func (k *Kind) Can() []string {
 
 // Flag is how a command line sets an option of the store.
 func (k *Kind) Flag(name string, v any) string {
-	o := k.Option(name)
+	return fmt.Sprintf("--%s=%s", k.path(name), k.Option(name).Text(v))
+}
+
+// path is an option's name, of a part behind that of its whole.
+func (k *Kind) path(name string) string {
 	for _, whole := range k.Options {
 		if slices.ContainsFunc(whole.Parts, func(p Option) bool { return p.Name == name }) {
-			return fmt.Sprintf("--%s %s=%s", whole.Name, name, o.Text(v))
+			return whole.Name + " " + name
 		}
 	}
-	return fmt.Sprintf("--%s=%s", name, o.Text(v))
+	return name
 }
 
 // Flags is how a command line sets options that the store heeds.
 func (k *Kind) Flags(v Values) (flags []string) {
-	for o := range k.settable() {
+	for _, o := range k.settable() {
 		if x, ok := v[o.Name]; ok {
 			flags = append(flags, k.Flag(o.Name, x))
 		}

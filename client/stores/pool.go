@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Pool is an open pool and the store that it holds. It is safe for concurrent use.
@@ -42,7 +43,8 @@ func Create(addr, store string, p Params) (*Pool, error) {
 			return nil, err
 		}
 	}
-	g := fabrics.Geometry{Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Addresses: p.Addresses, Store: store, Fabric: p.Fabric}
+	g := p.Geometry()
+	g.Store = store
 	f, err := fabrics.Create(addr, g, func(f rdma.Fabric) error { return kind.Make(f, p) })
 	if err != nil {
 		return nil, err
@@ -50,13 +52,24 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	return identify(addr, f)
 }
 
-// Bytes returns the memory of all nodes together, of parameters that Size has seen.
-func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * p.Memory }
+// Bytes returns the memory of all nodes together, with that of telemetry, of parameters that Size has seen.
+func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * (p.Memory + telemetry.Bytes(p.Telemetry)) }
+
+// Geometry returns the shape of the pool, of parameters that Size has seen.
+func (p *Params) Geometry() fabrics.Geometry {
+	return fabrics.Geometry{
+		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Telemetry: telemetry.Bytes(p.Telemetry), Addresses: p.Addresses,
+		Fabric: p.Fabric,
+	}
+}
 
 // Make formats a pool that nobody sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
 // ErrParams, rdma.ErrFull or what Format returns.
 func (k *Kind) Make(f rdma.Fabric, p Params) error {
 	if err := k.Format(f, p); err != nil {
+		return err
+	}
+	if err := telemetry.Format(f, p.Telemetry); err != nil {
 		return err
 	}
 	return holds(k, f, p.PairBytes)
@@ -101,6 +114,8 @@ func (p *Params) Check(k *Kind) error {
 		return fmt.Errorf("%w: %d memory nodes: want 1 to %d", ErrParams, p.Nodes, fabrics.MaxNodes)
 	case p.Spares < 0 || p.Spares >= p.Nodes:
 		return fmt.Errorf("%w: %d of %d memory nodes are spares: want one at least that is none", ErrParams, p.Spares, p.Nodes)
+	case p.Telemetry > telemetry.MaxRecords:
+		return fmt.Errorf("%w: telemetry of %d processes: want up to %d", ErrParams, p.Telemetry, telemetry.MaxRecords)
 	case p.Clients < 1 || p.Clients > maxClients:
 		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
 	case p.Memory > fabrics.MaxMemory:
@@ -128,9 +143,6 @@ func (p *Params) Check(k *Kind) error {
 	}
 	if p.Memory == 0 {
 		return fmt.Errorf("%w: no %s pool can be sized for %d records of %d bytes", ErrParams, k.Name, p.Records, p.PairBytes)
-	}
-	if k.MaxPair > 0 && p.PairBytes > k.MaxPair {
-		return tooLarge(k, p.PairBytes, k.MaxPair)
 	}
 	p.Memory = (p.Memory + page - 1) / page * page
 	return nil
@@ -160,6 +172,16 @@ func Open(addr string) (*Pool, error) {
 
 // identify reads which store f holds. It owns f.
 func identify(addr string, f rdma.Fabric) (*Pool, error) {
+	p, err := Of(addr, f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return p, nil
+}
+
+// Of returns what is known of a pool that is open at an address. The caller owns f as before: Close of the result closes it.
+// Errors wrap node.ErrNoStore, ErrUnknown or node.ErrOtherVersion.
+func Of(addr string, f rdma.Fabric) (*Pool, error) {
 	p := &Pool{Address: addr, Fabric: f}
 	if a, err := fabrics.Parse(addr); err == nil {
 		p.Address = a.String()
@@ -173,7 +195,7 @@ func identify(addr string, f rdma.Fabric) (*Pool, error) {
 		err = h.Expect(h.Store, p.Kind.Version)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", p.Address, err), f.Close())
+		return nil, fmt.Errorf("open %s: %w", p.Address, err)
 	}
 	return p, nil
 }
@@ -188,7 +210,7 @@ func KindOf(f rdma.Fabric) (*Kind, error) {
 }
 
 func header(f rdma.Fabric) (node.Header, error) {
-	ep, err := f.Open("header")
+	ep, err := rdma.Peek(f, "header")
 	if err != nil {
 		return node.Header{}, err
 	}
@@ -218,6 +240,8 @@ type DBOptions struct {
 	Name    string // of its clients, for people; default "db"
 	Workers int    // operations at a time; default 2 a CPU
 	Options        // of each worker
+	// Silent keeps the DB from counting what it does, and from telling the pool: see client.Publish.
+	Silent bool
 	// NoKeeper keeps this process from mending the pool: see Pool.Keep.
 	NoKeeper bool
 	// Keeper shapes its candidate for the pool's master.
@@ -229,7 +253,11 @@ func (p *Pool) DB(o DBOptions) (*client.DB, error) {
 	if o.Name == "" {
 		o.Name = "db"
 	}
-	db, err := client.NewDB(workers{p, o}, client.Options{Workers: o.Workers})
+	options := client.Options{Workers: o.Workers, Name: o.Name}
+	if !o.Silent {
+		options.Pool = p.Fabric
+	}
+	db, err := client.NewDB(workers{p, o}, options)
 	if err != nil || o.NoKeeper {
 		return db, err
 	}

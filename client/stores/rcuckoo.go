@@ -11,7 +11,6 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo"
 	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -73,42 +72,24 @@ var NewCuckooTable = rcuckoo.NewTable
 
 func rcuckooKind() *Kind {
 	return &Kind{
-		Name: rcuckoo.Format,
-		Doc:  "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
-		Size: sizeRcuckoo,
-		Format: func(f rdma.Fabric, p Params) error {
-			p = sizeRcuckoo(p)
-			p.Nodes = f.Nodes()
-			params, _, err := rcuckoo.Size(rcuckooShape(p))
-			if err != nil {
-				return fmt.Errorf("make an rcuckoo pool: %w", err)
-			}
-			return rcuckoo.Make(f, params)
-		},
+		Name:   rcuckoo.Format,
+		Doc:    "RCuckoo (ATC 2025): cuckoo hashing in clients, 63 locks a masked CAS, dependent hashing, repair by whoever is stuck",
+		Size:   sizeRcuckoo,
+		Format: formats(rcuckoo.Format, rcuckooPool, rcuckoo.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			own := rcuckoo.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Failure: o.Own.Duration("failure-timer")}
 			if o.Fabric != nil {
 				own.Pool = o.Fabric
 			}
-			s, err := rcuckoo.Open(ep, own)
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return opened(rcuckoo.Open(ep, own))
 		},
 		Version: rcuckoo.FormatVersion,
 		Options: rcuckooOptions,
 
-		Refuse: refuseRcuckoo,
-		Limits: limitsOfRcuckoo,
-		Device: deviceRcuckoo,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
-			m, err := rcuckoo.NewMender(ep)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
+		Refuse:   refuseRcuckoo,
+		Limits:   limitsOfRcuckoo,
+		Device:   deviceRcuckoo,
+		Mender:   mends(rcuckoo.NewMender),
 		Describe: rcuckoo.Describe,
 		Paper:    map[string]int{"GET": 1, "UPDATE": 2, "DELETE": 2},
 		Steps:    rcuckoo.Steps,
@@ -125,14 +106,14 @@ func rcuckooKind() *Kind {
 	}
 }
 
-func rcuckooShape(p Params) rcuckoo.Shape {
+func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 	own := p.Own
-	return rcuckoo.Shape{
+	return rcuckoo.Size(rcuckoo.Shape{
 		Nodes: p.Nodes, Spares: p.Spares, Replicas: p.DataReplicas, Records: p.Records, Clients: p.Clients, Timeout: p.Timeout,
 		Levels: own.Int("levels"), Entries: own.Int("entries"), KeyBytes: own.Int(keyBytes), InlineBytes: new(own.Int("inline-bytes")),
 		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), F: own.Float("f"), RowsPerLock: own.Int("rows-per-lock"),
 		LockBits: own.Int("lock-bits"), LockWords: own.Int("lock-words"), Rows: own.Int("rows"), Shards: own.Int("shards"),
-	}
+	})
 }
 
 // sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper, unless there are to be more.
@@ -141,7 +122,7 @@ func sizeRcuckoo(p Params) Params {
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
 	p.PairBytes = cmp.Or(p.Own.Int(valueBytes), p.PairBytes, slotBytes) // as long as values may be, keys do not count
 	p.defaults()
-	if _, need, err := rcuckoo.Size(rcuckooShape(p)); err == nil {
+	if _, need, err := rcuckooPool(p); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
 	return p
@@ -157,7 +138,7 @@ func limitsOfRcuckoo(h node.Header) (Limits, error) {
 }
 
 func deviceRcuckoo(p Params) (offset, bytes uint64, err error) {
-	params, _, err := rcuckoo.Size(rcuckooShape(p))
+	params, _, err := rcuckooPool(p)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -173,7 +154,7 @@ func refuseRcuckoo(p Params) error {
 	case p.Spares > 0 && p.DataReplicas == 1:
 		return errors.New("spares: nobody takes the place of a node that died, of which nothing is left: want 2 replicas or more")
 	}
-	_, _, err := rcuckoo.Size(rcuckooShape(p))
+	_, _, err := rcuckooPool(p)
 	if err != nil { // Check says what kind of error it is
 		return errors.New(strings.TrimPrefix(err.Error(), rcuckoo.ErrParams.Error()+": "))
 	}

@@ -5,9 +5,11 @@
 package stores
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Params are chosen when a pool is made, and live in its header. Zero values mean defaults.
@@ -27,6 +30,7 @@ type Params struct {
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024
+	Telemetry     int           // processes that have a record, see package telemetry; default 64; negative: the pool has no telemetry
 	Workers       int           // clients that write at the same time, for which FUSEE's memory is sized, too; 0: few
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
@@ -37,19 +41,13 @@ type Params struct {
 
 // defaults fills in what p leaves open.
 func (p *Params) defaults() {
-	set := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	set(&p.Nodes, 3+p.Spares)
-	set(&p.PairBytes, 1024)
-	set(&p.IndexReplicas, min(2, p.Nodes-p.Spares))
-	set(&p.DataReplicas, min(2, p.Nodes-p.Spares))
-	set(&p.Clients, 1024)
-	if p.Records == 0 {
-		p.Records = 100_000
-	}
+	p.Nodes = cmp.Or(p.Nodes, 3+p.Spares)
+	p.PairBytes = cmp.Or(p.PairBytes, 1024)
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, min(2, p.Nodes-p.Spares))
+	p.DataReplicas = cmp.Or(p.DataReplicas, min(2, p.Nodes-p.Spares))
+	p.Clients = cmp.Or(p.Clients, 1024)
+	p.Records = cmp.Or(p.Records, 100_000)
+	p.Telemetry = cmp.Or(p.Telemetry, telemetry.Records)
 }
 
 // Options are chosen when a worker opens a store. Zero values mean defaults.
@@ -168,14 +166,7 @@ func register(k *Kind) {
 }
 
 // Names lists the stores, sorted.
-func Names() []string {
-	names := make([]string, 0, len(kinds))
-	for n := range kinds {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func Names() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 // Lookup returns the store of that name, or an error wrapping ErrUnknown that lists the names there are.
 func Lookup(name string) (*Kind, error) {
@@ -183,4 +174,37 @@ func Lookup(name string) (*Kind, error) {
 		return k, nil
 	}
 	return nil, fmt.Errorf("%w %q (there are: %s)", ErrUnknown, name, strings.Join(Names(), ", "))
+}
+
+// opened is what a store's Open returns, without a store that is nil and not nil.
+func opened[S client.Store](s S, err error) (client.Store, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// formats makes a Kind's Format of what computes the parameters of a store's pools, and what makes a pool of them.
+func formats[P any](store string, size func(Params) (P, uint64, error), make func(rdma.Fabric, P) error,
+) func(rdma.Fabric, Params) error {
+	return func(f rdma.Fabric, p Params) error {
+		p = kinds[store].Size(p)
+		p.Nodes, p.Memory = f.Nodes(), f.Size()
+		params, _, err := size(p)
+		if err != nil {
+			return fmt.Errorf("make a %s pool: %w", store, err)
+		}
+		return make(f, params)
+	}
+}
+
+// mends makes a Kind's Mender of what makes a store's.
+func mends[M cluster.Mender](open func(ep rdma.Endpoint) (M, error)) func(ep rdma.Endpoint) (cluster.Mender, error) {
+	return func(ep rdma.Endpoint) (cluster.Mender, error) {
+		m, err := open(ep)
+		if err != nil {
+			return nil, err
+		}
+		return m, nil
+	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/swarm"
-	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -43,21 +42,9 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Doc:     doc,
 		Version: swarm.FormatVersion,
 		Size:    func(p Params) Params { return sizeSwarm(p, v) },
-		Format: func(f rdma.Fabric, p Params) error {
-			p = sizeSwarm(p, v)
-			p.Nodes = f.Nodes()
-			params, _, err := swarm.Size(swarmShape(p, v))
-			if err != nil {
-				return fmt.Errorf("make a %s pool: %w", name, err)
-			}
-			return swarm.Make(f, params)
-		},
+		Format:  formats(name, func(p Params) (swarm.Params, uint64, error) { return swarmPool(p, v) }, swarm.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			s, err := swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Apart: v.apart, Raw: v.raw})
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return opened(swarm.OpenStore(ep, swarm.StoreOptions{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout, Apart: v.apart, Raw: v.raw}))
 		},
 		Refuse:   func(p Params) error { return refuseSwarm(p, v) },
 		Describe: swarm.Describe,
@@ -68,13 +55,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 		Usage:    swarm.Usage,
 
 		Majority: true,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
-			m, err := swarm.NewMender(ep)
-			if err != nil {
-				return nil, err
-			}
-			return m, nil
-		},
+		Mender:   mends(swarm.NewMender),
 		Outlives: swarm.Outlives,
 		Fill:     swarm.Fill,
 
@@ -95,9 +76,11 @@ func swarmKind(name, doc string, v variant) *Kind {
 	return k
 }
 
-func swarmShape(p Params, v variant) swarm.PoolShape {
-	return swarm.PoolShape{Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: v.words(p.Own), Locks: p.Own.Int(swarmLocks.Name),
-		Clients: p.Clients, Timeout: p.Timeout, Apart: v.apart}
+func swarmPool(p Params, v variant) (params swarm.Params, memory uint64, err error) {
+	return swarm.Size(swarm.PoolShape{
+		Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Replicas: p.DataReplicas, Words: v.words(p.Own),
+		Locks: p.Own.Int(swarmLocks.Name), Clients: p.Clients, Timeout: p.Timeout, Apart: v.apart,
+	})
 }
 
 // words returns the metadata words of an object's replica.
@@ -110,25 +93,18 @@ func (v variant) words(own Values) int {
 
 // sizeSwarm fills in what p leaves open. A majority of the replicas has to be there, of index and objects.
 func sizeSwarm(p Params, v variant) Params {
-	nodes := p.Nodes
-	if nodes == 0 {
-		nodes = 3
-	}
-	if p.DataReplicas == 0 {
-		p.DataReplicas = p.IndexReplicas
-	}
+	nodes := cmp.Or(p.Nodes, 3)
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas)
 	if p.DataReplicas == 0 {
 		p.DataReplicas = 1
 		if nodes >= 3 && !v.raw {
 			p.DataReplicas = 3
 		}
 	}
-	if p.IndexReplicas == 0 {
-		p.IndexReplicas = p.DataReplicas
-	}
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
 	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
-	if _, need, err := swarm.Size(swarmShape(p, v)); err == nil {
+	if _, need, err := swarmPool(p, v); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
 	return p
@@ -146,6 +122,6 @@ func refuseSwarm(p Params, v variant) error {
 	case p.Spares > 0:
 		return errors.New("spares: the majority that is left needs none")
 	}
-	_, _, err := swarm.Size(swarmShape(p, v))
+	_, _, err := swarmPool(p, v)
 	return err
 }

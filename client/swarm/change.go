@@ -129,6 +129,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		if now := c.s.epoch(); now != c.named {
 			c.named, c.buried, c.left = now, c.buried[:0], c.left[:0]
 		}
+		c.s.accesses++
 		err = c.s.dir.Change(c.hash, id, decide)
 		switch {
 		case errors.Is(err, errDying):

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
+
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
@@ -129,13 +130,13 @@ func (c *checker) words() error {
 			if c.s.layout.raw() {
 				break // it has no words
 			}
-			for from := 0; from < n && err == nil; from += wordBatch {
-				err = c.replica(region, r, from, min(n, from+wordBatch))
-			}
+			at := c.s.regions[region][r].Node()
+			err := c.s.eachBuffer(stepCheck, region, r, n, func(location uint64, p uint16) {
+				c.own(owned{true, at, c.s.values.Segment(spread(location)), p}, "object %d's", location)
+			})
 			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
-				return fmt.Errorf("read the words of region %d: %w", region, err)
+				return err
 			}
-			err = nil
 		}
 	}
 	c.r.Fact("objects", handed, 0)
@@ -201,30 +202,6 @@ func (c *checker) blank(location uint64, at rdma.Addr) error {
 
 // wordBatch is how many objects' words are read at a time.
 const wordBatch = 64
-
-// replica reads the words of some objects at one replica.
-func (c *checker) replica(region, r, from, to int) error {
-	b := c.s.ep.Batch()
-	defer b.Release()
-	l := &c.s.layout
-	for i := from; i < to; i++ {
-		b.Read(c.s.regions[region][r].Add(uint64(i)*c.s.stride(r)+uint64(l.wordsAt())), 8*l.Words)
-	}
-	if err := rdma.Do(c.s.ep, b.As(stepCheck), c.s.Timeout); err != nil {
-		return err
-	}
-	for i := from; i < to; i++ {
-		location := uint64(region)*uint64(c.s.Objects) + uint64(i) + 1
-		words := b.Op(i - from).Buf
-		for p := range l.Words {
-			if pointer := bufferOf(Word(le.Uint64(words[8*p:]))); pointer != 0 {
-				at := b.Op(i - from).Addr.Node()
-				c.own(owned{true, at, c.s.values.Segment(spread(location)), pointer}, "object %d's", location)
-			}
-		}
-	}
-	return nil
-}
 
 // free walks the lists of free buffers. What is in none, and what nobody names, was a client's that died.
 func (c *checker) free(ep rdma.Endpoint) error {

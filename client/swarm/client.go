@@ -134,6 +134,7 @@ type Stats struct {
 	Rewritten  uint64 // of them those that wrote again
 	Locks      uint64 // timestamp locks tried
 	WriteBacks uint64 // reads that brought a tuple to a majority
+	InPlace    uint64 // values that came with the words, from where they lie in place
 	Fetches    uint64 // values read out of place
 	WaitFree   uint64 // reads that ended since a writer went on
 	Lost       uint64 // values whose holders died or were slow, so that the READ began again

@@ -56,13 +56,8 @@ func (l *plan) usedObjects(ep rdma.Endpoint, region int) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	b := ep.Batch()
-	defer b.Release()
-	word := b.Read(l.freedAt(region), 8)
-	if err := rdma.Do(ep, b.As(stepCount), l.Timeout); err != nil {
-		return 0, err
-	}
-	f := freed(le.Uint64(word.Buf))
+	word, err := rdma.ReadWord(ep, stepCount, l.freedAt(region), l.Timeout)
+	f := freed(word)
 	free := f.count() - min(f.next(), f.count())
-	return uint64(handed) - min(free, uint64(handed)), nil
+	return uint64(handed) - min(free, uint64(handed)), err
 }

@@ -52,13 +52,8 @@ func (s *Store) takeFreed(region, n int) (bool, error) {
 }
 
 func (s *Store) readFreed(region int) (freed, error) {
-	b := s.ep.Batch()
-	defer b.Release()
-	word := b.Read(s.freedAt(region), 8)
-	if err := rdma.Do(s.ep, b.As(stepReadFreed), s.values.Patience()); err != nil {
-		return 0, err
-	}
-	return freed(le.Uint64(word.Buf)), nil
+	word, err := rdma.ReadWord(s.ep, stepReadFreed, s.freedAt(region), s.values.Patience())
+	return freed(word), err
 }
 
 // own adds objects to those of the client.

@@ -111,6 +111,7 @@ var errLost = errors.New("nobody who has the value answers")
 // those answers for as long as patience.
 func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, error) {
 	if t.value != nil {
+		c.stats.InPlace++
 		return t.value, nil
 	}
 	c.stats.Fetches++

@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // StoreOptions of a worker. Zero values mean defaults.
@@ -74,6 +75,8 @@ type Store struct {
 	proven        time.Duration // when the last write began that succeeded, or what it cached was read
 	hopeless      time.Duration // until when it does not wait for a sweep that frees memory
 	pair          []byte
+
+	hits, misses, accesses uint64 // of the cache; and of the directory
 }
 
 // cached is what a client knows of a key.
@@ -195,11 +198,31 @@ func valueOf(pair, key []byte) ([]byte, bool) {
 	return pair[keyHeader+len(key):], true
 }
 
+// Counts implements client.Countable.
+func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
+	n := s.c.Stats()
+	return append(to,
+		telemetry.Counter{Name: "slow paths", Count: n.Stale},
+		telemetry.Counter{Name: "guesses wrong", Count: n.Rewritten},
+		telemetry.Counter{Name: "lock acquisitions", Count: n.Locks},
+		telemetry.Counter{Name: "in-place hits", Count: n.InPlace},
+		telemetry.Counter{Name: "out-of-place reads", Count: n.Fetches},
+		telemetry.Counter{Name: "write-backs", Count: n.WriteBacks},
+		telemetry.Counter{Name: "asked all replicas", Count: n.Widened},
+		telemetry.Counter{Name: "retries", Count: n.Retries},
+		telemetry.Counter{Name: "index accesses", Count: s.accesses},
+		telemetry.Counter{Name: "cache hits", Count: s.hits},
+		telemetry.Counter{Name: "cache misses", Count: s.misses},
+	)
+}
+
 // find returns what is cached of a key; nil: nothing.
 func (s *Store) find(hash uint64, key []byte) *cached {
 	if e := s.cache.Find(hash); e != nil && e.secret == seeded(s.secret, key) {
+		s.hits++
 		return e
 	}
+	s.misses++
 	return nil
 }
 
@@ -219,6 +242,7 @@ var (
 // locate asks the directory for a key, and reads its pair. The error wraps client.ErrNotFound, or errMoved.
 func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
 	now := s.epoch()
+	s.accesses++
 	entries, err := s.dir.Lookup(hash)
 	if err != nil {
 		return nil, nil, err

@@ -171,36 +171,37 @@ func (w *sweep) words() error {
 			}
 		}
 		for r := range l.Replicas {
-			if w.gone(l.regions[region][r].Node()) {
+			at := l.regions[region][r].Node()
+			if w.gone(at) {
 				continue
 			}
-			for from := 0; from < n; from += wordBatch {
-				if err := w.wordsOf(region, r, from, min(n, from+wordBatch)); err != nil {
-					return fmt.Errorf("read the words of region %d: %w", region, err)
-				}
+			err := w.s.eachBuffer(stepSweep, region, r, n, func(location uint64, p uint16) { w.value.add(w.values, at, spread(location), p) })
+			if err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (w *sweep) wordsOf(region, r, from, to int) error {
-	b := w.s.ep.Batch()
-	defer b.Release()
-	l := &w.s.layout
-	for i := from; i < to; i++ {
-		b.Read(w.s.regions[region][r].Add(uint64(i)*w.s.stride(r)+uint64(l.wordsAt())), 8*l.Words)
-	}
-	if err := rdma.Do(w.s.ep, b.As(stepSweep), w.s.Timeout); err != nil {
-		return err
-	}
-	for i := from; i < to; i++ {
-		op := b.Op(i - from)
-		hash := spread(w.s.locationOf(region, uint64(i)))
-		for p := range l.Words {
-			if pointer := bufferOf(Word(le.Uint64(op.Buf[8*p:]))); pointer != 0 {
-				w.value.add(w.values, op.Addr.Node(), hash, pointer)
+// eachBuffer calls f with the buffers that the words of the first n objects of a region name at a replica.
+func (s *Store) eachBuffer(step rdma.Step, region, r, n int, f func(location uint64, pointer uint16)) error {
+	for from := 0; from < n; from += wordBatch {
+		b := s.ep.Batch()
+		for i := from; i < min(n, from+wordBatch); i++ {
+			b.Read(s.regions[region][r].Add(uint64(i)*s.stride(r)+uint64(s.layout.wordsAt())), 8*s.layout.Words)
+		}
+		err := rdma.Do(s.ep, b.As(step), s.Timeout)
+		for i := 0; err == nil && i < b.Len(); i++ {
+			for p := range s.layout.Words {
+				if pointer := bufferOf(Word(b.Op(i).Word(p))); pointer != 0 {
+					f(s.locationOf(region, uint64(from+i)), pointer)
+				}
 			}
+		}
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("read the words of region %d: %w", region, err)
 		}
 	}
 	return nil
@@ -331,9 +332,6 @@ func (w *sweep) resetAt(at rdma.Addr, stride uint64, numbers []uint64) error {
 				next.CompareSwap(op.Addr.Add(uint64(off)), word, 0)
 			}
 		}
-	}
-	if next.Len() == 0 {
-		return nil
 	}
 	if err := rdma.Do(w.s.ep, next.As(stepSweep), w.s.Timeout); err != nil {
 		return err

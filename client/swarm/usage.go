@@ -55,11 +55,6 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 
 // handed returns how many objects of a region were handed out.
 func (l *plan) handed(ep rdma.Endpoint, region int) (int, error) {
-	b := ep.Batch()
-	defer b.Release()
-	read := b.Read(rdma.At(l.regions[region][0].Node(), l.counters+8*uint64(region)), 8)
-	if err := rdma.Do(ep, b.As(stepCount), l.Timeout); err != nil {
-		return 0, err
-	}
-	return int(min(le.Uint64(read.Buf), uint64(l.Objects))), nil
+	n, err := rdma.ReadWord(ep, stepCount, rdma.At(l.regions[region][0].Node(), l.counters+8*uint64(region)), l.Timeout)
+	return int(min(n, uint64(l.Objects))), err
 }

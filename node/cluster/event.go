@@ -13,7 +13,7 @@ type What uint8
 // What a keeper does.
 const (
 	Elected   What = iota + 1 // became the pool's master
-	Lost                      // is master no more: somebody else is, or was
+	Lost                      // is master no more: another client is, or was, or asked to be
 	Expelled                  // a node did not answer, and is gone for everybody
 	Mended                    // all replicas are equal again
 	Restored                  // a spare stands for a node that is gone
@@ -33,6 +33,7 @@ func (w What) String() string { return whats[w] }
 type Event struct {
 	At     time.Duration // on the endpoint's clock
 	What   What
+	Tenure uint64        // of the master that tells it; 0: it is none
 	Epoch  uint64        // of the view; of Elected and Lost the tenure's
 	Node   int           // that was expelled, or restored
 	Spare  int           // that stands for it now

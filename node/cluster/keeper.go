@@ -23,7 +23,14 @@ type Options struct {
 	Stop func() bool
 	// Log is told what the keeper does.
 	Log func(Event)
+	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things that the keeper does, with
+	// its endpoint, which has joined v, with MostUntold events at most, and may take the given time. What it failed to tell is told
+	// again later.
+	Tell func(ep rdma.Endpoint, v *rdma.View, did []Event, within time.Duration) error
 }
+
+// MostUntold bounds the events that wait to be told: the oldest ones are dropped.
+const MostUntold = 32
 
 func (o *Options) defaults() {
 	set := func(d *time.Duration, v time.Duration) {
@@ -66,10 +73,13 @@ type keeper struct {
 	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
 	idle      time.Duration
 	breathing bool
+	// yields: it resigns for clients that ask for it.
+	yields bool
 
 	probes []probe // by node
 	rests  []rest  // what failed, or has to wait
 	faults int     // failures in a row
+	told   telling
 }
 
 // probe is a READ that a node has not answered yet; nil: there is none.
@@ -87,21 +97,23 @@ type rest struct {
 	failed bool
 }
 
-// target is a client to recover, or a node to restore.
+// target is a client to recover, a node to restore, or a Hold.
 type target struct {
 	client rdma.ClientID
 	node   int // plus one
+	hold   bool
 }
 
 // Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is closed. The master
 // replaces dead nodes and recovers dead clients, whoever else is at work. Of one that dies in the midst of that another
 // keeper takes over; of one that is slow, too, and then what the slow one still has in mind does no harm: it was fenced
-// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint.
+// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So may one
+// that was asked to hold still (see Hold) while verbs of a mender that failed may be in flight: the error wraps the same.
 //
 // Keep uses the endpoint, and the mender made on it, alone. It returns nil when it was stopped.
 func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 	o.defaults()
-	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes())}
+	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), yields: true}
 	for !o.Stop() {
 		more, err := k.tick()
 		switch {
@@ -111,6 +123,8 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 			k.dirty = false // nothing lands any more
 			k.resign()
 			return fmt.Errorf("keep the pool: %w", err)
+		case errors.Is(err, errAsked) && k.dirty: // the end of the endpoint is that of its tenure, and of its verbs
+			return fmt.Errorf("keep the pool: %w: %w", err, rdma.ErrRevoked)
 		case err != nil:
 			k.ep.Sleep(k.pause(err))
 		case !more:
@@ -118,6 +132,7 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 			k.ep.Sleep(k.rhythm())
 		}
 	}
+	k.tellLast()
 	k.resign()
 	return nil
 }
@@ -132,6 +147,9 @@ func (k *keeper) rhythm() time.Duration {
 
 // pause returns how long to wait after a failure. A changed view or a dead node means to look again at once.
 func (k *keeper) pause(err error) time.Duration {
+	if errors.Is(err, errAsked) {
+		return yieldLeases * k.o.Lease
+	}
 	if errors.Is(err, errAlone) { // whoever is not gets the role
 		k.log(Event{What: Failed, Err: err})
 		return 2 * k.o.Lease
@@ -149,8 +167,11 @@ func (k *keeper) pause(err error) time.Duration {
 }
 
 func (k *keeper) log(e Event) {
-	e.At = k.ep.Now()
+	e.At, e.Tenure = k.ep.Now(), k.role.Epoch
 	k.o.Log(e)
+	if k.o.Tell != nil {
+		k.told.add(e)
+	}
 }
 
 // resign ends the tenure, unless verbs may be in flight: then it runs out, and whoever is next drops them.
@@ -202,8 +223,12 @@ func (k *keeper) tick() (more bool, err error) {
 		return false, err
 	}
 	v, err := k.ep.Join() // candidates, too: it is how they learn that they have to end
-	if err != nil || !leads {
+	if err != nil {
 		return false, err
+	}
+	k.tell(&v)
+	if !leads {
+		return false, nil
 	}
 	if k.m == nil {
 		if k.m, err = k.make(&reign{k.ep, k}); err != nil {
@@ -239,8 +264,11 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 		}
 		return true, k.recoverClient(v, c)
 	}
-	if !k.littered || k.breathing { // filling a vacancy leaves more to sweep
+	if k.breathing { // filling a vacancy leaves more to sweep
 		return false, nil
+	}
+	if !k.littered {
+		return false, k.yield(clients)
 	}
 	return true, k.sweep(v)
 }

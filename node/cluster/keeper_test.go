@@ -41,6 +41,8 @@ type world struct {
 	writers []*sim.Worker
 	events  []cluster.Event
 	done    map[string]int // what menders finished
+	// tell is the keepers' Options.Tell; nil: they tell nothing.
+	tell func(ep rdma.Endpoint, v *rdma.View, did []cluster.Event, within time.Duration) error
 }
 
 // fake is a mender that has a pool's words to itself, or finds out that it does not.
@@ -213,7 +215,7 @@ func (w *world) write(ep rdma.Endpoint) {
 func (w *world) keep(ep rdma.Endpoint) {
 	o := cluster.Options{
 		Lease: lease, Stop: func() bool { return w.s.Now() > limit },
-		Log: func(e cluster.Event) { w.events = append(w.events, e) },
+		Log: func(e cluster.Event) { w.events = append(w.events, e) }, Tell: w.tell,
 	}
 	for err := cluster.Keep(ep, w.f, w.mender, o); err != nil; err = cluster.Keep(ep, w.f, w.mender, o) {
 		if !errors.Is(err, rdma.ErrRevoked) {

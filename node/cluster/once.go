@@ -36,7 +36,10 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 		log(e)
 	}
 	k := &keeper{ep: ep, f: f, make: m, o: o, probes: make([]probe, f.Nodes()), littered: true}
-	defer func() { k.resign() }()
+	defer func() {
+		k.tellLast()
+		k.resign()
+	}()
 	if err := k.reignOnce(); err != nil {
 		return did, err
 	}

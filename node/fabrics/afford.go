@@ -1,8 +1,6 @@
 package fabrics
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -159,12 +157,9 @@ func (m *reader) meminfo(name string) (bytes uint64, ok bool) {
 
 // field returns the number behind a name in a file of names and numbers.
 func (m *reader) field(file, name string) (n uint64, ok bool) {
-	text, err := fs.ReadFile(m.root, file)
-	if err != nil {
-		return 0, false
-	}
-	for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
-		if f := strings.Fields(s.Text()); len(f) > 1 && f[0] == name {
+	text, _ := fs.ReadFile(m.root, file)
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
 			n, err := strconv.ParseUint(f[1], 10, 64)
 			return n, err == nil
 		}

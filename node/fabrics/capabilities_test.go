@@ -35,6 +35,8 @@ var capabilities = map[string]reflect.Type{
 	"NodeGracer":     reflect.TypeFor[rdma.NodeGracer](),
 	"NodeKiller":     reflect.TypeFor[rdma.NodeKiller](),
 	"NodeMonitor":    reflect.TypeFor[rdma.NodeMonitor](),
+	"Peeker":         reflect.TypeFor[rdma.Peeker](),
+	"Teller":         reflect.TypeFor[rdma.Teller](),
 	"Perishable":     reflect.TypeFor[rdma.Perishable](),
 	"ProcessNamer":   reflect.TypeFor[rdma.ProcessNamer](),
 	"TenureAdviser":  reflect.TypeFor[rdma.TenureAdviser](),

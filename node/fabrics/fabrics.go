@@ -26,6 +26,8 @@ type Geometry struct {
 	Nodes   int    // memory nodes
 	Memory  uint64 // bytes of registered memory at each
 	Clients int    // workers at a time
+	// Telemetry is how many bytes more are registered at each node: see rdma.Geometry.
+	Telemetry uint64
 	// Addresses are the nodes of a consul: pool, and behind them its witnesses; left out, nodes that are registered there and
 	// have no pool are taken. Those of a tcp: or rdma: pool are its address.
 	Addresses []string

@@ -26,7 +26,7 @@ func parseShared(name string) (Address, error) {
 }
 
 func (g Geometry) shm() shm.Geometry {
-	return shm.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}
+	return shm.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients, Telemetry: g.Telemetry}
 }
 
 // users returns with which users a shm pool is shared.

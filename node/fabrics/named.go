@@ -100,31 +100,43 @@ func parseConsul(rest string) (Address, error) {
 	return Address{Agent: agent, Name: name}, err
 }
 
-func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+// atConsul calls f with the pool that an address names, and its agent, which a fabric that f returns keeps. Errors say to do
+// what f was called.
+func atConsul(do string, a Address, f func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error)) (opened rdma.Fabric, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s %s: %w", do, a, err)
+		}
+	}()
 	agent, err := consul.Dial(a.Agent)
 	if err != nil {
 		return nil, err
 	}
-	f, err := makeNamed(a, agent, g, format)
-	if err != nil {
-		agent.Close()
-		return nil, fmt.Errorf("create %s: %w", a, err)
+	p, err := agent.Pool(a.Name)
+	if err == nil {
+		opened, err = f(agent, p)
 	}
-	return f, nil
+	if opened == nil {
+		agent.Close()
+	}
+	return opened, err
+}
+
+func createConsul(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
+	return atConsul("create", a, func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
+		return makeNamed(a, agent, p, g, format)
+	})
 }
 
 // makeNamed makes a pool, and then its record. Of several who make one of the same name one wins.
-func makeNamed(a Address, agent *consul.Agent, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
-	p, err := agent.Pool(a.Name)
-	if err != nil {
-		return nil, err
-	}
+func makeNamed(a Address, agent *consul.Agent, p *consul.Pool, g Geometry, format func(rdma.Fabric) error) (rdma.Fabric, error) {
 	switch _, err := p.Record(); {
 	case err == nil:
 		return nil, ErrExists
 	case !errors.Is(err, consul.ErrNoPool):
 		return nil, err
 	}
+	var err error
 	if g.Addresses == nil {
 		if g.Addresses, err = vacant(agent, g.Nodes, g.Fabric); err != nil {
 			return nil, err
@@ -203,23 +215,10 @@ func startedFor(o tcp.Options) (fabric string) {
 }
 
 func openConsul(a Address) (rdma.Fabric, error) {
-	agent, err := consul.Dial(a.Agent)
-	if err != nil {
-		return nil, err
-	}
-	f, err := openNamed(a, agent)
-	if err != nil {
-		agent.Close()
-		return nil, fmt.Errorf("open %s: %w", a, err)
-	}
-	return f, nil
+	return atConsul("open", a, func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) { return openNamed(a, agent, p) })
 }
 
-func openNamed(a Address, agent *consul.Agent) (rdma.Fabric, error) {
-	p, err := agent.Pool(a.Name)
-	if err != nil {
-		return nil, err
-	}
+func openNamed(a Address, agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
 	r, err := p.Record()
 	if err != nil {
 		return nil, err
@@ -238,23 +237,12 @@ func openNamed(a Address, agent *consul.Agent) (rdma.Fabric, error) {
 }
 
 func removeConsul(a Address, force bool) error {
-	if err := removeNamed(a, force); err != nil {
-		return fmt.Errorf("remove %s: %w", a, err)
-	}
-	return nil
+	_, err := atConsul("remove", a, func(_ *consul.Agent, p *consul.Pool) (rdma.Fabric, error) { return nil, removeNamed(p, force) })
+	return err
 }
 
 // removeNamed takes the pool away from its nodes first: a crash behind it leaves a record that can be removed again.
-func removeNamed(a Address, force bool) error {
-	agent, err := consul.Dial(a.Agent)
-	if err != nil {
-		return err
-	}
-	defer agent.Close()
-	p, err := agent.Pool(a.Name)
-	if err != nil {
-		return err
-	}
+func removeNamed(p *consul.Pool, force bool) error {
 	r, err := p.Record()
 	if errors.Is(err, consul.ErrFormat) && force {
 		return p.Clear()

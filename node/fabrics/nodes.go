@@ -91,18 +91,13 @@ func nodesOf(a Address) (tcp.Options, error) {
 }
 
 // recorded returns the nodes that a consul: pool's record names.
-func recorded(a Address) ([]string, error) {
-	agent, err := consul.Dial(a.Agent)
-	if err != nil {
+func recorded(a Address) (nodes []string, err error) {
+	_, err = atConsul("look up", a, func(_ *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
+		r, err := p.Record()
+		nodes = r.Nodes
 		return nil, err
-	}
-	defer agent.Close()
-	p, err := agent.Pool(a.Name)
-	if err != nil {
-		return nil, err
-	}
-	r, err := p.Record()
-	return r.Nodes, err
+	})
+	return nodes, err
 }
 
 // parseNodes parses HOST:PORT,...
@@ -132,7 +127,7 @@ func createOnNodes(a Address, g Geometry, format func(rdma.Fabric) error) (rdma.
 }
 
 func (g Geometry) tcp() tcp.Geometry {
-	return tcp.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients}
+	return tcp.Geometry{Nodes: g.Nodes, Memory: g.Memory, Clients: g.Clients, Telemetry: g.Telemetry}
 }
 
 // divide tells nodes and witnesses apart: those behind the wanted number hold no memory.
@@ -170,4 +165,26 @@ func removeOnNodes(a Address, force bool) error {
 		return fmt.Errorf("remove %s: %w", a, err)
 	}
 	return nil
+}
+
+// Fault is what an administrator breaks at a memory node for a time: see tcp.Fault.
+type Fault = tcp.Fault
+
+// What bounds a Fault.
+const (
+	MaxFault = tcp.MaxFault
+	MaxSlow  = tcp.MaxSlow
+)
+
+// Break has a memory node suffer a fault, or ends it: see tcp.Break. Of a pool whose nodes are no processes the error wraps
+// rdma.ErrNotSupported.
+func Break(ctx context.Context, a Address, node int, f Fault) error {
+	if !a.Remote() {
+		return fmt.Errorf("break node %d of %s: its nodes are no processes: %w", node, a, rdma.ErrNotSupported)
+	}
+	o, err := nodesOf(a)
+	if err != nil {
+		return err
+	}
+	return tcp.Break(ctx, o, node, f)
 }

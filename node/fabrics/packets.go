@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -30,14 +28,7 @@ const mostStale = 100 * time.Millisecond
 // packetsAt reads the counters of a port: those of soft-RoCE, or else those that InfiniBand has for each port.
 func packetsAt(root fs.FS, device string, port int) (Packets, bool) {
 	at := fmt.Sprintf("%s/ports/%d/", device, port)
-	read := func(name string) (uint64, bool) {
-		text, err := fs.ReadFile(root, at+name)
-		if err != nil {
-			return 0, false
-		}
-		n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
-		return n, err == nil
-	}
+	read := func(name string) (uint64, bool) { return (&reader{root: root}).number(at + name) }
 	if stale, ok := read("hw_counters/lifespan"); ok {
 		time.Sleep(min(time.Duration(stale+1)*time.Millisecond, mostStale))
 	}

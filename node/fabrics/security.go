@@ -108,20 +108,18 @@ const mostSecret = 1 << 20
 
 // readSecret reads a file that only its owner can read or write. What is checked is the file that is read, whatever its
 // name means a moment later. kind is a word for messages.
-func readSecret(kind, file string) ([]byte, error) {
+func readSecret(kind, file string) (text []byte, err error) {
 	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
+	if err == nil {
+		defer f.Close()
+		var st os.FileInfo
+		if st, err = f.Stat(); err == nil && st.Mode().Perm()&0o077 != 0 {
+			return nil, fmt.Errorf("%s %s %w: others can read or write it (hint: chmod 600 %s)", kind, file, ErrSecret, file)
+		}
 	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(f, mostSecret))
 	}
-	if st.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s %s %w: others can read or write it (hint: chmod 600 %s)", kind, file, ErrSecret, file)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, mostSecret))
 	if err != nil {
 		return nil, fmt.Errorf("%s %w: %w", kind, ErrSecret, err)
 	}

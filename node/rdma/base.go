@@ -3,9 +3,11 @@ package rdma
 // Base is what the queues of every fabric share: the recycling of batches, the counters and the trip clock. It is
 // not safe for concurrent use.
 type Base struct {
-	C    Counters
-	free []*Batch
-	grow func(int) []byte
+	C     Counters
+	nodes []NodeCounters // by node, up to the last one that was used
+	posts uint64
+	free  []*Batch
+	grow  func(int) []byte
 }
 
 // BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
@@ -37,6 +39,17 @@ func (q *Base) Batch() *Batch {
 // Counters returns the queue's counters.
 func (q *Base) Counters() *Counters { return &q.C }
 
+// NodeCounters returns the queue's counters by node.
+func (q *Base) NodeCounters() []NodeCounters { return q.nodes }
+
+// at returns the counters of a node.
+func (q *Base) at(node int) *NodeCounters {
+	if node >= len(q.nodes) {
+		q.nodes = append(q.nodes, make([]NodeCounters, node+1-len(q.nodes))...)
+	}
+	return &q.nodes[node]
+}
+
 func (q *Base) recycle(b *Batch) {
 	b.n, b.chains, b.done, b.pending = 0, 0, 0, 0
 	b.grouped, b.posted, b.released, b.waited = false, false, false, false
@@ -53,27 +66,31 @@ func (q *Base) Posted(b *Batch) {
 	b.posted = true
 	b.pending = b.n
 	b.depart, b.trips = q.C.Trips, 1
-	var seen [4]uint64 // doorbells: one bit a node for the first 256, exact there; beyond, one doorbell an op
+	q.posts++
 	for i := range b.n {
 		op := b.Op(i)
+		at := q.at(op.Addr.Node())
 		switch op.Verb {
 		case Read:
 			q.C.Reads++
 			q.C.BytesRead += uint64(len(op.Buf))
+			at.Reads++
+			at.BytesRead += uint64(len(op.Buf))
 		case Write:
 			q.C.Writes++
 			q.C.BytesWrote += uint64(len(op.Buf))
+			at.Writes++
+			at.BytesWrote += uint64(len(op.Buf))
 		default:
 			q.C.Atomics++
+			at.Atomics++
 		}
 		if op.Fence {
 			b.trips = max(b.trips, 1+b.stalls(i))
 		}
-		node := op.Addr.Node()
-		if node >= 256 {
-			q.C.Doorbells++
-		} else if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
-			seen[node>>6] |= bit
+		if at.rung != q.posts {
+			at.rung = q.posts
+			at.Doorbells++
 			q.C.Doorbells++
 		}
 	}
@@ -106,8 +123,9 @@ func (q *Base) Waited(b *Batch) {
 	q.C.Trips = max(q.C.Trips, b.depart+b.trips)
 }
 
-// Called counts a two-sided call.
-func (q *Base) Called() {
+// Called counts a two-sided call of a node.
+func (q *Base) Called(node int) {
+	q.at(node).Calls++
 	q.C.Calls++
 	q.C.Trips++
 }

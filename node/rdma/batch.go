@@ -1,6 +1,9 @@
 package rdma
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Verb is a one-sided operation on pool memory.
 type Verb uint8
@@ -59,6 +62,9 @@ func (op *Op) Len() int {
 	}
 	return len(op.Buf)
 }
+
+// Word returns the i-th word of a completed READ.
+func (op *Op) Word(i int) uint64 { return binary.LittleEndian.Uint64(op.Buf[8*i:]) }
 
 // Swapped tells whether a completed compare and swap took effect.
 func (op *Op) Swapped() bool {
@@ -165,6 +171,13 @@ func (b *Batch) ReadInto(a Addr, buf []byte) *Op { return b.add(Read, a, buf) }
 
 // Write adds a WRITE of p at a; p is from Alloc and may be shared by several ops of the batch.
 func (b *Batch) Write(a Addr, p []byte) *Op { return b.add(Write, a, p) }
+
+// WriteWord adds a WRITE of one word at a.
+func (b *Batch) WriteWord(a Addr, word uint64) *Op {
+	p := b.Alloc(8)
+	binary.LittleEndian.PutUint64(p, word)
+	return b.Write(a, p)
+}
 
 // CompareSwap adds a CAS of the word at a: if it equals expect it becomes value. Op.Result is the word before.
 func (b *Batch) CompareSwap(a Addr, expect, value uint64) *Op {

@@ -238,6 +238,47 @@ func TestTripsOfABatch(t *testing.T) {
 	}
 }
 
+// What is counted by node adds up to the totals, and each node's bell rings once a post.
+func TestNodeCounters(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		q, verbs, bells := newBase(), map[int]uint64{}, map[int]uint64{}
+		for range rapid.IntRange(1, 4).Draw(r, "posts") {
+			b, rung := q.Batch(), map[int]bool{}
+			for _, n := range rapid.SliceOfN(rapid.IntRange(0, 299), 1, 40).Draw(r, "nodes") {
+				switch a := rdma.At(n, 0); n % 3 {
+				case 0:
+					b.Read(a, n)
+				case 1:
+					b.Write(a, b.Alloc(n))
+				default:
+					b.FetchAdd(a, 1)
+				}
+				if verbs[n]++; !rung[n] {
+					rung[n] = true
+					bells[n]++
+				}
+			}
+			q.Posted(b)
+			b.CompleteAll()
+			b.Release()
+		}
+		q.Called(7)
+		sum := rdma.Counters{Trips: q.C.Trips}
+		for n, c := range q.NodeCounters() {
+			if c.Reads+c.Writes+c.Atomics != verbs[n] || c.Doorbells != bells[n] || c.Calls > 0 != (n == 7) {
+				r.Fatalf("node %d: %+v, want %d verbs, %d doorbells", n, c, verbs[n], bells[n])
+			}
+			sum = sum.Add(rdma.Counters{
+				Doorbells: c.Doorbells, Reads: c.Reads, Writes: c.Writes, Atomics: c.Atomics, Calls: c.Calls,
+				BytesRead: c.BytesRead, BytesWrote: c.BytesWrote,
+			})
+		}
+		if sum != q.C {
+			r.Fatalf("the nodes' are %+v, all are %+v", sum, q.C)
+		}
+	})
+}
+
 func TestCountersAddUp(t *testing.T) {
 	a := rdma.Counters{Trips: 1, Doorbells: 2, Reads: 3, Writes: 4, Atomics: 5, Calls: 6, BytesRead: 7, BytesWrote: 8}
 	if got := a.Add(a).Sub(a); got != a {

@@ -12,9 +12,14 @@ import "time"
 // Geometry is the shape of a pool.
 type Geometry struct {
 	Nodes   int    // memory nodes
-	Memory  uint64 // bytes of registered memory at each
+	Memory  uint64 // bytes of registered memory at each that the store has: Fabric.Size
 	Clients int    // workers at a time
+	// Telemetry is how many bytes more are registered at each node, behind the store's: see package telemetry.
+	Telemetry uint64
 }
+
+// Registered returns how many bytes are registered at each node.
+func (g Geometry) Registered() uint64 { return g.Memory + g.Telemetry }
 
 // Geometer is a Fabric that knows the shape of its pool, with the number of clients that it has places for. Without it
 // that number is unknown.
@@ -158,6 +163,43 @@ type CloseNotifier interface {
 type CarrierNamer interface {
 	// Carrier returns the fabric that verbs go over, as in addresses that name memory nodes.
 	Carrier() string
+}
+
+// Peeker is a Fabric that lets a process look at the pool without being one of its clients: a look takes none of the places for
+// clients, and when its process dies there is nothing to recover. Without it a look takes an identity. The function Peek asks.
+//
+// Has it: shm, tcp, ibverbs.
+type Peeker interface {
+	// Peek returns an endpoint of client 0, which may READ, join views and tell the time. Other verbs, and calls, end in
+	// errors that wrap ErrAccess. The name is for people.
+	Peek(name string) (Endpoint, error)
+}
+
+// Peek returns an endpoint to look at a pool with: one without an identity, where the fabric has such, or else an ordinary one.
+func Peek(f Fabric, name string) (Endpoint, error) {
+	if p, ok := f.(Peeker); ok {
+		return p.Peek(name)
+	}
+	return f.Open(name)
+}
+
+// Teller is a Fabric that lets a process write its telemetry without being one of the pool's clients, as Peeker lets it look.
+// Without it that takes an identity. The function Tell asks.
+//
+// Has it: shm, tcp, ibverbs.
+type Teller interface {
+	// Tell returns an endpoint of client 0, as Peek does, to which all verbs are allowed on what Geometry.Telemetry says is
+	// behind the store's memory. Nothing waits for these verbs when a node is taken away or a client fenced off. ibverbs, whose
+	// connections either may write or not, returns one with an identity.
+	Tell(name string) (Endpoint, error)
+}
+
+// Tell returns an endpoint to write telemetry with: one without an identity, where the fabric has such, or else an ordinary one.
+func Tell(f Fabric, name string) (Endpoint, error) {
+	if t, ok := f.(Teller); ok {
+		return t.Tell(name)
+	}
+	return f.Open(name)
 }
 
 // ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without it nodes count none.

@@ -32,6 +32,9 @@ type Queue interface {
 	Call(node int, r *Request, within time.Duration) error
 	// Counters returns the queue's counters, which only grow. Only the worker may read them.
 	Counters() *Counters
+	// NodeCounters returns what of it was at each node, up to the last that the queue has used. Only the worker may read
+	// them, until its next Post or Call.
+	NodeCounters() []NodeCounters
 	// Client returns the worker's identity.
 	Client() ClientID
 	// Life tells the worker from those who had its identity before, or have it after: see Client.Life. Whoever fences it
@@ -68,7 +71,7 @@ type Endpoint interface {
 // Fabric is an open pool: memory nodes, and the way to them. It is safe for concurrent use.
 type Fabric interface {
 	Control
-	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each.
+	// Nodes returns the number of memory nodes, and Size the bytes of registered memory of each that the store has.
 	Nodes() int
 	Size() uint64
 	// Open returns an endpoint for one worker, with an identity of its own. The name is for people.
@@ -171,8 +174,21 @@ func (c Counters) Add(d Counters) Counters {
 	}
 }
 
-// Do posts b and waits for all of it. It returns the first op's failure, too.
+// NodeCounters count what a queue did at one node: see Counters.
+type NodeCounters struct {
+	Doorbells             uint64
+	Reads, Writes         uint64
+	Atomics, Calls        uint64
+	BytesRead, BytesWrote uint64
+
+	rung uint64 // the last post with a doorbell here
+}
+
+// Do posts b, unless it is empty, and waits for all of it. It returns the first op's failure, too.
 func Do(q Queue, b *Batch, within time.Duration) error {
+	if b.Len() == 0 {
+		return nil
+	}
 	if err := q.Post(b); err != nil {
 		return err
 	}
@@ -180,4 +196,15 @@ func Do(q Queue, b *Batch, within time.Duration) error {
 		return err
 	}
 	return b.Err()
+}
+
+// ReadWord reads the word at a as a step of a protocol.
+func ReadWord(q Queue, step Step, a Addr, within time.Duration) (uint64, error) {
+	b := q.Batch()
+	defer b.Release()
+	op := b.Read(a, 8)
+	if err := Do(q, b.As(step), within); err != nil {
+		return 0, err
+	}
+	return op.Word(0), nil
 }

@@ -25,3 +25,14 @@ func joinLines(cmd *cobra.Command) {
 		joinLines(sub)
 	}
 }
+
+// NoOperands refuses operands, and says, where that is not "", what is meant instead.
+func NoOperands(instead string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		what := strings.TrimSuffix(cmd.Name()+" takes no operands, "+instead, ", ")
+		return fmt.Errorf("%s: see '%s --help'", what, cmd.CommandPath())
+	}
+}

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 )
 
 func (c *cli) bench() *cobra.Command {
@@ -28,12 +29,7 @@ func (c *cli) bench() *cobra.Command {
 		Example: "  farkv bench\n" +
 			"  farkv bench --stores fusee,swarm --workload b --threads 2 --replicas 3\n" +
 			"  farkv bench --stores fusee --peers '' --records 1000000 --operations 5000000 -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("bench takes no operands, it makes pools of its own: see '%s --help'", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: command.NoOperands("it makes pools of its own"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runBench(cmd, &b) },
 	}
 	f := cmd.Flags()
@@ -55,14 +51,10 @@ func (c *cli) bench() *cobra.Command {
 const maxThreads = 4096
 
 func (c *cli) runBench(cmd *cobra.Command, b *ops.Bench) error {
-	switch {
-	case b.Records < 1:
-		return fmt.Errorf("--records %d: want 1 or more", b.Records)
-	case b.Ops < 1:
-		return fmt.Errorf("--operations %d: want 1 or more", b.Ops)
-	case b.Threads < 1 || b.Threads > maxThreads:
-		return fmt.Errorf("--threads %d: want 1 to %d", b.Threads, maxThreads)
-	case len(b.Stores) == 0 && len(b.Peers) == 0:
+	if err := cmp.Or(bounded(cmd, 1, unbounded, "records", "operations"), bounded(cmd, 1, maxThreads, "threads")); err != nil {
+		return err
+	}
+	if len(b.Stores) == 0 && len(b.Peers) == 0 {
 		return errors.New("nothing to compare: --stores and --peers are empty")
 	}
 	b.Say = c.progress(cmd)

@@ -24,11 +24,11 @@ func completions(root *cobra.Command) {
 		}
 		return cmd
 	}
-	for _, name := range []string{"down", "status", "check", "recover", "keep", "get", "put", "del", "perf"} {
+	for _, name := range []string{"down", "status", "monitor", "check", "recover", "keep", "get", "put", "del", "perf"} {
 		command.Operands(at(name), command.Pools)
 	}
-	parts := func() []string { return append(command.Pools(), "node", "client") }
-	command.Operands(at("crash"), parts, command.Fixed("node", "client"))
+	parts := func() []string { return append(command.Pools(), "node", "client", "master") }
+	command.Operands(at("crash"), parts, command.Fixed("node", "client", "master"))
 	operations := func() []string { return append(command.Pools(), ops.Operations...) }
 	command.Operands(at("trace"), operations, command.Fixed(ops.Operations...))
 	command.Operands(at("sim", "run"), storeWords)
@@ -36,9 +36,17 @@ func completions(root *cobra.Command) {
 
 	command.FlagOf(root, "output", outputsOf)
 	command.Flag(at("up"), "store", storeWords)
+	command.Flag(at("monitor"), "store", storeWords)
 	command.Flag(at("up"), "fabric", command.Fixed(fabrics.NamedFabrics()...))
 	command.Flag(at("node"), "fabric", command.Fixed(fabrics.NodeFabrics()...))
 	command.Flag(at("crash"), "at", everyStep)
+	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
+	command.FlagList(at("crash"), "kinds", func() (names []string) {
+		for _, k := range ops.BreakKinds {
+			names = append(names, string(k))
+		}
+		return names
+	})
 	command.FlagList(at("bench"), "stores", func() []string { return append([]string{ops.AllStores}, stores.Names()...) })
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
@@ -59,7 +67,14 @@ func completions(root *cobra.Command) {
 			return names
 		})
 	}
+	files(at("plot"))
 	command.NoFiles(root)
+}
+
+// files completes the operands and -o of plot with the names of files.
+func files(plot *cobra.Command) {
+	plot.ValidArgsFunction = cobra.FixedCompletions([]string{"fkr", "json"}, cobra.ShellCompDirectiveFilterFileExt)
+	_ = plot.MarkFlagFilename("output", "html", "svg", "csv") // the flag exists
 }
 
 func storeWords() (words []string) {

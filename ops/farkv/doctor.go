@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 )
 
 func (c *cli) doctor() *cobra.Command {
@@ -27,7 +28,7 @@ func (c *cli) doctor() *cobra.Command {
 		Example: "  farkv doctor\n" +
 			"  farkv doctor --require rdma,memlock --memory 64GiB\n" +
 			"  farkv doctor -o json",
-		Args: noOperands("doctor", "it looks at this machine"),
+		Args: command.NoOperands("it looks at this machine"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.Memory = uint64(memory)
 			h, err := d.Run(cmd.Context())

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	kv "github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/tui"
 )
 
 // The exit statuses.
@@ -45,6 +46,8 @@ func exitStatus(ctx context.Context, err error) (status int, line string) {
 	switch {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return exitInterrupted, "interrupted"
+	case errors.Is(err, tui.ErrInterrupted):
+		return exitInterrupted, line
 	case errors.As(err, new(notFound)):
 		return exitNotFound, line
 	case errors.As(err, new(failure)):

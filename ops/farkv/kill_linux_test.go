@@ -85,7 +85,7 @@ func TestKilledProcesses(t *testing.T) {
 	if err != nil || len(r.Waiting) > 0 {
 		t.Errorf("recover: %v", err)
 	}
-	f, err := ops.Check("farkv", false)
+	f, err := ops.Check(t.Context(), "farkv", false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,6 @@ import (
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/workloads/drivers"
-	"github.com/farkv/farkv/workloads/runner"
 )
 
 func main() {
@@ -122,8 +121,8 @@ func newRoot() *cobra.Command {
 	root.PersistentFlags().BoolVarP(&c.quiet, "quiet", "q", false, "no progress on standard error: the answer, or what went wrong")
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
-	root.AddCommand(c.up(), c.down(), c.status(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(), c.trace(), c.bench(),
-		c.sim(), c.report(), c.perf(), c.doctor(), c.node(), c.keep(), c.version())
+	root.AddCommand(c.up(), c.down(), c.status(), c.monitor(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(),
+		c.trace(), c.bench(), c.sim(), c.report(), c.plot(), c.perf(), c.doctor(), c.node(), c.keep(), c.demoClient(), c.version())
 	root.AddCommand(topics()...)
 	otherWords(root)
 	completions(root)
@@ -157,9 +156,7 @@ func answer[R interface {
 	ops.Result
 	comparable
 }](c *cli, cmd *cobra.Command, r R, err error) error {
-	if err != nil && !runner.Misused(err) {
-		err = failure{err}
-	}
+	err = told(err)
 	if r == *new(R) {
 		return err
 	}
@@ -176,18 +173,27 @@ func answer[R interface {
 // jsonVersion counts the changes to the JSON answers that a reader of older ones would stumble over.
 const jsonVersion = 1
 
-// writeJSON writes an answer, which is an object with members, with the version as its first.
+// writeJSON writes an answer, which is an object with members.
 func writeJSON(w io.Writer, r ops.Result) error {
-	text, err := json.Marshal(r)
+	text, err := versioned(r)
 	if err != nil {
 		return err
 	}
 	var out bytes.Buffer
-	if err := json.Indent(&out, fmt.Appendf(nil, `{"version":%d,%s`, jsonVersion, text[1:]), "", "  "); err != nil {
+	if err := json.Indent(&out, text, "", "  "); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "%s\n", couple.ReplaceAll(out.Bytes(), []byte("[$1, $2]")))
 	return err
+}
+
+// versioned is an answer as JSON, in a line, with the version as its first member.
+func versioned(r ops.Result) ([]byte, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, `{"version":%d,%s`, jsonVersion, text[1:]), nil
 }
 
 // couple is two numbers of an array, such as a point of a distribution, each on a line of its own. No string of JSON has
@@ -205,13 +211,17 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	return pool, args
 }
 
-// poolAt is poolAnd, with the pool's address where the name is that of nodes which 'farkv up --fabric' started.
-func poolAt(args []string, wanted int) (pool string, rest []string, err error) {
-	pool, rest = poolAnd(args, wanted)
-	if pool, err = ops.Resolve(pool); err != nil {
-		err = failure{err}
+// onPool runs a command with the pool that its operands name, or leave out, and with the others that it wants: with the
+// pool's address where the name is that of nodes which 'farkv up --fabric' started.
+func onPool(wanted int, run func(cmd *cobra.Command, pool string, rest []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		pool, rest := poolAnd(args, wanted)
+		pool, err := ops.Resolve(pool)
+		if err != nil {
+			return failure{err}
+		}
+		return run(cmd, pool, rest)
 	}
-	return pool, rest, err
 }
 
 // operands refuses any number of operands but those of the pattern, with or without the pool.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -45,13 +45,15 @@ func (c *cli) node() *cobra.Command {
 			"  farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
 			"  farkv node --memory 64GiB --file /mnt/pmem/farkv --listen 10.0.0.5:7070 --token-file /etc/farkv/token \\\n" +
 			"      --tls-cert node.pem --tls-key node.key --tls-ca clients.pem --consul 127.0.0.1:8500",
-		Args: noOperands("node", "--memory says how much it serves"),
+		Args: command.NoOperands("--memory says how much it serves"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch {
-			case memory == 0:
+			if memory == 0 {
 				return fmt.Errorf("node: --memory is missing: say how much it serves, such as --memory 8GiB")
-			case n.Connections < 1:
-				return fmt.Errorf("--connections %d: want 1 or more", n.Connections)
+			}
+			if err := bounded(cmd, 1, unbounded, "connections"); err != nil {
+				return err
+			}
+			switch {
 			case n.Drain < 0:
 				return fmt.Errorf("--drain %v: want 0 or more", n.Drain)
 			case !slices.Contains(fabrics.NodeFabrics(), n.Fabric):
@@ -106,17 +108,13 @@ func (c *cli) keep() *cobra.Command {
 			"on standard error. 'farkv recover' does what there is to do once.",
 		Example: "  farkv keep\n  farkv keep tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --metrics 127.0.0.1:9171",
 		Args:    operands(""),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
 			if k.MetricsPublic && k.Metrics == "" {
 				return fmt.Errorf("--metrics-public is for --metrics")
 			}
-			pool, _, err := poolAt(args, 0)
-			if err != nil {
-				return err
-			}
 			k.Log = c.logTo(cmd)
 			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&k.Metrics, "metrics", "", "HOST:PORT of the loopback at which to serve /metrics and /healthz")
 	cmd.Flags().BoolVar(&k.MetricsPublic, "metrics-public", false, "serve these at an address that others can reach")
@@ -144,11 +142,11 @@ func told(err error) error {
 func (c *cli) say(cmd *cobra.Command, r ops.Result) error {
 	out := cmd.OutOrStdout()
 	if c.output == "json" {
-		text, err := json.Marshal(r)
+		text, err := versioned(r)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, `{"version":%d,%s`+"\n", jsonVersion, text[1:])
+		fmt.Fprintf(out, "%s\n", text)
 	} else {
 		r.Print(out)
 	}
@@ -158,14 +156,4 @@ func (c *cli) say(cmd *cobra.Command, r ops.Result) error {
 		}
 	}
 	return nil
-}
-
-// noOperands refuses operands, and says what is meant instead.
-func noOperands(name, instead string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return fmt.Errorf("%s takes no operands, %s: see '%s --help'", name, instead, cmd.CommandPath())
-		}
-		return nil
-	}
 }

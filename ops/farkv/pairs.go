@@ -17,17 +17,13 @@ func (c *cli) get() *cobra.Command {
 		Long:    "Get prints the value of a key. The exit status is 3 when the key is not there.",
 		Example: "  farkv get paper\n  farkv get big image --raw > image.png",
 		Args:    operands("KEY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest, err := poolAt(args, 1)
-			if err != nil {
-				return err
-			}
+		RunE: onPool(1, func(cmd *cobra.Command, pool string, rest []string) error {
 			p, err := ops.Get(cmd.Context(), pool, []byte(rest[0]))
 			if err == nil {
 				p.Raw = raw
 			}
 			return answer(c, cmd, p, keyed(err))
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "the value alone, without a newline behind it")
 	return cmd
@@ -43,11 +39,7 @@ func (c *cli) put() *cobra.Command {
 		Long:    "Put sets the value of a key, whether it is there or not. VALUE - is read from standard input.",
 		Example: "  farkv put paper FUSEE\n  farkv put big image - < image.png",
 		Args:    operands("KEY VALUE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest, err := poolAt(args, 2)
-			if err != nil {
-				return err
-			}
+		RunE: onPool(2, func(cmd *cobra.Command, pool string, rest []string) error {
 			value := []byte(rest[1])
 			if rest[1] == "-" {
 				var err error
@@ -60,7 +52,7 @@ func (c *cli) put() *cobra.Command {
 			}
 			p, err := ops.Put(cmd.Context(), pool, []byte(rest[0]), value)
 			return answer(c, cmd, p, err)
-		},
+		}),
 	}
 }
 
@@ -71,13 +63,9 @@ func (c *cli) del() *cobra.Command {
 		Long:    "Del removes a key. The exit status is 3 when the key is not there.",
 		Example: "  farkv del paper",
 		Args:    operands("KEY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest, err := poolAt(args, 1)
-			if err != nil {
-				return err
-			}
+		RunE: onPool(1, func(cmd *cobra.Command, pool string, rest []string) error {
 			p, err := ops.Del(cmd.Context(), pool, []byte(rest[0]))
 			return answer(c, cmd, p, keyed(err))
-		},
+		}),
 	}
 }

@@ -37,12 +37,7 @@ func (c *cli) perf() *cobra.Command {
 			"  farkv perf tcp:10.0.0.5:7070 -o json\n" +
 			"  farkv perf rdma:10.0.0.5:7070 --sizes 8,64KiB --batches 1,16,64\n" +
 			"  farkv perf sim:fusee-testbed",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("perf takes [POOL], not %d operands: see '%s --help'", len(args), cmd.CommandPath())
-			}
-			return nil
-		},
+		Args: operands(""),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) > 0 {
 				if cmd.Flags().Changed("fabrics") {

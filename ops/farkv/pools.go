@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
 )
@@ -43,6 +43,7 @@ type upFlags struct {
 	params          stores.Params
 	memory          bytesFlag
 	nodes, replicas int
+	telemetry       int
 	store, fabric   string
 	addresses       []string
 }
@@ -93,35 +94,21 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&p.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	p.Own = command.Options(f, nil, stores.Made)
 	f.IntVar(&p.Clients, "clients", 1024, "clients at a time")
+	f.IntVar(&u.telemetry, "telemetry", telemetry.Records, "processes whose figures the pool keeps, in 16 KiB each on each node, beyond --memory;\n"+
+		"0: it keeps neither figures nor events")
 	return cmd
 }
 
 // check tells what is wrong with the flags of up, and completes the parameters.
 func (u *upFlags) check(cmd *cobra.Command) error {
 	p := &u.params
-	for _, n := range []struct {
-		flag  string
-		value int
-	}{{"nodes", u.nodes}, {"pair-bytes", p.PairBytes}, {"replicas", u.replicas}, {"clients", p.Clients},
-		{"index-replicas", p.IndexReplicas}, {"data-replicas", p.DataReplicas}} {
-		if cmd.Flags().Changed(n.flag) && n.value < 1 {
-			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
-		}
-	}
-	if p.Records == 0 {
-		return errors.New("--records 0: want 1 or more")
-	}
-	if p.Spares < 0 {
-		return fmt.Errorf("--spares %d: want 0 or more", p.Spares)
+	if p.Telemetry = u.telemetry; p.Telemetry == 0 {
+		p.Telemetry = -1 // 0 is the default
 	}
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
-	if p.IndexReplicas == 0 {
-		p.IndexReplicas = u.replicas
-	}
-	if p.DataReplicas == 0 {
-		p.DataReplicas = u.replicas
-	}
-	return nil
+	p.IndexReplicas, p.DataReplicas = cmp.Or(p.IndexReplicas, u.replicas), cmp.Or(p.DataReplicas, u.replicas)
+	return cmp.Or(bounded(cmd, 1, unbounded, "nodes", "pair-bytes", "replicas", "clients", "index-replicas", "data-replicas", "records"),
+		bounded(cmd, 0, unbounded, "spares"), bounded(cmd, 0, telemetry.MaxRecords, "telemetry"))
 }
 
 // runUp makes the pool where its address says.
@@ -214,20 +201,26 @@ func (c *cli) down() *cobra.Command {
 }
 
 func (c *cli) status() *cobra.Command {
-	return &cobra.Command{
-		Use:     "status [POOL]",
-		Short:   "Show a pool: store, nodes, how many more may die, how full it is, memory by purpose, clients",
-		Example: "  farkv status\n  farkv status big -o json",
+	var events bool
+	cmd := &cobra.Command{
+		Use:   "status [POOL]",
+		Short: "Show a pool: store, nodes, how many more may die, how full it is, memory by purpose, clients",
+		Long: "Status shows a pool as it is now. With --events it shows what happened to it instead: elections of masters, nodes that\n" +
+			"are gone or replaced, clients that were recovered, and failures of that. The pool itself keeps some 256 events on each\n" +
+			"of two nodes, with the wall clock of the process that told them.",
+		Example: "  farkv status\n  farkv status big -o json\n  farkv status big --events",
 		Args:    operands(""),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, _, err := poolAt(args, 0)
-			if err != nil {
-				return err
+		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
+			if events {
+				all, err := ops.EventsOf(pool)
+				return answer(c, cmd, all, err)
 			}
 			s, err := ops.Status(pool)
 			return answer(c, cmd, s, err)
-		},
+		}),
 	}
+	cmd.Flags().BoolVar(&events, "events", false, "what happened to the pool, oldest first")
+	return cmd
 }
 
 func (c *cli) check() *cobra.Command {
@@ -237,20 +230,17 @@ func (c *cli) check() *cobra.Command {
 		Short: "Walk a pool's whole structure and look for damage",
 		Long: "Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is\n" +
 			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage. What clients that died left for\n" +
-			"recovery is no damage. It refuses while clients live, unless forced.",
+			"recovery is no damage. It refuses while clients live, unless forced. Candidates for the pool's master, such as\n" +
+			"'farkv keep', may live: they hold still until it ends, and the pool has no other master meanwhile.",
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, _, err := poolAt(args, 0)
-			if err != nil {
-				return err
-			}
-			f, err := ops.Check(pool, force)
+		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
+			f, err := ops.Check(cmd.Context(), pool, force)
 			if err == nil {
 				err = f.Err()
 			}
 			return answer(c, cmd, f, err)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even while clients live: what they are doing may look like damage")
 	return cmd
@@ -261,12 +251,7 @@ func (c *cli) list() *cobra.Command {
 		Use:     "list",
 		Short:   "List this machine's pools",
 		Example: "  farkv list\n  farkv list -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("list takes no operands: see '%s --help'", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:    command.NoOperands(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := ops.List()
 			if err == nil {

@@ -25,12 +25,20 @@ import (
 const patience = time.Minute
 
 const (
-	proofWorkers = 3                    // of a process
-	proofKeys    = 24                   // that all workers share
-	proofPause   = 8 * time.Millisecond // of a worker, at most: histories are to be checked in seconds
+	proofWorkers = 3  // of a process
+	proofKeys    = 24 // that all workers share
 
 	statusPause = 100 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
 )
+
+// proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG all clients together leave
+// most of a processor to others.
+func proofPause() time.Duration {
+	if os.Getenv("FARKV_LONG") == "1" {
+		return 8 * time.Millisecond
+	}
+	return 20 * time.Millisecond
+}
 
 // stage is where processes play: memory nodes and a pool on them, and programs that work with it.
 type stage struct {
@@ -233,7 +241,7 @@ func (s *stage) work(in *network) *process {
 	first := s.workers
 	s.workers += proofWorkers
 	p := s.start(in, fmt.Sprint("client", first), "record", "-pool", s.pool, "-folder", s.histories(), "-first", strconv.Itoa(first),
-		"-workers", strconv.Itoa(proofWorkers), "-keys", strconv.Itoa(proofKeys), "-pause", proofPause.String(),
+		"-workers", strconv.Itoa(proofWorkers), "-keys", strconv.Itoa(proofKeys), "-pause", proofPause().String(),
 		"-own", strconv.Itoa(s.own))
 	for w := range proofWorkers {
 		s.until(p.name+" works", func() bool {

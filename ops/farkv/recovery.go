@@ -27,68 +27,19 @@ func (c *cli) recover() *cobra.Command {
 			"later fails, and does no harm.",
 		Example: "  farkv recover\n  farkv recover big -o json\n  farkv recover big --client 7 --force",
 		Args:    operands(""),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case cmd.Flags().Changed("client") && client < 1:
-				return fmt.Errorf("--client %d: want 1 or more", client)
-			case force && client == 0:
-				return fmt.Errorf("--force is for --client: it fences off one that is alive")
-			}
-			pool, _, err := poolAt(args, 0)
-			if err != nil {
+		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
+			if err := bounded(cmd, 1, unbounded, "client"); err != nil {
 				return err
+			}
+			if force && client == 0 {
+				return fmt.Errorf("--force is for --client: it fences off one that is alive")
 			}
 			r, err := ops.Recover(cmd.Context(), pool, client, force)
 			return answer(c, cmd, r, err)
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&client, "client", 0, "fence this client off first")
 	cmd.Flags().BoolVar(&force, "force", false, "even when that client is alive")
-	return cmd
-}
-
-func (c *cli) crash() *cobra.Command {
-	var step string
-	cmd := &cobra.Command{
-		Use:   "crash [POOL] node|client NUMBER",
-		Short: "Break a memory node or a client on purpose",
-		Long: "Crash node makes a memory node one that is down for everybody, for good; of a NAME under which 'farkv up --fabric'\n" +
-			"started nodes it kills that one's process by SIGKILL. Crash client kills the process of a client of this machine\n" +
-			"by SIGKILL, and all clients of that process with it; with --at, which only pools in shared memory know, the process\n" +
-			"kills itself when the client comes to that step of the store's protocol. 'farkv status' numbers nodes from 0 and\n" +
-			"lists the clients.\n\n" +
-			"The steps, separated by semicolons:\n  " + steps(),
-		Example: "  farkv crash node 1\n" +
-			"  farkv crash big client 7\n" +
-			"  farkv crash big client 7 --at " + anyStep() + "\n" +
-			"  farkv status big && farkv recover big && farkv check big",
-		Args: operands("node|client NUMBER"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pool, rest := poolAnd(args, 2)
-			if broken := rest[0] == "node" || rest[0] == "client"; !broken && (pool == "node" || pool == "client") {
-				pool, rest[0] = rest[0], pool // crash node POOL NUMBER
-			}
-			n, err := strconv.Atoi(rest[1])
-			switch {
-			case rest[0] != "node" && rest[0] != "client":
-				return fmt.Errorf("crash %q: want node or client", rest[0])
-			case err != nil || n < 0:
-				return fmt.Errorf("crash %s %q: want its number, which 'farkv status' shows", rest[0], rest[1])
-			case rest[0] == "node" && step != "":
-				return fmt.Errorf("--at %s: nodes take no steps, clients do", step)
-			}
-			if rest[0] == "node" { // of one whose nodes do not answer, too
-				done, err := ops.CrashNode(pool, n)
-				return answer(c, cmd, done, err)
-			}
-			if pool, err = ops.Resolve(pool); err != nil {
-				return failure{err}
-			}
-			done, err := ops.CrashClient(pool, n, rdma.Step(step))
-			return answer(c, cmd, done, err)
-		},
-	}
-	cmd.Flags().StringVar(&step, "at", "", "the step of its protocol at which a client is to crash")
 	return cmd
 }
 

@@ -97,7 +97,7 @@ func scripts(dir string) testscript.Params {
 			return errors.Join(os.Mkdir(filepath.Join(env.WorkDir, "shm"), 0o700), os.Mkdir(filepath.Join(env.WorkDir, "run"), 0o700))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "json": isJSON, "await": await, "client": client, "until": until,
+			"exits": exits, "process": processOf, "stands": stands, "json": isJSON, "await": await, "client": client, "until": until,
 			"occupy": occupy, "terminate": terminate, "addresses": addresses,
 		},
 		Condition: func(cond string) (bool, error) {
@@ -187,6 +187,35 @@ func client(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
 }
 
+// process NAME VARIABLE looks up the process of the first client of a name in 'farkv status'.
+func processOf(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(ts.Exec("farkv", "status", "-o", "json"))
+	var s ops.State
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &s))
+	for _, c := range s.Clients {
+		if c.Name == args[0] && c.Alive {
+			ts.Setenv(args[1], strconv.Itoa(c.PID))
+			return
+		}
+	}
+	ts.Fatalf("no live client %s: %+v", args[0], s.Clients)
+}
+
+// stands PID waits until a process, or that whose number is in a file, was stopped by a signal; ! stands PID until it goes on.
+func stands(ts *testscript.TestScript, neg bool, args []string) {
+	if _, err := strconv.Atoi(args[0]); err != nil {
+		args = []string{ts.ReadFile(args[0])}
+	}
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(args[0]), "stat"))
+		ts.Check(err)
+		if stopped := bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T")); stopped != neg {
+			return
+		}
+	}
+	ts.Fatalf("process %s: never", args[0])
+}
+
 // occupy VARIABLE takes a port of the loopback until the script ends, and names its address.
 func occupy(ts *testscript.TestScript, _ bool, args []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -245,18 +274,24 @@ func hold() {
 	must(0, errors.Join(ep.Close(), f.Close()))
 }
 
-// use POOL NAME FILE puts and gets pairs of its own from several workers until it is interrupted, and says in a file that
-// it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for long.
+// use POOL NAME FILE [PAUSE] puts and gets pairs of its own from several workers until it is interrupted, and says in a
+// file that it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for long.
+// A worker pauses before each pair where the script waits for leases, and other scripts need the processors.
 func use() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	const workers, keys, longest = 4, 50, 10 * time.Second
+	var pause time.Duration
+	if len(os.Args) > 4 {
+		pause = must(time.ParseDuration(os.Args[4]))
+	}
 	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{Name: os.Args[2], Workers: workers}))
 	var all errgroup.Group
 	for w := range workers {
 		all.Go(func() error {
 			have := map[string]string{}
 			for i := 0; ctx.Err() == nil; i++ {
+				time.Sleep(pause)
 				key, value := fmt.Sprintf("%s-%d-%d", os.Args[2], w, i%keys), fmt.Sprint(i)
 				err := errors.New("not tried")
 				for end := time.Now().Add(longest); err != nil; {

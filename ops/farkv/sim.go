@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,22 +16,26 @@ import (
 )
 
 func (c *cli) sim() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group("command", &cobra.Command{
 		Use:   "sim",
 		Short: "Run stores in virtual time, on the papers' clusters",
 		Example: "  farkv sim run fusee --profile fusee-testbed --nodes 2 --clients 128 --workload ycsb-c\n" +
 			"  farkv sim fuzz fusee --runs 10000",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unknown command %q: %ssee '%s --help'", args[0], command.Unknown(cmd, args[0]),
-					cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	})
 	cmd.AddCommand(c.simRun(), c.simProfiles(), c.simFuzz())
 	return cmd
+}
+
+// oneStore wants the name of a store, and nothing else.
+func oneStore(name *string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%s takes one STORE (there are: %s): see '%s --help'", cmd.Name(), strings.Join(stores.Names(), ", "),
+				cmd.CommandPath())
+		}
+		*name = args[0]
+		return nil
+	}
 }
 
 func (c *cli) simRun() *cobra.Command {
@@ -54,14 +59,7 @@ func (c *cli) simRun() *cobra.Command {
 			"  farkv sim run fusee-cr --workload ycsb-a --nodes 5 --replicas 5 -o json\n" +
 			"  farkv sim run fusee --duration 90ms --interval 10ms --crash 'node 1@50ms'\n" +
 			"  farkv sim run fusee --clients 16 --duration 90ms --interval 10ms --join 16@30ms --leave 16@60ms",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("run takes one STORE (there are: %s): see '%s --help'", strings.Join(stores.Names(), ", "),
-					cmd.CommandPath())
-			}
-			s.Store = args[0]
-			return nil
-		},
+		Args: oneStore(&s.Store),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := simNumbers(cmd, &s, replicas); err != nil {
 				return err
@@ -99,6 +97,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")
+	f.StringVar(&s.Record, "record", "", "`file`, such as run.fkr, for a recording: a sample each --interval (default a hundredth of\n"+
+		"--duration, else 1ms) for 'farkv plot' and 'farkv monitor --replay'")
 	f.DurationVar(&s.Think, "think", 0, "what a client computes before each operation, beside posting and polling")
 	wrongs(f, &s)
 	return cmd
@@ -117,15 +117,9 @@ func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 
 // simNumbers checks what is wrong with numbers whatever the store, and fills in what others give.
 func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
-	for _, n := range []struct {
-		flag  string
-		value int64
-	}{{"nodes", int64(s.Nodes)}, {"clients", int64(s.Clients)}, {"records", s.Records}, {"pair-bytes", int64(s.PairBytes)},
-		{"ops", s.Ops}, {"replicas", int64(replicas)}, {"index-replicas", int64(s.IndexReplicas)},
-		{"data-replicas", int64(s.DataReplicas)}, {"node-cores", int64(s.NodeCores)}, {"in-flight", int64(s.InFlight)}} {
-		if n.value < 1 && (n.value < 0 || cmd.Flags().Changed(n.flag)) {
-			return fmt.Errorf("--%s %d: want 1 or more", n.flag, n.value)
-		}
+	if err := bounded(cmd, 1, unbounded, "nodes", "clients", "records", "pair-bytes", "ops", "replicas", "index-replicas",
+		"data-replicas", "node-cores", "in-flight"); err != nil {
+		return err
 	}
 	for _, d := range []struct {
 		flag  string
@@ -135,23 +129,16 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 			return fmt.Errorf("--%s %v: want a time above 0, such as 90ms", d.flag, d.value)
 		}
 	}
-	switch {
-	case s.Spares < 0:
-		return fmt.Errorf("--spares %d: want 0 or more", s.Spares)
-	case s.WarmUp < 0:
-		return fmt.Errorf("--warmup %d: want 0 or more", s.WarmUp)
-	case len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0:
+	if err := bounded(cmd, 0, unbounded, "spares", "warmup"); err != nil {
+		return err
+	}
+	if len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0 {
 		return errors.New("--join, --leave and --crash need --duration, or --ops: how long is the run?")
 	}
 	if !cmd.Flags().Changed("warmup") {
 		s.WarmUp = -1 // as many as there are operations
 	}
-	if s.IndexReplicas == 0 {
-		s.IndexReplicas = replicas
-	}
-	if s.DataReplicas == 0 {
-		s.DataReplicas = replicas
-	}
+	s.IndexReplicas, s.DataReplicas = cmp.Or(s.IndexReplicas, replicas), cmp.Or(s.DataReplicas, replicas)
 	return nil
 }
 
@@ -160,12 +147,7 @@ func (c *cli) simProfiles() *cobra.Command {
 		Use:     "profiles",
 		Short:   "List the clusters that can be simulated",
 		Example: "  farkv sim profiles\n  farkv sim profiles -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("profiles takes no operands: see '%s --help'", cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return answer(c, cmd, ops.SimProfiles(), nil) },
+		Args:    command.NoOperands(""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return answer(c, cmd, ops.SimProfiles(), nil) },
 	}
 }

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,14 +29,7 @@ func (c *cli) simFuzz() *cobra.Command {
 		Example: "  farkv sim fuzz fusee --runs 20000\n" +
 			"  farkv sim fuzz fusee --seed 1000 --runs 1000 --workers 2 --keys 1 --replicas 3\n" +
 			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("fuzz takes one STORE (there are: %s): see '%s --help'", strings.Join(stores.Names(), ", "),
-					cmd.CommandPath())
-			}
-			z.Store = args[0]
-			return nil
-		},
+		Args: oneStore(&z.Store),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := fuzzNumbers(cmd, &z, faults)
 			if err == nil {
@@ -69,22 +62,13 @@ func (c *cli) simFuzz() *cobra.Command {
 
 // fuzzNumbers checks what is wrong with numbers whatever the store.
 func fuzzNumbers(cmd *cobra.Command, z *ops.SimFuzz, faults int) error {
-	for _, n := range []struct {
-		flag       string
-		value, max int
-	}{{"workers", z.Limits.Workers, 16}, {"keys", z.Limits.Keys, 64}, {"ops", z.Limits.Ops, 500},
-		{"value-bytes", z.Limits.Value, 300}, {"replicas", z.Limits.Replicas, 5}} {
-		if cmd.Flags().Changed(n.flag) && (n.value < 1 || n.value > n.max) {
-			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.value, n.max)
-		}
+	if err := cmp.Or(bounded(cmd, 1, 16, "workers"), bounded(cmd, 1, 64, "keys"), bounded(cmd, 1, 500, "ops"),
+		bounded(cmd, 1, 300, "value-bytes"), bounded(cmd, 1, 5, "replicas"), bounded(cmd, 1, unbounded, "runs"),
+		bounded(cmd, 0, 16, "faults")); err != nil {
+		return err
 	}
-	switch {
-	case z.Runs < 1:
-		return fmt.Errorf("--runs %d: want 1 or more", z.Runs)
-	case z.Search <= 0:
+	if z.Search <= 0 {
 		return fmt.Errorf("--search-time %v: want a time above 0, such as 2s", z.Search)
-	case faults < 0 || faults > 16:
-		return fmt.Errorf("--faults %d: want 0 to 16", faults)
 	}
 	if z.Limits.Faults = faults; faults == 0 {
 		z.Limits.Faults = -1 // none, where 0 means any

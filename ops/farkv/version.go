@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 )
 
 func (c *cli) version() *cobra.Command {
@@ -15,7 +16,7 @@ func (c *cli) version() *cobra.Command {
 			"is shown.\n" +
 			"'farkv --version' is the same.",
 		Example: "  farkv version\n  farkv version -o json",
-		Args:    noOperands("version", "it is about this program"),
+		Args:    command.NoOperands("it is about this program"),
 		RunE:    c.showVersion,
 	}
 }

@@ -52,3 +52,16 @@ func Widths(rows [][]string) (width []int) {
 	}
 	return width
 }
+
+// Wrap breaks a text at its spaces into lines of at most width characters, one line at least. A longer word has a line of
+// its own.
+func Wrap(text string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, line)
+}

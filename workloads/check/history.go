@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/farkv/farkv/client"
 )
 
 // Kind is what an operation asks for.
@@ -26,6 +28,20 @@ const (
 var kindNames = [...]string{"get", "insert", "update", "delete"}
 
 func (k Kind) String() string { return kindNames[k] }
+
+// Do calls the operation of a store. A Get's value is dropped, and only Insert and Update take one.
+func (k Kind) Do(s client.Store, key, value []byte) error {
+	switch k {
+	case Insert:
+		return s.Insert(key, value)
+	case Update:
+		return s.Update(key, value)
+	case Delete:
+		return s.Delete(key)
+	}
+	_, err := s.Get(key)
+	return err
+}
 
 // Answer is what an operation came back with.
 type Answer uint8

@@ -8,14 +8,12 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Options of Linearizable. Zero values mean: exact clocks, a minute, no picture.
+// Options of Linearizable. Zero values mean: exact clocks, a minute.
 type Options struct {
 	// Slack widens every operation by this much at both ends, for histories merged from clocks that may differ.
 	Slack time.Duration
 	// Timeout bounds the search.
 	Timeout time.Duration
-	// HTML is a file to draw the offending key's history into.
-	HTML string
 }
 
 // ErrUndecided is wrapped when the search did not end in time; the history may be right or wrong.
@@ -44,11 +42,7 @@ func Linearizable(h History, o Options) error {
 	for _, key := range split(ops) {
 		switch s.try(key, absent) {
 		case porcupine.Illegal:
-			v := s.violation(key)
-			if o.HTML != "" {
-				v.htmlErr = s.draw(key, o.HTML)
-			}
-			return v
+			return s.violation(key)
 		case porcupine.Unknown:
 			return fmt.Errorf("%w: there is a violation, but its key was not found within %v", ErrUndecided, o.Timeout)
 		}
@@ -177,16 +171,7 @@ func (s *search) model(start int) porcupine.Model {
 			ok, next := input.(*step).apply(state.(int))
 			return ok, s.boxed[next]
 		},
-		Hash:              func(state any) uint64 { return uint64(state.(int)) * 0x9e3779b97f4a7c15 },
-		DescribeOperation: func(input, _ any) string { return input.(*step).op.String() },
-		DescribeState: func(state any) string {
-			for v, i := range s.values {
-				if i == state.(int) {
-					return v.String()
-				}
-			}
-			return "absent"
-		},
+		Hash: func(state any) uint64 { return uint64(state.(int)) * 0x9e3779b97f4a7c15 },
 	}
 }
 

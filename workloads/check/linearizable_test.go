@@ -3,8 +3,6 @@ package check
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -242,8 +240,7 @@ func TestReport(t *testing.T) {
 			at += 2
 		}
 	}
-	path := filepath.Join(t.TempDir(), "history.html")
-	err := Linearizable(script(t, b.String()), Options{HTML: path})
+	err := Linearizable(script(t, b.String()), Options{})
 	var v *Violation
 	if !errors.As(err, &v) {
 		t.Fatalf("got %v", err)
@@ -261,9 +258,6 @@ func TestReport(t *testing.T) {
 	again = append(History{{Key: v.Key, Kind: Insert, Value: v.Culprit.Value, Call: -10, Return: -9}}, again...)
 	if Linearizable(again, Options{}) == nil {
 		t.Error("what was reported is no contradiction by itself")
-	}
-	if html, err := os.ReadFile(path); err != nil || !strings.Contains(string(html), "w7.150") {
-		t.Errorf("no picture: %v", err)
 	}
 }
 

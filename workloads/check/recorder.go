@@ -53,26 +53,28 @@ func (r *Recorder) Get(key []byte) ([]byte, error) {
 
 // Insert records an Insert.
 func (r *Recorder) Insert(key, value []byte) error {
-	if err := r.begin(Insert, key, Identify(value)); err != nil {
-		return err
-	}
-	return r.end(r.store.Insert(key, value))
+	return r.change(Insert, key, value)
 }
 
 // Update records an Update.
 func (r *Recorder) Update(key, value []byte) error {
-	if err := r.begin(Update, key, Identify(value)); err != nil {
-		return err
-	}
-	return r.end(r.store.Update(key, value))
+	return r.change(Update, key, value)
 }
 
 // Delete records a Delete.
 func (r *Recorder) Delete(key []byte) error {
-	if err := r.begin(Delete, key, 0); err != nil {
+	return r.change(Delete, key, nil)
+}
+
+func (r *Recorder) change(k Kind, key, value []byte) error {
+	var v Value
+	if k != Delete {
+		v = Identify(value)
+	}
+	if err := r.begin(k, key, v); err != nil {
 		return err
 	}
-	return r.end(r.store.Delete(key))
+	return r.end(k.Do(r.store, key, value))
 }
 
 // Close closes the Store.

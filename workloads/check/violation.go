@@ -2,7 +2,6 @@ package check
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,8 +18,6 @@ type Violation struct {
 	Ops []*Op
 	// Culprit is the first operation to return with an answer that cannot be explained.
 	Culprit *Op
-
-	htmlErr error
 }
 
 // shownOps bounds the lines of a report; the culprit and what came last are always among them.
@@ -43,9 +40,6 @@ func (v *Violation) Error() string {
 			end = (op.Return - v.Ops[0].Call).String()
 		}
 		fmt.Fprintf(&b, "  %c %12s .. %-12s %s\n", mark, op.Call-v.Ops[0].Call, end, op)
-	}
-	if v.htmlErr != nil {
-		fmt.Fprintf(&b, "  (%v)\n", v.htmlErr)
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
@@ -170,19 +164,4 @@ func (s *search) impossible(ops []*Op) bool {
 		}
 	}
 	return true
-}
-
-// draw writes porcupine's picture of a key's history to a file.
-func (s *search) draw(ops []*Op, path string) error {
-	model := s.model(absent)
-	_, info := porcupine.CheckOperationsVerbose(model, s.history(ops), shrinkTime)
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("draw history: %w", err)
-	}
-	if err := porcupine.Visualize(model, info, f); err != nil {
-		f.Close()
-		return fmt.Errorf("draw history to %s: %w", path, err)
-	}
-	return f.Close()
 }

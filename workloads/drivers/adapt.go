@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
@@ -148,6 +149,9 @@ type native struct {
 // CPU implements runner.Measured for databases that do.
 func (n native) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(n.Database) }
 
+// Publish implements runner.Told for databases that do.
+func (n native) Publish(s client.Subject) *client.Publisher { return runner.Publish(n.Database, s) }
+
 // Gone implements runner.Perishable for databases that do.
 func (n native) Gone() error { return runner.Gone(n.Database) }
 
@@ -197,20 +201,11 @@ func (n native) record() *workloads.Record {
 func (n native) row(r *workloads.Record, fields []string) map[string][]byte {
 	row := map[string][]byte{}
 	for i, name := range n.fields {
-		if v := r.Values[i]; v != nil && (len(fields) == 0 || contains(fields, name)) {
+		if v := r.Values[i]; v != nil && (len(fields) == 0 || slices.Contains(fields, name)) {
 			row[name] = append([]byte{}, v...)
 		}
 	}
 	return row
-}
-
-func contains(names []string, name string) bool {
-	for _, s := range names {
-		if s == name {
-			return true
-		}
-	}
-	return false
 }
 
 func (n native) Scan(ctx context.Context, _, start string, count int, fields []string) ([]map[string][]byte, error) {
@@ -225,7 +220,11 @@ func (n native) Scan(ctx context.Context, _, start string, count int, fields []s
 }
 
 // given puts values into a record. A name that is no field of the record is an error.
-func (n native) given(values map[string][]byte) (*workloads.Record, error) {
+func (n native) given(ctx context.Context, values map[string][]byte) (workloads.DB, *workloads.Record, error) {
+	db, err := connection(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	r := n.record()
 	found := 0
 	for i, name := range n.fields {
@@ -235,17 +234,13 @@ func (n native) given(values map[string][]byte) (*workloads.Record, error) {
 		}
 	}
 	if found < len(values) {
-		return nil, fmt.Errorf("there are only field0 to field%d: %w", len(n.fields)-1, client.ErrNotFound)
+		return nil, nil, fmt.Errorf("there are only field0 to field%d: %w", len(n.fields)-1, client.ErrNotFound)
 	}
-	return r, nil
+	return db, r, nil
 }
 
 func (n native) Insert(ctx context.Context, _, key string, values map[string][]byte) error {
-	db, err := connection(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := n.given(values)
+	db, r, err := n.given(ctx, values)
 	if err != nil {
 		return err
 	}
@@ -254,16 +249,12 @@ func (n native) Insert(ctx context.Context, _, key string, values map[string][]b
 
 // Update writes the fields given: all at once, or those of them that are there one by one.
 func (n native) Update(ctx context.Context, _, key string, values map[string][]byte) error {
-	db, err := connection(ctx)
+	db, r, err := n.given(ctx, values)
 	if err != nil {
 		return err
 	}
-	r, err := n.given(values)
-	if err != nil || len(values) == len(n.fields) {
-		if err == nil {
-			err = db.Update([]byte(key), r)
-		}
-		return err
+	if len(values) == len(n.fields) {
+		return db.Update([]byte(key), r)
 	}
 	for i, v := range r.Values {
 		if r.Field = i; v != nil {

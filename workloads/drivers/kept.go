@@ -49,10 +49,8 @@ func (k *Kept) Counts(yield func(cluster.What, uint64) bool) {
 
 // Inside returns the pool of a database of ours, and what this process does to keep it; false: it is no pool's.
 func Inside(db Database) (f rdma.Fabric, kept *Kept, ok bool) {
-	if n, is := db.(native); is {
-		if d, is := n.Database.(*pool); is {
-			return d.fabric, &d.kept, true
-		}
+	if d := poolOf(db); d != nil {
+		return d.fabric, &d.kept, true
 	}
 	return nil, nil, false
 }

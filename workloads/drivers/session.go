@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what became
@@ -19,8 +20,10 @@ type session struct {
 	store  client.Store // nil: it was left
 	ep     rdma.Endpoint
 
-	count *rdma.Counters // of all endpoints: the worker's own, since one that is left counts on while it leaves
-	past  rdma.Counters  // of endpoints that were left
+	meter *client.Meter     // of the store and the endpoint
+	left  telemetry.Process // what meters of those that were left had to tell yet
+	count *rdma.Counters    // of all endpoints: the worker's own, since one that is left counts on while it leaves
+	past  rdma.Counters     // of endpoints that were left
 }
 
 // CPU implements runner.Measured where memory nodes are processes.
@@ -31,6 +34,11 @@ func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 	}
 	nodes, err := f.CPU()
 	return wall.CPU(), nodes, err == nil
+}
+
+// Publish implements runner.Told.
+func (d *pool) Publish(s client.Subject) *client.Publisher {
+	return client.Publish(d.fabric, "go-ycsb "+d.kind.Name, s)
 }
 
 // Gone implements runner.Perishable.
@@ -52,7 +60,7 @@ func (s *session) open() error {
 	if err != nil {
 		return errors.Join(err, ep.Close())
 	}
-	s.store, s.ep = store, ep
+	s.store, s.ep, s.meter = store, ep, client.NewMeter(store, ep)
 	return nil
 }
 
@@ -74,6 +82,7 @@ func (s *session) done(err error) error {
 		return err
 	}
 	s.past = *s.count
+	s.meter.Collect(&s.left)
 	s.pool.door.Dismiss(s.store, s.ep, s.pool.fabric) // what cannot be closed is recovered; the operation says what is wrong
 	s.store = nil
 	return err
@@ -107,6 +116,15 @@ func (s *session) Delete(key []byte) error {
 		return err
 	}
 	return s.done(s.store.Delete(key))
+}
+
+// Collect implements workloads.Collector.
+func (s *session) Collect(p *telemetry.Process) {
+	p.Add(&s.left)
+	s.left = telemetry.Process{}
+	if s.store != nil {
+		s.meter.Collect(p)
+	}
 }
 
 // Close leaves the pool.

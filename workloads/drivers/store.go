@@ -153,7 +153,7 @@ func mebibytes(n uint64) string { return fmt.Sprintf("%d MiB", n>>20) }
 
 // make makes the pool.
 func (c storeCreator) make(db *pool, o *options, params stores.Params) (err error) {
-	g := fabrics.Geometry{Nodes: params.Nodes, Memory: params.Memory, Clients: params.Clients}
+	g := params.Geometry()
 	db.fabric, err = c.create(o.pool, g, func(f rdma.Fabric) error { return db.kind.Make(f, params) })
 	if db.made = err == nil; errors.Is(err, fabrics.ErrExists) {
 		db.fabric, err = c.open(o.pool) // another process loads a part of the records and was first

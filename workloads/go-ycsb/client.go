@@ -63,7 +63,7 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 		return err
 	}
 	c.Name, c.Load = name, cmd.Name() == drivers.Load
-	if err := c.Bounded(); err != nil {
+	if err := errors.Join(c.Bounded(), f.canMonitor(cmd, name)); err != nil {
 		return err
 	}
 	out, err := newOutput(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.results, p)
@@ -105,7 +105,12 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	}
 	fmt.Fprintln(out.info, terms)
 	all, asked := share(db), deviceOf(db)
+	pages, err := f.show(cmd, out, db, terms.Pool)
+	if err != nil {
+		return status(errors.Join(err, db.Close()))
+	}
 	res, err := runner.Run(cmd.Context(), c)
+	pages.close() // before the pool is, and before the result is printed
 	all()
 	if res != nil {
 		res.Device = deviceOf(db).since(asked)

@@ -18,7 +18,7 @@ import (
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// flags are upstream's, and --results, --seed, --pprof and --quiet.
+// flags are upstream's, and --results, --seed, --pprof, --quiet and --monitor.
 type flags struct {
 	files, values     []string
 	table             string
@@ -26,7 +26,7 @@ type flags struct {
 	target            int64
 	seed              uint64
 	results, pprof    string
-	quiet             bool
+	quiet, monitor    bool
 }
 
 func (f *flags) addCommon(cmd *cobra.Command) {
@@ -45,6 +45,8 @@ func (f *flags) addClient(cmd *cobra.Command) {
 	cmd.Flags().Uint64Var(&f.seed, "seed", 0, "seed of the generators (default a new one, which is printed)")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false,
 		"no properties and no status lines: the result lines, or what went wrong")
+	cmd.Flags().BoolVar(&f.monitor, "monitor", false,
+		"draw the pages of 'farkv monitor' in place of status lines; q leaves them and the run goes on")
 	cmd.Flags().StringVar(&f.pprof, "pprof", "", "serve profiles at this address, of the loopback unless it names a host")
 }
 

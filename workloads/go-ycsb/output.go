@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/magiconair/properties"
 
@@ -24,11 +26,12 @@ type output struct {
 	out        io.Writer // standard output
 	lines      io.Writer // result lines
 	style      string
-	pool       string // as hints name it
-	failing    bool   // operations failed in the last interval, and why was said
-	file       string // for the result lines, instead of out
-	results    string // file of the results as JSON; "" for none
-	percentile string // what the names of percentile files begin with; "" for none
+	pool       string      // as hints name it
+	failing    bool        // operations failed in the last interval, and why was said
+	file       string      // for the result lines, instead of out
+	results    string      // file of the results as JSON; "" for none
+	percentile string      // what the names of percentile files begin with; "" for none
+	hidden     atomic.Bool // the monitor has the terminal: neither status lines nor failures are printed
 	errors     io.Writer
 	mu         sync.Mutex // guards errors
 }
@@ -76,13 +79,8 @@ const rule = "**********************************************"
 
 func (o *output) properties(p *properties.Properties) {
 	m := visible(p)
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	fmt.Fprintln(o.info, "***************** properties *****************")
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
 		fmt.Fprintf(o.info, "%q=%q\n", name, m[name])
 	}
 	fmt.Fprintln(o.info, rule)
@@ -91,6 +89,9 @@ func (o *output) properties(p *properties.Properties) {
 // progress prints a status line: throughput, and for each kind of call its percentiles, and trips where they are
 // counted. Operations count when they end; the percentiles of a worker that is in a slow one come with a later line.
 func (o *output) progress(p runner.Progress) {
+	if o.hidden.Load() {
+		return
+	}
 	if p.Interval <= 0 {
 		fmt.Fprintf(o.info, "[%.0fs] warming up\n", p.Elapsed.Seconds())
 		return
@@ -132,6 +133,9 @@ func (o *output) reason(p runner.Progress, failed bool) {
 
 // failed prints a failure; workers call it at the same time.
 func (o *output) failed(op workloads.Op, err error) {
+	if o.hidden.Load() {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	fmt.Fprintf(o.errors, "operation err: %s: %v\n", op, err)
@@ -213,14 +217,14 @@ func (o *output) result(r *runner.Result) error {
 	case "table":
 		table.Print(&b, append([][]string{head}, lines...))
 	case "json":
-		maps := make([]map[string]string, len(lines))
+		all := make([]map[string]string, len(lines))
 		for i, line := range lines {
-			maps[i] = map[string]string{}
+			all[i] = map[string]string{}
 			for j, cell := range line {
-				maps[i][head[j]] = cell
+				all[i][head[j]] = cell
 			}
 		}
-		if err := json.NewEncoder(&b).Encode(maps); err != nil {
+		if err := json.NewEncoder(&b).Encode(all); err != nil {
 			return err
 		}
 	}

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -175,12 +176,7 @@ func (s *shell) call(command, key string, args []string) ([]map[string][]byte, e
 }
 
 func (s *shell) print(row map[string][]byte) {
-	names := make([]string, 0, len(row))
-	for name := range row {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(row)) {
 		fmt.Fprintf(s.out, "%s=%q\n", name, row[name])
 	}
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/ops/table"
@@ -23,7 +22,7 @@ func columns(fill func(line func(cells ...string))) string {
 	}
 	var lines [][]string
 	for _, cells := range rows {
-		for _, text := range broken(cells[last], room) {
+		for _, text := range table.Wrap(cells[last], room) {
 			lines = append(lines, append(slices.Clone(cells[:last]), text))
 			cells = make([]string, last+1)
 		}
@@ -38,17 +37,4 @@ func columns(fill func(line func(cells ...string))) string {
 }
 
 // prose breaks a paragraph into lines.
-func prose(text string) string { return strings.Join(broken(text, terminal), "\n") + "\n" }
-
-// broken breaks a text at its spaces into lines of at most width, one line at least. A longer word has a line of its
-// own.
-func broken(text string, width int) (lines []string) {
-	line := ""
-	for _, word := range strings.Fields(text) {
-		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
-			lines, line = append(lines, line), ""
-		}
-		line = strings.TrimPrefix(line+" "+word, " ")
-	}
-	return append(lines, line)
-}
+func prose(text string) string { return strings.Join(table.Wrap(text, terminal), "\n") + "\n" }

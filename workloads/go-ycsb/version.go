@@ -1,11 +1,10 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/command"
 )
 
 func newVersionCommand() *cobra.Command {
@@ -15,13 +14,8 @@ func newVersionCommand() *cobra.Command {
 		Long: "Version shows what this program was built from, and the versions of what it speaks and reads.\n" +
 			"'go-ycsb --version' is the same.",
 		Example: "  go-ycsb version",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("version takes no operands: see '%s --help'", cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: showVersion,
+		Args:    command.NoOperands(""),
+		RunE:    showVersion,
 	}
 }
 

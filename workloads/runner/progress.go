@@ -108,6 +108,18 @@ func byName(counts *[workloads.Ops]uint64) map[string]uint64 {
 // calls before: it is short beside an interval.
 const handOver = 50 * time.Millisecond
 
+// gather has the workers hand over what they measured.
+func (r *run) gather() {
+	r.gathering.Lock()
+	defer r.gathering.Unlock()
+	until := time.Now().Add(handOver)
+	r.handed.Store(0)
+	r.epoch.Add(1)
+	for time.Now().Before(until) && r.handed.Load() < r.busy.Load() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // report cuts the run into intervals, and calls Progress for each.
 func (r *run) report(stopped context.Context) {
 	tick := time.NewTicker(r.Interval)
@@ -126,11 +138,7 @@ func (r *run) report(stopped context.Context) {
 		if i.to <= i.from && now > r.WarmUp {
 			continue // too little of it is behind the warm-up for a line
 		}
-		r.handed.Store(0)
-		r.epoch.Add(1)
-		for time.Since(r.began) < now+handOver && r.handed.Load() < r.busy.Load() {
-			time.Sleep(time.Millisecond)
-		}
+		r.gather()
 		all, _ := r.clock.before.Ended()
 		r.mu.Lock()
 		if r.Progress != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -76,7 +77,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		beside.Go(func() { r.report(stopped) })
 	}
 	beside.Go(func() { r.watch(stopped) })
+	told := r.publish(err)
 	workers.Wait()
+	told.Close()
 	stop()
 	beside.Wait()
 	if err != nil {
@@ -133,10 +136,13 @@ type run struct {
 	handed atomic.Int64  // workers that have seen the present one
 	busy   atomic.Int64  // workers that run
 
+	gathering sync.Mutex // held by whoever has workers hand over
+
 	mu       sync.Mutex // guards what follows
 	total    workloads.Tally
 	interval workloads.Tally
-	counters *rdma.Counters // nil: nobody counts
+	counters *rdma.Counters    // nil: nobody counts
+	told     telemetry.Process // what stores and endpoints counted
 	closing  error
 	took     time.Duration // until the last worker was done, but for closing
 }
@@ -174,10 +180,11 @@ func (r *run) work(i int) {
 	if c := db.Counters(); c != nil {
 		before = *c
 	}
-	w := workloads.NewWorker(r.core, db, r.env(i), r.share(i))
+	w := workloads.NewWorker(r.core, db, r.env(i), r.share(i, db))
 	if !r.stop.Load() {
 		w.Run()
 	}
+	r.clock.live[i].Rest(true)
 	r.finish(w, db, before)
 	if err := db.Close(); err != nil {
 		r.mu.Lock()
@@ -202,13 +209,14 @@ func (r *run) finish(w *workloads.Worker, db workloads.DB, before rdma.Counters)
 	}
 	r.total.Merge(w.Tally())
 	r.interval.Merge(w.Tally())
+	workloads.Collect(db, &r.told)
 	if r.Load && w.Tally().Failed > 0 {
 		r.stop.Store(true) // the others would go on loading what nobody can use
 	}
 	r.busy.Add(-1)
 }
 
-func (r *run) share(i int) workloads.Share {
+func (r *run) share(i int, db workloads.DB) workloads.Share {
 	s := workloads.Share{
 		Worker: i, Workers: r.Threads, Load: r.Load,
 		Ops: workloads.SplitOps(r.Spec.OperationCount, i, r.Threads), Warm: r.WarmUp, Failed: r.Failed,
@@ -228,7 +236,7 @@ func (r *run) share(i int) workloads.Share {
 	s.Poll = func(t *workloads.Tally) bool {
 		if e := r.epoch.Load(); e != seen {
 			seen = e
-			r.collect(t)
+			r.collect(t, db)
 		}
 		return !r.stop.Load() && !idle
 	}
@@ -236,10 +244,11 @@ func (r *run) share(i int) workloads.Share {
 }
 
 // collect takes over what a worker measured.
-func (r *run) collect(t *workloads.Tally) {
+func (r *run) collect(t *workloads.Tally, db workloads.DB) {
 	r.mu.Lock()
 	r.total.Merge(t)
 	r.interval.Merge(t)
+	workloads.Collect(db, &r.told)
 	r.mu.Unlock()
 	t.Reset()
 	r.handed.Add(1)

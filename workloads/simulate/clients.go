@@ -26,6 +26,7 @@ type run struct {
 	ended   time.Duration // since then, when the last client was done
 	begun   int64         // operations that began
 	series  timeline
+	sampler sampler
 	gap     time.Duration   // the longest in which a participant finished nothing
 	memory  []client.Use    // in the end
 	usage   []sim.NodeUsage // then
@@ -166,6 +167,13 @@ func (r *run) measure() error {
 		return fmt.Errorf("setting up took %v longer than can be", -ahead)
 	}
 	r.clients[0].ep.Sleep(ahead)
+	if r.Sample != nil {
+		faults, err := r.faults(r.Nodes, r.began)
+		if err != nil {
+			return err
+		}
+		r.sampler = sampler{take: r.Sample, faults: faults}
+	}
 	if err := r.keep(); err != nil {
 		return err
 	}
@@ -180,6 +188,7 @@ func (r *run) keep() error {
 	}
 	return stores.Keep(r.sim, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
 		r.events = append(r.events, Event{Seconds: (e.At - r.began).Seconds(), What: e.String()})
+		r.sampler.note(e, e.At-r.began)
 	}})
 }
 
@@ -251,6 +260,7 @@ func (r *run) another() bool {
 
 // note adds what a client finished since the last time to the timeline.
 func (r *run) note(p *participant, t *workloads.Tally, now time.Duration) {
+	r.sample(now)
 	n, failed := t.Operations-p.seen, t.Failed-p.broken
 	p.seen, p.broken = t.Operations, t.Failed
 	if n > failed {

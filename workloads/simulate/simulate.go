@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -72,6 +73,8 @@ type Config struct {
 	Think time.Duration
 	// Trace is called with everything that happens from when measuring begins, in order; nil: nothing is.
 	Trace func(sim.Event)
+	// Sample is given a look at the run after each Interval, which has to be there; nil: none is taken.
+	Sample func(*telemetry.Sample)
 }
 
 // Change is a number of clients that join, or leave when it is negative: those leave that came last.
@@ -153,6 +156,8 @@ func (c *Config) check() error {
 		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
 	case c.Ops == 0 && c.Duration == 0:
 		return workloads.Misuse("neither a number of operations nor a duration is given")
+	case c.Sample != nil && c.Interval == 0:
+		return workloads.Misuse("samples need an interval")
 	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:
 		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
 	}

@@ -18,9 +18,6 @@ var (
 	ErrFormat  = errors.New("not a farkv pool's record")
 )
 
-// longest is the most bytes that a pool's name may have: as many as on every other fabric.
-const longest = 200
-
 // Parse splits HOST:PORT/POOL, what follows "consul:" in a pool's address. Errors wrap ErrAddress.
 func Parse(address string) (agent, pool string, err error) {
 	agent, pool, ok := strings.Cut(address, "/")
@@ -45,14 +42,8 @@ func checkAgent(address string) error {
 
 // checkName holds pools to the names that they may have on this machine's shared memory, too, so that one can move.
 func checkName(name string) error {
-	ok := len(name) > 0 && len(name) <= longest && name[0] != '.' && name[0] != '-'
-	for _, c := range []byte(name) {
-		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-			c == '.' || c == '_' || c == '-')
-	}
-	if !ok {
-		return fmt.Errorf("%w: bad pool name %q: want 1 to %d letters, digits, '.', '_' or '-', "+
-			"beginning with none of '.' and '-'", ErrAddress, name, longest)
+	if !rdma.IsPoolName(name) {
+		return fmt.Errorf("%w: bad pool name %q: want %s", ErrAddress, name, rdma.PoolNames)
 	}
 	return nil
 }

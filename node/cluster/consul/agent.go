@@ -72,7 +72,17 @@ func consistent(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }
 
-// indexed returns an error for an answer that no Consul agent gives: theirs to a query have an index, a 404 too.
+// ask makes a query, which an answer that no Consul agent gives fails: theirs have an index, a 404 too.
+func (a *Agent) ask(query func(o *api.QueryOptions) (*api.QueryMeta, error)) error {
+	return a.call(true, func(ctx context.Context) error {
+		meta, err := query(consistent(ctx))
+		if err == nil {
+			err = indexed(meta)
+		}
+		return err
+	})
+}
+
 func indexed(meta *api.QueryMeta) error {
 	if meta.LastIndex == 0 {
 		return errNoConsul

@@ -2,7 +2,6 @@ package consul
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io/fs"
 	"net"
@@ -36,15 +35,11 @@ func (a *Agent) Members(kind Kind, pool string) ([]Health, error) {
 	}
 	var entries []*api.ServiceEntry
 	hidden := false
-	err := a.call(true, func(ctx context.Context) error {
-		all, meta, err := a.client.Health().Service(kind.service(), tag, false, consistent(ctx))
-		if err == nil {
-			err = indexed(meta)
+	err := a.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		if entries, meta, err = a.client.Health().Service(kind.service(), tag, false, o); err == nil {
+			hidden = meta.ResultsFilteredByACLs
 		}
-		if err == nil {
-			entries, hidden = all, meta.ResultsFilteredByACLs
-		}
-		return err
+		return meta, err
 	})
 	if err != nil {
 		return nil, a.failed(err, "list services %s", kind.service())

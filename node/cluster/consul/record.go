@@ -183,13 +183,9 @@ type Listing struct {
 // Pools lists the pools, sorted by name. Errors wrap board.ErrUnreachable.
 func (a *Agent) Pools() ([]Listing, error) {
 	var keys []string
-	err := a.call(true, func(ctx context.Context) error {
-		all, meta, err := a.client.KV().Keys(root, "/", consistent(ctx))
-		if err == nil {
-			err = indexed(meta)
-		}
-		keys = all
-		return err
+	err := a.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		keys, meta, err = a.client.KV().Keys(root, "/", o)
+		return meta, err
 	})
 	if err != nil {
 		return nil, a.failed(err, "list pools")

@@ -26,13 +26,9 @@ var _ board.Store = (*Store)(nil)
 // Load returns a record and its version by a consistent read. Errors wrap board.ErrUnreachable.
 func (s *Store) Load(key string) ([]byte, uint64, error) {
 	var p *api.KVPair
-	err := s.agent.call(true, func(ctx context.Context) error {
-		pair, meta, err := s.agent.client.KV().Get(s.prefix+key, consistent(ctx))
-		if err == nil {
-			err = indexed(meta)
-		}
-		p = pair
-		return err
+	err := s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		p, meta, err = s.agent.client.KV().Get(s.prefix+key, o)
+		return meta, err
 	})
 	if err != nil {
 		return nil, 0, s.agent.failed(err, "load %s", s.prefix+key)
@@ -68,13 +64,9 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 // board.ErrUnreachable.
 func (s *Store) List(prefix string) ([]board.Record, error) {
 	var pairs api.KVPairs
-	err := s.agent.call(true, func(ctx context.Context) error {
-		all, meta, err := s.agent.client.KV().List(s.prefix+prefix, consistent(ctx))
-		if err == nil {
-			err = indexed(meta)
-		}
-		pairs = all
-		return err
+	err := s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
+		pairs, meta, err = s.agent.client.KV().List(s.prefix+prefix, o)
+		return meta, err
 	})
 	if err != nil {
 		return nil, s.agent.failed(err, "list %s", s.prefix+prefix)

@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // What callers branch on.
@@ -55,17 +57,10 @@ type Pool struct {
 	folder string
 }
 
-const longest = 200
-
 // CheckName tells whether name may name a pool; the rule is that of pools in shared memory. The error wraps ErrName.
 func CheckName(name string) error {
-	ok := len(name) > 0 && len(name) <= longest && name[0] != '.' && name[0] != '-'
-	for _, c := range []byte(name) {
-		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-')
-	}
-	if !ok {
-		return fmt.Errorf("%w %q: want 1 to %d letters, digits, '.', '_' or '-', beginning with none of '.' and '-'", ErrName,
-			name, longest)
+	if !rdma.IsPoolName(name) {
+		return fmt.Errorf("%w %q: want %s", ErrName, name, rdma.PoolNames)
 	}
 	return nil
 }

@@ -70,6 +70,9 @@ func (p *Pool) Kill(node int) (bool, error) {
 	return true, p.gone([]int{node}, killTime)
 }
 
+// Find returns the process that was started as node; nil: it is gone. The caller releases it.
+func (p *Pool) Find(node int) (*os.Process, error) { return p.Nodes[node].find() }
+
 const killTime = 10 * time.Second // the kernel gives a process's memory back before it is gone
 
 // Stop ends the processes that were started, and no others: by SIGTERM, and by SIGKILL those that are still there after the

@@ -16,6 +16,7 @@ import (
 type Endpoint struct {
 	*tcp.Endpoint
 	fabric *Fabric
+	bytes  uint64 // that each node has, behind the store's memory, too
 	cq     completions
 	mem    arena
 	peers  []peer
@@ -66,7 +67,8 @@ type flight struct {
 }
 
 func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
-	e := &Endpoint{Endpoint: ep, fabric: f, mem: arena{a: f.a}, peers: make([]peer, f.Nodes())}
+	g := f.Geometry()
+	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a}, peers: make([]peer, f.Nodes())}
 	var err error
 	// Those that fail have completions of their own, all that there are; some may be left of queue pairs that were dropped.
 	if e.cq, err = f.a.completions(2 * f.o.Depth * f.Nodes()); err != nil {

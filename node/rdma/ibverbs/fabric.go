@@ -104,6 +104,22 @@ func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 	return own, nil
 }
 
+// Peek returns an endpoint without an identity: see rdma.Peeker.
+func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
+	ep, err := f.PeekEndpoint()
+	if err != nil {
+		return nil, fmt.Errorf("open as %s: %w", name, err)
+	}
+	own, err := newEndpoint(f, ep)
+	if err != nil {
+		return nil, fmt.Errorf("open as %s: %w", name, errors.Join(err, ep.Close()))
+	}
+	return rdma.ReadOnly(own), nil
+}
+
+// Tell returns an ordinary endpoint: a queue pair without an identity only READs.
+func (f *Fabric) Tell(name string) (rdma.Endpoint, error) { return f.Open(name) }
+
 // Close is tcp.Fabric's, and gives up the device: tasks that did not stop in time use it yet, and it goes with the last one's
 // endpoint.
 func (f *Fabric) Close() error {

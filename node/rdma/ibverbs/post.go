@@ -159,8 +159,8 @@ func (e *Endpoint) within(op *rdma.Op) error {
 		return fmt.Errorf("verb %d: %w", op.Verb, rdma.ErrAccess)
 	case op.Verb.Atomic() && off%8 != 0:
 		return fmt.Errorf("misaligned atomic: %w", rdma.ErrAccess)
-	case off > e.fabric.Size() || n > e.fabric.Size()-off:
-		return fmt.Errorf("the node has %d bytes: %w", e.fabric.Size(), rdma.ErrAccess)
+	case off > e.bytes || n > e.bytes-off:
+		return fmt.Errorf("the node has %d bytes: %w", e.bytes, rdma.ErrAccess)
 	}
 	return nil
 }

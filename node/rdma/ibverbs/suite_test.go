@@ -38,14 +38,15 @@ type pool struct {
 
 // shape is that of a pool.
 type shape struct {
-	nodes    int
-	memory   uint64
-	lease    time.Duration
-	handler  rdma.Handler
-	own      Options
-	unfenced bool // devices in software that keep no fences
-	security tcp.Security
-	via      func(node int, addr string) string // how a node is reached; nil: by its own address
+	nodes     int
+	memory    uint64
+	telemetry uint64 // bytes behind the memory
+	lease     time.Duration
+	handler   rdma.Handler
+	own       Options
+	unfenced  bool // devices in software that keep no fences
+	security  tcp.Security
+	via       func(node int, addr string) string // how a node is reached; nil: by its own address
 }
 
 // devices makes adapters.
@@ -84,7 +85,7 @@ func start(t testing.TB, a *adapters, s *shape, at string) *tcp.Node {
 	t.Helper()
 	d := &Device{a.open()}
 	node, err := tcp.Listen(tcp.Config{
-		Listen: at, Memory: max(s.memory, 4096), Handler: s.handler, Device: d, Conns: 4096, Security: s.security,
+		Listen: at, Memory: max(s.memory, 4096), Telemetry: s.telemetry, Handler: s.handler, Device: d, Conns: 4096, Security: s.security,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func newPool(t testing.TB, s shape) *pool {
 		p.nodes, p.addrs = append(p.nodes, node), append(p.addrs, addr)
 	}
 	o := tcp.Options{Addresses: p.addrs[:n], Witnesses: p.addrs[n:], Lease: s.lease, Fabric: Name, Security: s.security}
-	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: s.memory, Clients: 64}, nil)
+	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: s.memory, Telemetry: s.telemetry, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

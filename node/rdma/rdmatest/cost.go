@@ -32,6 +32,10 @@ func testCounters(t testing.TB, h Harness) {
 		if got := ep.Counters().Sub(before); got != want {
 			t.Errorf("counted %+v, want %+v", got, want)
 		}
+		if n := ep.NodeCounters(); len(n) != 2 || n[0].Calls != 0 || n[1].Calls != 1 || n[0].Doorbells != 1 || n[0].Reads != 1 ||
+			n[0].Atomics != 0 || n[1].Atomics != 3 || n[0].BytesWrote != 100 {
+			t.Errorf("counted by node %+v", n)
+		}
 	})
 }
 

@@ -86,7 +86,7 @@ func Cases() []Case {
 		{"Join", testJoin}, {"Fence", testFence}, {"FenceOfNobody", testFenceOfNobody},
 		{"FenceAndOpen", testFenceAndOpen}, {"Advance", testAdvance}, {"Members", testMembers}, {"Views", testViews},
 		{"Expel", testExpel}, {"Master", testMaster}, {"Renew", testRenew}, {"LostMaster", testLostMaster},
-		{"Forget", testForget},
+		{"Forget", testForget}, {"Peek", testPeek},
 	}
 }
 

@@ -109,6 +109,7 @@ type rule struct {
 	harness func(h *rdmatest.Harness)
 	handler func(h rdma.Handler) rdma.Handler
 	fabric  func(s *sim.Sim) rdma.Fabric
+	peek    func(s *sim.Sim, name string) (rdma.Endpoint, error) // nil: the fabric has no looks
 }
 
 // lame is a fabric that breaks its own rules, and whose workers break theirs.
@@ -124,6 +125,18 @@ func (l *lame) Open(name string) (rdma.Endpoint, error) {
 		return nil, err
 	}
 	return l.r.sabotage(ep), nil
+}
+
+// peeking is a lame fabric with looks.
+type peeking struct{ *lame }
+
+func (p peeking) Peek(name string) (rdma.Endpoint, error) { return p.r.peek(p.s, name) }
+
+func lameOf(f rdma.Fabric) *lame {
+	if p, ok := f.(peeking); ok {
+		return p.lame
+	}
+	return f.(*lame)
 }
 
 func (r *rule) sabotage(ep rdma.Endpoint) rdma.Endpoint {
@@ -145,6 +158,9 @@ func (r *rule) harnessOf(o sim.Options) rdmatest.Harness {
 		if r.fabric != nil {
 			l.Fabric = r.fabric(s)
 		}
+		if r.peek != nil {
+			return peeking{l}
+		}
 		return l
 	}
 	h.Parallel = func(t testing.TB, f rdma.Fabric, workers ...func(rdma.Endpoint)) {
@@ -152,9 +168,9 @@ func (r *rule) harnessOf(o sim.Options) rdmatest.Harness {
 		for _, w := range workers {
 			ws = append(ws, func(ep rdma.Endpoint) { w(r.sabotage(ep)) })
 		}
-		good.Parallel(t, f.(*lame).s, ws...)
+		good.Parallel(t, lameOf(f).s, ws...)
 	}
-	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { good.KillNode(t, f.(*lame).s, node) }
+	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { good.KillNode(t, lameOf(f).s, node) }
 	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) { spawn(t, h, f, role, n) }
 	if r.harness != nil {
 		r.harness(&h)
@@ -399,6 +415,12 @@ func lifeRules() []rule {
 				return func(m rdma.Memory, r *rdma.Request) error { return h(&forgetful{m, &n}, r) }
 			}},
 		{broken: "calls without a handler fail", seen: []string{"NoHandler"}, worker: saboteur{deaf: true}},
+		{broken: "looks take no identity", seen: []string{"Peek"},
+			peek: func(s *sim.Sim, name string) (rdma.Endpoint, error) {
+				ep, err := s.Open(name)
+				return rdma.ReadOnly(ep), err
+			}},
+		{broken: "looks only READ", seen: []string{"Peek"}, peek: func(s *sim.Sim, name string) (rdma.Endpoint, error) { return s.Open(name) }},
 		{broken: "sleeping takes time, and closing closes", seen: []string{"Time", "UseAfterClose", "Identities"},
 			worker: saboteur{lazy: true}},
 		{broken: "workers draw differently", seen: []string{"Rand"}, worker: saboteur{same: true}},

@@ -31,7 +31,7 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	case e.lost[node] != nil:
 		return e.lost[node]
 	}
-	e.Called()
+	e.Called(node)
 	if e.fabric.faults { // as guard, which would allocate; it ends behind leave
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		defer func() {

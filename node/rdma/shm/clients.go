@@ -38,7 +38,7 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 		}
 		if ok {
 			f.users++
-			return f.endpoint(c), nil
+			return f.endpoint(c, f.slot(c)), nil
 		}
 	}
 	dead := 0
@@ -72,10 +72,10 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	return true, nil
 }
 
-func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
+func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 	e := &Endpoint{
-		fabric: f, id: c, slot: f.slot(c), lost: make([]error, f.g.Nodes), members: f.head.members[:f.g.Nodes],
-		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.Memory, stride: f.g.stride(),
+		fabric: f, id: c, slot: s, lost: make([]error, f.g.Nodes), members: f.head.members[:f.g.Nodes],
+		memory: unsafe.Add(unsafe.Pointer(f.head), f.g.first()), size: f.g.registered(), stride: f.g.stride(),
 	}
 	e.life = life(atomic.LoadUint64(&e.slot.state))
 	e.joined = viewWord(atomic.LoadUint64(&f.head.state)).epoch() // who fences a later epoch raises the slot's behind this
@@ -85,8 +85,42 @@ func (f *Fabric) endpoint(c rdma.ClientID) *Endpoint {
 	return e
 }
 
+// Peek returns an endpoint without an identity: it has a slot of its own that no other process sees. Nothing fences it off, and
+// nothing waits for its READs.
+func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
+	e, err := f.nameless(name)
+	if err != nil {
+		return nil, err
+	}
+	return rdma.ReadOnly(e), nil
+}
+
+// Tell returns an endpoint like Peek's that may write behind the store's memory: see rdma.Teller.
+func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
+	e, err := f.nameless(name)
+	if err != nil {
+		return nil, err
+	}
+	return rdma.ReadOnlyBelow(e, f.Size()), nil
+}
+
+// nameless returns an endpoint without an identity.
+func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.guard(&err)()
+	if f.closing.Load() {
+		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, rdma.ErrClosed)
+	}
+	f.users++
+	return f.endpoint(0, &slot{state: 1<<1 | 1}), nil
+}
+
 // leave ends e's life, and its tenure as master. A client that was fenced off stays listed until Forget.
 func (f *Fabric) leave(e *Endpoint) error {
+	if e.id == 0 {
+		return nil
+	}
 	f.endLife(e)
 	return f.lives.drop(e.id)
 }

@@ -52,6 +52,8 @@ var (
 	_ rdma.NodeKiller     = (*Fabric)(nil)
 	_ rdma.ClientCrasher  = (*Fabric)(nil)
 	_ rdma.Perishable     = (*Fabric)(nil)
+	_ rdma.Peeker         = (*Fabric)(nil)
+	_ rdma.Teller         = (*Fabric)(nil)
 )
 
 // lives knows which clients are alive.
@@ -82,7 +84,7 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 // Nodes returns the number of memory nodes.
 func (f *Fabric) Nodes() int { return f.g.Nodes }
 
-// Size returns the bytes of registered memory of each node.
+// Size returns the bytes of registered memory of each node that the store has.
 func (f *Fabric) Size() uint64 { return f.g.Memory }
 
 // Geometry returns the pool's shape.
@@ -91,7 +93,7 @@ func (f *Fabric) Geometry() rdma.Geometry { return rdma.Geometry(f.g) }
 // Commit makes sure that n bytes at off of a node are backed by real memory; without it a write there may find none.
 // The error wraps rdma.ErrFull when there is none left.
 func (f *Fabric) Commit(node int, off, n uint64) error {
-	if uint(node) >= uint(f.g.Nodes) || off > f.g.Memory || n > f.g.Memory-off {
+	if uint(node) >= uint(f.g.Nodes) || off > f.g.registered() || n > f.g.registered()-off {
 		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, node, off, rdma.ErrAccess)
 	}
 	if err := f.backing.commit(f.g.first()+uint64(node)*f.g.stride()+off, n); err != nil {

@@ -23,16 +23,17 @@ const (
 	magic    = 0x306c6f6f706b7266 // "frkpool0", little-endian
 	version  = 2
 	slotSize = 64
-	headSize = 5 * 8 // bytes that encode writes and parse reads
+	headSize = 6 * 8 // bytes that encode writes and parse reads
 )
 
 // header is the first page of a pool. The words of its first line never change once the pool exists.
 type header struct {
 	magic, version uint64
 	nodes          uint64
-	memory         uint64 // bytes a node
+	memory         uint64 // bytes a node, with those of telemetry
 	clients        uint64
-	_              [3]uint64
+	telemetry      uint64 // of them, behind the store's
+	_              [2]uint64
 	role, epoch    uint64 // the master: see TryMaster
 	state          uint64 // of the view: see viewWord
 	_              [117]uint64
@@ -68,6 +69,8 @@ func (g Geometry) check() error {
 		return fmt.Errorf("%d memory nodes: want 1 to %d", g.Nodes, MaxNodes)
 	case g.Memory < 8 || g.Memory > MaxMemory || g.Memory%8 != 0:
 		return fmt.Errorf("%d bytes a node: want a multiple of 8 up to %d", g.Memory, uint64(MaxMemory))
+	case g.Telemetry > MaxMemory || g.Telemetry%8 != 0:
+		return fmt.Errorf("%d bytes of telemetry a node: want a multiple of 8 up to %d", g.Telemetry, uint64(MaxMemory))
 	case g.Clients < 1 || g.Clients > MaxClients:
 		return fmt.Errorf("%d clients: want 1 to %d", g.Clients, MaxClients)
 	}
@@ -76,9 +79,11 @@ func (g Geometry) check() error {
 
 func pages(n uint64) uint64 { return (n + page - 1) &^ (page - 1) }
 
+func (g Geometry) registered() uint64 { return rdma.Geometry(g).Registered() }
+
 // first is where the memory of node 0 begins, and stride how far the nodes lie apart.
 func (g Geometry) first() uint64  { return page + pages(uint64(g.Clients)*slotSize) }
-func (g Geometry) stride() uint64 { return pages(g.Memory) }
+func (g Geometry) stride() uint64 { return pages(g.registered()) }
 
 // size is the length of the whole mapping in bytes.
 func (g Geometry) size() uint64 { return g.first() + uint64(g.Nodes)*g.stride() }
@@ -87,7 +92,7 @@ func slotOffset(c rdma.ClientID) int64 { return page + (int64(c)-1)*slotSize }
 
 // encode writes what identifies a pool into the first bytes of its mapping.
 func (g Geometry) encode(p []byte) {
-	for i, w := range []uint64{magic, version, uint64(g.Nodes), g.Memory, uint64(g.Clients)} {
+	for i, w := range []uint64{magic, version, uint64(g.Nodes), g.registered(), uint64(g.Clients), g.Telemetry} {
 		binary.NativeEndian.PutUint64(p[8*i:], w)
 	}
 }
@@ -109,10 +114,11 @@ func parse(p []byte, length int64) (Geometry, error) {
 			ErrFormat, w[1], version)
 	case w[1] < version:
 		return Geometry{}, fmt.Errorf("%w: it has no format %d", ErrFormat, w[1])
-	case w[2] > MaxNodes || w[4] > MaxClients:
-		return Geometry{}, fmt.Errorf("%w: damaged header: %d nodes, %d clients", ErrFormat, w[2], w[4])
+	case w[2] > MaxNodes || w[4] > MaxClients || w[5] > w[3]:
+		return Geometry{}, fmt.Errorf("%w: damaged header: %d nodes of %d bytes, %d of them telemetry, %d clients", ErrFormat,
+			w[2], w[3], w[5], w[4])
 	}
-	g := Geometry{Nodes: int(w[2]), Memory: w[3], Clients: int(w[4])}
+	g := Geometry{Nodes: int(w[2]), Memory: w[3] - w[5], Clients: int(w[4]), Telemetry: w[5]}
 	if err := g.check(); err != nil {
 		return Geometry{}, fmt.Errorf("%w: damaged header: %w", ErrFormat, err)
 	}

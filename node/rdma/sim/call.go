@@ -24,7 +24,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	r.Client = e.id
 	w := s.current
 	if w == nil {
-		e.Called()
+		e.Called(node)
 		if s.nodes[node].dead {
 			return &rdma.CallError{Node: node, Err: rdma.ErrNodeDown}
 		}
@@ -34,7 +34,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 		return w.die()
 	}
 	w.allow(1)
-	e.Called()
+	e.Called(node)
 	f := s.takeOff(e, node, r.Step)
 	f.caller, f.req, f.reply, f.root, f.posted = w, *r, r, w.root, s.now
 	e.sendCall(w, f)

@@ -83,23 +83,8 @@ func Hostile(seed uint64) Options {
 }
 
 func (o *Options) defaults() {
-	set := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	if o.Nodes <= 0 {
-		o.Nodes = 1
-	}
-	if o.Memory == 0 {
-		o.Memory = 1 << 20
-	}
-	if o.Clients <= 0 {
-		o.Clients = 1024
-	}
-	if o.MaxEvents == 0 {
-		o.MaxEvents = 100e6
-	}
+	o.Nodes, o.Clients = or(o.Nodes, 1), or(o.Clients, 1024)
+	o.Memory, o.MaxEvents = or(o.Memory, 1<<20), or(o.MaxEvents, 100e6)
 	if o.Hardware != nil {
 		o.MinLatency = max(o.Hardware.Propagation, 1)
 		o.MaxLatency = o.MinLatency
@@ -107,12 +92,17 @@ func (o *Options) defaults() {
 	if o.MinLatency <= 0 && o.MaxLatency <= 0 {
 		o.MinLatency = 500 * time.Nanosecond
 	}
-	set(&o.MaxLatency, max(2*time.Microsecond, o.MinLatency))
-	o.MaxLatency = max(o.MaxLatency, o.MinLatency)
-	set(&o.FlyMax, time.Millisecond)
-	set(&o.NodeTimeout, 100*time.Microsecond)
-	set(&o.RetryTimeout, time.Millisecond)
-	set(&o.Limit, time.Hour)
+	o.MaxLatency = max(or(o.MaxLatency, max(2*time.Microsecond, o.MinLatency)), o.MinLatency)
+	o.FlyMax, o.NodeTimeout = or(o.FlyMax, time.Millisecond), or(o.NodeTimeout, 100*time.Microsecond)
+	o.RetryTimeout, o.Limit = or(o.RetryTimeout, time.Millisecond), or(o.Limit, time.Hour)
+}
+
+// or returns n if that is above 0.
+func or[N int | uint64 | time.Duration](n, otherwise N) N {
+	if n > 0 {
+		return n
+	}
+	return otherwise
 }
 
 // How Run and the verbs of a simulated pool fail beyond the errors of package rdma.

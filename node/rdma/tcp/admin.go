@@ -46,11 +46,16 @@ func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, 
 	return infos, errs
 }
 
-// once asks a node one thing, on a connection of its own.
+// once asks a node one thing about no pool, on a connection of its own.
 func once(ctx context.Context, addr string, s Security, m *message) (reply, error) {
+	return ask(ctx, addr, s, hello{Purpose: forControl, Process: newID(), PID: pid}, m)
+}
+
+// ask asks a node one thing, on a connection of its own.
+func ask(ctx context.Context, addr string, s Security, h hello, m *message) (reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	c, _, err := dial(ctx, addr, s, hello{Purpose: forControl, Process: newID(), PID: pid})
+	c, _, err := dial(ctx, addr, s, h)
 	if err != nil {
 		return reply{}, err
 	}
@@ -93,8 +98,8 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 		o.ID = newID()
 	}
 	r := Record{
-		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: g.Memory,
-		Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, Fabric: o.Fabric,
+		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: rdma.Geometry(g).Registered(),
+		Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, Fabric: o.Fabric,
 	}
 	if g.Nodes != len(o.Addresses) {
 		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)

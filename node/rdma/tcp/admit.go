@@ -140,7 +140,10 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		h.Process = readerOf(h.Process) // so that a reader takes no other process's place, and says no goodbye for it
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
-		about: h.Pool, index: h.Node}
+		about: h.Pool, index: h.Node, admin: h.Admin && !readOnly && h.Purpose == forControl}
+	if err := n.holdBack(&h, c.admin); err != nil {
+		return nil, err
+	}
 	b := c.block()
 	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
 	if why := n.enter(c, raw, h, &w); why != nil {
@@ -155,7 +158,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	raw.SetDeadline(time.Time{})
 	if t, ok := raw.(*net.TCPConn); ok {
 		t.SetNoDelay(true)
-		t.SetWriteBuffer(c.sendBytes())
+		t.SetWriteBuffer(c.limits().send)
 	}
 	if b != nil {
 		b.leavePoller()

@@ -122,10 +122,14 @@ func (w *works) rate(d time.Duration) float64 {
 // without, since the machine may have other work to do.
 func TestFlood(t *testing.T) {
 	const (
-		rounds, turn = 5, 1500 * time.Millisecond
-		conns        = 150      // to each node: many more than there are buffers for long answers
-		most         = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
+		rounds = 5
+		conns  = 150      // to each node: many more than there are buffers for long answers
+		most   = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
 	)
+	turn := 500 * time.Millisecond
+	if long {
+		turn *= 3
+	}
 	if descriptors() < 0 {
 		t.Skip("needs /proc")
 	}

@@ -78,7 +78,7 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 	case e.lost[node] != nil:
 		return e.lost[node]
 	}
-	e.Called()
+	e.Called(node)
 	if err := e.fabric.down(node); err != nil {
 		return err
 	}

@@ -19,15 +19,12 @@ import (
 
 const (
 	socketBytes   = 1 << 20   // of the send buffer of a connection to a node
-	sendBytes     = 256 << 10 // of that of a node's connection
 	inBytes       = 64 << 10  // of a connection's input, unless a frame needs more
 	flushBytes    = 256 << 10 // of answers that are sent before further requests are executed
 	silence       = 3 * time.Second
 	writePatience = 10 * time.Second
 
-	readerInBytes   = 8 << 10
-	readerSendBytes = 64 << 10
-	readerPatience  = time.Second
+	readerPatience = time.Second
 
 	maxControl  = 64 << 10 // bytes of a control message
 	mostThreads = 1024     // of connections that wait in the kernel: a Go process may have 10,000
@@ -47,6 +44,7 @@ type conn struct {
 	purpose  purpose
 	process  string
 	readOnly bool
+	admin    bool // an administrator's, for control
 	peer     int
 	about    string // the pool that the caller said it is about, and the node of it that it wants
 	index    int
@@ -98,7 +96,7 @@ func (c *conn) block() *blocking {
 		threads.Add(-1)
 		return nil
 	}
-	b, err := newBlocking(t, silence, c.patience()/2, func() { threads.Add(-1) })
+	b, err := newBlocking(t, silence, c.limits().patience/2, func() { threads.Add(-1) })
 	if err != nil {
 		threads.Add(-1)
 		return nil
@@ -116,7 +114,7 @@ func (c *conn) serve() error {
 	}
 	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
 	defer c.settle()
-	c.in = make([]byte, c.inBytes())
+	c.in = make([]byte, c.limits().in)
 	have := 0
 	for {
 		c.deadlines()
@@ -149,7 +147,7 @@ func (c *conn) serve() error {
 		}
 		have = copy(c.in, c.in[at:have])
 		if have >= headerBytes {
-			h, err := parseHeader(c.in, c.mostBody())
+			h, err := parseHeader(c.in, c.limits().body)
 			if err != nil {
 				return err
 			}
@@ -179,6 +177,9 @@ func (c *conn) batch(p []byte) (used int, err error) {
 	if len(p) < headerBytes {
 		return 0, nil
 	}
+	if err := c.delay(); err != nil {
+		return 0, err
+	}
 	if c.purpose == forVerbs {
 		if err := c.pool.await(); err != nil {
 			return 0, err
@@ -190,7 +191,7 @@ func (c *conn) batch(p []byte) (used int, err error) {
 		}
 	}
 	for c.starved = false; len(p)-used >= headerBytes && len(c.out) < flushBytes; {
-		h, err := parseHeader(p[used:], c.mostBody())
+		h, err := parseHeader(p[used:], c.limits().body)
 		if err != nil {
 			return used, err
 		}
@@ -245,9 +246,9 @@ func (c *conn) settle() {
 }
 
 func (c *conn) write(p []byte) error {
-	if now := wall.Now(); now-c.writeBy > c.patience()/4 {
+	if now := wall.Now(); now-c.writeBy > c.limits().patience/4 {
 		c.writeBy = now
-		c.raw.SetWriteDeadline(time.Now().Add(c.patience())) // a peer that does not read is as good as gone
+		c.raw.SetWriteDeadline(time.Now().Add(c.limits().patience)) // a peer that does not read is as good as gone
 	}
 	_, err := c.nc.Write(p)
 	return err

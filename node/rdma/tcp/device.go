@@ -54,6 +54,9 @@ type owner struct {
 	life   uint64
 }
 
+// mostPeeks is how many connections without an identity a process may have to a node's memory beyond those of all clients.
+const mostPeeks = 4
+
 // attachment is a worker's connection to the node's memory.
 type attachment struct {
 	rights rights
@@ -99,10 +102,10 @@ func (c *conn) serveAttach(what int, r *rights, offer []byte) (answer []byte, er
 	if c.pool.region == nil {
 		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
 	}
-	if len(c.attached) >= c.pool.record.Clients { // there are no more workers, unless they are readers
+	if len(c.attached) >= c.pool.record.Clients+mostPeeks { // there are no more workers, unless they are readers
 		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached), rdma.ErrFull)
 	}
-	answer, dc, err := c.pool.region.Connect(offer, c.readOnly)
+	answer, dc, err := c.pool.region.Connect(offer, c.readsOnly(r))
 	if err != nil {
 		return nil, err
 	}

@@ -135,6 +135,9 @@ func TestDeviceConnects(t *testing.T) {
 	if st, _ := attach(t, c, attachNew, other, "other"); st != statusOK || !d.connected("second") || !d.connected("other") {
 		t.Errorf("another worker: status %d, %v", st, d.live)
 	}
+	if st, _ := attach(t, c, attachNew, n.rightsOf(0), "look"); st != statusOK || d.connected("look") || !d.connected("look, who may only read") {
+		t.Errorf("without an identity: status %d, %v", st, d.live)
+	}
 	if st, _ := attach(t, c, attachEnd, r, ""); st != statusOK || d.connected("second") || !d.connected("other") {
 		t.Errorf("the end: status %d, %v", st, d.live)
 	}
@@ -159,7 +162,6 @@ func TestDeviceRefuses(t *testing.T) {
 	}{
 		"another key":          {func(_ *pool, r *rights) { r.key++ }, statusAccess, false},
 		"the key of readers":   {func(p *pool, r *rights) { r.key = p.readKey }, statusAccess, false},
-		"client 0":             {func(_ *pool, r *rights) { r.client = 0 }, statusAccess, false},
 		"a client far beyond":  {func(_ *pool, r *rights) { r.client = 1<<16 - 1 }, statusAccess, false},
 		"a life that is over":  {func(p *pool, _ *rights) { p.revoked[1].Store(1) }, statusRevoked, true},
 		"an epoch that is":     {func(p *pool, _ *rights) { p.fence.Store(5) }, statusStale, true},
@@ -245,11 +247,12 @@ func TestDeviceBounds(t *testing.T) {
 	if st := outcome(t, c, frame(kindVerbs, 1, 1, n.rights().faa(8))); st != statusNotSupported || n.word(8) != 0 {
 		t.Errorf("a verb past the device: status %d", st)
 	}
-	for i := range uint64(9) {
+	const most = 8 + mostPeeks
+	for i := range uint64(most + 1) {
 		r := n.rights()
 		r.life += i
 		st, text := attach(t, c, attachNew, r, fmt.Sprint("life ", i))
-		if want := i < 8; (st == statusOK) != want || !want && (st != statusFull || !strings.Contains(text, "8 connections")) {
+		if want := i < most; (st == statusOK) != want || !want && (st != statusFull || !strings.Contains(text, fmt.Sprint(most, " connections"))) {
 			t.Errorf("connection %d: status %d, %q", i, st, text)
 		}
 	}
@@ -301,7 +304,7 @@ func TestDeviceAndPool(t *testing.T) {
 			defer n.Close()
 			d.fail = c.fail
 			o := Options{Addresses: []string{n.Addr()}, Fabric: c.fabric}
-			if f, err := Create(o, Geometry{1, 32 << 10, 8}, nil); !errors.Is(err, c.want) {
+			if f, err := Create(o, Geometry{1, 32 << 10, 8, 0}, nil); !errors.Is(err, c.want) {
 				t.Errorf("a pool is made (%v), want %v", err, c.want)
 				f.Close()
 			}
@@ -310,7 +313,7 @@ func TestDeviceAndPool(t *testing.T) {
 			if c.fail != nil {
 				o.Fabric = c.fabric
 			}
-			f, err := Create(o, Geometry{1, 32 << 10, 8}, nil)
+			f, err := Create(o, Geometry{1, 32 << 10, 8, 0}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

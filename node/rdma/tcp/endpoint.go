@@ -316,12 +316,7 @@ func (e *Endpoint) arrived(s *sent) {
 	}
 }
 
-func (e *Endpoint) rouse() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
+func (e *Endpoint) rouse() { wake(e.wake) }
 
 // word tells whether there is something in the inbox, or the answer to a call.
 func (e *Endpoint) word() bool {

@@ -17,8 +17,6 @@ func (c *conn) barred(r *rights) status {
 		return statusAccess
 	case int(r.client) >= len(p.revoked):
 		return statusAccess
-	case r.client == 0 && !c.readOnly: // only who may do no more than READ needs no identity
-		return statusAccess
 	case r.life <= p.revoked[r.client].Load():
 		return statusRevoked
 	case r.epoch < p.fence.Load():
@@ -28,6 +26,9 @@ func (c *conn) barred(r *rights) status {
 	}
 	return statusOK
 }
+
+// readsOnly reports whether a request may do nothing but READ, and tell: its sender has the read token alone, or no identity.
+func (c *conn) readsOnly(r *rights) bool { return c.readOnly || r.client == 0 }
 
 // verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it would a queue pair:
 // nothing that the client sent behind it is executed.
@@ -61,7 +62,7 @@ func (c *conn) verbs(h header, p []byte) error {
 			}
 		}
 		st := statusAccess
-		if !strayed {
+		if !strayed && (q.verb == rdma.Read || !c.readsOnly(&r) || c.tells(&q)) {
 			st = c.execute(&q)
 		}
 		if st != statusOK {
@@ -81,6 +82,11 @@ func (c *conn) verbs(h header, p []byte) error {
 	}
 	c.answer(h, statusOK, h.items, from)
 	return nil
+}
+
+// tells reports whether a verb is on telemetry, of a sender that may write that without an identity.
+func (c *conn) tells(q *request) bool {
+	return !c.readOnly && q.off >= c.pool.record.Memory-c.pool.record.Telemetry
 }
 
 // execute executes one verb and, when it succeeds, appends its answer.
@@ -131,7 +137,7 @@ func grow(p []byte, n int) []byte {
 // locate returns where a verb's memory is mapped; nil: it may not touch it.
 func (c *conn) locate(q *request) unsafe.Pointer {
 	size := min(c.pool.record.Memory, c.pool.memory.size)
-	if q.verb == 0 || c.readOnly && q.verb != rdma.Read || q.verb.Atomic() && q.off%8 != 0 ||
+	if q.verb == 0 || q.verb.Atomic() && q.off%8 != 0 ||
 		q.off > size || uint64(q.n) > size-q.off {
 		return nil
 	}
@@ -144,7 +150,7 @@ func (c *conn) call(h header, p []byte) {
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
 	st := c.barred(&r)
-	if st == statusOK && c.readOnly {
+	if st == statusOK && c.readsOnly(&r) {
 		st = statusAccess
 	}
 	if st != statusOK {

@@ -67,6 +67,8 @@ var (
 	_ rdma.CloseNotifier  = (*Fabric)(nil)
 	_ rdma.CarrierNamer   = (*Fabric)(nil)
 	_ rdma.ProcessNamer   = (*Fabric)(nil)
+	_ rdma.Peeker         = (*Fabric)(nil)
+	_ rdma.Teller         = (*Fabric)(nil)
 )
 
 // Fabric is an open pool. It is safe for concurrent use.
@@ -193,12 +195,13 @@ func (f *Fabric) Process() string { return f.process }
 // Nodes returns the number of memory nodes.
 func (f *Fabric) Nodes() int { return f.record.Nodes }
 
-// Size returns the bytes of registered memory of each node.
-func (f *Fabric) Size() uint64 { return f.record.Memory }
+// Size returns the bytes of registered memory of each node that the store has.
+func (f *Fabric) Size() uint64 { return f.record.Memory - f.record.Telemetry }
 
 // Geometry returns the pool's shape.
 func (f *Fabric) Geometry() rdma.Geometry {
-	return rdma.Geometry{Nodes: f.record.Nodes, Memory: f.record.Memory, Clients: f.record.Clients}
+	r := &f.record
+	return rdma.Geometry{Nodes: r.Nodes, Memory: f.Size(), Clients: r.Clients, Telemetry: r.Telemetry}
 }
 
 // Record returns what the pool's nodes know of it.
@@ -233,14 +236,47 @@ func (f *Fabric) open(name string) (*Endpoint, error) {
 	if f.closing.Load() {
 		return nil, rdma.ErrClosed
 	}
-	c := rdma.Client{Life: f.readers.Add(1)} // so that a reader that strays takes down nobody else
 	f.giveBack()
-	if !f.ReadOnly() {
-		var err error
-		if c, err = f.board.Claim(name); err != nil {
-			return nil, err
-		}
+	if f.ReadOnly() {
+		return f.endpoint(f.reader())
 	}
+	c, err := f.board.Claim(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.endpoint(c)
+}
+
+// Peek returns an endpoint without an identity, as those have that may only read.
+func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
+	e, err := f.PeekEndpoint()
+	if err != nil {
+		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
+	}
+	return rdma.ReadOnly(e), nil
+}
+
+// Tell returns an endpoint without an identity that may write behind the store's memory: see rdma.Teller.
+func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
+	e, err := f.PeekEndpoint()
+	if err != nil {
+		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
+	}
+	return rdma.ReadOnlyBelow(e, f.Size()), nil
+}
+
+// PeekEndpoint is Peek for a fabric that sends the READs itself.
+func (f *Fabric) PeekEndpoint() (*Endpoint, error) {
+	if f.closing.Load() {
+		return nil, rdma.ErrClosed
+	}
+	return f.endpoint(f.reader())
+}
+
+// reader is client 0 with a life of its own, so that one that strays takes down no other.
+func (f *Fabric) reader() rdma.Client { return rdma.Client{Life: f.readers.Add(1)} }
+
+func (f *Fabric) endpoint(c rdma.Client) (*Endpoint, error) {
 	v, err := f.view()
 	if err != nil {
 		return nil, errors.Join(err, f.release(c))

@@ -98,7 +98,7 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 	if err != nil {
 		f.Fatal(err)
 	}
-	fabric, err := Create(Options{Addresses: []string{node.Addr()}, ID: fuzzPool}, Geometry{1, 64 << 10, 8}, nil)
+	fabric, err := Create(Options{Addresses: []string{node.Addr()}, ID: fuzzPool}, Geometry{1, 64 << 10, 8, 0}, nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn,
 		}
 		_ = json.Unmarshal(body, &m)
 		switch m.Do {
-		case doAdopt, doDrop, doFence, doRevoke, doExpel: // they are as good as they say
+		case doAdopt, doDrop, doFence, doRevoke, doExpel, doFault: // they are as good as they say
 			return nil, nil
 		}
 		purpose = forControl

@@ -24,7 +24,7 @@ func TestLeasesBeforeTheBoard(t *testing.T) {
 		defer n.Close()
 		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
-	f, err := Create(Options{Addresses: addrs, Lease: lease}, Geometry{3, 1 << 20, 8}, nil)
+	f, err := Create(Options{Addresses: addrs, Lease: lease}, Geometry{3, 1 << 20, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

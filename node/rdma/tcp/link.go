@@ -231,9 +231,12 @@ func (s sending) done() bool {
 }
 
 // handOver leaves writing to the goroutine that may wait for the node.
-func (l *link) handOver() {
+func (l *link) handOver() { wake(l.heavy) }
+
+// wake has whoever waits for a channel of one go on, now or when they look next.
+func wake(c chan<- struct{}) {
 	select {
-	case l.heavy <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

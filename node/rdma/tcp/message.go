@@ -8,6 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/node/version"
 )
 
@@ -22,6 +23,7 @@ type message struct {
 	Node   int             `json:"node,omitempty"`
 	Client rdma.ClientID   `json:"client,omitempty"`
 	Life   uint64          `json:"life,omitempty"`
+	Fault  *Fault          `json:"fault,omitempty"`
 	Self   string          `json:"self,omitempty"` // of an inspection: the process that asks, which is not to be counted
 }
 
@@ -38,6 +40,7 @@ const (
 	doAttached = "attached" // the processes that are alive
 	doBye      = "bye"      // the process ends: it does not wait to be found dead
 	doLease    = "lease"    // a peer asks for a lease
+	doFault    = "fault"    // see Fault
 )
 
 type reply struct {
@@ -60,8 +63,11 @@ type NodeInfo struct {
 	Epoch       uint64        `json:"epoch,omitempty"`  // that was fenced last
 	Expelled    bool          `json:"expelled,omitempty"`
 	Lease       time.Duration `json:"lease,omitempty"` // for which it may serve yet; maximal when it needs none
+	Fault       *Fault        `json:"fault,omitempty"` // that it suffers, on purpose
 	Processes   int           `json:"processes"`       // of clients
 	Stats       NodeStats     `json:"stats"`
+	// PMem are counters of the machine's persistent memory; nil: nothing is known of it.
+	PMem *telemetry.PMem `json:"pmem,omitempty"`
 }
 
 // do executes a message of the connection c.
@@ -103,6 +109,15 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 	p := n.pool.Load()
 	if p == nil || p.record.ID != m.Pool {
 		return r, fmt.Errorf("%s: the node does not serve pool %s: %w", m.Do, m.Pool, rdma.ErrNodeDown)
+	}
+	if m.Do == doFault {
+		if m.Fault == nil {
+			return r, fmt.Errorf("a fault is missing: %w", ErrProtocol)
+		}
+		return r, p.suffer(m.Fault)
+	}
+	if err := p.reachable(c); err != nil {
+		return r, err
 	}
 	switch m.Do {
 	case doBoard:
@@ -165,14 +180,18 @@ func (n *Node) Info() NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := NodeInfo{
-		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Commit: version.Commit(), Memory: n.memory.size, Processes: len(n.attached()),
+		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: len(n.attached()),
 		Stats: n.stats.snapshot(len(n.conns)),
+	}
+	if n.cfg.PMem != nil {
+		i.PMem = n.cfg.PMem()
 	}
 	if n.cfg.Device != nil {
 		i.Fabric = n.cfg.Device.Fabric()
 	}
 	if p := n.pool.Load(); p != nil {
 		record := p.record
+		i.Fault = p.suffers()
 		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // DefaultLease is for how long a node may serve since it last asked its peers, and how soon a client process counts as
@@ -42,14 +43,19 @@ type Security struct {
 
 // Config shapes a memory node. Zero values mean defaults where there are any.
 type Config struct {
-	Listen   string // HOST:PORT; port 0 is any free one
-	Memory   uint64 // bytes that it offers
-	File     string // backs the memory; "": anonymous memory does
-	Handler  rdma.Handler
-	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
-	Security Security
-	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
-	Log      *slog.Logger // nil: it is silent
+	Listen string // HOST:PORT; port 0 is any free one
+	Memory uint64 // bytes that it offers
+	// Telemetry is how many bytes it has beside, for pools that register more than their stores have: see rdma.Geometry.
+	Telemetry uint64
+	File      string // backs the memory; "": anonymous memory does
+	Handler   rdma.Handler
+	Device    Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
+	Security  Security
+	Conns     int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
+	Log       *slog.Logger // nil: it is silent
+	// PMem returns what is known of the machine's persistent memory, which the node tells those that inspect it; nil: nothing
+	// is.
+	PMem func() *telemetry.PMem
 }
 
 // What callers branch on.
@@ -134,7 +140,7 @@ func listen(c Config) (*Node, error) {
 			return nil, err
 		}
 	}
-	if n.memory, err = newMemory(c.Memory&^4095, n.file, c.Device != nil); err != nil {
+	if n.memory, err = newMemory((c.Memory+c.Telemetry)&^4095, n.file, c.Device != nil); err != nil {
 		return nil, errors.Join(err, n.leaveFile())
 	}
 	if n.listener, err = net.Listen("tcp", c.Listen); err != nil {

@@ -182,37 +182,19 @@ func (c *conn) isSlow() {
 	}
 }
 
-// sendBytes is the size of the kernel's buffer for what c sends. A reader's is smaller: there may be hundreds that
-// take nothing.
-func (c *conn) sendBytes() int {
-	if c.readOnly {
-		return readerSendBytes
-	}
-	return sendBytes
+// limits bounds what a connection takes of its node. A reader's are lower: there may be hundreds that take nothing.
+type limits struct {
+	send     int           // bytes of the kernel's buffer for what is sent
+	in       int           // bytes of the buffer for what is received, unless a frame needs more
+	body     int           // bytes of a frame's body; readers have nothing to write
+	patience time.Duration // for how long the peer may take none of its answers
 }
 
-// inBytes is the size of the buffer for what c receives, unless a frame needs more.
-func (c *conn) inBytes() int {
+func (c *conn) limits() limits {
 	if c.readOnly {
-		return readerInBytes
+		return limits{64 << 10, 8 << 10, readerBody, readerPatience}
 	}
-	return inBytes
-}
-
-// patience is for how long c's peer may take none of its answers.
-func (c *conn) patience() time.Duration {
-	if c.readOnly {
-		return readerPatience
-	}
-	return writePatience
-}
-
-// mostBody bounds a frame's body in bytes. Readers have nothing to write.
-func (c *conn) mostBody() int {
-	if c.readOnly {
-		return readerBody
-	}
-	return maxBody
+	return limits{256 << 10, inBytes, maxBody, writePatience}
 }
 
 // readerBody is the body of a frame of as many READs as there may be, or of other verbs with operands of readerWrite

@@ -43,7 +43,10 @@ func (p *pool) askPeer(peer int) {
 	var silent quiet
 	for {
 		pause, err := every, error(nil)
-		if c == nil {
+		switch {
+		case p.cutFrom(peer):
+			err = errCut
+		case c == nil:
 			c, err = p.callPeer(peer)
 		}
 		if err == nil {
@@ -133,6 +136,9 @@ func (p *pool) ask(c net.Conn, peer int) error {
 		return err
 	}
 	if st != statusOK {
+		if st == statusRevoked {
+			p.disowned(peer)
+		}
 		return &refused{st, r.Text}
 	}
 	p.mu.Lock()

@@ -20,7 +20,8 @@ type Record struct {
 	Index     int           `json:"index"`     // of this node
 	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
 	Addresses []string      `json:"addresses"` // by node, and then by witness
-	Memory    uint64        `json:"memory"`    // bytes a node
+	Memory    uint64        `json:"memory"`    // bytes a node, with those of telemetry
+	Telemetry uint64        `json:"telemetry"` // of them, behind the store's
 	Clients   int           `json:"clients"`   // workers at a time
 	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
 	Board     string        `json:"board"`     // who keeps the board: "" for the nodes themselves, or an address
@@ -53,8 +54,11 @@ func (r *Record) check(memory uint64) error {
 		return fmt.Errorf("pool %q: %w", r.ID, rdma.ErrAccess)
 	case r.Memory < 8 || r.Memory%8 != 0:
 		return fmt.Errorf("%d bytes a node: want a multiple of 8: %w", r.Memory, rdma.ErrAccess)
+	case r.Telemetry >= r.Memory || r.Telemetry%8 != 0:
+		return fmt.Errorf("%d of %d bytes a node for telemetry: want less, and a multiple of 8: %w", r.Telemetry, r.Memory, rdma.ErrAccess)
 	case r.Memory > memory && r.Index < r.Nodes:
-		return fmt.Errorf("the pool wants %d bytes a node, and this one offers %d: %w", r.Memory, memory, rdma.ErrFull)
+		return fmt.Errorf("the pool wants %d bytes a node, %d of them for telemetry, and this one offers %d: %w", r.Memory,
+			r.Telemetry, memory, rdma.ErrFull)
 	case r.Clients < 1 || r.Clients > maxClients:
 		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
 	case r.Lease < time.Millisecond || r.Lease > maxLease:
@@ -82,17 +86,19 @@ type pool struct {
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
+	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
-	mu       sync.Mutex // held for moments only: leases wait for nothing else
-	guard    *board.Guard
-	boardMu  sync.Mutex // held while a question to the board is answered, which may be a long list
-	acceptor *board.Acceptor
+	mu        sync.Mutex // held for moments only: leases wait for nothing else
+	guard     *board.Guard
+	disowners map[int]bool // peers that grant this node no lease, for good
+	boardMu   sync.Mutex   // held while a question to the board is answered, which may be a long list
+	acceptor  *board.Acceptor
 }
 
 func newPool(n *Node, r Record, creator string) *pool {
 	p := &pool{
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
-		revoked:  make([]atomic.Uint64, r.Clients+1),
+		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
 		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
 		acceptor: board.NewAcceptor(board.LimitsFor(r.Nodes, r.Clients)),
 	}
@@ -106,14 +112,25 @@ func newPool(n *Node, r Record, creator string) *pool {
 // end gives the pool up: whoever waits for a lease waits no more.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
 
-// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again.
+// awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead earlier.
+const awaitLease = 2 * deadAfter
+
+// await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again, or not for so long that
+// the caller has given up: connections that wait take the places of others.
 func (p *pool) await() error {
+	began := time.Duration(0)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		if p.expelled.Load() {
 			return fmt.Errorf("node %d was expelled: %w", p.record.Index, rdma.ErrNodeDown)
 		}
 		if int64(wall.Boot()) < p.until.Load() {
 			return nil
+		}
+		switch now := wall.Now(); {
+		case began == 0:
+			began = now
+		case now-began > awaitLease:
+			return fmt.Errorf("node %d has had no lease for %v: %w", p.record.Index, awaitLease, rdma.ErrNodeDown)
 		}
 		select {
 		case <-p.gone:
@@ -250,7 +267,7 @@ func (n *Node) renew() error {
 	if !n.used {
 		return nil
 	}
-	fresh, err := newMemory(n.cfg.Memory&^4095, n.file, n.cfg.Device != nil)
+	fresh, err := newMemory((n.cfg.Memory+n.cfg.Telemetry)&^4095, n.file, n.cfg.Device != nil)
 	if err != nil {
 		return err
 	}
@@ -311,14 +328,34 @@ func (p *pool) expel(epoch uint64, node int) error {
 		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, rdma.ErrAccess)
 	}
 	if node == p.record.Index {
-		p.expelled.Store(true)
-		p.until.Store(0)
-		p.end() // it asks its peers for nothing any more
-		p.drain()
-		for _, c := range p.conns() {
-			c.end()
-		}
+		p.retire()
 		p.node.log.Warn("expelled from the pool", "pool", p.record.ID, "epoch", epoch)
 	}
 	return nil
+}
+
+// retire ends the service of an expelled node.
+func (p *pool) retire() {
+	p.expelled.Store(true)
+	p.until.Store(0)
+	p.end() // it asks its peers for nothing any more
+	p.drain()
+	for _, c := range p.conns() {
+		c.end()
+	}
+}
+
+// disowned notes that a peer grants no lease any more, since the node was expelled. A node that was cut off then is not told
+// otherwise. Such a promise holds for good: once the voters that did not make it are no majority the node never serves again.
+// Fewer prove nothing, since a master may have died in the midst of an expulsion.
+func (p *pool) disowned(peer int) {
+	p.mu.Lock()
+	p.disowners[peer] = true
+	n := p.record.voters()
+	over := n-len(p.disowners) <= n/2 && p.expelled.CompareAndSwap(false, true)
+	p.mu.Unlock()
+	if over {
+		p.retire()
+		p.node.log.Warn("expelled from the pool, as its peers say", "pool", p.record.ID)
+	}
 }

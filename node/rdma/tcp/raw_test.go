@@ -34,7 +34,7 @@ func newRawNode(t testing.TB, c Config) *rawNode {
 	if c.Device != nil {
 		o.Fabric = c.Device.Fabric()
 	}
-	f, err := Create(o, Geometry{1, 32 << 10, 8}, nil)
+	f, err := Create(o, Geometry{1, 32 << 10, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

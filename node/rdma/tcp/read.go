@@ -142,9 +142,7 @@ func (l *link) await(e *Endpoint, until time.Duration) {
 func (s *stream) leave(e *Endpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(s.waiting, e); i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
-	}
+	s.waiting = slices.DeleteFunc(s.waiting, func(o *Endpoint) bool { return o == e })
 }
 
 // next has another one read, unless somebody does. Whoever stops reading, or was woken to read and does not, calls it.
@@ -161,12 +159,7 @@ func (s *stream) next() {
 }
 
 // call wakes the goroutine that reads while no worker does.
-func (s *stream) call() {
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-}
+func (s *stream) call() { wake(s.kick) }
 
 // assist reads answers that no worker reads: those of workers that do not wait, or wait for several nodes at a time.
 func (l *link) assist(s *stream) {

@@ -24,7 +24,7 @@ func TestReaderMinority(t *testing.T) {
 		defer n.Close()
 		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
-	f, err := Create(Options{Addresses: addrs, Security: Security{Token: s.Token}}, Geometry{3, 1 << 20, 8}, nil)
+	f, err := Create(Options{Addresses: addrs, Security: Security{Token: s.Token}}, Geometry{3, 1 << 20, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestProcessesAreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	f, err := Create(Options{Addresses: []string{n.Addr()}}, Geometry{1, 1 << 20, 8}, nil)
+	f, err := Create(Options{Addresses: []string{n.Addr()}}, Geometry{1, 1 << 20, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestRelay(t *testing.T) {
 		defer n.Close()
 		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
-	f, err := Create(Options{Addresses: addrs, Security: s}, Geometry{3, 1 << 20, 8}, nil)
+	f, err := Create(Options{Addresses: addrs, Security: s}, Geometry{3, 1 << 20, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestWitnessHasNoMemory(t *testing.T) {
 		defer n.Close()
 		addrs = append(addrs, n.Addr())
 	}
-	f, err := Create(Options{Addresses: addrs[:2], Witnesses: addrs[2:]}, Geometry{2, 8 << 20, 8}, nil)
+	f, err := Create(Options{Addresses: addrs[:2], Witnesses: addrs[2:]}, Geometry{2, 8 << 20, 8, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func TestIdentityIsGivenBack(t *testing.T) {
 	}
 	defer n.Close()
 	s := &moody{Store: board.Memory()}
-	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"}, Geometry{1, 4096, 2}, nil)
+	f, err := Create(Options{Addresses: []string{n.Addr()}, Board: s, BoardName: "of this test"}, Geometry{1, 4096, 2, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestExpelWaits(t *testing.T) {
 		defer n.Close()
 		nodes, o.Addresses = append(nodes, n), append(o.Addresses, n.Addr())
 	}
-	f, err := Create(o, Geometry{3, 4096, 4}, nil)
+	f, err := Create(o, Geometry{3, 4096, 4, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

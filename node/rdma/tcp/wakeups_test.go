@@ -55,7 +55,7 @@ func newUnwatched(t *testing.T) *unwatched {
 		addrs = append(addrs, n.Addr())
 	}
 	o := Options{Addresses: addrs, Lease: maxLease}
-	maker, err := Create(o, Geometry{unwatchedNodes, 1 << 20, 64}, nil)
+	maker, err := Create(o, Geometry{unwatchedNodes, 1 << 20, 64, 0}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,10 @@
 package explore
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,47 +83,23 @@ type enumeration struct {
 	first    uint64 // seed
 	jobs     int    // scenes of seeds
 
-	next, runs, twice atomic.Int64
-
-	mu      sync.Mutex
-	lowest  int // job that failed
-	plan    *Plan
-	failure *Failure
+	runs, twice atomic.Int64
 }
 
 // run tries all; of several failures it returns that of the first scene.
-func (e *enumeration) run() (*Plan, *Failure) {
-	var all sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		all.Go(func() {
-			for {
-				i := int(e.next.Add(1) - 1)
-				if i >= e.jobs || e.failed() {
-					return
-				}
-				j := &job{enumeration: e, rng: rand.New(rand.NewPCG(e.first, uint64(i)))}
-				if p, f := j.scene(scenes[i%len(scenes)], e.first+uint64(i/len(scenes))); f != nil {
-					e.report(i, p, f)
-				}
-			}
-		})
-	}
-	all.Wait()
-	return e.plan, e.failure
-}
-
-func (e *enumeration) failed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.failure != nil
-}
-
-func (e *enumeration) report(i int, p *Plan, f *Failure) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.failure == nil || i < e.lowest {
-		e.lowest, e.plan, e.failure = i, p, f
-	}
+func (e *enumeration) run() (p *Plan, f *Failure) {
+	plans := make([]*Plan, e.jobs)
+	first, err := seeds.Lowest(uint64(e.jobs), func(i uint64) error {
+		j := &job{enumeration: e, rng: rand.New(rand.NewPCG(e.first, i))}
+		scene, round := i%uint64(len(scenes)), i/uint64(len(scenes))
+		p, f := j.scene(scenes[scene], e.first+round)
+		if plans[i] = p; f != nil {
+			return f
+		}
+		return nil
+	})
+	errors.As(err, &f)
+	return plans[first], f
 }
 
 // job is one scene with one seed.

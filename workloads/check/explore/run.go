@@ -204,17 +204,7 @@ func (r *run) do(p *player, op Op, n int) {
 	if r.tell != nil {
 		r.say(p, "begins: %s of %s%s", op.Kind, key, map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
 	}
-	var err error
-	switch op.Kind {
-	case check.Get:
-		_, err = p.history.Get(key)
-	case check.Insert:
-		err = p.history.Insert(key, value)
-	case check.Update:
-		err = p.history.Update(key, value)
-	default:
-		err = p.history.Delete(key)
-	}
+	err := op.Kind.Do(p.history, key, value)
 	p.fenced = errors.Is(err, rdma.ErrRevoked)
 	if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
 		r.unsure++

@@ -2,9 +2,13 @@
 package seeds
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -13,17 +17,51 @@ import (
 // Chosen returns the first seed and their number: $FARKV_SEED or 1, and $FARKV_SEEDS or Few of those that a test tries otherwise.
 func Chosen(t testing.TB, otherwise uint64) (first, count uint64) {
 	t.Helper()
+	first, count, err := Read(otherwise)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first, count
+}
+
+// Read is Chosen for what is no test: the error says what is wrong with the environment.
+func Read(otherwise uint64) (first, count uint64, err error) {
 	first, count = 1, Few(otherwise)
 	for name, to := range map[string]*uint64{"FARKV_SEED": &first, "FARKV_SEEDS": &count} {
 		if text := os.Getenv(name); text != "" {
-			n, err := strconv.ParseUint(text, 10, 63)
-			if err != nil {
-				t.Fatalf("$%s: %v", name, err)
+			if *to, err = strconv.ParseUint(text, 10, 63); err != nil {
+				return 0, 0, fmt.Errorf("$%s: %w", name, err)
 			}
-			*to = n
 		}
 	}
-	return first, count
+	return first, count, nil
+}
+
+// Lowest tries 0 to count-1, as many at a time as there are processors, and returns the lowest of which try fails, and
+// its error. Once one fails no further ones begin, and all below it have.
+func Lowest(count uint64, try func(i uint64) error) (at uint64, failed error) {
+	var next atomic.Uint64
+	var mu sync.Mutex // guards the results
+	var all sync.WaitGroup
+	ended := func(i uint64, err error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil && (failed == nil || i < at) {
+			at, failed = i, err
+		}
+		return failed != nil
+	}
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < count && !ended(i, try(i)); i = next.Add(1) - 1 {
+				if i%64 == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return at, failed
 }
 
 // Each tries the chosen seeds, and returns their number. The first error ends the test, which says how to try that seed again.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/workloads/check"
 )
 
 // script runs operations one after the other, compares their answers and keeps the first that is wrong.
@@ -32,29 +33,17 @@ func (c *script) answer(what string, got, want error, key []byte, buffers ...[]b
 	}
 }
 
-func (c *script) insert(key, value []byte, want error) {
+func (c *script) do(kind check.Kind, key, value []byte, want error) {
 	if c.err != nil {
 		return // each of what follows might take its timeout
 	}
 	k, v := bytes.Clone(key), bytes.Clone(value)
-	c.answer("insert", c.s.Insert(k, v), want, key, k, v)
+	c.answer(kind.String(), kind.Do(c.s, k, v), want, key, k, v)
 }
 
-func (c *script) update(key, value []byte, want error) {
-	if c.err != nil {
-		return
-	}
-	k, v := bytes.Clone(key), bytes.Clone(value)
-	c.answer("update", c.s.Update(k, v), want, key, k, v)
-}
-
-func (c *script) remove(key []byte, want error) {
-	if c.err != nil {
-		return
-	}
-	k := bytes.Clone(key)
-	c.answer("delete", c.s.Delete(k), want, key, k)
-}
+func (c *script) insert(key, value []byte, want error) { c.do(check.Insert, key, value, want) }
+func (c *script) update(key, value []byte, want error) { c.do(check.Update, key, value, want) }
+func (c *script) remove(key []byte, want error)        { c.do(check.Delete, key, nil, want) }
 
 func (c *script) get(key, want []byte) {
 	if c.err != nil {
@@ -68,11 +57,7 @@ func (c *script) get(key, want []byte) {
 }
 
 func (c *script) miss(key []byte) {
-	if c.err != nil {
-		return
-	}
-	_, err := c.s.Get(key)
-	c.answer("get", err, client.ErrNotFound, key)
+	c.do(check.Get, key, nil, client.ErrNotFound)
 }
 
 // contract goes through what client.Store promises, with one worker at a time.

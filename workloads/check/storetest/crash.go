@@ -100,7 +100,7 @@ func (h *Harness) crashOnce(at victim, seed, k uint64, t *tally) (crashed bool, 
 		}
 		begun = true
 		c.s.CrashAt(dies, dies.Sent()+k)
-		l.do(r, at.kind, l.key(0), check.MakeValue(nil, w, 1001, 90))
+		_ = at.kind.Do(r, l.key(0), check.MakeValue(nil, w, 1001, 90))
 	})
 	for i := range l.workers {
 		c.enter(fmt.Sprintf("worker %d", i), func(w int, r *check.Recorder, ep rdma.Endpoint) {

@@ -167,19 +167,24 @@ func (w *wire) cutAll() {
 	}
 }
 
-// cut cuts what goes over one of the wires now and then, until stop is closed. In between some operations end: on a machine that
-// has much else to do none would otherwise come to its end.
+// cut cuts what goes over one of the wires again and again, until stop is closed. In between some operations end, or none would
+// come to its end where the machine has much else to do; and no more than some, or all would have ended before the cuts there.
 func (all wires) cut(rng *rand.Rand, ended *atomic.Int64, stop <-chan struct{}) {
-	const fewest = 8
-	for last := int64(-fewest); ; {
+	const fewest, most = 4, 16
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	last, since := int64(-most), time.Now()
+	for pause := time.Duration(0); ; {
 		select {
 		case <-stop:
 			return
-		case <-time.After(time.Duration(rng.IntN(60)) * time.Millisecond):
-			if n := ended.Load(); n >= last+fewest {
-				last = n
-				all[rng.IntN(len(all))].cutAll()
+		case now := <-tick.C:
+			n := ended.Load() - last
+			if n < fewest || n < most && now.Sub(since) < pause {
+				continue
 			}
+			all[rng.IntN(len(all))].cutAll()
+			last, since, pause = last+n, now, time.Duration(rng.IntN(60))*time.Millisecond
 		}
 	}
 }

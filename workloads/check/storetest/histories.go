@@ -34,7 +34,7 @@ func (l *load) work(w int, r *check.Recorder, ep rdma.Endpoint) {
 	rng := rand.New(rand.NewPCG(l.seed, uint64(w)))
 	waits := 0
 	for i := range l.ops {
-		err := l.do(r, pick(rng), l.key(rng.IntN(l.keys)), check.MakeValue(nil, w, i+1, l.size(rng)))
+		err := pick(rng).Do(r, l.key(rng.IntN(l.keys)), check.MakeValue(nil, w, i+1, l.size(rng)))
 		if l.ended != nil {
 			l.ended.Add(1)
 		}
@@ -62,19 +62,6 @@ func pick(rng *rand.Rand) check.Kind {
 }
 
 // do carries out one operation; the recorder keeps its answer.
-func (l *load) do(s client.Store, kind check.Kind, key, value []byte) error {
-	switch kind {
-	case check.Get:
-		_, err := s.Get(key)
-		return err
-	case check.Insert:
-		return s.Insert(key, value)
-	case check.Update:
-		return s.Update(key, value)
-	}
-	return s.Delete(key)
-}
-
 // size is small most of the time, so that size classes mix.
 func (l *load) size(rng *rand.Rand) int {
 	if rng.IntN(6) == 0 {

@@ -87,24 +87,14 @@ func (m *modelled) write(t *rapid.T, kind check.Kind) {
 		m.made++
 		value = check.MakeValue(nil, 0, m.made, rapid.IntRange(0, m.h.MaxValue).Draw(t, "size"))
 	}
-	var err, want error
-	switch kind {
-	case check.Insert:
-		err = w.Insert([]byte(key), value)
-		if there {
-			want = client.ErrExists
-		}
-	case check.Update:
-		err = w.Update([]byte(key), value)
-		if !there {
-			want = client.ErrNotFound
-		}
-	default:
-		err = w.Delete([]byte(key))
-		if !there {
-			want = client.ErrNotFound
-		}
+	var want error
+	switch {
+	case kind == check.Insert && there:
+		want = client.ErrExists
+	case kind != check.Insert && !there:
+		want = client.ErrNotFound
 	}
+	err := kind.Do(w, []byte(key), value)
 	if !errors.Is(err, want) {
 		t.Fatalf("%s %q: got error %v, want %v", kind, key, err, want)
 	}

@@ -21,21 +21,19 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // Runs in virtual time leave much garbage and keep little, so that the collector would run all the time: a quarter of the CPU time of
@@ -79,7 +77,7 @@ type Harness struct {
 	Longest time.Duration
 
 	// Alike tells that workers share memory as in another harness of the package, and differ in what each does by itself: -race leaves
-	// it out, and fewer of its processes are killed unless $FARKV_LONG is 1.
+	// it out, and of its processes one is killed on each fabric, and no more, unless $FARKV_LONG is 1.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
@@ -92,7 +90,7 @@ func Run(t *testing.T, h Harness) {
 	if h.child(t) {
 		return
 	}
-	if h.Alike && raceShare > 1 {
+	if h.Alike && teeth.UnderRace {
 		t.Skip("workers share memory as in others of these tests; run without -race")
 	}
 	on, alone, err := chosen()
@@ -116,7 +114,7 @@ func Run(t *testing.T, h Harness) {
 		t.Run("histories", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simHistories)) })
 		t.Run("crashes", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simCrashes)) })
 		t.Run("everycrash", func(t *testing.T) {
-			if raceShare > 1 {
+			if teeth.UnderRace {
 				t.Skip("virtual time, in which one task runs at a time; run without -race")
 			}
 			report(t, h.overSeeds(t.Name(), 50, h.everyCrash))
@@ -233,58 +231,20 @@ func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 	return nil
 }
 
-// seeds returns the first seed and their number.
-func (h *Harness) seeds() (first, count uint64, err error) {
-	first, count = 1, uint64(max(h.MinSeeds/raceShare, 1))
-	for name, to := range map[string]*uint64{"FARKV_SEED": &first, "FARKV_SEEDS": &count} {
-		if s := os.Getenv(name); s != "" {
-			if *to, err = strconv.ParseUint(s, 10, 63); err != nil {
-				return 0, 0, fmt.Errorf("$%s: %w", name, err)
-			}
-		}
-	}
-	if os.Getenv("FARKV_SEED") != "" && os.Getenv("FARKV_SEEDS") == "" {
-		count = 1
-	}
-	return first, count, nil
-}
-
 // tally is what the runs of a suite add up to, so that a suite that tries nothing fails.
 type tally struct{ ops, oks atomic.Int64 }
 
 // overSeeds tries the seeds, as many at a time as there are processors; a suite whose runs are long tries one in
 // share of them. It returns the failure of the lowest seed that failed.
 func (h *Harness) overSeeds(test string, share uint64, try func(seed uint64, t *tally) error) error {
-	first, count, err := h.seeds()
+	first, count, err := seeds.Read(uint64(h.MinSeeds))
 	if err != nil {
 		return err
 	}
 	count = (count + share - 1) / share
-	var next atomic.Uint64
 	var sum tally
-	errs := make([]error, count)
-	var g errgroup.Group
-	for range runtime.GOMAXPROCS(0) {
-		g.Go(func() error {
-			for {
-				i := next.Add(1) - 1
-				if i >= count {
-					return nil
-				}
-				if errs[i] = try(first+i, &sum); errs[i] != nil {
-					return errs[i] // the others end the runs that they have begun, which may have lower seeds
-				}
-				if i%64 == 0 {
-					runtime.Gosched()
-				}
-			}
-		})
-	}
-	g.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return fmt.Errorf("seed %d: %w\nreplay: %s", first+uint64(i), err, replay(test, first+uint64(i)))
-		}
+	if i, err := seeds.Lowest(count, func(i uint64) error { return try(first+i, &sum) }); err != nil {
+		return fmt.Errorf("seed %d: %w\nreplay: %s", first+i, err, replay(test, first+i))
 	}
 	if sum.oks.Load() == 0 {
 		return fmt.Errorf("none of %d operations in %d runs succeeded", sum.ops.Load(), count)

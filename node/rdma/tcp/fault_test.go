@@ -1,0 +1,204 @@
+package tcp_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+)
+
+// breaks has a node suffer a fault.
+func breaks(t *testing.T, addrs []string, node int, f tcp.Fault) {
+	t.Helper()
+	if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs}, node, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSlowNode: verbs of a node that is slow on purpose take longer, those of others do not, and it ends.
+func TestSlowNode(t *testing.T) {
+	const slow = 60 * time.Millisecond
+	nodes, addrs := start(t, 2, 1<<20, nil)
+	f := created(t, tcp.Options{Addresses: addrs}, geometry(2))
+	ep := attach(t, f, "client")
+	took := func(node int) time.Duration {
+		t.Helper()
+		began := time.Now()
+		for range 3 {
+			if _, err := add(ep, node, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return time.Since(began) / 3
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "slow", Slow: slow, For: time.Minute})
+	if d := took(0); d < slow {
+		t.Errorf("a verb of a slow node took %v", d)
+	}
+	if d := took(1); d > slow {
+		t.Errorf("a verb of another node took %v", d)
+	}
+	if f := nodes[0].Info().Fault; f == nil || f.Slow != slow || f.For <= 0 || f.For > time.Minute || f.String() != "verbs take 60ms longer" {
+		t.Errorf("it tells of %+v", f)
+	}
+	another := tcp.Fault{ID: "another", Slow: slow, For: time.Minute}
+	if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs}, 0, another); !errors.Is(err, rdma.ErrHeld) {
+		t.Errorf("a second fault: %v", err)
+	}
+	another.For = 0
+	breaks(t, addrs, 0, another) // ends nothing
+	if nodes[0].Info().Fault == nil {
+		t.Error("one fault ended another")
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "slow"})
+	if d := took(0); d > slow || nodes[0].Info().Fault != nil {
+		t.Errorf("it was ended: a verb took %v, %+v", d, nodes[0].Info().Fault)
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "short", Slow: time.Millisecond, For: 20 * time.Millisecond})
+	eventually(t, "it ends by itself", func() bool { return nodes[0].Info().Fault == nil })
+}
+
+// TestCutNode cuts a node off from everything: for clients it is down, its lease runs out, administrators still see
+// it, and when it is over it goes on.
+func TestCutNode(t *testing.T) {
+	t.Parallel()
+	nodes, addrs := start(t, 3, 1<<20, nil)
+	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	ep := attach(t, f, "client")
+	if _, err := add(ep, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
+	if _, err := add(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a verb came through: %v", err)
+	}
+	if _, err := add(ep, 1, 0); err != nil {
+		t.Errorf("a verb of another node: %v", err)
+	}
+	eventually(t, "its lease is over", func() bool { return leaseOf(t, nodes[0]) == 0 })
+	if leaseOf(t, nodes[1]) == 0 || leaseOf(t, nodes[2]) == 0 {
+		t.Error("nodes that reach each other have no leases")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), short)
+	defer cancel()
+	if _, errs := tcp.Inspect(ctx, tcp.Options{Addresses: addrs}); errs[0] == nil || errs[1] != nil {
+		t.Errorf("a client looks at it: %v", errs)
+	}
+	admin := tcp.Options{Addresses: addrs, Security: tcp.Security{Admin: true}}
+	infos, errs := tcp.Inspect(t.Context(), admin)
+	if errs[0] != nil || infos[0].Fault == nil || infos[0].Fault.String() != "cut off from clients, cut off from nodes 1, 2" {
+		t.Errorf("an administrator looks at it: %+v, %v", infos[0].Fault, errs)
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "cut"})
+	eventually(t, "it goes on", func() bool { _, err := add(ep, 0, 0); return err == nil })
+	eventually(t, "it has a lease", func() bool { return leaseOf(t, nodes[0]) > 0 })
+}
+
+// TestCutFromClients: a node that its peers reach keeps its lease; administrators decide nothing through it; a node
+// that ends does not wait for the end of a cut.
+func TestCutFromClients(t *testing.T) {
+	t.Parallel()
+	nodes, addrs := start(t, 3, 1<<20, nil)
+	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	ep := attach(t, f, "client")
+	breaks(t, addrs, 2, tcp.Fault{ID: "cut", Clients: true, For: time.Minute})
+	for range 3 {
+		if _, err := add(ep, 2, 0); !errors.Is(err, rdma.ErrNodeDown) {
+			t.Errorf("a verb came through: %v", err)
+		}
+		if leaseOf(t, nodes[2]) == 0 {
+			t.Error("its lease is over")
+		}
+	}
+	admin := opened(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Admin: true}})
+	if err := admin.Fence(1); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a fence came through: %v", err)
+	}
+	if err := nodes[2].Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCutFromPeers: two of three nodes that do not talk to each other have a majority with the third.
+func TestCutFromPeers(t *testing.T) {
+	t.Parallel()
+	nodes, addrs := start(t, 3, 1<<20, nil)
+	created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Peers: []int{1}, For: time.Minute})
+	for until := time.Now().Add(3 * short); time.Now().Before(until); time.Sleep(short / 20) {
+		if leaseOf(t, nodes[0]) == 0 || leaseOf(t, nodes[1]) == 0 {
+			t.Fatal("a node with a majority has no lease")
+		}
+	}
+	breaks(t, addrs, 1, tcp.Fault{ID: "cut", Peers: []int{2}, For: time.Minute})
+	eventually(t, "a node without one has no lease", func() bool { return leaseOf(t, nodes[1]) == 0 })
+	for n := range 2 {
+		breaks(t, addrs, n, tcp.Fault{ID: "cut"})
+	}
+	eventually(t, "it has a lease again", func() bool { return leaseOf(t, nodes[1]) > 0 })
+}
+
+// TestCutNodeIsExpelled: what clients sent to a node that was cut off, and expelled meanwhile, is never executed.
+func TestCutNodeIsExpelled(t *testing.T) {
+	t.Parallel()
+	nodes, addrs := start(t, 3, 1<<20, nil)
+	f := created(t, tcp.Options{Addresses: addrs, Lease: short}, geometry(3))
+	keeps(t, f)
+	ep := attach(t, f, "client")
+	if _, err := add(ep, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	breaks(t, addrs, 0, tcp.Fault{ID: "cut", Clients: true, Peers: []int{1, 2}, For: time.Minute})
+	if _, err := add(ep, 0, 0); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("a verb came through: %v", err)
+	}
+	eventually(t, "it is gone", func() bool { return f.View().Members[0].Gone })
+	breaks(t, addrs, 0, tcp.Fault{ID: "cut"})
+	time.Sleep(2 * short)
+	if n := nodes[0].Stats().Atomics; n != 1 {
+		t.Errorf("it executed %d verbs", n)
+	}
+	// Its peers tell it, so that no connection waits there for a lease that never comes.
+	eventually(t, "it knows", func() bool { return nodes[0].Info().Expelled })
+}
+
+// TestFaultsAreRefused: faults are for administrators, and bounded.
+func TestFaultsAreRefused(t *testing.T) {
+	nodes, addrs, _ := guarded(t, 3, tcp.Security{Token: token, ReadToken: readToken})
+	created(t, tcp.Options{Addresses: addrs, Security: tcp.Security{Token: token}}, geometry(3))
+	slow := tcp.Fault{ID: "slow", Slow: time.Millisecond, For: time.Minute}
+	for name, c := range map[string]struct {
+		s    tcp.Security
+		node int
+		f    tcp.Fault
+		want error
+	}{
+		"a read token": {tcp.Security{ReadToken: readToken}, 0, slow, rdma.ErrAccess},
+		"no token":     {tcp.Security{}, 0, slow, tcp.ErrToken},
+		"no such node": {tcp.Security{Token: token}, 3, slow, rdma.ErrAccess},
+		"too long": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", Slow: 1, For: tcp.MaxFault + 1},
+			rdma.ErrAccess},
+		"too slow": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", Slow: tcp.MaxSlow + 1, For: 1},
+			rdma.ErrAccess},
+		"nothing": {tcp.Security{Token: token}, 0, tcp.Fault{ID: "x", For: time.Minute}, rdma.ErrAccess},
+		"no name": {tcp.Security{Token: token}, 0, tcp.Fault{Slow: 1, For: time.Minute}, rdma.ErrAccess},
+		"from itself": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Peers: []int{1}, For: time.Minute},
+			rdma.ErrAccess},
+		"from a node 3": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Peers: []int{3}, For: time.Minute},
+			rdma.ErrAccess},
+		"negative slowness": {tcp.Security{Token: token}, 1, tcp.Fault{ID: "x", Slow: -1, Clients: true, For: time.Minute},
+			rdma.ErrAccess},
+	} {
+		if err := tcp.Break(t.Context(), tcp.Options{Addresses: addrs, Security: c.s}, c.node, c.f); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for i, n := range nodes {
+		if f := n.Info().Fault; f != nil {
+			t.Errorf("node %d suffers %v", i, f)
+		}
+	}
+}

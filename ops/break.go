@@ -1,0 +1,395 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/workloads"
+)
+
+// BreakKind is a way to break something.
+type BreakKind string
+
+// The kinds. The last three last for a time, and are mended then.
+const (
+	BreakNode   BreakKind = "node"   // a memory node dies
+	BreakClient BreakKind = "client" // the process of a client dies
+	BreakMaster BreakKind = "master" // that of the master does
+	BreakStop   BreakKind = "stop"   // a process stands still
+	BreakSlow   BreakKind = "slow"   // a node's verbs take longer
+	BreakCut    BreakKind = "cut"    // nodes are cut off from each other, from clients, or from everything
+)
+
+// BreakKinds are all of them.
+var BreakKinds = []BreakKind{BreakNode, BreakClient, BreakMaster, BreakStop, BreakSlow, BreakCut}
+
+// What a Break takes where it does not say.
+const (
+	DefaultFault = 5 * time.Second
+	DefaultSlow  = 10 * time.Millisecond
+)
+
+// Break is one thing to break.
+type Break struct {
+	Kind BreakKind
+	Target
+	For  time.Duration // of BreakStop, BreakSlow and BreakCut; default DefaultFault
+	Slow time.Duration // what BreakSlow adds; default DefaultSlow
+}
+
+// String names it as on the command line.
+func (w *Break) String() string {
+	switch w.Kind {
+	case BreakStop, BreakSlow:
+		return fmt.Sprintf("crash %v --%s", w.Target, w.Kind)
+	case BreakCut:
+		return "crash --cut " + strings.TrimPrefix(strings.TrimPrefix(w.Target.String(), "nodes "), "node ")
+	}
+	return fmt.Sprintf("crash %v", w.Target)
+}
+
+// Target is what a Break is about.
+type Target struct {
+	Nodes   []int // the node; of a BreakCut several are cut off from each other
+	Client  int   // 0: none
+	Master  bool  // the client that is the master
+	Clients bool  // of a BreakCut: its node is cut off from clients, and not from other nodes
+}
+
+func (t Target) String() string {
+	switch {
+	case t.Clients:
+		return fmt.Sprintf("clients,%d", t.Nodes[0])
+	case t.Master:
+		return "master"
+	case t.Client > 0:
+		return fmt.Sprintf("client %d", t.Client)
+	}
+	return nodesText(t.Nodes)
+}
+
+// numbers writes numbers with commas between them.
+func numbers(all []int) string {
+	return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(all)), ","), "[]")
+}
+
+// Broken is what a Breaker broke.
+type Broken struct {
+	Kind    BreakKind     `json:"kind"`
+	Nodes   []int         `json:"nodes,omitempty"`
+	Client  *Client       `json:"client,omitempty"`
+	Process int           `json:"process,omitempty"` // that was killed or stopped
+	With    int           `json:"with,omitempty"`    // other clients of that process
+	At      time.Time     `json:"at"`
+	For     time.Duration `json:"-"`                 // 0: for good
+	Seconds float64       `json:"seconds,omitempty"` // For
+	Text    string        `json:"text"`
+
+	life uint64        // of Client
+	over chan struct{} // closed when it is mended; nil: it is for good
+	mend func() error
+	once sync.Once
+	err  error
+}
+
+// Mend ends what was broken for a time; further calls, and those for what is broken for good, do nothing.
+func (b *Broken) Mend() error {
+	if b.over == nil {
+		return nil
+	}
+	b.once.Do(func() {
+		b.err = b.mend()
+		close(b.over)
+	})
+	return b.err
+}
+
+// Wait returns when what was broken for a time is mended. At the end of ctx it mends it early, and returns that
+// error.
+func (b *Broken) Wait(ctx context.Context) error {
+	if b.over == nil {
+		return nil
+	}
+	select {
+	case <-b.over:
+		return b.Mend()
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), b.Mend())
+	}
+}
+
+// mended reports whether it is over, or is for good.
+func (b *Broken) mended() bool {
+	if b.over == nil {
+		return true
+	}
+	select {
+	case <-b.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// Breaker breaks things of a pool on purpose. It has no client of the pool, but
+// to write an event, prints nothing, and is not safe for concurrent use.
+type Breaker struct {
+	// Force lets it break what costs data, or the pool.
+	Force bool
+	// Note is told of each break, by the event that says "broken" among those that the pool keeps; nil: nothing is.
+	Note func(telemetry.Event)
+
+	pool   *stores.Pool
+	addr   fabrics.Address
+	here   *local.Pool    // the nodes' processes, where 'farkv up' started them
+	broken []*Broken      // that may have to be mended
+	events sync.WaitGroup // that are being written
+}
+
+// BreakFor breaks one thing of a pool, tells begun of it, and returns when what is for a time is mended: then, or at
+// the end of ctx.
+func BreakFor(ctx context.Context, addr string, what Break, force bool, begun func(*Broken)) (*Broken, error) {
+	b, err := NewBreaker(addr)
+	if err != nil {
+		return nil, err
+	}
+	b.Force = force
+	done, err := b.Break(ctx, what)
+	if err == nil {
+		begun(done)
+		err = done.Wait(ctx)
+	}
+	return done, errors.Join(err, b.Close())
+}
+
+// Print implements Result.
+func (b *Broken) Print(w io.Writer) {
+	fmt.Fprintln(w, b.Text)
+	if b.With > 0 {
+		fmt.Fprintf(w, "and with it %s of that process\n", plural(b.With, "other client", "other clients"))
+	}
+}
+
+// NewBreaker opens a pool. With a token that permits to read it is an error.
+func NewBreaker(addr string) (*Breaker, error) {
+	at, err := Resolve(addr)
+	if err != nil {
+		return nil, err
+	}
+	p, err := stores.Open(at)
+	if err != nil {
+		return nil, explain(err, addr)
+	}
+	b := &Breaker{pool: p, here: started(addr)}
+	if b.addr, err = fabrics.Parse(p.Address); err == nil {
+		err = mayBreak(p)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return b, nil
+}
+
+// mayBreak refuses those that may only read.
+func mayBreak(p *stores.Pool) error {
+	if r, ok := p.Fabric.(rdma.AccessReporter); ok && r.ReadOnly() {
+		return explain(fmt.Errorf("crash: break something of %s: %w", p.Address, rdma.ErrAccess), p.Address)
+	}
+	return nil
+}
+
+// Close mends what was broken for a time, and lets go of the pool.
+func (b *Breaker) Close() error {
+	var errs []error
+	for _, one := range b.broken {
+		errs = append(errs, one.Mend())
+	}
+	b.events.Wait()
+	return errors.Join(append(errs, b.pool.Close())...)
+}
+
+// Pool returns the pool's address.
+func (b *Breaker) Pool() string { return b.pool.Address }
+
+// Break breaks one thing. What is for a time is mended by itself, and earlier by Mend, Wait or Close.
+func (b *Breaker) Break(ctx context.Context, what Break) (*Broken, error) {
+	if err := what.complete(); err != nil {
+		return nil, err
+	}
+	done, err := b.do(ctx, &what)
+	if err != nil {
+		return nil, explain(err, b.pool.Address)
+	}
+	done.Kind, done.Nodes = what.Kind, what.Nodes
+	if done.over != nil {
+		done.For, done.Seconds = what.For, what.For.Seconds()
+		b.broken = append(slices.DeleteFunc(b.broken, (*Broken).mended), done)
+		time.AfterFunc(what.For, func() { _ = done.Mend() }) // Wait returns the error
+	}
+	b.tell(done)
+	return done, nil
+}
+
+// tell writes a break into the pool's events, while the caller goes on, and passes it on.
+func (b *Breaker) tell(done *Broken) {
+	e := done.event(b.pool)
+	b.events.Go(func() { appendEvent(b.pool, e) })
+	if b.Note != nil {
+		b.Note(e)
+	}
+}
+
+// complete fills in defaults, and refuses what cannot be meant.
+func (w *Break) complete() error {
+	lasts := w.Kind == BreakStop || w.Kind == BreakSlow || w.Kind == BreakCut
+	if w.For == 0 && lasts {
+		w.For = DefaultFault
+	}
+	if w.Slow == 0 && w.Kind == BreakSlow {
+		w.Slow = DefaultSlow
+	}
+	if w.Kind == BreakMaster {
+		w.Master = true
+	}
+	named := 0
+	for _, is := range []bool{len(w.Nodes) > 0, w.Client > 0, w.Master} {
+		if is {
+			named++
+		}
+	}
+	onNode := named == 1 && len(w.Nodes) == 1 && !w.Clients
+	switch {
+	case !slices.Contains(BreakKinds, w.Kind):
+		return workloads.Misuse("crash: kind %q: want %s", w.Kind, kindList())
+	case lasts && (w.For < 0 || w.For > fabrics.MaxFault), !lasts && w.For != 0:
+		return workloads.Misuse("%v for %v: want up to %v, and no time of what is for good (hint: see 'farkv help crash')",
+			w, w.For, fabrics.MaxFault)
+	case w.Slow < 0 || w.Slow > fabrics.MaxSlow:
+		return workloads.Misuse("crash: --slow %v: want up to %v (hint: a node that takes longer counts as dead, as with --cut)", w.Slow,
+			fabrics.MaxSlow)
+	case (w.Kind == BreakNode || w.Kind == BreakSlow) && !onNode,
+		w.Kind == BreakClient && (named != 1 || w.Client == 0), w.Kind == BreakMaster && named != 1,
+		w.Kind == BreakStop && (named != 1 || len(w.Nodes) > 0 && !onNode),
+		w.Kind == BreakCut && (named != 1 || len(w.Nodes) == 0 || w.Clients && len(w.Nodes) != 1):
+		return workloads.Misuse("%v makes no sense (hint: see 'farkv help crash')", w)
+	}
+	return nil
+}
+
+func kindList() string {
+	var all []string
+	for _, k := range BreakKinds {
+		all = append(all, string(k))
+	}
+	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
+}
+
+func (b *Breaker) do(ctx context.Context, w *Break) (*Broken, error) {
+	for _, may := range []func(*Break) error{b.nodesThere, b.able, b.mayLose} {
+		if err := may(w); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case w.Kind == BreakNode:
+		return b.killNode(w.Nodes[0])
+	case w.Kind == BreakSlow, w.Kind == BreakCut:
+		return b.fault(ctx, w)
+	case len(w.Nodes) > 0:
+		return b.stopNode(w.Nodes[0], w.For)
+	}
+	c, err := b.client(w.Target)
+	if err != nil {
+		return nil, err
+	}
+	if w.Kind == BreakStop {
+		return b.stopClient(c, w)
+	}
+	return b.killClient(c, w)
+}
+
+// nodesThere wants nodes that the pool has, and that are up.
+func (b *Breaker) nodesThere(w *Break) error {
+	all, _ := nodesOf(b.pool.Fabric)
+	for i, n := range w.Nodes {
+		switch {
+		case n < 0 || n >= len(all):
+			return workloads.Misuse("%v: %s has nodes 0 to %d (hint: 'farkv status %s' shows them)", w, b.name(), len(all)-1,
+				b.name())
+		case !all[n].Up:
+			return fmt.Errorf("%v: node %d is down already (hint: 'farkv status %s' shows the nodes)", w, n, b.name())
+		case slices.Contains(w.Nodes[:i], n):
+			return workloads.Misuse("%v: node %d is named twice (hint: name each once)", w, n)
+		}
+	}
+	return nil
+}
+
+// name is the pool's as its user calls it.
+func (b *Breaker) name() string { return short(b.pool.Address) }
+
+// mayLose refuses what costs data, or the pool, unless forced.
+func (b *Breaker) mayLose(w *Break) error {
+	if len(w.Nodes) == 0 || b.Force {
+		return nil
+	}
+	return loses(b.pool, w)
+}
+
+// killNode kills a node for good.
+func (b *Breaker) killNode(node int) (*Broken, error) {
+	var done *Crashed
+	var err error
+	if b.here != nil {
+		done, err = crashStarted(b.here, node)
+	} else {
+		done, err = crashNode(b.pool, node)
+	}
+	if err != nil {
+		return nil, err
+	}
+	how := "it is down for good"
+	if done.Process > 0 {
+		how = fmt.Sprintf("killed its process %d", done.Process)
+	}
+	return &Broken{At: time.Now(), Process: done.Process, Text: fmt.Sprintf("node %d of %s: %s", node, b.name(), how)}, nil
+}
+
+// client returns the client that is meant.
+func (b *Breaker) client(t Target) (rdma.Client, error) {
+	if !t.Master {
+		c, err := findClient(b.pool, t.Client)
+		if err != nil {
+			return c, fmt.Errorf("crash client %d: %w", t.Client, err)
+		}
+		return c, nil
+	}
+	m := masterOf(b.pool.Fabric)
+	if m == nil {
+		return rdma.Client{}, fmt.Errorf("crash master: %s has none now (hint: programs that use it are candidates, and 'farkv keep %s' is "+
+			"nothing else)", b.pool.Address, b.name())
+	}
+	return findClient(b.pool, m.Client)
+}
+
+func (b *Breaker) killClient(c rdma.Client, w *Break) (*Broken, error) {
+	done, err := crashClient(b.pool, c, "")
+	if err != nil {
+		return nil, err
+	}
+	return &Broken{
+		At: time.Now(), Client: done.Client, life: c.Life, Process: c.PID, With: len(done.With),
+		Text: fmt.Sprintf("%sclient %d %q of %s: killed its process %d", masterly(w.Master), c.ID, c.Name, b.name(), c.PID),
+	}, nil
+}

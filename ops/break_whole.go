@@ -1,0 +1,117 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+const (
+	wholeEvery = 20 * time.Millisecond
+	// wholeFor is for how long a pool has to look whole: between two parts of a recovery it does for a tick of its
+	// master.
+	wholeFor = 400 * time.Millisecond
+)
+
+// UntilWhole waits until a pool is whole behind a break: what was for a time is over, what died is replaced or
+// recovered, and nothing is left to recover. It returns when that began to be so. progress is told what is waited
+// for, whenever that changes; nil: nothing is told. also returns what else is waited for, "": nothing; nil: there is
+// nothing. The error wraps rdma.ErrTimeout when it takes longer than patience, and the context's.
+func (b *Breaker) UntilWhole(ctx context.Context, behind *Broken, patience time.Duration, also func() string,
+	progress func(waits string)) (time.Time, error) {
+	began, said := time.Now(), ""
+	var since time.Time // it looks whole; zero: it does not
+	tick := time.NewTicker(wholeEvery)
+	defer tick.Stop()
+	for {
+		waits := b.waits(behind)
+		if waits == "" && also != nil {
+			waits = also()
+		}
+		now := time.Now()
+		switch {
+		case waits != "":
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		case now.Sub(since) >= wholeFor:
+			return since, nil
+		}
+		if progress != nil && waits != "" && waits != said {
+			progress(waits)
+			said = waits
+		}
+		if now.Sub(began) > patience+behind.For {
+			return since, fmt.Errorf("%s is not whole within %v: it waits for %s: %w", b.pool.Address, patience, waits,
+				rdma.ErrTimeout)
+		}
+		select {
+		case <-ctx.Done():
+			return since, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// waits says what keeps the pool from being whole behind a break; "": nothing does.
+func (b *Breaker) waits(behind *Broken) string {
+	if !behind.mended() {
+		return "the end of the break"
+	}
+	f, k := b.pool.Fabric, b.pool.Kind
+	nodes, view := nodesOf(f)
+	if behind.Kind == BreakNode && !k.Majority {
+		if n := behind.Nodes[0]; !nodes[n].Gone {
+			return fmt.Sprintf("node %d, which died", n)
+		}
+	}
+	if behind.Client != nil && behind.Kind != BreakStop {
+		for _, c := range f.Clients() {
+			if int(c.ID) == behind.Client.ID && c.Life == behind.life {
+				return fmt.Sprintf("client %d %q, which died", c.ID, c.Name)
+			}
+		}
+	}
+	if todo := waiting(f, k.Majority); len(todo) > 0 {
+		return todo[0]
+	}
+	if n := vacant(b.pool, nodes); n >= 0 {
+		return fmt.Sprintf("a spare in the place of node %d", n)
+	}
+	if _, reports := f.(rdma.MasterReporter); reports && k.Mender != nil && masterOf(f) == nil {
+		return fmt.Sprintf("a master, after epoch %d", view.Epoch)
+	}
+	return ""
+}
+
+// vacant returns a node that is gone whose place a spare is free for; negative: there is none.
+func vacant(p *stores.Pool, nodes []Node) int {
+	var params struct {
+		Spares int `json:"spares"`
+	}
+	if json.Unmarshal(p.Header.Params, &params) != nil || p.Kind.Majority {
+		return -1
+	}
+	filled, free, empty := map[int]bool{}, false, -1
+	for i, n := range nodes {
+		if n.StandsFor != nil {
+			filled[*n.StandsFor] = true
+		} else if i >= len(nodes)-params.Spares && n.Up {
+			free = true
+		}
+	}
+	for i, n := range nodes {
+		held := i < len(nodes)-params.Spares || n.StandsFor != nil
+		if n.Gone && held && !filled[i] {
+			empty = i
+		}
+	}
+	if !free {
+		return -1
+	}
+	return empty
+}

@@ -1,0 +1,238 @@
+package ops
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// memoryEvery is for how long a look at what the pool's memory serves is good: it reads up to some hundred KiB.
+const memoryEvery = 10 * time.Second
+
+// A Sampler looks at a pool again and again. It tries a pool that cannot be opened at each look; meanwhile samples keep
+// what was seen last, and say why that is old. It is not safe for concurrent use.
+type Sampler struct {
+	addr   string
+	pool   *stores.Pool      // nil: it is not open
+	lent   bool              // another owner closes the pool
+	spares int               // that the pool was made with
+	ep     rdma.Endpoint     // to look with
+	reader *telemetry.Reader // nil: the pool has no telemetry
+	last   telemetry.Sample
+	walked time.Time // when Fill and Memory were seen
+}
+
+// NewSampler returns a Sampler of the pool at an address.
+func NewSampler(addr string) *Sampler {
+	return &Sampler{addr: addr, last: telemetry.Sample{Pool: addr, MayDie: -1}}
+}
+
+// NewSamplerOf returns a Sampler of an open pool, which the caller keeps open until the Sampler is closed, and closes.
+func NewSamplerOf(p *stores.Pool) *Sampler {
+	s := NewSampler(p.Address)
+	s.lent = true
+	s.use(p)
+	return s
+}
+
+// Close lets go of the pool.
+func (s *Sampler) Close() error {
+	p, ep := s.pool, s.ep
+	s.pool, s.ep, s.reader = nil, nil, nil
+	var err error
+	if ep != nil {
+		err = ep.Close()
+	}
+	if p == nil || s.lent {
+		return err
+	}
+	return errors.Join(err, p.Close())
+}
+
+// Look takes a sample. It never fails: the sample's Problem says what could not be seen. The caller owns the sample, and
+// shares its parts with later ones: it changes none.
+func (s *Sampler) Look(now time.Time) *telemetry.Sample {
+	if err := s.open(); err != nil {
+		return s.out(now, err)
+	}
+	state := glance(s.pool)
+	next := sampleOf(state, s.spares)
+	next.At, next.Fill, next.Memory = now, s.last.Fill, s.last.Memory
+	if now.Sub(s.walked) >= memoryEvery {
+		if err := state.addMemory(s.pool); err != nil {
+			next.Problem = cmp.Or(next.Problem, err.Error())
+		}
+		next.Fill, next.Memory = memoryOf(state)
+		s.walked = now
+	}
+	s.read(&next)
+	s.last = next
+	return &next
+}
+
+// read adds what the pool's processes tell, and what happened since the last look.
+func (s *Sampler) read(next *telemetry.Sample) {
+	if s.ep == nil {
+		ep, err := rdma.Peek(s.pool.Fabric, "monitor")
+		if err != nil {
+			next.Problem = cmp.Or(next.Problem, err.Error())
+			return
+		}
+		s.ep = ep
+	}
+	if s.reader == nil && s.pool.Header.Telemetry > 0 {
+		region, err := telemetry.FindBehind(s.ep, s.pool.Header)
+		if err != nil {
+			next.Problem = cmp.Or(next.Problem, err.Error())
+			s.leave()
+			return
+		}
+		s.reader = telemetry.NewReader(region)
+	}
+	if s.reader == nil {
+		return
+	}
+	var failed, unseen error
+	next.Processes, next.More, failed = s.reader.Processes(s.ep, next.At)
+	next.Events, unseen = s.reader.Events(s.ep)
+	if failed == nil {
+		failed = unseen
+	}
+	if failed != nil {
+		next.Problem = cmp.Or(next.Problem, failed.Error())
+		s.leave() // the view may have changed: the next look begins anew
+	}
+}
+
+// leave gives the endpoint up. The reader stays: it knows which events were told.
+func (s *Sampler) leave() {
+	_ = s.ep.Close() // it only looked
+	s.ep = nil
+}
+
+// open opens the pool, where it is not open.
+func (s *Sampler) open() error {
+	if s.pool != nil {
+		gone, ok := s.pool.Fabric.(rdma.Perishable)
+		if !ok || gone.Gone() == nil {
+			return nil
+		}
+		if s.lent {
+			return gone.Gone()
+		}
+		s.Close() // what it says of a pool that is gone does not matter
+	}
+	p, err := stores.Open(s.addr)
+	if err != nil {
+		return explain(err, s.addr)
+	}
+	s.use(p)
+	return nil
+}
+
+// use looks at an open pool from now on.
+func (s *Sampler) use(p *stores.Pool) {
+	var params struct {
+		Spares int `json:"spares"`
+	}
+	if json.Unmarshal(p.Header.Params, &params) == nil { // some stores have none
+		s.spares = params.Spares
+	}
+	s.pool = p
+}
+
+// out is the sample of a pool that cannot be opened: what was seen last, and what its nodes tell.
+func (s *Sampler) out(now time.Time, why error) *telemetry.Sample {
+	next := s.last
+	next.At, next.Events, next.Whole, next.Problem = now, nil, false, why.Error()
+	if state := unreachable(s.addr, why); state != nil {
+		told := sampleOf(state, s.spares)
+		next.Nodes, next.MayDie = told.Nodes, told.MayDie
+	}
+	return &next
+}
+
+// sampleOf is what a glance shows of a pool whose last nodes, as many as spares, held nothing when it was made.
+func sampleOf(state *State, spares int) telemetry.Sample {
+	s := telemetry.Sample{
+		Pool: cmp.Or(state.Name, state.Pool), Store: state.Store, Problem: state.Problem, Epoch: state.View.Epoch, Busy: state.View.Busy,
+		Lost: state.Margin.lost(), MayDie: -1,
+	}
+	if state.Margin != nil {
+		s.MayDie = state.Margin.MayDie
+	}
+	if state.Master != nil {
+		s.Master = state.Master.Client
+	}
+	stood := map[int]bool{} // nodes whose place another has
+	for _, n := range state.Nodes {
+		if n.StandsFor != nil {
+			stood[*n.StandsFor] = true
+		}
+	}
+	s.Whole = !state.View.Busy && state.Store != ""
+	for i, n := range state.Nodes {
+		is := telemetry.Node{ID: i, Role: "member", Up: n.Up, Bytes: n.Bytes}
+		empty := n.StandsFor == nil && i >= len(state.Nodes)-spares
+		switch {
+		case n.Gone:
+			is.Role = "gone"
+		case n.StandsFor != nil:
+			is.StandsFor = *n.StandsFor + 1
+		case empty:
+			is.Role = "spare"
+		}
+		if is.Role == "spare" && n.Up {
+			s.Spares++
+		}
+		s.Whole = s.Whole && (n.Up || stood[i] || empty)
+		s.Nodes = append(s.Nodes, served(is, n.Served))
+	}
+	for i, w := range state.Witnesses {
+		s.Nodes = append(s.Nodes, served(telemetry.Node{ID: len(state.Nodes) + i, Role: "witness", Up: w.Reachable && !w.Expelled}, &w))
+	}
+	for _, c := range state.Clients {
+		is := telemetry.Client{ID: c.ID, Name: c.Name, PID: c.PID, State: "live"}
+		switch {
+		case c.Fenced:
+			is.State = "fenced"
+		case !c.Alive:
+			is.State = "dead"
+		}
+		s.Clients = append(s.Clients, is)
+	}
+	return s
+}
+
+// served adds to a node what its process tells, where it is one.
+func served(n telemetry.Node, s *Served) telemetry.Node {
+	if s == nil {
+		return n
+	}
+	n.Address, n.Problem, n.PMem = s.Address, s.Problem, s.PMem
+	if s.counts != nil {
+		counts := *s.counts
+		counts.Node, n.Counts = n.ID, &counts
+	}
+	n.Lease = time.Duration(s.Lease * float64(time.Second))
+	if n.Bytes == 0 {
+		n.Bytes = s.Offers
+	}
+	return n
+}
+
+// memoryOf is what a State has of a pool's memory.
+func memoryOf(s *State) (fill []telemetry.Fill, uses []telemetry.Use) {
+	for _, f := range s.Fill {
+		fill = append(fill, telemetry.Fill{Of: f.Of, Used: f.Used, All: f.All})
+	}
+	for _, u := range s.Memory {
+		uses = append(uses, telemetry.Use(u))
+	}
+	return fill, uses
+}

@@ -1,0 +1,74 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/workloads/recording"
+)
+
+// Watch draws samples of a pool at a pace, and records them where it is asked to: it is a tui.Source. It is not safe for
+// concurrent use.
+type Watch struct {
+	sampler *Sampler
+	every   time.Duration
+	next    time.Time
+	record  *recording.File // nil: nothing is recorded
+}
+
+// NewWatch returns a Watch of a pool. The name of a recording may be empty: there is none then. A pool that cannot be seen now can
+// be watched; that there is no such pool is an error.
+func NewWatch(addr string, every time.Duration, record string) (*Watch, error) {
+	w := &Watch{sampler: NewSampler(addr), every: every}
+	if err := w.sampler.open(); errors.Is(err, fabrics.ErrNoPool) {
+		return nil, err
+	}
+	if record != "" {
+		file, err := recording.Create(record, "farkv monitor")
+		if err != nil {
+			return nil, errors.Join(err, w.sampler.Close())
+		}
+		w.record = file
+	}
+	return w, nil
+}
+
+// WatchOpen returns a Watch of an open pool, which the caller closes after the Watch.
+func WatchOpen(p *stores.Pool, every time.Duration) *Watch {
+	return &Watch{sampler: NewSamplerOf(p), every: every}
+}
+
+// Next waits until it is time for the next sample. Errors are the recording's, and that of ctx.
+func (w *Watch) Next(ctx context.Context) (*telemetry.Sample, error) {
+	if ahead := time.Until(w.next); ahead > 0 {
+		timer := time.NewTimer(ahead)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timer.C:
+		}
+	}
+	now := time.Now()
+	w.next = now.Add(w.every)
+	s := w.sampler.Look(now)
+	if w.record != nil {
+		if err := w.record.Add(s); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close ends the recording, and lets go of the pool.
+func (w *Watch) Close() error {
+	err := w.sampler.Close()
+	if w.record != nil {
+		err = errors.Join(err, w.record.Close())
+	}
+	return err
+}
