@@ -188,7 +188,7 @@ func (s *Store) backLevel(shard, level int) error {
 	for {
 		r := rdma.Request{Step: stepAskForASegment, Proc: node.ProcGrow}
 		r.Arg = [6]uint64{s.growths.of(index) + growthSegments, s.rows.of(index) + segment, segment, segments, max(1, backAtOnce/segment)}
-		err := s.ep.Call(home, &r, s.opt.Timeout)
+		err := s.ep.Call(home, &r, s.each)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // or others have asked for all of them
 			have, unread := s.readWord(s.growthAt(shard).Add(growthSegments))
@@ -217,10 +217,7 @@ func (s *Store) help(shard int) {
 	if level == 0 || cursor >= s.ends(level) || st.dirty || st.flying != nil || len(st.leased) > 0 {
 		return
 	}
-	timeout := s.opt.Timeout
-	s.opt.Timeout = s.left() / helpShare
-	_ = s.share(shard)
-	s.opt.Timeout = timeout
+	_ = s.bounded(bound{s.left() / helpShare, s.until, s.pulse}).share(shard)
 }
 
 // share takes the next share of a table that grows, and divides those of its rows that are there and are not of its level.

@@ -198,7 +198,7 @@ func (s *Store) readGrowths() error {
 	if err := s.ep.Post(b.As(stepReadGrowth)); err != nil {
 		return err
 	}
-	if err := s.ep.Wait(b, rdma.All, s.opt.Timeout); err != nil {
+	if err := s.ep.Wait(b, rdma.All, s.each); err != nil {
 		return err
 	}
 	for shard := range s.Shards {

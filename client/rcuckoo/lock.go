@@ -141,7 +141,7 @@ func (s *Store) acquire(key, value []byte) error {
 	st.seq++
 	st.dirty, st.given = true, false // from the first verb on: see settle
 	if s.Replicas > 1 {
-		s.pulse = s.beatOwn
+		s.pulse = (*Store).beatOwn
 	}
 	opening := true
 	for r := s.pace; l.held < len(l.wants); {

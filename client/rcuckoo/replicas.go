@@ -239,10 +239,7 @@ func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 	if err := s.ep.Post(b.As(step)); err != nil {
 		return err
 	}
-	pulse := s.pulse
-	s.pulse = nil // it waits for the leader alone
-	defer func() { s.pulse = pulse }()
-	part, limit := s.opt.Failure/lookShares, s.ep.Now()+s.opt.Timeout
+	part, limit := s.opt.Failure/lookShares, s.ep.Now()+s.each
 	for {
 		err := s.ep.Wait(b, rdma.All, min(part, max(limit-s.ep.Now(), 0)))
 		switch {
@@ -251,10 +248,15 @@ func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {
 		case !errors.Is(err, rdma.ErrTimeout) || s.ep.Now() >= limit:
 			return err
 		}
-		if err := pulse(); err != nil {
+		if err := s.pulse(s.showing(nil)); err != nil { // the pulse waits for the leader alone
 			return err
 		}
 	}
+}
+
+// showing returns the worker with another pulse.
+func (s *Store) showing(pulse func(*Store) error) *Store {
+	return s.bounded(bound{s.each, s.until, pulse})
 }
 
 // beatOwn is a beat of the intent of the operation at work.
@@ -277,9 +279,7 @@ func (s *Store) landed(shard int) error {
 	if len(s.backups(shard)) == 0 {
 		return nil
 	}
-	pulse := s.pulse
-	s.pulse = func() error { return s.beatIntent(shard) }
-	defer func() { s.pulse = pulse }()
+	s = s.showing(func(s *Store) error { return s.beatIntent(shard) })
 	b := s.ep.Batch()
 	s.addBeat(b, shard)
 	for _, at := range s.backups(shard) {

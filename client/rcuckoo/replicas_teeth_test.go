@@ -40,7 +40,7 @@ var replicasMutants = []teeth.Mutant{
 	{Rule: "nobody reads what has not taken over", In: "Store.awaitLeader",
 		At: "$s.$unled[$shard]", Do: "$s.$unled[$shard] && $shard < 0", Test: "TestBusyView"},
 	{Rule: "who waits for backups shows that he is alive", In: "Store.doAlive",
-		At: "$pulse()", Do: "error(nil)", Test: "TestSlowBackup"},
+		At: "$s.$pulse($s.$showing(nil))", Do: "error(nil)", Test: "TestSlowBackup"},
 	{Rule: "leases are the leader's", In: "Store.repairLeased",
 		At: "$s.$within($m.$shard, $s.$copies[$m.$shard][0], func() error { return $s.$beat($m) })",
 		Do: "$s.$beat($m)", Test: "TestSlowBackup"},

@@ -46,7 +46,7 @@ func (s *Store) ended(wait bool) {
 	}
 	failed := false
 	if !s.ending.Finished() {
-		err := s.ep.Wait(s.ending, rdma.All, s.opt.Timeout)
+		err := s.ep.Wait(s.ending, rdma.All, s.each)
 		failed = err != nil && !s.ending.Finished()
 	}
 	failed = failed || s.ending.Err() != nil
@@ -79,13 +79,12 @@ func (s *Store) runCleanup() {
 		return
 	}
 	s.abandonPending()
-	s.briefly(func() {
-		for _, shard := range slices.Clone(s.pendingCleanup) {
-			if s.settled(shard) == nil {
-				s.pendingCleanup = slices.DeleteFunc(s.pendingCleanup, func(o int) bool { return o == shard })
-			}
+	s = s.briefly()
+	for _, shard := range slices.Clone(s.pendingCleanup) {
+		if s.settled(shard) == nil {
+			s.pendingCleanup = slices.DeleteFunc(s.pendingCleanup, func(o int) bool { return o == shard })
 		}
-	})
+	}
 	s.nextCleanup = s.ep.Now() + s.opt.Failure/lookShares
 }
 
@@ -95,22 +94,18 @@ func (s *Store) abandonPending() {
 	if !s.cleanupDue() {
 		return
 	}
-	s.briefly(func() {
-		for _, shard := range s.pendingCleanup {
-			if st := &s.shards[shard]; st.dirty && !st.given {
-				_, _ = s.abandon(shard)
-			}
+	s = s.briefly()
+	for _, shard := range s.pendingCleanup {
+		if st := &s.shards[shard]; st.dirty && !st.given {
+			_, _ = s.abandon(shard)
 		}
-	})
+	}
 }
 
-// briefly does something in a share of the time that an operation has, which does not wait for longer for another shard's node.
-func (s *Store) briefly(f func()) {
-	timeout, until := s.opt.Timeout, s.until
-	s.opt.Timeout /= reachShare
-	s.until = min(until, s.ep.Now()+s.opt.Timeout)
-	f()
-	s.opt.Timeout, s.until = timeout, until
+// briefly returns the worker for a share of the time that an operation has, which waits no longer for another shard's node.
+func (s *Store) briefly() *Store {
+	each := s.each / reachShare
+	return s.bounded(bound{each, min(s.until, s.ep.Now()+each), s.pulse})
 }
 
 // reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up. With replicas
@@ -121,10 +116,10 @@ func (s *Store) reach(shard int) bool {
 	case err == nil && s.orphan[shard], err != nil && !(s.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
 		return false
 	case s.Replicas > 1:
-		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.opt.Timeout/(joins/2)))) // or it would join too often
+		s.ep.Sleep(min(reachPause<<min(s.reaches, 10), max(reachPause, s.each/(joins/2)))) // or it would join too often
 		s.reaches++
 		return s.left() > 0
-	case s.left() < s.opt.Timeout-s.opt.Timeout/reachShare:
+	case s.left() < s.each-s.each/reachShare:
 		return false
 	}
 	s.ep.Sleep(reachPause)
@@ -232,7 +227,7 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 func (s *Store) abandon(shard int) (own intent, err error) {
 	st := &s.shards[shard]
 	if st.flying != nil {
-		if err := s.ep.Wait(st.flying, rdma.All, s.opt.Timeout); err != nil && !st.flying.Finished() {
+		if err := s.ep.Wait(st.flying, rdma.All, s.each); err != nil && !st.flying.Finished() {
 			return own, fmt.Errorf("verbs are in flight: %w", err)
 		}
 		st.flying.Release()

@@ -49,14 +49,27 @@ const (
 //
 // What a crash leaves, whichever verb was the last one, see intent.go, redo.go and repair.go.
 type Store struct {
+	*worker
+	bound
+	pace kit.Retry // paces an operation that waits for other clients
+}
+
+// bound is what an operation passes to all that it calls: Stores of one worker differ in it alone.
+type bound struct {
+	each  time.Duration // for a node
+	until time.Duration // for all of the operation
+	// pulse shows others, at the leader, that the worker is alive; nil: nothing waits for it, or there are no backups.
+	pulse func(*Store) error
+}
+
+// worker is a client's state.
+type worker struct {
 	*layout
 	ep      rdma.Endpoint
 	id      rdma.ClientID
 	opt     Options
 	view    *kit.Member // in the pool's view
 	shards  []standing
-	until   time.Duration // of the operation at work
-	pace    kit.Retry     // paces an operation that waits for other clients
 	locks   locks
 	search  *search
 	levels  *levels // of its search
@@ -73,9 +86,8 @@ type Store struct {
 	condemned rdma.ClientID
 	// ending is the WRITE that ended the last intent, of endingSeq in shard endingIn.
 	ending  *rdma.Batch
-	pulse   func() error // shows others, at the leader, that the worker is alive; nil: nobody waits for it, or there are no backups
-	reaches int          // how often the operation at work has waited for a node
-	beats   uint64       // of its intents, while backups keep it waiting
+	reaches int    // how often the operation at work has waited for a node
+	beats   uint64 // of its intents, while backups keep it waiting
 	// takeoverPending are shards whose leader is not known to have taken over, as the view was busy when it was joined.
 	takeoverPending []bool
 	endingIn        int
@@ -148,9 +160,10 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	case o.Timeout > l.Timeout:
 		return nil, fmt.Errorf("open %s: a timeout of %v: the pool was made for %v at most: %w", Format, o.Timeout, l.Timeout, ErrParams)
 	}
-	s := &Store{layout: l, view: v, ep: ep, id: id, opt: o, shards: make([]standing, l.Shards), spare: make([]byte, l.entryBytes), value: make([]byte, 0, l.ExtentBytes)}
-	s.pace = kit.Retry{Env: ep, Pause: forLocks(o.Failure), Over: s.over}
-	s.extents = newExtents(l, ep, o.Timeout)
+	w := &worker{layout: l, view: v, ep: ep, id: id, opt: o}
+	w.shards, w.spare, w.value = make([]standing, l.Shards), make([]byte, l.entryBytes), make([]byte, 0, l.ExtentBytes)
+	w.extents = newExtents(l, ep, o.Timeout)
+	s := w.bounded(bound{each: o.Timeout})
 	s.enter()
 	v.Follow(s.applyView)
 	s.search, s.cache = newSearch(l), newCache(l, *cmp.Or(o.CacheBytes, new(DefaultCache)))
@@ -171,7 +184,7 @@ func (s *Store) standings() error {
 	if err := s.ep.Post(b.As(stepReadIntents)); err != nil {
 		return err
 	}
-	if err := s.ep.Wait(b, rdma.All, s.opt.Timeout); err != nil {
+	if err := s.ep.Wait(b, rdma.All, s.each); err != nil {
 		return err
 	}
 	for i := range s.shards {
@@ -217,6 +230,13 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return to
 }
 
+// bounded returns the worker as what an operation calls sees it.
+func (w *worker) bounded(b bound) *Store {
+	s := &Store{worker: w, bound: b}
+	s.pace = kit.Retry{Env: w.ep, Pause: forLocks(w.opt.Failure), Over: s.over}
+	return s
+}
+
 // begin sets an operation's limit in time.
 func (s *Store) begin() {
 	s.until, s.pulse, s.reaches = s.ep.Now()+s.opt.Timeout, nil, 0
@@ -234,7 +254,7 @@ func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	if s.pulse != nil {
 		return s.doAlive(step, b)
 	}
-	return rdma.Do(s.ep, b.As(step), s.opt.Timeout)
+	return rdma.Do(s.ep, b.As(step), s.each)
 }
 
 // Close gives back what the worker holds in the pool. What an operation left of which it is not known what became of it is
