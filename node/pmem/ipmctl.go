@@ -1,5 +1,3 @@
-// Package pmem reads what the persistent-memory modules of a machine count: requests of 64 bytes that they served, and reads
-// and writes of their media, whose quotient is the device-level write amplification (DLWA; Rowan 2.2).
 package pmem
 
 import (

@@ -1,0 +1,315 @@
+package pmem
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// LineBytes is what media reads and writes at a time, an XPLine (Rowan 2.1).
+const LineBytes = 256
+
+const (
+	blocks  = LineBytes / unit // of a line
+	allOnes = 1<<blocks - 1    // a line's blocks
+)
+
+// DeviceConfig describes interleaved modules of persistent memory, and the machine around them.
+type DeviceConfig struct {
+	DIMMs      int    // modules
+	Interleave uint64 // consecutive bytes of one module: a multiple of LineBytes
+	// Lines is the size of a module's XPBuffer in lines. Combining of them combine writes; the others hold lines that were
+	// read.
+	Lines, Combining int
+	// WriteBandwidth and ReadBandwidth are of one module's media, in bytes a second.
+	WriteBandwidth, ReadBandwidth float64
+	ReadLatency                   time.Duration // of a read that the XPBuffer does not answer
+	EADR                          bool          // the processor's caches survive a loss of power
+	DDIO                          bool          // DMA goes to the processor's caches
+	CacheLines                    int           // written blocks of 64 bytes that the caches hold
+	Seed                          uint64        // of the order in which the caches evict
+}
+
+// Testbed returns a machine of Rowan's evaluation: three modules in ADR mode, DDIO off (Rowan 2.1, 2.4, 6.1).
+//
+// Combining is the model's only fitted parameter. All else follows from this rule: the line that was written least recently
+// is evicted when a write finds no line free, and a line that is complete stays until then, so that it takes writes
+// again. With all 64 lines 48 streams a module would fit, and no number of senders of the paper would amplify anything. But
+// the XPBuffer also holds lines that are being read, the read half of its own read-modify-writes included, so that
+// fewer combine. 41 of them give the paper's DLWA for 144 streams of 64 bytes (Figure 2(a)).
+func Testbed() DeviceConfig {
+	const latencyOfDRAM = 100 * time.Nanosecond
+	return DeviceConfig{
+		DIMMs: 3, Interleave: 4 << 10, Lines: 64, Combining: 41, WriteBandwidth: 2e9, ReadBandwidth: 6e9,
+		ReadLatency: 3 * latencyOfDRAM, CacheLines: 64 << 10,
+	}
+}
+
+// Device is a model of persistent memory. It holds no data: it counts what real modules would count, and knows what a loss of
+// power would destroy. Offsets are bytes of the interleaved memory. It is safe for concurrent use.
+type Device struct {
+	c DeviceConfig
+
+	mu      sync.Mutex
+	modules []module
+	cache   cache
+}
+
+// NewDevice returns a device that nothing was written to. It panics when c describes none.
+func NewDevice(c DeviceConfig) *Device {
+	if c.DIMMs < 1 || c.Interleave < LineBytes || c.Interleave%LineBytes != 0 || c.Combining < 1 || c.Combining >= c.Lines ||
+		c.WriteBandwidth <= 0 || c.ReadBandwidth <= 0 || c.CacheLines < 1 {
+		panic(fmt.Sprintf("pmem: no device: %+v", c))
+	}
+	d := &Device{c: c, modules: make([]module, c.DIMMs)}
+	for i := range d.modules {
+		d.modules[i] = module{counters: DIMM{ID: fmt.Sprintf("model %d", i)}, c: &d.c}
+	}
+	d.cache = cache{at: map[uint64]int{}, rand: rand.New(rand.NewPCG(c.Seed, 0))}
+	return d
+}
+
+// Write writes n bytes past the caches, as ntstore does. A write of a part of a block takes a request of 64 bytes.
+func (d *Device) Write(off, n uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	each(off, n, func(block uint64) {
+		d.cache.drop(block)
+		d.write(block)
+	})
+}
+
+// Store writes n bytes to the processor's caches, which evict blocks in no particular order when they are full.
+func (d *Device) Store(off, n uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	each(off, n, func(block uint64) {
+		if evicted, ok := d.cache.put(block, d.c.CacheLines); ok {
+			d.write(evicted)
+		}
+	})
+}
+
+// Flush writes n bytes back from the caches, as clwb does.
+func (d *Device) Flush(off, n uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	each(off, n, func(block uint64) {
+		if d.cache.drop(block) {
+			d.write(block)
+		}
+	})
+}
+
+// DMA writes n bytes as an RNIC does: to the caches with DDIO, past them without.
+func (d *Device) DMA(off, n uint64) {
+	if d.c.DDIO {
+		d.Store(off, n)
+		return
+	}
+	d.Write(off, n)
+}
+
+// Read reads n bytes, and returns the media's latency: 0 when the caches and the XPBuffer have them all.
+func (d *Device) Read(off, n uint64) (latency time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	each(off, n, func(block uint64) {
+		if !d.cache.has(block) && d.of(block).read(block) {
+			latency = d.c.ReadLatency
+		}
+	})
+	return latency
+}
+
+// Survives reports whether n bytes, as they were written last, survive a loss of power.
+func (d *Device) Survives(off, n uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	survive := true
+	each(off, n, func(block uint64) { survive = survive && (d.c.EADR || !d.cache.has(block)) })
+	return survive
+}
+
+// PowerOff empties the XPBuffers to the media. The caches' blocks are written back before with EADR, and lost without.
+func (d *Device) PowerOff() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	slices.Sort(d.cache.blocks)
+	for _, block := range d.cache.blocks {
+		if d.c.EADR {
+			d.write(block)
+		}
+	}
+	d.cache.blocks = nil
+	clear(d.cache.at)
+	for i := range d.modules {
+		d.modules[i].drain()
+	}
+}
+
+// Counters returns what the modules counted, as IPMCTL.Read does.
+func (d *Device) Counters() (all []DIMM) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.modules {
+		c := d.modules[i].counters
+		c.TotalMediaReads, c.TotalMediaWrites = c.MediaReads, c.MediaWrites
+		c.TotalReadRequests, c.TotalWriteRequests = c.ReadRequests, c.WriteRequests
+		all = append(all, c)
+	}
+	return all
+}
+
+// Busy returns for how long the media of the busiest module has read and written: work cannot have taken less.
+func (d *Device) Busy() (longest time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.modules {
+		m := &d.modules[i]
+		media := float64(m.counters.MediaWrites)/d.c.WriteBandwidth + float64(m.counters.MediaReads)/d.c.ReadBandwidth
+		longest = max(longest, time.Duration(media*unit*float64(time.Second)))
+	}
+	return longest
+}
+
+// DLWA is the device-level write amplification since the modules' counters were 0; 0: nothing was written.
+func DLWA(all []DIMM) float64 {
+	var media, requests uint64
+	for _, d := range all {
+		media += d.MediaWrites
+		requests += d.WriteRequests
+	}
+	if requests == 0 {
+		return 0
+	}
+	return float64(media) / float64(requests)
+}
+
+// each calls f with the numbers of the blocks that n bytes at off touch, in their order.
+func each(off, n uint64, f func(block uint64)) {
+	if n == 0 {
+		return
+	}
+	for block := off / unit; block <= (off+n-1)/unit; block++ {
+		f(block)
+	}
+}
+
+func (d *Device) of(block uint64) *module {
+	return &d.modules[block*unit/d.c.Interleave%uint64(len(d.modules))]
+}
+
+func (d *Device) write(block uint64) { d.of(block).write(block) }
+
+// module is one DIMM. Its lines are in order of use, the last used first.
+type module struct {
+	counters  DIMM
+	c         *DeviceConfig
+	combining []xpline
+	reading   []xpline
+}
+
+// xpline is a line of the XPBuffer, and which of its blocks were written.
+type xpline struct {
+	number  uint64
+	written uint8
+}
+
+// use returns a line of a buffer, which becomes the first; nil: it is not there.
+func use(lines []xpline, number uint64) *xpline {
+	i := slices.IndexFunc(lines, func(l xpline) bool { return l.number == number })
+	if i < 0 {
+		return nil
+	}
+	l := lines[i]
+	copy(lines[1:i+1], lines[:i])
+	lines[0] = l
+	return &lines[0]
+}
+
+// write takes a block into the buffer.
+func (m *module) write(block uint64) {
+	m.counters.WriteRequests++
+	l := use(m.combining, block/blocks)
+	if l == nil {
+		if len(m.combining) == m.c.Combining {
+			m.evict()
+		}
+		m.combining = slices.Insert(m.combining, 0, xpline{number: block / blocks})
+		l = &m.combining[0]
+	}
+	l.written |= 1 << (block % blocks)
+}
+
+// evict writes the line that was written least recently. One that is not complete is read first: its blocks are less than the
+// media writes at a time.
+func (m *module) evict() {
+	last := len(m.combining) - 1
+	if m.combining[last].written != allOnes {
+		m.counters.MediaReads += blocks
+	}
+	m.counters.MediaWrites += blocks
+	m.combining = m.combining[:last]
+}
+
+func (m *module) drain() {
+	for len(m.combining) > 0 {
+		m.evict()
+	}
+	m.reading = nil
+}
+
+// read reports whether the media had to be read.
+func (m *module) read(block uint64) bool {
+	m.counters.ReadRequests++
+	number := block / blocks
+	if l := use(m.combining, number); l != nil && l.written>>(block%blocks)&1 != 0 || use(m.reading, number) != nil {
+		return false
+	}
+	m.counters.MediaReads += blocks
+	if len(m.reading) == m.c.Lines-m.c.Combining {
+		m.reading = m.reading[:len(m.reading)-1]
+	}
+	m.reading = slices.Insert(m.reading, 0, xpline{number: number})
+	return true
+}
+
+// cache holds the numbers of blocks that were written and are in no module yet.
+type cache struct {
+	blocks []uint64
+	at     map[uint64]int // their places in blocks
+	rand   *rand.Rand
+}
+
+func (c *cache) has(block uint64) bool { _, ok := c.at[block]; return ok }
+
+// put adds a block, and returns the one that had to make room for it, if one had to.
+func (c *cache) put(block uint64, most int) (evicted uint64, ok bool) {
+	if c.has(block) {
+		return 0, false
+	}
+	if ok = len(c.blocks) == most; ok {
+		evicted = c.blocks[c.rand.IntN(most)]
+		c.drop(evicted)
+	}
+	c.at[block] = len(c.blocks)
+	c.blocks = append(c.blocks, block)
+	return evicted, ok
+}
+
+// drop removes a block, and reports whether it was there.
+func (c *cache) drop(block uint64) bool {
+	at, ok := c.at[block]
+	if !ok {
+		return false
+	}
+	last := len(c.blocks) - 1
+	c.blocks[at] = c.blocks[last]
+	c.at[c.blocks[at]] = at
+	c.blocks = c.blocks[:last]
+	delete(c.at, block)
+	return true
+}
