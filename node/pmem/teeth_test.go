@@ -22,6 +22,20 @@ var mutants = []teeth.Mutant{
 		At: "$d.$c.EADR", Do: "false", Test: "TestCombining"},
 	{Rule: "evicted blocks are written", In: "Device.Store",
 		At: "$d.write($evicted)", Do: "_ = $evicted", Test: "TestDevice"},
+	{Rule: "a fence covers what was stored before, and not what is being stored", In: "Region.Fence",
+		At: "$r.$gate.Lock(); $upTo = $r.$stores.Load(); $r.$gate.Unlock()", Do: "$upTo = $r.$stores.Load() + 1", Test: "TestFence"},
+	{Rule: "records are durable before Put returns", In: "Table.put",
+		At: "return $t.$r.Fence()", Do: "return nil", Test: "TestTableCrash"},
+	{Rule: "a generation's records are durable before its header is", In: "Table.rewrite",
+		At: "if $err := $t.$r.Fence(); $err != nil { return $err }", Test: "TestTableCrash"},
+	{Rule: "records of a rewrite that crashed end a half", In: "Table.sum",
+		At: "binary.LittleEndian.AppendUint64(nil, $t.$nonce)", Do: "binary.LittleEndian.AppendUint64(nil, $t.gen)", Test: "TestTableCrash"},
+	{Rule: "a record that is torn ends a half", In: "Table.parse",
+		At: "$size > uint64(len($p)) || $le.Uint32($p) != $t.sum($p[4:$size])", Do: "$size > uint64(len($p)) || $le.Uint32($p) == 0", Test: "TestTableCrash"},
+	{Rule: "a region is none before all of it is there", In: "newRegion",
+		At: "$r.store(8, $h[8:])", Do: "$r.store(0, $h)", Test: "TestCreateCrash"},
+	{Rule: "a failed sync is not forgotten", In: "Region.Fence",
+		At: "$r.$failed = fmt.Errorf($*_, $err); return $r.$failed", Do: "return $err", Test: "TestFailedSync"},
 }
 
 func TestMutants(t *testing.T) {
