@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 
@@ -75,9 +76,10 @@ func NewDB(w Workers, o Options) (*DB, error) {
 
 // hire returns a worker with a store and an endpoint that were opened for it.
 func (db *DB) hire(s Store, ep rdma.Endpoint) *worker {
-	w := &worker{store: s, ep: ep}
+	w := &worker{store: s, ep: ep, count: new(rdma.Counters), skip: math.MaxInt}
 	if db.book.publisher != nil {
-		w.meter, w.count = NewMeter(s, ep), ep.Counters()
+		w.meter, w.count, w.skip = NewMeter(s, ep), ep.Counters(), 0
+		w.trips = w.count.Trips
 	}
 	return w
 }

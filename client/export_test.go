@@ -8,8 +8,9 @@ import (
 // MostDismissed bounds the workers that leave at a time without anybody who waits for them.
 const MostDismissed = mostDismissed
 
-// Counting returns what a DB that tells does more than one that does not, at each operation of a worker: one with a good answer.
-func Counting(s Store, ep rdma.Endpoint) func() {
+// Counting returns what a DB does at each operation of a worker to count it: one with a good answer. tell adds to p what
+// was counted since it was called last.
+func Counting(s Store, ep rdma.Endpoint) (count func(), tell func(p *telemetry.Process)) {
 	b := newBook()
 	b.publisher, b.now = new(Publisher), 1
 	w := &worker{store: s, ep: ep, meter: NewMeter(s, ep), count: ep.Counters()}
@@ -19,5 +20,5 @@ func Counting(s Store, ep rdma.Endpoint) func() {
 		w.begin()
 		w.end(telemetry.Get, nil)
 		b.gave(w)
-	}
+	}, w.handOver
 }

@@ -9,30 +9,29 @@ import (
 )
 
 // Two readings of a clock take 90 ns, and an operation on shared memory less than a microsecond. So of a worker's fast operations
-// only the first quota of a second are timed, and then one of 64 on average, which stands for those before it; behind one that
+// only the first quota of a second are timed, and then one of 256 on average, which stands for those before it; behind one that
 // took slow or longer the next is timed, too.
 const (
 	slow      = 20 * time.Microsecond
 	quota     = 1000
-	leastSkip = 48 // operations that are not timed
-	skipMask  = 31 // up to as many more: the last bits of a clock draw how many, so that no pattern of operations is hit
+	leastSkip = 192 // operations that are not timed
+	skipMask  = 127 // up to as many more: the last bits of a clock draw how many, so that no pattern of operations is hit
 )
 
 // worker is a store with its endpoint, and what a DB that tells counts of it.
 type worker struct {
 	store Store
 	ep    rdma.Endpoint
-	meter *Meter         // nil: nothing is counted
+	meter *Meter         // nil: what is counted is not told
 	count *rdma.Counters // of the endpoint
 
-	// Of operations since they were handed over; untimed are those that the next one of their kind to be timed stands for.
-	ops     [telemetry.Kinds]telemetry.Ops
-	untimed [telemetry.Kinds]uint64
-	quota   int // operations that are timed however fast they are
-	skip    int
-	trips   uint64        // of the endpoint when the operation began
-	start   time.Duration // of the operation, when it is timed
-	timed   bool
+	// Of operations since they were handed over; owed are those before, that the next one of their kind to be timed stands for, too.
+	ops   [telemetry.Kinds]telemetry.Ops
+	owed  [telemetry.Kinds]uint64
+	quota int           // operations that are timed however fast they are
+	skip  int           // operations until the next one that is timed; negative: this one is
+	trips uint64        // of the endpoint when the last operation ended
+	start time.Duration // of the operation, when it is timed
 
 	// What follows is guarded by the DB's mutex.
 	round uint64        // of the last handing over
@@ -41,38 +40,32 @@ type worker struct {
 
 // begin is called before each operation.
 func (w *worker) begin() {
-	if w.meter == nil {
-		return
-	}
-	w.trips = w.count.Trips
-	if w.timed = w.skip == 0; w.timed {
+	if w.skip--; w.skip < 0 {
 		w.start = w.ep.Now()
-	} else {
-		w.skip--
 	}
 }
 
 // end counts an operation by how it ended.
 func (w *worker) end(kind telemetry.Kind, err error) {
-	if w.meter == nil {
+	if err != nil || w.skip < 0 {
+		w.endSlowly(kind, err)
 		return
 	}
-	o := &w.ops[kind]
-	if err == nil && !w.timed {
-		o.OK++
-		o.Trips += w.count.Trips - w.trips
-		w.untimed[kind]++
-		return
-	}
-	w.endSlowly(kind, o, err)
+	w.answered(&w.ops[kind])
+}
+
+func (w *worker) answered(o *telemetry.Ops) {
+	o.OK++
+	o.Trips += w.count.Trips - w.trips
+	w.trips = w.count.Trips
 }
 
 // endSlowly is end of an operation that was timed, or answered otherwise than well.
-func (w *worker) endSlowly(kind telemetry.Kind, o *telemetry.Ops, err error) {
-	took := time.Duration(0)
-	if w.timed {
+func (w *worker) endSlowly(kind telemetry.Kind, err error) {
+	took, timed := time.Duration(0), w.skip < 0
+	if timed {
 		now := w.ep.Now()
-		switch took = now - w.start; {
+		switch took, w.skip = now-w.start, 0; {
 		case took >= slow:
 		case w.quota > 0:
 			w.quota--
@@ -80,24 +73,33 @@ func (w *worker) endSlowly(kind telemetry.Kind, o *telemetry.Ops, err error) {
 			w.skip = leastSkip + int(now&skipMask)
 		}
 	}
+	o := &w.ops[kind]
 	switch {
 	case Answers(err):
-		o.OK++
-		o.Trips += w.count.Trips - w.trips
-		if !w.timed {
-			w.untimed[kind]++
-			return
+		w.answered(o)
+		if timed {
+			if o.Latency == nil {
+				o.Latency = new(telemetry.Histogram)
+			}
+			o.Latency.RecordN(took, w.untimed(kind))
 		}
-		if o.Latency == nil {
-			o.Latency = new(telemetry.Histogram)
-		}
-		o.Latency.RecordN(took, 1+w.untimed[kind])
-		w.untimed[kind] = 0
+		return
 	case errors.Is(err, ErrUncertain):
 		o.Unknown++
 	default:
 		o.Failed++
 	}
+	w.trips = w.count.Trips
+}
+
+// untimed returns how many operations were answered and have no latency yet.
+func (w *worker) untimed(kind telemetry.Kind) uint64 {
+	o := &w.ops[kind]
+	n := w.owed[kind] + o.OK
+	if o.Latency != nil {
+		n -= o.Latency.Count()
+	}
+	return n
 }
 
 // Answers reports whether an operation that ended with err was answered: well, or with an error that is part of the contract.
@@ -109,6 +111,7 @@ func Answers(err error) bool {
 func (w *worker) handOver(p *telemetry.Process) {
 	for k := range w.ops {
 		if o := &w.ops[k]; o.OK+o.Failed+o.Unknown > 0 {
+			w.owed[k] = w.untimed(telemetry.Kind(k))
 			p.Ops[k].Add(o)
 			o.Reset()
 		}
@@ -139,17 +142,10 @@ func (b *book) joined(w *worker) {
 }
 
 // took notes that a worker was taken for an operation.
-func (b *book) took(w *worker) {
-	if b.publisher != nil {
-		w.began = b.now
-	}
-}
+func (b *book) took(w *worker) { w.began = b.now }
 
 // gave notes that the operation is over.
 func (b *book) gave(w *worker) {
-	if b.publisher == nil {
-		return
-	}
 	w.began = 0
 	if w.round != b.round {
 		w.round, w.quota = b.round, quota

@@ -114,29 +114,33 @@ func (e *encoder) histogram(h *Histogram, merge int) {
 		e.uint(0)
 		return
 	}
-	var merged [buckets]uint64
-	used := uint64(0)
-	for i, n := range &h.counts {
-		if at := i >> merge; n > 0 {
-			if merged[at] == 0 {
-				used++
-			}
-			merged[at] += n
-		}
-	}
-	e.uint(used + 1)
+	e.uint(h.merged(merge, func(int, uint64) {}) + 1)
 	e.uint(uint64(merge))
 	e.p = binary.LittleEndian.AppendUint64(e.p, math.Float64bits(h.sum))
 	e.uint(uint64(max(h.min, 0)))
 	e.uint(uint64(max(h.max, 0)))
 	last := -1
-	for i, n := range &merged {
+	h.merged(merge, func(i int, n uint64) {
+		e.uint(uint64(i - last - 1))
+		e.uint(n)
+		last = i
+	})
+}
+
+// merged yields the buckets that counted anything, where 2^merge neighbours are one, and returns how many they are.
+func (h *Histogram) merged(merge int, yield func(i int, n uint64)) (used uint64) {
+	first, end := h.span()
+	for i := first; i < end; {
+		at, n := i>>merge, uint64(0)
+		for ; i < end && i>>merge == at; i++ {
+			n += h.counts[i]
+		}
 		if n > 0 {
-			e.uint(uint64(i - last - 1))
-			e.uint(n)
-			last = i
+			used++
+			yield(at, n)
 		}
 	}
+	return used
 }
 
 // decodeProcess reads what appendProcess wrote. It trusts none of it.
@@ -275,6 +279,7 @@ func (d *decoder) histogram() *Histogram {
 	if h.min > h.max || !(h.sum >= 0) || math.IsInf(h.sum, 0) {
 		d.bad("a histogram without a range")
 	}
+	first, last := bucket(h.min), bucket(h.max)
 	for at := 0; used > 1 && d.err == nil; used-- {
 		at += d.int(buckets)
 		i := at<<merge + 1<<merge/2
@@ -283,7 +288,7 @@ func (d *decoder) histogram() *Histogram {
 			d.bad("a histogram with more than there are")
 			return nil
 		}
-		h.counts[min(i, buckets-1)] += n
+		h.counts[min(max(i, first), last)] += n // the middle of merged ones may lie beyond
 		h.n += n
 		at++
 	}

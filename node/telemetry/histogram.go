@@ -47,6 +47,14 @@ func bounds(i int) (from, to time.Duration) {
 	return time.Duration(v << e), time.Duration((v + 1) << e)
 }
 
+// span returns the buckets that may have counted anything: those from the first one to the one before end.
+func (h *Histogram) span() (first, end int) {
+	if h.n == 0 {
+		return 0, 0
+	}
+	return bucket(h.min), bucket(h.max) + 1
+}
+
 // Record counts d.
 func (h *Histogram) Record(d time.Duration) { h.RecordN(d, 1) }
 
@@ -62,7 +70,11 @@ func (h *Histogram) RecordN(d time.Duration, n uint64) {
 }
 
 // Reset forgets all durations.
-func (h *Histogram) Reset() { *h = Histogram{} }
+func (h *Histogram) Reset() {
+	first, end := h.span()
+	clear(h.counts[first:end])
+	h.n, h.sum, h.min, h.max = 0, 0, 0, 0
+}
 
 // Merge adds what o counted.
 func (h *Histogram) Merge(o *Histogram) {
@@ -75,8 +87,9 @@ func (h *Histogram) Merge(o *Histogram) {
 	h.max = max(h.max, o.max)
 	h.n += o.n
 	h.sum += o.sum
-	for i, n := range &o.counts {
-		h.counts[i] += n
+	first, end := o.span()
+	for i := first; i < end; i++ {
+		h.counts[i] += o.counts[i]
 	}
 }
 
@@ -104,8 +117,9 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 	}
 	rank := max(uint64(float64(p/100*float64(h.n))+0.5), 1)
 	seen := uint64(0)
-	for i, n := range &h.counts {
-		seen += n
+	first, end := h.span()
+	for i := first; i < end; i++ {
+		seen += h.counts[i]
 		if seen >= rank {
 			from, to := bounds(i)
 			return min(max((from+to-1)/2, h.min), h.max)
@@ -116,8 +130,9 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 
 // Buckets yields the buckets that counted anything, in ascending order: durations of at least from and less than to.
 func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) {
-	for i, n := range &h.counts {
-		if n > 0 {
+	first, end := h.span()
+	for i := first; i < end; i++ {
+		if n := h.counts[i]; n > 0 {
 			if from, to := bounds(i); !yield(from, to, n) {
 				return
 			}
@@ -129,7 +144,8 @@ func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) {
 // within 1 %.
 func (h *Histogram) Sub(before *Histogram) *Histogram {
 	d := new(Histogram)
-	for i := range &h.counts {
+	first, end := h.span()
+	for i := first; i < end; i++ {
 		if h.counts[i] > before.counts[i] {
 			d.add(i, h.counts[i]-before.counts[i])
 		}
@@ -159,8 +175,9 @@ type sparse struct {
 // MarshalJSON writes the buckets that counted anything.
 func (h *Histogram) MarshalJSON() ([]byte, error) {
 	s := sparse{Sum: h.sum, Buckets: [][2]uint64{}}
-	for i, n := range &h.counts {
-		if n > 0 {
+	first, end := h.span()
+	for i := first; i < end; i++ {
+		if n := h.counts[i]; n > 0 {
 			s.Buckets = append(s.Buckets, [2]uint64{uint64(i), n})
 		}
 	}

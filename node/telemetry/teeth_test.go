@@ -30,6 +30,8 @@ var mutants = []teeth.Mutant{
 		At: "$known || $was.ids[$id]", Do: "$known || len($was.ids) > 1<<20", Test: "TestEventsTorn"},
 	{Rule: "slots that were not written yet are looked at again", In: "readRing",
 		At: "$whole < min($head, slots)", Do: "false", Test: "TestEventsTorn"},
+	{Rule: "the last bucket that counted counts", In: "Histogram.span",
+		At: "bucket($h.max) + 1", Do: "max(bucket($h.max), bucket($h.min))", Test: "TestPercentilesAreThoseOfTheValues"},
 	{Rule: "events that are appended again are the same", In: "Region.Append",
 		At: "$ids[$i] = max(xxhash.Sum64(appendEvent(nil, &$events[$i])), 1)", Do: "$ids[$i] = xxhash.Sum64(nil) ^ ep.Rand().Uint64()",
 		Test: "TestAppendAgain"},
