@@ -16,6 +16,7 @@ const (
 	probeWorkers = 2
 	probeKeys    = 8 // a worker
 	probeEvery   = 5 * time.Millisecond
+	probeCache   = 64 << 10         // bytes of a worker's cache of so few keys
 	probeEnd     = 10 * time.Second // for its pairs to be removed
 	// probePrefix is what its keys begin with; behind it come 8 random characters, so that two probes do not meet.
 	probePrefix = "~crash-"
@@ -45,7 +46,12 @@ type Probed struct {
 
 // startProbe writes the probe's pairs, and begins.
 func startProbe(addr string) (*probe, error) {
-	db, err := stores.OpenDB(addr, stores.DBOptions{Name: "crash probe", Workers: probeWorkers, NoKeeper: true})
+	pool, err := stores.Open(addr)
+	if err != nil {
+		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
+	}
+	own := pool.Kind.Choose(stores.Values{stores.CacheBytes: probeCache}, stores.Opened)
+	db, err := pool.DB(stores.DBOptions{Name: "crash probe", Workers: probeWorkers, NoKeeper: true, Options: stores.Options{Own: own}})
 	if err != nil {
 		return nil, explain(fmt.Errorf("crash: begin the probe load: %w", err), addr)
 	}

@@ -81,7 +81,7 @@ func shown(t testing.TB, samples []*telemetry.Sample, w, h int) *model {
 	t.Cleanup(m.pump.close)
 	m.pool, m.session = "mine", &Session{Breaker: newBreaker()}
 	for _, s := range samples {
-		m.history.Add(s)
+		m.add(s)
 		m.now = func() time.Time { return s.At }
 	}
 	m.Update(tea.WindowSizeMsg{Width: w, Height: h})

@@ -114,9 +114,9 @@ func (m *model) programKey(k tea.KeyMsg) tea.Cmd {
 	case key.Matches(k, keys.Previous):
 		m.page = (m.page + len(m.pages) - 1) % len(m.pages)
 	case key.Matches(k, keys.Wider):
-		m.window = min(m.window+1, len(windows)-1)
+		m.window, m.chosen = min(m.window+1, len(windows)-1), true
 	case key.Matches(k, keys.Narrower):
-		m.window = max(m.window-1, 0)
+		m.window, m.chosen = max(m.window-1, 0), true
 	case key.Matches(k, keys.Left):
 		m.moveCursor(-1)
 	case key.Matches(k, keys.Right):

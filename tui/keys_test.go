@@ -87,6 +87,24 @@ func (r *recording) Seek(to time.Time) error {
 
 func (r *recording) SetSpeed(f float64) { r.speed.Store(int64(f * 16)) }
 
+// TestWindow: what no key chose grows with what there is to see.
+func TestWindow(t *testing.T) {
+	samples := tuitest.NewPool(1, 3, 24).Samples(400)
+	for n, want := range map[int]string{2: "1 min", 61: "1 min", 62: "2 min", 121: "2 min", 122: "5 min", 400: "5 min"} {
+		if m := shown(t, samples[:n], 100, 30); !strings.HasSuffix(strings.TrimSpace(text(m)), want) {
+			t.Errorf("after %d samples of a second the window is not %s:\n%s", n, want, text(m))
+		}
+	}
+	m := shown(t, samples[:10], 100, 30)
+	press(m, "-")
+	for _, s := range samples[10:] {
+		m.add(s)
+	}
+	if got := m.state(); got != "2 min" {
+		t.Errorf("the window that was chosen became %s", got)
+	}
+}
+
 func TestKeys(t *testing.T) {
 	samples := tuitest.NewPool(1, 3, 24).Samples(200)
 	for _, c := range []struct{ name, keys, want, not string }{
@@ -97,7 +115,8 @@ func TestKeys(t *testing.T) {
 		{"help ends", "? esc", "Operations a second", "Throughput by operation or by process"},
 		{"all problems", "!", "Problems, worst first", ""},
 		{"a wider window", "-", "15 min", ""},
-		{"a narrower window", "+", "-20 s", "-4 min"},
+		{"a narrower window", "+", "-90 s", "-4 min"},
+		{"two windows narrower", "+ +", "-20 s", "-90 s"},
 		{"a cursor", "left left", "cursor 12:03:18", ""},
 		{"no cursor", "left left esc", "Operations", "cursor 12"},
 		{"by process", "o", "by process", ""},

@@ -52,6 +52,7 @@ type model struct {
 	pages   []pages.Page
 	page    int
 	window  int       // in windows
+	chosen  bool      // by a key; else it grows with what there is to see
 	cursor  time.Time // zero: none
 	filter  string
 	paused  *telemetry.Sample // at which the view stands; nil: it goes on
@@ -78,15 +79,16 @@ type replay struct {
 
 // windows are those that + and - choose from; 0: everything.
 var windows = []time.Duration{
-	time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 0,
+	time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 0,
 }
 
-const defaultWindow = 4 // five minutes
+// The window that no key chose is one of these: the narrowest that has room for all.
+const firstWindow, lastWindow = 3, 5 // a minute, five
 
 func newModel(ctx context.Context, o Options, theme *styles.Theme) *model {
 	m := &model{
 		o: o, theme: theme, now: time.Now, pump: newPump(ctx), history: history.New(), pages: pages.All(),
-		window: defaultWindow, dirty: true,
+		window: firstWindow, dirty: true,
 	}
 	m.page = min(max(o.Page, 0), len(m.pages)-1)
 	m.chooser = components.Table[Pool]{
@@ -203,12 +205,23 @@ func (m *model) sampled(msg sampleMsg) tea.Cmd {
 		m.openErr = msg.err
 	default:
 		m.openErr = nil
-		m.history.Add(msg.sample)
-		if msg.sample.Virtual && len(m.history.Points) == 1 {
-			m.window = len(windows) - 1
-		}
+		m.add(msg.sample)
 	}
 	return tea.Batch(m.pump.wait, m.schedule())
+}
+
+// add takes a sample, and chooses the window by the age of what there is to see, unless a key chose it.
+func (m *model) add(s *telemetry.Sample) {
+	m.history.Add(s)
+	switch {
+	case m.chosen:
+	case s.Virtual:
+		m.window = len(windows) - 1
+	default:
+		age := s.At.Sub(m.history.Began(s.At))
+		for m.window = firstWindow; m.window < lastWindow && windows[m.window] < age; m.window++ {
+		}
+	}
 }
 
 // schedule draws at once if the last draw is long enough ago, and else when it is.

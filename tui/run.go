@@ -14,6 +14,7 @@ import (
 
 	tea "github.com/charmbracelet/bubbletea"
 	"github.com/charmbracelet/lipgloss"
+	"github.com/charmbracelet/x/term"
 
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/tui/components"
@@ -30,6 +31,8 @@ func Run(ctx context.Context, o Options) error {
 		tea.WithFPS(30)}
 	if o.In != nil {
 		settings = append(settings, tea.WithInput(o.In))
+	} else if term.IsTerminal(os.Stdin.Fd()) {
+		settings = append(settings, tea.WithInput(answerless{os.Stdin}))
 	}
 	if o.Out != nil {
 		settings = append(settings, tea.WithOutput(o.Out))
@@ -69,9 +72,7 @@ func themeOf(o *Options) *styles.Theme {
 		out = o.Out
 	}
 	r := lipgloss.NewRenderer(out)
-	if o.Light || o.Dark {
-		r.SetHasDarkBackground(o.Dark)
-	}
+	r.SetHasDarkBackground(o.Dark || !o.Light && (o.Out != nil || darkBackground(os.Getenv)))
 	return styles.New(r, UTF8(os.Getenv))
 }
 
@@ -98,7 +99,7 @@ func Frame(samples []*telemetry.Sample, page, w, h int, unicode bool) string {
 	defer m.pump.close()
 	m.session = &Session{WhyNot: "A frame as text can break nothing."}
 	for _, s := range samples {
-		m.history.Add(s)
+		m.add(s)
 		m.pool = s.Pool
 		m.now = func() time.Time { return s.At }
 	}

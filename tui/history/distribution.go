@@ -55,7 +55,7 @@ func distributionOf(h *telemetry.Histogram) (d Distribution) {
 		}
 		return true
 	})
-	return slices.Clip(d)
+	return slices.Clone(d) // which takes no more than it has to
 }
 
 // add32 adds, and stops at what 32 bits hold.
@@ -111,7 +111,7 @@ func merge(a, b Distribution) Distribution {
 			a, b = a[1:], b[1:]
 		}
 	}
-	return append(append(sum, a...), b...)
+	return slices.Clone(append(append(sum, a...), b...))
 }
 
 // Count returns how many durations there are.

@@ -11,9 +11,13 @@ import (
 
 // Bounds of a History.
 const (
-	MaxPoints = 3600     // an hour of samples of every second
-	MaxBytes  = 64 << 20 // of points; many processes fill them before an hour is over
-	MaxEvents = 2000
+	MaxPoints = 3600 // an hour of samples of every second
+	// MaxBytes is about what points take, so that a monitor that has run for minutes takes no more memory than one that has for
+	// days: but LeastPoints, five minutes, are kept of many processes, too, up to MostBytes.
+	MaxBytes    = 4 << 20
+	LeastPoints = 300
+	MostBytes   = 64 << 20
+	MaxEvents   = 2000
 	// Gap is how many times the usual distance of two points they may be apart and yet be drawn as one line.
 	Gap = 4
 )
@@ -85,7 +89,7 @@ func (h *History) Add(s *telemetry.Sample) {
 			h.Points = append(h.Points, p)
 		}
 	}
-	for len(h.Points) > MaxPoints || h.bytes > MaxBytes && len(h.Points) > 2 {
+	for n := len(h.Points); n > MaxPoints || n > LeastPoints && h.bytes > MaxBytes || n > 2 && h.bytes > MostBytes; n = len(h.Points) {
 		h.thin()
 	}
 }
