@@ -63,6 +63,7 @@ func TestProgress(t *testing.T) {
 	calls[workloads.OpRead].Err = fmt.Errorf("get: %w", rdma.ErrNodeDown)
 	ended := workloads.Counts{OK: [workloads.Ops]uint64{8, 2}}
 	failing := workloads.Counts{Failed: [workloads.Ops]uint64{3}}
+	o.progress(runner.Progress{Elapsed: time.Second, Calls: &none})
 	p := runner.Progress{Interval: 2 * time.Second}
 	for _, of := range []struct {
 		workloads.Counts
@@ -75,7 +76,8 @@ func TestProgress(t *testing.T) {
 		o.progress(p)
 	}
 	const why = "The first to fail: READ: get: memory node is down (hint: 'farkv status mine' shows the nodes)\n"
-	want := "[2s] 10 operations, 5.0 ops/s\n" +
+	want := "[1s] warming up\n" +
+		"[2s] 10 operations, 5.0 ops/s\n" +
 		"[4s] 13 operations, 1.5 ops/s, 3 FAILED\n" +
 		"[6s] 16 operations, 1.5 ops/s, 3 FAILED\n" + why +
 		"[8s] 19 operations, 1.5 ops/s, 3 FAILED\n" +

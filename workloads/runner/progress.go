@@ -142,7 +142,7 @@ func (r *run) report(stopped context.Context) {
 		all, _ := r.clock.before.Ended()
 		r.mu.Lock()
 		if r.Progress != nil {
-			r.Progress(Progress{Elapsed: now, Interval: i.to - i.from, Operations: all, Ended: i.ended, Calls: &r.interval.Calls})
+			r.Progress(Progress{Elapsed: now, Interval: max(i.to-i.from, 0), Operations: all, Ended: i.ended, Calls: &r.interval.Calls})
 		}
 		r.interval.Reset()
 		r.mu.Unlock()
