@@ -129,10 +129,17 @@ func (h *Histogram) Percentile(p float64) time.Duration {
 }
 
 // Buckets yields the buckets that counted anything, in ascending order: durations of at least from and less than to.
-func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) {
+func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) { h.Since(nil, yield) }
+
+// Since is Buckets of what h counted since before, an earlier state of the same histogram; nil: an empty one.
+func (h *Histogram) Since(before *Histogram, yield func(from, to time.Duration, n uint64) bool) {
 	first, end := h.span()
 	for i := first; i < end; i++ {
-		if n := h.counts[i]; n > 0 {
+		n := h.counts[i]
+		if before != nil {
+			n -= min(before.counts[i], n)
+		}
+		if n > 0 {
 			if from, to := bounds(i); !yield(from, to, n) {
 				return
 			}
@@ -144,12 +151,10 @@ func (h *Histogram) Buckets(yield func(from, to time.Duration, n uint64) bool) {
 // within 1 %.
 func (h *Histogram) Sub(before *Histogram) *Histogram {
 	d := new(Histogram)
-	first, end := h.span()
-	for i := first; i < end; i++ {
-		if h.counts[i] > before.counts[i] {
-			d.add(i, h.counts[i]-before.counts[i])
-		}
-	}
+	h.Since(before, func(from, _ time.Duration, n uint64) bool {
+		d.add(bucket(from), n)
+		return true
+	})
 	d.sum = max(h.sum-before.sum, 0)
 	return d
 }

@@ -41,12 +41,9 @@ func (b bin) value() time.Duration {
 	return time.Duration(from + (1<<e-1)/2)
 }
 
-// distributionOf returns what h counted.
-func distributionOf(h *telemetry.Histogram) (d Distribution) {
-	if h == nil {
-		return nil
-	}
-	h.Buckets(func(from, to time.Duration, n uint64) bool {
+// distributionSince returns what h counted since before, which may be nil. It uses the room of d.
+func distributionSince(h, before *telemetry.Histogram, d Distribution) Distribution {
+	h.Since(before, func(from, to time.Duration, n uint64) bool {
 		key := keyOf(from + (to-from)/2)
 		if last := len(d) - 1; last >= 0 && d[last].key == key {
 			d[last].n = add32(d[last].n, n)
@@ -55,7 +52,7 @@ func distributionOf(h *telemetry.Histogram) (d Distribution) {
 		}
 		return true
 	})
-	return slices.Clone(d) // which takes no more than it has to
+	return d
 }
 
 // add32 adds, and stops at what 32 bits hold.

@@ -34,6 +34,8 @@ type History struct {
 	own    []string // names of the stores' counters, as they came
 	nodes  map[int]telemetry.Node
 	bytes  int
+
+	scratch Distribution // room for one that is being made
 }
 
 // Since is from when on something that is not well is so, by the clock of the samples.
@@ -55,7 +57,7 @@ type Since struct {
 // New returns an empty history.
 func New() *History {
 	h := &History{before: map[ProcessID]telemetry.Process{}, rates: map[ProcessID]rates{},
-		nodes: map[int]telemetry.Node{}}
+		nodes: map[int]telemetry.Node{}, scratch: make(Distribution, 0, 64<<subBits)}
 	h.Since.Down, h.Since.Dead, h.Since.Full = map[int]time.Time{}, map[int]time.Time{}, map[string]time.Time{}
 	h.Since.Silent, h.Since.told = map[ProcessID]time.Time{}, map[ProcessID]time.Time{}
 	h.Since.Counters = map[int]time.Time{}

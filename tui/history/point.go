@@ -206,12 +206,12 @@ func (h *History) did(id ProcessID, is *telemetry.Process, at time.Time, span ti
 		d.Unknown, d.Trips = since(o.Unknown, b.Unknown), since(o.Trips, b.Trips)
 		d.Rate = float64(d.OK) / took.Seconds()
 		r.ops[k] = d.Rate
-		switch {
-		case o.Latency == nil || d.OK == 0:
-		case b.Latency == nil || o.Latency.Count() < b.Latency.Count():
-			d.Latency = distributionOf(o.Latency)
-		default:
-			d.Latency = distributionOf(o.Latency.Sub(b.Latency))
+		if o.Latency != nil && d.OK > 0 {
+			before := b.Latency
+			if before != nil && o.Latency.Count() < before.Count() {
+				before = nil
+			}
+			d.Latency = slices.Clone(distributionSince(o.Latency, before, h.scratch[:0])) // which takes no more than it has to
 		}
 	}
 	h.rates[id] = r

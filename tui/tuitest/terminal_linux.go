@@ -31,31 +31,12 @@ type Terminal struct {
 // Start runs a command on a new terminal of w by h. The command ends with the test.
 func Start(t testing.TB, w, h int, cmd *exec.Cmd) *Terminal {
 	t.Helper()
-	emulator, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skipf("there are no pseudo-terminals: %v", err)
-	}
-	t.Cleanup(func() { emulator.Close() })
-	fd := int(emulator.Fd())
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err == nil {
-		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-	}
-	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(h), Col: uint16(w)})
-	}
-	var program *os.File
-	if err == nil {
-		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	emulator, program := Pseudo(t, w, h)
 	x := &Terminal{Command: cmd, t: t, emulator: emulator, read: make(chan struct{})}
 	x.before = x.settings()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	err = cmd.Start()
+	err := cmd.Start()
 	program.Close()
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +52,31 @@ func Start(t testing.TB, w, h int, cmd *exec.Cmd) *Terminal {
 		_, _ = io.Copy(x, emulator) // until the program closes its end
 	}()
 	return x
+}
+
+// Pseudo returns both ends of a new terminal of w by h: the emulator's, which is closed with the test, and the program's.
+func Pseudo(t testing.TB, w, h int) (emulator, program *os.File) {
+	t.Helper()
+	emulator, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("there are no pseudo-terminals: %v", err)
+	}
+	t.Cleanup(func() { emulator.Close() })
+	fd := int(emulator.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(h), Col: uint16(w)})
+	}
+	if err == nil {
+		program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return emulator, program
 }
 
 // settings are the terminal's: both ends have the same.
