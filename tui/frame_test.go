@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -119,6 +120,17 @@ func keyOf(k string) tea.KeyMsg {
 	return tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(k)}
 }
 
+// TestWorstProblemFirst: of several problems the second row shows the worst.
+func TestWorstProblemFirst(t *testing.T) {
+	samples := tuitest.NewPool(1, 3, 24).Samples(20)
+	last := samples[len(samples)-1]
+	last.MayDie, last.Lost, last.Processes[1].Oldest = 0, true, 4*time.Second
+	second := strings.Split(text(shown(t, samples, 100, 30)), "\n")[1]
+	if !strings.Contains(second, "data lost") || !strings.Contains(second, "more: !") {
+		t.Errorf("the problem line: %q", second)
+	}
+}
+
 // TestNoSampleBreaksAFrame draws any samples after any keys at any size: nothing panics, nothing leaves the frame,
 // and no control character of theirs reaches the terminal.
 func TestNoSampleBreaksAFrame(t *testing.T) {
@@ -154,7 +166,7 @@ func checkFrame(t *rapid.T, frame string, w, h int) {
 			t.Fatalf("%q takes %d columns of %d", plain, got, w)
 		}
 		for _, r := range plain {
-			if components.Width(r) == 0 {
+			if components.Width(r) == 0 || unicode.IsControl(r) {
 				t.Fatalf("%q holds the character %U", plain, r)
 			}
 		}

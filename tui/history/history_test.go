@@ -90,6 +90,21 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
+// Of many processes the last minutes are kept, and little more.
+func TestHistoryIsSmall(t *testing.T) {
+	const n = 500
+	h := history.New()
+	for _, s := range tuitest.NewPool(1, 32, 0).Samples(n) {
+		h.Add(s)
+	}
+	if got := len(h.Points); got < history.LeastPoints/2 || got > history.LeastPoints {
+		t.Errorf("%d points of %d samples, want at most %d", got, n, history.LeastPoints)
+	}
+	if first, last := h.Points[0], h.Points[len(h.Points)-1]; last.At.Sub(first.At)+first.Span != (n-1)*time.Second {
+		t.Errorf("points from %v to %v", first.At.Add(-first.Span), last.At)
+	}
+}
+
 func TestPercentilesAreThoseOfTheHistogram(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var whole telemetry.Histogram
