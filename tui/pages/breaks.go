@@ -60,7 +60,7 @@ func NewBreaks() *Breaks {
 	p := &Breaks{}
 	p.offers = components.Table[Offer]{
 		Fixed: true,
-		Empty: "nothing can be broken here", Key: func(o Offer) string { return o.Kind },
+		Empty: "looking for what can be broken", Key: func(o Offer) string { return o.Kind },
 		Columns: []components.Column[Offer]{
 			{Title: "break", Width: 18, Left: true, Text: func(o Offer) string { return o.Kind },
 				Style: func(o Offer) styles.ID {
