@@ -293,7 +293,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestOpen opens files, and what cannot be one of a region.
+// TestOpen opens a region's file, which remembers.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "pm")
@@ -322,6 +322,17 @@ func TestOpen(t *testing.T) {
 	}
 	if err := r.Clear(); err != nil || words.LoadWord((*uint64)(r.Base())) != 0 || r.Table().Get("k") == nil {
 		t.Errorf("clear: %v", err)
+	}
+	r.Close()
+}
+
+// TestOpenOthers opens what cannot be the file of a region, and changes nothing in it.
+func TestOpenOthers(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "pm")
+	r, err := Open(file, small)
+	if err != nil {
+		t.Fatal(err)
 	}
 	r.Close()
 	whole, err := os.ReadFile(file)
