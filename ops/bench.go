@@ -143,18 +143,13 @@ func (b *Bench) configure() (runner.Config, *properties.Properties, error) {
 	if err != nil {
 		return runner.Config{}, nil, err
 	}
-	p, err := properties.Load(file.Text, properties.UTF8)
-	if err != nil {
-		return runner.Config{}, nil, workloads.Misuse("workload %s: %v", b.Workload, err)
-	}
-	for name, value := range map[string]string{
+	p, err := file.Properties(map[string]string{
 		"recordcount": strconv.FormatInt(b.Records, 10), "operationcount": strconv.FormatInt(b.Ops, 10),
 		"threadcount": strconv.Itoa(b.Threads), "seed": strconv.FormatUint(b.Seed, 10), "table": "usertable",
 		"insertstart": "0", "insertcount": strconv.FormatInt(b.Records, 10), "measurement.interval": "1",
-	} {
-		if _, _, err := p.Set(name, value); err != nil {
-			return runner.Config{}, nil, err
-		}
+	})
+	if err != nil {
+		return runner.Config{}, nil, err
 	}
 	c, err := runner.Configure(p)
 	return c, p, err

@@ -214,7 +214,7 @@ func crasher(p *stores.Pool, step rdma.Step) (func(c rdma.Client, step rdma.Step
 	return func(c rdma.Client, _ rdma.Step) error { return killHere(p, c) }, nil
 }
 
-// hereOnly tells whether all memory nodes of an address are on the loopback, so that their clients are on this
+// hereOnly reports whether all memory nodes of an address are on the loopback, so that their clients are on this
 // machine.
 func hereOnly(addr string) bool {
 	a, err := fabrics.Parse(addr)

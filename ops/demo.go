@@ -13,16 +13,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/magiconair/properties"
-
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// A Demo is a private pool on memory nodes of this machine, with processes that use it: something to watch and to break.
-// Processes that are broken are replaced, nodes as long as there are spares.
+// A Demo is a private pool on memory nodes of this machine, with processes that use it: something to watch and to
+// break. Processes that are broken are replaced, nodes as long as there are spares.
 type Demo struct {
 	Name string // of the pool
 
@@ -45,8 +43,8 @@ const (
 	demoFault     = 800 * time.Millisecond // of a stop or a cut: one that lasts longer than a node is waited for costs a spare
 )
 
-// StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is that of command farkv. The
-// caller closes the demo.
+// StartDemo makes the pool of a store, loads it, and starts processes that use it. The program is that of command
+// farkv. The caller closes the demo.
 func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	d := &Demo{Name: fmt.Sprintf("demo-%d", os.Getpid()), program: program}
 	kind, err := stores.Lookup(store)
@@ -145,21 +143,16 @@ func useDemo(ctx context.Context, name string, load bool, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	all, err := properties.Load(file.Text, properties.UTF8)
-	if err != nil {
-		return err
-	}
 	command := drivers.Run
 	if load {
 		command = drivers.Load
 	}
-	for _, set := range [][2]string{
-		{"farkv.pool", addr}, {"command", command}, {"recordcount", strconv.Itoa(demoRecords)}, {"operationcount", "0"},
-		{"threadcount", strconv.Itoa(demoThreads)}, {"seed", strconv.FormatUint(seed, 10)}, {"fieldcount", "1"}, {"fieldlength", "256"},
-	} {
-		if _, _, err := all.Set(set[0], set[1]); err != nil {
-			return err
-		}
+	all, err := file.Properties(map[string]string{
+		"farkv.pool": addr, "command": command, "recordcount": strconv.Itoa(demoRecords), "operationcount": "0",
+		"threadcount": strconv.Itoa(demoThreads), "seed": strconv.FormatUint(seed, 10), "fieldcount": "1", "fieldlength": "256",
+	})
+	if err != nil {
+		return err
 	}
 	c, err := runner.Configure(all)
 	if err != nil {

@@ -128,7 +128,7 @@ func (d *Doctor) port(t *Topic, device, port string) bool {
 	t.ok(what, found)
 	usable := d.addresses(t, what, layer, d.over(device, gids), gids)
 	if layer == "Ethernet" {
-		d.mtu(t, what, gids)
+		d.mtu(t, gids)
 	}
 	d.counters(t, what, at)
 	return usable
@@ -221,8 +221,8 @@ func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (us
 	return usable
 }
 
-// roceHeaders is the most that the kernel takes off a network device's MTU for RoCE: GRH, UDP, BTH, XRC and atomic headers and
-// the checksum.
+// roceHeaders is the most that the kernel takes off a network device's MTU for RoCE: GRH, UDP, BTH, XRC and atomic
+// headers and the checksum.
 const roceHeaders = 40 + 8 + 12 + 4 + 28 + 4
 
 // pathMTU returns the largest payload of a packet that fits a network device's MTU: 256, 512 ... 4096; 0: none does.
@@ -236,7 +236,7 @@ func pathMTU(netdev int64) int64 {
 }
 
 // mtu compares the network device's MTU with what verbs could use.
-func (d *Doctor) mtu(t *Topic, what string, gids []gid) {
+func (d *Doctor) mtu(t *Topic, gids []gid) {
 	seen := map[string]bool{}
 	for _, g := range gids {
 		n := d.number("sys/class/net/" + g.netdev + "/mtu")

@@ -63,15 +63,6 @@ type observed struct {
 	m *ClientMetrics
 }
 
-// CPU implements runner.Measured for databases that do.
-func (o observed) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(o.Database) }
-
-// Publish implements runner.Told for databases that do.
-func (o observed) Publish(s client.Subject) *client.Publisher { return runner.Publish(o.Database, s) }
-
-// Gone implements runner.Perishable for databases that do.
-func (o observed) Gone() error { return runner.Gone(o.Database) }
-
 // Open implements runner.Database.
 func (o observed) Open(worker int) (workloads.DB, error) {
 	db, err := o.Database.Open(worker)
@@ -107,8 +98,8 @@ const (
 
 var kinds = [...]string{"read", "update", "insert", "delete", "scan"}
 
-// session is one worker's connection. It is not safe for concurrent use, as the worker's own counters are not: what they
-// count goes into the metrics when an operation is over.
+// session is one worker's connection. It is not safe for concurrent use, as the worker's own counters are not: what
+// they count goes into the metrics when an operation is over.
 type session struct {
 	workloads.DB
 	m      *ClientMetrics

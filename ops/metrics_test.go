@@ -118,6 +118,7 @@ func TestNodeMetrics(t *testing.T) {
 
 // answering is a database whose reads answer with errors in turn.
 type answering struct {
+	runner.NoPool
 	errs  []error
 	count rdma.Counters
 }

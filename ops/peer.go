@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
+	"github.com/farkv/farkv/workloads/ycsb"
 )
 
 // peer measures another system, where it is installed, on the same records and the same workload.
@@ -30,10 +32,8 @@ func (b *Bench) peer(ctx context.Context, name string, c runner.Config, p *prope
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	for name, value := range map[string]string{"redis.addr": server.addr, "command": drivers.Load} {
-		if _, _, err := p.Set(name, value); err != nil {
-			return err
-		}
+	if err := cmp.Or(ycsb.Set(p, "redis.addr", server.addr), ycsb.Set(p, "command", drivers.Load)); err != nil {
+		return err
 	}
 	db, err := quietly(func() (drivers.Database, error) { return drivers.Create(name, p) })
 	if err != nil {

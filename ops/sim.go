@@ -16,37 +16,19 @@ import (
 	"github.com/farkv/farkv/workloads/recording"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/simulate"
+	"github.com/farkv/farkv/workloads/ycsb"
 )
 
-// Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own.
+// Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own. Of
+// Config it says itself what Complete fills in: the Spec, the Options, the Faults, the Changes, and of the Pool what
+// the Spec tells.
 type Simulation struct {
-	Store, Profile string
+	simulate.Config // WarmUp negative: as many as Ops
 	simulate.Workload
-	Nodes, Clients int
-	IndexReplicas  int
-	DataReplicas   int
-	Spares         int           // of the nodes
-	Own            stores.Values // options of the store; without stores.CacheBytes a client's cache has room for all records
-	NodeBytes      uint64        // memory of each node; 0: what the store needs
-	Failures       float64       // clients a second that die in the midst of an INSERT, beside the others
-	ShortKeys      bool          // keys of 4 bytes, of a workload whose keys are numbers
-	StallFences    bool          // fences wait behind atomics on device memory as behind others
-	NoDevice       bool          // what stores keep in the memory of NICs is in that of the nodes
-	Hardware       []string      // figures of the profile that are changed: "LinkGbps=200"
-	NodeCores      int           // of a memory node, for two-sided calls
-	InFlight       int           // operations of a client at a time
-	Known          bool          // clients have read all records before
-	Fresh          bool          // what is measured makes other choices than the warm-up
-	Memory         bool          // tell what the pool's memory is used for
-	Ops, WarmUp    int64         // WarmUp negative: as many as Ops
-	Duration       time.Duration
-	Interval       time.Duration
-	Think          time.Duration // of a client before each operation
-	Lease          time.Duration // of the master, where something goes wrong
-	Seed           uint64
-	Crashes        []string // "node 1@5s", "client 3@1s"
-	Faults         []string // as package sim writes them
-	Joins, Leaves  []string // "16@3s"
+	Own           stores.Values // options of the store; without stores.CacheBytes a client's cache has room for all records
+	Crashes       []string      // "node 1@5s", "client 3@1s"
+	OtherFaults   []string      // as package sim writes them
+	Joins, Leaves []string      // "16@3s"
 	// Record names a file for a recording of the run: see package recording. Without an Interval a sample is taken each
 	// hundredth of the Duration, or without that each millisecond.
 	Record string
@@ -58,14 +40,14 @@ func (s *Simulation) Set(option string, value any) { s.Own = s.Own.With(stores.V
 const (
 	defaultSimOps = 1_000_000
 	maxSimOps     = 1 << 32
-	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what a run that ends by
-	// time may insert.
+	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what a run that ends
+	// by time may insert.
 	eachOp = 4 * time.Microsecond
 )
 
 // Run simulates.
 func (s *Simulation) Run(ctx context.Context) (*Simulated, error) {
-	c, err := s.Config()
+	c, err := s.Complete()
 	if err != nil {
 		return nil, err
 	}
@@ -110,26 +92,21 @@ func (s *Simulation) explain(err error) error {
 		{Of: of(rdma.ErrFull), Say: "--records sizes the index; --memory gives each memory node more, without it records and clients do"}})
 }
 
-// Config returns what Run simulates. Errors are workloads.UseErrors.
-func (s *Simulation) Config() (simulate.Config, error) {
+// Complete returns what Run simulates. Errors are workloads.UseErrors.
+func (s *Simulation) Complete() (c simulate.Config, err error) {
 	p, err := s.Read()
 	if err != nil {
-		return simulate.Config{}, err
+		return c, err
 	}
 	kind, err := stores.Lookup(s.Store)
 	if err == nil {
 		err = kind.Heeds(s.Own)
 	}
 	if err != nil {
-		return simulate.Config{}, workloads.Misuse("%v", err)
+		return c, workloads.Misuse("%v", err)
 	}
-	c := simulate.Config{
-		Store: s.Store, Profile: s.Profile, Hardware: s.Hardware, NodeCores: s.NodeCores, Clients: s.Clients, InFlight: s.InFlight, Seed: s.Seed,
-		Ops: s.Ops, WarmUp: s.WarmUp, Duration: s.Duration, Interval: s.Interval, Think: s.Think, Lease: s.Lease,
-		Target: p.GetFloat64("target", 0), Known: s.Known, Fresh: s.Fresh, Memory: s.Memory,
-		Failures: s.Failures, ShortKeys: s.ShortKeys, NoDevice: s.NoDevice, StallFences: s.StallFences,
-		Options: stores.Options{Own: kind.Choose(s.Own, stores.Opened)},
-	}
+	c = s.Config
+	c.Target, c.Options = p.GetFloat64("target", 0), stores.Options{Own: kind.Choose(s.Own, stores.Opened)}
 	if c.Ops == 0 && c.Duration == 0 {
 		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
 			c.Ops = defaultSimOps
@@ -145,17 +122,14 @@ func (s *Simulation) Config() (simulate.Config, error) {
 	if most == 0 {
 		most = int64(c.Duration/eachOp) * int64(c.Clients*max(c.InFlight, 1))
 	}
-	if _, _, err := p.Set("operationcount", strconv.FormatInt(most+c.WarmUp, 10)); err != nil {
+	if err := ycsb.Set(p, "operationcount", strconv.FormatInt(most+c.WarmUp, 10)); err != nil {
 		return c, err
 	}
 	if c.Spec, err = runner.ReadSpec(p); err != nil {
 		return c, err
 	}
-	c.Pool = stores.Params{
-		Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas,
-		Own: kind.Choose(s.Own, stores.Made), Memory: s.NodeBytes,
-		Records: uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts()), PairBytes: c.Spec.PairBytes(),
-	}
+	c.Pool.Own, c.Pool.PairBytes = kind.Choose(s.Own, stores.Made), c.Spec.PairBytes()
+	c.Pool.Records = uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts())
 	if s.ShortKeys {
 		c.Pool.PairBytes = simulate.ShortKeyBytes + workloads.RowBytes(c.Spec.FieldCount, c.Spec.FieldLength)
 	}
@@ -203,7 +177,7 @@ func (s *Simulation) faults() (string, error) {
 			all = append(all, fmt.Sprintf("crash client=%q at=%v", simulate.ClientName(n), d))
 		}
 	}
-	return strings.Join(append(all, s.Faults...), "; "), nil
+	return strings.Join(append(all, s.OtherFaults...), "; "), nil
 }
 
 // Cluster is a profile that simulations can run on.

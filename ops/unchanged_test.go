@@ -24,12 +24,14 @@ var changing = []string{"readproportion=0.3", "updateproportion=0.3", "insertpro
 // unchangedRuns are a store's: a run a seed.
 func unchangedRuns(store string) []Simulation {
 	quiet := Simulation{
-		Store: store, Profile: "fusee-testbed", Workload: simulate.Workload{Name: "ycsb-a", Records: 200, PairBytes: 128},
-		Nodes: 4, Clients: 6, Ops: 1500, Duration: 20 * time.Millisecond, WarmUp: 600, Memory: true, Lease: time.Millisecond,
-		Interval: time.Millisecond,
+		Config: simulate.Config{
+			Store: store, Profile: "fusee-testbed", Pool: stores.Params{Nodes: 4}, Clients: 6, Ops: 1500,
+			Duration: 20 * time.Millisecond, WarmUp: 600, Memory: true, Lease: time.Millisecond, Interval: time.Millisecond,
+		},
+		Workload: simulate.Workload{Name: "ycsb-a", Records: 200, PairBytes: 128},
 	}
 	if strings.HasPrefix(store, "fusee") || store == "rcuckoo" {
-		quiet.Spares, quiet.IndexReplicas, quiet.DataReplicas = 1, 2, 2
+		quiet.Pool.Spares, quiet.Pool.IndexReplicas, quiet.Pool.DataReplicas = 1, 2, 2
 	}
 	list := make([]Simulation, 6)
 	for i := range list {
@@ -40,7 +42,7 @@ func unchangedRuns(store string) []Simulation {
 			s.Properties, s.Records, s.PairBytes, s.InFlight, s.Ops = changing, 1000, 300, 2, 5000
 		}
 	}
-	crash := func(s *Simulation, fault string) { s.Faults = append(s.Faults, fault) }
+	crash := func(s *Simulation, fault string) { s.OtherFaults = append(s.OtherFaults, fault) }
 	crash(&list[2], `crash client="client 3" verb=101`)
 	crash(&list[3], `crash client="client 2" verb=302`)
 	crash(&list[4], "crash node=1 at=700µs")
@@ -49,7 +51,7 @@ func unchangedRuns(store string) []Simulation {
 	case "fusee", "fusee-cr", "fusee-nc":
 		list[1].Set("node-centric", true)
 		for _, i := range []int{2, 3, 4} {
-			list[i].IndexReplicas, list[i].DataReplicas = 3, 3
+			list[i].Pool.IndexReplicas, list[i].Pool.DataReplicas = 3, 3
 		}
 	case "raw": // what its dead node had fails, for long
 		list[5].Interval = 0
@@ -135,7 +137,7 @@ func unchangedStore(t *testing.T, store string) map[string]string {
 
 func unchangedRun(t *testing.T, s Simulation, run func(context.Context, simulate.Config) (*simulate.Result, error)) string {
 	t.Helper()
-	c, err := s.Config()
+	c, err := s.Complete()
 	if err != nil {
 		t.Fatalf("seed %d: %v", s.Seed, err)
 	}

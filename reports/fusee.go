@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -77,8 +78,11 @@ var fuseeExperiments = []experiment[*size]{
 // base is the paper's set-up of a mix (FUSEE 6.1, 6.3).
 func (s *size) base(mix string) ops.Simulation {
 	return ops.Simulation{
-		Store: "fusee", Profile: "fusee-testbed", Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
-		Nodes: 2, Clients: 128, IndexReplicas: 1, DataReplicas: 2, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
+		Config: simulate.Config{
+			Store: "fusee", Profile: "fusee-testbed", Pool: stores.Params{Nodes: 2, IndexReplicas: 1, DataReplicas: 2},
+			Clients: 128, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
+		},
+		Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
 	}
 }
 

@@ -16,7 +16,9 @@ var (
 )
 
 // replicated is the set-up of section 6.4: as many replicas of the index as of the data.
-func replicated(o *ops.Simulation, r int) { o.Nodes, o.IndexReplicas, o.DataReplicas = 5, r, r }
+func replicated(o *ops.Simulation, r int) {
+	o.Pool.Nodes, o.Pool.IndexReplicas, o.Pool.DataReplicas = 5, r, r
+}
 
 func latencyCases(s *size) []trial {
 	return each(variants, s.replicas, func(v string, n int) trial {
@@ -103,7 +105,7 @@ func crashCases(s *size) []trial {
 	return []trial{s.trial("c", "crash", func(o *ops.Simulation) {
 		timed(o, s.crashSecond)
 		o.WarmUp = s.crashWarmUp
-		o.IndexReplicas, o.Lease = 2, s.crashSecond/4 // one replica of the index alone would not outlive a node
+		o.Pool.IndexReplicas, o.Lease = 2, s.crashSecond/4 // one replica of the index alone would not outlive a node
 		o.Crashes = []string{fmt.Sprintf("node 1@%v", 5*s.crashSecond)}
 	})}
 }

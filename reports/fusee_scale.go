@@ -56,12 +56,12 @@ const pondering = 15 * time.Microsecond
 func nodeCases(s *size) (list []trial) {
 	for _, n := range s.nodes {
 		list = append(list,
-			s.trial("a", mixed("a", n), func(o *ops.Simulation) { o.Nodes = n }),
-			s.trial("c", mixed("c", n), func(o *ops.Simulation) { o.Nodes = n }),
-			s.trial("c", mixed("thinking", n), func(o *ops.Simulation) { o.Nodes, o.Think = n, thinking }))
+			s.trial("a", mixed("a", n), func(o *ops.Simulation) { o.Pool.Nodes = n }),
+			s.trial("c", mixed("c", n), func(o *ops.Simulation) { o.Pool.Nodes = n }),
+			s.trial("c", mixed("thinking", n), func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, thinking }))
 	}
 	return append(list, each([]int{2, 3, 5}, []string{"a", "c"}, func(n int, mix string) trial {
-		return s.trial(mix, mixed("pondering "+mix, n), func(o *ops.Simulation) { o.Nodes, o.Think = n, pondering })
+		return s.trial(mix, mixed("pondering "+mix, n), func(o *ops.Simulation) { o.Pool.Nodes, o.Think = n, pondering })
 	})...)
 }
 
@@ -216,8 +216,8 @@ func cacheTable(s *size, r results, p *Part) {
 	p.claim("cache", t, text, why)
 }
 
-// allocators are the ways of allocation: the two-level one, and the nodes with all the cores that the profile gives them
-// and with one.
+// allocators are the ways of allocation: the two-level one, and the nodes with all the cores that the profile gives
+// them and with one.
 var allocators = []struct {
 	name  string
 	nodes bool

@@ -98,15 +98,18 @@ const (
 // trial names a simulation that differs from the paper's set-up of a mix (sections 5.2 and 5.3).
 func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation)) trial {
 	o := ops.Simulation{
-		Store: store, Profile: "rcuckoo-testbed", Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100},
-		Nodes: 1, Clients: paperCrowd, IndexReplicas: 1, DataReplicas: 1, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed, ShortKeys: true,
+		Config: simulate.Config{
+			Store: store, Profile: "rcuckoo-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
+			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed, ShortKeys: true,
+		},
+		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100},
 	}
 	if store == "rcuckoo" {
 		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, tableRows: int(s.table) / paperRow,
 			"key-bytes": paperPairing, valueBytes: paperPairing, inlineBytes: paperPairing}
 	}
 	if strings.HasPrefix(store, "fusee") {
-		o.NodeBytes = roomyNode
+		o.Pool.Memory = roomyNode
 	}
 	if store == "fusee" {
 		o.Set(stores.CacheBytes, fuseeCache)

@@ -42,7 +42,7 @@ type trial struct {
 type results map[string]*simulate.Result
 
 func (t *trial) run(ctx context.Context) (*simulate.Result, error) {
-	c, err := t.Config()
+	c, err := t.Complete()
 	if err != nil {
 		return nil, err
 	}

@@ -76,9 +76,11 @@ func key(parts ...any) string { return strings.TrimSpace(fmt.Sprintln(parts...))
 // trial names a simulation that differs from the paper's set-up of a mix (SWARM 7).
 func (s *swarmSize) trial(x system, mix, name string, differ func(*ops.Simulation)) trial {
 	o := ops.Simulation{
-		Store: x.store, Profile: "swarm-testbed", Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
-		Nodes: 4, Clients: 4, IndexReplicas: x.replicas, DataReplicas: x.replicas,
-		Ops: s.ops, WarmUp: s.warmUp, Known: true, Seed: s.seed,
+		Config: simulate.Config{
+			Store: x.store, Profile: "swarm-testbed", Pool: stores.Params{Nodes: 4, IndexReplicas: x.replicas, DataReplicas: x.replicas},
+			Clients: 4, Ops: s.ops, WarmUp: s.warmUp, Known: true, Seed: s.seed,
+		},
+		Workload: simulate.Workload{Name: "ycsb-" + mix, Records: s.records},
 	}
 	sized(&o, 64)
 	if x.store == "fusee" {

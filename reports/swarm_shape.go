@@ -78,7 +78,7 @@ var cheap = []string{"Doorbell=100ns", "Poll=90ns"}
 
 func replicaCountCases(s *swarmSize) (list []trial) {
 	for _, n := range []int{3, 5, 7} {
-		wide := func(o *ops.Simulation) { o.Nodes, o.IndexReplicas, o.DataReplicas = max(4, n), n, n }
+		wide := func(o *ops.Simulation) { o.Pool.Nodes, o.Pool.IndexReplicas, o.Pool.DataReplicas = max(4, n), n, n }
 		for _, x := range quorums() {
 			list = append(list, s.trial(x, "b", key(x.store, n), wide))
 		}

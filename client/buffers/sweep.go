@@ -25,8 +25,8 @@ func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Swe
 	return w
 }
 
-// Count reads how many buffers of a node were handed out. It has to come before the epoch of the sweep begins: what is handed out
-// behind it may be owned then.
+// Count reads how many buffers of a node were handed out. It has to come before the epoch of the sweep begins: what is
+// handed out behind it may be owned then.
 func (s *Sweeper) Count(node int) error {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -64,8 +64,9 @@ func (s *Sweeper) Heard(node int) error {
 	return nil
 }
 
-// Garbage returns the buffers of a segment of a node that nobody owns: those that were handed out when they were counted,
-// less those that are free and those that something names. The view is busy, and earlier epochs are fenced off.
+// Garbage returns the buffers of a segment of a node that nobody owns: those that were handed out when they were
+// counted, less those that are free and those that something names. The view is busy, and earlier epochs are fenced
+// off.
 func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([]uint16, error) {
 	free, err := s.Walk(s.ep, node, segment, s.timeout)
 	if err != nil {
@@ -87,8 +88,8 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 	return garbage, nil
 }
 
-// Free gives buffers back in bundles. Nobody else is at the stack, since the view is busy. What a crash leaves is garbage, but
-// for bundles that are in the stack already.
+// Free gives buffers back in bundles. Nobody else is at the stack, since the view is busy. What a crash leaves is
+// garbage, but for bundles that are in the stack already.
 func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	w := Worker{Space: s.Space, ep: s.ep, timeout: s.timeout}
 	l := &list{node: node, segment: segment, free: pointers}
@@ -101,7 +102,7 @@ func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	for l.len() > 0 {
 		err := w.push(l)
 		if err == nil {
-			err = s.pushed(&w, l)
+			err = s.pushed(l)
 		}
 		if err != nil {
 			return fmt.Errorf("give back swept buffers of segment %d of node %d: %w", segment, node, err)
@@ -111,7 +112,7 @@ func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 }
 
 // pushed waits for a bundle to be in the stack.
-func (s *Sweeper) pushed(w *Worker, l *list) error {
+func (s *Sweeper) pushed(l *list) error {
 	b := l.pushing
 	defer b.Release()
 	l.pushing = nil

@@ -118,8 +118,8 @@ var (
 	errWaited = fmt.Errorf("others hold its locks: %w", rdma.ErrTimeout)
 )
 
-// A client that does not get a lock pauses, for longer each time and at random; for far less than a failure timer, since it
-// is by its tries that it is known to be alive.
+// A client that does not get a lock pauses, for longer each time and at random; for far less than a failure timer,
+// since it is by its tries that it is known to be alive.
 const (
 	firstPause  = time.Microsecond
 	lastPause   = time.Millisecond
@@ -286,8 +286,9 @@ func (s *Store) released(b *rdma.Batch) error {
 	return nil
 }
 
-// finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a lock.
-// Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled before that.
+// finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a
+// lock. Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled
+// before that.
 func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]
@@ -303,7 +304,8 @@ func (s *Store) finish() {
 	s.ending, s.endingIn, s.endingSeq = b, l.shard, st.seq
 }
 
-// lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the next one.
+// lost notes that an operation failed with verbs that may have landed, or may still: the shard is settled before the
+// next one.
 func (s *Store) lost(b *rdma.Batch, err error) error { return s.unread(s.locks.shard, b, err) }
 
 // carry posts a batch as a step and waits for it. A failure says what was to be done.

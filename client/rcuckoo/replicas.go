@@ -10,13 +10,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a node's death loses nothing.
+// Replication by the clients, beyond the paper: each shard has copies on as many nodes, so that a node's death loses
+// nothing.
 //
-// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads, claims, lies with it alone,
-// and costs what it costs without replicas. The others, its backups, hold rows, redos and the content of extents. Which copy
-// leads follows from the pool's view: the one that has been there for longest, and of those the first. So a leader changes only
-// when its node died, and who leads once leads as long as its node lives. All agree on it, since an epoch's verbs do not land in
-// the next one.
+// One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads, claims, lies with
+// it alone, and costs what it costs without replicas. The others, its backups, hold rows, redos and the content of
+// extents. Which copy leads follows from the pool's view: the one that has been there for longest, and of those the
+// first. So a leader changes only when its node died, and who leads once leads as long as its node lives. All agree on
+// it, since an epoch's verbs do not land in the next one.
 //
 // A change takes one trip more:
 //
@@ -34,9 +35,9 @@ import (
 //	    redo to each copy, before the rows (C1), and to the leader last, where all later look for what became of it.
 //	C5  Nobody changes anything under a busy view. Nobody reads under it what was not led by the same copy before.
 //
-// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A copy that does not answer, and
-// is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone. When a leader's node
-// died see takeover.go; how a spare takes a place, restore.go.
+// A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A copy that does not
+// answer, and is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone.
+// When a leader's node died see takeover.go; how a spare takes a place, restore.go.
 
 // placement is where the copies of shards lie, all by shard.
 type placement struct {
@@ -87,7 +88,8 @@ func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] 
 
 func (l *layout) roleAt(shard int) rdma.Addr { return l.at(l.roles, shard, 0) }
 
-// leading is the role of a copy that leads, or led until its node died: it has all that a leader has. 0: it is a backup.
+// leading is the role of a copy that leads, or led until its node died: it has all that a leader has. 0: it is a
+// backup.
 const leading = 1
 
 // makeLeader says that a copy has all that a leader has: the first one of a new pool, too.
@@ -232,7 +234,8 @@ func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
 	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 
-// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it is alive.
+// A backup may be slow, or out of reach for a moment, and others wait for the worker meanwhile: it shows them that it
+// is alive.
 
 // doAlive is do for batches that others wait for.
 func (s *Store) doAlive(step rdma.Step, b *rdma.Batch) error {

@@ -11,10 +11,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// An operation may fail in the midst: a node does not answer, or the pool's view changes and fences off what was in flight. Then
-// the worker's own intent stays as it is, and the shard is dirty. Before anything else there, or at once, the worker repairs
-// what it left itself, as others would (see repair.go): behind its last verb nothing of the ones before can land, so that it
-// need not be fenced off. Then it is known what became of the operation: whether its redo was whole.
+// An operation may fail in the midst: a node does not answer, or the pool's view changes and fences off what was in
+// flight. Then the worker's own intent stays as it is, and the shard is dirty. Before anything else there, or at once,
+// the worker repairs what it left itself, as others would (see repair.go): behind its last verb nothing of the ones
+// before can land, so that it need not be fenced off. Then it is known what became of the operation: whether its redo
+// was whole.
 
 // retryable reports whether it makes sense to go on behind an error: others have repaired something, the pool's view
 // has changed, or a node does not answer, which may be out of reach for a moment.
@@ -38,8 +39,8 @@ const (
 	reachPause = 500 * time.Microsecond
 )
 
-// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the worker for
-// somebody who holds locks.
+// ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the
+// worker for somebody who holds locks.
 func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return
@@ -88,8 +89,8 @@ func (s *Store) runCleanup() {
 	s.nextCleanup = s.ep.Now() + s.opt.Failure/lookShares
 }
 
-// abandonPending gives up what earlier operations left, so that others do not wait while the worker settles it, one shard behind
-// the other. Where it does not succeed, it is tried again.
+// abandonPending gives up what earlier operations left, so that others do not wait while the worker settles it, one
+// shard behind the other. Where it does not succeed, it is tried again.
 func (s *Store) abandonPending() {
 	if !s.cleanupDue() {
 		return
@@ -102,14 +103,15 @@ func (s *Store) abandonPending() {
 	}
 }
 
-// briefly returns the worker for a share of the time that an operation has, which waits no longer for another shard's node.
+// briefly returns the worker for a share of the time that an operation has, which waits no longer for another shard's
+// node.
 func (s *Store) briefly() *Store {
 	each := s.each / reachShare
 	return s.bounded(bound{each, min(s.until, s.ep.Now()+each), s.pulse})
 }
 
-// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up. With replicas
-// the pool goes on when it has given a node up, and that is waited for as long as there is time.
+// reach waits for a moment; false: it has waited for long enough, or the pool has given all copies of the shard up.
+// With replicas the pool goes on when it has given a node up, and that is waited for as long as there is time.
 func (s *Store) reach(shard int) bool {
 	err := s.view.Join()
 	switch {
@@ -223,7 +225,8 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 	return begun, nil
 }
 
-// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets others bring it to its end.
+// abandon waits until nothing is in flight of the worker's own operation in a shard, and lets others bring it to its
+// end.
 func (s *Store) abandon(shard int) (own intent, err error) {
 	st := &s.shards[shard]
 	if st.flying != nil {

@@ -3,6 +3,7 @@ package stores
 import (
 	"fmt"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/farkv/farkv/client/fusee"
@@ -36,14 +37,19 @@ func (m fuseeMender) Report() string {
 	for _, s := range steps {
 		total += s.took
 	}
-	var t strings.Builder
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, s := range steps {
 		share := 0.0
 		if total > 0 {
 			share = 100 * float64(s.took) / float64(total)
 		}
-		line := fmt.Sprintf("%-19s  %8.3f ms  %5.1f%%  %s", s.name, float64(s.took)/float64(time.Millisecond), share, s.what)
-		fmt.Fprintln(&t, strings.TrimRight(line, " "))
+		fmt.Fprintf(t, "%s\t%8.3f ms\t%5.1f%%", s.name, float64(s.took)/float64(time.Millisecond), share)
+		if s.what != "" {
+			fmt.Fprint(t, "\t", s.what)
+		}
+		fmt.Fprintln(t)
 	}
-	return t.String()
+	t.Flush() // a Builder takes everything
+	return text.String()
 }

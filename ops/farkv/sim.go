@@ -75,13 +75,13 @@ func (c *cli) simRun() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists")
 	f.StringArrayVar(&s.Hardware, "hardware", nil, "a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
-	f.IntVar(&s.Nodes, "nodes", 2, "memory nodes")
+	f.IntVar(&s.Pool.Nodes, "nodes", 2, "memory nodes")
 	f.IntVar(&s.Clients, "clients", 128, "clients")
 	f.StringVar(&s.Name, "workload", "ycsb-c",
 		"ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
 	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
 	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
-	f.Var((*bytesFlag)(&s.NodeBytes), "memory", "bytes of each memory node, such as 1GiB (default from records and clients)")
+	f.Var((*bytesFlag)(&s.Pool.Memory), "memory", "bytes of each memory node, such as 1GiB (default from records and clients)")
 	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")
 	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000)")
 	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")
@@ -89,8 +89,8 @@ func (c *cli) simRun() *cobra.Command {
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
 	f.IntVar(&replicas, "replicas", 0,
 		"copies of index and data (default "+stores.DefaultReplicas()+")")
-	f.IntVar(&s.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
-	f.IntVar(&s.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
+	f.IntVar(&s.Pool.IndexReplicas, "index-replicas", 0, "copies of the index alone (default --replicas)")
+	f.IntVar(&s.Pool.DataReplicas, "data-replicas", 0, "copies of the data alone (default --replicas)")
 	f.IntVar(&s.InFlight, "in-flight", 1, "operations of a client at a time, on one core; each has a cache of its own")
 	s.Own = command.Options(f, map[string]string{stores.CacheBytes: "room for all records"}, stores.Made, stores.Opened)
 	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what stores have in that of their NICs, such as locks")
@@ -108,9 +108,9 @@ func (c *cli) simRun() *cobra.Command {
 func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
-	f.IntVar(&s.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
+	f.IntVar(&s.Pool.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.Float64Var(&s.Failures, "failures", 0, "clients a second that die in the midst of an INSERT, beside --clients; needs --duration")
-	f.StringArrayVar(&s.Faults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
+	f.StringArrayVar(&s.OtherFaults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
 }
@@ -138,7 +138,7 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	if !cmd.Flags().Changed("warmup") {
 		s.WarmUp = -1 // as many as there are operations
 	}
-	s.IndexReplicas, s.DataReplicas = cmp.Or(s.IndexReplicas, replicas), cmp.Or(s.DataReplicas, replicas)
+	s.Pool.IndexReplicas, s.Pool.DataReplicas = cmp.Or(s.Pool.IndexReplicas, replicas), cmp.Or(s.Pool.DataReplicas, replicas)
 	return nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/pingcap/go-ycsb/pkg/ycsb"
 
@@ -25,6 +24,7 @@ func fieldNames(n int) []string {
 
 // foreign makes a runner.Database of an upstream driver.
 type foreign struct {
+	runner.NoPool
 	ycsb.DB
 	table   string
 	fields  []string
@@ -145,15 +145,6 @@ type native struct {
 	runner.Database
 	fields []string
 }
-
-// CPU implements runner.Measured for databases that do.
-func (n native) CPU() (here, elsewhere time.Duration, ok bool) { return runner.CPUOf(n.Database) }
-
-// Publish implements runner.Told for databases that do.
-func (n native) Publish(s client.Subject) *client.Publisher { return runner.Publish(n.Database, s) }
-
-// Gone implements runner.Perishable for databases that do.
-func (n native) Gone() error { return runner.Gone(n.Database) }
 
 type threadKey struct{}
 

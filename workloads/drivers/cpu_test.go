@@ -21,7 +21,7 @@ func TestCPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var d runner.Measured = native{Database: &pool{fabric: f}} // as Create makes it
+	var d runner.Database = native{Database: &pool{fabric: f}} // as Create makes it
 	here, nodes, ok := d.CPU()
 	for until := time.Now().Add(50 * time.Millisecond); time.Now().Before(until); {
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // noop answers at once and keeps nothing: what is measured with it is the harness.
-type noop struct{}
+type noop struct{ runner.NoPool }
 
 type noopCreator struct{}
 

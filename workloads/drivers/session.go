@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what became
-// of a write, is left behind with the operation that it failed, and the next operation opens another.
+// session is a worker's store with the endpoint that it stands on. One that was fenced off, or does not know what
+// became of a write, is left behind with the operation that it failed, and the next operation opens another.
 type session struct {
 	pool   *pool
 	worker int
@@ -26,7 +26,7 @@ type session struct {
 	past  rdma.Counters     // of endpoints that were left
 }
 
-// CPU implements runner.Measured where memory nodes are processes.
+// CPU implements runner.Database where memory nodes are processes.
 func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 	f, ok := d.fabric.(rdma.CPUMeter)
 	if !ok {
@@ -36,12 +36,12 @@ func (d *pool) CPU() (here, nodes time.Duration, ok bool) {
 	return wall.CPU(), nodes, err == nil
 }
 
-// Publish implements runner.Told.
+// Publish implements runner.Database.
 func (d *pool) Publish(s client.Subject) *client.Publisher {
 	return client.Publish(d.fabric, "go-ycsb "+d.kind.Name, s)
 }
 
-// Gone implements runner.Perishable.
+// Gone implements runner.Database.
 func (d *pool) Gone() error {
 	if f, ok := d.fabric.(rdma.Perishable); ok {
 		return f.Gone()

@@ -69,7 +69,7 @@ func (f *flags) properties(cmd *cobra.Command) (*properties.Properties, error) {
 		if err := checkName(name); err != nil {
 			return nil, err
 		}
-		if err := set(p, name, value); err != nil {
+		if err := ycsb.Set(p, name, value); err != nil {
 			return nil, err
 		}
 	}
@@ -82,12 +82,12 @@ func (f *flags) properties(cmd *cobra.Command) (*properties.Properties, error) {
 		"pprof":    {"debug.pprof", f.pprof},
 	} {
 		if cmd.Flags().Changed(flag) {
-			if err := set(p, v[0], v[1]); err != nil {
+			if err := ycsb.Set(p, v[0], v[1]); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return p, set(p, "command", cmd.Name())
+	return p, ycsb.Set(p, "command", cmd.Name())
 }
 
 // flagError is what to say of a flag that could not be read: some are properties.
@@ -97,13 +97,6 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: it is a property, so that it is set by -p %s=VALUE", err, unknown.GetSpecifiedName())
 	}
 	return command.FlagError(cmd, err)
-}
-
-func set(p *properties.Properties, name, value string) error {
-	if _, _, err := p.Set(name, value); err != nil {
-		return workloads.Misuse("property %s=%s: %v", name, value, err)
-	}
-	return nil
 }
 
 func propertyFile(name string) (*properties.Properties, error) {

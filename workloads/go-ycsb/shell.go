@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pingcap/go-ycsb/pkg/ycsb"
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/workloads/drivers"
+	"github.com/farkv/farkv/workloads/ycsb"
 )
 
 func newShellCommand() *cobra.Command {
@@ -46,7 +46,7 @@ func (f *flags) shell(cmd *cobra.Command, name string) error {
 		return err
 	}
 	if p.GetInt64("recordcount", 0) == 0 { // it matters to workloads alone
-		if err := set(p, "recordcount", "1"); err != nil {
+		if err := ycsb.Set(p, "recordcount", "1"); err != nil {
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func (f *flags) shell(cmd *cobra.Command, name string) error {
 }
 
 type shell struct {
-	db     ycsb.DB
+	db     drivers.Database
 	ctx    context.Context // of the thread, as upstream's drivers want it
 	table  string
 	out    io.Writer

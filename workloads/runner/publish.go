@@ -8,30 +8,16 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Told is a Database on a pool that is told what its processes do.
-type Told interface {
-	// Publish begins to tell it of a run. nil: the pool has no place for that.
-	Publish(s client.Subject) *client.Publisher
-}
-
-// Publish begins to tell the pool of a database, if it is on one, of a run.
-func Publish(d Database, s client.Subject) *client.Publisher {
-	if t, ok := d.(Told); ok {
-		return t.Publish(s)
-	}
-	return nil
-}
-
 // publish begins to tell of a run that could be started.
 func (r *run) publish(err error) *client.Publisher {
 	if err != nil {
 		return nil
 	}
-	return Publish(r.Database, &subject{run: r, since: make([]since, r.Threads)})
+	return r.Database.Publish(&subject{run: r, since: make([]since, r.Threads)})
 }
 
-// subject is a run of which its pool is told. It measures nothing: what the workers measure anyway is passed on. Nothing is told
-// of operations of the warm-up.
+// subject is a run of which its pool is told. It measures nothing: what the workers measure anyway is passed on.
+// Nothing is told of operations of the warm-up.
 type subject struct {
 	*run
 	now   time.Duration
@@ -81,8 +67,8 @@ func (s *subject) Tell(p *telemetry.Process) {
 	}
 }
 
-// tell makes o what was measured of a kind of call from the beginning. Calls that failed with an answer of the store's are none
-// that failed; their latencies are left out.
+// tell makes o what was measured of a kind of call from the beginning. Calls that failed with an answer of the store's
+// are none that failed; their latencies are left out.
 func tell(o *telemetry.Ops, m *workloads.Measure) {
 	o.Reset()
 	o.Trips, o.OK, o.Unknown = m.Trips, m.Answered, m.Unknown

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/workloads"
@@ -19,13 +20,27 @@ import (
 type Database interface {
 	Open(worker int) (workloads.DB, error)
 	Close() error
+	// CPU returns the processor time that it takes, in this process and in others, since some moment; false: it is not
+	// known.
+	CPU() (here, elsewhere time.Duration, ok bool)
+	// Publish begins to tell the pool that the database is on of a run. nil: the pool has no place for that.
+	Publish(s client.Subject) *client.Publisher
+	// Gone returns why there is nothing left to run on, now and for good; nil: there may be. It waits for nothing, and
+	// is safe for concurrent use.
+	Gone() error
 }
 
-// Measured is a Database that knows what processor time it takes, in this process and in others, since some moment; false:
-// not now.
-type Measured interface {
-	CPU() (here, elsewhere time.Duration, ok bool)
-}
+// NoPool is embedded by a Database that is on no pool.
+type NoPool struct{}
+
+// CPU implements Database: it is not known.
+func (NoPool) CPU() (here, elsewhere time.Duration, ok bool) { return 0, 0, false }
+
+// Publish implements Database: there is no pool to tell.
+func (NoPool) Publish(client.Subject) *client.Publisher { return nil }
+
+// Gone implements Database: it never is.
+func (NoPool) Gone() error { return nil }
 
 // Config says what to run. Zero values mean no limit, no pace, no progress.
 type Config struct {
@@ -94,17 +109,8 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 // cpuTime is the processor time used up to some moment; nil: nobody knows.
 type cpuTime struct{ here, elsewhere time.Duration }
 
-// CPUOf is the processor time that a database takes, if it knows: see Measured.
-func CPUOf(d Database) (here, elsewhere time.Duration, ok bool) {
-	m, ok := d.(Measured)
-	if !ok {
-		return 0, 0, false
-	}
-	return m.CPU()
-}
-
 func cpuOf(d Database) *cpuTime {
-	here, elsewhere, ok := CPUOf(d)
+	here, elsewhere, ok := d.CPU()
 	if !ok {
 		return nil
 	}

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // table is a store that all workers share, behind a lock.
 type table struct {
+	NoPool
 	mu     sync.Mutex
 	rows   map[string][]byte
 	fails  func(call string) error
@@ -367,7 +368,7 @@ func TestSeedIsNamed(t *testing.T) {
 	}
 }
 
-type nothing struct{}
+type nothing struct{ NoPool }
 
 func (nothing) Open(int) (workloads.DB, error)                    { return nothing{}, nil }
 func (nothing) Read([]byte, *workloads.Record) error              { return nil }

@@ -15,8 +15,8 @@ import (
 
 // Workload names a workload and what is changed about it.
 type Workload struct {
-	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the keys, over pairs as
-	// the papers have them: 100,000 of 1,024 bytes, one field, written whole.
+	// Name is what ycsb.Find takes. YCSB's own workloads are its mixes with its distributions of the keys, over pairs
+	// as the papers have them: 100,000 of 1,024 bytes, one field, written whole.
 	Name       string
 	Records    int64    // 0: the workload's own
 	PairBytes  int      // of a key with its value; 0: the workload's own
@@ -46,37 +46,27 @@ func (w *Workload) Read() (*properties.Properties, error) {
 	if file.Core != "" {
 		records, pair = cmp.Or(records, paperRecords), cmp.Or(pair, paperPair)
 	}
-	p, err := properties.Load(file.Text, properties.UTF8)
-	if err != nil {
-		return nil, workloads.Misuse("workload %s: %v", w.Name, err)
-	}
-	var set [][2]string
+	anew := map[string]string{}
 	if records > 0 {
-		set = append(set, [2]string{"recordcount", strconv.FormatInt(records, 10)})
+		anew["recordcount"] = strconv.FormatInt(records, 10)
 	}
 	if file.Core != "" {
-		set = append(set, [2]string{"operationcount", "0"})
+		anew["operationcount"] = "0"
 	}
 	if pair > 0 {
 		if pair <= keyBytes {
 			return nil, workloads.Misuse("pairs of %d bytes: a key alone has %d", pair, keyBytes)
 		}
-		set = append(set, [2]string{"fieldcount", "1"}, [2]string{"fieldlength", strconv.Itoa(pair - keyBytes)},
-			[2]string{"zeropadding", strconv.Itoa(keyDigits)})
+		anew["fieldcount"], anew["fieldlength"], anew["zeropadding"] = "1", strconv.Itoa(pair-keyBytes), strconv.Itoa(keyDigits)
 	}
 	for _, text := range w.Properties {
 		name, value, ok := strings.Cut(text, "=")
 		if err := check(name, ok); err != nil {
 			return nil, err
 		}
-		set = append(set, [2]string{name, value})
+		anew[name] = value
 	}
-	for _, s := range set {
-		if _, _, err := p.Set(s[0], s[1]); err != nil {
-			return nil, workloads.Misuse("property %s=%s: %v", s[0], s[1], err)
-		}
-	}
-	return p, nil
+	return file.Properties(anew)
 }
 
 // check refuses what nothing would read.

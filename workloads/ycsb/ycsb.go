@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/magiconair/properties"
+
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -22,6 +24,28 @@ type Workload struct {
 	Name string // of a file of ours, or the path of another
 	Core string // "a" to "f": the letter of YCSB's own; "" of all others
 	Text []byte // its properties
+}
+
+// Properties returns those of a workload, with some set anew. Errors are workloads.UseErrors.
+func (w *Workload) Properties(anew map[string]string) (*properties.Properties, error) {
+	p, err := properties.Load(w.Text, properties.UTF8)
+	if err != nil {
+		return nil, workloads.Misuse("workload %s: %v", w.Name, err)
+	}
+	for name, value := range anew {
+		if err := Set(p, name, value); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Set sets a property. An error, of a value that refers to itself, is a workloads.UseError.
+func Set(p *properties.Properties, name, value string) error {
+	if _, _, err := p.Set(name, value); err != nil {
+		return workloads.Misuse("property %s=%s: %v", name, value, err)
+	}
+	return nil
 }
 
 // Spellings says what Find and Read take beside the path of a file.

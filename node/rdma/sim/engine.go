@@ -119,7 +119,7 @@ func (h timerHeap) fix(i int) {
 	}
 }
 
-func (h *timerHeap) pop() *Worker {
+func (h *timerHeap) pop() {
 	a := *h
 	w := a[0]
 	n := len(a) - 1
@@ -130,7 +130,6 @@ func (h *timerHeap) pop() *Worker {
 		(*h).fix(0)
 	}
 	w.timer = -1
-	return w
 }
 
 // arm wakes w at a time unless something else does before.

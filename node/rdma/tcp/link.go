@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its own: so much fits
-	// the socket's buffer, so that a worker's write does not block even when the node reads nothing.
+	// inlineBytes is how much may be on its way to a node before writing is left to a goroutine of its own: so much
+	// fits the socket's buffer, so that a worker's write does not block even when the node reads nothing.
 	inlineBytes = socketBytes / 4
 	// mostQueued bounds what waits to be sent to a node that reads nothing.
 	mostQueued = 64 << 20
@@ -233,7 +233,7 @@ func (s sending) done() bool {
 // handOver leaves writing to the goroutine that may wait for the node.
 func (l *link) handOver() { wake(l.heavy) }
 
-// wake has whoever waits for a channel of one go on, now or when they look next.
+// wake lets the goroutine that receives from a channel of one go on, now or when it receives next.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -365,7 +365,8 @@ func (r *ring) take() (all []inFlight) {
 const blip = 200 * time.Millisecond
 
 // control asks the node something and waits for its answer. A connection that breaks meanwhile is made again, and the
-// question asked again: it does no harm to hear one twice. A node that cannot be connected to for a blip is not waited for.
+// question asked again: it does no harm to hear one twice. A node that cannot be connected to for a blip is not waited
+// for.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
 	until, lost := wall.Now()+within, time.Duration(0)
 	for {

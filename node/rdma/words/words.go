@@ -25,35 +25,20 @@ func Touch(src unsafe.Pointer, n int) (sum uint64) {
 
 // Load copies pool memory at src into dst.
 func Load(dst []byte, src unsafe.Pointer) {
-	n := uintptr(len(dst))
-	d := unsafe.Pointer(unsafe.SliceData(dst))
-	i := min(-uintptr(src)&7, n)
-	loadBytes(d, src, 0, i)
-	for ; i+64 <= n; i += 64 {
-		t, s := (*[8]uint64)(unsafe.Add(d, i)), (*[8]uint64)(unsafe.Add(src, i))
-		t[0] = s[0]
-		t[1] = s[1]
-		t[2] = s[2]
-		t[3] = s[3]
-		t[4] = s[4]
-		t[5] = s[5]
-		t[6] = s[6]
-		t[7] = s[7]
-	}
-	for ; i+8 <= n; i += 8 {
-		*(*uint64)(unsafe.Add(d, i)) = *(*uint64)(unsafe.Add(src, i))
-	}
-	loadBytes(d, src, i, n)
+	move(unsafe.Pointer(unsafe.SliceData(dst)), src, uintptr(len(dst)), -uintptr(src)&7)
 }
 
 // Store copies src into pool memory at dst.
 func Store(dst unsafe.Pointer, src []byte) {
-	n := uintptr(len(src))
-	s := unsafe.Pointer(unsafe.SliceData(src))
-	i := min(-uintptr(dst)&7, n)
-	loadBytes(dst, s, 0, i)
+	move(dst, unsafe.Pointer(unsafe.SliceData(src)), uintptr(len(src)), -uintptr(dst)&7)
+}
+
+// move copies n bytes, of which so many lie ahead of the first whole word of the pool.
+func move(dst, src unsafe.Pointer, n, ahead uintptr) {
+	i := min(ahead, n)
+	moveBytes(dst, src, 0, i)
 	for ; i+64 <= n; i += 64 {
-		t, s := (*[8]uint64)(unsafe.Add(dst, i)), (*[8]uint64)(unsafe.Add(s, i))
+		t, s := (*[8]uint64)(unsafe.Add(dst, i)), (*[8]uint64)(unsafe.Add(src, i))
 		t[0] = s[0]
 		t[1] = s[1]
 		t[2] = s[2]
@@ -64,13 +49,13 @@ func Store(dst unsafe.Pointer, src []byte) {
 		t[7] = s[7]
 	}
 	for ; i+8 <= n; i += 8 {
-		*(*uint64)(unsafe.Add(dst, i)) = *(*uint64)(unsafe.Add(s, i))
+		*(*uint64)(unsafe.Add(dst, i)) = *(*uint64)(unsafe.Add(src, i))
 	}
-	loadBytes(dst, s, i, n)
+	moveBytes(dst, src, i, n)
 }
 
-// loadBytes copies the bytes from i to n, which lie in one word.
-func loadBytes(dst, src unsafe.Pointer, i, n uintptr) {
+// moveBytes copies the bytes from i to n, which lie in one word.
+func moveBytes(dst, src unsafe.Pointer, i, n uintptr) {
 	for ; i < n; i++ {
 		*(*byte)(unsafe.Add(dst, i)) = *(*byte)(unsafe.Add(src, i))
 	}
