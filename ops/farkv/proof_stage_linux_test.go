@@ -31,13 +31,13 @@ const (
 	statusPause = 100 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
 )
 
-// proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG all clients together leave
-// most of a processor to others.
+// proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG all clients of a pool and its
+// nodes take a fifth of a processor, since other tests run meanwhile.
 func proofPause() time.Duration {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return 8 * time.Millisecond
 	}
-	return 20 * time.Millisecond
+	return 50 * time.Millisecond
 }
 
 // stage is where processes play: memory nodes and a pool on them, and programs that work with it.

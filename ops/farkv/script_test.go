@@ -247,7 +247,7 @@ func terminate(ts *testscript.TestScript, _ bool, args []string) {
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // a program is expensive
 		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,11 @@ import (
 // cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
 // knows whether they landed, nodes that answer again. Connections among the nodes stay.
 func (h *Harness) cuts(t *testing.T, on *wired) {
-	l := load{workers: 8, keys: 4, ops: 400 / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true, ended: new(atomic.Int64)}
+	ops := 160 // in some 100 cuts
+	if os.Getenv("FARKV_LONG") == "1" {
+		ops = 400
+	}
+	l := load{workers: 8, keys: 4, ops: ops / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true, ended: new(atomic.Int64)}
 	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()
@@ -48,6 +53,7 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	for _, o := range hist.With(check.Uncertain, check.TimedOut, check.Failed) {
 		t.Log(&o)
 	}
+	t.Logf("%d operations, %d cuts", len(hist), all.cuts())
 	if n := all.cuts(); n < 10 {
 		t.Errorf("connections were cut %d times", n)
 	}
