@@ -30,6 +30,7 @@ var capabilities = map[string]reflect.Type{
 	"DeviceWorker":   reflect.TypeFor[rdma.DeviceWorker](),
 	"ExpelChecker":   reflect.TypeFor[rdma.ExpelChecker](),
 	"Geometer":       reflect.TypeFor[rdma.Geometer](),
+	"Messenger":      reflect.TypeFor[rdma.Messenger](),
 	"Localizer":      reflect.TypeFor[rdma.Localizer](),
 	"MasterReporter": reflect.TypeFor[rdma.MasterReporter](),
 	"NodeGracer":     reflect.TypeFor[rdma.NodeGracer](),
@@ -50,7 +51,18 @@ var implementations = []struct {
 	{"shm", []reflect.Type{reflect.TypeFor[*shm.Fabric](), reflect.TypeFor[*shm.Endpoint]()}},
 	{"tcp", []reflect.Type{reflect.TypeFor[*tcp.Fabric](), reflect.TypeFor[*tcp.Endpoint]()}},
 	{"ibverbs", []reflect.Type{reflect.TypeFor[*ibverbs.Fabric](), reflect.TypeFor[*ibverbs.Endpoint]()}},
-	{"sim", []reflect.Type{reflect.TypeFor[*sim.Sim]()}},
+	{"sim", []reflect.Type{reflect.TypeFor[*sim.Sim](), simEndpoint()}},
+}
+
+// simEndpoint returns the type of what sim opens, which has no name outside.
+func simEndpoint() reflect.Type {
+	s := sim.New(sim.Options{})
+	defer s.Close()
+	ep, err := s.Open("worker")
+	if err != nil {
+		panic(err)
+	}
+	return reflect.TypeOf(ep)
 }
 
 // TestCapabilities compares what the comments of the capabilities say of fabrics with the fabrics.

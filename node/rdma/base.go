@@ -8,6 +8,9 @@ type Base struct {
 	posts uint64
 	free  []*Batch
 	grow  func(int) []byte
+
+	completed uint64 // counts ops, or batches: see Completed
+	sends     bool   // the worker has a mailbox
 }
 
 // BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
@@ -54,7 +57,7 @@ func (q *Base) recycle(b *Batch) {
 	b.n, b.chains, b.done, b.pending = 0, 0, 0, 0
 	b.grouped, b.posted, b.released, b.waited = false, false, false, false
 	b.step, b.mem = "", b.free
-	b.big = nil
+	b.big, b.span = nil, b.span[:0]
 	q.free = append(q.free, b)
 }
 
@@ -81,6 +84,12 @@ func (q *Base) Posted(b *Batch) {
 			q.C.BytesWrote += uint64(len(op.Buf))
 			at.Writes++
 			at.BytesWrote += uint64(len(op.Buf))
+		case Send:
+			n := uint64(op.Len())
+			q.C.Sends++
+			q.C.BytesWrote += n
+			at.Sends++
+			at.BytesWrote += n
 		default:
 			q.C.Atomics++
 			at.Atomics++
@@ -109,7 +118,7 @@ func (b *Batch) stalls(i int) (n uint64) {
 			n++
 			flying = false
 		}
-		flying = flying || op.Verb != Write
+		flying = flying || op.Verb.Fetches()
 	}
 	return n
 }
@@ -122,6 +131,12 @@ func (q *Base) Waited(b *Batch) {
 	b.waited = true
 	q.C.Trips = max(q.C.Trips, b.depart+b.trips)
 }
+
+// Listening says that the worker has a mailbox, from which it may send.
+func (q *Base) Listening() { q.sends = true }
+
+// Completed returns a number that grows whenever ops of the worker complete.
+func (q *Base) Completed() uint64 { return q.completed }
 
 // Called counts a two-sided call of a node.
 func (q *Base) Called(node int) {

@@ -15,6 +15,7 @@ const (
 	CompareSwap                       // 8 aligned bytes
 	MaskedCompareSwap                 // compares and swaps only the bits of its masks; a capability
 	FetchAdd                          // 8 aligned bytes
+	Send                              // Op.Buf, and what Op.Spans gather -> a mailbox; a capability
 )
 
 func (v Verb) String() string {
@@ -29,12 +30,17 @@ func (v Verb) String() string {
 		return "MASKED_CAS"
 	case FetchAdd:
 		return "FAA"
+	case Send:
+		return "SEND"
 	}
 	return fmt.Sprintf("VERB(%d)", uint8(v))
 }
 
 // Atomic tells whether v changes its word in one indivisible step.
-func (v Verb) Atomic() bool { return v >= CompareSwap }
+func (v Verb) Atomic() bool { return v >= CompareSwap && v <= FetchAdd }
+
+// Fetches reports whether v brings something back: later verbs may pass it, and fences wait for it.
+func (v Verb) Fetches() bool { return v == Read || v.Atomic() }
 
 // Op is one work request. It belongs to its Batch and stays where it is until Release. Result and Err are valid once
 // its chain is complete.
@@ -47,6 +53,7 @@ type Op struct {
 	chain int32
 	Addr  Addr
 	Buf   []byte // registered memory, from Batch.Alloc
+	Spans []Span // of a SEND, behind Buf
 
 	Expect, Value         uint64 // of an atomic: what is compared, and what is swapped in or added
 	CompareMask, SwapMask uint64 // of a MaskedCompareSwap: the bits compared and the bits replaced
@@ -55,12 +62,16 @@ type Op struct {
 	Err    error
 }
 
-// Len returns how many bytes of pool memory op touches.
+// Len returns how many bytes of pool memory op touches, or how long the message is that it sends.
 func (op *Op) Len() int {
 	if op.Verb.Atomic() {
 		return 8
 	}
-	return len(op.Buf)
+	n := len(op.Buf)
+	for _, s := range op.Spans {
+		n += s.Len
+	}
+	return n
 }
 
 // Word returns the i-th word of a completed READ.
@@ -96,6 +107,7 @@ type Batch struct {
 	mem  []byte   // what Alloc hands out next
 	free []byte   // mem, from its beginning
 	big  [][]byte // allocations that did not fit mem, live until Release
+	span []Span   // of all SENDs
 
 	step             Step
 	posted, released bool
@@ -158,7 +170,7 @@ func (b *Batch) add(v Verb, a Addr, buf []byte) *Op {
 		b.chains++
 	}
 	op.Verb, op.Fence, op.done, op.chain = v, false, false, b.chains-1
-	op.Addr, op.Buf = a, buf
+	op.Addr, op.Buf, op.Spans = a, buf, nil
 	op.Result, op.Err = 0, nil
 	return op
 }
@@ -199,6 +211,22 @@ func (b *Batch) MaskedCompareSwap(a Addr, expect, compareMask, value, swapMask u
 func (b *Batch) FetchAdd(a Addr, n uint64) *Op {
 	op := b.add(FetchAdd, a, nil)
 	op.Value = n
+	return op
+}
+
+// Send adds a SEND of a message to a mailbox: head, which is from Alloc and may be empty, and behind it what the spans
+// gather from the memory of the node that the worker runs beside. The worker has a mailbox: see Messenger; once it has
+// closed that, a SEND ends in ErrClosed. The op completes when the message is in a buffer of the receiver, which need
+// not have looked at it. When it ends in ErrBoxFull, ErrMessageSize or ErrNoBox the message was not delivered, and
+// verbs behind it go on; when in anything else, it may have been.
+func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
+	if !b.base.sends {
+		panic("rdma: SEND by a worker without a mailbox")
+	}
+	op := b.add(Send, Addr(to), head)
+	first := len(b.span)
+	b.span = append(b.span, spans...)
+	op.Spans = b.span[first:len(b.span):len(b.span)]
 	return op
 }
 
@@ -270,6 +298,7 @@ func (b *Batch) Completed(i int) bool { return b.posted && (b.pending == 0 || b.
 
 // CompleteAll marks every op complete; for fabrics that execute a batch inside Post.
 func (b *Batch) CompleteAll() {
+	b.base.completed++
 	b.pending, b.done = 0, int(b.chains)
 }
 
@@ -280,6 +309,7 @@ func (b *Batch) Complete(i int) {
 		panic(fmt.Sprintf("rdma: op %d (%s at %s) completed twice", i, op.Verb, op.Addr))
 	}
 	op.done = true
+	b.base.completed++
 	b.pending--
 	b.left[op.chain]--
 	if b.left[op.chain] == 0 {

@@ -1,6 +1,9 @@
 package rdma
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Capabilities are what some fabrics and endpoints can do beyond Fabric and Endpoint. A caller asks for one with a
 // type assertion, such as f.(NodeKiller), and goes without it as the comment of the capability says. The lines "Has it"
@@ -200,6 +203,24 @@ func Tell(f Fabric, name string) (Endpoint, error) {
 		return t.Tell(name)
 	}
 	return f.Open(name)
+}
+
+// Messenger is an Endpoint that sends and receives messages. Without it there are none. The function Listen asks.
+//
+// Has it: shm, sim.
+type Messenger interface {
+	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists when it has one, or
+	// when another worker has that number; ErrNotSupported of a pool in shared memory, whose workers no process can
+	// wake. (A mem: pool, which is of one process, has messages.)
+	Listen(o BoxOptions) (Mailbox, error)
+}
+
+// Listen opens the mailbox of a worker. Where its fabric has no messages the error wraps ErrNotSupported.
+func Listen(ep Endpoint, o BoxOptions) (Mailbox, error) {
+	if m, ok := ep.(Messenger); ok {
+		return m.Listen(o)
+	}
+	return nil, fmt.Errorf("listen for messages as client %d: %w", ep.Client(), ErrNotSupported)
 }
 
 // ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without it nodes count none.

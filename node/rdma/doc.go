@@ -19,6 +19,8 @@
 // A batch that nobody waits for is background work: it is posted, released or kept, and looked at (Batch.Finished)
 // when the worker has time. It costs no trip.
 //
+// Workers also send each other messages, by a SEND in a batch: see Mailbox. They are a capability of some fabrics.
+//
 // No verb takes a context: a cancelled verb may still land, so a context would lie. Waits have a limit in time.
 //
 // Fabrics (packages shm, sim, ...) implement Fabric and Endpoint; package rdmatest is the suite that each must pass.

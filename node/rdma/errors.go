@@ -32,6 +32,11 @@ var (
 	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a voice. It is an
 	// ErrUnreachable.
 	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)
+	// ErrBoxFull, ErrMessageSize and ErrNoBox end a SEND that delivered nothing: the mailbox has no free buffer, its
+	// buffers are too short, or there is no mailbox of that number any more, or yet. The connection stays up.
+	ErrBoxFull     = errors.New("mailbox has no free buffer")
+	ErrMessageSize = errors.New("message is too long")
+	ErrNoBox       = errors.New("no such mailbox")
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
 	ErrNoPool = errors.New("no such pool")
 	ErrExists = errors.New("pool exists")
@@ -48,6 +53,9 @@ type OpError struct {
 }
 
 func (e *OpError) Error() string {
+	if e.Verb == Send {
+		return fmt.Sprintf("%s of %d bytes to %s: %v", e.Verb, e.Len, BoxAddr(e.Addr), e.Err)
+	}
 	return fmt.Sprintf("%s of %d bytes at %s: %v", e.Verb, e.Len, e.Addr, e.Err)
 }
 

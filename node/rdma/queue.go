@@ -147,20 +147,21 @@ type Counters struct {
 	Reads      uint64 // verbs
 	Writes     uint64
 	Atomics    uint64
+	Sends      uint64 // messages
 	Calls      uint64 // two-sided calls; each is also a trip
 	BytesRead  uint64
-	BytesWrote uint64
+	BytesWrote uint64 // by WRITEs and SENDs
 }
 
-// Verbs returns the number of one-sided verbs.
-func (c *Counters) Verbs() uint64 { return c.Reads + c.Writes + c.Atomics }
+// Verbs returns the number of verbs.
+func (c *Counters) Verbs() uint64 { return c.Reads + c.Writes + c.Atomics + c.Sends }
 
 // Sub returns what was counted since before.
 func (c Counters) Sub(before Counters) Counters {
 	return Counters{
 		Trips: c.Trips - before.Trips, Doorbells: c.Doorbells - before.Doorbells,
 		Reads: c.Reads - before.Reads, Writes: c.Writes - before.Writes, Atomics: c.Atomics - before.Atomics,
-		Calls: c.Calls - before.Calls, BytesRead: c.BytesRead - before.BytesRead,
+		Sends: c.Sends - before.Sends, Calls: c.Calls - before.Calls, BytesRead: c.BytesRead - before.BytesRead,
 		BytesWrote: c.BytesWrote - before.BytesWrote,
 	}
 }
@@ -170,7 +171,8 @@ func (c Counters) Add(d Counters) Counters {
 	return Counters{
 		Trips: c.Trips + d.Trips, Doorbells: c.Doorbells + d.Doorbells,
 		Reads: c.Reads + d.Reads, Writes: c.Writes + d.Writes, Atomics: c.Atomics + d.Atomics,
-		Calls: c.Calls + d.Calls, BytesRead: c.BytesRead + d.BytesRead, BytesWrote: c.BytesWrote + d.BytesWrote,
+		Sends: c.Sends + d.Sends, Calls: c.Calls + d.Calls, BytesRead: c.BytesRead + d.BytesRead,
+		BytesWrote: c.BytesWrote + d.BytesWrote,
 	}
 }
 
@@ -178,7 +180,7 @@ func (c Counters) Add(d Counters) Counters {
 type NodeCounters struct {
 	Doorbells             uint64
 	Reads, Writes         uint64
-	Atomics, Calls        uint64
+	Atomics, Sends, Calls uint64
 	BytesRead, BytesWrote uint64
 
 	rung uint64 // the last post with a doorbell here

@@ -51,6 +51,7 @@ type Counters struct {
 	Reads      uint64 `json:"reads"`
 	Writes     uint64 `json:"writes"`
 	Atomics    uint64 `json:"atomics"`
+	Sends      uint64 `json:"sends,omitempty"`
 	Calls      uint64 `json:"calls"`
 	BytesRead  uint64 `json:"bytes_read"`
 	BytesWrote uint64 `json:"bytes_wrote"`

@@ -156,6 +156,50 @@ func (e *Endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	}
 }
 
+// Listen opens the worker's mailbox. Its SENDs are verbs; messages that come have no faults of their own: they are
+// verbs of those that sent them.
+func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	if err := e.gone("listen"); err != nil {
+		return nil, err
+	}
+	m, err := rdma.Listen(e.Endpoint, o)
+	if err != nil {
+		return nil, err
+	}
+	return &mailbox{m, e}, nil
+}
+
+// mailbox is that of a worker, which receives nothing once it has crashed.
+type mailbox struct {
+	rdma.Mailbox
+	e *Endpoint
+}
+
+func (m *mailbox) Next() *rdma.Message {
+	if m.e.Crashed() {
+		return nil
+	}
+	return m.Mailbox.Next()
+}
+
+func (m *mailbox) Await(within time.Duration) error {
+	if err := m.e.gone("wait for a message"); err != nil {
+		return err
+	}
+	m.e.settle()
+	err := m.Mailbox.Await(within)
+	m.e.settle()
+	return err
+}
+
+// Close closes the mailbox, which a worker that has crashed does not.
+func (m *mailbox) Close() error {
+	if err := m.e.gone("close the mailbox"); err != nil {
+		return err
+	}
+	return m.Mailbox.Close()
+}
+
 // Join joins the view, which a worker that has crashed does not. It is no verb: nobody sees that it happened.
 func (e *Endpoint) Join() (rdma.View, error) {
 	if err := e.gone("join the view"); err != nil {

@@ -290,6 +290,16 @@ func harness(o sim.Options) rdmatest.Harness {
 				t.Errorf("%v", err)
 			}
 		},
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+			s := f.(*sim.Sim)
+			s.GoAt(node, "server", func(ep rdma.Endpoint) { server(fault.New(ep, fault.Fault{At: 3, Delay: time.Microsecond})) })
+			for i, c := range clients {
+				s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) { c(fault.New(ep, fault.Fault{At: 2, Delay: time.Microsecond})) })
+			}
+			if err := s.Run(); err != nil {
+				t.Errorf("%v", err)
+			}
+		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*sim.Sim).KillNode(node) },
 		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true, AllocFree: true},
 	}

@@ -77,6 +77,8 @@ func (p *part) add(op *rdma.Op, buf []byte) {
 		own = p.sent.CompareSwap(op.Addr, op.Expect, op.Value)
 	case rdma.MaskedCompareSwap:
 		own = p.sent.MaskedCompareSwap(op.Addr, op.Expect, op.CompareMask, op.Value, op.SwapMask)
+	case rdma.Send:
+		own = p.sent.Send(rdma.BoxAddr(op.Addr), buf, op.Spans...)
 	default:
 		own = p.sent.FetchAdd(op.Addr, op.Value)
 	}

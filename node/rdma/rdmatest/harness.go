@@ -26,6 +26,9 @@ type Harness struct {
 	// Spawn runs n processes that attach f's pool, open an endpoint and call Role(role) with both, and returns when
 	// all have ended; it fails t for those that failed. Nil where a pool belongs to one process.
 	Spawn func(t testing.TB, f rdma.Fabric, role string, n int)
+	// Beside runs workers as Parallel does, the first of them beside a node: its messages may gather from the node's
+	// memory, and it may die with the node. Nil where there are no messages: then Listen must say so.
+	Beside func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint))
 	// Lease is a tenure that leaves a master the time for a few words with those who keep the pool's view; default 200 us.
 	Lease time.Duration
 
@@ -87,6 +90,9 @@ func Cases() []Case {
 		{"FenceAndOpen", testFenceAndOpen}, {"Advance", testAdvance}, {"Members", testMembers}, {"Views", testViews},
 		{"Expel", testExpel}, {"Master", testMaster}, {"Renew", testRenew}, {"LostMaster", testLostMaster},
 		{"Forget", testForget}, {"Peek", testPeek},
+		{"Messages", testMessages}, {"MessageSizes", testMessageSizes}, {"Gather", testGather},
+		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait}, {"DeadReceiver", testDeadReceiver},
+		{"FencedMessages", testFencedMessages}, {"MessageAllocations", testMessageAllocations},
 	}
 }
 

@@ -33,6 +33,17 @@ func simHarness(o sim.Options) rdmatest.Harness {
 				t.Errorf("%v", err)
 			}
 		},
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+			t.Helper()
+			s := f.(*sim.Sim)
+			s.GoAt(node, "server", server)
+			for i, c := range clients {
+				s.Go(fmt.Sprint("client ", i), c)
+			}
+			if err := s.Run(); err != nil {
+				t.Errorf("%v", err)
+			}
+		},
 		KillNode: func(t testing.TB, f rdma.Fabric, node int) {
 			if err := f.(*sim.Sim).KillNode(node); err != nil {
 				t.Error(err)

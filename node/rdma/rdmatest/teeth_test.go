@@ -28,6 +28,7 @@ type saboteur struct {
 	same   bool // draws what everybody draws
 	deaf   bool // calls do nothing
 	join   func(s *saboteur) (rdma.View, error)
+	listen func(ep rdma.Endpoint, o rdma.BoxOptions) (rdma.Mailbox, error)
 	notes  map[*rdma.Op]error
 }
 
@@ -172,6 +173,16 @@ func (r *rule) harnessOf(o sim.Options) rdmatest.Harness {
 	}
 	h.KillNode = func(t testing.TB, f rdma.Fabric, node int) { good.KillNode(t, lameOf(f).s, node) }
 	h.Spawn = func(t testing.TB, f rdma.Fabric, role string, n int) { spawn(t, h, f, role, n) }
+	h.Beside = func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		sabotaged := func(w func(rdma.Endpoint)) func(rdma.Endpoint) {
+			return func(ep rdma.Endpoint) { w(r.sabotage(ep)) }
+		}
+		var ws []func(rdma.Endpoint)
+		for _, c := range clients {
+			ws = append(ws, sabotaged(c))
+		}
+		good.Beside(t, lameOf(f).s, node, sabotaged(server), ws...)
+	}
 	if r.harness != nil {
 		r.harness(&h)
 	}
@@ -331,7 +342,7 @@ var sink []byte
 func breakable() []rule {
 	half := halfFence()
 	half.broken, half.seen = "Revoke stops what is in flight", []string{"Revoke"}
-	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules())
+	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), messageRules())
 }
 
 func memoryRules() []rule {

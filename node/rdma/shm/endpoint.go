@@ -34,10 +34,14 @@ type Endpoint struct {
 	rand    *rand.Rand
 	sleeper wall.Sleeper
 	view    view
+	box     *mailbox // nil: it has none
 	closed  bool
 }
 
-var _ rdma.Endpoint = (*Endpoint)(nil)
+var (
+	_ rdma.Endpoint  = (*Endpoint)(nil)
+	_ rdma.Messenger = (*Endpoint)(nil)
+)
 
 // Client returns the worker's identity.
 func (e *Endpoint) Client() rdma.ClientID { return e.id }
@@ -187,8 +191,8 @@ func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	return unsafe.Add(e.memory, uint64(node)*e.stride+off)
 }
 
-// fail records why op cannot run. A breach of the rules of access takes the connection to the node down, as it would
-// a queue pair.
+// fail records why op cannot run, or sends a message: a SEND is at no place in memory. A breach of the rules of access
+// takes the connection to the node down, as it would a queue pair.
 func (e *Endpoint) fail(op *rdma.Op) {
 	node := op.Addr.Node()
 	if node >= len(e.lost) {
@@ -204,6 +208,9 @@ func (e *Endpoint) fail(op *rdma.Op) {
 		return
 	}
 	switch {
+	case op.Verb == rdma.Send:
+		e.send(op)
+		return
 	case op.Verb-1 >= rdma.FetchAdd:
 		op.Fail(fmt.Errorf("unknown verb: %w", rdma.ErrNotSupported))
 		return
@@ -227,5 +234,8 @@ func (e *Endpoint) Close() error {
 		return nil
 	}
 	e.closed = true
+	if e.box != nil {
+		_ = e.box.Close()
+	}
 	return errors.Join(e.fabric.leave(e), e.fabric.drop())
 }

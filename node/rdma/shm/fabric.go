@@ -36,6 +36,7 @@ type Fabric struct {
 	stop    chan struct{} // closed when closing is set
 
 	tasks wall.Tasks
+	boxes boxes
 
 	mu     sync.Mutex
 	users  int  // endpoints, and 1 for the fabric until it is closed: the last one unmaps
@@ -75,7 +76,7 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 	f := &Fabric{
 		Seed: rand.Uint64(), name: name, g: g, handler: h, mapping: mapping,
 		head: (*header)(unsafe.Pointer(unsafe.SliceData(mapping))), lives: l, backing: b,
-		stop: make(chan struct{}), users: 1,
+		stop: make(chan struct{}), users: 1, boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
 	}
 	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that nobody closed
 	return f

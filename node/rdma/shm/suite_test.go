@@ -33,5 +33,10 @@ func harness(make func(t testing.TB, g Geometry, h rdma.Handler) (*Fabric, error
 }
 
 func TestSuiteOnMem(t *testing.T) {
-	rdmatest.Run(t, harness(func(_ testing.TB, g Geometry, h rdma.Handler) (*Fabric, error) { return NewMem(g, h) }))
+	h := harness(func(_ testing.TB, g Geometry, h rdma.Handler) (*Fabric, error) { return NewMem(g, h) })
+	h.Beside = func(t testing.TB, f rdma.Fabric, _ int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		t.Helper()
+		h.Parallel(t, f, append(clients, server)...)
+	}
+	rdmatest.Run(t, h)
 }

@@ -33,6 +33,7 @@ type endpoint struct {
 	late     int64
 	closed   bool
 	revoked  bool
+	box      *mailbox
 	joined   uint64 // epoch
 	life     uint64
 }
@@ -92,6 +93,12 @@ func (e *endpoint) executeAll(b *rdma.Batch) {
 		n := &e.s.nodes[op.Addr.Node()]
 		if n.dead {
 			op.Fail(rdma.ErrNodeDown)
+			continue
+		}
+		if op.Verb == rdma.Send {
+			if err := e.s.deliver(e, op); err != nil {
+				op.Fail(err)
+			}
 			continue
 		}
 		e.s.execute(e, n, op, &whole, 0)
@@ -156,7 +163,7 @@ func (e *endpoint) Go(name string, f func(rdma.Endpoint)) error {
 	if parent == nil {
 		parent = e.s.current
 	}
-	_, err := e.s.start(name, parent, nil, f)
+	_, err := e.s.start(name, nil, parent, nil, f)
 	return err
 }
 
@@ -174,6 +181,9 @@ func (e *endpoint) close() {
 		return
 	}
 	e.closed = true
+	if e.box != nil {
+		_ = e.box.Close()
+	}
 	if !e.revoked {
 		e.s.clients[e.id] = nil
 		e.s.freed = append(e.s.freed, e)

@@ -175,5 +175,14 @@ func (s *Sim) kill(node int) {
 	if n := &s.nodes[node]; !n.dead {
 		n.dead = true
 		s.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
+		for _, w := range s.workers {
+			switch {
+			case w.root != w || w.home != n:
+			case s.current != nil && s.current.root == w:
+				s.CrashAt(w, w.sent) // at its next verb
+			default:
+				s.crash(w)
+			}
+		}
 	}
 }

@@ -59,7 +59,8 @@ type Hardware struct {
 	HyperSpeed float64
 
 	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default. CallLatency is what
-	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel.
+	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel. A worker
+	// that runs on the node (Sim.GoAt) spends ServiceTime on each message that it receives, or Poll if that is more.
 	NodeCores                int
 	ServiceTime, CallLatency time.Duration
 }
@@ -123,13 +124,15 @@ func (t *timing) wire(op *rdma.Op) (request, answer int) {
 	if op == nil {
 		return t.Header + callMessage, t.Header + callMessage
 	}
-	n := len(op.Buf)
+	n := op.Len()
 	packets := max((n+t.MTU-1)/t.MTU, 1)
 	switch op.Verb {
 	case rdma.Read:
 		return t.Header + readHeader, packets*(t.Header+ackHeader) + n
 	case rdma.Write:
 		return packets*t.Header + readHeader + n, t.Header + ackHeader
+	case rdma.Send:
+		return packets*t.Header + n, t.Header + ackHeader
 	}
 	return t.Header + atomicHeader, t.Header + atomicAnswer
 }
@@ -170,9 +173,9 @@ type port struct {
 	bytesIn, bytesOut uint64
 }
 
-// machine is a compute node.
+// machine is a compute node, or what a memory node is to workers that run on it.
 type machine struct {
-	port
+	*port
 	cpu     int64 // ns that its workers' CPUs spent on verbs
 	workers int
 }
@@ -185,6 +188,7 @@ type board struct {
 	device       resource
 	words        []resource // atomics on one word, by its address
 	cores        []resource
+	host         *machine
 }
 
 // NodeUsage is the use of one machine's parts.
@@ -215,6 +219,9 @@ func (s *Sim) Usage() []NodeUsage {
 		u.Atomics = b.atomics.spent(s.now) + b.device.spent(s.now)
 		for k := range b.cores {
 			u.CPU += b.cores[k].spent(s.now)
+		}
+		if b.host != nil {
+			u.CPU += time.Duration(b.host.cpu)
 		}
 		list = append(list, u)
 	}

@@ -207,22 +207,33 @@ func (s *Sim) strikeAt(w *Worker, number uint64) {
 
 // cutUntil returns when a partition that holds a message up now is over; 0 when there is none.
 func (s *Sim) cutUntil(f *flight) (until int64) {
-	if f.root == nil {
-		return 0
-	}
-	for i := range f.root.cuts {
-		c := &f.root.cuts[i]
-		if (c.node == AnyNode || c.node == f.node) && c.holds(s.now) {
-			until = max(until, c.to+1)
+	for _, w := range [...]*Worker{f.root, s.receiver(f)} {
+		if w == nil {
+			continue
+		}
+		for i := range w.cuts {
+			c := &w.cuts[i]
+			if (c.node == AnyNode || c.node == f.node) && c.holds(s.now) {
+				until = max(until, c.to+1)
+			}
 		}
 	}
 	return until
 }
 
+// mayBeCut reports whether partitions befall the client of a message, or the one that it is for.
+func (s *Sim) mayBeCut(f *flight) bool {
+	if f.root != nil && f.root.cuts != nil {
+		return true
+	}
+	to := s.receiver(f)
+	return to != nil && to.cuts != nil
+}
+
 // held tells whether a verb, or a piece of it, is held up by a partition on its way to the node; then it comes again, or
 // its requester has given up. What comes behind something that is held up is held up, too, so that the order stays.
 func (s *Sim) held(f *flight, piece int) bool {
-	if f.root == nil || f.root.cuts == nil || f.err != nil {
+	if f.err != nil || !s.mayBeCut(f) {
 		return false
 	}
 	c := &f.ep.conns[f.node]
@@ -254,7 +265,7 @@ func (s *Sim) held(f *flight, piece int) bool {
 // unanswered tells whether an answer is held up by a partition; then it comes again, as an error if the requester gives
 // up.
 func (s *Sim) unanswered(f *flight, k kind) bool {
-	if f.root == nil || f.root.cuts == nil || f.err != nil {
+	if f.err != nil || !s.mayBeCut(f) {
 		return false
 	}
 	until := s.cutUntil(f)

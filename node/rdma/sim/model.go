@@ -8,6 +8,7 @@ func (s *Sim) equip() {
 	for i := range s.nodes {
 		b := &s.nodes[i].board
 		b.cores = make([]resource, s.hw.NodeCores)
+		b.host = &machine{port: &b.port}
 	}
 }
 
@@ -23,6 +24,9 @@ func (s *Sim) place(w, beside *Worker) {
 	}
 	if w.root != w {
 		w.machine = w.root.machine
+	} else if w.home != nil {
+		w.machine = w.home.host
+		return
 	} else {
 		i, per, deal := s.placed, s.hw.ClientsPerNode, s.hw.ComputeNodes
 		s.placed++
@@ -31,7 +35,7 @@ func (s *Sim) place(w, beside *Worker) {
 			at = i % deal
 		}
 		for len(s.machines) <= at {
-			s.machines = append(s.machines, new(machine))
+			s.machines = append(s.machines, &machine{port: new(port)})
 		}
 		w.machine = s.machines[at]
 	}
@@ -85,7 +89,7 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	f.delay, f.late = e.fly, e.late
 	e.draw(f)
 	f.spread = e.split(f)
-	if op.Verb != rdma.Write && s.opts.Reorder {
+	if op.Verb.Fetches() && s.opts.Reorder {
 		f.luck = e.net.Uint64()
 	}
 	c := &e.conns[f.node]
@@ -179,7 +183,7 @@ func (s *Sim) depart(f *flight) {
 	if f.op != nil {
 		kind = incoming
 		f.sent = true
-		if f.stalls = f.op.Verb != rdma.Write && !(h.DeviceFence && f.op.Verb.Atomic() && s.onDevice(f.op.Addr)); f.stalls {
+		if f.stalls = f.op.Verb.Fetches() && !(h.DeviceFence && f.op.Verb.Atomic() && s.onDevice(f.op.Addr)); f.stalls {
 			c.flying++
 		}
 	}
@@ -213,8 +217,13 @@ func (s *Sim) incoming(f *flight) {
 		s.schedule(f, land, before)
 		return
 	}
-	t, queue, back := s.reach(f)
-	t, pcie := s.serveVerb(n, f.op, t)
+	var t, queue, back, pcie int64
+	if f.op.Verb == rdma.Send {
+		t, queue, back = s.reachBox(f)
+	} else {
+		t, queue, back = s.reach(f)
+		t, pcie = s.serveVerb(n, f.op, t)
+	}
 	land = max(t, c.order)
 	leave := land + pcie
 	if f.luck&1 == 1 && pcie > 0 {

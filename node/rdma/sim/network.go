@@ -108,6 +108,13 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 	}
 	off, size := op.Addr.Offset(), e.s.nodes[n].memory.size
 	switch {
+	case op.Verb == rdma.Send:
+		if e.box == nil {
+			return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
+		}
+		err := e.gathers(op)
+		c.refused = err != nil
+		return err
 	case op.Verb.Atomic() && off%8 != 0:
 		c.refused = true
 		return fmt.Errorf("misaligned: %w", rdma.ErrAccess)
@@ -145,14 +152,14 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	}
 	start = max(start, c.order)
 	spread := e.split(f)
-	if op.Verb != rdma.Write && s.opts.Reorder {
+	if op.Verb.Fetches() && s.opts.Reorder {
 		if luck := e.net.Uint64(); luck&1 == 0 {
 			start += int64(luck >> 1 % uint64(s.opts.MaxLatency+1)) // later ops need not wait for it
 		}
 	} else {
 		c.order = start + spread
 	}
-	if op.Verb != rdma.Write {
+	if op.Verb.Fetches() {
 		c.reads = max(c.reads, start+spread+f.back)
 	}
 	f.left = f.tear.ways
@@ -169,7 +176,7 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 func (e *endpoint) split(f *flight) (spread int64) {
 	f.tear.ways = 1
 	o := &e.s.opts
-	if !o.Tear || f.op.Verb.Atomic() {
+	if !o.Tear || f.op.Verb.Atomic() || f.op.Verb == rdma.Send {
 		return 0
 	}
 	off := f.op.Addr.Offset()
@@ -202,7 +209,12 @@ func (s *Sim) land(f *flight, piece int) {
 	case n.dead:
 		f.err = rdma.ErrNodeDown
 	default:
-		words := s.execute(f.ep, n, f.op, &f.tear, piece)
+		words := 0
+		if f.op.Verb == rdma.Send {
+			f.err = s.deliver(f.ep, f.op)
+		} else {
+			words = s.execute(f.ep, n, f.op, &f.tear, piece)
+		}
 		s.traceOp(Land, f, words)
 		if first {
 			n.verbs++
@@ -276,5 +288,7 @@ func (s *Sim) complete(f *flight) {
 	e.polls += max(0, b.Done()-before)
 	if w := e.waiter; w != nil && w.waitFor == b && b.Done() >= w.waitN {
 		s.resume(w)
+	} else if m := e.box; m != nil && m.waiter != nil {
+		s.resume(m.waiter)
 	}
 }

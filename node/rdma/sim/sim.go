@@ -143,7 +143,8 @@ type Sim struct {
 	fenced   uint64 // verbs of earlier epochs do not land
 	role     rdma.Role
 	tenures  uint64
-	lives    uint64 // endpoints opened so far
+	lives    uint64                    // endpoints opened so far
+	boxes    map[rdma.BoxAddr]*mailbox // only looked up, never ranged over
 	draining bool
 	running  bool
 	closed   bool
@@ -153,7 +154,7 @@ type Sim struct {
 // New returns a pool whose memory is all zero.
 func New(o Options) *Sim {
 	o.defaults()
-	s := &Sim{opts: o, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
+	s := &Sim{opts: o, names: map[string]uint64{}, boxes: map[rdma.BoxAddr]*mailbox{}, clients: make([]*endpoint, 1, 16)}
 	s.nodes = make([]node, o.Nodes)
 	s.view.Members = make([]rdma.Member, o.Nodes)
 	for i := range s.nodes {

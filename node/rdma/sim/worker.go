@@ -24,8 +24,10 @@ type Worker struct {
 	s    *Sim
 	name string
 	ep   *endpoint
-	root *Worker // the client it belongs to; itself for a client
-	top  bool    // Run waits for it
+	root *Worker  // the client it belongs to; itself for a client
+	home *node    // that it runs on; nil: a compute node
+	box  *mailbox // that it waits for
+	top  bool     // Run waits for it
 	kin  []*Worker
 	eps  []*endpoint // opened by it or for it
 
@@ -83,17 +85,17 @@ func (w *Worker) WhenCrashed(f func()) { w.root.whenDead = append(w.root.whenDea
 // Go starts a top-level worker: a client with an identity of its own, which it gives back by returning. It draws the
 // same numbers for the same seed and name, whoever else is there. It panics when no identity is left.
 func (s *Sim) Go(name string, f func(ep rdma.Endpoint)) *Worker {
-	return s.enter(name, nil, f)
+	return s.enter(name, nil, nil, f)
 }
 
 // Beside starts a client as Go does, on the core of another: one more operation that the same thread has in flight. What
 // the one posts and polls keeps the other waiting. Each has its own identity, and they crash one by one.
 func (s *Sim) Beside(other *Worker, name string, f func(ep rdma.Endpoint)) *Worker {
-	return s.enter(name, other, f)
+	return s.enter(name, nil, other, f)
 }
 
-func (s *Sim) enter(name string, beside *Worker, f func(ep rdma.Endpoint)) *Worker {
-	w, err := s.start(name, nil, beside, f)
+func (s *Sim) enter(name string, home *node, beside *Worker, f func(ep rdma.Endpoint)) *Worker {
+	w, err := s.start(name, home, nil, beside, f)
 	if err != nil {
 		panic(err)
 	}
@@ -102,16 +104,17 @@ func (s *Sim) enter(name string, beside *Worker, f func(ep rdma.Endpoint)) *Work
 	return w
 }
 
-// start prepares a coroutine; parent is nil for a client, beside for one with a core of its own.
-func (s *Sim) start(name string, parent, beside *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
+// start prepares a coroutine; home is nil for one on a compute node, parent for a client, beside for one with a core of
+// its own.
+func (s *Sim) start(name string, home *node, parent, beside *Worker, f func(ep rdma.Endpoint)) (*Worker, error) {
 	e, err := s.open(name)
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{s: s, name: name, ep: e, timer: -1}
+	w := &Worker{s: s, name: name, ep: e, home: home, timer: -1}
 	w.root = w
 	if parent != nil {
-		w.root = parent.root
+		w.root, w.home = parent.root, parent.root.home
 		w.root.kin = append(w.root.kin, w)
 	}
 	e.owner = w
@@ -265,6 +268,8 @@ func (w *Worker) die() error {
 
 func (w *Worker) describe() string {
 	switch {
+	case w.box != nil:
+		return fmt.Sprintf("%s waits for a message", w.name)
 	case w.call != nil:
 		return fmt.Sprintf("%s waits for its call of node %d", w.name, w.call.node)
 	case w.waitFor != nil:

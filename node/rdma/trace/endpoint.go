@@ -42,7 +42,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 			At: at, Worker: e.name, Step: b.Step(), Batch: e.batches, Chain: b.ChainOf(i), Trip: trip + stalls.of(op),
 			Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Fence: op.Fence, Expect: op.Expect, Value: op.Value,
 		}
-		if op.Verb == rdma.Write {
+		if op.Verb == rdma.Write || op.Verb == rdma.Send {
 			r.keep(op.Buf)
 		}
 		l.records = append(l.records, e.ring.add(r))
@@ -85,7 +85,7 @@ func (s *stalls) of(op *rdma.Op) uint64 {
 		n.times++
 		n.flying = false
 	}
-	n.flying = n.flying || op.Verb != rdma.Write
+	n.flying = n.flying || op.Verb.Fetches()
 	return n.times
 }
 
@@ -117,6 +117,29 @@ func (e *endpoint) answers(b *rdma.Batch) {
 			}
 		}
 	}
+}
+
+// Listen opens the worker's mailbox. What comes there is logged as the SENDs of those that sent it.
+func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	m, err := rdma.Listen(e.Endpoint, o)
+	if err != nil {
+		return nil, err
+	}
+	return &mailbox{m, e}, nil
+}
+
+type mailbox struct {
+	rdma.Mailbox
+	e *endpoint
+}
+
+// Await logs the answers that it brought.
+func (m *mailbox) Await(within time.Duration) error {
+	err := m.Mailbox.Await(within)
+	for _, l := range m.e.flying {
+		m.e.answers(l.batch)
+	}
+	return err
 }
 
 // Call logs a two-sided call.

@@ -40,7 +40,7 @@ type Record struct {
 	Expect, Value uint64       // of an atomic
 	Result        uint64       // the word before an atomic
 	After         uint64       // and behind it
-	Words         [kept]uint64 // what was read or written, little-endian, from the beginning
+	Words         [kept]uint64 // what was read, written or sent, little-endian, from the beginning; without what a SEND gathers
 	Done          bool         // what it answered is known: Result, Words of a READ, Err
 	Err           error
 }
@@ -114,11 +114,13 @@ func (r Record) String() string {
 	}
 	if r.Verb == 0 {
 		t += fmt.Sprintf(": calls procedure %d of node %d", r.Proc, r.Addr.Node())
+	} else if r.Verb == rdma.Send {
+		t += fmt.Sprintf(": batch %d, %s to %s", r.Batch, r.Verb, rdma.BoxAddr(r.Addr))
 	} else {
 		t += fmt.Sprintf(": batch %d, %s %s", r.Batch, r.Verb, r.Addr)
 	}
 	switch {
-	case r.Verb == rdma.Read || r.Verb == rdma.Write:
+	case r.Verb != 0 && !r.Verb.Atomic():
 		t += fmt.Sprintf(", %d bytes", r.Len)
 	case r.Verb == rdma.FetchAdd:
 		t += fmt.Sprintf(" by %d", int64(r.Value))
@@ -133,11 +135,11 @@ func (r Record) String() string {
 
 func (r Record) end() string {
 	switch {
-	case !r.Done && r.Verb != rdma.Write:
+	case !r.Done && (r.Verb == 0 || r.Verb.Fetches()):
 		return ", in flight"
 	case r.Err != nil:
 		return ": " + r.Err.Error()
-	case r.Verb == rdma.Read || r.Verb == rdma.Write:
+	case r.Verb != 0 && !r.Verb.Atomic():
 		t := ":"
 		for i := range min(kept, (r.Len+7)/8) {
 			t += fmt.Sprintf(" %#x", r.Words[i])

@@ -200,6 +200,17 @@ func TestSuite(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		},
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+			t.Helper()
+			s := f.(*sim.Sim)
+			s.GoAt(node, "server", func(ep rdma.Endpoint) { server(ring.Endpoint(ep, "server")) })
+			for i, c := range clients {
+				s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) { c(ring.Endpoint(ep, "client")) })
+			}
+			if err := s.Run(); err != nil {
+				t.Errorf("%v", err)
+			}
+		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*sim.Sim).KillNode(node) },
 		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true},
 	})

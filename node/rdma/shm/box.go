@@ -1,0 +1,201 @@
+package shm
+
+import (
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/words"
+)
+
+// boxes are the mailboxes of a fabric, by each address at which one is reached.
+type boxes struct {
+	sync.RWMutex
+	at map[rdma.BoxAddr]*mailbox
+}
+
+// mailbox is a worker's. Senders are other goroutines: they fill its buffers in under mu, and leave word in wake.
+type mailbox struct {
+	e    *Endpoint
+	o    rdma.BoxOptions
+	seen uint64 // rdma.Base.Completed, when Await returned last
+	wake chan struct{}
+
+	mu     sync.Mutex
+	inbox  *rdma.Inbox
+	closed bool
+}
+
+// Listen opens the worker's mailbox.
+func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	m, err := e.listen(o)
+	if err != nil {
+		return nil, fmt.Errorf("client %d of %s: %w", e.id, e.fabric.name, err)
+	}
+	return m, nil
+}
+
+func (e *Endpoint) listen(o rdma.BoxOptions) (*mailbox, error) {
+	o, err := rdma.CheckBox(o, len(e.lost), e.id)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.fabric.faults:
+		return nil, fmt.Errorf("listen for messages in shared memory: %w", rdma.ErrNotSupported)
+	case e.closed || e.fabric.closing.Load():
+		return nil, fmt.Errorf("listen: %w", rdma.ErrClosed)
+	case e.box != nil:
+		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
+	}
+	m := &mailbox{e: e, o: o, wake: make(chan struct{}, 1), inbox: rdma.NewInbox(o), seen: e.Completed()}
+	all := &e.fabric.boxes
+	all.Lock()
+	defer all.Unlock()
+	for _, a := range m.addresses() {
+		if all.at[a] != nil {
+			return nil, fmt.Errorf("%s: %w", a, rdma.ErrExists)
+		}
+	}
+	for _, a := range m.addresses() {
+		all.at[a] = m
+	}
+	e.box = m
+	e.Listening()
+	return m, nil
+}
+
+// addresses returns where the mailbox is reached.
+func (m *mailbox) addresses() (all []rdma.BoxAddr) {
+	if m.o.Node != rdma.All {
+		return []rdma.BoxAddr{m.Addr(m.o.Node)}
+	}
+	for node := range m.e.lost {
+		all = append(all, m.Addr(node))
+	}
+	return all
+}
+
+func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
+
+func (m *mailbox) Next() *rdma.Message {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.inbox.Next()
+}
+
+func (m *mailbox) Release(msg *rdma.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inbox.Release(msg)
+}
+
+func (m *mailbox) Await(within time.Duration) error {
+	ready, err := m.look()
+	if ready || err != nil {
+		return err
+	}
+	var late <-chan time.Time
+	if within < rdma.Forever {
+		late = m.e.sleeper.Set(max(within, 1))
+		defer m.e.sleeper.Unset()
+	}
+	for expired := false; !ready && err == nil; ready, err = m.look() {
+		if expired {
+			return fmt.Errorf("wait for a message as client %d for %v: %w", m.e.id, within, rdma.ErrTimeout)
+		}
+		select {
+		case <-m.wake:
+		case <-m.e.fabric.stop:
+		case <-late:
+			expired = true
+		}
+	}
+	return err
+}
+
+// look reports whether there is something that Await waits for.
+func (m *mailbox) look() (bool, error) {
+	m.mu.Lock()
+	n, closed := m.inbox.Len(), m.closed
+	m.mu.Unlock()
+	if closed || m.e.fabric.closing.Load() {
+		return false, fmt.Errorf("wait for a message as client %d: %w", m.e.id, rdma.ErrClosed)
+	}
+	done := m.e.Completed()
+	if n == 0 && done == m.seen {
+		return false, nil
+	}
+	m.seen = done
+	return true, nil
+}
+
+func (m *mailbox) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	if m.e.box != m {
+		return nil
+	}
+	m.e.box = nil
+	all := &m.e.fabric.boxes
+	all.Lock()
+	defer all.Unlock()
+	for _, a := range m.addresses() {
+		delete(all.at, a)
+	}
+	return nil
+}
+
+// send executes a SEND.
+func (e *Endpoint) send(op *rdma.Op) {
+	if err := e.deliver(op); err != nil {
+		op.Fail(err)
+	}
+}
+
+func (e *Endpoint) deliver(op *rdma.Op) error {
+	to := rdma.BoxAddr(op.Addr)
+	if e.box == nil {
+		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
+	}
+	for _, s := range op.Spans {
+		if !e.gathers(s) {
+			e.lost[to.Node()] = fmt.Errorf("connection to node %d is down since a SEND: %w", to.Node(), rdma.ErrAccess)
+			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
+		}
+	}
+	all := &e.fabric.boxes
+	all.RLock()
+	m := all.at[to]
+	all.RUnlock()
+	if m == nil {
+		return rdma.ErrNoBox
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return rdma.ErrNoBox
+	}
+	msg, err := m.inbox.Add(e.box.Addr(to.Node()), e.id, op.Len())
+	if err != nil {
+		return err
+	}
+	rest := msg.Data[copy(msg.Data, op.Buf):]
+	for _, s := range op.Spans {
+		words.Load(rest[:s.Len], unsafe.Add(e.memory, uint64(s.Addr.Node())*e.stride+s.Addr.Offset()))
+		rest = rest[s.Len:]
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// gathers reports whether a message of the worker may gather s: from the node that its mailbox is at.
+func (e *Endpoint) gathers(s rdma.Span) bool {
+	off := s.Addr.Offset()
+	return s.Addr.Node() == e.box.o.Node && s.Len >= 0 && off <= e.size && uint64(s.Len) <= e.size-off
+}
