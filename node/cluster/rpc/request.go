@@ -1,0 +1,46 @@
+package rpc
+
+import "github.com/farkv/farkv/node/rdma"
+
+// Request is one that a peer was asked. It is the worker's until Answer or Drop.
+type Request struct {
+	Proc   uint16
+	Body   []byte // in a buffer of the mailbox
+	Client rdma.ClientID
+
+	peer *Peer
+	id   uint64
+	m    *rdma.Message
+}
+
+// From returns the mailbox of the peer that asks.
+func (r *Request) From() rdma.BoxAddr { return r.m.From }
+
+// Answer sends the answer and ends the request: its status, which is the handler's to define, the body, which is
+// copied, and what the spans gather from the memory of the node that the worker runs beside, which must not change
+// until then. It does not wait. An error means that nothing was sent: the worker is closed, or was fenced off.
+func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
+	p := r.peer
+	d := spare(&p.spareAnswers)
+	err := d.send(p.ep, "answer", r.m.From, header{r.id, kindAnswer, status}, body, spans)
+	r.Drop()
+	if err != nil {
+		p.spareAnswers = append(p.spareAnswers, d)
+		return err
+	}
+	d.until = p.ep.Now() + answerPatience
+	p.answers = append(p.answers, d)
+	p.stats.Served++
+	return nil
+}
+
+// Drop ends the request without an answer.
+func (r *Request) Drop() {
+	p := r.peer
+	if p == nil {
+		panic("rpc: request ended twice")
+	}
+	p.box.Release(r.m)
+	*r = Request{}
+	p.spareRequests = append(p.spareRequests, r)
+}
