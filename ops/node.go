@@ -26,6 +26,8 @@ type NodeConfig struct {
 	Memory                   uint64               // bytes
 	Overcommit               bool                 // serve even more of them than there are
 	File                     string               // backs the memory
+	PMem                     string               // file or DAX device that holds the memory, and all that the node remembers
+	Power                    bool                 // what is answered survives a loss of power there
 	Fabric                   string               // of the pools that it is for: of fabrics.NodeFabrics
 	Device                   fabrics.DeviceChoice // where the Fabric needs one
 	TokenFile, ReadTokenFile string
@@ -49,7 +51,10 @@ type Serving struct {
 	Device   string `json:"rdma_device,omitempty"`
 	Port     int    `json:"rdma_port,omitempty"`
 	Metrics  string `json:"metrics,omitempty"`
-	PID      int    `json:"pid"`
+	// Survives is what the memory outlives, and SurvivesBy how; "": nothing.
+	Survives   string `json:"survives,omitempty"`
+	SurvivesBy string `json:"survives_by,omitempty"`
+	PID        int    `json:"pid"`
 }
 
 // ServeNode serves a memory node until ctx ends, and drains it then. It calls ready once, when it serves.
@@ -61,6 +66,10 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	defer func() { err = errors.Join(err, n.Close()) }()
 	s := &Serving{
 		Address: n.Addr(), Memory: c.Memory, Loopback: n.Security.Token == nil, TLS: tlsMode(n.Security.TLS), PID: os.Getpid(),
+	}
+	if n.Region != nil {
+		survives, by := n.Region.Survives()
+		s.Survives, s.SurvivesBy = survives.String(), by
 	}
 	reading, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -116,7 +125,7 @@ func (n *nodeServer) Close() error {
 	return err
 }
 
-func (c *NodeConfig) serve() (*nodeServer, error) {
+func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 	n := fabrics.NodeConfig{
 		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File, Conns: c.Connections, Log: c.Log,
 	}
@@ -125,7 +134,15 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 	if err := c.secure(&n); err != nil {
 		return nil, err
 	}
-	if !c.Overcommit {
+	if err := c.remember(&n); err != nil {
+		return nil, nodeHint(err, c)
+	}
+	defer func() {
+		if err != nil && n.Region != nil {
+			err = errors.Join(err, n.Region.Close())
+		}
+	}()
+	if !c.Overcommit && c.PMem == "" { // persistent memory is reserved, and says itself that there is no room
 		if err := fabrics.AffordNodes(c.Fabric, c.File, c.Memory); err != nil {
 			return nil, nodeHint(err, c)
 		}
@@ -145,6 +162,23 @@ func (c *NodeConfig) serve() (*nodeServer, error) {
 		return nil, nodeHint(err, c)
 	}
 	return &nodeServer{own, n, device, counters}, nil
+}
+
+// remember opens the persistent memory of a node that is to have one.
+func (c *NodeConfig) remember(n *fabrics.NodeConfig) error {
+	switch {
+	case c.PMem == "" && c.Power:
+		return workloads.Misuse("--power is for --pmem")
+	case c.PMem == "":
+		return nil
+	case c.File != "":
+		return workloads.Misuse("--pmem and --file both name the memory: choose one")
+	case fabrics.NeedsDevice(c.Fabric):
+		return workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
+	}
+	r, err := pmem.Open(c.PMem, fabrics.RegionOf(*n, c.Power))
+	n.Region = r
+	return err
 }
 
 // drain lets clients go, for a while.
@@ -187,7 +221,11 @@ func nodeHint(err error, c *NodeConfig) error {
 		return workloads.Misuse("--memory: %v", err)
 	case errors.Is(err, fabrics.ErrOvercommit):
 		hint = "lower --memory; with --overcommit the node takes what is there, and fails when that is used up"
-	case errors.Is(err, syscall.EACCES) && c.File == "":
+	case errors.Is(err, pmem.ErrSize):
+		hint = "--memory has to be what it was; or name another file, or remove this one with what it holds"
+	case errors.Is(err, pmem.ErrDamaged):
+		hint = "what it holds is lost: remove it, and the node begins anew"
+	case errors.Is(err, syscall.EACCES) && c.File == "" && c.PMem == "":
 		hint = "ports below 1024 are for the administrator"
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOSPC):
 		hint = "there is not as much memory: lower --memory, which is " + size(c.Memory)
@@ -217,6 +255,9 @@ func (s *Serving) Print(w io.Writer) {
 	}
 	if s.TLS != "" {
 		fmt.Fprintf(w, ", TLS %s", s.TLS)
+	}
+	if s.Survives != "" {
+		fmt.Fprintf(w, "; survives %s (%s)", s.Survives, s.SurvivesBy)
 	}
 	if s.Loopback {
 		fmt.Fprint(w, "; on the loopback only, since it has no token")

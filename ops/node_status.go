@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,9 @@ type Served struct {
 	AuthFailures uint64 `json:"auth_failures"`
 	RefusedRoom  uint64 `json:"refused_room"`
 	RefusedOther uint64 `json:"refused_other"`
+	// Survives is what its memory outlives, and SurvivesBy how; "": nothing.
+	Survives   string `json:"survives,omitempty"`
+	SurvivesBy string `json:"survives_by,omitempty"`
 	// PMem are counters of its machine's persistent memory, or why they are not known.
 	PMem      *telemetry.PMem `json:"pmem,omitempty"`
 	Process   int             `json:"process,omitempty"`        // that 'farkv up' started on this machine
@@ -122,6 +126,7 @@ func (s *State) printNodes(w io.Writer) {
 	fmt.Fprintln(w)
 	table.Print(w, rows, 1, 2)
 	fmt.Fprint(w, silent)
+	s.printSurvival(w)
 	for i, n := range s.Nodes {
 		if n.Broken != "" {
 			left := time.Duration(n.BrokenFor * float64(time.Second)).Round(10 * time.Millisecond)
@@ -131,6 +136,37 @@ func (s *State) printNodes(w io.Writer) {
 	}
 	for _, one := range s.Witnesses {
 		one.printRefused(w, "witness "+one.Address)
+	}
+}
+
+// printSurvival says what the nodes' memory outlives: in one line where all are alike.
+func (s *State) printSurvival(w io.Writer) {
+	says := func(one *Served) string {
+		if one.Survives == "" {
+			return "nothing: a node that ends forgets what it held"
+		}
+		return fmt.Sprintf("%s (%s)", one.Survives, one.SurvivesBy)
+	}
+	var lines []string
+	add := func(name string, one *Served) {
+		if one.Reachable {
+			lines = append(lines, fmt.Sprintf("%s survives %s", name, says(one)))
+		}
+	}
+	for i, n := range s.Nodes {
+		add(fmt.Sprint("node ", i), n.Served)
+	}
+	for _, one := range s.Witnesses {
+		add("witness "+one.Address, &one)
+	}
+	same := func(line string) bool {
+		return strings.SplitN(line, " survives ", 2)[1] == strings.SplitN(lines[0], " survives ", 2)[1]
+	}
+	if len(lines) > 0 && !slices.ContainsFunc(lines, func(l string) bool { return !same(l) }) {
+		lines = []string{"each node survives " + strings.SplitN(lines[0], " survives ", 2)[1]}
+	}
+	for _, l := range lines {
+		fmt.Fprintln(w, l)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster/consul"
 	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
@@ -47,6 +48,12 @@ func Resolve(addr string) (string, error) {
 		return "", fmt.Errorf("look for pool %s: %w", addr, err)
 	}
 	return cmp.Or(at, addr), nil
+}
+
+// RegionOf returns the shape of the persistent memory of a node: Config.Region.
+func RegionOf(c NodeConfig, power bool) pmem.Options {
+	size := (c.Memory + c.Telemetry) &^ 4095
+	return pmem.Options{Memory: size, Table: tcp.TableBytes(size), Power: power}
 }
 
 // Serve starts a memory node.

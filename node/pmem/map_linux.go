@@ -43,7 +43,7 @@ func reserve(f *os.File, n uint64) error {
 	return again(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, int64(n)) })
 }
 
-// Zero implements medium: it frees the file's room there, and takes it anew.
+// Zero implements Medium: it frees the file's room there, and takes it anew.
 func (m *mapped) Zero(off, n uint64) (done bool, err error) {
 	if m.device {
 		return false, nil

@@ -18,7 +18,7 @@ func mapShared(f *os.File, size uint64, _ bool) (m []byte, dax bool, err error) 
 // reserve leaves it to the file system: a store there may find no room.
 func reserve(*os.File, uint64) error { return nil }
 
-// Zero implements medium.
+// Zero implements Medium.
 func (m *mapped) Zero(uint64, uint64) (bool, error) { return false, nil }
 
 func dataSync(f *os.File) error { return f.Sync() }

@@ -51,8 +51,8 @@ type Options struct {
 	Power  bool   // Fence waits until what was stored survives a loss of power
 }
 
-// medium is what a region is mapped from.
-type medium interface {
+// Medium is what a region is mapped from.
+type Medium interface {
 	// Sync returns when all that was stored survives a loss of power.
 	Sync() error
 	// Zero makes n bytes at off zero, if it can do that faster than stores.
@@ -67,7 +67,7 @@ type medium interface {
 // the same time share one call. Where a Region survives the process only, stores are durable at once.
 type Region struct {
 	o        Options
-	medium   medium
+	medium   Medium
 	m        []byte
 	survives Survival
 	why      string
@@ -79,6 +79,7 @@ type Region struct {
 	stores  atomic.Uint64 // that have begun
 	synced  atomic.Uint64 // of them, that survive a loss of power
 	syncing sync.Mutex
+	closing sync.Once
 	failed  error // of Sync, under syncing: what survives is unknown from then on
 
 	bytes, fences, syncs atomic.Uint64
@@ -89,6 +90,9 @@ type Counters struct {
 	Stores, Bytes uint64 // that were announced, those of the table too
 	Fences, Syncs uint64
 }
+
+// Bytes returns the size of a mapping of these options.
+func (o Options) Bytes() uint64 { return headerPage + o.Table + o.Memory }
 
 const (
 	headerPage = 4096
@@ -112,7 +116,7 @@ func open(path string, o Options) (*Region, error) {
 	if err != nil {
 		return nil, plain(err)
 	}
-	m, err := claim(f, headerPage+o.Table+o.Memory, o.Power)
+	m, err := claim(f, o.Bytes(), o.Power)
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -150,8 +154,18 @@ func plain(err error) error {
 	return err
 }
 
+// On returns the region in a mapping of a medium, which survives power where o says so: for tests that log what a medium is asked,
+// and lose power.
+func On(m []byte, medium Medium, o Options) (*Region, error) {
+	survives := Process
+	if o.Power {
+		survives = Power
+	}
+	return newRegion(m, medium, o, survives, "medium of a test")
+}
+
 // newRegion takes a mapping for a region's, and makes a region of one that is none yet.
-func newRegion(m []byte, medium medium, o Options, survives Survival, why string) (*Region, error) {
+func newRegion(m []byte, medium Medium, o Options, survives Survival, why string) (*Region, error) {
 	r := &Region{o: o, medium: medium, m: m, survives: survives, why: why}
 	fresh, err := r.identify()
 	if err != nil {
@@ -308,8 +322,11 @@ func (r *Region) clear(off, n uint64) error {
 	return r.Fence()
 }
 
-// Close unmaps the region. No store may be under way.
-func (r *Region) Close() error { return r.medium.Close() }
+// Close unmaps the region, once. No store may be under way.
+func (r *Region) Close() (err error) {
+	r.closing.Do(func() { err = r.medium.Close() })
+	return err
+}
 
 // mapped is a file that is mapped.
 type mapped struct {
@@ -319,10 +336,10 @@ type mapped struct {
 	sync        func() error
 }
 
-// Sync implements medium.
+// Sync implements Medium.
 func (m *mapped) Sync() error { return m.sync() }
 
-// Close implements medium.
+// Close implements Medium.
 func (m *mapped) Close() error { return errors.Join(unix.Munmap(m.m), m.f.Close()) }
 
 // claim takes a file for this process alone, and maps size bytes of it. They all have room from now on. Content that is none

@@ -46,7 +46,7 @@ func (r *recorder) Close() error                      { return nil }
 // onRecorder opens a region of a disk's content in memory, which a loss of power brings back to that.
 func onRecorder(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	t.Helper()
-	size := int(headerPage + o.Table + o.Memory)
+	size := int(o.Bytes())
 	var maps [2][]byte // no Go slices: what is read while it is synced is no race, as on a real disk
 	for i := range maps {
 		var err error
@@ -59,11 +59,7 @@ func onRecorder(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	rec := &recorder{m: m, disk: maps[1]}
 	copy(rec.disk, disk)
 	copy(m, rec.disk)
-	survives := Process
-	if o.Power {
-		survives = Power
-	}
-	r, err := newRegion(m, rec, o, survives, "test")
+	r, err := On(m, rec, o)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -85,11 +81,11 @@ func (r *recorder) crashed(rnd *rand.Rand) []byte {
 // onImage opens a region of a disk's content.
 func onImage(t *testing.T, disk []byte, o Options) (*Region, *recorder) {
 	t.Helper()
-	size := int(headerPage + o.Table + o.Memory)
+	size := int(o.Bytes())
 	rec := &recorder{m: make([]byte, size), disk: make([]byte, size)}
 	copy(rec.disk, disk)
 	copy(rec.m, disk)
-	r, err := newRegion(rec.m, rec, o, Power, "test")
+	r, err := On(rec.m, rec, o)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -150,7 +146,7 @@ func TestCreateCrash(t *testing.T) {
 	o.Power = true
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		size := int(headerPage + o.Table + o.Memory)
+		size := int(o.Bytes())
 		rec := &recorder{m: make([]byte, size), disk: make([]byte, size)}
 		at, syncs := rnd.IntN(7), 0
 		var crash []byte
@@ -160,7 +156,7 @@ func TestCreateCrash(t *testing.T) {
 			}
 			syncs++
 		}
-		if _, err := newRegion(rec.m, rec, o, Power, ""); err != nil {
+		if _, err := On(rec.m, rec, o); err != nil {
 			t.Fatal(err)
 		}
 		if crash == nil {

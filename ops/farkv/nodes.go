@@ -18,6 +18,26 @@ import (
 // defaultListen is where a memory node listens unless it is told otherwise.
 const defaultListen = "127.0.0.1:7070"
 
+const nodeLong = "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It says in a line on\n" +
+	"standard output that it serves, and where; what happens later goes to standard error.\n\n" +
+	"With --fabric rdma its RDMA device executes the verbs of rdma: pools, past the process, which clients reach over TCP as\n" +
+	"before. A device, a port that is up and an address of it are chosen; --device, --port and --gid name others, and so\n" +
+	"do $FARKV_RDMA_DEVICE, $FARKV_RDMA_PORT and $FARKV_RDMA_GID. 'farkv help rdma' tells more.\n\n" +
+	"Without a token it listens on the loopback only, and clients need none. With --token-file clients have to prove\n" +
+	"that they know the token, which is never sent; those that know only the one of --read-token-file may read, and\n" +
+	"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to show a\n" +
+	"certificate of that authority. 'farkv help tcp' tells more.\n\n" +
+	"With --consul the node is registered with the agent at that address, under a health check that fails when the\n" +
+	"process dies: 'farkv up consul:HOST:PORT/POOL' finds it there.\n\n" +
+	"SIGTERM and SIGINT drain it: it takes no new connections, waits for clients to go for as long as --drain says, and\n" +
+	"ends with status 0. A second signal ends it at once. A node that ended has lost what it held, with --file, too: it\n" +
+	"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is no main\n" +
+	"memory, or more than there is of that.\n\n" +
+	"With --pmem it remembers, in a file or on a DAX device: its memory, and what it promised its pool. Started again with\n" +
+	"the same --pmem, --memory and --listen, it comes back as itself, after SIGKILL too, unless its pool has gone on\n" +
+	"without it: then it is a new and empty one. So a pool whose nodes all ended is back when a majority of them is.\n" +
+	"With --power it survives a loss of power, too: it answers only when fdatasync has returned, which many answers share."
+
 func (c *cli) node() *cobra.Command {
 	var n ops.NodeConfig
 	var memory bytesFlag
@@ -25,21 +45,7 @@ func (c *cli) node() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node --memory SIZE",
 		Short: "Serve memory over TCP or RDMA: one memory node of a pool",
-		Long: "Node serves registered memory to the clients of one pool, over TCP, until it is told to end. It says in a line on\n" +
-			"standard output that it serves, and where; what happens later goes to standard error.\n\n" +
-			"With --fabric rdma its RDMA device executes the verbs of rdma: pools, past the process, which clients reach over TCP as\n" +
-			"before. A device, a port that is up and an address of it are chosen; --device, --port and --gid name others, and so\n" +
-			"do $FARKV_RDMA_DEVICE, $FARKV_RDMA_PORT and $FARKV_RDMA_GID. 'farkv help rdma' tells more.\n\n" +
-			"Without a token it listens on the loopback only, and clients need none. With --token-file clients have to prove\n" +
-			"that they know the token, which is never sent; those that know only the one of --read-token-file may read, and\n" +
-			"change nothing. With --tls-cert and --tls-key what is sent is encrypted, too; with --tls-ca clients have to show a\n" +
-			"certificate of that authority. 'farkv help tcp' tells more.\n\n" +
-			"With --consul the node is registered with the agent at that address, under a health check that fails when the\n" +
-			"process dies: 'farkv up consul:HOST:PORT/POOL' finds it there.\n\n" +
-			"SIGTERM and SIGINT drain it: it takes no new connections, waits for clients to go for as long as --drain says, and\n" +
-			"ends with status 0. A second signal ends it at once. A node that ended has lost what it held, with --file, too: it\n" +
-			"comes back as a new and empty one, and its pool goes on with the others. The file is for memory that is no main\n" +
-			"memory, or more than there is of that.",
+		Long:  nodeLong,
 		Example: "  farkv node --memory 8GiB\n" +
 			"  farkv node --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token --metrics 127.0.0.1:9170\n" +
 			"  farkv node --fabric rdma --memory 8GiB --listen 10.0.0.5:7070 --token-file /etc/farkv/token\n" +
@@ -81,6 +87,8 @@ func (c *cli) node() *cobra.Command {
 	f.StringVar(&n.Device.Port, "port", "", "number of its port, from 1 (default one that is up)")
 	f.StringVar(&n.Device.GID, "gid", "", "index of the port's address, from 0 (default that of --listen, or the best)")
 	f.StringVar(&n.File, "file", "", "file that backs the memory; it is made, or is one that a node made")
+	f.StringVar(&n.PMem, "pmem", "", "file or DAX device that holds the memory, and what the node must remember")
+	f.BoolVar(&n.Power, "power", false, "with --pmem: what was answered survives a loss of power")
 	f.StringVar(&n.TokenFile, "token-file", "", "file with the token that clients must know")
 	f.StringVar(&n.ReadTokenFile, "read-token-file", "", "file with the token of clients that may only read")
 	f.StringVar(&n.TLSCert, "tls-cert", "", "file with the node's certificate, for TLS")

@@ -88,6 +88,30 @@ func (a *Acceptor) slot(key string, b Ballot) (*slot, Refusal) {
 	return s, ""
 }
 
+// Promise is what an acceptor must not forget of one register.
+type Promise struct {
+	Key      string `json:"key"`
+	Promised Ballot `json:"promised"`
+	Accepted Ballot `json:"accepted,omitzero"`
+	State    State  `json:"state,omitzero"`
+}
+
+// Promise returns what was promised and accepted of a register; false: nothing was. An acceptor that is to outlive its process
+// keeps it before it answers a Prepare or an Accept.
+func (a *Acceptor) Promise(key string) (Promise, bool) {
+	s := a.slots[key]
+	if s == nil {
+		return Promise{}, false
+	}
+	return Promise{key, s.promised, s.accepted, s.state}, true
+}
+
+// Restore has a new acceptor know a promise that it made in an earlier life.
+func (a *Acceptor) Restore(p Promise) {
+	a.slots[p.Key] = &slot{p.Promised, p.Accepted, p.State}
+	a.bytes += slotBytes + len(p.Key) + len(p.State.Value)
+}
+
 // Prepare promises to accept nothing below b, and returns what was accepted last. It may be repeated.
 func (a *Acceptor) Prepare(key string, b Ballot) *Answer {
 	s, refusal := a.slot(key, b)

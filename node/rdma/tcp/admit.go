@@ -145,7 +145,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		return nil, err
 	}
 	b := c.block()
-	w := welcome{Incarnation: n.incarnation, ReadOnly: readOnly}
+	w := welcome{Incarnation: n.incarnation.Load(), ReadOnly: readOnly}
 	if why := n.enter(c, raw, h, &w); why != nil {
 		w.Text = why.text
 		defer c.raw.Close()

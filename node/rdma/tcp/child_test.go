@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
@@ -18,7 +19,13 @@ import (
 func childMain(args []string) error {
 	switch what := args[0]; what {
 	case "node":
-		return childNode(args[1])
+		return childNode(tcp.Config{Listen: args[1]})
+	case "remember":
+		r, err := pmem.Open(args[2], regionOptions)
+		if err != nil {
+			return err
+		}
+		return childNode(tcp.Config{Listen: args[1], Region: r})
 	case "guarded":
 		return childGuarded()
 	case "flood":
@@ -64,8 +71,9 @@ func clientRole(what string, f *tcp.Fabric, ep rdma.Endpoint) error {
 	return fmt.Errorf("no child %q", what)
 }
 
-func childNode(listen string) error {
-	n, err := tcp.Listen(tcp.Config{Listen: listen, Memory: 1 << 20, Handler: addByCall})
+func childNode(c tcp.Config) error {
+	c.Memory, c.Handler = 1<<20, addByCall
+	n, err := tcp.Listen(c)
 	if err != nil {
 		return err
 	}

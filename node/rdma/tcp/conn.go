@@ -189,6 +189,8 @@ func (c *conn) batch(p []byte) (used int, err error) {
 		if c.ended {
 			return 0, errEnded
 		}
+		c.pool.memory.begin()
+		defer c.pool.memory.end()
 	}
 	for c.starved = false; len(p)-used >= headerBytes && len(c.out) < flushBytes; {
 		h, err := parseHeader(p[used:], c.limits().body)
@@ -211,13 +213,17 @@ func (c *conn) batch(p []byte) (used int, err error) {
 	return used, nil
 }
 
-// flush sends the answers. Those of a node that may not serve any more are not sent: see pool.
+// flush sends the answers, once what they tell of is as durable as the node's memory can make it. Those of a node that may not
+// serve any more are not sent: see pool.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
 	}
 	c.node.stats.add(&c.counters)
 	if c.purpose == forVerbs {
+		if err := c.node.fence(); err != nil {
+			return err
+		}
 		if err := c.pool.await(); err != nil {
 			return err
 		}

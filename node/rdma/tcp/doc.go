@@ -24,7 +24,8 @@
 // A connection that breaks, or on which nothing comes for a second though the node was asked, ends the verbs in flight in
 // rdma.ErrNodeDown: they may have landed. The next connection of the process is let in only when the node has drained the
 // last one: behind it none of them can land any more. A node's process that is started anew has no memory of the pool: it
-// belongs to none, and verbs to it go on ending in rdma.ErrNodeDown, until the pool's master has expelled it. A pool lives
+// belongs to none, and verbs to it go on ending in rdma.ErrNodeDown, until the pool's master has expelled it. One with a
+// Config.Region remembers, and goes on where it was, unless it was expelled. A pool lives
 // as long as a majority of its nodes does, of the first seven if there are more; witnesses, which hold no memory, count.
 //
 // # What a node bears

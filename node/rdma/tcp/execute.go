@@ -95,7 +95,7 @@ func (c *conn) execute(q *request) (st status) {
 	if p == nil {
 		return statusAccess
 	}
-	if c.pool.memory.file != nil {
+	if m := c.pool.memory; m.file != nil || m.region != nil {
 		at := len(c.out)
 		defer func() {
 			if r := recover(); r != nil {
@@ -108,6 +108,9 @@ func (c *conn) execute(q *request) (st status) {
 	c.out = append(c.out, 0, 0, 0, 0)
 	c.out = le.AppendUint32(c.out, uint32(n))
 	c.counters.did(q)
+	if q.verb != rdma.Read {
+		c.pool.memory.mark(q.n)
+	}
 	switch w := (*uint64)(p); q.verb {
 	case rdma.Read:
 		at := len(c.out)
@@ -189,5 +192,6 @@ func (c *conn) serveCall(q *rdma.Request) (err error) {
 			err = fmt.Errorf("no memory behind an uncommitted page: %w", c.pool.memory.fault(r).err())
 		}
 	}()
+	c.pool.memory.mark(8)
 	return c.node.cfg.Handler(&c.view, q)
 }

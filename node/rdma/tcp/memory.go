@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/words"
 )
@@ -15,10 +16,11 @@ import (
 // memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a Go slice, so that the
 // race detector neither reports legal verbs nor checks them.
 type memory struct {
-	file *os.File // nil: anonymous
-	m    []byte
-	base unsafe.Pointer
-	size uint64
+	file   *os.File     // nil: anonymous, or a region's
+	region *pmem.Region // nil: what it holds ends with the process
+	m      []byte       // nil of a region
+	base   unsafe.Pointer
+	size   uint64
 }
 
 // A file has a page in front that says what it is, so that a node takes no file for its own that is none.
@@ -32,7 +34,7 @@ const (
 func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	if huge && file == nil {
 		if m := mapHuge(size); m != nil {
-			return &memory{nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
+			return &memory{nil, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
 		}
 	}
 	fd, off, flags := -1, int64(0), unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE
@@ -47,11 +49,35 @@ func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
-	return &memory{file, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
+	return &memory{file, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
 }
 
 // close unmaps the memory; nobody is in the midst of a verb.
-func (m *memory) close() error { return unix.Munmap(m.m) }
+func (m *memory) close() error {
+	if m.region != nil {
+		return m.region.Close()
+	}
+	return unix.Munmap(m.m)
+}
+
+// begin and end enclose what reads or changes the memory, and mark announces a change, where it outlives the process.
+func (m *memory) begin() {
+	if m.region != nil {
+		m.region.Begin()
+	}
+}
+
+func (m *memory) mark(n int) {
+	if m.region != nil {
+		m.region.Mark(n)
+	}
+}
+
+func (m *memory) end() {
+	if m.region != nil {
+		m.region.End()
+	}
+}
 
 // openFile opens the file that is to back a node's memory, for this process alone. It makes it, or takes one that a node
 // left; what is anything else stays as it is.

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -53,7 +54,7 @@ type reply struct {
 // NodeInfo is what a node tells of itself.
 type NodeInfo struct {
 	Address     string        `json:"address"`
-	Incarnation uint64        `json:"incarnation"` // of its process: another one remembers nothing
+	Incarnation uint64        `json:"incarnation"` // another one remembers nothing of this
 	PID         int           `json:"pid"`
 	Commit      string        `json:"commit,omitempty"` // that the program was built from: see version.Commit
 	Memory      uint64        `json:"memory"`           // bytes that it offers
@@ -66,6 +67,9 @@ type NodeInfo struct {
 	Fault       *Fault        `json:"fault,omitempty"` // that it suffers, on purpose
 	Processes   int           `json:"processes"`       // of clients
 	Stats       NodeStats     `json:"stats"`
+	// Survives is what its memory outlives, and SurvivesBy how: see pmem.Survival.
+	Survives   string `json:"survives,omitempty"`
+	SurvivesBy string `json:"survives_by,omitempty"`
 	// PMem are counters of the machine's persistent memory; nil: nothing is known of it.
 	PMem *telemetry.PMem `json:"pmem,omitempty"`
 }
@@ -116,7 +120,7 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		}
 		return r, p.suffer(m.Fault)
 	}
-	if err := p.reachable(c); err != nil {
+	if err := errors.Join(p.reachable(c), n.whyBroken()); err != nil {
 		return r, err
 	}
 	switch m.Do {
@@ -124,13 +128,10 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		if m.Ask == nil {
 			return r, fmt.Errorf("a question to the board is missing: %w", ErrProtocol)
 		}
-		p.boardMu.Lock()
-		defer p.boardMu.Unlock()
-		r.Answer = p.acceptor.Answer(m.Ask)
-		return r, nil
+		r.Answer, err = p.answer(m.Ask)
+		return r, err
 	case doFence:
-		p.fenceOff(m.Epoch)
-		return r, nil
+		return r, p.fenceOff(m.Epoch)
 	case doRevoke:
 		return r, p.revoke(m.Client, m.Life)
 	case doExpel:
@@ -180,8 +181,12 @@ func (n *Node) Info() NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := NodeInfo{
-		Address: n.Addr(), Incarnation: n.incarnation, PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: len(n.attached()),
+		Address: n.Addr(), Incarnation: n.incarnation.Load(), PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: len(n.attached()),
 		Stats: n.stats.snapshot(len(n.conns)),
+	}
+	if n.cfg.Region != nil {
+		s, why := n.cfg.Region.Survives()
+		i.Survives, i.SurvivesBy = s.String(), why
 	}
 	if n.cfg.PMem != nil {
 		i.PMem = n.cfg.PMem()

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/node/telemetry"
@@ -48,11 +49,14 @@ type Config struct {
 	// Telemetry is how many bytes it has beside, for pools that register more than their stores have: see rdma.Geometry.
 	Telemetry uint64
 	File      string // backs the memory; "": anonymous memory does
-	Handler   rdma.Handler
-	Device    Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
-	Security  Security
-	Conns     int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
-	Log       *slog.Logger // nil: it is silent
+	// Region is the memory, with all that a node must remember to come back as itself: see remember.go. Its size is Memory and
+	// Telemetry, in whole pages, its table's TableBytes. It is the node's, and closed with it. Nil: a node that ends forgets.
+	Region   *pmem.Region
+	Handler  rdma.Handler
+	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
+	Security Security
+	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
+	Log      *slog.Logger // nil: it is silent
 	// PMem returns what is known of the machine's persistent memory, which the node tells those that inspect it; nil: nothing
 	// is.
 	PMem func() *telemetry.PMem
@@ -71,9 +75,10 @@ type Node struct {
 	cfg         Config
 	log         *slog.Logger
 	listener    net.Listener
-	incarnation uint64
+	incarnation atomic.Uint64
 	file        *os.File
 	stats       counters
+	broken      atomic.Pointer[error] // why what is durable is unknown; nil: it is known
 	stop        chan struct{}
 	group       sync.WaitGroup
 	threads     atomic.Int32 // of connections that wait in the kernel
@@ -131,23 +136,42 @@ func listen(c Config) (*Node, error) {
 	n.fit(mostFiles())
 	n.outputs = newOutputs(slowUnderPressure)
 	n.readerOutputs = newOutputs(slowReaderUnderPressure)
-	var r [8]byte
-	rand.Read(r[:]) // never fails
-	n.incarnation = binary.LittleEndian.Uint64(r[:])
+	n.incarnation.Store(newIncarnation())
 	var err error
 	if c.File != "" {
 		if n.file, err = openFile(c.File); err != nil {
 			return nil, err
 		}
 	}
-	if n.memory, err = newMemory((c.Memory+c.Telemetry)&^4095, n.file, c.Device != nil); err != nil {
+	if n.memory, err = n.newMemory(); err != nil {
 		return nil, errors.Join(err, n.leaveFile())
 	}
 	if n.listener, err = net.Listen("tcp", c.Listen); err != nil {
 		return nil, errors.Join(err, n.memory.close(), n.leaveFile())
 	}
+	if err := n.recall(); err != nil {
+		return nil, errors.Join(err, n.listener.Close(), n.memory.close())
+	}
 	n.group.Go(n.accept)
 	return n, nil
+}
+
+// newMemory returns memory that is all zero, but for a region, which holds what it held.
+func (n *Node) newMemory() (*memory, error) {
+	size := (n.cfg.Memory + n.cfg.Telemetry) &^ 4095
+	if r := n.cfg.Region; r != nil {
+		if r.Size() != size {
+			return nil, fmt.Errorf("%w: a region of %d bytes, want %d", ErrMemory, r.Size(), size)
+		}
+		return &memory{region: r, base: r.Base(), size: size}, nil
+	}
+	return newMemory(size, n.file, n.cfg.Device != nil)
+}
+
+func newIncarnation() uint64 {
+	var r [8]byte
+	rand.Read(r[:]) // never fails
+	return binary.LittleEndian.Uint64(r[:])
 }
 
 func (n *Node) leaveFile() error {
@@ -320,7 +344,7 @@ func (n *Node) busy() bool {
 	return false
 }
 
-// Close ends the node at once. What its memory held is gone.
+// Close ends the node at once. What its memory held is gone, unless that is a Region.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {

@@ -104,7 +104,7 @@ func (p *pool) callPeer(peer int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.patience())
 	defer cancel()
 	c, _, err := dial(ctx, p.record.Addresses[peer], s, hello{
-		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation), PID: pid, Pool: p.record.ID, Node: peer, Peer: p.record.Index,
+		Purpose: forPeer, Process: fmt.Sprintf("peer %x", p.node.incarnation.Load()), PID: pid, Pool: p.record.ID, Node: peer, Peer: p.record.Index,
 	})
 	return c, err
 }
@@ -144,6 +144,10 @@ func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.guard.Granted(peer, round)
-	p.until.Store(int64(p.guard.Until())) // 0 once it was expelled
+	until := p.guard.Until()
+	p.until.Store(int64(until)) // 0 once it was expelled
+	if until > 0 {
+		p.returned.Store(false)
+	}
 	return nil
 }

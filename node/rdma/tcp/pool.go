@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -86,6 +87,8 @@ type pool struct {
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
+	returned atomic.Bool           // it is of an earlier life of the node, and has not served since
+	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
 	mu        sync.Mutex // held for moments only: leases wait for nothing else
@@ -159,6 +162,9 @@ func (n *Node) adopt(c *conn, r *Record) error {
 	if err := errors.Join(n.reset(), n.renew()); err != nil {
 		return err
 	}
+	if err := n.remembers(r); err != nil {
+		return err
+	}
 	p := newPool(n, *r, c.process)
 	if err := p.register(); err != nil {
 		return err
@@ -176,6 +182,9 @@ func (n *Node) seal(c *conn, id string) error {
 	p := n.pool.Load()
 	if p == nil || p.record.ID != id || p.creator != c.process && p.creator != "" {
 		return fmt.Errorf("the node is not about to have pool %s: %w", id, rdma.ErrAccess)
+	}
+	if err := n.note(notePool, p.record); err != nil {
+		return err
 	}
 	p.creator = ""
 	return nil
@@ -258,6 +267,9 @@ func (n *Node) reset() error {
 	if err := p.unregister(); err != nil { // what a device may still write to stays mapped
 		return err
 	}
+	if err := n.forget(); err != nil {
+		return err
+	}
 	return n.renew()
 }
 
@@ -267,7 +279,12 @@ func (n *Node) renew() error {
 	if !n.used {
 		return nil
 	}
-	fresh, err := newMemory((n.cfg.Memory+n.cfg.Telemetry)&^4095, n.file, n.cfg.Device != nil)
+	if r := n.cfg.Region; r != nil {
+		err := r.Clear()
+		n.used = err != nil
+		return err
+	}
+	fresh, err := n.newMemory()
 	if err != nil {
 		return err
 	}
@@ -277,10 +294,11 @@ func (n *Node) renew() error {
 }
 
 // fenceOff drops what was posted in epochs before, and drains what is being executed.
-func (p *pool) fenceOff(epoch uint64) {
+func (p *pool) fenceOff(epoch uint64) error {
 	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
 	}
 	p.drain()
+	return p.noteNumber(noteFence, &p.fence)
 }
 
 // revoke drops what a client posts, and drains what is being executed.
@@ -292,7 +310,7 @@ func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 	for old := r.Load(); old < life && !r.CompareAndSwap(old, life); old = r.Load() {
 	}
 	p.drain()
-	return nil
+	return p.noteNumber(noteRevoked+strconv.Itoa(int(c)), r)
 }
 
 // drain returns once all verbs that are being executed are over.
@@ -327,6 +345,9 @@ func (p *pool) expel(epoch uint64, node int) error {
 	if !ok {
 		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, rdma.ErrAccess)
 	}
+	if err := p.node.note(noteExpelled+strconv.Itoa(node), epoch); err != nil {
+		return err
+	}
 	if node == p.record.Index {
 		p.retire()
 		p.node.log.Warn("expelled from the pool", "pool", p.record.ID, "epoch", epoch)
@@ -342,6 +363,9 @@ func (p *pool) retire() {
 	p.drain()
 	for _, c := range p.conns() {
 		c.end()
+	}
+	if p.returned.Load() {
+		p.node.group.Go(p.replace)
 	}
 }
 

@@ -11,11 +11,14 @@ import (
 )
 
 // again starts a node's process anew, at the same address.
-func again(t testing.TB, addr string) *child.Process {
+func again(t testing.TB, addr string) *child.Process { return started(t, addr, "node", addr) }
+
+// started starts a node's process by these arguments, which listens at addr, where another one may have been a moment ago.
+func started(t testing.TB, addr string, args ...string) *child.Process {
 	t.Helper()
 	var p *child.Process
 	for until := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		p = child.Start(t, "node", addr)
+		p = child.Start(t, args...)
 		if line, err := p.Next(); err == nil && line == addr {
 			return p
 		}

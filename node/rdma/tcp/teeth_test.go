@@ -8,6 +8,19 @@ import (
 )
 
 var mutants = []teeth.Mutant{
+	{Rule: "an answer waits until what it tells of is durable", In: "conn.flush",
+		At: "if $err := $c.$node.fence(); $err != nil { return $err }", Test: "TestNoAnswerBeforeSync"},
+	{Rule: "an acceptor's promises are durable", In: "pool.answer",
+		At: "if $err := $p.$node.note(noteBoard+$q.$Key, $promise); $err != nil { return nil, $err }", Do: "_ = $promise",
+		Test: "TestNoAnswerBeforeSync"},
+	{Rule: "a fence is durable", In: "pool.fenceOff",
+		At: "return $p.noteNumber(noteFence, &$p.$fence)", Do: "return nil", Test: "TestNoAnswerBeforeSync"},
+	{Rule: "an expulsion outlives the nodes that promised it", In: "pool.recall",
+		At: "!$p.$guard.Expel($at, $v)", Do: "$at < 0 || $v == 0", Test: "TestRememberExpelled"},
+	{Rule: "a node that came back expelled is a new one", In: "pool.retire",
+		At: "$p.$returned.Load()", Do: "false", Test: "TestRememberExpelled"},
+	{Rule: "a new pool finds nothing of what a region held", In: "Node.recall",
+		At: "$n.$used = true", Test: "TestRememberExpelled"},
 	{Rule: "a fence drains what is being executed", In: "pool.fenceOff",
 		At: "$p.$drain()", Test: "TestDrain"},
 	{Rule: "so does a revocation", In: "pool.revoke",
@@ -57,7 +70,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a node has a lease before it executes", In: "conn.batch",
 		At: "if $err := $c.$pool.$await(); $err != nil { return 0, $err }", Test: "TestNodeCutOffFromPeers"},
 	{Rule: "and when it answers", In: "conn.flush",
-		At: "if $err := $c.$pool.$await(); $err != nil { return $err }", Test: "TestExpelledInTheMidst"},
+		At: "if $err := $c.$pool.$await(); $err != nil { return $err }", Nth: "2/2", Test: "TestExpelledInTheMidst"},
 	{Rule: "what a fault cuts off is held back", In: "conn.batch",
 		At: "if $err := $c.$delay(); $err != nil { return 0, $err }", Test: "TestCutNode"},
 	{Rule: "a fault ends by itself", In: "pool.suffer",
