@@ -132,9 +132,15 @@ func (c *Client) casBackups(w *write, before []race.Word) error {
 	return nil
 }
 
-// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round.
+// evaluate is Algorithm 2. The list holds what each backup was first changed to in this round, or, where a CAS was late, what
+// a later round has brought.
 func (c *Client) evaluate(w *write, list []race.Word) (rule, error) {
-	winner, by := roundWinner(list)
+	// The words of a round are all pending, of INSERTs, or none is. One of the other kind comes behind the round's
+	// decision: it is an INSERT's second word, or of a later round, and ours has not won.
+	if slices.ContainsFunc(list, func(v race.Word) bool { return v.IsPending() != w.new.IsPending() }) {
+		return lose, nil
+	}
+	winner, by := roundWinner(list) // a later round's words lack a majority, and have changed the primary
 	if by == rule3 {
 		if !w.visible {
 			return lose, nil

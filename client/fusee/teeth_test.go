@@ -23,6 +23,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestContention/4_index"},
 	{Rule: "exactly half is no majority", In: "roundWinner",
 		At: "2*$count > len($list)", Do: "2*$count >= len($list)", Test: "TestContention/3_index"},
+	{Rule: "a later round's pending word decides nothing in this one", In: "Client.evaluate",
+		At: "$v.IsPending() != $w.$new.IsPending()", Do: "$v.IsPending() != $v.IsPending()", Test: "TestLateProposal"},
 	{Rule: "a DELETE that lost begins again", In: "Client.tryReplace",
 		At: "$verdict != $lost || $failed != nil || $op == $opUpdate", Do: "true", Test: "TestContention/2_index"},
 	{Rule: "a DELETE's word is its own", In: "Client.tryReplace",
