@@ -19,8 +19,6 @@ var mutants = []teeth.Mutant{
 		At: "!$p.$guard.Expel($at, $v)", Do: "$at < 0 || $v == 0", Test: "TestRememberExpelled"},
 	{Rule: "a node that came back expelled is a new one", In: "pool.retire",
 		At: "$p.$returned.Load()", Do: "false", Test: "TestRememberExpelled"},
-	{Rule: "a new pool finds nothing of what a region held", In: "Node.recall",
-		At: "$n.$used = true", Test: "TestRememberExpelled"},
 	{Rule: "a fence drains what is being executed", In: "pool.fenceOff",
 		At: "$p.$drain()", Test: "TestDrain"},
 	{Rule: "so does a revocation", In: "pool.revoke",
