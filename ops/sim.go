@@ -128,11 +128,9 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 	if c.Spec, err = runner.ReadSpec(p); err != nil {
 		return c, err
 	}
+	c.Spec.ShortKeys = s.ShortKeys
 	c.Pool.Own, c.Pool.PairBytes = kind.Choose(s.Own, stores.Made), c.Spec.PairBytes()
 	c.Pool.Records = uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts())
-	if s.ShortKeys {
-		c.Pool.PairBytes = simulate.ShortKeyBytes + workloads.RowBytes(c.Spec.FieldCount, c.Spec.FieldLength)
-	}
 	if c.Changes, err = s.changes(); err != nil {
 		return c, err
 	}

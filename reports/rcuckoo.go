@@ -100,9 +100,9 @@ func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation
 	o := ops.Simulation{
 		Config: simulate.Config{
 			Store: store, Profile: "rcuckoo-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
-			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed, ShortKeys: true,
+			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
 		},
-		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100},
+		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100, ShortKeys: true},
 	}
 	if store == "rcuckoo" {
 		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, tableRows: int(s.table) / paperRow,

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 	"strconv"
 )
@@ -111,8 +112,14 @@ func (k *scrambledKeys) next(r *rand.Rand) int64 {
 	return k.fold(n, last-k.First+1)
 }
 
+// ShortKeyBytes is what keys take with Spec.ShortKeys.
+const ShortKeyBytes = 4
+
 // appendKey appends the name of record n, as go-ycsb builds it.
 func (s *Spec) appendKey(b []byte, n int64) []byte {
+	if s.ShortKeys {
+		return binary.LittleEndian.AppendUint32(b, uint32(n))
+	}
 	h := uint64(n)
 	if !s.Ordered {
 		h = hashKey(n)

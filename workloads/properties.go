@@ -32,6 +32,8 @@ type Spec struct {
 	KeyPrefix   string
 	Ordered     bool // keys are record numbers, not hashes of them
 	ZeroPadding int  // least digits of a key
+	// ShortKeys makes keys of ShortKeyBytes instead: the record's number, as in RCuckoo's evaluation (section 5.3).
+	ShortKeys bool
 
 	InsertionRetries  int           // of a record that could not be loaded
 	InsertionInterval time.Duration // between retries, give or take a fifth
@@ -132,6 +134,9 @@ func (s *Spec) FieldLengths(histogram string) error {
 
 // PairBytes is the size of the largest key, of records that are inserted too, with the largest value of its record, in bytes.
 func (s *Spec) PairBytes() int {
+	if s.ShortKeys {
+		return len(tablePrefix(s.Table)) + ShortKeyBytes + RowBytes(s.FieldCount, s.FieldLength)
+	}
 	digits := 19
 	if s.Ordered {
 		digits = len(strconv.FormatInt(s.RecordCount+s.ExpectedInserts(), 10))

@@ -18,7 +18,6 @@ import (
 type pool struct {
 	sim    *sim.Sim
 	kind   *stores.Kind
-	short  bool
 	inNICs uint64 // bytes of each node that lie in its NIC's memory
 	stores.Params
 }
@@ -75,7 +74,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		}
 		return nil, err
 	}
-	made := &pool{sim: s, kind: kind, short: c.ShortKeys, Params: p}
+	made := &pool{sim: s, kind: kind, Params: p}
 	if len(o.Device) > 0 {
 		made.inNICs = o.Device[0].Bytes
 	}
@@ -127,9 +126,6 @@ type session struct {
 func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
 	o.Fabric = p.sim
 	store, err := p.kind.Open(ep, o)
-	if err == nil && p.short {
-		store = &shortKeys{Store: store}
-	}
 	return session{store, ep}, err
 }
 

@@ -122,9 +122,6 @@ func (r *run) result() *Result {
 		PairBytes: r.Spec.PairBytes(), Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
 		LongestGap: runner.Microseconds(r.gap), Memory: r.memory, DeviceBytes: r.inNICs,
 	}
-	if r.short {
-		res.PairBytes = ShortKeyBytes + workloads.RowBytes(r.Spec.FieldCount, r.Spec.FieldLength)
-	}
 	var total workloads.Tally
 	var sum meter
 	for _, p := range r.clients {

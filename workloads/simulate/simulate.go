@@ -11,9 +11,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -33,8 +35,6 @@ type Config struct {
 	Pool      stores.Params
 	Options   stores.Options // of each client; where stores.CacheBytes is not set there is room for all records
 	Spec      *workloads.Spec
-	// ShortKeys makes of the workload's keys, which have to be numbers then, as many bytes as ShortKeyBytes.
-	ShortKeys bool
 	// NoDevice leaves in the nodes' memory what stores keep in that of their NICs.
 	NoDevice bool
 	// StallFences lets fences wait for the answers of atomics on device memory even where the profile's NICs need not.
@@ -158,6 +158,8 @@ func (c *Config) check() error {
 		return workloads.Misuse("neither a number of operations nor a duration is given")
 	case c.Sample != nil && c.Interval == 0:
 		return workloads.Misuse("samples need an interval")
+	case c.Spec.ShortKeys && (!c.Spec.Ordered || c.Spec.KeyPrefix != "" || c.Spec.RecordCount+c.Spec.ExpectedInserts() > math.MaxUint32):
+		return fmt.Errorf("keys are no numbers of %d bytes: %w", workloads.ShortKeyBytes, client.ErrTooLarge)
 	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:
 		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
 	}
