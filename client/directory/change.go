@@ -135,7 +135,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	if err := c.prepare(); err != nil {
 		return false, err
 	}
-	round, n := c.promised()
+	round, n := c.newest(func(k *replica) bool { return k.mine }) // of those who promised
 	if c.base.round != round {
 		if ok, err := c.load(round); !ok {
 			return false, orLost(err)
@@ -290,21 +290,6 @@ func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 		c.base.decode(v)
 	}
 	return quorum.Again
-}
-
-// promised returns the highest round that was accepted by those who promised, and how many of them have.
-func (c *Client) promised() (round uint64, n int) {
-	for r := range c.Replicas {
-		if k := &c.replicas[r]; k.mine {
-			switch {
-			case k.since == round:
-				n++
-			case k.since > round:
-				round, n = k.since, 1
-			}
-		}
-	}
-	return round, n
 }
 
 // accept brings next to a majority. Who has a majority's promises of a round is the only one to accept in it, also where the

@@ -136,14 +136,18 @@ func (c *Client) save() {
 // agreed returns the highest round in which a replica is known to have accepted its value, and how many have. One that has
 // accepted nothing agrees to that while it has promised nothing: with a promise, somebody may have accepted elsewhere.
 func (c *Client) agreed() (round uint64, n int) {
+	return c.newest(func(k *replica) bool { return k.known && (k.word == 0 || k.word.accepted()) })
+}
+
+// newest returns the highest round that was accepted by the replicas that count, and how many of them have.
+func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	for r := range c.Replicas {
-		if k := &c.replicas[r]; k.known && (k.word == 0 || k.word.accepted()) {
-			switch {
-			case k.since == round:
-				n++
-			case k.since > round:
-				round, n = k.since, 1
-			}
+		switch k := &c.replicas[r]; {
+		case !counts(k) || k.since < round:
+		case k.since == round:
+			n++
+		default:
+			round, n = k.since, 1
 		}
 	}
 	return round, n

@@ -58,12 +58,7 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 
 // Land waits for this client's own accepts in flight, and settles whose their buffers are.
 func (c *Client) Land() error {
-	c.unresolved.Wait(c.ep, c.quorum.Timeout())
-	c.settleUnresolved()
-	if n := c.unresolved.Len(); n > 0 {
-		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
-	}
-	return nil
+	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }
 
 // words reads the words of all replicas on nodes that are not silent, and notes those that turn out to be.

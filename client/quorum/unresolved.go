@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -75,6 +76,16 @@ func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 			return
 		}
 	}
+}
+
+// Land waits within a time for what is kept, and has settle look at it. It fails when something is in flight still.
+func (s *Unresolved) Land(ep rdma.Endpoint, within time.Duration, settle func()) error {
+	s.Wait(ep, within)
+	settle()
+	if s.n > 0 {
+		return fmt.Errorf("%d batches are in flight: %w", s.n, rdma.ErrTimeout)
+	}
+	return nil
 }
 
 // Len returns how many batches are kept.

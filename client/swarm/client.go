@@ -188,8 +188,7 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 // flight goes on. The endpoint stays open, and so does the allocator.
 func (c *Client) Close() {
 	c.quorum.Release()
-	c.unresolved.Wait(c.ep, c.quorum.Timeout())
-	c.settleUnresolved()
+	_ = c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 	c.unresolved.Release()
 	for i, b := range c.pending {
 		if b != nil {

@@ -69,10 +69,5 @@ func (c *Client) rejoin() error {
 // land waits for what is in flight, and settles whose the buffers are that it replaces.
 func (c *Client) land() error {
 	c.quorum.Release()
-	c.unresolved.Wait(c.ep, c.quorum.Timeout())
-	c.settleUnresolved()
-	if n := c.unresolved.Len(); n > 0 {
-		return fmt.Errorf("%d batches are in flight: %w", n, rdma.ErrTimeout)
-	}
-	return nil
+	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }
