@@ -122,8 +122,8 @@ func TestKeys(t *testing.T) {
 		{"by process", "o", "by process", ""},
 		{"a filter", "4 / i n d e x enter", "8 of 23", "orders"},
 		{"a filter is dropped", "4 / i n d e x enter esc", "orders", "8 of 23"},
-		{"sorted by the next column", "4 s", "state▲", "client▼"},
-		{"sorted the other way round", "4 S", "client▲", "client▼"},
+		{"sorted by the next column", "4 s", "state▲", "client▲"},
+		{"sorted the other way round", "4 S", "client▼", "client▲"},
 		{"details", "3 down enter", "Node 1", "Memory nodes"},
 		{"details end", "3 down enter esc", "Memory nodes", ""},
 		{"a chart alone", "down enter", "p99.9", "Operations a second"},
@@ -239,7 +239,7 @@ func TestMouse(t *testing.T) {
 		t.Errorf("the tab was not opened:\n%s", got)
 	}
 	m.Update(tea.MouseMsg{X: 3, Y: 5, Button: tea.MouseButtonWheelDown, Action: tea.MouseActionPress})
-	if got := text(m); !strings.Contains(got, "▸       4") {
+	if got := text(m); !strings.Contains(got, "▸ 4 ") {
 		t.Errorf("the wheel did not move:\n%s", got)
 	}
 }

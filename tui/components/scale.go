@@ -100,7 +100,8 @@ func (s *scale) dotRow(v float64, n int) int {
 // row returns the row of the plot where v is.
 func (s *scale) row(v float64) int { return s.dotRow(v, s.h) }
 
-// ticksY returns the values that are labeled: decades, or quarters, halves or ends.
+// ticksY returns the values that are labeled: decades, or parts of the top. A label has three digits, so that there are
+// as many parts as leave two for the first.
 func (s *scale) ticksY(rows int) (ticks []float64) {
 	if s.c.LogY {
 		decades := int(math.Round(math.Log10(s.top / s.bottom)))
@@ -113,6 +114,11 @@ func (s *scale) ticksY(rows int) (ticks []float64) {
 	n := 1
 	if rows >= 9 {
 		n = 4
+		for _, parts := range []int{3, 5} {
+			if !twoDigits(s.top/float64(n)) && twoDigits(s.top/float64(parts)) {
+				n = parts
+			}
+		}
 	} else if rows >= 5 {
 		n = 2
 	}
@@ -120,6 +126,12 @@ func (s *scale) ticksY(rows int) (ticks []float64) {
 		ticks = append(ticks, s.top*float64(i)/float64(n))
 	}
 	return ticks
+}
+
+// twoDigits reports whether v is written with two digits at most.
+func twoDigits(v float64) bool {
+	v /= math.Pow(10, math.Floor(math.Log10(v))-1)
+	return math.Abs(v-math.Round(v)) < 1e-6
 }
 
 func trim(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }

@@ -187,10 +187,11 @@ func (t *Table[R]) drawBar(a Area) {
 	if n <= a.H || a.H == 0 {
 		return
 	}
-	from := t.top * a.H / n
+	long := max(a.H*a.H/n, 1)
+	from := t.top * (a.H - long) / (n - a.H)
 	for y := range a.H {
 		r, st := '│', styles.Faint
-		if y >= from && y <= from+a.H*a.H/n {
+		if y >= from && y < from+long {
 			r, st = '█', styles.Muted
 		}
 		a.Put(a.W-1, y, st, r)

@@ -54,12 +54,12 @@ func NewClients() *Clients {
 				c.host(), c.pid)
 		},
 		Columns: []components.Column[clientRow]{
-			{Title: "client", Width: 6, Text: func(c clientRow) string {
+			{Title: "client", Width: 6, Left: true, Text: func(c clientRow) string {
 				if c.id == 0 {
 					return "–"
 				}
 				return fmt.Sprint(c.id)
-			}, Order: func(a, b clientRow) int { return compare(b.id, a.id) }},
+			}, Order: func(a, b clientRow) int { return compare(a.id, b.id) }},
 			{Title: "state", Width: 9, Left: true, Text: func(c clientRow) string { return c.state },
 				Style: func(c clientRow) styles.ID {
 					return stateStyle(c.state)

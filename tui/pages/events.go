@@ -51,8 +51,8 @@ func NewEvents() *Events {
 				}
 				return components.Latency(e.Took)
 			}, Order: func(a, b telemetry.Event) int { return int(a.Took - b.Took) }},
-			{Title: "epoch", Width: 5, Drop: 3, Text: func(e telemetry.Event) string { return text(e.Epoch) },
-				Order: func(a, b telemetry.Event) int { return int(a.Epoch) - int(b.Epoch) }},
+			{Title: "epoch", Width: 5, Drop: 3, Text: func(e telemetry.Event) string { return text(epochOf(&e)) },
+				Order: func(a, b telemetry.Event) int { return int(epochOf(&a)) - int(epochOf(&b)) }},
 			{Title: "text", Width: 28, Left: true, Grow: true,
 				Text: func(e telemetry.Event) string { return eventText(&e) }},
 		},
@@ -67,6 +67,14 @@ func aboutNode(e *telemetry.Event) bool {
 		return e.Node >= 0 && e.Client == 0
 	}
 	return e.Node > 0
+}
+
+// epochOf returns the epoch of an event, 0 if it has none: an election has its tenure there.
+func epochOf(e *telemetry.Event) uint64 {
+	if e.What == "elected" || e.What == "lost" {
+		return 0
+	}
+	return e.Epoch
 }
 
 func eventText(e *telemetry.Event) string {
@@ -157,9 +165,14 @@ func (p *Events) Draw(e *Env, a components.Area) {
 		if ev.Client > 0 {
 			rows = append(rows, [2]string{"client", strconv.Itoa(ev.Client)})
 		}
-		rows = append(rows, [2]string{"took", components.Latency(ev.Took)}, [2]string{"epoch", fmt.Sprint(ev.Epoch)},
-			[2]string{"tenure", fmt.Sprint(ev.Tenure)})
-		y := pairs(a, 2, rows...)
+		rows = append(rows, [2]string{"took", components.Latency(ev.Took)})
+		if epoch := epochOf(&ev); epoch > 0 {
+			rows = append(rows, [2]string{"epoch", fmt.Sprint(epoch)})
+		}
+		if ev.Tenure > 0 { // a master told it
+			rows = append(rows, [2]string{"tenure", fmt.Sprint(ev.Tenure)})
+		}
+		y := pairs(a, 1, rows...)
 		a.Sub(2, y+1, a.W-4, a.H-y-1).WrapText(0, styles.Plain, ev.Text)
 		return
 	}

@@ -66,7 +66,7 @@ func NewNodes() *Nodes {
 	wrote := rate(func(n *history.Node) uint64 { return n.BytesWrote })
 	number := func(title string, drop int, of func(nodeRow) float64,
 		text func(float64) string) components.Column[nodeRow] {
-		return components.Column[nodeRow]{Title: title, Width: 9, Drop: drop,
+		return components.Column[nodeRow]{Title: title, Width: 8, Drop: drop,
 			Text:  func(n nodeRow) string { return text(of(n)) },
 			Order: func(a, b nodeRow) int { return compare(of(a), of(b)) }}
 	}
@@ -76,7 +76,7 @@ func NewNodes() *Nodes {
 		Columns: []components.Column[nodeRow]{
 			{Title: "node", Width: 4, Left: true, Text: func(n nodeRow) string { return fmt.Sprint(n.ID) },
 				Order: func(a, b nodeRow) int { return compare(a.ID, b.ID) }},
-			{Title: "role", Width: 7, Left: true, Text: func(n nodeRow) string { return n.Role }},
+			{Title: "role", Width: 6, Left: true, Text: func(n nodeRow) string { return n.Role }},
 			{Title: "state", Width: 10, Left: true, Text: nodeRow.state, Style: func(n nodeRow) styles.ID {
 				if n.state() == "gone" {
 					return styles.Bad
@@ -86,7 +86,7 @@ func NewNodes() *Nodes {
 			number("memory", 2, func(n nodeRow) float64 { return float64(n.Bytes) }, components.Bytes),
 			number("verbs/s", 0, verbs, components.Count),
 			number("read/s", 0, read, components.Bytes),
-			number("written/s", 0, wrote, components.Bytes),
+			number("write/s", 0, wrote, components.Bytes),
 			{Title: "lease", Width: 7, Drop: 3, Text: func(n nodeRow) string { return components.Latency(n.Lease) },
 				Order: func(a, b nodeRow) int { return compare(a.Lease, b.Lease) }},
 			{Title: "DLWA", Width: 5, Drop: 4, Text: nodeRow.dlwa},
@@ -135,12 +135,17 @@ func (p *Nodes) Draw(e *Env, a components.Area) {
 		return
 	}
 	s := e.sample()
-	uses := len(s.Memory) + len(s.Fill)
-	tableH := min(len(s.Nodes)+3, max(a.H-uses-8, a.H/3))
+	// The table comes first, then what memory is used for. The chart has its least height, or is left out.
+	const leastChart = 6
+	memory := len(s.Memory) + len(s.Fill) + 2
+	tableH := min(len(s.Nodes)+3, max(a.H-memory-leastChart, a.H/2))
+	charted := a.H-tableH-memory >= leastChart
+	if !charted {
+		tableH = min(len(s.Nodes)+3, max(a.H-memory, a.H/2))
+	}
 	top, rest := a.Top(tableH)
 	p.table.Draw(heading(top, "Memory nodes", &p.table))
-	memory := min(uses+2, rest.H)
-	if rest.H-memory >= 6 {
+	if charted {
 		var chart components.Area
 		chart, rest = rest.Top(rest.H - memory)
 		p.chart(e, chart)

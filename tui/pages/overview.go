@@ -191,10 +191,14 @@ func healthSpans(e *Env) []components.Span {
 	}
 }
 
+// health draws the spans in one row, as far as they fit as a whole.
 func (p *Overview) health(e *Env, a components.Area) {
 	x := 1
 	for i, s := range healthSpans(e) {
 		if i > 0 {
+			if x+3+components.Columns(s.Text) > a.W {
+				return
+			}
 			x = a.Text(x, 0, styles.Faint, " · ")
 		}
 		x = a.Text(x, 0, s.Style, s.Text)
@@ -257,7 +261,7 @@ func drawFill(a components.Area, f telemetry.Fill) {
 	case part > problems.FullAt:
 		st = styles.Warn
 	}
-	label := min(max(a.W/3, 10), 18)
+	label := min(max(a.W/2-1, 10), 18)
 	a.Text(0, 0, styles.Muted, components.Fit(f.Of, label-1))
 	a.Bar(label, 0, a.W-label-7, st, part)
 	a.Right(a.W-1, 0, styles.Plain, components.Percent(part))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/lipgloss"
+	"github.com/muesli/termenv"
 )
 
 // ID names a style. A cell of the screen has one.
@@ -85,9 +86,18 @@ func New(r *lipgloss.Renderer, unicode bool) *Theme {
 			s = s.Bold(true).Foreground(ink("231", "15", "231", "15")).Background(ink("160", "1", "124", "1"))
 		}
 		t.open[id] = opening(s)
-		t.open[id|Selected] = opening(s.Background(ink("254", "7", "237", "8")))
+		t.open[id|Selected] = opening(selected(r, s))
 	}
 	return t
+}
+
+// selected returns style s in a selected row. Of 16 colors none is a background on which all others can be read, so
+// the row is the terminal's own two colors the other way round.
+func selected(r *lipgloss.Renderer, s lipgloss.Style) lipgloss.Style {
+	if r.ColorProfile() == termenv.ANSI {
+		return r.NewStyle().Bold(s.GetBold()).Reverse(true)
+	}
+	return s.Background(lipgloss.AdaptiveColor{Light: "254", Dark: "237"})
 }
 
 // NoColor returns a theme without a single escape sequence.
