@@ -83,37 +83,17 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 		return err
 	}
 	r.Client = e.client.ID
-	c := e.ask()
-	c.r, c.err, c.over = *r, nil, false
+	c := reuse(&e.calls)
+	c.ep, c.r, c.err, c.over = e, *r, nil, false
 	l := e.fabric.links[node].verbs
-	s, err := l.begin()
-	if err != nil {
-		return err
+	err := l.send(kindCall, 1, c, func(out []byte) []byte { return appendCall(e.claim(out, l), r) })
+	if err == nil {
+		err = e.answered(c, node, within)
 	}
-	from := len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	own := e.rights
-	own.key, own.epoch = l.key.Load(), e.joined
-	l.out = appendCall(own.append(l.out), r)
-	s.end(kindCall, 1, from, c)
-	if s.done() {
-		l.flush()
-	}
-	err = e.answered(c, node, within)
 	if err == nil {
 		r.Ret = c.r.Ret
 	}
 	return err
-}
-
-func (e *Endpoint) ask() *called {
-	n := len(e.calls)
-	if n == 0 {
-		return &called{ep: e}
-	}
-	c := e.calls[n-1]
-	e.calls = e.calls[:n-1]
-	return c
 }
 
 func (e *Endpoint) answered(c *called, node int, within time.Duration) error {

@@ -182,16 +182,7 @@ func (l *link) keepServed(s *stream) {
 }
 
 func (l *link) askServing() {
-	q, err := l.begin()
-	if err != nil {
-		return
-	}
-	at := len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	q.end(kindServe, 0, at, serving{l, wall.Boot()})
-	if q.done() {
-		l.flush()
-	}
+	_ = l.send(kindServe, 0, serving{l, wall.Boot()}, func(out []byte) []byte { return out }) // a link that is down asks again
 }
 
 // What follows is for fabrics whose verbs go past this package's connections, from device to device.
@@ -223,24 +214,14 @@ func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
 	if err := e.fabric.down(node); err != nil {
 		return nil, err
 	}
-	c := e.ask()
-	c.err, c.over, c.answer = nil, false, nil
+	c := reuse(&e.calls)
+	c.ep, c.err, c.over, c.answer = e, nil, false, nil
 	l := e.fabric.links[node].verbs
-	s, err := l.begin()
+	err := l.send(kindAttach, what, c, func(out []byte) []byte {
+		return append(append(e.claim(out, l), offer...), make([]byte, -len(offer)&7)...) // bodies are whole words
+	})
 	if err != nil {
 		return nil, err
-	}
-	from := len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	own := e.rights
-	own.key, own.epoch = l.key.Load(), e.joined
-	l.out = append(own.append(l.out), offer...)
-	for (len(l.out)-from)%8 != 0 {
-		l.out = append(l.out, 0)
-	}
-	s.end(kindAttach, what, from, c)
-	if s.done() {
-		l.flush()
 	}
 	err = e.answered(c, node, deadAfter)
 	if errors.Is(err, rdma.ErrTimeout) {

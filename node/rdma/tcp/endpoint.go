@@ -201,9 +201,14 @@ func (w *writer) open(read, wrote int) {
 	l := w.s.l
 	w.from = len(l.out)
 	l.out = append(l.out, make([]byte, headerBytes)...)
-	r := w.e.rights
-	r.key, r.epoch = l.key.Load(), w.e.joined
-	l.out = r.append(l.out)
+	l.out = w.e.claim(l.out, l)
+}
+
+// claim appends what the worker may do at a link's node.
+func (e *Endpoint) claim(out []byte, l *link) []byte {
+	r := e.rights
+	r.key, r.epoch = l.key.Load(), e.joined
+	return r.append(out)
 }
 
 func (w *writer) finish() {
@@ -215,14 +220,20 @@ func (w *writer) finish() {
 }
 
 func (e *Endpoint) spare() *sent {
-	n := len(e.spares)
-	if n == 0 {
-		return &sent{ep: e}
-	}
-	s := e.spares[n-1]
-	e.spares = e.spares[:n-1]
+	s := reuse(&e.spares)
 	*s = sent{ep: e, ops: s.ops[:0]}
 	return s
+}
+
+// reuse takes one of a list of spare objects, or a new one.
+func reuse[T any](spares *[]*T) *T {
+	n := len(*spares)
+	if n == 0 {
+		return new(T)
+	}
+	x := (*spares)[n-1]
+	*spares = (*spares)[:n-1]
+	return x
 }
 
 // land takes the answer to a frame.

@@ -213,6 +213,21 @@ func (s sending) end(k kind, items, from int, f flight) {
 	l.bytes += n
 }
 
+// send sends a frame of what body appends behind the header, and notes who waits for its answer.
+func (l *link) send(k kind, items int, f flight, body func(out []byte) []byte) error {
+	s, err := l.begin()
+	if err != nil {
+		return err
+	}
+	from := len(l.out)
+	l.out = body(append(l.out, make([]byte, headerBytes)...))
+	s.end(k, items, from, f)
+	if s.done() {
+		l.flush()
+	}
+	return nil
+}
+
 // done unlocks the link and tells whether the caller has to write, by calling flush: nobody else does.
 func (s sending) done() bool {
 	l := s.l
