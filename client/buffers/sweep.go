@@ -28,14 +28,12 @@ func (s *Space) Sweeper(ep rdma.Endpoint, nodes int, timeout time.Duration) *Swe
 // Count reads how many buffers of a node were handed out. It has to come before the epoch of the sweep begins: what is
 // handed out behind it may be owned then.
 func (s *Sweeper) Count(node int) error {
-	b := s.ep.Batch()
-	defer b.Release()
-	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
-	if err := rdma.Do(s.ep, b.As(stepSweep), s.timeout); err != nil {
+	words, err := rdma.ReadBytes(s.ep, stepSweep, rdma.At(node, s.Base), s.Segments*segmentWords, s.timeout)
+	if err != nil {
 		return fmt.Errorf("count the buffers of node %d that were handed out: %w", node, err)
 	}
 	for i := range s.handed[node] {
-		n := le.Uint64(words.Buf[i*segmentWords:])
+		n := le.Uint64(words[i*segmentWords:])
 		if n > uint64(s.Buffers) {
 			return fmt.Errorf("segment %d of node %d: %d of %d buffers were handed out: %w", i, node, n, s.Buffers, client.ErrDamaged)
 		}

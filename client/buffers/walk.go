@@ -18,20 +18,14 @@ type Free struct {
 // changes meanwhile means nothing. An error wraps client.ErrDamaged when the stack is none.
 func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration) (Free, error) {
 	var f Free
-	b := ep.Batch()
-	words := b.Read(rdma.At(node, s.counter(segment)), segmentWords)
-	err := rdma.Do(ep, b.As(stepWalk), timeout)
+	top := stack(0)
+	words, err := rdma.ReadBytes(ep, stepWalk, rdma.At(node, s.counter(segment)), segmentWords, timeout)
 	if err == nil {
-		f.Handed = int(min(le.Uint64(words.Buf), 1<<32))
+		f.Handed, top = int(min(le.Uint64(words), 1<<32)), stack(le.Uint64(words[8:]))
 		if f.Handed > s.Buffers {
 			err = fmt.Errorf("%d of %d buffers were handed out: %w", f.Handed, s.Buffers, client.ErrDamaged)
 		}
 	}
-	top := stack(0)
-	if err == nil {
-		top = stack(le.Uint64(words.Buf[8:]))
-	}
-	b.Release()
 	seen := make([]bool, s.Buffers+1)
 	for next := top.pointer(); next != 0 && err == nil; {
 		next, err = s.walkBundle(ep, node, segment, next, timeout, &f, seen)
@@ -44,14 +38,12 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 
 // walkBundle adds a bundle's buffers. Each may be there once, which bounds the walk.
 func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free, seen []bool) (next uint16, err error) {
-	b := ep.Batch()
-	defer b.Release()
-	read := b.Read(s.at(node, segment, pointer), bundleBytes(s.listed()))
-	if err := rdma.Do(ep, b.As(stepWalk), timeout); err != nil {
+	bundle, err := rdma.ReadBytes(ep, stepWalk, s.at(node, segment, pointer), bundleBytes(s.listed()), timeout)
+	if err != nil {
 		return 0, err
 	}
 	from := len(f.Pointers)
-	next, list, ok := decodeBundle(read.Buf, f.Pointers)
+	next, list, ok := decodeBundle(bundle, f.Pointers)
 	if !ok {
 		return 0, fmt.Errorf("the bundle in buffer %d: %w", pointer, client.ErrDamaged)
 	}
@@ -67,14 +59,12 @@ func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, 
 
 // Handed returns how many buffers of a node were handed out at least once.
 func (s *Space) Handed(ep rdma.Endpoint, node int, timeout time.Duration) (n uint64, err error) {
-	b := ep.Batch()
-	defer b.Release()
-	words := b.Read(rdma.At(node, s.Base), s.Segments*segmentWords)
-	if err := rdma.Do(ep, b.As(stepWalk), timeout); err != nil {
+	words, err := rdma.ReadBytes(ep, stepWalk, rdma.At(node, s.Base), s.Segments*segmentWords, timeout)
+	if err != nil {
 		return 0, fmt.Errorf("count the buffers of node %d: %w", node, err)
 	}
 	for i := range s.Segments {
-		n += min(le.Uint64(words.Buf[i*segmentWords:]), uint64(s.Buffers))
+		n += min(le.Uint64(words[i*segmentWords:]), uint64(s.Buffers))
 	}
 	return n, nil
 }

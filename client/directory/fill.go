@@ -36,14 +36,12 @@ func (l *Layout) Fill(ep rdma.Endpoint, timeout time.Duration) (client.Fill, err
 }
 
 func fillOf(ep rdma.Endpoint, at rdma.Addr, n int, timeout time.Duration, fill *client.Fill) error {
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(at, n*slotBytes)
-	if err := rdma.Do(ep, b.As(stepCount), timeout); err != nil {
+	p, err := rdma.ReadBytes(ep, stepCount, at, n*slotBytes, timeout)
+	if err != nil {
 		return err
 	}
 	for i := range n {
-		entries := uint64(op.Buf[i*slotBytes+wordBytes+entriesAt])
+		entries := uint64(p[i*slotBytes+wordBytes+entriesAt])
 		fill.Add(min(entries, Slots), Slots)
 	}
 	return nil

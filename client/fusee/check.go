@@ -338,11 +338,7 @@ func (k *checker) blocks() error {
 			if e == 0 {
 				continue
 			}
-			b := k.ep.Batch()
-			op := b.Read(k.space.Bitmap(blk, 0), int(k.space.BitmapBytes()))
-			err := k.do(stepCheck, b)
-			hints := append([]byte(nil), op.Buf...)
-			b.Release()
+			hints, err := k.read(stepCheck, k.space.Bitmap(blk, 0), int(k.space.BitmapBytes()))
 			if err != nil {
 				return fmt.Errorf("read the free bitmap of block %v: %w", blk, err)
 			}

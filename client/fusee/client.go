@@ -205,6 +205,11 @@ func (c *Client) do(step rdma.Step, b *rdma.Batch) error {
 	return rdma.Do(c.ep, b.As(step), c.opt.Timeout)
 }
 
+// read reads n bytes as a step of the protocol.
+func (c *Client) read(step rdma.Step, a rdma.Addr, n int) ([]byte, error) {
+	return rdma.ReadBytes(c.ep, step, a, n, c.opt.Timeout)
+}
+
 // The deadline of what is not an operation: a Close, a master's work. Each of its waits has a limit of its own.
 const (
 	unset time.Duration = 0

@@ -84,12 +84,7 @@ func readAny(ep rdma.Endpoint, silent []bool, copies, n int, at func(copy int) r
 		if silent[a.Node()] {
 			continue
 		}
-		b := ep.Batch()
-		op := b.Read(a, n)
-		if err = rdma.Do(ep, b.As(stepCount), defaultTimeout); err == nil {
-			p = append(p, op.Buf...)
-		}
-		b.Release()
+		p, err = rdma.ReadBytes(ep, stepCount, a, n, defaultTimeout)
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return p, err
 		}

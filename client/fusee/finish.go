@@ -111,13 +111,11 @@ func (r *recovery) replacedBy(p race.Word) error {
 	if !p.Live() {
 		return nil
 	}
-	b := r.ep.Batch()
-	defer b.Release()
-	op := b.Read(r.space.UnitAt(p.Unit(), 0), headAt)
-	if err := r.do(stepFinish, b); err != nil {
+	head, err := r.read(stepFinish, r.space.UnitAt(p.Unit(), 0), headAt)
+	if err != nil {
 		return err
 	}
-	if h := headOf(op.Buf); r.tag(h.incarnation) == p.Tag() {
+	if h := headOf(head); r.tag(h.incarnation) == p.Tag() {
 		r.olds = append(r.olds, old{p, h.incarnation})
 	}
 	return nil

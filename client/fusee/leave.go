@@ -43,15 +43,13 @@ func (c *Client) isTight() (bool, error) {
 	if len(c.regions) == 0 {
 		return true, nil
 	}
-	b := c.ep.Batch()
-	defer b.Release()
-	op := b.Read(c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0), c.space.Blocks()*8)
-	if err := c.do(stepReadTables, b); err != nil {
+	table, err := c.read(stepReadTables, c.space.Table(c.regions[c.ep.Rand().IntN(len(c.regions))], 0), c.space.Blocks()*8)
+	if err != nil {
 		return false, err
 	}
 	free := 0
 	for i := range c.space.Blocks() {
-		if le.Uint64(op.Buf[8*i:]) == 0 {
+		if le.Uint64(table[8*i:]) == 0 {
 			free++
 		}
 	}

@@ -119,14 +119,12 @@ func (r *recovery) metadata() error {
 }
 
 func (r *recovery) findBlocks(g int) error {
-	b := r.ep.Batch()
-	defer b.Release()
-	op := b.Read(r.space.Table(g, 0), r.space.Blocks()*8)
-	if err := r.do(stepReadTables, b); err != nil {
+	table, err := r.read(stepReadTables, r.space.Table(g, 0), r.space.Blocks()*8)
+	if err != nil {
 		return err
 	}
 	for i := range r.space.Blocks() {
-		e := node.Entry(le.Uint64(op.Buf[8*i:]))
+		e := node.Entry(le.Uint64(table[8*i:]))
 		if e.Class() < len(r.classes.units) && r.concerns(e) {
 			blk := node.Block{Region: g, Index: i}
 			r.list = append(r.list, blk)
@@ -167,15 +165,13 @@ func (r *recovery) traverse() error {
 
 func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	size := r.classes.units[class] * node.Unit
-	b := r.ep.Batch()
-	defer b.Release()
 	first := r.space.Object(blk, from, r.classes.units[class])
-	op := b.Read(r.space.UnitAt(first, 0), n*size)
-	if err := r.do(stepReadObjects, b); err != nil {
+	p, err := r.read(stepReadObjects, r.space.UnitAt(first, 0), n*size)
+	if err != nil {
 		return err
 	}
 	for i := range n {
-		o := r.inspect(op.Buf[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
+		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
 		if o.shared = r.blocks[blk].Owner() == node.OfNode; o.shared && !o.mine {
 			continue // somebody else's
 		}

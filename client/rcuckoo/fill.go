@@ -89,17 +89,12 @@ func (l *layout) fillExtents(ep rdma.Endpoint, shard int, fill *client.Fill) err
 	fill.Sampled = fill.Sampled || !whole
 	used := uint64(0)
 	for _, s := range spans {
-		slab := s.From
-		b := ep.Batch()
-		op := b.Read(l.slabAt(shard, int(slab)), l.SlabExtents*markBytes)
-		if err = rdma.Do(ep, b.As(stepReadTable), l.Timeout); err == nil {
-			for i := range l.SlabExtents {
-				used += le.Uint64(op.Buf[i*markBytes:]) & 1
-			}
-		}
-		b.Release()
+		marks, err := rdma.ReadBytes(ep, stepReadTable, l.slabAt(shard, int(s.From)), l.SlabExtents*markBytes, l.Timeout)
 		if err != nil {
-			return fmt.Errorf("read the marks of slab %d: %w", slab, err)
+			return fmt.Errorf("read the marks of slab %d: %w", s.From, err)
+		}
+		for i := range l.SlabExtents {
+			used += le.Uint64(marks[i*markBytes:]) & 1
 		}
 	}
 	if n := uint64(len(spans)); n > 0 {

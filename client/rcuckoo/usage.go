@@ -107,14 +107,12 @@ func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) e
 
 // someRows reads n rows of a shard and calls f with each, valid or not, in order.
 func (l *layout) someRows(ep rdma.Endpoint, shard, from, n int, f func(n uint32, r row)) error {
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(l.rowAt(shard, uint32(from)), n*l.rowBytes)
-	if err := rdma.Do(ep, b.As(stepReadTable), l.Timeout); err != nil {
+	p, err := rdma.ReadBytes(ep, stepReadTable, l.rowAt(shard, uint32(from)), n*l.rowBytes, l.Timeout)
+	if err != nil {
 		return fmt.Errorf("read rows of shard %d: %w", shard, err)
 	}
 	for i := range n {
-		f(uint32(from+i), row(op.Buf[i*l.rowBytes:][:l.rowBytes]))
+		f(uint32(from+i), row(p[i*l.rowBytes:][:l.rowBytes]))
 	}
 	return nil
 }

@@ -182,16 +182,14 @@ func (c *checker) blank(location uint64, at rdma.Addr) error {
 	if c.s.layout.raw() {
 		return nil // it has no words
 	}
-	b := c.s.ep.Batch()
-	defer b.Release()
-	op := b.Read(at, c.s.layout.dataAt())
-	switch err := rdma.Do(c.s.ep, b.As(stepCheck), c.s.Timeout); {
+	words, err := rdma.ReadBytes(c.s.ep, stepCheck, at, c.s.layout.dataAt(), c.s.Timeout)
+	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
 		return nil
 	case err != nil:
 		return err
 	}
-	for _, x := range op.Buf {
+	for _, x := range words {
 		if x != 0 {
 			c.r.Damaged("object %d is free, and has words on node %d", location, at.Node())
 			return nil

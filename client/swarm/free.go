@@ -77,14 +77,12 @@ func (s *Store) listFreed(region int) ([]uint64, error) {
 	if f.count() > uint64(s.Objects) {
 		return nil, fmt.Errorf("the list of region %d has %d objects of %d: %w", region, f.count(), s.Objects, client.ErrDamaged)
 	}
-	b := s.ep.Batch()
-	defer b.Release()
-	op := b.Read(s.freedNumber(region, f.next()), 8*int(f.count()-f.next()))
-	if err := rdma.Do(s.ep, b.As(stepReadFreed), s.Timeout); err != nil {
+	p, err := rdma.ReadBytes(s.ep, stepReadFreed, s.freedNumber(region, f.next()), 8*int(f.count()-f.next()), s.Timeout)
+	if err != nil {
 		return nil, err
 	}
 	var numbers []uint64
-	for p := op.Buf; len(p) > 0; p = p[8:] {
+	for ; len(p) > 0; p = p[8:] {
 		numbers = append(numbers, le.Uint64(p))
 	}
 	return numbers, nil

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"time"
 )
@@ -198,6 +199,17 @@ func Do(q Queue, b *Batch, within time.Duration) error {
 		return err
 	}
 	return b.Err()
+}
+
+// ReadBytes reads n bytes at a as a step of a protocol. They are the caller's.
+func ReadBytes(q Queue, step Step, a Addr, n int, within time.Duration) ([]byte, error) {
+	b := q.Batch()
+	defer b.Release()
+	op := b.Read(a, n)
+	if err := Do(q, b.As(step), within); err != nil {
+		return nil, err
+	}
+	return bytes.Clone(op.Buf), nil
 }
 
 // ReadWord reads the word at a as a step of a protocol.
