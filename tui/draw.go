@@ -55,6 +55,7 @@ func (m *model) drawTabs(a components.Area) {
 	for i, p := range m.pages {
 		number := fmt.Sprint(i + 1)
 		if i == m.page {
+			a.Put(x-1, 0, styles.Accent, '▸') // colors alone do not tell which page is open where there are none
 			x = a.Text(x, 0, styles.Accent, number+" "+p.Name())
 		} else {
 			x = a.Text(x, 0, styles.Accent, number)
@@ -209,17 +210,18 @@ func (m *model) drawHelp(a components.Area) {
 	page := m.pages[m.page]
 	a.Heading(0, page.Name())
 	y := a.Sub(2, 1, min(a.W-4, 96), a.H).WrapText(0, styles.Plain, page.About()) + 2
-	a.Heading(y, "Keys")
 	all := append(page.Keys(), m.bindings()...)
 	columns := max(min(a.W/30, 3), 1)
-	rows := max(a.H-y-1, 1)
-	if need := (len(all) + columns - 1) / columns; need < rows {
-		rows = need
+	rows := (len(all) + columns - 1) / columns
+	if y+1+rows > a.H {
+		y-- // no empty row before the keys
 	}
+	a.Heading(y, "Keys")
 	for i, b := range all {
 		cell := a.Sub(2+i/rows*(a.W/columns), y+1+i%rows, a.W/columns-2, 1)
 		h := b.Help()
-		x := max(cell.Text(0, 0, styles.Accent, h.Key), 9) + 1
+		x := cell.Text(0, 0, styles.Accent, h.Key)
+		x = max(x, 5) + 1
 		cell.Text(x, 0, styles.Plain, components.Fit(h.Desc, cell.W-x))
 	}
 }

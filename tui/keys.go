@@ -52,21 +52,32 @@ var keys = keyMap{
 // all returns the keys that the help lists.
 func (m *model) bindings() []key.Binding {
 	all := []key.Binding{
-		keys.Page, keys.Next, keys.Narrower, keys.Wider, keys.Left, keys.Right, keys.Newest, keys.Up, keys.Down,
-		keys.Back,
-		keys.Filter, keys.Pause, keys.Export, keys.Problems,
+		keys.Page, keys.Next, bind("+ -", "narrower, wider window"), bind("← →", "cursor"),
+		bind("↑ ↓", "row above, below"), bind("esc", "back, no cursor"), keys.Filter, keys.Pause, keys.Export, keys.Problems,
 	}
 	if len(m.o.Pools) > 1 {
 		all = append(all, keys.Pools)
 	}
 	if m.replay != nil {
-		all = append(all, keys.Slower, keys.Faster, keys.Earlier, keys.Later)
+		all = append(all, bind("[ ]", "slower, faster"), bind("< >", "earlier, later"))
 	}
 	return append(all, keys.Quit)
 }
 
 // typing is a page that takes all keys while a name is typed.
 type typing interface{ Typing() bool }
+
+// typed takes keys. Those that come in one piece, as over a slow line, are one message.
+func (m *model) typed(k tea.KeyMsg) tea.Cmd {
+	if k.Type != tea.KeyRunes || k.Paste || len(k.Runes) < 2 {
+		return m.key(k)
+	}
+	var all []tea.Cmd
+	for _, r := range k.Runes {
+		all = append(all, m.key(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{r}, Alt: k.Alt}))
+	}
+	return tea.Batch(all...)
+}
 
 // key takes a key: what is asked for first, then what covers the page, then the page, then the program.
 func (m *model) key(k tea.KeyMsg) tea.Cmd {

@@ -121,6 +121,7 @@ func TestKeys(t *testing.T) {
 		{"no cursor", "left left esc", "Operations", "cursor 12"},
 		{"by process", "o", "by process", ""},
 		{"a filter", "4 / i n d e x enter", "8 of 23", "orders"},
+		{"a filter that fits nothing", "/ x x x enter", "nothing matches the filter", ""},
 		{"a filter is dropped", "4 / i n d e x enter esc", "orders", "8 of 23"},
 		{"sorted by the next column", "4 s", "state▲", "client▲"},
 		{"sorted the other way round", "4 S", "client▼", "client▲"},
@@ -227,6 +228,29 @@ func TestReadOnlyBreaksNothing(t *testing.T) {
 		}
 		if e := m.env(); e.Break != nil || e.WhyNot == "" {
 			t.Errorf("%s: can break, or does not say why not", name)
+		}
+	}
+}
+
+// TestKeysInOnePiece: keys that the terminal sends together count each.
+func TestKeysInOnePiece(t *testing.T) {
+	m := shown(t, tuitest.NewPool(1, 3, 24).Samples(20), 80, 24)
+	m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("4S/index")})
+	if got := text(m); !strings.Contains(got, "client▼") || !strings.Contains(got, "8 of 24") {
+		t.Errorf("after 4S/index in one piece:\n%s", got)
+	}
+}
+
+// TestHelpFits: the smallest terminal shows all keys of each page of a pool, none of them cut.
+func TestHelpFits(t *testing.T) {
+	for i := range pages.All() {
+		m := shown(t, tuitest.NewPool(1, 3, 24).Samples(20), leastW, leastH)
+		m.page, m.overlay = i, helpOverlay
+		got := text(m)
+		for _, b := range append(m.pages[i].Keys(), m.bindings()...) {
+			if h := b.Help(); !strings.Contains(got, h.Key+" ") || !strings.Contains(got, h.Desc) {
+				t.Errorf("the help of %s lacks %q, %s:\n%s", m.pages[i].Name(), h.Key, h.Desc, got)
+			}
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.dirty = true
 	case tea.KeyMsg:
 		m.dirty = true
-		return m, m.key(msg)
+		return m, m.typed(msg)
 	case tea.MouseMsg:
 		return m, m.mouse(msg)
 	case tickMsg:

@@ -130,9 +130,8 @@ func (*Latency) Name() string { return "Latency" }
 
 // About says what is seen.
 func (*Latency) About() string {
-	return "How long operations of the window took, as a cumulative distribution over a logarithmic axis, and as percentiles. " +
-		"b freezes a baseline: its distributions are drawn gray, and the last columns are ratios to it. The arrows move a " +
-		"cursor over durations; the table's first column then says what part of the operations took no longer."
+	return "How long operations of the window took, over a logarithmic axis, and percentiles. The last columns are ratios to " +
+		"the baseline, which is gray. At the cursor, the first column says what part of the operations took no longer."
 }
 
 var (

@@ -102,9 +102,9 @@ func (*Nodes) Name() string { return "Nodes" }
 
 // About says what is seen.
 func (*Nodes) About() string {
-	return "The memory nodes: what they are in the view, for how long they may serve yet, and verbs and bytes a second by their own " +
-		"counters, or by those of clients where nodes do not count. DLWA, device-level write amplification, is bytes that " +
-		"persistent memory wrote for each byte that it was asked to write; enter shows it by DIMM, or why it is not known."
+	return "The memory nodes: their role, for how long they may serve yet, and verbs and bytes a second, counted by clients where " +
+		"nodes do not count. DLWA is device-level write amplification: bytes that persistent memory wrote for each byte that " +
+		"it was asked to write; enter shows it by DIMM, or why it is not known."
 }
 
 // Keys are the page's own.

@@ -37,13 +37,13 @@ func (*Overview) About() string {
 		"was elected. Figures are those of the newest sample, or those at the cursor."
 }
 
-var keyBy = binding("by operation or by process", "o")
+var keyBy = binding("by operation, process", "o")
 
 var (
 	keyEnter   = binding("details", "enter")
 	keyBack    = binding("back", "esc")
-	keySort    = binding("sort by the next column", "s")
-	keyReverse = binding("sort the other way round", "S")
+	keySort    = binding("sort by another column", "s")
+	keyReverse = binding("sort in reverse", "S")
 )
 
 // Keys are the page's own.
@@ -353,6 +353,9 @@ func (p *Overview) throughput(e *Env, a components.Area) {
 	c.Bare = a.H < 11 && !p.large
 	a.Heading(0, title, fitLegend(a.W-components.Columns(title)-4, items)...)
 	c.Draw(a.Sub(0, 1, a.W, a.H-1))
+	if len(c.Lines) == 0 && e.Filter != "" {
+		a.Text(12, 2, styles.Muted, "nothing matches the filter")
+	}
 }
 
 func (p *Overview) latency(e *Env, a components.Area) {
