@@ -42,7 +42,9 @@ func (r *remembering) again(t *testing.T, node int) {
 // killUnderLoad kills all nodes soon, and adds to a word of each until none answers.
 func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Duration, answered *[3]uint64) {
 	t.Helper()
+	killed := make(chan struct{})
 	time.AfterFunc(soon, func() {
+		defer close(killed)
 		for _, p := range r.nodes {
 			p.Kill()
 		}
@@ -63,6 +65,7 @@ func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Du
 			}
 		}
 	}
+	<-killed
 }
 
 // TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view is what it was, and of each
