@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 var childMains = func([]string) error { return errors.ErrUnsupported } // of processes that tests start
@@ -23,9 +24,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// seeds runs a test with $FARKV_SEEDS seeds, or so many, from $FARKV_SEED on. It stops at a failure.
+// seeds runs a test with $FARKV_SEEDS seeds, or so many, a tenth of them under the race detector, from $FARKV_SEED on. It stops
+// at a failure.
 func seeds(t *testing.T, n int, test func(t *testing.T, seed uint64)) {
 	t.Helper()
+	if teeth.UnderRace { // in virtual time one task runs at a time
+		n /= 10
+	}
 	from := 0
 	for name, v := range map[string]*int{"FARKV_SEEDS": &n, "FARKV_SEED": &from} {
 		if s, err := strconv.Atoi(os.Getenv(name)); err == nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/charmbracelet/x/term"
@@ -131,13 +133,19 @@ func (c *cli) showDemo(cmd *cobra.Command, m *monitorFlags, o tui.Options) error
 	if !c.quiet {
 		fmt.Fprintf(cmd.ErrOrStderr(), "making a %s pool on memory nodes of this machine, and loading it\n", m.store)
 	}
-	d, err := ops.StartDemo(cmd.Context(), program, m.store)
+	// A terminal that goes away ends a demo, too, and the pool with it: at any time, not only while frames are drawn.
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
+	defer stop()
+	d, err := ops.StartDemo(ctx, program, m.store)
+	if why := context.Cause(ctx); err != nil && why != nil {
+		return fmt.Errorf("%w: %w", tui.ErrInterrupted, why)
+	}
 	if err != nil {
 		return failure{err}
 	}
 	if err = m.show(&o, d.Name); err == nil {
 		d.BreakThings()
-		err = tui.Run(cmd.Context(), o)
+		err = tui.Run(ctx, o)
 	}
 	if !c.quiet {
 		fmt.Fprintln(cmd.ErrOrStderr(), "removing the pool")

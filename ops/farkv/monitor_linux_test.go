@@ -31,12 +31,7 @@ func TestDemo(t *testing.T) {
 			if c.long && os.Getenv("FARKV_LONG") != "1" {
 				t.Skip("a demo takes its time: FARKV_LONG=1 runs it")
 			}
-			dir := t.TempDir()
-			cmd := exec.CommandContext(t.Context(), "farkv", "monitor", "--demo")
-			cmd.Env = append(os.Environ(), "TERM=xterm-256color", "LANG=C.UTF-8", "FARKV_SHM_DIR="+dir, "XDG_RUNTIME_DIR="+dir,
-				"TMPDIR="+dir, "GORACE=atexit_sleep_ms=0")
-			t.Cleanup(func() { endNodes(dir) })
-			x := tuitest.Start(t, 120, 40, cmd)
+			x, cmd, dir := startDemo(t)
 			x.Find(`1 Overview (.|\n)*Operations a second`)
 			if c.name == "q" {
 				x.Find(`of demo-\d+: (killed|stopped|cut)`)
@@ -58,6 +53,29 @@ func TestDemo(t *testing.T) {
 			nothingLeft(t, dir)
 		})
 	}
+}
+
+// A terminal that goes away while a demo makes its pool ends the demo, and the nodes that have started.
+func TestDemoHangUp(t *testing.T) {
+	x, cmd, dir := startDemo(t)
+	x.Find(`making a fusee pool`)
+	_ = cmd.Process.Signal(syscall.SIGHUP)
+	x.Wait()
+	if got, drawn := cmd.ProcessState.ExitCode(), x.Drawn(); got != 130 || !bytes.Contains(drawn, []byte("hangup")) {
+		t.Errorf("exit status %d, want 130: %q", got, drawn)
+	}
+	nothingLeft(t, dir)
+}
+
+// startDemo starts a demo on a terminal, with files and processes in a folder of its own.
+func startDemo(t *testing.T) (x *tuitest.Terminal, cmd *exec.Cmd, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	cmd = exec.CommandContext(t.Context(), "farkv", "monitor", "--demo")
+	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "LANG=C.UTF-8", "FARKV_SHM_DIR="+dir, "XDG_RUNTIME_DIR="+dir,
+		"TMPDIR="+dir, "GORACE=atexit_sleep_ms=0")
+	t.Cleanup(func() { endNodes(dir) })
+	return tuitest.Start(t, 120, 40, cmd), cmd, dir
 }
 
 // nothingLeft fails the test if files of pools are left, or processes that have dir in their environment: those that were told to
