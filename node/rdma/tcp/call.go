@@ -49,10 +49,11 @@ func (c *called) land(h header, p []byte) error {
 func (c *called) lose(err error) { c.end(err) }
 
 func (c *called) end(err error) {
-	c.ep.mu.Lock()
-	c.err, c.over, c.ep.told = err, true, true
-	c.ep.mu.Unlock()
-	c.ep.rouse()
+	ep := c.ep // behind Unlock the worker may use c for another call
+	ep.mu.Lock()
+	c.err, c.over, ep.told = err, true, true
+	ep.mu.Unlock()
+	ep.rouse()
 }
 
 func (c *called) isOver() bool {
