@@ -29,7 +29,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a generation's records are durable before its header is", In: "Table.rewrite",
 		At: "if $err := $t.$r.Fence(); $err != nil { return $err }", Test: "TestTableCrash"},
 	{Rule: "records of a rewrite that crashed end a half", In: "Table.sum",
-		At: "binary.LittleEndian.AppendUint64(nil, $t.$nonce)", Do: "binary.LittleEndian.AppendUint64(nil, $t.gen)", Test: "TestTableCrash"},
+		At: "binary.LittleEndian.AppendUint64(nil, $t.$nonce)", Do: "binary.LittleEndian.AppendUint64(nil, $t.gen)", Test: "TestTableLeftovers"},
 	{Rule: "a record that is torn ends a half", In: "Table.parse",
 		At: "$size > uint64(len($p)) || $le.Uint32($p) != $t.sum($p[4:$size])", Do: "$size > uint64(len($p)) || $le.Uint32($p) == 0", Test: "TestTableCrash"},
 	{Rule: "a region is none before all of it is there", In: "newRegion",
