@@ -22,7 +22,7 @@ var mutants = []teeth.Mutant{
 		Do:   "if $w.$visible { return rule2, nil }; if !$w.$visible { $*body }",
 		Test: "TestContention/4_index"},
 	{Rule: "exactly half is no majority", In: "roundWinner",
-		At: "2*$count > len($list)", Do: "2*$count >= len($list)", Test: "TestContention/3_index"},
+		At: "2*$count > len($list)", Do: "2*$count >= len($list)", Test: "TestContention/5_index"},
 	{Rule: "a later round's pending word decides nothing in this one", In: "Client.evaluate",
 		At: "$v.IsPending() != $w.$new.IsPending()", Do: "$v.IsPending() != $v.IsPending()", Test: "TestLateProposal"},
 	{Rule: "a DELETE that lost begins again", In: "Client.tryReplace",
