@@ -44,6 +44,9 @@ func (n *Node) MostGreeting() int { return n.mostGreeting }
 // LargeBuffers is how many connections with the same kind of token may have long answers at a time.
 const LargeBuffers = classLarge
 
+// SlowPenalty is for how long the place of a reader that took no answers stays taken.
+const SlowPenalty = slowPenalty
+
 // ReadersLeft is how many more connections with the read token the node takes.
 func (n *Node) ReadersLeft() int {
 	n.mu.Lock()
