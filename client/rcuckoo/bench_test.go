@@ -53,7 +53,7 @@ func newBench(b *testing.B, valueBytes int) *bench {
 		must(b, x.Insert(storetest.AppendKey(x.key[:0], i), x.value))
 	}
 	rows := map[uint32]row{}
-	must(b, x.eachRow(x.ep, 0, func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
+	must(b, x.eachRow(x.ep, 0, x.leads[0], func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
 	for i := range benchKeys {
 		key := storetest.AppendKey(nil, i)
 		e := record{at: x.place(key)}
@@ -91,11 +91,11 @@ func (x *bench) finish(b *rdma.Batch) {
 func (x *bench) floorRows(b *rdma.Batch, e *record, fence bool) {
 	from, to := min(e.at.first, e.at.second), max(e.at.first, e.at.second)
 	if to-from <= 1 {
-		b.Read(x.rowAt(0, from), int(to-from+1)*x.rowBytes).Fence = fence
+		b.Read(x.rowAt(x.leads[0], from), int(to-from+1)*x.rowBytes).Fence = fence
 		return
 	}
-	b.Read(x.rowAt(0, from), x.rowBytes).Fence = fence
-	b.Read(x.rowAt(0, to), x.rowBytes)
+	b.Read(x.rowAt(x.leads[0], from), x.rowBytes).Fence = fence
+	b.Read(x.rowAt(x.leads[0], to), x.rowBytes)
 }
 
 // floorGet is the batches of a GET that hits: its rows, and an extent.
@@ -108,7 +108,7 @@ func (x *bench) floorGet(e *record) {
 		return
 	}
 	b = x.ep.Batch()
-	b.Read(x.extentAt(0, e.r.extent), extentHeader+storetest.KeyBytes+len(x.value))
+	b.Read(x.extentAt(x.leads[0], e.r.extent), extentHeader+storetest.KeyBytes+len(x.value))
 	x.finish(b)
 	b.Release()
 }
@@ -124,7 +124,7 @@ func (x *bench) floorUpdate(e *record) {
 	if len(x.scratch) > 0 {
 		p := b.Alloc(extentHeader + storetest.KeyBytes + len(x.value))
 		copy(p[extentHeader+storetest.KeyBytes:], x.value)
-		b.Write(x.extentAt(0, x.scratch[x.rng.IntN(len(x.scratch))].extent), p)
+		b.Write(x.extentAt(x.leads[0], x.scratch[x.rng.IntN(len(x.scratch))].extent), p)
 	}
 	word, _ := x.lockOf(e.at.first)
 	b.MaskedCompareSwap(x.lockAt(0, word), 0, 0, 0, 0)
@@ -133,10 +133,10 @@ func (x *bench) floorUpdate(e *record) {
 	x.finish(b)
 	w := x.ep.Batch()
 	w.Chain()
-	w.Write(x.redoAt(0, x.id+1), w.Alloc(redoHeader+redoStep+x.entryBytes))
+	w.Write(x.redoAt(x.leads[0], x.id+1), w.Alloc(redoHeader+redoStep+x.entryBytes))
 	out := w.Alloc(x.rowBytes)
 	copy(out, b.Op(first).Buf) // of the first row
-	w.Write(x.rowAt(0, min(e.at.first, e.at.second)), out)
+	w.Write(x.rowAt(x.leads[0], min(e.at.first, e.at.second)), out)
 	if len(x.scratch) > 0 {
 		w.CompareSwap(x.markAt(0, e.r.extent), 0, 0)
 	}
@@ -232,7 +232,7 @@ func BenchmarkExtents(b *testing.B) {
 	b.Run("read 1 KB", func(b *testing.B) {
 		for b.Loop() {
 			batch := ep.Batch()
-			read := l.addRead(batch, 0, r, key)
+			read := l.addRead(batch, l.leads[0], r, key)
 			err := rdma.Do(ep, batch, time.Second)
 			if _, ok := l.valueOf(read.Buf, 0, r, key); !ok || err != nil {
 				b.Fatal(ok, err)

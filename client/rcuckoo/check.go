@@ -69,7 +69,7 @@ func (c *checker) shard(shard int) error {
 		return err
 	}
 	c.rows, c.named, c.uses, c.begun = make([]row, 0, s.Rows), map[uint32]bool{}, map[uint64]use{}, false
-	if err := s.eachRow(s.ep, shard, func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
+	if err := s.eachRow(s.ep, shard, s.leads[shard], func(_ uint32, r row) { c.rows = append(c.rows, append(row(nil), r...)) }); err != nil {
 		return err
 	}
 	s.begin()

@@ -27,7 +27,7 @@ func (c *checker) led(shard int) (bool, error) {
 func (c *checker) backups(shard int) error {
 	s := c.s
 	for _, at := range s.backups(shard) {
-		err := s.within(shard, at, func() error { return errors.Join(c.sameRows(shard, at), c.sameContents(shard, at)) })
+		err := errors.Join(c.sameRows(shard, at), c.sameContents(shard, at))
 		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 			return fmt.Errorf("the copy on node %d: %w", at.Node, err)
 		}
@@ -36,7 +36,7 @@ func (c *checker) backups(shard int) error {
 }
 
 func (c *checker) sameRows(shard int, at node.Replica) error {
-	return c.s.eachRow(c.s.ep, shard, func(n uint32, r row) {
+	return c.s.eachRow(c.s.ep, shard, at, func(n uint32, r row) {
 		switch {
 		case bytes.Equal(r, c.rows[n]):
 		case c.cut(n):
@@ -70,7 +70,7 @@ func (c *checker) sameContents(shard int, at node.Replica) error {
 		if !ok {
 			continue
 		}
-		s.addRead(b, shard, u.ref, []byte(u.key))
+		s.addRead(b, at, u.ref, []byte(u.key))
 		if uses = append(uses, u); len(uses) == cap(uses) {
 			if err := flush(); err != nil {
 				return err

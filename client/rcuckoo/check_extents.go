@@ -98,7 +98,7 @@ func (c *checker) use(shard int, u use, mark, stamp uint64) error {
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	op := s.addRead(b, shard, u.ref, []byte(u.key))
+	op := s.addRead(b, s.leads[shard], u.ref, []byte(u.key))
 	if err := s.do(stepReadExtent, b); err != nil {
 		return fmt.Errorf("read extent %d: %w", u.extent, err)
 	}

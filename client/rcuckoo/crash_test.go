@@ -80,7 +80,7 @@ func newDrama(t *testing.T, seed uint64, fill float64, moves int, faults ...sim.
 		}
 	}
 	rows := neighbourhood{}
-	must(t, s.eachRow(ep, 0, func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
+	must(t, s.eachRow(ep, 0, s.leads[0], func(n uint32, r row) { rows[n] = append(row(nil), r...) }))
 	for range 1000 {
 		key := name()
 		path, result := s.search.find(rows, s.place(key), moves)

@@ -219,7 +219,7 @@ func (o *owner) write(ep rdma.Endpoint, k *held, change func(after *held) []int)
 	for _, i := range rows {
 		out := b.Alloc(o.l.rowBytes)
 		copy(out, after.rows[i])
-		b.Write(o.l.rowAt(0, k.row(i)), out)
+		b.Write(o.l.rowAt(o.l.leads[0], k.row(i)), out)
 	}
 	if p.ended.stamp > 0 {
 		o.l.addMark(b, 0, p.ended)
@@ -282,7 +282,7 @@ func (o *owner) rollForward(ep rdma.Endpoint) error {
 func (o *owner) repairRow(ep rdma.Endpoint, n uint32, want row) error {
 	b := ep.Batch()
 	defer b.Release()
-	read := b.Read(o.l.rowAt(0, n), o.l.rowBytes)
+	read := b.Read(o.l.rowAt(o.l.leads[0], n), o.l.rowBytes)
 	if err := rdma.Do(ep, b, time.Second); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (o *owner) repairRow(ep rdma.Endpoint, n uint32, want row) error {
 	defer w.Release()
 	out := w.Alloc(len(want))
 	copy(out, want)
-	w.Write(o.l.rowAt(0, n), out)
+	w.Write(o.l.rowAt(o.l.leads[0], n), out)
 	return rdma.Do(ep, w, time.Second)
 }
 
@@ -309,7 +309,7 @@ func (e *estate) read(ep rdma.Endpoint, k *held) error {
 	var before ref
 	for range 100 {
 		b := ep.Batch()
-		first, second := b.Read(e.l.rowAt(0, k.at.first), e.l.rowBytes), b.Read(e.l.rowAt(0, k.at.second), e.l.rowBytes)
+		first, second := b.Read(e.l.rowAt(e.l.leads[0], k.at.first), e.l.rowBytes), b.Read(e.l.rowAt(e.l.leads[0], k.at.second), e.l.rowBytes)
 		if err := rdma.Do(ep, b, time.Second); err != nil {
 			return err
 		}
@@ -330,7 +330,7 @@ func (e *estate) read(ep rdma.Endpoint, k *held) error {
 			e.old++
 		}
 		b = ep.Batch()
-		op := e.l.addRead(b, 0, r, k.key)
+		op := e.l.addRead(b, e.l.leads[0], r, k.key)
 		if err := rdma.Do(ep, b, time.Second); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -71,9 +72,15 @@ func (l *layout) markAt(shard int, extent uint64) rdma.Addr {
 	return l.slabAt(shard, slab).Add(uint64(i) * markBytes)
 }
 
-func (l *layout) extentAt(shard int, extent uint64) rdma.Addr {
+// extentOff is where an extent's content lies in the slabs of a shard.
+func (l *layout) extentOff(extent uint64) uint64 {
 	slab, i := l.slabOf(extent)
-	return l.slabAt(shard, slab).Add(uint64(l.SlabExtents)*markBytes + uint64(i)*l.extent)
+	return uint64(slab)*l.slab + uint64(l.SlabExtents)*markBytes + uint64(i)*l.extent
+}
+
+// extentAt is an extent's content on one copy of its shard.
+func (l *layout) extentAt(at node.Replica, extent uint64) rdma.Addr {
+	return l.slabs.at(at, l.extentOff(extent))
 }
 
 // names tells whether a ref can be one of the pool's. What fails is damaged.
@@ -92,13 +99,13 @@ func (l *layout) addValue(b *rdma.Batch, shard int, r ref, key, value []byte) (c
 	le.PutUint64(p[lengthsAt:], uint64(len(key))<<32|uint64(len(value)))
 	copy(p[keyAt+copy(p[keyAt:], key):], value)
 	le.PutUint64(p[contentAt:], extentSum(p[lengthsAt:], shard, r))
-	b.Write(l.extentAt(shard, r.extent), p)
+	b.Write(l.extentAt(l.leads[shard], r.extent), p)
 	return p
 }
 
-// addRead adds the READ of a pair with a key that a ref names.
-func (l *layout) addRead(b *rdma.Batch, shard int, r ref, key []byte) *rdma.Op {
-	return b.Read(l.extentAt(shard, r.extent), keyAt+len(key)+r.length)
+// addRead adds the READ, from one copy of its shard, of a pair with a key that a ref names.
+func (l *layout) addRead(b *rdma.Batch, at node.Replica, r ref, key []byte) *rdma.Op {
+	return b.Read(l.extentAt(at, r.extent), keyAt+len(key)+r.length)
 }
 
 // valueOf returns the value of what addRead has read. false: it is torn, or of another use of the extent: the ref is an

@@ -30,7 +30,7 @@ func TestExtent(t *testing.T) {
 		}
 		b.Release()
 		b = ep.Batch()
-		read := l.addRead(b, 1, u, key)
+		read := l.addRead(b, l.leads[1], u, key)
 		if err := rdma.Do(ep, b, rdma.Forever); err != nil {
 			r.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -44,7 +45,7 @@ func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error
 	err := error(rdma.ErrNodeDown)
 	for _, at := range l.copies[shard] {
 		rows = all[0]
-		err = l.within(shard, at, func() error { return l.fillRows(ep, shard, &rows) })
+		err = l.fillRows(ep, shard, at, &rows)
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			break
 		}
@@ -59,7 +60,7 @@ func (l *layout) fillShard(ep rdma.Endpoint, shard int, all []client.Fill) error
 	return nil
 }
 
-func (l *layout) fillRows(ep rdma.Endpoint, shard int, fill *client.Fill) error {
+func (l *layout) fillRows(ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
 	backed, err := l.backed(ep, shard)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (l *layout) fillRows(ep rdma.Endpoint, shard int, fill *client.Fill) error 
 	spans, whole := client.Sample(uint64(backed), uint64(max(fillRows/l.Shards, fillRun)), fillRun, uint64(backed))
 	fill.Sampled = fill.Sampled || !whole
 	for _, s := range spans {
-		err := l.someRows(ep, shard, int(s.From), int(s.End-s.From), func(n uint32, r row) {
+		err := l.someRows(ep, shard, at, int(s.From), int(s.End-s.From), func(n uint32, r row) {
 			if l.valid(r, shard, n) && (l.birth(n) == 0 || l.made(n, r)) {
 				fill.Add(uint64(l.used(r)), uint64(l.entries))
 			}

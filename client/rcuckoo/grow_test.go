@@ -120,7 +120,7 @@ func TestRedoOfLongAgo(t *testing.T) {
 	first, second := storeOn(t, f, Options{}), storeOn(t, f, Options{})
 	key := []byte("key")
 	must(t, first.Insert(key, []byte("old")))
-	redo, steps, begun, err := first.readRedo(0, first.id, first.shards[0].seq)
+	redo, steps, begun, err := first.readRedo(0, first.leads[0], first.id, first.shards[0].seq)
 	must(t, err)
 	if !begun || steps != 1 {
 		t.Fatalf("%d steps, %v", steps, begun)
@@ -129,7 +129,7 @@ func TestRedoOfLongAgo(t *testing.T) {
 	s := second
 	n := uint32(le.Uint64(redo[redoHeader:]))
 	b := s.ep.Batch()
-	read := b.Read(s.rowAt(0, n), s.rowBytes)
+	read := b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
 	must(t, s.do("read rows", b))
 	good := append(row(nil), read.Buf...)
 	b.Release()
@@ -138,13 +138,13 @@ func TestRedoOfLongAgo(t *testing.T) {
 	write := func(r row) {
 		b := s.ep.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(0, n), r)
+		b.Write(s.rowAt(s.leads[0], n), r)
 		must(t, s.do("write rows", b))
 	}
 	write(torn)
-	must(t, s.redoStep(0, redo[redoHeader:][:redoStep+s.entryBytes]))
+	must(t, s.redoStep(0, s.leads[0], redo[redoHeader:][:redoStep+s.entryBytes]))
 	b = s.ep.Batch()
-	read = b.Read(s.rowAt(0, n), s.rowBytes)
+	read = b.Read(s.rowAt(s.leads[0], n), s.rowBytes)
 	must(t, s.do("read rows", b))
 	if !bytes.Equal(read.Buf, torn) {
 		t.Error("the old value is back")
@@ -162,7 +162,7 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	s.begin()
 	must(t, s.raise(0, 0))
 	must(t, s.share(0)) // rows 0 to 2, which are empty
-	redo, steps, begun, err := s.readRedo(0, s.id, s.shards[0].seq)
+	redo, steps, begun, err := s.readRedo(0, s.leads[0], s.id, s.shards[0].seq)
 	must(t, err)
 	if !begun || steps != 2*growShare {
 		t.Fatalf("%d steps, %v", steps, begun)
@@ -172,7 +172,7 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	write := func() {
 		b := s.ep.Batch()
 		defer b.Release()
-		b.Write(s.rowAt(0, child), torn)
+		b.Write(s.rowAt(s.leads[0], child), torn)
 		must(t, s.do("write rows", b))
 	}
 	s.seal(torn, 0, child, levelOne+2)
@@ -180,10 +180,10 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	write()
 	for i := range steps {
 		at := redo[redoHeader+i*(redoStep+s.entryBytes):]
-		must(t, s.redoStep(0, at[:redoStep+s.entryBytes]))
+		must(t, s.redoStep(0, s.leads[0], at[:redoStep+s.entryBytes]))
 	}
 	b := s.ep.Batch()
-	op := b.Read(s.rowAt(0, child), s.rowBytes)
+	op := b.Read(s.rowAt(s.leads[0], child), s.rowBytes)
 	must(t, s.do("read rows", b))
 	if !bytes.Equal(op.Buf, torn) {
 		t.Error("what a later client was writing is undone")

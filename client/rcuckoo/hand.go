@@ -125,7 +125,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 	defer b.Release()
 	for _, r := range refs {
 		b.Read(x.markAt(shard, r.extent), markBytes)
-		b.Read(x.extentAt(shard, r.extent), keyAt+x.KeyBytes)
+		b.Read(x.extentAt(x.leads[shard], r.extent), keyAt+x.KeyBytes)
 	}
 	if err := x.do(stepReadExtents, b, until); err != nil {
 		return 0, err
@@ -163,8 +163,8 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 	b := x.ep.Batch()
 	defer b.Release()
 	for _, u := range suspects {
-		b.Read(x.rowAt(shard, u.at.first), x.rowBytes)
-		b.Read(x.rowAt(shard, u.at.second), x.rowBytes)
+		b.Read(x.rowAt(x.leads[shard], u.at.first), x.rowBytes)
+		b.Read(x.rowAt(x.leads[shard], u.at.second), x.rowBytes)
 	}
 	if err := x.do(stepReadRowsOfExtents, b, until); err != nil {
 		return suspects, idle, err

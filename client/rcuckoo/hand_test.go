@@ -17,14 +17,14 @@ func name(t testing.TB, x *extents, key []byte, second bool, r ref) {
 	}
 	read := x.ep.Batch()
 	defer read.Release()
-	op := read.Read(x.rowAt(at.shard, n), x.rowBytes)
+	op := read.Read(x.rowAt(x.leads[at.shard], n), x.rowBytes)
 	must(t, rdma.Do(x.ep, read, time.Second))
 	write(t, x, func(b *rdma.Batch) {
 		p := row(b.Alloc(x.rowBytes))
 		copy(p, op.Buf)
 		x.put(p, x.form.free(p), x.named(make([]byte, x.entryBytes), key, r))
 		x.sealNext(p, at.shard, n)
-		b.Write(x.rowAt(at.shard, n), p)
+		b.Write(x.rowAt(x.leads[at.shard], n), p)
 	})
 }
 
@@ -111,7 +111,7 @@ func TestTwoLooks(t *testing.T) {
 			if torn {
 				r[1] ^= 1
 			}
-			b.Write(l.rowAt(0, n), r)
+			b.Write(l.rowAt(l.leads[0], n), r)
 		})
 	}
 	suspects := []suspect{{ref: ref{extent: 3, stamp: 1}, at: at, key: key}}

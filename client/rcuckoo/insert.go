@@ -146,7 +146,7 @@ func (s *Store) explore(at place) ([]step, found, error) {
 func (s *Store) readMissing(shard int, rows neighbourhood) (torn int, err error) {
 	b := s.ep.Batch()
 	for _, n := range s.search.missing {
-		b.Read(s.rowAt(shard, n), s.rowBytes)
+		b.Read(s.rowAt(s.leads[shard], n), s.rowBytes)
 	}
 	if err := s.do(stepReadNeighbours, b); err != nil {
 		return 0, s.unread(shard, b, fmt.Errorf("read rows of shard %d: %w", shard, err))

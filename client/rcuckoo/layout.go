@@ -124,6 +124,8 @@ type area struct{ base, each uint64 }
 
 func (a area) of(index int) uint64 { return a.base + uint64(index)*a.each }
 
+func (a area) at(c node.Replica, off uint64) rdma.Addr { return rdma.At(c.Node, a.of(c.Index)+off) }
+
 // layout is where everything of a pool lies, computed from its Params alone. From the front of each node:
 //
 //	header
@@ -311,29 +313,27 @@ func Device(p Params, nodes int) (offset, bytes uint64, err error) {
 }
 
 // at is where something of a shard lies: in the copy that leads.
-func (l *layout) at(a area, shard int, off uint64) rdma.Addr {
-	s := l.leads[shard]
-	return rdma.At(s.Node, a.of(s.Index)+off)
-}
+func (l *layout) at(a area, shard int, off uint64) rdma.Addr { return a.at(l.leads[shard], off) }
 
 func (l *layout) lockAt(shard, word int) rdma.Addr  { return l.at(l.locks, shard, 8*uint64(word)) }
 func (l *layout) leaseAt(shard, word int) rdma.Addr { return l.at(l.leases, shard, 8*uint64(word)) }
 
-// intentAt and redoAt are the records of a client; identities count from 1.
+// intentAt, handAt and, on one copy of a shard, redoAt are the records of a client; identities count from 1.
 func (l *layout) intentAt(shard int, c rdma.ClientID) rdma.Addr {
 	return l.at(l.intents, shard, uint64(c-1)*intentBytes)
 }
 
-func (l *layout) redoAt(shard int, c rdma.ClientID) rdma.Addr {
-	return l.at(l.redos, shard, uint64(c-1)*l.redo)
+func (l *layout) redoAt(at node.Replica, c rdma.ClientID) rdma.Addr {
+	return l.redos.at(at, uint64(c-1)*l.redo)
 }
 
 func (l *layout) handAt(shard int, c rdma.ClientID) rdma.Addr {
 	return l.at(l.hands, shard, uint64(c-1)*handBytes)
 }
 
-func (l *layout) rowAt(shard int, n uint32) rdma.Addr {
-	return l.at(l.rows, shard, uint64(n)*uint64(l.rowBytes))
+// rowAt is a row on one copy of its shard.
+func (l *layout) rowAt(at node.Replica, n uint32) rdma.Addr {
+	return l.rows.at(at, uint64(n)*uint64(l.rowBytes))
 }
 
 // lockOf returns the word of a row's lock and its bit there, which are those of all rows of its number. Locks that have no bit of their

@@ -77,9 +77,9 @@ func TestAreas(t *testing.T) {
 			add(1, 8, func(int) rdma.Addr { return l.at(l.counts, s, 0) })
 			add(p.Clients, handBytes, func(i int) rdma.Addr { return l.handAt(s, rdma.ClientID(i+1)) })
 			add(p.Clients, intentBytes, func(i int) rdma.Addr { return l.intentAt(s, rdma.ClientID(i+1)) })
-			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(s, rdma.ClientID(i+1)) })
+			add(p.Clients, l.redo, func(i int) rdma.Addr { return l.redoAt(l.leads[s], rdma.ClientID(i+1)) })
 			add(min(p.Levels, 1), growthBytes, func(int) rdma.Addr { return l.growthAt(s) })
-			add(p.Rows<<p.Levels, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(s, uint32(i)) })
+			add(p.Rows<<p.Levels, uint64(l.rowBytes), func(i int) rdma.Addr { return l.rowAt(l.leads[s], uint32(i)) })
 			add(p.Slabs, l.slab, func(i int) rdma.Addr { return l.at(l.slabs, s, uint64(i)*l.slab) })
 		}
 		slices.SortFunc(spans, func(a, b span) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to)) })
@@ -246,8 +246,8 @@ func FuzzParams(f *testing.F) {
 		}
 		last := shards - 1
 		word, _ := l.lockOf(uint32(rows - 1))
-		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8, l.redoAt(last, rdma.ClientID(clients)).Offset() + l.redo,
-			l.rowAt(last, uint32(l.allRows()-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
+		for _, end := range []uint64{l.lockAt(last, word).Offset() + 8, l.redoAt(l.leads[last], rdma.ClientID(clients)).Offset() + l.redo,
+			l.rowAt(l.leads[last], uint32(l.allRows()-1)).Offset() + uint64(l.rowBytes), l.slabs.of(l.perNode)} {
 			if end > l.bytes || end < node.HeaderBytes {
 				t.Fatalf("%+v: something ends at %d of %d", p, end, l.bytes)
 			}

@@ -81,7 +81,7 @@ func (s *Store) addReads(b *rdma.Batch, fence bool) {
 	l := &s.locks
 	for i := range l.bands {
 		p := &l.bands[i]
-		op := b.Read(s.rowAt(l.shard, p.from), int(p.to-p.from)*s.rowBytes)
+		op := b.Read(s.rowAt(s.leads[l.shard], p.from), int(p.to-p.from)*s.rowBytes)
 		op.Fence = fence && i == 0 // what is posted behind it waits with it
 		p.buf = op.Buf
 	}

@@ -97,7 +97,7 @@ func (s *Store) unread(shard int, b *rdma.Batch, err error) error {
 // fetch reads the value that a ref names; false: the ref is an old one, and the key's rows have to be read again.
 func (s *Store) fetch(shard int, r ref, key []byte) ([]byte, bool, error) {
 	b := s.ep.Batch()
-	op := s.addRead(b, shard, r, key)
+	op := s.addRead(b, s.leads[shard], r, key)
 	if err := s.do(stepReadExtent, b); err != nil {
 		return nil, false, s.unread(shard, b, fmt.Errorf("read extent %d of shard %d: %w", r.extent, shard, err))
 	}

@@ -129,16 +129,13 @@ func (s *Store) addChanges(b *rdma.Batch, changes []change, freed ref, copies []
 		s.encodeStep(p[redoHeader+i*(redoStep+s.entryBytes):], c, r)
 	}
 	le.PutUint64(p[redoSum:], redoSumOf(p, l.shard, s.id))
-	lead := s.leads[l.shard]
 	for _, at := range copies {
-		s.leads[l.shard] = at
 		b.Chain()
-		b.Write(s.redoAt(l.shard, s.id), p)
+		b.Write(s.redoAt(at, s.id), p)
 		for i, c := range changes {
-			b.Write(s.rowAt(l.shard, c.row), rows[i])
+			b.Write(s.rowAt(at, c.row), rows[i])
 		}
 	}
-	s.leads[l.shard] = lead
 }
 
 // changed makes r what a change makes of a row that was read.
@@ -221,11 +218,11 @@ func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	return nil
 }
 
-// redoRows writes the rows of a redo that were not written.
-func (s *Store) redoRows(shard int, c rdma.ClientID, p []byte, steps int) error {
+// redoRows writes the rows of a redo that were not written on a copy.
+func (s *Store) redoRows(shard int, at node.Replica, c rdma.ClientID, p []byte, steps int) error {
 	for i := range steps {
-		at := p[redoHeader+i*(redoStep+s.entryBytes):]
-		if err := s.redoStep(shard, at[:redoStep+s.entryBytes]); err != nil {
+		step := p[redoHeader+i*(redoStep+s.entryBytes):]
+		if err := s.redoStep(shard, at, step[:redoStep+s.entryBytes]); err != nil {
 			return fmt.Errorf("step %d of the redo of client %d: %w", i+1, c, err)
 		}
 	}
@@ -242,10 +239,10 @@ func (s *Store) markAgain(shard int, freed ref) error {
 	return s.carry(stepRollForward, shard, b, "mark extent %d of shard %d", freed.extent, shard)
 }
 
-// readRedo reads a client's; begun: it is whole, and of an operation.
-func (s *Store) readRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
+// readRedo reads a client's on a copy; begun: it is whole, and of an operation.
+func (s *Store) readRedo(shard int, at node.Replica, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
 	b := s.ep.Batch()
-	op := b.Read(s.redoAt(shard, c), int(s.redo))
+	op := b.Read(s.redoAt(at, c), int(s.redo))
 	if err := s.do(stepReadRedo, b); err != nil {
 		return nil, 0, false, s.unread(shard, b, fmt.Errorf("read the redo of client %d in shard %d: %w", c, shard, err))
 	}
@@ -255,8 +252,8 @@ func (s *Store) readRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, step
 	return p, steps, begun, nil
 }
 
-// redoStep writes a row as a step says, unless it was written.
-func (s *Store) redoStep(shard int, p []byte) error {
+// redoStep writes a row as a step says on a copy, unless it was written there.
+func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	c, ok := s.decodeStep(p)
 	version, sum := le.Uint64(p[stepVersion:]), le.Uint64(p[stepSum:])
 	if !ok {
@@ -264,10 +261,10 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	}
 	b := s.ep.Batch()
 	defer b.Release()
-	read := b.Read(s.rowAt(shard, c.row), s.rowBytes)
+	read := b.Read(s.rowAt(at, c.row), s.rowBytes)
 	var parent row
 	if c.kind == filling {
-		parent = b.Read(s.rowAt(shard, s.parent(c.row)), s.rowBytes).Buf
+		parent = b.Read(s.rowAt(at, s.parent(c.row)), s.rowBytes).Buf
 	}
 	if err := s.do(stepRollForward, b); err != nil {
 		return fmt.Errorf("read row %d of shard %d: %w", c.row, shard, err)
@@ -291,7 +288,7 @@ func (s *Store) redoStep(shard int, p []byte) error {
 	defer w.Release()
 	out := w.Alloc(s.rowBytes)
 	copy(out, r)
-	w.Write(s.rowAt(shard, c.row), out)
+	w.Write(s.rowAt(at, c.row), out)
 	if err := s.do(stepRollForward, w); err != nil {
 		return fmt.Errorf("write row %d of shard %d: %w", c.row, shard, err)
 	}

@@ -130,9 +130,7 @@ func (s *Store) repairLeased(m *mending) error {
 		return err
 	}
 	if s.Replicas > 1 {
-		s = s.showing(func(s *Store) error {
-			return s.within(m.shard, s.copies[m.shard][0], func() error { return s.beat(m) })
-		})
+		s = s.showing(func(s *Store) error { return s.beat(m) })
 	}
 	for _, c := range m.suspects {
 		t := s.vigil.intentOf(c)

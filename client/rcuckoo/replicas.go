@@ -75,14 +75,6 @@ func (l *layout) applyView(v *rdma.View) {
 	}
 }
 
-// within has f take a copy of a shard for the leader.
-func (l *layout) within(shard int, at node.Replica, f func() error) error {
-	lead := l.leads[shard]
-	l.leads[shard] = at
-	defer func() { l.leads[shard] = lead }()
-	return f()
-}
-
 // backups are a shard's copies but for its leader.
 func (l *layout) backups(shard int) []node.Replica { return l.copies[shard][1:] }
 
@@ -168,13 +160,10 @@ func (s *Store) awaitLeader(shard int) error {
 
 // addBackups adds the WRITEs of an extent's content to the backups.
 func (s *Store) addBackups(b *rdma.Batch, shard int, r ref, content []byte) {
-	lead := s.leads[shard]
 	for _, at := range s.backups(shard) {
-		s.leads[shard] = at
 		b.Chain()
-		b.Write(s.extentAt(shard, r.extent), content)
+		b.Write(s.extentAt(at, r.extent), content)
 	}
-	s.leads[shard] = lead
 }
 
 // writeBackups carries changes out on all backups, and returns when they have them whole: trip 2.
@@ -196,11 +185,7 @@ func (s *Store) writeBackups(changes []change, freed ref) error {
 // findRedo looks for a client's redo on all copies; begun: one of them has it whole.
 func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, steps int, begun bool, err error) {
 	for _, at := range s.copies[shard] {
-		err = s.within(shard, at, func() error {
-			p, steps, begun, err = s.readRedo(shard, c, seq)
-			return err
-		})
-		if err != nil || begun {
+		if p, steps, begun, err = s.readRedo(shard, at, c, seq); err != nil || begun {
 			return p, steps, begun, err
 		}
 	}
@@ -210,27 +195,24 @@ func (s *Store) findRedo(shard int, c rdma.ClientID, seq uint64) (p []byte, step
 // carryForward brings an operation that has begun to its end on all copies, on the leader last.
 func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) error {
 	for _, at := range slices.Backward(s.copies[shard]) {
-		err := s.within(shard, at, func() error {
-			if s.Replicas > 1 {
-				if err := s.copyRedo(shard, c, p[:redoHeader+steps*(redoStep+s.entryBytes)]); err != nil {
-					return err
-				}
+		if s.Replicas > 1 {
+			if err := s.copyRedo(shard, at, c, p[:redoHeader+steps*(redoStep+s.entryBytes)]); err != nil {
+				return err
 			}
-			return s.redoRows(shard, c, p, steps)
-		})
-		if err != nil {
+		}
+		if err := s.redoRows(shard, at, c, p, steps); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// copyRedo writes a client's redo, of which nothing lands any more, where it may not have landed.
-func (s *Store) copyRedo(shard int, c rdma.ClientID, p []byte) error {
+// copyRedo writes a client's redo, of which nothing lands any more, to a copy where it may not have landed.
+func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) error {
 	b := s.ep.Batch()
 	w := b.Alloc(len(p))
 	copy(w, p)
-	b.Write(s.redoAt(shard, c), w)
+	b.Write(s.redoAt(at, c), w)
 	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 

@@ -69,7 +69,7 @@ func (s *Store) restore(shard int, to node.Replica, copying bool) error {
 	c := kit.Copier{Batch: s.ep.Batch, Do: func(b *rdma.Batch) error { return s.do(stepCopyToSpare, b) }}
 	defer c.Drop()
 	area := func(a area, off, n uint64) error {
-		return c.Copy(s.at(a, shard, off), rdma.At(to.Node, a.of(to.Index)+off), n)
+		return c.Copy(s.at(a, shard, off), a.at(to, off), n)
 	}
 	if err := area(s.redos, 0, s.redos.each); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *Store) copyExtents(shard int, extent func(off uint64) error) error {
 		err := s.do(stepCopyToSpare, b)
 		for i := range b.Len() {
 			if err == nil && b.Op(i).Word(0) != 0 {
-				err = extent(s.extentAt(shard, from+uint64(i)).Offset() - s.slabs.of(s.leads[shard].Index))
+				err = extent(s.extentOff(from + uint64(i)))
 			}
 		}
 		b.Release()

@@ -216,7 +216,7 @@ func (s *Store) settleOnce(shard int) (begun bool, err error) {
 		err = s.repair(shard, words)
 	}
 	if err == nil && own.state>>1 == st.seq {
-		_, _, begun, err = s.readRedo(shard, s.id, st.seq)
+		_, _, begun, err = s.readRedo(shard, s.leads[shard], s.id, st.seq)
 	}
 	if err != nil {
 		return false, err

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -82,8 +83,7 @@ func (s *Store) finishBegun(shard int) error {
 	for from := 0; from < s.Clients; from += each {
 		found := make([]begun, min(each, s.Clients-from))
 		for _, at := range s.copies[shard] {
-			err := s.within(shard, at, func() error { return s.readRedos(shard, from, found) })
-			if err != nil {
+			if err := s.readRedos(shard, at, from, found); err != nil {
 				return err
 			}
 		}
@@ -103,10 +103,10 @@ func (s *Store) finishBegun(shard int) error {
 }
 
 // readRedos reads those of some clients on a copy, and keeps the latest ones that are whole.
-func (s *Store) readRedos(shard, from int, found []begun) error {
+func (s *Store) readRedos(shard int, at node.Replica, from int, found []begun) error {
 	b := s.ep.Batch()
 	defer b.Release()
-	op := b.Read(s.redoAt(shard, rdma.ClientID(from+1)), len(found)*int(s.redo))
+	op := b.Read(s.redoAt(at, rdma.ClientID(from+1)), len(found)*int(s.redo))
 	if err := s.do(stepReadRedo, b); err != nil {
 		return fmt.Errorf("read redos of shard %d: %w", shard, err)
 	}
@@ -142,7 +142,7 @@ const marksAtOnce = 512
 func (s *Store) remake(shard int) error {
 	named, most, least := map[uint64]uint64{}, 0, MaxLevels // stamps; levels
 	var torn error
-	err := s.eachRow(s.ep, shard, func(n uint32, r row) {
+	err := s.eachRow(s.ep, shard, s.leads[shard], func(n uint32, r row) {
 		if !s.valid(r, shard, n) {
 			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
 			return
@@ -167,8 +167,7 @@ func (s *Store) remake(shard int) error {
 	for from := uint64(0); from < s.allExtents(); from += marksAtOnce {
 		stamps := make([]uint64, min(marksAtOnce, s.allExtents()-from))
 		for _, at := range s.copies[shard] {
-			err := s.within(shard, at, func() error { return s.latestStamps(shard, from, stamps) })
-			if err != nil {
+			if err := s.latestStamps(shard, at, from, stamps); err != nil {
 				return err
 			}
 		}
@@ -199,11 +198,11 @@ func (s *Store) remakeGrowth(shard, most, least int) error {
 }
 
 // latestStamps reads those in the contents of extents on a copy, and keeps the greatest.
-func (s *Store) latestStamps(shard int, from uint64, stamps []uint64) error {
+func (s *Store) latestStamps(shard int, at node.Replica, from uint64, stamps []uint64) error {
 	b := s.ep.Batch()
 	defer b.Release()
 	for i := range stamps {
-		b.Read(s.extentAt(shard, from+uint64(i)).Add(stampAt), 8)
+		b.Read(s.extentAt(at, from+uint64(i)).Add(stampAt), 8)
 	}
 	if err := s.do(stepTakeOver, b); err != nil {
 		return fmt.Errorf("read extents of shard %d: %w", shard, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -51,20 +52,17 @@ type counted struct{ used, grown, slabs uint64 }
 func (l *layout) count(ep rdma.Endpoint, shard int) (c counted, err error) {
 	for _, at := range l.copies[shard] {
 		c = counted{}
-		err = l.within(shard, at, func() error {
-			err := l.eachRow(ep, shard, func(n uint32, r row) {
-				if l.valid(r, shard, n) {
-					c.used += uint64(l.used(r))
-					if l.birth(n) > 0 && l.made(n, r) {
-						c.grown++
-					}
+		err = l.eachRow(ep, shard, at, func(n uint32, r row) {
+			if l.valid(r, shard, n) {
+				c.used += uint64(l.used(r))
+				if l.birth(n) > 0 && l.made(n, r) {
+					c.grown++
 				}
-			})
-			if err == nil && l.extents() {
-				c.slabs, err = l.handed(ep, shard)
 			}
-			return err
 		})
+		if err == nil && l.extents() {
+			c.slabs, err = l.handed(ep, shard)
+		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return c, err
 		}
@@ -90,24 +88,24 @@ const (
 	walkBytes  = 16 << 10
 )
 
-// eachRow reads a shard's rows, of all segments that have memory, and calls f with each, valid or not, in order.
-func (l *layout) eachRow(ep rdma.Endpoint, shard int, f func(n uint32, r row)) error {
+// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with each, valid or not, in order.
+func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n uint32, r row)) error {
 	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
 	rows, err := l.backed(ep, shard)
 	if err != nil {
 		return err
 	}
 	for from := 0; from < rows; from += each {
-		if err := l.someRows(ep, shard, from, min(each, rows-from), f); err != nil {
+		if err := l.someRows(ep, shard, at, from, min(each, rows-from), f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// someRows reads n rows of a shard and calls f with each, valid or not, in order.
-func (l *layout) someRows(ep rdma.Endpoint, shard, from, n int, f func(n uint32, r row)) error {
-	p, err := rdma.ReadBytes(ep, stepReadTable, l.rowAt(shard, uint32(from)), n*l.rowBytes, l.Timeout)
+// someRows reads n rows of a shard on one copy and calls f with each, valid or not, in order.
+func (l *layout) someRows(ep rdma.Endpoint, shard int, at node.Replica, from, n int, f func(n uint32, r row)) error {
+	p, err := rdma.ReadBytes(ep, stepReadTable, l.rowAt(at, uint32(from)), n*l.rowBytes, l.Timeout)
 	if err != nil {
 		return fmt.Errorf("read rows of shard %d: %w", shard, err)
 	}
