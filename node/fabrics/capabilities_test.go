@@ -40,6 +40,7 @@ var capabilities = map[string]reflect.Type{
 	"Teller":         reflect.TypeFor[rdma.Teller](),
 	"Perishable":     reflect.TypeFor[rdma.Perishable](),
 	"ProcessNamer":   reflect.TypeFor[rdma.ProcessNamer](),
+	"Ringer":         reflect.TypeFor[rdma.Ringer](),
 	"TenureAdviser":  reflect.TypeFor[rdma.TenureAdviser](),
 }
 

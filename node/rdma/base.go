@@ -11,6 +11,7 @@ type Base struct {
 
 	completed uint64 // counts ops, or batches: see Completed
 	sends     bool   // the worker has a mailbox
+	rings     bool   // the fabric has rings
 }
 
 // BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
@@ -90,6 +91,14 @@ func (q *Base) Posted(b *Batch) {
 			q.C.BytesWrote += n
 			at.Sends++
 			at.BytesWrote += n
+		case Append: // a SEND, and a READ of nothing
+			n := uint64(len(op.Buf))
+			q.C.Sends++
+			q.C.Reads++
+			q.C.BytesWrote += n
+			at.Sends++
+			at.Reads++
+			at.BytesWrote += n
 		default:
 			q.C.Atomics++
 			at.Atomics++
@@ -134,6 +143,9 @@ func (q *Base) Waited(b *Batch) {
 
 // Listening says that the worker has a mailbox, from which it may send.
 func (q *Base) Listening() { q.sends = true }
+
+// Appending says that the fabric has rings.
+func (q *Base) Appending() { q.rings = true }
 
 // Completed returns a number that grows whenever ops of the worker complete.
 func (q *Base) Completed() uint64 { return q.completed }

@@ -16,6 +16,7 @@ const (
 	MaskedCompareSwap                 // compares and swaps only the bits of its masks; a capability
 	FetchAdd                          // 8 aligned bytes
 	Send                              // Op.Buf, and what Op.Spans gather -> a mailbox; a capability
+	Append                            // Op.Buf -> a ring: a SEND, and a READ behind it; a capability
 )
 
 func (v Verb) String() string {
@@ -32,6 +33,8 @@ func (v Verb) String() string {
 		return "FAA"
 	case Send:
 		return "SEND"
+	case Append:
+		return "APPEND"
 	}
 	return fmt.Sprintf("VERB(%d)", uint8(v))
 }
@@ -40,7 +43,18 @@ func (v Verb) String() string {
 func (v Verb) Atomic() bool { return v >= CompareSwap && v <= FetchAdd }
 
 // Fetches reports whether v brings something back: later verbs may pass it, and fences wait for it.
-func (v Verb) Fetches() bool { return v == Read || v.Atomic() }
+func (v Verb) Fetches() bool { return v == Read || v == Append || v.Atomic() }
+
+// Target names what a verb at a is about: a place in memory, a mailbox or a ring.
+func (v Verb) Target(a Addr) string {
+	switch v {
+	case Send:
+		return "to " + BoxAddr(a).String()
+	case Append:
+		return "to " + RingAddr(a).String()
+	}
+	return "at " + a.String()
+}
 
 // Op is one work request. It belongs to its Batch and stays where it is until Release. Result and Err are valid once
 // its chain is complete.
@@ -228,6 +242,18 @@ func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
 	b.span = append(b.span, spans...)
 	op.Spans = b.span[first:len(b.span):len(b.span)]
 	return op
+}
+
+// Append adds an APPEND of an entry to a ring: a SEND with a READ behind it that sees it into memory (Rowan 3.2.2), in one
+// trip. p is from Alloc, and not longer than MaxMessage. The worker has rings: see Ringer. The op completes when the entry
+// is in the memory of the ring's node, and as durable as that is. When it ends in ErrRingDry or ErrNoRing no block of it
+// landed, or, of an entry of several, some did, and verbs behind it go on; when in anything else, any part may have
+// landed, or may land yet. Later verbs may pass it, but no later entry does: see Ring.
+func (b *Batch) Append(to RingAddr, p []byte) *Op {
+	if !b.base.rings {
+		panic("rdma: APPEND on a fabric without rings")
+	}
+	return b.add(Append, Addr(to), p)
 }
 
 // Len returns how many ops the batch holds.

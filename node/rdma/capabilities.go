@@ -223,6 +223,34 @@ func Listen(ep Endpoint, o BoxOptions) (Mailbox, error) {
 	return nil, fmt.Errorf("listen for messages as client %d: %w", ep.Client(), ErrNotSupported)
 }
 
+// Ringer is an Endpoint that appends to rings, and has rings of its own. Without it there are none. The functions Rings
+// and OpenRing ask.
+//
+// Has it: shm, sim.
+type Ringer interface {
+	// Rings returns what the fabric promises of rings. The error wraps ErrNotSupported when it has none, as a pool in
+	// shared memory: a sender of another process could not be counted when it is killed. (A mem: pool has rings.)
+	Rings() (RingPromises, error)
+	// OpenRing opens a ring without buffers. The error wraps ErrExists when there is one of that number, or as Rings says.
+	OpenRing(o RingOptions) (Ring, error)
+}
+
+// Rings returns what the fabric of a worker promises of rings. Where it has none the error wraps ErrNotSupported.
+func Rings(ep Endpoint) (RingPromises, error) {
+	if r, ok := ep.(Ringer); ok {
+		return r.Rings()
+	}
+	return RingPromises{}, fmt.Errorf("append to rings as client %d: %w", ep.Client(), ErrNotSupported)
+}
+
+// OpenRing opens a ring. Where the worker's fabric has none the error wraps ErrNotSupported.
+func OpenRing(ep Endpoint, o RingOptions) (Ring, error) {
+	if r, ok := ep.(Ringer); ok {
+		return r.OpenRing(o)
+	}
+	return nil, fmt.Errorf("open a ring as client %d: %w", ep.Client(), ErrNotSupported)
+}
+
 // ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without it nodes count none.
 //
 // Has it: tcp, ibverbs.

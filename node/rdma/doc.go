@@ -19,7 +19,8 @@
 // A batch that nobody waits for is background work: it is posted, released or kept, and looked at (Batch.Finished)
 // when the worker has time. It costs no trip.
 //
-// Workers also send each other messages, by a SEND in a batch: see Mailbox. They are a capability of some fabrics.
+// Workers also send each other messages, by a SEND in a batch (see Mailbox), and many of them append to one log in the
+// memory of a node (see Ring). These are capabilities of some fabrics.
 //
 // No verb takes a context: a cancelled verb may still land, so a context would lie. Waits have a limit in time.
 //

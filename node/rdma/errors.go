@@ -37,6 +37,10 @@ var (
 	ErrBoxFull     = errors.New("mailbox has no free buffer")
 	ErrMessageSize = errors.New("message is too long")
 	ErrNoBox       = errors.New("no such mailbox")
+	// ErrRingDry and ErrNoRing end an APPEND: the ring has no buffer for it ("receiver not ready"), or there is no ring of
+	// that number any more, or yet. The connection stays up.
+	ErrRingDry = errors.New("ring has no buffer")
+	ErrNoRing  = errors.New("no such ring")
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.
 	ErrNoPool = errors.New("no such pool")
 	ErrExists = errors.New("pool exists")
@@ -53,10 +57,7 @@ type OpError struct {
 }
 
 func (e *OpError) Error() string {
-	if e.Verb == Send {
-		return fmt.Sprintf("%s of %d bytes to %s: %v", e.Verb, e.Len, BoxAddr(e.Addr), e.Err)
-	}
-	return fmt.Sprintf("%s of %d bytes at %s: %v", e.Verb, e.Len, e.Addr, e.Err)
+	return fmt.Sprintf("%s of %d bytes %s: %v", e.Verb, e.Len, e.Verb.Target(e.Addr), e.Err)
 }
 
 func (e *OpError) Unwrap() error { return e.Err }

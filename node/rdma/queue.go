@@ -148,10 +148,10 @@ type Counters struct {
 	Reads      uint64 // verbs
 	Writes     uint64
 	Atomics    uint64
-	Sends      uint64 // messages
+	Sends      uint64 // messages, and entries of rings, with each of which goes a READ
 	Calls      uint64 // two-sided calls; each is also a trip
 	BytesRead  uint64
-	BytesWrote uint64 // by WRITEs and SENDs
+	BytesWrote uint64 // by WRITEs, SENDs and APPENDs
 }
 
 // Verbs returns the number of verbs.

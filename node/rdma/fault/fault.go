@@ -200,6 +200,47 @@ func (m *mailbox) Close() error {
 	return m.Mailbox.Close()
 }
 
+// Rings returns what the fabric promises of rings.
+func (e *Endpoint) Rings() (rdma.RingPromises, error) {
+	if err := e.gone("look for rings"); err != nil {
+		return rdma.RingPromises{}, err
+	}
+	return rdma.Rings(e.Endpoint)
+}
+
+// OpenRing opens a ring. What others append to it are verbs of theirs.
+func (e *Endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
+	if err := e.gone("open a ring"); err != nil {
+		return nil, err
+	}
+	r, err := rdma.OpenRing(e.Endpoint, o)
+	if err != nil {
+		return nil, err
+	}
+	return &ring{r, e}, nil
+}
+
+// ring is that of a worker, which posts no buffers once it has crashed.
+type ring struct {
+	rdma.Ring
+	e *Endpoint
+}
+
+func (r *ring) Post(buffers ...rdma.Span) error {
+	if err := r.e.gone("post buffers"); err != nil {
+		return err
+	}
+	return r.Ring.Post(buffers...)
+}
+
+// Close closes the ring, which a worker that has crashed does not.
+func (r *ring) Close() error {
+	if err := r.e.gone("close the ring"); err != nil {
+		return err
+	}
+	return r.Ring.Close()
+}
+
 // Join joins the view, which a worker that has crashed does not. It is no verb: nobody sees that it happened.
 func (e *Endpoint) Join() (rdma.View, error) {
 	if err := e.gone("join the view"); err != nil {

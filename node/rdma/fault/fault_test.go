@@ -301,6 +301,6 @@ func harness(o sim.Options) rdmatest.Harness {
 			}
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*sim.Sim).KillNode(node) },
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true, AllocFree: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true, Rings: true, AllocFree: true},
 	}
 }

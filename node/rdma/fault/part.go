@@ -79,6 +79,8 @@ func (p *part) add(op *rdma.Op, buf []byte) {
 		own = p.sent.MaskedCompareSwap(op.Addr, op.Expect, op.CompareMask, op.Value, op.SwapMask)
 	case rdma.Send:
 		own = p.sent.Send(rdma.BoxAddr(op.Addr), buf, op.Spans...)
+	case rdma.Append:
+		own = p.sent.Append(rdma.RingAddr(op.Addr), buf)
 	default:
 		own = p.sent.FetchAdd(op.Addr, op.Value)
 	}

@@ -41,6 +41,7 @@ type Capabilities struct {
 	MaskedCAS bool // MaskedCompareSwap works
 	AllocFree bool // a batch allocates nothing in steady state
 	InFlight  bool // verbs take time: a wait of a nanosecond times out
+	Rings     bool // rings work; Beside runs their receivers
 }
 
 // Goroutines is Harness.Parallel of fabrics that live in real time: each worker is a goroutine.
@@ -93,6 +94,9 @@ func Cases() []Case {
 		{"Messages", testMessages}, {"MessageSizes", testMessageSizes}, {"Gather", testGather},
 		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait}, {"DeadReceiver", testDeadReceiver},
 		{"FencedMessages", testFencedMessages}, {"MessageAllocations", testMessageAllocations},
+		{"Rings", testRings}, {"RingBlocks", testRingBlocks}, {"DryRing", testDryRing}, {"RingCounts", testRingCounts},
+		{"RingRefusals", testRingRefusals}, {"FencedAppends", testFencedAppends}, {"DeadRing", testDeadRing},
+		{"AppendAllocations", testAppendAllocations},
 	}
 }
 

@@ -54,14 +54,14 @@ func sends(f func(op *rdma.Op)) saboteur {
 	return saboteur{before: func(_ *saboteur, b *rdma.Batch) { each(b, f, rdma.Send) }}
 }
 
-// hides has SENDs that ended in err say that they were delivered.
+// hides has SENDs and APPENDs that ended in err say that they were delivered.
 func hides(err error) saboteur {
 	return saboteur{answer: func(_ *saboteur, b *rdma.Batch) {
 		each(b, func(op *rdma.Op) {
 			if errors.Is(op.Err, err) {
 				op.Err = nil
 			}
-		}, rdma.Send)
+		}, rdma.Send, rdma.Append)
 	}}
 }
 

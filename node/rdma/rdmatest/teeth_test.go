@@ -29,6 +29,7 @@ type saboteur struct {
 	deaf   bool // calls do nothing
 	join   func(s *saboteur) (rdma.View, error)
 	listen func(ep rdma.Endpoint, o rdma.BoxOptions) (rdma.Mailbox, error)
+	ring   func(r rdma.Ring) rdma.Ring
 	notes  map[*rdma.Op]error
 }
 
@@ -342,7 +343,7 @@ var sink []byte
 func breakable() []rule {
 	half := halfFence()
 	half.broken, half.seen = "Revoke stops what is in flight", []string{"Revoke"}
-	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), messageRules())
+	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), messageRules(), ringRules())
 }
 
 func memoryRules() []rule {
@@ -464,6 +465,7 @@ func TestSuiteHasTeeth(t *testing.T) {
 	}
 	o := sim.Hostile(1)
 	o.AllowMixing = true // the suite has to see it, not sim
+	o.MTU, o.CountRings = 256, true
 	o.MaxEvents = 60_000 // a test whose end is a deadline would take its time
 	bites := map[string]bool{}
 	for _, r := range breakable() {

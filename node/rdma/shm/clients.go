@@ -82,6 +82,10 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c)))  // not its predecessor's draws again
 	e.turn = atomic.LoadUint64(&e.slot.busy)
 	e.Init(nil)
+	if !f.faults {
+		e.Appending()
+		e.breaks()
+	}
 	return e
 }
 

@@ -35,12 +35,15 @@ type Endpoint struct {
 	sleeper wall.Sleeper
 	view    view
 	box     *mailbox // nil: it has none
+	rings   []*ring
+	luck    rand.PCG // see land
 	closed  bool
 }
 
 var (
 	_ rdma.Endpoint  = (*Endpoint)(nil)
 	_ rdma.Messenger = (*Endpoint)(nil)
+	_ rdma.Ringer    = (*Endpoint)(nil)
 )
 
 // Client returns the worker's identity.
@@ -191,7 +194,7 @@ func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	return unsafe.Add(e.memory, uint64(node)*e.stride+off)
 }
 
-// fail records why op cannot run, or sends a message: a SEND is at no place in memory. A breach of the rules of access
+// fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no place in memory. A breach of the rules of access
 // takes the connection to the node down, as it would a queue pair.
 func (e *Endpoint) fail(op *rdma.Op) {
 	node := op.Addr.Node()
@@ -210,6 +213,9 @@ func (e *Endpoint) fail(op *rdma.Op) {
 	switch {
 	case op.Verb == rdma.Send:
 		e.send(op)
+		return
+	case op.Verb == rdma.Append:
+		e.appends(op)
 		return
 	case op.Verb-1 >= rdma.FetchAdd:
 		op.Fail(fmt.Errorf("unknown verb: %w", rdma.ErrNotSupported))
@@ -237,5 +243,9 @@ func (e *Endpoint) Close() error {
 	if e.box != nil {
 		_ = e.box.Close()
 	}
-	return errors.Join(e.fabric.leave(e), e.fabric.drop())
+	var errs []error
+	for _, r := range e.rings {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(append(errs, e.fabric.leave(e), e.fabric.drop())...)
 }

@@ -36,7 +36,7 @@ func TestLostConnectionSaysSince(t *testing.T) {
 
 func TestUnknownVerb(t *testing.T) {
 	_, e := newMem(t)
-	for _, v := range []rdma.Verb{0, rdma.Send + 1, 255} {
+	for _, v := range []rdma.Verb{0, rdma.Append + 1, 255} {
 		_, err := do(t, e, func(b *rdma.Batch) *rdma.Op {
 			op := b.FetchAdd(rdma.At(0, 0), 1)
 			op.Verb = v

@@ -20,6 +20,8 @@ type Fabric struct {
 	// Seed is what the workers' generators derive from; set it before the first Open. NewMem and Open set it at
 	// random.
 	Seed uint64
+	// MTU is how long blocks of rings are: see rdma.RingPromises. It is 4096 until it is set before the first Open.
+	MTU int
 
 	name    string // for messages
 	g       Geometry
@@ -37,6 +39,7 @@ type Fabric struct {
 
 	tasks wall.Tasks
 	boxes boxes
+	rings rings
 
 	mu     sync.Mutex
 	users  int  // endpoints, and 1 for the fabric until it is closed: the last one unmaps
@@ -74,9 +77,10 @@ type backing interface {
 
 func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rdma.Handler) *Fabric {
 	f := &Fabric{
-		Seed: rand.Uint64(), name: name, g: g, handler: h, mapping: mapping,
+		Seed: rand.Uint64(), MTU: defaultMTU, name: name, g: g, handler: h, mapping: mapping,
 		head: (*header)(unsafe.Pointer(unsafe.SliceData(mapping))), lives: l, backing: b,
 		stop: make(chan struct{}), users: 1, boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
+		rings: rings{at: map[rdma.RingAddr]*ring{}},
 	}
 	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping) // endpoints that nobody closed
 	return f

@@ -38,5 +38,6 @@ func TestSuiteOnMem(t *testing.T) {
 		t.Helper()
 		h.Parallel(t, f, append(clients, server)...)
 	}
+	h.Rings = true
 	rdmatest.Run(t, h)
 }

@@ -34,6 +34,7 @@ type endpoint struct {
 	closed   bool
 	revoked  bool
 	box      *mailbox
+	rings    []*ring
 	joined   uint64 // epoch
 	life     uint64
 }
@@ -95,13 +96,18 @@ func (e *endpoint) executeAll(b *rdma.Batch) {
 			op.Fail(rdma.ErrNodeDown)
 			continue
 		}
-		if op.Verb == rdma.Send {
-			if err := e.s.deliver(e, op); err != nil {
-				op.Fail(err)
-			}
-			continue
+		var err error
+		switch op.Verb {
+		case rdma.Send:
+			err = e.s.deliver(e, op)
+		case rdma.Append:
+			err = e.s.appendNow(op)
+		default:
+			e.s.execute(e, n, op, &whole, 0)
 		}
-		e.s.execute(e, n, op, &whole, 0)
+		if err != nil {
+			op.Fail(err)
+		}
 	}
 	b.CompleteAll()
 }
@@ -183,6 +189,9 @@ func (e *endpoint) close() {
 	e.closed = true
 	if e.box != nil {
 		_ = e.box.Close()
+	}
+	for _, r := range e.rings {
+		_ = r.Close()
 	}
 	if !e.revoked {
 		e.s.clients[e.id] = nil

@@ -14,6 +14,8 @@ const (
 	doorbell // verbs of one post to one node, and what follows them in their list, are at the NIC
 	incoming // a verb is at its node
 	strike   // a fault of a client happens
+	placing  // a block of an APPEND takes its place in a ring
+	settling // a piece of one takes effect
 )
 
 // event is what happens at one moment; what happens at the same moment happens in the order of seq.
@@ -21,7 +23,7 @@ type event struct {
 	at    int64
 	seq   uint64
 	kind  kind
-	piece uint8
+	piece uint16
 	node  int32
 	f     *flight
 	w     *Worker
@@ -195,6 +197,10 @@ func (s *Sim) handle(e event) {
 		s.ring(e.f)
 	case incoming:
 		s.incoming(e.f)
+	case placing:
+		s.placeBlock(e.f, int(e.piece))
+	case settling:
+		s.settle(e.f, int(e.piece))
 	case strike:
 		s.hit(e.w, &s.opts.Faults[e.node])
 	}

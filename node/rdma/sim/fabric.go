@@ -44,6 +44,7 @@ func (s *Sim) open(name string) (*endpoint, error) {
 		return nil, fmt.Errorf("open %q: all %d identities are in use: %w", name, s.opts.Clients, rdma.ErrFull)
 	}
 	e.Init(nil)
+	e.Appending()
 	s.lives++
 	e.joined, e.life = s.view.Epoch, s.lives
 	own := s.stream(name)

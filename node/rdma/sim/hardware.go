@@ -34,6 +34,10 @@ type Hardware struct {
 	// second.
 	ClientMops, NodeMops float64
 
+	// AppendMops bounds the APPENDs that a memory node's NIC serves, in million a second; 0: each is two verbs, a SEND and
+	// a READ.
+	AppendMops float64
+
 	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of payload between the two,
 	// in each direction.
 	PCIe     time.Duration
@@ -83,6 +87,7 @@ const (
 type timing struct {
 	Hardware
 	clientVerb, nodeVerb   int64
+	nodeAppend             int64
 	linkByte, pcieByte     float64
 	atomic, atomicWord     int64
 	device, deviceWord     int64
@@ -110,6 +115,9 @@ func newTiming(h *Hardware) *timing {
 		t.MTU = defaultMTU
 	}
 	t.clientVerb, t.nodeVerb = each(h.ClientMops), each(h.NodeMops)
+	if t.nodeAppend = each(h.AppendMops); t.nodeAppend == 0 {
+		t.nodeAppend = 2 * t.nodeVerb
+	}
 	t.linkByte, t.pcieByte = byteOf(h.LinkGbps), byteOf(h.PCIeGbps)
 	t.atomic, t.atomicWord = each(h.AtomicMops), each(h.AtomicWordMops)
 	t.device, t.deviceWord = each(h.DeviceMops), each(h.DeviceWordMops)
@@ -133,6 +141,8 @@ func (t *timing) wire(op *rdma.Op) (request, answer int) {
 		return packets*t.Header + readHeader + n, t.Header + ackHeader
 	case rdma.Send:
 		return packets*t.Header + n, t.Header + ackHeader
+	case rdma.Append: // a SEND, and a READ of one byte
+		return packets*t.Header + n + t.Header + readHeader, 2*(t.Header+ackHeader) + 4
 	}
 	return t.Header + atomicHeader, t.Header + atomicAnswer
 }

@@ -230,14 +230,17 @@ func (s *Sim) mayBeCut(f *flight) bool {
 	return to != nil && to.cuts != nil
 }
 
-// held tells whether a verb, or a piece of it, is held up by a partition on its way to the node; then it comes again, or
-// its requester has given up. What comes behind something that is held up is held up, too, so that the order stays.
-func (s *Sim) held(f *flight, piece int) bool {
+// held tells whether a verb, or a piece of it, is held up by a partition on its way to the node; then its event comes again,
+// or its requester has given up. What comes behind something that is held up is held up, too, so that the order stays.
+func (s *Sim) held(f *flight, e event) bool {
 	if f.err != nil || !s.mayBeCut(f) {
 		return false
 	}
 	c := &f.ep.conns[f.node]
-	bit := uint8(1) << piece
+	bit := uint8(1) // of an entry's blocks one is on its way at a time
+	if e.kind == landing {
+		bit <<= e.piece
+	}
 	again := f.waits&bit != 0
 	if again {
 		f.waits &^= bit
@@ -258,7 +261,7 @@ func (s *Sim) held(f *flight, piece int) bool {
 	}
 	f.waits |= bit
 	c.held++
-	s.at(max(until, s.now), event{kind: landing, f: f, piece: uint8(piece)})
+	s.at(max(until, s.now), e)
 	return true
 }
 

@@ -153,16 +153,20 @@ func (t *tear) piece(word uint64) int {
 // copyPiece moves one piece of op, word by word, and returns how many words that were. Each is moved at once, and
 // bytes outside the range are not touched.
 func (m *memory) copyPiece(op *rdma.Op, t *tear, piece int) (words int) {
-	off := op.Addr.Offset()
-	end := off + uint64(len(op.Buf))
+	return m.copyWords(op.Addr.Offset(), op.Buf, op.Verb == rdma.Read, t, piece)
+}
+
+// copyWords is copyPiece between buf and the memory at off.
+func (m *memory) copyWords(off uint64, buf []byte, read bool, t *tear, piece int) (words int) {
+	end := off + uint64(len(buf))
 	word := uint64(0)
 	for a := off &^ 7; a < end; a += 8 {
-		if t.piece(word) == piece {
+		if t.ways < 2 || t.piece(word) == piece {
 			lo, hi := max(a, off), min(a+8, end)
-			if op.Verb == rdma.Read {
-				m.read(lo, op.Buf[lo-off:hi-off])
+			if read {
+				m.read(lo, buf[lo-off:hi-off])
 			} else {
-				m.write(lo, op.Buf[lo-off:hi-off])
+				m.write(lo, buf[lo-off:hi-off])
 			}
 			words++
 		}

@@ -88,11 +88,16 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	}
 	f.delay, f.late = e.fly, e.late
 	e.draw(f)
-	f.spread = e.split(f)
-	if op.Verb.Fetches() && s.opts.Reorder {
-		f.luck = e.net.Uint64()
-	}
 	c := &e.conns[f.node]
+	if op.Verb == rdma.Append {
+		e.entry(f)
+		c.rung++ // its READ
+	} else {
+		f.spread = e.split(f)
+		if op.Verb.Fetches() && s.opts.Reorder {
+			f.luck = e.net.Uint64()
+		}
+	}
 	if c.bell == nil {
 		c.bell = f
 		e.bells = append(e.bells, f.node)
@@ -176,7 +181,11 @@ func (s *Sim) depart(f *flight) {
 	m.messages++
 	m.bytesOut += uint64(bytes)
 	onLink := h.onLink(bytes)
-	t := m.out.pass(m.unit.pass(s.now, h.clientVerb), onLink)
+	unit := h.clientVerb
+	if f.op != nil && f.op.Verb == rdma.Append {
+		unit *= 2
+	}
+	t := m.out.pass(m.unit.pass(s.now, unit), onLink)
 	t = max(t+onLink/psPerNs+h.prop+f.delay, c.arrived)
 	c.arrived = t
 	kind := arrival
@@ -203,7 +212,11 @@ func (s *Sim) reach(f *flight) (t, queue, back int64) {
 	slow := n.factor(s.now)
 	onLink := h.onLink(answer)
 	t = n.in.pass(s.now, slow.of(h.onLink(request)))
-	t = n.unit.pass(t, slow.of(h.nodeVerb))
+	unit := h.nodeVerb
+	if f.op != nil && f.op.Verb == rdma.Append {
+		unit = h.nodeAppend
+	}
+	t = n.unit.pass(t, slow.of(unit))
 	queue = n.out.pass(t, slow.of(onLink)) - t
 	return t, queue, onLink/psPerNs + slow.of(h.prop)
 }
@@ -211,6 +224,10 @@ func (s *Sim) reach(f *flight) (t, queue, back int64) {
 // incoming decides when a verb lands: when the node's parts have served it, and behind what it must not pass. A READ or
 // an atomic that may be passed reaches memory anywhere on its way over PCIe; its answer leaves at the end of it.
 func (s *Sim) incoming(f *flight) {
+	if f.op.Verb == rdma.Append {
+		s.incomingEntry(f)
+		return
+	}
 	n, c := &s.nodes[f.node], &f.ep.conns[f.node]
 	before, land := c.order, max(s.now, c.order)
 	if n.dead {
@@ -266,7 +283,7 @@ func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
 
 // schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can still be ahead.
 func (s *Sim) schedule(f *flight, land, before int64) {
-	f.left = f.tear.ways
+	f.left = uint16(f.tear.ways)
 	if f.left == 1 && land == s.now && before < s.now {
 		s.land(f, 0)
 		return
@@ -276,7 +293,7 @@ func (s *Sim) schedule(f *flight, land, before int64) {
 		if f.spread > 0 {
 			at += int64(mix(f.tear.luck+uint64(piece)) % uint64(f.spread+1))
 		}
-		s.at(at, event{kind: landing, f: f, piece: piece})
+		s.at(at, event{kind: landing, f: f, piece: uint16(piece)})
 	}
 }
 

@@ -28,6 +28,8 @@ type conn struct {
 	lost    int64 // until when what was posted fails: a partition lasted too long
 	held    int   // pieces that wait for the end of a partition
 
+	entry, lastEntry *flight // APPENDs that have not taken all their places, in posting order
+
 	// With Options.Hardware.
 	bell, last          *flight // what the current Post has for it
 	rung                int64   // how many those are
@@ -44,8 +46,8 @@ type flight struct {
 	index int
 	node  int
 	tear  tear
-	left  uint8 // pieces that have not landed
-	back  int64 // how long its answer takes
+	left  uint16 // pieces that have not landed
+	back  int64  // how long its answer takes
 	err   error
 	next  *flight // in the free list, or in a list of its connection
 
@@ -59,6 +61,12 @@ type flight struct {
 	sent   bool   // it left its NIC
 	stalls bool   // fences wait for it
 	got    bool   // its answer passed its client's link
+
+	ring   *ring   // of an APPEND
+	blocks []block // that have a place
+	gap    int64   // between one of its blocks and the next
+	behind *flight // the next of its connection
+	came   bool    // it waits for those ahead of it
 
 	number uint64 // of the batch
 	step   rdma.Step
@@ -76,7 +84,7 @@ func (s *Sim) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	} else {
 		s.flights = f.next
 	}
-	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined}
+	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, blocks: f.blocks}
 	s.inflight++
 	e.inflight++
 	return f
@@ -85,7 +93,7 @@ func (s *Sim) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 func (s *Sim) touchDown(f *flight) {
 	s.inflight--
 	f.ep.inflight--
-	*f = flight{next: s.flights}
+	*f = flight{next: s.flights, blocks: f.blocks[:0]}
 	s.flights = f
 }
 
@@ -115,6 +123,11 @@ func (e *endpoint) refuse(op *rdma.Op) error {
 		err := e.gathers(op)
 		c.refused = err != nil
 		return err
+	case op.Verb == rdma.Append:
+		if n := len(op.Buf); n < 1 || n > rdma.MaxMessage {
+			return rdma.ErrMessageSize
+		}
+		return nil
 	case op.Verb.Atomic() && off%8 != 0:
 		c.refused = true
 		return fmt.Errorf("misaligned: %w", rdma.ErrAccess)
@@ -151,6 +164,10 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 		start += e.net.upTo(int64(s.opts.FlyMax))
 	}
 	start = max(start, c.order)
+	if op.Verb == rdma.Append {
+		e.sendEntry(f, start)
+		return
+	}
 	spread := e.split(f)
 	if op.Verb.Fetches() && s.opts.Reorder {
 		if luck := e.net.Uint64(); luck&1 == 0 {
@@ -162,13 +179,13 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	if op.Verb.Fetches() {
 		c.reads = max(c.reads, start+spread+f.back)
 	}
-	f.left = f.tear.ways
+	f.left = uint16(f.tear.ways)
 	for piece := range f.tear.ways {
 		at := start
 		if spread > 0 {
 			at += e.net.upTo(spread)
 		}
-		s.at(at, event{kind: landing, f: f, piece: piece})
+		s.at(at, event{kind: landing, f: f, piece: uint16(piece)})
 	}
 }
 
@@ -176,7 +193,7 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 func (e *endpoint) split(f *flight) (spread int64) {
 	f.tear.ways = 1
 	o := &e.s.opts
-	if !o.Tear || f.op.Verb.Atomic() || f.op.Verb == rdma.Send {
+	if !o.Tear || f.op.Verb != rdma.Read && f.op.Verb != rdma.Write {
 		return 0
 	}
 	off := f.op.Addr.Offset()
@@ -194,21 +211,16 @@ func (e *endpoint) split(f *flight) (spread int64) {
 
 // land lets a piece of a verb take effect, if the node is alive and the client has not been fenced off.
 func (s *Sim) land(f *flight, piece int) {
-	if s.held(f, piece) {
+	if s.held(f, event{kind: landing, f: f, piece: uint16(piece)}) {
 		return
 	}
 	n := &s.nodes[f.node]
-	first := f.left == f.tear.ways
+	first := f.left == uint16(f.tear.ways)
 	f.left--
-	switch {
-	case f.err != nil: // an earlier piece did not land
-	case f.ep.revoked:
-		f.err = rdma.ErrRevoked
-	case f.epoch < s.fenced:
-		f.err = rdma.ErrStale
-	case n.dead:
-		f.err = rdma.ErrNodeDown
-	default:
+	if f.err == nil { // no earlier piece did not land
+		f.err = s.barred(f)
+	}
+	if f.err == nil {
 		words := 0
 		if f.op.Verb == rdma.Send {
 			f.err = s.deliver(f.ep, f.op)
@@ -226,6 +238,19 @@ func (s *Sim) land(f *flight, piece int) {
 	if f.left == 0 {
 		s.at(s.now+s.answer(f), event{kind: completion, f: f})
 	}
+}
+
+// barred returns why a verb that has not landed does not, if so.
+func (s *Sim) barred(f *flight) error {
+	switch {
+	case f.ep.revoked:
+		return rdma.ErrRevoked
+	case f.epoch < s.fenced:
+		return rdma.ErrStale
+	case s.nodes[f.node].dead:
+		return rdma.ErrNodeDown
+	}
+	return nil
 }
 
 // answer returns how long the requester still has to wait.

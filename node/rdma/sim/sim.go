@@ -45,6 +45,14 @@ type Options struct {
 	// them with them.
 	FlyProb float64
 	FlyMax  time.Duration
+	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default. CountRings lets rings
+	// count what is in flight, which RNICs do not.
+	MTU        int
+	CountRings bool
+	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by up to DMAMax (1 ms by
+	// default).
+	DMAProb float64
+	DMAMax  time.Duration
 	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.
 	NodeTimeout time.Duration
 	// ServiceTime is a node CPU's time for one two-sided call; calls of a node are served one at a time.
@@ -94,6 +102,11 @@ func (o *Options) defaults() {
 	}
 	o.MaxLatency = max(or(o.MaxLatency, max(2*time.Microsecond, o.MinLatency)), o.MinLatency)
 	o.FlyMax, o.NodeTimeout = or(o.FlyMax, time.Millisecond), or(o.NodeTimeout, 100*time.Microsecond)
+	o.DMAMax = or(o.DMAMax, time.Millisecond)
+	if o.Hardware != nil {
+		o.MTU = or(o.MTU, o.Hardware.MTU)
+	}
+	o.MTU = or(o.MTU, defaultMTU)
 	o.RetryTimeout, o.Limit = or(o.RetryTimeout, time.Millisecond), or(o.Limit, time.Hour)
 }
 
@@ -144,7 +157,8 @@ type Sim struct {
 	role     rdma.Role
 	tenures  uint64
 	lives    uint64                    // endpoints opened so far
-	boxes    map[rdma.BoxAddr]*mailbox // only looked up, never ranged over
+	boxes    map[rdma.BoxAddr]*mailbox // only looked up, never ranged over; so are the rings
+	rings    map[rdma.RingAddr]*ring
 	draining bool
 	running  bool
 	closed   bool
@@ -154,7 +168,8 @@ type Sim struct {
 // New returns a pool whose memory is all zero.
 func New(o Options) *Sim {
 	o.defaults()
-	s := &Sim{opts: o, names: map[string]uint64{}, boxes: map[rdma.BoxAddr]*mailbox{}, clients: make([]*endpoint, 1, 16)}
+	s := &Sim{opts: o, names: map[string]uint64{}, boxes: map[rdma.BoxAddr]*mailbox{},
+		rings: map[rdma.RingAddr]*ring{}, clients: make([]*endpoint, 1, 16)}
 	s.nodes = make([]node, o.Nodes)
 	s.view.Members = make([]rdma.Member, o.Nodes)
 	for i := range s.nodes {

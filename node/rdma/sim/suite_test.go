@@ -44,7 +44,7 @@ func suite(t *testing.T, o sim.Options) {
 				t.Error(err)
 			}
 		},
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, InFlight: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, InFlight: true, Rings: true},
 	})
 }
 

@@ -42,7 +42,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 			At: at, Worker: e.name, Step: b.Step(), Batch: e.batches, Chain: b.ChainOf(i), Trip: trip + stalls.of(op),
 			Verb: op.Verb, Addr: op.Addr, Len: op.Len(), Fence: op.Fence, Expect: op.Expect, Value: op.Value,
 		}
-		if op.Verb == rdma.Write || op.Verb == rdma.Send {
+		if op.Verb == rdma.Write || op.Verb == rdma.Send || op.Verb == rdma.Append {
 			r.keep(op.Buf)
 		}
 		l.records = append(l.records, e.ring.add(r))
@@ -140,6 +140,14 @@ func (m *mailbox) Await(within time.Duration) error {
 		m.e.answers(l.batch)
 	}
 	return err
+}
+
+// Rings returns what the fabric promises of rings.
+func (e *endpoint) Rings() (rdma.RingPromises, error) { return rdma.Rings(e.Endpoint) }
+
+// OpenRing opens a ring. What lands in it is logged as the APPENDs of those that sent it.
+func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
+	return rdma.OpenRing(e.Endpoint, o)
 }
 
 // Call logs a two-sided call.

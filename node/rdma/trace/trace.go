@@ -114,8 +114,8 @@ func (r Record) String() string {
 	}
 	if r.Verb == 0 {
 		t += fmt.Sprintf(": calls procedure %d of node %d", r.Proc, r.Addr.Node())
-	} else if r.Verb == rdma.Send {
-		t += fmt.Sprintf(": batch %d, %s to %s", r.Batch, r.Verb, rdma.BoxAddr(r.Addr))
+	} else if r.Verb == rdma.Send || r.Verb == rdma.Append {
+		t += fmt.Sprintf(": batch %d, %s %s", r.Batch, r.Verb, r.Verb.Target(r.Addr))
 	} else {
 		t += fmt.Sprintf(": batch %d, %s %s", r.Batch, r.Verb, r.Addr)
 	}

@@ -212,7 +212,7 @@ func TestSuite(t *testing.T) {
 			}
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*sim.Sim).KillNode(node) },
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, InFlight: true, Rings: true},
 	})
 }
 

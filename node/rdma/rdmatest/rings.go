@@ -1,0 +1,580 @@
+package rdmatest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// testRing is where the suite's senders append, at node 0.
+var testRing = rdma.RingAt(0, 3)
+
+// ringBase is where the buffers of the suite's rings begin.
+const ringBase = 64 << 10
+
+// ringed is a pool with a ring, and how far its workers are.
+type ringed struct {
+	t       testing.TB
+	f       rdma.Fabric
+	mtu     int
+	counts  bool
+	senders atomic.Int32 // that have not returned
+}
+
+// over reports whether all senders have returned.
+func (r *ringed) over() bool { return r.senders.Load() == 0 }
+
+// appending runs a receiver with a ring beside node 0, and senders. Without rings it checks that this is said, and returns
+// false.
+func appending(t testing.TB, h Harness, receiver func(*ringed, rdma.Endpoint, rdma.Ring), senders ...func(*ringed, rdma.Endpoint)) bool {
+	r := &ringed{t: t, f: h.New(t, 2, poolBytes, nil)}
+	if !h.Rings {
+		one(t, h, r.f, func(ep rdma.Endpoint) {
+			_, err := rdma.Rings(ep)
+			_, oerr := rdma.OpenRing(ep, rdma.RingOptions{Number: 1})
+			if !errors.Is(err, rdma.ErrNotSupported) || !errors.Is(oerr, rdma.ErrNotSupported) {
+				t.Errorf("rings of a fabric without: %v, %v", err, oerr)
+			}
+		})
+		return false
+	}
+	one(t, h, r.f, func(ep rdma.Endpoint) {
+		p, err := rdma.Rings(ep)
+		if err != nil {
+			t.Error(err)
+		}
+		r.mtu, r.counts = p.MTU, p.Counts
+	})
+	r.senders.Store(int32(len(senders)))
+	var fs []func(rdma.Endpoint)
+	for _, s := range senders {
+		fs = append(fs, func(ep rdma.Endpoint) {
+			defer r.senders.Add(-1)
+			s(r, ep)
+		})
+	}
+	h.Beside(t, r.f, 0, func(ep rdma.Endpoint) {
+		ring, err := rdma.OpenRing(ep, rdma.RingOptions{Node: 0, Number: testRing.Number()})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if ring.Addr() != testRing {
+			t.Errorf("%s says that it is %s", testRing, ring.Addr())
+		}
+		receiver(r, ep, ring)
+		if err := ring.Close(); err != nil {
+			t.Error(err)
+		}
+	}, fs...)
+	return true
+}
+
+// post posts the i-th to the n-th buffer of so many bytes.
+func (r *ringed) post(ring rdma.Ring, size, i, n int) {
+	for ; i < n; i++ {
+		if err := ring.Post(rdma.Span{Addr: rdma.At(0, uint64(ringBase+i*size)), Len: size}); err != nil {
+			r.t.Errorf("post buffer %d: %v", i, err)
+		}
+	}
+}
+
+// await waits until done, or until all senders have returned.
+func (r *ringed) await(ep rdma.Endpoint, done func() bool) {
+	for until := ep.Now() + patience; !done() && !r.over() && ep.Now() < until; {
+		ep.Sleep(20 * time.Microsecond)
+	}
+}
+
+// appendOne appends p and waits for its end. It tries again as long as there is no such ring yet.
+func appendOne(ep rdma.Endpoint, p []byte) error {
+	for until := ep.Now() + patience; ; ep.Sleep(20 * time.Microsecond) {
+		b := ep.Batch()
+		buf := b.Alloc(len(p))
+		copy(buf, p)
+		b.Append(testRing, buf)
+		err := rdma.Do(ep, b, patience)
+		b.Release()
+		if !errors.Is(err, rdma.ErrNoRing) || ep.Now() > until {
+			return err
+		}
+	}
+}
+
+// An entry of the suite is blocks of up to an MTU, each with a header of 16 bytes: its length, sender, number, block.
+type ringBlock struct{ length, sender, number, block uint32 }
+
+func (k ringBlock) fill(p []byte) {
+	for i := 16; i < len(p); i++ {
+		p[i] = byte(k.number*31 + k.block*7 + k.sender + uint32(i))
+	}
+	for i, v := range [...]uint32{k.length, k.sender, k.number, k.block} {
+		binary.LittleEndian.PutUint32(p[4*i:], v)
+	}
+}
+
+func ringEntry(p []byte, mtu, sender, number int) {
+	for i := 0; len(p) > 0; i++ {
+		n := min(len(p), mtu)
+		ringBlock{uint32(n), uint32(sender), uint32(number), uint32(i)}.fill(p[:n])
+		p = p[n:]
+	}
+}
+
+// blocks returns the blocks in memory, in order, and fails t when one is not whole. Memory was zero.
+func ringBlocks(t testing.TB, memory []byte) (all []ringBlock) {
+	for len(memory) >= rdma.Stride {
+		var v [4]uint32
+		for i := range v {
+			v[i] = binary.LittleEndian.Uint32(memory[4*i:])
+		}
+		k := ringBlock{v[0], v[1], v[2], v[3]}
+		if k.length == 0 {
+			memory = memory[rdma.Stride:]
+			continue
+		}
+		if int(k.length) < 16 || int(k.length) > len(memory) {
+			t.Errorf("block %+v does not fit", k)
+			return all
+		}
+		want := make([]byte, k.length)
+		k.fill(want)
+		if !bytes.Equal(want, memory[:k.length]) {
+			t.Errorf("block %+v is torn", k)
+		}
+		all = append(all, k)
+		memory = memory[min(len(memory), (int(k.length)+rdma.Stride-1)/rdma.Stride*rdma.Stride):]
+	}
+	return all
+}
+
+// sequential checks that each of the senders' entries is there once, its blocks in order, and in posting order. It
+// returns how many blocks lie behind one of another entry, though they are not the first of their own.
+func sequential(t testing.TB, all []ringBlock, senders, entries int, blocks func(number int) int) (apart int) {
+	next := make([]ringBlock, senders)
+	for i, k := range all {
+		n := &next[k.sender]
+		if k.number != n.number || k.block != n.block {
+			t.Errorf("block %+v is out of order: want block %d of entry %d", k, n.block, n.number)
+			return apart
+		}
+		if k.block > 0 && all[i-1].sender != k.sender {
+			apart++
+		}
+		if n.block++; int(n.block) == blocks(int(n.number)) {
+			*n = ringBlock{number: n.number + 1}
+		}
+	}
+	for s := range next {
+		if next[s].number != uint32(entries) {
+			t.Errorf("sender %d: %d of %d entries came", s, next[s].number, entries)
+		}
+	}
+	return apart
+}
+
+// testAppends has senders append entries of some sizes, several in a batch, and looks at what is in the ring's buffers.
+func testAppends(t testing.TB, h Harness, entries, size, buffers int, sizeOf func(r *ringed, number int) int) {
+	const senders, most = 3, 5
+	var found []ringBlock
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		r.post(ring, size, 0, buffers)
+		r.await(ep, r.over)
+		p, err := read(ep, rdma.At(0, ringBase), size*buffers)
+		if err != nil {
+			t.Error(err)
+		}
+		found = ringBlocks(t, p)
+		if apart := sequential(t, found, senders, entries, func(i int) int { return (sizeOf(r, i) + r.mtu - 1) / r.mtu }); apart > 0 {
+			t.Logf("%d of %d blocks lie apart from their entries", apart, len(found))
+		}
+	}
+	sender := func(id int) func(*ringed, rdma.Endpoint) {
+		return func(r *ringed, ep rdma.Endpoint) {
+			for i := 0; i < entries; {
+				p := make([]byte, sizeOf(r, i))
+				ringEntry(p, r.mtu, id, i)
+				if i == 0 { // when the ring is there all are appended at once
+					if err := appendOne(ep, p); err != nil {
+						t.Errorf("append entry %d: %v", i, err)
+						return
+					}
+					i++
+					continue
+				}
+				b := ep.Batch()
+				for range min(1+i%most, entries-i) {
+					buf := b.Alloc(sizeOf(r, i))
+					ringEntry(buf, r.mtu, id, i)
+					b.Append(testRing, buf)
+					i++
+				}
+				if err := rdma.Do(ep, b, patience); err != nil {
+					t.Errorf("append up to entry %d: %v", i, err)
+					return
+				}
+				b.Release()
+			}
+		}
+	}
+	appending(t, h, receiver, sender(0), sender(1), sender(2))
+}
+
+// testRings has entries of up to a block in small buffers, the ends of which stay empty.
+func testRings(t testing.TB, h Harness) {
+	sizes := [...]int{64, 16, 65, 128, 200, 17, 63, 250}
+	testAppends(t, h, 120, 8<<10, 20, func(_ *ringed, i int) int { return sizes[i%len(sizes)] })
+}
+
+// testRingBlocks has entries of up to some blocks.
+func testRingBlocks(t testing.TB, h Harness) {
+	testAppends(t, h, 20, 64<<10, 14, func(r *ringed, i int) int { return 40 + r.mtu*(i%6)*2/3 })
+}
+
+// testDryRing fills all buffers of a ring: then appends are refused, until there is another buffer. Nothing lands outside
+// of the buffers.
+func testDryRing(t testing.TB, h Harness) {
+	var dry, room atomic.Bool
+	size, entries := 0, 0
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		size = 2*r.mtu + 32 // its end is no stride
+		entries = size / rdma.Stride
+		guard := bytes.Repeat([]byte{0xa5}, size)
+		if err := write(ep, rdma.At(0, ringBase+uint64(size)), guard); err != nil {
+			t.Error(err)
+		}
+		r.post(ring, size, 0, 1)
+		r.await(ep, dry.Load)
+		p, err := read(ep, rdma.At(0, ringBase+uint64(size)), size)
+		if err != nil || !bytes.Equal(p, guard) {
+			t.Errorf("what lies behind the ring's only buffer has changed: %v", err)
+		}
+		again := (size + rdma.Stride - 1) / rdma.Stride * rdma.Stride
+		if err := ring.Post(rdma.Span{Addr: rdma.At(0, ringBase+uint64(again)), Len: r.mtu}); err != nil {
+			t.Error(err)
+		}
+		room.Store(true)
+		r.await(ep, r.over)
+		p, err = read(ep, rdma.At(0, ringBase+uint64(again)), rdma.Stride)
+		if want := make([]byte, rdma.Stride); err == nil {
+			if ringEntry(want, r.mtu, 0, entries); !bytes.Equal(p, want) {
+				t.Errorf("in the buffer that was posted last is %x, want %x", p, want)
+			}
+		}
+	}
+	appending(t, h, receiver, func(r *ringed, ep rdma.Endpoint) {
+		p := make([]byte, rdma.Stride)
+		var err error
+		n := 0
+		for ; err == nil && n <= 10_000; n++ {
+			ringEntry(p, r.mtu, 0, n)
+			for err = appendOne(ep, p); n == 0 && errors.Is(err, rdma.ErrRingDry); err = appendOne(ep, p) {
+				ep.Sleep(20 * time.Microsecond) // the first buffer is on its way
+			}
+		}
+		if n--; !errors.Is(err, rdma.ErrRingDry) || n != entries {
+			t.Errorf("appended %d entries to a buffer with place for %d: %v", n, entries, err)
+		}
+		dry.Store(true)
+		for until := ep.Now() + patience; !room.Load() && ep.Now() < until; {
+			ep.Sleep(20 * time.Microsecond)
+		}
+		if err := appendOne(ep, p); err != nil {
+			t.Errorf("append where there is room again: %v", err)
+		}
+	})
+}
+
+// testRingCounts checks what rings count: a buffer that is settled does not change any more, and all but the last come to
+// be. A ring has as many places as it says, and those of settled buffers again.
+func testRingCounts(t testing.TB, h Harness) {
+	const entries, most = 300, 4
+	var settled uint64
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		if err := ring.Close(); err != nil {
+			t.Error(err)
+		}
+		small, err := rdma.OpenRing(ep, rdma.RingOptions{Node: 0, Number: testRing.Number(), Buffers: most})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		size, posted := 8*r.mtu, most
+		r.post(small, size, 0, most)
+		buffer := func(i int) rdma.Span { return rdma.Span{Addr: rdma.At(0, uint64(ringBase+i%8*size)), Len: size} }
+		if err := small.Post(buffer(posted)); !errors.Is(err, rdma.ErrFull) {
+			t.Errorf("post more buffers than a ring has places: %v", err)
+		}
+		if !r.counts {
+			if c := small.Count(); c != (rdma.RingCount{}) {
+				t.Errorf("a ring that does not count says %+v", c)
+			}
+			return
+		}
+		var seen [8][]byte
+		look := func() {
+			c := small.Count()
+			if c.Settled > c.Begun || c.Begun > uint64(posted) || c.Settled < settled {
+				t.Errorf("%d buffers were posted, %d settled, and now %+v", posted, settled, c)
+			}
+			for ; settled < c.Settled; settled++ {
+				i := int(settled % 8)
+				if seen[i], err = read(ep, buffer(i).Addr, size); err != nil {
+					t.Error(err)
+				}
+				ringBlocks(t, seen[i])
+			}
+		}
+		for until := ep.Now() + patience; !r.over() && ep.Now() < until; ep.Sleep(5 * time.Microsecond) {
+			look()
+			for settled+most > uint64(posted) && posted < 8 { // each buffer once
+				r.post(small, size, posted, posted+1)
+				posted++
+			}
+		}
+		look()
+		for i := range int(settled) {
+			if p, err := read(ep, buffer(i).Addr, size); err != nil || !bytes.Equal(p, seen[i]) {
+				t.Errorf("buffer %d changed when it was settled: %v", i, err)
+			}
+		}
+		if c := small.Count(); c.Settled+1 < c.Begun {
+			t.Errorf("nothing is in flight, and %+v", c)
+		}
+		if settled == 0 {
+			t.Error("no buffer was ever settled")
+		}
+	}
+	sender := func(id int) func(*ringed, rdma.Endpoint) {
+		return func(r *ringed, ep rdma.Endpoint) {
+			p := make([]byte, r.mtu/2)
+			ringEntry(p, r.mtu, id, 0)
+			until := ep.Now() + time.Millisecond
+			for n := 0; n < entries && ep.Now() < until; {
+				err := appendOne(ep, p)
+				if errors.Is(err, rdma.ErrRingDry) {
+					ep.Sleep(10 * time.Microsecond)
+				} else if err != nil {
+					return // the receiver has gone
+				} else {
+					n, until = n+1, ep.Now()+time.Millisecond
+				}
+			}
+		}
+	}
+	appending(t, h, receiver, sender(0), sender(1))
+}
+
+// strangeRings opens rings and posts buffers that may not be.
+func strangeRings(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+	t := r.t
+	if _, err := rdma.OpenRing(ep, rdma.RingOptions{Number: testRing.Number()}); !errors.Is(err, rdma.ErrExists) {
+		t.Errorf("open a ring twice: %v", err)
+	}
+	for _, o := range []rdma.RingOptions{
+		{Node: -1, Number: 9}, {Node: 2, Number: 9}, {Number: 0}, {Number: rdma.MaxRing + 1}, {Number: 9, Buffers: -1},
+		{Number: 9, Buffers: rdma.MaxRingBuffers + 1},
+	} {
+		if _, err := rdma.OpenRing(ep, o); !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("a ring of %+v: %v", o, err)
+		}
+	}
+	for _, b := range []rdma.Span{
+		{Addr: rdma.At(0, ringBase+8), Len: r.mtu}, {Addr: rdma.At(0, ringBase), Len: r.mtu - 1},
+		{Addr: rdma.At(1, ringBase), Len: r.mtu}, {Addr: rdma.At(0, 1<<40), Len: r.mtu},
+		{Addr: rdma.At(0, r.f.Size()), Len: 1 << 30}, {Addr: rdma.At(0, ringBase), Len: -64},
+	} {
+		if err := ring.Post(b); !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("post %+v: %v", b, err)
+		}
+	}
+}
+
+// testRingRefusals opens rings and posts buffers that may not be, and appends to where no ring is, or what is too long.
+func testRingRefusals(t testing.TB, h Harness) {
+	var closed atomic.Bool
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		strangeRings(r, ep, ring)
+		r.post(ring, rdma.MaxMessage, 0, 2)
+		for until := ep.Now() + patience; !closed.Load() && !r.over() && ep.Now() < until; {
+			ep.Sleep(20 * time.Microsecond)
+		}
+		if err := ring.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := ring.Post(rdma.Span{Addr: rdma.At(0, ringBase), Len: r.mtu}); !errors.Is(err, rdma.ErrClosed) {
+			t.Errorf("post a buffer to a ring that is closed: %v", err)
+		}
+		again, err := rdma.OpenRing(ep, rdma.RingOptions{Number: testRing.Number() + 1})
+		if err != nil {
+			t.Errorf("open another ring: %v", err)
+			return
+		}
+		closed.Store(false)
+		r.await(ep, r.over)
+		again.Close()
+	}
+	appending(t, h, receiver, func(r *ringed, ep rdma.Endpoint) {
+		try := func(to rdma.RingAddr, n int) error {
+			b := ep.Batch()
+			defer b.Release()
+			b.Append(to, b.Alloc(n))
+			b.FetchAdd(rdma.At(1, 64), 1)
+			err := rdma.Do(ep, b, patience)
+			if b.Op(1).Err != nil {
+				t.Errorf("a verb behind an append to %s that ended in %v: %v", to, err, b.Op(1).Err)
+			}
+			return b.Op(0).Err
+		}
+		for until := ep.Now() + patience; ep.Now() < until; ep.Sleep(20 * time.Microsecond) {
+			if err := try(testRing, 64); !errors.Is(err, rdma.ErrNoRing) && !errors.Is(err, rdma.ErrRingDry) {
+				if err != nil {
+					t.Error(err)
+				}
+				break
+			}
+		}
+		for n, want := range map[int]error{0: rdma.ErrMessageSize, rdma.MaxMessage + 1: rdma.ErrMessageSize, rdma.MaxMessage: nil, 1: nil} {
+			if err := try(testRing, n); !errors.Is(err, want) {
+				t.Errorf("append %d bytes: %v", n, err)
+			}
+		}
+		if err := try(rdma.RingAt(1, testRing.Number()), 64); !errors.Is(err, rdma.ErrNoRing) {
+			t.Errorf("append where no ring is: %v", err)
+		}
+		closed.Store(true)
+		for until := ep.Now() + patience; closed.Load() && ep.Now() < until; {
+			ep.Sleep(20 * time.Microsecond)
+		}
+		if err := try(testRing, 64); !errors.Is(err, rdma.ErrNoRing) {
+			t.Errorf("append to a ring that was closed: %v", err)
+		}
+		b := ep.Batch()
+		b.Append(rdma.RingAt(2, 1), b.Alloc(64))
+		if err := rdma.Do(ep, b, patience); !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("append to a node that the pool does not have: %v", err)
+		}
+		b.Release()
+	})
+}
+
+// testFencedAppends fences senders off, as testFencedMessages does.
+func testFencedAppends(t testing.TB, h Harness) {
+	var found []string
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		r.post(ring, 8*rdma.Stride+r.mtu, 0, 1)
+		r.await(ep, r.over)
+		ep.Join()
+		p, err := read(ep, rdma.At(0, ringBase), 8*rdma.Stride)
+		if err != nil {
+			t.Error(err)
+		}
+		for ; len(p) > 0 && p[0] != 0; p = p[rdma.Stride:] {
+			text, _, _ := bytes.Cut(p[:rdma.Stride], []byte{0})
+			found = append(found, string(text))
+		}
+	}
+	ran := appending(t, h, receiver, func(r *ringed, ep rdma.Endpoint) {
+		say := func(text string, want error) {
+			err := appendOne(ep, append([]byte(text), 0))
+			for errors.Is(err, rdma.ErrRingDry) && want == nil {
+				err = appendOne(ep, append([]byte(text), 0))
+			}
+			if want == nil && err != nil || want != nil && !errors.Is(err, want) {
+				t.Errorf("append %q: %v, want %v", text, err, want)
+			}
+		}
+		say("first", nil)
+		ok, err := r.f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true})
+		if err := errors.Join(err, r.f.Fence(1)); err != nil || !ok {
+			t.Errorf("begin an epoch: %v, %v", ok, err)
+			return
+		}
+		say("stale", rdma.ErrStale)
+		if _, err := ep.Join(); err != nil {
+			t.Error(err)
+		}
+		say("joined", nil)
+		if err := r.f.Revoke(ep.Client()); err != nil {
+			t.Error(err)
+		}
+		say("revoked", rdma.ErrRevoked)
+	})
+	if want := []string{"first", "joined"}; ran && !slices.Equal(found, want) {
+		t.Errorf("in the ring are %q, want %q", found, want)
+	}
+}
+
+// testDeadRing kills the node that entries land on.
+func testDeadRing(t testing.TB, h Harness) {
+	if h.KillNode == nil {
+		t.Skip("nodes of this fabric cannot die")
+	}
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		r.post(ring, 8*r.mtu, 0, 1)
+		r.await(ep, r.over)
+	}
+	appending(t, h, receiver, func(r *ringed, ep rdma.Endpoint) {
+		err := appendOne(ep, []byte("an entry"))
+		for errors.Is(err, rdma.ErrRingDry) {
+			err = appendOne(ep, []byte("an entry"))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		h.KillNode(t, r.f, 0)
+		if err := appendOne(ep, []byte("another")); !errors.Is(err, rdma.ErrNodeDown) {
+			t.Errorf("append on a dead node: %v", err)
+		}
+		if _, err := fetchAdd(ep, rdma.At(1, 64), 1); err != nil {
+			t.Errorf("a verb to a node that lives: %v", err)
+		}
+	})
+}
+
+// testAppendAllocations measures appends in steady state.
+func testAppendAllocations(t testing.TB, h Harness) {
+	if !h.AllocFree {
+		t.Skip("not claimed")
+	}
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		for i := 0; i < 1000 && !r.over(); i++ {
+			for err := error(nil); err == nil; {
+				err = ring.Post(rdma.Span{Addr: rdma.At(0, ringBase), Len: rdma.MaxMessage})
+			}
+			r.await(ep, r.over)
+		}
+	}
+	appending(t, h, receiver, func(r *ringed, ep rdma.Endpoint) {
+		var failed error
+		round := func() {
+			b := ep.Batch()
+			b.Append(testRing, b.Alloc(100))
+			b.Append(testRing, b.Alloc(r.mtu+100))
+			if err := rdma.Do(ep, b, patience); err != nil {
+				failed = err
+			}
+			b.Release()
+		}
+		for until := ep.Now() + patience; ep.Now() < until; ep.Sleep(20 * time.Microsecond) {
+			failed = nil
+			if round(); failed == nil { // the ring is there
+				break
+			}
+		}
+		least := math.Inf(1)
+		for range 5 { // see testAllocations
+			least = min(least, testing.AllocsPerRun(100, round))
+		}
+		if least != 0 || failed != nil {
+			t.Errorf("appends allocate %v times: %v", least, failed)
+		}
+	})
+}
