@@ -211,12 +211,9 @@ func mayBreak(p *stores.Pool) error {
 
 // Close mends what was broken for a time, and lets go of the pool.
 func (b *Breaker) Close() error {
-	var errs []error
-	for _, one := range b.broken {
-		errs = append(errs, one.Mend())
-	}
+	err := b.mendAll()
 	b.events.Wait()
-	return errors.Join(append(errs, b.pool.Close())...)
+	return errors.Join(err, b.pool.Close())
 }
 
 // Pool returns the pool's address.
@@ -288,11 +285,7 @@ func (w *Break) complete() error {
 }
 
 func kindList() string {
-	var all []string
-	for _, k := range BreakKinds {
-		all = append(all, string(k))
-	}
-	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
+	return fabrics.OneOf(Words(BreakKinds))
 }
 
 func (b *Breaker) do(ctx context.Context, w *Break) (*Broken, error) {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -90,22 +89,20 @@ func (b *Breaker) waits(behind *Broken) string {
 
 // vacant returns a node that is gone whose place a spare is free for; negative: there is none.
 func vacant(p *stores.Pool, nodes []Node) int {
-	var params struct {
-		Spares int `json:"spares"`
-	}
-	if json.Unmarshal(p.Header.Params, &params) != nil || p.Kind.Majority {
+	if p.Kind.Majority {
 		return -1
 	}
+	data := len(nodes) - shapeOf(p).Spares
 	filled, free, empty := map[int]bool{}, false, -1
 	for i, n := range nodes {
 		if n.StandsFor != nil {
 			filled[*n.StandsFor] = true
-		} else if i >= len(nodes)-params.Spares && n.Up {
+		} else if i >= data && n.Up {
 			free = true
 		}
 	}
 	for i, n := range nodes {
-		held := i < len(nodes)-params.Spares || n.StandsFor != nil
+		held := i < data || n.StandsFor != nil
 		if n.Gone && held && !filled[i] {
 			empty = i
 		}

@@ -157,15 +157,8 @@ func CrashClient(addr string, id int, step rdma.Step) (*Crashed, error) {
 		return nil, err
 	}
 	if step != "" && !slices.Contains(p.Kind.Steps, step) {
-		known := "it names none"
-		for i, s := range p.Kind.Steps {
-			if i == 0 {
-				known = "there are: " + string(s)
-			} else {
-				known += "; " + string(s)
-			}
-		}
-		return nil, workloads.Misuse("crash client %d at %q: no step of %s (%s)", id, step, p.Kind.Name, known)
+		return nil, workloads.Misuse("crash client %d at %q: no step of %s (there are: %s)", id, step, p.Kind.Name,
+			strings.Join(Words(p.Kind.Steps), "; "))
 	}
 	c, err := findClient(p, id)
 	if err != nil {

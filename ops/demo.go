@@ -99,10 +99,7 @@ func (d *Demo) keep(ctx context.Context, seed uint64) {
 			_ = cmd.Wait() // it was broken, or told to end
 			in.Close()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(demoPause):
-		}
+		sleepUntil(ctx, time.Now().Add(demoPause))
 	}
 }
 

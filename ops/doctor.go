@@ -45,11 +45,6 @@ func (t *Topic) ok(what, found string)          { t.add(Fine, what, found, "") }
 func (t *Topic) warn(what, found, do string)    { t.add(Warning, what, found, do) }
 func (t *Topic) missing(what, found, do string) { t.add(Missing, what, found, do) }
 
-// lacks tells whether anything is missing, so far.
-func (t *Topic) lacks() bool {
-	return slices.ContainsFunc(t.Findings, func(f Finding) bool { return f.Condition == Missing })
-}
-
 // Health is what a Doctor found.
 type Health struct {
 	Topics []Topic `json:"topics"`
@@ -102,10 +97,11 @@ func (d *Doctor) Run(ctx context.Context) (*Health, error) {
 		} else {
 			topic.look(d, ctx, &t)
 		}
-		t.Ready = !t.lacks()
+		lacks := t.lacks()
+		t.Ready = len(lacks) == 0
 		h.Topics = append(h.Topics, t)
 		if !t.Ready && slices.Contains(d.Require, t.Name) {
-			lacking = append(lacking, t.needs())
+			lacking = append(lacking, fmt.Sprintf("%s (%s)", t.Name, strings.Join(lacks, ", ")))
 		}
 	}
 	if err := ctx.Err(); err != nil {
@@ -117,15 +113,14 @@ func (d *Doctor) Run(ctx context.Context) (*Health, error) {
 	return h, nil
 }
 
-// needs names what is missing.
-func (t *Topic) needs() string {
-	var all []string
+// lacks names what is missing.
+func (t *Topic) lacks() (all []string) {
 	for _, f := range t.Findings {
 		if f.Condition == Missing {
 			all = append(all, f.What)
 		}
 	}
-	return t.Name + " (" + strings.Join(all, ", ") + ")"
+	return all
 }
 
 // Print implements Result.

@@ -134,13 +134,8 @@ func (d *Doctor) port(t *Topic, device, port string) bool {
 	return usable
 }
 
-func nonEmpty(all ...string) (some []string) {
-	for _, s := range all {
-		if s != "" {
-			some = append(some, s)
-		}
-	}
-	return some
+func nonEmpty(all ...string) []string {
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
 // wake tells how a port becomes active.
@@ -257,17 +252,12 @@ func (d *Doctor) mtu(t *Topic, gids []gid) {
 // counters tells whether the hardware counts.
 func (d *Doctor) counters(t *Topic, what, port string) {
 	names := d.there(port + "/hw_counters")
-	n := 0
-	for _, name := range names {
-		if name != "lifespan" { // how often they are read
-			n++
-		}
-	}
-	if n == 0 {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "lifespan" }) // how often they are read
+	if len(names) == 0 {
 		t.warn("counters", "none in hw_counters of "+what+": packets, retries and timeouts are not told", "")
 		return
 	}
-	t.ok("counters", plural(n, "hardware counter", "hardware counters"))
+	t.ok("counters", plural(len(names), "hardware counter", "hardware counters"))
 }
 
 const mellanox = "0x15b3"

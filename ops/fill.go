@@ -104,16 +104,11 @@ func (g *fillGauge) collect(to sink) {
 	for _, f := range g.look() {
 		to.gauge(poolFull, f.Full, f.Of)
 	}
-	clients, err := rdma.ListClients(g.f)
+	clients, err := clientsOf(g.f)
 	if err != nil {
 		return
 	}
-	live := 0
-	for _, c := range clients {
-		if c.Alive {
-			live++
-		}
-	}
+	live := len(living(clients))
 	to.gauge(poolClients, float64(live), "live")
 	to.gauge(poolClients, float64(len(clients)-live), "dead")
 }

@@ -102,18 +102,18 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if err != nil {
 		return nil
 	}
-	return &Bound{MayDie: n, Majority: p.Kind.Majority && replicasOf(p) > 1}
+	return &Bound{MayDie: n, Majority: p.Kind.Majority && shapeOf(p).Replicas > 1}
 }
 
-// replicasOf returns how many replicas the parameters of a store with majorities say; 0: they say nothing.
-func replicasOf(p *stores.Pool) int {
-	var params struct {
-		Replicas int `json:"replicas"`
-	}
-	if json.Unmarshal(p.Header.Params, &params) != nil {
-		return 0
-	}
-	return params.Replicas
+// shape is what the parameters of stores that have such call alike; 0: they say nothing.
+type shape struct {
+	Replicas int `json:"replicas"`
+	Spares   int `json:"spares"`
+}
+
+func shapeOf(p *stores.Pool) (s shape) {
+	_ = json.Unmarshal(p.Header.Params, &s) // opening the pool reports what is wrong with its header
+	return s
 }
 
 // marginOf is the margin of an open pool.

@@ -116,36 +116,33 @@ func (s *session) Collect(p *telemetry.Process) { workloads.Collect(s.DB, p) }
 
 // Read implements workloads.DB.
 func (s *session) Read(key []byte, r *workloads.Record) error {
-	began := time.Now()
-	return s.note(read, began, s.DB.Read(key, r))
+	return s.note(read, func() error { return s.DB.Read(key, r) })
 }
 
 // Update implements workloads.DB.
 func (s *session) Update(key []byte, r *workloads.Record) error {
-	began := time.Now()
-	return s.note(update, began, s.DB.Update(key, r))
+	return s.note(update, func() error { return s.DB.Update(key, r) })
 }
 
 // Insert implements workloads.DB.
 func (s *session) Insert(key []byte, r *workloads.Record) error {
-	began := time.Now()
-	return s.note(insert, began, s.DB.Insert(key, r))
+	return s.note(insert, func() error { return s.DB.Insert(key, r) })
 }
 
 // Delete implements workloads.DB.
 func (s *session) Delete(key []byte) error {
-	began := time.Now()
-	return s.note(remove, began, s.DB.Delete(key))
+	return s.note(remove, func() error { return s.DB.Delete(key) })
 }
 
 // Scan implements workloads.DB.
 func (s *session) Scan(start []byte, n int, r *workloads.Record, yield func()) error {
-	began := time.Now()
-	return s.note(scan, began, s.DB.Scan(start, n, r, yield))
+	return s.note(scan, func() error { return s.DB.Scan(start, n, r, yield) })
 }
 
-// note reports an operation and passes on how it ended.
-func (s *session) note(kind int, began time.Time, err error) error {
+// note does an operation, reports it and passes on how it ended.
+func (s *session) note(kind int, do func() error) error {
+	began := time.Now()
+	err := do()
 	s.seconds[kind].Observe(time.Since(began).Seconds())
 	if err == nil {
 		s.ok[kind].Inc()

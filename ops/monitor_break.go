@@ -88,9 +88,7 @@ func (p *PageBreaker) find() (offers []pages.Offer, targets map[string]Target) {
 			o.Refused = why.Error()
 		}
 		if _, ok := b.pool.Fabric.(rdma.ClientCrasher); ok && kind == BreakClient {
-			for _, s := range b.pool.Kind.Steps {
-				o.Steps = append(o.Steps, string(s))
-			}
+			o.Steps = Words(b.pool.Kind.Steps)
 		}
 		offers = append(offers, o)
 	}

@@ -107,10 +107,8 @@ func removed(ctx context.Context, addr string, failed <-chan struct{}) bool {
 		if errors.Is(err, fabrics.ErrNoPool) {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if sleepUntil(ctx, time.Now().Add(lookEvery)) != nil {
 			return false
-		case <-time.After(lookEvery):
 		}
 	}
 }

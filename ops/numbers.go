@@ -55,6 +55,14 @@ func latency(us float64) string {
 	return fmt.Sprintf("%.1f s", us/1e6)
 }
 
+// Words are the texts of words that have a type of their own.
+func Words[S ~string](all []S) (texts []string) {
+	for _, s := range all {
+		texts = append(texts, string(s))
+	}
+	return texts
+}
+
 // plural writes a number of things.
 func plural(n int, one, more string) string {
 	if n == 1 {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -137,13 +136,7 @@ func (s *Sampler) open() error {
 
 // use looks at an open pool from now on.
 func (s *Sampler) use(p *stores.Pool) {
-	var params struct {
-		Spares int `json:"spares"`
-	}
-	if json.Unmarshal(p.Header.Params, &params) == nil { // some stores have none
-		s.spares = params.Spares
-	}
-	s.pool = p
+	s.pool, s.spares = p, shapeOf(p).Spares
 }
 
 // out is the sample of a pool that cannot be opened: what was seen last, and what its nodes tell.

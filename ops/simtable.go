@@ -94,6 +94,7 @@ func (s *Simulated) printCalls(w io.Writer) {
 func (s *Simulated) printMachines(w io.Writer) {
 	rows := [][]string{{"busy", "NIC", "link in", "link out", "PCIe in", "PCIe out", "atomics", "CPU", "verbs/s", "Gbit/s in", "Gbit/s out"}}
 	var mean, most simulate.Machine
+	sums := []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut}
 	n := 0
 	for i := range s.Machines {
 		m := &s.Machines[i]
@@ -102,16 +103,15 @@ func (s *Simulated) printMachines(w io.Writer) {
 			continue
 		}
 		n++
-		each := []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut}
 		for k, v := range []float64{m.NIC, m.LinkIn, m.LinkOut, m.CPU, m.Messages, m.GbitIn, m.GbitOut} {
-			*each[k] += v
+			*sums[k] += v
 		}
 		if m.Messages > most.Messages {
 			most = *m
 		}
 	}
 	if n > 0 {
-		for _, v := range []*float64{&mean.NIC, &mean.LinkIn, &mean.LinkOut, &mean.CPU, &mean.Messages, &mean.GbitIn, &mean.GbitOut} {
+		for _, v := range sums {
 			*v /= float64(n)
 		}
 		mean.Compute = true

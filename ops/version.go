@@ -27,10 +27,8 @@ type Build struct {
 func ThisBuild(program string) *Build {
 	b := &Build{Program: program, Commit: version.Commit(), Go: runtime.Version(), Formats: map[string]uint32{},
 		Wire: version.Wire, Control: version.Control}
-	for _, name := range stores.Names() {
-		if k, err := stores.Lookup(name); err == nil {
-			b.Formats[name] = k.Version
-		}
+	for _, k := range stores.Kinds() {
+		b.Formats[k.Name] = k.Version
 	}
 	return b
 }

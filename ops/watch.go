@@ -20,9 +20,13 @@ type Watch struct {
 	record  *recording.File // nil: nothing is recorded
 }
 
-// NewWatch returns a Watch of a pool. The name of a recording may be empty: there is none then. A pool that cannot be seen now can
+// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a recording may be empty: there is none then. A pool that cannot be seen now can
 // be watched; that there is no such pool is an error.
 func NewWatch(addr string, every time.Duration, record string) (*Watch, error) {
+	addr, err := Resolve(addr)
+	if err != nil {
+		return nil, err
+	}
 	w := &Watch{sampler: NewSampler(addr), every: every}
 	if err := w.sampler.open(); errors.Is(err, fabrics.ErrNoPool) {
 		return nil, err
@@ -44,14 +48,8 @@ func WatchOpen(p *stores.Pool, every time.Duration) *Watch {
 
 // Next waits until it is time for the next sample. Errors are the recording's, and that of ctx.
 func (w *Watch) Next(ctx context.Context) (*telemetry.Sample, error) {
-	if ahead := time.Until(w.next); ahead > 0 {
-		timer := time.NewTimer(ahead)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-timer.C:
-		}
+	if err := sleepUntil(ctx, w.next); err != nil {
+		return nil, err
 	}
 	now := time.Now()
 	w.next = now.Add(w.every)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Hint says what a user can do about errors that wrap one of some others.
@@ -38,10 +39,5 @@ func Explain(err error, hints []Hint) error {
 }
 
 func (h *Hint) about(err error) bool {
-	for _, of := range h.Of {
-		if errors.Is(err, of) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h.Of, func(of error) bool { return errors.Is(err, of) })
 }

@@ -67,13 +67,14 @@ func Teller(ep rdma.Endpoint, f rdma.Fabric) func(rdma.Endpoint, *rdma.View, []c
 		now, clock := time.Now(), ep.Now()
 		var events []telemetry.Event
 		for _, e := range did {
-			events = append(events, eventOf(e, now.Add(e.At-clock)))
+			events = append(events, EventOf(e, now.Add(e.At-clock)))
 		}
 		return r.Append(ep, v, events, within)
 	}
 }
 
-func eventOf(e cluster.Event, at time.Time) telemetry.Event {
+// EventOf is what the pool's telemetry keeps of an event.
+func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 	t := telemetry.Event{
 		At: at, What: e.What.String(), Tenure: e.Tenure, Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID), Took: e.Took, Text: e.String(),
 	}

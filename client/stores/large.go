@@ -7,9 +7,9 @@ import (
 
 // Taking lists the stores whose formats take a key and a value of so many bytes together, without baselines.
 func Taking(pair int) (names []string) {
-	for _, name := range Names() {
-		if k := kinds[name]; !k.Baseline && pair <= k.MaxPair {
-			names = append(names, name)
+	for _, k := range Kinds() {
+		if !k.Baseline && pair <= k.MaxPair {
+			names = append(names, k.Name)
 		}
 	}
 	return names

@@ -19,12 +19,12 @@ type Offer struct {
 // Offers lists the options of all stores, sorted by name. What has parts is one option.
 func Offers() []Offer {
 	byName := map[string]*Offer{}
-	for _, name := range Names() {
-		for _, o := range kinds[name].Options {
+	for _, k := range Kinds() {
+		for _, o := range k.Options {
 			if byName[o.Name] == nil {
 				byName[o.Name] = &Offer{Option: o}
 			}
-			byName[o.Name].Stores = append(byName[o.Name].Stores, name)
+			byName[o.Name].Stores = append(byName[o.Name].Stores, k.Name)
 		}
 	}
 	var all []Offer
@@ -78,9 +78,9 @@ func perStore(names []string, say func(*Kind) string) string {
 // ExploredText says of the options that workers have whose faults are looked for what these are.
 func ExploredText() map[string]string {
 	all := map[string]string{}
-	for _, name := range Names() {
-		for _, o := range kinds[name].settable() {
-			if v, ok := kinds[name].Explored[o.Name]; ok {
+	for _, k := range Kinds() {
+		for _, o := range k.settable() {
+			if v, ok := k.Explored[o.Name]; ok {
 				all[o.Name] = o.Text(v)
 			}
 		}

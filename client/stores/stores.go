@@ -168,6 +168,14 @@ func register(k *Kind) {
 // Names lists the stores, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(kinds)) }
 
+// Kinds returns the stores, sorted by name.
+func Kinds() (all []*Kind) {
+	for _, name := range Names() {
+		all = append(all, kinds[name])
+	}
+	return all
+}
+
 // Lookup returns the store of that name, or an error wrapping ErrUnknown that lists the names there are.
 func Lookup(name string) (*Kind, error) {
 	if k := kinds[name]; k != nil {

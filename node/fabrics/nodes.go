@@ -35,7 +35,6 @@ var (
 	// ErrConnections is wrapped when a node has as many connections as it takes.
 	ErrConnections = tcp.ErrConnections
 	ErrTLS         = tcp.ErrTLS
-	ErrOpen        = tcp.ErrOpen
 	ErrFile        = tcp.ErrFile
 	ErrMemory      = tcp.ErrMemory
 )

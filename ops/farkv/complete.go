@@ -41,12 +41,7 @@ func completions(root *cobra.Command) {
 	command.Flag(at("node"), "fabric", command.Fixed(fabrics.NodeFabrics()...))
 	command.Flag(at("crash"), "at", everyStep)
 	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
-	command.FlagList(at("crash"), "kinds", func() (names []string) {
-		for _, k := range ops.BreakKinds {
-			names = append(names, string(k))
-		}
-		return names
-	})
+	command.FlagList(at("crash"), "kinds", command.Fixed(ops.Words(ops.BreakKinds)...))
 	command.FlagList(at("bench"), "stores", func() []string { return append([]string{ops.AllStores}, stores.Names()...) })
 	command.FlagList(at("bench"), "peers", command.Fixed("redis"))
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
@@ -78,10 +73,8 @@ func files(plot *cobra.Command) {
 }
 
 func storeWords() (words []string) {
-	for _, name := range stores.Names() {
-		if k, err := stores.Lookup(name); err == nil {
-			words = append(words, cobra.CompletionWithDesc(name, k.Doc))
-		}
+	for _, k := range stores.Kinds() {
+		words = append(words, cobra.CompletionWithDesc(k.Name, k.Doc))
 	}
 	return words
 }
@@ -94,12 +87,8 @@ func profileWords() (words []string) {
 }
 
 func everyStep() (words []string) {
-	for _, name := range stores.Names() {
-		if k, err := stores.Lookup(name); err == nil {
-			for _, s := range k.Steps {
-				words = append(words, string(s))
-			}
-		}
+	for _, k := range stores.Kinds() {
+		words = append(words, ops.Words(k.Steps)...)
 	}
 	slices.Sort(words)
 	return slices.Compact(words)

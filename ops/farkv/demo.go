@@ -18,10 +18,7 @@ func (c *cli) demoClient() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("seed %q: want a number", args[1])
 			}
-			if err := ops.DemoClient(cmd.Context(), cmd.InOrStdin(), args[0], seed); err != nil {
-				return failure{err}
-			}
-			return nil
+			return told(ops.DemoClient(cmd.Context(), cmd.InOrStdin(), args[0], seed))
 		},
 	}
 }

@@ -205,10 +205,7 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	if len(args) > wanted {
 		return args[0], args[1:]
 	}
-	if pool = os.Getenv("FARKV_POOL"); pool == "" {
-		pool = drivers.DefaultPool
-	}
-	return pool, args
+	return cmp.Or(os.Getenv("FARKV_POOL"), drivers.DefaultPool), args
 }
 
 // onPool runs a command with the pool that its operands name, or leave out, and with the others that it wants: with the

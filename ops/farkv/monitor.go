@@ -170,18 +170,14 @@ func showAll(o *tui.Options) error {
 
 // open begins to watch a pool.
 func (m *monitorFlags) open(_ context.Context, pool string) (*tui.Session, error) {
-	addr, err := ops.Resolve(pool)
-	if err != nil {
-		return nil, err
-	}
-	w, err := ops.NewWatch(addr, m.every, m.record)
+	w, err := ops.NewWatch(pool, m.every, m.record)
 	if err != nil {
 		return nil, err
 	}
 	if m.readOnly {
 		return &tui.Session{Source: w, WhyNot: "--readonly: no key can break anything."}, nil
 	}
-	b := ops.NewPageBreaker(addr)
+	b := ops.NewPageBreaker(pool)
 	return &tui.Session{Source: watched{w, b}, Breaker: b}, nil
 }
 
@@ -196,14 +192,6 @@ func (w watched) Close() error {
 	return w.Watch.Close()
 }
 
-func (m *monitorFlags) watch(pool string) (*ops.Watch, error) {
-	addr, err := ops.Resolve(pool)
-	if err != nil {
-		return nil, err
-	}
-	return ops.NewWatch(addr, m.every, m.record)
-}
-
 // monitorOnce prints one look.
 func (c *cli) monitorOnce(cmd *cobra.Command, m *monitorFlags, args []string) error {
 	var source tui.Source
@@ -212,7 +200,7 @@ func (c *cli) monitorOnce(cmd *cobra.Command, m *monitorFlags, args []string) er
 		source, err = ops.OpenReplayAtEnd(m.replay)
 	} else {
 		pool, _ := poolAnd(args, 0)
-		source, err = m.watch(pool)
+		source, err = ops.NewWatch(pool, m.every, m.record)
 	}
 	if err != nil {
 		return failure{err}
@@ -224,7 +212,7 @@ func (c *cli) monitorOnce(cmd *cobra.Command, m *monitorFlags, args []string) er
 // recordOnly records without showing anything, until it is interrupted.
 func (c *cli) recordOnly(cmd *cobra.Command, m *monitorFlags, args []string) error {
 	pool, _ := poolAnd(args, 0)
-	w, err := m.watch(pool)
+	w, err := ops.NewWatch(pool, m.every, m.record)
 	if err != nil {
 		return failure{err}
 	}
@@ -237,10 +225,7 @@ func (c *cli) recordOnly(cmd *cobra.Command, m *monitorFlags, args []string) err
 	if cmd.Context().Err() != nil {
 		err = nil // it was asked to end
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return failure{err}
-	}
-	return nil
+	return told(errors.Join(err, w.Close()))
 }
 
 // monitorEnd makes an error of the program's one of the command's.

@@ -44,10 +44,7 @@ func (c *cli) plot() *cobra.Command {
 			if err == nil {
 				err = save(out, page)
 			}
-			if err != nil && !runner.Misused(err) {
-				err = failure{err}
-			}
-			return err
+			return told(err)
 		},
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "the file to write: its name ends with .html, .svg or .csv")

@@ -132,8 +132,7 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 // checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its default.
 func checkNames(p *properties.Properties) error {
 	for _, name := range p.Keys() {
-		known := slices.ContainsFunc(Properties, func(q Property) bool { return q.Name == name })
-		if strings.HasPrefix(name, "farkv.") && !known {
+		if strings.HasPrefix(name, "farkv.") && !slices.Contains(propertyNames(), name) {
 			return workloads.Misuse("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
 				workloads.DidYouMean(name, propertyNames()))
 		}

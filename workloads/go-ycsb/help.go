@@ -17,10 +17,8 @@ import (
 // helpTopics are what 'go-ycsb help' explains besides the commands: each database, the properties, the workloads.
 func helpTopics() []*cobra.Command {
 	var topics []*cobra.Command
-	for _, name := range stores.Names() {
-		if kind, err := stores.Lookup(name); err == nil {
-			topics = append(topics, topic(name, kind.Doc, storeHelp(kind)))
-		}
+	for _, k := range stores.Kinds() {
+		topics = append(topics, topic(k.Name, k.Doc, storeHelp(k)))
 	}
 	return append(topics,
 		topic("noop", "A database that does nothing", prose("Noop answers at once and keeps nothing: what is "+

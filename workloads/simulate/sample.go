@@ -3,6 +3,7 @@ package simulate
 import (
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/telemetry"
@@ -98,13 +99,7 @@ func (s *sampler) events(began, at time.Duration) (list []telemetry.Event) {
 
 // note keeps what the pool's master did for the next sample.
 func (s *sampler) note(e cluster.Event, at time.Duration) {
-	if s.take == nil {
-		return
+	if s.take != nil {
+		s.done = append(s.done, stores.EventOf(e, virtual(at)))
 	}
-	told := telemetry.Event{At: virtual(at), What: e.What.String(), Epoch: e.Epoch, Node: -1, Client: int(e.Client.ID), Took: e.Took,
-		Text: e.String()}
-	if e.What == cluster.Expelled || e.What == cluster.Restored {
-		told.Node = e.Node
-	}
-	s.done = append(s.done, told)
 }

@@ -20,10 +20,6 @@ import (
 // milliseconds.
 const Timeout = time.Second
 
-// MasterLease is a good lease for the master's role when it is renewed through Consul: long enough that one call that takes
-// all of Timeout does not end it.
-const MasterLease = 2 * time.Second
-
 // Agent is a connection to one Consul agent. It is safe for concurrent use.
 type Agent struct {
 	address   string
@@ -58,9 +54,6 @@ func Dial(address string) (*Agent, error) {
 
 // Close drops idle connections. What was opened from a must have ended.
 func (a *Agent) Close() { a.transport.CloseIdleConnections() }
-
-// Address returns the agent's HOST:PORT.
-func (a *Agent) Address() string { return a.address }
 
 // bound returns the context of one call.
 func (a *Agent) bound() (context.Context, context.CancelFunc) {

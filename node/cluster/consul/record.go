@@ -172,37 +172,3 @@ func (p *Pool) undone(what string, first *api.KVTxnOp, answer *api.TxnResponse) 
 	}
 	return p.agent.failed(err, "%s %s", what, p.folder())
 }
-
-// Listing is a pool of a Consul. Err tells what is wrong with its record.
-type Listing struct {
-	Name   string
-	Record Record
-	Err    error
-}
-
-// Pools lists the pools, sorted by name. Errors wrap board.ErrUnreachable.
-func (a *Agent) Pools() ([]Listing, error) {
-	var keys []string
-	err := a.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
-		keys, meta, err = a.client.KV().Keys(root, "/", o)
-		return meta, err
-	})
-	if err != nil {
-		return nil, a.failed(err, "list pools")
-	}
-	var pools []Listing
-	for _, key := range keys {
-		name := strings.TrimSuffix(strings.TrimPrefix(key, root), "/")
-		p, err := a.Pool(name)
-		if err != nil {
-			continue // somebody else's
-		}
-		switch r, err := p.Record(); {
-		case err == nil, errors.Is(err, ErrFormat):
-			pools = append(pools, Listing{name, r, err})
-		case !errors.Is(err, ErrNoPool): // that is removed just now, or not published yet
-			return nil, err
-		}
-	}
-	return pools, nil
-}

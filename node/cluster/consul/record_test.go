@@ -45,14 +45,12 @@ func records(t *testing.T, a *Agent) {
 		t.Errorf("read %+v, want %+v", got, first)
 	}
 	got.version = version
-	listed(t, a, "recorded", first.ID)
 
 	if err := p.Remove(got); err != nil {
 		t.Fatal(err)
 	}
 	read(t, p.Board(first.ID), "view", "")
 	read(t, poolOf(t, a, "recorded2").Board("x"), "view", "of a pool with a longer name")
-	listed(t, a, "recorded", "")
 	if err := p.Remove(got); !errors.Is(err, ErrNoPool) {
 		t.Errorf("removed twice: %v", err)
 	}
@@ -65,7 +63,6 @@ func records(t *testing.T, a *Agent) {
 	if err := p.Clear(); err != nil {
 		t.Fatal(err)
 	}
-	listed(t, a, "recorded", "")
 }
 
 func poolOf(t testing.TB, a *Agent, name string) *Pool {
@@ -92,24 +89,6 @@ func read(t *testing.T, s *Store, key, want string) {
 	t.Helper()
 	if value, _, err := s.Load(key); string(value) != want || err != nil {
 		t.Errorf("%s is %q, %v, want %q", s.prefix+key, value, err, want)
-	}
-}
-
-// listed checks with which ID a pool is listed; "": it is not.
-func listed(t *testing.T, a *Agent, name, id string) {
-	t.Helper()
-	pools, err := a.Pools()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := ""
-	for _, l := range pools {
-		if l.Name == name {
-			got = l.Record.ID
-		}
-	}
-	if got != id {
-		t.Errorf("%s is listed with ID %q, want %q", name, got, id)
 	}
 }
 
@@ -192,10 +171,6 @@ func TestDamagedRecord(t *testing.T) {
 		})
 		if _, err := p.Record(); !errors.Is(err, ErrFormat) || !strings.Contains(fmt.Sprint(err), "consul:"+a.address+"/p") {
 			t.Errorf("%q: %v", text, err)
-		}
-		pools, err := a.Pools()
-		if err != nil || len(pools) != 1 || !errors.Is(pools[0].Err, ErrFormat) {
-			t.Errorf("%q is listed as %v, %v", text, pools, err)
 		}
 		if err := p.Publish(example()); !errors.Is(err, ErrExists) {
 			t.Errorf("published over %q: %v", text, err)

@@ -31,7 +31,6 @@ func everyCall(t *testing.T, a *Agent) map[string]func() error {
 		"remove":   func() error { return pool.Remove(Record{}) },
 		"clear":    func() error { return pool.Clear() },
 		"discard":  func() error { return pool.Discard("x") },
-		"pools":    func() error { _, err := a.Pools(); return err },
 		"members":  func() error { _, err := a.Members(Node, ""); return err },
 		"self":     func() error { _, _, err := a.Self(); return err },
 		"register": func() error { _, err := a.Register(Member{Kind: Node, ID: "n"}, alive); return err },
