@@ -177,7 +177,7 @@ func BreakFor(ctx context.Context, addr string, what Break, force bool, begun fu
 func (b *Broken) Print(w io.Writer) {
 	fmt.Fprintln(w, b.Text)
 	if b.With > 0 {
-		fmt.Fprintf(w, "and with it %s of that process\n", plural(b.With, "other client", "other clients"))
+		fmt.Fprintf(w, "and with it %s of that process\n", Plural(b.With, "other client", "other clients"))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -144,12 +145,7 @@ func (p *probe) so() Probed {
 func (p *probe) answered(since time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, last := range p.last {
-		if last.Before(since) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.last[:], func(last time.Time) bool { return last.Before(since) })
 }
 
 // stop ends the load and removes its pairs.

@@ -392,12 +392,12 @@ func (r *scheduled) check(ctx context.Context) {
 	case sound && busy == 0:
 		r.out.Check, r.out.Sound = "no damage", &sound
 	case sound:
-		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", plural(busy, "client", "clients")), &sound
+		r.out.Check, r.out.Sound = fmt.Sprintf("no damage, while %s were at work", Plural(busy, "client", "clients")), &sound
 	case busy > 0:
 		r.out.Check = fmt.Sprintf("not known: %s were at work, which may look like damage (hint: end them, then 'farkv check %s')",
-			plural(busy, "client", "clients"), r.b.name())
+			Plural(busy, "client", "clients"), r.b.name())
 	default:
-		r.out.Check, r.out.Sound = plural(len(f.Damage)+f.More, "finding", "findings"), &sound
+		r.out.Check, r.out.Sound = Plural(len(f.Damage)+f.More, "finding", "findings"), &sound
 	}
 }
 
@@ -420,7 +420,7 @@ func (r *Breaks) Print(w io.Writer) {
 			o.Gap.Round(time.Millisecond).String()})
 		if o.LostPairs > 0 {
 			notes = append(notes, fmt.Sprintf("%s: the probe did not find %s that it had written", o.Broken.Text,
-				plural(o.LostPairs, "pair", "pairs")))
+				Plural(o.LostPairs, "pair", "pairs")))
 		}
 	}
 	if len(r.Breaks) > 0 {

@@ -171,7 +171,7 @@ func (f *Findings) Err() error {
 	if f.Sound {
 		return nil
 	}
-	return fmt.Errorf("check %s: %w: %s", f.Pool, ErrDamage, plural(len(f.Damage)+f.More, "finding", "findings"))
+	return fmt.Errorf("check %s: %w: %s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"))
 }
 
 // Print implements Result.
@@ -193,14 +193,14 @@ func (f *Findings) Print(w io.Writer) {
 		fmt.Fprintf(w, "DAMAGE: %s\n", s)
 	}
 	if f.More > 0 {
-		fmt.Fprintf(w, "and %s\n", plural(f.More, "finding more", "findings more"))
+		fmt.Fprintf(w, "and %s\n", Plural(f.More, "finding more", "findings more"))
 	}
 	if len(f.Live) > 0 {
 		fmt.Fprintf(w, "clients were at work, so that findings may be of the moment: %s\n", crowd(f.Live))
 	}
 	if n := len(f.Keepers); n > 0 {
 		fmt.Fprintf(w, "%s lived, and held still meanwhile\n",
-			plural(n, "candidate for the pool's master", "candidates for the pool's master"))
+			Plural(n, "candidate for the pool's master", "candidates for the pool's master"))
 	}
 	switch {
 	case !f.Sound:

@@ -71,12 +71,12 @@ func (c *Comparison) Print(w io.Writer) {
 		where = "shared memory"
 	}
 	if c.Replicas > 0 {
-		replicas = plural(c.Replicas, "replica", "replicas")
+		replicas = Plural(c.Replicas, "replica", "replicas")
 	}
 	fmt.Fprintf(w, "%s\n", c.Title)
 	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
-		count(c.Records), size(uint64(c.PairBytes)), count(c.Operations), plural(c.Threads, "thread", "threads"),
-		plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
+		count(c.Records), size(uint64(c.PairBytes)), count(c.Operations), Plural(c.Threads, "thread", "threads"),
+		Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
 		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},
 		{"", "cas", "ops/s", "ops/s", "", "", "/call", "/byte"},

@@ -103,7 +103,7 @@ func loses(p *stores.Pool, w *Break) error {
 		return nil
 	case after.ended():
 		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to (hint: --force)",
-			w, after.Voices.Live, plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
+			w, after.Voices.Live, Plural(after.Voices.Nodes, "node", "nodes"), after.Voices.Needed)
 	case after.lost():
 		return fmt.Errorf("%v: data would be lost with it: too few of its copies would be left (hint: --force)", w)
 	}
@@ -287,7 +287,7 @@ func (c *Crashed) Print(w io.Writer) {
 			c.Client.PID)
 	}
 	if n := len(c.With); n > 0 {
-		fmt.Fprintf(w, "and with it %s of that process\n", plural(n, "other client", "other clients"))
+		fmt.Fprintf(w, "and with it %s of that process\n", Plural(n, "other client", "other clients"))
 	}
 }
 

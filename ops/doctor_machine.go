@@ -167,7 +167,7 @@ func (m *Machine) mounts(ok func(kind string, options []string) bool) (found []s
 func (d *Doctor) machine(_ context.Context, t *Topic) {
 	found := fmt.Sprintf("%d, GOMAXPROCS %d", d.Cores, d.Procs)
 	if nodes := d.numa(); nodes > 0 {
-		found += ", " + plural(nodes, "NUMA node", "NUMA nodes")
+		found += ", " + Plural(nodes, "NUMA node", "NUMA nodes")
 	}
 	if d.Procs < d.Cores {
 		t.warn("cores", found, "Go uses fewer threads than there are cores: unset GOMAXPROCS, or raise the container's limit of CPUs")

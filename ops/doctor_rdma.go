@@ -206,7 +206,7 @@ func (d *Doctor) addresses(t *Topic, what, layer, netdev string, gids []gid) (us
 		}
 	}
 	if n > shownGIDs {
-		t.ok("GIDs", plural(n-shownGIDs, "more", "more"))
+		t.ok("GIDs", Plural(n-shownGIDs, "more", "more"))
 	}
 	if usable = n > 0; !usable && layer == "InfiniBand" {
 		t.warn(what, "has no GID", "")
@@ -257,7 +257,7 @@ func (d *Doctor) counters(t *Topic, what, port string) {
 		t.warn("counters", "none in hw_counters of "+what+": packets, retries and timeouts are not told", "")
 		return
 	}
-	t.ok("counters", plural(len(names), "hardware counter", "hardware counters"))
+	t.ok("counters", Plural(len(names), "hardware counter", "hardware counters"))
 }
 
 const mellanox = "0x15b3"

@@ -67,7 +67,7 @@ func (r *Removed) Print(w io.Writer) {
 	fmt.Fprintf(w, "removed %s", r.Pool)
 	switch {
 	case r.Stopped > 0:
-		fmt.Fprintf(w, ", and stopped its %s", plural(r.Stopped, "node", "nodes"))
+		fmt.Fprintf(w, ", and stopped its %s", Plural(r.Stopped, "node", "nodes"))
 	case r.Left:
 		fmt.Fprint(w, "; its nodes go on, and belong to no pool")
 	}

@@ -31,7 +31,8 @@ func (e *Entry) About() string {
 	if e.Problem != "" {
 		return e.Problem
 	}
-	return fmt.Sprintf("%s, %s, %s", e.Store, plural(e.Nodes, "node", "nodes"), plural(e.Live, "live client", "live clients"))
+	return fmt.Sprintf("%s, %s, %s", e.Store, Plural(e.Nodes, "node", "nodes"),
+		Plural(e.Live, "live client", "live clients"))
 }
 
 // List returns this machine's pools, those that cannot be opened too.

@@ -157,12 +157,12 @@ func (m *Margin) String() string {
 	}
 	var why []string
 	if v := m.Voices; v != nil {
-		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live, plural(v.Nodes, "node", "nodes"), v.Needed))
+		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live, Plural(v.Nodes, "node", "nodes"), v.Needed))
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
 	}
-	text := fmt.Sprintf("%s may die: %s", plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
+	text := fmt.Sprintf("%s may die: %s", Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {
 	case m.ended():
 		text += "; " + minority(m.pool)
@@ -187,7 +187,7 @@ func (b *Bound) String() string {
 	case b.MayDie == 0:
 		return "some data has one copy"
 	}
-	return fmt.Sprintf("all data keeps %s after %s", keeps, plural(b.MayDie, "death", "deaths"))
+	return fmt.Sprintf("all data keeps %s after %s", keeps, Plural(b.MayDie, "death", "deaths"))
 }
 
 // mainPool returns the number of a node whose pool most nodes have; false: none has one.

@@ -141,7 +141,7 @@ func frail(addr string) string {
 		return ""
 	}
 	return fmt.Sprintf("a pool of %s does not outlive the death of one: a majority of them has to live, of three two (hint: one "+
-		"more may be a witness, see 'farkv help up')", plural(len(all), "node", "nodes"))
+		"more may be a witness, see 'farkv help up')", Plural(len(all), "node", "nodes"))
 }
 
 // explainStarted explains errors of package local.

@@ -174,10 +174,10 @@ func (s *State) printSurvival(w io.Writer) {
 func (s *Served) printRefused(w io.Writer, name string) {
 	var parts []string
 	if n := int(s.AuthFailures); n > 0 {
-		parts = append(parts, plural(n, "connection", "connections")+" failed authentication")
+		parts = append(parts, Plural(n, "connection", "connections")+" failed authentication")
 	}
 	if n := int(s.RefusedRoom); n > 0 {
-		parts = append(parts, plural(n, "connection", "connections")+" found no room")
+		parts = append(parts, Plural(n, "connection", "connections")+" found no room")
 	}
 	if len(parts) > 0 {
 		fmt.Fprintf(w, "%s: %s\n", name, strings.Join(parts, ", "))

@@ -63,8 +63,8 @@ func Words[S ~string](all []S) (texts []string) {
 	return texts
 }
 
-// plural writes a number of things.
-func plural(n int, one, more string) string {
+// Plural writes a number of things.
+func Plural(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one
 	}

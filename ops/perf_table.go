@@ -121,7 +121,7 @@ func (p *Performance) Print(w io.Writer) {
 
 // printFabric prints all that was measured of one fabric.
 func (p *Performance) printFabric(w io.Writer, f *FabricPerf) {
-	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, plural(f.Nodes, "memory node", "memory nodes"), size(p.Memory))
+	fmt.Fprintf(w, "%s, %s, one worker, verbs over %s", f.Pool, Plural(f.Nodes, "memory node", "memory nodes"), size(p.Memory))
 	if f.Virtual {
 		fmt.Fprint(w, ", in virtual time")
 	}

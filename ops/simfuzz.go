@@ -137,7 +137,7 @@ func (f *Fuzzed) undecided() error {
 		return nil
 	}
 	return fmt.Errorf("explore %s: %w: no order of the answers of %s was found in time", f.Store, ErrUndecided,
-		plural(int(f.Undecided), "run", "runs"))
+		Plural(int(f.Undecided), "run", "runs"))
 }
 
 func (f *Fuzzed) blame(s *explore.Subject, p *explore.Plan, failure *explore.Failure) error {
@@ -158,15 +158,15 @@ func (f *Fuzzed) Print(w io.Writer) {
 	}
 	if f.Runs > 0 {
 		fmt.Fprintf(w, "%s: %s from seed %d on, %s (%s ok), %s events; %s and %s died\n", f.Store,
-			plural(int(f.Runs), "run", "runs"), f.Seed, plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
-			plural(int(f.Crashes), "client", "clients"), plural(int(f.Deaths), "memory node", "memory nodes"))
+			Plural(int(f.Runs), "run", "runs"), f.Seed, Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
+			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"))
 	}
 	if !f.Recovers && !f.enduring {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
 	}
 	if f.Undecided > 0 {
 		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, with more time:\n"+
-			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", plural(int(f.Undecided), "run", "runs"), f.command, f.UndecidedPlan)
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", Plural(int(f.Undecided), "run", "runs"), f.command, f.UndecidedPlan)
 	}
 	if f.Failed == nil {
 		switch {

@@ -26,15 +26,15 @@ func (s *Simulated) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "%s on %s: %s and %s on %s, in virtual time\n", s.Store, s.Profile,
-		plural(s.Nodes, "memory node", "memory nodes"), plural(s.Clients, "client", "clients"),
-		plural(compute, "compute node", "compute nodes"))
+		Plural(s.Nodes, "memory node", "memory nodes"), Plural(s.Clients, "client", "clients"),
+		Plural(compute, "compute node", "compute nodes"))
 	title := s.Workload
 	if s.Title != "" {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
 	fmt.Fprintf(w, "%s records of %s B, %s of the index and %d of the data, seed %d\n", count(s.Records),
-		count(s.PairBytes), plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
+		count(s.PairBytes), Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
 	}

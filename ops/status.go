@@ -210,13 +210,8 @@ func clientsOf(f rdma.Fabric) ([]Client, error) {
 }
 
 // living returns those that are alive.
-func living(all []Client) (live []Client) {
-	for _, c := range all {
-		if c.Alive {
-			live = append(live, c)
-		}
-	}
-	return live
+func living(all []Client) []Client {
+	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive })
 }
 
 // crowd names clients in a few words.
@@ -229,7 +224,7 @@ func crowd(all []Client) string {
 	if len(all) > most {
 		names = append(names, fmt.Sprintf("%d more", len(all)-most))
 	}
-	return plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
+	return Plural(len(all), "live client", "live clients") + ": " + strings.Join(names, ", ")
 }
 
 // health tells in words which nodes serve.

@@ -292,17 +292,17 @@ func (t *Traced) Print(w io.Writer) {
 	}
 	table.Print(w, rows, 1, 2, 8)
 	c := &t.Totals
-	fmt.Fprintf(w, "\n%s", plural(int(c.Trips), "trip", "trips"))
+	fmt.Fprintf(w, "\n%s", Plural(int(c.Trips), "trip", "trips"))
 	if t.Paper > 0 {
 		fmt.Fprintf(w, " (in the paper: %d)", t.Paper)
 	}
-	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic; ", plural(int(c.Doorbells), "doorbell", "doorbells"),
-		plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
+	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic; ", Plural(int(c.Doorbells), "doorbell", "doorbells"),
+		Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
 	if c.Calls > 0 {
-		fmt.Fprintf(w, "%s; ", plural(int(c.Calls), "call", "calls"))
+		fmt.Fprintf(w, "%s; ", Plural(int(c.Calls), "call", "calls"))
 	}
-	fmt.Fprintf(w, "%s read, %s written\n", plural(int(c.BytesRead), "byte", "bytes"), plural(int(c.BytesWrote), "byte", "bytes"))
+	fmt.Fprintf(w, "%s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"), Plural(int(c.BytesWrote), "byte", "bytes"))
 	if background > 0 {
-		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", plural(background, "verb", "verbs"))
+		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", Plural(background, "verb", "verbs"))
 	}
 }

@@ -2,6 +2,7 @@ package reports
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node/pmem"
@@ -219,12 +220,7 @@ func drawRecordings(all []*input) (*plot.Page, error) {
 }
 
 func positive(values []float64) bool {
-	for _, v := range values {
-		if v > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(values, func(v float64) bool { return v > 0 })
 }
 
 // distribution is the distribution of a histogram.

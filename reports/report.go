@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/reports/plot"
 )
@@ -105,17 +106,9 @@ func (r *Report) sum() string {
 		}
 	}
 	return fmt.Sprintf("Of %s %s and %s, %d of them for a reason that an experiment shows;\n"+
-		"%s for nothing, and for %d this size is too small to tell.", agree(all, "statement", "statements"),
-		agree(n[Holds], "holds", "hold"), agree(n[Differs], "differs", "differ"), shown,
-		agree(n[Fitted], "is fitted and counts", "are fitted and count"), n[TooSmall])
-}
-
-// agree writes a number before the word for one, or that for any other number.
-func agree(n int, one, other string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, other)
+		"%s for nothing, and for %d this size is too small to tell.", ops.Plural(all, "statement", "statements"),
+		ops.Plural(n[Holds], "holds", "hold"), ops.Plural(n[Differs], "differs", "differ"), shown,
+		ops.Plural(n[Fitted], "is fitted and counts", "are fitted and count"), n[TooSmall])
 }
 
 func (p *Part) print(w io.Writer, markdown bool) {

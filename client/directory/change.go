@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -138,7 +139,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	round, n := c.newest(func(k *replica) bool { return k.mine }) // of those who promised
 	if c.base.round != round {
 		if ok, err := c.load(round); !ok {
-			return false, orLost(err)
+			return false, cmp.Or(err, errLost)
 		}
 		c.rebase()
 	}
@@ -157,13 +158,6 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 
 // errLost is wrapped when somebody else was faster.
 var errLost = fmt.Errorf("somebody else is at the bucket: %w", quorum.ErrRefused)
-
-func orLost(err error) error {
-	if err == nil {
-		return errLost
-	}
-	return err
-}
 
 // rebase makes what was found the base.
 func (c *Client) rebase() {

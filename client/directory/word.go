@@ -146,12 +146,8 @@ func (v *value) has(id uint64) bool {
 // tells whether v would have a change for certain, if it had been made with the number first or a later one: nobody was
 // forgotten, or nobody since, or what is remembered of its client is another one.
 func (v *value) tells(id, first uint64) bool {
-	for _, other := range v.ids {
-		if other == 0 || who(other) == who(id) {
-			return true
-		}
-	}
-	return v.changes < first+remembered
+	known := func(other uint64) bool { return other == 0 || who(other) == who(id) }
+	return slices.ContainsFunc(v.ids[:], known) || v.changes < first+remembered
 }
 
 // add notes one more change: in front of the others, in place of its client's one before, or of the one that is the last for

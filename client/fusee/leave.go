@@ -136,21 +136,12 @@ func (c *Client) leave(blocks []*block, free []place) error {
 	for _, blk := range blocks {
 		parting[blk] = true
 	}
-	var list []place
-	for _, p := range c.inHand() {
-		if parting[p.block] {
-			list = append(list, p)
-		}
-	}
+	stays := func(p place) bool { return !parting[p.block] }
+	list := slices.DeleteFunc(c.inHand(), stays)
 	if err := c.writeHeads(list, false); err != nil {
 		return err
 	}
-	list = list[:0]
-	for _, p := range free {
-		if parting[p.block] {
-			list = append(list, p)
-		}
-	}
+	list = slices.DeleteFunc(slices.Clone(free), stays)
 	if err := c.writeHeads(list, true); err != nil {
 		return err
 	}

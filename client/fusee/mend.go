@@ -2,6 +2,7 @@ package fusee
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -171,10 +172,7 @@ func (m *Mender) mendSlots(from race.Slot, n int) error {
 // choose returns the word that all replicas of a slot get; ok is false when that is a tombstone. See Mend.
 func choose(words []race.Word) (w race.Word, ok bool) {
 	if others := words[1:]; len(others) > 0 && !others[0].IsPending() {
-		same := true
-		for _, o := range others {
-			same = same && o == others[0]
-		}
+		same := !slices.ContainsFunc(others, func(o race.Word) bool { return o != others[0] })
 		if same {
 			return others[0], true
 		}

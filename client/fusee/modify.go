@@ -97,7 +97,8 @@ func (c *Client) tryReplace(op opcode, key, value []byte, hash uint64) error {
 			c.recycle()
 			return errTimeout("win a slot")
 		}
-		at, err = c.locateAgain(key, hash)
+		c.cache.Drop(hash)
+		at, err = c.locateMiss(key, hash, false)
 	}
 }
 
@@ -185,12 +186,6 @@ func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) 
 		at.word = 0
 	}
 	return at, err
-}
-
-// locateAgain finds the key's slot for a write that lost its round; the draft is written already.
-func (c *Client) locateAgain(key []byte, hash uint64) (found, error) {
-	c.cache.Drop(hash)
-	return c.locateMiss(key, hash, false)
 }
 
 // Insert adds a key: four trips, when no slot of its buckets has its fingerprint and nobody else inserts it.

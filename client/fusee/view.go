@@ -104,12 +104,8 @@ func (c *Client) settled(cause error) (bool, error) {
 func (c *Client) catchUp() error {
 	old := c.oldSpace
 	err := c.resync(func(region int) bool {
-		for _, place := range old {
-			if place[region][0].Node != c.space.Place[region][0].Node {
-				return true
-			}
-		}
-		return false
+		now := c.space.Place[region][0].Node
+		return slices.ContainsFunc(old, func(place [][]node.Replica) bool { return place[region][0].Node != now })
 	})
 	if err != nil {
 		return fmt.Errorf("rejoin the pool: %w", err)
@@ -246,14 +242,9 @@ func again(op opcode) error {
 
 // kept reports whether a backup that held a slot's word when that had won is still among the replicas, so that masters saw it.
 func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
-	for _, now := range c.index.PlaceOf(s) {
-		for _, backup := range holders[1:] {
-			if now.Node == backup.Node {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.index.PlaceOf(s), func(now node.Replica) bool {
+		return slices.ContainsFunc(holders[1:], func(backup node.Replica) bool { return backup.Node == now.Node })
+	})
 }
 
 // isGone tells whether the node that failed a verb is gone from the view by which the verb was sent: then what was asked for

@@ -2,6 +2,7 @@ package race
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/node"
@@ -159,10 +160,6 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 
 // Candidate tells whether slot s is one of those in which a key of that hash may lie.
 func (x *Index) Candidate(hash uint64, s Slot) bool {
-	for _, first := range x.Locate(hash) {
-		if s >= first && s < first+2*bucketWords && IsSlot(s) {
-			return true
-		}
-	}
-	return false
+	at := x.Locate(hash)
+	return IsSlot(s) && slices.ContainsFunc(at[:], func(first Slot) bool { return s >= first && s < first+2*bucketWords })
 }

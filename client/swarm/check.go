@@ -3,6 +3,7 @@ package swarm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -189,11 +190,8 @@ func (c *checker) blank(location uint64, at rdma.Addr) error {
 	case err != nil:
 		return err
 	}
-	for _, x := range words {
-		if x != 0 {
-			c.r.Damaged("object %d is free, and has words on node %d", location, at.Node())
-			return nil
-		}
+	if slices.ContainsFunc(words, func(x byte) bool { return x != 0 }) {
+		c.r.Damaged("object %d is free, and has words on node %d", location, at.Node())
 	}
 	return nil
 }

@@ -138,13 +138,8 @@ func (w *sweep) drop(dying []dead) error {
 		return err
 	}
 	return w.s.dir.Change(dying[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
-		rest := bucket[:0]
-		for _, e := range bucket {
-			if !slices.Contains(dying, dead{e.Hash, e.Location}) {
-				rest = append(rest, e)
-			}
-		}
-		return rest, nil
+		buried := func(e directory.Entry) bool { return slices.Contains(dying, dead{e.Hash, e.Location}) }
+		return slices.DeleteFunc(bucket, buried), nil
 	})
 }
 

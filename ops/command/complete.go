@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
 )
 
@@ -39,6 +40,16 @@ func Workloads() (names []string) {
 		}
 	}
 	return names
+}
+
+// Properties are the names of properties, with what they are for.
+func Properties(lists ...[]runner.Property) Words {
+	return func() (words []string) {
+		for _, q := range slices.Concat(lists...) {
+			words = append(words, cobra.CompletionWithDesc(q.Name, q.Doc))
+		}
+		return words
+	}
 }
 
 // Fixed are words that do not change.

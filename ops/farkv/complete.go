@@ -47,7 +47,7 @@ func completions(root *cobra.Command) {
 	command.FlagOrFile(at("bench"), "workload", command.Workloads)
 	command.FlagOrFile(at("sim", "run"), "workload", command.Workloads)
 	command.Flag(at("sim", "run"), "profile", profileWords)
-	command.FlagPair(at("sim", "run"), "property", simProperties, nil)
+	command.FlagPair(at("sim", "run"), "property", command.Properties(runner.Properties), nil)
 	command.FlagList(at("sim", "fuzz"), "only",
 		command.Fixed("crash", "slow", "stall", "partition", "fly", "late", "step"))
 	command.Flag(at("perf"), "profile", profileWords)
@@ -92,11 +92,4 @@ func everyStep() (words []string) {
 	}
 	slices.Sort(words)
 	return slices.Compact(words)
-}
-
-func simProperties() (words []string) {
-	for _, q := range runner.Properties {
-		words = append(words, cobra.CompletionWithDesc(q.Name, q.Doc))
-	}
-	return words
 }

@@ -2,17 +2,13 @@ package plot
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
 // bars reports whether the chart has any.
 func (c *Chart) bars() bool {
-	for _, s := range c.Series {
-		if s.Kind == Bars {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Series, func(s Series) bool { return s.Kind == Bars })
 }
 
 // title tells of a point what a reader may point at.

@@ -64,12 +64,7 @@ func (s *search) violation(ops []*Op) *Violation {
 // shortestPrefix cuts the history at the first return that makes it impossible. Prefixes of a possible history are
 // possible, so the place can be bisected.
 func (s *search) shortestPrefix(ops []*Op) ([]*Op, *Op) {
-	returns := make([]*Op, 0, len(ops))
-	for _, op := range ops {
-		if !op.unknown() {
-			returns = append(returns, op)
-		}
-	}
+	returns := slices.DeleteFunc(slices.Clone(ops), (*Op).unknown)
 	slices.SortStableFunc(returns, func(a, b *Op) int { return int(min(max(a.Return-b.Return, -1), 1)) })
 	lo, hi := 0, len(returns)-1 // the culprit is in returns[lo:hi+1]
 	for lo < hi {
@@ -144,12 +139,7 @@ func (s *search) lastQuiet(ops []*Op) ([]*Op, bool) {
 }
 
 func quiet(ops []*Op, i int) bool {
-	for _, op := range ops[:i] {
-		if !op.unknown() && op.Return >= ops[i].Call {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ops[:i], func(op *Op) bool { return !op.unknown() && op.Return >= ops[i].Call })
 }
 
 // impossible tells whether ops cannot be ordered from any state: absent, a value that they mention, or any other.

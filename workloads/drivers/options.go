@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/runner"
 )
 
 // DefaultPool is the pool that is used when farkv.pool is not set.
@@ -22,26 +23,29 @@ const (
 	MetricsPublic  = "farkv.metricspublic"
 )
 
-// Property is one of our stores' properties.
-type Property struct{ Name, Default, Doc string }
-
 // Properties documents what our stores understand besides YCSB's properties.
-var Properties = slices.Concat([]Property{
-	{"farkv.pool", DefaultPool, "the pool's address: shm:NAME is shared by this user's processes and stays until" +
-		" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and consul:HOST:PORT/POOL are on" +
-		" memory nodes, and NAME on those that 'farkv up --fabric' started"},
-	{"farkv.nodes", "3", "memory nodes of a pool that load makes"},
-	{"farkv.memory", "from the records", "bytes of each memory node of a pool that load makes; 512MiB and 2GB are" +
-		" understood"},
-	{"farkv.overcommit", "false", "make a pool in this machine's memory even when that has less than the pool may take"},
-	{replicas, stores.DefaultReplicas(), "copies of index and data in a pool that load makes, 1 to farkv.nodes"},
-	{"farkv.indexreplicas", replicas, "copies of the index alone"},
-	{"farkv.datareplicas", replicas, "copies of the data alone"},
-}, offered(), []Property{
-	{MetricsAddress, "off", "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
-	{MetricsPublic, "false", "serve them at an address that others can reach, too"},
-	{"farkv.timeout", "2s", "limit of one operation; the pool keeps what it is made with as the highest"},
-	{"dropdata", "false", "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
+var Properties = slices.Concat([]runner.Property{
+	{Name: "farkv.pool", Default: DefaultPool,
+		Doc: "the pool's address: shm:NAME is shared by this user's processes and stays until" +
+			" 'farkv down', shared:NAME with other users, too; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,..." +
+			" and consul:HOST:PORT/POOL are on memory nodes, and NAME on those that 'farkv up --fabric' started"},
+	{Name: "farkv.nodes", Default: "3", Doc: "memory nodes of a pool that load makes"},
+	{Name: "farkv.memory", Default: "from the records",
+		Doc: "bytes of each memory node of a pool that load makes; 512MiB and 2GB are understood"},
+	{Name: "farkv.overcommit", Default: "false",
+		Doc: "make a pool in this machine's memory even when that has less than the pool may take"},
+	{Name: replicas, Default: stores.DefaultReplicas(),
+		Doc: "copies of index and data in a pool that load makes, 1 to farkv.nodes"},
+	{Name: "farkv.indexreplicas", Default: replicas, Doc: "copies of the index alone"},
+	{Name: "farkv.datareplicas", Default: replicas, Doc: "copies of the data alone"},
+}, offered(), []runner.Property{
+	{Name: MetricsAddress, Default: "off",
+		Doc: "HOST:PORT of the loopback, or its port, at which /metrics and /healthz are served meanwhile"},
+	{Name: MetricsPublic, Default: "false", Doc: "serve them at an address that others can reach, too"},
+	{Name: "farkv.timeout", Default: "2s",
+		Doc: "limit of one operation; the pool keeps what it is made with as the highest"},
+	{Name: "dropdata", Default: "false",
+		Doc: "load removes the pool, whatever store it holds, and makes a new one; what is no pool stays"},
 })
 
 const replicas = "farkv.replicas"
@@ -50,9 +54,11 @@ const replicas = "farkv.replicas"
 func propertyOf(o *stores.Option) string { return "farkv." + strings.ReplaceAll(o.Name, "-", "") }
 
 // offered documents the properties that are options of stores.
-func offered() (list []Property) {
+func offered() (list []runner.Property) {
 	for _, o := range stores.Offers() {
-		list = append(list, Property{propertyOf(&o.Option), o.Otherwise, o.Of() + whenMade(&o.Option)})
+		list = append(list, runner.Property{
+			Name: propertyOf(&o.Option), Default: o.Otherwise, Doc: o.Of() + whenMade(&o.Option),
+		})
 	}
 	return list
 }
@@ -132,19 +138,12 @@ func readOwn(r *workloads.Reader, kind *stores.Kind) stores.Values {
 // checkNames refuses farkv.* properties that do not exist: a misspelt one would be measured as its default.
 func checkNames(p *properties.Properties) error {
 	for _, name := range p.Keys() {
-		if strings.HasPrefix(name, "farkv.") && !slices.Contains(propertyNames(), name) {
+		if strings.HasPrefix(name, "farkv.") && !slices.Contains(runner.Names(Properties), name) {
 			return workloads.Misuse("unknown property %s: %s'go-ycsb help' with the store's name lists them", name,
-				workloads.DidYouMean(name, propertyNames()))
+				workloads.DidYouMean(name, runner.Names(Properties)))
 		}
 	}
 	return nil
-}
-
-func propertyNames() (names []string) {
-	for _, q := range Properties {
-		names = append(names, q.Name)
-	}
-	return names
 }
 
 // fits checks the numbers of the pool to be made.

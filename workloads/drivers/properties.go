@@ -5,10 +5,11 @@ import (
 	"strconv"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads/runner"
 )
 
 // PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its own defaults.
-func PropertiesOf(k *stores.Kind) (own []Property) {
+func PropertiesOf(k *stores.Kind) (own []runner.Property) {
 	made := k.Size(stores.Params{})
 	options := map[string]*stores.Option{}
 	for i := range k.Options {
@@ -19,7 +20,7 @@ func PropertiesOf(k *stores.Kind) (own []Property) {
 		switch o := options[q.Name]; {
 		case o != nil:
 			q.Default, q.Doc = o.Otherwise(), whenMade(o)
-		case slices.ContainsFunc(others, func(p Property) bool { return p.Name == q.Name }):
+		case slices.ContainsFunc(others, func(p runner.Property) bool { return p.Name == q.Name }):
 			continue
 		}
 		switch q.Name {

@@ -24,12 +24,4 @@ func completions(root *cobra.Command) {
 	command.NoFiles(root)
 }
 
-func propertyWords() (words []string) {
-	for _, q := range drivers.Properties {
-		words = append(words, cobra.CompletionWithDesc(q.Name, q.Doc))
-	}
-	for _, q := range runner.Properties {
-		words = append(words, cobra.CompletionWithDesc(q.Name, q.Doc))
-	}
-	return words
-}
+func propertyWords() []string { return command.Properties(drivers.Properties, runner.Properties)() }

@@ -125,12 +125,5 @@ func checkName(name string) error {
 }
 
 func knownNames() []string {
-	names := append([]string{}, runner.Ignored...)
-	for _, q := range runner.Properties {
-		names = append(names, q.Name)
-	}
-	for _, q := range drivers.Properties {
-		names = append(names, q.Name)
-	}
-	return names
+	return slices.Concat(runner.Ignored, runner.Names(runner.Properties), runner.Names(drivers.Properties))
 }

@@ -1,7 +1,15 @@
 package runner
 
-// Property documents one of YCSB's properties.
+// Property documents a property.
 type Property struct{ Name, Default, Doc string }
+
+// Names are the names of properties.
+func Names(list []Property) (names []string) {
+	for _, q := range list {
+		names = append(names, q.Name)
+	}
+	return names
+}
 
 // Properties are those of YCSB's that a run understands; package drivers documents those of the stores.
 var Properties = []Property{

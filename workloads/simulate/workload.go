@@ -72,13 +72,12 @@ func (w *Workload) Read() (*properties.Properties, error) {
 
 // check refuses what nothing would read.
 func check(name string, hasValue bool) error {
-	known := func(q runner.Property) bool { return q.Name == name }
 	switch flag := elsewhere[name]; {
 	case !hasValue || name == "":
 		return workloads.Misuse("property %q: want name=value", name)
 	case flag != "":
 		return workloads.Misuse("property %s: a simulation has %s for it", name, flag)
-	case !slices.ContainsFunc(runner.Properties, known):
+	case !slices.Contains(runner.Names(runner.Properties), name):
 		return workloads.Misuse("unknown property %s: 'go-ycsb help properties' lists them", name)
 	}
 	return nil

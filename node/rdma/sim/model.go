@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/farkv/farkv/node/rdma"
+import (
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
 
 // equip prepares the model of Options.Hardware.
 func (s *Sim) equip() {
@@ -320,12 +324,9 @@ func (s *Sim) received(f *flight) bool {
 
 // onDevice tells whether a is in its node's NIC.
 func (s *Sim) onDevice(a rdma.Addr) bool {
-	for _, r := range s.opts.Device {
-		if r.Node == a.Node() && a.Offset() >= r.Offset && a.Offset()-r.Offset < r.Bytes {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.opts.Device, func(r Range) bool {
+		return r.Node == a.Node() && a.Offset() >= r.Offset && a.Offset()-r.Offset < r.Bytes
+	})
 }
 
 // Range is a part of a memory node.
