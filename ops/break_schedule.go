@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,9 +63,7 @@ type Outage struct {
 // RunSchedule breaks things of a pool. At the end of ctx it mends what it broke for a time, and returns what it did
 // so far beside an error that wraps that of ctx.
 func RunSchedule(ctx context.Context, addr string, s Schedule) (result *Breaks, err error) {
-	if s.Patience == 0 {
-		s.Patience = DefaultPatience
-	}
+	s.Patience = cmp.Or(s.Patience, DefaultPatience)
 	b, err := NewBreaker(addr)
 	if err != nil {
 		return nil, err

@@ -136,9 +136,7 @@ func copyPart(to rdma.Fabric, dst, src rdma.Endpoint, n int, off, size uint64) e
 			return err
 		}
 		b := dst.Batch()
-		p := b.Alloc(end - at)
-		copy(p, got.Buf[at:end])
-		b.Write(rdma.At(n, off+uint64(at)), p)
+		b.WriteCopy(rdma.At(n, off+uint64(at)), got.Buf[at:end])
 		err := rdma.Do(dst, b, floorTimeout)
 		b.Release()
 		if err != nil {

@@ -213,9 +213,7 @@ func (p *Perf) explain(err error, addr string) error {
 
 // simulated measures a profile's hardware, in virtual time.
 func (p *Perf) simulated(ctx context.Context, profile string) (*FabricPerf, error) {
-	if profile == "" {
-		profile = p.Profile
-	}
+	profile = cmp.Or(profile, p.Profile)
 	r := &FabricPerf{Fabric: "sim", Pool: "sim:" + profile, Nodes: 1, Virtual: true}
 	return r, simulate.Bare(profile, p.Memory, p.Seed, func(f rdma.Fabric, ep rdma.Endpoint) error { return p.on(ctx, f, ep, r) })
 }

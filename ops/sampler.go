@@ -213,9 +213,7 @@ func served(n telemetry.Node, s *Served) telemetry.Node {
 		counts.Node, n.Counts = n.ID, &counts
 	}
 	n.Lease = time.Duration(s.Lease * float64(time.Second))
-	if n.Bytes == 0 {
-		n.Bytes = s.Offers
-	}
+	n.Bytes = cmp.Or(n.Bytes, s.Offers)
 	return n
 }
 

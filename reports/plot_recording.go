@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -75,9 +76,7 @@ func readFilm(in *input) (*film, error) {
 
 func eventText(e *telemetry.Event) string {
 	text := e.Text
-	if text == "" {
-		text = e.What
-	}
+	text = cmp.Or(text, e.What)
 	if e.Took > 0 {
 		text += fmt.Sprintf(" (%v)", e.Took.Round(time.Millisecond))
 	}

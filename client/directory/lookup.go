@@ -207,9 +207,7 @@ func (c *Client) mend() {
 		c.mending = nil
 	}
 	b := c.ep.Batch()
-	p := b.Alloc(len(c.found))
-	copy(p, c.found)
-	b.Write(c.at[0].Add(wordBytes), p)
+	b.WriteCopy(c.at[0].Add(wordBytes), c.found)
 	if c.ep.Post(b.As(stepMend)) != nil { // an endpoint that cannot post says so in the next operation
 		b.Release()
 		return

@@ -130,9 +130,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("open fusee: client %d has no place for its log, the pool was made for %d clients: %w", ep.Client(), l.Clients, rdma.ErrFull)
 	}
 	opt.CacheThreshold = cmp.Or(opt.CacheThreshold, new(DefaultThreshold))
-	if opt.Timeout == 0 {
-		opt.Timeout = l.Timeout
-	}
+	opt.Timeout = cmp.Or(opt.Timeout, l.Timeout)
 	if opt.Timeout > l.Timeout {
 		return nil, fmt.Errorf("open fusee: a timeout of %v: the pool was made for %v at most: %w", opt.Timeout, l.Timeout, ErrParams)
 	}

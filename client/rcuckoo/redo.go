@@ -286,9 +286,7 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	}
 	w := s.ep.Batch()
 	defer w.Release()
-	out := w.Alloc(s.rowBytes)
-	copy(out, r)
-	w.Write(s.rowAt(at, c.row), out)
+	w.WriteCopy(s.rowAt(at, c.row), r)
 	if err := s.do(stepRollForward, w); err != nil {
 		return fmt.Errorf("write row %d of shard %d: %w", c.row, shard, err)
 	}

@@ -210,9 +210,7 @@ func (s *Store) carryForward(shard int, c rdma.ClientID, p []byte, steps int) er
 // copyRedo writes a client's redo, of which nothing lands any more, to a copy where it may not have landed.
 func (s *Store) copyRedo(shard int, at node.Replica, c rdma.ClientID, p []byte) error {
 	b := s.ep.Batch()
-	w := b.Alloc(len(p))
-	copy(w, p)
-	b.Write(s.redoAt(at, c), w)
+	b.WriteCopy(s.redoAt(at, c), p)
 	return s.carry(stepRollForward, shard, b, "write the redo of client %d in shard %d", c, shard)
 }
 

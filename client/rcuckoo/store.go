@@ -148,12 +148,8 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", Format, err)
 	}
-	if o.Timeout == 0 {
-		o.Timeout = l.Timeout
-	}
-	if o.Failure == 0 {
-		o.Failure = defaultFailure
-	}
+	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
+	o.Failure = cmp.Or(o.Failure, defaultFailure)
 	o.Failure = min(o.Failure, o.Timeout/failureShare) // so that an operation outlives a few
 	id := ep.Client()
 	switch {

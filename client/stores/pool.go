@@ -250,9 +250,7 @@ type DBOptions struct {
 
 // DB returns a handle for applications, which owns the pool from now on.
 func (p *Pool) DB(o DBOptions) (*client.DB, error) {
-	if o.Name == "" {
-		o.Name = "db"
-	}
+	o.Name = cmp.Or(o.Name, "db")
 	options := client.Options{Workers: o.Workers, Name: o.Name}
 	if !o.Silent {
 		options.Pool = p.Fabric

@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -147,9 +148,7 @@ func (m *Mender) Sweep(v rdma.View) error {
 	} else if w, err = m.sweep(v); err != nil {
 		return err
 	}
-	if m.left == 0 {
-		m.left = mostSweeps
-	}
+	m.left = cmp.Or(m.left, mostSweeps)
 	m.left--
 	now := m.s.ep.Now()
 	m.pause = min(max(2*m.pause, restShare*(now-began)), mostRest)

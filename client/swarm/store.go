@@ -112,9 +112,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	if o.Timeout == 0 {
-		o.Timeout = l.Timeout
-	}
+	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
 	id := int(ep.Client())
 	switch {
 	case id > l.Clients:

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -52,9 +53,7 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	p.flying = nil
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
-		if p.failed == 0 {
-			p.failed = p.since
-		}
+		p.failed = cmp.Or(p.failed, p.since)
 		return k.ep.Now()-p.failed >= k.grace(n), nil
 	case errors.Is(err, rdma.ErrStale): // it was posted in an earlier epoch, and says nothing of the node
 		return false, nil

@@ -1,6 +1,7 @@
 package fabrics
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -97,10 +98,7 @@ type DeviceChoice struct{ Device, Port, GID string }
 
 // parse returns the choice, and what the environment says where there is none.
 func (c DeviceChoice) parse() (own ibverbs.Choice, err error) {
-	own.Device = c.Device
-	if own.Device == "" {
-		own.Device = os.Getenv(EnvDevice)
-	}
+	own.Device = cmp.Or(c.Device, os.Getenv(EnvDevice))
 	if own.Port, err = number("--port", c.Port, EnvPort, 1); err != nil {
 		return own, err
 	}

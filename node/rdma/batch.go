@@ -198,6 +198,13 @@ func (b *Batch) ReadInto(a Addr, buf []byte) *Op { return b.add(Read, a, buf) }
 // Write adds a WRITE of p at a; p is from Alloc and may be shared by several ops of the batch.
 func (b *Batch) Write(a Addr, p []byte) *Op { return b.add(Write, a, p) }
 
+// WriteCopy adds a WRITE of a copy of p at a.
+func (b *Batch) WriteCopy(a Addr, p []byte) *Op {
+	own := b.Alloc(len(p))
+	copy(own, p)
+	return b.Write(a, own)
+}
+
 // WriteWord adds a WRITE of one word at a.
 func (b *Batch) WriteWord(a Addr, word uint64) *Op {
 	p := b.Alloc(8)

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -26,7 +25,6 @@ const (
 
 type half struct {
 	seq, life uint64
-	at        time.Time
 	content   []byte
 }
 
@@ -65,7 +63,7 @@ func parseHalf(p []byte, life uint64) (h half, ok bool) {
 	if le.Uint64(p[halfSum:]) != checksum(p, halfSum, halfHead) {
 		return half{}, false
 	}
-	h = half{le.Uint64(p), le.Uint64(p[8:]), time.Unix(0, int64(le.Uint64(p[16:]))).UTC(), p[halfHead:]}
+	h = half{le.Uint64(p), le.Uint64(p[8:]), p[halfHead:]}
 	return h, h.life == life
 }
 

@@ -180,12 +180,7 @@ type sparse struct {
 // MarshalJSON writes the buckets that counted anything.
 func (h *Histogram) MarshalJSON() ([]byte, error) {
 	s := sparse{Sum: h.sum, Buckets: [][2]uint64{}}
-	first, end := h.span()
-	for i := first; i < end; i++ {
-		if n := h.counts[i]; n > 0 {
-			s.Buckets = append(s.Buckets, [2]uint64{uint64(i), n})
-		}
-	}
+	h.merged(0, func(i int, n uint64) { s.Buckets = append(s.Buckets, [2]uint64{uint64(i), n}) })
 	return json.Marshal(s)
 }
 

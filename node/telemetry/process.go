@@ -1,5 +1,7 @@
 package telemetry
 
+import "slices"
+
 // Add adds what o counts to p: operations, verbs at nodes, calls, and the store's own counters.
 func (p *Process) Add(o *Process) {
 	for k := range p.Ops {
@@ -27,16 +29,14 @@ func (p *Process) at(node int) *NodeCounts {
 
 // own returns a counter, which is the i-th where all that is added is of one store.
 func (p *Process) own(i int, name string) *Counter {
-	if i < len(p.Own) && p.Own[i].Name == name {
-		return &p.Own[i]
+	if i >= len(p.Own) || p.Own[i].Name != name {
+		i = slices.IndexFunc(p.Own, func(c Counter) bool { return c.Name == name })
 	}
-	for i := range p.Own {
-		if p.Own[i].Name == name {
-			return &p.Own[i]
-		}
+	if i < 0 {
+		p.Own = append(p.Own, Counter{Name: name})
+		i = len(p.Own) - 1
 	}
-	p.Own = append(p.Own, Counter{Name: name})
-	return &p.Own[len(p.Own)-1]
+	return &p.Own[i]
 }
 
 // Add adds what x counts to o.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -77,10 +78,7 @@ func (r *Region) appendOn(ep rdma.Endpoint, nodes []int, events []Event, ids []u
 	onEach(ep, within, StepAppend, took, func(b *rdma.Batch, n int) {
 		for i := range events {
 			seq := first[n] + uint64(i)
-			text := appendSlot(nil, seq, ids[i], &events[i])
-			p := b.Alloc(len(text))
-			copy(p, text)
-			b.Write(r.slot(n, int(seq%slots)), p)
+			b.WriteCopy(r.slot(n, int(seq%slots)), appendSlot(nil, seq, ids[i], &events[i]))
 		}
 	}, func(*rdma.Batch, int) { done++ }, func(_ int, wrong error) { err = wrong })
 	return done, err
@@ -184,9 +182,7 @@ func (d *Reader) fresh(rings map[int]*ring, kept map[uint64]Event) (all []Event)
 		}
 	}
 	slices.SortFunc(found, func(a, b event) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.id, b.id)) })
-	for n, is := range rings {
-		d.rings[n] = is
-	}
+	maps.Copy(d.rings, rings)
 	for _, e := range found {
 		all = append(all, e.Event)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -322,4 +323,9 @@ func (p *pool) expel(epoch uint64, n int) {
 	if ok, err := p.Advance(busy, rdma.State{Epoch: epoch + 1}); !ok || err != nil {
 		p.t.Errorf("advance: %v, %v", ok, err)
 	}
+}
+
+// Recorded reports whether the writer has room for what it publishes. Without, its process is only counted.
+func (w *Writer) Recorded() bool {
+	return slices.ContainsFunc(w.homes, func(h home) bool { return h.place < w.r.records })
 }

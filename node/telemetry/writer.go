@@ -65,14 +65,6 @@ func NewWriter(r *Region, life uint64) *Writer {
 	}
 }
 
-// Life returns the life of the writer's process.
-func (w *Writer) Life() uint64 { return w.life }
-
-// Recorded reports whether the writer has room for what it publishes. Without, its process is only counted.
-func (w *Writer) Recorded() bool {
-	return slices.ContainsFunc(w.homes, func(h home) bool { return h.place < w.r.records })
-}
-
 // ErrNowhere is wrapped when no node took what was published.
 var ErrNowhere = errors.New("no node takes telemetry")
 
@@ -227,13 +219,9 @@ func (w *Writer) write(ep rdma.Endpoint, text []byte) bool {
 	onEach(ep, attend, StepPublish, nodes, func(b *rdma.Batch, n int) {
 		h := w.homes[slices.IndexFunc(w.homes, func(h home) bool { return h.node == n })]
 		if h.place < w.r.records {
-			p := b.Alloc(len(text))
-			copy(p, text)
-			b.Write(w.r.record(n, h.place).Add(w.half[n]*halfBytes), p)
+			b.WriteCopy(w.r.record(n, h.place).Add(w.half[n]*halfBytes), text)
 		}
-		p := b.Alloc(8)
-		binary.LittleEndian.PutUint64(p, w.beat)
-		b.Write(w.r.place(n, h.place).Add(8), p)
+		b.WriteWord(w.r.place(n, h.place).Add(8), w.beat)
 		b.Read(w.r.place(n, h.place), 8)
 	}, func(b *rdma.Batch, n int) {
 		w.half[n] ^= 1

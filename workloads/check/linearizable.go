@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -25,9 +26,7 @@ var ErrUndecided = errors.New("linearizability undecided")
 // A write of unknown outcome may take effect at any one moment after its call or never; a read of unknown outcome
 // and what the store refused say nothing.
 func Linearizable(h History, o Options) error {
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	ops := o.prepare(h)
 	if v := neverWritten(ops); v != nil {
 		return v

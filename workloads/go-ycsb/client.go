@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -201,9 +202,7 @@ func serveProfiles(p *properties.Properties, stderr io.Writer) (stop func(), err
 	if err != nil {
 		host, port = "", addr // a port alone
 	}
-	if host == "" {
-		host = "127.0.0.1"
-	}
+	host = cmp.Or(host, "127.0.0.1")
 	l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 	if err != nil {
 		return nil, workloads.Misuse("--pprof %s: %v", addr, err)

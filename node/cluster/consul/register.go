@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -168,9 +169,7 @@ func (m *Member) registration() (*api.AgentServiceRegistration, error) {
 		return nil, fmt.Errorf("register a %s: bad id %q", m.Kind, m.ID)
 	}
 	s := &api.AgentServiceRegistration{ID: m.ID, Name: m.Kind.service(), Meta: map[string]string{}}
-	for key, value := range m.Meta {
-		s.Meta[key] = value
-	}
+	maps.Copy(s.Meta, m.Meta)
 	if m.Address != "" {
 		host, port, err := net.SplitHostPort(m.Address)
 		n, bad := strconv.ParseUint(port, 10, 16)

@@ -160,10 +160,11 @@ func (p *Pool) save() error {
 		return err
 	}
 	name := filepath.Join(p.folder, recordFile)
-	if err := os.WriteFile(name+".new", append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write the record of %s: %w", p.Name, err)
+	err = os.WriteFile(name+".new", append(text, '\n'), 0o600)
+	if err == nil {
+		err = os.Rename(name+".new", name)
 	}
-	if err := os.Rename(name+".new", name); err != nil {
+	if err != nil {
 		return fmt.Errorf("write the record of %s: %w", p.Name, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -30,10 +31,8 @@ func (n Process) find() (*os.Process, error) {
 
 // unless returns err, but nil for those that mean a process which is gone.
 func unless(err error, gone ...error) error {
-	for _, g := range gone {
-		if errors.Is(err, g) {
-			return nil
-		}
+	if slices.ContainsFunc(gone, func(g error) bool { return errors.Is(err, g) }) {
+		return nil
 	}
 	return err
 }

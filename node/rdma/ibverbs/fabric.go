@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -79,12 +80,8 @@ func (f *Fabric) Port() (device string, port int) { return f.a.at() }
 
 // newFabric puts an adapter under a pool, and owns both.
 func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
-	if o.Spin == 0 {
-		o.Spin = defaultSpin
-	}
-	if o.Depth == 0 {
-		o.Depth = defaultDepth
-	}
+	o.Spin = cmp.Or(o.Spin, defaultSpin)
+	o.Depth = cmp.Or(o.Depth, defaultDepth)
 	l := a.limits()
 	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*max(1, p.Nodes()))))
 	o.Depth = 1 << (bits.Len(uint(o.Depth)) - 1) // a ring's places go on where their numbers, of 32 bits, begin anew

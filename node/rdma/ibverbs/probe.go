@@ -44,6 +44,7 @@ static int fk_query_port(struct ibv_context *c, int port, struct ibv_port_attr *
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -159,9 +160,7 @@ func infoOf(from *C.struct_ibv_device) (Info, error) {
 		DeviceMemory: uint64(C.fk_device_memory(c)), SharedReceive: int(attr.max_srq),
 		Atomics: map[C.enum_ibv_atomic_cap]string{C.IBV_ATOMIC_HCA: "HCA", C.IBV_ATOMIC_GLOB: "global"}[attr.atomic_cap],
 	}
-	if i.Atomics == "" {
-		i.Atomics = "none"
-	}
+	i.Atomics = cmp.Or(i.Atomics, "none")
 	cname := C.CString(name)
 	defer C.free(unsafe.Pointer(cname))
 	i.MultiPacket = C.GoString(C.fk_multi_packet(c, cname))
