@@ -1,0 +1,106 @@
+package rowan
+
+import (
+	"encoding/binary"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// An entry lands in blocks of up to an MTU, each with a header of three words, little-endian, and a part of the data:
+//
+//	mark u8 | kind u8 | source u16 | length of all data, 20 bits | number of the block, 12 bits
+//	stamp u64
+//	checksum u64 of the words above and the part, keyed by the secret and the ring
+//
+// The mark is not zero, so that neither is a segment's first word once a block begins there. How many blocks there are,
+// and how long each is, follows from the length and the MTU.
+const (
+	headerBytes = 24
+	mark        = 0xa7
+	lengthBits  = 20
+)
+
+// header is what a block says of its entry.
+type header struct {
+	kind   uint8
+	source uint16
+	length int // of the entry's data
+	block  int
+	stamp  uint64
+}
+
+// layout is how entries of one ring are cut into blocks, and sealed.
+type layout struct {
+	mtu  int
+	seed uint64
+}
+
+// newLayout seals entries for one ring: those of another are none here.
+func newLayout(mtu int, secret uint64, ring rdma.RingAddr) layout {
+	return layout{mtu: mtu, seed: secret ^ uint64(ring)*0x9e3779b97f4a7c15}
+}
+
+// blocks returns how many blocks an entry with so much data has.
+func (l layout) blocks(length int) int { return max(1, (length+l.part()-1)/l.part()) }
+
+// part is how much data a block has at most.
+func (l layout) part() int { return l.mtu - headerBytes }
+
+// sizeOf returns how long an entry is with its headers.
+func (l layout) sizeOf(length int) int { return length + l.blocks(length)*headerBytes }
+
+// sizeOfBlock returns how long the block is.
+func (l layout) sizeOfBlock(h header) int {
+	return headerBytes + min(l.part(), h.length-h.block*l.part())
+}
+
+// strides returns how many bytes of a segment n bytes take.
+func strides(n int) int { return (n + rdma.Stride - 1) / rdma.Stride * rdma.Stride }
+
+// seal writes an entry to p, which has sizeOf bytes.
+func (l layout) seal(p []byte, h header, data []byte) {
+	for h.block = range l.blocks(h.length) {
+		n := l.sizeOfBlock(h)
+		data = data[copy(p[headerBytes:n], data):]
+		h.put(p)
+		binary.LittleEndian.PutUint64(p[16:], l.sum(p[:n]))
+		p = p[n:]
+	}
+}
+
+func (h header) put(p []byte) {
+	word := uint64(mark) | uint64(h.kind)<<8 | uint64(h.source)<<16 | uint64(h.length)<<32 | uint64(h.block)<<(32+lengthBits)
+	binary.LittleEndian.PutUint64(p, word)
+	binary.LittleEndian.PutUint64(p[8:], h.stamp)
+}
+
+// sum is the checksum of a block.
+func (l layout) sum(block []byte) uint64 {
+	var d xxhash.Digest
+	d.ResetWithSeed(l.seed)
+	d.Write(block[:16])
+	d.Write(block[headerBytes:])
+	return d.Sum64()
+}
+
+// parse returns the block that p begins with, and its part of the data; false: no whole block begins there.
+func (l layout) parse(p []byte) (h header, part []byte, ok bool) {
+	if len(p) < headerBytes || p[0] != mark {
+		return h, nil, false
+	}
+	word := binary.LittleEndian.Uint64(p)
+	h = header{
+		kind: uint8(word >> 8), source: uint16(word >> 16), length: int(word >> 32 & (1<<lengthBits - 1)),
+		block: int(word >> (32 + lengthBits)), stamp: binary.LittleEndian.Uint64(p[8:]),
+	}
+	if h.block >= l.blocks(h.length) {
+		return h, nil, false
+	}
+	n := l.sizeOfBlock(h)
+	if n > len(p) || binary.LittleEndian.Uint64(p[16:]) != l.sum(p[:n]) {
+		return h, nil, false
+	}
+	return h, p[headerBytes:n], true
+}

@@ -1,0 +1,97 @@
+package rowan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Entry is one that is whole in the log.
+type Entry struct {
+	Kind   uint8
+	Source uint16
+	Stamp  uint64 // of the source's entries, which come in its order
+	// Data is the entry's until the digest returns.
+	Data []byte
+	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing, live or dead together.
+	Blocks   []rdma.Addr
+	Segments []int
+}
+
+// partial is an entry of which some blocks have come. A source has one at a time, since its blocks come in order.
+type partial struct {
+	stamp  uint64 // 0: there is none
+	kind   uint8
+	length int
+	data   []byte
+	blocks []rdma.Addr
+	in     []int // segments
+}
+
+// unfinished reports whether an entry of which blocks are in the segment may go on in another.
+func (r *Receiver) unfinished(segment int) bool {
+	for i := range r.partial {
+		if p := &r.partial[i]; p.stamp != 0 && slices.Contains(p.in, segment) {
+			return true
+		}
+	}
+	return false
+}
+
+// Digest calls f for the entries that a segment completes, in the order in which they landed. Segments are digested in the
+// order of their pushes. What is not whole is passed over: it was not acknowledged.
+func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
+	if s.Push <= r.digested {
+		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
+	}
+	if err := r.read(r.scratch, r.o.segmentAt(s.Index)); err != nil {
+		return err
+	}
+	r.digested = s.Push
+	for off := 0; off < len(r.scratch); {
+		h, part, ok := r.l.parse(r.scratch[off:])
+		if !ok || int(h.source) >= r.o.Sources {
+			off += rdma.Stride // a gap, or a block that is torn: whatever its data is, its strides begin no block
+			continue
+		}
+		at := r.o.segmentAt(s.Index).Add(uint64(off))
+		off += strides(r.l.sizeOfBlock(h))
+		if h.stamp <= r.segments[s.Index].floors[h.source] {
+			continue // of an earlier use of the segment
+		}
+		if last := r.last[h.source]; h.stamp < last || h.stamp == last && h.block == 0 {
+			continue // a copy of an entry, in the data of one that is torn
+		}
+		r.last[h.source], r.floors[h.source] = h.stamp, max(r.floors[h.source], h.stamp)
+		if e := r.assemble(h, part, at, s.Index); e != nil {
+			if err := f(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order: with
+// one missing, or another entry begun, the entry will not be whole.
+func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, segment int) *Entry {
+	p := &r.partial[h.source]
+	if h.block == 0 {
+		*p = partial{stamp: h.stamp, kind: h.kind, length: h.length, data: p.data[:0], blocks: p.blocks[:0], in: p.in[:0]}
+	}
+	if p.stamp != h.stamp || len(p.blocks) != h.block {
+		p.stamp = 0
+		return nil
+	}
+	p.data, p.blocks, p.in = append(p.data, part...), append(p.blocks, at), append(p.in, segment)
+	if len(p.blocks) < r.l.blocks(h.length) {
+		return nil
+	}
+	p.stamp = 0
+	return &Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
+}
+
+// Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will not
+// end.
+func (r *Receiver) Gone(source uint16) { r.partial[source].stamp = 0 }

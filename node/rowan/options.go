@@ -1,0 +1,93 @@
+package rowan
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// The times of section 4.3, for fabrics that do not count what is in flight: a sender takes an append for acknowledged
+// only when it completed within AckWithin, and a full segment is settled SettleAfter it was seen to be full. So what is
+// acknowledged is in a settled segment, however late it landed. That nothing lands later than SettleAfter is relied on.
+const (
+	AckWithin   = time.Millisecond
+	SettleAfter = 2 * time.Millisecond
+)
+
+// patience bounds the receiver's verbs at its own node, which cannot do without them.
+const patience = 10 * time.Second
+
+// What callers branch on, beside the errors of package rdma.
+var (
+	// ErrLate ends an append that was acknowledged too late to count. It may be in the log.
+	ErrLate = errors.New("acknowledged too late")
+	// ErrDamaged is wrapped when the table says what no receiver writes.
+	ErrDamaged = errors.New("table of segments is damaged")
+)
+
+// Bounds of Options.
+const (
+	MaxSegments = rdma.MaxRingBuffers
+	MaxSources  = 1 << 12
+)
+
+// Options describe a log. The same go to each receiver of its segments. Zero values mean defaults.
+type Options struct {
+	Node int // in whose memory it is; the receiver runs beside it
+	Ring int // the number of its ring
+	// Base is where its memory begins, a multiple of rdma.Stride: a table, and the segments. Size says how much it is.
+	Base uint64
+	// Segments are how many there are, and SegmentBytes how long each is, a multiple of rdma.Stride and no less than the
+	// fabric's MTU; 4 MiB by default (section 3.2.2).
+	Segments, SegmentBytes int
+	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3).
+	Ahead int
+	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source.
+	Sources int
+	// Secret is the log's: whoever does not know it cannot make entries, as in a value. It is as durable as the log.
+	Secret uint64
+}
+
+func (o Options) withDefaults() Options {
+	for _, d := range []struct {
+		n  *int
+		by int
+	}{{&o.SegmentBytes, 4 << 20}, {&o.Ahead, 512}, {&o.Sources, 64}} {
+		if *d.n == 0 {
+			*d.n = d.by
+		}
+	}
+	return o
+}
+
+// check returns what is wrong with o on a fabric.
+func (o Options) check(mtu int) error {
+	switch {
+	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Sources < 1 || o.Sources > MaxSources:
+		return fmt.Errorf("a log of %d segments, %d ahead, of %d sources: want 1 to %d, at least 1, 1 to %d: %w",
+			o.Segments, o.Ahead, o.Sources, MaxSegments, MaxSources, rdma.ErrAccess)
+	case o.Base%rdma.Stride != 0 || o.SegmentBytes%rdma.Stride != 0 || o.SegmentBytes < mtu:
+		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
+			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
+	}
+	return nil
+}
+
+// record is how long a segment's entry in the table is: its state, and the floors of all sources.
+func (o Options) record() uint64 { return uint64(strides(8 + 8*o.Sources)) }
+
+func (o Options) recordAt(segment int) rdma.Addr {
+	return rdma.At(o.Node, o.Base+uint64(segment)*o.record())
+}
+
+func (o Options) segmentAt(segment int) rdma.Addr {
+	return rdma.At(o.Node, o.Base+uint64(o.Segments)*o.record()+uint64(segment)*uint64(o.SegmentBytes))
+}
+
+// Size returns how many bytes of the node's memory the log takes. They are zero before its first use.
+func (o Options) Size() uint64 {
+	o = o.withDefaults()
+	return uint64(o.Segments) * (o.record() + uint64(o.SegmentBytes))
+}

@@ -1,0 +1,264 @@
+package rowan
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Segment is one that is used: nothing can land in it any more. It is the caller's until Free.
+type Segment struct {
+	Index int
+	Push  uint64 // how many segments were pushed up to it, over all receivers: entries are in this order
+}
+
+// Receiver is the control thread of a log (section 4.3). It belongs to its worker.
+type Receiver struct {
+	ep       rdma.Endpoint
+	o        Options
+	l        layout
+	counts   bool
+	addr     rdma.RingAddr
+	ring     rdma.Ring // nil until the first Step
+	segments []segment
+	pushes   uint64
+	floors   []uint64 // by source: no stamp in a segment that was digested is above it
+	last     []uint64 // by source: the stamp of the last block that was digested, in the order of pushes
+	partial  []partial
+
+	pushed   []pushed // to the ring, in order, that are not settled
+	settled  uint64   // segments that were, of this ring
+	spare    []int    // free ones
+	waiting  []int    // used ones for Next
+	freed    []int    // given back
+	digested uint64   // the last push that was
+	scratch  []byte   // a segment's bytes
+}
+
+// pushed is a segment in the ring.
+type pushed struct {
+	index int
+	full  bool
+	since time.Duration // when it was seen to be
+}
+
+// Open reads the table of a log, which is all zero before its first use. The worker runs beside the log's node, and
+// an earlier receiver of it has ended or was fenced off: nothing of that may land any more. Recover comes next.
+func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
+	p, err := rdma.Rings(ep)
+	if err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	if err := o.check(p.MTU); err != nil {
+		return nil, err
+	}
+	addr := rdma.RingAt(o.Node, o.Ring)
+	r := &Receiver{
+		ep: ep, o: o, l: newLayout(p.MTU, o.Secret, addr), counts: p.Counts, addr: addr,
+		floors: make([]uint64, o.Sources), last: make([]uint64, o.Sources), partial: make([]partial, o.Sources), scratch: make([]byte, o.SegmentBytes),
+	}
+	if err := r.readTable(); err != nil {
+		return nil, err
+	}
+	r.spare = r.inPushOrder(func(s state) bool { return s == free })
+	return r, nil
+}
+
+// Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use. They
+// are used then, and the caller's until Free, which is called for each.
+func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error) {
+	if r.ring != nil {
+		panic("rowan: Recover behind Step")
+	}
+	left := r.inPushOrder(func(s state) bool { return s != free })
+	if err := r.setStates("mark used", left, used); err != nil {
+		return nil, err
+	}
+	var all []Segment
+	for _, i := range left {
+		s := Segment{i, r.segments[i].push}
+		if err := r.Digest(s, func(e *Entry) error { return digest(s, e) }); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	for i := range r.partial {
+		r.partial[i] = partial{} // what comes from here on is of other rings, in other segments
+	}
+	return all, nil
+}
+
+// Step goes on with the log: it finds segments that are settled, frees what was given back, and pushes
+// free ones. It is called again and again,
+// several times as often as the segments ahead are filled. The first one opens the ring.
+func (r *Receiver) Step() error {
+	if r.ring == nil {
+		ring, err := rdma.OpenRing(r.ep, rdma.RingOptions{Node: r.o.Node, Number: r.o.Ring})
+		if err != nil {
+			return fmt.Errorf("receive at %s: %w", r.addr, err)
+		}
+		r.ring = ring
+	}
+	n, err := r.settle()
+	if err != nil {
+		return err
+	}
+	var done []int
+	for _, p := range r.pushed[:n] {
+		done = append(done, p.index)
+	}
+	if err := r.setStates("mark used", done, used); err != nil {
+		return err
+	}
+	r.pushed = append(r.pushed[:0], r.pushed[n:]...)
+	r.settled += uint64(n)
+	r.waiting = append(r.waiting, done...)
+	if err := r.release(); err != nil {
+		return err
+	}
+	return r.push()
+}
+
+// settle returns how many of the first segments in the ring are settled.
+func (r *Receiver) settle() (n int, err error) {
+	if r.counts {
+		return int(r.ring.Count().Settled - r.settled), nil
+	}
+	if err := r.look(); err != nil {
+		return 0, err
+	}
+	now := r.ep.Now()
+	for n < len(r.pushed) && r.pushed[n].full && now-r.pushed[n].since >= SettleAfter {
+		n++
+	}
+	return n, nil
+}
+
+// look finds out which segments are full: those ahead of any whose first word is not zero, since buffers are used in order.
+// The first word of one may stay zero for ever, when the block that has its place there never landed.
+func (r *Receiver) look() error {
+	b := r.ep.Batch()
+	defer b.Release()
+	for i := range r.pushed {
+		b.Read(r.o.segmentAt(r.pushed[i].index), 8)
+	}
+	if err := rdma.Do(r.ep, b.As("look at heads"), patience); err != nil {
+		return fmt.Errorf("look at the segments of %s: %w", r.addr, err)
+	}
+	now := r.ep.Now()
+	for i, later := len(r.pushed)-1, false; i >= 0; i-- {
+		if p := &r.pushed[i]; later && !p.full {
+			p.full, p.since = true, now
+		}
+		later = later || b.Op(i).Word(0) != 0
+	}
+	return nil
+}
+
+// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so after
+// a crash at any moment its first word is zero or an entry's, and what has entries is marked.
+func (r *Receiver) push() error {
+	n := min(len(r.spare), r.o.Ahead-len(r.pushed))
+	if n <= 0 {
+		return nil
+	}
+	list := r.spare[:n]
+	b := r.ep.Batch()
+	defer b.Release()
+	for _, i := range list {
+		b.WriteWord(r.o.segmentAt(i), 0)
+	}
+	if err := r.persist(b, "zero heads"); err != nil {
+		return err
+	}
+	for _, i := range list {
+		r.pushes++
+		r.segments[i].push = r.pushes
+	}
+	if err := r.setStates("mark using", list, using); err != nil {
+		return err
+	}
+	spans := make([]rdma.Span, n)
+	for k, i := range list {
+		spans[k] = rdma.Span{Addr: r.o.segmentAt(i), Len: r.o.SegmentBytes}
+		r.pushed = append(r.pushed, pushed{index: i})
+	}
+	r.spare = append(r.spare[:0], r.spare[n:]...)
+	if err := r.ring.Post(spans...); err != nil {
+		return fmt.Errorf("push %d segments: %w", n, err)
+	}
+	return nil
+}
+
+// Next returns the next segment that is used, in the order in which they were pushed.
+func (r *Receiver) Next() (Segment, bool) {
+	if len(r.waiting) == 0 {
+		return Segment{}, false
+	}
+	i := r.waiting[0]
+	r.waiting = append(r.waiting[:0], r.waiting[1:]...)
+	return Segment{i, r.segments[i].push}, true
+}
+
+// Free gives a segment that was digested back: none of its entries is needed. A later Step frees it, once no entry that
+// begins in it may go on in another. Until then a crash brings its entries back.
+func (r *Receiver) Free(s Segment) {
+	seg := &r.segments[s.Index]
+	if seg.state != used || seg.push != s.Push || s.Push > r.digested {
+		panic(fmt.Sprintf("rowan: free segment %+v, which is %+v, with %d digested", s, seg, r.digested))
+	}
+	r.freed = append(r.freed, s.Index)
+}
+
+// floor returns the highest stamp of a source that may be in a segment that is about to be free. An entry that has begun may
+// go on in the next use of it, and has no block in it now.
+func (r *Receiver) floor(source int) uint64 {
+	if stamp := r.partial[source].stamp; stamp != 0 {
+		return stamp - 1
+	}
+	return r.floors[source]
+}
+
+// release frees what was given back. Before a segment is free, the floors of all sources are durable in its record, so that
+// nothing that is in it now is taken for an entry of its next use.
+func (r *Receiver) release() error {
+	var list, kept []int
+	for _, i := range r.freed {
+		if r.unfinished(i) {
+			kept = append(kept, i)
+		} else {
+			list = append(list, i)
+		}
+	}
+	b := r.ep.Batch()
+	defer b.Release()
+	p := b.Alloc(8 * len(r.floors))
+	for k := range r.floors {
+		binary.LittleEndian.PutUint64(p[8*k:], r.floor(k))
+	}
+	for _, i := range list {
+		for k := range r.floors {
+			r.segments[i].floors[k] = r.floor(k)
+		}
+		b.Write(r.o.recordAt(i).Add(8), p) // torn by a crash, it hides entries that are not needed
+	}
+	if err := r.persist(b, "write floors"); err != nil {
+		return err
+	}
+	if err := r.setStates("mark free", list, free); err != nil {
+		return err
+	}
+	r.spare, r.freed = append(r.spare, list...), kept
+	return nil
+}
+
+// Close ends the ring. What is in the log stays for the next receiver.
+func (r *Receiver) Close() error {
+	if r.ring == nil {
+		return nil
+	}
+	return r.ring.Close()
+}

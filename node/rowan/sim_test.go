@@ -1,0 +1,267 @@
+package rowan_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+const (
+	mtu     = 256
+	sources = 4
+)
+
+// small is a log whose segments are soon full.
+var small = rowan.Options{Node: 0, Ring: 2, Segments: 16, SegmentBytes: 1024, Ahead: 6, Sources: sources, Secret: secret}
+
+// id names an entry.
+type id struct {
+	source uint16
+	stamp  uint64
+}
+
+// world is a run in which senders and receivers crash, and what is known of it.
+type world struct {
+	s        *sim.Sim
+	entries  int
+	wrong    error
+	ended    int
+	terms    [sources]uint64
+	next     [sources]int
+	acked    map[[2]int]bool // by source and number
+	known    map[id]bool     // that the receiver of now has digested
+	kept     map[[2]int]bool // those whose segments were given back: somebody has them elsewhere
+	gone     map[id]bool     // those of segments that are free: they must not come back
+	receiver *sim.Worker
+	crashes  int    // that receivers have ahead of them
+	crashAt  uint64 // the verb of the next
+}
+
+func (w *world) fail(format string, a ...any) {
+	if w.wrong == nil {
+		w.wrong = fmt.Errorf("at %v: %w", w.s.Now(), fmt.Errorf(format, a...))
+	}
+}
+
+// dataOf is the data of an entry. That of some holds a stride like an entry of another source, from somebody who does not
+// know the secret.
+func dataOf(source, number int) []byte {
+	if number%3 == 1 {
+		p := make([]byte, 40+3*rdma.Stride) // its header takes 24 bytes of the first stride
+		copy(p[40:], rowan.Seal(mtu, 0, rdma.RingAt(0, 2), 1, uint16((source+1)%sources), 1<<50, fill(make([]byte, 16), 0, 1<<30)))
+		return fill(p[:8], source, number)[:len(p)]
+	}
+	return fill(make([]byte, lengths[(number*5+source)%len(lengths)]), source, number)
+}
+
+// digest notes an entry that the receiver of now found.
+func (w *world) digest(e *rowan.Entry) error {
+	number := int(binary.LittleEndian.Uint64(e.Data))
+	me := id{e.Source, e.Stamp}
+	switch want := dataOf(int(e.Source), number); {
+	case !bytes.Equal(want, e.Data):
+		w.fail("entry %+v is of %d bytes that were not appended", me, len(e.Data))
+	case w.known[me]:
+		w.fail("entry %+v comes twice", me)
+	case w.gone[me]:
+		w.fail("entry %+v is back, whose segment was free", me)
+	}
+	w.known[me] = true
+	return nil
+}
+
+// receive runs a receiver for ever. It gives segments back two at a time, late.
+func (w *world) receive(ep rdma.Endpoint) {
+	w.known = map[id]bool{}
+	r, err := rowan.Open(ep, small)
+	var held []rowan.Segment
+	in := map[int][]rowan.Entry{} // by segment; the last is where it was completed
+	note := func(_ rowan.Segment, e *rowan.Entry) error {
+		for _, i := range e.Segments {
+			copied := *e
+			copied.Data = bytes.Clone(e.Data)
+			in[i] = append(in[i], copied)
+		}
+		return w.digest(e)
+	}
+	if err == nil {
+		held, err = r.Recover(note)
+	}
+	var freed []rowan.Segment
+	for err == nil {
+		err = r.Step()
+		for i := 0; i < len(freed) && err == nil; i++ {
+			if s := freed[i]; r.Released(s) {
+				for _, e := range in[s.Index] {
+					w.gone[id{e.Source, e.Stamp}] = true
+				}
+				delete(in, s.Index)
+				freed = append(freed[:i], freed[i+1:]...)
+				i--
+			}
+		}
+		for seg, ok := r.Next(); ok && err == nil; seg, ok = r.Next() {
+			err = r.Digest(seg, func(e *rowan.Entry) error { return note(seg, e) })
+			held = append(held, seg)
+		}
+		for len(held) > 3 && err == nil {
+			for _, s := range held[:2] {
+				for _, e := range in[s.Index] {
+					w.kept[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
+				}
+				r.Free(s)
+			}
+			freed = append(freed, held[:2]...)
+			held = append(held[:0], held[2:]...)
+		}
+		ep.Sleep(30 * time.Microsecond)
+	}
+	if !errors.Is(err, rdma.ErrClosed) {
+		w.fail("receiver: %w", err)
+	}
+}
+
+// startReceiver starts a receiver, and another one when it crashes.
+func (w *world) startReceiver() {
+	w.receiver = w.s.GoAt(0, "receiver", w.receive)
+	if w.ended == sources || w.crashes == 0 {
+		return
+	}
+	w.crashes--
+	w.s.CrashAt(w.receiver, w.crashAt)
+	w.crashAt = w.crashAt*5%251 + 3
+	w.receiver.WhenCrashed(func() { w.succeed(w.receiver, w.startReceiver) })
+}
+
+// succeed fences a worker off that has crashed, and starts another.
+func (w *world) succeed(dead *sim.Worker, start func()) {
+	if w.ended == sources {
+		return
+	}
+	w.s.Go("fencer", func(rdma.Endpoint) {
+		if err := w.s.Revoke(dead.Client()); err != nil {
+			w.fail("fence off: %w", err)
+		}
+		start()
+	})
+}
+
+// send runs a source until it has appended all, or crashes.
+func (w *world) send(source int) func(rdma.Endpoint) {
+	w.terms[source]++
+	return func(ep rdma.Endpoint) {
+		o := senderOptions(source)
+		o.Above = w.terms[source] << 32
+		s, err := rowan.NewSender(ep, o)
+		for err == nil && w.next[source] < w.entries {
+			number := w.next[source]
+			w.next[source]++
+			err = s.Append(1, dataOf(source, number), 40*time.Millisecond)
+			for errors.Is(err, rdma.ErrNodeDown) { // the receiver crashed; there is another
+				err = s.Append(1, dataOf(source, number), 40*time.Millisecond)
+			}
+			w.acked[[2]int{source, number}] = err == nil
+		}
+		if err != nil && !errors.Is(err, rdma.ErrClosed) {
+			w.fail("source %d: %w", source, err)
+		}
+		w.end()
+	}
+}
+
+// end ends the receiver when all sources have ended.
+func (w *world) end() {
+	if w.ended++; w.ended == sources {
+		w.s.CrashAfter(w.receiver, 0)
+	}
+}
+
+// crashes runs a world, and returns what went wrong.
+func crashes(t testing.TB, seed uint64) error {
+	o := sim.Hostile(seed)
+	o.MTU, o.CountRings, o.Memory = mtu, seed%2 == 0, small.Size()+4096
+	o.DMAProb, o.DMAMax = 0.05, 1500*time.Microsecond
+	if o.CountRings {
+		o.DMAMax = 5 * time.Millisecond
+	}
+	at := time.Duration(seed*13%1000) * 10 * time.Microsecond
+	o.Faults = sim.Faults{ // its blocks are held up, and others' segments are used again meanwhile
+		{Kind: sim.PartitionFault, Client: "sender 3", At: at, For: 900 * time.Microsecond},
+		{Kind: sim.PartitionFault, Client: "sender 2", At: at / 2, For: 400 * time.Microsecond},
+	}
+	w := &world{
+		s: sim.New(o), entries: 60, acked: map[[2]int]bool{}, kept: map[[2]int]bool{}, gone: map[id]bool{}, crashes: int(seed % 4),
+	}
+	defer w.s.Close()
+	w.crashAt = 3 + seed*7%200
+	w.startReceiver()
+	for source := range sources {
+		sender := w.s.Go(fmt.Sprint("sender ", source), w.send(source))
+		if source < int(seed/4%3) {
+			sender.WhenCrashed(func() {
+				w.succeed(sender, func() { w.s.Go(fmt.Sprint("heir ", source), w.send(source)) })
+			})
+			w.s.CrashAt(sender, 5+seed*uint64(source+3)%50)
+		}
+	}
+	if err := w.s.Run(); err != nil {
+		return err
+	}
+	ep, err := w.s.Open("last")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	w.known = map[id]bool{}
+	found := map[[2]int]bool{}
+	r, err := rowan.Open(ep, small)
+	if err == nil {
+		_, err = r.Recover(func(_ rowan.Segment, e *rowan.Entry) error {
+			found[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
+			return w.digest(e)
+		})
+	}
+	for source := range sources {
+		for number := range w.entries {
+			if k := [2]int{source, number}; w.acked[k] && !w.kept[k] && !found[k] {
+				w.fail("entry %d of source %d was acknowledged, and is lost", number, source)
+			}
+		}
+	}
+	return errors.Join(w.wrong, err)
+}
+
+// seeds are those of the runs: $FARKV_SEED is one.
+func seeds(short, long int) (first, n uint64) {
+	if one, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
+		return one, 1
+	}
+	if os.Getenv("FARKV_LONG") != "" {
+		return 0, uint64(long)
+	}
+	return 0, uint64(short)
+}
+
+// TestCrashes crashes senders and receivers at some of their verbs, and starts others: what was acknowledged is found, and
+// nothing else than what was appended; nothing comes twice, or back.
+func TestCrashes(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	first, n := seeds(120, 5000)
+	for seed := first; seed < first+n; seed++ {
+		if err := crashes(t, seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package rowan
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+var mutants = []teeth.Mutant{
+	{Rule: "what is of an earlier use of a segment is no entry", In: "Receiver.Digest",
+		At: "$h.stamp <= $*floor", Do: "false"},
+	{Rule: "an entry that has begun is below no floor", In: "Receiver.floor",
+		At: "$stamp - 1", Do: "$stamp", Test: "TestBegun"},
+	{Rule: "floors are durable", In: "Receiver.release",
+		At: "b.Write($*a, $p)", Do: "_ = $p"},
+	{Rule: "a segment is not free while an entry may go on", In: "Receiver.release",
+		At: "$r.unfinished($i)", Do: "false", Test: "TestBegun"},
+	{Rule: "a head that stays zero is passed by", In: "Receiver.look",
+		At: "later || $*head", Do: "$*head"},
+	{Rule: "heads are zero", In: "Receiver.push",
+		At: "b.WriteWord($r.o.segmentAt($i), 0)", Do: "b.WriteWord($r.o.recordAt($i), 0)"},
+	{Rule: "a segment is marked before it takes entries", In: "Receiver.push",
+		At: "if $err := $r.setStates($*args); $err != nil { $*body }",
+		Do: "for _, i := range list { r.segments[i].state = using }"},
+	{Rule: "full segments are settled later", In: "Receiver.settle",
+		At: "$now-$*since >= SettleAfter", Do: "$now >= 0"},
+	{Rule: "what is acknowledged late does not count", In: "Sender.Acknowledged",
+		At: "!$s.counts && $took > AckWithin", Do: "false", Test: "TestLate"},
+	{Rule: "entries are sealed with the secret", In: "newLayout",
+		At: "$secret ^ $*ring", Do: "($secret & 0) ^ $*ring", Test: "TestForged"},
+	{Rule: "entries are sealed for their log", In: "newLayout",
+		At: "uint64($ring) * 0x9e3779b97f4a7c15", Do: "uint64($ring) * 0", Test: "TestForged"},
+	{Rule: "what is in an entry is none", In: "Receiver.Digest",
+		At: "strides($*n)", Do: "rdma.Stride", Test: "TestForged"},
+	{Rule: "a copy of an entry is none", In: "Receiver.Digest",
+		At: "$h.stamp < $last || $h.stamp == $last && $h.block == 0", Do: "$h.stamp < $last && false", Test: "TestForged"},
+	{Rule: "no block of an entry is missing", In: "Receiver.assemble",
+		At: "$p.stamp != $h.stamp || $*n", Do: "$p.stamp != $h.stamp", Test: "TestBegun"},
+	{Rule: "what was in use is recovered", In: "Receiver.Recover",
+		At: "$s != free", Do: "$s == used"},
+}
+
+func TestMutants(t *testing.T) {
+	teeth.Suite{Test: "TestCrashes", Vain: regexp.MustCompile(`panic: `)}.Run(t, mutants)
+}
