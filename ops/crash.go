@@ -26,7 +26,7 @@ type Crashed struct {
 	With    []Client  `json:"with,omitempty"` // the other clients of the process
 }
 
-// CrashNode makes a memory node one that is down for everybody, for good. Of a pool whose nodes were started on this
+// CrashNode makes a memory node one that is down for all programs, for good. Of a pool whose nodes were started on this
 // machine it kills the node's process. Unless forced it refuses what would cost data, or the pool; one that cannot
 // be opened has ended.
 func CrashNode(addr string, node int, force bool) (*Crashed, error) {

@@ -145,7 +145,7 @@ func (m *Machine) stat(name string) (fs.FileMode, error) {
 	return st.Mode(), nil
 }
 
-// has tells whether there is such a file or folder.
+// has reports whether there is such a file or folder.
 func (m *Machine) has(name string) bool {
 	_, err := m.stat(name)
 	return err == nil

@@ -249,7 +249,7 @@ func (d *Doctor) mtu(t *Topic, gids []gid) {
 	}
 }
 
-// counters tells whether the hardware counts.
+// counters reports whether the hardware counts.
 func (d *Doctor) counters(t *Topic, what, port string) {
 	names := d.there(port + "/hw_counters")
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "lifespan" }) // how often they are read
@@ -297,7 +297,7 @@ func (d *Doctor) cards() (found []string) {
 	return found
 }
 
-// module tells whether a kernel module is there, and if not whether it could be.
+// module reports whether a kernel module is there, and if not whether it could be.
 func (d *Doctor) module(name string) (found string, ok bool) {
 	if d.has("sys/module/" + name) {
 		return "loaded", true
@@ -319,7 +319,7 @@ func (d *Doctor) module(name string) (found string, ok bool) {
 	return "the kernel " + release + " does not have it: install a full one, such as linux-image-amd64, not a cloud one", false
 }
 
-// uverbs tells whether programs may open the devices.
+// uverbs reports whether programs may open the devices.
 func (d *Doctor) uverbs(t *Topic, devices bool) {
 	const folder = "dev/infiniband"
 	found := 0

@@ -20,7 +20,7 @@ type ClientMetrics struct {
 	seconds                         *prometheus.HistogramVec
 }
 
-// NewClientMetrics returns a collector that nobody reports to yet; see Observe.
+// NewClientMetrics returns a collector to which nothing reports yet; see Observe.
 func NewClientMetrics() *ClientMetrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -71,7 +71,7 @@ func (o observed) Open(worker int) (workloads.DB, error) {
 	}
 	s := &session{DB: db, m: o.m, count: db.Counters()}
 	if s.count == nil {
-		s.count = new(rdma.Counters) // nobody counts
+		s.count = new(rdma.Counters) // nothing counts
 	}
 	s.before = *s.count
 	for k, kind := range kinds {

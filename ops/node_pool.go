@@ -222,7 +222,7 @@ func downStarted(p *local.Pool, force bool) (*Removed, error) {
 			r.Stopped++
 		}
 	}
-	// Without a majority of its nodes nobody uses it.
+	// Without a majority of its nodes no program uses it.
 	if !force && p.Address != "" && r.Stopped > len(p.Nodes)/2 {
 		live, err := usersOf(p.Address)
 		switch {

@@ -94,7 +94,8 @@ func (s *State) nameStarted() {
 	}
 }
 
-// addServed adds what the processes of memory nodes tell. Who cannot ask them knows of the pool what it knows without.
+// addServed adds what the processes of memory nodes tell. A program that cannot ask them knows of the pool what it
+// knows without.
 func (s *State) addServed(f rdma.Fabric) {
 	all, err := servedBy(s.Pool, f)
 	if err != nil || len(all) < len(s.Nodes) {

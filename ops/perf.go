@@ -161,8 +161,8 @@ var errMeasured = errors.New("measured")
 
 // measure measures on an address at which there is no pool.
 //
-// The pool is never finished: while it is being made nobody else can open it, and when making it ends in an error, or with
-// this process, the nodes are as free as they were. So it harms no pool, and a crash leaves none.
+// The pool is never finished: while it is being made no other program can open it, and when making it ends in an error,
+// or with this process, the nodes are as free as they were. So it harms no pool, and a crash leaves none.
 func (p *Perf) measure(ctx context.Context, addr string) (*FabricPerf, error) {
 	if profile, ok := strings.CutPrefix(addr, "sim:"); ok {
 		return p.simulated(ctx, profile)

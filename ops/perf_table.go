@@ -63,7 +63,7 @@ func (c *VerbCost) cells(device bool) []string {
 	return cells
 }
 
-// device tells whether verbs went by an RDMA device.
+// device reports whether verbs went by an RDMA device.
 func (f *FabricPerf) device() bool {
 	return slices.ContainsFunc(f.Verbs, func(v VerbPerf) bool { return v.Cost.Library > 0 })
 }

@@ -244,7 +244,7 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	}
 }
 
-// spared tells whether a store's pools with so many replicas may have spares.
+// spared reports whether a store's pools with so many replicas may have spares.
 func spared(k *stores.Kind, params func(explore.Shape) stores.Params, replicas int) bool {
 	p := params(explore.Shape{Nodes: replicas + 1, Spares: 1, Index: replicas, Data: replicas})
 	return p.Check(k) == nil

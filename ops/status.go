@@ -35,7 +35,7 @@ type State struct {
 	Witnesses []Served `json:"witnesses,omitempty"`
 	View      View     `json:"view"`
 	Margin    *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
-	Master    *Master  `json:"master,omitempty"` // nobody, or not known where it is left out
+	Master    *Master  `json:"master,omitempty"` // none, or not known where it is left out
 	Fill      []Fill   `json:"fill"`
 	Memory    []Use    `json:"memory"`
 	Problem   string   `json:"problem,omitempty"` // why something is missing in Memory or Clients
@@ -71,7 +71,7 @@ type Master struct {
 	Left   float64 `json:"left_seconds"` // of its tenure, unless it prolongs it
 }
 
-// masterOf returns nil when there is none, or nobody knows.
+// masterOf returns nil when there is none, or it is not known.
 func masterOf(f rdma.Fabric) *Master {
 	knows, ok := f.(rdma.MasterReporter)
 	if !ok {

@@ -10,11 +10,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes of them. It gets all of
-// the bucket's, whatever their hashes, and may change them where they are, append to them, and return any part of them. It is
-// called again whenever somebody else was faster, so that only its last call counts, and it may do other work, which is in
-// flight with the first step when it was posted before. By its id a client knows its change again when others have finished
-// it: the lower 16 bits are the client's number, and the rest is higher than in its changes before.
+// Change replaces the entries of the bucket in which a hash lies, all at once, by what decide makes of them. It gets
+// all of the bucket's, whatever their hashes, and may change them where they are, append to them, and return any part
+// of them. It is called again whenever another client was faster, so that only its last call counts, and it may do
+// other work, which is in flight with the first step when it was posted before. By its id a client knows its change
+// again when others have finished it: the lower 16 bits are the client's number, and the rest is higher than in its
+// changes before.
 //
 // An error of decide ends the change, if the entries that it saw were chosen: then it has had no effect. Others wrap
 // client.ErrFull when the bucket has more than its Slots or there is no buffer; rdma.ErrNodeDown and rdma.ErrTimeout as
@@ -91,15 +92,15 @@ func (ch *change) failed(err error) error {
 	return err
 }
 
-// loose tells whether a change that is refused may still take effect: others may go on from what an attempt of it sent, until a
-// higher round is accepted.
+// loose reports whether a change that is refused may still take effect: others may go on from what an attempt of it
+// sent, until a higher round is accepted.
 func (ch *change) loose() bool { return ch.sent && ch.refused != nil }
 
-// polite is how often an operation finds a bucket as somebody left it before it takes that one for dead; and impolite how
-// often it lets others go first.
+// polite is how often an operation finds a bucket as another client left it before it takes that one for dead; and
+// impolite how often it lets others go first.
 const polite, impolite = 2, 8
 
-// wait tells whether somebody seems to be at work at the bucket. Who would not let him end would not be let end.
+// wait reports whether another client seems to be at work at the bucket. Clients that cut each other off would not end.
 func (c *Client) wait(p *patience) bool {
 	var top Word
 	busy := false
@@ -136,7 +137,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	if err := c.prepare(); err != nil {
 		return false, err
 	}
-	round, n := c.newest(func(k *replica) bool { return k.mine }) // of those who promised
+	round, n := c.newest(func(k *replica) bool { return k.mine }) // of those that promised
 	if c.base.round != round {
 		if ok, err := c.load(round); !ok {
 			return false, cmp.Or(err, errLost)
@@ -156,7 +157,7 @@ func (c *Client) attempt(ch *change, settled bool) (done bool, err error) {
 	return true, ch.refused
 }
 
-// errLost is wrapped when somebody else was faster.
+// errLost is wrapped when another client was faster.
 var errLost = fmt.Errorf("somebody else is at the bucket: %w", quorum.ErrRefused)
 
 // rebase makes what was found the base.
@@ -167,7 +168,8 @@ func (c *Client) rebase() {
 	}
 }
 
-// errForgotten is wrapped when so many have changed a bucket since an attempt that nobody knows whether somebody finished it.
+// errForgotten is wrapped when so many have changed a bucket since an attempt that it is not known whether one finished
+// it.
 var errForgotten = fmt.Errorf("%d other clients changed the bucket since", remembered)
 
 // decide makes next of base. final: there is nothing left to change, be it done or refused.
@@ -195,8 +197,8 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	return false, nil
 }
 
-// reserve takes buffers for the replicas that were read before anybody is kept from his work: without them a bucket would be
-// left promised to nobody. A node that does not answer is another replica's business.
+// reserve takes buffers for the replicas that were read before other clients are kept from their work: without them a
+// bucket would be left promised, and to no client. A node that does not answer is another replica's business.
 func (c *Client) reserve() error {
 	for r := range c.Replicas {
 		if k := &c.replicas[r]; k.known {
@@ -286,8 +288,8 @@ func (c *Client) dated(k *replica, p []byte) quorum.Verdict {
 	return quorum.Again
 }
 
-// accept brings next to a majority. Who has a majority's promises of a round is the only one to accept in it, also where the
-// promise was to another client's CAS, or to none of that round.
+// accept brings next to a majority. The client with a majority's promises of a round alone accepts in it, also where
+// the promise was to another client's CAS, or to none of that round.
 //
 // What a crash here leaves: next at some replicas, buffers that no word names, and those that words named before.
 func (c *Client) accept(ch *change, final bool) error {
@@ -332,7 +334,7 @@ func (c *Client) offer(b *rdma.Batch, r int) error {
 	return nil
 }
 
-// above tells whether a replica has promised or accepted what is above an accept of this attempt.
+// above reports whether a replica has promised or accepted what is above an accept of this attempt.
 func (c *Client) above(k *replica) bool { return k.word >= accept(c.promise, 0) }
 
 // took looks at what one replica answered. Whose CAS succeeds takes the buffer that the word named.
@@ -356,7 +358,8 @@ func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	return quorum.Done
 }
 
-// owned settles whose the buffers are that were offered: of a chain in flight nobody knows, nor of one to a node that failed.
+// owned settles whose the buffers are that were offered: of a chain in flight it is not known, nor of one to a node
+// that failed.
 func (c *Client) owned() (maybe bool) {
 	for r := range c.Replicas {
 		m := quorum.Only(r)

@@ -10,7 +10,7 @@ import (
 
 // Lookup returns the entries of a hash, in the order in which a change left them, valid until the next call. An error wraps
 // rdma.ErrNodeDown or rdma.ErrTimeout, when no majority answers, or others are at the bucket all the time; and client.ErrFull
-// when it takes a buffer to settle what somebody left half done, and there is none.
+// when it takes a buffer to settle what another client left half done, and there is none.
 func (c *Client) Lookup(hash uint64) ([]Entry, error) {
 	c.begin(c.BucketOf(hash))
 	if err := c.run(&change{}); err != nil {
@@ -57,7 +57,7 @@ func (c *Client) look() (settled bool, err error) {
 }
 
 // lookFurther asks replicas that a look left out, where so many of them can make up for those that lag behind; but none on a
-// node that was silent lately: to bring who lags along takes no longer.
+// node that was silent lately: to bring along what lags takes no longer.
 func (c *Client) lookFurther(need int) error {
 	rest := c.all()
 	for r := range c.Replicas {
@@ -133,8 +133,9 @@ func (c *Client) save() {
 	}
 }
 
-// agreed returns the highest round in which a replica is known to have accepted its value, and how many have. One that has
-// accepted nothing agrees to that while it has promised nothing: with a promise, somebody may have accepted elsewhere.
+// agreed returns the highest round in which a replica is known to have accepted its value, and how many have. One that
+// has accepted nothing agrees to that while it has promised nothing: with a promise, a client may have had its value
+// accepted elsewhere.
 func (c *Client) agreed() (round uint64, n int) {
 	return c.newest(func(k *replica) bool { return k.known && (k.word == 0 || k.word.accepted()) })
 }
@@ -153,8 +154,8 @@ func (c *Client) newest(counts func(*replica) bool) (round uint64, n int) {
 	return round, n
 }
 
-// load finds the value of a round, in a buffer if need be; false: nobody who has it answers, or they have newer ones by now.
-// A value of this bucket and round is the one that was accepted in it, wherever it lies.
+// load finds the value of a round, in a buffer if need be; false: no replica that has it answers, or they have newer
+// ones by now. A value of this bucket and round is the one that was accepted in it, wherever it lies.
 func (c *Client) load(round uint64) (bool, error) {
 	switch {
 	case round == 0:

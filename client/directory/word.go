@@ -69,7 +69,7 @@ type value struct {
 const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
-	// remembered is of how many clients the last change is known. As long as no more are at a bucket, everybody finds out what
+	// remembered is of how many clients the last change is known. As long as no more are at a bucket, each finds out what
 	// became of an attempt, however long he was away.
 	remembered = 32
 
@@ -138,13 +138,13 @@ func entryAt(p []byte, i int) Entry {
 // who is the number of a change's client.
 func who(id uint64) uint16 { return uint16(id) }
 
-// has tells whether a change is among those that are remembered.
+// has reports whether a change is among those that are remembered.
 func (v *value) has(id uint64) bool {
 	return id != 0 && slices.Contains(v.ids[:], id)
 }
 
-// tells whether v would have a change for certain, if it had been made with the number first or a later one: nobody was
-// forgotten, or nobody since, or what is remembered of its client is another one.
+// tells reports whether v would have a change for certain, if it had been made with the number first or a later one: no
+// change was forgotten, or none since, or what is remembered of its client is another one.
 func (v *value) tells(id, first uint64) bool {
 	known := func(other uint64) bool { return other == 0 || who(other) == who(id) }
 	return slices.ContainsFunc(v.ids[:], known) || v.changes < first+remembered

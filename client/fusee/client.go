@@ -140,7 +140,7 @@ func openOnce(ep rdma.Endpoint, opt Options) (*Client, error) {
 		cache: locations.New[entry](*cmp.Or(opt.CacheBytes, new(DefaultCache)), entryBytes), view: v, promoted: make([]bool, l.Subtables),
 		deadline: never,
 	}
-	for sub := range c.promoted { // who comes in the midst of mending does not know what is mended
+	for sub := range c.promoted { // a client that comes in the midst of mending does not know what is mended
 		c.promoted[sub] = v.Busy
 	}
 	v.Follow(c.applyView)

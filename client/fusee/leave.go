@@ -38,7 +38,7 @@ func (c *Client) shed(class int) {
 	}
 }
 
-// isTight tells whether a region, chosen at random, has few free blocks left.
+// isTight reports whether a region, chosen at random, has few free blocks left.
 func (c *Client) isTight() (bool, error) {
 	if len(c.regions) == 0 {
 		return true, nil
@@ -224,8 +224,8 @@ func (c *Client) setHints(blocks []*block, free []place) error {
 	return c.do(stepSetBits, b)
 }
 
-// passOn changes the entries of blocks to node.Left, the backups' before the primaries': who finds the primary's changed
-// finds all. Their owner does it, or who recovers it. It may be repeated after a crash in between.
+// passOn changes the entries of blocks to node.Left, the backups' before the primaries': a client that finds the
+// primary's changed finds all. Their owner does it, or its recovery. It may be repeated after a crash in between.
 func (c *Client) passOn(blocks []*block) error {
 	var backups, primaries []passing
 	for _, blk := range blocks {

@@ -37,15 +37,15 @@ func (m *Mender) Spares() []int {
 }
 
 // Mend makes all replicas of all slots and of all block allocation tables equal (FUSEE 5.2). It acts as the representative
-// last writer of every round that was cut off: nobody else writes, since the view is busy.
+// last writer of every round that was cut off: no client writes, since the view is busy.
 //
 // Which word a slot gets:
 //   - The one that all replicas but the first hold, if that is final. When the primary lives, its round's winner was
-//     decided and is completed; when the primary died, it is either the committed word or a proposal that nobody
+//     decided and is completed; when the primary died, it is either the committed word or a proposal that no client
 //     committed, and both will do.
 //   - Otherwise no round was decided: the first final word. When the primary lives, that is its own: all proposals are taken
-//     back, and their writers, who find the old word, begin again. When it died, any proposal will do.
-//   - Where there are only pending words, an INSERT that nobody committed gives way: a tombstone.
+//     back, and their writers, which find the old word, begin again. When it died, any proposal will do.
+//   - Where there are only pending words, an INSERT that was not committed gives way: a tombstone.
 //
 // A crash of the master leaves slots of which some replicas have the chosen word; by the same rules its successor
 // chooses it again, or what its own evidence allows: no reader has seen a slot whose replicas differ, or has seen the
@@ -104,7 +104,7 @@ func (m *Mender) mendTable(g int, concerns func(node.Entry) bool) error {
 	return m.swapAll(stepMendTables, next)
 }
 
-// swapAll posts CASes that nobody can get in the way of.
+// swapAll posts CASes with which no other verb interferes.
 func (m *Mender) swapAll(step rdma.Step, b *rdma.Batch) error {
 	if err := m.do(step, b); err != nil {
 		return err
@@ -195,7 +195,7 @@ type Breakdown struct {
 	Metadata time.Duration // read the block allocation tables
 	Log      time.Duration // read all objects of the client's blocks
 	Requests time.Duration // finish what was cut off
-	Rest     time.Duration // wait until nobody is on the way to what will be freed
+	Rest     time.Duration // wait until no client is on the way to what will be freed
 	Free     time.Duration // mark free objects and pass the blocks on
 
 	Blocks, Objects, Unfinished, Freed int

@@ -57,7 +57,7 @@ func (c *Client) try(op opcode, key, value []byte, hash uint64) error {
 	return c.tryReplace(op, key, value, hash)
 }
 
-// repeatable tells whether an operation was cut off by a change of the view before it changed anything.
+// repeatable reports whether an operation was cut off by a change of the view before it changed anything.
 func repeatable(err error) bool {
 	return err != nil && interrupted(err) && !errors.Is(err, client.ErrUncertain)
 }
@@ -171,7 +171,7 @@ func (c *Client) locate(key []byte, hash uint64) (found, error) {
 	return c.locateMiss(key, hash, false)
 }
 
-// headIs tells whether the head of an object is that of the key's pair of word w. Key and incarnation lie there.
+// headIs reports whether the head of an object is that of the key's pair of word w. Key and incarnation lie there.
 func (c *Client) headIs(w race.Word, head *rdma.Op, key []byte) bool {
 	p := head.Buf
 	return len(p) == headerBytes+len(key) && int(le.Uint16(p[keyLenAt:])) == len(key) &&
@@ -188,7 +188,7 @@ func (c *Client) locateMiss(key []byte, hash uint64, write bool) (found, error) 
 	return at, err
 }
 
-// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and nobody else inserts it.
+// Insert adds a key: four trips, when no slot of its buckets has its fingerprint and no other client inserts it.
 func (c *Client) Insert(key, value []byte) error { return c.modify(opInsert, key, value) }
 
 // tryInsert inserts the pair within one view.

@@ -37,7 +37,7 @@ func (l *layout) applyView(v *rdma.View) {
 	}
 }
 
-// isLost tells whether the only replica of an item that is left in the list is on a node that is gone.
+// isLost reports whether the only replica of an item that is left in the list is on a node that is gone.
 func (c *Client) isLost(place []node.Replica) bool {
 	n := place[0].Node
 	return n < len(c.view.Members) && c.view.Members[n].Gone
@@ -61,7 +61,7 @@ func (c *Client) applyView(v *rdma.View) {
 	}
 }
 
-// interrupted tells whether a failure may end with the next view, and leaves nothing in flight.
+// interrupted reports whether a failure may end with the next view, and leaves nothing in flight.
 func interrupted(err error) bool {
 	return (errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrNodeDown)) && !errors.Is(err, rdma.ErrTimeout)
 }
@@ -78,7 +78,7 @@ func (c *Client) settled(cause error) (bool, error) {
 			return false, unknown
 		}
 		switch {
-		case unknown != nil: // who keeps the view may be back in time
+		case unknown != nil: // the keeper of the view may be back in time
 		case c.view.Busy:
 		case c.view.Epoch > epoch || errors.Is(cause, rdma.ErrStale):
 			err := c.catchUp()
@@ -247,14 +247,14 @@ func (c *Client) kept(s race.Slot, holders []node.Replica) bool {
 	})
 }
 
-// isGone tells whether the node that failed a verb is gone from the view by which the verb was sent: then what was asked for
-// has no other replica.
+// isGone reports whether the node that failed a verb is gone from the view by which the verb was sent: then what was
+// asked for has no other replica.
 func (c *Client) isGone(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
 	return ok && n < len(c.view.Members) && c.view.Members[n].Gone
 }
 
-// answers tells whether the node that failed a verb serves after all.
+// answers reports whether the node that failed a verb serves after all.
 func (c *Client) answers(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
 	if ok {

@@ -61,7 +61,7 @@ func (x *Index) Slots() uint64 { return uint64(len(x.Place)) * x.Groups * GroupS
 // Words returns the number of words, headers included: slots are numbered below it.
 func (x *Index) Words() uint64 { return uint64(len(x.Place)) * x.Groups * wordsPerGroup }
 
-// IsSlot tells whether the word of that number is a slot and not a bucket's header.
+// IsSlot reports whether the word of that number is a slot and not a bucket's header.
 func IsSlot(s Slot) bool { return s%bucketWords != 0 }
 
 // Hash returns the hash by which a key finds its slots.
@@ -158,7 +158,7 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	return 0, 0, false
 }
 
-// Candidate tells whether slot s is one of those in which a key of that hash may lie.
+// Candidate reports whether slot s is one of those in which a key of that hash may lie.
 func (x *Index) Candidate(hash uint64, s Slot) bool {
 	at := x.Locate(hash)
 	return IsSlot(s) && slices.ContainsFunc(at[:], func(first Slot) bool { return s >= first && s < first+2*bucketWords })

@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// led tells whether a shard has a leader that can be looked at.
+// led reports whether a shard has a leader that can be looked at.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
 	if s.Replicas == 1 || s.orphan[shard] {

@@ -83,7 +83,7 @@ func (l *layout) extentAt(at node.Replica, extent uint64) rdma.Addr {
 	return l.slabs.at(at, l.extentOff(extent))
 }
 
-// names tells whether a ref can be one of the pool's. What fails is damaged.
+// names reports whether a ref can be one of the pool's. What fails is damaged.
 func (l *layout) names(r ref) bool {
 	return r.extent < l.allExtents() && r.length <= l.ExtentBytes && r.stamp > 0
 }

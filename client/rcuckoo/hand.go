@@ -189,7 +189,7 @@ func (x *extents) look(shard int, suspects []suspect, idle []ref, until time.Dur
 	return rest, idle, nil
 }
 
-// inUse tells whether a valid row names a use.
+// inUse reports whether a valid row names a use.
 func (x *extents) inUse(r row, u suspect) bool {
 	slot := x.find(r, u.key)
 	if slot < 0 {

@@ -245,7 +245,7 @@ func (p *Params) validate(nodes int) error {
 // MaxValue returns the bytes of the longest value that the pool takes.
 func (p *Params) MaxValue() int { return max(p.InlineBytes, p.ExtentBytes) }
 
-// extents tells whether values may be too long for their entries.
+// extents reports whether values may be too long for their entries.
 func (p *Params) extents() bool { return p.ExtentBytes > p.InlineBytes }
 
 // A pool is made for more than its records: rows run out of near places when they are fuller, and extents are in hands.

@@ -132,7 +132,7 @@ func (s *Store) applyView(v *rdma.View) {
 // errMending is what an operation ends with that waited for too long.
 var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
 
-// waiting tells whether nobody may change anything.
+// waiting reports whether nobody may change anything.
 func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
 
 // awaitIdleView waits until the view is idle: under a busy one no client changes what has replicas.

@@ -32,7 +32,7 @@ func Tenure(f rdma.Fabric) time.Duration {
 // rests on it may be wrong, and must cost no data then.
 const KeeperName = "keeper"
 
-// Keep is Pool.Keep for those who have the pool's parts.
+// Keep is Pool.Keep for callers that have the pool's parts.
 func Keep(f rdma.Fabric, k *Kind, o cluster.Options) error {
 	if r, ok := f.(rdma.AccessReporter); k.Mender == nil || ok && r.ReadOnly() {
 		return nil

@@ -63,7 +63,7 @@ func (p *Params) Geometry() fabrics.Geometry {
 	}
 }
 
-// Make formats a pool that nobody sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
+// Make formats a pool that no client sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
 // ErrParams, rdma.ErrFull or what Format returns.
 func (k *Kind) Make(f rdma.Fabric, p Params) error {
 	if err := k.Format(f, p); err != nil {

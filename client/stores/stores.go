@@ -89,7 +89,7 @@ type Kind struct {
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
 	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
 	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
-	// Majority tells that its pools live with dead nodes, and nobody replaces these: its Mender is a cluster.Enduring.
+	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
 	Steps []rdma.Step

@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses. Nothing is to be mended when nodes die, and what a dead client left nobody waits for;
-// so all that it does is to sweep: see package kit, and sweep.go. It implements cluster.Enduring.
+// Mender is what a pool's master uses. Nothing is to be mended when nodes die, and no client waits for what a dead one
+// left; so all that it does is to sweep: see package kit, and sweep.go. It implements cluster.Enduring.
 type Mender struct {
 	s             *Store
 	index, values *buffers.Sweeper
@@ -20,7 +20,7 @@ type Mender struct {
 	marked        []mark   // objects that are garbage, by location
 	isMarked      map[uint64]bool
 	left          int           // sweeps that the last one needs behind it
-	rest          time.Duration // until when nobody is heard who asks for one
+	rest          time.Duration // until when no client is heard that asks for one
 	pause         time.Duration // the last such rest
 }
 
@@ -41,7 +41,7 @@ func NewMender(ep rdma.Endpoint) (*Mender, error) {
 	return m, m.count(rdma.View{Members: make([]rdma.Member, s.nodes)})
 }
 
-// Spares lists none: nobody takes a dead node's place.
+// Spares lists none: no node takes a dead one's place.
 func (m *Mender) Spares() []int { return nil }
 
 // Mend has nothing to do.
@@ -80,7 +80,7 @@ func (m *Mender) count(v rdma.View) error {
 	return nil
 }
 
-// silent tells whether a node failed to answer.
+// silent reports whether a node failed to answer.
 func silent(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout)
 }
@@ -107,7 +107,7 @@ func (m *Mender) Littered(v rdma.View) (bool, error) {
 	return true, m.count(v)
 }
 
-// asked tells whether some client finds no memory.
+// asked reports whether some client finds no memory.
 func (m *Mender) asked(v rdma.View) (bool, error) {
 	for n, member := range v.Members {
 		if member.Gone {
@@ -138,7 +138,7 @@ func (m *Mender) unreadable(v rdma.View) bool {
 	return gone > m.s.Replicas-m.s.layout.Majority()
 }
 
-// Sweep frees what nobody owns and nothing names. It is called under a busy view, behind the fence of its epoch.
+// Sweep frees what no client owns and nothing names. It is called under a busy view, behind the fence of its epoch.
 func (m *Mender) Sweep(v rdma.View) error {
 	began := m.s.ep.Now()
 	var w *sweep

@@ -25,8 +25,8 @@ type StoreOptions struct {
 	Slow       time.Duration // see Options
 	Apart      bool          // the pool is DM-ABD's
 	Raw        bool          // the pool is RAW's
-	any        bool          // the pool may be anybody's
-	alone      bool          // nobody sweeps meanwhile: the worker is the master, or looks at a pool that nobody uses
+	any        bool          // the pool may be of any of the stores
+	alone      bool          // there is no sweep meanwhile: the worker is the master, or looks at a pool without clients
 }
 
 // format returns what the pool's has to be; "": any.
@@ -46,18 +46,18 @@ const DefaultCache = 8 << 20
 // Store is one worker's view of a SWARM-KV pool (section 5). It implements client.Store and is not safe for concurrent use.
 //
 //	GET, UPDATE  1. READ or WRITE of the register; when its location is not cached behind a lookup, and for UPDATE a READ
-//	INSERT       1. WRITE of a fresh register, VERIFIED, which nobody knows yet
+//	INSERT       1. WRITE of a fresh register, VERIFIED, which no other client knows yet
 //	             2. change of the directory, which makes it known
-//	DELETE       1. change of the directory, which marks the entry as dying: this decides who deleted
-//	             2. the tombstone: from now on nobody finds a value there
+//	DELETE       1. change of the directory, which marks the entry as dying: this decides which DELETE did it
+//	             2. the tombstone: from now on no client finds a value there
 //
-// Where the paper decides existence by the register (section 5.3), so that two DELETEs both say yes and a mapped object may
-// be empty, the directory does here, once. Between mark and tombstone others may go on with the register: they come before
-// the DELETE. Who finds the mark brings the tombstone before he says that the key is not there; the next INSERT of the key
-// replaces the entry. The object then waits for a sweep.
+// Where the paper decides existence by the register (section 5.3), so that two DELETEs both say yes and a mapped object
+// may be empty, the directory does here, once. Between mark and tombstone others may go on with the register: they come
+// before the DELETE. A client that finds the mark brings the tombstone before it says that the key is not there; the
+// next INSERT of the key replaces the entry. The object then waits for a sweep.
 //
-// A value is a pair: length of the key (2 bytes), key, value. So every READ tells whether it is the key's. What is cached
-// carries a hash of the key that is the client's secret, beside the one that everybody has.
+// A value is a pair: length of the key (2 bytes), key, value. So every READ shows whether it is the key's. What is
+// cached carries a hash of the key that is the client's secret, beside the one that all clients have.
 type Store struct {
 	*plan
 	objects
@@ -166,7 +166,7 @@ func (s *Store) fresh(o Object, named uint64) Register {
 	return k
 }
 
-// change returns the id of a change of the directory, which nobody has used before.
+// change returns the id of a change of the directory, which no client has used before.
 func (s *Store) change() (uint64, error) {
 	s.changes = max(s.changes+1, uint64(max(s.ep.Now(), 0))>>tickBits)
 	if err := s.ticks.Use(s.changes); err != nil {

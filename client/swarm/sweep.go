@@ -70,7 +70,7 @@ func (w *sweep) each(f func(node int) error) error {
 	return nil
 }
 
-// hear begins: who asks for a sweep from now on means another one.
+// hear begins: a client that asks for a sweep from now on means another one.
 func (w *sweep) hear() error {
 	return w.each(func(n int) error { return errors.Join(w.Mender.index.Heard(n), w.values.Heard(n)) })
 }
@@ -223,11 +223,11 @@ func (w *sweep) free(s *buffers.Sweeper, named marks, node int) error {
 	return nil
 }
 
-// mark notes the objects that nobody owns and the directory does not name.
+// mark notes the objects that no client owns and the directory does not name.
 func (w *sweep) mark() error {
 	for region, handed := range w.handed {
 		if w.gone(w.s.regions[region][0].Node()) {
-			continue // its list is lost, and nobody could take them
+			continue // its list is lost, and no client could take them
 		}
 		free, err := w.s.listFreed(region)
 		if err != nil {

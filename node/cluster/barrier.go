@@ -72,8 +72,8 @@ func (k *keeper) grace(n int) time.Duration {
 	return 0
 }
 
-// mayExpel returns an error when nobody can be expelled, since it is this process that the others do not hear. Then it is no
-// good as a master, and lets somebody else try: a view that it made busy would stay so.
+// mayExpel returns an error when no node can be expelled, since it is this process that the others do not hear. Then it
+// is no good as a master, and lets another process try: a view that it made busy would stay so.
 func (k *keeper) mayExpel() error {
 	f, ok := k.f.(rdma.ExpelChecker)
 	if !ok {
@@ -120,7 +120,7 @@ func (k *keeper) vacancy(v rdma.View) *vacancy {
 }
 
 // barrier takes the view to its next epoch: verbs of earlier ones are fenced off, and what they left is mended before
-// anybody writes again. Meanwhile the nodes that are down are expelled, or a vacancy is filled.
+// clients write again. Meanwhile the nodes that are down are expelled, or a vacancy is filled.
 func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.prolong(); err != nil {
 		return err
@@ -134,8 +134,8 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := won(k.f.Advance(rdma.State{Epoch: v.Epoch, Busy: v.Busy}, to)); err != nil {
 		return fmt.Errorf("begin epoch %d: %w", to.Epoch, err)
 	}
-	// Nobody reads a node any more that the view calls gone, and nothing lands any more when somebody reads what is left instead:
-	// so first they are expelled, then all are fenced off, and then the view says so.
+	// No client reads a node any more that the view calls gone, and nothing lands any more when one reads what is left
+	// instead: so first they are expelled, then all are fenced off, and then the view says so.
 	for _, n := range down {
 		if err := k.f.Expel(to.Epoch, n); err != nil {
 			return fmt.Errorf("expel node %d: %w", n, err)
@@ -160,7 +160,7 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 	if err := k.mend(v, fill); err != nil {
 		return err
 	}
-	// Behind this everybody writes again. A master that lost its role meanwhile does not get here: its successor's
+	// Behind this all clients write again. A master that lost its role meanwhile does not get here: its successor's
 	// barrier made the epoch another.
 	if err := won(k.f.Advance(to, rdma.State{Epoch: to.Epoch})); err != nil {
 		return fmt.Errorf("end epoch %d: %w", to.Epoch, err)

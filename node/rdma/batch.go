@@ -39,7 +39,7 @@ func (v Verb) String() string {
 	return fmt.Sprintf("VERB(%d)", uint8(v))
 }
 
-// Atomic tells whether v changes its word in one indivisible step.
+// Atomic reports whether v changes its word in one indivisible step.
 func (v Verb) Atomic() bool { return v >= CompareSwap && v <= FetchAdd }
 
 // Fetches reports whether v brings something back: later verbs may pass it, and fences wait for it.
@@ -91,7 +91,7 @@ func (op *Op) Len() int {
 // Word returns the i-th word of a completed READ.
 func (op *Op) Word(i int) uint64 { return binary.LittleEndian.Uint64(op.Buf[8*i:]) }
 
-// Swapped tells whether a completed compare and swap took effect.
+// Swapped reports whether a completed compare and swap took effect.
 func (op *Op) Swapped() bool {
 	if op.Verb == MaskedCompareSwap {
 		return op.Err == nil && (op.Result^op.Expect)&op.CompareMask == 0
@@ -280,7 +280,7 @@ func (b *Batch) Chains() int { return int(b.chains) }
 // Done returns how many chains are complete. A complete chain may have failed: see Op.Err.
 func (b *Batch) Done() int { return b.done }
 
-// Finished tells whether nothing of the batch is in flight.
+// Finished reports whether nothing of the batch is in flight.
 func (b *Batch) Finished() bool { return b.pending == 0 }
 
 // Err returns the first error among the completed ops, in the order in which they were added.
@@ -326,7 +326,7 @@ func (b *Batch) ChainOf(i int) int { return int(b.Op(i).chain) }
 // Stalled counts n more latencies that the batch takes: of an op that the fabric makes of several, one after the other.
 func (b *Batch) Stalled(n uint64) { b.trips += n }
 
-// Completed tells whether the i-th op of a posted batch is complete.
+// Completed reports whether the i-th op of a posted batch is complete.
 func (b *Batch) Completed(i int) bool { return b.posted && (b.pending == 0 || b.Op(i).done) }
 
 // CompleteAll marks every op complete; for fabrics that execute a batch inside Post.

@@ -240,8 +240,8 @@ func operands(pattern string) cobra.PositionalArgs {
 	}
 }
 
-// forgotten refuses a key that is the name of a pool: whoever names the pool and forgets an operand would otherwise
-// change another pair of another pool.
+// forgotten refuses a key that is the name of a pool: a command line that names the pool and lacks an operand would
+// otherwise change another pair of another pool.
 func forgotten(command string, args []string) error {
 	pools, err := fabrics.List()
 	if err != nil {

@@ -56,7 +56,7 @@ type pair struct {
 }
 
 // prepare returns the operations that say something, on times of their own. An UPDATE of unknown outcome whose value
-// nobody read says nothing: in any order that has it, it can be left out.
+// was not read says nothing: in any order that has it, it can be left out.
 func (o Options) prepare(h History) []*Op {
 	read := map[pair]bool{}
 	for _, op := range h {
@@ -190,9 +190,9 @@ func byKey(h []porcupine.Operation) [][]porcupine.Operation {
 	return keys
 }
 
-// apply tells whether the operation can have met the state with its answer, and the state that it leaves. One of
+// apply reports whether the operation can have met the state with its answer, and the state that it leaves. One of
 // unknown outcome can meet any state; as it never returns, an order may also put it behind everything else, where
-// nobody sees it: that is how it never takes effect.
+// it is never seen: that is how it never takes effect.
 func (t *step) apply(state int) (bool, int) {
 	there := state != absent
 	answer := t.op.Answer

@@ -142,7 +142,7 @@ func quiet(ops []*Op, i int) bool {
 	return !slices.ContainsFunc(ops[:i], func(op *Op) bool { return !op.unknown() && op.Return >= ops[i].Call })
 }
 
-// impossible tells whether ops cannot be ordered from any state: absent, a value that they mention, or any other.
+// impossible reports whether ops cannot be ordered from any state: absent, a value that they mention, or any other.
 func (s *search) impossible(ops []*Op) bool {
 	starts := map[int]bool{absent: true, len(s.values) + 1: true}
 	for _, op := range ops {

@@ -128,7 +128,7 @@ func (f *flags) client(cmd *cobra.Command, name string) error {
 	return status(err)
 }
 
-// finish prints the result and tells whether it is a good one.
+// finish prints the result and reports whether it is a good one.
 func finish(out *output, res *runner.Result) error {
 	if err := errors.Join(out.save(res), out.result(res)); err != nil {
 		return fmt.Errorf("write results: %w", err)

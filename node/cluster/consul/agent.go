@@ -111,7 +111,7 @@ func (a *Agent) cause(err error) error {
 	return err
 }
 
-// denied tells whether Consul's access control refused. What transactions end in has the text, and no code.
+// denied reports whether Consul's access control refused. What transactions end in has the text, and no code.
 func denied(err error) bool {
 	var status api.StatusError
 	if errors.As(err, &status) {

@@ -89,9 +89,9 @@ func decode(text []byte) (Record, error) {
 	return w.Record, nil
 }
 
-// Publish makes the pool known once it was made and formatted; before, nobody finds it. Of several who publish under one
-// name one wins, and the others get an error wrapping ErrExists, and Discard what they made. After an error wrapping
-// board.ErrUnreachable it may be known nevertheless, or become so: Remove takes it away.
+// Publish makes the pool known once it was made and formatted; before, no program finds it. Of several that publish
+// under one name one wins, and the others get an error wrapping ErrExists, and Discard what they made. After an error
+// wrapping board.ErrUnreachable it may be known nevertheless, or become so: Remove takes it away.
 func (p *Pool) Publish(r Record) error {
 	text, err := json.Marshal(written{format, r})
 	if err != nil {
@@ -105,7 +105,7 @@ func (p *Pool) Publish(r Record) error {
 	if won {
 		return nil
 	}
-	// The record tells who won, even when the answer was lost.
+	// The record names the winner, even when the answer was lost.
 	switch there, again := p.Record(); {
 	case again == nil && there.ID == r.ID:
 		return nil

@@ -57,7 +57,7 @@ type Pool struct {
 	folder string
 }
 
-// CheckName tells whether name may name a pool; the rule is that of pools in shared memory. The error wraps ErrName.
+// CheckName reports whether name may name a pool; the rule is that of pools in shared memory. The error wraps ErrName.
 func CheckName(name string) error {
 	if !rdma.IsPoolName(name) {
 		return fmt.Errorf("%w %q: want %s", ErrName, name, rdma.PoolNames)

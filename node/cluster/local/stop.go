@@ -37,7 +37,7 @@ func unless(err error, gone ...error) error {
 	return err
 }
 
-// Alive tells whether the very process that was started as node is there.
+// Alive reports whether the very process that was started as node is there.
 func (p *Pool) Alive(node int) bool {
 	process, err := p.Nodes[node].find()
 	if err != nil || process == nil {

@@ -301,7 +301,7 @@ func (s *Sim) schedule(f *flight, land, before int64) {
 	}
 }
 
-// received tells whether an answer is through its compute node's link, and comes back when it is.
+// received reports whether an answer is through its compute node's link, and comes back when it is.
 func (s *Sim) received(f *flight) bool {
 	if f.got || f.err != nil {
 		return true
@@ -322,7 +322,7 @@ func (s *Sim) received(f *flight) bool {
 	return false
 }
 
-// onDevice tells whether a is in its node's NIC.
+// onDevice reports whether a is in its node's NIC.
 func (s *Sim) onDevice(a rdma.Addr) bool {
 	return slices.ContainsFunc(s.opts.Device, func(r Range) bool {
 		return r.Node == a.Node() && a.Offset() >= r.Offset && a.Offset()-r.Offset < r.Bytes
