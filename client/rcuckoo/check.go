@@ -8,9 +8,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks the whole pool, on which nobody works, and reports: each row is valid, or was torn by a client whose redo mends it;
-// each key is in one of its two rows, and in both only where a client died that was moving it; each lock that is taken is a
-// dead client's. It changes nothing, and leaves out shards on nodes that are dead.
+// Check walks the whole pool, on which no client works, and reports: each row is valid, or was torn by a client whose
+// redo mends it; each key is in one of its two rows, and in both only where a client died that was moving it; each lock
+// that is taken is a dead client's. It changes nothing, and leaves out shards on nodes that are dead.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // A client claims free extents by CASes, some at a time: see slab.go. A claim gives an extent its next stamp, which has
 // the client's identity in it: so no two uses of it are taken for each other, nor is what a client has claimed for what
 // another one was about to. The paper's free bit, which a client WRITEs for the slab's owner, is a CAS here, and
-// whoever finds it takes the extent: else what idle clients own would be nobody's to use. The CAS names the use that it
-// ends, so it may be done again, by anybody, at any time.
+// any client that finds it takes the extent: else no client could use what idle ones own. The CAS names the use that it
+// ends, so any client may do it again, at any time.
 //
 //	client that brings a value             client that replaces it, or deletes it
 //	1. WRITE of its hand, see hand.go      6. WRITE of its redo, which names the use
@@ -28,8 +28,8 @@ import (
 //	5. WRITE of the row, with a ref
 //
 // 1 lands before 2, 3 completes before 4 is posted; 4 and 5, and 6 to 8, land in this order. A reader of the ref reads
-// stamp, key and value, and takes what bears the stamp, and a checksum of it, of the extent and of the content. Nobody
-// writes into an extent from 5 to 8. What a crash leaves:
+// stamp, key and value, and takes what bears the stamp, and a checksum of it, of the extent and of the content. No
+// client writes into an extent from 5 to 8. What a crash leaves:
 //
 //   - between 2 and 4: an extent that is used, and that no row names, nor ever will. The dead client's hand has it.
 //   - between 4 and 5: repair writes the row.

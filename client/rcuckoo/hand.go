@@ -13,8 +13,8 @@ import (
 // claim gives. It lands before the claims do, so it has every extent that the client has claimed and that no row names yet. When
 // it is torn nothing of it was claimed yet; what it named before was taken by then, and the operations were over.
 //
-// When a client is gone, which means that it is fenced off and that repair has brought its operations to their ends, whoever
-// recovers it frees what its hand names and no row does:
+// When a client is gone, which means that it is fenced off and that repair has brought its operations to their ends,
+// the client that recovers it frees what its hand names and no row does:
 //
 //   - a use whose mark says that it goes on: it is the client's, as its stamp says, and the client's alone;
 //   - and which neither of the rows of the key in it names. Refs are copied only from row to row, so what no row names once is
@@ -23,7 +23,7 @@ import (
 //
 // Rows are looked at twice. If both looks find the same versions then between them neither row changed, and so the ref was in
 // none of them at one moment: it cannot have been moved past the reader. (Of a table that grows they are the key's two rows by their own
-// levels: see levels.go.) Done again, by anybody, all of this changes nothing.
+// levels: see levels.go.) Done again, by any client, all of this changes nothing.
 const (
 	handRefs  = 8
 	handBytes = handRefs + claimAtOnce*refBytes
@@ -55,8 +55,8 @@ func (l *layout) handOf(p []byte) (refs []ref) {
 	return refs
 }
 
-// leave gives back what a client has claimed in a shard and no row names: the client itself, when it closes, or whoever recovers
-// one that is gone. It returns how many extents that were.
+// leave gives back what a client has claimed in a shard and no row names: the client itself, when it closes, or the one
+// that recovers one that is gone. It returns how many extents that were.
 func (x *extents) leave(shard int, c rdma.ClientID) (n int, err error) {
 	if !x.extents() {
 		return 0, nil
@@ -105,7 +105,7 @@ func (x *extents) reclaim(shard int, c rdma.ClientID, until time.Duration) (n in
 	return n, nil
 }
 
-// suspect is an extent that may be used by nobody.
+// suspect is an extent that may have no user.
 type suspect struct {
 	ref
 	at            place
@@ -145,7 +145,7 @@ func (x *extents) rescue(shard int, refs []ref, until time.Duration) (n int, err
 		}
 	}
 	for look := 0; len(suspects) > 0 && look < rowLooks+x.Levels; look++ {
-		if look > 1 { // somebody is at work there
+		if look > 1 { // another client is at work there
 			x.ep.Sleep(min(betweenLooks(look, x.ep.Rand()), max(until-x.ep.Now(), 0)))
 		}
 		if suspects, idle, err = x.look(shard, suspects, idle, until); err != nil {

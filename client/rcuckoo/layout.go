@@ -284,7 +284,7 @@ func Size(s Shape) (Params, uint64, error) {
 		return p, 0, fmt.Errorf("%w: rows-per-lock=%d: want 1 to %d in a shard of %d rows", ErrParams, s.RowsPerLock, most, cmp.Or(s.Rows, filled))
 	}
 	spare := 2 * p.RowsPerLock
-	if p.Levels > 0 { // it need not have room for what nobody expects
+	if p.Levels > 0 { // it need not have room for what is not expected
 		spare = 1
 	}
 	p.Rows = cmp.Or(s.Rows, filled+spare)

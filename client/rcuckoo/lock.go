@@ -15,7 +15,7 @@ import (
 // locks are those of the operation at work, and what is read under them.
 type locks struct {
 	shard int
-	wants []want // in the order of their words, which is that of taking them: so nobody waits in a circle
+	wants []want // in the order of their words, which is that of taking them: so clients do not wait in a circle
 	held  int    // how many of them are held
 	bands []band // rows to read, in order and apart
 	read  *rdma.Batch
@@ -132,7 +132,7 @@ func forLocks(failure time.Duration) kit.Pause {
 }
 
 // acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of them (section 3.4.1).
-// The error wraps errAgain when there was something to repair, or somebody repairs.
+// The error wraps errAgain when there was something to repair, or another client repairs.
 //
 // A value that an extent was taken for is written in the first of these trips, and so before anything names it.
 func (s *Store) acquire(key, value []byte) error {
@@ -186,7 +186,7 @@ func (s *Store) acquire(key, value []byte) error {
 	return nil
 }
 
-// wait is what a client does that did not get a lock: it waits, looks for somebody who died, or gives up.
+// wait is what a client does that did not get a lock: it waits, looks for one that died, or gives up.
 func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 	s.stats.Waits++
 	l := &s.locks
@@ -195,7 +195,7 @@ func (s *Store) wait(w want, met uint64, r *kit.Retry) error {
 	case err != nil:
 		return s.lost(nil, err)
 	case slow || met&lockRepair != 0:
-		// Who waits for a repair has no intent, since the repairer waits for those who have one.
+		// A client that waits for a repair has no intent, since the repairer waits for those that have one.
 		if err := s.retreat(); err != nil {
 			return err
 		}
@@ -286,9 +286,9 @@ func (s *Store) released(b *rdma.Batch) error {
 	return nil
 }
 
-// finish ends the intent, when nothing is held any more: behind this nobody takes the client for somebody who holds a
-// lock. Nobody waits for the WRITE: the next operation's is behind it. When it cannot be posted the shard is settled
-// before that.
+// finish ends the intent, when nothing is held any more: behind this no other takes the client for one that holds a
+// lock. The client does not wait for the WRITE: the next operation's is behind it. When it cannot be posted the shard
+// is settled before that.
 func (s *Store) finish() {
 	l := &s.locks
 	st := &s.shards[l.shard]

@@ -21,11 +21,12 @@ import (
 //	step      in the order of writing: row (8 bytes), slot (8), meta (8), and the row's version and checksum behind it (8 each);
 //	          then the slot's new entry. One of a division has its kind instead of the slot, and slots that move instead of the meta.
 //
-// So a crash leaves an operation either not begun, as its redo is not whole, or such that anybody can bring it to its end: a
-// row that was not written has the version before, and one that is torn has only words of before and behind, which differ
-// where the redo tells what is behind. Made anew it must have the redo's checksum, so that no torn value is ever blessed (the
-// paper's repair computes a new checksum of what it finds). Rows that have the version, or a later one, were written: since a
-// client lets go of its locks behind all of its rows, it still has all of them as long as one row is missing.
+// So a crash leaves an operation either not begun, as its redo is not whole, or such that any client can bring it to
+// its end: a row that was not written has the version before, and one that is torn has only words of before and behind,
+// which differ where the redo tells what is behind. Made anew it must have the redo's checksum, so that no torn value
+// is ever blessed (the paper's repair computes a new checksum of what it finds). Rows that have the version, or a later
+// one, were written: since a client lets go of its locks behind all of its rows, it still has all of them as long as
+// one row is missing.
 //
 // The paper's four states (section 4.3) are what a prefix of these writes looks like: a path's end written and torn (1), or
 // whole (2), next to the entry that it duplicates; an entry's old place torn (3); nothing half done (4). All end in 4, and
@@ -202,8 +203,8 @@ func (l *layout) redoOf(p []byte, shard int, c rdma.ClientID, seq uint64) (steps
 	return int(n), le.Uint64(p[redoSum:]) == redoSumOf(p[:end], shard, c)
 }
 
-// rollForward brings the operation of a client to its end, of whom nothing lands any more and who may hold its locks still. One
-// that was not begun stays so. Done again, by anybody, it changes nothing.
+// rollForward brings the operation of a client to its end, of which nothing lands any more and which may hold its locks
+// still. One that was not begun stays so. Done again, by any client, it changes nothing.
 func (s *Store) rollForward(shard int, c rdma.ClientID, seq uint64) error {
 	p, steps, begun, err := s.findRedo(shard, c, seq)
 	if err != nil || !begun {
@@ -271,18 +272,20 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	}
 	r := row(read.Buf)
 	whole := s.valid(r, shard, c.row)
-	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by somebody later, who may have written
-	// that one slot as it was before, while what others have changed meanwhile is where this redo would write.
+	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by a later client,
+	// which may have written that one slot as it was before, while what others have changed meanwhile is where this redo
+	// would write.
 	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
-	// A new row that is missing is made of the old one, which nobody has written then; of one that was it would not have the sum.
+	// A new row that is missing is made of the old one, which is not written yet then; of one that was it would not have
+	// the sum.
 	s.redone(r, parent, shard, c, version)
 	if s.sum(r) != sum {
 		if whole {
 			return fmt.Errorf("row %d of shard %d has version %d, which it does not follow on: %w", c.row, shard, version, client.ErrDamaged)
 		}
-		return nil // another client's, to whom the locks went on, tore it; its redo is whole, too
+		return nil // another client, which got the locks, tore it; its redo is whole, too
 	}
 	w := s.ep.Batch()
 	defer w.Release()

@@ -8,43 +8,45 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Repair frees what dead clients have locked, and brings what they had begun to its end (section 4.2 and 4.3). Whoever
-// is stuck does it, or the pool's keeper for a client that it recovers, or a client for itself, when it does not know
-// what became of its verbs. For some lock words of a shard:
+// Repair frees what dead clients have locked, and brings what they had begun to its end (section 4.2 and 4.3). A client
+// that is stuck does it, or the pool's keeper for a client that it recovers, or a client for itself, when it does not
+// know what became of its verbs. For some lock words of a shard:
 //
 //	1. The suspects: clients whose intents name one of them, and that are dead or have not moved for a failure timer; and
 //	   those whose intents name a word that a suspect's names.
-//	2. Suspects are fenced off: nothing of them lands any more. (Who gave his operation up has seen to that himself.) So are
-//	   holders of their words' repair leases that are dead, or have not moved for a failure timer. Whoever asks the pool and fences
-//	   off, which may take long when nodes do not answer, has nothing by which others would take it for dead.
+//	2. Suspects are fenced off: nothing of them lands any more. (A client that gave its operation up has seen to that
+//	   itself.) So are holders of their words' repair leases that are dead, or have not moved for a failure timer. A
+//	   client that asks the pool and fences off, which may take long when nodes do not answer, has nothing by which
+//	   others would take it for dead.
 //	3. The repair leases of all words that the suspects' intents name: all or none, by CAS. Suspects whose intents are others by
-//	   now were seen to by somebody else.
-//	4. The words' repair bits are set: nobody takes a lock in these words any more. Who meets the bit ends his intent and waits.
+//	   now were seen to by another client.
+//	4. The words' repair bits are set: no client takes a lock in these words any more. One that meets the bit ends its
+//	   intent and waits.
 //	5. Until no intent but the suspects' names one of the words.
 //	6. The suspects' redos are carried out.
 //	7. The suspects' intents are ended, the words become zero, and then the leases are free.
 //
-// Why the words are free then: whoever holds a lock has had an intent that names its word since before he took it (I1).
-// Behind 4 nobody takes one, so that an intent which does not name the word at one moment behind 4 is of a client that
-// holds none of it until 7. What a torn one is of holds nothing either (I2). So behind 5 a bit that is set is a
-// suspect's, or of nobody: of one whose repair somebody else did not bring to its end.
+// Why the words are free then: a client that holds a lock has had an intent that names its word since before it took it
+// (I1). Behind 4 no client takes one, so that an intent which does not name the word at one moment behind 4 is of a
+// client that holds none of it until 7. What a torn one is of holds nothing either (I2). So behind 5 a bit that is set
+// is a suspect's, or of none: of one whose repair another client did not bring to its end.
 //
-// Every step can be done again, by another who has fenced off the one before: leases tell who that is. Only who has the
-// leases writes into the rows of these words, ends the intents that name them, or clears their bits; and no identity
-// that an intent or a lease still names is given to anybody else (see Mender.Recover).
+// Every step can be done again, by another client that has fenced off the one before: leases tell which that is. Only
+// the one that has the leases writes into the rows of these words, ends the intents that name them, or clears their
+// bits; and no identity that an intent or a lease still names is given to another client (see Mender.Recover).
 
-// A lease says who repairs a lock word. Changed by CAS only.
+// A lease says which client repairs a lock word. Changed by CAS only.
 //
 //	set      bit 63
 //	client   16 bits
-//	counter  47 bits: grows with each change, also while the holder is at work, who shows by it that it is alive
+//	counter  47 bits: grows with each change, also while the holder is at work, which shows by it that it is alive
 const (
 	leaseSet   = 1 << 63
 	leaseShift = 47
 	leaseCount = 1<<leaseShift - 1
 )
 
-// leaseHolder returns who has a lease; 0: nobody.
+// leaseHolder returns the client that has a lease; 0: none.
 func leaseHolder(lease uint64) rdma.ClientID {
 	if lease&leaseSet == 0 {
 		return 0
@@ -74,7 +76,7 @@ type mending struct {
 var errBusy = fmt.Errorf("somebody repairs it: %w", errAgain)
 
 // repair repairs lock words, and what belongs together with them. It returns nil when there is nothing to repair any
-// more, and an error wrapping errAgain when somebody else is at it.
+// more, and an error wrapping errAgain when another client is at it.
 func (s *Store) repair(shard int, words []uint32) error {
 	m := &s.mending
 	m.shard, m.words = shard, append(m.words[:0], words...)
@@ -92,7 +94,7 @@ func (s *Store) repair(shard int, words []uint32) error {
 	}
 }
 
-// repairOnce goes through the steps. The error wraps errAgain when somebody else proved to be dead meanwhile.
+// repairOnce goes through the steps. The error wraps errAgain when another client proved to be dead meanwhile.
 func (s *Store) repairOnce(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -212,7 +214,7 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	if s.opt.Pool == nil || !s.expired(holder, v.leases[i].see(lease, 0, v.clock)) {
 		return errBusy
 	}
-	// Whom the pool lists by now has the lease, if it is still the same: see fence.
+	// The client that the pool lists by now has the lease, if it is still the same: see fence.
 	list := s.ask()
 	b := s.ep.Batch()
 	defer b.Release()
@@ -226,7 +228,7 @@ func (s *Store) evict(shard int, word uint32, lease uint64) error {
 	return s.revoke(list, holder)
 }
 
-// swapLeases gives those leases that are what they were last to a client (0: to nobody), and returns how many. Of the
+// swapLeases gives those leases that are what they were last to a client (0: to none), and returns how many. Of the
 // others it forgets what they were.
 func (s *Store) swapLeases(step rdma.Step, m *mending, c rdma.ClientID) (took int, err error) {
 	b := s.ep.Batch()
@@ -283,8 +285,8 @@ func (s *Store) beat(m *mending) error {
 
 // fence fences the suspects off. One that has moved since is none.
 //
-// Whom an intent names that did not change since the pool listed its clients, is whom the list has: a successor of his
-// would have begun above an intent that was ended.
+// The client that an intent names which did not change since the pool listed its clients is the one in the list: a
+// successor would have begun above an intent that was ended.
 func (s *Store) fence(m *mending, list []rdma.Client) error {
 	before := make([]uint64, len(m.suspects))
 	for i, c := range m.suspects {
@@ -312,7 +314,7 @@ func (s *Store) fence(m *mending, list []rdma.Client) error {
 }
 
 // last looks at what the suspects' intents are for good, now that they are fenced off: those of the same state, as
-// somebody else may have brought the others to their ends.
+// another client may have brought the others to their ends.
 func (s *Store) last(m *mending) error {
 	if err := s.look(m.shard); err != nil {
 		return err
@@ -331,7 +333,7 @@ func (s *Store) last(m *mending) error {
 	return nil
 }
 
-// revoke fences a client off that the pool had listed. One that it had not is nobody's identity.
+// revoke fences a client off that the pool had listed. One that it had not is no client's identity.
 func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 	for _, l := range list {
 		if l.ID == c {
@@ -344,7 +346,7 @@ func (s *Store) revoke(list []rdma.Client, c rdma.ClientID) error {
 	return nil
 }
 
-// setRepair sets the words' repair bits. One that is set already was left by somebody who did not bring his repair to
+// setRepair sets the words' repair bits. One that is set already was left by a client that did not bring its repair to
 // its end.
 func (s *Store) setRepair(m *mending) error { return s.turnRepair(m, lockRepair) }
 
@@ -359,8 +361,8 @@ func (s *Store) turnRepair(m *mending, to uint64) error {
 	return s.carry(stepTurnRepairBits, m.shard, b, "set repair bits in shard %d", m.shard)
 }
 
-// await returns when nobody but the suspects claims a lock of the words. Without a pool to fence anybody off, whoever
-// does not move keeps what it claims: see clear.
+// await returns when no client but the suspects claims a lock of the words. Without a pool to fence clients off, one
+// that does not move keeps what it claims: see clear.
 func (s *Store) await(m *mending) error {
 	for r := s.pace; ; {
 		if err := s.look(m.shard); err != nil {
@@ -389,7 +391,7 @@ func (s *Store) await(m *mending) error {
 	}
 }
 
-// clear ends the suspects' intents, and makes the words zero, but for what others claim who cannot be fenced off: that
+// clear ends the suspects' intents, and makes the words zero, but for what others claim that cannot be fenced off: that
 // is theirs, or is freed when they are recovered.
 func (s *Store) clear(m *mending) error {
 	b := s.ep.Batch()

@@ -16,8 +16,8 @@ import (
 // One copy of a shard leads. All that the protocol is about, locks and what belongs to them, reads, claims, lies with
 // it alone, and costs what it costs without replicas. The others, its backups, hold rows, redos and the content of
 // extents. Which copy leads follows from the pool's view: the one that has been there for longest, and of those the
-// first. So a leader changes only when its node died, and who leads once leads as long as its node lives. All agree on
-// it, since an epoch's verbs do not land in the next one.
+// first. So a leader changes only when its node died, and a copy that leads once leads as long as its node lives. All
+// agree on it, since an epoch's verbs do not land in the next one.
 //
 // A change takes one trip more:
 //
@@ -31,9 +31,10 @@ import (
 //	C2  What a reader can see, at the leader, is whole on all backups.
 //	C3  Locks are let go of when all copies have all rows. So the next change finds equal rows on all copies, and no WRITE of
 //	    the one before can land behind its own.
-//	C4  An operation has begun when some copy that the view has, has its redo whole. Whoever brings it to its end writes that
-//	    redo to each copy, before the rows (C1), and to the leader last, where all later look for what became of it.
-//	C5  Nobody changes anything under a busy view. Nobody reads under it what was not led by the same copy before.
+//	C4  An operation has begun when some copy that the view has, has its redo whole. The client that brings it to its
+//	    end writes that redo to each copy, before the rows (C1), and to the leader last, where all later look for what
+//	    became of it.
+//	C5  No client changes anything under a busy view, or reads under it what was not led by the same copy before.
 //
 // A crash between 2 and 3 leaves some copies behind others: repair asks all copies for the redo. A copy that does not
 // answer, and is not gone, may have the only one: nothing is decided until it answers or the view says that it is gone.
@@ -132,7 +133,7 @@ func (s *Store) applyView(v *rdma.View) {
 // errMending is what an operation ends with that waited for too long.
 var errMending = fmt.Errorf("the pool's view is busy: %w", rdma.ErrTimeout)
 
-// waiting reports whether nobody may change anything.
+// waiting reports whether no client may change anything.
 func (s *Store) waiting() bool { return s.Replicas > 1 && s.view.Busy }
 
 // awaitIdleView waits until the view is idle: under a busy one no client changes what has replicas.

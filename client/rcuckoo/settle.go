@@ -40,7 +40,7 @@ const (
 )
 
 // ended looks at what became of the WRITE that ended the last intent. One that was lost leaves others to take the
-// worker for somebody who holds locks.
+// worker for one that holds locks.
 func (s *Store) ended(wait bool) {
 	if s.ending == nil || !s.ending.Finished() && !wait {
 		return

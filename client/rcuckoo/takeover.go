@@ -10,15 +10,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the view is idle again the pool's
-// master makes that copy a leader. Nobody else does anything there, and nothing of earlier epochs lands. Its role is written last,
-// so that another master does it again from the beginning, should this one come to an end in the midst; each step can be done
-// again:
+// When the node of a shard's leader died, the next copy leads: the view says so to all. Before the view is idle again
+// the pool's master makes that copy a leader. No other client does anything there, and nothing of earlier epochs lands.
+// Its role is written last, so that another master does it again from the beginning, should this one come to an end in
+// the midst; each step can be done again:
 //
 //	1. Operations that have begun (C4) are brought to their ends on all copies: of each client the redo with the highest sequence
 //	   that some copy has whole. Those before it were whole on all copies when their client went on.
-//	2. Intents: idle, with these sequences. So whoever was in the midst of an operation finds by his intent and his redo there
-//	   whether it had begun, and his next sequence is above all that can be read. If he died, so is his successor's.
+//	2. Intents: idle, with these sequences. So a client in the midst of an operation finds by its intent and its redo there
+//	   whether it had begun, and its next sequence is above all that can be read. If it died, so is its successor's.
 //	3. Locks, leases and hands were never used on this copy, as it never led: they are zero.
 //	4. Marks, from the rows: an extent that a row names is used, with the ref's stamp. All others are free, with the greatest
 //	   stamp that their content bears on any copy: so the next use's stamp is above it.
@@ -26,14 +26,14 @@ import (
 //	5. The growth, from the rows: the level of the one that was divided most often; of that all is handed out where the others are
 //	   of it, too, and else nothing.
 //
-// What clients had claimed, and no row names, is free by 4. They forget it when they learn that somebody else leads, before they
-// do anything there (see Store.applyView); the hands, from which others would free it, are empty.
+// What clients had claimed, and no row names, is free by 4. They forget it when they learn that another copy leads,
+// before they do anything there (see Store.applyView); the hands, from which others would free it, are empty.
 //
-// Why no stamp names two contents that somebody can read: who has a ref has read it in a row, in this epoch, and a value that a
-// row names was whole on all copies before the redo was written. So a stamp above those of all contents was never in a row. An
-// operation whose redo is whole nowhere never happened: no row of it was written on any copy that is left (C1), and none on the
-// former leader (C2). A redo of an operation that ended long ago changes nothing: all rows that it names have its versions, or
-// later ones, or are torn by an operation whose own redo is whole, too.
+// Why no stamp names two contents that a client can read: one that has a ref has read it in a row, in this epoch, and a
+// value that a row names was whole on all copies before the redo was written. So a stamp above those of all contents
+// was never in a row. An operation whose redo is whole nowhere never happened: no row of it was written on any copy
+// that is left (C1), and none on the former leader (C2). A redo of an operation that ended long ago changes nothing:
+// all rows that it names have its versions, or later ones, or are torn by an operation whose own redo is whole, too.
 
 // takeOver makes the copy of a shard that leads in the view a leader.
 func (s *Store) takeOver(shard int) error {
@@ -70,7 +70,7 @@ func (s *Store) unused(shard int) error {
 
 func nonzero(b byte) bool { return b != 0 }
 
-// begun is a client's redo that some copy has whole; of nobody when seq is 0.
+// begun is a client's redo that some copy has whole; of none when seq is 0.
 type begun struct {
 	seq   uint64
 	redo  []byte
