@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Pool is what tells who a pool's clients are, and fences them off: the part of an rdma.Fabric that repair needs.
+// Pool lists a pool's clients, and fences them off: the part of an rdma.Fabric that repair needs.
 type Pool interface {
 	Clients() []rdma.Client
 	RevokeLife(c rdma.Client) error
@@ -22,9 +22,9 @@ type Pool interface {
 type Options struct {
 	CacheBytes *int          // of the table cache (section 3.2.3), 0 for none; default 64 KiB
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Failure is the failure timer (section 4.1): who neither moves nor lets go of a lock for as long is fenced off;
-	// default 100 ms, and at most a quarter of the timeout. Clients that the pool knows to be dead do not get that
-	// much.
+	// Failure is the failure timer (section 4.1): a client that neither moves nor lets go of a lock for as long is
+	// fenced off; default 100 ms, and at most a quarter of the timeout. Clients that the pool knows to be dead do not
+	// get that much.
 	Failure time.Duration
 	// Pool lets the worker repair what others left locked. nil: that is the pool's keeper's business alone, and
 	// operations wait for it.
@@ -112,7 +112,7 @@ type standing struct {
 // Stats count what leaves the common case. They only grow.
 type Stats struct {
 	Torn     uint64 // rows that were read while they were written
-	Waits    uint64 // attempts to take a lock that somebody had
+	Waits    uint64 // attempts to take a lock that another client had
 	Repairs  uint64 // repairs that this worker brought to their end
 	Fenced   uint64 // clients that it fenced off for that
 	Rolled   uint64 // rows that it wrote for them
@@ -172,7 +172,7 @@ func open(ep rdma.Endpoint, o Options) (*Store, error) {
 	return s, nil
 }
 
-// standings reads where the identity's last holder stood: sequences go on above his.
+// standings reads where the identity's last holder stood: sequences go on above its own.
 func (s *Store) standings() error {
 	b := s.ep.Batch()
 	defer b.Release()

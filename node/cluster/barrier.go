@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// probe reads a word of every node that the view has, spares too, and returns those that are dead. A READ that nobody
-// has answered by the end of the tick is looked at again in the next one.
+// probe reads a word of every node that the view has, spares too, and returns those that are dead. A READ that
+// has no answer by the end of the tick is looked at again in the next one.
 func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	began := k.ep.Now()
 	for n, m := range v.Members {
