@@ -76,7 +76,7 @@ func (m nodeMetrics) Collect(to chan<- prometheus.Metric) {
 		labels []string
 	}{
 		{nodeVerbs, c.Reads, []string{"read"}}, {nodeVerbs, c.Writes, []string{"write"}}, {nodeVerbs, c.Atomics, []string{"atomic"}},
-		{nodeVerbs, c.Calls, []string{"call"}},
+		{nodeVerbs, c.Calls, []string{"call"}}, {nodeVerbs, c.Sends, []string{"send"}},
 		{nodeErrors, c.Access, []string{"access"}}, {nodeErrors, c.Revoked, []string{"revoked"}},
 		{nodeErrors, c.Stale, []string{"stale"}}, {nodeErrors, c.Failed, []string{"failed"}},
 		{nodeErrors, c.Breaches, []string{"protocol"}},

@@ -91,13 +91,13 @@ func farkvLines(text string) string {
 func TestNodeMetrics(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	i := fabrics.NodeInfo{Memory: 1 << 20, Epoch: 5, Processes: 2, Stats: fabrics.NodeStats{
-		Reads: 7, Writes: 8, Atomics: 9, Calls: 1, Stale: 2, Breaches: 3, BytesRead: 100, BytesWrote: 200, Frames: 12, Flushes: 6,
+		Reads: 7, Writes: 8, Atomics: 9, Calls: 1, Sends: 4, Stale: 2, Breaches: 3, BytesRead: 100, BytesWrote: 200, Frames: 12, Flushes: 6,
 		Connections: 3, Refused: 19, RefusedRoom: 4, RefusedSilent: 5, RefusedVersion: 6, AuthFailures: 11, Slow: 13,
 	}, Commit: "abc+dirty"}
 	info := func() fabrics.NodeInfo { return i }
 	scrape(t, []string{
 		`farkv_node_verbs_total{verb="read"} 7`, `farkv_node_verbs_total{verb="write"} 8`, `farkv_node_verbs_total{verb="atomic"} 9`,
-		`farkv_node_verbs_total{verb="call"} 1`, `farkv_node_errors_total{kind="stale"} 2`, `farkv_node_errors_total{kind="access"} 0`,
+		`farkv_node_verbs_total{verb="call"} 1`, `farkv_node_verbs_total{verb="send"} 4`, `farkv_node_errors_total{kind="stale"} 2`, `farkv_node_errors_total{kind="access"} 0`,
 		`farkv_node_errors_total{kind="protocol"} 3`, `farkv_node_bytes_total{direction="read"} 100`,
 		`farkv_node_bytes_total{direction="written"} 200`, `farkv_node_connections 3`, `farkv_node_connections_refused_total{reason="room"} 4`,
 		`farkv_node_connections_refused_total{reason="silent"} 5`, `farkv_node_connections_refused_total{reason="version"} 6`,

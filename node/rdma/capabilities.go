@@ -207,11 +207,12 @@ func Tell(f Fabric, name string) (Endpoint, error) {
 
 // Messenger is an Endpoint that sends and receives messages. Without it there are none. The function Listen asks.
 //
-// Has it: shm, sim.
+// Has it: shm, tcp, ibverbs, sim.
 type Messenger interface {
 	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists when it has one, or
-	// when another worker has that number; ErrNotSupported of a pool in shared memory, whose workers no process can
-	// wake. (A mem: pool, which is of one process, has messages.)
+	// when another worker has that number; ErrNodeDown where none of its nodes answers; ErrNotSupported of a pool in
+	// shared memory, whose workers no process can wake, and of one whose verbs go over devices. (A mem: pool, which is
+	// of one process, has messages.)
 	Listen(o BoxOptions) (Mailbox, error)
 }
 

@@ -46,7 +46,7 @@ type BoxOptions struct {
 	// Number is the mailbox's among those of Node; 0: the worker's own.
 	Number int
 	// Slots are how many messages it has buffers for, 64 by default and MaxSlots at most, and Bytes how long each may
-	// be, 4096 by default and MaxMessage at most.
+	// be, 4096 by default and MaxMessage at most. On tcp it has as many for each of its nodes that it gets messages by.
 	Slots, Bytes int
 }
 
@@ -122,14 +122,24 @@ type Inbox struct {
 
 // NewInbox makes the buffers of a mailbox whose options were checked.
 func NewInbox(o BoxOptions) *Inbox {
-	q := &Inbox{bytes: o.Bytes, came: make([]*Message, o.Slots)}
-	messages, memory := make([]Message, o.Slots), make([]byte, o.Slots*o.Bytes)
+	q := &Inbox{bytes: o.Bytes}
+	q.Grow(o.Slots)
+	return q
+}
+
+// Grow makes more buffers.
+func (q *Inbox) Grow(slots int) {
+	came := make([]*Message, len(q.came)+slots)
+	for i := range q.n {
+		came[i] = q.came[(q.head+i)%len(q.came)]
+	}
+	q.came, q.head = came, 0
+	messages, memory := make([]Message, slots), make([]byte, slots*q.bytes)
 	for i := range messages {
 		m := &messages[i]
-		m.buffer = memory[i*o.Bytes : (i+1)*o.Bytes : (i+1)*o.Bytes]
+		m.buffer = memory[i*q.bytes : (i+1)*q.bytes : (i+1)*q.bytes]
 		q.free = append(q.free, m)
 	}
-	return q
 }
 
 // Add takes a buffer for a message of n bytes, which the caller fills in before anybody calls Next. The error wraps

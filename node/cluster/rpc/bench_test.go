@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,66 +12,110 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory, with the same bytes written to a
-// socket and back by two goroutines.
+// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory and over TCP, with the same bytes
+// written to a socket and back by two goroutines, and, as over TCP a node is between the two workers, by way of a third
+// one. Two WRITEs, which go to the node and back each, go as far.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, n := range []int{64, 1024} {
-		body := make([]byte, n)
-		b.Run(fmt.Sprint("socket/", n), func(b *testing.B) { overSocket(b, n+16) })
-		b.Run(fmt.Sprint("message/", n), func(b *testing.B) { byMessages(b, make([]byte, n+16)) })
-		b.Run(fmt.Sprint("call/", n), func(b *testing.B) {
-			inMem(b, func(ep rdma.Endpoint) { // until a request for procedure 0
-				p := open(b, ep, rpc.Options{Box: rdma.BoxOptions{Node: 0, Number: 1}})
-				for {
-					switch r, err := p.Next(patience); {
-					case err != nil || r != nil && r.Proc == 0:
-						return
-					case r != nil:
-						r.Answer(0, r.Body)
-					}
-				}
-			}, func(ep rdma.Endpoint) {
-				p := open(b, ep, rpc.Options{})
-				if c, err := ask(p, ep, 1, body); err == nil {
-					c.Release()
-				}
-				for b.Loop() {
-					c, err := p.Call(serverBox, 1, patience, body)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					c.Release()
-				}
-				p.Start(serverBox, 0, patience, nil)
-			})
-		})
+		p := make([]byte, n+16)
+		b.Run(fmt.Sprint("socket/", n), func(b *testing.B) { overSockets(b, n+16, 0) })
+		b.Run(fmt.Sprint("relay/", n), func(b *testing.B) { overSockets(b, n+16, 1) })
+		b.Run(fmt.Sprint("writes/", n), func(b *testing.B) { byWrites(b, p) })
+		for name, r := range map[string]run{"mem": inMem, "tcp": inTCP} {
+			b.Run(fmt.Sprint("message/", name, "/", n), func(b *testing.B) { byMessages(b, r, p) })
+			b.Run(fmt.Sprint("call/", name, "/", n), func(b *testing.B) { byCalls(b, r, p[:n]) })
+		}
 	}
 }
 
-// overSocket sends n bytes to another goroutine over TCP, which sends them back.
-func overSocket(b *testing.B, n int) {
+// byWrites writes p to a node, twice.
+func byWrites(b *testing.B, p []byte) {
+	inTCP(b, func(rdma.Endpoint) {}, func(ep rdma.Endpoint) {
+		for b.Loop() {
+			for range 2 {
+				batch := ep.Batch()
+				head := batch.Alloc(len(p))
+				copy(head, p)
+				batch.Write(rdma.At(0, 0), head)
+				if err := rdma.Do(ep, batch, patience); err != nil {
+					b.Error(err)
+					return
+				}
+				batch.Release()
+			}
+		}
+	})
+}
+
+// byCalls asks for a body, until a request for procedure 0.
+func byCalls(b *testing.B, r run, body []byte) {
+	r(b, func(ep rdma.Endpoint) {
+		p := open(b, ep, rpc.Options{Box: rdma.BoxOptions{Node: 0, Number: 1}})
+		for {
+			switch r, err := p.Next(patience); {
+			case err != nil || r != nil && r.Proc == 0:
+				return
+			case r != nil:
+				r.Answer(0, r.Body)
+			}
+		}
+	}, func(ep rdma.Endpoint) {
+		p := open(b, ep, rpc.Options{})
+		if c, err := ask(p, ep, 1, body); err == nil {
+			c.Release()
+		}
+		for b.Loop() {
+			c, err := p.Call(serverBox, 1, patience, body)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			c.Release()
+		}
+		p.Start(serverBox, 0, patience, nil)
+	})
+}
+
+// overSockets sends n bytes to another goroutine over TCP, which sends them back, by way of relays between the two.
+func overSockets(b *testing.B, n, relays int) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if c, err := l.Accept(); err == nil {
-			defer c.Close()
-			for p := make([]byte, n); err == nil; {
-				if _, err = io.ReadFull(c, p); err == nil {
-					_, err = c.Write(p)
+	var group sync.WaitGroup
+	defer group.Wait()
+	pair := func() (ours, theirs net.Conn) {
+		ours, err := net.Dial("tcp", l.Addr().String())
+		if err == nil {
+			theirs, err = l.Accept()
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return ours, theirs
+	}
+	pass := func(to, from net.Conn) {
+		group.Go(func() {
+			defer to.Close()
+			for p := make([]byte, n); ; {
+				if _, err := io.ReadFull(from, p); err != nil {
+					return
+				}
+				if _, err := to.Write(p); err != nil {
+					return
 				}
 			}
-		}
-	}()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		b.Fatal(err)
+		})
 	}
+	c, last := pair()
+	for range relays {
+		next, end := pair()
+		pass(next, last)
+		pass(last, next)
+		last = end
+	}
+	pass(last, last)
 	for p := make([]byte, n); b.Loop(); {
 		if _, err := c.Write(p); err != nil {
 			b.Fatal(err)
@@ -80,11 +125,10 @@ func overSocket(b *testing.B, n int) {
 		}
 	}
 	c.Close()
-	<-done
 }
 
 // byMessages sends p to another worker, which sends it back, until it gets an empty one.
-func byMessages(b *testing.B, p []byte) {
+func byMessages(b *testing.B, r run, p []byte) {
 	next := func(box rdma.Mailbox) *rdma.Message {
 		for {
 			if m := box.Next(); m != nil {
@@ -104,7 +148,7 @@ func byMessages(b *testing.B, p []byte) {
 		batch.Send(to, head)
 		return rdma.Do(ep, batch, patience)
 	}
-	inMem(b, func(ep rdma.Endpoint) {
+	r(b, func(ep rdma.Endpoint) {
 		box, err := rdma.Listen(ep, rdma.BoxOptions{Node: 0, Number: 1})
 		if err != nil {
 			b.Error(err)

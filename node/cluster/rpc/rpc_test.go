@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -46,6 +47,10 @@ func inMem(t testing.TB, server func(rdma.Endpoint), clients ...func(rdma.Endpoi
 	if err != nil {
 		t.Fatal(err)
 	}
+	inFabric(t, f, server, clients...)
+}
+
+func inFabric(t testing.TB, f rdma.Fabric, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
 	var group sync.WaitGroup
 	for _, w := range append(clients, server) {
 		ep, err := f.Open("worker")
@@ -63,9 +68,29 @@ func inMem(t testing.TB, server func(rdma.Endpoint), clients ...func(rdma.Endpoi
 	}
 }
 
-// everywhere runs a test in memory and in virtual time.
+// inTCP runs them as goroutines, with nodes in this process.
+func inTCP(t testing.TB, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+	var addrs []string
+	for range 2 {
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		addrs = append(addrs, n.Addr())
+	}
+	o := tcp.Options{Addresses: addrs, Lease: 10 * time.Second} // long: leases allocate
+	f, err := tcp.Create(o, tcp.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 16}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inFabric(t, f, server, clients...)
+}
+
+// everywhere runs a test in memory, over TCP, and in virtual time.
 func everywhere(t *testing.T, test func(t *testing.T, r run)) {
 	t.Run("mem", func(t *testing.T) { test(t, inMem) })
+	t.Run("tcp", func(t *testing.T) { test(t, inTCP) })
 	if teeth.UnderRace {
 		return // one task runs at a time in virtual time
 	}
@@ -250,6 +275,9 @@ func TestDeadlines(t *testing.T) {
 				}
 			}
 			_, err := p.Call(serverBox, 1, brief, nil)
+			for until := ep.Now() + patience; errors.Is(err, rpc.ErrUncertain) && ep.Now() < until; {
+				_, err = p.Call(serverBox, 1, brief, nil) // word of the refusal was late
+			}
 			if errors.Is(err, rpc.ErrUncertain) || !errors.Is(err, rdma.ErrTimeout) || !errors.Is(err, rdma.ErrBoxFull) {
 				t.Errorf("a request to a full mailbox: %v", err)
 			}
@@ -385,13 +413,18 @@ func once(seed uint64, decorate func(rdma.Endpoint) rdma.Endpoint) (said string)
 	return said
 }
 
-// TestCallsAllocateNothing measures a call and its answer in memory, in steady state.
+// TestCallsAllocateNothing measures a call and its answer in memory, and over TCP with the nodes' part, in steady state.
 func TestCallsAllocateNothing(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("the race detector allocates")
 	}
+	t.Run("mem", func(t *testing.T) { callsAllocateNothing(t, inMem) })
+	t.Run("tcp", func(t *testing.T) { callsAllocateNothing(t, inTCP) })
+}
+
+func callsAllocateNothing(t *testing.T, r run) {
 	body := bytes.Repeat([]byte("b"), 300)
-	inMem(t, func(ep rdma.Endpoint) {
+	r(t, func(ep rdma.Endpoint) {
 		p := open(t, ep, rpc.Options{Box: rdma.BoxOptions{Node: 0, Number: 1}})
 		defer p.Close()
 		for {

@@ -12,7 +12,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a result is taken while the node serves", In: "Endpoint.settle",
 		At: "$now >= $until", Do: "$now < 0 && $until > 0", Test: "TestHeldBack"},
 	{Rule: "a fence ends connections", Pkg: "../tcp", In: "conn.drain",
-		At: "$c.$detach()", Do: "if end { $c.$detach() }", Test: "TestLate"},
+		At: "$c.detach()", Do: "if end { $c.detach() }", Test: "TestLate"},
 	{Rule: "what failed has not succeeded", In: "Endpoint.landed",
 		At: "$p.$ripe = $seq", Do: "$p.$ripe = $seq + 1", Test: "TestStatuses"},
 }

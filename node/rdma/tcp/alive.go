@@ -70,13 +70,18 @@ func (l *link) ping(nc net.Conn, p *ping) {
 	if err != nil {
 		return
 	}
-	at := len(l.out)
-	l.out = append(l.out, make([]byte, headerBytes)...)
-	header{kind: kindPing}.put(l.out[at:])
+	s.ping()
 	p.end = l.taken + uint64(len(l.out))
 	if s.done() {
 		l.flush()
 	}
+}
+
+// ping appends a ping, for whose answer no flight waits.
+func (s sending) ping() {
+	at := len(s.l.out)
+	s.l.out = append(s.l.out, make([]byte, headerBytes)...)
+	header{kind: kindPing}.put(s.l.out[at:])
 }
 
 // nears tells whether p, on its way to the node, is nearer to it than when this was called last.

@@ -25,7 +25,8 @@ type blocking struct {
 	closed   sync.Once
 	freed    func() // called when it is closed
 	send     func(fd uintptr) bool
-	out      []byte // what send sends; who writes is one
+	hurry    func(fd uintptr) bool // send that does not wait
+	out      []byte                // what send sends; who writes is one
 	sent     int
 	err      error
 }
@@ -53,6 +54,10 @@ func newBlocking(c *net.TCPConn, read, write time.Duration, freed func()) (*bloc
 	b := &blocking{Conn: c, file: os.NewFile(uintptr(fd), c.RemoteAddr().String()), patience: write, freed: freed}
 	b.send = func(fd uintptr) bool {
 		b.sent, b.err = unix.Write(int(fd), b.out)
+		return true
+	}
+	b.hurry = func(fd uintptr) bool {
+		b.sent, b.err = unix.SendmsgN(int(fd), b.out, nil, nil, unix.MSG_DONTWAIT)
 		return true
 	}
 	if b.raw, err = b.file.SyscallConn(); err != nil {
@@ -92,6 +97,21 @@ func (b *blocking) Write(p []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// try writes what the peer's machine takes at once.
+func (b *blocking) try(p []byte) (n int, err error) {
+	b.out = p
+	if err := b.raw.Write(b.hurry); err != nil {
+		return 0, err
+	}
+	switch b.err {
+	case nil:
+		return b.sent, nil
+	case unix.EAGAIN, unix.EINTR:
+		return 0, nil
+	}
+	return 0, b.err
 }
 
 // writeShare bounds a write to a peer that takes a little all the time: it keeps a place from others.

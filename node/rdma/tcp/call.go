@@ -21,14 +21,18 @@ type called struct {
 }
 
 func (c *called) land(h header, p []byte) error {
-	if h.kind != kindCall && h.kind != kindAttach {
+	if h.kind != kindCall && h.kind != kindAttach && h.kind != kindListen {
 		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
 		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
 		return nil
 	}
-	if h.kind == kindAttach {
+	switch h.kind {
+	case kindListen:
+		c.end(nil)
+		return nil
+	case kindAttach:
 		if h.items > len(p) || len(p) > pad(maxOffer) {
 			return fmt.Errorf("%d bytes answer an attach: %w", len(p), ErrProtocol)
 		}
@@ -87,7 +91,7 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 	c := reuse(&e.calls)
 	c.ep, c.r, c.err, c.over = e, *r, nil, false
 	l := e.fabric.links[node].verbs
-	err := l.send(kindCall, 1, c, func(out []byte) []byte { return appendCall(e.claim(out, l), r) })
+	err := l.send(kindCall, 1, c, func(out []byte) []byte { return appendCall(e.claim(out, node), r) })
 	if err == nil {
 		err = e.answered(c, node, within)
 	}

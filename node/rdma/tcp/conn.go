@@ -54,6 +54,11 @@ type conn struct {
 	executing sync.Mutex
 	ended     bool
 	attached  map[owner]attachment // connections of the process's workers to the node's memory, past this one
+	boxes     map[owner]*box       // of the process's workers, under executing
+	mailed    []*conn              // those that got messages which have not been forwarded yet
+
+	mail    mail
+	writing sync.Mutex // held by who writes to the connection
 
 	in       []byte
 	out      []byte
@@ -83,6 +88,7 @@ func (c *conn) drain(end bool) {
 	defer c.executing.Unlock()
 	c.ended = c.ended || end
 	c.detach()
+	c.unlisten()
 }
 
 // block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or it cannot.
@@ -114,6 +120,7 @@ func (c *conn) serve() error {
 	}
 	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
 	defer c.settle()
+	defer c.forwardAll()
 	c.in = make([]byte, c.limits().in)
 	have := 0
 	for {
@@ -220,11 +227,9 @@ func (c *conn) flush() error {
 		return nil
 	}
 	c.node.stats.add(&c.counters)
+	c.forwardAll()
 	if c.purpose == forVerbs {
-		if err := c.node.fence(); err != nil {
-			return err
-		}
-		if err := c.pool.await(); err != nil {
+		if err := c.vouch(); err != nil {
 			return err
 		}
 	}
@@ -251,7 +256,28 @@ func (c *conn) settle() {
 	}
 }
 
+// vouch returns once what the node's memory held when it was called may be told: it is durable, and the node serves.
+func (c *conn) vouch() error {
+	if err := c.node.fence(); err != nil {
+		return err
+	}
+	return c.pool.await()
+}
+
+// write writes the connection's mail, of which a part may have been written, and then p.
 func (c *conn) write(p []byte) error {
+	c.writing.Lock()
+	_, err := c.carry(nil, true)
+	if err == nil {
+		err = c.put(p)
+	}
+	c.writing.Unlock()
+	c.forward() // what came meanwhile
+	return err
+}
+
+// put writes p. The caller holds writing.
+func (c *conn) put(p []byte) error {
 	if now := wall.Now(); now-c.writeBy > c.limits().patience/4 {
 		c.writeBy = now
 		c.raw.SetWriteDeadline(time.Now().Add(c.limits().patience)) // a peer that does not read is as good as gone
@@ -270,6 +296,8 @@ func (c *conn) handle(h header, body []byte) error {
 		return c.attach(h, body)
 	case h.kind == kindVerbs && c.purpose == forVerbs:
 		return c.verbs(h, body)
+	case h.kind == kindListen && c.purpose == forVerbs:
+		return c.listen(h, body)
 	case h.kind == kindCall && c.purpose == forVerbs && h.body == callBytes:
 		c.call(h, body)
 	case h.kind == kindControl && c.purpose != forVerbs && h.body <= maxControl:

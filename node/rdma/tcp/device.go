@@ -218,7 +218,7 @@ func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
 	c.ep, c.err, c.over, c.answer = e, nil, false, nil
 	l := e.fabric.links[node].verbs
 	err := l.send(kindAttach, what, c, func(out []byte) []byte {
-		return append(append(e.claim(out, l), offer...), make([]byte, -len(offer)&7)...) // bodies are whole words
+		return append(append(e.claim(out, node), offer...), make([]byte, -len(offer)&7)...) // bodies are whole words
 	})
 	if err != nil {
 		return nil, err

@@ -31,6 +31,8 @@ type Endpoint struct {
 	lateAt  time.Duration // when it goes off, on wall.Now
 	rand    *rand.Rand
 	closed  bool
+	box     *mailbox  // nil: it has none
+	flying  []int     // frames of verbs in flight, by node
 	touched []*link   // by the batch that is being posted
 	spares  []*sent   // to be used again
 	calls   []*called // the same
@@ -38,13 +40,16 @@ type Endpoint struct {
 	mu     sync.Mutex
 	inbox  []*sent
 	taken  []*sent // what the worker took from the inbox last; used in turn with it
-	told   bool    // a call was answered
+	told   bool    // a call was answered, or a message came
 	parked bool
 	ready  bool // roused, and counted by the fabric
 	wake   chan struct{}
 }
 
-var _ rdma.Endpoint = (*Endpoint)(nil)
+var (
+	_ rdma.Endpoint  = (*Endpoint)(nil)
+	_ rdma.Messenger = (*Endpoint)(nil)
+)
 
 // sent is one frame of verbs in flight: ops of one batch, or a part of a long one.
 type sent struct {
@@ -144,6 +149,10 @@ type writer struct {
 
 func (w *writer) add(i int) {
 	op := w.b.Op(i)
+	if op.Verb == rdma.Send {
+		w.send(i, op)
+		return
+	}
 	n := op.Len()
 	if !w.e.fabric.holds(op) {
 		w.open(0, 0)
@@ -158,6 +167,23 @@ func (w *writer) add(i int) {
 	r, wr := need(op.Verb, n)
 	w.open(r, wr)
 	w.s.l.out = appendVerb(w.s.l.out, op, op.Addr.Offset(), 0, n)
+	w.frame.ops = append(w.frame.ops, i)
+}
+
+// send sends a message.
+func (w *writer) send(i int, op *rdma.Op) {
+	switch err := w.e.box.maySend(op); {
+	case errors.Is(err, rdma.ErrAccess):
+		w.open(0, 0)
+		w.s.l.out = appendBreach(w.s.l.out)
+	case err != nil:
+		op.Fail(err)
+		w.b.Complete(i)
+		return
+	default:
+		w.open(0, sendBytes(op))
+		w.s.l.out = appendSend(w.s.l.out, op, w.e.box.o.Number)
+	}
 	w.frame.ops = append(w.frame.ops, i)
 }
 
@@ -201,13 +227,16 @@ func (w *writer) open(read, wrote int) {
 	l := w.s.l
 	w.from = len(l.out)
 	l.out = append(l.out, make([]byte, headerBytes)...)
-	l.out = w.e.claim(l.out, l)
+	l.out = w.e.claim(l.out, w.node)
 }
 
-// claim appends what the worker may do at a link's node.
-func (e *Endpoint) claim(out []byte, l *link) []byte {
+// claim appends what the worker may do at a node.
+func (e *Endpoint) claim(out []byte, node int) []byte {
 	r := e.rights
-	r.key, r.epoch = l.key.Load(), e.joined
+	r.key, r.epoch = e.fabric.links[node].verbs.key.Load(), e.joined
+	if e.box != nil {
+		r.released = e.box.tell(node)
+	}
 	return r.append(out)
 }
 
@@ -216,6 +245,7 @@ func (w *writer) finish() {
 		return
 	}
 	w.s.end(kindVerbs, len(w.frame.ops), w.from, w.frame)
+	w.e.flying[w.node]++
 	w.frame, w.read, w.wrote = nil, 0, 0
 }
 
@@ -316,6 +346,18 @@ func (s *sent) lose(err error) {
 func (e *Endpoint) arrived(s *sent) {
 	e.mu.Lock()
 	e.inbox = append(e.inbox, s)
+	e.called()
+}
+
+// notify leaves word that something else came.
+func (e *Endpoint) notify() {
+	e.mu.Lock()
+	e.told = true
+	e.called()
+}
+
+// called rouses the worker if it is parked. The caller holds mu, which called unlocks.
+func (e *Endpoint) called() {
 	rouse := e.parked && !e.ready
 	if rouse {
 		e.ready = true
@@ -329,7 +371,7 @@ func (e *Endpoint) arrived(s *sent) {
 
 func (e *Endpoint) rouse() { wake(e.wake) }
 
-// word tells whether there is something in the inbox, or the answer to a call.
+// word tells whether there is something in the inbox, or something else came.
 func (e *Endpoint) word() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -402,6 +444,7 @@ func (e *Endpoint) complete(s *sent) {
 		b.Complete(i)
 	}
 	s.batch = nil
+	e.flying[s.node]--
 	e.spares = append(e.spares, s)
 }
 
@@ -476,8 +519,8 @@ func others(b *rdma.Batch, at, node int) bool {
 
 // leaveToOthers has what is in flight read while the worker does not wait.
 func (e *Endpoint) leaveToOthers() {
-	for _, l := range e.fabric.links[:len(e.lost)] {
-		if s := l.verbs.stream.Load(); s != nil && l.verbs.awaited() {
+	for node, l := range e.fabric.links[:len(e.lost)] {
+		if s := l.verbs.stream.Load(); s != nil && (l.verbs.awaited() || e.box.isAt(node)) {
 			s.call()
 		}
 	}
@@ -526,6 +569,9 @@ func (e *Endpoint) Join() (rdma.View, error) {
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil
+	}
+	if e.box != nil {
+		_ = e.box.Close()
 	}
 	e.closed = true
 	return e.fabric.leave(e)

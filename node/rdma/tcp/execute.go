@@ -37,6 +37,7 @@ func (c *conn) verbs(h header, p []byte) error {
 		return fmt.Errorf("%d verbs in %d bytes: %w", h.items, len(p), ErrProtocol)
 	}
 	r := parseRights(p)
+	c.credit(&r)
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
 	st := c.barred(&r)
@@ -62,8 +63,8 @@ func (c *conn) verbs(h header, p []byte) error {
 			}
 		}
 		st := statusAccess
-		if !strayed && (q.verb == rdma.Read || !c.readsOnly(&r) || c.tells(&q)) {
-			st = c.execute(&q)
+		if !strayed {
+			st = c.run(&q, &r)
 		}
 		if st != statusOK {
 			strayed = strayed || st == statusAccess
@@ -84,12 +85,23 @@ func (c *conn) verbs(h header, p []byte) error {
 	return nil
 }
 
+// run executes one verb, unless its sender may not, and, when it succeeds, appends its answer.
+func (c *conn) run(q *request, r *rights) status {
+	switch {
+	case q.verb == rdma.Send && !c.readsOnly(r):
+		return c.deliver(q, r.client)
+	case q.verb != rdma.Send && (q.verb == rdma.Read || !c.readsOnly(r) || c.tells(q)):
+		return c.execute(q)
+	}
+	return statusAccess
+}
+
 // tells reports whether a verb is on telemetry, of a sender that may write that without an identity.
 func (c *conn) tells(q *request) bool {
 	return !c.readOnly && q.off >= c.pool.record.Memory-c.pool.record.Telemetry
 }
 
-// execute executes one verb and, when it succeeds, appends its answer.
+// execute executes one verb on memory and, when it succeeds, appends its answer.
 func (c *conn) execute(q *request) (st status) {
 	p := c.locate(q)
 	if p == nil {
@@ -150,6 +162,7 @@ func (c *conn) locate(q *request) unsafe.Pointer {
 // call runs one of the node's procedures.
 func (c *conn) call(h header, p []byte) {
 	r := parseRights(p)
+	c.credit(&r)
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
 	st := c.barred(&r)

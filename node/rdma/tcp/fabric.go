@@ -87,6 +87,7 @@ type Fabric struct {
 	leaving atomic.Int32  // identities that are being given back
 	stop    chan struct{} // closed when closing is set
 	tasks   wall.Tasks
+	boxes   mailboxes
 	ready   atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
 	cut     chan struct{} // closed when no connection is needed any more
 	keepers sync.WaitGroup
@@ -113,7 +114,7 @@ func newFabric(o Options, r Record) *Fabric {
 	f := &Fabric{
 		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
 		stop: make(chan struct{}), cut: make(chan struct{}), expelled: make([]bool, n), downs: make([]atomic.Bool, n),
-		last: rdma.View{Members: make([]rdma.Member, n)},
+		last: rdma.View{Members: make([]rdma.Member, n)}, boxes: mailboxes{by: map[uint32]*mailbox{}},
 	}
 	for i, addr := range r.Addresses {
 		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
@@ -121,6 +122,8 @@ func newFabric(o Options, r Record) *Fabric {
 		if i < n {
 			h.Purpose = forVerbs
 			l.verbs = newLink(addr, o.Security, h, f.cut)
+			l.verbs.begun = func(s sending) { f.boxes.begun(s, i) }
+			l.verbs.takes = func(h header, body []byte) error { return f.boxes.take(i, h, body) }
 			if r.Fabric != "" {
 				l.verbs.every = r.Lease / 4
 			}
@@ -282,7 +285,7 @@ func (f *Fabric) endpoint(c rdma.Client) (*Endpoint, error) {
 		return nil, errors.Join(err, f.release(c))
 	}
 	e := &Endpoint{
-		fabric: f, client: c, joined: v.Epoch, lost: make([]error, f.record.Nodes), wake: make(chan struct{}, 1),
+		fabric: f, client: c, joined: v.Epoch, lost: make([]error, f.record.Nodes), flying: make([]int, f.record.Nodes), wake: make(chan struct{}, 1),
 		rights: rights{client: c.ID, life: c.Life}, rand: rand.New(rand.NewPCG(f.o.Seed, c.Life<<16|uint64(c.ID))),
 	}
 	e.Init(nil)
@@ -395,6 +398,7 @@ func (f *Fabric) Close() error {
 	if !f.closing.Swap(true) {
 		f.closeBy.Store(int64(wall.Now() + deadAfter))
 		close(f.stop)
+		f.rouse()
 	}
 	if err := f.tasks.Join(patience); err != nil {
 		return fmt.Errorf("close %s: %w", f.name, err)

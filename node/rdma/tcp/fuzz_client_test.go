@@ -26,6 +26,7 @@ const (
 	inCall            // the body of the answer to a call
 	inInfo            // the body of the answer to a question what it is
 	inAttach          // the body of the answer to an attach, and to how long it serves
+	inMessage         // the body of a message, behind the answer to a listen
 	sortsOfAnswers
 )
 
@@ -44,6 +45,9 @@ func FuzzClient(f *testing.F) {
 	f.Add(uint8(inAttach), uint8(0), make([]byte, 16))
 	f.Add(uint8(inAttach), uint8(statusNotSupported), []byte("no device, "))
 	f.Add(uint8(inAttach), uint8(0), []byte{})
+	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00hello"))
+	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00hello"))
+	f.Add(uint8(inMessage), uint8(0), make([]byte, 5000))
 	f.Add(uint8(inInfo), uint8(0), []byte(`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
@@ -166,6 +170,12 @@ func (n *liar) lie(c net.Conn) {
 			said = frame(h.kind, h.items, h.tag, padded)
 			said[5] = byte(n.status)
 		}
+		if n.sort == inMessage {
+			said = frame(h.kind, h.items, h.tag, nil)
+			for range 3 {
+				said = append(said, frame(kindMessage, 0, 1, padded)...)
+			}
+		}
 		if _, err := c.Write(said); err != nil || n.sort == inAnswers {
 			return
 		}
@@ -205,6 +215,10 @@ func (n *liar) visit(t *testing.T) {
 		}
 		return
 	}
+	if n.sort == inMessage {
+		n.writeTo(t, ep)
+		return
+	}
 	b := ep.Batch()
 	defer b.Release()
 	b.FetchAdd(rdma.At(0, 8), 1)
@@ -221,6 +235,24 @@ func (n *liar) visit(t *testing.T) {
 	if n.sort == inVerbs && string(n.p) == string(goodAnswer()) && n.status == statusOK && (b.Err() != nil || read.Err != nil) {
 		t.Errorf("a good answer: %v", b.Err())
 	}
+}
+
+// writeTo has the liar send messages, which come or end the connection.
+func (n *liar) writeTo(t *testing.T, ep rdma.Endpoint) {
+	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: 0, Number: 5, Slots: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Await(10 * time.Millisecond); err != nil && !errors.Is(err, rdma.ErrTimeout) {
+		t.Errorf("wait for messages: %v", err)
+	}
+	for m := box.Next(); m != nil; m = box.Next() {
+		if len(m.Data) > len(n.p) || m.From.Number() < 1 || m.From.Number() > rdma.MaxBox {
+			t.Errorf("%d bytes are taken for %d from %s", len(n.p), len(m.Data), m.From)
+		}
+		box.Release(m)
+	}
+	box.Close()
 }
 
 // TestAnswerToNothing has a node answer something else than what it was asked.

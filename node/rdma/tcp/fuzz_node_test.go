@@ -26,6 +26,7 @@ const (
 	asControl         // all that is sent behind the handshake, for control
 	asMessage         // the body of a control message
 	asAttach          // an offer, behind good rights
+	asListen          // what a listen frame has behind good rights
 	sortsOfBytes
 )
 
@@ -43,6 +44,12 @@ func FuzzNode(f *testing.F) {
 		appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 65536-8, 0, 64)...))
 	f.Add(uint8(asControl), uint8(1), frame(kindControl, 0, 1, []byte(`{"do":"inspect"}`)))
 	f.Add(uint8(asVerbs), uint8(1), frame(kindServe, 0, 1, nil))
+	f.Add(uint8(asFrames), uint8(1), appendSend(nil, &rdma.Op{
+		Verb: rdma.Send, Addr: rdma.At(0, fuzzBox), Buf: []byte("seven.."), Spans: []rdma.Span{{Addr: 8, Len: 9}}}, rdma.OwnBoxes+8))
+	f.Add(uint8(asListen), uint8(listenOpen), []byte{})
+	for what := range listenClose + 2 {
+		f.Add(uint8(asListen), uint8(what), r.listen(9, 4, 64, 0)[rightsBytes:])
+	}
 	for what := range attachEnd + 2 {
 		f.Add(uint8(asAttach), uint8(what), []byte("an offer"))
 	}
@@ -87,6 +94,9 @@ func isTimeout(err error) bool {
 // fuzzPool is long enough for a pool's name, and known to the seeds.
 const fuzzPool = "fuzzed fuzzed fuzzed"
 
+// fuzzBox is a mailbox to which fuzzers may send what they like.
+const fuzzBox = 3
+
 type fuzzedNode struct {
 	*rawNode
 	mu     sync.Mutex
@@ -106,6 +116,9 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 	if n.worker, err = fabric.Open("works"); err != nil {
 		f.Fatal(err)
 	}
+	if _, err := rdma.Listen(n.worker, rdma.BoxOptions{Node: 0, Number: fuzzBox, Slots: 16}); err != nil {
+		f.Fatal(err)
+	}
 	f.Cleanup(func() {
 		n.worker.Close()
 		fabric.Close()
@@ -117,7 +130,7 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 // prepare makes a connection for what is to be said, and returns both; nil: that would give the node away.
 func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
 	p = append([]byte(nil), p...)
-	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach) {
+	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach || sort == asListen) {
 		p = append(p, ' ')
 	}
 	purpose := forVerbs
@@ -132,9 +145,11 @@ func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn,
 		}
 		return c, p
 	case asFrames: // of a client that is not the worker
-		p = frame(kindVerbs, items, 1, append((&rights{n.key, 8, 1, 0}).append(nil), p...))
+		p = frame(kindVerbs, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
 	case asAttach:
-		p = frame(kindAttach, items, 1, append((&rights{n.key, 8, 1, 0}).append(nil), p...))
+		p = frame(kindAttach, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
+	case asListen:
+		p = frame(kindListen, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
 	case asControl, asMessage:
 		var m message
 		body := p

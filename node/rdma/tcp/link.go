@@ -44,6 +44,9 @@ type link struct {
 	hello hello
 	stop  <-chan struct{} // closed with the fabric
 
+	begun func(sending)                     // called first on each connection; nil: nothing is to be sent then
+	takes func(h header, body []byte) error // takes messages; nil: none come
+
 	key    atomic.Uint64          // the node's, for verbs
 	every  time.Duration          // how often the node is asked for how long it serves; 0: never
 	until  atomic.Int64           // the node serves for sure, on wall.Boot: see serving
@@ -79,8 +82,8 @@ func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
 func (l *link) connect(ctx context.Context) (welcome, error) {
 	nc, w, err := dial(ctx, l.addr, l.s, l.hello)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err != nil {
+		defer l.mu.Unlock()
 		l.why = unlinked(err)
 		var no *refused
 		l.nobody = errors.Is(err, unix.ECONNREFUSED) || errors.As(err, &no) && no.status == statusDown
@@ -92,6 +95,13 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
 	l.times++
 	l.stream.Store(newStream(nc))
+	s := sending{l}
+	if l.begun != nil {
+		l.begun(s)
+	}
+	if s.done() {
+		l.flush()
+	}
 	return w, nil
 }
 

@@ -87,7 +87,8 @@ type pool struct {
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
-	returned atomic.Bool           // it is of an earlier life of the node, and has not served since
+	returned atomic.Bool // it is of an earlier life of the node, and has not served since
+	boxes    boxes
 	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
@@ -100,6 +101,7 @@ type pool struct {
 
 func newPool(n *Node, r Record, creator string) *pool {
 	p := &pool{
+		boxes:  boxes{at: map[int]*box{}},
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
 		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),

@@ -92,6 +92,13 @@ func (l *link) pull(s *stream, until time.Duration) error {
 			at = end
 			continue // it has been heard, out of turn: see conn.reassure
 		}
+		if h.kind == kindMessage && l.takes != nil {
+			if err := l.takes(h, s.in[at+headerBytes:end]); err != nil {
+				return err
+			}
+			at = end
+			continue
+		}
 		f, ok := l.pop(h.tag)
 		if !ok {
 			return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)

@@ -16,6 +16,7 @@ type NodeStats struct {
 	Writes      uint64 `json:"writes"`
 	Atomics     uint64 `json:"atomics"`
 	Calls       uint64 `json:"calls"`
+	Sends       uint64 `json:"sends"` // messages that were delivered
 	BytesRead   uint64 `json:"bytes_read"`
 	BytesWrote  uint64 `json:"bytes_wrote"`
 	Frames      uint64 `json:"frames"`  // answered
@@ -39,9 +40,9 @@ type NodeStats struct {
 
 // tally is what one connection did since it was added to the node's counters; its goroutine's own.
 type tally struct {
-	reads, writes, atomics, calls, frames uint64
-	read, wrote                           uint64
-	access, revoked, stale, other         uint64
+	reads, writes, atomics, calls, sends, frames uint64
+	read, wrote                                  uint64
+	access, revoked, stale, other                uint64
 }
 
 func (t *tally) did(q *request) {
@@ -51,6 +52,9 @@ func (t *tally) did(q *request) {
 		t.read += uint64(q.n)
 	case rdma.Write:
 		t.writes++
+		t.wrote += uint64(q.n)
+	case rdma.Send:
+		t.sends++
 		t.wrote += uint64(q.n)
 	default:
 		t.atomics++
@@ -71,11 +75,11 @@ func (t *tally) failed(st status, n int) {
 }
 
 type counters struct {
-	reads, writes, atomics, calls, frames, flushes atomic.Uint64
-	read, wrote                                    atomic.Uint64
-	access, revoked, stale, other                  atomic.Uint64
-	refused                                        [reasons]atomic.Uint64
-	breaches, slow                                 atomic.Uint64
+	reads, writes, atomics, calls, sends, frames, flushes atomic.Uint64
+	read, wrote                                           atomic.Uint64
+	access, revoked, stale, other                         atomic.Uint64
+	refused                                               [reasons]atomic.Uint64
+	breaches, slow                                        atomic.Uint64
 }
 
 // add adds what a connection did, and empties that.
@@ -84,7 +88,8 @@ func (c *counters) add(t *tally) {
 		to   *atomic.Uint64
 		from uint64
 	}{
-		{&c.reads, t.reads}, {&c.writes, t.writes}, {&c.atomics, t.atomics}, {&c.calls, t.calls}, {&c.frames, t.frames},
+		{&c.reads, t.reads}, {&c.writes, t.writes}, {&c.atomics, t.atomics}, {&c.calls, t.calls}, {&c.sends, t.sends},
+		{&c.frames, t.frames},
 		{&c.read, t.read}, {&c.wrote, t.wrote}, {&c.access, t.access}, {&c.revoked, t.revoked}, {&c.stale, t.stale},
 		{&c.other, t.other}, {&c.flushes, 1},
 	} {
@@ -97,7 +102,7 @@ func (c *counters) add(t *tally) {
 
 func (c *counters) snapshot(conns int) NodeStats {
 	s := NodeStats{
-		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
+		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(), Sends: c.sends.Load(),
 		BytesRead: c.read.Load(), BytesWrote: c.wrote.Load(), Frames: c.frames.Load(), Flushes: c.flushes.Load(),
 		Access: c.access.Load(), Revoked: c.revoked.Load(), Stale: c.stale.Load(), Failed: c.other.Load(),
 		Connections: conns, Breaches: c.breaches.Load(), CPUSeconds: wall.CPU().Seconds(),

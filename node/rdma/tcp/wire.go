@@ -13,8 +13,10 @@ import (
 // Everything is little-endian.
 //
 //	header   body bytes u32 | kind u8 | status u8 | items u16 | tag u32 | 0 u32
-//	verbs    key u64 | client u16, 0 u16, 0 u32 | life u64 | epoch u64, and then by verb:
+//	verbs    key u64 | client u16, 0 u16, released u32 | life u64 | epoch u64, and then by verb:
 //	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or, padded to 8, its data
+//	         of a SEND, whose offset is the mailbox: its sender's mailbox u32 | spans u32, its data, and by span:
+//	         offset u64 | bytes u64
 //	answer   by verb: status u32 | bytes u32, and then the data of a READ, padded to 8, or the word before an atomic
 //	call     as verbs, then: proc u16, 0 u48 | 6 arguments u64
 //	answer   6 results u64, or the text of an error
@@ -23,6 +25,11 @@ import (
 //	serve    nothing; the answer: for how long yet the node serves, in ns, u64 | the epoch that was fenced last u64
 //	attach   key, client, life and epoch as verbs, and what a device offers, padded to 8; items says what to do
 //	answer   what the other device answers, padded to 8, or the text of an error; items is its length
+//	listen   key, client, released, life and epoch as verbs, and to open a mailbox: number u32 | id u32 | buffers u32 |
+//	         bytes u32 of each | taken buffers u32 | 0 u32; items says what to do
+//	answer   nothing, unless the frame only brought the number of buffers that were released: then there is none
+//	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32, and then its data,
+//	         padded to 8; the tag is the id of the mailbox that it is for
 const (
 	headerBytes = 16
 	rightsBytes = 32 // key, client, life, epoch
@@ -46,6 +53,8 @@ const (
 	kindServe
 	kindAttach
 	kindHello
+	kindListen
+	kindMessage
 )
 
 // status is how a request, or a verb of it, ended.
@@ -61,14 +70,20 @@ const (
 	statusNotSupported
 	statusHeld
 	statusConnections // the node has as many connections as it takes
-	statusFailed      // anything else
+	statusBoxFull
+	statusMessageSize
+	statusNoBox
+	statusExists // another worker has the mailbox
+	statusFailed // anything else
 )
 
 // errorOf is the sentinel of each status.
 var errorOf = [...]error{
 	statusAccess: rdma.ErrAccess, statusRevoked: rdma.ErrRevoked, statusStale: rdma.ErrStale,
 	statusDown: rdma.ErrNodeDown, statusFull: rdma.ErrFull, statusNotSupported: rdma.ErrNotSupported,
-	statusHeld: rdma.ErrHeld, statusConnections: ErrConnections, statusFailed: errFailed,
+	statusHeld: rdma.ErrHeld, statusConnections: ErrConnections, statusBoxFull: rdma.ErrBoxFull,
+	statusMessageSize: rdma.ErrMessageSize, statusNoBox: rdma.ErrNoBox, statusExists: rdma.ErrExists,
+	statusFailed: errFailed,
 }
 
 var errFailed = errors.New("failed")
@@ -120,7 +135,7 @@ func (h header) put(p []byte) {
 func parseHeader(p []byte, most int) (header, error) {
 	le := binary.LittleEndian
 	n, k := le.Uint32(p), kind(p[4])
-	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindHello || le.Uint32(p[12:]) != 0 {
+	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindMessage || le.Uint32(p[12:]) != 0 {
 		return header{}, fmt.Errorf("frame of kind %d with %d bytes: %w", k, n, ErrProtocol)
 	}
 	return header{int(n), k, status(p[5]), int(le.Uint16(p[6:])), le.Uint32(p[8:])}, nil
@@ -132,19 +147,21 @@ type rights struct {
 	client rdma.ClientID
 	life   uint64
 	epoch  uint64
+	// released counts the buffers of the client's mailbox that it has given back since it opened that at the node.
+	released uint32
 }
 
 func (r *rights) append(p []byte) []byte {
 	le := binary.LittleEndian
 	p = le.AppendUint64(p, r.key)
-	p = le.AppendUint64(p, uint64(r.client))
+	p = le.AppendUint64(p, uint64(r.client)|uint64(r.released)<<32)
 	p = le.AppendUint64(p, r.life)
 	return le.AppendUint64(p, r.epoch)
 }
 
 func parseRights(p []byte) rights {
 	le := binary.LittleEndian
-	return rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]), le.Uint64(p[24:])}
+	return rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint32(p[12:])}
 }
 
 // request is one verb as it is on the wire. Its data points into the frame.
@@ -155,6 +172,8 @@ type request struct {
 	expect, value uint64
 	compare, swap uint64
 	data          []byte
+	from          int    // of a SEND: its sender's mailbox
+	spans         []byte // of a SEND: spanBytes each
 }
 
 func pad(n int) int { return (n + 7) &^ 7 }
@@ -186,6 +205,40 @@ func appendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
 	return p
 }
 
+// spanBytes are those of a piece that a SEND gathers, and maxSpans bounds how many it has.
+const (
+	spanBytes = 16
+	maxSpans  = 256
+)
+
+// sendBytes is how much a SEND adds to a frame beyond other verbs.
+func sendBytes(op *rdma.Op) int { return 8 + pad(len(op.Buf)) + len(op.Spans)*spanBytes }
+
+// appendSend appends a SEND of the worker with a mailbox of that number.
+func appendSend(p []byte, op *rdma.Op, from int) []byte {
+	le := binary.LittleEndian
+	p = append(p, byte(op.Verb), 0, 0, 0)
+	p = le.AppendUint32(p, uint32(len(op.Buf)))
+	p = le.AppendUint64(p, op.Addr.Offset())
+	p = le.AppendUint32(p, uint32(from))
+	p = le.AppendUint32(p, uint32(len(op.Spans)))
+	p = append(p, op.Buf...)
+	for n := len(op.Buf); n%8 != 0; n++ {
+		p = append(p, 0)
+	}
+	for _, s := range op.Spans {
+		p = le.AppendUint64(p, s.Addr.Offset())
+		p = le.AppendUint64(p, uint64(s.Len))
+	}
+	return p
+}
+
+// span returns the i-th piece that a SEND gathers.
+func (r *request) span(i int) (off, n uint64) {
+	p := r.spans[i*spanBytes:]
+	return binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+}
+
 // appendBreach appends in op's place what every node refuses: a verb that cannot be sent in parts because a part of it
 // would be executed.
 func appendBreach(p []byte) []byte { return append(p, make([]byte, opBytes)...) }
@@ -209,6 +262,11 @@ func parseVerb(p []byte) (r request, rest []byte, err error) {
 		more = 32
 	case rdma.FetchAdd:
 		more = 8
+	case rdma.Send:
+		if len(p) < 8 || le.Uint32(p[4:]) > maxSpans {
+			return r, nil, fmt.Errorf("SEND with %d bytes there: %w", len(p), ErrProtocol)
+		}
+		more = 8 + pad(r.n) + spanBytes*int(le.Uint32(p[4:]))
 	default:
 		return r, nil, fmt.Errorf("verb %d: %w", r.verb, ErrProtocol)
 	}
@@ -225,6 +283,8 @@ func parseVerb(p []byte) (r request, rest []byte, err error) {
 		}
 	case rdma.FetchAdd:
 		r.value = le.Uint64(p)
+	case rdma.Send:
+		r.from, r.data, r.spans = int(le.Uint32(p)), p[8:8+r.n], p[8+pad(r.n):more]
 	}
 	return r, p[more:], nil
 }

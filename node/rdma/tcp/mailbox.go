@@ -1,0 +1,473 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two mailboxes of a process have
+// the same.
+type mailboxes struct {
+	sync.RWMutex
+	by   map[uint32]*mailbox
+	last uint32
+}
+
+// mailbox is a worker's. Who reads a node's answers puts messages into it under mu, and leaves word at the endpoint.
+type mailbox struct {
+	e     *Endpoint
+	o     rdma.BoxOptions
+	id    uint32
+	seen  uint64    // rdma.Base.Completed, when Await returned last
+	empty bool      // Next has found nothing since Await was called last
+	asked []*stream // by Await; kept to be used again
+
+	mu     sync.Mutex
+	inbox  *rdma.Inbox
+	via    []via // by node
+	closed bool
+}
+
+// via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has as many for each node;
+// they are made when the first message comes by way of it.
+type via struct {
+	m     *mailbox
+	times uint64 // which connection of the link it was opened on last
+	heard bool   // there, the node has answered
+	err   error  // why it is not open
+
+	made     bool   // it has buffers
+	held     uint32 // of these, with messages that are not released
+	released uint32 // since it was opened
+	told     uint32 // of these, the node was told of
+}
+
+// listenPatience bounds the wait for a node that is to open a mailbox, or close it.
+const listenPatience = deadAfter
+
+// Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at the others once they are;
+// so it is, too, when a connection is made again. Messages that were on their way then are lost.
+func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	m, err := e.listen(o)
+	if err != nil {
+		return nil, fmt.Errorf("client %d of %s: %w", e.client.ID, e.fabric.name, err)
+	}
+	return m, nil
+}
+
+func (e *Endpoint) listen(o rdma.BoxOptions) (*mailbox, error) {
+	o, err := rdma.CheckBox(o, len(e.lost), e.client.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.client.ID == 0:
+		return nil, fmt.Errorf("listen without an identity: %w", rdma.ErrAccess)
+	case e.fabric.record.Fabric != "":
+		return nil, fmt.Errorf("listen for messages that go over a device: %w", rdma.ErrNotSupported)
+	case e.closed || e.fabric.closing.Load():
+		return nil, fmt.Errorf("listen: %w", rdma.ErrClosed)
+	case e.box != nil:
+		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
+	}
+	m := &mailbox{e: e, o: o, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}), via: make([]via, len(e.lost))}
+	for node := range m.via {
+		m.via[node].m = m
+	}
+	e.fabric.boxes.add(m)
+	e.box = m
+	if err := m.open(); err != nil {
+		_ = m.Close()
+		return nil, err
+	}
+	e.Listening()
+	return m, nil
+}
+
+func (all *mailboxes) add(m *mailbox) {
+	all.Lock()
+	defer all.Unlock()
+	all.last++
+	m.id = all.last
+	all.by[m.id] = m
+}
+
+func (all *mailboxes) remove(m *mailbox) {
+	all.Lock()
+	defer all.Unlock()
+	delete(all.by, m.id)
+}
+
+// begun opens mailboxes at a node to which a connection was just made.
+func (all *mailboxes) begun(s sending, node int) {
+	all.RLock()
+	defer all.RUnlock()
+	for _, m := range all.by {
+		if m.isAt(node) {
+			m.openAt(s, node)
+		}
+	}
+}
+
+// take takes a message that came by way of a node.
+func (all *mailboxes) take(node int, h header, p []byte) error {
+	le := binary.LittleEndian
+	if len(p) < messageBytes || le.Uint64(p[8:]) > uint64(len(p)-messageBytes) {
+		return fmt.Errorf("a message of %d bytes: %w", len(p), ErrProtocol)
+	}
+	from, client, n := int(le.Uint32(p)), le.Uint32(p[4:]), int(le.Uint64(p[8:]))
+	if client > maxClients || !mayUse(from, rdma.ClientID(client)) {
+		return fmt.Errorf("a message from mailbox %d of client %d: %w", from, client, ErrProtocol)
+	}
+	all.RLock()
+	m := all.by[h.tag]
+	all.RUnlock()
+	if m == nil {
+		return nil // it was closed
+	}
+	return m.take(node, rdma.BoxAt(node, from), rdma.ClientID(client), p[messageBytes:][:n])
+}
+
+func (m *mailbox) take(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
+	if err := m.put(node, from, c, data); err != nil {
+		return fmt.Errorf("a message that has no place: %w: %w", ErrProtocol, err)
+	}
+	m.e.notify()
+	return nil
+}
+
+func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := &m.via[node]
+	if !v.made {
+		v.made = true
+		m.inbox.Grow(m.o.Slots)
+	}
+	if v.held == uint32(m.o.Slots) {
+		return rdma.ErrBoxFull
+	}
+	msg, err := m.inbox.Add(from, c, len(data))
+	if err == nil {
+		copy(msg.Data, data)
+		v.held++
+	}
+	return err
+}
+
+// isAt reports whether messages come by way of a node.
+func (m *mailbox) isAt(node int) bool { return m != nil && (m.o.Node == rdma.All || m.o.Node == node) }
+
+// open opens the mailbox at its nodes. Of several some may be out of reach.
+func (m *mailbox) open() error {
+	var down error
+	up := false
+	for node := range m.via {
+		if !m.isAt(node) {
+			continue
+		}
+		err := m.openBy(node)
+		switch {
+		case err == nil:
+			up = true
+		case !errors.Is(err, rdma.ErrNodeDown):
+			return err
+		default:
+			down = err
+		}
+	}
+	if !up {
+		return down
+	}
+	return nil
+}
+
+// openBy opens the mailbox at a node, and waits until it is.
+func (m *mailbox) openBy(node int) error {
+	if err := m.e.fabric.down(node); err != nil {
+		return err
+	}
+	l := m.e.fabric.links[node].verbs
+	s, err := l.begin()
+	if err != nil {
+		return err
+	}
+	m.openAt(s, node)
+	if s.done() {
+		l.flush()
+	}
+	until := wall.Now() + listenPatience
+	for {
+		m.e.collect()
+		m.mu.Lock()
+		heard, err := m.via[node].heard, m.via[node].err
+		m.mu.Unlock()
+		switch {
+		case heard && err != nil:
+			return fmt.Errorf("open mailbox %d at node %d: %w", m.o.Number, node, err)
+		case heard:
+			return nil
+		case wall.Now() >= until:
+			return fmt.Errorf("open mailbox %d: node %d has not answered for %v: %w", m.o.Number, node, listenPatience, rdma.ErrNodeDown)
+		}
+		l.await(m.e, until)
+	}
+}
+
+// openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones still takes buffers.
+func (m *mailbox) openAt(s sending, node int) {
+	l, v := s.l, &m.via[node]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v.times == l.times {
+		return
+	}
+	v.times, v.heard, v.err, v.released, v.told = l.times, false, nil, 0, 0
+	from := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	r := m.e.rights
+	r.key = l.key.Load()
+	l.out = r.append(l.out)
+	for _, x := range [...]uint32{uint32(m.o.Number), m.id, uint32(m.o.Slots), uint32(m.o.Bytes), v.held, 0} {
+		l.out = binary.LittleEndian.AppendUint32(l.out, x)
+	}
+	s.end(kindListen, listenOpen, from, v)
+}
+
+func (v *via) land(h header, p []byte) error {
+	if h.kind != kindListen || len(p) > 0 {
+		return fmt.Errorf("frame of kind %d with %d bytes answers a listen: %w", h.kind, len(p), ErrProtocol)
+	}
+	v.end(h.status.err())
+	return nil
+}
+
+func (v *via) lose(err error) { v.end(err) }
+
+func (v *via) end(err error) {
+	v.m.mu.Lock()
+	v.heard, v.err = true, err
+	v.m.mu.Unlock()
+	v.m.e.notify()
+}
+
+// Addr returns the mailbox's address by way of a node.
+func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
+
+// Next returns the next message. A worker that does not call Await in between has others read for it.
+func (m *mailbox) Next() *rdma.Message {
+	m.mu.Lock()
+	msg := m.inbox.Next()
+	m.mu.Unlock()
+	if msg == nil {
+		if m.empty {
+			m.e.leaveToOthers()
+		}
+		m.empty = true
+		m.report()
+	}
+	return msg
+}
+
+// Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it may lack half of the
+// buffers for want of word.
+func (m *mailbox) Release(msg *rdma.Message) {
+	node := msg.From.Node()
+	m.mu.Lock()
+	m.inbox.Release(msg)
+	v := &m.via[node]
+	v.held--
+	v.released++
+	late := 2*(v.released-v.told) >= uint32(m.o.Slots) && !m.closed
+	m.mu.Unlock()
+	if late {
+		m.send(node)
+	}
+}
+
+// report tells nodes that may take half of the buffers for used of those that are not, before the worker waits for messages
+// that these would be for.
+func (m *mailbox) report() {
+	for node := range m.via {
+		m.mu.Lock()
+		v := &m.via[node]
+		late := v.released != v.told && 2*(v.held+v.released-v.told) >= uint32(m.o.Slots) && !m.closed
+		m.mu.Unlock()
+		if late {
+			m.send(node)
+		}
+	}
+}
+
+// send tells a node how many buffers were released. There is no answer.
+func (m *mailbox) send(node int) {
+	l := m.e.fabric.links[node].verbs
+	s, err := l.begin()
+	if err != nil {
+		return
+	}
+	at := len(l.out)
+	l.out = append(l.out, make([]byte, headerBytes)...)
+	l.out = m.e.claim(l.out, node)
+	header{body: rightsBytes, kind: kindListen, items: listenTell}.put(l.out[at:])
+	if s.done() {
+		l.flush()
+	}
+}
+
+// tell returns how many buffers were released, for a frame that is being sent to a node.
+func (m *mailbox) tell(node int) uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v := &m.via[node]
+	v.told = v.released
+	return v.told
+}
+
+// Await waits for a message, or for a completion.
+func (m *mailbox) Await(within time.Duration) error {
+	m.empty = false
+	until := time.Duration(0)
+	if within < rdma.Forever {
+		until = wall.Now() + max(within, 1)
+	}
+	ready, err := m.look()
+	if !ready && err == nil {
+		m.report()
+	}
+	for ; !ready && err == nil; ready, err = m.look() {
+		if until > 0 && wall.Now() >= until {
+			m.e.leaveToOthers()
+			return fmt.Errorf("wait for a message as client %d for %v: %w", m.e.client.ID, within, rdma.ErrTimeout)
+		}
+		m.await(until)
+	}
+	return err
+}
+
+// look reports whether there is something that Await waits for.
+func (m *mailbox) look() (bool, error) {
+	m.e.collect()
+	m.mu.Lock()
+	n, closed := m.inbox.Len(), m.closed
+	m.mu.Unlock()
+	if closed || m.e.fabric.closing.Load() {
+		return false, fmt.Errorf("wait for a message as client %d: %w", m.e.client.ID, rdma.ErrClosed)
+	}
+	done := m.e.Completed()
+	if n == 0 && done == m.seen {
+		return false, nil
+	}
+	m.seen = done
+	return true, nil
+}
+
+// await returns when something may have come, or at until.
+func (m *mailbox) await(until time.Duration) {
+	e, from, several := m.e, -1, false
+	for node := range m.via {
+		if m.isAt(node) || e.flying[node] > 0 {
+			from, several = node, from >= 0
+			if several {
+				break
+			}
+		}
+	}
+	if !several {
+		e.fabric.links[from].verbs.await(e, until)
+		return
+	}
+	for node := range m.via {
+		if s := e.fabric.links[node].verbs.stream.Load(); s != nil && (m.isAt(node) || e.flying[node] > 0) {
+			s.aside.Add(1)
+			s.call()
+			m.asked = append(m.asked, s)
+		}
+	}
+	e.park(until)
+	for _, s := range m.asked {
+		s.aside.Add(-1)
+	}
+	m.asked = m.asked[:0]
+}
+
+// Close drops the messages that are left. Nodes that do not answer in time have their connections broken soon.
+func (m *mailbox) Close() error {
+	e := m.e
+	if e.box != m {
+		return nil
+	}
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	e.fabric.boxes.remove(m)
+	for node := range m.via {
+		if !m.isAt(node) {
+			continue
+		}
+		c := reuse(&e.calls)
+		c.ep, c.err, c.over = e, nil, false
+		err := e.fabric.links[node].verbs.send(kindListen, listenClose, c, func(out []byte) []byte { return e.claim(out, node) })
+		if err == nil {
+			_ = e.answered(c, node, listenPatience)
+		}
+	}
+	e.box = nil
+	return nil
+}
+
+// maySend returns why the worker may not send a message: it has no mailbox, or none at the node whose memory it gathers.
+// The node is the one that gathers, so that the message has to go by way of it.
+func (m *mailbox) maySend(op *rdma.Op) error {
+	if m == nil {
+		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
+	}
+	size, n := m.e.fabric.record.Memory, uint64(len(op.Buf))
+	for _, s := range op.Spans {
+		if off := s.Addr.Offset(); s.Addr.Node() != m.o.Node || s.Len < 0 || off > size || uint64(s.Len) > size-off {
+			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
+		}
+		n += uint64(s.Len)
+	}
+	switch {
+	case len(op.Spans) > 0 && op.Addr.Node() != m.o.Node:
+		return fmt.Errorf("gather from node %d by way of another: %w", m.o.Node, rdma.ErrNotSupported)
+	case n > rdma.MaxMessage || len(op.Spans) > maxSpans:
+		return fmt.Errorf("%d bytes in %d pieces, and there may be %d in %d: %w", n, len(op.Spans), rdma.MaxMessage, maxSpans,
+			rdma.ErrMessageSize)
+	}
+	return nil
+}
+
+// rouse has the workers that wait for messages see that the fabric closes. One that reads is roused by what a node says.
+func (f *Fabric) rouse() {
+	f.boxes.RLock()
+	some := len(f.boxes.by) > 0
+	for _, m := range f.boxes.by {
+		m.e.notify()
+	}
+	f.boxes.RUnlock() // a link's lock is taken first
+	if !some {
+		return
+	}
+	for _, l := range f.links[:f.record.Nodes] {
+		l.verbs.nudge()
+	}
+}
+
+// nudge has the node say something, at once.
+func (l *link) nudge() {
+	s, err := l.begin()
+	if err != nil {
+		return
+	}
+	s.ping()
+	if s.done() {
+		l.flush()
+	}
+}

@@ -1,0 +1,272 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// newTwo returns a pool of two nodes, and two of its workers.
+func newTwo(t *testing.T) (f *Fabric, a, b *Endpoint) {
+	t.Helper()
+	var addrs []string
+	for range 2 {
+		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		addrs = append(addrs, n.Addr())
+	}
+	f, err := Create(Options{Addresses: addrs}, Geometry{2, 1 << 20, 8, 0}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f, worker(t, f), worker(t, f)
+}
+
+func worker(t *testing.T, f *Fabric) *Endpoint {
+	t.Helper()
+	ep, err := f.Open("worker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ep.Close() })
+	return ep.(*Endpoint)
+}
+
+func listening(t *testing.T, e *Endpoint, o rdma.BoxOptions) *mailbox {
+	t.Helper()
+	m, err := e.Listen(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.(*mailbox)
+}
+
+func post(e *Endpoint, to rdma.BoxAddr, text string) error {
+	b := e.Batch()
+	defer b.Release()
+	b.Send(to, append(b.Alloc(len(text))[:0], text...))
+	return rdma.Do(e, b, rawPatience)
+}
+
+func got(t *testing.T, m *mailbox, want string) *rdma.Message {
+	t.Helper()
+	for until := time.Now().Add(rawPatience); time.Now().Before(until); {
+		if msg := m.Next(); msg != nil {
+			if string(msg.Data) != want {
+				t.Errorf("%q came, want %q", msg.Data, want)
+			}
+			return msg
+		}
+		if err := m.Await(time.Second); err != nil && !errors.Is(err, rdma.ErrTimeout) {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("%q does not come", want)
+	return nil
+}
+
+// cut breaks the connection to a node, and waits until it is made again.
+func cut(t *testing.T, f *Fabric, node int) {
+	t.Helper()
+	l := f.links[node].verbs
+	s := l.stream.Load()
+	l.fail(s.nc, io.ErrUnexpectedEOF)
+	for until := time.Now().Add(rawPatience); l.up() != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the connection is not made again")
+		}
+	}
+}
+
+// TestMailboxReconnects breaks the connection by way of which messages come, while some are held: the mailbox is there
+// again, with the buffers that are free.
+func TestMailboxReconnects(t *testing.T) {
+	f, a, b := newTwo(t)
+	box := listening(t, a, rdma.BoxOptions{Node: 0, Number: 5, Slots: 3})
+	listening(t, b, rdma.BoxOptions{Node: rdma.All})
+	to := box.Addr(0)
+	for _, text := range []string{"one", "two"} {
+		if err := post(b, to, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := got(t, box, "one"), got(t, box, "two")
+	cut(t, f, 0)
+	if err := post(b, to, "three"); err != nil {
+		t.Error(err)
+	}
+	if err := post(b, to, "four"); !errors.Is(err, rdma.ErrBoxFull) {
+		t.Errorf("a message more than there are buffers: %v", err)
+	}
+	three := got(t, box, "three")
+	box.Release(one)
+	box.Release(two)
+	box.Release(three)
+	for _, text := range []string{"five", "six"} { // word of the last buffer goes with the worker's next verb
+		if err := post(b, to, text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	got(t, box, "five")
+}
+
+// TestMailboxAtAll has messages come by way of each node, and a node that comes into reach later.
+func TestMailboxAtAll(t *testing.T) {
+	f, a, b := newTwo(t)
+	l := f.links[1].verbs
+	l.mu.Lock() // a node out of reach, as far as Listen sees
+	nc, why := l.nc, l.why
+	l.nc, l.why = nil, errors.Join(rdma.ErrNodeDown)
+	l.mu.Unlock()
+	m, err := a.Listen(rdma.BoxOptions{Node: rdma.All, Slots: 2})
+	if _, err := b.Listen(rdma.BoxOptions{Node: 1}); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("listen at a node that is out of reach: %v", err)
+	}
+	l.mu.Lock()
+	l.nc, l.why = nc, why
+	l.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := m.(*mailbox)
+	listening(t, b, rdma.BoxOptions{Node: 1})
+	if err := post(b, box.Addr(1), "too early"); !errors.Is(err, rdma.ErrNoBox) {
+		t.Errorf("a message by way of a node that was out of reach: %v", err)
+	}
+	cut(t, f, 1)
+	for _, node := range []int{0, 1} {
+		for range 2 {
+			if err := post(b, box.Addr(node), "hello"); err != nil {
+				t.Errorf("by way of node %d: %v", node, err)
+			}
+		}
+	}
+	for range 4 {
+		if msg := got(t, box, "hello"); msg.From.Number() != rdma.OwnBoxes+int(b.client.ID) {
+			t.Errorf("it is from %s", msg.From)
+		}
+	}
+}
+
+// TestReceiverDies ends the process of a receiver, and opens a mailbox of the same number in another one.
+func TestReceiverDies(t *testing.T) {
+	f, a, _ := newTwo(t)
+	listening(t, a, rdma.BoxOptions{Node: rdma.All})
+	g, err := Open(Options{Addresses: f.record.Addresses})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := g.Open("to die")
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: 0, Number: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := post(a, box.Addr(0), "hello"); err != nil {
+		t.Error(err)
+	}
+	_ = g.Close()
+	for until := time.Now().Add(rawPatience); ; time.Sleep(time.Millisecond) {
+		if err = post(a, box.Addr(0), "hello?"); errors.Is(err, rdma.ErrNoBox) || time.Now().After(until) {
+			break
+		}
+	}
+	if !errors.Is(err, rdma.ErrNoBox) {
+		t.Errorf("a message to a process that has ended: %v", err)
+	}
+	other := worker(t, f)
+	again := listening(t, other, rdma.BoxOptions{Node: 0, Number: 5})
+	if err := post(a, again.Addr(0), "another"); err != nil {
+		t.Error(err)
+	}
+	got(t, again, "another")
+}
+
+// TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one node, which a worker reads
+// itself, and at all.
+func TestCloseEndsAwait(t *testing.T) {
+	f, a, _ := newTwo(t)
+	waits := make(chan *mailbox, 2)
+	for _, node := range []int{0, rdma.All} {
+		err := a.Go("waits", func(ep rdma.Endpoint) {
+			box := listening(t, ep.(*Endpoint), rdma.BoxOptions{Node: node})
+			waits <- box
+			if err := box.Await(rdma.Forever); !errors.Is(err, rdma.ErrClosed) {
+				t.Errorf("wait for a message while the fabric closes: %v", err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-waits
+	<-waits
+	time.Sleep(20 * time.Millisecond) // most likely both wait
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestListenRefused asks for mailboxes where there are none.
+func TestListenRefused(t *testing.T) {
+	d := newRawNode(t, Config{Device: newFakeDevice()})
+	if _, err := worker(t, d.fabric).Listen(rdma.BoxOptions{}); !errors.Is(err, rdma.ErrNotSupported) {
+		t.Errorf("listen where verbs go over a device: %v", err)
+	}
+	f, a, b := newTwo(t)
+	peek, err := f.PeekEndpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := peek.Listen(rdma.BoxOptions{Number: 5}); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("listen without an identity: %v", err)
+	}
+	box := listening(t, a, rdma.BoxOptions{Node: 1, Number: 5})
+	if _, err := b.Listen(rdma.BoxOptions{Node: rdma.All, Number: 5}); !errors.Is(err, rdma.ErrExists) {
+		t.Errorf("listen as a mailbox that another one has at one of the nodes: %v", err)
+	}
+	if err := box.Close(); err != nil {
+		t.Error(err)
+	}
+	listening(t, b, rdma.BoxOptions{Node: rdma.All, Number: 5})
+	batch := b.Batch()
+	batch.Send(rdma.BoxAt(0, 5), nil, rdma.Span{Addr: rdma.At(1, 0), Len: 8})
+	if err := rdma.Do(b, batch, rawPatience); !errors.Is(err, rdma.ErrAccess) {
+		t.Errorf("gather without a mailbox at the node: %v", err)
+	}
+	at := listening(t, a, rdma.BoxOptions{Node: 1, Number: 6})
+	for _, c := range []struct {
+		to    rdma.BoxAddr
+		spans []rdma.Span
+		want  error
+	}{
+		{rdma.BoxAt(0, 5), []rdma.Span{{Addr: rdma.At(1, 0), Len: 8}}, rdma.ErrNotSupported},
+		{rdma.BoxAt(1, 5), make([]rdma.Span, 0), nil},
+		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, maxSpans), nil},
+		{at.Addr(1), repeat(rdma.Span{Addr: rdma.At(1, 0)}, maxSpans+1), rdma.ErrMessageSize},
+		{at.Addr(1), []rdma.Span{{Addr: rdma.At(1, 0), Len: rdma.MaxMessage + 1}}, rdma.ErrMessageSize},
+	} {
+		batch := a.Batch()
+		batch.Send(c.to, nil, c.spans...)
+		if err := rdma.Do(a, batch, rawPatience); !errors.Is(err, c.want) {
+			t.Errorf("%d pieces to %s: %v, want %v", len(c.spans), c.to, err, c.want)
+		}
+		batch.Release()
+	}
+}
+
+func repeat(s rdma.Span, n int) (all []rdma.Span) {
+	for range n {
+		all = append(all, s)
+	}
+	return all
+}
