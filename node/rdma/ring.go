@@ -31,8 +31,8 @@ func (a RingAddr) String() string { return fmt.Sprintf("ring %d at node %d", a.N
 
 // RingPromises say what a fabric promises of rings, beyond what Ring does.
 type RingPromises struct {
-	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last one shorter, in order, but
-	// apart: each where the ring is then, with blocks of others between them.
+	// MTU is how long a block is: an entry that is longer lands in blocks of MTU bytes, the last one shorter, in order,
+	// but apart: each where the ring is then, with blocks of others between them.
 	MTU int
 	// Counts says that the fabric counts what is in flight to each buffer: see Ring.Count.
 	Counts bool
@@ -46,10 +46,10 @@ type RingOptions struct {
 	Buffers int
 }
 
-// Ring is the receive side of appends (see Batch.Append): a queue of buffers, which lie in the memory of a node. Entries
-// of all senders land in them in the order in which they arrive: each block at the next multiple of Stride, or, where the
-// rest of a buffer is too short for it, at the beginning of the next buffer. Nothing says where entries begin, or that
-// one came: what is in the rest of a buffer, and in a block that was not acknowledged, is undefined.
+// Ring is the receive side of appends (see Batch.Append): a queue of buffers, which lie in the memory of a node.
+// Entries of all senders land in them in the order in which they arrive: each block at the next multiple of Stride, or,
+// where the rest of a buffer is too short for it, at the beginning of the next buffer. Nothing says where entries
+// begin, or that one came: what is in the rest of a buffer, and in a block that was not acknowledged, is undefined.
 //
 // Blocks that one worker appends to one ring take their places in the order in which it posted them.
 //
@@ -57,8 +57,8 @@ type RingOptions struct {
 type Ring interface {
 	// Addr returns where to append to the ring.
 	Addr() RingAddr
-	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at least a block. The error
-	// wraps ErrAccess when one does not, ErrFull when the ring has no place for all: then none is added.
+	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at least a block. The
+	// error wraps ErrAccess when one does not, ErrFull when the ring has no place for all: then none is added.
 	Post(buffers ...Span) error
 	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts says that it can.
 	Count() RingCount
@@ -70,8 +70,8 @@ type Ring interface {
 type RingCount struct {
 	// Begun counts buffers in which something may have landed. The last of them is in use.
 	Begun uint64
-	// Settled counts buffers in which nothing can land any more: they are full, and no block is in flight to them. A ring
-	// that does not count leaves it at 0, and Begun, too.
+	// Settled counts buffers in which nothing can land any more: they are full, and no block is in flight to them. A
+	// ring that does not count leaves it at 0, and Begun, too.
 	Settled uint64
 }
 

@@ -56,6 +56,9 @@ func (l layout) sizeOfBlock(h header) int {
 	return headerBytes + min(l.part(), h.length-h.block*l.part())
 }
 
+// taken returns how many bytes of segments an entry of n bytes with its headers takes.
+func (l layout) taken(n int) uint64 { return uint64(n/l.mtu*strides(l.mtu) + strides(n%l.mtu)) }
+
 // strides returns how many bytes of a segment n bytes take.
 func strides(n int) int { return (n + rdma.Stride - 1) / rdma.Stride * rdma.Stride }
 
@@ -71,7 +74,8 @@ func (l layout) seal(p []byte, h header, data []byte) {
 }
 
 func (h header) put(p []byte) {
-	word := uint64(mark) | uint64(h.kind)<<8 | uint64(h.source)<<16 | uint64(h.length)<<32 | uint64(h.block)<<(32+lengthBits)
+	word := uint64(mark) | uint64(h.kind)<<8 | uint64(h.source)<<16 | uint64(h.length)<<32 |
+		uint64(h.block)<<(32+lengthBits)
 	binary.LittleEndian.PutUint64(p, word)
 	binary.LittleEndian.PutUint64(p[8:], h.stamp)
 }

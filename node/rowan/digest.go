@@ -14,7 +14,8 @@ type Entry struct {
 	Stamp  uint64 // of the source's entries, which come in its order
 	// Data is the entry's until the digest returns.
 	Data []byte
-	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing, live or dead together.
+	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing, live or dead
+	// together.
 	Blocks   []rdma.Addr
 	Segments []int
 }
@@ -22,8 +23,6 @@ type Entry struct {
 // partial is an entry of which some blocks have come. A source has one at a time, since its blocks come in order.
 type partial struct {
 	stamp  uint64 // 0: there is none
-	kind   uint8
-	length int
 	data   []byte
 	blocks []rdma.Addr
 	in     []int // segments
@@ -39,8 +38,19 @@ func (r *Receiver) unfinished(segment int) bool {
 	return false
 }
 
-// Digest calls f for the entries that a segment completes, in the order in which they landed. Segments are digested in the
-// order of their pushes. What is not whole is passed over: it was not acknowledged.
+// ended reports whether all segments were given back in which entries end that have blocks in the segment: those that
+// are free by now, or used again, were.
+func (r *Receiver) ended(segment int) bool {
+	for _, end := range r.segments[segment].ends {
+		if s := &r.segments[end.Index]; s.state == used && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
+			return false
+		}
+	}
+	return true
+}
+
+// Digest calls f for the entries that a segment completes, in the order in which they landed. Segments are digested in
+// the order of their pushes. What is not whole is passed over: it was not acknowledged.
 func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	if s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
@@ -64,7 +74,7 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 			continue // a copy of an entry, in the data of one that is torn
 		}
 		r.last[h.source], r.floors[h.source] = h.stamp, max(r.floors[h.source], h.stamp)
-		if e := r.assemble(h, part, at, s.Index); e != nil {
+		if e := r.assemble(h, part, at, s); e != nil {
 			if err := f(e); err != nil {
 				return err
 			}
@@ -73,25 +83,30 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	return nil
 }
 
-// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order: with
-// one missing, or another entry begun, the entry will not be whole.
-func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, segment int) *Entry {
+// assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order:
+// with one missing, or another entry begun, the entry will not be whole.
+func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Entry {
 	p := &r.partial[h.source]
 	if h.block == 0 {
-		*p = partial{stamp: h.stamp, kind: h.kind, length: h.length, data: p.data[:0], blocks: p.blocks[:0], in: p.in[:0]}
+		*p = partial{stamp: h.stamp, data: p.data[:0], blocks: p.blocks[:0], in: p.in[:0]}
 	}
 	if p.stamp != h.stamp || len(p.blocks) != h.block {
 		p.stamp = 0
 		return nil
 	}
-	p.data, p.blocks, p.in = append(p.data, part...), append(p.blocks, at), append(p.in, segment)
+	p.data, p.blocks, p.in = append(p.data, part...), append(p.blocks, at), append(p.in, s.Index)
 	if len(p.blocks) < r.l.blocks(h.length) {
 		return nil
 	}
 	p.stamp = 0
+	for _, i := range p.in {
+		if ends := &r.segments[i].ends; i != s.Index && !slices.Contains(*ends, s) {
+			*ends = append(*ends, s)
+		}
+	}
 	return &Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
 }
 
-// Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will not
-// end.
+// Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will
+// not end.
 func (r *Receiver) Gone(source uint16) { r.partial[source].stamp = 0 }

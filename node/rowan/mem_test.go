@@ -24,11 +24,16 @@ const (
 )
 
 // testLog is the log of the tests.
-var testLog = rowan.Options{Node: 0, Ring: 2, Segments: 24, SegmentBytes: 64 << 10, Ahead: 16, Sources: 16, Secret: secret}
-
-func senderOptions(source int) rowan.SenderOptions {
-	return rowan.SenderOptions{Ring: rdma.RingAt(0, 2), Source: uint16(source), Secret: secret}
+var testLog = rowan.Options{
+	Ring: 2, Segments: 24, SegmentBytes: 64 << 10, Ahead: 16, Reserve: 1, Sources: 16, Credit: 16 << 10, Secret: secret,
 }
+
+func senderOptions(o rowan.Options, source int) rowan.SenderOptions {
+	return rowan.SenderOptions{Log: o, Source: uint16(source), Reserved: o.Credit == noCredit}
+}
+
+// noCredit is of logs all sources of which need no leave.
+const noCredit = rdma.Stride
 
 // newMem returns a pool of one node for a log.
 func newMem(t testing.TB, o rowan.Options, mtu int) *shm.Fabric {
@@ -97,8 +102,8 @@ func (c *tally) digest(e *rowan.Entry) error {
 	return nil
 }
 
-// TestManyAppends has 16 senders append millions of entries, by way of segments that are used again and again: none is lost
-// that was acknowledged, all are whole, and each source's come in its order.
+// TestManyAppends has 16 senders append millions of entries, by way of segments that are used again and again: none is
+// lost that was acknowledged, all are whole, and each source's come in its order.
 func TestManyAppends(t *testing.T) {
 	const senders = 16
 	each := 4_000
@@ -113,7 +118,7 @@ func TestManyAppends(t *testing.T) {
 		ep := open(t, f, "sender")
 		group.Go(func() {
 			defer left.Add(-1)
-			s, err := rowan.NewSender(ep, senderOptions(source))
+			s, err := rowan.NewSender(ep, senderOptions(testLog, source))
 			if err != nil {
 				t.Error(err)
 				return

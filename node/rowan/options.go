@@ -1,6 +1,7 @@
 package rowan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -39,26 +40,25 @@ type Options struct {
 	Ring int // the number of its ring
 	// Base is where its memory begins, a multiple of rdma.Stride: a table, and the segments. Size says how much it is.
 	Base uint64
-	// Segments are how many there are, and SegmentBytes how long each is, a multiple of rdma.Stride and no less than the
-	// fabric's MTU; 4 MiB by default (section 3.2.2).
+	// Segments are how many there are, and SegmentBytes how long each is, a multiple of rdma.Stride and no less than
+	// the fabric's MTU; 4 MiB by default (section 3.2.2).
 	Segments, SegmentBytes int
 	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3).
 	Ahead int
 	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source.
 	Sources int
+	// Credit is how many bytes of the log a source has leave to append at a time, at most. No entry takes more than
+	// half of it. It is 128 KiB by default, which is enough for the longest entry there is; all sources' fits into the
+	// segments ahead, without two, and without Reserve: segments that are kept from sources which need leave
+	// (SenderOptions.Reserved).
+	Credit, Reserve int
 	// Secret is the log's: whoever does not know it cannot make entries, as in a value. It is as durable as the log.
 	Secret uint64
 }
 
 func (o Options) withDefaults() Options {
-	for _, d := range []struct {
-		n  *int
-		by int
-	}{{&o.SegmentBytes, 4 << 20}, {&o.Ahead, 512}, {&o.Sources, 64}} {
-		if *d.n == 0 {
-			*d.n = d.by
-		}
-	}
+	o.SegmentBytes, o.Ahead = cmp.Or(o.SegmentBytes, 4<<20), cmp.Or(o.Ahead, 512)
+	o.Sources, o.Credit = cmp.Or(o.Sources, 64), cmp.Or(o.Credit, 128<<10)
 	return o
 }
 
@@ -72,22 +72,38 @@ func (o Options) check(mtu int) error {
 		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
 			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
 	}
+	room := (min(o.Ahead, o.Segments) - o.Reserve - 2) * o.usable(mtu)
+	if o.Credit < rdma.Stride || o.Reserve < 0 || o.Sources*o.Credit > room {
+		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
+			o.Credit, o.Sources, rdma.Stride, room, rdma.ErrAccess)
+	}
 	return nil
 }
+
+// usable is how much entries take of a segment at least, when it is full: a block that does not fit its end is in the
+// next.
+func (o Options) usable(mtu int) int { return o.SegmentBytes - strides(mtu) + rdma.Stride }
 
 // record is how long a segment's entry in the table is: its state, and the floors of all sources.
 func (o Options) record() uint64 { return uint64(strides(8 + 8*o.Sources)) }
 
+// credits is how long each of the two arrays of a word for each source is, with which the log begins.
+func (o Options) credits() uint64 { return uint64(strides(8 * o.Sources)) }
+
+func (o Options) grantAt(source int) rdma.Addr { return rdma.At(o.Node, o.Base+uint64(8*source)) }
+
+func (o Options) spentAt(source int) rdma.Addr { return o.grantAt(source).Add(o.credits()) }
+
 func (o Options) recordAt(segment int) rdma.Addr {
-	return rdma.At(o.Node, o.Base+uint64(segment)*o.record())
+	return rdma.At(o.Node, o.Base+2*o.credits()+uint64(segment)*o.record())
 }
 
 func (o Options) segmentAt(segment int) rdma.Addr {
-	return rdma.At(o.Node, o.Base+uint64(o.Segments)*o.record()+uint64(segment)*uint64(o.SegmentBytes))
+	return o.recordAt(o.Segments).Add(uint64(segment) * uint64(o.SegmentBytes))
 }
 
 // Size returns how many bytes of the node's memory the log takes. They are zero before its first use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
-	return uint64(o.Segments) * (o.record() + uint64(o.SegmentBytes))
+	return 2*o.credits() + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))
 }

@@ -2,6 +2,7 @@ package rowan
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,6 +28,11 @@ type Receiver struct {
 	floors   []uint64 // by source: no stamp in a segment that was digested is above it
 	last     []uint64 // by source: the stamp of the last block that was digested, in the order of pushes
 	partial  []partial
+
+	grants  []uint64 // by source, bytes
+	spent   []uint64 // of them
+	unbegun int      // segments in the ring in which nothing has its place
+	turn    int
 
 	pushed   []pushed // to the ring, in order, that are not settled
 	settled  uint64   // segments that were, of this ring
@@ -56,19 +62,20 @@ func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 		return nil, err
 	}
 	addr := rdma.RingAt(o.Node, o.Ring)
+	words := func() []uint64 { return make([]uint64, o.Sources) }
 	r := &Receiver{
-		ep: ep, o: o, l: newLayout(p.MTU, o.Secret, addr), counts: p.Counts, addr: addr,
-		floors: make([]uint64, o.Sources), last: make([]uint64, o.Sources), partial: make([]partial, o.Sources), scratch: make([]byte, o.SegmentBytes),
+		ep: ep, o: o, l: newLayout(p.MTU, o.Secret, addr), counts: p.Counts, addr: addr, scratch: make([]byte, o.SegmentBytes),
+		floors: words(), last: words(), grants: words(), spent: words(), partial: make([]partial, o.Sources),
 	}
-	if err := r.readTable(); err != nil {
+	if err := errors.Join(r.readTable(), r.readWords(r.grants, o.grantAt(0))); err != nil {
 		return nil, err
 	}
 	r.spare = r.inPushOrder(func(s state) bool { return s == free })
 	return r, nil
 }
 
-// Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use. They
-// are used then, and the caller's until Free, which is called for each.
+// Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use.
+// They are used then, and the caller's until Free, which is called for each.
 func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error) {
 	if r.ring != nil {
 		panic("rowan: Recover behind Step")
@@ -91,8 +98,8 @@ func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error
 	return all, nil
 }
 
-// Step goes on with the log: it finds segments that are settled, frees what was given back, and pushes
-// free ones. It is called again and again,
+// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes
+// free ones, and gives sources leave to fill them. It is called again and again,
 // several times as often as the segments ahead are filled. The first one opens the ring.
 func (r *Receiver) Step() error {
 	if r.ring == nil {
@@ -101,6 +108,9 @@ func (r *Receiver) Step() error {
 			return fmt.Errorf("receive at %s: %w", r.addr, err)
 		}
 		r.ring = ring
+	}
+	if err := r.readSpent(); err != nil {
+		return err
 	}
 	n, err := r.settle()
 	if err != nil {
@@ -119,13 +129,18 @@ func (r *Receiver) Step() error {
 	if err := r.release(); err != nil {
 		return err
 	}
-	return r.push()
+	if err := r.push(); err != nil {
+		return err
+	}
+	return r.grant()
 }
 
 // settle returns how many of the first segments in the ring are settled.
 func (r *Receiver) settle() (n int, err error) {
 	if r.counts {
-		return int(r.ring.Count().Settled - r.settled), nil
+		c := r.ring.Count()
+		r.unbegun = len(r.pushed) - int(c.Begun-r.settled)
+		return int(c.Settled - r.settled), nil
 	}
 	if err := r.look(); err != nil {
 		return 0, err
@@ -137,8 +152,8 @@ func (r *Receiver) settle() (n int, err error) {
 	return n, nil
 }
 
-// look finds out which segments are full: those ahead of any whose first word is not zero, since buffers are used in order.
-// The first word of one may stay zero for ever, when the block that has its place there never landed.
+// look finds out which segments are full: those ahead of any whose first word is not zero, since buffers are used in
+// order. The first word of one may stay zero for ever, when the block that has its place there never landed.
 func (r *Receiver) look() error {
 	b := r.ep.Batch()
 	defer b.Release()
@@ -149,17 +164,23 @@ func (r *Receiver) look() error {
 		return fmt.Errorf("look at the segments of %s: %w", r.addr, err)
 	}
 	now := r.ep.Now()
-	for i, later := len(r.pushed)-1, false; i >= 0; i-- {
+	later := false
+	r.unbegun = max(0, len(r.pushed)-1) // the first one may be begun, without its first block
+	for i := len(r.pushed) - 1; i >= 0; i-- {
 		if p := &r.pushed[i]; later && !p.full {
 			p.full, p.since = true, now
 		}
-		later = later || b.Op(i).Word(0) != 0
+		set := b.Op(i).Word(0) != 0
+		if set && !later {
+			r.unbegun = max(0, len(r.pushed)-i-2) // the one behind it may be begun, too
+		}
+		later = later || set
 	}
 	return nil
 }
 
-// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so after
-// a crash at any moment its first word is zero or an entry's, and what has entries is marked.
+// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so
+// after a crash at any moment its first word is zero or an entry's, and what has entries is marked.
 func (r *Receiver) push() error {
 	n := min(len(r.spare), r.o.Ahead-len(r.pushed))
 	if n <= 0 {
@@ -187,6 +208,7 @@ func (r *Receiver) push() error {
 		r.pushed = append(r.pushed, pushed{index: i})
 	}
 	r.spare = append(r.spare[:0], r.spare[n:]...)
+	r.unbegun += n
 	if err := r.ring.Post(spans...); err != nil {
 		return fmt.Errorf("push %d segments: %w", n, err)
 	}
@@ -203,8 +225,9 @@ func (r *Receiver) Next() (Segment, bool) {
 	return Segment{i, r.segments[i].push}, true
 }
 
-// Free gives a segment that was digested back: none of its entries is needed. A later Step frees it, once no entry that
-// begins in it may go on in another. Until then a crash brings its entries back.
+// Free gives a segment that was digested back: none of the entries that end in it is needed. A later Step frees it,
+// unless an entry has blocks in it that goes on in another segment: then once that one was given back, too. Until then
+// a crash brings its entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
 	if seg.state != used || seg.push != s.Push || s.Push > r.digested {
@@ -213,8 +236,8 @@ func (r *Receiver) Free(s Segment) {
 	r.freed = append(r.freed, s.Index)
 }
 
-// floor returns the highest stamp of a source that may be in a segment that is about to be free. An entry that has begun may
-// go on in the next use of it, and has no block in it now.
+// floor returns the highest stamp of a source that may be in a segment that is about to be free. An entry that has
+// begun may go on in the next use of it, and has no block in it now.
 func (r *Receiver) floor(source int) uint64 {
 	if stamp := r.partial[source].stamp; stamp != 0 {
 		return stamp - 1
@@ -222,12 +245,12 @@ func (r *Receiver) floor(source int) uint64 {
 	return r.floors[source]
 }
 
-// release frees what was given back. Before a segment is free, the floors of all sources are durable in its record, so that
-// nothing that is in it now is taken for an entry of its next use.
+// release frees what was given back. Before a segment is free, the floors of all sources are durable in its record, so
+// that nothing that is in it now is taken for an entry of its next use.
 func (r *Receiver) release() error {
 	var list, kept []int
 	for _, i := range r.freed {
-		if r.unfinished(i) {
+		if r.unfinished(i) || !r.ended(i) {
 			kept = append(kept, i)
 		} else {
 			list = append(list, i)
@@ -240,6 +263,7 @@ func (r *Receiver) release() error {
 		binary.LittleEndian.PutUint64(p[8*k:], r.floor(k))
 	}
 	for _, i := range list {
+		r.segments[i].ends = nil
 		for k := range r.floors {
 			r.segments[i].floors[k] = r.floor(k)
 		}

@@ -21,8 +21,15 @@ const (
 	sources = 4
 )
 
-// small is a log whose segments are soon full.
-var small = rowan.Options{Node: 0, Ring: 2, Segments: 16, SegmentBytes: 1024, Ahead: 6, Sources: sources, Secret: secret}
+// small is a log whose segments are soon full; in credited, sources need leave.
+var (
+	small = rowan.Options{
+		Ring: 2, Segments: 16, SegmentBytes: 1024, Ahead: 6, Sources: sources, Credit: noCredit, Secret: secret,
+	}
+	credited = rowan.Options{
+		Ring: 2, Segments: 16, SegmentBytes: 3072, Ahead: 7, Reserve: 1, Sources: sources, Credit: 2560, Secret: secret,
+	}
+)
 
 // id names an entry.
 type id struct {
@@ -33,6 +40,7 @@ type id struct {
 // world is a run in which senders and receivers crash, and what is known of it.
 type world struct {
 	s        *sim.Sim
+	log      rowan.Options
 	entries  int
 	wrong    error
 	ended    int
@@ -53,12 +61,13 @@ func (w *world) fail(format string, a ...any) {
 	}
 }
 
-// dataOf is the data of an entry. That of some holds a stride like an entry of another source, from somebody who does not
-// know the secret.
+// dataOf is the data of an entry. That of some holds a stride like an entry of another source, from somebody who does
+// not know the secret.
 func dataOf(source, number int) []byte {
 	if number%3 == 1 {
 		p := make([]byte, 40+3*rdma.Stride) // its header takes 24 bytes of the first stride
-		copy(p[40:], rowan.Seal(mtu, 0, rdma.RingAt(0, 2), 1, uint16((source+1)%sources), 1<<50, fill(make([]byte, 16), 0, 1<<30)))
+		inner := fill(make([]byte, 16), 0, 1<<30)
+		copy(p[40:], rowan.Seal(mtu, 0, rdma.RingAt(0, 2), 1, uint16((source+1)%sources), 1<<50, inner))
 		return fill(p[:8], source, number)[:len(p)]
 	}
 	return fill(make([]byte, lengths[(number*5+source)%len(lengths)]), source, number)
@@ -83,7 +92,7 @@ func (w *world) digest(e *rowan.Entry) error {
 // receive runs a receiver for ever. It gives segments back two at a time, late.
 func (w *world) receive(ep rdma.Endpoint) {
 	w.known = map[id]bool{}
-	r, err := rowan.Open(ep, small)
+	r, err := rowan.Open(ep, w.log)
 	var held []rowan.Segment
 	in := map[int][]rowan.Entry{} // by segment; the last is where it was completed
 	note := func(_ rowan.Segment, e *rowan.Entry) error {
@@ -160,7 +169,7 @@ func (w *world) succeed(dead *sim.Worker, start func()) {
 func (w *world) send(source int) func(rdma.Endpoint) {
 	w.terms[source]++
 	return func(ep rdma.Endpoint) {
-		o := senderOptions(source)
+		o := senderOptions(w.log, source)
 		o.Above = w.terms[source] << 32
 		s, err := rowan.NewSender(ep, o)
 		for err == nil && w.next[source] < w.entries {
@@ -188,8 +197,12 @@ func (w *world) end() {
 
 // crashes runs a world, and returns what went wrong.
 func crashes(t testing.TB, seed uint64) error {
+	log, entries := small, 60
+	if seed%3 == 0 {
+		log, entries = credited, 120
+	}
 	o := sim.Hostile(seed)
-	o.MTU, o.CountRings, o.Memory = mtu, seed%2 == 0, small.Size()+4096
+	o.MTU, o.CountRings, o.Memory = mtu, seed%2 == 0, log.Size()
 	o.DMAProb, o.DMAMax = 0.05, 1500*time.Microsecond
 	if o.CountRings {
 		o.DMAMax = 5 * time.Millisecond
@@ -200,7 +213,8 @@ func crashes(t testing.TB, seed uint64) error {
 		{Kind: sim.PartitionFault, Client: "sender 2", At: at / 2, For: 400 * time.Microsecond},
 	}
 	w := &world{
-		s: sim.New(o), entries: 60, acked: map[[2]int]bool{}, kept: map[[2]int]bool{}, gone: map[id]bool{}, crashes: int(seed % 4),
+		s: sim.New(o), log: log, entries: entries, crashes: int(seed % 4),
+		acked: map[[2]int]bool{}, kept: map[[2]int]bool{}, gone: map[id]bool{},
 	}
 	defer w.s.Close()
 	w.crashAt = 3 + seed*7%200
@@ -224,7 +238,7 @@ func crashes(t testing.TB, seed uint64) error {
 	defer ep.Close()
 	w.known = map[id]bool{}
 	found := map[[2]int]bool{}
-	r, err := rowan.Open(ep, small)
+	r, err := rowan.Open(ep, w.log)
 	if err == nil {
 		_, err = r.Recover(func(_ rowan.Segment, e *rowan.Entry) error {
 			found[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
@@ -252,8 +266,8 @@ func seeds(short, long int) (first, n uint64) {
 	return 0, uint64(short)
 }
 
-// TestCrashes crashes senders and receivers at some of their verbs, and starts others: what was acknowledged is found, and
-// nothing else than what was appended; nothing comes twice, or back.
+// TestCrashes crashes senders and receivers at some of their verbs, and starts others: what was acknowledged is found,
+// and nothing else than what was appended; nothing comes twice, or back.
 func TestCrashes(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -26,7 +26,8 @@ func stateWord(st state, push uint64) uint64 { return push<<8 | uint64(st) }
 type segment struct {
 	state  state
 	push   uint64
-	floors []uint64 // by source: what is not above it, in here, is of an earlier use
+	floors []uint64  // by source: what is not above it, in here, is of an earlier use
+	ends   []Segment // in which entries end that have blocks in here
 }
 
 // readTable reads what the table says.

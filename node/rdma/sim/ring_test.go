@@ -103,8 +103,8 @@ func TestBlocksLieApart(t *testing.T) {
 }
 
 // TestCrashesLeaveHoles crashes the receiver, a sender, or fences one off, while entries land. What was acknowledged is
-// whole; of the rest, blocks may be torn, and places empty with others' behind them. An entry that is late does not land
-// when the ring has ended.
+// whole; of the rest, blocks may be torn, and places empty with others' behind them. An entry that is late does not
+// land when the ring has ended.
 func TestCrashesLeaveHoles(t *testing.T) {
 	for _, victim := range []string{"receiver", "sender 0", "fenced"} {
 		holes, torn, acked := 0, 0, 0
@@ -124,7 +124,7 @@ func TestCrashesLeaveHoles(t *testing.T) {
 						err := appendEntry(ep, number, n)
 						if err == nil {
 							done[number] = n
-						} else if victim == "sender 0" && !errors.Is(err, rdma.ErrClosed) { // the dead one is unwound at the end
+						} else if victim == "sender 0" && !errors.Is(err, rdma.ErrClosed) { // unwound at the end
 							t.Errorf("seed %d: append: %v", seed, err)
 						}
 					}

@@ -1,0 +1,183 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// filling is a log with a receiver that steps when it is told to.
+type filling struct {
+	t    *testing.T
+	o    rowan.Options
+	r    *rowan.Receiver
+	ep   rdma.Endpoint // the senders'
+	used []rowan.Segment
+}
+
+func newFilling(t *testing.T, reserve int) *filling {
+	o := rowan.Options{
+		Node: 0, Ring: 2, Segments: 12, SegmentBytes: 4096, Ahead: 12, Reserve: reserve,
+		Sources: 8, Credit: 3000, Secret: secret,
+	}
+	f := newMem(t, o, mtu)
+	ep := open(t, f, "receiver")
+	l := &filling{t: t, o: o, ep: open(t, f, "sender")}
+	var err error
+	if l.r, err = rowan.Open(ep, o); err != nil {
+		t.Fatal(err)
+	}
+	l.step()
+	t.Cleanup(func() { l.r.Close() })
+	return l
+}
+
+// step has the receiver look, and digest what is used.
+func (l *filling) step() {
+	if err := l.r.Step(); err != nil {
+		l.t.Fatal(err)
+	}
+	for seg, ok := l.r.Next(); ok; seg, ok = l.r.Next() {
+		if err := l.r.Digest(seg, func(*rowan.Entry) error { return nil }); err != nil {
+			l.t.Fatal(err)
+		}
+		l.used = append(l.used, seg)
+	}
+}
+
+// sender returns a source, a new one each time.
+func (l *filling) sender(source int, reserved bool) *rowan.Sender {
+	o := senderOptions(l.o, source)
+	o.Reserved = reserved
+	s, err := rowan.NewSender(l.ep, o)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s
+}
+
+// senders returns all that need leave.
+func (l *filling) senders() (all []*rowan.Sender) {
+	for source := range l.o.Sources - 1 {
+		all = append(all, l.sender(source, false))
+	}
+	return all
+}
+
+// add has a source append an entry of up to a kilobyte. The receiver looks while it is in flight, as far as the sender
+// knows.
+func (l *filling) add(s *rowan.Sender, i int) error {
+	data := make([]byte, 8+i*37%1000)
+	if err := s.Reserve(len(data)); err != nil {
+		return err
+	}
+	b := l.ep.Batch()
+	defer b.Release()
+	op, err := s.Add(b, 1, data)
+	if err != nil {
+		return err
+	}
+	posted := l.ep.Now()
+	_ = rdma.Do(l.ep, b, patience) // the op says the same
+	return s.Acknowledged(op, posted)
+}
+
+// fill has sources append until the log is full for each.
+func (l *filling) fill(senders ...*rowan.Sender) (entries int) {
+	for full := 0; full < 4*len(senders); l.step() { // several times: the receiver had no time to give leave before
+		for k := range 2 * len(senders) {
+			switch err := l.add(senders[k%len(senders)], entries); {
+			case errors.Is(err, rdma.ErrFull):
+				full++
+			case err != nil:
+				l.t.Fatalf("entry %d of those that have leave: %v", entries, err)
+			default:
+				entries, full = entries+1, 0
+			}
+		}
+	}
+	return entries
+}
+
+// TestFull fills a log whose segments are not given back: senders are told in time, and none meets a ring that is dry.
+// What needs no leave has the reserve. When there is room again, all go on. Senders that die with leave lose none for
+// the next.
+func TestFull(t *testing.T) {
+	for _, reserve := range []int{0, 3} {
+		t.Run(fmt.Sprint(reserve), func(t *testing.T) { testFull(t, reserve) })
+	}
+}
+
+func testFull(t *testing.T, reserve int) {
+	l := newFilling(t, reserve)
+	senders := l.senders()
+	if n := l.fill(senders...); n < 20 {
+		t.Errorf("full with %d entries", n)
+	}
+	urgent := l.sender(7, true)
+	for taken := 0; taken < l.o.Reserve*3500; taken += 640 {
+		if err := urgent.Append(1, make([]byte, 600), 0); err != nil {
+			t.Fatalf("behind %d bytes of the reserve: %v", taken, err)
+		}
+	}
+	for round := range 20 {
+		for _, seg := range l.used {
+			l.r.Free(seg)
+		}
+		l.used = nil
+		l.step()
+		l.step()
+		for range round % 4 * 3 { // they die with all that they could get
+			s := l.sender(round%3, false)
+			l.step()
+			for s.Reserve(200) == nil {
+			}
+			senders[round%3] = l.sender(round%3, false)
+			l.step()
+		}
+		if n := l.fill(senders...); n < 10 {
+			t.Fatalf("round %d: full with %d entries, when segments were free again", round, n)
+		}
+	}
+}
+
+// TestInFlight: what was reserved counts until it is known to have landed.
+func TestInFlight(t *testing.T) {
+	l := newFilling(t, 0)
+	senders := l.senders()
+	type held struct {
+		s    *rowan.Sender
+		data int
+	}
+	var all []held
+	for full := 0; full < 3*len(senders); l.step() {
+		for _, s := range senders {
+			if err := s.Reserve(300); errors.Is(err, rdma.ErrFull) {
+				full++
+			} else if err != nil {
+				t.Fatal(err)
+			} else {
+				all, full = append(all, held{s, 300}), 0
+			}
+		}
+		if len(all) > 10_000 {
+			t.Fatal("there is leave without end")
+		}
+	}
+	for i, h := range all {
+		b := l.ep.Batch()
+		op, err := h.s.Add(b, 1, make([]byte, h.data))
+		if err == nil {
+			err = rdma.Do(l.ep, b, patience)
+		}
+		if err == nil {
+			err = h.s.Acknowledged(op, l.ep.Now())
+		}
+		if b.Release(); err != nil {
+			t.Fatal(fmt.Errorf("entry %d of %d that had leave: %w", i, len(all), err))
+		}
+	}
+}
