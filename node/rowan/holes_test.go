@@ -245,3 +245,69 @@ func TestStrawman(t *testing.T) {
 		t.Errorf("append to a log that is full: %v", err)
 	}
 }
+
+// TestRates: on the model of the paper's machines, with the strawman's word in the NIC's memory, that does less than 10
+// million appends of 64 bytes a second (section 3.2.1), and Rowan what its receiver's NIC does.
+func TestRates(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	p, err := sim.LookupProfile("rowan-testbed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clients, each = 200, 300
+	log := rowan.Options{
+		Base: rdma.Stride, Ring: 2, Segments: 16, SegmentBytes: 1 << 20, Ahead: 16, Sources: clients, Credit: noCredit, Secret: secret,
+	}
+	rate := func(prepare func(ep rdma.Endpoint, client int) (func(i int) error, error)) float64 {
+		o := p.Options(1, 1)
+		o.Memory, o.Device = log.Base+log.Size(), []sim.Range{{Node: 0, Offset: 0, Bytes: 8}}
+		s := sim.New(o)
+		defer s.Close()
+		var from, to time.Duration
+		s.GoAt(0, "receiver", func(ep rdma.Endpoint) {
+			r, err := rowan.Open(ep, log)
+			if err == nil {
+				err = r.Step()
+			}
+			from = ep.Now() + 10*time.Microsecond
+			left := clients
+			for c := range clients {
+				s.Go(fmt.Sprint("client ", c), func(ep rdma.Endpoint) {
+					defer func() { left-- }()
+					op, err := prepare(ep, c)
+					ep.Sleep(from - ep.Now())
+					for i := 0; i < each && err == nil; i++ {
+						err = op(i)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			for left > 0 {
+				ep.Sleep(time.Microsecond)
+			}
+			if to = ep.Now(); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		return clients * each / (to - from).Seconds() / 1e6
+	}
+	straw := rate(func(ep rdma.Endpoint, _ int) (func(int) error, error) {
+		m := rowan.Strawman{Tail: rdma.At(0, 0), Log: rdma.At(0, rdma.Stride), Size: log.Size()}
+		return func(int) error { _, err := m.Append(ep, make([]byte, 64), patience); return err }, nil
+	})
+	ours := rate(func(ep rdma.Endpoint, client int) (func(int) error, error) {
+		s, err := rowan.NewSender(ep, senderOptions(log, client))
+		return func(int) error { return s.Append(1, make([]byte, 40), patience) }, err
+	})
+	t.Logf("%.1f million appends a second, the strawman %.1f", ours, straw)
+	if straw >= 10 || straw < 5 || ours < 5*straw {
+		t.Errorf("%.1f million appends a second, the strawman %.1f", ours, straw)
+	}
+}
