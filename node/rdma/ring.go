@@ -1,6 +1,9 @@
 package rdma
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // RingAddr is where entries are appended: the number of a ring at a node. The zero RingAddr is none.
 type RingAddr Addr
@@ -91,7 +94,8 @@ func CheckRing(o RingOptions, nodes int) (RingOptions, error) {
 	return o, nil
 }
 
-// RingQueue is the queue of a ring's buffers, and where the next block lands. It is not safe for concurrent use.
+// RingQueue is the queue of a ring's buffers, and where the next block lands. It is not safe for concurrent use,
+// Landed excepted.
 type RingQueue struct {
 	node   int
 	queue  []ringBuffer // a ring with place for all
@@ -103,7 +107,7 @@ type RingQueue struct {
 
 type ringBuffer struct {
 	Span
-	flying int // blocks
+	flying atomic.Int64 // blocks
 }
 
 // NewRingQueue returns an empty queue for options that were checked.
@@ -124,7 +128,7 @@ func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
 		}
 	}
 	for _, b := range buffers {
-		*q.at(q.posted) = ringBuffer{Span: b}
+		q.at(q.posted).Span = b
 		q.posted++
 	}
 	return nil
@@ -144,7 +148,7 @@ func (q *RingQueue) Place(n int) (RingPlace, error) {
 		q.count.Begun++
 	}
 	p := RingPlace{Offset: q.next, buffer: q.count.Begun - 1}
-	q.at(p.buffer).flying++
+	q.at(p.buffer).flying.Add(1)
 	size = min(size, q.room) // of a buffer that does not end at a stride
 	q.next, q.room = q.next+size, q.room-size
 	return p, nil
@@ -157,11 +161,11 @@ type RingPlace struct {
 }
 
 // Landed says that nothing of the block can land any more, whether it did or not.
-func (q *RingQueue) Landed(p RingPlace) { q.at(p.buffer).flying-- }
+func (q *RingQueue) Landed(p RingPlace) { q.at(p.buffer).flying.Add(-1) }
 
 // Count returns how far the ring is.
 func (q *RingQueue) Count() RingCount {
-	for q.count.Settled+1 < q.count.Begun && q.at(q.count.Settled).flying == 0 {
+	for q.count.Settled+1 < q.count.Begun && q.at(q.count.Settled).flying.Load() == 0 {
 		q.count.Settled++
 	}
 	return q.count
@@ -170,7 +174,7 @@ func (q *RingQueue) Count() RingCount {
 // Flying returns how many blocks are in flight.
 func (q *RingQueue) Flying() (n int) {
 	for i := q.count.Settled; i < q.count.Begun; i++ {
-		n += q.at(i).flying
+		n += int(q.at(i).flying.Load())
 	}
 	return n
 }

@@ -121,12 +121,6 @@ func (r *ring) place(n int) (rdma.RingPlace, error) {
 	return r.queue.Place(n)
 }
 
-func (r *ring) landed(p rdma.RingPlace) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.queue.Landed(p)
-}
-
 // appends executes an APPEND.
 func (e *Endpoint) appends(op *rdma.Op) {
 	if err := e.land(op); err != nil {
@@ -155,7 +149,7 @@ func (e *Endpoint) land(op *rdma.Op) error {
 			return err
 		}
 		words.Store(unsafe.Add(memory, at.Offset), p[:n])
-		r.landed(at)
+		r.queue.Landed(at)
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
