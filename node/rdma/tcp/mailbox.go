@@ -25,7 +25,7 @@ type mailbox struct {
 	o     rdma.BoxOptions
 	id    uint32
 	seen  uint64    // rdma.Base.Completed, when Await returned last
-	empty bool      // Next has found nothing since Await was called last
+	looks int       // how often Next has found nothing since Await was called last
 	asked []*stream // by Await; kept to be used again
 
 	mu     sync.Mutex
@@ -259,16 +259,19 @@ func (v *via) end(err error) {
 // Addr returns the mailbox's address by way of a node.
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
-// Next returns the next message. A worker that does not call Await in between has others read for it.
+// mostLooks is how often a worker looks for a message in vain before it is taken for one that does not call Await: others
+// read for it then.
+const mostLooks = 16
+
+// Next returns the next message.
 func (m *mailbox) Next() *rdma.Message {
 	m.mu.Lock()
 	msg := m.inbox.Next()
 	m.mu.Unlock()
 	if msg == nil {
-		if m.empty {
+		if m.looks++; m.looks%mostLooks == 0 {
 			m.e.leaveToOthers()
 		}
-		m.empty = true
 		m.report()
 	}
 	return msg
@@ -331,7 +334,7 @@ func (m *mailbox) tell(node int) uint32 {
 
 // Await waits for a message, or for a completion.
 func (m *mailbox) Await(within time.Duration) error {
-	m.empty = false
+	m.looks = 0
 	until := time.Duration(0)
 	if within < rdma.Forever {
 		until = wall.Now() + max(within, 1)

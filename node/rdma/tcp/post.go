@@ -48,6 +48,13 @@ const openBytes = 24
 // mostMail bounds in bytes the mail of a connection that nobody has begun to write; as much may be being written.
 const mostMail = 1 << 20
 
+// smallMail is how much of it a connection keeps memory for. There is largeMail for more, until it is written.
+const smallMail = 64 << 10
+
+type largeMail [mostMail + headerBytes + messageBytes + 8]byte
+
+var largeMails sync.Pool // of *largeMail
+
 // mail is what has to be forwarded over a connection.
 type mail struct {
 	mu    sync.Mutex
@@ -209,6 +216,9 @@ func (m *mail) add(b *box, q *request, from rdma.ClientID, n int) (st status) {
 			}
 		}()
 	}
+	if need := at + headerBytes + messageBytes + pad(n); need > max(smallMail, cap(m.out)) {
+		m.enlarge()
+	}
 	le := binary.LittleEndian
 	m.out = grow(m.out, headerBytes)
 	header{body: messageBytes + pad(n), kind: kindMessage, tag: b.id}.put(m.out[at:])
@@ -233,6 +243,19 @@ func (m *mail) add(b *box, q *request, from rdma.ClientID, n int) (st status) {
 // messageBytes are those of a message frame's body before the data.
 const messageBytes = 16
 
+// enlarge gives the mail memory for all that there may be. The caller holds mu.
+func (m *mail) enlarge() {
+	l, ok := largeMails.Get().(*largeMail)
+	if !ok {
+		l = new(largeMail)
+	}
+	small := m.out
+	m.out = append(l[:0], small...)
+	if m.spare == nil {
+		m.spare = small[:0]
+	}
+}
+
 // take returns all that there is to write.
 func (m *mail) take() []byte {
 	m.mu.Lock()
@@ -242,12 +265,14 @@ func (m *mail) take() []byte {
 	return m.taken
 }
 
-// wrote gives the memory of what was taken back, unless it is much.
+// wrote gives the memory of what was taken back.
 func (m *mail) wrote() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.spare = m.taken[:0]; cap(m.spare) > mostMail/8 {
-		m.spare = nil
+	if p := m.taken; cap(p) == len(largeMail{}) {
+		largeMails.Put((*largeMail)(p[:cap(p)]))
+	} else {
+		m.spare = p[:0]
 	}
 	m.taken = nil
 }
