@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
@@ -33,6 +35,8 @@ type gauge struct {
 	words []uint64         // what each word for atomics holds, by place and node
 	turn  int              // of spots and words
 	call  rdma.Request
+	box   rdma.Mailbox // while SENDs are measured
+	peer  *rpc.Peer    // while requests are
 }
 
 const (
@@ -97,7 +101,9 @@ type verb struct {
 	bytes int // of a READ or a WRITE; 0: of none
 	add   func(g *gauge, b *rdma.Batch, i int)
 	took  func(g *gauge, op *rdma.Op) bool // nil: READs and WRITEs answer nothing that could be wrong
-	call  bool                             // two-sided: add and took are nil, and there is one at a time
+	call  func(g *gauge) error             // two-sided: add and took are nil, and there is one at a time
+	begin func(g *gauge) (end func() error, err error)
+	most  int // bytes in flight; 0: unbounded
 }
 
 func (v *verb) title() string {
@@ -114,6 +120,14 @@ func (g *gauge) verbs() (all []verb) {
 	}
 	for _, n := range g.Sizes {
 		all = append(all, verb{name: "WRITE", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { b.Write(g.spot(), g.part(b, i, n)) }})
+	}
+	for _, n := range g.Sizes {
+		if n <= rdma.MaxMessage {
+			all = append(all, verb{name: "SEND", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) {
+				g.turn++
+				b.Send(g.box.Addr(g.turn%g.nodes), g.part(b, i, n))
+			}, took: (*gauge).received, begin: (*gauge).listen, most: mostMessages})
+		}
 	}
 	return append(all,
 		verb{name: "CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
@@ -133,8 +147,87 @@ func (g *gauge) verbs() (all []verb) {
 			*w++
 			return op.Result == was
 		}},
-		verb{name: "call", call: true},
+		verb{name: "call", call: (*gauge).echo},
+		verb{name: "request", call: (*gauge).ask, begin: (*gauge).serve},
 	)
+}
+
+// mostMessages bounds the bytes of messages in flight: a node refuses what its receiver does not take at once.
+const mostMessages = 512 << 10
+
+// listen opens the mailbox that SENDs go to: the worker's own.
+func (g *gauge) listen() (end func() error, err error) {
+	longest := 0
+	for _, n := range g.Sizes {
+		if n <= rdma.MaxMessage {
+			longest = max(longest, n)
+		}
+	}
+	g.box, err = rdma.Listen(g.ep, rdma.BoxOptions{Node: rdma.All, Slots: max(largest(g.Batches), 1), Bytes: longest})
+	if err != nil {
+		return nil, err
+	}
+	return g.box.Close, nil
+}
+
+// received takes the message of a SEND.
+func (g *gauge) received(op *rdma.Op) bool {
+	for {
+		if m := g.box.Next(); m != nil {
+			whole := len(m.Data) == len(op.Buf)
+			g.box.Release(m)
+			return whole
+		}
+		if g.box.Await(perfPatience) != nil {
+			return false
+		}
+	}
+}
+
+// serve opens the peer that asks itself.
+func (g *gauge) serve() (end func() error, err error) {
+	if g.peer, err = rpc.Open(g.ep, rpc.Options{}); err != nil {
+		return nil, err
+	}
+	return g.peer.Close, nil
+}
+
+// ask is a request over messages, as long as a call, that the worker answers itself.
+func (g *gauge) ask() error {
+	g.turn++
+	var body [len(g.call.Arg) * 8]byte
+	body[0] = byte(g.turn)
+	c, err := g.peer.Start(g.peer.Box().Addr(g.turn%g.nodes), 1, perfPatience, body[:])
+	if err != nil {
+		return err
+	}
+	defer c.Release()
+	for !c.Over() {
+		r, err := g.peer.Next(perfPatience)
+		if err == nil && r != nil {
+			err = r.Answer(0, r.Body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.Err == nil && !bytes.Equal(c.Body, body[:]) {
+		return fmt.Errorf("%x is answered with %x: %w", body, c.Body, errAnswer)
+	}
+	return c.Err
+}
+
+// echo is a two-sided call.
+func (g *gauge) echo() error {
+	g.turn++
+	g.call = rdma.Request{Proc: node.ProcEcho, Arg: [6]uint64{uint64(g.turn)}}
+	if err := g.ep.Call(g.turn%g.nodes, &g.call, perfPatience); err != nil {
+		return err
+	}
+	if g.call.Ret != g.call.Arg {
+		return fmt.Errorf("%d is echoed as %d: %w", g.call.Arg[0], g.call.Ret[0], errAnswer)
+	}
+	return nil
 }
 
 // part returns the memory of the i-th verb of a batch.
@@ -179,16 +272,8 @@ var errAnswer = errors.New("wrong answer")
 
 // post does n verbs at once and waits for them.
 func (g *gauge) post(v *verb, n int) error {
-	if v.call {
-		g.turn++
-		g.call = rdma.Request{Proc: node.ProcEcho, Arg: [6]uint64{uint64(g.turn)}}
-		if err := g.ep.Call(g.turn%g.nodes, &g.call, perfPatience); err != nil {
-			return err
-		}
-		if g.call.Ret != g.call.Arg {
-			return fmt.Errorf("%d is echoed as %d: %w", g.call.Arg[0], g.call.Ret[0], errAnswer)
-		}
-		return nil
+	if v.call != nil {
+		return v.call(g)
 	}
 	b := g.ep.Batch()
 	defer b.Release()
@@ -207,12 +292,20 @@ func (g *gauge) post(v *verb, n int) error {
 }
 
 // verb measures one verb: alone, and in batches.
-func (g *gauge) verb(v *verb) (*VerbPerf, error) {
+func (g *gauge) verb(v *verb) (_ *VerbPerf, err error) {
 	m := &VerbPerf{Verb: v.name, Bytes: v.bytes}
 	if v.bytes > 0 {
 		g.aim(v.bytes)
 	}
-	err := g.post(v, 1)
+	if v.begin != nil {
+		var end func() error
+		if end, err = v.begin(g); err == nil {
+			defer func() { err = cmp.Or(err, end()) }()
+		}
+	}
+	if err == nil {
+		err = g.post(v, 1)
+	}
 	if errors.Is(err, rdma.ErrNotSupported) {
 		m.Missing = err.Error()
 		return m, nil
@@ -230,7 +323,7 @@ func (g *gauge) verb(v *verb) (*VerbPerf, error) {
 	}
 	m.Latency, m.Cost = runner.Summarize(&h), alone.Cost
 	for _, n := range g.Batches {
-		if v.call && n > 1 {
+		if v.call != nil && n > 1 || v.most > 0 && n*v.bytes > v.most {
 			continue
 		}
 		r, err := g.run(v, n, g.Time, g.Ops, nil)
