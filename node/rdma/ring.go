@@ -56,7 +56,8 @@ type RingOptions struct {
 //
 // Blocks that one worker appends to one ring take their places in the order in which it posted them.
 //
-// A ring belongs to its worker, and is not safe for concurrent use. It ends with its worker.
+// A ring belongs to its worker, and is not safe for concurrent use. It ends with its worker, and when that is fenced
+// off by Revoke: once that returns nil, nothing lands any more, and another worker may open the ring.
 type Ring interface {
 	// Addr returns where to append to the ring.
 	Addr() RingAddr

@@ -95,7 +95,7 @@ func Cases() []Case {
 		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait}, {"DeadReceiver", testDeadReceiver},
 		{"FencedMessages", testFencedMessages}, {"MessageAllocations", testMessageAllocations},
 		{"Rings", testRings}, {"RingBlocks", testRingBlocks}, {"DryRing", testDryRing}, {"RingCounts", testRingCounts},
-		{"RingRefusals", testRingRefusals}, {"FencedAppends", testFencedAppends}, {"DeadRing", testDeadRing},
+		{"RingRefusals", testRingRefusals}, {"FencedAppends", testFencedAppends}, {"FencedRing", testFencedRing}, {"DeadRing", testDeadRing},
 		{"AppendAllocations", testAppendAllocations},
 	}
 }

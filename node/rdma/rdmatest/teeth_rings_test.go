@@ -59,7 +59,7 @@ func ringRules() []rule {
 		{broken: "entries for no ring are refused", seen: []string{"RingRefusals"}, worker: hides(rdma.ErrNoRing)},
 		{broken: "appends of an epoch that is over are refused", seen: []string{"FencedAppends"},
 			worker: saboteur{before: func(s *saboteur, _ *rdma.Batch) { s.Endpoint.Join() }}},
-		{broken: "Revoke fences those that append off", seen: []string{"FencedAppends"}, fabric: func(s *sim.Sim) rdma.Fabric {
+		{broken: "Revoke fences those that append off", seen: []string{"FencedAppends", "FencedRing"}, fabric: func(s *sim.Sim) rdma.Fabric {
 			a := unchanged(s)
 			a.revoke = func(rdma.ClientID) error { return nil }
 			return a

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -206,7 +207,7 @@ func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
 		atomic.CompareAndSwapUint64(&s.fence, old, life)
 	}
-	if err := f.drain(c); err != nil {
+	if err := errors.Join(f.drain(c), f.endRings(c, life)); err != nil {
 		return fmt.Errorf("revoke client %d: %w", c, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -63,6 +64,9 @@ func (e *Endpoint) openRing(o rdma.RingOptions) (*ring, error) {
 	all := &e.fabric.rings
 	all.Lock()
 	defer all.Unlock()
+	if err := e.barred(); err != nil { // Revoke ends the rings that it finds behind this
+		return nil, err
+	}
 	if all.at[r.addr] != nil {
 		return nil, fmt.Errorf("%s: %w", r.addr, rdma.ErrExists)
 	}
@@ -102,6 +106,22 @@ func (r *ring) Close() error {
 		}
 	}
 	return nil
+}
+
+// endRings ends the rings of a client that is fenced off.
+func (f *Fabric) endRings(c rdma.ClientID, life uint64) (err error) {
+	var own []*ring
+	f.rings.RLock()
+	for _, r := range f.rings.at {
+		if r.e.id == c && r.e.life <= life {
+			own = append(own, r)
+		}
+	}
+	f.rings.RUnlock()
+	for _, r := range own {
+		err = errors.Join(err, r.Close())
+	}
+	return err
 }
 
 // flying ends the ring, and returns how many blocks are being copied.
