@@ -94,6 +94,7 @@ const (
 
 // Append appends an entry, again when it was acknowledged too late, or when the log was full, the ring dry or not
 // there, for as long as the given time. So it may be in the log more than once, the last time under the highest stamp.
+// One that is in flight when the time is over keeps its leave until the source has a new sender.
 func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 	until := s.ep.Now() + within
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {

@@ -135,7 +135,7 @@ func (w *world) receive(ep rdma.Endpoint) {
 		}
 		ep.Sleep(30 * time.Microsecond)
 	}
-	if !errors.Is(err, rdma.ErrClosed) {
+	if !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrRevoked) {
 		w.fail("receiver: %w", err)
 	}
 }
@@ -152,7 +152,7 @@ func (w *world) startReceiver() {
 	w.receiver.WhenCrashed(func() { w.succeed(w.receiver, w.startReceiver) })
 }
 
-// succeed fences a worker off that has crashed, and starts another.
+// succeed fences a worker off that has crashed, or may have, and starts another.
 func (w *world) succeed(dead *sim.Worker, start func()) {
 	if w.ended == sources {
 		return
@@ -219,6 +219,12 @@ func crashes(t testing.TB, seed uint64) error {
 	defer w.s.Close()
 	w.crashAt = 3 + seed*7%200
 	w.startReceiver()
+	if seed%8 == 0 { // a receiver that lives is taken for dead
+		w.s.Go("usurper", func(ep rdma.Endpoint) {
+			ep.Sleep(time.Duration(20+seed*7%700) * time.Microsecond)
+			w.succeed(w.receiver, w.startReceiver)
+		})
+	}
 	for source := range sources {
 		sender := w.s.Go(fmt.Sprint("sender ", source), w.send(source))
 		if source < int(seed/4%3) {
