@@ -339,8 +339,12 @@ func (m *mailbox) Await(within time.Duration) error {
 	if within < rdma.Forever {
 		until = wall.Now() + max(within, 1)
 	}
+	seen := m.seen
 	ready, err := m.look()
-	if !ready && err == nil {
+	switch {
+	case ready && m.seen == seen: // a message that was left there: the worker may wait for verbs, which it does not read so
+		m.e.leaveToOthers()
+	case !ready && err == nil:
 		m.report()
 	}
 	for ; !ready && err == nil; ready, err = m.look() {

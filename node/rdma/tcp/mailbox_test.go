@@ -3,6 +3,9 @@ package tcp
 import (
 	"errors"
 	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -269,4 +272,98 @@ func repeat(s rdma.Span, n int) (all []rdma.Span) {
 		all = append(all, s)
 	}
 	return all
+}
+
+// TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for them and for what else they
+// post; as in TestWakeUps nothing sets right what nobody reads.
+func TestMailWakeUps(t *testing.T) {
+	rounds := 1000
+	if os.Getenv("FARKV_LONG") == "1" {
+		rounds *= 30
+	}
+	u := newUnwatched(t)
+	var group sync.WaitGroup
+	for range 4 {
+		a, b := worker(t, u.Fabric), worker(t, u.Fabric)
+		x, y := listening(t, a, rdma.BoxOptions{Node: rdma.All}), listening(t, b, rdma.BoxOptions{Node: rdma.All})
+		for _, p := range []struct{ own, other *mailbox }{{x, y}, {y, x}} {
+			group.Go(func() {
+				for i := range rounds {
+					batch := p.own.e.Batch()
+					batch.Send(p.other.Addr(rand.IntN(unwatchedNodes)), append(batch.Alloc(1)[:0], byte(i)))
+					batch.FetchAdd(rdma.At(rand.IntN(unwatchedNodes), 64), 1)
+					if err := p.own.e.Post(batch); err != nil {
+						t.Error(err)
+						return
+					}
+					msg := p.own.Next()
+					for msg == nil || !batch.Finished() { // with a message of the next round there, too
+						if err := p.own.Await(rawPatience); err != nil {
+							t.Errorf("round %d: message %v, verbs %v: %v", i, msg != nil, batch.Finished(), err)
+							return
+						}
+						if msg == nil {
+							msg = p.own.Next()
+						}
+					}
+					p.own.Release(msg)
+					if err := batch.Err(); err != nil {
+						t.Error(err)
+					}
+					batch.Release()
+				}
+			})
+		}
+	}
+	group.Wait()
+}
+
+// TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its mailbox: each Await returns
+// at once, and somebody reads the verb's answer nevertheless.
+func TestAwaitVerbsBehindAMessage(t *testing.T) {
+	u := newUnwatched(t)
+	a := worker(t, u.Fabric)
+	box := listening(t, a, rdma.BoxOptions{Node: 0})
+	if err := post(a, box.Addr(0), "to myself"); err != nil {
+		t.Fatal(err)
+	}
+	for here := false; !here; {
+		if err := box.Await(rawPatience); err != nil {
+			t.Fatal(err)
+		}
+		box.mu.Lock()
+		here = box.inbox.Len() > 0
+		box.mu.Unlock()
+	}
+	for range 20 {
+		b := a.Batch()
+		b.FetchAdd(rdma.At(0, 64), 1)
+		if err := a.Post(b); err != nil {
+			t.Fatal(err)
+		}
+		for until := time.Now().Add(rawPatience); !b.Finished(); {
+			if err := box.Await(rawPatience); err != nil || time.Now().After(until) {
+				t.Fatalf("a verb is not complete: %v", err)
+			}
+		}
+		b.Release()
+	}
+}
+
+// TestAwaitSeveral has a worker whose mailbox is at all nodes wait for a verb by Await, while no other one reads.
+func TestAwaitSeveral(t *testing.T) {
+	u := newUnwatched(t)
+	a := worker(t, u.Fabric)
+	box := listening(t, a, rdma.BoxOptions{Node: rdma.All})
+	b := a.Batch()
+	defer b.Release()
+	b.FetchAdd(rdma.At(1, 64), 1)
+	if err := a.Post(b); err != nil {
+		t.Fatal(err)
+	}
+	for !b.Finished() {
+		if err := box.Await(rawPatience); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
