@@ -26,8 +26,8 @@ func appendRaw(t *testing.T, ep rdma.Endpoint, p []byte) {
 	}
 }
 
-// TestForged appends what looks like entries, but is data: of an entry that is whole, and of blocks that are torn. One
-// who does not know the secret makes none at all; a copy of one is none behind it.
+// TestForged appends what looks like entries, but is data: of an entry that is whole, and of blocks that are torn.
+// Without the secret none can be made; a copy of one is none behind it.
 func TestForged(t *testing.T) {
 	ring := rdma.RingAt(0, 2)
 	f := newMem(t, testLog, 4096)

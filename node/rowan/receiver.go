@@ -98,9 +98,9 @@ func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error
 	return all, nil
 }
 
-// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes
-// free ones, and gives sources leave to fill them. It is called again and again,
-// several times as often as the segments ahead are filled. The first one opens the ring.
+// Step goes on with the log: it finds segments that are settled, frees what was given back, pushes free ones, and gives
+// sources leave to fill them. It is called several times in the time in which the segments ahead are filled. The first
+// call opens the ring.
 func (r *Receiver) Step() error {
 	if r.ring == nil {
 		ring, err := rdma.OpenRing(r.ep, rdma.RingOptions{Node: r.o.Node, Number: r.o.Ring})

@@ -48,7 +48,7 @@ type world struct {
 	next     [sources]int
 	acked    map[[2]int]bool // by source and number
 	known    map[id]bool     // that the receiver of now has digested
-	kept     map[[2]int]bool // those whose segments were given back: somebody has them elsewhere
+	kept     map[[2]int]bool // those whose segments were given back: they are elsewhere, too
 	gone     map[id]bool     // those of segments that are free: they must not come back
 	receiver *sim.Worker
 	crashes  int    // that receivers have ahead of them
@@ -61,8 +61,8 @@ func (w *world) fail(format string, a ...any) {
 	}
 }
 
-// dataOf is the data of an entry. That of some holds a stride like an entry of another source, from somebody who does
-// not know the secret.
+// dataOf is the data of an entry. That of some holds a stride that looks like an entry of another source, made without
+// the secret.
 func dataOf(source, number int) []byte {
 	if number%3 == 1 {
 		p := make([]byte, 40+3*rdma.Stride) // its header takes 24 bytes of the first stride

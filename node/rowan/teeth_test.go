@@ -50,7 +50,7 @@ var mutants = []teeth.Mutant{
 		At: "$r.unbegun-$r.o.Reserve", Do: "$r.unbegun", Test: "TestFull"},
 	{Rule: "without leave there is no place", In: "Sender.Reserve",
 		At: "$n > $left", Nth: "2/2", Do: "$n > $left && $n > 1<<20", Test: "TestFull"},
-	{Rule: "leave of one who died is given back", In: "Sender.takeOver",
+	{Rule: "leave of a sender that died is given back", In: "Sender.takeOver",
 		At: "$s.granted, $s.reserved, $s.spent = $granted, $granted, $granted", Do: "$s.reserved = $granted",
 		Test: "TestFull"},
 	{Rule: "what is in flight is not spent", In: "Sender.ask",
