@@ -43,11 +43,15 @@ func TestChurn(t *testing.T) {
 	for _, c := range []struct {
 		store, fabric string
 		lasts         time.Duration
+		long          bool
 	}{
-		{"swarm", "mem:", 2 * time.Second}, {"raw", "mem:", 2 * time.Second},
-		{"swarm", "shm:churn-swarm", 8 * time.Second}, {"dm-abd", "shm:churn-dm-abd", 8 * time.Second},
+		{"swarm", "mem:", 2 * time.Second, false}, {"raw", "mem:", 2 * time.Second, false},
+		{"swarm", "shm:churn-swarm", 8 * time.Second, true}, {"dm-abd", "shm:churn-dm-abd", 8 * time.Second, true},
 	} {
 		t.Run(c.store+" on "+c.fabric[:4], func(t *testing.T) {
+			if c.long && os.Getenv("FARKV_LONG") != "1" {
+				t.Skip("takes its time: FARKV_LONG=1 runs it, as .ci/run does")
+			}
 			t.Parallel()
 			churn(t, c.fabric, c.store, c.lasts)
 		})

@@ -15,6 +15,9 @@ func TestNoDowntime(t *testing.T) {
 	for _, c := range []struct{ store, fabric string }{{"swarm", "tcp"}, {"swarm", "shm"}, {"dm-abd", "tcp"}} {
 		t.Run(c.store+" on "+c.fabric, func(t *testing.T) {
 			t.Parallel()
+			if c.store != "swarm" {
+				long(t)
+			}
 			s := newStage(t)
 			pool, crash := "shm:proof", func() time.Duration {
 				at := wall.Now()

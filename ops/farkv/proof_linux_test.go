@@ -118,6 +118,7 @@ func away(t *testing.T) time.Duration {
 // Afterwards all is as before: the next node that dies is replaced, too.
 func TestAgentAway(t *testing.T) {
 	t.Parallel()
+	long(t)
 	s, agent := named(t, 2)
 	a, b := s.work(nil), s.work(nil)
 	first, second := s.numbered(0), s.numbered(1)

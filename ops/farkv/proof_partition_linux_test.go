@@ -16,13 +16,21 @@ import (
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	net := lan(t, "n0", "n1", "n2", "c0", "c1")
-	for _, p := range []struct{ name, cuts string }{
-		{"clients from a node", "c0-n0 c1-n0"},
-		{"a node from all", "c0-n0 c1-n0 n0-n1 n0-n2"},
-		{"a node from its peers", "n0-n1 n0-n2"},
-		{"a node and a client from the rest", "n0-n1 n0-n2 n0-c1 c0-n1 c0-n2 c0-c1"},
+	for _, p := range []struct {
+		name, cuts string
+		long       bool
+	}{
+		{"clients from a node", "c0-n0 c1-n0", true},
+		{"a node from all", "c0-n0 c1-n0 n0-n1 n0-n2", true},
+		{"a node from its peers", "n0-n1 n0-n2", false},
+		{"a node and a client from the rest", "n0-n1 n0-n2 n0-c1 c0-n1 c0-n2 c0-c1", false},
 	} {
-		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) { partition(t, net, strings.Fields(p.cuts)) })
+		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) {
+			if p.long {
+				long(t)
+			}
+			partition(t, net, strings.Fields(p.cuts))
+		})
 	}
 }
 

@@ -40,6 +40,14 @@ func proofPause() time.Duration {
 	return 50 * time.Millisecond
 }
 
+// long skips a proof, or one more case of it, that takes its time: .ci/run has it.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("FARKV_LONG") != "1" {
+		t.Skip("takes its time: FARKV_LONG=1 runs it, as .ci/run does")
+	}
+}
+
 // stage is where processes play: memory nodes and a pool on them, and programs that work with it.
 type stage struct {
 	t       *testing.T

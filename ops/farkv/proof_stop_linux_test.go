@@ -18,6 +18,9 @@ func TestStopped(t *testing.T) {
 	for _, store := range []string{"swarm", "dm-abd", "raw"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
+			if store != "swarm" {
+				long(t)
+			}
 			s := newStage(t)
 			s.own = 2 * proofWorkers // what becomes of a write can always be told, and RAW's writers do not meet
 			for range 3 {

@@ -117,7 +117,7 @@ func Run(t *testing.T, h Harness) {
 			if teeth.UnderRace {
 				t.Skip("virtual time, in which one task runs at a time; run without -race")
 			}
-			report(t, h.overSeeds(t.Name(), 50, h.everyCrash))
+			report(t, h.overSeeds(t.Name(), 100, h.everyCrash))
 		})
 	})
 }

@@ -66,7 +66,7 @@ var suites = map[string]func(h *Harness) error{
 	},
 	"sim/histories":  func(h *Harness) error { return h.overSeeds("TestX/sim/histories", 1, h.simHistories) },
 	"sim/crashes":    func(h *Harness) error { return h.overSeeds("TestX/sim/crashes", 1, h.simCrashes) },
-	"sim/everycrash": func(h *Harness) error { return h.overSeeds("TestX/sim/everycrash", 50, h.everyCrash) },
+	"sim/everycrash": func(h *Harness) error { return h.overSeeds("TestX/sim/everycrash", 100, h.everyCrash) },
 }
 
 // Each broken toy is caught by each suite that tries what it gets wrong.
