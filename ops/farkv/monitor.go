@@ -130,12 +130,12 @@ func (c *cli) showDemo(cmd *cobra.Command, m *monitorFlags, o tui.Options) error
 	if err != nil {
 		return failure{fmt.Errorf("monitor --demo: which program starts the nodes: %w", err)}
 	}
-	if !c.quiet {
-		fmt.Fprintf(cmd.ErrOrStderr(), "making a %s pool on memory nodes of this machine, and loading it\n", m.store)
-	}
 	// A terminal that goes away ends a demo, too, and the pool with it: at any time, not only while frames are drawn.
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 	defer stop()
+	if !c.quiet {
+		fmt.Fprintf(cmd.ErrOrStderr(), "making a %s pool on memory nodes of this machine, and loading it\n", m.store)
+	}
 	d, err := ops.StartDemo(ctx, program, m.store)
 	if why := context.Cause(ctx); err != nil && why != nil {
 		return fmt.Errorf("%w: %w", tui.ErrInterrupted, why)
