@@ -93,7 +93,7 @@ func TestGonePool(t *testing.T) {
 			}
 			file := filepath.Join(t.TempDir(), "results.json")
 			cmd := exec.Command("go-ycsb", append([]string{"run", "--interval", "1", "--results", file,
-				"-p", "operationcount=1000000000000"}, common...)...)
+				"-p", "operationcount=1000000000000", "--target", "200"}, common...)...)
 			out, errs := new(said), new(said)
 			cmd.Stdout, cmd.Stderr = out, errs
 			if err := cmd.Start(); err != nil {

@@ -19,7 +19,7 @@ func TestMonitor(t *testing.T) {
 	if status := execute(append([]string{"load"}, common...), strings.NewReader(""), io.Discard, io.Discard); status != 0 {
 		t.Fatalf("load: %d", status)
 	}
-	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "1000", "--interval", "1", "--monitor"}, common...)
+	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "100", "--interval", "1", "--monitor"}, common...)
 	for _, c := range []struct {
 		name, seconds, key string
 		status             int

@@ -122,7 +122,7 @@ func (w *works) rate(d time.Duration) float64 {
 // without, since the machine may have other work to do.
 func TestFlood(t *testing.T) {
 	const (
-		rounds = 5
+		rounds = 3
 		conns  = 150      // to each node: many more than there are buffers for long answers
 		most   = 96 << 20 // of a node's memory: the budget for answers, connections, and what the collector has not found yet
 	)

@@ -52,7 +52,7 @@ func (h *Harness) processes(t *testing.T, fabrics ...real) {
 		t.Skip("processes share a pool on Linux only")
 	}
 	test, kills, all := filepath.Dir(t.Name()), uint64(3), true
-	if h.Alike && os.Getenv("FARKV_LONG") != "1" {
+	if h.brief() {
 		kills, all = 1, false // where one is killed the others come to their end
 	}
 	for _, on := range fabrics {

@@ -76,8 +76,8 @@ type Harness struct {
 	// that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
-	// Alike tells that workers share memory as in another harness of the package, and differ in what each does by itself: -race leaves
-	// it out, and of its processes one is killed on each fabric, and no more, unless $FARKV_LONG is 1.
+	// Alike says that workers share memory as in another harness of the package, and differ in what each does by itself: -race leaves
+	// it out. Unless $FARKV_LONG is 1, no link of its nodes is cut, and one of its processes is killed on each fabric, no more.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
@@ -102,7 +102,7 @@ func Run(t *testing.T, h Harness) {
 		on = onTCP
 		t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
 	}
-	if h.Mender != nil && on.wired != nil {
+	if h.Mender != nil && on.wired != nil && !h.brief() {
 		t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
 	}
 	if alone {
@@ -121,6 +121,9 @@ func Run(t *testing.T, h Harness) {
 		})
 	})
 }
+
+// brief reports whether the suites in real time are cut short.
+func (h *Harness) brief() bool { return h.Alike && os.Getenv("FARKV_LONG") != "1" }
 
 func (h *Harness) defaults() {
 	set := func(n *int, v int) {
