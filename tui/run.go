@@ -38,11 +38,14 @@ func Run(ctx context.Context, o Options) error {
 		settings = append(settings, tea.WithOutput(o.Out))
 	}
 	p := tea.NewProgram(&guard{m: m}, settings...)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // before the terminal is taken
+	defer signal.Stop(signals)
 	done := make(chan struct{})
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
-		forward(ctx, p, done)
+		forward(ctx, p, signals, done)
 	}()
 	_, err := p.Run()
 	close(done)
@@ -52,10 +55,7 @@ func Run(ctx context.Context, o Options) error {
 
 // forward turns signals and the end of ctx into a message. bubbletea's own handler ends with success and without a
 // word.
-func forward(ctx context.Context, p *tea.Program, done <-chan struct{}) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
+func forward(ctx context.Context, p *tea.Program, signals <-chan os.Signal, done <-chan struct{}) {
 	select {
 	case s := <-signals:
 		p.Send(quitMsg{fmt.Errorf("%w by a signal: %v", ErrInterrupted, s)})
