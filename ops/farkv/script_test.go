@@ -32,8 +32,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Twice as many tests at a time as there are processors: most of them wait for other processes.
-	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+	// One more test at a time than there are processors: most of them wait for other processes.
+	if err := flag.Set("test.parallel", strconv.Itoa(1+runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	testscript.Main(m, map[string]func(){

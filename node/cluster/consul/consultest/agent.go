@@ -58,7 +58,7 @@ func Start(t testing.TB, settings map[string]any) *Agent {
 	t.Helper()
 	path := Binary(t)
 	ports := freePorts(t, 3)
-	a := &Agent{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), t: t, path: path, folder: t.TempDir()}
+	a := &Agent{Address: fmt.Sprintf("127.0.0.1:%d", ports[0]), t: t, path: path, folder: memory(t)}
 	config := map[string]any{
 		"server": true, "bootstrap_expect": 1, "node_name": "test", "datacenter": "test", "bind_addr": "127.0.0.1",
 		"data_dir": filepath.Join(a.folder, "data"), "disable_update_check": true, "log_level": "warn",
@@ -82,6 +82,22 @@ func Start(t testing.TB, settings map[string]any) *Agent {
 	})
 	a.Start()
 	return a
+}
+
+// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits for whatever else is being
+// written to the disk meanwhile.
+func memory(t testing.TB) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("/dev/shm", "farkv-consul-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	return folder
 }
 
 func (a *Agent) file(name string) string { return filepath.Join(a.folder, name) }
