@@ -100,6 +100,7 @@ func TestFullIndex(t *testing.T) {
 
 // TestFullMemory: a pool without room says so, loses nothing, and what is deleted makes room, for other sizes, too.
 func TestFullMemory(t *testing.T) {
+	t.Parallel()
 	p := small(3, 2, 2)
 	p.RegionBytes, p.Timeout = 64<<10, 100*time.Millisecond
 	f := pool(t, 3, p)

@@ -175,6 +175,7 @@ func TestTellsUntilKilled(t *testing.T) {
 
 // A process that is killed leaves its record behind, which ages, and then no look shows it.
 func TestKilledRecordAges(t *testing.T) {
+	t.Parallel()
 	pool, err := Create("shm:killed", "fusee", Params{Records: 1000})
 	must(t, err)
 	defer pool.Close()

@@ -121,7 +121,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// take takes the record of a process that is gone, and gives it back.
+// take takes the records of a process that is gone, on both nodes, and gives them back.
 func take(t *testing.T, f rdma.Fabric, r *Region) {
 	t.Helper()
 	own, err := f.Open("next")
@@ -129,10 +129,15 @@ func take(t *testing.T, f rdma.Fabric, r *Region) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	next := NewWriter(r, 1<<40)
-	for until := time.Now().Add(20 * time.Second); !next.Recorded(); time.Sleep(5 * time.Millisecond) {
-		if err := next.Publish(hasty{own}, told(1<<40, 1, time.Now())); err != nil || time.Now().After(until) {
-			t.Fatalf("the record of a process that is gone is not another's: %v", err)
+	const life = 1 << 40
+	next := NewWriter(r, life)
+	alone := func() bool {
+		all, more, err := NewReader(r).Processes(own, time.Now())
+		return err == nil && more == 0 && len(all) == 1 && all[0].Life == life
+	}
+	for until := time.Now().Add(20 * time.Second); !alone(); time.Sleep(5 * time.Millisecond) {
+		if err := next.Publish(hasty{own}, told(life, 1, time.Now())); err != nil || time.Now().After(until) {
+			t.Fatalf("the records of a process that is gone are not another's: %v", err)
 		}
 	}
 	next.Release(own)

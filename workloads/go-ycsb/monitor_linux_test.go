@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"os/exec"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/farkv/farkv/tui/tuitest"
@@ -14,10 +12,12 @@ import (
 
 // A run with --monitor shows its pool, and gives the terminal back: at its end, for q, and for Ctrl-C.
 func TestMonitor(t *testing.T) {
-	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	env := append(os.Environ(), "FARKV_SHM_DIR="+t.TempDir(), "TERM=xterm-256color", "LANG=C.UTF-8")
 	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "--threads", "2"}
-	if status := execute(append([]string{"load"}, common...), strings.NewReader(""), io.Discard, io.Discard); status != 0 {
-		t.Fatalf("load: %d", status)
+	load := exec.Command("go-ycsb", append([]string{"load"}, common...)...)
+	load.Env = env
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("load: %v\n%s", err, out)
 	}
 	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "100", "--interval", "1", "--monitor"}, common...)
 	for _, c := range []struct {
@@ -31,8 +31,9 @@ func TestMonitor(t *testing.T) {
 			`the run goes on`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			cmd := exec.CommandContext(t.Context(), "go-ycsb", append(run, "-p", "maxexecutiontime="+c.seconds)...)
-			cmd.Env = append(os.Environ(), "TERM=xterm-256color", "LANG=C.UTF-8")
+			cmd.Env = env
 			terminal := tuitest.Start(t, 80, 24, cmd)
 			terminal.Find(`Overview(.|\n)*whole(.|\n)*update [1-9]`) // a rate: of two samples
 			terminal.Type(c.key)

@@ -76,6 +76,7 @@ func TestStoppedUnderWrites(t *testing.T) {
 // TestLongDrain fences off while a procedure takes longer than a node may be silent: whoever waits for that is told that the
 // node is alive.
 func TestLongDrain(t *testing.T) {
+	t.Parallel()
 	for what, fence := range map[string]func(f *pool, c rdma.ClientID) error{
 		"fence": func(f *pool, _ rdma.ClientID) error { return f.Fence(1) }, "revoke": func(f *pool, c rdma.ClientID) error { return f.Revoke(c) },
 	} {

@@ -14,6 +14,7 @@ import (
 // TestCloseWithoutMajority closes a pool with a keeper and workers of which too few nodes are left, dead or silent: it takes
 // the time to be sure of that once, not once for each of them, and what cannot be given back is named.
 func TestCloseWithoutMajority(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(n *tcp.Node, p *proxy){
 		"dead":   func(n *tcp.Node, p *proxy) { n.Close(); p.rule(func(caller) fate { return severed }) },
 		"silent": func(_ *tcp.Node, p *proxy) { p.rule(func(caller) fate { return lost }) },

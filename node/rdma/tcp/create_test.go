@@ -163,6 +163,7 @@ func TestRemoveInUse(t *testing.T) {
 // TestRemoveWithoutTheDead removes a pool of which a node died: not unless forced while that may know of somebody, and never
 // while somebody uses it. One that is gone from the view is not missed.
 func TestRemoveWithoutTheDead(t *testing.T) {
+	t.Parallel()
 	for _, gone := range []bool{false, true} {
 		nodes, addrs := start(t, 3, 1<<20, nil)
 		o := tcp.Options{Addresses: addrs}

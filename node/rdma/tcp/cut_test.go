@@ -51,6 +51,7 @@ func verbRun(ep rdma.Endpoint, ok, unknown *[tallies]uint64) (failed error) {
 // TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction: verbs succeed or end
 // in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect.
 func TestCutAtEveryByte(t *testing.T) {
+	t.Parallel()
 	const parts = 8
 	for _, way := range []int{up, down} {
 		for part := range parts {
@@ -103,6 +104,7 @@ func cutVerbs(t *testing.T, way, from, step int) {
 // TestControlCutAtEveryByte cuts the connection for control, likewise: what the board says is what was done, or one more
 // step of whose outcome nobody was told; and no identity is lost.
 func TestControlCutAtEveryByte(t *testing.T) {
+	t.Parallel()
 	const parts = 8
 	for _, way := range []int{up, down} {
 		for part := range parts {
