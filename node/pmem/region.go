@@ -251,7 +251,7 @@ func (r *Region) Counters() Counters {
 func (r *Region) flushes() bool { return r.o.Power && r.survives == Power }
 
 // Begin is called before loads and stores that the caller does itself, at Base, and End behind them. What was loaded is durable
-// when a Fence that began behind End has returned, too: whoever acts on it does not see it vanish.
+// when a Fence that began behind End has returned, too: what was done because of it does not outlive it.
 func (r *Region) Begin() {
 	if r.flushes() {
 		r.gate.RLock()

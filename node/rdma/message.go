@@ -142,7 +142,7 @@ func (q *Inbox) Grow(slots int) {
 	}
 }
 
-// Add takes a buffer for a message of n bytes, which the caller fills in before anybody calls Next. The error wraps
+// Add takes a buffer for a message of n bytes, which the caller fills in before Next is called. The error wraps
 // ErrBoxFull or ErrMessageSize.
 func (q *Inbox) Add(from BoxAddr, c ClientID, n int) (*Message, error) {
 	last := len(q.free) - 1

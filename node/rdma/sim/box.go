@@ -185,7 +185,7 @@ func (e *endpoint) gathers(op *rdma.Op) error {
 	return nil
 }
 
-// receiver returns the client that a message is for; nil: it is none, or nobody's.
+// receiver returns the client that a message is for; nil: there is none, or no client has it.
 func (s *Sim) receiver(f *flight) *Worker {
 	if f.op == nil || f.op.Verb != rdma.Send {
 		return nil

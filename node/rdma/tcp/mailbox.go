@@ -19,7 +19,8 @@ type mailboxes struct {
 	last uint32
 }
 
-// mailbox is a worker's. Who reads a node's answers puts messages into it under mu, and leaves word at the endpoint.
+// mailbox is a worker's. The goroutine that reads a node's answers puts messages into it under mu, and
+// notifies the endpoint.
 type mailbox struct {
 	e     *Endpoint
 	o     rdma.BoxOptions

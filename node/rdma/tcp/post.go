@@ -14,8 +14,8 @@ import (
 )
 
 // Messages at the node. A SEND is executed when its message is among the mail of the receiver's connection: there a
-// buffer of the mailbox is taken for it, until the receiver says that it has given one back. Who executed it forwards the
-// mail before it answers, as far as that does not wait for the receiver.
+// buffer of the mailbox is taken for it, until the receiver says that it has given one back. The goroutine that executed it
+// forwards the mail before it answers, as far as that does not wait for the receiver.
 
 // box is a mailbox, as far as a node has to do with it.
 type box struct {
@@ -45,7 +45,7 @@ const (
 // openBytes is the body of a listen frame that opens a mailbox, behind the rights.
 const openBytes = 24
 
-// mostMail bounds in bytes the mail of a connection that nobody has begun to write; as much may be being written.
+// mostMail bounds in bytes the mail of a connection that is not being written yet; as much may be being written.
 const mostMail = 1 << 20
 
 // smallMail is how much of it a connection keeps memory for. There is largeMail for more, until it is written.
@@ -59,7 +59,7 @@ var largeMails sync.Pool // of *largeMail
 type mail struct {
 	mu    sync.Mutex
 	out   []byte
-	taken []byte // that is being written, by who holds conn.writing
+	taken []byte // that is being written, under conn.writing
 	spare []byte
 	waits atomic.Bool // out is not empty
 }
@@ -139,7 +139,7 @@ func (c *conn) shut(b *box) {
 	}
 }
 
-// unlisten closes the mailboxes of those who may not post any more. The caller holds c.executing.
+// unlisten closes the mailboxes of workers that may not post any more. The caller holds c.executing.
 func (c *conn) unlisten() {
 	for who, b := range c.boxes {
 		if c.ended || who.life <= c.pool.revoked[who.client].Load() {
@@ -285,11 +285,11 @@ func (c *conn) forwardAll() {
 	c.mailed = c.mailed[:0]
 }
 
-// mostTurns bounds how often one who forwards mail looks for more that came meanwhile.
+// mostTurns bounds how often a goroutine that forwards mail looks for more that came meanwhile.
 const mostTurns = 8
 
-// forward writes the connection's mail, unless somebody is writing, who comes here then. It waits neither for the peer nor
-// for those who send more: a goroutine of its own does. The caller's is one of the node's group.
+// forward writes the connection's mail, unless another goroutine is writing, which comes here then. It waits neither for the
+// peer nor for senders of more: a goroutine of its own does. The caller's is one of the node's group.
 func (c *conn) forward() {
 	for turn := 0; c.mail.waits.Load(); turn++ {
 		if turn == mostTurns {
