@@ -157,13 +157,8 @@ const mostMessages = 512 << 10
 
 // listen opens the mailbox that SENDs go to: the worker's own.
 func (g *gauge) listen() (end func() error, err error) {
-	longest := 0
-	for _, n := range g.Sizes {
-		if n <= rdma.MaxMessage {
-			longest = max(longest, n)
-		}
-	}
-	g.box, err = rdma.Listen(g.ep, rdma.BoxOptions{Node: rdma.All, Slots: max(largest(g.Batches), 1), Bytes: longest})
+	o := rdma.BoxOptions{Node: rdma.All, Slots: max(largest(g.Batches), 1), Bytes: min(largest(g.Sizes), rdma.MaxMessage)}
+	g.box, err = rdma.Listen(g.ep, o)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,6 @@ type Endpoint struct {
 	sleeper wall.Sleeper
 	view    view
 	box     *mailbox // nil: it has none
-	rings   []*ring
 	luck    rand.PCG // see land
 	closed  bool
 }
@@ -243,9 +242,5 @@ func (e *Endpoint) Close() error {
 	if e.box != nil {
 		_ = e.box.Close()
 	}
-	var errs []error
-	for _, r := range e.rings {
-		errs = append(errs, r.Close())
-	}
-	return errors.Join(append(errs, e.fabric.leave(e), e.fabric.drop())...)
+	return errors.Join(e.fabric.endRings(e.id, e.life), e.fabric.leave(e), e.fabric.drop())
 }

@@ -71,7 +71,6 @@ func (e *Endpoint) openRing(o rdma.RingOptions) (*ring, error) {
 		return nil, fmt.Errorf("%s: %w", r.addr, rdma.ErrExists)
 	}
 	all.at[r.addr] = r
-	e.rings = append(e.rings, r)
 	return r, nil
 }
 
@@ -108,7 +107,7 @@ func (r *ring) Close() error {
 	return nil
 }
 
-// endRings ends the rings of a client that is fenced off.
+// endRings ends the rings of a client that leaves or is fenced off.
 func (f *Fabric) endRings(c rdma.ClientID, life uint64) (err error) {
 	var own []*ring
 	f.rings.RLock()

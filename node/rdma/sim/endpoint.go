@@ -34,7 +34,6 @@ type endpoint struct {
 	closed   bool
 	revoked  bool
 	box      *mailbox
-	rings    []*ring
 	joined   uint64 // epoch
 	life     uint64
 }
@@ -189,9 +188,6 @@ func (e *endpoint) close() {
 	e.closed = true
 	if e.box != nil {
 		_ = e.box.Close()
-	}
-	for _, r := range e.rings {
-		_ = r.Close()
 	}
 	if !e.revoked {
 		e.s.clients[e.id] = nil

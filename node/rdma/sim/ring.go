@@ -44,11 +44,10 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 		return nil, fmt.Errorf("client %d: %s: %w", e.id, r.addr, rdma.ErrExists)
 	}
 	e.s.rings[r.addr] = r
-	e.rings = append(e.rings, r)
 	return r, nil
 }
 
-// ringAt returns the ring at an address; nil: there is none, or its worker crashed or was fenced off.
+// ringAt returns the ring at an address; nil: there is none, or its worker left, crashed or was fenced off.
 func (s *Sim) ringAt(a rdma.RingAddr) *ring {
 	if r := s.rings[a]; r != nil && !r.over() {
 		return r
@@ -57,7 +56,7 @@ func (s *Sim) ringAt(a rdma.RingAddr) *ring {
 }
 
 // over reports whether nothing lands in r any more.
-func (r *ring) over() bool { return r.closed || r.e.revoked || r.e.crashed() }
+func (r *ring) over() bool { return r.closed || r.e.closed || r.e.revoked || r.e.crashed() }
 
 func (r *ring) Addr() rdma.RingAddr { return r.addr }
 

@@ -26,7 +26,7 @@ type blocking struct {
 	freed    func() // called when it is closed
 	send     func(fd uintptr) bool
 	hurry    func(fd uintptr) bool // send that does not wait
-	out      []byte                // what send sends; who writes is one
+	out      []byte                // what send sends; there is one writer
 	sent     int
 	err      error
 }

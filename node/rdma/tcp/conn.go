@@ -58,7 +58,7 @@ type conn struct {
 	mailed    []*conn              // those that got messages which have not been forwarded yet
 
 	mail    mail
-	writing sync.Mutex // held by who writes to the connection
+	writing sync.Mutex // held to write to the connection
 
 	in       []byte
 	out      []byte

@@ -371,7 +371,7 @@ func (e *Endpoint) called() {
 
 func (e *Endpoint) rouse() { wake(e.wake) }
 
-// word tells whether there is something in the inbox, or something else came.
+// word reports whether there is something in the inbox, or something else came.
 func (e *Endpoint) word() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -213,7 +213,7 @@ func (l *link) begin() (sending, error) {
 	return sending{l}, nil
 }
 
-// end puts the header in front of a frame that begins at from, and notes who waits for its answer.
+// end puts the header in front of a frame that begins at from, and notes the flight that waits for its answer.
 func (s sending) end(k kind, items, from int, f flight) {
 	l := s.l
 	l.tag++

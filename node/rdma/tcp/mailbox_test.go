@@ -275,7 +275,7 @@ func repeat(s rdma.Span, n int) (all []rdma.Span) {
 }
 
 // TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for them and for what else they
-// post; as in TestWakeUps nothing sets right what nobody reads.
+// post; as in TestWakeUps nothing sets right what is not read.
 func TestMailWakeUps(t *testing.T) {
 	rounds := 1000
 	if os.Getenv("FARKV_LONG") == "1" {
@@ -319,7 +319,7 @@ func TestMailWakeUps(t *testing.T) {
 }
 
 // TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its mailbox: each Await returns
-// at once, and somebody reads the verb's answer nevertheless.
+// at once, and the verb's answer is read nevertheless.
 func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	u := newUnwatched(t)
 	a := worker(t, u.Fabric)
