@@ -20,8 +20,8 @@ type Watch struct {
 	record  *recording.File // nil: nothing is recorded
 }
 
-// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a recording may be empty: there is none then. A pool that cannot be seen now can
-// be watched; that there is no such pool is an error.
+// NewWatch returns a Watch of a pool, by its address or a name that Resolve knows. The name of a recording may be
+// empty: there is none then. A pool that cannot be seen now can be watched; that there is no such pool is an error.
 func NewWatch(addr string, every time.Duration, record string) (*Watch, error) {
 	addr, err := Resolve(addr)
 	if err != nil {

@@ -69,8 +69,8 @@ type value struct {
 const (
 	// Slots is how many entries a bucket has room for.
 	Slots = 16
-	// remembered is of how many clients the last change is known. As long as no more are at a bucket, each finds out what
-	// became of an attempt, however long it was away.
+	// remembered is of how many clients the last change is known. As long as no more are at a bucket, each finds out
+	// what became of an attempt, however long it was away.
 	remembered = 32
 
 	entryBytes = 16

@@ -273,13 +273,13 @@ func (s *Store) redoStep(shard int, at node.Replica, p []byte) error {
 	r := row(read.Buf)
 	whole := s.valid(r, shard, c.row)
 	// Of a row that is torn the version is that of before, or of behind: one that is later was torn by a later client,
-	// which may have written that one slot as it was before, while what others have changed meanwhile is where this redo
-	// would write.
+	// which may have written that one slot as it was before, while what others have changed meanwhile is where this
+	// redo would write.
 	if v := s.version(r); v > version || whole && v == version {
 		return nil
 	}
-	// A new row that is missing is made of the old one, which is not written yet then; of one that was it would not have
-	// the sum.
+	// A new row that is missing is made of the old one, which is not written yet then; of one that was it would not
+	// have the sum.
 	s.redone(r, parent, shard, c, version)
 	if s.sum(r) != sum {
 		if whole {

@@ -88,7 +88,8 @@ const (
 	walkBytes  = 16 << 10
 )
 
-// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with each, valid or not, in order.
+// eachRow reads a shard's rows on one copy, of all segments that have memory, and calls f with each, valid or not, in
+// order.
 func (l *layout) eachRow(ep rdma.Endpoint, shard int, at node.Replica, f func(n uint32, r row)) error {
 	each := max(min(walkBytes/l.rowBytes, rowsAtOnce), 1)
 	rows, err := l.backed(ep, shard)

@@ -141,8 +141,8 @@ func TestTableCrash(t *testing.T) {
 	}
 }
 
-// TestTableLeftovers loses power when a rewrite has stored its records and not its header, of which the next rewrite has the
-// generation. It has fewer records: those behind them are none of its.
+// TestTableLeftovers loses power when a rewrite has stored its records and not its header, of which the next rewrite
+// has the generation. It has fewer records: those behind them are none of its.
 func TestTableLeftovers(t *testing.T) {
 	o := small
 	o.Power = true

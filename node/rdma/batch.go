@@ -251,11 +251,11 @@ func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
 	return op
 }
 
-// Append adds an APPEND of an entry to a ring: a SEND with a READ behind it that sees it into memory (Rowan 3.2.2), in one
-// trip. p is from Alloc, and not longer than MaxMessage. The worker has rings: see Ringer. The op completes when the entry
-// is in the memory of the ring's node, and as durable as that is. When it ends in ErrRingDry or ErrNoRing no block of it
-// landed, or, of an entry of several, some did, and verbs behind it go on; when in anything else, any part may have
-// landed, or may land yet. Later verbs may pass it, but no later entry does: see Ring.
+// Append adds an APPEND of an entry to a ring: a SEND with a READ behind it that sees it into memory (Rowan 3.2.2), in
+// one trip. p is from Alloc, and not longer than MaxMessage. The worker has rings: see Ringer. The op completes when
+// the entry is in the memory of the ring's node, and as durable as that is. When it ends in ErrRingDry or ErrNoRing no
+// block of it landed, or, of an entry of several, some did, and verbs behind it go on; when in anything else, any part
+// may have landed, or may land yet. Later verbs may pass it, but no later entry does: see Ring.
 func (b *Batch) Append(to RingAddr, p []byte) *Op {
 	if !b.base.rings {
 		panic("rdma: APPEND on a fabric without rings")

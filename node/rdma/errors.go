@@ -37,8 +37,8 @@ var (
 	ErrBoxFull     = errors.New("mailbox has no free buffer")
 	ErrMessageSize = errors.New("message is too long")
 	ErrNoBox       = errors.New("no such mailbox")
-	// ErrRingDry and ErrNoRing end an APPEND: the ring has no buffer for it ("receiver not ready"), or there is no ring of
-	// that number any more, or yet. The connection stays up.
+	// ErrRingDry and ErrNoRing end an APPEND: the ring has no buffer for it ("receiver not ready"), or there is no ring
+	// of that number any more, or yet. The connection stays up.
 	ErrRingDry = errors.New("ring has no buffer")
 	ErrNoRing  = errors.New("no such ring")
 	// ErrNoPool is wrapped when there is no such pool, ErrExists when there is one already.

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// BenchmarkAppend compares, by 16 workers in memory, an APPEND to a ring with a WRITE and a READ to a log of each worker's
-// own, and with the strawman. All logs together are as long.
+// BenchmarkAppend compares, by 16 workers in memory, an APPEND to a ring with a WRITE and a READ to a log of each
+// worker's own, and with the strawman. All logs together are as long.
 func BenchmarkAppend(b *testing.B) {
 	const workers, room = 16, 4 << 20
 	for _, n := range []int{64, 128, 1024} {

@@ -52,7 +52,8 @@ type Options struct {
 	// segments ahead, without two, and without Reserve: segments that are kept from sources which need leave
 	// (SenderOptions.Reserved).
 	Credit, Reserve int
-	// Secret is the log's. Without it no bytes, such as a value's, can be made to look like an entry. It is as durable as the log.
+	// Secret is the log's. Without it no bytes, such as a value's, can be made to look like an entry. It is as durable
+	// as the log.
 	Secret uint64
 }
 

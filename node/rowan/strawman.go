@@ -8,8 +8,8 @@ import (
 )
 
 // Strawman is the straightforward log of section 3.2.1, which Rowan is compared with: a sender takes its place by a
-// FETCH AND ADD of a word, and then WRITEs there. That takes two trips, and all senders share the word's rate. It has one
-// segment, which is not used again, and a sender that dies between the two leaves a place of unknown length.
+// FETCH AND ADD of a word, and then WRITEs there. That takes two trips, and all senders share the word's rate. It has
+// one segment, which is not used again, and a sender that dies between the two leaves a place of unknown length.
 type Strawman struct {
 	Tail rdma.Addr // the word: how many bytes are taken
 	Log  rdma.Addr

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// seeds runs a test with $FARKV_SEEDS seeds, or so many, a tenth of them under the race detector, from $FARKV_SEED on. It stops
-// at a failure.
+// seeds runs a test with $FARKV_SEEDS seeds, or so many, a tenth of them under the race detector, from $FARKV_SEED on.
+// It stops at a failure.
 func seeds(t *testing.T, n int, test func(t *testing.T, seed uint64)) {
 	t.Helper()
 	if teeth.UnderRace { // in virtual time one task runs at a time

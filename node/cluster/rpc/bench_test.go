@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory and over TCP, with the same bytes
-// written to a socket and back by two goroutines, and, as over TCP a node is between the two workers, by way of a third
-// one. Two WRITEs, which go to the node and back each, go as far.
+// BenchmarkRoundTrip compares a call and its answer, and a message and one back, in memory and over TCP, with the same
+// bytes written to a socket and back by two goroutines, and, as over TCP a node is between the two workers, by way of a
+// third one. Two WRITEs, which go to the node and back each, go as far.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, n := range []int{64, 1024} {
 		p := make([]byte, n+16)

@@ -413,7 +413,8 @@ func once(seed uint64, decorate func(rdma.Endpoint) rdma.Endpoint) (said string)
 	return said
 }
 
-// TestCallsAllocateNothing measures a call and its answer in memory, and over TCP with the nodes' part, in steady state.
+// TestCallsAllocateNothing measures a call and its answer in memory, and over TCP with the nodes' part, in steady
+// state.
 func TestCallsAllocateNothing(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("the race detector allocates")

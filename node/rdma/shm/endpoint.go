@@ -193,8 +193,8 @@ func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	return unsafe.Add(e.memory, uint64(node)*e.stride+off)
 }
 
-// fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no place in memory. A breach of the rules of access
-// takes the connection to the node down, as it would a queue pair.
+// fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no place in memory. A
+// breach of the rules of access takes the connection to the node down, as it would a queue pair.
 func (e *Endpoint) fail(op *rdma.Op) {
 	node := op.Addr.Node()
 	if node >= len(e.lost) {

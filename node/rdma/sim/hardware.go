@@ -34,8 +34,8 @@ type Hardware struct {
 	// second.
 	ClientMops, NodeMops float64
 
-	// AppendMops bounds the APPENDs that a memory node's NIC serves, in million a second; 0: each is two verbs, a SEND and
-	// a READ.
+	// AppendMops bounds the APPENDs that a memory node's NIC serves, in million a second; 0: each is two verbs, a SEND
+	// and a READ.
 	AppendMops float64
 
 	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of payload between the two,

@@ -230,8 +230,9 @@ func (s *Sim) mayBeCut(f *flight) bool {
 	return to != nil && to.cuts != nil
 }
 
-// held reports whether a verb, or a piece of it, is held up by a partition on its way to the node; then its event comes again,
-// or its requester has given up. What comes behind something that is held up is held up, too, so that the order stays.
+// held reports whether a verb, or a piece of it, is held up by a partition on its way to the node; then its event comes
+// again, or its requester has given up. What comes behind something that is held up is held up, too, so that the order
+// stays.
 func (s *Sim) held(f *flight, e event) bool {
 	if f.err != nil || !s.mayBeCut(f) {
 		return false

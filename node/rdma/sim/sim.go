@@ -45,12 +45,12 @@ type Options struct {
 	// them with them.
 	FlyProb float64
 	FlyMax  time.Duration
-	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default. CountRings lets rings
-	// count what is in flight, which RNICs do not.
+	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default. CountRings lets
+	// rings count what is in flight, which RNICs do not.
 	MTU        int
 	CountRings bool
-	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by up to DMAMax (1 ms by
-	// default).
+	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by up to DMAMax (1 ms
+	// by default).
 	DMAProb float64
 	DMAMax  time.Duration
 	// NodeTimeout is how long a requester waits for a dead node's answer; 100 µs by default.

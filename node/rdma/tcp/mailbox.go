@@ -35,8 +35,8 @@ type mailbox struct {
 	closed bool
 }
 
-// via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has as many for each node;
-// they are made when the first message comes by way of it.
+// via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has as many for each
+// node; they are made when the first message comes by way of it.
 type via struct {
 	m     *mailbox
 	times uint64 // which connection of the link it was opened on last
@@ -52,8 +52,8 @@ type via struct {
 // listenPatience bounds the wait for a node that is to open a mailbox, or close it.
 const listenPatience = deadAfter
 
-// Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at the others once they are;
-// so it is, too, when a connection is made again. Messages that were on their way then are lost.
+// Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at the others once they
+// are; so it is, too, when a connection is made again. Messages that were on their way then are lost.
 func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	m, err := e.listen(o)
 	if err != nil {
@@ -260,8 +260,8 @@ func (v *via) end(err error) {
 // Addr returns the mailbox's address by way of a node.
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
-// mostLooks is how often a worker looks for a message in vain before it is taken for one that does not call Await: others
-// read for it then.
+// mostLooks is how often a worker looks for a message in vain before it is taken for one that does not call Await:
+// others read for it then.
 const mostLooks = 16
 
 // Next returns the next message.
@@ -294,8 +294,8 @@ func (m *mailbox) Release(msg *rdma.Message) {
 	}
 }
 
-// report tells nodes that may take half of the buffers for used of those that are not, before the worker waits for messages
-// that these would be for.
+// report tells nodes that may take half of the buffers for used of those that are not, before the worker waits for
+// messages that these would be for.
 func (m *mailbox) report() {
 	for node := range m.via {
 		m.mu.Lock()
@@ -429,8 +429,8 @@ func (m *mailbox) Close() error {
 	return nil
 }
 
-// maySend returns why the worker may not send a message: it has no mailbox, or none at the node whose memory it gathers.
-// The node is the one that gathers, so that the message has to go by way of it.
+// maySend returns why the worker may not send a message: it has no mailbox, or none at the node whose memory it
+// gathers. The node is the one that gathers, so that the message has to go by way of it.
 func (m *mailbox) maySend(op *rdma.Op) error {
 	if m == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
@@ -452,7 +452,8 @@ func (m *mailbox) maySend(op *rdma.Op) error {
 	return nil
 }
 
-// rouse has the workers that wait for messages see that the fabric closes. One that reads is roused by what a node says.
+// rouse has the workers that wait for messages see that the fabric closes. One that reads is roused by what a node
+// says.
 func (f *Fabric) rouse() {
 	f.boxes.RLock()
 	some := len(f.boxes.by) > 0

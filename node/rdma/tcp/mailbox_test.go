@@ -194,8 +194,8 @@ func TestReceiverDies(t *testing.T) {
 	got(t, again, "another")
 }
 
-// TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one node, which a worker reads
-// itself, and at all.
+// TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one node, which a worker
+// reads itself, and at all.
 func TestCloseEndsAwait(t *testing.T) {
 	f, a, _ := newTwo(t)
 	waits := make(chan *mailbox, 2)
@@ -274,8 +274,8 @@ func repeat(s rdma.Span, n int) (all []rdma.Span) {
 	return all
 }
 
-// TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for them and for what else they
-// post; as in TestWakeUps nothing sets right what is not read.
+// TestMailWakeUps has pairs of workers send each other messages by way of any node, and wait for them and for what else
+// they post; as in TestWakeUps nothing sets right what is not read.
 func TestMailWakeUps(t *testing.T) {
 	rounds := 1000
 	if os.Getenv("FARKV_LONG") == "1" {
@@ -318,8 +318,8 @@ func TestMailWakeUps(t *testing.T) {
 	group.Wait()
 }
 
-// TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its mailbox: each Await returns
-// at once, and the verb's answer is read nevertheless.
+// TestAwaitVerbsBehindAMessage has a worker wait for a verb by Await while a message is left in its mailbox: each Await
+// returns at once, and the verb's answer is read nevertheless.
 func TestAwaitVerbsBehindAMessage(t *testing.T) {
 	u := newUnwatched(t)
 	a := worker(t, u.Fabric)

@@ -14,8 +14,8 @@ import (
 )
 
 // Messages at the node. A SEND is executed when its message is among the mail of the receiver's connection: there a
-// buffer of the mailbox is taken for it, until the receiver says that it has given one back. The goroutine that executed it
-// forwards the mail before it answers, as far as that does not wait for the receiver.
+// buffer of the mailbox is taken for it, until the receiver says that it has given one back. The goroutine that
+// executed it forwards the mail before it answers, as far as that does not wait for the receiver.
 
 // box is a mailbox, as far as a node has to do with it.
 type box struct {
@@ -288,8 +288,8 @@ func (c *conn) forwardAll() {
 // mostTurns bounds how often a goroutine that forwards mail looks for more that came meanwhile.
 const mostTurns = 8
 
-// forward writes the connection's mail, unless another goroutine is writing, which comes here then. It waits neither for the
-// peer nor for senders of more: a goroutine of its own does. The caller's is one of the node's group.
+// forward writes the connection's mail, unless another goroutine is writing, which comes here then. It waits neither
+// for the peer nor for senders of more: a goroutine of its own does. The caller's is one of the node's group.
 func (c *conn) forward() {
 	for turn := 0; c.mail.waits.Load(); turn++ {
 		if turn == mostTurns {
@@ -324,8 +324,8 @@ func (c *conn) forwarded(err error) {
 	}
 }
 
-// carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what does not have to wait for the
-// peer; then it returns what is left. The caller holds writing.
+// carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what does not have to wait
+// for the peer; then it returns what is left. The caller holds writing.
 func (c *conn) carry(p []byte, wait bool) (rest []byte, err error) {
 	if len(p) == 0 {
 		if !c.mail.waits.Load() {

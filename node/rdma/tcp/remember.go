@@ -39,7 +39,8 @@ func (n *Node) note(key string, v any) error {
 	return n.breaks(err)
 }
 
-// breaks has a node serve no request any more when what is durable is unknown: an answer might tell of what a crash undoes.
+// breaks has a node serve no request any more when what is durable is unknown: an answer might tell of what a crash
+// undoes.
 func (n *Node) breaks(err error) error {
 	if err == nil {
 		return nil

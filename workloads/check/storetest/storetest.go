@@ -76,8 +76,9 @@ type Harness struct {
 	// that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
-	// Alike says that workers share memory as in another harness of the package, and differ in what each does by itself: -race leaves
-	// it out. Unless $FARKV_LONG is 1, no link of its nodes is cut, and one of its processes is killed on each fabric, no more.
+	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
+	// itself: -race leaves it out. Unless $FARKV_LONG is 1, no link of its nodes is cut, and one of its processes is
+	// killed on each fabric, no more.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.

@@ -84,8 +84,8 @@ func Start(t testing.TB, settings map[string]any) *Agent {
 	return a
 }
 
-// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits for whatever else is being
-// written to the disk meanwhile.
+// memory returns a folder in memory where there is one: an agent syncs what it is told, and waits for whatever else is
+// being written to the disk meanwhile.
 func memory(t testing.TB) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("/dev/shm", "farkv-consul-")
