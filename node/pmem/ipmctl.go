@@ -14,12 +14,21 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/farkv/farkv/node/telemetry"
 )
 
-// DIMM holds the counters of one module.
-type DIMM = telemetry.DIMM
+// DIMM holds the counters of one persistent-memory module since it was powered on. Media counts are of 64 bytes.
+type DIMM struct {
+	ID            string `json:"id"`
+	MediaReads    uint64 `json:"media_reads"`
+	MediaWrites   uint64 `json:"media_writes"`
+	ReadRequests  uint64 `json:"read_requests"`
+	WriteRequests uint64 `json:"write_requests"`
+	// The Total counts are over the module's lifetime.
+	TotalMediaReads    uint64 `json:"total_media_reads"`
+	TotalMediaWrites   uint64 `json:"total_media_writes"`
+	TotalReadRequests  uint64 `json:"total_read_requests"`
+	TotalWriteRequests uint64 `json:"total_write_requests"`
+}
 
 // What callers branch on.
 var (

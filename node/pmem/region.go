@@ -188,6 +188,7 @@ func newRegion(m []byte, medium Medium, o Options, survives Survival, why string
 	if err != nil {
 		return nil, err
 	}
+	r.stores.Add(1) // of a process before, which was killed before it flushed: the first Fence covers what is read of it now
 	return r, nil
 }
 

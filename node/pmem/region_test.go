@@ -243,6 +243,25 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// TestFenceBehindKill: what a process stored that was killed before its Fence is durable behind one of the next process,
+// which reads it, and stores nothing.
+func TestFenceBehindKill(t *testing.T) {
+	o := small
+	o.Power = true
+	killed, rec := onRecorder(t, nil, o)
+	killed.Begin()
+	killed.Mark(8)
+	words.CompareSwap((*uint64)(killed.Base()), 0, 7)
+	killed.End()
+	next, err := On(rec.m, rec, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Fence(); err != nil || rec.disk[headerPage+o.Table] != 7 {
+		t.Errorf("the disk has %d behind a fence: %v", rec.disk[headerPage+o.Table], err)
+	}
+}
+
 // TestSharedSync has stores of many tasks at once: each finds its own, and whatever it read, on the disk behind its Fence, and
 // they share calls of Sync.
 func TestSharedSync(t *testing.T) {

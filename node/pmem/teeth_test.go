@@ -24,6 +24,8 @@ var mutants = []teeth.Mutant{
 		At: "$d.write($evicted)", Do: "_ = $evicted", Test: "TestDevice"},
 	{Rule: "a fence covers what was stored before, and not what is being stored", In: "Region.Fence",
 		At: "$r.$gate.Lock(); $upTo = $r.$stores.Load(); $r.$gate.Unlock()", Do: "$upTo = $r.$stores.Load() + 1", Test: "TestFence"},
+	{Rule: "a process flushes what the one before it left", In: "newRegion",
+		At: "$r.$stores.Add(1)", Do: "", Test: "TestFenceBehindKill"},
 	{Rule: "records are durable before Put returns", In: "Table.put",
 		At: "return $t.$r.Fence()", Do: "return nil", Test: "TestTableCrash"},
 	{Rule: "a generation's records are durable before its header is", In: "Table.rewrite",

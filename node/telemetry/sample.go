@@ -2,7 +2,11 @@
 // its memory nodes, and events. A Sample is a look at all of it; monitors draw samples, recordings keep them.
 package telemetry
 
-import "time"
+import (
+	"time"
+
+	"github.com/farkv/farkv/node/pmem"
+)
 
 // Kind is a kind of operation of a store.
 type Kind uint8
@@ -98,19 +102,8 @@ type PMem struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// DIMM holds the counters of one persistent-memory module since it was powered on. Media counts are of 64 bytes.
-type DIMM struct {
-	ID            string `json:"id"`
-	MediaReads    uint64 `json:"media_reads"`
-	MediaWrites   uint64 `json:"media_writes"`
-	ReadRequests  uint64 `json:"read_requests"`
-	WriteRequests uint64 `json:"write_requests"`
-	// The Total counts are over the module's lifetime.
-	TotalMediaReads    uint64 `json:"total_media_reads"`
-	TotalMediaWrites   uint64 `json:"total_media_writes"`
-	TotalReadRequests  uint64 `json:"total_read_requests"`
-	TotalWriteRequests uint64 `json:"total_write_requests"`
-}
+// DIMM holds the counters of one persistent-memory module.
+type DIMM = pmem.DIMM
 
 // A Client is an identity of the pool in use.
 type Client struct {

@@ -116,13 +116,14 @@ func (s *Sim) serve(f *flight) {
 		f.err = rdma.ErrRevoked
 	case f.epoch < s.fenced:
 		f.err = rdma.ErrStale
-	case n.dead:
+	case s.gone(f):
 		f.err = &rdma.CallError{Node: f.node, Err: rdma.ErrNodeDown}
 	default:
 		if err := s.opts.Handler(&n.view, &f.req); err != nil {
 			f.err = err
 		}
 		s.traceCall(Serve, f)
+		s.stepped(n)
 	}
 	s.at(s.now+s.answer(f), event{kind: reply, f: f})
 }

@@ -16,6 +16,7 @@ const (
 	strike   // a fault of a client happens
 	placing  // a block of an APPEND takes its place in a ring
 	settling // a piece of one takes effect
+	seeing   // the READ behind one does
 )
 
 // event is what happens at one moment; what happens at the same moment happens in the order of seq.
@@ -201,6 +202,8 @@ func (s *Sim) handle(e event) {
 		s.placeBlock(e.f, int(e.piece))
 	case settling:
 		s.settle(e.f, int(e.piece))
+	case seeing:
+		s.see(e.f)
 	case strike:
 		s.hit(e.w, &s.opts.Faults[e.node])
 	}

@@ -174,7 +174,8 @@ func (s *Sim) Landed(node int) uint64 { return s.nodes[node].verbs }
 
 func (s *Sim) kill(node int) {
 	if n := &s.nodes[node]; !n.dead {
-		n.dead = true
+		n.dead, n.killAt = true, 0
+		n.life++
 		s.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
 		for _, w := range s.workers {
 			switch {

@@ -16,7 +16,8 @@ const (
 type page struct {
 	data    [pageBytes]byte
 	atomics [pageBytes / 8 / 64]uint64
-	mixed   bool // some bit of atomics is set
+	mixed   bool                    // some bit of atomics is set
+	pending *[pageBytes / 8]pending // with Options.PMem: what is not durable
 }
 
 // pages keeps freed pages for the next simulation, zeroed: a run of some milliseconds would else spend most of its
@@ -27,6 +28,7 @@ var pages = sync.Pool{New: func() any { return new(page) }}
 type memory struct {
 	size uint64
 	dirs []*[dirPages]*page
+	pm   *persistence // nil: it does not survive a loss of power
 }
 
 func newMemory(size uint64) memory {
@@ -77,6 +79,7 @@ func (m *memory) read(off uint64, buf []byte) {
 		n := min(len(buf), int(pageBytes-at))
 		if p := m.seen(off); p != nil {
 			copy(buf[:n], p.data[at:])
+			m.observed(p, at, n)
 		} else {
 			clear(buf[:n])
 		}
@@ -85,6 +88,10 @@ func (m *memory) read(off uint64, buf []byte) {
 }
 
 func (m *memory) write(off uint64, buf []byte) {
+	if m.pm != nil {
+		m.storeWords(off, buf)
+		return
+	}
 	for len(buf) > 0 {
 		n := copy(m.page(off).data[off%pageBytes:], buf)
 		buf, off = buf[n:], off+uint64(n)
@@ -97,6 +104,7 @@ func (m *memory) atomic(off uint64, op *rdma.Op) uint64 {
 	at := off % pageBytes
 	p.mixed = true
 	p.atomics[at/8/64] |= 1 << (at / 8 % 64)
+	m.observed(p, at, 8)
 	word := binary.LittleEndian.Uint64(p.data[at:])
 	next := word
 	switch op.Verb {
@@ -112,6 +120,7 @@ func (m *memory) atomic(off uint64, op *rdma.Op) uint64 {
 		next = word + op.Value
 	}
 	binary.LittleEndian.PutUint64(p.data[at:], next)
+	m.stored(p, at, word)
 	return word
 }
 

@@ -17,6 +17,7 @@ type node struct {
 	dead   bool
 	slow   []interval
 	board  // of Options.Hardware
+	power
 }
 
 // conn is a worker's connection to a node: what keeps its verbs in order.
@@ -29,6 +30,8 @@ type conn struct {
 	held    int   // pieces that wait for the end of a partition
 
 	entry, lastEntry *flight // APPENDs that have not taken all their places, in posting order
+
+	flushed uint64 // what landed up to this stamp is durable
 
 	// With Options.Hardware.
 	bell, last          *flight // what the current Post has for it
@@ -52,6 +55,7 @@ type flight struct {
 	next  *flight // in the free list, or in a list of its connection
 
 	root   *Worker // the client it belongs to
+	life   uint64  // of the node, when it was posted
 	posted int64
 	delay  int64  // what luck and faults add to its way
 	late   int64  // and to its answer's
@@ -65,6 +69,7 @@ type flight struct {
 	ring   *ring   // of an APPEND
 	blocks []block // that have a place
 	gap    int64   // between one of its blocks and the next
+	sees   int64   // from its last block to its READ
 	behind *flight // the next of its connection
 	came   bool    // it waits for those ahead of it
 
@@ -85,6 +90,9 @@ func (s *Sim) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 		s.flights = f.next
 	}
 	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, blocks: f.blocks}
+	if node < len(s.nodes) {
+		f.life = s.nodes[node].life
+	}
 	s.inflight++
 	e.inflight++
 	return f
@@ -222,11 +230,17 @@ func (s *Sim) land(f *flight, piece int) {
 	}
 	if f.err == nil {
 		words := 0
+		c := &f.ep.conns[f.node]
+		n.memory.landsFrom(c)
 		if f.op.Verb == rdma.Send {
 			f.err = s.deliver(f.ep, f.op)
 		} else {
 			words = s.execute(f.ep, n, f.op, &f.tear, piece)
 		}
+		if f.op.Verb == rdma.Read && f.left == 0 && len(f.op.Buf) > 0 && !s.onDevice(f.op.Addr) {
+			n.memory.flush(c)
+		}
+		n.memory.landsFrom(nil)
 		s.traceOp(Land, f, words)
 		if first {
 			n.verbs++
@@ -234,6 +248,7 @@ func (s *Sim) land(f *flight, piece int) {
 		if n.killAt != 0 && n.verbs >= n.killAt {
 			s.kill(n.id)
 		}
+		s.stepped(n)
 	}
 	if f.left == 0 {
 		s.at(s.now+s.answer(f), event{kind: completion, f: f})
@@ -247,7 +262,7 @@ func (s *Sim) barred(f *flight) error {
 		return rdma.ErrRevoked
 	case f.epoch < s.fenced:
 		return rdma.ErrStale
-	case s.nodes[f.node].dead:
+	case s.gone(f):
 		return rdma.ErrNodeDown
 	}
 	return nil
@@ -255,7 +270,7 @@ func (s *Sim) barred(f *flight) error {
 
 // answer returns how long the requester still has to wait.
 func (s *Sim) answer(f *flight) int64 {
-	if s.nodes[f.node].dead && f.err != nil {
+	if f.err != nil && s.gone(f) {
 		return int64(s.opts.NodeTimeout)
 	}
 	if f.err != nil && f.op != nil && f.posted < f.ep.conns[f.node].lost {
@@ -291,7 +306,7 @@ func (s *Sim) complete(f *flight) {
 	if s.unanswered(f, completion) || s.hw != nil && !s.received(f) {
 		return
 	}
-	if f.err == nil && s.nodes[f.node].dead && f.ep.net.Uint64()&1 == 0 {
+	if f.err == nil && s.gone(f) && f.ep.net.Uint64()&1 == 0 {
 		f.err = rdma.ErrNodeDown
 		s.at(s.now+int64(s.opts.NodeTimeout), event{kind: completion, f: f})
 		return

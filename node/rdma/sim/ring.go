@@ -14,6 +14,7 @@ type ring struct {
 	e      *endpoint
 	addr   rdma.RingAddr
 	queue  *rdma.RingQueue
+	life   uint64 // of its node
 	closed bool
 }
 
@@ -39,7 +40,8 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client %d: %w", e.id, err)
 	}
-	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: rdma.NewRingQueue(o)}
+	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: rdma.NewRingQueue(o),
+		life: e.s.nodes[o.Node].life}
 	if e.s.ringAt(r.addr) != nil {
 		return nil, fmt.Errorf("client %d: %s: %w", e.id, r.addr, rdma.ErrExists)
 	}
@@ -56,7 +58,9 @@ func (s *Sim) ringAt(a rdma.RingAddr) *ring {
 }
 
 // over reports whether nothing lands in r any more.
-func (r *ring) over() bool { return r.closed || r.e.closed || r.e.revoked || r.e.crashed() }
+func (r *ring) over() bool {
+	return r.closed || r.e.closed || r.e.revoked || r.e.crashed() || r.s.nodes[r.addr.Node()].life != r.life
+}
 
 func (r *ring) Addr() rdma.RingAddr { return r.addr }
 
@@ -98,6 +102,9 @@ func (e *endpoint) entry(f *flight) {
 	if e.net.chance(o.DMAProb) {
 		f.spread += e.net.upTo(int64(o.DMAMax))
 	}
+	if o.PMem != nil && e.s.hw == nil {
+		f.sees = int64(mix(f.luck) % uint64(o.MaxLatency+1))
+	}
 }
 
 // sendEntry puts an entry on its way that reaches its node at a time.
@@ -106,7 +113,7 @@ func (e *endpoint) sendEntry(f *flight, start int64) {
 	e.entry(f)
 	f.gap = int64(f.luck % uint64(s.opts.MaxLatency+1))
 	c.order = start
-	c.reads = max(c.reads, start+(s.blocks(f.op)-1)*f.gap+f.spread+f.back)
+	c.reads = max(c.reads, start+(s.blocks(f.op)-1)*f.gap+f.spread+f.sees+f.back)
 	s.comes(f, start)
 }
 
@@ -214,14 +221,34 @@ func (s *Sim) settle(f *flight, piece int) {
 		err = rdma.ErrNodeDown // its connections ended with the ring
 	}
 	if err == nil {
-		words := s.nodes[f.node].memory.copyWords(b.place.Offset, f.op.Buf[b.from:b.to], false, &b.tear, piece%2)
+		n, c := &s.nodes[f.node], &f.ep.conns[f.node]
+		n.memory.landsFrom(c)
+		words := n.memory.copyWords(b.place.Offset, f.op.Buf[b.from:b.to], false, &b.tear, piece%2)
+		n.memory.landsFrom(nil)
 		s.traceOp(Land, f, words)
+		s.stepped(n)
 	} else if f.err == nil {
 		f.err = err
 	}
-	if f.left == 0 {
+	switch {
+	case f.left > 0:
+	case f.err == nil && s.opts.PMem != nil:
+		s.at(s.now+f.sees, event{kind: seeing, f: f})
+	default:
 		s.at(s.now+s.answer(f), event{kind: completion, f: f})
 	}
+}
+
+// see executes the READ behind an entry all of which has landed: with persistent memory it makes a difference.
+func (s *Sim) see(f *flight) {
+	if f.err = s.barred(f); f.err == nil && f.ring.over() {
+		f.err = rdma.ErrNodeDown
+	}
+	if n := &s.nodes[f.node]; f.err == nil {
+		n.memory.flush(&f.ep.conns[f.node])
+		s.stepped(n)
+	}
+	s.at(s.now+s.answer(f), event{kind: completion, f: f})
 }
 
 // appendNow lands an entry outside Run, where no time passes.

@@ -11,6 +11,17 @@
 // The network is drawn at random, to find what is wrong with a protocol, or with Options.Hardware a model of machines, to
 // find how fast it is: profiles are the clusters of papers (LookupProfile). Options.Faults are what goes wrong.
 //
+// With Options.PMem nodes have persistent memory, power can be cut at each step of a node (CutPowerAt), and what was not
+// durable survives as Survivors say:
+//
+//	s.CutPowerAt(0, step, sim.AnySurvive(seed)) // step runs from 1 to Steps(0) of a run without a cut
+//	err := s.Run()
+//	err = s.Restart(0)
+//
+// A verb's words are in a node's memory once they have landed, and durable once a READ of the same connection has
+// executed behind them, or one of any connection has returned them (Rowan 2.2). With DDIO they are then in the processor's
+// caches, which survive in eADR mode alone. What handlers of calls write is durable at once.
+//
 // Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
 // atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too. (A client that
 // a StallFault stops in a Post stands still as a whole.)
@@ -24,6 +35,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -63,6 +75,9 @@ type Options struct {
 	Hardware *Hardware
 	// Device are the parts of memory nodes that lie in their NICs' memory.
 	Device []Range
+	// PMem makes all other memory of nodes persistent, and says of which modules; nil: it is main memory, and nodes forget
+	// it when they die. Power can be cut with and without: see CutPower.
+	PMem *pmem.DeviceConfig
 	// Faults are what goes wrong.
 	Faults Faults
 	// RetryTimeout is how long a requester retries a verb before it gives a connection up; 1 ms by default.
@@ -163,6 +178,7 @@ type Sim struct {
 	running  bool
 	closed   bool
 	failed   error
+	outages
 }
 
 // New returns a pool whose memory is all zero.
@@ -178,6 +194,7 @@ func New(o Options) *Sim {
 	if o.Hardware != nil {
 		s.equip()
 	}
+	s.persist()
 	s.prepareFaults()
 	return s
 }

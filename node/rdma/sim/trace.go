@@ -23,11 +23,13 @@ const (
 	Revoke                        // a client was fenced off
 	Fence                         // verbs of earlier epochs were
 	Strike                        // a fault happened to a client; Step says which
+	PowerCut                      // a memory node loses power
+	Restart                       // a memory node is back
 )
 
 var eventKinds = [...]string{
 	"", "posts", "lands", "completes", "calls", "is served", "crashes", "dies", "is fenced off", "is fenced to an epoch",
-	"is hit by a fault",
+	"is hit by a fault", "loses power", "is back",
 }
 
 func (k EventKind) String() string { return eventKinds[k] }
@@ -59,7 +61,7 @@ func (e Event) String() string {
 	}
 	fmt.Fprintf(&t, " %s", e.Kind)
 	switch e.Kind {
-	case Crash, Revoke, Fence, Kill, Strike:
+	case Crash, Revoke, Fence, Kill, Strike, PowerCut, Restart:
 		return t.String()
 	case Call, Serve:
 		fmt.Fprintf(&t, " at node %d, procedure %d", e.Addr.Node(), e.Value)

@@ -90,6 +90,7 @@ func (s *Sim) Expel(epoch uint64, node int) (err error) {
 			err = fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 			return
 		}
+		s.nodes[node].expelled = true
 		s.kill(node)
 	})
 	return errors.Join(err, lost)

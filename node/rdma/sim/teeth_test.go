@@ -1,0 +1,46 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+var mutants = []teeth.Mutant{
+	{Rule: "what is written is not durable", In: "memory.stored",
+		At: "$m.pm.from == nil", Do: "$m.pm.from != nil"},
+	{Rule: "nor is what an atomic leaves", In: "memory.atomic",
+		At: "$m.stored($*a)", Do: "", Test: "TestPersistenceOfAtomics"},
+	{Rule: "what an atomic found is durable", In: "memory.atomic",
+		At: "$m.observed($*a)", Do: "", Test: "TestPersistenceOfAtomics"},
+	{Rule: "so is what was read", In: "memory.read",
+		At: "$m.observed($*a)", Do: "", Test: "TestPersistenceOfOthers"},
+	{Rule: "but in caches that are lost", In: "memory.observed",
+		At: "!$m.pm.flushes && $*n", Do: "false && $*n"},
+	{Rule: "a READ sees WRITEs to memory", In: "Sim.land",
+		At: "$n.memory.flush($c)", Do: ""},
+	{Rule: "but not to caches that are lost", In: "memory.flush",
+		At: "$m.pm != nil && $m.pm.flushes", Do: "$m.pm != nil"},
+	{Rule: "one that the NIC answers sees to nothing", In: "Sim.land",
+		At: "!s.onDevice($*a)", Do: "true", Test: "TestPersistenceOfOthers"},
+	{Rule: "nor does one of nothing", In: "Sim.land",
+		At: "len($*buf) > 0", Do: "true", Test: "TestPersistenceOfOthers"},
+	{Rule: "an entry is durable when its sender is told", In: "Sim.see",
+		At: "$n.memory.flush($*c)", Do: "", Test: "TestPowerCutOfAppend"},
+	{Rule: "and not before", In: "Sim.settle",
+		At: "$n.memory.landsFrom(c)", Do: "_ = c", Test: "TestPowerCutOfAppend"},
+	{Rule: "of a word's writes the first survive", In: "memory.powerOff",
+		At: "$w.writes[$k-1].value", Do: "$w.writes[0].value", Test: "TestPersistenceOfAtomics"},
+	{Rule: "a verb of before does not land", In: "Sim.gone",
+		At: "$n.dead || $n.life != $f.life", Do: "$n.dead", Test: "TestRestart"},
+	{Rule: "a ring of before is over", In: "ring.over",
+		At: "$*rest || $r.s.nodes[$*n].life != $r.life", Do: "$*rest", Test: "TestRestart"},
+	{Rule: "a node that was expelled is not itself", In: "Sim.Restart",
+		At: "$n.expelled || $*gone", Do: "$*gone", Test: "TestRestartOfExpelled"},
+	{Rule: "main memory is forgotten", In: "Sim.Restart",
+		At: "$stale || $n.memory.pm == nil", Do: "$stale", Test: "TestRestartOfKilled"},
+	{Rule: "what a node starts with is durable", In: "memory.start",
+		At: "$p.pending, $p.mixed = nil, false", Do: "$p.mixed = false", Test: "TestRestartOfKilled"},
+}
+
+func TestMutants(t *testing.T) { teeth.Suite{Test: "TestPersistence"}.Run(t, mutants) }
