@@ -34,6 +34,7 @@ var (
 	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)
 	// ErrBoxFull, ErrMessageSize and ErrNoBox end a SEND that delivered nothing: the mailbox has no free buffer, its
 	// buffers are too short, or there is no mailbox of that number any more, or yet. The connection stays up.
+	// A configuration that is too long is refused with ErrMessageSize, too.
 	ErrBoxFull     = errors.New("mailbox has no free buffer")
 	ErrMessageSize = errors.New("message is too long")
 	ErrNoBox       = errors.New("no such mailbox")

@@ -132,6 +132,7 @@ type Role struct {
 // node. A tenure is for liveness only: what two masters do at once is decided by Advance, and by Fence, which stops the
 // verbs of the one whose epoch is over.
 type Control interface {
+	Configs
 	// TryMaster makes owner the pool's master for the given time when nobody is; false: somebody is, and the role tells
 	// who and until when: at the latest, where machines' clocks cannot be compared. Of a master whose tenure ran out nobody knows what it is about, so that it is fenced off (see
 	// Fabric.Revoke) before another one begins; by nodes that do not answer then, no later than by the fence of Role.Beyond.

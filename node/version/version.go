@@ -9,8 +9,9 @@ const (
 	// theirs are equal. Version 3 put Control into the greeting; version 4 brought messages.
 	Wire = 4
 	// Control is the version of the messages that make and manage a pool, which are JSON in frames of the wire. Two
-	// ends talk only if theirs are equal. Version 2 lets processes without an identity read, and registers telemetry.
-	Control = 2
+	// ends talk only if theirs are equal. Version 2 lets processes without an identity read, and registers telemetry;
+	// version 3 keeps a store's configuration.
+	Control = 3
 )
 
 // commitChars is how much of a revision Commit returns: as much as Go's pseudo-versions have.

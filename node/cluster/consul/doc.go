@@ -5,7 +5,7 @@
 // In Consul's KV, under farkv/POOL/:
 //
 //	record          the pool's Record, written once by CAS; without it there is no such pool
-//	board/ID/KEY    the board's records of the pool with that ID
+//	board/ID/KEY    the board's records of the pool with that ID: view, master, clients, and the store's configuration
 //
 // The ID keeps pools of one name apart: two that make a pool at once build on boards of their own and the record's CAS
 // decides between them, and what a client of a pool that was removed still writes never lands on its successor's board.

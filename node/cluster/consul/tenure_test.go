@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 	"time"
@@ -49,6 +50,21 @@ func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
 	if !ok || err != nil {
 		t.Fatal(role, ok, err)
 	}
+	blob := bytes.Repeat([]byte("0123456"), rdma.MaxConfig/7)
+	seen := make(chan rdma.Config, 1)
+	go func() {
+		c, err := b.AwaitConfig(0, time.Minute)
+		if err != nil {
+			t.Error(err)
+		}
+		seen <- c
+	}()
+	if ok, err := a.SwapConfig(role, 0, blob); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if c := <-seen; c.Version != 1 || !bytes.Equal(c.Data, blob) {
+		t.Errorf("another process sees version %d, %d bytes", c.Version, len(c.Data))
+	}
 	idle := rdma.State{}
 	if ok, err := a.Advance(idle, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -71,7 +87,13 @@ func stalledMaster(t *testing.T, agent func(t testing.TB) *Agent) {
 		t.Fatal(ok, err)
 	}
 
-	if r, ok, err := a.Renew(role, lease); ok || err != nil { // and here it goes on
+	if ok, err := a.SwapConfig(role, 1, nil); ok || !errors.Is(err, rdma.ErrStale) { // and here it goes on
+		t.Errorf("the first master replaced the configuration: %v, %v", ok, err)
+	}
+	if ok, err := b.SwapConfig(next, 1, []byte("next")); !ok || err != nil {
+		t.Errorf("the next master's configuration: %v, %v", ok, err)
+	}
+	if r, ok, err := a.Renew(role, lease); ok || err != nil {
 		t.Errorf("renewed: %+v, %v", r, err)
 	}
 	if ok, err := a.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); ok || err != nil {
@@ -104,6 +126,8 @@ func cutOffMaster(t *testing.T, agent func(t testing.TB) *Agent, stop, goOn func
 		"renew":   func() error { _, _, err := c.Renew(role, time.Minute); return err },
 		"advance": func() error { _, err := c.Advance(rdma.State{Epoch: before.Epoch}, busy); return err },
 		"expel":   func() error { return c.SetDown(before.Epoch, 1) },
+		"swap":    func() error { _, err := c.SwapConfig(role, 0, []byte("cut off")); return err },
+		"config":  func() error { _, err := c.Config(); return err },
 		"claim":   func() error { _, err := c.Claim("another"); return err },
 	} {
 		if err := do(); !errors.Is(err, board.ErrUnreachable) {

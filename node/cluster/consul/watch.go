@@ -2,6 +2,7 @@ package consul
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -35,6 +36,23 @@ func (s *Store) Watch(ctx context.Context, key string, fn func(board.Record, err
 		sleep(ctx, rest)
 	}
 }
+
+// Await implements board.Store: it returns as soon as Consul tells of another version.
+func (s *Store) Await(ctx context.Context, key string, version uint64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.Watch(ctx, key, func(r board.Record, err error) {
+		if err == nil && r.Version > version {
+			cancel(errSeen)
+		}
+	})
+	if err := context.Cause(ctx); err != errSeen {
+		return err
+	}
+	return nil
+}
+
+var errSeen = errors.New("another version was seen")
 
 // watch is the state of one Watch.
 type watch struct {

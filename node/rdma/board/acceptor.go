@@ -3,6 +3,8 @@ package board
 import (
 	"slices"
 	"strings"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Limits bound what an Acceptor keeps: a node must not allocate more than it was told to.
@@ -20,12 +22,16 @@ const (
 	counterMost = 1 << 62   // of a ballot: no correct proposer comes near it, and above there must be room
 )
 
-// LimitsFor returns what the board of a pool needs: the view, the master, the clients, and some keys to spare for what
-// a fabric notes of the pool itself.
+// configBytes is the longest record of a configuration, which is base64 in JSON.
+const configBytes = rdma.MaxConfig*4/3 + 1<<10
+
+// LimitsFor returns what the board of a pool needs: the view, the master, the store's configuration, the clients, and
+// some keys to spare for what a fabric notes of the pool itself.
 func LimitsFor(nodes, clients int) Limits {
-	const spare = 14
-	l := Limits{Keys: clients + 2 + spare, Key: 64, Value: 4<<10 + 64*nodes}
-	l.Bytes = clients*(slotBytes+1<<10) + (2+spare)*(slotBytes+l.Key+l.Value)
+	const few = 16           // keys beside the clients'
+	view := 4<<10 + 64*nodes // bytes of what they hold, but for the configuration
+	l := Limits{Keys: clients + few, Key: 64, Value: max(view, configBytes)}
+	l.Bytes = clients*(slotBytes+1<<10) + few*(slotBytes+l.Key+view) + configBytes
 	return l
 }
 
@@ -58,7 +64,11 @@ func (a *Acceptor) Answer(q *Question) *Answer {
 	case KindAccept:
 		return a.Accept(q.Key, q.Ballot, q.State)
 	case KindPeek:
-		return a.Peek(q.Key)
+		answer := a.Peek(q.Key)
+		if q.Bare {
+			answer.Entries[0].State.Value = nil
+		}
+		return answer
 	case KindPeekAll:
 		return a.PeekAll(q.Key, q.After)
 	}

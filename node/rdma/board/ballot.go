@@ -71,6 +71,7 @@ type Question struct {
 	Ballot Ballot `json:"ballot,omitzero"`
 	State  State  `json:"state,omitzero"`
 	After  string `json:"after,omitempty"`
+	Bare   bool   `json:"bare,omitempty"` // of a peek: without the value
 }
 
 // Answer is what an acceptor says.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board/history"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -81,10 +82,13 @@ type witness struct {
 func (s *witness) Swap(key string, version uint64, value []byte) (bool, error) {
 	before, _, _ := s.Store.Load(key)
 	ok, err := s.Store.Swap(key, version, value)
+	o := &Options{Clients: s.c.clients}
+	if key == configKey && ok {
+		s.config(before, value, o)
+	}
 	if key != masterKey || !ok || len(before) == 0 {
 		return ok, err
 	}
-	o := &Options{Clients: s.c.clients}
 	last, damaged := decode[masterRecord](key, before, o)
 	next, worse := decode[masterRecord](key, value, o)
 	l := life{last.Owner, last.Life}
@@ -97,6 +101,29 @@ func (s *witness) Swap(key string, version uint64, value []byte) (bool, error) {
 		s.c.breach("%+v follows %+v, which was not fenced off", next, last)
 	}
 	return ok, err
+}
+
+// config looks at a configuration as it is replaced: no master does that once a later one knows of its tenure.
+func (s *witness) config(before, value []byte, o *Options) {
+	var last configRecord
+	err := error(nil)
+	if len(before) > 0 {
+		last, err = decode[configRecord](configKey, before, o)
+	}
+	next, worse := decode[configRecord](configKey, value, o)
+	claimed := next.Version == last.Version && next.Tenure > last.Tenure && string(next.Data) == string(last.Data)
+	swapped := next.Version == last.Version+1 && next.Tenure >= last.Tenure
+	switch {
+	case err != nil || worse != nil:
+		s.c.breach("%v, %v", err, worse)
+	case !claimed && !swapped:
+		s.c.breach("configuration %+v follows %+v", next, last)
+	case swapped && next.Tenure < s.c.begun:
+		s.c.breach("the master of epoch %d replaces the configuration, and that of epoch %d has begun", next.Tenure,
+			s.c.begun)
+	case swapped:
+		s.c.configs++
+	}
 }
 
 // life is one holder of an identity.
@@ -124,6 +151,10 @@ type court struct {
 	fenced  map[life]bool
 	reigns  []*reign
 	won     map[uint64]bool // epochs of the view
+	begun   uint64          // the last tenure whose owner knows of it
+	configs int             // that were replaced
+	log     *history.Log    // of the configuration
+	flying  map[string]func()
 	down    [3]bool
 	broken  []string
 }
@@ -225,7 +256,9 @@ func (p *process) reign(t *task, l life, r rdma.Role) {
 	}
 	mine := &reign{life: l, of: p, epoch: r.Epoch, begin: c.now, end: until(r.Until)}
 	c.reigns = append(c.reigns, mine)
+	c.begun = max(c.begun, r.Epoch)
 	p.govern()
+	p.configure(r)
 	for range c.IntN(4) {
 		t.sleep(c.between(0, masterLease/2))
 		if c.chance(0.1) {
@@ -242,6 +275,7 @@ func (p *process) reign(t *task, l life, r rdma.Role) {
 			c.breach("%+v is prolonged as %+v", r, longer)
 		}
 		r, mine.end = longer, until(longer.Until)
+		p.configure(r)
 	}
 	if c.chance(0.7) {
 		mine.end = min(mine.end, c.now)
@@ -286,6 +320,34 @@ func (p *process) govern() {
 	c.check(err)
 }
 
+// configure replaces the configuration, which it may have read a while ago.
+func (p *process) configure(r rdma.Role) {
+	c, user := p.c, int(r.Owner)
+	began := c.log.Begin()
+	is, err := p.Config()
+	if !c.check(err) {
+		return
+	}
+	if err := c.log.Loaded(user, configKey, began, string(is.Data), is.Version); err != nil {
+		c.breach("%v", err)
+	}
+	if c.chance(0.2) {
+		c.current.sleep(c.between(0, 2*masterLease))
+	}
+	began = c.log.Begin()
+	to := fmt.Sprintf("%s.%d", p.name, began)
+	note := func(ok, known bool) { c.log.Swapped(user, configKey, began, string(is.Data), to, ok, known) }
+	c.flying[to] = func() { note(false, false) }
+	ok, err := p.SwapConfig(r, is.Version, []byte(to))
+	delete(c.flying, to)
+	switch {
+	case c.check(err, rdma.ErrStale):
+		note(ok, true)
+	case !errors.Is(err, rdma.ErrStale):
+		note(false, false)
+	}
+}
+
 // recover frees the identities of those that died or were fenced off.
 func (p *process) recover(t *task, rounds int) {
 	c := p.c
@@ -315,8 +377,14 @@ func (c *court) attached(h Holder) bool {
 	return slices.ContainsFunc(c.boards, func(p *process) bool { return p.name == h.Process && !p.dead })
 }
 
-// judge looks for two masters at a time.
+// judge looks for two masters at a time, and for an order of what was done with the configuration.
 func (c *court) judge() {
+	for _, note := range c.flying { // whose processes died
+		note()
+	}
+	if err := c.log.Check(); err != nil {
+		c.breach("%v", err)
+	}
 	slices.SortStableFunc(c.reigns, func(a, b *reign) int { return cmp.Compare(a.begin, b.begin) })
 	for i := 1; i < len(c.reigns); i++ {
 		last, next := c.reigns[i-1], c.reigns[i]
@@ -335,6 +403,7 @@ func boardRun(t *testing.T, seed uint64) *court {
 	c := &court{
 		world: w, store: &farStore{w: w}, clients: 2 + w.IntN(6), holds: map[rdma.ClientID]life{},
 		lives: map[rdma.ClientID]uint64{}, fenced: map[life]bool{}, won: map[uint64]bool{},
+		log: history.New(), flying: map[string]func(){},
 	}
 	c.store.Store = &witness{Memory(), c}
 	c.store.fast = w.chance(0.3)
@@ -393,7 +462,7 @@ func TestBoardSim(t *testing.T) {
 	if testing.Short() || teeth.UnderRace { // in virtual time one task runs at a time
 		n = 100
 	}
-	claims, reigns, fenced, epochs := 0, 0, 0, 0
+	claims, reigns, fenced, epochs, configs := 0, 0, 0, 0, 0
 	n = seeds(t, n, func(t *testing.T, seed uint64) {
 		c := boardRun(t, seed)
 		for _, b := range c.broken {
@@ -405,9 +474,11 @@ func TestBoardSim(t *testing.T) {
 		reigns += len(c.reigns)
 		fenced += len(c.fenced)
 		epochs += len(c.won)
+		configs += c.configs
 	})
-	if !t.Failed() && n >= enough && (claims < 5*n || reigns < 5*n || fenced < n || epochs < n) {
-		t.Errorf("%d claims, %d tenures, %d lives fenced off, %d epochs: too few", claims, reigns, fenced, epochs)
+	if !t.Failed() && n >= enough && (claims < 5*n || reigns < 5*n || fenced < n || epochs < n || configs < n) {
+		t.Errorf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations: too few", claims, reigns, fenced,
+			epochs, configs)
 	}
-	t.Logf("%d claims, %d tenures, %d lives fenced off, %d epochs", claims, reigns, fenced, epochs)
+	t.Logf("%d claims, %d tenures, %d lives fenced off, %d epochs, %d configurations", claims, reigns, fenced, epochs, configs)
 }

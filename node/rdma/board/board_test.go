@@ -19,9 +19,11 @@ type pool struct {
 	now       time.Duration
 	revoked   []rdma.Client
 	processes int
-	// swap, unless nil, stands in for the next Swap.
+	// swap, unless nil, stands in for the next Swap of another record than the configuration, which each tenure claims.
 	swap func(key string, version uint64, value []byte) (bool, error)
 	load error // of every Load
+	// revoking, unless nil, happens in the midst of the next revocation.
+	revoking func()
 }
 
 var errLost = fmt.Errorf("no answer: %w", board.ErrUnreachable)
@@ -36,7 +38,7 @@ func (p *pool) Load(key string) ([]byte, uint64, error) {
 }
 
 func (p *pool) Swap(key string, version uint64, value []byte) (bool, error) {
-	if swap := p.swap; swap != nil {
+	if swap := p.swap; swap != nil && key != "config" {
 		p.swap = nil
 		return swap(key, version, value)
 	}
@@ -62,8 +64,15 @@ func (p *pool) process(clients int) *board.Board {
 	ahead := time.Duration(p.processes) * time.Hour
 	return board.New(p, board.Options{
 		Nodes: 3, Clients: clients, Process: fmt.Sprint("process", p.processes), Machine: "here", PID: 100 + p.processes,
-		Now:    func() time.Duration { return p.now + ahead },
-		Revoke: func(c rdma.Client) error { p.revoked = append(p.revoked, c); return nil },
+		Now: func() time.Duration { return p.now + ahead },
+		Revoke: func(c rdma.Client) error {
+			p.revoked = append(p.revoked, c)
+			if f := p.revoking; f != nil {
+				p.revoking = nil
+				f()
+			}
+			return nil
+		},
 	})
 }
 
@@ -305,6 +314,36 @@ func TestMasterThatClosed(t *testing.T) {
 	become(t, b, two)
 	if len(p.revoked) != 1 || p.revoked[0].ID != one.ID {
 		t.Errorf("revoked %v", p.revoked)
+	}
+}
+
+// TestLateClaim has a candidate be so slow that two other tenures begin before it claims the configuration: it takes
+// nothing from the later one, and gives nothing back to the earlier one.
+func TestLateClaim(t *testing.T) {
+	p := newPool(t)
+	a, b, c := p.process(4), p.process(4), p.process(4)
+	one, two := must[rdma.Client](t)(a.Claim("one")), must[rdma.Client](t)(b.Claim("two"))
+	three := must[rdma.Client](t)(c.Claim("three"))
+	first := become(t, a, one)
+	refused(t, b, two, one.ID)
+	refused(t, c, three, one.ID)
+	p.now += board.ExpelWait(lease)
+	var second, third rdma.Role
+	p.revoking = func() {
+		second = become(t, c, three)
+		c.Resign(second)
+		third = become(t, c, three)
+	}
+	if r, ok, err := b.TryMaster(two.ID, lease); ok || err != nil || r.Owner != three.ID {
+		t.Fatalf("the slow candidate: %+v, %v, %v", r, ok, err)
+	}
+	for _, r := range []rdma.Role{{}, first, second} {
+		if ok, err := c.SwapConfig(r, 0, nil); ok || !errors.Is(err, rdma.ErrStale) {
+			t.Errorf("the master of epoch %d, which is over, replaces the configuration: %v, %v", r.Epoch, ok, err)
+		}
+	}
+	if ok, err := c.SwapConfig(third, 0, []byte("third")); !ok || err != nil {
+		t.Errorf("the master of epoch %d: %v, %v", third.Epoch, ok, err)
 	}
 }
 

@@ -113,6 +113,9 @@ func (b *Board) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, 
 	if err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
+	if err := b.claimConfig(m.Epoch + 1); err != nil {
+		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
+	}
 	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, Beyond: beyond}
 	return b.begin(version, next)
 }

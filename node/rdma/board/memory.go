@@ -2,9 +2,15 @@ package board
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
 )
 
 // Memory returns a Store within this process, for tests and for pools that end with it.
@@ -47,4 +53,30 @@ func (m *memory) List(prefix string) ([]Record, error) {
 	}
 	slices.SortFunc(all, func(a, b Record) int { return strings.Compare(a.Key, b.Key) })
 	return all, nil
+}
+
+// Await waits for another version of a record.
+func (m *memory) Await(ctx context.Context, key string, version uint64) error {
+	return poll(ctx, func() (bool, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.records[key].Version > version, nil
+	})
+}
+
+// watchPace is how long a watch waits between two looks, at most.
+const watchPace = 100 * time.Millisecond
+
+// poll looks from time to time until there is something to see, or ctx ends. Watches that began together do not look together.
+func poll(ctx context.Context, look func() (bool, error)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(rand.N(watchPace)):
+		}
+		if seen, err := look(); seen || errors.Is(err, rdma.ErrClosed) {
+			return err
+		}
+	}
 }

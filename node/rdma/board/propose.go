@@ -187,6 +187,13 @@ func (p *proposer) load(key string) (State, error) {
 	return p.settle(key)
 }
 
+// later reports whether some acceptor has a later version of a register, which may come to nothing. What was chosen before this
+// began a majority has, so that one of those who answer tells.
+func (p *proposer) later(key string, version uint64) (bool, error) {
+	answers, err := p.gather(&Question{Kind: KindPeek, Key: key, Bare: true})
+	return slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].State.Version > version }), err
+}
+
 // settle returns the state of a register of which acceptors have different ones.
 func (p *proposer) settle(key string) (State, error) {
 	if !p.reader {

@@ -2,6 +2,7 @@ package board
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -95,6 +96,18 @@ func (q *Quorum) List(prefix string) (all []Record, err error) {
 		all[i].Value = bytes.Clone(all[i].Value)
 	}
 	return all, err
+}
+
+// Await waits for another version of a record, of which it asks the nodes without its value. While they do not answer it goes
+// on asking.
+func (q *Quorum) Await(ctx context.Context, key string, version uint64) error {
+	return poll(ctx, func() (seen bool, err error) {
+		err = q.operate("watch", key, func() (err error) {
+			seen, err = q.p.later(key, version)
+			return err
+		})
+		return seen, err
+	})
 }
 
 // Close ends the use of the Store and waits for what is under way: as long as the transport takes for a question at most.

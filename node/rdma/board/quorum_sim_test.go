@@ -19,6 +19,7 @@ type network struct {
 	twice     float64
 	slow      float64 // of messages that come much later, than those who asked wait for too
 	trips     int
+	known     map[string]uint64 // by key, the latest version that some operation returned
 }
 
 const askTime = 20 * time.Millisecond
@@ -99,6 +100,7 @@ func (n *network) send(node int, q *Question, answer func(a *Answer)) {
 type register struct {
 	p    *proposer
 	log  *history.Log
+	n    *network
 	id   int
 	keys int
 	t    *task
@@ -123,12 +125,18 @@ func (r *register) run(turns int) {
 }
 
 func (r *register) turn(key, to string) {
+	if v := r.n.known[key]; v > 0 {
+		if seen, err := r.p.later(key, v-1); err == nil && !seen {
+			r.err = fmt.Errorf("a watch of %s does not see version %d", key, v)
+		}
+	}
 	began := r.log.Begin()
 	s, err := r.p.load(key)
 	if err != nil {
 		r.check(err)
 		return
 	}
+	r.n.known[key] = max(r.n.known[key], s.Version)
 	from := string(s.Value)
 	if r.err = r.log.Loaded(r.id, key, began, from, s.Version); r.err != nil || r.t.w.chance(0.4) {
 		return
@@ -198,7 +206,7 @@ func TestQuorumSim(t *testing.T) {
 func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 	w := newWorld(t, seed)
 	nodes := 1 + w.IntN(5)
-	n := &network{world: w, crashed: make([]bool, nodes)}
+	n := &network{world: w, crashed: make([]bool, nodes), known: map[string]uint64{}}
 	for range nodes {
 		n.acceptors = append(n.acceptors, NewAcceptor(LimitsFor(nodes, 10)))
 	}
@@ -208,7 +216,7 @@ func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 	log := history.New()
 	var users []*register
 	for id := range 2 + w.IntN(3) {
-		r := &register{log: log, id: id, keys: 2}
+		r := &register{log: log, n: n, id: id, keys: 2}
 		w.spawn(func(task *task) {
 			r.t = task
 			r.p = &proposer{nodes: nodes, id: fmt.Sprint("user", id), wire: &user{n, task}}
@@ -241,7 +249,7 @@ func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 		unknown += r.open
 	}
 	n.lost, n.slow = 0, 0
-	last := &register{log: log, id: len(users), keys: 2}
+	last := &register{log: log, n: n, id: len(users), keys: 2}
 	w.spawn(func(task *task) {
 		last.t = task
 		last.p = &proposer{nodes: nodes, id: "last", wire: &user{n, task}}

@@ -19,6 +19,7 @@ var ErrDamaged = errors.New("the record is damaged, or of another version of far
 const (
 	viewKey    = "view"
 	masterKey  = "master"
+	configKey  = "config"
 	clientsKey = "client/"
 )
 
@@ -85,6 +86,21 @@ func (r *masterRecord) check(o *Options) error {
 		return fmt.Errorf("a lease of %v", r.Lease)
 	}
 	return nil
+}
+
+// configRecord is the store's configuration. It is one record, so that no crash leaves a part of one.
+type configRecord struct {
+	// Tenure is the epoch of the last one that began, or was about to: none before it changes the record any more.
+	Tenure  uint64 `json:"tenure"`
+	Version uint64 `json:"version"`
+	Data    []byte `json:"data"`
+}
+
+func (r *configRecord) check(*Options) error {
+	if r.Version == 0 && len(r.Data) > 0 {
+		return fmt.Errorf("%d bytes of version 0", len(r.Data))
+	}
+	return rdma.CheckConfig(r.Data)
 }
 
 // clientRecord is an identity. It stays when nobody has it, for the number of its last life.

@@ -91,6 +91,7 @@ func Cases() []Case {
 		{"FenceAndOpen", testFenceAndOpen}, {"Advance", testAdvance}, {"Members", testMembers}, {"Views", testViews},
 		{"Expel", testExpel}, {"Master", testMaster}, {"Renew", testRenew}, {"LostMaster", testLostMaster},
 		{"Forget", testForget}, {"Peek", testPeek},
+		{"Config", testConfig}, {"Configs", testConfigs}, {"Deposed", testDeposed}, {"AwaitConfig", testAwaitConfig},
 		{"Messages", testMessages}, {"MessageSizes", testMessageSizes}, {"Gather", testGather},
 		{"FullMailbox", testFullMailbox}, {"NoMailbox", testNoMailbox}, {"Await", testAwait}, {"DeadReceiver", testDeadReceiver},
 		{"FencedMessages", testFencedMessages}, {"MessageAllocations", testMessageAllocations},

@@ -343,7 +343,7 @@ var sink []byte
 func breakable() []rule {
 	half := halfFence()
 	half.broken, half.seen = "Revoke stops what is in flight", []string{"Revoke"}
-	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), messageRules(), ringRules())
+	return slices.Concat(memoryRules(), lifeRules(), []rule{half}, viewRules(), masterRules(), configRules(), messageRules(), ringRules())
 }
 
 func memoryRules() []rule {

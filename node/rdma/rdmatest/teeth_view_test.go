@@ -20,6 +20,9 @@ type lax struct {
 	renew   func(r rdma.Role, lease time.Duration) (rdma.Role, bool, error)
 	resign  func(r rdma.Role)
 	forget  func(c rdma.Client) error
+	config  func() (rdma.Config, error)
+	swap    func(r rdma.Role, version uint64, data []byte) (bool, error)
+	await   func(version uint64, within time.Duration) (rdma.Config, error)
 }
 
 func (l *lax) Fence(epoch uint64) error                  { return l.fence(epoch) }
@@ -28,6 +31,7 @@ func (l *lax) View() rdma.View                           { return l.view() }
 func (l *lax) Expel(epoch uint64, node int) error        { return l.expel(epoch, node) }
 func (l *lax) Resign(r rdma.Role)                        { l.resign(r) }
 func (l *lax) Forget(c rdma.Client) error                { return l.forget(c) }
+func (l *lax) Config() (rdma.Config, error)              { return l.config() }
 func (l *lax) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
 	return l.member(epoch, node, from, to)
 }
@@ -40,11 +44,20 @@ func (l *lax) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	return l.renew(r, lease)
 }
 
+func (l *lax) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
+	return l.swap(r, version, data)
+}
+
+func (l *lax) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
+	return l.await(version, within)
+}
+
 // with breaks something of each fabric.
 func with(change func(l *lax)) func(s *sim.Sim) rdma.Fabric {
 	return func(s *sim.Sim) rdma.Fabric {
 		l := &lax{
 			s, s.Fence, s.Advance, s.SetMember, s.View, s.Expel, s.TryMaster, s.Renew, s.Resign, s.Forget,
+			s.Config, s.SwapConfig, s.AwaitConfig,
 		}
 		change(l)
 		return l
@@ -199,6 +212,59 @@ func masterRules() []rule {
 				}
 				return l.Sim.Forget(c)
 			}
+		})},
+	}
+}
+
+func configRules() []rule {
+	return []rule{
+		{broken: "a configuration's version is compared", seen: []string{"Config", "Configs"}, fabric: with(func(l *lax) {
+			l.swap = func(r rdma.Role, version uint64, data []byte) (bool, error) {
+				c, _ := l.Sim.Config()
+				return l.Sim.SwapConfig(r, c.Version, data)
+			}
+		})},
+		{broken: "a configuration is whole", seen: []string{"Configs"}, fabric: with(func(l *lax) {
+			var last []byte
+			l.config = func() (rdma.Config, error) {
+				c, err := l.Sim.Config()
+				last, c.Data = c.Data, append(c.Data[:len(c.Data)/2:len(c.Data)/2], last[min(len(last), len(c.Data)/2):]...)
+				return c, err
+			}
+		})},
+		{broken: "a configuration's memory is the caller's", seen: []string{"Config"}, fabric: with(func(l *lax) {
+			var last rdma.Config
+			l.config = func() (rdma.Config, error) {
+				if c, err := l.Sim.Config(); c.Version != last.Version || err != nil {
+					last = c
+				}
+				return last, nil
+			}
+		})},
+		{broken: "a deposed master replaces nothing", seen: []string{"Deposed"}, fabric: with(func(l *lax) {
+			epoch := uint64(0)
+			l.master = func(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
+				r, ok, err := l.Sim.TryMaster(owner, lease)
+				if ok {
+					epoch = r.Epoch
+				}
+				return r, ok, err
+			}
+			l.swap = func(r rdma.Role, version uint64, data []byte) (bool, error) {
+				r.Epoch = epoch
+				return l.Sim.SwapConfig(r, version, data)
+			}
+		})},
+		{broken: "a watch sees what changes", seen: []string{"AwaitConfig"}, fabric: with(func(l *lax) {
+			l.await = func(version uint64, within time.Duration) (rdma.Config, error) {
+				if c, err := l.Sim.Config(); version == 0 || err != nil {
+					return c, err
+				}
+				return l.Sim.AwaitConfig(version+1, within)
+			}
+		})},
+		{broken: "a watch waits", seen: []string{"AwaitConfig"}, fabric: with(func(l *lax) {
+			l.await = func(uint64, time.Duration) (rdma.Config, error) { return l.Sim.Config() }
 		})},
 	}
 }

@@ -21,7 +21,7 @@ const (
 const (
 	page     = 4 << 10
 	magic    = 0x306c6f6f706b7266 // "frkpool0", little-endian
-	version  = 2
+	version  = 3
 	slotSize = 64
 	headSize = 6 * 8 // bytes that encode writes and parse reads
 )
@@ -36,7 +36,9 @@ type header struct {
 	_              [2]uint64
 	role, epoch    uint64 // the master: see TryMaster
 	state          uint64 // of the view: see viewWord
-	_              [117]uint64
+	config         uint64 // see configWord
+	configBytes    [2]uint64
+	_              [114]uint64
 	members        [MaxNodes]uint64 // of the view, by node; and downBit
 	_              [128]uint64
 }
@@ -81,8 +83,11 @@ func pages(n uint64) uint64 { return (n + page - 1) &^ (page - 1) }
 
 func (g Geometry) registered() uint64 { return rdma.Geometry(g).Registered() }
 
+// config is where the two halves of the store's configuration begin.
+func (g Geometry) config() uint64 { return page + pages(uint64(g.Clients)*slotSize) }
+
 // first is where the memory of node 0 begins, and stride how far the nodes lie apart.
-func (g Geometry) first() uint64  { return page + pages(uint64(g.Clients)*slotSize) }
+func (g Geometry) first() uint64  { return g.config() + 2*rdma.MaxConfig }
 func (g Geometry) stride() uint64 { return pages(g.registered()) }
 
 // size is the length of the whole mapping in bytes.

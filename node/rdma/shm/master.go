@@ -88,6 +88,7 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	if word := atomic.LoadUint64(&f.head.role); word != roleWord(r) || now() >= r.Until {
 		return roleOf(word), false
 	}
+	f.claimConfig(r.Epoch)
 	return r, true
 }
 

@@ -171,6 +171,7 @@ type Sim struct {
 	fenced   uint64 // verbs of earlier epochs do not land
 	role     rdma.Role
 	tenures  uint64
+	config   rdma.Config
 	lives    uint64                    // endpoints opened so far
 	boxes    map[rdma.BoxAddr]*mailbox // only looked up, never ranged over; so are the rings
 	rings    map[rdma.RingAddr]*ring

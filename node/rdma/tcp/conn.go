@@ -26,8 +26,8 @@ const (
 
 	readerPatience = time.Second
 
-	maxControl  = 64 << 10 // bytes of a control message
-	mostThreads = 1024     // of connections that wait in the kernel: a Go process may have 10,000
+	maxControl  = 128 << 10 // bytes of a control message: the longest has a store's configuration, as base64 of base64
+	mostThreads = 1024      // of connections that wait in the kernel: a Go process may have 10,000
 
 	// yieldEvery is how often who waits in the kernel lets others run. From 10 ms on the runtime would take his processor from
 	// him and, having found something to do, look after all of them every 20 us for a while.

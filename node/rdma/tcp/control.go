@@ -78,6 +78,19 @@ func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error
 // Resign ends a tenure early.
 func (f *Fabric) Resign(r rdma.Role) { f.board.Resign(r) }
 
+// Config returns the store's configuration.
+func (f *Fabric) Config() (rdma.Config, error) { return f.board.Config() }
+
+// SwapConfig replaces the store's configuration.
+func (f *Fabric) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
+	return f.board.SwapConfig(r, version, data)
+}
+
+// AwaitConfig waits for another configuration of the store.
+func (f *Fabric) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
+	return f.board.AwaitConfig(version, within)
+}
+
 // Master returns who is the pool's master, and for how long yet at most; false: nobody is, or the board is out of reach.
 func (f *Fabric) Master() (rdma.Role, time.Duration, bool) {
 	r, left, ok, err := f.board.Master()

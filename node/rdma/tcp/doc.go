@@ -4,7 +4,7 @@
 //
 // # Who keeps the pool's view
 //
-// The view, the master's role and the clients' identities are records of a board (package board): kept by a majority of
+// The view, the store's configuration, the master's role and the clients' identities are records of a board (package board): kept by a majority of
 // the nodes, or by somebody else, such as Consul. Without the board nothing of them changes, while verbs go on.
 //
 // # Fencing off

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -35,4 +36,18 @@ func (s ending) Swap(key string, version uint64, value []byte) (bool, error) {
 func (s ending) List(prefix string) ([]board.Record, error) {
 	all, err := s.Store.List(prefix)
 	return all, s.judge(err)
+}
+
+// Await ends when the fabric closes, too.
+func (s ending) Await(ctx context.Context, key string, version uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		select {
+		case <-s.f.stop:
+		case <-ctx.Done():
+		}
+	}()
+	return s.judge(s.Store.Await(ctx, key, version))
 }

@@ -1,11 +1,13 @@
 package tcp_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +67,7 @@ type crashing struct {
 	o                            pmem.Options
 	sealed                       atomic.Bool
 	added, called, epoch, fenced atomic.Uint64
+	config                       atomic.Uint64 // its version
 	images                       [][]byte
 }
 
@@ -99,17 +102,25 @@ func (c *crashing) look(crashed []byte) {
 	}
 	var view board.Promise
 	var state struct{ Epoch uint64 }
+	var config board.Promise
+	var is struct{ Version uint64 }
 	var fence uint64
 	for _, note := range []struct {
 		key string
 		to  any
-	}{{"board/view", &view}, {"fence", &fence}} {
+	}{{"board/view", &view}, {"fence", &fence}, {"board/config", &config}} {
 		if p := r.Table().Get(note.key); p != nil {
 			err = errors.Join(err, json.Unmarshal(p, note.to))
 		}
 	}
 	if p := view.State.Value; p != nil {
 		err = errors.Join(err, json.Unmarshal(p, &state))
+	}
+	if p := config.State.Value; p != nil {
+		err = errors.Join(err, json.Unmarshal(p, &is))
+	}
+	if is.Version < c.config.Load() {
+		t.Errorf("version %d of the configuration is left of %d", is.Version, c.config.Load())
 	}
 	if err != nil || state.Epoch < c.epoch.Load() || fence < c.fenced.Load() {
 		t.Errorf("epoch %d and fence %d are left of %d and %d: %v", state.Epoch, fence, c.epoch.Load(), c.fenced.Load(), err)
@@ -123,7 +134,15 @@ func (c *crashing) look(crashed []byte) {
 func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 	t := c.t
 	t.Helper()
+	role, ok, err := f.TryMaster(ep.Client(), 10*time.Second)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
 	for e := range uint64(10) {
+		if ok, err := f.SwapConfig(role, e, bytes.Repeat([]byte{byte(e)}, 2000)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		c.config.Store(e + 1)
 		busy := rdma.State{Epoch: e + 1, Busy: true}
 		for _, s := range [][2]rdma.State{{{Epoch: e}, busy}, {busy, {Epoch: e + 1}}} {
 			if ok, err := f.Advance(s[0], s[1]); !ok || err != nil {

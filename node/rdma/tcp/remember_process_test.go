@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -39,6 +40,30 @@ func (r *remembering) again(t *testing.T, node int) {
 	r.nodes[node] = started(t, r.addrs[node], "remember", r.addrs[node], r.files[node])
 }
 
+// configured is a configuration of a round, and of a step in it.
+func configured(round, step int) []byte {
+	return bytes.Repeat([]byte(fmt.Sprint(round, step)), rdma.MaxConfig/10)
+}
+
+// configure replaces the configuration, and returns what replaces it once more: the nodes may die meanwhile.
+func configure(t *testing.T, f *tcp.Fabric, ep rdma.Endpoint, round int) (again func()) {
+	t.Helper()
+	var role rdma.Role
+	eventually(t, "a master", func() bool {
+		r, ok, err := f.TryMaster(ep.Client(), 10*time.Second)
+		role = r
+		return ok && err == nil
+	})
+	c, err := f.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := f.SwapConfig(role, c.Version, configured(round, 0)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	return func() { f.SwapConfig(role, c.Version+1, configured(round, 1)) }
+}
+
 // killUnderLoad kills all nodes soon, and adds to a word of each until none answers.
 func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Duration, answered *[3]uint64) {
 	t.Helper()
@@ -68,8 +93,8 @@ func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Du
 	<-killed
 }
 
-// TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view is what it was, and of each
-// word every addition that was answered is there. With $FARKV_LONG=1 it does so 100 times.
+// TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view is what it was, the
+// configuration whole, and of each word every addition that was answered is there. With $FARKV_LONG=1 it does so 100 times.
 func TestRememberAll(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)
@@ -100,7 +125,14 @@ func TestRememberAll(t *testing.T) {
 		if _, err := ep.Join(); err != nil {
 			t.Fatal(err)
 		}
+		again := configure(t, f, ep, round)
+		swapped := make(chan struct{})
+		go func() {
+			defer close(swapped)
+			again()
+		}()
 		r.killUnderLoad(t, ep, time.Duration(1+round%20)*time.Millisecond, &answered)
+		<-swapped
 		ep.Close() // none answers
 		f.Close()
 		for node := range r.nodes {
@@ -112,6 +144,11 @@ func TestRememberAll(t *testing.T) {
 		})
 		if v := f.View(); v.Epoch != state.Epoch || v.Busy {
 			t.Fatalf("round %d: the view is %+v, want %+v", round, v, state)
+		}
+		c, err := f.Config()
+		if err != nil || !bytes.Equal(c.Data, configured(round, 0)) && !bytes.Equal(c.Data, configured(round, 1)) {
+			t.Fatalf("round %d: configuration %d of %d bytes, %v, is neither the one that was answered nor the next", round,
+				c.Version, len(c.Data), err)
 		}
 		check, err := f.Open("check")
 		if err != nil {

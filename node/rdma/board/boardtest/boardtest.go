@@ -5,9 +5,12 @@ package boardtest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/board/history"
@@ -19,6 +22,7 @@ func Run(t *testing.T, open func(t testing.TB) []board.Store) {
 	t.Run("Records", func(t *testing.T) { testRecords(t, open(t)) })
 	t.Run("Buffers", func(t *testing.T) { testBuffers(t, open(t)[0]) })
 	t.Run("List", func(t *testing.T) { testList(t, open(t)) })
+	t.Run("Await", func(t *testing.T) { testAwait(t, open(t)) })
 	t.Run("Linearizable", func(t *testing.T) { testLinearizable(t, open(t)) })
 }
 
@@ -112,6 +116,40 @@ func testList(t *testing.T, stores []board.Store) {
 	}
 	if all, err := a.List("view"); err != nil || len(all) != 1 || !bytes.Equal(all[0].Value, []byte("no")) {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// testAwait follows a record that others replace.
+func testAwait(t *testing.T, stores []board.Store) {
+	a, b := stores[0], stores[len(stores)-1]
+	const last = 5
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for version, value := uint64(0), ""; value != fmt.Sprint(last); {
+				if err := a.Await(t.Context(), "key", version); err != nil {
+					t.Errorf("wait for another version than %d: %v", version, err)
+					return
+				}
+				p, now, err := a.Load("key")
+				if err != nil || now < version {
+					t.Errorf("version %d is %q, %v", now, p, err)
+					return
+				}
+				version, value = now, string(p)
+			}
+		})
+	}
+	version := uint64(0)
+	for i := range last + 1 {
+		swap(t, b, "key", version, fmt.Sprint(i), true)
+		version = load(t, b, "key", fmt.Sprint(i))
+	}
+	wg.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := b.Await(ctx, "key", version); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a record that nobody replaces: %v", err)
 	}
 }
 

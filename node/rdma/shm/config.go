@@ -1,0 +1,169 @@
+package shm
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/words"
+)
+
+// configWord is the last tenure that began, in the upper half, and the configuration's version. Version v is the half
+// v%2 of the configuration's memory: the next one is written to the other half, and then the word is replaced. So a
+// crash leaves the old version whole, or the new one. Writers hold the lock of identity 0, which is no client's, and
+// which the kernel drops when the process dies: a writer that is slow does not write to a half that is in use by then.
+type configWord uint64
+
+const tenureShift = 32
+
+func (w configWord) tenure() uint64  { return uint64(w >> tenureShift) }
+func (w configWord) version() uint64 { return uint64(uint32(w)) }
+
+// next is w with the next version.
+func (w configWord) next() configWord { return w&^(1<<tenureShift-1) | configWord(uint32(w)+1) }
+
+func (f *Fabric) configWord() configWord { return configWord(atomic.LoadUint64(&f.head.config)) }
+
+// half returns where a version of the configuration lies, and its length.
+func (f *Fabric) half(version uint64) (p unsafe.Pointer, n *uint64) {
+	i := version % 2
+	return unsafe.Add(unsafe.Pointer(f.head), f.g.config()+i*rdma.MaxConfig), &f.head.configBytes[i]
+}
+
+// Config returns the store's configuration.
+func (f *Fabric) Config() (c rdma.Config, err error) {
+	release, err := f.use()
+	if err != nil {
+		return c, err
+	}
+	defer release()
+	defer f.guard(&err)()
+	return f.loadConfig(), nil
+}
+
+func (f *Fabric) loadConfig() rdma.Config {
+	buf := make([]byte, rdma.MaxConfig)
+	for { // ends: each turn but the last sees two swaps
+		w := f.configWord()
+		if w.version() == 0 {
+			return rdma.Config{}
+		}
+		p, n := f.half(w.version())
+		data := buf[:min(atomic.LoadUint64(n), rdma.MaxConfig)] // another user may have written any length
+		words.Load(data, p)
+		var order uint64
+		words.Next(&order)
+		if f.configWord().version() == w.version() {
+			return rdma.Config{Version: w.version(), Data: bytes.Clone(data)}
+		}
+	}
+}
+
+// SwapConfig replaces the store's configuration. A process that was stopped in the midst of it keeps others from
+// replacing it: after 10 s the error wraps rdma.ErrTimeout.
+func (f *Fabric) SwapConfig(r rdma.Role, version uint64, data []byte) (ok bool, err error) {
+	err = rdma.CheckConfig(data)
+	if err == nil {
+		ok, err = f.swapConfig(r.Epoch, version, data)
+	}
+	if err != nil {
+		return false, fmt.Errorf("replace version %d of the configuration of %s as master of epoch %d: %w", version,
+			f.name, r.Epoch, err)
+	}
+	return ok, nil
+}
+
+func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err error) {
+	release, err := f.use()
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if err := f.lockConfig(); err != nil {
+		return false, err
+	}
+	defer f.lives.drop(0)
+	defer f.guard(&err)()
+	w := f.configWord()
+	if w.tenure() == tenure && w.version() != version {
+		return false, nil
+	}
+	if w.tenure() == tenure && tenure != 0 {
+		p, n := f.half(version + 1)
+		words.Store(p, data)
+		atomic.StoreUint64(n, uint64(len(data)))
+		if atomic.CompareAndSwapUint64(&f.head.config, uint64(w), uint64(w.next())) {
+			return true, nil
+		}
+	}
+	return false, fmt.Errorf("the tenure of epoch %d has begun: %w", f.configWord().tenure(), rdma.ErrStale)
+}
+
+// lockConfig takes the lock of those who replace the configuration.
+func (f *Fabric) lockConfig() error {
+	for until := now() + patience; ; {
+		ok, err := f.lives.take(0)
+		switch {
+		case ok || err != nil:
+			return err
+		case now() >= until:
+			return fmt.Errorf("another process is about it: %w", rdma.ErrTimeout)
+		}
+		time.Sleep(configPace)
+	}
+}
+
+// claimConfig has no tenure before that one replace the configuration any more.
+func (f *Fabric) claimConfig(tenure uint64) {
+	for w := f.configWord(); w.tenure() < tenure; w = f.configWord() {
+		atomic.CompareAndSwapUint64(&f.head.config, uint64(w), tenure<<tenureShift|w.version())
+	}
+}
+
+// configPace is how long those who wait for a configuration, or for the right to write one, sleep between two looks.
+const configPace = time.Millisecond
+
+// AwaitConfig waits for another configuration.
+func (f *Fabric) AwaitConfig(version uint64, within time.Duration) (c rdma.Config, err error) {
+	for until := now() + within; ; {
+		if c, err = f.configUnless(version); err != nil || c.Version != version {
+			return c, err
+		}
+		if now() >= until {
+			return rdma.Config{}, fmt.Errorf("wait for a configuration of %s behind version %d: %w", f.name, version,
+				rdma.ErrTimeout)
+		}
+		select {
+		case <-f.stop:
+		case <-time.After(configPace):
+		}
+	}
+}
+
+// configUnless returns the configuration, of which only the version if it is that.
+func (f *Fabric) configUnless(version uint64) (c rdma.Config, err error) {
+	release, err := f.use()
+	if err != nil {
+		return c, err
+	}
+	defer release()
+	defer f.guard(&err)()
+	if f.configWord().version() == version {
+		return rdma.Config{Version: version}, nil
+	}
+	return f.loadConfig(), nil
+}
+
+// use keeps the pool mapped until release is called.
+func (f *Fabric) use() (release func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closing.Load() {
+		return nil, fmt.Errorf("use %s: %w", f.name, rdma.ErrClosed)
+	}
+	f.users++
+	return func() { _ = f.drop() }, nil // fails only when the last use ends so, behind Close
+}
