@@ -64,8 +64,9 @@ type Ring interface {
 	// Post adds buffers to the end of the queue. Each begins at a multiple of Stride, and takes at least a block. The
 	// error wraps ErrAccess when one does not, ErrFull when the ring has no place for all: then none is added.
 	Post(buffers ...Span) error
-	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts says that it can.
-	Count() RingCount
+	// Count returns how far the ring is, in buffers since it was opened, where RingPromises.Counts says that it can. The
+	// error says that the ring has ended, or may have.
+	Count() (RingCount, error)
 	// Close ends the ring. When it returns nil, nothing lands any more.
 	Close() error
 }

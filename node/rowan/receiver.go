@@ -138,7 +138,10 @@ func (r *Receiver) Step() error {
 // settle returns how many of the first segments in the ring are settled.
 func (r *Receiver) settle() (n int, err error) {
 	if r.counts {
-		c := r.ring.Count()
+		c, err := r.ring.Count()
+		if err != nil {
+			return 0, err
+		}
 		r.unbegun = len(r.pushed) - int(c.Begun-r.settled)
 		return int(c.Settled - r.settled), nil
 	}

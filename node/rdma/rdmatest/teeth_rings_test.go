@@ -23,10 +23,10 @@ func (s *saboteur) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 // hasty says that a buffer is settled as soon as something lands in it.
 type hasty struct{ rdma.Ring }
 
-func (r hasty) Count() rdma.RingCount {
-	c := r.Ring.Count()
+func (r hasty) Count() (rdma.RingCount, error) {
+	c, err := r.Ring.Count()
 	c.Settled = c.Begun
-	return c
+	return c, err
 }
 
 // appends changes the APPENDs that are posted.

@@ -85,10 +85,13 @@ func (r *ring) Post(buffers ...rdma.Span) error {
 	return r.queue.Post(buffers, r.e.size, r.e.fabric.MTU)
 }
 
-func (r *ring) Count() rdma.RingCount {
+func (r *ring) Count() (rdma.RingCount, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.queue.Count()
+	if r.closed || r.e.fabric.closing.Load() {
+		return rdma.RingCount{}, fmt.Errorf("count %s: %w", r.addr, rdma.ErrClosed)
+	}
+	return r.queue.Count(), nil
 }
 
 // Close waits for the blocks that are being copied: their senders are in a Post, and do not stop there.

@@ -71,11 +71,14 @@ func (r *ring) Post(buffers ...rdma.Span) error {
 	return r.queue.Post(buffers, r.s.nodes[r.addr.Node()].memory.size, r.s.opts.MTU)
 }
 
-func (r *ring) Count() (c rdma.RingCount) {
+func (r *ring) Count() (c rdma.RingCount, err error) {
+	if r.over() || r.s.closing() {
+		return c, fmt.Errorf("count %s: %w", r.addr, rdma.ErrClosed)
+	}
 	if r.s.opts.CountRings {
 		c = r.queue.Count()
 	}
-	return c
+	return c, nil
 }
 
 func (r *ring) Close() error {

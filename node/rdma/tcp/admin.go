@@ -99,7 +99,7 @@ func create(o Options, g Geometry, format func(*Fabric) error) (*Fabric, error) 
 	}
 	r := Record{
 		ID: o.ID, Addresses: slices.Concat(o.Addresses, o.Witnesses), Nodes: len(o.Addresses), Memory: rdma.Geometry(g).Registered(),
-		Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, Fabric: o.Fabric,
+		Telemetry: g.Telemetry, Clients: g.Clients, Lease: o.Lease, Board: o.BoardName, MTU: o.MTU, Fabric: o.Fabric,
 	}
 	if g.Nodes != len(o.Addresses) {
 		return nil, fmt.Errorf("%d addresses for %d nodes: %w", len(o.Addresses), g.Nodes, rdma.ErrAccess)

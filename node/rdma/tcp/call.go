@@ -21,7 +21,7 @@ type called struct {
 }
 
 func (c *called) land(h header, p []byte) error {
-	if h.kind != kindCall && h.kind != kindAttach && h.kind != kindListen {
+	if h.kind != kindCall && h.kind != kindAttach && h.kind != kindListen && h.kind != kindRing {
 		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
@@ -30,6 +30,16 @@ func (c *called) land(h header, p []byte) error {
 	}
 	switch h.kind {
 	case kindListen:
+		c.end(nil)
+		return nil
+	case kindRing:
+		switch len(p) {
+		case 0:
+		case countBytes:
+			c.r.Ret[0], c.r.Ret[1] = binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+		default:
+			return fmt.Errorf("%d bytes answer about a ring: %w", len(p), ErrProtocol)
+		}
 		c.end(nil)
 		return nil
 	case kindAttach:

@@ -55,6 +55,7 @@ type conn struct {
 	ended     bool
 	attached  map[owner]attachment // connections of the process's workers to the node's memory, past this one
 	boxes     map[owner]*box       // of the process's workers, under executing
+	entries   []entry              // that have begun, and have no other block in flight; empty between two batches
 	mailed    []*conn              // those that got messages which have not been forwarded yet
 
 	mail    mail
@@ -89,6 +90,9 @@ func (c *conn) drain(end bool) {
 	c.ended = c.ended || end
 	c.detach()
 	c.unlisten()
+	if c.pool != nil {
+		c.unring()
+	}
 }
 
 // block has a plain connection for verbs wait in the kernel; nil: it is none, or there are many, or it cannot.
@@ -199,6 +203,7 @@ func (c *conn) batch(p []byte) (used int, err error) {
 		c.pool.memory.begin()
 		defer c.pool.memory.end()
 	}
+	defer c.landRest() // while executing is held
 	for c.starved = false; len(p)-used >= headerBytes && len(c.out) < flushBytes; {
 		h, err := parseHeader(p[used:], c.limits().body)
 		if err != nil {
@@ -298,6 +303,8 @@ func (c *conn) handle(h header, body []byte) error {
 		return c.verbs(h, body)
 	case h.kind == kindListen && c.purpose == forVerbs:
 		return c.listen(h, body)
+	case h.kind == kindRing && c.purpose == forVerbs:
+		return c.ring(h, body)
 	case h.kind == kindCall && c.purpose == forVerbs && h.body == callBytes:
 		c.call(h, body)
 	case h.kind == kindControl && c.purpose != forVerbs && h.body <= maxControl:

@@ -49,6 +49,18 @@
 // had taken for it, and had not arrived, is lost then, though its SEND had succeeded; so is what waits at a node that
 // dies. Fencing a worker off closes its mailbox. Where verbs go over a device there are no messages yet.
 //
+// # Rings
+//
+// A ring is at its node: its worker opens it, posts buffers and counts by frames of their own, and an APPEND is a verb
+// that the node executes. So it lands in the order of its connection, and a fence drains it as any verb. A block lands
+// while the ring is locked, so that none is in flight to a buffer that counts as settled. Of an entry of several blocks
+// the later ones land when others have come in between, as packets of several senders do, and all before the answers to
+// what was received together are sent: as the answer to a WRITE, that to an APPEND waits until its entry is as durable
+// as the node's memory can make it.
+//
+// A ring goes with the connection that it was opened over, and is not opened anew when that is made again: its worker
+// learns of it by the next Post or Count.
+//
 // # What is not here
 //
 // The nodes that have a voice do not change in a pool's life. Without TLS who can change packets can do anything; who can

@@ -31,7 +31,8 @@ type Endpoint struct {
 	lateAt  time.Duration // when it goes off, on wall.Now
 	rand    *rand.Rand
 	closed  bool
-	box     *mailbox  // nil: it has none
+	box     *mailbox // nil: it has none
+	rings   []*ring
 	flying  []int     // frames of verbs in flight, by node
 	touched []*link   // by the batch that is being posted
 	spares  []*sent   // to be used again
@@ -49,6 +50,7 @@ type Endpoint struct {
 var (
 	_ rdma.Endpoint  = (*Endpoint)(nil)
 	_ rdma.Messenger = (*Endpoint)(nil)
+	_ rdma.Ringer    = (*Endpoint)(nil)
 )
 
 // sent is one frame of verbs in flight: ops of one batch, or a part of a long one.
@@ -149,8 +151,12 @@ type writer struct {
 
 func (w *writer) add(i int) {
 	op := w.b.Op(i)
-	if op.Verb == rdma.Send {
+	switch op.Verb {
+	case rdma.Send:
 		w.send(i, op)
+		return
+	case rdma.Append:
+		w.entry(i, op)
 		return
 	}
 	n := op.Len()
@@ -572,6 +578,9 @@ func (e *Endpoint) Close() error {
 	}
 	if e.box != nil {
 		_ = e.box.Close()
+	}
+	for _, r := range slices.Clone(e.rings) {
+		_ = r.Close() // else it ends with the connection
 	}
 	e.closed = true
 	return e.fabric.leave(e)

@@ -88,9 +88,13 @@ func (c *conn) verbs(h header, p []byte) error {
 // run executes one verb, unless its sender may not, and, when it succeeds, appends its answer.
 func (c *conn) run(q *request, r *rights) status {
 	switch {
-	case q.verb == rdma.Send && !c.readsOnly(r):
+	case (q.verb == rdma.Send || q.verb == rdma.Append) && c.readsOnly(r):
+		return statusAccess
+	case q.verb == rdma.Send:
 		return c.deliver(q, r.client)
-	case q.verb != rdma.Send && (q.verb == rdma.Read || !c.readsOnly(r) || c.tells(q)):
+	case q.verb == rdma.Append:
+		return c.append(q, r.client)
+	case q.verb == rdma.Read || !c.readsOnly(r) || c.tells(q):
 		return c.execute(q)
 	}
 	return statusAccess
@@ -151,7 +155,7 @@ func grow(p []byte, n int) []byte {
 
 // locate returns where a verb's memory is mapped; nil: it may not touch it.
 func (c *conn) locate(q *request) unsafe.Pointer {
-	size := min(c.pool.record.Memory, c.pool.memory.size)
+	size := c.pool.registered()
 	if q.verb == 0 || q.verb.Atomic() && q.off%8 != 0 ||
 		q.off > size || uint64(q.n) > size-q.off {
 		return nil

@@ -36,6 +36,8 @@ type Options struct {
 	Self string
 	// Fabric is what the pool's verbs go over: see Record. When it is opened, it must be that.
 	Fabric string
+	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and 4096 by default.
+	MTU int
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
 	// Seed is what the workers' generators derive from; 0: a random one.
@@ -289,6 +291,9 @@ func (f *Fabric) endpoint(c rdma.Client) (*Endpoint, error) {
 		rights: rights{client: c.ID, life: c.Life}, rand: rand.New(rand.NewPCG(f.o.Seed, c.Life<<16|uint64(c.ID))),
 	}
 	e.Init(nil)
+	if f.record.Fabric == "" {
+		e.Appending()
+	}
 	return e, nil
 }
 

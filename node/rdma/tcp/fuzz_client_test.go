@@ -27,6 +27,7 @@ const (
 	inInfo            // the body of the answer to a question what it is
 	inAttach          // the body of the answer to an attach, and to how long it serves
 	inMessage         // the body of a message, behind the answer to a listen
+	inRing            // the body of the answer to a ring frame
 	sortsOfAnswers
 )
 
@@ -48,6 +49,10 @@ func FuzzClient(f *testing.F) {
 	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00hello"))
 	f.Add(uint8(inMessage), uint8(0), []byte("\x05\x00\x00\x00\x01\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00hello"))
 	f.Add(uint8(inMessage), uint8(0), make([]byte, 5000))
+	f.Add(uint8(inRing), uint8(0), make([]byte, countBytes))
+	f.Add(uint8(inRing), uint8(0), []byte{})
+	f.Add(uint8(inRing), uint8(0), make([]byte, 24))
+	f.Add(uint8(inRing), uint8(statusNoRing), []byte("no ring,"))
 	f.Add(uint8(inInfo), uint8(0), []byte(`{"info":{"pool":{"id":"fuzzed fuzzed fuzzed","index":99,"nodes":1,"addresses":["x"],"memory":8,"clients":1,"lease":1000000},"sealed":true}}`))
 	f.Fuzz(func(t *testing.T, sort, st uint8, p []byte) {
 		var before, after runtime.MemStats
@@ -219,6 +224,10 @@ func (n *liar) visit(t *testing.T) {
 		n.writeTo(t, ep)
 		return
 	}
+	if n.sort == inRing {
+		n.ring(t, ep)
+		return
+	}
 	b := ep.Batch()
 	defer b.Release()
 	b.FetchAdd(rdma.At(0, 8), 1)
@@ -253,6 +262,26 @@ func (n *liar) writeTo(t *testing.T, ep rdma.Endpoint) {
 		box.Release(m)
 	}
 	box.Close()
+}
+
+// ring opens a ring at the liar, and asks it about that.
+func (n *liar) ring(t *testing.T, ep rdma.Endpoint) {
+	r, err := rdma.OpenRing(ep, rdma.RingOptions{Number: 5})
+	if err == nil {
+		err = r.Post(rdma.Span{Addr: rdma.At(0, 0), Len: defaultMTU})
+	}
+	if err == nil {
+		_, err = r.Count()
+	}
+	if errors.Is(err, rdma.ErrTimeout) {
+		t.Errorf("the ring's frames do not end: %v", err)
+	}
+	if string(n.p) == string(make([]byte, countBytes)) && n.status == statusOK && err != nil {
+		t.Errorf("a good answer: %v", err)
+	}
+	if r != nil {
+		r.Close()
+	}
 }
 
 // TestAnswerToNothing has a node answer something else than what it was asked.

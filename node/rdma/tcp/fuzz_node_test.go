@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ const (
 	asMessage         // the body of a control message
 	asAttach          // an offer, behind good rights
 	asListen          // what a listen frame has behind good rights
+	asRing            // the same of a ring frame
 	sortsOfBytes
 )
 
@@ -50,6 +52,12 @@ func FuzzNode(f *testing.F) {
 	for what := range listenClose + 2 {
 		f.Add(uint8(asListen), uint8(what), r.listen(9, 4, 64, 0)[rightsBytes:])
 	}
+	f.Add(uint8(asFrames), uint8(1), r.appends(fuzzRing, "seven..")[rightsBytes:])
+	f.Add(uint8(asFrames), uint8(2), append(r.appends(fuzzRing, string(make([]byte, 1000)))[rightsBytes:], r.appends(9, "none")[rightsBytes:]...))
+	for what := range ringClose + 2 {
+		f.Add(uint8(asRing), uint8(what), r.ring(9, 1)[rightsBytes:])
+	}
+	f.Add(uint8(asRing), uint8(ringPost), r.ring(9, 1, rdma.Span{Addr: 64, Len: 4096})[rightsBytes:])
 	for what := range attachEnd + 2 {
 		f.Add(uint8(asAttach), uint8(what), []byte("an offer"))
 	}
@@ -94,8 +102,11 @@ func isTimeout(err error) bool {
 // fuzzPool is long enough for a pool's name, and known to the seeds.
 const fuzzPool = "fuzzed fuzzed fuzzed"
 
-// fuzzBox is a mailbox to which fuzzers may send what they like.
-const fuzzBox = 3
+// fuzzBox is a mailbox to which fuzzers may send what they like, and fuzzRing a ring.
+const (
+	fuzzBox  = 3
+	fuzzRing = 4
+)
 
 type fuzzedNode struct {
 	*rawNode
@@ -119,6 +130,13 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 	if _, err := rdma.Listen(n.worker, rdma.BoxOptions{Node: 0, Number: fuzzBox, Slots: 16}); err != nil {
 		f.Fatal(err)
 	}
+	ring, err := rdma.OpenRing(n.worker, rdma.RingOptions{Number: fuzzRing, Buffers: 8})
+	if err == nil {
+		err = ring.Post(slices.Repeat([]rdma.Span{{Addr: rdma.At(0, 0), Len: 16 << 10}}, 8)...)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Cleanup(func() {
 		n.worker.Close()
 		fabric.Close()
@@ -130,7 +148,7 @@ func newFuzzedNode(f *testing.F) *fuzzedNode {
 // prepare makes a connection for what is to be said, and returns both; nil: that would give the node away.
 func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn, []byte) {
 	p = append([]byte(nil), p...)
-	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach || sort == asListen) {
+	for len(p)%8 != 0 && (sort == asHello || sort == asFrames || sort == asMessage || sort == asAttach || sort == asListen || sort == asRing) {
 		p = append(p, ' ')
 	}
 	purpose := forVerbs
@@ -150,6 +168,8 @@ func (n *fuzzedNode) prepare(t *testing.T, sort, items int, p []byte) (net.Conn,
 		p = frame(kindAttach, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
 	case asListen:
 		p = frame(kindListen, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
+	case asRing:
+		p = frame(kindRing, items, 1, append((&rights{n.key, 8, 1, 0, 0}).append(nil), p...))
 	case asControl, asMessage:
 		var m message
 		body := p

@@ -17,6 +17,7 @@ func FuzzWire(f *testing.F) {
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.Read}, 16, 0, 8))
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.MaskedCompareSwap, Expect: 1, Value: 2, CompareMask: 3, SwapMask: 4}, 16, 0, 8))
 	f.Add(appendVerb(nil, &rdma.Op{Verb: rdma.CompareSwap, Expect: 1, Value: 2}, 1<<47, 0, 8))
+	f.Add(rights{}.appends(9, "eleven byte")[rightsBytes:])
 	f.Add(appendBreach(nil))
 	f.Add(appendSend(nil, &rdma.Op{Verb: rdma.Send, Addr: rdma.At(0, 7), Buf: []byte("eleven byte"), Spans: []rdma.Span{{Addr: 8, Len: 9}}}, 5))
 	f.Fuzz(func(t *testing.T, p []byte) {

@@ -60,9 +60,9 @@ type link struct {
 	out     []byte        // to be written
 	spare   []byte
 	writing bool
-	queue   ring   // what is in flight, in order
-	bytes   int    // of frames that are not answered
-	taken   uint64 // bytes of the connection that were taken from out, and of those that were written
+	queue   flights // what is in flight, in order
+	bytes   int     // of frames that are not answered
+	taken   uint64  // bytes of the connection that were taken from out, and of those that were written
 	written uint64
 	tag     uint32
 	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
@@ -349,13 +349,13 @@ type inFlight struct {
 	bytes int
 }
 
-// ring is a queue that allocates nothing in steady state.
-type ring struct {
+// flights is a queue that allocates nothing in steady state.
+type flights struct {
 	p       []inFlight // its length is a power of two
 	head, n int
 }
 
-func (r *ring) push(f inFlight) {
+func (r *flights) push(f inFlight) {
 	if r.n == len(r.p) {
 		bigger := make([]inFlight, max(64, 2*len(r.p)))
 		for i := range r.n {
@@ -367,7 +367,7 @@ func (r *ring) push(f inFlight) {
 	r.n++
 }
 
-func (r *ring) pop(tag uint32) (f inFlight, ok bool) {
+func (r *flights) pop(tag uint32) (f inFlight, ok bool) {
 	if r.n == 0 || r.p[r.head].tag != tag {
 		return inFlight{}, false
 	}
@@ -378,7 +378,7 @@ func (r *ring) pop(tag uint32) (f inFlight, ok bool) {
 	return f, true
 }
 
-func (r *ring) take() (all []inFlight) {
+func (r *flights) take() (all []inFlight) {
 	for r.n > 0 {
 		f, _ := r.pop(r.p[r.head].tag)
 		all = append(all, f)

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -18,15 +19,16 @@ import (
 // Record is what every node of a pool knows of it. It never changes.
 type Record struct {
 	ID        string        `json:"id"`
-	Index     int           `json:"index"`     // of this node
-	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
-	Addresses []string      `json:"addresses"` // by node, and then by witness
-	Memory    uint64        `json:"memory"`    // bytes a node, with those of telemetry
-	Telemetry uint64        `json:"telemetry"` // of them, behind the store's
-	Clients   int           `json:"clients"`   // workers at a time
-	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
-	Board     string        `json:"board"`     // who keeps the board: "" for the nodes themselves, or an address
-	Fabric    string        `json:"fabric"`    // what verbs go over: "" for this package's connections, or that of the nodes' devices
+	Index     int           `json:"index"`         // of this node
+	Nodes     int           `json:"nodes"`         // that hold memory; the rest are witnesses
+	Addresses []string      `json:"addresses"`     // by node, and then by witness
+	Memory    uint64        `json:"memory"`        // bytes a node, with those of telemetry
+	Telemetry uint64        `json:"telemetry"`     // of them, behind the store's
+	Clients   int           `json:"clients"`       // workers at a time
+	Lease     time.Duration `json:"lease"`         // of nodes, and of client processes
+	Board     string        `json:"board"`         // who keeps the board: "" for the nodes themselves, or an address
+	MTU       int           `json:"mtu,omitempty"` // of rings; 0: defaultMTU
+	Fabric    string        `json:"fabric"`        // what verbs go over: "" for this package's connections, or that of the nodes' devices
 }
 
 const (
@@ -46,6 +48,14 @@ func (r *Record) Majority() int { return r.voters()/2 + 1 }
 
 func (r *Record) voters() int { return min(len(r.Addresses), mostVoters) }
 
+// The payload of a packet of most RNICs, at the least and at the most.
+const (
+	minMTU     = 256
+	defaultMTU = 4096
+)
+
+func (r *Record) mtu() int { return cmp.Or(r.MTU, defaultMTU) }
+
 func (r *Record) check(memory uint64) error {
 	n := len(r.Addresses)
 	switch {
@@ -62,6 +72,8 @@ func (r *Record) check(memory uint64) error {
 			r.Telemetry, memory, rdma.ErrFull)
 	case r.Clients < 1 || r.Clients > maxClients:
 		return fmt.Errorf("%d clients: want 1 to %d: %w", r.Clients, maxClients, rdma.ErrAccess)
+	case r.mtu() < minMTU || r.mtu() > defaultMTU || r.mtu()%rdma.Stride != 0:
+		return fmt.Errorf("blocks of %d bytes: want %d to %d, a multiple of %d: %w", r.mtu(), minMTU, defaultMTU, rdma.Stride, rdma.ErrAccess)
 	case r.Lease < time.Millisecond || r.Lease > maxLease:
 		return fmt.Errorf("a lease of %v: want 1ms to %v: %w", r.Lease, maxLease, rdma.ErrAccess)
 	}
@@ -89,6 +101,7 @@ type pool struct {
 	once     sync.Once
 	returned atomic.Bool // it is of an earlier life of the node, and has not served since
 	boxes    boxes
+	rings    nodeRings
 	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
@@ -101,7 +114,7 @@ type pool struct {
 
 func newPool(n *Node, r Record, creator string) *pool {
 	p := &pool{
-		boxes:  boxes{at: map[int]*box{}},
+		boxes: boxes{at: map[int]*box{}}, rings: nodeRings{at: map[uint64]*nodeRing{}},
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
 		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
@@ -113,6 +126,9 @@ func newPool(n *Node, r Record, creator string) *pool {
 	p.until.Store(int64(p.guard.Until()))
 	return p
 }
+
+// registered returns how many bytes of the node's memory verbs may touch.
+func (p *pool) registered() uint64 { return min(p.record.Memory, p.memory.size) }
 
 // end gives the pool up: whoever waits for a lease waits no more.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }

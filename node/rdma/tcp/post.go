@@ -189,7 +189,7 @@ func (c *conn) deliver(q *request, client rdma.ClientID) status {
 // gathers returns how long the message of a SEND is; false: it would gather what is outside of the memory.
 func (c *conn) gathers(q *request) (n int, ok bool) {
 	n = q.n
-	size := min(c.pool.record.Memory, c.pool.memory.size)
+	size := c.pool.registered()
 	for i := range len(q.spans) / spanBytes {
 		off, m := q.span(i)
 		if off > size || m > size-off {

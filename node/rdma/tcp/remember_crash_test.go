@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -68,6 +69,7 @@ type crashing struct {
 	sealed                       atomic.Bool
 	added, called, epoch, fenced atomic.Uint64
 	config                       atomic.Uint64 // its version
+	appended                     atomic.Uint64
 	images                       [][]byte
 }
 
@@ -91,6 +93,11 @@ func (c *crashing) look(crashed []byte) {
 	word := func(at uint64) uint64 { return words.LoadWord((*uint64)(unsafe.Pointer(&crashed[base+at]))) }
 	if word(0) < c.added.Load() || word(8) < c.called.Load() {
 		t.Errorf("%d additions and %d calls are left of %d and %d", word(0), word(8), c.added.Load(), c.called.Load())
+	}
+	for i := range c.appended.Load() {
+		if got := word(crashRing + i*rdma.Stride); got != i+1 {
+			t.Errorf("of %d entries number %d is %d", c.appended.Load(), i+1, got)
+		}
 	}
 	r, err := pmem.On(crashed, &disk{m: crashed, synced: make([]byte, len(crashed))}, c.o)
 	if err != nil {
@@ -130,13 +137,23 @@ func (c *crashing) look(crashed []byte) {
 	}
 }
 
-// work has the view change, and verbs and calls executed.
+// crashRing is where the buffer of the ring begins.
+const crashRing = 1024
+
+// work has the view change, and verbs, calls and appends executed.
 func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 	t := c.t
 	t.Helper()
 	role, ok, err := f.TryMaster(ep.Client(), 10*time.Second)
 	if !ok || err != nil {
 		t.Fatal(ok, err)
+	}
+	ring, err := rdma.OpenRing(ep, rdma.RingOptions{Node: 0, Number: 1})
+	if err == nil {
+		err = ring.Post(rdma.Span{Addr: rdma.At(0, crashRing), Len: 6 << 10})
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	for e := range uint64(10) {
 		if ok, err := f.SwapConfig(role, e, bytes.Repeat([]byte{byte(e)}, 2000)); !ok || err != nil {
@@ -166,6 +183,13 @@ func (c *crashing) work(f *tcp.Fabric, ep rdma.Endpoint) {
 				t.Fatal(err)
 			}
 			c.called.Add(1)
+			b := ep.Batch()
+			b.Append(ring.Addr(), binary.LittleEndian.AppendUint64(b.Alloc(8)[:0], c.appended.Load()+1))
+			if err := rdma.Do(ep, b, limit); err != nil {
+				t.Fatal(err)
+			}
+			c.appended.Add(1)
+			b.Release()
 		}
 	}
 }

@@ -16,7 +16,7 @@ type NodeStats struct {
 	Writes      uint64 `json:"writes"`
 	Atomics     uint64 `json:"atomics"`
 	Calls       uint64 `json:"calls"`
-	Sends       uint64 `json:"sends"` // messages that were delivered
+	Sends       uint64 `json:"sends"` // messages that were delivered, and entries that landed
 	BytesRead   uint64 `json:"bytes_read"`
 	BytesWrote  uint64 `json:"bytes_wrote"`
 	Frames      uint64 `json:"frames"`  // answered

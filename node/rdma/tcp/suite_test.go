@@ -62,7 +62,7 @@ func witnesses(n int) int {
 func newPool(t testing.TB, n int, memory uint64, h rdma.Handler) *pool {
 	t.Helper()
 	nodes, addrs := start(t, n+witnesses(n), memory, h)
-	o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease}
+	o := tcp.Options{Addresses: addrs[:n], Witnesses: addrs[n:], Lease: lease, MTU: 256}
 	f, err := tcp.Create(o, tcp.Geometry{Nodes: n, Memory: memory, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func harness() rdmatest.Harness {
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, Rings: true},
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 //	         verb u8 | 0 u24 | bytes u32 | offset u64, and then its operands or, padded to 8, its data
 //	         of a SEND, whose offset is the mailbox: its sender's mailbox u32 | spans u32, its data, and by span:
 //	         offset u64 | bytes u64
+//	         of an APPEND the offset is the number of the ring
 //	answer   by verb: status u32 | bytes u32, and then the data of a READ, padded to 8, or the word before an atomic
 //	call     as verbs, then: proc u16, 0 u48 | 6 arguments u64
 //	answer   6 results u64, or the text of an error
@@ -28,6 +29,9 @@ import (
 //	listen   key, client, released, life and epoch as verbs, and to open a mailbox: number u32 | id u32 | buffers u32 |
 //	         bytes u32 of each | taken buffers u32 | 0 u32; items says what to do
 //	answer   nothing, unless the frame only brought the number of buffers that were released: then there is none
+//	ring     key, client, released, life and epoch as verbs, and then: number u32 | n u32; items says what to do; n are
+//	         the places of a ring to open, or buffers to post, and then by buffer: address u64 | bytes u64
+//	answer   of a count: buffers that were begun u64 | settled u64
 //	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32, and then its data,
 //	         padded to 8; the tag is the id of the mailbox that it is for
 const (
@@ -55,6 +59,7 @@ const (
 	kindHello
 	kindListen
 	kindMessage
+	kindRing
 )
 
 // status is how a request, or a verb of it, ended.
@@ -73,7 +78,9 @@ const (
 	statusBoxFull
 	statusMessageSize
 	statusNoBox
-	statusExists // another worker has the mailbox
+	statusExists // another worker has the mailbox, or the ring
+	statusRingDry
+	statusNoRing
 	statusFailed // anything else
 )
 
@@ -83,6 +90,7 @@ var errorOf = [...]error{
 	statusDown: rdma.ErrNodeDown, statusFull: rdma.ErrFull, statusNotSupported: rdma.ErrNotSupported,
 	statusHeld: rdma.ErrHeld, statusConnections: ErrConnections, statusBoxFull: rdma.ErrBoxFull,
 	statusMessageSize: rdma.ErrMessageSize, statusNoBox: rdma.ErrNoBox, statusExists: rdma.ErrExists,
+	statusRingDry: rdma.ErrRingDry, statusNoRing: rdma.ErrNoRing,
 	statusFailed: errFailed,
 }
 
@@ -135,7 +143,7 @@ func (h header) put(p []byte) {
 func parseHeader(p []byte, most int) (header, error) {
 	le := binary.LittleEndian
 	n, k := le.Uint32(p), kind(p[4])
-	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindMessage || le.Uint32(p[12:]) != 0 {
+	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindRing || le.Uint32(p[12:]) != 0 {
 		return header{}, fmt.Errorf("frame of kind %d with %d bytes: %w", k, n, ErrProtocol)
 	}
 	return header{int(n), k, status(p[5]), int(le.Uint16(p[6:])), le.Uint32(p[8:])}, nil
@@ -185,7 +193,7 @@ func appendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
 	p = le.AppendUint32(p, uint32(n))
 	p = le.AppendUint64(p, off)
 	switch op.Verb {
-	case rdma.Write:
+	case rdma.Write, rdma.Append:
 		p = append(p, op.Buf[at:at+n]...)
 		for n%8 != 0 {
 			p = append(p, 0)
@@ -254,7 +262,7 @@ func parseVerb(p []byte) (r request, rest []byte, err error) {
 	more := 0 // bytes behind
 	switch r.verb {
 	case 0, rdma.Read:
-	case rdma.Write:
+	case rdma.Write, rdma.Append:
 		more = pad(r.n)
 	case rdma.CompareSwap:
 		more = 16
@@ -274,7 +282,7 @@ func parseVerb(p []byte) (r request, rest []byte, err error) {
 		return r, nil, fmt.Errorf("%s of %d bytes, %d there: %w", r.verb, r.n, len(p), ErrProtocol)
 	}
 	switch r.verb {
-	case rdma.Write:
+	case rdma.Write, rdma.Append:
 		r.data = p[:r.n]
 	case rdma.CompareSwap, rdma.MaskedCompareSwap:
 		r.expect, r.value = le.Uint64(p), le.Uint64(p[8:])
