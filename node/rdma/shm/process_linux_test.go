@@ -51,6 +51,8 @@ func childMain(what, pool string) error {
 	switch what {
 	case "open":
 		return errors.New("opened")
+	case "configure":
+		return configure(f, e)
 	case "count":
 		return count(e, perChild)
 	case "write":
@@ -113,6 +115,59 @@ func count(e rdma.Endpoint, n int) error {
 		}
 	}
 	return e.Close()
+}
+
+// configured is a configuration of that version.
+func configured(version uint64) []byte {
+	return bytes.Repeat([]byte{byte(version)}, 1+int(version*9973%rdma.MaxConfig))
+}
+
+// configure replaces the configuration as often as it can, while it is master.
+func configure(f *Fabric, e rdma.Endpoint) error {
+	for said, until := false, e.Now()+time.Minute; e.Now() < until; {
+		r, ok, err := f.TryMaster(e.Client(), 10*time.Second)
+		if err != nil {
+			return err
+		}
+		for ok && e.Now() < until {
+			c, err := f.Config()
+			if err != nil {
+				return err
+			}
+			if _, err := f.SwapConfig(r, c.Version, configured(c.Version+1)); err != nil {
+				return err
+			}
+			if !said {
+				fmt.Println("configures")
+				said = true
+			}
+		}
+	}
+	return errors.New("nobody killed this master")
+}
+
+// TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave is whole, and the next
+// one goes on with it.
+func TestKilledWhileItConfigures(t *testing.T) {
+	inFolder(t)
+	f := createPool(t, "p", Geometry{Nodes: 1, Memory: 4096, Clients: 8})
+	last := uint64(0)
+	for round := range 10 {
+		p := child.Start(t, "configure", "p")
+		p.Line(t)
+		time.Sleep(time.Duration(round) * time.Millisecond)
+		p.Kill()
+		c, err := f.Config()
+		if err != nil || c.Version <= last || !bytes.Equal(c.Data, configured(c.Version)) {
+			t.Fatalf("round %d: version %d, behind %d, is %d bytes, %v", round, c.Version, last, len(c.Data), err)
+		}
+		last = c.Version
+		for _, c := range f.Clients() {
+			if err := errors.Join(f.RevokeLife(c), f.Forget(c)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // writeUntilRevoked writes rising numbers to a page of node 1.
