@@ -91,3 +91,50 @@ func TestAwaitConfigUntilClose(t *testing.T) {
 		t.Errorf("it ends in %v", err)
 	}
 }
+
+// TestConfigWhileItChanges reads a configuration that is replaced as fast as it can be: each is whole.
+func TestConfigWhileItChanges(t *testing.T) {
+	f, _ := newMem(t)
+	ep, err := f.Open("master")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	r, ok, err := f.TryMaster(ep.Client(), time.Minute)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	stop, writes := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for version := uint64(0); ; version++ {
+			select {
+			case <-stop:
+				writes <- nil
+				return
+			default:
+			}
+			if ok, err := f.SwapConfig(r, version, configured(version+1)); !ok || err != nil {
+				writes <- errors.Join(err, errors.New("it was not replaced"))
+				return
+			}
+		}
+	}()
+	if _, err := f.AwaitConfig(0, time.Minute); err != nil {
+		t.Error(err)
+	}
+	for range 5000 {
+		if c, err := f.Config(); err != nil || !bytes.Equal(c.Data, configured(c.Version)) {
+			t.Errorf("version %d, of %d bytes, is not whole: %v", c.Version, len(c.Data), err)
+			break
+		}
+	}
+	close(stop)
+	if err := <-writes; err != nil {
+		t.Error(err)
+	}
+}
+
+// configured is a configuration of that version.
+func configured(version uint64) []byte {
+	return bytes.Repeat([]byte{byte(version)}, 1+int(version*9973%rdma.MaxConfig))
+}

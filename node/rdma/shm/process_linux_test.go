@@ -117,11 +117,6 @@ func count(e rdma.Endpoint, n int) error {
 	return e.Close()
 }
 
-// configured is a configuration of that version.
-func configured(version uint64) []byte {
-	return bytes.Repeat([]byte{byte(version)}, 1+int(version*9973%rdma.MaxConfig))
-}
-
 // configure replaces the configuration as often as it can, while it is master.
 func configure(f *Fabric, e rdma.Endpoint) error {
 	for said, until := false, e.Now()+time.Minute; e.Now() < until; {
