@@ -2,22 +2,26 @@ package pmem
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 )
 
-// streams appends to exclusive logs: in each round every stream writes once, in an order of its own. So do senders that
-// wait for each write. Logs begin at any place of their first interleaving. sizes are in bytes, by stream.
+// streams appends to exclusive logs, spread evenly over the modules: each writes again when its last write is over,
+// and those take as long, or up to a half longer. sizes are in bytes, by stream.
 func streams(d *Device, sizes []uint64, rounds int) {
 	r := rand.New(rand.NewPCG(1, 2))
-	at := make([]uint64, len(sizes))
+	at, next := make([]uint64, len(sizes)), make([]float64, len(sizes))
+	round := d.c.Interleave * uint64(d.c.DIMMs)
 	for i, size := range sizes {
-		at[i] = uint64(i)<<22 + r.Uint64N(64<<10/size)*size
+		at[i] = (uint64(i)*(1<<10)*round + uint64(i)*round/uint64(len(sizes))) / size * size
+		next[i] = r.Float64()
 	}
-	for range rounds {
-		for _, i := range r.Perm(len(sizes)) {
-			d.DMA(at[i], sizes[i])
-			at[i] += sizes[i]
-		}
+	for range rounds * len(sizes) {
+		i := slices.Index(next, slices.Min(next))
+		d.DMA(at[i], sizes[i])
+		at[i] += sizes[i]
+		next[i] += 1 + r.Float64()/2
 	}
 }
 
@@ -30,9 +34,11 @@ func repeat(size uint64, n int) []uint64 {
 	return all
 }
 
-// TestFigure2 compares the model with what Rowan 2.4 and 6.2 measured on three DIMMs. One figure is calibrated: it has to come
-// out. The others are predictions, each with how far off it may be. What the paper calls negligible, or below a bound, may
-// be more than 1 by a tenth. Bandwidths are in GB/s, 0: none is given; they may be off by a fifth.
+// TestFigure2 compares the model with what Rowan 2.4 and 6.2 measured on three DIMMs. One figure is calibrated: it
+// has to come out, as near as whole lines of the buffer allow. The others are predictions, each with how far off it
+// may be. What the paper calls negligible, or below a bound, may be more than 1 by a tenth. Bandwidths are in GB/s,
+// 0: none is given; they may be off by a fifth. How fast senders are beside threads of the machine is a matter of the
+// network: 'farkv report rowan' has these.
 func TestFigure2(t *testing.T) {
 	const rounds = 2000
 	local := repeat(128, 18)
@@ -45,15 +51,13 @@ func TestFigure2(t *testing.T) {
 		within     float64
 		bandwidth  float64
 	}{
-		{"2(a) 144 of 64 B", repeat(64, 144), true, 2.48, 0.03, 0},
+		{"2(a) 144 of 64 B", repeat(64, 144), true, 2.48, 0.1, 0},
 		{"2(b) 144 of 128 B", repeat(128, 144), false, 1.58, 0.06, 0},
 		{"2(a) 72 of 64 B", repeat(64, 72), false, 1, 0.05, 0},
 		{"2(b) 72 of 128 B", repeat(128, 72), false, 1, 0.05, 0},
 		{"2(a) 90 of 64 B", repeat(64, 90), false, 1, 0.1, 0},
 		{"2(b) 90 of 128 B", repeat(128, 90), false, 1, 0.1, 0},
 		{"2(c) 18 of 128 B", local, false, 1, 0.05, 5.2},
-		{"2(c) 144 of 64 B, 18 of 128 B", append(repeat(64, 144), local...), false, 2.49, 0.15, 2.1},
-		{"2(d) 162 of 128 B", repeat(128, 162), false, 1.70, 0.1, 3.2},
 		{"8(a) Rowan, 1 of 64 B", repeat(64, 1), false, 1.029, 0.04, 0},
 		{"8(c) Rowan, 1 of 64 B, 18 of 128 B", append(repeat(64, 1), local...), false, 1.056, 0.06, 0},
 	} {
@@ -78,7 +82,8 @@ func TestFigure2(t *testing.T) {
 	}
 }
 
-// TestDevice does random things to devices of random shapes: what a device counts is compared with what was asked of it.
+// TestDevice does random things to devices of random shapes: what a device counts is compared with what was asked of
+// it.
 func TestDevice(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -224,8 +229,8 @@ func TestCombining(t *testing.T) {
 	}
 }
 
-// TestDDIO has an RNIC write one log. With DDIO, what it wrote is lost without EADR, and with EADR it is amplified, since the
-// caches evict in no order (Rowan 2.2).
+// TestDDIO has an RNIC write one log. With DDIO, what it wrote is lost without EADR, and with EADR it is amplified,
+// since the caches evict in no order (Rowan 2.2).
 func TestDDIO(t *testing.T) {
 	for _, tt := range []struct {
 		ddio, eadr, survives bool
@@ -246,6 +251,40 @@ func TestDDIO(t *testing.T) {
 		}
 		if d.Read(1<<30, 64) != c.ReadLatency || d.Read(1<<30+64, 64) != 0 {
 			t.Error("the media's latency is not that of a line's first read")
+		}
+	}
+}
+
+// TestTaken: modules that are idle take at once what fits into their queues, and what comes behind at their media's
+// rates.
+func TestTaken(t *testing.T) {
+	c := Testbed()
+	c.DIMMs = 1
+	d := NewDevice(c)
+	now := time.Second
+	for i := range uint64(c.Queue) {
+		d.Write(i<<20, 64)
+		if got := d.Taken(now, i<<20, 64); got != now {
+			t.Fatalf("block %d is taken after %v", i, got-now)
+		}
+	}
+	const lines = 10_000
+	for _, x := range []struct {
+		what string
+		do   func(off uint64)
+		each float64 // ns
+	}{
+		{"whole lines", func(off uint64) { d.Write(off, LineBytes) }, LineBytes / 2.0},
+		{"blocks", func(off uint64) { d.Write(off, 64) }, LineBytes/2.0 + LineBytes/6.0},
+		{"READs", func(off uint64) { d.Read(off, LineBytes) }, LineBytes / 6.0},
+	} {
+		from := now
+		for i := range uint64(lines) {
+			x.do(i << 20)
+			now = d.Taken(now, i<<20, LineBytes)
+		}
+		if got := float64(now-from) / lines; got < 0.95*x.each || got > 1.05*x.each {
+			t.Errorf("%s take %.1f ns each, want %.1f", x.what, got, x.each)
 		}
 	}
 }

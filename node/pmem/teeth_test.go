@@ -9,7 +9,7 @@ import (
 
 var mutants = []teeth.Mutant{
 	{Rule: "fewer lines than the XPBuffer has combine writes", In: "Testbed",
-		At: "41", Do: "63", Test: "TestFigure2"},
+		At: "46", Do: "63", Test: "TestFigure2"},
 	{Rule: "a write makes its line the first", In: "use",
 		At: "copy($lines[1:$i+1], $lines[:$i])", Do: "return &$lines[$i]", Test: "TestCombining"},
 	{Rule: "a line that is not complete is read before it is written", In: "module.evict",
@@ -22,6 +22,10 @@ var mutants = []teeth.Mutant{
 		At: "$d.$c.EADR", Do: "false", Test: "TestCombining"},
 	{Rule: "evicted blocks are written", In: "Device.Store",
 		At: "$d.write($evicted)", Do: "_ = $evicted", Test: "TestDevice"},
+	{Rule: "a module's media does one thing after the other", In: "Device.Taken",
+		At: "max($m.$served, $at)", Do: "$at", Test: "TestTaken"},
+	{Rule: "a module with a full queue takes nothing", In: "Device.Taken",
+		At: "$at = max($at, *$first)", Do: "", Test: "TestTaken"},
 	{Rule: "a fence covers what was stored before, and not what is being stored", In: "Region.Fence",
 		At: "$r.$gate.Lock(); $upTo = $r.$stores.Load(); $r.$gate.Unlock()", Do: "$upTo = $r.$stores.Load() + 1", Test: "TestFence"},
 	{Rule: "a process flushes what the one before it left", In: "newRegion",

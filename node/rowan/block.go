@@ -17,7 +17,7 @@ import (
 // The mark is not zero, so that neither is a segment's first word once a block begins there. How many blocks there are,
 // and how long each is, follows from the length and the MTU.
 const (
-	headerBytes = 24
+	HeaderBytes = 24
 	mark        = 0xa7
 	lengthBits  = 20
 )
@@ -46,14 +46,14 @@ func newLayout(mtu int, secret uint64, ring rdma.RingAddr) layout {
 func (l layout) blocks(length int) int { return max(1, (length+l.part()-1)/l.part()) }
 
 // part is how much data a block has at most.
-func (l layout) part() int { return l.mtu - headerBytes }
+func (l layout) part() int { return l.mtu - HeaderBytes }
 
 // sizeOf returns how long an entry is with its headers.
-func (l layout) sizeOf(length int) int { return length + l.blocks(length)*headerBytes }
+func (l layout) sizeOf(length int) int { return length + l.blocks(length)*HeaderBytes }
 
 // sizeOfBlock returns how long the block is.
 func (l layout) sizeOfBlock(h header) int {
-	return headerBytes + min(l.part(), h.length-h.block*l.part())
+	return HeaderBytes + min(l.part(), h.length-h.block*l.part())
 }
 
 // taken returns how many bytes of segments an entry of n bytes with its headers takes.
@@ -66,7 +66,7 @@ func strides(n int) int { return (n + rdma.Stride - 1) / rdma.Stride * rdma.Stri
 func (l layout) seal(p []byte, h header, data []byte) {
 	for h.block = range l.blocks(h.length) {
 		n := l.sizeOfBlock(h)
-		data = data[copy(p[headerBytes:n], data):]
+		data = data[copy(p[HeaderBytes:n], data):]
 		h.put(p)
 		binary.LittleEndian.PutUint64(p[16:], l.sum(p[:n]))
 		p = p[n:]
@@ -85,13 +85,13 @@ func (l layout) sum(block []byte) uint64 {
 	var d xxhash.Digest
 	d.ResetWithSeed(l.seed)
 	d.Write(block[:16])
-	d.Write(block[headerBytes:])
+	d.Write(block[HeaderBytes:])
 	return d.Sum64()
 }
 
 // parse returns the block that p begins with, and its part of the data; false: no whole block begins there.
 func (l layout) parse(p []byte) (h header, part []byte, ok bool) {
-	if len(p) < headerBytes || p[0] != mark {
+	if len(p) < HeaderBytes || p[0] != mark {
 		return h, nil, false
 	}
 	word := binary.LittleEndian.Uint64(p)
@@ -106,5 +106,5 @@ func (l layout) parse(p []byte) (h header, part []byte, ok bool) {
 	if n > len(p) || binary.LittleEndian.Uint64(p[16:]) != l.sum(p[:n]) {
 		return h, nil, false
 	}
-	return h, p[headerBytes:n], true
+	return h, p[HeaderBytes:n], true
 }

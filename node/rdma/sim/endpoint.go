@@ -103,6 +103,7 @@ func (e *endpoint) executeAll(b *rdma.Batch) {
 			err = e.s.appendNow(op)
 		default:
 			e.s.execute(e, n, op, &whole, 0)
+			e.s.touch(n, op)
 		}
 		if err != nil {
 			op.Fail(err)

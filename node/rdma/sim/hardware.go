@@ -34,9 +34,10 @@ type Hardware struct {
 	// second.
 	ClientMops, NodeMops float64
 
-	// AppendMops bounds the APPENDs that a memory node's NIC serves, in million a second; 0: each is two verbs, a SEND
-	// and a READ.
-	AppendMops float64
+	// PersistMops bounds what a memory node's NIC serves of verbs with a READ behind them that sees them into memory, in
+	// million a second: APPENDs, and WRITEs with a READ of at most a word behind them on their connection. 0: each is
+	// two verbs.
+	PersistMops float64
 
 	// PCIe is how long a node's NIC waits for a word of the node's memory, and PCIeGbps the rate of payload between the two,
 	// in each direction.
@@ -61,6 +62,10 @@ type Hardware struct {
 	// runs at HyperSpeed, a part of the core's speed.
 	Cores      int
 	HyperSpeed float64
+
+	// NTStore is how long a core of a node takes to write some bytes of its memory past the caches, with a fence behind
+	// them, while the modules are idle (Options.PMem).
+	NTStore time.Duration
 
 	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default. CallLatency is what
 	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel. A worker
@@ -87,12 +92,13 @@ const (
 type timing struct {
 	Hardware
 	clientVerb, nodeVerb   int64
-	nodeAppend             int64
+	nodePersist            int64
 	linkByte, pcieByte     float64
 	atomic, atomicWord     int64
 	device, deviceWord     int64
 	prop, pcie, service    int64 // ns
 	doorbell, verb, poll   int64 // ns
+	ntStore                int64 // ns
 	retransmit, callExtras int64 // ns
 }
 
@@ -115,14 +121,16 @@ func newTiming(h *Hardware) *timing {
 		t.MTU = defaultMTU
 	}
 	t.clientVerb, t.nodeVerb = each(h.ClientMops), each(h.NodeMops)
-	if t.nodeAppend = each(h.AppendMops); t.nodeAppend == 0 {
-		t.nodeAppend = 2 * t.nodeVerb
+	t.nodePersist = 2 * t.nodeVerb
+	if h.PersistMops > 0 {
+		t.nodePersist = max(each(h.PersistMops), t.nodeVerb)
 	}
 	t.linkByte, t.pcieByte = byteOf(h.LinkGbps), byteOf(h.PCIeGbps)
 	t.atomic, t.atomicWord = each(h.AtomicMops), each(h.AtomicWordMops)
 	t.device, t.deviceWord = each(h.DeviceMops), each(h.DeviceWordMops)
 	t.prop, t.pcie, t.service = int64(h.Propagation), int64(h.PCIe), int64(h.ServiceTime)
 	t.doorbell, t.verb, t.poll = int64(h.Doorbell), int64(h.Verb), int64(h.Poll)
+	t.ntStore = int64(h.NTStore)
 	t.retransmit, t.callExtras = int64(h.RetransmitTimeout), int64(h.CallLatency)
 	return t
 }

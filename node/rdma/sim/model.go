@@ -216,13 +216,25 @@ func (s *Sim) reach(f *flight) (t, queue, back int64) {
 	slow := n.factor(s.now)
 	onLink := h.onLink(answer)
 	t = n.in.pass(s.now, slow.of(h.onLink(request)))
-	unit := h.nodeVerb
-	if f.op != nil && f.op.Verb == rdma.Append {
-		unit = h.nodeAppend
-	}
-	t = n.unit.pass(t, slow.of(unit))
+	t = n.unit.pass(t, slow.of(h.served(f)))
 	queue = n.out.pass(t, slow.of(onLink)) - t
 	return t, queue, onLink/psPerNs + slow.of(h.prop)
+}
+
+// served is how long a node's NIC is busy with a verb or a call, in ps. A READ that sees a WRITE into memory completes
+// what the two take together.
+func (h *timing) served(f *flight) int64 {
+	c := &f.ep.conns[f.node]
+	wrote := c.wrote
+	c.wrote = f.op != nil && f.op.Verb == rdma.Write
+	switch {
+	case f.op == nil:
+	case f.op.Verb == rdma.Append:
+		return h.nodePersist
+	case f.op.Verb == rdma.Read && wrote && f.op.Len() <= 8:
+		return h.nodePersist - h.nodeVerb
+	}
+	return h.nodeVerb
 }
 
 // incoming decides when a verb lands: when the node's parts have served it, and behind what it must not pass. A READ or
@@ -244,6 +256,7 @@ func (s *Sim) incoming(f *flight) {
 	} else {
 		t, queue, back = s.reach(f)
 		t, pcie = s.serveVerb(n, f.op, t)
+		queue += n.shuffle(&f.ep.net)
 	}
 	land = max(t, c.order)
 	leave := land + pcie
@@ -276,13 +289,20 @@ func (s *Sim) serveVerb(n *node, op *rdma.Op, t int64) (done, pcie int64) {
 			n.words = make([]resource, hotWords)
 		}
 		word := &n.words[mix(op.Addr.Offset())%hotWords]
-		return word.pass(unit.pass(t, slow.of(all)), slow.of(one)), pcie
+		done = word.pass(unit.pass(t, slow.of(all)), slow.of(one))
+		if !device {
+			var late int64
+			done, late = s.load(n, done, op.Addr.Offset(), 8)
+			done, pcie = s.dma(n, done, op.Addr.Offset(), 8), pcie+late
+		}
+		return done, pcie
 	case device:
 		return t, 0
 	case op.Verb == rdma.Read:
-		return n.fetch.pass(t, slow.of(h.onPCIe(len(op.Buf)))), pcie
+		done, late := s.load(n, n.fetch.pass(t, slow.of(h.onPCIe(len(op.Buf)))), op.Addr.Offset(), len(op.Buf))
+		return done, pcie + late
 	}
-	return n.store.pass(t, slow.of(h.onPCIe(len(op.Buf)))), 0
+	return s.dma(n, n.store.pass(t, slow.of(h.onPCIe(len(op.Buf)))), op.Addr.Offset(), len(op.Buf)), 0
 }
 
 // schedule lands a verb, or its pieces. It does so at once when nothing that it must not pass can still be ahead.

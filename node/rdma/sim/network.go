@@ -18,6 +18,7 @@ type node struct {
 	slow   []interval
 	board  // of Options.Hardware
 	power
+	modules
 }
 
 // conn is a worker's connection to a node: what keeps its verbs in order.
@@ -35,6 +36,7 @@ type conn struct {
 
 	// With Options.Hardware.
 	bell, last          *flight // what the current Post has for it
+	wrote               bool    // the last verb that reached the node was a WRITE
 	rung                int64   // how many those are
 	flying              int     // READs and atomics that departed and have not completed
 	stalled, stalledEnd *flight // what waits for them, at a fence and behind it
@@ -236,6 +238,9 @@ func (s *Sim) land(f *flight, piece int) {
 			f.err = s.deliver(f.ep, f.op)
 		} else {
 			words = s.execute(f.ep, n, f.op, &f.tear, piece)
+			if first && s.hw == nil {
+				s.touch(n, f.op)
+			}
 		}
 		if f.op.Verb == rdma.Read && f.left == 0 && len(f.op.Buf) > 0 && !s.onDevice(f.op.Addr) {
 			n.memory.flush(c)

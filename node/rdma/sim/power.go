@@ -246,6 +246,9 @@ func (s *Sim) CutPower(node int, keep Survivors) {
 		if n := &s.nodes[i]; (node == AnyNode || node == i) && !n.dead {
 			s.trace(Event{Kind: PowerCut, Worker: fmt.Sprintf("node %d", i)})
 			n.memory.powerOff(keep)
+			if n.pmem != nil {
+				n.pmem.PowerOff()
+			}
 			s.kill(i)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/farkv/farkv/node/pmem"
 )
 
 // Profile is a cluster that somebody measured a store on.
@@ -13,6 +15,8 @@ type Profile struct {
 	// Nodes and ComputeNodes are the machines that there were, and ClientsPerNode the clients of a compute node.
 	Nodes, ComputeNodes, ClientsPerNode int
 	Hardware                            Hardware
+	// PMem are the modules of a node's persistent memory, for Options.PMem; without DIMMs it has none.
+	PMem pmem.DeviceConfig
 }
 
 // Options returns a pool of that cluster's machines, with so many memory nodes; 0: as many as it has. More nodes, or
@@ -95,13 +99,15 @@ var profiles = [...]Profile{
 			LinkGbps:     100, Header: infinibandHeader, MTU: 4096,
 			Propagation: 650, PCIe: 300, // 2 µs (2.2)
 			ClientMops: 75, NodeMops: 75, PCIeGbps: gen3x16, // 6.2
-			AppendMops: 54.5, // fitted: what the NIC does of 64 B without other writers (6.2)
+			PersistMops: 54.5, // fitted: what the NIC does of 64 B without other writers (6.2)
 			// A sequencer in device memory does less than 10 M FAAs a second (3.2.1); the rest is RCuckoo's, of the same NIC.
 			AtomicMops: 50, AtomicWordMops: 3, DeviceMops: 75, DeviceWordMops: 9, DeviceBytes: 256 << 10,
 			Doorbell: 200, Verb: 40, Poll: 150,
 			// 24 cores of each of six servers do 108 M operations a second with 5 % PUTs (6.3).
 			NodeCores: 24, ServiceTime: 1300,
+			NTStore: 100, // "100ns when persisting small data" (1)
 		},
+		PMem: pmem.Testbed(),
 	},
 	{
 		Name: "rtx-testbed",

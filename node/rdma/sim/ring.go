@@ -197,6 +197,8 @@ func (s *Sim) takePlace(f *flight, i int) error {
 	if s.hw != nil {
 		at = n.store.pass(s.now, n.factor(s.now).of(s.hw.onPCIe(b.to-b.from)))
 	}
+	at = s.dma(n, at, p.Offset, b.to-b.from)
+	f.back += n.shuffle(&f.ep.net)
 	for piece := range int(b.left) {
 		late := int64(mix(f.luck^uint64(2*i+piece)<<32) % uint64(f.spread+1))
 		s.at(at+late, event{kind: settling, f: f, piece: uint16(2*i + piece)})
@@ -266,7 +268,9 @@ func (s *Sim) appendNow(op *rdma.Op) error {
 		if err != nil {
 			return err
 		}
-		s.nodes[op.Addr.Node()].memory.write(at.Offset, p[:n])
+		node := &s.nodes[op.Addr.Node()]
+		node.memory.write(at.Offset, p[:n])
+		s.dma(node, s.now, at.Offset, n)
 		r.queue.Landed(at)
 		p = p[n:]
 	}

@@ -196,6 +196,7 @@ func New(o Options) *Sim {
 		s.equip()
 	}
 	s.persist()
+	s.insert()
 	s.prepareFaults()
 	return s
 }

@@ -41,6 +41,18 @@ var mutants = []teeth.Mutant{
 		At: "$stale || $n.memory.pm == nil", Do: "$stale", Test: "TestRestartOfKilled"},
 	{Rule: "what a node starts with is durable", In: "memory.start",
 		At: "$p.pending, $p.mixed = nil, false", Do: "$p.mixed = false", Test: "TestRestartOfKilled"},
+	{Rule: "verbs wait for modules that are full", In: "Sim.taken",
+		At: "$s.hw == nil || $size == 0", Do: "true", Test: "TestPMemRates"},
+	{Rule: "READs wait for WRITEs that do", In: "Sim.load",
+		At: "max($t, $n.posted)", Do: "$t", Test: "TestPMemLatency"},
+	{Rule: "media are slower than main memory", In: "Sim.load",
+		At: "$latency > 0", Do: "false", Test: "TestPMemLatency"},
+	{Rule: "what takes no time counts, too", In: "Sim.touch",
+		At: "$n.pmem == nil || $*device", Do: "true", Test: "TestPMemCounts"},
+	{Rule: "the NIC's memory is not the modules'", In: "Sim.touch",
+		At: "$s.onDevice($*a)", Do: "false", Test: "TestPMemCounts"},
+	{Rule: "a READ that sees a WRITE into memory costs the NIC little", In: "timing.served",
+		At: "$h.nodePersist - $h.nodeVerb", Do: "$h.nodeVerb", Test: "TestPersistRate"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{Test: "TestPersistence"}.Run(t, mutants) }
