@@ -7,21 +7,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
 )
 
-// nodeTimeout is the one figure that is not sim.Hardware's: how long a verb to a dead node takes to fail.
-const nodeTimeout = "NodeTimeout"
+// Figures that are not sim.Hardware's: how long a verb to a dead node takes to fail, and those of persistent memory,
+// where nodes have it.
+const (
+	nodeTimeout = "NodeTimeout"
+	ofPMem      = "PMem."
+)
 
 // change changes figures of a profile: texts such as AtomicWordMops=100 or Doorbell=100ns, by the names of
-// sim.Hardware's fields.
+// sim.Hardware's fields, and PMem.Combining=30, by those of pmem.DeviceConfig's.
 func change(o *sim.Options, texts []string) error {
 	for _, text := range texts {
 		name, value, _ := strings.Cut(text, "=")
 		if err := set(field(o, name), value); err != nil {
 			return workloads.Misuse("hardware %q: want name=value, such as LinkGbps=200 or Doorbell=100ns; names are %s", text,
-				strings.Join(figures(), ", "))
+				strings.Join(figures(o), ", "))
 		}
 	}
 	return nil
@@ -31,6 +36,9 @@ func change(o *sim.Options, texts []string) error {
 func field(o *sim.Options, name string) reflect.Value {
 	if name == nodeTimeout {
 		return reflect.ValueOf(&o.NodeTimeout).Elem()
+	}
+	if own, ok := strings.CutPrefix(name, ofPMem); ok && o.PMem != nil {
+		return reflect.ValueOf(o.PMem).Elem().FieldByName(own)
 	}
 	return reflect.ValueOf(o.Hardware).Elem().FieldByName(name)
 }
@@ -60,10 +68,15 @@ func set(v reflect.Value, text string) (err error) {
 }
 
 // figures lists the names.
-func figures() []string {
+func figures(o *sim.Options) []string {
 	names := []string{nodeTimeout}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[sim.Hardware]()) {
 		names = append(names, f.Name)
+	}
+	if o.PMem != nil {
+		for _, f := range reflect.VisibleFields(reflect.TypeFor[pmem.DeviceConfig]()) {
+			names = append(names, ofPMem+f.Name)
+		}
 	}
 	return names
 }
