@@ -29,14 +29,16 @@ type gauge struct {
 	ep    rdma.Endpoint
 	// held is never posted: its memory lives as long as the gauge measures, and is used again and again by batches that are
 	// larger than their own: more would be allocated for each.
-	held  *rdma.Batch
-	buf   []byte
-	spots [spots]rdma.Addr // where READs and WRITEs go, in turn
-	words []uint64         // what each word for atomics holds, by place and node
-	turn  int              // of spots and words
-	call  rdma.Request
-	box   rdma.Mailbox // while SENDs are measured
-	peer  *rpc.Peer    // while requests are
+	held    *rdma.Batch
+	buf     []byte
+	spots   [spots]rdma.Addr // where READs and WRITEs go, in turn
+	words   []uint64         // what each word for atomics holds, by place and node
+	turn    int              // of spots and words
+	call    rdma.Request
+	box     rdma.Mailbox // while SENDs are measured
+	appends              // while APPENDs are
+	failed  error        // why one could not be added
+	peer    *rpc.Peer    // while requests are
 }
 
 const (
@@ -52,9 +54,12 @@ const (
 	round = 16
 )
 
+// leastBuffer is what a ring's buffer takes at the least: a block of an entry.
+const leastBuffer = 4096
+
 // leastPerfMemory is what a node needs for verbs of these sizes.
 func leastPerfMemory(sizes []int) uint64 {
-	return wordBytes + uint64(max(largest(sizes), align))
+	return wordBytes + uint64(max(largest(sizes), leastBuffer))
 }
 
 func newGauge(ctx context.Context, p *Perf, f rdma.Fabric, ep rdma.Endpoint) *gauge {
@@ -102,6 +107,7 @@ type verb struct {
 	add   func(g *gauge, b *rdma.Batch, i int)
 	took  func(g *gauge, op *rdma.Op) bool // nil: READs and WRITEs answer nothing that could be wrong
 	call  func(g *gauge) error             // two-sided: add and took are nil, and there is one at a time
+	post  func(g *gauge, n int) error      // n at once, in several batches: add and took are nil
 	begin func(g *gauge) (end func() error, err error)
 	most  int // bytes in flight; 0: unbounded
 }
@@ -128,6 +134,15 @@ func (g *gauge) verbs() (all []verb) {
 				b.Send(g.box.Addr(g.turn%g.nodes), g.part(b, i, n))
 			}, took: (*gauge).received, begin: (*gauge).listen, most: mostMessages})
 		}
+	}
+	for _, n := range g.Sizes {
+		if n <= rdma.MaxMessage {
+			all = append(all, verb{name: "APPEND", bytes: n, add: func(g *gauge, b *rdma.Batch, i int) { g.append(b, g.part(b, i, n)) },
+				begin: (*gauge).openRings})
+		}
+	}
+	for _, n := range g.Sizes {
+		all = append(all, verb{name: "FAA, WRITE", bytes: n, post: func(g *gauge, k int) error { return g.strawman(k, n) }})
 	}
 	return append(all,
 		verb{name: "CAS", add: func(g *gauge, b *rdma.Batch, _ int) {
@@ -270,10 +285,16 @@ func (g *gauge) post(v *verb, n int) error {
 	if v.call != nil {
 		return v.call(g)
 	}
+	if v.post != nil {
+		return v.post(g, n)
+	}
 	b := g.ep.Batch()
 	defer b.Release()
 	for i := range n {
 		v.add(g, b, i)
+	}
+	if g.failed != nil {
+		return g.failed
 	}
 	if err := rdma.Do(g.ep, b, perfPatience); err != nil || v.took == nil {
 		return err

@@ -17,8 +17,9 @@ func (c *cli) perf() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "perf [POOL]",
 		Short: "Measure each verb's latency and rate",
-		Long: "Perf measures READ, WRITE, SEND, CAS, masked CAS, FAA, two-sided calls, and requests over messages: one at a time, and\n" +
-			"many in flight in one batch.\n" +
+		Long: "Perf measures READ, WRITE, SEND, APPEND, CAS, masked CAS, FAA, two-sided calls, and requests over messages: one at a\n" +
+			"time, and many in flight in one batch. 'FAA, WRITE' is what APPEND is compared with: a FETCH AND ADD of a word, and then\n" +
+			"a WRITE to the place that it took, with a READ behind it.\n" +
 			"POOL is where:\n\n" +
 			"  tcp:HOST:PORT,...    memory nodes that run, here or elsewhere, and serve no pool: 'farkv node' starts one\n" +
 			"  rdma:HOST:PORT,...   the same with RDMA devices: 'farkv node --fabric rdma'\n" +
@@ -32,8 +33,9 @@ func (c *cli) perf() *cobra.Command {
 			"posted at once and waited for; 1 MB is 10^6 bytes. READs and WRITEs go to random places of --memory, atomics to 512\n" +
 			"words in turn, several nodes take turns, too. Every atomic's answer is checked. SENDs go to the worker's own mailbox,\n" +
 			"by way of a node, and are over once they were taken from there; rates are of 512 KiB in flight at the most. So do\n" +
-			"requests, of 48 bytes as a call's, and their answers. With an RDMA device there are also the calls into libibverbs,\n" +
-			"and the packets that this machine's port sent and received; those of a memory node at the same port count, too.",
+			"requests, of 48 bytes as a call's, and their answers. APPENDs go to rings of the worker's own. With an RDMA device\n" +
+			"there are also the calls into libibverbs, and the packets that this machine's port sent and received; those of a memory\n" +
+			"node at the same port count, too.",
 		Example: "  farkv perf\n" +
 			"  farkv perf mem: --sizes 64,4KiB --batches 1,16\n" +
 			"  farkv perf tcp:10.0.0.5:7070 -o json\n" +
@@ -58,7 +60,7 @@ func (c *cli) perf() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&p.Fabrics, "fabrics", ops.PerfFabrics, "without POOL: of "+strings.Join(ops.PerfFabrics, ", "))
-	f.StringSliceVar(&sizes, "sizes", sizes, "of READs and WRITEs, and SENDs up to 64KiB, in bytes, such as 64 or 4KiB")
+	f.StringSliceVar(&sizes, "sizes", sizes, "of READs and WRITEs, and SENDs and APPENDs up to 64KiB, in bytes, such as 64 or 4KiB")
 	f.IntSliceVar(&p.Batches, "batches", []int{1, 4, 16}, "how many are in flight where rates are measured")
 	f.DurationVar(&p.Time, "time", 100*time.Millisecond, "for each number that is measured, at the most")
 	f.IntVar(&p.Ops, "ops", 100_000, "verbs for each number, at the most")
