@@ -182,8 +182,8 @@ func (r *Receiver) look() error {
 	return nil
 }
 
-// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so
-// after a crash at any moment its first word is zero or an entry's, and what has entries is marked.
+// push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so as
+// long as this receiver lives its first word is zero or an entry's, and whatever happens what has entries is marked.
 func (r *Receiver) push() error {
 	n := min(len(r.spare), r.o.Ahead-len(r.pushed))
 	if n <= 0 {

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan"
@@ -42,17 +44,28 @@ type world struct {
 	s        *sim.Sim
 	log      rowan.Options
 	entries  int
+	pause    time.Duration // between two steps of receivers
 	wrong    error
 	ended    int
 	terms    [sources]uint64
 	next     [sources]int
 	acked    map[[2]int]bool // by source and number
 	known    map[id]bool     // that the receiver of now has digested
+	stamps   [sources]uint64 // of those, the last
+	place    place           // where the last of those ends
+	places   map[id]place    // where entries end that any receiver has digested
 	kept     map[[2]int]bool // those whose segments were given back: they are elsewhere, too
 	gone     map[id]bool     // those of segments that are free: they must not come back
 	receiver *sim.Worker
 	crashes  int    // that receivers have ahead of them
 	crashAt  uint64 // the verb of the next
+}
+
+func newWorld(o sim.Options, log rowan.Options, entries int) *world {
+	return &world{
+		s: sim.New(o), log: log, entries: entries, pause: 30 * time.Microsecond,
+		acked: map[[2]int]bool{}, kept: map[[2]int]bool{}, gone: map[id]bool{}, places: map[id]place{},
+	}
 }
 
 func (w *world) fail(format string, a ...any) {
@@ -73,10 +86,31 @@ func dataOf(source, number int) []byte {
 	return fill(make([]byte, lengths[(number*5+source)%len(lengths)]), source, number)
 }
 
-// digest notes an entry that the receiver of now found.
-func (w *world) digest(e *rowan.Entry) error {
-	number := int(binary.LittleEndian.Uint64(e.Data))
+// place is where a block is: in which use of a segment, and where.
+type place struct {
+	push uint64
+	at   rdma.Addr
+}
+
+// begin begins the life of a receiver.
+func (w *world) begin() { w.known, w.stamps, w.place = map[id]bool{}, [sources]uint64{}, place{} }
+
+// digest notes an entry that the receiver of now found: they come in the order of their places, those of a source in
+// that of its stamps, and each has one place for ever.
+func (w *world) digest(seg rowan.Segment, e *rowan.Entry) error {
+	here := place{seg.Push, e.Blocks[len(e.Blocks)-1]}
 	me := id{e.Source, e.Stamp}
+	before, digested := w.places[me]
+	switch last := w.place; {
+	case here.push < last.push || here.push == last.push && here.at <= last.at:
+		w.fail("entry %+v at %+v comes behind %+v", me, here, last)
+	case e.Stamp <= w.stamps[e.Source]:
+		w.fail("entry %+v comes behind stamp %d", me, w.stamps[e.Source])
+	case digested && before != here:
+		w.fail("entry %+v is at %+v, and was at %+v", me, here, before)
+	}
+	w.places[me], w.place, w.stamps[e.Source] = here, here, e.Stamp
+	number := int(binary.LittleEndian.Uint64(e.Data))
 	switch want := dataOf(int(e.Source), number); {
 	case !bytes.Equal(want, e.Data):
 		w.fail("entry %+v is of %d bytes that were not appended", me, len(e.Data))
@@ -91,17 +125,17 @@ func (w *world) digest(e *rowan.Entry) error {
 
 // receive runs a receiver for ever. It gives segments back two at a time, late.
 func (w *world) receive(ep rdma.Endpoint) {
-	w.known = map[id]bool{}
+	w.begin()
 	r, err := rowan.Open(ep, w.log)
 	var held []rowan.Segment
 	in := map[int][]rowan.Entry{} // by segment; the last is where it was completed
-	note := func(_ rowan.Segment, e *rowan.Entry) error {
+	note := func(seg rowan.Segment, e *rowan.Entry) error {
 		for _, i := range e.Segments {
 			copied := *e
-			copied.Data = bytes.Clone(e.Data)
+			copied.Data, copied.Segments = bytes.Clone(e.Data), slices.Clone(e.Segments)
 			in[i] = append(in[i], copied)
 		}
-		return w.digest(e)
+		return w.digest(seg, e)
 	}
 	if err == nil {
 		held, err = r.Recover(note)
@@ -126,6 +160,9 @@ func (w *world) receive(ep rdma.Endpoint) {
 		for len(held) > 3 && err == nil {
 			for _, s := range held[:2] {
 				for _, e := range in[s.Index] {
+					if e.Segments[len(e.Segments)-1] != s.Index {
+						continue // it is needed as long as the segment is where it ends
+					}
 					w.kept[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
 				}
 				r.Free(s)
@@ -133,7 +170,7 @@ func (w *world) receive(ep rdma.Endpoint) {
 			freed = append(freed, held[:2]...)
 			held = append(held[:0], held[2:]...)
 		}
-		ep.Sleep(30 * time.Microsecond)
+		ep.Sleep(w.pause)
 	}
 	if !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrRevoked) {
 		w.fail("receiver: %w", err)
@@ -142,14 +179,17 @@ func (w *world) receive(ep rdma.Endpoint) {
 
 // startReceiver starts a receiver, and another one when it crashes.
 func (w *world) startReceiver() {
-	w.receiver = w.s.GoAt(0, "receiver", w.receive)
-	if w.ended == sources || w.crashes == 0 {
+	if w.ended == sources {
 		return
 	}
-	w.crashes--
-	w.s.CrashAt(w.receiver, w.crashAt)
-	w.crashAt = w.crashAt*5%251 + 3
-	w.receiver.WhenCrashed(func() { w.succeed(w.receiver, w.startReceiver) })
+	w.receiver = w.s.GoAt(0, "receiver", w.receive)
+	receiver := w.receiver
+	receiver.WhenCrashed(func() { w.succeed(receiver, w.startReceiver) })
+	if w.crashes > 0 {
+		w.crashes--
+		w.s.CrashAt(receiver, w.crashAt)
+		w.crashAt = w.crashAt*5%251 + 3
+	}
 }
 
 // succeed fences a worker off that has crashed, or may have, and starts another.
@@ -161,8 +201,18 @@ func (w *world) succeed(dead *sim.Worker, start func()) {
 		if err := w.s.Revoke(dead.Client()); err != nil {
 			w.fail("fence off: %w", err)
 		}
+		w.power()
 		start()
 	})
+}
+
+// power brings the node back that lost it.
+func (w *world) power() {
+	if w.s.Dead(0) {
+		if err := w.s.Restart(0); err != nil {
+			w.fail("power is back: %w", err)
+		}
+	}
 }
 
 // send runs a source until it has appended all, or crashes.
@@ -172,6 +222,9 @@ func (w *world) send(source int) func(rdma.Endpoint) {
 		o := senderOptions(w.log, source)
 		o.Above = w.terms[source] << 32
 		s, err := rowan.NewSender(ep, o)
+		for errors.Is(err, rdma.ErrNodeDown) {
+			s, err = rowan.NewSender(ep, o)
+		}
 		for err == nil && w.next[source] < w.entries {
 			number := w.next[source]
 			w.next[source]++
@@ -195,14 +248,17 @@ func (w *world) end() {
 	}
 }
 
-// crashes runs a world, and returns what went wrong.
-func crashes(t testing.TB, seed uint64) error {
+// crashes runs a world, and returns what went wrong. With losses of power the node's memory is persistent.
+func crashes(seed uint64, cuts ...outage) error {
 	log, entries := small, 60
 	if seed%3 == 0 {
 		log, entries = credited, 120
 	}
 	o := sim.Hostile(seed)
 	o.MTU, o.CountRings, o.Memory = mtu, seed%2 == 0, log.Size()
+	if cuts != nil {
+		o.PMem = new(pmem.Testbed())
+	}
 	o.DMAProb, o.DMAMax = 0.05, 1500*time.Microsecond
 	if o.CountRings {
 		o.DMAMax = 5 * time.Millisecond
@@ -212,14 +268,14 @@ func crashes(t testing.TB, seed uint64) error {
 		{Kind: sim.PartitionFault, Client: "sender 3", At: at, For: 900 * time.Microsecond},
 		{Kind: sim.PartitionFault, Client: "sender 2", At: at / 2, For: 400 * time.Microsecond},
 	}
-	w := &world{
-		s: sim.New(o), log: log, entries: entries, crashes: int(seed % 4),
-		acked: map[[2]int]bool{}, kept: map[[2]int]bool{}, gone: map[id]bool{},
-	}
+	w := newWorld(o, log, entries)
 	defer w.s.Close()
-	w.crashAt = 3 + seed*7%200
+	for _, c := range cuts {
+		w.s.CutPowerAt(0, c.step, c.keep)
+	}
+	w.crashes, w.crashAt = int(seed%4), 3+seed*7%200
 	w.startReceiver()
-	if seed%8 == 0 { // a receiver that lives is taken for dead
+	if seed%8 == 0 && cuts == nil { // a receiver that lives is taken for dead
 		w.s.Go("usurper", func(ep rdma.Endpoint) {
 			ep.Sleep(time.Duration(20+seed*7%700) * time.Microsecond)
 			w.succeed(w.receiver, w.startReceiver)
@@ -237,18 +293,24 @@ func crashes(t testing.TB, seed uint64) error {
 	if err := w.s.Run(); err != nil {
 		return err
 	}
+	return w.judge()
+}
+
+// judge recovers the log when all is over, and returns what is wrong.
+func (w *world) judge() error {
+	w.power()
 	ep, err := w.s.Open("last")
 	if err != nil {
 		return err
 	}
 	defer ep.Close()
-	w.known = map[id]bool{}
+	w.begin()
 	found := map[[2]int]bool{}
 	r, err := rowan.Open(ep, w.log)
 	if err == nil {
-		_, err = r.Recover(func(_ rowan.Segment, e *rowan.Entry) error {
+		_, err = r.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
 			found[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
-			return w.digest(e)
+			return w.digest(seg, e)
 		})
 	}
 	for source := range sources {
@@ -280,7 +342,7 @@ func TestCrashes(t *testing.T) {
 	}
 	first, n := seeds(120, 5000)
 	for seed := first; seed < first+n; seed++ {
-		if err := crashes(t, seed); err != nil {
+		if err := crashes(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
