@@ -78,7 +78,7 @@ func TestPowerCuts(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(4, 10)
+	first, n := seeds(2, 10)
 	runs, words, all := 0, 0, 0
 	for seed := first; seed < first+n; seed++ {
 		run := func(cuts ...outage) uint64 {

@@ -24,6 +24,8 @@ type endpoint struct {
 	net   generator // draws of the network, apart from the worker's own
 	conns []conn
 
+	stores conn // by its core to its node's memory: NTStore
+
 	waiter   *Worker
 	batches  uint64
 	inflight int

@@ -83,8 +83,9 @@ func (s *Sim) touch(n *node, op *rdma.Op) {
 	}
 }
 
-// NTStore writes p at a, past the caches, and returns when it is persistent. The worker runs on a's node (GoAt), whose
-// memory is persistent, and its core does nothing else meanwhile. Outside Run that takes no time.
+// NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of it may be. The worker
+// runs on a's node (GoAt), whose memory is persistent, and its core does nothing else meanwhile. Outside Run that takes no
+// time.
 func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 	n, w, off := &s.nodes[a.Node()], s.current, a.Offset()
 	if n.pmem == nil || w != nil && w.root.home != n {
@@ -94,19 +95,31 @@ func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 		return
 	}
 	n.pmem.Write(off, uint64(len(p)))
-	if w != nil {
-		t := s.now + int64(poll)
-		if s.hw != nil {
-			t = s.taken(n, w.spend(s.now, s.hw.ntStore), off, len(p))
-			w.core.busy = t
-		}
-		s.arm(w, t)
-		if !w.park() {
-			return
-		}
+	if w == nil {
+		n.memory.write(off, p)
+		return
 	}
+	t := s.now + int64(poll)
+	if s.hw != nil {
+		t = s.taken(n, w.spend(s.now, s.hw.ntStore), off, len(p))
+		w.core.busy = t
+	}
+	n.memory.landsFrom(&w.ep.stores)
 	n.memory.write(off, p)
-	if w != nil {
-		s.stepped(n)
+	n.memory.landsFrom(nil)
+	if s.outlives(w, n); s.closing() {
+		return
+	}
+	s.arm(w, t)
+	if w.park() {
+		w.ep.stores.flushed = n.memory.pm.stamp
+		s.outlives(w, n)
+	}
+}
+
+// outlives counts a step that a worker of the node makes, which ends with it if power is lost behind that.
+func (s *Sim) outlives(w *Worker, n *node) {
+	if s.stepped(n); w.dead() {
+		_ = w.die()
 	}
 }

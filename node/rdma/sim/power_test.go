@@ -275,6 +275,50 @@ func TestPowerCutOfAppend(t *testing.T) {
 	}
 }
 
+// TestPowerCutsOfStores cuts the power while a thread of the node writes two records past its caches, one behind the
+// other: what NTStore has returned for is durable, and of the rest any words.
+func TestPowerCutsOfStores(t *testing.T) {
+	outcomes := map[[2]int]bool{}
+	for step := uint64(1); step <= 4; step++ {
+		for seed := range uint64(10) {
+			s := open(t, persistent(seed, false, true))
+			s.CutPowerAt(0, step, sim.AnySurvive(seed))
+			done := 0
+			s.GoAt(0, "thread", func(ep rdma.Endpoint) {
+				for k := range 2 {
+					s.NTStore(rdma.At(0, uint64(64*k)), entry(make([]byte, 24), 1))
+					done++
+				}
+			})
+			if err := s.Run(); err != nil {
+				t.Fatal(err)
+			}
+			if !s.Dead(0) {
+				t.Fatalf("the node made %d steps", s.Steps(0))
+			}
+			if err := s.Restart(0); err != nil {
+				t.Fatal(err)
+			}
+			var words [2]int
+			for k := range words {
+				for at := range uint64(3) {
+					words[k] += int(load(t, s, rdma.At(0, uint64(64*k)+8*at)))
+				}
+			}
+			if words[0] < 3 && (done > 0 || words[1] > 0) || done == 2 {
+				t.Errorf("power cut at step %d: %d records are done, and %v words of them there", step, done, words)
+			}
+			outcomes[words] = true
+			s.Close()
+		}
+	}
+	for _, want := range [][2]int{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {3, 1}, {3, 2}, {3, 3}} {
+		if !outcomes[want] {
+			t.Errorf("never %v words are there", want)
+		}
+	}
+}
+
 // TestRestart: a node that is back has its memory, and nothing else of before: no worker, no ring, no verb that was in
 // flight.
 func TestRestart(t *testing.T) {
