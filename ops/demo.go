@@ -55,7 +55,7 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 		return nil, err
 	}
 	if err := useDemo(ctx, d.Name, true, 1); err != nil {
-		_, failed := Down(d.Name, true)
+		_, failed := Down(d.Name, true, false)
 		return nil, errors.Join(err, failed)
 	}
 	d.running, d.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -107,7 +107,7 @@ func (d *Demo) keep(ctx context.Context, seed uint64) {
 func (d *Demo) Close() error {
 	d.stop()
 	d.beside.Wait()
-	_, err := Down(d.Name, true)
+	_, err := Down(d.Name, true, false)
 	return err
 }
 

@@ -61,7 +61,7 @@ func TestForeignRecord(t *testing.T) {
 	if err := os.Chmod(local.Root(), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	_, down := Down("mine", true)
+	_, down := Down("mine", true, false)
 	_, status := Status("mine")
 	_, crash := CrashNode("mine", 0, false)
 	_, put := stores.Open("mine")

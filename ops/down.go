@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
 )
 
 // Removed is a pool that is no more.
@@ -16,18 +17,23 @@ type Removed struct {
 	Pool    string `json:"removed"`
 	Stopped int    `json:"stopped_nodes,omitempty"` // processes of this machine that 'farkv up' had started
 	Left    bool   `json:"nodes_left,omitempty"`    // its nodes go on, and belong to no pool
+	Kept    string `json:"kept,omitempty"`          // the folder that brings it back: see Starter.PMem
 }
 
 // Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse. Of a pool that
-// is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay.
-func Down(addr string, force bool) (*Removed, error) {
+// is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay. What such nodes
+// remember stays in its folder, from which UpStarted brings the pool back, unless purged.
+func Down(addr string, force, purge bool) (*Removed, error) {
 	if !strings.Contains(addr, ":") {
 		switch p, err := local.Open(addr); {
 		case err == nil:
-			return downStarted(p, force)
+			return downStarted(p, force, purge)
 		case !errors.Is(err, local.ErrNoPool) && !errors.Is(err, local.ErrName):
 			return nil, explainStarted(err, addr)
 		}
+	}
+	if purge {
+		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started", addr)
 	}
 	err := fabrics.Remove(addr, force)
 	if errors.Is(err, fabrics.ErrInUse) {
@@ -64,12 +70,20 @@ func inUse(addr string, err error) error {
 
 // Print implements Result.
 func (r *Removed) Print(w io.Writer) {
-	fmt.Fprintf(w, "removed %s", r.Pool)
+	did := "removed"
+	if r.Kept != "" {
+		did = "ended"
+	}
+	fmt.Fprintf(w, "%s %s", did, r.Pool)
 	switch {
 	case r.Stopped > 0:
 		fmt.Fprintf(w, ", and stopped its %s", Plural(r.Stopped, "node", "nodes"))
 	case r.Left:
 		fmt.Fprint(w, "; its nodes go on, and belong to no pool")
+	}
+	if r.Kept != "" {
+		fmt.Fprintf(w, "; %s keeps what they remember: 'farkv up --fabric tcp %s --pmem %s' brings it back", r.Kept, r.Pool,
+			r.Kept)
 	}
 	fmt.Fprintln(w)
 }

@@ -25,16 +25,29 @@ const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 type Starter struct {
 	Program string // this one: they are processes of it
 	Fabric  string // that they are for: of fabrics.NodeFabrics
+	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss of power; "": they
+	// remember nothing. Shape is what the caller was asked for of the pool's shape. A pool that the folder holds is brought
+	// back if it was made by the same, or if there is none.
+	PMem  string
+	Power bool
+	Shape []string
 }
 
-// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it ends what
-// it started.
-func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (made *Made, err error) {
+// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it ends
+// what it started. Where the starter's folder holds a pool that was made so it brings that one back.
+func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (*Made, error) {
 	if err := local.CheckName(name); err != nil {
 		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)
 	}
 	if err := by.may(name); err != nil {
 		return nil, err
+	}
+	data, err := by.data()
+	if err != nil {
+		return nil, err
+	}
+	if data != nil && len(data.Addresses) > 0 {
+		return by.bringBack(ctx, name, data)
 	}
 	kind, err := stores.Lookup(store)
 	if err != nil {
@@ -44,11 +57,50 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err := p.Check(kind); err != nil {
 		return nil, explainShape(err, name)
 	}
-	if !p.Overcommit { // of all nodes together, which each would find room for alone
+	if !p.Overcommit && data == nil { // of all nodes together, which each would find room for alone
 		if err := fabrics.AffordNodes(by.Fabric, "", p.Bytes()); err != nil {
 			return nil, explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
 		}
 	}
+	// Nodes have room for usual telemetry beside their memory.
+	more := telemetry.Bytes(max(p.Telemetry, telemetry.Records)) - telemetry.Bytes(telemetry.Records)
+	nodes := localNodes{Starter: by, data: data, n: p.Nodes, memory: p.Memory + more}
+	if data == nil {
+		return nodes.up(ctx, name, store, func(addr string, _ []string) (*stores.Pool, error) {
+			return stores.Create(addr, store, p)
+		})
+	}
+	data.Memory, data.Power, data.Store, data.Shape = nodes.memory, by.Power, store, by.Shape
+	if err := data.Make(); err != nil {
+		return nil, explainData(err)
+	}
+	made, err := nodes.up(ctx, name, store, func(addr string, all []string) (*stores.Pool, error) {
+		pool, err := stores.Create(addr, store, p)
+		if err != nil {
+			return nil, err
+		}
+		if err := data.Made(all); err != nil { // a crash before leaves files of no pool
+			return nil, errors.Join(err, pool.Close())
+		}
+		return pool, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, local.RemoveData(data.Folder()))
+	}
+	return made, nil
+}
+
+// localNodes are memory nodes that are started on this machine.
+type localNodes struct {
+	Starter
+	data   *local.Data // nil: they remember nothing
+	n      int
+	memory uint64 // bytes of each
+}
+
+// up starts the nodes, and makes or opens their pool as open does.
+func (s *localNodes) up(ctx context.Context, name, store string, open func(addr string, all []string) (*stores.Pool, error),
+) (made *Made, err error) {
 	here, err := local.Create(name)
 	if err != nil {
 		return nil, explainStarted(err, name)
@@ -58,21 +110,22 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 			err = errors.Join(err, here.Stop(stopTime))
 		}
 	}()
+	if s.data != nil {
+		here.Data = s.data.Folder()
+	}
 	token, err := tokenFile(here)
 	if err != nil {
 		return nil, err
 	}
-	// Nodes have room for usual telemetry beside their memory.
-	more := telemetry.Bytes(max(p.Telemetry, telemetry.Records)) - telemetry.Bytes(telemetry.Records)
-	if err := here.Start(ctx, p.Nodes, by.command(token, p.Memory+more)); err != nil {
+	if err := here.Start(ctx, s.n, s.command(token)); err != nil {
 		return nil, fmt.Errorf("up %s: %w", name, err)
 	}
 	var all []string
 	for _, n := range here.Nodes {
 		all = append(all, n.Address)
 	}
-	addr := by.Fabric + ":" + strings.Join(all, ",")
-	pool, err := stores.Create(addr, store, p)
+	addr := s.Fabric + ":" + strings.Join(all, ",")
+	pool, err := open(addr, all)
 	if err != nil {
 		return nil, explainShape(err, addr)
 	}
@@ -80,7 +133,11 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err := here.Made(addr); err != nil {
 		return nil, err
 	}
-	return madeOf(pool, store)
+	made, err = madeOf(pool, store)
+	if err == nil && s.data != nil {
+		made.Kept = s.data.Folder()
+	}
+	return made, err
 }
 
 // may tells what keeps nodes from being started on this machine under a name.
@@ -112,11 +169,22 @@ func tokenFile(here *local.Pool) (string, error) {
 }
 
 // command is the command line of a node that is started here.
-func (s Starter) command(token string, memory uint64) local.Command {
-	return func(_ int, pidFile string) []string {
-		return []string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", "127.0.0.1:0",
-			"--memory", strconv.FormatUint(memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(),
-			"--output", "json", "--token-file", token}
+func (s *localNodes) command(token string) local.Command {
+	return func(node int, pidFile string) []string {
+		listen := "127.0.0.1:0"
+		var more []string
+		if s.data != nil {
+			more = []string{"--pmem", s.data.File(node)}
+			if len(s.data.Addresses) > 0 {
+				listen = s.data.Addresses[node]
+			}
+			if s.Power {
+				more = append(more, "--power")
+			}
+		}
+		return append([]string{s.Program, "node", "--await-starter", "--fabric", s.Fabric, "--listen", listen,
+			"--memory", strconv.FormatUint(s.memory, 10), "--overcommit", "--pid-file", pidFile, "--drain", drainTime.String(),
+			"--output", "json", "--token-file", token}, more...)
 	}
 }
 
@@ -215,8 +283,11 @@ func (p *Pools) AddStarted() error {
 
 // downStarted ends the nodes of a pool that were started on this machine, and with them the pool. Unless forced it refuses
 // while clients live.
-func downStarted(p *local.Pool, force bool) (*Removed, error) {
-	r := &Removed{Pool: p.Name}
+func downStarted(p *local.Pool, force, purge bool) (*Removed, error) {
+	r := &Removed{Pool: p.Name, Kept: p.Data}
+	if err := mayPurge(p, purge); err != nil {
+		return nil, err
+	}
 	for i := range p.Nodes {
 		if p.Alive(i) {
 			r.Stopped++
@@ -235,6 +306,10 @@ func downStarted(p *local.Pool, force bool) (*Removed, error) {
 	}
 	if err := p.Stop(stopTime); err != nil {
 		return nil, err
+	}
+	if purge {
+		r.Kept = ""
+		return r, local.RemoveData(p.Data)
 	}
 	return r, nil
 }

@@ -137,7 +137,7 @@ const page = 4096
 // and 'farkv down' ends.
 func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err error) {
 	name := fmt.Sprintf("farkv-perf-%s-%d", fabric, os.Getpid())
-	by := Starter{p.Program, fabric}
+	by := localNodes{Starter: Starter{Program: p.Program, Fabric: fabric}, n: 1, memory: (p.Memory + page - 1) / page * page}
 	if err := by.may(name); err != nil {
 		return nil, lacking{err}
 	}
@@ -150,7 +150,7 @@ func (p *Perf) started(ctx context.Context, fabric string) (f *FabricPerf, err e
 	if err != nil {
 		return nil, err
 	}
-	if err := here.Start(ctx, 1, by.command(token, (p.Memory+page-1)/page*page)); err != nil {
+	if err := here.Start(ctx, by.n, by.command(token)); err != nil {
 		return nil, cmp.Or[error](ctx.Err(), lacking{err})
 	}
 	return p.measure(ctx, fabric+":"+here.Nodes[0].Address)

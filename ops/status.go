@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops/table"
 )
@@ -304,6 +305,9 @@ func (s *State) Print(w io.Writer) {
 		{"master", s.master()},
 		{"clients", clients},
 	}...), 1)
+	if a, err := fabrics.Parse(s.Pool); err == nil && !a.Remote() {
+		fmt.Fprintln(w, "its memory survives the processes that use it (shared memory), and ends with the next boot")
+	}
 	s.printNodes(w)
 	s.printPMem(w)
 	if rows := parameters(s.Params); len(rows) > 0 {

@@ -17,6 +17,8 @@ type Made struct {
 	*State
 	Variant string `json:"variant,omitempty"` // the store that was asked for, where the pool's goes by another name
 	Warning string `json:"warning,omitempty"` // why the pool may not last
+	Kept    string `json:"kept,omitempty"`    // the folder of what its nodes remember
+	Back    bool   `json:"back,omitempty"`    // it was there before
 }
 
 // Up makes a pool that stays until Down.
@@ -68,7 +70,14 @@ func (m *Made) Print(w io.Writer) {
 	if m.Name == "" {
 		fmt.Fprintf(w, "made %s\n", m.Pool)
 	} else {
-		fmt.Fprintf(w, "made %s, on nodes that run on this machine until 'farkv down %s': %s\n", m.Name, m.Name, m.Pool)
+		did := "made"
+		if m.Back {
+			did = "brought back"
+		}
+		fmt.Fprintf(w, "%s %s, on nodes that run on this machine until 'farkv down %s': %s\n", did, m.Name, m.Name, m.Pool)
+	}
+	if m.Kept != "" {
+		fmt.Fprintf(w, "%s keeps what its nodes remember, until 'farkv down %s --purge'\n", m.Kept, m.Name)
 	}
 	if m.Variant != "" {
 		fmt.Fprintf(w, "its store is %s; %s is a way to use it, chosen when a program opens it\n", m.Store, m.Variant)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
@@ -45,6 +46,8 @@ type upFlags struct {
 	nodes, replicas int
 	telemetry       int
 	store, fabric   string
+	pmem            string
+	power           bool
 	addresses       []string
 }
 
@@ -67,11 +70,15 @@ func (c *cli) up() *cobra.Command {
 			"  consul:HOST:PORT/POOL      on those that --addresses names, or that are registered there and free; its record is in\n" +
 			"                             Consul\n\n" +
 			"Extra addresses beyond --nodes + --spares become witnesses: they store no data but vote, so that a pool of two nodes\n" +
-			"and a witness outlives the death of one.",
+			"and a witness outlives the death of one.\n\n" +
+			"With --pmem DIR nodes that it starts keep all that they remember in a file each there, and outlive SIGKILL; with\n" +
+			"--power a loss of power, too: see 'farkv help node'. After 'farkv down' up with the same DIR brings the pool back\n" +
+			"as it was, at the same ports. 'farkv status' says what each node survives, and how.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5\n" +
 			"  farkv up --fabric tcp mine --nodes 3\n" +
+			"  farkv up --fabric tcp mine --nodes 3 --pmem /var/lib/farkv/mine --power\n" +
 			"  farkv up tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070 --memory 8GiB\n" +
 			"  farkv up consul:127.0.0.1:8500/mine --nodes 3 --memory 8GiB",
 		Args: operands(""),
@@ -81,6 +88,8 @@ func (c *cli) up() *cobra.Command {
 	f.StringVar(&u.store, "store", "fusee", "one of\n"+storeNames())
 	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm); of a consul: pool:\n"+
 		"tcp or rdma (default what its nodes were started for)")
+	f.StringVar(&u.pmem, "pmem", "", "folder in which the memory nodes that it starts keep what they remember")
+	f.BoolVar(&u.power, "power", false, "with --pmem: what was answered survives a loss of power")
 	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
@@ -130,6 +139,9 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 	case len(u.addresses) > 0 && scheme != "consul":
 		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
 	}
+	if (u.pmem != "" || u.power) && (named || !onNodes(scheme)) {
+		return fmt.Errorf("--pmem and --power are for a NAME with --fabric tcp: nodes that run already have their own")
+	}
 	var made *ops.Made
 	var err error
 	switch {
@@ -138,7 +150,8 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		if wrong != nil {
 			return failure{fmt.Errorf("up --fabric %s: which program starts the nodes: %w", scheme, wrong)}
 		}
-		made, err = ops.UpStarted(cmd.Context(), ops.Starter{Program: program, Fabric: scheme}, pool, u.store, u.params)
+		by := ops.Starter{Program: program, Fabric: scheme, PMem: u.pmem, Power: u.power, Shape: shape(cmd)}
+		made, err = ops.UpStarted(cmd.Context(), by, pool, u.store, u.params)
 	case onNodes(scheme), scheme == "consul" && len(u.addresses) > 0:
 		if onNodes(scheme) {
 			u.addresses = strings.Split(rest, ",")
@@ -158,6 +171,17 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		made, err = ops.Up(pool, u.store, u.params)
 	}
 	return answer(c, cmd, made, err)
+}
+
+// shape returns the flags of up that were given and shape the pool, sorted.
+func shape(cmd *cobra.Command) (all []string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		other := []string{"fabric", "pmem", "power", "overcommit"}
+		if cmd.LocalFlags().Lookup(f.Name) != nil && !slices.Contains(other, f.Name) {
+			all = append(all, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	return all
 }
 
 // place takes the memory nodes from their addresses. Those beyond a number that was asked for are witnesses.
@@ -180,23 +204,25 @@ func started(name string) bool {
 }
 
 func (c *cli) down() *cobra.Command {
-	var force bool
+	var force, purge bool
 	cmd := &cobra.Command{
 		Use:   "down [POOL]",
 		Short: "Remove a pool and what is in it",
 		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
 			"Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
 			"and by SIGKILL after a while. Nodes that somebody else started are told that they belong to no pool any more, and go\n" +
-			"on.",
+			"on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
+			"is given.",
 		Example: "  farkv down\n  farkv down big --force\n  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
 		Args:    operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
-			removed, err := ops.Down(pool, force)
+			removed, err := ops.Down(pool, force, purge)
 			return answer(c, cmd, removed, err)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even when clients live, or when it is no pool")
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove what nodes remember in the folder of --pmem, too")
 	return cmd
 }
 

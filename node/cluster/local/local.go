@@ -26,7 +26,7 @@ import (
 var (
 	ErrNoPool = errors.New("no such pool on this machine")
 	ErrExists = errors.New("pool exists")
-	ErrFolder = errors.New("run folder cannot be used")
+	ErrFolder = errors.New("folder cannot be used")
 	ErrRecord = errors.New("pool's record cannot be read")
 	ErrName   = errors.New("bad pool name")
 )
@@ -38,6 +38,7 @@ type Record struct {
 	// Address opens the pool; "" until it was made, and when making it was cut off.
 	Address string    `json:"address,omitempty"`
 	Nodes   []Process `json:"nodes"`
+	Data    string    `json:"data,omitempty"` // the folder of what its nodes remember: see Data
 }
 
 // Process is one memory node that was started here.

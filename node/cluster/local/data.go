@@ -1,0 +1,158 @@
+package local
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrData is wrapped when a folder cannot be that of a pool's persistent memory.
+var ErrData = errors.New("not a folder of persistent memory")
+
+// Data is a folder in which a pool's nodes keep what they remember. It outlives the run folder: nodes that are started
+// with it again are the ones that they were.
+//
+//	pool.json       what Data says, once the pool was made; before, the files mean nothing
+//	node-0.pmem     the memory of a node
+type Data struct {
+	Version int `json:"version"`
+	// Addresses are those at which the nodes listen, each in its place; none: no pool was made here yet.
+	Addresses []string `json:"addresses"`
+	Memory    uint64   `json:"memory"`          // bytes of each node, as it is told them
+	Power     bool     `json:"power,omitempty"` // it survives a loss of power
+	Store     string   `json:"store"`           // that was asked for
+	Shape     []string `json:"shape,omitempty"` // what else was asked for
+	folder    string
+}
+
+const dataFile = "pool.json"
+
+// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, or ErrData where the folder
+// holds memory of nodes, and no pool: the making of one was cut off.
+func OpenData(folder string) (*Data, error) {
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	d := &Data{folder: folder}
+	parent, err := os.OpenFile(filepath.Dir(folder), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
+	}
+	defer parent.Close()
+	f, err := openFolder(parent, folder, othersWrite)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := readOwn(f, dataFile, othersWrite)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if left, _ := d.files(); len(left) > 0 {
+			return nil, fmt.Errorf("%w: %s holds %s, and no %s: the making of its pool was cut off", ErrData, folder,
+				filepath.Base(left[0]), dataFile)
+		}
+		return d, nil
+	case err != nil:
+		return nil, err
+	}
+	if err := json.Unmarshal(text, d); err != nil {
+		return nil, fmt.Errorf("%w: %s of %s: %w", ErrRecord, dataFile, folder, err)
+	}
+	if d.Version != version || len(d.Addresses) == 0 || d.Memory == 0 {
+		return nil, fmt.Errorf("%w: %s of %s: version %d, %d nodes of %d bytes", ErrRecord, dataFile, folder, d.Version,
+			len(d.Addresses), d.Memory)
+	}
+	return d, nil
+}
+
+// Folder returns the folder's path, File that of a node's memory.
+func (d *Data) Folder() string { return d.folder }
+
+// File returns the path of a node's memory.
+func (d *Data) File(node int) string {
+	return filepath.Join(d.folder, fmt.Sprintf("node-%d.pmem", node))
+}
+
+func (d *Data) files() ([]string, error) {
+	return filepath.Glob(filepath.Join(d.folder, "node-*.pmem"))
+}
+
+// Make makes the folder, where it is missing.
+func (d *Data) Make() error {
+	if err := os.Mkdir(d.folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: %w", ErrFolder, err)
+	}
+	return nil
+}
+
+// Made notes that a pool was made of the nodes at these addresses. It returns when that survives a loss of power, as
+// what the nodes remember may.
+func (d *Data) Made(addresses []string) error {
+	d.Version, d.Addresses = version, slices.Clone(addresses)
+	text, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	name := filepath.Join(d.folder, dataFile)
+	if err = writeSynced(name+".new", append(text, '\n')); err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err == nil {
+		err = syncFolder(d.folder)
+	}
+	if err == nil {
+		err = syncFolder(filepath.Dir(d.folder))
+	}
+	if err != nil {
+		return fmt.Errorf("note the pool in %s: %w", d.folder, err)
+	}
+	return nil
+}
+
+func writeSynced(name string, p []byte) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(p)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncFolder(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// RemoveData removes what a pool's nodes remember in a folder, and the folder, unless others have put something there.
+// The pool goes first: a crash leaves memory that means nothing.
+func RemoveData(folder string) error {
+	d := Data{folder: folder}
+	err := os.Remove(filepath.Join(folder, dataFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	left, _ := d.files() // the pattern is well-formed
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	if wrong := os.Remove(folder); !errors.Is(wrong, unix.ENOTEMPTY) && !errors.Is(wrong, fs.ErrNotExist) {
+		err = errors.Join(err, wrong)
+	}
+	if err != nil {
+		return fmt.Errorf("remove what %s holds: %w", folder, err)
+	}
+	return nil
+}

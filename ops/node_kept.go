@@ -1,0 +1,100 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+)
+
+// data opens the folder of what nodes remember; nil: they remember nothing.
+func (s Starter) data() (*local.Data, error) {
+	switch {
+	case s.PMem == "" && s.Power:
+		return nil, workloads.Misuse("--power is for --pmem")
+	case s.PMem == "":
+		return nil, nil
+	case fabrics.NeedsDevice(s.Fabric):
+		return nil, workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
+	}
+	d, err := local.OpenData(s.PMem)
+	if err != nil {
+		return nil, explainData(fmt.Errorf("up --pmem %s: %w", s.PMem, err))
+	}
+	if len(d.Addresses) > 0 && len(s.Shape) > 0 && !slices.Equal(s.Shape, d.Shape) {
+		made := append([]string{"--store=" + d.Store}, d.Shape...)
+		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: leave %s out, "+
+			"or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
+	}
+	return d, nil
+}
+
+func explainData(err error) error {
+	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(local.ErrData), Say: "remove it, or name another folder"},
+		{Of: of(local.ErrRecord), Say: "its pool cannot be brought back"},
+		{Of: of(local.ErrFolder), Say: "name a folder of yours that only you may write to, or one that is not there yet"},
+	})
+}
+
+// backTime bounds how long nodes that came back may take to agree that they are the pool: they connect to each other,
+// and ask each other for leases.
+const backTime = 20 * time.Second
+
+// bringBack starts the nodes of a pool again.
+func (s Starter) bringBack(ctx context.Context, name string, data *local.Data) (*Made, error) {
+	s.Power = s.Power || data.Power // what was once promised is kept
+	nodes := localNodes{Starter: s, data: data, n: len(data.Addresses), memory: data.Memory}
+	made, err := nodes.up(ctx, name, data.Store, func(addr string, all []string) (*stores.Pool, error) {
+		ctx, cancel := context.WithTimeout(ctx, backTime)
+		defer cancel()
+		pool, err := reopen(ctx, addr)
+		if err == nil && s.Power != data.Power {
+			data.Power = s.Power
+			if err = data.Made(all); err != nil {
+				pool.Close()
+			}
+		}
+		return pool, err
+	})
+	switch {
+	case errors.Is(err, rdma.ErrNoPool):
+		return nil, fmt.Errorf("up --pmem %s: its nodes are in no pool any more, since that was removed: %w (hint: remove "+
+			"the folder)", data.Folder(), err)
+	case err != nil:
+		return nil, fmt.Errorf("bring %s back from %s, which stays as it is: %w", name, data.Folder(), err)
+	}
+	made.Back = true
+	return made, nil
+}
+
+// reopen opens a pool as soon as its nodes agree.
+func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
+	for {
+		pool, err := stores.Open(addr)
+		if !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) && !errors.Is(err, rdma.ErrTimeout) {
+			return pool, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// mayPurge returns why there is nothing to purge of a pool.
+func mayPurge(p *local.Pool, purge bool) error {
+	if purge && p.Data == "" {
+		return workloads.Misuse("down %s: --purge is for a pool whose nodes 'farkv up --pmem' started", p.Name)
+	}
+	return nil
+}
