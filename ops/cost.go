@@ -37,7 +37,7 @@ const (
 	costRounds = 32
 	costLeast  = 4               // rounds
 	costTime   = 2 * time.Second // after which no round begins, once there are costLeast
-	costOps    = 4_000           // a round: short beside a scheduler's slice
+	costOps    = 4_000           // a round, or as many as a shorter run has: short beside a scheduler's slice
 )
 
 // costs measures Get and Update of the store of a loaded pool against its own batches. It also returns the bytes of
@@ -50,7 +50,7 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 	if err != nil {
 		return get, update, 0, err
 	}
-	m := &meter{ctx: ctx, spec: s, ep: &recorder{Endpoint: ep}, rnd: rand.New(rand.NewPCG(b.Seed, 1))}
+	m := &meter{ctx: ctx, spec: s, ops: int(min(costOps, b.Ops)), ep: &recorder{Endpoint: ep}, rnd: rand.New(rand.NewPCG(b.Seed, 1))}
 	if m.store, err = kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
 		return get, update, 0, errors.Join(err, ep.Close())
 	}
@@ -98,6 +98,7 @@ func costOf(store, floor []float64) (c Cost, err error) {
 type meter struct {
 	ctx   context.Context
 	spec  *workloads.Spec
+	ops   int // of a round
 	store client.Store
 	ep    *recorder // the store's
 	floor *floor
@@ -134,7 +135,7 @@ func (m *meter) warm(inserted int64) (user uint64, err error) {
 // draw chooses the records of a round.
 func (m *meter) draw() {
 	m.keys = m.keys[:0]
-	for range costOps {
+	for range m.ops {
 		m.keys = append(m.keys, m.spec.Key(m.spec.InsertStart+m.rnd.Int64N(m.spec.InsertCount)))
 	}
 }
@@ -187,7 +188,7 @@ func (m *meter) round(took *[4][]float64) error {
 		if err := f(); err != nil {
 			return err
 		}
-		took[i] = append(took[i], float64(time.Since(began))/costOps)
+		took[i] = append(took[i], float64(time.Since(began))/float64(m.ops))
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func loaded(t testing.TB, name string) (*Bench, *stores.Pool, *meter) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &meter{ctx: t.Context(), spec: c.Spec, ep: &recorder{Endpoint: ep}, rnd: ep.Rand()}
+	m := &meter{ctx: t.Context(), ops: costOps, spec: c.Spec, ep: &recorder{Endpoint: ep}, rnd: ep.Rand()}
 	if m.store, err = p.Kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
 		t.Fatal(err)
 	}

@@ -177,6 +177,9 @@ func killedOver(t *testing.T, fabric string) {
 	if os.Getenv("FARKV_KILLS") != "" {
 		n = kills(t)
 	} else {
+		if os.Getenv("FARKV_LONG") != "1" {
+			n = 4
+		}
 		t.Logf("%d clients are killed; FARKV_KILLS is another number, of which each %d have a pool of their own", n, round)
 	}
 	for ; n > 0; n -= round {

@@ -22,7 +22,7 @@ func TestPartitions(t *testing.T) {
 	}{
 		{"clients from a node", "c0-n0 c1-n0", true},
 		{"a node from all", "c0-n0 c1-n0 n0-n1 n0-n2", true},
-		{"a node from its peers", "n0-n1 n0-n2", false},
+		{"a node from its peers", "n0-n1 n0-n2", true},
 		{"a node and a client from the rest", "n0-n1 n0-n2 n0-c1 c0-n1 c0-n2 c0-c1", false},
 	} {
 		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) {

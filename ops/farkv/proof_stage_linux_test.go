@@ -28,7 +28,7 @@ const (
 	proofWorkers = 3  // of a process
 	proofKeys    = 24 // that all workers share
 
-	statusPause = 100 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
+	statusPause = 250 * time.Millisecond // in front of a 'farkv status', which would take a processor from the workers
 )
 
 // proofPause is of a worker, at most: histories are to be checked in seconds. Without $FARKV_LONG all clients of a pool and its

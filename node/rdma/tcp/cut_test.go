@@ -49,7 +49,8 @@ func verbRun(ep rdma.Endpoint, ok, unknown *[tallies]uint64) (failed error) {
 }
 
 // TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction: verbs succeed or end
-// in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect.
+// in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect. Without
+// $FARKV_LONG it does so after each fourth number, and TestControlCutAtEveryByte after each eighth.
 func TestCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8
@@ -57,9 +58,9 @@ func TestCutAtEveryByte(t *testing.T) {
 		for part := range parts {
 			t.Run(fmt.Sprintf("%s, part %d", [...]string{"up", "down"}[way], part), func(t *testing.T) {
 				t.Parallel()
-				step := parts
-				if teeth.UnderRace {
-					step = 4 * parts
+				step := parts * 4
+				if long {
+					step = parts
 				}
 				cutVerbs(t, way, part*step/parts, step)
 			})

@@ -51,14 +51,12 @@ func (h *Harness) processes(t *testing.T, fabrics ...real) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes share a pool on Linux only")
 	}
-	test, kills, all := filepath.Dir(t.Name()), uint64(3), true
-	if h.brief() {
-		kills, all = 1, false // where one is killed the others come to their end
+	test, kills := filepath.Dir(t.Name()), uint64(1)
+	if long() {
+		kills = 3
 	}
 	for _, on := range fabrics {
-		if all {
-			t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
-		}
+		t.Run(on.name+" histories", func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, 1, false)) })
 		for seed := range kills {
 			t.Run(fmt.Sprintf("%s killed %d", on.name, seed), func(t *testing.T) { report(t, h.shared(on, t.TempDir(), test, seed, true)) })
 		}

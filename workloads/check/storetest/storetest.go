@@ -12,8 +12,9 @@
 //
 //	go test -tags ibverbs ./client/fusee -run TestStore -fabric rdma -rdma 10.0.0.5 -part 4
 //
-// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the first. A failure prints the
-// command that replays its seed.
+// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the
+// first. A failure prints the command that replays its seed. With $FARKV_LONG=1, and with -fabric, each harness runs all
+// suites, and more processes are killed.
 package storetest
 
 import (
@@ -35,6 +36,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
+
+// long reports whether each harness runs all suites, and more processes are killed.
+func long() bool { return os.Getenv("FARKV_LONG") == "1" || *fabric != "" }
 
 // Runs in virtual time leave much garbage and keep little, so that the collector would run all the time: a quarter of the CPU time of
 // a store's tests.
@@ -77,8 +81,8 @@ type Harness struct {
 	Longest time.Duration
 
 	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
-	// itself: -race leaves it out. Unless $FARKV_LONG is 1, no link of its nodes is cut, and one of its processes is
-	// killed on each fabric, no more.
+	// itself: -race leaves it out. Its suites across processes, on memory nodes and with a crash behind every verb run with
+	// $FARKV_LONG=1 or -fabric.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
@@ -99,18 +103,20 @@ func Run(t *testing.T, h Harness) {
 	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
 	t.Run("model", func(t *testing.T) { h.model(t) })
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
-	if !alone {
-		on = onTCP
-		t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
-	}
-	if h.Mender != nil && on.wired != nil && !h.brief() {
-		t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
+	if !h.Alike || long() {
+		fabrics := []real{on}
+		if !alone {
+			on, fabrics = onTCP, []real{onShm, onTCP}
+			t.Run("tcp", func(t *testing.T) { report(t, h.historiesOn(onTCP)) })
+		}
+		if h.Mender != nil && on.wired != nil {
+			t.Run("cuts", func(t *testing.T) { h.cuts(t, on.wired) })
+		}
+		t.Run("processes", func(t *testing.T) { h.processes(t, fabrics...) })
 	}
 	if alone {
-		t.Run("processes", func(t *testing.T) { h.processes(t, on) })
 		return
 	}
-	t.Run("processes", func(t *testing.T) { h.processes(t, onShm, onTCP) })
 	t.Run("sim", func(t *testing.T) {
 		t.Run("histories", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simHistories)) })
 		t.Run("crashes", func(t *testing.T) { report(t, h.overSeeds(t.Name(), 1, h.simCrashes)) })
@@ -118,13 +124,13 @@ func Run(t *testing.T, h Harness) {
 			if teeth.UnderRace {
 				t.Skip("virtual time, in which one task runs at a time; run without -race")
 			}
+			if h.Alike && !long() {
+				t.Skip("takes its time: FARKV_LONG=1 runs it, as .ci/run does")
+			}
 			report(t, h.overSeeds(t.Name(), 100, h.everyCrash))
 		})
 	})
 }
-
-// brief reports whether the suites in real time are cut short.
-func (h *Harness) brief() bool { return h.Alike && os.Getenv("FARKV_LONG") != "1" }
 
 func (h *Harness) defaults() {
 	set := func(n *int, v int) {
