@@ -239,7 +239,8 @@ func (b *Batch) FetchAdd(a Addr, n uint64) *Op {
 // gather from the memory of the node that the worker runs beside. The worker has a mailbox: see Messenger; once it has
 // closed that, a SEND ends in ErrClosed. The op completes when the message is in a buffer of the receiver, which need
 // not have looked at it. When it ends in ErrBoxFull, ErrMessageSize or ErrNoBox the message was not delivered, and
-// verbs behind it go on; when in anything else, it may have been.
+// verbs behind it go on; when in anything else, it may have been. It stays behind the
+// worker's earlier verbs to that node, as verbs do; later ones may pass it.
 func (b *Batch) Send(to BoxAddr, head []byte, spans ...Span) *Op {
 	if !b.base.sends {
 		panic("rdma: SEND by a worker without a mailbox")

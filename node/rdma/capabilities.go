@@ -210,9 +210,9 @@ func Tell(f Fabric, name string) (Endpoint, error) {
 // Has it: shm, tcp, ibverbs, sim.
 type Messenger interface {
 	// Listen opens the worker's mailbox, of which it has one at a time. The error wraps ErrExists when it has one, or
-	// when another worker has that number; ErrNodeDown where none of its nodes answers; ErrNotSupported of a pool in
-	// shared memory, whose workers no process can wake, and of one whose verbs go over devices. (A mem: pool, which is
-	// of one process, has messages.)
+	// when another worker has that number; ErrNodeDown where none of its nodes answers; ErrFull where the device has
+	// fewer buffers; ErrNotSupported of a pool in shared memory, whose workers no process can wake. (A mem: pool, which
+	// is of one process, has messages.)
 	Listen(o BoxOptions) (Mailbox, error)
 }
 

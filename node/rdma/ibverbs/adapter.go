@@ -21,15 +21,18 @@ type adapter interface {
 	register(base unsafe.Pointer, size uint64, remote bool) (memory, error)
 	// completions makes a completion queue with room for so many.
 	completions(room int) (completions, error)
+	// receives makes a queue with room for so many buffers, which messages come into.
+	receives(room int) (receives, error)
 	close() error
 }
 
 // limits are what an adapter can do.
 type limits struct {
-	inline int  // bytes of a WRITE that travel in the work request itself
+	inline int  // bytes of a WRITE or a SEND that travel in the work request itself
 	depth  int  // work requests that a queue pair may hold
 	room   int  // of a completion queue
 	pairs  int  // queue pairs
+	slots  int  // buffers that a receive queue may hold
 	fences bool // a fence is kept by the device; else the worker does
 }
 
@@ -54,6 +57,9 @@ func noMemory(device string, size uint64, err error) error {
 type completions interface {
 	// pair makes a queue pair whose completions come here. Peers may do with registered memory what access says.
 	pair(depth int, access access) (pair, error)
+	// beside makes another completion queue, which arm and await of this one count for, too. It is closed before this
+	// one.
+	beside(room int) (completions, error)
 	// post rings one doorbell a group, in one call, and notes in each group how many of its requests were taken.
 	post(groups []group, requests []request)
 	// poll takes completions, waiting for the first for as long as spin says, without giving the processor away.
@@ -73,6 +79,15 @@ const (
 	accessAll
 )
 
+// receives is a queue of buffers that messages of several queue pairs come into. It is not safe for concurrent use.
+type receives interface {
+	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to q.
+	pair(q completions) (pair, error)
+	// post adds a buffer of local memory at the end of the queue.
+	post(id uint64, buffer []byte, key uint32) error
+	close() error
+}
+
 // pair is one end of a reliable connection.
 type pair interface {
 	// card says what the other end has to know.
@@ -81,6 +96,8 @@ type pair interface {
 	connect(remote card) error
 	// handle names it in a group.
 	handle() uintptr
+	// stop has it take no more messages. Those that it took have their completions soon.
+	stop() error
 	// close destroys it: no more verbs that came in over it are executed, and local memory is not touched any more.
 	close() error
 }
@@ -93,7 +110,7 @@ type request struct {
 	id     uint64
 	n      uint32
 	key    uint32 // of the local memory
-	op     uint8  // an rdma.Verb, but no masked one
+	op     uint8  // an rdma.Verb, but no masked one, and no APPEND
 	flags  uint8
 	_      [6]byte
 }
@@ -120,6 +137,8 @@ type completion struct {
 	id     uint64
 	status status
 	vendor uint32 // the device's own word for why
+	n      uint32 // of a buffer that a message came into: its bytes
+	pair   uint32 // and the number of the queue pair
 }
 
 // status is an ibv_wc_status.

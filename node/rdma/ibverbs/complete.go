@@ -55,13 +55,11 @@ func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 		if now >= until {
 			return fmt.Errorf("wait for %d of %d chains: %w", n, b.Chains(), rdma.ErrTimeout)
 		}
-		for i := range e.peers {
-			e.look(&e.peers[i], now)
-		}
+		meets := e.lookAll(now)
 		if b.Done() >= n {
 			return nil
 		}
-		if e.held {
+		if e.held || meets {
 			slice = heldSlice
 		}
 		e.did.Waits++
@@ -94,8 +92,8 @@ func (e *Endpoint) progress(spin time.Duration) {
 	now := wall.Boot() // behind the completions: see settle
 	e.held = false
 	more := false
-	for i := range e.peers {
-		p := &e.peers[i]
+	for i := range len(e.peers) + len(e.busy) {
+		p := e.active(i)
 		e.settle(p, now)
 		e.held = e.held || p.ripe != p.head
 		more = more || p.next < len(p.waiting)
@@ -103,17 +101,42 @@ func (e *Endpoint) progress(spin time.Duration) {
 	if more {
 		e.pump()
 	}
+	if len(e.busy) > 0 {
+		e.rest()
+	}
+}
+
+// active returns the i-th of the ways to nodes, and of those to mailboxes that are busy behind them.
+func (e *Endpoint) active(i int) *peer {
+	if i < len(e.peers) {
+		return &e.peers[i]
+	}
+	return e.busy[i-len(e.peers)]
+}
+
+// lookAll looks after what has not been completed. It reports whether a mailbox is about to be connected.
+func (e *Endpoint) lookAll(now time.Duration) (meets bool) {
+	for i := range len(e.peers) + len(e.busy) {
+		p := e.active(i)
+		e.look(p, now)
+		meets = meets || p.qp == nil && p.meeting != nil
+	}
+	return meets
 }
 
 // landed takes one completion.
 func (e *Endpoint) landed(c completion) {
-	p := &e.peers[c.id>>48]
+	p := e.peer(int(c.id >> 48))
 	seq := uint32(c.id)
 	if uint16(c.id>>32) != p.times || p.qp == nil {
 		return // of a queue pair that was dropped, and what it carried with it
 	}
 	if c.status == statusSuccess {
 		p.ripe = seq + 1
+		return
+	}
+	if p.to != 0 && c.status == statusNotReady {
+		e.overfull(p, seq)
 		return
 	}
 	p.ripe = seq // those in front of it have no completions of their own: they succeeded
@@ -133,10 +156,21 @@ func (e *Endpoint) landed(c completion) {
 	e.drop(p, why)
 }
 
-// mayPost is MayPost, unless the process's connection is another one by now.
+// peer returns the way of that index.
+func (e *Endpoint) peer(index int) *peer {
+	if index < len(e.peers) {
+		return &e.peers[index]
+	}
+	return e.ways[index-len(e.peers)]
+}
+
+// mayPost asks the node why verbs, or messages by way of it, are not answered; nil: they may be yet.
 func (e *Endpoint) mayPost(p *peer) error {
 	if p.epoch != e.Epoch() {
 		return fmt.Errorf("verbs of epoch %d: %w", p.epoch, rdma.ErrStale)
+	}
+	if p.to != 0 {
+		return e.MaySend(p.to)
 	}
 	return e.MayPost(p.node)
 }

@@ -8,6 +8,8 @@ package ibverbs
 #cgo nocallback fk_post
 #cgo noescape fk_poll
 #cgo nocallback fk_poll
+#cgo noescape fk_receive
+#cgo nocallback fk_receive
 #include <errno.h>
 #include <stdlib.h>
 #include "verbs.h"
@@ -21,6 +23,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -135,7 +138,7 @@ func (d *device) open() (err error) {
 	d.mtu = p.mtu
 	d.in, d.out = uint8(min(attr.max_qp_rd_atom, mostRdAtomic)), uint8(min(attr.max_qp_init_rd_atom, mostRdAtomic))
 	d.lim = limits{inline: wantInline, depth: int(attr.max_qp_wr), room: int(attr.max_cqe), pairs: int(attr.max_qp),
-		fences: attr.vendor_id != softVendor}
+		slots: int(attr.max_srq_wr), fences: attr.vendor_id != softVendor}
 	if d.pd, err = C.ibv_alloc_pd(d.c); d.pd == nil {
 		return fmt.Errorf("make a protection domain: %w", err)
 	}
@@ -226,11 +229,13 @@ type cq struct {
 	channel *C.struct_ibv_comp_channel
 	file    *os.File // the channel
 	raw     syscall.RawConn
-	events  C.uint // taken, and not acknowledged
+	others  []*cq              // of the same channel
+	taken   func(uintptr) bool // takes the channel's events; made once
+	own     bool               // the channel is its own
 }
 
 func (d *device) completions(room int) (completions, error) {
-	q := &cq{d: d}
+	q := &cq{d: d, own: true}
 	d.users.Add(1)
 	if err := q.open(room); err != nil {
 		return nil, errors.Join(fmt.Errorf("device %s: make a completion queue for %d: %w", d.port.Device, room, err), q.close())
@@ -254,28 +259,43 @@ func (q *cq) open(room int) (err error) {
 	if q.raw, err = q.file.SyscallConn(); err != nil {
 		return err
 	}
+	q.taken = func(uintptr) bool { return C.fk_event(q.channel) > 0 }
 	if err := q.file.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("its channel cannot be waited for: %w", err)
 	}
-	q.cq, err = C.ibv_create_cq(q.d.c, C.int(room), nil, q.channel, 0)
-	if q.cq == nil {
+	return q.make(room)
+}
+
+func (q *cq) make(room int) (err error) {
+	if q.cq, err = C.ibv_create_cq(q.d.c, C.int(room), nil, q.channel, 0); q.cq == nil {
 		return err
 	}
 	return nil
 }
 
+func (q *cq) beside(room int) (completions, error) {
+	o := &cq{d: q.d, channel: q.channel}
+	q.d.users.Add(1)
+	if err := o.make(room); err != nil {
+		err = fmt.Errorf("device %s: make a completion queue for %d: %w", q.d.port.Device, room, err)
+		return nil, errors.Join(err, o.close())
+	}
+	q.others = append(q.others, o)
+	return o, nil
+}
+
 func (q *cq) close() error {
 	var errs []error
 	if q.cq != nil {
-		C.ibv_ack_cq_events(q.cq, q.events)
 		if no := C.ibv_destroy_cq(q.cq); no != 0 {
 			errs = append(errs, fmt.Errorf("end a completion queue: %w", syscall.Errno(no)))
 		}
+		q.cq = nil
 	}
 	if q.file != nil {
 		errs = append(errs, q.file.Close())
 	}
-	if q.channel != nil {
+	if q.channel != nil && q.own {
 		if no := C.ibv_destroy_comp_channel(q.channel); no != 0 {
 			errs = append(errs, fmt.Errorf("end a completion channel: %w", syscall.Errno(no)))
 		}
@@ -299,22 +319,20 @@ func (q *cq) arm() error {
 	if no := C.ibv_req_notify_cq(q.cq, 0); no != 0 {
 		return fmt.Errorf("device %s: ask for events: %w", q.d.port.Device, syscall.Errno(no))
 	}
+	q.others = slices.DeleteFunc(q.others, func(o *cq) bool { return o.cq == nil })
+	for _, o := range q.others {
+		if err := o.arm(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 func (q *cq) await(until time.Duration) error {
 	q.file.SetReadDeadline(time.Now().Add(until - wall.Now()))
-	err := q.raw.Read(func(uintptr) bool {
-		n := C.fk_event(q.channel)
-		q.events += C.uint(n)
-		return n > 0
-	})
+	err := q.raw.Read(q.taken)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
-	}
-	if q.events > 1<<20 { // acknowledged by the thousand, since that takes a lock
-		C.ibv_ack_cq_events(q.cq, q.events)
-		q.events = 0
 	}
 	return err
 }
@@ -328,11 +346,16 @@ type qp struct {
 }
 
 func (q *cq) pair(depth int, may access) (pair, error) {
-	inline := C.uint32_t(q.d.lim.inline)
+	inline := q.d.lim.inline
 	if may != accessNone {
 		inline = 0 // the end that posts nothing
 	}
-	p, err := C.fk_pair(q.d.pd, q.cq, C.int(depth), &inline, C.int(q.d.port.Port), C.int(may))
+	return q.newPair(nil, depth, inline, may)
+}
+
+func (q *cq) newPair(into *C.struct_ibv_srq, depth, inline int, may access) (pair, error) {
+	most := C.uint32_t(inline)
+	p, err := C.fk_pair(q.d.pd, q.cq, into, C.int(depth), &most, C.int(q.d.port.Port), C.int(may))
 	if p == nil {
 		return nil, fmt.Errorf("device %s: make a queue pair (it has %d at most): %w: %w", q.d.port.Device, q.d.lim.pairs, rdma.ErrFull, err)
 	}
@@ -371,6 +394,13 @@ func (p *qp) connect(remote card) error {
 	return nil
 }
 
+func (p *qp) stop() error {
+	if no := C.fk_stop(p.qp); no != 0 {
+		return fmt.Errorf("device %s: stop a queue pair: %w", p.q.d.port.Device, syscall.Errno(no))
+	}
+	return nil
+}
+
 func (p *qp) close() (err error) {
 	p.once.Do(func() {
 		if no := C.fk_end(p.qp); no != 0 {
@@ -380,4 +410,36 @@ func (p *qp) close() (err error) {
 		err = p.q.d.close()
 	})
 	return err
+}
+
+// srq is a shared receive queue.
+type srq struct {
+	d   *device
+	srq *C.struct_ibv_srq
+}
+
+func (d *device) receives(room int) (receives, error) {
+	s, err := C.fk_receives(d.pd, C.int(room))
+	if s == nil {
+		return nil, fmt.Errorf("device %s: make a receive queue for %d: %w: %w", d.port.Device, room, rdma.ErrFull, err)
+	}
+	d.users.Add(1)
+	return &srq{d, s}, nil
+}
+
+func (s *srq) pair(q completions) (pair, error) { return q.(*cq).newPair(s.srq, 1, 0, accessNone) }
+
+func (s *srq) post(id uint64, buffer []byte, key uint32) error {
+	at := C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))))
+	if no := C.fk_receive(s.srq, C.uint64_t(id), at, C.uint32_t(len(buffer)), C.uint32_t(key)); no != 0 {
+		return fmt.Errorf("device %s: post a buffer: %w", s.d.port.Device, syscall.Errno(no))
+	}
+	return nil
+}
+
+func (s *srq) close() error {
+	if no := C.ibv_destroy_srq(s.srq); no != 0 {
+		return fmt.Errorf("device %s: end a receive queue: %w", s.d.port.Device, syscall.Errno(no))
+	}
+	return s.d.close()
 }

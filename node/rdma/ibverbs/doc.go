@@ -18,6 +18,33 @@
 // has the right to, and they count from before they asked. What completes later is held back until the node says so again, or
 // is lost with the connection. A node that is expelled says so no more.
 //
+// # Messages
+//
+// A mailbox is a shared receive queue of its worker's device, with as many buffers as its options say. Its number is
+// with its nodes, as over TCP. A sender has a queue pair to it, apart from those to nodes, and a SEND is the device's:
+//
+//  1. The sender makes its queue pair, and offers it to the node by way of which it sends. The node refuses who may
+//     not post, and passes the offer on to the mailbox's process.
+//  2. There a goroutine ends the connection that the sender had before, makes the other queue pair, and answers, by
+//     way of the node. The worker is not asked: it may be busy.
+//  3. The sender connects its end, and posts. It relies on the node's word for its right to, as for verbs.
+//  4. The message is in a buffer when its SEND completes. Both are taken while the node is known to serve, and lost
+//     when the process's connection to it breaks before.
+//  5. A node that fences senders off has the mailboxes' processes end the queue pairs concerned before it answers. A
+//     process that does not say so in time is cut off, and looks at nothing that comes later than a lease behind that.
+//
+// A sender that dies between 1 and 3 leaves a queue pair on which nothing comes, until its identity meets the mailbox
+// again, or is fenced off. A receiver that dies leaves a queue pair that answers nothing: the sender asks the node, and
+// its SENDs in flight end in rdma.ErrNodeDown, since they may have arrived; a mailbox that is closed says how many did.
+// A node that dies takes the connections that were made by way of it with it, once the processes at their ends hear of
+// that, or have heard nothing of it for a lease: until then messages arrive.
+//
+// There are no credits: a receive queue without a buffer says "not ready", and after some 4 ms (on soft-RoCE ten times
+// as long) the SEND ends in rdma.ErrBoxFull. The device gives up its queue pair with that. What was posted behind has
+// not arrived, and goes over another one, in order. A SEND waits for the worker's earlier verbs to the node, which its
+// queue pair has no part in; later ones may pass it. What it gathers is READ from the node first, since another
+// process's memory is out of reach for the worker's device: that costs a round trip on the same machine.
+//
 // # Order
 //
 // A fence is the device's, but on soft-RoCE, whose queue pairs come to stand still at fences now and then: there the worker posts

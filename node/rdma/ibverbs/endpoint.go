@@ -20,6 +20,11 @@ type Endpoint struct {
 	cq     completions
 	mem    arena
 	peers  []peer
+	ways   []*peer // to mailboxes: their completions count on behind those of the nodes
+	to     map[rdma.BoxAddr]*peer
+	busy   []*peer  // the ways on which something flies or waits
+	turn   int      // of the ways, the one that gave way last
+	box    *mailbox // nil: it has none
 	did    Stats
 
 	groups   []group // of the post that is being made
@@ -30,12 +35,13 @@ type Endpoint struct {
 	closed   bool
 }
 
-// peer is the way to one node.
+// peer is the way to one node's memory, or to a mailbox by way of a node.
 //
 // What was posted is in the ring, in order: the work requests numbered from head up to tail. Those below ripe are over, and
 // succeeded; they are taken once the node is known to have served. What waits comes behind them.
 type peer struct {
 	node       int
+	index      int  // of all ways
 	qp         pair // nil: there is none
 	times      uint16
 	base       uint64 // of the node's memory, at its device
@@ -48,34 +54,47 @@ type peer struct {
 	head, ripe, tail uint32
 	waiting          []flight
 	next             int     // of waiting, the first that does wait
+	pushed           uint32  // work requests that were ever to be posted
 	masked           int     // masked compare and swaps that are being made of plain ones
 	words            []byte  // the word before an atomic, by its place in the ring
 	wordsMem         memory  // words' registration; nil: not yet
 	slow             slowing // since when nothing has come
+
+	// Of a way to a mailbox.
+	to      rdma.BoxAddr // 0: it is none
+	busy    bool
+	known   bool         // what was in flight, and is not over, has not arrived for sure
+	meeting *tcp.Meeting // nil: it has not been asked for a connection
+	offered pair         // that is to be connected
+	first   uint32       // of the ring, over this queue pair
+	most    int          // bytes of a message
 }
 
 // flight is one work request.
 type flight struct {
 	batch *rdma.Batch
 	op    int32
-	last  bool // of its op
-	off   int  // the part of the op's bytes, of one that is longer than what one request moves
+	last  bool   // of its op
+	piece int32  // of what a SEND gathers, from 1: this READs it; 0: it does not
+	after uint32 // of a SEND: as many of what was pushed for the node come first
+	off   int    // the part of the op's bytes, of one that is longer than what one request moves
 	n     int
-	stage stage  // where the bytes are at this end, when they are in no registered memory
+	stage stage  // where the bytes are at this end, when they are in no registered memory; of a piece: those of its SEND
 	guess uint64 // of a masked compare and swap: what the word is taken to be
 	wrong int    // how often it was wrong before
 }
 
 func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
 	g := f.Geometry()
-	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a}, peers: make([]peer, f.Nodes())}
+	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a}, peers: make([]peer, f.Nodes()),
+		to: map[rdma.BoxAddr]*peer{}}
 	var err error
 	// Those that fail have completions of their own, all that there are; some may be left of queue pairs that were dropped.
-	if e.cq, err = f.a.completions(2 * f.o.Depth * f.Nodes()); err != nil {
+	if e.cq, err = f.a.completions(2 * f.o.Depth * (f.Nodes() + 1)); err != nil {
 		return nil, err
 	}
 	for i := range e.peers {
-		e.peers[i] = peer{node: i, ring: make([]flight, f.o.Depth)}
+		e.peers[i] = peer{node: i, index: i, ring: make([]flight, f.o.Depth)}
 	}
 	ep.Init(e.mem.grow)
 	return e, nil
@@ -132,8 +151,14 @@ func (e *Endpoint) meet(node int, qp pair) (card, error) {
 
 // check drops the queue pair if it is known to be of no use any more.
 func (e *Endpoint) check(p *peer) {
-	if p.qp == nil {
+	if p.qp == nil && p.meeting == nil && p.head == p.tail {
 		return
+	}
+	if p.meeting != nil {
+		if n, left := p.meeting.Left(); left {
+			e.lastly(p, n)
+			return
+		}
 	}
 	connection, err := e.fabric.Reach(p.node)
 	_, fence := e.fabric.Served(p.node)
@@ -154,10 +179,10 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	if err != nil {
 		return v, err
 	}
-	for i := range e.peers {
-		p := &e.peers[i]
+	for i := range len(e.peers) + len(e.busy) {
+		p := e.active(i)
 		if p.qp != nil && p.head != p.tail && p.epoch != e.Epoch() { // ErrStale means that they do not land later
-			if err := e.Detach(p.node); err != nil {
+			if err := e.detach(p); err != nil {
 				e.drop(p, err)
 			}
 		}
@@ -166,19 +191,33 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	return v, nil
 }
 
+// detach has the other end of the connection ended.
+func (e *Endpoint) detach(p *peer) error {
+	if p.to != 0 {
+		return e.parted(p)
+	}
+	return e.Detach(p.node)
+}
+
 // drop gives the queue pair up and fails what is in flight or waits there, but for what is known to have been done. Behind it
 // the device does not touch this end's memory any more; at the other end verbs may land yet, until the next attach.
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, wall.Boot())
-	if p.qp != nil {
+	if p.to != 0 {
+		e.leave(p)
+	} else if p.qp != nil {
 		e.dropped = true
 		if err := p.qp.close(); err != nil {
 			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v", err))
 		}
 		p.qp = nil
+		p.times++ // completions that come yet are those of nobody
 	}
-	p.times++ // completions that come yet are those of nobody
 	for ; p.head != p.tail; p.head++ {
+		if !(p.known && p.head-p.ripe < 1<<31) && errors.Is(why, rdma.ErrNoBox) {
+			e.fail(p.at(p.head), fmt.Errorf("%s is gone: %w", p.to, rdma.ErrNodeDown)) // it may have had it
+			continue
+		}
 		e.fail(p.at(p.head), why)
 	}
 	p.ripe = p.tail
@@ -187,6 +226,15 @@ func (e *Endpoint) drop(p *peer, why error) {
 }
 
 func (e *Endpoint) failWaiting(p *peer, why error) {
+	if p.to != 0 {
+		for _, f := range p.waiting[p.next:] {
+			if op := f.batch.Op(int(f.op)); op.Err == nil {
+				op.Fail(why)
+			}
+		}
+		e.failed(p)
+		return
+	}
 	for ; p.next < len(p.waiting); p.next++ {
 		e.fail(&p.waiting[p.next], why)
 	}
@@ -204,7 +252,9 @@ func (e *Endpoint) fail(f *flight, why error) {
 
 // over is behind the last look at a work request.
 func (e *Endpoint) over(f *flight) {
-	e.mem.give(f.stage)
+	if f.piece == 0 {
+		e.mem.give(f.stage)
+	}
 	b, op, last := f.batch, int(f.op), f.last
 	*f = flight{}
 	if last {
@@ -231,9 +281,12 @@ func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil
 	}
+	var errs []error
+	if e.box != nil {
+		errs = append(errs, e.box.Close())
+	}
 	e.closed = true
 	gone := fmt.Errorf("endpoint of client %d: %w", e.Client(), rdma.ErrClosed)
-	var errs []error
 	for i := range e.peers {
 		p := &e.peers[i]
 		e.drop(p, gone)
@@ -244,6 +297,10 @@ func (e *Endpoint) Close() error {
 			errs = append(errs, p.wordsMem.close())
 		}
 	}
+	for _, p := range e.busy {
+		e.failed(p) // nothing lands any more
+	}
+	e.rest()
 	e.fabric.stats.add(&e.did)
 	errs = append(errs, e.cq.close(), e.mem.close(), e.Endpoint.Close())
 	return errors.Join(errs...)
@@ -274,13 +331,13 @@ func (e *Endpoint) look(p *peer, now time.Duration) {
 	}
 	e.check(p)
 	switch {
-	case p.qp == nil:
+	case p.qp == nil && p.to == 0, p.head == p.tail && p.next == len(p.waiting):
 	case p.slow.since > 0 && p.slow.head == p.head && now-p.slow.since > giveUp:
 		e.drop(p, fmt.Errorf("the device has not told for %v what became of verbs to node %d: %w", now-p.slow.since, p.node, rdma.ErrNodeDown))
 	case p.slow.since == 0 || p.slow.head != p.head:
 		p.slow = slowing{head: p.head, since: now}
 	case now-p.slow.since > askSoon && now-p.slow.asked > min(askSeldom, (now-p.slow.since)/2):
-		if err := e.MayPost(p.node); err != nil {
+		if err := e.mayPost(p); err != nil && (p.qp == nil || !errors.Is(err, rdma.ErrNoBox)) { // a mailbox that was closed says what it got
 			e.drop(p, err)
 			return
 		}

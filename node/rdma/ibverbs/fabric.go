@@ -28,6 +28,7 @@ var (
 	_ rdma.Fabric         = (*Fabric)(nil)
 	_ rdma.DeviceReporter = (*Fabric)(nil)
 	_ rdma.DeviceWorker   = (*Endpoint)(nil)
+	_ rdma.Messenger      = (*Endpoint)(nil)
 )
 
 // Options say how a process uses its device. Zero values mean defaults.
@@ -83,7 +84,7 @@ func newFabric(p *tcp.Fabric, a adapter, o Options) *Fabric {
 	o.Spin = cmp.Or(o.Spin, defaultSpin)
 	o.Depth = cmp.Or(o.Depth, defaultDepth)
 	l := a.limits()
-	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*max(1, p.Nodes()))))
+	o.Depth = max(1, min(o.Depth, l.depth, l.room/(2*(p.Nodes()+1))))
 	o.Depth = 1 << (bits.Len(uint(o.Depth)) - 1) // a ring's places go on where their numbers, of 32 bits, begin anew
 	return &Fabric{Fabric: p, a: a, lim: l, o: o}
 }

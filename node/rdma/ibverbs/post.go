@@ -31,6 +31,10 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 			b.Complete(i)
 			continue
 		}
+		if op.Verb == rdma.Send {
+			e.send(b, i, op)
+			continue
+		}
 		p := &e.peers[node]
 		if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
 			seen[node>>6] |= bit
@@ -44,18 +48,24 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 
 // enqueue has an op wait, in as many parts as it takes.
 func (e *Endpoint) enqueue(p *peer, b *rdma.Batch, i int, op *rdma.Op) {
-	if p.next >= len(p.waiting)-p.next { // so that a queue that is never empty does not grow without end
-		p.waiting, p.next = p.waiting[:copy(p.waiting, p.waiting[p.next:])], 0
-	}
 	n := op.Len()
 	f := flight{batch: b, op: int32(i), n: n, last: n <= mostPart, guess: op.Expect & op.CompareMask}
 	for f.off = 0; !f.last; f.off += mostPart {
 		f.n = mostPart
-		p.waiting = append(p.waiting, f)
+		p.push(f)
 		f.last = n-f.off <= 2*mostPart
 	}
 	f.n = n - f.off
+	p.push(f)
+}
+
+// push has a work request wait.
+func (p *peer) push(f flight) {
+	if p.next >= len(p.waiting)-p.next { // so that a queue that is never empty does not grow without end
+		p.waiting, p.next = p.waiting[:copy(p.waiting, p.waiting[p.next:])], 0
+	}
 	p.waiting = append(p.waiting, f)
+	p.pushed++
 }
 
 // pump posts what waits, as far as there is room.
@@ -72,6 +82,7 @@ func (e *Endpoint) pump() {
 		}
 		e.fill(p)
 	}
+	e.pumpWays()
 	if len(e.groups) == 0 {
 		return
 	}
@@ -85,11 +96,32 @@ func (e *Endpoint) pump() {
 	}
 }
 
+// pumpWays makes requests of what waits for mailboxes. In flight to all of them are no more than to one node: there is so
+// much room for their completions.
+func (e *Endpoint) pumpWays() {
+	room := e.fabric.o.Depth
+	for _, p := range e.busy {
+		room -= int(p.tail - p.head)
+	}
+	for _, p := range e.busy {
+		if !e.failed(p) {
+			continue
+		}
+		ready, err := e.connected(p)
+		if err != nil {
+			e.failWaiting(p, err)
+		}
+		if ready {
+			room -= e.fillWay(p, room)
+		}
+	}
+}
+
 // refused drops a queue pair that has not taken all that was posted: what it took has no completion to tell of it. One that is
 // broken takes nothing, and the node knows whether it was fenced off.
 func (e *Endpoint) refused(g *group) {
-	for i := range e.peers {
-		p := &e.peers[i]
+	for i := range len(e.peers) + len(e.busy) {
+		p := e.active(i)
 		if p.qp == nil || p.qp.handle() != g.pair {
 			continue
 		}
@@ -111,7 +143,7 @@ func (e *Endpoint) fill(p *peer) {
 		if op.Fence && f.begins() && (p.masked > 0 || !e.fabric.lim.fences && p.unordered()) {
 			break // a masked compare and swap takes any number of plain ones, which the device's fence does not know of
 		}
-		if err := e.within(op); err != nil {
+		if err := e.within(op); err != nil && f.piece == 0 {
 			e.stray(p, err)
 			break
 		}
@@ -129,6 +161,11 @@ func (e *Endpoint) fill(p *peer) {
 		p.next++
 		e.requests = append(e.requests, q)
 	}
+	e.ring(p, first)
+}
+
+// ring makes a group of the requests that were made for one queue pair, behind the first so many.
+func (e *Endpoint) ring(p *peer, first int) {
 	n := len(e.requests) - first
 	if n == 0 {
 		return
@@ -138,7 +175,7 @@ func (e *Endpoint) fill(p *peer) {
 }
 
 // begins tells whether f is the first of its op's work requests.
-func (f *flight) begins() bool { return f.off == 0 && f.wrong == 0 }
+func (f *flight) begins() bool { return (f.off == 0 || f.piece == 1) && f.wrong == 0 }
 
 // unordered tells whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
 func (p *peer) unordered() bool {
@@ -199,10 +236,16 @@ func (e *Endpoint) cutOff(p *peer, err error) {
 func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err error) {
 	q = request{
 		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),
-		id: uint64(p.node)<<48 | uint64(p.times)<<32 | uint64(p.tail),
+		id: uint64(p.index)<<48 | uint64(p.times)<<32 | uint64(p.tail),
 	}
-	if op.Fence && f.begins() && e.fabric.lim.fences {
+	if op.Fence && p.to == 0 && f.begins() && e.fabric.lim.fences {
 		q.flags = flagFence
+	}
+	if f.piece > 0 {
+		q.op, q.remote = uint8(rdma.Read), p.base+op.Spans[f.piece-1].Addr.Offset()
+		q.local = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(f.stage.p[f.off:]))))
+		q.key, _ = f.stage.mem.keys()
+		return q, nil
 	}
 	if op.Verb.Atomic() {
 		word := p.words[p.tail%uint32(len(p.ring))*8:]
@@ -217,16 +260,25 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 		}
 		return q, nil
 	}
-	buf := op.Buf[f.off : f.off+f.n]
-	key, ok := e.mem.find(buf)
+	var buf []byte
+	var key uint32
+	ok := f.stage.p != nil // it was gathered, or posted before
+	if ok {
+		buf = f.stage.p[:f.n]
+		key, _ = f.stage.mem.keys()
+	} else {
+		buf = op.Buf[f.off : f.off+f.n]
+		key, ok = e.mem.find(buf)
+	}
+	gives := op.Verb == rdma.Write || op.Verb == rdma.Send
 	switch {
-	case op.Verb == rdma.Write && f.n <= e.fabric.lim.inline:
+	case gives && f.n <= e.fabric.lim.inline:
 		q.flags |= flagInline
 	case !ok && f.n > 0:
 		if f.stage, err = e.mem.stage(f.n); err != nil {
 			return q, err
 		}
-		if op.Verb == rdma.Write {
+		if gives {
 			copy(f.stage.p, buf)
 		}
 		buf = f.stage.p[:f.n]

@@ -57,7 +57,7 @@ func newNetwork(t testing.TB) *network {
 
 func (n *network) adapter() *soft {
 	n.open.Add(1)
-	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, fences: !n.fenceless}}
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15, fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }
@@ -131,11 +131,18 @@ type softQueue struct {
 	armed bool
 	event chan struct{}
 	late  *time.Timer
+	other *softQueue // of the same events
 }
 
 func (s *soft) completions(room int) (completions, error) {
 	s.net.open.Add(1)
 	return &softQueue{s: s, room: room, event: make(chan struct{}, 1)}, nil
+}
+
+func (q *softQueue) beside(room int) (completions, error) {
+	q.s.net.open.Add(1)
+	q.other = &softQueue{s: q.s, room: room, event: q.event}
+	return q.other, nil
 }
 
 func (q *softQueue) close() error { q.s.net.open.Add(-1); return nil }
@@ -173,6 +180,9 @@ func (q *softQueue) arm() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.armed = true
+	if q.other != nil {
+		return q.other.arm()
+	}
 	return nil
 }
 
@@ -212,10 +222,12 @@ type softPair struct {
 	number uint32
 	may    access
 	depth  int
+	into   *softReceives // nil: it takes no messages
 
 	mu     sync.Mutex // held while something of the other end is executed here, and while this end lands a result
 	peer   uint32
 	closed bool
+	still  bool // it takes no messages any more
 	sent   []sending
 	data   []byte // what is on its way
 	inUse  int    // requests that have no completion yet
@@ -229,11 +241,13 @@ type sending struct {
 	inline [64]byte
 }
 
-func (q *softQueue) pair(depth int, may access) (pair, error) {
+func (q *softQueue) pair(depth int, may access) (pair, error) { return q.newPair(depth, may, nil) }
+
+func (q *softQueue) newPair(depth int, may access, into *softReceives) (pair, error) {
 	n := q.s.net
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := &softPair{q: q, number: n.number(), may: may, depth: depth, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	p := &softPair{q: q, number: n.number(), may: may, depth: depth, into: into, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	n.pairs[p.number] = p
 	n.open.Add(1)
 	go p.run()
@@ -248,6 +262,13 @@ func (p *softPair) connect(remote card) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.peer = remote.qpn
+	return nil
+}
+
+func (p *softPair) stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.still = true
 	return nil
 }
 
@@ -352,7 +373,7 @@ func (p *softPair) execute(s sending) status {
 	if far == nil {
 		return silent
 	}
-	if st := far.serve(p.number, m, s, data); st != statusSuccess || s.op == uint8(rdma.Write) {
+	if st := far.serve(p.number, m, s, data); st != statusSuccess || s.gives() {
 		return st
 	}
 	return p.land(&s, data)
@@ -368,7 +389,7 @@ func (p *softPair) fetch(s *sending) (data []byte, ok bool) {
 		copy(data, s.inline[:])
 		return data, true
 	}
-	return data, s.op != uint8(rdma.Write) || p.local(s, func(near []byte) { copy(data, near) }) == statusSuccess
+	return data, !s.gives() || p.local(s, func(near []byte) { copy(data, near) }) == statusSuccess
 }
 
 func (p *softPair) land(s *sending, data []byte) status {
@@ -403,6 +424,9 @@ func (p *softPair) serve(from uint32, m *softMemory, s sending, data []byte) sta
 	if p.closed || p.peer != from {
 		return silent
 	}
+	if s.op == uint8(rdma.Send) {
+		return p.take(data)
+	}
 	if m == nil || !m.remote || p.may == accessNone || p.may == accessRead && s.op != uint8(rdma.Read) {
 		return statusRemoteAccess
 	}
@@ -422,5 +446,64 @@ func (p *softPair) serve(from uint32, m *softMemory, s sending, data []byte) sta
 	default:
 		return statusBadRequest
 	}
+	return statusSuccess
+}
+
+// gives reports whether bytes go to the other end.
+func (s *sending) gives() bool { return s.op == uint8(rdma.Write) || s.op == uint8(rdma.Send) }
+
+// softReceives is a receive queue.
+type softReceives struct {
+	net *network
+
+	mu    sync.Mutex
+	slots []softSlot
+}
+
+type softSlot struct {
+	id     uint64
+	buffer []byte
+}
+
+func (s *soft) receives(int) (receives, error) {
+	s.net.open.Add(1)
+	return &softReceives{net: s.net}, nil
+}
+
+func (r *softReceives) pair(q completions) (pair, error) {
+	return q.(*softQueue).newPair(1, accessNone, r)
+}
+
+func (r *softReceives) post(id uint64, buffer []byte, key uint32) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.slots = append(r.slots, softSlot{id, buffer})
+	return nil
+}
+
+func (r *softReceives) close() error { r.net.open.Add(-1); return nil }
+
+// take takes a message. The caller holds mu.
+func (p *softPair) take(data []byte) status {
+	if p.still {
+		return silent
+	}
+	if p.into == nil {
+		return statusRemoteOp
+	}
+	r := p.into
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.slots) == 0 {
+		return statusNotReady
+	}
+	slot := r.slots[0]
+	r.slots = r.slots[:copy(r.slots, r.slots[1:])]
+	if len(data) > len(slot.buffer) {
+		p.q.push(completion{id: slot.id, status: statusLocalLength, pair: p.number})
+		return statusBadRequest
+	}
+	copy(slot.buffer, data)
+	p.q.push(completion{id: slot.id, n: uint32(len(data)), pair: p.number})
 	return statusSuccess
 }

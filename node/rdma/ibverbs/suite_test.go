@@ -160,10 +160,13 @@ func harness() rdmatest.Harness {
 		New: func(t testing.TB, nodes int, memory uint64, h rdma.Handler) rdma.Fabric {
 			return newPool(t, shape{nodes: nodes, memory: memory, handler: h})
 		},
-		Parallel:     rdmatest.Goroutines,
+		Parallel: rdmatest.Goroutines,
+		Beside: func(t testing.TB, f rdma.Fabric, _ int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+			rdmatest.Goroutines(t, f, append([]func(rdma.Endpoint){server}, clients...)...)
+		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, PastNodes: true},
 	}
 }
 

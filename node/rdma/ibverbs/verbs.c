@@ -7,7 +7,7 @@
 #include <time.h>
 
 // As in package rdma; a masked compare and swap is never posted.
-enum { op_read = 1, op_write = 2, op_cas = 3, op_faa = 5 };
+enum { op_read = 1, op_write = 2, op_cas = 3, op_faa = 5, op_send = 6 };
 enum { flag_fence = 1, flag_signal = 2, flag_inline = 4 };
 enum { most = 64 }; // work requests of one list, which are on the stack
 
@@ -32,6 +32,9 @@ static void fill(struct ibv_send_wr *wr, struct ibv_sge *sge, const struct fk_re
 		wr->opcode = q->op == op_read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
 		wr->wr.rdma.remote_addr = q->remote;
 		wr->wr.rdma.rkey = key;
+		break;
+	case op_send:
+		wr->opcode = IBV_WR_SEND;
 		break;
 	default:
 		wr->opcode = q->op == op_cas ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -100,6 +103,8 @@ int fk_poll(struct ibv_cq *cq, struct fk_completion *into, int n, int64_t spin)
 		into[i].id = wcs[i].wr_id;
 		into[i].status = wcs[i].status;
 		into[i].vendor = wcs[i].vendor_err;
+		into[i].n = wcs[i].byte_len;
+		into[i].pair = wcs[i].qp_num;
 	}
 	return got < 0 ? -EIO : got;
 }
@@ -110,16 +115,20 @@ int fk_event(struct ibv_comp_channel *channel)
 	void *context;
 	int n = 0;
 
-	while (n < 64 && ibv_get_cq_event(channel, &cq, &context) == 0)
+	while (n < 64 && ibv_get_cq_event(channel, &cq, &context) == 0) {
+		ibv_ack_cq_events(cq, 1); // that is little beside the sleep which it ends
 		n++;
+	}
 	return n;
 }
 
-struct ibv_qp *fk_pair(struct ibv_pd *pd, struct ibv_cq *cq, int depth, uint32_t *inline_bytes, int port, int access)
+struct ibv_qp *fk_pair(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, int depth, uint32_t *inline_bytes, int port,
+		       int access)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq,
 		.recv_cq = cq,
+		.srq = srq,
 		.qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = depth, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = *inline_bytes },
 	};
@@ -177,11 +186,31 @@ int fk_connect(struct ibv_qp *qp, int port, int gid_index, uint32_t psn, uint8_t
 					IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-int fk_end(struct ibv_qp *qp)
+struct ibv_srq *fk_receives(struct ibv_pd *pd, int room)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = room, .max_sge = 1 } };
+
+	return ibv_create_srq(pd, &init);
+}
+
+int fk_receive(struct ibv_srq *srq, uint64_t id, uintptr_t at, uint32_t n, uint32_t key)
+{
+	struct ibv_sge sge = { .addr = at, .length = n, .lkey = key };
+	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	return ibv_post_srq_recv(srq, &wr, &bad);
+}
+
+int fk_stop(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
-	ibv_modify_qp(qp, &attr, IBV_QP_STATE); // a device that refuses it has lost the queue pair already
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}
+
+int fk_end(struct ibv_qp *qp)
+{
+	fk_stop(qp); // a device that refuses it has lost the queue pair already
 	return ibv_destroy_qp(qp);
 }
 

@@ -24,7 +24,7 @@ struct fk_group {
 
 struct fk_completion {
 	uint64_t id;
-	uint32_t status, vendor;
+	uint32_t status, vendor, n, pair;
 };
 
 struct fk_card {
@@ -45,11 +45,19 @@ void fk_post(struct fk_group *groups, int n, struct fk_request *requests);
 // fk_poll takes at most n completions, waiting spin nanoseconds for the first. It returns how many, or an errno made negative.
 int fk_poll(struct ibv_cq *cq, struct fk_completion *into, int n, int64_t spin);
 
-// fk_event takes the events of a channel that does not block; it returns how many, at most 64.
+// fk_event takes the events of a channel that does not block, and acknowledges them; it returns how many, at most 64.
 int fk_event(struct ibv_comp_channel *channel);
 
-// fk_pair makes a queue pair in the state INIT; access is what peers may do: 0 nothing, 1 READ, 2 all.
-struct ibv_qp *fk_pair(struct ibv_pd *pd, struct ibv_cq *cq, int depth, uint32_t *inline_bytes, int port, int access);
+// fk_pair makes a queue pair in the state INIT; access is what peers may do: 0 nothing, 1 READ, 2 all. Messages come into
+// buffers of srq, if there is one.
+struct ibv_qp *fk_pair(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, int depth, uint32_t *inline_bytes, int port,
+		       int access);
+
+struct ibv_srq *fk_receives(struct ibv_pd *pd, int room);
+int fk_receive(struct ibv_srq *srq, uint64_t id, uintptr_t at, uint32_t n, uint32_t key);
+
+// fk_stop has a queue pair take no more messages.
+int fk_stop(struct ibv_qp *qp);
 
 // fk_connect takes a queue pair to the state RTS. gid_index is this end's address.
 int fk_connect(struct ibv_qp *qp, int port, int gid_index, uint32_t psn, uint8_t rd_atomic_in, const struct fk_card *remote);

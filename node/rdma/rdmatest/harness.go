@@ -42,6 +42,8 @@ type Capabilities struct {
 	AllocFree bool // a batch allocates nothing in steady state
 	InFlight  bool // verbs take time: a wait of a nanosecond times out
 	Rings     bool // rings work; Beside runs their receivers
+	// PastNodes: messages go past nodes, and arrive by way of one that died until processes hear of that.
+	PastNodes bool
 }
 
 // Goroutines is Harness.Parallel of fabrics that live in real time: each worker is a goroutine.

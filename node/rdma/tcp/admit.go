@@ -140,7 +140,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 		h.Process = readerOf(h.Process) // so that a reader takes no other process's place, and says no goodbye for it
 	}
 	c := &conn{node: n, nc: nc, raw: raw, purpose: h.Purpose, process: h.Process, readOnly: readOnly, peer: h.Peer,
-		about: h.Pool, index: h.Node, admin: h.Admin && !readOnly && h.Purpose == forControl}
+		about: h.Pool, index: h.Node, number: n.numbers.Add(1), admin: h.Admin && !readOnly && h.Purpose == forControl}
 	if err := n.holdBack(&h, c.admin); err != nil {
 		return nil, err
 	}

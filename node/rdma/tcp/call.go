@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// called is a two-sided call, or an attach frame, in flight. One that is not answered in time is left to itself.
+// called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not answered in time is left to itself.
 type called struct {
 	ep     *Endpoint
 	r      rdma.Request
@@ -21,15 +21,20 @@ type called struct {
 }
 
 func (c *called) land(h header, p []byte) error {
-	if h.kind != kindCall && h.kind != kindAttach && h.kind != kindListen && h.kind != kindRing {
+	if h.kind != kindCall && h.kind != kindAttach && h.kind != kindListen && h.kind != kindRing &&
+		h.kind != kindMeet {
 		return fmt.Errorf("frame of kind %d answers a call: %w", h.kind, ErrProtocol)
+	}
+	if h.status != statusOK && len(p) == 0 {
+		c.end(h.status.err())
+		return nil
 	}
 	if h.status != statusOK {
 		c.end(fmt.Errorf("%s: %w", strings.TrimRight(string(p), " "), h.status.err()))
 		return nil
 	}
 	switch h.kind {
-	case kindListen:
+	case kindListen, kindMeet:
 		c.end(nil)
 		return nil
 	case kindRing:

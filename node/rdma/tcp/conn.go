@@ -57,6 +57,10 @@ type conn struct {
 	boxes     map[owner]*box       // of the process's workers, under executing
 	entries   []entry              // that have begun, and have no other block in flight; empty between two batches
 	mailed    []*conn              // those that got messages which have not been forwarded yet
+	number    uint64               // by which answers to its offers find it
+	meets     bool                 // it has made offers
+	hosts     atomic.Bool          // it has mailboxes to which messages come from device to device
+	parted    atomic.Uint64        // the last fence of which it has ended the connections concerned
 
 	mail    mail
 	writing sync.Mutex // held to write to the connection
@@ -228,11 +232,11 @@ func (c *conn) batch(p []byte) (used int, err error) {
 // flush sends the answers, once what they tell of is as durable as the node's memory can make it. Those of a node that may not
 // serve any more are not sent: see pool.
 func (c *conn) flush() error {
+	c.forwardAll()
 	if len(c.out) == 0 {
 		return nil
 	}
 	c.node.stats.add(&c.counters)
-	c.forwardAll()
 	if c.purpose == forVerbs {
 		if err := c.vouch(); err != nil {
 			return err
@@ -305,6 +309,8 @@ func (c *conn) handle(h header, body []byte) error {
 		return c.listen(h, body)
 	case h.kind == kindRing && c.purpose == forVerbs:
 		return c.ring(h, body)
+	case h.kind == kindMeet && c.purpose == forVerbs:
+		return c.meet(h, body)
 	case h.kind == kindCall && c.purpose == forVerbs && h.body == callBytes:
 		c.call(h, body)
 	case h.kind == kindControl && c.purpose != forVerbs && h.body <= maxControl:

@@ -159,6 +159,7 @@ func (q serving) land(h header, body []byte) error {
 	}
 	left := time.Duration(binary.LittleEndian.Uint64(body))
 	q.l.until.Store(int64(q.sent + min(max(left, 0), time.Hour)))
+	q.l.hears.Store(int64(q.sent + min(max(left, 0), 4*q.l.every)))
 	q.l.fence.Store(binary.LittleEndian.Uint64(body[8:]))
 	return nil
 }

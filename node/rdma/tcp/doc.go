@@ -47,7 +47,8 @@
 //
 // A mailbox goes with the connection that it was opened over, and is opened anew when that is made again. What the node
 // had taken for it, and had not arrived, is lost then, though its SEND had succeeded; so is what waits at a node that
-// dies. Fencing a worker off closes its mailbox. Where verbs go over a device there are no messages yet.
+// dies. Fencing a worker off closes its mailbox. Where verbs go over a device messages do, too: nodes only
+// let their senders and receivers meet, and part (Host).
 //
 // # Rings
 //

@@ -83,19 +83,20 @@ type Fabric struct {
 	quorum  *board.Quorum // nil when somebody else keeps the board
 	links   []links       // by node, and then by witness
 
-	readers atomic.Uint64 // lives of client 0
-	closing atomic.Bool
-	closeBy atomic.Int64  // until when Close waits for nodes that are down, on wall.Now; 0: it was not called
-	leaving atomic.Int32  // identities that are being given back
-	stop    chan struct{} // closed when closing is set
-	tasks   wall.Tasks
-	boxes   mailboxes
-	ready   atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
-	cut     chan struct{} // closed when no connection is needed any more
-	keepers sync.WaitGroup
-	once    sync.Once
-	closed  error
-	onClose func() // see OnClose
+	readers  atomic.Uint64 // lives of client 0
+	closing  atomic.Bool
+	closeBy  atomic.Int64  // until when Close waits for nodes that are down, on wall.Now; 0: it was not called
+	leaving  atomic.Int32  // identities that are being given back
+	stop     chan struct{} // closed when closing is set
+	tasks    wall.Tasks
+	boxes    mailboxes
+	meetings meetings
+	ready    atomic.Int32  // workers that have answers and have not seen them yet: they are about to post
+	cut      chan struct{} // closed when no connection is needed any more
+	keepers  sync.WaitGroup
+	once     sync.Once
+	closed   error
+	onClose  func() // see OnClose
 
 	mu       sync.Mutex
 	last     rdma.View // that was seen last
@@ -117,6 +118,7 @@ func newFabric(o Options, r Record) *Fabric {
 		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
 		stop: make(chan struct{}), cut: make(chan struct{}), expelled: make([]bool, n), downs: make([]atomic.Bool, n),
 		last: rdma.View{Members: make([]rdma.Member, n)}, boxes: mailboxes{by: map[uint32]*mailbox{}},
+		meetings: meetings{by: map[uint32]*Meeting{}},
 	}
 	for i, addr := range r.Addresses {
 		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
@@ -125,7 +127,7 @@ func newFabric(o Options, r Record) *Fabric {
 			h.Purpose = forVerbs
 			l.verbs = newLink(addr, o.Security, h, f.cut)
 			l.verbs.begun = func(s sending) { f.boxes.begun(s, i) }
-			l.verbs.takes = func(h header, body []byte) error { return f.boxes.take(i, h, body) }
+			l.verbs.takes = func(h header, body []byte) error { return f.mail(i, h, body) }
 			if r.Fabric != "" {
 				l.verbs.every = r.Lease / 4
 			}

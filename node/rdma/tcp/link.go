@@ -50,25 +50,27 @@ type link struct {
 	key    atomic.Uint64          // the node's, for verbs
 	every  time.Duration          // how often the node is asked for how long it serves; 0: never
 	until  atomic.Int64           // the node serves for sure, on wall.Boot: see serving
+	hears  atomic.Int64           // see Fabric.Hears
 	fence  atomic.Uint64          // the epoch that was fenced last there, as it said then
 	stream atomic.Pointer[stream] // nil while it is down
 
-	mu      sync.Mutex
-	nc      net.Conn      // nil while it is down
-	why     error         // while it is down
-	since   time.Duration // when it went down, on wall.Now
-	out     []byte        // to be written
-	spare   []byte
-	writing bool
-	queue   flights // what is in flight, in order
-	bytes   int     // of frames that are not answered
-	taken   uint64  // bytes of the connection that were taken from out, and of those that were written
-	written uint64
-	tag     uint32
-	heavy   chan struct{} // wakes the goroutine that writes when much is on its way
-	heard   atomic.Int64  // when something came in last, on wall.Now
-	times   uint64        // how often it was connected
-	nobody  bool          // at the last call nobody was there, or somebody else
+	mu       sync.Mutex
+	nc       net.Conn      // nil while it is down
+	why      error         // while it is down
+	since    time.Duration // when it went down, on wall.Now
+	out      []byte        // to be written
+	spare    []byte
+	writing  bool
+	queue    flights // what is in flight, in order
+	bytes    int     // of frames that are not answered
+	taken    uint64  // bytes of the connection that were taken from out, and of those that were written
+	written  uint64
+	tag      uint32
+	heavy    chan struct{} // wakes the goroutine that writes when much is on its way
+	heard    atomic.Int64  // when something came in last, on wall.Now
+	times    uint64        // how often it was connected
+	attended bool          // what comes unasked is read at once
+	nobody   bool          // at the last call nobody was there, or somebody else
 }
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
@@ -94,7 +96,11 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 	l.heard.Store(int64(wall.Now()))
 	l.nc, l.why, l.taken, l.written = nc, nil, 0, 0
 	l.times++
-	l.stream.Store(newStream(nc))
+	stream := newStream(nc)
+	if l.attended {
+		stream.aside.Add(1)
+	}
+	l.stream.Store(stream)
 	s := sending{l}
 	if l.begun != nil {
 		l.begun(s)

@@ -24,6 +24,7 @@ type mailboxes struct {
 type mailbox struct {
 	e     *Endpoint
 	o     rdma.BoxOptions
+	host  Host // nil: messages come by way of the nodes
 	id    uint32
 	seen  uint64    // rdma.Base.Completed, when Await returned last
 	looks int       // how often Next has found nothing since Await was called last
@@ -55,28 +56,28 @@ const listenPatience = deadAfter
 // Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at the others once they
 // are; so it is, too, when a connection is made again. Messages that were on their way then are lost.
 func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
-	m, err := e.listen(o)
+	m, err := e.listen(o, nil)
 	if err != nil {
 		return nil, fmt.Errorf("client %d of %s: %w", e.client.ID, e.fabric.name, err)
 	}
 	return m, nil
 }
 
-func (e *Endpoint) listen(o rdma.BoxOptions) (*mailbox, error) {
+func (e *Endpoint) listen(o rdma.BoxOptions, h Host) (*mailbox, error) {
 	o, err := rdma.CheckBox(o, len(e.lost), e.client.ID)
 	switch {
 	case err != nil:
 		return nil, err
 	case e.client.ID == 0:
 		return nil, fmt.Errorf("listen without an identity: %w", rdma.ErrAccess)
-	case e.fabric.record.Fabric != "":
+	case e.fabric.record.Fabric != "" && h == nil:
 		return nil, fmt.Errorf("listen for messages that go over a device: %w", rdma.ErrNotSupported)
 	case e.closed || e.fabric.closing.Load():
 		return nil, fmt.Errorf("listen: %w", rdma.ErrClosed)
 	case e.box != nil:
 		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
 	}
-	m := &mailbox{e: e, o: o, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}), via: make([]via, len(e.lost))}
+	m := &mailbox{e: e, o: o, host: h, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}), via: make([]via, len(e.lost))}
 	for node := range m.via {
 		m.via[node].m = m
 	}

@@ -81,7 +81,8 @@ type Node struct {
 	broken      atomic.Pointer[error] // why what is durable is unknown; nil: it is known
 	stop        chan struct{}
 	group       sync.WaitGroup
-	threads     atomic.Int32 // of connections that wait in the kernel
+	threads     atomic.Int32  // of connections that wait in the kernel
+	numbers     atomic.Uint64 // of connections, so far
 	// The large buffers for answers, of connections with the read token, and of all others.
 	readerOutputs, outputs *outputs
 

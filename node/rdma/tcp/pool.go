@@ -102,6 +102,7 @@ type pool struct {
 	returned atomic.Bool // it is of an earlier life of the node, and has not served since
 	boxes    boxes
 	rings    nodeRings
+	parts    parts
 	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
@@ -114,7 +115,8 @@ type pool struct {
 
 func newPool(n *Node, r Record, creator string) *pool {
 	p := &pool{
-		boxes: boxes{at: map[int]*box{}}, rings: nodeRings{at: map[uint64]*nodeRing{}},
+		boxes:  boxes{at: map[int]*box{}, senders: map[uint64]*conn{}},
+		rings:  nodeRings{at: map[uint64]*nodeRing{}},
 		record: r, node: n, memory: n.memory, creator: creator, gone: make(chan struct{}),
 		revoked: make([]atomic.Uint64, r.Clients+1), disowners: map[int]bool{},
 		guard:    board.NewGuard(r.Index, len(r.Addresses), r.voters(), r.Lease),
@@ -316,6 +318,7 @@ func (p *pool) fenceOff(epoch uint64) error {
 	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
 	}
 	p.drain()
+	p.part(0, 0)
 	return p.noteNumber(noteFence, &p.fence)
 }
 
@@ -328,6 +331,7 @@ func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 	for old := r.Load(); old < life && !r.CompareAndSwap(old, life); old = r.Load() {
 	}
 	p.drain()
+	p.part(c, life)
 	return p.noteNumber(noteRevoked+strconv.Itoa(int(c)), r)
 }
 

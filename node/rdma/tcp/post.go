@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
@@ -32,7 +33,8 @@ type box struct {
 // boxes are the mailboxes of a pool at this node, by their numbers.
 type boxes struct {
 	sync.RWMutex
-	at map[int]*box
+	at      map[int]*box
+	senders map[uint64]*conn // by number: those that have made offers; see meet.go
 }
 
 // What a listen frame asks for, in the place of its number of items.
@@ -85,6 +87,7 @@ func (c *conn) listen(h header, p []byte) error {
 		if b := c.boxes[owner{r.client, r.life}]; b != nil {
 			c.shut(b)
 		}
+		c.hosts.Store(c.hosts.Load() && len(c.boxes) > 0)
 	}
 	if st != statusOK {
 		c.counters.failed(st, 1)
@@ -103,8 +106,6 @@ func (c *conn) open(r *rights, p []byte) status {
 	case c.readsOnly(r) || !mayUse(int(number), r.client) || slots < 1 || slots > rdma.MaxSlots || taken > slots ||
 		bytes < 1 || bytes > rdma.MaxMessage:
 		return statusAccess
-	case c.pool.region != nil:
-		return statusNotSupported
 	}
 	all := &c.pool.boxes
 	all.Lock()
@@ -120,6 +121,7 @@ func (c *conn) open(r *rights, p []byte) status {
 		c.boxes = map[owner]*box{}
 	}
 	c.boxes[who] = b
+	c.hosts.Store(c.pool.region != nil)
 	return statusOK
 }
 
@@ -141,6 +143,15 @@ func (c *conn) shut(b *box) {
 
 // unlisten closes the mailboxes of workers that may not post any more. The caller holds c.executing.
 func (c *conn) unlisten() {
+	if c.ended && c.meets {
+		c.meets = false
+		c.pool.boxes.Lock()
+		delete(c.pool.boxes.senders, c.number)
+		c.pool.boxes.Unlock()
+	}
+	if c.ended && c.hosts.Swap(false) {
+		c.pool.parts.broken.Store(int64(wall.Boot()))
+	}
 	for who, b := range c.boxes {
 		if c.ended || who.life <= c.pool.revoked[who.client].Load() {
 			c.shut(b)
@@ -221,7 +232,7 @@ func (m *mail) add(b *box, q *request, from rdma.ClientID, n int) (st status) {
 	}
 	le := binary.LittleEndian
 	m.out = grow(m.out, headerBytes)
-	header{body: messageBytes + pad(n), kind: kindMessage, tag: b.id}.put(m.out[at:])
+	header{body: messageBytes + pad(n), kind: kindMessage, items: mailMessage, tag: b.id}.put(m.out[at:])
 	m.out = le.AppendUint32(m.out, uint32(q.from))
 	m.out = le.AppendUint32(m.out, uint32(from))
 	m.out = le.AppendUint64(m.out, uint64(n))

@@ -33,7 +33,16 @@ import (
 //	         the places of a ring to open, or buffers to post, and then by buffer: address u64 | bytes u64
 //	answer   of a count: buffers that were begun u64 | settled u64
 //	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32, and then its data,
-//	         padded to 8; the tag is the id of the mailbox that it is for
+//	         padded to 8; the tag is the id of the mailbox that it is for. With other items, see meet.go:
+//	offer    the sender's connection u64 | id u32 | client u32 | life u64 | epoch u64 | its mailbox u32 | bytes u32, and
+//	         then what its device offers, padded to 8; the tag as above
+//	answer   bytes u32 | 0 u32, and then what the mailbox's device answers, padded to 8; the tag is the sender's id
+//	bye      messages u32 | 0 u32; the tag as above
+//	part     number u64 | epoch that was fenced last u64 | client u64 | life u64
+//	meet     key, client, released, life and epoch as verbs, then mailbox u32 | its sender's mailbox u32 | id u32 |
+//	         bytes u32, and then what a device offers, padded to 8; or, to ask whether it may, mailbox u32 | 0 u32;
+//	         the answer: nothing. By items it is from a mailbox, too, and not answered: connection u64 | id u32 |
+//	         bytes u32, and then its answer, padded to 8; connection u64 | id u32 | messages u32; or number u64
 const (
 	headerBytes = 16
 	rightsBytes = 32 // key, client, life, epoch
@@ -60,6 +69,7 @@ const (
 	kindListen
 	kindMessage
 	kindRing
+	kindMeet
 )
 
 // status is how a request, or a verb of it, ended.
@@ -110,6 +120,7 @@ func statusOf(err error) status {
 	}
 	for _, s := range []status{
 		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld, statusConnections,
+		statusNoBox,
 	} {
 		if errors.Is(err, errorOf[s]) {
 			return s
@@ -143,7 +154,7 @@ func (h header) put(p []byte) {
 func parseHeader(p []byte, most int) (header, error) {
 	le := binary.LittleEndian
 	n, k := le.Uint32(p), kind(p[4])
-	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindRing || le.Uint32(p[12:]) != 0 {
+	if n > uint32(most) || n%8 != 0 || k < kindVerbs || k > kindMeet || le.Uint32(p[12:]) != 0 {
 		return header{}, fmt.Errorf("frame of kind %d with %d bytes: %w", k, n, ErrProtocol)
 	}
 	return header{int(n), k, status(p[5]), int(le.Uint16(p[6:])), le.Uint32(p[8:])}, nil

@@ -1,0 +1,357 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+// mailbox is a worker's: a receive queue of the device that a queue pair of each sender shares.
+type mailbox struct {
+	e     *Endpoint
+	o     rdma.BoxOptions
+	nodes interface{ Close() error } // what is there of it at the nodes
+	seen  uint64                     // rdma.Base.Completed, when Await returned last
+
+	mu      sync.Mutex // held by the worker, and by goroutines that bring senders and end their connections
+	closed  bool
+	err     error // the device does not take a buffer back
+	memory  []byte
+	mem     memory
+	cq      completions
+	into    receives
+	slots   []slot
+	came    []int32 // slots, in a ring with room for all
+	head, n int
+	senders map[senderKey]*sender
+	pairs   map[uint32]*sender // by the number of their queue pair
+	found   [16]completion
+}
+
+// slot is a buffer, and the message in it.
+type slot struct {
+	rdma.Message
+	connection uint64 // see tcp.Sender
+	taken      bool   // the worker has it
+}
+
+type senderKey struct {
+	node   int
+	client rdma.ClientID
+}
+
+// sender is one of those that are connected to a mailbox.
+type sender struct {
+	tcp.Sender
+	qp  pair
+	got uint32 // messages
+}
+
+// Listen opens the worker's mailbox.
+func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	m, err := e.listen(o)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (e *Endpoint) listen(asked rdma.BoxOptions) (*mailbox, error) {
+	o, err := rdma.CheckBox(asked, len(e.peers), e.Client())
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("client %d: %w", e.Client(), err)
+	case e.box != nil:
+		return nil, fmt.Errorf("client %d: listen with a second mailbox: %w", e.Client(), rdma.ErrExists)
+	case o.Slots > e.fabric.lim.slots:
+		return nil, fmt.Errorf("client %d: listen with %d buffers: the device has %d: %w", e.Client(), o.Slots, e.fabric.lim.slots,
+			rdma.ErrFull)
+	}
+	if err := e.Usable(); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	m := &mailbox{
+		e: e, o: o, seen: e.Completed(), slots: make([]slot, o.Slots), came: make([]int32, o.Slots),
+		senders: map[senderKey]*sender{}, pairs: map[uint32]*sender{},
+	}
+	if err := m.open(); err != nil {
+		return nil, fmt.Errorf("listen as client %d: %w", e.Client(), errors.Join(err, m.shut()))
+	}
+	if m.nodes, err = e.Host(asked, m); err != nil {
+		return nil, errors.Join(err, m.shut())
+	}
+	e.box = m
+	e.Listening()
+	return m, nil
+}
+
+func (m *mailbox) open() (err error) {
+	a := m.e.fabric.a
+	m.memory = make([]byte, m.o.Slots*m.o.Bytes)
+	if m.mem, err = a.register(unsafe.Pointer(unsafe.SliceData(m.memory)), uint64(len(m.memory)), false); err != nil {
+		return err
+	}
+	if m.cq, err = m.e.cq.beside(m.o.Slots); err != nil { // a buffer has one completion until it is posted again
+		return err
+	}
+	if m.into, err = a.receives(m.o.Slots); err != nil {
+		return err
+	}
+	for i := range m.slots {
+		m.post(i)
+	}
+	return m.err
+}
+
+// post gives a buffer to the device. The caller holds mu.
+func (m *mailbox) post(i int) {
+	key, _ := m.mem.keys()
+	if err := m.into.post(uint64(i), m.memory[i*m.o.Bytes:(i+1)*m.o.Bytes], key); err != nil && m.err == nil {
+		m.err = err
+	}
+}
+
+// Meet implements tcp.Host.
+func (m *mailbox) Meet(s tcp.Sender, offer []byte) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, rdma.ErrNoBox
+	}
+	key := senderKey{s.From.Node(), s.Client}
+	if old := m.senders[key]; old != nil {
+		if old.Life > s.Life {
+			return nil, rdma.ErrRevoked
+		}
+		m.end(old)
+	}
+	if len(offer) == 0 {
+		return nil, nil
+	}
+	remote, err := parseCard(offer)
+	if err != nil {
+		return nil, err
+	}
+	qp, err := m.into.pair(m.cq)
+	if err != nil {
+		return nil, err
+	}
+	if err := qp.connect(remote); err != nil {
+		return nil, errors.Join(err, qp.close())
+	}
+	c := qp.card()
+	c.base = uint64(m.o.Bytes)
+	own := &sender{Sender: s, qp: qp}
+	m.senders[key], m.pairs[c.qpn] = own, own
+	return c.bytes(), nil
+}
+
+// Part implements tcp.Host.
+func (m *mailbox) Part(node int, gone func(*tcp.Sender) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, s := range m.senders {
+		if key.node == node && gone(&s.Sender) {
+			m.end(s)
+		}
+	}
+}
+
+// end ends a sender's connection. What had arrived stays. The caller holds mu.
+func (m *mailbox) end(s *sender) {
+	number := s.qp.card().qpn
+	if s.qp.stop() == nil {
+		m.receive() // a device may forget completions with their queue pair
+	}
+	if err := s.qp.close(); err != nil {
+		// Whoever asked goes on as if nothing could arrive any more.
+		panic(fmt.Sprintf("ibverbs: a queue pair that was fenced off is not gone: %v", err))
+	}
+	m.receive()
+	delete(m.pairs, number)
+	delete(m.senders, senderKey{s.From.Node(), s.Client})
+}
+
+// receive takes what came. The caller holds mu.
+func (m *mailbox) receive() {
+	for n := len(m.found); n == len(m.found); {
+		n = m.cq.poll(m.found[:], 0)
+		for _, c := range m.found[:n] {
+			i := int(c.id)
+			s := m.pairs[c.pair]
+			if c.status != statusSuccess || s == nil {
+				m.post(i) // a message that was cut off
+				continue
+			}
+			s.got++
+			at := &m.slots[i]
+			at.From, at.Client, at.connection = s.From, s.Client, s.Connection
+			at.Data = m.memory[i*m.o.Bytes:][:c.n:m.o.Bytes]
+			m.came[(m.head+m.n)%len(m.came)] = int32(i)
+			m.n++
+		}
+	}
+}
+
+// first returns the message that Next returns; nil: there is none. Held: there is, but its node is to say that it serves.
+// What came by way of a connection that broke is dropped: the node has not heard of it when it fenced its sender off. The
+// caller holds mu.
+func (m *mailbox) first() (s *slot, held bool) {
+	for ; m.n > 0; m.pop() {
+		i := m.came[m.head]
+		s := &m.slots[i]
+		connection, until, err := m.e.fabric.Hears(s.From.Node())
+		switch {
+		case err != nil || connection != s.connection:
+			m.post(int(i))
+		case wall.Boot() >= until:
+			return nil, true
+		default:
+			return s, false
+		}
+	}
+	return nil, false
+}
+
+func (m *mailbox) pop() {
+	m.head = (m.head + 1) % len(m.came)
+	m.n--
+}
+
+// Addr returns the mailbox's address by way of a node.
+func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
+
+// Next returns the next message.
+func (m *mailbox) Next() *rdma.Message {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	if m.n == 0 {
+		m.receive()
+	}
+	s, _ := m.first()
+	if s == nil {
+		return nil
+	}
+	m.pop()
+	s.taken = true
+	return &s.Message
+}
+
+// Release gives a message's buffer back to the device.
+func (m *mailbox) Release(msg *rdma.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := int((uintptr(unsafe.Pointer(msg)) - uintptr(unsafe.Pointer(&m.slots[0]))) / unsafe.Sizeof(slot{}))
+	if i < 0 || i >= len(m.slots) || &m.slots[i].Message != msg || !m.slots[i].taken {
+		panic("ibverbs: message released twice")
+	}
+	m.slots[i].taken = false
+	if !m.closed {
+		m.post(i)
+	}
+}
+
+// Await waits for a message, or for a completion: it polls for a moment, and then sleeps until the device tells of one.
+func (m *mailbox) Await(within time.Duration) error {
+	e, until := m.e, rdma.Forever
+	if within < rdma.Forever-wall.Now() {
+		until = wall.Now() + max(within, 1)
+	}
+	for slice := sliceMin; ; slice = min(2*slice, sliceMax) {
+		ready, held, err := m.look(e.fabric.o.Spin)
+		if err == nil && !ready {
+			if err = e.cq.arm(); err == nil {
+				ready, held, err = m.look(0) // what came before the queues were armed rouses nobody
+			}
+		}
+		if ready || err != nil {
+			return err
+		}
+		now := wall.Now()
+		if now >= until {
+			return fmt.Errorf("wait for a message as client %d for %v: %w", e.Client(), within, rdma.ErrTimeout)
+		}
+		e.fabric.stats.add(&e.did)
+		if e.lookAll(now) || held {
+			slice = heldSlice
+		}
+		e.did.Waits++
+		if err := e.cq.await(min(until, wall.Now()+slice)); err != nil {
+			return fmt.Errorf("wait for messages: %w", err)
+		}
+	}
+}
+
+// look reports whether there is something that Await waits for, or comes in a moment.
+func (m *mailbox) look(spin time.Duration) (ready, held bool, err error) {
+	for until := time.Duration(0); ; {
+		m.e.progress(0)
+		m.mu.Lock()
+		closed, first := m.closed, (*slot)(nil)
+		if err = m.err; !closed {
+			m.receive()
+			first, held = m.first()
+		}
+		m.mu.Unlock()
+		if uerr := m.e.Usable(); closed || uerr != nil {
+			return false, false, fmt.Errorf("wait for a message as client %d: %w", m.e.Client(), rdma.ErrClosed)
+		}
+		done := m.e.Completed()
+		if err != nil || first != nil || done != m.seen {
+			m.seen = done
+			return err == nil, false, err
+		}
+		now := wall.Now()
+		if until == 0 {
+			until = now + spin
+		}
+		if now >= until {
+			return false, held, nil
+		}
+	}
+}
+
+// Close drops the messages that are left. Senders are told which of theirs had come.
+func (m *mailbox) Close() error {
+	e := m.e
+	if e.box != m {
+		return nil
+	}
+	for _, p := range e.ways {
+		e.part(p)
+	}
+	e.rest()
+	e.box = nil
+	return errors.Join(m.nodes.Close(), m.shut()) // in that order: nobody begins to send to what is shut
+}
+
+// shut ends what the device has of the mailbox.
+func (m *mailbox) shut() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for _, s := range m.senders {
+		m.end(s)
+		m.e.fabric.Bye(&s.Sender, s.got)
+	}
+	var errs []error
+	if m.into != nil {
+		errs = append(errs, m.into.close())
+	}
+	if m.cq != nil {
+		errs = append(errs, m.cq.close())
+	}
+	if m.mem != nil {
+		errs = append(errs, m.mem.close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,302 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/wall"
+)
+
+const (
+	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power of two.
+	sendDepth = 32
+	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to give way, in turn.
+	mostWays = 4096
+)
+
+// way returns the way to a mailbox.
+func (e *Endpoint) way(to rdma.BoxAddr) (*peer, error) {
+	if p := e.to[to]; p != nil {
+		return p, nil
+	}
+	var p *peer
+	if len(e.ways) < mostWays {
+		p = &peer{index: len(e.peers) + len(e.ways), ring: make([]flight, sendDepth)}
+		e.ways = append(e.ways, p)
+	} else {
+		for range e.ways {
+			e.turn = (e.turn + 1) % len(e.ways)
+			if p = e.ways[e.turn]; !p.busy {
+				break
+			}
+		}
+		if p.busy {
+			return nil, fmt.Errorf("messages are on their way to %d mailboxes: %w", mostWays, rdma.ErrFull)
+		}
+		e.part(p)
+		delete(e.to, p.to)
+	}
+	p.node, p.to, p.lost = to.Node(), to, nil
+	e.to[to] = p
+	return p, nil
+}
+
+// send has a SEND wait, behind what its message gathers.
+func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
+	p, err := e.way(rdma.BoxAddr(op.Addr))
+	if err == nil {
+		e.check(p)
+		err = p.lost
+	}
+	if err == nil {
+		if err = e.maySend(op); errors.Is(err, rdma.ErrAccess) {
+			p.lost = fmt.Errorf("connection to %s is down since %w", p.to, err)
+		}
+	}
+	f := flight{batch: b, op: int32(i), n: op.Len(), last: true}
+	if err == nil && len(op.Spans) > 0 && f.n > 0 {
+		f.stage, err = e.gather(b, i, op)
+	}
+	if err != nil {
+		op.Fail(err)
+		b.Complete(i)
+		return
+	}
+	f.after = e.peers[p.node].pushed
+	p.push(f)
+	if !p.busy {
+		p.busy = true
+		e.busy = append(e.busy, p)
+	}
+}
+
+// maySend returns why the worker may not send a message.
+func (e *Endpoint) maySend(op *rdma.Op) error {
+	if e.box == nil {
+		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
+	}
+	size, n := e.bytes, uint64(len(op.Buf))
+	for _, s := range op.Spans {
+		if off := s.Addr.Offset(); s.Addr.Node() != e.box.o.Node || s.Len < 0 || off > size || uint64(s.Len) > size-off {
+			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
+		}
+		n += uint64(s.Len)
+	}
+	if n > rdma.MaxMessage {
+		return fmt.Errorf("%d bytes, and there may be %d: %w", n, rdma.MaxMessage, rdma.ErrMessageSize)
+	}
+	if len(op.Spans) > 0 && op.Addr.Node() != e.box.o.Node {
+		return fmt.Errorf("gather from node %d by way of another: %w", e.box.o.Node, rdma.ErrNotSupported)
+	}
+	return nil
+}
+
+// gather has the pieces of a message READ, and returns where it is put together: this end's device does not reach the
+// memory of the node's process. The SEND waits for all verbs that were posted to the node before, and so for these.
+func (e *Endpoint) gather(b *rdma.Batch, i int, op *rdma.Op) (stage, error) {
+	st, err := e.mem.stage(op.Len())
+	if err != nil {
+		return stage{}, err
+	}
+	p := &e.peers[op.Addr.Node()]
+	e.check(p)
+	at := copy(st.p, op.Buf)
+	for k, s := range op.Spans {
+		p.push(flight{batch: b, op: int32(i), piece: int32(k + 1), off: at, n: s.Len, stage: st})
+		at += s.Len
+	}
+	return st, nil
+}
+
+// past reports whether the first so many work requests that were pushed are over.
+func (p *peer) past(pushed uint32) bool {
+	left := p.tail - p.head + uint32(len(p.waiting)-p.next)
+	return int32(p.pushed-left-pushed) >= 0 && p.masked == 0
+}
+
+// connected connects the worker to a mailbox, step by step: it returns true once it is. The error is why what waits fails.
+func (e *Endpoint) connected(p *peer) (bool, error) {
+	switch {
+	case p.qp != nil:
+		return true, nil
+	case p.head != p.tail:
+		return false, nil // of an earlier connection, whose node is to say that it served
+	case p.meeting == nil:
+		return false, e.offer(p)
+	}
+	answer, over, err := p.meeting.Answer()
+	if !over {
+		return false, nil
+	}
+	var c card
+	if err == nil {
+		c, err = parseCard(answer)
+	}
+	if err == nil {
+		err = p.offered.connect(c)
+	}
+	if err != nil {
+		e.leave(p)
+		return false, fmt.Errorf("connect to %s: %w", p.to, err)
+	}
+	e.did.Connects++
+	p.qp, p.offered, p.most, p.first = p.offered, nil, int(c.base), p.tail
+	p.slow = slowing{}
+	return true, nil
+}
+
+func (e *Endpoint) offer(p *peer) error {
+	if e.box == nil {
+		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
+	}
+	connection, err := e.fabric.Reach(p.node)
+	if err != nil {
+		return err
+	}
+	qp, err := e.cq.pair(len(p.ring), accessNone)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", p.to, err)
+	}
+	m, err := e.Meet(p.to, e.box.o.Number, qp.card().bytes())
+	if err != nil {
+		return errors.Join(err, qp.close())
+	}
+	p.offered, p.meeting, p.connection, p.epoch = qp, m, connection, e.Epoch()
+	return nil
+}
+
+// leave gives up the queue pair to a mailbox, whatever has become of it.
+func (e *Endpoint) leave(p *peer) {
+	for _, qp := range []pair{p.qp, p.offered} {
+		if qp == nil {
+			continue
+		}
+		if err := qp.close(); err != nil {
+			panic(fmt.Sprintf("ibverbs: a queue pair may still read memory that is about to be used again: %v", err))
+		}
+		e.dropped = true
+	}
+	if p.meeting != nil {
+		p.meeting.Forget()
+	}
+	p.qp, p.offered, p.meeting = nil, nil, nil
+	p.times++ // completions that come yet are those of nobody
+}
+
+// part gives the way to a mailbox up for good, and tells the mailbox, without waiting.
+func (e *Endpoint) part(p *peer) {
+	met := p.meeting != nil
+	e.drop(p, fmt.Errorf("mailbox of client %d: %w", e.Client(), rdma.ErrClosed))
+	if met && e.box != nil {
+		if m, err := e.Meet(p.to, e.box.o.Number, nil); err == nil {
+			m.Forget()
+		}
+	}
+}
+
+// partPatience bounds the wait for a mailbox's process that is to end a connection.
+const partPatience = time.Second
+
+// parted returns once nothing that was posted to a mailbox can arrive any more.
+func (e *Endpoint) parted(p *peer) error {
+	if e.box == nil {
+		return rdma.ErrClosed // it was told so
+	}
+	m, err := e.Meet(p.to, e.box.o.Number, nil)
+	if err != nil {
+		return err
+	}
+	defer m.Forget()
+	for until := wall.Now() + partPatience; ; e.Endpoint.Sleep(50 * time.Microsecond) {
+		if _, over, err := m.Answer(); over || wall.Now() > until {
+			return err
+		}
+	}
+}
+
+// fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It returns how many it made.
+func (e *Endpoint) fillWay(p *peer, room int) int {
+	first, near := len(e.requests), &e.peers[p.node]
+	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.requests)-first < room {
+		f := &p.waiting[p.next]
+		if !near.past(f.after) {
+			break // verbs to the node that were posted before come first
+		}
+		op := f.batch.Op(int(f.op))
+		if f.n > p.most {
+			op.Fail(fmt.Errorf("%d bytes, and the mailbox takes %d: %w", f.n, p.most, rdma.ErrMessageSize))
+			continue
+		}
+		q, err := e.request(p, f, op)
+		if err != nil {
+			op.Fail(err)
+			continue
+		}
+		*p.at(p.tail) = *f
+		p.tail++
+		*f = flight{}
+		p.next++
+		e.requests = append(e.requests, q)
+	}
+	e.ring(p, first)
+	return len(e.requests) - first
+}
+
+// failed ends those SENDs that wait first and have failed: what they gather could not be read, say. It leaves those of
+// which a piece may land yet. It reports whether others wait.
+func (e *Endpoint) failed(p *peer) bool {
+	for ; p.next < len(p.waiting); p.next++ {
+		f := &p.waiting[p.next]
+		if f.batch.Op(int(f.op)).Err == nil {
+			return true
+		}
+		if !e.peers[p.node].past(f.after) {
+			return false
+		}
+		e.over(f)
+	}
+	return false
+}
+
+// overfull ends the SEND with number seq, for which the mailbox had no buffer. The device has given up the queue pair
+// with it. What is behind has not arrived, since a receiver takes nothing behind what it asks to be sent again: it goes
+// over another queue pair, in order.
+func (e *Endpoint) overfull(p *peer, seq uint32) {
+	p.ripe = seq
+	e.leave(p)
+	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, rdma.ErrBoxFull))
+	var again []flight
+	for s := seq + 1; s != p.tail; s++ {
+		f := p.at(s)
+		again = append(again, *f)
+		*f = flight{}
+	}
+	p.waiting = append(again, p.waiting[p.next:]...)
+	p.next, p.tail = 0, seq
+	e.settle(p, wall.Boot())
+}
+
+// lastly takes what a mailbox that was closed said: how many messages it had got. The others have not arrived, and will
+// not.
+func (e *Endpoint) lastly(p *peer, messages uint32) {
+	if p.qp != nil && messages-(p.ripe-p.first) <= p.tail-p.ripe {
+		p.ripe = p.first + messages
+	}
+	p.known = true
+	e.drop(p, fmt.Errorf("%s was closed: %w", p.to, rdma.ErrNoBox))
+	p.known = false
+}
+
+// rest forgets ways on which nothing flies or waits.
+func (e *Endpoint) rest() {
+	e.busy = slices.DeleteFunc(e.busy, func(p *peer) bool {
+		p.busy = p.head != p.tail || p.next != len(p.waiting)
+		if !p.busy {
+			p.slow = slowing{}
+		}
+		return !p.busy
+	})
+}
