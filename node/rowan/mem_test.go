@@ -12,11 +12,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rowan"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	child.Main(childMain)
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	patience = 20 * time.Second
@@ -48,6 +53,35 @@ func newMem(t testing.TB, o rowan.Options, mtu int) *shm.Fabric {
 		}
 	})
 	return f
+}
+
+// newTCP returns several processes' ways to a pool of one node for a log.
+func newTCP(t testing.TB, o rowan.Options, mtu, processes int) (all []rdma.Fabric) {
+	memory := (o.Base + o.Size() + 4095) &^ 4095
+	n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	with := tcp.Options{Addresses: []string{n.Addr()}, MTU: mtu}
+	for i := range processes {
+		var f *tcp.Fabric
+		if i == 0 {
+			f, err = tcp.Create(with, tcp.Geometry{Nodes: 1, Memory: memory, Clients: 64}, nil)
+		} else {
+			f, err = tcp.Open(with)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		all = append(all, f)
+	}
+	return all
 }
 
 func open(t testing.TB, f rdma.Fabric, name string) rdma.Endpoint {
@@ -103,19 +137,24 @@ func (c *tally) digest(e *rowan.Entry) error {
 }
 
 // TestManyAppends has 16 senders append millions of entries, by way of segments that are used again and again: none is
-// lost that was acknowledged, all are whole, and each source's come in its order.
+// lost that was acknowledged, all are whole, and each source's come in its order. On tcp the senders are as of four
+// processes.
 func TestManyAppends(t *testing.T) {
+	t.Run("mem", func(t *testing.T) { manyAppends(t, newMem(t, testLog, 256)) })
+	t.Run("tcp", func(t *testing.T) { manyAppends(t, newTCP(t, testLog, 256, 4)...) })
+}
+
+func manyAppends(t *testing.T, processes ...rdma.Fabric) {
 	const senders = 16
 	each := 4_000
 	if os.Getenv("FARKV_LONG") != "" {
 		each = 10_000_000 / senders
 	}
-	f := newMem(t, testLog, 256)
 	var group sync.WaitGroup
 	var left atomic.Int32
 	left.Store(senders)
 	for source := range senders {
-		ep := open(t, f, "sender")
+		ep := open(t, processes[source%len(processes)], "sender")
 		group.Go(func() {
 			defer left.Add(-1)
 			s, err := rowan.NewSender(ep, senderOptions(testLog, source))
@@ -131,7 +170,7 @@ func TestManyAppends(t *testing.T) {
 			}
 		})
 	}
-	ep := open(t, f, "receiver")
+	ep := open(t, processes[0], "receiver")
 	var seen tally
 	receive(t, ep, &seen, func() bool { return left.Load() == 0 })
 	group.Wait()
