@@ -81,6 +81,20 @@ func alive(v rdma.View) (nodes []int) {
 	return nodes
 }
 
+// configure replaces the configuration: nobody else does in this tenure.
+func (f *fake) configure(what string) error {
+	c, err := f.f.Config()
+	if err != nil {
+		return err
+	}
+	f.ep.Sleep(5 * time.Microsecond)
+	ok, err := f.ep.(cluster.Configurer).SwapConfig(c.Version, []byte(what))
+	if !ok && err == nil {
+		f.t.Errorf("%s: another master has replaced version %d of the configuration", what, c.Version)
+	}
+	return err
+}
+
 // alone adds to the ledgers some times: nobody else does meanwhile. What fails is told, what is wrong is an error.
 func (f *fake) alone(v rdma.View, what string, times int) error {
 	for _, n := range alive(v) {
@@ -94,7 +108,9 @@ func (f *fake) alone(v rdma.View, what string, times int) error {
 				f.t.Errorf("%s in epoch %d on node %d is not alone: it left %d and met %d", what, v.Epoch, n, last+1, met)
 			}
 			last = met
-			f.ep.Sleep(5 * time.Microsecond)
+			if err := f.configure(what); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -385,6 +401,15 @@ type lax struct {
 	fence  func(epoch uint64) error
 	master func(owner rdma.ClientID, d time.Duration) (rdma.Role, bool, error)
 	last   rdma.Role
+	late   bool // a deposed master replaces the configuration
+}
+
+func (l *lax) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
+	ok, err := l.Sim.SwapConfig(r, version, data)
+	if l.late && errors.Is(err, rdma.ErrStale) {
+		return l.Sim.SwapConfig(l.last, version, data)
+	}
+	return ok, err
 }
 
 func (l *lax) Fence(epoch uint64) error { return l.fence(epoch) }
@@ -420,7 +445,8 @@ func TestKeepersHaveTeeth(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	for name, breach := range map[string]func(l *lax){
-		"nothing is fenced": func(l *lax) { l.fence = func(uint64) error { return nil } },
+		"a deposed master replaces the configuration": func(l *lax) { l.late = true },
+		"nothing is fenced":                           func(l *lax) { l.fence = func(uint64) error { return nil } },
 		"a lost master is not fenced off": func(l *lax) {
 			l.master = func(owner rdma.ClientID, d time.Duration) (rdma.Role, bool, error) {
 				if l.Now() >= l.last.Until {

@@ -36,5 +36,11 @@ type Enduring interface {
 	Littered(v rdma.View) (bool, error)
 }
 
+// Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
+// rdma.Configs says: while that lasts nobody else does.
+type Configurer interface {
+	SwapConfig(version uint64, data []byte) (bool, error)
+}
+
 // Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it took.
 type Reporter interface{ Report() string }

@@ -55,6 +55,14 @@ func (e *reign) Sleep(d time.Duration) {
 	e.Endpoint.Sleep(d)
 }
 
+// SwapConfig implements Configurer.
+func (e *reign) SwapConfig(version uint64, data []byte) (bool, error) {
+	if err := e.k.prolong(); err != nil {
+		return false, err
+	}
+	return e.k.f.SwapConfig(e.k.role, version, data)
+}
+
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)
 
 // prolong makes sure that the tenure lasts for most of another lease. One that ran out because its master was slow
