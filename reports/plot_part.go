@@ -188,7 +188,7 @@ func wide(list []plot.Series) bool {
 var inPrint = map[string]struct {
 	unit  plot.Unit
 	times float64
-}{"%": {plot.Percent, 1}, "µs": {plot.Micros, 1}, "Mops": {plot.Rate, 1e6}, "kops": {plot.Rate, 1e3}, "": {plot.Number, 1}}
+}{"%": {plot.Percent, 1}, "µs": {plot.Micros, 1}, "Mops": {plot.Rate, 1e6}, "kops": {plot.Rate, 1e3}, "GB/s": {plot.Bytes, 1e9}, "": {plot.Number, 1}}
 
 // beside draws the numbers that the paper prints, and ours.
 func (p *Part) beside() (list []plot.Chart) {

@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"context"
 	"fmt"
 	"slices"
 )
@@ -25,7 +26,7 @@ func within(counts []int, limit int) float64 {
 
 func distanceCases(s *rcuckooSize) (list []trial) {
 	for _, f := range s.factors {
-		list = append(list, trial{name: key(f), compute: func() (any, error) { return distances(f, s.rows, s.keys, s.seed) }})
+		list = append(list, trial{name: key(f), compute: func(context.Context) (any, error) { return distances(f, s.rows, s.keys, s.seed) }})
 	}
 	return list
 }
@@ -45,7 +46,7 @@ func distanceTable(s *rcuckooSize, _ results, p *Part) {
 
 func fillCases(s *rcuckooSize) (list []trial) {
 	add := func(f float64, entries, rows int) {
-		list = append(list, trial{name: key(f, entries, rows), compute: func() (any, error) {
+		list = append(list, trial{name: key(f, entries, rows), compute: func(context.Context) (any, error) {
 			sum := 0.0
 			for i := range s.fills {
 				fill, err := maxFill(f, entries, rows, s.seed+uint64(i))
@@ -121,7 +122,7 @@ var hashings = []hashing{{"dependent", paperFactor}, {"independent", independent
 
 func spanCases(s *rcuckooSize) (list []trial) {
 	for _, h := range hashings {
-		list = append(list, trial{name: h.name, compute: func() (any, error) {
+		list = append(list, trial{name: h.name, compute: func(context.Context) (any, error) {
 			return spans(h.f, paperRow, s.rows, fullPercent/100.0, s.seed)
 		}})
 	}

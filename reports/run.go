@@ -33,9 +33,12 @@ type experiment[S any] struct {
 type trial struct {
 	name string
 	ops.Simulation
-	micro    int64               // operations of each kind by one client alone, instead of the workload
-	stranded bool                // simulate.Stranded, instead of the workload
-	compute  func() (any, error) // instead of a simulation: what Part.computed has
+	micro    int64 // operations of each kind by one client alone, instead of the workload
+	stranded bool  // simulate.Stranded, instead of the workload
+	// compute is done instead of a simulation of a store: computed has what it returns. same says what that is where several
+	// experiments ask for it.
+	compute func(context.Context) (any, error)
+	same    string
 }
 
 // results are those of an experiment's simulations, by the names of their trials.
@@ -82,7 +85,7 @@ type job struct {
 
 func (j *job) do(ctx context.Context) (err error) {
 	if j.compute != nil {
-		j.computed, err = j.compute()
+		j.computed, err = j.compute(ctx)
 	} else {
 		j.result, err = j.run(ctx)
 	}
@@ -131,7 +134,10 @@ func do[S any](ctx context.Context, paper *Paper, list []experiment[S], s S, o O
 
 // key tells simulations apart that differ in more than their names, and from them what an experiment computes.
 func (t *trial) key(of string) string {
-	if t.compute != nil {
+	switch {
+	case t.same != "":
+		return t.same
+	case t.compute != nil:
 		return of + ": " + t.name
 	}
 	return fmt.Sprintf("%+v %d %t", t.Simulation, t.micro, t.stranded)

@@ -1,0 +1,254 @@
+package reports
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/reports/plot"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// rowanSize is how large the simulations of Rowan's report are.
+type rowanSize struct {
+	seed             uint64
+	senders          []int
+	warmUp, duration time.Duration
+}
+
+func newRowanSize(quick bool, seed uint64) *rowanSize {
+	if quick {
+		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond}
+	}
+	return &rowanSize{seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond}
+}
+
+// unsteady tells for which statements of the quick size its runs are too short.
+const unsteady = "The quick size ends before senders and threads have found their pace beside each other."
+
+var rowanSmall = map[string]string{
+	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady, "over-d": unsteady,
+	"append-limit": unsteady,
+}
+
+// Rowan is the paper of Rowan-KV, so far what it says of Rowan itself.
+var Rowan = newPaper(&Paper{
+	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2", Small: rowanSmall,
+}, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})
+
+func rowanSetUp(s *rowanSize) string {
+	return fmt.Sprintf("Profile rowan-testbed: a server with three modules of persistent memory, four machines with senders, each with one\n"+
+		"write in flight and a READ behind it; %v behind a warm-up of %v, seed %d. Writes are 64 or 128 B, headers\n"+
+		"among them. Threads of the server, where there are any, are %d, which write %d B at a time past their caches.\n"+
+		"What the paper says is read off its words, not its plots.", s.duration, s.warmUp, s.seed, paperThreads, threadBytes)
+}
+
+var rowanExperiments = []experiment[*rowanSize]{
+	{"streams", "WRITEs to exclusive logs: what modules are asked to write, and what their media do (Figure 2)",
+		"Bandwidths in GB/s, of senders and threads together.", streamCases, streamTable},
+	{"appends", "Rowan, WRITEs to exclusive logs, and the strawman of 3.2.1 (Figure 8)",
+		"Million writes a second of the senders, and DLWA.", appendCases, appendTable},
+}
+
+// Of the paper's set-up (section 2.4).
+const (
+	paperServers = 4
+	paperThreads = 18
+	threadBytes  = 128
+	paperStreams = 144 // of the highest DLWA it prints
+	fewStreams   = 90  // fewer amplify next to nothing
+)
+
+// subfigure is one of the four that Figures 2 and 8 have each.
+type subfigure struct {
+	name    string
+	bytes   int
+	threads int
+}
+
+func (f subfigure) String() string {
+	if f.threads > 0 {
+		return fmt.Sprintf("%d B beside threads", f.bytes)
+	}
+	return fmt.Sprintf("%d B", f.bytes)
+}
+
+var subfigures = []subfigure{{"a", 64, 0}, {"b", 128, 0}, {"c", 64, paperThreads}, {"d", 128, paperThreads}}
+
+// What is changed to see why a statement differs.
+const (
+	slowMedia = "PMem.WriteBandwidth=1.8e9"
+	freeReads = "PMem.ReadBandwidth=1e15"
+)
+
+// trial is a run; hardware is what is changed, if anything.
+func (s *rowanSize) trial(way string, f subfigure, senders int, hardware ...string) trial {
+	w := simulate.Streams{
+		Way: way, Profile: "rowan-testbed", Hardware: hardware, Machines: paperServers, Senders: senders, Bytes: f.bytes,
+		Local: f.threads, LocalBytes: threadBytes, Duration: s.duration, WarmUp: s.warmUp, Seed: s.seed,
+	}
+	return trial{
+		name: key(way, f.name, senders, strings.Join(hardware, " ")), same: fmt.Sprintf("%+v", w),
+		compute: func(ctx context.Context) (any, error) { return w.Run(ctx) },
+	}
+}
+
+// written is what a trial computed.
+func (p *Part) written(way string, f subfigure, senders int, hardware ...string) *simulate.Written {
+	return computed[*simulate.Written](p, way, f.name, senders, strings.Join(hardware, " "))
+}
+
+// among are the numbers of senders of a subfigure, which has threads alone, too.
+func (s *rowanSize) among(f subfigure) []int {
+	if f.threads > 0 {
+		return append([]int{0}, s.senders...)
+	}
+	return s.senders
+}
+
+func streamCases(s *rowanSize) (list []trial) {
+	for _, f := range subfigures {
+		for _, n := range s.among(f) {
+			list = append(list, s.trial(simulate.Exclusive, f, n))
+		}
+	}
+	for _, f := range subfigures[2:] {
+		list = append(list, s.trial(simulate.Exclusive, f, 0, slowMedia), s.trial(simulate.Exclusive, f, paperStreams, freeReads))
+	}
+	return list
+}
+
+// gbytes is a bandwidth, which cells write in GB/s.
+func gbytes(perSecond float64) Cell {
+	return Cell{Text: fmt.Sprintf("%.1f", perSecond/1e9), Value: perSecond, number: true, unit: plot.Bytes}
+}
+
+func streamTable(s *rowanSize, _ results, p *Part) {
+	var g grid[int]
+	for _, f := range subfigures {
+		at := func(cell func(w *simulate.Written) Cell) func(int) Cell {
+			return func(n int) Cell {
+				if n == 0 && f.threads == 0 {
+					return Cell{}
+				}
+				return cell(p.written(simulate.Exclusive, f, n))
+			}
+		}
+		g.column(f.String()+": asked", at(func(w *simulate.Written) Cell { return gbytes(w.Requests) }))
+		g.column("media", at(func(w *simulate.Written) Cell { return gbytes(w.Media) }))
+		g.column("DLWA", at(func(w *simulate.Written) Cell { return count("%.2f", w.DLWA) }))
+	}
+	g.show(p, "senders", "%d", append([]int{0}, s.senders...))
+
+	most, few := 0.0, 0
+	for _, f := range subfigures[:2] {
+		for _, n := range s.senders {
+			if n < fewStreams {
+				most, few = max(most, p.written(simulate.Exclusive, f, n).DLWA), max(few, n)
+			}
+		}
+	}
+	p.claim("streams-few", less(most, 1.1), fmt.Sprintf("%.3f with up to %d streams", most, few), unknown(""))
+	for _, f := range subfigures {
+		all := p.written(simulate.Exclusive, f, paperStreams)
+		p.same("dlwa-"+f.name, all.DLWA, unknown("All threads and senders go on evenly here."))
+		if f.threads == 0 {
+			continue
+		}
+		alone, slower := p.written(simulate.Exclusive, f, 0), p.written(simulate.Exclusive, f, 0, slowMedia)
+		gb := slower.Requests / 1e9
+		p.same("alone-"+f.name, alone.Requests/1e9, because("with modules that write 1.8 GB/s, and not 2",
+			fmt.Sprintf("%.2f GB/s", gb), p.is("alone-"+f.name, gb)).and("The paper has the same run twice, with 5.2 and 5.4."))
+		free := p.written(simulate.Exclusive, f, paperStreams, freeReads).Requests / 1e9
+		p.same("beside-"+f.name, all.Requests/1e9, because("with media whose reads take no time from their writes",
+			fmt.Sprintf("%.2f GB/s", free), p.is("beside-"+f.name, free)))
+	}
+	p.Notes = append(p.Notes, "The modules' lines that combine writes are fitted to the DLWA of 144 streams of 64 B: 46 of 64. Logs are spread evenly over the"+
+		" modules. A line that is evicted before it is complete is read first, which takes the media a third of a write.")
+}
+
+// is tests whether a number is what the paper prints about something.
+func (p *Part) is(about string, ours float64) test {
+	f := p.figure(about)
+	return printed(ours, f.Printed, f.Unit)
+}
+
+func appendCases(s *rowanSize) (list []trial) {
+	for _, f := range subfigures {
+		for _, n := range s.senders {
+			list = append(list, s.trial(simulate.Exclusive, f, n), s.trial(simulate.Append, f, n))
+		}
+		list = append(list, s.trial(simulate.Strawman, f, paperStreams))
+	}
+	return append(list, s.trial(simulate.Append, subfigures[1], paperStreams, slowMedia))
+}
+
+func appendTable(s *rowanSize, _ results, p *Part) {
+	var g grid[int]
+	for _, f := range subfigures {
+		for i, way := range []string{simulate.Append, simulate.Exclusive} {
+			name := []string{f.String() + ": Rowan", "WRITE"}[i]
+			g.column(name, func(n int) Cell { return mops(p.written(way, f, n).Writes) })
+			g.column("DLWA", func(n int) Cell { return count("%.2f", p.written(way, f, n).DLWA) })
+		}
+	}
+	g.show(p, "senders", "%d", s.senders)
+	row := []Cell{say("%d, strawman", paperStreams)}
+	fastest := 0.0
+	for _, f := range subfigures {
+		w := p.written(simulate.Strawman, f, paperStreams)
+		row = append(row, mops(w.Writes), count("%.2f", w.DLWA), Cell{}, Cell{})
+		fastest = max(fastest, w.Writes)
+	}
+	p.Rows = append(p.Rows, row)
+
+	highest := func(list []subfigure) (dlwa float64) {
+		for _, f := range list {
+			for _, n := range s.senders {
+				dlwa = max(dlwa, p.written(simulate.Append, f, n).DLWA)
+			}
+		}
+		return dlwa
+	}
+	alone, beside := highest(subfigures[:2]), highest(subfigures[2:])
+	p.claim("append-dlwa", is(alone < 1.029), fmt.Sprintf("%.3f at most", alone), unknown(""))
+	p.claim("append-dlwa-threads", is(beside < 1.056), fmt.Sprintf("%.3f at most", beside), unknown(""))
+	peak := func(way string, f subfigure) (best *simulate.Written, at int) {
+		for _, n := range s.senders {
+			if w := p.written(way, f, n); best == nil || w.Writes > best.Writes {
+				best, at = w, n
+			}
+		}
+		return best, at
+	}
+	slower := p.written(simulate.Append, subfigures[1], paperStreams, slowMedia).Writes / 1e6
+	for _, f := range subfigures {
+		ours, _ := peak(simulate.Append, f)
+		switch f.name {
+		case "a":
+			p.same("append-a", ours.Writes/1e6, unknown(""))
+		case "b":
+			p.same("append-b", ours.Writes/1e6, because("with modules that write 1.8 GB/s, and not 2",
+				fmt.Sprintf("%.1f Mops", slower), p.is("append-b", slower)))
+		}
+		theirs, at := peak(simulate.Exclusive, f)
+		why := unknown("")
+		if at < paperStreams {
+			last := p.written(simulate.Append, f, paperStreams).Writes / p.written(simulate.Exclusive, f, paperStreams).Writes
+			why = why.and("The peak of WRITE is with %d senders here, beyond which its DLWA rises more steeply than in the paper. With"+
+				" %d Rowan does %.2f times as many.", at, paperStreams, last)
+		}
+		p.same("over-"+f.name, ours.Writes/theirs.Writes, why)
+	}
+	a, _ := peak(simulate.Append, subfigures[0])
+	b, _ := peak(simulate.Append, subfigures[1])
+	c, _ := peak(simulate.Append, subfigures[2])
+	p.claim("append-limit", is(a.NIC > 0.95 && b.Busy > 0.95 && c.Busy > 0.95), fmt.Sprintf("the NIC is busy for %.0f %% of the time in (a), the media for"+
+		" %.0f and %.0f %% in (b) and (c)", 100*a.NIC, 100*b.Busy, 100*c.Busy), unknown("A NIC's writes go over PCIe in order, and wait for the module"+
+		" that is full; threads fill them all."))
+	p.claim("strawman", less(fastest/1e6, 10), fmt.Sprintf("%.1f Mops", fastest/1e6), unknown(""))
+	p.Notes = append(p.Notes, "An entry of Rowan's is 64 or 128 B with its header, and a sender asks for leave once in some hundreds of them. What the NIC does of"+
+		" writes with a READ behind them is fitted to the 54.5 million a second, for WRITE as for Rowan. The strawman's word is in the NIC's memory,"+
+		" which does 9 million atomics a second on one word (RCuckoo 2.2).")
+}
