@@ -34,18 +34,25 @@ func run(t testing.TB, s *sim.Sim, f func(ep rdma.Endpoint) error) {
 	}
 }
 
-// writing is a batch of single words, with READs where the word is 0.
-func writing(ep rdma.Endpoint, words ...[2]uint64) error {
+// do does what a batch holds that f fills.
+func do(ep rdma.Endpoint, f func(b *rdma.Batch)) error {
 	b := ep.Batch()
 	defer b.Release()
-	for _, w := range words {
-		if w[1] == 0 {
-			b.Read(rdma.At(0, w[0]), 8)
-		} else {
-			b.WriteWord(rdma.At(0, w[0]), w[1])
-		}
-	}
+	f(b)
 	return rdma.Do(ep, b, time.Second)
+}
+
+// writing is a batch of single words, with READs where the word is 0.
+func writing(ep rdma.Endpoint, words ...[2]uint64) error {
+	return do(ep, func(b *rdma.Batch) {
+		for _, w := range words {
+			if w[1] == 0 {
+				b.Read(rdma.At(0, w[0]), 8)
+			} else {
+				b.WriteWord(rdma.At(0, w[0]), w[1])
+			}
+		}
+	})
 }
 
 // cycle cuts the power, and brings the node back.
@@ -103,13 +110,12 @@ func TestPersistenceOfOthers(t *testing.T) {
 	s := open(t, o)
 	run(t, s, func(ep rdma.Endpoint) error { return writing(ep, [2]uint64{0, 1}, [2]uint64{8, 1}) })
 	run(t, s, func(ep rdma.Endpoint) error {
-		b := ep.Batch()
-		defer b.Release()
-		b.WriteWord(rdma.At(0, 16), 1)
-		b.WriteWord(rdma.At(0, 4096), 1)
-		b.Read(rdma.At(0, 4096), 8)
-		b.Read(rdma.At(0, 64), 0)
-		return rdma.Do(ep, b, time.Second)
+		return do(ep, func(b *rdma.Batch) {
+			b.WriteWord(rdma.At(0, 16), 1)
+			b.WriteWord(rdma.At(0, 4096), 1)
+			b.Read(rdma.At(0, 4096), 8)
+			b.Read(rdma.At(0, 64), 0)
+		})
 	})
 	run(t, s, func(ep rdma.Endpoint) error { return writing(ep, [2]uint64{8}, [2]uint64{64}) })
 	cycle(t, s, sim.NoneSurvive)
@@ -157,13 +163,12 @@ func TestPowerCuts(t *testing.T) {
 	client := func(seesTo bool) func(ep rdma.Endpoint) error {
 		return func(ep rdma.Endpoint) error {
 			for number := uint64(1); number <= 3; number++ {
-				b := ep.Batch()
-				b.Write(rdma.At(0, 64), entry(b.Alloc(24), number))
-				if seesTo {
-					b.Read(rdma.At(0, 512), 8)
-				}
-				err := rdma.Do(ep, b, time.Second)
-				b.Release()
+				err := do(ep, func(b *rdma.Batch) {
+					b.Write(rdma.At(0, 64), entry(b.Alloc(24), number))
+					if seesTo {
+						b.Read(rdma.At(0, 512), 8)
+					}
+				})
 				if err == nil {
 					err = writing(ep, [2]uint64{0, number}, [2]uint64{512})
 				}
@@ -315,6 +320,41 @@ func TestPowerCutsOfStores(t *testing.T) {
 	for _, want := range [][2]int{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {3, 1}, {3, 2}, {3, 3}} {
 		if !outcomes[want] {
 			t.Errorf("never %v words are there", want)
+		}
+	}
+}
+
+// TestPowerCutOfAll cuts the power of all nodes at once, at each step that any of them makes, and of one of two.
+func TestPowerCutOfAll(t *testing.T) {
+	for _, node := range []int{sim.AnyNode, 1} {
+		for step := uint64(1); step <= 4; step++ {
+			o := persistent(1, false, false)
+			o.Nodes = 2
+			s := open(t, o)
+			s.CutPowerAt(node, step, sim.NoneSurvive)
+			var failed [2]error
+			s.Go("writer", func(ep rdma.Endpoint) {
+				for range 4 {
+					for n := range failed {
+						if failed[n] == nil {
+							failed[n] = do(ep, func(b *rdma.Batch) { b.WriteWord(rdma.At(n, 0), 1) })
+						}
+					}
+				}
+			})
+			if err := s.Run(); err != nil {
+				t.Fatal(err)
+			}
+			all := node == sim.AnyNode
+			if s.Dead(0) != all || !s.Dead(1) || s.Steps(node) != step || s.Steps(sim.AnyNode) != s.Steps(0)+s.Steps(1) {
+				t.Errorf("node %d, step %d: dead %v and %v, after %d and %d steps of %d", node, step, s.Dead(0), s.Dead(1),
+					s.Steps(0), s.Steps(1), s.Steps(sim.AnyNode))
+			}
+			for n, err := range failed {
+				if err != nil && (!errors.Is(err, rdma.ErrNodeDown) || !s.Dead(n)) {
+					t.Errorf("a write to node %d: %v", n, err)
+				}
+			}
 		}
 	}
 }
