@@ -16,8 +16,8 @@ const (
 type page struct {
 	data    [pageBytes]byte
 	atomics [pageBytes / 8 / 64]uint64
-	mixed   bool                    // some bit of atomics is set
-	pending *[pageBytes / 8]pending // with Options.PMem: what is not durable
+	mixed   bool       // some bit of atomics is set
+	pending *pageWords // with Options.PMem: what is not durable
 }
 
 // pages keeps freed pages for the next simulation, zeroed: a run of some milliseconds would else spend most of its

@@ -41,6 +41,47 @@ type persistence struct {
 	flushes bool   // a READ sees words to the media: they are not in caches that lose them
 	from    *conn  // that the verb came by which lands now; nil: whatever is written is durable at once
 	stamp   uint64 // of the piece of a verb that landed last
+	tracked []*page
+	limit   int          // of them
+	spare   []*pageWords // of pages that were durable
+}
+
+// pageWords are the words of a page.
+type pageWords [pageBytes / 8]pending
+
+// track prepares a page whose words are written. Pages all of which is durable by now make room for it, once there are
+// twice as many as were not the last time: most are behind a writer with READs.
+func (d *persistence) track(p *page) {
+	if len(d.tracked) >= max(d.limit, 64) {
+		left := d.tracked[:0]
+		for _, p := range d.tracked {
+			if p.durable() {
+				d.spare, p.pending = append(d.spare, p.pending), nil
+			} else {
+				left = append(left, p)
+			}
+		}
+		clear(d.tracked[len(left):])
+		d.tracked, d.limit = left, 2*len(left)
+	}
+	d.tracked = append(d.tracked, p)
+	if n := len(d.spare); n > 0 {
+		p.pending, d.spare = d.spare[n-1], d.spare[:n-1]
+	} else {
+		p.pending = new(pageWords)
+	}
+}
+
+// durable reports whether all of a page is.
+func (p *page) durable() bool {
+	for k := range p.pending {
+		if w := &p.pending[k]; len(w.writes) > 0 {
+			if w.settle(); len(w.writes) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // power is what a node is to losses of power.
@@ -116,7 +157,7 @@ func (m *memory) stored(p *page, at, before uint64) {
 		return
 	}
 	if p.pending == nil {
-		p.pending = new([pageBytes / 8]pending)
+		m.pm.track(p)
 	}
 	w := &p.pending[at/8]
 	if m.pm.from == nil {
@@ -213,6 +254,9 @@ func (m *memory) powerOff(keep Survivors) {
 
 // start prepares the memory of a node that starts: what it finds is durable before it serves.
 func (m *memory) start() {
+	if m.pm != nil {
+		*m.pm = persistence{flushes: m.pm.flushes, stamp: m.pm.stamp}
+	}
 	for _, d := range m.dirs {
 		if d == nil {
 			continue
@@ -285,15 +329,15 @@ func (s *Sim) Restart(node int) error {
 	if !n.dead {
 		return fmt.Errorf("restart node %d, which is up: %w", node, rdma.ErrExists)
 	}
-	if stale := n.expelled || s.view.Members[node].Gone; stale || n.memory.pm == nil {
+	stale := n.expelled || s.view.Members[node].Gone
+	if stale || n.memory.pm == nil {
 		n.memory.free()
 		n.memory.dirs = newMemory(n.memory.size).dirs
-		if stale {
-			return fmt.Errorf("restart node %d, which the pool went on without: %w", node, rdma.ErrStale)
-		}
 	}
 	n.memory.start()
-	n.memory.landsFrom(nil)
+	if stale {
+		return fmt.Errorf("restart node %d, which the pool went on without: %w", node, rdma.ErrStale)
+	}
 	for _, r := range s.opts.Device {
 		if r.Node == node {
 			n.memory.write(r.Offset, make([]byte, r.Bytes))

@@ -157,6 +157,30 @@ func TestPersistenceOfAtomics(t *testing.T) {
 	}
 }
 
+// TestPersistenceOfManyPages: of many pages nothing is taken for durable that is not.
+func TestPersistenceOfManyPages(t *testing.T) {
+	const pages = 200
+	s := open(t, persistent(1, false, false))
+	var many, few [][2]uint64
+	for k := range uint64(pages) {
+		many = append(many, [2]uint64{4096 * k, k + 1})
+		few = append(few, [2]uint64{4096*k + 8, k + 1}, [2]uint64{16})
+	}
+	run(t, s, func(ep rdma.Endpoint) error { return writing(ep, many...) })
+	for range 2 {
+		run(t, s, func(ep rdma.Endpoint) error { return writing(ep, few...) })
+	}
+	if n := s.Unflushed(0); n != pages {
+		t.Errorf("%d words are not durable, want %d", n, pages)
+	}
+	cycle(t, s, sim.NoneSurvive)
+	for k := range uint64(pages) {
+		if a, b := load(t, s, rdma.At(0, 4096*k)), load(t, s, rdma.At(0, 4096*k+8)); a != 0 || b != k+1 {
+			t.Errorf("page %d has %d and %d", k, a, b)
+		}
+	}
+}
+
 // TestPowerCuts cuts the power at each step of a client that writes a record of three words, sees it durable, and then
 // a commit word: with the commit word there is the record. Without the READ between them the cuts find that out.
 func TestPowerCuts(t *testing.T) {

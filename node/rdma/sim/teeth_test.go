@@ -35,6 +35,8 @@ var mutants = []teeth.Mutant{
 		At: "$w.ep.stores.flushed = $n.memory.pm.stamp", Do: "", Test: "TestPowerCutsOfStores"},
 	{Rule: "and not before", In: "Sim.NTStore",
 		At: "$n.memory.landsFrom(&$*c)", Do: "", Test: "TestPowerCutsOfStores"},
+	{Rule: "pages are tracked until all of them is durable", In: "page.durable",
+		At: "return false", Do: "return true", Test: "TestPersistenceOfManyPages"},
 	{Rule: "a verb of before does not land", In: "Sim.gone",
 		At: "$n.dead || $n.life != $f.life", Do: "$n.dead", Test: "TestRestart"},
 	{Rule: "a ring of before is over", In: "ring.over",
