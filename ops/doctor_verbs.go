@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -46,8 +47,12 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 	can(atomics != "", "atomics", atomics, c.Atomics+": stores need compare and swap, and this device is of no use")
 	can(c.MaskedAtomics, "masked CAS", "in the device", "none: made of plain ones, at a trip more for each wrong guess")
 	can(c.DeviceMemory > 0, "device memory", size(c.DeviceMemory), "none: main memory stands for it")
-	can(c.SharedReceive > 0, "shared receive queues", count(c.SharedReceive), "none")
-	can(c.MultiPacket == "yes", "multi-packet queues", "yes", c.MultiPacket+": a packet takes an entry")
+	can(c.SharedReceive > 0, "shared receive queues", count(c.SharedReceive), "none: no messages")
+	striding := cmp.Or(c.MultiPacket, "not known")
+	if striding == "yes" {
+		striding = "of raw packets only"
+	}
+	t.ok("striding queues", striding+": a message takes an entry")
 	t.ok("limits", fmt.Sprintf("%s queue pairs of %s requests, %d READs and atomics at a time, %s regions", count(c.QueuePair),
 		count(c.Requests), c.RdAtomic, count(c.Regions)))
 	return atomics != ""

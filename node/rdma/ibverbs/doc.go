@@ -39,6 +39,9 @@
 // A node that dies takes the connections that were made by way of it with it, once the processes at their ends hear of
 // that, or have heard nothing of it for a lease: until then messages arrive.
 //
+// A device may lose the buffer that a message of several packets began to fill when its sender dies: see
+// mailbox.reclaim.
+//
 // There are no credits: a receive queue without a buffer says "not ready", and after some 4 ms (on soft-RoCE ten times
 // as long) the SEND ends in rdma.ErrBoxFull. The device gives up its queue pair with that. What was posted behind has
 // not arrived, and goes over another one, in order. A SEND waits for the worker's earlier verbs to the node, which its

@@ -155,8 +155,8 @@ func (e *Endpoint) check(p *peer) {
 		return
 	}
 	if p.meeting != nil {
-		if n, left := p.meeting.Left(); left {
-			e.lastly(p, n)
+		if n, left, again := p.meeting.Left(); left {
+			e.lastly(p, n, again)
 			return
 		}
 	}

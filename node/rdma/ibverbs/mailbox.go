@@ -32,11 +32,16 @@ type mailbox struct {
 	senders map[senderKey]*sender
 	pairs   map[uint32]*sender // by the number of their queue pair
 	found   [16]completion
+	posted  uint64 // buffers that were ever given to the device
+	latest  uint64 // of these, the last one that came back
+	lost    uint64 // one that others had passed when senders came or went; 0: there was none
+	lostAt  time.Duration
 }
 
 // slot is a buffer, and the message in it.
 type slot struct {
 	rdma.Message
+	number     uint64 // of the buffer, among those that were posted; 0: the device does not have it
 	connection uint64 // see tcp.Sender
 	taken      bool   // the worker has it
 }
@@ -112,6 +117,8 @@ func (m *mailbox) open() (err error) {
 // post gives a buffer to the device. The caller holds mu.
 func (m *mailbox) post(i int) {
 	key, _ := m.mem.keys()
+	m.posted++
+	m.slots[i].number = m.posted
 	if err := m.into.post(uint64(i), m.memory[i*m.o.Bytes:(i+1)*m.o.Bytes], key); err != nil && m.err == nil {
 		m.err = err
 	}
@@ -131,6 +138,7 @@ func (m *mailbox) Meet(s tcp.Sender, offer []byte) ([]byte, error) {
 		}
 		m.end(old)
 	}
+	m.reclaim()
 	if len(offer) == 0 {
 		return nil, nil
 	}
@@ -161,6 +169,7 @@ func (m *mailbox) Part(node int, gone func(*tcp.Sender) bool) {
 			m.end(s)
 		}
 	}
+	m.reclaim()
 }
 
 // end ends a sender's connection. What had arrived stays. The caller holds mu.
@@ -178,6 +187,39 @@ func (m *mailbox) end(s *sender) {
 	delete(m.senders, senderKey{s.From.Node(), s.Client})
 }
 
+// lostAfter is for how long a device may keep a buffer that others have passed.
+const lostAfter = time.Second
+
+// reclaim takes back buffers that the device has lost: some say nothing of one that they took for a message of several
+// packets, whose sender died before the last of these came. Receive queues are in order, so such a buffer is passed by
+// others. A message that is still coming may have it, however. So all connections are ended, and senders come again: what
+// they had in flight, and had not arrived, they send once more. The caller holds mu.
+func (m *mailbox) reclaim() {
+	oldest := uint64(0)
+	for i := range m.slots {
+		if n := m.slots[i].number; n > 0 && n < m.latest && (oldest == 0 || n < oldest) {
+			oldest = n
+		}
+	}
+	switch now := wall.Now(); {
+	case oldest == 0 || oldest != m.lost:
+		m.lost, m.lostAt = oldest, now
+		return
+	case now-m.lostAt < lostAfter:
+		return
+	}
+	for _, s := range m.senders {
+		m.end(s)
+		m.e.fabric.Bye(&s.Sender, s.got, true)
+	}
+	for i := range m.slots {
+		if n := m.slots[i].number; n > 0 && n < m.latest {
+			m.post(i)
+		}
+	}
+	m.lost = 0
+}
+
 // receive takes what came. The caller holds mu.
 func (m *mailbox) receive() {
 	for n := len(m.found); n == len(m.found); {
@@ -185,6 +227,7 @@ func (m *mailbox) receive() {
 		for _, c := range m.found[:n] {
 			i := int(c.id)
 			s := m.pairs[c.pair]
+			m.latest, m.slots[i].number = max(m.latest, m.slots[i].number), 0
 			if c.status != statusSuccess || s == nil {
 				m.post(i) // a message that was cut off
 				continue
@@ -341,7 +384,7 @@ func (m *mailbox) shut() error {
 	m.closed = true
 	for _, s := range m.senders {
 		m.end(s)
-		m.e.fabric.Bye(&s.Sender, s.got)
+		m.e.fabric.Bye(&s.Sender, s.got, false)
 	}
 	var errs []error
 	if m.into != nil {

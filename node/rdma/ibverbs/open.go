@@ -28,7 +28,7 @@ type Info struct {
 	MaskedAtomics bool   // else masked compare and swaps are made of plain ones
 	DeviceMemory  uint64 // bytes; 0: the node's memory does
 	SharedReceive int    // shared receive queues
-	MultiPacket   string // whether receive queues take many packets an entry: "yes", "no", or why that is not known
+	MultiPacket   string // whether receive queues of raw packets take many an entry: "yes", "no", or why that is not known
 }
 
 // Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none; beside those that

@@ -33,6 +33,9 @@ func childMain(args []string) error {
 		return errors.Join(rdmatest.Role(role)(f, ep), ep.Close(), f.Close())
 	}
 	fmt.Println(ep.Client())
+	if args[0] == "flood" {
+		return flood(ep)
+	}
 	for { // "add", without end
 		if _, err := add(ep, rdma.At(0, 8)); err != nil {
 			return err
@@ -198,4 +201,62 @@ func TestKilledClient(t *testing.T) {
 	if now := word(t, ep, rdma.At(0, 8)); now != before {
 		t.Errorf("the word was %d when its writer was fenced off, and is %d", before, now)
 	}
+}
+
+// flood sends the longest messages, without end.
+func flood(ep rdma.Endpoint) error {
+	if _, err := rdma.Listen(ep, rdma.BoxOptions{Node: rdma.All}); err != nil {
+		return err
+	}
+	for {
+		b := ep.Batch()
+		b.Send(rdma.BoxAt(0, 7), b.Alloc(rdma.MaxMessage))
+		if err := rdma.Do(ep, b, testPatience); err != nil && !errors.Is(err, rdma.ErrBoxFull) {
+			return err
+		}
+		b.Release()
+	}
+}
+
+// TestKilledSender kills senders while they send messages of many packets. The mailbox loses no buffer by that, or has
+// it back once senders have come and gone for a while.
+func TestKilledSender(t *testing.T) {
+	needsDevice(t)
+	r := newRemote(t, 1, 1<<16)
+	const slots = 3
+	ep, box := listener(t, r.Fabric, rdma.BoxOptions{Node: 0, Number: 7, Slots: slots, Bytes: rdma.MaxMessage})
+	for range 12 {
+		p := child.Start(t, "flood", r.Record().Addresses[0])
+		id, err := strconv.Atoi(p.Line(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			m := box.Next()
+			for ; m == nil; m = box.Next() {
+				if err := box.Await(testPatience); err != nil {
+					t.Fatal(err)
+				}
+			}
+			box.Release(m)
+		}
+		p.Kill()
+		if err := r.Revoke(rdma.ClientID(id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := box.Await(lostAfter + lostAfter/10); err != nil && !errors.Is(err, rdma.ErrTimeout) {
+		t.Fatal(err)
+	}
+	for m := box.Next(); m != nil; m = box.Next() {
+		box.Release(m)
+	}
+	box.mu.Lock()
+	lost := box.lost != 0
+	box.reclaim() // as when the next sender comes
+	box.mu.Unlock()
+	t.Logf("a buffer was lost: %t", lost)
+	from, _ := listener(t, r.Fabric, rdma.BoxOptions{Node: rdma.All})
+	ends(t, from, post(t, from, box.Addr(0), 1, 2, 3), nil)
+	_ = ep
 }

@@ -268,22 +268,34 @@ func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.leave(p)
 	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, rdma.ErrBoxFull))
+	p.resend(seq + 1)
+	p.tail = seq
+	e.settle(p, wall.Boot())
+}
+
+// resend has what is in flight from number seq on wait again, in front of all else.
+func (p *peer) resend(seq uint32) {
 	var again []flight
-	for s := seq + 1; s != p.tail; s++ {
+	for s := seq; s != p.tail; s++ {
 		f := p.at(s)
 		again = append(again, *f)
 		*f = flight{}
 	}
 	p.waiting = append(again, p.waiting[p.next:]...)
 	p.next, p.tail = 0, seq
-	e.settle(p, wall.Boot())
 }
 
-// lastly takes what a mailbox that was closed said: how many messages it had got. The others have not arrived, and will
-// not.
-func (e *Endpoint) lastly(p *peer, messages uint32) {
+// lastly takes what a mailbox said that has ended the connection: how many messages it had got. The others have not
+// arrived, and will not, unless they are sent again.
+func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 	if p.qp != nil && messages-(p.ripe-p.first) <= p.tail-p.ripe {
 		p.ripe = p.first + messages
+	}
+	if again {
+		e.leave(p)
+		p.resend(p.ripe)
+		e.settle(p, wall.Boot())
+		return
 	}
 	p.known = true
 	e.drop(p, fmt.Errorf("%s was closed: %w", p.to, rdma.ErrNoBox))

@@ -44,7 +44,7 @@ const (
 	meetOffer  = iota // to a mailbox; answered by whether it was passed on
 	meetAsk           // whether the worker may send to a mailbox
 	meetAnswer        // of a mailbox to an offer; not answered, nor is what follows
-	meetBye           // of a mailbox that was closed
+	meetBye           // of a mailbox that has ended a connection; its status: it was closed, or else the sender may come again
 	meetParted        // a mailbox's process has ended the connections concerned
 )
 
@@ -82,7 +82,7 @@ func (c *conn) meet(h header, p []byte) error {
 		h = header{kind: kindMessage, items: mailAnswer, status: h.status, tag: le.Uint32(p[8:])}
 		c.relay(le.Uint64(p), h, le.AppendUint64(nil, uint64(le.Uint32(p[12:]))), p[replyBytes:])
 	case what == meetBye && len(p) == replyBytes:
-		h = header{kind: kindMessage, items: mailBye, tag: le.Uint32(p[8:])}
+		h = header{kind: kindMessage, items: mailBye, status: h.status, tag: le.Uint32(p[8:])}
 		c.relay(le.Uint64(p), h, le.AppendUint64(nil, uint64(le.Uint32(p[12:]))), nil)
 	case what == meetParted && len(p) == 8:
 		c.parted.Store(le.Uint64(p))
@@ -241,7 +241,7 @@ func (f *Fabric) mail(node int, h header, p []byte) error {
 		}
 	case what == mailBye && len(p) == replyMailBytes:
 		if m := f.meetings.find(h.tag); m != nil {
-			m.bye(le.Uint32(p))
+			m.bye(le.Uint32(p), h.status != statusOK)
 		}
 	case what == mailPart && len(p) == partBytes:
 		fence, client, life := le.Uint64(p[8:]), rdma.ClientID(le.Uint64(p[16:])), le.Uint64(p[24:])
@@ -321,9 +321,14 @@ func (f *Fabric) tell(node, what int, st status, body []byte) {
 	}
 }
 
-// Bye tells a sender that its connection to a mailbox was ended behind so many messages, since the mailbox was closed.
-func (f *Fabric) Bye(s *Sender, messages uint32) {
-	f.tell(s.From.Node(), meetBye, statusOK, s.reply(messages, nil))
+// Bye tells a sender that its connection to a mailbox was ended behind so many messages: the mailbox was closed, or the
+// sender may connect again.
+func (f *Fabric) Bye(s *Sender, messages uint32, again bool) {
+	st := statusOK
+	if again {
+		st = statusHeld
+	}
+	f.tell(s.From.Node(), meetBye, st, s.reply(messages, nil))
 }
 
 // Hears returns by which of its connections, counted from 1, the process is known to a node, and until when, on
@@ -358,6 +363,7 @@ type Meeting struct {
 	answer   []byte
 	err      error
 	left     bool
+	again    bool
 	messages uint32
 }
 
@@ -417,10 +423,10 @@ func (m *Meeting) end(answer []byte, err error) {
 	}
 }
 
-func (m *Meeting) bye(messages uint32) {
+func (m *Meeting) bye(messages uint32, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.left, m.messages = true, messages
+	m.left, m.messages, m.again = true, messages, again
 }
 
 // Answer returns what the mailbox's device answered; over: it did, or the error says why it will not.
@@ -430,11 +436,12 @@ func (m *Meeting) Answer() (answer []byte, over bool, err error) {
 	return m.answer, m.over, m.err
 }
 
-// Left reports whether the mailbox was closed, and how many messages it had got over the connection.
-func (m *Meeting) Left() (messages uint32, left bool) {
+// Left reports whether the mailbox has ended the connection, and how many messages it had got over that. It was closed, or
+// the worker may connect again.
+func (m *Meeting) Left() (messages uint32, left, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.messages, m.left
+	return m.messages, m.left, m.again
 }
 
 // Forget ends the meeting. It does not end the connection.
