@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -32,6 +33,40 @@ func TestAwaitConfigUntilClose(t *testing.T) {
 				}
 			case <-time.After(limit):
 				t.Fatal("it goes on waiting")
+			}
+		})
+	}
+}
+
+// BenchmarkConfig replaces, and reads, a configuration that three nodes of this process keep.
+func BenchmarkConfig(b *testing.B) {
+	p := newPool(b, 3, 1<<20, nil)
+	ep, err := p.Open("master")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ep.Close()
+	r, ok, err := p.TryMaster(ep.Client(), board.MaxLease)
+	if !ok || err != nil {
+		b.Fatal(ok, err)
+	}
+	for _, n := range []int{2 << 10, rdma.MaxConfig} {
+		b.Run(fmt.Sprintf("swap/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				c, err := p.Config()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if ok, err := p.SwapConfig(r, c.Version, make([]byte, n)); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("read/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if c, err := p.Config(); err != nil || len(c.Data) != n {
+					b.Fatal(len(c.Data), err)
+				}
 			}
 		})
 	}
