@@ -53,6 +53,8 @@ var mutants = []teeth.Mutant{
 		At: "$p.stamp != $h.stamp || $*n", Do: "$p.stamp != $h.stamp", Test: "TestBegun"},
 	{Rule: "what was in use is recovered", In: "Receiver.Recover",
 		At: "$s != free", Do: "$s == used"},
+	{Rule: "by a process that comes next, too", In: "Receiver.Recover",
+		At: "$s != free", Do: "$s == used", Test: "TestKilled"},
 	{Rule: "leave is given for what has room", In: "Receiver.grant",
 		At: "$room -= int(outstanding($*g))", Do: "_ = outstanding($*g)", Test: "TestFull"},
 	{Rule: "room is given once", In: "Receiver.grant",
