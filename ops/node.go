@@ -40,6 +40,7 @@ type NodeConfig struct {
 	Drain                    time.Duration // for clients to go, at the end
 	Log                      *slog.Logger
 	IPMCTL                   pmem.IPMCTL // reads the counters of persistent memory
+	PMemModel                bool        // a model of persistent memory counts in its place
 }
 
 // Serving is a memory node that serves.
@@ -73,7 +74,9 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 	}
 	reading, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { n.pmem.sample(reading) })
+	if n.pmem != nil {
+		beside.Go(func() { n.pmem.sample(reading) })
+	}
 	defer beside.Wait()
 	defer stop()
 	if n.device != nil {
@@ -113,7 +116,7 @@ type nodeServer struct {
 	*fabrics.Node
 	fabrics.NodeConfig
 	device *fabrics.Device // nil: it has none
-	pmem   *pmemSampler
+	pmem   *pmemSampler    // nil: a model counts
 }
 
 // Close ends the node, and then gives up its device.
@@ -129,8 +132,16 @@ func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 	n := fabrics.NodeConfig{
 		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File, Conns: c.Connections, Log: c.Log,
 	}
-	counters := &pmemSampler{tool: c.IPMCTL}
-	n.PMem = counters.last.Load
+	var counters *pmemSampler
+	switch {
+	case c.PMemModel && fabrics.NeedsDevice(c.Fabric):
+		return nil, workloads.Misuse("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
+	case c.PMemModel:
+		n.Modules, n.PMem = modelPMem()
+	default:
+		counters = &pmemSampler{tool: c.IPMCTL}
+		n.PMem = counters.last.Load
+	}
 	if err := c.secure(&n); err != nil {
 		return nil, err
 	}

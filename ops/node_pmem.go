@@ -19,6 +19,13 @@ import (
 // pmemEvery is how often a memory node reads the counters of its machine's persistent memory, which starts a process.
 const pmemEvery = 5 * time.Second
 
+// modelPMem returns modules that a model has under the memory of a node, those of Rowan's servers (6.1), and what they
+// counted.
+func modelPMem() (*pmem.Device, func() *telemetry.PMem) {
+	d := pmem.NewDevice(pmem.Testbed())
+	return d, func() *telemetry.PMem { return &telemetry.PMem{DIMMs: d.Counters(), Model: true} }
+}
+
 // pmemSampler knows what the persistent memory of this machine counted last.
 type pmemSampler struct {
 	tool pmem.IPMCTL
@@ -79,11 +86,13 @@ func collectPMem(p *telemetry.PMem, to chan<- prometheus.Metric) {
 
 // printPMem shows the counters of the nodes' modules, where there are any.
 func (s *State) printPMem(w io.Writer) {
+	modelled := false
 	rows := [][]string{{"node", "dimm", "media reads", "media writes", "read requests", "write requests"}}
 	for i, n := range s.Nodes {
 		if n.Served == nil || n.PMem == nil {
 			continue
 		}
+		modelled = modelled || n.PMem.Model
 		for _, d := range n.PMem.DIMMs {
 			rows = append(rows, []string{fmt.Sprint(i), d.ID, count(d.MediaReads), count(d.MediaWrites), count(d.ReadRequests),
 				count(d.WriteRequests)})
@@ -93,5 +102,8 @@ func (s *State) printPMem(w io.Writer) {
 		fmt.Fprintln(w)
 		table.Print(w, rows, 1)
 		fmt.Fprintln(w, "each counts 64 bytes since the module was powered on; 'farkv monitor' shows bandwidths and write amplification")
+		if modelled {
+			fmt.Fprintln(w, "there are no modules called model: a model counts what they would have done since their node started")
+		}
 	}
 }

@@ -1,11 +1,16 @@
 package ops
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/runner"
 )
 
 // TestNodePMem has nodes read counters through executables that answer as ipmctl does: good ones reach inspections and metrics,
@@ -53,5 +58,49 @@ func TestNodePMem(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC, whose verbs it does not
+// see.
+func TestPMemModel(t *testing.T) {
+	node := smallNode()
+	node.Metrics, node.PMemModel = "127.0.0.1:0", true
+	s, end := serving(t, node)
+	f, err := fabrics.Create("tcp:"+s.Address, fabrics.Geometry{Nodes: 1, Memory: 1 << 20, Clients: 1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep, err := f.Open("writer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := ep.Batch()
+	b.Write(rdma.At(0, 4096), b.Alloc(256))
+	if err := errors.Join(rdma.Do(ep, b, time.Minute), ep.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	all, err := inspect(t.Context(), "tcp:"+s.Address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := all[0].PMem; p == nil || !p.Model || len(p.DIMMs) != 3 || p.DIMMs[1].WriteRequests != 4 {
+		t.Errorf("%+v", p)
+	}
+	const metric = `farkv_node_pmem_requests_total{dimm="model 1",verb="write"} 4` + "\n"
+	if _, text := fetch(t, s.Metrics); !strings.Contains(text, metric) {
+		t.Errorf("metrics without %s:\n%s", metric, text)
+	}
+	state := State{Nodes: []Node{{Served: &all[0]}}}
+	var out strings.Builder
+	if state.printPMem(&out); !strings.Contains(out.String(), "model 1") || !strings.Contains(out.String(), "a model counts") {
+		t.Errorf("status prints %q", out.String())
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	node.Fabric = "rdma"
+	if _, err := node.serve(); !runner.Misused(err) {
+		t.Errorf("beside an RNIC: %v", err)
 	}
 }

@@ -288,3 +288,11 @@ func TestTaken(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkDevice is what the model costs a WRITE of 64 bytes, of 144 streams.
+func BenchmarkDevice(b *testing.B) {
+	d := NewDevice(Testbed())
+	for i := range uint64(b.N) {
+		d.DMA((i%144)<<20+i%144*85&^63+i/144*64, 64)
+	}
+}

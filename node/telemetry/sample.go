@@ -100,6 +100,7 @@ type NodeCounts struct {
 type PMem struct {
 	DIMMs   []DIMM `json:"dimms,omitempty"`
 	Problem string `json:"problem,omitempty"`
+	Model   bool   `json:"model,omitempty"` // modules that are not there: a model counts what they would
 }
 
 // DIMM holds the counters of one persistent-memory module.

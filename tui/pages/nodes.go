@@ -232,7 +232,11 @@ func (p *Nodes) details(e *Env, a components.Area, n nodeRow) {
 		rows = append(rows, [2]string{"DLWA", "not known: " + n.PMem.Problem})
 	default:
 		asked, wrote, askedRead, read := n.media()
-		rows = append(rows, [2]string{"DLWA", n.dlwa()},
+		dlwa := n.dlwa()
+		if n.PMem.Model {
+			dlwa += ", by a model: there are no modules"
+		}
+		rows = append(rows, [2]string{"DLWA", dlwa},
 			[2]string{"requests", byteRate(askedRead, n.span) + " read, " + byteRate(asked, n.span) + " written"},
 			[2]string{"media", byteRate(read, n.span) + " read, " + byteRate(wrote, n.span) + " written"})
 	}

@@ -187,6 +187,7 @@ func (r *nodeRing) land(block []byte) (st status) {
 			}
 		}()
 	}
+	r.conn.pool.model(rdma.Append, at.Offset, len(block))
 	m.mark(len(block))
 	words.Store(unsafe.Add(m.base, at.Offset), block)
 	return statusOK

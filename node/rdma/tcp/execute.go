@@ -124,6 +124,7 @@ func (c *conn) execute(q *request) (st status) {
 	c.out = append(c.out, 0, 0, 0, 0)
 	c.out = le.AppendUint32(c.out, uint32(n))
 	c.counters.did(q)
+	c.pool.model(q.verb, q.off, q.n)
 	if q.verb != rdma.Read {
 		c.pool.memory.mark(q.n)
 	}

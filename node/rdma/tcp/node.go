@@ -30,8 +30,8 @@ const MaxMemory = 1 << 44
 
 // Security is what the two ends of a connection ask of each other.
 type Security struct {
-	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback only. It is proved by
-	// challenge and response, never sent.
+	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback only. It is
+	// proved by challenge and response, never sent.
 	Token []byte
 	// ReadToken lets who knows nothing else READ, and do nothing more. A client sets one of the two.
 	ReadToken []byte
@@ -46,19 +46,24 @@ type Security struct {
 type Config struct {
 	Listen string // HOST:PORT; port 0 is any free one
 	Memory uint64 // bytes that it offers
-	// Telemetry is how many bytes it has beside, for pools that register more than their stores have: see rdma.Geometry.
+	// Telemetry is how many bytes it has beside, for pools that register more than their stores have: see
+	// rdma.Geometry.
 	Telemetry uint64
 	File      string // backs the memory; "": anonymous memory does
-	// Region is the memory, with all that a node must remember to come back as itself: see remember.go. Its size is Memory and
-	// Telemetry, in whole pages, its table's TableBytes. It is the node's, and closed with it. Nil: a node that ends forgets.
+	// Region is the memory, with all that a node must remember to come back as itself: see remember.go. Its size is
+	// Memory and Telemetry, in whole pages, its table's TableBytes. It is the node's, and closed with it. Nil: a node
+	// that ends forgets.
 	Region   *pmem.Region
 	Handler  rdma.Handler
 	Device   Device // executes the verbs of pools whose Record.Fabric is its; nil: there is none
 	Security Security
 	Conns    int          // connections of clients at most, default DefaultConns; fewer where the limit of open files is low
 	Log      *slog.Logger // nil: it is silent
-	// PMem returns what is known of the machine's persistent memory, which the node tells those that inspect it; nil: nothing
-	// is.
+	// Modules are a model of persistent memory: they count what verbs do to pools' memory, telemetry apart, as if it
+	// were theirs. Nil: nothing does.
+	Modules *pmem.Device
+	// PMem returns what is known of the machine's persistent memory, which the node tells those that inspect it; nil:
+	// nothing is.
 	PMem func() *telemetry.PMem
 }
 

@@ -132,6 +132,20 @@ func newPool(n *Node, r Record, creator string) *pool {
 // registered returns how many bytes of the node's memory verbs may touch.
 func (p *pool) registered() uint64 { return min(p.record.Memory, p.memory.size) }
 
+// model counts a verb on n bytes as modules of persistent memory would.
+func (p *pool) model(verb rdma.Verb, off uint64, n int) {
+	m := p.node.cfg.Modules
+	if m == nil || off >= p.record.Memory-p.record.Telemetry {
+		return
+	}
+	if verb == rdma.Read || verb.Atomic() {
+		m.Read(off, uint64(n))
+	}
+	if verb != rdma.Read {
+		m.DMA(off, uint64(n))
+	}
+}
+
 // end gives the pool up: whoever waits for a lease waits no more.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
 
