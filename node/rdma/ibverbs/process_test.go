@@ -33,8 +33,11 @@ func childMain(args []string) error {
 		return errors.Join(rdmatest.Role(role)(f, ep), ep.Close(), f.Close())
 	}
 	fmt.Println(ep.Client())
-	if args[0] == "flood" {
+	switch args[0] {
+	case "flood":
 		return flood(ep)
+	case "receive":
+		return receive(ep)
 	}
 	for { // "add", without end
 		if _, err := add(ep, rdma.At(0, 8)); err != nil {
@@ -259,4 +262,45 @@ func TestKilledSender(t *testing.T) {
 	from, _ := listener(t, r.Fabric, rdma.BoxOptions{Node: rdma.All})
 	ends(t, from, post(t, from, box.Addr(0), 1, 2, 3), nil)
 	_ = ep
+}
+
+// receive takes messages, without end.
+func receive(ep rdma.Endpoint) error {
+	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: 0, Number: 7})
+	for err == nil {
+		for m := box.Next(); m != nil; m = box.Next() {
+			box.Release(m)
+		}
+		err = box.Await(rdma.Forever)
+	}
+	return err
+}
+
+// TestKilledReceiver kills a receiver while messages are on their way to it. These end, and once there is another
+// mailbox of its number, messages arrive there.
+func TestKilledReceiver(t *testing.T) {
+	needsDevice(t)
+	r := newRemote(t, 1, 1<<16)
+	from, _ := listener(t, r.Fabric, rdma.BoxOptions{Node: rdma.All})
+	to := rdma.BoxAt(0, 7)
+	for range 4 {
+		p := child.Start(t, "receive", r.Record().Addresses[0])
+		p.Line(t)
+		eventually(t, "a message arrives", func() bool { return sendWord(from, to, 0) == nil })
+		for i := range uint64(20) {
+			if err := sendWord(from, to, i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := post(t, from, to, 1, 2, 3, 4, 5, 6, 7, 8)
+		p.Kill()
+		if err := from.Wait(b, rdma.All, testPatience); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Err(); err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			t.Errorf("messages on their way end in %v", err)
+		}
+		b.Release()
+		eventually(t, "it is known to be gone", func() bool { return errors.Is(sendWord(from, to, 0), rdma.ErrNoBox) })
+	}
 }
