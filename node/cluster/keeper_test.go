@@ -81,7 +81,7 @@ func alive(v rdma.View) (nodes []int) {
 	return nodes
 }
 
-// configure replaces the configuration: nobody else does in this tenure.
+// configure replaces the configuration: no other process does in this tenure.
 func (f *fake) configure(what string) error {
 	c, err := f.f.Config()
 	if err != nil {

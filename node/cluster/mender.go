@@ -37,7 +37,7 @@ type Enduring interface {
 }
 
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
-// rdma.Configs says: while that lasts nobody else does.
+// rdma.Configs says: while that lasts no other process does.
 type Configurer interface {
 	SwapConfig(version uint64, data []byte) (bool, error)
 }

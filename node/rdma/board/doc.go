@@ -32,21 +32,22 @@
 // living tenure may replace, and the next candidate's. Of two candidates that claim the same number one begins. A
 // master whose tenure the record no longer names was revoked by a candidate that took it for dead, and gives up.
 //
-// Guard is how a node that nobody can reach is kept from serving. A node executes verbs only while a majority of those
-// with a voice (itself included, if it has one) has granted it a lease, and the lease counts from the moment it asked.
-// Who expels a node marks it on the board, has a majority promise to grant it nothing any more, and waits an ExpelWait.
+// Guard keeps a node that cannot be reached from serving. A node executes verbs only while a majority of the nodes with
+// a voice (itself included, if it has one) has granted it a lease, and the lease counts from the moment it asked. A
+// master that expels a node marks it on the board, has a majority promise to grant it nothing any more, and waits an
+// ExpelWait.
 // The majorities meet in a node that granted before it promised; what it granted was asked for earlier still, and is
 // over when the wait is. If they meet in the expelled node alone, it has promised itself, and stopped. A node looks
 // before it executes a frame and again before it answers: what it executed after its lease ended, because it stood
-// still, is answered to nobody. An answer that leaves late tells of a time at which the node did serve.
+// still, is not answered. An answer that leaves late says what was true at a time at which the node did serve.
 //
 // # What it leaves out
 //
 // The nodes of a pool are fixed when it is made; an expelled one stays an acceptor as long as it lives, since
 // membership of the quorum does not change. Nothing is durable beyond the memory of a majority, unless the caller keeps
 // what acceptors promise: see Acceptor.Promise. Clocks that run apart by more than a sixteenth break leases, and with
-// them what is said of expelled nodes, but not the board's records. Nodes that lie are not defended against. Who may
-// only read completes nothing that a dead writer left half done: while a minority of the nodes is down as well, a
-// reader may have to wait until somebody who may write looks at that record. List is no snapshot of several records. An
+// them what is said of expelled nodes, but not the board's records. Nodes that lie are not defended against. A
+// client that may only read completes nothing that a dead writer left half done: while a minority of the nodes is down
+// as well, it may have to wait until a client that may write looks at that record. List is no snapshot of several records. An
 // identity's record is never removed.
 package board

@@ -187,8 +187,8 @@ func (p *proposer) load(key string) (State, error) {
 	return p.settle(key)
 }
 
-// later reports whether some acceptor has a later version of a register, which may come to nothing. What was chosen before this
-// began a majority has, so that one of those who answer tells.
+// later reports whether some acceptor has a later version of a register, which may come to nothing. A majority has what
+// was chosen before this began, so that it is in one of the answers.
 func (p *proposer) later(key string, version uint64) (bool, error) {
 	answers, err := p.gather(&Question{Kind: KindPeek, Key: key, Bare: true})
 	return slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].State.Version > version }), err

@@ -94,7 +94,7 @@ var more = []teeth.Mutant{
 		At: "$r.$state() != (rdma.State{$Epoch: $epoch, $Busy: true})", Do: "!$r.$Busy", Test: "TestView"},
 	{Rule: "a configuration's version is compared", In: "Board.swapConfig",
 		At: "$c.$Version2 != $version", Do: "$c.$Version2 > 1<<60", Test: "TestBoardSim"},
-	{Rule: "who begins late claims nothing of a later tenure", In: "Board.claimConfig",
+	{Rule: "a candidate that begins late claims nothing of a later tenure", In: "Board.claimConfig",
 		At: "$r.$Tenure >= $tenure", Do: "$r.$Tenure == $tenure", Test: "TestLateClaim"},
 	{Rule: "a watch asks a majority", In: "proposer.later",
 		At: "$a.$Entries[0].$State.$Version > $version", Do: "$a.$Entries[0].$State.$Version > $version+1", Test: "TestQuorumSim"},

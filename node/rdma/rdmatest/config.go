@@ -76,12 +76,12 @@ func testConfig(t testing.TB, h Harness) {
 				data[j] = 'X'
 			}
 			if c, err := f.Config(); bytes.ContainsRune(c.Data, 'X') || err != nil {
-				t.Errorf("version %d shares its memory with whoever wrote it (%v)", c.Version, err)
+				t.Errorf("version %d shares its memory with its writer (%v)", c.Version, err)
 			} else if n > 0 {
 				c.Data[0] = 'Y'
 			}
 			if c, _ := f.Config(); n > 0 && c.Data[0] == 'Y' {
-				t.Errorf("version %d shares its memory with whoever read it", c.Version)
+				t.Errorf("version %d shares its memory with its readers", c.Version)
 			}
 		}
 		swapped(t, f, r, 8, make([]byte, rdma.MaxConfig+1), false, rdma.ErrMessageSize)

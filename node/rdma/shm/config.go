@@ -102,7 +102,7 @@ func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err er
 	return false, fmt.Errorf("the tenure of epoch %d has begun: %w", f.configWord().tenure(), rdma.ErrStale)
 }
 
-// lockConfig takes the lock of those who replace the configuration.
+// lockConfig takes the lock under which the configuration is replaced.
 func (f *Fabric) lockConfig() error {
 	for until := now() + patience; ; {
 		ok, err := f.lives.take(0)
@@ -123,7 +123,7 @@ func (f *Fabric) claimConfig(tenure uint64) {
 	}
 }
 
-// configPace is how long those who wait for a configuration, or for the right to write one, sleep between two looks.
+// configPace is the pause between two looks of a wait for a configuration, or for the right to write one.
 const configPace = time.Millisecond
 
 // AwaitConfig waits for another configuration.

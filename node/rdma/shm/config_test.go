@@ -73,7 +73,7 @@ func TestConfigLock(t *testing.T) {
 	}
 }
 
-// TestAwaitConfigUntilClose closes a pool while somebody waits for its configuration.
+// TestAwaitConfigUntilClose closes a pool during a wait for its configuration.
 func TestAwaitConfigUntilClose(t *testing.T) {
 	f, err := NewMem(small, nil)
 	if err != nil {

@@ -306,7 +306,7 @@ func (s *Sender) reply(n uint32, rest []byte) []byte {
 	return append(p, make([]byte, -len(p)&7)...)
 }
 
-// tell sends a node a meet frame that it does not answer. Without a connection there is nobody to tell.
+// tell sends a node a meet frame that it does not answer. Without a connection there is no node to tell.
 func (f *Fabric) tell(node, what int, st status, body []byte) {
 	l := f.links[node].verbs
 	s, err := l.begin()

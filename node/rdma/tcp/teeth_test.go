@@ -243,7 +243,7 @@ var mutants = []teeth.Mutant{
 		Test: "TestRingAtNode"},
 	{Rule: "which may do with it what it likes, and no other", In: "conn.serveRing",
 		At: "$own == nil || $own.conn != $c || $own.owner != (owner{$r.client, $r.life})", Do: "$own == nil", Test: "TestRingAtNode"},
-	{Rule: "who missed an epoch has a ring", In: "conn.openRing",
+	{Rule: "a worker that missed an epoch has no ring", In: "conn.openRing",
 		At: "$st != $statusOK && $st != $statusStale", Do: "$st != $statusOK", Test: "TestRingAtNode"},
 	{Rule: "rings are bounded", In: "conn.openRing", At: "len($all.at) >= mostRings", Do: "false", Test: "TestRingAtNode"},
 	{Rule: "buffers lie inside", In: "nodeRing.post", At: "$p.registered()", Do: "$p.memory.size", Test: "TestAppendAtNode"},
