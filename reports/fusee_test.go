@@ -85,7 +85,7 @@ func TestFusee(t *testing.T) {
 		report(t, Fusee, "latency") // several runs at a time
 		return
 	}
-	parts := but(Fusee, "clients", "nodes", "ratio", "cache", "replicas", "allocation")
+	parts := but(Fusee, "clients", "nodes", "ratio", "cache", "replicas", "allocation", "crash")
 	r := report(t, Fusee, parts...)
 	if len(r.Parts) != len(parts) {
 		t.Fatalf("%d parts", len(r.Parts))
@@ -109,9 +109,9 @@ func TestFusee(t *testing.T) {
 		if a > 0.5 || c < 0.9 {
 			t.Errorf("node-centric allocation leaves %.2f of A and %.2f of C", a, c)
 		}
-	}
-	if before, after := value("crash", 3, "throughput"), value("crash", 8, "throughput"); after > 0.6*before {
-		t.Errorf("a crash of one of two nodes leaves %v of %v", after, before)
+		if before, after := value("crash", 3, "throughput"), value("crash", 8, "throughput"); after > 0.6*before {
+			t.Errorf("a crash of one of two nodes leaves %v of %v", after, before)
+		}
 	}
 	if big, small := value("pairs", 0, "throughput"), value("pairs", 1, "throughput"); small < 1.3*big {
 		t.Errorf("%v with pairs of 1,024 B, %v with half of that", big, small)

@@ -28,7 +28,7 @@ func TestContention(t *testing.T) {
 				return nil
 			})
 			t.Logf("%+v", total)
-			if count >= 500 && (total.Mixed == 0 || total.Settled == 0 || total.Lost == 0 || total.Helped == 0 || total.Widened == 0 ||
+			if count >= 200 && (total.Mixed == 0 || total.Settled == 0 || total.Lost == 0 || total.Helped == 0 || total.Widened == 0 ||
 				total.Fetches == 0 || total.Leaked == 0 || total.unsure > total.ops/200) {
 				t.Error("the workers do not meet: this test shows nothing")
 			}

@@ -38,7 +38,7 @@ func TestCrashes(t *testing.T) {
 				return newCrashes(seed, r.nodes, r.spares, r.index, r.data, r.central, &seen).run()
 			})
 			t.Logf("%+v", seen)
-			if count >= 100 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
+			if count >= 30 && (seen.clients == 0 || seen.masters == 0 || seen.slow == 0 || r.index > 1 && seen.nodes == 0) {
 				t.Error("nobody dies: this test shows nothing")
 			}
 		})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -191,27 +191,22 @@ func (d *drama) harmed(w int) bool {
 	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
 }
 
-// dramas is how many seeds are tried: one in twenty of $FARKV_SEEDS, as each is many runs.
-func dramas(t *testing.T, n int) []uint64 {
+// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many runs; see seeds.Few.
+func dramas(t *testing.T, n uint64) (chosen []uint64) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here: run without -race")
 	}
-	first := 1
-	if v := os.Getenv("FARKV_SEED"); v != "" {
-		f, err := strconv.Atoi(v)
-		must(t, err)
-		first, n = f, 1
+	first, count := seeds.Chosen(t, n)
+	switch {
+	case os.Getenv("FARKV_SEEDS") != "":
+		count = max(count/20, 1)
+	case os.Getenv("FARKV_SEED") != "":
+		count = 1
 	}
-	if v := os.Getenv("FARKV_SEEDS"); v != "" {
-		c, err := strconv.Atoi(v)
-		must(t, err)
-		n = max(c/20, 1)
+	for seed := first; seed < first+count; seed++ {
+		chosen = append(chosen, seed)
 	}
-	seeds := make([]uint64, n)
-	for i := range seeds {
-		seeds[i] = uint64(first + i)
-	}
-	return seeds
+	return chosen
 }
 
 // victim inserts the first key, and crashes behind a verb.

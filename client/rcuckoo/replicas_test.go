@@ -3,6 +3,7 @@ package rcuckoo
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,12 +61,17 @@ func growingToo(divided *atomic.Uint64) *explore.Subject {
 	return s
 }
 
-// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation.
+// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation, with 2 replicas. With $FARKV_LONG or
+// $FARKV_SEEDS it does so with 3, too.
 func TestEnumerateReplicas(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
-	explore.Enumerate(t, replicated(true))
+	s := replicated(true)
+	if os.Getenv("FARKV_LONG") == "" && os.Getenv("FARKV_SEEDS") == "" {
+		s.Replicas = [][2]int{{2, 2}}
+	}
+	explore.Enumerate(t, s)
 }
 
 // TestStoreReplicas is TestStore of pools with replicas.

@@ -25,7 +25,7 @@ func isHappened(e *Event) bool {
 // TestEventsTorn ends a keeper while it appends, at any verb, beside others and a reader: what is read was appended as a whole,
 // each event once, and those that were acknowledged are there.
 func TestEventsTorn(t *testing.T) {
-	seeds(t, 100, func(t *testing.T, seed uint64) {
+	forSeeds(t, 100, func(t *testing.T, seed uint64) {
 		const keepers, each = 3, 15
 		p := newPool(t, sim.Hostile(seed), 1+int(seed%3), 1)
 		acked := map[[2]int]bool{}

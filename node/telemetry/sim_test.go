@@ -3,10 +3,8 @@ package telemetry
 import (
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/sim"
-	"github.com/farkv/farkv/workloads/check/teeth"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 var childMains = func([]string) error { return errors.ErrUnsupported } // of processes that tests start
@@ -25,21 +23,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// seeds runs a test with $FARKV_SEEDS seeds, or so many, a tenth of them under the race detector, from $FARKV_SEED on.
-// It stops at a failure.
-func seeds(t *testing.T, n int, test func(t *testing.T, seed uint64)) {
+// forSeeds runs a test with the chosen seeds. It stops at a failure.
+func forSeeds(t *testing.T, n uint64, test func(t *testing.T, seed uint64)) {
 	t.Helper()
-	if teeth.UnderRace { // in virtual time one task runs at a time
-		n /= 10
-	}
-	from := 0
-	for name, v := range map[string]*int{"FARKV_SEEDS": &n, "FARKV_SEED": &from} {
-		if s, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			*v = s
-		}
-	}
-	for seed := range uint64(n) {
-		if !t.Run(fmt.Sprint("seed ", uint64(from)+seed), func(t *testing.T) { test(t, uint64(from)+seed) }) {
+	first, count := seeds.Chosen(t, n)
+	for seed := first; seed < first+count; seed++ {
+		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { test(t, seed) }) {
 			return
 		}
 	}
@@ -175,7 +164,7 @@ func watch(p *pool, looks int, tellers ...*teller) func(ep rdma.Endpoint) {
 // TestTorn ends a process in the midst of its publications, at any verb, so that any of the words of what it was writing land:
 // readers, beside it and behind, see what it told before, or what it told then, and nothing else.
 func TestTorn(t *testing.T) {
-	seeds(t, 150, func(t *testing.T, seed uint64) {
+	forSeeds(t, 150, func(t *testing.T, seed uint64) {
 		p := newPool(t, sim.Hostile(seed), 1+int(seed%3), 2)
 		x := &teller{life: 7 + seed, times: 40, pause: 3 * time.Microsecond}
 		w := p.Go("teller", x.run(p))
@@ -193,7 +182,7 @@ func TestTorn(t *testing.T) {
 // TestAtOnce lets processes publish that have to share a few records while others end: no two have one at a time, those without
 // are counted, and a record whose process has ended is another's, after StaleAfter.
 func TestAtOnce(t *testing.T) {
-	seeds(t, 60, func(t *testing.T, seed uint64) {
+	forSeeds(t, 60, func(t *testing.T, seed uint64) {
 		const records, processes = 2, 4
 		nodes := 1 + int(seed%2)
 		p := newPool(t, sim.Hostile(seed), nodes, records)
@@ -244,7 +233,7 @@ func TestAtOnce(t *testing.T) {
 // TestStopped stops a process until its record is another's, and lets it go on: what it wrote to a record that is not its own any
 // more is seen by none, and it gets another record.
 func TestStopped(t *testing.T) {
-	seeds(t, 40, func(t *testing.T, seed uint64) {
+	forSeeds(t, 40, func(t *testing.T, seed uint64) {
 		o := sim.Hostile(seed)
 		o.Faults = sim.Faults{{Kind: sim.StallFault, Client: "slow", Verb: 5 + seed%20, For: 3 * StaleAfter}}
 		p := newPool(t, o, 1, 1)
@@ -273,7 +262,7 @@ func TestStopped(t *testing.T) {
 
 // TestViewChanges takes nodes away from the view while processes publish: their records are on others by then.
 func TestViewChanges(t *testing.T) {
-	seeds(t, 40, func(t *testing.T, seed uint64) {
+	forSeeds(t, 40, func(t *testing.T, seed uint64) {
 		p := newPool(t, sim.Hostile(seed), 4, 4)
 		var all []*teller
 		for i := range uint64(3) {

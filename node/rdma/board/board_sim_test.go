@@ -11,7 +11,6 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board/history"
-	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 const masterLease = 20 * time.Millisecond
@@ -458,12 +457,8 @@ func boardRun(t *testing.T, seed uint64) *court {
 // TestBoardSim has processes, with clocks that drift, claim identities and compete for the master's role over a store that
 // loses answers; some die.
 func TestBoardSim(t *testing.T) {
-	n := 1000
-	if testing.Short() || teeth.UnderRace { // in virtual time one task runs at a time
-		n = 100
-	}
 	claims, reigns, fenced, epochs, configs := 0, 0, 0, 0, 0
-	n = seeds(t, n, func(t *testing.T, seed uint64) {
+	n := forSeeds(t, 1000, func(t *testing.T, seed uint64) {
 		c := boardRun(t, seed)
 		for _, b := range c.broken {
 			t.Errorf("seed %d: %s", seed, b)

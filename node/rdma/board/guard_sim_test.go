@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 const nodeLease = 300 * time.Millisecond
@@ -242,12 +241,8 @@ func guardRun(t *testing.T, seed uint64) (c *guards, served, expelled int) {
 }
 
 func TestGuardSim(t *testing.T) {
-	n := 1000
-	if testing.Short() || teeth.UnderRace { // in virtual time one task runs at a time
-		n = 100
-	}
 	served, expelled := 0, 0
-	n = seeds(t, n, func(t *testing.T, seed uint64) {
+	n := forSeeds(t, 1000, func(t *testing.T, seed uint64) {
 		c, s, e := guardRun(t, seed)
 		served += s
 		expelled += e

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/board/history"
-	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // network is acceptors behind a network that loses, delays, doubles and reorders messages.
@@ -188,11 +187,7 @@ func (r *register) list() {
 // everything it may.
 func TestQuorumSim(t *testing.T) {
 	swaps, unknown := 0, 0
-	n := 2000
-	if testing.Short() || teeth.UnderRace { // in virtual time one task runs at a time
-		n = 200
-	}
-	n = seeds(t, n, func(t *testing.T, seed uint64) {
+	n := forSeeds(t, 2000, func(t *testing.T, seed uint64) {
 		s, u := quorumRun(t, seed)
 		swaps += s
 		unknown += u

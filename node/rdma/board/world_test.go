@@ -5,10 +5,10 @@ import (
 	"errors"
 	"iter"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // world is virtual time: events in the order of their times, and tasks that wait in it. Same seed, same run.
@@ -136,19 +136,14 @@ func (w *world) unwind() {
 	w.tasks, w.events = nil, nil
 }
 
-// seeds runs a test with FARKV_SEEDS seeds, or so many, from FARKV_SEED on, and returns how many. It stops at a failure.
-func seeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) int {
-	first := uint64(1)
-	if s, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
-		first = s
-	}
-	if s, err := strconv.Atoi(os.Getenv("FARKV_SEEDS")); err == nil {
-		n = s
-	}
-	for seed := first; seed < first+uint64(n) && !t.Failed(); seed++ {
+// forSeeds runs a test with the chosen seeds, and returns how many. It stops at a failure.
+func forSeeds(t *testing.T, n int, f func(t *testing.T, seed uint64)) int {
+	t.Helper()
+	first, count := seeds.Chosen(t, uint64(n))
+	for seed := first; seed < first+count && !t.Failed(); seed++ {
 		f(t, seed)
 	}
-	return n
+	return int(count)
 }
 
 // enough is how many runs tell something about what is usual in them.
