@@ -165,7 +165,7 @@ func title(workload string) string {
 // params are those of the pools, but for what is a store's own.
 func (b *Bench) params(s *workloads.Spec) stores.Params {
 	return stores.Params{
-		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(),
+		Nodes: b.Nodes, IndexReplicas: b.Replicas, DataReplicas: b.Replicas, PairBytes: s.PairBytes(), KeyBytes: s.KeyBytes(),
 		Records: uint64(s.RecordCount + s.ExpectedInserts()), Clients: b.Threads + 16,
 	}
 }

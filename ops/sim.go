@@ -130,6 +130,7 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 	}
 	c.Spec.ShortKeys = s.ShortKeys
 	c.Pool.Own, c.Pool.PairBytes = kind.Choose(s.Own, stores.Made), c.Spec.PairBytes()
+	c.Pool.KeyBytes = c.Spec.KeyBytes()
 	c.Pool.Records = uint64(c.Spec.RecordCount + c.Spec.ExpectedInserts())
 	if c.Changes, err = s.changes(); err != nil {
 		return c, err

@@ -120,6 +120,9 @@ func (s *Spec) appendKey(b []byte, n int64) []byte {
 	if s.ShortKeys {
 		return binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
+	if s.sized() {
+		return s.appendSized(b, n)
+	}
 	h := uint64(n)
 	if !s.Ordered {
 		h = hashKey(n)

@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -30,15 +31,21 @@ func (l *lengths) next(r *rand.Rand) int {
 	case "zipfian":
 		return l.min + int(l.zipf.Next(r))
 	case "histogram":
-		at := r.Int64N(l.blocks[len(l.blocks)-1])
-		for i, sum := range l.blocks {
-			if at < sum {
-				return (i + 1) * l.min
-			}
-		}
+		return l.at(r.Int64N(l.weight()))
 	}
 	return l.max
 }
+
+// at returns the size at a place of a histogram, from 0 to less than its weight.
+func (l *lengths) at(place int64) int {
+	i, _ := slices.BinarySearch(l.blocks, place+1)
+	return (i + 1) * l.min
+}
+
+// of returns the size of a histogram that follows from a hash.
+func (l *lengths) of(hash uint64) int { return l.at(int64(hash % uint64(l.weight()))) }
+
+func (l *lengths) weight() int64 { return l.blocks[len(l.blocks)-1] }
 
 // maxBlocks bounds the lines that a histogram file may describe.
 const maxBlocks = 1 << 20

@@ -147,12 +147,12 @@ func (w *Worker) build(field int) {
 }
 
 func (w *Worker) value(field int) []byte {
-	v := w.values[field][:w.core.lengths.next(w.rnd)]
 	if w.core.DataIntegrity {
-		b := appendExpected(v[:0], w.key, field, len(v))
+		b := appendExpected(w.values[field][:0], w.key, field, w.core.valueBytes(w.key))
 		w.values[field] = b[:cap(b)] // it may have grown beyond the field
 		return b
 	}
+	v := w.values[field][:w.core.lengths.next(w.rnd)]
 	fillRandom(v, w.rnd.Uint64())
 	return v
 }
@@ -163,7 +163,7 @@ func (w *Worker) verify() error {
 		if w.got.Field != AllFields && w.got.Field != i {
 			continue
 		}
-		w.expect = appendExpected(w.expect[:0], w.key, i, w.core.FieldLength)
+		w.expect = appendExpected(w.expect[:0], w.key, i, w.core.valueBytes(w.key))
 		if !bytes.Equal(v, w.expect) {
 			return fmt.Errorf("%s, field%d: %w: %s instead of %s", w.key, i, ErrIntegrity, excerpt(v), excerpt(w.expect))
 		}

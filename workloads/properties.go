@@ -16,7 +16,11 @@ type Spec struct {
 	FieldCount, FieldLength, MinFieldLength int
 	FieldLengthDistribution                 string // constant, uniform, zipfian, histogram
 	ReadAllFields, WriteAllFields           bool
-	DataIntegrity                           bool // values follow from key and field, and reads check them
+	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or udb, of one field;
+	// none does not. FieldLength is then the longest value. Under DataIntegrity a value's length follows from the key, as
+	// the key's own follows from the record's number; otherwise it is drawn at each write.
+	ObjectSizes   string
+	DataIntegrity bool // values follow from key and field, and reads check them
 
 	Read, Update, Insert, Scan, ReadModifyWrite float64 // proportions of the operations
 
@@ -39,6 +43,7 @@ type Spec struct {
 	InsertionInterval time.Duration // between retries, give or take a fifth
 
 	lengths lengths
+	keys    lengths // of ObjectSizes
 }
 
 const (
@@ -64,6 +69,7 @@ func Parse(p Properties) (*Spec, error) {
 		FieldLengthDistribution: r.Choice("fieldlengthdistribution", "constant", "uniform", "zipfian", "histogram"),
 		ReadAllFields:           r.Bool("readallfields", true),
 		WriteAllFields:          r.Bool("writeallfields", false),
+		ObjectSizes:             r.Choice("objectsizes", "none", "zippydb", "up2x", "udb"),
 		DataIntegrity:           r.Bool("dataintegrity", false),
 
 		Read:            r.Share("readproportion", 0.95),
@@ -115,8 +121,14 @@ func (s *Spec) finish() error {
 		return Misuse("minfieldlength=%d exceeds fieldlength=%d", s.MinFieldLength, s.FieldLength)
 	case s.MinScan > s.MaxScan:
 		return Misuse("minscanlength=%d exceeds maxscanlength=%d", s.MinScan, s.MaxScan)
-	case s.DataIntegrity && s.FieldLengthDistribution != "constant":
+	case s.DataIntegrity && s.ObjectSizes == "none" && s.FieldLengthDistribution != "constant":
 		return Misuse("dataintegrity=true needs fieldlengthdistribution=constant, not %s", s.FieldLengthDistribution)
+	}
+	if sizes, ok := sizesOf[s.ObjectSizes]; ok {
+		s.keys, s.lengths = sizes.keys(), sizes.values()
+		s.FieldCount, s.FieldLengthDistribution = 1, ""
+		s.FieldLength, s.MinFieldLength = s.lengths.max, s.lengths.least()
+		return nil
 	}
 	s.lengths = newLengths(s.FieldLengthDistribution, s.MinFieldLength, s.FieldLength, s.Theta)
 	return nil
@@ -133,15 +145,22 @@ func (s *Spec) FieldLengths(histogram string) error {
 }
 
 // PairBytes is the size of the largest key, of records that are inserted too, with the largest value of its record, in bytes.
-func (s *Spec) PairBytes() int {
-	if s.ShortKeys {
-		return len(tablePrefix(s.Table)) + ShortKeyBytes + RowBytes(s.FieldCount, s.FieldLength)
+func (s *Spec) PairBytes() int { return s.KeyBytes() + RowBytes(s.FieldCount, s.FieldLength) }
+
+// KeyBytes is the size of the largest key, of records that are inserted too, in bytes.
+func (s *Spec) KeyBytes() int {
+	table := len(tablePrefix(s.Table))
+	switch {
+	case s.ShortKeys:
+		return table + ShortKeyBytes
+	case s.sized():
+		return table + s.keys.max
 	}
 	digits := 19
 	if s.Ordered {
 		digits = len(strconv.FormatInt(s.RecordCount+s.ExpectedInserts(), 10))
 	}
-	return len(tablePrefix(s.Table)) + len(s.KeyPrefix) + max(digits, s.ZeroPadding) + RowBytes(s.FieldCount, s.FieldLength)
+	return table + len(s.KeyPrefix) + max(digits, s.ZeroPadding)
 }
 
 // LeastPairBytes is the size of a key with the smallest value of its record that is known of, in bytes.
@@ -149,7 +168,18 @@ func (s *Spec) LeastPairBytes() int {
 	if s.FieldLengthDistribution == "constant" {
 		return s.PairBytes()
 	}
+	if s.sized() {
+		return len(tablePrefix(s.Table)) + s.keys.least() + s.MinFieldLength
+	}
 	return len(tablePrefix(s.Table)) + len(s.KeyPrefix) + RowBytes(s.FieldCount, 1)
+}
+
+// Smaller says how to make records smaller.
+func (s *Spec) Smaller() string {
+	if s.sized() {
+		return "leave out objectsizes"
+	}
+	return "lower fieldlength or fieldcount"
 }
 
 // ExpectedInserts is how many records a run is expected to add at most, as YCSB reckons: twice its share.

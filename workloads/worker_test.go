@@ -101,6 +101,7 @@ func TestLoadThenRunWithIntegrity(t *testing.T) {
 	for _, props := range [][]string{
 		{"fieldcount=1"}, {"fieldcount=3"}, {"writeallfields=true"}, {"readallfields=false"}, {"table=other"},
 		{"requestdistribution=latest"}, {"requestdistribution=zipfian"}, {"fieldlength=3"},
+		{"objectsizes=zippydb"}, {"objectsizes=up2x", "insertorder=ordered"}, {"objectsizes=udb", "table=other"},
 	} {
 		c := with(t, append(props, "dataintegrity=true", "readproportion=0.4", "updateproportion=0.2",
 			"insertproportion=0.2", "readmodifywriteproportion=0.2", "operationcount=2000")...)

@@ -48,10 +48,11 @@ func tableOptions(most rcuckoo.Shape) []Option {
 	}
 	inline := count("inline-bytes", rcuckoo.DefaultInline, *most.InlineBytes, "longest value in its row")
 	inline.Min = 0
+	key := count(keyBytes, fmt.Sprintf("the records', %d at least", rcuckoo.DefaultKey), most.KeyBytes, "longest key")
 	value := count(valueBytes, "the pair's", maxRcuckooPair, "longest value")
 	value.Field = "extent_bytes"
 	return []Option{
-		count("entries", rcuckoo.DefaultEntries, most.Entries, "of a row"), count(keyBytes, rcuckoo.DefaultKey, most.KeyBytes, "longest key"),
+		count("entries", rcuckoo.DefaultEntries, most.Entries, "of a row"), key,
 		inline, value, {Name: "f", Type: Float, Default: rcuckoo.DefaultF, Min: 1, Max: most.F, Doc: "of the dependent hashing"},
 		count("rows-per-lock", "16, fewer of a table that grows", most.RowsPerLock, "up to a shard's rows"),
 		count("lock-bits", "63", most.LockBits, "of a word"), count("lock-words", "a bit for each lock", most.LockWords, "of a shard"),
@@ -110,7 +111,7 @@ func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 	own := p.Own
 	return rcuckoo.Size(rcuckoo.Shape{
 		Nodes: p.Nodes, Spares: p.Spares, Replicas: p.DataReplicas, Records: p.Records, Clients: p.Clients, Timeout: p.Timeout,
-		Levels: own.Int("levels"), Entries: own.Int("entries"), KeyBytes: own.Int(keyBytes), InlineBytes: new(own.Int("inline-bytes")),
+		Levels: own.Int("levels"), Entries: own.Int("entries"), KeyBytes: cmp.Or(own.Int(keyBytes), max(p.KeyBytes, rcuckoo.DefaultKey)), InlineBytes: new(own.Int("inline-bytes")),
 		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), F: own.Float("f"), RowsPerLock: own.Int("rows-per-lock"),
 		LockBits: own.Int("lock-bits"), LockWords: own.Int("lock-words"), Rows: own.Int("rows"), Shards: own.Int("shards"),
 	})

@@ -27,6 +27,7 @@ type Params struct {
 	Memory        uint64        // bytes a node; default: what Records of PairBytes need, with room to turn over
 	Records       uint64        // pairs expected, which sizes the index; default 100,000
 	PairBytes     int           // bytes of a typical key and value together, which sizes the memory, default 1,024; or of the largest (Kind.Slots), default 1,152
+	KeyBytes      int           // bytes of the longest key, where stores have room for keys alone; default the store's
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024

@@ -100,6 +100,7 @@ func parseOptions(p *properties.Properties, kind *stores.Kind, s *workloads.Spec
 		Memory:        workloads.Parsed(r, "farkv.memory", 0, bytesOf),
 		Records:       uint64(s.RecordCount + s.ExpectedInserts()),
 		PairBytes:     s.PairBytes(),
+		KeyBytes:      s.KeyBytes(),
 		IndexReplicas: count("farkv.indexreplicas", replicas),
 		DataReplicas:  count("farkv.datareplicas", replicas),
 		Clients:       max(1024, 2*threads),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"strings"
 	"syscall"
 
@@ -75,7 +76,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 		return nil, noScans(c.name)
 	}
 	if size := spec.PairBytes(); kind.MaxPair > 0 && size > kind.MaxPair && command != Shell {
-		others := "lower fieldlength or fieldcount"
+		others := spec.Smaller()
 		if names := stores.Taking(size); len(names) > 0 {
 			others += ", or use a store that takes them: " + strings.Join(names, ", ")
 		}
@@ -231,7 +232,7 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with dropdata=true",
 			o.nodes, o.pool, d.fabric.Nodes())
 	}
-	most, found, err := d.probe(s)
+	most, key, found, err := d.probe(s)
 	if err != nil {
 		return explain(err, o.pool, "look into it")
 	}
@@ -239,7 +240,10 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 	switch size := s.PairBytes(); {
 	case writes && size > most:
 		return workloads.Misuse("records of %d bytes: pool %s takes up to %d, key and value together: make it anew with 'farkv up"+
-			" --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or lower fieldlength or fieldcount", size, o.pool, most, size)
+			" --pair-bytes %d' or 'go-ycsb load -p dropdata=true', or %s", size, o.pool, most, size, s.Smaller())
+	case writes && s.KeyBytes() > key:
+		return workloads.Misuse("keys of %d bytes: pool %s takes up to %d: make it anew with 'go-ycsb load -p dropdata=true'",
+			s.KeyBytes(), o.pool, key)
 	case command == Load && found > 0 && found < probes:
 		return workloads.Misuse("pool %s has some of the records already, perhaps of a load that was interrupted: load"+
 			" others (insertstart), or start anew with -p dropdata=true", o.pool)
@@ -254,15 +258,18 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 }
 
 // probe looks for some of the records that are to be loaded, the first and the last among them, and counts those that
-// are there. The pool takes pairs of most bytes.
-func (d *pool) probe(s *workloads.Spec) (most, found int, err error) {
+// are there. The pool takes pairs of most bytes, and keys of key.
+func (d *pool) probe(s *workloads.Spec) (most, key, found int, err error) {
 	session, err := d.session(0)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
 	most = d.kind.MostPair(session.store)
 	db := d.rows(session)
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if key, err = d.longestKey(session); err != nil {
+		return most, key, 0, err
+	}
 	r := workloads.Record{Field: workloads.AllFields, Values: make([][]byte, s.FieldCount)}
 	for i := range int64(probes) {
 		n := s.InsertStart + (s.InsertCount-1)*i/(probes-1)
@@ -270,8 +277,21 @@ func (d *pool) probe(s *workloads.Spec) (most, found int, err error) {
 		case err == nil, errors.Is(err, client.ErrDamaged): // a row of other fields
 			found++
 		case !errors.Is(err, client.ErrNotFound):
-			return most, found, err
+			return most, key, found, err
 		}
 	}
-	return most, found, nil
+	return most, key, found, nil
+}
+
+// longestKey is the most bytes of a key in the pool of a session, where its store has room for keys alone.
+func (d *pool) longestKey(s *session) (int, error) {
+	if d.kind.Limits == nil {
+		return math.MaxInt, nil
+	}
+	h, err := node.ReadHeader(s.ep, d.fabric.Nodes())
+	if err != nil {
+		return 0, err
+	}
+	l, err := d.kind.Limits(h)
+	return l.Key, err
 }

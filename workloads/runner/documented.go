@@ -43,6 +43,8 @@ var Properties = []Property{
 	{"minfieldlength", "1", "fewest bytes of a field that is not constant"},
 	{"fieldlengthdistribution", "constant", "constant, uniform, zipfian or histogram"},
 	{"fieldlengthhistogram", "hist.txt", "file of a histogram: BlockSize<tab>bytes, then block<tab>weight"},
+	{"objectsizes", "none", "zippydb, up2x or udb: keys and values of one field as long as in these stores of Facebook (FAST 2020)," +
+		" spread included; properties of fields, keyprefix and zeropadding do not count then"},
 	{"readallfields", "true", "read all fields, or one"},
 	{"writeallfields", "false", "update all fields, or one; stores of whole values read the others first"},
 	{"dataintegrity", "false", "write values that reads can check, and check them"},

@@ -67,7 +67,14 @@ func (w *Workload) Read() (*properties.Properties, error) {
 		}
 		anew[name] = value
 	}
-	return file.Properties(anew)
+	p, err := file.Properties(anew)
+	if err != nil {
+		return nil, err
+	}
+	if sizes, _ := p.Get("objectsizes"); w.PairBytes > 0 && sizes != "" && sizes != "none" {
+		return nil, workloads.Misuse("pairs of %d bytes and objectsizes=%s: want one of them", w.PairBytes, sizes)
+	}
+	return p, nil
 }
 
 // check refuses what nothing would read.
