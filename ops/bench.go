@@ -67,7 +67,7 @@ func (b *Bench) Run(ctx context.Context) (*Comparison, error) {
 	}
 	t := &Comparison{
 		Workload: b.Workload, Title: title(b.Workload), Records: b.Records, Operations: b.Ops, Threads: b.Threads,
-		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), Seed: c.Seed, Shared: b.Shared,
+		Nodes: b.Nodes, Replicas: b.Replicas, PairBytes: c.Spec.PairBytes(), ObjectSizes: c.Spec.ObjectSizes, Seed: c.Seed, Shared: b.Shared,
 		Commit: version.Commit(), Rows: []Row{}, Skipped: map[string]string{},
 	}
 	if err := b.warm(ctx, kinds, c); err != nil {

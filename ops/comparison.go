@@ -14,19 +14,21 @@ import (
 // Comparison is what a Bench measured. Its numbers come from one machine in one sitting: ratios mean something,
 // absolute values only there.
 type Comparison struct {
-	Workload   string            `json:"workload"`
-	Title      string            `json:"title"`
-	Records    int64             `json:"records"`
-	Operations int64             `json:"operations"`
-	Threads    int               `json:"threads"`
-	Nodes      int               `json:"nodes"`
-	Replicas   int               `json:"replicas,omitempty"` // that all stores were to have; 0: each has its own default
-	PairBytes  int               `json:"pair_bytes"`
-	Seed       uint64            `json:"seed"`
-	Shared     bool              `json:"shared"`
-	Commit     string            `json:"commit"` // that this program was built from
-	Rows       []Row             `json:"rows"`
-	Skipped    map[string]string `json:"skipped,omitempty"` // peers that are not there, and why
+	Workload   string `json:"workload"`
+	Title      string `json:"title"`
+	Records    int64  `json:"records"`
+	Operations int64  `json:"operations"`
+	Threads    int    `json:"threads"`
+	Nodes      int    `json:"nodes"`
+	Replicas   int    `json:"replicas,omitempty"` // that all stores were to have; 0: each has its own default
+	PairBytes  int    `json:"pair_bytes"`         // of the largest
+	// ObjectSizes are those of workloads.Spec.
+	ObjectSizes string            `json:"object_sizes,omitempty"`
+	Seed        uint64            `json:"seed"`
+	Shared      bool              `json:"shared"`
+	Commit      string            `json:"commit"` // that this program was built from
+	Rows        []Row             `json:"rows"`
+	Skipped     map[string]string `json:"skipped,omitempty"` // peers that are not there, and why
 }
 
 // Row is one store, or a peer.
@@ -75,7 +77,7 @@ func (c *Comparison) Print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%s\n", c.Title)
 	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
-		count(c.Records), size(uint64(c.PairBytes)), count(c.Operations), Plural(c.Threads, "thread", "threads"),
+		count(c.Records), upTo(c.ObjectSizes, size(uint64(c.PairBytes))), count(c.Operations), Plural(c.Threads, "thread", "threads"),
 		Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
 		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},

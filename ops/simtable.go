@@ -33,8 +33,8 @@ func (s *Simulated) Print(w io.Writer) {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
-	fmt.Fprintf(w, "%s records of %s B, %s of the index and %d of the data, seed %d\n", count(s.Records),
-		count(s.PairBytes), Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
+	fmt.Fprintf(w, "%s records of %s, %s of the index and %d of the data, seed %d\n", count(s.Records),
+		upTo(s.ObjectSizes, count(s.PairBytes)+" B"), Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
 	}
@@ -179,4 +179,12 @@ func (c *Clusters) Print(w io.Writer) {
 			p.Doc + " (" + p.Source + ")"})
 	}
 	table.Print(w, rows, 4)
+}
+
+// upTo says how large records are, the largest of which has most; sizes are those of workloads.Spec.
+func upTo(sizes, most string) string {
+	if sizes == "" {
+		return most
+	}
+	return fmt.Sprintf("up to %s as in %s", most, sizes)
 }

@@ -17,7 +17,7 @@ type Spec struct {
 	FieldLengthDistribution                 string // constant, uniform, zipfian, histogram
 	ReadAllFields, WriteAllFields           bool
 	// ObjectSizes makes keys and values as long as in one of Facebook's stores, zippydb, up2x or udb, of one field;
-	// none does not. FieldLength is then the longest value. Under DataIntegrity a value's length follows from the key, as
+	// "" does not. FieldLength is then the longest value. Under DataIntegrity a value's length follows from the key, as
 	// the key's own follows from the record's number; otherwise it is drawn at each write.
 	ObjectSizes   string
 	DataIntegrity bool // values follow from key and field, and reads check them
@@ -98,6 +98,9 @@ func Parse(p Properties) (*Spec, error) {
 			float64(time.Second)),
 	}
 	s.InsertCount = r.Count("insertcount", s.RecordCount-s.InsertStart, 0, maxRecords)
+	if s.ObjectSizes == "none" {
+		s.ObjectSizes = ""
+	}
 	if r.Err == nil {
 		r.Err = s.finish()
 	}
@@ -121,7 +124,7 @@ func (s *Spec) finish() error {
 		return Misuse("minfieldlength=%d exceeds fieldlength=%d", s.MinFieldLength, s.FieldLength)
 	case s.MinScan > s.MaxScan:
 		return Misuse("minscanlength=%d exceeds maxscanlength=%d", s.MinScan, s.MaxScan)
-	case s.DataIntegrity && s.ObjectSizes == "none" && s.FieldLengthDistribution != "constant":
+	case s.DataIntegrity && s.ObjectSizes == "" && s.FieldLengthDistribution != "constant":
 		return Misuse("dataintegrity=true needs fieldlengthdistribution=constant, not %s", s.FieldLengthDistribution)
 	}
 	if sizes, ok := sizesOf[s.ObjectSizes]; ok {

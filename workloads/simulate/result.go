@@ -19,7 +19,8 @@ type Result struct {
 	IndexReplicas int     `json:"index_replicas"`
 	DataReplicas  int     `json:"data_replicas"`
 	Records       int64   `json:"records"`
-	PairBytes     int     `json:"pair_bytes"`
+	PairBytes     int     `json:"pair_bytes"`             // of the largest
+	ObjectSizes   string  `json:"object_sizes,omitempty"` // see workloads.Spec
 	DeviceBytes   uint64  `json:"device_bytes,omitempty"` // of each node, in the memory of its NIC
 	Seed          uint64  `json:"seed"`
 	Seconds       float64 `json:"seconds"`
@@ -119,7 +120,7 @@ func (r *run) result() *Result {
 	res := &Result{
 		Store: r.Store, Profile: r.Profile, Nodes: r.Nodes, Clients: r.Config.Clients, InFlight: r.InFlight,
 		IndexReplicas: r.IndexReplicas, DataReplicas: r.DataReplicas, Records: r.Spec.RecordCount,
-		PairBytes: r.Spec.PairBytes(), Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
+		PairBytes: r.Spec.PairBytes(), ObjectSizes: r.Spec.ObjectSizes, Seed: r.Seed, Seconds: max(r.ended, 1).Seconds(),
 		LongestGap: runner.Microseconds(r.gap), Memory: r.memory, DeviceBytes: r.inNICs,
 	}
 	var total workloads.Tally
