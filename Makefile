@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 ci
+.PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 rxe-speed ci
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -50,6 +50,9 @@ rxe: ## STORES=...: the suites and the stores on real verbs, in guests with soft
 
 rxe2: ## STORES=...: the stores with memory nodes in one guest and clients in another, over a wire
 	STORES="$(STORES)" .ci/rxe/prove -2
+
+rxe-speed: ## what verbs cost in such a guest: perftest, bare loops, our workers, FUSEE, an idle client; MODE=-r in real time
+	.ci/rxe/speed $(MODE)
 
 ci:
 	.ci/run

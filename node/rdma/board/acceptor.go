@@ -1,6 +1,8 @@
 package board
 
 import (
+	"crypto/rand"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -41,6 +43,9 @@ type Acceptor struct {
 	limits Limits
 	slots  map[string]*slot
 	bytes  int
+
+	life    string // differs from that of any other acceptor, its own earlier lives included
+	changes uint64 // of registers in folders, whose keys have a slash
 }
 
 // slot is one register as this acceptor knows it.
@@ -51,7 +56,9 @@ type slot struct {
 }
 
 // NewAcceptor returns one that has promised nothing.
-func NewAcceptor(l Limits) *Acceptor { return &Acceptor{limits: l, slots: map[string]*slot{}} }
+func NewAcceptor(l Limits) *Acceptor {
+	return &Acceptor{limits: l, slots: map[string]*slot{}, life: rand.Text()}
+}
 
 // Answer answers any question, those of strangers too.
 func (a *Acceptor) Answer(q *Question) *Answer {
@@ -70,7 +77,7 @@ func (a *Acceptor) Answer(q *Question) *Answer {
 		}
 		return answer
 	case KindPeekAll:
-		return a.PeekAll(q.Key, q.After)
+		return a.PeekAll(q.Key, q.After, q.Seen)
 	}
 	return refuse(RefusedInvalid)
 }
@@ -158,6 +165,9 @@ func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
 	}
 	a.bytes += more
 	s.promised, s.accepted, s.state = b, b, state
+	if strings.Contains(key, "/") {
+		a.changes++
+	}
 	return &Answer{}
 }
 
@@ -170,8 +180,15 @@ func (a *Acceptor) Peek(key string) *Answer {
 }
 
 // PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in their order, as far
-// as an answer holds it.
-func (a *Acceptor) PeekAll(prefix, after string) *Answer {
+// as an answer holds it. What one answer holds of a folder has a mark: a question that has seen it is answered by that.
+func (a *Acceptor) PeekAll(prefix, after, seen string) *Answer {
+	mark := ""
+	if strings.HasSuffix(prefix, "/") && after == "" {
+		mark = fmt.Sprintf("%s.%d", a.life, a.changes)
+	}
+	if mark != "" && mark == seen {
+		return &Answer{Mark: mark, Same: true}
+	}
 	var keys []string
 	for key, s := range a.slots {
 		if strings.HasPrefix(key, prefix) && key > after && s.accepted != (Ballot{}) {
@@ -179,11 +196,11 @@ func (a *Acceptor) PeekAll(prefix, after string) *Answer {
 		}
 	}
 	slices.Sort(keys)
-	answer, size := &Answer{}, 0
+	answer, size := &Answer{Mark: mark}, 0
 	for _, key := range keys {
 		s := a.slots[key]
 		if size > pageBytes {
-			answer.More = true
+			answer.More, answer.Mark = true, ""
 			break
 		}
 		size += slotBytes + len(key) + len(s.state.Value)

@@ -71,6 +71,7 @@ type Question struct {
 	Ballot Ballot `json:"ballot,omitzero"`
 	State  State  `json:"state,omitzero"`
 	After  string `json:"after,omitempty"`
+	Seen   string `json:"seen,omitempty"` // of a peekall: the Mark of an answer that the asker keeps
 	Bare   bool   `json:"bare,omitempty"` // of a peek: without the value
 }
 
@@ -84,6 +85,9 @@ type Answer struct {
 	Entries []Entry `json:"entries,omitempty"`
 	// More: PeekAll left entries out behind the last one.
 	More bool `json:"more,omitempty"`
+	// Mark names what a PeekAll lists. Same: it is what the question has Seen, and Entries are left out.
+	Mark string `json:"mark,omitempty"`
+	Same bool   `json:"same,omitempty"`
 }
 
 // Entry is what an acceptor has accepted last for a key.

@@ -31,12 +31,14 @@ type Quorum struct {
 	transport Transport
 	turns     chan struct{} // held by operations
 	closing   chan struct{}
+	work      chan func() // for goroutines that wait for another question
 	// swaps are held by one Swap of a key at a time, so that those of one process do not duel with each other.
 	swaps [16]sync.Mutex
 
 	mu     sync.Mutex
 	closed bool
-	flying []int // questions, by node
+	flying []int  // questions, by node
+	listed []list // the last one that has a mark, by node
 	wg     sync.WaitGroup
 }
 
@@ -45,7 +47,8 @@ var _ Store = (*Quorum)(nil)
 // NewQuorum returns the Store that the acceptors of nodes 0 to nodes-1 keep.
 func NewQuorum(nodes int, t Transport) *Quorum {
 	q := &Quorum{
-		transport: t, turns: make(chan struct{}, concurrent), closing: make(chan struct{}), flying: make([]int, nodes),
+		transport: t, turns: make(chan struct{}, concurrent), closing: make(chan struct{}), work: make(chan func()),
+		flying: make([]int, nodes), listed: make([]list, nodes),
 	}
 	q.p = proposer{nodes: nodes, id: rand.Text(), wire: q}
 	return q
@@ -151,7 +154,27 @@ func (q *Quorum) begin() bool {
 // errSilent is the failure of a node to which too many questions are under way.
 var errSilent = errors.New("a node has left too many questions unanswered")
 
-// ask asks every node from a goroutine of its own, which ends when the transport does.
+// spawn has a goroutine do f: one that has done so before, unless all are busy, since to grow the stack of a new one takes
+// longer than a question. There are as many as were busy at a time, until Close.
+func (q *Quorum) spawn(f func()) {
+	select {
+	case q.work <- f:
+		return
+	default:
+	}
+	go func() {
+		for {
+			f()
+			select {
+			case f = <-q.work:
+			case <-q.closing:
+				return
+			}
+		}
+	}()
+}
+
+// ask asks every node from a goroutine of its own, which is free when the transport is done.
 func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
 	type reply struct {
 		answer *Answer
@@ -163,20 +186,55 @@ func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
 			replies <- reply{nil, err}
 			continue
 		}
-		go func() {
+		q.spawn(func() {
 			defer q.land(node)
-			a, err := q.transport.Ask(node, question)
+			a, err := q.put(node, question)
 			if err != nil {
 				err = fmt.Errorf("node %d: %w", node, err)
 			}
 			replies <- reply{a, err}
-		}()
+		})
 	}
 	for range q.p.nodes {
 		if r := <-replies; take(r.answer, r.err) {
 			return
 		}
 	}
+}
+
+// list is what an acceptor has listed of a folder. Keepers list the same one several times in each lease, and it seldom
+// changes.
+type list struct {
+	key    string
+	answer *Answer
+}
+
+// put puts a question to one node. Of a list that is the same as before the node says so, and no more.
+func (q *Quorum) put(node int, question *Question) (*Answer, error) {
+	if question.Kind != KindPeekAll || question.After != "" {
+		return q.transport.Ask(node, question)
+	}
+	q.mu.Lock()
+	was := q.listed[node]
+	q.mu.Unlock()
+	own := *question
+	if was.key == own.Key && was.answer != nil {
+		own.Seen = was.answer.Mark
+	}
+	a, err := q.transport.Ask(node, &own)
+	switch {
+	case err != nil || a == nil:
+		return a, err
+	case a.Same && (own.Seen == "" || a.Mark != own.Seen):
+		return nil, fmt.Errorf("a list of %q that is the same as one that was not seen", own.Key)
+	case a.Same:
+		return was.answer, nil
+	case a.Mark != "":
+		q.mu.Lock()
+		q.listed[node] = list{own.Key, a}
+		q.mu.Unlock()
+	}
+	return a, nil
 }
 
 func (q *Quorum) launch(node int) error {

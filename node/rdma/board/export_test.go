@@ -1,0 +1,4 @@
+package board
+
+// Settle waits for the questions that are under way.
+func (q *Quorum) Settle() { q.wg.Wait() }

@@ -1,0 +1,102 @@
+package board_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma/board"
+)
+
+// listing counts the entries that nodes list.
+type listing struct {
+	*nodes
+	entries atomic.Int64
+	lies    atomic.Bool // every list is the same as before
+}
+
+func (l *listing) Ask(node int, q *board.Question) (*board.Answer, error) {
+	if q.Kind == board.KindPeekAll && l.lies.Load() {
+		return &board.Answer{Same: true, Mark: "another"}, nil
+	}
+	a, err := l.nodes.Ask(node, q)
+	if err == nil && q.Kind == board.KindPeekAll {
+		l.entries.Add(int64(len(a.Entries)))
+	}
+	return a, err
+}
+
+// TestSameList: a folder that has not changed since it was listed last is not listed again; one that has is, whoever
+// changed it, and by an acceptor that was restarted.
+func TestSameList(t *testing.T) {
+	const n = 3
+	s := &listing{nodes: newNodes(n, board.LimitsFor(n, 100))}
+	one, two := board.NewQuorum(n, s), board.NewQuorum(n, s)
+	defer one.Close()
+	defer two.Close()
+	var want []string
+	lists := func(what string, entries int) {
+		t.Helper()
+		s.entries.Store(0)
+		all, err := one.List("c/")
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		var got []string
+		for _, r := range all {
+			got = append(got, fmt.Sprint(r.Key, r.Version))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+		one.Settle()
+		if got := int(s.entries.Load()); got != entries {
+			t.Errorf("%s: nodes listed %d entries, want %d", what, got, entries)
+		}
+	}
+	change := func(q *board.Quorum, key string, version uint64) {
+		t.Helper()
+		if ok, err := q.Swap(key, version, []byte("value")); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		q.Settle()
+		if strings.HasPrefix(key, "c/") {
+			want = slices.DeleteFunc(want, func(w string) bool { return strings.HasPrefix(w, key) })
+			want = append(want, fmt.Sprint(key, version+1))
+			slices.Sort(want)
+		}
+	}
+	lists("nothing", 0)
+	change(one, "c/1", 0)
+	lists("a record", n)
+	lists("the same", 0)
+	change(two, "c/2", 0)
+	lists("two records", 2*n)
+	change(two, "master", 0)
+	lists("the same, beside another record", 0)
+	change(two, "c/1", 1)
+	lists("a later version", 2*n)
+
+	s.mu.Lock()
+	restarted := board.NewAcceptor(board.LimitsFor(n, 100))
+	for _, key := range []string{"c/1", "c/2", "c/2"} { // as many changes as in its first life
+		p, _ := s.acceptors[0].Promise(key)
+		restarted.Accept(key, p.Accepted, p.State)
+	}
+	s.acceptors[0] = restarted
+	s.mu.Unlock()
+	lists("by a node that was restarted", 2)
+	change(two, "c/3", 0)
+	lists("three records", 3*n)
+	lists("the same", 0)
+
+	s.lies.Store(true)
+	if all, err := one.List("c/"); err == nil {
+		t.Errorf("nodes that refer to what was never seen: %v", all)
+	}
+	if all, err := two.List("c/"); err == nil {
+		t.Errorf("nodes that refer to what was never seen: %v", all)
+	}
+}
