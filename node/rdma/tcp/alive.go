@@ -16,13 +16,14 @@ const (
 	deadAfter = time.Second
 )
 
-// watch asks a silent node whether it is alive, and gives it up when it does not answer.
+// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for which this process itself
+// stood still, since its machine was busy or it was stopped, does not count: what the node said meanwhile is not read yet.
 func (l *link) watch(s *stream) {
 	nc := s.nc
 	tick := time.NewTicker(pingEvery / 2)
 	defer tick.Stop()
 	var p ping
-	for {
+	for looked := wall.Now(); ; {
 		select {
 		case <-s.over:
 			return
@@ -33,12 +34,14 @@ func (l *link) watch(s *stream) {
 		}
 		s.call() // if no worker has read for that long, somebody has to
 		now, heard := wall.Now(), time.Duration(l.heard.Load())
+		p.still += max(0, now-looked-pingEvery/2)
+		looked = now
 		switch {
 		case p.asked > heard:
 			if l.nears(nc, &p) {
-				p.moved = now
+				p.moved, p.still = now, 0
 			}
-			if silent := now - max(heard, p.moved); silent > deadAfter {
+			if silent := now - max(heard, p.moved) - p.still; silent > deadAfter {
 				l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.addr, silent, rdma.ErrNodeDown))
 				return
 			}
@@ -58,6 +61,7 @@ func (l *link) watch(s *stream) {
 type ping struct {
 	asked time.Duration // on wall.Now
 	moved time.Duration // when it was seen last to get nearer to the node
+	still time.Duration // of the time since then, for how long this process stood still
 	end   uint64        // of the bytes that were to be written to the connection, where it ends
 	last  uint64        // of those that the node's machine has to acknowledge, the number of the last one; 0: it is not written yet
 	acked uint64        // of those, how many were acknowledged
