@@ -134,7 +134,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a silent node is given up", In: "link.watch",
 		At: "$silent > $deadAfter", Do: "$silent < 0", Test: "TestStoppedUnderWrites"},
 	{Rule: "nor for what this process did not read while it stood still", In: "link.watch",
-		At: "$p.still += max(0, $now-$looked-pingEvery/2)", Test: "TestStoodStill"},
+		At: "max(0, $now-$looked-pingEvery/2)", Do: "0 * $looked", Test: "TestStoodStill"},
 	{Rule: "one that is far away is not", In: "link.watch",
 		At: "$l.nears($nc, &$p)", Do: "false", Test: "TestSlowLink"},
 	{Rule: "what comes behind a ping says nothing", In: "link.nears",
