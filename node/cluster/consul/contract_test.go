@@ -52,6 +52,7 @@ func sameValue(t *testing.T, s board.Store) {
 }
 
 func TestFakeContract(t *testing.T) {
+	t.Parallel()
 	contract(t, func(t testing.TB) *Agent { _, a := newFake(t); return a })
 }
 

@@ -12,30 +12,44 @@ import (
 	"github.com/farkv/farkv/node/rdma/board"
 )
 
-// TestReal runs everything over one agent that asks for no tokens.
-func TestReal(t *testing.T) {
+// realAgent starts an agent that asks for no tokens.
+func realAgent(t *testing.T) (r *consultest.Agent, here func(t testing.TB) *Agent) {
+	t.Parallel()
 	// Else the agent keeps a new output of a check to itself for minutes.
-	r := consultest.Start(t, map[string]any{"check_update_interval": "0s"})
-	here := func(t *testing.T) *Agent { return dial(t, r.Address) }
-	t.Run("contract", func(t *testing.T) { contract(t, func(t testing.TB) *Agent { return dial(t, r.Address) }) })
-	t.Run("stalled master", func(t *testing.T) { stalledMaster(t, func(t testing.TB) *Agent { return dial(t, r.Address) }) })
-	t.Run("master without Consul", func(t *testing.T) {
-		cutOffMaster(t, func(t testing.TB) *Agent { return dial(t, r.Address) }, r.Pause, r.Resume)
-	})
+	r = consultest.Start(t, map[string]any{"check_update_interval": "0s"})
+	return r, func(t testing.TB) *Agent { return dial(t, r.Address) }
+}
+
+// TestReal runs everything that an agent which goes on is needed for.
+func TestReal(t *testing.T) {
+	_, here := realAgent(t)
+	t.Run("contract", func(t *testing.T) { contract(t, here) })
+	t.Run("stalled master", func(t *testing.T) { stalledMaster(t, here) })
 	t.Run("records", func(t *testing.T) { records(t, here(t)) })
 	t.Run("creators", func(t *testing.T) { creators(t, here(t)) })
 	t.Run("watch", func(t *testing.T) { watches(t, here(t)) })
 	t.Run("members", func(t *testing.T) { members(t, here(t)) })
 	t.Run("lost registration", func(t *testing.T) { lostRegistration(t, here(t)) })
 	t.Run("dead member", func(t *testing.T) { deadMember(t, here(t)) })
-	t.Run("stopped", func(t *testing.T) { stoppedAgent(t, r, here(t)) })
-	t.Run("restarted", func(t *testing.T) { restartedAgent(t, r, here(t)) })
 	t.Run("long value", func(t *testing.T) {
 		s := poolOf(t, here(t), "long").Board("x")
 		if ok, err := s.Swap("k", 0, make([]byte, MaxValue)); !ok || err != nil {
 			t.Errorf("the longest value: %v, %v", ok, err)
 		}
 	})
+}
+
+// TestRealPauses runs what pauses the agent.
+func TestRealPauses(t *testing.T) {
+	r, here := realAgent(t)
+	cutOffMaster(t, here, r.Pause, r.Resume)
+}
+
+// TestRealEnds runs what stops the agent, and starts it again.
+func TestRealEnds(t *testing.T) {
+	r, here := realAgent(t)
+	t.Run("stopped", func(t *testing.T) { stoppedAgent(t, r, here(t)) })
+	t.Run("restarted", func(t *testing.T) { restartedAgent(t, r, here(t)) })
 }
 
 // members checks who is listed, and how.

@@ -146,6 +146,7 @@ func cutOffMaster(t *testing.T, agent func(t testing.TB) *Agent, stop, goOn func
 }
 
 func TestFakeTenure(t *testing.T) {
+	t.Parallel()
 	var f *fake
 	agent := func(t testing.TB) *Agent {
 		var a *Agent

@@ -86,6 +86,7 @@ func watches(t *testing.T, a *Agent) {
 }
 
 func TestFakeWatch(t *testing.T) {
+	t.Parallel()
 	_, a := newFake(t)
 	watches(t, a)
 }
