@@ -20,9 +20,9 @@ type Removed struct {
 	Kept    string `json:"kept,omitempty"`          // the folder that brings it back: see Starter.PMem
 }
 
-// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse. Of a pool that
-// is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay. What such nodes
-// remember stays in its folder, from which UpStarted brings the pool back, unless purged.
+// Down removes a pool. Unless forced it refuses while clients live, with an error wrapping fabrics.ErrInUse. Of a pool
+// that is named as UpStarted named it the nodes are ended, too; by its address only the pool goes, and they stay. What
+// such nodes remember stays in its folder, from which UpStarted brings the pool back, unless purged.
 func Down(addr string, force, purge bool) (*Removed, error) {
 	if !strings.Contains(addr, ":") {
 		switch p, err := local.Open(addr); {
@@ -33,7 +33,8 @@ func Down(addr string, force, purge bool) (*Removed, error) {
 		}
 	}
 	if purge {
-		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started", addr)
+		return nil, workloads.Misuse("down %s: --purge is for a NAME whose nodes 'farkv up --pmem' started, and that is up (hint: "+
+			"of one that is down, remove the folder)", addr)
 	}
 	err := fabrics.Remove(addr, force)
 	if errors.Is(err, fabrics.ErrInUse) {

@@ -61,8 +61,8 @@ func TestNodePMem(t *testing.T) {
 	}
 }
 
-// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC, whose verbs it does not
-// see.
+// TestPMemModel: a node counts by a model what modules would do, and says so; not beside an RNIC, whose verbs it does
+// not see.
 func TestPMemModel(t *testing.T) {
 	node := smallNode()
 	node.Metrics, node.PMemModel = "127.0.0.1:0", true

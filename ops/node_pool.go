@@ -25,16 +25,16 @@ const stopTime, drainTime = 5 * time.Second, 2 * time.Second
 type Starter struct {
 	Program string // this one: they are processes of it
 	Fabric  string // that they are for: of fabrics.NodeFabrics
-	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss of power; "": they
-	// remember nothing. Shape is what the caller was asked for of the pool's shape. A pool that the folder holds is brought
-	// back if it was made by the same, or if there is none.
+	// PMem is the folder in which they keep what they remember, and Power says that it survives a loss of power; "":
+	// they remember nothing. Shape is what the caller was asked for of the pool's shape. A pool that the folder holds
+	// is brought back if it was made by the same, or if there is none.
 	PMem  string
 	Power bool
 	Shape []string
 }
 
-// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it ends
-// what it started. Where the starter's folder holds a pool that was made so it brings that one back.
+// UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it
+// ends what it started. Where the starter's folder holds a pool that was made so it brings that one back.
 func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Params) (*Made, error) {
 	if err := local.CheckName(name); err != nil {
 		return nil, workloads.Misuse("up --fabric %s: %v", by.Fabric, err)

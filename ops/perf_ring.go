@@ -66,8 +66,8 @@ func (g *gauge) renew(node int) error {
 	return r.Post(slices.Repeat([]rdma.Span{buffer}, rdma.MaxRingBuffers)...)
 }
 
-// strawman appends as Rowan's strawman does (section 3.2.1), n times at once: each takes its place by a FETCH AND ADD of
-// the node's word, and then WRITEs there, with a READ behind it.
+// strawman appends as Rowan's strawman does (section 3.2.1), n times at once: each takes its place by a FETCH AND ADD
+// of the node's word, and then WRITEs there, with a READ behind it.
 func (g *gauge) strawman(n, length int) error {
 	b := g.ep.Batch()
 	defer b.Release()

@@ -35,8 +35,8 @@ type trial struct {
 	ops.Simulation
 	micro    int64 // operations of each kind by one client alone, instead of the workload
 	stranded bool  // simulate.Stranded, instead of the workload
-	// compute is done instead of a simulation of a store: computed has what it returns. same says what that is where several
-	// experiments ask for it.
+	// compute is done instead of a simulation of a store: computed has what it returns. same says what that is where
+	// several experiments ask for it.
 	compute func(context.Context) (any, error)
 	same    string
 }

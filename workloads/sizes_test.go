@@ -22,7 +22,8 @@ func (m *moments) are(t *testing.T, what string, mean, deviation float64) {
 	}
 }
 
-// TestObjectSizes compares what is loaded, and what an update writes, with the table of the paper. A constant size fails.
+// TestObjectSizes compares what is loaded, and what an update writes, with the table of the paper. A constant size
+// fails.
 func TestObjectSizes(t *testing.T) {
 	for name, want := range map[string]struct{ key, keyDeviation, value, valueDeviation float64 }{
 		"zippydb": {47.9, 3.7, 42.9, 26.1}, "up2x": {10.45, 1.4, 46.8, 11.6}, "udb": {27.1, 2.6, 126.7, 22.1},

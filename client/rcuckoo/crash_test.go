@@ -191,7 +191,8 @@ func (d *drama) harmed(w int) bool {
 	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
 }
 
-// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many runs; see seeds.Few.
+// dramas are the seeds that are tried: n of them, or one in twenty of $FARKV_SEEDS, as each is many runs; see
+// seeds.Few.
 func dramas(t *testing.T, n uint64) (chosen []uint64) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here: run without -race")

@@ -61,8 +61,8 @@ func growingToo(divided *atomic.Uint64) *explore.Subject {
 	return s
 }
 
-// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation, with 2 replicas. With $FARKV_LONG or
-// $FARKV_SEEDS it does so with 3, too.
+// TestEnumerateReplicas lets clients and memory nodes crash at every verb of every operation, with 2 replicas. With
+// $FARKV_LONG or $FARKV_SEEDS it does so with 3, too.
 func TestEnumerateReplicas(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")

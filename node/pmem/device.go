@@ -36,12 +36,14 @@ type DeviceConfig struct {
 
 // Testbed returns a machine of Rowan's evaluation: three modules in ADR mode, DDIO off (Rowan 2.1, 2.4, 6.1).
 //
-// Combining is the model's only fitted parameter. All else follows from this rule: the line that was written least
-// recently is evicted when a write finds no line free, and a line that is complete stays until then, so that it takes
-// writes again. With all 64 lines 48 streams a module would fit, and no number of senders of the paper would amplify
-// anything. But the XPBuffer also holds lines that are being read, the read half of its own read-modify-writes
-// included, so that fewer combine. Of 144 streams of 64 bytes (Figure 2(a)) 46 of them give a DLWA of 2.4, 45 of 2.6;
-// the paper has 2.48. Queue is our estimate: modules have one ahead of their buffers, of a page.
+// Combining is the model's only fitted parameter. Beside it there are this rule, and what sim and workloads/simulate
+// assume of traffic: logs are spread evenly over the modules, and a verb that waits for a module is answered later by a
+// random time. They were chosen with their results in sight. The line that was written least recently is evicted when a
+// write finds no line free, and a line that is complete stays until then, so that it takes writes again. With all 64
+// lines 48 streams a module would fit, and no number of senders of the paper would amplify anything. But the XPBuffer
+// also holds lines that are being read, the read half of its own read-modify-writes included, so that fewer combine. Of
+// 144 streams of 64 bytes (Figure 2(a)) 46 of them give a DLWA of 2.4, 45 of 2.6; the paper has 2.48. Queue is our
+// estimate: modules have one ahead of their buffers, of a page.
 func Testbed() DeviceConfig {
 	return DeviceConfig{
 		DIMMs: 3, Interleave: 4 << 10, Lines: 64, Combining: 46, WriteBandwidth: 2e9, ReadBandwidth: 6e9,

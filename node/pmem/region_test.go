@@ -243,8 +243,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBehindKill: what a process stored that was killed before its Fence is durable behind one of the next process,
-// which reads it, and stores nothing.
+// TestFenceBehindKill: what a process stored that was killed before its Fence is durable behind one of the next
+// process, which reads it, and stores nothing.
 func TestFenceBehindKill(t *testing.T) {
 	o := small
 	o.Power = true

@@ -169,7 +169,8 @@ func (o *order) check(e *rowan.Entry) error {
 	return nil
 }
 
-// childSend appends entries of some sources, from the number on that is given for each, and prints what is acknowledged.
+// childSend appends entries of some sources, from the number on that is given for each, and prints what is
+// acknowledged.
 func childSend(f rdma.Fabric, name string, args []string) error {
 	first, err := strconv.Atoi(args[0])
 	if err != nil {

@@ -46,8 +46,8 @@
 // The nodes of a pool are fixed when it is made; an expelled one stays an acceptor as long as it lives, since
 // membership of the quorum does not change. Nothing is durable beyond the memory of a majority, unless the caller keeps
 // what acceptors promise: see Acceptor.Promise. Clocks that run apart by more than a sixteenth break leases, and with
-// them what is said of expelled nodes, but not the board's records. Nodes that lie are not defended against. A
-// client that may only read completes nothing that a dead writer left half done: while a minority of the nodes is down
-// as well, it may have to wait until a client that may write looks at that record. List is no snapshot of several records. An
-// identity's record is never removed.
+// them what is said of expelled nodes, but not the board's records. Nodes that lie are not defended against. A client
+// that may only read completes nothing that a dead writer left half done: while a minority of the nodes is down as
+// well, it may have to wait until a client that may write looks at that record. List is no snapshot of several records.
+// An identity's record is never removed.
 package board

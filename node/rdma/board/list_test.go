@@ -28,8 +28,8 @@ func (l *listing) Ask(node int, q *board.Question) (*board.Answer, error) {
 	return a, err
 }
 
-// TestSameList: a folder that has not changed since it was listed last is not listed again; one that has is, whoever
-// changed it, and by an acceptor that was restarted.
+// TestSameList: a folder that has not changed since it was listed last is not listed again; one that has changed is, by
+// this process or by another, and so is one of an acceptor that was restarted.
 func TestSameList(t *testing.T) {
 	const n = 3
 	s := &listing{nodes: newNodes(n, board.LimitsFor(n, 100))}

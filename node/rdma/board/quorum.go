@@ -101,8 +101,8 @@ func (q *Quorum) List(prefix string) (all []Record, err error) {
 	return all, err
 }
 
-// Await waits for another version of a record, of which it asks the nodes without its value. While they do not answer it goes
-// on asking.
+// Await waits for another version of a record, of which it asks the nodes without its value. While they do not answer
+// it goes on asking.
 func (q *Quorum) Await(ctx context.Context, key string, version uint64) error {
 	return poll(ctx, func() (seen bool, err error) {
 		err = q.operate("watch", key, func() (err error) {
@@ -154,8 +154,8 @@ func (q *Quorum) begin() bool {
 // errSilent is the failure of a node to which too many questions are under way.
 var errSilent = errors.New("a node has left too many questions unanswered")
 
-// spawn has a goroutine do f: one that has done so before, unless all are busy, since to grow the stack of a new one takes
-// longer than a question. There are as many as were busy at a time, until Close.
+// spawn has a goroutine do f: one that has done so before, unless all are busy, since to grow the stack of a new one
+// takes longer than a question. There are as many as were busy at a time, until Close.
 func (q *Quorum) spawn(f func()) {
 	select {
 	case q.work <- f:

@@ -23,8 +23,8 @@
 // A mailbox is a shared receive queue of its worker's device, with as many buffers as its options say. Its number is
 // with its nodes, as over TCP. A sender has a queue pair to it, apart from those to nodes, and a SEND is the device's:
 //
-//  1. The sender makes its queue pair, and offers it to the node by way of which it sends. The node refuses who may
-//     not post, and passes the offer on to the mailbox's process.
+//  1. The sender makes its queue pair, and offers it to the node by way of which it sends. The node refuses a
+//     worker that may not post, and passes the offer on to the mailbox's process.
 //  2. There a goroutine ends the connection that the sender had before, makes the other queue pair, and answers, by
 //     way of the node. The worker is not asked: it may be busy.
 //  3. The sender connects its end, and posts. It relies on the node's word for its right to, as for verbs.

@@ -179,7 +179,7 @@ func (m *mailbox) end(s *sender) {
 		m.receive() // a device may forget completions with their queue pair
 	}
 	if err := s.qp.close(); err != nil {
-		// Whoever asked goes on as if nothing could arrive any more.
+		// The node that asked goes on as if nothing could arrive any more.
 		panic(fmt.Sprintf("ibverbs: a queue pair that was fenced off is not gone: %v", err))
 	}
 	m.receive()
@@ -192,8 +192,8 @@ const lostAfter = time.Second
 
 // reclaim takes back buffers that the device has lost: some say nothing of one that they took for a message of several
 // packets, whose sender died before the last of these came. Receive queues are in order, so such a buffer is passed by
-// others. A message that is still coming may have it, however. So all connections are ended, and senders come again: what
-// they had in flight, and had not arrived, they send once more. The caller holds mu.
+// others. A message that is still coming may have it, however. So all connections are ended, and senders come again:
+// what they had in flight, and had not arrived, they send once more. The caller holds mu.
 func (m *mailbox) reclaim() {
 	oldest := uint64(0)
 	for i := range m.slots {
@@ -242,9 +242,9 @@ func (m *mailbox) receive() {
 	}
 }
 
-// first returns the message that Next returns; nil: there is none. Held: there is, but its node is to say that it serves.
-// What came by way of a connection that broke is dropped: the node has not heard of it when it fenced its sender off. The
-// caller holds mu.
+// first returns the message that Next returns; nil: there is none. Held: there is, but its node is to say that it
+// serves. What came by way of a connection that broke is dropped: the node has not heard of it when it fenced its
+// sender off. The caller holds mu.
 func (m *mailbox) first() (s *slot, held bool) {
 	for ; m.n > 0; m.pop() {
 		i := m.came[m.head]
@@ -313,7 +313,7 @@ func (m *mailbox) Await(within time.Duration) error {
 		ready, held, err := m.look(e.fabric.o.Spin)
 		if err == nil && !ready {
 			if err = e.cq.arm(); err == nil {
-				ready, held, err = m.look(0) // what came before the queues were armed rouses nobody
+				ready, held, err = m.look(0) // what came before the queues were armed makes no event
 			}
 		}
 		if ready || err != nil {

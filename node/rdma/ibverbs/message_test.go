@@ -74,8 +74,8 @@ func next(box *mailbox, want uint64) error {
 	}
 }
 
-// TestOverfullMailbox posts many messages at a time to a mailbox of few buffers. Those that are not refused arrive, once
-// and in order, also when a whole way of them waits behind one that is refused.
+// TestOverfullMailbox posts many messages at a time to a mailbox of few buffers. Those that are not refused arrive,
+// once and in order, also when a whole way of them waits behind one that is refused.
 func TestOverfullMailbox(t *testing.T) {
 	p := newPool(t, shape{nodes: 1})
 	from, _, box := correspondents(t, p.Fabric, 0, rdma.BoxOptions{Slots: 3})

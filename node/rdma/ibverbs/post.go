@@ -96,8 +96,8 @@ func (e *Endpoint) pump() {
 	}
 }
 
-// pumpWays makes requests of what waits for mailboxes. In flight to all of them are no more than to one node: there is so
-// much room for their completions.
+// pumpWays makes requests of what waits for mailboxes. In flight to all of them are no more than to one node: there is
+// so much room for their completions.
 func (e *Endpoint) pumpWays() {
 	room := e.fabric.o.Depth
 	for _, p := range e.busy {

@@ -117,7 +117,8 @@ func (p *peer) past(pushed uint32) bool {
 	return int32(p.pushed-left-pushed) >= 0 && p.masked == 0
 }
 
-// connected connects the worker to a mailbox, step by step: it returns true once it is. The error is why what waits fails.
+// connected connects the worker to a mailbox, step by step: it returns true once it is. The error is why what waits
+// fails.
 func (e *Endpoint) connected(p *peer) (bool, error) {
 	switch {
 	case p.qp != nil:
@@ -217,7 +218,8 @@ func (e *Endpoint) parted(p *peer) error {
 	}
 }
 
-// fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It returns how many it made.
+// fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It returns how many it
+// made.
 func (e *Endpoint) fillWay(p *peer, room int) int {
 	first, near := len(e.requests), &e.peers[p.node]
 	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.requests)-first < room {

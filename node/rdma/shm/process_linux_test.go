@@ -141,8 +141,8 @@ func configure(f *Fabric, e rdma.Endpoint) error {
 	return errors.New("nobody killed this master")
 }
 
-// TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave is whole, and the next
-// one goes on with it.
+// TestKilledWhileItConfigures kills masters while they replace the configuration: what they leave is whole, and the
+// next one goes on with it.
 func TestKilledWhileItConfigures(t *testing.T) {
 	inFolder(t)
 	f := createPool(t, "p", Geometry{Nodes: 1, Memory: 4096, Clients: 8})

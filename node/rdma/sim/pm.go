@@ -84,8 +84,8 @@ func (s *Sim) touch(n *node, op *rdma.Op) {
 }
 
 // NTStore writes p at a, past the caches, and returns when it is persistent: before, any words of it may be. The worker
-// runs on a's node (GoAt), whose memory is persistent, and its core does nothing else meanwhile. Outside Run that takes no
-// time.
+// runs on a's node (GoAt), whose memory is persistent, and its core does nothing else meanwhile. Outside Run that takes
+// no time.
 func (s *Sim) NTStore(a rdma.Addr, p []byte) {
 	n, w, off := &s.nodes[a.Node()], s.current, a.Offset()
 	if n.pmem == nil || w != nil && w.root.home != n {

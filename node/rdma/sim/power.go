@@ -143,8 +143,8 @@ func (m *memory) landsFrom(c *conn) {
 	}
 }
 
-// flush makes durable what has landed by a connection, since a READ sees WRITEs ahead of it out of the NIC's buffers and
-// those of PCIe (Rowan 2.2).
+// flush makes durable what has landed by a connection, since a READ sees WRITEs ahead of it out of the NIC's buffers
+// and those of PCIe (Rowan 2.2).
 func (m *memory) flush(c *conn) {
 	if m.pm != nil && m.pm.flushes {
 		c.flushed = m.pm.stamp
@@ -316,11 +316,11 @@ func (s *Sim) stepped(n *node) {
 	}
 }
 
-// Restart brings a dead node back. With Options.PMem its memory has what it had when the node was killed, or what survived
-// the loss of power, and all of that is durable. Without, and in its NIC's memory, there is nothing. Workers that ran on
-// it, rings and verbs of before are gone. The view, fences and revocations are not in the node: they are as durable as
-// those of nodes that remember (package tcp). A node that was expelled, or that the view has as gone, is a new one, which
-// is empty and in no pool: it stays dead, and the error wraps rdma.ErrStale.
+// Restart brings a dead node back. With Options.PMem its memory has what it had when the node was killed, or what
+// survived the loss of power, and all of that is durable. Without, and in its NIC's memory, there is nothing. Workers
+// that ran on it, rings and verbs of before are gone. The view, fences and revocations are not in the node: they are as
+// durable as those of nodes that remember (package tcp). A node that was expelled, or that the view has as gone, is a
+// new one, which is empty and in no pool: it stays dead, and the error wraps rdma.ErrStale.
 func (s *Sim) Restart(node int) error {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("restart node %d of %d: %w", node, len(s.nodes), rdma.ErrAccess)

@@ -472,7 +472,8 @@ func TestRestartOfExpelled(t *testing.T) {
 	}
 }
 
-// TestRestartOfKilled: a node that is killed loses no power: persistent memory has all that it had, main memory nothing.
+// TestRestartOfKilled: a node that is killed loses no power: persistent memory has all that it had, main memory
+// nothing.
 func TestRestartOfKilled(t *testing.T) {
 	for _, has := range []bool{false, true} {
 		o := persistent(1, false, false)

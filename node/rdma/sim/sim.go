@@ -11,16 +11,16 @@
 // The network is drawn at random, to find what is wrong with a protocol, or with Options.Hardware a model of machines, to
 // find how fast it is: profiles are the clusters of papers (LookupProfile). Options.Faults are what goes wrong.
 //
-// With Options.PMem nodes have persistent memory, power can be cut at each step of a node (CutPowerAt), and what was not
-// durable survives as Survivors say:
+// With Options.PMem nodes have persistent memory, power can be cut at each step of a node (CutPowerAt), and what was
+// not durable survives as Survivors say:
 //
 //	s.CutPowerAt(0, step, sim.AnySurvive(seed)) // step runs from 1 to Steps(0) of a run without a cut
 //	err := s.Run()
 //	err = s.Restart(0)
 //
 // A verb's words are in a node's memory once they have landed, and durable once a READ of the same connection has
-// executed behind them, or one of any connection has returned them (Rowan 2.2). With DDIO they are then in the processor's
-// caches, which survive in eADR mode alone. What handlers of calls write is durable at once.
+// executed behind them, or one of any connection has returned them (Rowan 2.2). With DDIO they are then in the
+// processor's caches, which survive in eADR mode alone. What handlers of calls write is durable at once.
 //
 // Wait, Sleep, Call and Revoke are the only places where a worker gives way to others; the code between them is
 // atomic, which hides races between workers that share Go memory: run the same code on a real fabric, too. (A client that

@@ -16,8 +16,9 @@ const (
 	deadAfter = time.Second
 )
 
-// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for which this process itself
-// stood still, since its machine was busy or it was stopped, does not count: what the node said meanwhile is not read yet.
+// watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for which this process
+// itself stood still, since its machine was busy or it was stopped, does not count: what the node said meanwhile is not
+// read yet.
 func (l *link) watch(s *stream) {
 	nc := s.nc
 	tick := time.NewTicker(pingEvery / 2)

@@ -48,9 +48,9 @@ func verbRun(ep rdma.Endpoint, ok, unknown *[tallies]uint64) (failed error) {
 	return failed
 }
 
-// TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction: verbs succeed or end
-// in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect. Without
-// $FARKV_LONG it does so after each fourth number, and TestControlCutAtEveryByte after each eighth.
+// TestCutAtEveryByte cuts the connection for verbs after each number of bytes, in either direction: verbs succeed or
+// end in ErrNodeDown, those that succeeded landed once, the others once at most, and none lands behind the reconnect.
+// Without $FARKV_LONG it does so after each fourth number, and TestControlCutAtEveryByte after each eighth.
 func TestCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8

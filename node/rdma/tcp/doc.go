@@ -4,8 +4,9 @@
 //
 // # Who keeps the pool's view
 //
-// The view, the store's configuration, the master's role and the clients' identities are records of a board (package board): kept by a majority of
-// the nodes, or by somebody else, such as Consul. Without the board nothing of them changes, while verbs go on.
+// The view, the store's configuration, the master's role and the clients' identities are records of a board (package
+// board): kept by a majority of the nodes, or by another service, such as Consul. Without the board nothing of them
+// changes, while verbs go on.
 //
 // # Fencing off
 //

@@ -183,8 +183,8 @@ type parts struct {
 const partPatience = deadAfter
 
 // part returns once no message arrives any more of senders that may not post: those of epochs before the fence, and the
-// given life of a client, and earlier ones. A process that does not say so in time is cut off. One that is cut off looks
-// at no message that came later than a lease behind the node's last word.
+// given life of a client, and earlier ones. A process that does not say so in time is cut off. One that is cut off
+// looks at no message that came later than a lease behind the node's last word.
 func (p *pool) part(client rdma.ClientID, life uint64) {
 	if p.region == nil {
 		return
@@ -436,8 +436,8 @@ func (m *Meeting) Answer() (answer []byte, over bool, err error) {
 	return m.answer, m.over, m.err
 }
 
-// Left reports whether the mailbox has ended the connection, and how many messages it had got over that. It was closed, or
-// the worker may connect again.
+// Left reports whether the mailbox has ended the connection, and how many messages it had got over that. It was closed,
+// or the worker may connect again.
 func (m *Meeting) Left() (messages uint32, left, again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -472,8 +472,8 @@ func (e *Endpoint) MaySend(to rdma.BoxAddr) error {
 	return err
 }
 
-// Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close ends what is there of
-// it at the nodes.
+// Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close ends what is there
+// of it at the nodes.
 func (e *Endpoint) Host(o rdma.BoxOptions, h Host) (interface{ Close() error }, error) {
 	for _, l := range e.fabric.links[:len(e.lost)] {
 		l.verbs.attend()

@@ -94,7 +94,8 @@ func (r *remembering) killUnderLoad(t *testing.T, ep rdma.Endpoint, soon time.Du
 }
 
 // TestRememberAll kills all nodes of a pool in the midst of verbs, and starts them again: the view is what it was, the
-// configuration whole, and of each word every addition that was answered is there. With $FARKV_LONG=1 it does so 100 times.
+// configuration whole, and of each word every addition that was answered is there. With $FARKV_LONG=1 it does so 100
+// times.
 func TestRememberAll(t *testing.T) {
 	t.Parallel()
 	r := rememberingNodes(t, 3)

@@ -97,7 +97,8 @@ func (r *ring) Close() error {
 	return nil
 }
 
-// over reports whether the ring has certainly ended: the node lets another connection in when it has ended the last one.
+// over reports whether the ring has certainly ended: the node lets another connection in when it has ended the last
+// one.
 func (r *ring) over() bool {
 	l := r.e.fabric.links[r.o.Node].verbs
 	times, _ := l.reach()

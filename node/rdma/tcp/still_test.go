@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestStoodStill stops an idle client's process for longer than a node may be silent, while pings of it are not answered
-// yet. The answers come meanwhile. A client that counted the time would take the node for dead as it goes on, unless it
-// read them before: so it is stopped twice.
+// TestStoodStill stops an idle client's process for longer than a node may be silent, while pings of it are not
+// answered yet. The answers come meanwhile. A client that counted the time would take the node for dead as it goes on,
+// unless it read them before: so it is stopped twice.
 func TestStoodStill(t *testing.T) {
 	t.Parallel()
 	_, addrs := start(t, 1, 1<<20, nil)
@@ -21,7 +21,7 @@ func TestStoodStill(t *testing.T) {
 	client.Line(t)
 	theirs := func(c caller) bool { return c.Process != f.Process() }
 	var again atomic.Bool
-	p.limit(func(c caller) (up, down int) { // none: it tells which connections are made again
+	p.limit(func(c caller) (up, down int) { // no limit: this sees the connections that are made again
 		if theirs(c) {
 			again.Store(true)
 		}

@@ -77,8 +77,9 @@ func Each(t *testing.T, otherwise uint64, try func(seed uint64) error) (count ui
 	return count
 }
 
-// Few is a third of n, a tenth under the race detector, which makes coroutines 30 times slower, and finds nothing where one runs
-// at a time. Where $FARKV_LONG is set it is n: it is 1 in the step long of .ci/run, and 0 in the copies that package teeth breaks.
+// Few is a third of n, a tenth under the race detector, which makes coroutines 30 times slower, and finds nothing where
+// one runs at a time. Where $FARKV_LONG is set it is n: it is 1 in the step long of .ci/run, and 0 in the copies that
+// package teeth breaks.
 func Few(n uint64) uint64 {
 	switch {
 	case teeth.UnderRace:

@@ -12,9 +12,9 @@
 //
 //	go test -tags ibverbs ./client/fusee -run TestStore -fabric rdma -rdma 10.0.0.5 -part 4
 //
-// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED the
-// first. A failure prints the command that replays its seed. With $FARKV_LONG=1, and with -fabric, each harness runs all
-// suites, and more processes are killed.
+// and -part with one operation in four. $FARKV_SEEDS is how many seeds each suite in virtual time tries and $FARKV_SEED
+// the first. A failure prints the command that replays its seed. With $FARKV_LONG=1, and with -fabric, each harness
+// runs all suites, and more processes are killed.
 package storetest
 
 import (
@@ -81,8 +81,8 @@ type Harness struct {
 	Longest time.Duration
 
 	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
-	// itself: -race leaves it out. Its suites across processes, on memory nodes and with a crash behind every verb run with
-	// $FARKV_LONG=1 or -fabric.
+	// itself: -race leaves it out. Its suites across processes, on memory nodes and with a crash behind every verb run
+	// with $FARKV_LONG=1 or -fabric.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
