@@ -81,7 +81,10 @@ func TestRingAtNode(t *testing.T) {
 		})
 	}
 	asks(t, other, ringCount, n.rightsOf(4).ring(10, 0), statusNoRing) // it was another life's, and closed
-	for i := len(p.rings.at); i < mostRings; i++ {
+	p.rings.RLock()
+	open := len(p.rings.at)
+	p.rings.RUnlock()
+	for i := open; i < mostRings; i++ {
 		asks(t, other, ringOpen, good.ring(100+i, 1), statusOK)
 	}
 	asks(t, other, ringOpen, good.ring(8, 1), statusFull)
