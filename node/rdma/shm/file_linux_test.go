@@ -23,8 +23,6 @@ import (
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 )
 
-var small = Geometry{Nodes: 2, Memory: 1 << 20, Clients: 3}
-
 // inFolder makes the test's pools appear in a folder of its own.
 func inFolder(t testing.TB) string {
 	t.Helper()

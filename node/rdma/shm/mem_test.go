@@ -10,6 +10,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
+var small = Geometry{Nodes: 2, Memory: 1 << 20, Clients: 3}
+
 func newMem(t testing.TB) (*Fabric, rdma.Endpoint) {
 	t.Helper()
 	f, err := NewMem(Geometry{Nodes: 3, Memory: 1 << 20, Clients: 4}, nil)
