@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -11,17 +10,25 @@ import (
 
 // probe reads a word of every node that the view has, spares too, and returns those that are dead. A READ that
 // has no answer by the end of the tick is looked at again in the next one.
+//
+// Of the time between two probes no more counts than a keeper takes that runs. One that stood still, since its machine
+// was busy or it was stopped, saw nothing meanwhile: what it finds then says nothing of that time.
 func (k *keeper) probe(v rdma.View) (down []int, err error) {
 	began := k.ep.Now()
+	passed := min(began-k.probed, 2*k.o.Tick)
+	k.probed = began
 	for n, m := range v.Members {
-		if p := &k.probes[n]; !m.Gone && p.flying == nil {
+		p := &k.probes[n]
+		p.silent += passed
+		p.failing += passed
+		if !m.Gone && p.flying == nil {
 			b := k.ep.Batch()
 			b.Read(rdma.At(n, 0), 8)
 			if err := k.ep.Post(b); err != nil {
 				b.Release()
 				return nil, fmt.Errorf("probe memory node %d: %w", n, err)
 			}
-			p.flying, p.since = b, began
+			p.flying, p.silent = b, 0
 		}
 	}
 	for n := range v.Members {
@@ -44,7 +51,7 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	}
 	err = k.ep.Wait(p.flying, rdma.All, max(end-k.ep.Now(), 1))
 	if errors.Is(err, rdma.ErrTimeout) {
-		return k.ep.Now()-p.since > k.o.NodePatience, nil
+		return p.silent > k.o.NodePatience, nil
 	}
 	if err == nil {
 		err = p.flying.Err()
@@ -53,14 +60,16 @@ func (k *keeper) answer(n int, end time.Duration) (dead bool, err error) {
 	p.flying = nil
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
-		p.failed = cmp.Or(p.failed, p.since)
-		return k.ep.Now()-p.failed >= k.grace(n), nil
+		if !p.failed {
+			p.failed, p.failing = true, 0
+		}
+		return p.failing >= k.grace(n), nil
 	case errors.Is(err, rdma.ErrStale): // it was posted in an earlier epoch, and says nothing of the node
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("probe memory node %d: %w", n, err)
 	}
-	p.failed = 0
+	p.failed = false
 	return false, nil
 }
 

@@ -61,7 +61,7 @@ func (k *keeper) renew(v rdma.View) error {
 func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	for n, m := range v.Members {
 		p := &k.probes[n]
-		if !m.Gone && (p.flying != nil || p.failed != 0) && !slices.Contains(down, n) {
+		if !m.Gone && (p.flying != nil || p.failed) && !slices.Contains(down, n) {
 			return true
 		}
 	}

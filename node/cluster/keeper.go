@@ -76,17 +76,19 @@ type keeper struct {
 	// yields: it resigns for clients that ask for it.
 	yields bool
 
-	probes []probe // by node
-	rests  []rest  // what failed, or has to wait
-	faults int     // failures in a row
+	probes []probe       // by node
+	probed time.Duration // when the last probe was
+	rests  []rest        // what failed, or has to wait
+	faults int           // failures in a row
 	told   telling
 }
 
 // probe is a READ that a node has not answered yet; nil: there is none.
 type probe struct {
-	flying *rdma.Batch
-	since  time.Duration
-	failed time.Duration // when the first of the READs in a row failed that the node let fail; 0: the last one did not
+	flying  *rdma.Batch
+	silent  time.Duration // for how long it has been in flight
+	failed  bool          // the last READ did
+	failing time.Duration // since the first of the READs in a row that failed
 }
 
 // rest keeps the keeper from trying something again and again.

@@ -133,6 +133,39 @@ func TestSilentNode(t *testing.T) {
 	}
 }
 
+// graceful is a fabric whose nodes must have failed verbs for a while before they may be expelled.
+type graceful struct {
+	*sim.Sim
+	grace time.Duration
+}
+
+func (g *graceful) NodeGrace(int) time.Duration { return g.grace }
+
+// TestKeeperStoodStill cuts the keeper off a node for less than the node's grace while it runs, and has it stand still for
+// longer than that meanwhile. Its last probe before and its first one behind fail: the node is well all the same. So it is
+// where a probe is not answered that long. Where the keeper runs all the time, the node counts as dead.
+func TestKeeperStoodStill(t *testing.T) {
+	const at, grace = 5 * lease, 5 * lease
+	for name, retry := range map[string]time.Duration{"probes fail": lease / 4, "a probe waits": time.Hour} {
+		for _, still := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, still: %t", name, still), func(t *testing.T) {
+				o := sim.Hostile(3)
+				o.RetryTimeout = retry
+				o.Faults = sim.Faults{{Kind: sim.PartitionFault, Client: "keeper 0", Node: 1, At: at, For: 14 * lease}}
+				if still {
+					o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: "keeper 0", At: at + 2*lease, For: 11 * lease})
+				}
+				w := begin(t, o, 1)
+				w.f = &graceful{w.s, grace}
+				w.end()
+				if gone := w.s.View().Members[1].Gone; gone == still {
+					t.Errorf("gone: %t\n%s", gone, lines(w.events))
+				}
+			})
+		}
+	}
+}
+
 // stubborn is a mender that fails for its own reasons at first.
 type stubborn struct {
 	*fake

@@ -267,6 +267,7 @@ func TestMessageHeldBack(t *testing.T) {
 				return
 			}
 			ends(t, from, b, rdma.ErrNodeDown)
+			eventually(t, "the connection breaks", func() bool { _, err := g.Reach(1); return err != nil })
 			g.gates[1].open()
 			eventually(t, "the mailbox is there again", func() bool {
 				err := sendWord(from, box.Addr(1), 2)
