@@ -118,13 +118,13 @@ func (e *Endpoint) call(node int, r *rdma.Request, within time.Duration) error {
 }
 
 func (e *Endpoint) answered(c *called, node int, within time.Duration) error {
-	until := wall.Now() + max(within, 1)
+	patience := wall.Within(within)
 	for e.collect(); !c.isOver(); e.collect() { // first: word that comes behind isOver is not overlooked
-		if wall.Now() >= until {
+		if patience.Over() {
 			e.leaveToOthers()
 			return fmt.Errorf("no answer for %v: %w", within, rdma.ErrTimeout)
 		}
-		e.fabric.links[node].verbs.await(e, until)
+		e.fabric.links[node].verbs.await(e, patience.Until())
 	}
 	err := c.err
 	e.calls = append(e.calls, c)

@@ -60,6 +60,26 @@ func clientRole(what string, f *tcp.Fabric, ep rdma.Endpoint) error {
 		fmt.Println(ep.Client())
 		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
+	case "ask", "listen", "count": // a node a question, when its input ends
+		var ring rdma.Ring
+		if what == "count" {
+			var err error
+			if ring, err = rdma.OpenRing(ep, rdma.RingOptions{Node: 0, Number: 1}); err != nil {
+				return err
+			}
+		}
+		fmt.Println(ep.Client())
+		_, err := io.Copy(io.Discard, os.Stdin)
+		switch what {
+		case "ask":
+			_, asked := f.CPU()
+			return errors.Join(err, asked)
+		case "listen":
+			_, opened := rdma.Listen(ep, rdma.BoxOptions{})
+			return errors.Join(err, opened)
+		}
+		_, counted := ring.Count()
+		return errors.Join(err, counted)
 	case "add": // without end
 		fmt.Println(ep.Client())
 		for {

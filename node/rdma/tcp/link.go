@@ -399,18 +399,17 @@ const blip = 200 * time.Millisecond
 // question asked again: it does no harm to hear one twice. A node that cannot be connected to for a blip is not waited
 // for.
 func (l *link) control(m *message, within time.Duration) (reply, error) {
-	until, lost := wall.Now()+within, time.Duration(0)
+	all, down := wall.Within(within), wall.Patience{}
 	for {
-		r, err := l.ask(m, until-wall.Now())
-		now := wall.Now()
+		r, err := l.ask(m, &all)
 		var no *refused
-		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || now+redialMin > until {
+		if err == nil || errors.As(err, &no) || !errors.Is(err, rdma.ErrNodeDown) || all.Over() {
 			return r, err
 		}
-		if lost == 0 || l.up() == nil {
-			lost = now
+		if down == (wall.Patience{}) || l.up() == nil {
+			down = wall.Within(blip)
 		}
-		if now-lost > blip {
+		if down.Over() {
 			return r, err
 		}
 		select {
@@ -421,8 +420,8 @@ func (l *link) control(m *message, within time.Duration) (reply, error) {
 	}
 }
 
-func (l *link) ask(m *message, within time.Duration) (reply, error) {
-	q := &question{done: make(chan struct{})}
+func (l *link) ask(m *message, patience *wall.Patience) (reply, error) {
+	began, q := wall.Now(), &question{done: make(chan struct{})}
 	s, err := l.begin()
 	if err != nil {
 		return reply{}, err
@@ -436,13 +435,19 @@ func (l *link) ask(m *message, within time.Duration) (reply, error) {
 	if s.done() {
 		l.flush()
 	}
-	late := time.NewTimer(within)
+	late := time.NewTimer(patience.Until() - began)
 	defer late.Stop()
-	select {
-	case <-q.done:
-		return q.reply, q.err
-	case <-late.C:
-		return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr, within, rdma.ErrNodeDown)
+	for {
+		select {
+		case <-q.done:
+			return q.reply, q.err
+		case <-late.C:
+			now := wall.Now()
+			if patience.Over() {
+				return reply{}, fmt.Errorf("%s: node at %s has not answered for %v: %w", m.Do, l.addr, now-began, rdma.ErrNodeDown)
+			}
+			late.Reset(patience.Until() - now)
+		}
 	}
 }
 

@@ -203,7 +203,7 @@ func (m *mailbox) openBy(node int) error {
 	if s.done() {
 		l.flush()
 	}
-	until := wall.Now() + listenPatience
+	patience := wall.Within(listenPatience)
 	for {
 		m.e.collect()
 		m.mu.Lock()
@@ -214,10 +214,10 @@ func (m *mailbox) openBy(node int) error {
 			return fmt.Errorf("open mailbox %d at node %d: %w", m.o.Number, node, err)
 		case heard:
 			return nil
-		case wall.Now() >= until:
+		case patience.Over():
 			return fmt.Errorf("open mailbox %d: node %d has not answered for %v: %w", m.o.Number, node, listenPatience, rdma.ErrNodeDown)
 		}
-		l.await(m.e, until)
+		l.await(m.e, patience.Until())
 	}
 }
 

@@ -87,8 +87,8 @@ func (r *ring) Close() error {
 		return nil
 	}
 	_, err := r.ask(ringClose, 0, nil)
-	for until := wall.Now() + ringPatience; err != nil && !errors.Is(err, rdma.ErrClosed) && !r.over(); {
-		if e.fabric.closing.Load() || wall.Now() > until {
+	for patience := wall.Within(ringPatience); err != nil && !errors.Is(err, rdma.ErrClosed) && !r.over(); {
+		if e.fabric.closing.Load() || patience.Over() {
 			return fmt.Errorf("close %s: %w", r.Addr(), err)
 		}
 		time.Sleep(redialMin)

@@ -47,3 +47,32 @@ func TestStoodStill(t *testing.T) {
 	client.Release()
 	client.End(t)
 }
+
+// TestStoodStillAsking stops a client's process for longer than a node may take to answer a question, while one is on its
+// way. What the node answers comes as the process goes on.
+func TestStoodStillAsking(t *testing.T) {
+	t.Parallel()
+	for _, question := range []string{"ask", "listen", "count"} {
+		t.Run(question, func(t *testing.T) {
+			t.Parallel()
+			_, addrs := start(t, 1, 1<<20, nil)
+			p := newProxy(t, addrs[0])
+			f := created(t, tcp.Options{Addresses: []string{p.addr()}, Lease: lease}, geometry(1))
+			client := child.Start(t, question, p.addr())
+			client.Line(t)
+			p.rule(func(c caller) fate {
+				if c.Process != f.Process() {
+					return stuck
+				}
+				return through
+			})
+			client.Release()
+			time.Sleep(400 * time.Millisecond) // by then it has asked
+			client.Stop(t)
+			time.Sleep(1200 * time.Millisecond)
+			client.GoOn(t)
+			p.rule(nil)
+			client.End(t)
+		})
+	}
+}
