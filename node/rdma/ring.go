@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 )
 
@@ -39,6 +40,38 @@ type RingPromises struct {
 	MTU int
 	// Counts says that the fabric counts what is in flight to each buffer: see Ring.Count.
 	Counts bool
+	// Streams is in how many streams entries land, by their length: see Stream and Ring. 0 is as 1.
+	Streams int
+}
+
+// mostPlace is how long the places of a stream are at most, but for those of blocks.
+const mostPlace = 1024
+
+// RingStreams returns how many streams there are when an entry is in a stream of entries of about its length: for the
+// places of 64 bytes, twice as many, and so on up to 1024, and for those of an MTU.
+func RingStreams(mtu int) (n int) {
+	for n = 1; Stride<<(n-1) < mtu && Stride<<(n-1) <= mostPlace; n++ {
+	}
+	return n
+}
+
+// MaxStreams is RingStreams of the longest MTU.
+const MaxStreams = 6
+
+// Stream returns in which stream an entry of n bytes is, from 0. All blocks of an entry are in the same one.
+func (p RingPromises) Stream(n int) (stream int) {
+	for stream < p.Streams-1 && n > p.Place(stream) {
+		stream++
+	}
+	return stream
+}
+
+// Place returns how many bytes of a buffer a block in a stream takes, whatever its length, where there are several.
+func (p RingPromises) Place(stream int) int {
+	if stream < p.Streams-1 {
+		return Stride << stream
+	}
+	return p.MTU
 }
 
 // RingOptions shape a ring.
@@ -55,6 +88,11 @@ type RingOptions struct {
 // begin, or that one came: what is in the rest of a buffer, and in a block that was not acknowledged, is undefined.
 //
 // Blocks that one worker appends to one ring take their places in the order in which it posted them.
+//
+// Where RingPromises.Streams is more than 1 both hold for each stream by itself, and not between streams. A buffer is of
+// the stream that begins it, and each block at the next multiple of RingPromises.Place from the buffer's beginning.
+// A stream begins no buffer before an entry was appended to it, and up to two then, one of them ahead: a ring may be dry for
+// one stream while another has room.
 //
 // A ring belongs to its worker, and is not safe for concurrent use. It ends with its worker, and when that is fenced
 // off by Revoke: once that returns nil, nothing lands any more, and another worker may open the ring.
@@ -73,11 +111,20 @@ type Ring interface {
 
 // RingCount is how far a ring is. Buffers are used in the order in which they were posted.
 type RingCount struct {
-	// Begun counts buffers in which something may have landed. The last of them is in use.
+	// Begun counts buffers in which something may have landed. The last of them, of each stream, is in use.
 	Begun uint64
-	// Settled counts buffers in which nothing can land any more: they are full, and no block is in flight to them. A
-	// ring that does not count leaves it at 0, and Begun, too.
+	// Settled counts buffers in which nothing can land any more: they are full, and no block is in flight to them. Where
+	// there are several streams, others behind them may be settled, too: see IsSettled. A ring that does not count leaves
+	// it at 0, and Begun, too.
 	Settled uint64
+	// Open are the buffers that are begun and not settled, where there are several streams, by the numbers of their
+	// posts, from 1, ascending; the rest is 0.
+	Open [2 * MaxStreams]uint64
+}
+
+// IsSettled reports whether nothing can land any more in the buffer that was posted as number n, from 0.
+func (c RingCount) IsSettled(n uint64) bool {
+	return n < c.Settled || c.Open[0] > 0 && n < c.Begun && !slices.Contains(c.Open[:], n+1)
 }
 
 // CheckRing returns o with its defaults for a pool of so many nodes. It is for fabrics, as all that follows.
@@ -122,16 +169,24 @@ func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
 	if free := uint64(len(q.queue)) - (q.posted - q.Count().Settled); uint64(len(buffers)) > free {
 		return fmt.Errorf("post %d buffers to a ring with place for %d: %w", len(buffers), free, ErrFull)
 	}
-	for _, b := range buffers {
-		off := b.Addr.Offset()
-		if b.Addr.Node() != q.node || off%Stride != 0 || b.Len < mtu || off > memory || uint64(b.Len) > memory-off {
-			return fmt.Errorf("post a buffer of %d bytes at %s to a ring of node %d with blocks of %d: %w",
-				b.Len, b.Addr, q.node, mtu, ErrAccess)
-		}
+	if err := CheckRingBuffers(buffers, q.node, memory, mtu); err != nil {
+		return err
 	}
 	for _, b := range buffers {
 		q.at(q.posted).Span = b
 		q.posted++
+	}
+	return nil
+}
+
+// CheckRingBuffers returns why buffers may not be posted to a ring of a node: see Ring.Post.
+func CheckRingBuffers(buffers []Span, node int, memory uint64, mtu int) error {
+	for _, b := range buffers {
+		off := b.Addr.Offset()
+		if b.Addr.Node() != node || off%Stride != 0 || b.Len < mtu || off > memory || uint64(b.Len) > memory-off {
+			return fmt.Errorf("post a buffer of %d bytes at %s to a ring of node %d with blocks of %d: %w",
+				b.Len, b.Addr, node, mtu, ErrAccess)
+		}
 	}
 	return nil
 }

@@ -28,12 +28,13 @@ type adapter interface {
 
 // limits are what an adapter can do.
 type limits struct {
-	inline int  // bytes of a WRITE or a SEND that travel in the work request itself
-	depth  int  // work requests that a queue pair may hold
-	room   int  // of a completion queue
-	pairs  int  // queue pairs
-	slots  int  // buffers that a receive queue may hold
-	fences bool // a fence is kept by the device; else the worker does
+	inline int   // bytes of a WRITE or a SEND that travel in the work request itself
+	depth  int   // work requests that a queue pair may hold
+	room   int   // of a completion queue
+	pairs  int   // queue pairs
+	slots  int   // buffers that a receive queue may hold
+	mtu    uint8 // of the port, as libibverbs counts
+	fences bool  // a fence is kept by the device; else the worker does
 }
 
 // memory is registered.
@@ -81,8 +82,9 @@ const (
 
 // receives is a queue of buffers that messages of several queue pairs come into. It is not safe for concurrent use.
 type receives interface {
-	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to q.
-	pair(q completions) (pair, error)
+	// pair makes a queue pair whose messages come into buffers of this queue. Their completions go to q. Peers may do with
+	// registered memory what access says.
+	pair(q completions, access access) (pair, error)
 	// post adds a buffer of local memory at the end of the queue.
 	post(id uint64, buffer []byte, key uint32) error
 	close() error
@@ -110,7 +112,7 @@ type request struct {
 	id     uint64
 	n      uint32
 	key    uint32 // of the local memory
-	op     uint8  // an rdma.Verb, but no masked one, and no APPEND
+	op     uint8  // an rdma.Verb, but no masked one, and no APPEND: that is SENDs and a READ
 	flags  uint8
 	_      [6]byte
 }

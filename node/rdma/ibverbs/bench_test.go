@@ -59,7 +59,7 @@ func newBare(b testing.TB, a adapter, n int) *bare {
 	must(err)
 	e.out, err = e.cq.pair(sendDepth, accessNone)
 	must(err)
-	e.in, err = e.into.pair(e.rq)
+	e.in, err = e.into.pair(e.rq, accessNone)
 	must(err)
 	for i := range bareBuffers {
 		e.release(i)

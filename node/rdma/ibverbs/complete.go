@@ -135,7 +135,7 @@ func (e *Endpoint) landed(c completion) {
 		p.ripe = seq + 1
 		return
 	}
-	if p.to != 0 && c.status == statusNotReady {
+	if p.isWay() && c.status == statusNotReady {
 		e.overfull(p, seq)
 		return
 	}
@@ -169,8 +169,11 @@ func (e *Endpoint) mayPost(p *peer) error {
 	if p.epoch != e.Epoch() {
 		return fmt.Errorf("verbs of epoch %d: %w", p.epoch, rdma.ErrStale)
 	}
-	if p.to != 0 {
-		return e.MaySend(p.to)
+	switch {
+	case p.to.ring:
+		return e.mayAppend(p)
+	case p.isWay():
+		return e.MaySend(p.to.box())
 	}
 	return e.MayPost(p.node)
 }

@@ -138,7 +138,7 @@ func (d *device) open() (err error) {
 	d.mtu = p.mtu
 	d.in, d.out = uint8(min(attr.max_qp_rd_atom, mostRdAtomic)), uint8(min(attr.max_qp_init_rd_atom, mostRdAtomic))
 	d.lim = limits{inline: wantInline, depth: int(attr.max_qp_wr), room: int(attr.max_cqe), pairs: int(attr.max_qp),
-		slots: int(attr.max_srq_wr), fences: attr.vendor_id != softVendor}
+		slots: int(attr.max_srq_wr), mtu: uint8(p.mtu), fences: attr.vendor_id != softVendor}
 	if d.pd, err = C.ibv_alloc_pd(d.c); d.pd == nil {
 		return fmt.Errorf("make a protection domain: %w", err)
 	}
@@ -427,7 +427,9 @@ func (d *device) receives(room int) (receives, error) {
 	return &srq{d, s}, nil
 }
 
-func (s *srq) pair(q completions) (pair, error) { return q.(*cq).newPair(s.srq, 1, 0, accessNone) }
+func (s *srq) pair(q completions, may access) (pair, error) {
+	return q.(*cq).newPair(s.srq, 1, 0, may)
+}
 
 func (s *srq) post(id uint64, buffer []byte, key uint32) error {
 	at := C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))))

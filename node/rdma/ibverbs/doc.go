@@ -48,6 +48,31 @@
 // queue pair has no part in; later ones may pass it. What it gathers is READ from the node first, since another
 // process's memory is out of reach for the worker's device: that costs a round trip on the same machine.
 //
+// # Rings
+//
+// A ring is at the device of its node, which alone reaches the node's memory; frames over TCP open it, post its buffers
+// and ask how far it is, as without a device. A plain receive queue takes one buffer a message, and fails a message that
+// is longer. So a ring has a stream for each size of a place (64 to 1024 bytes, and the MTU): a shared receive queue, to
+// which the node posts the places of that stream's buffers, in order.
+//
+//  1. A sender connects a queue pair to a stream when it first appends an entry of that length. From then on the stream
+//     has buffers: it takes the next that the worker posted when it has none, or when the device has all places of its last.
+//  2. An APPEND is a SEND for each block and a READ of a word behind them, one chain and one doorbell, if there is room
+//     for all. The READ relies on the queue pair's order: when it completes, what was sent is in memory. A block is one
+//     packet: it is in its place, or it is not, and when its sender dies nothing is half received.
+//  3. A goroutine of the node takes the completions of receives and posts more places; so does each question to the ring.
+//     The queue has room for the completions of all places that the device has. A place is used when its completion
+//     came, with which the device has done with it: so a ring counts, exactly, what is settled.
+//  4. Without a place the SEND ends in rdma.ErrRingDry, as one to a full mailbox; the rest of its entry is not sent, and
+//     what was posted behind it goes over another queue pair, in order.
+//  5. A node that fences a sender off, or ends a ring, destroys the queue pairs before it answers, as those to its
+//     memory. It has counted what came over each, and tells senders: so they know when nothing of theirs has landed.
+//
+// A sender that dies behind any of these leaves blocks that are whole, its queue pair goes with its process's TCP
+// connection. A receiver that dies takes the ring with its own. A node that dies takes all. The memory of a place that
+// failed is undefined, and it is used. RNICs' queues of several packets a buffer (mlx5, DEVX), which make one stream of
+// all sizes, are not used.
+//
 // # Order
 //
 // A fence is the device's, but on soft-RoCE, whose queue pairs come to stand still at fences now and then: there the worker posts

@@ -20,8 +20,9 @@ type Endpoint struct {
 	cq     completions
 	mem    arena
 	peers  []peer
-	ways   []*peer // to mailboxes: their completions count on behind those of the nodes
-	to     map[rdma.BoxAddr]*peer
+	ways   []*peer // to mailboxes and rings: their completions count on behind those of the nodes
+	to     map[target]*peer
+	rings  rdma.RingPromises
 	busy   []*peer  // the ways on which something flies or waits
 	turn   int      // of the ways, the one that gave way last
 	box    *mailbox // nil: it has none
@@ -35,7 +36,23 @@ type Endpoint struct {
 	closed   bool
 }
 
-// peer is the way to one node's memory, or to a mailbox by way of a node.
+// target is where a way goes that is not one to a node's memory. The zero target is that.
+type target struct {
+	addr   rdma.Addr // a rdma.BoxAddr or a rdma.RingAddr
+	ring   bool
+	stream int // of a ring
+}
+
+func (t target) box() rdma.BoxAddr { return rdma.BoxAddr(t.addr) }
+
+func (t target) String() string {
+	if t.ring {
+		return rdma.RingAddr(t.addr).String()
+	}
+	return t.box().String()
+}
+
+// peer is the way to one node's memory, to a mailbox by way of a node, or to a stream of a ring.
 //
 // What was posted is in the ring, in order: the work requests numbered from head up to tail. Those below ripe are over, and
 // succeeded; they are taken once the node is known to have served. What waits comes behind them.
@@ -60,13 +77,16 @@ type peer struct {
 	wordsMem         memory  // words' registration; nil: not yet
 	slow             slowing // since when nothing has come
 
-	// Of a way to a mailbox.
-	to      rdma.BoxAddr // 0: it is none
+	entries uint32 // APPENDs that were ever posted to the node's rings
+
+	// Of a way to a mailbox or a ring.
+	to      target
 	busy    bool
+	sent    uint64       // SENDs to a ring over this queue pair
 	known   bool         // what was in flight, and is not over, has not arrived for sure
 	meeting *tcp.Meeting // nil: it has not been asked for a connection
 	offered pair         // that is to be connected
-	first   uint32       // of the ring, over this queue pair
+	begin   uint32       // of the ring, over this queue pair
 	most    int          // bytes of a message
 }
 
@@ -75,8 +95,9 @@ type flight struct {
 	batch *rdma.Batch
 	op    int32
 	last  bool   // of its op
-	piece int32  // of what a SEND gathers, from 1: this READs it; 0: it does not
+	piece int32  // of what a SEND gathers, from 1: this READs it; 0: it does not; behind: see there
 	after uint32 // of a SEND: as many of what was pushed for the node come first
+	entry uint32 // of an APPEND: its number, of those for the node; of a fence: as many entries come first
 	off   int    // the part of the op's bytes, of one that is longer than what one request moves
 	n     int
 	stage stage  // where the bytes are at this end, when they are in no registered memory; of a piece: those of its SEND
@@ -87,8 +108,12 @@ type flight struct {
 func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
 	g := f.Geometry()
 	e := &Endpoint{Endpoint: ep, fabric: f, bytes: g.Memory + g.Telemetry, mem: arena{a: f.a}, peers: make([]peer, f.Nodes()),
-		to: map[rdma.BoxAddr]*peer{}}
-	var err error
+		to: map[target]*peer{}}
+	own, err := ep.Rings()
+	if err != nil {
+		return nil, err
+	}
+	e.rings = promises(own.MTU, f.lim.mtu)
 	// Those that fail have completions of their own, all that there are; some may be left of queue pairs that were dropped.
 	if e.cq, err = f.a.completions(2 * f.o.Depth * (f.Nodes() + 1)); err != nil {
 		return nil, err
@@ -97,6 +122,7 @@ func newEndpoint(f *Fabric, ep *tcp.Endpoint) (*Endpoint, error) {
 		e.peers[i] = peer{node: i, index: i, ring: make([]flight, f.o.Depth)}
 	}
 	ep.Init(e.mem.grow)
+	ep.Appending()
 	return e, nil
 }
 
@@ -112,11 +138,8 @@ func (e *Endpoint) attach(p *peer) error {
 	if err != nil {
 		return err
 	}
-	if p.wordsMem == nil {
-		p.words = make([]byte, 8*len(p.ring))
-		if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)), uint64(len(p.words)), false); err != nil {
-			return fmt.Errorf("register %d bytes: %w", len(p.words), err)
-		}
+	if err := e.makeWords(p); err != nil {
+		return err
 	}
 	qp, err := e.cq.pair(len(p.ring), accessNone)
 	if err != nil {
@@ -130,6 +153,18 @@ func (e *Endpoint) attach(p *peer) error {
 	e.did.Connects++
 	p.qp, p.base, p.key, p.epoch = qp, remote.base, remote.key, e.Epoch()
 	p.slow = slowing{}
+	return nil
+}
+
+// makeWords makes room for the words that are read over a queue pair.
+func (e *Endpoint) makeWords(p *peer) (err error) {
+	if p.wordsMem != nil {
+		return nil
+	}
+	p.words = make([]byte, wordBytes*len(p.ring))
+	if p.wordsMem, err = e.fabric.a.register(unsafe.Pointer(unsafe.SliceData(p.words)), uint64(len(p.words)), false); err != nil {
+		return fmt.Errorf("register %d bytes: %w", len(p.words), err)
+	}
 	return nil
 }
 
@@ -193,7 +228,10 @@ func (e *Endpoint) Join() (rdma.View, error) {
 
 // detach has the other end of the connection ended.
 func (e *Endpoint) detach(p *peer) error {
-	if p.to != 0 {
+	switch {
+	case p.to.ring:
+		return e.DetachRing(rdma.RingAddr(p.to.addr), p.to.stream)
+	case p.isWay():
 		return e.parted(p)
 	}
 	return e.Detach(p.node)
@@ -203,7 +241,7 @@ func (e *Endpoint) detach(p *peer) error {
 // the device does not touch this end's memory any more; at the other end verbs may land yet, until the next attach.
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, wall.Boot())
-	if p.to != 0 {
+	if p.isWay() {
 		e.leave(p)
 	} else if p.qp != nil {
 		e.dropped = true
@@ -214,19 +252,19 @@ func (e *Endpoint) drop(p *peer, why error) {
 		p.times++ // completions that come yet are those of nobody
 	}
 	for ; p.head != p.tail; p.head++ {
-		if !(p.known && p.head-p.ripe < 1<<31) && errors.Is(why, rdma.ErrNoBox) {
+		if !(p.known && p.head-p.ripe < 1<<31) && (errors.Is(why, rdma.ErrNoBox) || errors.Is(why, rdma.ErrNoRing)) {
 			e.fail(p.at(p.head), fmt.Errorf("%s is gone: %w", p.to, rdma.ErrNodeDown)) // it may have had it
 			continue
 		}
 		e.fail(p.at(p.head), why)
 	}
-	p.ripe = p.tail
+	p.ripe, p.known = p.tail, false
 	p.masked = 0
 	e.failWaiting(p, why)
 }
 
 func (e *Endpoint) failWaiting(p *peer, why error) {
-	if p.to != 0 {
+	if p.isWay() {
 		for _, f := range p.waiting[p.next:] {
 			if op := f.batch.Op(int(f.op)); op.Err == nil {
 				op.Fail(why)
@@ -297,6 +335,15 @@ func (e *Endpoint) Close() error {
 			errs = append(errs, p.wordsMem.close())
 		}
 	}
+	for _, p := range e.ways {
+		if p.to.ring {
+			e.drop(p, gone)
+			e.endWay(p)
+		}
+		if p.wordsMem != nil {
+			errs = append(errs, p.wordsMem.close())
+		}
+	}
 	for _, p := range e.busy {
 		e.failed(p) // nothing lands any more
 	}
@@ -331,7 +378,7 @@ func (e *Endpoint) look(p *peer, now time.Duration) {
 	}
 	e.check(p)
 	switch {
-	case p.qp == nil && p.to == 0, p.head == p.tail && p.next == len(p.waiting):
+	case p.qp == nil && (p.to.ring || !p.isWay()), p.head == p.tail && p.next == len(p.waiting):
 	case p.slow.since > 0 && p.slow.head == p.head && now-p.slow.since > giveUp:
 		e.drop(p, fmt.Errorf("the device has not told for %v what became of verbs to node %d: %w", now-p.slow.since, p.node, rdma.ErrNodeDown))
 	case p.slow.since == 0 || p.slow.head != p.head:

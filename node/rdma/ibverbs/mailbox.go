@@ -146,7 +146,7 @@ func (m *mailbox) Meet(s tcp.Sender, offer []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	qp, err := m.into.pair(m.cq)
+	qp, err := m.into.pair(m.cq, accessNone)
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +370,9 @@ func (m *mailbox) Close() error {
 		return nil
 	}
 	for _, p := range e.ways {
-		e.part(p)
+		if !p.to.ring {
+			e.part(p)
+		}
 	}
 	e.rest()
 	e.box = nil

@@ -362,7 +362,7 @@ func TestLostBuffers(t *testing.T) {
 	time.Sleep(lostAfter + lostAfter/10)
 	p.net.fail(func(*softPair, request) status { return silent })
 	flying := post(t, from, box.Addr(0), 3, 4)
-	other.part(other.to[box.Addr(0)])
+	other.part(other.to[target{addr: rdma.Addr(box.Addr(0))}])
 	eventually(t, "the connections were ended", func() bool {
 		box.mu.Lock()
 		defer box.mu.Unlock()

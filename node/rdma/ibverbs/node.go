@@ -33,17 +33,20 @@ func (d *Device) Close() error { return d.a.close() }
 type region struct {
 	a    adapter
 	base uint64
+	at   unsafe.Pointer // base
 	size uint64
 	mem  memory
 
 	mu   sync.Mutex  // one caller at a time
 	cq   completions // of the nodes' ends, and of its own
 	self self
+
+	rings sync.WaitGroup // goroutines of rings, which end when these are closed
 }
 
 // Register implements tcp.Device.
 func (d *Device) Register(base unsafe.Pointer, size uint64) (tcp.Registration, error) {
-	r := &region{a: d.a, base: uint64(uintptr(base)), size: size}
+	r := &region{a: d.a, base: uint64(uintptr(base)), at: base, size: size}
 	if err := r.open(base); err != nil {
 		return nil, fmt.Errorf("register %d bytes: %w", size, errors.Join(err, r.Close()))
 	}
@@ -62,6 +65,7 @@ func (r *region) open(base unsafe.Pointer) (err error) {
 
 // Close implements tcp.Registration.
 func (r *region) Close() error {
+	r.rings.Wait()
 	err := r.self.close()
 	if r.cq != nil {
 		err = errors.Join(err, r.cq.close())

@@ -35,6 +35,10 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 			e.send(b, i, op)
 			continue
 		}
+		if op.Verb == rdma.Append {
+			e.append(b, i, op)
+			continue
+		}
 		p := &e.peers[node]
 		if bit := uint64(1) << (node & 63); seen[node>>6]&bit == 0 {
 			seen[node>>6] |= bit
@@ -49,7 +53,8 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 // enqueue has an op wait, in as many parts as it takes.
 func (e *Endpoint) enqueue(p *peer, b *rdma.Batch, i int, op *rdma.Op) {
 	n := op.Len()
-	f := flight{batch: b, op: int32(i), n: n, last: n <= mostPart, guess: op.Expect & op.CompareMask}
+	f := flight{batch: b, op: int32(i), n: n, last: n <= mostPart, guess: op.Expect & op.CompareMask,
+		entry: e.peers[p.node].entries}
 	for f.off = 0; !f.last; f.off += mostPart {
 		f.n = mostPart
 		p.push(f)
@@ -140,7 +145,7 @@ func (e *Endpoint) fill(p *peer) {
 	for p.next < len(p.waiting) && p.tail-p.head < uint32(len(p.ring)) {
 		f := &p.waiting[p.next]
 		op := f.batch.Op(int(f.op))
-		if op.Fence && f.begins() && (p.masked > 0 || !e.fabric.lim.fences && p.unordered()) {
+		if op.Fence && f.begins() && (e.entering(p, f.entry) || p.masked > 0 || !e.fabric.lim.fences && p.unordered()) {
 			break // a masked compare and swap takes any number of plain ones, which the device's fence does not know of
 		}
 		if err := e.within(op); err != nil && f.piece == 0 {
@@ -238,8 +243,11 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),
 		id: uint64(p.index)<<48 | uint64(p.times)<<32 | uint64(p.tail),
 	}
-	if op.Fence && p.to == 0 && f.begins() && e.fabric.lim.fences {
+	if op.Fence && !p.isWay() && f.begins() && e.fabric.lim.fences {
 		q.flags = flagFence
+	}
+	if op.Verb == rdma.Append && e.appendRequest(p, f, &q) {
+		return q, nil
 	}
 	if f.piece > 0 {
 		q.op, q.remote = uint8(rdma.Read), p.base+op.Spans[f.piece-1].Addr.Offset()
@@ -270,7 +278,7 @@ func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err erro
 		buf = op.Buf[f.off : f.off+f.n]
 		key, ok = e.mem.find(buf)
 	}
-	gives := op.Verb == rdma.Write || op.Verb == rdma.Send
+	gives := op.Verb == rdma.Write || op.Verb == rdma.Send || op.Verb == rdma.Append
 	switch {
 	case gives && f.n <= e.fabric.lim.inline:
 		q.flags |= flagInline

@@ -17,8 +17,11 @@ const (
 	mostWays = 4096
 )
 
-// way returns the way to a mailbox.
-func (e *Endpoint) way(to rdma.BoxAddr) (*peer, error) {
+// isWay reports whether p goes to a mailbox or a ring.
+func (p *peer) isWay() bool { return p.to != target{} }
+
+// way returns the way to a mailbox, or to a stream of a ring.
+func (e *Endpoint) way(to target) (*peer, error) {
 	if p := e.to[to]; p != nil {
 		return p, nil
 	}
@@ -39,14 +42,14 @@ func (e *Endpoint) way(to rdma.BoxAddr) (*peer, error) {
 		e.part(p)
 		delete(e.to, p.to)
 	}
-	p.node, p.to, p.lost = to.Node(), to, nil
+	p.node, p.to, p.lost = to.addr.Node(), to, nil
 	e.to[to] = p
 	return p, nil
 }
 
 // send has a SEND wait, behind what its message gathers.
 func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
-	p, err := e.way(rdma.BoxAddr(op.Addr))
+	p, err := e.way(target{addr: op.Addr})
 	if err == nil {
 		e.check(p)
 		err = p.lost
@@ -125,6 +128,9 @@ func (e *Endpoint) connected(p *peer) (bool, error) {
 		return true, nil
 	case p.head != p.tail:
 		return false, nil // of an earlier connection, whose node is to say that it served
+	case p.to.ring:
+		err := e.join(p)
+		return err == nil, err
 	case p.meeting == nil:
 		return false, e.offer(p)
 	}
@@ -144,7 +150,7 @@ func (e *Endpoint) connected(p *peer) (bool, error) {
 		return false, fmt.Errorf("connect to %s: %w", p.to, err)
 	}
 	e.did.Connects++
-	p.qp, p.offered, p.most, p.first = p.offered, nil, int(c.base), p.tail
+	p.qp, p.offered, p.most, p.begin = p.offered, nil, int(c.base), p.tail
 	p.slow = slowing{}
 	return true, nil
 }
@@ -161,7 +167,7 @@ func (e *Endpoint) offer(p *peer) error {
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", p.to, err)
 	}
-	m, err := e.Meet(p.to, e.box.o.Number, qp.card().bytes())
+	m, err := e.Meet(p.to.box(), e.box.o.Number, qp.card().bytes())
 	if err != nil {
 		return errors.Join(err, qp.close())
 	}
@@ -187,12 +193,15 @@ func (e *Endpoint) leave(p *peer) {
 	p.times++ // completions that come yet are those of nobody
 }
 
-// part gives the way to a mailbox up for good, and tells the mailbox, without waiting.
+// part gives a way up for good, and tells the other end: a mailbox, without waiting.
 func (e *Endpoint) part(p *peer) {
 	met := p.meeting != nil
 	e.drop(p, fmt.Errorf("mailbox of client %d: %w", e.Client(), rdma.ErrClosed))
+	if p.to.ring {
+		e.endWay(p)
+	}
 	if met && e.box != nil {
-		if m, err := e.Meet(p.to, e.box.o.Number, nil); err == nil {
+		if m, err := e.Meet(p.to.box(), e.box.o.Number, nil); err == nil {
 			m.Forget()
 		}
 	}
@@ -206,7 +215,7 @@ func (e *Endpoint) parted(p *peer) error {
 	if e.box == nil {
 		return rdma.ErrClosed // it was told so
 	}
-	m, err := e.Meet(p.to, e.box.o.Number, nil)
+	m, err := e.Meet(p.to.box(), e.box.o.Number, nil)
 	if err != nil {
 		return err
 	}
@@ -228,7 +237,10 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 			break // verbs to the node that were posted before come first
 		}
 		op := f.batch.Op(int(f.op))
-		if f.n > p.most {
+		if op.Fence && p.to.ring && f.off == 0 && e.entering(near, f.entry-1) {
+			break
+		}
+		if f.n > p.most && !p.to.ring {
 			op.Fail(fmt.Errorf("%d bytes, and the mailbox takes %d: %w", f.n, p.most, rdma.ErrMessageSize))
 			continue
 		}
@@ -236,6 +248,9 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 		if err != nil {
 			op.Fail(err)
 			continue
+		}
+		if p.to.ring && f.piece != behind {
+			p.sent++
 		}
 		*p.at(p.tail) = *f
 		p.tail++
@@ -255,7 +270,7 @@ func (e *Endpoint) failed(p *peer) bool {
 		if f.batch.Op(int(f.op)).Err == nil {
 			return true
 		}
-		if !e.peers[p.node].past(f.after) {
+		if !e.peers[p.node].past(f.after) || p.flies(f) {
 			return false
 		}
 		e.over(f)
@@ -263,13 +278,26 @@ func (e *Endpoint) failed(p *peer) bool {
 	return false
 }
 
-// overfull ends the SEND with number seq, for which the mailbox had no buffer. The device has given up the queue pair
+// flies reports whether others of its op's work requests are in flight: they end before it.
+func (p *peer) flies(f *flight) bool {
+	if p.head == p.tail {
+		return false
+	}
+	last := p.at(p.tail - 1)
+	return last.batch == f.batch && last.op == f.op
+}
+
+// overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The device has given up the queue pair
 // with it. What is behind has not arrived, since a receiver takes nothing behind what it asks to be sent again: it goes
 // over another queue pair, in order.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.leave(p)
-	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, rdma.ErrBoxFull))
+	why := rdma.ErrBoxFull
+	if p.to.ring {
+		why = rdma.ErrRingDry
+	}
+	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, why))
 	p.resend(seq + 1)
 	p.tail = seq
 	e.settle(p, wall.Boot())
@@ -290,8 +318,8 @@ func (p *peer) resend(seq uint32) {
 // lastly takes what a mailbox said that has ended the connection: how many messages it had got. The others have not
 // arrived, and will not, unless they are sent again.
 func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
-	if p.qp != nil && messages-(p.ripe-p.first) <= p.tail-p.ripe {
-		p.ripe = p.first + messages
+	if p.qp != nil && messages-(p.ripe-p.begin) <= p.tail-p.ripe {
+		p.ripe = p.begin + messages
 	}
 	if again {
 		e.leave(p)
@@ -313,4 +341,11 @@ func (e *Endpoint) rest() {
 		}
 		return !p.busy
 	})
+}
+
+// endWay has the node end the queue pair to a ring, if it is connected yet: the end of the connection takes it down else.
+func (e *Endpoint) endWay(p *peer) {
+	if connection, err := e.fabric.Reach(p.node); err == nil && connection == p.connection {
+		_ = e.DetachRing(rdma.RingAddr(p.to.addr), p.to.stream)
+	}
 }

@@ -57,7 +57,7 @@ func newNetwork(t testing.TB) *network {
 
 func (n *network) adapter() *soft {
 	n.open.Add(1)
-	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15, fences: !n.fenceless}}
+	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15, mtu: 5, fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }
@@ -470,8 +470,8 @@ func (s *soft) receives(int) (receives, error) {
 	return &softReceives{net: s.net}, nil
 }
 
-func (r *softReceives) pair(q completions) (pair, error) {
-	return q.(*softQueue).newPair(1, accessNone, r)
+func (r *softReceives) pair(q completions, may access) (pair, error) {
+	return q.(*softQueue).newPair(1, may, r)
 }
 
 func (r *softReceives) post(id uint64, buffer []byte, key uint32) error {

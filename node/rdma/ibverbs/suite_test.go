@@ -166,7 +166,7 @@ func harness() rdmatest.Harness {
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
-		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, PastNodes: true},
+		Capabilities: rdmatest.Capabilities{MaskedCAS: true, AllocFree: true, PastNodes: true, Rings: true},
 	}
 }
 

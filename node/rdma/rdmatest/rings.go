@@ -24,6 +24,7 @@ type ringed struct {
 	f       rdma.Fabric
 	mtu     int
 	counts  bool
+	p       rdma.RingPromises
 	senders atomic.Int32 // that have not returned
 }
 
@@ -51,7 +52,7 @@ func appending(t testing.TB, h Harness, receiver func(*ringed, rdma.Endpoint, rd
 		if err != nil {
 			t.Error(err)
 		}
-		r.mtu, r.counts = p.MTU, p.Counts
+		r.mtu, r.counts, r.p = p.MTU, p.Counts, p
 	})
 	r.senders.Store(int32(len(senders)))
 	var fs []func(rdma.Endpoint)
@@ -78,12 +79,14 @@ func appending(t testing.TB, h Harness, receiver func(*ringed, rdma.Endpoint, rd
 	return true
 }
 
-// post posts the i-th to the n-th buffer of so many bytes.
+// post posts the i-th to the n-th buffer of so many bytes, at once: a stream that comes second finds the second.
 func (r *ringed) post(ring rdma.Ring, size, i, n int) {
+	var all []rdma.Span
 	for ; i < n; i++ {
-		if err := ring.Post(rdma.Span{Addr: rdma.At(0, uint64(ringBase+i*size)), Len: size}); err != nil {
-			r.t.Errorf("post buffer %d: %v", i, err)
-		}
+		all = append(all, rdma.Span{Addr: rdma.At(0, uint64(ringBase+i*size)), Len: size})
+	}
+	if err := ring.Post(all...); err != nil {
+		r.t.Errorf("post %d buffers: %v", len(all), err)
 	}
 }
 
@@ -156,26 +159,37 @@ func ringBlocks(t testing.TB, memory []byte) (all []ringBlock) {
 	return all
 }
 
-// sequential checks that each of the senders' entries is there once, its blocks in order, and in posting order. It
-// returns how many blocks lie behind one of another entry, though they are not the first of their own.
-func sequential(t testing.TB, all []ringBlock, senders, entries int, blocks func(number int) int) (apart int) {
-	next := make([]ringBlock, senders)
+// sequential checks that each of the senders' entries is there once, its blocks in order, and in posting order within
+// its stream. It returns how many blocks lie behind one of another entry, though they are not the first of their own.
+func (r *ringed) sequential(all []ringBlock, senders, entries int, sizeOf func(r *ringed, number int) int) (apart int) {
+	streams := max(1, r.p.Streams)
+	next := make([]ringBlock, senders*streams)
+	stream := func(number uint32) int { return r.p.Stream(sizeOf(r, int(number))) }
+	skip := func(n *ringBlock, s int) { // to the next entry of the stream
+		for n.block = 0; n.number < uint32(entries) && stream(n.number) != s; n.number++ {
+		}
+	}
+	for i := range next {
+		skip(&next[i], i%streams)
+	}
 	for i, k := range all {
-		n := &next[k.sender]
+		s := stream(k.number)
+		n := &next[int(k.sender)*streams+s]
 		if k.number != n.number || k.block != n.block {
-			t.Errorf("block %+v is out of order: want block %d of entry %d", k, n.block, n.number)
+			r.t.Errorf("block %+v is out of order: want block %d of entry %d", k, n.block, n.number)
 			return apart
 		}
 		if k.block > 0 && all[i-1].sender != k.sender {
 			apart++
 		}
-		if n.block++; int(n.block) == blocks(int(n.number)) {
-			*n = ringBlock{number: n.number + 1}
+		if n.block++; int(n.block) == (sizeOf(r, int(n.number))+r.mtu-1)/r.mtu {
+			n.number++
+			skip(n, s)
 		}
 	}
-	for s := range next {
-		if next[s].number != uint32(entries) {
-			t.Errorf("sender %d: %d of %d entries came", s, next[s].number, entries)
+	for i := range next {
+		if next[i].number != uint32(entries) {
+			r.t.Errorf("sender %d, stream %d: %d of %d entries came", i/streams, i%streams, next[i].number, entries)
 		}
 	}
 	return apart
@@ -193,8 +207,7 @@ func testAppends(t testing.TB, h Harness, entries, size, buffers int, sizeOf fun
 			t.Error(err)
 		}
 		found = ringBlocks(t, p)
-		blocks := func(i int) int { return (sizeOf(r, i) + r.mtu - 1) / r.mtu }
-		if apart := sequential(t, found, senders, entries, blocks); apart > 0 {
+		if apart := r.sequential(found, senders, entries, sizeOf); apart > 0 {
 			t.Logf("%d of %d blocks lie apart from their entries", apart, len(found))
 		}
 	}

@@ -24,6 +24,8 @@ type nodeRing struct {
 	mu    sync.Mutex // held while a block lands: so none is in flight to one that holds it
 	queue *rdma.RingQueue
 	ended bool
+
+	device DeviceRing // nil: entries land by way of connections
 }
 
 // nodeRings are the rings of a pool at this node, by their numbers.
@@ -47,7 +49,7 @@ const (
 // to a count.
 const (
 	ringBytes  = 8
-	countBytes = 16
+	countBytes = 8 * (2 + 2*rdma.MaxStreams)
 )
 
 // ring executes a ring frame. The caller holds c.executing.
@@ -84,11 +86,10 @@ func (c *conn) serveRing(what int, r *rights, number, n uint32, spans []byte) st
 	case ringPost:
 		return own.post(spans)
 	case ringCount:
-		own.mu.Lock()
-		count := own.queue.Count()
-		own.mu.Unlock()
-		c.out = binary.LittleEndian.AppendUint64(c.out, count.Begun)
-		c.out = binary.LittleEndian.AppendUint64(c.out, count.Settled)
+		count := own.count()
+		for _, v := range append([]uint64{count.Begun, count.Settled}, count.Open[:]...) {
+			c.out = binary.LittleEndian.AppendUint64(c.out, v)
+		}
 	case ringClose:
 		c.pool.endRings(func(r *nodeRing) bool { return r == own })
 	}
@@ -104,8 +105,6 @@ func (c *conn) openRing(r *rights, number, buffers uint32) status {
 		return st
 	case c.readsOnly(r) || err != nil:
 		return statusAccess
-	case p.region != nil:
-		return statusNotSupported
 	}
 	all, who := &p.rings, owner{r.client, r.life}
 	all.Lock()
@@ -118,8 +117,31 @@ func (c *conn) openRing(r *rights, number, buffers uint32) status {
 	case len(all.at) >= mostRings:
 		return statusFull
 	}
-	all.at[uint64(number)] = &nodeRing{conn: c, owner: who, queue: rdma.NewRingQueue(o)}
+	own := &nodeRing{conn: c, owner: who}
+	if p.region == nil {
+		own.queue = rdma.NewRingQueue(o)
+	} else if own.device, err = p.deviceRing(o); err != nil {
+		return statusOf(err)
+	}
+	all.at[uint64(number)] = own
 	return statusOK
+}
+
+func (p *pool) deviceRing(o rdma.RingOptions) (DeviceRing, error) {
+	d, ok := p.region.(RingRegistration)
+	if !ok {
+		return nil, fmt.Errorf("the node's device has no rings: %w", rdma.ErrNotSupported)
+	}
+	return d.OpenRing(o, p.record.mtu())
+}
+
+func (r *nodeRing) count() rdma.RingCount {
+	if r.device != nil {
+		return r.device.Count()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.queue.Count()
 }
 
 // ringAt returns the ring of a number; nil: there is none.
@@ -152,6 +174,9 @@ func (r *nodeRing) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true
+	if r.device != nil {
+		r.device.Close()
+	}
 }
 
 // post adds buffers.
@@ -162,6 +187,9 @@ func (r *nodeRing) post(spans []byte) status {
 		buffers = append(buffers, rdma.Span{Addr: rdma.Addr(a), Len: int(n)})
 	}
 	p := r.conn.pool
+	if r.device != nil {
+		return statusOf(r.device.Post(buffers))
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return statusOf(r.queue.Post(buffers, p.registered(), p.record.mtu()))
@@ -171,8 +199,11 @@ func (r *nodeRing) post(spans []byte) status {
 func (r *nodeRing) land(block []byte) (st status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended {
+	switch {
+	case r.ended:
 		return statusNoRing
+	case r.device != nil:
+		return statusNotSupported
 	}
 	at, err := r.queue.Place(len(block))
 	if err != nil {

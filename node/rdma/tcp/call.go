@@ -17,6 +17,7 @@ type called struct {
 	ep     *Endpoint
 	r      rdma.Request
 	answer []byte // of an attach frame
+	count  rdma.RingCount
 	err    error
 	over   bool // under Endpoint.mu
 }
@@ -42,7 +43,10 @@ func (c *called) land(h header, p []byte) error {
 		switch len(p) {
 		case 0:
 		case countBytes:
-			c.r.Ret[0], c.r.Ret[1] = binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+			c.count.Begun, c.count.Settled = binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
+			for i := range c.count.Open {
+				c.count.Open[i] = binary.LittleEndian.Uint64(p[16+8*i:])
+			}
 		default:
 			return fmt.Errorf("%d bytes answer about a ring: %w", len(p), ErrProtocol)
 		}

@@ -53,14 +53,15 @@ type conn struct {
 	// the connection is executed any more.
 	executing sync.Mutex
 	ended     bool
-	attached  map[owner]attachment // connections of the process's workers to the node's memory, past this one
-	boxes     map[owner]*box       // of the process's workers, under executing
-	entries   []entry              // that have begun, and have no other block in flight; empty between two batches
-	mailed    []*conn              // those that got messages which have not been forwarded yet
-	number    uint64               // by which answers to its offers find it
-	meets     bool                 // it has made offers
-	hosts     atomic.Bool          // it has mailboxes to which messages come from device to device
-	parted    atomic.Uint64        // the last fence of which it has ended the connections concerned
+	attached  map[target]attachment // connections of the process's workers to the node's memory and rings, past this one
+	ringed    int                   // of these, to rings
+	boxes     map[owner]*box        // of the process's workers, under executing
+	entries   []entry               // that have begun, and have no other block in flight; empty between two batches
+	mailed    []*conn               // those that got messages which have not been forwarded yet
+	number    uint64                // by which answers to its offers find it
+	meets     bool                  // it has made offers
+	hosts     atomic.Bool           // it has mailboxes to which messages come from device to device
+	parted    atomic.Uint64         // the last fence of which it has ended the connections concerned
 
 	mail    mail
 	writing sync.Mutex // held to write to the connection

@@ -38,11 +38,38 @@ type DeviceConn interface {
 	End()
 }
 
+// RingRegistration is a Registration of a Device that has rings.
+type RingRegistration interface {
+	Registration
+	// OpenRing opens a ring without buffers, of which it is told the longest block of the pool's. Options were checked.
+	OpenRing(o rdma.RingOptions, mtu int) (DeviceRing, error)
+}
+
+// DeviceRing is a ring at a node's device. It is safe for concurrent use. Post and Count are as of rdma.Ring.
+type DeviceRing interface {
+	Post(buffers []rdma.Span) error
+	Count() rdma.RingCount
+	// Connect connects a sender's worker to a stream, by what it offers, as Registration.Connect. The error wraps
+	// rdma.ErrNoRing when the ring has ended.
+	Connect(stream int, offer []byte) (answer []byte, c RingConn, err error)
+	// Close ends the ring, and all connections to it: when it returns nothing lands any more.
+	Close()
+}
+
+// RingConn is a sender's connection to a stream of a ring.
+type RingConn interface {
+	DeviceConn
+	// Landed returns how many blocks have landed over it, and whether it was ended, with its ring or by End: then no
+	// more will.
+	Landed() (blocks uint64, ended bool)
+}
+
 // What an attach frame asks for, in the place of its number of items.
 const (
-	attachAsk = iota // whether the worker may post
-	attachNew        // a connection to the node's memory, in the place of one that it may have
-	attachEnd        // the end of it
+	attachAsk  = iota // whether the worker may post
+	attachNew         // a connection to the node's memory, in the place of one that it may have
+	attachEnd         // the end of it
+	attachRing        // and on: the same of a connection to a ring
 )
 
 // maxOffer bounds in bytes what a device's two ends have to tell each other.
@@ -57,7 +84,20 @@ type owner struct {
 // mostPeeks is how many connections without an identity a process may have to a node's memory beyond those of all clients.
 const mostPeeks = 4
 
-// attachment is a worker's connection to the node's memory.
+// mostRingConns is how many connections to rings a process may have at a node: one for each of its workers, each ring and
+// stream that it appends to.
+const mostRingConns = 1 << 12
+
+// targetBytes are those of a ring's number and stream in an attach frame.
+const targetBytes = 8
+
+// target is where a worker's connection goes: to a stream of a ring; ring 0 is the node's memory.
+type target struct {
+	owner
+	ring, stream uint32
+}
+
+// attachment is a worker's connection to the node's memory, or to a ring.
 type attachment struct {
 	rights rights
 	conn   DeviceConn
@@ -66,13 +106,21 @@ type attachment struct {
 // attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence that comes behind finds the
 // connection, and one that came before is seen here.
 func (c *conn) attach(h header, p []byte) error {
-	if len(p) < rightsBytes || len(p) > rightsBytes+maxOffer {
+	least := rightsBytes
+	if h.items >= attachRing {
+		least += targetBytes
+	}
+	if len(p) < least || len(p) > least+maxOffer {
 		return fmt.Errorf("attach with %d bytes: %w", len(p), ErrProtocol)
 	}
 	r := parseRights(p)
 	c.out = append(c.out, make([]byte, headerBytes)...)
 	from := len(c.out)
-	answer, err := c.serveAttach(h.items, &r, p[rightsBytes:])
+	to, p := target{owner: owner{r.client, r.life}}, p[rightsBytes:]
+	if h.items >= attachRing {
+		to.ring, to.stream, p = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:]), p[targetBytes:]
+	}
+	answer, err := c.serveAttach(h.items, &r, to, p)
 	if err != nil {
 		c.counters.failed(statusOf(err), 1)
 		answer = []byte(err.Error())
@@ -86,46 +134,102 @@ func (c *conn) attach(h header, p []byte) error {
 	return nil
 }
 
-func (c *conn) serveAttach(what int, r *rights, offer []byte) (answer []byte, err error) {
+func (c *conn) serveAttach(what int, r *rights, to target, offer []byte) (answer []byte, err error) {
 	if st := c.barred(r); st != statusOK {
 		c.detach() // who fences off has yet to come here: what is refused now does not land later
 		return nil, st.err()
 	}
-	who := owner{r.client, r.life}
-	if old, ok := c.attached[who]; ok && what != attachAsk {
-		old.conn.End()
-		delete(c.attached, who)
+	old, ok := c.attached[to]
+	if what == attachRing+attachAsk {
+		return old.landed()
 	}
-	if what != attachNew {
+	if ok && what != attachAsk {
+		c.part(to, &old)
+	}
+	switch what {
+	case attachNew:
+	case attachRing + attachNew:
+		return c.attachRing(r, to, offer)
+	default:
 		return nil, nil
 	}
 	if c.pool.region == nil {
 		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
 	}
-	if len(c.attached) >= c.pool.record.Clients+mostPeeks { // there are no more workers, unless they are readers
-		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached), rdma.ErrFull)
+	if len(c.attached)-c.ringed >= c.pool.record.Clients+mostPeeks { // there are no more workers, unless they are readers
+		return nil, fmt.Errorf("the process has %d connections to the node's memory: %w", len(c.attached)-c.ringed, rdma.ErrFull)
 	}
 	answer, dc, err := c.pool.region.Connect(offer, c.readsOnly(r))
 	if err != nil {
 		return nil, err
 	}
+	return c.attachedTo(to, r, answer, dc)
+}
+
+// attachedTo keeps a connection that was made.
+func (c *conn) attachedTo(to target, r *rights, answer []byte, dc DeviceConn) ([]byte, error) {
 	if len(answer) > maxOffer {
 		dc.End()
 		return nil, fmt.Errorf("a device answers %d bytes: %w", len(answer), errFailed)
 	}
 	if c.attached == nil {
-		c.attached = map[owner]attachment{}
+		c.attached = map[target]attachment{}
 	}
-	c.attached[who] = attachment{*r, dc}
+	c.attached[to] = attachment{*r, dc}
+	if to.ring != 0 {
+		c.ringed++
+	}
 	return answer, nil
+}
+
+// attachRing connects a worker to a ring.
+func (c *conn) attachRing(r *rights, to target, offer []byte) ([]byte, error) {
+	own := c.pool.ringAt(uint64(to.ring))
+	switch {
+	case c.readsOnly(r):
+		return nil, rdma.ErrAccess
+	case own == nil:
+		return nil, rdma.ErrNoRing
+	case own.device == nil:
+		return nil, fmt.Errorf("the node has no device: %w", rdma.ErrNotSupported)
+	case c.ringed >= mostRingConns:
+		return nil, fmt.Errorf("the process has %d connections to rings: %w", c.ringed, rdma.ErrFull)
+	}
+	answer, rc, err := own.device.Connect(int(min(to.stream, rdma.MaxStreams)), offer)
+	if err != nil {
+		return nil, err
+	}
+	return c.attachedTo(to, r, answer, rc)
+}
+
+// part ends a connection.
+func (c *conn) part(to target, a *attachment) {
+	a.conn.End()
+	delete(c.attached, to)
+	if to.ring != 0 {
+		c.ringed--
+	}
+}
+
+// landed answers how many blocks have landed over a connection to a ring, and whether it has ended.
+func (a *attachment) landed() ([]byte, error) {
+	rc, ok := a.conn.(RingConn)
+	if !ok {
+		return nil, rdma.ErrNoRing
+	}
+	blocks, ended := rc.Landed()
+	over := uint64(0)
+	if ended {
+		over = 1
+	}
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, blocks), over), nil
 }
 
 // detach ends the connections to the node's memory of those who may not post any more. The caller holds c.executing.
 func (c *conn) detach() {
-	for who, a := range c.attached {
+	for to, a := range c.attached {
 		if c.ended || c.barred(&a.rights) != statusOK {
-			a.conn.End()
-			delete(c.attached, who)
+			c.part(to, &a)
 		}
 	}
 }
@@ -191,7 +295,7 @@ func (l *link) askServing() {
 // Attach asks a node for a connection from device to device, and ends the one that the worker had there before: none of the
 // verbs that were posted to it is executed any more. The answer is the node's Registration's. Errors are those of verbs.
 func (e *Endpoint) Attach(node int, offer []byte) ([]byte, error) {
-	answer, err := e.attach(node, attachNew, offer)
+	answer, err := e.attach(node, attachNew, nil, offer)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the memory of node %d: %w", node, err)
 	}
@@ -201,17 +305,53 @@ func (e *Endpoint) Attach(node int, offer []byte) ([]byte, error) {
 // MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps rdma.ErrNodeDown when there is no
 // answer in time.
 func (e *Endpoint) MayPost(node int) error {
-	_, err := e.attach(node, attachAsk, nil)
+	_, err := e.attach(node, attachAsk, nil, nil)
 	return err
 }
 
 // Detach tells a node that the worker needs its connection to the memory no more.
 func (e *Endpoint) Detach(node int) error {
-	_, err := e.attach(node, attachEnd, nil)
+	_, err := e.attach(node, attachEnd, nil, nil)
 	return err
 }
 
-func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
+// AttachRing is Attach for a stream of a ring. The error wraps rdma.ErrNoRing when there is none.
+func (e *Endpoint) AttachRing(to rdma.RingAddr, stream int, offer []byte) ([]byte, error) {
+	answer, err := e.attach(to.Node(), attachRing+attachNew, ringTarget(to, stream), offer)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", to, err)
+	}
+	return answer, nil
+}
+
+// MayAppend is MayPost for the worker's connection to a stream of a ring. When the ring has ended the error wraps
+// rdma.ErrNoRing, and blocks says how many have landed over the connection; -1: it is not known.
+func (e *Endpoint) MayAppend(to rdma.RingAddr, stream int) (blocks int64, err error) {
+	p, err := e.attach(to.Node(), attachRing+attachAsk, ringTarget(to, stream), nil)
+	if err != nil {
+		return -1, err
+	}
+	if len(p) != 16 {
+		return -1, fmt.Errorf("%d bytes answer what has landed: %w", len(p), ErrProtocol)
+	}
+	blocks = int64(binary.LittleEndian.Uint64(p))
+	if binary.LittleEndian.Uint64(p[8:]) != 0 {
+		err = fmt.Errorf("%s has ended: %w", to, rdma.ErrNoRing)
+	}
+	return blocks, err
+}
+
+// DetachRing is Detach for a stream of a ring.
+func (e *Endpoint) DetachRing(to rdma.RingAddr, stream int) error {
+	_, err := e.attach(to.Node(), attachRing+attachEnd, ringTarget(to, stream), nil)
+	return err
+}
+
+func ringTarget(to rdma.RingAddr, stream int) []byte {
+	return binary.LittleEndian.AppendUint64(nil, uint64(to.Number())|uint64(stream)<<32)
+}
+
+func (e *Endpoint) attach(node, what int, to, offer []byte) ([]byte, error) {
 	if err := e.fabric.down(node); err != nil {
 		return nil, err
 	}
@@ -219,7 +359,8 @@ func (e *Endpoint) attach(node, what int, offer []byte) ([]byte, error) {
 	c.ep, c.err, c.over, c.answer = e, nil, false, nil
 	l := e.fabric.links[node].verbs
 	err := l.send(kindAttach, what, c, func(out []byte) []byte {
-		return append(append(e.claim(out, node), offer...), make([]byte, -len(offer)&7)...) // bodies are whole words
+		out = append(append(e.claim(out, node), to...), offer...)
+		return append(out, make([]byte, -len(offer)&7)...) // bodies are whole words
 	})
 	if err != nil {
 		return nil, err

@@ -24,14 +24,15 @@ import (
 //	control  a message in JSON, padded with blanks; so is its answer
 //	ping     nothing; so is its answer, which may come out of turn, and unasked for while a control message takes its time
 //	serve    nothing; the answer: for how long yet the node serves, in ns, u64 | the epoch that was fenced last u64
-//	attach   key, client, life and epoch as verbs, and what a device offers, padded to 8; items says what to do
+//	attach   key, client, life and epoch as verbs, to a ring its number u32 | stream u32, and what a device offers, padded
+//	         to 8; items says what to do
 //	answer   what the other device answers, padded to 8, or the text of an error; items is its length
 //	listen   key, client, released, life and epoch as verbs, and to open a mailbox: number u32 | id u32 | buffers u32 |
 //	         bytes u32 of each | taken buffers u32 | 0 u32; items says what to do
 //	answer   nothing, unless the frame only brought the number of buffers that were released: then there is none
 //	ring     key, client, released, life and epoch as verbs, and then: number u32 | n u32; items says what to do; n are
 //	         the places of a ring to open, or buffers to post, and then by buffer: address u64 | bytes u64
-//	answer   of a count: buffers that were begun u64 | settled u64
+//	answer   of a count: buffers that were begun u64 | settled u64 | numbers of those that are open 12 u64
 //	message  from a node, unasked for: its sender's mailbox u32 | client u32 | bytes u32 | 0 u32, and then its data,
 //	         padded to 8; the tag is the id of the mailbox that it is for. With other items, see meet.go:
 //	offer    the sender's connection u64 | id u32 | client u32 | life u64 | epoch u64 | its mailbox u32 | bytes u32, and
@@ -120,7 +121,7 @@ func statusOf(err error) status {
 	}
 	for _, s := range []status{
 		statusRevoked, statusAccess, statusStale, statusDown, statusFull, statusNotSupported, statusHeld, statusConnections,
-		statusNoBox,
+		statusNoBox, statusNoRing,
 	} {
 		if errors.Is(err, errorOf[s]) {
 			return s
