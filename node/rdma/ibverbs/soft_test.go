@@ -349,6 +349,18 @@ func (p *softPair) run() {
 	}
 }
 
+// A message that finds no buffer is sent again, as often as on soft-RoCE.
+const (
+	softRetries = 60
+	softPause   = 640 * time.Microsecond
+)
+
+func (p *softPair) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
 // silent: there is never an answer.
 const silent status = 1 << 20
 
@@ -373,7 +385,12 @@ func (p *softPair) execute(s sending) status {
 	if far == nil {
 		return silent
 	}
-	if st := far.serve(p.number, m, s, data); st != statusSuccess || s.gives() {
+	st := far.serve(p.number, m, s, data)
+	for again := 0; st == statusNotReady && again < softRetries && !p.isClosed(); again++ {
+		time.Sleep(softPause)
+		st = far.serve(p.number, m, s, data)
+	}
+	if st != statusSuccess || s.gives() {
 		return st
 	}
 	return p.land(&s, data)

@@ -41,7 +41,7 @@ func testRingRefusals(t testing.TB, h Harness) {
 	var closed atomic.Bool
 	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
 		strangeRings(r, ep, ring)
-		r.post(ring, rdma.MaxMessage, 0, 2)
+		r.post(ring, rdma.MaxMessage, 0, 6) // two for each stream, and two
 		for until := ep.Now() + patience; !closed.Load() && !r.over() && ep.Now() < until; {
 			ep.Sleep(20 * time.Microsecond)
 		}
