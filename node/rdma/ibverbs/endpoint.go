@@ -45,6 +45,14 @@ type target struct {
 
 func (t target) box() rdma.BoxAddr { return rdma.BoxAddr(t.addr) }
 
+// full is why a SEND to t found no buffer.
+func (t target) full() error {
+	if t.ring {
+		return rdma.ErrRingDry
+	}
+	return rdma.ErrBoxFull
+}
+
 func (t target) String() string {
 	if t.ring {
 		return rdma.RingAddr(t.addr).String()
@@ -252,7 +260,7 @@ func (e *Endpoint) drop(p *peer, why error) {
 		p.times++ // completions that come yet are those of nobody
 	}
 	for ; p.head != p.tail; p.head++ {
-		if !(p.known && p.head-p.ripe < 1<<31) && (errors.Is(why, rdma.ErrNoBox) || errors.Is(why, rdma.ErrNoRing)) {
+		if closed := errors.Is(why, rdma.ErrNoBox) || errors.Is(why, rdma.ErrNoRing); closed && !(p.known && p.head-p.ripe < 1<<31) {
 			e.fail(p.at(p.head), fmt.Errorf("%s is gone: %w", p.to, rdma.ErrNodeDown)) // it may have had it
 			continue
 		}

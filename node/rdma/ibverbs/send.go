@@ -293,11 +293,7 @@ func (p *peer) flies(f *flight) bool {
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.leave(p)
-	why := rdma.ErrBoxFull
-	if p.to.ring {
-		why = rdma.ErrRingDry
-	}
-	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, why))
+	e.fail(p.at(seq), fmt.Errorf("%s: %w", p.to, p.to.full()))
 	p.resend(seq + 1)
 	p.tail = seq
 	e.settle(p, wall.Boot())

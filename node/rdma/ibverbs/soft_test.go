@@ -39,6 +39,7 @@ type network struct {
 	fault atomic.Pointer[func(p *softPair, q request) status]
 	past  atomic.Int64                                      // requests that have arrived, or never will
 	full  atomic.Bool                                       // no memory is registered
+	hasty atomic.Bool                                       // what finds no buffer is not sent again
 	room  atomic.Pointer[func(p *softPair, q request) bool] // whether a queue pair takes a request
 }
 
@@ -386,7 +387,7 @@ func (p *softPair) execute(s sending) status {
 		return silent
 	}
 	st := far.serve(p.number, m, s, data)
-	for again := 0; st == statusNotReady && again < softRetries && !p.isClosed(); again++ {
+	for again := 0; st == statusNotReady && again < softRetries && !n.hasty.Load() && !p.isClosed(); again++ {
 		time.Sleep(softPause)
 		st = far.serve(p.number, m, s, data)
 	}

@@ -22,7 +22,7 @@ var mutants = []teeth.Mutant{
 // more are broken if $FARKV_TEETH is all.
 var more = []teeth.Mutant{
 	{Rule: "a fence that the device does not keep is kept", In: "Endpoint.fill",
-		At: "$p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()", Do: "$p.$masked > 0",
+		At: "$e.$entering($p, $f.$entry) || $p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()", Do: "$p.$masked > 0",
 		Test: "TestUnfencedDevice"},
 	{Rule: "and waits for atomics, too", In: "peer.unordered",
 		At: "$f.$batch.Op(int($f.$op)).$Verb != rdma.Write", Do: "$f.$batch.Op(int($f.$op)).$Verb == rdma.Read",
@@ -51,7 +51,7 @@ var more = []teeth.Mutant{
 	{Rule: "fences are posted", In: "Endpoint.request",
 		At: "$q.$flags = $flagFence", Test: "TestFenceBehindMasked"},
 	{Rule: "and held behind masked verbs", In: "Endpoint.fill",
-		At: "$p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()",
+		At: "$e.$entering($p, $f.$entry) || $p.$masked > 0 || !$e.$fabric.$lim.$fences && $p.$unordered()",
 		Do: "!$e.$fabric.$lim.$fences && $p.$unordered()", Test: "TestFenceBehindMasked"},
 	{Rule: "until the last one is over", In: "Endpoint.take",
 		At: "$p.$masked--", Do: "$p.$masked = 0", Test: "TestFenceBehindMasked"},
@@ -118,7 +118,7 @@ var more = []teeth.Mutant{
 	{Rule: "what a closed mailbox got has arrived", In: "Endpoint.lastly",
 		At: "$p.$ripe = $p.$first + $messages", Test: "TestClosedMailboxSays"},
 	{Rule: "what is not known to have arrived may have", In: "Endpoint.drop",
-		At: "!($p.known && $p.$head-$p.$ripe < 1<<31) && errors.Is($why, rdma.ErrNoBox)", Do: "false",
+		At: "$closed && !($p.known && $p.$head-$p.$ripe < 1<<31)", Do: "$closed && false",
 		Test: "TestClosedMailboxSays"},
 	{Rule: "a buffer that the device has lost is taken back", In: "mailbox.reclaim",
 		At: "$m.post($i)", Do: "_ = $i", Test: "TestLostBuffers"},
