@@ -230,8 +230,7 @@ func Listen(ep Endpoint, o BoxOptions) (Mailbox, error) {
 // Has it: shm, tcp, ibverbs, sim.
 type Ringer interface {
 	// Rings returns what the fabric promises of rings. The error wraps ErrNotSupported when it has none, as a pool in
-	// shared memory: a sender of another process could not be counted when it is killed. (A mem: pool has rings.) So it
-	// does where verbs go over devices.
+	// shared memory: a sender of another process could not be counted when it is killed. (A mem: pool has rings.)
 	Rings() (RingPromises, error)
 	// OpenRing opens a ring without buffers. The error wraps ErrExists when there is one of that number, or as Rings
 	// says.

@@ -7,8 +7,8 @@ import "runtime/debug"
 const (
 	// Wire is the version of the greeting and of the frames between programs and memory nodes. Two ends talk only if
 	// theirs are equal. Version 3 put Control into the greeting; version 4 brought messages,
-	// version 5 rings, and version 6 messages from device to device.
-	Wire = 6
+	// version 5 rings, version 6 messages from device to device, and version 7 rings there.
+	Wire = 7
 	// Control is the version of the messages that make and manage a pool, which are JSON in frames of the wire. Two
 	// ends talk only if theirs are equal. Version 2 lets processes without an identity read, and registers telemetry;
 	// version 3 keeps a store's configuration.

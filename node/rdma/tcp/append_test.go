@@ -33,7 +33,7 @@ func asks(t testing.TB, c net.Conn, what int, body []byte, want status) (begun, 
 	if err != nil || h.status != want {
 		t.Fatalf("ring frame for %d: %+v, %v, want status %d", what, h, err, want)
 	}
-	if len(p) == 16 {
+	if len(p) == countBytes {
 		begun, settled = binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
 	}
 	return begun, settled

@@ -58,7 +58,7 @@ func FuzzNode(f *testing.F) {
 		f.Add(uint8(asRing), uint8(what), r.ring(9, 1)[rightsBytes:])
 	}
 	f.Add(uint8(asRing), uint8(ringPost), r.ring(9, 1, rdma.Span{Addr: 64, Len: 4096})[rightsBytes:])
-	for what := range attachEnd + 2 {
+	for what := range attachRing + attachEnd + 2 {
 		f.Add(uint8(asAttach), uint8(what), []byte("an offer"))
 	}
 	for _, m := range []string{
