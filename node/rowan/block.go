@@ -34,12 +34,13 @@ type header struct {
 // layout is how entries of one ring are cut into blocks, and sealed.
 type layout struct {
 	mtu  int
+	p    rdma.RingPromises
 	seed uint64
 }
 
 // newLayout seals entries for one ring: those of another are none here.
-func newLayout(mtu int, secret uint64, ring rdma.RingAddr) layout {
-	return layout{mtu: mtu, seed: secret ^ uint64(ring)*0x9e3779b97f4a7c15}
+func newLayout(p rdma.RingPromises, secret uint64, ring rdma.RingAddr) layout {
+	return layout{mtu: p.MTU, p: p, seed: secret ^ uint64(ring)*0x9e3779b97f4a7c15}
 }
 
 // blocks returns how many blocks an entry with so much data has.
@@ -57,7 +58,16 @@ func (l layout) sizeOfBlock(h header) int {
 }
 
 // taken returns how many bytes of segments an entry of n bytes with its headers takes.
-func (l layout) taken(n int) uint64 { return uint64(n/l.mtu*strides(l.mtu) + strides(n%l.mtu)) }
+func (l layout) taken(n int) uint64 {
+	if l.p.Streams > 1 {
+		place := l.p.Place(l.p.Stream(n))
+		return uint64((n + place - 1) / place * place)
+	}
+	return uint64(n/l.mtu*strides(l.mtu) + strides(n%l.mtu))
+}
+
+// stream returns the stream of an entry with so much data.
+func (l layout) stream(length int) int { return l.p.Stream(l.sizeOf(length)) }
 
 // strides returns how many bytes of a segment n bytes take.
 func strides(n int) int { return (n + rdma.Stride - 1) / rdma.Stride * rdma.Stride }

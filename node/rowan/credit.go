@@ -32,7 +32,7 @@ func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 // grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all of it, beyond the
 // reserve. The one that is first takes turns, so that none goes without for long where there is little.
 func (r *Receiver) grant() error {
-	room := max(0, r.unbegun-r.o.Reserve) * r.o.usable(r.l.mtu)
+	room := max(0, r.unbegun-r.o.kept()) * r.o.usable(r.l.mtu)
 	for i, g := range r.grants {
 		room -= int(outstanding(g, r.spent[i]))
 	}

@@ -20,7 +20,9 @@ type Entry struct {
 	Segments []int
 }
 
-// partial is an entry of which some blocks have come. A source has one at a time, since its blocks come in order.
+// partial is an entry of which some blocks have come. A key has one at a time, since its blocks come in order.
+//
+// A key is a source, or, where there are several streams, a source in a stream: what its entries are in the order of.
 type partial struct {
 	stamp  uint64 // 0: there is none
 	data   []byte
@@ -50,15 +52,15 @@ func (r *Receiver) ended(segment int) bool {
 }
 
 // Digest calls f for the entries that a segment completes, in the order in which they landed. Segments are digested in
-// the order of their pushes. What is not whole is passed over: it was not acknowledged.
+// the order in which Next returns them. What is not whole is passed over: it was not acknowledged.
 func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
-	if s.Push <= r.digested {
+	if seg := &r.segments[s.Index]; s.Push != seg.push || seg.digest || r.o.Streams == 1 && s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
 	}
 	if err := r.read(r.scratch, r.o.segmentAt(s.Index)); err != nil {
 		return err
 	}
-	r.digested = s.Push
+	r.digested, r.segments[s.Index].digest = s.Push, true
 	for off := 0; off < len(r.scratch); {
 		h, part, ok := r.l.parse(r.scratch[off:])
 		if !ok || int(h.source) >= r.o.Sources {
@@ -67,13 +69,14 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 		}
 		at := r.o.segmentAt(s.Index).Add(uint64(off))
 		off += strides(r.l.sizeOfBlock(h))
-		if h.stamp <= r.segments[s.Index].floors[h.source] {
+		k := r.key(h)
+		if h.stamp <= r.segments[s.Index].floors[k] {
 			continue // of an earlier use of the segment
 		}
-		if last := r.last[h.source]; h.stamp < last || h.stamp == last && h.block == 0 {
+		if last := r.last[k]; h.stamp < last || h.stamp == last && h.block == 0 {
 			continue // a copy of an entry, in the data of one that is torn
 		}
-		r.last[h.source], r.floors[h.source] = h.stamp, max(r.floors[h.source], h.stamp)
+		r.last[k], r.floors[k] = h.stamp, max(r.floors[k], h.stamp)
 		if e := r.assemble(h, part, at, s); e != nil {
 			if err := f(e); err != nil {
 				return err
@@ -86,7 +89,7 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 // assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order:
 // with one missing, or another entry begun, the entry will not be whole.
 func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Entry {
-	p := &r.partial[h.source]
+	p := &r.partial[r.key(h)]
 	if h.block == 0 {
 		*p = partial{stamp: h.stamp, data: p.data[:0], blocks: p.blocks[:0], in: p.in[:0]}
 	}
@@ -109,4 +112,11 @@ func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Ent
 
 // Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will
 // not end.
-func (r *Receiver) Gone(source uint16) { r.partial[source].stamp = 0 }
+func (r *Receiver) Gone(source uint16) {
+	for s := range r.o.Streams {
+		r.partial[int(source)*r.o.Streams+s].stamp = 0
+	}
+}
+
+// key returns the number of a block's key.
+func (r *Receiver) key(h header) int { return int(h.source)*r.o.Streams + r.l.stream(h.length) }

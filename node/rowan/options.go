@@ -47,6 +47,9 @@ type Options struct {
 	Ahead int
 	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source.
 	Sources int
+	// Streams is rdma.RingPromises.Streams of the fabric, 1 by default: where there are several a record of the table, and
+	// so Size, has floors for each.
+	Streams int
 	// Credit is how many bytes of the log a source has leave to append at a time, at most. No entry takes more than
 	// half of it. It is 128 KiB by default, which is enough for the longest entry there is; all sources' fits into the
 	// segments ahead, without two, and without Reserve: segments that are kept from sources which need leave
@@ -60,12 +63,16 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.SegmentBytes, o.Ahead = cmp.Or(o.SegmentBytes, 4<<20), cmp.Or(o.Ahead, 512)
 	o.Sources, o.Credit = cmp.Or(o.Sources, 64), cmp.Or(o.Credit, 128<<10)
+	o.Streams = cmp.Or(o.Streams, 1)
 	return o
 }
 
 // check returns what is wrong with o on a fabric.
-func (o Options) check(mtu int) error {
+func (o Options) check(p rdma.RingPromises) error {
+	mtu := p.MTU
 	switch {
+	case o.Streams != max(1, p.Streams):
+		return fmt.Errorf("a log of %d streams on a fabric of %d: %w", o.Streams, max(1, p.Streams), rdma.ErrAccess)
 	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Sources < 1 || o.Sources > MaxSources:
 		return fmt.Errorf("a log of %d segments, %d ahead, of %d sources: want 1 to %d, at least 1, 1 to %d: %w",
 			o.Segments, o.Ahead, o.Sources, MaxSegments, MaxSources, rdma.ErrAccess)
@@ -73,7 +80,7 @@ func (o Options) check(mtu int) error {
 		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
 			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
 	}
-	room := (min(o.Ahead, o.Segments) - o.Reserve - 2) * o.usable(mtu)
+	room := (min(o.Ahead, o.Segments) - o.kept() - 2) * o.usable(mtu)
 	if o.Credit < rdma.Stride || o.Reserve < 0 || o.Sources*o.Credit > room {
 		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
 			o.Credit, o.Sources, rdma.Stride, room, rdma.ErrAccess)
@@ -85,8 +92,20 @@ func (o Options) check(mtu int) error {
 // next.
 func (o Options) usable(mtu int) int { return o.SegmentBytes - strides(mtu) + rdma.Stride }
 
-// record is how long a segment's entry in the table is: its state, and the floors of all sources.
-func (o Options) record() uint64 { return uint64(strides(8 + 8*o.Sources)) }
+// kept is how many segments no leave is given for: the reserve, and, of several streams, what each may begin beside what it
+// has leave for: the one that it fills, and one ahead.
+func (o Options) kept() int {
+	if o.Streams > 1 {
+		return o.Reserve + 2*o.Streams
+	}
+	return o.Reserve
+}
+
+// keys is how many streams of entries in the order of their stamps there are: those of each source.
+func (o Options) keys() int { return o.Sources * o.Streams }
+
+// record is how long a segment's entry in the table is: its state, and the floors of all keys.
+func (o Options) record() uint64 { return uint64(strides(8 + 8*o.keys())) }
 
 // credits is how long each of the two arrays of a word for each source is, with which the log begins.
 func (o Options) credits() uint64 { return uint64(strides(8 * o.Sources)) }

@@ -12,7 +12,7 @@ import (
 // Segment is one that is used: nothing can land in it any more. It is the caller's until Free.
 type Segment struct {
 	Index int
-	Push  uint64 // how many segments were pushed up to it, over all receivers: entries are in this order
+	Push  uint64 // how many segments were pushed up to it, over all receivers: entries of a stream are in this order
 }
 
 // Receiver is the control thread of a log (section 4.3). It belongs to its worker.
@@ -25,8 +25,8 @@ type Receiver struct {
 	ring     rdma.Ring // nil until the first Step
 	segments []segment
 	pushes   uint64
-	floors   []uint64 // by source: no stamp in a segment that was digested is above it
-	last     []uint64 // by source: the stamp of the last block that was digested, in the order of pushes
+	floors   []uint64 // by key: no stamp in a segment that was digested is above it
+	last     []uint64 // by key: the stamp of the last block that was digested
 	partial  []partial
 
 	grants  []uint64 // by source, bytes
@@ -35,7 +35,7 @@ type Receiver struct {
 	turn    int
 
 	pushed   []pushed // to the ring, in order, that are not settled
-	settled  uint64   // segments that were, of this ring
+	posted   uint64   // segments, to this ring
 	spare    []int    // free ones
 	waiting  []int    // used ones for Next
 	freed    []int    // given back
@@ -45,9 +45,10 @@ type Receiver struct {
 
 // pushed is a segment in the ring.
 type pushed struct {
-	index int
-	full  bool
-	since time.Duration // when it was seen to be
+	index  int
+	number uint64 // of the ring's buffers
+	full   bool
+	since  time.Duration // when it was seen to be
 }
 
 // Open reads the table of a log, which is all zero before its first use. The worker runs beside the log's node, and
@@ -58,14 +59,15 @@ func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	if err := o.check(p.MTU); err != nil {
+	if err := o.check(p); err != nil {
 		return nil, err
 	}
 	addr := rdma.RingAt(o.Node, o.Ring)
 	words := func() []uint64 { return make([]uint64, o.Sources) }
 	r := &Receiver{
-		ep: ep, o: o, l: newLayout(p.MTU, o.Secret, addr), counts: p.Counts, addr: addr, scratch: make([]byte, o.SegmentBytes),
-		floors: words(), last: words(), grants: words(), spent: words(), partial: make([]partial, o.Sources),
+		ep: ep, o: o, l: newLayout(p, o.Secret, addr), counts: p.Counts, addr: addr, scratch: make([]byte, o.SegmentBytes),
+		floors: make([]uint64, o.keys()), last: make([]uint64, o.keys()), grants: words(), spent: words(),
+		partial: make([]partial, o.keys()),
 	}
 	if err := errors.Join(r.readTable(), r.readWords(r.grants, o.grantAt(0))); err != nil {
 		return nil, err
@@ -112,19 +114,14 @@ func (r *Receiver) Step() error {
 	if err := r.readSpent(); err != nil {
 		return err
 	}
-	n, err := r.settle()
+	done, left, err := r.settle()
 	if err != nil {
 		return err
-	}
-	var done []int
-	for _, p := range r.pushed[:n] {
-		done = append(done, p.index)
 	}
 	if err := r.setStates("mark used", done, used); err != nil {
 		return err
 	}
-	r.pushed = append(r.pushed[:0], r.pushed[n:]...)
-	r.settled += uint64(n)
+	r.pushed = left
 	r.waiting = append(r.waiting, done...)
 	if err := r.release(); err != nil {
 		return err
@@ -135,24 +132,27 @@ func (r *Receiver) Step() error {
 	return r.grant()
 }
 
-// settle returns how many of the first segments in the ring are settled.
-func (r *Receiver) settle() (n int, err error) {
+// settle returns which segments in the ring are settled, and which are left there, both in order.
+func (r *Receiver) settle() (done []int, left []pushed, err error) {
+	var c rdma.RingCount
 	if r.counts {
-		c, err := r.ring.Count()
-		if err != nil {
-			return 0, err
-		}
-		r.unbegun = len(r.pushed) - int(c.Begun-r.settled)
-		return int(c.Settled - r.settled), nil
+		c, err = r.ring.Count()
+		r.unbegun = int(r.posted - c.Begun)
+	} else {
+		err = r.look()
 	}
-	if err := r.look(); err != nil {
-		return 0, err
+	if err != nil {
+		return nil, nil, err
 	}
 	now := r.ep.Now()
-	for n < len(r.pushed) && r.pushed[n].full && now-r.pushed[n].since >= SettleAfter {
-		n++
+	for _, p := range r.pushed {
+		if r.counts && c.IsSettled(p.number) || !r.counts && p.full && now-p.since >= SettleAfter {
+			done = append(done, p.index)
+		} else {
+			left = append(left, p)
+		}
 	}
-	return n, nil
+	return done, left, nil
 }
 
 // look finds out which segments are full: those ahead of any whose first word is not zero, since buffers are used in
@@ -200,7 +200,7 @@ func (r *Receiver) push() error {
 	}
 	for _, i := range list {
 		r.pushes++
-		r.segments[i].push = r.pushes
+		r.segments[i].push, r.segments[i].digest = r.pushes, false
 	}
 	if err := r.setStates("mark using", list, using); err != nil {
 		return err
@@ -208,7 +208,8 @@ func (r *Receiver) push() error {
 	spans := make([]rdma.Span, n)
 	for k, i := range list {
 		spans[k] = rdma.Span{Addr: r.o.segmentAt(i), Len: r.o.SegmentBytes}
-		r.pushed = append(r.pushed, pushed{index: i})
+		r.pushed = append(r.pushed, pushed{index: i, number: r.posted})
+		r.posted++
 	}
 	r.spare = append(r.spare[:0], r.spare[n:]...)
 	r.unbegun += n
@@ -218,7 +219,7 @@ func (r *Receiver) push() error {
 	return nil
 }
 
-// Next returns the next segment that is used, in the order in which they were pushed.
+// Next returns the next segment that is used, in the order in which they were pushed, within each stream.
 func (r *Receiver) Next() (Segment, bool) {
 	if len(r.waiting) == 0 {
 		return Segment{}, false
@@ -233,22 +234,22 @@ func (r *Receiver) Next() (Segment, bool) {
 // a crash brings its entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
-	if seg.state != used || seg.push != s.Push || s.Push > r.digested {
+	if seg.state != used || seg.push != s.Push || !seg.digest {
 		panic(fmt.Sprintf("rowan: free segment %+v, which is %+v, with %d digested", s, seg, r.digested))
 	}
 	r.freed = append(r.freed, s.Index)
 }
 
-// floor returns the highest stamp of a source that may be in a segment that is about to be free. An entry that has
+// floor returns the highest stamp of a key that may be in a segment that is about to be free. An entry that has
 // begun may go on in the next use of it, and has no block in it now.
-func (r *Receiver) floor(source int) uint64 {
-	if stamp := r.partial[source].stamp; stamp != 0 {
+func (r *Receiver) floor(key int) uint64 {
+	if stamp := r.partial[key].stamp; stamp != 0 {
 		return stamp - 1
 	}
-	return r.floors[source]
+	return r.floors[key]
 }
 
-// release frees what was given back. Before a segment is free, the floors of all sources are durable in its record, so
+// release frees what was given back. Before a segment is free, the floors of all keys are durable in its record, so
 // that nothing that is in it now is taken for an entry of its next use.
 func (r *Receiver) release() error {
 	var list, kept []int

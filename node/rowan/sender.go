@@ -43,14 +43,14 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 		return nil, err
 	}
 	o.Log = o.Log.withDefaults()
-	if err := o.Log.check(p.MTU); err != nil {
+	if err := o.Log.check(p); err != nil {
 		return nil, err
 	}
 	if int(o.Source) >= o.Log.Sources {
 		return nil, fmt.Errorf("send as source %d of %d: %w", o.Source, o.Log.Sources, rdma.ErrAccess)
 	}
 	ring := rdma.RingAt(o.Log.Node, o.Log.Ring)
-	s := &Sender{ep: ep, o: o, ring: ring, l: newLayout(p.MTU, o.Log.Secret, ring), counts: p.Counts, stamp: o.Above}
+	s := &Sender{ep: ep, o: o, ring: ring, l: newLayout(p, o.Log.Secret, ring), counts: p.Counts, stamp: o.Above}
 	if !o.Reserved {
 		err = s.takeOver()
 	}
@@ -58,7 +58,7 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 }
 
 // Add adds the append of an entry to a batch, under a stamp of its own: an entry that is appended again is another one.
-// Entries of a source land in the order of their stamps. The caller has reserved for it, and posts the batch before it
+// Entries of a source land in the order of their stamps, within each stream. The caller has reserved for it, and posts the batch before it
 // adds to another.
 func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	n := s.l.sizeOf(len(data))

@@ -26,7 +26,8 @@ func stateWord(st state, push uint64) uint64 { return push<<8 | uint64(st) }
 type segment struct {
 	state  state
 	push   uint64
-	floors []uint64  // by source: what is not above it, in here, is of an earlier use
+	floors []uint64  // by key: what is not above it, in here, is of an earlier use
+	digest bool      // it was digested by this receiver, in its last use
 	ends   []Segment // in which entries end that have blocks in here
 }
 
@@ -40,7 +41,7 @@ func (r *Receiver) readTable() error {
 	for i := range r.segments {
 		record := p[uint64(i)*r.o.record():]
 		word := binary.LittleEndian.Uint64(record)
-		s := segment{state: state(word), push: word >> 8, floors: make([]uint64, r.o.Sources)}
+		s := segment{state: state(word), push: word >> 8, floors: make([]uint64, r.o.keys())}
 		if s.state >= states || s.state != free && s.push == 0 {
 			return fmt.Errorf("segment %d of the log at %s has state %#x: %w", i, r.o.recordAt(0), word, ErrDamaged)
 		}

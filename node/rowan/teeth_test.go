@@ -60,7 +60,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "room is given once", In: "Receiver.grant",
 		At: "$room -= $more", Do: "", Test: "TestFull"},
 	{Rule: "the reserve is kept", In: "Receiver.grant",
-		At: "$r.unbegun-$r.o.Reserve", Do: "$r.unbegun", Test: "TestFull"},
+		At: "$r.unbegun-$r.o.kept()", Do: "$r.unbegun", Test: "TestFull"},
 	{Rule: "without leave there is no place", In: "Sender.Reserve",
 		At: "$n > $left", Nth: "2/2", Do: "$n > $left && $n > 1<<20", Test: "TestFull"},
 	{Rule: "leave of a sender that died is given back", In: "Sender.takeOver",
