@@ -38,6 +38,8 @@ func childMain(args []string) error {
 		return flood(ep)
 	case "receive":
 		return receive(ep)
+	case "append":
+		return floodRing(ep)
 	}
 	for { // "add", without end
 		if _, err := add(ep, rdma.At(0, 8)); err != nil {
@@ -303,4 +305,100 @@ func TestKilledReceiver(t *testing.T) {
 		b.Release()
 		eventually(t, "it is known to be gone", func() bool { return errors.Is(sendWord(from, to, 0), rdma.ErrNoBox) })
 	}
+}
+
+// floodRing appends entries of a place and of several blocks, without end.
+func floodRing(ep rdma.Endpoint) error {
+	p, err := rdma.Rings(ep)
+	for err == nil {
+		b := ep.Batch()
+		b.Append(rdma.RingAt(0, 3), b.Alloc(rdma.Stride))
+		b.Append(rdma.RingAt(0, 3), b.Alloc(3*p.MTU))
+		err = rdma.Do(ep, b, testPatience)
+		if b.Release(); errors.Is(err, rdma.ErrRingDry) {
+			err = nil
+		}
+	}
+	return err
+}
+
+// refilled is a ring whose buffers are posted again once they are settled.
+type refilled struct {
+	ring   rdma.Ring
+	live   map[uint64]rdma.Span // by the numbers of their posts
+	posted uint64
+	count  rdma.RingCount
+}
+
+func (r *refilled) post(all ...rdma.Span) error {
+	for _, s := range all {
+		r.live[r.posted] = s
+		r.posted++
+	}
+	return r.ring.Post(all...)
+}
+
+func (r *refilled) refill() (err error) {
+	r.count, err = r.ring.Count()
+	for n, s := range r.live {
+		if err == nil && r.count.IsSettled(n) {
+			delete(r.live, n)
+			err = r.post(s)
+		}
+	}
+	return err
+}
+
+// TestKilledAppender kills senders while they append. The ring loses no place by that: all buffers that were begun come to
+// be settled.
+func TestKilledAppender(t *testing.T) {
+	needsDevice(t)
+	n := newRemote(t, 1, 1<<20)
+	ep := worker(t, n.Fabric)
+	ring, err := rdma.OpenRing(ep, rdma.RingOptions{Number: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &refilled{ring: ring, live: map[uint64]rdma.Span{}}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(r.post(ringBuffers(14, 64<<10)...))
+	for range 12 {
+		p := child.Start(t, "append", n.Record().Addresses[0])
+		id, err := strconv.Atoi(p.Line(t))
+		must(err)
+		begun := r.count.Begun
+		eventually(t, "two buffers more are begun", func() bool { must(r.refill()); return r.count.Begun >= begun+2 })
+		p.Kill()
+		must(n.Revoke(rdma.ClientID(id)))
+	}
+	before, from := r.count.Begun, worker(t, n.Fabric)
+	settled := func() bool {
+		must(r.refill())
+		for i := range before {
+			if !r.count.IsSettled(i) {
+				return false
+			}
+		}
+		return true
+	}
+	for until := wall.Now() + testPatience; !settled(); {
+		b := from.Batch()
+		for range 16 {
+			b.Append(ring.Addr(), b.Alloc(rdma.Stride))
+		}
+		b.Append(ring.Addr(), b.Alloc(3*from.rings.MTU))
+		if err := rdma.Do(from, b, testPatience); err != nil && !errors.Is(err, rdma.ErrRingDry) {
+			t.Fatal(err)
+		}
+		b.Release()
+		if wall.Now() > until {
+			t.Fatalf("of %d buffers that were begun, not all come to be settled: %+v", before, r.count)
+		}
+	}
+	t.Logf("%d buffers were begun by senders that were killed", before)
 }

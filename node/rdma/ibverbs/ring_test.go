@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -119,17 +120,15 @@ func TestStreams(t *testing.T) {
 // behind it does, in order.
 func TestDryAmidEntry(t *testing.T) {
 	needsSoft(t)
-	for _, fails := range []byte{1, 2, 3} {
+	for _, fails := range []int32{1, 2, 3} {
 		p := newPool(t, shape{nodes: 1})
 		p.net.hasty.Store(true)
 		ep, _ := receiver(t, p.Fabric, 1, 9*ringMTU)
 		from := worker(t, p.Fabric)
-		sends := byte(0)
+		var sends atomic.Int32
 		p.net.fail(func(_ *softPair, q request) status {
-			if q.op == uint8(rdma.Send) {
-				if sends++; sends == fails {
-					return statusNotReady
-				}
+			if q.op == uint8(rdma.Send) && sends.Add(1) == fails {
+				return statusNotReady
 			}
 			return statusSuccess
 		})
@@ -146,6 +145,35 @@ func TestDryAmidEntry(t *testing.T) {
 			t.Errorf("block %d finds no place: in the ring are %v, want %v", fails, got, want)
 		}
 	}
+}
+
+// TestHeldAppend has an entry find no place for its second block while the node is not known to serve: the entry ends when
+// its first block is known to have landed.
+func TestHeldAppend(t *testing.T) {
+	g := newGated(t)
+	g.net.hasty.Store(true)
+	receiver(t, g.Fabric, 1, 9*ringMTU)
+	from := worker(t, g.Fabric)
+	ends(t, from, entries(t, from, 1, 3*ringMTU), nil)
+	var sends atomic.Int32
+	g.net.fail(func(_ *softPair, q request) status {
+		if q.op == uint8(rdma.Send) && sends.Add(1) == 2 {
+			return statusNotReady
+		}
+		return statusSuccess
+	})
+	g.gates[0].close()
+	g.overdue(t, 0)
+	b := entries(t, from, 2, 3*ringMTU)
+	eventually(t, "the device has told", func() bool { from.progress(0); return from.ways[0].qp == nil })
+	for range 5 {
+		from.progress(0)
+	}
+	if b.Completed(0) {
+		t.Error("an entry ends of which a block may have landed while the node did not serve")
+	}
+	g.gates[0].open()
+	ends(t, from, b, rdma.ErrRingDry)
 }
 
 // TestLateAppend holds an entry back until its sender was told that it does not land later. Then it arrives.
