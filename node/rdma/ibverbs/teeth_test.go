@@ -152,7 +152,7 @@ var more = []teeth.Mutant{
 	{Rule: "a stale entry does not land later", In: "Endpoint.detach",
 		At: "$e.DetachRing($*to)", Do: "error(nil)", Test: "TestLateAppend"},
 	{Rule: "a buffer is settled when all its places are used", In: "ring.receive",
-		At: "len($s.$open) > 1 && $s.$open[0].$came == $s.$open[0].$places", Do: "len($s.$open) > 1", Test: "TestFabric/RingCounts"},
+		At: "len($s.$open) > 1 && $s.$open[0].$came == $s.$open[0].$places", Do: "len($s.$open) > 1", Test: "TestStreams"},
 	{Rule: "and the last one of a stream is not", In: "ring.receive",
 		At: "len($s.$open) > 1", Do: "len($s.$open) > 0", Test: "TestFabric/RingCounts"},
 	{Rule: "open buffers are known", In: "ring.Count",
