@@ -68,10 +68,11 @@
 //  5. A node that fences a sender off, or ends a ring, destroys the queue pairs before it answers, as those to its
 //     memory. It has counted what came over each, and tells senders: so they know when nothing of theirs has landed.
 //
-// A sender that dies behind any of these leaves blocks that are whole, its queue pair goes with its process's TCP
-// connection. A receiver that dies takes the ring with its own. A node that dies takes all. The memory of a place that
-// failed is undefined, and it is used. RNICs' queues of several packets a buffer (mlx5, DEVX), which make one stream of
-// all sizes, are not used.
+// A sender that dies behind 1 leaves a stream that has buffers, up to two, and nothing comes; in 2, blocks that are whole,
+// without the rest of their entry. Its queue pair goes with its process's TCP connection. A receiver that dies takes the
+// ring with its own; a node that dies takes all. A place whose completion never came would keep its buffer open for ever:
+// that devices lose none whose message is one packet is relied on. RNICs' queues of several packets a buffer (mlx5, DEVX),
+// which would make one stream of all sizes, are not used.
 //
 // # Order
 //

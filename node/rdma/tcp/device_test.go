@@ -329,3 +329,25 @@ func TestDeviceAndPool(t *testing.T) {
 		})
 	}
 }
+
+// TestAttachRing asks for connections to rings that there are not, of a device that has none.
+func TestAttachRing(t *testing.T) {
+	d := newFakeDevice()
+	n := newRawNode(t, Config{Device: d})
+	c, r := n.call(t, forVerbs), n.rights()
+	to := string(ringTarget(rdma.RingAt(0, 3), 1))
+	asks(t, c, ringOpen, r.ring(3, 1), statusNotSupported)
+	for what, want := range map[int]status{
+		attachRing + attachAsk: statusNoRing, attachRing + attachNew: statusNoRing, attachRing + attachEnd: statusOK,
+	} {
+		if st, text := attach(t, c, what, r, to+"an offer"); st != want || d.connected("an offer") {
+			t.Errorf("attach frame for %d, to no ring: status %d, %q", what, st, text)
+		}
+	}
+	if st, _ := attach(t, c, attachRing+attachNew, n.rightsOf(0), to); st != statusAccess {
+		t.Errorf("a reader connects to a ring: status %d", st)
+	}
+	if _, _, err := say(c, frame(kindAttach, attachRing+attachNew, 1, r.append(nil))); err == nil {
+		t.Error("an attach frame for no ring is answered")
+	}
+}
