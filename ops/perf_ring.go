@@ -12,7 +12,7 @@ const perfRing = 1
 
 // appends are the rings of a gauge, of which the worker itself is the receiver.
 type appends struct {
-	mtu   int
+	p     rdma.RingPromises
 	rings []rdma.Ring // by node
 	room  []int       // bytes, by node, that entries may take yet
 }
@@ -23,7 +23,7 @@ func (g *gauge) openRings() (end func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	g.appends = appends{mtu: p.MTU, rings: make([]rdma.Ring, g.nodes), room: make([]int, g.nodes)}
+	g.appends = appends{p: p, rings: make([]rdma.Ring, g.nodes), room: make([]int, g.nodes)}
 	return func() error {
 		var errs []error
 		for _, r := range g.rings {
@@ -39,7 +39,7 @@ func (g *gauge) openRings() (end func() error, err error) {
 func (g *gauge) append(b *rdma.Batch, p []byte) {
 	g.turn++
 	node := g.turn % g.nodes
-	taken := (len(p) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
+	taken := g.p.Taken(len(p))
 	if g.room[node] < taken && g.failed == nil {
 		g.failed = g.renew(node)
 	}
@@ -61,8 +61,9 @@ func (g *gauge) renew(node int) error {
 	}
 	buffer := rdma.Span{Addr: rdma.At(node, wordBytes), Len: int(g.size) - wordBytes}
 	g.rings[node] = r
-	// A buffer is full when a block does not fit its end. The last one is for entries that the batch has already.
-	g.room[node] = (rdma.MaxRingBuffers - 1) * (buffer.Len - g.mtu + rdma.Stride)
+	// A buffer is full when a block does not fit its end. The last ones, two for each stream, are for entries that the batch
+	// has already.
+	g.room[node] = (rdma.MaxRingBuffers - 2*rdma.MaxStreams) * (buffer.Len - g.p.MTU + rdma.Stride)
 	return r.Post(slices.Repeat([]rdma.Span{buffer}, rdma.MaxRingBuffers)...)
 }
 

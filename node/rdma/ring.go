@@ -74,6 +74,15 @@ func (p RingPromises) Place(stream int) int {
 	return p.MTU
 }
 
+// Taken returns how many bytes of buffers an entry of n bytes takes.
+func (p RingPromises) Taken(n int) int {
+	up := func(n, to int) int { return (n + to - 1) / to * to }
+	if p.Streams > 1 {
+		return up(n, p.Place(p.Stream(n)))
+	}
+	return n/p.MTU*up(p.MTU, Stride) + up(n%p.MTU, Stride)
+}
+
 // RingOptions shape a ring.
 type RingOptions struct {
 	Node   int // in whose memory entries land; the worker runs beside it

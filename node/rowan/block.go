@@ -58,13 +58,7 @@ func (l layout) sizeOfBlock(h header) int {
 }
 
 // taken returns how many bytes of segments an entry of n bytes with its headers takes.
-func (l layout) taken(n int) uint64 {
-	if l.p.Streams > 1 {
-		place := l.p.Place(l.p.Stream(n))
-		return uint64((n + place - 1) / place * place)
-	}
-	return uint64(n/l.mtu*strides(l.mtu) + strides(n%l.mtu))
-}
+func (l layout) taken(n int) uint64 { return uint64(l.p.Taken(n)) }
 
 // stream returns the stream of an entry with so much data.
 func (l layout) stream(length int) int { return l.p.Stream(l.sizeOf(length)) }
