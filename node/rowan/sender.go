@@ -58,8 +58,8 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 }
 
 // Add adds the append of an entry to a batch, under a stamp of its own: an entry that is appended again is another one.
-// Entries of a source land in the order of their stamps, within each stream. The caller has reserved for it, and posts the batch before it
-// adds to another.
+// Entries of a source land in the order of their stamps, within each stream. The caller has reserved for it, and posts
+// the batch before it adds to another.
 func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	n := s.l.sizeOf(len(data))
 	if n > rdma.MaxMessage {

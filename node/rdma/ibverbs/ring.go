@@ -164,7 +164,8 @@ func (r *ring) receive() (came bool) {
 // placeBits are those of a buffer's number in the id of a place; above them is its stream.
 const placeBits = 56
 
-// feed begins buffers, first for streams that have none, and gives the device places. The caller holds mu.
+// feed begins buffers, first for streams that have none, and gives the device places: those of open buffers before all.
+// The caller holds mu.
 func (r *ring) feed() {
 	for have := -1; have < mostOpen; have++ {
 		for i := range r.streams {
@@ -324,7 +325,7 @@ func (c *ringConn) end() {
 		c.r.receive() // a device may forget completions with their queue pair
 	}
 	if err := c.qp.close(); err != nil {
-		// Whoever asked goes on as if nothing could land any more. Better no node than a wrong one.
+		// The caller goes on as if nothing could land any more. Better no node than a wrong one.
 		panic(fmt.Sprintf("ibverbs: a queue pair that was fenced off is not gone: %v", err))
 	}
 	c.r.receive()

@@ -287,9 +287,9 @@ func (p *peer) flies(f *flight) bool {
 	return last.batch == f.batch && last.op == f.op
 }
 
-// overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The device has given up the queue pair
-// with it. What is behind has not arrived, since a receiver takes nothing behind what it asks to be sent again: it goes
-// over another queue pair, in order.
+// overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The device has given up the
+// queue pair with it. What is behind has not arrived, since a receiver takes nothing behind what it asks to be sent
+// again: it goes over another queue pair, in order.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.leave(p)
