@@ -351,3 +351,67 @@ func TestAttachRing(t *testing.T) {
 		t.Error("an attach frame for no ring is answered")
 	}
 }
+
+// fakeRings is a fake device with rings that nothing lands in.
+type fakeRings struct{ *fakeDevice }
+
+func (d fakeRings) Register(base unsafe.Pointer, size uint64) (Registration, error) {
+	_, err := d.fakeDevice.Register(base, size)
+	return d, err
+}
+
+func (d fakeRings) OpenRing(rdma.RingOptions, int) (DeviceRing, error) {
+	return fakeRing{d.fakeDevice}, nil
+}
+
+type fakeRing struct{ d *fakeDevice }
+
+func (fakeRing) Post([]rdma.Span) error { return nil }
+func (fakeRing) Count() rdma.RingCount  { return rdma.RingCount{} }
+func (fakeRing) Close()                 {}
+
+func (r fakeRing) Connect(_ int, offer []byte) ([]byte, RingConn, error) {
+	answer, c, err := r.d.Connect(offer, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	return answer, fakeRingConn{c}, nil
+}
+
+type fakeRingConn struct{ DeviceConn }
+
+func (fakeRingConn) Landed() (uint64, bool) { return 0, false }
+
+// TestRingConns connects a process to rings as often as it may: there is no place for another connection to a ring, until
+// one is ended, and all places for those to the node's memory.
+func TestRingConns(t *testing.T) {
+	d := fakeRings{newFakeDevice()}
+	n := newRawNode(t, Config{Device: d})
+	c, r := n.call(t, forVerbs), n.rights()
+	to := string(ringTarget(rdma.RingAt(0, 3), 1))
+	asks(t, c, ringOpen, r.ring(3, 1), statusOK)
+	connect := func(i uint64) (status, string) {
+		r := r
+		r.life += i
+		return attach(t, c, attachRing+attachNew, r, fmt.Sprint(to, "life ", i))
+	}
+	for i := range uint64(mostRingConns) {
+		if st, text := connect(i); st != statusOK {
+			t.Fatalf("connection %d: status %d, %q", i, st, text)
+		}
+	}
+	if st, text := connect(mostRingConns); st != statusFull || !strings.Contains(text, fmt.Sprint(mostRingConns, " connections to rings")) {
+		t.Errorf("one connection more: status %d, %q", st, text)
+	}
+	if st, text := attach(t, c, attachNew, r, "memory"); st != statusOK {
+		t.Errorf("connect to the memory: status %d, %q", st, text)
+	}
+	if st, text := attach(t, c, attachRing+attachEnd, r, to); st != statusOK || d.connected("life 0") {
+		t.Errorf("end a connection: status %d, %q", st, text)
+	}
+	for i, want := range []status{statusOK, statusFull} {
+		if st, text := connect(mostRingConns + uint64(i)); st != want {
+			t.Errorf("connection %d in the place of one that was ended: status %d, %q", i, st, text)
+		}
+	}
+}
