@@ -71,6 +71,9 @@ func TestLate(t *testing.T) {
 				now, err := p.Reach(0)
 				return err == nil && now > before
 			})
+			if ep.check(&ep.peers[0]); ep.peers[0].qp != nil {
+				t.Error("a queue pair is kept that is of an earlier connection of the process's")
+			}
 			return err
 		}, rdma.ErrNodeDown},
 		"expel": {func(_ *testing.T, p *pool, _ *Endpoint) error {
