@@ -1,0 +1,155 @@
+package shards
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A configuration is a header, the members, and the shards, little-endian. Shards name servers by their places among
+// the members: primary, source, backups, those that copy.
+//
+//	format u16 | committed u8 | replication u8 | members u16 | 0 u16 | term u64 | shards u32 | 0 u32
+//	node u16 | since u32                     a member
+//	shape u8 | place u8 ...                  a shard
+const (
+	format      = 1
+	headerBytes = 24
+	memberBytes = 6
+	// A shard's shape.
+	countBits  = 3
+	countMask  = 1<<countBits - 1 // backups; those that copy lie above
+	hasPrimary = 1 << 6
+	hasSource  = 1 << 7
+)
+
+// ErrFormat is wrapped when bytes are no configuration, or one of another format.
+var ErrFormat = errors.New("no configuration of this format")
+
+// Bound returns how long a configuration may become, in bytes: replicas are one more than there are to be while a shard
+// moves. 48 shards and 3 replicas for each of MaxMembers servers take 63,000 bytes, and rdma.MaxConfig is 65,536.
+func Bound(members, shards, replication int) int {
+	return headerBytes + members*memberBytes + shards*(1+replication+1)
+}
+
+// Encode returns the configuration's bytes, at most rdma.MaxConfig if New made the first one. It panics when the
+// configuration breaks what Check says.
+func (c *Config) Encode() []byte {
+	if err := c.Check(); err != nil {
+		panic(fmt.Sprintf("shards: encode a configuration: %v", err))
+	}
+	le := binary.LittleEndian
+	p := make([]byte, 0, Bound(len(c.Members), len(c.Shards), c.Replication))
+	p = le.AppendUint16(p, format)
+	committed := byte(0)
+	if c.Committed {
+		committed = 1
+	}
+	p = append(p, committed, byte(c.Replication))
+	p = le.AppendUint32(p, uint32(len(c.Members)))
+	p = le.AppendUint64(p, c.Term)
+	p = le.AppendUint64(p, uint64(len(c.Shards)))
+	for _, m := range c.Members {
+		p = le.AppendUint16(p, uint16(m.Node))
+		p = le.AppendUint32(p, uint32(m.Since))
+	}
+	for i := range c.Shards {
+		s := &c.Shards[i]
+		shape := byte(len(s.Backups)) | byte(len(s.Copying))<<countBits
+		if !s.Lost() {
+			shape |= hasPrimary
+		}
+		if s.Source != None {
+			shape |= hasSource
+		}
+		p = append(p, shape)
+		for _, n := range s.Replicas() {
+			place, _ := c.index(n)
+			p = append(p, byte(place))
+		}
+	}
+	return p
+}
+
+// Decode returns the configuration of bytes that Encode made, and of no others.
+func Decode(p []byte) (*Config, error) {
+	c, err := decode(p)
+	if err == nil {
+		err = c.Check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a configuration of %d bytes: %w: %w", len(p), ErrFormat, err)
+	}
+	return c, nil
+}
+
+func decode(p []byte) (*Config, error) {
+	le := binary.LittleEndian
+	if len(p) < headerBytes || len(p) > rdma.MaxConfig {
+		return nil, fmt.Errorf("want %d to %d", headerBytes, rdma.MaxConfig)
+	}
+	if f := le.Uint16(p); f != format {
+		return nil, fmt.Errorf("format %d, want %d", f, format)
+	}
+	members, shards := le.Uint32(p[4:]), le.Uint64(p[16:])
+	if p[2] > 1 || members > MaxMembers || shards > MaxShards {
+		return nil, fmt.Errorf("committed %d, %d members, %d shards", p[2], members, shards)
+	}
+	c := &Config{Term: le.Uint64(p[8:]), Committed: p[2] == 1, Replication: int(p[3])}
+	p = p[headerBytes:]
+	if uint64(len(p)) < uint64(members)*memberBytes+shards {
+		return nil, fmt.Errorf("too short for %d members and %d shards", members, shards)
+	}
+	for range members {
+		c.Members = append(c.Members, Member{int(le.Uint16(p)), uint64(le.Uint32(p[2:]))})
+		p = p[memberBytes:]
+	}
+	c.Shards = make([]Shard, shards)
+	for i := range c.Shards {
+		var err error
+		if p, err = c.decodeShard(&c.Shards[i], p); err != nil {
+			return nil, fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	if len(p) > 0 {
+		return nil, fmt.Errorf("%d bytes behind the last shard", len(p))
+	}
+	return c, nil
+}
+
+// decodeShard reads a shard and returns what is behind it.
+func (c *Config) decodeShard(s *Shard, p []byte) ([]byte, error) {
+	if len(p) == 0 {
+		return nil, errors.New("it is missing")
+	}
+	shape := p[0]
+	backups, copying := int(shape&countMask), int(shape>>countBits&countMask)
+	var heads []*int
+	s.Primary, s.Source = None, None
+	if shape&hasPrimary != 0 {
+		heads = append(heads, &s.Primary)
+	}
+	if shape&hasSource != 0 {
+		heads = append(heads, &s.Source)
+	}
+	n := 1 + len(heads) + backups + copying
+	if len(p) < n {
+		return nil, errors.New("it is cut short")
+	}
+	nodes := make([]int, 0, n)
+	for _, place := range p[1:n] {
+		if int(place) >= len(c.Members) {
+			return nil, fmt.Errorf("member %d of %d", place, len(c.Members))
+		}
+		nodes = append(nodes, c.Members[place].Node)
+	}
+	for i, at := range heads {
+		*at = nodes[i]
+	}
+	nodes = nodes[len(heads):]
+	s.Backups, s.Copying = slices.Clone(nodes[:backups]), slices.Clone(nodes[backups:])
+	return p[n:], nil
+}

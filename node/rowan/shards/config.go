@@ -1,0 +1,190 @@
+package shards
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Bounds of configurations.
+const (
+	MaxTerm     = math.MaxUint32 // records carry 32 bits of the paper's 64
+	MaxShards   = 1 << 16        // records carry 16 bits
+	MaxMembers  = 1 << 8         // as many as fabrics have nodes
+	MaxReplicas = 8
+)
+
+// None is no server.
+const None = -1
+
+// What callers branch on.
+var (
+	// ErrRefused is wrapped when a configuration does not allow a change: it is another one than the caller thinks.
+	ErrRefused = errors.New("the configuration does not allow it")
+	// ErrTerms is wrapped when there is no higher term.
+	ErrTerms = errors.New("no term is left")
+)
+
+// Config says which server has which shard. Rules do not change it, and neither may others once it is shared.
+type Config struct {
+	// Term is higher than that of each configuration before, from 1 on.
+	Term uint64
+	// Committed says that each member knows the term and serves in no earlier one, and that servers that are no members
+	// any more do not serve. Nothing is served in a term that is not committed.
+	Committed bool
+	// Replication is how many replicas of each shard there are to be.
+	Replication int
+	Members     []Member // by node
+	Shards      []Shard  // by number
+}
+
+// Member is a server that is alive, by the node that it runs beside.
+type Member struct {
+	Node int
+	// Since is the term in which it became a member. What it had before does not count.
+	Since uint64
+}
+
+// Shard says which servers have a shard, each once.
+type Shard struct {
+	// Primary serves the shard. It is complete unless there is a Source. None: the shard is lost.
+	Primary int
+	// Source was the primary and is complete, and the shard migrates from it to Primary. None: the shard does not
+	// migrate.
+	Source int
+	// Backups are complete. When a server has copied the shard and there is one too many, the last one leaves.
+	Backups []int
+	// Copying servers get each write, and all else from the primary.
+	Copying []int
+}
+
+// Lost reports whether nothing is left of the shard.
+func (s *Shard) Lost() bool { return s.Primary == None }
+
+// Replicas returns the servers that have the shard, the primary first. Each write goes to all of them.
+func (s *Shard) Replicas() []int {
+	if s.Lost() {
+		return nil
+	}
+	all := []int{s.Primary}
+	if s.Source != None {
+		all = append(all, s.Source)
+	}
+	return slices.Concat(all, s.Backups, s.Copying)
+}
+
+// Has reports whether a server is a replica.
+func (s *Shard) Has(node int) bool { return slices.Contains(s.Replicas(), node) }
+
+// settled reports whether no replica of the shard is about to come or to leave.
+func (s *Shard) settled() bool { return !s.Lost() && s.Source == None && len(s.Copying) == 0 }
+
+// Find returns the shard of a key's hash. A shard manages a continuous range of hashes, as long as the others'.
+func (c *Config) Find(hash uint64) int {
+	shard, _ := bits.Mul64(hash, uint64(len(c.Shards)))
+	return int(shard)
+}
+
+// Range returns the lowest and the highest hash of a shard.
+func (c *Config) Range(shard int) (first, last uint64) {
+	n := uint64(len(c.Shards))
+	first = lowest(uint64(shard), n)
+	if uint64(shard) == n-1 {
+		return first, math.MaxUint64
+	}
+	return first, lowest(uint64(shard)+1, n) - 1
+}
+
+// lowest returns the lowest hash h with h*n >> 64 = shard: shard * 2^64 / n, rounded up.
+func lowest(shard, n uint64) uint64 {
+	q, r := bits.Div64(shard, 0, n)
+	if r > 0 {
+		q++
+	}
+	return q
+}
+
+// Member returns the member that runs beside a node; nil: there is none.
+func (c *Config) Member(node int) *Member {
+	if i, ok := c.index(node); ok {
+		return &c.Members[i]
+	}
+	return nil
+}
+
+func (c *Config) index(node int) (int, bool) {
+	return slices.BinarySearchFunc(c.Members, node, func(m Member, node int) int { return m.Node - node })
+}
+
+// Lost returns the shards of which nothing is left.
+func (c *Config) Lost() (lost []int) {
+	for i := range c.Shards {
+		if c.Shards[i].Lost() {
+			lost = append(lost, i)
+		}
+	}
+	return lost
+}
+
+// Check returns what is wrong with a configuration: nothing is with one that rules made.
+func (c *Config) Check() error {
+	switch {
+	case c.Term < 1 || c.Term > MaxTerm:
+		return fmt.Errorf("term %d: want 1 to %d", c.Term, uint64(MaxTerm))
+	case c.Replication < 1 || c.Replication > MaxReplicas:
+		return fmt.Errorf("%d replicas: want 1 to %d", c.Replication, MaxReplicas)
+	case len(c.Members) < 1 || len(c.Members) > MaxMembers:
+		return fmt.Errorf("%d members: want 1 to %d", len(c.Members), MaxMembers)
+	case len(c.Shards) < 1 || len(c.Shards) > MaxShards:
+		return fmt.Errorf("%d shards: want 1 to %d", len(c.Shards), MaxShards)
+	}
+	before := -1
+	for _, m := range c.Members {
+		if m.Node <= before || m.Node >= rdma.MaxNodes {
+			return fmt.Errorf("member %d behind %d: want numbers of nodes that rise", m.Node, before)
+		}
+		if m.Since < 1 || m.Since > c.Term {
+			return fmt.Errorf("member %d since term %d: want 1 to %d", m.Node, m.Since, c.Term)
+		}
+		before = m.Node
+	}
+	for i := range c.Shards {
+		if err := c.checkShard(&c.Shards[i]); err != nil {
+			return fmt.Errorf("shard %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkShard(s *Shard) error {
+	if s.Lost() {
+		if s.Source != None || len(s.Backups) > 0 || len(s.Copying) > 0 {
+			return errors.New("no primary, and other replicas")
+		}
+		return nil
+	}
+	all := s.Replicas()
+	for i, n := range all {
+		if _, ok := c.index(n); !ok {
+			return fmt.Errorf("replica at %d, which is no member", n)
+		}
+		if slices.Contains(all[:i], n) {
+			return fmt.Errorf("two replicas at %d", n)
+		}
+	}
+	least, most := min(c.Replication, len(c.Members)), c.Replication
+	if s.Source != None || len(s.Copying) > 0 {
+		most++
+	}
+	if len(all) < least || len(all) > most {
+		return fmt.Errorf("%d replicas: want %d to %d", len(all), least, most)
+	}
+	if n := 1 + max(len(s.Backups), len(s.Copying)); n > c.Replication {
+		return fmt.Errorf("%d backups and %d that copy: want %d replicas", len(s.Backups), len(s.Copying), c.Replication)
+	}
+	return nil
+}
