@@ -2,6 +2,7 @@ package rowan
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -20,7 +21,7 @@ func (r *Receiver) readSpent() error { return r.readWords(r.spent, r.o.spentAt(0
 
 func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 	p := make([]byte, 8*len(words))
-	if err := r.read(p, a); err != nil {
+	if err := read(r.ep, p, a); err != nil {
 		return err
 	}
 	for i := range words {
@@ -29,31 +30,64 @@ func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 	return nil
 }
 
-// grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all of it, beyond the
-// reserve. The one that is first takes turns, so that none goes without for long where there is little.
+// grant gives sources leave, each up to Options.Credit, as far as there is room in the ring for all of it; those that are
+// not urgent, beyond what is left of the reserve. The one that is first takes turns, so that none goes without for long
+// where there is little.
 func (r *Receiver) grant() error {
-	room := max(0, r.unbegun-r.o.kept()) * r.o.usable(r.l.mtu)
+	usable := r.o.usable(r.l.mtu)
+	room, reserve := max(0, r.unbegun-(r.o.kept()-r.o.Reserve))*usable, r.o.Reserve*usable
 	for i, g := range r.grants {
-		room -= int(outstanding(g, r.spent[i]))
+		left := int(outstanding(g, r.spent[i]))
+		room -= left
+		if r.urgent(i) {
+			reserve -= left
+		}
 	}
 	b := r.ep.Batch()
 	defer b.Release()
 	for k := range r.grants {
 		i := (r.turn + k) % len(r.grants)
-		more := min(r.o.Credit-int(outstanding(r.grants[i], r.spent[i])), room)
+		most := room - max(0, reserve)
+		if r.urgent(i) {
+			most = room
+		}
+		more := min(r.o.Credit-int(outstanding(r.grants[i], r.spent[i])), most)
 		if more >= r.o.Credit/2 { // a source with less than half may want as much; one with more does not
 			room -= more
+			if r.urgent(i) {
+				reserve -= more
+			}
 			r.grants[i] += uint64(more)
 			b.WriteWord(r.o.grantAt(i), r.grants[i])
 		}
 	}
 	r.turn++
-	return r.persist(b, "grant")
+	return r.t.persist(r.ep, b, "grant")
 }
 
-// Reserve takes leave to append an entry with so much data: Add uses it. Without any left it asks for more, which takes
-// a trip. The error wraps rdma.ErrFull when there is none: the log's segments are taken, or the receiver is behind.
+// urgent reports whether a source is.
+func (r *Receiver) urgent(source int) bool { return source >= r.o.Sources-r.o.Urgent }
+
+// Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps rdma.ErrFull when the
+// log's segments are taken, or the receiver is behind.
 func (s *Sender) Reserve(length int) error {
+	err := s.Try(length)
+	if !errors.Is(err, rdma.ErrFull) || s.question == nil {
+		return err
+	}
+	if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
+		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
+	}
+	if err := s.heed(); err != nil {
+		return err
+	}
+	return s.take(s.l.taken(s.l.sizeOf(length)))
+}
+
+// Try takes leave to append an entry with so much data: Add uses it. It does not wait. The error wraps rdma.ErrFull when
+// there is none left: then the sender has asked for more, or does so now, and the caller tries again later: the answer
+// comes like a completion of its own.
+func (s *Sender) Try(length int) error {
 	if s.o.Reserved {
 		return nil
 	}
@@ -61,13 +95,21 @@ func (s *Sender) Reserve(length int) error {
 	if n > credit/2 {
 		return fmt.Errorf("reserve %d bytes of %s of %d at a time: %w", n, s.ring, credit/2, rdma.ErrMessageSize)
 	}
+	if err := s.heed(); err != nil {
+		return err
+	}
 	left := s.granted - s.reserved
-	if n > left || left < credit/2 && s.spent-s.told >= credit/4 {
+	if s.question == nil && (n > left || left < credit/2 && s.spent-s.told >= credit/4) {
 		if err := s.ask(); err != nil {
 			return err
 		}
 	}
-	if left = s.granted - s.reserved; n > left {
+	return s.take(n)
+}
+
+// take takes so much of the leave.
+func (s *Sender) take(n uint64) error {
+	if left := s.granted - s.reserved; n > left {
 		return fmt.Errorf("reserve %d bytes of %s, with %d left: %w", n, s.ring, left, rdma.ErrFull)
 	}
 	s.reserved += n
@@ -81,18 +123,33 @@ func (s *Sender) Return(length int) {
 	}
 }
 
-// ask tells the receiver what is spent, and looks at what it has granted since.
+// ask tells the receiver what is spent, and asks what it has granted since.
 func (s *Sender) ask() error {
 	source := int(s.o.Source)
 	b := s.ep.Batch()
-	defer b.Release()
 	b.Chain()
 	b.WriteWord(s.o.Log.spentAt(source), s.spent)
-	grant := b.Read(s.o.Log.grantAt(source), 8)
-	if err := rdma.Do(s.ep, b.As("ask for credit"), patience); err != nil {
+	b.Read(s.o.Log.grantAt(source), 8)
+	if err := s.ep.Post(b.As("ask for credit")); err != nil {
+		b.Release()
 		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
 	}
-	s.granted, s.told = grant.Word(0), s.spent
+	s.question, s.asked = b, s.spent
+	return nil
+}
+
+// heed takes the answer of a question, if it has come.
+func (s *Sender) heed() error {
+	b := s.question
+	if b == nil || !b.Finished() {
+		return nil
+	}
+	s.question = nil
+	defer b.Release()
+	if err := b.Err(); err != nil {
+		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
+	}
+	s.granted, s.told = b.Op(1).Word(0), s.asked
 	return nil
 }
 
@@ -103,5 +160,11 @@ func (s *Sender) takeOver() error {
 		return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
 	}
 	s.granted, s.reserved, s.spent = granted, granted, granted
-	return s.ask()
+	if err := s.ask(); err != nil {
+		return err
+	}
+	if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
+		return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
+	}
+	return s.heed()
 }

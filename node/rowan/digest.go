@@ -44,7 +44,7 @@ func (r *Receiver) unfinished(segment int) bool {
 // are free by now, or used again, were.
 func (r *Receiver) ended(segment int) bool {
 	for _, end := range r.segments[segment].ends {
-		if s := &r.segments[end.Index]; s.state == used && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
+		if s := &r.segments[end.Index]; r.isUsed(end.Index) && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
 			return false
 		}
 	}
@@ -57,7 +57,7 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	if seg := &r.segments[s.Index]; s.Push != seg.push || seg.digest || r.o.Streams == 1 && s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
 	}
-	if err := r.read(r.scratch, r.o.segmentAt(s.Index)); err != nil {
+	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
 		return err
 	}
 	r.digested, r.segments[s.Index].digest = s.Push, true

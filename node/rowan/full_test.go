@@ -18,10 +18,10 @@ type filling struct {
 	used []rowan.Segment
 }
 
-func newFilling(t *testing.T, reserve int) *filling {
+func newFilling(t *testing.T, reserve, urgent int) *filling {
 	o := rowan.Options{
 		Node: 0, Ring: 2, Segments: 12, SegmentBytes: 4096, Ahead: 12, Reserve: reserve,
-		Sources: 8, Credit: 3000, Secret: secret,
+		Sources: 8, Urgent: urgent, Credit: 3000, Secret: secret,
 	}
 	f := newMem(t, o, mtu)
 	ep := open(t, f, "receiver")
@@ -112,7 +112,7 @@ func TestFull(t *testing.T) {
 }
 
 func testFull(t *testing.T, reserve int) {
-	l := newFilling(t, reserve)
+	l := newFilling(t, reserve, 0)
 	senders := l.senders()
 	if n := l.fill(senders...); n < 20 {
 		t.Errorf("full with %d entries", n)
@@ -146,7 +146,7 @@ func testFull(t *testing.T, reserve int) {
 
 // TestInFlight: what was reserved counts until it is known to have landed.
 func TestInFlight(t *testing.T) {
-	l := newFilling(t, 0)
+	l := newFilling(t, 0, 0)
 	senders := l.senders()
 	type held struct {
 		s    *rowan.Sender
@@ -179,5 +179,45 @@ func TestInFlight(t *testing.T) {
 		if b.Release(); err != nil {
 			t.Fatal(fmt.Errorf("entry %d of %d that had leave: %w", i, len(all), err))
 		}
+	}
+}
+
+// TestUrgent: when the log is full for others, urgent sources have leave for the reserve, and no more. What they have of
+// it is not kept free once more.
+func TestUrgent(t *testing.T) {
+	l := newFilling(t, 3, 2)
+	var others []*rowan.Sender
+	for source := range 6 {
+		others = append(others, l.sender(source, false))
+	}
+	l.fill(others...)
+	urgent := []*rowan.Sender{l.sender(6, false), l.sender(7, false)}
+	if n := l.fill(urgent...); n < 5 || n > 40 {
+		t.Errorf("the reserve has room for %d entries", n)
+	}
+	for _, seg := range l.used {
+		l.r.Free(seg)
+	}
+	l.used = nil
+	l.step()
+	l.step()
+	if n := l.fill(urgent[0]); n < 20 {
+		t.Errorf("urgent sources have room for %d entries when all is free", n)
+	}
+	if n := l.fill(others...); n > 40 {
+		t.Errorf("then others have room for %d entries", n)
+	}
+	l = newFilling(t, 3, 2)
+	urgent = []*rowan.Sender{l.sender(6, false), l.sender(7, false)}
+	l.step()
+	for _, s := range urgent { // they hold as much as they get
+		for s.Reserve(200) == nil {
+		}
+	}
+	l.step()
+	with := l.fill(l.sender(0, false))
+	l = newFilling(t, 3, 2)
+	if without := l.fill(l.sender(0, false)); with < without-2 {
+		t.Errorf("there is room for %d entries beside what urgent sources hold of the reserve, for %d otherwise", with, without)
 	}
 }

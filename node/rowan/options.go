@@ -43,10 +43,12 @@ type Options struct {
 	// Segments are how many there are, and SegmentBytes how long each is, a multiple of rdma.Stride and no less than
 	// the fabric's MTU; 4 MiB by default (section 3.2.2).
 	Segments, SegmentBytes int
-	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3).
-	Ahead int
-	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source.
-	Sources int
+	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3). Own is how many it leaves
+	// free for logs of the node's own: see Log.
+	Ahead, Own int
+	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source. So many of them, the
+	// last ones, are urgent: they have leave for the reserve, too, which is there for what makes room.
+	Sources, Urgent int
 	// Streams is rdma.RingPromises.Streams of the fabric, 1 by default: where there are several a record of the table, and
 	// so Size, has floors for each.
 	Streams int
@@ -73,17 +75,21 @@ func (o Options) check(p rdma.RingPromises) error {
 	switch {
 	case o.Streams != max(1, p.Streams):
 		return fmt.Errorf("a log of %d streams on a fabric of %d: %w", o.Streams, max(1, p.Streams), rdma.ErrAccess)
-	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Sources < 1 || o.Sources > MaxSources:
+	case o.Segments < 1 || o.Segments > MaxSegments || o.Ahead < 1 || o.Own < 0 || o.Sources < 1 || o.Sources > MaxSources:
 		return fmt.Errorf("a log of %d segments, %d ahead, of %d sources: want 1 to %d, at least 1, 1 to %d: %w",
 			o.Segments, o.Ahead, o.Sources, MaxSegments, MaxSources, rdma.ErrAccess)
 	case o.Base%rdma.Stride != 0 || o.SegmentBytes%rdma.Stride != 0 || o.SegmentBytes < mtu:
 		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
 			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
 	}
-	room := (min(o.Ahead, o.Segments) - o.kept() - 2) * o.usable(mtu)
-	if o.Credit < rdma.Stride || o.Reserve < 0 || o.Sources*o.Credit > room {
+	room := (min(o.Ahead, o.Segments-o.Own) - o.kept() - 2) * o.usable(mtu)
+	if o.Credit < rdma.Stride || o.Reserve < 0 || (o.Sources-o.Urgent)*o.Credit > room {
 		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
-			o.Credit, o.Sources, rdma.Stride, room, rdma.ErrAccess)
+			o.Credit, o.Sources-o.Urgent, rdma.Stride, room, rdma.ErrAccess)
+	}
+	if o.Urgent < 0 || o.Urgent > o.Sources || o.Urgent > 0 && o.Urgent*o.Credit > o.Reserve*o.usable(mtu) {
+		return fmt.Errorf("a log with %d urgent sources of %d and credit of %d bytes for each: want all in a reserve of %d: %w",
+			o.Urgent, o.Sources, o.Credit, o.Reserve*o.usable(mtu), rdma.ErrAccess)
 	}
 	return nil
 }
@@ -120,6 +126,11 @@ func (o Options) recordAt(segment int) rdma.Addr {
 
 func (o Options) segmentAt(segment int) rdma.Addr {
 	return o.recordAt(o.Segments).Add(uint64(segment) * uint64(o.SegmentBytes))
+}
+
+// indexOf returns the segment in which an address of the node is.
+func (o Options) indexOf(a rdma.Addr) int {
+	return int((a.Offset() - o.segmentAt(0).Offset()) / uint64(o.SegmentBytes))
 }
 
 // Size returns how many bytes of the node's memory the log takes. They are zero before its first use.

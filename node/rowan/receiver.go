@@ -2,8 +2,8 @@ package rowan
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -19,14 +19,14 @@ type Segment struct {
 type Receiver struct {
 	ep       rdma.Endpoint
 	o        Options
+	t        *Table
 	l        layout
 	counts   bool
 	addr     rdma.RingAddr
 	ring     rdma.Ring // nil until the first Step
-	segments []segment
-	pushes   uint64
-	floors   []uint64 // by key: no stamp in a segment that was digested is above it
-	last     []uint64 // by key: the stamp of the last block that was digested
+	segments []segment // the table's, of which those of Control are the receiver's
+	floors   []uint64  // by key: no stamp in a segment that was digested is above it
+	last     []uint64  // by key: the stamp of the last block that was digested
 	partial  []partial
 
 	grants  []uint64 // by source, bytes
@@ -36,7 +36,6 @@ type Receiver struct {
 
 	pushed   []pushed // to the ring, in order, that are not settled
 	posted   uint64   // segments, to this ring
-	spare    []int    // free ones
 	waiting  []int    // used ones for Next
 	freed    []int    // given back
 	digested uint64   // the last push that was
@@ -51,30 +50,36 @@ type pushed struct {
 	since  time.Duration // when it was seen to be
 }
 
-// Open reads the table of a log, which is all zero before its first use. The worker runs beside the log's node, and
-// an earlier receiver of it has ended or was fenced off: nothing of that may land any more. Recover comes next.
+// Open opens a table, and its receiver, where there are no other logs: see OpenTable and Table.Receiver.
 func Open(ep rdma.Endpoint, o Options) (*Receiver, error) {
-	p, err := rdma.Rings(ep)
+	t, err := OpenTable(ep, o)
 	if err != nil {
 		return nil, err
 	}
-	o = o.withDefaults()
-	if err := o.check(p); err != nil {
-		return nil, err
-	}
-	addr := rdma.RingAt(o.Node, o.Ring)
-	words := func() []uint64 { return make([]uint64, o.Sources) }
-	r := &Receiver{
-		ep: ep, o: o, l: newLayout(p, o.Secret, addr), counts: p.Counts, addr: addr, scratch: make([]byte, o.SegmentBytes),
-		floors: make([]uint64, o.keys()), last: make([]uint64, o.keys()), grants: words(), spent: words(),
-		partial: make([]partial, o.keys()),
-	}
-	if err := errors.Join(r.readTable(), r.readWords(r.grants, o.grantAt(0))); err != nil {
-		return nil, err
-	}
-	r.spare = r.inPushOrder(func(s state) bool { return s == free })
-	return r, nil
+	return t.Receiver(ep)
 }
+
+// Receiver returns the receiver of a table that was just opened: its one for segments of Control. The worker runs beside
+// the log's node. Recover comes next.
+func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
+	addr := rdma.RingAt(t.o.Node, t.o.Ring)
+	words := func() []uint64 { return make([]uint64, t.o.Sources) }
+	keys := t.o.keys()
+	r := &Receiver{
+		ep: ep, o: t.o, t: t, l: t.ring(), counts: t.p.Counts, addr: addr, segments: t.segments,
+		scratch: make([]byte, t.o.SegmentBytes), floors: make([]uint64, keys), last: make([]uint64, keys),
+		partial: make([]partial, keys), grants: words(), spent: words(),
+	}
+	for i := range t.segments {
+		for k, floor := range t.segments[i].floors {
+			r.floors[k] = max(r.floors[k], floor)
+		}
+	}
+	return r, r.readWords(r.grants, r.o.grantAt(0))
+}
+
+// ring is the layout of entries that are appended to the ring.
+func (t *Table) ring() layout { return newLayout(t.p, t.o.Secret, rdma.RingAt(t.o.Node, t.o.Ring)) }
 
 // Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use.
 // They are used then, and the caller's until Free, which is called for each.
@@ -82,8 +87,8 @@ func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error
 	if r.ring != nil {
 		panic("rowan: Recover behind Step")
 	}
-	left := r.inPushOrder(func(s state) bool { return s != free })
-	if err := r.setStates("mark used", left, used); err != nil {
+	left := r.t.inPushOrder(func(s *segment) bool { return s.state != free && s.owner == Control })
+	if err := r.setStates("mark used", slices.DeleteFunc(slices.Clone(left), r.isUsed), used); err != nil {
 		return nil, err
 	}
 	var all []Segment
@@ -98,6 +103,15 @@ func (r *Receiver) Recover(digest func(Segment, *Entry) error) ([]Segment, error
 		r.partial[i] = partial{} // what comes from here on is of other rings, in other segments
 	}
 	return all, nil
+}
+
+// isUsed reports whether nothing lands in a segment any more.
+func (r *Receiver) isUsed(i int) bool {
+	return r.segments[i].state == used || r.segments[i].state == committed
+}
+
+func (r *Receiver) setStates(step rdma.Step, list []int, st state) error {
+	return r.t.setStates(r.ep, step, list, st)
 }
 
 // Step goes on with the log: it finds segments that are settled, frees what was given back, pushes free ones, and gives
@@ -185,36 +199,30 @@ func (r *Receiver) look() error {
 // push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so as
 // long as this receiver lives its first word is zero or an entry's, and whatever happens what has entries is marked.
 func (r *Receiver) push() error {
-	n := min(len(r.spare), r.o.Ahead-len(r.pushed))
-	if n <= 0 {
+	list := r.t.take(Control, r.o.Ahead-len(r.pushed), r.o.Own)
+	if len(list) == 0 {
 		return nil
 	}
-	list := r.spare[:n]
 	b := r.ep.Batch()
 	defer b.Release()
 	for _, i := range list {
 		b.WriteWord(r.o.segmentAt(i), 0)
 	}
-	if err := r.persist(b, "zero heads"); err != nil {
+	if err := r.t.persist(r.ep, b, "zero heads"); err != nil {
 		return err
-	}
-	for _, i := range list {
-		r.pushes++
-		r.segments[i].push, r.segments[i].digest = r.pushes, false
 	}
 	if err := r.setStates("mark using", list, using); err != nil {
 		return err
 	}
-	spans := make([]rdma.Span, n)
+	spans := make([]rdma.Span, len(list))
 	for k, i := range list {
 		spans[k] = rdma.Span{Addr: r.o.segmentAt(i), Len: r.o.SegmentBytes}
 		r.pushed = append(r.pushed, pushed{index: i, number: r.posted})
 		r.posted++
 	}
-	r.spare = append(r.spare[:0], r.spare[n:]...)
-	r.unbegun += n
+	r.unbegun += len(list)
 	if err := r.ring.Post(spans...); err != nil {
-		return fmt.Errorf("push %d segments: %w", n, err)
+		return fmt.Errorf("push %d segments: %w", len(list), err)
 	}
 	return nil
 }
@@ -234,7 +242,7 @@ func (r *Receiver) Next() (Segment, bool) {
 // a crash brings its entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
-	if seg.state != used || seg.push != s.Push || !seg.digest {
+	if !r.isUsed(s.Index) || seg.push != s.Push || !seg.digest {
 		panic(fmt.Sprintf("rowan: free segment %+v, which is %+v, with %d digested", s, seg, r.digested))
 	}
 	r.freed = append(r.freed, s.Index)
@@ -273,13 +281,14 @@ func (r *Receiver) release() error {
 		}
 		b.Write(r.o.recordAt(i).Add(8), p) // torn by a crash, it hides entries that are not needed
 	}
-	if err := r.persist(b, "write floors"); err != nil {
+	if err := r.t.persist(r.ep, b, "write floors"); err != nil {
 		return err
 	}
 	if err := r.setStates("mark free", list, free); err != nil {
 		return err
 	}
-	r.spare, r.freed = append(r.spare, list...), kept
+	r.freed = kept
+	r.t.give(list)
 	return nil
 }
 

@@ -34,6 +34,9 @@ type Sender struct {
 	// Bytes, of all workers that were the source: what the receiver has granted, as far as known; what of it was
 	// reserved, and spent; and what the receiver was told of that.
 	granted, reserved, spent, told uint64
+
+	question *rdma.Batch // for more leave, in flight; nil: there is none
+	asked    uint64      // what it told
 }
 
 // NewSender returns a sender. The error wraps rdma.ErrNotSupported on a fabric without rings.

@@ -1,0 +1,125 @@
+package rowan
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Log is a log of a worker's own, in the memory of the node beside which it runs: Rowan-KV's t-logs (section 4.1), and
+// what its cleaners copy to. It belongs to its worker.
+//
+// Its entries are of one block, and sealed for the use of their segment and their place in it. So whatever bytes else
+// are in a segment, of earlier uses, of data, or of entries that are torn, are none; an entry is found wherever others
+// before it were lost.
+type Log struct {
+	ep    rdma.Endpoint
+	t     *Table
+	owner Owner
+	now   Segment
+	begun bool // there is a segment
+	next  int  // where the next entry is in it, in bytes
+	full  []Segment
+}
+
+// Log returns a log of an owner, which has no other at the time. It begins with a segment of its own: what earlier
+// workers left is not appended to.
+func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
+	if owner == Control {
+		panic("rowan: the control's segments are the receiver's")
+	}
+	return &Log{ep: ep, t: t, owner: owner}
+}
+
+// logBlock is how long the one block of an entry may be.
+const logBlock = 1 << lengthBits
+
+// logLayout is how entries are sealed for a use of a segment.
+func (t *Table) logLayout(push uint64) layout {
+	return layout{mtu: logBlock, seed: t.o.Secret ^ (push+1)*0xd6e8feb86659fd93}
+}
+
+// Reserve makes room for an entry with so much data, which Add takes next: where the segment has none, in another one,
+// as long as so many stay free. That takes a trip. The error wraps rdma.ErrFull when there is none.
+func (g *Log) Reserve(length, keep int) error {
+	n := strides(HeaderBytes + length)
+	if n > g.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
+		return fmt.Errorf("append %d bytes to a log with segments of %d: %w", n, g.t.o.SegmentBytes, rdma.ErrMessageSize)
+	}
+	if g.begun && g.next+n <= g.t.o.SegmentBytes {
+		return nil
+	}
+	list := g.t.take(g.owner, 1, keep)
+	if len(list) == 0 {
+		return fmt.Errorf("append to log %d of node %d, which keeps %d segments free: %w", g.owner, g.t.o.Node, keep, rdma.ErrFull)
+	}
+	if err := g.t.setStates(g.ep, "mark using", list, using); err != nil {
+		return err
+	}
+	if g.begun {
+		g.full = append(g.full, g.now)
+	}
+	g.now, g.begun, g.next = Segment{list[0], g.t.segments[list[0]].push}, true, 0
+	return nil
+}
+
+// Add adds the WRITE of an entry, for which Reserve made room, and a READ behind it, which sees it into memory. It
+// returns where the entry is, once both have succeeded.
+func (g *Log) Add(b *rdma.Batch, kind uint8, data []byte) (s Segment, at rdma.Addr) {
+	n := HeaderBytes + len(data)
+	if !g.begun || g.next+strides(n) > g.t.o.SegmentBytes {
+		panic(fmt.Sprintf("rowan: add %d bytes to log %d at %d, for which there is no room", n, g.owner, g.next))
+	}
+	at = g.t.o.segmentAt(g.now.Index).Add(uint64(g.next))
+	p := b.Alloc(n)
+	h := header{kind: kind, source: uint16(g.owner), length: len(data), stamp: uint64(g.next)}
+	g.t.logLayout(g.now.Push).seal(p, h, data)
+	b.Write(at, p)
+	b.Read(at, 8)
+	g.next += strides(n)
+	return g.now, at
+}
+
+// Full returns a segment that the log has left since: nothing is added to it any more, but what was may be in flight.
+// It is the caller's, until Table.Release.
+func (g *Log) Full() (Segment, bool) {
+	if len(g.full) == 0 {
+		return Segment{}, false
+	}
+	s := g.full[0]
+	g.full = append(g.full[:0], g.full[1:]...)
+	return s, true
+}
+
+// Scan calls f for the entries that are whole in a segment of an own log, in the order of their places. Of a segment of
+// Control it is those of one block; there, old ones of earlier uses come, too: so the caller knows by their place which
+// are needed. The entry is f's until it returns. The scratch takes a segment.
+func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry) error) error {
+	own := t.own(s, "scan").owner != Control
+	l := t.ring()
+	if own {
+		l = t.logLayout(s.Push)
+	}
+	p := scratch[:t.o.SegmentBytes]
+	if err := read(ep, p, t.o.segmentAt(s.Index)); err != nil {
+		return err
+	}
+	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
+	for off := 0; off < len(p); {
+		h, data, ok := l.parse(p[off:])
+		if !ok || own && h.stamp != uint64(off) {
+			off += rdma.Stride
+			continue
+		}
+		at := t.o.segmentAt(s.Index).Add(uint64(off))
+		if off += strides(l.sizeOfBlock(h)); l.blocks(h.length) > 1 {
+			continue
+		}
+		e.Kind, e.Source, e.Stamp, e.Data = h.kind, h.source, h.stamp, data
+		e.Blocks[0] = at
+		if err := f(&e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
