@@ -47,8 +47,10 @@ func (l *link) watch(s *stream) {
 				return
 			}
 		case now-heard > pingEvery:
-			p = ping{asked: now}
+			p = ping{asked: now, still: p.still}
 			l.ping(nc, &p)
+		default:
+			p.still = 0
 		}
 	}
 }
@@ -62,7 +64,7 @@ func (l *link) watch(s *stream) {
 type ping struct {
 	asked time.Duration // on wall.Now
 	moved time.Duration // when it was seen last to get nearer to the node
-	still time.Duration // of the time since then, for how long this process stood still
+	still time.Duration // of the time since then, or since something was heard, for how long this process stood still
 	end   uint64        // of the bytes that were to be written to the connection, where it ends
 	last  uint64        // of those that the node's machine has to acknowledge, the number of the last one; 0: it is not written yet
 	acked uint64        // of those, how many were acknowledged

@@ -135,6 +135,8 @@ var mutants = []teeth.Mutant{
 		At: "$silent > $deadAfter", Do: "$silent < 0", Test: "TestStoppedUnderWrites"},
 	{Rule: "nor for what this process did not read while it stood still", In: "link.watch",
 		At: "max(0, $now-$looked-pingEvery/2)", Do: "0 * $looked", Test: "TestStoodStill"},
+	{Rule: "nor while it had not asked", In: "link.watch",
+		At: "$p = ping{asked: $now, still: $p.still}", Do: "$p = ping{asked: $now}", Test: "TestStoodStill"},
 	{Rule: "one that is far away is not", In: "link.watch",
 		At: "$l.nears($nc, &$p)", Do: "false", Test: "TestSlowLink"},
 	{Rule: "what comes behind a ping says nothing", In: "link.nears",
