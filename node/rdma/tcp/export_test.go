@@ -47,6 +47,9 @@ const LargeBuffers = classLarge
 // SlowPenalty is for how long the place of a reader that took no answers stays taken.
 const SlowPenalty = slowPenalty
 
+// WritePatience is for how long a writer may take none of its answers where no other connection waits.
+const WritePatience = writePatience
+
 // ReadersLeft is how many more connections with the read token the node takes.
 func (n *Node) ReadersLeft() int {
 	n.mu.Lock()

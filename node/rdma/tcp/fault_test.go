@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -18,7 +19,8 @@ func breaks(t *testing.T, addrs []string, node int, f tcp.Fault) {
 	}
 }
 
-// TestSlowNode: verbs of a node that is slow on purpose take longer, those of others do not, and it ends.
+// TestSlowNode: verbs of a node that is slow on purpose take longer, those of others do not, and it ends. Of some verbs
+// the fastest counts: others may wait for the processor.
 func TestSlowNode(t *testing.T) {
 	const slow = 60 * time.Millisecond
 	nodes, addrs := start(t, 2, 1<<20, nil)
@@ -26,13 +28,15 @@ func TestSlowNode(t *testing.T) {
 	ep := attach(t, f, "client")
 	took := func(node int) time.Duration {
 		t.Helper()
-		began := time.Now()
-		for range 3 {
+		least := time.Duration(math.MaxInt64)
+		for range 10 {
+			began := time.Now()
 			if _, err := add(ep, node, 0); err != nil {
 				t.Fatal(err)
 			}
+			least = min(least, time.Since(began))
 		}
-		return time.Since(began) / 3
+		return least
 	}
 	breaks(t, addrs, 0, tcp.Fault{ID: "slow", Slow: slow, For: time.Minute})
 	if d := took(0); d < slow {

@@ -166,7 +166,8 @@ func TestReaderTakesNobodysPlace(t *testing.T) {
 	other := Security{ReadToken: s.ReadToken}
 	ctx, cancel := context.WithTimeout(t.Context(), rawPatience)
 	defer cancel()
-	before := n.fabric.links[0].verbs.nc
+	l := n.fabric.links[0].verbs
+	before := l.stream.Load()
 	for _, p := range []purpose{forVerbs, forControl} {
 		c, w, err := dial(ctx, n.Addr(), other, hello{Purpose: p, Process: n.fabric.process, Pool: n.fabric.record.ID})
 		if err != nil || !w.ReadOnly || w.Key == n.key {
@@ -193,10 +194,7 @@ func TestReaderTakesNobodysPlace(t *testing.T) {
 		t.Error(err)
 	}
 	time.Sleep(10 * time.Millisecond)
-	l := n.fabric.links[0].verbs
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.nc != before {
+	if l.stream.Load() != before {
 		t.Error("a reader ended another process's connection")
 	}
 }
