@@ -256,7 +256,7 @@ func (k *keeper) tick() (more bool, err error) {
 
 // recover recovers one dead client.
 func (k *keeper) recover(v rdma.View) (more bool, err error) {
-	clients, err := rdma.ListClients(k.f)
+	clients, err := rdma.ListJoined(k.ep, k.f)
 	if err != nil {
 		return false, err
 	}

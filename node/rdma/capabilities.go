@@ -43,7 +43,8 @@ type Committer interface {
 }
 
 // ClientLister is a Fabric that may be unable to list its clients, since their identities are kept elsewhere. Without
-// it Fabric.Clients always knows. The function ListClients asks.
+// it Fabric.Clients always knows. The function ListClients asks. An Endpoint that has it lists the clients as they were when
+// it joined the view last: one question tells of both. ListJoined asks it.
 //
 // Has it: tcp, ibverbs.
 type ClientLister interface {

@@ -101,6 +101,15 @@ func ListClients(f Fabric) ([]Client, error) {
 	return f.Clients(), nil
 }
 
+// ListJoined returns f's clients as they were when ep joined its view last, if it knows, or else as they are, or why they
+// cannot be listed now.
+func ListJoined(ep Endpoint, f Fabric) ([]Client, error) {
+	if l, ok := ep.(ClientLister); ok {
+		return l.ListClients()
+	}
+	return ListClients(f)
+}
+
 // Client describes an identity in use.
 type Client struct {
 	ID    ClientID

@@ -11,8 +11,8 @@ const (
 	Wire = 7
 	// Control is the version of the messages that make and manage a pool, which are JSON in frames of the wire. Two
 	// ends talk only if theirs are equal. Version 2 lets processes without an identity read, and registers telemetry;
-	// version 3 keeps a store's configuration.
-	Control = 3
+	// version 3 keeps a store's configuration; version 4 looks at a view and clients in one question.
+	Control = 4
 )
 
 // commitChars is how much of a revision Commit returns: as much as Go's pseudo-versions have.

@@ -26,7 +26,7 @@ func contract(t *testing.T, agent func(t testing.TB) *Agent) {
 		a := agent(t)
 		one, other := boardOf(t, a, NewID()), boardOf(t, a, NewID())
 		write(t, one, "k", "v")
-		if all, err := other.List(""); len(all) != 0 || err != nil {
+		if _, all, err := other.Look("", ""); len(all) != 0 || err != nil {
 			t.Errorf("another pool's board has %v, %v", all, err)
 		}
 	})

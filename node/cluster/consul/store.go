@@ -60,23 +60,28 @@ func (s *Store) Swap(key string, version uint64, value []byte) (bool, error) {
 	return swapped, nil
 }
 
-// List returns all records whose keys begin so, sorted by key, as they were at one moment. Errors wrap
+// Look returns a record, and then all whose keys begin so, sorted by key, as those were at one moment. Errors wrap
 // board.ErrUnreachable.
-func (s *Store) List(prefix string) ([]board.Record, error) {
+func (s *Store) Look(key, prefix string) (first board.Record, all []board.Record, err error) {
+	if key != "" {
+		first.Key = key
+		if first.Value, first.Version, err = s.Load(key); err != nil {
+			return board.Record{}, nil, err
+		}
+	}
 	var pairs api.KVPairs
-	err := s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
+	err = s.agent.ask(func(o *api.QueryOptions) (meta *api.QueryMeta, err error) {
 		pairs, meta, err = s.agent.client.KV().List(s.prefix+prefix, o)
 		return meta, err
 	})
 	if err != nil {
-		return nil, s.agent.failed(err, "list %s", s.prefix+prefix)
+		return board.Record{}, nil, s.agent.failed(err, "list %s", s.prefix+prefix)
 	}
-	var records []board.Record
 	for _, p := range pairs {
-		records = append(records, s.record(p))
+		all = append(all, s.record(p))
 	}
-	slices.SortFunc(records, func(a, b board.Record) int { return strings.Compare(a.Key, b.Key) })
-	return records, nil
+	slices.SortFunc(all, func(a, b board.Record) int { return strings.Compare(a.Key, b.Key) })
+	return first, all, nil
 }
 
 // record is what the board knows a pair of Consul's as.

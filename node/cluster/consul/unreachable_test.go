@@ -25,7 +25,7 @@ func everyCall(t *testing.T, a *Agent) map[string]func() error {
 	return map[string]func() error{
 		"load":     func() error { _, _, err := s.Load("k"); return err },
 		"swap":     func() error { _, err := s.Swap("k", 1, []byte("v")); return err },
-		"list":     func() error { _, err := s.List("k"); return err },
+		"list":     func() error { _, _, err := s.Look("", "k"); return err },
 		"record":   func() error { _, err := pool.Record(); return err },
 		"publish":  func() error { return pool.Publish(example()) },
 		"remove":   func() error { return pool.Remove(Record{}) },

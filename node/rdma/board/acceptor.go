@@ -45,13 +45,14 @@ type Acceptor struct {
 	bytes  int
 
 	life    string // differs from that of any other acceptor, its own earlier lives included
-	changes uint64 // of registers in folders, whose keys have a slash
+	accepts uint64
 }
 
 // slot is one register as this acceptor knows it.
 type slot struct {
 	promised Ballot
 	accepted Ballot
+	at       uint64 // Acceptor.accepts then
 	state    State
 }
 
@@ -77,7 +78,7 @@ func (a *Acceptor) Answer(q *Question) *Answer {
 		}
 		return answer
 	case KindPeekAll:
-		return a.PeekAll(q.Key, q.After, q.Seen)
+		return a.PeekAll(q.Key, q.With, q.After, q.Seen)
 	}
 	return refuse(RefusedInvalid)
 }
@@ -125,7 +126,7 @@ func (a *Acceptor) Promise(key string) (Promise, bool) {
 
 // Restore has a new acceptor know a promise that it made in an earlier life.
 func (a *Acceptor) Restore(p Promise) {
-	a.slots[p.Key] = &slot{p.Promised, p.Accepted, p.State}
+	a.slots[p.Key] = &slot{promised: p.Promised, accepted: p.Accepted, state: p.State}
 	a.bytes += slotBytes + len(p.Key) + len(p.State.Value)
 }
 
@@ -164,10 +165,8 @@ func (a *Acceptor) Accept(key string, b Ballot, state State) *Answer {
 		return refuse(RefusedFull)
 	}
 	a.bytes += more
-	s.promised, s.accepted, s.state = b, b, state
-	if strings.Contains(key, "/") {
-		a.changes++
-	}
+	a.accepts++
+	s.promised, s.accepted, s.at, s.state = b, b, a.accepts, state
 	return &Answer{}
 }
 
@@ -180,23 +179,35 @@ func (a *Acceptor) Peek(key string) *Answer {
 }
 
 // PeekAll returns what was accepted of keys that begin with prefix and are greater than after, in their order, as far
-// as an answer holds it. What one answer holds of a folder has a mark: a question that has seen it is answered by that.
-func (a *Acceptor) PeekAll(prefix, after, seen string) *Answer {
-	mark := ""
-	if strings.HasSuffix(prefix, "/") && after == "" {
-		mark = fmt.Sprintf("%s.%d", a.life, a.changes)
-	}
-	if mark != "" && mark == seen {
-		return &Answer{Mark: mark, Same: true}
-	}
+// as an answer holds it, and of the key with. What one answer holds has a mark: a question that has seen it is answered
+// by that.
+func (a *Acceptor) PeekAll(prefix, with, after, seen string) *Answer {
 	var keys []string
+	latest := uint64(0)
 	for key, s := range a.slots {
-		if strings.HasPrefix(key, prefix) && key > after && s.accepted != (Ballot{}) {
+		if s.accepted == (Ballot{}) {
+			continue
+		}
+		listed := strings.HasPrefix(key, prefix) && key > after
+		if listed {
 			keys = append(keys, key)
 		}
+		if listed || key == with {
+			latest = max(latest, s.at)
+		}
+	}
+	answer, size := &Answer{}, 0
+	if after == "" {
+		answer.Mark = fmt.Sprintf("%s.%d", a.life, latest)
+	}
+	if answer.Mark != "" && answer.Mark == seen {
+		answer.Same = true
+		return answer
+	}
+	if s := a.slots[with]; s != nil {
+		answer.With = Entry{Ballot: s.accepted, State: s.state}
 	}
 	slices.Sort(keys)
-	answer, size := &Answer{Mark: mark}, 0
 	for _, key := range keys {
 		s := a.slots[key]
 		if size > pageBytes {

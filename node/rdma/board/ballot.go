@@ -61,7 +61,7 @@ const (
 	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and tell what was accepted
 	KindAccept  Kind = "accept"  // accept State
 	KindPeek    Kind = "peek"    // tell what was accepted
-	KindPeekAll Kind = "peekall" // tell what was accepted of all keys that begin with Key and are greater than After
+	KindPeekAll Kind = "peekall" // tell what was accepted of With, and of all keys that begin with Key and are greater than After
 )
 
 // Question is what a proposer asks an acceptor; one message for all kinds.
@@ -70,6 +70,7 @@ type Question struct {
 	Key    string `json:"key"`
 	Ballot Ballot `json:"ballot,omitzero"`
 	State  State  `json:"state,omitzero"`
+	With   string `json:"with,omitempty"`
 	After  string `json:"after,omitempty"`
 	Seen   string `json:"seen,omitempty"` // of a peekall: the Mark of an answer that the asker keeps
 	Bare   bool   `json:"bare,omitempty"` // of a peek: without the value
@@ -83,9 +84,11 @@ type Answer struct {
 	Refusal Refusal `json:"refusal,omitempty"`
 	// Entries are what was accepted: of Prepare and Peek one, the zero one if nothing was; of PeekAll by key.
 	Entries []Entry `json:"entries,omitempty"`
+	// With is what PeekAll's question is With.
+	With Entry `json:"with,omitzero"`
 	// More: PeekAll left entries out behind the last one.
 	More bool `json:"more,omitempty"`
-	// Mark names what a PeekAll lists. Same: it is what the question has Seen, and Entries are left out.
+	// Mark names what a PeekAll tells. Same: it is what the question has Seen, and Entries and With are left out.
 	Mark string `json:"mark,omitempty"`
 	Same bool   `json:"same,omitempty"`
 }

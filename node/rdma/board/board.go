@@ -37,6 +37,7 @@ type Board struct {
 	seen sighting
 	mine map[rdma.ClientID]tenure // the latest of each client of this process
 
+	decoded    []listed                 // of all identities, less one, what was read last
 	next       int                      // identity, less one, at which the next Claim begins to look
 	held       map[rdma.ClientID]uint64 // lives that Claim has handed out
 	busy       map[rdma.ClientID]bool   // identities that a Claim is about, or that are unresolved
@@ -46,7 +47,7 @@ type Board struct {
 // New returns the board that s keeps.
 func New(s Store, o Options) *Board {
 	return &Board{
-		store: s, o: o, mine: map[rdma.ClientID]tenure{},
+		store: s, o: o, mine: map[rdma.ClientID]tenure{}, decoded: make([]listed, o.Clients),
 		next: rand.IntN(max(o.Clients, 1)), // so that those who begin together do not fight over the lowest
 		held: map[rdma.ClientID]uint64{}, busy: map[rdma.ClientID]bool{},
 	}

@@ -61,14 +61,14 @@ func (s *farStore) Swap(key string, version uint64, value []byte) (bool, error) 
 	return ok, err
 }
 
-func (s *farStore) List(prefix string) ([]Record, error) {
+func (s *farStore) Look(key, prefix string) (Record, []Record, error) {
 	s.way()
-	all, err := s.Store.List(prefix)
+	first, all, err := s.Store.Look(key, prefix)
 	s.way()
 	if s.w.chance(s.lost) {
-		return nil, errNoAnswer
+		return Record{}, nil, errNoAnswer
 	}
-	return all, err
+	return first, all, err
 }
 
 // witness is a Store that looks at each master's record as it is replaced: no other owner follows one that has not ended its

@@ -25,9 +25,9 @@ func (b *Board) Claim(name string) (rdma.Client, error) {
 	_ = b.Settle() // what cannot be settled now is not handed out
 	me := clientRecord{Name: shortened(name), PID: b.o.PID, Process: b.o.Process, Machine: b.o.Machine, InUse: true}
 	for range patience { // each time others were faster with every identity that was free
-		all, err := b.identities()
+		_, all, err := b.look()
 		if err != nil {
-			return rdma.Client{}, fmt.Errorf("claim an identity as %q: %w", name, err)
+			return rdma.Client{}, fmt.Errorf("claim an identity as %q: list the identities of clients: %w", name, err)
 		}
 		tried := 0
 		for id := b.reserve(all); id != 0; id = b.reserve(all) {

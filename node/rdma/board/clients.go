@@ -29,12 +29,11 @@ type listed struct {
 	version uint64
 }
 
-// identities returns the records of all identities, less one.
-func (b *Board) identities() ([]listed, error) {
-	records, err := b.store.List(clientsKey)
-	if err != nil {
-		return nil, fmt.Errorf("list the identities of clients: %w", err)
-	}
+// listed returns what records of clients say of all identities, less one.
+func (b *Board) listed(records []Record) ([]listed, error) {
+	b.mu.Lock()
+	was := b.decoded
+	b.mu.Unlock()
 	all := make([]listed, b.o.Clients)
 	for _, r := range records {
 		id, err := clientOf(r.Key)
@@ -42,26 +41,41 @@ func (b *Board) identities() ([]listed, error) {
 			err = b.knownClient(id)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list the identities of clients: %w", err)
+			return nil, err
 		}
-		if all[id-1].clientRecord, err = decode[clientRecord](r.Key, r.Value, &b.o); err != nil {
-			return nil, fmt.Errorf("list the identities of clients: %w", err)
+		l := &all[id-1]
+		if *l = was[id-1]; l.version == r.Version {
+			continue
 		}
-		all[id-1].version = r.Version
+		if l.clientRecord, err = decode[clientRecord](r.Key, r.Value, &b.o); err != nil {
+			return nil, err
+		}
+		l.version = r.Version
 	}
+	b.mu.Lock()
+	b.decoded = slices.Clone(all)
+	b.mu.Unlock()
 	return all, nil
 }
 
 // Clients lists the identities in use, in their order.
 func (b *Board) Clients() ([]Holder, error) {
-	all, err := b.identities()
+	_, all, err := b.look()
+	if err != nil {
+		return nil, fmt.Errorf("list the identities of clients: %w", err)
+	}
+	return holders(all), nil
+}
+
+// holders are the identities in use.
+func holders(all []listed) []Holder {
 	var holders []Holder
 	for i, r := range all {
 		if r.InUse {
 			holders = append(holders, holder(rdma.ClientID(i+1), r.clientRecord))
 		}
 	}
-	return slices.Clip(holders), err
+	return slices.Clip(holders)
 }
 
 // editLife changes the record of a client while it has that identity, and does nothing to a successor.
@@ -133,11 +147,8 @@ func (b *Board) Forget(c rdma.Client, attached func(h Holder) (bool, error)) err
 	})
 }
 
-// Fenced tells, by one load, whether a client must not go on: it was fenced off, or does not have its identity any more.
-func (b *Board) Fenced(c rdma.Client) (bool, error) {
-	r, _, err := load[clientRecord](b, clientKey(c.ID))
-	if err != nil {
-		return false, fmt.Errorf("was client %d fenced off: %w", c.ID, err)
-	}
-	return r.Life != c.Life || !r.InUse || r.Fenced, nil
+// Fenced reports whether a client must not go on, of those that Look returned: it was fenced off, or does not have its
+// identity any more.
+func Fenced(c rdma.Client, clients []Holder) bool {
+	return !slices.ContainsFunc(clients, func(h Holder) bool { return h.ID == c.ID && h.Life == c.Life && !h.Fenced })
 }

@@ -75,23 +75,24 @@ func TestClients(t *testing.T) {
 	}
 	hn := board.Holder{Client: next, Process: "process2", Machine: "here"}
 	listed(t, b, hn, h2)
-	for c, want := range map[rdma.Client]bool{one: true, next: false, two: false} {
-		if got, err := a.Fenced(c); got != want || err != nil {
+	fenced := func(c rdma.Client, want bool) {
+		t.Helper()
+		_, _, clients, err := a.Look()
+		if got := board.Fenced(c, clients); got != want || err != nil {
 			t.Errorf("%+v is fenced off: %v, %v", c, got, err)
 		}
 	}
+	fenced(one, true)
+	fenced(next, false)
+	fenced(two, false)
 	if err := a.MarkFenced(two); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := b.Fenced(two); !got || err != nil {
-		t.Errorf("fenced off: %v, %v", got, err)
-	}
+	fenced(two, true)
 	if err := a.Forget(two, held(false)); err != nil { // its process has died
 		t.Fatal(err)
 	}
-	if got, err := b.Fenced(two); !got || err != nil {
-		t.Errorf("one that was forgotten is fenced off: %v, %v", got, err)
-	}
+	fenced(two, true) // one that was forgotten
 	if err := b.Release(next); err != nil {
 		t.Fatal(err)
 	}

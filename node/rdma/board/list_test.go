@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -37,12 +38,16 @@ func TestSameList(t *testing.T) {
 	defer one.Close()
 	defer two.Close()
 	var want []string
+	with := uint64(0)
 	lists := func(what string, entries int) {
 		t.Helper()
 		s.entries.Store(0)
-		all, err := one.List("c/")
+		first, all, err := one.Look("with", "c/")
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
+		}
+		if first.Version != with {
+			t.Errorf("%s: the record with them is %+v, want version %d", what, first, with)
 		}
 		var got []string
 		for _, r := range all {
@@ -78,10 +83,14 @@ func TestSameList(t *testing.T) {
 	lists("the same, beside another record", 0)
 	change(two, "c/1", 1)
 	lists("a later version", 2*n)
+	change(two, "with", 0)
+	with = 1
+	lists("one that the others are asked for with", 2*n)
+	lists("the same", 0)
 
 	s.mu.Lock()
 	restarted := board.NewAcceptor(board.LimitsFor(n, 100))
-	for _, key := range []string{"c/1", "c/2", "c/2"} { // as many changes as in its first life
+	for _, key := range []string{"c/1", "c/1", "c/2", "with", "with"} { // as many changes as in its first life
 		p, _ := s.acceptors[0].Promise(key)
 		restarted.Accept(key, p.Accepted, p.State)
 	}
@@ -93,10 +102,42 @@ func TestSameList(t *testing.T) {
 	lists("the same", 0)
 
 	s.lies.Store(true)
-	if all, err := one.List("c/"); err == nil {
+	if _, all, err := one.Look("", "c/"); err == nil {
 		t.Errorf("nodes that refer to what was never seen: %v", all)
 	}
-	if all, err := two.List("c/"); err == nil {
+	if _, all, err := two.Look("", "c/"); err == nil {
 		t.Errorf("nodes that refer to what was never seen: %v", all)
+	}
+}
+
+// overtaking lets another process write when a look is about to complete what a writer has left half done.
+type overtaking struct {
+	*nodes
+	once  sync.Once
+	write func()
+}
+
+func (o *overtaking) Ask(node int, q *board.Question) (*board.Answer, error) {
+	if q.Kind == board.KindPrepare {
+		o.once.Do(o.write)
+	}
+	return o.nodes.Ask(node, q)
+}
+
+// TestLookInOrder looks at a record that a writer has left half done, and at others, of which one is written before the
+// first is completed: a look that returns the first returns that, too.
+func TestLookInOrder(t *testing.T) {
+	s := newNodes(3, board.LimitsFor(3, 100))
+	s.acceptors[0].Accept("first", board.Ballot{Counter: 1, Proposer: "half"}, board.State{Version: 1, Writer: "half"})
+	s.set(true, 2)
+	q := board.NewQuorum(3, &overtaking{nodes: s, write: func() {
+		if ok, err := quorum(t, s).Swap("c/1", 0, nil); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	}})
+	defer q.Close()
+	first, all, err := q.Look("first", "c/")
+	if err != nil || first.Version != 1 || len(all) != 1 {
+		t.Errorf("%+v and %+v, %v", first, all, err)
 	}
 }

@@ -40,19 +40,21 @@ func (m *memory) Swap(key string, version uint64, value []byte) (bool, error) {
 	return true, nil
 }
 
-// List returns the records whose keys begin so.
-func (m *memory) List(prefix string) ([]Record, error) {
+// Look returns a record, and those whose keys begin so.
+func (m *memory) Look(key, prefix string) (first Record, all []Record, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []Record
-	for key, r := range m.records {
-		if strings.HasPrefix(key, prefix) {
-			r.Value = bytes.Clone(r.Value)
+	for k, r := range m.records {
+		r.Value = bytes.Clone(r.Value)
+		if k == key {
+			first = r
+		}
+		if strings.HasPrefix(k, prefix) {
 			all = append(all, r)
 		}
 	}
 	slices.SortFunc(all, func(a, b Record) int { return strings.Compare(a.Key, b.Key) })
-	return all, nil
+	return first, all, nil
 }
 
 // Await waits for another version of a record.

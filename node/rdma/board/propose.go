@@ -179,12 +179,17 @@ func (p *proposer) load(key string) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	// What a majority has accepted in one ballot is chosen, and nothing later was before this began, since they would know.
-	first := answers[0].Entries[0]
-	if !slices.ContainsFunc(answers, func(a *Answer) bool { return a.Entries[0].Ballot != first.Ballot }) {
-		return first.State, nil
+	if s, ok := agreed(answers, func(a *Answer) Entry { return a.Entries[0] }); ok {
+		return s, nil
 	}
 	return p.settle(key)
+}
+
+// agreed returns the state that all answers of a majority have accepted in one ballot: it is chosen, and nothing later
+// was before they were asked, since they would know.
+func agreed(answers []*Answer, entry func(a *Answer) Entry) (State, bool) {
+	first := entry(answers[0])
+	return first.State, !slices.ContainsFunc(answers, func(a *Answer) bool { return entry(a).Ballot != first.Ballot })
 }
 
 // later reports whether some acceptor has a later version of a register, which may come to nothing. A majority has what
@@ -268,31 +273,44 @@ func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) 
 	return who == writer, nil
 }
 
-// list returns the registers that were written and whose keys begin so.
-func (p *proposer) list(prefix string) ([]Record, error) {
-	var all []Record
+// look returns a register's state, unless key is "", and then the registers that were written and whose keys begin so,
+// none of them from before that state. Answers that agree on the one are from no earlier moment than that at which it was
+// chosen, and so is what they list: of two registers that were written one behind the other, a majority that has
+// accepted the second has one that has accepted the first.
+func (p *proposer) look(key, prefix string) (first State, all []Record, err error) {
 	for after, more := "", true; more; { // ends: after grows, and acceptors have so many keys
-		answers, err := p.gather(&Question{Kind: KindPeekAll, Key: prefix, After: after})
+		answers, err := p.gather(&Question{Kind: KindPeekAll, Key: prefix, With: key, After: after})
 		if err != nil {
-			return nil, err
+			return State{}, nil, err
+		}
+		if key != "" {
+			s, ok := agreed(answers, func(a *Answer) Entry { return a.With })
+			if first = s; !ok {
+				if first, err = p.settle(key); err != nil {
+					return State{}, nil, err
+				}
+			}
+			if key = ""; !ok {
+				continue // they may have listed what was before
+			}
 		}
 		var keys []string
 		var end string
 		if keys, end, more = page(answers); more && end <= after {
-			return nil, fmt.Errorf("a node lists %q again and again: %w", after, ErrUnreachable)
+			return State{}, nil, fmt.Errorf("a node lists %q again and again: %w", after, ErrUnreachable)
 		}
 		after = end
 		for _, key := range keys {
 			s, err := p.listed(key, answers)
 			if err != nil {
-				return nil, err
+				return State{}, nil, err
 			}
 			if s.Version > 0 {
 				all = append(all, Record{Key: key, Value: s.Value, Version: s.Version})
 			}
 		}
 	}
-	return all, nil
+	return first, all, nil
 }
 
 // page returns the keys of which every answer tells, and whether there are more behind the last of them.

@@ -89,16 +89,17 @@ func (q *Quorum) Swap(key string, version uint64, value []byte) (ok bool, err er
 	return ok, err
 }
 
-// List returns the records whose keys begin so.
-func (q *Quorum) List(prefix string) (all []Record, err error) {
+// Look returns a record, and those whose keys begin so. It takes one trip when majorities agree.
+func (q *Quorum) Look(key, prefix string) (first Record, all []Record, err error) {
+	var s State
 	err = q.operate("list", prefix, func() (err error) {
-		all, err = q.p.list(prefix)
+		s, all, err = q.p.look(key, prefix)
 		return err
 	})
 	for i := range all {
 		all[i].Value = bytes.Clone(all[i].Value)
 	}
-	return all, err
+	return Record{Key: key, Value: bytes.Clone(s.Value), Version: s.Version}, all, err
 }
 
 // Await waits for another version of a record, of which it asks the nodes without its value. While they do not answer
@@ -202,11 +203,11 @@ func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
 	}
 }
 
-// list is what an acceptor has listed of a folder. Keepers list the same one several times in each lease, and it seldom
-// changes.
+// list is what an acceptor has told of a record and a folder. Keepers look at the same ones several times in each lease,
+// and they seldom change.
 type list struct {
-	key    string
-	answer *Answer
+	key, with string
+	answer    *Answer
 }
 
 // put puts a question to one node. Of a list that is the same as before the node says so, and no more.
@@ -218,7 +219,7 @@ func (q *Quorum) put(node int, question *Question) (*Answer, error) {
 	was := q.listed[node]
 	q.mu.Unlock()
 	own := *question
-	if was.key == own.Key && was.answer != nil {
+	if was.key == own.Key && was.with == own.With && was.answer != nil {
 		own.Seen = was.answer.Mark
 	}
 	a, err := q.transport.Ask(node, &own)
@@ -231,7 +232,7 @@ func (q *Quorum) put(node int, question *Question) (*Answer, error) {
 		return was.answer, nil
 	case a.Mark != "":
 		q.mu.Lock()
-		q.listed[node] = list{own.Key, a}
+		q.listed[node] = list{own.Key, own.With, a}
 		q.mu.Unlock()
 	}
 	return a, nil

@@ -115,7 +115,7 @@ func (r *register) run(turns int) {
 			return
 		}
 		if r.t.w.chance(0.1) {
-			r.list()
+			r.look()
 			continue
 		}
 		r.turn(fmt.Sprintf("key%d", r.t.w.IntN(r.keys)), fmt.Sprintf("%d.%d", r.id, i))
@@ -166,13 +166,14 @@ func (r *register) check(err error) {
 	}
 }
 
-func (r *register) list() {
-	began := r.log.Begin()
-	all, err := r.p.list("key")
+func (r *register) look() {
+	began, first := r.log.Begin(), fmt.Sprintf("key%d", r.t.w.IntN(r.keys))
+	s, all, err := r.p.look(first, "key")
 	if err != nil {
 		r.check(err)
 		return
 	}
+	r.err = r.log.Loaded(r.id, first, began, string(s.Value), s.Version)
 	found := map[string]Record{}
 	for _, rec := range all {
 		found[rec.Key] = rec

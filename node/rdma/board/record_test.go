@@ -98,10 +98,10 @@ func TestDamagedRecords(t *testing.T) {
 	_, _, _, who := b.Master()
 	_, claim := b.Claim("c")
 	_, clients := b.Clients()
-	_, fenced := b.Fenced(c)
+	_, _, _, look := b.Look()
 	for what, err := range map[string]error{
 		"view": view, "advance": advance, "member": member, "down": b.SetDown(1, 1), "try": master, "renew": renew, "master": who,
-		"claim": claim, "clients": clients, "fenced": fenced, "mark": b.MarkFenced(c), "release": b.Release(c),
+		"claim": claim, "clients": clients, "look": look, "mark": b.MarkFenced(c), "release": b.Release(c),
 		"forget": b.Forget(c, nil),
 	} {
 		if !errors.Is(err, ErrDamaged) {

@@ -124,7 +124,7 @@ func TestQuorumOutOfReach(t *testing.T) {
 	if ok, err := q.Swap("key", 1, nil); ok || !errors.Is(err, board.ErrUnreachable) || errors.Is(err, board.ErrUncertain) {
 		t.Errorf("swap, which no majority has promised anything: %v, %v", ok, err)
 	}
-	if _, err := q.List(""); !errors.Is(err, board.ErrUnreachable) {
+	if _, _, err := q.Look("", ""); !errors.Is(err, board.ErrUnreachable) {
 		t.Errorf("list: %v", err)
 	}
 	s.set(false, 0)
@@ -173,7 +173,7 @@ func TestReader(t *testing.T) {
 			if value, v, err := reader.Load("key"); string(value) != want || v != version || err != nil {
 				t.Fatalf("%s: load: %q at version %d, %v; want %q", what, value, v, err, want)
 			}
-			if all, err := reader.List(""); err != nil || len(all) != 1 || string(all[0].Value) != want {
+			if _, all, err := reader.Look("", ""); err != nil || len(all) != 1 || string(all[0].Value) != want {
 				t.Fatalf("%s: list: %+v, %v; want %q", what, all, err, want)
 			}
 		}
@@ -184,7 +184,7 @@ func TestReader(t *testing.T) {
 	if !errors.Is(err, board.ErrUnreachable) || !strings.Contains(err.Error(), "2 of the pool's 3 nodes answered, and do not agree") {
 		t.Errorf("nobody knows what was chosen: %v", err)
 	}
-	if _, err := reader.List(""); !errors.Is(err, board.ErrUnreachable) {
+	if _, _, err := reader.Look("", ""); !errors.Is(err, board.ErrUnreachable) {
 		t.Errorf("nobody knows what was chosen: list: %v", err)
 	}
 	if value, _, err := writer.Load("key"); string(value) != "two" || err != nil {
@@ -243,7 +243,7 @@ func TestQuorumListsPages(t *testing.T) {
 		}
 	}
 	s.set(false, 0, 1, 2)
-	all, err := q.List("")
+	_, all, err := q.Look("", "")
 	if err != nil || len(all) != n {
 		t.Fatalf("%d records, %v", len(all), err)
 	}

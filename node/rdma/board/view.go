@@ -12,11 +12,40 @@ func (b *Board) View() (v rdma.View, down []bool, err error) {
 	if err != nil {
 		return rdma.View{}, nil, fmt.Errorf("view of the pool: %w", err)
 	}
-	v = rdma.View{Epoch: r.Epoch, Busy: r.Busy, Members: make([]rdma.Member, len(r.Members))}
+	return r.view(), r.Down, nil
+}
+
+func (r *viewRecord) view() rdma.View {
+	v := rdma.View{Epoch: r.Epoch, Busy: r.Busy, Members: make([]rdma.Member, len(r.Members))}
 	for n, word := range r.Members {
 		v.Members[n] = rdma.MemberOf(word)
 	}
-	return v, r.Down, nil
+	return v
+}
+
+// Look is View, and Clients behind it, at once: who was fenced off before an epoch began is Fenced here, or not there.
+func (b *Board) Look() (v rdma.View, down []bool, clients []Holder, err error) {
+	r, all, err := b.look()
+	if err != nil {
+		return rdma.View{}, nil, nil, fmt.Errorf("view and clients of the pool: %w", err)
+	}
+	return r.view(), r.Down, holders(all), nil
+}
+
+// look returns the view's record, and then those of all identities, less one.
+func (b *Board) look() (v viewRecord, all []listed, err error) {
+	first, records, err := b.store.Look(viewKey, clientsKey)
+	if err != nil {
+		return v, nil, err
+	}
+	if first.Version > 0 {
+		if v, err = decode[viewRecord](viewKey, first.Value, &b.o); err != nil {
+			return v, nil, err
+		}
+	}
+	v.grown(b.o.Nodes)
+	all, err = b.listed(records)
+	return v, all, err
 }
 
 // grown is r with room for the pool's nodes: a view that was never written has none.

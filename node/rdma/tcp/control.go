@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/node/rdma/wall"
 )
 
 // controlPatience bounds what a node may take for draining verbs.
@@ -19,6 +20,23 @@ func (f *Fabric) view() (rdma.View, error) {
 	if err != nil {
 		return rdma.View{}, err
 	}
+	f.learn(v, down)
+	return v, nil
+}
+
+// look is view, and the identities in use, of which it knows that too: see board.Board.Look.
+func (f *Fabric) look() (rdma.View, listing, error) {
+	asked := wall.Now()
+	v, down, holders, err := f.board.Look()
+	if err != nil {
+		return rdma.View{}, listing{}, err
+	}
+	f.learn(v, down)
+	return v, listing{holders, asked}, nil
+}
+
+// learn notes a view, and which nodes are down.
+func (f *Fabric) learn(v rdma.View, down []bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n, m := range v.Members {
@@ -33,7 +51,6 @@ func (f *Fabric) view() (rdma.View, error) {
 		f.last = v
 		f.last.Members = slices.Clone(v.Members)
 	}
-	return v, nil
 }
 
 // down tells whether a node serves nobody any more.
@@ -295,20 +312,71 @@ func (f *Fabric) Clients() []rdma.Client {
 
 // ListClients is Clients, or why the board does not tell.
 func (f *Fabric) ListClients() ([]rdma.Client, error) {
+	asked := wall.Now()
 	holders, err := f.board.Clients()
 	if err != nil {
 		return nil, fmt.Errorf("list the clients of %s: %w", f.name, err)
 	}
-	names := f.attached()
-	var all []rdma.Client
-	for _, h := range holders {
+	return f.clients(listing{holders, asked}), nil
+}
+
+// ListClients returns the clients as they were when the worker joined the view, of which it learned by the same question.
+func (e *Endpoint) ListClients() ([]rdma.Client, error) {
+	return e.fabric.clients(e.saw), nil
+}
+
+// listing is what the board said of identities, to a question that was asked at a time on wall.Now.
+type listing struct {
+	holders []board.Holder
+	asked   time.Duration
+}
+
+// clients returns the identities listed, and which of them are alive. One node that knows a process makes it alive, and
+// the nodes name those that they know with each list. Only all nodes together make one dead, and they are asked behind
+// the list, since a process is attached before it claims an identity.
+func (f *Fabric) clients(l listing) (all []rdma.Client) {
+	names := f.heardSince(l.asked)
+	if slices.ContainsFunc(l.holders, func(h board.Holder) bool { return !names[h.Process] }) {
+		names = f.attached()
+	}
+	for _, h := range l.holders {
 		c := h.Client
 		here := names == nil || names[h.Process]
 		c.Held = here && !h.Closed
 		c.Alive = c.Held && !h.Fenced
 		all = append(all, c)
 	}
-	return all, nil
+	return all
+}
+
+// attendance is which processes a node has said to be alive, to a question that was asked at a time on wall.Now.
+type attendance struct {
+	asked time.Duration
+	names []string
+}
+
+// hear notes which processes a node said to be alive.
+func (f *Fabric) hear(node int, a attendance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if a.asked > f.attended[node].asked {
+		f.attended[node] = a
+	}
+}
+
+// heardSince returns the processes that nodes have said to be alive to questions that were asked since then.
+func (f *Fabric) heardSince(asked time.Duration) map[string]bool {
+	names := map[string]bool{f.process: true}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.attended {
+		if a.asked >= asked {
+			for _, name := range a.names {
+				names[name] = true
+			}
+		}
+	}
+	return names
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it is left.
@@ -320,12 +388,4 @@ func (f *Fabric) Forget(c rdma.Client) error {
 		}
 		return names[h.Process], nil
 	})
-}
-
-// fenced tells whether a client must not go on.
-func (f *Fabric) fenced(c rdma.Client) (bool, error) {
-	if c.ID == 0 {
-		return false, nil
-	}
-	return f.board.Fenced(c)
 }

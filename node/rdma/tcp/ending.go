@@ -33,9 +33,9 @@ func (s ending) Swap(key string, version uint64, value []byte) (bool, error) {
 	return ok, s.judge(err)
 }
 
-func (s ending) List(prefix string) ([]board.Record, error) {
-	all, err := s.Store.List(prefix)
-	return all, s.judge(err)
+func (s ending) Look(key, prefix string) (board.Record, []board.Record, error) {
+	first, all, err := s.Store.Look(key, prefix)
+	return first, all, s.judge(err)
 }
 
 // Await ends when the fabric closes, too.

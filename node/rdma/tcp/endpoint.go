@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/board"
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
@@ -23,6 +24,7 @@ type Endpoint struct {
 	fabric *Fabric
 	client rdma.Client
 	joined uint64
+	saw    listing // with that view
 	lost   []error // by node: it strayed there, and the connection is down
 	rights rights
 
@@ -48,9 +50,10 @@ type Endpoint struct {
 }
 
 var (
-	_ rdma.Endpoint  = (*Endpoint)(nil)
-	_ rdma.Messenger = (*Endpoint)(nil)
-	_ rdma.Ringer    = (*Endpoint)(nil)
+	_ rdma.Endpoint     = (*Endpoint)(nil)
+	_ rdma.Messenger    = (*Endpoint)(nil)
+	_ rdma.Ringer       = (*Endpoint)(nil)
+	_ rdma.ClientLister = (*Endpoint)(nil)
 )
 
 // sent is one frame of verbs in flight: ops of one batch, or a part of a long one.
@@ -556,17 +559,23 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	if e.closed || e.fabric.closing.Load() {
 		return rdma.View{}, fmt.Errorf("join the view as client %d: %w", e.client.ID, rdma.ErrClosed)
 	}
-	v, err := e.fabric.view()
+	if e.client.ID == 0 { // it may only read, and is in no list
+		v, err := e.fabric.view()
+		if err != nil {
+			return rdma.View{}, fmt.Errorf("join the view: %w", err)
+		}
+		e.joined = v.Epoch
+		return v, nil
+	}
+	v, clients, err := e.fabric.look()
 	if err != nil {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	}
-	// Behind the view: who was fenced off before an epoch began does not get into it, see board.Board.succeed.
-	if fenced, err := e.fabric.fenced(e.client); err != nil {
-		return rdma.View{}, fmt.Errorf("join the view: %w", err)
-	} else if fenced {
+	// Who was fenced off before an epoch began does not get into it, see board.Board.succeed.
+	if board.Fenced(e.client, clients.holders) {
 		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", e.client.ID, rdma.ErrRevoked)
 	}
-	e.joined = v.Epoch
+	e.joined, e.saw = v.Epoch, clients
 	return v, nil
 }
 

@@ -102,6 +102,7 @@ type Fabric struct {
 	last     rdma.View // that was seen last
 	expelled []bool    // nodes that serve nobody any more, for sure
 	downs    []atomic.Bool
+	attended []attendance  // by node, what it said last of processes
 	owed     []rdma.Client // identities to give back, once the board is in reach
 }
 
@@ -118,7 +119,7 @@ func newFabric(o Options, r Record) *Fabric {
 		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:n], ","), o: o, record: r, process: newID(),
 		stop: make(chan struct{}), cut: make(chan struct{}), expelled: make([]bool, n), downs: make([]atomic.Bool, n),
 		last: rdma.View{Members: make([]rdma.Member, n)}, boxes: mailboxes{by: map[uint32]*mailbox{}},
-		meetings: meetings{by: map[uint32]*Meeting{}},
+		meetings: meetings{by: map[uint32]*Meeting{}}, attended: make([]attendance, len(r.Addresses)),
 	}
 	for i, addr := range r.Addresses {
 		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
@@ -518,7 +519,11 @@ func (a asker) Ask(node int, q *board.Question) (*board.Answer, error) {
 			return nil, fmt.Errorf("node %d is not waited for any more: %w", node, rdma.ErrNodeDown)
 		}
 	}
+	asked := wall.Now()
 	r, err := l.control(&message{Do: doBoard, Pool: a.f.record.ID, Ask: q}, within)
+	if err == nil && q.Kind == board.KindPeekAll {
+		a.f.hear(node, attendance{asked, r.Attached})
+	}
 	if err == nil && r.Answer == nil {
 		err = fmt.Errorf("node %d answers nothing: %w", node, ErrProtocol)
 	}

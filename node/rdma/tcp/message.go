@@ -34,7 +34,7 @@ const (
 	doAdopt    = "adopt"    // see Node.adopt
 	doSeal     = "seal"     // see Node.seal
 	doDrop     = "drop"     // see Node.drop
-	doBoard    = "board"    // a question to the pool's board
+	doBoard    = "board"    // a question to the pool's board; a list is answered with the processes that are alive
 	doFence    = "fence"    // see rdma.Control.Fence
 	doRevoke   = "revoke"   // see rdma.Fabric.Revoke
 	doExpel    = "expel"    // see pool.expel
@@ -128,19 +128,21 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		if m.Ask == nil {
 			return r, fmt.Errorf("a question to the board is missing: %w", ErrProtocol)
 		}
-		r.Answer, err = p.answer(m.Ask)
-		return r, err
+		if r.Answer, err = p.answer(m.Ask); err != nil || m.Ask.Kind != board.KindPeekAll {
+			return r, err
+		}
+		fallthrough // whoever lists clients wants to know which are alive
+	case doAttached:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		r.Attached = n.attached()
+		return r, nil
 	case doFence:
 		return r, p.fenceOff(m.Epoch)
 	case doRevoke:
 		return r, p.revoke(m.Client, m.Life)
 	case doExpel:
 		return r, p.expel(m.Epoch, m.Node)
-	case doAttached:
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		r.Attached = n.attached()
-		return r, nil
 	}
 	return r, fmt.Errorf("%q: this node does not know it: %w", m.Do, rdma.ErrNotSupported)
 }

@@ -82,7 +82,7 @@ func testBuffers(t *testing.T, s board.Store) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	copy(got, "YYYYY")
-	all, err := s.List("key")
+	_, all, err := s.Look("", "key")
 	if err != nil || len(all) != 1 || string(all[0].Value) != "value" {
 		t.Fatalf("%v, %v", all, err)
 	}
@@ -93,7 +93,7 @@ func testBuffers(t *testing.T, s board.Store) {
 // testList lists records, more than one answer may hold.
 func testList(t *testing.T, stores []board.Store) {
 	a, b := stores[0], stores[len(stores)-1]
-	if all, err := b.List(""); err != nil || len(all) != 0 {
+	if _, all, err := b.Look("", ""); err != nil || len(all) != 0 {
 		t.Fatalf("an empty store has %v, %v", all, err)
 	}
 	const n = 40
@@ -102,7 +102,7 @@ func testList(t *testing.T, stores []board.Store) {
 	}
 	swap(t, b, "clients", 0, "no", true)
 	swap(t, b, "view", 0, "no", true)
-	all, err := b.List("client/")
+	_, all, err := b.Look("", "client/")
 	if err != nil || len(all) != n {
 		t.Fatalf("%d records, %v; want %d", len(all), err, n)
 	}
@@ -111,10 +111,10 @@ func testList(t *testing.T, stores []board.Store) {
 			t.Errorf("record %d is %+v", i, r)
 		}
 	}
-	if all, err := a.List("client/00007x"); err != nil || len(all) != 0 {
+	if _, all, err := a.Look("", "client/00007x"); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
-	if all, err := a.List("view"); err != nil || len(all) != 1 || !bytes.Equal(all[0].Value, []byte("no")) {
+	if _, all, err := a.Look("", "view"); err != nil || len(all) != 1 || !bytes.Equal(all[0].Value, []byte("no")) {
 		t.Errorf("%v, %v", all, err)
 	}
 }
@@ -168,7 +168,7 @@ func testLinearizable(t *testing.T, stores []board.Store) {
 					return
 				}
 			}
-			all, err := s.List("key")
+			_, all, err := s.Look("", "key")
 			if err != nil || len(all) == 0 {
 				t.Errorf("user %d lists %d records: %v", u, len(all), err)
 			}
