@@ -136,6 +136,17 @@ func (c RingCount) IsSettled(n uint64) bool {
 	return n < c.Settled || c.Open[0] > 0 && n < c.Begun && !slices.Contains(c.Open[:], n+1)
 }
 
+// CountOpen returns the count of a ring with several streams that has begun so many buffers, of which those are not
+// settled, by the numbers of their posts, from 1.
+func CountOpen(begun uint64, open []uint64) RingCount {
+	c := RingCount{Begun: begun, Settled: begun}
+	if n := copy(c.Open[:], open); n > 0 {
+		slices.Sort(c.Open[:n])
+		c.Settled = c.Open[0] - 1
+	}
+	return c
+}
+
 // CheckRing returns o with its defaults for a pool of so many nodes. It is for fabrics, as all that follows.
 func CheckRing(o RingOptions, nodes int) (RingOptions, error) {
 	if o.Buffers == 0 {
@@ -175,10 +186,8 @@ func NewRingQueue(o RingOptions) *RingQueue {
 
 // Post adds buffers, of a node with so many bytes of memory and with blocks of mtu bytes: see Ring.Post.
 func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
-	if free := uint64(len(q.queue)) - (q.posted - q.Count().Settled); uint64(len(buffers)) > free {
-		return fmt.Errorf("post %d buffers to a ring with place for %d: %w", len(buffers), free, ErrFull)
-	}
-	if err := CheckRingBuffers(buffers, q.node, memory, mtu); err != nil {
+	free := len(q.queue) - int(q.posted-q.Count().Settled)
+	if err := CheckRingBuffers(buffers, free, q.node, memory, mtu); err != nil {
 		return err
 	}
 	for _, b := range buffers {
@@ -188,8 +197,11 @@ func (q *RingQueue) Post(buffers []Span, memory uint64, mtu int) error {
 	return nil
 }
 
-// CheckRingBuffers returns why buffers may not be posted to a ring of a node: see Ring.Post.
-func CheckRingBuffers(buffers []Span, node int, memory uint64, mtu int) error {
+// CheckRingBuffers returns why buffers may not be posted to a ring of a node that has place for so many: see Ring.Post.
+func CheckRingBuffers(buffers []Span, free, node int, memory uint64, mtu int) error {
+	if len(buffers) > free {
+		return fmt.Errorf("post %d buffers to a ring with place for %d: %w", len(buffers), free, ErrFull)
+	}
 	for _, b := range buffers {
 		off := b.Addr.Offset()
 		if b.Addr.Node() != node || off%Stride != 0 || b.Len < mtu || off > memory || uint64(b.Len) > memory-off {

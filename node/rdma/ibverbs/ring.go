@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -210,10 +209,8 @@ func (r *ring) Post(buffers []rdma.Span) error {
 		return rdma.ErrNoRing
 	}
 	r.receive()
-	if free := r.o.Buffers - len(r.posted) - int(int64(r.begun)-r.settled); len(buffers) > free {
-		return fmt.Errorf("post %d buffers to a ring with place for %d: %w", len(buffers), free, rdma.ErrFull)
-	}
-	if err := rdma.CheckRingBuffers(buffers, r.o.Node, r.region.size, r.p.MTU); err != nil {
+	free := r.o.Buffers - len(r.posted) - int(int64(r.begun)-r.settled)
+	if err := rdma.CheckRingBuffers(buffers, free, r.o.Node, r.region.size, r.p.MTU); err != nil {
 		return err
 	}
 	r.posted = append(r.posted, buffers...)
@@ -222,26 +219,20 @@ func (r *ring) Post(buffers []rdma.Span) error {
 }
 
 // Count implements tcp.DeviceRing.
-func (r *ring) Count() (c rdma.RingCount) {
+func (r *ring) Count() rdma.RingCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.closed {
 		r.receive()
 		r.feed()
 	}
-	n := 0
+	var open []uint64
 	for i := range r.streams {
 		for _, b := range r.streams[i].open {
-			c.Open[n] = b.number + 1
-			n++
+			open = append(open, b.number+1)
 		}
 	}
-	slices.Sort(c.Open[:n])
-	c.Begun, c.Settled = r.begun, r.begun
-	if n > 0 {
-		c.Settled = c.Open[0] - 1
-	}
-	return c
+	return rdma.CountOpen(r.begun, open)
 }
 
 // Close implements tcp.DeviceRing. The goroutine closes what is left, which nothing comes into.

@@ -156,7 +156,7 @@ var more = []teeth.Mutant{
 	{Rule: "and the last one of a stream is not", In: "ring.receive",
 		At: "len($s.$open) > 1", Do: "len($s.$open) > 0", Test: "TestFabric/RingCounts"},
 	{Rule: "open buffers are known", In: "ring.Count",
-		At: "$c.$Open[$n] = $b.$number + 1", Do: "$c.$Open[$n] = $b.$number + 2", Test: "TestStreams"},
+		At: "append($open, $b.$number+1)", Do: "append($open, $b.$number+2)", Test: "TestStreams"},
 	{Rule: "a stream without senders takes no buffers", In: "ring.feed",
 		At: "$s.$wanted && len($s.$open) == $have", Do: "len($s.$open) == $have", Test: "TestFabric/DryRing"},
 	{Rule: "a place is in its buffer", In: "ring.feed",

@@ -13,14 +13,14 @@ type ring struct {
 	s      *Sim
 	e      *endpoint
 	addr   rdma.RingAddr
-	queue  *rdma.RingQueue
+	queue  queue
 	life   uint64 // of its node
 	closed bool
 }
 
 // block is a part of an entry that has its place. It lands a while later, in two pieces when it tears.
 type block struct {
-	place    rdma.RingPlace
+	place    place
 	from, to int // of the entry
 	tear     tear
 	left     uint8 // pieces that have not landed
@@ -28,7 +28,15 @@ type block struct {
 
 // Rings returns what the options promise of rings.
 func (e *endpoint) Rings() (rdma.RingPromises, error) {
-	return rdma.RingPromises{MTU: e.s.opts.MTU, Counts: e.s.opts.CountRings}, nil
+	return e.s.ringPromises(), nil
+}
+
+func (s *Sim) ringPromises() rdma.RingPromises {
+	p := rdma.RingPromises{MTU: s.opts.MTU, Counts: s.opts.CountRings}
+	if s.opts.RingStreams {
+		p.Streams = rdma.RingStreams(p.MTU)
+	}
+	return p
 }
 
 // OpenRing opens a ring.
@@ -40,7 +48,7 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client %d: %w", e.id, err)
 	}
-	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: rdma.NewRingQueue(o),
+	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: newQueue(o, e.s.ringPromises()),
 		life: e.s.nodes[o.Node].life}
 	if e.s.ringAt(r.addr) != nil {
 		return nil, fmt.Errorf("client %d: %s: %w", e.id, r.addr, rdma.ErrExists)
@@ -165,6 +173,11 @@ func (s *Sim) placeBlock(f *flight, i int) {
 	if f.err == nil {
 		f.err = s.takePlace(f, i)
 	}
+	if f.err == errNotReady {
+		f.err, f.left = nil, f.left+1
+		s.at(s.now+int64(notReadyPause), event{kind: placing, f: f, piece: uint16(i)})
+		return
+	}
 	if f.err != nil || (i+1)*s.opts.MTU >= len(f.op.Buf) {
 		if c.entry = f.behind; c.entry != nil && c.entry.came {
 			s.at(s.now, event{kind: placing, f: c.entry})
@@ -183,7 +196,7 @@ func (s *Sim) takePlace(f *flight, i int) error {
 	}
 	f.ring = r
 	b := block{from: i * s.opts.MTU, to: min((i+1)*s.opts.MTU, len(f.op.Buf))}
-	p, err := r.queue.Place(b.to - b.from)
+	p, err := r.queue.place(len(f.op.Buf), b.to-b.from)
 	if err != nil {
 		return err
 	}
@@ -219,7 +232,7 @@ func (s *Sim) settle(f *flight, piece int) {
 	f.left--
 	b := &f.blocks[piece/2]
 	if b.left--; b.left == 0 {
-		f.ring.queue.Landed(b.place)
+		b.place.landed()
 	}
 	err := s.barred(f)
 	if err == nil && f.ring.over() {
@@ -264,14 +277,14 @@ func (s *Sim) appendNow(op *rdma.Op) error {
 			return rdma.ErrNoRing
 		}
 		n := min(len(p), s.opts.MTU)
-		at, err := r.queue.Place(n)
+		at, err := r.queue.place(len(op.Buf), n)
 		if err != nil {
 			return err
 		}
 		node := &s.nodes[op.Addr.Node()]
 		node.memory.write(at.Offset, p[:n])
 		s.dma(node, s.now, at.Offset, n)
-		r.queue.Landed(at)
+		at.landed()
 		p = p[n:]
 	}
 	return nil

@@ -58,9 +58,11 @@ type Options struct {
 	FlyProb float64
 	FlyMax  time.Duration
 	// MTU is how long blocks of rings are, a multiple of rdma.Stride; Hardware's or 4096 by default. CountRings lets
-	// rings count what is in flight, which RNICs do not.
-	MTU        int
-	CountRings bool
+	// rings count what is in flight, which RNICs with queues of several packets do not. RingStreams lets entries land in
+	// streams by their lengths, as on ibverbs, in rings that count.
+	MTU         int
+	CountRings  bool
+	RingStreams bool
 	// DMAProb is the share of APPENDs whose blocks reach memory late once they have their places, by up to DMAMax (1 ms
 	// by default).
 	DMAProb float64
@@ -122,6 +124,7 @@ func (o *Options) defaults() {
 		o.MTU = or(o.MTU, o.Hardware.MTU)
 	}
 	o.MTU = or(o.MTU, defaultMTU)
+	o.CountRings = o.CountRings || o.RingStreams
 	o.RetryTimeout, o.Limit = or(o.RetryTimeout, time.Millisecond), or(o.Limit, time.Hour)
 }
 

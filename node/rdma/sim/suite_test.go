@@ -48,6 +48,17 @@ func suite(t *testing.T, o sim.Options) {
 	})
 }
 
+// TestSuiteWithStreams runs the suite where entries land in several streams.
+func TestSuiteWithStreams(t *testing.T) {
+	for _, mtu := range []int{256, 4096} {
+		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
+			o := sim.Hostile(3)
+			o.MTU, o.RingStreams, o.DMAProb = mtu, true, 0.1
+			suite(t, o)
+		})
+	}
+}
+
 // TestSuiteOnHardware runs the suite on every profile, as it is, and with everything on that the contract allows.
 func TestSuiteOnHardware(t *testing.T) {
 	if teeth.UnderRace {
