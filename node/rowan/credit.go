@@ -35,7 +35,7 @@ func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
 // where there is little.
 func (r *Receiver) grant() error {
 	usable := r.o.usable(r.l.mtu)
-	room, reserve := max(0, r.unbegun-(r.o.kept()-r.o.Reserve))*usable, r.o.Reserve*usable
+	room, reserve := max(0, r.unbegun-r.o.begins(r.open))*usable, r.o.Reserve*usable
 	for i, g := range r.grants {
 		left := int(outstanding(g, r.spent[i]))
 		room -= left

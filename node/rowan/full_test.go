@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan"
 )
 
@@ -18,12 +19,19 @@ type filling struct {
 	used []rowan.Segment
 }
 
-func newFilling(t *testing.T, reserve, urgent int) *filling {
+func newFilling(t *testing.T, streams bool, reserve, urgent int) *filling {
 	o := rowan.Options{
 		Node: 0, Ring: 2, Segments: 12, SegmentBytes: 4096, Ahead: 12, Reserve: reserve,
 		Sources: 8, Urgent: urgent, Credit: 3000, Secret: secret,
 	}
-	f := newMem(t, o, mtu)
+	var f rdma.Fabric
+	if streams {
+		o = streamed(o)
+		f = sim.New(sim.Options{MTU: mtu, RingStreams: true, Memory: o.Size()})
+		t.Cleanup(func() { f.Close() })
+	} else {
+		f = newMem(t, o, mtu)
+	}
 	ep := open(t, f, "receiver")
 	l := &filling{t: t, o: o, ep: open(t, f, "sender")}
 	var err error
@@ -70,13 +78,18 @@ func (l *filling) senders() (all []*rowan.Sender) {
 // add has a source append an entry of up to a kilobyte. The receiver looks while it is in flight, as far as the sender
 // knows.
 func (l *filling) add(s *rowan.Sender, i int) error {
-	data := make([]byte, 8+i*37%1000)
-	if err := s.Reserve(len(data)); err != nil {
+	n := 8 + i*37%1000
+	if err := s.Reserve(n); err != nil {
 		return err
 	}
+	return l.land(s, n)
+}
+
+// land has a source append an entry of n bytes that it has leave for.
+func (l *filling) land(s *rowan.Sender, n int) error {
 	b := l.ep.Batch()
 	defer b.Release()
-	op, err := s.Add(b, 1, data)
+	op, err := s.Add(b, 1, make([]byte, n))
 	if err != nil {
 		return err
 	}
@@ -107,12 +120,12 @@ func (l *filling) fill(senders ...*rowan.Sender) (entries int) {
 // the next.
 func TestFull(t *testing.T) {
 	for _, reserve := range []int{0, 3} {
-		t.Run(fmt.Sprint(reserve), func(t *testing.T) { testFull(t, reserve) })
+		t.Run(fmt.Sprint(reserve), func(t *testing.T) { testFull(t, newFilling(t, false, reserve, 0)) })
+		t.Run(fmt.Sprint("streams/", reserve), func(t *testing.T) { testFull(t, newFilling(t, true, reserve, 0)) })
 	}
 }
 
-func testFull(t *testing.T, reserve int) {
-	l := newFilling(t, reserve, 0)
+func testFull(t *testing.T, l *filling) {
 	senders := l.senders()
 	if n := l.fill(senders...); n < 20 {
 		t.Errorf("full with %d entries", n)
@@ -146,7 +159,7 @@ func testFull(t *testing.T, reserve int) {
 
 // TestInFlight: what was reserved counts until it is known to have landed.
 func TestInFlight(t *testing.T) {
-	l := newFilling(t, 0, 0)
+	l := newFilling(t, false, 0, 0)
 	senders := l.senders()
 	type held struct {
 		s    *rowan.Sender
@@ -168,16 +181,46 @@ func TestInFlight(t *testing.T) {
 		}
 	}
 	for i, h := range all {
-		b := l.ep.Batch()
-		op, err := h.s.Add(b, 1, make([]byte, h.data))
-		if err == nil {
-			err = rdma.Do(l.ep, b, patience)
+		if err := l.land(h.s, h.data); err != nil {
+			t.Fatalf("entry %d of %d that had leave: %v", i, len(all), err)
 		}
-		if err == nil {
-			err = h.s.Acknowledged(op, l.ep.Now())
+	}
+}
+
+// TestLateStreams fills a log with entries of one stream, while a source has leave for entries of others: these begin
+// segments yet.
+func TestLateStreams(t *testing.T) {
+	l := newFilling(t, true, 0, 0)
+	senders := append(l.senders(), l.sender(7, false))
+	l.step()
+	late := []int{60, 200}
+	for _, n := range late {
+		if err := senders[0].Reserve(n); err != nil {
+			t.Fatal(err)
 		}
-		if b.Release(); err != nil {
-			t.Fatal(fmt.Errorf("entry %d of %d that had leave: %w", i, len(all), err))
+	}
+	entries := 0
+	for full := 0; full < 4*len(senders); l.step() {
+		for _, s := range senders {
+			err := s.Reserve(8)
+			if errors.Is(err, rdma.ErrFull) {
+				full++
+				continue
+			}
+			if err == nil {
+				err = l.land(s, 8)
+			}
+			if entries, full = entries+1, 0; err != nil {
+				t.Fatalf("entry %d, of one stream: %v", entries, err)
+			}
+		}
+	}
+	if entries < 64*(l.o.Segments-8) {
+		t.Errorf("full with %d entries of a stride", entries)
+	}
+	for _, n := range late {
+		if err := l.land(senders[0], n); err != nil {
+			t.Errorf("an entry of %d bytes, with leave, of another stream: %v", n, err)
 		}
 	}
 }
@@ -185,7 +228,7 @@ func TestInFlight(t *testing.T) {
 // TestUrgent: when the log is full for others, urgent sources have leave for the reserve, and no more. What they have of
 // it is not kept free once more.
 func TestUrgent(t *testing.T) {
-	l := newFilling(t, 3, 2)
+	l := newFilling(t, false, 3, 2)
 	var others []*rowan.Sender
 	for source := range 6 {
 		others = append(others, l.sender(source, false))
@@ -207,7 +250,7 @@ func TestUrgent(t *testing.T) {
 	if n := l.fill(others...); n > 40 {
 		t.Errorf("then others have room for %d entries", n)
 	}
-	l = newFilling(t, 3, 2)
+	l = newFilling(t, false, 3, 2)
 	urgent = []*rowan.Sender{l.sender(6, false), l.sender(7, false)}
 	l.step()
 	for _, s := range urgent { // they hold as much as they get
@@ -216,7 +259,7 @@ func TestUrgent(t *testing.T) {
 	}
 	l.step()
 	with := l.fill(l.sender(0, false))
-	l = newFilling(t, 3, 2)
+	l = newFilling(t, false, 3, 2)
 	if without := l.fill(l.sender(0, false)); with < without-2 {
 		t.Errorf("there is room for %d entries beside what urgent sources hold of the reserve, for %d otherwise", with, without)
 	}

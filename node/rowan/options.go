@@ -54,8 +54,8 @@ type Options struct {
 	Streams int
 	// Credit is how many bytes of the log a source has leave to append at a time, at most. No entry takes more than
 	// half of it. It is 128 KiB by default, which is enough for the longest entry there is; all sources' fits into the
-	// segments ahead, without two, and without Reserve: segments that are kept from sources which need leave
-	// (SenderOptions.Reserved).
+	// segments ahead, without two, or three of each stream, where there are several, and without Reserve: segments that
+	// are kept from sources which need leave (SenderOptions.Reserved).
 	Credit, Reserve int
 	// Secret is the log's. Without it no bytes, such as a value's, can be made to look like an entry. It is as durable
 	// as the log.
@@ -82,7 +82,8 @@ func (o Options) check(p rdma.RingPromises) error {
 		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
 			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
 	}
-	room := (min(o.Ahead, o.Segments-o.Own) - o.kept() - 2) * o.usable(mtu)
+	begun := max(2, o.Streams) // when all streams are under way
+	room := (min(o.Ahead, o.Segments-o.Own) - o.Reserve - o.begins(o.Streams) - begun) * o.usable(mtu)
 	if o.Credit < rdma.Stride || o.Reserve < 0 || (o.Sources-o.Urgent)*o.Credit > room {
 		return fmt.Errorf("a log with credit of %d bytes for %d sources: want at least %d, and all in %d of segments: %w",
 			o.Credit, o.Sources-o.Urgent, rdma.Stride, room, rdma.ErrAccess)
@@ -98,13 +99,14 @@ func (o Options) check(p rdma.RingPromises) error {
 // next.
 func (o Options) usable(mtu int) int { return o.SegmentBytes - strides(mtu) + rdma.Stride }
 
-// kept is how many segments no leave is given for: the reserve, and, of several streams, what each may begin beside what it
-// has leave for: the one that it fills, and one ahead.
-func (o Options) kept() int {
-	if o.Streams > 1 {
-		return o.Reserve + 2*o.Streams
+// begins is how many segments streams may begin beside what they have leave for, when so many are open: one to fill and one
+// ahead each, where there are several, or, of a stream that has both, one ahead. Of so many open ones, two of a stream at
+// most, at least open - Streams streams have both.
+func (o Options) begins(open int) int {
+	if o.Streams == 1 {
+		return 0
 	}
-	return o.Reserve
+	return 2*o.Streams - max(0, open-o.Streams)
 }
 
 // keys is how many streams of entries in the order of their stamps there are: those of each source.

@@ -27,10 +27,13 @@ type outage struct {
 // outages runs a world without any crash, but with losses of power, after each of which the node comes back, and so
 // does a receiver. Senders live. It returns how many steps the node made, and what went wrong.
 func outages(seed uint64, ddio bool, cuts ...outage) (steps uint64, err error) {
-	o, device := sim.Hostile(seed), pmem.Testbed()
+	o, device, log, entries := sim.Hostile(seed), pmem.Testbed(), tiny, 8
+	if o.RingStreams = hasStreams(seed); o.RingStreams {
+		log, entries = streamed(log), 24
+	}
 	device.DDIO = ddio
-	o.MTU, o.CountRings, o.Memory, o.PMem = mtu, seed%2 == 0, tiny.Size(), &device
-	w := newWorld(o, tiny, 8)
+	o.MTU, o.CountRings, o.Memory, o.PMem = mtu, seed%2 == 0, log.Size(), &device
+	w := newWorld(o, log, entries)
 	w.pause = 150 * time.Microsecond
 	defer w.s.Close()
 	for _, c := range cuts {
@@ -78,7 +81,7 @@ func TestPowerCuts(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(2, 10)
+	first, n := seeds(3, 10)
 	runs, words, all := 0, 0, 0
 	for seed := first; seed < first+n; seed++ {
 		run := func(cuts ...outage) uint64 {

@@ -32,6 +32,7 @@ type Receiver struct {
 	grants  []uint64 // by source, bytes
 	spent   []uint64 // of them
 	unbegun int      // segments in the ring in which nothing has its place
+	open    int      // of several streams, those that are begun and not settled
 	turn    int
 
 	pushed   []pushed // to the ring, in order, that are not settled
@@ -151,7 +152,10 @@ func (r *Receiver) settle() (done []int, left []pushed, err error) {
 	var c rdma.RingCount
 	if r.counts {
 		c, err = r.ring.Count()
-		r.unbegun = int(r.posted - c.Begun)
+		r.unbegun, r.open = int(r.posted-c.Begun), 0
+		for r.open < len(c.Open) && c.Open[r.open] > 0 {
+			r.open++
+		}
 	} else {
 		err = r.look()
 	}

@@ -33,6 +33,16 @@ var (
 	}
 )
 
+// streamed is a log like o whose ring has several streams, with as many segments more as these keep.
+func streamed(o rowan.Options) rowan.Options {
+	o.Streams = rdma.RingStreams(mtu)
+	o.Segments, o.Ahead = o.Segments+3*o.Streams, o.Ahead+3*o.Streams
+	return o
+}
+
+// maxStreams are those of an MTU of 256.
+const maxStreams = 3
+
 // id names an entry.
 type id struct {
 	source uint16
@@ -51,8 +61,7 @@ type world struct {
 	next     [sources]int
 	acked    map[[2]int]bool // by source and number
 	known    map[id]bool     // that the receiver of now has digested
-	stamps   [sources]uint64 // of those, the last
-	place    place           // where the last of those ends
+	last     [maxStreams]last
 	places   map[id]place    // where entries end that any receiver has digested
 	kept     map[[2]int]bool // those whose segments were given back: they are elsewhere, too
 	gone     map[id]bool     // those of segments that are free: they must not come back
@@ -92,24 +101,32 @@ type place struct {
 	at   rdma.Addr
 }
 
-// begin begins the life of a receiver.
-func (w *world) begin() { w.known, w.stamps, w.place = map[id]bool{}, [sources]uint64{}, place{} }
+// last is what the receiver of now has digested last of a stream.
+type last struct {
+	stamps [sources]uint64
+	place  place // where it ends
+}
 
-// digest notes an entry that the receiver of now found: they come in the order of their places, those of a source in
-// that of its stamps, and each has one place for ever.
+// begin begins the life of a receiver.
+func (w *world) begin() { w.known, w.last = map[id]bool{}, [maxStreams]last{} }
+
+// digest notes an entry that the receiver of now found: those of a stream come in the order of their places, of a source
+// in that of its stamps, and each has one place for ever.
 func (w *world) digest(seg rowan.Segment, e *rowan.Entry) error {
 	here := place{seg.Push, e.Blocks[len(e.Blocks)-1]}
 	me := id{e.Source, e.Stamp}
 	before, digested := w.places[me]
-	switch last := w.place; {
-	case here.push < last.push || here.push == last.push && here.at <= last.at:
-		w.fail("entry %+v at %+v comes behind %+v", me, here, last)
-	case e.Stamp <= w.stamps[e.Source]:
-		w.fail("entry %+v comes behind stamp %d", me, w.stamps[e.Source])
+	p := rdma.RingPromises{MTU: mtu, Streams: w.log.Streams}
+	last := &w.last[p.Stream(len(e.Data)+len(e.Blocks)*rowan.HeaderBytes)]
+	switch at := last.place; {
+	case here.push < at.push || here.push == at.push && here.at <= at.at:
+		w.fail("entry %+v at %+v comes behind %+v", me, here, at)
+	case e.Stamp <= last.stamps[e.Source]:
+		w.fail("entry %+v comes behind stamp %d", me, last.stamps[e.Source])
 	case digested && before != here:
 		w.fail("entry %+v is at %+v, and was at %+v", me, here, before)
 	}
-	w.places[me], w.place, w.stamps[e.Source] = here, here, e.Stamp
+	w.places[me], last.place, last.stamps[e.Source] = here, here, e.Stamp
 	number := int(binary.LittleEndian.Uint64(e.Data))
 	switch want := dataOf(int(e.Source), number); {
 	case !bytes.Equal(want, e.Data):
@@ -248,6 +265,9 @@ func (w *world) end() {
 	}
 }
 
+// hasStreams reports whether rings have several streams in a run.
+func hasStreams(seed uint64) bool { return seed%4 == 2 }
+
 // crashes runs a world, and returns what went wrong. With losses of power the node's memory is persistent.
 func crashes(seed uint64, cuts ...outage) error {
 	log, entries := small, 60
@@ -255,6 +275,9 @@ func crashes(seed uint64, cuts ...outage) error {
 		log, entries = credited, 120
 	}
 	o := sim.Hostile(seed)
+	if o.RingStreams = hasStreams(seed); o.RingStreams {
+		log = streamed(log)
+	}
 	o.MTU, o.CountRings, o.Memory = mtu, seed%2 == 0, log.Size()
 	if cuts != nil {
 		o.PMem = new(pmem.Testbed())
