@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/farkv/farkv/workloads/check/teeth"
@@ -59,6 +60,14 @@ var mutants = []teeth.Mutant{
 		At: "$s.onDevice($*a)", Do: "false", Test: "TestPMemCounts"},
 	{Rule: "a READ that sees a WRITE into memory costs the NIC little", In: "timing.served",
 		At: "$h.nodePersist - $h.nodeVerb", Do: "$h.nodeVerb", Test: "TestPersistRate"},
+	{Rule: "an entry is in the stream of its length", In: "streams.place",
+		At: "$q.p.Stream($entry)", Do: "min($entry, 0)", Test: "TestSuiteWithStreams"},
+	{Rule: "a stream without entries takes no buffers", In: "streams.feed",
+		At: "!$s.wanted || $*open", Do: "$*open", Test: "TestSuiteWithStreams"},
+	{Rule: "a device asks again for what found no place yet", In: "streams.place",
+		At: "$err != nil && len($q.posted) > 0", Do: "false", Test: "TestSuiteWithStreams"},
 }
 
-func TestMutants(t *testing.T) { teeth.Suite{Test: "TestPersistence"}.Run(t, mutants) }
+func TestMutants(t *testing.T) {
+	teeth.Suite{Test: "TestPersistence", Seen: regexp.MustCompile(`^ +\w+\.go:\d+: `)}.Run(t, mutants) // rdmatest's are in no test files
+}
