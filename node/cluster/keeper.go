@@ -99,11 +99,12 @@ type rest struct {
 	failed bool
 }
 
-// target is a client to recover, a node to restore, or a Hold.
+// target is a client to recover, a node to restore, a Hold, or what an Attendant does.
 type target struct {
 	client rdma.ClientID
 	node   int // plus one
 	hold   bool
+	attend bool
 }
 
 // Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is closed. The master
@@ -247,11 +248,30 @@ func (k *keeper) tick() (more bool, err error) {
 	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
 	}
+	if a, ok := k.m.(Attendant); ok {
+		if more, err := k.attend(a, v); more || err != nil {
+			return more, err
+		}
+	}
 	s := k.vacancy(v)
 	if k.breathing = s != nil && k.ep.Now()-k.idle < breath*k.o.Lease; s != nil && !k.breathing {
 		return true, k.barrier(v, nil, s)
 	}
 	return k.recover(v)
+}
+
+// attend calls a mender that is an Attendant. What it fails in keeps the keeper from nothing else.
+func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
+	what := target{attend: true}
+	if k.resting(what) {
+		return false, nil
+	}
+	more, err = a.Attend(v)
+	if err != nil {
+		return false, k.failed(what, fmt.Errorf("attend to the store: %w", err))
+	}
+	k.forget(what)
+	return more, nil
 }
 
 // recover recovers one dead client.

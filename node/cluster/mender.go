@@ -36,6 +36,15 @@ type Enduring interface {
 	Littered(v rdma.View) (bool, error)
 }
 
+// Attendant is the Mender of a store whose master has work of its own, such as a configuration to change when servers
+// die. The nodes that the view calls gone serve nothing any more, and no verb of what ran beside them can land.
+type Attendant interface {
+	Mender
+	// Attend does one thing of what is due under an idle view. It is called in every tick, before vacancies are filled and
+	// clients recovered, and waits for a part of a lease at most. More: it is to be called again at once.
+	Attend(v rdma.View) (more bool, err error)
+}
+
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
 // rdma.Configs says: while that lasts no other process does.
 type Configurer interface {

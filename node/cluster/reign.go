@@ -55,6 +55,34 @@ func (e *reign) Sleep(d time.Duration) {
 	e.Endpoint.Sleep(d)
 }
 
+// Listen opens the mailbox of the mender's worker. It may stay open in later tenures of the same keeper.
+func (e *reign) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	box, err := rdma.Listen(e.Endpoint, o)
+	if err != nil {
+		return nil, err
+	}
+	return &reignBox{box, e}, nil
+}
+
+type reignBox struct {
+	rdma.Mailbox
+	e *reign
+}
+
+// Await waits in parts, as reign.Wait does.
+func (m *reignBox) Await(within time.Duration) error {
+	part := m.e.k.o.Lease / 4
+	for ; within > part; within -= part {
+		if err := m.Mailbox.Await(part); !errors.Is(err, rdma.ErrTimeout) {
+			return err
+		}
+		if err := m.e.k.prolong(); err != nil {
+			return err
+		}
+	}
+	return m.Mailbox.Await(within)
+}
+
 // SwapConfig implements Configurer.
 func (e *reign) SwapConfig(version uint64, data []byte) (bool, error) {
 	if err := e.k.prolong(); err != nil {

@@ -308,7 +308,7 @@ func TestFailSpreads(t *testing.T) {
 	}
 }
 
-// TestJoin lets a server join: it gets its share of replicas, and nobody gets fewer than it has.
+// TestJoin lets a server join: in the end all have about as many replicas.
 func TestJoin(t *testing.T) {
 	c := must(t)(made(t, 6, 48, 3).Join(9))
 	if m := c.Member(9); m == nil || m.Since != c.Term {

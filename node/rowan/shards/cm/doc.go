@@ -1,0 +1,43 @@
+// Package cm is the configuration manager of Rowan-KV (OSDI 2023, 4.5): it stores configurations, tells servers of
+// them, and commits them. It has two ends. A Manager is the mender of the pool's master. Each server has a Server in its
+// control task.
+//
+//	cluster.Keep(ep, f, cm.NewMender(f, o), ...) // a candidate
+//
+//	s := cm.NewServer(ep, f, node, store)        // beside a node
+//	for {
+//		r, err := peer.Next(time.Millisecond)
+//		...                                  // of procedure Ask:
+//		err = s.Handle(r)
+//		...
+//		err = s.Step()
+//	}
+//
+// # Two steps
+//
+// The configuration lies in the pool's registers (rdma.Configs), which the master alone replaces. That is the only
+// place it is read from: messages just say which term is there, so that one which is late, comes twice, or is of a
+// master that was deposed does no harm.
+//
+//  1. The manager stores a configuration of the next term, which is not committed. Each member reads it and stops to
+//     serve in earlier terms. It answers once nothing is under way in them.
+//  2. When all members have answered the manager stores the same configuration as committed. A server that has read
+//     that serves its shards.
+//
+// A server that leaves the members is one of a node that the view calls gone. Then its lease is over, and verbs of it
+// were fenced off: see cluster.Attendant. So when a term is committed, no server serves in an earlier one: members have
+// answered, and the others are gone. A manager that dies at any point leaves a configuration in the registers, from
+// which its successor goes on in the same way.
+//
+// # What is lost, or late
+//
+// The manager asks all members in each tick, and takes from their answers what they have to report: copies that are
+// complete, migrations that have ended, loads. A server reads the registers by itself when a client knows a higher
+// term, and while it waits for a commit, so that it needs no manager to get on.
+//
+// # What it relies on
+//
+// A server lives as long as its node: one that is started anew belongs to another node, or to a pool that is started
+// anew, for which there is shards.Config.ColdStart. A server that answers READs but not the manager holds up all
+// configurations.
+package cm

@@ -1,0 +1,44 @@
+package cm
+
+import "github.com/farkv/farkv/node/rowan/shards"
+
+// What tests of messages use.
+
+const (
+	MaxReports, MaxLoads = maxReports, maxLoads
+	MostAnswer           = boxBytes - 16 // the header of rpc
+)
+
+func EncodeAnswer(term uint64, r Report) []byte {
+	a := answer{term, r}
+	return a.encode()
+}
+
+func DecodeAnswer(p []byte) (term uint64, r Report, err error) {
+	a, err := decodeAnswer(p)
+	if err != nil {
+		return 0, r, err
+	}
+	return a.term, a.Report, nil
+}
+
+func EncodeQuestion(term uint64, committed bool) []byte { return question{term, committed}.encode() }
+
+func DecodeQuestion(p []byte) (term uint64, committed, ok bool) {
+	q, ok := decodeQuestion(p)
+	return q.term, q.committed, ok
+}
+
+// Counted returns the loads of the last of some periods, given what members had counted at their ends.
+func Counted(configs []*shards.Config, ends ...[]Report) (loads []shards.Load) {
+	m := &Manager{}
+	for i, reports := range ends {
+		m.c = configs[i]
+		var answers []*answer
+		for _, r := range reports {
+			answers = append(answers, &answer{Report: r})
+		}
+		loads = m.count(answers)
+	}
+	return loads
+}

@@ -1,0 +1,341 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// Options shape a manager. Zero values mean defaults.
+type Options struct {
+	// First is the configuration of a pool that has none: see shards.New.
+	First *shards.Config
+	// Spares are the nodes that may take a dead one's place. Their servers become members then.
+	Spares []int
+	// Box is the number of the mailbox in which each server's control task gets requests, at its node. Default 1.
+	Box int
+	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked again in the next
+	// one, so that it is to be longer than a server takes to become quiet.
+	Patience time.Duration
+	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done then.
+	Period time.Duration
+	Plan   shards.PlanOptions
+	// Log is told of each configuration that was stored.
+	Log func(*shards.Config)
+}
+
+func (o *Options) defaults() {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	set(&o.Patience, 20*time.Millisecond)
+	set(&o.Period, 500*time.Millisecond)
+	if o.Box == 0 {
+		o.Box = 1
+	}
+	if o.Log == nil {
+		o.Log = func(*shards.Config) {}
+	}
+}
+
+// window bounds the servers that are asked at a time, so that the manager's mailbox takes 512 KiB.
+const window = 32
+
+// NewMender returns what makes the mender of each tenure of one candidate (see cluster.Keep): a manager. All use one
+// mailbox, the candidate's.
+func NewMender(f rdma.Configs, o Options) cluster.NewMender {
+	o.defaults()
+	var peer *rpc.Peer
+	return func(ep rdma.Endpoint) (cluster.Mender, error) {
+		swap, ok := ep.(cluster.Configurer)
+		if !ok {
+			return nil, fmt.Errorf("manage the configuration on an endpoint of no master: %w", rdma.ErrNotSupported)
+		}
+		if peer == nil {
+			box := rdma.BoxOptions{Node: rdma.All, Slots: 2 * window, Bytes: boxBytes}
+			p, err := rpc.Open(ep, rpc.Options{Box: box, Window: window})
+			if err != nil {
+				return nil, fmt.Errorf("manage the configuration: %w", err)
+			}
+			peer = p
+		}
+		return &Manager{
+			ep: ep, f: f, swap: swap, peer: peer, o: o,
+			plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
+		}, nil
+	}
+}
+
+// Manager is the manager in one tenure of a master.
+type Manager struct {
+	ep   rdma.Endpoint
+	f    rdma.Configs
+	swap cluster.Configurer
+	peer *rpc.Peer
+	o    Options
+
+	version uint64         // in the registers
+	c       *shards.Config // nil: it is to be read
+
+	plan       *shards.Planner
+	periodEnds time.Duration
+	counted    []sample // by shard, at the end of the last period
+}
+
+// sample is what a server had counted of a shard.
+type sample struct {
+	node int // plus one; 0: there is none
+	shards.Load
+}
+
+// Spares implements cluster.Mender.
+func (m *Manager) Spares() []int { return m.o.Spares }
+
+// Mend has nothing to do: Attend sees which nodes are gone.
+func (m *Manager) Mend(rdma.View) error { return nil }
+
+// Restore makes the spare's server a member. It copies under an idle view: see Attend.
+func (m *Manager) Restore(_ rdma.View, _, spare int) error {
+	if err := m.read(); err != nil {
+		return err
+	}
+	if m.c == nil || m.c.Member(spare) != nil {
+		return nil
+	}
+	next, err := m.c.Join(spare)
+	if err != nil {
+		return err
+	}
+	return m.store(next)
+}
+
+// Recover has nothing to do: clients own nothing.
+func (m *Manager) Recover(rdma.View, rdma.ClientID) error { return nil }
+
+// Sweep has nothing to do.
+func (m *Manager) Sweep(rdma.View) error { return nil }
+
+// Attend takes one step: it stores the configuration that follows the one in the registers, if one is due. A crash
+// leaves the one or the other.
+//
+// It commits when all members have answered that they know the term. Those that were members before are gone: only
+// they are left out.
+func (m *Manager) Attend(v rdma.View) (more bool, err error) {
+	if err := m.read(); err != nil {
+		return false, err
+	}
+	if m.c == nil {
+		if m.o.First == nil {
+			return false, nil
+		}
+		return true, m.store(m.o.First)
+	}
+	if gone := m.gone(v); len(gone) > 0 {
+		next, err := m.c.Fail(gone...)
+		if err != nil {
+			return false, err
+		}
+		return true, m.store(next)
+	}
+	answers, err := m.ask()
+	if err != nil {
+		return false, err
+	}
+	if !m.c.Committed {
+		if !m.known(answers) {
+			return false, nil
+		}
+		return true, m.store(m.c.Commit())
+	}
+	next := m.reports(answers)
+	if next == m.c {
+		next = m.even(answers)
+	}
+	if next == m.c {
+		return false, nil
+	}
+	return true, m.store(next)
+}
+
+// read reads the registers, unless it is known what they have: others replace nothing in this tenure.
+func (m *Manager) read() error {
+	if m.c != nil {
+		return nil
+	}
+	at, err := m.f.Config()
+	if err != nil {
+		return fmt.Errorf("manage the configuration: %w", err)
+	}
+	m.version = at.Version
+	if at.Version == 0 {
+		return nil
+	}
+	if m.c, err = shards.Decode(at.Data); err != nil {
+		return fmt.Errorf("manage the configuration: version %d: %w", at.Version, err)
+	}
+	return nil
+}
+
+// store replaces the configuration. Where that fails it may happen yet: it is read again, and what is stored next
+// excludes it.
+func (m *Manager) store(next *shards.Config) error {
+	m.c = nil
+	ok, err := m.swap.SwapConfig(m.version, next.Encode())
+	if err != nil {
+		return fmt.Errorf("store the configuration of term %d: %w", next.Term, err)
+	}
+	if !ok {
+		return fmt.Errorf("store the configuration of term %d: there is another: %w", next.Term, rdma.ErrStale)
+	}
+	m.c, m.version = next, m.version+1
+	m.o.Log(next)
+	return nil
+}
+
+// gone returns the members whose nodes are gone.
+func (m *Manager) gone(v rdma.View) (gone []int) {
+	for _, member := range m.c.Members {
+		if n := member.Node; n < len(v.Members) && v.Members[n].Gone {
+			gone = append(gone, n)
+		}
+	}
+	return gone
+}
+
+// ask asks all members, and returns what they answered, by member; nil: nothing yet.
+func (m *Manager) ask() ([]*answer, error) {
+	m.dropRequests()
+	answers := make([]*answer, len(m.c.Members))
+	body := question{m.c.Term, m.c.Committed}.encode()
+	for from := 0; from < len(answers); from += window {
+		if err := m.askSome(answers, from, min(from+window, len(answers)), body); err != nil {
+			return nil, err
+		}
+	}
+	return answers, nil
+}
+
+func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
+	calls := make([]*rpc.Call, 0, to-from)
+	defer func() {
+		for _, c := range calls {
+			c.Release()
+		}
+	}()
+	for _, member := range m.c.Members[from:to] {
+		c, err := m.peer.Start(rdma.BoxAt(member.Node, m.o.Box), Ask, m.o.Patience, body)
+		if err != nil {
+			return fmt.Errorf("ask server %d of term %d: %w", member.Node, m.c.Term, err)
+		}
+		calls = append(calls, c)
+	}
+	for i, c := range calls {
+		err := m.peer.Wait(c)
+		if errors.Is(err, rdma.ErrStale) || errors.Is(err, rdma.ErrClosed) {
+			return err
+		}
+		if err == nil {
+			if answers[from+i], err = decodeAnswer(c.Body); err != nil {
+				return fmt.Errorf("server %d: %w", m.c.Members[from+i].Node, err)
+			}
+		}
+	}
+	return nil
+}
+
+// dropRequests drops what came to the manager: it answers nothing, and its mailbox is to stay empty.
+func (m *Manager) dropRequests() {
+	for {
+		r, err := m.peer.Next(0)
+		if r == nil || err != nil {
+			return
+		}
+		r.Drop()
+	}
+}
+
+// known reports whether all members serve in no earlier term.
+func (m *Manager) known(answers []*answer) bool {
+	for _, a := range answers {
+		if a == nil || a.term < m.c.Term {
+			return false
+		}
+	}
+	return true
+}
+
+// reports returns the configuration that follows from what members report. It is of this very term: each of them knows
+// the term, since it is committed, and there is no higher one.
+func (m *Manager) reports(answers []*answer) *shards.Config {
+	next := m.c
+	for i, a := range answers {
+		if a == nil {
+			continue
+		}
+		node := m.c.Members[i].Node
+		for _, shard := range a.Copied {
+			if c, err := next.Complete(shard, node); err == nil { // or it is known
+				next = c
+			}
+		}
+		for _, shard := range a.Migrated {
+			if c, err := next.Migrated(shard); err == nil {
+				next = c
+			}
+		}
+	}
+	return next
+}
+
+// even returns, at the end of a period, the configuration with moves that even loads out.
+func (m *Manager) even(answers []*answer) *shards.Config {
+	if m.ep.Now() < m.periodEnds {
+		return m.c
+	}
+	if slices.Contains(answers, nil) {
+		return m.c // the period is longer
+	}
+	m.periodEnds = m.ep.Now() + m.o.Period
+	next := m.c
+	for _, move := range m.plan.Plan(m.c, m.count(answers)) {
+		c, err := next.Move(move)
+		if err != nil {
+			panic(fmt.Sprintf("cm: plan %+v in term %d: %v", move, m.c.Term, err))
+		}
+		next = c
+	}
+	return next
+}
+
+// count returns what shards were counted to meet since the last period. A shard that has another primary since then,
+// or one that began to count anew, met nothing.
+func (m *Manager) count(answers []*answer) []shards.Load {
+	loads := make([]shards.Load, len(m.c.Shards))
+	counted := make([]sample, len(loads))
+	for i, a := range answers {
+		node := m.c.Members[i].Node
+		for _, l := range a.Loads {
+			if l.Shard >= len(loads) || m.c.Shards[l.Shard].Primary != node {
+				continue
+			}
+			now := sample{node + 1, l.Load}
+			counted[l.Shard] = now
+			if l.Shard >= len(m.counted) || m.counted[l.Shard].node != now.node {
+				continue
+			}
+			if was := m.counted[l.Shard]; was.Requests <= now.Requests && was.Writes <= now.Writes {
+				loads[l.Shard] = shards.Load{Requests: now.Requests - was.Requests, Writes: now.Writes - was.Writes}
+			}
+		}
+	}
+	m.counted = counted
+	return loads
+}

@@ -1,0 +1,119 @@
+package cm
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// Ask is the procedure by which the manager asks a server. The question is the term in the registers, and whether it is
+// committed:
+//
+//	term u64 | committed u64
+//
+// The answer comes once the server serves in no earlier term than the one that it names:
+//
+//	term u64 | copied u16 | migrated u16 | loads u16 | 0 u16
+//	shard u16                                      a copy, a migration
+//	shard u16 | requests u64 | writes u64          a load
+const (
+	Ask = 0x7263 // "cr"
+
+	questionBytes = 16
+	answerBytes   = 16
+	loadBytes     = 18
+	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the header of rpc.
+	maxReports = 256
+	maxLoads   = 384
+	boxBytes   = 8 << 10
+)
+
+// Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
+// loads is 384, several times the paper's shards of one server.
+type Report struct {
+	Copied   []int // shards that the server has copied: it is complete in this term
+	Migrated []int // shards that migrate to the server: it has all that the source has
+	Loads    []Load
+}
+
+// Load counts what a shard's primary met since it knows of the shard. Counts only grow.
+type Load struct {
+	Shard int
+	shards.Load
+}
+
+// answer is what a server answers.
+type answer struct {
+	term uint64
+	Report
+}
+
+func (a *answer) encode() []byte {
+	le := binary.LittleEndian
+	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
+	loads := a.Loads[:min(len(a.Loads), maxLoads)]
+	p := le.AppendUint64(nil, a.term)
+	for _, n := range []int{len(copied), len(migrated), len(loads), 0} {
+		p = le.AppendUint16(p, uint16(n))
+	}
+	for _, list := range [][]int{copied, migrated} {
+		for _, shard := range list {
+			p = le.AppendUint16(p, uint16(shard))
+		}
+	}
+	for _, l := range loads {
+		p = le.AppendUint16(p, uint16(l.Shard))
+		p = le.AppendUint64(p, l.Requests)
+		p = le.AppendUint64(p, l.Writes)
+	}
+	return p
+}
+
+func decodeAnswer(p []byte) (*answer, error) {
+	le := binary.LittleEndian
+	bad := func() (*answer, error) { return nil, fmt.Errorf("an answer of %d bytes that no server gives", len(p)) }
+	if len(p) < answerBytes {
+		return bad()
+	}
+	a := &answer{term: le.Uint64(p)}
+	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
+	if le.Uint16(p[14:]) != 0 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
+		return bad()
+	}
+	rest := p[answerBytes:]
+	for range copied {
+		a.Copied, rest = append(a.Copied, int(le.Uint16(rest))), rest[2:]
+	}
+	for range migrated {
+		a.Migrated, rest = append(a.Migrated, int(le.Uint16(rest))), rest[2:]
+	}
+	for range loads {
+		l := Load{int(le.Uint16(rest)), shards.Load{Requests: le.Uint64(rest[2:]), Writes: le.Uint64(rest[10:])}}
+		a.Loads, rest = append(a.Loads, l), rest[loadBytes:]
+	}
+	return a, nil
+}
+
+// question is what the manager asks.
+type question struct {
+	term      uint64
+	committed bool
+}
+
+func (q question) encode() []byte {
+	p := make([]byte, questionBytes)
+	binary.LittleEndian.PutUint64(p, q.term)
+	if q.committed {
+		p[8] = 1
+	}
+	return p
+}
+
+func decodeQuestion(p []byte) (q question, ok bool) {
+	le := binary.LittleEndian
+	if len(p) != questionBytes || le.Uint64(p[8:]) > 1 {
+		return q, false
+	}
+	return question{le.Uint64(p), p[8] == 1}, true
+}

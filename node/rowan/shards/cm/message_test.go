@@ -1,0 +1,104 @@
+package cm_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"testing"
+
+	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
+)
+
+// TestGolden: servers of one version talk with managers of another.
+func TestGolden(t *testing.T) {
+	r := cm.Report{
+		Copied: []int{1, 0x203}, Migrated: []int{4},
+		Loads: []cm.Load{{Shard: 5, Load: shards.Load{Requests: 6, Writes: 7}}},
+	}
+	for _, v := range []struct {
+		got  []byte
+		want string
+	}{
+		{cm.EncodeAnswer(9, r), "0900000000000000" + "0200010001000000" + "01000302" + "0400" +
+			"0500" + "0600000000000000" + "0700000000000000"},
+		{cm.EncodeQuestion(9, true), "09000000000000000100000000000000"},
+		{cm.EncodeQuestion(1<<32, false), "00000000010000000000000000000000"},
+	} {
+		if got := hex.EncodeToString(v.got); got != v.want {
+			t.Errorf("%s, want %s", got, v.want)
+		}
+	}
+}
+
+// TestLongAnswer: an answer fits into the manager's mailbox, and has as much of a report as does.
+func TestLongAnswer(t *testing.T) {
+	all := make([]int, 5000)
+	p := cm.EncodeAnswer(1, cm.Report{Copied: all, Migrated: all, Loads: make([]cm.Load, 5000)})
+	if len(p) > cm.MostAnswer {
+		t.Errorf("%d bytes, and the mailbox takes %d", len(p), cm.MostAnswer)
+	}
+	_, r, err := cm.DecodeAnswer(p)
+	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports || len(r.Loads) != cm.MaxLoads {
+		t.Errorf("it has %d copies, %d migrations, %d loads: %v", len(r.Copied), len(r.Migrated), len(r.Loads), err)
+	}
+}
+
+// FuzzAnswer: bytes are an answer in one way at most.
+func FuzzAnswer(f *testing.F) {
+	f.Add(cm.EncodeAnswer(1, cm.Report{}))
+	f.Add(cm.EncodeAnswer(2, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2)}))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		term, r, err := cm.DecodeAnswer(p)
+		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads {
+			return
+		}
+		if again := cm.EncodeAnswer(term, r); !bytes.Equal(again, p) {
+			t.Fatalf("%x is read as %d, %+v, which is %x", p, term, r, again)
+		}
+	})
+}
+
+// FuzzQuestion: so are they a question.
+func FuzzQuestion(f *testing.F) {
+	f.Add(cm.EncodeQuestion(3, true))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		term, committed, ok := cm.DecodeQuestion(p)
+		if ok && !bytes.Equal(cm.EncodeQuestion(term, committed), p) {
+			t.Fatal(fmt.Sprintf("%x is read as %d, %v", p, term, committed))
+		}
+	})
+}
+
+// TestCounted: loads are what was counted in a period.
+func TestCounted(t *testing.T) {
+	c, err := shards.New([]int{0, 1}, 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved, err := c.Move(shards.Move{Shard: 0, From: 0, To: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func(shard int, requests, writes uint64) cm.Report {
+		return cm.Report{Loads: []cm.Load{{Shard: shard, Load: shards.Load{Requests: requests, Writes: writes}}}}
+	}
+	first := []cm.Report{count(0, 10, 4), count(1, 100, 40)}
+	for _, v := range []struct {
+		what   string
+		second *shards.Config
+		end    []cm.Report
+		want   string
+	}{
+		{"the difference", c, []cm.Report{count(0, 15, 5), count(1, 100, 40)}, "[{5 1} {0 0}]"},
+		{"one that counts anew", c, []cm.Report{count(0, 9, 5), count(1, 101, 39)}, "[{0 0} {0 0}]"},
+		{"another primary", moved, []cm.Report{count(0, 15, 5), count(0, 15, 5)}, "[{0 0} {0 0}]"},
+		{"no primary", c, []cm.Report{count(1, 500, 500), count(1, 107, 41)}, "[{0 0} {7 1}]"},
+		{"no shard", c, []cm.Report{count(7, 500, 500), count(1, 107, 41)}, "[{0 0} {7 1}]"},
+	} {
+		got := fmt.Sprint(cm.Counted([]*shards.Config{c, v.second}, first, v.end))
+		if got != v.want {
+			t.Errorf("%s: %s, want %s", v.what, got, v.want)
+		}
+	}
+}

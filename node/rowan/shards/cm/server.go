@@ -1,0 +1,136 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// lookEvery is how often a server that waits for a commit looks for it by itself: the manager tells it as a rule.
+const lookEvery = 10 * time.Millisecond
+
+// Store is the part of a server that has the shards.
+type Store interface {
+	// Adopt is told each configuration that the server gets to know, in order: one that is not committed, and the same
+	// again when it is. From when it is called nothing is begun in an earlier term. The store has noted the term durably
+	// when it returns nil. On an error it is told again.
+	Adopt(c *shards.Config) error
+	// Quiet reports whether nothing is under way any more in terms before the last one that was adopted: what reads has
+	// read, and what writes was answered or given up.
+	Quiet() bool
+	// Report returns what there is to tell in the term that was adopted, which is committed.
+	Report() Report
+}
+
+// Server is a server's end, for its control task.
+type Server struct {
+	ep     rdma.Endpoint
+	f      rdma.Configs
+	node   int
+	store  Store
+	c      *shards.Config // nil: it knows none yet
+	told   uint64
+	lookAt time.Duration // when it looks for a commit
+	held   *rpc.Request  // that is not answered, as something is under way
+}
+
+// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles.
+func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server {
+	return &Server{ep: ep, f: f, node: node, store: store}
+}
+
+// Config returns the last configuration that the server knows; nil: none.
+func (s *Server) Config() *shards.Config { return s.c }
+
+// Serves returns the term in which the server may serve a shard; false: it may not. What was read, or is to be
+// answered, counts only if the term is the same behind the read.
+func (s *Server) Serves(shard int) (term uint64, ok bool) {
+	if s.c == nil || !s.c.Committed || s.c.Shards[shard].Primary != s.node {
+		return 0, false
+	}
+	return s.c.Term, true
+}
+
+// Told says that there is a term: a client has it from the registers.
+func (s *Server) Told(term uint64) { s.told = max(s.told, term) }
+
+// Handle takes a request of procedure Ask. It is answered then, or in a Step.
+func (s *Server) Handle(r *rpc.Request) error {
+	q, ok := decodeQuestion(r.Body)
+	if !ok {
+		r.Drop()
+		return nil
+	}
+	if s.held != nil { // the manager asks again
+		s.held.Drop()
+	}
+	s.held = r
+	var err error
+	if s.c == nil || q.term > s.c.Term || q.term == s.c.Term && q.committed && !s.c.Committed {
+		err = s.look()
+	}
+	return errors.Join(err, s.answer())
+}
+
+// Step goes on. It is to be called at least every few milliseconds.
+func (s *Server) Step() error {
+	waits := s.c != nil && !s.c.Committed && s.ep.Now() >= s.lookAt
+	var err error
+	if waits || s.told > s.term() {
+		err = s.look()
+	}
+	return errors.Join(err, s.answer())
+}
+
+func (s *Server) term() uint64 {
+	if s.c == nil {
+		return 0
+	}
+	return s.c.Term
+}
+
+// look reads the registers.
+func (s *Server) look() error {
+	s.lookAt = s.ep.Now() + lookEvery
+	at, err := s.f.Config()
+	if err != nil {
+		return fmt.Errorf("server %d reads the configuration: %w", s.node, err)
+	}
+	if at.Version == 0 {
+		return nil
+	}
+	c, err := shards.Decode(at.Data)
+	if err != nil {
+		return fmt.Errorf("server %d: version %d: %w", s.node, at.Version, err)
+	}
+	s.told = min(s.told, c.Term) // there is none beyond
+	if c.Term < s.term() || c.Term == s.term() && (s.c.Committed || !c.Committed) {
+		return nil
+	}
+	if err := s.store.Adopt(c); err != nil {
+		return fmt.Errorf("server %d adopts term %d: %w", s.node, c.Term, err)
+	}
+	s.c = c
+	return nil
+}
+
+// answer answers the manager once it can.
+func (s *Server) answer() error {
+	if s.held == nil || s.c == nil || !s.store.Quiet() {
+		return nil
+	}
+	a := answer{term: s.c.Term}
+	if s.c.Committed && s.c.Member(s.node) != nil {
+		a.Report = s.store.Report()
+	}
+	r := s.held
+	s.held = nil
+	if err := r.Answer(0, a.encode()); err != nil {
+		return fmt.Errorf("server %d answers the manager: %w", s.node, err)
+	}
+	return nil
+}

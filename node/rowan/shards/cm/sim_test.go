@@ -1,0 +1,108 @@
+package cm_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// run runs a world of a seed: candidates crash at some of their verbs, or stall, servers die, and are cut off.
+func run(seed uint64) (*world, error) {
+	o := sim.Hostile(seed)
+	const troubled = 25 * time.Millisecond
+	when := func(n uint64) time.Duration { return time.Duration(seed*n%uint64(troubled/1000)) * 1000 }
+	if seed%2 == 0 {
+		o.Faults = append(o.Faults,
+			sim.Fault{Kind: sim.StallFault, Client: "candidate 1", At: when(7919), For: 3 * lease},
+			sim.Fault{Kind: sim.PartitionFault, Client: "candidate 2", Node: int(seed % 5), At: when(104729), For: 2 * lease},
+			sim.Fault{Kind: sim.PartitionFault, Client: fmt.Sprint("server ", seed%5), Node: sim.AnyNode, At: when(6007),
+				For: lease})
+	}
+	w := newWorld(seed, o, troubled, 5, int(seed%3%2))
+	w.flaky = seed%4 == 3
+	for _, v := range w.servers {
+		if seed%5 == 0 { // it never hears of a commit from the manager
+			v.deaf = func(q []byte) bool { return q[8] == 1 && v.c != nil && !v.c.Committed }
+			break
+		}
+	}
+	for i := range seed % 3 {
+		w.s.KillNodeAfter(int((seed/3+i*2)%5), when(31+i))
+	}
+	for i := range 2 {
+		if seed>>i&1 == 1 {
+			w.s.CrashAt(w.keepers[i], 1+seed*uint64(i+17)%400)
+		}
+	}
+	return w, w.end()
+}
+
+// TestManager runs worlds: at any time one server at most serves a shard, nothing that was acknowledged is lost, and in
+// the end all shards are served by the members that live, and replicated.
+func TestManager(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	commits, moved := 0, 0
+	seeds.Each(t, 150, func(seed uint64) error {
+		w, err := run(seed)
+		commits, moved = commits+w.commits, moved+w.moved
+		return err
+	})
+	t.Logf("%d terms were committed, %d shards were migrating", commits, moved)
+}
+
+// plain is a world in which nothing goes wrong by itself. Node 1 dies when half of the troubled time is over.
+func plain(seed uint64) *world {
+	const troubled = 6 * time.Millisecond
+	w := newWorld(seed, sim.Options{Seed: seed}, troubled, 4, 0)
+	w.s.KillNodeAfter(1, troubled/2)
+	return w
+}
+
+func (w *world) end() error {
+	defer w.s.Close()
+	err := w.s.Run()
+	if w.wrong != nil {
+		err = w.wrong
+	}
+	return err
+}
+
+// TestEnumerate crashes the manager behind each of its verbs, and another server at each verb that lands there, until
+// the configuration without the first one is committed.
+func TestEnumerate(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	var verbs, landed uint64
+	w := plain(1)
+	w.s.Go("count", func(ep rdma.Endpoint) {
+		ep.Sleep(w.troubled)
+		verbs, landed = w.keepers[0].Sent(), w.s.Landed(2)
+	})
+	if err := w.end(); err != nil {
+		t.Fatal(err)
+	}
+	step := 10 / seeds.Few(10)
+	t.Logf("%d verbs of the manager, %d at the server", verbs, landed)
+	for k := uint64(1); k <= verbs; k += step {
+		w := plain(1)
+		w.s.CrashAt(w.keepers[0], k)
+		if err := w.end(); err != nil {
+			t.Fatalf("the manager crashes behind verb %d: %v", k, err)
+		}
+	}
+	for k := uint64(1); k <= landed; k += step {
+		w := plain(1)
+		w.s.KillNodeAt(2, k)
+		if err := w.end(); err != nil {
+			t.Fatalf("server 2 dies behind verb %d: %v", k, err)
+		}
+	}
+}

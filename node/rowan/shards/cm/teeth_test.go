@@ -1,0 +1,49 @@
+package cm_test
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+var mutants = []teeth.Mutant{
+	{Rule: "members know a term before it is committed", In: "Manager.known",
+		At: "$a == nil || $a.term < $m.c.Term", Do: "a == nil"},
+	{Rule: "all of them", In: "Manager.known",
+		At: "$a == nil || $a.term < $m.c.Term", Do: "a != nil && a.term < m.c.Term"},
+	{Rule: "nothing is served before the commit", In: "Server.Serves", At: "!$s.c.Committed", Do: "false"},
+	{Rule: "a server answers when nothing is under way", In: "Server.answer", At: "!$s.store.Quiet()", Do: "false"},
+	{Rule: "the dead are left out", In: "Manager.gone", At: "$v.Members[$n].Gone", Do: "false"},
+	{Rule: "what may have been stored is read again", In: "Manager.store", At: "$m.c = nil"},
+	{Rule: "a server that waits for a commit looks for it", In: "Server.Step",
+		At: "$s.c != nil && !$s.c.Committed && $s.ep.Now() >= $s.lookAt", Do: "false"},
+	{Rule: "one that is told of a term looks for it", In: "Server.Step",
+		At: "$s.told > $s.term()", Do: "false", Test: "TestTold"},
+	{Rule: "servers go on to later configurations", In: "Server.look",
+		At: "$c.Term < $s.term() || $c.Term == $s.term() && ($s.c.Committed || !$c.Committed)", Do: "false",
+		Test: "TestTold"},
+	{Rule: "a term is noted first", In: "Server.look",
+		At: "if $err := $s.store.Adopt($c); $err != nil { $*body }", Do: "_ = s.store.Adopt(c)", Test: "TestTold"},
+	{Rule: "copies become backups", In: "Manager.reports",
+		At: "$next.Complete($shard, $node)", Do: "next.Complete(shard, node+1000)"},
+	{Rule: "migrations end", In: "Manager.reports", At: "$next.Migrated($shard)", Do: "next.Migrated(-1 - shard)"},
+	{Rule: "spares become members", In: "Manager.Restore", At: "$m.store($next)", Do: "map[*shards.Config]error{}[next]"},
+	{Rule: "requests to a manager are dropped", In: "Manager.ask", At: "$m.dropRequests()"},
+	{Rule: "loads are of a period", In: "Manager.count",
+		At: "$now.Requests - $was.Requests", Do: "now.Requests", Test: "TestCounted"},
+	{Rule: "and of one server", In: "Manager.count",
+		At: "$m.counted[$l.Shard].node != $now.node", Do: "false", Test: "TestCounted"},
+	{Rule: "which is the primary", In: "Manager.count",
+		At: "$m.c.Shards[$l.Shard].Primary != $node", Do: "false", Test: "TestCounted"},
+	{Rule: "and counted all the time", In: "Manager.count",
+		At: "$was.Requests <= $now.Requests && $was.Writes <= $now.Writes", Do: "true", Test: "TestCounted"},
+	{Rule: "an answer fits into the mailbox", In: "answer.encode",
+		At: "min(len($a.Loads), maxLoads)", Do: "len(a.Loads)", Test: "TestLongAnswer"},
+}
+
+func TestMutants(t *testing.T) {
+	teeth.Suite{
+		Test: "TestManager", Env: []string{"FARKV_SEED=1", "FARKV_SEEDS=300"}, Vain: regexp.MustCompile(`panic: `),
+	}.Run(t, mutants)
+}
