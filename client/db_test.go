@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -327,15 +328,7 @@ func TestUncertain(t *testing.T) {
 	}
 }
 
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for until := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("in vain: %s", what)
-		}
-	}
-}
+var eventually = wait.Until
 
 // TestUncertainHoldsUpNobody has a worker take its time to leave, as it does while nodes and board are out of reach: the
 // operation that it failed ends before, and others go on. Close waits for it.

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // TestCheckBesideKeepers: keepers do nothing during the walk, and what there is to do behind it. Where they do something the
@@ -44,7 +45,7 @@ func TestCheckBesideKeepers(t *testing.T) {
 	if err != nil || len(users) > 0 || !f.Sound || len(f.Keepers) != 2 || len(f.Live) > 0 {
 		t.Fatalf("two keepers live: %+v, users %v, %v", f, users, err)
 	}
-	for until := time.Now().Add(20 * time.Second); dead(p.Fabric) != "" && time.Now().Before(until); {
+	for until := time.Now().Add(wait.Hang); dead(p.Fabric) != "" && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	if left := dead(p.Fabric); left != "" {

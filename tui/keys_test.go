@@ -19,6 +19,7 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/tui/pages"
 	"github.com/farkv/farkv/tui/tuitest"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // breaker is a pages.Breaker that breaks nothing and heals at once.
@@ -281,7 +282,7 @@ func started(t *testing.T, o Options) (*teatest.TestModel, *model) {
 func waitFor(t *testing.T, tm *teatest.TestModel, want string) {
 	t.Helper()
 	teatest.WaitFor(t, tm.Output(), func(out []byte) bool { return bytes.Contains(out, []byte(want)) },
-		teatest.WithDuration(10*time.Second))
+		teatest.WithDuration(wait.Hang))
 }
 
 func opener(s Source) func(context.Context, string) (*Session, error) {
@@ -304,7 +305,7 @@ func TestChooser(t *testing.T) {
 	}
 	waitFor(t, tm, "all well")
 	tm.Send(keyOf("q"))
-	tm.WaitFinished(t, teatest.WithFinalTimeout(10*time.Second))
+	tm.WaitFinished(t, teatest.WithFinalTimeout(wait.Hang))
 	m.pump.close()
 	if m.failure != nil || !f.closed.Load() {
 		t.Errorf("ended with %v; the source was closed: %v", m.failure, f.closed.Load())
@@ -334,7 +335,7 @@ func TestWhatEndsTheProgram(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tm, m := started(t, Options{Pools: []Pool{{Name: "a"}}, Open: opener(c.source)})
 			c.do(tm)
-			tm.WaitFinished(t, teatest.WithFinalTimeout(10*time.Second))
+			tm.WaitFinished(t, teatest.WithFinalTimeout(wait.Hang))
 			if !c.want(m.failure) {
 				t.Errorf("ended with %v", m.failure)
 			}
@@ -395,7 +396,7 @@ func TestReplay(t *testing.T) {
 	tm.Send(keyOf("p"))
 	until(t, func() bool { return r.speed.Load() == 0 })
 	tm.Send(keyOf("q"))
-	tm.WaitFinished(t, teatest.WithFinalTimeout(10*time.Second))
+	tm.WaitFinished(t, teatest.WithFinalTimeout(wait.Hang))
 	m.pump.close()
 	if len(m.history.Points) == 0 || len(m.history.Points) > 20 {
 		t.Errorf("%d points after a seek", len(m.history.Points))
@@ -404,13 +405,7 @@ func TestReplay(t *testing.T) {
 
 func until(t *testing.T, ok func() bool) {
 	t.Helper()
-	for range 1000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("it did not happen within 10 s")
+	wait.Until(t, "what the keys do", ok)
 }
 
 func TestTerminals(t *testing.T) {

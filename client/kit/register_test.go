@@ -16,6 +16,7 @@ import (
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // The store is a few registers, each a word on some nodes: the value, the writer's identity, and its number, so that
@@ -408,15 +409,7 @@ func testNodeDies(t *testing.T, replica int) {
 	}
 }
 
-// until waits for what the keeper does.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("%s: it is not, for long", what)
-		}
-	}
-}
+var until = wait.Until
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // mortal is a pool in real time whose nodes can be killed.
@@ -64,15 +65,7 @@ func (f mortal) keep(t *testing.T) (end func()) {
 	}
 }
 
-// until waits for something that a keeper does.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for began := time.Now(); !is(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("%s: it is not, for long", what)
-		}
-	}
-}
+var until = wait.Until
 
 // TestNodesDie: memory nodes die under workers, in real time, one after the other; of the first a spare takes the place. No operation
 // fails, and all copies are alike in the end.

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // processes returns a function that looks at what the processes of a pool tell.
@@ -29,16 +30,6 @@ func processes(t *testing.T, f rdma.Fabric) func() []telemetry.Process {
 		all, _, err := reader.Processes(ep, time.Now())
 		must(t, err)
 		return all
-	}
-}
-
-// within waits until cond holds.
-func within(t *testing.T, limit time.Duration, what string, cond func() bool) {
-	t.Helper()
-	for until := time.Now().Add(limit); !cond(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatalf("not within %v: %s", limit, what)
-		}
 	}
 }
 
@@ -109,7 +100,7 @@ func TestDBTells(t *testing.T) {
 	}
 	all.Wait()
 	differs := ""
-	within(t, 10*time.Second, "the record agrees", func() bool {
+	wait.Until(t, "the record agrees", func() bool {
 		told := look()
 		if len(told) != 1 {
 			return false
@@ -184,7 +175,7 @@ func TestKilledRecordAges(t *testing.T) {
 	child.Env = append(os.Environ(), tellEnv+"=shm:killed")
 	must(t, child.Start())
 	var last telemetry.Process
-	within(t, 20*time.Second, "the child tells", func() bool {
+	wait.Until(t, "the child tells", func() bool {
 		told := look()
 		if len(told) == 1 {
 			last = told[0]
@@ -202,5 +193,5 @@ func TestKilledRecordAges(t *testing.T) {
 	if len(told) != 1 || told[0].Life != last.Life || told[0].At.After(killed) {
 		t.Fatalf("behind its death the record says %+v", told)
 	}
-	within(t, telemetry.StaleAfter+5*time.Second, "the record is left out", func() bool { return len(look()) == 0 })
+	wait.Until(t, "the record is left out", func() bool { return len(look()) == 0 })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // lines are events as people read them, without how long they took.
@@ -287,7 +288,7 @@ func TestKeepersOnSharedMemory(t *testing.T) {
 		return !f.View().Busy && f.View().Members[2].StandsFor == 2 && recovered.Load() > 0 &&
 			!strings.Contains(fmt.Sprint(f.Clients()), "victim")
 	}
-	for until := time.Now().Add(20 * time.Second); !whole() && time.Now().Before(until); {
+	for until := time.Now().Add(wait.Hang); !whole() && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	if !whole() {

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // The roles of a child: "tell POOL LIFE" publishes as fast as it can, "look POOL" looks as fast as it can, until it is killed.
@@ -135,7 +136,7 @@ func take(t *testing.T, f rdma.Fabric, r *Region) {
 		all, more, err := NewReader(r).Processes(own, time.Now())
 		return err == nil && more == 0 && len(all) == 1 && all[0].Life == life
 	}
-	for until := time.Now().Add(20 * time.Second); !alone(); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); !alone(); time.Sleep(5 * time.Millisecond) {
 		if err := next.Publish(hasty{own}, told(life, 1, time.Now())); err != nil || time.Now().After(until) {
 			t.Fatalf("the records of a process that is gone are not another's: %v", err)
 		}

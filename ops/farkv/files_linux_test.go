@@ -18,6 +18,7 @@ import (
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // program returns a path of this program as the farkv command: see TestMain.
@@ -100,7 +101,7 @@ func TestFewFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept = append(kept, c)
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(wait.Hang))
 		_, err = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: farkv\r\n\r\n")
 		if err == nil {
 			_, err = bufio.NewReader(c).ReadString('\n')
@@ -133,7 +134,7 @@ func TestFewFiles(t *testing.T) {
 	if said, err := exec.Command(farkv, "status", addr).CombinedOutput(); err != nil {
 		t.Errorf("'farkv status' beside %d processes: %v: %s", clients, err, said)
 	}
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Hang}
 	if r, err := c.Get(health); err != nil {
 		t.Errorf("a scrape beside %d others, and %d processes: %v", len(kept), clients, err)
 	} else {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // processesOf returns the ids of the processes whose command line names a folder.
@@ -74,7 +76,7 @@ func TestKilledUp(t *testing.T) {
 			t.Fatalf("moment %d: down: %v: %s", i, err, text)
 		}
 		var ids []int
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(wait.Hang); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if ids = processesOf(t, run); len(ids) == 0 { // those that were not recorded end by themselves
 				break
 			}

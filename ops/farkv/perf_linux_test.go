@@ -7,9 +7,9 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // TestPerfLeavesNothing ends 'farkv perf' in its midst: nobody could open what it measured on, and its node is free again.
@@ -20,20 +20,12 @@ func TestPerfLeavesNothing(t *testing.T) {
 	}
 	defer n.Close()
 	addr := "tcp:" + n.Addr()
-	await := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("never: %s", what)
-			}
-		}
-	}
 	for _, signal := range []os.Signal{syscall.SIGKILL, os.Interrupt} {
 		cmd := exec.Command("farkv", "perf", addr, "--time", "1h", "--ops", "1000000000")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		await("the node is used", func() bool { return n.Info().Pool != nil && n.Stats().Writes > 0 })
+		wait.Until(t, "the node is used", func() bool { return n.Info().Pool != nil && n.Stats().Writes > 0 })
 		if f, err := fabrics.Open(addr); !errors.Is(err, fabrics.ErrNoPool) {
 			t.Errorf("%v: others open its pool: %v, %v", signal, f, err)
 		}
@@ -43,6 +35,6 @@ func TestPerfLeavesNothing(t *testing.T) {
 		if err := cmd.Wait(); err == nil {
 			t.Errorf("%v: it ended well", signal)
 		}
-		await("the node is free", func() bool { return n.Info().Pool == nil })
+		wait.Until(t, "the node is free", func() bool { return n.Info().Pool == nil })
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/version"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // otherVersion is how this program, as a node or as a client, says that the other end speaks another version.
@@ -78,7 +79,7 @@ func worksTogether(t *testing.T, client, node, pool string) {
 // refuses wants both ends to say that they do not speak the same version; this program in so many words.
 func refuses(t *testing.T, node bool, client string, log *lockedBuffer) {
 	t.Helper()
-	for until := time.Now().Add(20 * time.Second); !strings.Contains(log.String(), "version"); time.Sleep(10 * time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); !strings.Contains(log.String(), "version"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
 			t.Fatalf("the node says nothing of a version: %q", log)
 		}

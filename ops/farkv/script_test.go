@@ -29,6 +29,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/check/teeth"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 func TestMain(m *testing.M) {
@@ -170,7 +171,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return
 	}
-	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		if found, err := filepath.Glob(ts.MkAbs(args[0])); err == nil && len(found) > 0 {
 			return
 		}
@@ -211,7 +212,7 @@ func stands(ts *testscript.TestScript, neg bool, args []string) {
 	if _, err := strconv.Atoi(args[0]); err != nil {
 		args = []string{ts.ReadFile(args[0])}
 	}
-	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		text, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(args[0]), "stat"))
 		ts.Check(err)
 		if stopped := bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T")); stopped != neg {
@@ -252,7 +253,7 @@ func terminate(ts *testscript.TestScript, _ bool, args []string) {
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // a program is expensive
+	for end := time.Now().Add(wait.Hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // a program is expensive
 		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/check/wait"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
 )
@@ -209,7 +210,7 @@ func (s *said) Write(p []byte) (int, error) {
 // find waits until something was said.
 func (s *said) find(t *testing.T, what *regexp.Regexp) string {
 	t.Helper()
-	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(wait.Hang); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		s.mu.Lock()
 		found := what.FindString(s.text.String())
 		s.mu.Unlock()

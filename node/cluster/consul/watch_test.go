@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/board"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // seen is a call of a watch's function.
@@ -36,7 +37,7 @@ func next(t *testing.T, calls <-chan seen) seen {
 	select {
 	case c := <-calls:
 		return c
-	case <-time.After(20 * time.Second):
+	case <-time.After(wait.Hang):
 		t.Fatal("nothing was seen")
 		return seen{}
 	}
@@ -45,7 +46,7 @@ func next(t *testing.T, calls <-chan seen) seen {
 // until returns the first call that fits.
 func until(t *testing.T, calls <-chan seen, fits func(seen) bool) seen {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(wait.Hang); ; {
 		if time.Now().After(end) {
 			t.Fatal("what was seen never fits")
 		}
@@ -270,19 +271,12 @@ func TestMirrorOfNothing(t *testing.T) {
 	}
 }
 
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s did not come", what)
-		}
-	}
-}
+var eventually = wait.Until
 
 // asked waits until a query that fits has been sent with its index.
 func asked(t *testing.T, indexes <-chan string, fits func(index string) bool) {
 	t.Helper()
-	end := time.After(20 * time.Second)
+	end := time.After(wait.Hang)
 	for {
 		select {
 		case i := <-indexes:

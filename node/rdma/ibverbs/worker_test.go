@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // long runs longer versions of some tests.
@@ -80,14 +80,7 @@ func ends(t testing.TB, ep rdma.Endpoint, b *rdma.Batch, want error) {
 	}
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for until := wall.Now() + testPatience; !ok(); time.Sleep(time.Millisecond) {
-		if wall.Now() > until {
-			t.Fatalf("not so in %v: %s", testPatience, what)
-		}
-	}
-}
+var eventually = wait.Until
 
 // needsSoft skips a test that has faults happen which a device has too seldom.
 func needsSoft(t testing.TB) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // blockingPair returns the two ends of a connection, of which the first waits in the kernel.
@@ -85,7 +86,7 @@ func TestBlockingEnds(t *testing.T) {
 			if err == nil {
 				t.Error("a closed connection was used")
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(wait.Hang):
 			t.Fatal("somebody waits still")
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/tcp"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // long asks for the versions that take minutes.
@@ -48,15 +49,7 @@ func store(ep rdma.Endpoint, node int, off uint64, p []byte) error {
 	return err
 }
 
-// eventually waits until ok says yes.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for until := time.Now().Add(limit); !ok(); time.Sleep(200 * time.Microsecond) {
-		if time.Now().After(until) {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-	}
-}
+var eventually = wait.Until
 
 // attach opens an endpoint that ends with the test.
 func attach(t testing.TB, f *tcp.Fabric, name string) rdma.Endpoint {
