@@ -21,8 +21,6 @@ const (
 // read yet.
 func (l *link) watch(s *stream) {
 	nc := s.nc
-	tick := time.NewTicker(pingEvery / 2)
-	defer tick.Stop()
 	var p ping
 	for looked := wall.Now(); ; {
 		select {
@@ -31,7 +29,7 @@ func (l *link) watch(s *stream) {
 		case <-l.stop:
 			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
 			return
-		case <-tick.C:
+		case <-time.After(wall.Beat(pingEvery / 2)):
 		}
 		s.call() // if no worker has read for that long, somebody has to
 		now, heard := wall.Now(), time.Duration(l.heard.Load())

@@ -271,8 +271,6 @@ func (q serving) land(h header, body []byte) error {
 // keepServed asks a node of a pool with devices for how long it may serve, a few times in each lease, until the connection
 // breaks.
 func (l *link) keepServed(s *stream) {
-	tick := time.NewTicker(l.every)
-	defer tick.Stop()
 	for {
 		l.askServing()
 		s.call()
@@ -281,7 +279,7 @@ func (l *link) keepServed(s *stream) {
 			return
 		case <-l.stop:
 			return
-		case <-tick.C:
+		case <-time.After(wall.Beat(l.every)):
 		}
 	}
 }

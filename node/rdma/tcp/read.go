@@ -180,7 +180,7 @@ func (l *link) assist(s *stream) {
 			continue
 		}
 		for s.alone() { // idle, too: so that the end of a connection is noticed at once
-			if err := l.pull(s, wall.Now()+pingEvery); err != nil {
+			if err := l.pull(s, 0); err != nil {
 				l.fail(s.nc, err)
 				break
 			}

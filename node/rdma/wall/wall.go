@@ -19,6 +19,10 @@ var started, booted = calibrate()
 // Now is the time since the machine started, the same in all its processes.
 func Now() time.Duration { return booted + time.Since(started) }
 
+// Beat is the time until the next multiple of d on the process's clock. Goroutines that wait for beats of one length go on
+// together, so that an idle process is woken once for all of them: to wake it costs more than what most of them do.
+func Beat(d time.Duration) time.Duration { return d - time.Since(started)%d }
+
 // shortest is the sleep below which a timer costs more than the sleep itself.
 const shortest = 20 * time.Microsecond
 
