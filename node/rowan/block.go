@@ -93,16 +93,20 @@ func (l layout) sum(block []byte) uint64 {
 	return d.Sum64()
 }
 
+func parseHeader(p []byte) header {
+	word := binary.LittleEndian.Uint64(p)
+	return header{
+		kind: uint8(word >> 8), source: uint16(word >> 16), length: int(word >> 32 & (1<<lengthBits - 1)),
+		block: int(word >> (32 + lengthBits)), stamp: binary.LittleEndian.Uint64(p[8:]),
+	}
+}
+
 // parse returns the block that p begins with, and its part of the data; false: no whole block begins there.
 func (l layout) parse(p []byte) (h header, part []byte, ok bool) {
 	if len(p) < HeaderBytes || p[0] != mark {
 		return h, nil, false
 	}
-	word := binary.LittleEndian.Uint64(p)
-	h = header{
-		kind: uint8(word >> 8), source: uint16(word >> 16), length: int(word >> 32 & (1<<lengthBits - 1)),
-		block: int(word >> (32 + lengthBits)), stamp: binary.LittleEndian.Uint64(p[8:]),
-	}
+	h = parseHeader(p)
 	if h.block >= l.blocks(h.length) {
 		return h, nil, false
 	}

@@ -20,12 +20,11 @@ func outstanding(grant, spent uint64) uint64 { return grant - min(grant, spent) 
 func (r *Receiver) readSpent() error { return r.readWords(r.spent, r.o.spentAt(0)) }
 
 func (r *Receiver) readWords(words []uint64, a rdma.Addr) error {
-	p := make([]byte, 8*len(words))
-	if err := read(r.ep, p, a); err != nil {
+	if err := read(r.ep, r.words, a); err != nil {
 		return err
 	}
 	for i := range words {
-		words[i] = binary.LittleEndian.Uint64(p[8*i:])
+		words[i] = binary.LittleEndian.Uint64(r.words[8*i:])
 	}
 	return nil
 }

@@ -7,13 +7,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Entry is one that is whole in the log.
+// Entry is one that is whole in the log. It is the digest's until that returns.
 type Entry struct {
 	Kind   uint8
 	Source uint16
 	Stamp  uint64 // of the source's entries, which come in its order
-	// Data is the entry's until the digest returns.
-	Data []byte
+	Data   []byte
 	// Blocks are where its blocks are, and Segments in which segment each is: those are one thing, live or dead
 	// together.
 	Blocks   []rdma.Addr
@@ -107,7 +106,8 @@ func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Ent
 			*ends = append(*ends, s)
 		}
 	}
-	return &Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
+	r.entry = Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
+	return &r.entry
 }
 
 // Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will

@@ -123,3 +123,33 @@ func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry)
 	}
 	return nil
 }
+
+// Head is the kind of the entry whose first block p begins with, and how much data it has. The caller knows that one is
+// there: it is not checked.
+func Head(p []byte) (kind uint8, length int) {
+	h := parseHeader(p)
+	return h.kind, h.length
+}
+
+// Assemble returns the kind of an entry of the receiver's segments, of which the blocks are given, and appends its data to
+// data. The error wraps ErrDamaged when they are not there.
+func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, data []byte) (kind uint8, _ []byte, err error) {
+	l := t.ring()
+	b := ep.Batch()
+	defer b.Release()
+	for _, at := range blocks {
+		end := t.o.segmentAt(t.At(at) + 1)
+		b.Read(at, int(min(uint64(l.mtu), end.Offset()-at.Offset())))
+	}
+	if err := rdma.Do(ep, b.As("read blocks"), patience); err != nil {
+		return 0, data, fmt.Errorf("read the blocks of an entry at %s: %w", blocks[0], err)
+	}
+	for i, at := range blocks {
+		h, part, ok := l.parse(b.Op(i).Buf)
+		if !ok || h.block != i || l.blocks(h.length) != len(blocks) {
+			return 0, data, fmt.Errorf("block %d of %d of an entry at %s: %w", i, len(blocks), at, ErrDamaged)
+		}
+		kind, data = h.kind, append(data, part...)
+	}
+	return kind, data, nil
+}

@@ -24,8 +24,8 @@ const patience = 10 * time.Second
 var (
 	// ErrLate ends an append that was acknowledged too late to count. It may be in the log.
 	ErrLate = errors.New("acknowledged too late")
-	// ErrDamaged is wrapped when the table says what no receiver writes.
-	ErrDamaged = errors.New("table of segments is damaged")
+	// ErrDamaged is wrapped when memory has what no log writes: in the table, or where an entry was.
+	ErrDamaged = errors.New("the log is damaged")
 )
 
 // Bounds of Options.

@@ -41,6 +41,8 @@ type Receiver struct {
 	freed    []int    // given back
 	digested uint64   // the last push that was
 	scratch  []byte   // a segment's bytes
+	words    []byte   // of all sources
+	entry    Entry    // that is digested
 }
 
 // pushed is a segment in the ring.
@@ -69,7 +71,7 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 	r := &Receiver{
 		ep: ep, o: t.o, t: t, l: t.ring(), counts: t.p.Counts, addr: addr, segments: t.segments,
 		scratch: make([]byte, t.o.SegmentBytes), floors: make([]uint64, keys), last: make([]uint64, keys),
-		partial: make([]partial, keys), grants: words(), spent: words(),
+		partial: make([]partial, keys), grants: words(), spent: words(), words: make([]byte, 8*t.o.Sources),
 	}
 	for i := range t.segments {
 		for k, floor := range t.segments[i].floors {
@@ -163,6 +165,7 @@ func (r *Receiver) settle() (done []int, left []pushed, err error) {
 		return nil, nil, err
 	}
 	now := r.ep.Now()
+	left = r.pushed[:0]
 	for _, p := range r.pushed {
 		if r.counts && c.IsSettled(p.number) || !r.counts && p.full && now-p.since >= SettleAfter {
 			done = append(done, p.index)

@@ -218,8 +218,14 @@ func (t *Table) Release(ep rdma.Endpoint, list []Segment) error {
 	return nil
 }
 
-// At returns the segment in which an address is, one of Table's.
+// SegmentBytes returns how long a segment is.
+func (t *Table) SegmentBytes() int { return t.o.SegmentBytes }
+
+// At returns the index of the segment in which an address is.
 func (t *Table) At(a rdma.Addr) int { return t.o.indexOf(a) }
+
+// End returns the address behind the segment in which an address is.
+func (t *Table) End(a rdma.Addr) rdma.Addr { return t.o.segmentAt(t.o.indexOf(a) + 1) }
 
 // A READ of more would take the node's port for long, and a batch of more too much memory.
 const (

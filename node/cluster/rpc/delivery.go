@@ -22,6 +22,8 @@ type delivery struct {
 	until time.Duration // when it is given up, on the worker's clock
 	again time.Duration // when it is sent again, since it was refused; 0: it was not
 	pause time.Duration
+
+	number uint64 // of an answer: how many were begun before
 }
 
 // send posts the message of a header, a body and spans.

@@ -28,7 +28,7 @@ func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 		p.spareAnswers = append(p.spareAnswers, d)
 		return err
 	}
-	d.until = p.ep.Now() + answerPatience
+	d.until, d.number = p.ep.Now()+answerPatience, p.stats.Served
 	p.answers = append(p.answers, d)
 	p.stats.Served++
 	return nil

@@ -1,0 +1,59 @@
+package rowan_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	logs "github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// large are servers as they are in use, but for memory.
+func large() kv.Options {
+	return kv.Options{
+		Nodes: servers, Shards: 12, Workers: 1, Keys: 20_000,
+		Log:       logs.Options{Ring: 2, Segments: 64, SegmentBytes: 256 << 10, Ahead: 24, Reserve: 6, Secret: 0x5eed},
+		FullAfter: 10 * time.Second,
+	}
+}
+
+// TestAllocations: neither clients nor servers allocate in the course of operations, once they have done some. Segments
+// that are taken, and cleaned, do, seldom.
+func TestAllocations(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("the race detector allocates")
+	}
+	c := newReal(t, large())
+	s, _, end := c.client()
+	defer end()
+	value := make([]byte, 100)
+	keys := make([][]byte, 100)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "key-%d", i)
+		if err := s.Insert(keys[i], value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(n int) {
+		for i := range n {
+			if _, err := s.Get(keys[i%len(keys)]); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Update(keys[i%len(keys)], value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run(2000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const n = 2000
+	run(n)
+	runtime.ReadMemStats(&after)
+	if per := float64(after.Mallocs-before.Mallocs) / (2 * n); per > 0.5 {
+		t.Errorf("%.2f allocations an operation", per)
+	}
+}

@@ -1,0 +1,62 @@
+package rowan_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
+)
+
+// final reads all keys when nothing else is going on.
+func (c *cluster) final(store client.Store, keys int) map[string][]byte {
+	state := map[string][]byte{}
+	for i := range keys {
+		key := fmt.Sprintf("key-%d", i)
+		value, err := store.Get([]byte(key))
+		switch {
+		case err == nil:
+			state[key] = append([]byte{}, value...)
+		case !errors.Is(err, client.ErrNotFound):
+			c.fail("read %s at the end: %w", key, err)
+		}
+	}
+	return state
+}
+
+// audit returns an error unless each replica has the state in its node's memory, as a server would find it that begins
+// behind a loss of power.
+func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) error {
+	for node := range servers {
+		found, err := c.newest(ep, node)
+		if err != nil {
+			return fmt.Errorf("audit node %d: %w", node, err)
+		}
+		for i := range keys {
+			key := fmt.Sprintf("key-%d", i)
+			want, there := state[key]
+			if got, has := found[key]; has != there || string(got) != string(want) {
+				return fmt.Errorf("node %d has %s with %d bytes, %t; want %d bytes, %t", node, key, len(got), has, len(want), there)
+			}
+		}
+	}
+	return nil
+}
+
+// newest returns what a replica has of all keys: by key the value of the newest record, unless that is a DEL's.
+func (c *cluster) newest(ep rdma.Endpoint, node int) (map[string][]byte, error) {
+	newest, found := map[string]*kv.Record{}, map[string][]byte{}
+	err := kv.Collect(ep, c.o, node, func(r *kv.Record) {
+		key := string(r.Key)
+		if last := newest[key]; last == nil || r.Newer(last) {
+			own := *r
+			newest[key], found[key] = &own, bytes.Clone(r.Value)
+			if r.Deleted {
+				delete(found, key)
+			}
+		}
+	})
+	return found, err
+}

@@ -1,0 +1,142 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rowan"
+	"github.com/farkv/farkv/node/rdma"
+	logs "github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+const (
+	servers  = 3
+	mtu      = 256
+	maxValue = 1400
+)
+
+// small are servers whose segments are soon used again.
+func small() kv.Options {
+	return kv.Options{
+		Nodes: servers, Shards: 12, Workers: 2, PairBytes: 1500, KeyBytes: 100, Keys: 1000,
+		Log: logs.Options{
+			Ring: 2, Segments: 32, SegmentBytes: 4096, Ahead: 18, Reserve: 7, Credit: 4096, Secret: 0x5eed,
+		},
+		CommitEvery: 300 * time.Microsecond, StepEvery: 30 * time.Microsecond, Slots: 16, FullAfter: 3 * time.Millisecond,
+	}
+}
+
+// fixed is a configuration that stays.
+type fixed struct{ data []byte }
+
+func (f fixed) Config() (rdma.Config, error) { return rdma.Config{Version: 1, Data: f.data}, nil }
+
+// newConfig returns a committed configuration of all servers.
+func newConfig(o kv.Options) (*shards.Config, error) {
+	var nodes []int
+	for n := range servers {
+		nodes = append(nodes, n)
+	}
+	c, err := shards.New(nodes, o.Shards/servers, 3)
+	if err != nil {
+		return nil, err
+	}
+	return c.Commit(), nil
+}
+
+// cluster is servers that run, and clients that record what they do.
+type cluster struct {
+	o         kv.Options
+	config    *shards.Config
+	running   []*kv.Server
+	recorders []*check.Recorder
+	wrong     error
+	keys      int
+	state     map[string][]byte // at the end, of all keys
+}
+
+// stop ends the servers.
+func (c *cluster) stop() {
+	for _, srv := range c.running {
+		if srv != nil {
+			srv.Stop()
+		}
+	}
+}
+
+func newCluster(o kv.Options) (*cluster, error) {
+	c, err := newConfig(o)
+	return &cluster{o: o, config: c, running: make([]*kv.Server, servers)}, err
+}
+
+func (c *cluster) fail(format string, a ...any) {
+	if c.wrong == nil {
+		c.wrong = fmt.Errorf(format, a...)
+	}
+}
+
+// open returns a client.
+func (c *cluster) open(ep rdma.Endpoint, timeout time.Duration) (client.Store, error) {
+	return rowan.New(ep, fixed{c.config.Encode()}, rowan.Options{Servers: c.o, Timeout: timeout})
+}
+
+// plan is what a client does.
+type plan struct {
+	worker, ops, keys int
+	timeout           time.Duration
+	sizes             []int
+	writes            int // percent
+}
+
+// play does random operations.
+func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
+	rng := ep.Rand()
+	for n := 1; n <= p.ops; n++ {
+		key := fmt.Appendf(nil, "key-%d", rng.IntN(p.keys))
+		value := check.MakeValue(nil, p.worker, n, p.sizes[rng.IntN(len(p.sizes))])
+		var err error
+		switch i := rng.IntN(100); {
+		case i >= p.writes:
+			_, err = r.Get(key)
+		case i < p.writes/3:
+			err = r.Insert(key, value)
+		case i < p.writes*3/4:
+			err = r.Update(key, value)
+		default:
+			err = r.Delete(key)
+		}
+		if errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrNodeDown) {
+			return
+		}
+		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) &&
+			!errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrTimeout) {
+			c.fail("client %d: %w", p.worker, err)
+			return
+		}
+	}
+}
+
+func (c *cluster) history() (h check.History) {
+	for _, r := range c.recorders {
+		h = append(h, r.History()...)
+	}
+	return h
+}
+
+// seeds are those of the runs: $FARKV_SEED is one.
+func seeds(short, long int) (first, n uint64) {
+	if one, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
+		return one, 1
+	}
+	if os.Getenv("FARKV_LONG") == "1" {
+		return 0, uint64(long)
+	}
+	return 0, uint64(short)
+}

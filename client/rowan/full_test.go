@@ -1,0 +1,78 @@
+package rowan_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// TestFull: when a pool is full, writes are refused in time, and certainly. DELs go on; what they leave is collected,
+// and there is room again. What is there is never lost.
+func TestFull(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	c, err := newCluster(small())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
+		store, err := c.open(ep, 100*time.Millisecond)
+		if err == nil {
+			err = c.fillAndEmpty(store, t.Logf)
+		}
+		if err != nil {
+			c.fail("%w", err)
+		}
+	})
+	defer s.Close()
+	if err := errors.Join(s.Run(), c.wrong); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillAndEmpty fills a pool, and deletes all, again and again.
+func (c *cluster) fillAndEmpty(s client.Store, logf func(string, ...any)) error {
+	name := func(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
+	value := func(i int) []byte { return check.MakeValue(nil, 1, i+1, 600+i%300) }
+	first := 0
+	for round := range 4 {
+		n, refused := first, 0
+		for ; refused < 20; n++ {
+			err := s.Insert(name(n), value(n))
+			if errors.Is(err, client.ErrFull) {
+				refused++
+				n--
+			} else if err != nil {
+				return fmt.Errorf("round %d, insert %d: %w", round, n, err)
+			}
+			if n > 10_000 {
+				return errors.New("the pool is never full")
+			}
+		}
+		logf("round %d: full with %d pairs, %+v", round, n-first, c.running[0].Stats())
+		if n-first < 20 {
+			return fmt.Errorf("round %d: full with %d pairs", round, n-first)
+		}
+		for i := first; i < n; i++ {
+			if got, err := s.Get(name(i)); err != nil || !bytes.Equal(got, value(i)) {
+				return fmt.Errorf("round %d: pair %d of a full pool: %w", round, i, err)
+			}
+		}
+		for i := first; i < n; i++ {
+			if err := s.Delete(name(i)); err != nil {
+				return fmt.Errorf("round %d: delete pair %d from a full pool: %w", round, i, err)
+			}
+		}
+		first = n
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// simulate runs a cluster in virtual time, and clients until they have ended.
+func (c *cluster) simulate(o sim.Options, clients ...func(ep rdma.Endpoint)) (*sim.Sim, []*sim.Worker) {
+	o.Nodes, o.Memory = servers, c.o.Size()
+	s := sim.New(o)
+	left := len(clients)
+	for n := range servers {
+		s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) {
+			srv, err := kv.Open(ep, c.o, n, c.config)
+			if err == nil {
+				c.running[n] = srv
+				err = srv.Run(ep)
+			}
+			if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrNodeDown) {
+				c.fail("server %d: %w", n, err)
+			}
+		})
+	}
+	var workers []*sim.Worker
+	last := func(ep rdma.Endpoint) {
+		defer c.stop()
+		if s.Dead(0) {
+			return
+		}
+		ep.Sleep(10 * time.Millisecond) // what clients left is over
+		store, err := c.open(ep, time.Second)
+		if err != nil {
+			c.fail("last client: %w", err)
+			return
+		}
+		r := check.NewRecorder(len(clients), store, ep.Now)
+		c.recorders = append(c.recorders, r)
+		c.state = c.final(r, c.keys)
+		store.Close()
+	}
+	end := func() {
+		if left--; left == 0 {
+			s.Go("last", last)
+		}
+	}
+	for i, f := range clients {
+		w := s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+			ep.Sleep(100 * time.Microsecond)
+			f(ep)
+			end()
+		})
+		w.WhenCrashed(end)
+		workers = append(workers, w)
+	}
+	return s, workers
+}
+
+// hostile returns the options of a run.
+func hostile(seed uint64) (sim.Options, kv.Options) {
+	o := sim.Hostile(seed)
+	o.MTU, o.CountRings, o.MaxEvents = mtu, seed%2 == 0, 5e6
+	o.DMAProb, o.DMAMax = 0.03, 1500*time.Microsecond
+	if seed%3 == 0 {
+		o.PMem = new(pmem.Testbed())
+	}
+	if seed%5 == 1 { // answers are lost
+		at := time.Duration(1+seed%7) * 500 * time.Microsecond
+		o.Faults = sim.Faults{{Kind: sim.PartitionFault, Client: "client 4", At: at, For: 70 * time.Millisecond}}
+	}
+	opts := small()
+	opts.Workers = 1 + int(seed%2)
+	return o, opts
+}
+
+// clients returns what the clients of a run do.
+func (c *cluster) clients(n, ops int) (all []func(ep rdma.Endpoint)) {
+	for i := range n {
+		all = append(all, func(ep rdma.Endpoint) {
+			store, err := c.open(ep, 50*time.Millisecond)
+			if err != nil {
+				c.fail("client %d: %w", i, err)
+				return
+			}
+			r := check.NewRecorder(i, store, ep.Now)
+			c.recorders = append(c.recorders, r)
+			c.play(ep, r, plan{worker: i, ops: ops, keys: c.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 75})
+			store.Close()
+		})
+	}
+	return all
+}
+
+// histories runs clients, some of which crash, and judges what they saw.
+func histories(seed uint64) error {
+	o, opts := hostile(seed)
+	c, err := newCluster(opts)
+	if err != nil {
+		return err
+	}
+	c.keys = 8
+	s, workers := c.simulate(o, c.clients(5, 250)...)
+	defer s.Close()
+	for i := range int(seed % 3) {
+		s.CrashAt(workers[i], 20+seed*uint64(7+i)%200)
+	}
+	if err := s.Run(); err != nil {
+		return errors.Join(c.wrong, err)
+	}
+	if c.wrong != nil {
+		return c.wrong
+	}
+	if err := c.outlast(s, seed); err != nil {
+		return err
+	}
+	h := c.history()
+	if n := len(h.With(check.OK)); n < 200 {
+		return fmt.Errorf("of %d operations %d are answered", len(h), n)
+	}
+	return check.Linearizable(h, check.Options{})
+}
+
+// outlast audits what is in memory when the servers have stopped, and if that is persistent, behind a loss of power.
+func (c *cluster) outlast(s *sim.Sim, seed uint64) error {
+	if s.PMem(0) != nil {
+		s.CutPower(sim.AnyNode, sim.AnySurvive(seed))
+		for n := range servers {
+			if err := s.Restart(n); err != nil {
+				return err
+			}
+		}
+	}
+	ep, err := s.Open("audit")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	return c.audit(ep, c.state, c.keys)
+}
+
+// powerCut cuts the power of all nodes at once in the midst of a run. What each replica has is then what a reader may
+// see behind it all: so each has all that was acknowledged, and nothing that was not written, or was deleted, is there.
+func powerCut(seed uint64) error {
+	o, opts := hostile(seed)
+	o.PMem = new(pmem.Testbed())
+	c, err := newCluster(opts)
+	if err != nil {
+		return err
+	}
+	c.keys = 8
+	s, _ := c.simulate(o, c.clients(5, 150)...)
+	defer s.Close()
+	s.CutPowerAt(sim.AnyNode, 2000+seed*7919%30_000, sim.AnySurvive(seed))
+	if err := s.Run(); err != nil {
+		return errors.Join(c.wrong, err)
+	}
+	if !s.Dead(0) {
+		return c.wrong // it was over before
+	}
+	for n := range servers {
+		if err := s.Restart(n); err != nil {
+			return err
+		}
+	}
+	ep, err := s.Open("audit")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	for n := range servers {
+		found, err := c.newest(ep, n)
+		if err != nil {
+			return err
+		}
+		h := c.history()
+		for i := range c.keys {
+			key := fmt.Sprintf("key-%d", i)
+			op := check.Op{
+				Worker: 99, Seq: i, Kind: check.Get, Key: []byte(key), Call: s.Now(), Return: s.Now(), Answer: check.NotFound,
+			}
+			if value, ok := found[key]; ok {
+				op.Answer, op.Value = check.OK, check.Identify(value)
+			}
+			h = append(h, op)
+		}
+		if err := check.Linearizable(h, check.Options{}); err != nil {
+			return fmt.Errorf("node %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// TestPowerCut: see powerCut.
+func TestPowerCut(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	first, n := seeds(40, 2000)
+	for seed := first; seed < first+n; seed++ {
+		if err := powerCut(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// TestHistories: what clients see is linearizable, while others crash, segments are cleaned, and entries have several
+// blocks, which tear and come late.
+func TestHistories(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	first, n := seeds(20, 1000)
+	for seed := first; seed < first+n; seed++ {
+		if err := histories(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package rowan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// Options shape a client. Zero values mean defaults.
+type Options struct {
+	Servers kv.Options // those of the pool
+	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again,
+	// if it is a GET; a tenth of that by default.
+	Timeout, Ask time.Duration
+}
+
+// Configs is where a client reads the configuration: a part of rdma.Configs.
+type Configs interface {
+	Config() (rdma.Config, error)
+}
+
+// Store is one worker's view of a pool. It is not safe for concurrent use.
+type Store struct {
+	ep      rdma.Endpoint
+	o       Options
+	configs Configs
+	config  *shards.Config
+	peer    *rpc.Peer
+	last    *rpc.Call // of the last GET, whose value is in it
+	body    []byte
+}
+
+var _ client.Store = (*Store)(nil)
+
+// Pauses between two tries of an operation.
+const (
+	firstPause = 20 * time.Microsecond
+	mostPause  = 10 * time.Millisecond
+)
+
+// New returns a client of a pool.
+func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
+	o.Timeout = cmp.Or(o.Timeout, time.Second)
+	o.Ask = cmp.Or(o.Ask, o.Timeout/10)
+	s := &Store{ep: ep, o: o, configs: configs}
+	if err := s.configure(); err != nil {
+		return nil, err
+	}
+	peer, err := rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: rdma.All, Slots: 4, Bytes: o.Servers.MessageBytes()}})
+	if err != nil {
+		return nil, err
+	}
+	s.peer = peer
+	return s, nil
+}
+
+// configure reads the configuration.
+func (s *Store) configure() error {
+	c, err := s.configs.Config()
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	config, err := shards.Decode(c.Data)
+	if err != nil {
+		return err
+	}
+	s.config = config
+	return nil
+}
+
+// Get returns the value of key, valid until the next call on this Store, or an error wrapping client.ErrNotFound.
+func (s *Store) Get(key []byte) ([]byte, error) {
+	c, err := s.do("get", kv.ProcGet, key, nil)
+	if err != nil {
+		return nil, err
+	}
+	s.last = c
+	return c.Body, nil
+}
+
+// Insert adds a key that is not there; otherwise the error wraps client.ErrExists.
+func (s *Store) Insert(key, value []byte) error { return s.change("insert", kv.ProcInsert, key, value) }
+
+// Update replaces the value of a key that is there; otherwise the error wraps client.ErrNotFound.
+func (s *Store) Update(key, value []byte) error { return s.change("update", kv.ProcUpdate, key, value) }
+
+// Delete removes a key that is there; otherwise the error wraps client.ErrNotFound.
+func (s *Store) Delete(key []byte) error { return s.change("delete", kv.ProcDelete, key, nil) }
+
+func (s *Store) change(name string, proc uint16, key, value []byte) error {
+	c, err := s.do(name, proc, key, value)
+	if err == nil {
+		c.Release()
+	}
+	return err
+}
+
+// Close gives the mailbox back.
+func (s *Store) Close() error {
+	s.drop()
+	return s.peer.Close()
+}
+
+// drop gives up the last GET's value.
+func (s *Store) drop() {
+	if s.last != nil {
+		s.last.Release()
+		s.last = nil
+	}
+}
+
+// do asks the server that has a key until it answers, or time is over. What may have been done is not asked again,
+// unless it is a GET.
+func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
+	s.drop()
+	if err := s.o.Servers.Check(key, value); err != nil {
+		return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrTooLarge, err)
+	}
+	until := s.ep.Now() + s.o.Timeout
+	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+		c, err := s.ask(proc, key, value, until)
+		if err == nil {
+			if err = verdict(c.Status); err == nil {
+				return c, nil
+			}
+			c.Release()
+		}
+		switch {
+		case errors.Is(err, errTerm):
+			if err := s.configure(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
+				return nil, err
+			}
+		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
+			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, err)
+		case errors.Is(err, rpc.ErrUncertain), errors.Is(err, rdma.ErrTimeout), errors.Is(err, rdma.ErrNoBox):
+		default:
+			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
+		}
+		if s.ep.Now() >= until {
+			return nil, fmt.Errorf("%s %.40q: given up: %w", name, key, rdma.ErrTimeout)
+		}
+		s.ep.Sleep(pause)
+	}
+}
+
+// ask asks once.
+func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.Call, error) {
+	hash := kv.Hash(key)
+	primary := s.config.Shards[s.config.Find(hash)].Primary
+	if primary == shards.None {
+		return nil, fmt.Errorf("shard %d is lost: %w", s.config.Find(hash), client.ErrDamaged)
+	}
+	within := until - s.ep.Now()
+	if proc == kv.ProcGet {
+		within = min(within, s.o.Ask)
+	}
+	r := kv.Request{Term: s.config.Term, Key: key, Value: value}
+	s.body = r.Append(s.body[:0])
+	return s.peer.Call(s.o.Servers.BoxOf(primary, hash), proc, within, s.body)
+}
+
+var (
+	errTerm = errors.New("the server has another configuration")
+	errBad  = errors.New("the server does not have the key, or the request is none")
+)
+
+// verdict returns what an answer says.
+func verdict(status uint16) error {
+	switch status {
+	case kv.StatusOK:
+		return nil
+	case kv.StatusNotFound:
+		return client.ErrNotFound
+	case kv.StatusExists:
+		return client.ErrExists
+	case kv.StatusFull:
+		return client.ErrFull
+	case kv.StatusTooLarge:
+		return client.ErrTooLarge
+	case kv.StatusTerm:
+		return errTerm
+	}
+	return fmt.Errorf("status %d: %w", status, errBad)
+}

@@ -1,0 +1,50 @@
+package rowan_test
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+const server = "../../node/rowan/kv"
+
+var mutants = []teeth.Mutant{
+	{Rule: "a write is answered when it is on all replicas", Pkg: server, In: "worker.replicate",
+		At: "!$all || !$o.local.Finished()", Do: "!($all || true) || !$o.local.Completed(1)", Test: "TestPowerCut"},
+	{Rule: "an append that failed is repeated", Pkg: server, In: "worker.replicate",
+		At: "$err == nil", Do: "$err == nil || true", Test: "TestPowerCut"},
+	{Rule: "an index names the newest entry, though an older one is acknowledged later", Pkg: server, In: "worker.apply",
+		At: "$o.version < $k.version", Do: "false"},
+	{Rule: "what is refused waits for what it was decided by", Pkg: server, In: "worker.follow",
+		At: "$n > 0", Do: "$n > 1<<20"},
+	{Rule: "what is in flight decides", Pkg: server, In: "worker.decide",
+		At: "$k.there = $*exists", Do: ""},
+	{Rule: "a key with a tombstone is not there", Pkg: server, In: "worker.find",
+		At: "$ok && $f.kind == kindPut", Do: "$ok"},
+	{Rule: "nor is it read", Pkg: server, In: "worker.answerGet",
+		At: "!$ok || $f.kind == kindDel", Do: "!$ok"},
+	{Rule: "a digest does not undo what is newer", Pkg: server, In: "control.update",
+		At: "$e.before($f.order)", Do: "$e.version > 0"},
+	{Rule: "a segment is not cleaned while its entries are not in the index", Pkg: server, In: "worker.drain",
+		At: "$f.writes == 0 && $f.full", Do: "$f.full"},
+	{Rule: "copies are durable before indexes name them", Pkg: "../../node/rowan", In: "Log.Add",
+		At: "$b.Read($at, 8)", Do: "", Test: "TestPowerCut"},
+	{Rule: "DELs have leave when PUTs have none", Pkg: server, In: "worker.send",
+		At: "errors.Is($err, rdma.ErrFull) && kind == kindDel", Do: "false", Test: "TestFull"},
+	{Rule: "DELs have segments when PUTs have none", Pkg: server, In: "worker.send",
+		At: "$w.s.o.spared()", Do: "$w.s.o.Keep", Test: "TestFull"},
+	{Rule: "cleaners wait for no write", Pkg: server, In: "worker.looks",
+		At: "$o.look != nil && $o.number <= $w.opsAt", Do: "$o.number <= $w.opsAt", Test: "TestFull"},
+	{Rule: "backups learn what is on all replicas", Pkg: server, In: "control.learn",
+		At: "$sh.learn($*version)", Do: "", Test: "TestFull"},
+	{Rule: "entries of several blocks are moved, too", Pkg: server, In: "cleaner.empty",
+		At: "for $_, $e := range $ends { $*body }", Do: "_ = $ends"},
+	{Rule: "a server does nothing for a client of another term", Pkg: server, In: "worker.begin",
+		At: "$q.Term != $w.s.config.Term", Do: "false", Test: "TestTerm"},
+	{Rule: "a write of unknown outcome is not asked again", In: "Store.do",
+		At: "errors.Is($err, rpc.ErrUncertain) && $*write", Do: "false"},
+}
+
+func TestMutants(t *testing.T) {
+	teeth.Suite{Test: "TestHistories"}.Run(t, mutants)
+}

@@ -1,0 +1,181 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// cleaner is a task that collects garbage (section 4.4). It copies what is live in a committed segment to a log of its
+// own, has the indexes name the copies, waits until nothing reads the segment any more, and frees it, in that order: a
+// crash anywhere leaves the entry, or its copy, or both, which are equal.
+type cleaner struct {
+	s       *Server
+	ep      rdma.Endpoint
+	log     *rowan.Log
+	scratch []byte // a segment's bytes
+	data    []byte
+	current []uint64
+	group   []moving
+	batch   *rdma.Batch
+	waiting []leaving
+}
+
+// moving is an entry that is copied.
+type moving struct {
+	shard    *shard
+	hash     uint64
+	old, new uint64
+	segment  rowan.Segment // of the copy
+	length   int
+}
+
+// leaving is a segment in which nothing is live.
+type leaving struct {
+	rowan.Segment
+	question uint64 // once all readers have passed it, nothing reads it
+}
+
+// maxLeaving bounds how many segments of a cleaner wait for readers.
+const maxLeaving = 8
+
+// clean is the task.
+func (s *Server) clean(ep rdma.Endpoint, number int) error {
+	c := &cleaner{
+		s: s, ep: ep, log: s.table.Log(ep, rowan.Owner(1+s.o.Workers+number)), scratch: make([]byte, s.table.SegmentBytes()),
+	}
+	for !s.stopping() {
+		moved, err := c.step()
+		if err != nil {
+			return err
+		}
+		if !moved {
+			ep.Sleep(s.o.StepEvery)
+		}
+	}
+	return nil
+}
+
+// step marks what is committed, frees what can be, and cleans a segment if one is worth it, which it reports.
+func (c *cleaner) step() (cleaned bool, err error) {
+	if all := c.s.space.closed(); len(all) > 0 {
+		if err := c.s.table.Commit(c.ep, all); err != nil {
+			return false, err
+		}
+		c.s.space.offer(all)
+	}
+	if err := c.free(); err != nil || len(c.waiting) == maxLeaving {
+		return false, err
+	}
+	seg, ends, ok := c.s.space.pick(c.percent())
+	if !ok {
+		return false, nil
+	}
+	err = c.empty(seg, ends)
+	if errors.Is(err, rdma.ErrFull) { // another cleaner has the rest, or it is free again soon
+		c.s.space.offer([]rowan.Segment{seg})
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("clean segment %d: %w", seg.Index, err)
+	}
+	c.waiting = append(c.waiting, leaving{seg, c.s.quiet.ask()})
+	return true, nil
+}
+
+// percent is how much of a segment is live at most that is cleaned: more while PUTs find no segment, though it gains
+// little.
+func (c *cleaner) percent() int64 {
+	if c.s.table.Free() <= c.s.o.Keep {
+		return int64(max(c.s.o.Percent, 95))
+	}
+	return int64(c.s.o.Percent)
+}
+
+// free frees segments that nothing reads any more.
+func (c *cleaner) free() error {
+	var own []rowan.Segment
+	c.waiting = slices.DeleteFunc(c.waiting, func(l leaving) bool {
+		if !c.s.quiet.all(l.question) {
+			return false
+		}
+		c.s.space.forget(l.Segment)
+		if c.s.table.Owner(l.Segment) == rowan.Control {
+			c.s.space.giveBack(l.Segment)
+		} else {
+			own = append(own, l.Segment)
+		}
+		return true
+	})
+	return c.s.table.Release(c.ep, own)
+}
+
+// empty moves what is live in a segment. What was not moved when it fails is still where it was.
+func (c *cleaner) empty(seg rowan.Segment, ends []scattered) (err error) {
+	c.batch, c.group = c.ep.Batch(), c.group[:0]
+	defer func() { c.batch.Release() }()
+	err = c.s.table.Scan(c.ep, seg, c.scratch, func(e *rowan.Entry) error {
+		return c.move(e.Kind, e.Data, e.Blocks[0].Offset())
+	})
+	for _, e := range ends {
+		if err != nil {
+			break
+		}
+		var kind uint8
+		if kind, c.data, err = c.s.table.Assemble(c.ep, e.blocks, c.data[:0]); err == nil {
+			err = c.move(kind, c.data, e.blocks[0].Offset())
+		}
+	}
+	if e := c.flush(); e != nil {
+		return e
+	}
+	return err
+}
+
+// move copies an entry if it is live.
+func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
+	r, ok := parseRecord(data)
+	if !ok {
+		return nil
+	}
+	hash := Hash(r.key)
+	sh := c.s.shardOf(hash)
+	if sh == nil {
+		return nil
+	}
+	if c.current = sh.index.Lookup(hash, c.current[:0]); !slices.Contains(c.current, at) {
+		return nil
+	}
+	if err := c.log.Reserve(len(data), 0); err != nil {
+		return err
+	}
+	seg, to := c.log.Add(c.batch, kind, data)
+	c.s.space.place(seg.Index, entrySize(len(data)))
+	c.group = append(c.group, moving{sh, hash, at, to.Offset(), seg, len(data)})
+	if len(c.group) == groupSize {
+		return c.flush()
+	}
+	return nil
+}
+
+// flush waits until the copies are durable, and has the indexes name them, unless they name something newer by now.
+func (c *cleaner) flush() error {
+	if err := rdma.Do(c.ep, c.batch.As("copy live"), patience); err != nil {
+		return err
+	}
+	c.batch.Release()
+	c.batch = c.ep.Batch()
+	for _, m := range c.group {
+		if m.shard.index.Replace(m.hash, m.old, m.new) {
+			c.s.space.move(m.old, c.s.segment(m.old), m.segment.Index, entrySize(m.length))
+		}
+	}
+	c.group = c.group[:0]
+	for seg, ok := c.log.Full(); ok; seg, ok = c.log.Full() {
+		c.s.space.close(seg)
+	}
+	return nil
+}

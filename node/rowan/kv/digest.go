@@ -1,0 +1,135 @@
+package kv
+
+import (
+	"slices"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
+)
+
+// groupSize is how many entries are digested at a time: what their keys had before is read in one trip.
+const groupSize = 16
+
+// fresh is an entry that is digested.
+type fresh struct {
+	found
+	hash    uint64
+	shard   *shard
+	end     int         // the segment where it ends
+	blocks  []rdma.Addr // of one of several
+	current []uint64    // entries of its tag that the index names
+	read    []*rdma.Op  // what was read of these
+}
+
+// digest has the indexes of backups name what is new in a segment.
+func (c *control) digest(seg rowan.Segment) error {
+	u := usedSegment{Segment: seg}
+	err := c.r.Digest(seg, func(e *rowan.Entry) error {
+		c.s.space.place(seg.Index, entrySize(len(e.Data)))
+		r, ok := parseRecord(e.Data)
+		if !ok || r.shard >= len(c.s.shards) || c.s.shards[r.shard] == nil {
+			return nil // a log's entries are whole: it is of a shard that the server does not have
+		}
+		u.note(r.shard, r.version)
+		if c.add(seg, e, r); len(c.group) == groupSize {
+			return c.flush()
+		}
+		return nil
+	})
+	if err == nil {
+		err = c.flush()
+	}
+	c.used = append(c.used, u)
+	return err
+}
+
+// add copies what is needed of an entry to the group, which keeps its room.
+func (c *control) add(seg rowan.Segment, e *rowan.Entry, r record) {
+	n := len(c.group)
+	c.group = c.group[:n+1]
+	f := &c.group[n]
+	f.at, f.kind, f.length, f.order = e.Blocks[0].Offset(), e.Kind, len(e.Data), r.order
+	f.key, f.hash, f.shard, f.end = append(f.key[:0], r.key...), Hash(r.key), c.s.shards[r.shard], seg.Index
+	f.current, f.read, f.blocks = f.current[:0], f.read[:0], nil
+	if len(e.Blocks) > 1 {
+		f.blocks = slices.Clone(e.Blocks)
+	}
+}
+
+// note notes a version of a shard.
+func (u *usedSegment) note(shard int, version uint64) {
+	for i := range u.highest {
+		if h := &u.highest[i]; h.shard == shard {
+			h.version = max(h.version, version)
+			return
+		}
+	}
+	u.highest = append(u.highest, highest{shard, version})
+}
+
+// flush updates indexes by the entries of the group, in their order. What the indexes name is read ahead for all of
+// them; an entry that they came to name since, such as one of the group, is read by itself.
+func (c *control) flush() error {
+	b := c.ep.Batch()
+	defer b.Release()
+	for i := range c.group {
+		f := &c.group[i]
+		f.current = f.shard.index.Lookup(f.hash, f.current)
+		first := b.Len()
+		c.s.readHeads(b, f.current, len(f.key))
+		for k := range f.current {
+			f.read = append(f.read, b.Op(first+k))
+		}
+	}
+	if err := rdma.Do(c.ep, b.As("look up"), patience); err != nil {
+		return err
+	}
+	for i := range c.group {
+		if err := c.update(&c.group[i]); err != nil {
+			return err
+		}
+	}
+	c.group = c.group[:0]
+	return nil
+}
+
+// update has the index name an entry, unless it names one that is as new.
+func (c *control) update(f *fresh) error {
+	if f.blocks != nil {
+		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
+	}
+	var old found
+	garbage, updated, err := f.shard.index.Update(f.hash, f.at, func(at uint64) (index.Relation, error) {
+		p, err := c.head(f, at)
+		if err != nil {
+			return index.OtherKey, err
+		}
+		e, ok := parseFound(at, p)
+		switch {
+		case !ok || string(e.key) != string(f.key):
+			return index.OtherKey, nil
+		case e.before(f.order):
+			old = e
+			return index.Older, nil
+		}
+		return index.AsNew, nil
+	})
+	if err != nil || !updated {
+		return err
+	}
+	c.s.space.add(f.end, entrySize(f.length))
+	if garbage != 0 {
+		c.s.space.dead(garbage, c.s.segment(garbage), entrySize(old.length))
+	}
+	return nil
+}
+
+// head returns the beginning of an entry that the index names.
+func (c *control) head(f *fresh, at uint64) ([]byte, error) {
+	if k := slices.Index(f.current, at); k >= 0 {
+		return f.read[k].Buf, nil
+	}
+	return rdma.ReadBytes(c.ep, "look up", c.s.at(at), int(min(uint64(headBytes+len(f.key)),
+		c.s.table.End(c.s.at(at)).Offset()-at)), patience)
+}

@@ -1,0 +1,65 @@
+package kv
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// rpcBytes are those of package rpc's header in a message.
+const rpcBytes = 16
+
+// The procedures of a server.
+const (
+	ProcGet uint16 = iota + 1
+	ProcInsert
+	ProcUpdate
+	ProcDelete
+)
+
+// The statuses of an answer.
+const (
+	StatusOK       uint16 = iota // of a GET, the body is the value
+	StatusNotFound               // GET, UPDATE, DELETE: the key is not there
+	StatusExists                 // INSERT: it is
+	StatusFull                   // nothing was changed: there is no room on a replica
+	StatusTooLarge               // nothing was changed: key or value are too long
+	StatusTerm                   // nothing was done: the client's configuration is not the server's
+	StatusBad                    // nothing was done: this is no request
+)
+
+// A request is:
+//
+//	term u64
+//	length of the key u16 | 0 u48
+//	key
+//	value, to the end
+const requestBytes = 16
+
+// Request is what a client asks of a server.
+type Request struct {
+	Term       uint64 // of the client's configuration
+	Key, Value []byte
+}
+
+// Append appends a request's bytes to p.
+func (r *Request) Append(p []byte) []byte {
+	p = binary.LittleEndian.AppendUint64(p, r.Term)
+	p = binary.LittleEndian.AppendUint64(p, uint64(len(r.Key)))
+	return append(append(p, r.Key...), r.Value...)
+}
+
+var errRequest = errors.New("no request")
+
+// parseRequest returns the request in a message.
+func parseRequest(p []byte) (r Request, err error) {
+	if len(p) < requestBytes {
+		return r, errRequest
+	}
+	r.Term = binary.LittleEndian.Uint64(p)
+	n := binary.LittleEndian.Uint64(p[8:])
+	if p = p[requestBytes:]; n > uint64(len(p)) {
+		return r, errRequest
+	}
+	r.Key, r.Value = p[:n], p[n:]
+	return r, nil
+}

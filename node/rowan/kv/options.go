@@ -1,0 +1,137 @@
+package kv
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// Options describe the servers of a pool: they are the same for all, and last as long as it does. Zero values mean
+// defaults.
+type Options struct {
+	Nodes  int // memory nodes; a server runs beside each that the configuration has
+	Shards int // of the configuration
+	// Base is where a server's memory begins at its node, a multiple of rdma.Stride. Size says how much it is.
+	Base uint64
+	// Log says how the log of each server is made: its segments, and its ring. Node, Base, Sources and Urgent are the
+	// server's own.
+	Log rowan.Options
+	// Workers and Cleaners are how many tasks a server has of each, beside one that receives and digests; 2 and 1 by
+	// default.
+	Workers, Cleaners int
+	// Boxes is the number of a server's first mailbox, one a worker; 1 by default. Slots are how many requests each
+	// has buffers for, 64 by default.
+	Boxes, Slots int
+	// PairBytes is how long a key and its value may be together, 4000 by default. KeyBytes is how long a key may be,
+	// 200 by default: it is in the first block of its entry.
+	PairBytes, KeyBytes int
+	// Keys are how many keys a server has indexes for: more make them slower. 1 << 16 by default.
+	Keys int
+	// CommitEvery is how often servers tell each other what is on all replicas; 15 ms by default (section 4.4).
+	CommitEvery time.Duration
+	// StepEvery is how often a server looks after its log, 50 µs by default: in less than it takes to fill what is
+	// ahead.
+	StepEvery time.Duration
+	// Percent is below how much of live entries a segment is cleaned; 75 by default (section 4.4).
+	Percent int
+	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for themselves. 2
+	// more than these by default.
+	Keep int
+	// FullAfter is for how long a write waits for room before it is refused; 5 ms by default.
+	FullAfter time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	o.Workers, o.Cleaners = cmp.Or(o.Workers, 2), cmp.Or(o.Cleaners, 1)
+	o.Boxes, o.Slots = cmp.Or(o.Boxes, 1), cmp.Or(o.Slots, 64)
+	o.PairBytes, o.KeyBytes, o.Keys = cmp.Or(o.PairBytes, 4000), cmp.Or(o.KeyBytes, 200), cmp.Or(o.Keys, 1<<16)
+	o.CommitEvery, o.StepEvery = cmp.Or(o.CommitEvery, 15*time.Millisecond), cmp.Or(o.StepEvery, 50*time.Microsecond)
+	o.Percent, o.FullAfter = cmp.Or(o.Percent, 75), cmp.Or(o.FullAfter, 5*time.Millisecond)
+	o.Keep = cmp.Or(o.Keep, o.spared()+2)
+	o.Log.Own = cmp.Or(o.Log.Own, o.Keep+o.Workers)
+	return o
+}
+
+// spared is how many segments only cleaners take.
+func (o Options) spared() int { return 2 * o.Cleaners }
+
+// check returns what is wrong with o on a fabric.
+func (o Options) check(p rdma.RingPromises) error {
+	switch {
+	case o.Nodes < 1 || o.Shards < 1 || o.Workers < 1 || o.Cleaners < 1:
+		return fmt.Errorf("serve %d shards at %d nodes with %d workers and %d cleaners: want at least one of each: %w",
+			o.Shards, o.Nodes, o.Workers, o.Cleaners, rdma.ErrAccess)
+	case headBytes+o.KeyBytes > p.MTU:
+		return fmt.Errorf("serve keys of %d bytes: want at most %d, with an MTU of %d: %w", o.KeyBytes, p.MTU-headBytes,
+			p.MTU, rdma.ErrAccess)
+	case o.message() > rdma.MaxMessage:
+		return fmt.Errorf("serve pairs of %d bytes, which take messages of %d: want at most %d: %w", o.PairBytes, o.message(),
+			rdma.MaxMessage, rdma.ErrAccess)
+	case cmp.Or(o.Log.Credit, 128<<10) < 2*(o.message()+p.MTU) || cmp.Or(o.Log.SegmentBytes, 4<<20) < o.message():
+		return fmt.Errorf("serve pairs of %d bytes with credit of %d and segments of %d: want at least %d and %d: %w",
+			o.PairBytes, o.Log.Credit, o.Log.SegmentBytes, 2*(o.message()+p.MTU), o.message(), rdma.ErrAccess)
+	case o.Log.Segments <= o.Log.Own || o.Log.Own < o.Keep+o.Workers:
+		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w", o.Log.Own,
+			o.Log.Segments, o.Keep+o.Workers, rdma.ErrAccess)
+	}
+	return nil
+}
+
+// message is how long a message may be: a request, an answer, or an entry with the headers of its blocks.
+func (o Options) message() int {
+	const leastMTU = 256
+	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes + headBytes
+}
+
+// Each server begins its memory with a word for each shard: see control.tell. The log is behind.
+func (o Options) wordsBytes() uint64 {
+	return uint64((8*o.Shards + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
+}
+
+// words is where these words are.
+func (o Options) words(node int) rdma.Addr { return rdma.At(node, o.Base) }
+
+// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one.
+func (o Options) log(node int) rowan.Options {
+	l := o.Log
+	l.Node, l.Base = node, o.Base+o.wordsBytes()
+	l.Sources, l.Urgent = 2*o.Nodes*o.Workers, o.Nodes*o.Workers
+	return l
+}
+
+// source is that of a worker of a server, in the log of another.
+func (o Options) source(node, worker int, urgent bool) uint16 {
+	n := node*o.Workers + worker
+	if urgent {
+		n += o.Nodes * o.Workers
+	}
+	return uint16(n)
+}
+
+// Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
+func (o Options) Size() uint64 {
+	o = o.withDefaults()
+	return o.wordsBytes() + o.log(0).Size()
+}
+
+// BoxOf returns the mailbox of the worker of a server that has the keys with a hash.
+func (o Options) BoxOf(node int, hash uint64) rdma.BoxAddr {
+	o = o.withDefaults()
+	return rdma.BoxAt(node, o.Boxes+WorkerOf(hash, o.Workers))
+}
+
+// MessageBytes returns how long a message may be.
+func (o Options) MessageBytes() int { return o.withDefaults().message() }
+
+// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize.
+func (o Options) Check(key, value []byte) error {
+	o = o.withDefaults()
+	if len(key) > o.KeyBytes || len(key)+len(value) > o.PairBytes {
+		return fmt.Errorf("key of %d bytes and value of %d: at most %d, and %d together: %w", len(key), len(value),
+			o.KeyBytes, o.PairBytes, rdma.ErrMessageSize)
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package kv
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// bench is a worker that does what it is told, one thing at a time, and a client.
+type bench struct {
+	t      *testing.T
+	s      *Server
+	ep     rdma.Endpoint
+	w      *worker
+	client *rpc.Peer
+}
+
+func newBench(t *testing.T) *bench {
+	o := Options{
+		Nodes: 1, Workers: 1, PairBytes: 1000,
+		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 12, Reserve: 3, Credit: 4 << 10, Secret: 1},
+	}
+	config, err := shards.New([]int{0}, 4, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Shards = len(config.Shards)
+	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: o.Size(), Clients: 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.MTU = 256
+	b := &bench{t: t}
+	ep, err := f.Open("worker")
+	if err == nil {
+		b.ep = ep
+		b.s, err = Open(ep, o, 0, config.Commit())
+	}
+	if err == nil {
+		b.w, err = b.s.newWorker(ep, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := f.Open("client")
+	if err == nil {
+		b.client, err = rpc.Open(other, rpc.Options{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.client.Close()
+		b.w.peer.Close()
+		other.Close()
+		ep.Close()
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// begin has the worker begin with a request, and no more.
+func (b *bench) begin(proc uint16, value string) *rpc.Call {
+	b.t.Helper()
+	q := Request{Term: b.s.config.Term, Key: []byte("key"), Value: []byte(value)}
+	c, err := b.client.Start(b.s.o.BoxOf(0, Hash(q.Key)), proc, time.Minute, q.Append(nil))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for {
+		r, err := b.w.peer.Next(time.Minute)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if r != nil {
+			if err := b.w.begin(r); err != nil {
+				b.t.Fatal(err)
+			}
+			return c
+		}
+	}
+}
+
+// end has the worker go on until a call is answered.
+func (b *bench) end(c *rpc.Call, status uint16) {
+	b.t.Helper()
+	for !c.Over() {
+		b.w.peer.Next(0)
+		if err := b.w.goOn(); err != nil {
+			b.t.Fatal(err)
+		}
+		b.client.Next(0)
+	}
+	b.w.peer.Next(0) // it notes that the answer is delivered
+	if c.Err != nil || c.Status != status {
+		b.t.Errorf("answer %d, %v, want %d", c.Status, c.Err, status)
+	}
+	c.Release()
+}
+
+// passed returns whether the worker passes a question.
+func (b *bench) passed(question uint64) bool {
+	b.w.pass()
+	return b.s.quiet.of(0) >= question
+}
+
+// TestQuiet: a worker passes no question of a cleaner while it reads what it looked up before, or while an answer
+// gathers that; what a write knows of its key is looked up again. A write that waits holds none up.
+func TestQuiet(t *testing.T) {
+	b := newBench(t)
+	b.end(b.begin(ProcInsert, "first"), StatusOK)
+	if q := b.s.quiet.ask(); !b.passed(q) {
+		t.Error("a worker that does nothing does not pass")
+	}
+	get := b.begin(ProcGet, "")
+	q := b.s.quiet.ask()
+	if b.passed(q) {
+		t.Error("it passes while a GET reads")
+	}
+	if err := b.w.goOn(); err != nil {
+		t.Fatal(err)
+	}
+	if b.passed(q) {
+		t.Error("it passes while the answer is on its way")
+	}
+	b.w.peer.Next(0)
+	if !b.passed(q) {
+		t.Error("it does not pass behind the answer")
+	}
+	b.end(get, StatusOK)
+
+	update := b.begin(ProcUpdate, "second")
+	if q = b.s.quiet.ask(); b.passed(q) {
+		t.Error("it passes while a write reads what its key has")
+	}
+	b.end(update, StatusOK)
+	if !b.passed(q) {
+		t.Error("it does not pass behind a write")
+	}
+}
+
+// TestFreed: a segment is freed when all readers have passed the question, and not before.
+func TestFreed(t *testing.T) {
+	b := newBench(t)
+	log := b.s.table.Log(b.ep, 9)
+	for range 2 {
+		if err := log.Reserve(4000, 0); err != nil {
+			t.Fatal(err)
+		}
+		batch := b.ep.Batch()
+		log.Add(batch, kindPut, make([]byte, 4000))
+		if err := rdma.Do(b.ep, batch, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		batch.Release()
+	}
+	seg, ok := log.Full()
+	if !ok {
+		t.Fatal("no segment is full")
+	}
+	c := &cleaner{s: b.s, ep: b.ep, waiting: []leaving{{seg, b.s.quiet.ask()}}}
+	free := b.s.table.Free()
+	for reader := range b.s.quiet.passed {
+		if err := c.free(); err != nil || b.s.table.Free() != free {
+			t.Errorf("a segment is freed before reader %d has passed, %v", reader, err)
+		}
+		b.s.quiet.pass(reader, b.s.quiet.last())
+	}
+	if err := c.free(); err != nil || b.s.table.Free() != free+1 {
+		t.Errorf("a segment is not freed: %v", err)
+	}
+}

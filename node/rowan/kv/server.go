@@ -1,0 +1,163 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// Server is the one beside a node. Its tasks share it.
+type Server struct {
+	o      Options
+	node   int
+	config *shards.Config
+	table  *rowan.Table
+	shards []*shard // by number; nil: another's
+	space  *space
+	quiet  quiet
+
+	mu      sync.Mutex
+	stopped bool
+	err     error
+	tasks   int // that have not ended
+}
+
+// Open returns the server beside a node, by a configuration that has it. The node's memory is all zero: what an earlier
+// server left is not read. The worker runs beside the node.
+func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, error) {
+	o.Shards = len(c.Shards)
+	o = o.withDefaults()
+	p, err := rdma.Rings(ep)
+	if err == nil {
+		err = o.check(p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t, err := rowan.OpenTable(ep, o.log(node))
+	if err != nil {
+		return nil, fmt.Errorf("open server %d: %w", node, err)
+	}
+	if t.Pushes() > 0 {
+		return nil, fmt.Errorf("open server %d in memory that another one has used: %w", node, rdma.ErrExists)
+	}
+	s := &Server{
+		o: o, node: node, config: c, table: t, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
+		quiet: quiet{passed: make([]uint64, o.Workers+1)},
+	}
+	for i := range c.Shards {
+		if c.Shards[i].Has(node) {
+			s.shards[i] = &shard{number: i, index: index.New(o.Keys / o.Shards), primary: c.Shards[i].Primary == node}
+			for _, other := range c.Shards[i].Replicas() {
+				if other != node {
+					s.shards[i].others = append(s.shards[i].others, other)
+				}
+			}
+		}
+	}
+	return s, nil
+}
+
+// Run serves until Stop, or until a task fails. The worker is the task that receives; others are started beside it.
+func (s *Server) Run(ep rdma.Endpoint) error {
+	for w := range s.o.Workers {
+		s.start(ep, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) error { return s.work(ep, w) })
+	}
+	for c := range s.o.Cleaners {
+		s.start(ep, fmt.Sprintf("cleaner %d", c), func(ep rdma.Endpoint) error { return s.clean(ep, c) })
+	}
+	s.end("receiver", s.receive(ep))
+	for !s.ended() {
+		ep.Sleep(s.o.StepEvery)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// start starts a task.
+func (s *Server) start(ep rdma.Endpoint, name string, f func(rdma.Endpoint) error) {
+	s.mu.Lock()
+	s.tasks++
+	s.mu.Unlock()
+	err := ep.Go(name, func(ep rdma.Endpoint) {
+		err := f(ep)
+		s.end(name, err)
+		s.mu.Lock()
+		s.tasks--
+		s.mu.Unlock()
+	})
+	if err != nil {
+		s.end(name, err)
+		s.mu.Lock()
+		s.tasks--
+		s.mu.Unlock()
+	}
+}
+
+// end notes the end of a task: the others end, too.
+func (s *Server) end(name string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	if err != nil {
+		s.err = errors.Join(s.err, fmt.Errorf("%s of server %d: %w", name, s.node, err))
+	}
+}
+
+func (s *Server) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tasks == 0
+}
+
+// Stop ends the server. Requests in progress get no answer. Run returns soon.
+func (s *Server) Stop() { s.end("", nil) }
+
+func (s *Server) stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped
+}
+
+// shardOf returns the shard of a key with a hash; nil: the server does not have it.
+func (s *Server) shardOf(hash uint64) *shard { return s.shards[s.config.Find(hash)] }
+
+// at returns the address of an entry at an offset in the node's memory.
+func (s *Server) at(offset uint64) rdma.Addr { return rdma.At(s.node, offset) }
+
+// segment returns in which segment an offset is.
+func (s *Server) segment(offset uint64) int { return s.table.At(s.at(offset)) }
+
+// readHeads adds READs of the beginnings of entries to a batch, up to the end of keys of a length.
+func (s *Server) readHeads(b *rdma.Batch, offsets []uint64, key int) {
+	for _, at := range offsets {
+		b.Read(s.at(at), int(min(uint64(headBytes+key), s.table.End(s.at(at)).Offset()-at)))
+	}
+}
+
+// Stats are what a server has done, and has.
+type Stats struct {
+	Free    int    // segments that are
+	Taken   uint64 // uses of segments so far
+	Cleaned uint64 // segments from which cleaners moved what was live
+	Moved   uint64 // entries that they moved
+	Live    int64  // bytes of entries that indexes name, as they lie in segments
+}
+
+// Stats returns what the server has done, and has.
+func (s *Server) Stats() Stats {
+	stats := Stats{Free: s.table.Free(), Taken: s.table.Pushes()}
+	s.space.mu.Lock()
+	defer s.space.mu.Unlock()
+	stats.Cleaned, stats.Moved = s.space.cleaned, s.space.moved
+	for _, n := range s.space.live {
+		stats.Live += n
+	}
+	return stats
+}

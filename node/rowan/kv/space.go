@@ -1,0 +1,201 @@
+package kv
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// space is what a server's tasks know together of the segments of its node: how much in them is live, and which are
+// full. Its lock is held over no wait.
+type space struct {
+	mu   sync.Mutex
+	live []int64 // by segment, bytes of entries that an index names; in turns below 0, when two tasks count at a time
+	all  []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
+	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted where it ends.
+	scattered map[uint64]scattered
+	ends      [][]uint64 // by segment, those of them that were ever live, and end there
+
+	full  []rowan.Segment // own logs', whose entries are on all replicas, not yet marked
+	ready []rowan.Segment // committed: they may be cleaned
+	back  []rowan.Segment // cleaned, the receiver's
+
+	cleaned, moved uint64 // segments and entries, so far
+}
+
+// scattered is where an entry of several blocks is.
+type scattered struct {
+	blocks []rdma.Addr
+	end    int // the segment
+}
+
+func newSpace(segments int) *space {
+	return &space{
+		live: make([]int64, segments), all: make([]int64, segments), ends: make([][]uint64, segments),
+		scattered: map[uint64]scattered{},
+	}
+}
+
+// place counts an entry that ends in a segment, whether an index comes to name it or not.
+func (s *space) place(segment int, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[segment] += size
+}
+
+// add counts an entry that an index names now, in the segment where it ends.
+func (s *space) add(segment int, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live[segment] += size
+}
+
+// scatter notes where an entry of several blocks is, before an index names it.
+func (s *space) scatter(at uint64, e scattered) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scattered[at] = e
+	s.ends[e.end] = append(s.ends[e.end], at)
+}
+
+// dead counts an entry that no index names any more, which begins in a segment.
+func (s *space) dead(at uint64, segment int, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.scattered[at]; ok {
+		segment = e.end
+	}
+	s.live[segment] -= size
+}
+
+// move counts an entry that was copied to a segment, which the index names instead of the one that begins in another.
+func (s *space) move(at uint64, from, to int, size int64) {
+	s.add(to, size)
+	s.dead(at, from, size)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moved++
+}
+
+// close hands a segment of an own log over: nothing lands in it any more, and all of its entries are on all replicas.
+func (s *space) close(seg rowan.Segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.full = append(s.full, seg)
+}
+
+// closed takes those that are to be marked.
+func (s *space) closed() []rowan.Segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.full
+	s.full = nil
+	return all
+}
+
+// offer says that segments are committed, durably.
+func (s *space) offer(all []rowan.Segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.ready, all...)
+}
+
+// pick takes the committed segment with the fewest live bytes among those in which they are less than some percent of
+// all. Nothing is added to these any more, so that they never have more.
+func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best, least := -1, int64(math.MaxInt64)
+	for i, r := range s.ready {
+		if n := s.live[r.Index]; n < least && (n == 0 || 100*n < percent*s.all[r.Index]) {
+			best, least = i, n
+		}
+	}
+	if best < 0 {
+		return seg, nil, false
+	}
+	seg = s.ready[best]
+	s.cleaned++
+	s.ready = slices.Delete(s.ready, best, best+1)
+	for _, at := range s.ends[seg.Index] {
+		ends = append(ends, s.scattered[at])
+	}
+	return seg, ends, true
+}
+
+// forget says that nothing reads a segment any more in which nothing is live. It may be freed.
+func (s *space) forget(seg rowan.Segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.live[seg.Index]; n != 0 {
+		panic(fmt.Sprintf("kv: segment %+v is cleaned, and has %d live bytes", seg, n))
+	}
+	for _, at := range s.ends[seg.Index] {
+		delete(s.scattered, at)
+	}
+	s.ends[seg.Index], s.all[seg.Index] = nil, 0
+}
+
+// giveBack hands a cleaned segment to the receiver.
+func (s *space) giveBack(seg rowan.Segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.back = append(s.back, seg)
+}
+
+// given takes those that were handed so.
+func (s *space) given() []rowan.Segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.back
+	s.back = nil
+	return all
+}
+
+// quiet lets cleaners know when nothing reads what they have moved: each reader, a task that looks entries up and reads
+// them, says up to which question it has none in hand any more that it looked up before.
+type quiet struct {
+	mu     sync.Mutex
+	asked  uint64
+	passed []uint64 // by reader
+}
+
+// ask asks all readers, and returns the question.
+func (q *quiet) ask() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.asked++
+	return q.asked
+}
+
+// last returns the last question.
+func (q *quiet) last() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.asked
+}
+
+// pass says that a reader has nothing in hand that it looked up before it saw a question.
+func (q *quiet) pass(reader int, question uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.passed[reader] = question
+}
+
+// of returns the last question that a reader has passed.
+func (q *quiet) of(reader int) uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.passed[reader]
+}
+
+// all reports whether all readers have passed a question.
+func (q *quiet) all(question uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Min(q.passed) >= question
+}

@@ -1,0 +1,33 @@
+package kv
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// The rules that clients see broken are in client/rowan.
+var mutants = []teeth.Mutant{
+	{Rule: "a segment is not freed while it is read", In: "cleaner.free",
+		At: "!$c.s.quiet.all($l.question)", Do: "false", Test: "TestFreed"},
+	{Rule: "a cleaner waits for all readers", In: "quiet.all",
+		At: "slices.Min($q.passed)", Do: "slices.Max($q.passed)", Test: "TestFreed"},
+	{Rule: "no worker passes while a GET reads", In: "worker.looks",
+		At: "$o.look != nil && $*began", Do: "$o == nil", Test: "TestQuiet"},
+	{Rule: "nor while an answer gathers", In: "worker.pass",
+		At: "$w.peer.Answered() < $w.answers", Do: "false", Test: "TestQuiet"},
+	{Rule: "answers to what was read before count", In: "worker.pass",
+		At: "$w.peer.Stats().Served", Do: "0", Test: "TestQuiet"},
+	{Rule: "nor while a write reads", In: "worker.looks",
+		At: "$k.late", Do: "$k == nil", Test: "TestQuiet"},
+	{Rule: "CommitVer waits for all below", In: "shard.done",
+		At: "$s.acked[$*word]>>($*bit)&1 != 0", Do: "v <= $s.version", Test: "TestCommitVer"},
+	{Rule: "versions in flight are bounded", In: "shard.next",
+		At: "$s.version-$s.commit >= window", Do: "false", Test: "TestCommitVer"},
+	{Rule: "terms order records", In: "order.before",
+		At: "$o.term < $p.term || $*same", Do: "$o.version < $p.version", Test: "TestOrder"},
+}
+
+func TestMutants(t *testing.T) {
+	teeth.Suite{}.Run(t, mutants)
+}

@@ -1,0 +1,390 @@
+package kv
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// key is one that writes are in progress of. These take their versions in the order in which they came, so that each is
+// decided by what the one before leaves, which may be in flight yet: what is refused by that is answered when that is
+// on all replicas.
+type key struct {
+	hash  uint64
+	shard *shard
+	bytes []byte
+
+	look    *rdma.Batch // READs of what the index names; nil: none is in flight
+	seen    []uint64    // what the index names with the tag; without item, that of other keys
+	item    uint64      // what it names of the key; 0: nothing
+	size    int64       // how much that takes of its segment
+	fresh   bool        // seen, item and size are as the index has them, if the worker alone changed it
+	late    bool        // what is read was looked up before a cleaner asked
+	decided bool        // there is known
+	there   bool        // the key is, once all that has a version is done
+
+	version uint64 // of what the index names, if the worker has written that
+	queue   []*op  // that have no version yet
+	flying  []*op  // that have one, and are not on all replicas, the last one last
+	done    []*op  // that are, and not in the index
+}
+
+// write is the part of an op that a write has.
+type write struct {
+	version   uint64 // 0: it has none yet
+	local     *rdma.Batch
+	segment   rowan.Segment
+	at        uint64
+	size      int64
+	appends   []appending
+	followers []*op // that are answered behind it
+}
+
+// appending is the append of a write to a backup.
+type appending struct {
+	node   int
+	urgent int
+	batch  *rdma.Batch // nil: it is to be repeated
+	index  int         // of its op
+	posted time.Duration
+	again  time.Duration // when it is repeated
+	acked  bool
+}
+
+// flies reports whether the write is in flight to the replicas.
+func (o *write) flies() bool { return o.local != nil }
+
+// enqueue puts a write behind the others of its key.
+func (w *worker) enqueue(o *op) error {
+	for _, k := range w.keys {
+		if k.hash == o.hash && bytes.Equal(k.bytes, o.key) {
+			o.on = k
+		}
+	}
+	if o.on == nil {
+		o.on = w.newKey(o)
+	}
+	o.on.queue = append(o.on.queue, o)
+	return w.advance(o.on, o.since)
+}
+
+func (w *worker) newKey(o *op) *key {
+	n := len(w.spareKeys)
+	if n == 0 {
+		w.spareKeys, n = append(w.spareKeys, new(key)), 1
+	}
+	k := w.spareKeys[n-1]
+	w.spareKeys = w.spareKeys[:n-1]
+	*k = key{
+		hash: o.hash, shard: o.shard, bytes: append(k.bytes[:0], o.key...), seen: k.seen[:0], queue: k.queue[:0],
+		flying: k.flying[:0], done: k.done[:0],
+	}
+	w.keys = append(w.keys, k)
+	return k
+}
+
+// advance goes on with the writes of a key: with those that are on all replicas, and with those that have no version.
+func (w *worker) advance(k *key, now time.Duration) error {
+	for len(k.done)+len(k.queue) > 0 {
+		if !k.fresh {
+			if ok, err := w.find(k); !ok {
+				return err
+			}
+		}
+		if len(k.done) > 0 {
+			if !w.apply(k, k.done[0]) {
+				k.fresh = false // a cleaner moved the entry, or another key's came to have the tag
+				continue
+			}
+			o := k.done[0]
+			k.done = slices.Delete(k.done, 0, 1)
+			if err := w.finish(o); err != nil {
+				return err
+			}
+			continue
+		}
+		o := k.queue[0]
+		if done, err := w.decide(k, o, now); !done {
+			return err
+		}
+		k.queue = slices.Delete(k.queue, 0, 1)
+	}
+	if len(k.flying) == 0 && k.look == nil {
+		w.keys = slices.DeleteFunc(w.keys, func(other *key) bool { return other == k })
+		w.spareKeys = append(w.spareKeys, k)
+	}
+	return nil
+}
+
+// find looks up what the index names of the key; false: not yet.
+func (w *worker) find(k *key) (ok bool, err error) {
+	if k.look == nil {
+		k.seen = k.shard.index.Lookup(k.hash, k.seen[:0])
+		k.look = w.ep.Batch()
+		w.s.readHeads(k.look, k.seen, len(k.bytes))
+		if len(k.seen) > 0 {
+			return false, w.ep.Post(k.look.As("look up"))
+		}
+	} else if !k.look.Finished() {
+		return false, nil
+	}
+	b := k.look
+	k.look = nil
+	defer b.Release()
+	f, ok, err := match(b, k.seen, k.bytes)
+	if err != nil {
+		return false, err
+	}
+	if k.late {
+		k.late = false
+		return w.find(k)
+	}
+	k.item, k.size, k.fresh = 0, 0, true
+	if ok {
+		k.item, k.size = f.at, entrySize(f.length)
+	}
+	if !k.decided {
+		k.decided, k.there = true, ok && f.kind == kindPut
+	}
+	return true, nil
+}
+
+// decide answers a write that is refused, or gives it a version and sends it on its way; false: there is no room for it
+// now.
+func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
+	switch {
+	case o.proc == ProcInsert && k.there:
+		return true, w.follow(k, o, StatusExists)
+	case o.proc != ProcInsert && !k.there:
+		return true, w.follow(k, o, StatusNotFound)
+	}
+	err = w.send(o, now)
+	switch {
+	case err == nil:
+		k.there = o.proc != ProcDelete
+		k.flying = append(k.flying, o)
+		return true, nil
+	case !errors.Is(err, rdma.ErrFull):
+		return false, err
+	case now-o.since >= w.s.o.FullAfter:
+		return true, w.answer(o, StatusFull)
+	}
+	w.again(now + pause)
+	return false, nil
+}
+
+// follow answers a write that changes nothing, once what it was decided by is on all replicas, and in the index.
+func (w *worker) follow(k *key, o *op, status uint16) error {
+	o.status = status
+	if n := len(k.flying); n > 0 {
+		k.flying[n-1].followers = append(k.flying[n-1].followers, o)
+		return nil
+	}
+	return w.answer(o, status)
+}
+
+// send gives a write its version, when there is room for it on all replicas, and posts it to all of them: to the log of
+// the worker, with a READ behind, and to the backups' logs, in one batch.
+func (w *worker) send(o *op, now time.Duration) error {
+	kind, keep := kindPut, w.s.o.Keep
+	if o.proc == ProcDelete {
+		kind, keep, o.value = kindDel, w.s.o.spared(), nil
+	}
+	n := recordSize(o.key, o.value)
+	if err := w.log.Reserve(n, keep); err != nil {
+		return err
+	}
+	w.full()
+	for _, node := range o.shard.others {
+		a := appending{node: node}
+		err := w.senders[node][0].Try(n)
+		if errors.Is(err, rdma.ErrFull) && kind == kindDel {
+			a.urgent, err = 1, w.senders[node][1].Try(n)
+		}
+		if err != nil {
+			w.unreserve(o, n)
+			return err
+		}
+		o.appends = append(o.appends, a)
+	}
+	version, ok := o.shard.next()
+	if !ok {
+		w.unreserve(o, n)
+		return rdma.ErrFull
+	}
+	o.version = version
+	b := w.ep.Batch()
+	b.Chain()
+	w.encode(o)
+	segment, at := w.log.Add(b, kind, w.buf)
+	o.segment, o.at, o.size, o.local = segment, at.Offset(), entrySize(n), b
+	w.s.space.place(segment.Index, o.size)
+	w.fill(segment)
+	for i := range o.appends {
+		a := &o.appends[i]
+		b.Chain()
+		a.batch, a.index, a.posted = b, b.Len(), now
+		if _, err := w.senders[a.node][a.urgent].Add(b, kind, w.buf); err != nil {
+			return err
+		}
+	}
+	return w.ep.Post(b.As("replicate"))
+}
+
+// encode has the worker's buffer hold the record of a write.
+func (w *worker) encode(o *op) {
+	n := recordSize(o.key, o.value)
+	if cap(w.buf) < n {
+		w.buf = make([]byte, n)
+	}
+	w.buf = w.buf[:n]
+	r := record{order{uint32(w.s.config.Term), o.version}, o.shard.number, o.key, o.value}
+	r.put(w.buf)
+}
+
+// unreserve gives back the leave for a write that is not sent now.
+func (w *worker) unreserve(o *op, n int) {
+	for _, a := range o.appends {
+		w.senders[a.node][a.urgent].Return(n)
+	}
+	o.appends = o.appends[:0]
+}
+
+// replicate goes on with a write in flight: it repeats appends that failed, or were late. The record is the same.
+func (w *worker) replicate(o *op, now time.Duration) error {
+	all := true
+	for i := range o.appends {
+		a := &o.appends[i]
+		switch {
+		case a.acked:
+			continue
+		case a.batch == nil:
+			if now >= a.again {
+				if err := w.repeat(o, a, now); err != nil {
+					return err
+				}
+			}
+			if a.batch == nil {
+				w.again(a.again)
+			}
+		case a.batch.Completed(a.index):
+			err := w.senders[a.node][a.urgent].Acknowledged(a.batch.Op(a.index), a.posted)
+			if a.batch != o.local {
+				a.batch.Release()
+			}
+			if a.batch = nil; err == nil {
+				a.acked = true
+				continue
+			}
+			a.again = now + pause
+			w.again(a.again)
+		}
+		all = false
+	}
+	if !all || !o.local.Finished() {
+		return nil
+	}
+	for i := range 2 {
+		if err := o.local.Op(i).Err; err != nil {
+			return err // the node is gone, or the worker was fenced off
+		}
+	}
+	o.local.Release()
+	o.local = nil
+	o.shard.done(o.version)
+	k := o.on
+	k.flying = slices.DeleteFunc(k.flying, func(other *op) bool { return other == o })
+	k.done = append(k.done, o)
+	return w.advance(k, now)
+}
+
+// repeat posts an append again, if there is leave.
+func (w *worker) repeat(o *op, a *appending, now time.Duration) error {
+	kind := kindPut
+	if o.proc == ProcDelete {
+		kind = kindDel
+	}
+	s := w.senders[a.node][a.urgent]
+	a.again = now + pause
+	if err := s.Try(recordSize(o.key, o.value)); errors.Is(err, rdma.ErrFull) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	b := w.ep.Batch()
+	w.encode(o)
+	if _, err := s.Add(b, kind, w.buf); err != nil {
+		b.Release()
+		return err
+	}
+	a.batch, a.index, a.posted = b, 0, now
+	return w.ep.Post(b.As("repeat"))
+}
+
+// apply has the index name a write's entry, unless it names that of a later one of the key; false: the index is not as
+// the worker knows it.
+func (w *worker) apply(k *key, o *op) bool {
+	if o.version < k.version {
+		return true
+	}
+	x := k.shard.index
+	if k.item == 0 && !x.Insert(k.hash, o.at, k.seen) || k.item != 0 && !x.Replace(k.hash, k.item, o.at) {
+		return false
+	}
+	w.s.space.add(o.segment.Index, o.size)
+	if k.item != 0 {
+		w.s.space.dead(k.item, w.s.segment(k.item), k.size)
+	}
+	k.item, k.size, k.version = o.at, o.size, o.version
+	return true
+}
+
+// finish answers a write that is on all replicas and in the index, and those that were decided by it.
+func (w *worker) finish(o *op) error {
+	w.drain(o.segment)
+	for _, f := range o.followers {
+		if err := w.answer(f, f.status); err != nil {
+			return err
+		}
+	}
+	return w.answer(o, StatusOK)
+}
+
+// fill counts a write in flight to a segment of the worker's log.
+func (w *worker) fill(seg rowan.Segment) {
+	for i := range w.filling {
+		if w.filling[i].Segment == seg {
+			w.filling[i].writes++
+			return
+		}
+	}
+	w.filling = append(w.filling, filling{Segment: seg, writes: 1})
+}
+
+// full notes segments that the log has left.
+func (w *worker) full() {
+	for seg, ok := w.log.Full(); ok; seg, ok = w.log.Full() {
+		w.fill(seg)
+		for i := range w.filling {
+			if w.filling[i].Segment == seg {
+				w.filling[i].full = true
+			}
+		}
+		w.drain(seg)
+	}
+}
+
+// drain says that a write to a segment is over: in the index, or superseded. A full segment without others is handed
+// over: from then on what the index does not name is garbage.
+func (w *worker) drain(seg rowan.Segment) {
+	i := slices.IndexFunc(w.filling, func(f filling) bool { return f.Segment == seg })
+	f := &w.filling[i]
+	if f.writes--; f.writes == 0 && f.full {
+		w.filling = slices.Delete(w.filling, i, i+1)
+		w.s.space.close(seg)
+	}
+}
