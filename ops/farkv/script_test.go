@@ -240,9 +240,12 @@ func addresses(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// terminate FILE sends SIGTERM to the process whose number is in a file.
+// terminate PID sends SIGTERM to a process, or to that whose number is in a file.
 func terminate(ts *testscript.TestScript, _ bool, args []string) {
-	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	pid, err := strconv.Atoi(args[0])
+	if err != nil {
+		pid, err = strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	}
 	ts.Check(err)
 	p, err := os.FindProcess(pid)
 	ts.Check(err)
@@ -280,9 +283,11 @@ func hold() {
 	must(0, errors.Join(ep.Close(), f.Close()))
 }
 
-// use POOL NAME FILE [PAUSE] puts and gets pairs of its own from several workers until it is interrupted, and says in a
-// file that it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for long.
-// A worker pauses before each pair where the script waits for leases, and other scripts need the processors.
+// use POOL NAME FILE [PAUSE [only]] puts and gets pairs of its own from several workers until it is interrupted, and says
+// in a file that it does. Whatever happens to nodes and other clients, it finds what it has put, and is not held up for
+// long.
+// A worker pauses before each pair where the script waits for leases, and other scripts need the processors. A program
+// that does nothing else is no candidate for the pool's master.
 func use() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -291,7 +296,7 @@ func use() {
 	if len(os.Args) > 4 {
 		pause = must(time.ParseDuration(os.Args[4]))
 	}
-	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{Name: os.Args[2], Workers: workers}))
+	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{Name: os.Args[2], Workers: workers, NoKeeper: len(os.Args) > 5}))
 	var all errgroup.Group
 	for w := range workers {
 		all.Go(func() error {
