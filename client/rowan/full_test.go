@@ -20,7 +20,9 @@ func TestFull(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	c, err := newCluster(small())
+	o := small()
+	o.Workers = 1
+	c, err := newCluster(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,40 +41,42 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// fillAndEmpty fills a pool, and deletes all, again and again.
+// fillAndEmpty fills a pool, and deletes all, again and again: the same keys, since each keeps its DEL.
 func (c *cluster) fillAndEmpty(s client.Store, logf func(string, ...any)) error {
 	name := func(i int) []byte { return fmt.Appendf(nil, "key-%d", i) }
-	value := func(i int) []byte { return check.MakeValue(nil, 1, i+1, 600+i%300) }
-	first := 0
-	for round := range 4 {
-		n, refused := first, 0
-		for ; refused < 20; n++ {
+	most := 0
+	for round := range 5 {
+		value := func(i int) []byte { return check.MakeValue(nil, round+1, i+1, 100+i%200) }
+		n, refused := 0, 0
+		for refused < 20 {
 			err := s.Insert(name(n), value(n))
-			if errors.Is(err, client.ErrFull) {
+			switch {
+			case errors.Is(err, client.ErrFull):
 				refused++
-				n--
-			} else if err != nil {
+			case err != nil:
 				return fmt.Errorf("round %d, insert %d: %w", round, n, err)
+			default:
+				n++
 			}
 			if n > 10_000 {
 				return errors.New("the pool is never full")
 			}
 		}
-		logf("round %d: full with %d pairs, %+v", round, n-first, c.running[0].Stats())
-		if n-first < 20 {
-			return fmt.Errorf("round %d: full with %d pairs", round, n-first)
+		logf("round %d: full with %d pairs, %+v", round, n, c.running[0].Stats())
+		if n < most/3 || n < 100 {
+			return fmt.Errorf("round %d: full with %d pairs, and with %d before", round, n, most)
 		}
-		for i := first; i < n; i++ {
+		most = max(most, n)
+		for i := range n {
 			if got, err := s.Get(name(i)); err != nil || !bytes.Equal(got, value(i)) {
 				return fmt.Errorf("round %d: pair %d of a full pool: %w", round, i, err)
 			}
 		}
-		for i := first; i < n; i++ {
+		for i := range n {
 			if err := s.Delete(name(i)); err != nil {
-				return fmt.Errorf("round %d: delete pair %d from a full pool: %w", round, i, err)
+				return fmt.Errorf("round %d: delete pair %d of %d from a full pool: %w", round, i, n, err)
 			}
 		}
-		first = n
 	}
 	return nil
 }

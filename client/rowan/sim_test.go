@@ -204,7 +204,7 @@ func TestPowerCut(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(40, 2000)
+	first, n := seeds(45, 2000)
 	for seed := first; seed < first+n; seed++ {
 		if err := powerCut(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

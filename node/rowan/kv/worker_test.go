@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,28 +15,29 @@ import (
 // bench is a worker that does what it is told, one thing at a time, and a client.
 type bench struct {
 	t      *testing.T
+	f      *shm.Fabric
 	s      *Server
 	ep     rdma.Endpoint
 	w      *worker
 	client *rpc.Peer
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, nodes int) *bench {
 	o := Options{
-		Nodes: 1, Workers: 1, PairBytes: 1000,
+		Nodes: nodes, Workers: 1, PairBytes: 1000, FullAfter: time.Minute,
 		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 12, Reserve: 3, Credit: 4 << 10, Secret: 1},
 	}
-	config, err := shards.New([]int{0}, 4, 1)
+	config, err := shards.New([]int{0, 1}[:nodes], 4, nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Shards = len(config.Shards)
-	f, err := shm.NewMem(shm.Geometry{Nodes: 1, Memory: o.Size(), Clients: 8}, nil)
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: o.Size(), Clients: 8}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.MTU = 256
-	b := &bench{t: t}
+	b := &bench{t: t, f: f}
 	ep, err := f.Open("worker")
 	if err == nil {
 		b.ep = ep
@@ -66,10 +68,18 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
+// key returns one that the server is the primary of.
+func (b *bench) key() (key []byte) {
+	for i := 0; key == nil || b.s.config.Shards[b.s.config.Find(Hash(key))].Primary != b.s.node; i++ {
+		key = fmt.Appendf(nil, "key-%d", i)
+	}
+	return key
+}
+
 // begin has the worker begin with a request, and no more.
 func (b *bench) begin(proc uint16, value string) *rpc.Call {
 	b.t.Helper()
-	q := Request{Term: b.s.config.Term, Key: []byte("key"), Value: []byte(value)}
+	q := Request{Term: b.s.config.Term, Key: b.key(), Value: []byte(value)}
 	c, err := b.client.Start(b.s.o.BoxOf(0, Hash(q.Key)), proc, time.Minute, q.Append(nil))
 	if err != nil {
 		b.t.Fatal(err)
@@ -114,7 +124,7 @@ func (b *bench) passed(question uint64) bool {
 // TestQuiet: a worker passes no question of a cleaner while it reads what it looked up before, or while an answer
 // gathers that; what a write knows of its key is looked up again. A write that waits holds none up.
 func TestQuiet(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, 1)
 	b.end(b.begin(ProcInsert, "first"), StatusOK)
 	if q := b.s.quiet.ask(); !b.passed(q) {
 		t.Error("a worker that does nothing does not pass")
@@ -144,11 +154,23 @@ func TestQuiet(t *testing.T) {
 	if !b.passed(q) {
 		t.Error("it does not pass behind a write")
 	}
+
+	b = newBench(t, 2) // the backup gives no leave
+	waits := b.begin(ProcInsert, "first")
+	for range 3 {
+		if err := b.w.goOn(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q = b.s.quiet.ask(); !b.passed(q) || waits.Over() {
+		t.Error("it does not pass while a write waits for room")
+	}
+	waits.Release()
 }
 
 // TestFreed: a segment is freed when all readers have passed the question, and not before.
 func TestFreed(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, 1)
 	log := b.s.table.Log(b.ep, 9)
 	for range 2 {
 		if err := log.Reserve(4000, 0); err != nil {
@@ -175,5 +197,57 @@ func TestFreed(t *testing.T) {
 	}
 	if err := c.free(); err != nil || b.s.table.Free() != free+1 {
 		t.Errorf("a segment is not freed: %v", err)
+	}
+}
+
+// TestRepeated: an append that a backup did not take is repeated until it does. The write is answered then, and not
+// before.
+func TestRepeated(t *testing.T) {
+	b := newBench(t, 2)
+	ep, err := b.f.Open("backup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	open := func(found func(*rowan.Entry)) *rowan.Receiver {
+		t.Helper()
+		r, err := rowan.Open(ep, b.s.o.log(1))
+		if err == nil {
+			_, err = r.Recover(func(_ rowan.Segment, e *rowan.Entry) error { found(e); return nil })
+		}
+		if err == nil {
+			err = r.Step()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := open(func(*rowan.Entry) { t.Error("there is an entry in a new log") })
+	first := b.begin(ProcInsert, "first")
+	b.end(first, StatusOK) // the worker has leave by now
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	update := b.begin(ProcUpdate, "second")
+	for range 1000 {
+		b.w.peer.Next(0)
+		if err := b.w.goOn(); err != nil {
+			t.Fatal(err)
+		}
+		b.client.Next(0)
+	}
+	if update.Over() {
+		t.Error("a write is answered that a backup does not have")
+	}
+	n := 0
+	r = open(func(*rowan.Entry) { n++ })
+	b.end(update, StatusOK)
+	if err := r.Close(); err != nil || n != 1 {
+		t.Errorf("%d entries came before, %v, want 1", n, err)
+	}
+	n = 0
+	if err := open(func(*rowan.Entry) { n++ }).Close(); err != nil || n != 2 {
+		t.Errorf("%d entries are there, %v, want 2", n, err)
 	}
 }
