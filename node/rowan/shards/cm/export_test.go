@@ -22,11 +22,13 @@ func DecodeAnswer(p []byte) (term uint64, r Report, err error) {
 	return a.term, a.Report, nil
 }
 
-func EncodeQuestion(term uint64, committed bool) []byte { return question{term, committed}.encode() }
+func EncodeQuestion(term, epoch uint64, committed bool) []byte {
+	return question{term, epoch, committed}.encode()
+}
 
-func DecodeQuestion(p []byte) (term uint64, committed, ok bool) {
+func DecodeQuestion(p []byte) (term, epoch uint64, committed, ok bool) {
 	q, ok := decodeQuestion(p)
-	return q.term, q.committed, ok
+	return q.term, q.epoch, q.committed, ok
 }
 
 // Counted returns the loads of the last of some periods, given what members had counted at their ends.

@@ -84,6 +84,7 @@ type Manager struct {
 
 	version uint64         // in the registers
 	c       *shards.Config // nil: it is to be read
+	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
 
 	plan       *shards.Planner
 	periodEnds time.Duration
@@ -107,7 +108,10 @@ func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	if err := m.read(); err != nil {
 		return err
 	}
-	if m.c == nil || m.c.Member(spare) != nil {
+	if m.c == nil {
+		return fmt.Errorf("have the server of node %d join: there is no configuration yet", spare)
+	}
+	if m.c.Member(spare) != nil {
 		return nil
 	}
 	next, err := m.c.Join(spare)
@@ -145,7 +149,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		}
 		return true, m.store(next)
 	}
-	answers, err := m.ask()
+	answers, err := m.ask(v.Epoch)
 	if err != nil {
 		return false, err
 	}
@@ -165,9 +169,13 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	return true, m.store(next)
 }
 
-// read reads the registers, unless it is known what they have: others replace nothing in this tenure.
+// read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be
+// stored yet is stored first, or it could be read too early: it follows from the same version as ever.
 func (m *Manager) read() error {
-	if m.c != nil {
+	switch {
+	case m.pending != nil:
+		return m.store(m.pending)
+	case m.c != nil:
 		return nil
 	}
 	at, err := m.f.Config()
@@ -184,14 +192,14 @@ func (m *Manager) read() error {
 	return nil
 }
 
-// store replaces the configuration. Where that fails it may happen yet: it is read again, and what is stored next
-// excludes it.
+// store replaces the configuration. Where that fails it may happen yet, until another swap is answered: see read.
 func (m *Manager) store(next *shards.Config) error {
-	m.c = nil
+	m.c, m.pending = nil, next
 	ok, err := m.swap.SwapConfig(m.version, next.Encode())
 	if err != nil {
 		return fmt.Errorf("store the configuration of term %d: %w", next.Term, err)
 	}
+	m.pending = nil
 	if !ok {
 		return fmt.Errorf("store the configuration of term %d: there is another: %w", next.Term, rdma.ErrStale)
 	}
@@ -211,10 +219,10 @@ func (m *Manager) gone(v rdma.View) (gone []int) {
 }
 
 // ask asks all members, and returns what they answered, by member; nil: nothing yet.
-func (m *Manager) ask() ([]*answer, error) {
+func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 	m.dropRequests()
 	answers := make([]*answer, len(m.c.Members))
-	body := question{m.c.Term, m.c.Committed}.encode()
+	body := question{m.c.Term, epoch, m.c.Committed}.encode()
 	for from := 0; from < len(answers); from += window {
 		if err := m.askSome(answers, from, min(from+window, len(answers)), body); err != nil {
 			return nil, err

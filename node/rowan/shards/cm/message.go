@@ -7,10 +7,10 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// Ask is the procedure by which the manager asks a server. The question is the term in the registers, and whether it is
-// committed:
+// Ask is the procedure by which the manager asks a server. The question is the term in the registers, the epoch of the
+// view, and whether the term is committed:
 //
-//	term u64 | committed u64
+//	term u64 | epoch u64 | committed u64
 //
 // The answer comes once the server serves in no earlier term than the one that it names:
 //
@@ -20,7 +20,7 @@ import (
 const (
 	Ask = 0x7263 // "cr"
 
-	questionBytes = 16
+	questionBytes = 24
 	answerBytes   = 16
 	loadBytes     = 18
 	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the header of rpc.
@@ -97,23 +97,25 @@ func decodeAnswer(p []byte) (*answer, error) {
 
 // question is what the manager asks.
 type question struct {
-	term      uint64
-	committed bool
+	term, epoch uint64
+	committed   bool
 }
 
 func (q question) encode() []byte {
+	le := binary.LittleEndian
 	p := make([]byte, questionBytes)
-	binary.LittleEndian.PutUint64(p, q.term)
+	le.PutUint64(p, q.term)
+	le.PutUint64(p[8:], q.epoch)
 	if q.committed {
-		p[8] = 1
+		p[16] = 1
 	}
 	return p
 }
 
 func decodeQuestion(p []byte) (q question, ok bool) {
 	le := binary.LittleEndian
-	if len(p) != questionBytes || le.Uint64(p[8:]) > 1 {
+	if len(p) != questionBytes || le.Uint64(p[16:]) > 1 {
 		return q, false
 	}
-	return question{le.Uint64(p), p[8] == 1}, true
+	return question{le.Uint64(p), le.Uint64(p[8:]), p[16] == 1}, true
 }

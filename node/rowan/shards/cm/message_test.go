@@ -22,8 +22,8 @@ func TestGolden(t *testing.T) {
 	}{
 		{cm.EncodeAnswer(9, r), "0900000000000000" + "0200010001000000" + "01000302" + "0400" +
 			"0500" + "0600000000000000" + "0700000000000000"},
-		{cm.EncodeQuestion(9, true), "09000000000000000100000000000000"},
-		{cm.EncodeQuestion(1<<32, false), "00000000010000000000000000000000"},
+		{cm.EncodeQuestion(9, 8, true), "0900000000000000" + "0800000000000000" + "0100000000000000"},
+		{cm.EncodeQuestion(1<<32, 0, false), "0000000001000000" + "0000000000000000" + "0000000000000000"},
 	} {
 		if got := hex.EncodeToString(v.got); got != v.want {
 			t.Errorf("%s, want %s", got, v.want)
@@ -61,11 +61,11 @@ func FuzzAnswer(f *testing.F) {
 
 // FuzzQuestion: so are they a question.
 func FuzzQuestion(f *testing.F) {
-	f.Add(cm.EncodeQuestion(3, true))
+	f.Add(cm.EncodeQuestion(3, 2, true))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		term, committed, ok := cm.DecodeQuestion(p)
-		if ok && !bytes.Equal(cm.EncodeQuestion(term, committed), p) {
-			t.Fatal(fmt.Sprintf("%x is read as %d, %v", p, term, committed))
+		term, epoch, committed, ok := cm.DecodeQuestion(p)
+		if ok && !bytes.Equal(cm.EncodeQuestion(term, epoch, committed), p) {
+			t.Fatalf("%x is read as %d, %d, %v", p, term, epoch, committed)
 		}
 	})
 }

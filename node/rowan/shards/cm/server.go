@@ -11,7 +11,7 @@ import (
 )
 
 // lookEvery is how often a server that waits for a commit looks for it by itself: the manager tells it as a rule.
-const lookEvery = 10 * time.Millisecond
+const lookEvery = 2 * time.Millisecond
 
 // Store is the part of a server that has the shards.
 type Store interface {
@@ -34,11 +34,13 @@ type Server struct {
 	store  Store
 	c      *shards.Config // nil: it knows none yet
 	told   uint64
+	epoch  uint64        // of the view that it has joined
 	lookAt time.Duration // when it looks for a commit
 	held   *rpc.Request  // that is not answered, as something is under way
 }
 
-// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles.
+// NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles, by
+// which it joins views.
 func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server {
 	return &Server{ep: ep, f: f, node: node, store: store}
 }
@@ -69,11 +71,24 @@ func (s *Server) Handle(r *rpc.Request) error {
 		s.held.Drop()
 	}
 	s.held = r
-	var err error
+	err := s.join(q.epoch)
 	if s.c == nil || q.term > s.c.Term || q.term == s.c.Term && q.committed && !s.c.Committed {
-		err = s.look()
+		err = errors.Join(err, s.look())
 	}
 	return errors.Join(err, s.answer())
+}
+
+// join joins the manager's view, unless the server has: in an earlier one nothing that it sends arrives.
+func (s *Server) join(epoch uint64) error {
+	if epoch <= s.epoch {
+		return nil
+	}
+	v, err := s.ep.Join()
+	if err != nil {
+		return fmt.Errorf("server %d: %w", s.node, err)
+	}
+	s.epoch = v.Epoch
+	return nil
 }
 
 // Step goes on. It is to be called at least every few milliseconds.

@@ -27,7 +27,7 @@ func run(seed uint64) (*world, error) {
 	w.flaky = seed%4 == 3
 	for _, v := range w.servers {
 		if seed%5 == 0 { // it never hears of a commit from the manager
-			v.deaf = func(q []byte) bool { return q[8] == 1 && v.c != nil && !v.c.Committed }
+			v.deaf = func(q []byte) bool { return q[16] == 1 && v.c != nil && !v.c.Committed }
 			break
 		}
 	}

@@ -126,7 +126,7 @@ type registers struct {
 	w *world
 }
 
-func (f *registers) fails() bool { return f.w.flaky && f.Now() < f.w.troubled && f.w.r.IntN(6) == 0 }
+func (f *registers) fails() bool { return f.w.flaky && f.Now() < f.w.troubled && f.w.r.IntN(4) == 0 }
 
 func (f *registers) Config() (rdma.Config, error) {
 	if f.fails() {
@@ -143,7 +143,7 @@ func (f *registers) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, 
 	case 0:
 		_, _ = f.Sim.SwapConfig(r, version, data)
 	case 1:
-		late := time.Duration(f.w.r.IntN(1000)) * time.Microsecond
+		late := time.Duration(f.w.r.IntN(5000)) * time.Microsecond
 		f.Go("late", func(ep rdma.Endpoint) {
 			ep.Sleep(late)
 			_, _ = f.Sim.SwapConfig(r, version, data)
@@ -257,9 +257,6 @@ func (v *server) run(ep rdma.Endpoint) {
 			err = v.cm.Handle(r)
 		}
 		err = errors.Join(err, v.cm.Step())
-		if errors.Is(err, rdma.ErrStale) {
-			_, err = ep.Join()
-		}
 		usual := false
 		for _, e := range []error{rdma.ErrStale, rdma.ErrClosed, rdma.ErrUnreachable, errNoted} {
 			usual = usual || errors.Is(err, e)
