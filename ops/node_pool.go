@@ -31,6 +31,8 @@ type Starter struct {
 	PMem  string
 	Power bool
 	Shape []string
+	// PMemModel has a model of persistent memory count in each node: see NodeConfig.
+	PMemModel bool
 }
 
 // UpStarted makes a pool on memory nodes that it starts on this machine, and that stay until Down. When it fails, it
@@ -145,6 +147,9 @@ func (s Starter) may(name string) error {
 	if err := fabrics.Lacks(s.Fabric); err != nil {
 		return workloads.Misuse("up --fabric %s: %v", s.Fabric, err)
 	}
+	if s.PMemModel && fabrics.NeedsDevice(s.Fabric) {
+		return workloads.Misuse("--pmem-model is for --fabric tcp: it does not see what an RNIC does")
+	}
 	for _, v := range []string{fabrics.EnvCA, fabrics.EnvCert, fabrics.EnvKey, fabrics.EnvReadToken} {
 		if os.Getenv(v) != "" {
 			return workloads.Misuse("up --fabric %s: $%s is set, and nodes that it starts know a token and nothing else (hint: "+
@@ -173,8 +178,11 @@ func (s *localNodes) command(token string) local.Command {
 	return func(node int, pidFile string) []string {
 		listen := "127.0.0.1:0"
 		var more []string
+		if s.PMemModel {
+			more = append(more, "--pmem-model")
+		}
 		if s.data != nil {
-			more = []string{"--pmem", s.data.File(node)}
+			more = append(more, "--pmem", s.data.File(node))
 			if len(s.data.Addresses) > 0 {
 				listen = s.data.Addresses[node]
 			}

@@ -47,7 +47,7 @@ type upFlags struct {
 	telemetry       int
 	store, fabric   string
 	pmem            string
-	power           bool
+	power, model    bool
 	addresses       []string
 }
 
@@ -73,7 +73,8 @@ func (c *cli) up() *cobra.Command {
 			"and a witness outlives the death of one.\n\n" +
 			"With --pmem DIR nodes that it starts keep all that they remember in a file each there, and outlive SIGKILL; with\n" +
 			"--power a loss of power, too: see 'farkv help node'. After 'farkv down' up with the same DIR brings the pool back\n" +
-			"as it was, at the same ports. 'farkv status' says what each node survives, and how.",
+			"as it was, at the same ports. 'farkv status' says what each node survives, and how; with --pmem-model also what\n" +
+			"modules of persistent memory would count: see 'farkv help node'.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5\n" +
@@ -90,6 +91,7 @@ func (c *cli) up() *cobra.Command {
 		"tcp or rdma (default what its nodes were started for)")
 	f.StringVar(&u.pmem, "pmem", "", "folder in which the memory nodes that it starts keep what they remember")
 	f.BoolVar(&u.power, "power", false, "with --pmem: what was answered survives a loss of power")
+	f.BoolVar(&u.model, "pmem-model", false, "memory nodes that it starts count what modules of persistent memory would do")
 	f.StringSliceVar(&u.addresses, "addresses", nil, "memory nodes of a consul: pool (default those that are registered and free)")
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
@@ -139,8 +141,8 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 	case len(u.addresses) > 0 && scheme != "consul":
 		return fmt.Errorf("--addresses is for a consul: pool: name nodes as farkv up tcp:%s", strings.Join(u.addresses, ","))
 	}
-	if (u.pmem != "" || u.power) && (named || !onNodes(scheme)) {
-		return fmt.Errorf("--pmem and --power are for a NAME with --fabric tcp: nodes that run already have their own")
+	if (u.pmem != "" || u.power || u.model) && (named || !onNodes(scheme)) {
+		return fmt.Errorf("--pmem, --power and --pmem-model are for a NAME with --fabric tcp: nodes that run already have their own")
 	}
 	var made *ops.Made
 	var err error
@@ -150,7 +152,9 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		if wrong != nil {
 			return failure{fmt.Errorf("up --fabric %s: which program starts the nodes: %w", scheme, wrong)}
 		}
-		by := ops.Starter{Program: program, Fabric: scheme, PMem: u.pmem, Power: u.power, Shape: shape(cmd)}
+		by := ops.Starter{
+			Program: program, Fabric: scheme, PMem: u.pmem, Power: u.power, PMemModel: u.model, Shape: shape(cmd),
+		}
 		made, err = ops.UpStarted(cmd.Context(), by, pool, u.store, u.params)
 	case onNodes(scheme), scheme == "consul" && len(u.addresses) > 0:
 		if onNodes(scheme) {
@@ -176,7 +180,7 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 // shape returns the flags of up that were given and shape the pool, sorted.
 func shape(cmd *cobra.Command) (all []string) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		other := []string{"fabric", "pmem", "power", "overcommit"}
+		other := []string{"fabric", "pmem", "power", "pmem-model", "overcommit"}
 		if cmd.LocalFlags().Lookup(f.Name) != nil && !slices.Contains(other, f.Name) {
 			all = append(all, "--"+f.Name+"="+f.Value.String())
 		}
