@@ -90,7 +90,7 @@ func adapt(name string, d *Doctor) {
 		d.Verbs = func() ([]fabrics.RDMADevice, error) {
 			return []fabrics.RDMADevice{{
 				Device: "mlx5_0", QueuePair: 262144, Requests: 32768, RdAtomic: 16, Regions: 16777216, Atomics: "HCA", MaskedAtomics: true,
-				DeviceMemory: 128 << 10, SharedReceive: 8388608, MultiPacket: "yes",
+				DeviceMemory: 128 << 10, SharedReceive: 8388608, MultiPacket: "yes", SharedPackets: "yes",
 				Ports: []ibverbs.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE", MTU: 1024}, {Device: "mlx5_0", Port: 2, State: "DOWN"}},
 			}}, nil
 		}
@@ -104,7 +104,8 @@ func adapt(name string, d *Doctor) {
 		d.UID = 0
 		d.Memory = 4 << 20
 		d.Verbs = func() ([]fabrics.RDMADevice, error) {
-			return []fabrics.RDMADevice{{Device: "rxe0", QueuePair: 1048560, Requests: 1048576, RdAtomic: 128, Atomics: "HCA", MultiPacket: "no"}},
+			return []fabrics.RDMADevice{{Device: "rxe0", QueuePair: 1048560, Requests: 1048576, RdAtomic: 128, Atomics: "HCA", MultiPacket: "no",
+					SharedPackets: "no"}},
 				errors.New("open device siw0: permission denied")
 		}
 	case "laptop":

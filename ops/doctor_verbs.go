@@ -53,6 +53,11 @@ func capabilities(t *Topic, c *fabrics.RDMADevice) bool {
 		striding = "of raw packets only"
 	}
 	t.ok("striding queues", striding+": a message takes an entry")
+	shared := cmp.Or(c.SharedPackets, "not known")
+	if shared != "no" {
+		shared += ", by a probe that has never run; not used"
+	}
+	t.ok("multi-packet queues", shared+": a ring has a shared receive queue for each size of its places")
 	t.ok("limits", fmt.Sprintf("%s queue pairs of %s requests, %d READs and atomics at a time, %s regions", count(c.QueuePair),
 		count(c.Requests), c.RdAtomic, count(c.Regions)))
 	return atomics != ""

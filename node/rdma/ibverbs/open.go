@@ -29,6 +29,7 @@ type Info struct {
 	DeviceMemory  uint64 // bytes; 0: the node's memory does
 	SharedReceive int    // shared receive queues
 	MultiPacket   string // whether receive queues of raw packets take many an entry: "yes", "no", or why that is not known
+	SharedPackets string // the same of shared receive queues of messages, which farkv does not use: by a probe that has never run
 }
 
 // Probe tells what devices this machine has. The error wraps ErrNotBuilt, or ErrNoDevice when there is none; beside those that
