@@ -60,6 +60,6 @@ func parseRequest(p []byte) (r Request, err error) {
 	if p = p[requestBytes:]; n > uint64(len(p)) {
 		return r, errRequest
 	}
-	r.Key, r.Value = p[:n], p[n:]
+	r.Key, r.Value = p[:n:n], p[n:]
 	return r, nil
 }

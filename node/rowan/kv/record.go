@@ -68,10 +68,10 @@ func parseRecord(p []byte) (r record, ok bool) {
 	first, second := le.Uint64(p), le.Uint64(p[8:])
 	r.version, r.shard, r.term = first&(1<<48-1), int(first>>48), uint32(second)
 	n := recordBytes + int(uint16(second>>32))
-	if len(p) < n {
+	if len(p) < n || second>>48 != 0 {
 		return r, false
 	}
-	r.key, r.value = p[recordBytes:n], p[n:]
+	r.key, r.value = p[recordBytes:n:n], p[n:]
 	return r, true
 }
 

@@ -30,6 +30,8 @@ var mutants = []teeth.Mutant{
 		At: "$s.version-$s.commit >= window", Do: "false", Test: "TestCommitVer"},
 	{Rule: "terms order records", In: "order.before",
 		At: "$o.term < $p.term || $*same", Do: "$o.version < $p.version", Test: "TestOrder"},
+	{Rule: "a record has one encoding", In: "parseRecord",
+		At: "$second>>48 != 0", Do: "false", Test: "FuzzRecord"},
 }
 
 func TestMutants(t *testing.T) {
