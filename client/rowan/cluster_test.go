@@ -90,7 +90,6 @@ func (c *cluster) open(ep rdma.Endpoint, timeout time.Duration) (client.Store, e
 // plan is what a client does.
 type plan struct {
 	worker, ops, keys int
-	timeout           time.Duration
 	sizes             []int
 	writes            int // percent
 }

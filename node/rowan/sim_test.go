@@ -351,7 +351,7 @@ func seeds(short, long int) (first, n uint64) {
 	if one, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
 		return one, 1
 	}
-	if os.Getenv("FARKV_LONG") != "" {
+	if os.Getenv("FARKV_LONG") == "1" {
 		return 0, uint64(long)
 	}
 	return 0, uint64(short)
