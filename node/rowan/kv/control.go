@@ -21,7 +21,7 @@ const patience = 10 * time.Second
 type control struct {
 	s       *Server
 	ep      rdma.Endpoint
-	r       *rowan.Receiver
+	r       inbound
 	used    []usedSegment // digested, and not known to be committed
 	told    []uint64      // by shard: what the word says
 	next    time.Duration // when that is looked at next

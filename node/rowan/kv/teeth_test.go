@@ -22,7 +22,7 @@ var mutants = []teeth.Mutant{
 		At: "$o.look != nil && $o.number <= $w.opsAt", Do: "$o.number <= $w.opsAt", Test: "TestQuiet"},
 	{Rule: "nor while a write reads", In: "worker.looks",
 		At: "$k.late", Do: "$k == nil", Test: "TestQuiet"},
-	{Rule: "an append that failed is repeated", In: "worker.replicate",
+	{Rule: "an append that failed is repeated", In: "rings.goOn",
 		At: "$err == nil", Do: "$err == nil || true", Test: "TestRepeated"},
 	{Rule: "CommitVer waits for all below", In: "shard.done",
 		At: "$s.acked[$*word]>>($*bit)&1 != 0", Do: "v <= $s.version", Test: "TestCommitVer"},

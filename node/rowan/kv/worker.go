@@ -21,9 +21,9 @@ type worker struct {
 	number  int
 	peer    *rpc.Peer
 	log     *rowan.Log
-	senders [][2]*rowan.Sender // by node: to the logs of others, the urgent one second
-	filling []filling          // segments of the log with writes in flight
-	buf     []byte             // of a record
+	backups replication
+	filling []filling // segments of the log with writes in flight
+	buf     []byte    // of a record
 
 	ops   []*op  // in progress, in the order in which they began
 	began uint64 // of them, ever
@@ -82,7 +82,6 @@ func (s *Server) work(ep rdma.Endpoint, number int) error {
 func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	w := &worker{
 		s: s, ep: ep, number: number, log: s.table.Log(ep, rowan.Owner(1+number)), wake: rdma.Forever,
-		senders: make([][2]*rowan.Sender, s.o.Nodes),
 	}
 	o := rpc.Options{Box: rdma.BoxOptions{
 		Node: s.node, Number: s.o.Boxes + number, Slots: s.o.Slots, Bytes: s.o.message(),
@@ -91,19 +90,9 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	if w.peer, err = rpc.Open(ep, o); err != nil {
 		return nil, err
 	}
-	for _, m := range s.config.Members {
-		for i := range w.senders[m.Node] {
-			if m.Node == s.node {
-				continue
-			}
-			o := rowan.SenderOptions{
-				Log: s.o.log(m.Node), Source: s.o.source(s.node, number, i == 1), Above: s.config.Term << 32,
-			}
-			if w.senders[m.Node][i], err = rowan.NewSender(ep, o); err != nil {
-				w.peer.Close()
-				return nil, err
-			}
-		}
+	if w.backups, err = newRings(w); err != nil {
+		w.peer.Close()
+		return nil, err
 	}
 	return w, nil
 }

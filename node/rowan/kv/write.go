@@ -44,17 +44,6 @@ type write struct {
 	followers []*op // that are answered behind it
 }
 
-// appending is the append of a write to a backup.
-type appending struct {
-	node   int
-	urgent int
-	batch  *rdma.Batch // nil: it is to be repeated
-	index  int         // of its op
-	posted time.Duration
-	again  time.Duration // when it is repeated
-	acked  bool
-}
-
 // flies reports whether the write is in flight to the replicas.
 func (o *write) flies() bool { return o.local != nil }
 
@@ -190,26 +179,22 @@ func (w *worker) follow(k *key, o *op, status uint16) error {
 // send gives a write its version, when there is room for it on all replicas, and posts it to all of them: to the log of
 // the worker, with a READ behind, and to the backups' logs, in one batch.
 func (w *worker) send(o *op, now time.Duration) error {
-	kind, keep := kindPut, w.s.o.Keep
-	if o.proc == ProcDelete {
-		kind, keep, o.value = kindDel, w.s.o.spared(), nil
+	del, keep := o.proc == ProcDelete, w.s.o.Keep
+	if del {
+		keep, o.value = w.s.o.spared(), nil
 	}
 	n := recordSize(o.key, o.value)
 	if err := w.log.Reserve(n, keep); err != nil {
 		return err
 	}
 	w.full()
-	for _, node := range o.shard.others {
-		a := appending{node: node}
-		err := w.senders[node][0].Try(n)
-		if errors.Is(err, rdma.ErrFull) && kind == kindDel {
-			a.urgent, err = 1, w.senders[node][1].Try(n)
-		}
-		if err != nil {
+	for i, node := range o.shard.others {
+		o.appends = append(o.appends, appending{node: node})
+		if err := w.backups.reserve(&o.appends[i], n, del); err != nil {
+			o.appends = o.appends[:i]
 			w.unreserve(o, n)
 			return err
 		}
-		o.appends = append(o.appends, a)
 	}
 	version, ok := o.shard.next()
 	if !ok {
@@ -219,24 +204,21 @@ func (w *worker) send(o *op, now time.Duration) error {
 	o.version = version
 	b := w.ep.Batch()
 	b.Chain()
-	w.encode(o)
-	segment, at := w.log.Add(b, kind, w.buf)
+	kind, record := w.encode(o)
+	segment, at := w.log.Add(b, kind, record)
 	o.segment, o.at, o.size, o.local = segment, at.Offset(), entrySize(n), b
 	w.s.space.place(segment.Index, o.size)
 	w.fill(segment)
 	for i := range o.appends {
-		a := &o.appends[i]
-		b.Chain()
-		a.batch, a.index, a.posted = b, b.Len(), now
-		if _, err := w.senders[a.node][a.urgent].Add(b, kind, w.buf); err != nil {
+		if err := w.backups.add(b, o, &o.appends[i], now); err != nil {
 			return err
 		}
 	}
 	return w.ep.Post(b.As("replicate"))
 }
 
-// encode has the worker's buffer hold the record of a write.
-func (w *worker) encode(o *op) {
+// encode returns the kind and the record of a write, which is the worker's until the next one.
+func (w *worker) encode(o *op) (kind uint8, _ []byte) {
 	n := recordSize(o.key, o.value)
 	if cap(w.buf) < n {
 		w.buf = make([]byte, n)
@@ -244,46 +226,31 @@ func (w *worker) encode(o *op) {
 	w.buf = w.buf[:n]
 	r := record{order{uint32(w.s.config.Term), o.version}, o.shard.number, o.key, o.value}
 	r.put(w.buf)
+	if o.proc == ProcDelete {
+		return kindDel, w.buf
+	}
+	return kindPut, w.buf
 }
 
 // unreserve gives back the leave for a write that is not sent now.
 func (w *worker) unreserve(o *op, n int) {
-	for _, a := range o.appends {
-		w.senders[a.node][a.urgent].Return(n)
+	for i := range o.appends {
+		w.backups.unreserve(&o.appends[i], n)
 	}
 	o.appends = o.appends[:0]
 }
 
-// replicate goes on with a write in flight: it repeats appends that failed, or were late. The record is the same.
-func (w *worker) replicate(o *op, now time.Duration) error {
+// replicate goes on with a write in flight.
+func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	all := true
 	for i := range o.appends {
 		a := &o.appends[i]
-		switch {
-		case a.acked:
-			continue
-		case a.batch == nil:
-			if now >= a.again {
-				if err := w.repeat(o, a, now); err != nil {
-					return err
-				}
+		if !a.acked {
+			if a.acked, err = w.backups.goOn(o, a, now); err != nil {
+				return err
 			}
-			if a.batch == nil {
-				w.again(a.again)
-			}
-		case a.batch.Completed(a.index):
-			err := w.senders[a.node][a.urgent].Acknowledged(a.batch.Op(a.index), a.posted)
-			if a.batch != o.local {
-				a.batch.Release()
-			}
-			if a.batch = nil; err == nil {
-				a.acked = true
-				continue
-			}
-			a.again = now + pause
-			w.again(a.again)
 		}
-		all = false
+		all = all && a.acked
 	}
 	if !all || !o.local.Finished() {
 		return nil
@@ -300,29 +267,6 @@ func (w *worker) replicate(o *op, now time.Duration) error {
 	k.flying = slices.DeleteFunc(k.flying, func(other *op) bool { return other == o })
 	k.done = append(k.done, o)
 	return w.advance(k, now)
-}
-
-// repeat posts an append again, if there is leave.
-func (w *worker) repeat(o *op, a *appending, now time.Duration) error {
-	kind := kindPut
-	if o.proc == ProcDelete {
-		kind = kindDel
-	}
-	s := w.senders[a.node][a.urgent]
-	a.again = now + pause
-	if err := s.Try(recordSize(o.key, o.value)); errors.Is(err, rdma.ErrFull) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	b := w.ep.Batch()
-	w.encode(o)
-	if _, err := s.Add(b, kind, w.buf); err != nil {
-		b.Release()
-		return err
-	}
-	a.batch, a.index, a.posted = b, 0, now
-	return w.ep.Post(b.As("repeat"))
 }
 
 // apply has the index name a write's entry, unless it names that of a later one of the key; false: the index is not as

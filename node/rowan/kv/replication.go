@@ -1,0 +1,48 @@
+package kv
+
+import (
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// replication is how the records of a worker's writes come to the logs of backups.
+type replication interface {
+	// reserve takes leave to append a record of n bytes at a backup, which is in a. It does not wait. The error wraps
+	// rdma.ErrFull when there is none now. DELs have leave when PUTs have none.
+	reserve(a *appending, n int, del bool) error
+	// unreserve gives it back: nothing was added.
+	unreserve(a *appending, n int)
+	// add adds the append of a write's record to the batch that the write is posted with.
+	add(b *rdma.Batch, o *op, a *appending, now time.Duration) error
+	// goOn goes on with an append that is not acknowledged, and reports whether it is now: whether the record is in the
+	// backup's log for good. What failed, or was late, is repeated; the record is the same.
+	goOn(o *op, a *appending, now time.Duration) (acked bool, err error)
+}
+
+// inbound is the logs of a node in which the records of other servers' writes come. It belongs to the task that
+// receives.
+type inbound interface {
+	// Step goes on: it finds segments in which nothing can land any more, frees those given back, and gives the senders
+	// room.
+	Step() error
+	// Next returns the next of these segments. Digest is called once for each, in this order, and calls f for the entries
+	// that end in it.
+	Next() (rowan.Segment, bool)
+	Digest(s rowan.Segment, f func(*rowan.Entry) error) error
+	// Free gives a segment back that was digested: none of the entries that end in it is needed, and nothing reads it.
+	Free(s rowan.Segment)
+	Close() error
+}
+
+// appending is the append of a write to a backup.
+type appending struct {
+	node   int
+	urgent int
+	batch  *rdma.Batch // nil: it is to be repeated
+	index  int         // of its op
+	posted time.Duration
+	again  time.Duration // when it is repeated
+	acked  bool
+}
