@@ -21,7 +21,9 @@ func (c *changing) Config() (rdma.Config, error) {
 
 // TestTerm: a server does nothing for a client that has another configuration, which reads it again.
 func TestTerm(t *testing.T) {
-	c := newReal(t, small())
+	o := small()
+	o.FullAfter = patience / 2
+	c := newReal(t, o)
 	other := *c.config
 	other.Term += 7
 	configs := &changing{data: [][]byte{other.Encode(), other.Encode(), c.config.Encode()}}
