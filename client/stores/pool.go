@@ -20,6 +20,7 @@ type Pool struct {
 	Kind    *Kind  // the store that the pool was made for
 	Header  node.Header
 	Fabric  rdma.Fabric
+	servers *Servers // of a pool of this process; nil: others have them
 }
 
 const page = 4096
@@ -49,7 +50,13 @@ func Create(addr, store string, p Params) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return identify(addr, f)
+	pool, err := identify(addr, f)
+	if err == nil && fabrics.Private(addr) {
+		if pool.servers, err = kind.Start(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return pool, err
 }
 
 // Bytes returns the memory of all nodes together, with that of telemetry, of parameters that Size has seen.
@@ -58,7 +65,7 @@ func (p *Params) Bytes() uint64 { return uint64(p.Nodes) * (p.Memory + telemetry
 // Geometry returns the shape of the pool, of parameters that Size has seen.
 func (p *Params) Geometry() fabrics.Geometry {
 	return fabrics.Geometry{
-		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients, Telemetry: telemetry.Bytes(p.Telemetry), Addresses: p.Addresses,
+		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Telemetry: telemetry.Bytes(p.Telemetry), Addresses: p.Addresses,
 		Fabric: p.Fabric,
 	}
 }
@@ -116,8 +123,8 @@ func (p *Params) Check(k *Kind) error {
 		return fmt.Errorf("%w: %d of %d memory nodes are spares: want one at least that is none", ErrParams, p.Spares, p.Nodes)
 	case p.Telemetry > telemetry.MaxRecords:
 		return fmt.Errorf("%w: telemetry of %d processes: want up to %d", ErrParams, p.Telemetry, telemetry.MaxRecords)
-	case p.Clients < 1 || p.Clients > maxClients:
-		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients)
+	case p.Clients < 1 || p.Clients+p.Servers > maxClients:
+		return fmt.Errorf("%w: %d clients: want 1 to %d", ErrParams, p.Clients, maxClients-p.Servers)
 	case p.Memory > fabrics.MaxMemory:
 		return fmt.Errorf("%w: %d TiB a node: want up to %d", ErrParams, p.Memory>>40, uint64(fabrics.MaxMemory>>40))
 	}
@@ -233,7 +240,10 @@ func (p *Pool) Worker(name string, o Options) (client.Store, rdma.Endpoint, erro
 }
 
 // Close lets go of the pool. A mem: pool ends; others stay.
-func (p *Pool) Close() error { return p.Fabric.Close() }
+func (p *Pool) Close() error {
+	p.servers.Stop()
+	return errors.Join(p.Fabric.Close(), p.servers.Err()) // which joins them
+}
 
 // DBOptions shape a client.DB on a pool. Zero values mean defaults.
 type DBOptions struct {

@@ -36,6 +36,7 @@ type Params struct {
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
 	Fabric        string        // of a consul: pool, "tcp" or "rdma"; default: what its nodes were started for
+	Servers       int           // places for clients that the servers take, beside Clients: Size says how many
 	Overcommit    bool          // make the pool even where this machine's memory is to hold it and has less
 	Own           Values        // options of the store, of those that are Made
 }
@@ -74,6 +75,12 @@ type Kind struct {
 	Format func(f rdma.Fabric, p Params) error
 	// Open returns a worker's view. The pool's header must name this store, or one of the same format.
 	Open func(ep rdma.Endpoint, o Options) (client.Store, error)
+	// Serve opens what runs beside a memory node of a pool, for as long as the node serves; nil: nothing does, nodes only
+	// hold memory. The endpoint is of a worker that runs beside that node: messages of a mailbox which it, or a task that
+	// it starts, opens there may gather from the node's memory. It reaches all nodes of the pool, may have rings, and has
+	// an identity, as its tasks do: Params.Servers counts them. The pool is formatted, and f is where its configuration
+	// lies. Pools of a process start their servers by Start, and node processes those of their nodes.
+	Serve func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error)
 	// Device returns which part of each memory node belongs into the memory of its NIC, where that has some, of parameters that
 	// Size has seen and Check finds nothing wrong with; nil: none does.
 	Device func(p Params) (offset, bytes uint64, err error)

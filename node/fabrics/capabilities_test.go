@@ -31,6 +31,7 @@ var capabilities = map[string]reflect.Type{
 	"ExpelChecker":   reflect.TypeFor[rdma.ExpelChecker](),
 	"Geometer":       reflect.TypeFor[rdma.Geometer](),
 	"Messenger":      reflect.TypeFor[rdma.Messenger](),
+	"Hoster":         reflect.TypeFor[rdma.Hoster](),
 	"Localizer":      reflect.TypeFor[rdma.Localizer](),
 	"MasterReporter": reflect.TypeFor[rdma.MasterReporter](),
 	"NodeGracer":     reflect.TypeFor[rdma.NodeGracer](),

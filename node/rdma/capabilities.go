@@ -254,6 +254,17 @@ func OpenRing(ep Endpoint, o RingOptions) (Ring, error) {
 	return nil, fmt.Errorf("open a ring as client %d: %w", ep.Client(), ErrNotSupported)
 }
 
+// Hoster is a Fabric that runs tasks beside memory nodes, which are parts of it. Without it a node's own process has to run
+// them.
+//
+// Has it: shm, sim.
+type Hoster interface {
+	// Host starts a task that runs beside a memory node, with an endpoint of its own that is closed when f returns, and
+	// joined by Close as other tasks. In virtual time it dies with its node, and no Run waits for it. The error wraps
+	// ErrNotSupported of a pool in shared memory, which has no process beside it. (A mem: pool is of one process.)
+	Host(node int, name string, f func(Endpoint)) error
+}
+
 // ProcessNamer is a Fabric whose memory nodes count the processes that have the pool open. Without it nodes count none.
 //
 // Has it: tcp, ibverbs.

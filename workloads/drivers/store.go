@@ -43,15 +43,16 @@ type storeCreator struct {
 
 // pool is a store of ours on an open pool.
 type pool struct {
-	kind   *stores.Kind
-	fabric rdma.Fabric
-	opts   stores.Options
-	table  string
-	fields int
-	addr   string
-	made   bool // by this process
-	door   client.Door
-	kept   Kept
+	kind    *stores.Kind
+	fabric  rdma.Fabric
+	opts    stores.Options
+	table   string
+	fields  int
+	addr    string
+	made    bool            // by this process
+	servers *stores.Servers // of a pool that ends with this process; nil: others have them
+	door    client.Door
+	kept    Kept
 }
 
 // Create implements ycsb.DBCreator.
@@ -171,6 +172,11 @@ func (c storeCreator) make(db *pool, o *options, params stores.Params) (err erro
 	case err != nil:
 		return explain(err, o.pool, what)
 	}
+	if fabrics.Private(o.pool) {
+		if db.servers, err = db.kind.Start(db.fabric); err != nil {
+			return errors.Join(err, db.fabric.Close())
+		}
+	}
 	return nil
 }
 
@@ -221,7 +227,11 @@ func (d *pool) rows(s *session) workloads.DB {
 }
 
 // Close implements runner.Database. The pool stays.
-func (d *pool) Close() error { return errors.Join(d.door.Close(), d.fabric.Close()) }
+func (d *pool) Close() error {
+	err := d.door.Close()
+	d.servers.Stop()
+	return errors.Join(err, d.fabric.Close(), d.servers.Err())
+}
 
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16

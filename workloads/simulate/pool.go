@@ -16,9 +16,10 @@ import (
 
 // pool is a simulated pool and the store that it holds.
 type pool struct {
-	sim    *sim.Sim
-	kind   *stores.Kind
-	inNICs uint64 // bytes of each node that lie in its NIC's memory
+	sim     *sim.Sim
+	kind    *stores.Kind
+	inNICs  uint64 // bytes of each node that lie in its NIC's memory
+	servers *stores.Servers
 	stores.Params
 }
 
@@ -51,7 +52,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		return nil, workloads.Misuse("%v", err)
 	}
 	o := profile.Options(c.Seed, p.Nodes)
-	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients, node.Serve
+	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients+p.Servers, node.Serve
 	o.MaxEvents, o.Limit, o.Trace = 1<<62, began+c.Duration+patience, c.Trace
 	o.Hardware.DeviceFence = o.Hardware.DeviceFence && !c.StallFences
 	if c.NodeCores > 0 {
@@ -75,6 +76,10 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		return nil, err
 	}
 	made := &pool{sim: s, kind: kind, Params: p}
+	if made.servers, err = kind.Start(s); err != nil {
+		s.Close()
+		return nil, err
+	}
 	if len(o.Device) > 0 {
 		made.inNICs = o.Device[0].Bytes
 	}

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -15,6 +16,17 @@ func (e *Endpoint) Now() time.Duration { return now() }
 
 // Sleep pauses the worker. It ends early when the fabric closes, so that tasks see that they have to stop.
 func (e *Endpoint) Sleep(d time.Duration) { e.sleeper.Sleep(d, e.fabric.stop) }
+
+// Host starts a task beside a memory node of this process.
+func (f *Fabric) Host(node int, name string, work func(rdma.Endpoint)) error {
+	switch {
+	case f.faults:
+		return fmt.Errorf("run %s beside node %d of %s: %w", name, node, f.name, rdma.ErrNotSupported)
+	case node < 0 || node >= f.Nodes():
+		return fmt.Errorf("run %s beside node %d of %d: %w", name, node, f.Nodes(), rdma.ErrAccess)
+	}
+	return f.tasks.Go(f.Open, name, work)
+}
 
 // Rand is the worker's own generator.
 func (e *Endpoint) Rand() *rand.Rand { return e.rand }

@@ -58,6 +58,7 @@ var (
 	_ rdma.Perishable     = (*Fabric)(nil)
 	_ rdma.Peeker         = (*Fabric)(nil)
 	_ rdma.Teller         = (*Fabric)(nil)
+	_ rdma.Hoster         = (*Fabric)(nil)
 )
 
 // lives knows which clients are alive.

@@ -30,6 +30,15 @@ func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, &s.nodes[node], nil, f)
 }
 
+// Host starts a worker as GoAt does for which no Run waits.
+func (s *Sim) Host(node int, name string, f func(ep rdma.Endpoint)) error {
+	if node < 0 || node >= len(s.nodes) {
+		return fmt.Errorf("run %s beside node %d of %d: %w", name, node, len(s.nodes), rdma.ErrAccess)
+	}
+	_, err := s.start(name, &s.nodes[node], nil, nil, f)
+	return err
+}
+
 // Listen opens the worker's mailbox.
 func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	if err := e.usable("listen"); err != nil {

@@ -12,6 +12,7 @@ import (
 var (
 	_ rdma.Fabric     = (*Sim)(nil)
 	_ rdma.NodeKiller = (*Sim)(nil)
+	_ rdma.Hoster     = (*Sim)(nil)
 	_ rdma.Endpoint   = (*endpoint)(nil)
 )
 

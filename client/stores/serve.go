@@ -1,0 +1,108 @@
+package stores
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Server is what runs beside a memory node.
+type Server interface {
+	// Run serves until Stop, or until it cannot go on: then the error says why, and wraps rdma.ErrClosed once the endpoint
+	// is closed. The endpoint is of the kind that Kind.Serve gets, and the server's alone. All that Run started has ended
+	// when it returns.
+	Run(ep rdma.Endpoint) error
+	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
+	Stop()
+}
+
+// Servers are those of a pool whose memory nodes are parts of this process. They are safe for concurrent use. nil: there
+// are none.
+type Servers struct {
+	mu      sync.Mutex
+	running []Server // that have been opened
+	left    int      // that have not ended, opened or not
+	stopped bool
+	err     error
+}
+
+// Start starts the servers of a new pool whose memory nodes are parts of this process (rdma.Hoster), before clients use
+// it. They end by Stop, and with the fabric.
+func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
+	if k.Serve == nil {
+		return nil, nil
+	}
+	h, ok := f.(rdma.Hoster)
+	if !ok {
+		return nil, fmt.Errorf("run servers beside the nodes of the pool: %w", rdma.ErrNotSupported)
+	}
+	s := &Servers{left: f.Nodes()}
+	for n := range f.Nodes() {
+		err := h.Host(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { s.ended(s.run(ep, k, f, n)) })
+		if err != nil {
+			s.Stop()
+			return nil, fmt.Errorf("start the server beside node %d: %w", n, err)
+		}
+	}
+	return s, nil
+}
+
+func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error {
+	server, err := k.Serve(ep, f, node)
+	if err != nil {
+		return fmt.Errorf("open server %d: %w", node, err)
+	}
+	s.mu.Lock()
+	s.running = append(s.running, server)
+	stopped := s.stopped
+	s.mu.Unlock()
+	if stopped {
+		server.Stop()
+	}
+	return server.Run(ep)
+}
+
+// ended notes that a server has ended, and why. It is no failure when the fabric was closed, or its node died.
+func (s *Servers) ended(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left--
+	if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrNodeDown) {
+		s.err = errors.Join(s.err, err)
+	}
+}
+
+// Stop has all servers end soon.
+func (s *Servers) Stop() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for _, server := range s.running {
+		server.Stop()
+	}
+}
+
+// Running returns how many servers have not ended. In virtual time one that crashed does not end.
+func (s *Servers) Running() int {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+// Err returns why servers ended that should not have.
+func (s *Servers) Err() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
