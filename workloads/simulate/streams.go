@@ -65,6 +65,7 @@ type streams struct {
 	log     rowan.Options
 	stop    atomic.Bool
 	failed  error
+	sending int // senders that have not ended
 	writes  uint64
 	local   uint64 // bytes
 }
@@ -128,6 +129,7 @@ func (r *streams) measure() (*Written, error) {
 	var before, after counted
 	r.pool.GoAt(0, "control", func(ep rdma.Endpoint) {
 		defer r.stop.Store(true)
+		r.sending = r.Senders
 		if r.Way == Append {
 			r.pool.GoAt(0, "receiver", r.receive)
 		}
@@ -150,10 +152,11 @@ func (r *streams) measure() (*Written, error) {
 	return after.since(&before), nil
 }
 
-// receive pushes segments for Rowan's senders, and is the control thread of its log.
+// receive pushes segments for Rowan's senders, and is the control thread of its log. The ring ends with it, and what is
+// in flight fails: so it outlasts the senders.
 func (r *streams) receive(ep rdma.Endpoint) {
 	receiver, err := rowan.Open(ep, r.log)
-	for err == nil && !r.stop.Load() {
+	for err == nil && r.sending > 0 {
 		err = receiver.Step()
 		ep.Sleep(lookEvery)
 	}
@@ -195,6 +198,7 @@ func (r *streams) write(ep rdma.Endpoint, i int) {
 
 // send is a sender.
 func (r *streams) send(ep rdma.Endpoint, i int) {
+	defer func() { r.sending-- }()
 	one, err := r.sender(ep, i)
 	for err == nil && !r.stop.Load() {
 		err = one()

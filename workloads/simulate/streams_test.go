@@ -55,6 +55,17 @@ func TestSameSeedSameStreams(t *testing.T) {
 	}
 }
 
+// TestStreamsEnd: whenever the time is over, what is in flight then ends well.
+func TestStreamsEnd(t *testing.T) {
+	for i := range lookEvery / time.Microsecond {
+		s := streamed(Append, 8, 0)
+		s.WarmUp, s.Duration = 0, lookEvery+i*time.Microsecond
+		if _, err := s.Run(t.Context()); err != nil {
+			t.Fatalf("after %v: %v", s.Duration, err)
+		}
+	}
+}
+
 func TestStreamsMisuse(t *testing.T) {
 	for name, wrong := range map[string]func(*Streams){
 		"no such hardware":  func(s *Streams) { s.Profile = "nosuch" },
