@@ -222,9 +222,13 @@ func frail(addr string) string {
 
 // explainStarted explains errors of package local.
 func explainStarted(err error, name string) error {
+	remove := fmt.Sprintf("remove it with 'farkv down %s'", name)
+	if p, err := local.Open(name); err == nil && p.Data != "" {
+		remove = fmt.Sprintf("end it with 'farkv down %s', which leaves what its nodes remember", name)
+	}
 	return workloads.Explain(err, []workloads.Hint{
 		{Of: of(local.ErrName), Misuse: true},
-		{Of: of(local.ErrExists), Say: fmt.Sprintf("use it, choose another name, or remove it with 'farkv down %s'", name)},
+		{Of: of(local.ErrExists), Say: "use it, choose another name, or " + remove},
 		{Of: of(local.ErrFolder), Say: "$XDG_RUNTIME_DIR may name another place"},
 		{Of: of(local.ErrRecord), Say: fmt.Sprintf("end what runs there by hand, and remove %s/%s", local.Root(), name)},
 	})

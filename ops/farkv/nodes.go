@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -59,7 +60,7 @@ func (c *cli) node() *cobra.Command {
 			if memory == 0 {
 				return fmt.Errorf("node: --memory is missing: say how much it serves, such as --memory 8GiB")
 			}
-			if err := bounded(cmd, 1, unbounded, "connections"); err != nil {
+			if err := cmp.Or(bounded(cmd, 1, unbounded, "connections"), filled(cmd, "pmem", "file")); err != nil {
 				return err
 			}
 			switch {

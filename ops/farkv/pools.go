@@ -119,7 +119,7 @@ func (u *upFlags) check(cmd *cobra.Command) error {
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	p.IndexReplicas, p.DataReplicas = cmp.Or(p.IndexReplicas, u.replicas), cmp.Or(p.DataReplicas, u.replicas)
 	return cmp.Or(bounded(cmd, 1, unbounded, "nodes", "pair-bytes", "replicas", "clients", "index-replicas", "data-replicas", "records"),
-		bounded(cmd, 0, unbounded, "spares"), bounded(cmd, 0, telemetry.MaxRecords, "telemetry"))
+		bounded(cmd, 0, unbounded, "spares"), bounded(cmd, 0, telemetry.MaxRecords, "telemetry"), filled(cmd, "pmem"))
 }
 
 // runUp makes the pool where its address says.
