@@ -47,7 +47,7 @@ const (
 	spots     = 1 << 10 // a power of two
 	align     = 64      // of READs and WRITEs: a cache line
 	lowHalf   = 1<<32 - 1
-	// perfPatience bounds the wait for one batch: whoever takes longer is gone.
+	// perfPatience bounds the wait for one batch: what takes longer is gone.
 	perfPatience = 10 * time.Second
 	// round is how many batches there are from one look at the clock to the next where rates are measured, so that its cost
 	// does not count.
@@ -271,7 +271,7 @@ func (g *gauge) word() (rdma.Addr, *uint64) {
 
 func (g *gauge) at(a rdma.Addr) *uint64 { return &g.words[a.Node()*words+int(a.Offset()/8)] }
 
-// swapped notes a CAS. It takes effect: nobody else changes the word.
+// swapped notes a CAS. It takes effect: nothing else changes the word.
 func (g *gauge) swapped(op *rdma.Op) bool {
 	*g.at(op.Addr) = op.Value
 	return op.Swapped() && op.Result == op.Expect

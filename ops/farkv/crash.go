@@ -56,7 +56,8 @@ func (c *cli) crash() *cobra.Command {
 			"cuts last for --stop, and slow nodes are slower by --slow. An interrupt mends what was broken for a time, and the table\n" +
 			"so far is printed. The exit status is 1 when the pool is not whole in the end, or 'farkv check' finds damage.\n\n" +
 			ops.PlanText + "\n\n" +
-			"The steps, separated by semicolons:\n  " + steps(),
+			"The steps, separated by semicolons, of which go-ycsb's fusee-nc, a client of a fusee pool without a cache, never comes\n" +
+			"to \"read slot and pair\" and \"write object, read slot\":\n  " + steps(),
 		Example: "  farkv crash node 1\n" +
 			"  farkv crash big client 7\n" +
 			"  farkv crash big client 7 --at " + anyStep() + "\n" +

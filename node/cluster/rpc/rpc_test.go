@@ -296,9 +296,9 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestNobody: a request for a mailbox that is not there, or one that is too long, is certain not to have run, and a
+// TestNoMailbox: a request for a mailbox that is not there, or one that is too long, is certain not to have run, and a
 // client that is closed has no calls.
-func TestNobody(t *testing.T) {
+func TestNoMailbox(t *testing.T) {
 	everywhere(t, func(t *testing.T, r run) {
 		r(t, func(rdma.Endpoint) {}, func(ep rdma.Endpoint) {
 			if _, err := rpc.Open(ep, rpc.Options{Window: 33}); !errors.Is(err, rdma.ErrAccess) {
@@ -307,7 +307,7 @@ func TestNobody(t *testing.T) {
 			p := open(t, ep, rpc.Options{})
 			_, err := p.Call(rdma.BoxAt(1, 77), 1, patience, nil)
 			if !errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rpc.ErrUncertain) {
-				t.Errorf("ask nobody: %v", err)
+				t.Errorf("ask where there is no mailbox: %v", err)
 			}
 			_, err = p.Call(p.Box().Addr(1), 1, patience, make([]byte, 5000))
 			if !errors.Is(err, rdma.ErrMessageSize) || errors.Is(err, rpc.ErrUncertain) {

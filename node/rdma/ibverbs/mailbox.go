@@ -376,7 +376,7 @@ func (m *mailbox) Close() error {
 	}
 	e.rest()
 	e.box = nil
-	return errors.Join(m.nodes.Close(), m.shut()) // in that order: nobody begins to send to what is shut
+	return errors.Join(m.nodes.Close(), m.shut()) // in that order: nothing begins to send to what is shut
 }
 
 // shut ends what the device has of the mailbox.

@@ -190,7 +190,7 @@ func (e *Endpoint) leave(p *peer) {
 		p.meeting.Forget()
 	}
 	p.qp, p.offered, p.meeting = nil, nil, nil
-	p.times++ // completions that come yet are those of nobody
+	p.times++ // completions that come yet belong to no message
 }
 
 // part gives a way up for good, and tells the other end: a mailbox, without waiting.
