@@ -41,6 +41,10 @@ func TestUnits(t *testing.T) {
 				t.Errorf("%s lacks %s", name, want)
 			}
 		}
+		// Nothing else may be written to, and the unit's comment has a node remember there.
+		if strings.Contains(string(text), "--pmem /var/lib/farkv/") && !lines["StateDirectory=farkv"] {
+			t.Errorf("%s: the folder of --pmem cannot be written to", name)
+		}
 	}
 }
 
