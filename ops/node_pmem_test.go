@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,5 +103,46 @@ func TestPMemModel(t *testing.T) {
 	node.Fabric = "rdma"
 	if _, err := node.serve(); !runner.Misused(err) {
 		t.Errorf("beside an RNIC: %v", err)
+	}
+}
+
+// TestSwapped: nodes that were started with each other's memory serve no clients, and status says why.
+func TestSwapped(t *testing.T) {
+	folder := t.TempDir()
+	start := func(pmem, listen string) (addr string, end func() error) {
+		node := smallNode()
+		node.PMem, node.Listen = filepath.Join(folder, pmem), listen
+		s, end := serving(t, node)
+		return s.Address, end
+	}
+	a, endA := start("a", "127.0.0.1:0")
+	b, endB := start("b", "127.0.0.1:0")
+	pool := "tcp:" + a + "," + b
+	f, err := fabrics.Create(pool, fabrics.Geometry{Nodes: 2, Memory: 1 << 20, Clients: 1}, nil)
+	if err == nil {
+		err = f.Close()
+	}
+	if err := errors.Join(err, endA(), endB()); err != nil {
+		t.Fatal(err)
+	}
+	for _, swapped := range []bool{false, true} {
+		names := [2]string{"a", "b"}
+		if swapped {
+			names = [2]string{"b", "a"}
+		}
+		_, endA := start(names[0], a)
+		_, endB := start(names[1], b)
+		all, err := inspect(t.Context(), pool, nil)
+		if err != nil || len(all) != 2 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		for i, s := range all {
+			if said := strings.Contains(s.Problem, fmt.Sprintf("what answers there is node %d", 1-i)); said != swapped || s.Reachable == swapped {
+				t.Errorf("swapped %v: node %d at %s: reachable %v, %s", swapped, i, s.Address, s.Reachable, s.Problem)
+			}
+		}
+		if err := errors.Join(endA(), endB()); err != nil {
+			t.Error(err)
+		}
 	}
 }
