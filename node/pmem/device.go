@@ -211,19 +211,6 @@ func (d *Device) Taken(now time.Duration, off, n uint64) time.Duration {
 	return time.Duration(math.Ceil(at))
 }
 
-// DLWA is the device-level write amplification since the modules' counters were 0; 0: nothing was written.
-func DLWA(all []DIMM) float64 {
-	var media, requests uint64
-	for _, d := range all {
-		media += d.MediaWrites
-		requests += d.WriteRequests
-	}
-	if requests == 0 {
-		return 0
-	}
-	return float64(media) / float64(requests)
-}
-
 // each calls f with the numbers of the blocks that n bytes at off touch, in their order.
 func each(off, n uint64, f func(block uint64)) {
 	if n == 0 {
