@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,24 +26,40 @@ const patience = 20 * time.Second
 type real struct {
 	*cluster
 	t       testing.TB
-	f       *shm.Fabric
+	place   *place
 	serving sync.WaitGroup
 }
 
+// place is where a cluster runs.
+type place struct {
+	clients rdma.Fabric
+	servers []rdma.Fabric // by node, each beside it
+	end     func() error
+}
+
+// inMem is a process.
+func inMem(o kv.Options) (*place, error) {
+	f, err := shm.NewMem(shm.Geometry{Nodes: servers, Memory: o.Size(), Clients: 64}, nil)
+	if err != nil {
+		return nil, err
+	}
+	f.MTU = mtu
+	return &place{clients: f, servers: slices.Repeat([]rdma.Fabric{f}, servers), end: f.Close}, nil
+}
+
 // newReal starts a cluster, whose servers end with the test.
-func newReal(t testing.TB, o kv.Options) *real {
+func newReal(t testing.TB, o kv.Options, in func(kv.Options) (*place, error)) *real {
 	c, err := newCluster(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := shm.NewMem(shm.Geometry{Nodes: servers, Memory: o.Size(), Clients: 64}, nil)
+	p, err := in(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.MTU = mtu
-	r := &real{cluster: c, t: t, f: f}
+	r := &real{cluster: c, t: t, place: p}
 	for n := range servers {
-		ep := r.endpoint(fmt.Sprint("server ", n))
+		ep := r.endpoint(p.servers[n], fmt.Sprint("server ", n))
 		srv, err := kv.Open(ep, o, n, c.config)
 		if err != nil {
 			t.Fatal(err)
@@ -61,19 +78,19 @@ func newReal(t testing.TB, o kv.Options) *real {
 
 // end ends the servers, once.
 func (r *real) end() {
-	if r.f == nil {
+	if r.place == nil {
 		return
 	}
 	r.stop()
 	r.serving.Wait()
-	if err := r.f.Close(); err != nil {
+	if err := r.place.end(); err != nil {
 		r.t.Error(err)
 	}
-	r.f = nil
+	r.place = nil
 }
 
-func (r *real) endpoint(name string) rdma.Endpoint {
-	ep, err := r.f.Open(name)
+func (r *real) endpoint(f rdma.Fabric, name string) rdma.Endpoint {
+	ep, err := f.Open(name)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -82,7 +99,7 @@ func (r *real) endpoint(name string) rdma.Endpoint {
 
 // client returns a client, and what ends it.
 func (r *real) client() (client.Store, rdma.Endpoint, func()) {
-	ep := r.endpoint("client")
+	ep := r.endpoint(r.place.clients, "client")
 	s, err := r.open(ep, patience)
 	if err != nil {
 		r.t.Fatal(err)
@@ -96,10 +113,12 @@ func (r *real) client() (client.Store, rdma.Endpoint, func()) {
 }
 
 // TestMem: goroutines on shared memory see a history that is linearizable, and leave the same on all replicas.
-func TestMem(t *testing.T) {
+func TestMem(t *testing.T) { testReal(t, inMem) }
+
+func testReal(t *testing.T, in func(kv.Options) (*place, error)) {
 	o := small()
 	o.FullAfter = patience / 2
-	c := newReal(t, o)
+	c := newReal(t, o, in)
 	c.keys = 20
 	var group sync.WaitGroup
 	for i := range 4 {
@@ -119,7 +138,7 @@ func TestMem(t *testing.T) {
 	end()
 	c.stop()
 	c.serving.Wait()
-	audit := c.endpoint("audit")
+	audit := c.endpoint(c.place.clients, "audit")
 	err := errors.Join(c.wrong, c.audit(audit, state, c.keys), check.Linearizable(c.history(), check.Options{}))
 	if err != nil {
 		t.Error(err)
@@ -133,10 +152,12 @@ func TestMem(t *testing.T) {
 }
 
 // TestContract: answers are exact, whatever lengths keys and values have.
-func TestContract(t *testing.T) {
+func TestContract(t *testing.T) { testContract(t, inMem) }
+
+func testContract(t *testing.T, in func(kv.Options) (*place, error)) {
 	o := small()
 	o.FullAfter = patience / 2
-	c := newReal(t, o)
+	c := newReal(t, o, in)
 	s, _, end := c.client()
 	defer end()
 	want := func(what string, err, want error) {

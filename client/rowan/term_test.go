@@ -23,11 +23,11 @@ func (c *changing) Config() (rdma.Config, error) {
 func TestTerm(t *testing.T) {
 	o := small()
 	o.FullAfter = patience / 2
-	c := newReal(t, o)
+	c := newReal(t, o, inMem)
 	other := *c.config
 	other.Term += 7
 	configs := &changing{data: [][]byte{other.Encode(), other.Encode(), c.config.Encode()}}
-	ep := c.endpoint("client")
+	ep := c.endpoint(c.place.clients, "client")
 	defer ep.Close()
 	s, err := rowan.New(ep, configs, rowan.Options{Servers: c.o, Timeout: patience})
 	if err != nil {

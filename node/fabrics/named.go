@@ -215,20 +215,28 @@ func startedFor(o tcp.Options) (fabric string) {
 }
 
 func openConsul(a Address) (rdma.Fabric, error) {
-	return atConsul("open", a, func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) { return openNamed(a, agent, p) })
+	s, err := Security()
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", a, err)
+	}
+	return openNamed(a, tcp.Options{Security: s}, DeviceChoice{})
 }
 
-func openNamed(a Address, agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
+// openNamed opens a consul: pool with what o says beyond the pool's record.
+func openNamed(a Address, o tcp.Options, c DeviceChoice) (rdma.Fabric, error) {
+	return atConsul("open", a, func(agent *consul.Agent, p *consul.Pool) (rdma.Fabric, error) {
+		return openRecorded(a, agent, p, o, c)
+	})
+}
+
+func openRecorded(a Address, agent *consul.Agent, p *consul.Pool, o tcp.Options, c DeviceChoice) (rdma.Fabric, error) {
 	r, err := p.Record()
 	if err != nil {
 		return nil, err
 	}
-	s, err := Security()
-	if err != nil {
-		return nil, err
-	}
 	seen := &glance{store: p.Board(r.ID)}
-	f, err := openOver(r.Fabric, tcp.Options{Addresses: r.Nodes, Security: s, Board: seen.store, Glance: seen.look, ID: r.ID})
+	o.Addresses, o.ID, o.Board, o.Glance = r.Nodes, r.ID, seen.store, seen.look
+	f, err := openOver(r.Fabric, o, c)
 	if err != nil {
 		seen.close()
 		return nil, err

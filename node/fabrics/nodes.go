@@ -27,6 +27,8 @@ type (
 	// NodeInfo is what a node tells of itself, NodeStats what it has done.
 	NodeInfo  = tcp.NodeInfo
 	NodeStats = tcp.NodeStats
+	// Server is what a node tells of a store's server beside it.
+	Server = tcp.Server
 )
 
 // What callers of nodes branch on.
@@ -47,6 +49,18 @@ func Resolve(addr string) (string, error) {
 		return "", fmt.Errorf("look for pool %s: %w", addr, err)
 	}
 	return cmp.Or(at, addr), nil
+}
+
+// UsualName is the name of the pool that is meant where none is named.
+const UsualName = "farkv"
+
+// UsualPool returns the pool that is meant where none is named: that of UsualName, on the memory nodes that were started
+// under that name on this machine, or else in its shared memory.
+func UsualPool() string {
+	if at, err := local.Resolve(UsualName); err == nil && at != "" {
+		return UsualName
+	}
+	return Address{Scheme: NamedFabrics()[0], Name: UsualName}.String()
 }
 
 // RegionOf returns the shape of the persistent memory of a node: Config.Region.
@@ -150,14 +164,32 @@ func openOnNodes(a Address) (rdma.Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openOver(a.Scheme, o)
-	var other *tcp.OtherBoard
-	if errors.As(err, &other) {
-		board, wrong := Parse(other.Board)
-		if wrong != nil || board.Agent == "" {
-			return nil, err
-		}
+	f, err := openOver(a.Scheme, o, DeviceChoice{})
+	if board, ok := boardOf(err); ok {
 		return openConsul(board)
+	}
+	return f, err
+}
+
+// boardOf returns the consul: address that has to open a pool, where err says so.
+func boardOf(err error) (Address, bool) {
+	var other *tcp.OtherBoard
+	if !errors.As(err, &other) {
+		return Address{}, false
+	}
+	board, wrong := Parse(other.Board)
+	return board, wrong == nil && board.Agent != ""
+}
+
+// NodeOptions are how to open a pool beside a memory node of this process: see Node.Beside.
+type NodeOptions = tcp.Options
+
+// OpenBeside opens the pool that a memory node of this process is in, beside that node. The choice is of a device, where
+// the pool needs one.
+func OpenBeside(o NodeOptions, c DeviceChoice) (rdma.Fabric, error) {
+	f, err := openOver(cmp.Or(o.Fabric, carriers[0].name), o, c)
+	if board, ok := boardOf(err); ok {
+		return openNamed(board, o, c)
 	}
 	return f, err
 }

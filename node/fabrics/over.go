@@ -19,7 +19,7 @@ import (
 type carrier struct {
 	name   string
 	create func(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error)
-	open   func(o tcp.Options) (nodeFabric, error)
+	open   func(o tcp.Options, c DeviceChoice) (nodeFabric, error)
 	built  bool         // this program has it
 	device bool         // its nodes have an RDMA device
 	lacks  func() error // see scheme
@@ -175,7 +175,7 @@ func createTCP(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeF
 	return onNodes(tcp.Create(o, g.tcp(), func(f *tcp.Fabric) error { return format(f) }))
 }
 
-func openTCP(o tcp.Options) (nodeFabric, error) { return onNodes(tcp.Open(o)) }
+func openTCP(o tcp.Options, _ DeviceChoice) (nodeFabric, error) { return onNodes(tcp.Open(o)) }
 
 func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nodeFabric, error) {
 	own, err := DeviceChoice{}.parse()
@@ -185,8 +185,8 @@ func createVerbs(o tcp.Options, g Geometry, format func(rdma.Fabric) error) (nod
 	return onNodes(ibverbs.Create(o, g.tcp(), ibverbs.Options{Choice: own}, func(f *ibverbs.Fabric) error { return format(f) }))
 }
 
-func openVerbs(o tcp.Options) (nodeFabric, error) {
-	own, err := DeviceChoice{}.parse()
+func openVerbs(o tcp.Options, c DeviceChoice) (nodeFabric, error) {
+	own, err := c.parse()
 	if err != nil {
 		return nil, err
 	}
@@ -211,12 +211,12 @@ func createOver(fabric string, o tcp.Options, g Geometry, format func(rdma.Fabri
 }
 
 // openOver opens a pool whose verbs go over a fabric.
-func openOver(fabric string, o tcp.Options) (nodeFabric, error) {
+func openOver(fabric string, o tcp.Options, choice DeviceChoice) (nodeFabric, error) {
 	c, err := carrierOf(fabric)
 	if err != nil {
 		return nil, err
 	}
-	return c.open(o)
+	return c.open(o, choice)
 }
 
 // onNodes keeps a nil pointer from becoming a nodeFabric that is not nil.

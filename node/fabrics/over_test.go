@@ -25,7 +25,7 @@ func TestNotBuilt(t *testing.T) {
 		t.Skip("this program was built with libibverbs")
 	}
 	_, err := Parse("rdma:10.0.0.1:7070")
-	_, open := openOver(ibverbs.Name, tcp.Options{})
+	_, open := openOver(ibverbs.Name, tcp.Options{}, DeviceChoice{})
 	_, create := createOver(ibverbs.Name, tcp.Options{}, Geometry{}, nil)
 	_, device := OpenDevice(ibverbs.Name, DeviceChoice{}, "127.0.0.1:0")
 	for _, err := range []error{err, open, create, device} {
@@ -39,7 +39,7 @@ func TestNotBuilt(t *testing.T) {
 }
 
 func TestOtherFabrics(t *testing.T) {
-	_, open := openOver("pigeon", tcp.Options{})
+	_, open := openOver("pigeon", tcp.Options{}, DeviceChoice{})
 	_, create := createOver("pigeon", tcp.Options{}, Geometry{}, nil)
 	for _, err := range []error{open, create} {
 		if !errors.Is(err, rdma.ErrNotSupported) || !strings.Contains(err.Error(), "pigeon") {

@@ -33,3 +33,10 @@ func (e readOnly) Call(node int, _ *Request, _ time.Duration) error {
 func (e readOnly) Go(name string, _ func(Endpoint)) error {
 	return fmt.Errorf("start %s by an endpoint without an identity: %w", name, ErrAccess)
 }
+
+// Rings tells what the fabric promises of rings, which says how entries lie in memory.
+func (e readOnly) Rings() (RingPromises, error) { return Rings(e.Endpoint) }
+
+func (e readOnly) OpenRing(o RingOptions) (Ring, error) {
+	return nil, fmt.Errorf("open %s by an endpoint without an identity: %w", RingAt(o.Node, o.Number), ErrAccess)
+}

@@ -52,6 +52,13 @@ func testPeek(t testing.TB, h Harness) {
 		if err := look.Call(1, new(rdma.Request), patience); !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("a call by a look: %v, want an error wrapping ErrAccess", err)
 		}
+		want, no := rdma.Rings(ep)
+		if got, err := rdma.Rings(look); got != want || (err == nil) != (no == nil) {
+			t.Errorf("a look is promised %+v of rings (%v), others %+v (%v)", got, err, want, no)
+		}
+		if _, err := rdma.OpenRing(look, rdma.RingOptions{Number: 1}); no == nil && !errors.Is(err, rdma.ErrAccess) {
+			t.Errorf("a ring of a look: %v, want an error wrapping ErrAccess", err)
+		}
 		if err := look.Go("task", func(rdma.Endpoint) {}); !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("a task of a look: %v, want an error wrapping ErrAccess", err)
 		}

@@ -261,10 +261,12 @@ func testRingBlocks(t testing.TB, h Harness) {
 // outside of the buffers.
 func testDryRing(t testing.TB, h Harness) {
 	var dry, room atomic.Bool
-	size, entries := 0, 0
-	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+	shape := func(r *ringed) (size, entries int) {
 		size = 2*r.mtu + 32 // its end is no stride
-		entries = size / rdma.Stride
+		return size, size / rdma.Stride
+	}
+	receiver := func(r *ringed, ep rdma.Endpoint, ring rdma.Ring) {
+		size, entries := shape(r)
 		guard := bytes.Repeat([]byte{0xa5}, size)
 		if err := write(ep, rdma.At(0, ringBase+uint64(size)), guard); err != nil {
 			t.Error(err)
@@ -298,6 +300,7 @@ func testDryRing(t testing.TB, h Harness) {
 				ep.Sleep(20 * time.Microsecond) // the first buffer is on its way
 			}
 		}
+		_, entries := shape(r)
 		if n--; !errors.Is(err, rdma.ErrRingDry) || n != entries {
 			t.Errorf("appended %d entries to a buffer with place for %d: %v", n, entries, err)
 		}

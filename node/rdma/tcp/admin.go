@@ -325,7 +325,7 @@ func (f *Fabric) unused() error {
 		return fmt.Errorf("a node that does not answer may know of clients: %w", rdma.ErrUnreachable)
 	}
 	for name := range users {
-		if name != f.process && !f.isIdle(name) {
+		if name != f.process && !isBeside(name) && !f.isIdle(name) {
 			return rdma.ErrInUse
 		}
 	}

@@ -18,8 +18,9 @@ import (
 
 // nodeRing is a ring. It ends with its worker's connection.
 type nodeRing struct {
-	conn  *conn
-	owner owner
+	conn    *conn
+	owner   owner
+	buffers []rdma.Span // that are being posted; kept to be used again
 
 	mu    sync.Mutex // held while a block lands: so none is in flight to one that holds it
 	queue *rdma.RingQueue
@@ -86,9 +87,10 @@ func (c *conn) serveRing(what int, r *rights, number, n uint32, spans []byte) st
 	case ringPost:
 		return own.post(spans)
 	case ringCount:
-		count := own.count()
-		for _, v := range append([]uint64{count.Begun, count.Settled}, count.Open[:]...) {
-			c.out = binary.LittleEndian.AppendUint64(c.out, v)
+		count, le := own.count(), binary.LittleEndian
+		c.out = le.AppendUint64(le.AppendUint64(c.out, count.Begun), count.Settled)
+		for _, v := range count.Open {
+			c.out = le.AppendUint64(c.out, v)
 		}
 	case ringClose:
 		c.pool.endRings(func(r *nodeRing) bool { return r == own })
@@ -181,11 +183,12 @@ func (r *nodeRing) end() {
 
 // post adds buffers.
 func (r *nodeRing) post(spans []byte) status {
-	var buffers []rdma.Span
+	buffers := r.buffers[:0]
 	for ; len(spans) > 0; spans = spans[spanBytes:] {
 		a, n := binary.LittleEndian.Uint64(spans), binary.LittleEndian.Uint64(spans[8:])
 		buffers = append(buffers, rdma.Span{Addr: rdma.Addr(a), Len: int(n)})
 	}
+	r.buffers = buffers
 	p := r.conn.pool
 	if r.device != nil {
 		return statusOf(r.device.Post(buffers))

@@ -124,9 +124,7 @@ var errEnded = errors.New("connection was ended")
 
 // serve reads requests, executes and answers them, until the connection ends.
 func (c *conn) serve() error {
-	if c.pool != nil {
-		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory, c.pool.region}
-	}
+	c.look()
 	debug.SetPanicOnFault(true) // a file's page may turn out to be missing when it is touched
 	defer c.settle()
 	defer c.forwardAll()
@@ -142,26 +140,11 @@ func (c *conn) serve() error {
 			return err
 		}
 		have += n
-		at := 0
-		for {
-			used, err := c.batch(c.in[at:have])
-			if err != nil {
-				return err
-			}
-			if err := c.flush(); err != nil {
-				return err
-			}
-			if used == 0 && !c.starved {
-				break
-			}
-			at += used
-			if c.starved {
-				if err := c.outputs().wait(c); err != nil {
-					return err
-				}
-			}
+		used, err := c.consume(c.in[:have])
+		if err != nil {
+			return err
 		}
-		have = copy(c.in, c.in[at:have])
+		have = copy(c.in, c.in[used:have])
 		if have >= headerBytes {
 			h, err := parseHeader(c.in, c.limits().body)
 			if err != nil {
@@ -169,6 +152,35 @@ func (c *conn) serve() error {
 			}
 			if whole := headerBytes + h.body; whole > len(c.in) {
 				c.in = append(c.in, make([]byte, whole-len(c.in))...)
+			}
+		}
+	}
+}
+
+// look lets procedures look at the pool's memory.
+func (c *conn) look() {
+	if c.pool != nil {
+		c.view = view{c.pool.memory, c.pool.record.Index, c.pool.record.Memory, c.pool.region}
+	}
+}
+
+// consume executes the whole frames at the beginning of p, answers them, and returns how many bytes they were.
+func (c *conn) consume(p []byte) (used int, err error) {
+	for {
+		n, err := c.batch(p[used:])
+		if err != nil {
+			return used, err
+		}
+		if err := c.flush(); err != nil {
+			return used, err
+		}
+		if n == 0 && !c.starved {
+			return used, nil
+		}
+		used += n
+		if c.starved {
+			if err := c.outputs().wait(c); err != nil {
+				return used, err
 			}
 		}
 	}

@@ -63,6 +63,13 @@
 // A ring goes with the connection that it was opened over, and is not opened anew when that is made again: its worker
 // learns of it by the next Post or Count.
 //
+// # Beside a node
+//
+// A store's server is a worker of a Fabric that is beside a node of its process (Node.Beside). Its verbs at that node,
+// its rings and the messages that come by way of the node are function calls: see beside.go. They obey the same rules,
+// and other nodes are reached as from anywhere. Nodes know such a process as a part of the pool, which does not keep
+// that in use.
+//
 // # What is not here
 //
 // The nodes that have a voice do not change in a pool's life. Without TLS who can change packets can do anything; who can

@@ -104,6 +104,9 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 		}
 		for _, l := range e.touched {
 			l.flush()
+			if l.beside != nil {
+				e.collect() // the node has executed it
+			}
 		}
 	}
 	return nil

@@ -38,6 +38,10 @@ type Options struct {
 	Fabric string
 	// MTU is how long a block of a ring's entry is, when the pool is made: 256 to 4096 bytes, and 4096 by default.
 	MTU int
+	// Beside is the node of this process that is number BesideNode of the pool: what goes there goes past the network. See
+	// beside.go. Nil: there is none.
+	Beside     *Node
+	BesideNode int
 	// Lease of the nodes when the pool is made; default DefaultLease.
 	Lease time.Duration
 	// Seed is what the workers' generators derive from; 0: a random one.
@@ -121,6 +125,9 @@ func newFabric(o Options, r Record) *Fabric {
 		last: rdma.View{Members: make([]rdma.Member, n)}, boxes: mailboxes{by: map[uint32]*mailbox{}},
 		meetings: meetings{by: map[uint32]*Meeting{}}, attended: make([]attendance, len(r.Addresses)),
 	}
+	if o.Beside != nil {
+		f.process = besideID + f.process
+	}
 	for i, addr := range r.Addresses {
 		h := hello{Purpose: forControl, Process: f.process, PID: pid, Pool: r.ID, Node: i}
 		l := links{control: newLink(addr, o.Security, h, f.cut)}
@@ -131,6 +138,8 @@ func newFabric(o Options, r Record) *Fabric {
 			l.verbs.takes = func(h header, body []byte) error { return f.mail(i, h, body) }
 			if r.Fabric != "" {
 				l.verbs.every = r.Lease / 4
+			} else if o.Beside != nil && i == o.BesideNode {
+				l.verbs.beside = o.Beside
 			}
 		}
 		f.links = append(f.links, l)

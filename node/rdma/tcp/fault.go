@@ -183,7 +183,7 @@ func (c *conn) delay() error {
 	if f.Slow > 0 && c.purpose == forVerbs {
 		time.Sleep(f.Slow)
 	}
-	if !f.cuts(c.purpose, c.peer, c.admin) {
+	if isBeside(c.process) || !f.cuts(c.purpose, c.peer, c.admin) {
 		return nil
 	}
 	return p.waitOver(f, nil)

@@ -47,6 +47,8 @@ type link struct {
 	begun func(sending)                     // called first on each connection; nil: nothing is to be sent then
 	takes func(h header, body []byte) error // takes messages; nil: none come
 
+	beside *Node // of this process: the connection is no socket; nil: it is one
+
 	key    atomic.Uint64          // the node's, for verbs
 	every  time.Duration          // how often the node is asked for how long it serves; 0: never
 	until  atomic.Int64           // the node serves for sure, on wall.Boot: see serving
@@ -82,7 +84,7 @@ func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
 
 // connect makes the connection, once.
 func (l *link) connect(ctx context.Context) (welcome, error) {
-	nc, w, err := dial(ctx, l.addr, l.s, l.hello)
+	nc, w, err := l.dial(ctx)
 	l.mu.Lock()
 	if err != nil {
 		defer l.mu.Unlock()
@@ -109,6 +111,13 @@ func (l *link) connect(ctx context.Context) (welcome, error) {
 		l.flush()
 	}
 	return w, nil
+}
+
+func (l *link) dial(ctx context.Context) (net.Conn, welcome, error) {
+	if l.beside != nil {
+		return l.beside.attach(l)
+	}
+	return dial(ctx, l.addr, l.s, l.hello)
 }
 
 // keep keeps the link connected until the fabric is closed. Connected: it is now.

@@ -29,6 +29,7 @@ type mailbox struct {
 	seen  uint64    // rdma.Base.Completed, when Await returned last
 	looks int       // how often Next has found nothing since Await was called last
 	asked []*stream // by Await; kept to be used again
+	late  error     // of Await
 
 	mu     sync.Mutex
 	inbox  *rdma.Inbox
@@ -78,6 +79,7 @@ func (e *Endpoint) listen(o rdma.BoxOptions, h Host) (*mailbox, error) {
 		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
 	}
 	m := &mailbox{e: e, o: o, host: h, seen: e.Completed(), inbox: rdma.NewInbox(rdma.BoxOptions{Bytes: o.Bytes}), via: make([]via, len(e.lost))}
+	m.late = fmt.Errorf("wait for a message as client %d: %w", e.client.ID, rdma.ErrTimeout)
 	for node := range m.via {
 		m.via[node].m = m
 	}
@@ -352,7 +354,7 @@ func (m *mailbox) Await(within time.Duration) error {
 	for ; !ready && err == nil; ready, err = m.look() {
 		if until > 0 && wall.Now() >= until {
 			m.e.leaveToOthers()
-			return fmt.Errorf("wait for a message as client %d for %v: %w", m.e.client.ID, within, rdma.ErrTimeout)
+			return m.late
 		}
 		m.await(until)
 	}

@@ -70,8 +70,16 @@ type NodeInfo struct {
 	// Survives is what its memory outlives, and SurvivesBy how: see pmem.Survival.
 	Survives   string `json:"survives,omitempty"`
 	SurvivesBy string `json:"survives_by,omitempty"`
+	// Server is the one of a store beside the node; nil: there is none, or it has not begun yet.
+	Server *Server `json:"server,omitempty"`
 	// PMem are counters of the machine's persistent memory; nil: nothing is known of it.
 	PMem *telemetry.PMem `json:"pmem,omitempty"`
+}
+
+// Server is what a node tells of a store's server beside it.
+type Server struct {
+	Store   string `json:"store"`
+	Problem string `json:"problem,omitempty"` // why it does not serve; "": it does
 }
 
 // do executes a message of the connection c.
@@ -183,7 +191,7 @@ func (n *Node) Info() NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := NodeInfo{
-		Address: n.Addr(), Incarnation: n.incarnation.Load(), PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: len(n.attached()),
+		Address: n.Addr(), Incarnation: n.incarnation.Load(), PID: pid, Commit: version.Commit(), Memory: n.cfg.Memory &^ 4095, Processes: n.users(),
 		Stats: n.stats.snapshot(len(n.conns)),
 	}
 	if n.cfg.Region != nil {
@@ -193,6 +201,7 @@ func (n *Node) Info() NodeInfo {
 	if n.cfg.PMem != nil {
 		i.PMem = n.cfg.PMem()
 	}
+	i.Server = n.server.Load()
 	if n.cfg.Device != nil {
 		i.Fabric = n.cfg.Device.Fabric()
 	}
@@ -206,6 +215,16 @@ func (n *Node) Info() NodeInfo {
 		}
 	}
 	return i
+}
+
+// users counts the processes that are alive, but for those beside nodes. The caller holds mu.
+func (n *Node) users() (users int) {
+	for _, name := range n.attached() {
+		if !isBeside(name) {
+			users++
+		}
+	}
+	return users
 }
 
 // reads tells whether a question changes nothing.

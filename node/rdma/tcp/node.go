@@ -88,6 +88,8 @@ type Node struct {
 	group       sync.WaitGroup
 	threads     atomic.Int32  // of connections that wait in the kernel
 	numbers     atomic.Uint64 // of connections, so far
+	server      atomic.Pointer[Server]
+	changed     chan struct{} // holds one while nobody has heard that the pool may be another
 	// The large buffers for answers, of connections with the read token, and of all others.
 	readerOutputs, outputs *outputs
 
@@ -137,7 +139,7 @@ func listen(c Config) (*Node, error) {
 		return nil, ErrOpen
 	}
 	n := &Node{
-		cfg: c, log: c.Log, stop: make(chan struct{}), conns: map[*conn]struct{}{}, processes: map[string]*process{},
+		cfg: c, log: c.Log, stop: make(chan struct{}), changed: make(chan struct{}, 1), conns: map[*conn]struct{}{}, processes: map[string]*process{},
 	}
 	n.fit(mostFiles())
 	n.outputs = newOutputs(slowUnderPressure)

@@ -221,6 +221,7 @@ func (n *Node) seal(c *conn, id string) error {
 		return err
 	}
 	p.creator = ""
+	wake(n.changed)
 	return nil
 }
 
@@ -291,6 +292,7 @@ func (n *Node) reset() error {
 	}
 	p.end()
 	n.pool.Store(nil)
+	wake(n.changed)
 	for c := range n.conns {
 		if c.pool == p {
 			c.end()
@@ -396,6 +398,7 @@ func (p *pool) retire() {
 	p.expelled.Store(true)
 	p.until.Store(0)
 	p.end() // it asks its peers for nothing any more
+	wake(p.node.changed)
 	p.drain()
 	for _, c := range p.conns() {
 		c.end()

@@ -335,6 +335,11 @@ func (c *conn) forwarded(err error) {
 	}
 }
 
+// trier is a connection that can write without waiting for the peer: as much of p as that takes.
+type trier interface {
+	try(p []byte) (int, error)
+}
+
 // carry writes p, the rest of what was taken of the mail, or else the mail: to its end, or what does not have to wait
 // for the peer; then it returns what is left. The caller holds writing.
 func (c *conn) carry(p []byte, wait bool) (rest []byte, err error) {
@@ -350,7 +355,7 @@ func (c *conn) carry(p []byte, wait bool) (rest []byte, err error) {
 	n := 0
 	if wait {
 		n, err = len(p), c.put(p)
-	} else if b, ok := c.nc.(*blocking); ok {
+	} else if b, ok := c.nc.(trier); ok {
 		n, err = b.try(p)
 	}
 	if rest = p[n:]; err != nil || len(rest) > 0 {

@@ -75,50 +75,62 @@ func (l *link) pull(s *stream, until time.Duration) error {
 	}
 	l.heard.Store(int64(wall.Now()))
 	s.have += n
-	at := 0
-	for s.have-at >= headerBytes {
-		h, err := parseHeader(s.in[at:], maxAnswer)
-		if err != nil {
-			return err
-		}
-		end := at + headerBytes + h.body
-		if end > s.have {
-			if whole := headerBytes + h.body; whole > len(s.in) {
-				s.in = append(s.in, make([]byte, whole-len(s.in))...)
-			}
-			break
-		}
-		if h.kind == kindPing && h.body == 0 {
-			at = end
-			continue // it has been heard, out of turn: see conn.reassure
-		}
-		if h.kind == kindMessage && l.takes != nil {
-			if err := l.takes(h, s.in[at+headerBytes:end]); err != nil {
-				return err
-			}
-			at = end
-			continue
-		}
-		f, ok := l.pop(h.tag)
-		if !ok {
-			return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
-		}
-		if err := f.land(h, s.in[at+headerBytes:end]); err != nil {
-			f.lose(fmt.Errorf("node at %s: %w", l.addr, unlinked(err)))
-			return err
-		}
-		at = end
+	used, whole, err := l.landFrames(s.in[:s.have])
+	if err != nil {
+		return err
 	}
-	s.have = copy(s.in, s.in[at:s.have])
+	if whole > len(s.in) {
+		s.in = append(s.in, make([]byte, whole-len(s.in))...)
+	}
+	s.have = copy(s.in, s.in[used:s.have])
+	return nil
+}
+
+// landFrames lands the whole frames at the beginning of p. It returns how many bytes they were, and how many the next
+// one has, as far as p says.
+func (l *link) landFrames(p []byte) (used, next int, err error) {
+	for len(p)-used >= headerBytes {
+		h, err := parseHeader(p[used:], maxAnswer)
+		if err != nil {
+			return used, 0, err
+		}
+		end := used + headerBytes + h.body
+		if end > len(p) {
+			return used, headerBytes + h.body, nil
+		}
+		if err := l.land(h, p[used+headerBytes:end]); err != nil {
+			return used, 0, err
+		}
+		used = end
+	}
+	return used, 0, nil
+}
+
+// land lands a frame.
+func (l *link) land(h header, body []byte) error {
+	if h.kind == kindPing && h.body == 0 {
+		return nil // it has been heard, out of turn: see conn.reassure
+	}
+	if h.kind == kindMessage && l.takes != nil {
+		return l.takes(h, body)
+	}
+	f, ok := l.pop(h.tag)
+	if !ok {
+		return fmt.Errorf("an answer to nothing that was asked: %w", ErrProtocol)
+	}
+	if err := f.land(h, body); err != nil {
+		f.lose(fmt.Errorf("node at %s: %w", l.addr, unlinked(err)))
+		return err
+	}
 	return nil
 }
 
 // await returns when something arrived for e, or at until on wall.Now; 0: never. It reads, unless somebody does.
 func (l *link) await(e *Endpoint, until time.Duration) {
 	s := l.stream.Load()
-	if s == nil || !s.take() {
-		if s == nil {
-			e.park(until) // what was in flight is lost, and word of that is on its way
+	if s == nil || l.beside != nil || !s.take() {
+		if s == nil || l.beside != nil {
+			e.park(until) // what was in flight is lost, and word of that is on its way; or answers come without being read
 			return
 		}
 		s.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -97,8 +98,11 @@ func harness() rdmatest.Harness {
 			return newPool(t, nodes, memory, h)
 		},
 		Parallel: rdmatest.Goroutines,
-		Beside: func(t testing.TB, f rdma.Fabric, _ int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
-			rdmatest.Goroutines(t, f, append([]func(rdma.Endpoint){server}, clients...)...)
+		Beside: func(t testing.TB, f rdma.Fabric, node int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+			var group sync.WaitGroup
+			group.Go(func() { rdmatest.Goroutines(t, besideOf(t, f.(*pool).nodes[node]), server) })
+			rdmatest.Goroutines(t, f, clients...)
+			group.Wait()
 		},
 		KillNode:     func(t testing.TB, f rdma.Fabric, node int) { f.(*pool).nodes[node].Close() },
 		Lease:        40 * time.Millisecond,
@@ -107,3 +111,34 @@ func harness() rdmatest.Harness {
 }
 
 func TestFabric(t *testing.T) { rdmatest.Run(t, harness()) }
+
+// besideOf opens a node's pool beside it, until the end of the test.
+func besideOf(t testing.TB, n *tcp.Node) *tcp.Fabric {
+	o, err := n.Beside()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := tcp.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// TestBeside: a fabric that is beside node 0 is as any other.
+func TestBeside(t *testing.T) {
+	h := harness()
+	h.New = func(t testing.TB, nodes int, memory uint64, handler rdma.Handler) rdma.Fabric {
+		p := newPool(t, nodes, memory, handler)
+		return &pool{besideOf(t, p.nodes[0]), p.nodes}
+	}
+	h.Beside = func(t testing.TB, f rdma.Fabric, _ int, server func(rdma.Endpoint), clients ...func(rdma.Endpoint)) {
+		rdmatest.Goroutines(t, f, append([]func(rdma.Endpoint){server}, clients...)...)
+	}
+	rdmatest.Run(t, h)
+}
