@@ -45,18 +45,23 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 	return nil
 }
 
-// newest returns what a replica has of all keys: by key the value of the newest record, unless that is a DEL's.
-func (c *cluster) newest(ep rdma.Endpoint, node int) (map[string][]byte, error) {
+// newest returns what replicas have of all keys: by key the value of the newest record, unless that is a DEL's.
+func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, error) {
 	newest, found := map[string]*kv.Record{}, map[string][]byte{}
-	err := kv.Collect(ep, c.o, node, func(r *kv.Record) {
-		key := string(r.Key)
-		if last := newest[key]; last == nil || r.Newer(last) {
-			own := *r
-			newest[key], found[key] = &own, bytes.Clone(r.Value)
-			if r.Deleted {
-				delete(found, key)
+	for _, node := range nodes {
+		err := kv.Collect(ep, c.o, node, func(r *kv.Record) {
+			key := string(r.Key)
+			if last := newest[key]; last == nil || r.Newer(last) {
+				own := *r
+				newest[key], found[key] = &own, bytes.Clone(r.Value)
+				if r.Deleted {
+					delete(found, key)
+				}
 			}
+		})
+		if err != nil {
+			return nil, err
 		}
-	})
-	return found, err
+	}
+	return found, nil
 }

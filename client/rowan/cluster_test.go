@@ -3,6 +3,7 @@ package rowan_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"time"
@@ -59,6 +60,7 @@ type cluster struct {
 	recorders []*check.Recorder
 	wrong     error
 	keys      int
+	roll      int
 	state     map[string][]byte // at the end, of all keys
 }
 
@@ -92,13 +94,22 @@ type plan struct {
 	worker, ops, keys int
 	sizes             []int
 	writes            int // percent
+	roll              int // how many of the keys it is busy with at a time, and leaves as they are then; 0: all
+}
+
+// key returns that of an operation.
+func (p plan) key(rng *rand.Rand, n int) int {
+	if p.roll == 0 {
+		return rng.IntN(p.keys)
+	}
+	return max(0, n*p.keys/(p.ops+1)-rng.IntN(p.roll))
 }
 
 // play does random operations.
 func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 	rng := ep.Rand()
 	for n := 1; n <= p.ops; n++ {
-		key := fmt.Appendf(nil, "key-%d", rng.IntN(p.keys))
+		key := fmt.Appendf(nil, "key-%d", p.key(rng, n))
 		value := check.MakeValue(nil, p.worker, n, p.sizes[rng.IntN(len(p.sizes))])
 		var err error
 		switch i := rng.IntN(100); {

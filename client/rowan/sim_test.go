@@ -78,8 +78,23 @@ func hostile(seed uint64) (sim.Options, kv.Options) {
 		o.Faults = sim.Faults{{Kind: sim.PartitionFault, Client: "client 4", At: at, For: 70 * time.Millisecond}}
 	}
 	opts := small()
-	opts.Workers = 1 + int(seed%2)
+	opts.Workers, opts.Cleaners, opts.Tombs = 1+int(seed%2), 1+int(seed/4%2), 5
+	if o.RingStreams = seed%7 == 2; o.RingStreams {
+		n := rdma.RingStreams(mtu)
+		opts.Log.Streams, opts.Log.Segments, opts.Log.Ahead = n, opts.Log.Segments+3*n, opts.Log.Ahead+3*n
+	}
 	return o, opts
+}
+
+// newHostile returns a cluster for a run. Clients share a few keys, or have some of many at a time: then the tombstones
+// of those that they have left are dropped.
+func newHostile(seed uint64) (*cluster, sim.Options, error) {
+	o, opts := hostile(seed)
+	c, err := newCluster(opts)
+	if c.keys = 8; seed%4 < 2 {
+		c.keys, c.roll = 120, 12
+	}
+	return c, o, err
 }
 
 // clients returns what the clients of a run do.
@@ -93,7 +108,9 @@ func (c *cluster) clients(n, ops int) (all []func(ep rdma.Endpoint)) {
 			}
 			r := check.NewRecorder(i, store, ep.Now)
 			c.recorders = append(c.recorders, r)
-			c.play(ep, r, plan{worker: i, ops: ops, keys: c.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 75})
+			c.play(ep, r, plan{
+				worker: i, ops: ops, keys: c.keys, roll: c.roll, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 75,
+			})
 			store.Close()
 		})
 	}
@@ -102,12 +119,10 @@ func (c *cluster) clients(n, ops int) (all []func(ep rdma.Endpoint)) {
 
 // histories runs clients, some of which crash, and judges what they saw.
 func histories(seed uint64) error {
-	o, opts := hostile(seed)
-	c, err := newCluster(opts)
+	c, o, err := newHostile(seed)
 	if err != nil {
 		return err
 	}
-	c.keys = 8
 	s, workers := c.simulate(o, c.clients(5, 250)...)
 	defer s.Close()
 	for i := range int(seed % 3) {
@@ -148,15 +163,14 @@ func (c *cluster) outlast(s *sim.Sim, seed uint64) error {
 }
 
 // powerCut cuts the power of all nodes at once in the midst of a run. What each replica has is then what a reader may
-// see behind it all: so each has all that was acknowledged, and nothing that was not written, or was deleted, is there.
+// see behind it all, and so is what some have together: so each has all that was acknowledged, and nothing that was not
+// written, or was deleted, is there.
 func powerCut(seed uint64) error {
-	o, opts := hostile(seed)
-	o.PMem = new(pmem.Testbed())
-	c, err := newCluster(opts)
+	c, o, err := newHostile(seed)
 	if err != nil {
 		return err
 	}
-	c.keys = 8
+	o.PMem = new(pmem.Testbed())
 	s, _ := c.simulate(o, c.clients(5, 150)...)
 	defer s.Close()
 	s.CutPowerAt(sim.AnyNode, 2000+seed*7919%30_000, sim.AnySurvive(seed))
@@ -176,8 +190,8 @@ func powerCut(seed uint64) error {
 		return err
 	}
 	defer ep.Close()
-	for n := range servers {
-		found, err := c.newest(ep, n)
+	for _, nodes := range [][]int{{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}} {
+		found, err := c.newest(ep, nodes...)
 		if err != nil {
 			return err
 		}
@@ -193,7 +207,7 @@ func powerCut(seed uint64) error {
 			h = append(h, op)
 		}
 		if err := check.Linearizable(h, check.Options{}); err != nil {
-			return fmt.Errorf("node %d: %w", n, err)
+			return fmt.Errorf("nodes %d: %w", nodes, err)
 		}
 	}
 	return nil

@@ -36,6 +36,7 @@ type layout struct {
 	mtu  int
 	p    rdma.RingPromises
 	seed uint64
+	own  bool // an entry's stamp is its place in the segment
 }
 
 // newLayout seals entries for one ring: those of another are none here.

@@ -68,7 +68,7 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 		}
 		at := r.o.segmentAt(s.Index).Add(uint64(off))
 		off += strides(r.l.sizeOfBlock(h))
-		k := r.key(h)
+		k := r.o.key(r.l, h)
 		if h.stamp <= r.segments[s.Index].floors[k] {
 			continue // of an earlier use of the segment
 		}
@@ -88,7 +88,7 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 // assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order:
 // with one missing, or another entry begun, the entry will not be whole.
 func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Entry {
-	p := &r.partial[r.key(h)]
+	p := &r.partial[r.o.key(r.l, h)]
 	if h.block == 0 {
 		*p = partial{stamp: h.stamp, data: p.data[:0], blocks: p.blocks[:0], in: p.in[:0]}
 	}
@@ -117,6 +117,3 @@ func (r *Receiver) Gone(source uint16) {
 		r.partial[int(source)*r.o.Streams+s].stamp = 0
 	}
 }
-
-// key returns the number of a block's key.
-func (r *Receiver) key(h header) int { return int(h.source)*r.o.Streams + r.l.stream(h.length) }

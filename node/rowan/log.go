@@ -2,6 +2,7 @@ package rowan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -36,7 +37,7 @@ const logBlock = 1 << lengthBits
 
 // logLayout is how entries are sealed for a use of a segment.
 func (t *Table) logLayout(push uint64) layout {
-	return layout{mtu: logBlock, seed: t.o.Secret ^ (push+1)*0xd6e8feb86659fd93}
+	return layout{mtu: logBlock, seed: t.o.Secret ^ (push+1)*0xd6e8feb86659fd93, own: true}
 }
 
 // Reserve makes room for an entry with so much data, which Add takes next: where the segment has none, in another one,
@@ -95,29 +96,64 @@ func (g *Log) Full() (Segment, bool) {
 // Control it is those of one block; there, old ones of earlier uses come, too: so the caller knows by their place which
 // are needed. The entry is f's until it returns. The scratch takes a segment.
 func (t *Table) Scan(ep rdma.Endpoint, s Segment, scratch []byte, f func(*Entry) error) error {
-	own := t.own(s, "scan").owner != Control
-	l := t.ring()
-	if own {
-		l = t.logLayout(s.Push)
+	l := t.layoutOf(t.own(s, "scan").owner, s.Push)
+	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
+	return t.blocks(ep, s, l, scratch, func(h header, data []byte, at rdma.Addr) error {
+		if l.blocks(h.length) > 1 {
+			return nil
+		}
+		e.Kind, e.Source, e.Stamp, e.Data = h.kind, h.source, h.stamp, data
+		e.Blocks[0] = at
+		return f(&e)
+	})
+}
+
+// Peek calls f for the first block of each entry in a segment, of any owner, while others land in it. So it finds what
+// is not whole, too; data is the part of the entry that the block has, until f returns. It finds nothing once the
+// segment is free. The scratch takes a segment.
+func (t *Table) Peek(ep rdma.Endpoint, s Segment, scratch []byte, f func(kind uint8, data []byte, at rdma.Addr)) error {
+	t.mu.Lock()
+	seg := &t.segments[s.Index]
+	free, owner, floors := seg.push != s.Push || slices.Contains(t.spare, s.Index), seg.owner, slices.Clone(seg.floors)
+	t.mu.Unlock()
+	if free {
+		return nil
 	}
+	l := t.layoutOf(owner, s.Push)
+	return t.blocks(ep, s, l, scratch, func(h header, data []byte, at rdma.Addr) error {
+		stale := owner == Control && (int(h.source) >= t.o.Sources || h.stamp <= floors[t.o.key(l, h)])
+		if h.block == 0 && !stale {
+			f(h.kind, data, at)
+		}
+		return nil
+	})
+}
+
+// layoutOf is how entries are sealed in a use of a segment that an owner has.
+func (t *Table) layoutOf(owner Owner, push uint64) layout {
+	if owner == Control {
+		return t.ring()
+	}
+	return t.logLayout(push)
+}
+
+// blocks calls f for the blocks that are whole in a segment, and their data, in the order of their places.
+func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
+	f func(h header, data []byte, at rdma.Addr) error,
+) error {
 	p := scratch[:t.o.SegmentBytes]
 	if err := read(ep, p, t.o.segmentAt(s.Index)); err != nil {
 		return err
 	}
-	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
 	for off := 0; off < len(p); {
 		h, data, ok := l.parse(p[off:])
-		if !ok || own && h.stamp != uint64(off) {
+		if !ok || l.own && h.stamp != uint64(off) {
 			off += rdma.Stride
 			continue
 		}
 		at := t.o.segmentAt(s.Index).Add(uint64(off))
-		if off += strides(l.sizeOfBlock(h)); l.blocks(h.length) > 1 {
-			continue
-		}
-		e.Kind, e.Source, e.Stamp, e.Data = h.kind, h.source, h.stamp, data
-		e.Blocks[0] = at
-		if err := f(&e); err != nil {
+		off += strides(l.sizeOfBlock(h))
+		if err := f(h, data, at); err != nil {
 			return err
 		}
 	}

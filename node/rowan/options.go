@@ -112,6 +112,9 @@ func (o Options) begins(open int) int {
 // keys is how many streams of entries in the order of their stamps there are: those of each source.
 func (o Options) keys() int { return o.Sources * o.Streams }
 
+// key returns the number of a block's key.
+func (o Options) key(l layout, h header) int { return int(h.source)*o.Streams + l.stream(h.length) }
+
 // record is how long a segment's entry in the table is: its state, and the floors of all keys.
 func (o Options) record() uint64 { return uint64(strides(8 + 8*o.keys())) }
 

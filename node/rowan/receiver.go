@@ -283,9 +283,6 @@ func (r *Receiver) release() error {
 	}
 	for _, i := range list {
 		r.segments[i].ends = nil
-		for k := range r.floors {
-			r.segments[i].floors[k] = r.floor(k)
-		}
 		b.Write(r.o.recordAt(i).Add(8), p) // torn by a crash, it hides entries that are not needed
 	}
 	if err := r.t.persist(r.ep, b, "write floors"); err != nil {
@@ -295,6 +292,13 @@ func (r *Receiver) release() error {
 		return err
 	}
 	r.freed = kept
+	r.t.mu.Lock() // Peek reads them
+	for _, i := range list {
+		for k := range r.floors {
+			r.segments[i].floors[k] = r.floor(k)
+		}
+	}
+	r.t.mu.Unlock()
 	r.t.give(list)
 	return nil
 }

@@ -121,6 +121,29 @@ func (t *Table) Pushes() uint64 {
 	return t.pushes
 }
 
+// Freed returns how many segments were freed so far, more or less: it rises by one with each.
+func (t *Table) Freed() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pushes - uint64(len(t.segments)-len(t.spare))
+}
+
+// Held returns the segments that are not free: all in which there is an entry, or may come to be one.
+func (t *Table) Held() (all []Segment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	spare := make([]bool, len(t.segments))
+	for _, i := range t.spare {
+		spare[i] = true
+	}
+	for i := range t.segments {
+		if !spare[i] {
+			all = append(all, Segment{i, t.segments[i].push})
+		}
+	}
+	return all
+}
+
 // take takes up to n free segments for an owner, as long as some are kept free.
 func (t *Table) take(owner Owner, n, keep int) []int {
 	t.mu.Lock()

@@ -18,10 +18,11 @@ type cleaner struct {
 	log     *rowan.Log
 	scratch []byte // a segment's bytes
 	data    []byte
-	current []uint64
 	group   []moving
 	batch   *rdma.Batch
 	waiting []leaving
+	reader  int    // its number, among those that are asked
+	sweep   *sweep // of the first one
 }
 
 // moving is an entry that is copied.
@@ -30,6 +31,7 @@ type moving struct {
 	hash     uint64
 	old, new uint64
 	segment  rowan.Segment // of the copy
+	kind     uint8
 	length   int
 }
 
@@ -44,19 +46,39 @@ const maxLeaving = 8
 
 // clean is the task.
 func (s *Server) clean(ep rdma.Endpoint, number int) error {
-	c := &cleaner{
-		s: s, ep: ep, log: s.table.Log(ep, rowan.Owner(1+s.o.Workers+number)), scratch: make([]byte, s.table.SegmentBytes()),
-	}
+	c := s.newCleaner(ep, number)
 	for !s.stopping() {
-		moved, err := c.step()
+		more, err := c.goOn()
 		if err != nil {
 			return err
 		}
-		if !moved {
+		if !more {
 			ep.Sleep(s.o.StepEvery)
 		}
 	}
 	return nil
+}
+
+func (s *Server) newCleaner(ep rdma.Endpoint, number int) *cleaner {
+	c := &cleaner{
+		s: s, ep: ep, log: s.table.Log(ep, rowan.Owner(1+s.o.Workers+number)), scratch: make([]byte, s.table.SegmentBytes()),
+		reader: 1 + s.o.Workers + number,
+	}
+	if number == 0 {
+		c.sweep = newSweep(s, ep, c.scratch)
+	}
+	return c
+}
+
+// goOn does one thing of what there is to do.
+func (c *cleaner) goOn() (more bool, err error) {
+	c.s.quiet.pass(c.reader, c.s.quiet.last()) // it has nothing in hand
+	cleaned, err := c.step()
+	if err != nil || c.sweep == nil {
+		return cleaned, err
+	}
+	swept, err := c.sweep.step(!cleaned)
+	return cleaned || swept, err
 }
 
 // step marks what is committed, frees what can be, and cleans a segment if one is worth it, which it reports.
@@ -146,7 +168,7 @@ func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
 	if sh == nil {
 		return nil
 	}
-	if c.current = sh.index.Lookup(hash, c.current[:0]); !slices.Contains(c.current, at) {
+	if !names(sh, hash, at) {
 		return nil
 	}
 	if err := c.log.Reserve(len(data), 0); err != nil {
@@ -154,11 +176,17 @@ func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
 	}
 	seg, to := c.log.Add(c.batch, kind, data)
 	c.s.space.place(seg.Index, entrySize(len(data)))
-	c.group = append(c.group, moving{sh, hash, at, to.Offset(), seg, len(data)})
+	c.group = append(c.group, moving{sh, hash, at, to.Offset(), seg, kind, len(data)})
 	if len(c.group) == groupSize {
 		return c.flush()
 	}
 	return nil
+}
+
+// names reports whether the index of a shard names the entry of a key at an address.
+func names(sh *shard, hash, at uint64) bool {
+	var room [4]uint64
+	return slices.Contains(sh.index.Lookup(hash, room[:0]), at)
 }
 
 // flush waits until the copies are durable, and has the indexes name them, unless they name something newer by now.
@@ -170,7 +198,7 @@ func (c *cleaner) flush() error {
 	c.batch = c.ep.Batch()
 	for _, m := range c.group {
 		if m.shard.index.Replace(m.hash, m.old, m.new) {
-			c.s.space.move(m.old, c.s.segment(m.old), m.segment.Index, entrySize(m.length))
+			c.s.space.move(m.old, c.s.segment(m.old), m.segment.Index, entrySize(m.length), m.kind)
 		}
 	}
 	c.group = c.group[:0]

@@ -118,9 +118,9 @@ func (c *control) update(f *fresh) error {
 	if err != nil || !updated {
 		return err
 	}
-	c.s.space.add(f.end, entrySize(f.length))
+	c.s.space.add(f.end, entrySize(f.length), f.kind)
 	if garbage != 0 {
-		c.s.space.dead(garbage, c.s.segment(garbage), entrySize(old.length))
+		c.s.space.dead(garbage, c.s.segment(garbage), entrySize(old.length), old.kind)
 	}
 	return nil
 }

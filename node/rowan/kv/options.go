@@ -40,6 +40,9 @@ type Options struct {
 	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for themselves. 2
 	// more than these by default.
 	Keep int
+	// Tombs is how many tombstones there are at least when a server looks for some to drop: as many as take a
+	// thirty-second of the segments by default.
+	Tombs int
 	// FullAfter is for how long a write waits for room before it is refused; 5 ms by default.
 	FullAfter time.Duration
 }
@@ -52,11 +55,17 @@ func (o Options) withDefaults() Options {
 	o.Percent, o.FullAfter = cmp.Or(o.Percent, 75), cmp.Or(o.FullAfter, 5*time.Millisecond)
 	o.Keep = cmp.Or(o.Keep, o.spared()+2)
 	o.Log.Own = cmp.Or(o.Log.Own, o.Keep+o.Workers)
+	o.Tombs = cmp.Or(o.Tombs, o.strides()/32)
 	return o
 }
 
 // spared is how many segments only cleaners take.
 func (o Options) spared() int { return 2 * o.Cleaners }
+
+// strides is how many entries the segments of a server have room for.
+func (o Options) strides() int {
+	return o.Log.Segments * cmp.Or(o.Log.SegmentBytes, 4<<20) / rdma.Stride
+}
 
 // check returns what is wrong with o on a fabric.
 func (o Options) check(p rdma.RingPromises) error {

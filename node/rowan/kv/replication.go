@@ -10,8 +10,8 @@ import (
 // replication is how the records of a worker's writes come to the logs of backups.
 type replication interface {
 	// reserve takes leave to append a record of n bytes at a backup, which is in a. It does not wait. The error wraps
-	// rdma.ErrFull when there is none now. DELs have leave when PUTs have none.
-	reserve(a *appending, n int, del bool) error
+	// rdma.ErrFull when there is none now. What makes room has leave when others have none.
+	reserve(a *appending, n int, makesRoom bool) error
 	// unreserve gives it back: nothing was added.
 	unreserve(a *appending, n int)
 	// add adds the append of a write's record to the batch that the write is posted with.

@@ -38,10 +38,10 @@ func newRings(w *worker) (*rings, error) {
 
 func (r *rings) sender(a *appending) *rowan.Sender { return r.senders[a.node][a.urgent] }
 
-func (r *rings) reserve(a *appending, n int, del bool) error {
+func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
 	a.urgent = 0
 	err := r.sender(a).Try(n)
-	if errors.Is(err, rdma.ErrFull) && del {
+	if errors.Is(err, rdma.ErrFull) && makesRoom {
 		a.urgent = 1
 		err = r.sender(a).Try(n)
 	}
@@ -83,11 +83,12 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	return false, nil
 }
 
-// repeat posts an append again, if there is leave.
+// repeat posts an append again, if there is leave. It makes room: before, nothing that has its place behind it is
+// committed, or cleaned.
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 	a.again = now + pause
 	kind, record := r.w.encode(o)
-	if err := r.sender(a).Try(len(record)); errors.Is(err, rdma.ErrFull) {
+	if err := r.reserve(a, len(record), true); errors.Is(err, rdma.ErrFull) {
 		return nil
 	} else if err != nil {
 		return err

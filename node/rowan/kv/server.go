@@ -48,7 +48,7 @@ func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, err
 	}
 	s := &Server{
 		o: o, node: node, config: c, table: t, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
-		quiet: quiet{passed: make([]uint64, o.Workers+1)},
+		quiet: quiet{passed: make([]uint64, 1+o.Workers+o.Cleaners)},
 	}
 	for i := range c.Shards {
 		if c.Shards[i].Has(node) {
@@ -147,6 +147,9 @@ type Stats struct {
 	Taken   uint64 // uses of segments so far
 	Cleaned uint64 // segments from which cleaners moved what was live
 	Moved   uint64 // entries that they moved
+	Dropped uint64 // tombstones, so far
+	Tombs   int    // tombstones that there are
+	Items   int    // that indexes have: keys, and tombstones
 	Live    int64  // bytes of entries that indexes name, as they lie in segments
 }
 
@@ -155,9 +158,15 @@ func (s *Server) Stats() Stats {
 	stats := Stats{Free: s.table.Free(), Taken: s.table.Pushes()}
 	s.space.mu.Lock()
 	defer s.space.mu.Unlock()
-	stats.Cleaned, stats.Moved = s.space.cleaned, s.space.moved
-	for _, n := range s.space.live {
+	stats.Cleaned, stats.Moved, stats.Dropped = s.space.cleaned, s.space.moved, s.space.dropped
+	for i, n := range s.space.live {
 		stats.Live += n
+		stats.Tombs += s.space.tombs[i]
+	}
+	for _, sh := range s.shards {
+		if sh != nil {
+			stats.Items += sh.index.Len()
+		}
 	}
 	return stats
 }

@@ -16,6 +16,8 @@ type space struct {
 	mu   sync.Mutex
 	live []int64 // by segment, bytes of entries that an index names; in turns below 0, when two tasks count at a time
 	all  []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
+	// Tombstones, by segment: entries of DELs that an index names. In turns below 0, too.
+	tombs []int
 	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted where it ends.
 	scattered map[uint64]scattered
 	ends      [][]uint64 // by segment, those of them that were ever live, and end there
@@ -24,7 +26,7 @@ type space struct {
 	ready []rowan.Segment // committed: they may be cleaned
 	back  []rowan.Segment // cleaned, the receiver's
 
-	cleaned, moved uint64 // segments and entries, so far
+	cleaned, moved, dropped uint64 // segments, entries, tombstones, so far
 }
 
 // scattered is where an entry of several blocks is.
@@ -35,8 +37,8 @@ type scattered struct {
 
 func newSpace(segments int) *space {
 	return &space{
-		live: make([]int64, segments), all: make([]int64, segments), ends: make([][]uint64, segments),
-		scattered: map[uint64]scattered{},
+		live: make([]int64, segments), all: make([]int64, segments), tombs: make([]int, segments),
+		ends: make([][]uint64, segments), scattered: map[uint64]scattered{},
 	}
 }
 
@@ -48,10 +50,13 @@ func (s *space) place(segment int, size int64) {
 }
 
 // add counts an entry that an index names now, in the segment where it ends.
-func (s *space) add(segment int, size int64) {
+func (s *space) add(segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live[segment] += size
+	if kind == kindDel {
+		s.tombs[segment]++
+	}
 }
 
 // scatter notes where an entry of several blocks is, before an index names it.
@@ -63,22 +68,33 @@ func (s *space) scatter(at uint64, e scattered) {
 }
 
 // dead counts an entry that no index names any more, which begins in a segment.
-func (s *space) dead(at uint64, segment int, size int64) {
+func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := s.scattered[at]; ok {
 		segment = e.end
 	}
 	s.live[segment] -= size
+	if kind == kindDel {
+		s.tombs[segment]--
+	}
 }
 
 // move counts an entry that was copied to a segment, which the index names instead of the one that begins in another.
-func (s *space) move(at uint64, from, to int, size int64) {
-	s.add(to, size)
-	s.dead(at, from, size)
+func (s *space) move(at uint64, from, to int, size int64, kind uint8) {
+	s.add(to, size, kind)
+	s.dead(at, from, size, kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moved++
+}
+
+// drop counts a tombstone in a segment that no index names any more.
+func (s *space) drop(at uint64, segment int, size int64) {
+	s.dead(at, segment, size, kindDel)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped++
 }
 
 // close hands a segment of an own log over: nothing lands in it any more, and all of its entries are on all replicas.
@@ -125,6 +141,29 @@ func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok boo
 		ends = append(ends, s.scattered[at])
 	}
 	return seg, ends, true
+}
+
+// entombed returns the committed segments with tombstones that are not being cleaned, and how many of these there are.
+func (s *space) entombed() (all []rowan.Segment, tombs int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.ready {
+		if n := s.tombs[seg.Index]; n > 0 {
+			all, tombs = append(all, seg), tombs+n
+		}
+	}
+	return all, tombs
+}
+
+// take takes a committed segment, if it is not being cleaned. The caller offers it again.
+func (s *space) take(seg rowan.Segment) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.ready, seg)
+	if i >= 0 {
+		s.ready = slices.Delete(s.ready, i, i+1)
+	}
+	return i >= 0
 }
 
 // forget says that nothing reads a segment any more in which nothing is live. It may be freed.

@@ -22,7 +22,8 @@ type key struct {
 	seen    []uint64    // what the index names with the tag; without item, that of other keys
 	item    uint64      // what it names of the key; 0: nothing
 	size    int64       // how much that takes of its segment
-	fresh   bool        // seen, item and size are as the index has them, if the worker alone changed it
+	kind    uint8       // of it
+	fresh   bool        // seen, item, size and kind are as the index has them, if the worker alone changed it
 	late    bool        // what is read was looked up before a cleaner asked
 	decided bool        // there is known
 	there   bool        // the key is, once all that has a version is done
@@ -42,6 +43,14 @@ type write struct {
 	size      int64
 	appends   []appending
 	followers []*op // that are answered behind it
+}
+
+// kind is that of a write's entry.
+func (o *op) kind() uint8 {
+	if o.proc == ProcDelete {
+		return kindDel
+	}
+	return kindPut
 }
 
 // flies reports whether the write is in flight to the replicas.
@@ -134,7 +143,7 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	}
 	k.item, k.size, k.fresh = 0, 0, true
 	if ok {
-		k.item, k.size = f.at, entrySize(f.length)
+		k.item, k.size, k.kind = f.at, entrySize(f.length), f.kind
 	}
 	if !k.decided {
 		k.decided, k.there = true, ok && f.kind == kindPut
@@ -226,10 +235,7 @@ func (w *worker) encode(o *op) (kind uint8, _ []byte) {
 	w.buf = w.buf[:n]
 	r := record{order{uint32(w.s.config.Term), o.version}, o.shard.number, o.key, o.value}
 	r.put(w.buf)
-	if o.proc == ProcDelete {
-		return kindDel, w.buf
-	}
-	return kindPut, w.buf
+	return o.kind(), w.buf
 }
 
 // unreserve gives back the leave for a write that is not sent now.
@@ -279,11 +285,11 @@ func (w *worker) apply(k *key, o *op) bool {
 	if k.item == 0 && !x.Insert(k.hash, o.at, k.seen) || k.item != 0 && !x.Replace(k.hash, k.item, o.at) {
 		return false
 	}
-	w.s.space.add(o.segment.Index, o.size)
+	w.s.space.add(o.segment.Index, o.size, o.kind())
 	if k.item != 0 {
-		w.s.space.dead(k.item, w.s.segment(k.item), k.size)
+		w.s.space.dead(k.item, w.s.segment(k.item), k.size, k.kind)
 	}
-	k.item, k.size, k.version = o.at, o.size, o.version
+	k.item, k.size, k.kind, k.version = o.at, o.size, o.kind(), o.version
 	return true
 }
 

@@ -1,0 +1,116 @@
+package kv
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// slow is a cleaner that copies what it has looked up later.
+type slow struct {
+	*cleaner
+	seg  rowan.Segment
+	has  bool
+	left int // steps until it does
+}
+
+func (s *slow) goOn(left int) error {
+	if !s.has {
+		s.s.quiet.pass(s.reader, s.s.quiet.last())
+		if s.seg, _, s.has = s.s.space.pick(100); !s.has {
+			return s.free()
+		}
+		s.batch, s.group, s.left = s.ep.Batch(), s.group[:0], left
+		return s.s.table.Scan(s.ep, s.seg, s.scratch, func(e *rowan.Entry) error {
+			return s.move(e.Kind, e.Data, e.Blocks[0].Offset())
+		})
+	}
+	if s.left--; s.left > 0 {
+		return nil
+	}
+	s.has = false
+	if err := s.flush(); err != nil {
+		return err
+	}
+	s.batch.Release()
+	s.waiting = append(s.waiting, leaving{s.seg, s.s.quiet.ask()})
+	return s.free()
+}
+
+// TestSweep: a tombstone is dropped when no PUT of its key is in memory, and not before; in the end each is.
+func TestSweep(t *testing.T) {
+	b := newBench(t, 1)
+	b.s.o.Tombs, b.s.o.FullAfter = 1, 0
+	c, other := b.s.newCleaner(b.ep, 0), slow{cleaner: b.s.newCleaner(b.ep, 1)}
+	scratch := make([]byte, b.s.table.SegmentBytes())
+	there, deleted := map[string]bool{}, 0
+	// check looks for what would be back behind a crash.
+	check := func() {
+		t.Helper()
+		tombs, puts := map[string]bool{}, map[string]bool{}
+		for _, seg := range b.s.table.Held() {
+			err := b.s.table.Peek(b.ep, seg, scratch, func(kind uint8, data []byte, at rdma.Addr) {
+				r, ok := parseRecord(data)
+				hash := Hash(r.key)
+				switch {
+				case !ok:
+					t.Fatalf("the entry at %s is no record", at)
+				case kind == kindPut:
+					puts[string(r.key)] = true
+				case names(b.s.shardOf(hash), hash, at.Offset()):
+					tombs[string(r.key)] = true
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for key := range puts {
+			if !there[key] && !tombs[key] {
+				t.Fatalf("%s is deleted, has a PUT in memory, and no tombstone", key)
+			}
+		}
+	}
+	rng, live := rand.New(rand.NewPCG(1, 2)), []string{}
+	for n := range 10_000 {
+		if len(live) < rng.IntN(40) {
+			key := fmt.Sprint("key-", n)
+			b.end(b.beginWith([]byte(key), ProcInsert, strings.Repeat("x", rng.IntN(200))), StatusOK)
+			live, there[key] = append(live, key), true
+		} else {
+			i := rng.IntN(len(live))
+			b.end(b.beginWith([]byte(live[i]), ProcDelete, ""), StatusOK)
+			delete(there, live[i])
+			live = slices.Delete(live, i, i+1)
+			deleted++
+		}
+		if t.Failed() {
+			return
+		}
+		if b.s.table.Free() > 12 && n%16 > 0 {
+			continue // much changes while the sweep looks
+		}
+		b.w.pass()
+		b.s.quiet.pass(b.s.o.Workers, b.s.quiet.last())
+		if _, err := c.goOn(); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.goOn(rng.IntN(30)); err != nil {
+			t.Fatal(err)
+		}
+		check()
+	}
+	stats := b.s.Stats()
+	t.Logf("of %d keys that were deleted, %+v", deleted, stats)
+	if stats.Tombs > deleted/4 {
+		t.Errorf("of %d keys that were deleted %d have tombstones", deleted, stats.Tombs)
+	}
+	if other.has {
+		other.batch.Release()
+	}
+}
