@@ -33,7 +33,7 @@ func (p *Peer) Start(to rdma.BoxAddr, proc uint16, within time.Duration, body []
 	c := spare(&p.spareCalls)
 	p.lastID++
 	*c = Call{peer: p, id: p.lastID, to: to}
-	if err := c.way.send(p.ep, "ask", to, header{c.id, kindRequest, proc}, body, spans); err != nil {
+	if err := c.way.send(p.ep, "ask", to, header{c.id, kindRequest, proc, p.at}, body, spans); err != nil {
 		p.spareCalls = append(p.spareCalls, c)
 		return nil, fmt.Errorf("ask %s: %w", to, err)
 	}

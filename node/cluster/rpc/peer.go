@@ -42,6 +42,7 @@ type Stats struct {
 type Peer struct {
 	ep      rdma.Endpoint
 	box     rdma.Mailbox
+	at      uint32 // in headers
 	window  int
 	held    int // calls that are not released
 	lastID  uint64
@@ -88,7 +89,7 @@ func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	}
 	// Ids begin anywhere, so that a late answer to the last owner of the mailbox's number answers no request of this
 	// one.
-	return &Peer{ep: ep, box: box, window: o.Window, lastID: ep.Rand().Uint64()}, nil
+	return &Peer{ep: ep, box: box, at: uint32(o.Box.Node - rdma.All), window: o.Window, lastID: ep.Rand().Uint64()}, nil
 }
 
 // Box returns the peer's mailbox, for its address.
@@ -189,12 +190,12 @@ func (p *Peer) take(m *rdma.Message) int {
 		p.stats.Malformed++
 	case h.kind == kindRequest:
 		r := spare(&p.spareRequests)
-		*r = Request{Proc: h.code, Body: body, Client: m.Client, peer: p, m: m, id: h.id}
+		*r = Request{Proc: h.code, Body: body, Client: m.Client, peer: p, m: m, id: h.id, from: h.from(m)}
 		p.came = append(p.came, r)
 		return 0
 	default:
 		for _, c := range p.calls {
-			if c.id == h.id && c.to == m.From {
+			if c.id == h.id && c.to == h.from(m) {
 				c.Status, c.Body, c.m = h.code, body, m
 				p.end(c)
 				return 1

@@ -10,11 +10,12 @@ type Request struct {
 
 	peer *Peer
 	id   uint64
+	from rdma.BoxAddr
 	m    *rdma.Message
 }
 
 // From returns the mailbox of the peer that asks.
-func (r *Request) From() rdma.BoxAddr { return r.m.From }
+func (r *Request) From() rdma.BoxAddr { return r.from }
 
 // Answer sends the answer and ends the request: its status, which is the handler's to define, the body, which is
 // copied, and what the spans gather from the memory of the node that the worker runs beside, which must not change
@@ -22,7 +23,7 @@ func (r *Request) From() rdma.BoxAddr { return r.m.From }
 func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 	p := r.peer
 	d := spare(&p.spareAnswers)
-	err := d.send(p.ep, "answer", r.m.From, header{r.id, kindAnswer, status}, body, spans)
+	err := d.send(p.ep, "answer", r.from, header{r.id, kindAnswer, status, p.at}, body, spans)
 	r.Drop()
 	if err != nil {
 		p.spareAnswers = append(p.spareAnswers, d)

@@ -231,6 +231,25 @@ func TestCalls(t *testing.T) {
 	})
 }
 
+// TestServers: peers whose mailboxes are at one node each ask each other.
+func TestServers(t *testing.T) {
+	everywhere(t, func(t *testing.T, r run) {
+		var over atomic.Int32
+		over.Store(1)
+		r(t, counting(t, rpc.Options{}, &over), func(ep rdma.Endpoint) {
+			defer over.Add(-1)
+			p := open(t, ep, rpc.Options{Box: rdma.BoxOptions{Node: 1, Number: 1}})
+			defer p.Close()
+			c, err := ask(p, ep, 3, []byte("body"))
+			if err != nil || c.Status != 4 || string(c.Body[8:]) != "body" {
+				t.Errorf("answer of another server: %v", err)
+				return
+			}
+			c.Release()
+		})
+	})
+}
+
 // TestDeadlines: a request that is not answered in time is uncertain, and its late answer harms no other; one that
 // never came into the server's mailbox is certain not to have run.
 func TestDeadlines(t *testing.T) {
