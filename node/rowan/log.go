@@ -73,8 +73,7 @@ func (g *Log) Add(b *rdma.Batch, kind uint8, data []byte) (s Segment, at rdma.Ad
 	}
 	at = g.t.o.segmentAt(g.now.Index).Add(uint64(g.next))
 	p := b.Alloc(n)
-	h := header{kind: kind, source: uint16(g.owner), length: len(data), stamp: uint64(g.next)}
-	g.t.logLayout(g.now.Push).seal(p, h, data)
+	g.t.seal(Place{at, g.now}, g.owner, kind, data, p)
 	b.Write(at, p)
 	b.Read(at, 8)
 	g.next += strides(n)

@@ -57,6 +57,9 @@ type Options struct {
 	// segments ahead, without two, or three of each stream, where there are several, and without Reserve: segments that
 	// are kept from sources which need leave (SenderOptions.Reserved).
 	Credit, Reserve int
+	// Remotes are how many remote logs there are, instead of a ring: see Remote. Lent is how many segments each has at a
+	// time, at most.
+	Remotes, Lent int
 	// Secret is the log's. Without it no bytes, such as a value's, can be made to look like an entry. It is as durable
 	// as the log.
 	Secret uint64
@@ -81,6 +84,13 @@ func (o Options) check(p rdma.RingPromises) error {
 	case o.Base%rdma.Stride != 0 || o.SegmentBytes%rdma.Stride != 0 || o.SegmentBytes < mtu:
 		return fmt.Errorf("a log at %#x with segments of %d bytes: want multiples of %d, and an MTU of %d: %w",
 			o.Base, o.SegmentBytes, rdma.Stride, mtu, rdma.ErrAccess)
+	}
+	if o.Remotes > 0 {
+		if o.Remotes > MaxSources || o.Lent < 2 {
+			return fmt.Errorf("%d remote logs with %d segments each: want at most %d, and at least 2: %w", o.Remotes, o.Lent,
+				MaxSources, rdma.ErrAccess)
+		}
+		return nil
 	}
 	begun := max(2, o.Streams) // when all streams are under way
 	room := (min(o.Ahead, o.Segments-o.Own) - o.Reserve - o.begins(o.Streams) - begun) * o.usable(mtu)
@@ -125,8 +135,21 @@ func (o Options) grantAt(source int) rdma.Addr { return rdma.At(o.Node, o.Base+u
 
 func (o Options) spentAt(source int) rdma.Addr { return o.grantAt(source).Add(o.credits()) }
 
+// doneAt is where the writer of a remote log says how many segments it is done with, and 1 more.
+func (o Options) doneAt(log int) rdma.Addr {
+	return rdma.At(o.Node, o.Base+2*o.credits()+uint64(8*log))
+}
+
+// lentAt is where the n-th segment is named that a remote log was lent.
+func (o Options) lentAt(log int, n uint64) rdma.Addr {
+	return o.doneAt(o.Remotes + log*o.Lent + int(n%uint64(max(1, o.Lent))))
+}
+
+// remotes is how long the words of remote logs are.
+func (o Options) remotes() uint64 { return uint64(strides(8 * o.Remotes * (1 + o.Lent))) }
+
 func (o Options) recordAt(segment int) rdma.Addr {
-	return rdma.At(o.Node, o.Base+2*o.credits()+uint64(segment)*o.record())
+	return o.doneAt(0).Add(o.remotes() + uint64(segment)*o.record())
 }
 
 func (o Options) segmentAt(segment int) rdma.Addr {
@@ -141,5 +164,5 @@ func (o Options) indexOf(a rdma.Addr) int {
 // Size returns how many bytes of the node's memory the log takes. They are zero before its first use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
-	return 2*o.credits() + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))
+	return 2*o.credits() + o.remotes() + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))
 }
