@@ -12,7 +12,7 @@ import (
 func BenchmarkCall(b *testing.B) {
 	for name, in := range map[string]func(kv.Options) (*place, error){"mem": inMem, "tcp": overTCP} {
 		b.Run(name, func(b *testing.B) {
-			c := newReal(b, large(), in)
+			c := newReal(b, large(kv.Rowan), in)
 			s, _, end := c.client()
 			defer end()
 			value := make([]byte, 100)

@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -36,7 +37,7 @@ func churn(s client.Store, worker, keys, stay, window int) error {
 // TestChurn: of keys that come and go, many more than there is room for tombstones, nothing is left in the end.
 func TestChurn(t *testing.T) {
 	const stay, window, keys = 60, 10, 4200
-	o := small()
+	o := small(kv.Rowan)
 	o.FullAfter = patience / 2
 	room := o.Log.Segments * o.Log.SegmentBytes / rdma.Stride
 	bounded := func(t *testing.T, c *cluster, live, keys int) {
@@ -79,7 +80,7 @@ func TestChurn(t *testing.T) {
 	})
 
 	t.Run("mem", func(t *testing.T) {
-		c := newReal(t, o)
+		c := newReal(t, o, inMem)
 		s, _, end := c.client()
 		if err := churn(s, 0, keys, stay, window); err != nil {
 			t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -24,9 +25,9 @@ const (
 )
 
 // small are servers whose segments are soon used again.
-func small() kv.Options {
+func small(k kv.Kind) kv.Options {
 	return kv.Options{
-		Nodes: servers, Shards: 12, Workers: 2, PairBytes: 1500, KeyBytes: 100, Keys: 1000,
+		Kind: k, Nodes: servers, Shards: 12, Workers: 2, PairBytes: 1500, KeyBytes: 100, Keys: 1000,
 		Log: logs.Options{
 			Ring: 2, Segments: 32, SegmentBytes: 4096, Ahead: 18, Reserve: 7, Credit: 4096, Secret: 0x5eed,
 		},
@@ -138,6 +139,13 @@ func (c *cluster) history() (h check.History) {
 		h = append(h, r.History()...)
 	}
 	return h
+}
+
+// each runs a test of all kinds of servers.
+func each(t *testing.T, test func(t *testing.T, k kv.Kind)) {
+	for _, k := range kv.Kinds() {
+		t.Run(k.String(), func(t *testing.T) { test(t, k) })
+	}
 }
 
 // seeds are those of the runs: $FARKV_SEED is one.

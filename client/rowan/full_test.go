@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -20,7 +21,11 @@ func TestFull(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	o := small()
+	each(t, full)
+}
+
+func full(t *testing.T, k kv.Kind) {
+	o := small(k)
 	o.Workers = 1
 	for _, size := range []int{1, 300} {
 		c, err := newCluster(o)

@@ -116,7 +116,11 @@ func (r *real) client() (client.Store, rdma.Endpoint, func()) {
 func TestMem(t *testing.T) { testReal(t, inMem) }
 
 func testReal(t *testing.T, in func(kv.Options) (*place, error)) {
-	o := small()
+	each(t, func(t *testing.T, k kv.Kind) { history(t, k, in) })
+}
+
+func history(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
+	o := small(k)
 	o.FullAfter = patience / 2
 	c := newReal(t, o, in)
 	c.keys = 20
@@ -155,7 +159,11 @@ func testReal(t *testing.T, in func(kv.Options) (*place, error)) {
 func TestContract(t *testing.T) { testContract(t, inMem) }
 
 func testContract(t *testing.T, in func(kv.Options) (*place, error)) {
-	o := small()
+	each(t, func(t *testing.T, k kv.Kind) { contract(t, k, in) })
+}
+
+func contract(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
+	o := small(k)
 	o.FullAfter = patience / 2
 	c := newReal(t, o, in)
 	s, _, end := c.client()

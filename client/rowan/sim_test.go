@@ -66,7 +66,7 @@ func (c *cluster) simulate(o sim.Options, clients ...func(ep rdma.Endpoint)) (*s
 }
 
 // hostile returns the options of a run.
-func hostile(seed uint64) (sim.Options, kv.Options) {
+func hostile(k kv.Kind, seed uint64) (sim.Options, kv.Options) {
 	o := sim.Hostile(seed)
 	o.MTU, o.CountRings, o.MaxEvents = mtu, seed%2 == 0, 5e6
 	o.DMAProb, o.DMAMax = 0.03, 1500*time.Microsecond
@@ -77,7 +77,7 @@ func hostile(seed uint64) (sim.Options, kv.Options) {
 		at := time.Duration(1+seed%7) * 500 * time.Microsecond
 		o.Faults = sim.Faults{{Kind: sim.PartitionFault, Client: "client 4", At: at, For: 70 * time.Millisecond}}
 	}
-	opts := small()
+	opts := small(k)
 	opts.Workers, opts.Cleaners, opts.Tombs = 1+int(seed%2), 1+int(seed/4%2), 5
 	if o.RingStreams = seed%7 == 2; o.RingStreams {
 		n := rdma.RingStreams(mtu)
@@ -88,8 +88,8 @@ func hostile(seed uint64) (sim.Options, kv.Options) {
 
 // newHostile returns a cluster for a run. Clients share a few keys, or have some of many at a time: then the tombstones
 // of those that they have left are dropped.
-func newHostile(seed uint64) (*cluster, sim.Options, error) {
-	o, opts := hostile(seed)
+func newHostile(k kv.Kind, seed uint64) (*cluster, sim.Options, error) {
+	o, opts := hostile(k, seed)
 	c, err := newCluster(opts)
 	if c.keys = 8; seed%4 < 2 {
 		c.keys, c.roll = 120, 12
@@ -118,8 +118,8 @@ func (c *cluster) clients(n, ops int) (all []func(ep rdma.Endpoint)) {
 }
 
 // histories runs clients, some of which crash, and judges what they saw.
-func histories(seed uint64) error {
-	c, o, err := newHostile(seed)
+func histories(k kv.Kind, seed uint64) error {
+	c, o, err := newHostile(k, seed)
 	if err != nil {
 		return err
 	}
@@ -165,8 +165,8 @@ func (c *cluster) outlast(s *sim.Sim, seed uint64) error {
 // powerCut cuts the power of all nodes at once in the midst of a run. What each replica has is then what a reader may
 // see behind it all, and so is what some have together: so each has all that was acknowledged, and nothing that was not
 // written, or was deleted, is there.
-func powerCut(seed uint64) error {
-	c, o, err := newHostile(seed)
+func powerCut(k kv.Kind, seed uint64) error {
+	c, o, err := newHostile(k, seed)
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,14 @@ func TestPowerCut(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(45, 2000)
-	for seed := first; seed < first+n; seed++ {
-		if err := powerCut(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	each(t, func(t *testing.T, k kv.Kind) {
+		first, n := seeds(45, 2000)
+		for seed := first; seed < first+n; seed++ {
+			if err := powerCut(k, seed); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
 		}
-	}
+	})
 }
 
 // TestHistories: what clients see is linearizable, while others crash, segments are cleaned, and entries have several
@@ -232,10 +234,38 @@ func TestHistories(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(20, 1000)
-	for seed := first; seed < first+n; seed++ {
-		if err := histories(seed); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
+	each(t, func(t *testing.T, k kv.Kind) {
+		first, n := seeds(20, 1000)
+		for seed := first; seed < first+n; seed++ {
+			if err := histories(k, seed); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
 		}
+	})
+}
+
+// TestCrowd: more clients than a server has buffers for are all answered in time. Where servers send each other
+// messages, these find buffers, too.
+func TestCrowd(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
+	each(t, func(t *testing.T, k kv.Kind) {
+		o := small(k)
+		o.Workers, o.FullAfter = 1, time.Second
+		c, err := newCluster(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.keys = 100
+		s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, c.clients(60, 30)...)
+		defer s.Close()
+		if err := errors.Join(s.Run(), c.wrong); err != nil {
+			t.Fatal(err)
+		}
+		h := c.history()
+		if n := len(h.With(check.Uncertain)) + len(h.With(check.TimedOut)); n > 0 {
+			t.Errorf("of %d operations %d are not answered", len(h), n)
+		}
+	})
 }

@@ -191,7 +191,7 @@ func (w *worker) fillAndClear() error {
 // comeAndGo opens a client, uses it, and closes it, again and again.
 func (w *worker) comeAndGo() error {
 	for time.Now().Before(w.until) {
-		ep, err := w.f.Open("passer-by")
+		ep, err := w.place.clients.Open("passer-by")
 		if err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func TestSoak(t *testing.T) {
 		},
 		FullAfter: 50 * time.Millisecond,
 	}
-	s := &soaked{real: newReal(t, o), until: time.Now().Add(length)}
+	s := &soaked{real: newReal(t, o, inMem), until: time.Now().Add(length)}
 	newWorker := func(number int) (*worker, func()) {
 		store, _, end := s.client()
 		return &worker{

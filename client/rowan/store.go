@@ -139,7 +139,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			}
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, err)
-		case errors.Is(err, rpc.ErrUncertain), errors.Is(err, rdma.ErrTimeout), errors.Is(err, rdma.ErrNoBox):
+		case errors.Is(err, errWait), errors.Is(err, rpc.ErrUncertain), errors.Is(err, rdma.ErrTimeout), errors.Is(err, rdma.ErrNoBox):
 		default:
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		}
@@ -168,6 +168,7 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 
 var (
 	errTerm = errors.New("the server has another configuration")
+	errWait = errors.New("the server has too much to do")
 	errBad  = errors.New("the server does not have the key, or the request is none")
 )
 
@@ -186,6 +187,8 @@ func verdict(status uint16) error {
 		return client.ErrTooLarge
 	case kv.StatusTerm:
 		return errTerm
+	case kv.StatusWait:
+		return errWait
 	}
 	return fmt.Errorf("status %d: %w", status, errBad)
 }

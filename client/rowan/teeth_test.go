@@ -6,7 +6,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-const server = "../../node/rowan/kv"
+const (
+	server = "../../node/rowan/kv"
+	table  = "../../node/rowan"
+)
 
 var mutants = []teeth.Mutant{
 	{Rule: "a write is answered when it is on all replicas", Pkg: server, In: "worker.replicate",
@@ -26,7 +29,7 @@ var mutants = []teeth.Mutant{
 		At: "$e.before($f.order)", Do: "$e.version > 0"},
 	{Rule: "a segment is not cleaned while its entries are not in the index", Pkg: server, In: "worker.drain",
 		At: "$f.writes == 0 && $f.full", Do: "$f.full"},
-	{Rule: "copies are durable before indexes name them", Pkg: "../../node/rowan", In: "Log.Add",
+	{Rule: "copies are durable before indexes name them", Pkg: table, In: "Log.Add",
 		At: "$b.Read($at, 8)", Do: "", Test: "TestPowerCut"},
 	{Rule: "DELs have segments when PUTs have none", Pkg: server, In: "worker.send",
 		At: "$w.s.o.spared()", Do: "$w.s.o.Keep", Test: "TestFull"},
@@ -34,6 +37,18 @@ var mutants = []teeth.Mutant{
 		At: "$sh.learn($*version)", Do: "", Test: "TestFull"},
 	{Rule: "entries of several blocks are moved, too", Pkg: server, In: "cleaner.empty",
 		At: "for $_, $e := range $ends { $*body }", Do: "_ = $ends"},
+	{Rule: "a WRITE to a backup is acknowledged when it is durable", Pkg: server, In: "writes.post",
+		At: "$b.Read($g.at, 8)", Do: "", Test: "TestPowerCut/rwrite-kv"},
+	{Rule: "segments are marked before they are lent", Pkg: table, In: "Lender.lend",
+		At: "$l.t.setStates($l.ep, $*step, $taken, using)", Do: "error(nil)", Test: "TestHistories/share-kv"},
+	{Rule: "a writer is done with a segment when nothing is in flight to it", Pkg: table, In: "Remote.finish",
+		At: "$r.segments[0].flying == 0", Do: "$r.segments[0].flying >= 0", Test: "TestHistories/rwrite-kv"},
+	{Rule: "a message is answered when its entry is durable", Pkg: server, In: "calls.step",
+		At: "!$t.batch.Finished() || $err != nil", Do: "$err != nil", Test: "TestPowerCut/rpc-kv"},
+	{Rule: "there is leave for no more than there is room", Pkg: server, In: "calls.grant",
+		At: "min($credit-$left, $room-$kept)", Do: "$credit - $left", Test: "TestFull/rpc-kv"},
+	{Rule: "requests of clients leave buffers for those of servers", Pkg: server, In: "worker.begin",
+		At: "len($w.ops) >= $w.s.o.Slots/4", Do: "false", Test: "TestCrowd"},
 	{Rule: "a server does nothing for a client of another term", Pkg: server, In: "worker.begin",
 		At: "$q.Term != $w.s.config.Term", Do: "false", Test: "TestTerm"},
 	{Rule: "a tombstone stays while a PUT of its key is in memory", Pkg: server, In: "sweep.look",

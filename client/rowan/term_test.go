@@ -5,6 +5,7 @@ import (
 
 	"github.com/farkv/farkv/client/rowan"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
 )
 
 // changing is a configuration that has another term when it is read again.
@@ -21,7 +22,7 @@ func (c *changing) Config() (rdma.Config, error) {
 
 // TestTerm: a server does nothing for a client that has another configuration, which reads it again.
 func TestTerm(t *testing.T) {
-	o := small()
+	o := small(kv.Rowan)
 	o.FullAfter = patience / 2
 	c := newReal(t, o, inMem)
 	other := *c.config

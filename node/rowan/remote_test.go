@@ -10,120 +10,137 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// writer fills a remote log.
-type writer struct {
-	t   *testing.T
-	ep  rdma.Endpoint
-	log *rowan.Remote
+// remote is a log at a node, with its lender and its writer.
+type remote struct {
+	t      *testing.T
+	o      rowan.Options
+	table  *rowan.Table
+	lender *rowan.Lender
+	ep     rdma.Endpoint
+	log    *rowan.Remote
 }
 
-// ask asks for segments, if there is something to say or to ask for.
-func (w *writer) ask(want bool) {
-	w.t.Helper()
-	b, err := w.log.Ask(w.ep)
+func newRemote(t *testing.T, o rowan.Options, keep int) *remote {
+	o.Ring, o.Segments, o.SegmentBytes, o.Own, o.Secret = 1, 12, 1024, 4, secret
+	f := newMem(t, o, mtu)
+	r := &remote{t: t, o: o, ep: open(t, f, "both"), log: rowan.NewRemote(o, o.Remotes-1, keep)}
+	var err error
+	if r.table, err = rowan.OpenTable(r.ep, o); err != nil {
+		t.Fatal(err)
+	}
+	r.lender = r.table.Lender(r.ep)
+	return r
+}
+
+// taken returns how many segments are not free.
+func (r *remote) taken() int { return r.o.Segments - r.table.Free() }
+
+// step has the lender go on, and returns segments that the writer is done with.
+func (r *remote) step() (all []rowan.Segment) {
+	r.t.Helper()
+	if err := r.lender.Step(); err != nil {
+		r.t.Fatal(err)
+	}
+	for s, ok := r.lender.Next(); ok; s, ok = r.lender.Next() {
+		all = append(all, s)
+	}
+	return all
+}
+
+// free gives segments back.
+func (r *remote) free(all []rowan.Segment) {
+	r.t.Helper()
+	if err := r.table.Commit(r.ep, all); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, s := range all {
+		r.lender.Free(s)
+	}
+}
+
+// ask has the writer ask for segments, if there is something to say or to ask for.
+func (r *remote) ask(want bool) {
+	r.t.Helper()
+	b, err := r.log.Ask(r.ep)
 	if err != nil || (b != nil) != want {
-		w.t.Fatalf("asked %t, %v, want %t", b != nil, err, want)
+		r.t.Fatalf("asked %t, %v, want %t", b != nil, err, want)
 	}
 	if b == nil {
 		return
 	}
-	if again, err := w.log.Ask(w.ep); again != nil || err != nil {
-		w.t.Errorf("asked twice, %v", err)
+	if again, err := r.log.Ask(r.ep); again != nil || err != nil {
+		r.t.Errorf("asked twice, %v", err)
 	}
-	if err := w.ep.Wait(b, rdma.All, patience); err != nil {
-		w.t.Fatal(err)
+	if err := r.ep.Wait(b, rdma.All, patience); err != nil {
+		r.t.Fatal(err)
 	}
-	w.log.Answered(b)
+	r.log.Answered(b)
+}
+
+// lend lends the writer its first segments.
+func (r *remote) lend() {
+	r.t.Helper()
+	r.ask(true)
+	r.step()
+	r.ask(true) // the first answer was none
+	r.ask(false)
+}
+
+func (r *remote) place(urgent bool, want error) rowan.Place {
+	r.t.Helper()
+	at, err := r.log.Place(len(half), urgent)
+	if !errors.Is(err, want) {
+		r.t.Fatalf("place: %v, want %v", err, want)
+	}
+	return at
 }
 
 // write writes an entry to a place.
-func (w *writer) write(at rowan.Place, data []byte) {
-	w.t.Helper()
-	b := w.ep.Batch()
+func (r *remote) write(at rowan.Place) {
+	r.t.Helper()
+	b := r.ep.Batch()
 	defer b.Release()
-	p := b.Alloc(rowan.Size(len(data)))
-	w.log.Seal(at, 1, data, p)
+	p := b.Alloc(rowan.Size(len(half)))
+	r.log.Seal(at, 1, half, p)
 	b.Write(at.At, p)
-	if err := rdma.Do(w.ep, b, patience); err != nil {
-		w.t.Fatal(err)
+	if err := rdma.Do(r.ep, b, patience); err != nil {
+		r.t.Fatal(err)
 	}
+	r.log.Landed(at)
 }
 
+// half takes half of a segment.
+var half = bytes.Repeat([]byte("x"), 512-rowan.HeaderBytes)
+
 // TestRemote: a writer fills the segments that it is lent in their order, and says of each that it is done with it when
-// all that it has written there has landed, and not before. What is not urgent leaves segments for what is.
+// all that it has written there has landed, and not before.
 func TestRemote(t *testing.T) {
-	o := rowan.Options{Ring: 1, Segments: 12, SegmentBytes: 1024, Own: 4, Secret: secret, Remotes: 2, Lent: 4}
-	f := newMem(t, o, mtu)
-	ep := open(t, f, "lender")
-	table, err := rowan.OpenTable(ep, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lender := table.Lender(ep)
-	w := &writer{t, open(t, f, "writer"), rowan.NewRemote(o, 1, 2)}
-	step := func() (all []rowan.Segment) {
-		t.Helper()
-		if err := lender.Step(); err != nil {
-			t.Fatal(err)
-		}
-		for s, ok := lender.Next(); ok; s, ok = lender.Next() {
-			all = append(all, s)
-		}
-		return all
-	}
-	data := bytes.Repeat([]byte("x"), 512-rowan.HeaderBytes) // two to a segment
-	place := func(urgent bool, want error) rowan.Place {
-		t.Helper()
-		at, err := w.log.Place(len(data), urgent)
-		if !errors.Is(err, want) {
-			t.Fatalf("place: %v, want %v", err, want)
-		}
-		return at
-	}
-
-	step()
-	if table.Free() != o.Segments {
-		t.Error("a log without a writer has segments")
-	}
-	place(true, rdma.ErrFull)
-	w.ask(true)
-	step()
-	w.ask(true) // the first answer was none
-	w.ask(false)
-	if n := o.Segments - table.Free(); n != o.Lent {
-		t.Errorf("a log has %d segments, want %d", n, o.Lent)
-	}
-
+	r := newRemote(t, rowan.Options{Remotes: 2, Lent: 4}, 0)
+	r.lend()
 	var places []rowan.Place
-	for range 4 {
-		places = append(places, place(false, nil))
+	for range 5 {
+		places = append(places, r.place(false, nil))
 	}
-	place(false, rdma.ErrFull)
-	places = append(places, place(true, nil))
 	if places[0].Segment != places[1].Segment || places[1].Segment == places[2].Segment || places[2].Segment != places[3].Segment {
 		t.Errorf("places %+v, want two to a segment", places)
 	}
-	for i := range 4 {
-		if i != 1 {
-			w.write(places[i], data)
-			w.log.Landed(places[i])
-		}
+	for _, i := range []int{0, 2, 3} {
+		r.write(places[i])
 	}
-	w.ask(true)
-	if all := step(); len(all) > 0 {
+	r.ask(false)
+	if all := r.step(); len(all) > 0 {
 		t.Errorf("segments %v are done with, with an entry in flight to the first", all)
 	}
-	w.write(places[1], data)
-	w.log.Landed(places[1])
-	w.ask(true)
-	all := step()
+	r.write(places[1])
+	r.ask(true)
+	all := r.step()
 	if want := []rowan.Segment{places[0].Segment, places[2].Segment}; !slices.Equal(all, want) {
 		t.Fatalf("segments %v are done with, want %v", all, want)
 	}
 	for _, s := range all {
 		n := 0
-		err := lender.Digest(s, func(e *rowan.Entry) error {
-			if n++; !bytes.Equal(e.Data, data) || e.Kind != 1 {
+		err := r.lender.Digest(s, func(e *rowan.Entry) error {
+			if n++; !bytes.Equal(e.Data, half) || e.Kind != 1 {
 				t.Errorf("entry %d is not as it was written", n)
 			}
 			return nil
@@ -132,70 +149,59 @@ func TestRemote(t *testing.T) {
 			t.Errorf("segment %v has %d entries, %v, want 2", s, n, err)
 		}
 	}
-	if n := o.Segments - table.Free(); n != 2+o.Lent {
-		t.Errorf("%d segments are taken, want %d", n, 2+o.Lent)
+	if n := r.taken(); n != 2+r.o.Lent {
+		t.Errorf("%d segments are taken, want %d", n, 2+r.o.Lent)
 	}
-	if err := table.Commit(ep, all); err != nil {
-		t.Fatal(err)
+	r.free(all)
+	r.step()
+	if n := r.taken(); n != r.o.Lent {
+		t.Errorf("%d segments are taken, want %d", n, r.o.Lent)
 	}
-	for _, s := range all {
-		lender.Free(s)
-	}
-	step()
-	if n := o.Segments - table.Free(); n != o.Lent {
-		t.Errorf("%d segments are taken, want %d", n, o.Lent)
-	}
+}
 
-	w.log.Want()
-	w.ask(true)
-	for range 2*o.Lent - 1 - 2*2 {
-		place(false, nil)
+// TestRemoteFull: a log has no segments before it has a writer, and no more than it may have. What is not urgent leaves
+// some for what is.
+func TestRemoteFull(t *testing.T) {
+	r := newRemote(t, rowan.Options{Remotes: 2, Lent: 4}, 2)
+	r.step()
+	if n := r.taken(); n > 0 {
+		t.Errorf("%d segments are taken by logs without a writer", n)
 	}
-	place(false, rdma.ErrFull)
-	if room, at := w.log.Room(len(data)+rowan.HeaderBytes), place(true, nil); room < 512 {
-		t.Errorf("room for %d bytes, and there is a place at %s", room, at.At)
+	r.place(true, rdma.ErrFull)
+	r.lend()
+	if n := r.taken(); n != r.o.Lent {
+		t.Errorf("a log has %d segments, want %d", n, r.o.Lent)
 	}
+	for range 4 {
+		r.place(false, nil)
+	}
+	r.place(false, rdma.ErrFull)
+	for range 4 {
+		r.place(true, nil)
+	}
+	r.place(true, rdma.ErrFull)
 }
 
 // TestRoom: entries of whatever lengths have places as long as they take no more than the room that there is said to be.
 func TestRoom(t *testing.T) {
-	o := rowan.Options{Ring: 1, Segments: 12, SegmentBytes: 1024, Own: 4, Secret: secret, Remotes: 1, Lent: 6}
+	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 6}, 0)
 	const most = 400
-	f := newMem(t, o, mtu)
-	ep := open(t, f, "lender")
-	table, err := rowan.OpenTable(ep, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lender := table.Lender(ep)
-	w := &writer{t, ep, rowan.NewRemote(o, 0, 0)}
+	length := func() int { return 64 + r.ep.Rand().IntN(most-63) }
 	for range 200 {
-		if err := lender.Step(); err != nil {
-			t.Fatal(err)
-		}
-		var done []rowan.Segment
-		for s, ok := lender.Next(); ok; s, ok = lender.Next() {
-			done = append(done, s)
-		}
-		if err := table.Commit(ep, done); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range done {
-			lender.Free(s)
-		}
-		room := w.log.Room(most)
-		for n := 64 + ep.Rand().IntN(most-63); (n+63)/64*64 <= room; n = 64 + ep.Rand().IntN(most-63) {
-			at, err := w.log.Place(n-rowan.HeaderBytes, true)
+		r.free(r.step())
+		room := r.log.Room(most)
+		for n := length(); (n+63)/64*64 <= room; n = length() {
+			at, err := r.log.Place(n-rowan.HeaderBytes, true)
 			if err != nil {
 				t.Fatalf("an entry of %d bytes, with room for %d: %v", n, room, err)
 			}
-			w.log.Landed(at)
+			r.log.Landed(at)
 			room -= (n + 63) / 64 * 64
 		}
-		w.log.Want()
-		w.ask(true)
+		r.log.Want()
+		r.ask(true)
 	}
-	if table.Pushes() < 200 {
-		t.Errorf("%d segments were used", table.Pushes())
+	if r.table.Pushes() < 200 {
+		t.Errorf("%d segments were used", r.table.Pushes())
 	}
 }

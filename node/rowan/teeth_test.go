@@ -37,7 +37,7 @@ var mutants = []teeth.Mutant{
 		At: "$n.memory.flush($*c)", Do: "if len(f.blocks) < 2 { $n.memory.flush(&f.ep.conns[f.node]) }",
 		Test: "TestPowerCuts"},
 	{Rule: "segments are left for what is urgent", In: "Remote.Place",
-		At: "$ahead < keep", Do: "$ahead < 0 && keep >= 0", Test: "TestRemote"},
+		At: "$ahead < keep", Do: "$ahead < 0 && keep >= 0", Test: "TestRemoteFull"},
 	{Rule: "there is room at the end of no segment", In: "Remote.Room",
 		At: "strides($most) - rdma.Stride", Do: "strides($most) & 0", Test: "TestRoom"},
 	{Rule: "full segments are settled later", In: "Receiver.settle",

@@ -125,7 +125,7 @@ func (c *cleaner) free() error {
 			return false
 		}
 		c.s.space.forget(l.Segment)
-		if c.s.table.Owner(l.Segment) == rowan.Control {
+		if c.s.table.Owner(l.Segment).Received() {
 			c.s.space.giveBack(l.Segment)
 		} else {
 			own = append(own, l.Segment)

@@ -43,7 +43,7 @@ type highest struct {
 
 // receive is the task.
 func (s *Server) receive(ep rdma.Endpoint) error {
-	r, err := s.table.Receiver(ep)
+	r, err := s.newInbound(ep)
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ const (
 	StatusTooLarge               // nothing was changed: key or value are too long
 	StatusTerm                   // nothing was done: the client's configuration is not the server's
 	StatusBad                    // nothing was done: this is no request
+	StatusWait                   // nothing was done: the server cannot yet
 )
 
 // A request is:

@@ -12,6 +12,8 @@ import (
 // Options describe the servers of a pool: they are the same for all, and last as long as it does. Zero values mean
 // defaults.
 type Options struct {
+	Kind Kind // of replication
+
 	Nodes  int // memory nodes; a server runs beside each that the configuration has
 	Shards int // of the configuration
 	// Base is where a server's memory begins at its node, a multiple of rdma.Stride. Size says how much it is.
@@ -45,6 +47,10 @@ type Options struct {
 	Tombs int
 	// FullAfter is for how long a write waits for room before it is refused; 5 ms by default.
 	FullAfter time.Duration
+	// Gather and GatherFor are for how many bytes, and how long, a worker gathers entries with Batch; 256 and 5 µs by
+	// default (section 6.1).
+	Gather    int
+	GatherFor time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -54,6 +60,8 @@ func (o Options) withDefaults() Options {
 	o.CommitEvery, o.StepEvery = cmp.Or(o.CommitEvery, 15*time.Millisecond), cmp.Or(o.StepEvery, 50*time.Microsecond)
 	o.Percent, o.FullAfter = cmp.Or(o.Percent, 75), cmp.Or(o.FullAfter, 5*time.Millisecond)
 	o.Keep = cmp.Or(o.Keep, o.spared()+2)
+	o.Gather, o.GatherFor = cmp.Or(o.Gather, 256), cmp.Or(o.GatherFor, 5*time.Microsecond)
+	o.Log.Ahead = cmp.Or(o.Log.Ahead, 512)
 	o.Log.Own = cmp.Or(o.Log.Own, o.Keep+o.Workers)
 	o.Tombs = cmp.Or(o.Tombs, o.strides()/32)
 	return o
@@ -85,9 +93,27 @@ func (o Options) check(p rdma.RingPromises) error {
 	case o.Log.Segments <= o.Log.Own || o.Log.Own < o.Keep+o.Workers:
 		return fmt.Errorf("serve with %d of %d segments for own logs: want at least %d, and some for others': %w", o.Log.Own,
 			o.Log.Segments, o.Keep+o.Workers, rdma.ErrAccess)
+	case o.Kind >= kinds:
+		return fmt.Errorf("serve with %s: %w", o.Kind, rdma.ErrAccess)
+	case o.Kind != Rowan && o.log(0).Lent < leastLent:
+		_, writers := o.logs()
+		return fmt.Errorf("serve %s with %d segments ahead for %d logs: want at least %d for each: %w", o.Kind,
+			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), writers, leastLent, rdma.ErrAccess)
+	case o.Kind == RPC && o.lentRoom() < (o.Nodes-1)*int(o.credit()):
+		return fmt.Errorf("serve %s with credit of %d bytes for %d others, and %d in segments ahead: want all in these: %w",
+			o.Kind, o.credit(), o.Nodes-1, o.lentRoom(), rdma.ErrAccess)
 	}
 	return nil
 }
+
+// lentRoom is how much of the segments that a remote log has at a time is for entries for sure.
+func (o Options) lentRoom() int {
+	l := o.log(0)
+	return (l.Lent - 1) * (cmp.Or(l.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride)
+}
+
+// leastLent is how many segments a remote log has: one that is filled, one for DELs, and the next for PUTs.
+const leastLent = 3
 
 // message is how long a message may be: a request, an answer, or an entry with the headers of its blocks.
 func (o Options) message() int {
@@ -107,6 +133,9 @@ func (o Options) words(node int) rdma.Addr { return rdma.At(node, o.Base) }
 func (o Options) log(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
+	if o.Kind != Rowan {
+		return o.remote(l)
+	}
 	l.Sources, l.Urgent = 2*o.Nodes*o.Workers, o.Nodes*o.Workers
 	return l
 }

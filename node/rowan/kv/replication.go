@@ -3,6 +3,7 @@ package kv
 import (
 	"time"
 
+	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 )
@@ -19,6 +20,8 @@ type replication interface {
 	// goOn goes on with an append that is not acknowledged, and reports whether it is now: whether the record is in the
 	// backup's log for good. What failed, or was late, is repeated; the record is the same.
 	goOn(o *op, a *appending, now time.Duration) (acked bool, err error)
+	// step goes on with what is of no one append. The worker calls it whenever something may have happened, ahead of goOn.
+	step(now time.Duration) error
 }
 
 // inbound is the logs of a node in which the records of other servers' writes come. It belongs to the task that
@@ -38,11 +41,21 @@ type inbound interface {
 
 // appending is the append of a write to a backup.
 type appending struct {
-	node   int
+	node  int
+	acked bool
+
+	// Of rings.
 	urgent int
 	batch  *rdma.Batch // nil: it is to be repeated
 	index  int         // of its op
 	posted time.Duration
-	again  time.Duration // when it is repeated
-	acked  bool
+	again  time.Duration // when it is repeated; of calls, too
+
+	// Of writes.
+	place    rowan.Place
+	gathered *gathered
+
+	// Of calls.
+	number uint64
+	call   *rpc.Call // nil: it is to be repeated
 }

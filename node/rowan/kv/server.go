@@ -19,6 +19,7 @@ type Server struct {
 	table  *rowan.Table
 	shards []*shard // by number; nil: another's
 	space  *space
+	shared []*rowan.Remote // by node, with Share
 	quiet  quiet
 
 	mu      sync.Mutex
@@ -49,6 +50,11 @@ func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, err
 	s := &Server{
 		o: o, node: node, config: c, table: t, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
 		quiet: quiet{passed: make([]uint64, 1+o.Workers+o.Cleaners)},
+	}
+	for other := range s.o.Nodes {
+		if o.Kind == Share {
+			s.shared = append(s.shared, s.newRemote(other, node))
+		}
 	}
 	for i := range c.Shards {
 		if c.Shards[i].Has(node) {

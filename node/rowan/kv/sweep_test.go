@@ -44,7 +44,7 @@ func (s *slow) goOn(left int) error {
 
 // TestSweep: a tombstone is dropped when no PUT of its key is in memory, and not before; in the end each is.
 func TestSweep(t *testing.T) {
-	b := newBench(t, 1)
+	b := newBench(t, 1, Rowan)
 	b.s.o.Tombs, b.s.o.FullAfter = 1, 0
 	c, other := b.s.newCleaner(b.ep, 0), slow{cleaner: b.s.newCleaner(b.ep, 1)}
 	scratch := make([]byte, b.s.table.SegmentBytes())

@@ -90,7 +90,7 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	if w.peer, err = rpc.Open(ep, o); err != nil {
 		return nil, err
 	}
-	if w.backups, err = newRings(w); err != nil {
+	if w.backups, err = w.newReplication(); err != nil {
 		w.peer.Close()
 		return nil, err
 	}
@@ -129,6 +129,9 @@ type op struct {
 
 // begin begins with a request, or answers it at once.
 func (w *worker) begin(r *rpc.Request) error {
+	if c, ok := w.backups.(*calls); ok && r.Proc == ProcReplicate {
+		return c.take(r)
+	}
 	q, err := parseRequest(r.Body)
 	refuse := func(status uint16) error { return r.Answer(status, nil) }
 	switch {
@@ -136,6 +139,8 @@ func (w *worker) begin(r *rpc.Request) error {
 		return refuse(StatusBad)
 	case q.Term != w.s.config.Term:
 		return refuse(StatusTerm)
+	case w.s.o.Kind == RPC && len(w.ops) >= w.s.o.Slots/4:
+		return refuse(StatusWait)
 	case w.s.o.Check(q.Key, q.Value) != nil:
 		return refuse(StatusTooLarge)
 	}
@@ -179,6 +184,9 @@ func (w *worker) answer(o *op, status uint16, value ...rdma.Span) error {
 func (w *worker) goOn() error {
 	w.wake = rdma.Forever
 	now := w.ep.Now()
+	if err := w.backups.step(now); err != nil {
+		return err
+	}
 	for i := 0; i < len(w.ops); {
 		o := w.ops[i]
 		number := o.number

@@ -22,9 +22,9 @@ type bench struct {
 	client *rpc.Peer
 }
 
-func newBench(t *testing.T, nodes int) *bench {
+func newBench(t *testing.T, nodes int, k Kind) *bench {
 	o := Options{
-		Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
+		Kind: k, Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
 		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 12, Reserve: 3, Credit: 4 << 10, Secret: 1},
 	}
 	config, err := shards.New([]int{0, 1}[:nodes], 4, nodes)
@@ -129,7 +129,7 @@ func (b *bench) passed(question uint64) bool {
 // TestQuiet: a worker passes no question of a cleaner while it reads what it looked up before, or while an answer
 // gathers that; what a write knows of its key is looked up again. A write that waits holds none up.
 func TestQuiet(t *testing.T) {
-	b := newBench(t, 1)
+	b := newBench(t, 1, Rowan)
 	b.end(b.begin(ProcInsert, "first"), StatusOK)
 	if q := b.s.quiet.ask(); !b.passed(q) {
 		t.Error("a worker that does nothing does not pass")
@@ -160,7 +160,7 @@ func TestQuiet(t *testing.T) {
 		t.Error("it does not pass behind a write")
 	}
 
-	b = newBench(t, 2) // the backup gives no leave
+	b = newBench(t, 2, Rowan) // the backup gives no leave
 	waits := b.begin(ProcInsert, "first")
 	for range 3 {
 		if err := b.w.goOn(); err != nil {
@@ -175,7 +175,7 @@ func TestQuiet(t *testing.T) {
 
 // TestFreed: a segment is freed when all readers have passed the question, and not before.
 func TestFreed(t *testing.T) {
-	b := newBench(t, 1)
+	b := newBench(t, 1, Rowan)
 	log := b.s.table.Log(b.ep, 9)
 	for range 2 {
 		if err := log.Reserve(4000, 0); err != nil {
@@ -208,7 +208,7 @@ func TestFreed(t *testing.T) {
 // TestRepeated: an append that a backup did not take is repeated until it does, though it gives no leave for PUTs. The
 // write is answered then, and not before. DELs have leave, too.
 func TestRepeated(t *testing.T) {
-	b := newBench(t, 2)
+	b := newBench(t, 2, Rowan)
 	ep, err := b.f.Open("backup")
 	if err != nil {
 		t.Fatal(err)

@@ -83,6 +83,8 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 	return false, nil
 }
 
+func (r *rings) step(time.Duration) error { return nil }
+
 // repeat posts an append again, if there is leave. It makes room: before, nothing that has its place behind it is
 // committed, or cleaned.
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {

@@ -1,0 +1,101 @@
+package kv
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is measured against
+// (section 6.1). All else is the same.
+type Kind uint8
+
+const (
+	// Rowan appends to one ring a server.
+	Rowan Kind = iota
+	// RPC sends messages: a worker of the backup appends to a log of its own.
+	RPC
+	// RWrite writes to logs in the backup's memory, one for each worker of another server.
+	RWrite
+	// Batch is RWrite, and gathers entries for a while, so that one WRITE takes several.
+	Batch
+	// Share is RWrite with one log for each other server, which its workers share.
+	Share
+	kinds
+)
+
+var kindNames = [kinds]string{"rowan", "rpc-kv", "rwrite-kv", "batch-kv", "share-kv"}
+
+// Kinds returns all kinds.
+func Kinds() []Kind { return []Kind{Rowan, RPC, RWrite, Batch, Share} }
+
+// String returns the name of a kind's stores.
+func (k Kind) String() string {
+	if k < kinds {
+		return kindNames[k]
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// ParseKind returns the kind with a name.
+func ParseKind(name string) (Kind, error) {
+	for _, k := range Kinds() {
+		if k.String() == name {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
+}
+
+// logs is how many remote logs a node's memory has for writers, and writers how many of them there are: a server's
+// workers do not write to its own node, but with RPC.
+func (o Options) logs() (logs, writers int) {
+	switch o.Kind {
+	case RPC:
+		return o.Workers, o.Workers
+	case Share:
+		return o.Nodes, o.Nodes - 1
+	case RWrite, Batch:
+		return o.Nodes * o.Workers, (o.Nodes - 1) * o.Workers
+	}
+	return 0, 0
+}
+
+// urgent is how many segments of a remote log are for DELs.
+func (o Options) urgent() int {
+	_, writers := o.logs()
+	return min(max(1, o.Log.Reserve/max(1, writers)), o.log(0).Lent-2)
+}
+
+// remote describes the logs of a node for a kind that has remote ones: these share what a ring had.
+func (o Options) remote(l rowan.Options) rowan.Options {
+	logs, writers := o.logs()
+	l.Sources, l.Urgent = 1, 0
+	l.Remotes, l.Lent = logs, min(l.Ahead, l.Segments-l.Own)/max(1, writers)
+	return l
+}
+
+// credit is how many bytes a worker has leave to append at a backup at a time, at most.
+func (o Options) credit() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
+
+// newReplication returns that of a worker, which has its peer.
+func (w *worker) newReplication() (replication, error) {
+	switch w.s.o.Kind {
+	case RPC:
+		return newCalls(w), nil
+	case RWrite, Batch, Share:
+		return newWrites(w), nil
+	}
+	return newRings(w)
+}
+
+// newInbound returns what receives at a server.
+func (s *Server) newInbound(ep rdma.Endpoint) (inbound, error) {
+	if s.o.Kind == Rowan {
+		return s.table.Receiver(ep)
+	}
+	return s.table.Lender(ep), nil
+}

@@ -1,0 +1,241 @@
+package kv
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// TestKinds: kinds have names, and are found by them.
+func TestKinds(t *testing.T) {
+	for _, k := range Kinds() {
+		if again, err := ParseKind(k.String()); err != nil || again != k {
+			t.Errorf("%s is read as %s, %v", k, again, err)
+		}
+	}
+	if _, err := ParseKind("clover"); err == nil {
+		t.Error("there is a kind clover")
+	}
+}
+
+// otherServer is that to whose log the bench's worker writes.
+type otherServer struct {
+	*bench
+	table  *rowan.Table
+	lender *rowan.Lender
+}
+
+func (b *bench) backup() *otherServer {
+	b.t.Helper()
+	ep, err := b.f.Open("backup")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { ep.Close() })
+	table, err := rowan.OpenTable(ep, b.s.o.log(1))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return &otherServer{b, table, table.Lender(ep)}
+}
+
+// turn has the worker and what lends segments go on.
+func (b *bench) turn(l *rowan.Lender) {
+	b.t.Helper()
+	b.w.peer.Next(0)
+	if err := b.w.goOn(); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := l.Step(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.client.Next(0)
+}
+
+// until has them go on until something is so.
+func (b *bench) until(l *rowan.Lender, what string, so func() bool) {
+	b.t.Helper()
+	for range 1_000_000 {
+		if so() {
+			return
+		}
+		b.turn(l)
+	}
+	b.t.Fatalf("never: %s", what)
+}
+
+// entries counts those in a table's segments.
+func entries(t *testing.T, ep rdma.Endpoint, table *rowan.Table) (n int) {
+	t.Helper()
+	scratch := make([]byte, table.SegmentBytes())
+	for _, s := range table.Left() {
+		if table.Owner(s).Received() {
+			if err := table.Scan(ep, s, scratch, func(*rowan.Entry) error { n++; return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return n
+}
+
+// TestRewritten: a WRITE to a backup that failed is repeated, at its place. The write is answered then, and not before.
+func TestRewritten(t *testing.T) {
+	b := newBench(t, 2, RWrite)
+	other := b.backup()
+	c := b.begin(ProcInsert, "first")
+	x := b.w.backups.(*writes)
+	b.until(other.lender, "the entry is written", func() bool { return len(x.flying) > 0 })
+	g := x.flying[0]
+	for !g.batch.Finished() {
+		b.w.peer.Next(0)
+	}
+	g.batch.Op(0).Fail(rdma.ErrUnreachable)
+	if err := b.w.goOn(); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.flying) != 1 || g.acked {
+		t.Error("a write is answered that a backup may not have")
+	}
+	b.until(other.lender, "the write is answered", c.Over)
+	if c.Err != nil || c.Status != StatusOK {
+		t.Errorf("answer %d, %v", c.Status, c.Err)
+	}
+	c.Release()
+	if n := entries(t, b.ep, other.table); n != 1 {
+		t.Errorf("%d entries are there, want 1", n)
+	}
+	b.w.peer.Next(0)
+}
+
+// TestGathered: entries go to a backup when there are enough of them, or when their time has come.
+func TestGathered(t *testing.T) {
+	b := newBench(t, 2, Batch)
+	other := b.backup()
+	x := b.w.backups.(*writes)
+	x.patience = time.Hour
+	first := b.begin(ProcInsert, "")
+	b.until(other.lender, "an entry waits for others", func() bool { return x.open[1] != nil })
+	g := x.open[1]
+	one := len(g.bytes)
+	for range 1000 {
+		b.turn(other.lender)
+	}
+	if g.batch != nil || first.Over() || one != rowan.Size(recordBytes+len(b.key())) {
+		t.Errorf("an entry of %d bytes does not wait for others", one)
+	}
+	calls := []*rpc.Call{first}
+	for n := one; x.open[1] == g; n = len(g.bytes) {
+		calls = append(calls, b.begin(ProcUpdate, ""))
+		b.until(other.lender, "another is gathered", func() bool { return len(g.bytes) > n || x.open[1] != g })
+	}
+	if len(calls) != 5 || x.open[1] != nil {
+		t.Errorf("%d entries are gathered, want 5", len(calls))
+	}
+	for _, c := range calls {
+		b.until(other.lender, "writes are answered", c.Over)
+		if c.Err != nil || c.Status != StatusOK {
+			t.Errorf("answer %d, %v", c.Status, c.Err)
+		}
+		c.Release()
+	}
+	x.patience = 0
+	last := b.begin(ProcDelete, "")
+	b.until(other.lender, "a write is answered whose time has come", last.Over)
+	last.Release()
+	if n := entries(t, b.ep, other.table); n != 6 {
+		t.Errorf("%d entries are there, want 6", n)
+	}
+	b.w.peer.Next(0)
+}
+
+// TestLeave: half of a worker's leave at a backup is for DELs.
+func TestLeave(t *testing.T) {
+	b := newBench(t, 2, RPC)
+	c, a := b.w.backups.(*calls), &appending{node: 1}
+	other := &c.backups[1]
+	const length = 100
+	reserve := func(granted uint64, del bool, want error) {
+		t.Helper()
+		other.granted = granted
+		if err := c.reserve(a, length, del); !errors.Is(err, want) {
+			t.Errorf("with leave for %d bytes, DEL %t: %v, want %v", granted, del, err, want)
+		} else if err == nil {
+			c.unreserve(a, length)
+		}
+	}
+	half, need := b.s.o.credit()/2, leave(length)
+	reserve(half+need-1, false, rdma.ErrFull)
+	reserve(half+need, false, nil)
+	reserve(need-1, true, rdma.ErrFull)
+	reserve(need, true, nil)
+	other.next = other.lowest + callWindow
+	reserve(2*half, true, rdma.ErrFull)
+}
+
+// TestOnce: a worker that is asked twice to append an entry does so once, and says twice that it has; and never once it
+// was told that its answer has come.
+func TestOnce(t *testing.T) {
+	b := newBench(t, 2, RPC)
+	lender := b.s.table.Lender(b.ep)
+	ask := func(number, lowest uint64) *rpc.Call {
+		t.Helper()
+		p := binary.LittleEndian.AppendUint64(nil, number)
+		p = binary.LittleEndian.AppendUint64(p, lowest)
+		p = binary.LittleEndian.AppendUint64(p, 1|uint64(kindPut)<<16)
+		if number > 0 {
+			r := record{order{1, number}, 0, []byte("key"), []byte("value")}
+			p = append(p, make([]byte, recordSize(r.key, r.value))...)
+			r.put(p[replicateBytes:])
+		}
+		c, err := b.client.Start(rdma.BoxAt(0, b.s.o.Boxes), ProcReplicate, time.Minute, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			r, err := b.w.peer.Next(time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r != nil {
+				if err := b.w.begin(r); err != nil {
+					t.Fatal(err)
+				}
+				return c
+			}
+		}
+	}
+	answered := func(c *rpc.Call, want bool) {
+		t.Helper()
+		for range 1000 {
+			b.turn(lender)
+		}
+		if c.Over() != want || want && (c.Err != nil || c.Status != StatusOK) {
+			t.Errorf("answered %t, %v, want %t", c.Over(), c.Err, want)
+		}
+		c.Release()
+	}
+	for range 100 {
+		b.turn(lender)
+	}
+	leave := ask(0, 1)
+	b.until(lender, "there is leave", leave.Over)
+	if n := binary.LittleEndian.Uint64(leave.Body); n != b.s.o.credit() {
+		t.Errorf("leave for %d bytes, want %d", n, b.s.o.credit())
+	}
+	leave.Release()
+	first, second := ask(1, 1), ask(1, 1)
+	answered(first, true)
+	answered(second, false) // the first was not in the log when it came
+	answered(ask(2, 1), true)
+	answered(ask(1, 1), true)
+	answered(ask(1, 2), false)
+	answered(ask(2, 2), true)
+	if n := entries(t, b.ep, b.s.table); n != 2 {
+		t.Errorf("%d entries are in the log, want 2", n)
+	}
+}

@@ -1,0 +1,177 @@
+package kv
+
+import (
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// writes is the replication of RWrite-KV, Batch-KV and Share-KV: a worker WRITEs entries to logs in the backups'
+// memory. A READ behind each sees it into that. An entry has its place before its version, and keeps it: a WRITE that failed is
+// repeated as it was.
+type writes struct {
+	w        *worker
+	logs     []*rowan.Remote // by node; nil: the worker's own
+	asked    []*rdma.Batch   // by node; nil: the worker has asked for nothing
+	open     []*gathered     // by node: entries that wait for others; nil: there are none
+	flying   []*gathered
+	spare    []*gathered
+	most     int           // bytes for which entries are gathered
+	patience time.Duration // and for how long
+}
+
+// gathered is entries that one WRITE takes to a log, one behind the other.
+type gathered struct {
+	log     *rowan.Remote
+	at      rdma.Addr
+	bytes   []byte
+	entries int           // that are not acknowledged, or whose writes have not seen that they are
+	due     time.Duration // when it is posted, or again
+	batch   *rdma.Batch   // nil: it is not in flight
+	acked   bool
+}
+
+func newWrites(w *worker) *writes {
+	s := w.s
+	x := &writes{
+		w: w, logs: make([]*rowan.Remote, s.o.Nodes), asked: make([]*rdma.Batch, s.o.Nodes),
+		open: make([]*gathered, s.o.Nodes),
+	}
+	if s.o.Kind == Batch {
+		x.most, x.patience = s.o.Gather, s.o.GatherFor
+	}
+	for node := range x.logs {
+		switch {
+		case node == s.node:
+		case s.o.Kind == Share:
+			x.logs[node] = s.shared[node]
+		default:
+			x.logs[node] = s.newRemote(node, s.node*s.o.Workers+w.number)
+		}
+	}
+	return x
+}
+
+// newRemote returns the writer's end of a log at a node.
+func (s *Server) newRemote(node, log int) *rowan.Remote {
+	return rowan.NewRemote(s.o.log(node), log, s.o.urgent())
+}
+
+func (x *writes) reserve(a *appending, n int, del bool) (err error) {
+	a.place, err = x.logs[a.node].Place(n, del)
+	return err
+}
+
+func (x *writes) unreserve(a *appending, _ int) { x.logs[a.node].Return(a.place) }
+
+// add gathers an entry. It goes at once when nothing is to be gathered.
+func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) error {
+	kind, record := x.w.encode(o)
+	g := x.open[a.node]
+	if g != nil && a.place.At != g.end() {
+		if err := x.post(g); err != nil {
+			return err
+		}
+		g = nil
+	}
+	if g == nil {
+		g = x.newGathered()
+		g.log, g.at, g.due = x.logs[a.node], a.place.At, now+x.patience
+		x.flying, x.open[a.node] = append(x.flying, g), g
+		x.w.again(g.due)
+	}
+	from := int(a.place.At.Offset() - g.at.Offset())
+	n := from + rowan.Size(len(record))
+	g.bytes = slices.Grow(g.bytes, n-len(g.bytes))
+	clear(g.bytes[len(g.bytes):n])
+	g.bytes = g.bytes[:n]
+	g.log.Seal(a.place, kind, record, g.bytes[from:])
+	g.entries++
+	a.gathered = g
+	if n >= x.most {
+		return x.post(g)
+	}
+	return nil
+}
+
+// end returns where an entry is that is at once behind the others.
+func (g *gathered) end() rdma.Addr {
+	n := (len(g.bytes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
+	return g.at.Add(uint64(n))
+}
+
+func (x *writes) newGathered() *gathered {
+	n := len(x.spare)
+	if n == 0 {
+		return new(gathered)
+	}
+	g := x.spare[n-1]
+	x.spare = x.spare[:n-1]
+	return g
+}
+
+// post posts what is gathered.
+func (x *writes) post(g *gathered) error {
+	if node := g.at.Node(); x.open[node] == g {
+		x.open[node] = nil
+	}
+	b := x.w.ep.Batch()
+	b.Chain()
+	b.WriteCopy(g.at, g.bytes)
+	b.Read(g.at, 8)
+	g.batch = b
+	return x.w.ep.Post(b.As("write to backup"))
+}
+
+func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err error) {
+	g := a.gathered
+	if !g.acked {
+		return false, nil
+	}
+	x.logs[a.node].Landed(a.place)
+	a.gathered = nil
+	if g.entries--; g.entries == 0 {
+		*g = gathered{bytes: g.bytes[:0]}
+		x.spare = append(x.spare, g)
+	}
+	return true, nil
+}
+
+// step posts what waits for others no longer, and what failed. It asks for segments.
+func (x *writes) step(now time.Duration) (err error) {
+	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool {
+		if g.batch != nil && g.batch.Finished() {
+			g.acked = g.batch.Err() == nil
+			g.batch.Release()
+			g.batch, g.due = nil, now+pause
+		}
+		switch {
+		case g.acked:
+			return true
+		case g.batch == nil && now >= g.due && err == nil:
+			err = x.post(g)
+		case g.batch == nil:
+			x.w.again(g.due)
+		}
+		return false
+	})
+	for node, log := range x.logs {
+		if log != nil && err == nil {
+			x.asked[node], err = x.w.ask(log, x.asked[node])
+		}
+	}
+	return err
+}
+
+// ask goes on asking for segments of a remote log.
+func (w *worker) ask(log *rowan.Remote, asked *rdma.Batch) (*rdma.Batch, error) {
+	if asked != nil {
+		if !asked.Finished() {
+			return asked, nil
+		}
+		log.Answered(asked)
+	}
+	return log.Ask(w.ep)
+}
