@@ -91,7 +91,11 @@ func (m *mailbox) Next() *rdma.Message {
 	if h, w := m.s.hw, m.s.current; msg != nil && h != nil && w != nil && !m.s.closed {
 		cost := h.poll
 		if n := w.root.home; n != nil {
-			cost = max(cost, n.factor(m.s.now).of(h.service))
+			service := h.service
+			if from := m.s.clients[msg.Client]; from != nil && from.owner != nil && from.owner.root.home != nil {
+				service = h.peer
+			}
+			cost = max(cost, n.factor(m.s.now).of(service))
 		}
 		w.spend(m.s.now, cost)
 	}

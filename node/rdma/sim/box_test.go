@@ -124,6 +124,55 @@ func TestMessageTakesItsWay(t *testing.T) {
 	}
 }
 
+// TestMessagesOfPeers: messages of workers of other nodes take a worker PeerTime.
+func TestMessagesOfPeers(t *testing.T) {
+	p, err := sim.LookupProfile("rowan-testbed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages = 20
+	o := p.Options(1, 2)
+	o.Hardware.PeerTime = 400
+	for _, peer := range []bool{false, true} {
+		s := open(t, o)
+		s.GoAt(0, "server", func(ep rdma.Endpoint) {
+			box, err := rdma.Listen(ep, rdma.BoxOptions{Number: 1})
+			for n := 0; n < messages && err == nil; n++ {
+				var m *rdma.Message
+				if m, err = next(box); err == nil {
+					box.Release(m)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		send := func(ep rdma.Endpoint) {
+			ep.Sleep(100 * time.Microsecond)
+			_, err := rdma.Listen(ep, rdma.BoxOptions{Node: 1, Number: 2})
+			for n := 0; n < messages && err == nil; n++ {
+				err = message(ep, rdma.BoxAt(0, 1), "12345678")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		want := o.Hardware.ServiceTime
+		if peer {
+			want = o.Hardware.PeerTime
+			s.GoAt(1, "peer", send)
+		} else {
+			s.Go("client", send)
+		}
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if u := s.Usage()[0]; u.CPU != messages*want {
+			t.Errorf("messages of a peer %t: %d take %v, want %v for each", peer, messages, u.CPU, want)
+		}
+	}
+}
+
 // TestMessagesAreCut: a partition holds up what a client sends and what is sent to it, or has it fail when it lasts;
 // other clients do not notice.
 func TestMessagesAreCut(t *testing.T) {

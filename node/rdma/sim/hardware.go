@@ -67,11 +67,17 @@ type Hardware struct {
 	// them, while the modules are idle (Options.PMem).
 	NTStore time.Duration
 
+	// Direct says that a worker that runs on a node (Sim.GoAt) reaches its memory by loads and stores: a WRITE to it takes
+	// the worker's core NTStore, and until modules have it; a READ takes their latency, and no core. Both are part of what
+	// ServiceTime is fitted to. Without it, such verbs go by the NIC, as others do.
+	Direct bool
+
 	// NodeCores serve a node's two-sided calls, each for ServiceTime, one at a time; 1 by default. CallLatency is what
 	// else a call takes at the node, beside the network: interrupts, wake-ups, the way through its kernel. A worker
 	// that runs on the node (Sim.GoAt) spends ServiceTime on each message that it receives, or Poll if that is more.
-	NodeCores                int
-	ServiceTime, CallLatency time.Duration
+	// PeerTime is that for a message from a worker of another node, if it is less.
+	NodeCores                          int
+	ServiceTime, CallLatency, PeerTime time.Duration
 }
 
 // Headers of verbs in bytes, from the InfiniBand architecture specification, volume 1, chapter 9: RDMA extended
@@ -96,7 +102,8 @@ type timing struct {
 	linkByte, pcieByte     float64
 	atomic, atomicWord     int64
 	device, deviceWord     int64
-	prop, pcie, service    int64 // ns
+	prop, pcie             int64 // ns
+	service, peer          int64 // ns
 	doorbell, verb, poll   int64 // ns
 	ntStore                int64 // ns
 	retransmit, callExtras int64 // ns
@@ -129,6 +136,10 @@ func newTiming(h *Hardware) *timing {
 	t.atomic, t.atomicWord = each(h.AtomicMops), each(h.AtomicWordMops)
 	t.device, t.deviceWord = each(h.DeviceMops), each(h.DeviceWordMops)
 	t.prop, t.pcie, t.service = int64(h.Propagation), int64(h.PCIe), int64(h.ServiceTime)
+	t.peer = t.service
+	if h.PeerTime > 0 {
+		t.peer = min(t.service, int64(h.PeerTime))
+	}
 	t.doorbell, t.verb, t.poll = int64(h.Doorbell), int64(h.Verb), int64(h.Poll)
 	t.ntStore = int64(h.NTStore)
 	t.retransmit, t.callExtras = int64(h.RetransmitTimeout), int64(h.CallLatency)

@@ -90,6 +90,10 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 		s.at(max(s.now, w.core.busy)+2*s.hw.prop, event{kind: completion, f: f})
 		return
 	}
+	if s.hw.Direct && w.root.home == &s.nodes[f.node] && (op.Verb == rdma.Read || op.Verb == rdma.Write) {
+		e.direct(w, f)
+		return
+	}
 	f.delay, f.late = e.fly, e.late
 	e.draw(f)
 	c := &e.conns[f.node]
@@ -110,6 +114,30 @@ func (e *endpoint) enqueue(w *Worker, b *rdma.Batch, i int) {
 	}
 	c.last = f
 	c.rung++
+}
+
+// direct has a worker's core load or store what a verb does to the memory of the node that it runs on.
+func (e *endpoint) direct(w *Worker, f *flight) {
+	s, op, n, c := e.s, f.op, &e.s.nodes[f.node], &e.conns[f.node]
+	at := max(s.now, w.core.busy)
+	switch off := op.Addr.Offset(); {
+	case op.Verb == rdma.Write:
+		at = w.spend(s.now, s.hw.ntStore)
+		if n.pmem != nil {
+			n.pmem.Write(off, uint64(op.Len()))
+			at = s.taken(n, at, off, op.Len())
+			w.core.busy = at
+		}
+	case n.pmem != nil:
+		if latency := n.pmem.Read(off, uint64(op.Len())); latency > 0 {
+			at = s.taken(n, at, off, op.Len()) + int64(latency)
+		}
+	}
+	at = max(at, c.order)
+	before := c.order
+	c.order = at
+	f.tear.ways, f.got, f.direct = 1, true, true
+	s.schedule(f, at, before)
 }
 
 // draw decides whether a message or its answer is delayed.

@@ -67,6 +67,7 @@ type flight struct {
 	sent   bool   // it left its NIC
 	stalls bool   // fences wait for it
 	got    bool   // its answer passed its client's link
+	direct bool   // it takes no NIC
 
 	ring   *ring   // of an APPEND
 	blocks []block // that have a place
@@ -322,7 +323,7 @@ func (s *Sim) complete(f *flight) {
 	s.traceOp(Complete, f, 0)
 	e, b := f.ep, f.batch
 	i := f.index
-	stalls := f.stalls
+	stalls, direct := f.stalls, f.direct
 	node := f.node
 	s.touchDown(f)
 	if stalls {
@@ -330,7 +331,9 @@ func (s *Sim) complete(f *flight) {
 	}
 	before := b.Done()
 	b.Complete(i)
-	e.polls += max(0, b.Done()-before)
+	if !direct {
+		e.polls += max(0, b.Done()-before)
+	}
 	if w := e.waiter; w != nil && w.waitFor == b && b.Done() >= w.waitN {
 		s.resume(w)
 	} else if m := e.box; m != nil && m.waiter != nil {

@@ -192,3 +192,44 @@ func TestNTStore(t *testing.T) {
 		t.Errorf("%x, %v", read.Buf, err)
 	}
 }
+
+// TestDirect: if told so, a worker reaches the memory of the node that it runs on by its core, past the NIC.
+func TestDirect(t *testing.T) {
+	for _, direct := range []bool{false, true} {
+		o := optane(t, 3)
+		h := o.Hardware
+		h.Direct = direct
+		s := open(t, o)
+		var write, read time.Duration
+		s.GoAt(0, "worker", func(ep rdma.Endpoint) {
+			ep.Sleep(time.Microsecond)
+			took := func(add func(b *rdma.Batch)) time.Duration {
+				from, b := ep.Now(), ep.Batch()
+				defer b.Release()
+				add(b)
+				if err := rdma.Do(ep, b, rdma.Forever); err != nil {
+					t.Error(err)
+				}
+				return ep.Now() - from
+			}
+			write = took(func(b *rdma.Batch) {
+				b.WriteWord(rdma.At(0, 8192), 7)
+				b.Read(rdma.At(0, 8192), 8)
+			})
+			read = took(func(b *rdma.Batch) { b.Read(rdma.At(0, 1<<20), 64) })
+			if word, err := rdma.ReadWord(ep, "read back", rdma.At(0, 8192), rdma.Forever); word != 7 || err != nil {
+				t.Errorf("%d is there, %v", word, err)
+			}
+		})
+		if err := s.Run(); err != nil {
+			t.Fatal(err)
+		}
+		u := s.Usage()[0]
+		switch {
+		case !direct && (write < 2*h.Propagation || read < 2*h.Propagation || u.Messages == 0):
+			t.Errorf("by the NIC a WRITE takes %v, a READ %v, and %d messages", write, read, u.Messages)
+		case direct && (write != h.NTStore || read != o.PMem.ReadLatency || u.Messages > 0 || u.CPU != h.NTStore):
+			t.Errorf("past the NIC a WRITE takes %v, a READ %v, both %v of the core and %d messages", write, read, u.CPU, u.Messages)
+		}
+	}
+}

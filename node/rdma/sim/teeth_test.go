@@ -8,6 +8,10 @@ import (
 )
 
 var mutants = []teeth.Mutant{
+	{Rule: "a core reaches its node's memory past the NIC", In: "endpoint.enqueue",
+		At: "$s.hw.Direct && $*home", Do: "false && $*home", Test: "TestDirect"},
+	{Rule: "messages of peers take less", In: "mailbox.Next",
+		At: "$service = $h.peer", Do: "_ = $h.peer", Test: "TestMessagesOfPeers"},
 	{Rule: "what is written is not durable", In: "memory.stored",
 		At: "$m.pm.from == nil", Do: "$m.pm.from != nil"},
 	{Rule: "nor is what an atomic leaves", In: "memory.atomic",
