@@ -48,8 +48,12 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 // newest returns what replicas have of all keys: by key the value of the newest record, unless that is a DEL's.
 func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, error) {
 	newest, found := map[string]*kv.Record{}, map[string][]byte{}
+	promises, err := rdma.Rings(ep)
+	if err != nil {
+		return nil, err
+	}
 	for _, node := range nodes {
-		err := kv.Collect(ep, c.o, node, func(r *kv.Record) {
+		err := kv.Collect(ep, c.o, promises, node, func(r *kv.Record) {
 			key := string(r.Key)
 			if last := newest[key]; last == nil || r.Newer(last) {
 				own := *r

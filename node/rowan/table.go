@@ -65,6 +65,12 @@ func OpenTable(ep rdma.Endpoint, o Options) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
+	return ReadTable(ep, o, p)
+}
+
+// ReadTable is OpenTable for a look at a table, by a worker of a fabric that promises p of rings: the worker need not
+// have any, nor run beside the node.
+func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error) {
 	o = o.withDefaults()
 	if err := o.check(p); err != nil {
 		return nil, err

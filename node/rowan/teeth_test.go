@@ -94,7 +94,7 @@ var mutants = []teeth.Mutant{
 		At: "b.WriteWord($*a, $s.spent)", Do: "b.WriteWord($*a, $s.reserved)", Test: "TestInFlight"},
 	{Rule: "entries of own logs are sealed for the use of their segment", In: "Table.logLayout",
 		At: "($push + 1) * 0xd6e8feb86659fd93", Do: "0*$push", Test: "TestOwnLogs"},
-	{Rule: "no two uses of segments have one push", In: "OpenTable",
+	{Rule: "no two uses of segments have one push", In: "ReadTable",
 		At: "max($t.pushes, $s.push)", Do: "$t.pushes", Test: "TestOwnLogs"},
 	{Rule: "a segment is marked before its log writes", In: "Log.Reserve",
 		At: "if $err := $g.t.setStates($*args); $err != nil { $*body }", Do: "$g.t.segments[list[0]].state = using",

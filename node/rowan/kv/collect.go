@@ -21,35 +21,55 @@ func (r *Record) Newer(other *Record) bool {
 	return order{other.Term, other.Version}.before(order{r.Term, r.Version})
 }
 
-// Collect calls f for the record of each entry in the logs of a server that has stopped, or was fenced off, in no
-// particular order: of a key there may be several, and copies of one. Of those the newest one counts, which may be a
-// DEL's.
-func Collect(ep rdma.Endpoint, o Options, node int, f func(*Record)) error {
-	o = o.withDefaults()
-	t, err := rowan.OpenTable(ep, o.log(node))
-	if err != nil {
-		return fmt.Errorf("collect from server %d: %w", node, err)
-	}
-	take := func(e *rowan.Entry) error {
-		r, ok := parseRecord(e.Data)
-		if !ok {
-			return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
-		}
-		f(&Record{r.shard, r.term, r.version, e.Kind == kindDel, r.key, r.value})
-		return nil
-	}
-	scratch := make([]byte, t.SegmentBytes())
-	for _, seg := range t.Left() {
-		if err := t.Scan(ep, seg, scratch, take); err != nil {
-			return fmt.Errorf("collect from server %d: %w", node, err)
-		}
-	}
-	r, err := t.Receiver(ep)
+// Collect calls f for the record of each entry in the logs of a server, in no particular order, and changes nothing: of
+// a key there may be several, and copies of one. Of those the newest one counts, which may be a DEL's. While the server
+// serves, what is moved or freed may be missed, or come though it does not count any more: see rowan.Table.Look.
+//
+// The worker needs no rings itself: p is what its fabric promises of them. The error wraps rowan.ErrDamaged where
+// memory has what no server writes.
+func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
+	t, err := ReadTable(ep, o, p, node)
 	if err == nil {
-		_, err = r.Recover(func(_ rowan.Segment, e *rowan.Entry) error { return take(e) })
+		err = t.Look(ep, func(e *rowan.Entry) error {
+			r, ok := parseRecord(e.Data)
+			if !ok {
+				return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
+			}
+			f(&Record{r.shard, r.term, r.version, e.Kind == kindDel, r.key, r.value})
+			return nil
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("collect from server %d: %w", node, err)
 	}
 	return nil
+}
+
+// ReadTable reads the table of segments of a server's node, to look at it, on a fabric that promises p of rings.
+func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
+	return rowan.ReadTable(ep, o.withDefaults().log(node), p)
+}
+
+// CommitVers reads what the server of a node says of the CommitVers of the shards of which it is the primary, by shard.
+func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
+	b := ep.Batch()
+	defer b.Release()
+	op := b.Read(o.words(node), 8*o.Shards)
+	if err := rdma.Do(ep, b.As("read CommitVers"), patience); err != nil {
+		return nil, fmt.Errorf("read CommitVers of server %d: %w", node, err)
+	}
+	all := make([]uint64, o.Shards)
+	for i := range all {
+		all[i] = op.Word(i)
+	}
+	return all, nil
+}
+
+// Describe returns what lies at an address of a server's memory; "": it is none of that.
+func (o Options) Describe(a rdma.Addr) string {
+	o = o.withDefaults()
+	if words := o.words(a.Node()); a.Offset() >= words.Offset() && a.Offset() < words.Offset()+o.wordsBytes() {
+		return fmt.Sprintf("CommitVer of shard %d", (a.Offset()-words.Offset())/8)
+	}
+	return o.log(a.Node()).Describe(a)
 }

@@ -75,7 +75,10 @@ func (o Options) strides() int {
 	return o.Log.Segments * cmp.Or(o.Log.SegmentBytes, 4<<20) / rdma.Stride
 }
 
-// check returns what is wrong with o on a fabric.
+// Validate returns what is wrong with o on a fabric: the error wraps rdma.ErrAccess.
+func (o Options) Validate(p rdma.RingPromises) error { return o.withDefaults().check(p) }
+
+// check is Validate of options with defaults.
 func (o Options) check(p rdma.RingPromises) error {
 	switch {
 	case o.Nodes < 1 || o.Shards < 1 || o.Workers < 1 || o.Cleaners < 1:
@@ -159,6 +162,21 @@ func (o Options) Size() uint64 {
 func (o Options) BoxOf(node int, hash uint64) rdma.BoxAddr {
 	o = o.withDefaults()
 	return rdma.BoxAt(node, o.Boxes+WorkerOf(hash, o.Workers))
+}
+
+// Own returns how many segments are free of others' entries: those for own logs.
+func (o Options) Own() int { return o.withDefaults().Log.Own }
+
+// EntryBytes returns how much of segments the entry of a pair takes, on a fabric with an MTU.
+func EntryBytes(pair, mtu int) int {
+	n, part := recordBytes+pair, mtu-rowan.HeaderBytes
+	return rdma.RingPromises{MTU: mtu}.Taken(n + (n+part-1)/part*rowan.HeaderBytes)
+}
+
+// Tasks returns how many tasks a server has: each takes an identity.
+func (o Options) Tasks() int {
+	o = o.withDefaults()
+	return 1 + o.Workers + o.Cleaners
 }
 
 // MessageBytes returns how long a message may be.

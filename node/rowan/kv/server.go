@@ -91,7 +91,7 @@ func (s *Server) start(ep rdma.Endpoint, name string, f func(rdma.Endpoint) erro
 	s.mu.Lock()
 	s.tasks++
 	s.mu.Unlock()
-	err := ep.Go(name, func(ep rdma.Endpoint) {
+	err := ep.Go(fmt.Sprintf("server %d: %s", s.node, name), func(ep rdma.Endpoint) {
 		err := f(ep)
 		s.end(name, err)
 		s.mu.Lock()

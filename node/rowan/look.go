@@ -1,0 +1,97 @@
+package rowan
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Counts are how many segments of a table are in which state.
+type Counts struct {
+	Free      int
+	Ahead     int // in the ring: entries of others land there
+	Filling   int // own logs append to them
+	Used      int // full, and maybe not all of it is on all replicas
+	Committed int
+}
+
+// Add adds the counts of another table.
+func (c *Counts) Add(d Counts) {
+	c.Free, c.Ahead, c.Filling = c.Free+d.Free, c.Ahead+d.Ahead, c.Filling+d.Filling
+	c.Used, c.Committed = c.Used+d.Used, c.Committed+d.Committed
+}
+
+// Count counts the segments as they were when the table was read.
+func (t *Table) Count() (c Counts) {
+	for i := range t.segments {
+		switch s := &t.segments[i]; {
+		case s.state == free:
+			c.Free++
+		case s.state == using && s.owner == Control:
+			c.Ahead++
+		case s.state == using:
+			c.Filling++
+		case s.state == used:
+			c.Used++
+		default:
+			c.Committed++
+		}
+	}
+	return c
+}
+
+// Verify returns what no run can leave in a table: two segments of one push.
+func (t *Table) Verify() error {
+	last := -1
+	for _, i := range t.inPushOrder(func(s *segment) bool { return s.push > 0 }) {
+		if last >= 0 && t.segments[last].push == t.segments[i].push {
+			return fmt.Errorf("segments %d and %d have push %d both: %w", last, i, t.segments[i].push, ErrDamaged)
+		}
+		last = i
+	}
+	return nil
+}
+
+// Look calls f for the entries in all segments of a table that was just read, and changes nothing. Where the logs
+// have ended it finds all that Scan and Recover do. Where they go on, entries may be missed that are moved meanwhile,
+// and others come that were free by then.
+func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
+	r, err := t.Receiver(ep)
+	if err != nil {
+		return err
+	}
+	for _, i := range t.inPushOrder(func(s *segment) bool { return s.state != free }) {
+		s := Segment{i, t.segments[i].push}
+		if t.segments[i].owner == Control {
+			err = r.Digest(s, f)
+		} else {
+			err = t.Scan(ep, s, r.scratch, f)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Describe returns what lies at an address of a log's memory; "": it is none of that.
+func (o Options) Describe(a rdma.Addr) string {
+	o = o.withDefaults()
+	at := func(first rdma.Addr) uint64 { return a.Offset() - first.Offset() }
+	switch {
+	case a.Offset() < o.Base || a.Offset() >= o.Base+o.Size():
+		return ""
+	case a.Offset() < o.spentAt(0).Offset():
+		return fmt.Sprintf("leave of source %d", at(o.grantAt(0))/8)
+	case a.Offset() < o.recordAt(0).Offset():
+		return fmt.Sprintf("what source %d has spent of its leave", at(o.spentAt(0))/8)
+	case a.Offset() < o.segmentAt(0).Offset():
+		in := at(o.recordAt(0))
+		if in%o.record() < 8 {
+			return fmt.Sprintf("state of segment %d", in/o.record())
+		}
+		return fmt.Sprintf("floor %d of segment %d", in%o.record()/8-1, in/o.record())
+	}
+	in := at(o.segmentAt(0))
+	return fmt.Sprintf("segment %d at %#x", in/uint64(o.SegmentBytes), in%uint64(o.SegmentBytes))
+}
