@@ -276,7 +276,10 @@ func (b *Bench) store(ctx context.Context, kind *stores.Kind, c runner.Config, t
 	if err != nil {
 		return err
 	}
-	row.Get, row.Update, row.BytesPerByte = &get, &update, float64(bytesInUse(uses))/float64(user)
+	row.BytesPerByte = float64(bytesInUse(uses)) / float64(user)
+	if kind.Serve == nil {
+		row.Get, row.Update = &get, &update
+	}
 	t.Rows = append(t.Rows, row)
 	return nil
 }

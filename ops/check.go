@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,8 +56,8 @@ func factsOf(uses []stores.Use) []Fact {
 var ErrDamage = errors.New("pool is damaged")
 
 // Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that holds, so it refuses
-// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Candidates for the pool's master are no
-// such clients: they hold still for the time of the walk. When ctx ends it while it waits for that, the error wraps
+// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Servers of a store are no such
+// clients, nor are candidates for the pool's master: they hold still for the time of the walk. When ctx ends it while it waits for that, the error wraps
 // that of ctx.
 func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
@@ -77,7 +78,7 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 	if err != nil {
 		return nil, nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
-	live := living(all)
+	live := slices.DeleteFunc(living(all), func(c Client) bool { return stores.OfServer(c.Name) }) // their store's Check reckons with them
 	keepers := []Client{}
 	for _, c := range live {
 		if c.Name == stores.KeeperName {

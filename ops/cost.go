@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -42,7 +43,7 @@ const (
 
 // costs measures Get and Update of the store of a loaded pool against its own batches. It also returns the bytes of
 // the keys and values of all records, by reading them: those that were loaded, and so many that a run has inserted
-// behind them.
+// behind them. Where a store's servers take part there is no floor, and nothing is measured.
 func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s *workloads.Spec, inserted int64) (
 	get, update Cost, user uint64, err error,
 ) {
@@ -51,12 +52,16 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 		return get, update, 0, err
 	}
 	m := &meter{ctx: ctx, spec: s, ops: int(min(costOps, b.Ops)), ep: &recorder{Endpoint: ep}, rnd: rand.New(rand.NewPCG(b.Seed, 1))}
-	if m.store, err = kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
+	through := rdma.Endpoint(m.ep)
+	if kind.Serve != nil { // it needs messages, which a recorder does not note
+		through = ep
+	}
+	if m.store, err = kind.Open(through, stores.Options{Fabric: p.Fabric}); err != nil {
 		return get, update, 0, errors.Join(err, ep.Close())
 	}
 	defer func() { err = errors.Join(err, m.store.Close(), ep.Close()) }()
-	if user, err = m.warm(inserted); err != nil {
-		return get, update, 0, err
+	if user, err = m.warm(inserted); err != nil || kind.Serve != nil {
+		return get, update, user, err
 	}
 	if m.floor, err = b.newFloor(p); err != nil {
 		return get, update, 0, err

@@ -218,14 +218,17 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 			Timeout: timeout, Own: cramped.With(k.Choose(own, stores.Made))})
 	}
 	var replicas [][2]int
+	servers := 0
 	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
 		p := params(explore.Shape{Nodes: max(r[0], r[1]), Index: r[0], Data: r[1]})
 		if p.Check(k) == nil {
 			replicas = append(replicas, r)
+			one := params(explore.Shape{Nodes: max(r[0], r[1]) + 1, Index: r[0], Data: r[1]}) // as many as there are, unless some are spares
+			servers = max(servers, one.Servers)
 		}
 	}
-	return &explore.Subject{
-		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients, Timeout: timeout, MaxValue: exploredValue,
+	s := &explore.Subject{
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Timeout: timeout, MaxValue: exploredValue,
 		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
@@ -242,6 +245,10 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		Check:  k.Check,
 		Mender: k.Mender,
 	}
+	if k.Serve != nil {
+		s.Serve = func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) }
+	}
+	return s
 }
 
 // spared reports whether a store's pools with so many replicas may have spares.

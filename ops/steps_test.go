@@ -39,6 +39,11 @@ func (e *namedEndpoint) Call(node int, r *rdma.Request, within time.Duration) er
 	return e.Endpoint.Call(node, r, within)
 }
 
+// Listen implements rdma.Messenger.
+func (e *namedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
+	return rdma.Listen(e.Endpoint, o)
+}
+
 // namedFabric opens such endpoints.
 type namedFabric struct {
 	rdma.Fabric
@@ -60,7 +65,9 @@ func watched(k *stores.Kind) (*explore.Subject, named) {
 	s.OpenOn = func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error) {
 		return open(f, posts.endpoint(ep), cache)
 	}
-	s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(posts.endpoint(ep)) }
+	if mender != nil {
+		s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(posts.endpoint(ep)) }
+	}
 	s.Check = func(f rdma.Fabric) (client.Report, error) {
 		_, fills := k.Fill(namedFabric{f, posts})
 		_, uses := k.Usage(namedFabric{f, posts})
@@ -83,6 +90,11 @@ func exhaust(t *testing.T, k *stores.Kind, s *explore.Subject) {
 	defer f.Close()
 	if err := s.Format(f, shape); err != nil {
 		t.Fatal(err)
+	}
+	if s.Serve != nil {
+		if _, err := s.Serve(f); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, share := range []int{1, 4} {
 		f.Go("worker", func(ep rdma.Endpoint) {

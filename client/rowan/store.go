@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Options shape a client. Zero values mean defaults.
@@ -34,10 +35,25 @@ type Store struct {
 	config  *shards.Config
 	peer    *rpc.Peer
 	last    *rpc.Call // of the last GET, whose value is in it
+	counts  counts
 	body    []byte
 }
 
-var _ client.Store = (*Store)(nil)
+var (
+	_ client.Store     = (*Store)(nil)
+	_ client.Countable = (*Store)(nil)
+)
+
+// counts are those of telemetry.
+type counts struct{ again, terms, uncertain uint64 }
+
+// Counts implements client.Countable.
+func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
+	return append(to,
+		telemetry.Counter{Name: "requests sent again", Count: s.counts.again},
+		telemetry.Counter{Name: "refused for their term", Count: s.counts.terms},
+		telemetry.Counter{Name: "outcomes unknown", Count: s.counts.uncertain})
+}
 
 // Pauses between two tries of an operation.
 const (
@@ -134,10 +150,12 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		}
 		switch {
 		case errors.Is(err, errTerm):
+			s.counts.terms++
 			if err := s.configure(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
 				return nil, err
 			}
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
+			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, err)
 		case errors.Is(err, errWait), errors.Is(err, rpc.ErrUncertain), errors.Is(err, rdma.ErrTimeout), errors.Is(err, rdma.ErrNoBox):
 		default:
@@ -146,6 +164,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		if s.ep.Now() >= until {
 			return nil, fmt.Errorf("%s %.40q: given up: %w", name, key, rdma.ErrTimeout)
 		}
+		s.counts.again++
 		s.ep.Sleep(pause)
 	}
 }
@@ -192,3 +211,6 @@ func verdict(status uint16) error {
 	}
 	return fmt.Errorf("status %d: %w", status, errBad)
 }
+
+// MaxPair returns the most bytes that a key and its value may have together.
+func (s *Store) MaxPair() int { return s.o.Servers.PairBytes }

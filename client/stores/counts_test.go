@@ -19,7 +19,7 @@ func TestCounts(t *testing.T) {
 		must(t, err)
 		ep, err := p.Fabric.Open("counts")
 		must(t, err)
-		s, err := kind.Open(ep, Options{}) // the pool's is that of the format
+		s, err := kind.Open(ep, Options{Fabric: p.Fabric}) // the pool's is that of the format
 		must(t, err)
 		for i := range keys {
 			key := fmt.Appendf(nil, "key%d", i)

@@ -73,6 +73,9 @@ func (p *Params) Geometry() fabrics.Geometry {
 // Make formats a pool that no client sees yet, and makes sure that it takes the pairs that it is made for. Errors wrap
 // ErrParams, rdma.ErrFull or what Format returns.
 func (k *Kind) Make(f rdma.Fabric, p Params) error {
+	if err := k.servable(f); err != nil {
+		return err
+	}
 	if err := k.Format(f, p); err != nil {
 		return err
 	}
@@ -87,7 +90,7 @@ func holds(kind *Kind, f rdma.Fabric, pair int) error {
 	if err != nil {
 		return err
 	}
-	s, err := kind.Open(ep, Options{})
+	s, err := kind.Open(ep, Options{Fabric: f})
 	if err != nil {
 		return errors.Join(err, ep.Close())
 	}

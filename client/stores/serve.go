@@ -3,6 +3,7 @@ package stores
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -17,6 +18,12 @@ type Server interface {
 	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
 	Stop()
 }
+
+// ServerName begins the names of the clients that servers are, and their tasks. Any client may be called so.
+const ServerName = "server "
+
+// OfServer reports whether a client of that name is a server, or a task of one.
+func OfServer(name string) bool { return strings.HasPrefix(name, ServerName) }
 
 // Servers are those of a pool whose memory nodes are parts of this process. They are safe for concurrent use. nil: there
 // are none.
@@ -40,13 +47,29 @@ func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	}
 	s := &Servers{left: f.Nodes()}
 	for n := range f.Nodes() {
-		err := h.Host(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { s.ended(s.run(ep, k, f, n)) })
+		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(s.run(ep, k, f, n)) })
 		if err != nil {
 			s.Stop()
 			return nil, fmt.Errorf("start the server beside node %d: %w", n, err)
 		}
 	}
 	return s, nil
+}
+
+// servable returns why nothing can run beside the memory nodes of a pool, if the store has servers.
+func (k *Kind) servable(f rdma.Fabric) error {
+	if k.Serve == nil {
+		return nil
+	}
+	ep, err := f.Open("format")
+	if err != nil {
+		return err
+	}
+	if _, err = rdma.Rings(ep); errors.Is(err, rdma.ErrNotSupported) {
+		err = fmt.Errorf("%w: a %s pool: servers run beside its memory nodes, and shared memory has no processor beside it "+
+			"(hint: use mem: within one program, or a pool on node processes: 'farkv up --store %s --fabric tcp')", ErrParams, k.Name, k.Name)
+	}
+	return errors.Join(err, ep.Close())
 }
 
 func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error {

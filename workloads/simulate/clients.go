@@ -30,6 +30,9 @@ type run struct {
 	gap     time.Duration   // the longest in which a participant finished nothing
 	memory  []client.Use    // in the end
 	usage   []sim.NodeUsage // then
+	idle    []sim.NodeUsage // when measuring began, where setting up took time
+	loaded  int             // participants that have loaded their records, then
+	warmed  int64           // operations of the warm-up that began, then
 	events  []Event
 	failed  error
 	stop    atomic.Bool // somebody wants it to end early
@@ -61,7 +64,11 @@ func (r *run) start() error {
 		for lane := range r.InFlight {
 			p := &participant{number: i*r.InFlight + lane, span: s}
 			r.clients = append(r.clients, p)
-			task := func(ep rdma.Endpoint) { r.task(r, p, ep) }
+			task := func(ep rdma.Endpoint) {
+				if p.span.from > 0 || r.ready(p) {
+					r.task(r, p, ep)
+				}
+			}
 			w := first
 			if lane == 0 {
 				first = r.sim.Go(ClientName(i), task)
@@ -98,20 +105,31 @@ const (
 // beginning returns the virtual time at which measuring begins: known before anything happens, since faults happen at
 // times that count from there.
 func (c *Config) beginning() time.Duration {
+	if k, err := stores.Lookup(c.Store); err == nil && k.Serve != nil {
+		return c.servedSetUp()
+	}
 	round := int64(turn * c.Clients * c.InFlight)
 	return setUp + time.Duration((c.WarmUp+round-1)/round)*turnTime
 }
 
 // know lets the clients of the beginning read all records.
 func (r *run) know() error {
-	if !r.Known {
+	if !r.Known || r.servers != nil {
 		return nil
 	}
 	for _, p := range r.clients {
-		for i := int64(0); p.store != nil && i < r.Spec.RecordCount && !r.stop.Load(); i++ {
-			if _, err := p.store.Get(r.Spec.Key(i)); err != nil {
-				return fmt.Errorf("client %d: record %d: %w", p.number/r.InFlight, i, err)
-			}
+		if err := r.knows(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knows lets a client read all records.
+func (r *run) knows(p *participant) error {
+	for i := int64(0); p.store != nil && i < r.Spec.RecordCount && !r.stop.Load(); i++ {
+		if _, err := p.store.Get(r.Spec.Key(i)); err != nil {
+			return fmt.Errorf("client %d: record %d: %w", p.number/r.InFlight, i, err)
 		}
 	}
 	return nil
@@ -127,6 +145,9 @@ func (r *run) look() (err error) {
 
 // warmUp lets the clients of the beginning do operations of the mix, in turns.
 func (r *run) warmUp() error {
+	if r.servers != nil {
+		return nil
+	}
 	var failed error
 	var workers []*workloads.Worker
 	left, seed := r.WarmUp, r.Seed
@@ -164,9 +185,11 @@ func (r *run) warmUp() error {
 func (r *run) measure() error {
 	ahead := r.began - r.sim.Now()
 	if ahead < 0 {
-		return fmt.Errorf("setting up took %v longer than can be", -ahead)
+		return errLate(-ahead)
 	}
-	r.clients[0].ep.Sleep(ahead)
+	if r.servers == nil {
+		r.clients[0].ep.Sleep(ahead)
+	}
 	if r.Sample != nil {
 		faults, err := r.faults(r.Nodes, r.began)
 		if err != nil {
@@ -178,8 +201,10 @@ func (r *run) measure() error {
 		return err
 	}
 	r.series.interval = r.Interval
-	return errors.Join(r.sim.Run(), r.failed)
+	return errors.Join(r.sim.Run(), r.failed, r.servers.Err())
 }
+
+func errLate(by time.Duration) error { return fmt.Errorf("setting up took %v longer than can be", by) }
 
 // keep starts the pool's master where something goes wrong. It works beside the clients, and ends with the simulation.
 func (r *run) keep() error {

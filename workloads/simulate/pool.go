@@ -53,7 +53,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	}
 	o := profile.Options(c.Seed, p.Nodes)
 	o.Memory, o.Clients, o.Handler = p.Memory, p.Clients+p.Servers, node.Serve
-	o.MaxEvents, o.Limit, o.Trace = 1<<62, began+c.Duration+patience, c.Trace
+	o.MaxEvents, o.Limit, o.Trace = 1<<62, began+c.Duration+patience, c.traceFrom(began)
 	o.Hardware.DeviceFence = o.Hardware.DeviceFence && !c.StallFences
 	if c.NodeCores > 0 {
 		o.Hardware.NodeCores = c.NodeCores
@@ -138,6 +138,9 @@ func (s session) close() error { return client.Leave(s.store, s.ep, nil) }
 
 // load inserts the records. Outside the simulation's Run that takes no time.
 func (r *run) load() error {
+	if r.servers != nil {
+		return nil // they do nothing then: see ready
+	}
 	for i := range loaders {
 		ep, err := r.sim.Open(fmt.Sprintf("loader %d", i))
 		if err != nil {

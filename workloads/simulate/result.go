@@ -142,8 +142,9 @@ func (r *run) result() *Result {
 		res.add(op, &total.Calls[op], &sum)
 	}
 	res.total(&total, &sum)
-	for i := range r.usage {
-		res.Machines = append(res.Machines, machine(&r.usage[i], max(r.ended, 1)))
+	usage := since(r.usage, r.idle)
+	for i := range usage {
+		res.Machines = append(res.Machines, machine(&usage[i], max(r.ended, 1)))
 	}
 	res.Points, res.Events = r.points(), r.events
 	return res

@@ -37,6 +37,7 @@ type run struct {
 	tell    func(format string, args ...any) // nil: nobody listens
 	players []*player
 	guards  []*guard
+	servers Servers       // nil: there are none
 	calm    time.Duration // since when nobody but keepers is at work; 0: somebody is
 	unsure  int           // operations that ended without an answer
 	stats   Stats
@@ -97,6 +98,11 @@ func (s *Subject) play(p *Plan, listen func(*run, *sim.Options)) (*run, *Failure
 	if err := s.Format(r.s, p.Shape); err != nil {
 		return r, &Failure{BadPlan, err}
 	}
+	if s.Serve != nil {
+		if r.servers, err = s.Serve(r.s); err != nil {
+			return r, &Failure{BadPlan, err}
+		}
+	}
 	f := r.play()
 	r.tell = nil // what the dead say while they are unwound is no part of the run
 	r.count()
@@ -129,6 +135,11 @@ func (r *run) play() *Failure {
 	r.enter(len(r.plan.Work), "visitor", r.visit)
 	if f := ofRun(r.s.Run()); f != nil {
 		return f
+	}
+	if r.servers != nil {
+		if f := ofRun(Dismiss(r.s, r.servers)); f != nil {
+			return f
+		}
 	}
 	return r.judge()
 }

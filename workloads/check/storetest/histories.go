@@ -89,6 +89,9 @@ func (e *eager) Post(b *rdma.Batch) error {
 	return err
 }
 
+// Listen implements rdma.Messenger.
+func (e *eager) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) { return rdma.Listen(e.Endpoint, o) }
+
 // histories has many workers on few keys, in real time and on real processors.
 func (h *Harness) histories() error {
 	for _, l := range []load{

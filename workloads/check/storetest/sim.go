@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/explore"
 )
 
 // scene is one run in virtual time.
@@ -18,17 +19,18 @@ type scene struct {
 	h         *Harness
 	load      load
 	s         *sim.Sim
+	servers   explore.Servers // nil: there are none
 	recorders []*check.Recorder
 	workers   []*sim.Worker
 	errs      []error
 }
 
 func (h *Harness) scene(l load) (*scene, error) {
-	s, err := h.sim(l.seed)
+	s, servers, err := h.sim(l.seed)
 	if err != nil {
 		return nil, err
 	}
-	return &scene{h: h, load: l, s: s}, nil
+	return &scene{h: h, load: l, s: s, servers: servers}, nil
 }
 
 // crashed tells whether somebody has crashed so far.
@@ -75,6 +77,9 @@ func (c *scene) end(t *tally) error {
 			}
 		})
 		err = c.s.Run()
+	}
+	if err == nil && c.servers != nil {
+		err = explore.Dismiss(c.s, c.servers)
 	}
 	if err = errors.Join(append(c.errs, err)...); err != nil {
 		return err

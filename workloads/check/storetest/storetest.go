@@ -18,6 +18,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,6 +34,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/check/seeds"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -57,6 +59,9 @@ type Harness struct {
 
 	// Format writes an empty store into a new pool.
 	Format func(f rdma.Fabric) error
+	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is there, the suites run on mem
+	// pools and in virtual time alone: on others node processes have the servers.
+	Serve func(f rdma.Fabric) (explore.Servers, error)
 	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
 	// fabric, too.
 	Open   func(ep rdma.Endpoint) (client.Store, error)
@@ -103,7 +108,7 @@ func Run(t *testing.T, h Harness) {
 	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
 	t.Run("model", func(t *testing.T) { h.model(t) })
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
-	if !h.Alike || long() {
+	if h.Serve == nil && (!h.Alike || long()) {
 		fabrics := []real{on}
 		if !alone {
 			on, fabrics = onTCP, []real{onShm, onTCP}
@@ -173,23 +178,39 @@ func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err er
 		f.Close()
 		return nil, nil, fmt.Errorf("format: %w", err)
 	}
-	return f, f.Close, nil
+	if h.Serve == nil {
+		return f, f.Close, nil
+	}
+	servers, err := h.Serve(f)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("serve: %w", err), f.Close())
+	}
+	return f, func() error {
+		servers.Stop()
+		return errors.Join(f.Close(), servers.Err())
+	}, nil
 }
 
 // simLimit is far above what any run takes whose operations end at their timeouts.
 const simLimit = 10 * time.Minute
 
-// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it.
-func (h *Harness) sim(seed uint64) (*sim.Sim, error) {
+// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it. servers are nil where the
+// store has none.
+func (h *Harness) sim(seed uint64) (s *sim.Sim, servers explore.Servers, err error) {
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Clients, o.Handler = h.Nodes, h.Memory, h.Clients, h.Handler
 	o.Limit = simLimit
-	s := sim.New(o)
-	if err := h.Format(s); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("format: %w", err)
+	s = sim.New(o)
+	if err = h.Format(s); err != nil {
+		err = fmt.Errorf("format: %w", err)
+	} else if h.Serve != nil {
+		servers, err = h.Serve(s)
 	}
-	return s, nil
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	return s, servers, nil
 }
 
 // worker is a Store with the Endpoint below it.

@@ -1,0 +1,298 @@
+package rowan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// tries is how often a walk through a pool begins that changes meanwhile.
+const tries = 5
+
+// Check reads the logs of all servers. It compares the replicas of each shard: of each key they have the same newest
+// record. It asks primaries for keys: they answer what that says. A record above its shard's CommitVer may be missing: its
+// write is under way, or its client was told that it is uncertain. Dead nodes are left out.
+//
+// What cleaners move meanwhile may look like damage: then the walk begins again.
+func Check(f rdma.Fabric) (r client.Report, err error) {
+	for range tries {
+		c := checker{}
+		if err := c.walk(f); err != nil {
+			return r, fmt.Errorf("check: %w", err)
+		}
+		r = c.r
+		if len(r.Damage) == 0 || slices.Equal(c.before, c.after) {
+			break
+		}
+	}
+	return r, nil
+}
+
+// checker is one walk.
+type checker struct {
+	ep     rdma.Endpoint
+	l      *layout
+	config *shards.Config
+	r      client.Report
+	nodes  []contents
+
+	before, after []uint64     // segments that were taken so far, by node
+	sum           rowan.Counts // of the segments
+	records       uint64       // all that were read
+	under         uint64       // those that are under way
+	answers       uint64       // of primaries
+	keys          []asked
+	live, bytes   uint64 // pairs, and their bytes
+}
+
+// contents is what the logs of a node have.
+type contents struct {
+	alive  bool
+	items  []item   // the newest of each key, by hash
+	commit []uint64 // what the server had said of its shards before
+}
+
+// item is a record.
+type item struct {
+	hash    uint64 // of its key
+	version uint64
+	value   uint64 // its hash
+	term    uint32
+	length  int32 // of the key and the value
+	deleted bool
+}
+
+// newer orders items of a key, the newest first.
+func newer(a, b item) int {
+	return cmp.Or(cmp.Compare(b.term, a.term), cmp.Compare(b.version, a.version))
+}
+
+// asked is a key for which its primary is asked.
+type asked struct {
+	key  string
+	hash uint64
+}
+
+// mostAsked bounds these: each takes a round trip.
+const mostAsked = 10_000
+
+func (c *checker) walk(f rdma.Fabric) error {
+	ep, l, _, err := client.Look(f, "read the pool", readLayout)
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	c.ep, c.l, c.nodes = ep, l, make([]contents, l.nodes)
+	if c.config, err = readConfig(f); err != nil {
+		return err
+	}
+	if n := len(c.config.Shards); n != l.servers.Shards {
+		c.r.Damaged("the configuration has %d shards, and the pool %d", n, l.servers.Shards)
+		return nil
+	}
+	for n := range c.nodes { // before any log is read
+		if err := c.begin(n); err != nil {
+			return err
+		}
+	}
+	for n := range c.nodes {
+		if err := c.collect(n); err != nil {
+			return err
+		}
+	}
+	wanted := map[uint64]item{}
+	for shard := range c.config.Shards {
+		c.compare(shard, wanted)
+	}
+	if err := c.ask(f, wanted); err != nil {
+		return err
+	}
+	for n := range c.nodes {
+		if t, err := kv.ReadTable(ep, l.servers, l.promises(), n); err == nil {
+			c.after = append(c.after, t.Pushes())
+		}
+	}
+	c.tell()
+	return nil
+}
+
+// begin reads what a node's server says, and its table.
+func (c *checker) begin(node int) error {
+	t, err := kv.ReadTable(c.ep, c.l.servers, c.l.promises(), node)
+	switch {
+	case errors.Is(err, rdma.ErrNodeDown):
+		return nil
+	case errors.Is(err, rowan.ErrDamaged):
+		c.r.Damaged("node %d: %v", node, err)
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := t.Verify(); err != nil {
+		c.r.Damaged("node %d: %v", node, err)
+	}
+	c.before = append(c.before, t.Pushes())
+	c.sum.Add(t.Count())
+	n := &c.nodes[node]
+	n.commit, err = kv.CommitVers(c.ep, c.l.servers, node)
+	n.alive = err == nil
+	return err
+}
+
+// collect reads a node's logs.
+func (c *checker) collect(node int) error {
+	n := &c.nodes[node]
+	if !n.alive {
+		return nil
+	}
+	err := kv.Collect(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record) {
+		c.records++
+		hash := kv.Hash(r.Key)
+		if shard := c.config.Find(hash); shard != r.Shard {
+			c.r.Damaged("node %d: a record of %.40q is of shard %d, and the key of %d", node, r.Key, r.Shard, shard)
+			return
+		}
+		n.items = append(n.items, item{
+			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
+			length: int32(len(r.Key) + len(r.Value)),
+		})
+		if c.config.Shards[r.Shard].Primary == node && len(c.keys) < mostAsked {
+			c.keys = append(c.keys, asked{string(r.Key), hash})
+		}
+	})
+	if errors.Is(err, rowan.ErrDamaged) {
+		c.r.Damaged("node %d: %v", node, err)
+		err = nil
+	}
+	slices.SortFunc(n.items, func(a, b item) int { return cmp.Or(cmp.Compare(a.hash, b.hash), newer(a, b)) })
+	n.items = slices.CompactFunc(n.items, func(a, b item) bool {
+		if a.hash == b.hash && newer(a, b) == 0 && a != b {
+			c.r.Damaged("node %d has two records of hash %#x with term %d and version %d, which differ", node, a.hash, a.term, a.version)
+		}
+		return a.hash == b.hash
+	})
+	return err
+}
+
+// compare compares the replicas of a shard, and notes what each key has.
+func (c *checker) compare(shard int, wanted map[uint64]item) {
+	s := &c.config.Shards[shard]
+	if s.Lost() {
+		c.r.Damaged("shard %d is lost", shard)
+		return
+	}
+	first, last := c.config.Range(shard)
+	var replicas []int
+	var rest [][]item
+	for _, node := range complete(s) {
+		if n := &c.nodes[node]; n.alive {
+			from, _ := slices.BinarySearchFunc(n.items, first, func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			to, found := slices.BinarySearchFunc(n.items, last, func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			if found {
+				to++
+			}
+			replicas, rest = append(replicas, node), append(rest, n.items[from:to])
+		}
+	}
+	for {
+		newest, ok := item{}, false
+		for _, items := range rest { // the lowest hash, and of that the newest
+			if len(items) > 0 && (!ok || items[0].hash < newest.hash || items[0].hash == newest.hash && newer(items[0], newest) < 0) {
+				newest, ok = items[0], true
+			}
+		}
+		if !ok {
+			return
+		}
+		settled := c.settled(s, shard, newest)
+		for i, items := range rest {
+			has := item{hash: newest.hash, deleted: true} // which is as good as nothing
+			if len(items) > 0 && items[0].hash == newest.hash {
+				has, rest[i] = items[0], items[1:]
+			}
+			switch {
+			case has == newest || has.deleted && newest.deleted:
+			case newer(has, newest) == 0:
+				c.r.Damaged("shard %d: node %d has another record than others of hash %#x, term %d, version %d", shard, replicas[i],
+					newest.hash, newest.term, newest.version)
+			case !settled:
+				c.under++
+			default:
+				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has version %d", shard,
+					replicas[i], newest.version, newest.hash, has.version)
+			}
+		}
+		if settled {
+			wanted[newest.hash] = newest
+		}
+		if !newest.deleted {
+			c.live, c.bytes = c.live+1, c.bytes+uint64(newest.length)
+		}
+	}
+}
+
+// settled reports whether a record was on all replicas before the walk.
+func (c *checker) settled(s *shards.Shard, shard int, i item) bool {
+	commit := c.nodes[s.Primary].commit
+	return commit != nil && i.version <= commit[shard]
+}
+
+// askWithin bounds how long a primary is waited for: one that does not answer is not asked again.
+const askWithin = time.Second
+
+// ask asks primaries for keys.
+func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
+	ep, err := f.Open("check")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	s, err := Open(ep, f, askWithin)
+	if err != nil {
+		return err
+	}
+	silent := make([]bool, c.l.nodes)
+	for _, k := range c.keys {
+		want, ok := wanted[k.hash]
+		shard := c.config.Find(k.hash)
+		primary := c.config.Shards[shard].Primary
+		if !ok || silent[primary] {
+			continue
+		}
+		value, err := s.Get([]byte(k.key))
+		switch {
+		case err == nil && (want.deleted || xxhash.Sum64(value) != want.value):
+			c.r.Damaged("shard %d: server %d answers with %d bytes for %.40q, of which version %d is in its log", shard, primary, len(value),
+				k.key, want.version)
+		case errors.Is(err, client.ErrNotFound) && !want.deleted:
+			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", shard, primary, k.key, want.version)
+		case err != nil && !errors.Is(err, client.ErrNotFound):
+			silent[primary] = true
+			continue
+		}
+		c.answers++
+	}
+	return s.Close()
+}
+
+// tell adds what the walk met.
+func (c *checker) tell() {
+	segments := func(name string, n int) { c.r.Fact(name, uint64(n), uint64(n)*uint64(c.l.SegmentBytes)) }
+	c.r.Fact("pairs", c.live, c.bytes)
+	c.r.Fact("records in the logs", c.records, 0)
+	c.r.Fact("records under way", c.under, 0)
+	c.r.Fact("keys that primaries were asked for", c.answers, 0)
+	segments("segments free", c.sum.Free)
+	segments("segments committed", c.sum.Committed)
+	segments("segments neither", c.sum.Ahead+c.sum.Filling+c.sum.Used)
+}

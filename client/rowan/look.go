@@ -1,0 +1,135 @@
+package rowan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	l, _, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("describe a pool: %w", err)
+	}
+	return func(a rdma.Addr) string {
+		if a.Offset() < node.HeaderBytes {
+			return "header"
+		}
+		return l.servers.Describe(a)
+	}, nil
+}
+
+// counts returns the states of the segments of each node that answers.
+func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
+	for n := range l.nodes {
+		t, err := kv.ReadTable(ep, l.servers, l.promises(), n)
+		if errors.Is(err, rdma.ErrNodeDown) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the segments of node %d: %w", n, err)
+		}
+		all = append(all, t.Count())
+	}
+	return all, nil
+}
+
+// Fill returns how many segments have entries, and how many of the node that has the most: when one has no more, the
+// shards of which it is a replica take no more. What is dead in them is freed when it is needed. It may run while clients
+// work. Dead nodes are left out.
+func Fill(f rdma.Fabric) ([]client.Fill, error) {
+	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	counts, err := l.counts(ep)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	all, fullest := client.Fill{Of: "segments"}, client.Fill{Of: "segments of the fullest node"}
+	for _, c := range counts {
+		taken, of := uint64(c.Filling+c.Used+c.Committed), uint64(l.Segments)
+		all.Add(taken, of)
+		if fullest.All == 0 || taken > fullest.Used {
+			fullest.Used, fullest.All = taken, of
+		}
+	}
+	return []client.Fill{all, fullest}, nil
+}
+
+// Usage tells what the memory of a pool is used for, as its tables of segments say. It may run while clients work. Dead
+// nodes are left out.
+func Usage(f rdma.Fabric) ([]client.Use, error) {
+	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	counts, err := l.counts(ep)
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	var sum rowan.Counts
+	for _, c := range counts {
+		sum.Add(c)
+	}
+	segments := func(name string, n int) client.Use {
+		return client.Use{Name: name, Count: uint64(n), Bytes: uint64(n) * uint64(l.SegmentBytes)}
+	}
+	tables := l.servers.Size() - uint64(l.Segments)*uint64(l.SegmentBytes)
+	return []client.Use{
+		{Name: "tables of segments", Count: uint64(len(counts)), Bytes: tables * uint64(len(counts))},
+		segments("segments free", sum.Free),
+		segments("segments ahead of others' entries", sum.Ahead),
+		segments("segments that own logs fill", sum.Filling),
+		segments("segments full", sum.Used),
+		segments("segments committed", sum.Committed),
+	}, nil
+}
+
+// Outlives returns how many memory nodes may die at once so that each shard keeps a replica that is complete.
+func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
+	c, err := readConfig(f)
+	if err != nil {
+		return 0, fmt.Errorf("count the replicas: %w", err)
+	}
+	v := f.View()
+	fewest := c.Replication
+	for i := range c.Shards {
+		s := &c.Shards[i]
+		left := 0
+		for _, n := range complete(s) {
+			left += client.Copies(&v, dead, n)
+		}
+		fewest = min(fewest, left)
+	}
+	return fewest - 1, nil
+}
+
+// complete returns the replicas of a shard that have all of it.
+func complete(s *shards.Shard) []int {
+	return slices.DeleteFunc(s.Replicas(), func(n int) bool {
+		return slices.Contains(s.Copying, n) || n == s.Primary && s.Source != shards.None
+	})
+}
+
+func readConfig(f Configs) (*shards.Config, error) {
+	at, err := f.Config()
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	c, err := shards.Decode(at.Data)
+	if err != nil {
+		return nil, fmt.Errorf("version %d of the configuration: %w: %w", at.Version, client.ErrDamaged, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,112 @@
+package stores
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rowan"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() { register(rowanKind()) }
+
+const (
+	serverShards  = "server-shards"
+	serverWorkers = "server-workers"
+	segmentBytes  = "segment-bytes"
+)
+
+var rowanOptions = []Option{
+	{Name: serverShards, Type: Int, Default: rowan.DefaultShards, Min: 1, Max: 1 << 12, Doc: "shards of which each server is the primary in the beginning"},
+	{Name: serverWorkers, Type: Int, Default: rowan.DefaultWorkers, Min: 1, Max: rowan.MaxWorkers, Doc: "threads of a server that serve requests, each those for keys of its own"},
+	{Name: segmentBytes, Type: Bytes, Derived: "a 512th of a node's memory, up to 4MiB", Min: rowan.LeastSegment, Max: rowan.MaxSegment,
+		Doc: "segments of the servers' logs"},
+}
+
+func rowanKind() *Kind {
+	return &Kind{
+		Name:    rowan.Format,
+		Doc:     "Rowan-KV (OSDI 2023): servers beside the memory nodes, logs in persistent memory, replication by one-sided appends",
+		Version: rowan.FormatVersion,
+		Size:    sizeRowan,
+		Refuse:  refuseRowan,
+		Format: formats(rowan.Format, func(p Params) (rowan.Params, uint64, error) {
+			params, memory, _, err := rowanPool(p)
+			return params, memory, err
+		}, rowan.Make),
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			var configs rowan.Configs
+			if o.Fabric != nil {
+				configs = o.Fabric
+			}
+			return opened(rowan.Open(ep, configs, o.Timeout))
+		},
+		Serve: func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error) {
+			s, err := rowan.Serve(ep, f, node)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		Limits:   limitsOfRowan,
+		Describe: rowan.Describe,
+		Paper:    map[string]int{"GET": 1, "UPDATE": 1, "INSERT": 1, "DELETE": 1},
+		Steps:    rowan.Steps,
+		MaxPair:  rowan.MaxPair,
+		Slots:    true,
+		Check:    rowan.Check,
+		Usage:    rowan.Usage,
+
+		Options:  rowanOptions,
+		Replicas: fmt.Sprintf("of each shard, up to %d", rowan.MaxReplicas),
+		Outlives: rowan.Outlives,
+		Fill:     rowan.Fill,
+	}
+}
+
+func rowanPool(p Params) (params rowan.Params, memory uint64, servers int, err error) {
+	return rowan.Size(rowan.Shape{
+		Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes, KeyBytes: max(p.KeyBytes, rowan.DefaultKey),
+		Replicas: p.DataReplicas, Shards: p.Own.Int(serverShards), Workers: p.Own.Int(serverWorkers),
+		SegmentBytes: p.Own.Int(segmentBytes), Timeout: p.Timeout,
+	})
+}
+
+// sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper, where there are as many nodes.
+func sizeRowan(p Params) Params {
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, min(3, cmp.Or(p.Nodes, 3)))
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
+	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
+	p.defaults()
+	if _, need, servers, err := rowanPool(p); err == nil {
+		p.Memory, p.Servers = max(p.Memory, need), servers
+	}
+	return p
+}
+
+func refuseRowan(p Params) error {
+	switch {
+	case p.IndexReplicas != p.DataReplicas:
+		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's replicas have both: want as many", p.IndexReplicas, p.DataReplicas)
+	case p.Spares > 0:
+		return errors.New("spares: no server takes another one's place")
+	}
+	if _, _, _, err := rowanPool(p); err != nil { // Check says what kind of error it is
+		return errors.New(strings.TrimPrefix(err.Error(), rowan.ErrParams.Error()+": "))
+	}
+	return nil
+}
+
+// limitsOfRowan reads what a pool takes from the parameters in its header.
+func limitsOfRowan(h node.Header) (Limits, error) {
+	var p rowan.Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return Limits{}, fmt.Errorf("read the parameters of a rowan pool: %w", err)
+	}
+	return Limits{Key: p.KeyBytes, Value: p.PairBytes}, nil
+}

@@ -1,0 +1,102 @@
+package stores
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/storetest"
+)
+
+// TestRowan runs the suites that each store passes. They are here since the servers are the Kind's.
+func TestRowan(t *testing.T) {
+	k := kinds["rowan"]
+	p := k.Size(Params{Records: 2000, PairBytes: 1200, Clients: 64, Timeout: 20 * time.Second})
+	storetest.Run(t, storetest.Harness{
+		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Handler: node.Serve,
+		Format: func(f rdma.Fabric) error { return k.Make(f, p) },
+		Serve:  func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) },
+		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) { return k.Open(ep, Options{Fabric: f}) },
+		Check:  k.Check,
+		MaxKey: 200, MaxValue: 1000, MinSeeds: 50,
+	})
+}
+
+// TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a table that
+// no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
+func TestRowanCheck(t *testing.T) {
+	for _, c := range []struct {
+		what, want string
+		at         func(describe func(rdma.Addr) string, a rdma.Addr, p []byte) (offset int, word uint64)
+	}{
+		{"nothing", "", nil},
+		{"a record that lost its head", "lacks version", func(_ func(rdma.Addr) string, _ rdma.Addr, p []byte) (int, uint64) {
+			if i := bytes.Index(p, []byte("key-7 is")); i >= 40 {
+				return i - 40, 0
+			}
+			return -1, 0
+		}},
+		{"a segment in no state", "has state", func(describe func(rdma.Addr) string, a rdma.Addr, p []byte) (int, uint64) {
+			for i := 0; i < len(p); i += 8 {
+				if describe(a.Add(uint64(i))) == "state of segment 3" {
+					return i, 0xff
+				}
+			}
+			return -1, 0
+		}},
+	} {
+		p, err := Create("mem:", "rowan", Params{Records: 500, PairBytes: 200, Clients: 8, Timeout: 20 * time.Second})
+		must(t, err)
+		s, ep, err := p.Worker("check", Options{})
+		must(t, err)
+		for i := range 100 {
+			must(t, s.Insert(fmt.Appendf(nil, "key-%d is", i), []byte("value")))
+		}
+		must(t, s.Close())
+		if c.at != nil {
+			describe, err := p.Kind.Describe(ep)
+			must(t, err)
+			damage(t, ep, p.Fabric.Size(), func(a rdma.Addr, bytes []byte) (int, uint64) { return c.at(describe, a, bytes) })
+		}
+		must(t, ep.Close())
+		found := ""
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && found == ""; { // until servers say that all is committed
+			r, err := p.Kind.Check(p.Fabric)
+			must(t, err)
+			if found = strings.Join(r.Damage, "; "); c.want == "" {
+				break
+			}
+		}
+		if !strings.Contains(found, c.want) || (c.want == "") != (found == "") {
+			t.Errorf("%s: the check finds %q, want %q", c.what, found, c.want)
+		}
+		must(t, p.Close())
+	}
+}
+
+// damage replaces a word of node 1's memory that find chooses.
+func damage(t *testing.T, ep rdma.Endpoint, memory uint64, find func(a rdma.Addr, p []byte) (offset int, word uint64)) {
+	t.Helper()
+	const part = 64 << 10
+	for off := uint64(0); off < memory; off += part / 2 {
+		at := rdma.At(1, off)
+		p, err := rdma.ReadBytes(ep, "look", at, int(min(part, memory-off)), time.Second)
+		must(t, err)
+		i, word := find(at, p)
+		if i < 0 {
+			continue
+		}
+		b := ep.Batch()
+		b.WriteWord(at.Add(uint64(i)), word)
+		must(t, rdma.Do(ep, b, time.Second))
+		b.Release()
+		return
+	}
+	t.Fatal("there is nothing to damage")
+}
