@@ -166,7 +166,7 @@ func (c *checker) collect(node int) error {
 			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
 			length: int32(len(r.Key) + len(r.Value)),
 		})
-		if c.config.Shards[r.Shard].Primary == node && len(c.keys) < mostAsked {
+		if all := complete(&c.config.Shards[r.Shard]); len(all) > 0 && all[len(all)-1] == node && len(c.keys) < mostAsked { // a backup
 			c.keys = append(c.keys, asked{string(r.Key), hash})
 		}
 	})

@@ -31,6 +31,9 @@ func TestOutlives(t *testing.T) {
 		{"swarm", Params{Nodes: 6, DataReplicas: 5}, nil, 2},
 		{"swarm", Params{Nodes: 6, DataReplicas: 5}, []int{0, 5}, 0},
 		{"dm-abd", Params{Nodes: 4}, []int{3}, 0},
+		{"rowan", Params{Nodes: 3}, nil, 2},
+		{"rowan", Params{Nodes: 4}, []int{3}, 1},
+		{"rowan", Params{Nodes: 3}, []int{0, 1, 2}, -1},
 		{"raw", Params{Nodes: 3}, nil, 0},
 		{"raw", Params{Nodes: 3}, []int{1}, -1},
 	} {

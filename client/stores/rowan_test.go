@@ -10,6 +10,8 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
@@ -28,9 +30,19 @@ func TestRowan(t *testing.T) {
 	})
 }
 
+const rowanValue = "a value of thirty-two bytes, all"
+
 // TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a table that
 // no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
 func TestRowanCheck(t *testing.T) {
+	first, err := shards.New([]int{0, 1, 2}, 48, 3)
+	must(t, err)
+	var ofNode1 []byte // a key whose primary is beside node 1
+	for i := range 100 {
+		if key := fmt.Appendf(nil, "key-%d is", i); first.Shards[first.Find(kv.Hash(key))].Primary == 1 {
+			ofNode1 = key
+		}
+	}
 	for _, c := range []struct {
 		what, want string
 		at         func(describe func(rdma.Addr) string, a rdma.Addr, p []byte) (offset int, word uint64)
@@ -39,6 +51,12 @@ func TestRowanCheck(t *testing.T) {
 		{"a record that lost its head", "lacks version", func(_ func(rdma.Addr) string, _ rdma.Addr, p []byte) (int, uint64) {
 			if i := bytes.Index(p, []byte("key-7 is")); i >= 40 {
 				return i - 40, 0
+			}
+			return -1, 0
+		}},
+		{"a record with another value", "answers with 32 bytes", func(_ func(rdma.Addr) string, _ rdma.Addr, p []byte) (int, uint64) {
+			if i := bytes.Index(p, append(bytes.Clone(ofNode1), rowanValue...)); i >= 0 {
+				return (i + len(ofNode1) + 7) &^ 7, 0
 			}
 			return -1, 0
 		}},
@@ -56,7 +74,7 @@ func TestRowanCheck(t *testing.T) {
 		s, ep, err := p.Worker("check", Options{})
 		must(t, err)
 		for i := range 100 {
-			must(t, s.Insert(fmt.Appendf(nil, "key-%d is", i), []byte("value")))
+			must(t, s.Insert(fmt.Appendf(nil, "key-%d is", i), []byte(rowanValue)))
 		}
 		must(t, s.Close())
 		if c.at != nil {
