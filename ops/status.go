@@ -134,7 +134,7 @@ func stateOf(p *stores.Pool) (*State, error) {
 // glance is what can be told of a pool without a look into its memory.
 func glance(p *stores.Pool) *State {
 	s := &State{
-		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: p.Header.Params, doc: p.Kind.Doc,
+		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: withoutSecret(p.Header.Params), doc: p.Kind.Doc,
 		Options: p.Kind.Settings(p.Header), Can: p.Kind.Can(), Memory: []Use{}, Fill: []Fill{}, Build: ThisBuild("farkv"),
 	}
 	s.Limits = limitsOf(p)
@@ -356,6 +356,20 @@ func (s *State) printDetails(w io.Writer) {
 	if n := len(s.Clients) - most; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n))
 	}
+}
+
+// withoutSecret returns parameters without that of a store whose memory others must not be able to forge.
+func withoutSecret(text json.RawMessage) json.RawMessage {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(text, &all) != nil || all["secret"] == nil {
+		return text
+	}
+	delete(all, "secret")
+	rest, err := json.Marshal(all)
+	if err != nil {
+		panic(fmt.Sprintf("write parameters that were read: %v", err))
+	}
+	return rest
 }
 
 // parameters writes a store's parameters, a JSON object, in rows; of anything else it makes none.

@@ -13,6 +13,12 @@ func TestParameters(t *testing.T) {
 	if fmt.Sprint(got) != want {
 		t.Errorf("%v, not %s", got, want)
 	}
+	if rest := withoutSecret(json.RawMessage(`{"secret": "5", "f": 2.3}`)); string(rest) != `{"f":2.3}` {
+		t.Errorf("without the secret there is %s", rest)
+	}
+	if rest := withoutSecret(json.RawMessage(`{"f": 2.3, "a": 1}`)); string(rest) != `{"f": 2.3, "a": 1}` {
+		t.Errorf("without a secret there is %s", rest)
+	}
 	if rows := parameters(json.RawMessage(`[1]`)); rows != nil {
 		t.Errorf("a list makes %v", rows)
 	}
