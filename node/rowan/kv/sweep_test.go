@@ -114,3 +114,25 @@ func TestSweep(t *testing.T) {
 		other.batch.Release()
 	}
 }
+
+// TestSweepWaits: a sweep looks at no segment before all readers have passed what they had in hand, cleaners with their
+// copies, too.
+func TestSweepWaits(t *testing.T) {
+	b := newBench(t, 1, Rowan)
+	b.end(b.begin(ProcInsert, "value"), StatusOK)
+	b.s.o.Tombs = 0
+	w := newSweep(b.s, b.ep, make([]byte, b.s.table.SegmentBytes()))
+	w.begin()
+	if n := len(b.s.quiet.passed); n != 1+b.s.o.Workers+b.s.o.Cleaners {
+		t.Fatalf("%d readers are asked, want workers, cleaners, and the task that receives", n)
+	}
+	for reader := range b.s.quiet.passed {
+		if swept, err := w.step(true); swept || err != nil || len(w.held) > 0 {
+			t.Errorf("a sweep looks before reader %d has passed, %v", reader, err)
+		}
+		b.s.quiet.pass(reader, b.s.quiet.last())
+	}
+	if _, err := w.step(true); err != nil || len(w.held) == 0 {
+		t.Errorf("a sweep does not look when all have passed, %v", err)
+	}
+}

@@ -54,7 +54,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a sweep looks at segments in use, too", Pkg: "..", In: "Table.Held",
 		At: "!$spare[$i]", Do: "!$spare[$i] && t.segments[$i].state == committed", Test: "TestSweep"},
 	{Rule: "no copy comes behind a look", In: "sweep.step",
-		At: "$w.s.quiet.all($w.question)", Do: "true", Test: "TestSweep"},
+		At: "$w.s.quiet.all($w.question)", Do: "true", Test: "TestSweepWaits"},
 	{Rule: "sweeps go on", In: "sweep.due",
 		At: "$w.s.table.Freed()-$w.freed", Do: "$w.s.table.Freed()*0", Test: "TestSweep"},
 	{Rule: "terms order records", In: "order.before",
