@@ -45,9 +45,9 @@ func parse(p []byte) (h header, body []byte, ok bool) {
 	return h, p[headerBytes:], ok
 }
 
-// from returns the mailbox that a message with the header is from.
+// from returns the mailbox that a message with the header is from: 0 if the sender closed it meanwhile.
 func (h header) from(m *rdma.Message) rdma.BoxAddr {
-	if h.at == 0 {
+	if h.at == 0 || m.From == 0 {
 		return m.From
 	}
 	return rdma.BoxAt(int(h.at-1), m.From.Number())

@@ -250,6 +250,34 @@ func TestServers(t *testing.T) {
 	})
 }
 
+// TestClosed: a server outlives requests of peers at one node that closed their mailboxes meanwhile.
+func TestClosed(t *testing.T) {
+	everywhere(t, func(t *testing.T, r run) {
+		var over atomic.Int32
+		over.Store(1)
+		r(t, counting(t, rpc.Options{}, &over), func(ep rdma.Endpoint) {
+			defer over.Add(-1)
+			for i := range 20 {
+				p := open(t, ep, rpc.Options{Box: rdma.BoxOptions{Node: 1, Number: 1}})
+				c, err := ask(p, ep, 3, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.Release()
+				if _, err := p.Start(serverBox, 3, patience, nil); err != nil {
+					t.Error(err)
+				}
+				ep.Sleep(time.Duration(i) * 100 * time.Nanosecond)
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+				ep.Sleep(20 * time.Microsecond) // what was on its way is delivered
+			}
+		})
+	})
+}
+
 // TestDeadlines: a request that is not answered in time is uncertain, and its late answer harms no other; one that
 // never came into the server's mailbox is certain not to have run.
 func TestDeadlines(t *testing.T) {

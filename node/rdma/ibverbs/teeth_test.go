@@ -163,8 +163,8 @@ var more = []teeth.Mutant{
 		At: "$b.Len / $s.$place", Do: "$b.Len/$s.$place + 1", Test: "TestFabric/DryRing"},
 	{Rule: "a block is one packet", In: "ring.Connect",
 		At: "min($*mtu) != $r.$p.MTU", Do: "false", Test: "TestRingMTU"},
-	{Rule: "rowan keeps streams apart", Pkg: "../../rowan", In: "Receiver.key",
-		At: "$r.$l.$stream($h.$length)", Do: "0*$h.$length", Test: "TestRowan"},
+	{Rule: "rowan keeps streams apart", Pkg: "../../rowan", In: "Options.key",
+		At: "$l.$stream($h.$length)", Do: "0*$h.$length", Test: "TestRowan"},
 }
 
 func TestMutants(t *testing.T) {
