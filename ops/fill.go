@@ -108,7 +108,6 @@ func (g *fillGauge) collect(to sink) {
 	if err != nil {
 		return
 	}
-	live := len(living(clients))
-	to.gauge(poolClients, float64(live), "live")
-	to.gauge(poolClients, float64(len(clients)-live), "dead")
+	to.gauge(poolClients, float64(len(living(clients))), "live")
+	to.gauge(poolClients, float64(deadOf(clients)), "dead")
 }

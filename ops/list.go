@@ -61,10 +61,9 @@ func entry(addr string) Entry {
 	if err != nil {
 		return Entry{Pool: addr, Problem: err.Error()}
 	}
-	live := len(living(all))
 	return Entry{
 		Pool: addr, Store: p.Kind.Name, Nodes: p.Fabric.Nodes(), Bytes: uint64(p.Fabric.Nodes()) * p.Fabric.Size(),
-		Live: live, Dead: len(all) - live,
+		Live: len(living(all)), Dead: deadOf(all),
 	}
 }
 

@@ -104,10 +104,12 @@ func ServeNode(ctx context.Context, c NodeConfig, ready func(*Serving) error) (e
 		}
 		defer os.Remove(c.PIDFile)
 	}
+	beside.Go(func() { n.attend(reading, &c) })
 	if err := ready(s); err != nil {
 		return err
 	}
 	<-ctx.Done()
+	beside.Wait() // the server ends before its node does
 	return n.drain(&c)
 }
 

@@ -59,7 +59,7 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 			s.Commit, s.AuthFailures, s.RefusedRoom = i.Commit, i.Stats.AuthFailures, i.Stats.RefusedRoom
 			s.RefusedOther = i.Stats.Refused - i.Stats.RefusedRoom
 			s.counts, s.PMem = countsOf(&i.Stats), i.PMem
-			s.Survives, s.SurvivesBy = i.Survives, i.SurvivesBy
+			s.Survives, s.SurvivesBy, s.Server = i.Survives, i.SurvivesBy, i.Server
 			if i.Fault != nil {
 				s.Broken, s.BrokenFor = i.Fault.String(), i.Fault.For.Seconds()
 			}

@@ -103,6 +103,7 @@ type localNodes struct {
 // up starts the nodes, and makes or opens their pool as open does.
 func (s *localNodes) up(ctx context.Context, name, store string, open func(addr string, all []string) (*stores.Pool, error),
 ) (made *Made, err error) {
+	back := s.data != nil && len(s.data.Addresses) > 0
 	here, err := local.Create(name)
 	if err != nil {
 		return nil, explainStarted(err, name)
@@ -135,7 +136,14 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	if err := here.Made(addr); err != nil {
 		return nil, err
 	}
+	unserved := awaitServers(ctx, pool)
+	if unserved != nil && !back {
+		return nil, fmt.Errorf("up %s: %w", name, unserved)
+	}
 	made, err = madeOf(pool, store)
+	if err == nil && unserved != nil { // what is there stays
+		made.Warning = unserved.Error()
+	}
 	if err == nil && s.data != nil {
 		made.Kept = s.data.Folder()
 	}

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/ops/table"
@@ -35,6 +37,8 @@ type Served struct {
 	// Survives is what its memory outlives, and SurvivesBy how; "": nothing.
 	Survives   string `json:"survives,omitempty"`
 	SurvivesBy string `json:"survives_by,omitempty"`
+	// Server is the one of the pool's store beside it.
+	Server *fabrics.Server `json:"server,omitempty"`
 	// PMem are counters of its machine's persistent memory, or why they are not known.
 	PMem      *telemetry.PMem `json:"pmem,omitempty"`
 	Process   int             `json:"process,omitempty"`        // that 'farkv up' started on this machine
@@ -107,6 +111,28 @@ func (s *State) addServed(f rdma.Fabric) {
 	s.Witnesses = all[len(s.Nodes):]
 }
 
+// printServers says which nodes serve the pool's store, where stores have servers.
+func (s *State) printServers(w io.Writer) {
+	if k, err := stores.Lookup(s.Store); err != nil || k.Serve == nil {
+		return
+	}
+	var serve []string
+	for i, n := range s.Nodes {
+		switch {
+		case n.Gone || !n.Up:
+		case n.Server == nil:
+			fmt.Fprintf(w, "node %d does not serve %s yet\n", i, s.Store)
+		case n.Server.Problem != "":
+			fmt.Fprintf(w, "node %d does not serve %s: %s\n", i, s.Store, n.Server.Problem)
+		default:
+			serve = append(serve, fmt.Sprint(i))
+		}
+	}
+	if len(serve) > 0 {
+		fmt.Fprintf(w, "%s %s\n", s.Store, "is served by "+Plural(len(serve), "node", "nodes")+": "+strings.Join(serve, ", "))
+	}
+}
+
 // printNodes shows the processes.
 func (s *State) printNodes(w io.Writer) {
 	rows := [][]string{{"node", "address", "state", "memory", "lease", "epoch", "processes", "started here", "incarnation"}}
@@ -127,6 +153,7 @@ func (s *State) printNodes(w io.Writer) {
 	fmt.Fprintln(w)
 	table.Print(w, rows, 1, 2)
 	fmt.Fprint(w, silent)
+	s.printServers(w)
 	s.printSurvival(w)
 	for i, n := range s.Nodes {
 		if n.Broken != "" {

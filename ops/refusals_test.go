@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/version"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // TestRefusals: a node that was called with a wrong token says so apart from what it refuses for other reasons, at its
@@ -33,7 +34,12 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	t.Setenv(fabrics.EnvToken, good)
-	all, err := inspect(t.Context(), addr, nil)
+	var all []Served
+	var err error
+	wait.Until(t, "the node has counted whom it refused", func() bool { // which it does behind its answer
+		all, err = inspect(t.Context(), addr, nil)
+		return err != nil || all[0].AuthFailures >= 3
+	})
 	if err != nil || !all[0].Reachable || all[0].AuthFailures != 3 || all[0].RefusedRoom+all[0].RefusedOther != 0 {
 		t.Fatalf("%+v, %v", all, err)
 	}

@@ -210,9 +210,14 @@ func clientsOf(f rdma.Fabric) ([]Client, error) {
 	return all, err
 }
 
-// living returns those that are alive.
+// living returns those that are alive, and use the pool.
 func living(all []Client) []Client {
-	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive })
+	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || stores.OfServer(c.Name) })
+}
+
+// deadOf counts those that are not alive.
+func deadOf(all []Client) int {
+	return len(slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return c.Alive }))
 }
 
 // crowd names clients in a few words.
@@ -285,8 +290,7 @@ func (s *State) Print(w io.Writer) {
 	for _, n := range s.Nodes {
 		total += n.Bytes
 	}
-	live := len(living(s.Clients))
-	clients := fmt.Sprintf("%s live, %s dead", count(live), count(len(s.Clients)-live))
+	clients := fmt.Sprintf("%s live, %s dead", count(len(living(s.Clients))), count(deadOf(s.Clients)))
 	if s.Places > 0 {
 		clients += fmt.Sprintf(", places for %s", count(s.Places))
 	}
@@ -343,11 +347,13 @@ func (s *State) printDetails(w io.Writer) {
 	rows = [][]string{{"client", "process", "state", "name"}}
 	for _, c := range s.Clients[:min(most, len(s.Clients))] {
 		state := "live"
-		if !c.Alive {
-			state = "dead, waits for recovery"
-		}
-		if c.Fenced {
+		switch {
+		case c.Fenced:
 			state = "fenced off, still attached"
+		case !c.Alive:
+			state = "dead, waits for recovery"
+		case stores.OfServer(c.Name):
+			state = "serves"
 		}
 		rows = append(rows, []string{fmt.Sprint(c.ID), fmt.Sprint(c.PID), state, c.Name})
 	}

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,11 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 		return nil, explainShape(err, addr)
 	}
 	defer pool.Close()
+	if a, wrong := fabrics.Parse(addr); wrong == nil && a.Remote() {
+		if err := awaitServers(context.Background(), pool); err != nil {
+			return nil, fmt.Errorf("up %s: the pool is made, and not served: %w", addr, err)
+		}
+	}
 	made, err = madeOf(pool, store)
 	if a, bad := fabrics.Parse(addr); err == nil && roomErr == nil && bad == nil && !a.Remote() {
 		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)

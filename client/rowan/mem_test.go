@@ -39,7 +39,7 @@ type place struct {
 
 // inMem is a process.
 func inMem(o kv.Options) (*place, error) {
-	f, err := shm.NewMem(shm.Geometry{Nodes: servers, Memory: o.Size(), Clients: 64}, nil)
+	f, err := shm.NewMem(shm.Geometry{Nodes: servers, Memory: o.Size() + 2*floorBytes, Clients: 64}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -205,7 +205,7 @@ func poolAnd(args []string, wanted int) (pool string, rest []string) {
 	if len(args) > wanted {
 		return args[0], args[1:]
 	}
-	return cmp.Or(os.Getenv("FARKV_POOL"), drivers.DefaultPool), args
+	return cmp.Or(os.Getenv("FARKV_POOL"), fabrics.UsualPool()), args
 }
 
 // onPool runs a command with the pool that its operands name, or leave out, and with the others that it wants: with the

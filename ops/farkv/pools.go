@@ -87,7 +87,7 @@ func (c *cli) up() *cobra.Command {
 	}
 	p, f := &u.params, cmd.Flags()
 	f.StringVar(&u.store, "store", "fusee", "one of\n"+storeNames())
-	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm); of a consul: pool:\n"+
+	f.StringVar(&u.fabric, "fabric", "", "of a NAME: shm, or tcp or rdma, which start memory nodes (default shm"+servedOverTCP()+"); of a\nconsul: pool: "+
 		"tcp or rdma (default what its nodes were started for)")
 	f.StringVar(&u.pmem, "pmem", "", "folder in which the memory nodes that it starts keep what they remember")
 	f.BoolVar(&u.power, "power", false, "with --pmem: what was answered survives a loss of power")
@@ -128,11 +128,15 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		return err
 	}
 	pool, _ := poolAnd(args, 0)
+	onNodes := func(fabric string) bool { return slices.Contains(fabrics.NodeFabrics(), fabric) }
+	usual := cmp.Or(u.fabric, usualFabric(u.store))
+	if len(args) == 0 && os.Getenv("FARKV_POOL") == "" && onNodes(usual) {
+		pool = fabrics.UsualName
+	}
 	scheme, rest, named := strings.Cut(pool, ":")
 	if !named {
-		scheme = cmp.Or(u.fabric, fabrics.NamedFabrics()[0])
+		scheme = usual
 	}
-	onNodes := func(fabric string) bool { return slices.Contains(fabrics.NodeFabrics(), fabric) }
 	switch {
 	case u.fabric != "" && !slices.Contains(fabrics.NamedFabrics(), u.fabric):
 		return fmt.Errorf("--fabric %s: want %s", u.fabric, fabrics.OneOf(fabrics.NamedFabrics()))
@@ -175,6 +179,29 @@ func (c *cli) runUp(cmd *cobra.Command, u *upFlags, args []string) error {
 		made, err = ops.Up(pool, u.store, u.params)
 	}
 	return answer(c, cmd, made, err)
+}
+
+// usualFabric returns what a pool of a NAME is on unless something else is said: servers of a store run in memory nodes
+// that are processes.
+func usualFabric(store string) string {
+	if k, err := stores.Lookup(store); err == nil && k.Serve != nil {
+		return fabrics.NodeFabrics()[0]
+	}
+	return fabrics.NamedFabrics()[0]
+}
+
+// servedOverTCP says for which stores that is not what it is for the others.
+func servedOverTCP() string {
+	var names []string
+	for _, k := range stores.Kinds() {
+		if k.Serve != nil {
+			names = append(names, k.Name)
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return ", " + fabrics.NodeFabrics()[0] + " of " + strings.Join(names, ", ")
 }
 
 // shape returns the flags of up that were given and shape the pool, sorted.

@@ -30,8 +30,9 @@ func About(db Database) (holds map[string]string, made string) {
 		}
 	}
 	if d.made && !fabrics.Private(d.addr) {
-		made = fmt.Sprintf("Made pool %s: %d nodes of %s, taken as they fill; it stays until 'farkv down %s'", d.addr,
-			d.fabric.Nodes(), mebibytes(d.fabric.Size()), strings.TrimPrefix(d.addr, "shm:"))
+		name := cmp.Or(d.name, d.addr)
+		made = fmt.Sprintf("Made pool %s: %d nodes of %s, taken as they fill; it stays until 'farkv down %s'", name,
+			d.fabric.Nodes(), mebibytes(d.fabric.Size()), strings.TrimPrefix(name, "shm:"))
 	}
 	return holds, made
 }

@@ -73,6 +73,7 @@ func whenMade(o *stores.Option) string {
 // options are the farkv.* properties.
 type options struct {
 	pool     string
+	named    string // farkv.pool as it was set; "": it was not
 	params   stores.Params
 	opts     stores.Options
 	nodes    int // 0: not said
@@ -89,7 +90,8 @@ func parseOptions(p *properties.Properties, kind *stores.Kind, s *workloads.Spec
 	replicas := count(replicas, 0)
 	own, timeout := readOwn(r, kind), workloads.Parsed(r, "farkv.timeout", 0, durationOf)
 	o := options{
-		pool:     p.GetString("farkv.pool", DefaultPool),
+		pool:     p.GetString("farkv.pool", fabrics.UsualPool()),
+		named:    p.GetString("farkv.pool", ""),
 		nodes:    count("farkv.nodes", 0),
 		dropData: r.Bool("dropdata", false),
 		least:    uint64(s.RecordCount) * uint64(s.LeastPairBytes()),

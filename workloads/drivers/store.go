@@ -1,6 +1,7 @@
 package drivers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,12 +30,22 @@ type world struct {
 	remove func(addr string, force bool) error
 	room   func() (folder string, free uint64, err error)
 	afford func(addr string, bytes uint64) error
+	start  func(name, store string, p stores.Params) error
 }
 
 var real = world{
 	lookup: stores.Lookup, create: fabrics.Create, open: fabrics.Open, remove: fabrics.Remove, room: fabrics.Room,
-	afford: fabrics.Afford,
+	afford: fabrics.Afford, start: func(name, store string, p stores.Params) error {
+		if StartNodes == nil {
+			return fmt.Errorf("start memory nodes: %w", rdma.ErrNotSupported)
+		}
+		return StartNodes(name, store, p)
+	},
 }
+
+// StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with servers beside them.
+// A program sets it that can; nil: this one cannot.
+var StartNodes func(name, store string, p stores.Params) error
 
 type storeCreator struct {
 	name string
@@ -49,6 +60,7 @@ type pool struct {
 	table   string
 	fields  int
 	addr    string
+	name    string          // under which its nodes were started on this machine; "": they were not, by this process
 	made    bool            // by this process
 	servers *stores.Servers // of a pool that ends with this process; nil: others have them
 	door    client.Door
@@ -126,6 +138,9 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 			return fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
 				ErrNotLoaded, o.pool, c.name)
 		}
+		if db.kind.Serve != nil && !strings.Contains(o.named, ":") {
+			return c.onNodes(db, o, params)
+		}
 		if err := c.roomy(o, params); err != nil {
 			return err
 		}
@@ -136,6 +151,23 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 		}
 	}
 	return c.make(db, o, params)
+}
+
+// onNodes makes the pool on memory nodes that are started on this machine, whose servers serve it.
+func (c storeCreator) onNodes(db *pool, o *options, params stores.Params) (err error) {
+	name := cmp.Or(o.named, fabrics.UsualName)
+	if err := c.start(name, db.kind.Name, params); err != nil {
+		return err
+	}
+	db.made, db.name = true, name
+	if o.pool, err = fabrics.Resolve(name); err != nil {
+		return err
+	}
+	db.addr = o.pool
+	if db.fabric, err = c.open(o.pool); err != nil {
+		return explain(err, o.pool, "open it")
+	}
+	return nil
 }
 
 // roomy tells early that the records alone will not fit into the folder of pools.

@@ -47,6 +47,7 @@ func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := &watched{Writer: stdout, lost: cancel}
+	startNodes(ctx)
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -165,7 +166,7 @@ func newRoot() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "what 'go-ycsb version' shows")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand())
+	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand(), newNodeCommand())
 	root.AddCommand(helpTopics()...)
 	completions(root)
 	command.Wrapped(root)

@@ -41,7 +41,14 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			dir := filepath.Join(e.WorkDir, "shm")
 			e.Setenv("FARKV_SHM_DIR", dir)
-			return os.MkdirAll(dir, 0o700)
+			run := filepath.Join(e.WorkDir, "run")
+			e.Setenv("XDG_RUNTIME_DIR", run)
+			e.Defer(func() {
+				if err := endNodes(run); err != nil {
+					t.Error(err)
+				}
+			})
+			return errors.Join(os.MkdirAll(dir, 0o700), os.MkdirAll(run, 0o700))
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
@@ -54,8 +61,31 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "results": results, "oneline": oneline,
+			"endnodes": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(endNodes(ts.MkAbs("run"))) },
 		},
 	})
+}
+
+// endNodes ends the memory nodes that loads started, of run folders in a folder, and waits until they have.
+func endNodes(run string) error {
+	files, err := filepath.Glob(filepath.Join(run, "farkv", "*", "node-*.pid"))
+	for _, name := range files {
+		text, wrong := os.ReadFile(name)
+		pid, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err = errors.Join(err, wrong, bad); err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+		for end := time.Now().Add(wait.Hang); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); {
+			if time.Now().After(end) {
+				return fmt.Errorf("node of process %d does not end", pid)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return err
 }
 
 // exits STATUS COMMAND... fails unless the command ends with that status.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/magiconair/properties"
 
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
-	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -39,7 +39,7 @@ type output struct {
 func newOutput(stdout, stderr io.Writer, results string, p *properties.Properties) (*output, error) {
 	o := &output{
 		info: stdout, out: stdout, lines: stdout, errors: stderr, results: results,
-		style: p.GetString("outputstyle", "plain"), pool: strings.TrimPrefix(p.GetString("farkv.pool", drivers.DefaultPool), "shm:"),
+		style: p.GetString("outputstyle", "plain"), pool: strings.TrimPrefix(p.GetString("farkv.pool", fabrics.UsualPool()), "shm:"),
 		file: p.GetString("measurement.output_file", ""),
 	}
 	switch o.style {

@@ -340,12 +340,12 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.Close()
 }
 
-// busy tells whether some process uses the node's memory.
+// busy tells whether some process uses the node's memory, but for the servers of other nodes, which stay.
 func (n *Node) busy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
-		if c.purpose == forVerbs {
+		if c.purpose == forVerbs && !isBeside(c.process) {
 			return true
 		}
 	}
