@@ -55,6 +55,7 @@ func Create(addr, store string, p Params) (*Pool, error) {
 		if pool.servers, err = kind.Start(f); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
+		pool.servers.Await()
 	}
 	return pool, err
 }

@@ -33,6 +33,7 @@ type Servers struct {
 	left    int      // that have not ended, opened or not
 	stopped bool
 	err     error
+	opening sync.WaitGroup
 }
 
 // Start starts the servers of a new pool whose memory nodes are parts of this process (rdma.Hoster), before clients use
@@ -47,8 +48,10 @@ func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	}
 	s := &Servers{left: f.Nodes()}
 	for n := range f.Nodes() {
+		s.opening.Add(1)
 		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(s.run(ep, k, f, n)) })
 		if err != nil {
+			s.opening.Done()
 			s.Stop()
 			return nil, fmt.Errorf("start the server beside node %d: %w", n, err)
 		}
@@ -74,6 +77,7 @@ func (k *Kind) servable(f rdma.Fabric) error {
 
 func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error {
 	server, err := k.Serve(ep, f, node)
+	s.opening.Done()
 	if err != nil {
 		return fmt.Errorf("open server %d: %w", node, err)
 	}
@@ -94,6 +98,13 @@ func (s *Servers) ended(err error) {
 	s.left--
 	if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrNodeDown) {
 		s.err = errors.Join(s.err, err)
+	}
+}
+
+// Await waits until each server has read what it needs of the pool, or could not. It is for real time.
+func (s *Servers) Await() {
+	if s != nil {
+		s.opening.Wait()
 	}
 }
 
