@@ -245,6 +245,9 @@ func (k *keeper) tick() (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if a, ok := k.m.(Accuser); ok && !v.Busy && len(down) == 0 {
+		down = a.Hung(v)
+	}
 	if v.Busy || len(down) > 0 || v.Epoch < k.role.Beyond {
 		return true, k.barrier(v, down, nil)
 	}

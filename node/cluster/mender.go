@@ -45,6 +45,14 @@ type Attendant interface {
 	Attend(v rdma.View) (more bool, err error)
 }
 
+// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any more. They are expelled
+// like those that answer none.
+type Accuser interface {
+	Attendant
+	// Hung returns such nodes. It is asked in every tick of an idle view, before Attend.
+	Hung(v rdma.View) []int
+}
+
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
 // rdma.Configs says: while that lasts no other process does.
 type Configurer interface {

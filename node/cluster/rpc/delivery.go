@@ -23,6 +23,7 @@ type delivery struct {
 	again time.Duration // when it is sent again, since it was refused; 0: it was not
 	pause time.Duration
 
+	answer bool
 	number uint64 // of an answer: how many were begun before
 }
 
@@ -48,7 +49,8 @@ func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err err
 		if !d.batch.Finished() {
 			return false, nil
 		}
-		if !errors.Is(d.op.Err, rdma.ErrBoxFull) {
+		// A new view ends what is on its way. An answer that arrives twice does no harm.
+		if !errors.Is(d.op.Err, rdma.ErrBoxFull) && !(d.answer && errors.Is(d.op.Err, rdma.ErrStale)) {
 			return true, d.op.Err
 		}
 		d.pause = min(max(2*d.pause, firstPause), mostPause)

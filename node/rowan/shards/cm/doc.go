@@ -38,6 +38,6 @@
 // # What it relies on
 //
 // A server lives as long as its node: one that is started anew belongs to another node, or to a pool that is started
-// anew, for which there is shards.Config.ColdStart. A server that answers READs but not the manager holds up all
-// configurations.
+// anew, for which there is shards.Config.ColdStart. One that answers no question of the manager for long hangs, or has
+// ended by itself: its node is expelled, though it answers READs.
 package cm

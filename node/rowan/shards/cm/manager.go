@@ -23,6 +23,8 @@ type Options struct {
 	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked again in the next
 	// one, so that it is to be longer than a server takes to become quiet.
 	Patience time.Duration
+	// Hung is how many questions in a row a server leaves unanswered before its node is expelled; default 50.
+	Hung int
 	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done then.
 	Period time.Duration
 	Plan   shards.PlanOptions
@@ -40,6 +42,9 @@ func (o *Options) defaults() {
 	set(&o.Period, 500*time.Millisecond)
 	if o.Box == 0 {
 		o.Box = 1
+	}
+	if o.Hung == 0 {
+		o.Hung = 50
 	}
 	if o.Log == nil {
 		o.Log = func(*shards.Config) {}
@@ -69,7 +74,7 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 		}
 		return &Manager{
 			ep: ep, f: f, swap: swap, peer: peer, o: o,
-			plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
+			silent: map[int]int{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
 		}, nil
 	}
 }
@@ -86,6 +91,7 @@ type Manager struct {
 	c       *shards.Config // nil: it is to be read
 	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
 
+	silent     map[int]int // by node, questions in a row that its server left unanswered
 	plan       *shards.Planner
 	periodEnds time.Duration
 	counted    []sample // by shard, at the end of the last period
@@ -153,6 +159,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	m.listen(answers)
 	if !m.c.Committed {
 		if !m.known(answers) {
 			return false, nil
@@ -167,6 +174,41 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		return false, nil
 	}
 	return true, m.store(next)
+}
+
+// listen counts which servers are silent.
+func (m *Manager) listen(answers []*answer) {
+	for i, a := range answers {
+		if node := m.c.Members[i].Node; a == nil {
+			m.silent[node]++
+		} else {
+			delete(m.silent, node)
+		}
+	}
+}
+
+// Hung implements cluster.Accuser: it names the one server that has been silent for longest, if that is too long. Others
+// may be silent since they wait for that one to take a write, and have their time from then on. A server without which
+// shards would be lost is waited for, as are those of a pool that is being made.
+func (m *Manager) Hung(v rdma.View) []int {
+	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
+		return nil
+	}
+	worst := shards.None
+	for _, member := range m.c.Members {
+		n := member.Node
+		if m.silent[n] < m.o.Hung || v.Members[n].Gone || worst != shards.None && m.silent[n] <= m.silent[worst] {
+			continue
+		}
+		if next, err := m.c.Fail(n); err == nil && len(next.Lost()) == len(m.c.Lost()) {
+			worst = n
+		}
+	}
+	if worst == shards.None {
+		return nil
+	}
+	clear(m.silent)
+	return []int{worst}
 }
 
 // read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be

@@ -48,6 +48,9 @@ func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server 
 // Config returns the last configuration that the server knows; nil: none.
 func (s *Server) Config() *shards.Config { return s.c }
 
+// Epoch returns that of the last view of the manager that the server has joined.
+func (s *Server) Epoch() uint64 { return s.epoch }
+
 // Serves returns the term in which the server may serve a shard; false: it may not. What was read, or is to be
 // answered, counts only if the term is the same behind the read.
 func (s *Server) Serves(shard int) (term uint64, ok bool) {

@@ -106,3 +106,34 @@ func TestEnumerate(t *testing.T) {
 		}
 	}
 }
+
+// TestHung: of servers that answer no question of the manager, though their nodes answer READs, one is expelled, and the
+// others have their time then; none is without which a shard would be lost.
+func TestHung(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	for seed := uint64(1); seed <= 6; seed++ {
+		w := newWorld(seed, sim.Options{Seed: seed}, 6*time.Millisecond, 4, 0)
+		expelled := func() (n int) {
+			for node := range w.servers {
+				if w.s.Dead(node) {
+					n++
+				}
+			}
+			return n
+		}
+		for _, v := range w.servers[2:] {
+			v.deaf = func([]byte) bool {
+				return w.s.Now() > 2*time.Millisecond && expelled() == 0 && w.s.Now() < 20*time.Millisecond
+			}
+		}
+		if err := w.end(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if want := min(w.replication-1, 1); expelled() != want {
+			t.Errorf("seed %d: of two servers that hang %d were expelled, want %d of a pool with %d replicas", seed, expelled(),
+				want, w.replication)
+		}
+	}
+}

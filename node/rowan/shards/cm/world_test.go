@@ -25,20 +25,21 @@ const (
 
 // world is a pool of servers and candidates, of which some die, and what is known of all of it.
 type world struct {
-	s        *sim.Sim
-	r        *rand.Rand
-	troubled time.Duration // until when something goes wrong
-	flaky    bool          // the registers' answers are lost now and then
-	servers  []*server     // by node
-	keepers  []*sim.Worker
-	over     bool
-	wrong    error
-	lastID   int
-	acked    []map[int]bool // by shard: writes that were acknowledged
-	terms    map[uint64]string
-	commits  int
-	moved    int
-	failed   error // what keepers reported last
+	s           *sim.Sim
+	r           *rand.Rand
+	troubled    time.Duration // until when something goes wrong
+	flaky       bool          // the registers' answers are lost now and then
+	servers     []*server     // by node
+	keepers     []*sim.Worker
+	over        bool
+	wrong       error
+	lastID      int
+	acked       []map[int]bool // by shard: writes that were acknowledged
+	terms       map[uint64]string
+	commits     int
+	moved       int
+	replication int
+	failed      error // what keepers reported last
 }
 
 // server has a part of the writes. It does one thing at a time, which takes a while.
@@ -89,6 +90,7 @@ func newWorld(seed uint64, o sim.Options, troubled time.Duration, nodes, spares 
 	if err != nil {
 		panic(err)
 	}
+	w.replication = first.Replication
 	for range first.Shards {
 		w.acked = append(w.acked, map[int]bool{})
 	}
@@ -103,7 +105,7 @@ func newWorld(seed uint64, o sim.Options, troubled time.Duration, nodes, spares 
 		spare[i] = nodes - spares + i
 	}
 	options := cm.Options{
-		First: first, Spares: spare, Patience: lease / 4, Period: time.Millisecond,
+		First: first, Spares: spare, Patience: lease / 4, Hung: 40, Period: time.Millisecond,
 		Plan: shards.PlanOptions{Pause: 1},
 		Log:  func(c *shards.Config) { w.stored(c) },
 	}
