@@ -229,7 +229,7 @@ func TestSoak(t *testing.T) {
 	o := kv.Options{
 		Nodes: servers, Shards: 12, Workers: 2, Cleaners: 2, PairBytes: 4000, Keys: 5000,
 		Log: logs.Options{
-			Ring: 2, Segments: 48, SegmentBytes: 16 << 10, Ahead: 18, Reserve: 5, Credit: 10 << 10, Secret: 0x5eed,
+			Ring: 2, Segments: 48, SegmentBytes: 16 << 10, Ahead: 18, Reserve: 6, Credit: 10 << 10, Secret: 0x5eed,
 		},
 		FullAfter: 50 * time.Millisecond,
 	}
