@@ -29,16 +29,27 @@ func (c *cluster) final(store client.Store, keys int) map[string][]byte {
 // audit returns an error unless each replica has the state in its node's memory, as a server would find it that begins
 // behind a loss of power.
 func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) error {
-	for node := range servers {
+	for node := range c.o.Nodes {
+		if c.config.Member(node) == nil {
+			continue
+		}
+		if term, err := kv.LastTerm(ep, c.o, node); err != nil || term != c.config.Term {
+			return fmt.Errorf("server %d has noted term %d, %w, want %d", node, term, err, c.config.Term)
+		}
 		found, err := c.newest(ep, node)
 		if err != nil {
 			return fmt.Errorf("audit node %d: %w", node, err)
 		}
 		for i := range keys {
 			key := fmt.Sprintf("key-%d", i)
+			shard := &c.config.Shards[c.config.Find(kv.Hash([]byte(key)))]
+			if !shard.Has(node) {
+				continue
+			}
 			want, there := state[key]
 			if got, has := found[key]; has != there || string(got) != string(want) {
-				return fmt.Errorf("node %d has %s with %d bytes, %t; want %d bytes, %t", node, key, len(got), has, len(want), there)
+				return fmt.Errorf("node %d has %s with %d bytes, %t; want %d bytes, %t; it is one of %+v in term %d", node, key,
+					len(got), has, len(want), there, *shard, c.config.Term)
 			}
 		}
 	}

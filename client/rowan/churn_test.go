@@ -36,7 +36,7 @@ func churn(s client.Store, worker, keys, stay, window int) error {
 
 // TestChurn: of keys that come and go, many more than there is room for tombstones, nothing is left in the end.
 func TestChurn(t *testing.T) {
-	const stay, window, keys = 60, 10, 4200
+	const stay, window, keys = 60, 10, 5000
 	o := small(kv.Rowan)
 	o.FullAfter = patience / 2
 	room := o.Log.Segments * o.Log.SegmentBytes / rdma.Stride

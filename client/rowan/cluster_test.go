@@ -29,34 +29,34 @@ func small(k kv.Kind) kv.Options {
 	return kv.Options{
 		Kind: k, Nodes: servers, Shards: 12, Workers: 2, PairBytes: 1500, KeyBytes: 100, Keys: 1000,
 		Log: logs.Options{
-			Ring: 2, Segments: 32, SegmentBytes: 4096, Ahead: 18, Reserve: 7, Credit: 4096, Secret: 0x5eed,
+			Ring: 2, Segments: 36, SegmentBytes: 4096, Ahead: 22, Reserve: 10, Credit: 4096, Secret: 0x5eed,
 		},
 		CommitEvery: 300 * time.Microsecond, StepEvery: 30 * time.Microsecond, Slots: 16, FullAfter: 3 * time.Millisecond,
 	}
 }
 
 // fixed is a configuration that stays.
-type fixed struct{ data []byte }
+type fixed struct {
+	rdma.Configs // none
+	data         []byte
+}
 
 func (f fixed) Config() (rdma.Config, error) { return rdma.Config{Version: 1, Data: f.data}, nil }
 
-// newConfig returns a committed configuration of all servers.
-func newConfig(o kv.Options) (*shards.Config, error) {
+// newConfig returns the first configuration of a pool.
+func newConfig(o kv.Options, members int) (*shards.Config, error) {
 	var nodes []int
-	for n := range servers {
+	for n := range members {
 		nodes = append(nodes, n)
 	}
-	c, err := shards.New(nodes, o.Shards/servers, 3)
-	if err != nil {
-		return nil, err
-	}
-	return c.Commit(), nil
+	return shards.New(nodes, o.Shards/members, 3)
 }
 
 // cluster is servers that run, and clients that record what they do.
 type cluster struct {
 	o         kv.Options
 	config    *shards.Config
+	registers rdma.Configs // where it is, if it may change
 	running   []*kv.Server
 	recorders []*check.Recorder
 	wrong     error
@@ -75,8 +75,11 @@ func (c *cluster) stop() {
 }
 
 func newCluster(o kv.Options) (*cluster, error) {
-	c, err := newConfig(o)
-	return &cluster{o: o, config: c, running: make([]*kv.Server, servers)}, err
+	c, err := newConfig(o, o.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{o: o, config: c.Commit(), running: make([]*kv.Server, o.Nodes)}, nil
 }
 
 func (c *cluster) fail(format string, a ...any) {
@@ -85,14 +88,25 @@ func (c *cluster) fail(format string, a ...any) {
 	}
 }
 
+// configs are where the configuration is.
+func (c *cluster) configs() rdma.Configs {
+	if c.registers != nil {
+		return c.registers
+	}
+	return fixed{data: c.config.Encode()}
+}
+
 // open returns a client.
 func (c *cluster) open(ep rdma.Endpoint, timeout time.Duration) (client.Store, error) {
-	return rowan.New(ep, fixed{c.config.Encode()}, rowan.Options{Servers: c.o, Timeout: timeout})
+	return rowan.New(ep, c.configs(), rowan.Options{Servers: c.o, Timeout: timeout})
 }
 
 // plan is what a client does.
 type plan struct {
 	worker, ops, keys int
+	first             int           // operations that the worker did before
+	pause             time.Duration // the most between two
+	until             time.Duration // when it ends, if that is sooner; 0: it is not
 	sizes             []int
 	writes            int // percent
 	roll              int // how many of the keys it is busy with at a time, and leaves as they are then; 0: all
@@ -109,9 +123,9 @@ func (p plan) key(rng *rand.Rand, n int) int {
 // play does random operations.
 func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 	rng := ep.Rand()
-	for n := 1; n <= p.ops; n++ {
+	for n := 1; n <= p.ops && (p.until == 0 || ep.Now() < p.until); n++ {
 		key := fmt.Appendf(nil, "key-%d", p.key(rng, n))
-		value := check.MakeValue(nil, p.worker, n, p.sizes[rng.IntN(len(p.sizes))])
+		value := check.MakeValue(nil, p.worker, p.first+n, p.sizes[rng.IntN(len(p.sizes))])
 		var err error
 		switch i := rng.IntN(100); {
 		case i >= p.writes:
@@ -123,8 +137,14 @@ func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 		default:
 			err = r.Delete(key)
 		}
-		if errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrNodeDown) {
+		if p.pause > 0 {
+			ep.Sleep(time.Duration(rng.Int64N(int64(p.pause))))
+		}
+		if errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) {
 			return
+		}
+		if errors.Is(err, rdma.ErrNodeDown) && c.registers == nil {
+			return // no other one takes its place
 		}
 		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) &&
 			!errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrTimeout) {
@@ -148,10 +168,11 @@ func each(t *testing.T, test func(t *testing.T, k kv.Kind)) {
 	}
 }
 
-// seeds are those of the runs: $FARKV_SEED is one.
+// seeds are those of the runs: $FARKV_SEED is the first of $FARKV_SEEDS, or the only one.
 func seeds(short, long int) (first, n uint64) {
 	if one, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
-		return one, 1
+		n, _ = strconv.ParseUint(os.Getenv("FARKV_SEEDS"), 10, 64)
+		return one, max(n, 1)
 	}
 	if os.Getenv("FARKV_LONG") == "1" {
 		return 0, uint64(long)

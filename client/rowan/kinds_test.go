@@ -175,7 +175,7 @@ func measure(o kv.Options, l load, clients int) (*measured, error) {
 	defer m.s.Close()
 	for n := range paperServers {
 		m.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) {
-			srv, err := kv.Open(ep, o, n, m.config)
+			srv, err := kv.Open(ep, m.configs(), m.o, n)
 			if err == nil {
 				m.running[n] = srv
 				err = srv.Run(ep)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ type real struct {
 	t       testing.TB
 	place   *place
 	serving sync.WaitGroup
+	over    atomic.Bool
 }
 
 // place is where a cluster runs.
@@ -60,7 +62,7 @@ func newReal(t testing.TB, o kv.Options, in func(kv.Options) (*place, error)) *r
 	r := &real{cluster: c, t: t, place: p}
 	for n := range servers {
 		ep := r.endpoint(p.servers[n], fmt.Sprint("server ", n))
-		srv, err := kv.Open(ep, o, n, c.config)
+		srv, err := kv.Open(ep, c.configs(), o, n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +84,7 @@ func (r *real) end() {
 		return
 	}
 	r.stop()
+	r.over.Store(true)
 	r.serving.Wait()
 	if err := r.place.end(); err != nil {
 		r.t.Error(err)

@@ -348,13 +348,5 @@ func Serve(ep rdma.Endpoint, configs rdma.Configs, node int) (*kv.Server, error)
 	if err != nil {
 		return nil, err
 	}
-	at, err := configs.Config()
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
-	}
-	c, err := shards.Decode(at.Data)
-	if err != nil {
-		return nil, err
-	}
-	return kv.Open(ep, l.servers, node, c)
+	return kv.Open(ep, configs, l.servers, node)
 }

@@ -21,7 +21,7 @@ func (c *cluster) simulate(o sim.Options, clients ...func(ep rdma.Endpoint)) (*s
 	left := len(clients)
 	for n := range servers {
 		s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) {
-			srv, err := kv.Open(ep, c.o, n, c.config)
+			srv, err := kv.Open(ep, c.configs(), c.o, n)
 			if err == nil {
 				c.running[n] = srv
 				err = srv.Run(ep)

@@ -58,7 +58,7 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 // Pauses between two tries of an operation.
 const (
 	firstPause = 20 * time.Microsecond
-	mostPause  = 10 * time.Millisecond
+	mostPause  = time.Millisecond
 )
 
 // New returns a client of a pool.
@@ -69,12 +69,20 @@ func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	if err := s.configure(); err != nil {
 		return nil, err
 	}
-	peer, err := rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: rdma.All, Slots: 4, Bytes: o.Servers.MessageBytes()}})
-	if err != nil {
-		return nil, err
+	box := rdma.BoxOptions{Node: rdma.All, Slots: 4, Bytes: o.Servers.MessageBytes()}
+	for { // once more for each new view
+		peer, err := rpc.Open(ep, rpc.Options{Box: box})
+		if err == nil {
+			s.peer = peer
+			return s, nil
+		}
+		if !errors.Is(err, rdma.ErrStale) {
+			return nil, err
+		}
+		if _, err := ep.Join(); err != nil {
+			return nil, err
+		}
 	}
-	s.peer = peer
-	return s, nil
 }
 
 // configure reads the configuration.
@@ -82,6 +90,9 @@ func (s *Store) configure() error {
 	c, err := s.configs.Config()
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
+	}
+	if c.Version == 0 {
+		return fmt.Errorf("read the configuration: there is none yet: %w", rdma.ErrUnreachable)
 	}
 	config, err := shards.Decode(c.Data)
 	if err != nil {
@@ -132,8 +143,8 @@ func (s *Store) drop() {
 	}
 }
 
-// do asks the server that has a key until it answers, or time is over. What may have been done is not asked again,
-// unless it is a GET.
+// do asks the server that has a key until it answers, or time is over. When it does not, or refuses the client's term,
+// there may be another configuration. What may have been done is not asked again, unless it is a GET.
 func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
 	s.drop()
 	if err := s.o.Servers.Check(key, value); err != nil {
@@ -149,24 +160,44 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			c.Release()
 		}
 		switch {
-		case errors.Is(err, errTerm):
-			s.counts.terms++
-			if err := s.configure(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
-				return nil, err
-			}
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
 			s.counts.uncertain++
-			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, err)
-		case errors.Is(err, errWait), errors.Is(err, rpc.ErrUncertain), errors.Is(err, rdma.ErrTimeout), errors.Is(err, rdma.ErrNoBox):
+			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
+		case errors.Is(err, errWait):
+		case errors.Is(err, errTerm), errors.Is(err, rpc.ErrUncertain), unreachable(err):
+			if errors.Is(err, errTerm) {
+				s.counts.terms++
+			}
+			if err := s.rejoin(); err != nil {
+				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
+			}
 		default:
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		}
 		if s.ep.Now() >= until {
-			return nil, fmt.Errorf("%s %.40q: given up: %w", name, key, rdma.ErrTimeout)
+			return nil, fmt.Errorf("%s %.40q: given up: %w: %w", name, key, rdma.ErrTimeout, err)
 		}
 		s.counts.again++
 		s.ep.Sleep(pause)
 	}
+}
+
+// unreachable reports whether a server cannot be asked, so that nothing was done: there may be another one by now.
+func unreachable(err error) bool {
+	return errors.Is(err, rdma.ErrTimeout) || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrStale) ||
+		errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable)
+}
+
+// rejoin joins the pool's view, and reads the configuration, as far as they can be had now.
+func (s *Store) rejoin() error {
+	_, err := s.ep.Join()
+	if err == nil {
+		err = s.configure()
+	}
+	if err != nil && unreachable(err) {
+		return nil
+	}
+	return err
 }
 
 // ask asks once.
@@ -187,7 +218,7 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 
 var (
 	errTerm = errors.New("the server has another configuration")
-	errWait = errors.New("the server has too much to do")
+	errWait = errors.New("the server waits for another one, or has too much to do")
 	errBad  = errors.New("the server does not have the key, or the request is none")
 )
 

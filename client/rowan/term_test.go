@@ -35,7 +35,7 @@ func TestTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.Insert([]byte("key"), []byte("value")); err != nil || configs.read != 3 {
-		t.Errorf("insert: %v, with %d looks at the configuration, want 3", err, configs.read)
+	if err := s.Insert([]byte("key"), []byte("value")); err != nil || configs.read < 3 {
+		t.Errorf("insert: %v, with %d looks at the configuration, want 3 or more", err, configs.read)
 	}
 }

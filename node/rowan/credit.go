@@ -122,12 +122,15 @@ func (s *Sender) Return(length int) {
 	}
 }
 
-// ask tells the receiver what is spent, and asks what it has granted since.
+// ask tells the receiver what is spent, and asks what it has granted since. What earlier workers that were the source
+// had leave for is asked first: it is spent, since nothing of theirs lands any more.
 func (s *Sender) ask() error {
 	source := int(s.o.Source)
 	b := s.ep.Batch()
 	b.Chain()
-	b.WriteWord(s.o.Log.spentAt(source), s.spent)
+	if s.taken {
+		b.WriteWord(s.o.Log.spentAt(source), s.spent)
+	}
 	b.Read(s.o.Log.grantAt(source), 8)
 	if err := s.ep.Post(b.As("ask for credit")); err != nil {
 		b.Release()
@@ -148,22 +151,25 @@ func (s *Sender) heed() error {
 	if err := b.Err(); err != nil {
 		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
 	}
-	s.granted, s.told = b.Op(1).Word(0), s.asked
+	s.granted, s.told = b.Op(b.Len()-1).Word(0), s.asked
+	if !s.taken {
+		s.taken, s.reserved, s.spent = true, s.granted, s.granted
+	}
 	return nil
 }
 
-// takeOver gives back what earlier workers that were the source had leave for: nothing of theirs lands any more.
+// takeOver gives back what earlier workers that were the source had leave for, and waits for leave.
 func (s *Sender) takeOver() error {
-	granted, err := rdma.ReadWord(s.ep, "take over credit", s.o.Log.grantAt(int(s.o.Source)), patience)
-	if err != nil {
-		return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
+	for range 2 {
+		if err := s.ask(); err != nil {
+			return err
+		}
+		if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
+			return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
+		}
+		if err := s.heed(); err != nil {
+			return err
+		}
 	}
-	s.granted, s.reserved, s.spent = granted, granted, granted
-	if err := s.ask(); err != nil {
-		return err
-	}
-	if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
-		return fmt.Errorf("take over the credit of source %d at %s: %w", s.o.Source, s.ring, err)
-	}
-	return s.heed()
+	return nil
 }

@@ -2,6 +2,7 @@ package rowan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -43,7 +44,7 @@ func (r *Receiver) unfinished(segment int) bool {
 // are free by now, or used again, were.
 func (r *Receiver) ended(segment int) bool {
 	for _, end := range r.segments[segment].ends {
-		if s := &r.segments[end.Index]; r.isUsed(end.Index) && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
+		if s := &r.segments[end.Index]; s.state != free && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
 			return false
 		}
 	}
@@ -56,10 +57,35 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 	if seg := &r.segments[s.Index]; s.Push != seg.push || seg.digest || r.o.Streams == 1 && s.Push <= r.digested {
 		panic(fmt.Sprintf("rowan: digest segment %+v behind push %d", s, r.digested))
 	}
-	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
-		return err
-	}
 	r.digested, r.segments[s.Index].digest = s.Push, true
+	_, err := r.scan(s, func(uint16) uint64 { return math.MaxUint64 }, f)
+	return err
+}
+
+// Settle calls f for entries that are at rest in segments which are in the ring, in the order of Digest: those of each
+// source up to a stamp of which the caller knows that nothing not above it is in flight. They do not come again when
+// their segment is digested. It follows a Step, and Digest of all that Next returns.
+func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entry) error) error {
+	begun := len(r.pushed) - r.unbegun
+	for i, p := range r.pushed {
+		s := Segment{p.index, r.segments[p.index].push}
+		found, err := r.scan(s, upTo, func(e *Entry) error { return f(s, e) })
+		if err != nil {
+			return err
+		}
+		if i >= begun && !found {
+			break
+		}
+	}
+	return nil
+}
+
+// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It reports whether there
+// are any blocks of this use of the segment.
+func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entry) error) (found bool, err error) {
+	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
+		return false, err
+	}
 	for off := 0; off < len(r.scratch); {
 		h, part, ok := r.l.parse(r.scratch[off:])
 		if !ok || int(h.source) >= r.o.Sources {
@@ -72,17 +98,21 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 		if h.stamp <= r.segments[s.Index].floors[k] {
 			continue // of an earlier use of the segment
 		}
+		found = true
+		if h.stamp > upTo(h.source) {
+			continue // others of the source ahead of it may be in flight
+		}
 		if last := r.last[k]; h.stamp < last || h.stamp == last && h.block == 0 {
-			continue // a copy of an entry, in the data of one that is torn
+			continue // it was digested, or is a copy of an entry, in the data of one that is torn
 		}
 		r.last[k], r.floors[k] = h.stamp, max(r.floors[k], h.stamp)
 		if e := r.assemble(h, part, at, s); e != nil {
 			if err := f(e); err != nil {
-				return err
+				return found, err
 			}
 		}
 	}
-	return nil
+	return found, nil
 }
 
 // assemble adds a block to its entry, and returns that when it is whole. Blocks of a source's entries come in order:

@@ -188,3 +188,15 @@ func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, data []byte) (kin
 	}
 	return kind, data, nil
 }
+
+// Spans appends to spans where the data of such an entry lies, of so many bytes, from one of them on.
+func (t *Table) Spans(blocks []rdma.Addr, length, from int, spans []rdma.Span) []rdma.Span {
+	part := t.p.MTU - HeaderBytes
+	for i := from / part; i*part < length; i++ {
+		skip := max(0, from-i*part)
+		spans = append(spans, rdma.Span{
+			Addr: blocks[i].Add(uint64(HeaderBytes + skip)), Len: min(part, length-i*part) - skip,
+		})
+	}
+	return spans
+}

@@ -310,3 +310,6 @@ func (r *Receiver) Close() error {
 	}
 	return r.ring.Close()
 }
+
+// Counts reports whether the fabric counts what is in flight: see rdma.RingPromises.
+func (r *Receiver) Counts() bool { return r.counts }

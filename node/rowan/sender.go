@@ -20,6 +20,8 @@ type SenderOptions struct {
 	// Reserved says that the source needs no leave: what it appends goes into the reserve, when the log is full for
 	// others. It bounds itself. It is for what makes room, and for what must not fail.
 	Reserved bool
+	// Later has NewSender not wait for the log's node: until Try has heard from it, there is no leave.
+	Later bool
 }
 
 // Sender appends a source's entries to a log. It belongs to its worker.
@@ -37,6 +39,7 @@ type Sender struct {
 
 	question *rdma.Batch // for more leave, in flight; nil: there is none
 	asked    uint64      // what it told
+	taken    bool        // the leave of earlier workers that were the source was taken over
 }
 
 // NewSender returns a sender. The error wraps rdma.ErrNotSupported on a fabric without rings.
@@ -54,7 +57,7 @@ func NewSender(ep rdma.Endpoint, o SenderOptions) (*Sender, error) {
 	}
 	ring := rdma.RingAt(o.Log.Node, o.Log.Ring)
 	s := &Sender{ep: ep, o: o, ring: ring, l: newLayout(p, o.Log.Secret, ring), counts: p.Counts, stamp: o.Above}
-	if !o.Reserved {
+	if !o.Reserved && !o.Later {
 		err = s.takeOver()
 	}
 	return s, err
@@ -73,6 +76,9 @@ func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 	s.l.seal(p, header{kind: kind, source: s.o.Source, length: len(data), stamp: s.stamp}, data)
 	return b.Append(s.ring, p), nil
 }
+
+// Raise has the stamps of entries that are added from here on go on behind one, unless they are there already.
+func (s *Sender) Raise(above uint64) { s.stamp = max(s.stamp, above) }
 
 // Acknowledged is asked once of each op that is complete. It returns nil when the op, which was posted at the time
 // posted, has its entry in the log for good. Otherwise the entry may be found or not, until it is appended again.

@@ -8,7 +8,7 @@ import (
 )
 
 var mutants = []teeth.Mutant{
-	{Rule: "what is of an earlier use of a segment is no entry", In: "Receiver.Digest",
+	{Rule: "what is of an earlier use of a segment is no entry", In: "Receiver.scan",
 		At: "$h.stamp <= $*floor", Do: "false"},
 	{Rule: "an entry that has begun is below no floor", In: "Receiver.floor",
 		At: "$stamp - 1", Do: "$stamp", Test: "TestBegun"},
@@ -48,9 +48,9 @@ var mutants = []teeth.Mutant{
 		At: "$secret ^ $*ring", Do: "($secret & 0) ^ $*ring", Test: "TestForged"},
 	{Rule: "entries are sealed for their log", In: "newLayout",
 		At: "uint64($ring) * 0x9e3779b97f4a7c15", Do: "uint64($ring) * 0", Test: "TestForged"},
-	{Rule: "what is in an entry is none", In: "Receiver.Digest",
+	{Rule: "what is in an entry is none", In: "Receiver.scan",
 		At: "strides($*n)", Do: "rdma.Stride", Test: "TestForged"},
-	{Rule: "a copy of an entry is none", In: "Receiver.Digest",
+	{Rule: "a copy of an entry is none", In: "Receiver.scan",
 		At: "$h.stamp < $last || $h.stamp == $last && $h.block == 0", Do: "$h.stamp < $last && false",
 		Test: "TestForged"},
 	{Rule: "no block of an entry is missing", In: "Receiver.assemble",
@@ -87,8 +87,8 @@ var mutants = []teeth.Mutant{
 		At: "$c.IsSettled($p.number)", Do: "$p.number < $c.Settled", Seed: 2},
 	{Rule: "without leave there is no place", In: "Sender.take",
 		At: "$n > $left", Do: "$n > $left && $n > 1<<20", Test: "TestFull"},
-	{Rule: "leave of a sender that died is given back", In: "Sender.takeOver",
-		At: "$s.granted, $s.reserved, $s.spent = $granted, $granted, $granted", Do: "$s.reserved = $granted",
+	{Rule: "leave of a sender that died is given back", In: "Sender.heed",
+		At: "$s.taken, $s.reserved, $s.spent = true, $s.granted, $s.granted", Do: "$s.taken, $s.reserved = true, $s.granted",
 		Test: "TestFull"},
 	{Rule: "what is in flight is not spent", In: "Sender.ask",
 		At: "b.WriteWord($*a, $s.spent)", Do: "b.WriteWord($*a, $s.reserved)", Test: "TestInFlight"},

@@ -122,7 +122,7 @@ func (c *calls) start(node int, number uint64, kind uint8, record []byte) (*rpc.
 	c.body = le.AppendUint64(c.body, c.backups[node].lowest)
 	c.body = le.AppendUint64(c.body, uint64(c.w.s.node)|uint64(kind)<<16)
 	c.body = append(c.body, record...)
-	call, err := c.w.peer.Start(rdma.BoxAt(node, c.w.s.o.Boxes+c.w.number), ProcReplicate, callPatience, c.body)
+	call, err := c.w.peer.Start(rdma.BoxAt(node, c.w.s.o.Boxes+1+c.w.number), ProcReplicate, callPatience, c.body)
 	if errors.Is(err, rpc.ErrWindow) {
 		return nil, nil
 	}

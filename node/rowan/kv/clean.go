@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
 )
 
 // cleaner is a task that collects garbage (section 4.4). It copies what is live in a committed segment to a log of its
@@ -27,7 +28,7 @@ type cleaner struct {
 
 // moving is an entry that is copied.
 type moving struct {
-	shard    *shard
+	index    *index.Index
 	hash     uint64
 	old, new uint64
 	segment  rowan.Segment // of the copy
@@ -62,7 +63,7 @@ func (s *Server) clean(ep rdma.Endpoint, number int) error {
 func (s *Server) newCleaner(ep rdma.Endpoint, number int) *cleaner {
 	c := &cleaner{
 		s: s, ep: ep, log: s.table.Log(ep, rowan.Owner(1+s.o.Workers+number)), scratch: make([]byte, s.table.SegmentBytes()),
-		reader: 1 + s.o.Workers + number,
+		reader: s.o.cleaner(number),
 	}
 	if number == 0 {
 		c.sweep = newSweep(s, ep, c.scratch)
@@ -164,11 +165,14 @@ func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
 		return nil
 	}
 	hash := Hash(r.key)
-	sh := c.s.shardOf(hash)
-	if sh == nil {
+	x, live := c.s.shards[r.shard].naming(hash, at)
+	if x == nil {
 		return nil
 	}
-	if !names(sh, hash, at) {
+	if !live { // of a shard that the server has lost
+		if x.Remove(hash, at) {
+			c.s.space.dead(at, c.s.segment(at), entrySize(len(data)), kind)
+		}
 		return nil
 	}
 	if err := c.log.Reserve(len(data), 0); err != nil {
@@ -176,17 +180,11 @@ func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
 	}
 	seg, to := c.log.Add(c.batch, kind, data)
 	c.s.space.place(seg.Index, entrySize(len(data)))
-	c.group = append(c.group, moving{sh, hash, at, to.Offset(), seg, kind, len(data)})
+	c.group = append(c.group, moving{x, hash, at, to.Offset(), seg, kind, len(data)})
 	if len(c.group) == groupSize {
 		return c.flush()
 	}
 	return nil
-}
-
-// names reports whether the index of a shard names the entry of a key at an address.
-func names(sh *shard, hash, at uint64) bool {
-	var room [4]uint64
-	return slices.Contains(sh.index.Lookup(hash, room[:0]), at)
 }
 
 // flush waits until the copies are durable, and has the indexes name them, unless they name something newer by now.
@@ -197,7 +195,7 @@ func (c *cleaner) flush() error {
 	c.batch.Release()
 	c.batch = c.ep.Batch()
 	for _, m := range c.group {
-		if m.shard.index.Replace(m.hash, m.old, m.new) {
+		if m.index.Replace(m.hash, m.old, m.new) {
 			c.s.space.move(m.old, c.s.segment(m.old), m.segment.Index, entrySize(m.length), m.kind)
 		}
 	}

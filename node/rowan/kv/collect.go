@@ -54,7 +54,7 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*row
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	b := ep.Batch()
 	defer b.Release()
-	op := b.Read(o.words(node), 8*o.Shards)
+	op := b.Read(o.commitAt(node, 0), 8*o.Shards)
 	if err := rdma.Do(ep, b.As("read CommitVers"), patience); err != nil {
 		return nil, fmt.Errorf("read CommitVers of server %d: %w", node, err)
 	}
@@ -68,8 +68,29 @@ func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 // Describe returns what lies at an address of a server's memory; "": it is none of that.
 func (o Options) Describe(a rdma.Addr) string {
 	o = o.withDefaults()
-	if words := o.words(a.Node()); a.Offset() >= words.Offset() && a.Offset() < words.Offset()+o.wordsBytes() {
-		return fmt.Sprintf("CommitVer of shard %d", (a.Offset()-words.Offset())/8)
+	if n := (a.Offset() - o.Base) / 8; a.Offset() >= o.Base && n < o.wordsBytes()/8 {
+		shards, nodes := uint64(o.Shards), uint64(o.Nodes)
+		switch {
+		case n < 1:
+			return "last term"
+		case n < 1+shards:
+			return fmt.Sprintf("CommitVer of shard %d", n-1)
+		case n < 1+2*shards:
+			return fmt.Sprintf("term of the copy of shard %d", n-1-shards)
+		case n < 1+2*shards+nodes:
+			return fmt.Sprintf("term in which server %d gave", n-1-2*shards)
+		}
+		return ""
 	}
 	return o.log(a.Node()).Describe(a)
+}
+
+// LastTerm returns the last term that a server noted, as a member, before it said that it knew it; 0: none. A pool whose
+// servers have all stopped begins again by it: see shards.Config.ColdStart.
+func LastTerm(ep rdma.Endpoint, o Options, node int) (uint64, error) {
+	term, err := rdma.ReadWord(ep, "read the last term", o.withDefaults().termAt(node), patience)
+	if err != nil {
+		return 0, fmt.Errorf("read the last term of server %d: %w", node, err)
+	}
+	return term, nil
 }

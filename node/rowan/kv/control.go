@@ -1,12 +1,15 @@
 package kv
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
 // patience bounds verbs at the server's own node, which cannot do without them.
@@ -22,18 +25,38 @@ type control struct {
 	s       *Server
 	ep      rdma.Endpoint
 	r       inbound
+	ring    settling      // r, if the configuration may change; nil: it may not
 	used    []usedSegment // digested, and not known to be committed
+	early   []usedSegment // of which something is digested, while they are in the ring
 	told    []uint64      // by shard: what the word says
 	next    time.Duration // when that is looked at next
 	asked   *rdma.Batch   // READs of others' words; nil: none is in flight
 	sources []int         // whose
+	askedIn *term         // when that began
+	heard   uint64        // the last term that was committed in which they were read
 	group   []fresh
+
+	peer      *rpc.Peer
+	cm        *cm.Server
+	adoptedAt time.Duration // the term
+	settled   uint64        // the last term in which all of earlier ones is digested
+	gave      uint64        // the last term in which the exchanger has what others may not have
+	promoted  uint64        // the last term in which all shards are served of which the server is the primary
+	err       error         // of what cannot return one
 }
 
-// usedSegment is one with the highest version of each shard in it.
+// usedSegment is one with the highest version of each shard in it, and its records.
 type usedSegment struct {
 	rowan.Segment
 	highest []highest
+	records []located
+}
+
+// located is where a record lies.
+type located struct {
+	at      uint64
+	shard   int
+	version uint64
 }
 
 type highest struct {
@@ -48,14 +71,20 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 		return err
 	}
 	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize)}
+	c.ring, _ = r.(settling)
+	c.peer, err = rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: s.node, Number: s.o.Boxes}})
+	if err != nil {
+		return err
+	}
+	defer c.peer.Close()
+	c.cm = cm.NewServer(ep, s.configs, s.node, c)
+	c.cm.Told(1)
 	for err == nil && !s.stopping() {
 		if err = c.step(); err == nil {
 			ep.Sleep(s.o.StepEvery)
 		}
 	}
-	if c.asked != nil {
-		c.asked.Release()
-	}
+	c.hear()
 	if e := r.Close(); err == nil {
 		err = e
 	}
@@ -65,9 +94,57 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 // step looks after all that the task has to do.
 func (c *control) step() error {
 	question := c.s.quiet.last()
+	if err := c.configure(); err != nil {
+		return err
+	}
 	for _, seg := range c.s.space.given() {
 		c.r.Free(seg)
 	}
+	if err := c.digestUsed(); err != nil {
+		return err
+	}
+	if err := c.promote(); err != nil {
+		return err
+	}
+	if err := c.gossip(); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	c.s.quiet.pass(c.s.o.receiver(), question)
+	return nil
+}
+
+// configure hears what the manager asks, and goes on with new terms. What fails while registers cannot be read is
+// tried again.
+func (c *control) configure() error {
+	c.cm.Told(c.s.known.highest())
+	for {
+		r, err := c.peer.Next(0)
+		if errors.Is(err, rdma.ErrTimeout) || r == nil && err == nil {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if r.Proc != cm.Ask {
+			r.Drop()
+			continue
+		}
+		if err := c.cm.Handle(r); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
+			return err
+		}
+	}
+	if err := c.cm.Step(); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
+		return err
+	}
+	c.s.known.join(c.cm.Epoch())
+	return c.err
+}
+
+// digestUsed digests all segments that are used.
+func (c *control) digestUsed() error {
 	if err := c.r.Step(); err != nil {
 		return err
 	}
@@ -79,13 +156,6 @@ func (c *control) step() error {
 			return err
 		}
 	}
-	if err := c.gossip(); err != nil {
-		return err
-	}
-	if err := c.commit(); err != nil {
-		return err
-	}
-	c.s.quiet.pass(c.s.o.Workers, question)
 	return nil
 }
 
@@ -95,7 +165,7 @@ func (c *control) commit() error {
 	var all []rowan.Segment
 	c.used = slices.DeleteFunc(c.used, func(u usedSegment) bool {
 		for _, h := range u.highest {
-			if sh := c.s.shards[h.shard]; sh != nil && h.version > sh.committed() {
+			if sh := c.s.shards[h.shard]; sh.has() != nil && h.version > sh.committed() {
 				return false
 			}
 		}
@@ -114,37 +184,47 @@ func (c *control) commit() error {
 
 // gossip writes the CommitVers of the server's shards where others read them, and reads theirs, from time to time.
 func (c *control) gossip() error {
+	t := c.s.adopted()
 	if b := c.asked; b != nil && b.Finished() {
 		c.learn(b)
-		b.Release()
-		c.asked = nil
+		c.heard = c.askedIn.Term
+		c.hear()
+		c.next = c.ep.Now() + c.s.o.CommitEvery
 	}
-	now := c.ep.Now()
-	if now < c.next || c.asked != nil {
+	if t == nil || c.asked != nil || c.ep.Now() < c.next {
 		return nil
 	}
-	c.next = now + c.s.o.CommitEvery
 	if err := c.tell(); err != nil {
 		return err
 	}
 	b := c.ep.Batch()
 	c.sources = c.sources[:0]
-	for _, m := range c.s.config.Members {
-		if m.Node != c.s.node {
-			b.Read(c.s.o.words(m.Node), 8*len(c.s.shards))
+	for _, m := range t.Members {
+		if m.Node != t.node {
+			b.Read(c.s.o.commitAt(m.Node, 0), 8*len(t.Shards))
 			c.sources = append(c.sources, m.Node)
 		}
 	}
 	if b.Len() == 0 {
 		b.Release()
+		c.heard, c.next = t.Term, c.ep.Now()+c.s.o.CommitEvery
 		return nil
 	}
 	if err := c.ep.Post(b.As("read CommitVers")); err != nil {
 		b.Release()
 		return fmt.Errorf("read CommitVers: %w", err)
 	}
-	c.asked = b
+	c.asked, c.askedIn = b, t
 	return nil
+}
+
+// hear has others be asked at once.
+func (c *control) hear() {
+	if c.asked != nil {
+		c.asked.Release()
+		c.asked = nil
+	}
+	c.next = 0
 }
 
 // tell writes what changed. A word says less than is so for a while, and never more.
@@ -152,11 +232,11 @@ func (c *control) tell() error {
 	b := c.ep.Batch()
 	defer b.Release()
 	for i, sh := range c.s.shards {
-		if sh == nil || !sh.primary {
+		if !sh.serving() {
 			continue
 		}
 		if commit := sh.committed(); commit != c.told[i] {
-			b.WriteWord(c.s.o.words(c.s.node).Add(uint64(8*i)), commit)
+			b.WriteWord(c.s.o.commitAt(c.s.node, i), commit)
 			c.told[i] = commit
 		}
 	}
@@ -174,7 +254,7 @@ func (c *control) learn(b *rdma.Batch) {
 			continue
 		}
 		for i, sh := range c.s.shards {
-			if sh != nil && !sh.primary && c.s.config.Shards[i].Primary == node {
+			if c.askedIn.Shards[i].Primary == node {
 				sh.learn(op.Word(i))
 			}
 		}

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -15,7 +16,7 @@ const groupSize = 16
 type fresh struct {
 	found
 	hash    uint64
-	shard   *shard
+	index   *index.Index
 	end     int         // the segment where it ends
 	blocks  []rdma.Addr // of one of several
 	current []uint64    // entries of its tag that the index names
@@ -24,24 +25,64 @@ type fresh struct {
 
 // digest has the indexes of backups name what is new in a segment.
 func (c *control) digest(seg rowan.Segment) error {
-	u := usedSegment{Segment: seg}
-	err := c.r.Digest(seg, func(e *rowan.Entry) error {
-		c.s.space.place(seg.Index, entrySize(len(e.Data)))
-		r, ok := parseRecord(e.Data)
-		if !ok || r.shard >= len(c.s.shards) || c.s.shards[r.shard] == nil {
-			return nil // a log's entries are whole: it is of a shard that the server does not have
-		}
-		u.note(r.shard, r.version)
-		if c.add(seg, e, r); len(c.group) == groupSize {
-			return c.flush()
-		}
-		return nil
-	})
+	u := c.takeEarly(seg)
+	err := c.r.Digest(seg, func(e *rowan.Entry) error { return c.take(&u, e) })
 	if err == nil {
 		err = c.flush()
 	}
 	c.used = append(c.used, u)
 	return err
+}
+
+// settle does so with what is at rest in the ring: see rowan.Receiver.Settle.
+func (c *control) settle(upTo func(source uint16) uint64) error {
+	if err := c.digestUsed(); err != nil {
+		return err
+	}
+	if c.ring == nil {
+		return nil
+	}
+	err := c.ring.Settle(upTo, func(seg rowan.Segment, e *rowan.Entry) error {
+		u := c.takeEarly(seg)
+		err := c.take(&u, e)
+		c.early = append(c.early, u)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.flush()
+}
+
+// takeEarly returns what was digested of a segment while it was in the ring.
+func (c *control) takeEarly(seg rowan.Segment) usedSegment {
+	for i, u := range c.early {
+		if u.Segment == seg {
+			c.early = slices.Delete(c.early, i, i+1)
+			return u
+		}
+	}
+	return usedSegment{Segment: seg}
+}
+
+// take digests an entry that ends in a segment.
+func (c *control) take(u *usedSegment, e *rowan.Entry) error {
+	c.s.space.place(u.Index, entrySize(len(e.Data)))
+	r, ok := parseRecord(e.Data)
+	if !ok || r.shard >= len(c.s.shards) {
+		return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
+	}
+	sh := c.s.shards[r.shard]
+	if sh.has() == nil || c.ring != nil && !sh.takes(e.Stamp>>32) {
+		return nil // the server does not have the shard, or had it once and lost it
+	}
+	sh.find(r.version)
+	u.note(r.shard, r.version)
+	u.records = append(u.records, located{e.Blocks[0].Offset(), r.shard, r.version})
+	if c.add(u.Segment, e, r); len(c.group) == groupSize {
+		return c.flush()
+	}
+	return nil
 }
 
 // add copies what is needed of an entry to the group, which keeps its room.
@@ -50,7 +91,7 @@ func (c *control) add(seg rowan.Segment, e *rowan.Entry, r record) {
 	c.group = c.group[:n+1]
 	f := &c.group[n]
 	f.at, f.kind, f.length, f.order = e.Blocks[0].Offset(), e.Kind, len(e.Data), r.order
-	f.key, f.hash, f.shard, f.end = append(f.key[:0], r.key...), Hash(r.key), c.s.shards[r.shard], seg.Index
+	f.key, f.hash, f.index, f.end = append(f.key[:0], r.key...), Hash(r.key), c.s.shards[r.shard].has(), seg.Index
 	f.current, f.read, f.blocks = f.current[:0], f.read[:0], nil
 	if len(e.Blocks) > 1 {
 		f.blocks = slices.Clone(e.Blocks)
@@ -75,7 +116,7 @@ func (c *control) flush() error {
 	defer b.Release()
 	for i := range c.group {
 		f := &c.group[i]
-		f.current = f.shard.index.Lookup(f.hash, f.current)
+		f.current = f.index.Lookup(f.hash, f.current)
 		first := b.Len()
 		c.s.readHeads(b, f.current, len(f.key))
 		for k := range f.current {
@@ -100,7 +141,7 @@ func (c *control) update(f *fresh) error {
 		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
 	}
 	var old found
-	garbage, updated, err := f.shard.index.Update(f.hash, f.at, func(at uint64) (index.Relation, error) {
+	garbage, updated, err := f.index.Update(f.hash, f.at, func(at uint64) (index.Relation, error) {
 		p, err := c.head(f, at)
 		if err != nil {
 			return index.OtherKey, err

@@ -82,12 +82,12 @@ func (o Options) remote(l rowan.Options) rowan.Options {
 func (o Options) credit() uint64 { return uint64(cmp.Or(o.Log.Credit, 128<<10)) }
 
 // newReplication returns that of a worker, which has its peer.
-func (w *worker) newReplication() (replication, error) {
+func (w *worker) newReplication() replication {
 	switch w.s.o.Kind {
 	case RPC:
-		return newCalls(w), nil
+		return newCalls(w)
 	case RWrite, Batch, Share:
-		return newWrites(w), nil
+		return newWrites(w)
 	}
 	return newRings(w)
 }

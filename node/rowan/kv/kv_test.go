@@ -110,3 +110,49 @@ func TestCommitVer(t *testing.T) {
 		t.Errorf("CommitVer is %d of %d", s.committed(), s.version)
 	}
 }
+
+// TestLead: the first version of a new primary is above all that it found, and these are committed. One that goes on
+// knows what is in flight.
+func TestLead(t *testing.T) {
+	s := &shard{}
+	s.gain(3, 10)
+	s.learn(5)
+	s.find(9)
+	s.find(7)
+	s.lead()
+	if v, ok := s.next(); !ok || v != 10 || s.committed() != 9 {
+		t.Errorf("the first version is %d, %t, with CommitVer %d", v, ok, s.committed())
+	}
+	s.find(20)
+	s.lead() // in the next term
+	if v, ok := s.next(); !ok || v != 11 || s.committed() != 9 {
+		t.Errorf("the next version is %d, %t, with CommitVer %d", v, ok, s.committed())
+	}
+}
+
+// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms for it, and knows what
+// it names by the old index for garbage.
+func TestGained(t *testing.T) {
+	s := &shard{}
+	s.gain(3, 10)
+	s.gain(4, 10)
+	if s.takes(2) || !s.takes(3) || !s.takes(4) {
+		t.Error("a replica since term 3 takes what is of term 2, or not what is of later ones")
+	}
+	s.has().Insert(1, 64, nil)
+	s.lose(5)
+	if x, live := s.naming(1, 64); s.takes(5) || x == nil || live {
+		t.Error("a server that is no replica takes entries, or does not know those that it took")
+	}
+	s.gain(7, 10)
+	if _, live := s.naming(1, 64); s.takes(6) || !s.takes(7) || live || s.has().Len() > 0 {
+		t.Error("a replica since term 7 has what it had in term 4")
+	}
+	if s.leaving(4) != nil || s.leaving(5) == nil {
+		t.Error("an index is emptied in the term in which it was in use")
+	}
+	s.forget(s.leaving(5))
+	if x, _ := s.naming(1, 64); x != nil {
+		t.Error("an index that is empty is kept")
+	}
+}

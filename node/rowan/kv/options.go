@@ -24,7 +24,8 @@ type Options struct {
 	// Workers and Cleaners are how many tasks a server has of each, beside one that receives and digests; 2 and 1 by
 	// default.
 	Workers, Cleaners int
-	// Boxes is the number of a server's first mailbox, one a worker; 1 by default. Slots are how many requests each
+	// Boxes is the number of a server's first mailbox, in which it hears of the configuration (cm.Options.Box); one for
+	// each worker is behind. 1 by default. Slots are how many requests each
 	// has buffers for, 64 by default.
 	Boxes, Slots int
 	// PairBytes is how long a key and its value may be together, 4000 by default. KeyBytes is how long a key may be,
@@ -124,22 +125,32 @@ func (o Options) message() int {
 	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes + headBytes
 }
 
-// Each server begins its memory with a word for each shard: see control.tell. The log is behind.
+// Each server begins its memory with words: the last term that it has adopted as a member; by shard, the CommitVer, of
+// which it is the primary (see control.tell), and the term in which the primary has copied the shard to it; and by node,
+// the last term in which that one's server has given it what it had (see exchanger). The log is behind.
 func (o Options) wordsBytes() uint64 {
-	return uint64((8*o.Shards + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
+	return uint64((8*(1+2*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
 
-// words is where these words are.
-func (o Options) words(node int) rdma.Addr { return rdma.At(node, o.Base) }
+func (o Options) termAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
 
-// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one.
+func (o Options) commitAt(node, shard int) rdma.Addr {
+	return o.termAt(node).Add(uint64(8 * (1 + shard)))
+}
+
+func (o Options) copiedAt(node, shard int) rdma.Addr { return o.commitAt(node, o.Shards+shard) }
+
+func (o Options) gaveAt(node, by int) rdma.Addr { return o.copiedAt(node, o.Shards+by) }
+
+// log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one. Its
+// exchanger is another urgent one.
 func (o Options) log(node int) rowan.Options {
 	l := o.Log
 	l.Node, l.Base = node, o.Base+o.wordsBytes()
 	if o.Kind != Rowan {
 		return o.remote(l)
 	}
-	l.Sources, l.Urgent = 2*o.Nodes*o.Workers, o.Nodes*o.Workers
+	l.Sources, l.Urgent = 2*o.Nodes*o.Workers+o.Nodes, o.Nodes*o.Workers+o.Nodes
 	return l
 }
 
@@ -152,6 +163,17 @@ func (o Options) source(node, worker int, urgent bool) uint16 {
 	return uint16(n)
 }
 
+// exchange is the source that the exchanger of a server is.
+func (o Options) exchange(node int) uint16 { return uint16(2*o.Nodes*o.Workers + node) }
+
+// sourceOf returns the server that a source is of.
+func (o Options) sourceOf(source uint16) int {
+	if n := int(source) - 2*o.Nodes*o.Workers; n >= 0 {
+		return n
+	}
+	return int(source) / o.Workers % o.Nodes
+}
+
 // Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
@@ -161,7 +183,7 @@ func (o Options) Size() uint64 {
 // BoxOf returns the mailbox of the worker of a server that has the keys with a hash.
 func (o Options) BoxOf(node int, hash uint64) rdma.BoxAddr {
 	o = o.withDefaults()
-	return rdma.BoxAt(node, o.Boxes+WorkerOf(hash, o.Workers))
+	return rdma.BoxAt(node, o.Boxes+1+WorkerOf(hash, o.Workers))
 }
 
 // Own returns how many segments are free of others' entries: those for own logs.
@@ -176,7 +198,7 @@ func EntryBytes(pair, mtu int) int {
 // Tasks returns how many tasks a server has: each takes an identity.
 func (o Options) Tasks() int {
 	o = o.withDefaults()
-	return 1 + o.Workers + o.Cleaners
+	return o.cleaner(o.Cleaners)
 }
 
 // MessageBytes returns how long a message may be.

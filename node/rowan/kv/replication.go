@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"errors"
 	"time"
 
 	"github.com/farkv/farkv/node/cluster/rpc"
@@ -11,7 +12,7 @@ import (
 // replication is how the records of a worker's writes come to the logs of backups.
 type replication interface {
 	// reserve takes leave to append a record of n bytes at a backup, which is in a. It does not wait. The error wraps
-	// rdma.ErrFull when there is none now. What makes room has leave when others have none.
+	// rdma.ErrFull when there is none now, or errAway. What makes room has leave when others have none.
 	reserve(a *appending, n int, makesRoom bool) error
 	// unreserve gives it back: nothing was added.
 	unreserve(a *appending, n int)
@@ -23,6 +24,28 @@ type replication interface {
 	// step goes on with what is of no one append. The worker calls it whenever something may have happened, ahead of goOn.
 	step(now time.Duration) error
 }
+
+// changing is the replication of a pool whose configuration may change, and settling its inbound. Others are those of a
+// pool that stays as it was made.
+type changing interface {
+	// turn is called with each term that is committed, in which nothing of earlier ones is repeated.
+	turn(t *term)
+	// giveUp gives an append up that is not acknowledged: the backup is dead.
+	giveUp(o *op, a *appending)
+}
+
+type settling interface {
+	// Settle calls f for entries in segments that are not used yet, of each source up to a stamp of which nothing is in
+	// flight: they do not come again. It follows a Step, and Digest of all that Next returns.
+	Settle(upTo func(source uint16) uint64, f func(rowan.Segment, *rowan.Entry) error) error
+	// Gone says that nothing of a source lands any more: an entry that it has begun will not end.
+	Gone(source uint16)
+	// Counts reports whether nothing lands once its sender was fenced off.
+	Counts() bool
+}
+
+// errAway is wrapped when a backup cannot be asked for leave: it may be about to be found dead.
+var errAway = errors.New("a backup does not answer")
 
 // inbound is the logs of a node in which the records of other servers' writes come. It belongs to the task that
 // receives.

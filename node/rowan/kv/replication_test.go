@@ -192,7 +192,7 @@ func TestOnce(t *testing.T) {
 			p = append(p, make([]byte, recordSize(r.key, r.value))...)
 			r.put(p[replicateBytes:])
 		}
-		c, err := b.client.Start(rdma.BoxAt(0, b.s.o.Boxes), ProcReplicate, time.Minute, p)
+		c, err := b.client.Start(rdma.BoxAt(0, b.s.o.Boxes+1), ProcReplicate, time.Minute, p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -12,40 +13,58 @@ import (
 type rings struct {
 	w       *worker
 	senders [][2]*rowan.Sender // by node; the urgent one second
+	above   uint64             // no stamp of an entry of an earlier term is
 }
 
 var _ inbound = (*rowan.Receiver)(nil)
 
-func newRings(w *worker) (*rings, error) {
-	s := w.s
-	r := &rings{w: w, senders: make([][2]*rowan.Sender, s.o.Nodes)}
-	for _, m := range s.config.Members {
-		for i := range r.senders[m.Node] {
-			if m.Node == s.node {
-				continue
-			}
-			o := rowan.SenderOptions{
-				Log: s.o.log(m.Node), Source: s.o.source(s.node, w.number, i == 1), Above: s.config.Term << 32,
-			}
-			var err error
-			if r.senders[m.Node][i], err = rowan.NewSender(w.ep, o); err != nil {
-				return nil, err
+func newRings(w *worker) *rings { return &rings{w: w, senders: make([][2]*rowan.Sender, w.s.o.Nodes)} }
+
+// turn has stamps say in which term an entry was appended first: at its end all up to it are at rest.
+func (r *rings) turn(t *term) {
+	r.above = t.stamps()
+	for _, both := range r.senders {
+		for _, s := range both {
+			if s != nil {
+				s.Raise(r.above)
 			}
 		}
 	}
-	return r, nil
 }
 
 func (r *rings) sender(a *appending) *rowan.Sender { return r.senders[a.node][a.urgent] }
 
 func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
 	a.urgent = 0
-	err := r.sender(a).Try(n)
+	err := r.try(a, n)
 	if errors.Is(err, rdma.ErrFull) && makesRoom {
 		a.urgent = 1
-		err = r.sender(a).Try(n)
+		err = r.try(a, n)
 	}
 	return err
+}
+
+// try takes leave as one of the two sources.
+func (r *rings) try(a *appending, n int) (err error) {
+	w := r.w
+	s := &r.senders[a.node][a.urgent]
+	if *s == nil {
+		*s, err = rowan.NewSender(w.ep, rowan.SenderOptions{
+			Log: w.s.o.log(a.node), Source: w.s.o.source(w.s.node, w.number, a.urgent == 1), Above: r.above, Later: true,
+		})
+		if err != nil {
+			*s = nil
+			return err
+		}
+	}
+	err = (*s).Try(n)
+	if err == nil || errors.Is(err, rdma.ErrFull) || fatal(err) {
+		return err
+	}
+	if _, e := w.ended(err); e != nil {
+		return e
+	}
+	return fmt.Errorf("%w: %w", errAway, err)
 }
 
 func (r *rings) unreserve(a *appending, n int) { r.sender(a).Return(n) }
@@ -77,10 +96,20 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if a.batch = nil; err == nil {
 			return true, nil
 		}
+		if _, err := r.w.ended(err); err != nil {
+			return false, err
+		}
 		a.again = now + pause
 		r.w.again(a.again)
 	}
 	return false, nil
+}
+
+func (r *rings) giveUp(o *op, a *appending) {
+	if a.batch != nil && a.batch != o.local {
+		a.batch.Release()
+	}
+	a.batch = nil
 }
 
 func (r *rings) step(time.Duration) error { return nil }
@@ -90,9 +119,10 @@ func (r *rings) step(time.Duration) error { return nil }
 func (r *rings) repeat(o *op, a *appending, now time.Duration) error {
 	a.again = now + pause
 	kind, record := r.w.encode(o)
-	if err := r.reserve(a, len(record), true); errors.Is(err, rdma.ErrFull) {
+	switch err := r.reserve(a, len(record), true); {
+	case errors.Is(err, rdma.ErrFull), errors.Is(err, errAway):
 		return nil
-	} else if err != nil {
+	case err != nil:
 		return err
 	}
 	b := r.w.ep.Batch()

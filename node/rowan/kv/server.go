@@ -7,31 +7,38 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
-	"github.com/farkv/farkv/node/rowan/index"
-	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // Server is the one beside a node. Its tasks share it.
 type Server struct {
-	o      Options
-	node   int
-	config *shards.Config
-	table  *rowan.Table
-	shards []*shard // by number; nil: another's
-	space  *space
-	shared []*rowan.Remote // by node, with Share
-	quiet  quiet
+	o       Options
+	node    int
+	configs rdma.Configs
+	known   known
+	table   *rowan.Table
+	shards  []*shard // by number
+	space   *space
+	shared  []*rowan.Remote // by node, with Share
+	quiet   quiet
 
 	mu      sync.Mutex
 	stopped bool
 	err     error
-	tasks   int // that have not ended
+	tasks   int      // that have not ended
+	saw     []uint64 // by worker, the exchanger last: the term before which nothing is under way
+	gift    *gift    // for the exchanger; nil: it has taken the last one
 }
 
-// Open returns the server beside a node, by a configuration that has it. The node's memory is all zero: what an earlier
-// server left is not read. The worker runs beside the node.
-func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, error) {
-	o.Shards = len(c.Shards)
+// Readers are numbered: the workers, the task that receives, the exchanger, the cleaners.
+func (o Options) receiver() int { return o.Workers }
+
+func (o Options) exchanger() int { return o.Workers + 1 }
+
+func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
+
+// Open returns the server beside a node. It serves by the configurations that the registers come to have, from when it
+// is a member. The node's memory is all zero: what an earlier server left is not read. The worker runs beside the node.
+func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
 	o = o.withDefaults()
 	p, err := rdma.Rings(ep)
 	if err == nil {
@@ -40,30 +47,23 @@ func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, err
 	if err != nil {
 		return nil, err
 	}
-	t, err := rowan.OpenTable(ep, o.log(node))
+	s := &Server{
+		o: o, node: node, configs: configs, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
+		quiet: quiet{passed: make([]uint64, o.cleaner(o.Cleaners))}, saw: make([]uint64, o.Workers+1),
+	}
+	for i := range s.shards {
+		s.shards[i] = &shard{number: i}
+	}
+	s.table, err = rowan.OpenTable(s.member(ep), o.log(node))
 	if err != nil {
 		return nil, fmt.Errorf("open server %d: %w", node, err)
 	}
-	if t.Pushes() > 0 {
+	if s.table.Pushes() > 0 {
 		return nil, fmt.Errorf("open server %d in memory that another one has used: %w", node, rdma.ErrExists)
-	}
-	s := &Server{
-		o: o, node: node, config: c, table: t, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
-		quiet: quiet{passed: make([]uint64, 1+o.Workers+o.Cleaners)},
 	}
 	for other := range s.o.Nodes {
 		if o.Kind == Share {
 			s.shared = append(s.shared, s.newRemote(other, node))
-		}
-	}
-	for i := range c.Shards {
-		if c.Shards[i].Has(node) {
-			s.shards[i] = &shard{number: i, index: index.New(o.Keys / o.Shards), primary: c.Shards[i].Primary == node}
-			for _, other := range c.Shards[i].Replicas() {
-				if other != node {
-					s.shards[i].others = append(s.shards[i].others, other)
-				}
-			}
 		}
 	}
 	return s, nil
@@ -71,12 +71,14 @@ func Open(ep rdma.Endpoint, o Options, node int, c *shards.Config) (*Server, err
 
 // Run serves until Stop, or until a task fails. The worker is the task that receives; others are started beside it.
 func (s *Server) Run(ep rdma.Endpoint) error {
+	ep = s.member(ep)
 	for w := range s.o.Workers {
 		s.start(ep, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) error { return s.work(ep, w) })
 	}
 	for c := range s.o.Cleaners {
 		s.start(ep, fmt.Sprintf("cleaner %d", c), func(ep rdma.Endpoint) error { return s.clean(ep, c) })
 	}
+	s.start(ep, "exchanger", s.exchange)
 	s.end("receiver", s.receive(ep))
 	for !s.ended() {
 		ep.Sleep(s.o.StepEvery)
@@ -131,9 +133,6 @@ func (s *Server) stopping() bool {
 	return s.stopped
 }
 
-// shardOf returns the shard of a key with a hash; nil: the server does not have it.
-func (s *Server) shardOf(hash uint64) *shard { return s.shards[s.config.Find(hash)] }
-
 // at returns the address of an entry at an offset in the node's memory.
 func (s *Server) at(offset uint64) rdma.Addr { return rdma.At(s.node, offset) }
 
@@ -170,8 +169,8 @@ func (s *Server) Stats() Stats {
 		stats.Tombs += s.space.tombs[i]
 	}
 	for _, sh := range s.shards {
-		if sh != nil {
-			stats.Items += sh.index.Len()
+		if x := sh.has(); x != nil {
+			stats.Items += x.Len()
 		}
 	}
 	return stats

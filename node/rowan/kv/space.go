@@ -67,6 +67,13 @@ func (s *space) scatter(at uint64, e scattered) {
 	s.ends[e.end] = append(s.ends[e.end], at)
 }
 
+// blocks returns where an entry of several blocks is; nil: it is of one.
+func (s *space) blocks(at uint64) []rdma.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.scattered[at].blocks
+}
+
 // dead counts an entry that no index names any more, which begins in a segment.
 func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 	s.mu.Lock()

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -82,7 +83,7 @@ func (w *sweep) look(seg rowan.Segment) error {
 			return
 		}
 		hash := Hash(r.key)
-		if sh := w.s.shardOf(hash); sh != nil && !names(sh, hash, at.Offset()) {
+		if _, live := w.s.shards[r.shard].naming(hash, at.Offset()); !live {
 			word, bit := w.bit(hash)
 			*word |= bit
 		}
@@ -102,13 +103,19 @@ func (w *sweep) drop(seg rowan.Segment) error {
 			return nil
 		}
 		hash, at := Hash(r.key), e.Blocks[0].Offset()
-		sh := w.s.shardOf(hash)
-		if sh == nil {
+		x, live := w.s.shards[r.shard].naming(hash, at)
+		if !live || !w.s.may(r.shard) {
 			return nil
 		}
-		if word, bit := w.bit(hash); *word&bit == 0 && sh.index.Remove(hash, at) {
+		if word, bit := w.bit(hash); *word&bit == 0 && x.Remove(hash, at) {
 			sp.drop(at, seg.Index, entrySize(len(e.Data)))
 		}
 		return nil
 	})
+}
+
+// may reports whether nothing older of a shard comes than what the server has: tombstones may be dropped.
+func (s *Server) may(shard int) bool {
+	t := s.adopted()
+	return t != nil && s.known.isSettled(t.Term) && !slices.Contains(t.Shards[shard].Copying, t.node)
 }

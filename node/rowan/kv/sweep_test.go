@@ -56,13 +56,13 @@ func TestSweep(t *testing.T) {
 		for _, seg := range b.s.table.Held() {
 			err := b.s.table.Peek(b.ep, seg, scratch, func(kind uint8, data []byte, at rdma.Addr) {
 				r, ok := parseRecord(data)
-				hash := Hash(r.key)
+				_, named := b.s.shards[r.shard].naming(Hash(r.key), at.Offset())
 				switch {
 				case !ok:
 					t.Fatalf("the entry at %s is no record", at)
 				case kind == kindPut:
 					puts[string(r.key)] = true
-				case names(b.s.shardOf(hash), hash, at.Offset()):
+				case named:
 					tombs[string(r.key)] = true
 				}
 			})
@@ -96,7 +96,8 @@ func TestSweep(t *testing.T) {
 			continue // much changes while the sweep looks
 		}
 		b.w.pass()
-		b.s.quiet.pass(b.s.o.Workers, b.s.quiet.last())
+		b.s.quiet.pass(b.s.o.receiver(), b.s.quiet.last())
+		b.s.quiet.pass(b.s.o.exchanger(), b.s.quiet.last())
 		if _, err := c.goOn(); err != nil {
 			t.Fatal(err)
 		}
@@ -123,8 +124,8 @@ func TestSweepWaits(t *testing.T) {
 	b.s.o.Tombs = 0
 	w := newSweep(b.s, b.ep, make([]byte, b.s.table.SegmentBytes()))
 	w.begin()
-	if n := len(b.s.quiet.passed); n != 1+b.s.o.Workers+b.s.o.Cleaners {
-		t.Fatalf("%d readers are asked, want workers, cleaners, and the task that receives", n)
+	if n := len(b.s.quiet.passed); n != b.s.o.Workers+b.s.o.Cleaners+2 {
+		t.Fatalf("%d readers are asked, want workers, cleaners, the exchanger, and the task that receives", n)
 	}
 	for reader := range b.s.quiet.passed {
 		if swept, err := w.step(true); swept || err != nil || len(w.held) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
 )
 
 // worker is a task that serves requests (section 5.1), those for the keys that are its own: so it alone decides whether
@@ -21,6 +22,8 @@ type worker struct {
 	number  int
 	peer    *rpc.Peer
 	log     *rowan.Log
+	term    *term  // nil: there is none yet
+	saw     uint64 // the term before which nothing is under way any more
 	backups replication
 	filling []filling // segments of the log with writes in flight
 	buf     []byte    // of a record
@@ -35,6 +38,7 @@ type worker struct {
 	looked   bool   // nothing that was looked up before is read any more
 	answers  uint64 // that had begun by then
 
+	spans     []rdma.Span // of an answer
 	spareOps  []*op
 	spareKeys []*key
 }
@@ -84,16 +88,13 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 		s: s, ep: ep, number: number, log: s.table.Log(ep, rowan.Owner(1+number)), wake: rdma.Forever,
 	}
 	o := rpc.Options{Box: rdma.BoxOptions{
-		Node: s.node, Number: s.o.Boxes + number, Slots: s.o.Slots, Bytes: s.o.message(),
+		Node: s.node, Number: s.o.Boxes + 1 + number, Slots: s.o.Slots, Bytes: s.o.message(),
 	}}
 	var err error
 	if w.peer, err = rpc.Open(ep, o); err != nil {
 		return nil, err
 	}
-	if w.backups, err = w.newReplication(); err != nil {
-		w.peer.Close()
-		return nil, err
-	}
+	w.backups = w.newReplication()
 	return w, nil
 }
 
@@ -112,10 +113,12 @@ func (w *worker) again(at time.Duration) { w.wake = min(w.wake, at) }
 type op struct {
 	r      *rpc.Request
 	proc   uint16
+	term   uint64
 	number uint64 // of those that the worker began
 	since  time.Duration
 	hash   uint64
 	shard  *shard
+	index  *index.Index
 	key    []byte // in the request
 	value  []byte
 	on     *key // of a write
@@ -132,12 +135,16 @@ func (w *worker) begin(r *rpc.Request) error {
 	if c, ok := w.backups.(*calls); ok && r.Proc == ProcReplicate {
 		return c.take(r)
 	}
+	if err := w.turn(); err != nil {
+		return err
+	}
 	q, err := parseRequest(r.Body)
 	refuse := func(status uint16) error { return r.Answer(status, nil) }
 	switch {
 	case err != nil || r.Proc < ProcGet || r.Proc > ProcDelete:
 		return refuse(StatusBad)
-	case q.Term != w.s.config.Term:
+	case !w.term.takesPart() || q.Term != w.term.Term:
+		w.s.known.tell(q.Term)
 		return refuse(StatusTerm)
 	case w.s.o.Kind == RPC && len(w.ops) >= w.s.o.Slots/4:
 		return refuse(StatusWait)
@@ -145,14 +152,21 @@ func (w *worker) begin(r *rpc.Request) error {
 		return refuse(StatusTooLarge)
 	}
 	hash := Hash(q.Key)
-	sh := w.s.shardOf(hash)
-	if sh == nil || !sh.primary || WorkerOf(hash, w.s.o.Workers) != w.number {
+	sh := w.s.shards[w.term.Find(hash)]
+	switch {
+	case !w.term.leads(sh.number) || WorkerOf(hash, w.s.o.Workers) != w.number:
 		return refuse(StatusBad)
+	case !sh.serving():
+		return refuse(StatusWait)
+	}
+	x := sh.has()
+	if x == nil { // another term begins
+		return refuse(StatusTerm)
 	}
 	o := w.newOp()
 	w.began++
-	o.r, o.proc, o.number, o.since = r, r.Proc, w.began, w.ep.Now()
-	o.hash, o.shard, o.key, o.value = hash, sh, q.Key, q.Value
+	o.r, o.proc, o.term, o.number, o.since = r, r.Proc, w.term.Term, w.began, w.ep.Now()
+	o.hash, o.shard, o.index, o.key, o.value = hash, sh, x, q.Key, q.Value
 	w.ops = append(w.ops, o)
 	if o.proc == ProcGet {
 		return w.lookUp(o)
@@ -183,6 +197,9 @@ func (w *worker) answer(o *op, status uint16, value ...rdma.Span) error {
 // goOn goes on with all that is in progress and can.
 func (w *worker) goOn() error {
 	w.wake = rdma.Forever
+	if err := w.turn(); err != nil {
+		return err
+	}
 	now := w.ep.Now()
 	if err := w.backups.step(now); err != nil {
 		return err
@@ -212,12 +229,59 @@ func (w *worker) goOn() error {
 		}
 	}
 	w.pass()
+	w.see()
 	return nil
+}
+
+// see notes that nothing is under way any more in earlier terms.
+func (w *worker) see() {
+	t := w.term
+	if t == nil || t.Term == w.saw || slices.ContainsFunc(w.ops, func(o *op) bool { return o.term < t.Term }) {
+		return
+	}
+	w.saw = t.Term
+	w.s.seen(w.number, t.Term)
+}
+
+// turn goes on to the server's term. Writes that have no version yet are refused, as they are of an earlier one; those
+// that have one go on at all replicas that are left. These, and GETs, end before the term is committed.
+func (w *worker) turn() error {
+	t := w.s.known.last()
+	if t == w.term {
+		return nil
+	}
+	w.term = t
+	if c, ok := w.backups.(changing); ok && t.Committed { // nothing of earlier terms is repeated any more
+		c.turn(t)
+	}
+	for _, k := range w.keys {
+		for len(k.queue) > 0 && k.queue[0].term < t.Term {
+			o := k.queue[0]
+			k.queue = slices.Delete(k.queue, 0, 1)
+			if err := w.answer(o, StatusTerm); err != nil {
+				return err
+			}
+		}
+		if k.look != nil {
+			k.look.Release()
+			k.look, k.fresh, k.late = nil, false, false
+		}
+	}
+	return nil
+}
+
+// ended reports whether a new view has ended a verb, and has the worker join that.
+func (w *worker) ended(err error) (bool, error) {
+	if !errors.Is(err, rdma.ErrStale) {
+		return false, nil
+	}
+	_, err = w.ep.Join()
+	return true, err
 }
 
 // lookUp reads what the index names for a GET's key.
 func (w *worker) lookUp(o *op) error {
-	o.seen = o.shard.index.Lookup(o.hash, o.seen[:0])
+	o.seen = o.index.Lookup(o.hash, o.seen[:0])
 	if len(o.seen) == 0 {
 		return w.answer(o, StatusNotFound)
 	}
@@ -233,18 +297,32 @@ func (w *worker) answerGet(o *op) error {
 	o.look = nil
 	defer b.Release()
 	f, ok, err := match(b, o.seen, o.key)
+	if again, e := w.ended(err); again {
+		return errors.Join(e, w.lookUp(o))
+	}
 	if err != nil {
 		return err
 	}
 	if !ok || f.kind == kindDel {
 		return w.answer(o, StatusNotFound)
 	}
-	head := headBytes + len(o.key)
-	value := rdma.Span{Addr: w.s.at(f.at + uint64(head)), Len: rowan.HeaderBytes + f.length - head}
-	if value.Len == 0 {
-		return w.answer(o, StatusOK)
+	return w.answer(o, StatusOK, w.valueOf(&f)...)
+}
+
+// valueOf returns where the value of an entry is, until the next call. What was appended by another server may be in
+// several blocks.
+func (w *worker) valueOf(f *found) []rdma.Span {
+	w.spans = w.spans[:0]
+	head := recordBytes + len(f.key)
+	if f.length == head {
+		return nil
 	}
-	return w.answer(o, StatusOK, value)
+	if blocks := w.s.space.blocks(f.at); blocks != nil {
+		w.spans = w.s.table.Spans(blocks, f.length, head, w.spans)
+	} else {
+		w.spans = append(w.spans, rdma.Span{Addr: w.s.at(f.at + uint64(rowan.HeaderBytes+head)), Len: f.length - head})
+	}
+	return w.spans
 }
 
 // match returns which of the entries that were read is of a key.

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -19,13 +20,14 @@ type bench struct {
 	s      *Server
 	ep     rdma.Endpoint
 	w      *worker
+	other  rdma.Endpoint // the client's
 	client *rpc.Peer
 }
 
 func newBench(t *testing.T, nodes int, k Kind) *bench {
 	o := Options{
 		Kind: k, Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
-		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 12, Reserve: 3, Credit: 4 << 10, Secret: 1},
+		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 14, Reserve: 5, Credit: 4 << 10, Secret: 1},
 	}
 	config, err := shards.New([]int{0, 1}[:nodes], 4, nodes)
 	if err != nil {
@@ -40,16 +42,21 @@ func newBench(t *testing.T, nodes int, k Kind) *bench {
 	b := &bench{t: t, f: f}
 	ep, err := f.Open("worker")
 	if err == nil {
-		b.ep = ep
-		b.s, err = Open(ep, o, 0, config.Commit())
+		b.s, err = Open(ep, f, o, 0)
 	}
 	if err == nil {
-		b.w, err = b.s.newWorker(ep, 0)
+		b.ep = b.s.member(ep)
+		b.adopt(config.Commit())
+		b.w, err = b.s.newWorker(b.ep, 0)
+	}
+	if err == nil {
+		err = b.w.turn()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	other, err := f.Open("client")
+	b.other = other
 	if err == nil {
 		b.client, err = rpc.Open(other, rpc.Options{})
 	}
@@ -68,9 +75,23 @@ func newBench(t *testing.T, nodes int, k Kind) *bench {
 	return b
 }
 
+// adopt has the server be in a term that was committed, without others.
+func (b *bench) adopt(c *shards.Config) {
+	t := newTerm(c, b.s.node)
+	for i, sh := range b.s.shards {
+		if t.leads(i) {
+			sh.gain(t.Term, 10)
+			sh.lead()
+		}
+	}
+	b.s.known.settle(t.Term)
+	b.s.known.adopt(t)
+}
+
 // key returns one that the server is the primary of.
 func (b *bench) key() (key []byte) {
-	for i := 0; key == nil || b.s.config.Shards[b.s.config.Find(Hash(key))].Primary != b.s.node; i++ {
+	t := b.s.known.last()
+	for i := 0; key == nil || !t.leads(t.Find(Hash(key))); i++ {
 		key = fmt.Appendf(nil, "key-%d", i)
 	}
 	return key
@@ -84,7 +105,7 @@ func (b *bench) begin(proc uint16, value string) *rpc.Call {
 
 func (b *bench) beginWith(key []byte, proc uint16, value string) *rpc.Call {
 	b.t.Helper()
-	q := Request{Term: b.s.config.Term, Key: key, Value: []byte(value)}
+	q := Request{Term: b.s.known.last().Term, Key: key, Value: []byte(value)}
 	c, err := b.client.Start(b.s.o.BoxOf(0, Hash(q.Key)), proc, time.Minute, q.Append(nil))
 	if err != nil {
 		b.t.Fatal(err)
@@ -228,6 +249,11 @@ func TestRepeated(t *testing.T) {
 		}
 		return r
 	}
+	for range 3 { // the worker is both sources before there is leave, which would be an earlier worker's
+		if err := b.w.backups.reserve(&appending{node: 1}, 0, true); !errors.Is(err, rdma.ErrFull) {
+			t.Fatal(err)
+		}
+	}
 	r := open(func(*rowan.Entry) { t.Error("there is an entry in a new log") })
 	first := b.begin(ProcInsert, "first")
 	b.end(first, StatusOK) // the worker has leave by now
@@ -267,5 +293,27 @@ func TestRepeated(t *testing.T) {
 	b.end(b.begin(ProcDelete, ""), StatusOK)
 	if err := r.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestJoins: a worker whose answers do not arrive, since it has not joined a new view, joins it when the server knows.
+func TestJoins(t *testing.T) {
+	b := newBench(t, 1, Rowan)
+	for from := uint64(0); from < 2; from++ {
+		busy := rdma.State{Epoch: from + 1, Busy: true}
+		if ok, err := b.f.Advance(rdma.State{Epoch: from}, busy); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if err := b.f.Fence(from + 1); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := b.f.Advance(busy, rdma.State{Epoch: from + 1}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		b.s.known.join(from + 1) // as the manager has said
+		if _, err := b.other.Join(); err != nil {
+			t.Fatal(err)
+		}
+		b.end(b.begin(ProcGet, ""), StatusNotFound)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
 )
 
 // key is one that writes are in progress of. These take their versions in the order in which they came, so that each is
@@ -15,7 +16,7 @@ import (
 // on all replicas.
 type key struct {
 	hash  uint64
-	shard *shard
+	index *index.Index // of the shard
 	bytes []byte
 
 	look    *rdma.Batch // READs of what the index names; nil: none is in flight
@@ -78,7 +79,7 @@ func (w *worker) newKey(o *op) *key {
 	k := w.spareKeys[n-1]
 	w.spareKeys = w.spareKeys[:n-1]
 	*k = key{
-		hash: o.hash, shard: o.shard, bytes: append(k.bytes[:0], o.key...), seen: k.seen[:0], queue: k.queue[:0],
+		hash: o.hash, index: o.index, bytes: append(k.bytes[:0], o.key...), seen: k.seen[:0], queue: k.queue[:0],
 		flying: k.flying[:0], done: k.done[:0],
 	}
 	w.keys = append(w.keys, k)
@@ -121,7 +122,7 @@ func (w *worker) advance(k *key, now time.Duration) error {
 // find looks up what the index names of the key; false: not yet.
 func (w *worker) find(k *key) (ok bool, err error) {
 	if k.look == nil {
-		k.seen = k.shard.index.Lookup(k.hash, k.seen[:0])
+		k.seen = k.index.Lookup(k.hash, k.seen[:0])
 		k.look = w.ep.Batch()
 		w.s.readHeads(k.look, k.seen, len(k.bytes))
 		if len(k.seen) > 0 {
@@ -134,10 +135,11 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	k.look = nil
 	defer b.Release()
 	f, ok, err := match(b, k.seen, k.bytes)
-	if err != nil {
-		return false, err
+	again, e := w.ended(err)
+	if err != nil && (!again || e != nil) {
+		return false, errors.Join(err, e)
 	}
-	if k.late {
+	if again || k.late {
 		k.late = false
 		return w.find(k)
 	}
@@ -166,8 +168,10 @@ func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 		k.there = o.proc != ProcDelete
 		k.flying = append(k.flying, o)
 		return true, nil
-	case !errors.Is(err, rdma.ErrFull):
+	case !errors.Is(err, rdma.ErrFull) && !errors.Is(err, errAway):
 		return false, err
+	case now-o.since >= w.s.o.FullAfter && errors.Is(err, errAway):
+		return true, w.answer(o, StatusWait)
 	case now-o.since >= w.s.o.FullAfter:
 		return true, w.answer(o, StatusFull)
 	}
@@ -197,7 +201,7 @@ func (w *worker) send(o *op, now time.Duration) error {
 		return err
 	}
 	w.full()
-	for i, node := range o.shard.others {
+	for i, node := range w.term.others[o.shard.number] {
 		o.appends = append(o.appends, appending{node: node})
 		if err := w.backups.reserve(&o.appends[i], n, del); err != nil {
 			o.appends = o.appends[:i]
@@ -233,7 +237,7 @@ func (w *worker) encode(o *op) (kind uint8, _ []byte) {
 		w.buf = make([]byte, n)
 	}
 	w.buf = w.buf[:n]
-	r := record{order{uint32(w.s.config.Term), o.version}, o.shard.number, o.key, o.value}
+	r := record{order{uint32(o.term), o.version}, o.shard.number, o.key, o.value}
 	r.put(w.buf)
 	return o.kind(), w.buf
 }
@@ -251,18 +255,27 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	all := true
 	for i := range o.appends {
 		a := &o.appends[i]
-		if !a.acked {
+		switch {
+		case a.acked:
+		case w.term.Member(a.node) == nil: // it is dead, and no later configuration has it
+			w.backups.(changing).giveUp(o, a)
+			a.acked = true
+		default:
 			if a.acked, err = w.backups.goOn(o, a, now); err != nil {
 				return err
 			}
 		}
 		all = all && a.acked
 	}
-	if !all || !o.local.Finished() {
+	if !all || !o.local.Completed(0) || !o.local.Completed(1) {
 		return nil
 	}
 	for i := range 2 {
-		if err := o.local.Op(i).Err; err != nil {
+		err := o.local.Op(i).Err
+		if again, e := w.ended(err); again {
+			return errors.Join(e, w.rewrite(o))
+		}
+		if err != nil {
 			return err // the node is gone, or the worker was fenced off
 		}
 	}
@@ -275,13 +288,25 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 	return w.advance(k, now)
 }
 
+// rewrite posts the WRITE to the worker's own log again, to the same place, which a new view has ended.
+func (w *worker) rewrite(o *op) error {
+	b := w.ep.Batch()
+	b.Chain()
+	first := o.local.Op(0)
+	b.WriteCopy(first.Addr, first.Buf)
+	b.Read(first.Addr, 8)
+	o.local.Release()
+	o.local = b
+	return w.ep.Post(b.As("rewrite"))
+}
+
 // apply has the index name a write's entry, unless it names that of a later one of the key; false: the index is not as
 // the worker knows it.
 func (w *worker) apply(k *key, o *op) bool {
 	if o.version < k.version {
 		return true
 	}
-	x := k.shard.index
+	x := k.index
 	if k.item == 0 && !x.Insert(k.hash, o.at, k.seen) || k.item != 0 && !x.Replace(k.hash, k.item, o.at) {
 		return false
 	}

@@ -1,0 +1,129 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	keeping "github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// newChanging starts a cluster in memory whose configuration changes, and its manager, which end with the test.
+func newChanging(t testing.TB, o kv.Options) (*real, *shm.Fabric) {
+	first, err := newConfig(o, o.Nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := shm.NewMem(shm.Geometry{Nodes: o.Nodes, Memory: o.Size(), Clients: 128}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.MTU = mtu
+	c := &cluster{o: o, config: first, registers: f, running: make([]*kv.Server, o.Nodes)}
+	r := &real{cluster: c, t: t, place: &place{clients: f, end: f.Close}}
+	t.Cleanup(r.end)
+	for n := range o.Nodes {
+		ep := r.endpoint(f, fmt.Sprint("server ", n))
+		srv, err := kv.Open(ep, f, o, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.running[n] = srv
+		r.serving.Go(func() {
+			defer ep.Close()
+			if err := srv.Run(ep); err != nil && (n != 1 || !errors.Is(err, rdma.ErrNodeDown)) {
+				t.Error(err)
+			}
+		})
+	}
+	r.serving.Go(func() {
+		ep := r.endpoint(f, "candidate")
+		defer ep.Close()
+		err := keeping.Keep(ep, f, cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20}),
+			keeping.Options{Stop: r.over.Load})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return r, f
+}
+
+// await waits for a committed configuration that has something.
+func (r *real) await(what string, has func(*shards.Config) bool) *shards.Config {
+	r.t.Helper()
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		if at, err := r.registers.Config(); err == nil && at.Version > 0 {
+			if c, err := shards.Decode(at.Data); err == nil && c.Committed && has(c) {
+				return c
+			}
+		}
+	}
+	r.t.Fatalf("%s: not within a minute", what)
+	return nil
+}
+
+// TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their replicas
+// again in the end, and these have the same.
+func TestFailoverMem(t *testing.T) {
+	o := small(kv.Rowan)
+	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2
+	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 48, 30, 16
+	c, f := newChanging(t, o)
+	c.keys = 20
+	c.await("the first configuration", func(*shards.Config) bool { return true })
+	var group sync.WaitGroup
+	var killed sync.Once
+	for i := range 4 {
+		store, ep, end := c.client()
+		rec := check.NewRecorder(i, store, ep.Now)
+		c.recorders = append(c.recorders, rec)
+		group.Go(func() {
+			defer end()
+			p := plan{worker: i, ops: 700, keys: c.keys, sizes: []int{8, 100, 500, maxValue}, writes: 70}
+			c.play(ep, rec, p)
+			killed.Do(func() {
+				if err := f.KillNode(1); err != nil {
+					t.Error(err)
+				}
+			})
+			p.first = p.ops
+			c.play(ep, rec, p)
+		})
+	}
+	group.Wait()
+	c.config = c.await("the configuration without server 1", func(c *shards.Config) bool {
+		for i := range c.Shards {
+			if len(c.Shards[i].Backups) != 2 {
+				return false
+			}
+		}
+		return c.Member(1) == nil
+	})
+	store, ep, end := c.client()
+	last := check.NewRecorder(4, store, ep.Now)
+	c.recorders = append(c.recorders, last)
+	state := c.final(last, c.keys)
+	end()
+	c.stop()
+	c.over.Store(true)
+	c.serving.Wait()
+	for _, rec := range c.recorders[:4] {
+		if h := rec.History(); len(h[len(h)/2:].With(check.Uncertain)) > len(h)/10 {
+			t.Errorf("of %d operations behind the death these are uncertain: %v", len(h)/2, h[len(h)/2:].With(check.Uncertain))
+		}
+	}
+	audit := c.endpoint(f, "audit")
+	defer audit.Close()
+	err := errors.Join(c.wrong, c.audit(audit, state, c.keys), check.Linearizable(c.history(), check.Options{}))
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,345 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	keeping "github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
+	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+const lease = 400 * time.Microsecond
+
+// pool is a cluster whose servers die, in virtual time.
+type pool struct {
+	*cluster
+	s       *sim.Sim
+	spare   bool // the last node is one
+	keepers []*sim.Worker
+	players []*sim.Worker
+	left    int // players
+	hangs   int // the node whose server hangs; 0: none does
+	over    bool
+	failed  error // what a keeper reported last
+	terms   int   // that were committed
+
+	pause, until time.Duration // of clients: see plan
+}
+
+// newPool makes a pool of so many nodes, the last of which may be a spare, and clients that do so many operations each.
+func newPool(o sim.Options, opts kv.Options, nodes int, spare bool, players, ops int) (*pool, error) {
+	members := nodes
+	if spare {
+		members--
+	}
+	opts.Nodes, opts.Shards = nodes, 2*members
+	first, err := newConfig(opts, members)
+	if err != nil {
+		return nil, err
+	}
+	o.Nodes, o.Memory = nodes, opts.Size()
+	p := &pool{s: sim.New(o), spare: spare, left: players}
+	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
+	for n := range nodes {
+		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
+	}
+	options := cm.Options{First: first, Patience: 2 * lease, Hung: 6, Log: func(c *shards.Config) {
+		if c.Committed {
+			p.terms++
+		}
+	}}
+	if spare {
+		options.Spares = []int{nodes - 1}
+	}
+	for i := range 2 {
+		p.keepers = append(p.keepers, p.s.Go(fmt.Sprint("candidate ", i), p.candidate(options)))
+	}
+	for i := range players {
+		w := p.s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+			p.client(ep, i, ops)
+			p.end()
+		})
+		w.WhenCrashed(p.end)
+		p.players = append(p.players, w)
+	}
+	return p, nil
+}
+
+func (p *pool) serve(ep rdma.Endpoint, n int) {
+	srv, err := kv.Open(ep, p.s, p.o, n)
+	if err == nil {
+		p.running[n] = srv
+		err = srv.Run(ep)
+	}
+	if err != nil && !errors.Is(err, rdma.ErrClosed) && !p.s.Dead(n) {
+		p.fail("server %d: %w", n, err)
+	}
+}
+
+// candidate keeps the pool. One that was fenced off begins again.
+func (p *pool) candidate(o cm.Options) func(rdma.Endpoint) {
+	return func(ep rdma.Endpoint) {
+		err := keeping.Keep(ep, p.s, cm.NewMender(p.s, o), keeping.Options{
+			Lease: lease, Stop: func() bool { return p.over },
+			Log: func(e keeping.Event) {
+				if e.What == keeping.Failed {
+					p.failed = e.Err
+				}
+			},
+		})
+		switch {
+		case errors.Is(err, rdma.ErrRevoked):
+			p.s.Go("candidate again", p.candidate(o))
+		case err != nil:
+			p.fail("candidate: %w", err)
+		}
+	}
+}
+
+// await waits for a configuration that has something; nil: it does not come.
+func (p *pool) await(ep rdma.Endpoint, has func(*shards.Config) bool) *shards.Config {
+	for range 2000 {
+		if at, err := p.s.Config(); err == nil && at.Version > 0 {
+			if c, err := shards.Decode(at.Data); err == nil && has(c) {
+				return c
+			}
+		}
+		ep.Sleep(100 * time.Microsecond)
+	}
+	return nil
+}
+
+func (p *pool) client(ep rdma.Endpoint, i, ops int) {
+	if p.await(ep, func(c *shards.Config) bool { return c.Committed }) == nil {
+		p.fail("client %d: no configuration is committed: %v", i, p.failed)
+		return
+	}
+	store, err := p.open(ep, 50*time.Millisecond)
+	if err != nil {
+		p.fail("client %d: %w", i, err)
+		return
+	}
+	r := check.NewRecorder(i, store, ep.Now)
+	p.recorders = append(p.recorders, r)
+	p.play(ep, r, plan{
+		worker: i, ops: ops, keys: p.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 60,
+		pause: p.pause, until: p.until,
+	})
+	store.Close()
+}
+
+// end is called for each client that has ended. When all have, a last one sees that all goes well again.
+func (p *pool) end() {
+	if p.left--; p.left > 0 {
+		return
+	}
+	p.s.Go("last", func(ep rdma.Endpoint) {
+		defer p.stop()
+		defer func() { p.over = true }()
+		if err := p.last(ep); err != nil {
+			p.fail("last client: %w", err)
+		}
+	})
+}
+
+// calm reports whether a configuration has all that it may come to have, and no member is dead.
+func (p *pool) calm(c *shards.Config) bool {
+	for _, m := range c.Members {
+		if p.s.Dead(m.Node) || m.Node == p.hangs && p.hangs > 0 {
+			return false
+		}
+	}
+	for i := range c.Shards {
+		s := &c.Shards[i]
+		if len(s.Copying) > 0 || s.Lost() || len(s.Replicas()) < min(c.Replication, len(c.Members)) {
+			return false
+		}
+	}
+	return c.Committed
+}
+
+// last sees that writes go on, and reads what there is, in a configuration that lasts.
+func (p *pool) last(ep rdma.Endpoint) error {
+	store, err := p.open(ep, time.Second)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	r := check.NewRecorder(100, store, ep.Now)
+	p.recorders = append(p.recorders, r)
+	ep.Sleep(max(0, p.until-ep.Now())) // what may go wrong has
+	for try := range 10 {
+		ep.Sleep(5 * time.Millisecond)
+		c := p.await(ep, p.calm)
+		if c == nil {
+			at, _ := p.s.Config()
+			c, err := shards.Decode(at.Data)
+			return fmt.Errorf("the pool does not come to rest: %+v, %v; %v", c, err, p.failed)
+		}
+		for i := range 2 * len(c.Shards) {
+			key, value := fmt.Appendf(nil, "other-%d-%d", try, i), check.MakeValue(nil, 100, 100*try+i+1, 100)
+			if err := r.Insert(key, value); err != nil && !errors.Is(err, client.ErrFull) {
+				return err
+			}
+		}
+		p.config, p.state = c, p.final(r, p.keys)
+		ep.Sleep(5 * time.Millisecond)
+		if last := p.await(ep, p.calm); last != nil && last.Term == c.Term {
+			return nil
+		}
+	}
+	return errors.New("the pool does not come to rest")
+}
+
+// run runs the pool, and judges what clients saw, and what replicas have.
+func (p *pool) run() error {
+	if err := p.s.Run(); err != nil {
+		return errors.Join(p.wrong, err, p.failed)
+	}
+	if p.wrong != nil {
+		return p.wrong
+	}
+	if err := check.Linearizable(p.history(), check.Options{}); err != nil {
+		return err
+	}
+	ep, err := p.s.Open("audit")
+	if err != nil {
+		return err
+	}
+	defer ep.Close()
+	return p.audit(ep, p.state, p.keys)
+}
+
+// failover runs a pool in which servers, managers and clients die, hang, stand still and are cut off.
+func failover(seed uint64) error {
+	const troubled = 10 * time.Millisecond
+	r := rand.New(rand.NewPCG(seed, 11))
+	when := func() time.Duration { return time.Millisecond + time.Duration(r.Int64N(int64(troubled))) }
+	o := sim.Hostile(seed)
+	o.MTU, o.CountRings, o.MaxEvents = mtu, seed%2 == 0, 20e6
+	o.DMAProb, o.DMAMax = 0.03, 1500*time.Microsecond
+	if r.IntN(3) == 0 {
+		o.PMem = new(pmem.Testbed())
+	}
+	nodes := 4 + r.IntN(2)
+	server := func(n int) string { return fmt.Sprint("server ", n) }
+	if r.IntN(3) == 0 {
+		n := r.IntN(nodes)
+		o.Faults = append(o.Faults,
+			sim.Fault{Kind: sim.StallFault, Client: server(n), At: when(), For: 3 * lease},
+			sim.Fault{Kind: sim.StallFault, Client: "candidate 1", At: when(), For: 3 * lease},
+			sim.Fault{Kind: sim.PartitionFault, Client: server((n + 1) % nodes), Node: n, At: when(), For: 2 * lease})
+	}
+	kills, hangs := 1+r.IntN(4)/3, 0 // of three replicas
+	if r.IntN(8) == 0 {
+		kills, hangs = 1, 2
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: server(hangs), At: when(), For: time.Second})
+	}
+	opts := small(kv.Rowan)
+	opts.Workers = 1 + r.IntN(2)
+	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
+	p, err := newPool(o, opts, nodes, r.IntN(5) == 0, 4, 2000)
+	if err != nil {
+		return err
+	}
+	defer p.s.Close()
+	p.pause, p.until, p.hangs = 50*time.Microsecond, time.Millisecond+troubled, hangs
+	if r.IntN(2) == 0 {
+		p.keys = 50 // of which few are written again
+	}
+	for i := range kills {
+		p.s.KillNodeAfter((r.IntN(nodes)+2*i)%nodes, when())
+	}
+	if r.IntN(3) == 0 {
+		p.s.CrashAt(p.keepers[0], 1+r.Uint64N(400))
+	}
+	if r.IntN(6) == 0 {
+		p.s.CrashAt(p.players[3], 20+r.Uint64N(200))
+	}
+	return p.run()
+}
+
+// TestFailover: what clients see is linearizable, and in the end all replicas have the same, while servers die, and
+// whatever else goes wrong.
+func TestFailover(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	first, n := seeds(40, 5000)
+	for seed := first; seed < first+n; seed++ {
+		if err := failover(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// steps is a pool in which nothing goes wrong by itself but that node 1 dies.
+func steps() (*pool, error) {
+	opts := small(kv.Rowan)
+	opts.Workers = 1
+	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
+	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts, 5, false, 3, 200)
+	if err == nil {
+		p.pause = 50 * time.Microsecond
+		p.s.KillNodeAfter(1, 2*time.Millisecond)
+	}
+	return p, err
+}
+
+// TestFailoverSteps: another server dies at each verb that lands at its node from when the first one is dead until the
+// pool is at rest again, and the manager behind each of its own.
+func TestFailoverSteps(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	var landed, sent [2]uint64
+	p, err := steps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.s.Go("count", func(ep rdma.Endpoint) {
+		ep.Sleep(2 * time.Millisecond)
+		landed[0], sent[0] = p.s.Landed(2), p.keepers[0].Sent()
+		p.await(ep, func(c *shards.Config) bool { return c.Member(1) == nil && p.calm(c) })
+		landed[1], sent[1] = p.s.Landed(2), p.keepers[0].Sent()
+	})
+	err = p.run()
+	p.s.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := uint64(8)
+	if os.Getenv("FARKV_LONG") == "1" {
+		runs = 1000
+	}
+	t.Logf("verbs at server 2: %v; of the manager: %v", landed, sent)
+	each := func(what string, of [2]uint64, crash func(*pool, uint64)) {
+		step := max(1, (of[1]-of[0])/runs)
+		for k := of[0] + 1; k <= of[1]; k += step {
+			p, err := steps()
+			if err != nil {
+				t.Fatal(err)
+			}
+			crash(p, k)
+			err = p.run()
+			p.s.Close()
+			if err != nil {
+				t.Fatalf("%s %d: %v", what, k, err)
+			}
+		}
+	}
+	each("server 2 dies behind verb", landed, func(p *pool, k uint64) { p.s.KillNodeAt(2, k) })
+	each("the manager dies behind verb", sent, func(p *pool, k uint64) { p.s.CrashAt(p.keepers[0], k) })
+}

@@ -1,0 +1,361 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/index"
+)
+
+// gift is what a server gives others at the beginning of a term: records that may not be on all replicas of their
+// shards. They are in segments that are not committed, so that no cleaner frees them.
+type gift struct {
+	term    *term
+	records []located
+}
+
+// exchanger is the task that appends to others' logs what the server has and they may not: at the beginning of a term
+// what may not be on all replicas (section 4.5, phase 2), and then all of the shards that others copy (phase 3). It also
+// empties the indexes of shards that the server has lost.
+type exchanger struct {
+	s       *Server
+	ep      rdma.Endpoint
+	senders []*rowan.Sender // by node
+	term    *term
+	above   uint64 // no stamp of an entry that was appended before is
+	gave    bool   // in this term, all that is to be given
+	copies  []*copying
+	chain   []uint64
+	entries []exchanged
+}
+
+// copying is a copy of a shard at another server. It goes on in later terms: the other one has been a replica ever
+// since.
+type copying struct {
+	shard, node int
+	since       uint64 // the other one is a member
+	next        int    // chain of the index
+	told        uint64 // the term in which the other one was told that it has all
+}
+
+// exchanged is an entry that is appended.
+type exchanged struct {
+	shard int
+	kind  uint8
+	data  []byte
+}
+
+// errOver ends what was begun in a term that is over.
+var errOver = errors.New("the term is over")
+
+// exchange is the task.
+func (s *Server) exchange(ep rdma.Endpoint) error {
+	x := &exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.o.Nodes)}
+	for !s.stopping() {
+		more, err := x.step()
+		if err != nil && !errors.Is(err, errOver) {
+			return err
+		}
+		if !more {
+			ep.Sleep(s.o.StepEvery)
+		}
+	}
+	return nil
+}
+
+// step does one thing of what there is to do.
+func (x *exchanger) step() (more bool, err error) {
+	question := x.s.quiet.last()
+	g := x.s.takeGift()
+	if t := x.s.known.last(); t != x.term {
+		x.begin(t)
+	}
+	if g != nil {
+		return true, x.give(g)
+	}
+	x.s.quiet.pass(x.s.o.exchanger(), question)
+	if !x.gave {
+		return false, nil
+	}
+	for _, c := range x.copies {
+		if c.told != x.term.Term && x.s.shards[c.shard].serving() {
+			return true, x.copy(c)
+		}
+	}
+	for _, sh := range x.s.shards {
+		if old := sh.leaving(x.term.Term); old != nil {
+			return true, x.empty(sh, old)
+		}
+	}
+	return false, nil
+}
+
+// takeGift takes what is to be given; nil: nothing is. As long as it is not taken no question of cleaners is passed
+// that was asked behind it.
+func (s *Server) takeGift() *gift {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gift
+	s.gift = nil
+	return g
+}
+
+// begin begins with a term: nothing is under way in earlier ones.
+func (x *exchanger) begin(t *term) {
+	x.term, x.gave = t, false
+	x.raise(t.stamps())
+	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
+		m := t.Member(c.node)
+		return !t.leads(c.shard) || !slices.Contains(t.Shards[c.shard].Copying, c.node) || m == nil || m.Since != c.since
+	})
+	for i := range t.Shards {
+		if !t.leads(i) {
+			continue
+		}
+		for _, n := range t.Shards[i].Copying {
+			if !slices.ContainsFunc(x.copies, func(c *copying) bool { return c.shard == i && c.node == n }) {
+				x.copies = append(x.copies, &copying{shard: i, node: n, since: t.Member(n).Since})
+			}
+		}
+	}
+	x.s.seen(x.s.o.Workers, t.Term)
+}
+
+// raise has stamps go on behind one.
+func (x *exchanger) raise(above uint64) {
+	x.above = above
+	for _, s := range x.senders {
+		if s != nil {
+			s.Raise(above)
+		}
+	}
+}
+
+// give appends records to the logs of all other replicas of their shards, and when they are there says so to all
+// members.
+func (x *exchanger) give(g *gift) error {
+	if g.term != x.term {
+		return errOver
+	}
+	x.entries = x.entries[:0]
+	for _, r := range g.records {
+		if err := x.read(r.shard, r.at); err != nil {
+			return err
+		}
+		// Of a key the newest alone: another replica may have dropped the tombstone of an older one.
+		last := len(x.entries) - 1
+		record, _ := parseRecord(x.entries[last].data)
+		if _, live := x.s.shards[r.shard].naming(Hash(record.key), r.at); !live {
+			x.entries = x.entries[:last]
+		}
+	}
+	for _, m := range g.term.Members {
+		for _, e := range x.entries {
+			if m.Node != g.term.node && g.term.Shards[e.shard].Has(m.Node) {
+				if err := x.append(m.Node, e); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, m := range g.term.Members {
+		if err := x.tell(m.Node, x.s.o.gaveAt(m.Node, x.s.node)); err != nil {
+			return err
+		}
+	}
+	x.raise(x.term.gifts()) // members that have not settled yet do not take what is copied for what is given
+	x.gave = true
+	return nil
+}
+
+// copy appends what a chain of the index names to the log of a server that copies the shard, or tells it that all are
+// there. Entries that come to be named meanwhile are appended there, too, by workers: the term began with the copy, or
+// behind it. Those that are moved stay in their chain.
+func (x *exchanger) copy(c *copying) error {
+	names := x.s.shards[c.shard].has()
+	switch {
+	case names == nil:
+		return errOver
+	case c.next == names.Chains():
+		if err := x.tell(c.node, x.s.o.copiedAt(c.node, c.shard)); err != nil {
+			return err
+		}
+		c.told = x.term.Term
+		return nil
+	}
+	x.chain = names.Chain(c.next, x.chain[:0])
+	x.entries = x.entries[:0]
+	for _, at := range x.chain {
+		if err := x.read(c.shard, at); err != nil {
+			return err
+		}
+	}
+	for _, e := range x.entries {
+		if err := x.append(c.node, e); err != nil {
+			return err
+		}
+	}
+	c.next++
+	return nil
+}
+
+// empty removes what an index of a shard names that the server has lost, so that it is garbage. Nothing is added to the
+// index any more.
+func (x *exchanger) empty(sh *shard, old *index.Index) error {
+	for chain := range old.Chains() {
+		for x.chain = old.Chain(chain, x.chain[:0]); len(x.chain) > 0; x.chain = old.Chain(chain, x.chain[:0]) {
+			b := x.ep.Batch()
+			x.s.readHeads(b, x.chain, x.s.o.KeyBytes)
+			err := rdma.Do(x.ep, b.As("read what is lost"), patience)
+			for i, at := range x.chain {
+				f, ok := parseFound(at, b.Op(i).Buf)
+				if err == nil && !ok {
+					err = fmt.Errorf("the entry at %s: %w", x.s.at(at), rowan.ErrDamaged)
+				}
+				if err == nil && old.Remove(Hash(f.key), at) { // no cleaner did
+					x.s.space.dead(at, x.s.segment(at), entrySize(f.length), f.kind)
+				}
+			}
+			b.Release()
+			if err != nil {
+				return fmt.Errorf("empty the index of shard %d: %w", sh.number, err)
+			}
+		}
+		if err := x.pass(); err != nil {
+			return err
+		}
+	}
+	sh.forget(old)
+	return nil
+}
+
+// read takes a copy of an entry that the index names, or named.
+func (x *exchanger) read(shard int, at uint64) (err error) {
+	s, e := x.s, exchanged{shard: shard}
+	if blocks := s.space.blocks(at); blocks != nil {
+		e.kind, e.data, err = s.table.Assemble(x.ep, blocks, nil)
+	} else {
+		var head []byte
+		if head, err = rdma.ReadBytes(x.ep, "read head", s.at(at), rowan.HeaderBytes, patience); err == nil {
+			kind, n := rowan.Head(head)
+			e.kind = kind
+			e.data, err = rdma.ReadBytes(x.ep, "read entry", s.at(at+rowan.HeaderBytes), n, patience)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the entry at %s: %w", s.at(at), err)
+	}
+	x.entries = append(x.entries, e)
+	return nil
+}
+
+// append appends an entry to the log of another server, again until it is there: that one may be about to be found dead.
+func (x *exchanger) append(node int, e exchanged) error {
+	return x.insist(func() error {
+		s, err := x.sender(node)
+		if err != nil {
+			return err
+		}
+		if err := s.Try(len(e.data)); err != nil {
+			return err
+		}
+		b := x.ep.Batch()
+		defer b.Release()
+		op, err := s.Add(b, e.kind, e.data)
+		if err != nil {
+			return err
+		}
+		posted := x.ep.Now()
+		if err := x.do(node, b.As("exchange")); err != nil {
+			return err // of the task, which ends, or the other one is dead
+		}
+		return s.Acknowledged(op, posted)
+	})
+}
+
+func (x *exchanger) sender(node int) (*rowan.Sender, error) {
+	if x.senders[node] == nil {
+		s, err := rowan.NewSender(x.ep, rowan.SenderOptions{
+			Log: x.s.o.log(node), Source: x.s.o.exchange(x.s.node), Above: x.above, Later: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		x.senders[node] = s
+	}
+	return x.senders[node], nil
+}
+
+// tell writes the term to a word at another server.
+func (x *exchanger) tell(node int, at rdma.Addr) error {
+	return x.insist(func() error {
+		b := x.ep.Batch()
+		defer b.Release()
+		b.WriteWord(at, x.term.Term)
+		b.Read(at, 8)
+		if err := x.do(node, b.As("tell")); err != nil {
+			return err
+		}
+		return b.Err()
+	})
+}
+
+// do posts a batch for another server and waits until it is complete, or the other one is dead: in a later term nothing
+// is in flight.
+func (x *exchanger) do(node int, b *rdma.Batch) error {
+	if err := x.ep.Post(b); err != nil {
+		return err
+	}
+	for {
+		err := x.ep.Wait(b, rdma.All, time.Millisecond)
+		if !errors.Is(err, rdma.ErrTimeout) {
+			return err
+		}
+		if x.s.known.last().Member(node) == nil || x.s.stopping() {
+			return errOver
+		}
+	}
+}
+
+// insist does something at another server until that succeeds, or the term is over, in which the other one lives. That
+// may wait for room there, so that this server's cleaners do not wait for it: what is appended was copied.
+func (x *exchanger) insist(do func() error) error {
+	for {
+		if err := x.pass(); err != nil {
+			return err
+		}
+		err := do()
+		switch {
+		case err == nil, fatal(err):
+			return err
+		case errors.Is(err, rdma.ErrStale):
+			if _, err := x.ep.Join(); err != nil {
+				return err
+			}
+		}
+		x.ep.Sleep(exchangePause)
+	}
+}
+
+// pass passes questions of cleaners, unless the term is over: then there may be a gift that was not taken, and what it
+// names was not read.
+func (x *exchanger) pass() error {
+	question := x.s.quiet.last()
+	if x.s.known.last() != x.term || x.s.stopping() {
+		return errOver
+	}
+	x.s.quiet.pass(x.s.o.exchanger(), question)
+	return nil
+}
+
+const exchangePause = 20 * time.Microsecond
+
+// fatal reports whether an error of a verb at another server is of the task itself.
+func fatal(err error) bool {
+	return errors.Is(err, errOver) || errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) ||
+		errors.Is(err, rdma.ErrMessageSize)
+}

@@ -1,0 +1,126 @@
+package kv
+
+import (
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats the READs and WRITEs
+// that such a change has ended, if the task waits for them. So a task meets rdma.ErrStale only in verbs that it does not
+// wait for, and in APPENDs and SENDs.
+//
+// Verbs of earlier views are fenced off, and the server's node is expelled, before a view calls it gone. So a READ of
+// the node that succeeds, or an answer that goes by way of it and arrives, says that it was not gone: README.md says
+// what follows.
+type member struct {
+	rdma.Endpoint
+	s      *Server
+	joined uint64 // the epoch
+}
+
+func (s *Server) member(ep rdma.Endpoint) *member { return &member{Endpoint: ep, s: s} }
+
+func (m *member) Join() (rdma.View, error) {
+	v, err := m.Endpoint.Join()
+	if err == nil {
+		m.joined = v.Epoch
+	}
+	return v, err
+}
+
+// Post joins a view that the server knows of first: what is answered in an earlier one does not arrive, and the task
+// may never hear of that.
+func (m *member) Post(b *rdma.Batch) error {
+	if m.s.known.view() > m.joined {
+		if _, err := m.Join(); err != nil {
+			return err
+		}
+	}
+	err := m.insist(func() error { return m.Endpoint.Post(b) })
+	if err == nil && b.Finished() && errors.Is(b.Err(), rdma.ErrStale) { // package shm says so at once
+		_, err = m.Join()
+	}
+	return err
+}
+
+func (m *member) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	until := rdma.Forever
+	if now := m.Now(); within < rdma.Forever-now {
+		until = now + within
+	}
+	err := m.Endpoint.Wait(b, n, within)
+	for again := true; again && err == nil && b.Finished(); { // once more for each new view
+		again, err = m.repeat(b, until)
+	}
+	return err
+}
+
+// repeat repeats what a new view has ended of a batch, if there is anything. A WRITE is the task's own, which waits: so
+// nothing of its own has landed behind it.
+func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err error) {
+	if !errors.Is(b.Err(), rdma.ErrStale) {
+		return false, nil
+	}
+	c := m.Batch()
+	defer c.Release()
+	var ops []*rdma.Op
+	for i := range b.Len() {
+		switch op := b.Op(i); {
+		case !errors.Is(op.Err, rdma.ErrStale):
+		case op.Verb == rdma.Read:
+			c.Read(op.Addr, len(op.Buf))
+			ops = append(ops, op)
+		case op.Verb == rdma.Write:
+			c.WriteCopy(op.Addr, op.Buf)
+			ops = append(ops, op)
+		}
+	}
+	if len(ops) == 0 {
+		return false, nil
+	}
+	if _, err := m.Join(); err != nil {
+		return false, err
+	}
+	if err := m.Post(c.As(b.Step())); err != nil {
+		return false, err
+	}
+	if err := m.Endpoint.Wait(c, rdma.All, max(0, until-m.Now())); err != nil {
+		return false, err
+	}
+	for i, op := range ops {
+		copy(op.Buf, c.Op(i).Buf)
+		op.Err = c.Op(i).Err
+	}
+	return true, nil
+}
+
+func (m *member) Go(name string, f func(rdma.Endpoint)) error {
+	return m.Endpoint.Go(name, func(ep rdma.Endpoint) { f(m.s.member(ep)) })
+}
+
+func (m *member) Listen(o rdma.BoxOptions) (box rdma.Mailbox, err error) {
+	err = m.insist(func() error { box, err = rdma.Listen(m.Endpoint, o); return err })
+	return box, err
+}
+
+func (m *member) Rings() (rdma.RingPromises, error) { return rdma.Rings(m.Endpoint) }
+
+func (m *member) OpenRing(o rdma.RingOptions) (ring rdma.Ring, err error) {
+	err = m.insist(func() error { ring, err = rdma.OpenRing(m.Endpoint, o); return err })
+	return ring, err
+}
+
+// insist does something once more for each new view.
+func (m *member) insist(do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, rdma.ErrStale) {
+			return err
+		}
+		if _, err := m.Join(); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package kv
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
+)
+
+// term is a configuration as a server knows it. It does not change: a committed one is another term.
+type term struct {
+	*shards.Config
+	node   int
+	others [][]int // by shard: where a write of it goes, too; nil of those of which the server is not the primary
+}
+
+func newTerm(c *shards.Config, node int) *term {
+	t := &term{Config: c, node: node, others: make([][]int, len(c.Shards))}
+	for i := range c.Shards {
+		if c.Shards[i].Primary == node {
+			t.others[i] = t.otherReplicas(i)
+		}
+	}
+	return t
+}
+
+// otherReplicas returns the other servers that have a shard.
+func (t *term) otherReplicas(shard int) []int {
+	others := []int{}
+	for _, n := range t.Shards[shard].Replicas() {
+		if n != t.node {
+			others = append(others, n)
+		}
+	}
+	return others
+}
+
+// leads reports whether the server is the primary of a shard.
+func (t *term) leads(shard int) bool { return t.Shards[shard].Primary == t.node }
+
+// takesPart reports whether the server is a member, and the term is committed.
+func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.node) != nil }
+
+// stamps is what no stamp of an entry exceeds that was appended in an earlier term. All of these are at rest once the
+// term is committed.
+func (t *term) stamps() uint64 { return t.Term << 32 }
+
+// gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it copies is behind.
+func (t *term) gifts() uint64 { return t.stamps() | (1<<31 - 1) }
+
+// known is what a server knows of terms and views. Its lock is held over no wait.
+type known struct {
+	mu      sync.Mutex
+	term    *term  // the last that was adopted; nil: none
+	settled uint64 // the last term in which the server has what others gave it
+	told    uint64 // the highest that a client knows
+	epoch   uint64 // of the last view
+}
+
+func (k *known) last() *term {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.term
+}
+
+func (k *known) adopt(t *term) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.term = t
+}
+
+func (k *known) settle(term uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.settled = term
+}
+
+func (k *known) isSettled(term uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.settled == term
+}
+
+// tell notes the term of a client: there may be a newer one than the server's.
+func (k *known) tell(term uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.told = max(k.told, term)
+}
+
+func (k *known) highest() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.told
+}
+
+func (k *known) join(epoch uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.epoch = epoch
+}
+
+func (k *known) view() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.epoch
+}
+
+// seen notes that a task has nothing under way any more in terms before one.
+func (s *Server) seen(task int, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saw[task] = max(s.saw[task], term)
+}
+
+// Adopt implements cm.Store. From here on no worker begins anything in an earlier term, and none in this one before it
+// is committed.
+func (c *control) Adopt(config *shards.Config) error {
+	s := c.s
+	if len(config.Shards) != s.o.Shards {
+		return fmt.Errorf("adopt a configuration of %d shards in a pool of %d: %w", len(config.Shards), s.o.Shards,
+			rowan.ErrDamaged)
+	}
+	if was := s.known.last(); c.ring == nil && was != nil && was.Term != config.Term {
+		return fmt.Errorf("adopt term %d behind %d, with %s: %w", config.Term, was.Term, s.o.Kind, rdma.ErrNotSupported)
+	}
+	t := newTerm(config, s.node)
+	if t.Member(s.node) != nil {
+		if err := c.write("note the term", s.o.termAt(s.node), t.Term); err != nil {
+			return fmt.Errorf("note term %d: %w", t.Term, err)
+		}
+	}
+	for i, sh := range s.shards {
+		if !t.leads(i) {
+			sh.follow()
+		}
+		if t.Shards[i].Has(s.node) {
+			sh.gain(t.Term, s.o.Keys/s.o.Shards)
+		} else {
+			sh.lose(t.Term)
+		}
+	}
+	c.adoptedAt = c.ep.Now()
+	c.hear()
+	s.known.adopt(t)
+	return nil
+}
+
+// adopted returns the last term that was adopted, if it is committed and the server is a member; nil: it is not so.
+func (s *Server) adopted() *term {
+	if t := s.known.last(); t.takesPart() {
+		return t
+	}
+	return nil
+}
+
+// write writes a word of the server's own, durably.
+func (c *control) write(step rdma.Step, at rdma.Addr, word uint64) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	b.WriteWord(at, word)
+	b.Read(at, 8)
+	return rdma.Do(c.ep, b.As(step), patience)
+}
+
+// Quiet implements cm.Store. Behind the last write others are told what is on all replicas: all that the server has
+// written.
+func (c *control) Quiet() bool {
+	c.s.mu.Lock()
+	for _, saw := range c.s.saw {
+		if saw < c.s.known.last().Term {
+			c.s.mu.Unlock()
+			return false
+		}
+	}
+	c.s.mu.Unlock()
+	if err := c.tell(); err != nil {
+		c.err = errors.Join(c.err, err)
+		return false
+	}
+	return true
+}
+
+// Report implements cm.Store: it tells which shards the server has copied, as their primaries say.
+func (c *control) Report() (r cm.Report) {
+	t := c.s.known.last()
+	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
+	if err != nil {
+		c.err = errors.Join(c.err, err)
+		return r
+	}
+	for i := range t.Shards {
+		if slices.Contains(t.Shards[i].Copying, t.node) && binary.LittleEndian.Uint64(words[8*i:]) == t.Term {
+			r.Copied = append(r.Copied, i)
+		}
+	}
+	return r
+}
