@@ -252,13 +252,14 @@ func TestCrowd(t *testing.T) {
 	}
 	each(t, func(t *testing.T, k kv.Kind) {
 		o := small(k)
-		o.Workers, o.FullAfter = 1, time.Second
+		o.Workers, o.FullAfter, o.Log.Segments = 1, time.Second, 60 // room for all keys at their largest
 		c, err := newCluster(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.keys = 100
-		s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, c.clients(60, 30)...)
+		seed, _ := seeds(1, 1)
+		s, _ := c.simulate(sim.Options{Seed: 1 + seed, MTU: mtu, CountRings: true}, c.clients(60, 30)...)
 		defer s.Close()
 		if err := errors.Join(s.Run(), c.wrong); err != nil {
 			t.Fatal(err)

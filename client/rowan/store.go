@@ -45,13 +45,13 @@ var (
 )
 
 // counts are those of telemetry.
-type counts struct{ again, terms, uncertain uint64 }
+type counts struct{ again, configs, uncertain uint64 }
 
 // Counts implements client.Countable.
 func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 	return append(to,
 		telemetry.Counter{Name: "requests sent again", Count: s.counts.again},
-		telemetry.Counter{Name: "refused for their term", Count: s.counts.terms},
+		telemetry.Counter{Name: "configurations read again", Count: s.counts.configs},
 		telemetry.Counter{Name: "outcomes unknown", Count: s.counts.uncertain})
 }
 
@@ -165,9 +165,6 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
 		case errors.Is(err, errWait):
 		case errors.Is(err, errTerm), errors.Is(err, rpc.ErrUncertain), unreachable(err):
-			if errors.Is(err, errTerm) {
-				s.counts.terms++
-			}
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 			}
@@ -190,6 +187,7 @@ func unreachable(err error) bool {
 
 // rejoin joins the pool's view, and reads the configuration, as far as they can be had now.
 func (s *Store) rejoin() error {
+	s.counts.configs++
 	_, err := s.ep.Join()
 	if err == nil {
 		err = s.configure()
