@@ -14,11 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// Format is the name of the format in a pool's header.
-const (
-	Format        = "rowan"
-	FormatVersion = 1
-)
+// FormatVersion is that of the format of all kinds of pools. Its name in a pool's header is the kind's.
+const FormatVersion = 1
 
 // Steps are those of operations, and of looks at a pool.
 var Steps = []rdma.Step{"ask", "read segment", "read CommitVers"}
@@ -26,6 +23,7 @@ var Steps = []rdma.Step{"ask", "read segment", "read CommitVers"}
 // Params shape a pool. They are written into its header and never change. The configuration, which does, is in
 // rdma.Configs.
 type Params struct {
+	Kind         kv.Kind       `json:"-"` // is the format's name
 	Replicas     int           `json:"replicas"`
 	Shards       int           `json:"server_shards"` // of which a server is the primary in the beginning
 	Workers      int           `json:"server_workers"`
@@ -46,6 +44,7 @@ type Params struct {
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
 type Shape struct {
+	Kind         kv.Kind
 	Nodes        int
 	Memory       uint64 // of a node; 0: what the records need
 	Records      uint64
@@ -93,7 +92,7 @@ const (
 // servers returns the options of the servers of a pool.
 func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
-		Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
+		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
 		FullAfter: p.Timeout / 4,
 		Log: rowan.Options{
@@ -176,7 +175,7 @@ func (s *Shape) live() uint64 {
 // divide divides a node's memory into segments, and returns how many bytes of live entries there is room for.
 func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p = Params{
-		Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu, Streams: rdma.MaxStreams,
+		Kind: s.Kind, Replicas: s.Replicas, Shards: s.Shards, Workers: s.Workers, Cleaners: 1, MTU: mtu, Streams: rdma.MaxStreams,
 		KeyBytes: s.KeyBytes, PairBytes: s.PairBytes, Timeout: s.Timeout,
 		Keys: int(max(s.Records+s.Records/4, 1<<10) * uint64(s.Replicas) / uint64(s.Nodes)),
 	}
@@ -196,17 +195,17 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	// What all sources have leave for, in the midst of which each stream may have begun three segments. A server has a
 	// source for each worker, and an urgent one, and one urgent source more.
 	p.Reserve = segments(s.Nodes * (s.Workers + 1))
-	least := segments(s.Nodes*s.Workers) + p.Reserve + 3*rdma.MaxStreams
 	o = p.servers(s.Nodes)
-	o.Log.Segments = 1
-	one := o.Size()
-	o.Log.Segments = 2
-	each := o.Size() - one
-	if fixed := node.HeaderBytes + one - each; memory > fixed {
+	least := max(segments(s.Nodes*s.Workers)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
+	most := max(least, mostAhead)
+	o.Log.Ahead, o.Log.Segments = most, rowan.MaxSegments
+	all := o.Size()
+	o.Log.Segments--
+	each := all - o.Size()
+	if fixed := node.HeaderBytes + all - rowan.MaxSegments*each; memory > fixed {
 		p.Segments = int(min((memory-fixed)/each, rowan.MaxSegments))
 	}
-	p.Ahead = min(least+max(p.Segments/16, 2), mostAhead)
-	p.Ahead = max(p.Ahead, least)
+	p.Ahead = min(least+max(p.Segments/16, 2), most)
 	own := o.Own()
 	if n := p.Segments - own - least; n < 4 {
 		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory, p.Segments,
@@ -229,7 +228,7 @@ func Make(f rdma.Fabric, p Params) error {
 		err = errors.Join(format(f, ep, p), ep.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("make a %s pool: %w", Format, err)
+		return fmt.Errorf("make a %s pool: %w", p.Kind, err)
 	}
 	return nil
 }
@@ -258,7 +257,7 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	if err != nil {
 		return err
 	}
-	return node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	return node.WriteHeader(f, ep, node.Header{Store: p.Kind.String(), Version: FormatVersion, Params: params})
 }
 
 // storeConfig stores the first configuration, which a master alone can. Nobody else sees the pool.
@@ -293,13 +292,17 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 		return nil, v, err
 	}
 	h, err := node.ReadHeader(ep, len(v.Members))
-	if err == nil {
-		err = h.Expect(Format, FormatVersion)
-	}
 	if err != nil {
 		return nil, v, err
 	}
-	l := &layout{nodes: h.Nodes}
+	kind, err := kv.ParseKind(h.Store)
+	if err != nil {
+		return nil, v, h.Expect(kv.Rowan.String(), FormatVersion)
+	}
+	if err := h.Expect(h.Store, FormatVersion); err != nil {
+		return nil, v, err
+	}
+	l := &layout{Params: Params{Kind: kind}, nodes: h.Nodes}
 	if err := json.Unmarshal(h.Params, &l.Params); err != nil {
 		return nil, v, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
 	}
@@ -309,7 +312,7 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 // check returns what is wrong with parameters: whatever a header holds.
 func (l *layout) check(size uint64) error {
 	p := &l.Params
-	s := Shape{Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes}
+	s := Shape{Kind: p.Kind, Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes}
 	if err := s.check(); err != nil {
 		return err
 	}
@@ -337,7 +340,7 @@ func Open(ep rdma.Endpoint, configs Configs, timeout time.Duration) (*Store, err
 		return nil, err
 	}
 	if configs == nil {
-		return nil, fmt.Errorf("open a %s pool without its configuration: %w", Format, rdma.ErrNotSupported)
+		return nil, fmt.Errorf("open a %s pool without its configuration: %w", l.Kind, rdma.ErrNotSupported)
 	}
 	return New(ep, configs, Options{Servers: l.servers, Timeout: min(cmp.Or(timeout, l.Timeout), l.Timeout)})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
 )
 
 // TestSize makes pools of random shapes, as small as Size says, on fabrics of one stream and of several, and opens them.
@@ -18,7 +19,7 @@ func TestSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
 		s := rowan.Shape{
-			Nodes: 1 + rng.IntN(8), Records: uint64(rng.IntN(1 << (1 + i%18))), PairBytes: 1 + rng.IntN(1<<(1+i%15)),
+			Kind: kv.Kinds()[i%5], Nodes: 1 + rng.IntN(8), Records: uint64(rng.IntN(1 << (1 + i%18))), PairBytes: 1 + rng.IntN(1<<(1+i%15)),
 			Workers: rng.IntN(9), Shards: rng.IntN(60), KeyBytes: rng.IntN(rowan.MaxKey + 1),
 		}
 		s.Replicas = 1 + rng.IntN(s.Nodes)

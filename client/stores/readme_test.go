@@ -39,7 +39,7 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// readmeRows returns the cells of the rows of README's table of stores.
+// readmeRows returns the cells of README's table of stores by name: a row may be of several stores.
 func readmeRows(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../../README.md")
@@ -52,8 +52,10 @@ func readmeRows(t *testing.T) map[string][]string {
 		if len(cells) != 7 {
 			t.Fatalf("a row of README's table of stores: %q", cells)
 		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(cells[0], "`"), "`")
-		rows[name] = cells
+		names, _, _ := strings.Cut(cells[0], ":")
+		for name := range strings.SplitSeq(names, ", ") {
+			rows[strings.Trim(name, "`")] = cells
+		}
 	}
 	return rows
 }

@@ -11,9 +11,20 @@ import (
 	"github.com/farkv/farkv/client/rowan"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
 )
 
-func init() { register(rowanKind()) }
+func init() {
+	for kind, doc := range map[kv.Kind]string{
+		kv.Rowan:  "Rowan-KV (OSDI 2023): servers beside the memory nodes, logs in persistent memory, replication by one-sided appends",
+		kv.RPC:    "Rowan-KV that replicates by messages to the backups' workers",
+		kv.RWrite: "Rowan-KV that replicates by WRITEs, to a log for each worker of another server",
+		kv.Batch:  "RWrite-KV that gathers several entries for one WRITE",
+		kv.Share:  "Rowan-KV that replicates by WRITEs, to a log for each other server",
+	} {
+		register(rowanKind(kind, doc))
+	}
+}
 
 const (
 	serverShards  = "server-shards"
@@ -28,15 +39,16 @@ var rowanOptions = []Option{
 		Doc: "segments of the servers' logs"},
 }
 
-func rowanKind() *Kind {
+func rowanKind(kind kv.Kind, doc string) *Kind {
 	return &Kind{
-		Name:    rowan.Format,
-		Doc:     "Rowan-KV (OSDI 2023): servers beside the memory nodes, logs in persistent memory, replication by one-sided appends",
-		Version: rowan.FormatVersion,
-		Size:    sizeRowan,
-		Refuse:  refuseRowan,
-		Format: formats(rowan.Format, func(p Params) (rowan.Params, uint64, error) {
-			params, memory, _, err := rowanPool(p)
+		Name:     kind.String(),
+		Doc:      doc,
+		Baseline: kind != kv.Rowan,
+		Version:  rowan.FormatVersion,
+		Size:     func(p Params) Params { return sizeRowan(p, kind) },
+		Refuse:   func(p Params) error { return refuseRowan(p, kind) },
+		Format: formats(kind.String(), func(p Params) (rowan.Params, uint64, error) {
+			params, memory, _, err := rowanPool(p, kind)
 			return params, memory, err
 		}, rowan.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
@@ -69,34 +81,34 @@ func rowanKind() *Kind {
 	}
 }
 
-func rowanPool(p Params) (params rowan.Params, memory uint64, servers int, err error) {
+func rowanPool(p Params, kind kv.Kind) (params rowan.Params, memory uint64, servers int, err error) {
 	return rowan.Size(rowan.Shape{
-		Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes, KeyBytes: max(p.KeyBytes, rowan.DefaultKey),
+		Kind: kind, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes, KeyBytes: max(p.KeyBytes, rowan.DefaultKey),
 		Replicas: p.DataReplicas, Shards: p.Own.Int(serverShards), Workers: p.Own.Int(serverWorkers),
 		SegmentBytes: p.Own.Int(segmentBytes), Timeout: p.Timeout,
 	})
 }
 
 // sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper, where there are as many nodes.
-func sizeRowan(p Params) Params {
+func sizeRowan(p Params, kind kv.Kind) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, min(3, cmp.Or(p.Nodes, 3)))
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
 	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
-	if _, need, servers, err := rowanPool(p); err == nil {
+	if _, need, servers, err := rowanPool(p, kind); err == nil {
 		p.Memory, p.Servers = max(p.Memory, need), servers
 	}
 	return p
 }
 
-func refuseRowan(p Params) error {
+func refuseRowan(p Params, kind kv.Kind) error {
 	switch {
 	case p.IndexReplicas != p.DataReplicas:
 		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's replicas have both: want as many", p.IndexReplicas, p.DataReplicas)
 	case p.Spares > 0:
 		return errors.New("spares: no server takes another one's place")
 	}
-	if _, _, _, err := rowanPool(p); err != nil { // Check says what kind of error it is
+	if _, _, _, err := rowanPool(p, kind); err != nil { // Check says what kind of error it is
 		return errors.New(strings.TrimPrefix(err.Error(), rowan.ErrParams.Error()+": "))
 	}
 	return nil

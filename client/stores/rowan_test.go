@@ -18,7 +18,12 @@ import (
 
 // TestRowan runs the suites that each store passes. They are here since the servers are the Kind's.
 func TestRowan(t *testing.T) {
-	k := kinds["rowan"]
+	for _, kind := range kv.Kinds() {
+		t.Run(kind.String(), func(t *testing.T) { runRowan(t, kinds[kind.String()]) })
+	}
+}
+
+func runRowan(t *testing.T, k *Kind) {
 	p := k.Size(Params{Records: 2000, PairBytes: 1200, Clients: 64, Timeout: 20 * time.Second})
 	storetest.Run(t, storetest.Harness{
 		Nodes: p.Nodes, Memory: p.Memory, Clients: p.Clients + p.Servers, Handler: node.Serve,
@@ -27,6 +32,7 @@ func TestRowan(t *testing.T) {
 		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) { return k.Open(ep, Options{Fabric: f}) },
 		Check:  k.Check,
 		MaxKey: 200, MaxValue: 1000, MinSeeds: 50,
+		Alike: k.Baseline,
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 // Counts are how many segments of a table are in which state.
 type Counts struct {
 	Free      int
-	Ahead     int // in the ring: entries of others land there
+	Ahead     int // in the ring, or lent: entries of others land there
 	Filling   int // own logs append to them
 	Used      int // full, and maybe not all of it is on all replicas
 	Committed int
@@ -27,7 +27,7 @@ func (t *Table) Count() (c Counts) {
 		switch s := &t.segments[i]; {
 		case s.state == free:
 			c.Free++
-		case s.state == using && s.owner == Control:
+		case s.state == using && s.owner.Received():
 			c.Ahead++
 		case s.state == using:
 			c.Filling++

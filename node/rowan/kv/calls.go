@@ -225,12 +225,12 @@ func (c *calls) acknowledge(t taking) error {
 	return t.r.Answer(StatusOK, p[:])
 }
 
-// grant gives a source as much leave as there is room for: up to half of the credit, so that there is leave for DELs, and
-// what is above that as long as others can have their half.
+// grant gives a source as much leave as there is room for: up to half of the credit, which is for DELs, and what is above
+// that as long as others can have their half, and there is room that is for DELs alone.
 func (c *calls) grant(node int) uint64 {
 	o := &c.w.s.o
 	credit := int64(o.credit())
-	room, kept := int64(c.log.Room(rowan.Size(recordBytes+o.PairBytes))), int64(0)
+	room, kept := int64(c.log.Room(rowan.Size(recordBytes+o.PairBytes))), int64(o.urgent()*o.lentRoom())
 	for i := range c.sources {
 		if i == c.w.s.node {
 			continue

@@ -67,7 +67,7 @@ func (o Options) logs() (logs, writers int) {
 // urgent is how many segments of a remote log are for DELs.
 func (o Options) urgent() int {
 	_, writers := o.logs()
-	return min(max(1, o.Log.Reserve/max(1, writers)), o.log(0).Lent-2)
+	return min(max(1, o.Log.Reserve/max(1, writers)), o.log(0).Lent-o.leastLent()+1)
 }
 
 // remote describes the logs of a node for a kind that has remote ones: these share what a ring had.
@@ -76,6 +76,30 @@ func (o Options) remote(l rowan.Options) rowan.Options {
 	l.Sources, l.Urgent = 1, 0
 	l.Remotes, l.Lent = logs, min(l.Ahead, l.Segments-l.Own)/max(1, writers)
 	return l
+}
+
+// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and the next for PUTs. With
+// RPC what all other servers have leave for is there, instead of the latter.
+func (o Options) leastLent() int {
+	if o.Kind != RPC {
+		return 3
+	}
+	return 2 + max(1, ((o.Nodes-1)*int(o.credit())+o.lentRoom()-1)/o.lentRoom())
+}
+
+// lentRoom is how much of a segment is for entries for sure.
+func (o Options) lentRoom() int {
+	return cmp.Or(o.Log.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride
+}
+
+// LeastAhead returns how many segments have to be ahead with a kind that has remote logs; 0: it has a ring.
+func (o Options) LeastAhead() int {
+	if o.Kind == Rowan {
+		return 0
+	}
+	o = o.withDefaults()
+	_, writers := o.logs()
+	return max(1, writers) * o.leastLent()
 }
 
 // credit is how many bytes a worker has leave to append at a backup at a time, at most.

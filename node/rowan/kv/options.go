@@ -99,25 +99,13 @@ func (o Options) check(p rdma.RingPromises) error {
 			o.Log.Segments, o.Keep+o.Workers, rdma.ErrAccess)
 	case o.Kind >= kinds:
 		return fmt.Errorf("serve with %s: %w", o.Kind, rdma.ErrAccess)
-	case o.Kind != Rowan && o.log(0).Lent < leastLent:
+	case o.Kind != Rowan && o.log(0).Lent < o.leastLent():
 		_, writers := o.logs()
 		return fmt.Errorf("serve %s with %d segments ahead for %d logs: want at least %d for each: %w", o.Kind,
-			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), writers, leastLent, rdma.ErrAccess)
-	case o.Kind == RPC && o.lentRoom() < (o.Nodes-1)*int(o.credit()):
-		return fmt.Errorf("serve %s with credit of %d bytes for %d others, and %d in segments ahead: want all in these: %w",
-			o.Kind, o.credit(), o.Nodes-1, o.lentRoom(), rdma.ErrAccess)
+			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), writers, o.leastLent(), rdma.ErrAccess)
 	}
 	return nil
 }
-
-// lentRoom is how much of the segments that a remote log has at a time is for entries for sure.
-func (o Options) lentRoom() int {
-	l := o.log(0)
-	return (l.Lent - 1) * (cmp.Or(l.SegmentBytes, 4<<20) - int(entrySize(recordBytes+o.PairBytes)) + rdma.Stride)
-}
-
-// leastLent is how many segments a remote log has: one that is filled, one for DELs, and the next for PUTs.
-const leastLent = 3
 
 // message is how long a message may be: a request, an answer, or an entry with the headers of its blocks.
 func (o Options) message() int {

@@ -87,12 +87,14 @@ type Harness struct {
 
 	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
 	// itself: -race leaves it out. Its suites across processes, on memory nodes and with a crash behind every verb run
-	// with $FARKV_LONG=1 or -fabric.
+	// with $FARKV_LONG=1 or -fabric, and where it has servers that against a model, too.
 	Alike bool
 
 	// MinSeeds is the number of seeds when $FARKV_SEEDS does not say; 100 by default. With -race it is a tenth.
 	MinSeeds int
 }
+
+const inLong = "takes its time: FARKV_LONG=1 runs it, as .ci/run does"
 
 // Run runs every suite, each as a test of its own below t.
 func Run(t *testing.T, h Harness) {
@@ -106,7 +108,12 @@ func Run(t *testing.T, h Harness) {
 	on, alone, err := chosen()
 	report(t, err)
 	t.Run("contract", func(t *testing.T) { report(t, h.contract()) })
-	t.Run("model", func(t *testing.T) { h.model(t) })
+	t.Run("model", func(t *testing.T) {
+		if h.Alike && h.Serve != nil && !long() {
+			t.Skip(inLong)
+		}
+		h.model(t)
+	})
 	t.Run("histories", func(t *testing.T) { report(t, h.histories()) })
 	if h.Serve == nil && (!h.Alike || long()) {
 		fabrics := []real{on}
@@ -130,7 +137,7 @@ func Run(t *testing.T, h Harness) {
 				t.Skip("virtual time, in which one task runs at a time; run without -race")
 			}
 			if h.Alike && !long() {
-				t.Skip("takes its time: FARKV_LONG=1 runs it, as .ci/run does")
+				t.Skip(inLong)
 			}
 			report(t, h.overSeeds(t.Name(), 100, h.everyCrash))
 		})
