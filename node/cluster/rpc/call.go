@@ -116,8 +116,8 @@ func (p *Peer) end(c *Call) {
 		}
 	}
 	c.over = true
-	if b := c.way.batch; b != nil && b.Finished() {
-		_ = p.ep.Wait(b, rdma.All, 0) // does not wait: it counts the trip
+	if b := c.way.batch; b != nil && (b.Finished() || c.m != nil) { // an answer may overtake the request's completion
+		_ = p.ep.Wait(b, 0, 0) // does not wait: it counts the trip
 	}
 	c.way.release()
 }
