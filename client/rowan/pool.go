@@ -125,6 +125,10 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 			o := p.servers(s.Nodes)
 			return p, memory, s.Nodes * o.Tasks(), nil
 		}
+		if err == nil && p.Segments == rowan.MaxSegments && s.SegmentBytes > 0 {
+			err = fmt.Errorf("%w: %d segments of %d bytes, as many as a node may have, are too few for %d records of %d bytes", ErrParams,
+				p.Segments, p.SegmentBytes, s.Records, s.PairBytes)
+		}
 		if s.Memory > 0 || memory > rdma.MaxOffset {
 			return p, 0, 0, err
 		}

@@ -57,6 +57,7 @@ func TestBadShapes(t *testing.T) {
 		"more replicas":      func(s *rowan.Shape) { s.Replicas = 4 },
 		"none":               func(s *rowan.Shape) { s.Replicas = 0 },
 		"long pairs":         func(s *rowan.Shape) { s.PairBytes = rowan.MaxPair + 1 },
+		"few segments":       func(s *rowan.Shape) { s.SegmentBytes, s.Records = rowan.LeastSegment, 10_000_000 },
 		"long keys":          func(s *rowan.Shape) { s.KeyBytes = rowan.MaxKey + 1 },
 		"many workers":       func(s *rowan.Shape) { s.Workers = rowan.MaxWorkers + 1 },
 		"many shards":        func(s *rowan.Shape) { s.Shards = 1 << 14 },
