@@ -55,6 +55,7 @@ func hints(pool string) []workloads.Hint {
 		{Of: of(syscall.EFBIG), Say: "the folder's file system holds no such file: make a smaller pool"},
 		{Of: of(client.ErrUncertain),
 			Say: about("a client died in the midst of a write, or a node is down: see 'farkv status %s'")},
+		{Of: of(rdma.ErrTimeout), Say: about("see 'farkv status %s': a node may be down, or not serve")},
 		{Of: of(client.ErrDamaged), Say: about("'farkv check %s' looks for damage")},
 		{Of: of(client.ErrTooLarge), Say: "split the value, or make a pool for larger pairs: see 'farkv up --help'"},
 		{Of: of(fabrics.ErrToken),

@@ -34,6 +34,8 @@ type Voices struct {
 type Bound struct {
 	MayDie   int  `json:"more_nodes_may_die"` // negative: something cannot be had already
 	Majority bool `json:"majority,omitempty"` // of two or more copies has to be left, not one
+	// Stops: the store does not go on after a death, even where copies are left: no server takes a dead one's place.
+	Stops bool `json:"stops,omitempty"`
 }
 
 // minority is what is true of a pool in which fewer nodes with a voice answer than have to.
@@ -65,6 +67,9 @@ func margin(v *Voices, copies *Bound) *Margin {
 	}
 	if copies != nil {
 		least(copies.MayDie)
+	}
+	if copies != nil && copies.Stops {
+		least(0)
 	}
 	if m.MayDie < 0 {
 		return nil
@@ -102,7 +107,7 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if err != nil {
 		return nil
 	}
-	return &Bound{MayDie: n, Majority: p.Kind.Majority && shapeOf(p).Replicas > 1}
+	return &Bound{MayDie: n, Majority: p.Kind.Majority && shapeOf(p).Replicas > 1, Stops: p.Kind.Stops()}
 }
 
 // shape is what the parameters of stores that have such call alike; 0: they say nothing.
@@ -161,6 +166,9 @@ func (m *Margin) String() string {
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
+		if b.Stops {
+			why = append(why, "no server takes the place of one that dies")
+		}
 	}
 	text := fmt.Sprintf("%s may die: %s", Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {

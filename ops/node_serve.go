@@ -29,7 +29,7 @@ func (n *nodeServer) attend(ctx context.Context, c *NodeConfig) {
 				continue
 			}
 			c.Log.Error("does not serve the pool's store", "pool", o.ID, "why", err.Error())
-			n.Tell(&fabrics.Server{Problem: err.Error()})
+			n.Tell(func() *fabrics.Server { return &fabrics.Server{Problem: err.Error()} })
 		}
 		pause = firstAttempt
 		n.awaitOther(ctx, o.ID)
@@ -114,7 +114,7 @@ func (n *nodeServer) serveStore(ctx context.Context, o fabrics.NodeOptions, c *N
 	case err != nil:
 		return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable), err
 	}
-	n.Tell(&fabrics.Server{Store: p.Kind.Name})
+	n.Tell(func() *fabrics.Server { return &fabrics.Server{Store: p.Kind.Name, Counts: server.Counts(nil)} })
 	defer n.Tell(nil)
 	c.Log.Info("serves the pool's store", "pool", o.ID, "store", p.Kind.Name, "node", o.BesideNode)
 	running, stop := context.WithCancel(ctx)

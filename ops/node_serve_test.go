@@ -76,7 +76,7 @@ func TestServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, n := range made.Nodes {
-			if n.Server == nil || *n.Server != (fabrics.Server{Store: "rowan"}) {
+			if n.Server == nil || n.Server.Store != "rowan" || n.Server.Problem != "" || len(n.Server.Counts) == 0 {
 				t.Errorf("node %d tells of its server %+v", i, n.Server)
 			}
 		}

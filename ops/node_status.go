@@ -111,25 +111,53 @@ func (s *State) addServed(f rdma.Fabric) {
 	s.Witnesses = all[len(s.Nodes):]
 }
 
-// printServers says which nodes serve the pool's store, where stores have servers.
-func (s *State) printServers(w io.Writer) {
+// serves reports whether a server of the pool's store runs beside the node.
+func (n *Node) serves() bool { return n.Served != nil && n.Server != nil && n.Server.Problem == "" }
+
+// unserved says which nodes that answer do not serve the pool's store, and why, where stores have servers.
+func (s *State) unserved() (all []string) {
 	if k, err := stores.Lookup(s.Store); err != nil || k.Serve == nil {
-		return
+		return nil
 	}
-	var serve []string
 	for i, n := range s.Nodes {
 		switch {
-		case n.Gone || !n.Up:
+		case n.Gone || !n.Up || n.Served == nil || n.serves():
 		case n.Server == nil:
-			fmt.Fprintf(w, "node %d does not serve %s yet\n", i, s.Store)
-		case n.Server.Problem != "":
-			fmt.Fprintf(w, "node %d does not serve %s: %s\n", i, s.Store, n.Server.Problem)
+			all = append(all, fmt.Sprintf("node %d does not serve %s yet", i, s.Store))
 		default:
+			all = append(all, fmt.Sprintf("node %d does not serve %s: %s", i, s.Store, n.Server.Problem))
+		}
+	}
+	return all
+}
+
+// printServers says which nodes serve the pool's store, where stores have servers.
+func (s *State) printServers(w io.Writer) {
+	for _, why := range s.unserved() {
+		fmt.Fprintln(w, why)
+	}
+	var serve []string
+	rows := [][]string{{"server"}}
+	for i, n := range s.Nodes {
+		if n.serves() {
 			serve = append(serve, fmt.Sprint(i))
+			row := []string{fmt.Sprint(i)}
+			for _, c := range n.Server.Counts {
+				if len(rows) == 1 {
+					rows[0] = append(rows[0], c.Name)
+				}
+				row = append(row, count(c.Count))
+			}
+			rows = append(rows, row)
 		}
 	}
 	if len(serve) > 0 {
 		fmt.Fprintf(w, "%s %s\n", s.Store, "is served by "+Plural(len(serve), "node", "nodes")+": "+strings.Join(serve, ", "))
+	}
+	if len(rows[0]) > 1 {
+		fmt.Fprintln(w)
+		table.Print(w, rows)
+		fmt.Fprintln(w)
 	}
 }
 

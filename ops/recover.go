@@ -45,7 +45,8 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 	}
 	defer p.Close()
 	if p.Kind.Mender == nil {
-		return nil, workloads.Misuse("recover %s: this version recovers no %s pools", p.Address, p.Kind.Name)
+		return nil, workloads.Misuse("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status %[3]s' shows which of "+
+			"its nodes live; 'farkv down --force %[3]s' removes it)", p.Address, p.Kind.Name, short(p.Address))
 	}
 	r := &Recovery{Pool: p.Address, Done: []Step{}, Waiting: []string{}}
 	if client != 0 {

@@ -189,6 +189,9 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 	for i, w := range state.Witnesses {
 		s.Nodes = append(s.Nodes, served(telemetry.Node{ID: len(state.Nodes) + i, Role: "witness", Up: w.Reachable && !w.Expelled}, &w))
 	}
+	if not := state.unserved(); len(not) > 0 {
+		s.Problem = cmp.Or(s.Problem, not[0])
+	}
 	for _, c := range state.Clients {
 		is := telemetry.Client{ID: c.ID, Name: c.Name, PID: c.PID, State: "live"}
 		switch {

@@ -38,7 +38,7 @@ type TracedVerb struct {
 	Verb       string    `json:"verb"`
 	Fenced     bool      `json:"fenced,omitempty"` // behind an ordering fence
 	Node       int       `json:"node"`
-	Offset     *uint64   `json:"offset,omitempty"` // none of a call
+	Offset     *uint64   `json:"offset,omitempty"` // none of a call, and of a message
 	Bytes      int       `json:"bytes,omitempty"`
 	Before     *Word     `json:"before,omitempty"` // the word there: of atomics, and of READs of one
 	After      *Word     `json:"after,omitempty"`  // of atomics, and of WRITEs of one
@@ -215,6 +215,9 @@ func (t *Traced) paper() string {
 	return map[string]string{"get": "GET", "put": "UPDATE", "insert": "INSERT", "del": "DELETE"}[t.Operation]
 }
 
+// call is how a call of a node's procedure is shown among verbs.
+const call = "CALL"
+
 // verbOf makes a record readable. Trips are counted from those before the operation on.
 func verbOf(r *trace.Record, before uint64, describe func(rdma.Addr) string) TracedVerb {
 	v := TracedVerb{Background: !r.Waited, Step: r.Step, Node: r.Addr.Node(), batch: r.Batch}
@@ -225,12 +228,16 @@ func verbOf(r *trace.Record, before uint64, describe func(rdma.Addr) string) Tra
 		v.Error = r.Err.Error()
 	}
 	if r.Verb == 0 {
-		v.Verb, v.What = "CALL", fmt.Sprintf("procedure %d of the node", r.Proc)
+		v.Verb, v.What = call, fmt.Sprintf("procedure %d of the node", r.Proc)
+		return v
+	}
+	v.Fenced, v.Verb, v.Bytes = r.Fence, r.Verb.String(), r.Len
+	if r.Verb == rdma.Send || r.Verb == rdma.Append { // which go to no memory that the sender knows
+		v.What = r.Verb.Target(r.Addr)
 		return v
 	}
 	off := r.Addr.Offset()
-	v.Fenced = r.Fence
-	v.Verb, v.Offset, v.Bytes, v.What = r.Verb.String(), &off, r.Len, describe(r.Addr)
+	v.Offset, v.What = &off, describe(r.Addr)
 	switch {
 	case !r.Done && r.Verb != rdma.Write || r.Err != nil:
 	case r.Verb.Atomic():
@@ -250,7 +257,7 @@ func (t *Traced) MarshalJSON() ([]byte, error) {
 		"inserted": t.Inserted, "verbs": t.Verbs,
 		"totals": map[string]uint64{
 			"trips": t.Totals.Trips, "doorbells": t.Totals.Doorbells, "reads": t.Totals.Reads, "writes": t.Totals.Writes,
-			"atomics": t.Totals.Atomics, "calls": t.Totals.Calls, "bytes_read": t.Totals.BytesRead, "bytes_written": t.Totals.BytesWrote,
+			"atomics": t.Totals.Atomics, "sends": t.Totals.Sends, "calls": t.Totals.Calls, "bytes_read": t.Totals.BytesRead, "bytes_written": t.Totals.BytesWrote,
 		}}
 	addText(m, "key", t.Key)
 	if t.Paper > 0 {
@@ -283,7 +290,10 @@ func (t *Traced) Print(w io.Writer) {
 		}
 		row := []string{trip, step, verb, fmt.Sprint(v.Node), "", "", v.Before.String(), v.After.String(), cmp.Or(v.Error, v.What)}
 		if v.Offset != nil {
-			row[4], row[5] = fmt.Sprintf("%#x", *v.Offset), fmt.Sprint(v.Bytes)
+			row[4] = fmt.Sprintf("%#x", *v.Offset)
+		}
+		if v.Verb != call {
+			row[5] = fmt.Sprint(v.Bytes)
 		}
 		if v.Before != nil && v.After != nil && *v.Before == *v.After {
 			row[7] = "unchanged"
@@ -296,13 +306,19 @@ func (t *Traced) Print(w io.Writer) {
 	if t.Paper > 0 {
 		fmt.Fprintf(w, " (in the paper: %d)", t.Paper)
 	}
-	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic; ", Plural(int(c.Doorbells), "doorbell", "doorbells"),
+	fmt.Fprintf(w, ", %s; %s: %d READ, %d WRITE, %d atomic", Plural(int(c.Doorbells), "doorbell", "doorbells"),
 		Plural(int(c.Verbs()), "verb", "verbs"), c.Reads, c.Writes, c.Atomics)
-	if c.Calls > 0 {
-		fmt.Fprintf(w, "%s; ", Plural(int(c.Calls), "call", "calls"))
+	if c.Sends > 0 {
+		fmt.Fprintf(w, ", %d SEND", c.Sends)
 	}
-	fmt.Fprintf(w, "%s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"), Plural(int(c.BytesWrote), "byte", "bytes"))
+	if c.Calls > 0 {
+		fmt.Fprintf(w, "; %s", Plural(int(c.Calls), "call", "calls"))
+	}
+	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"), Plural(int(c.BytesWrote), "byte", "bytes"))
 	if background > 0 {
 		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", Plural(background, "verb", "verbs"))
+	}
+	if k, err := stores.Lookup(t.Store); err == nil && k.Serve != nil {
+		fmt.Fprintln(w, "each SEND is a request, whose answer is one more message; what servers do for it is not shown")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 func init() {
@@ -37,6 +38,7 @@ var rowanOptions = []Option{
 	{Name: serverWorkers, Type: Int, Default: rowan.DefaultWorkers, Min: 1, Max: rowan.MaxWorkers, Doc: "threads of a server that serve requests, each those for keys of its own"},
 	{Name: segmentBytes, Type: Bytes, Derived: "a 512th of a node's memory, up to 4MiB", Min: rowan.LeastSegment, Max: rowan.MaxSegment,
 		Doc: "segments of the servers' logs"},
+	{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", rowan.DefaultKey), Min: 1, Max: rowan.MaxKey, Doc: "longest key"},
 }
 
 func rowanKind(kind kv.Kind, doc string) *Kind {
@@ -63,7 +65,7 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 			if err != nil {
 				return nil, err
 			}
-			return s, nil
+			return rowanServer{s}, nil
 		},
 		Limits:   limitsOfRowan,
 		Describe: rowan.Describe,
@@ -81,10 +83,26 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 	}
 }
 
+// rowanServer names what a server counts.
+type rowanServer struct{ *kv.Server }
+
+func (s rowanServer) Counts(to []telemetry.Counter) []telemetry.Counter {
+	stats := s.Stats()
+	return append(to,
+		telemetry.Counter{Name: "primaries", Count: uint64(stats.Primaries)},
+		telemetry.Counter{Name: "backups", Count: uint64(stats.Backups)},
+		telemetry.Counter{Name: "CommitVer lag", Count: stats.Lag},
+		telemetry.Counter{Name: "keys in indexes", Count: uint64(stats.Items - stats.Tombs)},
+		telemetry.Counter{Name: "tombstones", Count: uint64(stats.Tombs)},
+		telemetry.Counter{Name: "segments cleaned", Count: stats.Cleaned},
+		telemetry.Counter{Name: "entries moved", Count: stats.Moved})
+}
+
 func rowanPool(p Params, kind kv.Kind) (params rowan.Params, memory uint64, servers int, err error) {
 	return rowan.Size(rowan.Shape{
-		Kind: kind, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes, KeyBytes: max(p.KeyBytes, rowan.DefaultKey),
-		Replicas: p.DataReplicas, Shards: p.Own.Int(serverShards), Workers: p.Own.Int(serverWorkers),
+		Kind: kind, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
+		KeyBytes: cmp.Or(p.Own.Int(keyBytes), max(p.KeyBytes, rowan.DefaultKey)), Replicas: p.DataReplicas,
+		Shards: p.Own.Int(serverShards), Workers: p.Own.Int(serverWorkers),
 		SegmentBytes: p.Own.Int(segmentBytes), Timeout: p.Timeout,
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Server is what runs beside a memory node.
@@ -17,7 +18,13 @@ type Server interface {
 	Run(ep rdma.Endpoint) error
 	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
 	Stop()
+	// Counts appends what the server has, and has done, to to: always the same in the same order. It may be called by another
+	// goroutine until Run returns.
+	Counts(to []telemetry.Counter) []telemetry.Counter
 }
+
+// Stops reports whether pools of the kind stop when a node dies: they have servers, and none takes a dead one's place.
+func (k *Kind) Stops() bool { return k.Serve != nil && k.Mender == nil }
 
 // ServerName begins the names of the clients that servers are, and their tasks. Any client may be called so.
 const ServerName = "server "

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // greeter says which node it is beside, from that node's memory.
@@ -20,6 +21,8 @@ type greeter struct {
 }
 
 func (g *greeter) Stop() { g.stopped.Store(true) }
+
+func (*greeter) Counts(to []telemetry.Counter) []telemetry.Counter { return to }
 
 func (g *greeter) Run(ep rdma.Endpoint) error {
 	box, err := rdma.Listen(ep, rdma.BoxOptions{Node: g.node, Number: 1})

@@ -229,6 +229,7 @@ func explain(err error, pool, what string) error {
 			Say: "it belongs to another user: use another farkv.pool"},
 		{Of: of(syscall.EFBIG),
 			Say: "the folder's file system holds no such file: lower farkv.memory or recordcount"},
+		{Of: of(rdma.ErrTimeout), Say: fmt.Sprintf("see 'farkv status %s': a node may be down, or not serve", pool)},
 	})
 }
 

@@ -88,8 +88,15 @@ func (*shortcut) SetWriteDeadline(time.Time) error { return nil }
 func (b *shortcut) LocalAddr() net.Addr  { return b.node.node.listener.Addr() }
 func (b *shortcut) RemoteAddr() net.Addr { return b.LocalAddr() }
 
-// Tell has the node tell of the server beside it; nil: there is none any more.
-func (n *Node) Tell(s *Server) { n.server.Store(s) }
+// Tell has the node tell of the server beside it what tell returns when the node is asked, which may be at any time, by
+// several goroutines; nil: there is no server any more.
+func (n *Node) Tell(tell func() *Server) {
+	if tell == nil {
+		n.server.Store(nil)
+		return
+	}
+	n.server.Store(&tell)
+}
 
 // Changed returns a channel that receives when Beside may say something else than before. It has one receiver.
 func (n *Node) Changed() <-chan struct{} { return n.changed }

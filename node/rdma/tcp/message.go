@@ -80,6 +80,8 @@ type NodeInfo struct {
 type Server struct {
 	Store   string `json:"store"`
 	Problem string `json:"problem,omitempty"` // why it does not serve; "": it does
+	// Counts are what it has, and has done, as it names that.
+	Counts []telemetry.Counter `json:"counts,omitempty"`
 }
 
 // do executes a message of the connection c.
@@ -201,7 +203,9 @@ func (n *Node) Info() NodeInfo {
 	if n.cfg.PMem != nil {
 		i.PMem = n.cfg.PMem()
 	}
-	i.Server = n.server.Load()
+	if tell := n.server.Load(); tell != nil {
+		i.Server = (*tell)()
+	}
 	if n.cfg.Device != nil {
 		i.Fabric = n.cfg.Device.Fabric()
 	}

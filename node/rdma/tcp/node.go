@@ -86,10 +86,10 @@ type Node struct {
 	broken      atomic.Pointer[error] // why what is durable is unknown; nil: it is known
 	stop        chan struct{}
 	group       sync.WaitGroup
-	threads     atomic.Int32  // of connections that wait in the kernel
-	numbers     atomic.Uint64 // of connections, so far
-	server      atomic.Pointer[Server]
-	changed     chan struct{} // holds one while nobody has heard that the pool may be another
+	threads     atomic.Int32                   // of connections that wait in the kernel
+	numbers     atomic.Uint64                  // of connections, so far
+	server      atomic.Pointer[func() *Server] // nil: there is none
+	changed     chan struct{}                  // holds one while nobody has heard that the pool may be another
 	// The large buffers for answers, of connections with the read token, and of all others.
 	readerOutputs, outputs *outputs
 

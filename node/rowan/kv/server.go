@@ -156,6 +156,10 @@ type Stats struct {
 	Tombs   int    // tombstones that there are
 	Items   int    // that indexes have: keys, and tombstones
 	Live    int64  // bytes of entries that indexes name, as they lie in segments
+	// Primaries are the shards that the server serves, Backups the others of which it is a replica. Lag is how many versions
+	// it has given as a primary that are not committed.
+	Primaries, Backups int
+	Lag                uint64
 }
 
 // Stats returns what the server has done, and has.
@@ -169,9 +173,17 @@ func (s *Server) Stats() Stats {
 		stats.Tombs += s.space.tombs[i]
 	}
 	for _, sh := range s.shards {
-		if x := sh.has(); x != nil {
-			stats.Items += x.Len()
+		sh.mu.Lock()
+		if sh.index != nil {
+			stats.Items += sh.index.Len()
+			if sh.serves {
+				stats.Primaries++
+				stats.Lag += sh.version - sh.commit
+			} else {
+				stats.Backups++
+			}
 		}
+		sh.mu.Unlock()
 	}
 	return stats
 }
