@@ -51,6 +51,7 @@ type checker struct {
 	records       uint64       // all that were read
 	under         uint64       // those that are under way
 	answers       uint64       // of primaries
+	silent        uint64       // primaries that do not answer
 	keys          []asked
 	live, bytes   uint64 // pairs, and their bytes
 }
@@ -278,6 +279,7 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", shard, primary, k.key, want.version)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
 			silent[primary] = true
+			c.silent++
 			continue
 		}
 		c.answers++
@@ -292,6 +294,7 @@ func (c *checker) tell() {
 	c.r.Fact("records in the logs", c.records, 0)
 	c.r.Fact("records under way", c.under, 0)
 	c.r.Fact("keys that primaries were asked for", c.answers, 0)
+	c.r.Fact("primaries that do not answer", c.silent, 0)
 	segments("segments free", c.sum.Free)
 	segments("segments committed", c.sum.Committed)
 	segments("segments neither", c.sum.Ahead+c.sum.Filling+c.sum.Used)

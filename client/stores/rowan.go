@@ -138,5 +138,5 @@ func limitsOfRowan(h node.Header) (Limits, error) {
 	if err := json.Unmarshal(h.Params, &p); err != nil {
 		return Limits{}, fmt.Errorf("read the parameters of a rowan pool: %w", err)
 	}
-	return Limits{Key: p.KeyBytes, Value: p.PairBytes}, nil
+	return Limits{Key: p.KeyBytes, Value: p.PairBytes, Pair: p.PairBytes}, nil
 }

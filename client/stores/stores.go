@@ -137,6 +137,7 @@ func (k *Kind) Grows() bool { return k.Cramped != nil }
 type Limits struct {
 	Key   int `json:"key_bytes"`
 	Value int `json:"value_bytes"`
+	Pair  int `json:"pair_bytes,omitempty"` // both together; 0: that is not bounded
 }
 
 // Report is what Kind.Check found.
