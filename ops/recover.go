@@ -102,7 +102,7 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	}
 	began := ep.Now()
 	lease := stores.Tenure(p.Fabric)
-	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender, cluster.Options{
+	did, err := cluster.Once(ep, p.Fabric, p.Kind.Mender(p.Fabric), cluster.Options{
 		Lease: lease, Tick: lease / 12, Stop: func() bool { return ctx.Err() != nil },
 		Tell: stores.Teller(ep, p.Fabric),
 	})

@@ -84,11 +84,12 @@ var mutants = []teeth.Mutant{
 	{Rule: "what is copied is behind what is given", Pkg: server, In: "exchanger.give",
 		At: "$x.raise($*gifts)", Do: "", Test: "TestFailover", Seed: 30123},
 	{Rule: "a primary waits for what all give", Pkg: server, In: "control.haveAllGiven",
-		At: "binary.LittleEndian.Uint64($*word) != $t.Term", Do: "binary.LittleEndian.Uint64($*word) > 1<<40", Test: "TestFailover",
-		Seed: 334},
+		At: "binary.LittleEndian.Uint64($*word) != $t.Term", Do: "binary.LittleEndian.Uint64($*word) > 1<<40",
+		Test: "TestFailover", Seed: 334},
 	{Rule: "a client reads the configuration again", In: "Store.do",
 		At: "errors.Is($err, errTerm)", Do: "false", Test: "TestTerm"},
-	{Rule: "and joins the view", In: "Store.rejoin", At: "$s.ep.Join()", Do: "s.ep.Rand(), error(nil)", Test: "TestFailover", Seed: 374},
+	{Rule: "and joins the view", In: "Store.rejoin", At: "$s.ep.Join()", Do: "s.ep.Rand(), error(nil)",
+		Test: "TestFailover", Seed: 374},
 }
 
 func TestMutants(t *testing.T) {

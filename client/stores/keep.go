@@ -88,7 +88,7 @@ func EventOf(e cluster.Event, at time.Time) telemetry.Event {
 // it closes the lost one, so that it can be forgotten.
 func keep(ep rdma.Endpoint, f rdma.Fabric, k *Kind, o cluster.Options) {
 	for {
-		lost := cluster.Keep(ep, f, k.Mender, o)
+		lost := cluster.Keep(ep, f, k.Mender(f), o)
 		if err := ep.Close(); err != nil || !errors.Is(lost, rdma.ErrRevoked) {
 			return
 		}

@@ -42,7 +42,7 @@ var rowanOptions = []Option{
 }
 
 func rowanKind(kind kv.Kind, doc string) *Kind {
-	return &Kind{
+	k := &Kind{
 		Name:     kind.String(),
 		Doc:      doc,
 		Baseline: kind != kv.Rowan,
@@ -81,6 +81,10 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 		Outlives: rowan.Outlives,
 		Fill:     rowan.Fill,
 	}
+	if kind == kv.Rowan { // the configurations of others do not change
+		k.Mender = rowan.NewMender
+	}
+	return k
 }
 
 // rowanServer names what a server counts.

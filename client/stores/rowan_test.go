@@ -2,13 +2,16 @@ package stores
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
@@ -102,6 +105,46 @@ func TestRowanCheck(t *testing.T) {
 		}
 		must(t, p.Close())
 	}
+}
+
+// TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was acknowledged is there.
+func TestRowanFailover(t *testing.T) {
+	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16, Timeout: 5 * time.Second})
+	must(t, err)
+	var log sync.Map
+	must(t, p.Keep(cluster.Options{Log: func(e cluster.Event) { log.Store(e.String(), nil) }}))
+	s, ep, err := p.Worker("load", Options{})
+	must(t, err)
+	uncertain := map[int]bool{}
+	for i := range 400 {
+		if i == 200 {
+			must(t, p.Fabric.(interface{ KillNode(int) error }).KillNode(1))
+		}
+		key := fmt.Appendf(nil, "key-%d is", i)
+		for range 10 { // a master may take its time on a machine that is busy
+			err = s.Insert(key, []byte(rowanValue))
+			if uncertain[i] = uncertain[i] || errors.Is(err, client.ErrUncertain); !errors.Is(err, rdma.ErrTimeout) {
+				break
+			}
+		}
+		if err != nil && !errors.Is(err, client.ErrUncertain) && !(uncertain[i] && errors.Is(err, client.ErrExists)) {
+			log.Range(func(e, _ any) bool { t.Log(e); return true })
+			t.Fatalf("insert %s: %v", key, err)
+		}
+	}
+	for i := range 400 {
+		v, err := s.Get(fmt.Appendf(nil, "key-%d is", i))
+		if string(v) != rowanValue && !(uncertain[i] && errors.Is(err, client.ErrNotFound)) {
+			t.Fatalf("key %d has %q, %v", i, v, err)
+		}
+	}
+	r, err := p.Kind.Check(p.Fabric)
+	if err != nil || len(r.Damage) > 0 {
+		t.Errorf("check: %v, %v", r.Damage, err)
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	must(t, p.Close())
 }
 
 // damage replaces a word of node 1's memory that find chooses.

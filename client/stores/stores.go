@@ -95,8 +95,9 @@ type Kind struct {
 	// still to be had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it
 	// is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
-	// Mender makes what recovers a pool when nodes and clients of it died, on an endpoint of its own; nil: nothing does.
-	Mender func(ep rdma.Endpoint) (cluster.Mender, error)
+	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one candidate for its master;
+	// nil: nothing does.
+	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
@@ -216,12 +217,14 @@ func formats[P any](store string, size func(Params) (P, uint64, error), make fun
 }
 
 // mends makes a Kind's Mender of what makes a store's.
-func mends[M cluster.Mender](open func(ep rdma.Endpoint) (M, error)) func(ep rdma.Endpoint) (cluster.Mender, error) {
-	return func(ep rdma.Endpoint) (cluster.Mender, error) {
-		m, err := open(ep)
-		if err != nil {
-			return nil, err
+func mends[M cluster.Mender](open func(ep rdma.Endpoint) (M, error)) func(rdma.Configs) cluster.NewMender {
+	return func(rdma.Configs) cluster.NewMender {
+		return func(ep rdma.Endpoint) (cluster.Mender, error) {
+			m, err := open(ep)
+			if err != nil {
+				return nil, err
+			}
+			return m, nil
 		}
-		return m, nil
 	}
 }

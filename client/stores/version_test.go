@@ -64,7 +64,7 @@ func TestOtherVersionsAreRefused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = k.Mender(ep)
+				_, err = k.Mender(p.Fabric)(ep)
 				refused("mender", err)
 				if err := ep.Close(); err != nil {
 					t.Error(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is measured against
-// (section 6.1). All else is the same.
+// (section 6.1). All else is the same, but that the configuration of others may not change.
 type Kind uint8
 
 const (
