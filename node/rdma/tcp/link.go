@@ -288,11 +288,12 @@ func (l *link) flush() {
 	}
 }
 
-// write writes until nothing is left, or more than most bytes are on their way: then it returns false.
+// write writes until nothing is left, or more than most bytes are on their way: then it returns false. It does so, too, when
+// there is another connection: to a node beside that has no lease each takes long, and breaks, and a Post would not end.
 func (l *link) write(most int) bool {
 	l.mu.Lock()
-	for len(l.out) > 0 && l.nc != nil && l.bytes <= most {
-		nc, p := l.nc, l.out
+	for nc := l.nc; len(l.out) > 0 && nc != nil && l.nc == nc && l.bytes <= most; {
+		p := l.out
 		l.out, l.spare = l.spare[:0], nil
 		l.taken += uint64(len(p))
 		l.mu.Unlock()
@@ -327,8 +328,8 @@ func (l *link) writeHeavy(s *stream) {
 		mine := !l.writing && len(l.out) > 0
 		l.writing = l.writing || mine
 		l.mu.Unlock()
-		if mine {
-			l.write(math.MaxInt)
+		if mine && !l.write(math.MaxInt) {
+			l.handOver() // to the next connection's
 		}
 	}
 }

@@ -357,6 +357,46 @@ func TestPostNeverWrites(t *testing.T) {
 	}
 }
 
+// breaking is a connection that ends with its first Write. Then there is another one, on which more is to be written.
+type breaking struct {
+	net.Conn
+	l    *link
+	next *counting
+}
+
+func (b *breaking) Write([]byte) (int, error) { return 0, net.ErrClosed }
+
+func (b *breaking) Close() error {
+	b.l.mu.Lock()
+	defer b.l.mu.Unlock()
+	b.l.nc, b.l.out = b.next, make([]byte, 1)
+	return nil
+}
+
+type counting struct {
+	net.Conn
+	writes int
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	c.writes++
+	return len(p), nil
+}
+
+// TestPostEndsWithItsConnection breaks the connection to which a worker writes: what is for the next one it leaves to the
+// link. Each may take long, that to a node of the process which has no lease.
+func TestPostEndsWithItsConnection(t *testing.T) {
+	l := newLink("nowhere", Security{}, hello{}, nil)
+	next := new(counting)
+	first := &breaking{l: l, next: next}
+	l.nc, l.out, l.writing = first, make([]byte, 1), true
+	l.stream.Store(newStream(first))
+	l.flush()
+	if next.writes > 0 || len(l.heavy) != 1 {
+		t.Errorf("a worker writes %d times to the next connection, and leaves it to the link %d times", next.writes, len(l.heavy))
+	}
+}
+
 // TestQueueIsBounded begins a frame for a node that has left as much unread as may wait. It is refused, before the node
 // counts as down for its silence: how long that takes to be noticed bounds nothing.
 func TestQueueIsBounded(t *testing.T) {
