@@ -15,13 +15,16 @@ type rowanSize struct {
 	seed             uint64
 	senders          []int
 	warmUp, duration time.Duration
+	calls            simulate.Replicated
 }
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
 	if quick {
-		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond}
+		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond, rowanCalls(8, seed, 25*time.Microsecond)}
 	}
-	return &rowanSize{seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond}
+	return &rowanSize{
+		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond, rowanCalls(2, seed, 150*time.Microsecond),
+	}
 }
 
 // unsteady tells for which statements of the quick size its runs are too short.
@@ -32,9 +35,17 @@ var rowanSmall = map[string]string{
 	"append-limit": unsteady,
 }
 
-// Rowan is the paper of Rowan-KV, so far what it says of Rowan itself.
+func init() {
+	for about := range Rowan.Figures {
+		if strings.HasPrefix(about, "kv-") {
+			rowanSmall[about] = divided
+		}
+	}
+}
+
+// Rowan is the paper of Rowan-KV: what it says of Rowan itself, and of throughput, latency and DLWA of the stores.
 var Rowan = newPaper(&Paper{
-	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2", Small: rowanSmall,
+	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4, 6.2, 6.3 and 6.4", Small: rowanSmall,
 }, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})
 
 func rowanSetUp(s *rowanSize) string {
@@ -49,6 +60,7 @@ var rowanExperiments = []experiment[*rowanSize]{
 		"Bandwidths in GB/s, of senders and threads together.", streamCases, streamTable},
 	{"appends", "Rowan, WRITEs to exclusive logs, and the strawman of 3.2.1 (Figure 8)",
 		"Million writes a second of the senders, and DLWA.", appendCases, appendTable},
+	{"stores", "Rowan-KV, and what replicates in other ways (Figures 9, 10 and 13d)", "", kindCases, kindTable},
 }
 
 // Of the paper's set-up (section 2.4).

@@ -148,7 +148,7 @@ func (w *Worker) build(field int) {
 
 func (w *Worker) value(field int) []byte {
 	if w.core.DataIntegrity {
-		b := appendExpected(w.values[field][:0], w.key, field, w.core.valueBytes(w.key))
+		b := appendExpected(w.values[field][:0], w.key, field, w.core.ValueBytes(w.key))
 		w.values[field] = b[:cap(b)] // it may have grown beyond the field
 		return b
 	}
@@ -163,7 +163,7 @@ func (w *Worker) verify() error {
 		if w.got.Field != AllFields && w.got.Field != i {
 			continue
 		}
-		w.expect = appendExpected(w.expect[:0], w.key, i, w.core.valueBytes(w.key))
+		w.expect = appendExpected(w.expect[:0], w.key, i, w.core.ValueBytes(w.key))
 		if !bytes.Equal(v, w.expect) {
 			return fmt.Errorf("%s, field%d: %w: %s instead of %s", w.key, i, ErrIntegrity, excerpt(v), excerpt(w.expect))
 		}

@@ -101,8 +101,8 @@ func (s *Spec) appendSized(b []byte, n int64) []byte {
 	return b
 }
 
-// valueBytes is the length of a value that reads can check: it follows from the key.
-func (s *Spec) valueBytes(key []byte) int {
+// ValueBytes is the length of a value that reads can check: it follows from the key.
+func (s *Spec) ValueBytes(key []byte) int {
 	if !s.sized() {
 		return s.FieldLength
 	}

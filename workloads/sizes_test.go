@@ -35,10 +35,10 @@ func TestObjectSizes(t *testing.T) {
 		for n := range int64(200_000) {
 			key := c.Key(n)
 			keys.add(len(key))
-			checked.add(c.valueBytes(key))
+			checked.add(c.ValueBytes(key))
 			length := c.lengths.next(r)
 			drawn.add(length)
-			longest = max(longest, len(key)+max(length, c.valueBytes(key)))
+			longest = max(longest, len(key)+max(length, c.ValueBytes(key)))
 			if least := c.LeastPairBytes(); len(key)+length < least {
 				t.Fatalf("%s: record %d of %d bytes, less than %d", name, n, len(key)+length, least)
 			}
@@ -88,7 +88,7 @@ func TestSizedKeysStay(t *testing.T) {
 	} {
 		c := with(t, "objectsizes="+name)
 		key := c.Key(1234567)
-		if got := fmt.Sprintf("%s %d", key, c.valueBytes(key)); got != want {
+		if got := fmt.Sprintf("%s %d", key, c.ValueBytes(key)); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
