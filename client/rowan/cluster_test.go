@@ -108,12 +108,16 @@ type plan struct {
 	pause             time.Duration // the most between two
 	until             time.Duration // when it ends, if that is sooner; 0: it is not
 	sizes             []int
-	writes            int // percent
-	roll              int // how many of the keys it is busy with at a time, and leaves as they are then; 0: all
+	writes            int           // percent
+	shift             time.Duration // after which other keys are hot; 0: none are
+	roll              int           // how many of the keys it is busy with at a time, and leaves as they are then; 0: all
 }
 
 // key returns that of an operation.
-func (p plan) key(rng *rand.Rand, n int) int {
+func (p plan) key(rng *rand.Rand, n int, now time.Duration) int {
+	if p.shift > 0 {
+		return (int(now/p.shift)*7 + rng.IntN(1+rng.IntN(p.keys))) % p.keys
+	}
 	if p.roll == 0 {
 		return rng.IntN(p.keys)
 	}
@@ -124,7 +128,7 @@ func (p plan) key(rng *rand.Rand, n int) int {
 func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 	rng := ep.Rand()
 	for n := 1; n <= p.ops && (p.until == 0 || ep.Now() < p.until); n++ {
-		key := fmt.Appendf(nil, "key-%d", p.key(rng, n))
+		key := fmt.Appendf(nil, "key-%d", p.key(rng, n, ep.Now()))
 		value := check.MakeValue(nil, p.worker, p.first+n, p.sizes[rng.IntN(len(p.sizes))])
 		var err error
 		switch i := rng.IntN(100); {

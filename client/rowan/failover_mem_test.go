@@ -17,7 +17,7 @@ import (
 )
 
 // newChanging starts a cluster in memory whose configuration changes, and its manager, which end with the test.
-func newChanging(t testing.TB, o kv.Options) (*real, *shm.Fabric) {
+func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fabric) {
 	first, err := newConfig(o, o.Nodes)
 	if err != nil {
 		t.Fatal(err)
@@ -47,8 +47,8 @@ func newChanging(t testing.TB, o kv.Options) (*real, *shm.Fabric) {
 	r.serving.Go(func() {
 		ep := r.endpoint(f, "candidate")
 		defer ep.Close()
-		err := keeping.Keep(ep, f, cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20}),
-			keeping.Options{Stop: r.over.Load})
+		options.First, options.Hung = first, 1<<20
+		err := keeping.Keep(ep, f, cm.NewMender(f, options), keeping.Options{Stop: r.over.Load})
 		if err != nil {
 			t.Error(err)
 		}
@@ -76,7 +76,7 @@ func TestFailoverMem(t *testing.T) {
 	o := small(kv.Rowan)
 	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2
 	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 48, 30, 16
-	c, f := newChanging(t, o)
+	c, f := newChanging(t, o, cm.Options{Period: time.Hour})
 	c.keys = 20
 	c.await("the first configuration", func(*shards.Config) bool { return true })
 	var group sync.WaitGroup

@@ -1,6 +1,7 @@
 package rowan_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -32,25 +33,41 @@ type pool struct {
 	left    int // players
 	hangs   int // the node whose server hangs; 0: none does
 	over    bool
-	failed  error // what a keeper reported last
-	terms   int   // that were committed
+	failed  error                  // what a keeper reported last
+	terms   int                    // that were committed
+	seen    func(c *shards.Config) // is told of each configuration that is stored; nil: nothing is
 
-	pause, until time.Duration // of clients: see plan
+	play func(ep rdma.Endpoint, r *check.Recorder, i int) // what clients do
+
+	pause, until, shift time.Duration // of clients: see plan
+	writes              int
 }
 
-// newPool makes a pool of so many nodes, the last of which may be a spare, and clients that do so many operations each.
-func newPool(o sim.Options, opts kv.Options, nodes int, spare bool, players, ops int) (*pool, error) {
-	members := nodes
-	if spare {
+// shape is what a pool is to be.
+type shape struct {
+	nodes        int
+	spare        bool // the last node is one
+	shards       int  // a member; 2 by default
+	players, ops int  // clients, and how many operations each does
+	// Loads are evened out from period to period, if servers have so much in one; 0: they are not.
+	period time.Duration
+	least  uint64
+}
+
+// newPool makes a pool.
+func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
+	nodes, members := of.nodes, of.nodes
+	if of.spare {
 		members--
 	}
-	opts.Nodes, opts.Shards = nodes, 2*members
+	opts.Nodes, opts.Shards = nodes, cmp.Or(of.shards, 2)*members
 	first, err := newConfig(opts, members)
 	if err != nil {
 		return nil, err
 	}
 	o.Nodes, o.Memory = nodes, opts.Size()
-	p := &pool{s: sim.New(o), spare: spare, left: players}
+	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
+	p.play = p.random(of.ops)
 	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
@@ -59,16 +76,20 @@ func newPool(o sim.Options, opts kv.Options, nodes int, spare bool, players, ops
 		if c.Committed {
 			p.terms++
 		}
+		if p.seen != nil {
+			p.seen(c)
+		}
 	}}
-	if spare {
+	options.Period, options.Plan = cmp.Or(of.period, time.Hour), shards.PlanOptions{Pause: 1, Least: of.least}
+	if of.spare {
 		options.Spares = []int{nodes - 1}
 	}
 	for i := range 2 {
 		p.keepers = append(p.keepers, p.s.Go(fmt.Sprint("candidate ", i), p.candidate(options)))
 	}
-	for i := range players {
+	for i := range of.players {
 		w := p.s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
-			p.client(ep, i, ops)
+			p.client(ep, i)
 			p.end()
 		})
 		w.WhenCrashed(p.end)
@@ -121,7 +142,7 @@ func (p *pool) await(ep rdma.Endpoint, has func(*shards.Config) bool) *shards.Co
 	return nil
 }
 
-func (p *pool) client(ep rdma.Endpoint, i, ops int) {
+func (p *pool) client(ep rdma.Endpoint, i int) {
 	if p.await(ep, func(c *shards.Config) bool { return c.Committed }) == nil {
 		p.fail("client %d: no configuration is committed: %v", i, p.failed)
 		return
@@ -133,11 +154,18 @@ func (p *pool) client(ep rdma.Endpoint, i, ops int) {
 	}
 	r := check.NewRecorder(i, store, ep.Now)
 	p.recorders = append(p.recorders, r)
-	p.play(ep, r, plan{
-		worker: i, ops: ops, keys: p.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: 60,
-		pause: p.pause, until: p.until,
-	})
+	p.play(ep, r, i)
 	store.Close()
+}
+
+// random has clients do random operations.
+func (p *pool) random(ops int) func(rdma.Endpoint, *check.Recorder, int) {
+	return func(ep rdma.Endpoint, r *check.Recorder, i int) {
+		p.cluster.play(ep, r, plan{
+			worker: i, ops: ops, keys: p.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: p.writes,
+			pause: p.pause, until: p.until, shift: p.shift,
+		})
+	}
 }
 
 // end is called for each client that has ended. When all have, a last one sees that all goes well again.
@@ -163,7 +191,7 @@ func (p *pool) calm(c *shards.Config) bool {
 	}
 	for i := range c.Shards {
 		s := &c.Shards[i]
-		if len(s.Copying) > 0 || s.Lost() || len(s.Replicas()) < min(c.Replication, len(c.Members)) {
+		if len(s.Copying) > 0 || s.Source != shards.None || s.Lost() || len(s.Replicas()) < min(c.Replication, len(c.Members)) {
 			return false
 		}
 	}
@@ -177,6 +205,9 @@ func (p *pool) last(ep rdma.Endpoint) error {
 		return err
 	}
 	defer store.Close()
+	if p.shift > 0 {
+		store = slow{store, ep}
+	}
 	r := check.NewRecorder(100, store, ep.Now)
 	p.recorders = append(p.recorders, r)
 	ep.Sleep(max(0, p.until-ep.Now())) // what may go wrong has
@@ -201,6 +232,22 @@ func (p *pool) last(ep rdma.Endpoint) error {
 		}
 	}
 	return errors.New("the pool does not come to rest")
+}
+
+// slow is a client that does too little for shards to move.
+type slow struct {
+	client.Store
+	ep rdma.Endpoint
+}
+
+func (s slow) Get(key []byte) ([]byte, error) {
+	s.ep.Sleep(100 * time.Microsecond)
+	return s.Store.Get(key)
+}
+
+func (s slow) Insert(key, value []byte) error {
+	s.ep.Sleep(100 * time.Microsecond)
+	return s.Store.Insert(key, value)
 }
 
 // run runs the pool, and judges what clients saw, and what replicas have.
@@ -250,7 +297,7 @@ func failover(seed uint64) error {
 	opts := small(kv.Rowan)
 	opts.Workers = 1 + r.IntN(2)
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
-	p, err := newPool(o, opts, nodes, r.IntN(5) == 0, 4, 2000)
+	p, err := newPool(o, opts, shape{nodes: nodes, spare: r.IntN(5) == 0, players: 4, ops: 2000})
 	if err != nil {
 		return err
 	}
@@ -290,7 +337,8 @@ func steps() (*pool, error) {
 	opts := small(kv.Rowan)
 	opts.Workers = 1
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
-	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts, 5, false, 3, 200)
+	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts,
+		shape{nodes: 5, players: 3, ops: 200})
 	if err == nil {
 		p.pause = 50 * time.Microsecond
 		p.s.KillNodeAfter(1, 2*time.Millisecond)

@@ -80,6 +80,9 @@ func (s *Sender) Add(b *rdma.Batch, kind uint8, data []byte) (*rdma.Op, error) {
 // Raise has the stamps of entries that are added from here on go on behind one, unless they are there already.
 func (s *Sender) Raise(above uint64) { s.stamp = max(s.stamp, above) }
 
+// Stamp returns the stamp of the last entry that was added, or what stamps go on behind.
+func (s *Sender) Stamp() uint64 { return s.stamp }
+
 // Acknowledged is asked once of each op that is complete. It returns nil when the op, which was posted at the time
 // posted, has its entry in the log for good. Otherwise the entry may be found or not, until it is appended again.
 func (s *Sender) Acknowledged(op *rdma.Op, posted time.Duration) error {

@@ -76,7 +76,7 @@ func (o Options) Describe(a rdma.Addr) string {
 		case n < 1+shards:
 			return fmt.Sprintf("CommitVer of shard %d", n-1)
 		case n < 1+2*shards:
-			return fmt.Sprintf("term of the copy of shard %d", n-1-shards)
+			return fmt.Sprintf("last stamp of the copy of shard %d", n-1-shards)
 		case n < 1+2*shards+nodes:
 			return fmt.Sprintf("term in which server %d gave", n-1-2*shards)
 		}

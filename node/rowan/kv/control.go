@@ -33,7 +33,7 @@ type control struct {
 	asked   *rdma.Batch   // READs of others' words; nil: none is in flight
 	sources []int         // whose
 	askedIn *term         // when that began
-	heard   uint64        // the last term that was committed in which they were read
+	heard   uint64        // the last term that was committed in which all of them were read
 	group   []fresh
 
 	peer      *rpc.Peer
@@ -186,10 +186,13 @@ func (c *control) commit() error {
 func (c *control) gossip() error {
 	t := c.s.adopted()
 	if b := c.asked; b != nil && b.Finished() {
-		c.learn(b)
-		c.heard = c.askedIn.Term
+		if c.learn(b) {
+			c.heard = c.askedIn.Term
+		}
 		c.hear()
-		c.next = c.ep.Now() + c.s.o.CommitEvery
+		if c.heard == c.askedIn.Term {
+			c.next = c.ep.Now() + c.s.o.CommitEvery
+		}
 	}
 	if t == nil || c.asked != nil || c.ep.Now() < c.next {
 		return nil
@@ -227,12 +230,14 @@ func (c *control) hear() {
 	c.next = 0
 }
 
-// tell writes what changed. A word says less than is so for a while, and never more.
+// tell writes what changed. A word says less than is so for a while, and never more. That of a shard which migrates to
+// another server covers all that was written here.
 func (c *control) tell() error {
+	t := c.s.known.last()
 	b := c.ep.Batch()
 	defer b.Release()
 	for i, sh := range c.s.shards {
-		if !sh.serving() {
+		if !sh.serving() && t.Shards[i].Source != t.node {
 			continue
 		}
 		if commit := sh.committed(); commit != c.told[i] {
@@ -246,17 +251,20 @@ func (c *control) tell() error {
 	return nil
 }
 
-// learn takes what others have written. From one that cannot be read nothing is learned.
-func (c *control) learn(b *rdma.Batch) {
+// learn takes what others have written, and reports whether all could be read.
+func (c *control) learn(b *rdma.Batch) (all bool) {
+	all = true
 	for k, node := range c.sources {
 		op := b.Op(k)
 		if op.Err != nil {
+			all = false
 			continue
 		}
 		for i, sh := range c.s.shards {
-			if c.askedIn.Shards[i].Primary == node {
+			if s := &c.askedIn.Shards[i]; s.Primary == node || s.Source == node {
 				sh.learn(op.Word(i))
 			}
 		}
 	}
+	return all
 }

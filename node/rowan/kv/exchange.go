@@ -82,7 +82,7 @@ func (x *exchanger) step() (more bool, err error) {
 		return false, nil
 	}
 	for _, c := range x.copies {
-		if c.told != x.term.Term && x.s.shards[c.shard].serving() {
+		if c.told != x.term.Term && x.s.known.isSettled(x.term.Term) {
 			return true, x.copy(c)
 		}
 	}
@@ -110,13 +110,10 @@ func (x *exchanger) begin(t *term) {
 	x.raise(t.stamps())
 	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
 		m := t.Member(c.node)
-		return !t.leads(c.shard) || !slices.Contains(t.Shards[c.shard].Copying, c.node) || m == nil || m.Since != c.since
+		return !slices.Contains(t.copiesTo(c.shard), c.node) || m == nil || m.Since != c.since
 	})
 	for i := range t.Shards {
-		if !t.leads(i) {
-			continue
-		}
-		for _, n := range t.Shards[i].Copying {
+		for _, n := range t.copiesTo(i) {
 			if !slices.ContainsFunc(x.copies, func(c *copying) bool { return c.shard == i && c.node == n }) {
 				x.copies = append(x.copies, &copying{shard: i, node: n, since: t.Member(n).Since})
 			}
@@ -163,7 +160,7 @@ func (x *exchanger) give(g *gift) error {
 		}
 	}
 	for _, m := range g.term.Members {
-		if err := x.tell(m.Node, x.s.o.gaveAt(m.Node, x.s.node)); err != nil {
+		if err := x.tell(m.Node, x.s.o.gaveAt(m.Node, x.s.node), x.term.Term); err != nil {
 			return err
 		}
 	}
@@ -181,7 +178,7 @@ func (x *exchanger) copy(c *copying) error {
 	case names == nil:
 		return errOver
 	case c.next == names.Chains():
-		if err := x.tell(c.node, x.s.o.copiedAt(c.node, c.shard)); err != nil {
+		if err := x.tell(c.node, x.s.o.copiedAt(c.node, c.shard), x.stamp(c.node)); err != nil {
 			return err
 		}
 		c.told = x.term.Term
@@ -290,12 +287,21 @@ func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 	return x.senders[node], nil
 }
 
-// tell writes the term to a word at another server.
-func (x *exchanger) tell(node int, at rdma.Addr) error {
+// stamp returns that of the last entry that was appended to the log of another server, or one behind those that were
+// given. Its upper half is the term.
+func (x *exchanger) stamp(node int) uint64 {
+	if s := x.senders[node]; s != nil {
+		return s.Stamp()
+	}
+	return x.above
+}
+
+// tell writes a word at another server.
+func (x *exchanger) tell(node int, at rdma.Addr, word uint64) error {
 	return x.insist(func() error {
 		b := x.ep.Batch()
 		defer b.Release()
-		b.WriteWord(at, x.term.Term)
+		b.WriteWord(at, word)
 		b.Read(at, 8)
 		if err := x.do(node, b.As("tell")); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/farkv/farkv/node/rowan/index"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // window is how many versions of a shard may be in flight behind the oldest: no bound for workers that live, since a
@@ -23,6 +24,7 @@ type shard struct {
 	version uint64       // the last that was given, or found in the log
 	commit  uint64       // what is not above it is on all replicas
 	acked   [window / 64]uint64
+	counts  shards.Load // that the primary received, and sent to each other replica: they only grow
 }
 
 // left is the index of a shard that the server has lost. What it names is garbage, and counted as live until it is
@@ -30,6 +32,20 @@ type shard struct {
 type left struct {
 	index *index.Index
 	term  uint64 // that the shard was lost in
+}
+
+// load returns what was counted (section 4.6).
+func (s *shard) load() shards.Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts
+}
+
+// count counts a request.
+func (s *shard) count() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.counts.Requests++
 }
 
 // gain has the server be a replica from a term on, if it is none.
@@ -145,6 +161,7 @@ func (s *shard) next() (version uint64, ok bool) {
 		return 0, false
 	}
 	s.version++
+	s.counts.Writes++
 	return s.version, true
 }
 

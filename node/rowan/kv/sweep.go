@@ -2,7 +2,6 @@ package kv
 
 import (
 	"math/bits"
-	"slices"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -117,5 +116,5 @@ func (w *sweep) drop(seg rowan.Segment) error {
 // may reports whether nothing older of a shard comes than what the server has: tombstones may be dropped.
 func (s *Server) may(shard int) bool {
 	t := s.adopted()
-	return t != nil && s.known.isSettled(t.Term) && !slices.Contains(t.Shards[shard].Copying, t.node)
+	return t != nil && s.known.isSettled(t.Term) && !t.incomplete(shard)
 }

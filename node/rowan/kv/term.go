@@ -44,6 +44,28 @@ func (t *term) otherReplicas(shard int) []int {
 // leads reports whether the server is the primary of a shard.
 func (t *term) leads(shard int) bool { return t.Shards[shard].Primary == t.node }
 
+// copiesTo returns the servers to which this one copies a shard. The source of a migration does, which is complete, or
+// the primary.
+func (t *term) copiesTo(shard int) []int {
+	switch s := &t.Shards[shard]; {
+	case s.Source == t.node:
+		return append(slices.Clone(s.Copying), s.Primary)
+	case s.Source == shards.None && s.Primary == t.node:
+		return s.Copying
+	}
+	return nil
+}
+
+// arriving reports whether a shard migrates to the server.
+func (t *term) arriving(shard int) bool {
+	return t.leads(shard) && t.Shards[shard].Source != shards.None
+}
+
+// incomplete reports whether the server is a replica of a shard that does not have all of it yet.
+func (t *term) incomplete(shard int) bool {
+	return t.arriving(shard) || slices.Contains(t.Shards[shard].Copying, t.node)
+}
+
 // takesPart reports whether the server is a member, and the term is committed.
 func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.node) != nil }
 
@@ -187,7 +209,8 @@ func (c *control) Quiet() bool {
 	return true
 }
 
-// Report implements cm.Store: it tells which shards the server has copied, as their primaries say.
+// Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to it;
+// and what was counted of those of which it is the primary.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
@@ -196,9 +219,31 @@ func (c *control) Report() (r cm.Report) {
 		return r
 	}
 	for i := range t.Shards {
-		if slices.Contains(t.Shards[i].Copying, t.node) && binary.LittleEndian.Uint64(words[8*i:]) == t.Term {
+		stamp := binary.LittleEndian.Uint64(words[8*i:])
+		switch told := stamp>>32 == t.Term; {
+		case told && slices.Contains(t.Shards[i].Copying, t.node):
 			r.Copied = append(r.Copied, i)
+		case told && t.arriving(i) && c.arrived(t, t.Shards[i].Source, stamp):
+			r.Migrated = append(r.Migrated, i)
+		}
+		if t.leads(i) && c.ring != nil { // the configuration of others stays as it is
+			r.Loads = append(r.Loads, cm.Load{Shard: i, Load: c.s.shards[i].load()})
 		}
 	}
 	return r
+}
+
+// arrived has the indexes name what a source copied, up to a stamp, and reports whether they do.
+func (c *control) arrived(t *term, source int, stamp uint64) bool {
+	if c.promoted != t.Term {
+		return false
+	}
+	err := c.settle(func(s uint16) uint64 {
+		if s == c.s.o.exchange(source) {
+			return stamp
+		}
+		return t.stamps()
+	})
+	c.err = errors.Join(c.err, err)
+	return err == nil
 }

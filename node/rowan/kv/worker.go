@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/index"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // worker is a task that serves requests (section 5.1), those for the keys that are its own: so it alone decides whether
@@ -123,9 +124,13 @@ type op struct {
 	value  []byte
 	on     *key // of a write
 	status uint16
+	source int // of its shard's migration to the server, or None
 
 	look *rdma.Batch // READs of what the index names; nil: none is in flight
 	seen []uint64    // which
+
+	routes  bool // the source is asked
+	routing routing
 
 	write
 }
@@ -141,7 +146,7 @@ func (w *worker) begin(r *rpc.Request) error {
 	q, err := parseRequest(r.Body)
 	refuse := func(status uint16) error { return r.Answer(status, nil) }
 	switch {
-	case err != nil || r.Proc < ProcGet || r.Proc > ProcDelete:
+	case err != nil || (r.Proc < ProcGet || r.Proc > ProcDelete) && r.Proc != ProcRoute:
 		return refuse(StatusBad)
 	case !w.term.takesPart() || q.Term != w.term.Term:
 		w.s.known.tell(q.Term)
@@ -153,10 +158,14 @@ func (w *worker) begin(r *rpc.Request) error {
 	}
 	hash := Hash(q.Key)
 	sh := w.s.shards[w.term.Find(hash)]
+	placed, ready, source := w.term.leads(sh.number), sh.serving(), w.term.Shards[sh.number].Source
+	if r.Proc == ProcRoute {
+		placed, ready, source = source == w.s.node, w.s.known.isSettled(w.term.Term), shards.None
+	}
 	switch {
-	case !w.term.leads(sh.number) || WorkerOf(hash, w.s.o.Workers) != w.number:
+	case !placed || WorkerOf(hash, w.s.o.Workers) != w.number:
 		return refuse(StatusBad)
-	case !sh.serving():
+	case !ready:
 		return refuse(StatusWait)
 	}
 	x := sh.has()
@@ -167,7 +176,12 @@ func (w *worker) begin(r *rpc.Request) error {
 	w.began++
 	o.r, o.proc, o.term, o.number, o.since = r, r.Proc, w.term.Term, w.began, w.ep.Now()
 	o.hash, o.shard, o.index, o.key, o.value = hash, sh, x, q.Key, q.Value
+	o.source = source
 	w.ops = append(w.ops, o)
+	if o.proc == ProcRoute {
+		return w.lookUp(o)
+	}
+	sh.count()
 	if o.proc == ProcGet {
 		return w.lookUp(o)
 	}
@@ -185,9 +199,13 @@ func (w *worker) newOp() *op {
 	return o
 }
 
-// answer ends an op.
+// answer answers an op.
 func (w *worker) answer(o *op, status uint16, value ...rdma.Span) error {
-	err := o.r.Answer(status, nil, value...)
+	return w.end(o, o.r.Answer(status, nil, value...))
+}
+
+// end ends an op that was answered, with err.
+func (w *worker) end(o *op, err error) error {
 	w.ops = slices.DeleteFunc(w.ops, func(other *op) bool { return other == o })
 	*o = op{seen: o.seen[:0], write: write{appends: o.appends[:0], followers: o.followers[:0]}}
 	w.spareOps = append(w.spareOps, o)
@@ -211,6 +229,8 @@ func (w *worker) goOn() error {
 		switch {
 		case o.look != nil && o.look.Finished():
 			err = w.answerGet(o)
+		case o.routes:
+			err = w.goOnRouting(o, now)
 		case o.flies():
 			err = w.replicate(o, now)
 		}
@@ -266,6 +286,7 @@ func (w *worker) turn() error {
 			k.look.Release()
 			k.look, k.fresh, k.late = nil, false, false
 		}
+		k.routing.drop()
 	}
 	return nil
 }
@@ -279,11 +300,11 @@ func (w *worker) ended(err error) (bool, error) {
 	return true, err
 }
 
-// lookUp reads what the index names for a GET's key.
+// lookUp reads what the index names for the key of a GET, or of a question of a migration's target.
 func (w *worker) lookUp(o *op) error {
 	o.seen = o.index.Lookup(o.hash, o.seen[:0])
 	if len(o.seen) == 0 {
-		return w.answer(o, StatusNotFound)
+		return w.missed(o)
 	}
 	o.look = w.ep.Batch()
 	w.s.readHeads(o.look, o.seen, len(o.key))
@@ -303,7 +324,12 @@ func (w *worker) answerGet(o *op) error {
 	if err != nil {
 		return err
 	}
-	if !ok || f.kind == kindDel {
+	switch {
+	case !ok:
+		return w.missed(o)
+	case o.proc == ProcRoute:
+		return w.answerRoute(o, &f)
+	case f.kind == kindDel:
 		return w.answer(o, StatusNotFound)
 	}
 	return w.answer(o, StatusOK, w.valueOf(&f)...)

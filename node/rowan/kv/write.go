@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/index"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // key is one that writes are in progress of. These take their versions in the order in which they came, so that each is
@@ -27,6 +28,7 @@ type key struct {
 	fresh   bool        // seen, item, size and kind are as the index has them, if the worker alone changed it
 	late    bool        // what is read was looked up before a cleaner asked
 	decided bool        // there is known
+	routing routing     // by which it is learned
 	there   bool        // the key is, once all that has a version is done
 
 	version uint64 // of what the index names, if the worker has written that
@@ -113,6 +115,7 @@ func (w *worker) advance(k *key, now time.Duration) error {
 		k.queue = slices.Delete(k.queue, 0, 1)
 	}
 	if len(k.flying) == 0 && k.look == nil {
+		k.routing.drop()
 		w.keys = slices.DeleteFunc(w.keys, func(other *key) bool { return other == k })
 		w.spareKeys = append(w.spareKeys, k)
 	}
@@ -147,7 +150,7 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	if ok {
 		k.item, k.size, k.kind = f.at, entrySize(f.length), f.kind
 	}
-	if !k.decided {
+	if !k.decided && (ok || k.queue[0].source == shards.None) {
 		k.decided, k.there = true, ok && f.kind == kindPut
 	}
 	return true, nil
@@ -156,6 +159,16 @@ func (w *worker) find(k *key) (ok bool, err error) {
 // decide answers a write that is refused, or gives it a version and sends it on its way; false: there is no room for it
 // now.
 func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
+	if !k.decided {
+		switch ok, err := w.learnThere(k, o, now); {
+		case err != nil:
+			return false, err
+		case !ok && now-o.since >= w.s.o.FullAfter:
+			return true, w.answer(o, StatusWait)
+		case !ok:
+			return false, nil
+		}
+	}
 	switch {
 	case o.proc == ProcInsert && k.there:
 		return true, w.follow(k, o, StatusExists)

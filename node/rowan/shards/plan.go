@@ -10,6 +10,9 @@ type PlanOptions struct {
 	// Over is the load, in percent of the mean, above which a server is overloaded, and Toward the one at which it has
 	// moved enough; 130 and 105 by default, as in the paper.
 	Over, Toward uint64
+	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With fewer requests some
+	// server is above the others by chance.
+	Least uint64
 	// Pause is how many periods are left out behind one with a migration: 2 by default. The first one is of both
 	// distributions.
 	Pause int
@@ -46,6 +49,7 @@ func NewPlanner(o PlanOptions) *Planner {
 	}
 	set(&o.Over, 130)
 	set(&o.Toward, 105)
+	set(&o.Least, 1000)
 	if o.Pause == 0 {
 		o.Pause = 2
 	}
@@ -64,6 +68,9 @@ func (p *Planner) Plan(c *Config, loads []Load) (moves []Move) {
 		return nil
 	}
 	b := newBalance(c, loads, p.o)
+	if b.sum < p.o.Least*uint64(len(b.at)) {
+		return nil
+	}
 	for _, place := range b.overloaded() {
 		moves = append(moves, b.relieve(place)...)
 	}

@@ -72,7 +72,7 @@ func even(c *shards.Config) []shards.Load {
 
 // awake returns a planner behind its first pause.
 func awake(c *shards.Config) *shards.Planner {
-	p := shards.NewPlanner(shards.PlanOptions{})
+	p := shards.NewPlanner(shards.PlanOptions{Least: 1})
 	for range 2 {
 		p.Plan(c, even(c))
 	}
@@ -164,6 +164,22 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestIdle: what is above the mean by chance does not move.
+func TestIdle(t *testing.T) {
+	for _, v := range []struct {
+		each  uint64 // of a mean
+		moves int
+	}{{9, 0}, {10, 1}} {
+		c, loads := scene(t, 1, []uint64{70 * v.each, 50 * v.each, 20 * v.each}, []uint64{100 * v.each},
+			[]uint64{80 * v.each}, []uint64{80 * v.each})
+		p := shards.NewPlanner(shards.PlanOptions{Pause: 1})
+		p.Plan(c, loads)
+		if moves := p.Plan(c, loads); len(moves) != v.moves {
+			t.Errorf("with a mean of %d: moves %v, want %d", 100*v.each, moves, v.moves)
+		}
+	}
+}
+
 // TestPlanReplicas shows what moves of replicas do to loads.
 func TestPlanReplicas(t *testing.T) {
 	c := made(t, 3, 2, 2).Commit() // shard 0: 0, 1; shard 1: 1, 2; shard 2: 2, 0; shard 3: 0, 2; 4: 1, 0; 5: 2, 1
@@ -185,7 +201,7 @@ func TestPlanReplicas(t *testing.T) {
 // TestPause: nothing moves beside a migration, nor in the pause behind it, nor before the first one.
 func TestPause(t *testing.T) {
 	c, loads := scene(t, 1, []uint64{70, 50, 20}, []uint64{100}, []uint64{80}, []uint64{80})
-	p := shards.NewPlanner(shards.PlanOptions{Pause: 3})
+	p := shards.NewPlanner(shards.PlanOptions{Pause: 3, Least: 1})
 	plan := func(c *shards.Config, moves bool) {
 		t.Helper()
 		if got := p.Plan(c, loads); (len(got) > 0) != moves {

@@ -99,6 +99,8 @@ var mutants = []teeth.Mutant{
 		At: "$worst < $best.worst", Do: "worst < best.worst && !ok", Test: "TestPlan"},
 	{Rule: "a shard moves once in a plan", In: "balance.relieve",
 		At: "$b.moved[$best.Shard] = true", Test: "TestPlanEnds"},
+	{Rule: "few requests move nothing", In: "Planner.Plan",
+		At: "$b.sum < $p.o.Least*uint64(len($b.at))", Do: "false", Test: "TestIdle"},
 	{Rule: "changing places takes less", In: "balance.by",
 		At: "$gone - min($gone, $l.Writes)", Do: "gone", Test: "TestPlanReplicas"},
 	{Rule: "replication writes count", In: "Load.of", At: "return $l.Writes", Do: "return 0", Test: "TestPlanReplicas"},

@@ -106,7 +106,7 @@ func newWorld(seed uint64, o sim.Options, troubled time.Duration, nodes, spares 
 	}
 	options := cm.Options{
 		First: first, Spares: spare, Patience: lease / 4, Hung: 40, Period: time.Millisecond,
-		Plan: shards.PlanOptions{Pause: 1},
+		Plan: shards.PlanOptions{Pause: 1, Least: 1},
 		Log:  func(c *shards.Config) { w.stored(c) },
 	}
 	for i := range 3 {

@@ -1,0 +1,140 @@
+package kv
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/farkv/farkv/node/cluster/rpc"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/shards"
+)
+
+// ProcRoute is what a worker of a migration's target asks the worker of the same number at the source: what the newest
+// record of a key is, of which the target has none (section 4.6). The request is a client's, without a value. The
+// answer is StatusNotFound, or a word and the value:
+//
+//	term u32 of the record | kind u32
+const ProcRoute uint16 = 101
+
+const (
+	routeBytes = 8
+	// routePatience is for how long an answer is waited for before the source is asked again.
+	routePatience = 20 * time.Millisecond
+)
+
+// routing is a question for the source of a migration.
+type routing struct {
+	call  *rpc.Call     // nil: none is in flight
+	again time.Duration // when the source is asked again
+}
+
+// routed is what the source has of a key. Its value is the call's, which the caller releases.
+type routed struct {
+	call *rpc.Call
+	term uint32 // of the record
+	kind uint8  // 0: it has none
+}
+
+func (r *routed) value() []byte { return r.call.Body[routeBytes:] }
+
+// drop gives a question up.
+func (r *routing) drop() {
+	if r.call != nil {
+		r.call.Release()
+		r.call = nil
+	}
+}
+
+// route goes on with a question for the source of an op's shard: false: there is no answer yet. A source that refuses is
+// asked again, as it is about to be in the same term, or this server in another.
+func (w *worker) route(r *routing, o *op, now time.Duration) (got routed, ok bool, err error) {
+	if r.call == nil {
+		if now < r.again {
+			w.again(r.again)
+			return got, false, nil
+		}
+		q := Request{Term: o.term, Key: o.key}
+		w.buf = q.Append(w.buf[:0])
+		r.call, err = w.peer.Start(rdma.BoxAt(o.source, w.s.o.Boxes+1+w.number), ProcRoute, routePatience, w.buf)
+		if errors.Is(err, rpc.ErrWindow) {
+			r.again, err = now+pause, nil
+			w.again(r.again)
+		}
+		return got, false, err
+	}
+	if !r.call.Over() {
+		return got, false, nil
+	}
+	c := r.call
+	switch {
+	case c.Err == nil && c.Status == StatusNotFound:
+		r.call = nil
+		return routed{call: c}, true, nil
+	case c.Err == nil && c.Status == StatusOK && len(c.Body) >= routeBytes:
+		r.call = nil
+		word := binary.LittleEndian.Uint64(c.Body)
+		return routed{c, uint32(word), uint8(word >> 32)}, true, nil
+	}
+	r.drop()
+	r.again = now + pause
+	w.again(r.again)
+	return got, false, nil
+}
+
+// missed goes on with an op that reads, whose key the index does not name.
+func (w *worker) missed(o *op) error {
+	if o.source == shards.None {
+		return w.answer(o, StatusNotFound)
+	}
+	o.routes = true
+	return w.goOnRouting(o, w.ep.Now())
+}
+
+// goOnRouting goes on with a GET that the source is asked for. What the source has of an earlier term the key had when
+// the index was looked at: nothing of it is written in the migration that is acknowledged. What is written in it is in
+// flight, or in the index by now.
+func (w *worker) goOnRouting(o *op, now time.Duration) error {
+	refuse := func(status uint16) error {
+		o.routing.drop()
+		return w.answer(o, status)
+	}
+	switch {
+	case o.term != w.term.Term:
+		return refuse(StatusTerm)
+	case now-o.since >= w.s.o.FullAfter:
+		return refuse(StatusWait)
+	}
+	got, ok, err := w.route(&o.routing, o, now)
+	if !ok {
+		return err
+	}
+	defer got.call.Release()
+	switch {
+	case got.kind != 0 && o.shard.takes(uint64(got.term)):
+		o.routes = false
+		return w.lookUp(o)
+	case got.kind != kindPut:
+		return w.answer(o, StatusNotFound)
+	}
+	return w.end(o, o.r.Answer(StatusOK, got.value()))
+}
+
+// answerRoute answers what the target asks: f is what the index names of the key.
+func (w *worker) answerRoute(o *op, f *found) error {
+	var word [routeBytes]byte
+	binary.LittleEndian.PutUint64(word[:], uint64(f.order.term)|uint64(f.kind)<<32)
+	return w.end(o, o.r.Answer(StatusOK, word[:], w.valueOf(f)...))
+}
+
+// learnThere finds out whether a key is there that the index does not name, before its first write is decided; false:
+// not yet. No other task writes it.
+func (w *worker) learnThere(k *key, o *op, now time.Duration) (ok bool, err error) {
+	got, ok, err := w.route(&k.routing, o, now)
+	if !ok {
+		return false, err
+	}
+	k.decided, k.there = true, got.kind == kindPut
+	got.call.Release()
+	return true, nil
+}
