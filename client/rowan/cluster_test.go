@@ -3,6 +3,7 @@ package rowan_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -63,6 +64,29 @@ type cluster struct {
 	keys      int
 	roll      int
 	state     map[string][]byte // at the end, of all keys
+
+	was, again map[replica]bool // which there were, and whether in the last configuration; and which there were twice
+}
+
+// replica is that of a shard at a node.
+type replica struct{ shard, node int }
+
+// note notes which replicas a configuration has.
+func (c *cluster) note(config *shards.Config) {
+	now := map[replica]bool{}
+	for i := range config.Shards {
+		for _, n := range config.Shards[i].Replicas() {
+			r := replica{i, n}
+			now[r] = true
+			if last, ever := c.was[r]; ever && !last {
+				c.again[r] = true
+			}
+		}
+	}
+	for r := range c.was {
+		c.was[r] = false
+	}
+	maps.Copy(c.was, now)
 }
 
 // stop ends the servers.

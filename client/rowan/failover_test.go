@@ -69,6 +69,7 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
 	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
+	p.was, p.again = map[replica]bool{}, map[replica]bool{}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
@@ -76,6 +77,7 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 		if c.Committed {
 			p.terms++
 		}
+		p.note(c)
 		if p.seen != nil {
 			p.seen(c)
 		}
