@@ -12,6 +12,16 @@ import (
 // source has leave for so many bytes, as a rule, and asks for more before it has none. The log begins with two words
 // for each source, which count bytes for ever: what the receiver has granted, and of that, what the sender says is
 // spent, because it landed, or never will. What is granted and not spent has its room in segments that are in the ring.
+// The lowest bit of the first word says that the receiver had no more for the source when it looked last, which tells a
+// log that is full from a receiver that is behind.
+
+// leave encodes the first word.
+func leave(granted uint64, none bool) (word uint64) {
+	if none {
+		word = 1
+	}
+	return word | granted<<1
+}
 
 // outstanding returns how much a source may append yet.
 func outstanding(grant, spent uint64) uint64 { return grant - min(grant, spent) }
@@ -50,14 +60,19 @@ func (r *Receiver) grant() error {
 		if r.urgent(i) {
 			most = room
 		}
-		more := min(r.o.Credit-int(outstanding(r.grants[i], r.spent[i])), most)
-		if more >= r.o.Credit/2 { // a source with less than half may want as much; one with more does not
+		wants := r.o.Credit - int(outstanding(r.grants[i], r.spent[i]))
+		switch more := min(wants, most); { // a source with less than half may want as much; one with more does not
+		case more >= r.o.Credit/2:
 			room -= more
 			if r.urgent(i) {
 				reserve -= more
 			}
 			r.grants[i] += uint64(more)
-			b.WriteWord(r.o.grantAt(i), r.grants[i])
+			r.none[i] = false
+			b.WriteWord(r.o.grantAt(i), leave(r.grants[i], false))
+		case wants >= r.o.Credit/2 && !r.none[i]:
+			r.none[i] = true
+			b.WriteWord(r.o.grantAt(i), leave(r.grants[i], true))
 		}
 	}
 	r.turn++
@@ -67,11 +82,15 @@ func (r *Receiver) grant() error {
 // urgent reports whether a source is.
 func (r *Receiver) urgent(source int) bool { return source >= r.o.Sources-r.o.Urgent }
 
+// ErrAsked is wrapped when a sender has no leave, and has not heard whether there is more: the receiver may be behind, or
+// dead.
+var ErrAsked = errors.New("the log was asked for leave, and has not answered")
+
 // Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps rdma.ErrFull when the
-// log's segments are taken, or the receiver is behind.
+// log's segments are taken, and ErrAsked when the receiver is behind.
 func (s *Sender) Reserve(length int) error {
 	err := s.Try(length)
-	if !errors.Is(err, rdma.ErrFull) || s.question == nil {
+	if !errors.Is(err, rdma.ErrFull) && !errors.Is(err, ErrAsked) || s.question == nil {
 		return err
 	}
 	if err := s.ep.Wait(s.question, rdma.All, patience); err != nil {
@@ -84,8 +103,8 @@ func (s *Sender) Reserve(length int) error {
 }
 
 // Try takes leave to append an entry with so much data: Add uses it. It does not wait. The error wraps rdma.ErrFull when
-// there is none left: then the sender has asked for more, or does so now, and the caller tries again later: the answer
-// comes like a completion of its own.
+// there is none left, and the receiver had no more, and ErrAsked when it has not said that. Then the sender has asked
+// for more, or does so now, and the caller tries again later: the answer comes like a completion of its own.
 func (s *Sender) Try(length int) error {
 	if s.o.Reserved {
 		return nil
@@ -109,7 +128,11 @@ func (s *Sender) Try(length int) error {
 // take takes so much of the leave.
 func (s *Sender) take(n uint64) error {
 	if left := s.granted - s.reserved; n > left {
-		return fmt.Errorf("reserve %d bytes of %s, with %d left: %w", n, s.ring, left, rdma.ErrFull)
+		err := ErrAsked
+		if s.full {
+			err = rdma.ErrFull
+		}
+		return fmt.Errorf("reserve %d bytes of %s, with %d left: %w", n, s.ring, left, err)
 	}
 	s.reserved += n
 	return nil
@@ -146,15 +169,18 @@ func (s *Sender) heed() error {
 	if b == nil || !b.Finished() {
 		return nil
 	}
-	s.question = nil
+	s.question, s.full = nil, false
 	defer b.Release()
 	if err := b.Err(); err != nil {
 		return fmt.Errorf("ask for credit at %s: %w", s.ring, err)
 	}
-	s.granted, s.told = b.Op(b.Len()-1).Word(0), s.asked
+	word := b.Op(b.Len() - 1).Word(0)
+	s.granted, s.told = word>>1, s.asked
 	if !s.taken {
 		s.taken, s.reserved, s.spent = true, s.granted, s.granted
+		return nil // what there is leave for now was not asked yet
 	}
+	s.full = word&1 != 0
 	return nil
 }
 

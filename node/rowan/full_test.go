@@ -100,15 +100,17 @@ func (l *filling) land(s *rowan.Sender, n int) error {
 
 // fill has sources append until the log is full for each.
 func (l *filling) fill(senders ...*rowan.Sender) (entries int) {
-	for full := 0; full < 4*len(senders); l.step() { // several times: the receiver had no time to give leave before
+	for full, behind := 0, 0; full < len(senders); l.step() {
 		for k := range 2 * len(senders) {
 			switch err := l.add(senders[k%len(senders)], entries); {
 			case errors.Is(err, rdma.ErrFull):
 				full++
+			case errors.Is(err, rowan.ErrAsked) && behind < 1000:
+				behind++
 			case err != nil:
 				l.t.Fatalf("entry %d of those that have leave: %v", entries, err)
 			default:
-				entries, full = entries+1, 0
+				entries, full, behind = entries+1, 0, 0
 			}
 		}
 	}
@@ -157,6 +159,32 @@ func testFull(t *testing.T, l *filling) {
 	}
 }
 
+// TestAsked: a log is full when its receiver has looked and has no more, not when it has not looked, or has room again.
+func TestAsked(t *testing.T) {
+	l := newFilling(t, false, 0, 0)
+	s := l.sender(0, false)
+	if err := s.Reserve(300); !errors.Is(err, rowan.ErrAsked) {
+		t.Errorf("before the receiver has looked: %v", err)
+	}
+	l.step()
+	l.fill(s)
+	if err := s.Reserve(1200); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("when it is full: %v", err)
+	}
+	for _, seg := range l.used {
+		l.r.Free(seg)
+	}
+	l.step()
+	l.step()
+	n, err := 0, error(nil)
+	for ; err == nil; n++ {
+		err = s.Reserve(300)
+	}
+	if n < 2 || !errors.Is(err, rowan.ErrAsked) {
+		t.Errorf("when it has room again, behind %d entries in flight: %v", n, err)
+	}
+}
+
 // TestInFlight: what was reserved counts until it is known to have landed.
 func TestInFlight(t *testing.T) {
 	l := newFilling(t, false, 0, 0)
@@ -168,7 +196,7 @@ func TestInFlight(t *testing.T) {
 	var all []held
 	for full := 0; full < 3*len(senders); l.step() {
 		for _, s := range senders {
-			if err := s.Reserve(300); errors.Is(err, rdma.ErrFull) {
+			if err := s.Reserve(300); errors.Is(err, rowan.ErrAsked) { // it knows of nothing that is spent
 				full++
 			} else if err != nil {
 				t.Fatal(err)

@@ -30,6 +30,7 @@ type Receiver struct {
 	partial  []partial
 
 	grants  []uint64 // by source, bytes
+	none    []bool   // by source: there was no more when it was looked last
 	spent   []uint64 // of them
 	unbegun int      // segments in the ring in which nothing has its place
 	open    int      // of several streams, those that are begun and not settled
@@ -71,14 +72,18 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 	r := &Receiver{
 		ep: ep, o: t.o, t: t, l: t.ring(), counts: t.p.Counts, addr: addr, segments: t.segments,
 		scratch: make([]byte, t.o.SegmentBytes), floors: make([]uint64, keys), last: make([]uint64, keys),
-		partial: make([]partial, keys), grants: words(), spent: words(), words: make([]byte, 8*t.o.Sources),
+		partial: make([]partial, keys), grants: words(), none: make([]bool, t.o.Sources), spent: words(), words: make([]byte, 8*t.o.Sources),
 	}
 	for i := range t.segments {
 		for k, floor := range t.segments[i].floors {
 			r.floors[k] = max(r.floors[k], floor)
 		}
 	}
-	return r, r.readWords(r.grants, r.o.grantAt(0))
+	err := r.readWords(r.grants, r.o.grantAt(0))
+	for i := range r.grants {
+		r.grants[i] >>= 1
+	}
+	return r, err
 }
 
 // ring is the layout of entries that are appended to the ring.

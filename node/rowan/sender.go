@@ -39,6 +39,7 @@ type Sender struct {
 
 	question *rdma.Batch // for more leave, in flight; nil: there is none
 	asked    uint64      // what it told
+	full     bool        // the last answer was that there is no more
 	taken    bool        // the leave of earlier workers that were the source was taken over
 }
 
@@ -115,7 +116,7 @@ func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, ErrLate):
-		case errors.Is(err, rdma.ErrFull), errors.Is(err, rdma.ErrRingDry), errors.Is(err, rdma.ErrNoRing):
+		case errors.Is(err, rdma.ErrFull), errors.Is(err, ErrAsked), errors.Is(err, rdma.ErrRingDry), errors.Is(err, rdma.ErrNoRing):
 			s.ep.Sleep(pause)
 		default:
 			return err

@@ -37,7 +37,7 @@ func (r *rings) sender(a *appending) *rowan.Sender { return r.senders[a.node][a.
 func (r *rings) reserve(a *appending, n int, makesRoom bool) error {
 	a.urgent = 0
 	err := r.try(a, n)
-	if errors.Is(err, rdma.ErrFull) && makesRoom {
+	if makesRoom && (errors.Is(err, rdma.ErrFull) || errors.Is(err, rowan.ErrAsked)) {
 		a.urgent = 1
 		err = r.try(a, n)
 	}

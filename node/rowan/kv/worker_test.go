@@ -250,7 +250,7 @@ func TestRepeated(t *testing.T) {
 		return r
 	}
 	for range 3 { // the worker is both sources before there is leave, which would be an earlier worker's
-		if err := b.w.backups.reserve(&appending{node: 1}, 0, true); !errors.Is(err, rdma.ErrFull) {
+		if err := b.w.backups.reserve(&appending{node: 1}, 0, true); !errors.Is(err, errAway) {
 			t.Fatal(err)
 		}
 	}
@@ -289,7 +289,7 @@ func TestRepeated(t *testing.T) {
 	}
 	takeLeave()
 	b.s.o.FullAfter = 0
-	b.end(b.begin(ProcUpdate, "third"), StatusFull)
+	b.end(b.begin(ProcUpdate, "third"), StatusWait) // the log has not said that it is full
 	b.end(b.begin(ProcDelete, ""), StatusOK)
 	if err := r.Close(); err != nil {
 		t.Error(err)
