@@ -31,13 +31,13 @@ func mostAllocations(k kv.Kind) float64 {
 
 // TestAllocations: neither clients nor servers allocate in the course of operations, once they have done some. Segments
 // that are taken, and cleaned, do, seldom.
-func TestAllocations(t *testing.T) { testAllocations(t, inMem) }
+func TestAllocations(t *testing.T) { testAllocations(t, kv.Kinds(), inMem) }
 
-func testAllocations(t *testing.T, in func(kv.Options) (*place, error)) {
+func testAllocations(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
 	if teeth.UnderRace {
 		t.Skip("the race detector allocates")
 	}
-	each(t, func(t *testing.T, k kv.Kind) { allocations(t, k, in) })
+	each(t, kinds, func(t *testing.T, k kv.Kind) { allocations(t, k, in) })
 }
 
 func allocations(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {

@@ -21,7 +21,7 @@ func TestFull(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, full)
+	each(t, kv.Kinds(), full)
 }
 
 func full(t *testing.T, k kv.Kind) {

@@ -116,10 +116,10 @@ func (r *real) client() (client.Store, rdma.Endpoint, func()) {
 }
 
 // TestMem: goroutines on shared memory see a history that is linearizable, and leave the same on all replicas.
-func TestMem(t *testing.T) { testReal(t, inMem) }
+func TestMem(t *testing.T) { testReal(t, kv.Kinds(), inMem) }
 
-func testReal(t *testing.T, in func(kv.Options) (*place, error)) {
-	each(t, func(t *testing.T, k kv.Kind) { history(t, k, in) })
+func testReal(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
+	each(t, kinds, func(t *testing.T, k kv.Kind) { history(t, k, in) })
 }
 
 func history(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
@@ -159,10 +159,10 @@ func history(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
 }
 
 // TestContract: answers are exact, whatever lengths keys and values have.
-func TestContract(t *testing.T) { testContract(t, inMem) }
+func TestContract(t *testing.T) { testContract(t, kv.Kinds(), inMem) }
 
-func testContract(t *testing.T, in func(kv.Options) (*place, error)) {
-	each(t, func(t *testing.T, k kv.Kind) { contract(t, k, in) })
+func testContract(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
+	each(t, kinds, func(t *testing.T, k kv.Kind) { contract(t, k, in) })
 }
 
 func contract(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {

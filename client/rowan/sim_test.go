@@ -218,8 +218,8 @@ func TestPowerCut(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, func(t *testing.T, k kv.Kind) {
-		first, n := seeds(45, 2000)
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		first, n := seeds(25, 2000)
 		for seed := first; seed < first+n; seed++ {
 			if err := powerCut(k, seed); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
@@ -234,7 +234,7 @@ func TestHistories(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, func(t *testing.T, k kv.Kind) {
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		first, n := seeds(20, 1000)
 		for seed := first; seed < first+n; seed++ {
 			if err := histories(k, seed); err != nil {
@@ -250,7 +250,7 @@ func TestCrowd(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, func(t *testing.T, k kv.Kind) {
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		o := small(k)
 		o.Workers, o.FullAfter, o.Log.Segments = 1, time.Second, 60 // room for all keys at their largest
 		c, err := newCluster(o)

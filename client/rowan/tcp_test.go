@@ -2,6 +2,7 @@ package rowan_test
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -55,9 +56,18 @@ func overTCP(o kv.Options) (_ *place, err error) {
 	return p, nil
 }
 
+// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one whose servers send messages
+// to each other; all with FARKV_LONG=1.
+func overTCPToo() []kv.Kind {
+	if os.Getenv("FARKV_LONG") == "1" {
+		return kv.Kinds()
+	}
+	return []kv.Kind{kv.Rowan, kv.RPC}
+}
+
 // TestTCP is TestMem over TCP.
-func TestTCP(t *testing.T) { testReal(t, overTCP) }
+func TestTCP(t *testing.T) { testReal(t, overTCPToo(), overTCP) }
 
-func TestContractTCP(t *testing.T) { testContract(t, overTCP) }
+func TestContractTCP(t *testing.T) { testContract(t, overTCPToo(), overTCP) }
 
-func TestAllocationsTCP(t *testing.T) { testAllocations(t, overTCP) }
+func TestAllocationsTCP(t *testing.T) { testAllocations(t, overTCPToo(), overTCP) }
