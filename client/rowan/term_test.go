@@ -25,6 +25,11 @@ func TestTerm(t *testing.T) {
 	o := small(kv.Rowan)
 	o.FullAfter = patience / 2
 	c := newReal(t, o, inMem)
+	ready, _, end := c.client()
+	if err := ready.Insert([]byte("first"), []byte("value")); err != nil { // servers serve
+		t.Fatal(err)
+	}
+	end()
 	other := *c.config
 	other.Term += 7
 	configs := &changing{data: [][]byte{other.Encode(), other.Encode(), c.config.Encode()}}

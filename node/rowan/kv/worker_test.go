@@ -296,6 +296,22 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+// TestSee: a worker has seen a term when nothing that it began in an earlier one is under way.
+func TestSee(t *testing.T) {
+	b := newBench(t, 1, Rowan)
+	next := *b.w.term.Config
+	b.w.ops = append(b.w.ops, &op{term: next.Term})
+	next.Term++
+	b.w.term = newTerm(&next, 0)
+	if b.w.see(); b.w.saw == next.Term {
+		t.Error("seen with a write of the term before under way")
+	}
+	b.w.ops = b.w.ops[:0]
+	if b.w.see(); b.w.saw != next.Term {
+		t.Error("not seen with nothing under way")
+	}
+}
+
 // TestJoins: a worker whose answers do not arrive, since it has not joined a new view, joins it when the server knows.
 func TestJoins(t *testing.T) {
 	b := newBench(t, 1, Rowan)
