@@ -291,11 +291,13 @@ type layout struct {
 
 // readLayout reads the header of the pool that ep reaches.
 func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
-	v, err := ep.Join()
-	if err != nil {
-		return nil, v, err
+	var v rdma.View
+	h, err := node.Header{}, error(rdma.ErrStale)
+	for errors.Is(err, rdma.ErrStale) { // once for each view that begins meanwhile
+		if v, err = ep.Join(); err == nil {
+			h, err = node.ReadHeader(ep, len(v.Members))
+		}
 	}
-	h, err := node.ReadHeader(ep, len(v.Members))
 	if err != nil {
 		return nil, v, err
 	}
