@@ -121,15 +121,3 @@ func complete(s *shards.Shard) []int {
 		return slices.Contains(s.Copying, n) || n == s.Primary && s.Source != shards.None
 	})
 }
-
-func readConfig(f Configs) (*shards.Config, error) {
-	at, err := f.Config()
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
-	}
-	c, err := shards.Decode(at.Data)
-	if err != nil {
-		return nil, fmt.Errorf("version %d of the configuration: %w: %w", at.Version, client.ErrDamaged, err)
-	}
-	return c, nil
-}

@@ -87,19 +87,26 @@ func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 
 // configure reads the configuration.
 func (s *Store) configure() error {
-	c, err := s.configs.Config()
+	c, err := readConfig(s.configs)
+	if err == nil {
+		s.config = c
+	}
+	return err
+}
+
+func readConfig(configs Configs) (*shards.Config, error) {
+	at, err := configs.Config()
 	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
+		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
-	if c.Version == 0 {
-		return fmt.Errorf("read the configuration: there is none yet: %w", rdma.ErrUnreachable)
+	if at.Version == 0 {
+		return nil, fmt.Errorf("read the configuration: there is none yet: %w", rdma.ErrUnreachable)
 	}
-	config, err := shards.Decode(c.Data)
+	c, err := shards.Decode(at.Data)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("version %d of the configuration: %w: %w", at.Version, client.ErrDamaged, err)
 	}
-	s.config = config
-	return nil
+	return c, nil
 }
 
 // Get returns the value of key, valid until the next call on this Store, or an error wrapping client.ErrNotFound.
