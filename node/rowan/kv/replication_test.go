@@ -192,22 +192,7 @@ func TestOnce(t *testing.T) {
 			p = append(p, make([]byte, recordSize(r.key, r.value))...)
 			r.put(p[replicateBytes:])
 		}
-		c, err := b.client.Start(rdma.BoxAt(0, b.s.o.Boxes+1), ProcReplicate, time.Minute, p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			r, err := b.w.peer.Next(time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r != nil {
-				if err := b.w.begin(r); err != nil {
-					t.Fatal(err)
-				}
-				return c
-			}
-		}
+		return b.start(rdma.BoxAt(0, b.s.o.Boxes+1), ProcReplicate, p)
 	}
 	answered := func(c *rpc.Call, want bool) {
 		t.Helper()

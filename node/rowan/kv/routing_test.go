@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
@@ -50,22 +49,7 @@ func TestSource(t *testing.T) {
 	route := func(term uint64) *rpc.Call {
 		t.Helper()
 		q := Request{Term: term, Key: key}
-		c, err := b.client.Start(b.s.o.BoxOf(0, Hash(key)), ProcRoute, time.Minute, q.Append(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			r, err := b.w.peer.Next(time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r != nil {
-				if err := b.w.begin(r); err != nil {
-					t.Fatal(err)
-				}
-				return c
-			}
-		}
+		return b.start(b.s.o.BoxOf(0, Hash(key)), ProcRoute, q.Append(nil))
 	}
 	answered := func(c *rpc.Call, kind uint8, value string) {
 		t.Helper()

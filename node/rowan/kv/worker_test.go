@@ -106,7 +106,13 @@ func (b *bench) begin(proc uint16, value string) *rpc.Call {
 func (b *bench) beginWith(key []byte, proc uint16, value string) *rpc.Call {
 	b.t.Helper()
 	q := Request{Term: b.s.known.last().Term, Key: key, Value: []byte(value)}
-	c, err := b.client.Start(b.s.o.BoxOf(0, Hash(q.Key)), proc, time.Minute, q.Append(nil))
+	return b.start(b.s.o.BoxOf(0, Hash(q.Key)), proc, q.Append(nil))
+}
+
+// start has the worker begin with a request that came into a mailbox of its.
+func (b *bench) start(to rdma.BoxAddr, proc uint16, body []byte) *rpc.Call {
+	b.t.Helper()
+	c, err := b.client.Start(to, proc, time.Minute, body)
 	if err != nil {
 		b.t.Fatal(err)
 	}
