@@ -333,7 +333,6 @@ func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 	var pids []int
 	for _, c := range b.pool.Fabric.Clients() {
 		if !c.Alive || c.PID == os.Getpid() || c.PID <= 1 || stores.OfServer(c.Name) { // which are their nodes'
-
 			continue
 		}
 		if _, ok := of[c.PID]; !ok {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
 
@@ -52,11 +51,7 @@ func (b *Bench) costs(ctx context.Context, kind *stores.Kind, p *stores.Pool, s 
 		return get, update, 0, err
 	}
 	m := &meter{ctx: ctx, spec: s, ops: int(min(costOps, b.Ops)), ep: &recorder{Endpoint: ep}, rnd: rand.New(rand.NewPCG(b.Seed, 1))}
-	through := rdma.Endpoint(m.ep)
-	if kind.Serve != nil { // it needs messages, which a recorder does not note
-		through = ep
-	}
-	if m.store, err = kind.Open(through, stores.Options{Fabric: p.Fabric}); err != nil {
+	if m.store, err = kind.Open(m.ep, stores.Options{Fabric: p.Fabric}); err != nil {
 		return get, update, 0, errors.Join(err, ep.Close())
 	}
 	defer func() { err = errors.Join(err, m.store.Close(), ep.Close()) }()

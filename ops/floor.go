@@ -60,6 +60,9 @@ func (r *recorder) Post(b *rdma.Batch) error {
 	return r.Endpoint.Post(b)
 }
 
+// Listen implements rdma.Messenger.
+func (r *recorder) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) { return rdma.Listen(r.Endpoint, o) }
+
 // floor posts batches that a store has posted, with nothing around them, at the same places of a copy of its pool:
 // there they do no harm, and find the caches as cold as the store did. Its endpoint is a recorder too, as the store's
 // is.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +41,7 @@ type Replicated struct {
 type Served struct {
 	Rate float64 // operations a second, of the machines as they were divided
 	DLWA float64
-	// Put and Get are latencies, in order.
+	// Put and Get are latencies, as they came.
 	Put, Get []time.Duration
 	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and workers worked; the waits of
 	// these for modules left out.
@@ -165,7 +164,7 @@ func (r *replicated) Config() (rdma.Config, error) {
 	return rdma.Config{Version: 1, Data: r.config.Encode()}, nil
 }
 
-// still are registers that nobody writes.
+// still are registers that do not change.
 type still struct {
 	rdma.Configs // none
 	*replicated
@@ -201,9 +200,9 @@ func (r *replicated) start() {
 	}
 }
 
-func (r *replicated) fail(who string, err error) {
+func (r *replicated) fail(task string, err error) {
 	if err != nil && r.failed == nil {
-		r.failed = fmt.Errorf("%s: %w", who, err)
+		r.failed = fmt.Errorf("%s: %w", task, err)
 		r.stop.Store(true)
 	}
 }
@@ -317,15 +316,5 @@ func (r *replicated) result() *Served {
 	}
 	s.Media, s.NIC = float64(to.busy-from.busy)/took, float64(to.nic-from.nic)/took
 	s.Cores = float64(to.cpu-from.cpu) / took / float64(r.Workers)
-	slices.Sort(s.Put)
-	slices.Sort(s.Get)
 	return s
-}
-
-// Percentile returns the latency below which a share of all are, in order; 0: there are none.
-func Percentile(all []time.Duration, share float64) time.Duration {
-	if len(all) == 0 {
-		return 0
-	}
-	return all[min(len(all)-1, int(share*float64(len(all))))]
 }
