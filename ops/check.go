@@ -56,9 +56,9 @@ func factsOf(uses []stores.Use) []Fact {
 var ErrDamage = errors.New("pool is damaged")
 
 // Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that holds, so it refuses
-// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Servers of a store are no such
-// clients, nor are candidates for the pool's master: they hold still for the time of the walk. When ctx ends it while it waits for that, the error wraps
-// that of ctx.
+// while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Servers of a store are no such clients,
+// nor are candidates for the pool's master: they hold still for the time of the walk. When ctx ends it while it waits
+// for that, the error wraps that of ctx.
 func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 	p, err := stores.Open(addr)
 	if err != nil {

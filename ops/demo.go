@@ -65,8 +65,8 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 	return d, nil
 }
 
-// demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no spares, nor have those with
-// servers, and those of which nothing mends a pool.
+// demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no spares, nor have those
+// with servers, and those of which nothing mends a pool.
 func demoPool(k *stores.Kind) stores.Params {
 	p := stores.Params{Nodes: demoNodes + demoSpares, Records: 2 * demoRecords, Clients: 128}
 	if !k.Majority && k.Mender != nil && k.Serve == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Pauses between two tries to begin with a pool that was made a moment ago: its other nodes may not know yet that it is.
+// Pauses between two tries to begin with a pool that was made a moment ago: its other nodes may not know yet that it
+// is.
 const firstAttempt, lastAttempt = 20 * time.Millisecond, 2 * time.Second
 
 // attend serves the store of the pool that the node has, where stores have servers, and of those that it comes to have

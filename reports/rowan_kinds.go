@@ -16,7 +16,8 @@ import (
 // divided says why the quick size decides nothing about stores.
 const divided = "The quick size has an eighth of each machine: three workers, and modules with five lines that combine writes."
 
-// What is not the paper's: how many clients there are, it does not say. With a quarter of them rates are 4 to 9 % lower.
+// What is not the paper's: how many clients there are, it does not say. With a quarter of them rates are 4 to 9 %
+// lower.
 const kindClients = 2880
 
 const kindKeys = 30 // of each worker

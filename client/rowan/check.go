@@ -20,8 +20,8 @@ import (
 const tries = 5
 
 // Check reads the logs of all servers. It compares the replicas of each shard: of each key they have the same newest
-// record. It asks primaries for keys: they answer what that says. A record above its shard's CommitVer may be missing: its
-// write is under way, or its client was told that it is uncertain. Dead nodes are left out.
+// record. It asks primaries for keys: they answer what that says. A record above its shard's CommitVer may be
+// missing: its write is under way, or its client was told that it is uncertain. Dead nodes are left out.
 //
 // What cleaners move meanwhile may look like damage: then the walk begins again.
 func Check(f rdma.Fabric) (r client.Report, err error) {

@@ -70,8 +70,8 @@ func (r *real) await(what string, has func(*shards.Config) bool) *shards.Config 
 	return nil
 }
 
-// TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their replicas
-// again in the end, and these have the same.
+// TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their
+// replicas again in the end, and these have the same.
 func TestFailoverMem(t *testing.T) {
 	o := small(kv.Rowan)
 	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2

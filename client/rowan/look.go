@@ -43,8 +43,8 @@ func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
 }
 
 // Fill returns how many segments have entries, and how many of the node that has the most: when one has no more, the
-// shards of which it is a replica take no more. What is dead in them is freed when it is needed. It may run while clients
-// work. Dead nodes are left out.
+// shards of which it is a replica take no more. What is dead in them is freed when it is needed. It may run while
+// clients work. Dead nodes are left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {

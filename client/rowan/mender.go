@@ -14,8 +14,8 @@ import (
 // twenty times a second, and a machine that is busy may keep a process waiting for seconds.
 const hung = 200
 
-// NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its configuration, which is
-// in configs (section 4.5). When a node dies others serve its shards, and have replicas again.
+// NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its configuration,
+// which is in configs (section 4.5). When a node dies others serve its shards, and have replicas again.
 func NewMender(configs rdma.Configs) cluster.NewMender {
 	manager := cm.NewMender(configs, cm.Options{Hung: hung, Period: never})
 	return func(ep rdma.Endpoint) (cluster.Mender, error) {

@@ -298,8 +298,8 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestReshardingMem: shards move under load, in real time. What clients see is linearizable, and in the end all replicas
-// have the same.
+// TestReshardingMem: shards move under load, in real time. What clients see is linearizable, and in the end all
+// replicas have the same.
 func TestReshardingMem(t *testing.T) {
 	o := small(kv.Rowan)
 	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2

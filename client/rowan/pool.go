@@ -83,8 +83,8 @@ const (
 	mostCredit   = 128 << 10
 	wantSegments = 512
 	mostAhead    = 512
-	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments above 75, and what
-	// they work on is there twice.
+	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments above 75, and
+	// what they work on is there twice.
 	fullest = 65
 	page    = 4096
 )
@@ -224,8 +224,8 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	return p, room, nil
 }
 
-// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, rdma.ErrFull when there is
-// not enough memory, or rdma.ErrNotSupported of a fabric without rings.
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, rdma.ErrFull when there
+// is not enough memory, or rdma.ErrNotSupported of a fabric without rings.
 func Make(f rdma.Fabric, p Params) error {
 	ep, err := f.Open("format")
 	if err == nil {

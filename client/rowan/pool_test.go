@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
-// TestSize makes pools of random shapes, as small as Size says, on fabrics of one stream and of several, and opens them.
+// TestSize makes pools of random shapes, as small as Size says, on fabrics of one stream and of several, and opens
+// them.
 func TestSize(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {

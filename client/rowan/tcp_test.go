@@ -56,8 +56,8 @@ func overTCP(o kv.Options) (_ *place, err error) {
 	return p, nil
 }
 
-// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one whose servers send messages
-// to each other; all with FARKV_LONG=1.
+// overTCPToo are the kinds that are tested over TCP as well: one whose servers append, and one whose servers send
+// messages to each other; all with FARKV_LONG=1.
 func overTCPToo() []kv.Kind {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return kv.Kinds()

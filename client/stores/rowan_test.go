@@ -41,8 +41,8 @@ func runRowan(t *testing.T, k *Kind) {
 
 const rowanValue = "a value of thirty-two bytes, all"
 
-// TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a table that
-// no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
+// TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a
+// table that no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
 func TestRowanCheck(t *testing.T) {
 	first, err := shards.New([]int{0, 1, 2}, 48, 3)
 	must(t, err)

@@ -18,8 +18,8 @@ type Server interface {
 	Run(ep rdma.Endpoint) error
 	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
 	Stop()
-	// Counts appends what the server has, and has done, to to: always the same in the same order. It may be called by another
-	// goroutine until Run returns.
+	// Counts appends what the server has, and has done, to to: always the same in the same order. It may be called by
+	// another goroutine until Run returns.
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 

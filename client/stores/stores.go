@@ -95,8 +95,8 @@ type Kind struct {
 	// still to be had. dead reports the nodes that do not serve now. Negative: something cannot be had already. nil: it
 	// is not known.
 	Outlives func(f rdma.Fabric, dead func(node int) bool) (int, error)
-	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one candidate for its master;
-	// nil: nothing does.
+	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one candidate for its
+	// master; nil: nothing does.
 	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a cluster.Enduring.
 	Majority bool

@@ -45,8 +45,8 @@ type Attendant interface {
 	Attend(v rdma.View) (more bool, err error)
 }
 
-// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any more. They are expelled
-// like those that answer none.
+// Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any more. They are
+// expelled like those that answer none.
 type Accuser interface {
 	Attendant
 	// Hung returns such nodes. It is asked in every tick of an idle view, before Attend.

@@ -80,8 +80,8 @@ func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entr
 	return nil
 }
 
-// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It reports whether there
-// are any blocks of this use of the segment.
+// scan calls f for the entries that a segment completes, of sources' blocks up to their stamps. It reports whether
+// there are any blocks of this use of the segment.
 func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entry) error) (found bool, err error) {
 	if err := read(r.ep, r.scratch, r.o.segmentAt(s.Index)); err != nil {
 		return false, err

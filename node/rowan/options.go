@@ -152,8 +152,8 @@ func (o Options) recordAt(segment int) rdma.Addr {
 	return o.doneAt(0).Add(o.remotes() + uint64(segment)*o.record())
 }
 
-// lineBytes is what media of persistent memory write at a time. Segments begin with a line: else entries of half a line lie
-// in two of them each, so that as many writers keep more lines open than modules combine.
+// lineBytes is what media of persistent memory write at a time. Segments begin with a line: else entries of half a
+// line lie in two of them each, so that as many writers keep more lines open than modules combine.
 const lineBytes = 256
 
 func (o Options) segmentAt(segment int) rdma.Addr {
@@ -166,7 +166,8 @@ func (o Options) indexOf(a rdma.Addr) int {
 	return int((a.Offset() - o.segmentAt(0).Offset()) / uint64(o.SegmentBytes))
 }
 
-// Size returns how many bytes of the node's memory the log takes, wherever it begins. They are zero before its first use.
+// Size returns how many bytes of the node's memory the log takes, wherever it begins. They are zero before its first
+// use.
 func (o Options) Size() uint64 {
 	o = o.withDefaults()
 	return 2*o.credits() + o.remotes() + lineBytes - rdma.Stride + uint64(o.Segments)*(o.record()+uint64(o.SegmentBytes))

@@ -43,8 +43,8 @@ var real = world{
 	},
 }
 
-// StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with servers beside them.
-// A program sets it that can; nil: this one cannot.
+// StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with servers beside
+// them. A program sets it that can; nil: this one cannot.
 var StartNodes func(name, store string, p stores.Params) error
 
 type storeCreator struct {

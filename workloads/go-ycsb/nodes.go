@@ -17,8 +17,8 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up --fabric tcp' does. They are
-// processes of this program.
+// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up --fabric tcp' does. They
+// are processes of this program.
 func startNodes(ctx context.Context) {
 	drivers.StartNodes = func(name, store string, p stores.Params) error {
 		program, err := os.Executable()

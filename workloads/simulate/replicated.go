@@ -43,8 +43,8 @@ type Served struct {
 	DLWA float64
 	// Put and Get are latencies, as they came.
 	Put, Get []time.Duration
-	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and workers worked; the waits of
-	// these for modules left out.
+	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and workers worked;
+	// the waits of these for modules left out.
 	Media, NIC, Cores float64
 }
 

@@ -26,8 +26,9 @@ type Options struct {
 	Window int
 }
 
-// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, that of a peer that serves, too,
-// and so may be full of requests, while a client's has room for its answers; and until the worker has joined a new view.
+// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, that of a peer that serves,
+// too, and so may be full of requests, while a client's has room for its answers; and until the worker has joined a
+// new view.
 const answerPatience = 10 * time.Millisecond
 
 // Stats count what a peer met. They only grow.

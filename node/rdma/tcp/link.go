@@ -288,8 +288,9 @@ func (l *link) flush() {
 	}
 }
 
-// write writes until nothing is left, or more than most bytes are on their way: then it returns false. It does so, too, when
-// there is another connection: to a node beside that has no lease each takes long, and breaks, and a Post would not end.
+// write writes until nothing is left, or more than most bytes are on their way: then it returns false. It does so,
+// too, when there is another connection: to a node beside that has no lease each takes long, and breaks, and a Post
+// would not end.
 func (l *link) write(most int) bool {
 	l.mu.Lock()
 	for nc := l.nc; len(l.out) > 0 && nc != nil && l.nc == nc && l.bytes <= most; {

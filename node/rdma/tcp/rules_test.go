@@ -383,8 +383,8 @@ func (c *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPostEndsWithItsConnection breaks the connection to which a worker writes: what is for the next one it leaves to the
-// link. Each may take long, that to a node of the process which has no lease.
+// TestPostEndsWithItsConnection breaks the connection to which a worker writes: what is for the next one it leaves to
+// the link. Each may take long, that to a node of the process which has no lease.
 func TestPostEndsWithItsConnection(t *testing.T) {
 	l := newLink("nowhere", Security{}, hello{}, nil)
 	next := new(counting)

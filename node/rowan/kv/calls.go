@@ -225,8 +225,8 @@ func (c *calls) acknowledge(t taking) error {
 	return t.r.Answer(StatusOK, p[:])
 }
 
-// grant gives a source as much leave as there is room for: up to half of the credit, which is for DELs, and what is above
-// that as long as others can have their half, and there is room that is for DELs alone.
+// grant gives a source as much leave as there is room for: up to half of the credit, which is for DELs, and what is
+// above that as long as others can have their half, and there is room that is for DELs alone.
 func (c *calls) grant(node int) uint64 {
 	o := &c.w.s.o
 	credit := int64(o.credit())

@@ -85,8 +85,8 @@ func (o Options) Describe(a rdma.Addr) string {
 	return o.log(a.Node()).Describe(a)
 }
 
-// LastTerm returns the last term that a server noted, as a member, before it said that it knew it; 0: none. A pool whose
-// servers have all stopped begins again by it: see shards.Config.ColdStart.
+// LastTerm returns the last term that a server noted, as a member, before it said that it knew it; 0: none. A pool
+// whose servers have all stopped begins again by it: see shards.Config.ColdStart.
 func LastTerm(ep rdma.Endpoint, o Options, node int) (uint64, error) {
 	term, err := rdma.ReadWord(ep, "read the last term", o.withDefaults().termAt(node), patience)
 	if err != nil {

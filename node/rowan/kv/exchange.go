@@ -19,8 +19,8 @@ type gift struct {
 }
 
 // exchanger is the task that appends to others' logs what the server has and they may not: at the beginning of a term
-// what may not be on all replicas (section 4.5, phase 2), and then all of the shards that others copy (phase 3). It also
-// empties the indexes of shards that the server has lost.
+// what may not be on all replicas (section 4.5, phase 2), and then all of the shards that others copy (phase 3). It
+// also empties the indexes of shards that the server has lost.
 type exchanger struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -250,7 +250,8 @@ func (x *exchanger) read(shard int, at uint64) (err error) {
 	return nil
 }
 
-// append appends an entry to the log of another server, again until it is there: that one may be about to be found dead.
+// append appends an entry to the log of another server, again until it is there: that one may be about to be found
+// dead.
 func (x *exchanger) append(node int, e exchanged) error {
 	return x.insist(func() error {
 		s, err := x.sender(node)

@@ -78,8 +78,8 @@ func (o Options) remote(l rowan.Options) rowan.Options {
 	return l
 }
 
-// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and the next for PUTs. With
-// RPC what all other servers have leave for is there, instead of the latter.
+// leastLent is how many segments a remote log has at least: one that is filled, one for DELs, and the next for PUTs.
+// With RPC what all other servers have leave for is there, instead of the latter.
 func (o Options) leastLent() int {
 	if o.Kind != RPC {
 		return 3

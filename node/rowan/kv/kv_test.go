@@ -130,8 +130,8 @@ func TestLead(t *testing.T) {
 	}
 }
 
-// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms for it, and knows what
-// it names by the old index for garbage.
+// TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms for it, and knows
+// what it names by the old index for garbage.
 func TestGained(t *testing.T) {
 	s := &shard{}
 	s.gain(3, 10)

@@ -7,9 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats the READs and WRITEs
-// that such a change has ended, if the task waits for them. So a task meets rdma.ErrStale only in verbs that it does not
-// wait for, and in APPENDs and SENDs.
+// member is the endpoint of a server's task. It joins new views of the pool by itself, and repeats the READs and
+// WRITEs that such a change has ended, if the task waits for them. So a task meets rdma.ErrStale only in verbs that
+// it does not wait for, and in APPENDs and SENDs.
 //
 // Verbs of earlier views are fenced off, and the server's node is expelled, before a view calls it gone. So a READ of
 // the node that succeeds, or an answer that goes by way of it and arrives, says that it was not gone: README.md says

@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rowan"
 )
 
-// promote goes on with the promotion of shards in a term that is committed (section 4.5, phase 2). All that was appended
-// in earlier terms is at rest then. Each member digests it, and gives the other replicas what may not be on all of them;
-// and once all members have, each has all that any replica has.
+// promote goes on with the promotion of shards in a term that is committed (section 4.5, phase 2). All that was
+// appended in earlier terms is at rest then. Each member digests it, and gives the other replicas what may not be on
+// all of them; and once all members have, each has all that any replica has.
 //
 // A crash between any two steps is the death of a server: the next term begins with this again.
 func (c *control) promote() error {
@@ -70,7 +70,8 @@ func (c *control) restless() time.Duration {
 }
 
 // give hands over to the exchanger what was digested of earlier terms, and may not be on all replicas: what is above
-// CommitVer. Of a shard that stays with its primary nothing is: the primary has said so before it said that it is quiet.
+// CommitVer. Of a shard that stays with its primary nothing is: the primary has said so before it said that it is
+// quiet.
 func (c *control) give(t *term) {
 	g := &gift{term: t}
 	for _, list := range [][]usedSegment{c.used, c.early} {

@@ -46,8 +46,8 @@ func (r *routing) drop() {
 	}
 }
 
-// route goes on with a question for the source of an op's shard: false: there is no answer yet. A source that refuses is
-// asked again, as it is about to be in the same term, or this server in another.
+// route goes on with a question for the source of an op's shard: false: there is no answer yet. A source that refuses
+// is asked again, as it is about to be in the same term, or this server in another.
 func (w *worker) route(r *routing, o *op, now time.Duration) (got routed, ok bool, err error) {
 	if r.call == nil {
 		if now < r.again {

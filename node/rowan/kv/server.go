@@ -156,8 +156,8 @@ type Stats struct {
 	Tombs   int    // tombstones that there are
 	Items   int    // that indexes have: keys, and tombstones
 	Live    int64  // bytes of entries that indexes name, as they lie in segments
-	// Primaries are the shards that the server serves, Backups the others of which it is a replica. Lag is how many versions
-	// it has given as a primary that are not committed.
+	// Primaries are the shards that the server serves, Backups the others of which it is a replica. Lag is how many
+	// versions it has given as a primary that are not committed.
 	Primaries, Backups int
 	Lag                uint64
 }

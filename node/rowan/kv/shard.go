@@ -100,8 +100,8 @@ func (s *shard) forget(x *index.Index) {
 	s.left = slices.DeleteFunc(s.left, func(l left) bool { return l.index == x })
 }
 
-// naming returns the index that names the entry of a key at an address; nil: none does. Live: the server is a replica by
-// it.
+// naming returns the index that names the entry of a key at an address; nil: none does. Live: the server is a replica
+// by it.
 func (s *shard) naming(hash, at uint64) (x *index.Index, live bool) {
 	var room [4]uint64
 	names := func(x *index.Index) bool { return slices.Contains(x.Lookup(hash, room[:0]), at) }

@@ -209,8 +209,8 @@ func (c *control) Quiet() bool {
 	return true
 }
 
-// Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to it;
-// and what was counted of those of which it is the primary.
+// Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to
+// it; and what was counted of those of which it is the primary.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)

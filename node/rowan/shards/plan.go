@@ -10,8 +10,8 @@ type PlanOptions struct {
 	// Over is the load, in percent of the mean, above which a server is overloaded, and Toward the one at which it has
 	// moved enough; 130 and 105 by default, as in the paper.
 	Over, Toward uint64
-	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With fewer requests some
-	// server is above the others by chance.
+	// Least is the mean load of servers in a period below which nothing moves: 1000 by default. With fewer requests
+	// some server is above the others by chance.
 	Least uint64
 	// Pause is how many periods are left out behind one with a migration: 2 by default. The first one is of both
 	// distributions.

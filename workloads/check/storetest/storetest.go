@@ -59,8 +59,8 @@ type Harness struct {
 
 	// Format writes an empty store into a new pool.
 	Format func(f rdma.Fabric) error
-	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is there, the suites run on mem
-	// pools and in virtual time alone: on others node processes have the servers.
+	// Serve starts what runs beside the nodes of a formatted pool; nil: nothing does. Where it is there, the suites
+	// run on mem pools and in virtual time alone: on others node processes have the servers.
 	Serve func(f rdma.Fabric) (explore.Servers, error)
 	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
 	// fabric, too.
@@ -201,8 +201,8 @@ func (h *Harness) fresh(seed uint64) (made rdma.Fabric, end func() error, err er
 // simLimit is far above what any run takes whose operations end at their timeouts.
 const simLimit = 10 * time.Minute
 
-// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it. servers are nil where the
-// store has none.
+// sim makes a formatted pool in virtual time, with everything a fabric may do happening to it. servers are nil where
+// the store has none.
 func (h *Harness) sim(seed uint64) (s *sim.Sim, servers explore.Servers, err error) {
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Clients, o.Handler = h.Nodes, h.Memory, h.Clients, h.Handler

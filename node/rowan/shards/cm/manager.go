@@ -187,10 +187,10 @@ func (m *Manager) listen(answers []*answer) {
 	}
 }
 
-// Hung implements cluster.Accuser: it names the one server that has been silent for longest, if that is too long. Others
-// may be silent since they wait for that one to take a write, and have their time from then on. A server without which
-// shards would be lost is waited for, as are those of a pool that is being made. When none answers in a term that is
-// committed, in which none waits for another, none has begun, or it is the manager that is cut off.
+// Hung implements cluster.Accuser: it names the one server that has been silent for longest, if that is too long.
+// Others may be silent since they wait for that one to take a write, and have their time from then on. A server
+// without which shards would be lost is waited for, as are those of a pool that is being made. When none answers in a
+// term that is committed, in which none waits for another, none has begun, or it is the manager that is cut off.
 func (m *Manager) Hung(v rdma.View) []int {
 	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
 		return nil

@@ -107,8 +107,8 @@ func TestEnumerate(t *testing.T) {
 	}
 }
 
-// TestHung: of servers that answer no question of the manager, though their nodes answer READs, one is expelled, and the
-// others have their time then; none is without which a shard would be lost.
+// TestHung: of servers that answer no question of the manager, though their nodes answer READs, one is expelled, and
+// the others have their time then; none is without which a shard would be lost.
 func TestHung(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
