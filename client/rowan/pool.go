@@ -264,7 +264,7 @@ func format(f rdma.Fabric, ep rdma.Endpoint, p Params) error {
 	return node.WriteHeader(f, ep, node.Header{Store: p.Kind.String(), Version: FormatVersion, Params: params})
 }
 
-// storeConfig stores the first configuration, which a master alone can. Nobody else sees the pool.
+// storeConfig stores the first configuration, which a master alone can. No client sees the pool yet.
 func storeConfig(f rdma.Fabric, ep rdma.Endpoint, data []byte) error {
 	const lease = 10 * time.Second
 	role, ok, err := f.TryMaster(ep.Client(), lease)

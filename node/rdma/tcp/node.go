@@ -340,7 +340,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 	return n.Close()
 }
 
-// busy tells whether some process uses the node's memory, but for the servers of other nodes, which stay.
+// busy reports whether some process uses the node's memory, but for the servers of other nodes, which stay.
 func (n *Node) busy() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -18,7 +18,7 @@ type Servers interface {
 // dismissal is how long servers may take to end, in virtual time.
 const dismissal = time.Second
 
-// Dismiss has the servers of a simulated pool end, so that nobody works on it when it is checked. An error wraps what
+// Dismiss has the servers of a simulated pool end, so that nothing works on it when it is checked. An error wraps what
 // went wrong with them.
 func Dismiss(s *sim.Sim, servers Servers) error {
 	servers.Stop()

@@ -22,7 +22,7 @@ type Subject struct {
 	Memory func(s Shape) (uint64, error)
 	// Format writes an empty store into a new pool of that shape.
 	Format func(f rdma.Fabric, s Shape) error
-	// Serve starts what runs beside the nodes of a new pool, before anybody works on it; nil: nothing does.
+	// Serve starts what runs beside the nodes of a new pool, before any worker begins; nil: nothing does.
 	Serve func(f rdma.Fabric) (Servers, error)
 	// Open returns a worker's view. Of a store whose workers repair what others left, OpenOn does, which is given the pool's
 	// fabric, too.
