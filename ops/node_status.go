@@ -152,7 +152,8 @@ func (s *State) printServers(w io.Writer) {
 		}
 	}
 	if len(serve) > 0 {
-		fmt.Fprintf(w, "%s %s\n", s.Store, "is served by "+Plural(len(serve), "node", "nodes")+": "+strings.Join(serve, ", "))
+		nodes := Plural(len(serve), "node", "nodes")
+		fmt.Fprintf(w, "%s is served by %s: %s\n", s.Store, nodes, strings.Join(serve, ", "))
 	}
 	if len(rows[0]) > 1 {
 		fmt.Fprintln(w)

@@ -314,7 +314,8 @@ func (t *Traced) Print(w io.Writer) {
 	if c.Calls > 0 {
 		fmt.Fprintf(w, "; %s", Plural(int(c.Calls), "call", "calls"))
 	}
-	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"), Plural(int(c.BytesWrote), "byte", "bytes"))
+	fmt.Fprintf(w, "; %s read, %s written\n", Plural(int(c.BytesRead), "byte", "bytes"),
+		Plural(int(c.BytesWrote), "byte", "bytes"))
 	if background > 0 {
 		fmt.Fprintf(w, "-: %s in the background, for which the operation does not wait\n", Plural(background, "verb", "verbs"))
 	}

@@ -20,10 +20,12 @@ type rowanSize struct {
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
 	if quick {
-		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond, rowanCalls(8, seed, 25*time.Microsecond)}
+		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond,
+			rowanCalls(8, seed, 25*time.Microsecond)}
 	}
 	return &rowanSize{
-		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond, rowanCalls(2, seed, 150*time.Microsecond),
+		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond,
+		rowanCalls(2, seed, 150*time.Microsecond),
 	}
 }
 

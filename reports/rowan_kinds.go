@@ -77,7 +77,8 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 		"Rates are times %d. What a core spends on a message stays. %d clients have an operation in flight each, for %v behind\n"+
 		"%v. Keys are chosen evenly, pairs are as long as ZippyDB's. Medians in µs; what is busy, in percent of the time.",
 		s.calls.Scale, s.calls.Scale, s.calls.Clients, s.calls.Duration, s.calls.WarmUp)
-	p.Header = []string{"", "50 % PUT", "DLWA", "PUT", "GET", "media", "NIC", "cores", "100 % PUT", "DLWA", "PUT", "media", "NIC", "cores", "one module, 50 %"}
+	p.Header = []string{"", "50 % PUT", "DLWA", "PUT", "GET", "media", "NIC", "cores", "100 % PUT", "DLWA", "PUT",
+		"media", "NIC", "cores", "one module, 50 %"}
 	median := func(all []time.Duration) float64 {
 		ns, _ := stats.Median(stats.LoadRawData(all)) // without calls it is 0, and an error
 		return ns / 1e3
@@ -87,14 +88,15 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 		half, all := p.kind(k, 50), p.kind(k, 100)
 		p.Rows = append(p.Rows, []Cell{
 			say("%s", k), mops(n * half.Rate), count("%.2f", half.DLWA), micros(median(half.Put)), micros(median(half.Get)), share(half.Media),
-			share(half.NIC), share(half.Cores), mops(n * all.Rate), count("%.2f", all.DLWA), micros(median(all.Put)), share(all.Media),
-			share(all.NIC), share(all.Cores), mops(n * p.kind(k, 50, oneModule).Rate),
+			share(half.NIC), share(half.Cores), mops(n * all.Rate), count("%.2f", all.DLWA), micros(median(all.Put)),
+			share(all.Media), share(all.NIC), share(all.Cores), mops(n * p.kind(k, 50, oneModule).Rate),
 		})
 	}
 	first := true
 	for _, puts := range []int{50, 100} {
 		ours, free := p.kind(kv.Rowan, puts), p.kind(kv.Rowan, puts, noTime...)
-		p.same(fmt.Sprint("kv-", puts), n*ours.Rate/1e6, unknown("With modules that take no time it is %.1f.", n*free.Rate/1e6))
+		p.same(fmt.Sprint("kv-", puts), n*ours.Rate/1e6,
+			unknown("With modules that take no time it is %.1f.", n*free.Rate/1e6))
 		for _, k := range kv.Kinds()[1:] {
 			other := p.kind(k, puts)
 			first = first && ours.Rate > other.Rate
@@ -104,7 +106,8 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 			}
 			put := fmt.Sprintf("kv-put-%s-%d", short(k), puts)
 			if _, ok := p.paper.Figures[put]; ok {
-				p.same(put, median(other.Put)/median(ours.Put), unknown("As many clients call both here, so that it follows from the rates."))
+				p.same(put, median(other.Put)/median(ours.Put),
+					unknown("As many clients call both here, so that it follows from the rates."))
 			}
 		}
 	}
@@ -115,14 +118,14 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 	}
 	_, a := dlwa(kv.Rowan)
 	_, b := dlwa(kv.RPC)
-	p.claim("kv-dlwa", is(max(a, b) < 1.032), fmt.Sprintf("%.3f and %.3f at most", a, b), unknown("Each log has a line in a module that fills; entries that"+
-		" straddle lines keep two."))
+	p.claim("kv-dlwa", is(max(a, b) < 1.032), fmt.Sprintf("%.3f and %.3f at most", a, b),
+		unknown("Each log has a line in a module that fills; entries that straddle lines keep two."))
 	_, most := dlwa(kv.RWrite)
 	p.same("kv-dlwa-rwrite", most, unknown("Entries have headers of 40 bytes. With pairs of one length, entries of 128 bytes and a segment that begins"+
 		" with a line it is 1.27: pairs as different as ZippyDB's straddle lines."))
 	low, high := dlwa(kv.Share)
-	p.claim("kv-dlwa-share", is(low >= 1.28 && high <= 1.39), fmt.Sprintf("%.2f to %.2f", low, high), unknown("The network reorders WRITEs of"+
-		" different workers by as much as they wait for modules here."))
+	p.claim("kv-dlwa-share", is(low >= 1.28 && high <= 1.39), fmt.Sprintf("%.2f to %.2f", low, high),
+		unknown("The network reorders WRITEs of different workers by as much as they wait for modules here."))
 	base := p.kind(kv.RWrite, 50, oneModule).Rate
 	for _, k := range []kv.Kind{kv.Rowan, kv.RPC, kv.Batch, kv.Share} {
 		p.same("kv-module-"+short(k), p.kind(k, 50, oneModule).Rate/base, unknown(""))
@@ -133,5 +136,6 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 
 // short is a kind's name in those of statements.
 func short(k kv.Kind) string {
-	return map[kv.Kind]string{kv.Rowan: "rowan", kv.RPC: "rpc", kv.RWrite: "rwrite", kv.Batch: "batch", kv.Share: "share"}[k]
+	return map[kv.Kind]string{kv.Rowan: "rowan", kv.RPC: "rpc", kv.RWrite: "rwrite", kv.Batch: "batch",
+		kv.Share: "share"}[k]
 }

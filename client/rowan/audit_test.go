@@ -51,8 +51,8 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 			}
 			want, there := state[key]
 			if got, has := found[key]; has != there || string(got) != string(want) {
-				return fmt.Errorf("node %d has %s with %d bytes, %t; want %d bytes, %t; it is one of %+v in term %d", node, key,
-					len(got), has, len(want), there, *shard, c.config.Term)
+				return fmt.Errorf("node %d has %s with %d bytes, %t; want %d bytes, %t; it is one of %+v in term %d",
+					node, key, len(got), has, len(want), there, *shard, c.config.Term)
 			}
 		}
 	}

@@ -178,7 +178,8 @@ func (c *checker) collect(node int) error {
 	slices.SortFunc(n.items, func(a, b item) int { return cmp.Or(cmp.Compare(a.hash, b.hash), newer(a, b)) })
 	n.items = slices.CompactFunc(n.items, func(a, b item) bool {
 		if a.hash == b.hash && newer(a, b) == 0 && a != b {
-			c.r.Damaged("node %d has two records of hash %#x with term %d and version %d, which differ", node, a.hash, a.term, a.version)
+			c.r.Damaged("node %d has two records of hash %#x with term %d and version %d, which differ", node, a.hash,
+				a.term, a.version)
 		}
 		return a.hash == b.hash
 	})
@@ -197,8 +198,10 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 	var rest [][]item
 	for _, node := range complete(s) {
 		if n := &c.nodes[node]; n.alive {
-			from, _ := slices.BinarySearchFunc(n.items, first, func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
-			to, found := slices.BinarySearchFunc(n.items, last, func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			from, _ := slices.BinarySearchFunc(n.items, first,
+				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
+			to, found := slices.BinarySearchFunc(n.items, last,
+				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })
 			if found {
 				to++
 			}
@@ -224,8 +227,8 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			switch {
 			case has == newest || has.deleted && newest.deleted:
 			case newer(has, newest) == 0:
-				c.r.Damaged("shard %d: node %d has another record than others of hash %#x, term %d, version %d", shard, replicas[i],
-					newest.hash, newest.term, newest.version)
+				c.r.Damaged("shard %d: node %d has another record than others of hash %#x, term %d, version %d",
+					shard, replicas[i], newest.hash, newest.term, newest.version)
 			case !settled:
 				c.under++
 			default:
@@ -273,10 +276,11 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 		value, err := s.Get([]byte(k.key))
 		switch {
 		case err == nil && (want.deleted || xxhash.Sum64(value) != want.value):
-			c.r.Damaged("shard %d: server %d answers with %d bytes for %.40q, of which version %d is in its log", shard, primary, len(value),
-				k.key, want.version)
+			c.r.Damaged("shard %d: server %d answers with %d bytes for %.40q, of which version %d is in its log",
+				shard, primary, len(value), k.key, want.version)
 		case errors.Is(err, client.ErrNotFound) && !want.deleted:
-			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", shard, primary, k.key, want.version)
+			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", shard, primary,
+				k.key, want.version)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
 			silent[primary] = true
 			c.silent++

@@ -117,7 +117,8 @@ func TestFailoverMem(t *testing.T) {
 	c.serving.Wait()
 	for _, rec := range c.recorders[:4] {
 		if h := rec.History(); len(h[len(h)/2:].With(check.Uncertain)) > len(h)/10 {
-			t.Errorf("of %d operations behind the death these are uncertain: %v", len(h)/2, h[len(h)/2:].With(check.Uncertain))
+			t.Errorf("of %d operations behind the death these are uncertain: %v", len(h)/2,
+				h[len(h)/2:].With(check.Uncertain))
 		}
 	}
 	audit := c.endpoint(f, "audit")

@@ -193,7 +193,8 @@ func (p *pool) calm(c *shards.Config) bool {
 	}
 	for i := range c.Shards {
 		s := &c.Shards[i]
-		if len(s.Copying) > 0 || s.Source != shards.None || s.Lost() || len(s.Replicas()) < min(c.Replication, len(c.Members)) {
+		if len(s.Copying) > 0 || s.Source != shards.None || s.Lost() ||
+			len(s.Replicas()) < min(c.Replication, len(c.Members)) {
 			return false
 		}
 	}
@@ -294,7 +295,8 @@ func failover(seed uint64) error {
 	kills, hangs := 1+r.IntN(4)/3, 0 // of three replicas
 	if r.IntN(8) == 0 {
 		kills, hangs = 1, 2
-		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: server(hangs), At: when(), For: time.Second})
+		o.Faults = append(o.Faults, sim.Fault{Kind: sim.StallFault, Client: server(hangs), At: when(),
+			For: time.Second})
 	}
 	opts := small(kv.Rowan)
 	opts.Workers = 1 + r.IntN(2)

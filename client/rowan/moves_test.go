@@ -337,7 +337,8 @@ func TestReshardingMem(t *testing.T) {
 	store, ep, end := c.client()
 	last := check.NewRecorder(4, store, ep.Now)
 	c.recorders = append(c.recorders, last)
-	c.config = c.await("a configuration in which nothing moves", func(c *shards.Config) bool { return moving(c) == nil })
+	c.config = c.await("a configuration in which nothing moves",
+		func(c *shards.Config) bool { return moving(c) == nil })
 	state := c.final(last, c.keys)
 	end()
 	c.stop()

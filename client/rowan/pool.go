@@ -141,12 +141,14 @@ func (s *Shape) check() error {
 	case s.Nodes < 1 || s.Nodes > shards.MaxMembers:
 		return fmt.Errorf("%w: %d nodes: want 1 to %d", ErrParams, s.Nodes, shards.MaxMembers)
 	case s.Replicas < 1 || s.Replicas > min(s.Nodes, MaxReplicas):
-		return fmt.Errorf("%w: %d replicas on %d nodes: want 1 to %d", ErrParams, s.Replicas, s.Nodes, min(s.Nodes, MaxReplicas))
+		return fmt.Errorf("%w: %d replicas on %d nodes: want 1 to %d", ErrParams, s.Replicas, s.Nodes,
+			min(s.Nodes, MaxReplicas))
 	case s.PairBytes < 1 || s.PairBytes > MaxPair || s.KeyBytes < 1 || s.KeyBytes > MaxKey:
-		return fmt.Errorf("%w: keys of %d bytes in pairs of %d: want up to %d, and %d", ErrParams, s.KeyBytes, s.PairBytes, MaxKey, MaxPair)
+		return fmt.Errorf("%w: keys of %d bytes in pairs of %d: want up to %d, and %d", ErrParams, s.KeyBytes,
+			s.PairBytes, MaxKey, MaxPair)
 	case s.Workers < 1 || s.Workers > MaxWorkers || 2*s.Nodes*(s.Workers+1) > rowan.MaxSources:
-		return fmt.Errorf("%w: %d workers of each of %d servers: want up to %d, and %d of all", ErrParams, s.Workers, s.Nodes,
-			MaxWorkers, rowan.MaxSources/2-s.Nodes)
+		return fmt.Errorf("%w: %d workers of each of %d servers: want up to %d, and %d of all", ErrParams, s.Workers,
+			s.Nodes, MaxWorkers, rowan.MaxSources/2-s.Nodes)
 	case s.Records > rdma.MaxOffset/uint64(kv.EntryBytes(s.PairBytes, mtu)):
 		return fmt.Errorf("%w: %d records of %d bytes: no node has as many", ErrParams, s.Records, s.PairBytes)
 	}
@@ -212,8 +214,8 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 	p.Ahead = min(least+max(p.Segments/16, 2), most)
 	own := o.Own()
 	if n := p.Segments - own - least; n < 4 {
-		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory, p.Segments,
-			p.SegmentBytes, own+least+4)
+		return p, 0, fmt.Errorf("%w: %d bytes a node make %d segments of %d: want %d at least", ErrParams, memory,
+			p.Segments, p.SegmentBytes, own+least+4)
 	}
 	// What is ahead fills up with entries, but for the last segments.
 	room = uint64(p.Segments-own-least) * uint64(usable) * fullest / 100
@@ -318,7 +320,8 @@ func readLayout(ep rdma.Endpoint) (*layout, rdma.View, error) {
 // check returns what is wrong with parameters: whatever a header holds.
 func (l *layout) check(size uint64) error {
 	p := &l.Params
-	s := Shape{Kind: p.Kind, Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes}
+	s := Shape{Kind: p.Kind, Nodes: l.nodes, Replicas: p.Replicas, Shards: p.Shards, Workers: p.Workers,
+		PairBytes: p.PairBytes, KeyBytes: p.KeyBytes}
 	if err := s.check(); err != nil {
 		return err
 	}

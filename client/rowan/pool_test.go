@@ -31,8 +31,8 @@ func TestSize(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%+v: %v", s, err)
 		}
-		f := sim.New(sim.Options{Seed: uint64(i), Nodes: s.Nodes, Memory: memory, Clients: servers + 1, RingStreams: i%2 == 0,
-			MTU: 1024 << (i % 3)})
+		f := sim.New(sim.Options{Seed: uint64(i), Nodes: s.Nodes, Memory: memory, Clients: servers + 1,
+			RingStreams: i%2 == 0, MTU: 1024 << (i % 3)})
 		if err := rowan.Make(f, p); err != nil {
 			t.Fatalf("%+v, %d bytes: %v", s, memory, err)
 		}
@@ -100,8 +100,9 @@ func TestDescribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := []string{"header", "CommitVer of shard 0", "CommitVer of shard 143", "leave of source 0", "what source 1 has spent",
-		"state of segment 0", "floor 0 of segment 0", "state of segment 1", "segment 0 at 0x0", "segment 1 at 0x40"}
+	parts := []string{"header", "CommitVer of shard 0", "CommitVer of shard 143", "leave of source 0",
+		"what source 1 has spent", "state of segment 0", "floor 0 of segment 0", "state of segment 1", "segment 0 at 0x0",
+		"segment 1 at 0x40"}
 	for off := uint64(0); off < memory && len(parts) > 0; off += 8 {
 		if strings.HasPrefix(describe(rdma.At(1, off)), parts[0]) {
 			parts = parts[1:]

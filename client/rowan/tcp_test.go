@@ -30,7 +30,8 @@ func overTCP(o kv.Options) (_ *place, err error) {
 	pool := tcp.Options{Security: security, MTU: mtu, Lease: 10 * time.Second}
 	var nodes []*tcp.Node
 	for range servers {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096, Security: security})
+		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096,
+			Security: security})
 		if err != nil {
 			return nil, err
 		}

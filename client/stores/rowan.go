@@ -34,11 +34,14 @@ const (
 )
 
 var rowanOptions = []Option{
-	{Name: serverShards, Type: Int, Default: rowan.DefaultShards, Min: 1, Max: 1 << 12, Doc: "shards of which each server is the primary in the beginning"},
-	{Name: serverWorkers, Type: Int, Default: rowan.DefaultWorkers, Min: 1, Max: rowan.MaxWorkers, Doc: "threads of a server that serve requests, each those for keys of its own"},
-	{Name: segmentBytes, Type: Bytes, Derived: "a 512th of a node's memory, up to 4MiB", Min: rowan.LeastSegment, Max: rowan.MaxSegment,
-		Doc: "segments of the servers' logs"},
-	{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", rowan.DefaultKey), Min: 1, Max: rowan.MaxKey, Doc: "longest key"},
+	{Name: serverShards, Type: Int, Default: rowan.DefaultShards, Min: 1, Max: 1 << 12,
+		Doc: "shards of which each server is the primary in the beginning"},
+	{Name: serverWorkers, Type: Int, Default: rowan.DefaultWorkers, Min: 1, Max: rowan.MaxWorkers,
+		Doc: "threads of a server that serve requests, each those for keys of its own"},
+	{Name: segmentBytes, Type: Bytes, Derived: "a 512th of a node's memory, up to 4MiB", Min: rowan.LeastSegment,
+		Max: rowan.MaxSegment, Doc: "segments of the servers' logs"},
+	{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", rowan.DefaultKey), Min: 1,
+		Max: rowan.MaxKey, Doc: "longest key"},
 }
 
 func rowanKind(kind kv.Kind, doc string) *Kind {
@@ -127,7 +130,8 @@ func sizeRowan(p Params, kind kv.Kind) Params {
 func refuseRowan(p Params, kind kv.Kind) error {
 	switch {
 	case p.IndexReplicas != p.DataReplicas:
-		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's replicas have both: want as many", p.IndexReplicas, p.DataReplicas)
+		return fmt.Errorf("%d replicas of the index and %d of the data: a shard's replicas have both: want as many",
+			p.IndexReplicas, p.DataReplicas)
 	case p.Spares > 0:
 		return errors.New("spares: no server takes another one's place")
 	}

@@ -41,6 +41,9 @@ func runRowan(t *testing.T, k *Kind) {
 
 const rowanValue = "a value of thirty-two bytes, all"
 
+// describing names what lies at an address.
+type describing = func(rdma.Addr) string
+
 // TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a
 // table that no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
 func TestRowanCheck(t *testing.T) {
@@ -54,22 +57,22 @@ func TestRowanCheck(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what, want string
-		at         func(describe func(rdma.Addr) string, a rdma.Addr, p []byte) (offset int, word uint64)
+		at         func(describe describing, a rdma.Addr, p []byte) (offset int, word uint64)
 	}{
 		{"nothing", "", nil},
-		{"a record that lost its head", "lacks version", func(_ func(rdma.Addr) string, _ rdma.Addr, p []byte) (int, uint64) {
+		{"a record that lost its head", "lacks version", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
 			if i := bytes.Index(p, []byte("key-7 is")); i >= 40 {
 				return i - 40, 0
 			}
 			return -1, 0
 		}},
-		{"a record with another value", "answers with 32 bytes", func(_ func(rdma.Addr) string, _ rdma.Addr, p []byte) (int, uint64) {
+		{"a record with another value", "answers with 32 bytes", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
 			if i := bytes.Index(p, append(bytes.Clone(ofNode1), rowanValue...)); i >= 0 {
 				return (i + len(ofNode1) + 7) &^ 7, 0
 			}
 			return -1, 0
 		}},
-		{"a segment in no state", "has state", func(describe func(rdma.Addr) string, a rdma.Addr, p []byte) (int, uint64) {
+		{"a segment in no state", "has state", func(describe describing, a rdma.Addr, p []byte) (int, uint64) {
 			for i := 0; i < len(p); i += 8 {
 				if describe(a.Add(uint64(i))) == "state of segment 3" {
 					return i, 0xff
@@ -89,7 +92,9 @@ func TestRowanCheck(t *testing.T) {
 		if c.at != nil {
 			describe, err := p.Kind.Describe(ep)
 			must(t, err)
-			damage(t, ep, p.Fabric.Size(), func(a rdma.Addr, bytes []byte) (int, uint64) { return c.at(describe, a, bytes) })
+			damage(t, ep, p.Fabric.Size(), func(a rdma.Addr, bytes []byte) (offset int, word uint64) {
+				return c.at(describe, a, bytes)
+			})
 		}
 		must(t, ep.Close())
 		found := ""
@@ -109,7 +114,8 @@ func TestRowanCheck(t *testing.T) {
 
 // TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was acknowledged is there.
 func TestRowanFailover(t *testing.T) {
-	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16, Timeout: 5 * time.Second})
+	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16,
+		Timeout: 5 * time.Second})
 	must(t, err)
 	var log sync.Map
 	must(t, p.Keep(cluster.Options{Log: func(e cluster.Event) { log.Store(e.String(), nil) }}))

@@ -72,7 +72,8 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 	r := &Receiver{
 		ep: ep, o: t.o, t: t, l: t.ring(), counts: t.p.Counts, addr: addr, segments: t.segments,
 		scratch: make([]byte, t.o.SegmentBytes), floors: make([]uint64, keys), last: make([]uint64, keys),
-		partial: make([]partial, keys), grants: words(), none: make([]bool, t.o.Sources), spent: words(), words: make([]byte, 8*t.o.Sources),
+		partial: make([]partial, keys), grants: words(), none: make([]bool, t.o.Sources),
+		spent: words(), words: make([]byte, 8*t.o.Sources),
 	}
 	for i := range t.segments {
 		for k, floor := range t.segments[i].floors {

@@ -116,7 +116,8 @@ func (s *Sender) Append(kind uint8, data []byte, within time.Duration) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, ErrLate):
-		case errors.Is(err, rdma.ErrFull), errors.Is(err, ErrAsked), errors.Is(err, rdma.ErrRingDry), errors.Is(err, rdma.ErrNoRing):
+		case errors.Is(err, rdma.ErrFull), errors.Is(err, ErrAsked), errors.Is(err, rdma.ErrRingDry),
+			errors.Is(err, rdma.ErrNoRing):
 			s.ep.Sleep(pause)
 		default:
 			return err

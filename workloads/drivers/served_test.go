@@ -20,8 +20,8 @@ func TestServers(t *testing.T) {
 			"readproportion=0.95 updateproportion=0 insertproportion=0.05 requestdistribution=latest",
 			"readproportion=0.5 updateproportion=0 readmodifywriteproportion=0.5",
 		} {
-			p := props(append([]string{"recordcount=1000", "operationcount=5000", "threadcount=4", "dataintegrity=true", "farkv.pool=mem:",
-				"requestdistribution=zipfian", "command=load"}, strings.Fields(mix)...)...)
+			p := props(append([]string{"recordcount=1000", "operationcount=5000", "threadcount=4",
+				"dataintegrity=true", "farkv.pool=mem:", "requestdistribution=zipfian", "command=load"}, strings.Fields(mix)...)...)
 			db, err := storeCreator{name: kind.Name, world: real}.Create(p)
 			if err != nil {
 				t.Fatal(err)
@@ -34,7 +34,8 @@ func TestServers(t *testing.T) {
 			for _, c.Load = range []bool{true, false} {
 				r, err := runner.Run(t.Context(), c)
 				if err != nil || r.Failed > 0 || r.Operations < 1000 {
-					t.Errorf("%s, %s, load %t: %d operations, %d failed, %v", kind.Name, mix, c.Load, r.Operations, r.Failed, err)
+					t.Errorf("%s, %s, load %t: %d operations, %d failed, %v", kind.Name, mix, c.Load, r.Operations,
+						r.Failed, err)
 				}
 			}
 			f := c.Database.(*pool).fabric

@@ -166,7 +166,8 @@ func newRoot() *cobra.Command {
 	root.Flags().BoolVar(&version, "version", false, "what 'go-ycsb version' shows")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(helpCommand(root))
-	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand(), newNodeCommand())
+	root.AddCommand(newClientCommand("load"), newClientCommand("run"), newShellCommand(), newVersionCommand(),
+		newNodeCommand())
 	root.AddCommand(helpTopics()...)
 	completions(root)
 	command.Wrapped(root)

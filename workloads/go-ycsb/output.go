@@ -39,8 +39,9 @@ type output struct {
 func newOutput(stdout, stderr io.Writer, results string, p *properties.Properties) (*output, error) {
 	o := &output{
 		info: stdout, out: stdout, lines: stdout, errors: stderr, results: results,
-		style: p.GetString("outputstyle", "plain"), pool: strings.TrimPrefix(p.GetString("farkv.pool", fabrics.UsualPool()), "shm:"),
-		file: p.GetString("measurement.output_file", ""),
+		style: p.GetString("outputstyle", "plain"),
+		pool:  strings.TrimPrefix(p.GetString("farkv.pool", fabrics.UsualPool()), "shm:"),
+		file:  p.GetString("measurement.output_file", ""),
 	}
 	switch o.style {
 	case "plain", "table":

@@ -85,7 +85,10 @@ func (r *run) warms(p *participant) error {
 		seed = ^seed
 	}
 	workloads.NewWorker(r.core, p.rows(r.Spec), newEnv(p.ep, seed, p.number), workloads.Share{
-		Worker: p.number, Workers: r.workers(), Failed: func(op workloads.Op, err error) { failed = fmt.Errorf("warm up: %s: %w", op, err) },
+		Worker: p.number, Workers: r.workers(),
+		Failed: func(op workloads.Op, err error) {
+			failed = fmt.Errorf("warm up: %s: %w", op, err)
+		},
 		Poll: func(*workloads.Tally) bool {
 			if r.warmed >= r.WarmUp || failed != nil || r.stop.Load() {
 				return false

@@ -25,7 +25,8 @@ func TestServed(t *testing.T) {
 	for _, m := range r.Machines {
 		for _, p := range m.Parts() {
 			if p.Busy > 1 {
-				t.Errorf("node %d (compute %t): %s is busy for %.0f %% of the time", m.Node, m.Compute, p.Name, 100*p.Busy)
+				t.Errorf("node %d (compute %t): %s is busy for %.0f %% of the time", m.Node, m.Compute, p.Name,
+					100*p.Busy)
 			}
 		}
 	}

@@ -12,7 +12,8 @@ func TestPlacesApart(t *testing.T) {
 	const conns = 12
 	begin := func() *Node {
 		n, err := Listen(Config{
-			Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: conns, Security: Security{Token: []byte("all"), ReadToken: []byte("read")},
+			Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: conns,
+			Security: Security{Token: []byte("all"), ReadToken: []byte("read")},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -393,7 +393,8 @@ func TestPostEndsWithItsConnection(t *testing.T) {
 	l.stream.Store(newStream(first))
 	l.flush()
 	if next.writes > 0 || len(l.heavy) != 1 {
-		t.Errorf("a worker writes %d times to the next connection, and leaves it to the link %d times", next.writes, len(l.heavy))
+		t.Errorf("a worker writes %d times to the next connection, and leaves it to the link %d times", next.writes,
+			len(l.heavy))
 	}
 }
 

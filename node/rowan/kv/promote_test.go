@@ -19,7 +19,8 @@ func TestPromote(t *testing.T) {
 	}
 	defer r.Close()
 	c := &control{
-		s: s, ep: b.ep, r: r, ring: r.(settling), told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize),
+		s: s, ep: b.ep, r: r, ring: r.(settling), told: make([]uint64, len(s.shards)),
+		group: make([]fresh, 0, groupSize),
 	}
 	defer c.hear()
 	x := &exchanger{s: s, ep: b.ep, senders: make([]*rowan.Sender, s.o.Nodes)}
@@ -69,6 +70,7 @@ func TestPromote(t *testing.T) {
 	}
 	goOn()
 	if !sh.serving() || sh.committed() != given.version {
-		t.Errorf("the server serves: %t, up to version %d; it was given %d", sh.serving(), sh.committed(), given.version)
+		t.Errorf("the server serves: %t, up to version %d; it was given %d", sh.serving(), sh.committed(),
+			given.version)
 	}
 }

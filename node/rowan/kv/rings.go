@@ -50,7 +50,8 @@ func (r *rings) try(a *appending, n int) (err error) {
 	s := &r.senders[a.node][a.urgent]
 	if *s == nil {
 		*s, err = rowan.NewSender(w.ep, rowan.SenderOptions{
-			Log: w.s.o.log(a.node), Source: w.s.o.source(w.s.node, w.number, a.urgent == 1), Above: r.above, Later: true,
+			Log: w.s.o.log(a.node), Source: w.s.o.source(w.s.node, w.number, a.urgent == 1),
+			Above: r.above, Later: true,
 		})
 		if err != nil {
 			*s = nil

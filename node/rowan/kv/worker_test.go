@@ -27,7 +27,8 @@ type bench struct {
 func newBench(t *testing.T, nodes int, k Kind) *bench {
 	o := Options{
 		Kind: k, Nodes: nodes, Workers: 1, Cleaners: 2, PairBytes: 1000, FullAfter: time.Minute,
-		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 14, Reserve: 5, Credit: 4 << 10, Secret: 1},
+		Log: rowan.Options{Ring: 1, Segments: 40, SegmentBytes: 4096, Ahead: 14, Reserve: 5, Credit: 4 << 10,
+			Secret: 1},
 	}
 	config, err := shards.New([]int{0, 1}[:nodes], 4, nodes)
 	if err != nil {

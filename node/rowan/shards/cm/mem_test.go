@@ -85,7 +85,8 @@ func TestMem(t *testing.T) {
 	}
 	for range 2 {
 		start(func(ep rdma.Endpoint) error {
-			return cluster.Keep(ep, f, cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20}), cluster.Options{Stop: over.Load})
+			return cluster.Keep(ep, f, cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20}),
+				cluster.Options{Stop: over.Load})
 		})
 	}
 	await := func(what string, ok func(c *shards.Config) bool) {

@@ -132,8 +132,8 @@ func TestHung(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if want := min(w.replication-1, 1); expelled() != want {
-			t.Errorf("seed %d: of two servers that hang %d were expelled, want %d of a pool with %d replicas", seed, expelled(),
-				want, w.replication)
+			t.Errorf("seed %d: of two servers that hang %d were expelled, want %d of a pool with %d replicas", seed,
+				expelled(), want, w.replication)
 		}
 	}
 }
