@@ -84,10 +84,7 @@ func TestMem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		start(func(ep rdma.Endpoint) error {
-			return cluster.Keep(ep, f, cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20}),
-				cluster.Options{Stop: over.Load})
-		})
+		start(func(ep rdma.Endpoint) error { return keep(ep, f, first, &over) })
 	}
 	await := func(what string, ok func(c *shards.Config) bool) {
 		t.Helper()
@@ -121,6 +118,12 @@ func TestMem(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// keep is a candidate.
+func keep(ep rdma.Endpoint, f rdma.Fabric, first *shards.Config, over *atomic.Bool) error {
+	mender := cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20})
+	return cluster.Keep(ep, f, mender, cluster.Options{Stop: over.Load})
 }
 
 // serve is a server's control task. That of a node that died ends.
