@@ -242,10 +242,8 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 			}
 			return k.Open(ep, o)
 		},
-		Check: k.Check,
-	}
-	if k.Mender != nil && k.Serve == nil { // servers do not crash yet
-		s.Mender = k.Mender(nil)
+		Check:  k.Check,
+		Mender: k.Mender,
 	}
 	if k.Serve != nil {
 		s.Serve = func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) }

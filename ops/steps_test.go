@@ -44,6 +44,11 @@ func (e *namedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	return rdma.Listen(e.Endpoint, o)
 }
 
+// SwapConfig implements cluster.Configurer for menders.
+func (e *namedEndpoint) SwapConfig(version uint64, data []byte) (bool, error) {
+	return e.Endpoint.(cluster.Configurer).SwapConfig(version, data)
+}
+
 // namedFabric opens such endpoints.
 type namedFabric struct {
 	rdma.Fabric
@@ -66,7 +71,9 @@ func watched(k *stores.Kind) (*explore.Subject, named) {
 		return open(f, posts.endpoint(ep), cache)
 	}
 	if mender != nil {
-		s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(posts.endpoint(ep)) }
+		s.Mender = func(f rdma.Configs) cluster.NewMender {
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return mender(f)(posts.endpoint(ep)) }
+		}
 	}
 	s.Check = func(f rdma.Fabric) (client.Report, error) {
 		_, fills := k.Fill(namedFabric{f, posts})

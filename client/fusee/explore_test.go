@@ -46,8 +46,10 @@ func explored(sequential bool) *explore.Subject {
 			}
 			return Open(ep, o)
 		},
-		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+		Check: Check,
+		Mender: func(rdma.Configs) cluster.NewMender {
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		},
 	}
 }
 

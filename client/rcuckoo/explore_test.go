@@ -60,7 +60,9 @@ func subject(far, kept bool, timeout time.Duration) *explore.Subject {
 		Check: Check,
 	}
 	if kept {
-		s.Mender = func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		s.Mender = func(rdma.Configs) cluster.NewMender {
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		}
 	}
 	return s
 }

@@ -98,6 +98,8 @@ var mutants = []teeth.Mutant{
 		At: "errors.Is($err, errTerm)", Do: "false", Test: "TestFailover"},
 	{Rule: "and joins the view", In: "Store.rejoin", At: "$s.ep.Join()", Do: "s.ep.Rand(), error(nil)",
 		Test: "TestFailover", Seed: 374},
+	{Rule: "the explorer sees that a new primary has what it was sent before it serves", Pkg: server, In: "worker.begin",
+		At: "$sh.serving()", Do: "$sh != nil", Test: "TestExplore", Seed: 43},
 }
 
 func TestMutants(t *testing.T) {

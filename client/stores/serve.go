@@ -3,6 +3,7 @@ package stores
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -37,7 +38,7 @@ func OfServer(name string) bool { return strings.HasPrefix(name, ServerName) }
 type Servers struct {
 	mu      sync.Mutex
 	running []Server // that have been opened
-	left    int      // that have not ended, opened or not
+	left    []int    // nodes whose servers have not ended, opened or not
 	stopped bool
 	err     error
 	opening sync.WaitGroup
@@ -53,10 +54,13 @@ func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	if !ok {
 		return nil, fmt.Errorf("run servers beside the nodes of the pool: %w", rdma.ErrNotSupported)
 	}
-	s := &Servers{left: f.Nodes()}
+	s := &Servers{}
+	for n := range f.Nodes() {
+		s.left = append(s.left, n)
+	}
 	for n := range f.Nodes() {
 		s.opening.Add(1)
-		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(s.run(ep, k, f, n)) })
+		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(n, s.run(ep, k, f, n)) })
 		if err != nil {
 			s.opening.Done()
 			s.Stop()
@@ -98,11 +102,11 @@ func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error 
 	return server.Run(ep)
 }
 
-// ended notes that a server has ended, and why. It is no failure when the fabric was closed, or its node died.
-func (s *Servers) ended(err error) {
+// ended notes that the server of a node has ended, and why. It is no failure when the fabric was closed, or the node died.
+func (s *Servers) ended(node int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left--
+	s.left = slices.DeleteFunc(s.left, func(n int) bool { return n == node })
 	if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, rdma.ErrNodeDown) {
 		s.err = errors.Join(s.err, err)
 	}
@@ -128,14 +132,14 @@ func (s *Servers) Stop() {
 	}
 }
 
-// Running returns how many servers have not ended. In virtual time one that crashed does not end.
-func (s *Servers) Running() int {
+// Running returns the nodes whose servers have not ended. In virtual time one that crashed does not end.
+func (s *Servers) Running() []int {
 	if s == nil {
-		return 0
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.left
+	return slices.Clone(s.left)
 }
 
 // Err returns why servers ended that should not have.

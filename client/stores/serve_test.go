@@ -105,13 +105,13 @@ func TestServersOfThisProcess(t *testing.T) {
 		must(t, ep.Close())
 		if stop {
 			s.Stop()
-			for s.Running() > 0 {
+			for len(s.Running()) > 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}
 		must(t, f.Close())
-		if s.Running() > 0 || (s.Err() != nil) != stop {
-			t.Errorf("stopped %t: %d are running, and %v", stop, s.Running(), s.Err())
+		if left := s.Running(); len(left) > 0 || (s.Err() != nil) != stop {
+			t.Errorf("stopped %t: those of nodes %d are running, and %v", stop, left, s.Err())
 		}
 	}
 }
@@ -129,8 +129,8 @@ func TestServersInVirtualTime(t *testing.T) {
 	servers.Stop()
 	s.Go("wait", func(ep rdma.Endpoint) { ep.Sleep(time.Millisecond) })
 	must(t, errors.Join(s.Run(), servers.Err()))
-	if n := servers.Running(); n > 0 {
-		t.Errorf("%d servers have not ended", n)
+	if left := servers.Running(); len(left) > 0 {
+		t.Errorf("the servers of nodes %d have not ended", left)
 	}
 }
 

@@ -20,9 +20,9 @@ func (c *cli) simFuzz() *cobra.Command {
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
 		Long: "Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a\n" +
 			"few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,\n" +
-			"are slow or cut off. It runs the plans in virtual time, on all cores, and judges each run: the answers are\n" +
-			"linearizable, live clients get theirs in time, recovery comes to its end, and the structure is sound and leaks\n" +
-			"nothing.\n\n" +
+			"are slow or cut off. Servers beside nodes die with them. It runs the plans in virtual time, on all cores, and\n" +
+			"judges each run: the answers are linearizable, live clients get theirs in time, recovery comes to its end, and the\n" +
+			"structure is sound and leaks nothing.\n\n" +
 			"The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is\n" +
 			"one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.\n" +
 			"An interrupt ends it with what was done. Exit status 1: a run went wrong, or could not be judged in --search-time.",

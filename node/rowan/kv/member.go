@@ -97,7 +97,7 @@ func (m *member) repeat(b *rdma.Batch, until time.Duration) (repeated bool, err 
 }
 
 func (m *member) Go(name string, f func(rdma.Endpoint)) error {
-	return m.Endpoint.Go(name, func(ep rdma.Endpoint) { f(m.s.member(ep)) })
+	return m.insist(func() error { return m.Endpoint.Go(name, func(ep rdma.Endpoint) { f(m.s.member(ep)) }) })
 }
 
 func (m *member) Listen(o rdma.BoxOptions) (box rdma.Mailbox, err error) {

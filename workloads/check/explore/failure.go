@@ -19,6 +19,7 @@ const (
 	Failed      Guilt = "failed operation"     // with an error that no fault excuses
 	Late        Guilt = "late operation"       // waited for longer than the operation timeout
 	Disorder    Guilt = "not linearizable"     // no order explains the answers
+	Unserved    Guilt = "failed server"        // one ended, or did not when it was to
 	Damage      Guilt = "damage"               // the structure is not what it should be, or leaks
 	Waiting     Guilt = "waits for recovery"   // although that is over
 	Unrecovered Guilt = "recovery did not end" // within its time
@@ -49,6 +50,8 @@ func ofRun(err error) *Failure {
 		return &Failure{Panic, err}
 	case errors.Is(err, sim.ErrStuck):
 		return &Failure{Endless, err}
+	case errors.Is(err, errServer):
+		return &Failure{Unserved, err}
 	}
 	return &Failure{BadPlan, err}
 }

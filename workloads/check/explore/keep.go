@@ -44,7 +44,7 @@ func (r *run) guard() {
 
 func (r *run) keep(g *guard, ep rdma.Endpoint) {
 	lease := r.subject.Timeout / leasesATimeout
-	err := cluster.Keep(ep, r.s, r.subject.Mender, cluster.Options{
+	err := cluster.Keep(ep, r.s, r.subject.Mender(r.s), cluster.Options{
 		Lease: lease, NodePatience: patienceLeases * lease, Stop: r.quiet,
 		Log: func(e cluster.Event) {
 			g.did = append(g.did, g.w.Sent())
@@ -70,7 +70,7 @@ func (r *run) sweep() *Failure {
 	var failed error
 	r.s.Go("recover", func(ep rdma.Endpoint) {
 		lease := r.subject.Timeout / leasesATimeout
-		_, failed = cluster.Once(ep, r.s, r.subject.Mender, cluster.Options{Lease: lease, NodePatience: patienceLeases * lease})
+		_, failed = cluster.Once(ep, r.s, r.subject.Mender(r.s), cluster.Options{Lease: lease, NodePatience: patienceLeases * lease})
 	})
 	if f := ofRun(r.s.Run()); f != nil {
 		return f
@@ -85,7 +85,8 @@ func (r *run) sweep() *Failure {
 // up to 64 leases.
 const recoveryTimeouts = 20
 
-// quiet tells keepers that nothing is left for them to do, or that they had time enough.
+// quiet tells keepers that nothing is left for them to do, or that they had time enough. Then they leave, and what
+// happens later is not mended: a node that is to die at a verb does not any more, though its server goes on.
 func (r *run) quiet() bool {
 	if slices.ContainsFunc(r.players, func(p *player) bool { return !p.w.Finished() && !p.w.Crashed() }) {
 		return false
@@ -96,11 +97,21 @@ func (r *run) quiet() bool {
 	if r.calm == 0 {
 		r.calm = r.s.Now()
 	}
-	return r.s.Now()-r.calm > recoveryTimeouts*r.subject.Timeout || r.unfinished() == ""
+	over := r.s.Now()-r.calm > recoveryTimeouts*r.subject.Timeout || r.unfinished() == ""
+	if over {
+		r.spare()
+	}
+	return over
 }
 
-// lastStroke is when the last fault of a node begins whose time is known. Nobody is left to mend what comes later: a node
-// that is to die at a verb does not any more.
+// spare keeps nodes alive that have not met the verb at which they were to die.
+func (r *run) spare() {
+	for n := range r.plan.Nodes {
+		r.s.KillNodeAt(n, 0)
+	}
+}
+
+// lastStroke is when the last fault of a node begins whose time is known.
 func (r *run) lastStroke() (at time.Duration) {
 	for _, f := range r.plan.Faults {
 		if f.Kind == sim.SlowFault || f.Kind == sim.CrashFault && f.Client == "" {

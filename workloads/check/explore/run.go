@@ -126,9 +126,7 @@ func (r *run) play() *Failure {
 	if f := r.recovered(); f != nil {
 		return f
 	}
-	for n := range r.plan.Nodes {
-		r.s.KillNodeAt(n, 0)
-	}
+	r.spare()
 	if f := r.sweep(); f != nil {
 		return f
 	}

@@ -1,7 +1,9 @@
 package explore
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -10,20 +12,23 @@ import (
 
 // Servers are what runs beside the memory nodes of a pool.
 type Servers interface {
-	Stop()        // has them end soon
-	Running() int // those that have not ended
-	Err() error   // of those that ended and should not have
+	Stop()          // has them end soon
+	Running() []int // nodes whose servers have not ended
+	Err() error     // of those that ended and should not have
 }
 
 // dismissal is how long servers may take to end, in virtual time.
 const dismissal = time.Second
 
-// Dismiss has the servers of a simulated pool end, so that nothing works on it when it is checked. An error wraps what
-// went wrong with them.
+var errServer = errors.New("a server failed")
+
+// Dismiss has the servers of a simulated pool end, so that nothing works on it when it is checked. Those beside dead
+// nodes crashed. An error wraps what went wrong with others.
 func Dismiss(s *sim.Sim, servers Servers) error {
 	servers.Stop()
+	running := func() []int { return slices.DeleteFunc(servers.Running(), s.Dead) }
 	s.Go("dismissal", func(ep rdma.Endpoint) {
-		for until := ep.Now() + dismissal; servers.Running() > 0 && ep.Now() < until; {
+		for until := ep.Now() + dismissal; len(running()) > 0 && ep.Now() < until; {
 			ep.Sleep(100 * time.Microsecond)
 		}
 	})
@@ -31,10 +36,10 @@ func Dismiss(s *sim.Sim, servers Servers) error {
 		return err
 	}
 	if err := servers.Err(); err != nil {
-		return fmt.Errorf("a server failed: %w", err)
+		return fmt.Errorf("%w: %w", errServer, err)
 	}
-	if n := servers.Running(); n > 0 {
-		return fmt.Errorf("%d servers have not ended", n)
+	if nodes := running(); len(nodes) > 0 {
+		return fmt.Errorf("%w: those of nodes %d have not ended", errServer, nodes)
 	}
 	return nil
 }

@@ -30,9 +30,9 @@ type Subject struct {
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
 	// Check walks the structure of a pool that nobody works on.
 	Check func(f rdma.Fabric) (client.Report, error)
-	// Mender makes what a keeper mends a pool with. Without it nobody does, and what depends on crashed clients may end at
-	// its timeout.
-	Mender cluster.NewMender
+	// Mender returns what makes the menders of one keeper of a pool. Without it there are none: what depends on crashed
+	// clients may end at its timeout, and no node dies, but for Majority.
+	Mender func(f rdma.Configs) cluster.NewMender
 	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
 	// wait there for anybody else that crashes, mended or not.
 	Majority bool

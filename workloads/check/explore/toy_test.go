@@ -244,8 +244,8 @@ func toySubject(flaw string) *Subject {
 		},
 		Open:  func(ep rdma.Endpoint, _ bool) (client.Store, error) { return &toy{ep, flaw}, nil },
 		Check: func(f rdma.Fabric) (client.Report, error) { return toyCheck(f) },
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) {
-			return &toyMender{toy{ep, flaw}}, nil
+		Mender: func(rdma.Configs) cluster.NewMender {
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return &toyMender{toy{ep, flaw}}, nil }
 		},
 	}
 }

@@ -1,0 +1,51 @@
+package rowan_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/workloads/check/explore"
+)
+
+// explored is Rowan-KV as the explorer sees it, and as users have it: servers beside the nodes of a pool, whose masters
+// manage its configuration.
+func explored(t *testing.T) *explore.Subject {
+	k, err := stores.Lookup(kv.Rowan.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clients = 24
+	params := func(s explore.Shape) stores.Params {
+		return k.Size(stores.Params{Nodes: s.Nodes, DataReplicas: s.Data, Records: 16, PairBytes: 400, Memory: 1 << 20,
+			Clients: clients, Timeout: 20 * time.Millisecond})
+	}
+	return &explore.Subject{
+		Name: k.Name, Handler: node.Serve, Clients: clients + params(explore.Shape{Nodes: 6, Data: 5}).Servers,
+		MaxValue: 300, Timeout: 20 * time.Millisecond, NoSpares: true,
+		Replicas: [][2]int{{1, 1}, {2, 2}, {3, 3}, {5, 5}},
+		Memory: func(s explore.Shape) (uint64, error) {
+			p := params(s)
+			return p.Memory, p.Check(k)
+		},
+		Format: func(f rdma.Fabric, s explore.Shape) error { return k.Format(f, params(s)) },
+		Serve:  func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) },
+		OpenOn: func(f rdma.Fabric, ep rdma.Endpoint, _ bool) (client.Store, error) {
+			return k.Open(ep, stores.Options{Fabric: f})
+		},
+		Check:  k.Check,
+		Mender: k.Mender,
+	}
+}
+
+// TestExplore draws pools, networks, work and faults from seeds, deaths of servers among them.
+func TestExplore(t *testing.T) { explore.Seeds(t, explored(t), 600) }
+
+// TestFailedOnce runs the plans that found what has been mended since.
+func TestFailedOnce(t *testing.T) {
+	explore.Plans(t, explored(t), explore.File(t, "testdata/plans.txt")...)
+}
