@@ -76,6 +76,7 @@ func (r *Receiver) grant() error {
 		}
 	}
 	r.turn++
+	r.moved = r.moved || b.Len() > 0
 	return r.t.persist(r.ep, b, "grant")
 }
 

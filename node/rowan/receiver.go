@@ -35,6 +35,7 @@ type Receiver struct {
 	unbegun int      // segments in the ring in which nothing has its place
 	open    int      // of several streams, those that are begun and not settled
 	turn    int
+	moved   bool // the last Step settled segments, or granted leave
 
 	pushed   []pushed // to the ring, in order, that are not settled
 	posted   uint64   // segments, to this ring
@@ -144,7 +145,7 @@ func (r *Receiver) Step() error {
 	if err := r.setStates("mark used", done, used); err != nil {
 		return err
 	}
-	r.pushed = left
+	r.pushed, r.moved = left, len(done) > 0
 	r.waiting = append(r.waiting, done...)
 	if err := r.release(); err != nil {
 		return err
@@ -239,6 +240,9 @@ func (r *Receiver) push() error {
 	}
 	return nil
 }
+
+// Moved reports whether the last Step found segments that are settled, or leave that was spent.
+func (r *Receiver) Moved() bool { return r.moved }
 
 // Next returns the next segment that is used, in the order in which they were pushed, within each stream.
 func (r *Receiver) Next() (Segment, bool) {

@@ -202,6 +202,7 @@ type Lender struct {
 	count   []uint64    // by log, how many were lent so far
 	waiting []Segment   // for Next
 	freed   []Segment
+	moved   bool // the last Step was told of segments, or lent some
 	words   []byte
 	scratch []byte // a segment's bytes
 }
@@ -236,7 +237,7 @@ func (l *Lender) Step() error {
 	if err := l.t.Release(l.ep, l.freed); err != nil {
 		return err
 	}
-	l.freed = l.freed[:0]
+	l.freed, l.moved = l.freed[:0], len(done) > 0
 	return l.lend()
 }
 
@@ -257,6 +258,7 @@ func (l *Lender) lend() error {
 		l.lent[log] = append(l.lent[log], s)
 		l.count[log]++
 	}
+	l.moved = l.moved || len(taken) > 0
 	if err := l.t.setStates(l.ep, "mark using", taken, using); err != nil {
 		return err
 	}
@@ -273,6 +275,9 @@ func (l *Lender) neediest() (log int, ok bool) {
 	}
 	return log, ok
 }
+
+// Moved reports whether the last Step found that writers are done with segments, or have fewer than they may.
+func (l *Lender) Moved() bool { return l.moved }
 
 // Next returns the next segment that a writer is done with, of each log in the order in which they were lent.
 func (l *Lender) Next() (Segment, bool) {

@@ -47,14 +47,14 @@ const maxLeaving = 8
 
 // clean is the task.
 func (s *Server) clean(ep rdma.Endpoint, number int) error {
-	c := s.newCleaner(ep, number)
+	c, l := s.newCleaner(ep, number), s.newLull(ep, s.o.StepEvery)
 	for !s.stopping() {
 		more, err := c.goOn()
 		if err != nil {
 			return err
 		}
-		if !more {
-			ep.Sleep(s.o.StepEvery)
+		if pause := l.next(more); !more {
+			ep.Sleep(pause)
 		}
 	}
 	return nil

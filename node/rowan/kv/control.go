@@ -35,6 +35,7 @@ type control struct {
 	askedIn *term         // when that began
 	heard   uint64        // the last term that was committed in which all of them were read
 	group   []fresh
+	busy    bool // there is something to do, or was in the last step
 
 	peer      *rpc.Peer
 	cm        *cm.Server
@@ -79,9 +80,10 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	defer c.peer.Close()
 	c.cm = cm.NewServer(ep, s.configs, s.node, c)
 	c.cm.Told(1)
+	l := s.newLull(ep, s.o.StepEvery)
 	for err == nil && !s.stopping() {
 		if err = c.step(); err == nil {
-			ep.Sleep(s.o.StepEvery)
+			ep.Sleep(l.next(c.busy))
 		}
 	}
 	c.hear()
@@ -94,11 +96,13 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 // step looks after all that the task has to do.
 func (c *control) step() error {
 	question := c.s.quiet.last()
+	c.busy = false
 	if err := c.configure(); err != nil {
 		return err
 	}
 	for _, seg := range c.s.space.given() {
 		c.r.Free(seg)
+		c.busy = true
 	}
 	if err := c.digestUsed(); err != nil {
 		return err
@@ -132,6 +136,7 @@ func (c *control) configure() error {
 			r.Drop()
 			continue
 		}
+		c.busy = true
 		if err := c.cm.Handle(r); err != nil && !errors.Is(err, rdma.ErrUnreachable) {
 			return err
 		}
@@ -148,6 +153,7 @@ func (c *control) digestUsed() error {
 	if err := c.r.Step(); err != nil {
 		return err
 	}
+	c.busy = c.busy || c.r.Moved()
 	for seg, ok := c.r.Next(); ok; seg, ok = c.r.Next() {
 		if err := c.digest(seg); err != nil {
 			return err
@@ -191,7 +197,7 @@ func (c *control) gossip() error {
 		}
 		c.hear()
 		if c.heard == c.askedIn.Term {
-			c.next = c.ep.Now() + c.s.o.CommitEvery
+			c.next = c.ep.Now() + c.gossipEvery()
 		}
 	}
 	if t == nil || c.asked != nil || c.ep.Now() < c.next {
@@ -219,6 +225,14 @@ func (c *control) gossip() error {
 	}
 	c.asked, c.askedIn = b, t
 	return nil
+}
+
+// gossipEvery is how often others' words are read: seldom while nothing waits for what they say.
+func (c *control) gossipEvery() time.Duration {
+	if len(c.used) > 0 {
+		return c.s.o.CommitEvery
+	}
+	return max(c.s.o.CommitEvery, 5*c.s.o.IdleEvery)
 }
 
 // hear has others be asked at once.

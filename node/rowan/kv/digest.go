@@ -30,7 +30,7 @@ func (c *control) digest(seg rowan.Segment) error {
 	if err == nil {
 		err = c.flush()
 	}
-	c.used = append(c.used, u)
+	c.used, c.next = append(c.used, u), min(c.next, c.ep.Now()+c.s.o.CommitEvery)
 	return err
 }
 

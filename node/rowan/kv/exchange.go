@@ -55,13 +55,14 @@ var errOver = errors.New("the term is over")
 // exchange is the task.
 func (s *Server) exchange(ep rdma.Endpoint) error {
 	x := &exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.o.Nodes)}
+	l := s.newLull(ep, s.o.StepEvery)
 	for !s.stopping() {
 		more, err := x.step()
 		if err != nil && !errors.Is(err, errOver) {
 			return err
 		}
-		if !more {
-			ep.Sleep(s.o.StepEvery)
+		if pause := l.next(more); !more {
+			ep.Sleep(pause)
 		}
 	}
 	return nil

@@ -36,8 +36,9 @@ type Options struct {
 	// CommitEvery is how often servers tell each other what is on all replicas; 15 ms by default (section 4.4).
 	CommitEvery time.Duration
 	// StepEvery is how often a server looks after its log, 50 µs by default: in less than it takes to fill what is
-	// ahead.
-	StepEvery time.Duration
+	// ahead. IdleEvery is how often it does so once nothing has been appended for a while, and how often the tasks look
+	// that wait for others of the server; StepEvery by default.
+	StepEvery, IdleEvery time.Duration
 	// Percent is below how much of live entries a segment is cleaned; 75 by default (section 4.4).
 	Percent int
 	// Keep is how many segments PUTs leave free: for DELs, and for cleaners, which have two each for themselves. 2
@@ -59,6 +60,7 @@ func (o Options) withDefaults() Options {
 	o.Boxes, o.Slots = cmp.Or(o.Boxes, 1), cmp.Or(o.Slots, 64)
 	o.PairBytes, o.KeyBytes, o.Keys = cmp.Or(o.PairBytes, 4000), cmp.Or(o.KeyBytes, 200), cmp.Or(o.Keys, 1<<16)
 	o.CommitEvery, o.StepEvery = cmp.Or(o.CommitEvery, 15*time.Millisecond), cmp.Or(o.StepEvery, 50*time.Microsecond)
+	o.IdleEvery = max(o.IdleEvery, o.StepEvery)
 	o.Percent, o.FullAfter = cmp.Or(o.Percent, 75), cmp.Or(o.FullAfter, 5*time.Millisecond)
 	o.Keep = cmp.Or(o.Keep, o.spared()+2)
 	o.Gather, o.GatherFor = cmp.Or(o.Gather, 256), cmp.Or(o.GatherFor, 5*time.Microsecond)

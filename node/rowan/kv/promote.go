@@ -16,7 +16,11 @@ import (
 // A crash between any two steps is the death of a server: the next term begins with this again.
 func (c *control) promote() error {
 	t := c.s.adopted()
-	if t == nil || c.promoted == t.Term || c.ep.Now()-c.adoptedAt < c.restless() {
+	if t == nil || c.promoted == t.Term {
+		return nil
+	}
+	c.busy = true
+	if c.ep.Now()-c.adoptedAt < c.restless() {
 		return nil
 	}
 	if c.settled != t.Term {

@@ -53,6 +53,8 @@ type inbound interface {
 	// Step goes on: it finds segments in which nothing can land any more, frees those given back, and gives the senders
 	// room.
 	Step() error
+	// Moved reports whether the last Step found that senders had gone on.
+	Moved() bool
 	// Next returns the next of these segments. Digest is called once for each, in this order, and calls f for the entries
 	// that end in it.
 	Next() (rowan.Segment, bool)

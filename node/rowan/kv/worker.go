@@ -33,6 +33,7 @@ type worker struct {
 	began uint64 // of them, ever
 	keys  []*key // of writes in progress
 	wake  time.Duration
+	lull  lull
 
 	question uint64 // of cleaners, that is not passed; 0: none
 	opsAt    uint64 // what had begun when it was seen
@@ -51,7 +52,7 @@ type filling struct {
 	full   bool
 }
 
-// Pauses of a worker that has nothing to do, and of one that tries again what had no room.
+// Pauses of a worker that has nothing to do, at least, and of one that tries again what had no room.
 const (
 	idle  = time.Millisecond
 	pause = 20 * time.Microsecond
@@ -86,7 +87,7 @@ func (s *Server) work(ep rdma.Endpoint, number int) error {
 
 func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	w := &worker{
-		s: s, ep: ep, number: number, log: s.table.Log(ep, rowan.Owner(1+number)), wake: rdma.Forever,
+		s: s, ep: ep, number: number, log: s.table.Log(ep, rowan.Owner(1+number)), wake: rdma.Forever, lull: s.newLull(ep, idle),
 	}
 	o := rpc.Options{Box: rdma.BoxOptions{
 		Node: s.node, Number: s.o.Boxes + 1 + number, Slots: s.o.Slots, Bytes: s.o.message(),
@@ -101,10 +102,11 @@ func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 
 // within is for how long the worker may wait.
 func (w *worker) within() time.Duration {
+	pause := w.lull.next(len(w.ops) > 0)
 	if w.wake == rdma.Forever {
-		return idle
+		return pause
 	}
-	return max(0, min(idle, w.wake-w.ep.Now()))
+	return max(0, min(pause, w.wake-w.ep.Now()))
 }
 
 // again has the worker look at all that is in progress at a time.
