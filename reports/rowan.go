@@ -20,12 +20,14 @@ type rowanSize struct {
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
 	if quick {
-		return &rowanSize{seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond,
-			rowanCalls(8, seed, 25*time.Microsecond)}
+		return &rowanSize{
+			seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond,
+			rowanCalls(4, kindClients/2, seed, 30*time.Microsecond),
+		}
 	}
 	return &rowanSize{
 		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond,
-		rowanCalls(2, seed, 150*time.Microsecond),
+		rowanCalls(2, kindClients, seed, 150*time.Microsecond),
 	}
 }
 
@@ -63,7 +65,12 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"appends", "Rowan, WRITEs to exclusive logs, and the strawman of 3.2.1 (Figure 8)",
 		"Million writes a second of the senders, and DLWA.", appendCases, appendTable},
 	{"stores", "Rowan-KV, and what replicates in other ways (Figures 9, 10 and 13d)", "", kindCases, kindTable},
+	{"reads", "with few PUTs, and with none (Figures 9d to 9f)", asStores, readCases, readTable},
+	{"objects", "with pairs as long as UP2X's and UDB's (the table of 6.3)", asStores, objectCases, objectTable},
 }
+
+// asStores is the set-up of parts that measure the stores.
+const asStores = "The servers, clients and pairs of the part stores, unless it says otherwise."
 
 // Of the paper's set-up (section 2.4).
 const (

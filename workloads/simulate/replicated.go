@@ -32,6 +32,8 @@ type Replicated struct {
 	Puts     int             // percent; the others are GETs, of keys that are chosen evenly
 	Clients  int             // each with one operation in flight
 	Keys     int             // of each worker: it has as many as any other, as it nearly does of 200 million
+	// GatherFor is for how long Batch-KV waits for more entries. 0: as kv.Options.
+	GatherFor time.Duration
 	// Duration is measured, behind a WarmUp; both in virtual time.
 	Duration, WarmUp time.Duration
 	Seed             uint64
@@ -43,6 +45,9 @@ type Served struct {
 	DLWA float64
 	// Put and Get are latencies, as they came.
 	Put, Get []time.Duration
+	// Persist is how long entries took to be in a backup's memory, from when the worker posted them to when it could
+	// know. RPC-KV has none: there another worker does it.
+	Persist []time.Duration
 	// Media, NIC and Cores are for which share of the time the servers' busiest modules, NICs, and workers worked;
 	// the waits of these for modules left out.
 	Media, NIC, Cores float64
@@ -69,7 +74,15 @@ type replicated struct {
 	loaded, left  int
 	from, until   time.Duration
 	before, after *used
+	posted        map[posting]time.Duration
 	got           Served
+}
+
+// posting is a verb in flight.
+type posting struct {
+	client rdma.ClientID
+	batch  uint64
+	op     int
 }
 
 // used is what all servers have used up to a moment.
@@ -91,7 +104,9 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 		return nil, workloads.Misuse("%d workers, %d clients with %d keys, %v behind %v on %s: want some of each, and persistent memory",
 			w.Workers, w.Clients, w.Keys, w.Duration, w.WarmUp, w.Profile)
 	}
-	r := &replicated{Replicated: w, left: w.Clients, running: make([]*kv.Server, w.Servers)}
+	r := &replicated{
+		Replicated: w, left: w.Clients, running: make([]*kv.Server, w.Servers), posted: make(map[posting]time.Duration),
+	}
 	var nodes []int
 	for n := range w.Servers {
 		nodes = append(nodes, n)
@@ -107,11 +122,11 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 		Log: logs.Options{
 			Ring: 1, Segments: 2 * servedAhead, SegmentBytes: servedSegment, Ahead: servedAhead, Reserve: 80, Secret: 1,
 		},
-		FullAfter: callWithin,
+		FullAfter: callWithin, GatherFor: w.GatherFor,
 	}
 	r.name()
 	o := profile.Options(w.Seed, w.Servers)
-	o.Memory, o.PMem, o.MTU, o.CountRings = r.o.Size(), &profile.PMem, 4096, true
+	o.Memory, o.PMem, o.MTU, o.CountRings, o.Trace = r.o.Size(), &profile.PMem, 4096, true, r.persist
 	if err := change(&o, w.Hardware); err != nil {
 		return nil, err
 	}
@@ -145,9 +160,7 @@ func (r *replicated) name() {
 	}
 }
 
-// divide divides machines by the scale, and has workers reach their memory by their cores. The profile's ServiceTime is
-// the whole of an operation: here a request's answer, doorbell and completion are counted by themselves. A message of
-// another server's worker takes what a completion does, which the paper does not say.
+// divide divides machines by the scale.
 func (r *replicated) divide(o *sim.Options) {
 	n := float64(r.Scale)
 	h, m := o.Hardware, o.PMem
@@ -156,6 +169,14 @@ func (r *replicated) divide(o *sim.Options) {
 		*rate /= n
 	}
 	m.Lines, m.Combining, m.Queue, m.Interleave = m.Lines/r.Scale, m.Combining/r.Scale, m.Queue/r.Scale, m.Interleave/uint64(r.Scale)
+	reachByCores(o)
+}
+
+// reachByCores has workers of nodes reach their memory by their cores. The profile's ServiceTime is the whole of an
+// operation: here a request's answer, doorbell and completion are counted by themselves. A message of another server's
+// worker takes what a completion does, which the paper does not say.
+func reachByCores(o *sim.Options) {
+	h := o.Hardware
 	h.Direct, h.ServiceTime, h.PeerTime = true, h.ServiceTime-h.Doorbell-h.Verb-h.Poll, h.Poll
 }
 
@@ -292,6 +313,23 @@ func (c *caller) ask(proc uint16, key []byte) error {
 		if status != kv.StatusWait && status != kv.StatusTerm || c.ep.Now() >= until {
 			return fmt.Errorf("a request has status %d", status)
 		}
+	}
+}
+
+// persist times the verbs whose answers say that entries are in a backup's memory: APPENDs, and the READs behind
+// WRITEs, which are posted with them.
+func (r *replicated) persist(e sim.Event) {
+	if e.Verb != rdma.Append && (e.Verb != rdma.Read || e.Step != kv.StepWrite) {
+		return
+	}
+	switch id := (posting{e.Client, e.Batch, e.Op}); e.Kind {
+	case sim.Post:
+		r.posted[id] = e.At
+	case sim.Complete:
+		if r.before != nil && r.after == nil && e.Err == nil {
+			r.got.Persist = append(r.got.Persist, e.At-r.posted[id])
+		}
+		delete(r.posted, id)
 	}
 }
 

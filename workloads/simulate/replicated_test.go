@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,9 +44,28 @@ func TestReplicated(t *testing.T) {
 	if n := len(ring.Put); n < 100 || n < len(ring.Get)*3/4 || n > len(ring.Get)*4/3 {
 		t.Errorf("%d PUTs and %d GETs", n, len(ring.Get))
 	}
-	if many := run(kv.RWrite); many.DLWA < 1.1*ring.DLWA {
+	many := run(kv.RWrite)
+	if many.DLWA < 1.1*ring.DLWA {
 		t.Errorf("RWrite-KV has a DLWA of %.2f, and Rowan-KV of %.2f", many.DLWA, ring.DLWA)
 	}
+	for _, s := range []*Served{ring, many} { // an entry goes to two backups, in a round trip each, which a PUT waits for
+		least, most := slices.Min(s.Persist), slices.Max(s.Persist)
+		n := len(s.Persist)
+		if n < 3*len(s.Put)/2 || n > 3*len(s.Put) || least < 2*time.Microsecond || most > slices.Max(s.Put) {
+			t.Errorf("%d entries of %d PUTs persist in %v to %v", n, len(s.Put), least, most)
+		}
+	}
+	if s := run(kv.RPC); len(s.Persist) > 0 {
+		t.Errorf("%d entries of RPC-KV persist", len(s.Persist))
+	}
+	calls.Clients = 9
+	soon := run(kv.Batch)
+	calls.GatherFor = 20 * time.Microsecond
+	late := run(kv.Batch)
+	if a, b := slices.Max(soon.Put), slices.Max(late.Put); a > calls.GatherFor || b < calls.GatherFor {
+		t.Errorf("PUTs take up to %v when entries are gathered for %v, and else %v", b, calls.GatherFor, a)
+	}
+	calls.Clients, calls.GatherFor = 90, 0
 	if free := run(kv.Rowan, "PMem.WriteBandwidth=1e12", "PMem.ReadBandwidth=1e12"); free.Media > ring.Media/10 || free.Rate < ring.Rate {
 		t.Errorf("with modules that take no time %+v, and else %+v", free, ring)
 	}

@@ -22,6 +22,9 @@ type writes struct {
 	patience time.Duration // and for how long
 }
 
+// StepWrite is the step of a WRITE to a log in a backup's memory, and of the READ behind it.
+const StepWrite rdma.Step = "write to backup"
+
 // gathered is entries that one WRITE takes to a log, one behind the other.
 type gathered struct {
 	log     *rowan.Remote
@@ -122,7 +125,7 @@ func (x *writes) post(g *gathered) error {
 	b.WriteCopy(g.at, g.bytes)
 	b.Read(g.at, 8)
 	g.batch = b
-	return x.w.ep.Post(b.As("write to backup"))
+	return x.w.ep.Post(b.As(StepWrite))
 }
 
 func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err error) {
