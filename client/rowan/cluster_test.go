@@ -3,7 +3,6 @@ package rowan_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -64,29 +63,6 @@ type cluster struct {
 	keys      int
 	roll      int
 	state     map[string][]byte // at the end, of all keys
-
-	was, again map[replica]bool // which there were, and whether in the last configuration; and which there were twice
-}
-
-// replica is that of a shard at a node.
-type replica struct{ shard, node int }
-
-// note notes which replicas a configuration has.
-func (c *cluster) note(config *shards.Config) {
-	now := map[replica]bool{}
-	for i := range config.Shards {
-		for _, n := range config.Shards[i].Replicas() {
-			r := replica{i, n}
-			now[r] = true
-			if last, ever := c.was[r]; ever && !last {
-				c.again[r] = true
-			}
-		}
-	}
-	for r := range c.was {
-		c.was[r] = false
-	}
-	maps.Copy(c.was, now)
 }
 
 // stop ends the servers.
@@ -130,6 +106,7 @@ type plan struct {
 	worker, ops, keys int
 	first             int           // operations that the worker did before
 	pause             time.Duration // the most between two
+	over              func() bool   // reports whether the client is to end, whatever it is told; nil: it is not
 	until             time.Duration // when it ends, if that is sooner; 0: it is not
 	sizes             []int
 	writes            int           // percent
@@ -164,6 +141,9 @@ func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 			err = r.Update(key, value)
 		default:
 			err = r.Delete(key)
+		}
+		if p.over != nil && p.over() {
+			return
 		}
 		if p.pause > 0 {
 			ep.Sleep(time.Duration(rng.Int64N(int64(p.pause))))

@@ -31,6 +31,8 @@ type pool struct {
 	keepers []*sim.Worker
 	players []*sim.Worker
 	left    int // players
+	life    int // how often the power was cut
+	options cm.Options
 	hangs   int // the node whose server hangs; 0: none does
 	over    bool
 	failed  error                  // what a keeper reported last
@@ -69,35 +71,38 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
 	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
-	p.was, p.again = map[replica]bool{}, map[replica]bool{}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	options := cm.Options{First: first, Patience: 2 * lease, Hung: 6, Log: func(c *shards.Config) {
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Log: func(c *shards.Config) {
 		if c.Committed {
 			p.terms++
 		}
-		p.note(c)
 		if p.seen != nil {
 			p.seen(c)
 		}
 	}}
-	options.Period, options.Plan = cmp.Or(of.period, time.Hour), shards.PlanOptions{Pause: 1, Least: of.least}
+	p.options.Period, p.options.Plan = cmp.Or(of.period, time.Hour), shards.PlanOptions{Pause: 1, Least: of.least}
 	if of.spare {
-		options.Spares = []int{nodes - 1}
+		p.options.Spares = []int{nodes - 1}
 	}
+	p.start(of.players)
+	return p, nil
+}
+
+// start starts managers and clients.
+func (p *pool) start(players int) {
 	for i := range 2 {
-		p.keepers = append(p.keepers, p.s.Go(fmt.Sprint("candidate ", i), p.candidate(options)))
+		p.keepers = append(p.keepers, p.s.Go(fmt.Sprint("candidate ", i), p.candidate(p.options)))
 	}
-	for i := range of.players {
+	for i := range players {
 		w := p.s.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
-			p.client(ep, i)
+			p.client(ep, 10*p.life+i)
 			p.end()
 		})
 		w.WhenCrashed(p.end)
 		p.players = append(p.players, w)
 	}
-	return p, nil
 }
 
 func (p *pool) serve(ep rdma.Endpoint, n int) {
@@ -149,9 +154,12 @@ func (p *pool) client(ep rdma.Endpoint, i int) {
 		p.fail("client %d: no configuration is committed: %v", i, p.failed)
 		return
 	}
+	life := p.life
 	store, err := p.open(ep, 50*time.Millisecond)
 	if err != nil {
-		p.fail("client %d: %w", i, err)
+		if p.life == life {
+			p.fail("client %d: %w", i, err)
+		}
 		return
 	}
 	r := check.NewRecorder(i, store, ep.Now)
@@ -163,7 +171,9 @@ func (p *pool) client(ep rdma.Endpoint, i int) {
 // random has clients do random operations.
 func (p *pool) random(ops int) func(rdma.Endpoint, *check.Recorder, int) {
 	return func(ep rdma.Endpoint, r *check.Recorder, i int) {
+		life := p.life
 		p.cluster.play(ep, r, plan{
+			over:   func() bool { return p.life != life },
 			worker: i, ops: ops, keys: p.keys, sizes: []int{8, 60, 150, 300, 900, maxValue}, writes: p.writes,
 			pause: p.pause, until: p.until, shift: p.shift,
 		})

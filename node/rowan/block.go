@@ -36,7 +36,7 @@ type layout struct {
 	mtu  int
 	p    rdma.RingPromises
 	seed uint64
-	own  bool // an entry's stamp is its place in the segment
+	own  bool // an entry's stamp has its place in the segment: see ownStamp
 }
 
 // newLayout seals entries for one ring: those of another are none here.
@@ -77,6 +77,9 @@ func (l layout) seal(p []byte, h header, data []byte) {
 		p = p[n:]
 	}
 }
+
+// ownStamp is the stamp of an entry of an own log: the term that its worker gives, above its place in the segment.
+func ownStamp(term uint32, place uint64) uint64 { return uint64(term)<<32 | place }
 
 func (h header) put(p []byte) {
 	word := uint64(mark) | uint64(h.kind)<<8 | uint64(h.source)<<16 | uint64(h.length)<<32 |

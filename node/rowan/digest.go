@@ -63,8 +63,8 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 }
 
 // Settle calls f for entries that are at rest in segments which are in the ring, in the order of Digest: those of each
-// source up to a stamp of which the caller knows that nothing not above it is in flight. They do not come again when
-// their segment is digested. It follows a Step, and Digest of all that Next returns.
+// source up to a stamp of which the caller knows that nothing not above it is in flight, so that entries which have begun
+// up to it will not end. They do not come again when their segment is digested. It follows a Step, and Digest of all that Next returns.
 func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entry) error) error {
 	begun := len(r.pushed) - r.unbegun
 	for i, p := range r.pushed {
@@ -75,6 +75,11 @@ func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entr
 		}
 		if i >= begun && !found {
 			break
+		}
+	}
+	for k := range r.partial {
+		if p := &r.partial[k]; p.stamp <= upTo(uint16(k/r.o.Streams)) {
+			p.stamp = 0
 		}
 	}
 	return nil
@@ -138,12 +143,4 @@ func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Ent
 	}
 	r.entry = Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
 	return &r.entry
-}
-
-// Gone says that nothing of a source lands any more, such as when it was fenced off: an entry that it has begun will
-// not end.
-func (r *Receiver) Gone(source uint16) {
-	for s := range r.o.Streams {
-		r.partial[int(source)*r.o.Streams+s].stamp = 0
-	}
 }

@@ -12,7 +12,8 @@ import (
 //
 // Its entries are of one block, and sealed for the use of their segment and their place in it. So whatever bytes else
 // are in a segment, of earlier uses, of data, or of entries that are torn, are none; an entry is found wherever others
-// before it were lost.
+// before it were lost. Each has a term in the upper half of its stamp: the worker's, or, of an entry that it copies, that
+// one's.
 type Log struct {
 	ep    rdma.Endpoint
 	t     *Table
@@ -23,13 +24,20 @@ type Log struct {
 	full  []Segment
 }
 
-// Log returns a log of an owner, which has no other at the time. It begins with a segment of its own: what earlier
-// workers left is not appended to.
+// Log returns a log of an owner, which has no other at the time. It begins with a segment of its own.
 func (t *Table) Log(ep rdma.Endpoint, owner Owner) *Log {
 	if owner == Control {
 		panic("rowan: the control's segments are the receiver's")
 	}
 	return &Log{ep: ep, t: t, owner: owner}
+}
+
+// Resume is Log behind a crash: the log goes on in a segment of the owner's, from a place behind its last entry.
+func (t *Table) Resume(ep rdma.Endpoint, s Segment, behind rdma.Addr) *Log {
+	g := t.Log(ep, t.own(s, "resume").owner)
+	g.now, g.begun = s, true
+	g.next = strides(int(behind.Offset() - t.o.segmentAt(s.Index).Offset()))
+	return g
 }
 
 // logBlock is how long the one block of an entry may be.
@@ -64,16 +72,16 @@ func (g *Log) Reserve(length, keep int) error {
 	return nil
 }
 
-// Add adds the WRITE of an entry, for which Reserve made room, and a READ behind it, which sees it into memory. It
-// returns where the entry is, once both have succeeded.
-func (g *Log) Add(b *rdma.Batch, kind uint8, data []byte) (s Segment, at rdma.Addr) {
+// Add adds the WRITE of an entry of a term, for which Reserve made room, and a READ behind it, which sees it into
+// memory. It returns where the entry is, once both have succeeded.
+func (g *Log) Add(b *rdma.Batch, kind uint8, term uint32, data []byte) (s Segment, at rdma.Addr) {
 	n := HeaderBytes + len(data)
 	if !g.begun || g.next+strides(n) > g.t.o.SegmentBytes {
 		panic(fmt.Sprintf("rowan: add %d bytes to log %d at %d, for which there is no room", n, g.owner, g.next))
 	}
 	at = g.t.o.segmentAt(g.now.Index).Add(uint64(g.next))
 	p := b.Alloc(n)
-	g.t.seal(Place{at, g.now}, g.owner, kind, data, p)
+	g.t.seal(Place{at, g.now}, g.owner, kind, term, data, p)
 	b.Write(at, p)
 	b.Read(at, 8)
 	g.next += strides(n)
@@ -146,7 +154,7 @@ func (t *Table) blocks(ep rdma.Endpoint, s Segment, l layout, scratch []byte,
 	}
 	for off := 0; off < len(p); {
 		h, data, ok := l.parse(p[off:])
-		if !ok || l.own && h.stamp != uint64(off) {
+		if !ok || l.own && uint32(h.stamp) != uint32(off) {
 			off += rdma.Stride
 			continue
 		}
@@ -166,10 +174,11 @@ func Head(p []byte) (kind uint8, length int) {
 	return h.kind, h.length
 }
 
-// Assemble returns the kind of an entry of the receiver's segments, of which the blocks are given, and appends its data to
-// data. The error wraps ErrDamaged when they are not there.
-func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, data []byte) (kind uint8, _ []byte, err error) {
+// Assemble reads an entry of the receiver's segments, of which the blocks are given, to e, whose data it replaces. The
+// error wraps ErrDamaged when they are not there.
+func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, e *Entry) error {
 	l := t.ring()
+	e.Blocks, e.Segments, e.Data = blocks, nil, e.Data[:0]
 	b := ep.Batch()
 	defer b.Release()
 	for _, at := range blocks {
@@ -177,16 +186,16 @@ func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, data []byte) (kin
 		b.Read(at, int(min(uint64(l.mtu), end.Offset()-at.Offset())))
 	}
 	if err := rdma.Do(ep, b.As("read blocks"), patience); err != nil {
-		return 0, data, fmt.Errorf("read the blocks of an entry at %s: %w", blocks[0], err)
+		return fmt.Errorf("read the blocks of an entry at %s: %w", blocks[0], err)
 	}
 	for i, at := range blocks {
 		h, part, ok := l.parse(b.Op(i).Buf)
 		if !ok || h.block != i || l.blocks(h.length) != len(blocks) {
-			return 0, data, fmt.Errorf("block %d of %d of an entry at %s: %w", i, len(blocks), at, ErrDamaged)
+			return fmt.Errorf("block %d of %d of an entry at %s: %w", i, len(blocks), at, ErrDamaged)
 		}
-		kind, data = h.kind, append(data, part...)
+		e.Kind, e.Source, e.Stamp, e.Data = h.kind, h.source, h.stamp, append(e.Data, part...)
 	}
-	return kind, data, nil
+	return nil
 }
 
 // Spans appends to spans where the data of such an entry lies, of so many bytes, from one of them on.

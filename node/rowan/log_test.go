@@ -45,6 +45,15 @@ type logWorld struct {
 	places map[int]logPlace
 	pushes uint64
 	reused bool // a segment was used again
+
+	resumes bool // logs go on in the segments that they had before the crash
+	resumed map[rowan.Owner]resumed
+}
+
+// resumed is where a log goes on.
+type resumed struct {
+	rowan.Segment
+	behind rdma.Addr
 }
 
 type logPlace struct {
@@ -75,6 +84,7 @@ func (w *logWorld) open(ep rdma.Endpoint) (*rowan.Table, error) {
 	}
 	w.pushes = t.Pushes()
 	found := map[int]bool{}
+	clear(w.resumed)
 	scratch := make([]byte, shared.SegmentBytes)
 	for _, seg := range t.Left() {
 		if owner := t.Owner(seg); owner < 1 || owner > logs {
@@ -82,10 +92,14 @@ func (w *logWorld) open(ep rdma.Endpoint) (*rowan.Table, error) {
 		}
 		err = errors.Join(err, t.Scan(ep, seg, scratch, func(e *rowan.Entry) error {
 			number := int(binary.LittleEndian.Uint64(e.Data))
-			if !bytes.Equal(e.Data, logData(number)) || w.places[number] != (logPlace{seg, e.Blocks[0]}) {
+			if !bytes.Equal(e.Data, logData(number)) || e.Stamp>>32 != uint64(number) || w.places[number] != (logPlace{seg, e.Blocks[0]}) {
 				w.fail("entry %d at %+v %v is not what was appended", number, seg, e.Blocks)
 			}
 			found[number] = true
+			behind := e.Blocks[0].Add(uint64((rowan.Size(len(e.Data)) + 63) / 64 * 64))
+			if owner := t.Owner(seg); !t.IsCommitted(seg) && w.resumes {
+				w.resumed[owner] = resumed{seg, behind}
+			}
 			return nil
 		}))
 	}
@@ -98,8 +112,11 @@ func (w *logWorld) open(ep rdma.Endpoint) (*rowan.Table, error) {
 		}
 	}
 	for _, seg := range t.Left() {
-		w.free(ep, t, seg, &err)
+		if w.resumed[t.Owner(seg)].Segment != seg {
+			w.free(ep, t, seg, &err)
+		}
 	}
+	w.resumes = !w.resumes
 	return t, err
 }
 
@@ -160,6 +177,9 @@ func (w *logWorld) note(who string, err error) {
 // append appends to a log, up to three entries in a batch, and frees its segments late.
 func (w *logWorld) append(ep rdma.Endpoint, t *rowan.Table, k int) {
 	log := t.Log(ep, rowan.Owner(1+k))
+	if r, ok := w.resumed[rowan.Owner(1+k)]; ok {
+		log = t.Resume(ep, r.Segment, r.behind)
+	}
 	var err error
 	var full []rowan.Segment
 	for err == nil && w.next[k] < logEntries {
@@ -174,7 +194,7 @@ func (w *logWorld) append(ep rdma.Endpoint, t *rowan.Table, k int) {
 			if err != nil {
 				break
 			}
-			seg, at := log.Add(b, 1, logData(number))
+			seg, at := log.Add(b, 1, uint32(number), logData(number))
 			w.reused = w.reused || seg.Push > uint64(shared.Segments)
 			w.places[number] = logPlace{seg, at}
 			w.pushes = max(w.pushes, seg.Push)
@@ -209,7 +229,9 @@ func (w *logWorld) append(ep rdma.Endpoint, t *rowan.Table, k int) {
 func ownLogs(seed uint64, crashAt uint64, cuts ...outage) (steps uint64, err error) {
 	o, device := sim.Hostile(seed), pmem.Testbed()
 	o.MTU, o.CountRings, o.Memory, o.PMem, o.MaxEvents = mtu, seed%2 == 0, shared.Size(), &device, 1e6
-	w := &logWorld{s: sim.New(o), fates: map[int]fate{}, places: map[int]logPlace{}}
+	w := &logWorld{
+		s: sim.New(o), fates: map[int]fate{}, places: map[int]logPlace{}, resumed: map[rowan.Owner]resumed{},
+	}
 	defer w.s.Close()
 	for _, c := range cuts {
 		w.s.CutPowerAt(0, c.step, c.keep)
@@ -321,7 +343,7 @@ func TestShared(t *testing.T) {
 				t.Fatal(err)
 			}
 			b := ep.Batch()
-			log.Add(b, 1, make([]byte, 500))
+			log.Add(b, 1, 1, make([]byte, 500))
 			if err := rdma.Do(ep, b, patience); err != nil {
 				t.Fatal(err)
 			}

@@ -107,7 +107,7 @@ func TestPeek(t *testing.T) {
 	log := p.table.Log(p.ep, 1)
 	must(t, log.Reserve(900, 0))
 	b := p.ep.Batch()
-	log.Add(b, 5, make([]byte, 900))
+	log.Add(b, 5, 1, make([]byte, 900))
 	must(t, rdma.Do(p.ep, b, patience))
 	b.Release()
 	p.want("in a log", "4 with 232", "5 with 900")

@@ -121,15 +121,15 @@ func (r *Remote) finish() {
 // Size returns how long an entry with so much data is.
 func Size(length int) int { return HeaderBytes + length }
 
-// Seal writes the entry at a place to p, which has its size.
-func (r *Remote) Seal(at Place, kind uint8, data, p []byte) {
-	r.t.seal(at, firstRemote+Owner(r.log), kind, data, p)
+// Seal writes the entry of a term at a place to p, which has its size.
+func (r *Remote) Seal(at Place, kind uint8, term uint32, data, p []byte) {
+	r.t.seal(at, firstRemote+Owner(r.log), kind, term, data, p)
 }
 
 // seal writes the entry of an own log to p.
-func (t *Table) seal(at Place, owner Owner, kind uint8, data, p []byte) {
+func (t *Table) seal(at Place, owner Owner, kind uint8, term uint32, data, p []byte) {
 	off := at.At.Offset() - t.o.segmentAt(at.Index).Offset()
-	h := header{kind: kind, source: uint16(owner), length: len(data), stamp: off}
+	h := header{kind: kind, source: uint16(owner), length: len(data), stamp: ownStamp(term, off)}
 	t.logLayout(at.Push).seal(p, h, data)
 }
 

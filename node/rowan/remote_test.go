@@ -101,7 +101,7 @@ func (r *remote) write(at rowan.Place) {
 	b := r.ep.Batch()
 	defer b.Release()
 	p := b.Alloc(rowan.Size(len(half)))
-	r.log.Seal(at, 1, half, p)
+	r.log.Seal(at, 1, 1, half, p)
 	b.Write(at.At, p)
 	if err := rdma.Do(r.ep, b, patience); err != nil {
 		r.t.Fatal(err)

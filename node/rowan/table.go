@@ -207,6 +207,9 @@ func (t *Table) Left() (all []Segment) {
 	return all
 }
 
+// IsCommitted reports whether a segment that the caller has is committed.
+func (t *Table) IsCommitted(s Segment) bool { return t.own(s, "look at").state == committed }
+
 // Owner returns the owner of a segment that the caller has.
 func (t *Table) Owner(s Segment) Owner { return t.own(s, "ask for the owner of").owner }
 
@@ -252,6 +255,9 @@ func (t *Table) SegmentBytes() int { return t.o.SegmentBytes }
 
 // At returns the index of the segment in which an address is.
 func (t *Table) At(a rdma.Addr) int { return t.o.indexOf(a) }
+
+// Begin returns the address of a segment.
+func (t *Table) Begin(s Segment) rdma.Addr { return t.o.segmentAt(s.Index) }
 
 // End returns the address behind the segment in which an address is.
 func (t *Table) End(a rdma.Addr) rdma.Addr { return t.o.segmentAt(t.o.indexOf(a) + 1) }

@@ -210,7 +210,7 @@ func (c *calls) take(r *rpc.Request) error {
 	b := c.w.ep.Batch()
 	b.Chain()
 	entry := b.Alloc(rowan.Size(len(record)))
-	c.log.Seal(place, kind, record, entry)
+	c.log.Seal(place, kind, uint32(c.w.term.Term), record, entry)
 	b.Write(place.At, entry)
 	b.Read(place.At, 8)
 	t.place, t.batch = place, b

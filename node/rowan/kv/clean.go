@@ -17,8 +17,8 @@ type cleaner struct {
 	s       *Server
 	ep      rdma.Endpoint
 	log     *rowan.Log
-	scratch []byte // a segment's bytes
-	data    []byte
+	scratch []byte      // a segment's bytes
+	entry   rowan.Entry // of several blocks
 	group   []moving
 	batch   *rdma.Batch
 	waiting []leaving
@@ -62,8 +62,8 @@ func (s *Server) clean(ep rdma.Endpoint, number int) error {
 
 func (s *Server) newCleaner(ep rdma.Endpoint, number int) *cleaner {
 	c := &cleaner{
-		s: s, ep: ep, log: s.table.Log(ep, rowan.Owner(1+s.o.Workers+number)), scratch: make([]byte, s.table.SegmentBytes()),
-		reader: s.o.cleaner(number),
+		s: s, ep: ep, log: s.log(ep, rowan.Owner(1+s.o.Workers+number)),
+		scratch: make([]byte, s.table.SegmentBytes()), reader: s.o.cleaner(number),
 	}
 	if number == 0 {
 		c.sweep = newSweep(s, ep, c.scratch)
@@ -140,16 +140,13 @@ func (c *cleaner) free() error {
 func (c *cleaner) empty(seg rowan.Segment, ends []scattered) (err error) {
 	c.batch, c.group = c.ep.Batch(), c.group[:0]
 	defer func() { c.batch.Release() }()
-	err = c.s.table.Scan(c.ep, seg, c.scratch, func(e *rowan.Entry) error {
-		return c.move(e.Kind, e.Data, e.Blocks[0].Offset())
-	})
+	err = c.s.table.Scan(c.ep, seg, c.scratch, c.move)
 	for _, e := range ends {
 		if err != nil {
 			break
 		}
-		var kind uint8
-		if kind, c.data, err = c.s.table.Assemble(c.ep, e.blocks, c.data[:0]); err == nil {
-			err = c.move(kind, c.data, e.blocks[0].Offset())
+		if err = c.s.table.Assemble(c.ep, e.blocks, &c.entry); err == nil {
+			err = c.move(&c.entry)
 		}
 	}
 	if e := c.flush(); e != nil {
@@ -158,8 +155,9 @@ func (c *cleaner) empty(seg rowan.Segment, ends []scattered) (err error) {
 	return err
 }
 
-// move copies an entry if it is live.
-func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
+// move copies an entry if it is live, with its term: see termOf.
+func (c *cleaner) move(e *rowan.Entry) error {
+	kind, data, at := e.Kind, e.Data, e.Blocks[0].Offset()
 	r, ok := parseRecord(data)
 	if !ok {
 		return nil
@@ -178,7 +176,7 @@ func (c *cleaner) move(kind uint8, data []byte, at uint64) error {
 	if err := c.log.Reserve(len(data), 0); err != nil {
 		return err
 	}
-	seg, to := c.log.Add(c.batch, kind, data)
+	seg, to := c.log.Add(c.batch, kind, uint32(termOf(e)), data)
 	c.s.space.place(seg.Index, entrySize(len(data)))
 	c.group = append(c.group, moving{x, hash, at, to.Offset(), seg, kind, len(data)})
 	if len(c.group) == groupSize {

@@ -21,19 +21,28 @@ func (r *Record) Newer(other *Record) bool {
 	return order{other.Term, other.Version}.before(order{r.Term, r.Version})
 }
 
-// Collect calls f for the record of each entry in the logs of a server, in no particular order, and changes nothing: of
-// a key there may be several, and copies of one. Of those the newest one counts, which may be a DEL's. While the server
+// Collect calls f for the record of each entry in the logs of a server, of shards that it has, in no particular order,
+// and changes nothing: of a key there may be several, and copies of one. Of those the newest one counts, which may be a
+// DEL's. While the server
 // serves, what is moved or freed may be missed, or come though it does not count any more: see rowan.Table.Look.
 //
 // The worker needs no rings itself: p is what its fabric promises of them. The error wraps rowan.ErrDamaged where
 // memory has what no server writes.
 func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
+	o = o.withDefaults()
 	t, err := ReadTable(ep, o, p, node)
+	var since []uint64
+	if err == nil {
+		since, err = o.readWords(ep, "read since when", o.sinceAt(node, 0))
+	}
 	if err == nil {
 		err = t.Look(ep, func(e *rowan.Entry) error {
 			r, ok := parseRecord(e.Data)
-			if !ok {
+			if !ok || r.shard >= o.Shards {
 				return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
+			}
+			if first := since[r.shard]; first == 0 || termOf(e) < first {
+				return nil
 			}
 			f(&Record{r.shard, r.term, r.version, e.Kind == kindDel, r.key, r.value})
 			return nil
@@ -52,11 +61,16 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*row
 
 // CommitVers reads what the server of a node says of the CommitVers of the shards of which it is the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
+	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
+}
+
+// readWords reads a word for each shard.
+func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]uint64, error) {
 	b := ep.Batch()
 	defer b.Release()
-	op := b.Read(o.commitAt(node, 0), 8*o.Shards)
-	if err := rdma.Do(ep, b.As("read CommitVers"), patience); err != nil {
-		return nil, fmt.Errorf("read CommitVers of server %d: %w", node, err)
+	op := b.Read(at, 8*o.Shards)
+	if err := rdma.Do(ep, b.As(step), patience); err != nil {
+		return nil, fmt.Errorf("%s of server %d: %w", step, at.Node(), err)
 	}
 	all := make([]uint64, o.Shards)
 	for i := range all {
@@ -77,8 +91,10 @@ func (o Options) Describe(a rdma.Addr) string {
 			return fmt.Sprintf("CommitVer of shard %d", n-1)
 		case n < 1+2*shards:
 			return fmt.Sprintf("last stamp of the copy of shard %d", n-1-shards)
-		case n < 1+2*shards+nodes:
-			return fmt.Sprintf("term in which server %d gave", n-1-2*shards)
+		case n < 1+3*shards:
+			return fmt.Sprintf("term since which the server has shard %d", n-1-2*shards)
+		case n < 1+3*shards+nodes:
+			return fmt.Sprintf("term in which server %d gave", n-1-3*shards)
 		}
 		return ""
 	}

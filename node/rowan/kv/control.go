@@ -28,6 +28,7 @@ type control struct {
 	ring    settling      // r, if the configuration may change; nil: it may not
 	used    []usedSegment // digested, and not known to be committed
 	early   []usedSegment // of which something is digested, while they are in the ring
+	resumed []usedSegment // of own logs that go on, what an earlier server left, until it is on all replicas
 	told    []uint64      // by shard: what the word says
 	next    time.Duration // when that is looked at next
 	asked   *rdma.Batch   // READs of others' words; nil: none is in flight
@@ -65,7 +66,7 @@ type highest struct {
 	version uint64
 }
 
-// receive is the task.
+// receive is the task. It starts the others when the indexes name what an earlier server left.
 func (s *Server) receive(ep rdma.Endpoint) error {
 	r, err := s.newInbound(ep)
 	if err != nil {
@@ -80,6 +81,9 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	defer c.peer.Close()
 	c.cm = cm.NewServer(ep, s.configs, s.node, c)
 	c.cm.Told(1)
+	if err = c.recover(); err == nil {
+		s.startOthers(ep)
+	}
 	l := s.newLull(ep, s.o.StepEvery)
 	for err == nil && !s.stopping() {
 		if err = c.step(); err == nil {

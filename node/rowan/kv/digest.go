@@ -73,7 +73,7 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 		return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
 	}
 	sh := c.s.shards[r.shard]
-	if sh.has() == nil || c.ring != nil && !sh.takes(e.Stamp>>32) {
+	if sh.has() == nil || !sh.takes(termOf(e)) {
 		return nil // the server does not have the shard, or had it once and lost it
 	}
 	sh.find(r.version)
@@ -84,6 +84,10 @@ func (c *control) take(u *usedSegment, e *rowan.Entry) error {
 	}
 	return nil
 }
+
+// termOf returns the term in which an entry came to the server first: appended by another one, written by its own, or
+// copied to it. Copies that its cleaners make keep it.
+func termOf(e *rowan.Entry) uint64 { return e.Stamp >> 32 }
 
 // add copies what is needed of an entry to the group, which keeps its room.
 func (c *control) add(seg rowan.Segment, e *rowan.Entry, r record) {

@@ -235,7 +235,9 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 func (x *exchanger) read(shard int, at uint64) (err error) {
 	s, e := x.s, exchanged{shard: shard}
 	if blocks := s.space.blocks(at); blocks != nil {
-		e.kind, e.data, err = s.table.Assemble(x.ep, blocks, nil)
+		var whole rowan.Entry
+		err = s.table.Assemble(x.ep, blocks, &whole)
+		e.kind, e.data = whole.Kind, whole.Data
 	} else {
 		var head []byte
 		if head, err = rdma.ReadBytes(x.ep, "read head", s.at(at), rowan.HeaderBytes, patience); err == nil {

@@ -116,10 +116,11 @@ func (o Options) message() int {
 }
 
 // Each server begins its memory with words: the last term that it has adopted as a member; by shard, the CommitVer, of
-// which it is the primary (see control.tell), and the stamp of the last entry when the shard was copied to it; and by
-// node, the last term in which that one's server has given it what it had (see exchanger). The log is behind.
+// which it is the primary (see control.tell), the stamp of the last entry when the shard was copied to it, and the term
+// since which it is a replica (see since); and by node, the last term in which that one's server has given it what it had
+// (see exchanger). The log is behind.
 func (o Options) wordsBytes() uint64 {
-	return uint64((8*(1+2*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
+	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }
 
 func (o Options) termAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
@@ -130,7 +131,9 @@ func (o Options) commitAt(node, shard int) rdma.Addr {
 
 func (o Options) copiedAt(node, shard int) rdma.Addr { return o.commitAt(node, o.Shards+shard) }
 
-func (o Options) gaveAt(node, by int) rdma.Addr { return o.copiedAt(node, o.Shards+by) }
+func (o Options) sinceAt(node, shard int) rdma.Addr { return o.copiedAt(node, o.Shards+shard) }
+
+func (o Options) gaveAt(node, by int) rdma.Addr { return o.sinceAt(node, o.Shards+by) }
 
 // log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one. Its
 // exchanger is another urgent one.
@@ -155,14 +158,6 @@ func (o Options) source(node, worker int, urgent bool) uint16 {
 
 // exchange is the source that the exchanger of a server is.
 func (o Options) exchange(node int) uint16 { return uint16(2*o.Nodes*o.Workers + node) }
-
-// sourceOf returns the server that a source is of.
-func (o Options) sourceOf(source uint16) int {
-	if n := int(source) - 2*o.Nodes*o.Workers; n >= 0 {
-		return n
-	}
-	return int(source) / o.Workers % o.Nodes
-}
 
 // Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
 func (o Options) Size() uint64 {

@@ -27,11 +27,6 @@ func (c *control) promote() error {
 		if err := c.settle(func(uint16) uint64 { return t.stamps() }); err != nil {
 			return err
 		}
-		for source := range c.s.o.log(t.node).Sources {
-			if c.ring != nil && t.Member(c.s.o.sourceOf(uint16(source))) == nil {
-				c.ring.Gone(uint16(source))
-			}
-		}
 		c.settled = t.Term
 	}
 	if c.gave != t.Term {
@@ -60,7 +55,7 @@ func (c *control) promote() error {
 			sh.lead()
 		}
 	}
-	c.promoted = t.Term
+	c.promoted, c.resumed = t.Term, nil
 	return nil
 }
 
@@ -78,7 +73,7 @@ func (c *control) restless() time.Duration {
 // quiet.
 func (c *control) give(t *term) {
 	g := &gift{term: t}
-	for _, list := range [][]usedSegment{c.used, c.early} {
+	for _, list := range [][]usedSegment{c.used, c.early, c.resumed} {
 		for _, u := range list {
 			for _, r := range u.records {
 				if sh := c.s.shards[r.shard]; sh.has() != nil && r.version > sh.committed() {

@@ -27,6 +27,8 @@ type Server struct {
 	tasks   int      // that have not ended
 	saw     []uint64 // by worker, the exchanger last: the term before which nothing is under way
 	gift    *gift    // for the exchanger; nil: it has taken the last one
+
+	resumed map[rowan.Owner]place // where own logs go on that an earlier server left
 }
 
 // Readers are numbered: the workers, the task that receives, the exchanger, the cleaners.
@@ -37,7 +39,8 @@ func (o Options) exchanger() int { return o.Workers + 1 }
 func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
 
 // Open returns the server beside a node. It serves by the configurations that the registers come to have, from when it
-// is a member. The node's memory is all zero: what an earlier server left is not read. The worker runs beside the node.
+// is a member. In memory that an earlier server left it goes on from that (see recover); with a kind that follows no
+// configuration that changes the error wraps rdma.ErrExists. The worker runs beside the node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
 	o = o.withDefaults()
 	p, err := rdma.Rings(ep)
@@ -50,6 +53,7 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	s := &Server{
 		o: o, node: node, configs: configs, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
 		quiet: quiet{passed: make([]uint64, o.cleaner(o.Cleaners))}, saw: make([]uint64, o.Workers+1),
+		resumed: map[rowan.Owner]place{},
 	}
 	for i := range s.shards {
 		s.shards[i] = &shard{number: i}
@@ -58,8 +62,8 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	if err != nil {
 		return nil, fmt.Errorf("open server %d: %w", node, err)
 	}
-	if s.table.Pushes() > 0 {
-		return nil, fmt.Errorf("open server %d in memory that another one has used: %w", node, rdma.ErrExists)
+	if s.table.Pushes() > 0 && o.Kind != Rowan {
+		return nil, fmt.Errorf("open server %d in memory that another one has used, with %s: %w", node, o.Kind, rdma.ErrExists)
 	}
 	for other := range s.o.Nodes {
 		if o.Kind == Share {
@@ -72,13 +76,6 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 // Run serves until Stop, or until a task fails. The worker is the task that receives; others are started beside it.
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep = s.member(ep)
-	for w := range s.o.Workers {
-		s.start(ep, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) error { return s.work(ep, w) })
-	}
-	for c := range s.o.Cleaners {
-		s.start(ep, fmt.Sprintf("cleaner %d", c), func(ep rdma.Endpoint) error { return s.clean(ep, c) })
-	}
-	s.start(ep, "exchanger", s.exchange)
 	s.end("receiver", s.receive(ep))
 	for !s.ended() {
 		ep.Sleep(s.o.StepEvery)
@@ -86,6 +83,17 @@ func (s *Server) Run(ep rdma.Endpoint) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
+}
+
+// startOthers starts all tasks but the one that receives.
+func (s *Server) startOthers(ep rdma.Endpoint) {
+	for w := range s.o.Workers {
+		s.start(ep, fmt.Sprintf("worker %d", w), func(ep rdma.Endpoint) error { return s.work(ep, w) })
+	}
+	for c := range s.o.Cleaners {
+		s.start(ep, fmt.Sprintf("cleaner %d", c), func(ep rdma.Endpoint) error { return s.clean(ep, c) })
+	}
+	s.start(ep, "exchanger", s.exchange)
 }
 
 // start starts a task.

@@ -26,9 +26,7 @@ func (s *slow) goOn(left int) error {
 			return s.free()
 		}
 		s.batch, s.group, s.left = s.ep.Batch(), s.group[:0], left
-		return s.s.table.Scan(s.ep, s.seg, s.scratch, func(e *rowan.Entry) error {
-			return s.move(e.Kind, e.Data, e.Blocks[0].Offset())
-		})
+		return s.s.table.Scan(s.ep, s.seg, s.scratch, s.move)
 	}
 	if s.left--; s.left > 0 {
 		return nil

@@ -153,6 +153,9 @@ func (c *control) Adopt(config *shards.Config) error {
 		return fmt.Errorf("adopt term %d behind %d, with %s: %w", config.Term, was.Term, s.o.Kind, rdma.ErrNotSupported)
 	}
 	t := newTerm(config, s.node)
+	if err := c.mark(t); err != nil {
+		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
+	}
 	if t.Member(s.node) != nil {
 		if err := c.write("note the term", s.o.termAt(s.node), t.Term); err != nil {
 			return fmt.Errorf("note term %d: %w", t.Term, err)
@@ -172,6 +175,26 @@ func (c *control) Adopt(config *shards.Config) error {
 	c.hear()
 	s.known.adopt(t)
 	return nil
+}
+
+// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of LastTerm's word leaves
+// marks of a term in which nothing was done.
+func (c *control) mark(t *term) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	for i, sh := range c.s.shards {
+		switch has, had := t.Shards[i].Has(t.node), sh.has() != nil; {
+		case has && !had:
+			b.WriteWord(c.s.o.sinceAt(t.node, i), t.Term)
+		case had && !has:
+			b.WriteWord(c.s.o.sinceAt(t.node, i), 0)
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	b.Read(c.s.o.sinceAt(t.node, 0), 8)
+	return rdma.Do(c.ep, b.As("mark shards"), patience)
 }
 
 // adopted returns the last term that was adopted, if it is committed and the server is a member; nil: it is not so.

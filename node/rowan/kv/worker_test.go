@@ -210,7 +210,7 @@ func TestFreed(t *testing.T) {
 			t.Fatal(err)
 		}
 		batch := b.ep.Batch()
-		log.Add(batch, kindPut, make([]byte, 4000))
+		log.Add(batch, kindPut, 1, make([]byte, 4000))
 		if err := rdma.Do(b.ep, batch, time.Minute); err != nil {
 			t.Fatal(err)
 		}

@@ -231,7 +231,7 @@ func (w *worker) send(o *op, now time.Duration) error {
 	b := w.ep.Batch()
 	b.Chain()
 	kind, record := w.encode(o)
-	segment, at := w.log.Add(b, kind, record)
+	segment, at := w.log.Add(b, kind, uint32(o.term), record)
 	o.segment, o.at, o.size, o.local = segment, at.Offset(), entrySize(n), b
 	w.s.space.place(segment.Index, o.size)
 	w.fill(segment)

@@ -90,7 +90,7 @@ func (x *writes) add(_ *rdma.Batch, o *op, a *appending, now time.Duration) erro
 	g.bytes = slices.Grow(g.bytes, n-len(g.bytes))
 	clear(g.bytes[len(g.bytes):n])
 	g.bytes = g.bytes[:n]
-	g.log.Seal(a.place, kind, record, g.bytes[from:])
+	g.log.Seal(a.place, kind, uint32(o.term), record, g.bytes[from:])
 	g.entries++
 	a.gathered = g
 	if n >= x.most {

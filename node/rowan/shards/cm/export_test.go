@@ -9,17 +9,17 @@ const (
 	MostAnswer           = boxBytes - 16 // the header of rpc
 )
 
-func EncodeAnswer(term uint64, r Report) []byte {
-	a := answer{term, r}
+func EncodeAnswer(term uint64, restarted bool, r Report) []byte {
+	a := answer{term, restarted, r}
 	return a.encode()
 }
 
-func DecodeAnswer(p []byte) (term uint64, r Report, err error) {
+func DecodeAnswer(p []byte) (term uint64, restarted bool, r Report, err error) {
 	a, err := decodeAnswer(p)
 	if err != nil {
-		return 0, r, err
+		return 0, false, r, err
 	}
-	return a.term, a.Report, nil
+	return a.term, a.restarted, a.Report, nil
 }
 
 func EncodeQuestion(term, epoch uint64, committed bool) []byte {

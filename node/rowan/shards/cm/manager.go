@@ -160,6 +160,12 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		return false, err
 	}
 	m.listen(answers)
+	if next, err := m.restarted(answers); err != nil || next != m.c {
+		if err == nil {
+			err = m.store(next)
+		}
+		return err == nil, err
+	}
 	if !m.c.Committed {
 		if !m.known(answers) {
 			return false, nil
@@ -317,10 +323,28 @@ func (m *Manager) dropRequests() {
 	}
 }
 
+// restarted returns the configuration by which servers go on that were started anew, in memory that earlier ones have
+// left, and were members in the term of now. In it all that was acknowledged is gathered. It takes the answers of all
+// members: one that does not answer is about to be gone, or to come.
+func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
+	if slices.Contains(answers, nil) {
+		return m.c, nil
+	}
+	present, due := make([]shards.Present, len(answers)), false
+	for i, a := range answers {
+		present[i] = shards.Present{Node: m.c.Members[i].Node, Term: a.term}
+		due = due || a.restarted && a.term >= m.c.Term
+	}
+	if !due {
+		return m.c, nil
+	}
+	return m.c.ColdStart(present)
+}
+
 // known reports whether all members serve in no earlier term.
 func (m *Manager) known(answers []*answer) bool {
 	for _, a := range answers {
-		if a == nil || a.term < m.c.Term {
+		if a == nil || a.term < m.c.Term || a.restarted {
 			return false
 		}
 	}

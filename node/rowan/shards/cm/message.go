@@ -14,7 +14,7 @@ import (
 //
 // The answer comes once the server serves in no earlier term than the one that it names:
 //
-//	term u64 | copied u16 | migrated u16 | loads u16 | 0 u16
+//	term u64 | copied u16 | migrated u16 | loads u16 | restarted u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
 const (
@@ -46,6 +46,8 @@ type Load struct {
 // answer is what a server answers.
 type answer struct {
 	term uint64
+	// restarted says that the term is the last one of an earlier server beside the node, and that it serves in none.
+	restarted bool
 	Report
 }
 
@@ -54,7 +56,11 @@ func (a *answer) encode() []byte {
 	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
 	loads := a.Loads[:min(len(a.Loads), maxLoads)]
 	p := le.AppendUint64(nil, a.term)
-	for _, n := range []int{len(copied), len(migrated), len(loads), 0} {
+	restarted := 0
+	if a.restarted {
+		restarted = 1
+	}
+	for _, n := range []int{len(copied), len(migrated), len(loads), restarted} {
 		p = le.AppendUint16(p, uint16(n))
 	}
 	for _, list := range [][]int{copied, migrated} {
@@ -76,9 +82,9 @@ func decodeAnswer(p []byte) (*answer, error) {
 	if len(p) < answerBytes {
 		return bad()
 	}
-	a := &answer{term: le.Uint64(p)}
+	a := &answer{term: le.Uint64(p), restarted: le.Uint16(p[14:]) == 1}
 	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
-	if le.Uint16(p[14:]) != 0 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
+	if le.Uint16(p[14:]) > 1 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
 		return bad()
 	}
 	rest := p[answerBytes:]

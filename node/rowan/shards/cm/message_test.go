@@ -20,8 +20,9 @@ func TestGolden(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{cm.EncodeAnswer(9, r), "0900000000000000" + "0200010001000000" + "01000302" + "0400" +
+		{cm.EncodeAnswer(9, false, r), "0900000000000000" + "0200010001000000" + "01000302" + "0400" +
 			"0500" + "0600000000000000" + "0700000000000000"},
+		{cm.EncodeAnswer(9, true, cm.Report{}), "0900000000000000" + "0000000000000100"},
 		{cm.EncodeQuestion(9, 8, true), "0900000000000000" + "0800000000000000" + "0100000000000000"},
 		{cm.EncodeQuestion(1<<32, 0, false), "0000000001000000" + "0000000000000000" + "0000000000000000"},
 	} {
@@ -34,11 +35,11 @@ func TestGolden(t *testing.T) {
 // TestLongAnswer: an answer fits into the manager's mailbox, and has as much of a report as does.
 func TestLongAnswer(t *testing.T) {
 	all := make([]int, 5000)
-	p := cm.EncodeAnswer(1, cm.Report{Copied: all, Migrated: all, Loads: make([]cm.Load, 5000)})
+	p := cm.EncodeAnswer(1, false, cm.Report{Copied: all, Migrated: all, Loads: make([]cm.Load, 5000)})
 	if len(p) > cm.MostAnswer {
 		t.Errorf("%d bytes, and the mailbox takes %d", len(p), cm.MostAnswer)
 	}
-	_, r, err := cm.DecodeAnswer(p)
+	_, _, r, err := cm.DecodeAnswer(p)
 	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports || len(r.Loads) != cm.MaxLoads {
 		t.Errorf("it has %d copies, %d migrations, %d loads: %v", len(r.Copied), len(r.Migrated), len(r.Loads), err)
 	}
@@ -46,14 +47,14 @@ func TestLongAnswer(t *testing.T) {
 
 // FuzzAnswer: bytes are an answer in one way at most.
 func FuzzAnswer(f *testing.F) {
-	f.Add(cm.EncodeAnswer(1, cm.Report{}))
-	f.Add(cm.EncodeAnswer(2, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2)}))
+	f.Add(cm.EncodeAnswer(1, true, cm.Report{}))
+	f.Add(cm.EncodeAnswer(2, false, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2)}))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		term, r, err := cm.DecodeAnswer(p)
+		term, restarted, r, err := cm.DecodeAnswer(p)
 		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads {
 			return
 		}
-		if again := cm.EncodeAnswer(term, r); !bytes.Equal(again, p) {
+		if again := cm.EncodeAnswer(term, restarted, r); !bytes.Equal(again, p) {
 			t.Fatalf("%x is read as %d, %+v, which is %x", p, term, r, again)
 		}
 	})

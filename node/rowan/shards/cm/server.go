@@ -33,6 +33,8 @@ type Server struct {
 	node   int
 	store  Store
 	c      *shards.Config // nil: it knows none yet
+	last   uint64         // the last term of an earlier server beside the node: it adopts none up to it; 0: there was none
+	busy   bool           // it adopts none for now
 	told   uint64
 	epoch  uint64        // of the view that it has joined
 	lookAt time.Duration // when it looks for a commit
@@ -44,6 +46,14 @@ type Server struct {
 func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server {
 	return &Server{ep: ep, f: f, node: node, store: store}
 }
+
+// Restart says that an earlier server beside the node was a member, and that term the last one it has noted. What that one
+// had in DRAM is gone. So nothing is adopted up to that term: the manager is told, which begins another. Until Recovered
+// nothing is adopted at all.
+func (s *Server) Restart(term uint64) { s.last, s.busy = term, true }
+
+// Recovered says that the store has what the earlier server left.
+func (s *Server) Recovered() { s.busy = false }
 
 // Config returns the last configuration that the server knows; nil: none.
 func (s *Server) Config() *shards.Config { return s.c }
@@ -106,7 +116,7 @@ func (s *Server) Step() error {
 
 func (s *Server) term() uint64 {
 	if s.c == nil {
-		return 0
+		return s.last
 	}
 	return s.c.Term
 }
@@ -118,7 +128,7 @@ func (s *Server) look() error {
 	if err != nil {
 		return fmt.Errorf("server %d reads the configuration: %w", s.node, err)
 	}
-	if at.Version == 0 {
+	if at.Version == 0 || s.busy {
 		return nil
 	}
 	c, err := shards.Decode(at.Data)
@@ -126,7 +136,7 @@ func (s *Server) look() error {
 		return fmt.Errorf("server %d: version %d: %w", s.node, at.Version, err)
 	}
 	s.told = min(s.told, c.Term) // there is none beyond
-	if c.Term < s.term() || c.Term == s.term() && (s.c.Committed || !c.Committed) {
+	if c.Term < s.term() || c.Term == s.term() && (s.c == nil || s.c.Committed || !c.Committed) {
 		return nil
 	}
 	if err := s.store.Adopt(c); err != nil {
@@ -138,11 +148,11 @@ func (s *Server) look() error {
 
 // answer answers the manager once it can.
 func (s *Server) answer() error {
-	if s.held == nil || s.c == nil || !s.store.Quiet() {
+	if s.held == nil || s.c == nil && s.last == 0 || s.c != nil && !s.store.Quiet() {
 		return nil
 	}
-	a := answer{term: s.c.Term}
-	if s.c.Committed && s.c.Member(s.node) != nil {
+	a := answer{term: s.term(), restarted: s.c == nil}
+	if s.c != nil && s.c.Committed && s.c.Member(s.node) != nil {
 		a.Report = s.store.Report()
 	}
 	r := s.held

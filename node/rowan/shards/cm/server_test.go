@@ -90,4 +90,19 @@ func TestTold(t *testing.T) {
 	if store.adopted != before {
 		t.Error("it adopts a configuration twice")
 	}
+	server = cm.NewServer(ep, s, 0, store) // which is started anew
+	server.Restart(2)
+	server.Told(2)
+	expect(nil, 0, false)
+	next, err = next.Fail()
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(next)
+	put(next.Commit())
+	server.Told(3)
+	expect(nil, 0, false) // it is recovering
+	server.Recovered()
+	server.Told(3)
+	expect(nil, 3, true)
 }

@@ -31,6 +31,11 @@ func run(seed uint64) (*world, error) {
 			break
 		}
 	}
+	for i, v := range w.servers {
+		if n := seed / 7 % 4; seed%7 == 1 && (n == 3 || n == uint64(i)) { // of one, or all about at once
+			v.again = when(613) + time.Duration(i)*100*time.Microsecond
+		}
+	}
 	for i := range seed % 3 {
 		w.s.KillNodeAfter(int((seed/3+i*2)%5), when(31+i))
 	}

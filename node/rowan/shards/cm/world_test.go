@@ -54,6 +54,9 @@ type server struct {
 	counted time.Duration        // until when loads are counted
 	doing   *operation           // nil: nothing is under way
 	deaf    func(q []byte) bool  // whether a question of the manager is lost
+	noted   uint64               // the last term, durably
+	again   time.Duration        // when it is started anew; 0: it is not
+	there   time.Duration        // when it has recovered; 0: it is not recovering
 }
 
 // copying is a copy of a shard that is under way.
@@ -242,6 +245,7 @@ func (v *server) run(ep rdma.Endpoint) {
 	}
 	v.cm = cm.NewServer(ep, &registers{v.s, v.world}, v.node, v)
 	for !v.over {
+		v.restart(ep)
 		r, err := p.Next(time.Duration(5+v.r.IntN(30)) * time.Microsecond)
 		if err != nil && !errors.Is(err, rdma.ErrTimeout) {
 			break
@@ -270,6 +274,21 @@ func (v *server) run(ep rdma.Endpoint) {
 	}
 }
 
+// restart starts the server anew when it is time, and ends its recovery. What it has of shards, and has noted, is durable.
+func (v *server) restart(ep rdma.Endpoint) {
+	now := v.s.Now()
+	if v.again > 0 && now >= v.again {
+		v.again, v.there = 0, now+time.Duration(1+v.r.IntN(3000))*time.Microsecond
+		v.c, v.doing, v.copied = nil, nil, map[int]*copying{}
+		v.cm = cm.NewServer(ep, &registers{v.s, v.world}, v.node, v)
+		v.cm.Restart(v.noted)
+	}
+	if v.there > 0 && now >= v.there {
+		v.there = 0
+		v.cm.Recovered()
+	}
+}
+
 var errNoted = errors.New("the term was not noted")
 
 // Adopt fails now and then, as memory may.
@@ -280,8 +299,13 @@ func (v *server) Adopt(c *shards.Config) error {
 	if was := v.c; was != nil && (c.Term < was.Term || c.Term == was.Term && (was.Committed || !c.Committed)) {
 		v.fail("server %d adopts term %d (committed: %v) behind %d (%v)", v.node, c.Term, c.Committed, was.Term, was.Committed)
 	}
+	if v.there > 0 || v.c == nil && v.noted > 0 && c.Term <= v.noted {
+		v.fail("server %d adopts term %d, recovering: %v; it was in term %d", v.node, c.Term, v.there > 0, v.noted)
+	}
 	v.same(c)
-	v.c = c
+	if v.c = c; c.Member(v.node) != nil {
+		v.noted = c.Term
+	}
 	for i := range c.Shards {
 		s := &c.Shards[i]
 		if s.Has(v.node) && v.has[i] == nil {

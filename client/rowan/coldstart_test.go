@@ -1,0 +1,104 @@
+package rowan_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/pmem"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/kv"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// powerOff cuts the power of all nodes and of the managers.
+func (p *pool) powerOff(keep sim.Survivors) {
+	p.life++
+
+	for _, w := range p.keepers {
+		p.s.CrashAt(w, w.Sent()) // before it does anything
+	}
+	p.keepers = nil
+	p.s.CutPower(sim.AnyNode, keep)
+}
+
+// powerOn brings all nodes back, but for those that the pool went on without, and one that is broken; and has managers
+// and clients begin.
+func (p *pool) powerOn(broken, players int) {
+	for n := range p.o.Nodes {
+		if n == broken {
+			continue
+		}
+		if err := p.s.Restart(n); err == nil {
+			p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
+		} else if !errors.Is(err, rdma.ErrStale) {
+			p.fail("node %d: %w", n, err)
+		}
+	}
+
+	p.start(players)
+}
+
+// coldStart runs a pool whose power is cut, up to three times, in the midst of whatever it does: recovering, too.
+func coldStart(seed uint64) error {
+	const players = 3
+	r := rand.New(rand.NewPCG(seed, 12))
+	o := sim.Hostile(seed)
+	o.MTU, o.CountRings, o.MaxEvents, o.PMem = mtu, seed%2 == 0, 20e6, new(pmem.Testbed())
+	o.DMAProb, o.DMAMax = 0.03, 1500*time.Microsecond
+	opts := small(kv.Rowan)
+	opts.Workers, opts.Tombs = 1+r.IntN(2), 5
+	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
+	cuts, nodes := 1+r.IntN(3), 3+r.IntN(3)
+	of := shape{nodes: nodes, players: players, ops: 50 + r.IntN(400)}
+	moves := nodes == 5 && r.IntN(2) == 0
+	if moves {
+		of.period, of.least = time.Millisecond, 8
+	}
+	p, err := newPool(o, opts, of)
+	if err != nil {
+		return err
+	}
+	defer p.s.Close()
+	p.left, p.pause = players*(1+cuts), time.Duration(r.IntN(2))*50*time.Microsecond
+	if r.IntN(2) == 0 {
+		p.keys = 50
+	}
+	if moves { // servers lose shards and get them again
+		p.shift, p.keys, p.writes = 4*time.Millisecond, []int{12, 40, 100}[r.IntN(3)], 10+r.IntN(75)
+	}
+	if nodes > 3 && r.IntN(3) == 0 {
+		p.s.KillNodeAfter(r.IntN(nodes), time.Duration(r.Int64N(int64(20*time.Millisecond))))
+	}
+	p.s.Go("power", func(ep rdma.Endpoint) {
+		broken := -1
+		for range cuts {
+			most := []time.Duration{time.Millisecond, 6 * time.Millisecond, 30 * time.Millisecond}[r.IntN(3)]
+			ep.Sleep(100*time.Microsecond + time.Duration(r.Int64N(int64(most))))
+			p.powerOff(sim.AnySurvive(r.Uint64()))
+			ep.Sleep(time.Millisecond)
+			if broken < 0 && nodes > 3 && r.IntN(4) == 0 {
+				broken = r.IntN(nodes)
+			}
+			p.powerOn(broken, players)
+		}
+	})
+	return p.run()
+}
+
+// TestColdStart: what clients see is linearizable, and in the end all replicas have the same, while the power of all nodes
+// is cut and comes back.
+func TestColdStart(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	first, n := seeds(40, 5000)
+	for seed := first; seed < first+n; seed++ {
+		if err := coldStart(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}

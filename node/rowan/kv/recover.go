@@ -1,0 +1,163 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
+)
+
+// place is where an own log goes on.
+type place struct {
+	rowan.Segment
+	behind rdma.Addr // its last entry
+}
+
+// log returns the log of an owner, which goes on where that of an earlier server ended.
+func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
+	if p, ok := s.resumed[owner]; ok {
+		return s.table.Resume(ep, p.Segment, p.behind)
+	}
+	return s.table.Log(ep, owner)
+}
+
+// errStopped ends a recovery of a server that is stopped.
+var errStopped = errors.New("the server is stopped")
+
+// recover has the server go on with what an earlier one left in the node's memory (section 4.7): the indexes come to name
+// the newest record of each key, of shards that the server has had ever since. It is no member before the manager has begun
+// another term, in which all members give each other what may not be on all replicas: see cm.Server.Restart.
+//
+// It changes nothing in memory but states of segments, so that a crash leaves what there was.
+func (c *control) recover() error {
+	s := c.s
+	if s.table.Pushes() == 0 {
+		return nil
+	}
+	last, err := LastTerm(c.ep, s.o, s.node)
+	if err != nil {
+		return err
+	}
+	c.cm.Restart(last)
+	for _, step := range []func() error{c.remember, c.recoverOwn, c.recoverRing, c.flush} {
+		if err == nil {
+			err = step()
+		}
+	}
+	switch {
+	case errors.Is(err, errStopped):
+		return nil
+	case err != nil:
+		return fmt.Errorf("recover what was left: %w", err)
+	}
+	c.cm.Recovered()
+	return nil
+}
+
+// remember reads which shards the earlier server had, and what it knew to be on all replicas of those that it served.
+func (c *control) remember() error {
+	o := c.s.o
+	since, err := o.readWords(c.ep, "read since when", o.sinceAt(c.s.node, 0))
+	if err != nil {
+		return err
+	}
+	if c.told, err = o.readWords(c.ep, "read CommitVers", o.commitAt(c.s.node, 0)); err != nil {
+		return err
+	}
+	for i, sh := range c.s.shards {
+		if since[i] > 0 {
+			sh.gain(since[i], o.Keys/o.Shards)
+			sh.learn(c.told[i])
+		}
+	}
+	return nil
+}
+
+// recoverOwn digests own logs. The last segment of each that is not committed may have room: the log goes on there.
+func (c *control) recoverOwn() error {
+	table := c.s.table
+	scratch := make([]byte, table.SegmentBytes())
+	last := make([]*usedSegment, 1+c.s.o.Workers+c.s.o.Cleaners) // by owner, that may have room
+	for _, seg := range table.Left() {
+		u, owner, end := &usedSegment{Segment: seg}, table.Owner(seg), table.Begin(seg)
+		if int(owner) >= len(last) {
+			return fmt.Errorf("segment %d is of log %d, of %d: %w", seg.Index, owner, len(last)-1, rowan.ErrDamaged)
+		}
+		err := table.Scan(c.ep, seg, scratch, func(e *rowan.Entry) error {
+			end = e.Blocks[0].Add(uint64(entrySize(len(e.Data))))
+			return c.takeLeft(u, e)
+		})
+		if err != nil {
+			return err
+		}
+		if table.IsCommitted(seg) {
+			c.left(u, end)
+			continue
+		}
+		if before := last[owner]; before != nil {
+			c.left(before, table.End(table.Begin(before.Segment)))
+		}
+		last[owner], c.s.resumed[owner] = u, place{seg, end}
+	}
+	for _, u := range last {
+		if u != nil {
+			c.resumed = append(c.resumed, *u)
+		}
+	}
+	return nil
+}
+
+// recoverRing digests what others have appended. Nothing lands in these segments any more.
+func (c *control) recoverRing() error {
+	table := c.s.table
+	found, ends := map[rowan.Segment]*usedSegment{}, map[int]rdma.Addr{}
+	all, err := c.ring.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
+		if found[seg] == nil {
+			found[seg] = &usedSegment{Segment: seg}
+		}
+		for k, at := range e.Blocks {
+			ends[e.Segments[k]] = max(ends[e.Segments[k]], at.Add(uint64(entrySize(len(e.Data)))))
+		}
+		return c.takeLeft(found[seg], e)
+	})
+	if err != nil {
+		return err
+	}
+	for _, seg := range all {
+		u := found[seg]
+		if u == nil {
+			u = &usedSegment{Segment: seg}
+		}
+		c.left(u, max(ends[seg.Index], table.Begin(seg)))
+	}
+	return nil
+}
+
+// takeLeft digests an entry that was left, and answers the manager.
+func (c *control) takeLeft(u *usedSegment, e *rowan.Entry) error {
+	if len(c.group) == 0 {
+		if err := c.configure(); err != nil {
+			return err
+		}
+	}
+	if c.s.stopping() {
+		return errStopped
+	}
+	return c.take(u, e)
+}
+
+// left hands a segment over to which nothing is added, behind whose last entry is an address. What is free there, if a
+// log left it early, is garbage.
+func (c *control) left(u *usedSegment, behind rdma.Addr) {
+	table := c.s.table
+	room := int64(table.End(table.Begin(u.Segment)).Offset()) - int64(behind.Offset())
+	if room > entrySize(recordBytes+c.s.o.PairBytes) {
+		c.s.space.place(u.Index, room)
+	}
+	if table.IsCommitted(u.Segment) {
+		c.s.space.offer([]rowan.Segment{u.Segment})
+		return
+	}
+	c.used = append(c.used, *u)
+}
