@@ -2,7 +2,6 @@ package rowan
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -15,9 +14,10 @@ import (
 const hung = 200
 
 // NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its configuration,
-// which is in configs (section 4.5). When a node dies others serve its shards, and have replicas again.
+// which is in configs (sections 4.5 and 4.6). When a node dies others serve its shards, and have replicas again. When one
+// has more to do than others shards move.
 func NewMender(configs rdma.Configs) cluster.NewMender {
-	manager := cm.NewMender(configs, cm.Options{Hung: hung, Period: never})
+	manager := cm.NewMender(configs, cm.Options{Hung: hung})
 	return func(ep rdma.Endpoint) (cluster.Mender, error) {
 		if _, _, err := readLayout(ep); err != nil {
 			return nil, fmt.Errorf("mend a %s pool: %w", kv.Rowan, err)
@@ -25,7 +25,3 @@ func NewMender(configs rdma.Configs) cluster.NewMender {
 		return manager(ep)
 	}
 }
-
-// never is the period after which loads are evened out. A server that has a shard again has old entries of it in its
-// memory, until they are cleaned: Check would take them for what it has, as would a cold start.
-const never = 100 * 365 * 24 * time.Hour

@@ -14,6 +14,12 @@ import (
 // TestRememberPool kills all nodes of a pool with --pmem while a program works with it, and that, and starts the nodes again: the
 // pool is there, with the same members, and its history goes on with all writes that were answered.
 func TestRememberPool(t *testing.T) {
+	t.Run("fusee", func(t *testing.T) { rememberPool(t, "fusee", 10) })
+	t.Run("rowan", func(t *testing.T) { rememberPool(t, "rowan", 100) })
+}
+
+// rememberPool does so once, or so often if there is time.
+func rememberPool(t *testing.T, store string, rounds int) {
 	s := newStage(t)
 	start := func(node int, listen string) {
 		s.node(nil, listen, "--pmem", filepath.Join(s.folder, fmt.Sprint("pm", node)))
@@ -21,7 +27,7 @@ func TestRememberPool(t *testing.T) {
 	for node := range 3 {
 		start(node, "127.0.0.1:0")
 	}
-	s.up(nil, "tcp:"+strings.Join(s.at, ","))
+	s.up(nil, "tcp:"+strings.Join(s.at, ","), "--store", store)
 	view := func() string {
 		var state ops.State
 		if err := json.Unmarshal(s.farkv(nil, "status", s.pool, "-o", "json"), &state); err != nil {
@@ -37,9 +43,8 @@ func TestRememberPool(t *testing.T) {
 	if strings.Count(was, "survives the process") != 3 {
 		t.Errorf("status says %s", was)
 	}
-	rounds := 1
-	if os.Getenv("FARKV_LONG") == "1" {
-		rounds = 10
+	if os.Getenv("FARKV_LONG") != "1" {
+		rounds = 1
 	}
 	for round := range rounds {
 		work := s.work(nil)
@@ -63,6 +68,7 @@ func TestRememberPool(t *testing.T) {
 		if is := view(); is != was {
 			t.Errorf("round %d: the view was %s, and is %s", round, was, is)
 		}
+		s.farkv(nil, "recover", s.pool)
 	}
 	s.judge(nil)
 }
