@@ -233,9 +233,10 @@ func (c *control) Quiet() bool {
 }
 
 // Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to
-// it; and what was counted of those of which it is the primary.
+// it; what was counted of those of which it is the primary; and whether there is room for another one.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
+	r.Full = c.s.isFull()
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
 	if err != nil {
 		c.err = errors.Join(c.err, err)

@@ -56,9 +56,9 @@ func NewPlanner(o PlanOptions) *Planner {
 	return &Planner{o: o, rest: o.Pause}
 }
 
-// Plan returns the moves to begin at the end of a period, given the loads of all shards in it: none of two is of one
-// shard. It is to be called for each period.
-func (p *Planner) Plan(c *Config, loads []Load) (moves []Move) {
+// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and the servers that have
+// no room for another shard: none of two is of one shard. It is to be called for each period.
+func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	if !c.Committed || slices.ContainsFunc(c.Shards, c.moves) {
 		p.rest = p.o.Pause
 		return nil
@@ -68,6 +68,7 @@ func (p *Planner) Plan(c *Config, loads []Load) (moves []Move) {
 		return nil
 	}
 	b := newBalance(c, loads, p.o)
+	b.full = full
 	if b.sum < p.o.Least*uint64(len(b.at)) {
 		return nil
 	}
@@ -91,6 +92,7 @@ type balance struct {
 	moved []bool   // by shard
 	at    []uint64 // by place of the member
 	sum   uint64
+	full  []int // servers that take no shard which they do not have
 }
 
 func newBalance(c *Config, loads []Load, o PlanOptions) *balance {
@@ -178,7 +180,8 @@ func (b *balance) best(from int) (best choice, ok bool) {
 		for to, load := range b.at {
 			m := Move{shard, node, b.c.Members[to].Node}
 			by := b.by(m)
-			if load*uint64(len(b.at)) >= b.sum || by == 0 || b.above(by, 100) || !b.c.movable(m) {
+			if load*uint64(len(b.at)) >= b.sum || by == 0 || b.above(by, 100) || !b.c.movable(m) ||
+				slices.Contains(b.full, m.To) && !s.Has(m.To) {
 				continue
 			}
 			if worst := max(b.at[from]-by, load+by); worst < best.worst {

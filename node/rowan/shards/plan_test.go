@@ -196,6 +196,10 @@ func TestPlanReplicas(t *testing.T) {
 	if got := fmt.Sprint(awake(c).Plan(c, loads)); got != "[{3 0 2} {0 0 1}]" {
 		t.Errorf("primaries change places with backups: %v", got)
 	}
+	loads = []shards.Load{{10, 40}, {40, 0}, {20, 0}, {10, 0}, {0, 0}, {0, 0}}
+	if got := fmt.Sprint(awake(c).Plan(c, loads, 2)); got != "[{1 1 0}]" {
+		t.Errorf("server 2 is full: %v", got)
+	}
 }
 
 // TestPause: nothing moves beside a migration, nor in the pause behind it, nor before the first one.

@@ -95,6 +95,8 @@ var mutants = []teeth.Mutant{
 		At: "$b.above($by, 100)", Do: "false", Test: "TestPlan"},
 	{Rule: "targets are below the mean", In: "balance.best",
 		At: "$load*uint64(len($b.at)) >= $b.sum", Do: "false", Test: "TestPlan"},
+	{Rule: "a full server takes no shard", In: "balance.best",
+		At: "slices.Contains($b.full, $m.To)", Do: "false", Test: "TestPlanReplicas"},
 	{Rule: "of all moves the best", In: "balance.best",
 		At: "$worst < $best.worst", Do: "worst < best.worst && !ok", Test: "TestPlan"},
 	{Rule: "a shard moves once in a plan", In: "balance.relieve",

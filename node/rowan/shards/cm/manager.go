@@ -384,7 +384,13 @@ func (m *Manager) even(answers []*answer) *shards.Config {
 	}
 	m.periodEnds = m.ep.Now() + m.o.Period
 	next := m.c
-	for _, move := range m.plan.Plan(m.c, m.count(answers)) {
+	var full []int
+	for i, a := range answers {
+		if a.Full {
+			full = append(full, m.c.Members[i].Node)
+		}
+	}
+	for _, move := range m.plan.Plan(m.c, m.count(answers), full...) {
 		c, err := next.Move(move)
 		if err != nil {
 			panic(fmt.Sprintf("cm: plan %+v in term %d: %v", move, m.c.Term, err))

@@ -14,7 +14,7 @@ import (
 //
 // The answer comes once the server serves in no earlier term than the one that it names:
 //
-//	term u64 | copied u16 | migrated u16 | loads u16 | restarted u16
+//	term u64 | copied u16 | migrated u16 | loads u16 | flags u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
 const (
@@ -27,6 +27,9 @@ const (
 	maxReports = 256
 	maxLoads   = 384
 	boxBytes   = 8 << 10
+
+	flagRestarted = 1
+	flagFull      = 2
 )
 
 // Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
@@ -35,6 +38,7 @@ type Report struct {
 	Copied   []int // shards that the server has copied: it is complete in this term
 	Migrated []int // shards that migrate to the server: it has all that the source has
 	Loads    []Load
+	Full     bool // the server has no room for another shard
 }
 
 // Load counts what a shard's primary met since it knows of the shard. Counts only grow.
@@ -56,11 +60,14 @@ func (a *answer) encode() []byte {
 	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
 	loads := a.Loads[:min(len(a.Loads), maxLoads)]
 	p := le.AppendUint64(nil, a.term)
-	restarted := 0
+	flags := 0
 	if a.restarted {
-		restarted = 1
+		flags |= flagRestarted
 	}
-	for _, n := range []int{len(copied), len(migrated), len(loads), restarted} {
+	if a.Full {
+		flags |= flagFull
+	}
+	for _, n := range []int{len(copied), len(migrated), len(loads), flags} {
 		p = le.AppendUint16(p, uint16(n))
 	}
 	for _, list := range [][]int{copied, migrated} {
@@ -82,9 +89,11 @@ func decodeAnswer(p []byte) (*answer, error) {
 	if len(p) < answerBytes {
 		return bad()
 	}
-	a := &answer{term: le.Uint64(p), restarted: le.Uint16(p[14:]) == 1}
+	flags := le.Uint16(p[14:])
+	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
+	a.Full = flags&flagFull != 0
 	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
-	if le.Uint16(p[14:]) > 1 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
+	if flags > flagRestarted|flagFull || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
 		return bad()
 	}
 	rest := p[answerBytes:]

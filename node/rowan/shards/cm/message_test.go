@@ -23,6 +23,7 @@ func TestGolden(t *testing.T) {
 		{cm.EncodeAnswer(9, false, r), "0900000000000000" + "0200010001000000" + "01000302" + "0400" +
 			"0500" + "0600000000000000" + "0700000000000000"},
 		{cm.EncodeAnswer(9, true, cm.Report{}), "0900000000000000" + "0000000000000100"},
+		{cm.EncodeAnswer(9, false, cm.Report{Full: true}), "0900000000000000" + "0000000000000200"},
 		{cm.EncodeQuestion(9, 8, true), "0900000000000000" + "0800000000000000" + "0100000000000000"},
 		{cm.EncodeQuestion(1<<32, 0, false), "0000000001000000" + "0000000000000000" + "0000000000000000"},
 	} {
@@ -48,7 +49,7 @@ func TestLongAnswer(t *testing.T) {
 // FuzzAnswer: bytes are an answer in one way at most.
 func FuzzAnswer(f *testing.F) {
 	f.Add(cm.EncodeAnswer(1, true, cm.Report{}))
-	f.Add(cm.EncodeAnswer(2, false, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2)}))
+	f.Add(cm.EncodeAnswer(2, false, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true}))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		term, restarted, r, err := cm.DecodeAnswer(p)
 		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads {
