@@ -37,7 +37,8 @@
 //
 // # What it relies on
 //
-// A server lives as long as its node: one that is started anew belongs to another node, or to a pool that is started
-// anew, for which there is shards.Config.ColdStart. One that answers no question of the manager for long hangs, or has
-// ended by itself: its node is expelled, though it answers READs.
+// A server that is started anew, beside a node that remembers, says so (Server.Restart), and the manager begins another
+// term: see shards.Config.ColdStart. A node that the pool went on without is another one when it comes back. A server
+// that answers no question of the manager for long hangs, or has ended by itself: its node is expelled, though it
+// answers READs.
 package cm
