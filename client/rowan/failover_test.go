@@ -129,7 +129,7 @@ func (p *pool) candidate(o cm.Options) func(rdma.Endpoint) {
 		})
 		switch {
 		case errors.Is(err, rdma.ErrRevoked):
-			p.s.Go("candidate again", p.candidate(o))
+			p.keepers = append(p.keepers, p.s.Go("candidate again", p.candidate(o)))
 		case err != nil:
 			p.fail("candidate: %w", err)
 		}
