@@ -74,7 +74,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "writes wait for no server that is dead", Pkg: server, In: "worker.replicate",
 		At: "$w.term.Member($a.node) == nil", Do: "$a == nil", Test: "TestFailover"},
 	{Rule: "a WRITE that a new view ended is posted again", Pkg: server, In: "worker.replicate",
-		At: "errors.Join($e, $w.rewrite($o))", Do: "$e", Test: "TestFailover", Seed: 72},
+		At: "errors.Join($e, $w.rewrite($o))", Do: "$e", Test: "TestFailover", Seed: 370},
 	{Rule: "a GET is gathered from all blocks", Pkg: server, In: "worker.valueOf",
 		At: "$blocks != nil", Do: "$blocks != nil && false", Test: "TestFailover"},
 	{Rule: "a term is noted before it is known", Pkg: server, In: "control.Adopt",
