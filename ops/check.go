@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -78,7 +77,7 @@ func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, user
 	if err != nil {
 		return nil, nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
-	live := slices.DeleteFunc(living(all), func(c Client) bool { return stores.OfServer(c.Name) }) // their store's Check reckons with them
+	live := living(all)
 	keepers := []Client{}
 	for _, c := range live {
 		if c.Name == stores.KeeperName {

@@ -67,19 +67,16 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	// Nodes have room for usual telemetry beside their memory.
 	more := telemetry.Bytes(max(p.Telemetry, telemetry.Records)) - telemetry.Bytes(telemetry.Records)
 	nodes := localNodes{Starter: by, data: data, n: p.Nodes, memory: p.Memory + more}
-	if data == nil {
-		return nodes.up(ctx, name, store, func(addr string, _ []string) (*stores.Pool, error) {
-			return stores.Create(addr, store, p)
-		})
-	}
-	data.Memory, data.Power, data.Store, data.Shape = nodes.memory, by.Power, store, by.Shape
-	if err := data.Make(); err != nil {
-		return nil, explainData(err)
+	if data != nil {
+		data.Memory, data.Power, data.Store, data.Shape = nodes.memory, by.Power, store, by.Shape
+		if err := data.Make(); err != nil {
+			return nil, explainData(err)
+		}
 	}
 	made, err := nodes.up(ctx, name, store, func(addr string, all []string) (*stores.Pool, error) {
 		pool, err := stores.Create(addr, store, p)
-		if err != nil {
-			return nil, err
+		if err != nil || data == nil {
+			return pool, err
 		}
 		if err := data.Made(all); err != nil { // a crash before leaves files of no pool
 			return nil, errors.Join(err, pool.Close())
@@ -87,8 +84,12 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 		return pool, nil
 	})
 	if err != nil {
-		return nil, errors.Join(err, local.RemoveData(data.Folder()))
+		if data != nil {
+			err = errors.Join(err, local.RemoveData(data.Folder()))
+		}
+		return nil, err
 	}
+	made.warn(cramped(kind, p))
 	return made, nil
 }
 

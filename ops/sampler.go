@@ -193,6 +193,9 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 		s.Problem = cmp.Or(s.Problem, not[0])
 	}
 	for _, c := range state.Clients {
+		if c.serves() {
+			continue // the nodes tell of servers
+		}
 		is := telemetry.Client{ID: c.ID, Name: c.Name, PID: c.PID, State: "live"}
 		switch {
 		case c.Fenced:

@@ -212,8 +212,11 @@ func clientsOf(f rdma.Fabric) ([]Client, error) {
 
 // living returns those that are alive, and use the pool.
 func living(all []Client) []Client {
-	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || stores.OfServer(c.Name) })
+	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || c.serves() })
 }
+
+// serves reports whether the client is a task of a server that lives: it uses the pool no more than its node does.
+func (c *Client) serves() bool { return c.Alive && stores.OfServer(c.Name) }
 
 // deadOf counts those that are not alive.
 func deadOf(all []Client) int {
@@ -340,26 +343,25 @@ func (s *State) printDetails(w io.Writer) {
 	case s.Problem != "":
 		fmt.Fprintf(w, "not all is known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
 	}
-	if len(s.Clients) == 0 {
+	clients := slices.DeleteFunc(slices.Clone(s.Clients), func(c Client) bool { return c.serves() })
+	if len(clients) == 0 {
 		return
 	}
 	const most = 20
 	rows = [][]string{{"client", "process", "state", "name"}}
-	for _, c := range s.Clients[:min(most, len(s.Clients))] {
+	for _, c := range clients[:min(most, len(clients))] {
 		state := "live"
 		switch {
 		case c.Fenced:
 			state = "fenced off, still attached"
 		case !c.Alive:
 			state = "dead, waits for recovery"
-		case stores.OfServer(c.Name):
-			state = "serves"
 		}
 		rows = append(rows, []string{fmt.Sprint(c.ID), fmt.Sprint(c.PID), state, c.Name})
 	}
 	fmt.Fprintln(w)
 	table.Print(w, rows, 2, 3)
-	if n := len(s.Clients) - most; n > 0 {
+	if n := len(clients) - most; n > 0 {
 		fmt.Fprintf(w, "and %s more\n", count(n))
 	}
 }

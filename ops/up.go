@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,10 +43,14 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 		}
 	}
 	made, err = madeOf(pool, store)
-	if a, bad := fabrics.Parse(addr); err == nil && roomErr == nil && bad == nil && !a.Remote() {
-		made.Warning = tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder)
+	if err != nil {
+		return nil, err
 	}
-	return made, err
+	if a, bad := fabrics.Parse(addr); roomErr == nil && bad == nil && !a.Remote() {
+		made.warn(tight(uint64(pool.Fabric.Nodes())*pool.Fabric.Size(), free, folder))
+	}
+	made.warn(cramped(pool.Kind, p))
+	return made, nil
 }
 
 // explainShape explains why a pool could not be made. One that is full before the machine's memory is has a shape that
@@ -69,6 +74,28 @@ func tight(need, free uint64, folder string) string {
 	}
 	return fmt.Sprintf("the pool may grow to %s, and %s has %s free: writes will fail when that is used up",
 		size(need), folder, size(free))
+}
+
+// cramped warns of a pool whose memory is too small for its records.
+func cramped(k *stores.Kind, p stores.Params) string {
+	if k.Room == nil {
+		return ""
+	}
+	p = k.Size(p)
+	records, whole := k.Room(p)
+	if p.Memory >= whole {
+		return ""
+	}
+	return fmt.Sprintf("%s a node have room for about %s of %s records of %s bytes: writes fail when they are full (hint: %s a "+
+		"node have room for all)", size(p.Memory), count(records), count(p.Records), count(p.PairBytes), size(whole))
+}
+
+// warn adds a warning; "": there is none.
+func (m *Made) warn(why string) {
+	if m.Warning != "" && why != "" {
+		why = m.Warning + "; " + why
+	}
+	m.Warning = cmp.Or(why, m.Warning)
 }
 
 // Print implements Result.

@@ -113,8 +113,7 @@ func (p *Params) promises() rdma.RingPromises {
 // Size returns the parameters of a pool for a shape, how many bytes of memory each node needs, and how many identities
 // its servers take. They fit any fabric.
 func Size(s Shape) (p Params, memory uint64, servers int, err error) {
-	s.Shards, s.Workers = cmp.Or(s.Shards, DefaultShards), cmp.Or(s.Workers, DefaultWorkers)
-	s.KeyBytes, s.Timeout = cmp.Or(s.KeyBytes, DefaultKey), cmp.Or(s.Timeout, poolTimeout)
+	s.defaults()
 	if err := s.check(); err != nil {
 		return p, 0, 0, err
 	}
@@ -137,6 +136,21 @@ func Size(s Shape) (p Params, memory uint64, servers int, err error) {
 		}
 		memory += memory / 8 / page * page
 	}
+}
+
+// Room returns for how many records of the longest pairs there is room in a shape that Size has found good.
+func (s Shape) Room() uint64 {
+	s.defaults()
+	_, room, err := s.divide(s.Memory)
+	if err != nil {
+		return 0
+	}
+	return room / uint64(kv.EntryBytes(s.PairBytes, mtu)) * uint64(s.Nodes) / uint64(s.Replicas)
+}
+
+func (s *Shape) defaults() {
+	s.Shards, s.Workers = cmp.Or(s.Shards, DefaultShards), cmp.Or(s.Workers, DefaultWorkers)
+	s.KeyBytes, s.Timeout = cmp.Or(s.KeyBytes, DefaultKey), cmp.Or(s.Timeout, poolTimeout)
 }
 
 func (s *Shape) check() error {

@@ -70,7 +70,10 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 			}
 			return rowanServer{s}, nil
 		},
-		Limits:   limitsOfRowan,
+		Limits: limitsOfRowan,
+		Room: func(p Params) (records, memory uint64) {
+			return rowanShape(p, kind).Room(), wholeRowan(p, kind)
+		},
 		Describe: rowan.Describe,
 		Paper:    map[string]int{"GET": 1, "UPDATE": 1, "INSERT": 1, "DELETE": 1},
 		Steps:    rowan.Steps,
@@ -106,12 +109,26 @@ func (s rowanServer) Counts(to []telemetry.Counter) []telemetry.Counter {
 }
 
 func rowanPool(p Params, kind kv.Kind) (params rowan.Params, memory uint64, servers int, err error) {
-	return rowan.Size(rowan.Shape{
+	return rowan.Size(rowanShape(p, kind))
+}
+
+func rowanShape(p Params, kind kv.Kind) rowan.Shape {
+	return rowan.Shape{
 		Kind: kind, Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, PairBytes: p.PairBytes,
 		KeyBytes: cmp.Or(p.Own.Int(keyBytes), max(p.KeyBytes, rowan.DefaultKey)), Replicas: p.DataReplicas,
 		Shards: p.Own.Int(serverShards), Workers: p.Own.Int(serverWorkers),
 		SegmentBytes: p.Own.Int(segmentBytes), Timeout: p.Timeout,
-	})
+	}
+}
+
+// wholeRowan returns how much memory of a node is for all records; 0: none is.
+func wholeRowan(p Params, kind kv.Kind) uint64 {
+	p.Memory = 0
+	_, memory, _, err := rowanPool(p, kind)
+	if err != nil {
+		return 0
+	}
+	return memory
 }
 
 // sizeRowan fills in what p leaves open. There are three replicas of each shard, as in the paper, where there are as
@@ -136,7 +153,12 @@ func refuseRowan(p Params, kind kv.Kind) error {
 		return errors.New("spares: no server takes another one's place")
 	}
 	if _, _, _, err := rowanPool(p, kind); err != nil { // Check says what kind of error it is
-		return errors.New(strings.TrimPrefix(err.Error(), rowan.ErrParams.Error()+": "))
+		why := strings.TrimPrefix(err.Error(), rowan.ErrParams.Error()+": ")
+		if whole := wholeRowan(p, kind); p.Memory < whole {
+			why += fmt.Sprintf(" (hint: %s a node have room for %d records of %d bytes)", BytesText((whole+1<<20-1)>>20<<20),
+				p.Records, p.PairBytes)
+		}
+		return errors.New(why)
 	}
 	return nil
 }

@@ -31,7 +31,8 @@ type Params struct {
 	IndexReplicas int           // default 2
 	DataReplicas  int           // default 2
 	Clients       int           // workers at a time, default 1,024
-	Telemetry     int           // processes that have a record, see package telemetry; default 64; negative: the pool has no telemetry
+	Telemetry     int           // processes that have a record, see package telemetry; default 64
+	NoTelemetry   bool          // the pool has no telemetry, whatever Telemetry says
 	Workers       int           // clients that write at the same time, for which FUSEE's memory is sized, too; 0: few
 	Timeout       time.Duration // of an operation, at most; default 2 s
 	Addresses     []string      // of the memory nodes of a consul: pool, and behind them of its witnesses; default: any that are free
@@ -49,7 +50,9 @@ func (p *Params) defaults() {
 	p.DataReplicas = cmp.Or(p.DataReplicas, min(2, p.Nodes-p.Spares))
 	p.Clients = cmp.Or(p.Clients, 1024)
 	p.Records = cmp.Or(p.Records, 100_000)
-	p.Telemetry = cmp.Or(p.Telemetry, telemetry.Records)
+	if p.Telemetry = cmp.Or(p.Telemetry, telemetry.Records); p.NoTelemetry {
+		p.Telemetry = 0
+	}
 }
 
 // Options are chosen when a worker opens a store. Zero values mean defaults.
@@ -118,6 +121,9 @@ type Kind struct {
 	Options []Option
 	// Replicas says in words how many replicas there may be.
 	Replicas string
+	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much memory a node that has
+	// room for all of them takes; nil: it is not known. It follows Check.
+	Room func(p Params) (records, memory uint64)
 	// Split reports whether index and data may have different numbers of replicas.
 	Split bool
 	// Scans reports whether its Store is a client.Scanner.

@@ -113,9 +113,7 @@ func (c *cli) up() *cobra.Command {
 // check tells what is wrong with the flags of up, and completes the parameters.
 func (u *upFlags) check(cmd *cobra.Command) error {
 	p := &u.params
-	if p.Telemetry = u.telemetry; p.Telemetry == 0 {
-		p.Telemetry = -1 // 0 is the default
-	}
+	p.Telemetry, p.NoTelemetry = u.telemetry, u.telemetry == 0
 	p.Nodes, p.Memory, p.Fabric = u.nodes+p.Spares, uint64(u.memory), u.fabric
 	p.IndexReplicas, p.DataReplicas = cmp.Or(p.IndexReplicas, u.replicas), cmp.Or(p.DataReplicas, u.replicas)
 	return cmp.Or(bounded(cmd, 1, unbounded, "nodes", "pair-bytes", "replicas", "clients", "index-replicas", "data-replicas", "records"),
