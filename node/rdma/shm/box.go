@@ -22,6 +22,7 @@ type mailbox struct {
 	o    rdma.BoxOptions
 	seen uint64 // rdma.Base.Completed, when Await returned last
 	wake chan struct{}
+	late error // of Await
 
 	mu     sync.Mutex
 	inbox  *rdma.Inbox
@@ -50,6 +51,7 @@ func (e *Endpoint) listen(o rdma.BoxOptions) (*mailbox, error) {
 		return nil, fmt.Errorf("listen with a second mailbox: %w", rdma.ErrExists)
 	}
 	m := &mailbox{e: e, o: o, wake: make(chan struct{}, 1), inbox: rdma.NewInbox(o), seen: e.Completed()}
+	m.late = fmt.Errorf("wait for a message as client %d: %w", e.id, rdma.ErrTimeout)
 	all := &e.fabric.boxes
 	all.Lock()
 	defer all.Unlock()
@@ -103,7 +105,7 @@ func (m *mailbox) Await(within time.Duration) error {
 	}
 	for expired := false; !ready && err == nil; ready, err = m.look() {
 		if expired {
-			return fmt.Errorf("wait for a message as client %d for %v: %w", m.e.id, within, rdma.ErrTimeout)
+			return m.late
 		}
 		select {
 		case <-m.wake:
