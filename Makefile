@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites fuzz bench peers consul rxe rxe2 rxe-speed ci
+.PHONY: test race teeth lint sim suites soak fuzz bench peers consul rxe rxe2 rxe-speed ci
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -21,12 +21,16 @@ lint:
 	go vet ./...
 	go tool staticcheck ./...
 
+sim: STORES += rowan rpc-kv rwrite-kv batch-kv share-kv
 sim: ## SEED=first SEEDS=count STORES=...: explore as many seeds in virtual time, but not of raw, which fails on purpose; a failing one is shrunk and replayed
 	go build -o bin/farkv ./ops/farkv
 	@for store in $(filter-out raw,$(STORES)); do bin/farkv sim fuzz $$store --seed $(SEED) --runs $(SEEDS) || exit 1; done
 
 suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many seeds each
 	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '^Test(Store|Contention|Explore|Enumerate)$$' ./client/...
+
+soak: ## three minutes of load on each store with servers, whose memory stays bounded
+	FARKV_LONG=1 go test -timeout 30m -v -run '^TestSoak$$' ./client/rowan
 
 fuzz: ## FUZZ=time: each fuzz target for that long
 	@for pkg in $$(go list ./...); do \

@@ -28,6 +28,7 @@ func fill(t *testing.T, name string, records uint64) {
 	if err != nil || k.Fill == nil {
 		t.Fatalf("%s does not tell how full its pools are: %v", name, err)
 	}
+	// The timeout is long because the tasks of three servers wait for two busy processors.
 	p, err := Create("mem:", name, Params{Nodes: 3, Records: records, Clients: 16, PairBytes: 64,
 		Timeout: 20 * time.Second})
 	if err != nil {

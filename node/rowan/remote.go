@@ -21,8 +21,13 @@ const firstRemote Owner = 1 << 15
 // Received reports whether an owner's segments are filled by others than the workers of their node.
 func (o Owner) Received() bool { return o == Control || o >= firstRemote }
 
-// A word of a segment that is lent has its push above its index.
-const indexBits = 24
+// A word of a segment that is lent has its push above its index. In place of the next one's, noMore says that the lender
+// had none to lend when it looked last, which tells a log that is full from a lender that is behind: no segment is of
+// push 0.
+const (
+	indexBits = 24
+	noMore    = 1
+)
 
 // Remote is the writer's end of a log in a node's memory. Its workers share it: it is safe for concurrent use.
 type Remote struct {
@@ -39,6 +44,7 @@ type Remote struct {
 	done     uint64   // how many the writer is done with
 	told     uint64   // and has said so
 	wanted   bool     // there was no room since the last answer
+	full     bool     // that was that there is no more
 	asking   bool
 }
 
@@ -66,7 +72,7 @@ func NewRemote(o Options, log, keep int) *Remote {
 
 // Place takes the next place for an entry with so much data, at once behind the last one in its segment. It is in flight
 // there until Landed. What is not urgent leaves some segments for what is. The error wraps rdma.ErrFull when there is
-// no room: Ask for more.
+// no room, and the lender had no more segments, and ErrAsked when it has not said that: Ask for more.
 func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	n := strides(HeaderBytes + length)
 	if n > r.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -84,7 +90,11 @@ func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	}
 	if ahead < keep {
 		r.wanted = true
-		return Place{}, fmt.Errorf("write to log %d of node %d, with %d segments left: %w", r.log, r.t.o.Node, ahead+1, rdma.ErrFull)
+		err := ErrAsked
+		if r.full {
+			err = rdma.ErrFull
+		}
+		return Place{}, fmt.Errorf("write to log %d of node %d, with %d segments left: %w", r.log, r.t.o.Node, ahead+1, err)
 	}
 	r.now, r.next = now, next+n
 	r.segments[now].flying++
@@ -144,6 +154,13 @@ func (r *Remote) Room(most int) int {
 	return max(0, r.t.o.SegmentBytes-r.next-waste) + (len(r.segments)-r.now-1)*(r.t.o.SegmentBytes-waste)
 }
 
+// Full reports whether the lender had no more segments when it looked last, as far as it was asked.
+func (r *Remote) Full() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.full
+}
+
 // Want has Ask ask for more.
 func (r *Remote) Want() {
 	r.mu.Lock()
@@ -176,7 +193,7 @@ func (r *Remote) Answered(b *rdma.Batch) {
 	defer b.Release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asking = false
+	r.asking, r.full = false, false
 	if b.Err() != nil {
 		r.wanted = true
 		return
@@ -184,8 +201,9 @@ func (r *Remote) Answered(b *rdma.Batch) {
 	r.told = b.Op(0).Word(0) - 1
 	for ; ; r.lent++ {
 		word := b.Op(1).Word(int(r.lent % uint64(r.t.o.Lent)))
-		if word>>indexBits <= r.push {
-			return // of one that was lent before
+		if word>>indexBits <= r.push { // of one that was lent before, or none
+			r.full = word == noMore
+			return
 		}
 		r.push = word >> indexBits
 		r.segments = append(r.segments, filled{Segment: Segment{int(word & (1<<indexBits - 1)), r.push}})
@@ -200,6 +218,7 @@ type Lender struct {
 	t       *Table
 	lent    [][]Segment // by log, those that the writer is not done with, in order
 	count   []uint64    // by log, how many were lent so far
+	refused []uint64    // by log, that and one more when it was told that there are none
 	waiting []Segment   // for Next
 	freed   []Segment
 	moved   bool // the last Step was told of segments, or lent some
@@ -212,7 +231,7 @@ type Lender struct {
 func (t *Table) Lender(ep rdma.Endpoint) *Lender {
 	return &Lender{
 		ep: ep, o: t.o, t: t, lent: make([][]Segment, t.o.Remotes), count: make([]uint64, t.o.Remotes),
-		words: make([]byte, 8*t.o.Remotes), scratch: make([]byte, t.o.SegmentBytes),
+		refused: make([]uint64, t.o.Remotes), words: make([]byte, 8*t.o.Remotes), scratch: make([]byte, t.o.SegmentBytes),
 	}
 }
 
@@ -259,6 +278,12 @@ func (l *Lender) lend() error {
 		l.count[log]++
 	}
 	l.moved = l.moved || len(taken) > 0
+	for log := range l.lent {
+		if l.wants(log) && l.refused[log] != l.count[log]+1 {
+			l.refused[log] = l.count[log] + 1
+			b.WriteWord(l.o.lentAt(log, l.count[log]), noMore)
+		}
+	}
 	if err := l.t.setStates(l.ep, "mark using", taken, using); err != nil {
 		return err
 	}
@@ -267,10 +292,9 @@ func (l *Lender) lend() error {
 
 // neediest returns the log with the fewest segments of those that have a writer; false: each has all that it may.
 func (l *Lender) neediest() (log int, ok bool) {
-	least := l.o.Lent
 	for i := range l.lent {
-		if n := len(l.lent[i]); n < least && binary.LittleEndian.Uint64(l.words[8*i:]) > 0 {
-			log, least, ok = i, n, true
+		if l.wants(i) && (!ok || len(l.lent[i]) < len(l.lent[log])) {
+			log, ok = i, true
 		}
 	}
 	return log, ok
@@ -278,6 +302,11 @@ func (l *Lender) neediest() (log int, ok bool) {
 
 // Moved reports whether the last Step found that writers are done with segments, or have fewer than they may.
 func (l *Lender) Moved() bool { return l.moved }
+
+// wants reports whether a log has a writer, and fewer segments than it may.
+func (l *Lender) wants(log int) bool {
+	return len(l.lent[log]) < l.o.Lent && binary.LittleEndian.Uint64(l.words[8*log:]) > 0
+}
 
 // Next returns the next segment that a writer is done with, of each log in the order in which they were lent.
 func (l *Lender) Next() (Segment, bool) {

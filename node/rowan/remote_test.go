@@ -167,7 +167,7 @@ func TestRemoteFull(t *testing.T) {
 	if n := r.taken(); n > 0 {
 		t.Errorf("%d segments are taken by logs without a writer", n)
 	}
-	r.place(true, rdma.ErrFull)
+	r.place(true, rowan.ErrAsked)
 	r.lend()
 	if n := r.taken(); n != r.o.Lent {
 		t.Errorf("a log has %d segments, want %d", n, r.o.Lent)
@@ -175,11 +175,41 @@ func TestRemoteFull(t *testing.T) {
 	for range 4 {
 		r.place(false, nil)
 	}
-	r.place(false, rdma.ErrFull)
+	r.place(false, rowan.ErrAsked)
 	for range 4 {
 		r.place(true, nil)
 	}
-	r.place(true, rdma.ErrFull)
+	r.place(true, rowan.ErrAsked)
+}
+
+// TestRemoteAsked: a log is full when its lender has looked and has no segment, not when it has not looked, or has
+// segments again.
+func TestRemoteAsked(t *testing.T) {
+	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 4}, 0)
+	var used []rowan.Segment
+	full := errors.New("not yet")
+	for range 100 {
+		at, err := r.log.Place(len(half), true)
+		if err == nil {
+			r.write(at)
+			continue
+		}
+		if full = err; errors.Is(err, rdma.ErrFull) {
+			break
+		}
+		r.ask(true)
+		used = append(used, r.step()...)
+	}
+	if n := r.taken(); !errors.Is(full, rdma.ErrFull) || !r.log.Full() || n != r.o.Segments-r.o.Own {
+		t.Fatalf("with %d segments taken: %v", n, full)
+	}
+	r.free(used)
+	r.step()
+	r.ask(true)
+	if r.log.Full() {
+		t.Error("full, with segments again")
+	}
+	r.write(r.place(true, nil))
 }
 
 // TestRoom: entries of whatever lengths have places as long as they take no more than the room that there is said to be.

@@ -19,7 +19,8 @@ import (
 //	node u16 of the worker | kind u8 | 0
 //	record
 //
-// The answer says, in a word, how many bytes the worker has leave to append, in all.
+// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is StatusFull when there
+// are no more segments.
 const ProcReplicate uint16 = 100
 
 // replicateBytes are those ahead of the record.
@@ -48,6 +49,7 @@ type backup struct {
 	acked   [callWindow / 64]uint64
 	granted uint64    // bytes
 	spent   uint64    // of them
+	full    bool      // the last answer was that there are no more segments
 	ask     *rpc.Call // for leave; nil: none is in flight
 	again   time.Duration
 }
@@ -96,11 +98,17 @@ func (c *calls) reserve(a *appending, n int, del bool) error {
 	if !del {
 		need += c.w.s.o.credit() / 2 // which is for DELs
 	}
-	if b.granted < b.spent+need || b.next >= b.lowest+callWindow {
-		return errors.Join(c.askLeave(a.node), rdma.ErrFull)
+	if b.granted >= b.spent+need && b.next < b.lowest+callWindow {
+		b.spent += leave(n)
+		return nil
 	}
-	b.spent += leave(n)
-	return nil
+	if err := c.askLeave(a.node); err != nil {
+		return err
+	}
+	if b.full {
+		return rdma.ErrFull
+	}
+	return errAway
 }
 
 func (c *calls) unreserve(a *appending, n int) { c.backups[a.node].spent -= leave(n) }
@@ -175,7 +183,7 @@ func (c *calls) heed(node int, call *rpc.Call) bool {
 		return false
 	}
 	b := &c.backups[node]
-	b.granted = max(b.granted, binary.LittleEndian.Uint64(call.Body))
+	b.granted, b.full = max(b.granted, binary.LittleEndian.Uint64(call.Body)), call.Status == StatusFull
 	return true
 }
 
@@ -222,7 +230,11 @@ func (c *calls) take(r *rpc.Request) error {
 func (c *calls) acknowledge(t taking) error {
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], c.grant(t.node))
-	return t.r.Answer(StatusOK, p[:])
+	status := StatusOK
+	if c.log.Full() {
+		status = StatusFull
+	}
+	return t.r.Answer(status, p[:])
 }
 
 // grant gives a source as much leave as there is room for: up to half of the credit, which is for DELs, and what is

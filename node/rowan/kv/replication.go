@@ -45,7 +45,7 @@ type settling interface {
 	Counts() bool
 }
 
-// errAway is wrapped when a backup cannot be asked for leave: it may be about to be found dead.
+// errAway is wrapped when a backup has not said whether it has leave: it may be behind, or about to be found dead.
 var errAway = errors.New("a backup does not answer")
 
 // inbound is the logs of a node in which the records of other servers' writes come. It belongs to the task that

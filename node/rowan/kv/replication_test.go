@@ -169,12 +169,14 @@ func TestLeave(t *testing.T) {
 		}
 	}
 	half, need := b.s.o.credit()/2, leave(length)
+	reserve(half+need-1, false, errAway) // it has not said that it is full
+	other.full = true
 	reserve(half+need-1, false, rdma.ErrFull)
 	reserve(half+need, false, nil)
 	reserve(need-1, true, rdma.ErrFull)
 	reserve(need, true, nil)
-	other.next = other.lowest + callWindow
-	reserve(2*half, true, rdma.ErrFull)
+	other.next, other.full = other.lowest+callWindow, false
+	reserve(2*half, true, errAway)
 }
 
 // TestOnce: a worker that is asked twice to append an entry does so once, and says twice that it has; and never once it

@@ -1,6 +1,8 @@
 package kv
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -64,6 +66,9 @@ func (s *Server) newRemote(node, log int) *rowan.Remote {
 
 func (x *writes) reserve(a *appending, n int, del bool) (err error) {
 	a.place, err = x.logs[a.node].Place(n, del)
+	if errors.Is(err, rowan.ErrAsked) {
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
 	return err
 }
 
