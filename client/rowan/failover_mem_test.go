@@ -28,21 +28,10 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 	}
 	f.MTU = mtu
 	c := &cluster{o: o, config: first, registers: f, running: make([]*kv.Server, o.Nodes)}
-	r := &real{cluster: c, t: t, place: &place{clients: f, end: f.Close}}
+	r := &real{cluster: c, t: t, place: &place{clients: f, end: f.Close}, ends: make([]func(), o.Nodes)}
 	t.Cleanup(r.end)
 	for n := range o.Nodes {
-		ep := r.endpoint(f, fmt.Sprint("server ", n))
-		srv, err := kv.Open(ep, f, o, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.running[n] = srv
-		r.serving.Go(func() {
-			defer ep.Close()
-			if err := srv.Run(ep); err != nil && (n != 1 || !errors.Is(err, rdma.ErrNodeDown)) {
-				t.Error(err)
-			}
-		})
+		r.begin(n)
 	}
 	r.serving.Go(func() {
 		ep := r.endpoint(f, "candidate")
@@ -54,6 +43,28 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 		}
 	})
 	return r, f
+}
+
+// begin has a server begin, which may be the next one beside its node.
+func (r *real) begin(n int) {
+	ep := r.endpoint(r.place.clients, fmt.Sprint("server ", n))
+	srv, err := kv.Open(ep, r.registers, r.o, n)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.running[n] = srv
+	ended := make(chan struct{})
+	r.serving.Go(func() {
+		defer close(ended)
+		defer ep.Close()
+		if err := srv.Run(ep); err != nil && (n != 1 || !errors.Is(err, rdma.ErrNodeDown)) {
+			r.t.Error(err)
+		}
+	})
+	r.ends[n] = func() {
+		srv.Stop()
+		<-ended
+	}
 }
 
 // await waits for a committed configuration that has something.

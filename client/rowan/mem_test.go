@@ -30,6 +30,7 @@ type real struct {
 	place   *place
 	serving sync.WaitGroup
 	over    atomic.Bool
+	ends    []func() // by node, what ends its server, where others may begin
 }
 
 // place is where a cluster runs.
