@@ -83,8 +83,10 @@ const (
 	mostCredit   = 128 << 10
 	wantSegments = 512
 	mostAhead    = 512
-	// idleLooks is how often the tasks of an idle server look while an operation may take: seldom enough for an operator's
-	// machine, 20 ms, and often enough for the first writes behind a pause, which may wait for leave that long.
+	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's machine, and often enough
+	// for the first writes behind a pause, which may wait for leave that long. While an operation may take they look
+	// idleLooks times at least.
+	idleEvery = 20 * time.Millisecond
 	idleLooks = 100
 	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments above 75, and
 	// what they work on is there twice.
@@ -97,7 +99,7 @@ func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
 		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
-		FullAfter: p.Timeout / 4, IdleEvery: p.Timeout / idleLooks,
+		FullAfter: p.Timeout / 4, IdleEvery: min(p.Timeout/idleLooks, idleEvery),
 		Log: rowan.Options{
 			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve, Credit: p.Credit,
 			Streams: p.Streams, Secret: p.Secret,

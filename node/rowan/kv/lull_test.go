@@ -38,9 +38,12 @@ func TestLull(t *testing.T) {
 		if pause := l.next(do()); pause != least {
 			t.Errorf("the next look is in %v when %s: want %v", pause, what, least)
 		}
-		looks(time.Second)
+		if pause := l.next(false); pause != least {
+			t.Errorf("the second look is in %v when %s: want %v", pause, what, least)
+		}
+		looks(2 * time.Second)
 		if pause := l.next(false); pause != most {
-			t.Errorf("the next look is in %v behind a second: want %v", pause, most)
+			t.Errorf("the next look is in %v behind two seconds: want %v", pause, most)
 		}
 		ep.now += most
 	}

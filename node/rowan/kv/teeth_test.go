@@ -80,6 +80,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a worker is quiet when nothing of earlier terms is under way", In: "worker.see",
 		At: "slices.ContainsFunc($w.ops, $*of)", Do: "false", Test: "TestSee"},
 	{Rule: "idle tasks look seldom", In: "lull.next", At: "2*$l.pause", Do: "$l.pause", Test: "TestLull"},
+	{Rule: "but not at once", In: "lull.next", At: "$now < $l.awake", Do: "false", Test: "TestLull"},
 	{Rule: "and at once when cleaners ask", In: "lull.next", At: "$question != $l.question", Do: "false", Test: "TestLull"},
 	{Rule: "a record has one encoding", In: "parseRecord",
 		At: "$second>>48 != 0", Do: "false", Test: "FuzzRecord"},
