@@ -16,6 +16,8 @@ type rowanSize struct {
 	senders          []int
 	warmUp, duration time.Duration
 	calls            simulate.Replicated
+	// Of the stores; undivided, as the paper has them.
+	clients, entries, replicas, workers []int
 }
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
@@ -23,11 +25,14 @@ func newRowanSize(quick bool, seed uint64) *rowanSize {
 		return &rowanSize{
 			seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond,
 			rowanCalls(4, kindClients/2, seed, 30*time.Microsecond),
+			[]int{360, 720, kindClients / 2}, []int{256, 1024}, []int{2, 5}, []int{16, kindWorkers},
 		}
 	}
 	return &rowanSize{
 		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond,
 		rowanCalls(2, kindClients, seed, 150*time.Microsecond),
+		[]int{180, 360, 540, 720, 1440, kindClients}, []int{64, 128, 192, 256, 512, 1024}, []int{1, 2, 3, 4, 5},
+		[]int{8, 16, kindWorkers, 32},
 	}
 }
 
@@ -37,6 +42,7 @@ const unsteady = "The quick size ends before senders and threads have found thei
 var rowanSmall = map[string]string{
 	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady, "over-d": unsteady,
 	"append-limit": unsteady,
+	"load-batch":   "The quick size has no fewer than 360 clients.", "persist-slower": divided, "entries-similar": divided,
 }
 
 func init() {
@@ -67,6 +73,12 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"stores", "Rowan-KV, and what replicates in other ways (Figures 9, 10 and 13d)", "", kindCases, kindTable},
 	{"reads", "with few PUTs, and with none (Figures 9d to 9f)", asStores, readCases, readTable},
 	{"objects", "with pairs as long as UP2X's and UDB's (the table of 6.3)", asStores, objectCases, objectTable},
+	{"load", "latency against load (Figure 9, and 6.3 on the tail)", asStores + " 50 % PUTs.", loadingCases, loadingTable},
+	{"persistence", "how long an entry takes to be in a backup's memory (Figure 11)", asStores + " 50 % PUTs.",
+		persistCases, persistTable},
+	{"entries", "entries of 64 to 1024 B (Figure 13a)", asStores + " 50 % PUTs.", entryBytesCases, entryBytesTable},
+	{"replicas", "1 to 5 replicas (Figure 13b)", asStores + " 50 % PUTs.", factorCases, factorTable},
+	{"threads", "8 to 32 threads a server (Figure 13c)", asStores + " 50 % PUTs.", threadCases, threadTable},
 }
 
 // asStores is the set-up of parts that measure the stores.
