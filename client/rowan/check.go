@@ -61,6 +61,14 @@ type contents struct {
 	alive  bool
 	items  []item   // the newest of each key, by hash
 	commit []uint64 // what the server had said of its shards before
+	torn   []torn   // nil: they were not looked for
+}
+
+// torn is a record whose checksum is wrong.
+type torn struct {
+	shard   int
+	version uint64
+	at      rdma.Addr
 }
 
 // item is a record.
@@ -232,8 +240,8 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			case !settled:
 				c.under++
 			default:
-				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has version %d", shard,
-					replicas[i], newest.version, newest.hash, has.version)
+				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has version %d%s",
+					shard, replicas[i], newest.version, newest.hash, has.version, c.place(replicas[i], shard, newest.version))
 			}
 		}
 		if settled {
@@ -243,6 +251,26 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			c.live, c.bytes = c.live+1, c.bytes+uint64(newest.length)
 		}
 	}
+}
+
+// place says where the entry is that a node lacks, if it can be found.
+func (c *checker) place(node, shard int, version uint64) string {
+	n := &c.nodes[node]
+	if n.torn == nil {
+		n.torn = []torn{}
+		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Record, at rdma.Addr) {
+			n.torn = append(n.torn, torn{r.Shard, r.Version, at})
+		})
+		if err != nil {
+			return fmt.Sprintf("; why is not known: %v", err)
+		}
+	}
+	for _, t := range n.torn {
+		if t.shard == shard && t.version == version {
+			return fmt.Sprintf("; the entry at %s (%s) has a wrong checksum", t.at, c.l.servers.Describe(t.at))
+		}
+	}
+	return ""
 }
 
 // settled reports whether a record was on all replicas before the walk.

@@ -2,6 +2,7 @@ package stores
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -63,6 +64,13 @@ func TestRowanCheck(t *testing.T) {
 		{"a record that lost its head", "lacks version", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
 			if i := bytes.Index(p, []byte("key-7 is")); i >= 40 {
 				return i - 40, 0
+			}
+			return -1, 0
+		}},
+		{"a record with a flipped bit", ") has a wrong checksum", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
+			if i := bytes.Index(p, []byte("key-7 is"+rowanValue)); i >= 0 {
+				i = (i + len("key-7 is") + 7) &^ 7
+				return i, binary.LittleEndian.Uint64(p[i:]) ^ 1<<20
 			}
 			return -1, 0
 		}},

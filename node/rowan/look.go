@@ -74,6 +74,31 @@ func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
 	return nil
 }
 
+// Torn calls f for the data of each first block in the segments of a table that was just read whose checksum is wrong, and
+// for its address: it was torn, or damaged since. What the data says may be what is wrong. Others may be missed: where a
+// header is damaged none is seen.
+func (t *Table) Torn(ep rdma.Endpoint, f func(data []byte, at rdma.Addr)) error {
+	p := make([]byte, t.o.SegmentBytes)
+	for i := range t.segments {
+		s := &t.segments[i]
+		if s.state == free {
+			continue
+		}
+		if err := read(ep, p, t.o.segmentAt(i)); err != nil {
+			return err
+		}
+		l := t.layoutOf(s.owner, s.push)
+		for off := 0; off < len(p); off += rdma.Stride {
+			if h, _, ok := l.parse(p[off:]); ok {
+				off += strides(l.sizeOfBlock(h)) - rdma.Stride
+			} else if h := parseHeader(p[off:]); p[off] == mark && h.block == 0 && l.sizeOfBlock(h) <= len(p)-off {
+				f(p[off+HeaderBytes:off+l.sizeOfBlock(h)], t.o.segmentAt(i).Add(uint64(off)))
+			}
+		}
+	}
+	return nil
+}
+
 // Describe returns what lies at an address of a log's memory; "": it is none of that.
 func (o Options) Describe(a rdma.Addr) string {
 	o = o.withDefaults()

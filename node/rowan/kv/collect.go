@@ -54,6 +54,19 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 	return nil
 }
 
+// Torn calls f for what records of entries say whose checksum is wrong, and for where these are: see rowan.Table.Torn.
+func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *Record, at rdma.Addr)) error {
+	t, err := ReadTable(ep, o, p, node)
+	if err != nil {
+		return err
+	}
+	return t.Torn(ep, func(data []byte, at rdma.Addr) {
+		if r, ok := parseRecord(data); ok {
+			f(&Record{Shard: r.shard, Term: r.term, Version: r.version, Key: r.key, Value: r.value}, at)
+		}
+	})
+}
+
 // ReadTable reads the table of segments of a server's node, to look at it, on a fabric that promises p of rings.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
 	return rowan.ReadTable(ep, o.withDefaults().log(node), p)
