@@ -71,7 +71,8 @@ func coldStart(seed uint64) error {
 		p.shift, p.keys, p.writes = 4*time.Millisecond, []int{12, 40, 100}[r.IntN(3)], 10+r.IntN(75)
 	}
 	if nodes > 3 && r.IntN(3) == 0 {
-		p.s.KillNodeAfter(r.IntN(nodes), time.Duration(r.Int64N(int64(20*time.Millisecond))))
+		p.troubled = 20 * time.Millisecond
+		p.s.KillNodeAfter(r.IntN(nodes), time.Duration(r.Int64N(int64(p.troubled))))
 	}
 	p.s.Go("power", func(ep rdma.Endpoint) {
 		broken := -1

@@ -42,6 +42,7 @@ type pool struct {
 	play func(ep rdma.Endpoint, r *check.Recorder, i int) // what clients do
 
 	pause, until, shift time.Duration // of clients: see plan
+	troubled            time.Duration // behind which nothing goes wrong
 	writes              int
 }
 
@@ -223,7 +224,7 @@ func (p *pool) last(ep rdma.Endpoint) error {
 	}
 	r := check.NewRecorder(100, store, ep.Now)
 	p.recorders = append(p.recorders, r)
-	ep.Sleep(max(0, p.until-ep.Now())) // what may go wrong has
+	ep.Sleep(max(p.until, p.troubled, ep.Now()) - ep.Now()) // what may go wrong has
 	for try := range 10 {
 		ep.Sleep(5 * time.Millisecond)
 		c := p.await(ep, p.calm)
