@@ -16,6 +16,9 @@ var (
 	ErrRevoked = fmt.Errorf("client was fenced off: %w", ErrAccess)
 	// ErrStale ends the verbs of a worker that has not joined the pool's view since it changed: see Queue.Join.
 	ErrStale = errors.New("the pool's view has changed")
+	// ErrNoEffect is wrapped beside another error by the failure of a verb of which the fabric knows that it has not taken
+	// effect and will not: it was not sent, or the node refused it.
+	ErrNoEffect = errors.New("no effect")
 	// ErrTimeout ends a wait; what was waited for stays in flight.
 	ErrTimeout = errors.New("timed out")
 	// ErrClosed ends the use of a closed endpoint or fabric.
@@ -48,6 +51,13 @@ var (
 	// ErrInUse ends an attempt to take a pool away that somebody uses.
 	ErrInUse = errors.New("pool is in use")
 )
+
+// NoEffect returns err, which wraps ErrNoEffect then.
+func NoEffect(err error) error { return &noEffect{err} }
+
+type noEffect struct{ error }
+
+func (e *noEffect) Unwrap() []error { return []error{e.error, ErrNoEffect} }
 
 // OpError is the failure of one verb.
 type OpError struct {

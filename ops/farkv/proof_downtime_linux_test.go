@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/workloads/check"
 )
 
 // Where majorities decide one of three memory nodes dies, for good, and no operation of anybody fails. How long the longest
@@ -47,4 +48,41 @@ func TestNoDowntime(t *testing.T) {
 				len(h), len(calledBehind(h, died)), longestGap(endedBefore(h, died), 0), longestGap(h, died))
 		})
 	}
+}
+
+// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back, and no operation fails
+// but writes whose request it may have got, one of a worker. How long others wait is the machine's business, so that
+// those count for nothing that waited for the whole timeout of the pool.
+func TestServerDies(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for range 4 {
+		s.node(nil, "127.0.0.1:0")
+	}
+	s.up(nil, "tcp:"+strings.Join(s.at, ","), "--store", "rowan")
+	a, b := s.work(nil), s.work(nil)
+	s.wait(500*time.Millisecond, a, b)
+	died := s.kill(1)
+	s.gone(nil, 1, 0)
+	s.wait(time.Second, a, b)
+	a.leave()
+	b.leave()
+	h := s.judge(nil)
+	const timeout = 2 * time.Second
+	uncertain := map[int]bool{} // by worker
+	for _, op := range h.With(unanswered...) {
+		gaveUp := op.Answer == check.TimedOut || op.Answer == check.Uncertain
+		if gaveUp && op.Return-op.Call >= timeout {
+			t.Logf("given up at %v, %v behind the node's death: %v", op.Return, op.Return-died, &op)
+			continue
+		}
+		if op.Answer != check.Uncertain || uncertain[op.Worker] {
+			t.Errorf("at %v, %v behind the node's death: %v", op.Return, op.Return-died, &op)
+		}
+		uncertain[op.Worker] = true
+	}
+	allWork(t, h, 0, died)
+	allWork(t, h, proofWorkers, died)
+	t.Logf("%d operations, %d of them begun behind the death, %d of unknown outcome; the longest wait of a worker was %v before it and "+
+		"%v behind it", len(h), len(calledBehind(h, died)), len(uncertain), longestGap(endedBefore(h, died), 0), longestGap(h, died))
 }

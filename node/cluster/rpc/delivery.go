@@ -82,7 +82,8 @@ func (d *delivery) resend(ep rdma.Endpoint) (over bool, err error) {
 
 // undelivered reports whether a delivery that failed with err has delivered nothing for sure.
 func (d *delivery) undelivered(err error) bool {
-	return d.again > 0 || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrMessageSize)
+	return d.again > 0 || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrMessageSize) ||
+		errors.Is(err, rdma.ErrNoEffect)
 }
 
 // wake returns the earlier of a time and the one at which the delivery wants to go on.

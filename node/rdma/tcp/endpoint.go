@@ -124,6 +124,7 @@ func (e *Endpoint) send(b *rdma.Batch, node, first int) {
 		s, err = l.begin()
 	}
 	if err != nil {
+		err = rdma.NoEffect(err)
 		for i := first; i < b.Len(); i++ {
 			if b.Op(i).Addr.Node() == node {
 				b.Op(i).Fail(err)
@@ -284,7 +285,9 @@ func (s *sent) land(h header, p []byte) error {
 		return fmt.Errorf("frame of kind %d answers verbs: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
-		s.lost = s.refused(h.status)
+		if s.lost = s.refused(h.status); !s.part { // the other parts may have been executed
+			s.lost = rdma.NoEffect(s.lost)
+		}
 		s.ep.arrived(s)
 		return nil
 	}

@@ -120,6 +120,33 @@ func TestMailboxReconnects(t *testing.T) {
 	got(t, box, "five")
 }
 
+// TestNoEffect: a message that was not sent, and one that the node refused, had no effect for sure.
+func TestNoEffect(t *testing.T) {
+	f, a, b := newTwo(t)
+	box := listening(t, a, rdma.BoxOptions{Node: rdma.All, Slots: 2})
+	listening(t, b, rdma.BoxOptions{Node: 0})
+	l := f.links[1].verbs
+	l.mu.Lock() // out of reach
+	nc := l.nc
+	l.nc, l.why = nil, rdma.ErrNodeDown
+	l.mu.Unlock()
+	if err := post(b, box.Addr(1), "unsent"); !errors.Is(err, rdma.ErrNodeDown) || !errors.Is(err, rdma.ErrNoEffect) {
+		t.Errorf("to a node that is out of reach: %v", err)
+	}
+	l.mu.Lock()
+	l.nc = nc
+	l.mu.Unlock()
+	if err := f.Fence(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := post(b, box.Addr(0), "refused"); !errors.Is(err, rdma.ErrStale) || !errors.Is(err, rdma.ErrNoEffect) {
+		t.Errorf("in an earlier view: %v", err)
+	}
+	if m := box.Next(); m != nil {
+		t.Errorf("%q was delivered", m.Data)
+	}
+}
+
 // TestMailboxAtAll has messages come by way of each node, and a node that comes into reach later.
 func TestMailboxAtAll(t *testing.T) {
 	f, a, b := newTwo(t)
