@@ -75,7 +75,7 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Log: func(c *shards.Config) {
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Gather: -1, Log: func(c *shards.Config) {
 		if c.Committed {
 			p.terms++
 		}
@@ -348,17 +348,45 @@ func TestFailover(t *testing.T) {
 }
 
 // steps is a pool in which nothing goes wrong by itself but that node 1 dies.
-func steps() (*pool, error) {
+func steps(faults ...sim.Fault) (*pool, error) {
 	opts := small(kv.Rowan)
 	opts.Workers = 1
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
-	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts,
+	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6, Faults: faults}, opts,
 		shape{nodes: 5, players: 3, ops: 200})
 	if err == nil {
 		p.pause = 50 * time.Microsecond
 		p.s.KillNodeAfter(1, 2*time.Millisecond)
 	}
 	return p, err
+}
+
+// TestGone: a client that waits for the answer of a server that died does not wait for its whole timeout.
+func TestGone(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	p, err := steps(sim.Fault{
+		Kind: sim.StallFault, Client: "server 2", At: 6 * time.Millisecond, For: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.s.KillNodeAfter(2, 8*time.Millisecond)
+	err = p.run()
+	p.s.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := p.history().With(check.Uncertain)
+	if len(waited) == 0 {
+		t.Error("no write was in flight to the server that died")
+	}
+	for _, op := range waited {
+		if took := op.Return - op.Call; took > 20*time.Millisecond {
+			t.Errorf("took %v: %v", took, &op)
+		}
+	}
 }
 
 // TestFailoverSteps: another server dies at each verb that lands at its node from when the first one is dead until the

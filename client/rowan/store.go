@@ -17,8 +17,8 @@ import (
 // Options shape a client. Zero values mean defaults.
 type Options struct {
 	Servers kv.Options // those of the pool
-	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again,
-	// if it is a GET; a tenth of that by default.
+	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again, if
+	// it is a GET, or looks whether the server is gone; a tenth of that by default, and at most 100 ms.
 	Timeout, Ask time.Duration
 }
 
@@ -55,16 +55,18 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "outcomes unknown", Count: s.counts.uncertain})
 }
 
-// Pauses between two tries of an operation.
+// Pauses between two tries of an operation: the longest is a millisecond, or a two-hundredth of the operation's
+// timeout. Many clients wait at a time for servers that take over, and each reads the registers in between.
 const (
 	firstPause = 20 * time.Microsecond
 	mostPause  = time.Millisecond
+	mostTries  = 200
 )
 
 // New returns a client of a pool.
 func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
-	o.Ask = cmp.Or(o.Ask, o.Timeout/10)
+	o.Ask = cmp.Or(o.Ask, min(o.Timeout/10, 100*time.Millisecond))
 	s := &Store{ep: ep, o: o, configs: configs}
 	if err := s.configure(); err != nil {
 		return nil, err
@@ -158,7 +160,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrTooLarge, err)
 	}
 	until := s.ep.Now() + s.o.Timeout
-	for pause := firstPause; ; pause = min(2*pause, mostPause) {
+	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
 			if err = verdict(c.Status); err == nil {
@@ -218,7 +220,33 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	}
 	r := kv.Request{Term: s.config.Term, Key: key, Value: value}
 	s.body = r.Append(s.body[:0])
-	return s.peer.Call(s.o.Servers.BoxOf(primary, hash), proc, within, s.body)
+	c, err := s.peer.Start(s.o.Servers.BoxOf(primary, hash), proc, within, s.body)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.await(c, primary); err != nil {
+		c.Release()
+		return nil, err
+	}
+	return c, nil
+}
+
+// await waits for an answer. One of a server that is a member no more does not come.
+func (s *Store) await(c *rpc.Call, server int) error {
+	for !c.Over() {
+		r, err := s.peer.Next(s.o.Ask)
+		switch {
+		case r != nil: // clients are asked for nothing
+			r.Drop()
+		case errors.Is(err, rdma.ErrTimeout):
+			if err := s.configure(); err == nil && s.config.Member(server) == nil {
+				return fmt.Errorf("server %d is no member any more: %w: %w", server, rpc.ErrUncertain, rdma.ErrNodeDown)
+			}
+		case err != nil:
+			return fmt.Errorf("%w: %w", rpc.ErrUncertain, err)
+		}
+	}
+	return c.Err
 }
 
 var (

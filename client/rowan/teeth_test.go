@@ -117,7 +117,9 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client reads the configuration again", In: "Store.do",
 		At: "errors.Is($err, errTerm)", Do: "false", Test: "TestFailover"},
 	{Rule: "and joins the view", In: "Store.rejoin", At: "$s.ep.Join()", Do: "s.ep.Rand(), error(nil)",
-		Test: "TestFailover", Seed: 374},
+		Test: "TestFailover", Seed: 13},
+	{Rule: "a client waits for no server that is gone", In: "Store.await",
+		At: "$err == nil && $s.config.Member($server) == nil", Do: "err != nil", Test: "TestGone"},
 	{Rule: "the explorer sees that a new primary has what it was sent before it serves", Pkg: server, In: "worker.begin",
 		At: "$sh.serving()", Do: "$sh != nil", Test: "TestExplore", Seed: 43},
 }

@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,9 @@ type Options struct {
 	Patience time.Duration
 	// Hung is how many questions in a row a server leaves unanswered before its node is expelled; default 50.
 	Hung int
+	// Gather is for how long copies that are complete wait for others that go on, so that they are stored in one term:
+	// nothing is served while a term begins. Default 1 s; less than 0: they do not wait.
+	Gather time.Duration
 	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done then.
 	Period time.Duration
 	Plan   shards.PlanOptions
@@ -39,6 +43,7 @@ func (o *Options) defaults() {
 		}
 	}
 	set(&o.Patience, 20*time.Millisecond)
+	o.Gather = cmp.Or(o.Gather, time.Second)
 	set(&o.Period, 500*time.Millisecond)
 	if o.Box == 0 {
 		o.Box = 1
@@ -94,7 +99,8 @@ type Manager struct {
 	silent     map[int]int // by node, questions in a row that its server left unanswered
 	plan       *shards.Planner
 	periodEnds time.Duration
-	counted    []sample // by shard, at the end of the last period
+	gathered   time.Duration // when what is complete is stored at the latest; 0: nothing waits
+	counted    []sample      // by shard, at the end of the last period
 }
 
 // sample is what a server had counted of a shard.
@@ -172,7 +178,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		}
 		return true, m.store(m.c.Commit())
 	}
-	next := m.reports(answers)
+	next := m.gather(m.reports(answers))
 	if next == m.c {
 		next = m.even(answers)
 	}
@@ -371,6 +377,21 @@ func (m *Manager) reports(answers []*answer) *shards.Config {
 			}
 		}
 	}
+	return next
+}
+
+// gather returns the configuration that follows from reports when that is to be stored, and until then the one that
+// there is.
+func (m *Manager) gather(next *shards.Config) *shards.Config {
+	now := m.ep.Now()
+	if m.gathered == 0 {
+		m.gathered = now + m.o.Gather
+	}
+	goesOn := func(s shards.Shard) bool { return len(s.Copying) > 0 || s.Source != shards.None }
+	if next != m.c && now < m.gathered && slices.ContainsFunc(next.Shards, goesOn) {
+		return m.c
+	}
+	m.gathered = 0
 	return next
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
 	"github.com/farkv/farkv/workloads/check/seeds"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -63,9 +64,9 @@ func TestManager(t *testing.T) {
 }
 
 // plain is a world in which nothing goes wrong by itself. Node 1 dies when half of the troubled time is over.
-func plain(seed uint64) *world {
+func plain(seed uint64, change ...func(*cm.Options)) *world {
 	const troubled = 6 * time.Millisecond
-	w := newWorld(seed, sim.Options{Seed: seed}, troubled, 4, 0)
+	w := newWorld(seed, sim.Options{Seed: seed}, troubled, 4, 0, change...)
 	w.s.KillNodeAfter(1, troubled/2)
 	return w
 }
@@ -77,6 +78,28 @@ func (w *world) end() error {
 		err = w.wrong
 	}
 	return err
+}
+
+// TestGather: copies that are complete at different times make one term when they wait for each other, and more when
+// they do not.
+func TestGather(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	terms := func(gather time.Duration) (sum int) {
+		for seed := range uint64(20) {
+			w := plain(seed, func(o *cm.Options) { o.Gather, o.Period = gather, time.Hour })
+			if err := w.end(); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			sum += w.commits
+		}
+		return sum
+	}
+	alone, together := terms(-1), terms(20*time.Millisecond)
+	if alone <= together || together > 3*20 { // the first, that without the dead server, that with all copies
+		t.Errorf("%d terms, and %d when copies wait for others", alone, together)
+	}
 }
 
 // TestEnumerate crashes the manager behind each of its verbs, and another server at each verb that lands there, until

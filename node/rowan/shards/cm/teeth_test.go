@@ -38,6 +38,8 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $s.store.Adopt($c); $err != nil { $*body }", Do: "_ = s.store.Adopt(c)", Test: "TestTold"},
 	{Rule: "copies become backups", In: "Manager.reports",
 		At: "$next.Complete($shard, $node)", Do: "next.Complete(shard, node+1000)"},
+	{Rule: "copies wait for others", In: "Manager.gather",
+		At: "$next != $m.c && $*goOn", Do: "goesOn == nil", Test: "TestGather"},
 	{Rule: "migrations end", In: "Manager.reports", At: "$next.Migrated($shard)", Do: "next.Migrated(-1 - shard)"},
 	{Rule: "one that hangs is expelled", In: "Manager.listen",
 		At: "$m.silent[$node]++", Do: "", Test: "TestHung"},

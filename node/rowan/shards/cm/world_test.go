@@ -79,7 +79,9 @@ func (w *world) fail(format string, a ...any) {
 }
 
 // newWorld makes a pool of so many nodes, of which the last are spares.
-func newWorld(seed uint64, o sim.Options, troubled time.Duration, nodes, spares int) *world {
+func newWorld(
+	seed uint64, o sim.Options, troubled time.Duration, nodes, spares int, change ...func(*cm.Options),
+) *world {
 	o.Nodes = nodes
 	w := &world{
 		troubled: troubled,
@@ -108,9 +110,15 @@ func newWorld(seed uint64, o sim.Options, troubled time.Duration, nodes, spares 
 		spare[i] = nodes - spares + i
 	}
 	options := cm.Options{
-		First: first, Spares: spare, Patience: lease / 4, Hung: 40, Period: time.Millisecond,
+		First: first, Spares: spare, Patience: lease / 4, Hung: 40, Gather: -1, Period: time.Millisecond,
 		Plan: shards.PlanOptions{Pause: 1, Least: 1},
 		Log:  func(c *shards.Config) { w.stored(c) },
+	}
+	if seed%4 == 2 {
+		options.Gather = 3 * lease
+	}
+	for _, f := range change {
+		f(&options)
 	}
 	for i := range 3 {
 		w.keepers = append(w.keepers, w.s.Go(fmt.Sprint("candidate ", i), w.candidate(options)))
