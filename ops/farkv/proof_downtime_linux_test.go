@@ -50,9 +50,9 @@ func TestNoDowntime(t *testing.T) {
 	}
 }
 
-// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back, and no operation fails
-// but writes whose request it may have got, one of a worker. How long others wait is the machine's business, so that
-// those count for nothing that waited for the whole timeout of the pool.
+// TestServerDies: when one of four servers dies others serve what it did: no answer is taken back, and no operation
+// fails but writes whose request it may have got, one of a worker. How long others wait is the machine's business, so
+// that those count for nothing that waited for the whole timeout of the pool.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -83,6 +83,7 @@ func TestServerDies(t *testing.T) {
 	}
 	allWork(t, h, 0, died)
 	allWork(t, h, proofWorkers, died)
-	t.Logf("%d operations, %d of them begun behind the death, %d of unknown outcome; the longest wait of a worker was %v before it and "+
-		"%v behind it", len(h), len(calledBehind(h, died)), len(uncertain), longestGap(endedBefore(h, died), 0), longestGap(h, died))
+	t.Logf("%d operations, %d of them begun behind the death, %d of unknown outcome; the longest wait of a worker "+
+		"was %v before it and %v behind it",
+		len(h), len(calledBehind(h, died)), len(uncertain), longestGap(endedBefore(h, died), 0), longestGap(h, died))
 }
