@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -115,19 +116,15 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 // send sends the ops of b that go to one node, the first of which is number first.
 func (e *Endpoint) send(b *rdma.Batch, node, first int) {
 	l := e.fabric.links[node].verbs
-	err := e.lost[node]
-	if err == nil {
-		err = e.fabric.down(node)
-	}
+	err := cmp.Or(e.lost[node], e.fabric.down(node))
 	var s sending
 	if err == nil {
 		s, err = l.begin()
 	}
 	if err != nil {
-		err = rdma.NoEffect(err)
 		for i := first; i < b.Len(); i++ {
 			if b.Op(i).Addr.Node() == node {
-				b.Op(i).Fail(err)
+				b.Op(i).Fail(rdma.NoEffect(err))
 				b.Complete(i)
 			}
 		}
@@ -285,10 +282,7 @@ func (s *sent) land(h header, p []byte) error {
 		return fmt.Errorf("frame of kind %d answers verbs: %w", h.kind, ErrProtocol)
 	}
 	if h.status != statusOK {
-		if s.lost = s.refused(h.status); !s.part { // the other parts may have been executed
-			s.lost = rdma.NoEffect(s.lost)
-		}
-		s.ep.arrived(s)
+		s.lose(s.refused(h.status))
 		return nil
 	}
 	if h.items != len(s.ops) {
@@ -335,9 +329,13 @@ func (s *sent) result(op *rdma.Op, p []byte) (rest []byte, err error) {
 	return p[pad(n):], nil
 }
 
-// refused is why the node did not execute something.
+// refused is why the node did not execute something. Other parts of a verb may have been executed.
 func (s *sent) refused(st status) error {
-	return refusal(st, s.node, s.ep.client.ID, s.epoch)
+	err := refusal(st, s.node, s.ep.client.ID, s.epoch)
+	if s.part {
+		return err
+	}
+	return rdma.NoEffect(err)
 }
 
 func refusal(st status, node int, c rdma.ClientID, epoch uint64) error {
