@@ -106,11 +106,18 @@ func (w *worker) size() int {
 	return w.rng.IntN(min(most, 300))
 }
 
-// clear deletes all keys of the worker. Those of a full pool can be.
+// clear deletes all keys of the worker. Those of a full pool can be, sooner or later.
 func (w *worker) clear() error {
+	deleted := time.Now()
 	for len(w.order) > 0 {
-		if err := w.remove(); err != nil && !errors.Is(err, client.ErrFull) {
-			return fmt.Errorf("delete all: %w", err)
+		switch err := w.remove(); {
+		case err == nil:
+			deleted = time.Now()
+		case !errors.Is(err, client.ErrFull) || time.Since(deleted) > patience:
+			for n, srv := range w.running {
+				w.t.Logf("server %d: %+v", n, srv.Stats())
+			}
+			return fmt.Errorf("delete all, of which %d are left, %v behind the last: %w", len(w.order), time.Since(deleted), err)
 		}
 	}
 	return nil
