@@ -244,6 +244,16 @@ func (r *Receiver) push() error {
 // Moved reports whether the last Step found segments that are settled, or leave that was spent.
 func (r *Receiver) Moved() bool { return r.moved }
 
+// Starving reports whether an urgent source was told in the last Step that there is no more room.
+func (r *Receiver) Starving() bool {
+	for i, none := range r.none {
+		if none && r.urgent(i) {
+			return true
+		}
+	}
+	return false
+}
+
 // Next returns the next segment that is used, in the order in which they were pushed, within each stream.
 func (r *Receiver) Next() (Segment, bool) {
 	if len(r.waiting) == 0 {

@@ -109,10 +109,13 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	return true, nil
 }
 
-// percent is how much of a segment is live at most that is cleaned: more while PUTs find no segment, though it gains
-// little.
+// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment, though it gains little.
+// When DELs find none, whatever is no longer live is worth it: else none of them would ever make room again.
 func (c *cleaner) percent() int64 {
-	if c.s.table.Free() <= c.s.o.Keep {
+	switch free := c.s.table.Free(); {
+	case free <= c.s.o.spared() || c.s.space.starves():
+		return 100
+	case free <= c.s.o.Keep:
 		return int64(max(c.s.o.Percent, 95))
 	}
 	return int64(c.s.o.Percent)

@@ -158,6 +158,9 @@ func (c *control) digestUsed() error {
 		return err
 	}
 	c.busy = c.busy || c.r.Moved()
+	if c.ring != nil {
+		c.s.space.starve(c.ring.Starving())
+	}
 	for seg, ok := c.r.Next(); ok; seg, ok = c.r.Next() {
 		if err := c.digest(seg); err != nil {
 			return err

@@ -41,6 +41,8 @@ type settling interface {
 	// Settle calls f for entries in segments that are not used yet, of each source up to a stamp of which nothing is in
 	// flight: they do not come again. It follows a Step, and Digest of all that Next returns.
 	Settle(upTo func(source uint16) uint64, f func(rowan.Segment, *rowan.Entry) error) error
+	// Starving reports whether what makes room has none.
+	Starving() bool
 	// Counts reports whether nothing lands once its sender was fenced off.
 	Counts() bool
 }

@@ -26,6 +26,7 @@ type space struct {
 	ready []rowan.Segment // committed: they may be cleaned
 	back  []rowan.Segment // cleaned, the receiver's
 
+	starving                bool   // what makes room at other servers has none here
 	cleaned, moved, dropped uint64 // segments, entries, tombstones, so far
 }
 
@@ -102,6 +103,19 @@ func (s *space) drop(at uint64, segment int, size int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropped++
+}
+
+// starve says whether what makes room at other servers has none here.
+func (s *space) starve(so bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starving = so
+}
+
+func (s *space) starves() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.starving
 }
 
 // close hands a segment of an own log over: nothing lands in it any more, and all of its entries are on all replicas.
