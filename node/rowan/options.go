@@ -44,8 +44,8 @@ type Options struct {
 	// the fabric's MTU; 4 MiB by default (section 3.2.2).
 	Segments, SegmentBytes int
 	// Ahead is how many segments are pushed at a time at most; 512 by default (section 4.3). Own is how many it leaves
-	// free for logs of the node's own: see Log.
-	Ahead, Own int
+	// free for logs of the node's own: see Log. While what makes room has none it leaves Least free; Own by default.
+	Ahead, Own, Least int
 	// Sources are how many sources of entries there are, 64 by default: see SenderOptions.Source. So many of them, the
 	// last ones, are urgent: they have leave for the reserve, too, which is there for what makes room.
 	Sources, Urgent int
@@ -68,7 +68,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.SegmentBytes, o.Ahead = cmp.Or(o.SegmentBytes, 4<<20), cmp.Or(o.Ahead, 512)
 	o.Sources, o.Credit = cmp.Or(o.Sources, 64), cmp.Or(o.Credit, 128<<10)
-	o.Streams = cmp.Or(o.Streams, 1)
+	o.Streams, o.Least = cmp.Or(o.Streams, 1), cmp.Or(o.Least, o.Own)
 	return o
 }
 

@@ -213,7 +213,11 @@ func (r *Receiver) look() error {
 // push adds free segments to the ring. Each begins with a word of zero, is marked, and only then takes entries: so as
 // long as this receiver lives its first word is zero or an entry's, and whatever happens what has entries is marked.
 func (r *Receiver) push() error {
-	list := r.t.take(Control, r.o.Ahead-len(r.pushed), r.o.Own)
+	keep := r.o.Own
+	if r.Starving() {
+		keep = min(keep, r.o.Least)
+	}
+	list := r.t.take(Control, r.o.Ahead-len(r.pushed), keep)
 	if len(list) == 0 {
 		return nil
 	}

@@ -66,6 +66,7 @@ func (o Options) withDefaults() Options {
 	o.Gather, o.GatherFor = cmp.Or(o.Gather, 256), cmp.Or(o.GatherFor, 5*time.Microsecond)
 	o.Log.Ahead = cmp.Or(o.Log.Ahead, 512)
 	o.Log.Own = cmp.Or(o.Log.Own, o.Keep+o.Workers)
+	o.Log.Least = cmp.Or(o.Log.Least, o.spared()+1)
 	o.Tombs = cmp.Or(o.Tombs, o.strides()/32)
 	return o
 }

@@ -48,19 +48,23 @@ func (w *sweep) step(idle bool) (swept bool, err error) {
 }
 
 // due reports whether enough segments were freed since the last sweep: before, most PUTs that held tombstones up are
-// there yet. When PUTs find no segment, and nothing is left to clean, one is enough.
+// there yet. When PUTs find no segment, or DELs of others none, and nothing is left to clean, one is enough.
 func (w *sweep) due(idle bool) bool {
 	freed, enough := w.s.table.Freed()-w.freed, w.s.o.Log.Segments/4
-	if idle && w.s.table.Free() <= w.s.o.Keep {
+	if idle && (w.s.table.Free() <= w.s.o.Keep || w.s.space.starves()) {
 		enough = 1
 	}
 	return freed >= uint64(enough)
 }
 
-// begin begins with the next sweep, when there are enough tombstones.
+// begin begins with the next sweep, when there are enough tombstones: any, when others' DELs find no room.
 func (w *sweep) begin() {
 	tombs, n := w.s.space.entombed()
-	if n < w.s.o.Tombs {
+	enough := w.s.o.Tombs
+	if w.s.space.starves() {
+		enough = min(enough, 1)
+	}
+	if n < enough {
 		return
 	}
 	w.tombs, w.question = tombs, w.s.quiet.ask()
