@@ -76,13 +76,16 @@ func coldStart(seed uint64) error {
 	}
 	p.s.Go("power", func(ep rdma.Endpoint) {
 		broken := -1
-		for range cuts {
+		for cut := range cuts {
 			most := []time.Duration{time.Millisecond, 6 * time.Millisecond, 30 * time.Millisecond}[r.IntN(3)]
 			ep.Sleep(100*time.Microsecond + time.Duration(r.Int64N(int64(most))))
 			p.powerOff(sim.AnySurvive(r.Uint64()))
 			ep.Sleep(time.Millisecond)
 			if broken < 0 && nodes > 3 && r.IntN(4) == 0 {
 				broken = r.IntN(nodes)
+			}
+			if cut == cuts-1 && r.IntN(2) == 0 { // what was under way is not written again
+				p.play = p.random(3)
 			}
 			p.powerOn(broken, players)
 		}

@@ -135,3 +135,34 @@ func TestSweepWaits(t *testing.T) {
 		t.Errorf("a sweep does not look when all have passed, %v", err)
 	}
 }
+
+// TestCopiesKeepTerms: a copy that a cleaner makes says in which term its entry came to the server.
+func TestCopiesKeepTerms(t *testing.T) {
+	b := newBench(t, 1, Rowan)
+	b.end(b.begin(ProcInsert, "value"), StatusOK)
+	c := b.s.newCleaner(b.ep, 0)
+	terms := func(f func(*rowan.Entry) error) (all []uint64) {
+		for _, seg := range b.s.table.Left() {
+			err := b.s.table.Scan(b.ep, seg, c.scratch, func(e *rowan.Entry) error {
+				all = append(all, termOf(e))
+				return f(e)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return all
+	}
+	c.batch = b.ep.Batch()
+	terms(func(e *rowan.Entry) error {
+		e.Stamp = 7<<32 | e.Stamp&(1<<32-1)
+		return c.move(e)
+	})
+	if err := c.flush(); err != nil {
+		t.Fatal(err)
+	}
+	c.batch.Release()
+	if got := terms(func(*rowan.Entry) error { return nil }); len(got) != 2 || got[1] != 7 {
+		t.Errorf("entries of terms %d, want a copy of term 7", got)
+	}
+}

@@ -82,6 +82,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "idle tasks look seldom", In: "lull.next", At: "2*$l.pause", Do: "$l.pause", Test: "TestLull"},
 	{Rule: "but not at once", In: "lull.next", At: "$now < $l.awake", Do: "false", Test: "TestLull"},
 	{Rule: "and at once when cleaners ask", In: "lull.next", At: "$question != $l.question", Do: "false", Test: "TestLull"},
+	{Rule: "copies keep their terms", In: "cleaner.move", At: "uint32(termOf($e))", Do: "1", Test: "TestCopiesKeepTerms"},
 	{Rule: "a record has one encoding", In: "parseRecord",
 		At: "$second>>48 != 0", Do: "false", Test: "FuzzRecord"},
 }
