@@ -18,7 +18,7 @@ import (
 const FormatVersion = 2
 
 // Steps are those of operations, and of looks at a pool.
-var Steps = []rdma.Step{"ask", "read segment", "read CommitVers"}
+var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers"}
 
 // Params shape a pool. They are written into its header and never change. The configuration, which does, is in
 // rdma.Configs.
