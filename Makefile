@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites soak fuzz bench peers consul rxe rxe2 rxe-speed ci
+.PHONY: test race teeth lint sim suites soak reports fuzz bench peers consul rxe rxe2 rxe-speed ci
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -31,6 +31,9 @@ suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many
 
 soak: ## three minutes of load on each store with servers, whose memory stays bounded
 	FARKV_LONG=1 go test -timeout 30m -v -run '^TestSoak$$' ./client/rowan
+
+reports: ## every report in full, with a line a statement in reports/testdata; takes an hour
+	FARKV_LONG=1 go test -timeout 3h -v -run '^TestFull$$' ./reports
 
 fuzz: ## FUZZ=time: each fuzz target for that long
 	@for pkg in $$(go list ./...); do \
