@@ -141,6 +141,9 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	if unserved != nil && !back {
 		return nil, fmt.Errorf("up %s: %w", name, unserved)
 	}
+	if back && unserved == nil && pool.Kind.Serve != nil && pool.Kind.Mender != nil { // servers wait for another term
+		unserved = (&Recovery{Pool: addr}).recover(ctx, pool)
+	}
 	made, err = madeOf(pool, store)
 	if err == nil && unserved != nil { // what is there stays
 		made.Warning = unserved.Error()
