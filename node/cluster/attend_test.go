@@ -35,6 +35,8 @@ func (a *attendant) Attend(v rdma.View) (more bool, err error) {
 	return a.calls%2 == 0, nil
 }
 
+func (a *attendant) Waits() bool { return false }
+
 // TestAttend: a mender attends to its store in each tick of an idle view, in one tenure however long it waits, and its
 // failures keep the keeper from nothing.
 func TestAttend(t *testing.T) {
@@ -74,4 +76,40 @@ func TestAttend(t *testing.T) {
 		t.Errorf("%d masters were elected, %d failures reported, and %d nodes gone in the end:\n%s", elected, failed, a.gone,
 			lines(w.events))
 	}
+}
+
+// patient is an attendant whose work goes on elsewhere: it waits until it was called six times, and fails once.
+type patient struct {
+	*fake
+	calls int
+}
+
+func (p *patient) Attend(rdma.View) (more bool, err error) {
+	if p.calls++; p.calls == 9 {
+		return false, errors.New("it cannot attend")
+	}
+	return p.calls == 1, nil
+}
+
+func (p *patient) Waits() bool { return p.calls != 6 }
+
+// TestOnceWaits: what a mender began elsewhere has ended when Once returns, unless the mender fails.
+func TestOnceWaits(t *testing.T) {
+	w := begin(t, sim.Options{Seed: 1}, 0)
+	var p *patient
+	w.s.Go("operator", func(ep rdma.Endpoint) {
+		for _, calls := range []int{6, 9} {
+			did, err := cluster.Once(ep, w.s, func(ep rdma.Endpoint) (cluster.Mender, error) {
+				if p == nil {
+					p = &patient{fake: &fake{w, ep}}
+				}
+				return p, nil
+			}, cluster.Options{Lease: lease})
+			failed := len(did) > 0 && did[len(did)-1].What == cluster.Failed
+			if err != nil || p.calls != calls || failed != (calls == 9) {
+				t.Errorf("it was called %d times, want %d: %v\n%s", p.calls, calls, err, lines(did))
+			}
+		}
+	})
+	w.end()
 }

@@ -67,6 +67,8 @@ type keeper struct {
 	littered bool
 	// due: the pool of an Enduring mender needs a new epoch.
 	due bool
+	// attends: what an Attendant has begun goes on elsewhere.
+	attends bool
 	// fenced is the epoch to which this tenure has fenced everybody off, and fencedAt when.
 	fenced   uint64
 	fencedAt time.Duration
@@ -270,6 +272,7 @@ func (k *keeper) attend(a Attendant, v rdma.View) (more bool, err error) {
 		return false, nil
 	}
 	more, err = a.Attend(v)
+	k.attends = err == nil && a.Waits()
 	if err != nil {
 		return false, k.failed(what, fmt.Errorf("attend to the store: %w", err))
 	}

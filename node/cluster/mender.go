@@ -43,6 +43,8 @@ type Attendant interface {
 	// Attend does one thing of what is due under an idle view. It is called in every tick, before vacancies are filled and
 	// clients recovered, and waits for a part of a lease at most. More: it is to be called again at once.
 	Attend(v rdma.View) (more bool, err error)
+	// Waits reports whether what the last Attend began goes on elsewhere, so that Once attends again.
+	Waits() bool
 }
 
 // Accuser is an Attendant that finds nodes dead which answer READs, since nothing serves there any more. They are

@@ -233,7 +233,7 @@ func (c *control) Quiet() bool {
 }
 
 // Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to
-// it; what was counted of those of which it is the primary; and whether there is room for another one.
+// it; what was counted of those that it serves; and whether there is room for another one.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
 	r.Full = c.s.isFull()
@@ -250,7 +250,7 @@ func (c *control) Report() (r cm.Report) {
 		case told && t.arriving(i) && c.arrived(t, t.Shards[i].Source, stamp):
 			r.Migrated = append(r.Migrated, i)
 		}
-		if t.leads(i) && c.ring != nil { // the configuration of others stays as it is
+		if c.s.shards[i].serving() && c.ring != nil { // the configuration of others stays as it is
 			r.Loads = append(r.Loads, cm.Load{Shard: i, Load: c.s.shards[i].load()})
 		}
 	}

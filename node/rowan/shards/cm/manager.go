@@ -96,6 +96,7 @@ type Manager struct {
 	c       *shards.Config // nil: it is to be read
 	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
 
+	waits      bool        // not all shards are served in the last term
 	silent     map[int]int // by node, questions in a row that its server left unanswered
 	plan       *shards.Planner
 	periodEnds time.Duration
@@ -166,6 +167,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		return false, err
 	}
 	m.listen(answers)
+	m.waits = !m.served(answers)
 	if next, err := m.restarted(answers); err != nil || next != m.c {
 		if err == nil {
 			err = m.store(next)
@@ -186,6 +188,26 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		return false, nil
 	}
 	return true, m.store(next)
+}
+
+// Waits implements cluster.Attendant: it reports whether a member does not answer, or does not serve yet in the last term.
+func (m *Manager) Waits() bool { return m.waits }
+
+// served reports whether all members have answered, and serve the shards of which they are the primaries.
+func (m *Manager) served(answers []*answer) bool {
+	if !m.c.Committed || slices.Contains(answers, nil) {
+		return false
+	}
+	leads := map[int]int{}
+	for _, s := range m.c.Shards {
+		leads[s.Primary]++
+	}
+	for i, a := range answers {
+		if len(a.Loads) < min(leads[m.c.Members[i].Node], maxLoads) {
+			return false
+		}
+	}
+	return true
 }
 
 // listen counts which servers are silent.
