@@ -58,20 +58,7 @@ func TestRestarts(t *testing.T) {
 	}
 	group.Wait()
 	c.config = c.await("a third configuration", func(c *shards.Config) bool { return c.Term == 3 })
-	store, ep, end := c.client()
-	last := check.NewRecorder(4, store, ep.Now)
-	c.recorders = append(c.recorders, last)
-	state := c.final(last, c.keys)
-	end()
-	c.stop()
-	c.over.Store(true)
-	c.serving.Wait()
-	audit := c.endpoint(c.place.clients, "audit")
-	defer audit.Close()
-	err := errors.Join(c.wrong, c.audit(audit, state, c.keys), check.Linearizable(c.history(), check.Options{}))
-	if err != nil {
-		t.Error(err)
-	}
+	c.judge()
 }
 
 // BenchmarkColdStart starts all servers anew beside memory with records of 100 bytes: until their indexes have them, and

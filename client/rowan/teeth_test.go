@@ -107,7 +107,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "what a server had as a replica before does not count", Pkg: server, In: "control.take",
 		At: "!$sh.takes(termOf($e))", Do: "false", Test: "TestColdStart", Seed: 609},
 	{Rule: "nor does it for others that look", Pkg: server, In: "Collect",
-		At: "$first == 0 || termOf($e) < $first", Do: "first == 0", Test: "TestResharding"},
+		At: "$first == 0 || termOf($e) < $first", Do: "first == 0", Test: "TestResharding", Seed: 692},
 	{Rule: "since when a server is a replica is noted", Pkg: server, In: "control.Adopt",
 		At: "$c.mark($t)", Do: "error(nil)", Test: "TestColdStart"},
 	{Rule: "a client reads the configuration again", In: "Store.do",

@@ -16,7 +16,7 @@ import (
 const (
 	servedAlone = 50 * time.Microsecond
 	servedEach  = 2 * time.Microsecond
-	servedLeast = 300 * time.Millisecond // beside: servers begin, and tasks that are idle look each 20 ms
+	servedLeast = 100 * time.Millisecond // beside: servers begin
 )
 
 // servedSetUp bounds how long setting up takes.

@@ -23,8 +23,8 @@ func (r *Record) Newer(other *Record) bool {
 
 // Collect calls f for the record of each entry in the logs of a server, of shards that it has, in no particular order,
 // and changes nothing: of a key there may be several, and copies of one. Of those the newest one counts, which may be a
-// DEL's. While the server
-// serves, what is moved or freed may be missed, or come though it does not count any more: see rowan.Table.Look.
+// DEL's. While the server serves, what is moved or freed may be missed, or come though it does not count any more: see
+// rowan.Table.Look.
 //
 // The worker needs no rings itself: p is what its fabric promises of them. The error wraps rowan.ErrDamaged where
 // memory has what no server writes.
@@ -33,7 +33,7 @@ func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(
 	t, err := ReadTable(ep, o, p, node)
 	var since []uint64
 	if err == nil {
-		since, err = o.readWords(ep, "read since when", o.sinceAt(node, 0))
+		since, err = o.since(ep, node)
 	}
 	if err == nil {
 		err = t.Look(ep, func(e *rowan.Entry) error {
@@ -75,6 +75,11 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*row
 // CommitVers reads what the server of a node says of the CommitVers of the shards of which it is the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
+}
+
+// since reads the terms since which the server of a node has shards, by shard; 0: it does not have that one.
+func (o Options) since(ep rdma.Endpoint, node int) ([]uint64, error) {
+	return o.readWords(ep, "read since when", o.sinceAt(node, 0))
 }
 
 // readWords reads a word for each shard.

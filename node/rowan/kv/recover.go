@@ -58,11 +58,11 @@ func (c *control) recover() error {
 // remember reads which shards the earlier server had, and what it knew to be on all replicas of those that it served.
 func (c *control) remember() error {
 	o := c.s.o
-	since, err := o.readWords(c.ep, "read since when", o.sinceAt(c.s.node, 0))
+	since, err := o.since(c.ep, c.s.node)
 	if err != nil {
 		return err
 	}
-	if c.told, err = o.readWords(c.ep, "read CommitVers", o.commitAt(c.s.node, 0)); err != nil {
+	if c.told, err = CommitVers(c.ep, o, c.s.node); err != nil {
 		return err
 	}
 	for i, sh := range c.s.shards {
