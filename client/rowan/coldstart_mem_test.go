@@ -51,7 +51,8 @@ func TestRestarts(t *testing.T) {
 					c.restart(nodes...)
 				}
 				c.play(ep, rec, plan{
-					worker: i, first: 500 * round, ops: 500, keys: c.keys, sizes: []int{8, 100, 500, maxValue}, writes: 70,
+					worker: i, first: 500 * round, ops: 500,
+					keys: c.keys, sizes: []int{8, 100, 500, maxValue}, writes: 70,
 				})
 			}
 		})
@@ -61,8 +62,8 @@ func TestRestarts(t *testing.T) {
 	c.judge()
 }
 
-// BenchmarkColdStart starts all servers anew beside memory with records of 100 bytes: until their indexes have them, and
-// another term has begun. records/s are those of one node, of which each is a replica of all.
+// BenchmarkColdStart starts all servers anew beside memory with records of 100 bytes: until their indexes have them,
+// and another term has begun. records/s are those of one node, of which each is a replica of all.
 func BenchmarkColdStart(b *testing.B) {
 	const records = 50_000
 	o := large(kv.Rowan)

@@ -93,8 +93,8 @@ func coldStart(seed uint64) error {
 	return p.run()
 }
 
-// TestColdStart: what clients see is linearizable, and in the end all replicas have the same, while the power of all nodes
-// is cut and comes back.
+// TestColdStart: what clients see is linearizable, and in the end all replicas have the same, while the power of all
+// nodes is cut and comes back.
 func TestColdStart(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")

@@ -147,8 +147,8 @@ func history(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
 	}
 }
 
-// judge has another client read all keys, ends the servers, and checks that what clients saw is linearizable, and that all
-// replicas have the same.
+// judge has another client read all keys, ends the servers, and checks that what clients saw is linearizable, and that
+// all replicas have the same.
 func (r *real) judge() {
 	r.t.Helper()
 	store, ep, end := r.client()

@@ -14,8 +14,8 @@ import (
 const hung = 200
 
 // NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its configuration,
-// which is in configs (sections 4.5 and 4.6). When a node dies others serve its shards, and have replicas again. When one
-// has more to do than others shards move.
+// which is in configs (sections 4.5 and 4.6). When a node dies others serve its shards, and have replicas again. When
+// one has more to do than others shards move.
 func NewMender(configs rdma.Configs) cluster.NewMender {
 	manager := cm.NewMender(configs, cm.Options{Hung: hung})
 	return func(ep rdma.Endpoint) (cluster.Mender, error) {

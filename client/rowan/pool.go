@@ -83,9 +83,9 @@ const (
 	mostCredit   = 128 << 10
 	wantSegments = 512
 	mostAhead    = 512
-	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's machine, and often enough
-	// for the first writes behind a pause, which may wait for leave that long. While an operation may take they look
-	// idleLooks times at least.
+	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's machine, and often
+	// enough for the first writes behind a pause, which may wait for leave that long. While an operation may take they
+	// look idleLooks times at least.
 	idleEvery = 20 * time.Millisecond
 	idleLooks = 100
 	// fullest is how much of the segments for entries may be live, in percent: cleaners keep segments above 75, and

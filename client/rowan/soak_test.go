@@ -117,7 +117,8 @@ func (w *worker) clear() error {
 			for n, srv := range w.running {
 				w.t.Logf("server %d: %+v", n, srv.Stats())
 			}
-			return fmt.Errorf("delete all, of which %d are left, %v behind the last: %w", len(w.order), time.Since(deleted), err)
+			return fmt.Errorf("delete all, of which %d are left, %v behind the last: %w",
+				len(w.order), time.Since(deleted), err)
 		}
 	}
 	return nil

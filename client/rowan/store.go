@@ -17,8 +17,8 @@ import (
 // Options shape a client. Zero values mean defaults.
 type Options struct {
 	Servers kv.Options // those of the pool
-	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again, if
-	// it is a GET, or looks whether the server is gone; a tenth of that by default, and at most 100 ms.
+	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer before it asks again,
+	// if it is a GET, or looks whether the server is gone; a tenth of that by default, and at most 100 ms.
 	Timeout, Ask time.Duration
 }
 

@@ -102,7 +102,8 @@ func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error 
 	return server.Run(ep)
 }
 
-// ended notes that the server of a node has ended, and why. It is no failure when the fabric was closed, or the node died.
+// ended notes that the server of a node has ended, and why. It is no failure when the fabric was closed, or the node
+// died.
 func (s *Servers) ended(node int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -121,8 +121,8 @@ type Kind struct {
 	Options []Option
 	// Replicas says in words how many replicas there may be.
 	Replicas string
-	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much memory a node that has
-	// room for all of them takes; nil: it is not known. It follows Check.
+	// Room returns for how many of a pool's records of PairBytes its memory has room, and how much memory a node that
+	// has room for all of them takes; nil: it is not known. It follows Check.
 	Room func(p Params) (records, memory uint64)
 	// Split reports whether index and data may have different numbers of replicas.
 	Split bool

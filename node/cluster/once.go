@@ -72,7 +72,8 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) (did []Event,
 
 // waits reports whether a node does not answer, but does not count as dead yet, or something else is due.
 func (k *keeper) waits() bool {
-	return k.due || k.breathing || k.attends || slices.ContainsFunc(k.probes, func(p probe) bool { return p.flying != nil })
+	flying := func(p probe) bool { return p.flying != nil }
+	return k.due || k.breathing || k.attends || slices.ContainsFunc(k.probes, flying)
 }
 
 // reignOnce becomes master. If somebody else is, it waits until that tenure is over, as it looks at first.

@@ -16,8 +16,8 @@ var (
 	ErrRevoked = fmt.Errorf("client was fenced off: %w", ErrAccess)
 	// ErrStale ends the verbs of a worker that has not joined the pool's view since it changed: see Queue.Join.
 	ErrStale = errors.New("the pool's view has changed")
-	// ErrNoEffect is wrapped beside another error by the failure of a verb of which the fabric knows that it has not taken
-	// effect and will not: it was not sent, or the node refused it.
+	// ErrNoEffect is wrapped beside another error by the failure of a verb of which the fabric knows that it has not
+	// taken effect and will not: it was not sent, or the node refused it.
 	ErrNoEffect = errors.New("no effect")
 	// ErrTimeout ends a wait; what was waited for stays in flight.
 	ErrTimeout = errors.New("timed out")

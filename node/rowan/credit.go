@@ -83,8 +83,8 @@ func (r *Receiver) grant() error {
 // urgent reports whether a source is.
 func (r *Receiver) urgent(source int) bool { return source >= r.o.Sources-r.o.Urgent }
 
-// ErrAsked is wrapped when a writer has no leave, or segment, and has not heard whether there is more: what gives it may
-// be behind, or dead.
+// ErrAsked is wrapped when a writer has no leave, or segment, and has not heard whether there is more: what gives it
+// may be behind, or dead.
 var ErrAsked = errors.New("the log was asked for leave, and has not answered")
 
 // Reserve is Try, and waits for the answer where it has to ask, which takes a trip. The error wraps rdma.ErrFull when the

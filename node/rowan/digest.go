@@ -63,8 +63,9 @@ func (r *Receiver) Digest(s Segment, f func(*Entry) error) error {
 }
 
 // Settle calls f for entries that are at rest in segments which are in the ring, in the order of Digest: those of each
-// source up to a stamp of which the caller knows that nothing not above it is in flight, so that entries which have begun
-// up to it will not end. They do not come again when their segment is digested. It follows a Step, and Digest of all that Next returns.
+// source up to a stamp of which the caller knows that nothing not above it is in flight, so that entries which have
+// begun up to it will not end. They do not come again when their segment is digested. It follows a Step, and Digest of
+// all that Next returns.
 func (r *Receiver) Settle(upTo func(source uint16) uint64, f func(Segment, *Entry) error) error {
 	begun := len(r.pushed) - r.unbegun
 	for i, p := range r.pushed {

@@ -12,8 +12,8 @@ import (
 //
 // Its entries are of one block, and sealed for the use of their segment and their place in it. So whatever bytes else
 // are in a segment, of earlier uses, of data, or of entries that are torn, are none; an entry is found wherever others
-// before it were lost. Each has a term in the upper half of its stamp: the worker's, or, of an entry that it copies, that
-// one's.
+// before it were lost. Each has a term in the upper half of its stamp: the worker's, or, of an entry that it copies,
+// that one's.
 type Log struct {
 	ep    rdma.Endpoint
 	t     *Table

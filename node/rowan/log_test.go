@@ -92,7 +92,8 @@ func (w *logWorld) open(ep rdma.Endpoint) (*rowan.Table, error) {
 		}
 		err = errors.Join(err, t.Scan(ep, seg, scratch, func(e *rowan.Entry) error {
 			number := int(binary.LittleEndian.Uint64(e.Data))
-			if !bytes.Equal(e.Data, logData(number)) || e.Stamp>>32 != uint64(number) || w.places[number] != (logPlace{seg, e.Blocks[0]}) {
+			at := logPlace{seg, e.Blocks[0]}
+			if !bytes.Equal(e.Data, logData(number)) || e.Stamp>>32 != uint64(number) || w.places[number] != at {
 				w.fail("entry %d at %+v %v is not what was appended", number, seg, e.Blocks)
 			}
 			found[number] = true

@@ -21,9 +21,9 @@ const firstRemote Owner = 1 << 15
 // Received reports whether an owner's segments are filled by others than the workers of their node.
 func (o Owner) Received() bool { return o == Control || o >= firstRemote }
 
-// A word of a segment that is lent has its push above its index. In place of the next one's, noMore says that the lender
-// had none to lend when it looked last, which tells a log that is full from a lender that is behind: no segment is of
-// push 0.
+// A word of a segment that is lent has its push above its index. In place of the next one's, noMore says that the
+// lender had none to lend when it looked last, which tells a log that is full from a lender that is behind: no segment
+// is of push 0.
 const (
 	indexBits = 24
 	noMore    = 1

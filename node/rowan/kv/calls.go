@@ -19,8 +19,8 @@ import (
 //	node u16 of the worker | kind u8 | 0
 //	record
 //
-// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is StatusFull when there
-// are no more segments.
+// The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is StatusFull when
+// there are no more segments.
 const ProcReplicate uint16 = 100
 
 // replicateBytes are those ahead of the record.

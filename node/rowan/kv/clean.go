@@ -109,8 +109,8 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	return true, nil
 }
 
-// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment, though it gains little.
-// When DELs find none, whatever is no longer live is worth it: else none of them would ever make room again.
+// percent is below how much of live bytes a segment is cleaned: more while PUTs find no segment, though it gains
+// little. When DELs find none, whatever is no longer live is worth it: else none of them would ever make room again.
 func (c *cleaner) percent() int64 {
 	switch free := c.s.table.Free(); {
 	case free <= c.s.o.spared() || c.s.space.starves():

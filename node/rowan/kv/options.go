@@ -118,8 +118,8 @@ func (o Options) message() int {
 
 // Each server begins its memory with words: the last term that it has adopted as a member; by shard, the CommitVer, of
 // which it is the primary (see control.tell), the stamp of the last entry when the shard was copied to it, and the term
-// since which it is a replica (see since); and by node, the last term in which that one's server has given it what it had
-// (see exchanger). The log is behind.
+// since which it is a replica (see since); and by node, the last term in which that one's server has given it what it
+// had (see exchanger). The log is behind.
 func (o Options) wordsBytes() uint64 {
 	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
 }

@@ -25,9 +25,9 @@ func (s *Server) log(ep rdma.Endpoint, owner rowan.Owner) *rowan.Log {
 // errStopped ends a recovery of a server that is stopped.
 var errStopped = errors.New("the server is stopped")
 
-// recover has the server go on with what an earlier one left in the node's memory (section 4.7): the indexes come to name
-// the newest record of each key, of shards that the server has had ever since. It is no member before the manager has begun
-// another term, in which all members give each other what may not be on all replicas: see cm.Server.Restart.
+// recover has the server go on with what an earlier one left in the node's memory (section 4.7): the indexes come to
+// name the newest record of each key, of shards that the server has had ever since. It is no member before the manager
+// has begun another term, in which all members give each other what may not be on all replicas: see cm.Server.Restart.
 //
 // It changes nothing in memory but states of segments, so that a crash leaves what there was.
 func (c *control) recover() error {

@@ -35,8 +35,8 @@ type changing interface {
 }
 
 type settling interface {
-	// Recover calls f for the entries in segments of an earlier receiver, each where it ends, and returns these, of which
-	// Digest is not called: see rowan.Receiver.
+	// Recover calls f for the entries in segments of an earlier receiver, each where it ends, and returns these, of
+	// which Digest is not called: see rowan.Receiver.
 	Recover(f func(rowan.Segment, *rowan.Entry) error) ([]rowan.Segment, error)
 	// Settle calls f for entries in segments that are not used yet, of each source up to a stamp of which nothing is in
 	// flight: they do not come again. It follows a Step, and Digest of all that Next returns.

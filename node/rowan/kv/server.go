@@ -154,8 +154,8 @@ func (s *Server) readHeads(b *rdma.Batch, offsets []uint64, key int) {
 	}
 }
 
-// isFull reports whether there is no room for another shard: for one of twice as many bytes as those that there are, beside
-// what is kept free.
+// isFull reports whether there is no room for another shard: for one of twice as many bytes as those that there are,
+// beside what is kept free.
 func (s *Server) isFull() bool {
 	stats := s.Stats()
 	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))

@@ -177,8 +177,8 @@ func (c *control) Adopt(config *shards.Config) error {
 	return nil
 }
 
-// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of LastTerm's word leaves
-// marks of a term in which nothing was done.
+// mark notes durably since when the server has the shards that it gains or loses. A crash ahead of LastTerm's word
+// leaves marks of a term in which nothing was done.
 func (c *control) mark(t *term) error {
 	b := c.ep.Batch()
 	defer b.Release()

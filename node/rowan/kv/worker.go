@@ -87,7 +87,8 @@ func (s *Server) work(ep rdma.Endpoint, number int) error {
 
 func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	w := &worker{
-		s: s, ep: ep, number: number, log: s.log(ep, rowan.Owner(1+number)), wake: rdma.Forever, lull: s.newLull(ep, idle),
+		s: s, ep: ep, number: number, log: s.log(ep, rowan.Owner(1+number)),
+		wake: rdma.Forever, lull: s.newLull(ep, idle),
 	}
 	o := rpc.Options{Box: rdma.BoxOptions{
 		Node: s.node, Number: s.o.Boxes + 1 + number, Slots: s.o.Slots, Bytes: s.o.message(),

@@ -56,8 +56,8 @@ func NewPlanner(o PlanOptions) *Planner {
 	return &Planner{o: o, rest: o.Pause}
 }
 
-// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and the servers that have
-// no room for another shard: none of two is of one shard. It is to be called for each period.
+// Plan returns the moves to begin at the end of a period, given the loads of all shards in it, and the servers that
+// have no room for another shard: none of two is of one shard. It is to be called for each period.
 func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	if !c.Committed || slices.ContainsFunc(c.Shards, c.moves) {
 		p.rest = p.o.Pause

@@ -70,7 +70,8 @@ func (r *run) sweep() *Failure {
 	var failed error
 	r.s.Go("recover", func(ep rdma.Endpoint) {
 		lease := r.subject.Timeout / leasesATimeout
-		_, failed = cluster.Once(ep, r.s, r.subject.Mender(r.s), cluster.Options{Lease: lease, NodePatience: patienceLeases * lease})
+		o := cluster.Options{Lease: lease, NodePatience: patienceLeases * lease}
+		_, failed = cluster.Once(ep, r.s, r.subject.Mender(r.s), o)
 	})
 	if f := ofRun(r.s.Run()); f != nil {
 		return f

@@ -190,7 +190,8 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	return true, m.store(next)
 }
 
-// Waits implements cluster.Attendant: it reports whether a member does not answer, or does not serve yet in the last term.
+// Waits implements cluster.Attendant: it reports whether a member does not answer, or does not serve yet in the last
+// term.
 func (m *Manager) Waits() bool { return m.waits }
 
 // served reports whether all members have answered, and serve the shards of which they are the primaries.

@@ -41,8 +41,8 @@ type Report struct {
 	Full     bool // the server has no room for another shard
 }
 
-// Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is none of a shard that the
-// primary does not serve yet in its term.
+// Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is none of a shard that
+// the primary does not serve yet in its term.
 type Load struct {
 	Shard int
 	shards.Load

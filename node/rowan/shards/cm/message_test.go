@@ -49,7 +49,8 @@ func TestLongAnswer(t *testing.T) {
 // FuzzAnswer: bytes are an answer in one way at most.
 func FuzzAnswer(f *testing.F) {
 	f.Add(cm.EncodeAnswer(1, true, cm.Report{}))
-	f.Add(cm.EncodeAnswer(2, false, cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true}))
+	some := cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true}
+	f.Add(cm.EncodeAnswer(2, false, some))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		term, restarted, r, err := cm.DecodeAnswer(p)
 		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads {

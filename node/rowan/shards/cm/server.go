@@ -33,7 +33,7 @@ type Server struct {
 	node   int
 	store  Store
 	c      *shards.Config // nil: it knows none yet
-	last   uint64         // the last term of an earlier server beside the node: it adopts none up to it; 0: there was none
+	last   uint64         // the last term of an earlier server beside the node, which adopts none up to it; 0: none
 	busy   bool           // it adopts none for now
 	told   uint64
 	epoch  uint64        // of the view that it has joined
@@ -47,9 +47,9 @@ func NewServer(ep rdma.Endpoint, f rdma.Configs, node int, store Store) *Server 
 	return &Server{ep: ep, f: f, node: node, store: store}
 }
 
-// Restart says that an earlier server beside the node was a member, and that term the last one it has noted. What that one
-// had in DRAM is gone. So nothing is adopted up to that term: the manager is told, which begins another. Until Recovered
-// nothing is adopted at all.
+// Restart says that an earlier server beside the node was a member, and that term the last one it has noted. What that
+// one had in DRAM is gone. So nothing is adopted up to that term: the manager is told, which begins another. Until
+// Recovered nothing is adopted at all.
 func (s *Server) Restart(term uint64) { s.last, s.busy = term, true }
 
 // Recovered says that the store has what the earlier server left.

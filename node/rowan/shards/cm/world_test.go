@@ -282,7 +282,8 @@ func (v *server) run(ep rdma.Endpoint) {
 	}
 }
 
-// restart starts the server anew when it is time, and ends its recovery. What it has of shards, and has noted, is durable.
+// restart starts the server anew when it is time, and ends its recovery. What it has of shards, and has noted, is
+// durable.
 func (v *server) restart(ep rdma.Endpoint) {
 	now := v.s.Now()
 	if v.again > 0 && now >= v.again {
