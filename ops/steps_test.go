@@ -45,8 +45,8 @@ func (e *namedEndpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 }
 
 // SwapConfig implements cluster.Configurer for menders.
-func (e *namedEndpoint) SwapConfig(version uint64, data []byte) (bool, error) {
-	return e.Endpoint.(cluster.Configurer).SwapConfig(version, data)
+func (e *namedEndpoint) SwapConfig(version uint64, data []byte, what string) (bool, error) {
+	return e.Endpoint.(cluster.Configurer).SwapConfig(version, data, what)
 }
 
 // namedFabric opens such endpoints.

@@ -12,19 +12,21 @@ type What uint8
 
 // What a keeper does.
 const (
-	Elected   What = iota + 1 // became the pool's master
-	Lost                      // is master no more: another client is, or was, or asked to be
-	Expelled                  // a node did not answer, and is gone for everybody
-	Mended                    // all replicas are equal again
-	Restored                  // a spare stands for a node that is gone
-	Recovered                 // what a dead client left is finished, or taken back, and passed on
-	Attached                  // as Recovered, but the client's process still holds its identity
-	Swept                     // what nobody could reach any more is free
-	Failed                    // something could not be done; it is tried again later
+	Elected    What = iota + 1 // became the pool's master
+	Lost                       // is master no more: another client is, or was, or asked to be
+	Expelled                   // a node did not answer, and is gone for everybody
+	Mended                     // all replicas are equal again
+	Restored                   // a spare stands for a node that is gone
+	Recovered                  // what a dead client left is finished, or taken back, and passed on
+	Attached                   // as Recovered, but the client's process still holds its identity
+	Swept                      // what nobody could reach any more is free
+	Failed                     // something could not be done; it is tried again later
+	Configured                 // the store's configuration is another one
 )
 
 var whats = [...]string{
 	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "swept", "failed",
+	"configured",
 }
 
 func (w What) String() string { return whats[w] }
@@ -38,8 +40,8 @@ type Event struct {
 	Node   int           // that was expelled, or restored
 	Spare  int           // that stands for it now
 	Client rdma.Client   // that was recovered; of Lost only the ID of the master there is
-	Took   time.Duration // of Mended, Restored, Recovered, Attached and Swept
-	Report string        // of Recovered and Attached: what the mender says of it, in lines
+	Took   time.Duration // of Mended, Restored, Recovered, Attached, Swept and Configured
+	Report string        // of Recovered, Attached and Configured: what the mender says of it, in lines
 	Err    error         // of Failed
 }
 
@@ -64,9 +66,10 @@ func (e Event) String() string {
 	case Attached:
 		return fmt.Sprintf("client %d %q recovered in %v; its process is attached and keeps the identity", e.Client.ID,
 			e.Client.Name, took)
-	}
-	if e.What == Swept {
+	case Swept:
 		return fmt.Sprintf("blocks that clients left swept in %v", took)
+	case Configured:
+		return e.Report
 	}
 	return fmt.Sprintf("failed: %v", e.Err)
 }

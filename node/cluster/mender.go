@@ -56,9 +56,9 @@ type Accuser interface {
 }
 
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
-// rdma.Configs says: while that lasts no other process does.
+// rdma.Configs says: while that lasts no other process does. What, for people, is what the configuration changes.
 type Configurer interface {
-	SwapConfig(version uint64, data []byte) (bool, error)
+	SwapConfig(version uint64, data []byte, what string) (bool, error)
 }
 
 // Reporter is a Mender that tells, in lines, what its last Recover did and how long each step of it took.

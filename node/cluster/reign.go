@@ -84,11 +84,16 @@ func (m *reignBox) Await(within time.Duration) error {
 }
 
 // SwapConfig implements Configurer.
-func (e *reign) SwapConfig(version uint64, data []byte) (bool, error) {
+func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, error) {
 	if err := e.k.prolong(); err != nil {
 		return false, err
 	}
-	return e.k.f.SwapConfig(e.k.role, version, data)
+	began := e.Now()
+	ok, err := e.k.f.SwapConfig(e.k.role, version, data)
+	if ok {
+		e.k.log(Event{What: Configured, Took: e.Now() - began, Report: what})
+	}
+	return ok, err
 }
 
 var errOver = fmt.Errorf("somebody else is the pool's master: %w", rdma.ErrStale)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/farkv/farkv/node/cluster"
@@ -95,6 +96,7 @@ type Manager struct {
 	version uint64         // in the registers
 	c       *shards.Config // nil: it is to be read
 	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
+	why     string         // why pending follows
 
 	waits      bool        // not all shards are served in the last term
 	silent     map[int]int // by node, questions in a row that its server left unanswered
@@ -131,7 +133,7 @@ func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	if err != nil {
 		return err
 	}
-	return m.store(next)
+	return m.store(next, "new: "+servers([]int{spare}))
 }
 
 // Recover has nothing to do: clients own nothing.
@@ -153,14 +155,14 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		if m.o.First == nil {
 			return false, nil
 		}
-		return true, m.store(m.o.First)
+		return true, m.store(m.o.First, "the first")
 	}
 	if gone := m.gone(v); len(gone) > 0 {
 		next, err := m.c.Fail(gone...)
 		if err != nil {
 			return false, err
 		}
-		return true, m.store(next)
+		return true, m.store(next, "gone: "+servers(gone))
 	}
 	answers, err := m.ask(v.Epoch)
 	if err != nil {
@@ -170,7 +172,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	m.waits = !m.served(answers)
 	if next, err := m.restarted(answers); err != nil || next != m.c {
 		if err == nil {
-			err = m.store(next)
+			err = m.store(next, "servers began anew")
 		}
 		return err == nil, err
 	}
@@ -178,16 +180,15 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		if !m.known(answers) {
 			return false, nil
 		}
-		return true, m.store(m.c.Commit())
+		return true, m.store(m.c.Commit(), "")
 	}
-	next := m.gather(m.reports(answers))
-	if next == m.c {
-		next = m.even(answers)
+	if next := m.gather(m.reports(answers)); next != m.c {
+		return true, m.store(next, "shards were copied")
 	}
-	if next == m.c {
-		return false, nil
+	if next := m.even(answers); next != m.c {
+		return true, m.store(next, "shards move")
 	}
-	return true, m.store(next)
+	return false, nil
 }
 
 // Waits implements cluster.Attendant: it reports whether a member does not answer, or does not serve yet in the last
@@ -256,7 +257,7 @@ func (m *Manager) Hung(v rdma.View) []int {
 func (m *Manager) read() error {
 	switch {
 	case m.pending != nil:
-		return m.store(m.pending)
+		return m.store(m.pending, m.why)
 	case m.c != nil:
 		return nil
 	}
@@ -274,10 +275,15 @@ func (m *Manager) read() error {
 	return nil
 }
 
-// store replaces the configuration. Where that fails it may happen yet, until another swap is answered: see read.
-func (m *Manager) store(next *shards.Config) error {
-	m.c, m.pending = nil, next
-	ok, err := m.swap.SwapConfig(m.version, next.Encode())
+// store replaces the configuration by one that begins a term, and why, or commits one. Where that fails it may happen yet,
+// until another swap is answered: see read.
+func (m *Manager) store(next *shards.Config, why string) error {
+	m.c, m.pending, m.why = nil, next, why
+	what := fmt.Sprintf("term %d begins: %s", next.Term, why)
+	if next.Committed {
+		what = fmt.Sprintf("term %d is committed", next.Term)
+	}
+	ok, err := m.swap.SwapConfig(m.version, next.Encode(), what)
 	if err != nil {
 		return fmt.Errorf("store the configuration of term %d: %w", next.Term, err)
 	}
@@ -288,6 +294,15 @@ func (m *Manager) store(next *shards.Config) error {
 	m.c, m.version = next, m.version+1
 	m.o.Log(next)
 	return nil
+}
+
+// servers names some.
+func servers(nodes []int) string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, fmt.Sprint("server ", n))
+	}
+	return strings.Join(names, ", ")
 }
 
 // gone returns the members whose nodes are gone.
