@@ -18,6 +18,7 @@ type rowanSize struct {
 	calls            simulate.Replicated
 	// Of the stores; undivided, as the paper has them.
 	clients, entries, replicas, workers []int
+	failover                            failoverSize
 }
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
@@ -26,13 +27,14 @@ func newRowanSize(quick bool, seed uint64) *rowanSize {
 			seed, []int{72, 126, 144}, 100 * time.Microsecond, 200 * time.Microsecond,
 			rowanCalls(4, kindClients/2, seed, 30*time.Microsecond),
 			[]int{360, 720, kindClients / 2}, []int{256, 1024}, []int{2, 5}, []int{16, kindWorkers},
+			failoverSize{8, 2000},
 		}
 	}
 	return &rowanSize{
 		seed, []int{18, 36, 54, 72, 90, 108, 126, 144}, time.Millisecond, 5 * time.Millisecond,
 		rowanCalls(2, kindClients, seed, 150*time.Microsecond),
 		[]int{180, 360, 540, 720, 1440, kindClients}, []int{64, 128, 192, 256, 512, 1024}, []int{1, 2, 3, 4, 5},
-		[]int{8, 16, kindWorkers, 32},
+		[]int{8, 16, kindWorkers, 32}, failoverSize{32, 20_000},
 	}
 }
 
@@ -55,7 +57,7 @@ func init() {
 
 // Rowan is the paper of Rowan-KV: what it says of Rowan itself, and of throughput, latency and DLWA of the stores.
 var Rowan = newPaper(&Paper{
-	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4, 6.2, 6.3 and 6.4", Small: rowanSmall,
+	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2 to 6.5", Small: rowanSmall,
 }, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})
 
 func rowanSetUp(s *rowanSize) string {
@@ -79,6 +81,7 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"entries", "entries of 64 to 1024 B (Figure 13a)", asStores + " 50 % PUTs.", entryBytesCases, entryBytesTable},
 	{"replicas", "1 to 5 replicas (Figure 13b)", asStores + " 50 % PUTs.", factorCases, factorTable},
 	{"threads", "8 to 32 threads a server (Figure 13c)", asStores + " 50 % PUTs.", threadCases, threadTable},
+	{"failover", "a server dies under load (Figure 14)", "", failoverCases, failoverTable},
 }
 
 // asStores is the set-up of parts that measure the stores.

@@ -1,0 +1,89 @@
+package reports
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads/simulate"
+)
+
+// Of the paper's failover (section 6.5).
+const (
+	failoverServers = 6
+	failoverWindow  = 2 * time.Millisecond // "throughput is recorded per 2ms"
+	failoverLease   = 10 * time.Millisecond
+	failoverCalm    = 20 * time.Millisecond // before the death; the paper's is 100 ms
+	failoverAfter   = 100 * time.Millisecond
+	failoverRow     = 5 // windows
+)
+
+// failoverSize is how large the pool is in which a server dies.
+type failoverSize struct {
+	clients int
+	records int64
+}
+
+func failoverCases(s *rowanSize) []trial {
+	o := ops.Simulation{
+		Config: simulate.Config{
+			Store: "rowan", Profile: "rowan-testbed", Hardware: []string{fmt.Sprintf("NodeTimeout=%v", failoverLease)},
+			Pool:    stores.Params{Nodes: failoverServers, Memory: 512 << 20},
+			Options: stores.Options{Timeout: 10 * failoverLease}, Clients: s.failover.clients, WarmUp: s.failover.records / 10,
+			Duration: failoverCalm + failoverAfter, Interval: failoverWindow, Lease: failoverLease, Seed: s.seed,
+		},
+		Workload: simulate.Workload{Name: "rowan-zippydb-a", Records: s.failover.records},
+		Own:      stores.Values{"server-workers": 4, "segment-bytes": 256 << 10},
+		Crashes:  []string{fmt.Sprintf("node 1@%v", failoverCalm)},
+	}
+	return []trial{{name: "failover", Simulation: o}}
+}
+
+func failoverTable(s *rowanSize, r results, p *Part) {
+	x, n := r["failover"], int(failoverCalm/failoverWindow)
+	p.SetUp = fmt.Sprintf("Profile rowan-testbed, undivided: %d servers with 4 workers, %d clients, %d pairs of ZippyDB's sizes, 50 %%\n"+
+		"PUTs. Leases of %v, and nodes are down that leave a READ unanswered for as long. A server dies at 0.",
+		failoverServers, s.failover.clients, s.failover.records, failoverLease)
+	p.Header = []string{"ms", "Mops"}
+	for i := 0; i+failoverRow <= len(x.Points) && i < n+int(failoverAfter/failoverWindow); i += failoverRow {
+		at := time.Duration(i)*failoverWindow - failoverCalm
+		p.Rows = append(p.Rows, []Cell{say("%d", at.Milliseconds()), mops(meanThroughput(x.Points[i : i+failoverRow]))})
+	}
+	gone, committed := since(x, " is gone"), since(x, " is committed")
+	before := meanThroughput(x.Points[:n])
+	served := slices.IndexFunc(x.Points[n+1:], func(p simulate.Point) bool { return p.Throughput > before/4 }) + 1
+	p.same("failover-commit", committed, unknown("The server is fenced off after %.1f ms, of which a READ that nothing"+
+		" answers takes a lease; fenced off, it needs no wait for the end of its lease. Registers whose replicas take time, as"+
+		" Zookeeper's do, are not simulated.", gone))
+	p.same("failover-promote", float64(served)*ms(failoverWindow)-committed,
+		unknown("Up to the first %v with a quarter of the throughput. How much is to be digested and given to others depends on the"+
+			" load, which is far less here.", failoverWindow))
+	after := meanThroughput(x.Points[len(x.Points)-n-failoverRow : len(x.Points)-failoverRow])
+	p.claim("failover-serves", all(is(served > 0), more(after, before/2)), fmt.Sprintf("%.1f Mops before, and %.1f in the end",
+		before/1e6, after/1e6), unknown(""))
+	p.Notes = append(p.Notes, fmt.Sprintf("Other servers copy what the dead one had once all is served, and are stored as complete"+
+		" together. Of %d operations the outcome is unknown.", x.Failed))
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// since returns how long after the death a master has said something first, in milliseconds; 0: never.
+func since(x *simulate.Result, what string) float64 {
+	for _, e := range x.Events {
+		if at := 1e3*e.Seconds - ms(failoverCalm); at > 0 && strings.Contains(e.What, what) {
+			return at
+		}
+	}
+	return 0
+}
+
+func meanThroughput(points []simulate.Point) float64 {
+	sum := 0.0
+	for _, p := range points {
+		sum += p.Throughput
+	}
+	return sum / float64(max(1, len(points)))
+}
