@@ -35,13 +35,15 @@ type State struct {
 	// Witnesses are processes that hold nothing, and have a voice.
 	Witnesses []Served `json:"witnesses,omitempty"`
 	View      View     `json:"view"`
-	Margin    *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
-	Master    *Master  `json:"master,omitempty"` // none, or not known where it is left out
-	Fill      []Fill   `json:"fill"`
-	Memory    []Use    `json:"memory"`
-	Problem   string   `json:"problem,omitempty"` // why something is missing in Memory or Clients
-	Places    int      `json:"places"`            // clients that the pool has room for; 0 where that is not known
-	Clients   []Client `json:"clients"`
+	// Configuration is that of a store that has one, in words.
+	Configuration string   `json:"configuration,omitempty"`
+	Margin        *Margin  `json:"margin,omitempty"` // how many more nodes may die; not known where it is left out
+	Master        *Master  `json:"master,omitempty"` // none, or not known where it is left out
+	Fill          []Fill   `json:"fill"`
+	Memory        []Use    `json:"memory"`
+	Problem       string   `json:"problem,omitempty"` // why something is missing in Memory or Clients
+	Places        int      `json:"places"`            // clients that the pool has room for; 0 where that is not known
+	Clients       []Client `json:"clients"`
 
 	doc string
 }
@@ -146,6 +148,11 @@ func glance(p *stores.Pool) *State {
 	s.View.majority = p.Kind.Majority
 	s.nameStarted()
 	s.addServed(p.Fabric)
+	if p.Kind.Configuration != nil {
+		if s.Configuration, unknown = p.Kind.Configuration(p.Fabric); unknown != nil {
+			s.Configuration = "not known: " + unknown.Error()
+		}
+	}
 	s.Margin = s.margin(p)
 	s.Master = masterOf(p.Fabric)
 	if g, ok := p.Fabric.(rdma.Geometer); ok {
@@ -303,15 +310,17 @@ func (s *State) Print(w io.Writer) {
 	}
 	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
 	rows = append(rows, limitRows(s.Limits)...)
-	table.Print(w, append(rows, [][]string{
+	rows = append(rows, [][]string{
 		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), size(s.Nodes[0].Bytes), size(total), s.health())},
 		{"telemetry", telemetryText(s.Nodes[0].Telemetry)},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"margin", s.Margin.String()},
 		{"view", s.View.String()},
-		{"master", s.master()},
-		{"clients", clients},
-	}...), 1)
+	}...)
+	if s.Configuration != "" {
+		rows = append(rows, []string{"configuration", s.Configuration})
+	}
+	table.Print(w, append(rows, []string{"master", s.master()}, []string{"clients", clients}), 1)
 	if a, err := fabrics.Parse(s.Pool); err == nil && !a.Remote() {
 		fmt.Fprintln(w, "its memory survives the processes that use it (shared memory), and ends with the next boot")
 	}

@@ -96,6 +96,15 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}, nil
 }
 
+// Configuration says for people what the configuration of a pool is: see shards.Config.Summary.
+func Configuration(f rdma.Fabric) (string, error) {
+	c, err := readConfig(f)
+	if err != nil {
+		return "", err
+	}
+	return c.Summary(), nil
+}
+
 // Outlives returns how many memory nodes may die at once so that each shard keeps a replica that is complete.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	c, err := readConfig(f)

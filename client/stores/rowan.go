@@ -86,6 +86,8 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 		Replicas: fmt.Sprintf("of each shard, up to %d", rowan.MaxReplicas),
 		Outlives: rowan.Outlives,
 		Fill:     rowan.Fill,
+
+		Configuration: rowan.Configuration,
 	}
 	if kind == kv.Rowan { // the configurations of others do not change
 		k.Mender = rowan.NewMender

@@ -91,6 +91,8 @@ type Kind struct {
 	Check func(f rdma.Fabric) (Report, error)
 	// Usage tells what the pool's memory is used for.
 	Usage func(f rdma.Fabric) ([]Use, error)
+	// Configuration says for people what the pool's configuration is, which rdma.Configs has. nil: it has none.
+	Configuration func(f rdma.Fabric) (string, error)
 	// Fill returns how full the parts of a pool are that can become full. It reads little, however large the pool, and
 	// may run while clients work. nil: it is not known.
 	Fill func(f rdma.Fabric) ([]Fill, error)

@@ -83,6 +83,33 @@ func (s *Shard) Has(node int) bool { return slices.Contains(s.Replicas(), node) 
 // settled reports whether no replica of the shard is about to come or to leave.
 func (s *Shard) settled() bool { return !s.Lost() && s.Source == None && len(s.Copying) == 0 }
 
+// Summary says for people in which term the servers are, and which shards have to get where they belong.
+func (c *Config) Summary() string {
+	migrate, copied := 0, 0
+	for i := range c.Shards {
+		if c.Shards[i].Source != None {
+			migrate++
+		}
+		if len(c.Shards[i].Copying) > 0 {
+			copied++
+		}
+	}
+	s := fmt.Sprintf("term %d", c.Term)
+	if !c.Committed {
+		s += ", not committed yet"
+	}
+	s += fmt.Sprintf(": %d servers, %d shards", len(c.Members), len(c.Shards))
+	for _, n := range []struct {
+		shards int
+		what   string
+	}{{migrate, "migrating"}, {copied, "being copied"}, {len(c.Lost()), "lost"}} {
+		if n.shards > 0 {
+			s += fmt.Sprintf(", %d %s", n.shards, n.what)
+		}
+	}
+	return s
+}
+
 // Find returns the shard of a key's hash. A shard manages a continuous range of hashes, as long as the others'.
 func (c *Config) Find(hash uint64) int {
 	shard, _ := bits.Mul64(hash, uint64(len(c.Shards)))

@@ -384,6 +384,25 @@ func TestMigration(t *testing.T) {
 	}
 }
 
+// TestSummary: a summary counts what has to get where it belongs.
+func TestSummary(t *testing.T) {
+	c := made(t, 5, 1, 3).Commit()
+	moving := must(t)(c.Move(shards.Move{Shard: 0, From: 0, To: 4}))
+	for _, v := range []struct {
+		c    *shards.Config
+		want string
+	}{
+		{c, "term 1: 5 servers, 5 shards"},
+		{moving, "term 2, not committed yet: 5 servers, 5 shards, 1 migrating"},
+		{must(t)(c.Fail(1)), "term 2, not committed yet: 4 servers, 5 shards, 3 being copied"},
+		{must(t)(c.Fail(0, 1, 2)), "term 2, not committed yet: 2 servers, 5 shards, 2 being copied, 1 lost"},
+	} {
+		if got := v.c.Summary(); got != v.want {
+			t.Errorf("%s, want %s", got, v.want)
+		}
+	}
+}
+
 // TestTerms: a configuration of the last term has no successor.
 func TestTerms(t *testing.T) {
 	c := made(t, 2, 1, 1)
