@@ -137,7 +137,7 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	if err := here.Made(addr); err != nil {
 		return nil, err
 	}
-	unserved := awaitServers(ctx, pool)
+	unserved := awaitServers(ctx, pool, back)
 	if unserved != nil && !back {
 		return nil, fmt.Errorf("up %s: %w", name, unserved)
 	}

@@ -59,8 +59,9 @@ func (n *nodeServer) awaitOther(ctx context.Context, id string) {
 // serversTime bounds the wait for the servers of a pool that was just made.
 const serversTime = 20 * time.Second
 
-// awaitServers waits until all memory nodes of a new pool serve its store, where stores have servers.
-func awaitServers(ctx context.Context, p *stores.Pool) error {
+// awaitServers waits until servers run beside all memory nodes of a pool, where stores have servers; of a new pool, until
+// they serve all of it. Servers of a pool that was brought back wait for a master.
+func awaitServers(ctx context.Context, p *stores.Pool, back bool) error {
 	if p.Kind.Serve == nil {
 		return nil
 	}
@@ -73,7 +74,7 @@ func awaitServers(ctx context.Context, p *stores.Pool) error {
 		}
 		waits, problem := false, error(nil)
 		for i, s := range all[:min(len(all), p.Fabric.Nodes())] {
-			waits = waits || s.Server == nil
+			waits = waits || s.Server == nil || !back && s.Server.Waits
 			if s.Server != nil && s.Server.Problem != "" {
 				problem = cmp.Or(problem, fmt.Errorf("node %d does not serve %s: %s", i, p.Kind.Name, s.Server.Problem))
 			}
@@ -115,7 +116,9 @@ func (n *nodeServer) serveStore(ctx context.Context, o fabrics.NodeOptions, c *N
 	case err != nil:
 		return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrUnreachable), err
 	}
-	n.Tell(func() *fabrics.Server { return &fabrics.Server{Store: p.Kind.Name, Counts: server.Counts(nil)} })
+	n.Tell(func() *fabrics.Server {
+		return &fabrics.Server{Store: p.Kind.Name, Counts: server.Counts(nil), Waits: !server.Ready()}
+	})
 	defer n.Tell(nil)
 	c.Log.Info("serves the pool's store", "pool", o.ID, "store", p.Kind.Name, "node", o.BesideNode)
 	running, stop := context.WithCancel(ctx)

@@ -19,6 +19,9 @@ type Server interface {
 	Run(ep rdma.Endpoint) error
 	// Stop has Run return soon. It may be called by another goroutine, before Run, and more than once.
 	Stop()
+	// Ready reports whether the server serves all that the pool's configuration has it serve. It may be called by another
+	// goroutine.
+	Ready() bool
 	// Counts appends what the server has, and has done, to to: always the same in the same order. It may be called by
 	// another goroutine until Run returns.
 	Counts(to []telemetry.Counter) []telemetry.Counter

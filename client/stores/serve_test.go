@@ -22,6 +22,7 @@ type greeter struct {
 
 func (g *greeter) Stop() { g.stopped.Store(true) }
 
+func (*greeter) Ready() bool                                       { return true }
 func (*greeter) Counts(to []telemetry.Counter) []telemetry.Counter { return to }
 
 func (g *greeter) Run(ep rdma.Endpoint) error {

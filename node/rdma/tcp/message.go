@@ -80,6 +80,8 @@ type NodeInfo struct {
 type Server struct {
 	Store   string `json:"store"`
 	Problem string `json:"problem,omitempty"` // why it does not serve; "": it does
+	// Waits says that it does not serve yet all that the pool's configuration has it serve.
+	Waits bool `json:"waits,omitempty"`
 	// Counts are what it has, and has done, as it names that.
 	Counts []telemetry.Counter `json:"counts,omitempty"`
 }

@@ -162,6 +162,21 @@ func (s *Server) isFull() bool {
 	return int64(stats.Free-s.o.Log.Own)*int64(s.table.SegmentBytes()) <= shard
 }
 
+// Ready reports whether the server serves the shards of which it is the primary, in a term that is committed. It may be
+// called by another goroutine.
+func (s *Server) Ready() bool {
+	t := s.known.last()
+	if t == nil || !t.Committed {
+		return false
+	}
+	for i, sh := range s.shards {
+		if t.leads(i) && !sh.serving() {
+			return false
+		}
+	}
+	return true
+}
+
 // Stats are what a server has done, and has.
 type Stats struct {
 	Free    int    // segments that are
