@@ -120,11 +120,10 @@ func (r *real) client() (client.Store, rdma.Endpoint, func()) {
 func TestMem(t *testing.T) { testReal(t, kv.Kinds(), inMem) }
 
 func testReal(t *testing.T, kinds []kv.Kind, in func(kv.Options) (*place, error)) {
-	each(t, kinds, func(t *testing.T, k kv.Kind) { history(t, k, in) })
+	each(t, kinds, func(t *testing.T, k kv.Kind) { history(t, small(k), in) })
 }
 
-func history(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
-	o := small(k)
+func history(t *testing.T, o kv.Options, in func(kv.Options) (*place, error)) {
 	o.FullAfter = patience / 2
 	c := newReal(t, o, in)
 	c.keys = 20

@@ -2,22 +2,48 @@ package rowan_test
 
 import (
 	"errors"
+	"flag"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/ibverbs"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rowan/kv"
 )
 
+// carrier is a fabric whose memory nodes clients reach over TCP.
+type carrier struct {
+	device func() (*ibverbs.Device, error) // of a node; nil: it needs none
+	create func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error)
+	open   func(o tcp.Options) (rdma.Fabric, error)
+}
+
+var (
+	byTCP = carrier{
+		create: func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error) { return tcp.Create(o, g, nil) },
+		open:   func(o tcp.Options) (rdma.Fabric, error) { return tcp.Open(o) },
+	}
+	byRDMA = carrier{
+		device: func() (*ibverbs.Device, error) { return ibverbs.OpenDevice(ibverbs.Choice{}, *host+":0") },
+		create: func(o tcp.Options, g tcp.Geometry) (rdma.Fabric, error) {
+			return ibverbs.Create(o, g, ibverbs.Options{}, nil)
+		},
+		open: func(o tcp.Options) (rdma.Fabric, error) { return ibverbs.Open(o, ibverbs.Options{}) },
+	}
+)
+
 // overTCP is nodes of this process, each with its server beside it.
-func overTCP(o kv.Options) (_ *place, err error) {
+func overTCP(o kv.Options) (*place, error) { return byTCP.place(o) }
+
+func (c *carrier) place(o kv.Options) (_ *place, err error) {
 	p := &place{}
 	var ends []func() error
 	p.end = func() (err error) {
-		for i := len(ends) - 1; i >= 0; i-- {
-			err = errors.Join(err, ends[i]())
+		for _, end := range slices.Backward(ends) { // a node before its device
+			err = errors.Join(err, end())
 		}
 		return err
 	}
@@ -30,15 +56,22 @@ func overTCP(o kv.Options) (_ *place, err error) {
 	pool := tcp.Options{Security: security, MTU: mtu, Lease: 10 * time.Second}
 	var nodes []*tcp.Node
 	for range servers {
-		n, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096,
-			Security: security})
+		config := tcp.Config{Listen: "127.0.0.1:0", Memory: o.Size() + 2*floorBytes + 4096, Security: security}
+		if c.device != nil {
+			d, err := c.device()
+			if err != nil {
+				return nil, err
+			}
+			config.Device, ends = d, append(ends, d.Close)
+		}
+		n, err := tcp.Listen(config)
 		if err != nil {
 			return nil, err
 		}
 		nodes, ends = append(nodes, n), append(ends, n.Close)
 		pool.Addresses = append(pool.Addresses, n.Addr())
 	}
-	f, err := tcp.Create(pool, tcp.Geometry{Nodes: servers, Memory: o.Size() + 2*floorBytes, Clients: 64}, nil)
+	f, err := c.create(pool, tcp.Geometry{Nodes: servers, Memory: o.Size() + 2*floorBytes, Clients: 64})
 	if err != nil {
 		return nil, err
 	}
@@ -48,11 +81,11 @@ func overTCP(o kv.Options) (_ *place, err error) {
 		if err != nil {
 			return nil, err
 		}
-		f, err := tcp.Open(o)
+		f, err := c.open(o)
 		if err != nil {
 			return nil, err
 		}
-		p.servers, ends = append(p.servers, rdma.Fabric(f)), append(ends, f.Close)
+		p.servers, ends = append(p.servers, f), append(ends, f.Close)
 	}
 	return p, nil
 }
@@ -72,3 +105,16 @@ func TestTCP(t *testing.T) { testReal(t, overTCPToo(), overTCP) }
 func TestContractTCP(t *testing.T) { testContract(t, overTCPToo(), overTCP) }
 
 func TestAllocationsTCP(t *testing.T) { testAllocations(t, overTCPToo(), overTCP) }
+
+var host = flag.String("rdma", "", "run TestRDMA, on the device with this IP address")
+
+// TestRDMA is TestMem over verbs of a device: go test -tags ibverbs ./client/rowan -run TestRDMA -rdma ADDRESS
+func TestRDMA(t *testing.T) {
+	if *host == "" {
+		t.Skip("needs an RDMA device: -rdma ADDRESS names one, and -tags ibverbs builds for it")
+	}
+	o, n := small(kv.Rowan), rdma.RingStreams(mtu)
+	o.Log.Streams, o.Log.Segments, o.Log.Ahead = n, o.Log.Segments+3*n, o.Log.Ahead+3*n
+	o.StepEvery, o.CommitEvery, o.IdleEvery = 5*time.Millisecond, 15*time.Millisecond, 20*time.Millisecond // as in pools: guests have a slow processor
+	history(t, o, byRDMA.place)
+}
