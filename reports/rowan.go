@@ -19,6 +19,7 @@ type rowanSize struct {
 	// Of the stores; undivided, as the paper has them.
 	clients, entries, replicas, workers []int
 	failover                            failoverSize
+	reshard                             reshardSize
 }
 
 func newRowanSize(quick bool, seed uint64) *rowanSize {
@@ -28,6 +29,7 @@ func newRowanSize(quick bool, seed uint64) *rowanSize {
 			rowanCalls(4, kindClients/2, seed, 30*time.Microsecond),
 			[]int{360, 720, kindClients / 2}, []int{256, 1024}, []int{2, 5}, []int{16, kindWorkers},
 			failoverSize{8, 2000},
+			reshardSize{20_000, 200 * time.Millisecond, 1400 * time.Millisecond, nil},
 		}
 	}
 	return &rowanSize{
@@ -35,16 +37,21 @@ func newRowanSize(quick bool, seed uint64) *rowanSize {
 		rowanCalls(2, kindClients, seed, 150*time.Microsecond),
 		[]int{180, 360, 540, 720, 1440, kindClients}, []int{64, 128, 192, 256, 512, 1024}, []int{1, 2, 3, 4, 5},
 		[]int{8, 16, kindWorkers, 32}, failoverSize{32, 20_000},
+		reshardSize{288_000, time.Second, 3 * time.Second, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond,
+			300 * time.Millisecond, 400 * time.Millisecond}},
 	}
 }
 
 // unsteady tells for which statements of the quick size its runs are too short.
 const unsteady = "The quick size ends before senders and threads have found their pace beside each other."
 
+const fewMoved = "The hot shard of the quick size has few records, which are not even among workers."
+
 var rowanSmall = map[string]string{
 	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady, "over-d": unsteady,
 	"append-limit": unsteady,
 	"load-batch":   "The quick size has no fewer than 360 clients.", "persist-slower": divided, "entries-similar": divided,
+	"reshard-detect": "The quick size has one run.", "reshard-move": fewMoved, "reshard-steady": fewMoved, "reshard-rises": fewMoved,
 }
 
 func init() {
@@ -57,7 +64,7 @@ func init() {
 
 // Rowan is the paper of Rowan-KV: what it says of Rowan itself, and of throughput, latency and DLWA of the stores.
 var Rowan = newPaper(&Paper{
-	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2 to 6.5", Small: rowanSmall,
+	Name: "Rowan", Source: "Wang et al., OSDI 2023", Section: "sections 2.4 and 6.2 to 6.6", Small: rowanSmall,
 }, plan[*rowanSize]{newRowanSize, rowanSetUp, rowanExperiments})
 
 func rowanSetUp(s *rowanSize) string {
@@ -82,6 +89,7 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"replicas", "1 to 5 replicas (Figure 13b)", asStores + " 50 % PUTs.", factorCases, factorTable},
 	{"threads", "8 to 32 threads a server (Figure 13c)", asStores + " 50 % PUTs.", threadCases, threadTable},
 	{"failover", "a server dies under load (Figure 14)", "", failoverCases, failoverTable},
+	{"resharding", "a shard becomes hot, and moves (Figure 15)", "", reshardCases, reshardTable},
 }
 
 // asStores is the set-up of parts that measure the stores.

@@ -52,7 +52,7 @@ func failoverTable(s *rowanSize, r results, p *Part) {
 		at := time.Duration(i)*failoverWindow - failoverCalm
 		p.Rows = append(p.Rows, []Cell{say("%d", at.Milliseconds()), mops(meanThroughput(x.Points[i : i+failoverRow]))})
 	}
-	gone, committed := since(x, " is gone"), since(x, " is committed")
+	gone, committed := behind(x, failoverCalm, " is gone"), behind(x, failoverCalm, " is committed")
 	before := meanThroughput(x.Points[:n])
 	served := slices.IndexFunc(x.Points[n+1:], func(p simulate.Point) bool { return p.Throughput > before/4 }) + 1
 	p.same("failover-commit", committed, unknown("The server is fenced off after %.1f ms, of which a READ that nothing"+
@@ -70,10 +70,10 @@ func failoverTable(s *rowanSize, r results, p *Part) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// since returns how long after the death a master has said something first, in milliseconds; 0: never.
-func since(x *simulate.Result, what string) float64 {
+// behind returns how long behind a time a master has said something first, in milliseconds; 0: never.
+func behind(x *simulate.Result, from time.Duration, what string) float64 {
 	for _, e := range x.Events {
-		if at := 1e3*e.Seconds - ms(failoverCalm); at > 0 && strings.Contains(e.What, what) {
+		if at := 1e3*e.Seconds - ms(from); at > 0 && strings.Contains(e.What, what) {
 			return at
 		}
 	}

@@ -115,7 +115,11 @@ func (w *Worker) callInsert(n int64) error {
 }
 
 func (w *Worker) pickKey() {
-	w.key = w.core.appendKey(w.key[:0], w.keys.next(w.rnd))
+	n := w.keys.next(w.rnd)
+	if w.share.Pick != nil {
+		n = w.share.Pick(n)
+	}
+	w.key = w.core.appendKey(w.key[:0], n)
 }
 
 func (w *Worker) pickFields() {

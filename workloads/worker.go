@@ -18,6 +18,9 @@ type Share struct {
 	// Poll is called before each operation, with what was measured so far, which it may take away and reset. When it
 	// returns false the worker stops.
 	Poll func(*Tally) bool
+	// Pick, where it is not nil, is given the number of each record that is to be read or updated, and returns that of the
+	// one which is read or updated instead.
+	Pick func(int64) int64
 	// Failed, where it is not nil, is told of each call that fails.
 	Failed func(Op, error)
 	// Live, where it is not nil, counts the operations that are measured when they end; Poll passes them on later.

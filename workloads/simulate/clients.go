@@ -27,13 +27,15 @@ type run struct {
 	begun   int64         // operations that began
 	series  timeline
 	sampler sampler
-	gap     time.Duration   // the longest in which a participant finished nothing
-	memory  []client.Use    // in the end
-	usage   []sim.NodeUsage // then
-	idle    []sim.NodeUsage // when measuring began, where setting up took time
-	loaded  int             // participants that have loaded their records, then
-	warmed  int64           // operations of the warm-up that began, then
+	gap     time.Duration     // the longest in which a participant finished nothing
+	memory  []client.Use      // in the end
+	usage   []sim.NodeUsage   // then
+	cpu     [][]time.Duration // that nodes have used by the beginning of each interval, where requests shift
+	idle    []sim.NodeUsage   // when measuring began, where setting up took time
+	loaded  int               // participants that have loaded their records, then
+	warmed  int64             // operations of the warm-up that began, then
 	events  []Event
+	shift   *shifting // nil: requests have not shifted
 	failed  error
 	stop    atomic.Bool // somebody wants it to end early
 }
@@ -206,9 +208,10 @@ func (r *run) measure() error {
 
 func errLate(by time.Duration) error { return fmt.Errorf("setting up took %v longer than can be", by) }
 
-// keep starts the pool's master where something goes wrong. It works beside the clients, and ends with the simulation.
+// keep starts the pool's master where something goes wrong, or requests shift. It works beside the clients, and ends with
+// the simulation.
 func (r *run) keep() error {
-	if r.Faults == "" {
+	if r.Faults == "" && !r.Shift.happens() {
 		return nil
 	}
 	return stores.Keep(r.sim, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
@@ -235,6 +238,9 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 	p.meter = &meter{DB: p.rows(r.Spec), env: env, count: ep.Counters()}
 	p.last = env.Now()
 	share := r.share(p.number, p.span)
+	if r.Shift.happens() {
+		share.Pick = func(n int64) int64 { return r.shifted(n, env) }
+	}
 	out := false
 	share.Poll = func(t *workloads.Tally) bool {
 		r.note(p, t, env.Now())
@@ -286,6 +292,7 @@ func (r *run) another() bool {
 // note adds what a client finished since the last time to the timeline.
 func (r *run) note(p *participant, t *workloads.Tally, now time.Duration) {
 	r.sample(now)
+	r.meterCPU(now)
 	n, failed := t.Operations-p.seen, t.Failed-p.broken
 	p.seen, p.broken = t.Operations, t.Failed
 	if n > failed {

@@ -32,6 +32,24 @@ func change(o *sim.Options, texts []string) error {
 	return nil
 }
 
+// slow makes machines so many times slower, with the ways between them: it stretches what takes time. What servers
+// append counts however long it was on its way, since the longest that the paper allows (4.3) is not stretched.
+func slow(o *sim.Options, times int) {
+	if times <= 1 {
+		return
+	}
+	h := o.Hardware
+	for _, rate := range []*float64{&h.LinkGbps, &h.ClientMops, &h.NodeMops, &h.PersistMops, &h.PCIeGbps,
+		&h.AtomicMops, &h.AtomicWordMops, &h.DeviceMops, &h.DeviceWordMops} {
+		*rate /= float64(times)
+	}
+	for _, took := range []*time.Duration{&h.Propagation, &h.RetransmitTimeout, &h.PCIe, &h.Doorbell, &h.Verb, &h.Poll,
+		&h.NTStore, &h.ServiceTime, &h.CallLatency, &h.PeerTime} {
+		*took *= time.Duration(times)
+	}
+	o.CountRings = true
+}
+
 // field returns the figure of a name; the zero Value when there is none.
 func field(o *sim.Options, name string) reflect.Value {
 	if name == nodeTimeout {

@@ -37,6 +37,32 @@ func machine(u *sim.NodeUsage, took time.Duration) Machine {
 	}
 }
 
+// meterCPU notes what nodes' cores have done when the first client comes by in an interval, where requests shift.
+func (r *run) meterCPU(now time.Duration) {
+	if !r.Shift.happens() || r.Interval == 0 || now < time.Duration(len(r.cpu))*r.Interval {
+		return
+	}
+	var used []time.Duration
+	for _, u := range r.sim.Usage()[:r.Nodes] {
+		used = append(used, u.CPU)
+	}
+	for len(r.cpu) <= min(int(now/r.Interval), maxIntervals) {
+		r.cpu = append(r.cpu, used)
+	}
+}
+
+// busy returns how busy the nodes' cores were in an interval; nil: that is not known.
+func (r *run) busy(interval int) (shares []float64) {
+	if interval+1 >= len(r.cpu) {
+		return nil
+	}
+	for n, used := range r.cpu[interval+1] {
+		u := sim.NodeUsage{CPU: used - r.cpu[interval][n], Cores: r.usage[n].Cores}
+		shares = append(shares, machine(&u, r.Interval).CPU)
+	}
+	return shares
+}
+
 // Part is a part of a machine and how busy it was.
 type Part struct {
 	Name string

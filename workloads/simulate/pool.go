@@ -61,6 +61,7 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if err := change(&o, c.Hardware); err != nil {
 		return nil, err
 	}
+	slow(&o, c.Slow)
 	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
 		return nil, err
 	}

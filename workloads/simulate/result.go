@@ -35,7 +35,7 @@ type Result struct {
 
 	Calls  []Call  `json:"calls"` // those that were made; TOTAL, the last, is all but READ_MODIFY_WRITE
 	Points []Point `json:"over_time,omitempty"`
-	// Events are what the pool's master did, where something went wrong.
+	// Events are what the pool's master did, where something went wrong, or requests shifted.
 	Events []Event `json:"events,omitempty"`
 	// Machines are the memory nodes, then the compute nodes.
 	Machines []Machine `json:"machines"`
@@ -108,6 +108,8 @@ type Point struct {
 	Throughput float64 `json:"throughput"`
 	Failed     float64 `json:"failed,omitempty"` // a second
 	Latency    float64 `json:"latency"`          // mean of its calls, in microseconds; 0: there were none
+	// CPU is how busy the cores of each memory node were, where requests shift: see Machine.
+	CPU []float64 `json:"cpu,omitempty"`
 }
 
 // Event is something that the pool's master did.
@@ -156,7 +158,7 @@ func (r *run) points() (list []Point) {
 	for i, p := range r.series.points {
 		if end := time.Duration(i+1) * r.Interval; end <= r.ended {
 			list = append(list, Point{Seconds: end.Seconds(), Throughput: float64(p.operations-p.failed) / span,
-				Failed: float64(p.failed) / span, Latency: runner.Microseconds(p.took) / float64(max(p.operations, 1))})
+				Failed: float64(p.failed) / span, Latency: runner.Microseconds(p.took) / float64(max(p.operations, 1)), CPU: r.busy(i)})
 		}
 	}
 	return list

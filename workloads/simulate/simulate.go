@@ -10,6 +10,7 @@ package simulate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,6 +31,8 @@ type Config struct {
 	// Hardware changes figures of the profile, by their names in sim.Hardware: LinkGbps=200, Doorbell=100ns. NodeTimeout
 	// is how long a verb to a dead node takes to fail.
 	Hardware []string
+	// Slow makes the machines so many times slower: see slow. Clocks of stores and masters go as ever. 0: 1.
+	Slow int
 	// NodeCores are how many cores of a memory node serve two-sided calls; 0: the profile's.
 	NodeCores int
 	Pool      stores.Params
@@ -51,8 +54,9 @@ type Config struct {
 	// Memory tells in the Result what the pool's memory is used for in the end.
 	Memory  bool
 	Changes []Change
+	Shift   Shift  // what clients ask for changes
 	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
-	// Lease is that of the pool\'s master, which there is when something goes wrong: the time scale on which crashes are
+	// Lease is that of the pool\'s master, which there is when something goes wrong, or requests shift: the time scale on which crashes are
 	// noticed. 0: 100 ms.
 	Lease time.Duration
 	Seed  uint64
@@ -101,6 +105,7 @@ func Profiles() []sim.Profile { return sim.Profiles() }
 const (
 	maxClients   = 1 << 14
 	maxIntervals = 1 << 16
+	maxSlow      = 1 << 12 // an operation takes some milliseconds then
 )
 
 // Run simulates what c says. An error is a workloads.UseError when c makes no sense, or tells why the records cannot be
@@ -150,6 +155,8 @@ func (c *Config) check() error {
 	switch {
 	case most > maxClients:
 		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
+	case c.Slow < 0 || c.Slow > maxSlow:
+		return workloads.Misuse("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
 	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
@@ -164,7 +171,7 @@ func (c *Config) check() error {
 		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
 	}
 	_, err := c.population()
-	return err
+	return errors.Join(err, c.Shift.check(c))
 }
 
 // span is when a client is there.
