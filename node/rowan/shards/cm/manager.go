@@ -385,10 +385,11 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 	return m.c.ColdStart(present)
 }
 
-// known reports whether all members serve in no earlier term.
+// known reports whether all members serve in no earlier term. One that was started anew and names this term serves in none:
+// restarted sees to it first.
 func (m *Manager) known(answers []*answer) bool {
 	for _, a := range answers {
-		if a == nil || a.term < m.c.Term || a.restarted {
+		if a == nil || a.term < m.c.Term {
 			return false
 		}
 	}

@@ -33,7 +33,6 @@ var mutants = []teeth.Mutant{
 	{Rule: "nor in any while it recovers", In: "Server.look", At: "$s.busy", Do: "false", Test: "TestRestart"},
 	{Rule: "a manager begins another term for it", In: "Manager.restarted",
 		At: "$a.restarted && $a.term >= $m.c.Term", Do: "a.restarted && a.term > 1<<40"},
-	{Rule: "and commits none of before", In: "Manager.known", At: "$a.restarted", Do: "false"},
 	{Rule: "a term is noted first", In: "Server.look",
 		At: "if $err := $s.store.Adopt($c); $err != nil { $*body }", Do: "_ = s.store.Adopt(c)", Test: "TestTold"},
 	{Rule: "copies become backups", In: "Manager.reports",
