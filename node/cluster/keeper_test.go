@@ -88,7 +88,7 @@ func (f *fake) configure(what string) error {
 		return err
 	}
 	f.ep.Sleep(5 * time.Microsecond)
-	ok, err := f.ep.(cluster.Configurer).SwapConfig(c.Version, []byte(what), what)
+	ok, err := f.ep.(cluster.Configurer).SwapConfig(c.Version, []byte(what), "")
 	if !ok && err == nil {
 		f.t.Errorf("%s: another master has replaced version %d of the configuration", what, c.Version)
 	}

@@ -56,7 +56,8 @@ type Accuser interface {
 }
 
 // Configurer is the endpoint that a NewMender gets. It replaces the store's configuration in the master's tenure, as
-// rdma.Configs says: while that lasts no other process does. What, for people, is what the configuration changes.
+// rdma.Configs says: while that lasts no other process does. What, for people, is what the configuration changes;
+// "": it is no Event.
 type Configurer interface {
 	SwapConfig(version uint64, data []byte, what string) (bool, error)
 }

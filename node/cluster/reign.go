@@ -90,7 +90,7 @@ func (e *reign) SwapConfig(version uint64, data []byte, what string) (bool, erro
 	}
 	began := e.Now()
 	ok, err := e.k.f.SwapConfig(e.k.role, version, data)
-	if ok {
+	if ok && what != "" {
 		e.k.log(Event{What: Configured, Took: e.Now() - began, Report: what})
 	}
 	return ok, err
