@@ -147,13 +147,13 @@ func (c *checker) begin(node int) error {
 	case err != nil:
 		return err
 	}
-	if err := t.Verify(); err != nil {
-		c.r.Damaged("node %d: %v", node, err)
-	}
 	c.before = append(c.before, t.Pushes())
 	c.sum.Add(t.Count())
 	n := &c.nodes[node]
-	n.commit, err = kv.CommitVers(c.ep, c.l.servers, node)
+	if n.commit, err = kv.CommitVers(c.ep, c.l.servers, node); errors.Is(err, rowan.ErrDamaged) {
+		c.r.Damaged("node %d: %v", node, err)
+		return nil
+	}
 	n.alive = err == nil
 	return err
 }
@@ -175,7 +175,7 @@ func (c *checker) collect(node int) error {
 			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
 			length: int32(len(r.Key) + len(r.Value)),
 		})
-		if all := complete(&c.config.Shards[r.Shard]); len(all) > 0 && all[len(all)-1] == node && len(c.keys) < mostAsked { // a backup
+		if all := c.config.Shards[r.Shard].Complete(); len(all) > 0 && all[len(all)-1] == node && len(c.keys) < mostAsked { // a backup
 			c.keys = append(c.keys, asked{string(r.Key), hash})
 		}
 	})
@@ -204,7 +204,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 	first, last := c.config.Range(shard)
 	var replicas []int
 	var rest [][]item
-	for _, node := range complete(s) {
+	for _, node := range s.Complete() {
 		if n := &c.nodes[node]; n.alive {
 			from, _ := slices.BinarySearchFunc(n.items, first,
 				func(i item, h uint64) int { return cmp.Compare(i.hash, h) })

@@ -1,6 +1,7 @@
 package rowan_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	keeping "github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
@@ -36,7 +38,7 @@ func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fa
 	r.serving.Go(func() {
 		ep := r.endpoint(f, "candidate")
 		defer ep.Close()
-		options.First, options.Hung = first, 1<<20
+		options.First, options.Hung = first, cmp.Or(options.Hung, 1<<20)
 		err := keeping.Keep(ep, f, cm.NewMender(f, options), keeping.Options{Stop: r.over.Load})
 		if err != nil {
 			t.Error(err)
@@ -57,7 +59,8 @@ func (r *real) begin(n int) {
 	r.serving.Go(func() {
 		defer close(ended)
 		defer ep.Close()
-		if err := srv.Run(ep); err != nil && (n != 1 || !errors.Is(err, rdma.ErrNodeDown)) {
+		err := srv.Run(ep)
+		if usual := n == 1 && (errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rowan.ErrDamaged)); err != nil && !usual {
 			r.t.Error(err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
@@ -34,6 +35,9 @@ type pool struct {
 	life    int // how often the power was cut
 	options cm.Options
 	hangs   int // the node whose server hangs; 0: none does
+	damaged int // the node in whose memory bits flip, above 0; 0: in none
+	flipped int // bits
+	flips   *rand.Rand
 	over    bool
 	failed  error                  // what a keeper reported last
 	terms   int                    // that were committed
@@ -111,6 +115,10 @@ func (p *pool) serve(ep rdma.Endpoint, n int) {
 	if err == nil {
 		p.running[n] = srv
 		err = srv.Run(ep)
+	}
+	if n == p.damaged && n > 0 && errors.Is(err, rowan.ErrDamaged) {
+		p.hangs = n
+		return
 	}
 	if err != nil && !errors.Is(err, rdma.ErrClosed) && !p.s.Dead(n) {
 		p.fail("server %d: %w", n, err)

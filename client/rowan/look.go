@@ -3,14 +3,12 @@ package rowan
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
-	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // Describe returns a function that tells what lies at an address of the pool that ep reaches.
@@ -116,17 +114,10 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	for i := range c.Shards {
 		s := &c.Shards[i]
 		left := 0
-		for _, n := range complete(s) {
+		for _, n := range s.Complete() {
 			left += client.Copies(&v, dead, n)
 		}
 		fewest = min(fewest, left)
 	}
 	return fewest - 1, nil
-}
-
-// complete returns the replicas of a shard that have all of it.
-func complete(s *shards.Shard) []int {
-	return slices.DeleteFunc(s.Replicas(), func(n int) bool {
-		return slices.Contains(s.Copying, n) || n == s.Primary && s.Source != shards.None
-	})
 }

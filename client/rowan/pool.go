@@ -15,7 +15,7 @@ import (
 )
 
 // FormatVersion is that of the format of all kinds of pools. Its name in a pool's header is the kind's.
-const FormatVersion = 2
+const FormatVersion = 3
 
 // Steps are those of operations, and of looks at a pool.
 var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers"}

@@ -45,6 +45,19 @@ const rowanValue = "a value of thirty-two bytes, all"
 // describing names what lies at an address.
 type describing = func(rdma.Addr) string
 
+// flipped finds the first word that lies where something does, unless it is zero, and flips a bit of it.
+func flipped(what string) func(describing, rdma.Addr, []byte) (int, uint64) {
+	return func(describe describing, a rdma.Addr, p []byte) (int, uint64) {
+		for i := 0; i < len(p); i += 8 {
+			word := binary.LittleEndian.Uint64(p[i:])
+			if word != 0 && describe(a.Add(uint64(i))) == what {
+				return i, word ^ 1<<5
+			}
+		}
+		return -1, 0
+	}
+}
+
 // TestRowanCheck: a check finds a record that one replica has lost, an answer that is not what the logs say, and a
 // table that no server writes. Whatever else is going on, it finds nothing in a pool that is whole.
 func TestRowanCheck(t *testing.T) {
@@ -80,14 +93,8 @@ func TestRowanCheck(t *testing.T) {
 			}
 			return -1, 0
 		}},
-		{"a segment in no state", "has state", func(describe describing, a rdma.Addr, p []byte) (int, uint64) {
-			for i := 0; i < len(p); i += 8 {
-				if describe(a.Add(uint64(i))) == "state of segment 3" {
-					return i, 0xff
-				}
-			}
-			return -1, 0
-		}},
+		{"a word with a flipped bit", "read since when of server", flipped("term since which the server has shard 3")},
+		{"a segment in no state", "has state", flipped("state of segment 3")},
 	} {
 		p, err := Create("mem:", "rowan", Params{Records: 500, PairBytes: 200, Clients: 8, Timeout: 20 * time.Second})
 		must(t, err)

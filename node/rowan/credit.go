@@ -23,8 +23,11 @@ func leave(granted uint64, none bool) (word uint64) {
 	return word | granted<<1
 }
 
-// outstanding returns how much a source may append yet.
-func outstanding(grant, spent uint64) uint64 { return grant - min(grant, spent) }
+// outstanding returns how much a source may append yet: it never has more than its credit. The words say more when a
+// crash undid what a source had spent, or they were damaged.
+func outstanding(grant, spent uint64, credit int) uint64 {
+	return min(grant-min(grant, spent), uint64(credit))
+}
 
 // readSpent reads what the senders say. Room that is counted later has what they spent in it.
 func (r *Receiver) readSpent() error { return r.readWords(r.spent, r.o.spentAt(0)) }
@@ -46,7 +49,7 @@ func (r *Receiver) grant() error {
 	usable := r.o.usable(r.l.mtu)
 	room, reserve := max(0, r.unbegun-r.o.begins(r.open))*usable, r.o.Reserve*usable
 	for i, g := range r.grants {
-		left := int(outstanding(g, r.spent[i]))
+		left := int(outstanding(g, r.spent[i], r.o.Credit))
 		room -= left
 		if r.urgent(i) {
 			reserve -= left
@@ -60,7 +63,7 @@ func (r *Receiver) grant() error {
 		if r.urgent(i) {
 			most = room
 		}
-		wants := r.o.Credit - int(outstanding(r.grants[i], r.spent[i]))
+		wants := r.o.Credit - int(outstanding(r.grants[i], r.spent[i], r.o.Credit))
 		switch more := min(wants, most); { // a source with less than half may want as much; one with more does not
 		case more >= r.o.Credit/2:
 			room -= more

@@ -101,7 +101,8 @@ func (r *Receiver) scan(s Segment, upTo func(source uint16) uint64, f func(*Entr
 		at := r.o.segmentAt(s.Index).Add(uint64(off))
 		off += strides(r.l.sizeOfBlock(h))
 		k := r.o.key(r.l, h)
-		if h.stamp <= r.segments[s.Index].floors[k] {
+		if seg := &r.segments[s.Index]; seg.hidden || h.stamp <= seg.floors[k] {
+			r.floors[k] = max(r.floors[k], h.stamp)
 			continue // of an earlier use of the segment
 		}
 		found = true

@@ -15,3 +15,38 @@ func (r *Receiver) Released(s Segment) bool {
 	seg := r.segments[s.Index]
 	return seg.state == free || seg.push != s.Push
 }
+
+// What tests of the table's words use.
+
+func StateWord(st int, owner uint16, push uint64) uint64 {
+	return stateWord(state(st), Owner(owner), push)
+}
+
+func ParseState(word uint64) (st int, owner uint16, push uint64, ok bool) {
+	a, b, push, ok := parseState(word)
+	return int(a), uint16(b), push, ok
+}
+
+func IsState(word uint64) bool {
+	_, _, _, ok := parseState(word)
+	return ok
+}
+
+func PutFloors(floors []uint64) []byte {
+	p := make([]byte, 8*(len(floors)+1))
+	putFloors(p, func(key int) uint64 { return floors[key] }, len(floors))
+	return p
+}
+
+func ParseFloors(p []byte) (floors []uint64, ok bool) {
+	floors = make([]uint64, len(p)/8-1)
+	return floors, parseFloors(p, floors)
+}
+
+func (r *Receiver) Endpoint() rdma.Endpoint { return r.ep }
+
+func (o Options) FloorAt(segment, key int) rdma.Addr {
+	return o.withDefaults().recordAt(segment).Add(uint64(8 + 8*key))
+}
+
+func (o Options) GrantAt(source int) rdma.Addr { return o.withDefaults().grantAt(source) }

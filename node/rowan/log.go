@@ -122,13 +122,14 @@ func (t *Table) Peek(ep rdma.Endpoint, s Segment, scratch []byte, f func(kind ui
 	t.mu.Lock()
 	seg := &t.segments[s.Index]
 	free, owner, floors := seg.push != s.Push || slices.Contains(t.spare, s.Index), seg.owner, slices.Clone(seg.floors)
+	hidden := seg.hidden
 	t.mu.Unlock()
 	if free {
 		return nil
 	}
 	l := t.layoutOf(owner, s.Push)
 	return t.blocks(ep, s, l, scratch, func(h header, data []byte, at rdma.Addr) error {
-		stale := owner == Control && (int(h.source) >= t.o.Sources || h.stamp <= floors[t.o.key(l, h)])
+		stale := owner == Control && (hidden || int(h.source) >= t.o.Sources || h.stamp <= floors[t.o.key(l, h)])
 		if h.block == 0 && !stale {
 			f(h.kind, data, at)
 		}

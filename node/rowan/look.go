@@ -40,8 +40,8 @@ func (t *Table) Count() (c Counts) {
 	return c
 }
 
-// Verify returns what no run can leave in a table: two segments of one push.
-func (t *Table) Verify() error {
+// verify returns what no run can leave in a table: two segments of one push.
+func (t *Table) verify() error {
 	last := -1
 	for _, i := range t.inPushOrder(func(s *segment) bool { return s.push > 0 }) {
 		if last >= 0 && t.segments[last].push == t.segments[i].push {
@@ -112,8 +112,11 @@ func (o Options) Describe(a rdma.Addr) string {
 		return fmt.Sprintf("what source %d has spent of its leave", at(o.spentAt(0))/8)
 	case a.Offset() < o.segmentAt(0).Offset():
 		in := at(o.recordAt(0))
-		if in%o.record() < 8 {
+		switch word := in % o.record() / 8; {
+		case word == 0:
 			return fmt.Sprintf("state of segment %d", in/o.record())
+		case word > uint64(o.keys()):
+			return fmt.Sprintf("checksum of the floors of segment %d", in/o.record())
 		}
 		return fmt.Sprintf("floor %d of segment %d", in%o.record()/8-1, in/o.record())
 	}

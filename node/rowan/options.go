@@ -125,8 +125,8 @@ func (o Options) keys() int { return o.Sources * o.Streams }
 // key returns the number of a block's key.
 func (o Options) key(l layout, h header) int { return int(h.source)*o.Streams + l.stream(h.length) }
 
-// record is how long a segment's entry in the table is: its state, and the floors of all keys.
-func (o Options) record() uint64 { return uint64(strides(8 + 8*o.keys())) }
+// record is how long a segment's entry in the table is: its state, the floors of all keys, and their checksum.
+func (o Options) record() uint64 { return uint64(strides(8 + 8*o.keys() + 8)) }
 
 // credits is how long each of the two arrays of a word for each source is, with which the log begins.
 func (o Options) credits() uint64 { return uint64(strides(8 * o.Sources)) }

@@ -1,7 +1,6 @@
 package rowan
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -301,10 +300,8 @@ func (r *Receiver) release() error {
 	}
 	b := r.ep.Batch()
 	defer b.Release()
-	p := b.Alloc(8 * len(r.floors))
-	for k := range r.floors {
-		binary.LittleEndian.PutUint64(p[8*k:], r.floor(k))
-	}
+	p := b.Alloc(8 * (len(r.floors) + 1))
+	putFloors(p, r.floor, len(r.floors))
 	for _, i := range list {
 		r.segments[i].ends = nil
 		b.Write(r.o.recordAt(i).Add(8), p) // torn by a crash, it hides entries that are not needed
@@ -321,6 +318,7 @@ func (r *Receiver) release() error {
 		for k := range r.floors {
 			r.segments[i].floors[k] = r.floor(k)
 		}
+		r.segments[i].hidden = false
 	}
 	r.t.mu.Unlock()
 	r.t.give(list)

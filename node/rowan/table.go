@@ -3,8 +3,11 @@ package rowan
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"slices"
 	"sync"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -17,7 +20,6 @@ const (
 	using                  // it was taken, and entries may land
 	used                   // nothing can land in it any more
 	committed              // and all of its entries are on all replicas
-	states
 )
 
 // Owner is what has a segment: the log that receives from others, or a log of a worker's own.
@@ -27,10 +29,53 @@ type Owner uint16
 // it.
 const Control Owner = 0
 
-// The state's word in the table has the state in its lowest byte, the owner in two bytes above it, and above that the
-// number of the segment's use, from 1: its push. Segments are used in its order.
+// The state's word in the table has the state in its lowest two bits, the owner in 16 bits above it, then the number of
+// the segment's use, from 1: its push, 32 bits. Segments are used in its order. The rest is a checksum, of which one bit
+// is the parity, so that any one bit may flip: by a word that was damaged a segment would be taken for a free one, or
+// its entries for those of another use. A word of zero is that of a segment that was never used.
+const (
+	ownerShift = 2
+	pushShift  = 18
+	sealShift  = 50
+	maxPush    = 1<<(sealShift-pushShift) - 1
+)
+
 func stateWord(st state, owner Owner, push uint64) uint64 {
-	return push<<24 | uint64(owner)<<8 | uint64(st)
+	word := push<<pushShift | uint64(owner)<<ownerShift | uint64(st)
+	return word | sumOf(word)<<(sealShift+1) | uint64(bits.OnesCount64(word)&1)<<sealShift
+}
+
+// parseState returns what a state's word says; false: it is none.
+func parseState(word uint64) (st state, owner Owner, push uint64, ok bool) {
+	st, owner, push = state(word&(1<<ownerShift-1)), Owner(word>>ownerShift), word>>pushShift&maxPush
+	return st, owner, push, word == 0 || push > 0 && word == stateWord(st, owner, push)
+}
+
+func sumOf(word uint64) uint64 {
+	var p [8]byte
+	binary.LittleEndian.PutUint64(p[:], word)
+	return xxhash.Sum64(p[:])
+}
+
+// A segment's floors are behind its state, and a checksum of them behind these; zero until they are written first.
+
+// putFloors writes floors and their checksum to p.
+func putFloors(p []byte, floor func(key int) uint64, keys int) {
+	for k := range keys {
+		binary.LittleEndian.PutUint64(p[8*k:], floor(k))
+	}
+	binary.LittleEndian.PutUint64(p[8*keys:], xxhash.Sum64(p[:8*keys]))
+}
+
+// parseFloors reads floors, and reports whether all of them are as they were written.
+func parseFloors(p []byte, floors []uint64) (ok bool) {
+	all := uint64(0)
+	for k := range floors {
+		floors[k] = binary.LittleEndian.Uint64(p[8*k:])
+		all |= floors[k]
+	}
+	sum := binary.LittleEndian.Uint64(p[8*len(floors):])
+	return all|sum == 0 || sum == xxhash.Sum64(p[:8*len(floors)])
 }
 
 // segment is one, as its owner knows it.
@@ -39,6 +84,7 @@ type segment struct {
 	owner  Owner
 	push   uint64
 	floors []uint64  // by key: what is not above it, in here, is of an earlier use
+	hidden bool      // none of what is in here is needed, or it is not known what is of an earlier use
 	digest bool      // it was digested by this receiver, in its last use
 	ends   []Segment // in which entries end that have blocks in here
 }
@@ -83,15 +129,25 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 	for i := range t.segments {
 		record := bytes[uint64(i)*o.record():]
 		word := binary.LittleEndian.Uint64(record)
-		s := segment{state: state(word), owner: Owner(word >> 8), push: word >> 24, floors: make([]uint64, o.keys())}
-		if s.state >= states || s.state != free && s.push == 0 {
+		s := segment{floors: make([]uint64, o.keys())}
+		var ok bool
+		if s.state, s.owner, s.push, ok = parseState(word); !ok {
 			return nil, fmt.Errorf("segment %d of the table at %s has state %#x: %w", i, o.recordAt(0), word, ErrDamaged)
 		}
-		for k := range s.floors {
-			s.floors[k] = binary.LittleEndian.Uint64(record[8+8*k:])
+		if !parseFloors(record[8:], s.floors) {
+			// The receiver writes them when nothing is needed any more, before the segment is free: a crash may tear
+			// them.
+			if s.state == free || s.state == using || s.owner != Control {
+				return nil, fmt.Errorf("floors of segment %d of the table at %s: %w", i, o.recordAt(0), ErrDamaged)
+			}
+			s.hidden = true
+			clear(s.floors)
 		}
 		t.pushes = max(t.pushes, s.push)
 		t.segments[i] = s
+	}
+	if err := t.verify(); err != nil {
+		return nil, err
 	}
 	t.spare = t.inPushOrder(func(s *segment) bool { return s.state == free })
 	return t, nil
@@ -160,6 +216,9 @@ func (t *Table) take(owner Owner, n, keep int) []int {
 	}
 	list := slices.Clone(t.spare[:n])
 	t.spare = append(t.spare[:0], t.spare[n:]...)
+	if t.pushes+uint64(n) > maxPush { // segments of 4 MiB were used for 16 EiB
+		panic(fmt.Sprintf("rowan: node %d has no number for another use of a segment", t.o.Node))
+	}
 	for _, i := range list {
 		t.pushes++
 		t.segments[i].owner, t.segments[i].push, t.segments[i].digest = owner, t.pushes, false

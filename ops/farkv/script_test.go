@@ -104,7 +104,7 @@ func scripts(dir string) testscript.Params {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "process": processOf, "stands": stands, "json": isJSON, "await": await, "client": client, "until": until,
-			"occupy": occupy, "terminate": terminate, "addresses": addresses,
+			"occupy": occupy, "terminate": terminate, "addresses": addresses, "flip": flip,
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
@@ -228,6 +228,19 @@ func occupy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { l.Close() })
 	ts.Setenv(args[0], l.Addr().String())
+}
+
+// flip FILE TEXT flips a bit of a text wherever a file has it.
+func flip(ts *testscript.TestScript, _ bool, args []string) {
+	name, text := ts.MkAbs(args[0]), []byte(args[1])
+	p, err := os.ReadFile(name)
+	ts.Check(err)
+	if !bytes.Contains(p, text) {
+		ts.Fatalf("%s does not have %q", name, text)
+	}
+	flipped := bytes.Clone(text)
+	flipped[0] ^= 4
+	ts.Check(os.WriteFile(name, bytes.ReplaceAll(p, text, flipped), 0o600))
 }
 
 // addresses POOL VARIABLE... names the addresses of a pool's memory nodes.

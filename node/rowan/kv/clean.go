@@ -121,14 +121,17 @@ func (c *cleaner) percent() int64 {
 	return int64(c.s.o.Percent)
 }
 
-// free frees segments that nothing reads any more.
-func (c *cleaner) free() error {
+// free frees segments that nothing reads any more. In one that was damaged an entry may have been lost that an index
+// names: then the server ends, so that others serve its shards.
+func (c *cleaner) free() (err error) {
 	var own []rowan.Segment
 	c.waiting = slices.DeleteFunc(c.waiting, func(l leaving) bool {
-		if !c.s.quiet.all(l.question) {
+		if !c.s.quiet.all(l.question) || err != nil {
 			return false
 		}
-		c.s.space.forget(l.Segment)
+		if err = c.s.space.forget(l.Segment); err != nil {
+			return false
+		}
 		if c.s.table.Owner(l.Segment).Received() {
 			c.s.space.giveBack(l.Segment)
 		} else {
@@ -136,7 +139,7 @@ func (c *cleaner) free() error {
 		}
 		return true
 	})
-	return c.s.table.Release(c.ep, own)
+	return errors.Join(err, c.s.table.Release(c.ep, own))
 }
 
 // empty moves what is live in a segment. What was not moved when it fails is still where it was.

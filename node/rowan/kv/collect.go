@@ -77,26 +77,6 @@ func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.commitAt(node, 0))
 }
 
-// since reads the terms since which the server of a node has shards, by shard; 0: it does not have that one.
-func (o Options) since(ep rdma.Endpoint, node int) ([]uint64, error) {
-	return o.readWords(ep, "read since when", o.sinceAt(node, 0))
-}
-
-// readWords reads a word for each shard.
-func (o Options) readWords(ep rdma.Endpoint, step rdma.Step, at rdma.Addr) ([]uint64, error) {
-	b := ep.Batch()
-	defer b.Release()
-	op := b.Read(at, 8*o.Shards)
-	if err := rdma.Do(ep, b.As(step), patience); err != nil {
-		return nil, fmt.Errorf("%s of server %d: %w", step, at.Node(), err)
-	}
-	all := make([]uint64, o.Shards)
-	for i := range all {
-		all[i] = op.Word(i)
-	}
-	return all, nil
-}
-
 // Describe returns what lies at an address of a server's memory; "": it is none of that.
 func (o Options) Describe(a rdma.Addr) string {
 	o = o.withDefaults()
@@ -120,9 +100,16 @@ func (o Options) Describe(a rdma.Addr) string {
 }
 
 // LastTerm returns the last term that a server noted, as a member, before it said that it knew it; 0: none. A pool
-// whose servers have all stopped begins again by it: see shards.Config.ColdStart.
-func LastTerm(ep rdma.Endpoint, o Options, node int) (uint64, error) {
-	term, err := rdma.ReadWord(ep, "read the last term", o.withDefaults().termAt(node), patience)
+// whose servers have all stopped begins again by it: see shards.Config.ColdStart. The error wraps rowan.ErrDamaged when
+// the word is none that a server wrote.
+func LastTerm(ep rdma.Endpoint, o Options, node int) (term uint64, err error) {
+	word, err := rdma.ReadWord(ep, "read the last term", o.withDefaults().termAt(node), patience)
+	if err == nil {
+		var ok bool
+		if term, ok = unseal(word); !ok {
+			err = fmt.Errorf("word %#x: %w", word, rowan.ErrDamaged)
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("read the last term of server %d: %w", node, err)
 	}

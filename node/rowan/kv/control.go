@@ -262,7 +262,7 @@ func (c *control) tell() error {
 			continue
 		}
 		if commit := sh.committed(); commit != c.told[i] {
-			b.WriteWord(c.s.o.commitAt(c.s.node, i), commit)
+			b.WriteWord(c.s.o.commitAt(c.s.node, i), seal(commit))
 			c.told[i] = commit
 		}
 	}
@@ -283,7 +283,8 @@ func (c *control) learn(b *rdma.Batch) (all bool) {
 		}
 		for i, sh := range c.s.shards {
 			if s := &c.askedIn.Shards[i]; s.Primary == node || s.Source == node {
-				sh.learn(op.Word(i))
+				commit, _ := unseal(op.Word(i))
+				sh.learn(commit)
 			}
 		}
 	}

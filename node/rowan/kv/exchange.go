@@ -20,7 +20,7 @@ type gift struct {
 
 // exchanger is the task that appends to others' logs what the server has and they may not: at the beginning of a term
 // what may not be on all replicas (section 4.5, phase 2), and then all of the shards that others copy (phase 3). It
-// also empties the indexes of shards that the server has lost.
+// also finds out what the server has when replicas are compared, and empties the indexes of shards that it has lost.
 type exchanger struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -31,6 +31,8 @@ type exchanger struct {
 	copies  []*copying
 	chain   []uint64
 	entries []exchanged
+
+	compared comparison // in this term
 }
 
 // copying is a copy of a shard at another server. It goes on in later terms: the other one has been a replica ever
@@ -82,6 +84,9 @@ func (x *exchanger) step() (more bool, err error) {
 	if !x.gave {
 		return false, nil
 	}
+	if x.term.Compare && !x.compared.over && x.s.known.isSettled(x.term.Term) {
+		return true, x.compare()
+	}
 	for _, c := range x.copies {
 		if c.told != x.term.Term && x.s.known.isSettled(x.term.Term) {
 			return true, x.copy(c)
@@ -107,7 +112,7 @@ func (s *Server) takeGift() *gift {
 
 // begin begins with a term: nothing is under way in earlier ones.
 func (x *exchanger) begin(t *term) {
-	x.term, x.gave = t, false
+	x.term, x.gave, x.compared = t, false, comparison{}
 	x.raise(t.stamps())
 	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
 		m := t.Member(c.node)

@@ -116,26 +116,6 @@ func (o Options) message() int {
 	return rpcBytes + requestBytes + o.PairBytes + o.PairBytes/(leastMTU-rowan.HeaderBytes)*rowan.HeaderBytes + headBytes
 }
 
-// Each server begins its memory with words: the last term that it has adopted as a member; by shard, the CommitVer, of
-// which it is the primary (see control.tell), the stamp of the last entry when the shard was copied to it, and the term
-// since which it is a replica (see since); and by node, the last term in which that one's server has given it what it
-// had (see exchanger). The log is behind.
-func (o Options) wordsBytes() uint64 {
-	return uint64((8*(1+3*o.Shards+o.Nodes) + rdma.Stride - 1) / rdma.Stride * rdma.Stride)
-}
-
-func (o Options) termAt(node int) rdma.Addr { return rdma.At(node, o.Base) }
-
-func (o Options) commitAt(node, shard int) rdma.Addr {
-	return o.termAt(node).Add(uint64(8 * (1 + shard)))
-}
-
-func (o Options) copiedAt(node, shard int) rdma.Addr { return o.commitAt(node, o.Shards+shard) }
-
-func (o Options) sinceAt(node, shard int) rdma.Addr { return o.copiedAt(node, o.Shards+shard) }
-
-func (o Options) gaveAt(node, by int) rdma.Addr { return o.sinceAt(node, o.Shards+by) }
-
 // log describes the log of a node. Each worker of a server is two sources of it: one for PUTs, and an urgent one. Its
 // exchanger is another urgent one.
 func (o Options) log(node int) rowan.Options {

@@ -29,7 +29,8 @@ var errStopped = errors.New("the server is stopped")
 // name the newest record of each key, of shards that the server has had ever since. It is no member before the manager
 // has begun another term, in which all members give each other what may not be on all replicas: see cm.Server.Restart.
 //
-// It changes nothing in memory but states of segments, so that a crash leaves what there was.
+// It changes nothing in memory but states of segments and words of earlier terms, so that a crash leaves what there
+// was.
 func (c *control) recover() error {
 	s := c.s
 	if s.table.Pushes() == 0 {
@@ -40,7 +41,7 @@ func (c *control) recover() error {
 		return err
 	}
 	c.cm.Restart(last)
-	for _, step := range []func() error{c.remember, c.recoverOwn, c.recoverRing, c.flush} {
+	for _, step := range []func() error{c.remember, c.forget, c.recoverOwn, c.recoverRing, c.flush} {
 		if err == nil {
 			err = step()
 		}
@@ -72,6 +73,18 @@ func (c *control) remember() error {
 		}
 	}
 	return nil
+}
+
+// forget clears what other servers told of earlier terms. No server tells anything in a later one before this server
+// adopts it. So nothing that was damaged there is taken for what is told in that.
+func (c *control) forget() error {
+	o, node := c.s.o, c.s.node
+	b := c.ep.Batch()
+	defer b.Release()
+	b.Write(o.copiedAt(node, 0), make([]byte, 8*o.Shards))
+	b.Write(o.gaveAt(node, 0), make([]byte, 8*o.Nodes))
+	b.Read(o.gaveAt(node, 0), 8)
+	return rdma.Do(c.ep, b.As("forget earlier terms"), patience)
 }
 
 // recoverOwn digests own logs. The last segment of each that is not committed may have room: the log goes on there.

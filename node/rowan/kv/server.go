@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
 // Server is the one beside a node. Its tasks share it.
@@ -21,12 +22,14 @@ type Server struct {
 	shared  []*rowan.Remote // by node, with Share
 	quiet   quiet
 
-	mu      sync.Mutex
-	stopped bool
-	err     error
-	tasks   int      // that have not ended
-	saw     []uint64 // by worker, the exchanger last: the term before which nothing is under way
-	gift    *gift    // for the exchanger; nil: it has taken the last one
+	mu       sync.Mutex
+	stopped  bool
+	err      error
+	tasks    int         // that have not ended
+	saw      []uint64    // by worker, the exchanger last: the term before which nothing is under way
+	gift     *gift       // for the exchanger; nil: it has taken the last one
+	digests  []cm.Digest // of the server's replicas in the term digested, once replicas are compared
+	digested uint64
 
 	resumed map[rowan.Owner]place // where own logs go on that an earlier server left
 }
@@ -170,7 +173,7 @@ func (s *Server) Ready() bool {
 		return false
 	}
 	for i, sh := range s.shards {
-		if t.leads(i) && !sh.serving() {
+		if t.leads(i) && (!sh.serving() || t.Compare) {
 			return false
 		}
 	}

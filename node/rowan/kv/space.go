@@ -187,17 +187,19 @@ func (s *space) take(seg rowan.Segment) bool {
 	return i >= 0
 }
 
-// forget says that nothing reads a segment any more in which nothing is live. It may be freed.
-func (s *space) forget(seg rowan.Segment) {
+// forget says that nothing reads a segment any more that is cleaned. It may be freed, unless what an index names there
+// was not found: then the error wraps rowan.ErrDamaged.
+func (s *space) forget(seg rowan.Segment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.live[seg.Index]; n != 0 {
-		panic(fmt.Sprintf("kv: segment %+v is cleaned, and has %d live bytes", seg, n))
+		return fmt.Errorf("segment %d is cleaned, and has %d live bytes: %w", seg.Index, n, rowan.ErrDamaged)
 	}
 	for _, at := range s.ends[seg.Index] {
 		delete(s.scattered, at)
 	}
 	s.ends[seg.Index], s.all[seg.Index] = nil, 0
+	return nil
 }
 
 // giveBack hands a cleaned segment to the receiver.

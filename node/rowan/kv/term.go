@@ -66,6 +66,17 @@ func (t *term) incomplete(shard int) bool {
 	return t.arriving(shard) || slices.Contains(t.Shards[shard].Copying, t.node)
 }
 
+// complete reports whether the server has all of a shard.
+func (t *term) complete(shard int) bool {
+	return t != nil && t.Shards[shard].Has(t.node) && !t.incomplete(shard)
+}
+
+// differed reports whether the server copies a shard of which it was a complete replica in the term before: it was
+// found to be damaged.
+func (t *term) differed(before *term, shard int) bool {
+	return before.complete(shard) && t.incomplete(shard)
+}
+
 // takesPart reports whether the server is a member, and the term is committed.
 func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.node) != nil }
 
@@ -149,21 +160,24 @@ func (c *control) Adopt(config *shards.Config) error {
 		return fmt.Errorf("adopt a configuration of %d shards in a pool of %d: %w", len(config.Shards), s.o.Shards,
 			rowan.ErrDamaged)
 	}
-	if was := s.known.last(); c.ring == nil && was != nil && was.Term != config.Term {
-		return fmt.Errorf("adopt term %d behind %d, with %s: %w", config.Term, was.Term, s.o.Kind, rdma.ErrNotSupported)
+	t, before := newTerm(config, s.node), s.known.last()
+	if c.ring == nil && before != nil && before.Term != t.Term {
+		return fmt.Errorf("adopt term %d behind %d, with %s: %w", t.Term, before.Term, s.o.Kind, rdma.ErrNotSupported)
 	}
-	t := newTerm(config, s.node)
-	if err := c.mark(t); err != nil {
+	if err := c.mark(t, before); err != nil {
 		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
 	}
 	if t.Member(s.node) != nil {
-		if err := c.write("note the term", s.o.termAt(s.node), t.Term); err != nil {
+		if err := c.write("note the term", s.o.termAt(s.node), seal(t.Term)); err != nil {
 			return fmt.Errorf("note term %d: %w", t.Term, err)
 		}
 	}
 	for i, sh := range s.shards {
 		if !t.leads(i) {
 			sh.follow()
+		}
+		if t.differed(before, i) {
+			sh.lose(t.Term)
 		}
 		if t.Shards[i].Has(s.node) {
 			sh.gain(t.Term, s.o.Keys/s.o.Shards)
@@ -179,13 +193,13 @@ func (c *control) Adopt(config *shards.Config) error {
 
 // mark notes durably since when the server has the shards that it gains or loses. A crash ahead of LastTerm's word
 // leaves marks of a term in which nothing was done.
-func (c *control) mark(t *term) error {
+func (c *control) mark(t, before *term) error {
 	b := c.ep.Batch()
 	defer b.Release()
 	for i, sh := range c.s.shards {
 		switch has, had := t.Shards[i].Has(t.node), sh.has() != nil; {
-		case has && !had:
-			b.WriteWord(c.s.o.sinceAt(t.node, i), t.Term)
+		case has && (!had || t.differed(before, i)):
+			b.WriteWord(c.s.o.sinceAt(t.node, i), seal(t.Term))
 		case had && !has:
 			b.WriteWord(c.s.o.sinceAt(t.node, i), 0)
 		}
@@ -233,9 +247,14 @@ func (c *control) Quiet() bool {
 }
 
 // Report implements cm.Store: it tells which shards the server has copied, as it was told, and which have migrated to
-// it; what was counted of those that it serves; and whether there is room for another one.
+// it; what was counted of those that it serves; and whether there is room for another one. In a term in which replicas
+// are compared it tells what it has of them, and no more.
 func (c *control) Report() (r cm.Report) {
 	t := c.s.known.last()
+	if t.Compare {
+		r.Digests = c.s.digestsOf(t)
+		return r
+	}
 	r.Full = c.s.isFull()
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
 	if err != nil {

@@ -161,7 +161,8 @@ func (w *worker) begin(r *rpc.Request) error {
 	}
 	hash := Hash(q.Key)
 	sh := w.s.shards[w.term.Find(hash)]
-	placed, ready, source := w.term.leads(sh.number), sh.serving(), w.term.Shards[sh.number].Source
+	placed, source := w.term.leads(sh.number), w.term.Shards[sh.number].Source
+	ready := sh.serving() && !w.term.Compare
 	if r.Proc == ProcRoute {
 		placed, ready, source = source == w.s.node, w.s.known.isSettled(w.term.Term), shards.None
 	}

@@ -12,7 +12,7 @@ import (
 // A configuration is a header, the members, and the shards, little-endian. Shards name servers by their places among
 // the members: primary, source, backups, those that copy.
 //
-//	format u16 | committed u8 | replication u8 | members u16 | 0 u16 | term u64 | shards u32 | 0 u32
+//	format u16 | state u8 | replication u8 | members u16 | 0 u16 | term u64 | shards u32 | 0 u32
 //	node u16 | since u32                     a member
 //	shape u8 | place u8 ...                  a shard
 const (
@@ -24,6 +24,9 @@ const (
 	countMask  = 1<<countBits - 1 // backups; those that copy lie above
 	hasPrimary = 1 << 6
 	hasSource  = 1 << 7
+	// A configuration's state.
+	isCommitted = 1 << 0
+	compares    = 1 << 1
 )
 
 // ErrFormat is wrapped when bytes are no configuration, or one of another format.
@@ -44,11 +47,14 @@ func (c *Config) Encode() []byte {
 	le := binary.LittleEndian
 	p := make([]byte, 0, Bound(len(c.Members), len(c.Shards), c.Replication))
 	p = le.AppendUint16(p, format)
-	committed := byte(0)
+	state := byte(0)
 	if c.Committed {
-		committed = 1
+		state |= isCommitted
 	}
-	p = append(p, committed, byte(c.Replication))
+	if c.Compare {
+		state |= compares
+	}
+	p = append(p, state, byte(c.Replication))
 	p = le.AppendUint32(p, uint32(len(c.Members)))
 	p = le.AppendUint64(p, c.Term)
 	p = le.AppendUint64(p, uint64(len(c.Shards)))
@@ -95,10 +101,12 @@ func decode(p []byte) (*Config, error) {
 		return nil, fmt.Errorf("format %d, want %d", f, format)
 	}
 	members, shards := le.Uint32(p[4:]), le.Uint64(p[16:])
-	if p[2] > 1 || members > MaxMembers || shards > MaxShards {
-		return nil, fmt.Errorf("committed %d, %d members, %d shards", p[2], members, shards)
+	if p[2] > isCommitted|compares || members > MaxMembers || shards > MaxShards {
+		return nil, fmt.Errorf("state %d, %d members, %d shards", p[2], members, shards)
 	}
-	c := &Config{Term: le.Uint64(p[8:]), Committed: p[2] == 1, Replication: int(p[3])}
+	c := &Config{
+		Term: le.Uint64(p[8:]), Committed: p[2]&isCommitted != 0, Compare: p[2]&compares != 0, Replication: int(p[3]),
+	}
 	p = p[headerBytes:]
 	if uint64(len(p)) < uint64(members)*memberBytes+shards {
 		return nil, fmt.Errorf("too short for %d members and %d shards", members, shards)

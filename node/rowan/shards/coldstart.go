@@ -22,7 +22,8 @@ type Present struct {
 }
 
 // ColdStart returns the configuration by which a pool goes on whose servers have all stopped (4.7), given the servers
-// that are there. Each of its shards is promoted: its primary gathers what any of its replicas has.
+// that are there. Each of its shards is promoted: its primary gathers what any of its replicas has. Nothing is served
+// before all replicas have been found to have the same: see Compared.
 //
 // A server has what it was acknowledged to have if it has been a member ever since its term: it is one now, and became
 // one no later. One that was left out meanwhile has missed writes, though its files are good: it is left out now, and
@@ -60,5 +61,6 @@ func (c *Config) ColdStart(present []Present) (*Config, error) {
 	if lost := len(next.Lost()) - len(c.Lost()); lost > 0 {
 		return nil, fmt.Errorf("start without servers %v, and %d shards have no other: %w", missing, lost, ErrMissing)
 	}
+	next.Compare = true
 	return next, nil
 }

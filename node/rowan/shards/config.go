@@ -36,6 +36,9 @@ type Config struct {
 	// Committed says that each member knows the term and serves in no earlier one, and that servers that are no members
 	// any more do not serve. Nothing is served in a term that is not committed.
 	Committed bool
+	// Compare says that nothing is served in this term, though it is committed: servers were started anew, and say what
+	// their replicas have. See Compared.
+	Compare bool
 	// Replication is how many replicas of each shard there are to be.
 	Replication int
 	Members     []Member // by node
@@ -77,6 +80,13 @@ func (s *Shard) Replicas() []int {
 	return slices.Concat(all, s.Backups, s.Copying)
 }
 
+// Complete returns the servers that have all of the shard, the primary first.
+func (s *Shard) Complete() []int {
+	return slices.DeleteFunc(s.Replicas(), func(n int) bool {
+		return slices.Contains(s.Copying, n) || n == s.Primary && s.Source != None
+	})
+}
+
 // Has reports whether a server is a replica.
 func (s *Shard) Has(node int) bool { return slices.Contains(s.Replicas(), node) }
 
@@ -97,6 +107,9 @@ func (c *Config) Summary() string {
 	s := fmt.Sprintf("term %d", c.Term)
 	if !c.Committed {
 		s += ", not committed yet"
+	}
+	if c.Compare {
+		s += ", in which replicas are compared"
 	}
 	s += fmt.Sprintf(": %d servers, %d shards", len(c.Members), len(c.Shards))
 	for _, n := range []struct {

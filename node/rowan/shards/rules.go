@@ -59,7 +59,7 @@ func (c *Config) next() (*Config, error) {
 		return nil, fmt.Errorf("follow term %d: %w", c.Term, ErrTerms)
 	}
 	next := &Config{
-		Term: c.Term + 1, Replication: c.Replication,
+		Term: c.Term + 1, Compare: c.Compare, Replication: c.Replication,
 		Members: slices.Clone(c.Members), Shards: slices.Clone(c.Shards),
 	}
 	for i := range next.Shards {
@@ -91,17 +91,7 @@ func (c *Config) Fail(dead ...int) (*Config, error) {
 	for i := range next.Shards {
 		next.Shards[i].strip(isDead)
 	}
-	primaries := next.count(func(s *Shard) []int { return []int{s.Primary} })
-	for i := range next.Shards {
-		if s := &next.Shards[i]; s.Primary == None && len(s.Backups) > 0 {
-			s.Primary = next.fewest(primaries, s.Backups)
-			s.Backups = without(s.Backups, s.Primary)
-			primaries.add(next, s.Primary)
-		}
-		if s := &next.Shards[i]; s.Lost() {
-			s.Copying = nil // from what?
-		}
-	}
+	next.promote()
 	next.replicate()
 	return next, nil
 }
@@ -126,6 +116,21 @@ func (s *Shard) strip(isDead func(int) bool) {
 	case isDead(target):
 		s.Primary, s.Source = None, None
 		s.Backups = append(s.Backups, source)
+	}
+}
+
+// promote has complete replicas be the primaries of shards that have none.
+func (c *Config) promote() {
+	primaries := c.count(func(s *Shard) []int { return []int{s.Primary} })
+	for i := range c.Shards {
+		if s := &c.Shards[i]; s.Primary == None && len(s.Backups) > 0 {
+			s.Primary = c.fewest(primaries, s.Backups)
+			s.Backups = without(s.Backups, s.Primary)
+			primaries.add(c, s.Primary)
+		}
+		if s := &c.Shards[i]; s.Lost() {
+			s.Copying = nil // from what?
+		}
 	}
 }
 

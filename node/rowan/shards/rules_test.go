@@ -17,6 +17,8 @@ type cluster struct {
 	c    *shards.Config
 	has  []map[int]bool // by shard: the servers that have all of it
 	dead map[int]bool
+
+	compared bool // in this step
 }
 
 func newCluster(c *shards.Config) *cluster {
@@ -37,6 +39,9 @@ func (k *cluster) adopt(next *shards.Config) error {
 	k.c = next
 	if err := next.Check(); err != nil {
 		return err
+	}
+	if was.Compare && !next.Compare && !k.compared {
+		return errors.New("nothing was compared")
 	}
 	if next.Term <= was.Term || next.Committed {
 		return fmt.Errorf("term %d (committed: %v) follows %d", next.Term, next.Committed, was.Term)
@@ -106,7 +111,17 @@ func (k *cluster) step(r *rand.Rand) (what string, err error) {
 	s := &c.Shards[shard]
 	node := c.Members[r.IntN(len(c.Members))].Node
 	var next *shards.Config
-	switch r.IntN(8) {
+	k.compared = false
+	switch r.IntN(9) {
+	case 7:
+		if !c.Compare {
+			what = "cold start"
+			next, err = c.ColdStart(k.present())
+			break
+		}
+		what = "compare"
+		k.compared = true
+		next, err = k.compare(r)
 	case 0, 1:
 		m := shards.Move{Shard: shard, From: node, To: c.Members[r.IntN(len(c.Members))].Node}
 		if replicas := s.Replicas(); len(replicas) > 0 {
@@ -154,6 +169,39 @@ func (k *cluster) step(r *rand.Rand) (what string, err error) {
 		err = k.adopt(next)
 	}
 	return what, err
+}
+
+// present returns all members, as they are at a cold start.
+func (k *cluster) present() (all []shards.Present) {
+	for _, m := range k.c.Members {
+		all = append(all, shards.Present{Node: m.Node, Term: k.c.Term})
+	}
+	return all
+}
+
+// compare damages replicas, fewer than half of a shard's complete ones, and compares all.
+func (k *cluster) compare(r *rand.Rand) (*shards.Config, error) {
+	digests := map[shards.Replica]shards.Digest{}
+	var damaged []shards.Replica
+	for i := range k.c.Shards {
+		complete := k.c.Shards[i].Complete()
+		most := (len(complete) - 1) / 2
+		for _, n := range complete {
+			replica := shards.Replica{Shard: i, Node: n}
+			digests[replica] = shards.Digest{Sum: uint64(i), Weight: 1000}
+			if most > 0 && r.IntN(4) == 0 {
+				most--
+				damaged = append(damaged, replica)
+				digests[replica] = shards.Digest{Sum: r.Uint64(), Weight: 900 + r.Uint64N(200)}
+				delete(k.has[i], n)
+			}
+		}
+	}
+	next, differ, err := k.c.Commit().Compared(digests)
+	if err == nil && fmt.Sprint(differ) != fmt.Sprint(damaged) {
+		err = fmt.Errorf("of damaged replicas %v it finds %v", damaged, differ)
+	}
+	return next, err
 }
 
 // TestRules applies rules in any order: what Check says holds, and no data is lost that a server has.
@@ -460,8 +508,57 @@ func TestColdStart(t *testing.T) {
 			t.Errorf("%s: %v, want %v", v.what, err, v.err)
 			continue
 		}
-		if err == nil && (next.Check() != nil || next.Term <= last || len(next.Members) != v.members || next.Lost() != nil) {
+		if err == nil && (next.Check() != nil || next.Term <= last || len(next.Members) != v.members || next.Lost() != nil || !next.Compare) {
 			t.Errorf("%s: %+v", v.what, next)
+		}
+	}
+}
+
+// TestCompared compares two replicas, or three of which no two have the same: the one with the greatest weight counts.
+func TestCompared(t *testing.T) {
+	for _, v := range []struct {
+		weights []uint64 // of the primary and the backups
+		primary int
+		differ  string
+	}{
+		{[]uint64{7, 7}, 0, "[]"},
+		{[]uint64{7, 6}, 0, "[shard 0 of server 1]"},
+		{[]uint64{6, 7}, 1, "[shard 0 of server 0]"},
+		{[]uint64{5, 7, 6}, 1, "[shard 0 of server 0 shard 0 of server 2]"},
+		{[]uint64{8, 7, 7}, 1, "[shard 0 of server 0]"},
+		{[]uint64{0, 7, 0}, 0, "[shard 0 of server 1]"},
+	} {
+		n := len(v.weights)
+		c, err := shards.New([]int{0, 1, 2, 3}[:n], 1, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Compare = true
+		digests := map[shards.Replica]shards.Digest{}
+		compared := func() (*shards.Config, []shards.Replica, error) { return c.Commit().Compared(digests) }
+		for i := range c.Shards {
+			for place, node := range c.Shards[i].Complete() {
+				if _, _, err := compared(); !errors.Is(err, shards.ErrRefused) {
+					t.Fatalf("with %d digests: %v", len(digests), err)
+				}
+				d := shards.Digest{Sum: 1}
+				if i == 0 {
+					d = shards.Digest{Sum: v.weights[place], Weight: v.weights[place]}
+				}
+				digests[shards.Replica{Shard: i, Node: node}] = d
+			}
+		}
+		if _, _, err := c.Compared(digests); !errors.Is(err, shards.ErrRefused) {
+			t.Errorf("in a term that is not committed: %v", err)
+		}
+		next, differ, err := compared()
+		if err != nil || fmt.Sprint(differ) != v.differ || next.Shards[0].Primary != v.primary || next.Check() != nil ||
+			next.Compare || len(next.Shards[0].Replicas()) != n {
+			t.Errorf("%v: %v differ, %+v, %v", v.weights, differ, next, err)
+		}
+		c.Compare = false
+		if _, _, err := compared(); !errors.Is(err, shards.ErrRefused) {
+			t.Errorf("in a term that compares nothing: %v", err)
 		}
 	}
 }

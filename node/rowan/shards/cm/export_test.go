@@ -22,6 +22,8 @@ func DecodeAnswer(p []byte) (term uint64, restarted bool, r Report, err error) {
 	return a.term, a.restarted, a.Report, nil
 }
 
+func (s *Server) SomeOf(all []Digest) []Digest { return s.someOf(all) }
+
 func EncodeQuestion(term, epoch uint64, committed bool) []byte {
 	return question{term, epoch, committed}.encode()
 }
@@ -43,4 +45,17 @@ func Counted(configs []*shards.Config, ends ...[]Report) (loads []shards.Load) {
 		loads = m.count(answers)
 	}
 	return loads
+}
+
+// Collected returns how many digests a manager has that was told some in one term, and is in another.
+func Collected(told, now *shards.Config, reports []Report) int {
+	m := &Manager{c: told}
+	var answers []*answer
+	for _, r := range reports {
+		answers = append(answers, &answer{term: told.Term, Report: r})
+	}
+	m.collect(answers)
+	m.c = now
+	m.collect(answers)
+	return len(m.digests)
 }

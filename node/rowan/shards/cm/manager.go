@@ -104,6 +104,9 @@ type Manager struct {
 	periodEnds time.Duration
 	gathered   time.Duration // when what is complete is stored at the latest; 0: nothing waits
 	counted    []sample      // by shard, at the end of the last period
+
+	comparing uint64                           // the term in which replicas are compared
+	digests   map[shards.Replica]shards.Digest // that were told in it
 }
 
 // sample is what a server had counted of a shard.
@@ -182,6 +185,9 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		}
 		return true, m.store(m.c.Commit(), "")
 	}
+	if m.c.Compare {
+		return m.compare(answers)
+	}
 	if next := m.gather(m.reports(answers)); next != m.c {
 		return true, m.store(next, "shards were copied")
 	}
@@ -197,7 +203,7 @@ func (m *Manager) Waits() bool { return m.waits }
 
 // served reports whether all members have answered, and serve the shards of which they are the primaries.
 func (m *Manager) served(answers []*answer) bool {
-	if !m.c.Committed || slices.Contains(answers, nil) {
+	if !m.c.Committed || m.c.Compare || slices.Contains(answers, nil) {
 		return false
 	}
 	leads := map[int]int{}
@@ -383,6 +389,51 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 		return m.c, nil
 	}
 	return m.c.ColdStart(present)
+}
+
+// compare stores the configuration that follows when all replicas have told what they have. Those that differ are
+// copied anew.
+func (m *Manager) compare(answers []*answer) (more bool, err error) {
+	m.collect(answers)
+	next, differ, err := m.c.Compared(m.digests)
+	switch {
+	case errors.Is(err, shards.ErrRefused):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return true, m.store(next, compared(differ))
+}
+
+// collect takes digests from answers of this very term: in another one replicas were given more.
+func (m *Manager) collect(answers []*answer) {
+	if m.comparing != m.c.Term {
+		m.comparing, m.digests = m.c.Term, map[shards.Replica]shards.Digest{}
+	}
+	for i, a := range answers {
+		if a == nil || a.term != m.c.Term {
+			continue
+		}
+		for _, d := range a.Digests {
+			m.digests[shards.Replica{Shard: d.Shard, Node: m.c.Members[i].Node}] = d.Digest
+		}
+	}
+}
+
+// compared says for people what a comparison has found.
+func compared(differ []shards.Replica) string {
+	const most = 4
+	var names []string
+	for _, r := range differ[:min(most, len(differ))] {
+		names = append(names, r.String())
+	}
+	switch more := len(differ) - most; {
+	case more > 0:
+		names = append(names, fmt.Sprintf("%d more", more))
+	case len(differ) == 0:
+		return "all replicas have the same"
+	}
+	return "damaged, copied anew: " + strings.Join(names, ", ")
 }
 
 // known reports whether all members serve in no earlier term. One that was started anew and names this term serves in none:

@@ -17,6 +17,7 @@ import (
 //	term u64 | copied u16 | migrated u16 | loads u16 | flags u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
+//	shard u16 | sum u64 | weight u64               a digest: there are no loads then, and the flags say so
 const (
 	Ask = 0x7263 // "cr"
 
@@ -30,6 +31,7 @@ const (
 
 	flagRestarted = 1
 	flagFull      = 2
+	flagDigests   = 4
 )
 
 // Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
@@ -39,6 +41,15 @@ type Report struct {
 	Migrated []int // shards that migrate to the server: it has all that the source has
 	Loads    []Load
 	Full     bool // the server has no room for another shard
+	// Digests are of all shards of which the server is a complete replica, once it has in a term that compares them what
+	// others have given it. Beyond 384 others are told next time. With them there are no loads.
+	Digests []Digest
+}
+
+// Digest is that of a server's replica of a shard.
+type Digest struct {
+	Shard int
+	shards.Digest
 }
 
 // Load counts what a shard's primary met since it knows of the shard. Counts only grow. There is none of a shard that
@@ -68,6 +79,13 @@ func (a *answer) encode() []byte {
 	if a.Full {
 		flags |= flagFull
 	}
+	if digests := a.Digests[:min(len(a.Digests), maxLoads)]; len(digests) > 0 {
+		flags |= flagDigests
+		loads = nil
+		for _, d := range digests {
+			loads = append(loads, Load{d.Shard, shards.Load{Requests: d.Sum, Writes: d.Weight}})
+		}
+	}
 	for _, n := range []int{len(copied), len(migrated), len(loads), flags} {
 		p = le.AppendUint16(p, uint16(n))
 	}
@@ -94,7 +112,7 @@ func decodeAnswer(p []byte) (*answer, error) {
 	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
 	a.Full = flags&flagFull != 0
 	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
-	if flags > flagRestarted|flagFull || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
+	if flags > flagRestarted|flagFull|flagDigests || flags&flagDigests != 0 && loads == 0 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
 		return bad()
 	}
 	rest := p[answerBytes:]
@@ -107,6 +125,12 @@ func decodeAnswer(p []byte) (*answer, error) {
 	for range loads {
 		l := Load{int(le.Uint16(rest)), shards.Load{Requests: le.Uint64(rest[2:]), Writes: le.Uint64(rest[10:])}}
 		a.Loads, rest = append(a.Loads, l), rest[loadBytes:]
+	}
+	if flags&flagDigests != 0 {
+		for _, l := range a.Loads {
+			a.Digests = append(a.Digests, Digest{l.Shard, shards.Digest{Sum: l.Requests, Weight: l.Writes}})
+		}
+		a.Loads = nil
 	}
 	return a, nil
 }

@@ -24,6 +24,8 @@ func TestGolden(t *testing.T) {
 			"0500" + "0600000000000000" + "0700000000000000"},
 		{cm.EncodeAnswer(9, true, cm.Report{}), "0900000000000000" + "0000000000000100"},
 		{cm.EncodeAnswer(9, false, cm.Report{Full: true}), "0900000000000000" + "0000000000000200"},
+		{cm.EncodeAnswer(9, false, cm.Report{Digests: []cm.Digest{{Shard: 5, Digest: shards.Digest{Sum: 6, Weight: 7}}}}),
+			"0900000000000000" + "0000000001000400" + "0500" + "0600000000000000" + "0700000000000000"},
 		{cm.EncodeQuestion(9, 8, true), "0900000000000000" + "0800000000000000" + "0100000000000000"},
 		{cm.EncodeQuestion(1<<32, 0, false), "0000000001000000" + "0000000000000000" + "0000000000000000"},
 	} {
@@ -49,6 +51,7 @@ func TestLongAnswer(t *testing.T) {
 // FuzzAnswer: bytes are an answer in one way at most.
 func FuzzAnswer(f *testing.F) {
 	f.Add(cm.EncodeAnswer(1, true, cm.Report{}))
+	f.Add(cm.EncodeAnswer(1, false, cm.Report{Digests: make([]cm.Digest, 2)}))
 	some := cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true}
 	f.Add(cm.EncodeAnswer(2, false, some))
 	f.Fuzz(func(t *testing.T, p []byte) {
@@ -60,6 +63,45 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%x is read as %d, %+v, which is %x", p, term, r, again)
 		}
 	})
+}
+
+// TestManyDigests: a few answers have all digests.
+func TestManyDigests(t *testing.T) {
+	const n = 1000
+	all := make([]cm.Digest, n)
+	for i := range all {
+		all[i].Shard = i
+	}
+	var s cm.Server
+	told := map[int]bool{}
+	for range 1 + n/cm.MaxLoads {
+		some := s.SomeOf(all)
+		if len(some) > cm.MaxLoads {
+			t.Errorf("%d digests in an answer", len(some))
+		}
+		for _, d := range some {
+			told[d.Shard] = true
+		}
+	}
+	if len(told) != n {
+		t.Errorf("%d of %d digests were told", len(told), n)
+	}
+}
+
+// TestDigestsOfTerm: what replicas had in another term is forgotten.
+func TestDigestsOfTerm(t *testing.T) {
+	c, err := shards.New([]int{0, 1}, 1, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := c.Fail(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := []cm.Report{{Digests: make([]cm.Digest, 1)}, {Digests: make([]cm.Digest, 1)}}
+	if n, m := cm.Collected(c, c, reports), cm.Collected(c, next, reports); n != 2 || m != 0 {
+		t.Errorf("%d digests in the same term, and %d in the next", n, m)
+	}
 }
 
 // FuzzQuestion: so are they a question.

@@ -39,6 +39,7 @@ type Server struct {
 	epoch  uint64        // of the view that it has joined
 	lookAt time.Duration // when it looks for a commit
 	held   *rpc.Request  // that is not answered, as something is under way
+	digest int           // that is told next, where an answer has no room for all
 }
 
 // NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles, by
@@ -64,7 +65,7 @@ func (s *Server) Epoch() uint64 { return s.epoch }
 // Serves returns the term in which the server may serve a shard; false: it may not. What was read, or is to be
 // answered, counts only if the term is the same behind the read.
 func (s *Server) Serves(shard int) (term uint64, ok bool) {
-	if s.c == nil || !s.c.Committed || s.c.Shards[shard].Primary != s.node {
+	if s.c == nil || !s.c.Committed || s.c.Compare || s.c.Shards[shard].Primary != s.node {
 		return 0, false
 	}
 	return s.c.Term, true
@@ -154,6 +155,7 @@ func (s *Server) answer() error {
 	a := answer{term: s.term(), restarted: s.c == nil}
 	if s.c != nil && s.c.Committed && s.c.Member(s.node) != nil {
 		a.Report = s.store.Report()
+		a.Digests = s.someOf(a.Digests)
 	}
 	r := s.held
 	s.held = nil
@@ -161,4 +163,15 @@ func (s *Server) answer() error {
 		return fmt.Errorf("server %d answers the manager: %w", s.node, err)
 	}
 	return nil
+}
+
+// someOf returns as many digests as an answer has room for, in each answer those behind the ones in the last.
+func (s *Server) someOf(all []Digest) []Digest {
+	if len(all) <= maxLoads {
+		return all
+	}
+	from := s.digest % len(all)
+	some := all[from:min(from+maxLoads, len(all))]
+	s.digest = from + len(some)
+	return some
 }

@@ -54,13 +54,13 @@ func TestManager(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	commits, moved := 0, 0
+	commits, moved, damaged := 0, 0, 0
 	seeds.Each(t, 150, func(seed uint64) error {
 		w, err := run(seed)
-		commits, moved = commits+w.commits, moved+w.moved
+		commits, moved, damaged = commits+w.commits, moved+w.moved, damaged+w.damaged
 		return err
 	})
-	t.Logf("%d terms were committed, %d shards were migrating", commits, moved)
+	t.Logf("%d terms were committed, %d shards were migrating, %d writes were damaged", commits, moved, damaged)
 }
 
 // plain is a world in which nothing goes wrong by itself. Node 1 dies when half of the troubled time is over.

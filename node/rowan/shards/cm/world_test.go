@@ -38,6 +38,7 @@ type world struct {
 	terms       map[uint64]string
 	commits     int
 	moved       int
+	damaged     int // writes that a server has lost
 	replication int
 	failed      error // what keepers reported last
 }
@@ -289,6 +290,7 @@ func (v *server) restart(ep rdma.Endpoint) {
 	if v.again > 0 && now >= v.again {
 		v.again, v.there = 0, now+time.Duration(1+v.r.IntN(3000))*time.Microsecond
 		v.c, v.doing, v.copied = nil, nil, map[int]*copying{}
+		v.damage()
 		v.cm = cm.NewServer(ep, &registers{v.s, v.world}, v.node, v)
 		v.cm.Restart(v.noted)
 	}
@@ -312,6 +314,7 @@ func (v *server) Adopt(c *shards.Config) error {
 		v.fail("server %d adopts term %d, recovering: %v; it was in term %d", v.node, c.Term, v.there > 0, v.noted)
 	}
 	v.same(c)
+	was := v.c
 	if v.c = c; c.Member(v.node) != nil {
 		v.noted = c.Term
 	}
@@ -321,6 +324,8 @@ func (v *server) Adopt(c *shards.Config) error {
 			v.has[i] = map[int]bool{}
 		} else if !s.Has(v.node) {
 			delete(v.has, i)
+		} else if was != nil && slices.Contains(was.Shards[i].Complete(), v.node) && !slices.Contains(s.Complete(), v.node) {
+			v.has[i] = map[int]bool{} // it differed
 		}
 		from := s.Source // or the primary, of a copy
 		if slices.Contains(s.Copying, v.node) {
@@ -343,6 +348,9 @@ func (v *server) Quiet() bool { return v.doing == nil || v.doing.c.Term == v.c.T
 // Report tells of copies that have had their time, in which all writes have gone to the copy, too.
 func (v *server) Report() (r cm.Report) {
 	now := v.s.Now()
+	if v.c.Compare {
+		return v.digests()
+	}
 	for _, i := range slices.Sorted(maps.Keys(v.copied)) {
 		c := v.copied[i]
 		if now-c.begun < 300*time.Microsecond || v.s.Dead(c.from) {
@@ -377,6 +385,41 @@ func (v *server) Report() (r cm.Report) {
 	}
 	v.counted = now
 	return r
+}
+
+// digests tells what the server has of shards of which it is a complete replica.
+func (v *server) digests() (r cm.Report) {
+	for i := range v.c.Shards {
+		if !slices.Contains(v.c.Shards[i].Complete(), v.node) {
+			continue
+		}
+		d := shards.Digest{}
+		for id := range v.has[i] {
+			d.Sum, d.Weight = d.Sum+uint64(id*id), d.Weight+1
+		}
+		r.Digests = append(r.Digests, cm.Digest{Shard: i, Digest: d})
+	}
+	return r
+}
+
+// damage loses a write of each shard of which there are two other complete replicas, now and then, while the server is
+// stopped.
+func (v *server) damage() {
+	at, err := v.s.Config()
+	if err != nil || v.node != 0 && v.node != 1 {
+		return
+	}
+	c, err := shards.Decode(at.Data)
+	for i := range v.has {
+		if err != nil || v.node != i%2 || len(c.Shards[i].Complete()) < 3 {
+			continue
+		}
+		for _, id := range slices.Sorted(maps.Keys(v.has[i])) {
+			delete(v.has[i], id)
+			v.damaged++
+			break
+		}
+	}
 }
 
 // work goes on with what is under way, and begins something. Writes land on all replicas at once, at their end.
@@ -466,12 +509,21 @@ func (w *world) progressed() {
 		w.fail("%w", err)
 		return
 	}
-	if !c.Committed {
-		w.fail("term %d is not committed; what failed last: %v", c.Term, w.failed)
+	if !c.Committed || c.Compare {
+		w.fail("term %d is not committed, or compares; what failed last: %v", c.Term, w.failed)
 	}
 	for _, m := range c.Members {
 		if w.s.Dead(m.Node) {
 			w.fail("member %d is dead", m.Node)
+		}
+	}
+	for i := range c.Shards {
+		for _, n := range c.Shards[i].Complete() {
+			for id := range w.acked[i] {
+				if !w.servers[n].has[i][id] {
+					w.fail("shard %d at server %d, in the end: write %d was acknowledged, and is lost", i, n, id)
+				}
+			}
 		}
 	}
 	for n, m := range w.s.View().Members {
