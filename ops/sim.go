@@ -27,6 +27,7 @@ type Simulation struct {
 	simulate.Workload
 	Own           stores.Values // options of the store; without stores.CacheBytes a client's cache has room for all records
 	Crashes       []string      // "node 1@5s", "client 3@1s"
+	Outages       []string      // losses of power: "node 1@5s for 1ms", "all@5s for 1ms"
 	OtherFaults   []string      // as package sim writes them
 	Joins, Leaves []string      // "16@3s"
 	// Record names a file for a recording of the run: see package recording. Without an Interval a sample is taken each
@@ -175,6 +176,21 @@ func (s *Simulation) faults() (string, error) {
 		} else {
 			all = append(all, fmt.Sprintf("crash client=%q at=%v", simulate.ClientName(n), d))
 		}
+	}
+	for _, text := range s.Outages {
+		who, when, ok := strings.Cut(text, "@")
+		at, lasts, _ := strings.Cut(when, " for ")
+		d, late := time.ParseDuration(strings.TrimSpace(at))
+		away, long := time.ParseDuration(strings.TrimSpace(lasts))
+		node, _ := strings.CutPrefix(strings.TrimSpace(who), "node ")
+		n, wrong := strconv.Atoi(strings.TrimSpace(node))
+		if node == "all" {
+			node, wrong = "*", nil
+		}
+		if !ok || wrong != nil || late != nil || long != nil || n < 0 || d < 0 || away <= 0 {
+			return "", workloads.Misuse(`--power %q: want a node or all, a time and how long, such as "node 1@5s for 1ms" or "all@50ms for 1ms"`, text)
+		}
+		all = append(all, fmt.Sprintf("power node=%s at=%v for=%v", node, d, away))
 	}
 	return strings.Join(append(all, s.OtherFaults...), "; "), nil
 }

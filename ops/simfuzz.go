@@ -41,6 +41,7 @@ type Fuzzed struct {
 	Events     uint64 `json:"events"`
 	Crashes    uint64 `json:"crashes"`     // of clients and keepers
 	Deaths     uint64 `json:"node_deaths"` // of memory nodes
+	Restarts   uint64 `json:"restarts"`    // of memory nodes that came back
 	Undecided  uint64 `json:"undecided"`   // runs whose answers could not be put in order in time
 	// UndecidedPlan is that of the first of them.
 	UndecidedPlan string `json:"undecided_plan,omitempty"`
@@ -86,7 +87,7 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	}})
 	f.took = time.Since(began)
 	f.Runs, f.Operations, f.OK, f.Events = r.Runs, r.Operations, r.OK, r.Events
-	f.Crashes, f.Deaths, f.Undecided = r.Crashes, r.Deaths, r.Undecided
+	f.Crashes, f.Deaths, f.Restarts, f.Undecided = r.Crashes, r.Deaths, r.Restarts, r.Undecided
 	if r.UndecidedPlan != nil {
 		f.UndecidedPlan = r.UndecidedPlan.String()
 	}
@@ -157,9 +158,9 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintln(w, strings.TrimRight(f.Replay, "\n"))
 	}
 	if f.Runs > 0 {
-		fmt.Fprintf(w, "%s: %s from seed %d on, %s (%s ok), %s events; %s and %s died\n", f.Store,
+		fmt.Fprintf(w, "%s: %s from seed %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
 			Plural(int(f.Runs), "run", "runs"), f.Seed, Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
-			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"))
+			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"), cameBack(f.Restarts))
 	}
 	if !f.Recovers && !f.enduring {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n", f.Store)
@@ -183,6 +184,14 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintf(w, "seed %d failed, with the plan\n  %s\n", *f.Failed, f.Drawn)
 	}
 	fmt.Fprintf(w, "%s: %s\nreplay it: farkv sim fuzz %s --plan '%s'\n", f.Guilt, f.Failure, f.command, f.Plan)
+}
+
+// cameBack says how many nodes did, if any.
+func cameBack(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + Plural(int(n), "came", "came") + " back"
 }
 
 // The pools that are explored: made and checked at once, and large enough for what plans do. Little memory makes small
@@ -228,8 +237,8 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		}
 	}
 	s := &explore.Subject{
-		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Timeout: timeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Servers: servers, Timeout: timeout, MaxValue: exploredValue,
+		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)
@@ -244,6 +253,9 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		},
 		Check:  k.Check,
 		Mender: k.Mender,
+	}
+	if k.ExploredMender != nil {
+		s.Mender = k.ExploredMender
 	}
 	if k.Serve != nil {
 		s.Serve = func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) }

@@ -24,9 +24,10 @@ func explored(t *testing.T) *explore.Subject {
 		return k.Size(stores.Params{Nodes: s.Nodes, DataReplicas: s.Data, Records: 16, PairBytes: 400, Memory: 1 << 20,
 			Clients: clients, Timeout: 20 * time.Millisecond})
 	}
+	servers := params(explore.Shape{Nodes: 6, Data: 5}).Servers
 	return &explore.Subject{
-		Name: k.Name, Handler: node.Serve, Clients: clients + params(explore.Shape{Nodes: 6, Data: 5}).Servers,
-		MaxValue: 300, Timeout: 20 * time.Millisecond, NoSpares: true,
+		Name: k.Name, Handler: node.Serve, Clients: clients + servers, Servers: servers,
+		MaxValue: 300, Timeout: 20 * time.Millisecond, NoSpares: true, Durable: k.Durable,
 		Replicas: [][2]int{{1, 1}, {2, 2}, {3, 3}, {5, 5}},
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
@@ -38,7 +39,7 @@ func explored(t *testing.T) *explore.Subject {
 			return k.Open(ep, stores.Options{Fabric: f})
 		},
 		Check:  k.Check,
-		Mender: k.Mender,
+		Mender: k.ExploredMender,
 	}
 }
 

@@ -231,16 +231,18 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	return c, nil
 }
 
-// await waits for an answer. One of a server that is a member no more does not come.
+// await waits for an answer. One that is not here when a later term than the request's is committed does not come: nothing
+// of those before is under way then at any member. The server is none any more, or it began anew.
 func (s *Store) await(c *rpc.Call, server int) error {
+	term := s.config.Term
 	for !c.Over() {
 		r, err := s.peer.Next(s.o.Ask)
 		switch {
 		case r != nil: // clients are asked for nothing
 			r.Drop()
 		case errors.Is(err, rdma.ErrTimeout):
-			if err := s.configure(); err == nil && s.config.Member(server) == nil {
-				return fmt.Errorf("server %d is no member any more: %w: %w", server, rpc.ErrUncertain, rdma.ErrNodeDown)
+			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
+				return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)
 			}
 		case err != nil:
 			return fmt.Errorf("%w: %w", rpc.ErrUncertain, err)

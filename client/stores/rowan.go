@@ -89,8 +89,8 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 
 		Configuration: rowan.Configuration,
 	}
-	if kind == kv.Rowan { // the configurations of others do not change
-		k.Mender = rowan.NewMender
+	if kind == kv.Rowan { // the configurations of others do not change, and their servers refuse what earlier ones left
+		k.Mender, k.ExploredMender, k.Durable = rowan.NewMender, rowan.NewRestlessMender, true
 	}
 	return k
 }

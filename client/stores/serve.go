@@ -63,9 +63,10 @@ func (k *Kind) Start(f rdma.Fabric) (*Servers, error) {
 	}
 	for n := range f.Nodes() {
 		s.opening.Add(1)
-		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(n, s.run(ep, k, f, n)) })
+		opened := sync.OnceFunc(s.opening.Done) // in virtual time it begins anew when its node comes back
+		err := h.Host(n, fmt.Sprint(ServerName, n), func(ep rdma.Endpoint) { s.ended(n, s.run(ep, k, f, n, opened)) })
 		if err != nil {
-			s.opening.Done()
+			opened()
 			s.Stop()
 			return nil, fmt.Errorf("start the server beside node %d: %w", n, err)
 		}
@@ -89,9 +90,9 @@ func (k *Kind) servable(f rdma.Fabric) error {
 	return errors.Join(err, ep.Close())
 }
 
-func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int) error {
+func (s *Servers) run(ep rdma.Endpoint, k *Kind, f rdma.Fabric, node int, opened func()) error {
 	server, err := k.Serve(ep, f, node)
-	s.opening.Done()
+	opened()
 	if err != nil {
 		return fmt.Errorf("open server %d: %w", node, err)
 	}

@@ -103,6 +103,9 @@ type Kind struct {
 	// Mender returns what makes what recovers a pool when nodes and clients of it died, for one candidate for its
 	// master; nil: nothing does.
 	Mender func(f rdma.Configs) cluster.NewMender
+	// Durable: its pools outlive a loss of power of all nodes at once, if their memory is persistent, with all that was
+	// acknowledged; and a node that comes back soon goes on where it was.
+	Durable bool
 	// Majority: its pools live with dead nodes, which are not replaced: its Mender is a cluster.Enduring.
 	Majority bool
 	// Steps are the steps of the store's protocol, as its batches name them.
@@ -137,6 +140,8 @@ type Kind struct {
 	Cramped func(n int) Values
 	// Explored are options of workers whose faults are looked for: they make rare paths frequent.
 	Explored Values
+	// ExploredMender is the Mender of pools in which faults are looked for: it makes rare paths frequent. nil: Mender is.
+	ExploredMender func(f rdma.Configs) cluster.NewMender
 }
 
 // Grows reports whether its pools can be made so that they grow when they are full.

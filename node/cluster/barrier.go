@@ -81,19 +81,35 @@ func (k *keeper) grace(n int) time.Duration {
 	return 0
 }
 
-// mayExpel returns an error when no node can be expelled, since it is this process that the others do not hear. Then it
-// is no good as a master, and lets another process try: a view that it made busy would stay so.
-func (k *keeper) mayExpel() error {
+// mayExpel returns which of the nodes that are down are to be expelled. It returns an error when none can be, since it is
+// this process that the others do not hear. Then it is no good as a master, and lets another process try: a view that it
+// made busy would stay so.
+//
+// Too few may have answered when these were probed, and enough by now: all nodes lost power, say, and come back. So one
+// whose probe failed is asked again.
+func (k *keeper) mayExpel(down []int) (still []int, err error) {
 	f, ok := k.f.(rdma.ExpelChecker)
 	if !ok {
-		return nil
+		return down, nil
 	}
-	err := f.MayExpel()
-	if err != nil {
+	if err := f.MayExpel(); err != nil {
 		k.resign()
-		return fmt.Errorf("expel nodes: %w: %w", errAlone, err)
+		return nil, fmt.Errorf("expel nodes: %w: %w", errAlone, err)
 	}
-	return nil
+	for _, n := range down {
+		if p := &k.probes[n]; p.failed && p.flying == nil {
+			_, err := rdma.ReadBytes(k.ep, "", rdma.At(n, 0), 8, k.o.Tick)
+			if err == nil {
+				p.failed = false
+				continue
+			}
+			if !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrTimeout) {
+				return nil, fmt.Errorf("probe memory node %d again: %w", n, err)
+			}
+		}
+		still = append(still, n)
+	}
+	return still, nil
 }
 
 var errAlone = errors.New("this process is cut off from too many nodes")
@@ -135,7 +151,8 @@ func (k *keeper) barrier(v rdma.View, down []int, fill *vacancy) error {
 		return err
 	}
 	if len(down) > 0 {
-		if err := k.mayExpel(); err != nil {
+		var err error
+		if down, err = k.mayExpel(down); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -130,6 +131,23 @@ func TestSilentNode(t *testing.T) {
 			if e.What == cluster.Expelled && e.At < 10*lease {
 				t.Errorf("%v at %v", e, e.At)
 			}
+		}
+	}
+}
+
+// TestAllNodesComeBack: all nodes are away for a while, and come back at whatever moment, also between a probe that failed and
+// the question whether enough answer to expel others. None is expelled.
+func TestAllNodesComeBack(t *testing.T) {
+	for k := range time.Duration(60) {
+		o := sim.Hostile(3)
+		o.PMem = new(pmem.Testbed())
+		away := 25*lease + k*lease/20
+		o.Faults = sim.Faults{{Kind: sim.RestartFault, Node: sim.AnyNode, At: 5 * lease, For: away}}
+		w := begin(t, o, 2)
+		w.f = sim.Returning{Sim: w.s}
+		w.end()
+		if w.whole(); t.Failed() {
+			t.Fatalf("all nodes were away for %v", away)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/reports"
+	"github.com/farkv/farkv/workloads/check/explore"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -49,7 +50,7 @@ func completions(root *cobra.Command) {
 	command.Flag(at("sim", "run"), "profile", profileWords)
 	command.FlagPair(at("sim", "run"), "property", command.Properties(runner.Properties), nil)
 	command.FlagList(at("sim", "fuzz"), "only",
-		command.Fixed("crash", "slow", "stall", "partition", "fly", "late", "step"))
+		command.Fixed(explore.Kinds()...))
 	command.Flag(at("perf"), "profile", profileWords)
 	command.FlagList(at("perf"), "fabrics", command.Fixed(ops.PerfFabrics...))
 	command.FlagList(at("doctor"), "require", ops.DoctorTopics)

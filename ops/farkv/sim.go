@@ -107,6 +107,8 @@ func (c *cli) simRun() *cobra.Command {
 // wrongs adds the flags that say what goes wrong, and who comes and goes.
 func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
+	f.StringArrayVar(&s.Outages, "power", nil, "what loses power when, and for how long, of stores that outlive it, such as 'node 1@5s for 1ms' or\n"+
+		"'all@5s for 1ms'; can be repeated")
 	f.DurationVar(&s.Lease, "lease", 0, "lease of the pool's master, which there is when something goes wrong (default 100ms)")
 	f.IntVar(&s.Pool.Spares, "spares", 0, "how many of the memory nodes hold nothing until one takes a dead node's place")
 	f.Float64Var(&s.Failures, "failures", 0, "clients a second that die in the midst of an INSERT, beside --clients; needs --duration")
@@ -132,8 +134,8 @@ func simNumbers(cmd *cobra.Command, s *ops.Simulation, replicas int) error {
 	if err := bounded(cmd, 0, unbounded, "spares", "warmup"); err != nil {
 		return err
 	}
-	if len(s.Joins)+len(s.Leaves)+len(s.Crashes) > 0 && s.Ops == 0 && s.Duration == 0 {
-		return errors.New("--join, --leave and --crash need --duration, or --ops: how long is the run?")
+	if len(s.Joins)+len(s.Leaves)+len(s.Crashes)+len(s.Outages) > 0 && s.Ops == 0 && s.Duration == 0 {
+		return errors.New("--join, --leave, --crash and --power need --duration, or --ops: how long is the run?")
 	}
 	if !cmd.Flags().Changed("warmup") {
 		s.WarmUp = -1 // as many as there are operations

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,15 +21,17 @@ func (c *cli) simFuzz() *cobra.Command {
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
 		Long: "Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a\n" +
 			"few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,\n" +
-			"are slow or cut off. Servers beside nodes die with them. It runs the plans in virtual time, on all cores, and\n" +
-			"judges each run: the answers are linearizable, live clients get theirs in time, recovery comes to its end, and the\n" +
-			"structure is sound and leaks nothing.\n\n" +
+			"are slow or cut off. Servers beside nodes die with them. Where a store outlives it (rowan), nodes also lose power,\n" +
+			"one or all at once, or are started anew, and come back after a while with what was durable. It runs the plans in\n" +
+			"virtual time, on all cores, and judges each run: the answers are linearizable, live clients get theirs in time,\n" +
+			"recovery comes to its end, and the structure is sound and leaks nothing.\n\n" +
 			"The lowest seed that fails is shrunk and replayed: every verb with its time, client, address and step. The plan is\n" +
 			"one line, which --plan replays; as a line of testdata/plans.txt it becomes a test. Progress goes to standard error.\n" +
 			"An interrupt ends it with what was done. Exit status 1: a run went wrong, or could not be judged in --search-time.",
 		Example: "  farkv sim fuzz fusee --runs 20000\n" +
 			"  farkv sim fuzz fusee --seed 1000 --runs 1000 --workers 2 --keys 1 --replicas 3\n" +
-			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace",
+			"  farkv sim fuzz fusee --plan 'work=i0:8,u0:8/g0 faults=crash client=worker-0 verb=9' --trace\n" +
+			"  farkv sim fuzz rowan --runs 1000 --only power,restart",
 		Args: oneStore(&z.Store),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := fuzzNumbers(cmd, &z, faults)
@@ -52,7 +55,7 @@ func (c *cli) simFuzz() *cobra.Command {
 	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 300)")
 	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
 	f.IntVar(&faults, "faults", explore.Widest.Faults, "faults of a run, at most; 0 for none")
-	f.StringSliceVar(&only, "only", nil, "kinds of faults: crash, slow, stall, partition, fly, late, step (default all)")
+	f.StringSliceVar(&only, "only", nil, "kinds of faults: "+strings.Join(explore.Kinds(), ", ")+" (default all)")
 	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch, "real time for a search for an order of a run's answers; a run that takes longer is not judged")
 	f.StringVar(&z.Plan, "plan", "", "run this plan alone")
 	z.Own = command.Options(f, stores.ExploredText(), stores.Made, stores.Opened)

@@ -214,7 +214,7 @@ func (r *run) keep() error {
 	if r.Faults == "" && !r.Shift.happens() {
 		return nil
 	}
-	return stores.Keep(r.sim, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
+	return stores.Keep(r.kept, r.kind, cluster.Options{Lease: r.Lease, Log: func(e cluster.Event) {
 		r.events = append(r.events, Event{Seconds: (e.At - r.began).Seconds(), What: e.String()})
 		r.sampler.note(e, e.At-r.began)
 	}})

@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
@@ -17,6 +18,7 @@ import (
 // pool is a simulated pool and the store that it holds.
 type pool struct {
 	sim     *sim.Sim
+	kept    rdma.Fabric // as the master sees it
 	kind    *stores.Kind
 	inNICs  uint64 // bytes of each node that lie in its NIC's memory
 	servers *stores.Servers
@@ -65,6 +67,16 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if o.Faults, err = c.faults(p.Nodes, began); err != nil {
 		return nil, err
 	}
+	if n := outages(o.Faults); n > 0 {
+		if !kind.Durable {
+			return nil, workloads.Misuse("a pool of %s does not outlive a loss of power, or a restart", kind.Name)
+		}
+		o.PMem = &profile.PMem
+		if o.PMem.DIMMs == 0 {
+			o.PMem = new(pmem.Testbed())
+		}
+		o.Clients += n * p.Servers // those of before wait to be recovered
+	}
 	if o.Device, err = c.device(kind, p, o.Hardware); err != nil {
 		return nil, err
 	}
@@ -76,7 +88,10 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 		}
 		return nil, err
 	}
-	made := &pool{sim: s, kind: kind, Params: p}
+	made := &pool{sim: s, kept: s, kind: kind, Params: p}
+	if outages(o.Faults) > 0 {
+		made.kept = sim.Returning{Sim: s}
+	}
 	if made.servers, err = kind.Start(s); err != nil {
 		s.Close()
 		return nil, err
@@ -120,6 +135,16 @@ func (c *Config) faults(nodes int, began time.Duration) (sim.Faults, error) {
 		}
 	}
 	return faults, nil
+}
+
+// outages returns how many faults take nodes away that come back.
+func outages(faults sim.Faults) (n int) {
+	for _, f := range faults {
+		if f.Outage() {
+			n++
+		}
+	}
+	return n
 }
 
 // session is a client's store and the endpoint that it stands on.

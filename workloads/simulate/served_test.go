@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -32,5 +33,29 @@ func TestServed(t *testing.T) {
 	}
 	if m := r.Machines[0]; m.Messages < 1000 {
 		t.Errorf("node 0 has served %.0f messages a second", m.Messages)
+	}
+}
+
+// TestPower: all nodes lose power and come back. Clients go on then: they do not wait for answers that do not come.
+func TestPower(t *testing.T) {
+	c := config(t, "ycsb-a", 8, 0)
+	c.Store, c.Profile, c.Duration, c.Interval = "rowan", "rowan-testbed", 250*time.Millisecond, 10*time.Millisecond
+	c.Pool = stores.Params{Nodes: 3, Records: uint64(c.Spec.RecordCount)}
+	c.Faults = "power node=* at=10ms for=1ms"
+	r := simulated(t, c)
+	// Of a client, the write under way is uncertain, and what it sends to each of 3 nodes that it finds down.
+	if r.Failed == 0 || r.Failed > 8*3 {
+		t.Errorf("of 8 clients %d have a write under way: %s", r.Failed, r.Error)
+	}
+	const most = 150_000 // a tenth of a second is how long a client waits before it looks at the configuration
+	if r.LongestGap > most {
+		t.Errorf("a client finished nothing for %.0f µs", r.LongestGap)
+	}
+	if last := r.Points[24]; last.Throughput == 0 || last.Failed > 0 {
+		t.Errorf("in the end there are %+v", last)
+	}
+	c.Store, c.Pool = "fusee", stores.Params{Nodes: 2, Records: uint64(c.Spec.RecordCount)}
+	if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "does not outlive") {
+		t.Errorf("fusee: %v", err)
 	}
 }

@@ -30,12 +30,16 @@ func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 	return s.enter(name, &s.nodes[node], nil, f)
 }
 
-// Host starts a worker as GoAt does for which no Run waits.
+// Host starts a worker as GoAt does for which no Run waits. It begins anew whenever the node has come back.
 func (s *Sim) Host(node int, name string, f func(ep rdma.Endpoint)) error {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("run %s beside node %d of %d: %w", name, node, len(s.nodes), rdma.ErrAccess)
 	}
-	_, err := s.start(name, &s.nodes[node], nil, nil, f)
+	n := &s.nodes[node]
+	_, err := s.start(name, n, nil, nil, f)
+	if err == nil {
+		n.hosted = append(n.hosted, hosted{name, f})
+	}
 	return err
 }
 

@@ -17,6 +17,8 @@ const (
 	placing  // a block of an APPEND takes its place in a ring
 	settling // a piece of one takes effect
 	seeing   // the READ behind one does
+	outage   // a fault takes nodes away
+	comeback // and brings them back
 )
 
 // event is what happens at one moment; what happens at the same moment happens in the order of seq.
@@ -206,5 +208,9 @@ func (s *Sim) handle(e event) {
 		s.see(e.f)
 	case strike:
 		s.hit(e.w, &s.opts.Faults[e.node])
+	case outage:
+		s.takeAway(int(e.node))
+	case comeback:
+		s.bringBack(int(e.node))
 	}
 }

@@ -175,7 +175,10 @@ func (s *Sim) Landed(node int) uint64 { return s.nodes[node].verbs }
 
 func (s *Sim) kill(node int) {
 	if n := &s.nodes[node]; !n.dead {
-		n.dead, n.killAt = true, 0
+		n.dead = true
+		if n.verbs >= n.killAt {
+			n.killAt = 0
+		}
 		n.life++
 		s.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
 		for _, w := range s.workers {

@@ -29,9 +29,24 @@ const (
 	LateFault
 	// StepFault sets a client's clock forward, or back.
 	StepFault
+	// PowerFault cuts the power of a memory node, or of all at once, for a while. What is not durable survives or not,
+	// word by word (AnySurvive). A node that a pool went on without meanwhile stays away: see Restart.
+	PowerFault
+	// RestartFault ends a memory node, or all, and starts it anew after a while: its memory keeps everything.
+	RestartFault
+
+	lastFault = RestartFault
 )
 
-var faultKinds = [...]string{"", "crash", "slow", "stall", "partition", "fly", "late", "step"}
+var faultKinds = [...]string{"", "crash", "slow", "stall", "partition", "fly", "late", "step", "power", "restart"}
+
+// FaultKinds returns all kinds.
+func FaultKinds() (kinds []FaultKind) {
+	for k := CrashFault; k <= lastFault; k++ {
+		kinds = append(kinds, k)
+	}
+	return kinds
+}
 
 func (k FaultKind) String() string {
 	if int(k) >= len(faultKinds) {
@@ -52,7 +67,7 @@ type Fault struct {
 	// Client is a top-level worker: the first one of that name, or "#i", the i-th one that was started, counting from 0.
 	// A crash without one is a memory node's.
 	Client string
-	// Node is a memory node. Used by SlowFault, PartitionFault, and the crash of a node.
+	// Node is a memory node. Used by SlowFault, PartitionFault, PowerFault, RestartFault, and the crash of a node.
 	Node int
 	// Verb is when it happens: behind the client's verb or call of that number (FlyFault, LateFault: to that one; the
 	// crash of a node: behind that verb on the node), counting from 1. With 0 it is At that counts: virtual time since
@@ -113,8 +128,14 @@ func (l Faults) String() string {
 }
 
 func (f *Fault) onNode() bool {
-	return f.Kind == SlowFault || f.Kind == PartitionFault || f.Kind == CrashFault && f.Client == ""
+	return f.Kind == PartitionFault || f.ofNode() || f.Kind == CrashFault && f.Client == ""
 }
+
+// ofNode reports whether faults of its kind are of nodes alone.
+func (f *Fault) ofNode() bool { return f.Kind == SlowFault || f.Outage() }
+
+// Outage reports whether it takes nodes away that come back.
+func (f *Fault) Outage() bool { return f.Kind == PowerFault || f.Kind == RestartFault }
 
 // quote returns a name as it is where that is unmistakable.
 func quote(name string) string {
@@ -131,15 +152,17 @@ const longest = 1000 * time.Hour
 
 // Check returns what is wrong with f in a pool of so many nodes.
 func (f Fault) Check(nodes int) error {
-	if f.Kind < CrashFault || f.Kind > StepFault {
+	if f.Kind < CrashFault || f.Kind > lastFault {
 		return fmt.Errorf("unknown kind of fault: %d", f.Kind)
 	}
 	lasts := f.Kind != CrashFault && f.Kind != StepFault
 	switch {
-	case f.Client == "" && f.Kind != CrashFault && f.Kind != SlowFault:
+	case f.Client == "" && f.Kind != CrashFault && !f.ofNode():
 		return fmt.Errorf("%v: which client?", f)
 	case f.Client != "" && f.Kind == SlowFault:
 		return fmt.Errorf("%v: only nodes are slow; a client stalls", f)
+	case f.Client != "" && f.Outage():
+		return fmt.Errorf("%v: only nodes come back; a client crashes", f)
 	case f.onNode() && (f.Node < AnyNode || f.Node >= nodes || f.Node == AnyNode && f.Kind == CrashFault):
 		return fmt.Errorf("%v: the pool has nodes 0 to %d", f, nodes-1)
 	case !f.onNode() && f.Node != 0:
@@ -148,7 +171,7 @@ func (f Fault) Check(nodes int) error {
 		return fmt.Errorf("%v: nothing lasts longer than %v", f, longest)
 	case f.At < 0 || f.Verb != 0 && f.At != 0:
 		return fmt.Errorf("%v: needs a verb, or a time from 0 on", f)
-	case f.Verb != 0 && (f.Kind == SlowFault || f.Kind == PartitionFault):
+	case f.Verb != 0 && (f.Kind == PartitionFault || f.ofNode()):
 		return fmt.Errorf("%v: begins at a time, not at a verb", f)
 	case lasts != (f.For > 0) || f.For < 0:
 		return fmt.Errorf("%v: for how long?", f)

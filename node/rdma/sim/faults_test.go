@@ -31,6 +31,9 @@ func TestParseFaultsSaysWhatIsWrong(t *testing.T) {
 		"slow node=1 for=1s":                             "has a factor",
 		"slow node=1 factor=NaN for=1s":                  "has a factor",
 		"partition client=a node=1 verb=1 for=1s":        "not at a verb",
+		"power node=1 verb=1 for=1s":                     "not at a verb",
+		"power node=1 at=1s":                             "for how long?",
+		"restart client=a at=1s for=1s":                  "only nodes come back",
 		"crash client=a verb=1 at=1s":                    "needs a verb, or a time",
 		"crash client=a at=-1s":                          "needs a verb, or a time",
 		"crash node=*":                                   "the pool has nodes",
@@ -56,6 +59,7 @@ func TestParseFaultsSaysWhatIsWrong(t *testing.T) {
 func FuzzFaults(f *testing.F) {
 	f.Add(`crash client="client 1" verb=7; slow node=* factor=1.5 at=2ms for=1ms; partition client=* node=1 at=1ms for=300µs`)
 	f.Add(`stall client=#3 verb=9 for=1h; fly client="a;b \"c\"" verb=1 for=1ns; late client=x at=3s for=1s; step client=x at=0s by=-2ms`)
+	f.Add("power node=* at=1ms for=300µs; restart node=2 at=0s for=1ns")
 	f.Add("crash node=0 verb=18446744073709551615;")
 	f.Fuzz(func(t *testing.T, line string) {
 		l, err := sim.ParseFaults(line)

@@ -54,6 +54,11 @@ func (s *Sim) prepareFaults() {
 			continue
 		}
 		switch {
+		case f.Outage() && s.opts.PMem == nil:
+			s.fail(fmt.Errorf("fault %d: %v: its memory is not persistent", i+1, f))
+		case f.Outage():
+			s.at(int64(f.At), event{kind: outage, node: int32(i)})
+			s.at(int64(f.At+f.For), event{kind: comeback, node: int32(i)})
 		case f.Kind == SlowFault:
 			for n := range s.nodes {
 				if f.Node == AnyNode || f.Node == n {

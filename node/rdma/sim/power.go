@@ -2,9 +2,11 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -89,11 +91,21 @@ type power struct {
 	life     uint64 // how often it has died
 	steps    uint64 // see Steps
 	expelled bool
+	away     int      // the fault that took it away, and brings it back, counting from 1; 0: none
+	returns  bool     // a fault has taken it away
+	hosted   []hosted // what begins anew with it
+}
+
+// hosted is a worker that runs beside a node.
+type hosted struct {
+	name string
+	f    func(ep rdma.Endpoint)
 }
 
 // outages are those to come.
 type outages struct {
 	allSteps  uint64 // of all nodes
+	comebacks uint64
 	powerCuts []powerCut
 }
 
@@ -318,7 +330,7 @@ func (s *Sim) stepped(n *node) {
 
 // Restart brings a dead node back. With Options.PMem its memory has what it had when the node was killed, or what
 // survived the loss of power, and all of that is durable. Without, and in its NIC's memory, there is nothing. Workers
-// that ran on it, rings and verbs of before are gone. The view, fences and revocations are not in the node: they are as
+// that ran on it, rings and verbs of before are gone; those of Host begin anew. The view, fences and revocations are not in the node: they are as
 // durable as those of nodes that remember (package tcp). A node that was expelled, or that the view has as gone, is a
 // new one, which is empty and in no pool: it stays dead, and the error wraps rdma.ErrStale.
 func (s *Sim) Restart(node int) error {
@@ -344,6 +356,74 @@ func (s *Sim) Restart(node int) error {
 		}
 	}
 	n.dead, n.busy = false, 0
+	s.comebacks++
 	s.trace(Event{Kind: Restart, Worker: fmt.Sprintf("node %d", node)})
+	for _, h := range n.hosted {
+		if _, err := s.start(h.name, n, nil, nil, h.f); err != nil {
+			return fmt.Errorf("start %s of node %d anew: %w", h.name, node, err)
+		}
+	}
 	return nil
 }
+
+// Restarts returns how often nodes have come back.
+func (s *Sim) Restarts() uint64 { return s.comebacks }
+
+// takeAway takes the nodes of a fault away. One that is dead, or away already, is not hit.
+func (s *Sim) takeAway(fault int) {
+	f := &s.opts.Faults[fault]
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		if n.dead || f.Node != AnyNode && f.Node != i {
+			continue
+		}
+		n.away, n.returns = fault+1, true
+		if f.Kind == PowerFault {
+			s.CutPower(i, AnySurvive(s.opts.Seed^mix(uint64(fault)<<16|uint64(i))))
+		} else {
+			s.kill(i)
+		}
+	}
+}
+
+// bringBack restarts the nodes that a fault took away, unless the pool went on without them.
+func (s *Sim) bringBack(fault int) {
+	for i := range s.nodes {
+		if n := &s.nodes[i]; n.away == fault+1 {
+			n.away = 0
+			if err := s.Restart(i); err != nil && !errors.Is(err, rdma.ErrStale) {
+				s.fail(err)
+			}
+		}
+	}
+}
+
+// Returning is a pool as its keepers see it, if nodes come back from faults.
+type Returning struct{ *Sim }
+
+// returnGrace is for how long nodes that faults take away may fail verbs.
+const returnGrace = time.Millisecond
+
+// NodeGrace implements rdma.NodeGracer: one that a fault has taken away, which brings it back, has a moment.
+func (r Returning) NodeGrace(node int) time.Duration {
+	if n := &r.nodes[node]; n.returns && (!n.dead || n.away > 0) {
+		return returnGrace
+	}
+	return 0
+}
+
+// MayExpel implements rdma.ExpelChecker: none while all nodes are dead or away.
+func (r Returning) MayExpel() error {
+	for i := range r.nodes {
+		if !r.nodes[i].dead {
+			return nil
+		}
+	}
+	return fmt.Errorf("no node answers: %w", rdma.ErrMinority)
+}
+
+var (
+	_ rdma.Fabric       = Returning{}
+	_ rdma.NodeGracer   = Returning{}
+	_ rdma.ExpelChecker = Returning{}
+)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -178,6 +179,59 @@ func TestPersistenceOfManyPages(t *testing.T) {
 		if a, b := load(t, s, rdma.At(0, 4096*k)), load(t, s, rdma.At(0, 4096*k+8)); a != 0 || b != k+1 {
 			t.Errorf("page %d has %d and %d", k, a, b)
 		}
+	}
+}
+
+// TestOutages: faults take nodes away and bring them back, and what was hosted there begins anew. A node that was killed
+// for good, or expelled, stays away.
+func TestOutages(t *testing.T) {
+	for name, kind := range map[string]sim.FaultKind{"power": sim.PowerFault, "restart": sim.RestartFault} {
+		o := persistent(1, false, false)
+		o.Nodes = 4
+		o.Faults = sim.Faults{
+			{Kind: sim.CrashFault, Node: 2, At: 10 * time.Microsecond},
+			{Kind: kind, Node: sim.AnyNode, At: time.Millisecond, For: time.Millisecond},
+			{Kind: kind, Node: 1, At: 1500 * time.Microsecond, For: 5 * time.Millisecond}, // it is away already
+			{Kind: kind, Node: 1, At: 3 * time.Millisecond, For: time.Millisecond},
+		}
+		s := open(t, o)
+		begun := make([]int, o.Nodes)
+		for n := range begun {
+			if err := s.Host(n, "server", func(ep rdma.Endpoint) {
+				begun[n]++
+				ep.Sleep(time.Hour)
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(t, s, func(ep rdma.Endpoint) error {
+			for seen := uint64(1); ep.Now() < 900*time.Microsecond; seen++ {
+				if err := writing(ep, [2]uint64{0, seen}, [2]uint64{64}, [2]uint64{8, seen}); err != nil {
+					return err
+				}
+			}
+			ep.Sleep(1500*time.Microsecond - ep.Now())
+			if err := writing(ep, [2]uint64{16, 1}); !errors.Is(err, rdma.ErrNodeDown) {
+				t.Errorf("%s: a verb to a node that is away: %v", name, err)
+			}
+			if _, err := s.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); err != nil {
+				return err
+			}
+			err := s.Expel(1, 3)
+			ep.Sleep(6 * time.Millisecond)
+			return err
+		})
+		if want := []int{2, 3, 1, 1}; !slices.Equal(begun, want) || s.Restarts() != 3 || !s.Dead(2) || !s.Dead(3) {
+			t.Errorf("%s: servers began %d times, want %d; %d restarts", name, begun, want, s.Restarts())
+		}
+		first, second := load(t, s, rdma.At(0, 0)), load(t, s, rdma.At(0, 8))
+		if first == 0 || second > first || kind == sim.RestartFault && second != first {
+			t.Errorf("%s: %d and %d are left", name, first, second)
+		}
+	}
+	o := sim.Options{Faults: sim.Faults{{Kind: sim.PowerFault, For: time.Microsecond}}}
+	if err := open(t, o).Run(); err == nil || !strings.Contains(err.Error(), "not persistent") {
+		t.Errorf("memory that is not persistent: %v", err)
 	}
 }
 

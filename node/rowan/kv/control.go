@@ -174,17 +174,27 @@ func (c *control) digestUsed() error {
 
 // commit finds out which used segments are committed: nothing in them is above the CommitVer of its shard. One that the
 // server does not have counts as committed.
+//
+// One in which nothing is live may be cleaned, too: of each key the server gives what its index names, in other segments
+// that are not committed. Such are full of what members give each other in a term, most of which each has. CommitVer
+// waits for all of that, and it for room. They are not marked: behind a crash the index may name their records instead
+// of the same ones elsewhere, and then these are given.
 func (c *control) commit() error {
-	var all []rowan.Segment
+	var all, dead []rowan.Segment
 	c.used = slices.DeleteFunc(c.used, func(u usedSegment) bool {
 		for _, h := range u.highest {
 			if sh := c.s.shards[h.shard]; sh.has() != nil && h.version > sh.committed() {
+				if c.s.table.Owner(u.Segment).Received() && c.s.space.isDead(u.Index) {
+					dead = append(dead, u.Segment)
+					return true
+				}
 				return false
 			}
 		}
 		all = append(all, u.Segment)
 		return true
 	})
+	c.s.space.offer(dead)
 	if len(all) == 0 {
 		return nil
 	}

@@ -138,11 +138,11 @@ func (c *control) recoverRing() error {
 		return err
 	}
 	for _, seg := range all {
-		u := found[seg]
-		if u == nil {
-			u = &usedSegment{Segment: seg}
+		if u := found[seg]; u != nil {
+			c.left(u, max(ends[seg.Index], table.Begin(seg)))
+		} else { // most were just ahead: until they are pushed again there is little room, and the log is no full one
+			c.s.space.giveBack(seg)
 		}
-		c.left(u, max(ends[seg.Index], table.Begin(seg)))
 	}
 	return nil
 }

@@ -141,6 +141,13 @@ func (s *space) offer(all []rowan.Segment) {
 	s.ready = append(s.ready, all...)
 }
 
+// isDead reports whether nothing in a segment is live.
+func (s *space) isDead(segment int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[segment] == 0
+}
+
 // pick takes the committed segment with the fewest live bytes among those in which they are less than some percent of
 // all. Nothing is added to these any more, so that they never have more.
 func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok bool) {

@@ -41,6 +41,10 @@ func (s *Subject) Draw(seed uint64, l Limits) *Plan {
 	if l.Faults >= 0 {
 		d.faults(p)
 	}
+	if l.Faults >= 0 && d.subject.Durable { // by draws of its own: the rest is as it is without
+		d.Rand = rand.New(rand.NewPCG(seed, 0x70ff))
+		d.outages(p)
+	}
 	return p
 }
 
@@ -183,6 +187,57 @@ func (d *drawer) faults(p *Plan) {
 			p.Faults = append(p.Faults, flying(f, lasts)) // the dead one's last verb lands while it is being recovered, or later
 		}
 	}
+}
+
+// mostOutages are those of a plan.
+const mostOutages = 3
+
+// outages draws, for some plans, losses of power and restarts: of all nodes, the next one while the pool may still be
+// about to recover from the last; or of one that may be lost, since others go on without it if it stays away for long.
+func (d *drawer) outages(p *Plan) {
+	if d.IntN(2) == 0 {
+		return
+	}
+	at := d.within(4*time.Millisecond, 8*time.Millisecond, 16*time.Millisecond) // servers begin within some two
+	for range 1 + d.IntN(mostOutages) {
+		f := sim.Fault{Kind: sim.PowerFault, Node: sim.AnyNode, At: at}
+		if d.IntN(4) == 0 {
+			f.Kind = sim.RestartFault
+		}
+		if one := d.expendable(p); len(one) > 0 && d.IntN(3) == 0 {
+			f.Node = one[d.IntN(len(one))]
+		}
+		f.For = d.within(50*time.Microsecond, 500*time.Microsecond, 5*time.Millisecond)
+		// A master hears of the node in between. To it one that is away again at once was so all the time.
+		at += f.For + time.Millisecond + d.within(50*time.Microsecond, time.Millisecond, 10*time.Millisecond)
+		d.add(p, f)
+	}
+	if doomed := d.expendable(p); len(doomed) > 0 && d.IntN(3) == 0 { // others take over what it has recovered
+		d.add(p, sim.Fault{Kind: sim.CrashFault, Node: doomed[d.IntN(len(doomed))], At: at})
+	}
+}
+
+// add adds one more fault, if it is wanted.
+func (d *drawer) add(p *Plan, f sim.Fault) {
+	if d.may(f.Kind) && (d.limits.Faults == 0 || len(p.Faults) < d.limits.Faults) {
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// expendable returns the nodes that may be lost beside those that the plan's faults may cost.
+func (d *drawer) expendable(p *Plan) (nodes []int) {
+	lost := p.lost()
+	for n := range p.Nodes {
+		if !lost[n] && len(lost) < d.subject.expendable(min(p.Index, p.Data)) {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// within draws a time up to one of some.
+func (d *drawer) within(most ...time.Duration) time.Duration {
+	return time.Duration(1 + d.Int64N(int64(most[d.IntN(len(most))])))
 }
 
 // flying delays the last verb of a client that crashes.

@@ -174,6 +174,44 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// Outages are drawn beside everything else, where pools outlive them, and no plan has others.
+func TestOutages(t *testing.T) {
+	s := toySubject("")
+	s.Replicas = [][2]int{{1, 1}, {3, 3}}
+	durable := *s
+	durable.Durable = true
+	ones, all, deaths := 0, 0, 0
+	for seed := range uint64(500) {
+		p, q := s.Draw(seed, Limits{}), durable.Draw(seed, Limits{})
+		for _, f := range q.Faults[len(p.Faults):] {
+			switch {
+			case !f.Outage():
+				deaths++
+			case f.Node == sim.AnyNode:
+				all++
+			default:
+				ones++
+			}
+		}
+		if n := len(q.lost()); n > durable.expendable(min(q.Index, q.Data)) {
+			t.Errorf("%d nodes may be gone in the end: %s", n, q)
+		}
+		if q.Faults = q.Faults[:len(p.Faults)]; p.String() != q.String() {
+			t.Fatalf("%s\n%s", p, q)
+		}
+	}
+	if ones < 50 || all < 100 || deaths < 20 {
+		t.Errorf("%d outages of a node, %d of all, %d deaths behind them", ones, all, deaths)
+	}
+	p, err := Parse("work=i0:8 faults=power node=* at=10µs for=10µs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := s.Run(p); f == nil || f.Guilt != BadPlan {
+		t.Errorf("nodes of a pool come back that does not: %v", f)
+	}
+}
+
 // A run is the same to the byte, and its replay reads as a story.
 func TestReplay(t *testing.T) {
 	line := "seed=3 nodes=2 index=1 data=1 net=500ns-2µs,tear,reorder fly=0.1,50µs cache pause=3µs " +

@@ -44,7 +44,7 @@ func (r *run) guard() {
 
 func (r *run) keep(g *guard, ep rdma.Endpoint) {
 	lease := r.subject.Timeout / leasesATimeout
-	err := cluster.Keep(ep, r.s, r.subject.Mender(r.s), cluster.Options{
+	err := cluster.Keep(ep, r.kept(), r.subject.Mender(r.s), cluster.Options{
 		Lease: lease, NodePatience: patienceLeases * lease, Stop: r.quiet,
 		Log: func(e cluster.Event) {
 			g.did = append(g.did, g.w.Sent())
@@ -61,6 +61,14 @@ func (r *run) keep(g *guard, ep rdma.Endpoint) {
 	}
 }
 
+// kept is the pool that keepers keep.
+func (r *run) kept() rdma.Fabric {
+	if r.plan.outages() > 0 {
+		return sim.Returning{Sim: r.s}
+	}
+	return r.s
+}
+
 // sweep does what an operator does when all is over, and the last keeper may not have come to: it frees what crashes left
 // behind that only a look at everything finds.
 func (r *run) sweep() *Failure {
@@ -71,7 +79,7 @@ func (r *run) sweep() *Failure {
 	r.s.Go("recover", func(ep rdma.Endpoint) {
 		lease := r.subject.Timeout / leasesATimeout
 		o := cluster.Options{Lease: lease, NodePatience: patienceLeases * lease}
-		_, failed = cluster.Once(ep, r.s, r.subject.Mender(r.s), o)
+		_, failed = cluster.Once(ep, r.kept(), r.subject.Mender(r.s), o)
 	})
 	if f := ofRun(r.s.Run()); f != nil {
 		return f
@@ -112,11 +120,14 @@ func (r *run) spare() {
 	}
 }
 
-// lastStroke is when the last fault of a node begins whose time is known.
+// lastStroke is when the last fault of a node begins whose time is known, or is over if the node comes back then.
 func (r *run) lastStroke() (at time.Duration) {
 	for _, f := range r.plan.Faults {
 		if f.Kind == sim.SlowFault || f.Kind == sim.CrashFault && f.Client == "" {
 			at = max(at, f.At)
+		}
+		if f.Outage() {
+			at = max(at, f.At+f.For+1)
 		}
 	}
 	return at

@@ -3,6 +3,7 @@ package explore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -262,18 +263,24 @@ func (p *Plan) valid() error {
 	return nil
 }
 
+// Kinds names the kinds of faults.
+func Kinds() (names []string) {
+	for _, k := range sim.FaultKinds() {
+		names = append(names, k.String())
+	}
+	return names
+}
+
 // ParseKinds reads kinds of faults as sim.FaultKind writes them, such as crash and partition. Errors wrap ErrPlan.
 func ParseKinds(names []string) ([]sim.FaultKind, error) {
 	var kinds []sim.FaultKind
+	all := sim.FaultKinds()
 	for _, name := range names {
-		k := sim.CrashFault
-		for k <= sim.StepFault && k.String() != name {
-			k++
+		i := slices.IndexFunc(all, func(k sim.FaultKind) bool { return k.String() == name })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: %q is no kind of fault: want some of %s", ErrPlan, short(name), strings.Join(Kinds(), ", "))
 		}
-		if k > sim.StepFault {
-			return nil, fmt.Errorf("%w: %q is no kind of fault: want some of crash, slow, stall, partition, fly, late, step", ErrPlan, short(name))
-		}
-		kinds = append(kinds, k)
+		kinds = append(kinds, all[i])
 	}
 	return kinds, nil
 }

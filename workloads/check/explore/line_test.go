@@ -11,7 +11,7 @@ import (
 func everything() *Subject {
 	s := toySubject("")
 	s.Replicas = [][2]int{{1, 1}, {2, 2}, {3, 2}, {5, 5}}
-	s.Levels = 3
+	s.Levels, s.Durable = 3, true
 	return s
 }
 
@@ -32,7 +32,7 @@ func TestLines(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"crash", "crashworker-", "crashkeeper-", "slow", "stallworker-", "partitionworker-",
-		"flyworker-", "lateworker-", "stepworker-"} {
+		"flyworker-", "lateworker-", "stepworker-", "power", "restart"} {
 		if !kinds[want] {
 			t.Errorf("no plan has a fault %s", want)
 		}
@@ -62,6 +62,8 @@ func TestBadLines(t *testing.T) {
 		"seed=1 seed=2":                   "there twice",
 		"colour=red":                      "no such field",
 		"faults=crash node=7 verb=1":      "nodes 0 to 0",
+		"faults=power node=1 at=1µs":      "for how long",
+		"faults=power node=1 for=1µs":     "nodes 0 to 0",
 	} {
 		if p, err := Parse(line); !errors.Is(err, ErrPlan) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", line, p, err, want)

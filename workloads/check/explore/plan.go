@@ -3,6 +3,7 @@ package explore
 import (
 	"time"
 
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
 )
@@ -87,10 +88,36 @@ func (p *Plan) clone() *Plan {
 	return &q
 }
 
+// outages returns how many of the faults take nodes away that come back.
+func (p *Plan) outages() (n int) {
+	for _, f := range p.Faults {
+		if f.Outage() {
+			n++
+		}
+	}
+	return n
+}
+
+// lost returns the nodes that may be gone in the end.
+func (p *Plan) lost() map[int]bool {
+	lost := map[int]bool{}
+	for _, f := range p.Faults {
+		ofNode := f.Kind == sim.PartitionFault || f.Kind == sim.SlowFault || f.Outage() || f.Kind == sim.CrashFault && f.Client == ""
+		if ofNode && f.Node != sim.AnyNode {
+			lost[f.Node] = true
+		}
+	}
+	return lost
+}
+
 // options returns the simulation of the plan.
 func (p *Plan) options() sim.Options {
-	return sim.Options{
+	o := sim.Options{
 		Seed: p.Seed, Nodes: p.Nodes, Tear: p.Net.Tear, Reorder: p.Net.Reorder,
 		MinLatency: p.Net.Min, MaxLatency: p.Net.Max, FlyProb: p.Net.Fly, FlyMax: p.Net.FlyMax, Faults: p.Faults,
 	}
+	if p.outages() > 0 {
+		o.PMem = new(pmem.Testbed())
+	}
+	return o
 }

@@ -16,6 +16,7 @@ type Stats struct {
 	Runs, Operations, OK uint64 // operations that were called, and that answered OK
 	Events               uint64 // of the simulation
 	Crashes, Deaths      uint64 // of clients and keepers, and of memory nodes
+	Restarts             uint64 // of memory nodes that came back
 	Undecided            uint64 // runs in which the search for an order of the operations took too long
 }
 
@@ -26,6 +27,7 @@ func (s *Stats) add(t Stats) {
 	s.Events += t.Events
 	s.Crashes += t.Crashes
 	s.Deaths += t.Deaths
+	s.Restarts += t.Restarts
 	s.Undecided += t.Undecided
 }
 
@@ -66,6 +68,9 @@ const (
 // nearly every one would end so, and the search for an order is exponential in their number.
 const patience = 4
 
+// patience is as much again for each outage, which leaves many without an answer at once.
+func (r *run) patience() int { return patience * (1 + r.plan.outages()) }
+
 // Run plays a plan and returns what is wrong with the run; nil: nothing.
 func (s *Subject) Run(p *Plan) *Failure {
 	_, f := s.Try(p)
@@ -89,12 +94,16 @@ func (s *Subject) play(p *Plan, listen func(*run, *sim.Options)) (*run, *Failure
 	}
 	o := p.options()
 	o.Memory, o.Clients, o.Handler = memory, s.Clients, s.Handler
+	o.Clients += p.outages() * s.Servers // those of before wait to be recovered
 	o.Limit, o.MaxEvents = timeLimit, eventLimit
 	if listen != nil {
 		listen(r, &o)
 	}
 	r.s = sim.New(o)
 	defer r.s.Close()
+	if p.outages() > 0 && !s.Durable {
+		return r, guilty(BadPlan, "pools of %s do not come back from a power or restart fault", s.Name)
+	}
 	if err := s.Format(r.s, p.Shape); err != nil {
 		return r, &Failure{BadPlan, err}
 	}
@@ -180,7 +189,7 @@ func (r *run) abandon(p *player, err error, ep rdma.Endpoint) {
 func (r *run) script(i int) func(*player, rdma.Endpoint) {
 	return func(p *player, ep rdma.Endpoint) {
 		for n, op := range r.plan.Work[i] {
-			if p.fenced || r.unsure >= patience {
+			if p.fenced || r.unsure >= r.patience() {
 				return
 			}
 			r.do(p, op, n+1)
@@ -232,7 +241,7 @@ func (r *run) say(p *player, format string, args ...any) {
 }
 
 func (r *run) count() {
-	s := Stats{Runs: 1, Events: r.s.Events(), Undecided: r.stats.Undecided}
+	s := Stats{Runs: 1, Events: r.s.Events(), Restarts: r.s.Restarts(), Undecided: r.stats.Undecided}
 	for _, p := range r.players {
 		if p.w.Crashed() {
 			s.Crashes++

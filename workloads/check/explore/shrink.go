@@ -157,13 +157,8 @@ func (k *shrinker) shape() {
 
 // survives tells whether the plan leaves one replica of everything: a smaller pool must not fail for want of nodes.
 func (p *Plan) survives() bool {
-	lost := map[int]bool{}
-	for _, f := range p.Faults {
-		if f.Kind == sim.PartitionFault || f.Kind == sim.SlowFault || f.Kind == sim.CrashFault && f.Client == "" {
-			lost[f.Node] = true
-		}
-	}
-	return len(lost) < min(p.Index, p.Data) || len(lost) == 0
+	lost := len(p.lost())
+	return lost < min(p.Index, p.Data) || lost == 0
 }
 
 func (k *shrinker) network() {

@@ -13,6 +13,7 @@ type Subject struct {
 	Name     string
 	Handler  rdma.Handler
 	Clients  int      // identities of a pool; 24 by default
+	Servers  int      // how many of them its servers have at most
 	Replicas [][2]int // of index and data, that pools may have; one of each by default
 	MaxValue int      // bytes of the largest value that is tried; 900 by default
 	// Timeout is what the pools of Format are made for: the longest that an operation may wait.
@@ -36,6 +37,8 @@ type Subject struct {
 	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
 	// wait there for anybody else that crashes, mended or not.
 	Majority bool
+	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and persistent memory.
+	Durable bool
 	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where there is one replica of
 	// everything.
 	NoSpares, Lone bool

@@ -33,6 +33,9 @@ func DecodeQuestion(p []byte) (term, epoch uint64, committed, ok bool) {
 	return q.term, q.epoch, q.committed, ok
 }
 
+// Compared returns what the event of a comparison says.
+func Compared(differ []shards.Replica) string { return compared(differ) }
+
 // Counted returns the loads of the last of some periods, given what members had counted at their ends.
 func Counted(configs []*shards.Config, ends ...[]Report) (loads []shards.Load) {
 	m := &Manager{}

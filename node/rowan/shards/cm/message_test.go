@@ -104,6 +104,20 @@ func TestDigestsOfTerm(t *testing.T) {
 	}
 }
 
+// TestDamaged: an event names some replicas, and counts the rest.
+func TestDamaged(t *testing.T) {
+	six := []shards.Replica{{Shard: 7, Node: 1}, {Shard: 8, Node: 1}, {Shard: 9, Node: 1}, {Shard: 9, Node: 2}, {}, {}}
+	for n, want := range map[int]string{
+		0: "all replicas have the same",
+		1: "damaged, copied anew: shard 7 of server 1",
+		6: "damaged, copied anew: shard 7 of server 1, shard 8 of server 1, shard 9 of server 1, shard 9 of server 2, 2 more",
+	} {
+		if got := cm.Compared(six[:n]); got != want {
+			t.Errorf("%d replicas: %q", n, got)
+		}
+	}
+}
+
 // FuzzQuestion: so are they a question.
 func FuzzQuestion(f *testing.F) {
 	f.Add(cm.EncodeQuestion(3, 2, true))
