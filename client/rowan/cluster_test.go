@@ -74,7 +74,16 @@ func (c *cluster) stop() {
 	}
 }
 
+// fit adds what remote logs need.
+func fit(o kv.Options) kv.Options {
+	if more := o.LeastAhead() - o.Log.Ahead; more > 0 {
+		o.Log.Segments, o.Log.Ahead = o.Log.Segments+more, o.Log.Ahead+more
+	}
+	return o
+}
+
 func newCluster(o kv.Options) (*cluster, error) {
+	o = fit(o)
 	c, err := newConfig(o, o.Nodes)
 	if err != nil {
 		return nil, err
@@ -174,6 +183,22 @@ func each(t *testing.T, kinds []kv.Kind, test func(t *testing.T, k kv.Kind)) {
 	for _, k := range kinds {
 		t.Run(k.String(), func(t *testing.T) { test(t, k) })
 	}
+}
+
+// eachSeed runs a test of seeds with each kind of servers: a sixth of those that Rowan-KV has with the others.
+func eachSeed(t *testing.T, short, long int, test func(k kv.Kind, seed uint64) error) {
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		few := short
+		if k != kv.Rowan {
+			few = short / 6
+		}
+		first, n := seeds(few, long)
+		for seed := first; seed < first+n; seed++ {
+			if err := test(k, seed); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		}
+	})
 }
 
 // seeds are those of the runs: $FARKV_SEED is the first of $FARKV_SEEDS, or the only one.

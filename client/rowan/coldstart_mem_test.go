@@ -27,8 +27,10 @@ func (r *real) restart(nodes ...int) {
 
 // TestRestarts: servers are started anew under load, in real time: one of them, then all. What clients see is
 // linearizable, and all replicas have the same in the end.
-func TestRestarts(t *testing.T) {
-	o := small(kv.Rowan)
+func TestRestarts(t *testing.T) { each(t, kv.Kinds(), restarts) }
+
+func restarts(t *testing.T, k kv.Kind) {
+	o := small(k)
 	o.Nodes, o.Shards, o.FullAfter = 4, 8, patience/2
 	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 48, 30, 16
 	c, _ := newChanging(t, o, cm.Options{Period: time.Hour})

@@ -85,13 +85,13 @@ func (p *pool) same() func(*shards.Config) {
 
 // coldStart runs a pool whose power is cut, up to three times, in the midst of whatever it does: recovering, too. With
 // damage bits flip in the memory of a node, and no node dies.
-func coldStart(seed uint64, damage bool) (flipped int, err error) {
+func coldStart(k kv.Kind, seed uint64, damage bool) (flipped int, err error) {
 	const players = 3
 	r := rand.New(rand.NewPCG(seed, 12))
 	o := sim.Hostile(seed)
 	o.MTU, o.CountRings, o.MaxEvents, o.PMem = mtu, seed%2 == 0, 20e6, new(pmem.Testbed())
 	o.DMAProb, o.DMAMax = 0.03, 1500*time.Microsecond
-	opts := small(kv.Rowan)
+	opts := small(k)
 	opts.Workers, opts.Tombs = 1+r.IntN(2), 5
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
 	cuts, nodes := 1+r.IntN(3), 3+r.IntN(3)
@@ -145,12 +145,10 @@ func TestColdStart(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	first, n := seeds(40, 5000)
-	for seed := first; seed < first+n; seed++ {
-		if _, err := coldStart(seed, false); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	eachSeed(t, 40, 5000, func(k kv.Kind, seed uint64) error {
+		_, err := coldStart(k, seed, false)
+		return err
+	})
 }
 
 // TestDamage: so it is while bits flip in the memory of one node whose power is cut: what it has lost is copied from
@@ -160,13 +158,10 @@ func TestDamage(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	all := 0
-	first, n := seeds(20, 5000)
-	for seed := first; seed < first+n; seed++ {
-		flipped, err := coldStart(seed, true)
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+	eachSeed(t, 20, 5000, func(k kv.Kind, seed uint64) error {
+		flipped, err := coldStart(k, seed, true)
 		all += flipped
-	}
+		return err
+	})
 	t.Logf("%d bits flipped", all)
 }

@@ -20,6 +20,7 @@ import (
 
 // newChanging starts a cluster in memory whose configuration changes, and its manager, which end with the test.
 func newChanging(t testing.TB, o kv.Options, options cm.Options) (*real, *shm.Fabric) {
+	o = fit(o)
 	first, err := newConfig(o, o.Nodes)
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +87,10 @@ func (r *real) await(what string, has func(*shards.Config) bool) *shards.Config 
 
 // TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their
 // replicas again in the end, and these have the same.
-func TestFailoverMem(t *testing.T) {
-	o := small(kv.Rowan)
+func TestFailoverMem(t *testing.T) { each(t, kv.Kinds(), failoverMem) }
+
+func failoverMem(t *testing.T, k kv.Kind) {
+	o := small(k)
 	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2
 	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 48, 30, 16
 	c, f := newChanging(t, o, cm.Options{Period: time.Hour})

@@ -52,6 +52,7 @@ func inMem(o kv.Options) (*place, error) {
 
 // newReal starts a cluster, whose servers end with the test.
 func newReal(t testing.TB, o kv.Options, in func(kv.Options) (*place, error)) *real {
+	o = fit(o)
 	c, err := newCluster(o)
 	if err != nil {
 		t.Fatal(err)

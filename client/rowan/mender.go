@@ -6,7 +6,6 @@ import (
 
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
-	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
@@ -36,7 +35,7 @@ func newMender(configs rdma.Configs, o cm.Options) cluster.NewMender {
 	manager := cm.NewMender(configs, o)
 	return func(ep rdma.Endpoint) (cluster.Mender, error) {
 		if _, _, err := readLayout(ep); err != nil {
-			return nil, fmt.Errorf("mend a %s pool: %w", kv.Rowan, err)
+			return nil, fmt.Errorf("mend a pool with servers: %w", err)
 		}
 		return manager(ep)
 	}

@@ -55,7 +55,7 @@ func (m *migrations) count() func(*shards.Config) {
 
 // resharding runs a pool in which some keys are hot, others after a while, so that shards move. Now and then the source
 // of a migration, its target, a backup, or the manager dies in the midst.
-func resharding(seed uint64, m *migrations) error {
+func resharding(k kv.Kind, seed uint64, m *migrations) error {
 	busy := 15 * time.Millisecond
 	r := rand.New(rand.NewPCG(seed, 12))
 	o := sim.Hostile(seed)
@@ -64,7 +64,7 @@ func resharding(seed uint64, m *migrations) error {
 	if r.IntN(3) == 0 {
 		o.PMem = new(pmem.Testbed())
 	}
-	opts := small(kv.Rowan)
+	opts := small(k)
 	opts.Workers, opts.Tombs = 1+r.IntN(2), 4
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
 	churn := r.IntN(4) == 0
@@ -127,12 +127,7 @@ func TestResharding(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	var m migrations
-	first, n := seeds(30, 3000)
-	for seed := first; seed < first+n; seed++ {
-		if err := resharding(seed, &m); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-	}
+	eachSeed(t, 30, 3000, func(k kv.Kind, seed uint64) error { return resharding(k, seed, &m) })
 	t.Logf("%+v", m)
 }
 
@@ -144,8 +139,8 @@ type migration struct {
 }
 
 // moved is a pool in which nothing goes wrong by itself, and some keys are hot.
-func moved() (*pool, *migration, error) {
-	opts := small(kv.Rowan)
+func moved(k kv.Kind) (*pool, *migration, error) {
+	opts := small(k)
 	opts.Workers = 1
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
 	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts,
@@ -179,7 +174,11 @@ func TestReshardingSteps(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	p, m, err := moved()
+	each(t, kv.Kinds(), reshardingSteps)
+}
+
+func reshardingSteps(t *testing.T, k kv.Kind) {
+	p, m, err := moved(k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,21 +192,24 @@ func TestReshardingSteps(t *testing.T) {
 	}
 	t.Logf("%+v", *m)
 	runs := uint64(8)
+	if k != kv.Rowan {
+		runs = 2
+	}
 	if os.Getenv("FARKV_LONG") == "1" {
 		runs = 1000
 	}
 	each := func(what string, from, to uint64, crash func(*pool, uint64)) {
 		step := max(1, (to-from)/runs)
-		for k := from + 1; k <= to; k += step {
-			p, _, err := moved()
+		for verb := from + 1; verb <= to; verb += step {
+			p, _, err := moved(k)
 			if err != nil {
 				t.Fatal(err)
 			}
-			crash(p, k)
+			crash(p, verb)
 			err = p.run()
 			p.s.Close()
 			if err != nil {
-				t.Fatalf("%s %d: %v", what, k, err)
+				t.Fatalf("%s %d: %v", what, verb, err)
 			}
 		}
 	}
@@ -300,8 +302,10 @@ func TestBalance(t *testing.T) {
 
 // TestReshardingMem: shards move under load, in real time. What clients see is linearizable, and in the end all
 // replicas have the same.
-func TestReshardingMem(t *testing.T) {
-	o := small(kv.Rowan)
+func TestReshardingMem(t *testing.T) { each(t, kv.Kinds(), reshardingMem) }
+
+func reshardingMem(t *testing.T, k kv.Kind) {
+	o := small(k)
 	o.Nodes, o.Shards, o.FullAfter = 5, 10, patience/2
 	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 60, 30, 16
 	var moves atomic.Int64 // that have ended

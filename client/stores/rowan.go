@@ -88,9 +88,8 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 		Fill:     rowan.Fill,
 
 		Configuration: rowan.Configuration,
-	}
-	if kind == kv.Rowan { // the configurations of others do not change, and their servers refuse what earlier ones left
-		k.Mender, k.ExploredMender, k.Durable = rowan.NewMender, rowan.NewRestlessMender, true
+
+		Mender: rowan.NewMender, ExploredMender: rowan.NewRestlessMender, Durable: true,
 	}
 	return k
 }

@@ -108,6 +108,10 @@ func (o Options) Describe(a rdma.Addr) string {
 		return ""
 	case a.Offset() < o.spentAt(0).Offset():
 		return fmt.Sprintf("leave of source %d", at(o.grantAt(0))/8)
+	case a.Offset() < o.recordAt(0).Offset() && a.Offset() >= o.beginAt(0).Offset():
+		return fmt.Sprintf("what remote log %d was lent", at(o.beginAt(0))/8/uint64(1+o.Lent))
+	case a.Offset() < o.recordAt(0).Offset() && a.Offset() >= o.doneAt(0).Offset():
+		return fmt.Sprintf("what the writer of remote log %d is done with", at(o.doneAt(0))/8)
 	case a.Offset() < o.recordAt(0).Offset():
 		return fmt.Sprintf("what source %d has spent of its leave", at(o.spentAt(0))/8)
 	case a.Offset() < o.segmentAt(0).Offset():

@@ -135,18 +135,22 @@ func (o Options) grantAt(source int) rdma.Addr { return rdma.At(o.Node, o.Base+u
 
 func (o Options) spentAt(source int) rdma.Addr { return o.grantAt(source).Add(o.credits()) }
 
-// doneAt is where the writer of a remote log says how many segments it is done with, and 1 more.
+// doneAt is where the writer of a remote log says how many segments it is done with, below the term.
 func (o Options) doneAt(log int) rdma.Addr {
 	return rdma.At(o.Node, o.Base+2*o.credits()+uint64(8*log))
 }
 
+// beginAt is where the lender says that it has begun with a term, and below it in which stride the log's first segment
+// goes on.
+func (o Options) beginAt(log int) rdma.Addr { return o.doneAt(o.Remotes + log*(1+o.Lent)) }
+
 // lentAt is where the n-th segment is named that a remote log was lent.
 func (o Options) lentAt(log int, n uint64) rdma.Addr {
-	return o.doneAt(o.Remotes + log*o.Lent + int(n%uint64(max(1, o.Lent))))
+	return o.beginAt(log).Add(8 * (1 + n%uint64(max(1, o.Lent))))
 }
 
 // remotes is how long the words of remote logs are.
-func (o Options) remotes() uint64 { return uint64(strides(8 * o.Remotes * (1 + o.Lent))) }
+func (o Options) remotes() uint64 { return uint64(strides(8 * o.Remotes * (2 + o.Lent))) }
 
 func (o Options) recordAt(segment int) rdma.Addr {
 	return o.doneAt(0).Add(o.remotes() + uint64(segment)*o.record())

@@ -28,7 +28,15 @@ func newRemote(t *testing.T, o rowan.Options, keep int) *remote {
 	if r.table, err = rowan.OpenTable(r.ep, o); err != nil {
 		t.Fatal(err)
 	}
-	r.lender = r.table.Lender(r.ep)
+	if r.lender, err = r.table.Lender(r.ep); err != nil {
+		t.Fatal(err)
+	}
+	for log := range o.Remotes {
+		if _, err := r.lender.Begin(log, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.log.Begin(1)
 	return r
 }
 
@@ -82,7 +90,7 @@ func (r *remote) lend() {
 	r.t.Helper()
 	r.ask(true)
 	r.step()
-	r.ask(true) // the first answer was none
+	r.ask(true) // the first answer was that the lender has begun
 	r.ask(false)
 }
 
@@ -233,5 +241,114 @@ func TestRoom(t *testing.T) {
 	}
 	if r.table.Pushes() < 200 {
 		t.Errorf("%d segments were used", r.table.Pushes())
+	}
+}
+
+// settle settles the logs up to a stamp, and returns how many entries it finds.
+func (r *remote) settle(upTo uint64) (n int) {
+	r.t.Helper()
+	err := r.lender.Settle(func(uint16) uint64 { return upTo }, func(rowan.Segment, *rowan.Entry) error { n++; return nil })
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// begin has the lender begin with a term of the writer's log, and of the other one, which has none.
+func (r *remote) begin(term uint64) (left []rowan.Left) {
+	r.t.Helper()
+	for log := range r.o.Remotes {
+		of := term
+		if log != r.o.Remotes-1 {
+			of = 0
+		}
+		all, err := r.lender.Begin(log, of)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		left = append(left, all...)
+	}
+	return left
+}
+
+// TestRemoteTerms: whatever became of the writer and of the lender, in the next term the entries of the last one are
+// settled, each once, and the log goes on behind them.
+func TestRemoteTerms(t *testing.T) {
+	for _, died := range []string{"nothing", "writer", "lender", "both"} {
+		t.Run(died, func(t *testing.T) {
+			r := newRemote(t, rowan.Options{Remotes: 2, Lent: 4}, 0)
+			r.lend()
+			first := []rowan.Place{r.place(false, nil), r.place(false, nil), r.place(false, nil)}
+			for _, at := range first {
+				r.write(at)
+			}
+			r.log.Want()
+			r.ask(true) // it says that it is done with a segment, and the lender does not hear of that
+			if died == "writer" || died == "both" {
+				r.log = rowan.NewRemote(r.o, r.o.Remotes-1, 0)
+			}
+			if died == "lender" || died == "both" {
+				var err error
+				if r.table, err = rowan.OpenTable(r.ep, r.o); err == nil {
+					r.lender, err = r.table.Lender(r.ep)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.log.Begin(2)
+			r.ask(true)
+			r.place(true, rowan.ErrAsked) // the lender has not begun
+			if n := r.settle(1<<32 - 1); n > 0 {
+				t.Errorf("%d entries of the term before the first are settled", n)
+			}
+			if n := r.settle(2<<32 - 1); n != 3 {
+				t.Errorf("%d entries are settled, want 3", n)
+			}
+			left := r.begin(2)
+			if len(left) != 1 || left[0].Segment != first[0].Segment || left[0].Behind != first[1].At.Add(512) {
+				t.Errorf("segments %+v are left, want the full one", left)
+			}
+			r.ask(true)
+			r.place(true, rowan.ErrAsked) // what was READ may be of before
+			r.ask(true)
+			next := r.place(false, nil)
+			if next.Segment != first[2].Segment || next.At != first[2].At.Add(512) {
+				t.Errorf("the log goes on at %+v, want behind %+v", next, first[2])
+			}
+			b := r.ep.Batch()
+			p := b.Alloc(rowan.Size(len(half)))
+			r.log.Seal(next, 1, 2, half, p)
+			b.Write(next.At, p)
+			if err := rdma.Do(r.ep, b, patience); err != nil {
+				t.Fatal(err)
+			}
+			b.Release()
+			r.log.Landed(next)
+			for range 2 {
+				r.write(r.place(false, nil))
+			}
+			r.ask(true)
+			all := r.step()
+			if len(all) != 1 || all[0] != next.Segment {
+				t.Fatalf("the writer is done with %+v", all)
+			}
+			n := 0
+			if err := r.lender.Digest(all[0], func(e *rowan.Entry) error {
+				if n++; e.Stamp>>32 != 2 {
+					t.Error("an entry comes again that was settled")
+				}
+				return nil
+			}); err != nil || n != 1 {
+				t.Errorf("%d entries come when the segment is digested, %v, want 1", n, err)
+			}
+			// Without a writer all is left, however full.
+			if n := r.settle(3<<32 - 1); n != 2 {
+				t.Errorf("%d entries are settled, want 2", n)
+			}
+			if left, err := r.lender.Begin(r.o.Remotes-1, 0); err != nil || len(left) != 4 {
+				t.Errorf("%d segments are left of a log without a writer, %v", len(left), err)
+			}
+		})
 	}
 }

@@ -260,7 +260,7 @@ func (t *Table) persist(ep rdma.Endpoint, b *rdma.Batch, step rdma.Step) error {
 // Left returns the segments of own logs that are not free, in the order of their pushes: behind OpenTable what earlier
 // workers left. They are the caller's, which scans them.
 func (t *Table) Left() (all []Segment) {
-	for _, i := range t.inPushOrder(func(s *segment) bool { return s.state != free && s.owner != Control }) {
+	for _, i := range t.inPushOrder(func(s *segment) bool { return s.state != free && !s.owner.Received() }) {
 		all = append(all, Segment{i, t.segments[i].push})
 	}
 	return all

@@ -10,8 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// Shift makes one shard hot (Rowan 6.6): from a time on, a share of the requests for shards of one server of Rowan-KV
-// are for records of one shard of another server instead, chosen evenly. Shards are of their primaries at that time.
+// Shift makes one shard hot (Rowan 6.6): from a time on, a share of the requests for shards of one server of Rowan-KV,
+// or a baseline of it, are for records of one shard of another server instead, chosen evenly. Shards are of their primaries at that time.
 type Shift struct {
 	At       time.Duration // since measuring began
 	Share    float64       // 0: nothing shifts
@@ -22,10 +22,11 @@ func (s *Shift) happens() bool { return s.Share != 0 }
 
 // check refuses what makes no sense.
 func (s *Shift) check(c *Config) error {
+	_, err := kv.ParseKind(c.Store)
 	switch {
 	case !s.happens():
 		return nil
-	case c.Store != kv.Rowan.String():
+	case err != nil:
 		return workloads.Misuse("requests shift between servers of %s: want %s, whose shards move", c.Store, kv.Rowan)
 	case s.Share < 0 || s.Share > 1 || s.At < 0 || s.From < 0 || s.To < 0 || s.From == s.To:
 		return workloads.Misuse("%g of the requests shift from server %d to %d at %v: want a share, two servers and a time",

@@ -55,7 +55,7 @@ func TestShift(t *testing.T) {
 		t.Errorf("the same seed gives\n%s\nand\n%s", one, other)
 	}
 	for _, change := range []func(*Config){
-		func(c *Config) { c.Store = "rpc-kv" },
+		func(c *Config) { c.Store = "fusee" },
 		func(c *Config) { c.Shift.Share = 1.1 },
 		func(c *Config) { c.Shift.At = -1 },
 		func(c *Config) { c.Shift.To = c.Shift.From },

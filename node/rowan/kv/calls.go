@@ -16,7 +16,7 @@ import (
 //
 //	number u64 of those of the worker to that backup, from 1; 0: nothing is to be appended
 //	lowest u64: all below it are acknowledged
-//	node u16 of the worker | kind u8 | 0
+//	term u32 of the write, or of the question | node u16 of the worker | kind u8 | 0
 //	record
 //
 // The answer says, in a word, how many bytes the worker has leave to append, in all. Its status is StatusFull when
@@ -31,13 +31,21 @@ const replicateBytes = 24
 //
 // A call of unknown outcome is made again, with its number, by which the backup knows what it has appended. Else a
 // request that is late would bring an entry back whose segment was freed.
+//
+// Numbers and leave are of a term: in each one both ends begin anew. What comes of an earlier term is dropped: of
+// servers that are gone from when another one is adopted, which they may have sent before they were fenced off. A server
+// that is started anew takes what others repeat of the terms that the earlier one knew, which it may have appended: then
+// an entry is there twice, the first one ahead.
 type calls struct {
 	w       *worker
 	backups []backup // by node
 	body    []byte
 
 	log     *rowan.Remote
-	asked   *rdma.Batch
+	asked   asking
+	term    *term    // in which it is lent, and sources have leave; nil: there is none
+	earlier bool     // sources may have leave of an earlier server
+	turning *term    // that begins once nothing of the one before is under way; nil: none does
 	sources []source // by node
 	taken   []taking
 }
@@ -83,10 +91,47 @@ func newCalls(w *worker) *calls {
 		w: w, backups: make([]backup, w.s.o.Nodes), sources: make([]source, w.s.o.Nodes),
 		log: w.s.newRemote(w.s.node, w.number),
 	}
-	for i := range c.backups {
-		c.backups[i].next, c.backups[i].lowest, c.sources[i].lowest = 1, 1, 1
+	if t := w.s.resumedTerm; t != nil {
+		c.term, c.earlier = t, true
+		c.log.Begin(t.Term)
 	}
+	c.anew()
 	return c
+}
+
+// anew begins with numbers and leave of a term.
+func (c *calls) anew() {
+	for i := range c.backups {
+		if ask := c.backups[i].ask; ask != nil {
+			ask.Release()
+		}
+		c.backups[i] = backup{next: 1, lowest: 1}
+	}
+}
+
+func (c *calls) turn(t *term) {
+	c.anew()
+	c.turning = t
+}
+
+// turnLog goes on with the worker's own log in the next term, as soon as nothing of earlier ones is in flight to it.
+func (c *calls) turnLog() {
+	if c.turning == nil || len(c.taken) > 0 {
+		return
+	}
+	c.term, c.turning, c.earlier = c.turning, nil, false
+	for i := range c.sources {
+		c.sources[i] = source{lowest: 1}
+	}
+	c.log.Begin(c.term.writesTo(c.w.s.node))
+	c.w.s.turns(c.w.number, c.term.Term)
+}
+
+func (c *calls) giveUp(_ *op, a *appending) {
+	if a.call != nil {
+		a.call.Release()
+		a.call = nil
+	}
 }
 
 // leave is how many bytes a record of n bytes takes.
@@ -119,16 +164,16 @@ func (c *calls) askLeave(node int) (err error) {
 	if b.ask != nil || c.w.ep.Now() < b.again {
 		return nil
 	}
-	b.ask, err = c.start(node, 0, 0, nil)
+	b.ask, err = c.start(node, 0, c.w.term.Term, 0, nil)
 	return err
 }
 
 // start starts a call; nil: there are too many.
-func (c *calls) start(node int, number uint64, kind uint8, record []byte) (*rpc.Call, error) {
+func (c *calls) start(node int, number, term uint64, kind uint8, record []byte) (*rpc.Call, error) {
 	le := binary.LittleEndian
 	c.body = le.AppendUint64(c.body[:0], number)
 	c.body = le.AppendUint64(c.body, c.backups[node].lowest)
-	c.body = le.AppendUint64(c.body, uint64(c.w.s.node)|uint64(kind)<<16)
+	c.body = le.AppendUint64(c.body, uint64(uint32(term))|uint64(c.w.s.node)<<32|uint64(kind)<<48)
 	c.body = append(c.body, record...)
 	call, err := c.w.peer.Start(rdma.BoxAt(node, c.w.s.o.Boxes+1+c.w.number), ProcReplicate, callPatience, c.body)
 	if errors.Is(err, rpc.ErrWindow) {
@@ -146,7 +191,7 @@ func (c *calls) add(_ *rdma.Batch, o *op, a *appending, _ time.Duration) (err er
 
 func (c *calls) call(o *op, a *appending) (err error) {
 	kind, record := c.w.encode(o)
-	a.call, err = c.start(a.node, a.number, kind, record)
+	a.call, err = c.start(a.node, a.number, o.term, kind, record)
 	return err
 }
 
@@ -190,10 +235,18 @@ func (c *calls) heed(node int, call *rpc.Call) bool {
 // take takes another worker's request.
 func (c *calls) take(r *rpc.Request) error {
 	p, le := r.Body, binary.LittleEndian
-	if len(p) < replicateBytes || int(le.Uint16(p[16:])) >= len(c.sources) {
+	if len(p) < replicateBytes || int(le.Uint16(p[20:])) >= len(c.sources) {
 		return r.Answer(StatusBad, nil)
 	}
-	t := taking{r: r, node: int(le.Uint16(p[16:])), number: le.Uint64(p)}
+	t, term := taking{r: r, node: int(le.Uint16(p[20:])), number: le.Uint64(p)}, le.Uint32(p[16:])
+	switch {
+	case t.number == 0 && (c.term == nil || term > uint32(c.term.Term)):
+		return r.Answer(StatusOK, make([]byte, 8)) // there is no leave yet
+	case c.term == nil || term > uint32(c.term.Term) || term < uint32(c.term.Term) && !c.earlier || c.turning != nil ||
+		c.w.term == nil || c.w.term.Member(t.node) == nil:
+		r.Drop()
+		return nil
+	}
 	s := &c.sources[t.node]
 	for lowest := le.Uint64(p[8:]); s.lowest < lowest; s.lowest++ {
 		s.seen[s.lowest%callWindow/64] &^= 1 << (s.lowest % 64)
@@ -208,8 +261,13 @@ func (c *calls) take(r *rpc.Request) error {
 	case s.seen[t.number%callWindow/64]>>(t.number%64)&1 != 0:
 		return c.acknowledge(t)
 	}
-	kind, record := p[18], p[replicateBytes:]
+	kind, record := p[22], p[replicateBytes:]
 	place, err := c.log.Place(len(record), true)
+	if err != nil && c.earlier {
+		c.log.Want()
+		r.Drop()
+		return nil
+	}
 	if err != nil {
 		return err // there was leave for it
 	}
@@ -218,7 +276,7 @@ func (c *calls) take(r *rpc.Request) error {
 	b := c.w.ep.Batch()
 	b.Chain()
 	entry := b.Alloc(rowan.Size(len(record)))
-	c.log.Seal(place, kind, uint32(c.w.term.Term), record, entry)
+	c.log.Seal(place, kind, term, record, entry)
 	b.Write(place.At, entry)
 	b.Read(place.At, 8)
 	t.place, t.batch = place, b
@@ -244,7 +302,7 @@ func (c *calls) grant(node int) uint64 {
 	credit := int64(o.credit())
 	room, kept := int64(c.log.Room(rowan.Size(recordBytes+o.PairBytes))), int64(o.urgent()*o.lentRoom())
 	for i := range c.sources {
-		if i == c.w.s.node {
+		if i == c.w.s.node || c.term.Member(i) == nil {
 			continue
 		}
 		left := int64(c.sources[i].granted - c.sources[i].spent)
@@ -266,18 +324,26 @@ func (c *calls) grant(node int) uint64 {
 
 // step answers what is in the log, and asks for leave, and for segments.
 func (c *calls) step(now time.Duration) (err error) {
-	c.taken = slices.DeleteFunc(c.taken, func(t taking) bool {
-		if !t.batch.Finished() || err != nil {
-			return false
+	for i := 0; i < len(c.taken) && err == nil; {
+		t := &c.taken[i]
+		if !t.batch.Finished() {
+			i++
+			continue
 		}
-		if err = t.batch.Err(); err != nil {
-			return false // the node is gone, or the worker was fenced off
+		if err := t.batch.Err(); err != nil {
+			if again, e := c.w.ended(err); !again || e != nil {
+				return errors.Join(err, e) // the node is gone, or the worker was fenced off
+			}
+			if t.batch, err = c.w.repost(t.batch); err != nil {
+				return err
+			}
+			continue
 		}
 		t.batch.Release()
 		c.log.Landed(t.place)
-		err = c.acknowledge(t)
-		return true
-	})
+		err = c.acknowledge(*t)
+		c.taken = slices.Delete(c.taken, i, i+1)
+	}
 	for node := range c.backups {
 		if b := &c.backups[node]; b.ask != nil && b.ask.Over() {
 			c.heed(node, b.ask)
@@ -285,7 +351,8 @@ func (c *calls) step(now time.Duration) (err error) {
 		}
 	}
 	if err == nil {
-		c.asked, err = c.w.ask(c.log, c.asked)
+		c.turnLog()
+		err = c.asked.step(c.w.ep, c.log, c.w.again)
 	}
 	return err
 }

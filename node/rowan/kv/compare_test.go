@@ -23,7 +23,7 @@ func TestDiffered(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := &control{s: s, ep: b.ep, r: r, ring: r.(settling)}
+	c := &control{s: s, ep: b.ep, r: r}
 	next := *before.Config
 	next.Term, next.Shards = 2, slices.Clone(next.Shards)
 	next.Shards[shard] = shards.Shard{Primary: 1, Source: shards.None, Copying: []int{0}}

@@ -25,9 +25,8 @@ type control struct {
 	s       *Server
 	ep      rdma.Endpoint
 	r       inbound
-	ring    settling      // r, if the configuration may change; nil: it may not
 	used    []usedSegment // digested, and not known to be committed
-	early   []usedSegment // of which something is digested, while they are in the ring
+	early   []usedSegment // of which something is digested, while others come there
 	resumed []usedSegment // of own logs that go on, what an earlier server left, until it is on all replicas
 	told    []uint64      // by shard: what the word says
 	next    time.Duration // when that is looked at next
@@ -73,7 +72,6 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 		return err
 	}
 	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize)}
-	c.ring, _ = r.(settling)
 	c.peer, err = rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: s.node, Number: s.o.Boxes}})
 	if err != nil {
 		return err
@@ -158,9 +156,7 @@ func (c *control) digestUsed() error {
 		return err
 	}
 	c.busy = c.busy || c.r.Moved()
-	if c.ring != nil {
-		c.s.space.starve(c.ring.Starving())
-	}
+	c.s.space.starve(c.r.Starving())
 	for seg, ok := c.r.Next(); ok; seg, ok = c.r.Next() {
 		if err := c.digest(seg); err != nil {
 			return err

@@ -34,15 +34,12 @@ func (c *control) digest(seg rowan.Segment) error {
 	return err
 }
 
-// settle does so with what is at rest in the ring: see rowan.Receiver.Settle.
+// settle does so with what is at rest in segments that others fill: see inbound.Settle.
 func (c *control) settle(upTo func(source uint16) uint64) error {
 	if err := c.digestUsed(); err != nil {
 		return err
 	}
-	if c.ring == nil {
-		return nil
-	}
-	err := c.ring.Settle(upTo, func(seg rowan.Segment, e *rowan.Entry) error {
+	err := c.r.Settle(upTo, func(seg rowan.Segment, e *rowan.Entry) error {
 		u := c.takeEarly(seg)
 		err := c.take(&u, e)
 		c.early = append(c.early, u)
@@ -54,7 +51,7 @@ func (c *control) settle(upTo func(source uint16) uint64) error {
 	return c.flush()
 }
 
-// takeEarly returns what was digested of a segment while it was in the ring.
+// takeEarly returns what was digested of a segment while others filled it.
 func (c *control) takeEarly(seg rowan.Segment) usedSegment {
 	for i, u := range c.early {
 		if u.Segment == seg {

@@ -25,6 +25,8 @@ type exchanger struct {
 	s       *Server
 	ep      rdma.Endpoint
 	senders []*rowan.Sender // by node
+	logs    []*rowan.Remote // by node, with other kinds than Rowan; nil: the server's own
+	asked   []asking
 	term    *term
 	above   uint64 // no stamp of an entry that was appended before is
 	gave    bool   // in this term, all that is to be given
@@ -56,7 +58,7 @@ var errOver = errors.New("the term is over")
 
 // exchange is the task.
 func (s *Server) exchange(ep rdma.Endpoint) error {
-	x := &exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.o.Nodes)}
+	x := s.newExchanger(ep)
 	l := s.newLull(ep, s.o.StepEvery)
 	for !s.stopping() {
 		more, err := x.step()
@@ -70,12 +72,29 @@ func (s *Server) exchange(ep rdma.Endpoint) error {
 	return nil
 }
 
+func (s *Server) newExchanger(ep rdma.Endpoint) *exchanger {
+	x := &exchanger{s: s, ep: ep, senders: make([]*rowan.Sender, s.o.Nodes)}
+	if s.o.Kind == Rowan {
+		return x
+	}
+	x.logs, x.asked = make([]*rowan.Remote, s.o.Nodes), make([]asking, s.o.Nodes)
+	for node := range x.logs {
+		if node != s.node {
+			x.logs[node] = s.newRemote(node, int(s.o.exchange(s.node)))
+		}
+	}
+	return x
+}
+
 // step does one thing of what there is to do.
 func (x *exchanger) step() (more bool, err error) {
 	question := x.s.quiet.last()
 	g := x.s.takeGift()
 	if t := x.s.known.last(); t != x.term {
 		x.begin(t)
+	}
+	if err := x.ask(); err != nil {
+		return false, err
 	}
 	if g != nil {
 		return true, x.give(g)
@@ -114,6 +133,11 @@ func (s *Server) takeGift() *gift {
 func (x *exchanger) begin(t *term) {
 	x.term, x.gave, x.compared = t, false, comparison{}
 	x.raise(t.stamps())
+	for node, log := range x.logs {
+		if log != nil && t.Committed {
+			log.Begin(t.writesTo(node))
+		}
+	}
 	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
 		m := t.Member(c.node)
 		return !slices.Contains(t.copiesTo(c.shard), c.node) || m == nil || m.Since != c.since
@@ -261,6 +285,9 @@ func (x *exchanger) read(shard int, at uint64) (err error) {
 // append appends an entry to the log of another server, again until it is there: that one may be about to be found
 // dead.
 func (x *exchanger) append(node int, e exchanged) error {
+	if x.logs != nil {
+		return x.write(node, e)
+	}
 	return x.insist(func() error {
 		s, err := x.sender(node)
 		if err != nil {
@@ -283,6 +310,47 @@ func (x *exchanger) append(node int, e exchanged) error {
 	})
 }
 
+// write does so with a remote log, whose entry keeps its place.
+func (x *exchanger) write(node int, e exchanged) error {
+	log, at, placed := x.logs[node], rowan.Place{}, false
+	err := x.insist(func() (err error) {
+		if !placed {
+			if at, err = log.Place(len(e.data), true); err != nil {
+				return errors.Join(x.ask(), err)
+			}
+			placed = true
+		}
+		b := x.ep.Batch()
+		defer b.Release()
+		b.Chain()
+		p := b.Alloc(rowan.Size(len(e.data)))
+		log.Seal(at, e.kind, uint32(x.term.Term), e.data, p)
+		b.Write(at.At, p)
+		b.Read(at.At, 8)
+		if err := x.do(node, b.As("exchange")); err != nil {
+			return err
+		}
+		return b.Err()
+	})
+	if err == nil {
+		log.Landed(at)
+		x.above++ // see stamp
+	}
+	return err
+}
+
+// ask goes on asking for segments of remote logs.
+func (x *exchanger) ask() error {
+	for node, log := range x.logs {
+		if log != nil {
+			if err := x.asked[node].step(x.ep, log, func(time.Duration) {}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 	if x.senders[node] == nil {
 		s, err := rowan.NewSender(x.ep, rowan.SenderOptions{
@@ -297,7 +365,7 @@ func (x *exchanger) sender(node int) (*rowan.Sender, error) {
 }
 
 // stamp returns that of the last entry that was appended to the log of another server, or one behind those that were
-// given. Its upper half is the term.
+// given. Its upper half is the term. Stamps in remote logs are below those of gifts: what is above these counts entries.
 func (x *exchanger) stamp(node int) uint64 {
 	if s := x.senders[node]; s != nil {
 		return s.Stamp()

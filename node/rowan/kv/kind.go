@@ -10,7 +10,7 @@ import (
 )
 
 // Kind is how the servers of a pool replicate writes: as Rowan-KV does, or as the stores that it is measured against
-// (section 6.1). All else is the same, but that the configuration of others may not change.
+// (section 6.1). All else is the same.
 type Kind uint8
 
 const (
@@ -50,8 +50,8 @@ func ParseKind(name string) (Kind, error) {
 	return 0, fmt.Errorf("no kind of replication %q: there are %s", name, strings.Join(kindNames[:], ", "))
 }
 
-// logs is how many remote logs a node's memory has for writers, and writers how many of them there are: a server's
-// workers do not write to its own node, but with RPC.
+// logs is how many remote logs a node's memory has for workers, and writers how many of them write there: a server's
+// workers do not write to its own node, but with RPC. Behind these is one for the exchanger of each server.
 func (o Options) logs() (logs, writers int) {
 	switch o.Kind {
 	case RPC:
@@ -64,17 +64,35 @@ func (o Options) logs() (logs, writers int) {
 	return 0, 0
 }
 
+// writer returns the server that writes to a remote log of a node.
+func (o Options) writer(node, log int) int {
+	switch logs, _ := o.logs(); {
+	case log >= logs:
+		return log - logs
+	case o.Kind == RPC:
+		return node
+	case o.Kind == Share:
+		return log
+	}
+	return log / o.Workers
+}
+
+// sharers is how many remote logs of a node share what is ahead.
+func (o Options) sharers() int {
+	_, writers := o.logs()
+	return max(1, writers+o.Nodes-1)
+}
+
 // urgent is how many segments of a remote log are for DELs.
 func (o Options) urgent() int {
-	_, writers := o.logs()
-	return min(max(1, o.Log.Reserve/max(1, writers)), o.log(0).Lent-o.leastLent()+1)
+	return min(max(1, o.Log.Reserve/o.sharers()), o.log(0).Lent-o.leastLent()+1)
 }
 
 // remote describes the logs of a node for a kind that has remote ones: these share what a ring had.
 func (o Options) remote(l rowan.Options) rowan.Options {
-	logs, writers := o.logs()
+	logs, _ := o.logs()
 	l.Sources, l.Urgent = 1, 0
-	l.Remotes, l.Lent = logs, min(l.Ahead, l.Segments-l.Own)/max(1, writers)
+	l.Remotes, l.Lent = logs+o.Nodes, min(l.Ahead, l.Segments-l.Own)/o.sharers()
 	return l
 }
 
@@ -98,8 +116,7 @@ func (o Options) LeastAhead() int {
 		return 0
 	}
 	o = o.withDefaults()
-	_, writers := o.logs()
-	return max(1, writers) * o.leastLent()
+	return o.sharers() * o.leastLent()
 }
 
 // credit is how many bytes a worker has leave to append at a backup at a time, at most.
@@ -121,5 +138,5 @@ func (s *Server) newInbound(ep rdma.Endpoint) (inbound, error) {
 	if s.o.Kind == Rowan {
 		return s.table.Receiver(ep)
 	}
-	return s.table.Lender(ep), nil
+	return s.table.Lender(ep)
 }

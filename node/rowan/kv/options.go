@@ -103,9 +103,8 @@ func (o Options) check(p rdma.RingPromises) error {
 	case o.Kind >= kinds:
 		return fmt.Errorf("serve with %s: %w", o.Kind, rdma.ErrAccess)
 	case o.Kind != Rowan && o.log(0).Lent < o.leastLent():
-		_, writers := o.logs()
 		return fmt.Errorf("serve %s with %d segments ahead for %d logs: want at least %d for each: %w", o.Kind,
-			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), writers, o.leastLent(), rdma.ErrAccess)
+			min(o.Log.Ahead, o.Log.Segments-o.Log.Own), o.sharers(), o.leastLent(), rdma.ErrAccess)
 	}
 	return nil
 }
@@ -137,8 +136,14 @@ func (o Options) source(node, worker int, urgent bool) uint16 {
 	return uint16(n)
 }
 
-// exchange is the source that the exchanger of a server is.
-func (o Options) exchange(node int) uint16 { return uint16(2*o.Nodes*o.Workers + node) }
+// exchange is the source that the exchanger of a server is, or its remote log.
+func (o Options) exchange(node int) uint16 {
+	if o.Kind != Rowan {
+		logs, _ := o.logs()
+		return uint16(logs + node)
+	}
+	return uint16(2*o.Nodes*o.Workers + node)
+}
 
 // Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
 func (o Options) Size() uint64 {

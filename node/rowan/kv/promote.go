@@ -20,11 +20,14 @@ func (c *control) promote() error {
 		return nil
 	}
 	c.busy = true
-	if c.ep.Now()-c.adoptedAt < c.restless() {
+	if c.ep.Now()-c.adoptedAt < c.restless() || !c.s.turnedTo(t.Term) {
 		return nil
 	}
 	if c.settled != t.Term {
 		if err := c.settle(func(uint16) uint64 { return t.stamps() }); err != nil {
+			return err
+		}
+		if err := c.lend(t); err != nil {
 			return err
 		}
 		c.settled = t.Term
@@ -62,10 +65,34 @@ func (c *control) promote() error {
 // restless is for how long entries of dead servers may land yet: on a fabric that counts, no longer than until they are
 // fenced off.
 func (c *control) restless() time.Duration {
-	if c.ring == nil || c.ring.Counts() {
+	if c.r.Counts() {
 		return 0
 	}
 	return rowan.SettleAfter
+}
+
+// lend has remote logs go on in the term.
+func (c *control) lend(t *term) error {
+	l, ok := c.r.(*rowan.Lender)
+	if !ok {
+		return nil
+	}
+	for log := range c.s.o.log(t.node).Remotes {
+		if err := c.lendTo(l, log, t.writesTo(c.s.o.writer(t.node, log))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lendTo has one go on in a term, or none.
+func (c *control) lendTo(l *rowan.Lender, log int, term uint64) error {
+	left, err := l.Begin(log, term)
+	for _, s := range left {
+		u := c.takeEarly(s.Segment)
+		c.left(&u, s.Behind)
+	}
+	return err
 }
 
 // give hands over to the exchanger what was digested of earlier terms, and may not be on all replicas: what is above

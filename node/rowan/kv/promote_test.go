@@ -19,7 +19,7 @@ func TestPromote(t *testing.T) {
 	}
 	defer r.Close()
 	c := &control{
-		s: s, ep: b.ep, r: r, ring: r.(settling), told: make([]uint64, len(s.shards)),
+		s: s, ep: b.ep, r: r, told: make([]uint64, len(s.shards)),
 		group: make([]fresh, 0, groupSize),
 	}
 	defer c.hear()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // place is where an own log goes on.
@@ -41,7 +42,11 @@ func (c *control) recover() error {
 		return err
 	}
 	c.cm.Restart(last)
-	for _, step := range []func() error{c.remember, c.forget, c.recoverOwn, c.recoverRing, c.flush} {
+	steps := []func() error{c.remember, c.forget, c.recoverOwn, c.recoverInbound, c.flush}
+	if s.o.Kind == RPC {
+		steps = append(steps, func() error { return c.resume(last) })
+	}
+	for _, step := range steps {
 		if err == nil {
 			err = step()
 		}
@@ -121,11 +126,12 @@ func (c *control) recoverOwn() error {
 	return nil
 }
 
-// recoverRing digests what others have appended. Nothing lands in these segments any more.
-func (c *control) recoverRing() error {
+// recoverInbound digests what others have appended. Nothing lands in these segments any more; where it may, with remote
+// logs, the next term settles it.
+func (c *control) recoverInbound() error {
 	table := c.s.table
 	found, ends := map[rowan.Segment]*usedSegment{}, map[int]rdma.Addr{}
-	all, err := c.ring.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
+	all, err := c.r.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
 		if found[seg] == nil {
 			found[seg] = &usedSegment{Segment: seg}
 		}
@@ -145,6 +151,24 @@ func (c *control) recoverRing() error {
 		}
 	}
 	return nil
+}
+
+// resume has the logs of workers go on with RPC, in which nothing of earlier ones is in flight: other servers may wait for
+// what they append here in the last term, until the next one is committed. With other kinds they have places for that.
+func (c *control) resume(last uint64) error {
+	t := &term{Config: &shards.Config{Term: last}, node: c.s.node}
+	logs, _ := c.s.o.logs()
+	err := c.settle(func(log uint16) uint64 {
+		if int(log) < logs {
+			return t.Term<<32 | (1<<32 - 1)
+		}
+		return 0
+	})
+	for log := 0; log < logs && err == nil; log++ {
+		err = c.lendTo(c.r.(*rowan.Lender), log, last)
+	}
+	c.s.resumedTerm = t
+	return err
 }
 
 // takeLeft digests an entry that was left, and answers the manager.

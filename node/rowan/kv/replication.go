@@ -23,32 +23,19 @@ type replication interface {
 	goOn(o *op, a *appending, now time.Duration) (acked bool, err error)
 	// step goes on with what is of no one append. The worker calls it whenever something may have happened, ahead of goOn.
 	step(now time.Duration) error
-}
-
-// changing is the replication of a pool whose configuration may change, and settling its inbound. Others are those of a
-// pool that stays as it was made.
-type changing interface {
 	// turn is called with each term that is committed, in which nothing of earlier ones is repeated.
 	turn(t *term)
 	// giveUp gives an append up that is not acknowledged: the backup is dead.
 	giveUp(o *op, a *appending)
 }
 
-type settling interface {
-	// Recover calls f for the entries in segments of an earlier receiver, each where it ends, and returns these, of
-	// which Digest is not called: see rowan.Receiver.
-	Recover(f func(rowan.Segment, *rowan.Entry) error) ([]rowan.Segment, error)
-	// Settle calls f for entries in segments that are not used yet, of each source up to a stamp of which nothing is in
-	// flight: they do not come again. It follows a Step, and Digest of all that Next returns.
-	Settle(upTo func(source uint16) uint64, f func(rowan.Segment, *rowan.Entry) error) error
-	// Starving reports whether what makes room has none.
-	Starving() bool
-	// Counts reports whether nothing lands once its sender was fenced off.
-	Counts() bool
-}
-
 // errAway is wrapped when a backup has not said whether it has leave: it may be behind, or about to be found dead.
 var errAway = errors.New("a backup does not answer")
+
+var (
+	_ inbound = (*rowan.Receiver)(nil)
+	_ inbound = (*rowan.Lender)(nil)
+)
 
 // inbound is the logs of a node in which the records of other servers' writes come. It belongs to the task that
 // receives.
@@ -65,6 +52,16 @@ type inbound interface {
 	// Free gives a segment back that was digested: none of the entries that end in it is needed, and nothing reads it.
 	Free(s rowan.Segment)
 	Close() error
+	// Recover calls f for the entries in segments of an earlier receiver, each where it ends, and returns these, of
+	// which Digest is not called: see rowan.Receiver.
+	Recover(f func(rowan.Segment, *rowan.Entry) error) ([]rowan.Segment, error)
+	// Settle calls f for entries in segments that are not used yet, of each source up to a stamp of which nothing is in
+	// flight: they do not come again. It follows a Step, and Digest of all that Next returns.
+	Settle(upTo func(source uint16) uint64, f func(rowan.Segment, *rowan.Entry) error) error
+	// Starving reports whether what makes room has none.
+	Starving() bool
+	// Counts reports whether nothing lands once its sender was fenced off.
+	Counts() bool
 }
 
 // appending is the append of a write to a backup.

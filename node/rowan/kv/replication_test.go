@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // TestKinds: kinds have names, and are found by them.
@@ -41,7 +42,22 @@ func (b *bench) backup() *otherServer {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return &otherServer{b, table, table.Lender(ep)}
+	return &otherServer{b, table, b.lender(ep, table)}
+}
+
+// lender returns one of a table, whose logs have begun with the term.
+func (b *bench) lender(ep rdma.Endpoint, table *rowan.Table) *rowan.Lender {
+	b.t.Helper()
+	l, err := table.Lender(ep)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for log := range b.s.o.log(0).Remotes {
+		if _, err := l.Begin(log, b.s.known.last().Term); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return l
 }
 
 // turn has the worker and what lends segments go on.
@@ -73,7 +89,7 @@ func (b *bench) until(l *rowan.Lender, what string, so func() bool) {
 func entries(t *testing.T, ep rdma.Endpoint, table *rowan.Table) (n int) {
 	t.Helper()
 	scratch := make([]byte, table.SegmentBytes())
-	for _, s := range table.Left() {
+	for _, s := range table.Held() {
 		if table.Owner(s).Received() {
 			if err := table.Scan(ep, s, scratch, func(*rowan.Entry) error { n++; return nil }); err != nil {
 				t.Fatal(err)
@@ -183,12 +199,12 @@ func TestLeave(t *testing.T) {
 // was told that its answer has come.
 func TestOnce(t *testing.T) {
 	b := newBench(t, 2, RPC)
-	lender := b.s.table.Lender(b.ep)
+	lender := b.lender(b.ep, b.s.table)
 	ask := func(number, lowest uint64) *rpc.Call {
 		t.Helper()
 		p := binary.LittleEndian.AppendUint64(nil, number)
 		p = binary.LittleEndian.AppendUint64(p, lowest)
-		p = binary.LittleEndian.AppendUint64(p, 1|uint64(kindPut)<<16)
+		p = binary.LittleEndian.AppendUint64(p, 1|1<<32|uint64(kindPut)<<48)
 		if number > 0 {
 			r := record{order{1, number}, 0, []byte("key"), []byte("value")}
 			p = append(p, make([]byte, recordSize(r.key, r.value))...)
@@ -222,6 +238,60 @@ func TestOnce(t *testing.T) {
 	answered(ask(1, 1), true)
 	answered(ask(1, 2), false)
 	answered(ask(2, 2), true)
+	if n := entries(t, b.ep, b.s.table); n != 2 {
+		t.Errorf("%d entries are in the log, want 2", n)
+	}
+}
+
+// TestCallsOfTerms: a worker takes calls of a term until the next one is committed, from members of that alone. It has its
+// log go on then, when nothing is in flight to it.
+func TestCallsOfTerms(t *testing.T) {
+	b := newBench(t, 2, RPC)
+	lender, c := b.lender(b.ep, b.s.table), b.w.backups.(*calls)
+	first := b.s.known.last()
+	next := func(committed bool, members ...shards.Member) *term {
+		config := *first.Config
+		config.Term, config.Committed, config.Members = 2, committed, members
+		return newTerm(&config, 0)
+	}
+	call := func(number uint64, term uint32, want bool) {
+		t.Helper()
+		p := binary.LittleEndian.AppendUint64(nil, number)
+		p = binary.LittleEndian.AppendUint64(p, 1)
+		p = binary.LittleEndian.AppendUint64(p, uint64(term)|1<<32|uint64(kindPut)<<48)
+		if number > 0 {
+			p = append(p, make([]byte, recordBytes)...)
+		}
+		asked := b.start(rdma.BoxAt(0, b.s.o.Boxes+1), ProcReplicate, p)
+		for range 1000 {
+			b.turn(lender)
+		}
+		if asked.Over() != want || want && (asked.Err != nil || asked.Status != StatusOK) {
+			t.Errorf("call %d of term %d in term %d is answered %t, %v, want %t", number, term, b.s.known.last().Term,
+				asked.Over(), asked.Err, want)
+		}
+		asked.Release()
+	}
+	call(0, 1, true)
+	call(1, 1, true)
+	b.s.known.adopt(next(false, first.Members...))
+	call(2, 1, true)
+	call(0, 2, true) // there is no leave yet
+	call(1, 2, false)
+	b.s.known.adopt(next(false, first.Members[0]))
+	call(3, 1, false)
+	c.taken = append(c.taken, taking{})
+	c.turning = next(true, first.Members...)
+	c.turnLog()
+	if c.term != first || b.s.turnedTo(2) {
+		t.Error("a log goes on with an entry in flight")
+	}
+	c.taken, c.turning = nil, nil
+	b.s.known.adopt(next(true, first.Members...))
+	call(4, 1, false)
+	if !b.s.turnedTo(2) {
+		t.Error("the worker has not gone on with the next term")
+	}
 	if n := entries(t, b.ep, b.s.table); n != 2 {
 		t.Errorf("%d entries are in the log, want 2", n)
 	}

@@ -16,8 +16,6 @@ type rings struct {
 	above   uint64             // no stamp of an entry of an earlier term is
 }
 
-var _ inbound = (*rowan.Receiver)(nil)
-
 func newRings(w *worker) *rings { return &rings{w: w, senders: make([][2]*rowan.Sender, w.s.o.Nodes)} }
 
 // turn has stamps say in which term an entry was appended first: at its end all up to it are at rest.

@@ -27,11 +27,13 @@ type Server struct {
 	err      error
 	tasks    int         // that have not ended
 	saw      []uint64    // by worker, the exchanger last: the term before which nothing is under way
+	turned   []uint64    // by worker: the committed term before which it takes nothing from others any more
 	gift     *gift       // for the exchanger; nil: it has taken the last one
 	digests  []cm.Digest // of the server's replicas in the term digested, once replicas are compared
 	digested uint64
 
-	resumed map[rowan.Owner]place // where own logs go on that an earlier server left
+	resumed     map[rowan.Owner]place // where own logs go on that an earlier server left
+	resumedTerm *term                 // with RPC, the last one of the earlier server; nil: there was none
 }
 
 // Readers are numbered: the workers, the task that receives, the exchanger, the cleaners.
@@ -42,8 +44,7 @@ func (o Options) exchanger() int { return o.Workers + 1 }
 func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
 
 // Open returns the server beside a node. It serves by the configurations that the registers come to have, from when it
-// is a member. In memory that an earlier server left it goes on from that (see recover); with a kind that follows no
-// configuration that changes the error wraps rdma.ErrExists. The worker runs beside the node.
+// is a member. In memory that an earlier server left it goes on from that: see recover. The worker runs beside the node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
 	o = o.withDefaults()
 	p, err := rdma.Rings(ep)
@@ -56,6 +57,7 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	s := &Server{
 		o: o, node: node, configs: configs, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
 		quiet: quiet{passed: make([]uint64, o.cleaner(o.Cleaners))}, saw: make([]uint64, o.Workers+1),
+		turned:  make([]uint64, o.Workers),
 		resumed: map[rowan.Owner]place{},
 	}
 	for i := range s.shards {
@@ -64,9 +66,6 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	s.table, err = rowan.OpenTable(s.member(ep), o.log(node))
 	if err != nil {
 		return nil, fmt.Errorf("open server %d: %w", node, err)
-	}
-	if s.table.Pushes() > 0 && o.Kind != Rowan {
-		return nil, fmt.Errorf("open server %d in memory that another one has used, with %s: %w", node, o.Kind, rdma.ErrExists)
 	}
 	for other := range s.o.Nodes {
 		if o.Kind == Share {

@@ -82,10 +82,10 @@ func (t *term) takesPart() bool { return t != nil && t.Committed && t.Member(t.n
 
 // stamps is what no stamp of an entry exceeds that was appended in an earlier term. All of these are at rest once the
 // term is committed.
-func (t *term) stamps() uint64 { return t.Term << 32 }
+func (t *term) stamps() uint64 { return t.Term<<32 - 1 }
 
 // gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it copies is behind.
-func (t *term) gifts() uint64 { return t.stamps() | (1<<31 - 1) }
+func (t *term) gifts() uint64 { return t.Term<<32 | (1<<31 - 1) }
 
 // known is what a server knows of terms and views. Its lock is held over no wait.
 type known struct {
@@ -152,6 +152,21 @@ func (s *Server) seen(task int, term uint64) {
 	s.saw[task] = max(s.saw[task], term)
 }
 
+// turns notes that a worker takes nothing of terms before one from others any more, which is committed, and has nothing of
+// them under way.
+func (s *Server) turns(worker int, term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turned[worker] = max(s.turned[worker], term)
+}
+
+// turnedTo reports whether all workers do so. With kinds but RPC they take nothing from others at all.
+func (s *Server) turnedTo(term uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.o.Kind != RPC || slices.Min(s.turned) >= term
+}
+
 // Adopt implements cm.Store. From here on no worker begins anything in an earlier term, and none in this one before it
 // is committed.
 func (c *control) Adopt(config *shards.Config) error {
@@ -161,9 +176,6 @@ func (c *control) Adopt(config *shards.Config) error {
 			rowan.ErrDamaged)
 	}
 	t, before := newTerm(config, s.node), s.known.last()
-	if c.ring == nil && before != nil && before.Term != t.Term {
-		return fmt.Errorf("adopt term %d behind %d, with %s: %w", t.Term, before.Term, s.o.Kind, rdma.ErrNotSupported)
-	}
 	if err := c.mark(t, before); err != nil {
 		return fmt.Errorf("note which shards there are in term %d: %w", t.Term, err)
 	}
@@ -269,7 +281,7 @@ func (c *control) Report() (r cm.Report) {
 		case told && t.arriving(i) && c.arrived(t, t.Shards[i].Source, stamp):
 			r.Migrated = append(r.Migrated, i)
 		}
-		if c.s.shards[i].serving() && c.ring != nil { // the configuration of others stays as it is
+		if c.s.shards[i].serving() {
 			r.Loads = append(r.Loads, cm.Load{Shard: i, Load: c.s.shards[i].load()})
 		}
 	}

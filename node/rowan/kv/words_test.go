@@ -53,7 +53,7 @@ func TestForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c := &control{s: s, ep: b.ep, r: r, ring: r.(settling), group: make([]fresh, 0, groupSize)}
+	c := &control{s: s, ep: b.ep, r: r, group: make([]fresh, 0, groupSize)}
 	c.cm = cm.NewServer(b.ep, s.configs, 0, c)
 	if err := c.recover(); err != nil {
 		t.Fatal(err)

@@ -140,11 +140,11 @@ type op struct {
 
 // begin begins with a request, or answers it at once.
 func (w *worker) begin(r *rpc.Request) error {
-	if c, ok := w.backups.(*calls); ok && r.Proc == ProcReplicate {
-		return c.take(r)
-	}
 	if err := w.turn(); err != nil {
 		return err
+	}
+	if c, ok := w.backups.(*calls); ok && r.Proc == ProcReplicate {
+		return c.take(r)
 	}
 	q, err := parseRequest(r.Body)
 	refuse := func(status uint16) error { return r.Answer(status, nil) }
@@ -275,8 +275,8 @@ func (w *worker) turn() error {
 		return nil
 	}
 	w.term = t
-	if c, ok := w.backups.(changing); ok && t.Committed { // nothing of earlier terms is repeated any more
-		c.turn(t)
+	if t.Committed { // nothing of earlier terms is repeated any more
+		w.backups.turn(t)
 	}
 	for _, k := range w.keys {
 		for len(k.queue) > 0 && k.queue[0].term < t.Term {

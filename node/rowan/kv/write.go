@@ -271,7 +271,7 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 		switch {
 		case a.acked:
 		case w.term.Member(a.node) == nil: // it is dead, and no later configuration has it
-			w.backups.(changing).giveUp(o, a)
+			w.backups.giveUp(o, a)
 			a.acked = true
 		default:
 			if a.acked, err = w.backups.goOn(o, a, now); err != nil {
@@ -302,15 +302,20 @@ func (w *worker) replicate(o *op, now time.Duration) (err error) {
 }
 
 // rewrite posts the WRITE to the worker's own log again, to the same place, which a new view has ended.
-func (w *worker) rewrite(o *op) error {
+func (w *worker) rewrite(o *op) (err error) {
+	o.local, err = w.repost(o.local)
+	return err
+}
+
+// repost posts the WRITE that a batch begins with again, with the READ behind it.
+func (w *worker) repost(was *rdma.Batch) (*rdma.Batch, error) {
 	b := w.ep.Batch()
 	b.Chain()
-	first := o.local.Op(0)
+	first := was.Op(0)
 	b.WriteCopy(first.Addr, first.Buf)
 	b.Read(first.Addr, 8)
-	o.local.Release()
-	o.local = b
-	return w.ep.Post(b.As("rewrite"))
+	was.Release()
+	return b, w.ep.Post(b.As("rewrite"))
 }
 
 // apply has the index name a write's entry, unless it names that of a later one of the key; false: the index is not as

@@ -16,7 +16,7 @@ import (
 type writes struct {
 	w        *worker
 	logs     []*rowan.Remote // by node; nil: the worker's own
-	asked    []*rdma.Batch   // by node; nil: the worker has asked for nothing
+	asked    []asking        // by node
 	open     []*gathered     // by node: entries that wait for others; nil: there are none
 	flying   []*gathered
 	spare    []*gathered
@@ -41,7 +41,7 @@ type gathered struct {
 func newWrites(w *worker) *writes {
 	s := w.s
 	x := &writes{
-		w: w, logs: make([]*rowan.Remote, s.o.Nodes), asked: make([]*rdma.Batch, s.o.Nodes),
+		w: w, logs: make([]*rowan.Remote, s.o.Nodes), asked: make([]asking, s.o.Nodes),
 		open: make([]*gathered, s.o.Nodes),
 	}
 	if s.o.Kind == Batch {
@@ -151,9 +151,13 @@ func (x *writes) goOn(_ *op, a *appending, _ time.Duration) (acked bool, err err
 func (x *writes) step(now time.Duration) (err error) {
 	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool {
 		if g.batch != nil && g.batch.Finished() {
-			g.acked = g.batch.Err() == nil
+			failed := g.batch.Err()
+			g.acked = failed == nil
 			g.batch.Release()
 			g.batch, g.due = nil, now+pause
+			if _, e := x.w.ended(failed); err == nil {
+				err = e
+			}
 		}
 		switch {
 		case g.acked:
@@ -167,19 +171,68 @@ func (x *writes) step(now time.Duration) (err error) {
 	})
 	for node, log := range x.logs {
 		if log != nil && err == nil {
-			x.asked[node], err = x.w.ask(log, x.asked[node])
+			err = x.asked[node].step(x.w.ep, log, x.w.again)
 		}
 	}
 	return err
 }
 
-// ask goes on asking for segments of a remote log.
-func (w *worker) ask(log *rowan.Remote, asked *rdma.Batch) (*rdma.Batch, error) {
-	if asked != nil {
-		if !asked.Finished() {
-			return asked, nil
+// turn has logs go on in a term: what was written in earlier ones is at rest.
+func (x *writes) turn(t *term) {
+	x.flying = slices.DeleteFunc(x.flying, func(g *gathered) bool { // of members, all are acknowledged
+		if node := g.at.Node(); x.open[node] == g {
+			x.open[node] = nil
 		}
-		log.Answered(asked)
+		if g.batch != nil {
+			g.batch.Release()
+		}
+		return true
+	})
+	for node, log := range x.logs {
+		if log != nil {
+			log.Begin(t.writesTo(node))
+		}
 	}
-	return log.Ask(w.ep)
+}
+
+// giveUp leaves the entry where it is, which goes to the dead node until the term is committed.
+func (x *writes) giveUp(_ *op, a *appending) { a.gathered = nil }
+
+// writesTo returns the term in which remote logs of a server have writers; 0: they have none, as it is no member.
+func (t *term) writesTo(node int) uint64 {
+	if t.Member(node) == nil {
+		return 0
+	}
+	return t.Term
+}
+
+// asking is a worker's question for segments of a remote log.
+type asking struct {
+	batch *rdma.Batch // nil: none is in flight
+	again time.Duration
+}
+
+// step goes on asking. Again is told when to come back.
+func (a *asking) step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Duration)) (err error) {
+	if a.batch != nil {
+		if !a.batch.Finished() {
+			return nil
+		}
+		failed := a.batch.Err()
+		useful := log.Answered(a.batch)
+		if a.batch = nil; !useful {
+			a.again = ep.Now() + pause
+		}
+		if errors.Is(failed, rdma.ErrStale) {
+			if _, err := ep.Join(); err != nil {
+				return err
+			}
+		}
+	}
+	if ep.Now() < a.again {
+		again(a.again)
+		return nil
+	}
+	a.batch, err = log.Ask(ep)
+	return err
 }
