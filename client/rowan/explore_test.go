@@ -12,10 +12,10 @@ import (
 	"github.com/farkv/farkv/workloads/check/explore"
 )
 
-// explored is Rowan-KV as the explorer sees it, and as users have it: servers beside the nodes of a pool, whose masters
+// explored is a store as the explorer sees it, and as users have it: servers beside the nodes of a pool, whose masters
 // manage its configuration.
-func explored(t *testing.T) *explore.Subject {
-	k, err := stores.Lookup(kv.Rowan.String())
+func explored(t *testing.T, kind kv.Kind) *explore.Subject {
+	k, err := stores.Lookup(kind.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +44,19 @@ func explored(t *testing.T) *explore.Subject {
 }
 
 // TestExplore draws pools, networks, work and faults from seeds, deaths of servers among them.
-func TestExplore(t *testing.T) { explore.Seeds(t, explored(t), 600) }
+func TestExplore(t *testing.T) {
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		n := uint64(600)
+		if k != kv.Rowan {
+			n /= 6
+		}
+		explore.Seeds(t, explored(t, k), n)
+	})
+}
 
 // TestFailedOnce runs the plans that found what has been mended since.
 func TestFailedOnce(t *testing.T) {
-	explore.Plans(t, explored(t), explore.File(t, "testdata/plans.txt")...)
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		explore.Plans(t, explored(t, k), explore.File(t, "testdata/plans.txt")...)
+	})
 }

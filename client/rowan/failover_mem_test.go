@@ -74,14 +74,17 @@ func (r *real) begin(n int) {
 // await waits for a committed configuration that has something.
 func (r *real) await(what string, has func(*shards.Config) bool) *shards.Config {
 	r.t.Helper()
+	var last *shards.Config
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if at, err := r.registers.Config(); err == nil && at.Version > 0 {
-			if c, err := shards.Decode(at.Data); err == nil && c.Committed && has(c) {
-				return c
+			if c, err := shards.Decode(at.Data); err == nil {
+				if last = c; c.Committed && has(c) {
+					return c
+				}
 			}
 		}
 	}
-	r.t.Fatalf("%s: not within a minute", what)
+	r.t.Fatalf("%s: not within a minute; there is %+v", what, last)
 	return nil
 }
 

@@ -21,10 +21,11 @@ func NewMender(configs rdma.Configs) cluster.NewMender {
 	return newMender(configs, cm.Options{Hung: hung})
 }
 
-// NewRestlessMender is NewMender for small pools in which faults are looked for: shards move after a few requests.
+// NewRestlessMender is NewMender for small pools in which faults are looked for: shards move after a few requests, and
+// replicas that differ are a fault.
 func NewRestlessMender(configs rdma.Configs) cluster.NewMender {
 	return newMender(configs, cm.Options{
-		Hung: hung, Period: restless, Plan: shards.PlanOptions{Least: 1, Pause: 1},
+		Hung: hung, Period: restless, Plan: shards.PlanOptions{Least: 1, Pause: 1}, Intact: true,
 	})
 }
 

@@ -33,6 +33,9 @@ type Options struct {
 	// Period is for how long loads are counted; default 500 ms, as in the paper. Plan is what is done then.
 	Period time.Duration
 	Plan   shards.PlanOptions
+	// Intact: no memory is damaged, as where faults of this program are looked for. Then replicas that differ behind a
+	// cold start are an error, and not copied anew.
+	Intact bool
 	// Log is told of each configuration that was stored.
 	Log func(*shards.Config)
 }
@@ -401,6 +404,8 @@ func (m *Manager) compare(answers []*answer) (more bool, err error) {
 		return false, nil
 	case err != nil:
 		return false, err
+	case m.o.Intact && len(differ) > 0:
+		return false, fmt.Errorf("compare replicas in term %d: %s", m.c.Term, compared(differ))
 	}
 	return true, m.store(next, compared(differ))
 }
