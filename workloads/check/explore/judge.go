@@ -97,7 +97,11 @@ func (r *run) answer(p *player, op *check.Op) *Failure {
 		}
 		return nil
 	case check.TimedOut, check.Uncertain:
-		if !excused {
+		switch {
+		case excused:
+		case r.trouble != nil:
+			return guilty(Failed, "%s; what a keeper could not do last: %w", op, r.trouble)
+		default:
 			return guilty(Failed, "%s", op)
 		}
 	case check.Refused:

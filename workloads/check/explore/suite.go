@@ -40,6 +40,7 @@ func Plans(t *testing.T, s *Subject, lines ...string) {
 		}
 		tried++
 		t.Run(fmt.Sprintf("plan %d", tried), func(t *testing.T) {
+			t.Helper()
 			p, err := Parse(line)
 			if err != nil {
 				t.Fatal(err)
