@@ -135,7 +135,7 @@ var mutants = []teeth.Mutant{
 		At: "$s.state == using && $*received", Do: "false", Test: "TestColdStart/rwrite-kv"},
 	{Rule: "and what writers were done with", Pkg: table, In: "Lender.Recover",
 		At: "($s.state == used || $s.state == committed) && $*received", Do: "false", Test: "TestColdStart/rwrite-kv", Seed: 14},
-	{Rule: "and what is added when it has begun anew", Pkg: table, In: "Lender.Begin", At: "$g.settled = 0", Do: "",
+	{Rule: "and what is added when it has begun anew", Pkg: table, In: "Lender.Begin", At: "$g.settled = min($*all)", Do: "",
 		Test: "TestFailedOnce/rpc-kv"},
 	{Rule: "a target knows that more was copied", Pkg: server, In: "exchanger.write", At: "$x.above++", Do: "",
 		Test: "TestResharding/rwrite-kv", Seed: 7},

@@ -368,7 +368,7 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	}
 	g.segments = g.segments[goesOn:]
 	g.term, g.count, g.refused = term, uint64(len(g.segments)), 0
-	g.settled = 0 // a writer that was started anew adds what others repeat of earlier terms
+	g.settled = min(g.settled, term<<32-1) // a writer that was started anew adds what others repeat
 	first := 0
 	if len(g.segments) > 0 {
 		first = l.behind[g.segments[0].Index]
