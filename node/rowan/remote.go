@@ -41,17 +41,18 @@ type Remote struct {
 	keep int
 
 	mu       sync.Mutex
-	term     uint64   // 0: nothing is lent
-	begun    bool     // the lender has begun with it
-	segments []filled // lent ones that the writer is not done with, in the order in which they were lent
-	now      int      // which of them is filled
-	next     int      // where the next entry is in it, in bytes
-	lent     uint64   // how many were, so far
-	push     uint64   // of the last
-	done     uint64   // how many the writer is done with
-	told     uint64   // and has said so
-	wanted   bool     // there was no room since the last answer
-	full     bool     // that was that there is no more
+	term     uint64    // 0: nothing is lent
+	begun    bool      // the lender has begun with it
+	segments []filled  // lent ones that the writer is not done with, in the order in which they were lent
+	now      int       // which of them is filled
+	next     int       // where the next entry is in it, in bytes
+	last     rdma.Addr // of the places that were taken
+	lent     uint64    // how many were, so far
+	push     uint64    // of the last
+	done     uint64    // how many the writer is done with
+	told     uint64    // and has said so
+	wanted   bool      // there was no room since the last answer
+	full     bool      // that was that there is no more
 	asking   bool
 	askedIn  uint64 // the term
 }
@@ -121,16 +122,29 @@ func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	r.segments[now].flying++
 	s := r.segments[now].Segment
 	r.finish()
-	return Place{r.t.o.segmentAt(s.Index).Add(uint64(next)), s}, nil
+	r.last = r.t.o.segmentAt(s.Index).Add(uint64(next))
+	return Place{r.last, s}, nil
 }
 
-// Return gives a place back to which nothing was written.
-func (r *Remote) Return(p Place) { r.Landed(p) }
+// Return gives a place back to which nothing was written. The next entry takes it, unless another worker has the place
+// behind it: what is refused for want of room elsewhere, again and again, takes none here.
+func (r *Remote) Return(p Place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.At == r.last {
+		r.next = int(p.At.Offset() - r.t.o.segmentAt(p.Index).Offset())
+	}
+	r.landed(p)
+}
 
 // Landed says that the entry at a place is in the node's memory, durably, and nothing is in flight there.
 func (r *Remote) Landed(p Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.landed(p)
+}
+
+func (r *Remote) landed(p Place) {
 	i := slices.IndexFunc(r.segments, func(s filled) bool { return s.Segment == p.Segment })
 	if i < 0 {
 		panic(fmt.Sprintf("rowan: an entry has landed at %s, in segment %+v, which the writer of log %d is done with", p.At,

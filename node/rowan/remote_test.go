@@ -190,6 +190,32 @@ func TestRemoteFull(t *testing.T) {
 	r.place(true, rowan.ErrAsked)
 }
 
+// TestReturned: places that are given back take no room, in the next segment, too, unless another has the place behind.
+func TestReturned(t *testing.T) {
+	r := newRemote(t, rowan.Options{Remotes: 1, Lent: 4}, 0)
+	r.place(true, rowan.ErrAsked)
+	r.lend()
+	for range 2 { // which fill a segment
+		var first rowan.Place
+		for i := range 100 {
+			at := r.place(true, nil)
+			if i == 0 {
+				first = at
+			}
+			if at != first {
+				t.Fatalf("place %d is at %s, want %s", i, at.At, first.At)
+			}
+			r.log.Return(at)
+		}
+		r.write(r.place(true, nil))
+	}
+	before, behind := r.place(true, nil), r.place(true, nil)
+	r.log.Return(before)
+	if at := r.place(true, nil); at == behind || at == before {
+		t.Errorf("a place at %s is another's, or ahead of it at %s", at.At, behind.At)
+	}
+}
+
 // TestRemoteAsked: a log is full when its lender has looked and has no segment, not when it has not looked, or has
 // segments again.
 func TestRemoteAsked(t *testing.T) {

@@ -144,6 +144,9 @@ var mutants = []teeth.Mutant{
 	{Rule: "a source has no more leave than its credit", In: "outstanding",
 		At: "min($grant-min($grant, $spent), uint64($credit))", Do: "grant - min(grant, spent)",
 		Test: "TestCreditDamaged"},
+	{Rule: "what is given back takes no room", In: "Remote.Return", At: "$p.At == $r.last", Do: "false", Test: "TestReturned"},
+	{Rule: "unless another has the place behind it", In: "Remote.Return", At: "$p.At == $r.last", Do: "true",
+		Test: "TestReturned"},
 	{Rule: "the receiver leaves segments to own logs", In: "Receiver.push",
 		At: "$r.o.Own", Do: "0", Test: "TestShared"},
 }
