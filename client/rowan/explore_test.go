@@ -46,7 +46,7 @@ func explored(t *testing.T, kind kv.Kind) *explore.Subject {
 // TestExplore draws pools, networks, work and faults from seeds, deaths of servers among them.
 func TestExplore(t *testing.T) {
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		n := uint64(600)
+		n := uint64(300)
 		if k != kv.Rowan {
 			n /= 6
 		}
