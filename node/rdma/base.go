@@ -1,5 +1,7 @@
 package rdma
 
+import "slices"
+
 // Base is what the queues of every fabric share: the recycling of batches, the counters and the trip clock. It is
 // not safe for concurrent use.
 type Base struct {
@@ -7,6 +9,7 @@ type Base struct {
 	nodes []NodeCounters // by node, up to the last one that was used
 	posts uint64
 	free  []*Batch
+	big   [][]byte // spare allocations that fit no batch's memory
 	grow  func(int) []byte
 
 	completed uint64 // counts ops, or batches: see Completed
@@ -17,6 +20,13 @@ type Base struct {
 // BatchMemory is the registered memory of a batch in bytes: three 1 KB pairs and an index read fit. More than that
 // is allocated when asked for.
 const BatchMemory = 8 << 10
+
+// spareBig bounds how many allocations that do not fit there a queue keeps, and spareBytes how long each may be: for a
+// scan of a log, again and again, and not for one of all memory.
+const (
+	spareBig   = 16
+	spareBytes = 64 << 10
+)
 
 // Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered memory, aligned to 8: it
 // is used again as long as the queue is. What does not fit there comes from the Go heap. A nil grow means that the heap will
@@ -58,8 +68,25 @@ func (q *Base) recycle(b *Batch) {
 	b.n, b.chains, b.done, b.pending = 0, 0, 0, 0
 	b.grouped, b.posted, b.released, b.waited = false, false, false, false
 	b.step, b.mem = "", b.free
-	b.big, b.span = nil, b.span[:0]
+	for _, p := range b.big {
+		if len(q.big) < spareBig && cap(p) <= spareBytes {
+			q.big = append(q.big, p)
+		}
+	}
+	clear(b.big)
+	b.big, b.span = b.big[:0], b.span[:0]
 	q.free = append(q.free, b)
+}
+
+// allocBig returns n bytes of the heap, which may have been those of another batch.
+func (q *Base) allocBig(n int) []byte {
+	for i := len(q.big) - 1; i >= 0; i-- {
+		if p := q.big[i]; cap(p) >= n {
+			q.big = slices.Delete(q.big, i, i+1)
+			return p[:n]
+		}
+	}
+	return make([]byte, n)
 }
 
 // Posted counts a batch that is about to be sent and marks all its ops as in flight. Each Queue.Post calls it once.

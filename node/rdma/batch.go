@@ -154,7 +154,7 @@ func (b *Batch) Alloc(n int) []byte {
 }
 
 func (b *Batch) allocBig(n int) []byte {
-	p := make([]byte, n)
+	p := b.base.allocBig(n)
 	b.big = append(b.big, p)
 	return p
 }

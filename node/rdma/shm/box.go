@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -26,7 +27,8 @@ type mailbox struct {
 
 	mu     sync.Mutex
 	inbox  *rdma.Inbox
-	closed bool
+	closed atomic.Bool
+	came   atomic.Int32 // messages in inbox: the owner looks without mu
 }
 
 // Listen opens the worker's mailbox.
@@ -82,8 +84,12 @@ func (m *mailbox) addresses() (all []rdma.BoxAddr) {
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
 func (m *mailbox) Next() *rdma.Message {
+	if m.came.Load() == 0 {
+		return nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.came.Add(-1)
 	return m.inbox.Next()
 }
 
@@ -119,14 +125,11 @@ func (m *mailbox) Await(within time.Duration) error {
 
 // look reports whether there is something that Await waits for.
 func (m *mailbox) look() (bool, error) {
-	m.mu.Lock()
-	n, closed := m.inbox.Len(), m.closed
-	m.mu.Unlock()
-	if closed || m.e.fabric.closing.Load() {
+	if m.closed.Load() || m.e.fabric.closing.Load() {
 		return false, fmt.Errorf("wait for a message as client %d: %w", m.e.id, rdma.ErrClosed)
 	}
 	done := m.e.Completed()
-	if n == 0 && done == m.seen {
+	if m.came.Load() == 0 && done == m.seen {
 		return false, nil
 	}
 	m.seen = done
@@ -135,7 +138,7 @@ func (m *mailbox) look() (bool, error) {
 
 func (m *mailbox) Close() error {
 	m.mu.Lock()
-	m.closed = true
+	m.closed.Store(true) // and no sender is filling a buffer
 	m.mu.Unlock()
 	if m.e.box != m {
 		return nil
@@ -177,7 +180,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	if m.closed.Load() {
 		return rdma.ErrNoBox
 	}
 	msg, err := m.inbox.Add(e.box.Addr(to.Node()), e.id, op.Len())
@@ -189,6 +192,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 		words.Load(rest[:s.Len], unsafe.Add(e.memory, uint64(s.Addr.Node())*e.stride+s.Addr.Offset()))
 		rest = rest[s.Len:]
 	}
+	m.came.Add(1)
 	select {
 	case m.wake <- struct{}{}:
 	default:
