@@ -203,8 +203,8 @@ func kindTable(s *rowanSize, _ results, p *Part) {
 	}
 	p.same("kv-batch-less", -change(p.served(mix(kv.RWrite, 50)).DLWA, p.served(mix(kv.Batch, 50)).DLWA), unknown(""))
 	p.same("kv-batch-patient", -change(p.served(mix(kv.Rowan, 50)).Rate, p.served(patient).Rate), unknown(""))
-	p.Notes = append(p.Notes, "A key belongs to one worker here, and to none in the paper (5.2). By Zipf's law with 0.99 the hottest of 200 million keys has"+
-		" a twentieth of the requests, more than a worker does of 67.86 Mops: so keys are chosen evenly.")
+	p.Notes = append(p.Notes, "A key is written by one worker here, and by any in the paper (5.2). By Zipf's law with 0.99 the hottest of 200 million keys"+
+		" has a twentieth of the PUTs, more than a worker does of 67.86 Mops: so keys are chosen evenly.")
 }
 
 // short is a kind's name in those of statements.

@@ -35,6 +35,7 @@ type Store struct {
 	config  *shards.Config
 	peer    *rpc.Peer
 	last    *rpc.Call // of the last GET, whose value is in it
+	turn    uint      // of the next GET
 	counts  counts
 	body    []byte
 }
@@ -67,7 +68,8 @@ const (
 func New(ep rdma.Endpoint, configs Configs, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, time.Second)
 	o.Ask = cmp.Or(o.Ask, min(o.Timeout/10, 100*time.Millisecond))
-	s := &Store{ep: ep, o: o, configs: configs}
+	o.Servers = o.Servers.WithDefaults()
+	s := &Store{ep: ep, o: o, configs: configs, turn: uint(ep.Client())}
 	if err := s.configure(); err != nil {
 		return nil, err
 	}
@@ -217,10 +219,11 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	within := until - s.ep.Now()
 	if proc == kv.ProcGet {
 		within = min(within, s.o.Ask)
+		s.turn++
 	}
 	r := kv.Request{Term: s.config.Term, Key: key, Value: value}
 	s.body = r.Append(s.body[:0])
-	c, err := s.peer.Start(s.o.Servers.BoxOf(primary, hash), proc, within, s.body)
+	c, err := s.peer.Start(s.o.Servers.BoxOf(primary, proc, hash, s.turn), proc, within, s.body)
 	if err != nil {
 		return nil, err
 	}

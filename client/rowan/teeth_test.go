@@ -19,6 +19,8 @@ var mutants = []teeth.Mutant{
 		At: "$o.version < $k.version", Do: "false"},
 	{Rule: "what is refused waits for what it was decided by", Pkg: server, In: "worker.follow",
 		At: "$n > 0", Do: "$n > 1<<20"},
+	{Rule: "one worker takes all writes of a key, so it knows what is in flight", Pkg: server, In: "worker.begin",
+		At: "changes($r.Proc) && WorkerOf($hash, $w.s.o.Workers) != $w.number", Do: "false", Test: "TestAnyWorker"},
 	{Rule: "what is in flight decides", Pkg: server, In: "worker.decide",
 		At: "$k.there = $*exists", Do: ""},
 	{Rule: "a key with a tombstone is not there", Pkg: server, In: "worker.find",

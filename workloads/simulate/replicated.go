@@ -123,7 +123,7 @@ func (w Replicated) Run(ctx context.Context) (*Served, error) {
 			Ring: 1, Segments: 2 * servedAhead, SegmentBytes: servedSegment, Ahead: servedAhead, Reserve: 80, Secret: 1,
 		},
 		FullAfter: callWithin, GatherFor: w.GatherFor,
-	}
+	}.WithDefaults()
 	r.name()
 	o := profile.Options(w.Seed, w.Servers)
 	o.Memory, o.PMem, o.MTU, o.CountRings, o.Trace = r.o.Size(), &profile.PMem, 4096, true, r.persist
@@ -153,7 +153,7 @@ func (r *replicated) name() {
 	for n := int64(0); len(r.keys) < cap(r.keys); n++ {
 		key := r.Spec.Key(n)
 		hash := kv.Hash(key)
-		at := r.o.BoxOf(r.config.Shards[r.config.Find(hash)].Primary, hash)
+		at := r.o.BoxOf(r.config.Shards[r.config.Find(hash)].Primary, kv.ProcUpdate, hash, 0)
 		if left[at]++; left[at] <= r.Keys {
 			r.keys = append(r.keys, key)
 		}
@@ -235,7 +235,7 @@ func (r *replicated) call(ep rdma.Endpoint, number int) error {
 		return err
 	}
 	defer peer.Close()
-	c := caller{r, ep, peer, make([]byte, r.Spec.PairBytes()), nil}
+	c := caller{replicated: r, ep: ep, peer: peer, turn: uint(ep.Client()), value: make([]byte, r.Spec.PairBytes())}
 	for n := number; n < len(r.keys); n += r.Clients {
 		if err := c.ask(kv.ProcInsert, r.keys[n]); err != nil {
 			return err
@@ -283,6 +283,7 @@ type caller struct {
 	*replicated
 	ep    rdma.Endpoint
 	peer  *rpc.Peer
+	turn  uint // of the next GET
 	value []byte
 	body  []byte
 }
@@ -296,7 +297,8 @@ func (c *caller) ask(proc uint16, key []byte) error {
 		q.Value = c.value[:c.Spec.ValueBytes(key)]
 	}
 	c.body = q.Append(c.body[:0])
-	to := c.o.BoxOf(c.config.Shards[c.config.Find(hash)].Primary, hash)
+	c.turn++
+	to := c.o.BoxOf(c.config.Shards[c.config.Find(hash)].Primary, proc, hash, c.turn)
 	for until := c.ep.Now() + callWithin; ; c.ep.Sleep(20 * time.Microsecond) {
 		answer, err := c.peer.Call(to, proc, callWithin, c.body)
 		if errors.Is(err, rdma.ErrNoBox) && c.ep.Now() < until {

@@ -29,7 +29,7 @@ func (r *Record) Newer(other *Record) bool {
 // The worker needs no rings itself: p is what its fabric promises of them. The error wraps rowan.ErrDamaged where
 // memory has what no server writes.
 func Collect(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(*Record)) error {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	t, err := ReadTable(ep, o, p, node)
 	var since []uint64
 	if err == nil {
@@ -69,7 +69,7 @@ func Torn(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int, f func(r *
 
 // ReadTable reads the table of segments of a server's node, to look at it, on a fabric that promises p of rings.
 func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*rowan.Table, error) {
-	return rowan.ReadTable(ep, o.withDefaults().log(node), p)
+	return rowan.ReadTable(ep, o.WithDefaults().log(node), p)
 }
 
 // CommitVers reads what the server of a node says of the CommitVers of the shards of which it is the primary, by shard.
@@ -79,7 +79,7 @@ func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 
 // Describe returns what lies at an address of a server's memory; "": it is none of that.
 func (o Options) Describe(a rdma.Addr) string {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	if n := (a.Offset() - o.Base) / 8; a.Offset() >= o.Base && n < o.wordsBytes()/8 {
 		shards, nodes := uint64(o.Shards), uint64(o.Nodes)
 		switch {
@@ -103,7 +103,7 @@ func (o Options) Describe(a rdma.Addr) string {
 // whose servers have all stopped begins again by it: see shards.Config.ColdStart. The error wraps rowan.ErrDamaged when
 // the word is none that a server wrote.
 func LastTerm(ep rdma.Endpoint, o Options, node int) (term uint64, err error) {
-	word, err := rdma.ReadWord(ep, "read the last term", o.withDefaults().termAt(node), patience)
+	word, err := rdma.ReadWord(ep, "read the last term", o.WithDefaults().termAt(node), patience)
 	if err == nil {
 		var ok bool
 		if term, ok = unseal(word); !ok {

@@ -115,7 +115,7 @@ func (o Options) LeastAhead() int {
 	if o.Kind == Rowan {
 		return 0
 	}
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	return o.sharers() * o.leastLent()
 }
 

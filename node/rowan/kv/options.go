@@ -55,7 +55,8 @@ type Options struct {
 	GatherFor time.Duration
 }
 
-func (o Options) withDefaults() Options {
+// WithDefaults returns o with defaults for what is zero.
+func (o Options) WithDefaults() Options {
 	o.Workers, o.Cleaners = cmp.Or(o.Workers, 2), cmp.Or(o.Cleaners, 1)
 	o.Boxes, o.Slots = cmp.Or(o.Boxes, 1), cmp.Or(o.Slots, 64)
 	o.PairBytes, o.KeyBytes, o.Keys = cmp.Or(o.PairBytes, 4000), cmp.Or(o.KeyBytes, 200), cmp.Or(o.Keys, 1<<16)
@@ -80,7 +81,7 @@ func (o Options) strides() int {
 }
 
 // Validate returns what is wrong with o on a fabric: the error wraps rdma.ErrAccess.
-func (o Options) Validate(p rdma.RingPromises) error { return o.withDefaults().check(p) }
+func (o Options) Validate(p rdma.RingPromises) error { return o.WithDefaults().check(p) }
 
 // check is Validate of options with defaults.
 func (o Options) check(p rdma.RingPromises) error {
@@ -147,18 +148,22 @@ func (o Options) exchange(node int) uint16 {
 
 // Size returns how many bytes of each node's memory a server takes. They are zero before its first use.
 func (o Options) Size() uint64 {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	return o.wordsBytes() + o.log(0).Size()
 }
 
-// BoxOf returns the mailbox of the worker of a server that has the keys with a hash.
-func (o Options) BoxOf(node int, hash uint64) rdma.BoxAddr {
-	o = o.withDefaults()
-	return rdma.BoxAt(node, o.Boxes+1+WorkerOf(hash, o.Workers))
+// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of the worker of a server
+// that has the key; of a GET, those of all workers in turn. The options have their defaults.
+func (o *Options) BoxOf(node int, proc uint16, hash uint64, turn uint) rdma.BoxAddr {
+	worker := WorkerOf(hash, o.Workers)
+	if proc == ProcGet {
+		worker = int(turn % uint(o.Workers))
+	}
+	return rdma.BoxAt(node, o.Boxes+1+worker)
 }
 
 // Own returns how many segments are free of others' entries: those for own logs.
-func (o Options) Own() int { return o.withDefaults().Log.Own }
+func (o Options) Own() int { return o.WithDefaults().Log.Own }
 
 // EntryBytes returns how much of segments the entry of a pair takes, on a fabric with an MTU.
 func EntryBytes(pair, mtu int) int {
@@ -168,16 +173,16 @@ func EntryBytes(pair, mtu int) int {
 
 // Tasks returns how many tasks a server has: each takes an identity.
 func (o Options) Tasks() int {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	return o.cleaner(o.Cleaners)
 }
 
 // MessageBytes returns how long a message may be.
-func (o Options) MessageBytes() int { return o.withDefaults().message() }
+func (o Options) MessageBytes() int { return o.WithDefaults().message() }
 
-// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize.
-func (o Options) Check(key, value []byte) error {
-	o = o.withDefaults()
+// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize. The options
+// have their defaults.
+func (o *Options) Check(key, value []byte) error {
 	if len(key) > o.KeyBytes || len(key)+len(value) > o.PairBytes {
 		return fmt.Errorf("key of %d bytes and value of %d: at most %d, and %d together: %w", len(key), len(value),
 			o.KeyBytes, o.PairBytes, rdma.ErrMessageSize)

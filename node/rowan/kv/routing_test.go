@@ -49,7 +49,7 @@ func TestSource(t *testing.T) {
 	route := func(term uint64) *rpc.Call {
 		t.Helper()
 		q := Request{Term: term, Key: key}
-		return b.start(b.s.o.BoxOf(0, Hash(key)), ProcRoute, q.Append(nil))
+		return b.start(b.s.o.BoxOf(0, ProcRoute, Hash(key), 0), ProcRoute, q.Append(nil))
 	}
 	answered := func(c *rpc.Call, kind uint8, value string) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -22,8 +23,9 @@ type Server struct {
 	shared  []*rowan.Remote // by node, with Share
 	quiet   quiet
 
+	stopped atomic.Bool
+
 	mu       sync.Mutex
-	stopped  bool
 	err      error
 	tasks    int         // that have not ended
 	saw      []uint64    // by worker, the exchanger last: the term before which nothing is under way
@@ -46,7 +48,7 @@ func (o Options) cleaner(number int) int { return o.Workers + 2 + number }
 // Open returns the server beside a node. It serves by the configurations that the registers come to have, from when it
 // is a member. In memory that an earlier server left it goes on from that: see recover. The worker runs beside the node.
 func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server, error) {
-	o = o.withDefaults()
+	o = o.WithDefaults()
 	p, err := rdma.Rings(ep)
 	if err == nil {
 		err = o.check(p)
@@ -56,7 +58,7 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	}
 	s := &Server{
 		o: o, node: node, configs: configs, shards: make([]*shard, o.Shards), space: newSpace(o.Log.Segments),
-		quiet: quiet{passed: make([]uint64, o.cleaner(o.Cleaners))}, saw: make([]uint64, o.Workers+1),
+		quiet: quiet{passed: make([]atomic.Uint64, o.cleaner(o.Cleaners))}, saw: make([]uint64, o.Workers+1),
 		turned:  make([]uint64, o.Workers),
 		resumed: map[rowan.Owner]place{},
 	}
@@ -122,7 +124,7 @@ func (s *Server) start(ep rdma.Endpoint, name string, f func(rdma.Endpoint) erro
 func (s *Server) end(name string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stopped = true
+	s.stopped.Store(true)
 	if err != nil {
 		s.err = errors.Join(s.err, fmt.Errorf("%s of server %d: %w", name, s.node, err))
 	}
@@ -137,11 +139,7 @@ func (s *Server) ended() bool {
 // Stop ends the server. Requests in progress get no answer. Run returns soon.
 func (s *Server) Stop() { s.end("", nil) }
 
-func (s *Server) stopping() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped
-}
+func (s *Server) stopping() bool { return s.stopped.Load() }
 
 // at returns the address of an entry at an offset in the node's memory.
 func (s *Server) at(offset uint64) rdma.Addr { return rdma.At(s.node, offset) }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -228,43 +229,28 @@ func (s *space) given() []rowan.Segment {
 // quiet lets cleaners know when nothing reads what they have moved: each reader, a task that looks entries up and reads
 // them, says up to which question it has none in hand any more that it looked up before.
 type quiet struct {
-	mu     sync.Mutex
-	asked  uint64
-	passed []uint64 // by reader
+	asked  atomic.Uint64
+	passed []atomic.Uint64 // by reader
 }
 
 // ask asks all readers, and returns the question.
-func (q *quiet) ask() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.asked++
-	return q.asked
-}
+func (q *quiet) ask() uint64 { return q.asked.Add(1) }
 
 // last returns the last question.
-func (q *quiet) last() uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.asked
-}
+func (q *quiet) last() uint64 { return q.asked.Load() }
 
 // pass says that a reader has nothing in hand that it looked up before it saw a question.
-func (q *quiet) pass(reader int, question uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.passed[reader] = question
-}
+func (q *quiet) pass(reader int, question uint64) { q.passed[reader].Store(question) }
 
 // of returns the last question that a reader has passed.
-func (q *quiet) of(reader int) uint64 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.passed[reader]
-}
+func (q *quiet) of(reader int) uint64 { return q.passed[reader].Load() }
 
 // all reports whether all readers have passed a question.
 func (q *quiet) all(question uint64) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.Min(q.passed) >= question
+	for i := range q.passed {
+		if q.of(i) < question {
+			return false
+		}
+	}
+	return true
 }

@@ -11,7 +11,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a segment is not freed while it is read", In: "cleaner.free",
 		At: "!$c.s.quiet.all($l.question)", Do: "false", Test: "TestFreed"},
 	{Rule: "a cleaner waits for all readers", In: "quiet.all",
-		At: "slices.Min($q.passed)", Do: "slices.Max($q.passed)", Test: "TestFreed"},
+		At: "$q.of($i) < $question", Do: "q.of(i-i) < question", Test: "TestFreed"},
 	{Rule: "no worker passes while a GET reads", In: "worker.looks",
 		At: "$o.look != nil && $*began", Do: "$o == nil", Test: "TestQuiet"},
 	{Rule: "nor while an answer gathers", In: "worker.pass",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -87,38 +88,23 @@ func (t *term) stamps() uint64 { return t.Term<<32 - 1 }
 // gifts is what no stamp of an entry exceeds that an exchanger has given in the term. What it copies is behind.
 func (t *term) gifts() uint64 { return t.Term<<32 | (1<<31 - 1) }
 
-// known is what a server knows of terms and views. Its lock is held over no wait.
+// known is what a server knows of terms and views. Its tasks look at it for each request.
 type known struct {
-	mu      sync.Mutex
-	term    *term  // the last that was adopted; nil: none
-	settled uint64 // the last term in which the server has what others gave it
-	told    uint64 // the highest that a client knows
-	epoch   uint64 // of the last view
+	term    atomic.Pointer[term] // the last that was adopted; nil: none
+	settled atomic.Uint64        // the last term in which the server has what others gave it
+	epoch   atomic.Uint64        // of the last view
+
+	mu   sync.Mutex
+	told uint64 // the highest term that a client knows
 }
 
-func (k *known) last() *term {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.term
-}
+func (k *known) last() *term { return k.term.Load() }
 
-func (k *known) adopt(t *term) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.term = t
-}
+func (k *known) adopt(t *term) { k.term.Store(t) }
 
-func (k *known) settle(term uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.settled = term
-}
+func (k *known) settle(term uint64) { k.settled.Store(term) }
 
-func (k *known) isSettled(term uint64) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.settled == term
-}
+func (k *known) isSettled(term uint64) bool { return k.settled.Load() == term }
 
 // tell notes the term of a client: there may be a newer one than the server's.
 func (k *known) tell(term uint64) {
@@ -133,17 +119,9 @@ func (k *known) highest() uint64 {
 	return k.told
 }
 
-func (k *known) join(epoch uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.epoch = epoch
-}
+func (k *known) join(epoch uint64) { k.epoch.Store(epoch) }
 
-func (k *known) view() uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.epoch
-}
+func (k *known) view() uint64 { return k.epoch.Load() }
 
 // seen notes that a task has nothing under way any more in terms before one.
 func (s *Server) seen(task int, term uint64) {

@@ -14,9 +14,10 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// worker is a task that serves requests (section 5.1), those for the keys that are its own: so it alone decides whether
-// a key is there, by what is in flight, too. It waits for nothing but the next thing to do: an operation whose verbs
-// are in flight is kept, and gone on with when they are complete.
+// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys that are its own. So it
+// alone decides whether such a key is there, by what is in flight, too. GETs go by the index, which names what is on all
+// replicas. A worker waits for nothing but the next thing to do: an operation whose verbs are in flight is kept, and gone
+// on with when they are complete.
 type worker struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -167,7 +168,7 @@ func (w *worker) begin(r *rpc.Request) error {
 		placed, ready, source = source == w.s.node, w.s.known.isSettled(w.term.Term), shards.None
 	}
 	switch {
-	case !placed || WorkerOf(hash, w.s.o.Workers) != w.number:
+	case !placed || changes(r.Proc) && WorkerOf(hash, w.s.o.Workers) != w.number:
 		return refuse(StatusBad)
 	case !ready:
 		return refuse(StatusWait)
@@ -312,7 +313,10 @@ func (w *worker) lookUp(o *op) error {
 	}
 	o.look = w.ep.Batch()
 	w.s.readHeads(o.look, o.seen, len(o.key))
-	return w.ep.Post(o.look.As("look up"))
+	if err := w.ep.Post(o.look.As("look up")); err != nil || !o.look.Finished() {
+		return err
+	}
+	return w.answerGet(o)
 }
 
 // answerGet answers a GET. The value is gathered from the log. It may be older than what another GET returned meanwhile,

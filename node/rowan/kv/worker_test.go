@@ -18,10 +18,45 @@ type bench struct {
 	t      *testing.T
 	f      *shm.Fabric
 	s      *Server
+	reads  *slowReads
 	ep     rdma.Endpoint
 	w      *worker
 	other  rdma.Endpoint // the client's
 	client *rpc.Peer
+}
+
+// slowReads is the endpoint of a worker whose looks take until they are let go, when they are held.
+type slowReads struct {
+	*shm.Endpoint
+	hold bool
+	held []*rdma.Batch
+}
+
+func (r *slowReads) Post(b *rdma.Batch) error {
+	if !r.hold || b.Step() != "look up" {
+		return r.Endpoint.Post(b)
+	}
+	r.Posted(b)
+	r.held = append(r.held, b)
+	return nil
+}
+
+// let lets all READs that are held be complete, and holds no more.
+func (r *slowReads) let(t *testing.T) {
+	for _, b := range r.held {
+		c := r.Batch()
+		for i := range b.Len() {
+			c.Read(b.Op(i).Addr, len(b.Op(i).Buf))
+		}
+		if err := r.Endpoint.Post(c); err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Len() {
+			copy(b.Op(i).Buf, c.Op(i).Buf)
+		}
+		b.CompleteAll()
+	}
+	r.hold, r.held = false, nil
 }
 
 func newBench(t *testing.T, nodes int, k Kind) *bench {
@@ -46,7 +81,8 @@ func newBench(t *testing.T, nodes int, k Kind) *bench {
 		b.s, err = Open(ep, f, o, 0)
 	}
 	if err == nil {
-		b.ep = b.s.member(ep)
+		b.reads = &slowReads{Endpoint: ep.(*shm.Endpoint)}
+		b.ep = b.s.member(b.reads)
 		b.adopt(config.Commit())
 		b.w, err = b.s.newWorker(b.ep, 0)
 	}
@@ -107,7 +143,7 @@ func (b *bench) begin(proc uint16, value string) *rpc.Call {
 func (b *bench) beginWith(key []byte, proc uint16, value string) *rpc.Call {
 	b.t.Helper()
 	q := Request{Term: b.s.known.last().Term, Key: key, Value: []byte(value)}
-	return b.start(b.s.o.BoxOf(0, Hash(q.Key)), proc, q.Append(nil))
+	return b.start(b.s.o.BoxOf(0, proc, Hash(q.Key), 0), proc, q.Append(nil))
 }
 
 // start has the worker begin with a request that came into a mailbox of its.
@@ -162,11 +198,13 @@ func TestQuiet(t *testing.T) {
 	if q := b.s.quiet.ask(); !b.passed(q) {
 		t.Error("a worker that does nothing does not pass")
 	}
+	b.reads.hold = true
 	get := b.begin(ProcGet, "")
 	q := b.s.quiet.ask()
 	if b.passed(q) {
 		t.Error("it passes while a GET reads")
 	}
+	b.reads.let(t)
 	if err := b.w.goOn(); err != nil {
 		t.Fatal(err)
 	}
@@ -179,10 +217,12 @@ func TestQuiet(t *testing.T) {
 	}
 	b.end(get, StatusOK)
 
+	b.reads.hold = true
 	update := b.begin(ProcUpdate, "second")
 	if q = b.s.quiet.ask(); b.passed(q) {
 		t.Error("it passes while a write reads what its key has")
 	}
+	b.reads.let(t)
 	b.end(update, StatusOK)
 	if !b.passed(q) {
 		t.Error("it does not pass behind a write")

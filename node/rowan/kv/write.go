@@ -48,6 +48,9 @@ type write struct {
 	followers []*op // that are answered behind it
 }
 
+// changes reports whether a request is a write.
+func changes(proc uint16) bool { return proc == ProcInsert || proc == ProcUpdate || proc == ProcDelete }
+
 // kind is that of a write's entry.
 func (o *op) kind() uint8 {
 	if o.proc == ProcDelete {
@@ -129,9 +132,12 @@ func (w *worker) find(k *key) (ok bool, err error) {
 		k.look = w.ep.Batch()
 		w.s.readHeads(k.look, k.seen, len(k.bytes))
 		if len(k.seen) > 0 {
-			return false, w.ep.Post(k.look.As("look up"))
+			if err := w.ep.Post(k.look.As("look up")); err != nil {
+				return false, err
+			}
 		}
-	} else if !k.look.Finished() {
+	}
+	if len(k.seen) > 0 && !k.look.Finished() {
 		return false, nil
 	}
 	b := k.look
