@@ -68,16 +68,18 @@ const (
 	floorGet  = 1
 	floorPut  = 2
 	// floorBytes of each node's memory are behind the servers'. Entries of the floor land there.
-	floorBytes = 64 << 10
-	entryBytes = 192 // of a record of 100 bytes
+	floorBytes   = 64 << 10
+	floorBuffers = 64  // of a ring, which are posted again before they are used up
+	entryBytes   = 192 // of a record of 100 bytes
 )
 
 // floor is a server beside node 0, its client, and rings beside the other nodes.
 type floor struct {
-	peer *rpc.Peer
-	box  rdma.BoxAddr
-	stop atomic.Bool
-	end  func()
+	peer  *rpc.Peer
+	box   rdma.BoxAddr
+	rings [servers]rdma.Ring // of the server, once it serves
+	stop  atomic.Bool
+	end   func()
 }
 
 func (c *real) newFloor(b *testing.B) *floor {
@@ -87,14 +89,15 @@ func (c *real) newFloor(b *testing.B) *floor {
 	for n := 1; n < servers; n++ {
 		ep := c.endpoint(c.place.servers[n], "ring")
 		ring, err := rdma.OpenRing(ep, rdma.RingOptions{Node: n, Number: floorRing})
-		for range rdma.MaxRingBuffers {
+		for range floorBuffers {
 			if err == nil {
-				err = ring.Post(rdma.Span{Addr: at(n), Len: floorBytes / 2})
+				err = ring.Post(rdma.Span{Addr: at(n), Len: floorBytes})
 			}
 		}
 		if err != nil {
 			b.Fatal(err)
 		}
+		f.rings[n] = ring
 		ends = append(ends, func() { ring.Close(); ep.Close() })
 	}
 	done := make(chan error, 1)
@@ -103,7 +106,7 @@ func (c *real) newFloor(b *testing.B) *floor {
 	if err != nil {
 		b.Fatal(err)
 	}
-	go func() { done <- f.serve(server, peer, at(0)) }()
+	go func() { done <- f.serve(server, peer, at) }()
 	ep := c.endpoint(c.place.clients, "client of floor")
 	if f.peer, err = rpc.Open(ep, rpc.Options{}); err != nil {
 		b.Fatal(err)
@@ -124,9 +127,11 @@ func (c *real) newFloor(b *testing.B) *floor {
 }
 
 // serve does what has to be done.
-func (f *floor) serve(ep rdma.Endpoint, peer *rpc.Peer, own rdma.Addr) error {
+func (f *floor) serve(ep rdma.Endpoint, peer *rpc.Peer, at func(node int) rdma.Addr) error {
+	own := at(0)
 	var write *rdma.Batch
 	var asked *rpc.Request
+	var written int
 	for !f.stop.Load() {
 		r, err := peer.Next(time.Millisecond)
 		switch {
@@ -152,6 +157,11 @@ func (f *floor) serve(ep rdma.Endpoint, peer *rpc.Peer, own rdma.Addr) error {
 			}
 			write.Release()
 			write = nil
+			if written++; written%(floorBytes/entryBytes) == 0 {
+				for n := 1; n < servers && err == nil; n++ {
+					err = f.rings[n].Post(rdma.Span{Addr: at(n), Len: floorBytes})
+				}
+			}
 		}
 		if err != nil && !errors.Is(err, rdma.ErrTimeout) {
 			return err
