@@ -84,9 +84,6 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 		if c.Committed {
 			p.terms++
 		}
-		if os.Getenv("DBG") != "" {
-			fmt.Println("CONF", p.s.Now(), c.Term, c.Committed, c.Summary())
-		}
 		if p.seen != nil {
 			p.seen(c)
 		}

@@ -107,6 +107,5 @@ func (k *keeper) yield(clients []rdma.Client) error {
 	k.rest(what)
 	k.log(Event{What: Lost, Epoch: k.role.Epoch, Client: clients[i]})
 	k.resign()
-	k.m = nil
 	return errAsked
 }

@@ -179,12 +179,13 @@ func (k *keeper) log(e Event) {
 	}
 }
 
-// resign ends the tenure, unless verbs may be in flight: then it runs out, and whoever is next drops them.
+// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master drops them. The mender ends
+// with it: what that knows may not be true in a later tenure.
 func (k *keeper) resign() {
 	if k.role.Owner != 0 && !k.dirty {
 		k.f.Resign(k.role)
 	}
-	k.role = rdma.Role{}
+	k.role, k.m = rdma.Role{}, nil
 }
 
 // lead makes the caller master, or makes sure that it still is; false: somebody else is.
