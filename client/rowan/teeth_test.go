@@ -37,6 +37,8 @@ var mutants = []teeth.Mutant{
 		At: "$w.s.o.spared()", Do: "$w.s.o.Keep", Test: "TestFull"},
 	{Rule: "backups learn what is on all replicas", Pkg: server, In: "control.learn",
 		At: "$sh.learn($commit)", Do: "_, _ = sh, commit", Test: "TestFull"},
+	{Rule: "so are writes before they are acknowledged, behind whatever step the power is cut", Pkg: table, In: "Log.Add",
+		At: "$b.Read($at, 8)", Do: "", Test: "TestPowerSteps/rowan"},
 	{Rule: "entries of several blocks are moved, too", Pkg: server, In: "cleaner.empty",
 		At: "for $_, $e := range $ends { $*body }", Do: "_ = $ends"},
 	{Rule: "a WRITE to a backup is acknowledged when it is durable", Pkg: server, In: "writes.post",
