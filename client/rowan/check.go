@@ -289,7 +289,7 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 		return err
 	}
 	defer ep.Close()
-	s, err := Open(ep, f, askWithin)
+	s, err := Open(ep, f, c.l.Kind, askWithin)
 	if err != nil {
 		return err
 	}

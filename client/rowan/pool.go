@@ -361,11 +361,14 @@ func (l *layout) check(size uint64) error {
 }
 
 // Open returns a worker's view of the pool that ep reaches, whose configuration is in configs. The timeout is the
-// pool's, or a shorter one.
-func Open(ep rdma.Endpoint, configs Configs, timeout time.Duration) (*Store, error) {
+// pool's, or a shorter one. The error wraps node.ErrOtherStore when the pool's servers are of another kind.
+func Open(ep rdma.Endpoint, configs Configs, kind kv.Kind, timeout time.Duration) (*Store, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
 		return nil, err
+	}
+	if l.Kind != kind {
+		return nil, fmt.Errorf("open %s: %w: it was made for %q, not %q", kind, node.ErrOtherStore, l.Kind, kind)
 	}
 	if configs == nil {
 		return nil, fmt.Errorf("open a %s pool without its configuration: %w", l.Kind, rdma.ErrNotSupported)

@@ -38,7 +38,7 @@ func TestSize(t *testing.T) {
 		}
 		ep, err := f.Open("worker")
 		if err == nil {
-			_, err = rowan.Open(ep, f, 0)
+			_, err = rowan.Open(ep, f, s.Kind, 0)
 		}
 		if err != nil {
 			t.Fatalf("%+v, %d bytes: %v", s, memory, err)

@@ -61,7 +61,7 @@ func rowanKind(kind kv.Kind, doc string) *Kind {
 			if o.Fabric != nil {
 				configs = o.Fabric
 			}
-			return opened(rowan.Open(ep, configs, o.Timeout))
+			return opened(rowan.Open(ep, configs, kind, o.Timeout))
 		},
 		Serve: func(ep rdma.Endpoint, f rdma.Configs, node int) (Server, error) {
 			s, err := rowan.Serve(ep, f, node)

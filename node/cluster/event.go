@@ -24,7 +24,10 @@ const (
 	Configured                 // the store's configuration is another one
 )
 
-var whats = [...]string{
+// Whats is how many kinds of events there are: they are numbered from 1 on.
+const Whats = int(Configured)
+
+var whats = [Whats + 1]string{
 	"", "elected", "lost", "expelled", "mended", "restored", "recovered", "attached", "swept", "failed",
 	"configured",
 }

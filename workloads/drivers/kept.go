@@ -10,7 +10,7 @@ import (
 // Kept counts what a process does to keep a pool. It is safe for concurrent use; the zero value has counted nothing.
 type Kept struct {
 	mu     sync.Mutex
-	counts [cluster.Failed + 1]uint64
+	counts [cluster.Whats + 1]uint64
 	leads  bool
 }
 
@@ -40,8 +40,8 @@ func (k *Kept) Counts(yield func(cluster.What, uint64) bool) {
 	k.mu.Lock()
 	counts := k.counts
 	k.mu.Unlock()
-	for what := cluster.Elected; what <= cluster.Failed; what++ {
-		if !yield(what, counts[what]) {
+	for what := 1; what <= cluster.Whats; what++ {
+		if !yield(cluster.What(what), counts[what]) {
 			return
 		}
 	}

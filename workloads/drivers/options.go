@@ -74,6 +74,7 @@ func whenMade(o *stores.Option) string {
 type options struct {
 	pool     string
 	named    string // farkv.pool as it was set; "": it was not
+	started  string // the name under which the pool's nodes run on this machine; "": they do not
 	params   stores.Params
 	opts     stores.Options
 	nodes    int // 0: not said

@@ -31,6 +31,7 @@ type world struct {
 	room   func() (folder string, free uint64, err error)
 	afford func(addr string, bytes uint64) error
 	start  func(name, store string, p stores.Params) error
+	end    func(name string) error
 }
 
 var real = world{
@@ -41,11 +42,20 @@ var real = world{
 		}
 		return StartNodes(name, store, p)
 	},
+	end: func(name string) error {
+		if EndNodes == nil {
+			return fmt.Errorf("end memory nodes: %w", rdma.ErrNotSupported)
+		}
+		return EndNodes(name)
+	},
 }
 
 // StartNodes makes a pool of a name on memory nodes that it starts on this machine, for stores with servers beside
-// them. A program sets it that can; nil: this one cannot.
-var StartNodes func(name, store string, p stores.Params) error
+// them. EndNodes ends those of a name, and their pool. A program sets both that can; nil: this one cannot.
+var (
+	StartNodes func(name, store string, p stores.Params) error
+	EndNodes   func(name string) error
+)
 
 type storeCreator struct {
 	name string
@@ -81,8 +91,12 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.pool, err = fabrics.Resolve(o.pool); err != nil {
+	at, err := fabrics.Resolve(o.pool)
+	if err != nil {
 		return nil, err
+	}
+	if at != o.pool {
+		o.started, o.pool = o.pool, at
 	}
 	command := p.GetString("command", Run)
 	if spec.Scan > 0 && !kind.Scans && command != Shell {
@@ -100,10 +114,7 @@ func (c storeCreator) Create(p *properties.Properties) (ycsb.DB, error) {
 	if err = c.attach(db, command, &o); err != nil {
 		return nil, err
 	}
-	if err = db.check(command, spec, &o); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	if err := stores.Keep(db.fabric, kind, cluster.Options{Log: db.kept.Note}); err != nil {
+	if err = db.begin(command, spec, &o); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return native{Database: db, fields: fieldNames(spec.FieldCount)}, nil
@@ -123,8 +134,8 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 		}
 	}
 	if command == Load && o.dropData && !private {
-		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
-			return explain(err, o.pool, "drop it")
+		if err := c.drop(db, o); err != nil {
+			return err
 		}
 	}
 	if !private {
@@ -151,6 +162,23 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 		}
 	}
 	return c.make(db, o, params)
+}
+
+// drop removes the pool. Nodes that load started for it end, too, if the new pool has nodes of its own, or needs none:
+// else it is made on the same.
+func (c storeCreator) drop(db *pool, o *options) error {
+	if o.started == "" || db.kind.Serve == nil && o.named != "" {
+		if err := c.remove(o.pool, false); err != nil && !errors.Is(err, fabrics.ErrNoPool) {
+			return explain(err, o.pool, "drop it")
+		}
+		return nil
+	}
+	if err := c.end(o.started); err != nil {
+		return err
+	}
+	o.pool = cmp.Or(o.named, fabrics.UsualPool())
+	db.addr = o.pool
+	return nil
 }
 
 // onNodes makes the pool on memory nodes that are started on this machine, whose servers serve it.
@@ -269,13 +297,28 @@ func (d *pool) Close() error {
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16
 
-// check tells whether the pool is fit for the command.
-func (d *pool) check(command string, s *workloads.Spec, o *options) error {
+// begin makes the process a candidate for the pool's master, once the pool is known to be of its store, and checks whether
+// that is fit for the command. A pool of which a node died may have no other candidate, and answer nothing until then.
+func (d *pool) begin(command string, s *workloads.Spec, o *options) (err error) {
+	session, err := d.session(0)
+	if err != nil {
+		return explain(err, o.pool, "look into it")
+	}
+	db := d.rows(session)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := stores.Keep(d.fabric, d.kind, cluster.Options{Log: d.kept.Note}); err != nil {
+		return err
+	}
+	return d.check(command, s, o, session, db)
+}
+
+// check returns why the pool is not fit for the command.
+func (d *pool) check(command string, s *workloads.Spec, o *options, session *session, db workloads.DB) error {
 	if o.nodes > 0 && o.nodes != d.fabric.Nodes() {
 		return workloads.Misuse("farkv.nodes=%d, but pool %s has %d: leave the property out, or load with dropdata=true",
 			o.nodes, o.pool, d.fabric.Nodes())
 	}
-	most, key, found, err := d.probe(s)
+	most, key, found, err := d.probe(s, session, db)
 	if err != nil {
 		return explain(err, o.pool, "look into it")
 	}
@@ -302,14 +345,8 @@ func (d *pool) check(command string, s *workloads.Spec, o *options) error {
 
 // probe looks for some of the records that are to be loaded, the first and the last among them, and counts those that
 // are there. The pool takes pairs of most bytes, and keys of key.
-func (d *pool) probe(s *workloads.Spec) (most, key, found int, err error) {
-	session, err := d.session(0)
-	if err != nil {
-		return 0, 0, 0, err
-	}
+func (d *pool) probe(s *workloads.Spec, session *session, db workloads.DB) (most, key, found int, err error) {
 	most = d.kind.MostPair(session.store)
-	db := d.rows(session)
-	defer func() { err = errors.Join(err, db.Close()) }()
 	if key, err = d.longestKey(session); err != nil {
 		return most, key, 0, err
 	}

@@ -61,6 +61,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "results": results, "oneline": oneline,
+			"killnode": killNode,
 			"endnodes": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(endNodes(ts.MkAbs("run"))) },
 		},
 	})
@@ -86,6 +87,18 @@ func endNodes(run string) error {
 		}
 	}
 	return err
+}
+
+// killNode N kills the memory node of that number that a load started.
+func killNode(ts *testscript.TestScript, _ bool, args []string) {
+	files, err := filepath.Glob(filepath.Join(ts.MkAbs("run"), "farkv", "*", "node-"+args[0]+".pid"))
+	ts.Check(err)
+	if len(files) != 1 {
+		ts.Fatalf("%d nodes %s", len(files), args[0])
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(files[0])))
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // exits STATUS COMMAND... fails unless the command ends with that status.

@@ -14,11 +14,12 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up --fabric tcp' does. They
-// are processes of this program.
+// startNodes has load start memory nodes for stores whose servers run in them, as 'farkv up --fabric tcp' does, and end
+// them, as 'farkv down' does. They are processes of this program.
 func startNodes(ctx context.Context) {
 	drivers.StartNodes = func(name, store string, p stores.Params) error {
 		program, err := os.Executable()
@@ -27,6 +28,16 @@ func startNodes(ctx context.Context) {
 		}
 		by := ops.Starter{Program: program, Fabric: fabrics.NodeFabrics()[0]}
 		_, err = ops.UpStarted(ctx, by, name, store, p)
+		return err
+	}
+	drivers.EndNodes = func(name string) error {
+		p, err := local.Open(name)
+		if err == nil && p.Data != "" {
+			return workloads.Misuse("dropdata=true: %s keeps what pool %s has: 'farkv down --purge %s' removes it", p.Data, name, name)
+		}
+		if err == nil {
+			_, err = ops.Down(name, false, false)
+		}
 		return err
 	}
 }
