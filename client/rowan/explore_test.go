@@ -1,10 +1,12 @@
 package rowan_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rowan"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -13,8 +15,8 @@ import (
 )
 
 // explored is a store as the explorer sees it, and as users have it: servers beside the nodes of a pool, whose masters
-// manage its configuration.
-func explored(t *testing.T, kind kv.Kind) *explore.Subject {
+// manage its configuration. Each server has shards in the beginning.
+func explored(t *testing.T, kind kv.Kind, shards int) *explore.Subject {
 	k, err := stores.Lookup(kind.String())
 	if err != nil {
 		t.Fatal(err)
@@ -22,7 +24,7 @@ func explored(t *testing.T, kind kv.Kind) *explore.Subject {
 	const clients = 24
 	params := func(s explore.Shape) stores.Params {
 		return k.Size(stores.Params{Nodes: s.Nodes, DataReplicas: s.Data, Records: 16, PairBytes: 400, Memory: 1 << 20,
-			Clients: clients, Timeout: 20 * time.Millisecond})
+			Clients: clients, Timeout: 20 * time.Millisecond, Own: stores.Values{"server-shards": shards}})
 	}
 	servers := params(explore.Shape{Nodes: 6, Data: 5}).Servers
 	return &explore.Subject{
@@ -50,13 +52,22 @@ func TestExplore(t *testing.T) {
 		if k != kv.Rowan {
 			n /= 6
 		}
-		explore.Seeds(t, explored(t, k), n)
+		explore.Seeds(t, explored(t, k, rowan.DefaultShards), n)
 	})
 }
 
 // TestFailedOnce runs the plans that found what has been mended since.
 func TestFailedOnce(t *testing.T) {
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		explore.Plans(t, explored(t, k), explore.File(t, "testdata/plans.txt")...)
+		explore.Plans(t, explored(t, k, rowan.DefaultShards), explore.File(t, "testdata/plans.txt")...)
 	})
+}
+
+// TestEnumerate: a client crashes behind each message of each operation, and a server dies at each verb that lands at
+// its node meanwhile.
+func TestEnumerate(t *testing.T) {
+	if os.Getenv("FARKV_LONG") != "1" {
+		t.Skip("takes minutes; run with FARKV_LONG=1")
+	}
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) { explore.Enumerate(t, explored(t, k, 2)) })
 }

@@ -5,8 +5,14 @@ import (
 	"strconv"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads/runner"
 )
+
+// servedPool documents farkv.pool of stores with servers beside their nodes.
+const servedPool = "the pool: a NAME of memory nodes that load starts on this machine, until 'farkv down NAME', or that" +
+	" 'farkv up NAME' started; mem: ends with the process; tcp:HOST:PORT,..., rdma:HOST:PORT,... and" +
+	" consul:HOST:PORT/POOL are on memory nodes that run"
 
 // PropertiesOf documents the properties that one of our stores understands besides YCSB's, with its own defaults.
 func PropertiesOf(k *stores.Kind) (own []runner.Property) {
@@ -24,11 +30,19 @@ func PropertiesOf(k *stores.Kind) (own []runner.Property) {
 			continue
 		}
 		switch q.Name {
+		case "farkv.pool":
+			if k.Serve != nil {
+				q.Default, q.Doc = fabrics.UsualName, servedPool
+			}
 		case "farkv.nodes":
 			q.Default = strconv.Itoa(made.Nodes)
 		case replicas:
 			q.Default = strconv.Itoa(made.DataReplicas)
-			q.Doc = "copies of index and data in a pool that load makes: " + k.Replicas
+			what := "copies of index and data"
+			if k.Serve != nil { // its index is not replicated
+				what = "copies"
+			}
+			q.Doc = what + " in a pool that load makes: " + k.Replicas
 		case "farkv.indexreplicas", "farkv.datareplicas":
 			if !k.Split {
 				continue

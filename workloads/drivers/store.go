@@ -146,8 +146,12 @@ func (c storeCreator) attach(db *pool, command string, o *options) (err error) {
 		case !errors.Is(err, fabrics.ErrNoPool):
 			return explain(err, o.pool, "open it")
 		case command != Load:
+			name := o.pool
+			if db.kind.Serve != nil {
+				name = cmp.Or(o.named, fabrics.UsualName)
+			}
 			return fmt.Errorf("%w: there is no pool %s: make it with 'go-ycsb load %s' and the same properties",
-				ErrNotLoaded, o.pool, c.name)
+				ErrNotLoaded, name, c.name)
 		}
 		if db.kind.Serve != nil && !strings.Contains(o.named, ":") {
 			return c.onNodes(db, o, params)
