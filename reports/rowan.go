@@ -51,6 +51,7 @@ var rowanSmall = map[string]string{
 	"dlwa-c": unsteady, "dlwa-d": unsteady, "beside-c": unsteady, "beside-d": unsteady, "over-c": unsteady, "over-d": unsteady,
 	"append-limit": unsteady,
 	"load-batch":   "The quick size has no fewer than 360 clients.", "persist-slower": divided, "entries-similar": divided,
+	"cold-start":     "The quick size has few records, beside which it counts for more that masters look from time to time.",
 	"reshard-detect": "The quick size has one run.", "reshard-move": fewMoved, "reshard-steady": fewMoved, "reshard-rises": fewMoved,
 }
 
@@ -89,6 +90,7 @@ var rowanExperiments = []experiment[*rowanSize]{
 	{"replicas", "1 to 5 replicas (Figure 13b)", asStores + " 50 % PUTs.", factorCases, factorTable},
 	{"threads", "8 to 32 threads a server (Figure 13c)", asStores + " 50 % PUTs.", threadCases, threadTable},
 	{"failover", "a server dies under load (Figure 14)", "", failoverCases, failoverTable},
+	{"coldstart", "all servers lose power, and are back (section 6.5)", "", coldCases, coldTable},
 	{"resharding", "a shard becomes hot, and moves (Figure 15)", "", reshardCases, reshardTable},
 }
 

@@ -27,19 +27,63 @@ type failoverSize struct {
 	records int64
 }
 
-func failoverCases(s *rowanSize) []trial {
-	o := ops.Simulation{
+// faulty is a run in which something is to go wrong.
+func (s *rowanSize) faulty(duration time.Duration) ops.Simulation {
+	return ops.Simulation{
 		Config: simulate.Config{
 			Store: "rowan", Profile: "rowan-testbed", Hardware: []string{fmt.Sprintf("NodeTimeout=%v", failoverLease)},
 			Pool:    stores.Params{Nodes: failoverServers, Memory: 512 << 20},
 			Options: stores.Options{Timeout: 10 * failoverLease}, Clients: s.failover.clients, WarmUp: s.failover.records / 10,
-			Duration: failoverCalm + failoverAfter, Interval: failoverWindow, Lease: failoverLease, Seed: s.seed,
+			Duration: duration, Interval: failoverWindow, Lease: failoverLease, Seed: s.seed,
 		},
 		Workload: simulate.Workload{Name: "rowan-zippydb-a", Records: s.failover.records},
 		Own:      stores.Values{"server-workers": 4, "segment-bytes": 256 << 10},
-		Crashes:  []string{fmt.Sprintf("node 1@%v", failoverCalm)},
 	}
+}
+
+func failoverCases(s *rowanSize) []trial {
+	o := s.faulty(failoverCalm + failoverAfter)
+	o.Crashes = []string{fmt.Sprintf("node 1@%v", failoverCalm)}
 	return []trial{{name: "failover", Simulation: o}}
+}
+
+// Of the cold start: the power of all nodes is cut.
+const (
+	coldAt      = 4 * time.Millisecond
+	coldAway    = time.Millisecond
+	coldRun     = 80 * time.Millisecond
+	coldObjects = 10e9 // of the paper's instance
+)
+
+func coldCases(s *rowanSize) []trial {
+	o := s.faulty(coldAt + coldRun)
+	o.Outages = []string{fmt.Sprintf("all@%v for %v", coldAt, coldAway)}
+	return []trial{{name: "cold start", Simulation: o}}
+}
+
+func coldTable(s *rowanSize, r results, p *Part) {
+	x := r["cold start"]
+	p.SetUp = fmt.Sprintf("As in the part failover, with %d pairs, three replicas of each. The power of all nodes is away for %v.",
+		s.failover.records, coldAway)
+	p.Header = []string{"until", "ms", "million objects a second"}
+	rate := func(took float64) float64 { return float64(s.failover.records) / took * 1e3 }
+	served := 0.0
+	for _, step := range []struct{ name, event string }{
+		{"all servers have read their logs", "term 2 is committed"}, {"replicas are compared", "all replicas have the same"},
+		{"all is served", "term 3 is committed"},
+	} {
+		took := behind(x, coldAt+coldAway, step.event)
+		if served = took; took == 0 {
+			break
+		}
+		p.Rows = append(p.Rows, []Cell{say("%s", step.name), say("%.1f", took), mops(rate(took))})
+	}
+	if served == 0 {
+		p.Notes = append(p.Notes, "The pool was not served again.")
+		return
+	}
+	p.same("cold-start", coldObjects/rate(served), unknown("One task of a server reads its logs, and another one compares what"+
+		" replicas have, which the paper does not do."))
 }
 
 func failoverTable(s *rowanSize, r results, p *Part) {
