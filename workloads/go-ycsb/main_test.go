@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/workloads/check/teeth"
 	"github.com/farkv/farkv/workloads/check/wait"
 	"github.com/farkv/farkv/workloads/runner"
 	"github.com/farkv/farkv/workloads/ycsb"
@@ -56,6 +57,8 @@ func TestScripts(t *testing.T) {
 				return runtime.GOOS == "linux", nil
 			case "ibverbs":
 				return fabrics.Lacks("rdma") == nil, nil
+			case "race":
+				return teeth.UnderRace, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},
