@@ -218,6 +218,9 @@ func served(n telemetry.Node, s *Served) telemetry.Node {
 		counts := *s.counts
 		counts.Node, n.Counts = n.ID, &counts
 	}
+	if s.Server != nil {
+		n.Server = s.Server.Counts
+	}
 	n.Lease = time.Duration(s.Lease * float64(time.Second))
 	n.Bytes = cmp.Or(n.Bytes, s.Offers)
 	return n

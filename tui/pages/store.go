@@ -2,6 +2,7 @@ package pages
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/charmbracelet/bubbles/key"
 	tea "github.com/charmbracelet/bubbletea"
@@ -22,6 +23,15 @@ type ownRow struct {
 	name        string
 	rate, perOp float64
 	total       uint64
+	nodes       []string // what servers beside nodes have, each; nil: clients count it
+}
+
+// ofClients returns a text that only a counter of clients has.
+func (r ownRow) ofClients(text string) string {
+	if r.nodes != nil {
+		return ""
+	}
+	return text
 }
 
 // NewStore returns the page.
@@ -33,11 +43,10 @@ func NewStore() *Store {
 		Columns: []components.Column[ownRow]{
 			{Title: "counter", Width: 24, Left: true, Grow: true, Text: func(r ownRow) string { return r.name },
 				Order: func(a, b ownRow) int { return compare(a.index, b.index) }},
-			{Title: "a second", Width: 9, Text: func(r ownRow) string { return components.Count(r.rate) },
+			{Title: "a second", Width: 9, Text: func(r ownRow) string { return r.ofClients(components.Count(r.rate)) },
 				Order: func(a, b ownRow) int { return compare(a.rate, b.rate) }},
 			{Title: "an operation", Width: 12, Drop: 1, Text: func(r ownRow) string {
-				return fmt.Sprintf("%.4f",
-					r.perOp)
+				return r.ofClients(fmt.Sprintf("%.4f", r.perOp))
 			},
 				Order: func(a, b ownRow) int { return compare(a.perOp, b.perOp) }},
 			{Title: "in all", Width: 9, Text: func(r ownRow) string { return components.Count(float64(r.total)) },
@@ -53,7 +62,7 @@ func (*Store) Name() string { return "Store" }
 // About says what is seen.
 func (*Store) About() string {
 	return "What the store counts of itself in all processes, named as in its paper: how often a second, how often for each operation, " +
-		"and since the processes began. The chart is of the selected counter."
+		"and since the processes began. The chart is of the selected counter. Of servers beside memory nodes: what they have now, in all and each."
 }
 
 // Keys are the page's own.
@@ -87,7 +96,25 @@ func (p *Store) set(e *Env) {
 		}
 		rows = append(rows, r)
 	}
-	p.table.Set(rows, e.Filter)
+	p.table.Set(append(rows, serverRows(e, len(rows))...), e.Filter)
+}
+
+// serverRows are what the servers beside the nodes count, and have.
+func serverRows(e *Env, first int) (rows []ownRow) {
+	at := map[string]int{}
+	for _, n := range e.sample().Nodes {
+		for _, c := range n.Server {
+			i, ok := at[c.Name]
+			if !ok {
+				i = len(rows)
+				at[c.Name] = i
+				rows = append(rows, ownRow{index: first + i, name: "servers: " + c.Name})
+			}
+			rows[i].total += c.Count
+			rows[i].nodes = append(rows[i].nodes, fmt.Sprintf("node %d: %s", n.ID, components.Count(float64(c.Count))))
+		}
+	}
+	return rows
 }
 
 func (r ownRow) line(e *Env, st styles.ID) components.Line {
@@ -113,6 +140,11 @@ func (p *Store) Draw(e *Env, a components.Area) {
 		top, rest = a.Top(0)
 	}
 	p.table.Draw(heading(top, "Counters of "+e.sample().Store, &p.table))
+	if selected.nodes != nil {
+		rest.Heading(0, components.Fit(selected.name, a.W/2)+", now", components.Span{Text: components.Count(float64(selected.total))})
+		rest.WrapText(1, styles.Plain, strings.Join(selected.nodes, ", "))
+		return
+	}
 	c := e.chart(a.W)
 	c.Lines = []components.Line{selected.line(e, styles.Series)}
 	rest.Heading(0, components.Fit(selected.name, a.W/2)+", a second",

@@ -41,6 +41,9 @@ func NewPool(seed uint64, processes, clients int) *Pool {
 		})
 	}
 	p.nodes[3].Role = "spare"
+	for i := range 2 {
+		p.nodes[i].Server = []telemetry.Counter{{Name: "primaries", Count: uint64(47 + i)}}
+	}
 	p.nodes[0].PMem = &telemetry.PMem{DIMMs: []telemetry.DIMM{{ID: "0x0001"}, {ID: "0x0011"}}}
 	p.nodes[2].PMem = &telemetry.PMem{Problem: "ipmctl: permission denied"}
 	for i := range processes {
