@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites soak reports fuzz bench peers consul rxe rxe2 rxe-speed ci
+.PHONY: test race teeth lint sim suites enumerate soak reports fuzz bench peers consul rxe rxe2 rxe-speed ci ci-all
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -28,6 +28,9 @@ sim: ## SEED=first SEEDS=count STORES=...: explore as many seeds in virtual time
 
 suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many seeds each
 	FARKV_SEED=$(SEED) FARKV_SEEDS=$(SEEDS) go test -timeout 0 -run '^Test(Store|Contention|Explore|Enumerate)$$' ./client/...
+
+enumerate: ## Rowan-KV: a crash, a death or a loss of power at each step of operations, collection, failover and moves; takes an hour
+	FARKV_LONG=1 go test -timeout 3h -v -run '^Test(Enumerate|PowerSteps|FailoverSteps|ReshardingSteps)$$' ./client/rowan
 
 soak: ## three minutes of load on each store with servers, whose memory stays bounded
 	FARKV_LONG=1 go test -timeout 30m -v -run '^TestSoak$$' ./client/rowan
@@ -61,5 +64,8 @@ rxe2: ## STORES=...: the stores with memory nodes in one guest and clients in an
 rxe-speed: ## what verbs cost in such a guest: perftest, bare loops, our workers, FUSEE, an idle client; MODE=-r in real time
 	.ci/rxe/speed $(MODE)
 
-ci:
+ci: ## what each change must pass; of its longest steps the part whose turn it is
 	.ci/run
+
+ci-all: ## all parts of all steps
+	TURNS=all .ci/run

@@ -67,7 +67,7 @@ func TestFailedOnce(t *testing.T) {
 // its node meanwhile.
 func TestEnumerate(t *testing.T) {
 	if os.Getenv("FARKV_LONG") != "1" {
-		t.Skip("takes minutes; run with FARKV_LONG=1")
+		t.Skip("takes minutes; run make enumerate")
 	}
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) { explore.Enumerate(t, explored(t, k, 2)) })
 }
