@@ -63,8 +63,8 @@ func coldCases(s *rowanSize) []trial {
 
 func coldTable(s *rowanSize, r results, p *Part) {
 	x := r["cold start"]
-	p.SetUp = fmt.Sprintf("As in the part failover, with %d pairs, three replicas of each. The power of all nodes is away for %v.",
-		s.failover.records, coldAway)
+	p.SetUp = fmt.Sprintf("As in the part failover, with %d pairs, three replicas of each. The power of all nodes is away"+
+		" for %v.", s.failover.records, coldAway)
 	p.Header = []string{"until", "ms", "million objects a second"}
 	rate := func(took float64) float64 { return float64(s.failover.records) / took * 1e3 }
 	served := 0.0

@@ -16,16 +16,16 @@ type Options struct {
 	Lease time.Duration
 	// Tick is the pause between two looks at the pool; default a quarter of the lease.
 	Tick time.Duration
-	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead; default 10 leases. One
-	// that is known to be down counts at once.
+	// NodePatience is how long a memory node may leave a READ unanswered before it counts as dead; default 10 leases.
+	// One that is known to be down counts at once.
 	NodePatience time.Duration
 	// Stop is asked once a tick whether to end; nil: the keeper ends with its endpoint.
 	Stop func() bool
 	// Log is told what the keeper does.
 	Log func(Event)
-	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things that the keeper does, with
-	// its endpoint, which has joined v, with MostUntold events at most, and may take the given time. What it failed to tell is told
-	// again later.
+	// Tell, unless nil, puts what the keeper did where others find it. It is called between two things that the keeper
+	// does, with its endpoint, which has joined v, with MostUntold events at most, and may take the given time. What it
+	// failed to tell is told again later.
 	Tell func(ep rdma.Endpoint, v *rdma.View, did []Event, within time.Duration) error
 }
 
@@ -49,9 +49,9 @@ func (o *Options) defaults() {
 	}
 }
 
-// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy by then, and nodes that it
-// has may be down. The endpoint prolongs the master's tenure as it is used, so that the mender may take its time, and
-// sleep; it joins views by itself, which the mender does not.
+// NewMender makes the mender of a master, on the endpoint that it is to use. The view may be busy by then, and nodes
+// that it has may be down. The endpoint prolongs the master's tenure as it is used, so that the mender may take its
+// time, and sleep; it joins views by itself, which the mender does not.
 type NewMender func(ep rdma.Endpoint) (Mender, error)
 
 // keeper is one process's candidate for a pool's master, and the master while role says so.
@@ -112,8 +112,9 @@ type target struct {
 // Keep makes the caller a candidate for the pool's master, until Stop or until the endpoint is closed. The master
 // replaces dead nodes and recovers dead clients, whoever else is at work. Of one that dies in the midst of that another
 // keeper takes over; of one that is slow, too, and then what the slow one still has in mind does no harm: it was fenced
-// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So may one
-// that was asked to hold still (see Hold) while verbs of a mender that failed may be in flight: the error wraps the same.
+// off, and so its Keep returns an error wrapping rdma.ErrRevoked. Its process may begin again with another endpoint. So
+// may one that was asked to hold still (see Hold) while verbs of a mender that failed may be in flight: the error wraps
+// the same.
 //
 // Keep uses the endpoint, and the mender made on it, alone. It returns nil when it was stopped.
 func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
@@ -142,7 +143,8 @@ func Keep(ep rdma.Endpoint, f rdma.Fabric, m NewMender, o Options) error {
 	return nil
 }
 
-// rhythm is how long to wait when there is nothing to do. A candidate looks less often than a master: many may be waiting.
+// rhythm is how long to wait when there is nothing to do. A candidate looks less often than a master: many may be
+// waiting.
 func (k *keeper) rhythm() time.Duration {
 	if k.role.Owner == 0 {
 		return max(k.o.Tick, k.o.Lease/4)
@@ -179,8 +181,8 @@ func (k *keeper) log(e Event) {
 	}
 }
 
-// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master drops them. The mender ends
-// with it: what that knows may not be true in a later tenure.
+// resign ends the tenure, unless verbs may be in flight: then it runs out, and the next master drops them. The mender
+// ends with it: what that knows may not be true in a later tenure.
 func (k *keeper) resign() {
 	if k.role.Owner != 0 && !k.dirty {
 		k.f.Resign(k.role)
@@ -210,9 +212,9 @@ func (k *keeper) elected(r rdma.Role) {
 	k.log(Event{What: Elected, Epoch: r.Epoch})
 }
 
-// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while a node's death is mended, and
-// again while its place is filled, which copies all that it held: in between they are let through, so that none has to wait
-// for both. Meanwhile the other replicas serve.
+// breath is for how many leases the view is left idle before a vacancy is filled. Writes wait while a node's death is
+// mended, and again while its place is filled, which copies all that it held: in between they are let through, so that
+// none has to wait for both. Meanwhile the other replicas serve.
 const breath = 4
 
 // tick does one thing of what there is to do; more: there may be something else.
@@ -364,8 +366,8 @@ func (k *keeper) failed(what target, err error) error {
 	return nil
 }
 
-// wake has those clients tried again at once whose recovery failed: what they had in hand may have been where another one died, who
-// was recovered only now. There are fewer of them each time.
+// wake has those clients tried again at once whose recovery failed: what they had in hand may have been where another
+// one died, who was recovered only now. There are fewer of them each time.
 func (k *keeper) wake() {
 	for i := range k.rests {
 		if r := &k.rests[i]; r.failed && r.what.client != 0 {

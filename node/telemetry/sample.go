@@ -82,7 +82,7 @@ type Node struct {
 	Counts  *NodeCounts `json:"counts,omitempty"`
 	Problem string      `json:"problem,omitempty"` // why Counts are missing
 	PMem    *PMem       `json:"pmem,omitempty"`    // nil: nothing is known of it
-	Server  []Counter   `json:"server,omitempty"`  // what the store's server beside the node counts and has; nil: there is none
+	Server  []Counter   `json:"server,omitempty"`  // of the store's server beside the node; nil: there is none
 }
 
 // NodeCounts are verbs and bytes at a memory node.

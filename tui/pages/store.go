@@ -62,7 +62,8 @@ func (*Store) Name() string { return "Store" }
 // About says what is seen.
 func (*Store) About() string {
 	return "What the store counts of itself in all processes, named as in its paper: how often a second, how often for each operation, " +
-		"and since the processes began. The chart is of the selected counter. Of servers beside memory nodes: what they have now, in all and each."
+		"and since the processes began. The chart is of the selected counter. Of servers beside memory nodes: what they have " +
+		"now, in all and each."
 }
 
 // Keys are the page's own.
@@ -141,7 +142,8 @@ func (p *Store) Draw(e *Env, a components.Area) {
 	}
 	p.table.Draw(heading(top, "Counters of "+e.sample().Store, &p.table))
 	if selected.nodes != nil {
-		rest.Heading(0, components.Fit(selected.name, a.W/2)+", now", components.Span{Text: components.Count(float64(selected.total))})
+		all := components.Count(float64(selected.total))
+		rest.Heading(0, components.Fit(selected.name, a.W/2)+", now", components.Span{Text: all})
 		rest.WrapText(1, styles.Plain, strings.Join(selected.nodes, ", "))
 		return
 	}

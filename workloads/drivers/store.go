@@ -301,8 +301,9 @@ func (d *pool) Close() error {
 // probes is how many of the records are looked up to tell whether a pool is loaded.
 const probes = 16
 
-// begin makes the process a candidate for the pool's master, once the pool is known to be of its store, and checks whether
-// that is fit for the command. A pool of which a node died may have no other candidate, and answer nothing until then.
+// begin makes the process a candidate for the pool's master, once the pool is known to be of its store, and checks
+// whether that is fit for the command. A pool of which a node died may have no other candidate, and answer nothing
+// until then.
 func (d *pool) begin(command string, s *workloads.Spec, o *options) (err error) {
 	session, err := d.session(0)
 	if err != nil {

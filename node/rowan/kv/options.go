@@ -152,8 +152,8 @@ func (o Options) Size() uint64 {
 	return o.wordsBytes() + o.log(0).Size()
 }
 
-// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of the worker of a server
-// that has the key; of a GET, those of all workers in turn. The options have their defaults.
+// BoxOf returns the mailbox to send a request to that is for a key with a hash: of a write, that of the worker of a
+// server that has the key; of a GET, those of all workers in turn. The options have their defaults.
 func (o *Options) BoxOf(node int, proc uint16, hash uint64, turn uint) rdma.BoxAddr {
 	worker := WorkerOf(hash, o.Workers)
 	if proc == ProcGet {
@@ -180,8 +180,8 @@ func (o Options) Tasks() int {
 // MessageBytes returns how long a message may be.
 func (o Options) MessageBytes() int { return o.WithDefaults().message() }
 
-// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize. The options
-// have their defaults.
+// Check returns why a server refuses a pair, as far as the lengths say: the error wraps rdma.ErrMessageSize. The
+// options have their defaults.
 func (o *Options) Check(key, value []byte) error {
 	if len(key) > o.KeyBytes || len(key)+len(value) > o.PairBytes {
 		return fmt.Errorf("key of %d bytes and value of %d: at most %d, and %d together: %w", len(key), len(value),

@@ -78,8 +78,8 @@ func parseRecord(p []byte) (r record, ok bool) {
 // Hash is that of a key: it says which shard the key is of, which worker's of a server, and where it is in an index.
 func Hash(key []byte) uint64 { return xxhash.Sum64(key) }
 
-// WorkerOf returns which of a server's workers writes the keys with a hash. It depends on the lower half of its bits, and
-// the shard on the upper ones.
+// WorkerOf returns which of a server's workers writes the keys with a hash. It depends on the lower half of its bits,
+// and the shard on the upper ones.
 func WorkerOf(hash uint64, workers int) int { return int(uint64(uint32(hash)) * uint64(workers) >> 32) }
 
 // found is an entry that an index names.

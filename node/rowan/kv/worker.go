@@ -14,10 +14,10 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys that are its own. So it
-// alone decides whether such a key is there, by what is in flight, too. GETs go by the index, which names what is on all
-// replicas. A worker waits for nothing but the next thing to do: an operation whose verbs are in flight is kept, and gone
-// on with when they are complete.
+// worker is a task that serves requests (section 5.1): GETs of any key, and writes of those keys that are its own. So
+// it alone decides whether such a key is there, by what is in flight, too. GETs go by the index, which names what is on
+// all replicas. A worker waits for nothing but the next thing to do: an operation whose verbs are in flight is kept,
+// and gone on with when they are complete.
 type worker struct {
 	s       *Server
 	ep      rdma.Endpoint
@@ -319,8 +319,8 @@ func (w *worker) lookUp(o *op) error {
 	return w.answerGet(o)
 }
 
-// answerGet answers a GET. The value is gathered from the log. It may be older than what another GET returned meanwhile,
-// since both are in progress.
+// answerGet answers a GET. The value is gathered from the log. It may be older than what another GET returned
+// meanwhile, since both are in progress.
 func (w *worker) answerGet(o *op) error {
 	b := o.look
 	o.look = nil
