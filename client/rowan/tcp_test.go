@@ -114,10 +114,8 @@ func TestRDMA(t *testing.T) {
 		t.Skip("needs an RDMA device: -rdma ADDRESS names one, and -tags ibverbs builds for it")
 	}
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		o := small(k)
-		if n := rdma.RingStreams(mtu); k == kv.Rowan {
-			o.Log.Streams, o.Log.Segments, o.Log.Ahead = n, o.Log.Segments+3*n, o.Log.Ahead+3*n
-		}
+		o, n := small(k), rdma.RingStreams(mtu)
+		o.Log.Streams, o.Log.Segments, o.Log.Ahead = n, o.Log.Segments+3*n, o.Log.Ahead+3*n
 		// As in pools: guests have a slow processor.
 		o.StepEvery, o.CommitEvery, o.IdleEvery = 5*time.Millisecond, 15*time.Millisecond, 20*time.Millisecond
 		history(t, o, byRDMA.place)
