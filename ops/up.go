@@ -38,7 +38,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	}
 	defer pool.Close()
 	if a, wrong := fabrics.Parse(addr); wrong == nil && a.Remote() {
-		if err := awaitServers(context.Background(), pool, false); err != nil {
+		if _, err := awaitServers(context.Background(), pool, false); err != nil {
 			return nil, fmt.Errorf("up %s: the pool is made, and not served: %w", addr, err)
 		}
 	}
