@@ -284,9 +284,10 @@ func (c *cli) check() *cobra.Command {
 		Use:   "check [POOL]",
 		Short: "Walk a pool's whole structure and look for damage",
 		Long: "Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is\n" +
-			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage. What clients that died left for\n" +
-			"recovery is no damage. It refuses while clients live, unless forced. Candidates for the pool's master, such as\n" +
-			"'farkv keep', may live: they hold still until it ends, and the pool has no other master meanwhile.",
+			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage, and when it could not look at\n" +
+			"all of the pool. What clients that died left for recovery is no damage. It refuses while clients live, unless\n" +
+			"forced. Candidates for the pool's master, such as 'farkv keep', may live: they hold still until it ends, and the\n" +
+			"pool has no other master meanwhile.",
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
