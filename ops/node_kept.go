@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
@@ -26,6 +27,9 @@ func (s Starter) data() (*local.Data, error) {
 		return nil, workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
 	}
 	d, err := local.OpenData(s.PMem)
+	if errors.Is(err, local.ErrData) {
+		err = unrecorded(d, err)
+	}
 	if err != nil {
 		return nil, explainData(fmt.Errorf("up --pmem %s: %w", s.PMem, err))
 	}
@@ -37,10 +41,26 @@ func (s Starter) data() (*local.Data, error) {
 	return d, nil
 }
 
+// errUnrecorded is wrapped when files hold what a pool has stored, and there is no record of it any more.
+var errUnrecorded = errors.New("its files hold what a pool has stored")
+
+// unrecorded says what the memory of nodes is of which there is no record: worth nothing, or a pool.
+func unrecorded(d *local.Data, err error) error {
+	for _, name := range d.Files() {
+		if holds, _ := pmem.Holds(name); holds { // what cannot be read may be worth something, too
+			return fmt.Errorf("%w: %w", err, errUnrecorded)
+		}
+	}
+	return fmt.Errorf("%w: the making of its pool was cut off", err)
+}
+
 func explainData(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(errUnrecorded), Say: "put a copy of the record back, which has the nodes' addresses and the size of their memory; for " +
+			"another pool name another folder"},
 		{Of: of(local.ErrData), Say: "remove it, or name another folder"},
-		{Of: of(local.ErrRecord), Say: "its pool cannot be brought back"},
+		{Of: of(local.ErrVersion), Say: "use the farkv that made it, or name another folder"},
+		{Of: of(local.ErrRecord), Say: "put a copy of it back that is whole: without it the pool cannot be brought back"},
 		{Of: of(local.ErrFolder), Say: "name a folder of yours that only you may write to, or one that is not there yet"},
 	})
 }
