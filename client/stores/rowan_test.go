@@ -127,6 +127,33 @@ func TestRowanCheck(t *testing.T) {
 	}
 }
 
+// TestRowanFull: when writes are refused since there is no room, that is what the pool says of how full it is.
+func TestRowanFull(t *testing.T) {
+	p, err := Create("mem:", "rowan", Params{Records: 300, PairBytes: 200, Clients: 8, Timeout: 2 * time.Second})
+	must(t, err)
+	s, ep, err := p.Worker("fill", Options{})
+	must(t, err)
+	refused, n := 0, 0
+	for ; refused < 5; n++ { // the first ones may be of shards in whose logs a moment's entries are
+		switch err := s.Insert(fmt.Appendf(nil, "key-%d", n), make([]byte, 100)); {
+		case errors.Is(err, client.ErrFull):
+			refused++
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	all, err := p.Kind.Fill(p.Fabric)
+	must(t, err)
+	for _, f := range all {
+		if 100*f.Used < 95*f.All || f.Used > f.All || f.All == 0 {
+			t.Errorf("of %d writes %d are refused, and it says %+v", n, refused, f)
+		}
+	}
+	must(t, p.Close())
+}
+
 // TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was acknowledged is there.
 func TestRowanFailover(t *testing.T) {
 	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16,
