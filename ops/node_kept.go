@@ -111,6 +111,19 @@ func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 	}
 }
 
+// MayKeep returns why Down would keep nothing of a pool; nil: it would, unless it is told to purge.
+func MayKeep(pool string) error {
+	if !strings.Contains(pool, ":") {
+		switch p, err := local.Open(pool); {
+		case err != nil && !errors.Is(err, local.ErrNoPool) && !errors.Is(err, local.ErrName):
+			return explainStarted(err, pool)
+		case err == nil && p.Data != "":
+			return nil
+		}
+	}
+	return workloads.Misuse("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool nothing is kept", pool)
+}
+
 // mayPurge returns why there is nothing to purge of a pool.
 func mayPurge(p *local.Pool, purge bool) error {
 	if purge && p.Data == "" {

@@ -233,25 +233,36 @@ func started(name string) bool {
 }
 
 func (c *cli) down() *cobra.Command {
-	var force, purge bool
+	var force, purge, keep bool
 	cmd := &cobra.Command{
 		Use:   "down [POOL]",
 		Short: "Remove a pool and what is in it",
 		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
 			"Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
-			"and by SIGKILL after a while. Nodes that somebody else started are told that they belong to no pool any more, and go\n" +
-			"on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
-			"is given.",
-		Example: "  farkv down\n  farkv down big --force\n  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
-		Args:    operands(""),
+			"and by SIGKILL after a while. Nodes that were started otherwise are told that they belong to no pool any more, and\n" +
+			"go on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
+			"is given. --keep says so: it is refused where nothing would be kept.",
+		Example: "  farkv down\n  farkv down big --force\n  farkv down mine --keep     # 'farkv up --fabric tcp mine --pmem DIR' brings it back\n" +
+			"  farkv down mine --purge    # nothing does\n" +
+			"  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
+		Args: operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
+			if keep && purge {
+				return fmt.Errorf("--keep and --purge contradict each other")
+			}
+			if keep {
+				if err := ops.MayKeep(pool); err != nil {
+					return err
+				}
+			}
 			removed, err := ops.Down(pool, force, purge)
 			return answer(c, cmd, removed, err)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even when clients live, or when it is no pool")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove what nodes remember in the folder of --pmem, too")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep it, as without --purge; refuse what would remove all")
 	return cmd
 }
 
