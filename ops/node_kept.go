@@ -111,6 +111,25 @@ func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 	}
 }
 
+// copiedAnew is how an event says which replicas differed from others when servers began.
+const copiedAnew = "damaged, copied anew: "
+
+// repairedSince names the replicas of a pool that were found damaged since a time, and are copied from others; "": none, or
+// it keeps no events.
+func repairedSince(p *stores.Pool, since time.Time) string {
+	all, err := keptEvents(p)
+	if err != nil {
+		return ""
+	}
+	var found []string
+	for _, e := range all {
+		if _, replicas, ok := strings.Cut(e.Text, copiedAnew); ok && e.At.After(since) {
+			found = append(found, replicas)
+		}
+	}
+	return strings.Join(found, ", ")
+}
+
 // MayKeep returns why Down would keep nothing of a pool; nil: it would, unless it is told to purge.
 func MayKeep(pool string) error {
 	if !strings.Contains(pool, ":") {

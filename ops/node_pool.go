@@ -137,6 +137,7 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	if err := here.Made(addr); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	absent, unserved := awaitServers(ctx, pool, back)
 	if unserved != nil && !back {
 		return nil, fmt.Errorf("up %s: %w", name, unserved)
@@ -147,6 +148,9 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	}
 	made, err = madeOf(pool, store)
 	if err == nil { // what is there stays
+		if back {
+			made.Repaired = repairedSince(pool, began)
+		}
 		for _, why := range absent {
 			made.warn(why)
 		}

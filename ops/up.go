@@ -21,6 +21,8 @@ type Made struct {
 	Warning string `json:"warning,omitempty"` // why the pool may not last
 	Kept    string `json:"kept,omitempty"`    // the folder of what its nodes remember
 	Back    bool   `json:"back,omitempty"`    // it was there before
+	// Repaired names the replicas that were damaged meanwhile.
+	Repaired string `json:"repaired,omitempty"`
 }
 
 // Up makes a pool that stays until Down.
@@ -114,6 +116,9 @@ func (m *Made) Print(w io.Writer) {
 	}
 	if m.Variant != "" {
 		fmt.Fprintf(w, "its store is %s; %s is a way to use it, chosen when a program opens it\n", m.Store, m.Variant)
+	}
+	if m.Repaired != "" {
+		fmt.Fprintf(w, "damage was found, and is repaired: copied anew from other replicas: %s\n", m.Repaired)
 	}
 	if m.Warning != "" {
 		fmt.Fprintf(w, "warning: %s\n", m.Warning)
