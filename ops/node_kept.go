@@ -34,7 +34,10 @@ func (s Starter) data() (*local.Data, error) {
 		return nil, explainData(fmt.Errorf("up --pmem %s: %w", s.PMem, err))
 	}
 	if len(d.Addresses) > 0 && len(s.Shape) > 0 && !slices.Equal(s.Shape, d.Shape) {
-		made := append([]string{"--store=" + d.Store}, d.Shape...)
+		made := d.Shape
+		if !slices.ContainsFunc(made, func(flag string) bool { return strings.HasPrefix(flag, "--store=") }) {
+			made = append([]string{"--store=" + d.Store}, made...)
+		}
 		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: leave %s out, "+
 			"or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
 	}

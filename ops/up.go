@@ -28,7 +28,11 @@ type Made struct {
 // Up makes a pool that stays until Down.
 func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	if fabrics.Private(addr) {
-		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as shm:farkv", addr)
+		name := "shm:" + fabrics.UsualName
+		if k, err := stores.Lookup(store); err == nil && k.Serve != nil { // which shared memory has no place for
+			name = fabrics.UsualName
+		}
+		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as %s", addr, name)
 	}
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
 	pool, err := stores.Create(addr, store, p)

@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +38,21 @@ func (b *bytesFlag) Set(s string) error {
 		return fmt.Errorf("want a number of bytes such as 512MiB or 8GiB")
 	}
 	*b = bytesFlag(n)
+	return nil
+}
+
+// pairFlag is a number of bytes that is also written as 1KiB; it is written in digits, as the records of pools have it.
+type pairFlag int
+
+func (p *pairFlag) String() string { return strconv.Itoa(int(*p)) }
+func (p *pairFlag) Type() string   { return "size" }
+
+func (p *pairFlag) Set(s string) error {
+	n, ok := stores.ParseBytes(s)
+	if !ok || n > math.MaxInt32 {
+		return fmt.Errorf("want a number of bytes such as 256 or 1KiB")
+	}
+	*p = pairFlag(n)
 	return nil
 }
 
@@ -96,7 +113,7 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
+	f.Var((*pairFlag)(&p.PairBytes), "pair-bytes", "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
 		stores.Slotted()+" are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
 	f.BoolVar(&p.Overcommit, "overcommit", false, "make the pool even when this machine is to hold it and has less memory")
