@@ -7,7 +7,9 @@ type Report struct {
 	Facts   []Use    // counts and bytes, in the order to print
 	Damage  []string // what no correct run can leave behind; empty when all is well
 	Waiting []string // what dead clients left for recovery; no damage
-	More    int      // findings beyond MaxFindings, counted only
+	// Unchecked is what the check did not see, and why: damage there is not found.
+	Unchecked []string
+	More      int // findings beyond MaxFindings, counted only
 }
 
 // MaxFindings bounds the findings that a report spells out: a broken pool may have millions.
@@ -33,6 +35,11 @@ func (r *Report) Damaged(format string, args ...any) {
 // Waits adds a finding that waits for the recovery of a dead client.
 func (r *Report) Waits(format string, args ...any) {
 	r.add(&r.Waiting, format, args)
+}
+
+// Unseen adds something that the check could not look at.
+func (r *Report) Unseen(format string, args ...any) {
+	r.add(&r.Unchecked, format, args)
 }
 
 func (r *Report) add(list *[]string, format string, args []any) {

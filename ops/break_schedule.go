@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
@@ -395,6 +396,8 @@ func (r *scheduled) check(ctx context.Context) {
 	case busy > 0:
 		r.out.Check = fmt.Sprintf("not known: %s were at work, which may look like damage (hint: end them, then 'farkv check %s')",
 			Plural(busy, "client", "clients"), r.b.name())
+	case len(f.Damage) == 0:
+		r.out.Check = "not known: " + strings.Join(f.Unchecked, "; ")
 	default:
 		r.out.Check, r.out.Sound = Plural(len(f.Damage)+f.More, "finding", "findings"), &sound
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,13 +19,17 @@ import (
 type Findings struct {
 	Pool    string   `json:"pool"`
 	Store   string   `json:"store"`
-	Sound   bool     `json:"sound"` // no damage
+	Sound   bool     `json:"sound"` // no damage, and all was looked at
 	Facts   []Fact   `json:"facts"`
 	Waiting []string `json:"waiting"` // what dead clients left for recovery; no damage
 	Damage  []string `json:"damage"`
-	More    int      `json:"more"`    // findings that are not spelt out
-	Live    []Client `json:"live"`    // clients that were at work meanwhile: what looks like damage may be their work
-	Keepers []Client `json:"keepers"` // candidates for the pool's master, all of which held still meanwhile
+	// Unchecked is what could not be looked at, and why: damage there is not found.
+	Unchecked []string `json:"unchecked"`
+	More      int      `json:"more"`    // findings that are not spelt out
+	Live      []Client `json:"live"`    // clients that were at work meanwhile: what looks like damage may be their work
+	Keepers   []Client `json:"keepers"` // candidates for the pool's master, all of which held still meanwhile
+
+	repair string // a hint
 }
 
 // Fact is what a check counted; its Bytes, where they mean something, are those of one replica.
@@ -53,6 +58,9 @@ func factsOf(uses []stores.Use) []Fact {
 
 // ErrDamage is wrapped when a check found damage.
 var ErrDamage = errors.New("pool is damaged")
+
+// ErrIncomplete is wrapped when a check found none, and did not see all of the pool.
+var ErrIncomplete = errors.New("not all of the pool is checked")
 
 // Check walks the whole pool. Of one that clients write to meanwhile it would tell nothing that holds, so it refuses
 // while clients live, unless forced, with an error wrapping fabrics.ErrInUse. Servers of a store are no such clients,
@@ -159,19 +167,48 @@ func findings(p *stores.Pool) (*Findings, error) {
 		return nil, explainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
 	}
 	f := &Findings{
-		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0, More: r.More, Live: []Client{}, Keepers: []Client{},
-		Facts:   factsOf(r.Facts),
-		Waiting: append([]string{}, r.Waiting...), Damage: append([]string{}, r.Damage...),
+		Pool: p.Address, Store: p.Kind.Name, Sound: len(r.Damage) == 0 && len(r.Unchecked) == 0, More: r.More, Live: []Client{},
+		Keepers: []Client{}, Facts: factsOf(r.Facts), Waiting: append([]string{}, r.Waiting...),
+		Damage: append([]string{}, r.Damage...), Unchecked: append([]string{}, r.Unchecked...),
+	}
+	switch {
+	case len(f.Damage) > 0:
+		f.repair = repairOf(p)
+	case len(f.Unchecked) > 0:
+		f.repair = fmt.Sprintf(" (hint: 'farkv recover %[1]s' gives up nodes that are down; 'farkv status %[1]s' shows them)",
+			short(p.Address))
 	}
 	return f, nil
 }
 
-// Err returns an error wrapping ErrDamage when there is damage.
-func (f *Findings) Err() error {
-	if f.Sound {
-		return nil
+// repairOf is a hint how damage is repaired of which another replica knows better: servers that begin in memory that earlier
+// ones have left compare what they have. "": there is no such way.
+func repairOf(p *stores.Pool) string {
+	if p.Kind.Serve == nil {
+		return ""
 	}
-	return fmt.Errorf("check %s: %w: %s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"))
+	if here := started(p.Address); here != nil && here.Data != "" {
+		return fmt.Sprintf(" (hint: 'farkv down %[1]s' and 'farkv up --fabric tcp %[1]s --pmem %[2]s': servers that begin compare "+
+			"replicas, and copy what is damaged from others)", here.Name, here.Data)
+	}
+	all, err := servedBy(p.Address, p.Fabric)
+	if err != nil || len(all) == 0 || slices.ContainsFunc(all, func(s Served) bool { return s.Survives == "" }) {
+		return ""
+	}
+	return " (hint: end the process of the node that is named, and start it again with the same --pmem: its server compares replicas " +
+		"then, and copies what is damaged from others)"
+}
+
+// Err returns an error wrapping ErrDamage when there is damage, or ErrIncomplete when there may be.
+func (f *Findings) Err() error {
+	switch {
+	case len(f.Damage) > 0:
+		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, Plural(len(f.Damage)+f.More, "finding", "findings"), f.repair)
+	case len(f.Unchecked) > 0:
+		return fmt.Errorf("check %s: %w: %s left out%s", f.Pool, ErrIncomplete,
+			Plural(len(f.Unchecked), "server is", "servers are"), f.repair)
+	}
+	return nil
 }
 
 // Print implements Result.
@@ -192,6 +229,9 @@ func (f *Findings) Print(w io.Writer) {
 	for _, s := range f.Damage {
 		fmt.Fprintf(w, "DAMAGE: %s\n", s)
 	}
+	for _, s := range f.Unchecked {
+		fmt.Fprintf(w, "NOT CHECKED: %s\n", s)
+	}
 	if f.More > 0 {
 		fmt.Fprintf(w, "and %s\n", Plural(f.More, "finding more", "findings more"))
 	}
@@ -203,8 +243,10 @@ func (f *Findings) Print(w io.Writer) {
 			Plural(n, "candidate for the pool's master", "candidates for the pool's master"))
 	}
 	switch {
-	case !f.Sound:
+	case len(f.Damage) > 0:
 		fmt.Fprintln(w, "the pool is DAMAGED")
+	case len(f.Unchecked) > 0:
+		fmt.Fprintln(w, "no damage in what was checked, which is NOT ALL")
 	case len(f.Waiting) > 0:
 		fmt.Fprintln(w, "no damage; what dead clients left waits for recovery")
 	default:

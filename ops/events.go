@@ -63,8 +63,8 @@ func (e *Events) Print(w io.Writer) {
 	rows := [][]string{{"time", "event", "node", "client", "took", "what happened"}}
 	for _, v := range e.Events {
 		took := ""
-		if v.Took > 0 {
-			took = v.Took.Round(time.Microsecond).String()
+		if rounded := v.Took.Round(time.Microsecond); rounded > 0 {
+			took = rounded.String()
 		}
 		rows = append(rows, []string{v.At.Local().Format("2006-01-02 15:04:05.000"), v.What, of(v.Node, -1), of(v.Client, 0), took, v.Text})
 	}

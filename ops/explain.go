@@ -69,11 +69,29 @@ func hints(pool string) []workloads.Hint {
 		{Of: of(errLost), Say: lostHint(short(pool))},
 		{Of: of(rdma.ErrUnreachable), Unless: !consul,
 			Say: "does the agent run? Until it is back no program can open the pool; see 'farkv help consul'"},
+		{Of: of(rdma.ErrNodeDown), Unless: sole(pool) == "", Say: sole(pool)},
 		{Of: of(rdma.ErrNodeDown), Say: about("'farkv status %[1]s' shows the nodes and how many more may die, " +
 			"'farkv recover %[1]s' replaces those that are down")},
 		{Of: of(rdma.ErrFull), Say: "make a larger pool: --records sizes the index, --memory has to hold the pairs, " +
 			"--clients those who use it"},
 	}
+}
+
+// sole says what is true of a pool whose only node is down, where 'farkv up' started it on this machine; "": it is none.
+func sole(pool string) string {
+	if pool == "" {
+		return ""
+	}
+	here := started(pool)
+	if here == nil || len(here.Nodes) != 1 {
+		return ""
+	}
+	if here.Data != "" {
+		return fmt.Sprintf("it is the pool's only node, and no other replica is left: 'farkv down %[1]s', then 'farkv up --fabric tcp "+
+			"%[1]s --pmem %[2]s' starts it again with what it remembers", here.Name, here.Data)
+	}
+	return fmt.Sprintf("it is the pool's only node, and no replica is left: what it held is lost; 'farkv down --force %s' removes the pool",
+		here.Name)
 }
 
 // explainAt is explain for what failed on a pool that could be opened: where a node is down it says when copies are lost. It

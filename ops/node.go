@@ -236,6 +236,10 @@ func nodeHint(err error, c *NodeConfig) error {
 		hint = "lower --memory; with --overcommit the node takes what is there, and fails when that is used up"
 	case errors.Is(err, pmem.ErrSize):
 		hint = "--memory has to be what it was; or name another file, or remove this one with what it holds"
+	case errors.Is(err, pmem.ErrVersion):
+		hint = "use the farkv that made it, or name another file"
+	case errors.Is(err, pmem.ErrCut):
+		hint = "put a copy back that is whole; or remove it, and the node begins anew, without what it held"
 	case errors.Is(err, pmem.ErrDamaged):
 		hint = "what it holds is lost: remove it, and the node begins anew"
 	case errors.Is(err, syscall.EACCES) && c.File == "" && c.PMem == "":

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/cluster/local"
 	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads"
 )
@@ -26,21 +27,43 @@ func (s Starter) data() (*local.Data, error) {
 		return nil, workloads.Misuse("--pmem is for --fabric tcp: what an RNIC writes is not flushed")
 	}
 	d, err := local.OpenData(s.PMem)
+	if errors.Is(err, local.ErrData) {
+		err = unrecorded(d, err)
+	}
 	if err != nil {
 		return nil, explainData(fmt.Errorf("up --pmem %s: %w", s.PMem, err))
 	}
 	if len(d.Addresses) > 0 && len(s.Shape) > 0 && !slices.Equal(s.Shape, d.Shape) {
-		made := append([]string{"--store=" + d.Store}, d.Shape...)
+		made := d.Shape
+		if !slices.ContainsFunc(made, func(flag string) bool { return strings.HasPrefix(flag, "--store=") }) {
+			made = append([]string{"--store=" + d.Store}, made...)
+		}
 		return nil, workloads.Misuse("up --pmem %s: it holds a pool, made with %s, that keeps its shape (hint: leave %s out, "+
 			"or name another folder)", s.PMem, strings.Join(made, " "), strings.Join(s.Shape, " "))
 	}
 	return d, nil
 }
 
+// errUnrecorded is wrapped when files hold what a pool has stored, and there is no record of it any more.
+var errUnrecorded = errors.New("its files hold what a pool has stored")
+
+// unrecorded says what the memory of nodes is of which there is no record: worth nothing, or a pool.
+func unrecorded(d *local.Data, err error) error {
+	for _, name := range d.Files() {
+		if holds, _ := pmem.Holds(name); holds { // what cannot be read may be worth something, too
+			return fmt.Errorf("%w: %w", err, errUnrecorded)
+		}
+	}
+	return fmt.Errorf("%w: the making of its pool was cut off", err)
+}
+
 func explainData(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
+		{Of: of(errUnrecorded), Say: "put a copy of the record back, which has the nodes' addresses and the size of their memory; for " +
+			"another pool name another folder"},
 		{Of: of(local.ErrData), Say: "remove it, or name another folder"},
-		{Of: of(local.ErrRecord), Say: "its pool cannot be brought back"},
+		{Of: of(local.ErrVersion), Say: "use the farkv that made it, or name another folder"},
+		{Of: of(local.ErrRecord), Say: "put a copy of it back that is whole: without it the pool cannot be brought back"},
 		{Of: of(local.ErrFolder), Say: "name a folder of yours that only you may write to, or one that is not there yet"},
 	})
 }
@@ -89,6 +112,38 @@ func reopen(ctx context.Context, addr string) (*stores.Pool, error) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// copiedAnew is how an event says which replicas differed from others when servers began.
+const copiedAnew = "damaged, copied anew: "
+
+// repairedSince names the replicas of a pool that were found damaged since a time, and are copied from others; "": none, or
+// it keeps no events.
+func repairedSince(p *stores.Pool, since time.Time) string {
+	all, err := keptEvents(p)
+	if err != nil {
+		return ""
+	}
+	var found []string
+	for _, e := range all {
+		if _, replicas, ok := strings.Cut(e.Text, copiedAnew); ok && e.At.After(since) {
+			found = append(found, replicas)
+		}
+	}
+	return strings.Join(found, ", ")
+}
+
+// MayKeep returns why Down would keep nothing of a pool; nil: it would, unless it is told to purge.
+func MayKeep(pool string) error {
+	if !strings.Contains(pool, ":") {
+		switch p, err := local.Open(pool); {
+		case err != nil && !errors.Is(err, local.ErrNoPool) && !errors.Is(err, local.ErrName):
+			return explainStarted(err, pool)
+		case err == nil && p.Data != "":
+			return nil
+		}
+	}
+	return workloads.Misuse("down %s: --keep is for a NAME whose nodes 'farkv up --pmem' started: of another pool nothing is kept", pool)
 }
 
 // mayPurge returns why there is nothing to purge of a pool.

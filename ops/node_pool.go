@@ -137,16 +137,26 @@ func (s *localNodes) up(ctx context.Context, name, store string, open func(addr 
 	if err := here.Made(addr); err != nil {
 		return nil, err
 	}
-	unserved := awaitServers(ctx, pool, back)
+	began := time.Now()
+	absent, unserved := awaitServers(ctx, pool, back)
 	if unserved != nil && !back {
 		return nil, fmt.Errorf("up %s: %w", name, unserved)
 	}
-	if back && unserved == nil && pool.Kind.Serve != nil && pool.Kind.Mender != nil { // servers wait for another term
-		unserved = (&Recovery{Pool: addr}).recover(ctx, pool)
+	if back && pool.Kind.Serve != nil && pool.Kind.Mender != nil {
+		// Servers wait for another term, whatever is missing: others serve its shards then.
+		unserved = errors.Join(unserved, (&Recovery{Pool: addr}).recover(ctx, pool))
 	}
 	made, err = madeOf(pool, store)
-	if err == nil && unserved != nil { // what is there stays
-		made.Warning = unserved.Error()
+	if err == nil { // what is there stays
+		if back {
+			made.Repaired = repairedSince(pool, began)
+		}
+		for _, why := range absent {
+			made.warn(why)
+		}
+		if unserved != nil {
+			made.warn(strings.Join(strings.Split(unserved.Error(), "\n"), "; "))
+		}
 	}
 	if err == nil && s.data != nil {
 		made.Kept = s.data.Folder()

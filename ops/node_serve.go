@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
@@ -56,36 +57,66 @@ func (n *nodeServer) awaitOther(ctx context.Context, id string) {
 	}
 }
 
-// serversTime bounds the wait for the servers of a pool that was just made.
-const serversTime = 20 * time.Second
+// serversTime bounds the wait for the servers of a pool that was just made, or brought back; silentTime for a node that
+// does not answer.
+const serversTime, silentTime = 20 * time.Second, 3 * time.Second
 
-// awaitServers waits until servers run beside all memory nodes of a pool, where stores have servers; of a new pool, until
-// they serve all of it. Servers of a pool that was brought back wait for a master.
-func awaitServers(ctx context.Context, p *stores.Pool, back bool) error {
+// awaitServers waits until servers run beside the memory nodes of a pool, where stores have servers; of a new pool, until
+// they serve all of it. Servers of a pool that was brought back wait for a master. Then nodes are left out that the pool
+// went on without, or that hold nothing of it: no server ever begins there. absent names each, and why. The error names
+// those that were waited for in vain.
+func awaitServers(ctx context.Context, p *stores.Pool, back bool) (absent []string, err error) {
 	if p.Kind.Serve == nil {
-		return nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, serversTime, fmt.Errorf("not all serve after %v", serversTime))
 	defer cancel()
-	for {
+	for began := time.Now(); ; {
 		all, err := inspect(ctx, p.Address, p.Fabric)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		waits, problem := false, error(nil)
+		absent = nil
+		var waits []string
+		var problem error
+		view := p.Fabric.View()
 		for i, s := range all[:min(len(all), p.Fabric.Nodes())] {
-			waits = waits || s.Server == nil || !back && s.Server.Waits
-			if s.Server != nil && s.Server.Problem != "" {
+			why := ""
+			if back {
+				why = s.absence(view.Members[i].Gone, time.Since(began) > silentTime)
+			}
+			switch {
+			case why != "":
+				absent = append(absent, fmt.Sprintf("node %d does not serve %s: %s", i, p.Kind.Name, why))
+			case s.Server == nil:
+				waits = append(waits, fmt.Sprintf("node %d (%s)", i, cmp.Or(s.Problem, "its server has not begun")))
+			case s.Server.Problem != "":
 				problem = cmp.Or(problem, fmt.Errorf("node %d does not serve %s: %s", i, p.Kind.Name, s.Server.Problem))
+			case s.Server.Waits && !back:
+				waits = append(waits, fmt.Sprintf("node %d (its server waits for others)", i))
 			}
 		}
-		if !waits {
-			return problem
+		if len(waits) == 0 {
+			return absent, problem
 		}
 		if sleepUntil(ctx, time.Now().Add(firstAttempt)) != nil {
-			return fmt.Errorf("wait for the servers of %s: %w", p.Address, context.Cause(ctx))
+			return absent, fmt.Errorf("wait for the servers of %s: %w: %s", p.Address, context.Cause(ctx), strings.Join(waits, ", "))
 		}
 	}
+}
+
+// absence returns why no server will begin beside a node of a pool that was brought back; "": it will, or may. late: it was
+// waited for.
+func (s *Served) absence(gone, late bool) string {
+	switch {
+	case gone || s.Expelled:
+		return "it is gone: the pool went on without it"
+	case !s.Reachable && late:
+		return "it does not answer: " + s.Problem
+	case s.Reachable && !s.InPool:
+		return "it holds nothing of this pool: its file was missing or empty, or is another one's"
+	}
+	return ""
 }
 
 // serveStore runs the server of the store that the node's pool holds, if it has one, until ctx ends, or the node has

@@ -115,9 +115,11 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 			failed = e.Err
 		}
 		if e.What != cluster.Elected {
-			r.Done = append(r.Done, Step{
-				What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(), Seconds: e.Took.Seconds(), Report: e.Report,
-			})
+			step := Step{What: e.What.String(), Text: e.String(), At: (e.At - began).Seconds(), Seconds: e.Took.Seconds()}
+			if e.Report != step.Text {
+				step.Report = e.Report
+			}
+			r.Done = append(r.Done, step)
 		}
 	}
 	err = errors.Join(err, ep.Close())

@@ -38,8 +38,13 @@ type Simulation struct {
 // Set sets an option of the store.
 func (s *Simulation) Set(option string, value any) { s.Own = s.Own.With(stores.Values{option: value}) }
 
+// ServedProfile and ServedNodes are where stores with servers are simulated unless something else is said: on Rowan's
+// testbed.
+const ServedProfile, ServedNodes = "rowan-testbed", 6
+
 const (
 	defaultSimOps = 1_000_000
+	servedSimOps  = 100_000 // of stores with servers, whose tasks are simulated, too
 	maxSimOps     = 1 << 32
 	// eachOp is about the least time that an operation takes on the profiles' networks: it bounds what a run that ends
 	// by time may insert.
@@ -108,15 +113,19 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 	}
 	c = s.Config
 	c.Target, c.Options = p.GetFloat64("target", 0), stores.Options{Own: kind.Choose(s.Own, stores.Opened)}
+	usual := int64(defaultSimOps)
+	if kind.Serve != nil {
+		usual = servedSimOps
+	}
 	if c.Ops == 0 && c.Duration == 0 {
 		if c.Ops = p.GetInt64("operationcount", 0); c.Ops <= 0 || c.Ops > maxSimOps {
-			c.Ops = defaultSimOps
+			c.Ops = usual
 		}
 	}
 	if c.WarmUp < 0 {
 		c.WarmUp = c.Ops
 		if c.Ops == 0 {
-			c.WarmUp = defaultSimOps
+			c.WarmUp = usual
 		}
 	}
 	most := c.Ops

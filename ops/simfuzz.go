@@ -34,8 +34,9 @@ type SimFuzz struct {
 // Fuzzed is what was found.
 type Fuzzed struct {
 	Store      string `json:"store"`
-	Seed       uint64 `json:"seed"` // the first
-	Runs       uint64 `json:"runs"`
+	Seed       uint64 `json:"seed"`  // the first
+	Seeds      uint64 `json:"seeds"` // that were tried
+	Runs       uint64 `json:"runs"`  // one each, and one more of those in which a keeper crashed
 	Operations uint64 `json:"operations"`
 	OK         uint64 `json:"ok"` // operations that did what they were asked for
 	Events     uint64 `json:"events"`
@@ -86,7 +87,7 @@ func (z *SimFuzz) Run(ctx context.Context) (*Fuzzed, error) {
 		z.say("%s runs, %s operations, %s events", count(t.Runs), count(t.Operations), count(t.Events))
 	}})
 	f.took = time.Since(began)
-	f.Runs, f.Operations, f.OK, f.Events = r.Runs, r.Operations, r.OK, r.Events
+	f.Seeds, f.Runs, f.Operations, f.OK, f.Events = r.Seeds, r.Runs, r.Operations, r.OK, r.Events
 	f.Crashes, f.Deaths, f.Restarts, f.Undecided = r.Crashes, r.Deaths, r.Restarts, r.Undecided
 	if r.UndecidedPlan != nil {
 		f.UndecidedPlan = r.UndecidedPlan.String()
@@ -158,8 +159,9 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintln(w, strings.TrimRight(f.Replay, "\n"))
 	}
 	if f.Runs > 0 {
-		fmt.Fprintf(w, "%s: %s from seed %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
-			Plural(int(f.Runs), "run", "runs"), f.Seed, Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
+		fmt.Fprintf(w, "%s: %s of %s from %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
+			Plural(int(f.Runs), "run", "runs"), Plural(int(f.Seeds), "seed", "seeds"), f.Seed,
+			Plural(int(f.Operations), "operation", "operations"), count(f.OK), count(f.Events),
 			Plural(int(f.Crashes), "client", "clients"), Plural(int(f.Deaths), "memory node", "memory nodes"), cameBack(f.Restarts))
 	}
 	if !f.Recovers && !f.enduring {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -33,8 +34,11 @@ func (s *Simulated) Print(w io.Writer) {
 		title += ": " + s.Title
 	}
 	fmt.Fprintf(w, "%s\n", title)
-	fmt.Fprintf(w, "%s records of %s, %s of the index and %d of the data, seed %d\n", count(s.Records),
-		upTo(s.ObjectSizes, count(s.PairBytes)+" B"), Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas, s.Seed)
+	copies := fmt.Sprintf("%s of the index and %d of the data", Plural(s.IndexReplicas, "replica", "replicas"), s.DataReplicas)
+	if k, err := stores.Lookup(s.Store); err == nil && k.Serve != nil {
+		copies = Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
+	}
+	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", count(s.Records), upTo(s.ObjectSizes, count(s.PairBytes)+" B"), copies, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", count(int64(s.DeviceBytes)))
 	}

@@ -21,12 +21,18 @@ type Made struct {
 	Warning string `json:"warning,omitempty"` // why the pool may not last
 	Kept    string `json:"kept,omitempty"`    // the folder of what its nodes remember
 	Back    bool   `json:"back,omitempty"`    // it was there before
+	// Repaired names the replicas that were damaged meanwhile.
+	Repaired string `json:"repaired,omitempty"`
 }
 
 // Up makes a pool that stays until Down.
 func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	if fabrics.Private(addr) {
-		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as shm:farkv", addr)
+		name := "shm:" + fabrics.UsualName
+		if k, err := stores.Lookup(store); err == nil && k.Serve != nil { // which shared memory has no place for
+			name = fabrics.UsualName
+		}
+		return nil, workloads.Misuse("up %s: a mem: pool would end with this command; use a name, such as %s", addr, name)
 	}
 	folder, free, roomErr := fabrics.Room() // what is wrong with the folder, Create says better
 	pool, err := stores.Create(addr, store, p)
@@ -38,7 +44,7 @@ func Up(addr, store string, p stores.Params) (made *Made, err error) {
 	}
 	defer pool.Close()
 	if a, wrong := fabrics.Parse(addr); wrong == nil && a.Remote() {
-		if err := awaitServers(context.Background(), pool, false); err != nil {
+		if _, err := awaitServers(context.Background(), pool, false); err != nil {
 			return nil, fmt.Errorf("up %s: the pool is made, and not served: %w", addr, err)
 		}
 	}
@@ -114,6 +120,9 @@ func (m *Made) Print(w io.Writer) {
 	}
 	if m.Variant != "" {
 		fmt.Fprintf(w, "its store is %s; %s is a way to use it, chosen when a program opens it\n", m.Store, m.Variant)
+	}
+	if m.Repaired != "" {
+		fmt.Fprintf(w, "damage was found, and is repaired: copied anew from other replicas: %s\n", m.Repaired)
 	}
 	if m.Warning != "" {
 		fmt.Fprintf(w, "warning: %s\n", m.Warning)

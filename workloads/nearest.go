@@ -9,7 +9,7 @@ import (
 const maxNear = 3
 
 // Nearest returns the words of known that name is most likely a misspelling of, up to three: those at the least edit
-// distance, and at most a third of name's length away, or, where there are none, those that begin with name. It
+// distance, and at most a third of name's length away, or one mistake, or, where there are none, those that begin with name. It
 // returns nil when nothing is near, or more than three words are.
 func Nearest(name string, known []string) []string {
 	near := closest(name, known)
@@ -24,7 +24,7 @@ func Nearest(name string, known []string) []string {
 
 // closest returns the words at the least edit distance. A short word has few mistakes.
 func closest(name string, known []string) (near []string) {
-	least := (len(name)+2)/3 + 1 // one more than the mistakes that are allowed
+	least := max(len(name)/3, 1) + 1 // one more than the mistakes that are allowed
 	for _, word := range known {
 		switch d := editDistance(name, word); {
 		case d < least:

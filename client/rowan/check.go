@@ -21,7 +21,8 @@ const tries = 5
 
 // Check reads the logs of all servers. It compares the replicas of each shard: of each key they have the same newest
 // record. It asks primaries for keys: they answer what that says. A record above its shard's CommitVer may be
-// missing: its write is under way, or its client was told that it is uncertain. Dead nodes are left out.
+// missing: its write is under way, or its client was told that it is uncertain. Members whose nodes are dead, and
+// primaries that do not answer, leave something unchecked: the report names it.
 //
 // What cleaners move meanwhile may look like damage: then the walk begins again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
@@ -53,12 +54,14 @@ type checker struct {
 	answers       uint64       // of primaries
 	silent        uint64       // primaries that do not answer
 	keys          []asked
+	chosen        []int  // by shard, how many of these it has
 	live, bytes   uint64 // pairs, and their bytes
 }
 
 // contents is what the logs of a node have.
 type contents struct {
 	alive  bool
+	why    error    // it is not
 	items  []item   // the newest of each key, by hash
 	commit []uint64 // what the server had said of its shards before
 	torn   []torn   // nil: they were not looked for
@@ -88,12 +91,25 @@ func newer(a, b item) int {
 
 // asked is a key for which its primary is asked.
 type asked struct {
-	key  string
-	hash uint64
+	key   string
+	hash  uint64
+	shard int
 }
 
-// mostAsked bounds these: each takes a round trip.
+// mostAsked bounds these: each takes a round trip. Each shard has its part of them.
 const mostAsked = 10_000
+
+// keysOf returns the node that names the keys for which a shard's primary is asked: the last that has all, a backup where
+// one lives.
+func (c *checker) keysOf(shard int) int {
+	all := c.config.Shards[shard].Complete()
+	for _, node := range slices.Backward(all) {
+		if c.nodes[node].alive {
+			return node
+		}
+	}
+	return shards.None
+}
 
 func (c *checker) walk(f rdma.Fabric) error {
 	ep, l, _, err := client.Look(f, "read the pool", readLayout)
@@ -114,11 +130,13 @@ func (c *checker) walk(f rdma.Fabric) error {
 			return err
 		}
 	}
+	c.chosen = make([]int, l.servers.Shards)
 	for n := range c.nodes {
 		if err := c.collect(n); err != nil {
 			return err
 		}
 	}
+	c.unread()
 	wanted := map[uint64]item{}
 	for shard := range c.config.Shards {
 		c.compare(shard, wanted)
@@ -140,8 +158,10 @@ func (c *checker) begin(node int) error {
 	t, err := kv.ReadTable(c.ep, c.l.servers, c.l.promises(), node)
 	switch {
 	case errors.Is(err, rdma.ErrNodeDown):
+		c.nodes[node].why = rdma.ErrNodeDown
 		return nil
 	case errors.Is(err, rowan.ErrDamaged):
+		c.nodes[node].why = err
 		c.r.Damaged("node %d: %v", node, err)
 		return nil
 	case err != nil:
@@ -151,6 +171,7 @@ func (c *checker) begin(node int) error {
 	c.sum.Add(t.Count())
 	n := &c.nodes[node]
 	if n.commit, err = kv.CommitVers(c.ep, c.l.servers, node); errors.Is(err, rowan.ErrDamaged) {
+		n.why = err
 		c.r.Damaged("node %d: %v", node, err)
 		return nil
 	}
@@ -175,8 +196,9 @@ func (c *checker) collect(node int) error {
 			hash: hash, version: r.Version, value: xxhash.Sum64(r.Value), term: r.Term, deleted: r.Deleted,
 			length: int32(len(r.Key) + len(r.Value)),
 		})
-		if all := c.config.Shards[r.Shard].Complete(); len(all) > 0 && all[len(all)-1] == node && len(c.keys) < mostAsked { // a backup
-			c.keys = append(c.keys, asked{string(r.Key), hash})
+		if c.chosen[r.Shard] < max(mostAsked/len(c.chosen), 1) && c.keysOf(r.Shard) == node {
+			c.chosen[r.Shard]++
+			c.keys = append(c.keys, asked{string(r.Key), hash, r.Shard})
 		}
 	})
 	if errors.Is(err, rowan.ErrDamaged) {
@@ -192,6 +214,40 @@ func (c *checker) collect(node int) error {
 		return a.hash == b.hash
 	})
 	return err
+}
+
+// unread says which members' logs were not read, and what is not compared for that.
+func (c *checker) unread() {
+	for _, m := range c.config.Members {
+		if c.nodes[m.Node].alive {
+			continue
+		}
+		primary, backup := c.primaryOf(m.Node), 0
+		for i := range c.config.Shards {
+			if s := &c.config.Shards[i]; s.Primary != m.Node && s.Has(m.Node) {
+				backup++
+			}
+		}
+		c.r.Unseen("node %d: replicas of the %s of which its server is the primary are not compared, and its own of %d others are not "+
+			"read: %v", m.Node, plural(primary), backup, c.nodes[m.Node].why)
+	}
+}
+
+// primaryOf returns of how many shards a node's server is the primary.
+func (c *checker) primaryOf(node int) (n int) {
+	for _, s := range c.config.Shards {
+		if s.Primary == node {
+			n++
+		}
+	}
+	return n
+}
+
+func plural(shards int) string {
+	if shards == 1 {
+		return "shard"
+	}
+	return fmt.Sprint(shards, " shards")
 }
 
 // compare compares the replicas of a shard, and notes what each key has.
@@ -240,8 +296,12 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 			case !settled:
 				c.under++
 			default:
-				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has version %d%s",
-					shard, replicas[i], newest.version, newest.hash, has.version, c.place(replicas[i], shard, newest.version))
+				older := "none"
+				if has.version > 0 {
+					older = fmt.Sprintf("version %d", has.version)
+				}
+				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has %s%s",
+					shard, replicas[i], newest.version, newest.hash, older, c.place(replicas[i], shard, newest.version))
 			}
 		}
 		if settled {
@@ -293,28 +353,33 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 	if err != nil {
 		return err
 	}
-	silent := make([]bool, c.l.nodes)
+	silent := make([]error, c.l.nodes)
 	for _, k := range c.keys {
 		want, ok := wanted[k.hash]
-		shard := c.config.Find(k.hash)
-		primary := c.config.Shards[shard].Primary
-		if !ok || silent[primary] {
+		primary := c.config.Shards[k.shard].Primary
+		if !ok || silent[primary] != nil {
 			continue
 		}
 		value, err := s.Get([]byte(k.key))
 		switch {
 		case err == nil && (want.deleted || xxhash.Sum64(value) != want.value):
 			c.r.Damaged("shard %d: server %d answers with %d bytes for %.40q, of which version %d is in its log",
-				shard, primary, len(value), k.key, want.version)
+				k.shard, primary, len(value), k.key, want.version)
 		case errors.Is(err, client.ErrNotFound) && !want.deleted:
-			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", shard, primary,
+			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", k.shard, primary,
 				k.key, want.version)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
-			silent[primary] = true
+			silent[primary] = err
 			c.silent++
 			continue
 		}
 		c.answers++
+	}
+	for primary, err := range silent {
+		if err != nil {
+			c.r.Unseen("server %d does not answer: of the %s of which it is the primary only logs are read: %v", primary,
+				plural(c.primaryOf(primary)), err)
+		}
 	}
 	return s.Close()
 }

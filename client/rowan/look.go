@@ -40,9 +40,10 @@ func (l *layout) counts(ep rdma.Endpoint) (all []rowan.Counts, err error) {
 	return all, nil
 }
 
-// Fill returns how many segments have entries, and how many of the node that has the most: when one has no more, the
-// shards of which it is a replica take no more. What is dead in them is freed when it is needed. It may run while
-// clients work. Dead nodes are left out.
+// Fill returns how many segments have entries, of those that PUTs may fill, and the same of the fullest node: when one has
+// no more, the shards of which it is a replica take no more. What servers keep ahead for others' entries, and free for DELs
+// and cleaners, counts as neither. What is dead in segments is freed when it is needed. It may run while clients work. Dead
+// nodes are left out.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -54,10 +55,12 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
 	all, fullest := client.Fill{Of: "segments"}, client.Fill{Of: "segments of the fullest node"}
+	keep := l.servers.WithDefaults().Keep
 	for _, c := range counts {
-		taken, of := uint64(c.Filling+c.Used+c.Committed), uint64(l.Segments)
+		taken := uint64(c.Filling + c.Used + c.Committed)
+		of := taken + uint64(max(c.Free-keep, 0))
 		all.Add(taken, of)
-		if fullest.All == 0 || taken > fullest.Used {
+		if fullest.All == 0 || taken*fullest.All > fullest.Used*of {
 			fullest.Used, fullest.All = taken, of
 		}
 	}

@@ -159,7 +159,9 @@ func (s *Store) drop() {
 func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, error) {
 	s.drop()
 	if err := s.o.Servers.Check(key, value); err != nil {
-		return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrTooLarge, err)
+		o := &s.o.Servers
+		return nil, fmt.Errorf("%s %.40q: %w: a key of %d bytes and a value of %d: at most %d, and %d together", name, key,
+			client.ErrTooLarge, len(key), len(value), o.KeyBytes, o.PairBytes)
 	}
 	until := s.ep.Now() + s.o.Timeout
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {

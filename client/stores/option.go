@@ -157,6 +157,8 @@ func (o *Option) check(v any) error {
 // wants says in words what values may be.
 func (o *Option) wants() string {
 	switch {
+	case o.Type == Bytes && o.Max > 0:
+		return fmt.Sprintf("a number of bytes from %s to %s", BytesText(int(o.Min)), BytesText(int(o.Max)))
 	case o.Type == Bytes && o.Min == 0:
 		return "a number of bytes such as 8MiB, or 0"
 	case o.Type == Bytes:

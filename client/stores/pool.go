@@ -135,9 +135,12 @@ func (p *Params) Check(k *Kind) error {
 	for _, r := range []struct {
 		name string
 		n    int
-	}{{"index", p.IndexReplicas}, {"data", p.DataReplicas}} {
+	}{{"index ", p.IndexReplicas}, {"data ", p.DataReplicas}} {
 		if r.n < 1 || r.n > p.Nodes-p.Spares {
-			return fmt.Errorf("%w: %d %s replicas need as many memory nodes, and there are %d%s", ErrParams, r.n, r.name,
+			if !k.Split && p.IndexReplicas == p.DataReplicas {
+				r.name = ""
+			}
+			return fmt.Errorf("%w: %d %sreplicas need as many memory nodes, and there are %d%s", ErrParams, r.n, r.name,
 				p.Nodes-p.Spares, apart(p.Spares))
 		}
 	}

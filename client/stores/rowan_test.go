@@ -127,6 +127,33 @@ func TestRowanCheck(t *testing.T) {
 	}
 }
 
+// TestRowanFull: when writes are refused since there is no room, that is what the pool says of how full it is.
+func TestRowanFull(t *testing.T) {
+	p, err := Create("mem:", "rowan", Params{Records: 300, PairBytes: 200, Clients: 8, Timeout: 2 * time.Second})
+	must(t, err)
+	s, ep, err := p.Worker("fill", Options{})
+	must(t, err)
+	refused, n := 0, 0
+	for ; refused < 5; n++ { // the first ones may be of shards in whose logs a moment's entries are
+		switch err := s.Insert(fmt.Appendf(nil, "key-%d", n), make([]byte, 100)); {
+		case errors.Is(err, client.ErrFull):
+			refused++
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	all, err := p.Kind.Fill(p.Fabric)
+	must(t, err)
+	for _, f := range all {
+		if 100*f.Used < 95*f.All || f.Used > f.All || f.All == 0 {
+			t.Errorf("of %d writes %d are refused, and it says %+v", n, refused, f)
+		}
+	}
+	must(t, p.Close())
+}
+
 // TestRowanFailover: a node of a pool that is kept dies under load. Writes go on, and what was acknowledged is there.
 func TestRowanFailover(t *testing.T) {
 	p, err := Create("mem:", "rowan", Params{Nodes: 4, Records: 500, PairBytes: 200, Clients: 16,
@@ -187,4 +214,44 @@ func damage(t *testing.T, ep rdma.Endpoint, memory uint64, find func(a rdma.Addr
 		return
 	}
 	t.Fatal("there is nothing to damage")
+}
+
+// TestRowanCheckIncomplete: a check says which members it did not see: of their shards it cannot tell whether replicas
+// are equal.
+func TestRowanCheckIncomplete(t *testing.T) {
+	p, err := Create("mem:", "rowan", Params{Records: 500, PairBytes: 200, Clients: 8, Timeout: 20 * time.Second})
+	must(t, err)
+	s, ep, err := p.Worker("check", Options{})
+	must(t, err)
+	for i := range 100 {
+		must(t, s.Insert(fmt.Appendf(nil, "key-%d is", i), []byte(rowanValue)))
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	asked := func(r client.Report) uint64 {
+		for _, f := range r.Facts {
+			if f.Name == "keys that primaries were asked for" {
+				return f.Count
+			}
+		}
+		return 0
+	}
+	var r client.Report
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && asked(r) < 100; { // until servers say that all is committed
+		r, err = p.Kind.Check(p.Fabric)
+		must(t, err)
+	}
+	if len(r.Damage) > 0 || len(r.Unchecked) > 0 || asked(r) != 100 {
+		t.Errorf("a whole pool: %+v", r)
+	}
+	must(t, p.Fabric.(interface{ KillNode(int) error }).KillNode(1))
+	r, err = p.Kind.Check(p.Fabric)
+	if err != nil || len(r.Damage) > 0 || len(r.Unchecked) != 1 || asked(r) == 0 || asked(r) == 100 {
+		t.Errorf("node 1 is down, and nothing recovers it: %+v, %v", r, err)
+	}
+	const want = "node 1: replicas of the 48 shards of which its server is the primary are not compared, and its own of 96 others"
+	if len(r.Unchecked) > 0 && !strings.HasPrefix(r.Unchecked[0], want) {
+		t.Errorf("it says %q, want %q", r.Unchecked[0], want)
+	}
+	must(t, p.Close())
 }

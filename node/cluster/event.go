@@ -70,6 +70,9 @@ func (e Event) String() string {
 		return fmt.Sprintf("client %d %q recovered in %v; its process is attached and keeps the identity", e.Client.ID,
 			e.Client.Name, took)
 	case Swept:
+		if took == 0 { // of a store that has none there is nothing to do
+			return "blocks that clients left swept"
+		}
 		return fmt.Sprintf("blocks that clients left swept in %v", took)
 	case Configured:
 		return e.Report

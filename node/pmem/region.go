@@ -1,13 +1,16 @@
 package pmem
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -34,8 +37,12 @@ func (s Survival) String() string { return [...]string{"nothing", "the process",
 var (
 	// ErrForeign is wrapped when a file holds something else, or is another user's.
 	ErrForeign = errors.New("it is no memory of a node")
+	// ErrVersion is wrapped when a file holds a region in a format that this version does not read.
+	ErrVersion = errors.New("it was made by another version of farkv")
 	// ErrSize is wrapped when a file holds a region of another size.
 	ErrSize = errors.New("it has another size")
+	// ErrCut is wrapped when a file holds less than the region that it was made for.
+	ErrCut = errors.New("it was cut short")
 	// ErrInUse is wrapped when another process has the file open as a region.
 	ErrInUse = errors.New("another process uses it")
 	// ErrDamaged is wrapped when a checksum of the file's header or table is wrong.
@@ -96,7 +103,9 @@ func (o Options) Bytes() uint64 { return headerPage + o.Table + o.Memory }
 
 const (
 	headerPage = 4096
-	magic      = "farkv pmem 1\n\x00\x00\x00"
+	magicName  = "farkv pmem "
+	format     = "1"
+	magic      = magicName + format + "\n\x00\x00\x00"
 	headerUsed = len(magic) + 3*8
 )
 
@@ -203,6 +212,22 @@ func (r *Region) header() []byte {
 	return p
 }
 
+// intact reports whether p begins with a header that is whole.
+func intact(p []byte) bool {
+	return len(p) >= headerUsed && string(p[:len(magic)]) == magic &&
+		binary.LittleEndian.Uint64(p[headerUsed-8:]) == uint64(crc32.Checksum(p[:headerUsed-8], castagnoli))
+}
+
+// otherVersion returns an error if p begins with the header of another version, whatever that has in it.
+func otherVersion(p []byte) error {
+	rest, ours := bytes.CutPrefix(p[:min(len(p), len(magic))], []byte(magicName))
+	number, _, ok := bytes.Cut(rest, []byte("\n"))
+	if n, err := strconv.ParseUint(string(number), 10, 32); ours && ok && err == nil && string(number) != format {
+		return fmt.Errorf("%w: its format is %d, and this one reads %s", ErrVersion, n, format)
+	}
+	return nil
+}
+
 // identify reports whether the mapping is no region yet. Its first word is written last: without that there is nothing but zeros
 // and words of the header.
 func (r *Region) identify() (fresh bool, err error) {
@@ -221,7 +246,11 @@ func (r *Region) identify() (fresh bool, err error) {
 		return true, nil
 	case string(p[:8]) != magic[:8]:
 		return false, fmt.Errorf("%w: there is something else in it (hint: name another file, or remove it)", ErrForeign)
-	case le.Uint64(p[headerUsed-8:]) != uint64(crc32.Checksum(p[:headerUsed-8], castagnoli)), string(p[:len(magic)]) != magic:
+	}
+	if err := otherVersion(p); err != nil {
+		return false, err
+	}
+	if !intact(p) {
 		return false, fmt.Errorf("%w: its header's checksum is wrong", ErrDamaged)
 	}
 	if memory, table := le.Uint64(p[len(magic):]), le.Uint64(p[len(magic)+8:]); memory != r.o.Memory || table != r.o.Table {
@@ -380,19 +409,22 @@ func claim(f *os.File, size uint64, power bool) (*mapped, error) {
 
 // provide gives a file its length and its room, unless it holds something that is no region of that size.
 func provide(f *os.File, has, size uint64) error {
-	var first [8]byte
-	if has >= uint64(len(first)) {
-		if _, err := f.ReadAt(first[:], 0); err != nil {
-			return plain(err)
-		}
+	first := make([]byte, min(has, uint64(headerUsed)))
+	if _, err := f.ReadAt(first, 0); err != nil {
+		return plain(err)
 	}
-	ours := string(first[:]) == magic[:8]
-	switch {
+	switch ours := len(first) >= 8 && string(first[:8]) == magic[:8]; {
 	case has == 0, has == size:
-	case ours:
-		return fmt.Errorf("%w: it has %d bytes, and %d are wanted", ErrSize, has, size)
-	default:
+	case !ours:
 		return fmt.Errorf("%w: there is something else in it (hint: name another file, or remove it)", ErrForeign)
+	default:
+		if err := otherVersion(first); err != nil {
+			return err
+		}
+		if made := madeFor(first, size); has < made {
+			return fmt.Errorf("%w: it has %d of %d bytes", ErrCut, has, made)
+		}
+		return fmt.Errorf("%w: it has %d bytes, and %d are wanted", ErrSize, has, size)
 	}
 	if has == 0 {
 		if err := errors.Join(f.Truncate(int64(size)), syncFolder(f)); err != nil {
@@ -406,6 +438,42 @@ func provide(f *os.File, has, size uint64) error {
 		return fmt.Errorf("make room for %d bytes: %w", size, err)
 	}
 	return nil
+}
+
+// madeFor returns the size of the file that a header was made for, where it is whole; else the one that is wanted.
+func madeFor(header []byte, wanted uint64) uint64 {
+	if !intact(header) {
+		return wanted
+	}
+	le := binary.LittleEndian
+	return Options{Memory: le.Uint64(header[len(magic):]), Table: le.Uint64(header[len(magic)+8:])}.Bytes()
+}
+
+// Holds reports whether a file may hold what a pool has stored: anything but a region whose memory is zeros, or nothing.
+func Holds(path string) (bool, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return true, fmt.Errorf("look into persistent memory: %w", err)
+	}
+	defer f.Close()
+	zeros, p := make([]byte, 64<<10), make([]byte, 64<<10)
+	skip := int64(0) // what a region has that nothing is stored in yet
+	for at := int64(0); ; at += int64(len(p)) {
+		n, err := io.ReadFull(io.NewSectionReader(f, at, int64(len(p))), p)
+		got := p[:n]
+		if at == 0 && intact(got) {
+			skip = int64(headerPage + binary.LittleEndian.Uint64(got[len(magic)+8:]))
+		}
+		got = got[min(max(skip-at, 0), int64(n)):]
+		switch {
+		case !bytes.Equal(got, zeros[:len(got)]):
+			return true, nil
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return false, nil
+		case err != nil:
+			return true, fmt.Errorf("look into persistent memory: %w", err)
+		}
+	}
 }
 
 // syncFolder makes a new file's name durable.

@@ -414,6 +414,12 @@ func TestOpenOthers(t *testing.T) {
 		{"as it was", whole, small, nil, ""},
 		{"empty", nil, small, nil, ""},
 		{"larger", whole, half, ErrSize, "it has 16384 bytes, and 20480 are wanted"},
+		{"cut short", whole[:9000], small, ErrCut, "it has 9000 of 16384 bytes"},
+		{"cut short, and larger memory wanted", whole[:9000], half, ErrCut, "it has 9000 of 16384 bytes"},
+		{"cut in its header", whole[:20], small, ErrCut, "it has 20 of 16384 bytes"},
+		{"another version", at(0, "farkv pmem 2"), small, ErrVersion, "its format is 2, and this one reads 1"},
+		{"another version's size", append([]byte("farkv pmem 12\n"), whole...), small, ErrVersion, "its format is 12"},
+		{"no version", at(0, "farkv pmem x"), small, ErrDamaged, "its header's checksum is wrong"},
 		{"another division", whole, Options{Memory: 8192, Table: 4096}, ErrSize, "it holds 4096 bytes of memory"},
 		{"other content", []byte("hello, world"), small, ErrForeign, "there is something else in it (hint: "},
 		{"other content of that size", at(0, "hello, world"), small, ErrForeign, "there is something else"},
@@ -448,5 +454,36 @@ func TestOpenOthers(t *testing.T) {
 	}
 	if _, err := Open(file, small); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link: %v", err)
+	}
+}
+
+// TestHolds looks for what a pool has stored, in files that are no region, too.
+func TestHolds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pm")
+	want := func(what string, want bool) {
+		t.Helper()
+		if got, err := Holds(file); got != want || err != nil {
+			t.Errorf("%s: %t, %v", what, got, err)
+		}
+	}
+	r, err := Open(file, Options{Memory: 128 << 10, Table: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Table().Put("k", []byte("v")); err != nil {
+		t.Error(err)
+	}
+	want("a region that is not used yet", false)
+	r.store(headerPage+8192+(128<<10)-8, []byte("the last"))
+	want("a region", true)
+	r.Close()
+	for text, holds := range map[string]bool{"": false, "x": true, "\x00": false, string(make([]byte, 1<<17)) + "x": true} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want(fmt.Sprintf("%d bytes", len(text)), holds)
+	}
+	if _, err := Holds(filepath.Dir(file)); err == nil {
+		t.Error("a folder is looked into")
 	}
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -36,6 +38,21 @@ func (b *bytesFlag) Set(s string) error {
 		return fmt.Errorf("want a number of bytes such as 512MiB or 8GiB")
 	}
 	*b = bytesFlag(n)
+	return nil
+}
+
+// pairFlag is a number of bytes that is also written as 1KiB; it is written in digits, as the records of pools have it.
+type pairFlag int
+
+func (p *pairFlag) String() string { return strconv.Itoa(int(*p)) }
+func (p *pairFlag) Type() string   { return "size" }
+
+func (p *pairFlag) Set(s string) error {
+	n, ok := stores.ParseBytes(s)
+	if !ok || n > math.MaxInt32 {
+		return fmt.Errorf("want a number of bytes such as 256 or 1KiB")
+	}
+	*p = pairFlag(n)
 	return nil
 }
 
@@ -96,7 +113,7 @@ func (c *cli) up() *cobra.Command {
 	f.IntVar(&u.nodes, "nodes", 3, "memory nodes, spares apart; of those whose addresses are named, all")
 	f.IntVar(&p.Spares, "spares", 0, "further memory nodes, each of which takes a dead one's place")
 	f.Uint64Var(&p.Records, "records", 100_000, "pairs expected, which sizes the index")
-	f.IntVar(&p.PairBytes, "pair-bytes", 0, "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
+	f.Var((*pairFlag)(&p.PairBytes), "pair-bytes", "bytes of a key and value together: typical ones (default 1024), or the largest that\n"+
 		stores.Slotted()+" are to take (default 1152)")
 	f.Var(&u.memory, "memory", "bytes of each memory node, such as 8GiB (default from the records)")
 	f.BoolVar(&p.Overcommit, "overcommit", false, "make the pool even when this machine is to hold it and has less memory")
@@ -233,25 +250,36 @@ func started(name string) bool {
 }
 
 func (c *cli) down() *cobra.Command {
-	var force, purge bool
+	var force, purge, keep bool
 	cmd := &cobra.Command{
 		Use:   "down [POOL]",
 		Short: "Remove a pool and what is in it",
 		Long: "Down removes a pool and what is in it. It refuses while clients live, and what is no pool, unless forced.\n\n" +
 			"Of a NAME under which 'farkv up --fabric' started memory nodes it ends these, and no other processes: by SIGTERM,\n" +
-			"and by SIGKILL after a while. Nodes that somebody else started are told that they belong to no pool any more, and go\n" +
-			"on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
-			"is given.",
-		Example: "  farkv down\n  farkv down big --force\n  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
-		Args:    operands(""),
+			"and by SIGKILL after a while. Nodes that were started otherwise are told that they belong to no pool any more, and\n" +
+			"go on. What nodes remember in the folder of 'farkv up --pmem' stays there, and brings the pool back, unless --purge\n" +
+			"is given. --keep says so: it is refused where nothing would be kept.",
+		Example: "  farkv down\n  farkv down big --force\n  farkv down mine --keep     # 'farkv up --fabric tcp mine --pmem DIR' brings it back\n" +
+			"  farkv down mine --purge    # nothing does\n" +
+			"  farkv down tcp:10.0.0.5:7070,10.0.0.6:7070,10.0.0.7:7070",
+		Args: operands(""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pool, _ := poolAnd(args, 0)
+			if keep && purge {
+				return fmt.Errorf("--keep and --purge contradict each other")
+			}
+			if keep {
+				if err := ops.MayKeep(pool); err != nil {
+					return err
+				}
+			}
 			removed, err := ops.Down(pool, force, purge)
 			return answer(c, cmd, removed, err)
 		},
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "even when clients live, or when it is no pool")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove what nodes remember in the folder of --pmem, too")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep it, as without --purge; refuse what would remove all")
 	return cmd
 }
 
@@ -284,9 +312,10 @@ func (c *cli) check() *cobra.Command {
 		Use:   "check [POOL]",
 		Short: "Walk a pool's whole structure and look for damage",
 		Long: "Check walks the whole pool: replicas are equal, slots point at intact pairs, no key is there twice, no block is\n" +
-			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage. What clients that died left for\n" +
-			"recovery is no damage. It refuses while clients live, unless forced. Candidates for the pool's master, such as\n" +
-			"'farkv keep', may live: they hold still until it ends, and the pool has no other master meanwhile.",
+			"owned twice, none is leaked, no lock is nobody's. It exits 1 when there is damage, and when it could not look at\n" +
+			"all of the pool. What clients that died left for recovery is no damage. It refuses while clients live, unless\n" +
+			"forced. Candidates for the pool's master, such as 'farkv keep', may live: they hold still until it ends, and the\n" +
+			"pool has no other master meanwhile.",
 		Example: "  farkv check\n  farkv check big -o json",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {

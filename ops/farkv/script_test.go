@@ -230,7 +230,7 @@ func occupy(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], l.Addr().String())
 }
 
-// flip FILE TEXT flips a bit of a text wherever a file has it.
+// flip FILE TEXT flips a bit of a text wherever a file has it, in place: a process may have the file mapped.
 func flip(ts *testscript.TestScript, _ bool, args []string) {
 	name, text := ts.MkAbs(args[0]), []byte(args[1])
 	p, err := os.ReadFile(name)
@@ -238,9 +238,18 @@ func flip(ts *testscript.TestScript, _ bool, args []string) {
 	if !bytes.Contains(p, text) {
 		ts.Fatalf("%s does not have %q", name, text)
 	}
-	flipped := bytes.Clone(text)
-	flipped[0] ^= 4
-	ts.Check(os.WriteFile(name, bytes.ReplaceAll(p, text, flipped), 0o600))
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	ts.Check(err)
+	for at := 0; ; at++ {
+		next := bytes.Index(p[at:], text)
+		if next < 0 {
+			break
+		}
+		at += next
+		_, wrong := f.WriteAt([]byte{p[at] ^ 4}, int64(at))
+		err = errors.Join(err, wrong)
+	}
+	ts.Check(errors.Join(err, f.Close()))
 }
 
 // addresses POOL VARIABLE... names the addresses of a pool's memory nodes.

@@ -64,6 +64,7 @@ func (c *cli) simRun() *cobra.Command {
 			if err := simNumbers(cmd, &s, replicas); err != nil {
 				return err
 			}
+			simServed(cmd, &s)
 			began := time.Now()
 			r, err := s.Run(cmd.Context())
 			if err == nil && !c.quiet {
@@ -73,17 +74,17 @@ func (c *cli) simRun() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists")
+	f.StringVar(&s.Profile, "profile", "fusee-testbed", "hardware: one that 'farkv sim profiles' lists; for stores with servers\n"+ops.ServedProfile)
 	f.StringArrayVar(&s.Hardware, "hardware", nil, "a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
-	f.IntVar(&s.Pool.Nodes, "nodes", 2, "memory nodes")
+	f.IntVar(&s.Pool.Nodes, "nodes", 2, fmt.Sprintf("memory nodes; %d for stores with servers on %s", ops.ServedNodes, ops.ServedProfile))
 	f.IntVar(&s.Clients, "clients", 128, "clients")
 	f.StringVar(&s.Name, "workload", "ycsb-c",
 		"ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")
 	f.StringArrayVarP(&s.Properties, "property", "p", nil, "name=value: a property that counts more than the workload's")
 	f.Int64Var(&s.Records, "records", 0, "records (default the workload's)")
 	f.Var((*bytesFlag)(&s.Pool.Memory), "memory", "bytes of each memory node, such as 1GiB (default from records and clients)")
-	f.IntVar(&s.PairBytes, "pair-bytes", 0, "bytes of a key and its value, of one field (default the workload's)")
-	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000)")
+	f.Var((*pairFlag)(&s.PairBytes), "pair-bytes", "bytes of a key and its value, of one field (default the workload's)")
+	f.Int64Var(&s.Ops, "ops", 0, "operations to measure, over all clients (default the workload's, else 1,000,000, or 100,000 for\nstores with servers)")
 	f.DurationVar(&s.Duration, "duration", 0, "virtual time to measure, such as 90ms, instead of --ops or at most")
 	f.Int64Var(&s.WarmUp, "warmup", 0, "operations before those that are measured (default as many as --ops)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
@@ -115,6 +116,20 @@ func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.StringArrayVar(&s.OtherFaults, "faults", nil, "what else goes wrong, such as 'slow node=0 factor=4 at=1s for=2s'; can be repeated")
 	f.StringArrayVar(&s.Joins, "join", nil, "clients that join at a time, such as 16@3s; can be repeated")
 	f.StringArrayVar(&s.Leaves, "leave", nil, "clients that leave at a time, those that came last; can be repeated")
+}
+
+// simServed fills in where a store with servers is simulated unless something else is said.
+func simServed(cmd *cobra.Command, s *ops.Simulation) {
+	k, err := stores.Lookup(s.Store)
+	if err != nil || k.Serve == nil {
+		return // Run says which stores there are
+	}
+	if !cmd.Flags().Changed("profile") {
+		s.Profile = ops.ServedProfile
+	}
+	if s.Profile == ops.ServedProfile && !cmd.Flags().Changed("nodes") {
+		s.Pool.Nodes = ops.ServedNodes
+	}
 }
 
 // simNumbers checks what is wrong with numbers whatever the store, and fills in what others give.

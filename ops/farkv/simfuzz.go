@@ -47,7 +47,7 @@ func (c *cli) simFuzz() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.Uint64Var(&z.Runs, "runs", 1000, "seeds to try")
+	f.Uint64Var(&z.Runs, "runs", 1000, "seeds to try, some of which have a second run")
 	f.Uint64Var(&z.Seed, "seed", 1, "the first seed")
 	f.IntVar(&z.Limits.Workers, "workers", explore.Widest.Workers, "workers, at most")
 	f.IntVar(&z.Limits.Keys, "keys", explore.Widest.Keys, "keys, at most")

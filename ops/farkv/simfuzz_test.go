@@ -27,7 +27,7 @@ func TestFuzzInterrupted(t *testing.T) {
 	if status != exitInterrupted || !strings.HasSuffix(stderr.String(), "farkv: interrupted\n") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
-	if !strings.HasPrefix(stdout.String(), "fusee: 2") || !strings.Contains(stdout.String(), "runs from seed 1 on") {
+	if !strings.HasPrefix(stdout.String(), "fusee: 2") || !strings.Contains(stdout.String(), " seeds from 1 on") {
 		t.Errorf("got %s", &stdout)
 	}
 }

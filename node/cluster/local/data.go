@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrData is wrapped when a folder cannot be that of a pool's persistent memory.
-var ErrData = errors.New("not a folder of persistent memory")
+// ErrData is wrapped when a folder has the memory of nodes, and no pool.
+var ErrData = errors.New("folder has no record of a pool")
 
 // Data is a folder in which a pool's nodes keep what they remember. It outlives the run folder: nodes that are started
 // with it again are the ones that they were.
@@ -33,8 +33,9 @@ type Data struct {
 
 const dataFile = "pool.json"
 
-// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, or ErrData where the folder
-// holds memory of nodes, and no pool: the making of one was cut off.
+// OpenData opens a folder, which need not be there. Errors wrap ErrFolder or ErrRecord, and ErrVersion where the record
+// is another version's, or ErrData where the folder holds memory of nodes, and no pool: the making of one was cut off, or
+// its record was removed. Files of what is returned with that names the memory.
 func OpenData(folder string) (*Data, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -57,9 +58,8 @@ func OpenData(folder string) (*Data, error) {
 	text, err := readOwn(f, dataFile, othersWrite)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		if left, _ := d.files(); len(left) > 0 {
-			return nil, fmt.Errorf("%w: %s holds %s, and no %s: the making of its pool was cut off", ErrData, folder,
-				filepath.Base(left[0]), dataFile)
+		if left := d.Files(); len(left) > 0 {
+			return d, fmt.Errorf("%w: %s holds %s, and no %s", ErrData, folder, filepath.Base(left[0]), dataFile)
 		}
 		return d, nil
 	case err != nil:
@@ -67,6 +67,10 @@ func OpenData(folder string) (*Data, error) {
 	}
 	if err := json.Unmarshal(text, d); err != nil {
 		return nil, fmt.Errorf("%w: %s of %s: %w", ErrRecord, dataFile, folder, err)
+	}
+	if d.Version > version {
+		return nil, fmt.Errorf("%w: %s of %s: %w: version %d, and this one reads %d", ErrRecord, dataFile, folder, ErrVersion,
+			d.Version, version)
 	}
 	if d.Version != version || len(d.Addresses) == 0 || d.Memory == 0 {
 		return nil, fmt.Errorf("%w: %s of %s: version %d, %d nodes of %d bytes", ErrRecord, dataFile, folder, d.Version,
@@ -83,8 +87,10 @@ func (d *Data) File(node int) string {
 	return filepath.Join(d.folder, fmt.Sprintf("node-%d.pmem", node))
 }
 
-func (d *Data) files() ([]string, error) {
-	return filepath.Glob(filepath.Join(d.folder, "node-*.pmem"))
+// Files returns the paths of all nodes' memory that is there.
+func (d *Data) Files() []string {
+	all, _ := filepath.Glob(filepath.Join(d.folder, "node-*.pmem")) // the pattern is well-formed, unless the folder's name is odd
+	return all
 }
 
 // Make makes the folder, where it is missing.
@@ -144,8 +150,7 @@ func RemoveData(folder string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	left, _ := d.files() // the pattern is well-formed
-	for _, name := range left {
+	for _, name := range d.Files() {
 		err = errors.Join(err, os.Remove(name))
 	}
 	if wrong := os.Remove(folder); !errors.Is(wrong, unix.ENOTEMPTY) && !errors.Is(wrong, fs.ErrNotExist) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -24,8 +25,8 @@ func TestData(t *testing.T) {
 	if err := os.WriteFile(d.File(1), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenData(folder); !errors.Is(err, ErrData) {
-		t.Errorf("a pool that was not finished: %v", err)
+	if left, err := OpenData(folder); !errors.Is(err, ErrData) || !slices.Equal(left.Files(), []string{d.File(1)}) {
+		t.Errorf("a pool that was not finished: %+v, %v", left, err)
 	}
 	d.Memory, d.Power, d.Store, d.Shape = 4096, true, "fusee", []string{"--nodes=2"}
 	if err := d.Made([]string{"a:1", "b:2"}); err != nil {
@@ -40,7 +41,8 @@ func TestData(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(folder, dataFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := OpenData(folder); !errors.Is(err, ErrRecord) {
+		_, err := OpenData(folder)
+		if other := strings.Contains(text, `"version":2`); !errors.Is(err, ErrRecord) || errors.Is(err, ErrVersion) != other {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -29,6 +29,8 @@ var (
 	ErrFolder = errors.New("folder cannot be used")
 	ErrRecord = errors.New("pool's record cannot be read")
 	ErrName   = errors.New("bad pool name")
+	// ErrVersion is wrapped, beside ErrRecord, when a record is in a format that this version does not read.
+	ErrVersion = errors.New("it was made by another version of farkv")
 )
 
 // Record is what is known of a pool. It is the content of record.json.

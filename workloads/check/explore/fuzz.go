@@ -19,6 +19,7 @@ type Search struct {
 // Result is what a search found.
 type Result struct {
 	Stats
+	Seeds   uint64   // that were tried: some have two runs
 	Seed    uint64   // the lowest that failed
 	Plan    *Plan    // its plan; nil when none failed
 	Failure *Failure // what is wrong with it
@@ -41,6 +42,7 @@ func (s *Subject) Fuzz(ctx context.Context, o Search) Result {
 		all.Go(func() { f.work(ctx) })
 	}
 	all.Wait()
+	f.result.Seeds = f.done
 	return f.result
 }
 
