@@ -59,6 +59,7 @@ type shape struct {
 	// Loads are evened out from period to period, if servers have so much in one; 0: they are not.
 	period time.Duration
 	least  uint64
+	damage bool // bits flip in memory: otherwise the manager takes no replica for a damaged one
 }
 
 // newPool makes a pool.
@@ -76,11 +77,11 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	o.Nodes, o.Memory = nodes, opts.Size()
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
-	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
+	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8, damage: of.damage}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Gather: -1, Log: func(c *shards.Config) {
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Gather: -1, Intact: !of.damage, Log: func(c *shards.Config) {
 		if c.Committed {
 			p.terms++
 		}

@@ -34,6 +34,9 @@ type Server struct {
 	digests  []cm.Digest // of the server's replicas in the term digested, once replicas are compared
 	digested uint64
 
+	damaged   []cm.Damage // one for each shard in which a task met damage, in a term
+	damagedIn uint64
+
 	resumed     map[rowan.Owner]place // where own logs go on that an earlier server left
 	resumedTerm *term                 // with RPC, the last one of the earlier server; nil: there was none
 }
