@@ -16,11 +16,14 @@ func (t *Table) Verify(at rdma.Addr, p []byte) (n int, ok bool) {
 	if len(p) < HeaderBytes || p[0] != mark {
 		return 0, false
 	}
-	index := t.o.indexOf(at)
-	s := &t.segments[index]
-	l := t.layoutOf(s.owner, s.push)
+	index := t.At(at)
+	l := &t.received
+	if s := &t.segments[index]; s.owner != Control {
+		own := t.logLayout(s.push)
+		l = &own
+	}
 	h := parseHeader(p)
-	offset := int(at.Offset() - t.o.segmentAt(index).Offset())
+	offset := int(at.Offset()-t.first.Offset()) - index*t.o.SegmentBytes
 	if n = l.sizeOfBlock(h); h.block != 0 || n > t.o.SegmentBytes-offset {
 		return 0, false
 	}
@@ -33,10 +36,10 @@ func (t *Table) Verify(at rdma.Addr, p []byte) (n int, ok bool) {
 
 // Parts returns how many blocks an entry of the receiver's segments has, by the header of its first, which was verified.
 func (t *Table) Parts(at rdma.Addr, head []byte) int {
-	if t.segments[t.o.indexOf(at)].owner != Control {
+	if t.segments[t.At(at)].owner != Control {
 		return 1
 	}
-	return t.ring().blocks(parseHeader(head).length)
+	return t.received.blocks(parseHeader(head).length)
 }
 
 // ReadBlocks adds READs of the blocks of an entry of the receiver's segments to a batch. Join is behind them.

@@ -189,3 +189,25 @@ func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (kind uint8, data []byte
 	kind, _ = rowan.Head(p)
 	return kind, p[rowan.HeaderBytes:n], nil
 }
+
+// Named returns where the blocks of the entries lie that the server's index names for a key, if it serves the key's
+// shard: for tests that damage them.
+func (s *Server) Named(key []byte) (all []rdma.Addr) {
+	t, hash := s.adopted(), Hash(key)
+	if t == nil || !t.leads(t.Find(hash)) {
+		return nil
+	}
+	sh := s.shards[t.Find(hash)]
+	x := sh.has()
+	if x == nil || !sh.serving() {
+		return nil
+	}
+	for _, at := range x.Lookup(hash, nil) {
+		if blocks := s.space.blocks(at); blocks != nil {
+			all = append(all, blocks...)
+		} else {
+			all = append(all, s.at(at))
+		}
+	}
+	return all
+}
