@@ -18,7 +18,7 @@ func TestDamageMem(t *testing.T) {
 	o := small(kv.Rowan)
 	o.Nodes, o.Shards = 4, 8
 	o.Log.Segments, o.Log.Ahead, o.Log.Reserve = 48, 30, 16
-	c, f := newChanging(t, o, cm.Options{Period: time.Hour, Hung: 20})
+	c, f := newChanging(t, o, cm.Options{Period: time.Hour})
 	config := c.await("the first configuration", func(*shards.Config) bool { return true })
 	s, _, end := c.client()
 	defer end()

@@ -81,7 +81,7 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Gather: -1, Intact: !of.damage, Log: func(c *shards.Config) {
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 5 * time.Millisecond, Gather: -1, Intact: !of.damage, Log: func(c *shards.Config) {
 		if c.Committed {
 			p.terms++
 		}

@@ -167,7 +167,7 @@ func (x *exchanger) raise(above uint64) {
 
 // give appends records to the logs of all other replicas of their shards, and when they are there says so to all
 // members.
-func (x *exchanger) give(g *gift) error {
+func (x *exchanger) give(g *gift) (err error) {
 	if g.term != x.term {
 		return errOver
 	}
@@ -182,7 +182,14 @@ func (x *exchanger) give(g *gift) error {
 		// Of a key the newest alone: another replica may have dropped the tombstone of an older one.
 		last := len(x.entries) - 1
 		record, _ := parseRecord(x.entries[last].data)
-		if _, live := x.s.shards[r.shard].naming(Hash(record.key), r.at); !live {
+		_, live := x.s.shards[r.shard].naming(Hash(record.key), r.at)
+		if live {
+			live, err = x.isNewest(r, Hash(record.key))
+		}
+		if err != nil {
+			return err
+		}
+		if !live {
 			x.entries = x.entries[:last]
 		}
 	}
@@ -203,6 +210,28 @@ func (x *exchanger) give(g *gift) error {
 	x.raise(x.term.gifts()) // members that have not settled yet do not take what is copied for what is given
 	x.gave = true
 	return nil
+}
+
+// isNewest reports whether an entry that the index names is the newest of its key, as far as is known: one that is damaged,
+// and named beside it, may be newer.
+func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
+	names := x.s.shards[r.shard].has()
+	if names == nil {
+		return false, errOver
+	}
+	for _, at := range names.Lookup(hash, nil) {
+		if at == r.at {
+			continue
+		}
+		_, _, err := x.s.readWhole(x.ep, x.term.Term, r.shard, at)
+		if errors.Is(err, rowan.ErrDamaged) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // copy appends what a chain of the index names to the log of a server that copies the shard, or tells it that all are

@@ -19,7 +19,8 @@ func (w *worker) lookUp(o *op) error {
 	if len(o.seen) == 0 {
 		return w.missed(o)
 	}
-	o.look = w.readEntries(o.seen, max(w.reach, headBytes+len(o.key)))
+	o.look = w.ep.Batch()
+	w.s.readEntries(o.look, o.seen, max(w.reach, headBytes+len(o.key)))
 	return w.look(o)
 }
 
@@ -31,13 +32,11 @@ func (w *worker) look(o *op) error {
 	return w.answerGet(o)
 }
 
-// readEntries returns READs of so many bytes of entries, or as many as there are in their segments.
-func (w *worker) readEntries(offsets []uint64, n int) *rdma.Batch {
-	b := w.ep.Batch()
+// readEntries adds READs of so many bytes of entries to a batch, or of as many as there are in their segments.
+func (s *Server) readEntries(b *rdma.Batch, offsets []uint64, n int) {
 	for _, at := range offsets {
-		b.Read(w.s.at(at), int(min(uint64(n), w.s.table.End(w.s.at(at)).Offset()-at)))
+		b.Read(s.at(at), int(min(uint64(n), s.table.End(s.at(at)).Offset()-at)))
 	}
-	return b
 }
 
 // answerGet answers a GET from what was READ, once that is found to be as it was sealed. The value may be older than
@@ -58,7 +57,8 @@ func (w *worker) answerGet(o *op) error {
 	f, more, damaged := w.match(b, o.seen, o.key)
 	switch {
 	case more > 0:
-		o.look = w.readEntries(o.seen, more)
+		o.look = w.ep.Batch()
+		w.s.readEntries(o.look, o.seen, more)
 		return w.look(o)
 	case damaged > 0:
 		return w.refuseDamaged(o, damaged)
@@ -104,28 +104,33 @@ func (w *worker) refuseDamaged(o *op, at uint64) error {
 	return w.end(o, o.r.Answer(StatusDamaged, binary.LittleEndian.AppendUint64(nil, at)))
 }
 
-// match returns which of the entries that were READ is of a key; at 0: none is. Its first block is as it was sealed.
-// More, if it is not 0, is how much is to be READ of them first. Damaged, if it is not 0, is where one is that may be the
-// key's, and is not as it was sealed: then the server does not know what the key has.
+// match returns which of the entries that were READ is of a key; at 0: none is. More, if it is not 0, is how much is to be
+// READ of them first. Damaged, if it is not 0, is where one is whose first block is not as it was sealed. It may be the
+// key's, and the newest one: an older one may have been copied here since, which is named beside it. So the server does
+// not know what the key has.
 func (w *worker) match(b *rdma.Batch, seen []uint64, key []byte) (f found, more int, damaged uint64) {
 	for i, at := range seen {
 		p := b.Op(i).Buf
 		n, ok := w.s.table.Verify(w.s.at(at), p)
 		switch {
 		case ok:
-			if f, ok := parseFound(at, p[:n]); ok && bytes.Equal(f.key, key) {
+			if g, ok := parseFound(at, p[:n]); ok && bytes.Equal(g.key, key) {
+				f = g
 				f.value, f.parts = p[headBytes+len(key):n], w.s.table.Parts(w.s.at(at), p)
-				w.reach += max(n-w.reach, (n-w.reach)/8)
-				return f, 0, 0
+				w.reach = reachOf(w.reach, n)
 			}
 		case n > len(p) && n <= w.s.o.message():
 			more = max(more, n)
 		default:
-			damaged = at
+			return found{}, 0, at
 		}
 	}
-	return found{}, more, damaged
+	return f, more, 0
 }
+
+// reachOf returns how much of an entry is READ at first, when the last one had n bytes: as much, or a little less than
+// before.
+func reachOf(reach, n int) int { return reach + max(n-reach, (n-reach)/8) }
 
 // damage notes for the manager that an entry of a shard is not as it was sealed, which a task has met in a term.
 func (s *Server) damage(term uint64, shard int, at uint64) {
@@ -161,8 +166,11 @@ func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) 
 		var whole rowan.Entry
 		err = s.table.Assemble(ep, blocks, &whole)
 		kind, data = whole.Kind, whole.Data
+	} else if p, e := s.readBlock(ep, at); e == nil {
+		kind, _ = rowan.Head(p)
+		data = p[rowan.HeaderBytes:]
 	} else {
-		kind, data, err = s.readBlock(ep, at)
+		err = e
 	}
 	if errors.Is(err, rowan.ErrDamaged) {
 		s.damage(term, shard, at)
@@ -170,24 +178,23 @@ func (s *Server) readWhole(ep rdma.Endpoint, term uint64, shard int, at uint64) 
 	return kind, data, err
 }
 
-// readBlock does so with an entry of one block.
-func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (kind uint8, data []byte, err error) {
+// readBlock reads the first block of an entry. The error wraps rowan.ErrDamaged when it is not as it was sealed.
+func (s *Server) readBlock(ep rdma.Endpoint, at uint64) (block []byte, err error) {
 	p, err := rdma.ReadBytes(ep, "read head", s.at(at), rowan.HeaderBytes, patience)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	n, ok := s.table.Verify(s.at(at), p)
 	if !ok && n > 0 && n <= s.o.message() {
 		if p, err = rdma.ReadBytes(ep, "read entry", s.at(at), n, patience); err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		n, ok = s.table.Verify(s.at(at), p)
 	}
 	if !ok {
-		return 0, nil, rowan.ErrDamaged
+		return nil, rowan.ErrDamaged
 	}
-	kind, _ = rowan.Head(p)
-	return kind, p[rowan.HeaderBytes:n], nil
+	return p[:n], nil
 }
 
 // Named returns where the blocks of the entries lie that the server's index names for a key, if it serves the key's

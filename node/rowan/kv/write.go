@@ -155,7 +155,7 @@ func (w *worker) find(k *key) (ok bool, err error) {
 		}
 		return w.find(k)
 	}
-	ok = f.at != 0
+	ok = f.at != 0 // not if one is damaged: what comes to be named then is beside that
 	k.item, k.size, k.fresh, k.damaged = 0, 0, true, damaged
 	if ok {
 		k.item, k.size, k.kind = f.at, entrySize(f.length), f.kind
@@ -168,7 +168,8 @@ func (w *worker) find(k *key) (ok bool, err error) {
 
 // readFor posts READs of so many bytes of what the index names of the key.
 func (w *worker) readFor(k *key, n int) error {
-	k.look = w.readEntries(k.seen, n)
+	k.look = w.ep.Batch()
+	w.s.readEntries(k.look, k.seen, n)
 	if len(k.seen) == 0 {
 		return nil
 	}

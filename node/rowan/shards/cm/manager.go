@@ -25,8 +25,9 @@ type Options struct {
 	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked again in the next
 	// one, so that it is to be longer than a server takes to become quiet.
 	Patience time.Duration
-	// Hung is how many questions in a row a server leaves unanswered before its node is expelled; default 50.
-	Hung int
+	// Hung is for how long a server leaves all questions unanswered before its node is expelled; default 3 s. One that says
+	// that it has ended is not waited for.
+	Hung time.Duration
 	// Gather is for how long copies that are complete wait for others that go on, so that they are stored in one term:
 	// nothing is served while a term begins. Default 1 s; less than 0: they do not wait.
 	Gather time.Duration
@@ -48,12 +49,10 @@ func (o *Options) defaults() {
 	}
 	set(&o.Patience, 20*time.Millisecond)
 	o.Gather = cmp.Or(o.Gather, time.Second)
+	set(&o.Hung, 3*time.Second)
 	set(&o.Period, 500*time.Millisecond)
 	if o.Box == 0 {
 		o.Box = 1
-	}
-	if o.Hung == 0 {
-		o.Hung = 50
 	}
 	if o.Log == nil {
 		o.Log = func(*shards.Config) {}
@@ -83,7 +82,7 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 		}
 		return &Manager{
 			ep: ep, f: f, swap: swap, peer: peer, o: o,
-			silent: map[int]int{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
+			silent: map[int]silence{}, ended: map[int]string{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
 		}, nil
 	}
 }
@@ -101,8 +100,9 @@ type Manager struct {
 	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
 	why     string         // why pending follows
 
-	waits      bool        // not all shards are served in the last term
-	silent     map[int]int // by node, questions in a row that its server left unanswered
+	waits      bool            // not all shards are served in the last term
+	silent     map[int]silence // by node, of servers that did not answer the last question
+	ended      map[int]string  // by node, why its server has ended, if it has said so
 	plan       *shards.Planner
 	periodEnds time.Duration
 	gathered   time.Duration // when what is complete is stored at the latest; 0: nothing waits
@@ -111,6 +111,16 @@ type Manager struct {
 	comparing uint64                           // the term in which replicas are compared
 	digests   map[shards.Replica]shards.Digest // that were told in it
 }
+
+// silence is of a server that leaves questions unanswered.
+type silence struct {
+	since time.Duration // the first of these was asked
+	asked int
+}
+
+// leastAsked is how many questions a server leaves unanswered at least before it counts as one that hangs: the manager
+// may have stood still, and not the server.
+const leastAsked = 5
 
 // sample is what a server had counted of a shard.
 type sample struct {
@@ -168,7 +178,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		return true, m.store(next, "gone: "+servers(gone))
+		return true, m.store(next, "gone: "+m.named(gone))
 	}
 	answers, err := m.ask(v.Epoch)
 	if err != nil {
@@ -224,18 +234,39 @@ func (m *Manager) served(answers []*answer) bool {
 	return true
 }
 
-// listen counts which servers are silent.
+// listen notes which servers are silent, and which have ended: those answer nothing else.
 func (m *Manager) listen(answers []*answer) {
 	for i, a := range answers {
-		if node := m.c.Members[i].Node; a == nil {
-			m.silent[node]++
-		} else {
-			delete(m.silent, node)
+		node := m.c.Members[i].Node
+		if a == nil {
+			s := m.silent[node]
+			if s.asked++; s.asked == 1 {
+				s.since = m.ep.Now()
+			}
+			m.silent[node] = s
+			continue
+		}
+		delete(m.silent, node)
+		delete(m.ended, node)
+		if a.ended != "" {
+			m.ended[node], answers[i] = a.ended, nil
 		}
 	}
 }
 
-// Hung implements cluster.Accuser: it names the one server that has been silent for longest, if that is too long.
+// named names servers that are gone, and says why they have ended, as far as they have said so.
+func (m *Manager) named(gone []int) string {
+	names := servers(gone)
+	for _, n := range gone {
+		if why, ok := m.ended[n]; ok {
+			names += fmt.Sprintf("; server %d ended: %s", n, why)
+		}
+	}
+	return names
+}
+
+// Hung implements cluster.Accuser: it names a server that has ended by itself. Of those that hang it names the one that
+// has been silent for longest, if that is too long.
 // Others may be silent since they wait for that one to take a write, and have their time from then on. A server
 // without which shards would be lost is waited for, as are those of a pool that is being made. When none answers in a
 // term that is committed, in which none waits for another, none has begun, or it is the manager that is cut off.
@@ -243,25 +274,39 @@ func (m *Manager) Hung(v rdma.View) []int {
 	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
 		return nil
 	}
-	answered := func(s shards.Member) bool { return m.silent[s.Node] == 0 }
+	if n := m.worst(v, func(n int) bool { return m.ended[n] != "" }); n != shards.None {
+		clear(m.silent)
+		return []int{n}
+	}
+	answered := func(s shards.Member) bool { return m.silent[s.Node].asked == 0 }
 	if m.c.Committed && !slices.ContainsFunc(m.c.Members, answered) {
 		return nil
 	}
+	now := m.ep.Now()
+	n := m.worst(v, func(n int) bool {
+		s := m.silent[n]
+		return s.asked >= leastAsked && now-s.since >= m.o.Hung
+	})
+	if n == shards.None {
+		return nil
+	}
+	clear(m.silent)
+	return []int{n}
+}
+
+// worst returns the one of some servers that has been silent for longest, if no shard is lost without it.
+func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
 	worst := shards.None
 	for _, member := range m.c.Members {
 		n := member.Node
-		if m.silent[n] < m.o.Hung || v.Members[n].Gone || worst != shards.None && m.silent[n] <= m.silent[worst] {
+		if !some(n) || v.Members[n].Gone || worst != shards.None && m.silent[n].since >= m.silent[worst].since {
 			continue
 		}
 		if next, err := m.c.Fail(n); err == nil && len(next.Lost()) == len(m.c.Lost()) {
 			worst = n
 		}
 	}
-	if worst == shards.None {
-		return nil
-	}
-	clear(m.silent)
-	return []int{worst}
+	return worst
 }
 
 // read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be

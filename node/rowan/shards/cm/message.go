@@ -19,6 +19,7 @@ import (
 //	shard u16 | requests u64 | writes u64          a load
 //	shard u16 | sum u64 | weight u64               a digest: there are no loads then, and the flags say so
 //	shard u16 | offset u64                         damage, to the end: there is some if the flags say so
+//	text                                           why the server has ended, if the flags say so: there is nothing else
 const (
 	Ask = 0x7263 // "cr"
 
@@ -36,6 +37,8 @@ const (
 	flagFull      = 2
 	flagDigests   = 4
 	flagDamaged   = 8
+	flagEnded     = 16
+	maxReason     = 1000
 )
 
 // Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
@@ -77,11 +80,16 @@ type answer struct {
 	term uint64
 	// restarted says that the term is the last one of an earlier server beside the node, and that it serves in none.
 	restarted bool
+	ended     string // why the server has ended by itself; "": it has not
 	Report
 }
 
 func (a *answer) encode() []byte {
 	le := binary.LittleEndian
+	if a.ended != "" {
+		p := le.AppendUint64(le.AppendUint64(nil, a.term), flagEnded<<48)
+		return append(p, a.ended[:min(len(a.ended), maxReason)]...)
+	}
 	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
 	loads := a.Loads[:min(len(a.Loads), maxLoads)]
 	p := le.AppendUint64(nil, a.term)
@@ -130,6 +138,9 @@ func decodeAnswer(p []byte) (*answer, error) {
 		return bad()
 	}
 	flags := le.Uint16(p[14:])
+	if le.Uint64(p[8:]) == flagEnded<<48 && len(p) > answerBytes {
+		return &answer{term: le.Uint64(p), ended: string(p[answerBytes:])}, nil
+	}
 	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
 	a.Full = flags&flagFull != 0
 	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
