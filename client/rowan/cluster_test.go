@@ -49,7 +49,7 @@ func newConfig(o kv.Options, members int) (*shards.Config, error) {
 	for n := range members {
 		nodes = append(nodes, n)
 	}
-	return shards.New(nodes, o.Shards/members, 3)
+	return shards.New(nodes, o.Shards/members, min(3, members))
 }
 
 // cluster is servers that run, and clients that record what they do.

@@ -60,6 +60,7 @@ type shape struct {
 	period time.Duration
 	least  uint64
 	damage bool // bits flip in memory: otherwise the manager takes no replica for a damaged one
+	waits  bool // the manager waits for servers that hang
 }
 
 // newPool makes a pool.
@@ -89,6 +90,9 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 			p.seen(c)
 		}
 	}}
+	if of.waits {
+		p.options.Hung = time.Hour
+	}
 	p.options.Period, p.options.Plan = cmp.Or(of.period, time.Hour), shards.PlanOptions{Pause: 1, Least: of.least}
 	if of.spare {
 		p.options.Spares = []int{nodes - 1}

@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
+	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
@@ -101,4 +102,56 @@ func TestFlips(t *testing.T) {
 		return err
 	})
 	t.Logf("%d bits flipped, %d replicas were left out", flipped, repaired)
+}
+
+// ends runs a pool in which a cleaner of server 1 meets a damaged entry, which clients do not read, so that the server
+// ends. A server that hangs would be waited for.
+func ends(k kv.Kind, seed uint64) error {
+	r := rand.New(rand.NewPCG(seed, 15))
+	opts := small(k)
+	opts.Workers = 1 + r.IntN(2)
+	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
+	of := shape{nodes: 4 + r.IntN(2), players: 3, ops: 1500, damage: true, waits: true}
+	p, err := newPool(sim.Options{Seed: seed, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts, of)
+	if err != nil {
+		return err
+	}
+	defer p.s.Close()
+	p.damaged, p.writes, p.keys = 1, 80, 40
+	const cold = 8
+	random := p.play
+	p.play = func(ep rdma.Endpoint, rec *check.Recorder, i int) {
+		for n := 0; n < cold && i == 0; n++ {
+			if err := rec.Insert(fmt.Appendf(nil, "cold-%d", n), check.MakeValue(nil, 90, n+1, 100)); err != nil {
+				p.fail("insert what is not read: %w", err)
+			}
+		}
+		random(ep, rec, i)
+	}
+	flipped := false
+	p.s.GoAt(1, "flips", func(ep rdma.Endpoint) {
+		for ep.Sleep(2 * time.Millisecond); !flipped && p.left > 0; ep.Sleep(100 * time.Microsecond) {
+			flipped = p.running[1] != nil && flipNamed(ep, p.running[1], fmt.Appendf(nil, "cold-%d", r.IntN(cold)), r)
+		}
+	})
+	if err := p.run(); err != nil {
+		return err
+	}
+	if !flipped || p.config.Member(1) != nil {
+		return fmt.Errorf("server 1 has not ended; an entry of its was damaged: %v: %+v", flipped, p.running[1].Stats())
+	}
+	for _, op := range p.history() {
+		if took := op.Return - op.Call; op.Worker < 100 && took > 20*time.Millisecond {
+			return fmt.Errorf("took %v: %v", took, &op)
+		}
+	}
+	return nil
+}
+
+// TestEnds: when a server ends by itself others serve its shards as soon as when its node dies.
+func TestEnds(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	eachSeed(t, 12, 500, ends)
 }
