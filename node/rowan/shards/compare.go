@@ -70,9 +70,9 @@ func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err e
 			continue
 		}
 		s.strip(isIt)
+		next.promote()
 		left = append(left, r)
 	}
-	next.promote()
 	next.replicate()
 	return next, left, nil
 }
