@@ -11,8 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// damage flips a bit of the entry of the bench's key, and returns where that is.
-func (b *bench) damage(word uint64) (at uint64) {
+// damage flips a bit of a word of the entry of the bench's key, and returns where that is.
+func (b *bench) damage(word uint64, bit int) (at uint64) {
 	b.t.Helper()
 	all := b.s.Named(b.key())
 	if len(all) != 1 {
@@ -21,7 +21,7 @@ func (b *bench) damage(word uint64) (at uint64) {
 	was, err := rdma.ReadWord(b.ep, "read", all[0].Add(8*word), time.Minute)
 	batch := b.ep.Batch()
 	defer batch.Release()
-	batch.WriteWord(all[0].Add(8*word), was^1<<9)
+	batch.WriteWord(all[0].Add(8*word), was^1<<bit)
 	if err = errors.Join(err, rdma.Do(b.ep, batch, time.Minute)); err != nil {
 		b.t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestDamagedEntry(t *testing.T) {
 	for word := range uint64(rowan.HeaderBytes/8 + recordBytes/8 + 3) {
 		b := newBench(t, 1, Rowan)
 		b.end(b.begin(ProcInsert, "a value of some length"), StatusOK)
-		at := b.damage(word)
+		at := b.damage(word, 9)
 		for _, proc := range []uint16{ProcGet, ProcInsert, ProcUpdate, ProcDelete} {
 			b.end(b.begin(proc, ""), StatusDamaged)
 		}
@@ -68,7 +68,7 @@ func TestDamagedIsLeft(t *testing.T) {
 	for word := range uint64(6) {
 		b := newBench(t, 1, Rowan)
 		b.end(b.begin(ProcInsert, "a value of some length"), StatusOK)
-		at := b.damage(word)
+		at := b.damage(word, 39) // how long it is, its stamp, its checksum, and so on
 		term := b.s.known.last()
 		sh := b.s.shards[term.Find(Hash(b.key()))]
 		x := &exchanger{s: b.s, ep: b.ep, term: term}
@@ -87,12 +87,14 @@ func TestDamagedIsLeft(t *testing.T) {
 func TestDamagedStays(t *testing.T) {
 	for word := range uint64(6) {
 		b := newBench(t, 1, Rowan)
-		b.end(b.begin(ProcInsert, "newest"), StatusOK)
-		at := b.damage(word)
+		for _, proc := range []uint16{ProcInsert, ProcUpdate, ProcUpdate} {
+			b.end(b.begin(proc, "newest"), StatusOK)
+		}
+		at := b.damage(word, 1) // its version, too: 1 instead of 3
 		key, term := b.key(), b.s.known.last()
 		sh := b.s.shards[term.Find(Hash(key))]
-		c := &control{s: b.s, ep: b.ep, group: make([]fresh, 0, groupSize)}
-		older := record{order{1, 0}, sh.number, key, []byte("older")}
+		c := &control{s: b.s, ep: b.ep, group: make([]fresh, 0, groupSize), reach: firstReach}
+		older := record{order{1, 2}, sh.number, key, []byte("older")}
 		data := make([]byte, recordSize(older.key, older.value))
 		older.put(data)
 		seg := b.s.table.Left()[0]
