@@ -112,16 +112,6 @@ type Manager struct {
 	digests   map[shards.Replica]shards.Digest // that were told in it
 }
 
-// silence is of a server that leaves questions unanswered.
-type silence struct {
-	since time.Duration // the first of these was asked
-	asked int
-}
-
-// leastAsked is how many questions a server leaves unanswered at least before it counts as one that hangs: the manager
-// may have stood still, and not the server.
-const leastAsked = 5
-
 // sample is what a server had counted of a shard.
 type sample struct {
 	node int // plus one; 0: there is none
@@ -234,81 +224,6 @@ func (m *Manager) served(answers []*answer) bool {
 	return true
 }
 
-// listen notes which servers are silent, and which have ended: those answer nothing else.
-func (m *Manager) listen(answers []*answer) {
-	for i, a := range answers {
-		node := m.c.Members[i].Node
-		if a == nil {
-			s := m.silent[node]
-			if s.asked++; s.asked == 1 {
-				s.since = m.ep.Now()
-			}
-			m.silent[node] = s
-			continue
-		}
-		delete(m.silent, node)
-		delete(m.ended, node)
-		if a.ended != "" {
-			m.ended[node], answers[i] = a.ended, nil
-		}
-	}
-}
-
-// named names servers that are gone, and says why they have ended, as far as they have said so.
-func (m *Manager) named(gone []int) string {
-	names := servers(gone)
-	for _, n := range gone {
-		if why, ok := m.ended[n]; ok {
-			names += fmt.Sprintf("; server %d ended: %s", n, why)
-		}
-	}
-	return names
-}
-
-// Hung implements cluster.Accuser: it names a server that has ended by itself. Of those that hang it names the one that
-// has been silent for longest, if that is too long.
-// Others may be silent since they wait for that one to take a write, and have their time from then on. A server
-// without which shards would be lost is waited for, as are those of a pool that is being made. When none answers in a
-// term that is committed, in which none waits for another, none has begun, or it is the manager that is cut off.
-func (m *Manager) Hung(v rdma.View) []int {
-	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
-		return nil
-	}
-	if n := m.worst(v, func(n int) bool { return m.ended[n] != "" }); n != shards.None {
-		clear(m.silent)
-		return []int{n}
-	}
-	answered := func(s shards.Member) bool { return m.silent[s.Node].asked == 0 }
-	if m.c.Committed && !slices.ContainsFunc(m.c.Members, answered) {
-		return nil
-	}
-	now := m.ep.Now()
-	n := m.worst(v, func(n int) bool {
-		s := m.silent[n]
-		return s.asked >= leastAsked && now-s.since >= m.o.Hung
-	})
-	if n == shards.None {
-		return nil
-	}
-	clear(m.silent)
-	return []int{n}
-}
-
-// worst returns the one of some servers that has been silent for longest, if no shard is lost without it.
-func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
-	worst := shards.None
-	for _, member := range m.c.Members {
-		n := member.Node
-		if !some(n) || v.Members[n].Gone || worst != shards.None && m.silent[n].since >= m.silent[worst].since {
-			continue
-		}
-		if next, err := m.c.Fail(n); err == nil && len(next.Lost()) == len(m.c.Lost()) {
-			worst = n
-		}
-	}
-	return worst
-}
-
 // read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be
 // stored yet is stored first, or it could be read too early: it follows from the same version as ever.
 func (m *Manager) read() error {
@@ -360,6 +275,17 @@ func servers(nodes []int) string {
 		names = append(names, fmt.Sprint("server ", n))
 	}
 	return strings.Join(names, ", ")
+}
+
+// named names servers that are gone, and says why they have ended, as far as they have said so.
+func (m *Manager) named(gone []int) string {
+	names := servers(gone)
+	for _, n := range gone {
+		if why, ok := m.ended[n]; ok {
+			names += fmt.Sprintf("; server %d ended: %s", n, why)
+		}
+	}
+	return names
 }
 
 // gone returns the members whose nodes are gone.
@@ -440,89 +366,6 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 		return m.c, nil
 	}
 	return m.c.ColdStart(present)
-}
-
-// compare stores the configuration that follows when all replicas have told what they have. Those that differ are
-// copied anew.
-func (m *Manager) compare(answers []*answer) (more bool, err error) {
-	m.collect(answers)
-	next, differ, err := m.c.Compared(m.digests)
-	switch {
-	case errors.Is(err, shards.ErrRefused):
-		return false, nil
-	case err != nil:
-		return false, err
-	case m.o.Intact && len(differ) > 0:
-		return false, fmt.Errorf("compare replicas in term %d: %s", m.c.Term, compared(differ))
-	}
-	return true, m.store(next, compared(differ))
-}
-
-// repair stores the configuration without replicas in which servers have met damage, if others are complete.
-func (m *Manager) repair(answers []*answer) (more bool, err error) {
-	var damaged []shards.Replica
-	at := map[shards.Replica]uint64{}
-	for i, a := range answers {
-		if a == nil || a.term != m.c.Term {
-			continue
-		}
-		for _, d := range a.Damaged {
-			r := shards.Replica{Shard: d.Shard, Node: m.c.Members[i].Node}
-			damaged, at[r] = append(damaged, r), d.Offset
-		}
-	}
-	if len(damaged) == 0 {
-		return false, nil
-	}
-	next, left, err := m.c.Damaged(damaged)
-	switch {
-	case err != nil || len(left) == 0:
-		return false, err
-	case m.o.Intact:
-		return false, fmt.Errorf("serve in term %d: %s", m.c.Term, repaired(left, at))
-	}
-	return true, m.store(next, repaired(left, at))
-}
-
-// repaired says for people which replicas are without a record, and where that was.
-func repaired(left []shards.Replica, at map[shards.Replica]uint64) string {
-	return anew(left, func(r shards.Replica) string { return fmt.Sprintf("%s at %#x", r, at[r]) })
-}
-
-// collect takes digests from answers of this very term: in another one replicas were given more.
-func (m *Manager) collect(answers []*answer) {
-	if m.comparing != m.c.Term {
-		m.comparing, m.digests = m.c.Term, map[shards.Replica]shards.Digest{}
-	}
-	for i, a := range answers {
-		if a == nil || a.term != m.c.Term {
-			continue
-		}
-		for _, d := range a.Digests {
-			m.digests[shards.Replica{Shard: d.Shard, Node: m.c.Members[i].Node}] = d.Digest
-		}
-	}
-}
-
-// compared says for people what a comparison has found.
-func compared(differ []shards.Replica) string {
-	if len(differ) == 0 {
-		return "all replicas have the same"
-	}
-	return anew(differ, shards.Replica.String)
-}
-
-// anew names replicas that are copied anew.
-func anew(damaged []shards.Replica, name func(shards.Replica) string) string {
-	const most = 4
-	var names []string
-	for _, r := range damaged[:min(most, len(damaged))] {
-		names = append(names, name(r))
-	}
-	if more := len(damaged) - most; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return "damaged, copied anew: " + strings.Join(names, ", ")
 }
 
 // known reports whether all members serve in no earlier term. One that was started anew and names this term serves in none:
