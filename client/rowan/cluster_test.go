@@ -49,7 +49,7 @@ func newConfig(o kv.Options, members int) (*shards.Config, error) {
 	for n := range members {
 		nodes = append(nodes, n)
 	}
-	return shards.New(nodes, o.Shards/members, 3)
+	return shards.New(nodes, o.Shards/members, min(3, members))
 }
 
 // cluster is servers that run, and clients that record what they do.
@@ -60,6 +60,7 @@ type cluster struct {
 	running   []*kv.Server
 	recorders []*check.Recorder
 	wrong     error
+	damage    bool // bits flip in memory: otherwise no client is told of damage
 	keys      int
 	roll      int
 	state     map[string][]byte // at the end, of all keys
@@ -162,6 +163,13 @@ func (c *cluster) play(ep rdma.Endpoint, r *check.Recorder, p plan) {
 		}
 		if errors.Is(err, rdma.ErrNodeDown) && c.registers == nil {
 			return // no other one takes its place
+		}
+		if errors.Is(err, client.ErrDamaged) {
+			if c.damage {
+				continue
+			}
+			c.fail("client %d: %w", p.worker, err)
+			return
 		}
 		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) &&
 			!errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) && !errors.Is(err, rdma.ErrTimeout) {

@@ -95,7 +95,7 @@ func coldStart(k kv.Kind, seed uint64, damage bool) (flipped int, err error) {
 	opts.Workers, opts.Tombs = 1+r.IntN(2), 5
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
 	cuts, nodes := 1+r.IntN(3), 3+r.IntN(3)
-	of := shape{nodes: nodes, players: players, ops: 50 + r.IntN(400)}
+	of := shape{nodes: nodes, players: players, ops: 50 + r.IntN(400), damage: damage}
 	moves := nodes == 5 && r.IntN(2) == 0
 	if moves {
 		of.period, of.least = time.Millisecond, 8

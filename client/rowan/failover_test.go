@@ -59,6 +59,8 @@ type shape struct {
 	// Loads are evened out from period to period, if servers have so much in one; 0: they are not.
 	period time.Duration
 	least  uint64
+	damage bool // bits flip in memory: otherwise the manager takes no replica for a damaged one
+	waits  bool // the manager waits for servers that hang
 }
 
 // newPool makes a pool.
@@ -76,11 +78,11 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 	o.Nodes, o.Memory = nodes, opts.Size()
 	p := &pool{s: sim.New(o), spare: of.spare, left: of.players, writes: 60}
 	p.play = p.random(of.ops)
-	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8}
+	p.cluster = &cluster{o: opts, config: first, registers: p.s, running: make([]*kv.Server, nodes), keys: 8, damage: of.damage}
 	for n := range nodes {
 		p.s.GoAt(n, fmt.Sprint("server ", n), func(ep rdma.Endpoint) { p.serve(ep, n) })
 	}
-	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 6, Gather: -1, Log: func(c *shards.Config) {
+	p.options = cm.Options{First: first, Patience: 2 * lease, Hung: 5 * time.Millisecond, Gather: -1, Intact: !of.damage, Log: func(c *shards.Config) {
 		if c.Committed {
 			p.terms++
 		}
@@ -88,6 +90,9 @@ func newPool(o sim.Options, opts kv.Options, of shape) (*pool, error) {
 			p.seen(c)
 		}
 	}}
+	if of.waits {
+		p.options.Hung = time.Hour
+	}
 	p.options.Period, p.options.Plan = cmp.Or(of.period, time.Hour), shards.PlanOptions{Pause: 1, Least: of.least}
 	if of.spare {
 		p.options.Spares = []int{nodes - 1}

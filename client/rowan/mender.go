@@ -10,9 +10,9 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
-// hung is how many questions in a row a server leaves unanswered before its node is expelled: masters of farkv ask some
-// twenty times a second, and a machine that is busy may keep a process waiting for seconds.
-const hung = 200
+// hung is for how long a server answers no question before its node is expelled: a machine that is busy may keep a process
+// waiting for seconds. It is not for servers that end by themselves, which say so.
+const hung = 10 * time.Second
 
 // NewMender returns what makes the mender of a pool's master, for one candidate: the manager of its configuration,
 // which is in configs (sections 4.5 and 4.6). When a node dies others serve its shards, and have replicas again. When

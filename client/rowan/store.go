@@ -2,8 +2,10 @@ package rowan
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -35,9 +37,16 @@ type Store struct {
 	config  *shards.Config
 	peer    *rpc.Peer
 	last    *rpc.Call // of the last GET, whose value is in it
-	turn    uint      // of the next GET
+	asked   lastAsk
+	turn    uint // of the next GET
 	counts  counts
 	body    []byte
+}
+
+// lastAsk is which server was asked last, for which shard, and in which term.
+type lastAsk struct {
+	server, shard int
+	term          uint64
 }
 
 var (
@@ -167,7 +176,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
-			if err = verdict(c.Status); err == nil {
+			if err = s.verdict(c); err == nil {
 				return c, nil
 			}
 			c.Release()
@@ -177,6 +186,12 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
 		case errors.Is(err, errWait):
+		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
+			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
+		case errors.Is(err, client.ErrDamaged): // another replica serves the shard in a later term
+			if err := s.rejoin(); err != nil {
+				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
+			}
 		case errors.Is(err, errTerm), errors.Is(err, rpc.ErrUncertain), unreachable(err):
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
@@ -190,6 +205,12 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		s.counts.again++
 		s.ep.Sleep(pause)
 	}
+}
+
+// onlyReplica reports whether no other replica is complete than the one that was asked, so that none takes its place.
+func (s *Store) onlyReplica() bool {
+	others := func(n int) bool { return n != s.asked.server }
+	return s.config.Term == s.asked.term && !slices.ContainsFunc(s.config.Shards[s.asked.shard].Complete(), others)
 }
 
 // unreachable reports whether a server cannot be asked, so that nothing was done: there may be another one by now.
@@ -214,9 +235,11 @@ func (s *Store) rejoin() error {
 // ask asks once.
 func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.Call, error) {
 	hash := kv.Hash(key)
-	primary := s.config.Shards[s.config.Find(hash)].Primary
+	shard := s.config.Find(hash)
+	primary := s.config.Shards[shard].Primary
+	s.asked = lastAsk{primary, shard, s.config.Term}
 	if primary == shards.None {
-		return nil, fmt.Errorf("shard %d is lost: %w", s.config.Find(hash), client.ErrDamaged)
+		return nil, fmt.Errorf("shard %d is lost: %w", shard, client.ErrDamaged)
 	}
 	within := until - s.ep.Now()
 	if proc == kv.ProcGet {
@@ -263,8 +286,8 @@ var (
 )
 
 // verdict returns what an answer says.
-func verdict(status uint16) error {
-	switch status {
+func (s *Store) verdict(c *rpc.Call) error {
+	switch c.Status {
 	case kv.StatusOK:
 		return nil
 	case kv.StatusNotFound:
@@ -279,8 +302,13 @@ func verdict(status uint16) error {
 		return errTerm
 	case kv.StatusWait:
 		return errWait
+	case kv.StatusDamaged:
+		if len(c.Body) == 8 {
+			return fmt.Errorf("entry of shard %d at %#x of server %d: %w", s.asked.shard, binary.LittleEndian.Uint64(c.Body),
+				s.asked.server, client.ErrDamaged)
+		}
 	}
-	return fmt.Errorf("status %d: %w", status, errBad)
+	return fmt.Errorf("status %d: %w", c.Status, errBad)
 }
 
 // MaxPair returns the most bytes that a key and its value may have together.

@@ -9,6 +9,8 @@ import (
 const (
 	server = "../../node/rowan/kv"
 	table  = "../../node/rowan"
+
+	manager = "../../node/rowan/shards/cm"
 )
 
 var mutants = []teeth.Mutant{
@@ -25,8 +27,8 @@ var mutants = []teeth.Mutant{
 		At: "$k.there = $*exists", Do: ""},
 	{Rule: "a key with a tombstone is not there", Pkg: server, In: "worker.find",
 		At: "$ok && $f.kind == kindPut", Do: "$ok"},
-	{Rule: "nor is it read", Pkg: server, In: "worker.answerGet",
-		At: "$f.kind == kindDel", Do: "false"},
+	{Rule: "nor is it read", Pkg: server, In: "worker.answerFound",
+		At: "$kind == kindDel", Do: "false"},
 	{Rule: "a digest does not undo what is newer", Pkg: server, In: "control.update",
 		At: "$e.before($f.order)", Do: "$e.version > 0"},
 	{Rule: "a segment is not cleaned while its entries are not in the index", Pkg: server, In: "worker.drain",
@@ -79,8 +81,8 @@ var mutants = []teeth.Mutant{
 		At: "$w.term.Member($a.node) == nil", Do: "$a == nil", Test: "TestFailover/rowan"},
 	{Rule: "a WRITE that a new view ended is posted again", Pkg: server, In: "worker.replicate",
 		At: "errors.Join($e, $w.rewrite($o))", Do: "$e", Test: "TestFailover/rowan", Seed: 370},
-	{Rule: "a GET is gathered from all blocks", Pkg: server, In: "worker.valueOf",
-		At: "$blocks != nil", Do: "$blocks != nil && false", Test: "TestFailover/rowan"},
+	{Rule: "a GET reads all blocks", Pkg: server, In: "worker.answerGet",
+		At: "$f.parts == 1", Do: "$f.parts > 0", Test: "TestFailover/rowan"},
 	{Rule: "a term is noted before it is known", Pkg: server, In: "control.Adopt",
 		At: "if $t.Member($*node) != nil { $*note }", Do: "", Test: "TestFailover/rowan"},
 	{Rule: "what is copied is behind what is given", Pkg: server, In: "exchanger.give",
@@ -125,6 +127,22 @@ var mutants = []teeth.Mutant{
 		At: "if $t.differed($*term) { $*body }", Do: "", Test: "TestDamage/rowan", Seed: 71},
 	{Rule: "a damaged word is none", Pkg: server, In: "unseal", At: "$word != seal($n)", Do: "false",
 		Test: "TestDamage/rowan", Seed: 366},
+	{Rule: "a damaged entry is not served", Pkg: table, In: "Table.Verify",
+		At: "_, _, $ok = $l.parse($p[:$n])", Do: "ok = true", Test: "TestFlips/rowan"},
+	{Rule: "so are all of its blocks", Pkg: table, In: "Table.Join",
+		At: "!$ok || $h.block != $i || $*same", Do: "!ok && h.block < 0", Test: "TestFlips/rowan"},
+	{Rule: "nor one beside it", Pkg: server, In: "worker.match", At: "return found{}, 0, $at", Do: "_ = at",
+		Test: "TestFlips/rowan"},
+	{Rule: "nor is anything decided by it", Pkg: server, In: "worker.decide",
+		At: "!$k.decided && $k.damaged != 0", Do: "false", Test: "TestFlips/rowan"},
+	{Rule: "the replica is left out", Pkg: manager, In: "Manager.Attend", At: "$m.repair($answers)", Do: "false, error(nil)",
+		Test: "TestFlips/rowan"},
+	{Rule: "and the client waits for that", In: "Store.do", At: "errors.Is($err, client.ErrDamaged) && $s.onlyReplica()",
+		Do: "errors.Is(err, client.ErrDamaged)", Test: "TestDamagedPrimaryMem/rowan"},
+	{Rule: "if it is not the only one", In: "Store.do", At: "errors.Is($err, client.ErrDamaged) && $s.onlyReplica()",
+		Do: "errors.Is(err, client.ErrDamaged) && s.o.Timeout < 0", Test: "TestDamagedAlone"},
+	{Rule: "a server that ends by itself says so", Pkg: server, In: "control.part", At: "$c.cm.End($why)", Do: "",
+		Test: "TestEnds/rowan"},
 	{Rule: "no segment is freed with what is live", Pkg: server, In: "space.forget", At: "$n != 0", Do: "false",
 		Test: "TestDamageMem"},
 	{Rule: "messages of earlier terms come to no log that is settled", Pkg: server, In: "control.promote",

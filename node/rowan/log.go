@@ -178,35 +178,11 @@ func Head(p []byte) (kind uint8, length int) {
 // Assemble reads an entry of the receiver's segments, of which the blocks are given, to e, whose data it replaces. The
 // error wraps ErrDamaged when they are not there.
 func (t *Table) Assemble(ep rdma.Endpoint, blocks []rdma.Addr, e *Entry) error {
-	l := t.ring()
-	e.Blocks, e.Segments, e.Data = blocks, nil, e.Data[:0]
 	b := ep.Batch()
 	defer b.Release()
-	for _, at := range blocks {
-		end := t.o.segmentAt(t.At(at) + 1)
-		b.Read(at, int(min(uint64(l.mtu), end.Offset()-at.Offset())))
-	}
+	t.ReadBlocks(b, blocks)
 	if err := rdma.Do(ep, b.As("read blocks"), patience); err != nil {
 		return fmt.Errorf("read the blocks of an entry at %s: %w", blocks[0], err)
 	}
-	for i, at := range blocks {
-		h, part, ok := l.parse(b.Op(i).Buf)
-		if !ok || h.block != i || l.blocks(h.length) != len(blocks) {
-			return fmt.Errorf("block %d of %d of an entry at %s: %w", i, len(blocks), at, ErrDamaged)
-		}
-		e.Kind, e.Source, e.Stamp, e.Data = h.kind, h.source, h.stamp, append(e.Data, part...)
-	}
-	return nil
-}
-
-// Spans appends to spans where the data of such an entry lies, of so many bytes, from one of them on.
-func (t *Table) Spans(blocks []rdma.Addr, length, from int, spans []rdma.Span) []rdma.Span {
-	part := t.p.MTU - HeaderBytes
-	for i := from / part; i*part < length; i++ {
-		skip := max(0, from-i*part)
-		spans = append(spans, rdma.Span{
-			Addr: blocks[i].Add(uint64(HeaderBytes + skip)), Len: min(part, length-i*part) - skip,
-		})
-	}
-	return spans
+	return t.Join(b, blocks, e)
 }

@@ -165,11 +165,6 @@ func (o Options) segmentAt(segment int) rdma.Addr {
 	return rdma.At(o.Node, first+uint64(segment)*uint64(o.SegmentBytes))
 }
 
-// indexOf returns the segment in which an address of the node is.
-func (o Options) indexOf(a rdma.Addr) int {
-	return int((a.Offset() - o.segmentAt(0).Offset()) / uint64(o.SegmentBytes))
-}
-
 // Size returns how many bytes of the node's memory the log takes, wherever it begins. They are zero before its first
 // use.
 func (o Options) Size() uint64 {

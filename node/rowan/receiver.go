@@ -88,7 +88,7 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 }
 
 // ring is the layout of entries that are appended to the ring.
-func (t *Table) ring() layout { return newLayout(t.p, t.o.Secret, rdma.RingAt(t.o.Node, t.o.Ring)) }
+func (t *Table) ring() layout { return t.received }
 
 // Recover digests what earlier receivers left, in the order in which it landed: in segments that were used, or in use.
 // They are used then, and the caller's until Free, which is called for each.

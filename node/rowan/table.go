@@ -97,6 +97,8 @@ type segment struct {
 type Table struct {
 	o        Options
 	p        rdma.RingPromises
+	first    rdma.Addr // of the segments
+	received layout    // of entries in the receiver's
 	segments []segment // each is its owner's
 
 	mu     sync.Mutex
@@ -121,7 +123,10 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 	if err := o.check(p); err != nil {
 		return nil, err
 	}
-	t := &Table{o: o, p: p, segments: make([]segment, o.Segments)}
+	t := &Table{
+		o: o, p: p, first: o.segmentAt(0), received: newLayout(p, o.Secret, rdma.RingAt(o.Node, o.Ring)),
+		segments: make([]segment, o.Segments),
+	}
 	bytes := make([]byte, uint64(o.Segments)*o.record())
 	if err := read(ep, bytes, o.recordAt(0)); err != nil {
 		return nil, err
@@ -313,13 +318,17 @@ func (t *Table) Release(ep rdma.Endpoint, list []Segment) error {
 func (t *Table) SegmentBytes() int { return t.o.SegmentBytes }
 
 // At returns the index of the segment in which an address is.
-func (t *Table) At(a rdma.Addr) int { return t.o.indexOf(a) }
+func (t *Table) At(a rdma.Addr) int {
+	return int((a.Offset() - t.first.Offset()) / uint64(t.o.SegmentBytes))
+}
 
 // Begin returns the address of a segment.
 func (t *Table) Begin(s Segment) rdma.Addr { return t.o.segmentAt(s.Index) }
 
 // End returns the address behind the segment in which an address is.
-func (t *Table) End(a rdma.Addr) rdma.Addr { return t.o.segmentAt(t.o.indexOf(a) + 1) }
+func (t *Table) End(a rdma.Addr) rdma.Addr {
+	return t.first.Add(uint64(t.At(a)+1) * uint64(t.o.SegmentBytes))
+}
 
 // A READ of more would take the node's port for long, and a batch of more too much memory.
 const (

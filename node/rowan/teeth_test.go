@@ -8,6 +8,9 @@ import (
 )
 
 var mutants = []teeth.Mutant{
+	{Rule: "an entry is as it was sealed", In: "Table.Verify", At: "_, _, $ok = $l.parse($p[:$n])", Do: "ok = true",
+		Test: "TestVerify"},
+	{Rule: "at its place", In: "Table.Verify", At: "!$l.own || $*place", Do: "true", Test: "TestVerify"},
 	{Rule: "what is of an earlier use of a segment is no entry", In: "Receiver.scan",
 		At: "$h.stamp <= $*floor", Do: "false"},
 	{Rule: "an entry that has begun is below no floor", In: "Receiver.floor",

@@ -24,7 +24,6 @@ type delivery struct {
 	pause time.Duration
 
 	answer bool
-	number uint64 // of an answer: how many were begun before
 }
 
 // send posts the message of a header, a body and spans.

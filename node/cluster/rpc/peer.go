@@ -99,15 +99,6 @@ func (p *Peer) Box() rdma.Mailbox { return p.box }
 // Stats returns what the peer met so far.
 func (p *Peer) Stats() Stats { return p.stats }
 
-// Answered returns how many of the peer's answers, from the first one on, are over: delivered, or given up. Nothing is
-// gathered for these any more: see Request.Answer. Stats.Served counts those that were begun.
-func (p *Peer) Answered() uint64 {
-	if len(p.answers) == 0 {
-		return p.stats.Served
-	}
-	return p.answers[0].number
-}
-
 // Next returns the next request. It returns nil, and no error, when something else happened: a verb of the worker
 // completed, or a call of the peer is over. Look at what is in flight behind each Next, and Next misses nothing. The
 // error wraps rdma.ErrTimeout after the given time, or rdma.ErrClosed.

@@ -29,7 +29,7 @@ func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 		p.spareAnswers = append(p.spareAnswers, d)
 		return err
 	}
-	d.answer, d.until, d.number = true, p.ep.Now()+answerPatience, p.stats.Served
+	d.answer, d.until = true, p.ep.Now()+answerPatience
 	p.answers = append(p.answers, d)
 	p.stats.Served++
 	return nil

@@ -93,6 +93,22 @@ func (x *Index) Remove(hash, old uint64) bool {
 	return item != nil
 }
 
+// Drop removes the item of the entry at an address from a chain, below Chains, whatever its key is, and reports whether it
+// did.
+func (x *Index) Drop(chain int, at uint64) bool {
+	s, first := x.lock(chain)
+	defer s.mu.Unlock()
+	for b := first; b != nil; b = s.behind(b) {
+		for i, item := range &b.items {
+			if item != 0 && item&maxAddr == at {
+				s.remove(first, &b.items[i])
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Chains returns how many chains there are.
 func (x *Index) Chains() int { return len(x.chains) }
 

@@ -120,7 +120,11 @@ func TestChain(t *testing.T) {
 				if !slices.Equal(x.Lookup(ownHash(key), nil), []uint64{at(key)}) {
 					t.Fatalf("item %d of %d, removed from %d on, is not found", key, n, from)
 				}
-				if !x.Remove(ownHash(key), at(key)) {
+				remove := func() bool { return x.Remove(ownHash(key), at(key)) }
+				if i%2 == 1 { // by its address
+					remove = func() bool { return x.Drop(0, at(key)) }
+				}
+				if x.Drop(0, at(n)) || !remove() || remove() {
 					t.Fatalf("item %d of %d, removed from %d on, is not there", key, n, from)
 				}
 				want = slices.DeleteFunc(want, func(a uint64) bool { return a == at(key) })

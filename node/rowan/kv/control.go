@@ -35,6 +35,7 @@ type control struct {
 	askedIn *term         // when that began
 	heard   uint64        // the last term that was committed in which all of them were read
 	group   []fresh
+	reach   int  // how much of what keys had is READ at first: see worker.reach
 	busy    bool // there is something to do, or was in the last step
 
 	peer      *rpc.Peer
@@ -71,7 +72,7 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize)}
+	c := &control{s: s, ep: ep, r: r, told: make([]uint64, len(s.shards)), group: make([]fresh, 0, groupSize), reach: firstReach}
 	c.peer, err = rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Node: s.node, Number: s.o.Boxes}})
 	if err != nil {
 		return err
@@ -92,7 +93,42 @@ func (s *Server) receive(ep rdma.Endpoint) error {
 	if e := r.Close(); err == nil {
 		err = e
 	}
-	return err
+	if err != nil {
+		s.end("receiver", err)
+	}
+	c.part()
+	return nil
+}
+
+// Bounds of how long a server that has ended by itself answers the manager: so long once it has, since that may need
+// another question to expel the node, and in all, if it is not asked.
+const (
+	partFor  = time.Second
+	partMost = 10 * time.Second
+)
+
+// part tells the manager that the server has ended by itself, and why, so that it does not wait for it: no shard is served
+// before the node is expelled. What is behind it is as if the node had died.
+func (c *control) part() {
+	why := c.s.failed()
+	for _, gone := range []error{rdma.ErrNodeDown, rdma.ErrClosed, rdma.ErrRevoked} {
+		if why == nil || errors.Is(why, gone) {
+			return
+		}
+	}
+	c.cm.End(why)
+	for until := c.ep.Now() + partMost; c.ep.Now() < until && !c.s.quits.Load(); {
+		r, err := c.peer.Next(c.s.o.StepEvery)
+		switch {
+		case errors.Is(err, rdma.ErrTimeout) || r == nil && err == nil:
+		case err != nil:
+			return // the node is gone, as far as the server goes
+		case r.Proc != cm.Ask:
+			r.Drop()
+		case c.cm.Handle(r) == nil:
+			until = min(until, c.ep.Now()+partFor)
+		}
+	}
 }
 
 // step looks after all that the task has to do.

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -119,7 +120,7 @@ func (c *control) flush() error {
 		f := &c.group[i]
 		f.current = f.index.Lookup(f.hash, f.current)
 		first := b.Len()
-		c.s.readHeads(b, f.current, len(f.key))
+		c.s.readEntries(b, f.current, max(c.reach, headBytes+len(f.key)))
 		for k := range f.current {
 			f.read = append(f.read, b.Op(first+k))
 		}
@@ -136,14 +137,18 @@ func (c *control) flush() error {
 	return nil
 }
 
-// update has the index name an entry, unless it names one that is as new.
+// update has the index name an entry, unless it names one that is as new. One that is damaged stays named beside it: it may
+// be newer, whatever it says.
 func (c *control) update(f *fresh) error {
 	if f.blocks != nil {
 		c.s.space.scatter(f.at, scattered{f.blocks, f.end})
 	}
 	var old found
 	garbage, updated, err := f.index.Update(f.hash, f.at, func(at uint64) (index.Relation, error) {
-		p, err := c.head(f, at)
+		p, err := c.current(f, at)
+		if errors.Is(err, rowan.ErrDamaged) {
+			return index.OtherKey, nil
+		}
 		if err != nil {
 			return index.OtherKey, err
 		}
@@ -167,11 +172,19 @@ func (c *control) update(f *fresh) error {
 	return nil
 }
 
-// head returns the beginning of an entry that the index names.
-func (c *control) head(f *fresh, at uint64) ([]byte, error) {
-	if k := slices.Index(f.current, at); k >= 0 {
-		return f.read[k].Buf, nil
+// current returns the first block of an entry that the index names. The error wraps rowan.ErrDamaged when it is not as it
+// was sealed.
+func (c *control) current(f *fresh, at uint64) ([]byte, error) {
+	k := slices.Index(f.current, at)
+	if k < 0 {
+		return c.s.readBlock(c.ep, at)
 	}
-	return rdma.ReadBytes(c.ep, "look up", c.s.at(at), int(min(uint64(headBytes+len(f.key)),
-		c.s.table.End(c.s.at(at)).Offset()-at)), patience)
+	n, ok := c.s.table.Verify(c.s.at(at), f.read[k].Buf)
+	if c.reach = reachOf(c.reach, min(n, c.s.o.message())); ok {
+		return f.read[k].Buf[:n], nil
+	}
+	if n > len(f.read[k].Buf) {
+		return c.s.readBlock(c.ep, at)
+	}
+	return nil, rowan.ErrDamaged
 }

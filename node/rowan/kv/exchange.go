@@ -44,6 +44,8 @@ type copying struct {
 	since       uint64 // the other one is a member
 	next        int    // chain of the index
 	told        uint64 // the term in which the other one was told that it has all
+	held        uint64 // the term in which an entry was damaged: without it the other one would not have all
+	target      bool   // the other one is the target of a migration
 }
 
 // exchanged is an entry that is appended.
@@ -107,7 +109,7 @@ func (x *exchanger) step() (more bool, err error) {
 		return true, x.compare()
 	}
 	for _, c := range x.copies {
-		if c.told != x.term.Term && x.s.known.isSettled(x.term.Term) {
+		if c.told != x.term.Term && c.held != x.term.Term && x.s.known.isSettled(x.term.Term) {
 			return true, x.copy(c)
 		}
 	}
@@ -140,12 +142,13 @@ func (x *exchanger) begin(t *term) {
 	}
 	x.copies = slices.DeleteFunc(x.copies, func(c *copying) bool {
 		m := t.Member(c.node)
-		return !slices.Contains(t.copiesTo(c.shard), c.node) || m == nil || m.Since != c.since
+		return !slices.Contains(t.copiesTo(c.shard), c.node) || m == nil || m.Since != c.since ||
+			c.target != (t.Shards[c.shard].Primary == c.node) // it was damaged, and begins anew
 	})
 	for i := range t.Shards {
 		for _, n := range t.copiesTo(i) {
 			if !slices.ContainsFunc(x.copies, func(c *copying) bool { return c.shard == i && c.node == n }) {
-				x.copies = append(x.copies, &copying{shard: i, node: n, since: t.Member(n).Since})
+				x.copies = append(x.copies, &copying{shard: i, node: n, since: t.Member(n).Since, target: t.Shards[i].Primary == n})
 			}
 		}
 	}
@@ -164,19 +167,29 @@ func (x *exchanger) raise(above uint64) {
 
 // give appends records to the logs of all other replicas of their shards, and when they are there says so to all
 // members.
-func (x *exchanger) give(g *gift) error {
+func (x *exchanger) give(g *gift) (err error) {
 	if g.term != x.term {
 		return errOver
 	}
 	x.entries = x.entries[:0]
 	for _, r := range g.records {
-		if err := x.read(r.shard, r.at); err != nil {
+		switch err := x.read(r.shard, r.at); {
+		case errors.Is(err, rowan.ErrDamaged):
+			continue // nothing is served by it: what other replicas have of the key counts
+		case err != nil:
 			return err
 		}
 		// Of a key the newest alone: another replica may have dropped the tombstone of an older one.
 		last := len(x.entries) - 1
 		record, _ := parseRecord(x.entries[last].data)
-		if _, live := x.s.shards[r.shard].naming(Hash(record.key), r.at); !live {
+		_, live := x.s.shards[r.shard].naming(Hash(record.key), r.at)
+		if live {
+			live, err = x.isNewest(r, Hash(record.key))
+		}
+		if err != nil {
+			return err
+		}
+		if !live {
 			x.entries = x.entries[:last]
 		}
 	}
@@ -199,6 +212,28 @@ func (x *exchanger) give(g *gift) error {
 	return nil
 }
 
+// isNewest reports whether an entry that the index names is the newest of its key, as far as is known: one that is damaged,
+// and named beside it, may be newer.
+func (x *exchanger) isNewest(r located, hash uint64) (bool, error) {
+	names := x.s.shards[r.shard].has()
+	if names == nil {
+		return false, errOver
+	}
+	for _, at := range names.Lookup(hash, nil) {
+		if at == r.at {
+			continue
+		}
+		_, _, err := x.s.readWhole(x.ep, x.term.Term, r.shard, at)
+		if errors.Is(err, rowan.ErrDamaged) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // copy appends what a chain of the index names to the log of a server that copies the shard, or tells it that all are
 // there. Entries that come to be named meanwhile are appended there, too, by workers: the term began with the copy, or
 // behind it. Those that are moved stay in their chain.
@@ -217,7 +252,11 @@ func (x *exchanger) copy(c *copying) error {
 	x.chain = names.Chain(c.next, x.chain[:0])
 	x.entries = x.entries[:0]
 	for _, at := range x.chain {
-		if err := x.read(c.shard, at); err != nil {
+		switch err := x.read(c.shard, at); {
+		case errors.Is(err, rowan.ErrDamaged):
+			c.held = x.term.Term
+			return nil
+		case err != nil:
 			return err
 		}
 	}
@@ -236,14 +275,11 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	for chain := range old.Chains() {
 		for x.chain = old.Chain(chain, x.chain[:0]); len(x.chain) > 0; x.chain = old.Chain(chain, x.chain[:0]) {
 			b := x.ep.Batch()
-			x.s.readHeads(b, x.chain, x.s.o.KeyBytes)
+			x.s.readHeads(b, x.chain, 0)
 			err := rdma.Do(x.ep, b.As("read what is lost"), patience)
 			for i, at := range x.chain {
-				f, ok := parseFound(at, b.Op(i).Buf)
-				if err == nil && !ok {
-					err = fmt.Errorf("the entry at %s: %w", x.s.at(at), rowan.ErrDamaged)
-				}
-				if err == nil && old.Remove(Hash(f.key), at) { // no cleaner did
+				f, _ := parseFound(at, b.Op(i).Buf)    // whatever it says, if it is damaged
+				if err == nil && old.Drop(chain, at) { // no cleaner did
 					x.s.space.dead(at, x.s.segment(at), entrySize(f.length), f.kind)
 				}
 			}
@@ -260,25 +296,14 @@ func (x *exchanger) empty(sh *shard, old *index.Index) error {
 	return nil
 }
 
-// read takes a copy of an entry that the index names, or named.
-func (x *exchanger) read(shard int, at uint64) (err error) {
-	s, e := x.s, exchanged{shard: shard}
-	if blocks := s.space.blocks(at); blocks != nil {
-		var whole rowan.Entry
-		err = s.table.Assemble(x.ep, blocks, &whole)
-		e.kind, e.data = whole.Kind, whole.Data
-	} else {
-		var head []byte
-		if head, err = rdma.ReadBytes(x.ep, "read head", s.at(at), rowan.HeaderBytes, patience); err == nil {
-			kind, n := rowan.Head(head)
-			e.kind = kind
-			e.data, err = rdma.ReadBytes(x.ep, "read entry", s.at(at+rowan.HeaderBytes), n, patience)
-		}
-	}
+// read takes a copy of an entry that the index names, or named. The error wraps rowan.ErrDamaged when it is not as it was
+// sealed: sealed anew, it would be taken for a good one elsewhere.
+func (x *exchanger) read(shard int, at uint64) error {
+	kind, data, err := x.s.readWhole(x.ep, x.term.Term, shard, at)
 	if err != nil {
-		return fmt.Errorf("read the entry at %s: %w", s.at(at), err)
+		return fmt.Errorf("read the entry at %s: %w", x.s.at(at), err)
 	}
-	x.entries = append(x.entries, e)
+	x.entries = append(x.entries, exchanged{shard: shard, kind: kind, data: data})
 	return nil
 }
 

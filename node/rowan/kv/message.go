@@ -26,6 +26,7 @@ const (
 	StatusTerm                   // nothing was done: the client's configuration is not the server's
 	StatusBad                    // nothing was done: this is no request
 	StatusWait                   // nothing was done: the server cannot yet
+	StatusDamaged                // nothing was done: an entry that may be the key's is damaged; the body is its offset, u64
 )
 
 // A request is:

@@ -88,7 +88,9 @@ type found struct {
 	kind   uint8
 	length int // of its data
 	order
-	key []byte
+	key   []byte
+	value []byte // of an entry of one block, where all of it was READ
+	parts int    // blocks, where it was verified
 }
 
 // parseFound returns what the beginning of an entry's first block says, which was read at an address. False: the key is

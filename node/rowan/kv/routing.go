@@ -120,11 +120,11 @@ func (w *worker) goOnRouting(o *op, now time.Duration) error {
 	return w.end(o, o.r.Answer(StatusOK, got.value()))
 }
 
-// answerRoute answers what the target asks: f is what the index names of the key.
-func (w *worker) answerRoute(o *op, f *found) error {
-	var word [routeBytes]byte
-	binary.LittleEndian.PutUint64(word[:], uint64(f.order.term)|uint64(f.kind)<<32)
-	return w.end(o, o.r.Answer(StatusOK, word[:], w.valueOf(f)...))
+// answerRoute answers what the target asks by the newest record of the key.
+func (w *worker) answerRoute(o *op, kind uint8, order order, value []byte) error {
+	w.buf = binary.LittleEndian.AppendUint64(w.buf[:0], uint64(order.term)|uint64(kind)<<32)
+	w.buf = append(w.buf, value...)
+	return w.end(o, o.r.Answer(StatusOK, w.buf))
 }
 
 // learnThere finds out whether a key is there that the index does not name, before its first write is decided; false:

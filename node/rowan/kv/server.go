@@ -23,7 +23,8 @@ type Server struct {
 	shared  []*rowan.Remote // by node, with Share
 	quiet   quiet
 
-	stopped atomic.Bool
+	stopped atomic.Bool // tasks end
+	quits   atomic.Bool // Stop was called
 
 	mu       sync.Mutex
 	err      error
@@ -33,6 +34,9 @@ type Server struct {
 	gift     *gift       // for the exchanger; nil: it has taken the last one
 	digests  []cm.Digest // of the server's replicas in the term digested, once replicas are compared
 	digested uint64
+
+	damaged   []cm.Damage // one for each shard in which a task met damage, in a term
+	damagedIn uint64
 
 	resumed     map[rowan.Owner]place // where own logs go on that an earlier server left
 	resumedTerm *term                 // with RPC, the last one of the earlier server; nil: there was none
@@ -77,7 +81,8 @@ func Open(ep rdma.Endpoint, configs rdma.Configs, o Options, node int) (*Server,
 	return s, nil
 }
 
-// Run serves until Stop, or until a task fails. The worker is the task that receives; others are started beside it.
+// Run serves until Stop, or until a task fails. Then it tells the manager why before it returns: see control.part. The
+// worker is the task that receives; others are started beside it.
 func (s *Server) Run(ep rdma.Endpoint) error {
 	ep = s.member(ep)
 	s.end("receiver", s.receive(ep))
@@ -137,7 +142,17 @@ func (s *Server) ended() bool {
 }
 
 // Stop ends the server. Requests in progress get no answer. Run returns soon.
-func (s *Server) Stop() { s.end("", nil) }
+func (s *Server) Stop() {
+	s.quits.Store(true)
+	s.end("", nil)
+}
+
+// failed returns why the server has ended by itself; nil: it has not.
+func (s *Server) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
 
 func (s *Server) stopping() bool { return s.stopped.Load() }
 

@@ -14,9 +14,12 @@ import (
 // space is what a server's tasks know together of the segments of its node: how much in them is live, and which are
 // full. Its lock is held over no wait.
 type space struct {
-	mu   sync.Mutex
-	live []int64 // by segment, bytes of entries that an index names; in turns below 0, when two tasks count at a time
-	all  []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
+	mu sync.Mutex
+	// By segment, entries that an index names, and their bytes; in turns below 0, when two tasks count at a time. Of one
+	// that is damaged it is not known how long it was, so that what is live is known by how many there are.
+	named []int
+	live  []int64
+	all   []int64 // by segment, bytes of all entries: what its end is too short for is no garbage
 	// Tombstones, by segment: entries of DELs that an index names. In turns below 0, too.
 	tombs []int
 	// Entries of several blocks, which lie apart, by the address of their first: all of one is counted where it ends.
@@ -39,7 +42,7 @@ type scattered struct {
 
 func newSpace(segments int) *space {
 	return &space{
-		live: make([]int64, segments), all: make([]int64, segments), tombs: make([]int, segments),
+		named: make([]int, segments), live: make([]int64, segments), all: make([]int64, segments), tombs: make([]int, segments),
 		ends: make([][]uint64, segments), scattered: map[uint64]scattered{},
 	}
 }
@@ -56,6 +59,7 @@ func (s *space) add(segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live[segment] += size
+	s.named[segment]++
 	if kind == kindDel {
 		s.tombs[segment]++
 	}
@@ -84,6 +88,7 @@ func (s *space) dead(at uint64, segment int, size int64, kind uint8) {
 		segment = e.end
 	}
 	s.live[segment] -= size
+	s.named[segment]--
 	if kind == kindDel {
 		s.tombs[segment]--
 	}
@@ -146,7 +151,7 @@ func (s *space) offer(all []rowan.Segment) {
 func (s *space) isDead(segment int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.live[segment] == 0
+	return s.named[segment] == 0
 }
 
 // pick takes the committed segment with the fewest live bytes among those in which they are less than some percent of
@@ -156,7 +161,11 @@ func (s *space) pick(percent int64) (seg rowan.Segment, ends []scattered, ok boo
 	defer s.mu.Unlock()
 	best, least := -1, int64(math.MaxInt64)
 	for i, r := range s.ready {
-		if n := s.live[r.Index]; n < least && (n == 0 || 100*n < percent*s.all[r.Index]) {
+		n := s.live[r.Index]
+		if s.named[r.Index] == 0 {
+			n = 0
+		}
+		if n < least && (s.named[r.Index] == 0 || 100*n < percent*s.all[r.Index]) {
 			best, least = i, n
 		}
 	}
@@ -200,9 +209,10 @@ func (s *space) take(seg rowan.Segment) bool {
 func (s *space) forget(seg rowan.Segment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.live[seg.Index]; n != 0 {
-		return fmt.Errorf("segment %d is cleaned, and has %d live bytes: %w", seg.Index, n, rowan.ErrDamaged)
+	if n := s.named[seg.Index]; n != 0 {
+		return fmt.Errorf("segment %d is cleaned, and has %d live entries: %w", seg.Index, n, rowan.ErrDamaged)
 	}
+	s.live[seg.Index], s.tombs[seg.Index] = 0, 0 // not 0 yet if an entry was damaged
 	for _, at := range s.ends[seg.Index] {
 		delete(s.scattered, at)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // slow is a cleaner that copies what it has looked up later.
@@ -164,5 +165,47 @@ func TestCopiesKeepTerms(t *testing.T) {
 	c.batch.Release()
 	if got := terms(func(*rowan.Entry) error { return nil }); len(got) != 2 || got[1] != 7 {
 		t.Errorf("entries of terms %d, want a copy of term 7", got)
+	}
+}
+
+// TestSweepSpares: no tombstone is dropped of a shard of which older PUTs may be on their way: while it is copied to the
+// server, or migrates to it, and before the server has what others give it in a term.
+func TestSweepSpares(t *testing.T) {
+	b := newBench(t, 1, Rowan)
+	b.end(b.begin(ProcInsert, "value"), StatusOK)
+	b.end(b.begin(ProcDelete, ""), StatusOK)
+	first := b.s.known.last().Config
+	shard, seg := first.Find(Hash(b.key())), b.s.table.Left()[0]
+	w := newSweep(b.s, b.ep, make([]byte, b.s.table.SegmentBytes()))
+	drop := func(term uint64, s shards.Shard, settled bool) uint64 {
+		t.Helper()
+		c := *first
+		c.Term, c.Shards = term, slices.Clone(c.Shards)
+		c.Shards[shard] = s
+		b.s.known.adopt(newTerm(&c, 0))
+		if settled {
+			b.s.known.settle(term)
+		}
+		b.s.space.offer([]rowan.Segment{seg})
+		if err := w.drop(seg); err != nil {
+			t.Fatal(err)
+		}
+		b.s.space.take(seg)
+		return b.s.Stats().Dropped
+	}
+	for i, s := range []shards.Shard{
+		{Primary: 1, Source: shards.None, Copying: []int{0}},
+		{Primary: 0, Source: 1},
+	} {
+		if n := drop(uint64(2+i), s, true); n != 0 {
+			t.Errorf("%d tombstones are dropped with %+v", n, s)
+		}
+	}
+	backup := shards.Shard{Primary: 1, Source: shards.None, Backups: []int{0}}
+	if n := drop(4, backup, false); n != 0 {
+		t.Errorf("%d tombstones are dropped before others have given what they have", n)
+	}
+	if n := drop(4, backup, true); n != 1 {
+		t.Errorf("%d tombstones are dropped of a complete replica, want 1", n)
 	}
 }

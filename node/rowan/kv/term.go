@@ -72,10 +72,14 @@ func (t *term) complete(shard int) bool {
 	return t != nil && t.Shards[shard].Has(t.node) && !t.incomplete(shard)
 }
 
-// differed reports whether the server copies a shard of which it was a complete replica in the term before: it was
-// found to be damaged.
+// differed reports whether the server copies a shard of which it was a complete replica in the term before, or to which it
+// migrated, and its source lives: it was found to be damaged.
 func (t *term) differed(before *term, shard int) bool {
-	return before.complete(shard) && t.incomplete(shard)
+	if before == nil || !t.incomplete(shard) {
+		return false
+	}
+	return before.complete(shard) ||
+		before.arriving(shard) && !t.arriving(shard) && t.Member(before.Shards[shard].Source) != nil
 }
 
 // takesPart reports whether the server is a member, and the term is committed.
@@ -245,7 +249,7 @@ func (c *control) Report() (r cm.Report) {
 		r.Digests = c.s.digestsOf(t)
 		return r
 	}
-	r.Full = c.s.isFull()
+	r.Full, r.Damaged = c.s.isFull(), c.s.damages(t.Term)
 	words, err := rdma.ReadBytes(c.ep, "read copies", c.s.o.copiedAt(t.node, 0), 8*len(t.Shards), patience)
 	if err != nil {
 		c.err = errors.Join(c.err, err)

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"slices"
@@ -27,8 +26,10 @@ type worker struct {
 	term    *term  // nil: there is none yet
 	saw     uint64 // the term before which nothing is under way any more
 	backups replication
-	filling []filling // segments of the log with writes in flight
-	buf     []byte    // of a record
+	filling []filling   // segments of the log with writes in flight
+	buf     []byte      // of a record
+	entry   rowan.Entry // of several blocks
+	reach   int         // how much of an entry is READ at first: about as much as the last ones had
 
 	ops   []*op  // in progress, in the order in which they began
 	began uint64 // of them, ever
@@ -38,10 +39,7 @@ type worker struct {
 
 	question uint64 // of cleaners, that is not passed; 0: none
 	opsAt    uint64 // what had begun when it was seen
-	looked   bool   // nothing that was looked up before is read any more
-	answers  uint64 // that had begun by then
 
-	spans     []rdma.Span // of an answer
 	spareOps  []*op
 	spareKeys []*key
 }
@@ -89,7 +87,7 @@ func (s *Server) work(ep rdma.Endpoint, number int) error {
 func (s *Server) newWorker(ep rdma.Endpoint, number int) (*worker, error) {
 	w := &worker{
 		s: s, ep: ep, number: number, log: s.log(ep, rowan.Owner(1+number)),
-		wake: rdma.Forever, lull: s.newLull(ep, idle),
+		wake: rdma.Forever, lull: s.newLull(ep, idle), reach: firstReach,
 	}
 	o := rpc.Options{Box: rdma.BoxOptions{
 		Node: s.node, Number: s.o.Boxes + 1 + number, Slots: s.o.Slots, Bytes: s.o.message(),
@@ -130,8 +128,9 @@ type op struct {
 	status uint16
 	source int // of its shard's migration to the server, or None
 
-	look *rdma.Batch // READs of what the index names; nil: none is in flight
-	seen []uint64    // which
+	look  *rdma.Batch // READs of what the index names; nil: none is in flight
+	seen  []uint64    // which
+	parts []rdma.Addr // of the key's entry, if that has several blocks and they are READ
 
 	routes  bool // the source is asked
 	routing routing
@@ -205,9 +204,7 @@ func (w *worker) newOp() *op {
 }
 
 // answer answers an op.
-func (w *worker) answer(o *op, status uint16, value ...rdma.Span) error {
-	return w.end(o, o.r.Answer(status, nil, value...))
-}
+func (w *worker) answer(o *op, status uint16) error { return w.end(o, o.r.Answer(status, nil)) }
 
 // end ends an op that was answered, with err.
 func (w *worker) end(o *op, err error) error {
@@ -305,94 +302,18 @@ func (w *worker) ended(err error) (bool, error) {
 	return true, err
 }
 
-// lookUp reads what the index names for the key of a GET, or of a question of a migration's target.
-func (w *worker) lookUp(o *op) error {
-	o.seen = o.index.Lookup(o.hash, o.seen[:0])
-	if len(o.seen) == 0 {
-		return w.missed(o)
-	}
-	o.look = w.ep.Batch()
-	w.s.readHeads(o.look, o.seen, len(o.key))
-	if err := w.ep.Post(o.look.As("look up")); err != nil || !o.look.Finished() {
-		return err
-	}
-	return w.answerGet(o)
-}
-
-// answerGet answers a GET. The value is gathered from the log. It may be older than what another GET returned
-// meanwhile, since both are in progress.
-func (w *worker) answerGet(o *op) error {
-	b := o.look
-	o.look = nil
-	defer b.Release()
-	f, ok, err := match(b, o.seen, o.key)
-	if again, e := w.ended(err); again {
-		return errors.Join(e, w.lookUp(o))
-	}
-	if err != nil {
-		return err
-	}
-	switch {
-	case !ok:
-		return w.missed(o)
-	case o.proc == ProcRoute:
-		return w.answerRoute(o, &f)
-	case f.kind == kindDel:
-		return w.answer(o, StatusNotFound)
-	}
-	return w.answer(o, StatusOK, w.valueOf(&f)...)
-}
-
-// valueOf returns where the value of an entry is, until the next call. What was appended by another server may be in
-// several blocks.
-func (w *worker) valueOf(f *found) []rdma.Span {
-	w.spans = w.spans[:0]
-	head := recordBytes + len(f.key)
-	if f.length == head {
-		return nil
-	}
-	if blocks := w.s.space.blocks(f.at); blocks != nil {
-		w.spans = w.s.table.Spans(blocks, f.length, head, w.spans)
-	} else {
-		w.spans = append(w.spans, rdma.Span{Addr: w.s.at(f.at + uint64(rowan.HeaderBytes+head)), Len: f.length - head})
-	}
-	return w.spans
-}
-
-// match returns which of the entries that were read is of a key.
-func match(b *rdma.Batch, seen []uint64, key []byte) (f found, ok bool, err error) {
-	if err := b.Err(); err != nil {
-		return f, false, err
-	}
-	for i, at := range seen {
-		if f, ok := parseFound(at, b.Op(i).Buf); ok && bytes.Equal(f.key, key) {
-			return f, true, nil
-		}
-	}
-	return found{}, false, nil
-}
-
 // pass lets cleaners know when the worker has nothing in hand any more that it looked up before they asked: no READ of
-// an entry is in flight, no answer on its way, and what writes know of their keys is looked up again. It waits for no
+// an entry is in flight, and what writes know of their keys is looked up again. Answers have copies. It waits for no
 // write, which may wait for the room that cleaners make.
 func (w *worker) pass() {
 	q := &w.s.quiet
 	if last := q.last(); w.question == 0 && last > 0 && last != q.of(w.number) {
-		w.question, w.opsAt, w.looked = last, w.began, false
+		w.question, w.opsAt = last, w.began
 		for _, k := range w.keys {
 			k.fresh, k.late = false, k.look != nil
 		}
 	}
-	if w.question == 0 {
-		return
-	}
-	if !w.looked {
-		if w.looks() {
-			return
-		}
-		w.looked, w.answers = true, w.peer.Stats().Served
-	}
-	if w.peer.Answered() < w.answers {
+	if w.question == 0 || w.looks() {
 		return
 	}
 	q.pass(w.number, w.question)

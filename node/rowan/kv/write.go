@@ -27,6 +27,7 @@ type key struct {
 	kind    uint8       // of it
 	fresh   bool        // seen, item, size and kind are as the index has them, if the worker alone changed it
 	late    bool        // what is read was looked up before a cleaner asked
+	damaged uint64      // where an entry is that may be the key's, and is damaged; 0: nowhere
 	decided bool        // there is known
 	routing routing     // by which it is learned
 	there   bool        // the key is, once all that has a version is done
@@ -129,12 +130,8 @@ func (w *worker) advance(k *key, now time.Duration) error {
 func (w *worker) find(k *key) (ok bool, err error) {
 	if k.look == nil {
 		k.seen = k.index.Lookup(k.hash, k.seen[:0])
-		k.look = w.ep.Batch()
-		w.s.readHeads(k.look, k.seen, len(k.bytes))
-		if len(k.seen) > 0 {
-			if err := w.ep.Post(k.look.As("look up")); err != nil {
-				return false, err
-			}
+		if err := w.readFor(k, max(w.reach, headBytes+len(k.bytes))); err != nil {
+			return false, err
 		}
 	}
 	if len(k.seen) > 0 && !k.look.Finished() {
@@ -143,28 +140,48 @@ func (w *worker) find(k *key) (ok bool, err error) {
 	b := k.look
 	k.look = nil
 	defer b.Release()
-	f, ok, err := match(b, k.seen, k.bytes)
-	again, e := w.ended(err)
-	if err != nil && (!again || e != nil) {
+	again, e := w.ended(b.Err())
+	if err := b.Err(); err != nil && (!again || e != nil) {
 		return false, errors.Join(err, e)
 	}
 	if again || k.late {
 		k.late = false
 		return w.find(k)
 	}
-	k.item, k.size, k.fresh = 0, 0, true
+	f, more, damaged := w.match(b, k.seen, k.bytes)
+	if more > 0 {
+		if err := w.readFor(k, more); err != nil {
+			return false, err
+		}
+		return w.find(k)
+	}
+	ok = f.at != 0 // not if one is damaged: what comes to be named then is beside that
+	k.item, k.size, k.fresh, k.damaged = 0, 0, true, damaged
 	if ok {
 		k.item, k.size, k.kind = f.at, entrySize(f.length), f.kind
 	}
-	if !k.decided && (ok || k.queue[0].source == shards.None) {
+	if !k.decided && damaged == 0 && (ok || k.queue[0].source == shards.None) {
 		k.decided, k.there = true, ok && f.kind == kindPut
 	}
 	return true, nil
 }
 
+// readFor posts READs of so many bytes of what the index names of the key.
+func (w *worker) readFor(k *key, n int) error {
+	k.look = w.ep.Batch()
+	w.s.readEntries(k.look, k.seen, n)
+	if len(k.seen) == 0 {
+		return nil
+	}
+	return w.ep.Post(k.look.As("look up"))
+}
+
 // decide answers a write that is refused, or gives it a version and sends it on its way; false: there is no room for it
 // now.
 func (w *worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
+	if !k.decided && k.damaged != 0 {
+		return true, w.refuseDamaged(o, k.damaged)
+	}
 	if !k.decided {
 		switch ok, err := w.learnThere(k, o, now); {
 		case err != nil:

@@ -51,6 +51,32 @@ func (c *Config) Compared(digests map[Replica]Digest) (next *Config, differ []Re
 	return next, differ, nil
 }
 
+// Damaged returns the configuration without replicas in which records are damaged, as their servers report in this very
+// term, and which ones those are: as if their servers had died, for these shards alone. So a replica that is complete
+// serves the shard, and the server begins to copy it, or another one does. A replica stays if no other one would be
+// complete: what is damaged there is lost, and the rest is not.
+func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err error) {
+	if next, err = c.next(); err != nil {
+		return nil, nil, err
+	}
+	for _, r := range damaged {
+		if r.Shard < 0 || r.Shard >= len(next.Shards) {
+			return nil, nil, fmt.Errorf("do without %s, of %d shards: %w", r, len(next.Shards), ErrRefused)
+		}
+		s := &next.Shards[r.Shard]
+		isIt := func(node int) bool { return node == r.Node }
+		copies := !slices.ContainsFunc(s.Complete(), isIt) && r.Node != s.Primary // it may not be named yet
+		if copies || !s.Has(r.Node) || len(slices.DeleteFunc(s.Complete(), isIt)) == 0 {
+			continue
+		}
+		s.strip(isIt)
+		next.promote()
+		left = append(left, r)
+	}
+	next.replicate()
+	return next, left, nil
+}
+
 // odd returns the complete replicas of a shard that do not have the digest that counts.
 func (c *Config) odd(shard int, digests map[Replica]Digest) []int {
 	all := c.Shards[shard].Complete()

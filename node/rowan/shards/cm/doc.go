@@ -40,7 +40,7 @@
 // A server that is started anew, beside a node that remembers, says so (Server.Restart), and the manager begins another
 // term: see shards.Config.ColdStart. In that nothing is served: members gather what any of them has, and tell what their
 // replicas have then. The manager compares that, and begins the term in which they serve. A replica that differs was
-// damaged in memory: it is copied anew. A node that the pool went on without is another one when it comes back. A server
-// that answers no question of the manager for long hangs, or has ended by itself: its node is expelled, though it
-// answers READs.
+// damaged in memory: it is copied anew. So is one in which a server reports a damaged entry, as long as another one is
+// complete. A node that the pool went on without is another one when it comes back. A server that answers no question of
+// the manager for long hangs, and one that ends by itself says so: their nodes are expelled, though they answer READs.
 package cm

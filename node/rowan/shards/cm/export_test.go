@@ -5,13 +5,26 @@ import "github.com/farkv/farkv/node/rowan/shards"
 // What tests of messages use.
 
 const (
-	MaxReports, MaxLoads = maxReports, maxLoads
-	MostAnswer           = boxBytes - 16 // the header of rpc
+	MaxReports, MaxLoads, MaxDamages = maxReports, maxLoads, maxDamages
+	MaxReason                        = maxReason
+	MostAnswer                       = boxBytes - 16 // the header of rpc
 )
 
 func EncodeAnswer(term uint64, restarted bool, r Report) []byte {
-	a := answer{term, restarted, r}
+	a := answer{term: term, restarted: restarted, Report: r}
 	return a.encode()
+}
+
+func EncodeEnded(term uint64, why string) []byte {
+	a := answer{term: term, ended: why}
+	return a.encode()
+}
+
+func DecodeEnded(p []byte) (why string) {
+	if a, err := decodeAnswer(p); err == nil {
+		return a.ended
+	}
+	return ""
 }
 
 func DecodeAnswer(p []byte) (term uint64, restarted bool, r Report, err error) {

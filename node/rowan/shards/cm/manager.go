@@ -25,8 +25,9 @@ type Options struct {
 	// Patience is how long a tick waits for servers that do not answer; default 20 ms. They are asked again in the next
 	// one, so that it is to be longer than a server takes to become quiet.
 	Patience time.Duration
-	// Hung is how many questions in a row a server leaves unanswered before its node is expelled; default 50.
-	Hung int
+	// Hung is for how long a server leaves all questions unanswered before its node is expelled; default 3 s. One that says
+	// that it has ended is not waited for.
+	Hung time.Duration
 	// Gather is for how long copies that are complete wait for others that go on, so that they are stored in one term:
 	// nothing is served while a term begins. Default 1 s; less than 0: they do not wait.
 	Gather time.Duration
@@ -48,12 +49,10 @@ func (o *Options) defaults() {
 	}
 	set(&o.Patience, 20*time.Millisecond)
 	o.Gather = cmp.Or(o.Gather, time.Second)
+	set(&o.Hung, 3*time.Second)
 	set(&o.Period, 500*time.Millisecond)
 	if o.Box == 0 {
 		o.Box = 1
-	}
-	if o.Hung == 0 {
-		o.Hung = 50
 	}
 	if o.Log == nil {
 		o.Log = func(*shards.Config) {}
@@ -83,7 +82,7 @@ func NewMender(f rdma.Configs, o Options) cluster.NewMender {
 		}
 		return &Manager{
 			ep: ep, f: f, swap: swap, peer: peer, o: o,
-			silent: map[int]int{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
+			silent: map[int]silence{}, ended: map[int]string{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() + o.Period,
 		}, nil
 	}
 }
@@ -101,8 +100,9 @@ type Manager struct {
 	pending *shards.Config // may have been stored behind that version, or may be yet; nil: none
 	why     string         // why pending follows
 
-	waits      bool        // not all shards are served in the last term
-	silent     map[int]int // by node, questions in a row that its server left unanswered
+	waits      bool            // not all shards are served in the last term
+	silent     map[int]silence // by node, of servers that did not answer the last question
+	ended      map[int]string  // by node, why its server has ended, if it has said so
 	plan       *shards.Planner
 	periodEnds time.Duration
 	gathered   time.Duration // when what is complete is stored at the latest; 0: nothing waits
@@ -168,7 +168,7 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		return true, m.store(next, "gone: "+servers(gone))
+		return true, m.store(next, "gone: "+m.named(gone))
 	}
 	answers, err := m.ask(v.Epoch)
 	if err != nil {
@@ -190,6 +190,9 @@ func (m *Manager) Attend(v rdma.View) (more bool, err error) {
 	}
 	if m.c.Compare {
 		return m.compare(answers)
+	}
+	if more, err := m.repair(answers); more || err != nil {
+		return more, err
 	}
 	if next := m.gather(m.reports(answers)); next != m.c {
 		return true, m.store(next, "shards were copied")
@@ -219,46 +222,6 @@ func (m *Manager) served(answers []*answer) bool {
 		}
 	}
 	return true
-}
-
-// listen counts which servers are silent.
-func (m *Manager) listen(answers []*answer) {
-	for i, a := range answers {
-		if node := m.c.Members[i].Node; a == nil {
-			m.silent[node]++
-		} else {
-			delete(m.silent, node)
-		}
-	}
-}
-
-// Hung implements cluster.Accuser: it names the one server that has been silent for longest, if that is too long.
-// Others may be silent since they wait for that one to take a write, and have their time from then on. A server
-// without which shards would be lost is waited for, as are those of a pool that is being made. When none answers in a
-// term that is committed, in which none waits for another, none has begun, or it is the manager that is cut off.
-func (m *Manager) Hung(v rdma.View) []int {
-	if m.c == nil || m.c.Term == 1 && !m.c.Committed {
-		return nil
-	}
-	answered := func(s shards.Member) bool { return m.silent[s.Node] == 0 }
-	if m.c.Committed && !slices.ContainsFunc(m.c.Members, answered) {
-		return nil
-	}
-	worst := shards.None
-	for _, member := range m.c.Members {
-		n := member.Node
-		if m.silent[n] < m.o.Hung || v.Members[n].Gone || worst != shards.None && m.silent[n] <= m.silent[worst] {
-			continue
-		}
-		if next, err := m.c.Fail(n); err == nil && len(next.Lost()) == len(m.c.Lost()) {
-			worst = n
-		}
-	}
-	if worst == shards.None {
-		return nil
-	}
-	clear(m.silent)
-	return []int{worst}
 }
 
 // read reads the registers, unless it is known what they have: others replace nothing in this tenure. What may be
@@ -312,6 +275,17 @@ func servers(nodes []int) string {
 		names = append(names, fmt.Sprint("server ", n))
 	}
 	return strings.Join(names, ", ")
+}
+
+// named names servers that are gone, and says why they have ended, as far as they have said so.
+func (m *Manager) named(gone []int) string {
+	names := servers(gone)
+	for _, n := range gone {
+		if why, ok := m.ended[n]; ok {
+			names += fmt.Sprintf("; server %d ended: %s", n, why)
+		}
+	}
+	return names
 }
 
 // gone returns the members whose nodes are gone.
@@ -392,53 +366,6 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 		return m.c, nil
 	}
 	return m.c.ColdStart(present)
-}
-
-// compare stores the configuration that follows when all replicas have told what they have. Those that differ are
-// copied anew.
-func (m *Manager) compare(answers []*answer) (more bool, err error) {
-	m.collect(answers)
-	next, differ, err := m.c.Compared(m.digests)
-	switch {
-	case errors.Is(err, shards.ErrRefused):
-		return false, nil
-	case err != nil:
-		return false, err
-	case m.o.Intact && len(differ) > 0:
-		return false, fmt.Errorf("compare replicas in term %d: %s", m.c.Term, compared(differ))
-	}
-	return true, m.store(next, compared(differ))
-}
-
-// collect takes digests from answers of this very term: in another one replicas were given more.
-func (m *Manager) collect(answers []*answer) {
-	if m.comparing != m.c.Term {
-		m.comparing, m.digests = m.c.Term, map[shards.Replica]shards.Digest{}
-	}
-	for i, a := range answers {
-		if a == nil || a.term != m.c.Term {
-			continue
-		}
-		for _, d := range a.Digests {
-			m.digests[shards.Replica{Shard: d.Shard, Node: m.c.Members[i].Node}] = d.Digest
-		}
-	}
-}
-
-// compared says for people what a comparison has found.
-func compared(differ []shards.Replica) string {
-	const most = 4
-	var names []string
-	for _, r := range differ[:min(most, len(differ))] {
-		names = append(names, r.String())
-	}
-	switch more := len(differ) - most; {
-	case more > 0:
-		names = append(names, fmt.Sprintf("%d more", more))
-	case len(differ) == 0:
-		return "all replicas have the same"
-	}
-	return "damaged, copied anew: " + strings.Join(names, ", ")
 }
 
 // known reports whether all members serve in no earlier term. One that was started anew and names this term serves in none:

@@ -122,7 +122,7 @@ func TestMem(t *testing.T) {
 
 // keep is a candidate.
 func keep(ep rdma.Endpoint, f rdma.Fabric, first *shards.Config, over *atomic.Bool) error {
-	mender := cm.NewMender(f, cm.Options{First: first, Hung: 1 << 20})
+	mender := cm.NewMender(f, cm.Options{First: first, Hung: time.Hour})
 	return cluster.Keep(ep, f, mender, cluster.Options{Stop: over.Load})
 }
 

@@ -18,20 +18,27 @@ import (
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
 //	shard u16 | sum u64 | weight u64               a digest: there are no loads then, and the flags say so
+//	shard u16 | offset u64                         damage, to the end: there is some if the flags say so
+//	text                                           why the server has ended, if the flags say so: there is nothing else
 const (
 	Ask = 0x7263 // "cr"
 
 	questionBytes = 24
 	answerBytes   = 16
 	loadBytes     = 18
+	damageBytes   = 10
 	// Bounds of what a server reports at a time. They fit into a mailbox's buffer of boxBytes with the header of rpc.
 	maxReports = 256
 	maxLoads   = 384
+	maxDamages = 16
 	boxBytes   = 8 << 10
 
 	flagRestarted = 1
 	flagFull      = 2
 	flagDigests   = 4
+	flagDamaged   = 8
+	flagEnded     = 16
+	maxReason     = 1000
 )
 
 // Report is what a server tells the manager. What is beyond 256 copies or migrations is told next time; the bound of
@@ -44,6 +51,15 @@ type Report struct {
 	// Digests are of all shards of which the server is a complete replica, once it has in a term that compares them what
 	// others have given it. Beyond 384 others are told next time. With them there are no loads.
 	Digests []Digest
+	// Damaged are shards of which the server has met an entry in this term that is not as it was sealed. What is beyond 16
+	// is told once these are no longer its own.
+	Damaged []Damage
+}
+
+// Damage is an entry of a shard that is damaged, by its offset in the memory of the server's node.
+type Damage struct {
+	Shard  int
+	Offset uint64
 }
 
 // Digest is that of a server's replica of a shard.
@@ -64,11 +80,16 @@ type answer struct {
 	term uint64
 	// restarted says that the term is the last one of an earlier server beside the node, and that it serves in none.
 	restarted bool
+	ended     string // why the server has ended by itself; "": it has not
 	Report
 }
 
 func (a *answer) encode() []byte {
 	le := binary.LittleEndian
+	if a.ended != "" {
+		p := le.AppendUint64(le.AppendUint64(nil, a.term), flagEnded<<48)
+		return append(p, a.ended[:min(len(a.ended), maxReason)]...)
+	}
 	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
 	loads := a.Loads[:min(len(a.Loads), maxLoads)]
 	p := le.AppendUint64(nil, a.term)
@@ -86,6 +107,10 @@ func (a *answer) encode() []byte {
 			loads = append(loads, Load{d.Shard, shards.Load{Requests: d.Sum, Writes: d.Weight}})
 		}
 	}
+	damaged := a.Damaged[:min(len(a.Damaged), maxDamages)]
+	if len(damaged) > 0 {
+		flags |= flagDamaged
+	}
 	for _, n := range []int{len(copied), len(migrated), len(loads), flags} {
 		p = le.AppendUint16(p, uint16(n))
 	}
@@ -99,6 +124,10 @@ func (a *answer) encode() []byte {
 		p = le.AppendUint64(p, l.Requests)
 		p = le.AppendUint64(p, l.Writes)
 	}
+	for _, d := range damaged {
+		p = le.AppendUint16(p, uint16(d.Shard))
+		p = le.AppendUint64(p, d.Offset)
+	}
 	return p
 }
 
@@ -109,10 +138,15 @@ func decodeAnswer(p []byte) (*answer, error) {
 		return bad()
 	}
 	flags := le.Uint16(p[14:])
+	if le.Uint64(p[8:]) == flagEnded<<48 && len(p) > answerBytes {
+		return &answer{term: le.Uint64(p), ended: string(p[answerBytes:])}, nil
+	}
 	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
 	a.Full = flags&flagFull != 0
 	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
-	if flags > flagRestarted|flagFull|flagDigests || flags&flagDigests != 0 && loads == 0 || len(p) != answerBytes+2*(copied+migrated)+loadBytes*loads {
+	damaged := len(p) - answerBytes - 2*(copied+migrated) - loadBytes*loads
+	if flags > flagRestarted|flagFull|flagDigests|flagDamaged || flags&flagDigests != 0 && loads == 0 ||
+		damaged < 0 || damaged%damageBytes != 0 || flags&flagDamaged != 0 != (damaged > 0) {
 		return bad()
 	}
 	rest := p[answerBytes:]
@@ -125,6 +159,9 @@ func decodeAnswer(p []byte) (*answer, error) {
 	for range loads {
 		l := Load{int(le.Uint16(rest)), shards.Load{Requests: le.Uint64(rest[2:]), Writes: le.Uint64(rest[10:])}}
 		a.Loads, rest = append(a.Loads, l), rest[loadBytes:]
+	}
+	for ; len(rest) > 0; rest = rest[damageBytes:] {
+		a.Damaged = append(a.Damaged, Damage{int(le.Uint16(rest)), le.Uint64(rest[2:])})
 	}
 	if flags&flagDigests != 0 {
 		for _, l := range a.Loads {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/farkv/farkv/node/rowan/shards"
@@ -26,6 +27,9 @@ func TestGolden(t *testing.T) {
 		{cm.EncodeAnswer(9, false, cm.Report{Full: true}), "0900000000000000" + "0000000000000200"},
 		{cm.EncodeAnswer(9, false, cm.Report{Digests: []cm.Digest{{Shard: 5, Digest: shards.Digest{Sum: 6, Weight: 7}}}}),
 			"0900000000000000" + "0000000001000400" + "0500" + "0600000000000000" + "0700000000000000"},
+		{cm.EncodeAnswer(9, false, cm.Report{Damaged: []cm.Damage{{Shard: 5, Offset: 6}}}),
+			"0900000000000000" + "0000000000000800" + "0500" + "0600000000000000"},
+		{cm.EncodeEnded(9, "why"), "0900000000000000" + "0000000000001000" + "776879"},
 		{cm.EncodeQuestion(9, 8, true), "0900000000000000" + "0800000000000000" + "0100000000000000"},
 		{cm.EncodeQuestion(1<<32, 0, false), "0000000001000000" + "0000000000000000" + "0000000000000000"},
 	} {
@@ -38,13 +42,19 @@ func TestGolden(t *testing.T) {
 // TestLongAnswer: an answer fits into the manager's mailbox, and has as much of a report as does.
 func TestLongAnswer(t *testing.T) {
 	all := make([]int, 5000)
-	p := cm.EncodeAnswer(1, false, cm.Report{Copied: all, Migrated: all, Loads: make([]cm.Load, 5000)})
+	long := cm.Report{Copied: all, Migrated: all, Loads: make([]cm.Load, 5000), Damaged: make([]cm.Damage, 5000)}
+	p := cm.EncodeAnswer(1, false, long)
 	if len(p) > cm.MostAnswer {
 		t.Errorf("%d bytes, and the mailbox takes %d", len(p), cm.MostAnswer)
 	}
 	_, _, r, err := cm.DecodeAnswer(p)
-	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports || len(r.Loads) != cm.MaxLoads {
-		t.Errorf("it has %d copies, %d migrations, %d loads: %v", len(r.Copied), len(r.Migrated), len(r.Loads), err)
+	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports || len(r.Loads) != cm.MaxLoads ||
+		len(r.Damaged) != cm.MaxDamages {
+		t.Errorf("it has %d copies, %d migrations, %d loads, %d damages: %v", len(r.Copied), len(r.Migrated), len(r.Loads),
+			len(r.Damaged), err)
+	}
+	if p = cm.EncodeEnded(1, strings.Repeat("why", 5000)); len(p) > cm.MostAnswer || len(cm.DecodeEnded(p)) < 300 {
+		t.Errorf("why a server has ended takes %d bytes", len(p))
 	}
 }
 
@@ -52,11 +62,20 @@ func TestLongAnswer(t *testing.T) {
 func FuzzAnswer(f *testing.F) {
 	f.Add(cm.EncodeAnswer(1, true, cm.Report{}))
 	f.Add(cm.EncodeAnswer(1, false, cm.Report{Digests: make([]cm.Digest, 2)}))
-	some := cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true}
+	some := cm.Report{Copied: []int{1}, Migrated: []int{2, 3}, Loads: make([]cm.Load, 2), Full: true,
+		Damaged: make([]cm.Damage, 1)}
+	f.Add(cm.EncodeEnded(3, "why"))
 	f.Add(cm.EncodeAnswer(2, false, some))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		term, restarted, r, err := cm.DecodeAnswer(p)
-		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads {
+		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports || len(r.Loads) > cm.MaxLoads ||
+			len(r.Damaged) > cm.MaxDamages || len(p) > cm.MostAnswer {
+			return
+		}
+		if why := cm.DecodeEnded(p); why != "" {
+			if again := cm.EncodeEnded(term, why); !bytes.Equal(again, p) && len(why) <= cm.MaxReason {
+				t.Fatalf("%x is read as %d, %q, which is %x", p, term, why, again)
+			}
 			return
 		}
 		if again := cm.EncodeAnswer(term, restarted, r); !bytes.Equal(again, p) {

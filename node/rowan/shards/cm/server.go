@@ -40,6 +40,7 @@ type Server struct {
 	lookAt time.Duration // when it looks for a commit
 	held   *rpc.Request  // that is not answered, as something is under way
 	digest int           // that is told next, where an answer has no room for all
+	ended  string        // why; "": the server goes on
 }
 
 // NewServer returns the end of the server beside a node. It uses the endpoint of the peer whose requests it handles, by
@@ -55,6 +56,10 @@ func (s *Server) Restart(term uint64) { s.last, s.busy = term, true }
 
 // Recovered says that the store has what the earlier server left.
 func (s *Server) Recovered() { s.busy = false }
+
+// End says that the server has ended by itself, and why. Nothing is adopted from then on, and each question is answered by
+// that.
+func (s *Server) End(why error) { s.ended = why.Error() }
 
 // Config returns the last configuration that the server knows; nil: none.
 func (s *Server) Config() *shards.Config { return s.c }
@@ -86,6 +91,9 @@ func (s *Server) Handle(r *rpc.Request) error {
 	}
 	s.held = r
 	err := s.join(q.epoch)
+	if s.ended != "" {
+		return errors.Join(err, s.answer())
+	}
 	if s.c == nil || q.term > s.c.Term || q.term == s.c.Term && q.committed && !s.c.Committed {
 		err = errors.Join(err, s.look())
 	}
@@ -149,6 +157,9 @@ func (s *Server) look() error {
 
 // answer answers the manager once it can.
 func (s *Server) answer() error {
+	if s.held != nil && s.ended != "" {
+		return s.send(&answer{term: s.term(), ended: s.ended})
+	}
 	if s.held == nil || s.c == nil && s.last == 0 || s.c != nil && !s.store.Quiet() {
 		return nil
 	}
@@ -157,6 +168,10 @@ func (s *Server) answer() error {
 		a.Report = s.store.Report()
 		a.Digests = s.someOf(a.Digests)
 	}
+	return s.send(&a)
+}
+
+func (s *Server) send(a *answer) error {
 	r := s.held
 	s.held = nil
 	if err := r.Answer(0, a.encode()); err != nil {

@@ -1,7 +1,9 @@
 package cm_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -162,6 +164,40 @@ func TestHung(t *testing.T) {
 		if want := min(w.replication-1, 1); expelled() != want {
 			t.Errorf("seed %d: of two servers that hang %d were expelled, want %d of a pool with %d replicas", seed,
 				expelled(), want, w.replication)
+		}
+	}
+}
+
+// TestEnded: the node of a server that says that it has ended is expelled at once, unless a shard would be lost, and the
+// event of the next term says why.
+func TestEnded(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	for seed := uint64(1); seed <= 6; seed++ {
+		w := newWorld(seed, sim.Options{Seed: seed}, 6*time.Millisecond, 4, 0, func(o *cm.Options) { o.Hung = time.Hour })
+		ended, gone := time.Duration(0), time.Duration(0)
+		w.s.Go("watch", func(ep rdma.Endpoint) {
+			ep.Sleep(3 * time.Millisecond)
+			ended = w.s.Now()
+			w.servers[2].cm.End(errors.New("it was told to"))
+			for gone == 0 && !w.over {
+				ep.Sleep(50 * time.Microsecond)
+				if w.s.Dead(2) {
+					gone = w.s.Now()
+				}
+			}
+		})
+		if err := w.end(); err != nil && w.replication > 1 { // else it is waited for
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		switch took := gone - ended; {
+		case w.replication == 1 && gone > 0:
+			t.Errorf("seed %d: the only replica of some shards was expelled", seed)
+		case w.replication > 1 && (gone == 0 || took > 10*lease):
+			t.Errorf("seed %d: a server that has ended was expelled after %v", seed, took)
+		case w.replication > 1 && !strings.Contains(strings.Join(w.events, "\n"), "server 2 ended: it was told to"):
+			t.Errorf("seed %d: events are %q", seed, w.events)
 		}
 	}
 }

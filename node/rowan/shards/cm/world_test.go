@@ -41,6 +41,7 @@ type world struct {
 	damaged     int // writes that a server has lost
 	replication int
 	failed      error // what keepers reported last
+	events      []string
 }
 
 // server has a part of the writes. It does one thing at a time, which takes a while.
@@ -111,7 +112,7 @@ func newWorld(
 		spare[i] = nodes - spares + i
 	}
 	options := cm.Options{
-		First: first, Spares: spare, Patience: lease / 4, Hung: 40, Gather: -1, Period: time.Millisecond,
+		First: first, Spares: spare, Patience: lease / 4, Hung: 8 * time.Millisecond, Gather: -1, Period: time.Millisecond,
 		Plan: shards.PlanOptions{Pause: 1, Least: 1},
 		Log:  func(c *shards.Config) { w.stored(c) },
 	}
@@ -176,6 +177,7 @@ func (w *world) candidate(o cm.Options) func(rdma.Endpoint) {
 				if e.What == cluster.Failed {
 					w.failed = e.Err
 				}
+				w.events = append(w.events, e.String())
 			},
 		})
 		switch {
