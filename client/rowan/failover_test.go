@@ -367,7 +367,7 @@ func steps(k kv.Kind, faults ...sim.Fault) (*pool, error) {
 	opts.Workers = 1
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
 	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6, Faults: faults}, opts,
-		shape{nodes: 5, players: 3, ops: 200})
+		shape{nodes: 5, players: 3, ops: 300})
 	if err == nil {
 		p.pause = 50 * time.Microsecond
 		p.s.KillNodeAfter(1, 2*time.Millisecond)
@@ -381,12 +381,12 @@ func TestGone(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	p, err := steps(kv.Rowan, sim.Fault{
-		Kind: sim.StallFault, Client: "server 2", At: 6 * time.Millisecond, For: 100 * time.Millisecond,
+		Kind: sim.StallFault, Client: "server 2", At: 7 * time.Millisecond, For: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.s.KillNodeAfter(2, 8*time.Millisecond)
+	p.s.KillNodeAfter(2, 9*time.Millisecond)
 	err = p.run()
 	p.s.Close()
 	if err != nil {

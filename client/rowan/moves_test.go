@@ -139,12 +139,12 @@ type migration struct {
 }
 
 // moved is a pool in which nothing goes wrong by itself, and some keys are hot.
-func moved(k kv.Kind) (*pool, *migration, error) {
+func moved(k kv.Kind, seed uint64) (*pool, *migration, error) {
 	opts := small(k)
 	opts.Workers = 1
 	opts.Log.Segments, opts.Log.Ahead, opts.Log.Reserve = 48, 30, 16
-	p, err := newPool(sim.Options{Seed: 1, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts,
-		shape{nodes: 5, players: 3, ops: 200, period: time.Millisecond, least: 8})
+	p, err := newPool(sim.Options{Seed: seed, MTU: mtu, CountRings: true, MaxEvents: 20e6}, opts,
+		shape{nodes: 5, players: 3, ops: 300, period: time.Millisecond, least: 8})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,14 +178,18 @@ func TestReshardingSteps(t *testing.T) {
 }
 
 func reshardingSteps(t *testing.T, k kv.Kind) {
-	p, m, err := moved(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = p.run()
-	p.s.Close()
-	if err != nil {
-		t.Fatal(err)
+	seed, m := uint64(0), &migration{}
+	for m.sent[1] == 0 && seed < 10 { // one whose requests have a shard migrate
+		seed++
+		p, found, err := moved(k, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err = found, p.run()
+		p.s.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	if m.sent[1] == 0 {
 		t.Fatal("no shard migrates")
@@ -201,7 +205,7 @@ func reshardingSteps(t *testing.T, k kv.Kind) {
 	each := func(what string, from, to uint64, crash func(*pool, uint64)) {
 		step := max(1, (to-from)/runs)
 		for verb := from + 1; verb <= to; verb += step {
-			p, _, err := moved(k)
+			p, _, err := moved(k, seed)
 			if err != nil {
 				t.Fatal(err)
 			}
