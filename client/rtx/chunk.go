@@ -1,0 +1,218 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which a
+// scan finds something. Where there is none it takes none.
+func (m *memory) claim(h *heap, a *arena, class, n int) error {
+	fresh, err := m.claimFresh(h, a, class, n)
+	if err != nil || fresh {
+		return err
+	}
+	entries, err := m.w.readTable(a, n)
+	if err != nil {
+		return err
+	}
+	from := m.w.ep.Rand().IntN(len(entries)) // so that clients do not all look at the same ones
+	for k := range entries {
+		i := (from + k) % len(entries)
+		e := entries[i]
+		if e.Owner() != node.Left || e.Class() != class {
+			continue
+		}
+		mine := e.Next(m.w.id, class)
+		_, ok, err := m.w.swap(stepClaimChunk, a.entryAt(n, i), uint64(e), uint64(mine))
+		if err != nil {
+			return fmt.Errorf("claim chunk %d of node %d: %w", i, n, err)
+		}
+		if !ok {
+			continue
+		}
+		c := m.add(h, a, n, i, mine)
+		c.scanned = m.w.ep.Now()
+		found, err := m.scan(c)
+		if err != nil || found > 0 {
+			return err
+		}
+		if err := m.giveBack(h, len(c.items)+1); err != nil { // this one, or another in which nothing is free
+			return err
+		}
+	}
+	return nil
+}
+
+// claimFresh asks the node for a chunk that was never used.
+func (m *memory) claimFresh(h *heap, a *arena, class, n int) (bool, error) {
+	if h.empty {
+		return false, nil
+	}
+	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
+	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), 0}
+	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
+	if errors.Is(err, client.ErrFull) {
+		h.empty = true
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
+	}
+	c := m.add(h, a, n, int(r.Ret[0]), node.Entry(r.Ret[1]))
+	if a == &m.w.metas {
+		m.anew(c)
+		return true, nil
+	}
+	for i := len(c.items) - 1; i >= 0; i-- {
+		c.items[i] = itemListed
+		h.fresh = append(h.fresh, item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.index, class, i))})
+	}
+	c.listed = len(c.items)
+	return true, nil
+}
+
+// anew lists the metadata of a chunk that was never used.
+func (m *memory) anew(c *chunk) {
+	for i := len(c.items) - 1; i >= 0; i-- {
+		m.pushSlot(slot{chunk: c, i: i, number: m.w.numberOf(c.node, c.index, i)})
+	}
+}
+
+func (m *memory) add(h *heap, a *arena, n, index int, e node.Entry) *chunk {
+	c := &chunk{a: a, node: n, index: index, entry: e, items: make([]itemState, m.count(a, e.Class()))}
+	h.chunks = append(h.chunks, c)
+	m.held[a.entryAt(n, index)] = c
+	m.w.stats.Claims++
+	return c
+}
+
+// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes an object name it.
+func (m *memory) scan(c *chunk) (found int, err error) {
+	m.w.stats.Scans++
+	if c.a == &m.w.metas {
+		return m.scanMetas(c)
+	}
+	for from := 0; from < len(c.items); from += scanAtOnce {
+		n, err := m.scanBuffers(c, from, min(from+scanAtOnce, len(c.items)))
+		if err != nil {
+			return found, err
+		}
+		found += n
+	}
+	return found, nil
+}
+
+// scanBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a buffer
+// that was never installed: whatever it seems to name does not name it.
+func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
+	w, class := m.w, c.entry.Class()
+	size := w.bufferBytes(class)
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for i := from; i < to; i++ {
+		if c.items[i] == itemUsed {
+			b.Read(c.a.chunkAt(c.node, c.index).Add(uint64(i*size)), headerBytes)
+		}
+	}
+	if err := w.do(stepScanChunk, b); err != nil {
+		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+	}
+	objects := w.ep.Batch()
+	defer w.drop(objects)
+	for i := range b.Len() {
+		if r := Ref(b.Op(i).Word(2)); w.valid(r) {
+			objects.Read(w.Meta(r).Add(8), 8)
+		}
+	}
+	if err := w.do(stepScanObjects, objects); err != nil {
+		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+	}
+	read, asked := 0, 0
+	for i := from; i < to; i++ {
+		if c.items[i] != itemUsed {
+			continue
+		}
+		head := b.Op(read)
+		read++
+		unit := w.unitOf(c.node, c.index, class, i)
+		use := w.pointer(class, w.tag(Pointer(head.Word(1))), unit)
+		if w.valid(Ref(head.Word(2))) {
+			now := Pointer(objects.Op(asked).Word(0))
+			asked++
+			if now&pointerDead == 0 && w.unit(now) == unit { // it is named, by whichever use
+				continue
+			}
+		}
+		m.push(item{chunk: c, i: i, use: m.nextUse(use)})
+		found++
+	}
+	return found, nil
+}
+
+// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: nobody else will meet it.
+func (m *memory) scanMetas(c *chunk) (found int, err error) {
+	w := m.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(c.a.chunkAt(c.node, c.index), metaChunk)
+	if err := w.do(stepScanChunk, b); err != nil {
+		return 0, fmt.Errorf("scan metadata %d of node %d: %w", c.index, c.node, err)
+	}
+	for i := range c.items {
+		seen := MetaOf(op.Buf[i*MetaBytes:])
+		if c.items[i] != itemUsed || !w.Absent(seen.Pointer) {
+			continue
+		}
+		s := slot{chunk: c, i: i, number: w.numberOf(c.node, c.index, i), seen: seen}
+		if seen.Lock.Held() {
+			if err := w.unlockSlot(&s); err != nil || s.stale {
+				if err != nil {
+					return found, err
+				}
+				continue
+			}
+		}
+		m.pushSlot(s)
+		found++
+	}
+	return found, nil
+}
+
+// unlockSlot releases the lock of metadata without an object, if its transaction is over.
+func (w *Worker) unlockSlot(s *slot) error {
+	at, k := w.Meta(Ref(s.number)), s.seen.Lock
+	s.stale = true
+	m, now, err := w.look(at, w.owner(k))
+	if err != nil || m != s.seen || !now.over(w.sequence(k)) && w.owner(k) != w.id {
+		return err
+	}
+	if err := w.free(at, k); err != nil {
+		return err
+	}
+	s.seen.Lock, s.stale = k.released(), false
+	return nil
+}
+
+// readTable reads the words of an arena's chunks on a node.
+func (w *Worker) readTable(a *arena, n int) ([]node.Entry, error) {
+	entries := make([]node.Entry, 0, a.chunks)
+	const most = 1 << 12 // words of a trip
+	for from := 0; from < int(a.chunks); from += most {
+		b := w.ep.Batch()
+		op := b.Read(a.entryAt(n, from), 8*min(most, int(a.chunks)-from))
+		err := w.do(stepReadTable, b)
+		for i := range len(op.Buf) / 8 {
+			entries = append(entries, node.Entry(op.Word(i)))
+		}
+		w.drop(b)
+		if err != nil {
+			return nil, fmt.Errorf("read the table of node %d: %w", n, err)
+		}
+	}
+	return entries, nil
+}
