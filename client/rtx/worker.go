@@ -58,8 +58,9 @@ type Worker struct {
 	id      rdma.ClientID
 	numbers *kit.Numbers
 	view    *kit.Member
-	state   state // of the own log, as it was met last
-	until   time.Duration
+	state   state         // of the own log, as it was met last
+	spare   time.Duration // that is left of a transaction's time, as of looked
+	looked  time.Duration
 	sent    bool // the last batch was posted
 	tx      Tx
 	flying  []*rdma.Batch // that nobody waits for, or that a wait gave up
@@ -124,13 +125,18 @@ func (w *Worker) Close() error {
 }
 
 // extend begins a new span of time.
-func (w *Worker) extend() { w.until = w.ep.Now() + w.opt.Timeout }
+func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// left returns how much of it is left. A clock that was set back does not make it longer.
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as one part
+// at most: the clock may have been set.
+const timeShares = 4
+
+// left returns how much of the time is left.
 func (w *Worker) left() time.Duration {
 	now := w.ep.Now()
-	w.until = min(w.until, now+w.opt.Timeout)
-	return w.until - now
+	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
+	w.looked = now
+	return w.spare
 }
 
 func (w *Worker) over() bool { return w.left() <= 0 }
