@@ -173,8 +173,8 @@ func (w *Worker) takeOver(c rdma.ClientID, s state) (bool, error) {
 	if err != nil || !whole {
 		return false, err
 	}
-	_, ok, err := w.swap(stepTakeOver, w.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
-	if err != nil || !ok {
+	_, first, err := w.swap(stepTakeOver, w.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
+	if err != nil || !first {
 		return false, err
 	}
 	w.stats.Finished++
