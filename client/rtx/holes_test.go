@@ -299,3 +299,52 @@ func TestRecovered(t *testing.T) {
 		}
 	}
 }
+
+// TestTornData: a buffer of which a word is another use's is not what its pointer names.
+func TestTornData(t *testing.T) {
+	p, q := make([]byte, headerBytes+24), make([]byte, headerBytes+40)
+	encodeBuffer(p, 77, 5, []byte("first data of 24 bytes ."))
+	encodeBuffer(q, 77+1<<40, 6, []byte("other data, which are 40 bytes all in all"[:40]))
+	if r, data, ok := decodeBuffer(append(p, make([]byte, 16)...), 77); !ok || r != 5 || string(data) != "first data of 24 bytes ." {
+		t.Errorf("got %v, %q, %v", r, data, ok)
+	}
+	for i := 0; i < len(p); i += 8 {
+		torn := append(slices.Clone(p), q[len(p):]...)
+		copy(torn[i:i+8], q[i:])
+		if r, data, ok := decodeBuffer(torn, 77); ok {
+			t.Errorf("with word %d of another: %v, %q", i/8, r, data)
+		}
+	}
+	if _, _, ok := decodeBuffer(p, 78); ok {
+		t.Error("a later use of the buffer is taken for this one")
+	}
+}
+
+// TestLostLock: a transaction that lost a lock which it took early, and changes something else, notices: two do not change what
+// the other one has read.
+func TestLostLock(t *testing.T) {
+	for _, logged := range []bool{false, true} {
+		f, l := pool(t, Shape{Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w, before := hookedWorker(t, f, l, Options{Drift: short, Log: logged})
+		other := worker(t, f, l, Options{Drift: short})
+		must(t, errors.Join(set(w, "A", a), set(w, "B", b)))
+		move := func(w *Worker, from, to Ref, mark string) error {
+			return w.Run(func(tx *Tx) error {
+				if mark == "?" {
+					if err := tx.Lock(from); err != nil {
+						return err
+					}
+				}
+				p, err := tx.Read(from)
+				if err != nil {
+					return err
+				}
+				return tx.Write(to, []byte(string(p)+mark))
+			})
+		}
+		before[stepLock] = func() { must(t, move(other, b, a, "!")) }
+		must(t, move(w, a, b, "?"))
+		wantData(t, other, "[B! B!?]", a, b)
+	}
+}

@@ -20,10 +20,10 @@ type Shape struct {
 	Memory  uint64 // offset behind the last one: Fabric.Size
 	Clients int    // identities: those of the pool's workers are 1 to Clients
 	Roots   int    // objects that are known from the beginning: see Layout.Root
-	Objects int    // other objects a node, at most
+	Objects int    // other objects a node, at most; a client that makes some takes room for 64 at a time
 	Sizes   []int  // bytes of data that an object may have, ascending: each takes the smallest buffer that fits; 8 at most
 	Writes  int    // objects that one transaction may change, at most; 16 by default
-	Chunk   int    // bytes of data that a client takes at a time; 64 KiB by default, or the largest size
+	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
 	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as wide
 	// as there is room for.
 	SequenceBits, TagBits int
@@ -84,10 +84,11 @@ func NewLayout(s Shape) (*Layout, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	if l.Chunk == 0 {
-		l.Chunk = 64 << 10
+	largest := l.bufferBytes(len(l.Sizes) - 1)
+	if l.Chunk == 0 { // clients that have a few of them leave most of the pool to others
+		l.Chunk = min(64<<10, max(4*largest, int(l.Memory)/l.Clients/16))
 	}
-	l.Chunk = (max(l.Chunk, l.bufferBytes(len(l.Sizes)-1)) + unitBytes - 1) / unitBytes * unitBytes
+	l.Chunk = (max(l.Chunk, largest) + unitBytes - 1) / unitBytes * unitBytes
 	l.place()
 	if l.data.chunks == 0 || l.metas.chunks == 0 && l.Objects > 0 {
 		return nil, fmt.Errorf("%d bytes a node have no room for a chunk of %d: %w", l.Memory, l.Chunk, ErrShape)

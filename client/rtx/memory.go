@@ -83,6 +83,8 @@ const (
 	keepChunks = 4
 	// enough is the share of a chunk that a scan has to find for the chunk to be kept: one of so many.
 	enough = 8
+	// mostNaps bounds the sleeps for one buffer: a clock may run slow.
+	mostNaps = 4
 	// scanAtOnce is how many buffers are looked at in a trip.
 	scanAtOnce = 128
 )
@@ -116,12 +118,23 @@ func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {
 	if it, ok = m.pop(h); ok {
 		return it, true, nil
 	}
-	if wait && h.first < len(h.aged) {
-		m.w.ep.Sleep(m.w.opt.Quarantine)
-	} else if err := m.refill(h, &m.w.data, class, n); err != nil {
-		return item{}, false, err
+	if !wait || h.first == len(h.aged) {
+		if err := m.refill(h, &m.w.data, class, n); err != nil {
+			return item{}, false, err
+		}
 	}
-	it, ok = m.pop(h)
+	if it, ok = m.pop(h); ok || !wait {
+		return it, ok, nil
+	}
+	for range mostNaps {
+		if h.first == len(h.aged) {
+			break
+		}
+		m.w.ep.Sleep(max(h.aged[h.first].ready-m.w.ep.Now(), m.w.opt.Quarantine/mostNaps))
+		if it, ok = m.pop(h); ok {
+			break
+		}
+	}
 	return it, ok, nil
 }
 
@@ -282,7 +295,24 @@ func (m *memory) refill(h *heap, a *arena, class, n int) error {
 			return err
 		}
 	}
-	return m.claim(h, a, class, n)
+	if len(h.chunks) < m.share(a) || !h.listed() {
+		return m.claim(h, a, class, n)
+	}
+	return nil
+}
+
+// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave half
+// of the pool.
+func (m *memory) share(a *arena) int { return max(keepChunks, int(a.chunks)/(2*m.w.Clients)) }
+
+// listed reports whether any item of a heap is in a list.
+func (h *heap) listed() bool {
+	for _, c := range h.chunks {
+		if c.listed > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // giveBack gives back the chunk in which the worker has least, if that is less than one of so many parts: others find in it

@@ -37,15 +37,15 @@ const simMemory = 1 << 18
 func draw(seed uint64) *run {
 	rng := rand.New(rand.NewPCG(seed, 19))
 	r := &run{workers: 2 + rng.IntN(4), accounts: 2 + rng.IntN(3), ops: 4 + rng.IntN(8), rounds: 1 + rng.IntN(2), reaper: rng.IntN(2) == 0}
-	r.shape = Shape{Nodes: 1 + rng.IntN(3), Memory: simMemory, Clients: 16, Roots: r.accounts + 1, Objects: 512,
-		Sizes: []int{64, 256}, Chunk: 1 << (11 + rng.IntN(3))}
+	r.shape = Shape{Nodes: 1 + rng.IntN(3), Memory: 96 << 10, Clients: 16, Roots: r.accounts + 1, Objects: 512,
+		Sizes: []int{64, 256}, Chunk: 1 << (10 + rng.IntN(2))}
 	r.pad = []int{0, 100}[rng.IntN(2)]
 	r.options = Options{Drift: 100 * time.Microsecond << rng.IntN(5), Log: rng.IntN(4) == 0, Timeout: 10 * time.Second}
 	if rng.IntN(2) == 0 {
 		r.options.Quarantine = 1
 	}
 	r.network = sim.Hostile(seed)
-	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, simMemory, 16, node.Serve
+	r.network.Nodes, r.network.Memory, r.network.Clients, r.network.Handler = r.shape.Nodes, r.shape.Memory, 16, node.Serve
 	r.network.FlyProb, r.network.FlyMax = []float64{0, 0.02, 0.1}[rng.IntN(3)], 20*time.Microsecond<<rng.IntN(8)
 	if rng.IntN(2) == 0 {
 		r.network.Drift, r.network.ClockOffset = 1e5, time.Hour
@@ -215,15 +215,17 @@ func (r *run) end(s *sim.Sim, ep rdma.Endpoint, k *bank) error {
 // fill makes objects until the pool is full: nothing has leaked if there is room for as many as there can be.
 func (r *run) fill(w *Worker, before Usage) error {
 	made := 0
-	for {
-		err := w.Run(func(tx *Tx) error { _, err := tx.New(make([]byte, 64)); return err })
-		if errors.Is(err, client.ErrFull) {
-			break
+	for _, size := range r.shape.Sizes {
+		for {
+			_, err := create(w, string(make([]byte, size)))
+			if errors.Is(err, client.ErrFull) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			made++
 		}
-		if err != nil {
-			return err
-		}
-		made++
 	}
 	u, err := w.Check(func(rdma.ClientID) bool { return true })
 	if err != nil {
