@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -16,9 +17,11 @@ type bank struct {
 	l        *Layout
 	accounts int
 	history
+	mu    sync.Mutex // guards history, ids and wrong
 	ids   uint64
-	wrong error // what a closure saw that never was
-	pad   int   // bytes more of each object
+	wrong error                // what a closure saw that never was
+	clock func() time.Duration // the same for all clients, whatever their own show; nil: theirs agree
+	pad   int                  // bytes more of each object
 }
 
 const (
@@ -74,8 +77,8 @@ type view struct {
 func (v *view) get(r Ref) (account, error) {
 	p, err := v.tx.Read(r)
 	if err != nil {
-		if errors.Is(err, ErrNoObject) && v.wrong == nil {
-			v.wrong = fmt.Errorf("%s: an account that is listed is not there: %w", v.client, err)
+		if errors.Is(err, ErrNoObject) {
+			v.saw("an account that is listed is not there: %w", err)
 		}
 		return account{}, err
 	}
@@ -86,6 +89,15 @@ func (v *view) get(r Ref) (account, error) {
 	return a, nil
 }
 
+// saw notes what never was.
+func (v *view) saw(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.wrong == nil {
+		v.wrong = fmt.Errorf("%s: "+format, append([]any{v.client}, args...)...)
+	}
+}
+
 func (v *view) put(r Ref, a account) error {
 	a.by = v.id
 	v.writes[r] = false
@@ -94,9 +106,11 @@ func (v *view) put(r Ref, a account) error {
 
 // run runs one transaction and notes it.
 func (k *bank) run(w *Worker, name string, f func(v *view) error) error {
+	k.mu.Lock()
 	k.ids++
 	e := &event{id: k.ids, client: name, begin: k.now(w)}
 	k.events = append(k.events, e)
+	k.mu.Unlock()
 	err := w.Run(func(tx *Tx) error {
 		e.reads, e.writes, e.made = map[Ref]uint64{}, map[Ref]bool{}, map[Ref]bool{}
 		return f(&view{k, e, tx})
@@ -110,12 +124,9 @@ func (k *bank) run(w *Worker, name string, f func(v *view) error) error {
 	return err
 }
 
-// clock is the same for all clients, whatever their own show.
-var clock func() time.Duration
-
 func (k *bank) now(w *Worker) time.Duration {
-	if clock != nil {
-		return clock()
+	if k.clock != nil {
+		return k.clock()
 	}
 	return w.ep.Now()
 }
@@ -215,8 +226,8 @@ func (v *view) sum() error {
 		}
 		sum += a.balance
 	}
-	if want := uint64(v.accounts) * startBalance; sum != want && v.wrong == nil {
-		v.wrong = fmt.Errorf("%s: all accounts have %d, not %d", v.client, sum, want)
+	if want := uint64(v.accounts) * startBalance; sum != want {
+		v.saw("all accounts have %d, not %d", sum, want)
 	}
 	return nil
 }

@@ -93,7 +93,7 @@ func (c *scene) play() (sent uint64, err error) {
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	k := &bank{l: l, accounts: 2}
-	clock = s.Now
+	k.clock = s.Now
 	o := c.options
 	if o.Drift == 0 {
 		o.Drift = 100 * time.Microsecond

@@ -119,7 +119,7 @@ func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {
 		return it, true, nil
 	}
 	if !wait || h.first == len(h.aged) {
-		if err := m.refill(h, &m.w.data, class, n); err != nil {
+		if err := m.refill(h, &m.w.data, class, n, wait); err != nil {
 			return item{}, false, err
 		}
 	}
@@ -228,7 +228,7 @@ func (m *memory) takeSlot(home int) (slot, error) {
 	for k := range m.w.Nodes {
 		h := &m.metas[(home+k)%m.w.Nodes]
 		if len(h.slots) == 0 {
-			if err := m.refill(h, &m.w.metas, metaClass, (home+k)%m.w.Nodes); err != nil {
+			if err := m.refill(h, &m.w.metas, metaClass, (home+k)%m.w.Nodes, true); err != nil {
 				return slot{}, err
 			}
 		}
@@ -274,12 +274,12 @@ func (m *memory) count(a *arena, class int) int {
 }
 
 // refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these have
-// few, in another one. When the node has none it lists whatever there is.
-func (m *memory) refill(h *heap, a *arena, class, n int) error {
+// few, in another one. When the node has none it lists whatever there is. all: it scans its own chunks in any case.
+func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
 	for range len(h.chunks) {
 		h.next = (h.next + 1) % len(h.chunks)
 		c := h.chunks[h.next]
-		if now := m.w.ep.Now(); now-c.scanned >= m.w.opt.Quarantine || now < c.scanned {
+		if now := m.w.ep.Now(); all || now-c.scanned >= m.w.opt.Quarantine || now < c.scanned {
 			found, err := m.scan(c)
 			if err != nil {
 				return err

@@ -83,7 +83,7 @@ func (r *run) play() error {
 	s := sim.New(r.network)
 	defer s.Close()
 	k := &bank{l: l, accounts: r.accounts, pad: r.pad}
-	clock = s.Now
+	k.clock = s.Now
 	first, err := r.open(s, "first", l)
 	if err != nil {
 		return err

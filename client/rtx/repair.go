@@ -36,9 +36,11 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	return v.still
 }
 
-// pauseAwait is about what a transaction takes at first, and then as long as does not delay a repair by much.
-func pauseAwait(drift time.Duration) kit.Pause {
-	return kit.Doubling(min(time.Microsecond, drift/16), drift/16)
+// waits paces the looks at a lock: about what a transaction takes at first, and then as long as does not delay a repair by
+// much.
+func waits(w *Worker) kit.Retry {
+	most := w.opt.Drift / 16
+	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.over}
 }
 
 // Await returns when an object is not locked. It repairs what a client has left that is suspected: its lock, and the word of
@@ -55,7 +57,7 @@ func (w *Worker) await(r Ref) error {
 	}
 	at := w.Meta(r)
 	var owner rdma.ClientID
-	for p := (kit.Retry{Env: w.ep, Pause: pauseAwait(w.opt.Drift), Over: w.over}); ; {
+	for p := w.waits; ; {
 		m, s, err := w.look(at, owner)
 		switch {
 		case err != nil:

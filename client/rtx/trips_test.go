@@ -30,38 +30,22 @@ func TestTrips(t *testing.T) {
 					n.Trips, n.Reads, n.Writes, n.Atomics, trips, reads, writes, atomics)
 			}
 		}
-		read := func(tx *Tx, objects ...Ref) error {
-			for _, r := range objects {
-				if _, err := tx.Read(r); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		write := func(tx *Tx, objects ...Ref) error {
-			for _, r := range objects {
-				if err := tx.Write(r, []byte("there")); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 		// Metadata, then data with the metadata again. A second object's data comes with the first one's metadata.
-		count("read", w, 2, 3, 0, 0, func(tx *Tx) error { return read(tx, a, a) })
-		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return read(tx, a, b) })
+		count("read", w, 2, 3, 0, 0, func(tx *Tx) error { return readAll(tx, a, a) })
+		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		// The lock's release is in the background; here it is waited for, which is a trip more.
-		count("write of one", w, 2+2+1, 3, 1, 3, func(tx *Tx) error { return write(tx, a) })
+		count("write of one", w, 2+2+1, 3, 1, 3, func(tx *Tx) error { return writeAll(tx, a) })
 		count("write of one that was locked", w, 2+1+1, 2, 1, 3, func(tx *Tx) error {
 			if err := tx.Lock(a); err != nil {
 				return err
 			}
-			return write(tx, a)
+			return writeAll(tx, a)
 		})
 		count("write of one, with a read of another", w, 4+3+1, 7+1, 1, 3, func(tx *Tx) error {
-			if err := read(tx, b); err != nil {
+			if err := readAll(tx, b); err != nil {
 				return err
 			}
-			return write(tx, a)
+			return writeAll(tx, a)
 		})
 		count("free and make", w, 2+4, 3, 2, 3*2+2, func(tx *Tx) error {
 			if err := tx.Free(made); err != nil {
@@ -71,21 +55,39 @@ func TestTrips(t *testing.T) {
 			return err
 		})
 		// Lock and write, decide, swap, unlock: OPT1 saves one trip of these, the log, and two atomics.
-		count("write of two", w, 4+4, 7, 3, 3*2+2, func(tx *Tx) error { return write(tx, a, b) })
+		count("write of two", w, 4+4, 7, 3, 3*2+2, func(tx *Tx) error { return writeAll(tx, a, b) })
 		count("write of two, with a read of another", w, 6+5, 12+1, 3, 3*2+2, func(tx *Tx) error {
-			if err := read(tx, c); err != nil {
+			if err := readAll(tx, c); err != nil {
 				return err
 			}
-			return write(tx, a, b)
+			return writeAll(tx, a, b)
 		})
-		count("write of one with a log", logged, 2+4, 3, 2, 3+2, func(tx *Tx) error { return write(tx, a) })
+		count("write of one with a log", logged, 2+4, 3, 2, 3+2, func(tx *Tx) error { return writeAll(tx, a) })
 		count("validation of the caller's", w, 4+3+1, 7+1+1, 1, 3, func(tx *Tx) error {
 			var op *rdma.Op
 			tx.Check(func(b *rdma.Batch) { op = b.Read(l.Meta(c), MetaBytes) }, func() bool { return !MetaOf(op.Buf).Lock.Held() })
-			if err := read(tx, b); err != nil {
+			if err := readAll(tx, b); err != nil {
 				return err
 			}
-			return write(tx, a)
+			return writeAll(tx, a)
 		})
 	}
+}
+
+func readAll(tx *Tx, objects ...Ref) error {
+	for _, r := range objects {
+		if _, err := tx.Read(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeAll(tx *Tx, objects ...Ref) error {
+	for _, r := range objects {
+		if err := tx.Write(r, []byte("there")); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -60,11 +60,12 @@ type check struct {
 // errConflict ends an attempt: another transaction was in the way.
 var errConflict = errors.New("transaction has to be run again")
 
-// pauseConflict is about what another transaction takes, and differs between clients: two that are in each other's way do
-// not meet again and again. From some tries on one of them has the time for a whole transaction.
-func (w *Worker) pauseConflict() kit.Pause {
+// conflicts paces the attempts of a transaction. A pause is about what another transaction takes, and differs between
+// clients: two that are in each other's way do not meet again and again. From some tries on one of them has the time for a
+// whole transaction.
+func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
-	return kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
+	return kit.Retry{Env: w.ep, Pause: kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond)), Over: w.over}
 }
 
 // Run runs a transaction: what f reads existed at one moment, at which everything that it changes takes effect, all or
@@ -79,7 +80,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 	if err := w.settle(); err != nil {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}
-	for r := (kit.Retry{Env: w.ep, Pause: w.pauseConflict(), Over: w.over}); ; {
+	for r := w.conflicts; ; {
 		blocked, err := w.attempt(f)
 		if err == nil || !errors.Is(err, errConflict) && !w.rejoin(err) || errors.Is(err, client.ErrUncertain) {
 			return err

@@ -58,17 +58,19 @@ type Worker struct {
 	id      rdma.ClientID
 	numbers *kit.Numbers
 	view    *kit.Member
-	state   state         // of the own log, as it was met last
-	spare   time.Duration // that is left of a transaction's time, as of looked
-	looked  time.Duration
-	sent    bool // the last batch was posted
-	tx      Tx
-	flying  []*rdma.Batch // that nobody waits for, or that a wait gave up
-	pending kit.Unresolved[pending]
-	memory  memory
-	watch   watch
-	record  record // that was read last
-	stats   Stats
+	// Each transaction, and each wait, has a copy.
+	conflicts, waits kit.Retry
+	state            state         // of the own log, as it was met last
+	spare            time.Duration // that is left of a transaction's time, as of looked
+	looked           time.Duration
+	sent             bool // the last batch was posted
+	tx               Tx
+	flying           []*rdma.Batch // that nobody waits for, or that a wait gave up
+	pending          kit.Unresolved[pending]
+	memory           memory
+	watch            watch
+	record           record // that was read last
+	stats            Stats
 }
 
 // Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
@@ -86,6 +88,7 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
+	w.conflicts, w.waits = conflicts(w), waits(w)
 	w.tx.w = w
 	w.memory.open(w)
 	w.extend()
