@@ -188,7 +188,7 @@ func (w *Worker) unlockSlot(s *slot) error {
 	at, k := w.Meta(Ref(s.number)), s.seen.Lock
 	s.stale = true
 	m, now, err := w.look(at, w.owner(k))
-	if err != nil || m != s.seen || !now.over(w.sequence(k)) && w.owner(k) != w.id {
+	if err != nil || m != s.seen || !w.released(k, now) && w.owner(k) != w.id {
 		return err
 	}
 	if err := w.free(at, k); err != nil {
@@ -196,6 +196,13 @@ func (w *Worker) unlockSlot(s *slot) error {
 	}
 	s.seen.Lock, s.stale = k.released(), false
 	return nil
+}
+
+// released reports whether a lock is one that may be released without more ado. One without a log, of a transaction that
+// another client has aborted, is not: its pointer has to be stolen.
+func (w *Worker) released(k Lock, s state) bool {
+	sequence := w.sequence(k)
+	return s.over(sequence) && !(k.Alone() && s == makeState(phaseAbort, sequence))
 }
 
 // readTable reads the words of an arena's chunks on a node.

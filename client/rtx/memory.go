@@ -328,14 +328,11 @@ func (m *memory) giveBack(h *heap, parts int) error {
 		return nil
 	}
 	c := h.chunks[least]
-	if err := m.w.freeChunk(c.a, c.node, c.index, c.entry); err != nil {
-		return err
-	}
-	c.gone = true
+	c.gone = true // whatever becomes of the CAS: it may land
 	delete(m.held, c.a.entryAt(c.node, c.index))
 	h.chunks = append(h.chunks[:least], h.chunks[least+1:]...)
 	h.next = 0
-	return nil
+	return m.w.freeChunk(c.a, c.node, c.index, c.entry)
 }
 
 // freeChunk takes a chunk from its client.

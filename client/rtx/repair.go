@@ -75,7 +75,7 @@ func (w *Worker) await(r Ref) error {
 			continue
 		}
 		term := lease(m.Lock, w.opt.Drift)
-		if s.over(w.sequence(m.Lock)) || w.watch.see(at, m.Lock, s, w.ep.Now(), term) >= term {
+		if s.over(w.sequence(m.Lock)) || m.Lock.Alone() && s.sequence() >= w.sequence(m.Lock) || w.watch.see(at, m.Lock, s, w.ep.Now(), term) >= term {
 			if err := w.repair(at, m, s); err != nil {
 				return fmt.Errorf("repair %v: %w", r, err)
 			}
@@ -121,31 +121,36 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 // repair does one step for a transaction that is over, or whose client is suspected (Figure 10). Any number of clients may
 // do so at a time, and the suspected one may go on: what it does then fails, or was done by others.
 //
-//	the log's word is of a later transaction, or ABORT or DONE   release the lock: it landed late, or was left
-//	no log (OPT1), and it is not known to be over                change the pointer, so that its own CAS fails, then release
-//	INIT: the log's word is of an earlier transaction            ABORT, then release
-//	DOING                                                        finish it
+//	INIT: the log's word is of an earlier transaction     ABORT; all other locks of the transaction are then released on sight
+//	ABORT, and no log (OPT1)                              change the pointer, so that the client's own CAS fails, then release
+//	DOING                                                 finish it
+//	ABORT or DONE, or the word is of a later transaction  release the lock: it landed late, or was left
 func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	c, sequence := w.owner(m.Lock), w.sequence(m.Lock)
-	switch {
-	case s.over(sequence) || m.Lock.Alone() && s.sequence() >= sequence: // of DOING one that was not changed
-		return w.free(at, m.Lock)
-	case m.Lock.Alone():
-		return w.steal(at, m)
-	case s.sequence() < sequence:
-		return w.abortOther(at, m.Lock, s)
+	if s.sequence() < sequence {
+		aborted := makeState(phaseAbort, sequence)
+		_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(aborted))
+		if err != nil || !ok { // it moves, or was aborted by others: look again
+			return err
+		}
+		w.stats.Aborted++
+		s = aborted
 	}
-	if _, err := w.takeOver(c, s); err != nil {
+	switch current := s.sequence() == sequence; {
+	case current && s.phase() == phaseAbort && m.Lock.Alone():
+		return w.steal(at, m)
+	case current && s.phase() == phaseDoing && !m.Lock.Alone(): // alone: it was locked early, and not changed
+		_, err := w.takeOver(c, s)
 		return err
 	}
-	return nil
+	return w.free(at, m.Lock)
 }
 
 // steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's copy of the data. If the
 // suspected client's CAS came first the object has its data, and else its CAS fails now.
 func (w *Worker) steal(at rdma.Addr, m Meta) error {
 	p, ok := m.Pointer.stolen()
-	if !ok { // until the client is recovered, or somebody's update comes to its end
+	if !ok { // until the client is recovered
 		w.ep.Sleep(w.opt.Drift / 16)
 		return nil
 	}
@@ -155,18 +160,6 @@ func (w *Worker) steal(at rdma.Addr, m Meta) error {
 	}
 	w.stats.Stolen++
 	return w.free(at, m.Lock)
-}
-
-// abortOther aborts a transaction in INIT, and releases one of its locks. Those that it has elsewhere, or that land later,
-// are released by whoever meets them.
-func (w *Worker) abortOther(at rdma.Addr, k Lock, s state) error {
-	c, sequence := w.owner(k), w.sequence(k)
-	_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(makeState(phaseAbort, sequence)))
-	if err != nil || !ok { // it moves, or was aborted by others: look again
-		return err
-	}
-	w.stats.Aborted++
-	return w.free(at, k)
 }
 
 // takeOver finishes the commit of a suspected client, unless another repair was faster to begin.
