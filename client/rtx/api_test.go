@@ -365,3 +365,78 @@ func TestDamage(t *testing.T) {
 	_, err = get(w, a)
 	wantError(t, err, client.ErrDamaged)
 }
+
+// TestGuess: a guess that is wrong, or of two moments, costs trips, and changes nothing else.
+func TestGuess(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w := worker(t, f, l, Options{Drift: long})
+	must(t, set(w, "0", a, b))
+	old, _ := w.Seen(a)
+	for n, lock := range []bool{false, true} {
+		for k, wrong := range []func(now Meta) Meta{
+			func(Meta) Meta { return old },
+			func(now Meta) Meta { return Meta{now.Lock, old.Pointer} },
+			func(now Meta) Meta { return Meta{old.Lock, now.Pointer} },
+			func(now Meta) Meta { return Meta{now.Lock, 0} },
+			func(now Meta) Meta { return Meta{now.Lock | lockHeld, now.Pointer} },
+			func(now Meta) Meta { return now },
+		} {
+			data := fmt.Sprint(n, k)
+			must(t, set(w, data, a))
+			must(t, w.settle())
+			now, ok := w.Seen(a)
+			if !ok || now != newRawOf(t, w).meta(a) {
+				t.Errorf("%+v was seen, and is not there", now)
+			}
+			err := w.Run(func(tx *Tx) error {
+				tx.Guess(a, wrong(now))
+				if lock {
+					if err := tx.Lock(a); err != nil {
+						return err
+					}
+				}
+				p, err := tx.Read(a)
+				if string(p) != data && err == nil {
+					t.Errorf("%q is read, and %q was written", p, data)
+				}
+				return errors.Join(err, tx.Write(a, []byte(data+"!")), tx.Write(b, []byte(data+"!")))
+			})
+			must(t, err)
+			wantData(t, w, fmt.Sprintf("[%[1]s! %[1]s!]", data), a, b)
+		}
+	}
+}
+
+func newRawOf(t *testing.T, w *Worker) *raw { return &raw{t, w.ep, w.Layout} }
+
+// TestShared: data that an index changes by verbs of its own is what the index makes of it.
+func TestShared(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2, Sizes: []int{64, 256}, Shared: 2})
+	a, b := l.Root(0), l.Root(1)
+	w := worker(t, f, l, Options{})
+	r := newRawOf(t, w)
+	must(t, set(w, strings.Repeat("x", 256), a))
+	must(t, set(w, "small", b))
+	must(t, w.settle())
+	for _, o := range []Ref{a, b} {
+		at, _, _ := l.Data(r.meta(o).Pointer)
+		r.swap(at, le.Uint64([]byte("xxxxxxxx")), le.Uint64([]byte("SLOT....")))
+		if o == a {
+			got, err := get(w, a)
+			if err != nil || !strings.HasPrefix(got[0], "SLOT....xxx") {
+				t.Errorf("%q, %v", got, err)
+			}
+			r.write(l.buffer(r.meta(b).Pointer).Add(headerBytes), []byte("xxxxxxxx"))
+		} else {
+			_, err := get(w, b)
+			wantError(t, err, client.ErrDamaged)
+		}
+	}
+	at, bytes, ok := l.Buffer(r.meta(a).Pointer)
+	p, err := rdma.ReadBytes(r.ep, "test", at, bytes, time.Second)
+	must(t, err)
+	if of, data, whole := l.Decode(p, r.meta(a).Pointer); !ok || !whole || of != a || len(data) != 256 {
+		t.Errorf("%v, %d bytes, %v, %v", of, len(data), whole, ok)
+	}
+}

@@ -3,7 +3,9 @@ package rtx
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,11 +19,12 @@ type bank struct {
 	l        *Layout
 	accounts int
 	history
-	mu    sync.Mutex // guards history, ids and wrong
+	mu    sync.Mutex // guards history, ids, wrong and known
 	ids   uint64
-	wrong error                // what a closure saw that never was
-	clock func() time.Duration // the same for all clients, whatever their own show; nil: theirs agree
-	pad   int                  // bytes more of each object
+	wrong error                    // what a closure saw that never was
+	known map[*Worker]map[Ref]Meta // what workers guess; nil: they do not
+	clock func() time.Duration     // the same for all clients, whatever their own show; nil: theirs agree
+	pad   int                      // bytes more of each object
 }
 
 const (
@@ -110,11 +113,26 @@ func (k *bank) run(w *Worker, name string, f func(v *view) error) error {
 	k.ids++
 	e := &event{id: k.ids, client: name, begin: k.now(w)}
 	k.events = append(k.events, e)
+	var known map[Ref]Meta
+	if k.known != nil {
+		if known = k.known[w]; known == nil {
+			known = map[Ref]Meta{}
+			k.known[w] = known
+		}
+	}
 	k.mu.Unlock()
 	err := w.Run(func(tx *Tx) error {
 		e.reads, e.writes, e.made = map[Ref]uint64{}, map[Ref]bool{}, map[Ref]bool{}
+		for _, r := range slices.Sorted(maps.Keys(known)) {
+			tx.Guess(r, known[r])
+		}
 		return f(&view{k, e, tx})
 	})
+	for r := range e.reads {
+		if m, ok := w.Seen(r); ok && known != nil {
+			known[r] = m
+		}
+	}
 	switch {
 	case err == nil:
 		e.done, e.end = true, k.now(w)

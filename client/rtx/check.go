@@ -143,7 +143,7 @@ func (a *audit) object(r Ref, p Pointer) error {
 	if err := a.do(stepReadData, b); err != nil {
 		return fmt.Errorf("read %v: %w", r, err)
 	}
-	if of, _, ok := decodeBuffer(op.Buf, p); !ok || of.number() != r.number() {
+	if of, _, ok := a.Decode(op.Buf, p); !ok || of.number() != r.number() {
 		a.fail("%v names %v, which has no data of it", r, a.buffer(p))
 	}
 	return nil

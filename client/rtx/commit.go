@@ -70,7 +70,7 @@ func (tx *Tx) next(o *object) Pointer {
 func (tx *Tx) writeData(b *rdma.Batch, o *object) {
 	if o.change == written {
 		p := b.Alloc(headerBytes + len(o.next))
-		encodeBuffer(p, o.item.use, o.ref, o.next)
+		tx.w.encodeBuffer(p, o.item.use, o.ref, o.next)
 		b.Write(tx.w.buffer(o.item.use), p)
 	}
 }
@@ -255,7 +255,8 @@ func (tx *Tx) finish(lock Lock) error {
 		return fmt.Errorf("release locks: %w", err)
 	}
 	for i := range tx.objects {
-		tx.objects[i].lock = 0
+		o := &tx.objects[i]
+		o.released()
 	}
 	w.state = done
 	if !cas.Swapped() {
@@ -350,7 +351,7 @@ func (w *Worker) letGo(step rdma.Step, objects []object) {
 			b = w.ep.Batch()
 		}
 		b.CompareSwap(o.at, uint64(o.lock), uint64(o.lock.released()))
-		o.slot.seen.Lock, o.lock = o.lock.released(), 0
+		o.released()
 	}
 	if b == nil {
 		return
@@ -360,6 +361,13 @@ func (w *Worker) letGo(step rdma.Step, objects []object) {
 		return
 	}
 	w.flying = append(w.flying, b)
+}
+
+// released notes that an object's lock is, or is about to be.
+func (o *object) released() {
+	if o.lock != 0 {
+		o.seen.Lock, o.slot.seen.Lock, o.lock = o.lock.released(), o.lock.released(), 0
+	}
 }
 
 // settled gives what a transaction has taken to its place, when it is known what became of it.
@@ -373,8 +381,11 @@ func (tx *Tx) settled(committed bool) {
 		if o.slot.chunk != nil {
 			m.usedSlot(o.slot, committed)
 		}
-		if committed && o.change != unchanged && !tx.w.Absent(o.seen.Pointer) {
-			m.replaced(o.seen.Pointer)
+		if committed && o.change != unchanged {
+			if !tx.w.Absent(o.seen.Pointer) {
+				m.replaced(o.seen.Pointer)
+			}
+			o.seen.Pointer = tx.next(o)
 		}
 		o.item, o.slot = item{}, slot{}
 	}

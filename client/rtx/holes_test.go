@@ -306,20 +306,21 @@ func TestRecovered(t *testing.T) {
 
 // TestTornData: a buffer of which a word is another use's is not what its pointer names.
 func TestTornData(t *testing.T) {
+	l := &Layout{}
 	p, q := make([]byte, headerBytes+24), make([]byte, headerBytes+40)
-	encodeBuffer(p, 77, 5, []byte("first data of 24 bytes ."))
-	encodeBuffer(q, 77+1<<40, 6, []byte("other data, which are 40 bytes all in all"[:40]))
-	if r, data, ok := decodeBuffer(append(p, make([]byte, 16)...), 77); !ok || r != 5 || string(data) != "first data of 24 bytes ." {
+	l.encodeBuffer(p, 77, 5, []byte("first data of 24 bytes ."))
+	l.encodeBuffer(q, 77+1<<40, 6, []byte("other data, which are 40 bytes all in all"[:40]))
+	if r, data, ok := l.Decode(append(p, make([]byte, 16)...), 77); !ok || r != 5 || string(data) != "first data of 24 bytes ." {
 		t.Errorf("got %v, %q, %v", r, data, ok)
 	}
 	for i := 0; i < len(p); i += 8 {
 		torn := append(slices.Clone(p), q[len(p):]...)
 		copy(torn[i:i+8], q[i:])
-		if r, data, ok := decodeBuffer(torn, 77); ok {
+		if r, data, ok := l.Decode(torn, 77); ok {
 			t.Errorf("with word %d of another: %v, %q", i/8, r, data)
 		}
 	}
-	if _, _, ok := decodeBuffer(p, 78); ok {
+	if _, _, ok := l.Decode(p, 78); ok {
 		t.Error("a later use of the buffer is taken for this one")
 	}
 }

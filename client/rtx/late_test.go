@@ -81,7 +81,7 @@ func TestDataElsewhere(t *testing.T) {
 			b = w.ep.Batch()
 			data := b.Read(l.buffer(p), l.bufferBytes(p.class()))
 			must(t, rdma.Do(w.ep, b, time.Second))
-			if _, _, ok := decodeBuffer(data.Buf, p); !ok {
+			if _, _, ok := l.Decode(data.Buf, p); !ok {
 				torn++
 			}
 			b.Release()

@@ -22,6 +22,7 @@ type Shape struct {
 	Roots   int    // objects that are known from the beginning: see Layout.Root
 	Objects int    // other objects a node, at most; a client that makes some takes room for 64 at a time
 	Sizes   []int  // bytes of data that an object may have, ascending: each takes the smallest buffer that fits; 8 at most
+	Shared  uint8  // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
 	Writes  int    // objects that one transaction may change, at most; 16 by default
 	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
 	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as wide

@@ -25,6 +25,7 @@ type run struct {
 	pad      int
 	rounds   int           // of workers: later ones have identities of those that died
 	bound    time.Duration // of an operation of those that live
+	guess    bool          // workers guess what they have seen
 	reaper   bool          // dead clients are recovered while others go on
 
 	total *Stats
@@ -40,6 +41,7 @@ func draw(seed uint64) *run {
 	r.shape = Shape{Nodes: 1 + rng.IntN(3), Memory: 96 << 10, Clients: 16, Roots: r.accounts + 1, Objects: 512,
 		Sizes: []int{64, 256}, Chunk: 1 << (10 + rng.IntN(2))}
 	r.pad = []int{0, 100}[rng.IntN(2)]
+	r.guess = rng.IntN(3) == 0
 	r.options = Options{Drift: 100 * time.Microsecond << rng.IntN(5), Log: rng.IntN(4) == 0, Timeout: 10 * time.Second}
 	if rng.IntN(2) == 0 {
 		r.options.Quarantine = 1
@@ -83,6 +85,9 @@ func (r *run) play() error {
 	s := sim.New(r.network)
 	defer s.Close()
 	k := &bank{l: l, accounts: r.accounts, pad: r.pad}
+	if r.guess {
+		k.known = map[*Worker]map[Ref]Meta{}
+	}
 	k.clock = s.Now
 	first, err := r.open(s, "first", l)
 	if err != nil {
@@ -253,4 +258,36 @@ func TestSerializable(t *testing.T) {
 		return r.play()
 	})
 	t.Logf("%d runs: %+v", count, total)
+}
+
+// wrapping draws runs in which a buffer's tags come back within a few of its uses, with verbs that are late by as long as that.
+func wrapping(seed uint64, quarantine time.Duration) *run {
+	r := draw(seed)
+	r.shape.TagBits, r.shape.Chunk, r.shape.Nodes, r.network.Nodes, r.workers = 1, 1024, 1, 1, 3
+	r.accounts, r.shape.Roots, r.ops, r.rounds, r.pad = 2, 3, 60, 1, 0
+	r.options = Options{Drift: 30 * time.Microsecond, Timeout: 10 * time.Second, Quarantine: quarantine}
+	r.network.FlyProb, r.network.FlyMax, r.network.Drift, r.network.ClockOffset = 0.05, 200*time.Microsecond, 0, 0
+	r.network.Faults = nil
+	return r
+}
+
+// TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs are late, and without one
+// histories show it.
+func TestWrappingTags(t *testing.T) {
+	var total Stats
+	seeds.Each(t, 300, func(seed uint64) error {
+		r := wrapping(seed, 500*time.Microsecond)
+		r.total = &total
+		return r.play()
+	})
+	t.Logf("%+v", total)
+	for seed := uint64(1); ; seed++ {
+		if err := wrapping(seed, 1).play(); err != nil {
+			t.Logf("without a quarantine, seed %d: %v", seed, err)
+			return
+		}
+		if seed == 3000 {
+			t.Fatal("no history shows that tags come back too soon")
+		}
+	}
 }

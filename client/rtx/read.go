@@ -26,9 +26,11 @@ func (tx *Tx) load(r Ref) (*object, error) {
 	}
 	o := tx.add(r)
 	for torn := 0; ; {
-		err := tx.readMeta(o)
-		if err != nil {
-			return nil, tx.forget(r, err)
+		guessed := tx.guessed(o)
+		if !guessed {
+			if err := tx.readMeta(o); err != nil {
+				return nil, tx.forget(r, err)
+			}
 		}
 		again, whole, err := tx.readData(o)
 		switch {
@@ -36,7 +38,7 @@ func (tx *Tx) load(r Ref) (*object, error) {
 			return nil, tx.forget(r, err)
 		case !again:
 			return o, nil
-		case whole:
+		case whole || guessed:
 			continue // another transaction was faster
 		}
 		if torn++; torn == mostTorn {
@@ -114,7 +116,7 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 
 // take takes an object's data out of what was read of its buffer.
 func (tx *Tx) take(o *object, buffer []byte) (again, whole bool, err error) {
-	r, bytes, ok := decodeBuffer(buffer, o.seen.Pointer)
+	r, bytes, ok := tx.w.Decode(buffer, o.seen.Pointer)
 	if !ok {
 		return true, false, nil
 	}
@@ -188,7 +190,7 @@ func (tx *Tx) askAgain(o *object, now Meta) error {
 	if err := w.do(stepReadData, b); err != nil {
 		return fmt.Errorf("read %v again: %w", o.ref, err)
 	}
-	r, bytes, ok := decodeBuffer(data.Buf, now.Pointer)
+	r, bytes, ok := tx.w.Decode(data.Buf, now.Pointer)
 	if !ok || MetaOf(meta.Buf) != now || r != o.ref || !o.same(bytes) {
 		return tx.conflict(o, false)
 	}
@@ -217,10 +219,13 @@ func (tx *Tx) Lock(r Ref) error {
 		return fmt.Errorf("lock %v: %w", r, ErrNoObject)
 	}
 	for o := tx.add(r); ; {
-		if err := tx.readMeta(o); err != nil {
-			return tx.forget(r, err)
+		guessed := tx.guessed(o)
+		if !guessed {
+			if err := tx.readMeta(o); err != nil {
+				return tx.forget(r, err)
+			}
 		}
-		ok, err := tx.lockAndRead(o)
+		ok, err := tx.lockAndRead(o, guessed)
 		if err != nil && o.lock == 0 {
 			return tx.forget(r, err)
 		}
@@ -230,7 +235,7 @@ func (tx *Tx) Lock(r Ref) error {
 		if ok {
 			return nil
 		}
-		if tx.held > 0 {
+		if tx.held > 0 && !guessed {
 			return tx.forget(r, tx.conflict(o, true))
 		}
 	}
@@ -241,7 +246,7 @@ func (tx *Tx) lockSeen(o *object) error {
 	if o.lock != 0 || o.created {
 		return nil
 	}
-	ok, err := tx.lockAndRead(o)
+	ok, err := tx.lockAndRead(o, false)
 	if err != nil {
 		return tx.fail(err)
 	}
@@ -252,8 +257,8 @@ func (tx *Tx) lockSeen(o *object) error {
 }
 
 // lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds only
-// where the pointer is the same, too, and then stays.
-func (tx *Tx) lockAndRead(o *object) (ok bool, err error) {
+// where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two moments.
+func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -262,6 +267,10 @@ func (tx *Tx) lockAndRead(o *object) (ok bool, err error) {
 	var data *rdma.Op
 	if !w.Absent(o.seen.Pointer) && !o.there && o.change == unchanged {
 		data = b.Read(w.buffer(o.seen.Pointer), w.bufferBytes(o.seen.Pointer.class()))
+	}
+	var pointer *rdma.Op
+	if guessed {
+		pointer = b.Read(o.at.Add(8), 8)
 	}
 	first := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
@@ -277,6 +286,9 @@ func (tx *Tx) lockAndRead(o *object) (ok bool, err error) {
 	tx.held++
 	if err := tx.judge(b, first, others); err != nil {
 		return true, err
+	}
+	if guessed && Pointer(pointer.Word(0)) != o.seen.Pointer {
+		return true, tx.conflict(o, false)
 	}
 	if data == nil {
 		return true, nil

@@ -63,6 +63,19 @@ func TestTrips(t *testing.T) {
 			return writeAll(tx, a, b)
 		})
 		count("write of one with a log", logged, 2+4, 3, 2, 3+2, func(tx *Tx) error { return writeAll(tx, a) })
+		count("write to be seen", w, 2+2+1, 3, 1, 3, func(tx *Tx) error { return writeAll(tx, a) })
+		seen, _ := w.Seen(a)
+		count("read of what was seen", w, 1, 2, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
+		count("write of what was seen", w, 1+2+1, 2, 1, 3, func(tx *Tx) error { tx.Guess(a, seen); return writeAll(tx, a) })
+		count("read of what was seen wrongly", w, 3, 5, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
+		seen, _ = w.Seen(a)
+		count("write of what was seen and locked", w, 1+1+1, 2, 1, 3, func(tx *Tx) error {
+			tx.Guess(a, seen)
+			if err := tx.Lock(a); err != nil {
+				return err
+			}
+			return writeAll(tx, a)
+		})
 		count("validation of the caller's", w, 4+3+1, 7+1+1, 1, 3, func(tx *Tx) error {
 			var op *rdma.Op
 			tx.Check(func(b *rdma.Batch) { op = b.Read(l.Meta(c), MetaBytes) }, func() bool { return !MetaOf(op.Buf).Lock.Held() })

@@ -21,9 +21,11 @@ type Tx struct {
 	sequence uint64
 	takes    time.Duration // what the closure says that it takes
 	checks   []check
+	guesses  []guess
 	err      error // why it cannot go on
 	blocked  Ref   // whose lock is in the way; 0: nothing is
 	late     int   // calls behind err
+	again    bool  // it is not the first attempt
 }
 
 // change is what a transaction does to an object.
@@ -50,6 +52,11 @@ type object struct {
 	next    []byte // as it is to be, where it is written
 	item    item   // the buffer for that
 	slot    slot   // of an object that is created
+}
+
+type guess struct {
+	ref  Ref
+	meta Meta
 }
 
 type check struct {
@@ -81,6 +88,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}
 	for r := w.conflicts; ; {
+		w.tx.again = r.Tries > 0
 		blocked, err := w.attempt(f)
 		if err == nil || !errors.Is(err, errConflict) && !w.rejoin(err) || errors.Is(err, client.ErrUncertain) {
 			return err
@@ -127,7 +135,7 @@ func (tx *Tx) begin() {
 		tx.index = map[Ref]int{}
 	}
 	clear(tx.index)
-	tx.objects, tx.checks = tx.objects[:0], tx.checks[:0]
+	tx.objects, tx.checks, tx.guesses = tx.objects[:0], tx.checks[:0], tx.guesses[:0]
 	tx.writes, tx.held, tx.sequence, tx.takes = 0, 0, 0, 0
 	tx.err, tx.blocked, tx.late = nil, 0, 0
 }
@@ -177,6 +185,35 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 		return o.next, nil
 	}
 	return o.data, nil
+}
+
+// Guess says what an object's metadata is, as far as the caller knows: from Worker.Seen, or from a READ of its own. Where it
+// is right the transaction takes a trip less to read the object, or to lock it; where not, a trip more. An attempt behind the
+// first one makes no guesses.
+func (tx *Tx) Guess(r Ref, m Meta) {
+	if !m.Lock.Held() && !tx.again {
+		tx.guesses = append(tx.guesses, guess{r, m})
+	}
+}
+
+// guessed takes what was guessed of an object, once.
+func (tx *Tx) guessed(o *object) bool {
+	for i := range tx.guesses {
+		if g := &tx.guesses[i]; g.ref == o.ref {
+			o.seen, g.ref = g.meta, 0
+			return true
+		}
+	}
+	return false
+}
+
+// Seen returns the metadata of an object as the worker's last transaction has left it, or has read it, for Tx.Guess. Others may
+// have changed it since.
+func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
+	if i, ok := w.tx.index[r]; ok {
+		return w.tx.objects[i].seen, true
+	}
+	return Meta{}, false
 }
 
 // ReadIf is Read for an object that may change behind the transaction's back (OPT2): same tells of its data as it is now
