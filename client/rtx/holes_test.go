@@ -2,10 +2,12 @@ package rtx
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
 )
@@ -381,5 +383,101 @@ func TestEarlyLocksOfTheDead(t *testing.T) {
 	}
 	if w.stats.Aborted != 1 || w.stats.Stolen != 6 {
 		t.Errorf("%+v", w.stats)
+	}
+}
+
+// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of the identity, however slow it is: the
+// first recovery, and all that the next holder does, come at any step of the second.
+func TestTwoRecoveries(t *testing.T) {
+	for _, step := range []rdma.Step{stepReadLog, kit.StepReadCeiling, stepReadTable, stepRecover, stepFreeChunk} {
+		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2, Objects: 64})
+		a, b := l.Root(0), l.Root(1)
+		w := worker(t, f, l, Options{Drift: long})
+		slow, before := hookedWorker(t, f, l, Options{Drift: long})
+		ep, err := f.Open("dead")
+		must(t, err)
+		dead := open(t, ep, l, Options{})
+		must(t, set(dead, "old", a, b))
+		listed := f.Clients()
+		must(t, f.Revoke(dead.id))
+		must(t, ep.Close())
+		var next *Worker
+		before[step] = func() {
+			for _, c := range listed {
+				if c.ID == dead.id {
+					must(t, w.Adopt(f, c))
+				}
+			}
+			next = worker(t, f, l, Options{Drift: long})
+			if next.id != dead.id {
+				next.id = 0
+				return
+			}
+			must(t, set(next, "next's", a, b))
+		}
+		for _, c := range listed {
+			if c.ID == dead.id {
+				must(t, slow.Adopt(f, c))
+			}
+		}
+		if next == nil || next.id != dead.id {
+			t.Fatalf("before %q: no other client has the identity", step)
+		}
+		r := newRaw(t, f, l)
+		if s := r.state(next.id); s != next.state {
+			t.Errorf("before %q: the log's word is %#x, and its client left %#x", step, uint64(s), uint64(next.state))
+		}
+		u, err := w.Check(func(c rdma.ClientID) bool { return c == next.id || c == w.id })
+		if err != nil || u.Owned != 1 || u.Lost != 0 {
+			t.Errorf("before %q: %+v, %v", step, u, err)
+		}
+	}
+}
+
+// TestOpacity: a closure sees one state, before or behind another transaction, and no mixture, at any step of its own.
+func TestOpacity(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 3})
+	a, b, c := l.Root(0), l.Root(1), l.Root(2)
+	w, before := hookedWorker(t, f, l, Options{Drift: long})
+	other := worker(t, f, l, Options{Drift: long, Quarantine: time.Nanosecond})
+	n := 0
+	for _, step := range []rdma.Step{stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide} {
+		for k := range 3 { // which of the steps of that name
+			must(t, set(other, fmt.Sprint(n), a, b, c))
+			left := k
+			var again func()
+			again = func() {
+				if left--; left >= 0 {
+					before[step] = again
+					return
+				}
+				n++
+				for range 70 { // so that each buffer is used again
+					must(t, set(other, fmt.Sprint(n), a, b))
+				}
+			}
+			before[step] = again
+			must(t, w.Run(func(tx *Tx) error {
+				x, err := tx.Read(a)
+				if err != nil {
+					return err
+				}
+				if err := tx.Lock(c); err != nil {
+					return err
+				}
+				y, err := tx.Read(b)
+				if err != nil {
+					return err
+				}
+				if string(x) != string(y) {
+					t.Errorf("before %q: %q and %q", step, x, y)
+				}
+				return tx.Write(c, x)
+			}))
+			delete(before, step)
+			if got, err := get(w, a, c); err != nil || got[0] != got[1] && step != stepDecide {
+				t.Errorf("before %q: %v, %v", step, got, err)
+			}
+		}
 	}
 }

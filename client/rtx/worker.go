@@ -124,7 +124,12 @@ func (w *Worker) Close() error {
 	if err := w.settle(); err != nil {
 		return fmt.Errorf("close client %d: %w", w.id, err)
 	}
-	return w.releaseChunks(w.id)
+	list, err := w.chunksOf(w.id)
+	if err != nil {
+		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	w.memory.open(w)
+	return w.freeChunks(list)
 }
 
 // extend begins a new span of time.
