@@ -251,7 +251,7 @@ func (tx *Tx) finish(lock Lock) error {
 	}
 	done := makeState(phaseDone, tx.sequence)
 	cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(done))
-	if err := w.do(stepUnlock, b); err != nil {
+	if err := w.doWhereLeft(stepUnlock, b); err != nil {
 		return fmt.Errorf("release locks: %w", err)
 	}
 	for i := range tx.objects {

@@ -1,6 +1,7 @@
 package rtx
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -21,10 +22,10 @@ func (w *Worker) swapPointers(entries []entry) error {
 		for _, e := range entries {
 			b.CompareSwap(w.Meta(Ref(e.number)).Add(8), uint64(e.old), uint64(e.new))
 		}
-		err := w.do(stepSwapPointer, b)
+		err := w.doWhereLeft(stepSwapPointer, b)
 		stolen := false
 		for i := range entries {
-			if now := Pointer(b.Op(i).Result); err == nil && now != entries[i].old && now&^stealMask == entries[i].old&^stealMask {
+			if now := Pointer(b.Op(i).Result); err == nil && b.Op(i).Err == nil && now != entries[i].old && now&^stealMask == entries[i].old&^stealMask {
 				entries[i].old, stolen = now, true
 			}
 		}
@@ -46,8 +47,24 @@ func (w *Worker) unlock(r *record) error {
 	for _, e := range r.entries {
 		b.CompareSwap(w.Meta(Ref(e.number)), uint64(r.lock), uint64(r.lock.released()))
 	}
-	if err := w.do(stepUnlock, b); err != nil {
+	if err := w.doWhereLeft(stepUnlock, b); err != nil {
 		return fmt.Errorf("release locks: %w", err)
+	}
+	return nil
+}
+
+// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the pool's view says, is not
+// needed any more.
+func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
+	err := w.do(step, b)
+	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
+		return err
+	}
+	for i := range b.Len() {
+		op := b.Op(i)
+		if n := op.Addr.Node(); op.Err != nil && (n >= len(w.view.Members) || !w.view.Members[n].Gone) {
+			return err
+		}
 	}
 	return nil
 }

@@ -324,3 +324,39 @@ func TestNodeDies(t *testing.T) {
 	must(t, set(w, "newer", alive))
 	wantData(t, w, "[newer]", alive)
 }
+
+// TestNodeGone: what was decided when a node died is finished on the others, once the pool's view says that the node is gone.
+func TestNodeGone(t *testing.T) {
+	for _, repair := range []bool{false, true} {
+		f, l := pool(t, Shape{Nodes: 2, Roots: 2})
+		w, before := hookedWorker(t, f, l, Options{Drift: short})
+		other := worker(t, f, l, Options{Drift: short, Timeout: 10 * short})
+		dead := 1 - l.log(w.id).Node()
+		alive, lost := l.Root(0), l.Root(1)
+		if alive.node(l) == dead {
+			alive, lost = lost, alive
+		}
+		must(t, set(w, "old", alive, lost))
+		before[stepSwapPointer] = func() { must(t, f.(rdma.NodeKiller).KillNode(dead)) }
+		err := set(w, "new", alive, lost)
+		wantError(t, err, rdma.ErrNodeDown)
+		wantError(t, err, client.ErrUncertain)
+		_, err = get(other, alive) // the lock is held, and the rest of the transaction out of reach
+		wantError(t, err, rdma.ErrNodeDown)
+		e := f.View().Epoch
+		for _, change := range []func() (bool, error){
+			func() (bool, error) { return f.Advance(rdma.State{Epoch: e}, rdma.State{Epoch: e + 1, Busy: true}) },
+			func() (bool, error) { return f.SetMember(e+1, dead, rdma.Member{}, rdma.Member{Gone: true}) },
+			func() (bool, error) { return f.Advance(rdma.State{Epoch: e + 1, Busy: true}, rdma.State{Epoch: e + 1}) },
+		} {
+			if ok, err := change(); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+		if repair {
+			wantData(t, other, "[new]", alive)
+		}
+		must(t, set(w, "newer", alive))
+		wantData(t, other, "[newer]", alive)
+	}
+}

@@ -90,15 +90,21 @@ func (w *Worker) await(r Ref) error {
 	}
 }
 
-// look reads an object's metadata and the word of a client's log.
-func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (Meta, state, error) {
+// look reads an object's metadata and the word of a client's log, if there is a client.
+func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
-	meta, word := b.Read(at, MetaBytes), b.Read(w.log(c).Add(stateAt), 8)
-	if err := w.do(stepAwait, b); err != nil {
-		return Meta{}, 0, err
+	meta := b.Read(at, MetaBytes)
+	if c != 0 {
+		b.Read(w.log(c).Add(stateAt), 8)
 	}
-	return MetaOf(meta.Buf), state(word.Word(0)), nil
+	if err := w.do(stepAwait, b); err != nil {
+		return m, s, err
+	}
+	if c != 0 {
+		s = state(b.Op(1).Word(0))
+	}
+	return MetaOf(meta.Buf), s, nil
 }
 
 // freeOwn releases a lock of an earlier transaction of the worker's own, or of an earlier attempt.
