@@ -100,7 +100,7 @@ func TestPlaces(t *testing.T) {
 	for d, want := range map[time.Duration]time.Duration{0: 0, 1: leaseUnit, leaseUnit: leaseUnit, 2 * leaseUnit: 3 * leaseUnit,
 		time.Second: 16383 * leaseUnit, time.Hour: 32767 * leaseUnit} {
 		if got := lease(Lock(leaseCode(d))<<leaseShift, time.Second) - time.Second; got != want {
-			t.Errorf("who takes %v has %v", d, got)
+			t.Errorf("a transaction of %v has a lease of %v", d, got)
 		}
 	}
 }

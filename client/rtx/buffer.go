@@ -14,8 +14,8 @@ import (
 //	24  bytes of data
 //	32  data
 //
-// So a READ of it, whenever it comes, is either what its pointer meant or fails the check. The header says to whoever looks
-// for free buffers which object to ask: one that its object's pointer does not name is free.
+// So a READ of it, whenever it comes, is either what its pointer meant or fails the check. The header says which
+// object to ask when free buffers are looked for: a buffer that its object's pointer does not name is free.
 //
 // Where Shape.Shared says that indexes change data by verbs of their own, the checksum is over the header.
 const headerBytes = 32

@@ -154,7 +154,7 @@ func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
 	return found, nil
 }
 
-// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: nobody else will meet it.
+// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: no other client will meet it.
 func (m *memory) scanMetas(c *chunk) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()

@@ -8,7 +8,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by anyone, at the same time, and late: each CAS
+// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by any client, at the same time, and late: each CAS
 // succeeds once at most, since no word that it expects comes back.
 
 // swapPointers installs the data of all entries of a log. When it returns nil each pointer has moved on from what it was

@@ -27,11 +27,11 @@ func (e *event) String() string {
 // history is all that clients did. Transaction 0 gave the roots their data.
 type history struct {
 	events []*event
-	final  map[Ref]uint64 // who wrote what is there in the end
+	final  map[Ref]uint64 // the writer of what is there in the end
 }
 
 // check returns why no order of the transactions, each at one moment between its begin and its end, explains what they read.
-// The order of an object's versions is known, since who writes has read what was there; so it is enough to look for a cycle.
+// The order of an object's versions is known, since a transaction reads what it replaces; so it is enough to look for a cycle.
 func (h *history) check() error {
 	byID := map[uint64]*event{}
 	for _, e := range h.events {
@@ -86,7 +86,7 @@ type version struct {
 	by uint64
 }
 
-// versions returns who replaced each version. Each is replaced once at most, and the last one is what is there.
+// versions returns which transaction replaced each version. Each is replaced once at most, and the last one is what is there.
 func (h *history) versions(effective map[uint64]*event) (map[version]uint64, error) {
 	next := map[version]uint64{}
 	for _, e := range effective {
@@ -121,7 +121,7 @@ func (h *history) versions(effective map[uint64]*event) (map[version]uint64, err
 	for _, e := range effective {
 		for r, freed := range e.writes {
 			if _, there := h.final[r]; !there && !freed && next[version{r, e.id}] == 0 {
-				return nil, fmt.Errorf("lost: %v of %v is not there, and nobody freed it", r, e)
+				return nil, fmt.Errorf("lost: %v of %v is not there, and was not freed", r, e)
 			}
 		}
 	}

@@ -18,7 +18,7 @@ const (
 	short = 3 * time.Millisecond
 )
 
-// TestLateLock: a lock that lands when its transaction is over is released by whoever meets it, at once.
+// TestLateLock: a lock that lands when its transaction is over is released by the first client that meets it, at once.
 func TestLateLock(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		for _, end := range []string{"committed", "aborted", "older"} {

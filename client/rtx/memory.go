@@ -10,7 +10,7 @@ import (
 )
 
 // Memory is handed out by the chunk. A chunk's word in its table, the allocation table, names the client that uses it, and
-// for good which size its buffers have. Only that client takes buffers and metadata of the chunk; nobody frees any: a buffer
+// for good which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a buffer
 // is free when the object that its header names does not name it, metadata when its pointer says so (section 4.4: "the fix
 // scans all entries and determines whether the data is used"). So there is nothing that a crash could leave half done, and
 // the word is all that has to be taken from a dead client.

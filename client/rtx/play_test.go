@@ -185,13 +185,13 @@ func adoptAll(f rdma.Fabric, w *Worker) error {
 	return nil
 }
 
-// end recovers who died, and judges.
+// end recovers the dead, and judges.
 func (r *run) end(s *sim.Sim, ep rdma.Endpoint, k *bank) error {
 	w, err := Open(ep, k.l, r.options)
 	if err != nil {
 		return err
 	}
-	if err := k.end(w); err != nil { // before anybody is recovered
+	if err := k.end(w); err != nil { // before any recovery
 		return err
 	}
 	if err := adoptAll(s, w); err != nil {

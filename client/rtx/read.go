@@ -57,7 +57,7 @@ func (tx *Tx) forget(r Ref, err error) error {
 	return tx.fail(err)
 }
 
-// readMeta reads the metadata of an object that nobody has locked. A transaction that holds locks waits for none: it ends,
+// readMeta reads the metadata of an object that is not locked. A transaction that holds locks waits for none: it ends,
 // lets go, and waits then.
 func (tx *Tx) readMeta(o *object) error {
 	w := tx.w

@@ -76,7 +76,7 @@ func conflicts(w *Worker) kit.Retry {
 }
 
 // Run runs a transaction: what f reads existed at one moment, at which everything that it changes takes effect, all or
-// nothing, whenever the client crashes. It runs f again until nobody is in the way, for Options.Timeout at most. f must have
+// nothing, whenever the client crashes. It runs f again until no other transaction is in the way, for Options.Timeout at most. f must have
 // no other effects than by its Tx, and must not keep it. When f returns an error, or panics, nothing is changed, and that is
 // what Run returns.
 //

@@ -42,7 +42,7 @@ func (k Lock) Held() bool { return k&lockHeld != 0 }
 // Alone reports whether the holder keeps no log.
 func (k Lock) Alone() bool { return k&lockAlone != 0 }
 
-// released is what the word becomes when its holder lets go, whoever does that for it.
+// released is what the word becomes when its holder lets go, or a repair does.
 func (k Lock) released() Lock { return k & lockNamed }
 
 // Pointer says where the data of an object lies: the second word of its metadata. From the top:

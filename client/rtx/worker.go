@@ -65,7 +65,7 @@ type Worker struct {
 	looked           time.Duration
 	sent             bool // the last batch was posted
 	tx               Tx
-	flying           []*rdma.Batch // that nobody waits for, or that a wait gave up
+	flying           []*rdma.Batch // that are not waited for, or that a wait gave up
 	pending          kit.Unresolved[pending]
 	memory           memory
 	watch            watch
