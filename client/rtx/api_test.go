@@ -440,3 +440,32 @@ func TestShared(t *testing.T) {
 		t.Errorf("%v, %d bytes, %v, %v", of, len(data), whole, ok)
 	}
 }
+
+// TestDescribe: each place has a name.
+func TestDescribe(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 2, Roots: 3, Objects: 64})
+	w := worker(t, f, l, Options{})
+	last := l.Root(2)
+	for at, want := range map[rdma.Addr]string{
+		l.log(5):                      "log state of client 5",
+		l.log(5).Add(ceilingAt):       "ceiling of client 5",
+		l.log(6).Add(entriesAt):       "log record of client 6",
+		l.Meta(last):                  "lock of root 2",
+		l.Meta(last).Add(8):           "pointer of root 2",
+		l.Meta(9):                     "lock of object 9.0",
+		l.metas.entryAt(1, 0):         "owner of metadata chunk 0",
+		l.data.entryAt(1, 3):          "owner of data chunk 3",
+		l.data.chunkAt(0, 2).Add(200): "data chunk 2, byte 200",
+		rdma.At(0, 0):                 "",
+		rdma.At(0, memMemory):         "",
+	} {
+		if got := l.Describe(at); got != want {
+			t.Errorf("at %v lies %q, want %q", at, got, want)
+		}
+	}
+	must(t, set(w, "there", last))
+	counts := w.Counts(nil)
+	if len(counts) != 11 || counts[0].Count != 1 || counts[1].Count != 1 {
+		t.Errorf("%+v", counts)
+	}
+}

@@ -156,8 +156,8 @@ func (l *Layout) widths() error {
 // handed out.
 func (l *Layout) Tables() uint64 { return l.metas.first - l.Base }
 
-// Prepare backs the tables of a new pool, whose memory is all zero. An index that keeps its Shape in a pool's header writes
-// that, too.
+// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that keeps its
+// Shape in a pool's header writes that, too.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
