@@ -261,8 +261,8 @@ func TestDelegated(t *testing.T) {
 	}
 }
 
-// TestCustomBatch: an index that has verbs of its own sees by an object's metadata whether it was changed, or is about to be,
-// waits, and repairs: what RACE does behind its slots.
+// TestCustomBatch: an index that has verbs of its own sees by an object's metadata whether it was changed, or is about
+// to be, waits, and repairs: what RACE does behind its slots.
 func TestCustomBatch(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)

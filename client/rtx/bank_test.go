@@ -13,8 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// bank is a pool of accounts: roots, and others that come and go, which the last root lists. Transfers keep the sum. Each
-// object holds which transaction wrote it, its balance, and the list.
+// bank is a pool of accounts: roots, and others that come and go, which the last root lists. Transfers keep the sum.
+// Each object holds which transaction wrote it, its balance, and the list.
 type bank struct {
 	l        *Layout
 	accounts int

@@ -37,8 +37,8 @@ func (l *Layout) encodeBuffer(p []byte, use Pointer, r Ref, data []byte) {
 	le.PutUint64(p, xxhash.Sum64(p[8:l.covered(use.class(), len(data))]))
 }
 
-// Decode returns the object and the data of a buffer that was READ at Layout.Buffer, by the pointer that names it; false: that
-// use of the buffer is over, or the READ was torn.
+// Decode returns the object and the data of a buffer that was READ at Layout.Buffer, by the pointer that names it;
+// false: that use of the buffer is over, or the READ was torn.
 func (l *Layout) Decode(p []byte, by Pointer) (r Ref, data []byte, ok bool) {
 	n := le.Uint64(p[24:])
 	if Pointer(le.Uint64(p[8:])) != by.use() || n > uint64(len(p)-headerBytes) {

@@ -39,8 +39,8 @@ func (a *audit) fail(format string, args ...any) {
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each has data of its own, whole, that no other object names.
-// alive reports whether a client is there, for the chunks that it has.
+// Check looks at all objects of a pool that no client is using: each has data of its own, whole, that no other object
+// names. alive reports whether a client is there, for the chunks that it has.
 func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
 	w.extend()

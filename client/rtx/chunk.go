@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which a
-// scan finds something. Where there is none it takes none.
+// claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which
+// a scan finds something. Where there is none it takes none.
 func (m *memory) claim(h *heap, a *arena, class, n int) error {
 	fresh, err := m.claimFresh(h, a, class, n)
 	if err != nil || fresh {
@@ -91,7 +91,8 @@ func (m *memory) add(h *heap, a *arena, n, index int, e node.Entry) *chunk {
 	return c
 }
 
-// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes an object name it.
+// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes an object name
+// it.
 func (m *memory) scan(c *chunk) (found int, err error) {
 	m.w.stats.Scans++
 	if c.a == &m.w.metas {
@@ -107,8 +108,8 @@ func (m *memory) scan(c *chunk) (found int, err error) {
 	return found, nil
 }
 
-// scanBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a buffer
-// that was never installed: whatever it seems to name does not name it.
+// scanBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a
+// buffer that was never installed: whatever it seems to name does not name it.
 func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
 	w, class := m.w, c.entry.Class()
 	size := w.bufferBytes(class)
@@ -154,7 +155,8 @@ func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
 	return found, nil
 }
 
-// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: no other client will meet it.
+// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: no other client will
+// meet it.
 func (m *memory) scanMetas(c *chunk) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
@@ -198,8 +200,8 @@ func (w *Worker) unlockSlot(s *slot) error {
 	return nil
 }
 
-// released reports whether a lock is one that may be released without more ado. One without a log, of a transaction that
-// another client has aborted, is not: its pointer has to be stolen.
+// released reports whether a lock is one that may be released without more ado. One without a log, of a transaction
+// that another client has aborted, is not: its pointer has to be stolen.
 func (w *Worker) released(k Lock, s state) bool {
 	sequence := w.sequence(k)
 	return s.over(sequence) && !(k.Alone() && s == makeState(phaseAbort, sequence))

@@ -38,8 +38,8 @@ func enter(t testing.TB, s *sim.Sim, l *Layout, o Options, name string, f func(w
 	return c, w
 }
 
-// TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one that is dead is not waited
-// for longer than two, whatever the observer's clock shows, ahead or behind, and set in the midst.
+// TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one that is dead is not
+// waited for longer than two, whatever the observer's clock shows, ahead or behind, and set in the midst.
 func TestClocks(t *testing.T) {
 	const drift = 2 * time.Millisecond
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {

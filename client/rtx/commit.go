@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes nothing is committed: all
-// that it read existed in the moment before its last READ.
+// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes nothing is
+// committed: all that it read existed in the moment before its last READ.
 func (tx *Tx) commit() error {
 	if tx.writes == 0 {
 		tx.abort()
@@ -143,8 +143,8 @@ func (tx *Tx) lockAll(lock Lock) error {
 	return tx.noteLocks(b, first, lock, err)
 }
 
-// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and ends the attempt unless
-// all are.
+// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and ends the attempt
+// unless all are.
 func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	if err != nil {
 		err = fmt.Errorf("lock: %w", err)
@@ -265,8 +265,8 @@ func (tx *Tx) finish(lock Lock) error {
 	return nil
 }
 
-// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap of its pointer. The lock
-// is released in the background.
+// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap of its pointer. The
+// lock is released in the background.
 func (tx *Tx) commitAlone() error {
 	w := tx.w
 	o := tx.changed()

@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is a transaction whose client dies behind one of its verbs, and others who come upon what it left, one when the other
-// has died: the second dies in the repair, the third in the repair of the repair.
+// scene is a transaction whose client dies behind one of its verbs, and others who come upon what it left, one when the
+// other has died: the second dies in the repair, the third in the repair of the repair.
 type scene struct {
 	kind    string
 	seed    uint64
@@ -149,7 +149,8 @@ func (c *scene) play() (sent uint64, err error) {
 	return sent, errors.Join(s.Run(), failed)
 }
 
-// enumerate lets one client more die, behind each verb that it would send, each time with others behind it as deep as that.
+// enumerate lets one client more die, behind each verb that it would send, each time with others behind it as deep as
+// that.
 func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	t.Helper()
 	c.seed++
@@ -174,8 +175,8 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 	return runs
 }
 
-// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each verb of what it does then,
-// and a third: a third of the verbs, or all of them with $FARKV_LONG.
+// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each verb of what it does
+// then, and a third: a third of the verbs, or all of them with $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
 	every := 4 - seeds.Few(3)
 	for i, kind := range scenes {

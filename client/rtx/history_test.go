@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// event is a transaction as its client saw it: what it read, by the transactions that wrote that, and what it changed. All
-// that it changes it has read, or made.
+// event is a transaction as its client saw it: what it read, by the transactions that wrote that, and what it changed.
+// All that it changes it has read, or made.
 type event struct {
 	id         uint64
 	client     string
@@ -30,8 +30,9 @@ type history struct {
 	final  map[Ref]uint64 // the writer of what is there in the end
 }
 
-// check returns why no order of the transactions, each at one moment between its begin and its end, explains what they read.
-// The order of an object's versions is known, since a transaction reads what it replaces; so it is enough to look for a cycle.
+// check returns why no order of the transactions, each at one moment between its begin and its end, explains what they
+// read. The order of an object's versions is known, since a transaction reads what it replaces; so it is enough to look
+// for a cycle.
 func (h *history) check() error {
 	byID := map[uint64]*event{}
 	for _, e := range h.events {
@@ -86,7 +87,8 @@ type version struct {
 	by uint64
 }
 
-// versions returns which transaction replaced each version. Each is replaced once at most, and the last one is what is there.
+// versions returns which transaction replaced each version. Each is replaced once at most, and the last one is what is
+// there.
 func (h *history) versions(effective map[uint64]*event) (map[version]uint64, error) {
 	next := map[version]uint64{}
 	for _, e := range effective {

@@ -325,7 +325,8 @@ func TestNodeDies(t *testing.T) {
 	wantData(t, w, "[newer]", alive)
 }
 
-// TestNodeGone: what was decided when a node died is finished on the others, once the pool's view says that the node is gone.
+// TestNodeGone: what was decided when a node died is finished on the others, once the pool's view says that the node is
+// gone.
 func TestNodeGone(t *testing.T) {
 	for _, repair := range []bool{false, true} {
 		f, l := pool(t, Shape{Nodes: 2, Roots: 2})

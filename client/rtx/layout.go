@@ -25,8 +25,8 @@ type Shape struct {
 	Shared  uint8  // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
 	Writes  int    // objects that one transaction may change, at most; 16 by default
 	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
-	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as wide
-	// as there is room for.
+	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as
+	// wide as there is room for.
 	SequenceBits, TagBits int
 }
 
@@ -38,8 +38,8 @@ type Shape struct {
 //	metadata    chunks of 64 objects
 //	data        chunks of buffers of one size
 //
-// States, locks, pointers and tables are changed by atomics only; ceilings, log records and buffers by WRITEs only. All is
-// zero in a new pool.
+// States, locks, pointers and tables are changed by atomics only; ceilings, log records and buffers by WRITEs only. All
+// is zero in a new pool.
 type Layout struct {
 	Shape
 	sequenceBits, unitBits int
@@ -156,8 +156,8 @@ func (l *Layout) widths() error {
 // handed out.
 func (l *Layout) Tables() uint64 { return l.metas.first - l.Base }
 
-// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that keeps its
-// Shape in a pool's header writes that, too.
+// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
+// keeps its Shape in a pool's header writes that, too.
 func Prepare(f rdma.Fabric, l *Layout) error {
 	for n := range l.Nodes {
 		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
@@ -167,8 +167,8 @@ func Prepare(f rdma.Fabric, l *Layout) error {
 	return nil
 }
 
-// Root returns the i-th object that is there from the beginning, without data, and whose metadata is never another object's:
-// an index begins there.
+// Root returns the i-th object that is there from the beginning, without data, and whose metadata is never another
+// object's: an index begins there.
 func (l *Layout) Root(i int) Ref {
 	if i < 0 || i >= l.Roots {
 		panic(fmt.Sprintf("rtx: no root %d of %d", i, l.Roots))

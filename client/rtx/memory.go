@@ -9,15 +9,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Memory is handed out by the chunk. A chunk's word in its table, the allocation table, names the client that uses it, and
-// for good which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a buffer
-// is free when the object that its header names does not name it, metadata when its pointer says so (section 4.4: "the fix
-// scans all entries and determines whether the data is used"). So there is nothing that a crash could leave half done, and
-// the word is all that has to be taken from a dead client.
+// Memory is handed out by the chunk. A chunk's word in its table, the allocation table, names the client that uses it,
+// and for good which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a
+// buffer is free when the object that its header names does not name it, metadata when its pointer says so (section
+// 4.4: "the fix scans all entries and determines whether the data is used"). So there is nothing that a crash could
+// leave half done, and the word is all that has to be taken from a dead client.
 //
-// A client scans its chunks when it has nothing left, and takes another one where that does not find enough. What it replaces
-// itself, in chunks of its own, it knows without: these lists are the paper's reclamation table, and are lost with their client
-// without harm.
+// A client scans its chunks when it has nothing left, and takes another one where that does not find enough. What it
+// replaces itself, in chunks of its own, it knows without: these lists are the paper's reclamation table, and are lost
+// with their client without harm.
 
 // chunk is one that the worker has.
 type chunk struct {
@@ -98,8 +98,8 @@ func (m *memory) open(w *Worker) {
 
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
-// take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits for a
-// quarantine to end. The error wraps client.ErrFull.
+// take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits
+// for a quarantine to end. The error wraps client.ErrFull.
 func (m *memory) take(class, home int) (item, error) {
 	for _, wait := range []bool{false, true} {
 		for k := range m.w.Nodes {
@@ -184,8 +184,8 @@ func (m *memory) push(it item) {
 	h.aged = append(h.aged, it)
 }
 
-// used notes what became of a buffer that a transaction had taken. One that was not installed may bear the pointer of this
-// use, so its next use has another.
+// used notes what became of a buffer that a transaction had taken. One that was not installed may bear the pointer of
+// this use, so its next use has another.
 func (m *memory) used(it item, installed bool) {
 	it.chunk.taken--
 	it.chunk.items[it.i] = itemUsed
@@ -223,7 +223,8 @@ func (m *memory) nextUse(p Pointer) Pointer {
 	return m.w.pointer(p.class(), m.w.tag(p)+1, m.w.unit(p))
 }
 
-// takeSlot takes metadata for an object, on a node if there is some, or else on another. The error wraps client.ErrFull.
+// takeSlot takes metadata for an object, on a node if there is some, or else on another. The error wraps
+// client.ErrFull.
 func (m *memory) takeSlot(home int) (slot, error) {
 	for k := range m.w.Nodes {
 		h := &m.metas[(home+k)%m.w.Nodes]
@@ -273,8 +274,9 @@ func (m *memory) count(a *arena, class int) int {
 	return m.w.buffers(class)
 }
 
-// refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these have
-// few, in another one. When the node has none it lists whatever there is. all: it scans its own chunks in any case.
+// refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these
+// have few, in another one. When the node has none it lists whatever there is. all: it scans its own chunks in any
+// case.
 func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
 	for range len(h.chunks) {
 		h.next = (h.next + 1) % len(h.chunks)
@@ -301,8 +303,8 @@ func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
 	return nil
 }
 
-// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave half
-// of the pool.
+// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave
+// half of the pool.
 func (m *memory) share(a *arena) int { return max(keepChunks, int(a.chunks)/(2*m.w.Clients)) }
 
 // listed reports whether any item of a heap is in a list.
@@ -315,8 +317,8 @@ func (h *heap) listed() bool {
 	return false
 }
 
-// giveBack gives back the chunk in which the worker has least, if that is less than one of so many parts: others find in it
-// what will be free.
+// giveBack gives back the chunk in which the worker has least, if that is less than one of so many parts: others find
+// in it what will be free.
 func (m *memory) giveBack(h *heap, parts int) error {
 	least := -1
 	for i, c := range h.chunks {

@@ -260,7 +260,8 @@ func TestSerializable(t *testing.T) {
 	t.Logf("%d runs: %+v", count, total)
 }
 
-// wrapping draws runs in which a buffer's tags come back within a few of its uses, with verbs that are late by as long as that.
+// wrapping draws runs in which a buffer's tags come back within a few of its uses, with verbs that are late by as long
+// as that.
 func wrapping(seed uint64, quarantine time.Duration) *run {
 	r := draw(seed)
 	r.shape.TagBits, r.shape.Chunk, r.shape.Nodes, r.network.Nodes, r.workers = 1, 1024, 1, 1, 3
@@ -271,8 +272,8 @@ func wrapping(seed uint64, quarantine time.Duration) *run {
 	return r
 }
 
-// TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs are late, and without one
-// histories show it.
+// TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs are late, and
+// without one histories show it.
 func TestWrappingTags(t *testing.T) {
 	var total Stats
 	seeds.Each(t, 300, func(seed uint64) error {

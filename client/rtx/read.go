@@ -7,13 +7,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A READ that is passed by
-// another one may meet that once each time that the buffer is used again; more often it is damage.
+// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A READ that is passed
+// by another one may meet that once each time that the buffer is used again; more often it is damage.
 const mostTorn = 64
 
 // load returns an object with its data. The execution phase (Figure 7): metadata, then data, and with that the metadata
-// again, of this object and of all that were met before. When all are as they were first seen, all of them were so in the
-// moment between the two READs: a state that existed.
+// again, of this object and of all that were met before. When all are as they were first seen, all of them were so in
+// the moment between the two READs: a state that existed.
 func (tx *Tx) load(r Ref) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
@@ -42,7 +42,8 @@ func (tx *Tx) load(r Ref) (*object, error) {
 			continue // another transaction was faster
 		}
 		if torn++; torn == mostTorn {
-			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, tx.w.buffer(o.seen.Pointer), client.ErrDamaged))
+			at := tx.w.buffer(o.seen.Pointer)
+			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
 		}
 		if tx.w.over() {
 			return nil, tx.forget(r, errTime)
@@ -83,8 +84,8 @@ func (tx *Tx) readMeta(o *object) error {
 	}
 }
 
-// readData reads what o.seen names, and looks at the metadata of everything again. again: o is not as it was, or, where it
-// is whole, is; otherwise its data was not what its metadata names.
+// readData reads what o.seen names, and looks at the metadata of everything again. again: o is not as it was, or, where
+// it is whole, is; otherwise its data was not what its metadata names.
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -150,8 +151,8 @@ func (o *object) expected() Meta {
 	return o.seen
 }
 
-// judge compares what readAgain has read, from op first on. Where something changed the attempt ends, unless the closure
-// says that what it is now will do as well.
+// judge compares what readAgain has read, from op first on. Where something changed the attempt ends, unless the
+// closure says that what it is now will do as well.
 func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -199,9 +200,9 @@ func (tx *Tx) askAgain(o *object, now Meta) error {
 }
 
 // Lock locks an object from now on, so that no other transaction changes it before this one ends (OPT2). It waits for
-// others' locks only as long as the transaction has none; with one it is run again. The lock is for one transaction that
-// takes no longer than its lease: 8 ms, and what Takes said, up to 3.3 s. From then on another client may release it, and the
-// transaction is run again.
+// others' locks only as long as the transaction has none; with one it is run again. The lock is for one transaction
+// that takes no longer than its lease: 8 ms, and what Takes said, up to 3.3 s. From then on another client may release
+// it, and the transaction is run again.
 //
 // Of an object that was not met before it takes 2 trips, and Read of it none behind that.
 func (tx *Tx) Lock(r Ref) error {
@@ -256,8 +257,9 @@ func (tx *Tx) lockSeen(o *object) error {
 	return nil
 }
 
-// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds only
-// where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two moments.
+// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds
+// only where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two
+// moments.
 func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()

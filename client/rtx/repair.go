@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// watch is the lock that a worker waits for, with the state of its holder's log, and for how long both have been what they
-// are, on the worker's own clock, whatever that shows (section 4.1, without its common clock). It lasts from one attempt of
-// a transaction to the next.
+// watch is the lock that a worker waits for, with the state of its holder's log, and for how long both have been what
+// they are, on the worker's own clock, whatever that shows (section 4.1, without its common clock). It lasts from one
+// attempt of a transaction to the next.
 type watch struct {
 	at    rdma.Addr
 	lock  Lock
@@ -21,8 +21,8 @@ type watch struct {
 	still time.Duration
 }
 
-// gapShares is into how many parts a lease falls. A look that comes later than a part behind the one before counts as one
-// part: the worker may have stood still, or its clock was set.
+// gapShares is into how many parts a lease falls. A look that comes later than a part behind the one before counts as
+// one part: the worker may have stood still, or its clock was set.
 const gapShares = 4
 
 // see tells for how long the lock and the state have been what they are.
@@ -36,16 +36,16 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	return v.still
 }
 
-// waits paces the looks at a lock: about what a transaction takes at first, and then as long as does not delay a repair by
-// much.
+// waits paces the looks at a lock: about what a transaction takes at first, and then as long as does not delay a repair
+// by much.
 func waits(w *Worker) kit.Retry {
 	most := w.opt.Drift / 16
 	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.over}
 }
 
-// Await returns when an object is not locked. It repairs what a client has left that is suspected: its lock, and the word of
-// its log, stayed as they are for the lease. Locks of transactions that are over it releases at once. It is not called by a
-// closure that Run runs: its transaction waits by itself.
+// Await returns when an object is not locked. It repairs what a client has left that is suspected: its lock, and the
+// word of its log, stayed as they are for the lease. Locks of transactions that are over it releases at once. It is not
+// called by a closure that Run runs: its transaction waits by itself.
 func (w *Worker) Await(r Ref) error {
 	w.extend()
 	return w.await(r)
@@ -74,8 +74,9 @@ func (w *Worker) await(r Ref) error {
 			w.stats.Waits++
 			continue
 		}
-		term := lease(m.Lock, w.opt.Drift)
-		if s.over(w.sequence(m.Lock)) || m.Lock.Alone() && s.sequence() >= w.sequence(m.Lock) || w.watch.see(at, m.Lock, s, w.ep.Now(), term) >= term {
+		term, sequence := lease(m.Lock, w.opt.Drift), w.sequence(m.Lock)
+		over := s.over(sequence) || m.Lock.Alone() && s.sequence() >= sequence
+		if over || w.watch.see(at, m.Lock, s, w.ep.Now(), term) >= term {
 			if err := w.repair(at, m, s); err != nil {
 				return fmt.Errorf("repair %v: %w", r, err)
 			}
@@ -124,8 +125,8 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 	return err
 }
 
-// repair does one step for a transaction that is over, or whose client is suspected (Figure 10). Any number of clients may
-// do so at a time, and the suspected one may go on: what it does then fails, or was done by others.
+// repair does one step for a transaction that is over, or whose client is suspected (Figure 10). Any number of clients
+// may do so at a time, and the suspected one may go on: what it does then fails, or was done by others.
 //
 //	INIT: the log's word is of an earlier transaction     ABORT; all other locks of the transaction are then released on sight
 //	ABORT, and no log (OPT1)                              change the pointer, so that the client's own CAS fails, then release
@@ -152,8 +153,8 @@ func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	return w.free(at, m.Lock)
 }
 
-// steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's copy of the data. If the
-// suspected client's CAS came first the object has its data, and else its CAS fails now.
+// steal is the repair of OPT1: the pointer gets another count of steals, in place of the paper's copy of the data. If
+// the suspected client's CAS came first the object has its data, and else its CAS fails now.
 func (w *Worker) steal(at rdma.Addr, m Meta) error {
 	p, ok := m.Pointer.stolen()
 	if !ok { // until the client is recovered

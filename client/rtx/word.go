@@ -119,7 +119,8 @@ func (s state) takenOver() state {
 	return s&^takeoverMask | (s+1<<takeoverShift)&takeoverMask
 }
 
-// over reports whether the transaction with that sequence, of the log's owner, has nothing left to do but to release locks.
+// over reports whether the transaction with that sequence, of the log's owner, has nothing left to do but to release
+// locks.
 func (s state) over(sequence uint64) bool {
 	return s.sequence() > sequence || s.sequence() == sequence && s.phase() != phaseDoing
 }
@@ -139,8 +140,8 @@ func (l *Layout) sequence(k Lock) uint64     { return uint64(k) & l.maxSequence 
 // leaseUnit is what the lease grows by for each object of a transaction (section 6.1).
 const leaseUnit = 100 * time.Microsecond
 
-// lease returns for how long the word of a lock may stay as it is before its holder is suspected: a part that is there for
-// clocks and schedulers, and what the holder expects to take (section 4.3), code by code 0, 1, 3, 7 ... units.
+// lease returns for how long the word of a lock may stay as it is before its holder is suspected: a part that is there
+// for clocks and schedulers, and what the holder expects to take (section 4.3), code by code 0, 1, 3, 7 ... units.
 func lease(k Lock, drift time.Duration) time.Duration {
 	return drift + (1<<(k>>leaseShift&(leaseCodes-1))-1)*leaseUnit
 }

@@ -11,21 +11,22 @@ import (
 
 // Options of a Worker. The zero value has the paper's.
 type Options struct {
-	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section 6.1). All clients of a
-	// pool should have the same.
+	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section 6.1). All clients
+	// of a pool should have the same.
 	Drift time.Duration
-	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is brought to its end within
-	// as long again.
+	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is brought to its end
+	// within as long again.
 	Timeout time.Duration
-	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon tags
-	// come back: see README, "Widths".
+	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon
+	// tags come back: see README, "Widths".
 	Quarantine time.Duration
 	// Log keeps a log of transactions that change one object, too: without OPT1.
 	Log bool
 }
 
-// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those of
-// package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed nothing.
+// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those
+// of package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed
+// nothing.
 var (
 	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
 	ErrNoObject = errors.New("no such object")
@@ -49,8 +50,9 @@ type Stats struct {
 	Claims, Scans  uint64 // chunks that were claimed and scanned
 }
 
-// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client that has
-// several operations in flight has several workers (the paper's coroutines): each has an identity, and so a log.
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client
+// that has several operations in flight has several workers (the paper's coroutines): each has an identity, and so a
+// log.
 type Worker struct {
 	*Layout
 	ep      rdma.Endpoint
@@ -110,15 +112,14 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 const sequencesAhead = 1 << 12
 
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
-	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: func(step rdma.Step, b *rdma.Batch) error {
-		return w.do(step, b)
-	}}
+	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
 }
 
 // Stats returns the counters.
 func (w *Worker) Stats() Stats { return w.stats }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be
+// recovered.
 func (w *Worker) Close() error {
 	w.extend()
 	if err := w.settle(); err != nil {
@@ -135,8 +136,8 @@ func (w *Worker) Close() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
-// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as one part
-// at most: the clock may have been set.
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
+// one part at most: the clock may have been set.
 const timeShares = 4
 
 // left returns how much of the time is left.
