@@ -133,6 +133,9 @@ func TestErrors(t *testing.T) {
 	mine := errors.New("mine")
 	run(mine, func(tx *Tx) error { return errors.Join(tx.Lock(a), tx.Write(a, nil), mine) })
 	wantError(t, w.Await(0), ErrNoObject)
+	f, l = pool(t, Shape{Roots: 1})
+	_, err = create(worker(t, f, l, Options{}), "in a pool of roots alone")
+	wantError(t, err, client.ErrFull)
 	if _, err := Open(w.ep, &Layout{Shape: Shape{Clients: int(w.id) - 1}}, Options{}); !errors.Is(err, rdma.ErrFull) {
 		t.Errorf("an identity beyond the pool's: %v", err)
 	}

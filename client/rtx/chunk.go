@@ -12,40 +12,57 @@ import (
 // claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which
 // a scan finds something. Where there is none it takes none.
 func (m *memory) claim(h *heap, a *arena, class, n int) error {
+	if a.chunks == 0 {
+		return nil
+	}
 	fresh, err := m.claimFresh(h, a, class, n)
 	if err != nil || fresh {
 		return err
 	}
-	entries, err := m.w.readTable(a, n)
-	if err != nil {
-		return err
-	}
-	from := m.w.ep.Rand().IntN(len(entries)) // so that clients do not all look at the same ones
-	for k := range entries {
-		i := (from + k) % len(entries)
-		e := entries[i]
-		if e.Owner() != node.Left || e.Class() != class {
-			continue
-		}
-		mine := e.Next(m.w.id, class)
-		_, ok, err := m.w.swap(stepClaimChunk, a.entryAt(n, i), uint64(e), uint64(mine))
+	windows := (int(a.chunks) + tableAtOnce - 1) / tableAtOnce
+	from, tried, found := m.w.ep.Rand().IntN(windows), 0, 0 // so that clients do not all look at the same ones
+	for k := range windows {
+		first := (from + k) % windows * tableAtOnce
+		entries, err := m.w.readEntries(a, n, first)
 		if err != nil {
-			return fmt.Errorf("claim chunk %d of node %d: %w", i, n, err)
-		}
-		if !ok {
-			continue
-		}
-		c := m.add(h, a, n, i, mine)
-		c.scanned = m.w.ep.Now()
-		found, err := m.scan(c)
-		if err != nil || found > 0 {
 			return err
 		}
-		if err := m.giveBack(h, len(c.items)+1); err != nil { // this one, or another in which nothing is free
-			return err
+		offset := m.w.ep.Rand().IntN(len(entries))
+		for i := range entries {
+			i := (offset + i) % len(entries)
+			if e := entries[i]; e.Owner() != node.Left || e.Class() != class {
+				continue
+			}
+			here, err := m.claimLeft(h, a, n, first+i, entries[i])
+			if err != nil {
+				return err
+			}
+			tried, found = tried+1, found+here
+			if here*enough >= m.count(a, class) || tried >= mostTried && found > 0 {
+				return nil
+			}
 		}
 	}
 	return nil
+}
+
+// claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.
+func (m *memory) claimLeft(h *heap, a *arena, n, i int, e node.Entry) (found int, err error) {
+	mine := e.Next(m.w.id, e.Class())
+	_, ok, err := m.w.swap(stepClaimChunk, a.entryAt(n, i), uint64(e), uint64(mine))
+	if err != nil {
+		return 0, fmt.Errorf("claim chunk %d of node %d: %w", i, n, err)
+	}
+	if !ok {
+		return 0, nil
+	}
+	c := m.add(h, a, n, i, mine)
+	c.scanned = m.w.ep.Now()
+	found, err = m.scan(c)
+	if err != nil || found > 0 {
+		return found, err
+	}
+	return 0, m.giveBack(h, len(c.items)+1) // this one, or another in which nothing is free
 }
 
 // claimFresh asks the node for a chunk that was never used.
@@ -207,21 +224,31 @@ func (w *Worker) released(k Lock, s state) bool {
 	return s.over(sequence) && !(k.Alone() && s == makeState(phaseAbort, sequence))
 }
 
-// readTable reads the words of an arena's chunks on a node.
-func (w *Worker) readTable(a *arena, n int) ([]node.Entry, error) {
-	entries := make([]node.Entry, 0, a.chunks)
-	const most = 1 << 12 // words of a trip
-	for from := 0; from < int(a.chunks); from += most {
-		b := w.ep.Batch()
-		op := b.Read(a.entryAt(n, from), 8*min(most, int(a.chunks)-from))
-		err := w.do(stepReadTable, b)
-		for i := range len(op.Buf) / 8 {
-			entries = append(entries, node.Entry(op.Word(i)))
-		}
-		w.drop(b)
+// tableAtOnce is how many words of a table are read in a trip.
+const tableAtOnce = 1 << 12
+
+// readEntries reads the words of an arena's chunks on a node from one on, as many as one trip brings.
+func (w *Worker) readEntries(a *arena, n, from int) (entries []node.Entry, err error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(a.entryAt(n, from), 8*min(tableAtOnce, int(a.chunks)-from))
+	if err := w.do(stepReadTable, b); err != nil {
+		return nil, fmt.Errorf("read the table of node %d: %w", n, err)
+	}
+	for i := range len(op.Buf) / 8 {
+		entries = append(entries, node.Entry(op.Word(i)))
+	}
+	return entries, nil
+}
+
+// readTable reads the words of all of an arena's chunks on a node.
+func (w *Worker) readTable(a *arena, n int) (entries []node.Entry, err error) {
+	for from := 0; from < int(a.chunks); from += tableAtOnce {
+		some, err := w.readEntries(a, n, from)
 		if err != nil {
-			return nil, fmt.Errorf("read the table of node %d: %w", n, err)
+			return nil, err
 		}
+		entries = append(entries, some...)
 	}
 	return entries, nil
 }

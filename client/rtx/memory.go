@@ -83,6 +83,8 @@ const (
 	keepChunks = 4
 	// enough is the share of a chunk that a scan has to find for the chunk to be kept: one of so many.
 	enough = 8
+	// mostTried is how many chunks are looked at for one in which there is enough, before a few items will do.
+	mostTried = 8
 	// mostNaps bounds the sleeps for one buffer: a clock may run slow.
 	mostNaps = 4
 	// scanAtOnce is how many buffers are looked at in a trip.
