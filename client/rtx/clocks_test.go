@@ -16,7 +16,9 @@ import (
 func world(t testing.TB, s Shape, o sim.Options) (*sim.Sim, *Layout) {
 	t.Helper()
 	s.Nodes = max(s.Nodes, 1)
-	s.Memory, s.Clients = simMemory, 16
+	if s.Clients = 16; s.Memory == 0 {
+		s.Memory = simMemory
+	}
 	if s.Sizes == nil {
 		s.Sizes = []int{64}
 	}

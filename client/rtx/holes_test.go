@@ -215,7 +215,7 @@ func TestOneRepair(t *testing.T) {
 	must(t, err)
 	dead := open(t, fault.New(ep, fault.Fault{Step: stepSwapPointer, Crash: fault.Stop}), l, Options{})
 	wantError(t, set(dead, "new", a, b), rdma.ErrClosed)
-	before[stepTakeOver] = func() { wantData(t, other, "[new new]", a, b) }
+	before[stepReadLog] = func() { wantData(t, other, "[new new]", a, b) }
 	wantData(t, w, "[new new]", a, b)
 	if w.stats.Finished+other.stats.Finished != 1 {
 		t.Errorf("one finished %d, the other %d", w.stats.Finished, other.stats.Finished)
@@ -330,18 +330,27 @@ func TestTornData(t *testing.T) {
 	}
 }
 
-// TestLostLock: a transaction that lost a lock which it took early, and changes something else, notices: two do not
-// change what the other one has read.
+// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its steps, notices: two do not change
+// what the other one has read.
 func TestLostLock(t *testing.T) {
-	for _, logged := range []bool{false, true} {
+	for _, c := range []struct {
+		log, lock bool
+		step      rdma.Step // before which the other one comes
+	}{
+		{false, true, stepLock}, {true, true, stepLock}, // the lock was stolen
+		{false, true, stepValidate}, {true, true, stepValidate},
+		{false, false, stepLock}, {true, false, stepLock},
+		{false, false, stepValidate}, {true, false, stepValidate},
+		{false, false, stepSwapPointer},
+	} {
 		f, l := pool(t, Shape{Roots: 2})
 		a, b := l.Root(0), l.Root(1)
-		w, before := hookedWorker(t, f, l, Options{Drift: short, Log: logged})
+		w, before := hookedWorker(t, f, l, Options{Drift: short, Log: c.log})
 		other := worker(t, f, l, Options{Drift: short})
 		must(t, errors.Join(set(w, "A", a), set(w, "B", b)))
-		move := func(w *Worker, from, to Ref, mark string) error {
+		move := func(w *Worker, from, to Ref, mark string, lock bool) error {
 			return w.Run(func(tx *Tx) error {
-				if mark == "?" {
+				if lock {
 					if err := tx.Lock(from); err != nil {
 						return err
 					}
@@ -353,9 +362,12 @@ func TestLostLock(t *testing.T) {
 				return tx.Write(to, []byte(string(p)+mark))
 			})
 		}
-		before[stepLock] = func() { must(t, move(other, b, a, "!")) }
-		must(t, move(w, a, b, "?"))
-		wantData(t, other, "[B! B!?]", a, b)
+		before[c.step] = func() { must(t, move(other, b, a, "!", false)) }
+		must(t, move(w, a, b, "?", c.lock))
+		got, err := get(other, a, b)
+		if s := fmt.Sprint(got); err != nil || s != "[B! B!?]" && s != "[A?! A?]" {
+			t.Errorf("before %q, with a log: %v, locked: %v: got %v, %v", c.step, c.log, c.lock, got, err)
+		}
 	}
 }
 
