@@ -186,7 +186,7 @@ func (tx *Tx) validate() error {
 	for _, c := range tx.checks {
 		c.post(b)
 	}
-	if b.Len() == 0 {
+	if b.Len() == 0 && len(tx.checks) == 0 {
 		return nil
 	}
 	if err := w.do(stepValidate, b); err != nil {

@@ -275,6 +275,9 @@ func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	if err := tx.fits(data); err != nil {
 		return 0, err
 	}
+	if node < 0 || node >= tx.w.Nodes {
+		return 0, fmt.Errorf("make an object on node %d of %d: %w", node, tx.w.Nodes, rdma.ErrAccess)
+	}
 	if err := tx.number(); err != nil {
 		return 0, err
 	}
