@@ -330,8 +330,8 @@ func TestTornData(t *testing.T) {
 	}
 }
 
-// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its steps, notices: two do not change
-// what the other one has read.
+// TestLostLock: a transaction that was suspected wrongly, or whose objects changed between its steps, notices: two do
+// not change what the other one has read.
 func TestLostLock(t *testing.T) {
 	for _, c := range []struct {
 		log, lock bool

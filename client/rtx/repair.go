@@ -135,6 +135,9 @@ func (w *Worker) free(at rdma.Addr, k Lock) error {
 func (w *Worker) repair(at rdma.Addr, m Meta, s state) error {
 	c, sequence := w.owner(m.Lock), w.sequence(m.Lock)
 	if s.sequence() < sequence {
+		if s.phase() == phaseDoing { // no client begins another transaction before that one is DONE
+			return fmt.Errorf("client %d is in transaction %d, and %d is not done: %w", c, sequence, s.sequence(), client.ErrDamaged)
+		}
 		aborted := makeState(phaseAbort, sequence)
 		_, ok, err := w.swap(stepAbort, w.log(c).Add(stateAt), uint64(s), uint64(aborted))
 		if err != nil || !ok { // it moves, or was aborted by others: look again
