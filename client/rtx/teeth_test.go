@@ -94,8 +94,6 @@ var mutants = []teeth.Mutant{
 		At: "$now&$pointerDead == 0 && $w.unit($now) == $unit", Do: "now&pointerDead == 0 && w.tag(now) == 0 && w.unit(now) == unit"},
 	{Rule: "a buffer of a freed object is free", In: "memory.scanBuffers",
 		At: "$now&$pointerDead == 0 && $w.unit($now) == $unit", Do: "w.unit(now) == unit"},
-	{Rule: "metadata without an object has no lock", In: "Worker.unlockSlot",
-		At: "if $err := $w.free($at, $k); $err != nil { $*fail }", Test: "TestLockOnNothing"},
 	{Rule: "a buffer in a transaction is no other's", In: "item.taken",
 		At: "$it.$chunk.$items[$it.$i] = $itemTaken", Do: "$it.$chunk.$items[$it.$i] = 0"},
 }
