@@ -64,7 +64,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "INIT is aborted before its lock is released", In: "Worker.repair",
 		At: "$s.sequence() < $sequence", Do: "s.sequence() < sequence && m.Lock.Alone()"},
 	{Rule: "a transaction that was aborted has its locks released", In: "state.over",
-		At: "$s.sequence() == $sequence && $s.phase() != $phaseDoing", Do: "false"},
+		At: "$s.sequence() == $sequence && $s.phase() != $phaseDoing", Do: "false", Test: "TestLateLock"},
 	{Rule: "DOING is finished, and not released", In: "state.over",
 		At: "$s.phase() != $phaseDoing", Do: "true"},
 	{Rule: "OPT1's pointer changes before its lock is released", In: "Worker.steal",
