@@ -93,12 +93,10 @@ func storeOf(dir string) string {
 }
 
 // parts are what stores share, and no stores.
-var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit"}
+var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit", "rtx"}
 
-// mayImport tells whether one store may stand on another: rTX wraps Sherman.
-func mayImport(store, other string) bool {
-	return store == other || slices.Contains(parts, other) || store == "rtx" && other == "sherman"
-}
+// mayImport tells whether one store may stand on another.
+func mayImport(store, other string) bool { return store == other || slices.Contains(parts, other) }
 
 // stores keeps stores apart from each other, and the list of them in one place.
 func (h *house) stores() {

@@ -160,7 +160,7 @@ func TestNoBreach(t *testing.T) {
 		at("client/stores/x.go", "./client/fusee ./client/swarm sync os", loop),
 		at("client/x.go", "./node sync context", "func f() { go f() }\n"+loop),
 		at(store, "./client ./client/race ./client/fusee/inner ./node ./node/rdma", ""),
-		at("client/rtx/x.go", "./client/race ./client/sherman", ""),
+		at("client/sherman/x.go", "./client/rtx ./client/race", ""),
 		at("client/rowan/x.go", "./node/rowan ./node/cluster", ""),
 		at("node/rowan/x.go", "sync sync/atomic", ""),
 		at("node/cluster/consul/x.go", "sync context net time", "var t = time.Now()"),

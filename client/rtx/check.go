@@ -1,0 +1,150 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Usage is what Check has found.
+type Usage struct {
+	Objects int // with data, roots among them
+	Held    int // locks
+	Buffers int // of chunks that were handed out
+	Named   int // of them those that an object names
+	Owned   int // chunks that a client has
+	Handed  int // chunks that were handed out
+	// Lost are chunks of clients that are none of those that Check was told.
+	Lost int
+}
+
+// mostErrors bounds what Check tells.
+const mostErrors = 10
+
+// audit is a Check at work.
+type audit struct {
+	*Worker
+	Usage
+	tables [2][][]node.Entry // metas and data, by node
+	named  map[uint64]Ref    // by unit
+	errs   []error
+}
+
+func (a *audit) fail(format string, args ...any) {
+	if len(a.errs) < mostErrors {
+		a.errs = append(a.errs, fmt.Errorf(format+": %w", append(args, client.ErrDamaged)...))
+	}
+}
+
+// Check looks at all objects of a pool that no client is using: each has data of its own, whole, that no other object
+// names. alive reports whether a client is there, for the chunks that it has.
+func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
+	a := &audit{Worker: w, named: map[uint64]Ref{}}
+	w.extend()
+	for n := range w.Nodes {
+		for k, arena := range []*arena{&w.metas, &w.data} {
+			entries, err := w.readTable(arena, n)
+			if err != nil {
+				return a.Usage, err
+			}
+			a.tables[k] = append(a.tables[k], entries)
+			for _, e := range entries {
+				a.chunk(k, e, alive)
+			}
+		}
+	}
+	for i := range w.Roots {
+		if err := a.objects(w.Meta(w.Root(i)), 1, func(int) uint64 { return uint64(i + 1) }); err != nil {
+			return a.Usage, err
+		}
+	}
+	for n, entries := range a.tables[0] {
+		for k, e := range entries {
+			if e == 0 {
+				continue
+			}
+			number := func(i int) uint64 { return w.numberOf(n, k, i) }
+			if err := a.objects(w.metas.chunkAt(n, k), metaChunk/MetaBytes, number); err != nil {
+				return a.Usage, err
+			}
+		}
+	}
+	a.Named = len(a.named)
+	return a.Usage, errors.Join(a.errs...)
+}
+
+func (a *audit) chunk(kind int, e node.Entry, alive func(rdma.ClientID) bool) {
+	switch {
+	case e == 0:
+		return
+	case e.Owner() == 0 || kind == 1 && e.Class() >= len(a.Sizes):
+		a.fail("a chunk's word is %v", e)
+		return
+	case e.Owner() != node.Left:
+		a.Owned++
+		if !alive(e.Owner()) {
+			a.Lost++
+		}
+	}
+	a.Handed++
+	if kind == 1 {
+		a.Buffers += a.buffers(e.Class())
+	}
+}
+
+// objects looks at n objects whose metadata lies at an address.
+func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
+	b := a.ep.Batch()
+	defer a.drop(b)
+	op := b.Read(at, n*MetaBytes)
+	a.extend()
+	if err := a.do(stepReadMeta, b); err != nil {
+		return fmt.Errorf("read metadata at %v: %w", at, err)
+	}
+	for i := range n {
+		m := MetaOf(op.Buf[i*MetaBytes:])
+		if m.Lock.Held() {
+			a.Held++
+		}
+		if a.Absent(m.Pointer) {
+			continue
+		}
+		a.Objects++
+		if err := a.object(Ref(number(i)), m.Pointer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// object looks at the data of an object.
+func (a *audit) object(r Ref, p Pointer) error {
+	unit := a.unit(p)
+	if unit > a.units*uint64(a.Nodes) || p.class() >= len(a.Sizes) {
+		a.fail("%v names %#x, which is no buffer", r, uint64(p))
+		return nil
+	}
+	n, k, i := a.chunkOf(p)
+	e := a.tables[1][n][k]
+	if e == 0 || e.Class() != p.class() || i >= a.buffers(p.class()) || a.unitOf(n, k, p.class(), i) != unit {
+		a.fail("%v names %#x, which is no buffer of chunk %d of node %d, %v", r, uint64(p), k, n, e)
+		return nil
+	}
+	if other, ok := a.named[unit]; ok {
+		a.fail("%v and %v name the same buffer at %v", r, other, a.buffer(p))
+	}
+	a.named[unit] = r
+	b := a.ep.Batch()
+	defer a.drop(b)
+	op := b.Read(a.buffer(p), a.bufferBytes(p.class()))
+	if err := a.do(stepReadData, b); err != nil {
+		return fmt.Errorf("read %v: %w", r, err)
+	}
+	if of, _, ok := a.Decode(op.Buf, p); !ok || of.number() != r.number() {
+		a.fail("%v names %v, which has no data of it", r, a.buffer(p))
+	}
+	return nil
+}

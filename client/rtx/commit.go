@@ -1,0 +1,392 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// commit ends the attempt of a closure that has returned nil (Figure 8). A transaction that changes nothing is
+// committed: all that it read existed in the moment before its last READ.
+func (tx *Tx) commit() error {
+	if tx.writes == 0 {
+		tx.abort()
+		return nil
+	}
+	err := tx.number()
+	if err == nil {
+		err = tx.takeBuffers()
+	}
+	switch {
+	case err != nil:
+		err = tx.fail(err)
+	case tx.writes == 1 && !tx.w.opt.Log:
+		err = tx.commitAlone()
+	default:
+		err = tx.commitLogged()
+	}
+	if errors.Is(err, client.ErrUncertain) {
+		return err // what is not known yet is pending
+	}
+	if err != nil {
+		tx.abort()
+		return err
+	}
+	tx.w.letGo(stepUnlock, tx.objects)
+	tx.settled(true)
+	tx.w.stats.Commits++
+	return nil
+}
+
+// takeBuffers takes a buffer for the data of each object that is written, if there is one on the object's node.
+func (tx *Tx) takeBuffers() error {
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change != written {
+			continue
+		}
+		class, _ := tx.w.classOf(len(o.next))
+		it, err := tx.w.memory.take(class, o.at.Node())
+		if err != nil {
+			return fmt.Errorf("write %v: %w", o.ref, err)
+		}
+		o.item = it
+	}
+	return nil
+}
+
+// next returns the pointer that the commit gives an object.
+func (tx *Tx) next(o *object) Pointer {
+	if o.change == freed {
+		return o.seen.Pointer | pointerDead
+	}
+	return o.item.use
+}
+
+// writeData adds the WRITE of an object's data.
+func (tx *Tx) writeData(b *rdma.Batch, o *object) {
+	if o.change == written {
+		p := b.Alloc(headerBytes + len(o.next))
+		tx.w.encodeBuffer(p, o.item.use, o.ref, o.next)
+		b.Write(tx.w.buffer(o.item.use), p)
+	}
+}
+
+// swapPointer adds the CAS that installs an object's data (Figure 9, line 5).
+func (tx *Tx) swapPointer(b *rdma.Batch, o *object) *rdma.Op {
+	return b.CompareSwap(o.at.Add(8), uint64(o.seen.Pointer), uint64(tx.next(o)))
+}
+
+// commitLogged commits a transaction of several objects:
+//
+//	1  WRITE data and log, lock what is changed
+//	2  validate what was read and is not changed
+//	3  INIT -> DOING: from here on it is committed, and any client can finish it from its log
+//	4  swap pointers
+//	5  release locks, DOING -> DONE
+//
+// 2 begins when all of 1 is complete, on whatever nodes; so do 3, 4 and 5 behind what precedes them.
+func (tx *Tx) commitLogged() error {
+	w := tx.w
+	lock := w.lock(w.id, tx.sequence, false, leaseCode(tx.takes+time.Duration(tx.writes)*leaseUnit))
+	if err := w.land(); err != nil { // no verb of an earlier transaction may come behind DOING
+		return err
+	}
+	if err := tx.lockAll(lock); err != nil {
+		return err
+	}
+	if err := tx.validate(); err != nil {
+		return err
+	}
+	if err := tx.decide(lock); err != nil {
+		return err
+	}
+	if err := tx.finish(lock); err != nil {
+		return w.uncertain(pending{sequence: tx.sequence}, err)
+	}
+	return nil
+}
+
+// lockAll is step 1. An object whose lock was taken early gets the lock with a log.
+func (tx *Tx) lockAll(lock Lock) error {
+	w := tx.w
+	w.record.lock, w.record.entries = lock, w.record.entries[:0]
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change == unchanged {
+			continue
+		}
+		tx.writeData(b, o)
+		w.record.entries = append(w.record.entries, entry{o.ref.number(), o.seen.Pointer, tx.next(o)})
+	}
+	p := b.Alloc(recordBytes(len(w.record.entries)))
+	w.record.encode(p)
+	b.Write(w.log(w.id).Add(recordAt), p)
+	first := b.Len()
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change == unchanged {
+			continue
+		}
+		expect := o.seen.Lock
+		if o.lock != 0 {
+			expect = o.lock
+		}
+		b.CompareSwap(o.at, uint64(expect), uint64(lock))
+	}
+	err := w.do(stepLock, b)
+	return tx.noteLocks(b, first, lock, err)
+}
+
+// noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and ends the attempt
+// unless all are.
+func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
+	if err != nil {
+		err = fmt.Errorf("lock: %w", err)
+	}
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change == unchanged {
+			continue
+		}
+		cas := b.Op(first)
+		first++
+		switch {
+		case err != nil:
+			tx.unsure(o, lock, cas, b)
+		case cas.Swapped():
+			o.lock = lock
+		default:
+			if o.lock != 0 { // taken early, and released by another client since
+				o.lock = 0
+				tx.w.stats.Lost++
+			}
+			o.slot.stale = true
+			_ = tx.conflict(o, Lock(cas.Result).Held())
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return tx.err
+}
+
+// validate is step 2.
+func (tx *Tx) validate() error {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	tx.readAgain(b, (*object).stays)
+	own := b.Len()
+	for _, c := range tx.checks {
+		c.post(b)
+	}
+	if b.Len() == 0 && len(tx.checks) == 0 {
+		return nil
+	}
+	if err := w.do(stepValidate, b); err != nil {
+		return fmt.Errorf("validate: %w", err)
+	}
+	if own > 0 {
+		if err := tx.judge(b, 0, (*object).stays); err != nil {
+			return err
+		}
+	}
+	for _, c := range tx.checks {
+		if !c.ok() {
+			return tx.fail(errConflict)
+		}
+	}
+	return nil
+}
+
+// mostDecide bounds the tries to decide: another client may abort a transaction of the past meanwhile, once.
+const mostDecide = 8
+
+// decide is step 3.
+func (tx *Tx) decide(lock Lock) error {
+	w := tx.w
+	doing := makeState(phaseDoing, tx.sequence)
+	for range mostDecide {
+		b := w.ep.Batch()
+		cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(doing))
+		err := w.do(stepDecide, b)
+		before, swapped := state(cas.Result), cas.Swapped()
+		w.drop(b)
+		switch {
+		case err != nil && w.sent:
+			return w.uncertain(pending{sequence: tx.sequence}, err)
+		case err != nil:
+			return err
+		case swapped:
+			w.state = doing
+			return nil
+		}
+		if w.state = before; before.sequence() >= tx.sequence { // another client has suspected it
+			w.stats.Lost++
+			return tx.fail(errConflict)
+		}
+	}
+	return tx.fail(errConflict)
+}
+
+// finish is steps 4 and 5. What was taken early and not changed is released with the rest.
+func (tx *Tx) finish(lock Lock) error {
+	w := tx.w
+	w.extend() // it is decided: others wait for what is left
+	if err := w.swapPointers(w.record.entries); err != nil {
+		return err
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.lock != 0 {
+			b.CompareSwap(o.at, uint64(o.lock), uint64(o.lock.released()))
+		}
+	}
+	done := makeState(phaseDone, tx.sequence)
+	cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(done))
+	if err := w.doWhereLeft(stepUnlock, b); err != nil {
+		return fmt.Errorf("release locks: %w", err)
+	}
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		o.released()
+	}
+	w.state = done
+	if !cas.Swapped() {
+		return w.done(w.id, tx.sequence, state(cas.Result))
+	}
+	return nil
+}
+
+// commitAlone commits a transaction of one object, without a log (OPT1): what decides is the swap of its pointer. The
+// lock is released in the background.
+func (tx *Tx) commitAlone() error {
+	w := tx.w
+	o := tx.changed()
+	early := o.lock != 0
+	lock := w.lock(w.id, tx.sequence, true, leaseCode(tx.takes+leaseUnit))
+	b := w.ep.Batch()
+	tx.writeData(b, o)
+	switch {
+	case !early:
+		first := b.Len()
+		b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
+		err := w.do(stepLock, b)
+		err = tx.noteLocks(b, first, lock, err)
+		w.drop(b)
+		if err != nil {
+			return err
+		}
+		b = w.ep.Batch()
+	case b.Len() > 0 && (w.buffer(o.item.use).Node() != o.at.Node() || tx.validates()):
+		err := w.do(stepWriteData, b)
+		w.drop(b)
+		if err != nil {
+			return fmt.Errorf("write %v: %w", o.ref, err)
+		}
+		b = w.ep.Batch()
+	} // else the CAS is behind the WRITE, on the same node
+	defer w.drop(b)
+	if err := tx.validate(); err != nil {
+		return err
+	}
+	cas := tx.swapPointer(b, o)
+	if err := w.do(stepSwapPointer, b); err != nil {
+		if !w.sent {
+			return err
+		}
+		p := pending{alone: true, at: o.at, lock: o.lock, old: o.seen.Pointer, new: tx.next(o)}
+		return w.uncertain(p, err)
+	}
+	if !cas.Swapped() {
+		w.stats.Lost++
+		return tx.conflict(o, false)
+	}
+	w.stats.Alone++
+	return nil
+}
+
+// validates reports whether there is anything to validate.
+func (tx *Tx) validates() bool {
+	for i := range tx.objects {
+		if tx.objects[i].stays() {
+			return true
+		}
+	}
+	return len(tx.checks) > 0
+}
+
+// changed returns the only object that is changed.
+func (tx *Tx) changed() *object {
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.change != unchanged {
+			return o
+		}
+	}
+	panic("rtx: a transaction of one object has none")
+}
+
+// abort lets go of what a transaction holds that is not committed.
+func (tx *Tx) abort() {
+	tx.w.letGo(stepLetGo, tx.objects)
+	tx.settled(false)
+}
+
+// letGo releases locks in the background. A crash behind it, or an error, leaves locks to be met by others.
+func (w *Worker) letGo(step rdma.Step, objects []object) {
+	var b *rdma.Batch
+	for i := range objects {
+		o := &objects[i]
+		if o.lock == 0 {
+			continue
+		}
+		if b == nil {
+			b = w.ep.Batch()
+		}
+		b.CompareSwap(o.at, uint64(o.lock), uint64(o.lock.released()))
+		o.released()
+	}
+	if b == nil {
+		return
+	}
+	if err := w.ep.Post(b.As(step)); err != nil {
+		b.Release()
+		return
+	}
+	w.flying = append(w.flying, b)
+}
+
+// released notes that an object's lock is, or is about to be.
+func (o *object) released() {
+	if o.lock != 0 {
+		o.seen.Lock, o.slot.seen.Lock, o.lock = o.lock.released(), o.lock.released(), 0
+	}
+}
+
+// settled gives what a transaction has taken to its place, when it is known what became of it.
+func (tx *Tx) settled(committed bool) {
+	m := &tx.w.memory
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.item.chunk != nil {
+			m.used(o.item, committed)
+		}
+		if o.slot.chunk != nil {
+			m.usedSlot(o.slot, committed)
+		}
+		if committed && o.change != unchanged {
+			if !tx.w.Absent(o.seen.Pointer) {
+				m.replaced(o.seen.Pointer)
+			}
+			o.seen.Pointer = tx.next(o)
+		}
+		o.item, o.slot = item{}, slot{}
+	}
+}

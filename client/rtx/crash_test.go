@@ -1,0 +1,194 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
+)
+
+// scene is a transaction whose client dies behind one of its verbs, and others who come upon what it left, one when the
+// other has died: the second dies in the repair, the third in the repair of the repair.
+type scene struct {
+	kind    string
+	seed    uint64
+	crashes []uint64 // verbs of each client but the last, which lives
+	nodes   int
+	options Options
+	fly     float64
+	adopt   bool // the last one recovers the dead before it does anything else
+}
+
+const flyMost = 300 * time.Microsecond
+
+// scenes are what the first client does.
+var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "make", "drop", "touch with a log", "lock and read",
+	"touch listed"}
+
+func (c *scene) act(v *view) error {
+	a, b := v.l.Root(0), v.l.Root(1)
+	switch c.kind {
+	case "transfer":
+		return v.transfer(a, b, 7)
+	case "locked touch", "locked transfer", "lock and read":
+		if err := v.tx.Lock(a); err != nil {
+			return err
+		}
+		if c.kind == "locked transfer" {
+			return v.transfer(a, b, 7)
+		} else if c.kind == "lock and read" {
+			_, err := v.get(b)
+			return errors.Join(err, v.touch(b))
+		}
+		return v.touch(a)
+	case "make":
+		return v.make(a, 7)
+	case "drop":
+		return v.drop(a, 0)
+	case "touch listed":
+		return v.touchListed(0)
+	}
+	return v.touch(a)
+}
+
+// all changes everything that there is, one object after the other, and all at once.
+func (c *scene) all(k *bank, w *Worker, name string) error {
+	longest := 0 * time.Second
+	step := func(f func(v *view) error) error {
+		began := k.now(w)
+		err := k.run(w, name, f)
+		if errors.Is(err, errNothing) {
+			err = nil
+		}
+		longest = max(longest, k.now(w)-began)
+		return err
+	}
+	err := errors.Join(step(func(v *view) error { return v.transfer(k.l.Root(1), k.l.Root(0), 1) }),
+		step(func(v *view) error { return v.sum() }),
+		step(func(v *view) error { return v.touch(k.root()) }),
+		step(func(v *view) error { return v.touchListed(0) }))
+	lease := lease(lockHeld|3<<leaseShift, w.opt.Drift) // of 4 objects at most
+	most := lease*time.Duration(len(c.crashes)) + lease/2
+	if c.fly > 0 { // it waits for the network, too
+		most += 10 * flyMost
+	}
+	if longest > most && err == nil {
+		err = fmt.Errorf("an operation waited for %v, behind %d crashes and leases of %v", longest, len(c.crashes), lease)
+	}
+	return err
+}
+
+// play returns how many verbs the last client has sent.
+func (c *scene) play() (sent uint64, err error) {
+	l, err := NewLayout(Shape{Nodes: c.nodes, Memory: simMemory, Clients: 16, Roots: 3, Objects: 64, Sizes: []int{64}, Chunk: 2048})
+	if err != nil {
+		return 0, err
+	}
+	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: simMemory, Clients: 16, Handler: node.Serve, Tear: true,
+		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
+	defer s.Close()
+	k := &bank{l: l, accounts: 2}
+	k.clock = s.Now
+	o := c.options
+	if o.Drift == 0 {
+		o.Drift = 100 * time.Microsecond
+	}
+	r := &run{shape: l.Shape, options: o}
+	first, err := r.open(s, "first", l)
+	if err != nil {
+		return 0, err
+	}
+	err = errors.Join(k.found(first), k.run(first, "first", func(v *view) error { return v.make(l.Root(0), 5) }), first.Close())
+	if err != nil {
+		return 0, err
+	}
+	o.Log = c.kind == "touch with a log"
+	var failed error
+	var start func(i int)
+	start = func(i int) {
+		var w *Worker
+		name := fmt.Sprintf("client %d", i)
+		worker := s.Go(name, func(rdma.Endpoint) {
+			if i == 0 {
+				failed = errors.Join(failed, k.run(w, name, c.act))
+			}
+			if i > 0 || len(c.crashes) == 0 {
+				if c.adopt && i == len(c.crashes) {
+					failed = errors.Join(failed, adoptAll(s, w))
+				}
+				failed = errors.Join(failed, c.all(k, w, name))
+			}
+			failed = errors.Join(failed, w.Close())
+		})
+		var err error
+		if w, err = Open(worker.Endpoint(), l, o); err != nil {
+			failed = errors.Join(failed, err)
+		}
+		if i < len(c.crashes) {
+			s.CrashAt(worker, c.crashes[i])
+			worker.WhenCrashed(func() { start(i + 1) })
+			return
+		}
+		s.Go("watch", func(ep rdma.Endpoint) { // what the last one has sent is known in its end
+			for !worker.Finished() {
+				ep.Sleep(time.Microsecond)
+			}
+			sent = worker.Sent()
+		})
+	}
+	start(0)
+	if err := s.Run(); err != nil || failed != nil {
+		return sent, errors.Join(err, failed)
+	}
+	s.Go("end", func(ep rdma.Endpoint) { failed = r.end(s, ep, k) })
+	return sent, errors.Join(s.Run(), failed)
+}
+
+// enumerate lets one client more die, behind each verb that it would send, each time with others behind it as deep as
+// that.
+func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
+	t.Helper()
+	c.seed++
+	sent, err := c.play()
+	runs++
+	if err != nil {
+		t.Fatalf("%+v: %v", c, err)
+	}
+	if depth == 0 {
+		return runs
+	}
+	from := 1 + c.seed%every
+	for verb := from; verb <= sent+1; verb += every {
+		next := c
+		next.crashes = append(append([]uint64(nil), c.crashes...), verb)
+		next.seed = c.seed*31 + verb
+		if verb > sent { // it comes to its end
+			break
+		}
+		runs += next.enumerate(t, depth-1, every)
+	}
+	return runs
+}
+
+// TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each verb of what it does
+// then, and a third: a third of the verbs, or all of them with $FARKV_LONG.
+func TestCrashAtEveryVerb(t *testing.T) {
+	every := 4 - seeds.Few(3)
+	for i, kind := range scenes {
+		t.Run(kind, func(t *testing.T) {
+			runs := 0
+			for _, c := range []scene{{nodes: 2}, {nodes: 2, adopt: true}, {nodes: 1, fly: 0.1}} {
+				c.kind, c.seed = kind, uint64(100*i)
+				runs += c.enumerate(t, 2, every)
+			}
+			c := scene{kind: kind, nodes: 3, fly: 0.05, seed: uint64(i)}
+			runs += c.enumerate(t, 3, 3*every)
+			t.Logf("%d runs", runs)
+		})
+	}
+}

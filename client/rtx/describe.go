@@ -1,0 +1,69 @@
+package rtx
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// Describe tells what lies at an address of the pool, for traces; "" where it belongs to no objects.
+func (l *Layout) Describe(a rdma.Addr) string {
+	off, n := a.Offset(), a.Node()
+	end := func(a *arena) uint64 { return a.first + a.chunk*a.chunks }
+	switch {
+	case off < l.logs || off >= end(&l.data):
+		return ""
+	case off < l.roots:
+		c := (off-l.logs)/l.logBytes*uint64(l.Nodes) + uint64(n)
+		return fmt.Sprintf("%s of client %d", logPart((off-l.logs)%l.logBytes), c)
+	case off < l.metas.table:
+		return fmt.Sprintf("%s of root %d", metaPart(off), (off-l.roots)/MetaBytes*uint64(l.Nodes)+uint64(n))
+	case off < l.data.table:
+		return fmt.Sprintf("owner of metadata chunk %d", (off-l.metas.table)/8)
+	case off < l.metas.first:
+		return fmt.Sprintf("owner of data chunk %d", (off-l.data.table)/8)
+	case off < end(&l.metas):
+		r := Ref(l.numberOf(n, 0, int((off-l.metas.first)/MetaBytes)))
+		return fmt.Sprintf("%s of %v", metaPart(off), r)
+	case off < l.data.first:
+		return ""
+	}
+	in := off - l.data.first
+	return fmt.Sprintf("data chunk %d, byte %d", in/l.data.chunk, in%l.data.chunk)
+}
+
+func logPart(off uint64) string {
+	switch {
+	case off < ceilingAt:
+		return "log state"
+	case off < recordAt:
+		return "ceiling"
+	}
+	return "log record"
+}
+
+func metaPart(off uint64) string {
+	if off%MetaBytes < 8 {
+		return "lock"
+	}
+	return "pointer"
+}
+
+// Counts appends the worker's counters, named as in the paper: always the same ones in the same order.
+func (w *Worker) Counts(to []telemetry.Counter) []telemetry.Counter {
+	n := &w.stats
+	return append(to,
+		telemetry.Counter{Name: "commits", Count: n.Commits},
+		telemetry.Counter{Name: "commits without a log", Count: n.Alone},
+		telemetry.Counter{Name: "aborts", Count: n.Retries},
+		telemetry.Counter{Name: "locks waited for", Count: n.Waits},
+		telemetry.Counter{Name: "late locks released", Count: n.Freed},
+		telemetry.Counter{Name: "repairs: aborted", Count: n.Aborted},
+		telemetry.Counter{Name: "repairs: pointers stolen", Count: n.Stolen},
+		telemetry.Counter{Name: "repairs: finished", Count: n.Finished},
+		telemetry.Counter{Name: "repaired by others", Count: n.Lost},
+		telemetry.Counter{Name: "chunks claimed", Count: n.Claims},
+		telemetry.Counter{Name: "chunks scanned", Count: n.Scans},
+	)
+}

@@ -1,0 +1,198 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// TryCommit (Figure 9) is what follows DOING. Its parts can be done again by any client, at the same time, and late:
+// each CAS succeeds once at most, since no word that it expects comes back.
+
+// swapPointers installs the data of all entries of a log. When it returns nil each pointer has moved on from what it
+// was before, so that no CAS of the same entries can succeed later.
+//
+// A pointer may have one more steal than the log says: a repair of OPT1 was meant for an earlier holder of the lock,
+// and came late. It has not moved on, and the CAS is done again.
+func (w *Worker) swapPointers(entries []entry) error {
+	for steals := 0; steals <= mostSteals; steals++ {
+		b := w.ep.Batch()
+		for _, e := range entries {
+			b.CompareSwap(w.Meta(Ref(e.number)).Add(8), uint64(e.old), uint64(e.new))
+		}
+		err := w.doWhereLeft(stepSwapPointer, b)
+		stolen := false
+		for i := range entries {
+			op, old := b.Op(i), entries[i].old
+			if now := Pointer(op.Result); err == nil && op.Err == nil && now != old && now&^stealMask == old&^stealMask {
+				entries[i].old, stolen = now, true
+			}
+		}
+		w.drop(b)
+		if err != nil {
+			return fmt.Errorf("swap pointers: %w", err)
+		}
+		if !stolen {
+			return nil
+		}
+	}
+	return fmt.Errorf("pointers are stolen all the time: %w", client.ErrDamaged)
+}
+
+// unlock releases all locks of a log.
+func (w *Worker) unlock(r *record) error {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for _, e := range r.entries {
+		b.CompareSwap(w.Meta(Ref(e.number)), uint64(r.lock), uint64(r.lock.released()))
+	}
+	if err := w.doWhereLeft(stepUnlock, b); err != nil {
+		return fmt.Errorf("release locks: %w", err)
+	}
+	return nil
+}
+
+// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the pool's view says,
+// is not needed any more.
+func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
+	err := w.do(step, b)
+	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
+		return err
+	}
+	for i := range b.Len() {
+		op := b.Op(i)
+		if n := op.Addr.Node(); op.Err != nil && (n >= len(w.view.Members) || !w.view.Members[n].Gone) {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostTakeovers bounds how often a log's word is met changed by repairs that work on the same transaction.
+const mostTakeovers = 64
+
+// done turns the log of a client from DOING to DONE, when nothing of a transaction is left to do. now is the word as it
+// was met last.
+func (w *Worker) done(c rdma.ClientID, sequence uint64, now state) error {
+	end := makeState(phaseDone, sequence)
+	for range mostTakeovers {
+		if now.over(sequence) {
+			return nil
+		}
+		before, ok, err := w.swap(stepUnlock, w.log(c).Add(stateAt), uint64(now), uint64(end))
+		if ok || err != nil {
+			return err
+		}
+		now = state(before)
+	}
+	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
+}
+
+// pending is a transaction whose worker does not know what became of it, or that was decided and not finished.
+type pending struct {
+	alone    bool
+	sequence uint64 // of one with a log
+	at       rdma.Addr
+	lock     Lock
+	old, new Pointer
+}
+
+// outcome of a transaction.
+type outcome uint8
+
+const (
+	unknown outcome = iota
+	committed
+	aborted
+)
+
+// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view has changed that is
+// found out at once, since nothing is in flight any more.
+func (w *Worker) uncertain(p pending, err error) error {
+	w.pending.Keep(p)
+	if w.rejoin(err) {
+		w.extend()
+		var known outcome
+		failed := error(nil)
+		w.pending.Resolve(func(p *pending) bool {
+			known, failed = w.resolve(p)
+			return failed == nil
+		})
+		switch {
+		case failed == nil && known == committed:
+			return nil
+		case failed == nil && known == aborted:
+			return w.tx.fail(errConflict)
+		}
+	}
+	w.memory.unsure(&w.tx)
+	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
+}
+
+// settle brings what earlier transactions of the worker have left to its end: verbs in flight, and transactions that
+// are pending.
+func (w *Worker) settle() error {
+	if err := w.land(); err != nil {
+		return err
+	}
+	var failed error
+	w.pending.Resolve(func(p *pending) bool {
+		_, err := w.resolve(p)
+		if err != nil && w.rejoin(err) {
+			_, err = w.resolve(p)
+		}
+		if err != nil {
+			failed = err
+		}
+		return err == nil
+	})
+	return failed
+}
+
+// resolve finds out what became of a transaction of which nothing is in flight, and ends it.
+func (w *Worker) resolve(p *pending) (outcome, error) {
+	if p.alone {
+		return w.resolveAlone(p)
+	}
+	now, err := w.readState(w.id)
+	if err != nil {
+		return unknown, err
+	}
+	switch {
+	case now.sequence() < p.sequence: // DOING was never written, and never will be
+		w.state = now
+		return aborted, nil
+	case now.sequence() == p.sequence && now.phase() == phaseAbort:
+		w.state = now
+		return aborted, nil
+	}
+	if err := w.finishLog(w.id, now); err != nil {
+		return unknown, err
+	}
+	w.state, err = w.readState(w.id)
+	return committed, err
+}
+
+// resolveAlone is resolve for OPT1: while the lock is the worker's, the pointer tells. Otherwise it is not known, and
+// what it named is not the worker's.
+func (w *Worker) resolveAlone(p *pending) (outcome, error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(p.at, MetaBytes)
+	if err := w.do(stepResolve, b); err != nil {
+		return unknown, err
+	}
+	now := MetaOf(op.Buf)
+	if _, _, err := w.swap(stepUnlock, p.at, uint64(p.lock), uint64(p.lock.released())); err != nil {
+		return unknown, err
+	}
+	switch {
+	case now.Pointer == p.new:
+		return committed, nil
+	case now.Pointer == p.old:
+		return aborted, nil
+	}
+	return unknown, nil
+}

@@ -1,0 +1,84 @@
+package rtx
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// hooked is an endpoint that does something before a step of its worker, once.
+type hooked struct {
+	rdma.Endpoint
+	before map[rdma.Step]func()
+}
+
+func (h *hooked) Post(b *rdma.Batch) error {
+	if f := h.before[b.Step()]; f != nil {
+		delete(h.before, b.Step())
+		f()
+	}
+	return h.Endpoint.Post(b)
+}
+
+// hookedWorker opens a worker, and returns where its hooks are set.
+func hookedWorker(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, map[rdma.Step]func()) {
+	t.Helper()
+	ep, err := f.Open("hooked")
+	must(t, err)
+	h := &hooked{ep, map[rdma.Step]func(){}}
+	return open(t, h, l, o), h.before
+}
+
+// raw posts verbs of no worker's.
+type raw struct {
+	t  testing.TB
+	ep rdma.Endpoint
+	l  *Layout
+}
+
+func newRaw(t testing.TB, f rdma.Fabric, l *Layout) *raw {
+	t.Helper()
+	ep, err := f.Open("raw")
+	must(t, err)
+	return &raw{t, ep, l}
+}
+
+func (r *raw) meta(o Ref) Meta {
+	p, err := rdma.ReadBytes(r.ep, "test", r.l.Meta(o), MetaBytes, time.Second)
+	must(r.t, err)
+	return MetaOf(p)
+}
+
+func (r *raw) state(c rdma.ClientID) state {
+	s, err := rdma.ReadWord(r.ep, "test", r.l.log(c), time.Second)
+	must(r.t, err)
+	return state(s)
+}
+
+func (r *raw) swap(at rdma.Addr, old, new uint64) {
+	r.t.Helper()
+	b := r.ep.Batch()
+	op := b.CompareSwap(at, old, new)
+	must(r.t, rdma.Do(r.ep, b, time.Second))
+	if !op.Swapped() {
+		r.t.Errorf("the word at %v is %#x, not %#x", at, op.Result, old)
+	}
+	b.Release()
+}
+
+// lock puts a lock on an object, as if its CAS landed now.
+func (r *raw) lock(o Ref, k Lock) {
+	r.t.Helper()
+	r.swap(r.l.Meta(o), uint64(r.meta(o).Lock), uint64(k))
+}
+
+func (r *raw) write(at rdma.Addr, p []byte) {
+	b := r.ep.Batch()
+	b.WriteCopy(at, p)
+	must(r.t, rdma.Do(r.ep, b, time.Second))
+	b.Release()
+}
+
+func word(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }

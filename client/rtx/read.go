@@ -1,0 +1,327 @@
+package rtx
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// mostTorn bounds how often data is read that does not belong to metadata which stays the same. A READ that is passed
+// by another one may meet that once each time that the buffer is used again; more often it is damage.
+const mostTorn = 64
+
+// load returns an object with its data. The execution phase (Figure 7): metadata, then data, and with that the metadata
+// again, of this object and of all that were met before. When all are as they were first seen, all of them were so in
+// the moment between the two READs: a state that existed.
+func (tx *Tx) load(r Ref) (*object, error) {
+	if err := tx.dead(); err != nil {
+		return nil, err
+	}
+	if i, ok := tx.index[r]; ok {
+		return &tx.objects[i], nil
+	}
+	if !tx.w.valid(r) {
+		return nil, fmt.Errorf("%v of %d roots and %d others a node: %w", r, tx.w.Roots, tx.w.Objects, ErrNoObject)
+	}
+	o := tx.add(r)
+	for torn := 0; ; {
+		guessed := tx.guessed(o)
+		if !guessed {
+			if err := tx.readMeta(o); err != nil {
+				return nil, tx.forget(r, err)
+			}
+		}
+		again, whole, err := tx.readData(o)
+		switch {
+		case err != nil:
+			return nil, tx.forget(r, err)
+		case !again:
+			return o, nil
+		case whole || guessed:
+			continue // another transaction was faster
+		}
+		if torn++; torn == mostTorn {
+			at := tx.w.buffer(o.seen.Pointer)
+			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
+		}
+		if tx.w.over() {
+			return nil, tx.forget(r, errTime)
+		}
+	}
+}
+
+// forget ends the attempt in load. The object stays out of the transaction.
+func (tx *Tx) forget(r Ref, err error) error {
+	delete(tx.index, r)
+	tx.objects = tx.objects[:len(tx.objects)-1]
+	return tx.fail(err)
+}
+
+// readMeta reads the metadata of an object that is not locked. A transaction that holds locks waits for none: it ends,
+// lets go, and waits then.
+func (tx *Tx) readMeta(o *object) error {
+	w := tx.w
+	for {
+		b := w.ep.Batch()
+		op := b.Read(o.at, MetaBytes)
+		err := w.do(stepReadMeta, b)
+		if err == nil {
+			o.seen = MetaOf(op.Buf)
+		}
+		w.drop(b)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read %v: %w", o.ref, err)
+		case !o.seen.Lock.Held():
+			return nil
+		case tx.held > 0:
+			return tx.conflict(o, true)
+		}
+		if err := w.await(o.ref); err != nil {
+			return err
+		}
+	}
+}
+
+// readData reads what o.seen names, and looks at the metadata of everything again. again: o is not as it was, or, where
+// it is whole, is; otherwise its data was not what its metadata names.
+func (tx *Tx) readData(o *object) (again, whole bool, err error) {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	there := !w.Absent(o.seen.Pointer)
+	var data *rdma.Op
+	if there {
+		data = b.Read(w.buffer(o.seen.Pointer), w.bufferBytes(o.seen.Pointer.class()))
+	}
+	meta := b.Read(o.at, MetaBytes)
+	first := b.Len()
+	others := func(other *object) bool { return other != o && other.met() }
+	tx.readAgain(b, others)
+	if err := w.do(stepReadData, b); err != nil {
+		return false, false, fmt.Errorf("read %v: %w", o.ref, err)
+	}
+	if err := tx.judge(b, first, others); err != nil {
+		return false, false, err
+	}
+	if MetaOf(meta.Buf) != o.seen {
+		return true, true, nil
+	}
+	o.there = there
+	if !there {
+		return false, true, nil
+	}
+	return tx.take(o, data.Buf)
+}
+
+// take takes an object's data out of what was read of its buffer.
+func (tx *Tx) take(o *object, buffer []byte) (again, whole bool, err error) {
+	r, bytes, ok := tx.w.Decode(buffer, o.seen.Pointer)
+	if !ok {
+		return true, false, nil
+	}
+	o.data = append(o.data[:0], bytes...)
+	o.there = r == o.ref // else it is a later object with the same metadata
+	return false, true, nil
+}
+
+// readAgain adds READs of the metadata of some of the objects of a transaction.
+func (tx *Tx) readAgain(b *rdma.Batch, of func(o *object) bool) {
+	for i := range tx.objects {
+		if o := &tx.objects[i]; of(o) {
+			b.Read(o.at, MetaBytes)
+		}
+	}
+}
+
+// met reports whether an object belongs to the state that the closure has seen.
+func (o *object) met() bool { return !o.created && !o.relaxed }
+
+// stays reports whether an object must be as it was when the transaction commits, without being changed.
+func (o *object) stays() bool {
+	return o.change == unchanged && !o.created && (!o.relaxed || o.lock != 0)
+}
+
+// expected is the metadata of an object as long as no other client has changed it.
+func (o *object) expected() Meta {
+	if o.lock != 0 {
+		return Meta{o.lock, o.seen.Pointer}
+	}
+	return o.seen
+}
+
+// judge compares what readAgain has read, from op first on. Where something changed the attempt ends, unless the
+// closure says that what it is now will do as well.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if !of(o) {
+			continue
+		}
+		now := MetaOf(b.Op(first).Buf)
+		first++
+		if now == o.expected() {
+			continue
+		}
+		if now.Lock.Held() || o.lock != 0 || o.same == nil || o.change != unchanged {
+			return tx.conflict(o, now.Lock.Held() && o.lock == 0)
+		}
+		if err := tx.askAgain(o, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askAgain reads an object that changed, and asks the closure (OPT2). The object is then as it was seen now, for later
+// validations.
+func (tx *Tx) askAgain(o *object, now Meta) error {
+	w := tx.w
+	if w.Absent(now.Pointer) {
+		if !o.same(nil) {
+			return tx.conflict(o, false)
+		}
+		o.seen, o.there = now, false
+		return nil
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	data, meta := b.Read(w.buffer(now.Pointer), w.bufferBytes(now.Pointer.class())), b.Read(o.at, MetaBytes)
+	if err := w.do(stepReadData, b); err != nil {
+		return fmt.Errorf("read %v again: %w", o.ref, err)
+	}
+	r, bytes, ok := tx.w.Decode(data.Buf, now.Pointer)
+	if !ok || MetaOf(meta.Buf) != now || r != o.ref || !o.same(bytes) {
+		return tx.conflict(o, false)
+	}
+	o.seen = now
+	return nil
+}
+
+// Lock locks an object from now on, so that no other transaction changes it before this one ends (OPT2). It waits for
+// others' locks only as long as the transaction has none; with one it is run again. The lock is for one transaction
+// that takes no longer than its lease: 8 ms, and what Takes said, up to 3.3 s. From then on another client may release
+// it, and the transaction is run again.
+//
+// Of an object that was not met before it takes 2 trips, and Read of it none behind that.
+func (tx *Tx) Lock(r Ref) error {
+	if err := tx.dead(); err != nil {
+		return err
+	}
+	if err := tx.number(); err != nil {
+		return err
+	}
+	w := tx.w
+	if i, ok := tx.index[r]; ok {
+		return tx.lockSeen(&tx.objects[i])
+	}
+	if !w.valid(r) {
+		return fmt.Errorf("lock %v: %w", r, ErrNoObject)
+	}
+	for o := tx.add(r); ; {
+		guessed := tx.guessed(o)
+		if !guessed {
+			if err := tx.readMeta(o); err != nil {
+				return tx.forget(r, err)
+			}
+		}
+		ok, err := tx.lockAndRead(o, guessed)
+		if err != nil && o.lock == 0 {
+			return tx.forget(r, err)
+		}
+		if err != nil {
+			return tx.fail(err)
+		}
+		if ok {
+			return nil
+		}
+		if tx.held > 0 && !guessed {
+			return tx.forget(r, tx.conflict(o, true))
+		}
+	}
+}
+
+// lockSeen locks an object that was met before, if it is as it was.
+func (tx *Tx) lockSeen(o *object) error {
+	if o.lock != 0 || o.created {
+		return nil
+	}
+	ok, err := tx.lockAndRead(o, false)
+	if err != nil {
+		return tx.fail(err)
+	}
+	if !ok {
+		return tx.conflict(o, true)
+	}
+	return nil
+}
+
+// lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds
+// only where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two
+// moments.
+func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	lock := w.lock(w.id, tx.sequence, true, leaseCode(tx.takes))
+	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
+	var data *rdma.Op
+	if !w.Absent(o.seen.Pointer) && !o.there && o.change == unchanged {
+		data = b.Read(w.buffer(o.seen.Pointer), w.bufferBytes(o.seen.Pointer.class()))
+	}
+	var pointer *rdma.Op
+	if guessed {
+		pointer = b.Read(o.at.Add(8), 8)
+	}
+	first := b.Len()
+	others := func(other *object) bool { return other != o && other.met() }
+	tx.readAgain(b, others)
+	if err := w.do(stepLockEarly, b); err != nil {
+		tx.unsure(o, lock, cas, b)
+		return false, fmt.Errorf("lock %v: %w", o.ref, err)
+	}
+	if !cas.Swapped() {
+		return false, nil
+	}
+	o.lock = lock
+	tx.held++
+	if err := tx.judge(b, first, others); err != nil {
+		return true, err
+	}
+	if guessed && Pointer(pointer.Word(0)) != o.seen.Pointer {
+		return true, tx.conflict(o, false)
+	}
+	if data == nil {
+		return true, nil
+	}
+	again, _, err := tx.take(o, data.Buf)
+	if again { // it was suspected at once: the lock is another's by now
+		return true, tx.conflict(o, false)
+	}
+	return true, err
+}
+
+// unsure notes a lock that may be held, or may yet be.
+func (tx *Tx) unsure(o *object, lock Lock, cas *rdma.Op, b *rdma.Batch) {
+	if !b.Finished() || cas.Err != nil || cas.Swapped() {
+		o.lock = lock
+		tx.held++
+	}
+}
+
+// number gives the transaction its sequence: it is above those of all transactions of its identity before.
+func (tx *Tx) number() error {
+	if tx.sequence != 0 {
+		return nil
+	}
+	n := tx.w.numbers.Used() + 1
+	if n > tx.w.maxSequence {
+		return tx.fail(fmt.Errorf("client %d has used all %d: %w", tx.w.id, tx.w.maxSequence, ErrRetired))
+	}
+	if err := tx.w.numbers.Use(n); err != nil {
+		return tx.fail(err)
+	}
+	tx.sequence = n
+	return nil
+}

@@ -1,0 +1,136 @@
+package rtx
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it finishes a commit,
+// makes the log's word say that all of the client's transactions are over, so that their locks are released on sight,
+// and gives the client's chunks back. It may be interrupted at any verb, and be done again. Then the identity may be
+// used by another client, and not before: where several clients recover at a time they call Adopt.
+//
+// No client waits for it: others repair what they meet by themselves.
+func (w *Worker) Recover(c rdma.ClientID) error {
+	return w.recover(c, func() (bool, error) { return true, nil })
+}
+
+// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives its identity back
+// where its holder is gone. Any number of clients may do so at a time: a later holder of the identity is not harmed.
+func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
+	if err := f.RevokeLife(c); err != nil {
+		return fmt.Errorf("fence client %d off: %w", c.ID, err)
+	}
+	same := func(o rdma.Client) bool { return o.ID == c.ID && o.Life == c.Life }
+	err := w.recover(c.ID, func() (bool, error) {
+		list, err := rdma.ListClients(f)
+		return slices.ContainsFunc(list, same), err
+	})
+	if err != nil {
+		return err
+	}
+	return f.Forget(c)
+}
+
+// estate is what a client has left, as it was read.
+type estate struct {
+	state  state
+	used   uint64 // sequences, at most
+	chunks []owned
+}
+
+type owned struct {
+	a        *arena
+	node, at int
+	entry    node.Entry
+}
+
+// recover is Recover where still says, behind all READs, whether the client is the one that was meant. What was read is
+// its then, and none of its words comes back: so a CAS that comes late, when the identity is another's, does nothing.
+func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
+	w.extend()
+	if c == 0 || int(c) > w.Clients {
+		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
+	}
+	for range mostTakeovers {
+		e, err := w.survey(c)
+		if err != nil {
+			return fmt.Errorf("recover client %d: %w", c, err)
+		}
+		if meant, err := still(); err != nil || !meant { // it was recovered by another client
+			return err
+		}
+		ended, err := w.endAll(c, e)
+		if err != nil {
+			return fmt.Errorf("recover client %d: %w", c, err)
+		}
+		if ended {
+			return w.freeChunks(e.chunks)
+		}
+	}
+	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
+}
+
+// survey finishes a client's commit, and reads what it has left. Its ceiling is as high as any sequence that it has
+// used.
+func (w *Worker) survey(c rdma.ClientID) (e estate, err error) {
+	if e.state, err = w.readState(c); err != nil {
+		return e, err
+	}
+	if e.state.phase() == phaseDoing {
+		if err := w.finishLog(c, e.state); err != nil {
+			return e, err
+		}
+		if e.state, err = w.readState(c); err != nil {
+			return e, err
+		}
+	}
+	numbers, err := kit.OpenNumbers(w.ceiling(c), 0)
+	if err != nil {
+		return e, err
+	}
+	e.used = numbers.Used()
+	e.chunks, err = w.chunksOf(c)
+	return e, err
+}
+
+// endAll makes a log's word say that all of its client's transactions are over; false: it is not as it was read.
+func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
+	if e.state.sequence() >= e.used && e.state.phase() == phaseDone {
+		return true, nil
+	}
+	end := makeState(phaseDone, max(e.used, e.state.sequence()))
+	_, ok, err := w.swap(stepRecover, w.log(c).Add(stateAt), uint64(e.state), uint64(end))
+	return ok, err
+}
+
+// chunksOf lists the chunks that a client has.
+func (w *Worker) chunksOf(c rdma.ClientID) (list []owned, err error) {
+	for n := range w.Nodes {
+		for _, a := range []*arena{&w.metas, &w.data} {
+			entries, err := w.readTable(a, n)
+			if err != nil {
+				return nil, err
+			}
+			for i, e := range entries {
+				if e.Owner() == c {
+					list = append(list, owned{a, n, i, e})
+				}
+			}
+		}
+	}
+	return list, nil
+}
+
+func (w *Worker) freeChunks(list []owned) error {
+	for _, o := range list {
+		if err := w.freeChunk(o.a, o.node, o.at, o.entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package rtx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Options of a Worker. The zero value has the paper's.
+type Options struct {
+	// Drift is the part of a lease that is there for clocks and schedulers; 8 ms by default (section 6.1). All clients
+	// of a pool should have the same.
+	Drift time.Duration
+	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is brought to its end
+	// within as long again.
+	Timeout time.Duration
+	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon
+	// tags come back: see README, "Widths".
+	Quarantine time.Duration
+	// Log keeps a log of transactions that change one object, too: without OPT1.
+	Log bool
+}
+
+// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those
+// of package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed
+// nothing.
+var (
+	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
+	ErrNoObject = errors.New("no such object")
+	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after years, as each
+	// transaction takes one.
+	ErrRetired = errors.New("client has used up its transactions")
+	// ErrTooMany ends a transaction that changes more objects than Shape.Writes.
+	ErrTooMany = errors.New("transaction changes too many objects")
+)
+
+// Stats count what a worker did. They only grow.
+type Stats struct {
+	Commits, Alone uint64 // transactions that changed something; of them those of one object without a log
+	Retries        uint64 // closures that were run again
+	Waits          uint64 // locks of others that were waited for
+	Freed          uint64 // locks that were released since their transaction is over
+	Aborted        uint64 // transactions of others that were aborted
+	Stolen         uint64 // locks of OPT1 that were repaired
+	Finished       uint64 // commits of others that were taken over
+	Lost           uint64 // own transactions that others aborted, or whose locks they released
+	Claims, Scans  uint64 // chunks that were claimed and scanned
+}
+
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client
+// that has several operations in flight has several workers (the paper's coroutines): each has an identity, and so a
+// log.
+type Worker struct {
+	*Layout
+	ep      rdma.Endpoint
+	opt     Options
+	id      rdma.ClientID
+	numbers *kit.Numbers
+	view    *kit.Member
+	// Each transaction, and each wait, has a copy.
+	conflicts, waits kit.Retry
+	state            state         // of the own log, as it was met last
+	spare            time.Duration // that is left of a transaction's time, as of looked
+	looked           time.Duration
+	sent             bool // the last batch was posted
+	tx               Tx
+	flying           []*rdma.Batch // that are not waited for, or that a wait gave up
+	pending          kit.Unresolved[pending]
+	memory           memory
+	watch            watch
+	record           record // that was read last
+	stats            Stats
+}
+
+// Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
+func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
+	if o.Drift <= 0 {
+		o.Drift = 8 * time.Millisecond
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	if o.Quarantine <= 0 {
+		o.Quarantine = o.Drift
+	}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	if w.id == 0 || int(w.id) > l.Clients {
+		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
+	}
+	w.conflicts, w.waits = conflicts(w), waits(w)
+	w.tx.w = w
+	w.memory.open(w)
+	w.extend()
+	var err error
+	if w.view, err = kit.Join(ep); err != nil {
+		return nil, err
+	}
+	if w.numbers, err = kit.OpenNumbers(w.ceiling(w.id), sequencesAhead); err != nil {
+		return nil, fmt.Errorf("read the ceiling of client %d: %w", w.id, err)
+	}
+	if err := w.Recover(w.id); err != nil { // what an earlier holder left; all of its verbs have landed
+		return nil, err
+	}
+	w.state, err = w.readState(w.id)
+	return w, err
+}
+
+// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many transactions.
+const sequencesAhead = 1 << 12
+
+func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
+	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
+}
+
+// Stats returns the counters.
+func (w *Worker) Stats() Stats { return w.stats }
+
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be
+// recovered.
+func (w *Worker) Close() error {
+	w.extend()
+	if err := w.settle(); err != nil {
+		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	list, err := w.chunksOf(w.id)
+	if err != nil {
+		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	w.memory.open(w)
+	return w.freeChunks(list)
+}
+
+// extend begins a new span of time.
+func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
+
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
+// one part at most: the clock may have been set.
+const timeShares = 4
+
+// left returns how much of the time is left.
+func (w *Worker) left() time.Duration {
+	now := w.ep.Now()
+	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
+	w.looked = now
+	return w.spare
+}
+
+func (w *Worker) over() bool { return w.left() <= 0 }
+
+// errTime ends what has used up its time.
+var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
+
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
+// nothing.
+func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
+	w.sent = false
+	left := w.left()
+	if left <= 0 {
+		return errTime
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := w.ep.Post(b.As(step)); err != nil {
+		return err
+	}
+	w.sent = true
+	if err := w.ep.Wait(b, rdma.All, left); err != nil {
+		return err
+	}
+	return b.Err()
+}
+
+// drop releases a batch once nothing of it is in flight.
+func (w *Worker) drop(b *rdma.Batch) {
+	if b.Finished() {
+		b.Release()
+		return
+	}
+	w.flying = append(w.flying, b)
+}
+
+// land waits for verbs that are in flight. Until they have landed the client must not do what they could undo.
+func (w *Worker) land() error {
+	for len(w.flying) > 0 {
+		b := w.flying[len(w.flying)-1]
+		if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
+			return err
+		}
+		b.Release()
+		w.flying = w.flying[:len(w.flying)-1]
+	}
+	return nil
+}
+
+// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did.
+func (w *Worker) rejoin(err error) bool {
+	return errors.Is(err, rdma.ErrStale) && w.view.Join() == nil
+}
+
+func (w *Worker) readState(c rdma.ClientID) (state, error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(w.log(c).Add(stateAt), 8)
+	if err := w.do(stepReadLog, b); err != nil {
+		return 0, fmt.Errorf("read the log of client %d: %w", c, err)
+	}
+	return state(op.Word(0)), nil
+}
+
+// swap is a CAS of one word. It returns the word before, and whether it was swapped.
+func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.CompareSwap(at, old, new)
+	if err := w.do(step, b); err != nil {
+		return 0, false, err
+	}
+	return op.Result, op.Swapped(), nil
+}
