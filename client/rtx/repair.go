@@ -16,7 +16,6 @@ type watch struct {
 	at    rdma.Addr
 	lock  Lock
 	state state
-	since time.Duration // they were first seen so
 	last  time.Duration // when they were seen so last
 	still time.Duration
 }
