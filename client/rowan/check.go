@@ -368,6 +368,8 @@ func (c *checker) ask(f rdma.Fabric, wanted map[uint64]item) error {
 		case errors.Is(err, client.ErrNotFound) && !want.deleted:
 			c.r.Damaged("shard %d: server %d does not have %.40q, of which version %d is in its log", k.shard, primary,
 				k.key, want.version)
+		case errors.Is(err, client.ErrDamaged):
+			c.r.Damaged("shard %d: server %d says that what it has of %.40q is damaged: %v", k.shard, primary, k.key, err)
 		case err != nil && !errors.Is(err, client.ErrNotFound):
 			silent[primary] = err
 			c.silent++

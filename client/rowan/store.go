@@ -173,6 +173,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			client.ErrTooLarge, len(key), len(value), o.KeyBytes, o.PairBytes)
 	}
 	until := s.ep.Now() + s.o.Timeout
+	var damaged error // that was met, and no other replica has taken the place of
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		c, err := s.ask(proc, key, value, until)
 		if err == nil {
@@ -189,6 +190,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		case errors.Is(err, client.ErrDamaged): // another replica serves the shard in a later term
+			damaged = err
 			if err := s.rejoin(); err != nil {
 				return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 			}
@@ -199,8 +201,8 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		default:
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)
 		}
-		if s.ep.Now() >= until {
-			return nil, fmt.Errorf("%s %.40q: given up: %w: %w", name, key, rdma.ErrTimeout, err)
+		if s.ep.Now() >= until { // the last answer may have had no time
+			return nil, fmt.Errorf("%s %.40q: given up: %w: %w", name, key, rdma.ErrTimeout, cmp.Or(damaged, err))
 		}
 		s.counts.again++
 		s.ep.Sleep(pause)

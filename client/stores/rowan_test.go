@@ -87,7 +87,7 @@ func TestRowanCheck(t *testing.T) {
 			}
 			return -1, 0
 		}},
-		{"a record with another value", "answers with 32 bytes", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
+		{"a primary's record with another value", "says that what it has of", func(_ describing, _ rdma.Addr, p []byte) (int, uint64) {
 			if i := bytes.Index(p, append(bytes.Clone(ofNode1), rowanValue...)); i >= 0 {
 				return (i + len(ofNode1) + 7) &^ 7, 0
 			}

@@ -26,7 +26,7 @@ func TestReplicated(t *testing.T) {
 	}
 	calls := Replicated{
 		Profile: "rowan-testbed", Scale: 8, Servers: 3, Workers: 24, Replicas: 3, Spec: spec, Puts: 50, Clients: 90, Keys: 10,
-		WarmUp: 30 * time.Microsecond, Duration: 90 * time.Microsecond, Seed: 1,
+		WarmUp: 30 * time.Microsecond, Duration: 150 * time.Microsecond, Seed: 1,
 	}
 	run := func(k kv.Kind, hardware ...string) *Served {
 		c := calls
