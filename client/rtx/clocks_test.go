@@ -43,6 +43,7 @@ func enter(t testing.TB, s *sim.Sim, l *Layout, o Options, name string, f func(w
 // TestClocks: a client that stands still, with a lock, is not suspected before its lease, and one that is dead is not
 // waited for longer than two, whatever the observer's clock shows, ahead or behind, and set in the midst.
 func TestClocks(t *testing.T) {
+	virtual(t)
 	const drift = 2 * time.Millisecond
 	for _, by := range []time.Duration{0, time.Hour, -time.Hour} {
 		for _, logged := range []bool{false, true} {
@@ -87,6 +88,7 @@ func TestClocks(t *testing.T) {
 
 // TestBusyLock: a lock that is never free when one looks, but is another transaction's each time, is not suspected.
 func TestBusyLock(t *testing.T) {
+	virtual(t)
 	const drift = 200 * time.Microsecond
 	count := seeds.Each(t, 60, func(seed uint64) error {
 		s, l := world(t, Shape{Roots: 2}, sim.Options{Seed: seed})
@@ -116,6 +118,7 @@ func TestBusyLock(t *testing.T) {
 
 // TestNoLivelock: transactions of which each reads what the others change come to an end, all of them.
 func TestNoLivelock(t *testing.T) {
+	virtual(t)
 	seeds.Each(t, 60, func(seed uint64) error {
 		s, l := world(t, Shape{Roots: 4, Nodes: 2}, sim.Options{Seed: seed})
 		var failed error

@@ -178,6 +178,7 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 // TestCrashAtEveryVerb: a client dies behind each verb of a transaction, and another behind each verb of what it does
 // then, and a third: a third of the verbs, or all of them with $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
+	virtual(t)
 	every := 4 - seeds.Few(3)
 	for i, kind := range scenes {
 		t.Run(kind, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 // TestFenced: a verb of a dead client that is still on its way does no harm to what is made of its memory and its log.
 func TestFenced(t *testing.T) {
+	virtual(t)
 	landed := 0
 	for verb := uint64(1); verb <= 30; verb++ {
 		faults := sim.Faults{{Kind: sim.FlyFault, Client: "dead", Verb: verb, For: 20 * time.Millisecond},
@@ -168,6 +169,7 @@ func TestTags(t *testing.T) {
 
 // TestLateVerbs: verbs that a transaction gave up land late, and do no harm to the next ones of the same client.
 func TestLateVerbs(t *testing.T) {
+	virtual(t)
 	for _, o := range []Options{{}, {Log: true}} {
 		for verb := uint64(1); verb <= 14; verb++ {
 			faults := sim.Faults{{Kind: sim.FlyFault, Client: "late", Verb: verb, For: 5 * time.Millisecond}}

@@ -251,6 +251,7 @@ func (s *Stats) add(o Stats) {
 
 // TestSerializable draws banks, networks and faults from seeds.
 func TestSerializable(t *testing.T) {
+	virtual(t)
 	var total Stats
 	count := seeds.Each(t, 3000, func(seed uint64) error {
 		r := draw(seed)
@@ -275,6 +276,7 @@ func wrapping(seed uint64, quarantine time.Duration) *run {
 // TestWrappingTags: tags that come back do no harm where a buffer's quarantine is longer than verbs are late, and
 // without one histories show it.
 func TestWrappingTags(t *testing.T) {
+	virtual(t)
 	var total Stats
 	seeds.Each(t, 300, func(seed uint64) error {
 		r := wrapping(seed, 500*time.Microsecond)

@@ -9,9 +9,18 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 const memMemory = 4 << 20
+
+// virtual skips a test of many runs in virtual time under the race detector, which finds nothing where one task runs at a
+// time, and makes these 30 times slower.
+func virtual(t testing.TB) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+}
 
 // pool makes a pool of memory of this process, with as many roots as the shape says.
 func pool(t testing.TB, s Shape) (rdma.Fabric, *Layout) {
