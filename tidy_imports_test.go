@@ -95,7 +95,7 @@ func storeOf(dir string) string {
 // parts are what stores share, and no stores.
 var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit", "rtx"}
 
-// mayImport tells whether one store may stand on another.
+// mayImport reports whether one store may stand on another.
 func mayImport(store, other string) bool { return store == other || slices.Contains(parts, other) }
 
 // stores keeps stores apart from each other, and the list of them in one place.

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is a transaction whose client dies behind one of its verbs, and others who come upon what it left, one when the
+// scene is a transaction whose client dies behind one of its verbs, and two more that meet what it left, one when the
 // other has died: the second dies in the repair, the third in the repair of the repair.
 type scene struct {
 	kind    string
