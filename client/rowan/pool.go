@@ -78,9 +78,13 @@ const (
 var ErrParams = errors.New("bad pool parameters")
 
 const (
-	mtu          = 4096    // the longest of any fabric
-	mostSegment  = 4 << 20 // unless there were more segments than can be
-	mostCredit   = 128 << 10
+	mtu         = 4096    // the longest of any fabric
+	mostSegment = 4 << 20 // unless there were more segments than can be
+	mostCredit  = 128 << 10
+	// creditPart is the part of a node's memory that all sources have leave for. A server grants leave when it looks, in
+	// a process with nothing else to do a millisecond apart, since Go's timers are no finer then: with leave for ten entries
+	// a PUT took ten times as long as with 128 KiB.
+	creditPart   = 16
 	wantSegments = 512
 	mostAhead    = 512
 	// idleEvery is how often the tasks of an idle server look: seldom enough for an operator's machine, and often
@@ -214,14 +218,16 @@ func (s *Shape) divide(memory uint64) (p Params, room uint64, err error) {
 			p.SegmentBytes *= 2
 		}
 	}
-	p.Credit = (max(min(p.SegmentBytes/32, mostCredit), 2*(message+mtu)) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
+	// A server has a source for each worker, and an urgent one, and one urgent source more.
+	sources, urgent := s.Nodes*s.Workers, s.Nodes*(s.Workers+1)
+	share := memory / creditPart / uint64(sources+urgent)
+	p.Credit = (max(int(min(share, mostCredit)), 2*(message+mtu)) + rdma.Stride - 1) / rdma.Stride * rdma.Stride
 	usable := p.SegmentBytes - mtu + rdma.Stride
 	segments := func(sources int) int { return (sources*p.Credit + usable - 1) / usable }
-	// What all sources have leave for, in the midst of which each stream may have begun three segments. A server has a
-	// source for each worker, and an urgent one, and one urgent source more.
-	p.Reserve = segments(s.Nodes * (s.Workers + 1))
+	// What all sources have leave for, in the midst of which each stream may have begun three segments.
+	p.Reserve = segments(urgent)
 	o = p.servers(s.Nodes)
-	least := max(segments(s.Nodes*s.Workers)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
+	least := max(segments(sources)+p.Reserve+3*rdma.MaxStreams, o.LeastAhead())
 	most := max(least, mostAhead)
 	o.Log.Ahead, o.Log.Segments = most, rowan.MaxSegments
 	all := o.Size()

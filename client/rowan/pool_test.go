@@ -50,6 +50,21 @@ func TestSize(t *testing.T) {
 	}
 }
 
+// TestCredit: a source has leave for as long as servers may take to grant more, unless the pool is small. With leave for ten
+// entries of a kilobyte a load took thirty times as long.
+func TestCredit(t *testing.T) {
+	for records, least := range map[uint64]int{100_000: 128 << 10, 20_000: 64 << 10, 1: 2 * 1024} {
+		p, memory, _, err := rowan.Size(rowan.Shape{Nodes: 3, Records: records, PairBytes: 1024, Replicas: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := p.Credit * 3 * (2*rowan.DefaultWorkers + 1); p.Credit < least || records > 1 && uint64(all) > memory/15 {
+			t.Errorf("%d records: leave for %d bytes a source, want at least %d, for all %d of %d", records, p.Credit, least, all,
+				memory)
+		}
+	}
+}
+
 // TestBadShapes: what makes no pool is refused.
 func TestBadShapes(t *testing.T) {
 	good := rowan.Shape{Nodes: 3, Records: 1000, PairBytes: 100, Replicas: 3}
