@@ -26,10 +26,10 @@ type Options struct {
 	Window int
 }
 
-// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, that of a peer that serves,
-// too, and so may be full of requests, while a client's has room for its answers; and until the worker has joined a
-// new view.
-const answerPatience = 10 * time.Millisecond
+// answerPatience bounds for how long an answer is sent again: to a mailbox that is full, of requests if its peer serves,
+// too, or of late answers if that has not looked for a while; and until the worker has joined a new view. It is longer
+// than a program that lives stands still on a machine that is busy: one that misses an answer waits for it as long as it may.
+const answerPatience = time.Second
 
 // Stats count what a peer met. They only grow.
 type Stats struct {
