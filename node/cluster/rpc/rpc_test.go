@@ -343,62 +343,6 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestBusyClient: an answer reaches a client that does not look for a while, and whose mailbox is full of late answers.
-func TestBusyClient(t *testing.T) {
-	everywhere(t, func(t *testing.T, r run) {
-		var over atomic.Bool
-		server := func(ep rdma.Endpoint) {
-			p := open(t, ep, rpc.Options{Box: rdma.BoxOptions{Node: 0, Number: 1}})
-			defer p.Close()
-			var held []*rpc.Request
-			for !over.Load() {
-				q, err := p.Next(100 * time.Microsecond)
-				if err != nil && !errors.Is(err, rdma.ErrTimeout) {
-					t.Error(err)
-					return
-				}
-				if q == nil {
-					continue
-				}
-				if held = append(held, q); q.Proc == 9 {
-					for _, q := range held {
-						q.Answer(q.Proc, nil)
-					}
-				}
-			}
-		}
-		client := func(ep rdma.Endpoint) {
-			defer over.Store(true)
-			p := open(t, ep, rpc.Options{Box: rdma.BoxOptions{Node: rdma.All, Slots: 2}})
-			defer p.Close()
-			for range 2 {
-				_, err := p.Call(serverBox, 1, 3*time.Millisecond, nil)
-				for until := ep.Now() + patience; errors.Is(err, rdma.ErrNoBox) && ep.Now() < until; {
-					ep.Sleep(20 * time.Microsecond)
-					_, err = p.Call(serverBox, 1, 3*time.Millisecond, nil)
-				}
-				if !errors.Is(err, rpc.ErrUncertain) {
-					t.Errorf("a request that is not answered: %v", err)
-				}
-			}
-			c, err := p.Start(serverBox, 9, time.Second, nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			ep.Sleep(100 * time.Millisecond)
-			if err := p.Wait(c); err != nil || c.Status != 9 {
-				t.Errorf("behind a pause: status %d, %v", c.Status, err)
-			}
-			c.Release()
-			if late := p.Stats().Late; late != 2 {
-				t.Errorf("%d late answers, want 2", late)
-			}
-		}
-		r(t, server, client)
-	})
-}
-
 // TestNoMailbox: a request for a mailbox that is not there, or one that is too long, is certain not to have run, and a
 // client that is closed has no calls.
 func TestNoMailbox(t *testing.T) {
