@@ -31,47 +31,47 @@ var scenes = []string{"transfer", "touch", "locked touch", "locked transfer", "m
 	"touch listed"}
 
 func (c *scene) act(v *view) error {
-	a, b := v.l.Root(0), v.l.Root(1)
+	a, b := v.Root(0), v.Root(1)
 	switch c.kind {
 	case "transfer":
-		return v.transfer(a, b, 7)
+		return v.Transfer(a, b, 7)
 	case "locked touch", "locked transfer", "lock and read":
-		if err := v.tx.Lock(a); err != nil {
+		if err := v.Lock(a); err != nil {
 			return err
 		}
 		if c.kind == "locked transfer" {
-			return v.transfer(a, b, 7)
+			return v.Transfer(a, b, 7)
 		} else if c.kind == "lock and read" {
-			_, err := v.get(b)
-			return errors.Join(err, v.touch(b))
+			err := v.Look(b)
+			return errors.Join(err, v.Touch(b))
 		}
-		return v.touch(a)
+		return v.Touch(a)
 	case "make":
-		return v.make(a, 7)
+		return v.Make(a, 7)
 	case "drop":
-		return v.drop(a, 0)
+		return v.Drop(a, 0)
 	case "touch listed":
-		return v.touchListed(0)
+		return v.TouchListed(0)
 	}
-	return v.touch(a)
+	return v.Touch(a)
 }
 
 // all changes everything that there is, one object after the other, and all at once.
-func (c *scene) all(k *bank, w *Worker, name string) error {
+func (c *scene) all(k *accounts, w *Worker, name string) error {
 	longest := 0 * time.Second
 	step := func(f func(v *view) error) error {
-		began := k.now(w)
-		err := k.run(w, name, f)
+		began := k.Now(customer{w, nil})
+		err := k.Run(customer{w, nil}, name, f)
 		if errors.Is(err, errNothing) {
 			err = nil
 		}
-		longest = max(longest, k.now(w)-began)
+		longest = max(longest, k.Now(customer{w, nil})-began)
 		return err
 	}
-	err := errors.Join(step(func(v *view) error { return v.transfer(k.l.Root(1), k.l.Root(0), 1) }),
-		step(func(v *view) error { return v.sum() }),
-		step(func(v *view) error { return v.touch(k.root()) }),
-		step(func(v *view) error { return v.touchListed(0) }))
+	err := errors.Join(step(func(v *view) error { return v.Transfer(k.Root(1), k.Root(0), 1) }),
+		step(func(v *view) error { return v.Sum() }),
+		step(func(v *view) error { return v.Touch(k.List()) }),
+		step(func(v *view) error { return v.TouchListed(0) }))
 	lease := lease(lockHeld|3<<leaseShift, w.opt.Drift) // of 4 objects at most
 	most := lease*time.Duration(len(c.crashes)) + lease/2
 	if c.fly > 0 { // it waits for the network, too
@@ -92,8 +92,8 @@ func (c *scene) play() (sent uint64, err error) {
 	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: simMemory, Clients: 16, Handler: node.Serve, Tear: true,
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
-	k := &bank{l: l, accounts: 2}
-	k.clock = s.Now
+	k := newBank(l, 2)
+	k.Clock = s.Now
 	o := c.options
 	if o.Drift == 0 {
 		o.Drift = 100 * time.Microsecond
@@ -103,7 +103,7 @@ func (c *scene) play() (sent uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = errors.Join(k.found(first), k.run(first, "first", func(v *view) error { return v.make(l.Root(0), 5) }), first.Close())
+	err = errors.Join(k.Found(customer{first, nil}), k.Run(customer{first, nil}, "first", func(v *view) error { return v.Make(l.Root(0), 5) }), first.Close())
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +115,7 @@ func (c *scene) play() (sent uint64, err error) {
 		name := fmt.Sprintf("client %d", i)
 		worker := s.Go(name, func(rdma.Endpoint) {
 			if i == 0 {
-				failed = errors.Join(failed, k.run(w, name, c.act))
+				failed = errors.Join(failed, k.Run(customer{w, nil}, name, c.act))
 			}
 			if i > 0 || len(c.crashes) == 0 {
 				if c.adopt && i == len(c.crashes) {
@@ -145,7 +145,7 @@ func (c *scene) play() (sent uint64, err error) {
 	if err := s.Run(); err != nil || failed != nil {
 		return sent, errors.Join(err, failed)
 	}
-	s.Go("end", func(ep rdma.Endpoint) { failed = r.end(s, ep, k) })
+	s.Go("end", func(ep rdma.Endpoint) { failed = r.end(s, ep, l, k) })
 	return sent, errors.Join(s.Run(), failed)
 }
 

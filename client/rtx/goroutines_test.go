@@ -46,9 +46,10 @@ func TestOverTCP(t *testing.T) {
 // successor; the last ones are not recovered before all have ended.
 func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int, o Options) {
 	t.Helper()
-	k := &bank{l: l, accounts: 3, pad: 30}
+	k := newBank(l, 3)
+	k.Pad = 30
 	first := worker(t, f, l, o)
-	must(t, errors.Join(k.found(first), first.Close()))
+	must(t, errors.Join(k.Found(customer{first, nil}), first.Close()))
 	dead := make([][]*Worker, clients)
 	var g errgroup.Group
 	for c := range clients {
@@ -70,7 +71,7 @@ func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int, o Options) 
 				if err != nil {
 					return err
 				}
-				err = k.work(w, fmt.Sprintf("client %d.%d", c, life), ops, rng)
+				err = work(k, w, fmt.Sprintf("client %d.%d", c, life), ops, rng)
 				if dies && errors.Is(err, rdma.ErrClosed) {
 					dead[c] = append(dead[c], w)
 					continue
@@ -81,7 +82,7 @@ func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int, o Options) 
 	}
 	must(t, g.Wait())
 	w := worker(t, f, l, o)
-	must(t, k.end(w))
+	must(t, k.End(customer{w, nil}))
 	gone := map[rdma.ClientID]bool{}
 	for _, list := range dead {
 		for _, d := range list {
@@ -90,17 +91,17 @@ func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int, o Options) 
 			must(t, w.Recover(d.id))
 		}
 	}
-	must(t, k.end(w))
+	must(t, k.End(customer{w, nil}))
 	u, err := w.Check(func(c rdma.ClientID) bool { return !gone[c] })
 	if err != nil || u.Lost > 0 || u.Objects != u.Named {
 		t.Errorf("%d clients died: %+v, %v", len(gone), u, err)
 	}
-	t.Logf("%d transactions, %d clients died: %+v; the last one: %+v", len(k.events), len(gone), u, w.stats)
+	t.Logf("%d transactions, %d clients died: %+v; the last one: %+v", k.Events(), len(gone), u, w.stats)
 }
 
-func (k *bank) work(w *Worker, name string, ops int, rng *rand.Rand) error {
+func work(k *accounts, w *Worker, name string, ops int, rng *rand.Rand) error {
 	for range ops {
-		if err := k.act(w, name, rng); err != nil {
+		if err := k.Act(customer{w, nil}, name, rng); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

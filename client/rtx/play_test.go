@@ -84,16 +84,13 @@ func (r *run) play() error {
 	r.network.Trace = r.trace
 	s := sim.New(r.network)
 	defer s.Close()
-	k := &bank{l: l, accounts: r.accounts, pad: r.pad}
-	if r.guess {
-		k.known = map[*Worker]map[Ref]Meta{}
-	}
-	k.clock = s.Now
+	k := newBank(l, r.accounts)
+	k.Pad, k.Clock = r.pad, s.Now
 	first, err := r.open(s, "first", l)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(k.found(first), first.Close()); err != nil {
+	if err := errors.Join(k.Found(customer{first, nil}), first.Close()); err != nil {
 		return err
 	}
 	var failed error
@@ -101,7 +98,7 @@ func (r *run) play() error {
 		var started []*sim.Worker
 		for n := range r.workers {
 			name := fmt.Sprintf("worker %d", n+round*r.workers)
-			w := s.Go(name, func(ep rdma.Endpoint) { failed = errors.Join(failed, r.work(ep, k, name, n)) })
+			w := s.Go(name, func(ep rdma.Endpoint) { failed = errors.Join(failed, r.work(ep, l, k, name)) })
 			started = append(started, w)
 		}
 		if r.reaper {
@@ -117,7 +114,7 @@ func (r *run) play() error {
 			return failed
 		}
 	}
-	s.Go("end", func(ep rdma.Endpoint) { failed = r.end(s, ep, k) })
+	s.Go("end", func(ep rdma.Endpoint) { failed = r.end(s, ep, l, k) })
 	return errors.Join(s.Run(), failed)
 }
 
@@ -130,19 +127,23 @@ func (r *run) open(f rdma.Fabric, name string, l *Layout) (*Worker, error) {
 }
 
 // work is a worker's part.
-func (r *run) work(ep rdma.Endpoint, k *bank, name string, n int) error {
-	w, err := Open(ep, k.l, r.options)
+func (r *run) work(ep rdma.Endpoint, l *Layout, k *accounts, name string) error {
+	w, err := Open(ep, l, r.options)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	c := customer{w, nil}
+	if r.guess {
+		c.known = map[Ref]Meta{}
+	}
 	for range r.ops {
-		began := k.now(w)
-		err := k.act(w, name, ep.Rand())
+		began := k.Now(c)
+		err := k.Act(c, name, ep.Rand())
 		if err != nil && !errors.Is(err, rdma.ErrClosed) && !errors.Is(err, client.ErrFull) {
-			return fmt.Errorf("%s at %v: %w", name, k.now(w), err)
+			return fmt.Errorf("%s at %v: %w", name, k.Now(c), err)
 		}
-		if took := k.now(w) - began; r.bound > 0 && took > r.bound {
-			return fmt.Errorf("%s at %v: an operation took %v", name, k.now(w), took)
+		if took := k.Now(c) - began; r.bound > 0 && took > r.bound {
+			return fmt.Errorf("%s at %v: an operation took %v", name, k.Now(c), took)
 		}
 	}
 	if r.total != nil {
@@ -186,18 +187,18 @@ func adoptAll(f rdma.Fabric, w *Worker) error {
 }
 
 // end recovers the dead, and judges.
-func (r *run) end(s *sim.Sim, ep rdma.Endpoint, k *bank) error {
-	w, err := Open(ep, k.l, r.options)
+func (r *run) end(s *sim.Sim, ep rdma.Endpoint, l *Layout, k *accounts) error {
+	w, err := Open(ep, l, r.options)
 	if err != nil {
 		return err
 	}
-	if err := k.end(w); err != nil { // before any recovery
+	if err := k.End(customer{w, nil}); err != nil { // before any recovery
 		return err
 	}
 	if err := adoptAll(s, w); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if err := k.end(w); err != nil {
+	if err := k.End(customer{w, nil}); err != nil {
 		return fmt.Errorf("behind the recovery: %w", err)
 	}
 	alive := map[rdma.ClientID]bool{}

@@ -1,4 +1,4 @@
-package rtx
+package bank
 
 import (
 	"fmt"
@@ -9,32 +9,32 @@ import (
 
 // event is a transaction as its client saw it: what it read, by the transactions that wrote that, and what it changed.
 // All that it changes it has read, or made.
-type event struct {
+type event[R ~uint64] struct {
 	id         uint64
 	client     string
 	begin, end time.Duration // end: 0 where it is not known whether it took effect
-	reads      map[Ref]uint64
-	writes     map[Ref]bool // true: it freed the object
-	made       map[Ref]bool
+	reads      map[R]uint64
+	writes     map[R]bool // true: it freed the object
+	made       map[R]bool
 	done       bool // it took effect, says its client
 	refused    bool // it had no effect, says its client
 }
 
-func (e *event) String() string {
+func (e *event[R]) String() string {
 	return fmt.Sprintf("%d (%s, %v to %v, reads %v, writes %v, makes %v)", e.id, e.client, e.begin, e.end, e.reads, e.writes, e.made)
 }
 
 // history is all that clients did. Transaction 0 gave the roots their data.
-type history struct {
-	events []*event
-	final  map[Ref]uint64 // the writer of what is there in the end
+type history[R ~uint64] struct {
+	events []*event[R]
+	final  map[R]uint64 // the writer of what is there in the end
 }
 
 // check returns why no order of the transactions, each at one moment between its begin and its end, explains what they
 // read. The order of an object's versions is known, since a transaction reads what it replaces; so it is enough to look
 // for a cycle.
-func (h *history) check() error {
-	byID := map[uint64]*event{}
+func (h *history[R]) check() error {
+	byID := map[uint64]*event[R]{}
 	for _, e := range h.events {
 		byID[e.id] = e
 	}
@@ -50,8 +50,8 @@ func (h *history) check() error {
 }
 
 // effective returns what took effect: what was answered so, and what was seen by others that took effect.
-func (h *history) effective(byID map[uint64]*event) (map[uint64]*event, error) {
-	found := map[uint64]*event{}
+func (h *history[R]) effective(byID map[uint64]*event[R]) (map[uint64]*event[R], error) {
+	found := map[uint64]*event[R]{}
 	var seen []uint64
 	for _, e := range h.events {
 		if e.done {
@@ -82,18 +82,18 @@ func (h *history) effective(byID map[uint64]*event) (map[uint64]*event, error) {
 	return found, nil
 }
 
-type version struct {
-	of Ref
+type version[R ~uint64] struct {
+	of R
 	by uint64
 }
 
 // versions returns which transaction replaced each version. Each is replaced once at most, and the last one is what is
 // there.
-func (h *history) versions(effective map[uint64]*event) (map[version]uint64, error) {
-	next := map[version]uint64{}
+func (h *history[R]) versions(effective map[uint64]*event[R]) (map[version[R]]uint64, error) {
+	next := map[version[R]]uint64{}
 	for _, e := range effective {
 		for r := range e.writes {
-			v := version{r, e.reads[r]}
+			v := version[R]{r, e.reads[r]}
 			if e.made[r] {
 				v.by = e.id
 				continue
@@ -104,7 +104,7 @@ func (h *history) versions(effective map[uint64]*event) (map[version]uint64, err
 			next[v] = e.id
 		}
 	}
-	written := map[Ref]int{}
+	written := map[R]int{}
 	for v := range next {
 		written[v.of]++
 	}
@@ -122,7 +122,7 @@ func (h *history) versions(effective map[uint64]*event) (map[version]uint64, err
 	}
 	for _, e := range effective {
 		for r, freed := range e.writes {
-			if _, there := h.final[r]; !there && !freed && next[version{r, e.id}] == 0 {
+			if _, there := h.final[r]; !there && !freed && next[version[R]{r, e.id}] == 0 {
 				return nil, fmt.Errorf("lost: %v of %v is not there, and was not freed", r, e)
 			}
 		}
@@ -131,14 +131,14 @@ func (h *history) versions(effective map[uint64]*event) (map[version]uint64, err
 }
 
 // edges returns which transaction comes before which.
-func (h *history) edges(effective map[uint64]*event, next map[version]uint64) map[uint64][]uint64 {
+func (h *history[R]) edges(effective map[uint64]*event[R], next map[version[R]]uint64) map[uint64][]uint64 {
 	before := map[uint64][]uint64{}
 	ids := slices.Sorted(maps.Keys(effective))
 	for _, id := range ids {
 		e := effective[id]
 		for r, by := range e.reads {
 			before[by] = append(before[by], id)
-			if n, ok := next[version{r, by}]; ok && n != id {
+			if n, ok := next[version[R]{r, by}]; ok && n != id {
 				before[id] = append(before[id], n)
 			}
 		}
