@@ -1,0 +1,84 @@
+package dtx
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Await returns when an object is not locked. Of a client that has died that is so when it was recovered: then its locks
+// are released on sight. It is not called by a closure that Run runs: its transaction waits by itself. The error wraps
+// rdma.ErrTimeout when the lock is held for longer than Options.Timeout.
+func (w *Worker) Await(r Ref) error {
+	w.extend()
+	return w.await(r)
+}
+
+func (w *Worker) await(r Ref) error {
+	if !w.valid(r) {
+		return fmt.Errorf("await %v: %w", r, ErrNoObject)
+	}
+	at, _ := w.Object(r)
+	var owner rdma.ClientID
+	for p := w.waits; ; {
+		v, ended, err := w.look(at, owner)
+		switch {
+		case err != nil:
+			return fmt.Errorf("await %v: %w", r, err)
+		case !v.Held():
+			return nil
+		case v.owner() == 0 || int(v.owner()) > w.Clients:
+			return fmt.Errorf("await %v, locked by client %d of 1 to %d: %w", r, v.owner(), w.Clients, client.ErrDamaged)
+		case v.owner() != owner:
+			if owner = v.owner(); owner != w.id { // whose end is wanted
+				w.stats.Waits++
+			}
+			continue
+		case ended >= v.sequence():
+			err = w.free(at, v)
+		case owner == w.id: // of an earlier transaction, or attempt
+			err = w.settle()
+		}
+		if err != nil {
+			return fmt.Errorf("await %v: %w", r, err)
+		}
+		if !p.Again() {
+			return fmt.Errorf("%v is locked by client %d: %w", r, owner, errTime)
+		}
+	}
+}
+
+// look reads an object's lock, and up to which sequence the transactions of a client are over, if there is a client.
+func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, err error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	lock := b.Read(at, 8)
+	if c != 0 {
+		b.Read(w.log(c).Add(endedAt), 8)
+	}
+	if err := w.do(stepAwait, b); err != nil {
+		return 0, 0, err
+	}
+	if c != 0 {
+		ended = b.Op(1).Word(0)
+	}
+	return Version(lock.Word(0)), ended, nil
+}
+
+// free releases the lock of a transaction that is over. The object's body stays as it is for as long as the lock does, and
+// the lock becomes the version that stands there. That is READ when the transaction is known to be over, and not with what
+// says so.
+func (w *Worker) free(at rdma.Addr, v Version) error {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(at.Add(versionAt), 8)
+	if err := w.do(stepReadUnder, b); err != nil {
+		return err
+	}
+	_, ok, err := w.swap(stepFreeLock, at, uint64(v), op.Word(0))
+	if ok {
+		w.stats.Freed++
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+package dtx
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// commit ends the attempt of a closure that has returned nil. A transaction that changes nothing is committed: all that
+// it read existed at one moment. Others commit in four steps, each of which begins when the one before is complete, on
+// whatever nodes:
+//
+//	1  lock what is changed, by CAS: the version of the execution phase -> held, by this transaction
+//	2  validate what was read and is not changed; nothing to do where nothing was
+//	3  WRITE the log, with all bodies as they are to be: from here on it is committed
+//	4  WRITE each body, and unlock by a CAS behind it: posted later to the same node, it is not executed before the WRITE
+//
+// In 4 objects on several nodes become visible at several moments, each when its lock is free; so nothing has to be waited
+// for between them.
+func (tx *Tx) commit() error {
+	if tx.writes == 0 {
+		tx.abort()
+		return nil
+	}
+	w := tx.w
+	b := w.ep.Batch() // of the log; the bodies are copied from there
+	defer w.drop(b)
+	err := tx.prepare()
+	if err == nil {
+		var entries []byte
+		entries, err = tx.writeLog(b)
+		if err == nil {
+			err = tx.apply(entries)
+		}
+	}
+	if errors.Is(err, client.ErrUncertain) {
+		return err // what is not known yet is pending
+	}
+	if err != nil {
+		tx.abort()
+		return err
+	}
+	tx.settled(true)
+	w.stats.Commits++
+	return nil
+}
+
+// prepare is steps 1 and 2.
+func (tx *Tx) prepare() error {
+	if err := tx.number(); err != nil {
+		return err
+	}
+	if n := tx.logBytes(); n > tx.w.Log {
+		return tx.fail(fmt.Errorf("a log of %d bytes, %d at most: %w", n, tx.w.Log, ErrTooMany))
+	}
+	if err := tx.lockAll(); err != nil {
+		return err
+	}
+	if len(tx.checks) == 0 && !tx.others((*object).stays, nil) {
+		return nil
+	}
+	return tx.validate((*object).stays, nil)
+}
+
+func (tx *Tx) logBytes() int {
+	n := recordHead
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.change != unchanged {
+			n += entryBytes(len(o.next))
+		}
+	}
+	return n
+}
+
+// lockAll is step 1.
+func (tx *Tx) lockAll() error {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.change != unchanged && o.lock == 0 {
+			b.CompareSwap(o.at, uint64(o.seen), uint64(lockOf(w.id, tx.sequence)))
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	err := w.do(stepLock, b)
+	k := 0
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change == unchanged || o.lock != 0 {
+			continue
+		}
+		cas := b.Op(k)
+		k++
+		switch {
+		case err != nil:
+			tx.unsure(o, cas, b)
+		case cas.Swapped():
+			tx.hold(o)
+		default:
+			o.slot.stale = true
+			_ = tx.conflict(o.ref, Version(cas.Result).Held())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	return tx.err
+}
+
+// writeLog is step 3. It returns what the record says.
+func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
+	w := tx.w
+	lock := lockOf(w.id, tx.sequence)
+	r := record{p: b.Alloc(tx.logBytes())}
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.change != unchanged {
+			r.add(o.ref, &body{version: lock.written(), there: o.change == written, life: o.ref.life(), data: o.next})
+		}
+	}
+	r.seal(lock)
+	b.Write(w.log(w.id).Add(recordAt), r.p)
+	if err := w.do(stepLog, b); err != nil {
+		if !w.sent {
+			return nil, err
+		}
+		return nil, tx.uncertain(fmt.Errorf("write the log: %w", err))
+	}
+	return r.p[recordHead:], nil
+}
+
+// apply is step 4. Early locks of what was not changed are released with the rest.
+func (tx *Tx) apply(entries []byte) error {
+	w := tx.w
+	w.extend() // it is decided: others wait for what is left
+	lock := lockOf(w.id, tx.sequence)
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for len(entries) > 0 {
+		var r Ref
+		var p []byte
+		r, p, entries = nextEntry(entries)
+		w.addBody(b, r, p, lock)
+	}
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.lock != 0 && o.change == unchanged {
+			b.CompareSwap(o.at, uint64(lock), uint64(o.seen))
+		}
+	}
+	if err := w.doWhereLeft(stepCommit, b); err != nil {
+		return tx.uncertain(fmt.Errorf("write: %w", err))
+	}
+	for i := range b.Len() {
+		if op := b.Op(i); op.Verb == rdma.CompareSwap && op.Err == nil && !op.Swapped() {
+			return fmt.Errorf("the lock at %v is %#x, not %#x: %w", op.Addr, op.Result, uint64(lock), client.ErrDamaged)
+		}
+	}
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.change != unchanged {
+			o.seen = lock.written()
+		}
+		o.lock = 0
+	}
+	return nil
+}
+
+// addBody adds the WRITE of a body as a log has it, and the release of its lock behind that.
+func (w *Worker) addBody(b *rdma.Batch, r Ref, encoded []byte, lock Version) {
+	at, _ := w.Object(r)
+	p := b.Alloc(len(encoded))
+	copy(p, encoded)
+	b.Write(at.Add(checksumAt), p)
+	b.CompareSwap(at, uint64(lock), uint64(lock.written()))
+}
+
+// abort lets go of what a transaction holds that is not committed. Its objects have the versions that they had before. A
+// crash behind it leaves locks that a recovery makes free to release.
+func (tx *Tx) abort() {
+	w := tx.w
+	var b *rdma.Batch
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.lock == 0 {
+			continue
+		}
+		if b == nil {
+			b = w.ep.Batch()
+		}
+		op := b.CompareSwap(o.at, uint64(o.lock), uint64(o.seen))
+		if o.unsure { // behind the CAS that may be in flight, and once more when nothing is
+			op.Fence = true
+			w.owed = append(w.owed, swap{o.at, o.lock, o.seen})
+		}
+		o.lock, o.unsure = 0, false
+	}
+	if b != nil {
+		if err := w.ep.Post(b.As(stepLetGo)); err != nil {
+			w.oweAll(b, func(*rdma.Op) bool { return true })
+			b.Release()
+		} else {
+			w.flying = append(w.flying, b)
+		}
+	}
+	tx.settled(false)
+}
+
+// settled gives what a transaction has taken to its place, when it is known what became of it.
+func (tx *Tx) settled(committed bool) {
+	m := &tx.w.memory
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		switch {
+		case o.slot.chunk != nil:
+			m.used(o.slot, committed && o.change == written)
+		case committed && o.change == freed && !tx.w.isRoot(o.ref):
+			m.freed(o.ref, o.seen)
+		}
+		o.slot = slot{}
+	}
+}

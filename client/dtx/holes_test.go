@@ -1,0 +1,505 @@
+package dtx
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
+)
+
+// brief is how long a transaction may take that is to find no end.
+const brief = 20 * time.Millisecond
+
+// doomed returns a worker that dies before a step of a transaction.
+func doomed(t testing.TB, f rdma.Fabric, l *Layout, step rdma.Step) *Worker {
+	t.Helper()
+	ep, err := f.Open("dead")
+	must(t, err)
+	return open(t, fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop}), l, Options{})
+}
+
+// TestOpacity: a closure that reads two objects, between which another transaction changes both, sees both as they were
+// at one moment, or is told to return: with a guess, too, that is right, wrong, or of a version that came meanwhile.
+func TestOpacity(t *testing.T) {
+	for _, guess := range []string{"none", "right", "old"} {
+		f, l := pool(t, Shape{Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w, before := hookedWorker(t, f, l, Options{})
+		other := worker(t, f, l, Options{})
+		must(t, set(w, "old", a, b))
+		var of Version
+		must(t, w.Run(func(tx *Tx) error { return readAll(tx, b) }))
+		of, _ = w.Seen(b)
+		if guess == "right" { // until the other changes it
+			must(t, set(w, "old", b))
+			of, _ = w.Seen(b)
+		}
+		tries := 0
+		must(t, w.Run(func(tx *Tx) error {
+			if tries++; guess != "none" {
+				tx.Guess(b, of)
+			}
+			x, err := tx.Read(a)
+			if err != nil {
+				return err
+			}
+			if tries == 1 {
+				before[stepRead] = func() { must(t, set(other, "new", a, b)) }
+			}
+			y, err := tx.Read(b)
+			if err == nil && string(x) != string(y) {
+				t.Errorf("guess %s: read %s and %s", guess, x, y)
+			}
+			return err
+		}))
+		if tries != 2 {
+			t.Errorf("guess %s: %d tries, want 2", guess, tries)
+		}
+	}
+}
+
+// TestGuessOfTheFuture: what was changed between the READ of one object and the validation of another is seen, though
+// the guess is right.
+func TestGuessOfTheFuture(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w, before := hookedWorker(t, f, l, Options{})
+	other := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	of, _ := w.Seen(b)
+	tries := 0
+	must(t, w.Run(func(tx *Tx) error {
+		if tries++; tries == 1 {
+			tx.Guess(b, of)
+		}
+		if err := readAll(tx, a); err != nil {
+			return err
+		}
+		if tries == 1 {
+			before[stepRead] = func() { must(t, set(other, "new", a)) }
+		}
+		return readAll(tx, b)
+	}))
+	if tries != 2 {
+		t.Errorf("%d tries, want 2", tries)
+	}
+}
+
+// TestLateRead: what a guess that is wrong has saved is made up for: an object whose READ lands behind those of the locks
+// of others is not taken to be as old as these.
+func TestLateRead(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	ep, err := f.Open("reader")
+	must(t, err)
+	slow := &lateRead{Endpoint: ep}
+	w, other, r := open(t, slow, l, Options{}), worker(t, f, l, Options{}), newRaw(t, f, l)
+	must(t, set(w, "old", a, b))
+	of, _ := w.Seen(b)
+	at, bytes := l.Object(b)
+	tries := 0
+	must(t, w.Run(func(tx *Tx) error {
+		if tries++; tries == 1 {
+			tx.Guess(b, of)
+		}
+		x, err := tx.Read(a)
+		if err != nil {
+			return err
+		}
+		if tries == 1 {
+			slow.now = func(p []byte) {
+				must(t, set(other, "new", a, b))
+				now, err := rdma.ReadBytes(r.ep, "test", at, bytes, time.Second)
+				must(t, err)
+				copy(p, now)
+			}
+		}
+		y, err := tx.Read(b)
+		if err == nil && string(x) != string(y) {
+			t.Errorf("read %s and %s", x, y)
+		}
+		return err
+	}))
+	if tries != 2 {
+		t.Errorf("%d tries, want 2", tries)
+	}
+}
+
+// lateRead is an endpoint on which the READ of an object lands behind the others of its batch, once.
+type lateRead struct {
+	rdma.Endpoint
+	now func(p []byte) // READs it
+}
+
+func (e *lateRead) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	err := e.Endpoint.Wait(b, n, within)
+	if e.now != nil && b.Step() == stepRead && b.Len() == 2 {
+		now := e.now
+		e.now = nil
+		now(b.Op(0).Buf)
+	}
+	return err
+}
+
+// TestReadIf: a transaction goes on over a change that its closure allows, and not over one that it does not.
+func TestReadIf(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w, before := hookedWorker(t, f, l, Options{})
+	other := worker(t, f, l, Options{})
+	for _, allowed := range []bool{true, false} {
+		must(t, set(w, "old", a, b))
+		before[stepLock] = func() { must(t, set(other, "new", a)) }
+		tries, asked := 0, ""
+		must(t, w.Run(func(tx *Tx) error {
+			tries++
+			_, err := tx.ReadIf(a, func(now []byte) bool { asked = string(now); return allowed })
+			return errors.Join(err, tx.Write(b, []byte("written")))
+		}))
+		if asked != "new" || (tries == 1) != allowed {
+			t.Errorf("allowed %v: %d tries, asked about %q", allowed, tries, asked)
+		}
+		wantData(t, w, "[new written]", a, b)
+	}
+	must(t, w.Run(func(tx *Tx) error { // freed
+		_, err := tx.ReadIf(a, func(now []byte) bool { return now == nil })
+		before[stepLock] = func() { must(t, other.Run(func(tx *Tx) error { return tx.Free(a) })) }
+		return errors.Join(err, tx.Write(b, []byte("last")))
+	}))
+	wantData(t, w, "[last]", b)
+}
+
+// TestTornData: an object of which a word is another version's has no version.
+func TestTornData(t *testing.T) {
+	image := func(v Version, data string) []byte {
+		p := make([]byte, headBytes+40)
+		le.PutUint64(p, uint64(v))
+		o := body{version: v, there: true, data: []byte(data)}
+		o.encode(p[checksumAt : headBytes+len(data)])
+		return p
+	}
+	p, q := image(77, "first data of 24 bytes ."), image(78, "other data, which are 40 bytes all in a.")
+	if v, data, ok := Decode(p, 1); !ok || v != 77 || string(data) != "first data of 24 bytes ." {
+		t.Errorf("got %v, %q, %v", v, data, ok)
+	}
+	for i := 0; i < headBytes+24; i += 8 {
+		torn := slices.Clone(p)
+		copy(torn[i:i+8], q[i:])
+		if _, data, ok := Decode(torn, 1); ok {
+			t.Errorf("with word %d of another: %q", i/8, data)
+		}
+	}
+	if v, data, ok := Decode(make([]byte, 64), 1); !ok || v != 0 || data != nil {
+		t.Errorf("what was never written is %v, %q, %v", v, data, ok)
+	}
+}
+
+// TestTornLog: a record of which a word is another one's is none.
+func TestTornLog(t *testing.T) {
+	image := func(lock Version, data ...string) []byte {
+		r := record{p: make([]byte, 512)}
+		for i, d := range data {
+			r.add(Ref(i+1), &body{version: lock.written(), there: true, data: []byte(d)})
+		}
+		r.seal(lock)
+		return r.p[:r.at]
+	}
+	p, q := image(held|77, "first"), image(held|78, "other", "and another")
+	lock, entries, ok := openRecord(slices.Concat(p, make([]byte, 48)))
+	r, _, rest := nextEntry(entries)
+	if !ok || lock != held|77 || r != 1 || len(rest) != 0 {
+		t.Errorf("got %v, %v, %d bytes more, %v", lock, r, len(rest), ok)
+	}
+	for i := 0; i < len(p); i += 8 {
+		torn := slices.Clone(q)
+		copy(torn[i:i+8], p[i:])
+		if _, _, ok := openRecord(torn); ok && string(torn) != string(q) {
+			t.Errorf("with word %d of another it is a record", i/8)
+		}
+	}
+	if _, _, ok := openRecord(make([]byte, 256)); ok {
+		t.Error("nothing at all is a record")
+	}
+}
+
+// TestLateLock: a lock of a transaction that is over, of a dead client, is released on sight, and the object has the
+// version of its data then.
+func TestLateLock(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 1})
+	a := l.Root(0)
+	w, r := worker(t, f, l, Options{}), newRaw(t, f, l)
+	must(t, set(w, "there", a))
+	dead := worker(t, f, l, Options{})
+	must(t, set(dead, "there", a))
+	was := r.lock(a)
+	must(t, f.Revoke(dead.id))
+	r.take(a, lockOf(dead.id, dead.numbers.Used()+1))
+	w.opt.Timeout = brief
+	_, err := get(w, a)
+	wantError(t, err, rdma.ErrTimeout)
+	w.opt.Timeout = 20 * time.Second
+	must(t, w.Recover(dead.id))
+	wantData(t, w, "[there]", a)
+	if r.lock(a) != was || w.stats.Freed != 1 {
+		t.Errorf("the lock is %#x, it was %#x: %+v", uint64(r.lock(a)), uint64(was), w.stats)
+	}
+}
+
+// TestLostOutcome: a transaction whose log's WRITE is given up is uncertain, and settled before the next one, in either
+// way; what it has locked is free then.
+func TestLostOutcome(t *testing.T) {
+	for step, want := range map[rdma.Step]string{stepLog: "[new new]", stepCommit: "[new new]", stepLock: "[old old]"} {
+		f, l := pool(t, Shape{Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		ep, err := f.Open("late")
+		must(t, err)
+		w := open(t, &deaf{Endpoint: ep}, l, Options{})
+		must(t, set(w, "old", a, b))
+		w.ep.(*deaf).step = step
+		err = set(w, "new", a, b)
+		if want := map[bool]error{true: rdma.ErrTimeout, false: client.ErrUncertain}[step == stepLock]; !errors.Is(err, want) {
+			t.Errorf("%s: %v", step, err)
+		}
+		other := worker(t, f, l, Options{Timeout: brief})
+		if step == stepLog {
+			_, err = get(other, a)
+			wantError(t, err, rdma.ErrTimeout)
+		}
+		wantData(t, w, want, a, b)
+		wantData(t, other, want, a, b)
+		must(t, w.Close())
+	}
+}
+
+// deaf is an endpoint that does not hear of a step's completion at first.
+type deaf struct {
+	rdma.Endpoint
+	step rdma.Step
+}
+
+func (d *deaf) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	err := d.Endpoint.Wait(b, n, within)
+	if d.step != "" && b.Step() == d.step {
+		d.step = ""
+		return rdma.ErrTimeout
+	}
+	return err
+}
+
+// TestLives: an object that was freed is not there, though another one has its place.
+func TestLives(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1})
+	w := worker(t, f, l, Options{})
+	old, err := create(w, "old")
+	must(t, err)
+	must(t, w.Run(func(tx *Tx) error { return tx.Free(old) }))
+	next, err := create(w, "next")
+	must(t, err)
+	if next.place() != old.place() || next == old {
+		t.Fatalf("%v, and then %v", old, next)
+	}
+	_, err = get(w, old)
+	wantError(t, err, ErrNoObject)
+	wantError(t, set(w, "lost", old), ErrNoObject)
+	wantError(t, w.Run(func(tx *Tx) error { return tx.Free(old) }), ErrNoObject)
+	wantData(t, w, "[next]", next)
+}
+
+// TestLockOnNothing: a lock that a dead client left on the place of an object that it was about to make does not keep the
+// place from being used.
+func TestLockOnNothing(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Roots: 1, Sizes: []int{64}, Chunk: 2048, Memory: 1 << 18})
+	dead := doomed(t, f, l, stepLog)
+	_, err := create(dead, "new")
+	wantError(t, err, rdma.ErrClosed)
+	w := worker(t, f, l, Options{})
+	must(t, f.Revoke(dead.id))
+	must(t, w.Recover(dead.id))
+	for range l.chunks * l.perChunk(0) {
+		_, err := create(w, "there")
+		must(t, err)
+	}
+	_, err = create(w, "one too many")
+	wantError(t, err, client.ErrFull)
+	if w.stats.Freed != 1 {
+		t.Errorf("%+v", w.stats)
+	}
+}
+
+// TestRecovered: until a client is recovered others wait for what it has locked, and no longer; then it is all there, or
+// nothing, and the next holder of its identity begins above all that it used.
+func TestRecovered(t *testing.T) {
+	for _, step := range []rdma.Step{stepLock, stepValidate, stepLog, stepCommit} {
+		for _, early := range []bool{false, true} {
+			if early && step == stepValidate { // there is nothing to validate
+				continue
+			}
+			f, l := pool(t, Shape{Roots: 3})
+			a, b, c := l.Root(0), l.Root(1), l.Root(2)
+			w := worker(t, f, l, Options{})
+			must(t, set(w, "old", a, b, c))
+			dead := doomed(t, f, l, step)
+			err := dead.Run(func(tx *Tx) error {
+				if early {
+					if err := tx.Lock(c); err != nil {
+						return err
+					}
+				}
+				_, err := tx.Read(c)
+				return errors.Join(err, tx.Write(a, []byte("new")), tx.Write(b, []byte("new")))
+			})
+			wantError(t, err, rdma.ErrClosed)
+			if step != stepLock {
+				w.opt.Timeout = brief
+				wantError(t, set(w, "never", a), rdma.ErrTimeout)
+				w.opt.Timeout = 20 * time.Second
+			}
+			must(t, f.Revoke(dead.id))
+			must(t, w.Recover(dead.id))
+			want := "[old old old]"
+			if step == stepCommit {
+				want = "[new new old]"
+			}
+			wantData(t, w, want, a, b, c)
+			must(t, set(w, "all", a, b, c))
+			r := newRaw(t, f, l)
+			if ended := r.word(l.log(dead.id).Add(endedAt)); ended < dead.numbers.Used() {
+				t.Errorf("all is over up to %d, and %d was used", ended, dead.numbers.Used())
+			}
+			must(t, w.Recover(dead.id)) // once more
+			wantData(t, w, "[all all all]", a, b, c)
+		}
+	}
+}
+
+// TestReplayOnce: a recovery that stood still, and goes on when another one and a later transaction have ended, does not
+// write over what that one wrote: no two have the claim.
+func TestReplayOnce(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	dead := doomed(t, f, l, stepCommit)
+	wantError(t, set(dead, "dead's", a, b), rdma.ErrClosed)
+	must(t, f.Revoke(dead.id))
+	slow, before := hookedWorker(t, f, l, Options{})
+	other := worker(t, f, l, Options{Timeout: brief})
+	before[stepReplay] = func() {
+		wantError(t, other.Recover(dead.id), rdma.ErrTimeout)
+		wantError(t, set(other, "later", a), rdma.ErrTimeout)
+	}
+	must(t, slow.Recover(dead.id))
+	wantData(t, w, "[dead's dead's]", a, b)
+	if slow.stats.Replayed != 1 || other.stats.Replayed != 0 {
+		t.Errorf("the slow one replayed %d, the other %d", slow.stats.Replayed, other.stats.Replayed)
+	}
+}
+
+// TestDeadMaster: a recovery whose client died is taken over when that client was recovered.
+func TestDeadMaster(t *testing.T) {
+	for _, step := range []rdma.Step{stepReadLog, stepReadLocks, stepReplay, stepEnd, stepYieldLog} {
+		f, l := pool(t, Shape{Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w := worker(t, f, l, Options{Timeout: brief})
+		must(t, set(w, "old", a, b))
+		dead := doomed(t, f, l, stepCommit)
+		wantError(t, set(dead, "new", a, b), rdma.ErrClosed)
+		must(t, f.Revoke(dead.id))
+		ep, err := f.Open("master")
+		must(t, err)
+		dying := fault.New(ep, fault.Fault{})
+		master := open(t, dying, l, Options{})
+		dying = fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop})
+		master.ep = dying
+		wantError(t, master.Recover(dead.id), rdma.ErrClosed)
+		wantError(t, w.Recover(dead.id), rdma.ErrTimeout)
+		must(t, f.Revoke(master.id))
+		w.opt.Timeout = 20 * time.Second
+		must(t, w.Recover(master.id))
+		must(t, w.Recover(dead.id))
+		wantData(t, w, "[new new]", a, b)
+	}
+}
+
+// TestMender: the pool's master recovers a client that was fenced off.
+func TestMender(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	dead := doomed(t, f, l, stepCommit)
+	wantError(t, set(dead, "new", a, b), rdma.ErrClosed)
+	w := worker(t, f, l, Options{})
+	must(t, f.Revoke(dead.id))
+	ep, err := f.Open("master")
+	must(t, err)
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep, l, Options{}) },
+		cluster.Options{Tick: Detection})
+	must(t, err)
+	wantData(t, w, "[new new]", a, b)
+}
+
+// TestFenced: a client that is taken for dead, and goes on, changes nothing behind its recovery.
+func TestFenced(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	slow, before := hookedWorker(t, f, l, Options{})
+	w := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	for _, step := range []rdma.Step{stepLog, stepCommit} {
+		before[step] = func() {
+			for _, c := range f.Clients() {
+				if c.ID == slow.id {
+					wantError(t, w.Adopt(f, c), rdma.ErrHeld)
+				}
+			}
+			must(t, set(w, "later", a, b))
+		}
+		if err := set(slow, "slow", a, b); !errors.Is(err, rdma.ErrRevoked) {
+			t.Errorf("a fenced client ends with %v", err)
+		}
+		wantData(t, w, "[later later]", a, b)
+		slow, before = hookedWorker(t, f, l, Options{})
+	}
+}
+
+// TestRetired: an identity that has used all of its sequences changes nothing any more.
+func TestRetired(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 1, SequenceBits: 4})
+	w := worker(t, f, l, Options{})
+	n := 0
+	for ; n < 20; n++ {
+		if err := set(w, "there", l.Root(0)); err != nil {
+			wantError(t, err, ErrRetired)
+			break
+		}
+	}
+	if n == 0 || n >= 15 {
+		t.Errorf("%d transactions", n)
+	}
+	wantData(t, w, "[there]", l.Root(0))
+}
+
+// TestDeadNode: what a dead node had is lost, and says so; what others have goes on.
+func TestDeadNode(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 2, Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	lost, w := worker(t, f, l, Options{Timeout: brief}), worker(t, f, l, Options{Timeout: brief})
+	must(t, set(w, "there", a, b))
+	if l.log(lost.id).Node() != 1 || l.log(w.id).Node() != 0 || l.NodeOf(a) != 0 || l.NodeOf(b) != 1 {
+		t.Fatal("objects and logs lie elsewhere")
+	}
+	must(t, f.(rdma.NodeKiller).KillNode(1))
+	for range 2 {
+		_, err := get(w, b)
+		wantError(t, err, rdma.ErrNodeDown)
+		must(t, set(w, "new", a))
+		wantData(t, w, "[new]", a)
+	}
+	wantData(t, lost, "[new]", a)
+	wantError(t, set(lost, "never", a), client.ErrUncertain) // its log may have been written before the node died
+	wantError(t, set(w, "later", a), rdma.ErrNodeDown)
+}

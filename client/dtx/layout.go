@@ -1,0 +1,214 @@
+package dtx
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+var le = binary.LittleEndian
+
+// Shape is what all clients of a pool have to agree on. An index stores it in its pool's header.
+type Shape struct {
+	Nodes     int    // memory nodes; objects are spread over them, and none is replicated
+	Base      uint64 // offset of the first byte that belongs to objects; 0: behind the pool's header
+	Memory    uint64 // offset behind the last one: Fabric.Size
+	Clients   int    // identities: those of the pool's workers are 1 to Clients
+	Roots     int    // objects that are known from the beginning: see Layout.Root
+	RootBytes int    // of data that a root may have; by default the largest of Sizes
+	Sizes     []int  // bytes of data that an object may have, ascending: each takes the smallest room that fits; 8 at most
+	Writes    int    // objects that one transaction may change, at most; 16 by default
+	Log       int    // bytes of log that one transaction may take; by default Writes times the largest object
+	Chunk     int    // bytes of objects that a client takes at a time; by default 64 KiB, or less in a small pool
+	// SequenceBits makes sequences narrower than they could be, so that tests see them come to their end.
+	SequenceBits int
+}
+
+// Layout is where everything of a Shape lies, the same on each node:
+//
+//	logs     of the clients whose identity modulo Nodes is the node's number
+//	roots    root i on node i modulo Nodes
+//	table    a word a chunk: node.Entry
+//	chunks   of objects of one size each
+//
+// Locks, the first two words of logs, and tables are changed by atomics only; all else by WRITEs only. All is zero in a
+// new pool.
+type Layout struct {
+	Shape
+	maxSequence uint64
+
+	logBytes, logs, roots, table, first uint64
+	chunks                              int
+	units                               uint64 // of each node
+}
+
+const unitBytes = 64 // objects are whole units
+
+// ErrShape is wrapped by errors about shapes that cannot be.
+var ErrShape = errors.New("no such pool of objects")
+
+// NewLayout returns the layout of a shape, or an error wrapping ErrShape.
+func NewLayout(s Shape) (*Layout, error) {
+	s.Sizes = slices.Clone(s.Sizes)
+	s.Base, s.Writes = cmp.Or(s.Base, node.HeaderBytes), cmp.Or(s.Writes, 16)
+	l := &Layout{Shape: s}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	largest := l.Sizes[len(l.Sizes)-1]
+	l.RootBytes = cmp.Or(l.RootBytes, largest)
+	l.Log = cmp.Or(l.Log, recordHead+l.Writes*entryBytes(max(l.RootBytes, largest)))
+	if l.Chunk == 0 { // clients that have a few of them leave most of the pool to others
+		l.Chunk = min(64<<10, max(4*roomBytes(largest), int(l.Memory)/l.Clients/16))
+	}
+	l.Chunk = up(max(l.Chunk, roomBytes(largest)), unitBytes) * unitBytes
+	l.place()
+	if l.chunks == 0 {
+		return nil, fmt.Errorf("%d bytes a node have no room for a chunk of %d: %w", l.Memory, l.Chunk, ErrShape)
+	}
+	if places := uint64(l.Roots) + uint64(l.Nodes)*l.units; places >= 1<<classShift-1 {
+		return nil, fmt.Errorf("%d places: want less than 2^%d: %w", places, classShift, ErrShape)
+	}
+	l.maxSequence = mostSequences
+	if s.SequenceBits > 0 {
+		l.maxSequence = min(mostSequences, uint64(1)<<s.SequenceBits-1)
+	}
+	return l, nil
+}
+
+func (l *Layout) check() error {
+	ascending := slices.IsSorted(l.Sizes) && len(l.Sizes) > 0 && l.Sizes[0] > 0
+	switch {
+	case l.Nodes < 1 || l.Nodes >= rdma.MaxNodes || l.Memory > rdma.MaxOffset || l.Base%8 != 0:
+		return fmt.Errorf("%d nodes, bytes %d to %d: %w", l.Nodes, l.Base, l.Memory, ErrShape)
+	case l.Clients < 1 || l.Clients >= int(node.OfNode) || l.Roots < 0 || l.Writes < 1 || l.Writes > 1<<12:
+		return fmt.Errorf("%d clients, %d roots, %d writes: %w", l.Clients, l.Roots, l.Writes, ErrShape)
+	case !ascending || len(l.Sizes) > classes || l.Sizes[len(l.Sizes)-1] > 1<<30:
+		return fmt.Errorf("sizes %v: want 1 to %d in order: %w", l.Sizes, classes, ErrShape)
+	case l.Chunk < 0 || l.Log < 0 || l.RootBytes < 0 || l.RootBytes > 1<<30:
+		return fmt.Errorf("chunks of %d bytes, logs of %d, roots of %d: %w", l.Chunk, l.Log, l.RootBytes, ErrShape)
+	}
+	return nil
+}
+
+func up(n, by int) int { return (n + by - 1) / by }
+
+// place divides a node's memory.
+func (l *Layout) place() {
+	l.logBytes = uint64(up(recordAt+l.Log, unitBytes)) * unitBytes
+	l.logs = (l.Base + unitBytes - 1) &^ (unitBytes - 1)
+	l.roots = l.logs + uint64(up(l.Clients+1, l.Nodes))*l.logBytes
+	l.table = l.roots + uint64(up(l.Roots, l.Nodes)*roomBytes(l.RootBytes))
+	if l.table+unitBytes < l.Memory {
+		l.chunks = int((l.Memory - l.table - unitBytes) / uint64(l.Chunk+8))
+	}
+	l.first = (l.table + 8*uint64(l.chunks) + unitBytes - 1) &^ (unitBytes - 1)
+	l.units = uint64(l.chunks) * uint64(l.Chunk) / unitBytes
+}
+
+// roomBytes returns the bytes of an object that may have so many of data.
+func roomBytes(data int) int { return up(headBytes+data, unitBytes) * unitBytes }
+
+// Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
+// handed out.
+func (l *Layout) Tables() uint64 { return l.first - l.Base }
+
+// Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
+// keeps its Shape in a pool's header writes that, too.
+func Prepare(f rdma.Fabric, l *Layout) error {
+	for n := range l.Nodes {
+		if err := node.Commit(f, n, l.Base, l.Tables()); err != nil {
+			return fmt.Errorf("make a pool of objects on node %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// Root returns the i-th object that is there from the beginning, without data, and whose place is never another object's:
+// an index begins there.
+func (l *Layout) Root(i int) Ref {
+	if i < 0 || i >= l.Roots {
+		panic(fmt.Sprintf("dtx: no root %d of %d", i, l.Roots))
+	}
+	return Ref(i + 1)
+}
+
+func (l *Layout) isRoot(r Ref) bool { return r.number() <= uint64(l.Roots) }
+
+// Object returns the address of an object, which begins with its lock, and the bytes that it takes with room for all of
+// its data: see Decode.
+func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
+	n, nodes := r.number()-1, uint64(l.Nodes)
+	if l.isRoot(r) {
+		room := roomBytes(l.RootBytes)
+		return rdma.At(int(n%nodes), l.roots+n/nodes*uint64(room)), room
+	}
+	unit := n - uint64(l.Roots)
+	return rdma.At(int(unit/l.units), l.first+unit%l.units*unitBytes), l.roomOf(r.class())
+}
+
+// NodeOf returns the node that an object lies on.
+func (l *Layout) NodeOf(r Ref) int {
+	at, _ := l.Object(r)
+	return at.Node()
+}
+
+// Room returns how many bytes of data an object may have.
+func (l *Layout) Room(r Ref) int {
+	if l.isRoot(r) {
+		return l.RootBytes
+	}
+	return l.Sizes[r.class()]
+}
+
+// valid reports whether r can name an object.
+func (l *Layout) valid(r Ref) bool {
+	n := r.number()
+	if n == 0 || l.isRoot(r) {
+		return n != 0 && r.place() == Ref(n) && r.life() == 0
+	}
+	unit := n - 1 - uint64(l.Roots)
+	if unit >= uint64(l.Nodes)*l.units || r.class() >= len(l.Sizes) {
+		return false
+	}
+	in := unit % l.units * unitBytes % uint64(l.Chunk)
+	room := uint64(l.roomOf(r.class()))
+	return in%room == 0 && in/room < uint64(l.perChunk(r.class()))
+}
+
+// placeOf returns the i-th object of a chunk of a class, without its life.
+func (l *Layout) placeOf(n, chunk, class, i int) Ref {
+	in := uint64(chunk)*uint64(l.Chunk) + uint64(i*l.roomOf(class))
+	number := uint64(l.Roots) + uint64(n)*l.units + in/unitBytes + 1
+	return Ref(uint64(class)<<classShift | number)
+}
+
+// chunkOf returns the chunk that an object lies in, and its place there. It is no root.
+func (l *Layout) chunkOf(r Ref) (n, chunk, i int) {
+	at, room := l.Object(r)
+	in := int(at.Offset() - l.first)
+	return at.Node(), in / l.Chunk, in % l.Chunk / room
+}
+
+func (l *Layout) roomOf(class int) int { return roomBytes(l.Sizes[class]) }
+
+// perChunk returns how many objects of a class a chunk has.
+func (l *Layout) perChunk(class int) int { return l.Chunk / l.roomOf(class) }
+
+func (l *Layout) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, l.table+8*uint64(chunk)) }
+
+// classOf returns the class of the smallest objects that have room for so many bytes; false: there is none.
+func (l *Layout) classOf(n int) (class int, ok bool) {
+	class, _ = slices.BinarySearch(l.Sizes, n)
+	return class, class < len(l.Sizes)
+}
+
+// log returns the address of a client's log.
+func (l *Layout) log(c rdma.ClientID) rdma.Addr {
+	return rdma.At(int(c)%l.Nodes, l.logs+uint64(int(c)/l.Nodes)*l.logBytes)
+}

@@ -1,0 +1,80 @@
+package dtx
+
+import (
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A client's log, used again for each of its transactions:
+//
+//	0   ended: all transactions of the client up to this sequence are over; changed by atomics only
+//	8   claim: the lock of the client that recovers this one; changed by atomics only
+//	16  ceiling of the client's sequences: see kit.Ceiling
+//	32  checksum of all that follows, up to the last entry
+//	40  lock word of the transaction that wrote the record
+//	48  bytes of entries
+//	56  entries: object, bytes of its body, body, up to a whole word
+//
+// A record that is whole decides: its transaction is committed.
+const (
+	endedAt   = 0
+	claimAt   = 8
+	ceilingAt = 16
+	recordAt  = 32
+
+	recordHead = 24
+	entryHead  = 16
+)
+
+// entryBytes returns the bytes of an entry of an object with so many bytes of data.
+func entryBytes(data int) int { return entryHead + up(bodyBytes(data), 8)*8 }
+
+// record writes a record to p, entry by entry.
+type record struct {
+	p  []byte
+	at int
+}
+
+// add adds an object, and returns its body as it is encoded.
+func (r *record) add(ref Ref, o *body) []byte {
+	if r.at == 0 {
+		r.at = recordHead
+	}
+	n := bodyBytes(len(o.data))
+	le.PutUint64(r.p[r.at:], uint64(ref))
+	le.PutUint64(r.p[r.at+8:], uint64(n))
+	at := r.at + entryHead
+	end := r.at + entryBytes(len(o.data))
+	clear(r.p[at+n : end])
+	o.encode(r.p[at : at+n])
+	r.at = end
+	return r.p[at : at+n]
+}
+
+func (r *record) seal(lock Version) {
+	le.PutUint64(r.p[8:], uint64(lock))
+	le.PutUint64(r.p[16:], uint64(r.at-recordHead))
+	le.PutUint64(r.p, xxhash.Sum64(r.p[8:r.at]))
+}
+
+// openRecord returns the lock and the entries of a record that was READ; false: it is torn, or there never was one. p may
+// be longer.
+func openRecord(p []byte) (lock Version, entries []byte, ok bool) {
+	n := le.Uint64(p[16:])
+	if n == 0 || n > uint64(len(p)-recordHead) || le.Uint64(p) != xxhash.Sum64(p[8:recordHead+n]) {
+		return 0, nil, false
+	}
+	return Version(le.Uint64(p[8:])), p[recordHead : recordHead+n], true
+}
+
+// nextEntry returns the first entry of a record that is whole, and the rest.
+func nextEntry(entries []byte) (r Ref, body, rest []byte) {
+	n := int(le.Uint64(entries[8:]))
+	return Ref(le.Uint64(entries)), entries[entryHead : entryHead+n], entries[entryHead+up(n, 8)*8:]
+}
+
+// readRecord adds the READ of the longest record that a client's log may have.
+func (l *Layout) readRecord(b *rdma.Batch, c rdma.ClientID) *rdma.Op {
+	return b.Read(l.log(c).Add(recordAt), l.Log)
+}

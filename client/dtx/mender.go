@@ -1,0 +1,54 @@
+package dtx
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Mender is what a pool's master uses: it recovers dead clients, for which others wait. Nothing takes a dead node's place:
+// what it had is lost. It implements cluster.Mender.
+type Mender struct{ w *Worker }
+
+var _ cluster.Mender = (*Mender)(nil)
+
+// NewMender returns a mender that works through ep. An index reads the layout from its pool's header.
+func NewMender(ep rdma.Endpoint, l *Layout, o Options) (*Mender, error) {
+	w, err := Open(ep, l, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Mender{w}, nil
+}
+
+// Stats returns the counters.
+func (m *Mender) Stats() Stats { return m.w.Stats() }
+
+// Spares has none.
+func (m *Mender) Spares() []int { return nil }
+
+// Mend has nothing to make equal.
+func (m *Mender) Mend(v rdma.View) error {
+	m.w.view.Enter(v)
+	return nil
+}
+
+// Restore is never asked for, as there are no spares.
+func (m *Mender) Restore(_ rdma.View, node, spare int) error {
+	return fmt.Errorf("restore node %d to %d, of objects without replicas: %w", node, spare, rdma.ErrNotSupported)
+}
+
+// Sweep has nothing to do.
+func (m *Mender) Sweep(rdma.View) error { return nil }
+
+// Recover recovers a client that is fenced off: see Worker.Recover. Where a master died at that before, the error wraps
+// rdma.ErrTimeout until that one was recovered.
+func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
+	if int(c) > m.w.Clients {
+		return nil
+	}
+	m.w.view.Enter(v)
+	m.w.extend()
+	return m.w.recover(c, func() (bool, error) { return true, nil })
+}

@@ -1,0 +1,90 @@
+package dtx
+
+import (
+	"github.com/cespare/xxhash/v2"
+)
+
+// An object is one piece of memory, at a fixed place and of a fixed size:
+//
+//	0   lock: see Version; changed by atomics only
+//	8   checksum of all that follows, up to the end of the data
+//	16  version of the data
+//	24  bytes of data (32), life (16), there (1)
+//	32  data
+//
+// What is behind the lock is its body, which is WRITTEN under the lock. A READ of an object that shows a lock that is not
+// held, the same version in a body, and the right checksum is of one moment, whichever of its words came first: the one
+// in which the lock was read. Then the object had that version, which no other body has.
+//
+// A checksum over all of it, and not a version in each cache line: DESIGN has 8 bytes that are atomic and not 64, data
+// stays contiguous, and an RNIC moves 8 bytes more and not one in 8.
+const (
+	checksumAt = 8
+	versionAt  = 16
+	shapeAt    = 24
+	headBytes  = 32
+
+	bodyHead = headBytes - checksumAt
+
+	thereShift = 48
+)
+
+// body is what an object is, or is to be.
+type body struct {
+	version Version
+	there   bool
+	life    uint64
+	data    []byte
+}
+
+func bodyBytes(data int) int { return bodyHead + data }
+
+// encode writes a body to p, which has bodyBytes bytes.
+func (o *body) encode(p []byte) {
+	shape := uint64(len(o.data)) | o.life<<32
+	if o.there {
+		shape |= 1 << thereShift
+	}
+	le.PutUint64(p[versionAt-checksumAt:], uint64(o.version))
+	le.PutUint64(p[shapeAt-checksumAt:], shape)
+	copy(p[bodyHead:], o.data)
+	le.PutUint64(p, xxhash.Sum64(p[versionAt-checksumAt:bodyBytes(len(o.data))]))
+}
+
+// decodeHead reads what a head says; its checksum may say otherwise.
+func decodeHead(p []byte) (o body, n uint64) {
+	shape := le.Uint64(p[shapeAt:])
+	o.version, o.there, o.life = Version(le.Uint64(p[versionAt:])), shape>>thereShift&1 != 0, shape>>32&0xffff
+	return o, shape & (1<<32 - 1)
+}
+
+// decode reads the body of an object that was READ from its lock on, if it is the one of a version; false: it is another
+// one, or torn. Data is valid as long as p.
+func decode(p []byte, v Version) (o body, ok bool) {
+	if v == 0 {
+		return body{}, true // it was never written
+	}
+	o, n := decodeHead(p)
+	if o.version != v || n > uint64(len(p)-headBytes) {
+		return body{}, false
+	}
+	o.data = p[headBytes : headBytes+n]
+	return o, le.Uint64(p[checksumAt:]) == xxhash.Sum64(p[versionAt:headBytes+n])
+}
+
+// Decode returns what a READ of an object at Layout.Object has brought: its version, and its data; nil: there is none.
+// false: another transaction holds the lock, or the READ was torn: see Worker.Await. Data is valid as long as p.
+func Decode(p []byte, r Ref) (v Version, data []byte, ok bool) {
+	v = Version(le.Uint64(p))
+	if v.Held() {
+		return v, nil, false
+	}
+	o, ok := decode(p, v)
+	if !ok || !o.is(r) {
+		return v, nil, ok
+	}
+	return v, o.data[:len(o.data):len(o.data)], true
+}
+
+// is reports whether a body is that of an object, and not of an earlier or later one with the same place.
+func (o *body) is(r Ref) bool { return o.there && o.life == r.life() }

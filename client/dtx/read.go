@@ -1,0 +1,317 @@
+package dtx
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+const (
+	// mostTorn bounds how often an object is read that is torn though its lock stays the same. A READ that is slow may meet
+	// each change of it once; more often it is damage.
+	mostTorn = 64
+	// mostAsked bounds how often a transaction is validated again because an object has changed that ReadIf allows to.
+	mostAsked = 8
+)
+
+// load returns an object with its data, as it was at one moment, together with all that the transaction has met before.
+//
+// One READ brings lock, version and data of the object, as of the moment in which its lock was read. What was met before
+// is looked at behind that, and is as it was: so it all existed at that moment. Where the object's version was known
+// before the READ was posted, both go in one trip: then it all existed when that was posted.
+func (tx *Tx) load(r Ref) (*object, error) {
+	if err := tx.dead(); err != nil {
+		return nil, err
+	}
+	if i, ok := tx.index[r]; ok {
+		return &tx.objects[i], nil
+	}
+	if !tx.w.valid(r) {
+		return nil, fmt.Errorf("%v: %w", r, ErrNoObject)
+	}
+	o := tx.add(r)
+	known, guessed := tx.guessed(r)
+	valid, err := tx.read(o, known, guessed)
+	if err == nil && !valid {
+		err = tx.validate((*object).met, o)
+	}
+	if err != nil {
+		delete(tx.index, r)
+		tx.objects = tx.objects[:len(tx.objects)-1]
+		return nil, tx.fail(err)
+	}
+	return o, nil
+}
+
+// read reads an object that is not locked. valid: all that was met before was looked at, too.
+func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err error) {
+	w := tx.w
+	last := Version(0)
+	for torn := 0; torn < mostTorn; torn++ {
+		now, whole, valid, err := tx.readOnce(o, known, guessed)
+		if err != nil || whole {
+			return valid, err
+		}
+		switch {
+		case !now.Held():
+			w.stats.Torn++
+		case tx.held > 0: // a transaction that holds locks waits for none
+			return false, tx.conflict(o.ref, true)
+		default:
+			if err := w.await(o.ref); err != nil {
+				return false, err
+			}
+		}
+		if now != last {
+			last, torn = now, 0
+		}
+		if w.over() {
+			return false, errTime
+		}
+	}
+	return false, fmt.Errorf("%v at %v has no data of version %#x: %w", o.ref, o.at, uint64(last), client.ErrDamaged)
+}
+
+// readOnce READs an object. It returns the word of its lock, and whether it has the data of that version.
+func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, whole, valid bool, err error) {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	_, bytes := w.Object(o.ref)
+	op := b.Read(o.at, bytes)
+	others := tx.others((*object).met, o)
+	if guessed {
+		tx.readLocks(b, (*object).met, o)
+	}
+	if err := w.do(stepRead, b); err != nil {
+		return 0, false, false, fmt.Errorf("read %v: %w", o.ref, err)
+	}
+	if now = Version(op.Word(0)); now.Held() {
+		return now, false, false, nil
+	}
+	if !tx.take(o, op.Buf, now) {
+		return now, false, false, nil
+	}
+	if !others {
+		return now, true, true, nil
+	}
+	if !guessed || now != known {
+		return now, true, false, nil
+	}
+	asked, err := tx.judge(b, 1, (*object).met, o)
+	return now, true, !asked, err
+}
+
+// take takes an object's data out of what was READ of it, if it is that of a version.
+func (tx *Tx) take(o *object, p []byte, v Version) bool {
+	now, ok := decode(p, v)
+	if !ok {
+		return false
+	}
+	o.seen, o.there = v, now.is(o.ref)
+	o.data = append(o.data[:0], now.data...)
+	return true
+}
+
+// met reports whether an object belongs to the state that the closure has seen, and may be changed by others.
+func (o *object) met() bool { return !o.created && !o.relaxed && o.lock == 0 }
+
+// stays reports whether an object must be as it was when the transaction commits, without being changed.
+func (o *object) stays() bool { return o.met() && o.change == unchanged }
+
+// others reports whether there is any object of a kind but one.
+func (tx *Tx) others(of func(o *object) bool, but *object) bool {
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o != but && of(o) {
+			return true
+		}
+	}
+	return false
+}
+
+// readLocks adds READs of the locks of objects of a kind, but of one.
+func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o != but && of(o) {
+			b.Read(o.at, 8)
+		}
+	}
+}
+
+// judge compares what readLocks has read, from op first on. Where something changed the attempt ends, unless the closure
+// says that what it is now will do as well. asked: so it is, and what was read is of no single moment.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) (asked bool, err error) {
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o == but || !of(o) {
+			continue
+		}
+		now := Version(b.Op(first).Word(0))
+		first++
+		if now == o.seen {
+			continue
+		}
+		if now.Held() || o.same == nil || o.change != unchanged {
+			return false, tx.conflict(o.ref, now.Held())
+		}
+		if err := tx.ask(o, now); err != nil {
+			return false, err
+		}
+		asked = true
+	}
+	return asked, nil
+}
+
+// ask reads an object that changed, and asks the closure. The object is then as it was seen now, for later validations.
+func (tx *Tx) ask(o *object, now Version) error {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	_, bytes := w.Object(o.ref)
+	op := b.Read(o.at, bytes)
+	if err := w.do(stepRead, b); err != nil {
+		return fmt.Errorf("read %v again: %w", o.ref, err)
+	}
+	next, ok := decode(op.Buf, now)
+	if Version(op.Word(0)) != now || !ok {
+		return tx.conflict(o.ref, false)
+	}
+	if !next.is(o.ref) {
+		next.data = nil
+	}
+	if !o.same(next.data) {
+		return tx.conflict(o.ref, false)
+	}
+	o.seen, o.there = now, next.is(o.ref)
+	return nil
+}
+
+// validate looks again at all objects of a kind but one. When one of them has changed, and may, it looks at all of them
+// once more: what was read is of one moment only if nothing changed.
+func (tx *Tx) validate(of func(o *object) bool, but *object) error {
+	for range mostAsked {
+		asked, err := tx.validateOnce(of, but)
+		if err != nil || !asked {
+			return err
+		}
+	}
+	return tx.fail(errConflict)
+}
+
+func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, err error) {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	tx.readLocks(b, of, but)
+	own, step := b.Len(), stepAgain
+	if but == nil { // of a commit
+		step = stepValidate
+		for _, c := range tx.checks {
+			c.post(b)
+		}
+	}
+	if err := w.do(step, b); err != nil {
+		return false, fmt.Errorf("validate: %w", err)
+	}
+	if own > 0 {
+		if asked, err = tx.judge(b, 0, of, but); err != nil {
+			return false, err
+		}
+	}
+	if but == nil {
+		for _, c := range tx.checks {
+			if !c.ok() {
+				return false, tx.fail(errConflict)
+			}
+		}
+	}
+	return asked, nil
+}
+
+// Lock locks an object from now on, so that no other transaction changes it before this one ends: an object that is
+// locked is not looked at again. It waits for others' locks only as long as the transaction has none; with one it is run
+// again. The lock has no lease: whoever meets it waits.
+//
+// Of an object that was not met before it takes a trip more than Read, and only one if a guess is right; Read of it takes
+// none behind that.
+func (tx *Tx) Lock(r Ref) error {
+	if err := tx.dead(); err != nil {
+		return err
+	}
+	if err := tx.number(); err != nil {
+		return err
+	}
+	if _, met := tx.index[r]; !met && tx.w.valid(r) {
+		if known, ok := tx.guessed(r); ok {
+			if done, err := tx.lockGuessed(r, known); done || err != nil {
+				return err
+			}
+		}
+	}
+	o, err := tx.load(r)
+	if err != nil {
+		return err
+	}
+	if o.lock != 0 || o.created {
+		return nil
+	}
+	b := tx.w.ep.Batch()
+	defer tx.w.drop(b)
+	cas := b.CompareSwap(o.at, uint64(o.seen), uint64(lockOf(tx.w.id, tx.sequence)))
+	if err := tx.w.do(stepLock, b); err != nil {
+		tx.unsure(o, cas, b)
+		return tx.fail(fmt.Errorf("lock %v: %w", r, err))
+	}
+	if !cas.Swapped() {
+		return tx.conflict(r, Version(cas.Result).Held())
+	}
+	tx.hold(o)
+	return nil
+}
+
+// lockGuessed locks an object of a version that is known, READs it, and looks at all that was met before, in one trip. If
+// the lock is taken the object was as it is when the batch was posted, as for load. done: it is locked.
+func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
+	w := tx.w
+	o := tx.add(r)
+	o.seen = known
+	b := w.ep.Batch()
+	defer w.drop(b)
+	cas := b.CompareSwap(o.at, uint64(known), uint64(lockOf(w.id, tx.sequence)))
+	_, bytes := w.Object(r)
+	op := b.Read(o.at, bytes)
+	tx.readLocks(b, (*object).met, o)
+	if err := w.do(stepLock, b); err != nil {
+		tx.unsure(o, cas, b)
+		return false, tx.fail(fmt.Errorf("lock %v: %w", r, err))
+	}
+	if !cas.Swapped() {
+		delete(tx.index, r)
+		tx.objects = tx.objects[:len(tx.objects)-1]
+		return false, nil
+	}
+	tx.hold(o)
+	if !tx.take(o, op.Buf, known) { // no transaction writes what has a version that stays
+		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known), client.ErrDamaged))
+	}
+	asked, err := tx.judge(b, 2, (*object).met, o)
+	if asked && err == nil {
+		err = tx.validate((*object).met, o)
+	}
+	return err == nil, err
+}
+
+// hold notes that an object is locked.
+func (tx *Tx) hold(o *object) {
+	o.lock = lockOf(tx.w.id, tx.sequence)
+	tx.held++
+}
+
+// unsure notes a lock that may be held, or may yet be.
+func (tx *Tx) unsure(o *object, cas *rdma.Op, b *rdma.Batch) {
+	if tx.w.sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
+		tx.hold(o)
+		o.unsure = true
+	}
+}

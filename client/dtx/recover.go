@@ -1,0 +1,287 @@
+package dtx
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// errClaimed is wrapped when another client recovers the same one.
+var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", rdma.ErrTimeout)
+
+// Recover ends what a client has left that was fenced off, and of which nothing is in flight: it replays a commit whose
+// log is whole, says of all of the client's transactions that they are over, so that their locks are released on sight,
+// and gives the client's chunks back. It may be interrupted at any verb, and be done again. Then the identity may be used
+// by another client, and not before: where several clients recover at a time they call Adopt.
+//
+// Operations that meet a lock of the client wait for it.
+func (w *Worker) Recover(c rdma.ClientID) error {
+	w.extend()
+	for p := w.waits; ; {
+		err := w.recover(c, func() (bool, error) { return true, nil })
+		if !errors.Is(err, errClaimed) || !p.Again() {
+			return err
+		}
+	}
+}
+
+// mostHolders bounds how often Adopt meets the claim of another client.
+const mostHolders = 1 << 10
+
+// Adopt fences a client off that Fabric.Clients listed, dead or suspected, recovers it, and gives its identity back
+// where its holder is gone. Any number of clients may do so at a time, one of which does it: a later holder of the
+// identity is not harmed. It recovers those that died in the midst of that, too.
+func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
+	if err := f.RevokeLife(c); err != nil {
+		return fmt.Errorf("fence client %d off: %w", c.ID, err)
+	}
+	same := func(o rdma.Client) bool { return o.ID == c.ID && o.Life == c.Life }
+	still := func() (bool, error) {
+		list, err := rdma.ListClients(f)
+		return slices.ContainsFunc(list, same), err
+	}
+	p := kit.Retry{Env: w.ep, Pause: w.waits.Pause}
+	for range mostHolders {
+		w.extend()
+		err := w.recover(c.ID, still)
+		if !errors.Is(err, errClaimed) {
+			if err != nil {
+				return err
+			}
+			return f.Forget(c)
+		}
+		if err := w.adoptHolder(f, c.ID); err != nil {
+			return err
+		}
+		p.Wait()
+	}
+	return fmt.Errorf("recover client %d: %w", c.ID, errClaimed)
+}
+
+// adoptHolder recovers the client that has claimed another one's log, if it has died. Which one is dead before another
+// claims its log, so this ends.
+func (w *Worker) adoptHolder(f rdma.Fabric, c rdma.ClientID) error {
+	list, err := rdma.ListClients(f)
+	if err != nil {
+		return err
+	}
+	claim, _, err := w.look(w.log(c).Add(claimAt), 0)
+	if err != nil || !claim.Held() {
+		return err
+	}
+	for _, o := range list {
+		if o.ID == claim.owner() && o.ID != c && !o.Alive {
+			return w.Adopt(f, o)
+		}
+	}
+	return nil
+}
+
+// estate is what a client has left, as it was read.
+type estate struct {
+	ended   uint64 // sequence up to which its transactions are over
+	used    uint64 // sequences, at most
+	lock    Version
+	entries []byte // of the record with that lock; nil: there is none
+	chunks  []owned
+}
+
+type owned struct {
+	node, at int
+	entry    node.Entry
+}
+
+// recover is Recover where still says, under the claim, whether the client is the one that was meant. A later holder of
+// the identity begins by a claim of its own, so what is read behind still stays so.
+func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
+	if c == 0 || int(c) > w.Clients {
+		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
+	}
+	if w.gone(w.log(c).Node()) {
+		return w.recoverLost(c)
+	}
+	if err := w.land(); err != nil { // a WRITE of a try before, under a claim of this worker's
+		return err
+	}
+	claim, err := w.claim(c)
+	if err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	err = w.recoverClaimed(c, claim, still)
+	if landed := w.land(); landed != nil { // under no claim another client may replay; until then this one's stays
+		return errors.Join(err, landed)
+	}
+	at := w.log(c).Add(claimAt)
+	_, _, yielded := w.swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
+	if yielded != nil {
+		w.owed = append(w.owed, swap{at, claim, claim.written()})
+	}
+	if err = cmp.Or(err, yielded); err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	return nil
+}
+
+// recoverLost gives back the chunks of a client whose log is lost. What it has locked stays so.
+func (w *Worker) recoverLost(c rdma.ClientID) error {
+	list, err := w.chunksOf(c)
+	if err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	return w.freeChunks(list)
+}
+
+// claim makes this worker the only one that recovers a client: two that replay a log at a time could WRITE over what
+// others have committed since. A claim is a lock, and free like one when its owner was recovered itself.
+func (w *Worker) claim(c rdma.ClientID) (Version, error) {
+	n, err := w.number()
+	if err != nil {
+		return 0, err
+	}
+	at, mine := w.log(c).Add(claimAt), lockOf(w.id, n)
+	now, _, err := w.look(at, 0)
+	if err != nil {
+		return 0, err
+	}
+	// One of this worker's own is of a recovery that failed, and nothing of it is in flight. The client's own is of when it
+	// was opened: it is fenced off, or else a later holder, to which what follows does nothing.
+	if now.Held() && now.owner() != w.id && now.owner() != c {
+		_, ended, err := w.look(at, now.owner())
+		if err != nil {
+			return 0, err
+		}
+		if ended < now.sequence() {
+			return 0, fmt.Errorf("by client %d: %w", now.owner(), errClaimed)
+		}
+	}
+	_, ok, err := w.swap(stepClaim, at, uint64(now), uint64(mine))
+	if err != nil {
+		w.owed = append(w.owed, swap{at, mine, mine.written()})
+		return 0, err
+	}
+	if !ok {
+		return 0, errClaimed
+	}
+	return mine, nil
+}
+
+func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bool, error)) error {
+	if meant, err := still(); err != nil || !meant { // it was recovered by another client
+		return err
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	e, err := w.survey(b, c)
+	if err != nil {
+		return err
+	}
+	if e.entries != nil {
+		if err := w.replay(e.entries, e.lock); err != nil {
+			return err
+		}
+	}
+	end := e.used
+	if c == w.id { // an earlier holder of its own identity; this claim is not over
+		end = claim.sequence() - 1
+	}
+	if end > e.ended {
+		before, ok, err := w.swap(stepEnd, w.log(c).Add(endedAt), e.ended, end)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("transactions are over up to %d, not %d, under a claim: %w", before, e.ended, client.ErrDamaged)
+		}
+	}
+	w.stats.Recovered++
+	return w.freeChunks(e.chunks)
+}
+
+// survey reads what a client has left. Its ceiling is as high as any sequence that it has used. Entries lie in the batch.
+func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e estate, err error) {
+	ended, op := b.Read(w.log(c).Add(endedAt), 8), w.readRecord(b, c)
+	if err := w.do(stepReadLog, b); err != nil {
+		return e, fmt.Errorf("read the log: %w", err)
+	}
+	e.ended = ended.Word(0)
+	lock, entries, whole := openRecord(op.Buf)
+	if whole && lock.owner() == c && lock.sequence() > e.ended {
+		e.lock, e.entries = lock, entries
+	}
+	numbers, err := kit.OpenNumbers(w.ceiling(c), 0)
+	if err != nil {
+		return e, err
+	}
+	e.used = numbers.Used()
+	e.chunks, err = w.chunksOf(c)
+	return e, err
+}
+
+// replay brings a commit to its end whose log is whole. An object whose lock is not the transaction's any more has its
+// body: the lock is released behind it. No other client does the same: see claim.
+func (w *Worker) replay(entries []byte, lock Version) error {
+	locks := w.ep.Batch()
+	defer w.drop(locks)
+	for rest := entries; len(rest) > 0; {
+		var r Ref
+		r, _, rest = nextEntry(rest)
+		at, _ := w.Object(r)
+		locks.Read(at, 8)
+	}
+	if err := w.doWhereLeft(stepReadLocks, locks); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for i, rest := 0, entries; len(rest) > 0; i++ {
+		var r Ref
+		var p []byte
+		r, p, rest = nextEntry(rest)
+		if op := locks.Op(i); op.Err == nil && Version(op.Word(0)) == lock {
+			w.addBody(b, r, p, lock)
+		}
+	}
+	if b.Len() > 0 {
+		w.stats.Replayed++
+	}
+	if err := w.doWhereLeft(stepReplay, b); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	return nil
+}
+
+// chunksOf lists the chunks that a client has.
+func (w *Worker) chunksOf(c rdma.ClientID) (list []owned, err error) {
+	for n := range w.Nodes {
+		if w.gone(n) {
+			continue
+		}
+		for from := 0; from < w.chunks; from += tableAtOnce {
+			entries, err := w.readEntries(n, from)
+			if err != nil {
+				return nil, err
+			}
+			for i, e := range entries {
+				if e.Owner() == c {
+					list = append(list, owned{n, from + i, e})
+				}
+			}
+		}
+	}
+	return list, nil
+}
+
+func (w *Worker) freeChunks(list []owned) error {
+	for _, o := range list {
+		if err := w.freeChunk(o.node, o.at, o.entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}

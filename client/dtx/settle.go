@@ -1,0 +1,160 @@
+package dtx
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// mostOwed bounds the locks that a worker may hold without knowing: they are on nodes that do not answer.
+const mostOwed = 1 << 10
+
+// pending is a transaction whose worker does not know whether its log was written, or that it has not brought to its end.
+type pending struct {
+	lock Version
+	held []swap // locks, and what they become where the transaction does not change the object
+}
+
+// uncertain is what a transaction ends with whose log may have been written, or was. Where only the pool's view has
+// changed it is found out at once, since nothing is in flight any more: nil: it is committed.
+func (tx *Tx) uncertain(err error) error {
+	w := tx.w
+	p := pending{lock: lockOf(w.id, tx.sequence)}
+	for i := range tx.objects {
+		o := &tx.objects[i]
+		if o.lock != 0 {
+			p.held = append(p.held, swap{o.at, o.lock, o.seen})
+		}
+		if o.slot.chunk != nil { // a scan finds it, if it is free
+			w.memory.used(o.slot, true)
+		}
+		o.lock, o.unsure, o.slot = 0, false, slot{}
+	}
+	w.pending.Keep(p)
+	if w.rejoin(err) {
+		w.extend()
+		committed, failed := w.resolveAll()
+		switch {
+		case failed == nil && committed:
+			return nil
+		case failed == nil:
+			return tx.fail(errConflict)
+		}
+	}
+	return fmt.Errorf("%w: %w", client.ErrUncertain, err)
+}
+
+// resolveAll ends transactions that are pending, of which nothing is in flight. committed: the last one was.
+func (w *Worker) resolveAll() (committed bool, failed error) {
+	w.pending.Resolve(func(p *pending) bool {
+		var err error
+		if committed, err = w.resolve(p); err != nil {
+			failed = err
+		}
+		return err == nil
+	})
+	return committed, failed
+}
+
+// resolve finds out what became of a transaction, by its log, and ends it.
+func (w *Worker) resolve(p *pending) (committed bool, err error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := w.readRecord(b, w.id)
+	if err := w.do(stepReadLog, b); err != nil {
+		return false, fmt.Errorf("read the log: %w", err)
+	}
+	lock, entries, whole := openRecord(op.Buf)
+	if committed = whole && lock == p.lock; committed {
+		if err := w.replay(entries, lock); err != nil {
+			return false, err
+		}
+	}
+	w.owed = append(w.owed, p.held...)
+	return committed, nil
+}
+
+// settle brings what earlier transactions of the worker have left to its end: verbs in flight, transactions that are
+// pending, and locks.
+func (w *Worker) settle() error {
+	if err := w.land(); err != nil {
+		return err
+	}
+	if len(w.pending) > 0 {
+		if _, err := w.resolveAll(); err != nil {
+			if !w.rejoin(err) {
+				return err
+			}
+			if _, err := w.resolveAll(); err != nil {
+				return err
+			}
+		}
+	}
+	err := w.releaseOwed()
+	if w.rejoin(err) {
+		err = w.releaseOwed()
+	}
+	if len(w.owed) > mostOwed {
+		return err
+	}
+	return nil
+}
+
+// land waits for verbs that are in flight. Of releases that failed it notes that they are owed.
+func (w *Worker) land() error {
+	for len(w.flying) > 0 {
+		b := w.flying[len(w.flying)-1]
+		if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
+			return err
+		}
+		if b.Step() == stepLetGo {
+			w.oweAll(b, func(op *rdma.Op) bool { return op.Err != nil })
+		}
+		b.Release()
+		w.flying = w.flying[:len(w.flying)-1]
+	}
+	return nil
+}
+
+// oweAll notes some of the releases of a batch as owed.
+func (w *Worker) oweAll(b *rdma.Batch, of func(op *rdma.Op) bool) {
+	for i := range b.Len() {
+		if op := b.Op(i); of(op) {
+			w.owed = append(w.owed, swap{op.Addr, Version(op.Expect), Version(op.Value)})
+		}
+	}
+}
+
+// releaseOwed releases locks that may be held, as far as their nodes answer; nil: all of them. Nothing that could take one
+// is in flight.
+func (w *Worker) releaseOwed() error {
+	if len(w.owed) == 0 {
+		return nil
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for _, s := range w.owed {
+		b.CompareSwap(s.at, uint64(s.old), uint64(s.new))
+	}
+	err := w.do(stepFreeLock, b)
+	if !b.Finished() || !w.sent {
+		return err
+	}
+	if errors.Is(err, rdma.ErrNodeDown) {
+		if joined := w.view.Join(); joined != nil {
+			return joined
+		}
+	}
+	kept := w.owed[:0]
+	for i, s := range w.owed {
+		if b.Op(i).Err != nil && !w.gone(s.at.Node()) {
+			kept = append(kept, s)
+		}
+	}
+	if w.owed = kept; len(kept) == 0 {
+		return nil
+	}
+	return err
+}

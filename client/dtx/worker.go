@@ -1,0 +1,230 @@
+package dtx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Options of a Worker.
+type Options struct {
+	// Timeout bounds a transaction with all its retries, and its waits for a recovery; 1 s by default. What was decided by
+	// then is brought to its end within as long again.
+	Timeout time.Duration
+}
+
+// Detection is how often a pool's master should look for dead clients (cluster.Options.Tick) for them to be found as
+// fast as rTX's leases expire: 8 ms, in figures of the rTX paper (section 6.4).
+const Detection = 8 * time.Millisecond
+
+// What callers branch on, beside client.ErrUncertain, client.ErrFull, client.ErrTooLarge, client.ErrDamaged, and those
+// of package rdma. An error that wraps rdma.ErrTimeout and not client.ErrUncertain ends a transaction that changed
+// nothing.
+var (
+	// ErrNoObject ends a Read, Write, Free or Lock of an object that is not there.
+	ErrNoObject = errors.New("no such object")
+	// ErrRetired ends all transactions of a worker whose identity has used up its sequences: after decades, as each
+	// attempt of a transaction takes one.
+	ErrRetired = errors.New("client has used up its transactions")
+	// ErrTooMany ends a transaction that changes more objects than Shape.Writes, or more bytes of them than Shape.Log.
+	ErrTooMany = errors.New("transaction changes too many objects")
+)
+
+// Stats count what a worker did. They only grow.
+type Stats struct {
+	Commits       uint64 // transactions that changed something
+	Retries       uint64 // closures that were run again
+	Waits         uint64 // locks of others that were waited for
+	Torn          uint64 // READs of objects that were torn
+	Freed         uint64 // locks that were released since their transaction is over
+	Recovered     uint64 // clients that were recovered
+	Replayed      uint64 // commits that were brought to their end from their logs
+	Claims, Scans uint64 // chunks that were claimed and scanned
+}
+
+// Worker runs transactions, one at a time, with an endpoint of its own. It is not safe for concurrent use. A client
+// that has several operations in flight has several workers: each has an identity, and so a log.
+type Worker struct {
+	*Layout
+	ep      rdma.Endpoint
+	opt     Options
+	id      rdma.ClientID
+	numbers *kit.Numbers
+	view    *kit.Member
+	// Each transaction, and each wait, has a copy.
+	conflicts, waits kit.Retry
+	spare            time.Duration // that is left of a transaction's time, as of looked
+	looked           time.Duration
+	sent             bool // the last batch was posted
+	tx               Tx
+	flying           []*rdma.Batch // that are not waited for, or that a wait gave up
+	owed             []swap        // of locks that may be held yet, or may yet be
+	pending          kit.Unresolved[pending]
+	memory           memory
+	stats            Stats
+}
+
+// swap is a CAS of a lock that is done until its outcome is known. Its old word is of one transaction, so it takes effect
+// once at most, however often it is done.
+type swap struct {
+	at       rdma.Addr
+	old, new Version
+}
+
+// Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
+func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	if w.id == 0 || int(w.id) > l.Clients {
+		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
+	}
+	own := time.Duration(w.id%8) * time.Microsecond
+	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
+	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.over}
+	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.over}
+	w.tx.w = w
+	w.memory.open(w)
+	w.extend()
+	var err error
+	if w.view, err = kit.Join(ep); err != nil {
+		return nil, err
+	}
+	if w.numbers, err = kit.OpenNumbers(w.ceiling(w.id), sequencesAhead); err != nil {
+		return nil, fmt.Errorf("read the ceiling of client %d: %w", w.id, err)
+	}
+	if err := w.Recover(w.id); err != nil { // what an earlier holder left; all of its verbs have landed
+		return nil, err
+	}
+	return w, nil
+}
+
+// sequencesAhead is how many sequences a worker reserves at a time: one WRITE more for so many transactions.
+const sequencesAhead = 1 << 12
+
+func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
+	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
+}
+
+// number returns a sequence above all those of the identity before.
+func (w *Worker) number() (uint64, error) {
+	n := w.numbers.Used() + 1
+	if n > w.maxSequence {
+		return 0, fmt.Errorf("client %d has used all %d: %w", w.id, w.maxSequence, ErrRetired)
+	}
+	return n, w.numbers.Use(n)
+}
+
+// Stats returns the counters.
+func (w *Worker) Stats() Stats { return w.stats }
+
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be fenced
+// off and recovered, as client.Leave does.
+func (w *Worker) Close() error {
+	w.extend()
+	err := w.settle()
+	if err == nil {
+		err = w.releaseOwed()
+	}
+	if err == nil && w.memory.late {
+		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
+	}
+	if err != nil {
+		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	list, err := w.chunksOf(w.id)
+	if err != nil {
+		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	w.memory.open(w)
+	return w.freeChunks(list)
+}
+
+// extend begins a new span of time.
+func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
+
+// timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
+// one part at most: the clock may have been set.
+const timeShares = 4
+
+// left returns how much of the time is left.
+func (w *Worker) left() time.Duration {
+	now := w.ep.Now()
+	w.spare -= min(max(now-w.looked, 0), w.opt.Timeout/timeShares)
+	w.looked = now
+	return w.spare
+}
+
+func (w *Worker) over() bool { return w.left() <= 0 }
+
+// errTime ends what has used up its time.
+var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
+
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
+// nothing.
+func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
+	w.sent = false
+	left := w.left()
+	if left <= 0 {
+		return errTime
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := w.ep.Post(b.As(step)); err != nil {
+		return err
+	}
+	w.sent = true
+	if err := w.ep.Wait(b, rdma.All, left); err != nil {
+		return err
+	}
+	return b.Err()
+}
+
+// doWhereLeft is do for what is decided: what is to be done on nodes that are gone for good, as the pool's view says,
+// is not needed any more.
+func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
+	err := w.do(step, b)
+	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
+		return err
+	}
+	for i := range b.Len() {
+		if op := b.Op(i); op.Err != nil && !w.gone(op.Addr.Node()) {
+			return err
+		}
+	}
+	return nil
+}
+
+// gone reports whether the pool's view says that a node is gone for good.
+func (w *Worker) gone(n int) bool { return n < len(w.view.Members) && w.view.Members[n].Gone }
+
+// drop releases a batch once nothing of it is in flight.
+func (w *Worker) drop(b *rdma.Batch) {
+	if b.Finished() {
+		b.Release()
+		return
+	}
+	w.flying = append(w.flying, b)
+}
+
+// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did.
+func (w *Worker) rejoin(err error) bool {
+	return errors.Is(err, rdma.ErrStale) && w.view.Join() == nil
+}
+
+// swap is a CAS of one word. It returns the word before, and whether it was swapped.
+func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.CompareSwap(at, old, new)
+	if err := w.do(step, b); err != nil {
+		return 0, false, err
+	}
+	return op.Result, op.Swapped(), nil
+}
