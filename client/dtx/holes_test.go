@@ -503,3 +503,144 @@ func TestDeadNode(t *testing.T) {
 	wantError(t, set(lost, "never", a), client.ErrUncertain) // its log may have been written before the node died
 	wantError(t, set(w, "later", a), rdma.ErrNodeDown)
 }
+
+// TestTwoPlaces: a transaction that makes more objects than a chunk has room for, so that chunks are scanned in its midst,
+// gets different ones.
+func TestTwoPlaces(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Sizes: []int{64}, Chunk: 2 * roomBytes(64)})
+	w := worker(t, f, l, Options{})
+	made := map[Ref]bool{}
+	must(t, w.Run(func(tx *Tx) error {
+		for range 7 {
+			r, err := tx.New([]byte("new"))
+			if err != nil {
+				return err
+			}
+			if made[r.place()] {
+				t.Errorf("the place of %v is another one's", r)
+			}
+			made[r.place()] = true
+		}
+		return nil
+	}))
+}
+
+// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of its identity, which is there
+// since a third client was faster.
+func TestTwoRecoveries(t *testing.T) {
+	for _, step := range []rdma.Step{stepAwait, stepClaim} {
+		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w := worker(t, f, l, Options{})
+		slow, before := hookedWorker(t, f, l, Options{})
+		ep, err := f.Open("dead")
+		must(t, err)
+		dead := open(t, ep, l, Options{})
+		must(t, set(dead, "old", a, b))
+		var meant rdma.Client
+		for _, c := range f.Clients() {
+			if c.ID == dead.id {
+				meant = c
+			}
+		}
+		must(t, f.Revoke(dead.id))
+		must(t, ep.Close())
+		var next *Worker
+		before[step] = func() {
+			must(t, w.Adopt(f, meant))
+			next = worker(t, f, l, Options{})
+			_, err := create(next, "next's")
+			must(t, errors.Join(err, set(next, "next's", a, b)))
+		}
+		must(t, slow.Adopt(f, meant))
+		if next == nil || next.id != dead.id {
+			t.Fatalf("before %q: no other client has the identity", step)
+		}
+		r := newRaw(t, f, l)
+		if ended := r.word(l.log(next.id).Add(endedAt)); ended >= next.numbers.Used() {
+			t.Errorf("before %q: all is over up to %d, and its client is at %d", step, ended, next.numbers.Used())
+		}
+		u, err := w.Check(func(c rdma.ClientID) bool { return c == next.id })
+		if err != nil || u.Owned != 1 || u.Lost != 0 {
+			t.Errorf("before %q: %+v, %v", step, u, err)
+		}
+	}
+}
+
+// TestStale: a transaction goes on when the pool's view changes under it, at any step, and is done once; so is one that
+// its closure gives up, whose locks are free then.
+func TestStale(t *testing.T) {
+	for _, step := range Steps {
+		for _, early := range []bool{false, true} {
+			f, l := pool(t, Shape{Roots: 2})
+			a, b := l.Root(0), l.Root(1)
+			w, before := hookedWorker(t, f, l, Options{})
+			other := worker(t, f, l, Options{})
+			must(t, set(w, "0", a, b))
+			advance := func() {
+				v := f.View()
+				if ok, err := f.Advance(rdma.State{Epoch: v.Epoch}, rdma.State{Epoch: v.Epoch + 1}); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				must(t, f.Fence(v.Epoch+1))
+			}
+			before[step] = advance
+			ran := 0
+			err := w.Run(func(tx *Tx) error {
+				ran++
+				if !early {
+					return writeText(tx, "1", b, a)
+				}
+				return errors.Join(tx.Lock(a), writeText(tx, "1", a, b))
+			})
+			if err != nil || ran > 2 {
+				t.Errorf("a view that changes before step %q: %v, and it ran %d times", step, err, ran)
+			}
+			delete(before, step)
+			wantData(t, w, "[1 1]", a, b)
+			before[step] = advance
+			wantError(t, w.Run(func(tx *Tx) error { return errors.Join(tx.Lock(a), errNothing) }), errNothing)
+			delete(before, step)
+			wantData(t, w, "[1]", b)
+			wantData(t, other, "[1]", a)
+		}
+	}
+}
+
+func writeText(tx *Tx, text string, objects ...Ref) error {
+	for _, r := range objects {
+		if err := tx.Write(r, []byte(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestLateChunk: a worker that has given up a call for a chunk does not leave quietly: the chunk may be handed out to it
+// yet, and then recovery has to give it back.
+func TestLateChunk(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1})
+	ep, err := f.Open("gives up")
+	must(t, err)
+	w := open(t, hasty{ep}, l, Options{})
+	_, err = create(w, "new")
+	wantError(t, err, rdma.ErrTimeout)
+	wantError(t, w.Close(), client.ErrUncertain)
+	other := worker(t, f, l, Options{})
+	must(t, f.Revoke(w.id))
+	must(t, other.Recover(w.id))
+	u, err := other.Check(func(c rdma.ClientID) bool { return c == other.id })
+	if err != nil || u.Handed != 1 || u.Owned != 0 {
+		t.Errorf("got %+v, %v, want one chunk of no client", u, err)
+	}
+}
+
+// hasty is an endpoint that gives calls up, which are served.
+type hasty struct{ rdma.Endpoint }
+
+func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.Endpoint.Call(node, r, within); err != nil {
+		return err
+	}
+	return rdma.ErrTimeout
+}

@@ -61,6 +61,11 @@ func draw(seed uint64) *run {
 	if rng.IntN(2) == 0 {
 		r.network.Drift, r.network.ClockOffset = 1e5, time.Hour
 	}
+	if rng.IntN(3) == 0 { // a few chunks, which clients scan, and take from each other
+		if l, err := NewLayout(r.shape); err == nil {
+			r.shape.Memory = l.table + uint64(2+rng.IntN(6))*uint64(l.Chunk+8) + 2*unitBytes
+		}
+	}
 	for w := range r.workers {
 		name := fmt.Sprintf("worker %d", w)
 		verb := 1 + rng.Uint64N(uint64(30*r.ops))

@@ -186,7 +186,7 @@ var ErrNothing = errors.New("nothing to do")
 func (k *Bank[R]) Act(w Client[R], name string, rng *rand.Rand) error {
 	a, b := k.Root(rng.IntN(k.Accounts)), k.Root(rng.IntN(k.Accounts))
 	amount, pick, lock := rng.Uint64N(10), rng.IntN(mostListed), rng.IntN(3) == 0
-	kind := rng.IntN(10)
+	kind := rng.IntN(11)
 	err := k.Run(w, name, func(v *View[R]) error {
 		if lock {
 			if err := v.tx.Lock(a); err != nil {
@@ -204,8 +204,10 @@ func (k *Bank[R]) Act(w Client[R], name string, rng *rand.Rand) error {
 			return v.Make(a, amount)
 		case 7, 8:
 			return v.Drop(a, pick)
+		case 9:
+			return v.TouchListed(pick)
 		}
-		return v.TouchListed(pick)
+		return errors.Join(v.Look(b), v.Touch(a)) // two of which are serializable if one sees the other
 	})
 	if errors.Is(err, ErrNothing) {
 		return nil
