@@ -1,0 +1,218 @@
+package dtx
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
+)
+
+// TestRecovered: until a client is recovered others wait for what it has locked, and no longer; then it is all there, or
+// nothing, and the next holder of its identity begins above all that it used.
+func TestRecovered(t *testing.T) {
+	for _, step := range []rdma.Step{stepLock, stepValidate, stepLog, stepCommit} {
+		for _, early := range []bool{false, true} {
+			if early && step == stepValidate { // there is nothing to validate
+				continue
+			}
+			f, l := pool(t, Shape{Roots: 3})
+			a, b, c := l.Root(0), l.Root(1), l.Root(2)
+			w := worker(t, f, l, Options{})
+			must(t, set(w, "old", a, b, c))
+			dead := doomed(t, f, l, step)
+			err := dead.Run(func(tx *Tx) error {
+				if early {
+					if err := tx.Lock(c); err != nil {
+						return err
+					}
+				}
+				_, err := tx.Read(c)
+				return errors.Join(err, tx.Write(a, []byte("new")), tx.Write(b, []byte("new")))
+			})
+			wantError(t, err, rdma.ErrClosed)
+			if step != stepLock {
+				w.opt.Timeout = brief
+				wantError(t, set(w, "never", a), rdma.ErrTimeout)
+				w.opt.Timeout = 20 * time.Second
+			}
+			must(t, f.Revoke(dead.id))
+			must(t, w.Recover(dead.id))
+			want := "[old old old]"
+			if step == stepCommit {
+				want = "[new new old]"
+			}
+			wantData(t, w, want, a, b, c)
+			must(t, set(w, "all", a, b, c))
+			r := newRaw(t, f, l)
+			if ended := r.word(l.log(dead.id).Add(endedAt)); ended < dead.numbers.Used() {
+				t.Errorf("all is over up to %d, and %d was used", ended, dead.numbers.Used())
+			}
+			must(t, w.Recover(dead.id)) // once more
+			wantData(t, w, "[all all all]", a, b, c)
+		}
+	}
+}
+
+// TestReplayOnce: a recovery that stood still, and goes on when another one and a later transaction have ended, does not
+// write over what that one wrote: no two have the claim.
+func TestReplayOnce(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	dead := doomed(t, f, l, stepCommit)
+	wantError(t, set(dead, "dead's", a, b), rdma.ErrClosed)
+	must(t, f.Revoke(dead.id))
+	slow, before := hookedWorker(t, f, l, Options{})
+	other := worker(t, f, l, Options{Timeout: brief})
+	before[stepReplay] = func() {
+		wantError(t, other.Recover(dead.id), rdma.ErrTimeout)
+		wantError(t, set(other, "later", a), rdma.ErrTimeout)
+	}
+	must(t, slow.Recover(dead.id))
+	wantData(t, w, "[dead's dead's]", a, b)
+	if slow.stats.Replayed != 1 || other.stats.Replayed != 0 {
+		t.Errorf("the slow one replayed %d, the other %d", slow.stats.Replayed, other.stats.Replayed)
+	}
+}
+
+// TestDeadMaster: a recovery whose client died is taken over when that client was recovered.
+func TestDeadMaster(t *testing.T) {
+	for _, step := range []rdma.Step{stepReadLog, stepReadLocks, stepReplay, stepEnd, stepYieldLog} {
+		f, l := pool(t, Shape{Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w := worker(t, f, l, Options{Timeout: brief})
+		must(t, set(w, "old", a, b))
+		dead := doomed(t, f, l, stepCommit)
+		wantError(t, set(dead, "new", a, b), rdma.ErrClosed)
+		must(t, f.Revoke(dead.id))
+		ep, err := f.Open("master")
+		must(t, err)
+		dying := fault.New(ep, fault.Fault{})
+		master := open(t, dying, l, Options{})
+		dying = fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop})
+		master.ep = dying
+		wantError(t, master.Recover(dead.id), rdma.ErrClosed)
+		wantError(t, w.Recover(dead.id), rdma.ErrTimeout)
+		must(t, f.Revoke(master.id))
+		w.opt.Timeout = 20 * time.Second
+		must(t, w.Recover(master.id))
+		must(t, w.Recover(dead.id))
+		wantData(t, w, "[new new]", a, b)
+	}
+}
+
+// TestMender: the pool's master recovers a client that was fenced off.
+func TestMender(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	dead := doomed(t, f, l, stepCommit)
+	wantError(t, set(dead, "new", a, b), rdma.ErrClosed)
+	w := worker(t, f, l, Options{})
+	must(t, f.Revoke(dead.id))
+	ep, err := f.Open("master")
+	must(t, err)
+	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep, l, Options{}) },
+		cluster.Options{Tick: Detection})
+	must(t, err)
+	wantData(t, w, "[new new]", a, b)
+}
+
+// TestFenced: a client that is taken for dead, and goes on, changes nothing behind its recovery.
+func TestFenced(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	slow, before := hookedWorker(t, f, l, Options{})
+	w := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	for _, step := range []rdma.Step{stepLog, stepCommit} {
+		before[step] = func() {
+			for _, c := range f.Clients() {
+				if c.ID == slow.id {
+					wantError(t, w.Adopt(f, c), rdma.ErrHeld)
+				}
+			}
+			must(t, set(w, "later", a, b))
+		}
+		if err := set(slow, "slow", a, b); !errors.Is(err, rdma.ErrRevoked) {
+			t.Errorf("a fenced client ends with %v", err)
+		}
+		wantData(t, w, "[later later]", a, b)
+		slow, before = hookedWorker(t, f, l, Options{})
+	}
+}
+
+// TestTwoRecoveries: a client that recovers another one does no harm to the next holder of its identity, which is there
+// since a third client was faster.
+func TestTwoRecoveries(t *testing.T) {
+	for _, step := range []rdma.Step{stepAwait, stepClaim} {
+		f, l := pool(t, Shape{Nodes: 1, Clients: 4, Roots: 2})
+		a, b := l.Root(0), l.Root(1)
+		w := worker(t, f, l, Options{})
+		slow, before := hookedWorker(t, f, l, Options{})
+		ep, err := f.Open("dead")
+		must(t, err)
+		dead := open(t, ep, l, Options{})
+		must(t, set(dead, "old", a, b))
+		var meant rdma.Client
+		for _, c := range f.Clients() {
+			if c.ID == dead.id {
+				meant = c
+			}
+		}
+		must(t, f.Revoke(dead.id))
+		must(t, ep.Close())
+		var next *Worker
+		before[step] = func() {
+			must(t, w.Adopt(f, meant))
+			next = worker(t, f, l, Options{})
+			_, err := create(next, "next's")
+			must(t, errors.Join(err, set(next, "next's", a, b)))
+		}
+		must(t, slow.Adopt(f, meant))
+		if next == nil || next.id != dead.id {
+			t.Fatalf("before %q: no other client has the identity", step)
+		}
+		r := newRaw(t, f, l)
+		if ended := r.word(l.log(next.id).Add(endedAt)); ended >= next.numbers.Used() {
+			t.Errorf("before %q: all is over up to %d, and its client is at %d", step, ended, next.numbers.Used())
+		}
+		u, err := w.Check(func(c rdma.ClientID) bool { return c == next.id })
+		if err != nil || u.Owned != 1 || u.Lost != 0 {
+			t.Errorf("before %q: %+v, %v", step, u, err)
+		}
+	}
+}
+
+// TestLateChunk: a worker that has given up a call for a chunk does not leave quietly: the chunk may be handed out to it
+// yet, and then recovery has to give it back.
+func TestLateChunk(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1})
+	ep, err := f.Open("gives up")
+	must(t, err)
+	w := open(t, hasty{ep}, l, Options{})
+	_, err = create(w, "new")
+	wantError(t, err, rdma.ErrTimeout)
+	wantError(t, w.Close(), client.ErrUncertain)
+	other := worker(t, f, l, Options{})
+	must(t, f.Revoke(w.id))
+	must(t, other.Recover(w.id))
+	u, err := other.Check(func(c rdma.ClientID) bool { return c == other.id })
+	if err != nil || u.Handed != 1 || u.Owned != 0 {
+		t.Errorf("got %+v, %v, want one chunk of no client", u, err)
+	}
+}
+
+// hasty is an endpoint that gives calls up, which are served.
+type hasty struct{ rdma.Endpoint }
+
+func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.Endpoint.Call(node, r, within); err != nil {
+		return err
+	}
+	return rdma.ErrTimeout
+}
