@@ -1,0 +1,180 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A DELETE puts a void word in the pair's place, which names the client's grave: a block of its own, in which it has
+// written the key's hash. Only the client takes that word away again. So behind a rehash the word tells whether the
+// DELETE came before it: an empty slot would not, since another client may have emptied it.
+
+// grave is what a client's last DELETE has left.
+type grave struct {
+	tag    uint64      // of the next use of the block
+	flying *rdma.Batch // takes the word out of its slot, and looks; nil: nothing is to be taken out
+	at     slotAt
+	hash   uint64
+	looks  bool // the batch does
+}
+
+// openGrave takes away what an earlier holder of the identity has left.
+func (s *Store) openGrave() error {
+	s.begin()
+	w, err := s.clearGrave(s.id)
+	s.grave.tag = s.tag(w) + 1
+	return err
+}
+
+// clearGrave takes a client's void word out of the index, of which nothing is in flight. It returns the word.
+func (s *Store) clearGrave(c rdma.ClientID) (word, error) {
+	block := s.layout.grave(c)
+	b := s.ep.Batch()
+	op := b.Read(s.blockAt(block), pairHeader)
+	err := s.do(stepScanHeaders, b)
+	w, hash, whole := decodeHeader(op.Buf)
+	s.drop(b)
+	if err != nil || !whole || s.block(w) != block { // torn: it was never named since
+		return w, err
+	}
+	return w, s.clear(hash, block)
+}
+
+// clear takes what is left of an operation out of the slots that a hash may be in: proposals, and void words, that
+// name a block. Nothing names it any more then, unless a pair does.
+func (s *Store) clear(hash, block uint64) error {
+	at := s.index.Locate(hash)
+	for r := s.pace; ; {
+		again, err := s.clearOnce(at, hash, block)
+		if err == nil && !again {
+			return nil
+		}
+		if err != nil && !s.rejoin(err) {
+			return err
+		}
+		if !r.Again() {
+			return errTime
+		}
+	}
+}
+
+func (s *Store) clearOnce(at race.Buckets, hash, block uint64) (again bool, err error) {
+	in, err := s.directory.find(hash)
+	if err != nil {
+		return false, err
+	}
+	b := s.ep.Batch()
+	defer s.drop(b)
+	view := at.ReadAt(b, s.subtableAt(in.place))
+	if err := s.do(stepFindWord, b); err != nil {
+		return false, err
+	}
+	b2 := s.ep.Batch()
+	defer s.drop(b2)
+	look := s.directory.look(b2, in.suffix)
+	for i := range race.Candidates {
+		slot, w := view.Slot(i)
+		if w := word(w); !w.empty() && w.kind() != live && s.block(w) == block {
+			b2.CompareSwap(s.subtableAt(in.place).Add(slot.Offset()), uint64(w), 0)
+			again = true
+		}
+	}
+	if err := s.do(stepClear, b2); err != nil {
+		return false, err
+	}
+	if v := s.directory.judge(look, in, hash); v != valid {
+		return true, s.directory.refresh(v, in)
+	}
+	return again, nil
+}
+
+// Delete implements client.Store.
+func (s *Store) Delete(key []byte) error {
+	s.start(key)
+	err := s.settle()
+	if err == nil {
+		err = s.closeGrave()
+	}
+	if err == nil {
+		err = s.delete()
+	}
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) delete() error {
+	o := &s.op
+	o.word = s.word(o.hash, 1, s.grave.tag, s.layout.grave(s.id)).as(void)
+	s.grave.tag++
+	for r := s.pace; ; {
+		a, found, err := s.find()
+		if err == nil && !found {
+			err = client.ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		out, at, err := s.replace(stepSwapSlot, a, a.word, o.word)
+		switch {
+		case err != nil:
+			s.doubts = append(s.doubts, doubt{o.hash, s.layout.grave(s.id)})
+			return err
+		case out == done:
+			s.memory.replaced(a.word)
+			s.bury(a)
+			return nil
+		case out == moved:
+			s.leaveBehind(a, o.word)
+			if at.word == o.word { // else the rehash came before, since no other client takes it away
+				s.bury(at)
+				return nil
+			}
+		}
+		if !r.Again() {
+			return errTime
+		}
+	}
+}
+
+// bury begins to take the void word out of its slot.
+func (s *Store) bury(a slotAt) {
+	g := &s.grave
+	at := s.addrOf(a)
+	b := s.ep.Batch()
+	b.CompareSwap(at, uint64(s.op.word), 0)
+	look := s.directory.look(b, a.subtable.suffix)
+	look.Fence = true // behind the CAS, which is on the same node
+	g.looks = look.Addr.Node() == at.Node()
+	g.at, g.hash = a, s.op.hash
+	if err := s.ep.Post(b.As(stepClear)); err != nil {
+		b.Release()
+		s.doubts = append(s.doubts, doubt{g.hash, s.layout.grave(s.id)})
+		return
+	}
+	g.flying = b
+}
+
+// closeGrave makes sure that no slot has the void word of the last DELETE any more.
+func (s *Store) closeGrave() error {
+	g := &s.grave
+	b := g.flying
+	if b == nil {
+		return nil
+	}
+	if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
+		return err
+	}
+	gone := b.Err() == nil && b.Op(0).Swapped() && g.looks && s.directory.judge(b.Op(1), g.at.subtable, g.hash) == valid
+	b.Release()
+	g.flying = nil
+	if gone {
+		return nil
+	}
+	s.doubts = append(s.doubts, doubt{g.hash, s.layout.grave(s.id)})
+	return s.settle()
+}

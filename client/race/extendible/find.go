@@ -1,0 +1,133 @@
+package extendible
+
+import (
+	"bytes"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// place is a slot of a subtable, for the key of the operation.
+type slotAt struct {
+	subtable subtable
+	slotWord
+}
+
+func (s *Store) addrOf(a slotAt) rdma.Addr {
+	return s.subtableAt(a.subtable.place).Add(a.slot.Offset())
+}
+
+// find looks for the operation's key. found: the key is there, in that slot. Otherwise it is not there; of an INSERT
+// that is not sure yet, and a is an empty slot, or none if a.word is not empty.
+//
+// In the moment of the first READ the subtable was the key's, as the look behind it says. A lock that may be moving
+// the key ends that: what is read meanwhile may not be part of the copy.
+func (s *Store) find() (a slotAt, found bool, err error) {
+	for r := s.pace; ; {
+		a, found, again, err := s.findOnce()
+		if err == nil && !again {
+			return a, found, nil
+		}
+		if err != nil && !s.rejoin(err) {
+			return a, false, err
+		}
+		if !r.Again() {
+			return a, false, errTime
+		}
+	}
+}
+
+func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
+	o := &s.op
+	if a.subtable, err = s.directory.find(o.hash); err != nil {
+		return a, false, false, err
+	}
+	if a, err = s.readBuckets(a); err != nil {
+		return a, false, false, err
+	}
+	b := s.ep.Batch()
+	defer s.drop(b)
+	look := s.directory.look(b, a.subtable.suffix)
+	for _, w := range o.slots {
+		if w.word.is(live, o.hash) && !o.suspected(a.subtable, w) && s.valid(w.word) {
+			b.Read(s.blockAt(s.block(w.word)), w.word.units()*unitBytes)
+		}
+	}
+	if o.insert && b.Len() == 1 {
+		return a, false, false, nil
+	}
+	if err := s.do(stepReadPairs, b); err != nil {
+		return a, false, false, err
+	}
+	if v := s.directory.judge(look, a.subtable, o.hash); v != valid {
+		s.stats.Looks++
+		return a, false, true, s.directory.refresh(v, a.subtable)
+	}
+	w, found, again := s.match(b, a.subtable)
+	if found {
+		a.slotWord = w
+	}
+	return a, found, again && !found, nil
+}
+
+// readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it writes the operation's
+// pair. It returns an empty slot, too.
+func (s *Store) readBuckets(a slotAt) (slotAt, error) {
+	o := &s.op
+	b := s.ep.Batch()
+	defer s.drop(b)
+	s.write(b)
+	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
+	if err := s.do(stepReadBuckets, b); err != nil {
+		return a, err
+	}
+	o.written = true
+	o.note(&view)
+	a.slot, a.word = 0, 1 // none
+	if slot, _, ok := view.Free(o.hash); ok {
+		a.slotWord = slotWord{slot, 0}
+	}
+	return a, nil
+}
+
+func (o *operation) note(view *race.View) {
+	for i := range o.slots {
+		slot, w := view.Slot(i)
+		o.slots[i] = slotWord{slot, word(w)}
+	}
+}
+
+// match looks for the key among the pairs that were read, behind the look, for slots of o.slots. again: a word's block
+// has no pair of it. When the same word is met again, it was there in the meantime, and is none of the subtable's any
+// more: no block is used again that a slot names.
+func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
+	o := &s.op
+	read, known := 1, o.suspects
+	for _, w := range o.slots {
+		if !w.word.is(live, o.hash) || !s.valid(w.word) || in.suspectedIn(known, w) {
+			continue
+		}
+		p, whole := decodePair(b.Op(read).Buf, w.word)
+		read++
+		switch {
+		case !whole:
+			o.suspects = append(o.suspects, suspect{in.place, w})
+			again = true
+		case bytes.Equal(p.key, o.key):
+			s.value = append(s.value[:0], p.value...)
+			return w, true, false
+		}
+	}
+	return at, false, again
+}
+
+func (s subtable) suspectedIn(list []suspect, w slotWord) bool {
+	for _, x := range list {
+		if x == (suspect{s.place, w}) {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *operation) suspected(s subtable, w slotWord) bool { return s.suspectedIn(o.suspects, w) }

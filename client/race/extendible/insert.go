@@ -1,0 +1,259 @@
+package extendible
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+)
+
+// Two INSERTs of one key may find different empty slots. RACE lets an inserter look again behind its CAS, and take its
+// pair back if another one has come first; but a reader may have seen it by then. So here the CAS proposes the pair, to
+// readers it is not there, and a second CAS makes it live. In between the inserter reads both buckets again:
+//
+//	a pair of the key           the key exists: give way
+//	a proposal in an earlier slot  give way to it, and begin again
+//	a proposal in a later slot  end it, by a CAS, before the own one becomes live
+//
+// Of two proposals of one key at least one inserter sees the other's, since each reads behind its CAS. Where it is the
+// one with the earlier slot, the other proposal is ended, or was made live before, which the CAS finds out; where it is
+// the one with the later slot, that gives way. So no two become live. An inserter whose proposal was ended takes the
+// void word away, and begins again. A proposal whose client died is ended, too, when an inserter has given way to it for
+// a lease.
+
+// Insert implements client.Store.
+func (s *Store) Insert(key, value []byte) error {
+	if err := s.startWrite(key, value); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	if err := s.insert(); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	return nil
+}
+
+// errGaveWay begins an INSERT again: its proposal is in no slot any more.
+var errGaveWay = errors.New("gave way")
+
+func (s *Store) insert() error {
+	o := &s.op
+	o.insert = true
+	for r := s.pace; ; {
+		err := s.insertOnce()
+		switch {
+		case err == nil:
+			s.memory.used(o.block)
+			return nil
+		case errors.Is(err, errGaveWay):
+			o.block.tag++ // so that words of it are not met again
+			s.name()
+		case err != errAgain:
+			s.memory.settle(o.block, err)
+			return err
+		}
+		if !r.Again() {
+			s.memory.unused(o.block)
+			return errTime
+		}
+	}
+}
+
+// errAgain begins an INSERT again whose pair no slot names.
+var errAgain = errors.New("again")
+
+func (s *Store) insertOnce() error {
+	o := &s.op
+	a, found, err := s.find()
+	switch {
+	case err != nil:
+		return err
+	case found:
+		return client.ErrExists
+	case a.word != 0:
+		if err := s.makeRoom(a.subtable); err != nil {
+			return err
+		}
+		return errAgain
+	}
+	mine := o.word.as(proposed)
+	swapped, unsure, err := s.change(stepPropose, a, 0, mine)
+	if unsure { // what never becomes live has not taken effect
+		s.doubt()
+	}
+	if err != nil {
+		return err
+	}
+	if !swapped {
+		return errAgain
+	}
+	a.word = mine
+	return s.decide(a)
+}
+
+// doubt notes that a slot may have the operation's proposal.
+func (s *Store) doubt() { s.doubts = append(s.doubts, doubt{s.op.hash, s.op.block.number}) }
+
+// decide makes a proposal live, or gives way.
+func (s *Store) decide(a slotAt) error {
+	o := &s.op
+	for r := s.pace; ; {
+		fate, err := s.rivals(&a)
+		if err != nil && s.rejoin(err) {
+			fate, err = undecided, nil
+		}
+		switch {
+		case err != nil:
+			s.doubt()
+			return err
+		case fate == exists || fate == behindRival || fate == ended:
+			return s.giveWay(fate)
+		case fate == alone:
+			out, at, err := s.replace(stepFinalize, a, o.word.as(proposed), o.word)
+			switch {
+			case err != nil:
+				s.doubt()
+				return err
+			case out == done:
+				return nil
+			case out == moved:
+				s.leaveBehind(a, o.word)
+				if at.word != o.word.as(proposed) && at.word != o.word.as(void) {
+					return nil // it became live before the rehash, whatever has become of it since
+				}
+				a = at
+			}
+		}
+		if !r.Again() {
+			s.doubt()
+			return errTime
+		}
+	}
+}
+
+// fate of a proposal.
+type fate uint8
+
+const (
+	undecided   fate = iota // look again
+	alone                   // it may become live
+	exists                  // the key does
+	behindRival             // another proposal comes first
+	ended                   // another inserter has ended it
+)
+
+// rivals reads the buckets of a proposal again, and looks. a becomes the slot where the proposal is now, in case that
+// a rehash has moved it.
+func (s *Store) rivals(a *slotAt) (fate, error) {
+	o := &s.op
+	b := s.ep.Batch()
+	defer s.drop(b)
+	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
+	look := s.directory.look(b, a.subtable.suffix)
+	if err := s.do(stepReadAgain, b); err != nil {
+		return undecided, err
+	}
+	if s.directory.judge(look, a.subtable, o.hash) != valid {
+		out, at, err := s.behind(*a)
+		if err != nil {
+			return undecided, err
+		}
+		if out == moved {
+			s.leaveBehind(*a, o.word.as(proposed))
+			if at.word != o.word.as(proposed) { // it was not copied, or was ended since
+				return ended, nil
+			}
+		}
+		*a = at
+		return undecided, nil
+	}
+	for i := range o.again {
+		slot, w := view.Slot(i)
+		o.again[i] = slotWord{slot, word(w)}
+	}
+	return s.compete(*a)
+}
+
+// compete looks for the key in slots that were read behind the proposal. Pairs that were there when the operation found
+// that the key is not there are of other keys.
+func (s *Store) compete(a slotAt) (fate, error) {
+	o := &s.op
+	b := s.ep.Batch()
+	defer s.drop(b)
+	for i, w := range o.again {
+		if w.slot == a.slot && w.word != o.word.as(proposed) {
+			return ended, nil
+		}
+		if s.competes(a, w, o.slots[i]) {
+			b.Read(s.blockAt(s.block(w.word)), w.word.units()*unitBytes)
+		}
+	}
+	if b.Len() == 0 {
+		return alone, nil
+	}
+	s.stats.Duplicates++
+	if err := s.do(stepReadRivals, b); err != nil {
+		return undecided, err
+	}
+	read := 0
+	for i, w := range o.again {
+		if !s.competes(a, w, o.slots[i]) {
+			continue
+		}
+		p, whole := decodePair(b.Op(read).Buf, w.word)
+		read++
+		switch {
+		case !whole: // by now another word is there, or it is one that a key has left
+			if !o.suspected(a.subtable, w) {
+				o.suspects = append(o.suspects, suspect{a.subtable.place, w})
+				return undecided, nil
+			}
+		case !bytes.Equal(p.key, o.key):
+		case w.word.kind() == live:
+			return exists, nil
+		case w.slot < a.slot && !s.lapsed(w.word):
+			return behindRival, nil
+		default:
+			s.stats.Ended++
+			ok, err := s.swap(stepEndRival, s.addrOf(slotAt{a.subtable, w}), uint64(w.word), uint64(w.word.as(void)))
+			if err != nil || !ok {
+				return undecided, err
+			}
+		}
+	}
+	return alone, nil
+}
+
+// competes reports whether a slot may have the key, live or proposed, beside the operation's own.
+func (s *Store) competes(a slotAt, w, known slotWord) bool {
+	if w.slot == a.slot || !s.valid(w.word) || w == known && w.word.kind() == live {
+		return false
+	}
+	return w.word.is(live, s.op.hash) || w.word.is(proposed, s.op.hash)
+}
+
+// lapsed reports whether the operation has given way to a proposal for a lease, on its own clock: then its client does
+// not go on.
+func (s *Store) lapsed(w word) bool {
+	o := &s.op
+	if o.rival != w {
+		o.rival, o.since = w, s.ep.Now()
+	}
+	return s.ep.Now()-o.since >= s.Drift
+}
+
+// giveWay takes the operation's proposal away, or what has become of it.
+func (s *Store) giveWay(f fate) error {
+	o := &s.op
+	err := s.clear(o.hash, o.block.number)
+	if err != nil {
+		s.doubt()
+	}
+	if f == exists {
+		return client.ErrExists
+	}
+	if err != nil {
+		return err
+	}
+	return errGaveWay
+}

@@ -1,0 +1,230 @@
+package extendible
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Params are what a pool is made with, in its header.
+type Params struct {
+	Groups    int           `json:"groups"`     // bucket groups of a subtable
+	PairBytes int           `json:"pair_bytes"` // key and value together, at most
+	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
+	Clients   int           `json:"clients"`
+	Timeout   time.Duration `json:"timeout"`            // of an operation, at most
+	Drift     time.Duration `json:"drift"`              // the part of a lease that is there for clocks and schedulers
+	TagBits   int           `json:"tag_bits,omitempty"` // narrower than there is room for, so that tests see tags wrap
+}
+
+const (
+	// DefaultDrift is rTX's (section 6.1).
+	DefaultDrift = 8 * time.Millisecond
+	// DefaultTimeout is of an operation.
+	DefaultTimeout = 2 * time.Second
+	// MaxPair is the most bytes of a key and its value: what the length in a slot counts.
+	MaxPair = race.MaxUnits*unitBytes - pairHeader
+
+	minGroups   = 2
+	maxGroups   = 1 << 16
+	maxDepth    = 20
+	leastTag    = 16   // bits; below, words would come back within an operation
+	chunkBytes  = 4096 // of pairs that a client takes at a time, at least; one pair, if that is longer
+	chunkBlocks = 8    // or so many blocks, if these are more
+	entryChunk  = 1024 // bytes of descriptors that a client takes at a time
+)
+
+// ErrParams is wrapped by errors about pools that cannot be.
+var ErrParams = errors.New("no such pool")
+
+// layout is where everything lies, the same on each node:
+//
+//	header
+//	directory   rtx's: its root i is the directory's entry for suffix i, with a descriptor of 64 bytes
+//	graves      of the clients whose identity modulo nodes is the node's number: a block each, for what DELETEs leave
+//	tables      a word a subtable's memory, then a word a chunk of pairs: node.Entry
+//	subtables
+//	chunks of blocks, one pair a block
+//
+// Slots, buckets' headers and tables are changed by atomics only, from the moment in which clients know of them; blocks
+// by WRITEs only. All is zero in a new pool.
+type layout struct {
+	Params
+	nodes   int
+	objects *rtx.Layout
+	index   race.Index // places a key in a subtable
+
+	graves           uint64
+	subtables, pairs arena
+	blockBytes       uint64
+	blocks           uint64 // of each node
+	blockBits        int
+	maxTag           uint64
+}
+
+// arena is memory of a kind, which is handed out by the chunk.
+type arena struct {
+	table  uint64 // offset of a word a chunk
+	first  uint64 // offset of the first chunk
+	chunk  uint64 // bytes
+	chunks uint64
+}
+
+func (a *arena) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, a.table+8*uint64(chunk)) }
+func (a *arena) chunkAt(n, chunk int) rdma.Addr { return rdma.At(n, a.first+a.chunk*uint64(chunk)) }
+func (a *arena) end() uint64                    { return a.first + a.chunk*a.chunks }
+
+// check returns what is wrong with p.
+func (p *Params) check() error {
+	switch {
+	case p.Groups < minGroups || p.Groups > maxGroups:
+		return fmt.Errorf("subtables of %d groups: want %d to %d: %w", p.Groups, minGroups, maxGroups, ErrParams)
+	case p.PairBytes < 1 || p.PairBytes > MaxPair:
+		return fmt.Errorf("pairs of %d bytes: want 1 to %d: %w", p.PairBytes, MaxPair, ErrParams)
+	case p.Depth < 1 || p.Depth > maxDepth:
+		return fmt.Errorf("a local depth of up to %d: want 1 to %d: %w", p.Depth, maxDepth, ErrParams)
+	case p.Clients < 1 || p.Clients >= int(node.OfNode):
+		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
+	case p.Timeout <= 0 || p.Drift <= 0:
+		return fmt.Errorf("a timeout of %v, a lease of %v: want more than 0: %w", p.Timeout, p.Drift, ErrParams)
+	}
+	return nil
+}
+
+func (p *Params) blockBytes() uint64 {
+	return uint64(unitsOf(pairHeader+p.PairBytes)) * unitBytes
+}
+
+func (p *Params) subtableBytes() uint64 { return race.SubtableBytes(uint64(p.Groups)) }
+
+// chunkBytes returns the bytes of a chunk of pairs.
+func (p *Params) chunkBytes() uint64 {
+	block := p.blockBytes()
+	return max(block*chunkBlocks, chunkBytes/block*block)
+}
+
+// directoryBytes returns what the directory takes on each node: its metadata, logs, and descriptors, as many again for
+// those that rehashes replace, and what each client has taken.
+func (p *Params) directoryBytes(nodes int) uint64 {
+	roots, n := uint64(1)<<p.Depth, uint64(nodes)
+	descriptors := 2*roots/n*unitBytes + (uint64(p.Clients)*4+64)*entryChunk
+	fixed := (uint64(p.Clients)/n+2)*(entriesOfLog*24+128) + (roots/n+1)*rtx.MetaBytes + 4096
+	return (fixed + descriptors + descriptors/entryChunk*8 + 4095) &^ 4095
+}
+
+// entriesOfLog is how many objects a transaction changes: a subtable's descriptor, and the new one's.
+const entriesOfLog = 2
+
+// indexShare returns the bytes of the index that a pair needs where it needs most: subtables are between a third and
+// nine tenths full.
+const indexShare = 24
+
+// newLayout divides memory bytes of each node.
+func newLayout(p Params, nodes int, memory uint64) (*layout, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	l := &layout{Params: p, nodes: nodes, blockBytes: p.blockBytes()}
+	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
+	directory := node.HeaderBytes + p.directoryBytes(nodes)
+	fixed := directory + (uint64(p.Clients)/uint64(nodes)+1)*unitBytes
+	var err error
+	l.objects, err = rtx.NewLayout(rtx.Shape{
+		Nodes: nodes, Memory: directory, Clients: p.Clients, Roots: 1 << p.Depth, Sizes: []int{descriptorBytes},
+		Writes: entriesOfLog, Chunk: entryChunk,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
+	}
+	l.graves = directory
+	l.subtables = arena{table: fixed, chunk: p.subtableBytes()}
+	l.pairs = arena{chunk: p.chunkBytes()}
+	if memory > fixed+2*unitBytes {
+		left := memory - fixed - 2*unitBytes
+		perBlock := l.pairs.chunk / l.blockBytes
+		share := left / (l.blockBytes + indexShare) * indexShare
+		l.subtables.chunks = max(share/(l.subtables.chunk+8), 1)
+		if taken := l.subtables.chunks * (l.subtables.chunk + 8); taken < left {
+			l.pairs.chunks = (left - taken) / (l.pairs.chunk + 8)
+		}
+		l.blocks = l.pairs.chunks * perBlock
+	}
+	if l.pairs.chunks == 0 {
+		return nil, fmt.Errorf("%d bytes a node have no room for a subtable of %d and pairs of %d: %w", memory,
+			l.subtables.chunk, l.blockBytes, rdma.ErrFull)
+	}
+	l.pairs.table = l.subtables.table + 8*l.subtables.chunks
+	l.subtables.first = (l.pairs.table + 8*l.pairs.chunks + unitBytes - 1) &^ (unitBytes - 1)
+	l.pairs.first = l.subtables.end()
+	return l, l.widths()
+}
+
+// widths divides words.
+func (l *layout) widths() error {
+	l.blockBits = bits.Len64(l.grave(rdma.ClientID(l.Clients)))
+	tag := kindShift - l.blockBits
+	if tag < leastTag {
+		return fmt.Errorf("%d pairs leave %d bits of a slot for tags: want %d: %w", l.blocks*uint64(l.nodes), tag, leastTag,
+			ErrParams)
+	}
+	if l.TagBits > 0 {
+		tag = min(tag, l.TagBits)
+	}
+	l.maxTag = 1<<tag - 1
+	return nil
+}
+
+// place names a subtable's memory: node and number, from 1 on. 0 is none.
+func (l *layout) place(n, chunk int) uint64 { return uint64(n)*l.subtables.chunks + uint64(chunk) + 1 }
+
+// subtableAt returns the address of a subtable's memory.
+func (l *layout) subtableAt(place uint64) rdma.Addr {
+	place--
+	return l.subtables.chunkAt(int(place/l.subtables.chunks), int(place%l.subtables.chunks))
+}
+
+// validPlace reports whether there may be a subtable there.
+func (l *layout) validPlace(place uint64) bool {
+	return place > 0 && place <= l.subtables.chunks*uint64(l.nodes)
+}
+
+// grave returns the number of the block that a client's DELETEs use: behind those of pairs.
+func (l *layout) grave(c rdma.ClientID) uint64 { return l.blocks*uint64(l.nodes) + uint64(c) }
+
+// blockAt returns the address of a block.
+func (l *layout) blockAt(block uint64) rdma.Addr {
+	if pairs := l.blocks * uint64(l.nodes); block > pairs {
+		c := block - pairs
+		return rdma.At(int(c)%l.nodes, l.graves+c/uint64(l.nodes)*unitBytes)
+	}
+	n, chunk, i := l.chunkOf(block)
+	return l.pairs.chunkAt(n, chunk).Add(uint64(i) * l.blockBytes)
+}
+
+// chunkOf returns the chunk that a block lies in, and its place there.
+func (l *layout) chunkOf(block uint64) (n, chunk, i int) {
+	block--
+	n, block = int(block/l.blocks), block%l.blocks
+	per := l.pairs.chunk / l.blockBytes
+	return n, int(block / per), int(block % per)
+}
+
+// blockOf returns the number of the i-th block of a chunk.
+func (l *layout) blockOf(n, chunk, i int) uint64 {
+	return uint64(n)*l.blocks + uint64(chunk)*(l.pairs.chunk/l.blockBytes) + uint64(i) + 1
+}
+
+// valid reports whether a word names a block of the pool.
+func (l *layout) valid(w word) bool {
+	b := l.block(w)
+	return !w.empty() && b > 0 && b <= l.grave(rdma.ClientID(l.Clients)) && uint64(w.units())*unitBytes <= l.blockBytes
+}
+
+// slots returns how many slots a subtable has.
+func (l *layout) slots() int { return l.Groups * race.GroupSlots }

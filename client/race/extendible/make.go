@@ -1,0 +1,149 @@
+package extendible
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Format is the name of the store, as headers of pools have it.
+const Format = "race-rtx"
+
+// FormatVersion is the version of its format.
+const FormatVersion = 1
+
+// Shape is what a pool is wanted for. Zero values mean defaults.
+type Shape struct {
+	Nodes     int
+	Records   uint64 // pairs expected
+	PairBytes int    // of the longest key and value together
+	Groups    int    // bucket groups of a subtable; default: so many that the records take 8 subtables or more, 1,024 at most
+	Clients   int
+	Memory    uint64 // bytes of each node; 0: as the records need it
+	Timeout   time.Duration
+	Drift     time.Duration
+}
+
+const (
+	// DefaultPair takes YCSB's records.
+	DefaultPair = 1152
+	// mostGroups is the default of large pools: a rehash of 21,504 slots blocks no operation for 50 ms.
+	mostGroups = 1024
+	// firstSubtables is how many subtables the records of a small pool take, at least: so it grows by small steps.
+	firstSubtables = 8
+	// turnover is how much room there is for pairs that were replaced, and wait to be found: half as many again.
+	turnover = 2
+)
+
+// Size returns the parameters of a pool, and the memory of each node that it needs. The error wraps ErrParams.
+func Size(s Shape) (Params, uint64, error) {
+	p := Params{
+		Groups: s.Groups, PairBytes: cmp.Or(s.PairBytes, DefaultPair), Clients: s.Clients,
+		Timeout: cmp.Or(s.Timeout, DefaultTimeout), Drift: cmp.Or(s.Drift, DefaultDrift), Depth: 1,
+	}
+	if p.Groups == 0 {
+		each := s.Records / firstSubtables / race.GroupSlots
+		p.Groups = min(max(1<<bits.Len64(each), 16), mostGroups)
+	}
+	if err := p.check(); err != nil {
+		return p, 0, err
+	}
+	nodes := uint64(max(s.Nodes, 1))
+	pairs := s.Records + s.Records/turnover
+	perNode := (pairs+nodes-1)/nodes + 64*p.chunkBytes()/p.blockBytes()
+	body := (perNode+1)*(p.blockBytes()+indexShare) + 2*p.subtableBytes() + 2*p.chunkBytes()
+	body += body / 256 // tables
+	body = max(body, s.Memory)
+	p.Depth = depthOf(&p, nodes, body)
+	need := node.HeaderBytes + p.directoryBytes(int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes + body
+	_, err := newLayout(p, int(nodes), need)
+	return p, need, err
+}
+
+// depthOf returns how deep the directory may become: hashes differ, so that some subtables are split three times more
+// often than others.
+func depthOf(p *Params, nodes, body uint64) int {
+	subtables := nodes * (body/(p.blockBytes()+indexShare)*indexShare/p.subtableBytes() + 1)
+	return min(bits.Len64(subtables)+3, maxDepth)
+}
+
+// Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when
+// there is not enough memory.
+func Make(f rdma.Fabric, p Params) error {
+	l, err := newLayout(p, f.Nodes(), f.Size())
+	if err == nil {
+		err = l.make(f)
+	}
+	if err != nil {
+		return fmt.Errorf("make a %s pool: %w", Format, err)
+	}
+	return nil
+}
+
+func (l *layout) make(f rdma.Fabric) error {
+	if err := rtx.Prepare(f, l.objects); err != nil {
+		return err
+	}
+	for n := range l.nodes {
+		if err := node.Commit(f, n, l.graves, l.subtables.first-l.graves); err != nil {
+			return fmt.Errorf("node %d: %w", n, err)
+		}
+	}
+	params, err := json.Marshal(l.Params)
+	if err != nil {
+		return err
+	}
+	ep, err := f.Open("format")
+	if err != nil {
+		return err
+	}
+	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	if err == nil {
+		err = l.first(ep)
+	}
+	return errors.Join(err, ep.Close())
+}
+
+// first makes the subtable of all keys. Its memory is zero: empty slots, and headers of local depth 0.
+func (l *layout) first(ep rdma.Endpoint) error {
+	s, err := openOn(ep, l, Options{})
+	if err != nil {
+		return err
+	}
+	s.begin()
+	place, err := s.memory.takeSubtable(0)
+	if err == nil {
+		err = s.directory.create(place)
+	}
+	return errors.Join(err, s.Close())
+}
+
+// readLayout reads a pool's header.
+func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
+	v, err := kit.Join(ep)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := node.ReadHeader(ep, len(v.Members))
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := h.Expect(Format, FormatVersion); err != nil {
+		return nil, nil, err
+	}
+	var p Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return nil, nil, fmt.Errorf("read pool header: %w", err)
+	}
+	l, err := newLayout(p, h.Nodes, h.Size)
+	return l, v, err
+}

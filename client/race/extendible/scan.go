@@ -1,0 +1,146 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes a slot name it.
+func (m *memory) scan(c *chunk) (found int, err error) {
+	m.stats.Scans++
+	free, err := m.s.unnamed(c.node, c.index, func(i int) bool { return c.blocks[i] == blockUsed })
+	if err != nil {
+		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+	}
+	for _, b := range free {
+		b.chunk = c
+		m.push(b)
+	}
+	m.stats.Found += uint64(len(free))
+	return len(free), nil
+}
+
+// scanned is a block that is looked at: its header, and where its key's slots were read.
+type scanned struct {
+	block
+	whole bool // else it was never named
+	hash  uint64
+	in    subtable
+	view  race.View
+	look  *rdma.Op
+}
+
+// unnamed returns the blocks of a chunk that no slot names, of those that are asked for. The chunk is the worker's, or
+// of a client of which nothing is in flight: then what such a client has proposed is taken away. Blocks of keys that a
+// rehash may be moving are left out.
+func (s *Store) unnamed(n, index int, asked func(i int) bool) (free []block, err error) {
+	looked, err := s.readHeaders(n, index, asked)
+	if err != nil {
+		return nil, err
+	}
+	b := s.ep.Batch()
+	defer s.drop(b)
+	for i := range looked {
+		x := &looked[i]
+		if !x.whole {
+			continue
+		}
+		if x.in, err = s.directory.find(x.hash); err != nil {
+			return nil, err
+		}
+		at := s.index.Locate(x.hash)
+		x.view = at.ReadAt(b, s.subtableAt(x.in.place))
+	}
+	if err := s.do(stepScanSlots, b); err != nil {
+		return nil, err
+	}
+	looks := s.ep.Batch()
+	defer s.drop(looks)
+	for i := range looked {
+		if x := &looked[i]; x.whole {
+			x.look = s.directory.look(looks, x.in.suffix)
+		}
+	}
+	if err := s.do(stepScanSlots, looks); err != nil {
+		return nil, err
+	}
+	for i := range looked {
+		ok, err := s.isFree(&looked[i])
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			free = append(free, looked[i].block)
+		}
+	}
+	return free, nil
+}
+
+// readHeaders reads the headers of a chunk's blocks. One that is torn was never named.
+func (s *Store) readHeaders(n, index int, asked func(i int) bool) (looked []scanned, err error) {
+	b := s.ep.Batch()
+	defer s.drop(b)
+	for i := range int(s.pairs.chunk / s.blockBytes) {
+		if asked(i) {
+			number := s.blockOf(n, index, i)
+			b.Read(s.blockAt(number), pairHeader)
+			looked = append(looked, scanned{block: block{i: i, number: number}})
+		}
+	}
+	if err := s.do(stepScanHeaders, b); err != nil {
+		return nil, err
+	}
+	for i := range looked {
+		x := &looked[i]
+		w, hash, whole := decodeHeader(b.Op(i).Buf)
+		if whole && s.block(w) == x.number {
+			x.whole, x.hash = true, hash
+		}
+		x.tag = s.tag(word(b.Op(i).Word(1))) + 1
+	}
+	return looked, nil
+}
+
+// isFree reports whether no slot names a block.
+func (s *Store) isFree(x *scanned) (bool, error) {
+	if !x.whole {
+		return true, nil
+	}
+	if v := s.directory.judge(x.look, x.in, x.hash); v != valid {
+		if v == changed {
+			s.directory.forget(x.in.suffix)
+		}
+		return false, nil
+	}
+	for i := range race.Candidates {
+		_, w := x.view.Slot(i)
+		if w := word(w); w.empty() || s.block(w) != x.number {
+			continue
+		}
+		if word(w).kind() == live {
+			return false, nil
+		}
+		return true, s.clear(x.hash, x.number)
+	}
+	return true, nil
+}
+
+// named reports whether an entry of the directory names memory of a subtable. The client that has it is the worker, or
+// is gone, so that none makes an entry name it now.
+func (s *Store) named(place uint64) (bool, error) {
+	b := s.ep.Batch()
+	op := b.Read(s.subtableAt(place), race.HeaderBytes)
+	err := s.do(stepReadSubtable, b)
+	h := race.Header(op.Word(0))
+	s.drop(b)
+	if err != nil || h.Suffix() >= 1<<s.Depth {
+		return false, err
+	}
+	in, err := s.directory.load(h.Suffix())
+	if isAbsent(err) {
+		return false, nil
+	}
+	return err == nil && in.place == place, err
+}

@@ -1,0 +1,311 @@
+package extendible
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// Options of a worker. Zero values mean the pool's.
+type Options struct {
+	Timeout time.Duration // of an operation, at most
+}
+
+// Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent use. Trips:
+//
+//	GET     1. READ of both combined buckets
+//	        2. READ of the pairs with the key's fingerprint, and of the subtable's lock and pointer: the look
+//	UPDATE  1. and 2. as GET, the new pair's WRITE in 1
+//	        3. CAS of the slot   4. look
+//	DELETE  as UPDATE; what it puts in the slot it takes away in the background
+//	INSERT  1. WRITE of the pair, READ of both buckets, and, where there are pairs with the fingerprint, as 2 of GET
+//	        2. CAS of an empty slot: a proposal   3. READ of both buckets, look
+//	        4. CAS of the slot: the pair          5. look
+type Store struct {
+	*layout
+	ep        rdma.Endpoint
+	id        rdma.ClientID
+	timeout   time.Duration
+	directory *directory
+	memory    memory
+	pace      kit.Retry     // copied by each operation
+	until     time.Duration // of the operation at work
+	sent      bool          // the last batch was posted
+	flying    []*rdma.Batch // that are not waited for, or that a wait gave up
+	op        operation
+	value     []byte
+	doubts    []doubt
+	grave     grave
+	stats     Stats
+}
+
+// doubt is a proposal that may be in a slot, of an operation that gave up.
+type doubt struct{ hash, block uint64 }
+
+// Stats count what leaves the common case. They only grow.
+type Stats struct {
+	Retries    uint64 // attempts of operations that met another client's
+	Looks      uint64 // that found a rehash, or what one has done
+	Moved      uint64 // CASes that a rehash came before
+	Splits     uint64 // rehashes
+	Swept      uint64 // slots of keys that had moved
+	Duplicates uint64 // INSERTs that met another one of the same key
+	Ended      uint64 // proposals of others
+}
+
+var _ client.Store = (*Store)(nil)
+
+// Open returns a worker's view of the pool that ep reaches.
+func Open(ep rdma.Endpoint, o Options) (*Store, error) {
+	l, _, err := readLayout(ep)
+	if err == nil {
+		var s *Store
+		if s, err = openOn(ep, l, o); err == nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("open %s: %w", Format, err)
+}
+
+func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
+	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
+	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout}
+	switch {
+	case s.id == 0 || int(s.id) > l.Clients:
+		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
+	case o.Timeout > l.Timeout:
+		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
+	}
+	// A pause is about what another client's CAS takes, and differs between clients that met once.
+	s.pace = kit.Retry{
+		Env: ep, Pause: kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond)), Over: s.over,
+		Total: &s.stats.Retries,
+	}
+	s.begin()
+	s.memory.open(s)
+	var err error
+	if s.directory, err = openDirectory(ep, l, o.Timeout); err != nil {
+		return nil, err
+	}
+	s.directory.do, s.directory.drop = s.do, s.drop
+	s.begin()
+	if err := s.memory.leave(s.id); err != nil { // what an earlier holder left
+		return nil, err
+	}
+	return s, s.openGrave()
+}
+
+// Stats returns the worker's counters.
+func (s *Store) Stats() Stats { return s.stats }
+
+// Counts implements client.Countable.
+func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
+	to = append(to,
+		telemetry.Counter{Name: "retries", Count: s.stats.Retries},
+		telemetry.Counter{Name: "looks that met a rehash", Count: s.stats.Looks},
+		telemetry.Counter{Name: "slots moved under a CAS", Count: s.stats.Moved},
+		telemetry.Counter{Name: "subtables split", Count: s.stats.Splits},
+		telemetry.Counter{Name: "slots swept", Count: s.stats.Swept},
+		telemetry.Counter{Name: "duplicate INSERTs", Count: s.stats.Duplicates},
+		telemetry.Counter{Name: "proposals ended", Count: s.stats.Ended},
+		telemetry.Counter{Name: "chunks of pairs claimed", Count: s.memory.stats.Claims},
+		telemetry.Counter{Name: "chunks of pairs scanned", Count: s.memory.stats.Scans},
+		telemetry.Counter{Name: "pairs' blocks found", Count: s.memory.stats.Found},
+	)
+	return s.directory.counts(to)
+}
+
+// MaxPair returns the most bytes that a key and its value may have together.
+func (s *Store) MaxPair() int { return s.PairBytes }
+
+// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be
+// recovered.
+func (s *Store) Close() error {
+	s.begin()
+	err := s.settle()
+	if err == nil {
+		err = s.closeGrave()
+	}
+	if err == nil {
+		err = s.memory.leave(s.id)
+	}
+	if err == nil {
+		s.memory.open(s)
+		err = s.directory.w.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("close client %d: %w", s.id, err)
+	}
+	return nil
+}
+
+// begin sets an operation's limit in time.
+func (s *Store) begin() { s.until = s.ep.Now() + s.timeout }
+
+func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
+func (s *Store) over() bool          { return s.left() == 0 }
+
+// errTime ends what has used up its time.
+var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
+
+// do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
+// nothing.
+func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
+	s.sent = false
+	left := s.left()
+	if left == 0 {
+		return errTime
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := s.ep.Post(b.As(step)); err != nil {
+		return err
+	}
+	s.sent = true
+	if err := s.ep.Wait(b, rdma.All, left); err != nil {
+		return err
+	}
+	return b.Err()
+}
+
+// drop releases a batch once nothing of it is in flight.
+func (s *Store) drop(b *rdma.Batch) {
+	if b.Finished() {
+		b.Release()
+		return
+	}
+	s.flying = append(s.flying, b)
+}
+
+// land waits for verbs that are in flight. Until they have landed no block may be used again that they name.
+func (s *Store) land() error {
+	for len(s.flying) > 0 {
+		b := s.flying[len(s.flying)-1]
+		if err := s.ep.Wait(b, rdma.All, max(s.left(), 1)); err != nil && !b.Finished() {
+			return err
+		}
+		b.Release()
+		s.flying = s.flying[:len(s.flying)-1]
+	}
+	return nil
+}
+
+// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did: they have landed, or never
+// will.
+func (s *Store) rejoin(err error) bool {
+	if !errors.Is(err, rdma.ErrStale) || s.over() {
+		return false
+	}
+	_, joined := s.ep.Join()
+	return joined == nil
+}
+
+// settle brings to an end what earlier operations have left.
+func (s *Store) settle() error {
+	if err := s.land(); err != nil {
+		return fmt.Errorf("verbs of an earlier operation: %w", err)
+	}
+	for len(s.doubts) > 0 {
+		d := s.doubts[len(s.doubts)-1]
+		if err := s.clear(d.hash, d.block); err != nil {
+			return fmt.Errorf("a proposal of an earlier operation: %w", err)
+		}
+		s.doubts = s.doubts[:len(s.doubts)-1]
+	}
+	return nil
+}
+
+// swap is a CAS of one word, whose outcome is known when there is no error.
+func (s *Store) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, err error) {
+	b := s.ep.Batch()
+	defer s.drop(b)
+	op := b.CompareSwap(at, old, new)
+	err = s.do(step, b)
+	return err == nil && op.Swapped(), err
+}
+
+// operation is the one at work.
+type operation struct {
+	key, value []byte
+	hash       uint64
+	at         race.Buckets
+	insert     bool
+	word       word  // of the pair that it writes, or of the grave; 0: it writes none
+	block      block // of that pair
+	written    bool
+	suspects   []suspect
+	slots      [race.Candidates]slotWord // as they were when it looked for the key
+	again      [race.Candidates]slotWord // and behind its proposal
+	rival      word                      // a proposal that it gave way to
+	since      time.Duration             // when it met that first
+	pauses     int                       // before it splits a subtable that seems full
+}
+
+// slotWord is a slot, and the word that was read there.
+type slotWord struct {
+	slot race.Slot
+	word word
+}
+
+// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or the key has moved.
+type suspect struct {
+	place uint64
+	slotWord
+}
+
+// start begins an operation on a key.
+func (s *Store) start(key []byte) {
+	s.begin()
+	o := &s.op
+	*o = operation{key: key, hash: race.Hash(key), suspects: o.suspects[:0]}
+	o.at = s.index.Locate(o.hash)
+}
+
+// startWrite begins one that writes a pair.
+func (s *Store) startWrite(key, value []byte) error {
+	s.start(key)
+	if len(key)+len(value) > s.PairBytes {
+		return fmt.Errorf("a key of %d bytes and a value of %d, of %d together: %w", len(key), len(value), s.PairBytes,
+			client.ErrTooLarge)
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	b, err := s.memory.take()
+	if err != nil {
+		return err
+	}
+	s.op.block, s.op.value = b, value
+	s.name()
+	return nil
+}
+
+// name gives the operation's pair the word of the next use of its block.
+func (s *Store) name() {
+	o := &s.op
+	o.word = s.word(o.hash, unitsOf(pairBytes(len(o.key), len(o.value))), o.block.tag, o.block.number)
+	o.written = false
+}
+
+// write adds the WRITE of the operation's pair, once.
+func (s *Store) write(b *rdma.Batch) {
+	o := &s.op
+	if o.word == 0 || o.written {
+		return
+	}
+	key := o.key
+	if o.word.kind() == void {
+		key = nil
+	}
+	p := b.Alloc(pairBytes(len(key), len(o.value)))
+	encodePair(p, o.word, o.hash, key, o.value)
+	b.Write(s.blockAt(s.block(o.word)), p)
+}

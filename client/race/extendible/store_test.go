@@ -1,0 +1,30 @@
+package extendible
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/storetest"
+)
+
+// small is a pool of tiny subtables, which is split again and again.
+func small(pairBytes int) Params {
+	return Params{Groups: 2, PairBytes: pairBytes, Depth: 12, Clients: 64, Timeout: 20 * time.Second, Drift: DefaultDrift}
+}
+
+func harness(nodes int, p Params) storetest.Harness {
+	return storetest.Harness{
+		Nodes: nodes, Memory: 8 << 20, Clients: p.Clients, Handler: node.Serve,
+		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{}) },
+		Check:  func(f rdma.Fabric) (client.Report, error) { return client.Report{}, nil },
+		MaxKey: 64, MaxValue: p.PairBytes - 64, MinSeeds: 50,
+	}
+}
+
+func TestStore(t *testing.T) {
+	storetest.Run(t, harness(2, small(1064)))
+}

@@ -1,0 +1,70 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// word is the content of a slot. From the top:
+//
+//	8  fingerprint: part of the key's hash
+//	8  length of the pair in units of 64 bytes; 0: the slot is empty, and so is all of the word
+//	2  kind
+//	   tag: which use of the block this is
+//	   block where the pair lies, from 1 on, as many bits as the pool needs
+//
+// For as long as tags do not wrap no word comes back, in whatever slot, but as a copy of itself: see README, "Widths".
+type word uint64
+
+// kind of a word.
+type kind uint8
+
+const (
+	// live: readers see the pair.
+	live kind = iota
+	// proposed: an INSERT has put it there, and has not decided yet. Readers do not see it.
+	proposed
+	// void: there is no pair. What has a client left so is a proposal that another INSERT has ended, or what its DELETE
+	// has put in a pair's place. Only the client whose block it names takes it away: so it finds it, if it was ever part
+	// of the index.
+	void
+)
+
+const (
+	printShift = 56
+	unitsShift = 48
+	kindShift  = 46
+	unitBytes  = 64
+)
+
+func (w word) empty() bool    { return w.units() == 0 }
+func (w word) units() int     { return int(w>>unitsShift) & 0xff }
+func (w word) print() uint8   { return uint8(w >> printShift) }
+func (w word) kind() kind     { return kind(w>>kindShift) & 3 }
+func (w word) as(k kind) word { return w&^(3<<kindShift) | word(k)<<kindShift }
+
+// is reports whether a word is of a kind, and may be of a key with that hash.
+func (w word) is(k kind, hash uint64) bool {
+	return !w.empty() && w.kind() == k && w.print() == race.Print(hash)
+}
+
+func (l *layout) block(w word) uint64 { return uint64(w) & (1<<l.blockBits - 1) }
+func (l *layout) tag(w word) uint64   { return uint64(w) & (1<<kindShift - 1) >> l.blockBits }
+
+// word makes the word of a use of a block.
+func (l *layout) word(hash uint64, units int, tag, block uint64) word {
+	if units <= 0 || units > race.MaxUnits || block == 0 || block > l.grave(rdma.ClientID(l.Clients)) {
+		panic(fmt.Sprintf("extendible: no word for %d units at block %d", units, block))
+	}
+	return word(race.Print(hash))<<printShift | word(units)<<unitsShift | word(tag&l.maxTag)<<l.blockBits | word(block)
+}
+
+func (w word) String() string {
+	if w.empty() {
+		return "empty"
+	}
+	name := []string{"pair", "proposal", "void", "?"}[w.kind()]
+	return fmt.Sprintf("%s(%#x)", name, uint64(w))
+}
