@@ -145,16 +145,6 @@ func (d *directory) readDescriptor(suffix uint64, p rtx.Pointer) (s subtable, ok
 	return s, true, nil
 }
 
-func (d *directory) decode(suffix uint64, p rtx.Pointer, data []byte) (subtable, error) {
-	if len(data) == descriptorBytes {
-		s := subtable{suffix: suffix, version: p, depth: int(le.Uint64(data)), place: le.Uint64(data[8:])}
-		if s.depth >= 0 && s.depth <= d.Depth && suffix < 1<<s.depth && d.validPlace(s.place) {
-			return s, nil
-		}
-	}
-	return subtable{}, fmt.Errorf("the descriptor of suffix %d is %x: %w", suffix, data, client.ErrDamaged)
-}
-
 // learn notes what an entry says.
 func (d *directory) learn(s subtable) {
 	for uint64(len(d.known)) <= s.suffix {

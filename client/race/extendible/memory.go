@@ -520,28 +520,6 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 	return 0, nil
 }
 
-// leave gives back all chunks of a client, of which nothing is in flight. When it was fenced off, or leaves, whatever of
-// its proposals and graves is left goes first.
-func (m *memory) leave(c rdma.ClientID) error {
-	for n := range m.nodes {
-		for _, a := range []*arena{&m.subtables, &m.pairs} {
-			entries, err := m.readTable(a, n)
-			if err != nil {
-				return err
-			}
-			for i, e := range entries {
-				if e.Owner() != c {
-					continue
-				}
-				if err := m.freeChunk(a, n, i, e); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // settle notes what became of a block whose operation has failed.
 func (m *memory) settle(b block, err error) {
 	if errors.Is(err, client.ErrUncertain) {

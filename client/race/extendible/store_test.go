@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
@@ -20,7 +21,8 @@ func harness(nodes int, p Params) storetest.Harness {
 		Nodes: nodes, Memory: 8 << 20, Clients: p.Clients, Handler: node.Serve,
 		Format: func(f rdma.Fabric) error { return Make(f, p) },
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{}) },
-		Check:  func(f rdma.Fabric) (client.Report, error) { return client.Report{}, nil },
+		Check:  Check,
+		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
 		MaxKey: 64, MaxValue: p.PairBytes - 64, MinSeeds: 50,
 	}
 }

@@ -1,0 +1,309 @@
+package extendible
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// checker is a Check at work.
+type checker struct {
+	client.Report
+	*layout
+	ep     rdma.Endpoint
+	alive  map[rdma.ClientID]bool // of the clients there are
+	dead   int
+	owners [2][][]node.Entry // of subtables' memory and chunks of pairs, by node
+
+	named  map[uint64]uint64 // suffixes by places of subtables
+	blocks map[uint64]string // slots by the blocks that they name
+	keys   map[string]string // slots by keys
+
+	pairs, bytes, left, behind uint64
+}
+
+// Check walks a pool on which no client works. It changes nothing but an identity of its own.
+//
+// The directory's subtables have all hashes, each once. Each slot names a block of its own, with a whole pair, whose key
+// belongs in that bucket of that subtable, and is in no other slot. Proposals, void words, locks, logs and chunks are
+// of clients that there are. What keys have left behind in slots is no damage.
+func Check(f rdma.Fabric) (client.Report, error) {
+	ep, err := f.Open("check")
+	if err != nil {
+		return client.Report{}, fmt.Errorf("check: %w", err)
+	}
+	s, err := Open(ep, Options{})
+	if err != nil {
+		return client.Report{}, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
+	}
+	c := &checker{layout: s.layout, ep: ep, alive: map[rdma.ClientID]bool{}, named: map[uint64]uint64{},
+		blocks: map[uint64]string{}, keys: map[string]string{}}
+	err = c.check(f, s)
+	if err != nil {
+		err = fmt.Errorf("check: %w", err)
+	}
+	return c.Report, errors.Join(err, s.Close(), ep.Close())
+}
+
+func (c *checker) check(f rdma.Fabric, s *Store) error {
+	clients, err := rdma.ListClients(f)
+	if err != nil {
+		return err
+	}
+	for _, x := range clients {
+		if c.alive[x.ID] = x.Alive; !x.Alive {
+			c.dead++
+		}
+	}
+	if err := c.objects(s); err != nil {
+		return err
+	}
+	for k, a := range []*arena{&c.layout.subtables, &c.layout.pairs} {
+		for n := range c.nodes {
+			all, err := c.entries(c.ep, a, n)
+			if err != nil {
+				return err
+			}
+			c.owners[k] = append(c.owners[k], all)
+		}
+	}
+	tables, err := c.walk(c.ep)
+	if err != nil {
+		return err
+	}
+	c.directory(tables)
+	for _, t := range tables {
+		if err := c.subtable(t); err != nil {
+			return err
+		}
+	}
+	c.summary(tables)
+	return nil
+}
+
+// objects checks rTX's part.
+func (c *checker) objects(s *Store) error {
+	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
+	u, err := s.directory.w.Check(known)
+	if errors.Is(err, client.ErrDamaged) {
+		c.Damaged("%v", err)
+		err = nil
+	}
+	if u.Held > 0 {
+		c.broken("%d locks of the directory are held", u.Held)
+	}
+	if u.Lost > 0 {
+		c.Damaged("%d chunks of descriptors are of clients that there are not", u.Lost)
+	}
+	return err
+}
+
+// broken reports what is damage, unless dead clients may have left it so.
+func (c *checker) broken(format string, args ...any) {
+	if c.dead > 0 {
+		c.Waits(format, args...)
+	} else {
+		c.Damaged(format, args...)
+	}
+}
+
+// directory expects each hash to belong to one subtable, to which all earlier ones lead.
+func (c *checker) directory(tables []subtable) {
+	at := map[uint64]subtable{}
+	share := uint64(0)
+	for _, t := range tables {
+		at[t.suffix] = t
+		share += 1 << (c.Depth - t.depth)
+		if other, twice := c.named[t.place]; twice {
+			c.Damaged("suffixes %d and %d have the same subtable", t.suffix, other)
+		}
+		c.named[t.place] = t.suffix
+		n, chunk := c.placeOf(t.place)
+		if e := c.owners[0][n][chunk]; e == 0 || e.Class() != classSubtable {
+			c.Damaged("the subtable of suffix %d lies in memory that was not handed out: %v", t.suffix, e)
+		}
+	}
+	if share != 1<<c.Depth {
+		c.Damaged("the subtables have %d of %d parts of all hashes", share, 1<<c.Depth)
+	}
+	for _, t := range tables {
+		if found, ok := walkTo(at, t.suffix); !ok || found != t.suffix {
+			c.Damaged("no search for suffix %d finds its subtable", t.suffix)
+		}
+	}
+}
+
+// walkTo searches as clients do.
+func walkTo(at map[uint64]subtable, wanted uint64) (suffix uint64, ok bool) {
+	for {
+		t, there := at[suffix]
+		differ := (wanted ^ suffix) & (1<<t.depth - 1)
+		if !there || differ == 0 {
+			return suffix, there
+		}
+		suffix = wanted & (differ&-differ<<1 - 1)
+	}
+}
+
+// placeOf returns where a subtable's memory lies.
+func (l *layout) placeOf(place uint64) (n, chunk int) {
+	place--
+	return int(place / l.subtables.chunks), int(place % l.subtables.chunks)
+}
+
+func (c *checker) subtable(t subtable) error {
+	var slots []slotWord
+	err := c.readGroups(c.ep, t.place, 0, c.Groups, func(slot race.Slot, w uint64) {
+		if race.IsSlot(slot) {
+			if w != 0 {
+				slots = append(slots, slotWord{slot, word(w)})
+			}
+			return
+		}
+		switch h := race.Header(w); {
+		case h.Suffix() != t.suffix || h.Depth() > t.depth:
+			c.Damaged("%v of the subtable of suffix %d, local depth %d, says %v", slot, t.suffix, t.depth, h)
+		case h.Depth() < t.depth:
+			c.behind++
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for from := 0; from < len(slots); from += verbsAtOnce {
+		if err := c.slots(t, slots[from:min(from+verbsAtOnce, len(slots))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slots looks at the blocks that some slots name.
+func (c *checker) slots(t subtable, some []slotWord) error {
+	b := c.ep.Batch()
+	defer b.Release()
+	kept := some[:0]
+	for _, w := range some {
+		if !c.valid(w.word) || w.word.kind() > void {
+			c.Damaged("slot %d of suffix %d names no block: %v", w.slot, t.suffix, w.word)
+			continue
+		}
+		b.Read(c.blockAt(c.block(w.word)), w.word.units()*unitBytes)
+		kept = append(kept, w)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := rdma.Do(c.ep, b.As(stepReadPairs), c.Timeout); err != nil {
+		return fmt.Errorf("read pairs: %w", err)
+	}
+	for i, w := range kept {
+		c.slot(t, w, b.Op(i).Buf)
+	}
+	return nil
+}
+
+func (c *checker) slot(t subtable, w slotWord, p []byte) {
+	here := fmt.Sprintf("slot %d of suffix %d", w.slot, t.suffix)
+	at, hash, whole := decodeHeader(p)
+	mine := whole && at == w.word.as(live)
+	switch {
+	case !mine || race.Suffix(hash, t.depth) != t.suffix:
+		c.left++
+		return
+	case !c.index.Candidate(hash, w.slot) || w.word.print() != race.Print(hash):
+		c.Damaged("%s has a pair that belongs elsewhere: %v, hash %#x", here, w.word, hash)
+		return
+	}
+	block := c.block(w.word)
+	if other, twice := c.blocks[block]; twice {
+		c.Damaged("%s and %s name the same block", here, other)
+	}
+	c.blocks[block] = here
+	if w.word.kind() != live {
+		c.unfinished(here, w.word)
+		return
+	}
+	pair, whole := decodePair(p, w.word)
+	if !whole {
+		c.Damaged("%s: its pair is torn", here)
+		return
+	}
+	if race.Hash(pair.key) != hash {
+		c.Damaged("%s: key %.40q has another hash", here, pair.key)
+	}
+	if other, twice := c.keys[string(pair.key)]; twice {
+		c.Damaged("key %.40q is in %s and in %s", pair.key, other, here)
+	}
+	c.keys[string(pair.key)] = here
+	c.pairs, c.bytes = c.pairs+1, c.bytes+uint64(len(pair.key)+len(pair.value))
+	if e := c.ownerOf(block); e == 0 || e.Class() != classPairs {
+		c.Damaged("%s: its pair lies in memory that was not handed out: %v", here, e)
+	}
+}
+
+// ownerOf returns the word of the chunk that a block of a pair lies in.
+func (c *checker) ownerOf(block uint64) node.Entry {
+	if block > c.layout.blocks*uint64(c.nodes) {
+		return 0
+	}
+	n, chunk, _ := c.chunkOf(block)
+	return c.owners[1][n][chunk]
+}
+
+// unfinished expects what an operation has left to be of a client that is there.
+func (c *checker) unfinished(here string, w word) {
+	owner := rdma.ClientID(0)
+	if pairs := c.layout.blocks * uint64(c.nodes); c.block(w) > pairs {
+		owner = rdma.ClientID(c.block(w) - pairs)
+	} else {
+		owner = c.ownerOf(c.block(w)).Owner()
+	}
+	alive, known := c.alive[owner]
+	switch {
+	case !known:
+		c.Damaged("%s has a %v of client %d, which there is not", here, w, owner)
+	case !alive:
+		c.Waits("%s has a %v of client %d", here, w, owner)
+	}
+}
+
+// summary adds up, and looks for memory whose client is gone.
+func (c *checker) summary(tables []subtable) {
+	var owned, handed [2]uint64
+	unnamed := uint64(0)
+	for k := range c.owners {
+		for n, all := range c.owners[k] {
+			for i, e := range all {
+				if e == 0 {
+					continue
+				}
+				handed[k]++
+				if _, ok := c.named[c.place(n, i)]; k == 0 && !ok {
+					unnamed++
+				}
+				if e.Owner() == node.Left {
+					continue
+				}
+				owned[k]++
+				if alive, known := c.alive[e.Owner()]; !known {
+					c.Damaged("chunk %d of node %d is of client %d, which there is not", i, n, e.Owner())
+				} else if !alive {
+					c.Waits("chunk %d of node %d is of client %d", i, n, e.Owner())
+				}
+			}
+		}
+	}
+	c.Fact("pairs", c.pairs, c.bytes)
+	c.Fact("subtables", uint64(len(tables)), uint64(len(tables))*c.layout.subtables.chunk)
+	c.Fact("index slots", uint64(len(tables)*c.layout.slots()), 0)
+	c.Fact("subtables' memory to be used", unnamed, unnamed*c.layout.subtables.chunk)
+	c.Fact("slots that keys have left", c.left, 0)
+	c.Fact("buckets to be told of a rehash", c.behind, 0)
+	c.Fact("chunks of pairs", handed[1], handed[1]*c.layout.pairs.chunk)
+	c.Fact("chunks of clients", owned[1], owned[1]*c.layout.pairs.chunk)
+}

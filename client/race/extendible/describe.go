@@ -1,0 +1,48 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	l, _, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("describe a %s pool: %w", Format, err)
+	}
+	return l.describe, nil
+}
+
+func (l *layout) describe(a rdma.Addr) string {
+	off, n := a.Offset(), a.Node()
+	switch {
+	case off < node.HeaderBytes:
+		return "header"
+	case off < l.graves:
+		if text := l.objects.Describe(a); text != "" {
+			return "directory: " + text
+		}
+	case off < l.subtables.table:
+		return fmt.Sprintf("grave of client %d", (off-l.graves)/unitBytes*uint64(l.nodes)+uint64(n))
+	case off < l.pairs.table:
+		return fmt.Sprintf("owner of subtable %d", (off-l.subtables.table)/8)
+	case off < l.subtables.first:
+		return fmt.Sprintf("owner of chunk %d", (off-l.pairs.table)/8)
+	case off < l.pairs.first:
+		in := off - l.subtables.first
+		word := race.Slot(in % l.subtables.chunk / bytesPerWord)
+		what := "slot"
+		if !race.IsSlot(word) {
+			what = "header"
+		}
+		return fmt.Sprintf("%s %d of subtable %d", what, word, in/l.subtables.chunk)
+	case off < l.pairs.end():
+		in := off - l.pairs.first
+		return fmt.Sprintf("pair %d of chunk %d", in%l.pairs.chunk/l.blockBytes, in/l.pairs.chunk)
+	}
+	return ""
+}

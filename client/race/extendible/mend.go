@@ -1,0 +1,93 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Mender is what a pool's master uses: it gives back what dead clients had. No client waits for it. Nothing takes a
+// dead node's place. It implements cluster.Mender.
+type Mender struct{ s *Store }
+
+var _ cluster.Mender = (*Mender)(nil)
+
+// NewMender returns a mender that works through ep.
+func NewMender(ep rdma.Endpoint) (*Mender, error) {
+	s, err := Open(ep, Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &Mender{s}, nil
+}
+
+// Spares has none.
+func (m *Mender) Spares() []int { return nil }
+
+// Mend has nothing to do: there are no replicas.
+func (m *Mender) Mend(rdma.View) error { return nil }
+
+// Restore fails: what a node had is lost with it.
+func (m *Mender) Restore(_ rdma.View, node, spare int) error {
+	return fmt.Errorf("restore node %d to node %d: there are no replicas: %w", node, spare, rdma.ErrNotSupported)
+}
+
+// Sweep has nothing to do.
+func (m *Mender) Sweep(rdma.View) error { return nil }
+
+// Recover brings a client's rehash to its end, takes its proposals and the void word of its last DELETE out of the
+// index, and gives its chunks back. It may be cut off anywhere, and be done again.
+func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
+	s := m.s
+	if c == 0 || int(c) > s.Clients {
+		return nil
+	}
+	if err := s.recover(c); err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	return nil
+}
+
+func (s *Store) recover(c rdma.ClientID) error {
+	if err := s.directory.w.Recover(c); err != nil {
+		return err
+	}
+	s.begin()
+	if _, err := s.clearGrave(c); err != nil {
+		return err
+	}
+	return s.memory.leave(c)
+}
+
+// leave gives back all chunks of a client, of which nothing is in flight. What it has proposed goes first.
+func (m *memory) leave(c rdma.ClientID) error {
+	for n := range m.nodes {
+		for _, a := range []*arena{&m.subtables, &m.pairs} {
+			entries, err := m.readTable(a, n)
+			if err != nil {
+				return err
+			}
+			for i, e := range entries {
+				if e.Owner() != c {
+					continue
+				}
+				if err := m.leaveChunk(a, n, i, e, c); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (m *memory) leaveChunk(a *arena, n, i int, e node.Entry, c rdma.ClientID) error {
+	m.s.begin() // each may take as long as an operation
+	if a == &m.pairs && c != m.s.id {
+		if _, err := m.s.unnamed(n, i, func(int) bool { return true }); err != nil {
+			return err
+		}
+	}
+	return m.freeChunk(a, n, i, e)
+}

@@ -1,0 +1,98 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Usage tells what the memory of a pool is used for. It may run while clients do.
+func Usage(f rdma.Fabric) ([]client.Use, error) {
+	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	all, err := l.walk(ep)
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
+	subtables, err := l.handed(ep, &l.subtables)
+	if err != nil {
+		return nil, err
+	}
+	chunks, err := l.handed(ep, &l.pairs)
+	if err != nil {
+		return nil, err
+	}
+	n, nodes, most := uint64(len(all)), uint64(l.nodes), l.pairs.chunks*uint64(l.nodes)
+	return []client.Use{
+		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.chunk},
+		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.chunk},
+		{Name: "subtables", Count: l.subtables.chunks * nodes, Bytes: l.subtables.chunks * nodes * l.subtables.chunk},
+		{Name: "directory entries", Count: 1 << l.Depth, Bytes: (l.graves - node.HeaderBytes) * nodes},
+		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.chunk},
+		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.chunk},
+	}, nil
+}
+
+// A look at how full a pool is reads so many groups, in runs, however large it is.
+const (
+	fillGroups = 512
+	fillRun    = 8
+)
+
+// Fill returns how full the index is, as far as it has grown, by a sample where that is large, and how much of the memory
+// for pairs was handed out. It may run while clients work.
+func Fill(f rdma.Fabric) ([]client.Fill, error) {
+	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	tables, err := l.walk(ep)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	groups := uint64(l.Groups)
+	spans, whole := client.Sample(uint64(len(tables))*groups, fillGroups, fillRun, groups)
+	slots := client.Fill{Of: "index slots", Sampled: !whole}
+	for _, s := range spans {
+		from := int(s.From % groups)
+		err := l.readGroups(ep, tables[s.From/groups].place, from, from+int(s.End-s.From), func(slot race.Slot, w uint64) {
+			if race.IsSlot(slot) {
+				used := uint64(0)
+				if word := word(w); !word.empty() && word.kind() == live {
+					used = 1
+				}
+				slots.Add(used, 1)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("see how full the pool is: %w", err)
+		}
+	}
+	chunks, err := l.handed(ep, &l.pairs)
+	if err != nil {
+		return nil, err
+	}
+	return []client.Fill{slots, {Of: "chunks of pairs", Used: chunks, All: l.pairs.chunks * uint64(l.nodes)}}, nil
+}
+
+// Outlives returns 0, or -1 when a node is dead: nothing has a copy.
+func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
+	ep, l, v, err := client.Look(f, "count the copies", readLayout)
+	if err != nil {
+		return 0, err
+	}
+	defer ep.Close()
+	for n := range l.nodes {
+		if client.Copies(&v.View, dead, n) == 0 {
+			return -1, nil
+		}
+	}
+	return 0, nil
+}
