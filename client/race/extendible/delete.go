@@ -52,7 +52,7 @@ func (s *Store) clear(hash, block uint64) error {
 		if err == nil && !again {
 			return nil
 		}
-		if err != nil && !s.rejoin(err) {
+		if err != nil && !s.retryable(err) {
 			return err
 		}
 		if !r.Again() {

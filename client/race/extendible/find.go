@@ -28,7 +28,7 @@ func (s *Store) find() (a slotAt, found bool, err error) {
 		if err == nil && !again {
 			return a, found, nil
 		}
-		if err != nil && !s.rejoin(err) {
+		if err != nil && !s.retryable(err) {
 			return a, false, err
 		}
 		if !r.Again() {

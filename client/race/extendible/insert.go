@@ -99,7 +99,7 @@ func (s *Store) decide(a slotAt) error {
 	o := &s.op
 	for r := s.pace; ; {
 		fate, err := s.rivals(&a)
-		if err != nil && s.rejoin(err) {
+		if err != nil && s.retryable(err) {
 			fate, err = undecided, nil
 		}
 		switch {

@@ -83,8 +83,11 @@ func (m *memory) leave(c rdma.ClientID) error {
 }
 
 func (m *memory) leaveChunk(a *arena, n, i int, e node.Entry, c rdma.ClientID) error {
+	if c == m.s.id { // its proposals are gone
+		return m.freeChunk(a, n, i, e)
+	}
 	m.s.begin() // each may take as long as an operation
-	if a == &m.pairs && c != m.s.id {
+	if a == &m.pairs {
 		if _, err := m.s.unnamed(n, i, func(int) bool { return true }); err != nil {
 			return err
 		}

@@ -55,7 +55,7 @@ func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure
 	if err == nil || !s.sent || errors.Is(err, rdma.ErrNoEffect) {
 		return swapped, false, err
 	}
-	if s.rejoin(err) {
+	if s.retryable(err) {
 		now, failed := s.readSlot(a)
 		switch {
 		case failed != nil:
@@ -97,7 +97,7 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 				a.subtable, err = s.directory.find(s.op.hash)
 			}
 		}
-		if err != nil && !s.rejoin(err) {
+		if err != nil && !s.retryable(err) {
 			return lost, a, err
 		}
 		if a.subtable.place == from && v != valid && !s.over() { // it has not moved: the pause is for what comes again and again

@@ -125,25 +125,32 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 // MaxPair returns the most bytes that a key and its value may have together.
 func (s *Store) MaxPair() int { return s.PairBytes }
 
-// Close gives back what the worker holds in the pool. The endpoint stays open. When it fails, the client is to be
-// recovered.
+// Close gives back what the worker holds in the pool. The endpoint stays open. The error wraps client.ErrUncertain: the
+// client is to be recovered.
 func (s *Store) Close() error {
 	s.begin()
-	err := s.settle()
-	if err == nil {
-		err = s.closeGrave()
-	}
-	if err == nil {
-		err = s.memory.leave(s.id)
-	}
-	if err == nil {
-		s.memory.open(s)
-		err = s.directory.w.Close()
+	err := s.leave()
+	for err != nil && s.retryable(err) {
+		err = s.leave()
 	}
 	if err != nil {
-		return fmt.Errorf("close client %d: %w", s.id, err)
+		return fmt.Errorf("close client %d: %w: %w", s.id, client.ErrUncertain, err)
 	}
 	return nil
+}
+
+func (s *Store) leave() error {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.closeGrave(); err != nil {
+		return err
+	}
+	if err := s.memory.leave(s.id); err != nil {
+		return err
+	}
+	s.memory.open(s)
+	return s.directory.w.Close()
 }
 
 // begin sets an operation's limit in time.
@@ -198,15 +205,32 @@ func (s *Store) land() error {
 	return nil
 }
 
-// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did: they have landed, or never
+// retryable reports whether it makes sense to go on behind an error: the pool's view has changed, which the worker has
+// joined, or a node does not answer, which may be out of reach for a moment. What was posted has landed then, or never
 // will.
-func (s *Store) rejoin(err error) bool {
-	if !errors.Is(err, rdma.ErrStale) || s.over() {
+func (s *Store) retryable(err error) bool {
+	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
+	if !stale && !down || s.over() || errors.Is(err, client.ErrUncertain) {
 		return false
 	}
-	_, joined := s.ep.Join()
-	return joined == nil
+	v, joined := s.ep.Join()
+	switch n, known := rdma.FailedNode(err); {
+	case joined != nil:
+		return false
+	case stale:
+		return true
+	case known && n < len(v.Members) && v.Members[n].Gone, s.left() < s.timeout-s.timeout/reachShare:
+		return false
+	}
+	s.ep.Sleep(reachPause)
+	return true
 }
+
+// An operation waits for a node that is out of reach for a share of its timeout.
+const (
+	reachShare = 4
+	reachPause = 500 * time.Microsecond
+)
 
 // settle brings to an end what earlier operations have left.
 func (s *Store) settle() error {
