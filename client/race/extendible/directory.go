@@ -55,8 +55,8 @@ type directory struct {
 	drop  func(b *rdma.Batch)
 }
 
-func openDirectory(ep rdma.Endpoint, l *layout, timeout time.Duration) (*directory, error) {
-	w, err := rtx.Open(ep, l.objects, rtx.Options{Drift: l.Drift, Timeout: timeout})
+func openDirectory(ep rdma.Endpoint, l *layout, o Options) (*directory, error) {
+	w, err := rtx.Open(ep, l.objects, rtx.Options{Drift: o.Drift, Timeout: o.Timeout})
 	return &directory{layout: l, ep: ep, w: w}, err
 }
 
@@ -73,7 +73,7 @@ func (d *directory) find(hash uint64) (subtable, error) {
 			return s, nil
 		}
 		lowest := differ & -differ // the key moved to there when the subtable was split by this bit
-		suffix = race.Suffix(hash, maxDepth) & (lowest<<1 - 1)
+		suffix = race.Suffix(hash, MaxDepth) & (lowest<<1 - 1)
 	}
 }
 

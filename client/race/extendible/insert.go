@@ -239,7 +239,7 @@ func (s *Store) lapsed(w word) bool {
 	if o.rival != w {
 		o.rival, o.since = w, s.ep.Now()
 	}
-	return s.ep.Now()-o.since >= s.Drift
+	return s.ep.Now()-o.since >= s.drift
 }
 
 // giveWay takes the operation's proposal away, or what has become of it.

@@ -19,7 +19,6 @@ type Params struct {
 	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
 	Clients   int           `json:"clients"`
 	Timeout   time.Duration `json:"timeout"`            // of an operation, at most
-	Drift     time.Duration `json:"drift"`              // the part of a lease that is there for clocks and schedulers
 	TagBits   int           `json:"tag_bits,omitempty"` // narrower than there is room for, so that tests see tags wrap
 }
 
@@ -31,9 +30,11 @@ const (
 	// MaxPair is the most bytes of a key and its value: what the length in a slot counts.
 	MaxPair = race.MaxUnits*unitBytes - pairHeader
 
+	// MaxGroups is the most groups of a subtable, and MaxDepth the deepest directory.
+	MaxGroups = 1 << 16
+	MaxDepth  = 20
+
 	minGroups   = 2
-	maxGroups   = 1 << 16
-	maxDepth    = 20
 	leastTag    = 16   // bits; below, words would come back within an operation
 	chunkBytes  = 4096 // of pairs that a client takes at a time, at least; one pair, if that is longer
 	chunkBlocks = 8    // or so many blocks, if these are more
@@ -83,16 +84,16 @@ func (a *arena) end() uint64                    { return a.first + a.chunk*a.chu
 // check returns what is wrong with p.
 func (p *Params) check() error {
 	switch {
-	case p.Groups < minGroups || p.Groups > maxGroups:
-		return fmt.Errorf("subtables of %d groups: want %d to %d: %w", p.Groups, minGroups, maxGroups, ErrParams)
+	case p.Groups < minGroups || p.Groups > MaxGroups:
+		return fmt.Errorf("subtables of %d groups: want %d to %d: %w", p.Groups, minGroups, MaxGroups, ErrParams)
 	case p.PairBytes < 1 || p.PairBytes > MaxPair:
 		return fmt.Errorf("pairs of %d bytes: want 1 to %d: %w", p.PairBytes, MaxPair, ErrParams)
-	case p.Depth < 1 || p.Depth > maxDepth:
-		return fmt.Errorf("a local depth of up to %d: want 1 to %d: %w", p.Depth, maxDepth, ErrParams)
+	case p.Depth < 1 || p.Depth > MaxDepth:
+		return fmt.Errorf("a local depth of up to %d: want 1 to %d: %w", p.Depth, MaxDepth, ErrParams)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
-	case p.Timeout <= 0 || p.Drift <= 0:
-		return fmt.Errorf("a timeout of %v, a lease of %v: want more than 0: %w", p.Timeout, p.Drift, ErrParams)
+	case p.Timeout <= 0:
+		return fmt.Errorf("a timeout of %v: want more than 0: %w", p.Timeout, ErrParams)
 	}
 	return nil
 }

@@ -27,10 +27,10 @@ type Shape struct {
 	Records   uint64 // pairs expected
 	PairBytes int    // of the longest key and value together
 	Groups    int    // bucket groups of a subtable; default: so many that the records take 8 subtables or more, 1,024 at most
+	Depth     int    // local depth, at most; default: what the memory has room for
 	Clients   int
 	Memory    uint64 // bytes of each node; 0: as the records need it
 	Timeout   time.Duration
-	Drift     time.Duration
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{
 		Groups: s.Groups, PairBytes: cmp.Or(s.PairBytes, DefaultPair), Clients: s.Clients,
-		Timeout: cmp.Or(s.Timeout, DefaultTimeout), Drift: cmp.Or(s.Drift, DefaultDrift), Depth: 1,
+		Timeout: cmp.Or(s.Timeout, DefaultTimeout), Depth: 1,
 	}
 	if p.Groups == 0 {
 		each := s.Records / firstSubtables / race.GroupSlots
@@ -63,8 +63,9 @@ func Size(s Shape) (Params, uint64, error) {
 	body := (perNode+1)*(p.blockBytes()+indexShare) + 2*p.subtableBytes() + 2*p.chunkBytes()
 	body += body / 256 // tables
 	body = max(body, s.Memory)
-	p.Depth = depthOf(&p, nodes, body)
+	p.Depth = cmp.Or(s.Depth, depthOf(&p, nodes, body))
 	need := node.HeaderBytes + p.directoryBytes(int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes + body
+	need = (need + 4095) &^ 4095
 	_, err := newLayout(p, int(nodes), need)
 	return p, need, err
 }
@@ -73,7 +74,7 @@ func Size(s Shape) (Params, uint64, error) {
 // often than others.
 func depthOf(p *Params, nodes, body uint64) int {
 	subtables := nodes * (body/(p.blockBytes()+indexShare)*indexShare/p.subtableBytes() + 1)
-	return min(bits.Len64(subtables)+3, maxDepth)
+	return min(bits.Len64(subtables)+3, MaxDepth)
 }
 
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when

@@ -13,9 +13,13 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// Options of a worker. Zero values mean the pool's.
+// Options of a worker. Zero values mean defaults.
 type Options struct {
-	Timeout time.Duration // of an operation, at most
+	// Timeout bounds an operation; default, and at most, the pool's.
+	Timeout time.Duration
+	// Drift is the part of a lease that is there for clocks and schedulers, as rtx.Options has it; default 8 ms. All
+	// clients of a pool should have the same.
+	Drift time.Duration
 }
 
 // Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent use. Trips:
@@ -33,6 +37,7 @@ type Store struct {
 	ep        rdma.Endpoint
 	id        rdma.ClientID
 	timeout   time.Duration
+	drift     time.Duration
 	directory *directory
 	memory    memory
 	pace      kit.Retry     // copied by each operation
@@ -75,8 +80,8 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 }
 
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
-	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout}
+	o.Timeout, o.Drift = cmp.Or(o.Timeout, l.Timeout), cmp.Or(o.Drift, DefaultDrift)
+	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout, drift: o.Drift}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
@@ -91,7 +96,7 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	s.begin()
 	s.memory.open(s)
 	var err error
-	if s.directory, err = openDirectory(ep, l, o.Timeout); err != nil {
+	if s.directory, err = openDirectory(ep, l, o); err != nil {
 		return nil, err
 	}
 	s.directory.do, s.directory.drop = s.do, s.drop

@@ -13,7 +13,7 @@ import (
 
 // small is a pool of tiny subtables, which is split again and again.
 func small(pairBytes int) Params {
-	return Params{Groups: 2, PairBytes: pairBytes, Depth: 12, Clients: 64, Timeout: 20 * time.Second, Drift: DefaultDrift}
+	return Params{Groups: 2, PairBytes: pairBytes, Depth: 12, Clients: 64, Timeout: 20 * time.Second}
 }
 
 func harness(nodes int, p Params) storetest.Harness {

@@ -1,0 +1,96 @@
+package stores
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race/extendible"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() { register(raceKind()) }
+
+var (
+	raceGroups = Option{Name: "groups", Type: Int, Derived: "from the records, 1,024 at most", Min: 2, Max: extendible.MaxGroups,
+		Doc: "bucket groups of 21 slots of a subtable, which is split as a whole"}
+	raceDepth = Option{Name: "depth", Type: Int, Derived: "from the memory", Min: 1, Max: extendible.MaxDepth,
+		Doc: "local depth of a subtable, at most: it doubles so often"}
+	raceDrift = Option{Name: "drift", When: Opened, Type: Duration, Default: extendible.DefaultDrift, Min: 1,
+		Doc: "part of a lock's lease that is there for clocks and schedulers"}
+)
+
+func raceKind() *Kind {
+	return &Kind{
+		Name:    extendible.Format,
+		Doc:     "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction",
+		Size:    sizeRace,
+		Format:  formats(extendible.Format, racePool, extendible.Make),
+		Version: extendible.FormatVersion,
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			return opened(extendible.Open(ep, extendible.Options{Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name)}))
+		},
+		Options: []Option{raceGroups, raceDepth, raceDrift},
+
+		Refuse:   refuseRace,
+		Limits:   limitsOfRace,
+		Mender:   mends(extendible.NewMender),
+		Describe: extendible.Describe,
+		Steps:    extendible.Steps,
+		MaxPair:  extendible.MaxPair,
+		Slots:    true,
+		Cramped:  func(n int) Values { return Values{raceGroups.Name: 2, raceDepth.Name: n} },
+		Check:    extendible.Check,
+		Usage:    extendible.Usage,
+
+		Replicas: "1: what a dead memory node had is lost",
+		Outlives: extendible.Outlives,
+		Fill:     extendible.Fill,
+	}
+}
+
+func racePool(p Params) (params extendible.Params, memory uint64, err error) {
+	return extendible.Size(extendible.Shape{
+		Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Groups: p.Own.Int(raceGroups.Name),
+		Depth: p.Own.Int(raceDepth.Name), Clients: p.Clients, Memory: p.Memory, Timeout: p.Timeout,
+	})
+}
+
+// sizeRace fills in what p leaves open. Nothing has a copy, as in the paper.
+func sizeRace(p Params) Params {
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
+	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
+	p.defaults()
+	if _, need, err := racePool(p); err == nil {
+		p.Memory = max(p.Memory, need)
+	}
+	return p
+}
+
+// limitsOfRace reads what a pool takes from the parameters in its header.
+func limitsOfRace(h node.Header) (Limits, error) {
+	var p extendible.Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return Limits{}, fmt.Errorf("read the parameters of a %s pool: %w", extendible.Format, err)
+	}
+	return Limits{Key: p.PairBytes, Value: p.PairBytes, Pair: p.PairBytes}, nil
+}
+
+func refuseRace(p Params) error {
+	switch {
+	case p.IndexReplicas != 1 || p.DataReplicas != 1:
+		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas, p.DataReplicas)
+	case p.Spares > 0:
+		return errors.New("spares: of a node that died nothing is left that another could take over")
+	}
+	_, _, err := racePool(p)
+	if err != nil { // Check says what kind of error it is
+		return errors.New(strings.TrimSuffix(err.Error(), ": "+extendible.ErrParams.Error()))
+	}
+	return nil
+}
