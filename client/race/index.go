@@ -10,19 +10,20 @@ import (
 )
 
 const (
-	bucketBytes   = 64 // a header word, kept for the index's growth, and seven slots
-	bucketSlots   = 7
+	bucketBytes = 64 // a header word, kept for the index's growth, and seven slots
+	// BucketSlots is the number of slots of a bucket.
+	BucketSlots   = 7
 	groupBytes    = 3 * bucketBytes // main, overflow shared by both, main
 	combinedBytes = 2 * bucketBytes // a main bucket and the overflow beside it
 	wordsPerGroup = groupBytes / bytesPerWord
 	bucketWords   = bucketBytes / bytesPerWord
 
 	// GroupSlots is the number of slots of one group.
-	GroupSlots = 3 * bucketSlots
+	GroupSlots = 3 * BucketSlots
 	// GroupBytes is the size of a group.
 	GroupBytes = groupBytes
 	// Candidates is the number of slots in which a key may lie: two combined buckets.
-	Candidates = 4 * bucketSlots
+	Candidates = 4 * BucketSlots
 )
 
 // Index is where an index lies: subtables of equal size, each on several nodes.
@@ -118,12 +119,12 @@ type View struct {
 // Slot returns the i-th candidate slot, 0 <= i < Candidates, and its word. Main buckets come before overflow buckets
 // in each half.
 func (v *View) Slot(i int) (Slot, Word) {
-	half, i := i/(2*bucketSlots), i%(2*bucketSlots)
-	bucket := i / bucketSlots
+	half, i := i/(2*BucketSlots), i%(2*BucketSlots)
+	bucket := i / BucketSlots
 	if v.at[half]/bucketWords%3 == 1 { // overflow and second main bucket
 		bucket = 1 - bucket
 	}
-	w := bucket*bucketWords + 1 + i%bucketSlots
+	w := bucket*bucketWords + 1 + i%BucketSlots
 	return v.at[half] + Slot(w), Word(binary.LittleEndian.Uint64(v.ops[half].Buf[w*bytesPerWord:]))
 }
 
@@ -136,7 +137,7 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	var empty [2]int
 	for i := range Candidates {
 		if _, w := v.Slot(i); w.Empty() {
-			empty[i/(2*bucketSlots)]++
+			empty[i/(2*BucketSlots)]++
 		}
 	}
 	half := 0
@@ -146,10 +147,10 @@ func (v *View) Free(hash uint64) (s Slot, w Word, ok bool) {
 	if empty[half] == 0 {
 		return 0, 0, false
 	}
-	turn := int(hash>>48) % bucketSlots
+	turn := int(hash>>48) % BucketSlots
 	for bucket := range 2 {
-		for k := range bucketSlots {
-			s, w := v.Slot((2*half+bucket)*bucketSlots + (turn+k)%bucketSlots)
+		for k := range BucketSlots {
+			s, w := v.Slot((2*half+bucket)*BucketSlots + (turn+k)%BucketSlots)
 			if w.Empty() {
 				return s, w, true
 			}

@@ -2,6 +2,8 @@ package extendible
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
@@ -83,11 +85,40 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	}
 	o.written = true
 	o.note(&view)
-	a.slot, a.word = 0, 1 // none
-	if slot, _, ok := view.Free(o.hash); ok {
-		a.slotWord = slotWord{slot, 0}
-	}
+	a.slotWord = s.free()
 	return a, nil
+}
+
+// noSlot is what free returns where there is no empty slot.
+var noSlot = slotWord{0, ^word(0)}
+
+// free picks an empty slot: of the emptier combined bucket, its main bucket first, beginning at a place that depends on
+// the hash, so that inserters of one bucket rarely meet.
+func (s *Store) free() slotWord {
+	o := &s.op
+	used := cmp.Or(s.Slots, race.BucketSlots)
+	half, most := 0, 0
+	for h := range 2 {
+		empty := 0
+		for i := range race.Candidates / 2 {
+			if i%race.BucketSlots < used && o.slots[h*race.Candidates/2+i].word.empty() {
+				empty++
+			}
+		}
+		if empty > most {
+			half, most = h, empty
+		}
+	}
+	if most == 0 {
+		return noSlot
+	}
+	for i := range 2 * used {
+		bucket, slot := 2*half+i/used, (int(o.hash>>48)+i)%used
+		if w := o.slots[bucket*race.BucketSlots+slot]; w.word.empty() {
+			return w
+		}
+	}
+	panic(fmt.Sprintf("extendible: %d slots of a bucket are empty, and none is", most))
 }
 
 func (o *operation) note(view *race.View) {

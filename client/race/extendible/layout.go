@@ -18,8 +18,11 @@ type Params struct {
 	PairBytes int           `json:"pair_bytes"` // key and value together, at most
 	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
 	Clients   int           `json:"clients"`
-	Timeout   time.Duration `json:"timeout"`            // of an operation, at most
-	TagBits   int           `json:"tag_bits,omitempty"` // narrower than there is room for, so that tests see tags wrap
+	Timeout   time.Duration `json:"timeout"` // of an operation, at most
+	// Slots is how many slots of a bucket are used; 0: all 7. With TagBits, which makes tags narrower than there is room
+	// for, it is there for tests: they see subtables filled, and tags wrap.
+	Slots   int `json:"slots,omitempty"`
+	TagBits int `json:"tag_bits,omitempty"`
 }
 
 const (
@@ -92,6 +95,8 @@ func (p *Params) check() error {
 		return fmt.Errorf("a local depth of up to %d: want 1 to %d: %w", p.Depth, MaxDepth, ErrParams)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
+	case p.Slots < 0 || p.Slots > race.BucketSlots || p.TagBits < 0:
+		return fmt.Errorf("%d slots of a bucket, tags of %d bits: %w", p.Slots, p.TagBits, ErrParams)
 	case p.Timeout <= 0:
 		return fmt.Errorf("a timeout of %v: want more than 0: %w", p.Timeout, ErrParams)
 	}

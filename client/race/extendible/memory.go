@@ -64,13 +64,17 @@ type memory struct {
 	dense  time.Duration        // and for a subtable's memory
 	spare  []uint64             // subtables' memory that no entry names
 	stats  memoryStats
+
+	quarantine time.Duration
 }
 
 type memoryStats struct{ Claims, Scans, Found uint64 }
 
 const (
-	// quarantine is how long a block is not used again. It bounds how soon tags come back: see README, "Widths".
-	quarantine = time.Millisecond
+	// longestFlight is longer than any verb is in flight. Within it no tag comes back: that is what the quarantine of a block
+	// is for, in which it is not used again. mostQuarantine bounds it, for tests with narrow tags.
+	longestFlight  = time.Minute
+	mostQuarantine = 8 * time.Millisecond
 	// keepChunks is how many chunks a client keeps of which it uses little.
 	keepChunks = 4
 	// enough is the share of a chunk that a scan has to find for the chunk to be kept: one of so many.
@@ -94,7 +98,8 @@ const (
 )
 
 func (m *memory) open(s *Store) {
-	*m = memory{layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats}
+	*m = memory{layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats,
+		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine)}
 }
 
 // take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier operation is in flight.
@@ -112,7 +117,7 @@ func (m *memory) take() (block, error) {
 		if m.first == len(m.aged) {
 			break
 		}
-		m.s.ep.Sleep(max(m.aged[m.first].ready-m.s.ep.Now(), quarantine/mostNaps))
+		m.s.ep.Sleep(max(m.aged[m.first].ready-m.s.ep.Now(), m.quarantine/mostNaps+1))
 	}
 	return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 }
@@ -125,7 +130,7 @@ func (m *memory) pop() (block, bool) {
 	now := m.s.ep.Now()
 	for m.first < len(m.aged) {
 		b := m.aged[m.first]
-		if !b.chunk.gone && b.ready > now && b.ready <= now+quarantine { // else the clock was set back
+		if !b.chunk.gone && b.ready > now && b.ready <= now+m.quarantine { // else the clock was set back
 			break
 		}
 		m.aged[m.first] = block{}
@@ -161,7 +166,7 @@ func (m *memory) push(b block) {
 	if m.first > 64 && 2*m.first > len(m.aged) {
 		m.aged, m.first = m.aged[:copy(m.aged, m.aged[m.first:])], 0
 	}
-	b.ready = m.s.ep.Now() + quarantine
+	b.ready = m.s.ep.Now() + m.quarantine
 	b.chunk.blocks[b.i] = blockListed
 	b.chunk.listed++
 	m.aged = append(m.aged, b)

@@ -31,7 +31,7 @@ var errLitter = errors.New("slots are to be swept")
 
 // makeRoom splits a subtable in which a key has no empty slot.
 func (s *Store) makeRoom(in subtable) error {
-	if s.op.pauses < hopes {
+	if s.op.pauses < hopes && s.splits == nil {
 		s.op.pauses++
 		return nil
 	}

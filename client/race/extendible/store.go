@@ -49,7 +49,12 @@ type Store struct {
 	doubts    []doubt
 	grave     grave
 	stats     Stats
+	// splits, unless nil, has an INSERT split its key's subtable though there is room, so that tests see many rehashes.
+	splits func() bool
 }
+
+// restless reports whether an INSERT is to split its key's subtable though there is room.
+func (s *Store) restless() bool { return s.splits != nil && s.splits() }
 
 // doubt is a proposal that may be in a slot, of an operation that gave up.
 type doubt struct{ hash, block uint64 }
