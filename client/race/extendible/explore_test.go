@@ -13,12 +13,12 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-const tinyMemory = 1 << 20
+const tinyMemory = 2 << 20
 
 // tiny is a pool that is made and checked at once, in which a few keys fill a subtable: exploring makes thousands of
 // them.
 func tiny(timeout time.Duration) Params {
-	return Params{Groups: 2, Slots: 1, PairBytes: 320, Depth: 8, Clients: 24, Timeout: timeout}
+	return Params{Groups: 2, Slots: 1, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
 }
 
 // explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Its
@@ -34,7 +34,7 @@ func explored(kept bool, seen *Stats) *explore.Subject {
 			if err != nil {
 				return nil, err
 			}
-			s.splits = func() bool { return ep.Rand().IntN(4) == 0 }
+			s.splits = func(depth int) bool { return depth < 7 && ep.Rand().IntN(4) == 0 }
 			return counting{s, seen}, nil
 		},
 		Check: Check,

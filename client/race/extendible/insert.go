@@ -70,7 +70,7 @@ func (s *Store) insertOnce() error {
 		return err
 	case found:
 		return client.ErrExists
-	case a.slotWord == noSlot || s.restless():
+	case a.slotWord == noSlot || s.restless(a.subtable):
 		if err := s.makeRoom(a.subtable); err != nil {
 			return err
 		}

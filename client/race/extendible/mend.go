@@ -88,7 +88,7 @@ func (m *memory) leaveChunk(a *arena, n, i int, e node.Entry, c rdma.ClientID) e
 	}
 	m.s.begin() // each may take as long as an operation
 	if a == &m.pairs {
-		if _, err := m.s.unnamed(n, i, func(int) bool { return true }); err != nil {
+		if _, err := m.s.unnamed(n, i, func(int) bool { return true }, true); err != nil {
 			return err
 		}
 	}

@@ -29,13 +29,19 @@ const (
 // errLitter ends a rehash of a subtable of which too many slots are of keys that have moved.
 var errLitter = errors.New("slots are to be swept")
 
-// makeRoom splits a subtable in which a key has no empty slot.
+// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment, such
+// as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a lease, since
+// the clients may be dead.
 func (s *Store) makeRoom(in subtable) error {
-	if s.op.pauses < hopes && s.splits == nil {
-		s.op.pauses++
+	o := &s.op
+	if o.full == 0 {
+		o.full = max(s.ep.Now(), 1)
+	}
+	if o.pauses < hopes && s.splits == nil || o.passing() && s.ep.Now()-o.full < s.drift {
+		o.pauses++
 		return nil
 	}
-	s.op.pauses = 0
+	o.pauses = 0
 	if in.depth == s.Depth {
 		return fmt.Errorf("a subtable of local depth %d, of %d at most: %w", in.depth, s.Depth, client.ErrFull)
 	}
@@ -70,6 +76,11 @@ func (s *Store) makeRoom(in subtable) error {
 	}
 	_, err = s.directory.load(in.suffix)
 	return err
+}
+
+// passing reports whether a slot has a word that its client is to take away.
+func (o *operation) passing() bool {
+	return slices.ContainsFunc(o.slots[:], func(w slotWord) bool { return !w.word.empty() && w.word.kind() != live })
 }
 
 // notKnown is the error of an INSERT that did nothing yet when it was not known whether its rehash took place: that is

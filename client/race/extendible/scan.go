@@ -10,7 +10,7 @@ import (
 // scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes a slot name it.
 func (m *memory) scan(c *chunk) (found int, err error) {
 	m.stats.Scans++
-	free, err := m.s.unnamed(c.node, c.index, func(i int) bool { return c.blocks[i] == blockUsed })
+	free, err := m.s.unnamed(c.node, c.index, func(i int) bool { return c.blocks[i] == blockUsed }, false)
 	if err != nil {
 		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
 	}
@@ -33,9 +33,9 @@ type scanned struct {
 }
 
 // unnamed returns the blocks of a chunk that no slot names, of those that are asked for. The chunk is the worker's, or
-// of a client of which nothing is in flight: then what such a client has proposed is taken away. Blocks of keys that a
-// rehash may be moving are left out.
-func (s *Store) unnamed(n, index int, asked func(i int) bool) (free []block, err error) {
+// of a client of which nothing is in flight: then what such a client has proposed is taken away; thorough: all of it, else
+// what is found at once.
+func (s *Store) unnamed(n, index int, asked func(i int) bool, thorough bool) (free []block, err error) {
 	looked, err := s.readHeaders(n, index, asked)
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (s *Store) unnamed(n, index int, asked func(i int) bool) (free []block, err
 		return nil, err
 	}
 	for i := range looked {
-		ok, err := s.isFree(&looked[i])
+		ok, err := s.isFree(&looked[i], thorough)
 		if err != nil {
 			return nil, err
 		}
@@ -103,14 +103,16 @@ func (s *Store) readHeaders(n, index int, asked func(i int) bool) (looked []scan
 	return looked, nil
 }
 
-// isFree reports whether no slot names a block.
-func (s *Store) isFree(x *scanned) (bool, error) {
+// isFree reports whether no slot names a block; false also where a rehash may be moving it. What its client has proposed
+// it takes away; thorough: in any case.
+func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 	if !x.whole {
 		return true, nil
 	}
-	if v := s.directory.judge(x.look, x.in, x.hash); v != valid {
-		if v == changed {
-			s.directory.forget(x.in.suffix)
+	if s.directory.judge(x.look, x.in, x.hash) != valid {
+		s.directory.forget(x.in.suffix)
+		if thorough {
+			return false, s.clear(x.hash, x.number)
 		}
 		return false, nil
 	}

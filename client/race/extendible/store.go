@@ -50,11 +50,11 @@ type Store struct {
 	grave     grave
 	stats     Stats
 	// splits, unless nil, has an INSERT split its key's subtable though there is room, so that tests see many rehashes.
-	splits func() bool
+	splits func(depth int) bool
 }
 
 // restless reports whether an INSERT is to split its key's subtable though there is room.
-func (s *Store) restless() bool { return s.splits != nil && s.splits() }
+func (s *Store) restless(in subtable) bool { return s.splits != nil && s.splits(in.depth) }
 
 // doubt is a proposal that may be in a slot, of an operation that gave up.
 type doubt struct{ hash, block uint64 }
@@ -280,7 +280,8 @@ type operation struct {
 	again      [race.Candidates]slotWord // and behind its proposal
 	rival      word                      // a proposal that it gave way to
 	since      time.Duration             // when it met that first
-	pauses     int                       // before it splits a subtable that seems full
+	full       time.Duration             // when it met no empty slot first; 0: never
+	pauses     int                       // since, before it splits the subtable
 }
 
 // slotWord is a slot, and the word that was read there.
