@@ -15,10 +15,10 @@ import (
 
 const tinyMemory = 2 << 20
 
-// tiny is a pool that is made and checked at once, in which a few keys fill a subtable: exploring makes thousands of
-// them.
+// tiny is a pool that is made and checked at once, in which a few keys fill a subtable, and whose memory clients scan
+// and pass on all the time: exploring makes thousands of them.
 func tiny(timeout time.Duration) Params {
-	return Params{Groups: 2, Slots: 1, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
+	return Params{Groups: 2, Slots: 1, Chunks: 12, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
 }
 
 // explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Its
@@ -59,6 +59,7 @@ func (c counting) Close() error {
 	atomic.AddUint64(&c.seen.Duplicates, c.stats.Duplicates)
 	atomic.AddUint64(&c.seen.Ended, c.stats.Ended)
 	atomic.AddUint64(&c.seen.Looks, c.stats.Looks)
+	atomic.AddUint64(&c.seen.Swept, c.memory.stats.Found)
 	return c.Store.Close()
 }
 

@@ -19,9 +19,10 @@ type Params struct {
 	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
 	Clients   int           `json:"clients"`
 	Timeout   time.Duration `json:"timeout"` // of an operation, at most
-	// Slots is how many slots of a bucket are used; 0: all 7. With TagBits, which makes tags narrower than there is room
-	// for, it is there for tests: they see subtables filled, and tags wrap.
+	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are used, how many chunks
+	// of pairs a node has, and how wide tags are, at most; 0: as many as there is room for.
 	Slots   int `json:"slots,omitempty"`
+	Chunks  int `json:"chunks,omitempty"`
 	TagBits int `json:"tag_bits,omitempty"`
 }
 
@@ -95,8 +96,8 @@ func (p *Params) check() error {
 		return fmt.Errorf("a local depth of up to %d: want 1 to %d: %w", p.Depth, MaxDepth, ErrParams)
 	case p.Clients < 1 || p.Clients >= int(node.OfNode):
 		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
-	case p.Slots < 0 || p.Slots > race.BucketSlots || p.TagBits < 0:
-		return fmt.Errorf("%d slots of a bucket, tags of %d bits: %w", p.Slots, p.TagBits, ErrParams)
+	case p.Slots < 0 || p.Slots > race.BucketSlots || p.TagBits < 0 || p.Chunks < 0:
+		return fmt.Errorf("%d slots of a bucket, tags of %d bits, %d chunks: %w", p.Slots, p.TagBits, p.Chunks, ErrParams)
 	case p.Timeout <= 0:
 		return fmt.Errorf("a timeout of %v: want more than 0: %w", p.Timeout, ErrParams)
 	}
@@ -158,6 +159,9 @@ func newLayout(p Params, nodes int, memory uint64) (*layout, error) {
 		l.subtables.chunks = max(share/(l.subtables.chunk+8), 1)
 		if taken := l.subtables.chunks * (l.subtables.chunk + 8); taken < left {
 			l.pairs.chunks = (left - taken) / (l.pairs.chunk + 8)
+		}
+		if l.Chunks > 0 {
+			l.pairs.chunks = min(l.pairs.chunks, uint64(l.Chunks))
 		}
 		l.blocks = l.pairs.chunks * perBlock
 	}

@@ -3,6 +3,7 @@ package extendible
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -24,8 +25,6 @@ type chunk struct {
 	entry       node.Entry
 	blocks      []blockState // by place
 	listed      int          // of them those in a list
-	skips       int          // refills for which it is not scanned
-	lean        int          // skips behind the last scan: they double while scans find little
 	gone        bool         // it was given back; lists may still name it
 }
 
@@ -53,7 +52,8 @@ type memory struct {
 	s      *Store
 	chunks []*chunk
 	held   map[rdma.Addr]*chunk // by address of the word in the table
-	next   int                  // chunk that is scanned next
+	skips  int                  // refills for which they are not scanned
+	lean   int                  // as many behind the last scan: they double while scans find little
 	turn   int                  // node that is asked next
 	empty  []bool               // by node: there is no chunk that was never used
 	fresh  []block              // never used
@@ -65,7 +65,8 @@ type memory struct {
 	spare  []uint64             // subtables' memory that no entry names
 	stats  memoryStats
 
-	quarantine time.Duration
+	quarantine  time.Duration
+	keep, batch int // keepChunks and claimAtOnce of this pool
 }
 
 type memoryStats struct{ Claims, Scans, Found uint64 }
@@ -75,13 +76,13 @@ const (
 	// is for, in which it is not used again. mostQuarantine bounds it, for tests with narrow tags.
 	longestFlight  = time.Minute
 	mostQuarantine = 8 * time.Millisecond
-	// keepChunks is how many chunks a client keeps of which it uses little.
+	// keepChunks is how many chunks a client keeps in which it has nothing, at most: fewer in a small pool.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for the chunk to be kept: one of so many.
+	// enough is the share of its chunks' blocks that a scan has to find to be soon repeated: one of so many.
 	enough = 8
-	// mostTried is how many chunks are looked at for one in which there is enough, before a few blocks will do.
-	mostTried = 8
-	// mostSkips bounds for how many refills a chunk is not scanned.
+	// claimAtOnce is how many chunks are claimed in a trip, at most: fewer in a small pool.
+	claimAtOnce = 8
+	// mostSkips bounds for how many refills a worker's own chunks are not scanned.
 	mostSkips = 64
 	// mostHints bounds the chunks that a worker remembers.
 	mostHints = 64
@@ -98,8 +99,12 @@ const (
 )
 
 func (m *memory) open(s *Store) {
-	*m = memory{layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats,
-		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine)}
+	all := int(s.pairs.chunks) * s.nodes
+	*m = memory{
+		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats,
+		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine),
+		keep:       min(max(all/128, 1), keepChunks), batch: min(max(all/64, 1), claimAtOnce),
+	}
 }
 
 // take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier operation is in flight.
@@ -107,23 +112,32 @@ func (m *memory) take() (block, error) {
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
-	if err := m.refill(); err != nil {
-		return block{}, err
-	}
-	for range mostNaps {
-		if b, ok := m.pop(); ok {
-			return b, nil
+	for r := m.s.pace; ; {
+		if err := m.refill(); err != nil {
+			return block{}, err
 		}
-		if m.first == len(m.aged) {
-			break
+		for range mostNaps {
+			if b, ok := m.pop(); ok {
+				return b, nil
+			}
+			if m.first == len(m.aged) {
+				break
+			}
+			m.s.ep.Sleep(max(m.aged[m.first].ready-m.s.ep.Now(), m.quarantine/mostNaps+1))
 		}
-		m.s.ep.Sleep(max(m.aged[m.first].ready-m.s.ep.Now(), m.quarantine/mostNaps+1))
+		if r.Tries == mostRefills || !r.Again() {
+			return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
+		}
+		m.full = 0
 	}
-	return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 }
 
-// mostNaps bounds the sleeps for one block: a clock may run slow.
-const mostNaps = 4
+const (
+	// mostNaps bounds the sleeps for one block: a clock may run slow.
+	mostNaps = 4
+	// mostRefills bounds how often a worker looks everywhere: another client may have had for a moment what is free.
+	mostRefills = 2
+)
 
 // pop takes the first block of a list whose quarantine is over.
 func (m *memory) pop() (block, bool) {
@@ -204,56 +218,45 @@ func (m *memory) replaced(w word) {
 	m.hints = append(m.hints, at)
 }
 
-// refill looks for free blocks: in chunks of the worker's own, and where these have few, in another one.
+// refill looks for free blocks: in chunks of the worker's own, and where these have few, in others.
 func (m *memory) refill() error {
 	if m.lately(m.full) {
-		return m.scanOwn(len(m.chunks))
-	}
-	if err := m.scanOwn(2); err != nil || m.listed() > 0 {
+		_, err := m.scan(m.chunks)
 		return err
 	}
-	if len(m.chunks) >= keepChunks {
-		if err := m.giveBack(); err != nil {
+	if m.skips--; m.skips < 0 {
+		found, err := m.scan(m.chunks)
+		if err != nil {
 			return err
 		}
+		if found*enough >= m.perChunk()*len(m.chunks) {
+			m.lean = 0
+		} else {
+			m.lean = min(2*m.lean+1, mostSkips)
+		}
+		if m.skips = m.lean; found > 0 {
+			return nil
+		}
+	}
+	if err := m.giveBack(m.keep); err != nil {
+		return err
 	}
 	if err := m.claim(); err != nil || m.listed() > 0 {
 		return err
 	}
-	if err := m.scanOwn(len(m.chunks)); err != nil || m.listed() > 0 {
+	if _, err := m.scan(m.chunks); err != nil || m.listed() > 0 {
 		return err
 	}
 	m.full = max(m.s.ep.Now(), 1)
 	return nil
 }
 
+func (m *memory) perChunk() int { return int(m.pairs.chunk / m.blockBytes) }
+
 // lately reports whether the worker has looked everywhere not long ago.
 func (m *memory) lately(t time.Duration) bool {
 	now := m.s.ep.Now()
 	return t != 0 && now >= t && now-t < fullFor
-}
-
-// scanOwn scans up to n chunks of the worker's, until it has found enough.
-func (m *memory) scanOwn(n int) error {
-	for tried := 0; tried < n && len(m.chunks) > 0; tried++ {
-		m.next = (m.next + 1) % len(m.chunks)
-		c := m.chunks[m.next]
-		if c.skips > 0 && n < len(m.chunks) {
-			c.skips--
-			continue
-		}
-		found, err := m.scan(c)
-		if err != nil {
-			return err
-		}
-		c.lean = min(2*c.lean+1, mostSkips)
-		if found*enough >= len(c.blocks) {
-			c.lean = 0
-			return nil
-		}
-		c.skips = c.lean
-	}
-	return nil
 }
 
 // listed returns how many blocks are in the worker's lists.
@@ -264,62 +267,59 @@ func (m *memory) listed() (n int) {
 	return n
 }
 
-// giveBack gives back the chunk in which the worker has least, so that others find in it what will be free. One in which
-// an operation has taken a block it keeps.
-func (m *memory) giveBack() error {
-	least := -1
-	for i, c := range m.chunks {
-		if !c.takenAny() && (least < 0 || c.listed < m.chunks[least].listed) {
-			least = i
+// giveBack gives back the chunks in which the worker has nothing, but for some, so that others find in them what will
+// be free. One in which an operation has taken a block it keeps.
+func (m *memory) giveBack(keep int) error {
+	var left []owned
+	kept := m.chunks[:0]
+	spare := len(m.chunks) - keep
+	for _, c := range m.chunks {
+		if spare <= 0 || c.listed > 0 || slices.Contains(c.blocks, blockTaken) {
+			kept = append(kept, c)
+			continue
 		}
+		spare--
+		c.gone = true // whatever becomes of the CAS: it may land
+		delete(m.held, m.pairs.entryAt(c.node, c.index))
+		left = append(left, owned{c.node, c.index, c.entry})
 	}
-	if least < 0 {
-		return nil
-	}
-	c := m.chunks[least]
-	c.gone = true // whatever becomes of the CAS: it may land
-	delete(m.held, m.pairs.entryAt(c.node, c.index))
-	m.chunks = append(m.chunks[:least], m.chunks[least+1:]...)
-	m.next = 0
-	return m.freeChunk(&m.pairs, c.node, c.index, c.entry)
+	clear(m.chunks[len(kept):])
+	m.chunks = kept
+	return m.free(&m.pairs, left)
 }
 
-func (c *chunk) takenAny() bool {
-	for _, b := range c.blocks {
-		if b == blockTaken {
-			return true
-		}
-	}
-	return false
+// owned is a chunk, and its word as it was read.
+type owned struct {
+	node, index int
+	entry       node.Entry
 }
 
-// freeChunk takes a chunk from its client.
-func (m *memory) freeChunk(a *arena, n, index int, e node.Entry) error {
-	if _, err := m.s.swap(stepFreeChunk, a.entryAt(n, index), uint64(e), uint64(e.Next(node.Left, e.Class()))); err != nil {
-		return fmt.Errorf("free chunk %d of node %d: %w", index, n, err)
+// free takes chunks from their client.
+func (m *memory) free(a *arena, list []owned) error {
+	b := m.s.ep.Batch()
+	defer m.s.drop(b)
+	for _, c := range list {
+		b.CompareSwap(a.entryAt(c.node, c.index), uint64(c.entry), uint64(c.entry.Next(node.Left, c.entry.Class())))
+	}
+	if err := m.s.do(stepFreeChunk, b); err != nil {
+		return fmt.Errorf("free %d chunks: %w", len(list), err)
 	}
 	return nil
 }
 
-// claim takes a chunk: one that was never used, or else one that its client has given back, or lost, in which a scan
-// finds something: first of those in which the worker has replaced pairs.
+// claim takes a chunk that was never used, or else some that clients have given back, or lost, in which a scan finds
+// something: first of those in which the worker has replaced pairs.
 func (m *memory) claim() error {
 	if fresh, err := m.claimFresh(); err != nil || fresh {
 		return err
 	}
-	hints := m.hints
-	m.hints = m.hints[:0]
-	for i := len(hints) - 1; i >= 0; i-- {
-		if found, err := m.claimHint(hints[i]); err != nil || found > 0 {
-			m.hints = hints[:i]
-			return err
-		}
+	found, err := m.claimHints()
+	if err != nil || found > 0 {
+		return err
 	}
 	from := m.s.ep.Rand().IntN(m.nodes) // so that clients do not all look at the same ones
-	tried, found := 0, 0
 	for k := range m.nodes {
-		done, err := m.claimOn((from+k)%m.nodes, &tried, &found)
-		if err != nil || done {
+		if found, err := m.claimOn((from + k) % m.nodes); err != nil || found > 0 {
 			return err
 		}
 	}
@@ -364,70 +364,86 @@ func (m *memory) allocate(a *arena, n, class int) (index int, e node.Entry, err 
 }
 
 func (m *memory) add(n, index int, e node.Entry) *chunk {
-	c := &chunk{node: n, index: index, entry: e, blocks: make([]blockState, m.pairs.chunk/m.blockBytes)}
+	c := &chunk{node: n, index: index, entry: e, blocks: make([]blockState, m.perChunk())}
 	m.chunks = append(m.chunks, c)
 	m.held[m.pairs.entryAt(n, index)] = c
 	m.stats.Claims++
 	return c
 }
 
-// claimHint takes a chunk if it was given back.
-func (m *memory) claimHint(at rdma.Addr) (found int, err error) {
-	index := int((at.Offset() - m.pairs.table) / 8)
-	entries, err := m.readEntries(&m.pairs, at.Node(), index, 1)
-	if err != nil || entries[0].Owner() != node.Left {
-		return 0, err
+// claimHints takes those of the chunks that the worker remembers which were given back. It forgets them all.
+func (m *memory) claimHints() (found int, err error) {
+	hints := m.hints
+	m.hints = m.hints[:0]
+	b := m.s.ep.Batch()
+	defer m.s.drop(b)
+	for _, at := range hints {
+		b.Read(at, 8)
 	}
-	return m.claimLeft(at.Node(), index, entries[0])
+	if err := m.s.do(stepReadTable, b); err != nil {
+		return 0, fmt.Errorf("read the tables of chunks: %w", err)
+	}
+	var some []owned
+	for i, at := range hints {
+		if e := node.Entry(b.Op(i).Word(0)); e.Owner() == node.Left {
+			some = append(some, owned{at.Node(), int((at.Offset() - m.pairs.table) / 8), e})
+		}
+	}
+	return m.claimLeft(some)
 }
 
-// claimOn looks for chunks on a node that were given back. done: it has found enough, or has tried enough.
-func (m *memory) claimOn(n int, tried, found *int) (done bool, err error) {
+// claimOn takes chunks of a node that were given back, until some have free blocks.
+func (m *memory) claimOn(n int) (found int, err error) {
 	windows := (int(m.pairs.chunks) + tableAtOnce - 1) / tableAtOnce
 	from := m.s.ep.Rand().IntN(windows)
 	for k := range windows {
 		first := (from + k) % windows * tableAtOnce
 		entries, err := m.readEntries(&m.pairs, n, first, tableAtOnce)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
+		var some []owned
 		offset := m.s.ep.Rand().IntN(len(entries))
 		for i := range entries {
-			i := (offset + i) % len(entries)
-			if entries[i].Owner() != node.Left {
+			at := (offset + i) % len(entries)
+			if entries[at].Owner() == node.Left {
+				some = append(some, owned{n, first + at, entries[at]})
+			}
+			if len(some) < m.batch && i < len(entries)-1 {
 				continue
 			}
-			here, err := m.claimLeft(n, first+i, entries[i])
-			if err != nil {
-				return false, err
+			if found, err := m.claimLeft(some); err != nil || found > 0 {
+				return found, err
 			}
-			*tried, *found = *tried+1, *found+here
-			if here*enough >= int(m.pairs.chunk/m.blockBytes) || *tried >= mostTried && *found > 0 {
-				return true, nil
-			}
-			if m.s.over() {
-				return false, errTime
-			}
+			some = some[:0]
 		}
 	}
-	return false, nil
+	return 0, nil
 }
 
-// claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.
-func (m *memory) claimLeft(n, i int, e node.Entry) (found int, err error) {
-	mine := e.Next(m.s.id, classPairs)
-	ok, err := m.s.swap(stepClaimChunk, m.pairs.entryAt(n, i), uint64(e), uint64(mine))
-	if err != nil {
-		return 0, fmt.Errorf("claim chunk %d of node %d: %w", i, n, err)
-	}
-	if !ok {
+// claimLeft takes chunks that were given back, and keeps those in which a scan finds something.
+func (m *memory) claimLeft(some []owned) (found int, err error) {
+	if len(some) == 0 {
 		return 0, nil
 	}
-	found, err = m.scan(m.add(n, i, mine))
-	if err != nil || found > 0 && len(m.chunks) <= 2*keepChunks {
+	b := m.s.ep.Batch()
+	defer m.s.drop(b)
+	for _, o := range some {
+		b.CompareSwap(m.pairs.entryAt(o.node, o.index), uint64(o.entry), uint64(o.entry.Next(m.s.id, classPairs)))
+	}
+	if err := m.s.do(stepClaimChunk, b); err != nil {
+		return 0, fmt.Errorf("claim %d chunks: %w", len(some), err)
+	}
+	had := len(m.chunks)
+	for i, o := range some {
+		if b.Op(i).Swapped() {
+			m.add(o.node, o.index, o.entry.Next(m.s.id, classPairs))
+		}
+	}
+	if found, err = m.scan(m.chunks[had:]); err != nil {
 		return found, err
 	}
-	return found, m.giveBack() // this one, or another in which there is less
+	return found, m.giveBack(had)
 }
 
 // readEntries reads some words of a table.
@@ -518,7 +534,7 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 		if !named {
 			return m.place(n, i), nil
 		}
-		if err := m.freeChunk(&m.subtables, n, i, mine); err != nil {
+		if err := m.free(&m.subtables, []owned{{n, i, mine}}); err != nil {
 			return 0, err
 		}
 	}

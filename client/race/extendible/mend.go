@@ -3,7 +3,6 @@ package extendible
 import (
 	"fmt"
 
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -69,28 +68,35 @@ func (m *memory) leave(c rdma.ClientID) error {
 			if err != nil {
 				return err
 			}
+			var left []owned
 			for i, e := range entries {
-				if e.Owner() != c {
-					continue
+				if e.Owner() == c {
+					left = append(left, owned{n, i, e})
 				}
-				if err := m.leaveChunk(a, n, i, e, c); err != nil {
-					return err
-				}
+			}
+			if err := m.leaveChunks(a, left, c); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (m *memory) leaveChunk(a *arena, n, i int, e node.Entry, c rdma.ClientID) error {
-	if c == m.s.id { // its proposals are gone
-		return m.freeChunk(a, n, i, e)
-	}
-	m.s.begin() // each may take as long as an operation
-	if a == &m.pairs {
-		if _, err := m.s.unnamed(n, i, func(int) bool { return true }, true); err != nil {
+func (m *memory) leaveChunks(a *arena, left []owned, c rdma.ClientID) error {
+	for len(left) > 0 {
+		some := left[:min(claimAtOnce, len(left))]
+		left = left[len(some):]
+		m.s.begin()                       // each time as long as an operation
+		if a == &m.pairs && c != m.s.id { // of which the worker's own proposals are gone
+			for _, o := range some {
+				if _, err := m.s.unnamed([]*chunk{{node: o.node, index: o.index}}, true); err != nil {
+					return err
+				}
+			}
+		}
+		if err := m.free(a, some); err != nil {
 			return err
 		}
 	}
-	return m.freeChunk(a, n, i, e)
+	return nil
 }

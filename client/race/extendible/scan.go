@@ -1,25 +1,29 @@
 package extendible
 
 import (
-	"fmt"
-
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes a slot name it.
-func (m *memory) scan(c *chunk) (found int, err error) {
-	m.stats.Scans++
-	free, err := m.s.unnamed(c.node, c.index, func(i int) bool { return c.blocks[i] == blockUsed }, false)
-	if err != nil {
-		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+// scanAtOnce is how many blocks are looked at in a trip, about.
+const scanAtOnce = 128
+
+// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker makes a slot name it.
+func (m *memory) scan(chunks []*chunk) (found int, err error) {
+	each := max(scanAtOnce/m.perChunk(), 1)
+	for from := 0; from < len(chunks); from += each {
+		m.stats.Scans++
+		free, err := m.s.unnamed(chunks[from:min(from+each, len(chunks))], false)
+		if err != nil {
+			return found, err
+		}
+		for _, b := range free {
+			m.push(b)
+		}
+		found += len(free)
 	}
-	for _, b := range free {
-		b.chunk = c
-		m.push(b)
-	}
-	m.stats.Found += uint64(len(free))
-	return len(free), nil
+	m.stats.Found += uint64(found)
+	return found, nil
 }
 
 // scanned is a block that is looked at: its header, and where its key's slots were read.
@@ -32,11 +36,11 @@ type scanned struct {
 	look  *rdma.Op
 }
 
-// unnamed returns the blocks of a chunk that no slot names, of those that are asked for. The chunk is the worker's, or
-// of a client of which nothing is in flight: then what such a client has proposed is taken away; thorough: all of it, else
-// what is found at once.
-func (s *Store) unnamed(n, index int, asked func(i int) bool, thorough bool) (free []block, err error) {
-	looked, err := s.readHeaders(n, index, asked)
+// unnamed returns the blocks of chunks that no slot names, of those that are used as far as the worker knows. The chunks
+// are the worker's, or of a client of which nothing is in flight: then what such a client has proposed is taken away;
+// thorough: all of it, else what is found at once.
+func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error) {
+	looked, err := s.readHeaders(chunks)
 	if err != nil {
 		return nil, err
 	}
@@ -78,15 +82,18 @@ func (s *Store) unnamed(n, index int, asked func(i int) bool, thorough bool) (fr
 	return free, nil
 }
 
-// readHeaders reads the headers of a chunk's blocks. One that is torn was never named.
-func (s *Store) readHeaders(n, index int, asked func(i int) bool) (looked []scanned, err error) {
+// readHeaders reads the headers of chunks' blocks. One that is torn was never named.
+func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
-	for i := range int(s.pairs.chunk / s.blockBytes) {
-		if asked(i) {
-			number := s.blockOf(n, index, i)
+	for _, c := range chunks {
+		for i := range s.memory.perChunk() {
+			if c.blocks != nil && c.blocks[i] != blockUsed {
+				continue
+			}
+			number := s.blockOf(c.node, c.index, i)
 			b.Read(s.blockAt(number), pairHeader)
-			looked = append(looked, scanned{block: block{i: i, number: number}})
+			looked = append(looked, scanned{block: block{chunk: c, i: i, number: number}})
 		}
 	}
 	if err := s.do(stepScanHeaders, b); err != nil {

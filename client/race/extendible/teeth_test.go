@@ -1,0 +1,76 @@
+package extendible
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule each. The histories must notice, over enough seeds, or the test that is named.
+var mutants = []teeth.Mutant{
+	// Looks.
+	{Rule: "a client looks behind the CAS of a slot", In: "Store.replace",
+		At: "$out, $at, $err = $s.behind($a)", Do: "out, at = done, a"},
+	{Rule: "a client looks behind the READ of buckets", In: "Store.findOnce",
+		At: "if $v := $s.directory.judge($*how); $v != valid { $*again }", Do: "look.Expect = 0"},
+	{Rule: "an INSERT looks behind its proposal", In: "Store.rivals",
+		At: "$s.directory.judge($*how) != valid", Do: "look == nil"},
+	{Rule: "nothing is taken that a rehash may be moving", In: "directory.judge",
+		At: "$m.Lock.Held() && $s.moves($hash)", Do: "m.Lock.Held() && s.moves(hash) && s.depth < 0"},
+	{Rule: "a look tells that a subtable was split", In: "directory.judge",
+		At: "$m.Pointer != $s.version", Do: "m.Pointer != s.version && s.depth < 0"},
+	// Behind a rehash.
+	{Rule: "an UPDATE that was not copied is done again", In: "Store.update",
+		At: "$at.word != $a.word", Do: "at.word != 1"},
+	{Rule: "an UPDATE that was copied is not done again", In: "Store.update",
+		At: "$at.word != $a.word", Do: "at.word == 1"},
+	{Rule: "a DELETE that was not copied is done again", In: "Store.delete",
+		At: "$at.word == $o.word", Do: "true"},
+	{Rule: "a DELETE that was copied is not done again", In: "Store.delete",
+		At: "$at.word == $o.word", Do: "false"},
+	{Rule: "a proposal that was copied is not live yet", In: "Store.decide",
+		At: "$at.word != $o.word.as(proposed) && $*void", Do: "at.word != o.word.as(void)"},
+	{Rule: "a proposal that was ended is not live", In: "Store.decide",
+		At: "$*proposed && $at.word != $o.word.as(void)", Do: "at.word != o.word.as(proposed)"},
+	{Rule: "a pair that became live before a rehash is not inserted again", In: "Store.decide",
+		At: "$at.word != $o.word.as(proposed) && $*void", Do: "at.word == 0 && at.slot < 0"},
+	// INSERTs.
+	{Rule: "readers do not see proposals", In: "word.is",
+		At: "$w.kind() == $k", Do: "(w.kind() == k || k == live && w.kind() == proposed)"},
+	{Rule: "an INSERT looks for others behind its proposal", In: "Store.decide",
+		At: "$fate, $err := $s.rivals(&$a)", Do: "fate, err := alone, error(nil)"},
+	{Rule: "an INSERT sees other proposals", In: "Store.competes",
+		At: "$*live || $w.word.is(proposed, $*hash)", Do: "w.word.is(live, s.op.hash)"},
+	{Rule: "an INSERT sees pairs behind its proposal", In: "Store.competes",
+		At: "$w.word.is(live, $*hash) || $*proposed", Do: "w.word.is(proposed, s.op.hash)"},
+	{Rule: "an INSERT ends other proposals before its own is live", In: "Store.compete",
+		At: "$err != nil || !$ok", Do: "err != nil || !ok && w.slot < 0"},
+	// Rehashes.
+	{Rule: "a rehash locks the subtable before it reads it", In: "directory.split",
+		At: "if $err := $tx.Lock($root); $err != nil { $*fail }", Do: ""},
+	{Rule: "a rehash takes proposals and void words along", In: "rehash.survey",
+		At: "$r.$from.moves($hash)", Do: "r.from.moves(hash) && w.word.kind() == live"},
+	{Rule: "a rehash takes along only what moves", In: "rehash.survey",
+		At: "case $r.$from.moves($hash):", Do: "default:"},
+	{Rule: "a subtable that another client has split is not split again", In: "directory.split",
+		At: "$err != nil || $now.$depth != $s.$depth", Do: "err != nil"},
+	// Memory.
+	{Rule: "a use of a block has a tag of its own", In: "memory.replaced",
+		At: "$m.tag($w) + 1", Do: "m.tag(w)"},
+	{Rule: "a scan finds that a slot names a block", In: "Store.isFree",
+		At: "word($w).kind() == live", Do: "word(w).kind() == live && x.number == 0"},
+	{Rule: "a scan looks behind the slots", In: "Store.isFree",
+		At: "$s.directory.judge($*how) != valid", Do: "x.look == nil"},
+	{Rule: "a pair is the one that its slot names", In: "decodePair",
+		At: "!$ok || $at != $w.as(live) || $*long", Do: "!ok || at == 0 || pairBytes(key, value) > len(p)"},
+	{Rule: "a pair is whole", In: "decodePair",
+		At: "le.Uint64($p) != xxhash.Sum64($*what)", Do: "len(p) == 0"},
+	{Rule: "a DELETE waits until its last void word is gone", In: "Store.closeGrave",
+		At: "if $gone { $*done }", Do: "_ = gone; return nil"},
+	{Rule: "recovery takes all proposals away", In: "Store.isFree",
+		At: "if $thorough { $*clear }", Do: "", Test: "TestExplore/kept"},
+}
+
+func TestMutants(t *testing.T) {
+	teeth.Suite{Test: "TestExplore/alone", Env: []string{"FARKV_SEEDS=4000"}}.Run(t, mutants)
+}
