@@ -22,7 +22,7 @@ func tiny(timeout time.Duration) Params {
 }
 
 // explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Its
-// workers split subtables though there is room, one time in four. It counts rehashes, and CASes that one came before.
+// workers split subtables though there is room, and forget what memory is free, one time in four. It counts rehashes, and CASes that one came before.
 func explored(kept bool, seen *Stats) *explore.Subject {
 	const timeout = 200 * time.Millisecond
 	s := &explore.Subject{
@@ -35,6 +35,7 @@ func explored(kept bool, seen *Stats) *explore.Subject {
 				return nil, err
 			}
 			s.splits = func(depth int) bool { return depth < 7 && ep.Rand().IntN(4) == 0 }
+			s.forgets = func() bool { return ep.Rand().IntN(4) == 0 }
 			return counting{s, seen}, nil
 		},
 		Check: Check,

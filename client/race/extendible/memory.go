@@ -109,6 +109,9 @@ func (m *memory) open(s *Store) {
 
 // take takes a block for an operation. The error wraps client.ErrFull. Nothing of an earlier operation is in flight.
 func (m *memory) take() (block, error) {
+	if m.s.forgets != nil && m.s.forgets() {
+		m.forget()
+	}
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
@@ -138,6 +141,15 @@ const (
 	// mostRefills bounds how often a worker looks everywhere: another client may have had for a moment what is free.
 	mostRefills = 2
 )
+
+// forget empties the worker's lists, for tests of scans.
+func (m *memory) forget() {
+	m.fresh, m.aged, m.first, m.skips = nil, nil, 0, 0
+	for _, c := range m.chunks {
+		clear(c.blocks) // used, as far as it knows
+		c.listed = 0
+	}
+}
 
 // pop takes the first block of a list whose quarantine is over.
 func (m *memory) pop() (block, bool) {

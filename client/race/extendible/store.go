@@ -51,6 +51,8 @@ type Store struct {
 	stats     Stats
 	// splits, unless nil, has an INSERT split its key's subtable though there is room, so that tests see many rehashes.
 	splits func(depth int) bool
+	// forgets, unless nil, has a write forget which blocks are free, so that they see many scans.
+	forgets func() bool
 }
 
 // restless reports whether an INSERT is to split its key's subtable though there is room.
