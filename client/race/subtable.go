@@ -39,8 +39,10 @@ func MakeHeader(depth int, suffix uint64) Header {
 	return Header(depth)<<56 | Header(suffix)
 }
 
-// Depth returns the local depth, and Suffix the suffix.
-func (h Header) Depth() int     { return int(h >> 56) }
+// Depth returns the local depth.
+func (h Header) Depth() int { return int(h >> 56) }
+
+// Suffix returns the suffix.
 func (h Header) Suffix() uint64 { return uint64(h) & (1<<MaxDepth - 1) }
 
 func (h Header) String() string { return fmt.Sprintf("suffix %0*b", h.Depth(), h.Suffix()) }

@@ -34,9 +34,10 @@ const (
 	// MaxPair is the most bytes of a key and its value: what the length in a slot counts.
 	MaxPair = race.MaxUnits*unitBytes - pairHeader
 
-	// MaxGroups is the most groups of a subtable, and MaxDepth the deepest directory.
+	// MaxGroups is the most groups of a subtable.
 	MaxGroups = 1 << 16
-	MaxDepth  = 20
+	// MaxDepth is the deepest directory.
+	MaxDepth = 20
 
 	minGroups   = 2
 	leastTag    = 16   // bits; below, words would come back within an operation
