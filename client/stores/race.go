@@ -13,7 +13,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-func init() { register(raceKind()) }
+func init() {
+	register(raceKind(extendible.RTX, "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction"))
+	original := raceKind(extendible.Locked, "RACE hashing (ATC 2021), the original: a rehash locks a subtable, and one whose client died blocks others until it is recovered")
+	original.Baseline = true
+	register(original)
+}
 
 var (
 	raceGroups = Option{Name: "groups", Type: Int, Derived: "from the records, 1,024 at most", Min: 2, Max: extendible.MaxGroups,
@@ -24,19 +29,20 @@ var (
 		Doc: "part of a lock's lease that is there for clocks and schedulers"}
 )
 
-func raceKind() *Kind {
+func raceKind(name, doc string) *Kind {
+	pool := func(p Params) (extendible.Params, uint64, error) { return racePool(name, p) }
 	return &Kind{
-		Name:    extendible.Format,
-		Doc:     "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction",
-		Size:    sizeRace,
-		Format:  formats(extendible.Format, racePool, extendible.Make),
+		Name:    name,
+		Doc:     doc,
+		Size:    func(p Params) Params { return sizeRace(name, p) },
+		Format:  formats(name, pool, func(f rdma.Fabric, p extendible.Params) error { return extendible.Make(f, name, p) }),
 		Version: extendible.FormatVersion,
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(extendible.Open(ep, extendible.Options{Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name)}))
+			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name)}))
 		},
 		Options: []Option{raceGroups, raceDepth, raceDrift},
 
-		Refuse:   refuseRace,
+		Refuse:   func(p Params) error { return refuseRace(name, p) },
 		Limits:   limitsOfRace,
 		Mender:   mends(extendible.NewMender),
 		Describe: extendible.Describe,
@@ -53,20 +59,20 @@ func raceKind() *Kind {
 	}
 }
 
-func racePool(p Params) (params extendible.Params, memory uint64, err error) {
+func racePool(name string, p Params) (params extendible.Params, memory uint64, err error) {
 	return extendible.Size(extendible.Shape{
-		Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Groups: p.Own.Int(raceGroups.Name),
+		Format: name, Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Groups: p.Own.Int(raceGroups.Name),
 		Depth: p.Own.Int(raceDepth.Name), Clients: p.Clients, Memory: p.Memory, Timeout: p.Timeout,
 	})
 }
 
 // sizeRace fills in what p leaves open. Nothing has a copy, as in the paper.
-func sizeRace(p Params) Params {
+func sizeRace(name string, p Params) Params {
 	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
 	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
 	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
 	p.defaults()
-	if _, need, err := racePool(p); err == nil {
+	if _, need, err := racePool(name, p); err == nil {
 		p.Memory = max(p.Memory, need)
 	}
 	return p
@@ -76,19 +82,19 @@ func sizeRace(p Params) Params {
 func limitsOfRace(h node.Header) (Limits, error) {
 	var p extendible.Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
-		return Limits{}, fmt.Errorf("read the parameters of a %s pool: %w", extendible.Format, err)
+		return Limits{}, fmt.Errorf("read the parameters of a pool of RACE hashing: %w", err)
 	}
 	return Limits{Key: p.PairBytes, Value: p.PairBytes, Pair: p.PairBytes}, nil
 }
 
-func refuseRace(p Params) error {
+func refuseRace(name string, p Params) error {
 	switch {
 	case p.IndexReplicas != 1 || p.DataReplicas != 1:
 		return fmt.Errorf("%d replicas of the index and %d of the data: it has one of each", p.IndexReplicas, p.DataReplicas)
 	case p.Spares > 0:
 		return errors.New("spares: of a node that died nothing is left that another could take over")
 	}
-	_, _, err := racePool(p)
+	_, _, err := racePool(name, p)
 	if err != nil { // Check says what kind of error it is
 		return errors.New(strings.TrimSuffix(err.Error(), ": "+extendible.ErrParams.Error()))
 	}

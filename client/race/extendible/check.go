@@ -56,7 +56,7 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 	for _, x := range clients {
 		c.alive[x.ID] = x.Alive
 	}
-	if err := c.objects(s); err != nil {
+	if err := s.directory.shared.check(c); err != nil {
 		return err
 	}
 	for k, a := range []*arena{&c.layout.subtables, &c.layout.pairs} {
@@ -72,6 +72,9 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 	if err != nil {
 		return err
 	}
+	if c.locks > 0 && c.format == Locked {
+		tables = begun(tables)
+	}
 	c.directory(tables)
 	for _, t := range tables {
 		if err := c.subtable(t); err != nil {
@@ -80,21 +83,6 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 	}
 	c.summary(tables)
 	return nil
-}
-
-// objects checks rTX's part.
-func (c *checker) objects(s *Store) error {
-	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
-	u, err := s.directory.w.Check(known)
-	if errors.Is(err, client.ErrDamaged) {
-		c.Damaged("%v", err)
-		err = nil
-	}
-	c.locks = uint64(u.Held)
-	if u.Lost > 0 {
-		c.Damaged("%d chunks of descriptors are of clients that there are not", u.Lost)
-	}
-	return err
 }
 
 // directory expects each hash to belong to one subtable, to which all earlier ones lead.
@@ -121,6 +109,20 @@ func (c *checker) directory(tables []subtable) {
 			c.Damaged("no search for suffix %d finds its subtable", t.suffix)
 		}
 	}
+}
+
+// begun leaves out subtables to which the original's rehashes are moving pairs: searches do not find them yet.
+func begun(tables []subtable) (found []subtable) {
+	at := map[uint64]subtable{}
+	for _, t := range tables {
+		at[t.suffix] = t
+	}
+	for _, t := range tables {
+		if suffix, ok := walkTo(at, t.suffix); ok && suffix == t.suffix {
+			found = append(found, t)
+		}
+	}
+	return found
 }
 
 // walkTo searches as clients do.
@@ -288,7 +290,7 @@ func (c *checker) summary(tables []subtable) {
 	c.Fact("subtables", uint64(len(tables)), uint64(len(tables))*c.layout.subtables.chunk)
 	c.Fact("index slots", uint64(len(tables)*c.layout.slots()), 0)
 	c.Fact("subtables' memory to be used", unnamed, unnamed*c.layout.subtables.chunk)
-	c.Fact("locks of dead clients, released on sight", c.locks, 0)
+	c.Fact("locks that are held", c.locks, 0)
 	c.Fact("slots that keys have left", c.left, 0)
 	c.Fact("buckets to be told of a rehash", c.behind, 0)
 	c.Fact("chunks of pairs", handed[1], handed[1]*c.layout.pairs.chunk)

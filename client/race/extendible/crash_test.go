@@ -84,7 +84,7 @@ func (c *scene) play() (sent uint64, err error) {
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
 	p := Params{Groups: 2, Slots: 2, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 5 * time.Second}
-	if err := Make(s, p); err != nil {
+	if err := Make(s, RTX, p); err != nil {
 		return 0, err
 	}
 	var failed error

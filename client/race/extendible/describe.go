@@ -12,7 +12,7 @@ import (
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
 	l, _, err := readLayout(ep)
 	if err != nil {
-		return nil, fmt.Errorf("describe a %s pool: %w", Format, err)
+		return nil, fmt.Errorf("describe a pool of RACE hashing: %w", err)
 	}
 	return l.describe, nil
 }
@@ -23,6 +23,9 @@ func (l *layout) describe(a rdma.Addr) string {
 	case off < node.HeaderBytes:
 		return "header"
 	case off < l.graves:
+		if l.format == Locked {
+			return fmt.Sprintf("directory entry of suffix %d", (off-node.HeaderBytes)/8*uint64(l.nodes)+uint64(n))
+		}
 		if text := l.objects.Describe(a); text != "" {
 			return "directory: " + text
 		}

@@ -3,11 +3,9 @@ package extendible
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
-	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 )
@@ -18,22 +16,15 @@ import (
 // others move to the entry s + 2^d. So no other entry changes, and the directory is never doubled: RACE's copies of one
 // entry follow from the local depths that a client has seen.
 //
-// An entry is an object of rTX: lock and pointer, and behind the pointer the descriptor, which never changes. What is
-// behind a descriptor, the subtable's memory, is the subtable's for ever.
+// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which never changes; of Locked it is a
+// word. What is behind a descriptor, the subtable's memory, is the subtable's for ever.
 
 // subtable is a descriptor as a client has read it, and by which pointer.
 type subtable struct {
 	suffix  uint64
-	version rtx.Pointer
+	version uint64
 	depth   int
 	place   uint64
-}
-
-// descriptorBytes is the size of a descriptor: local depth, and where the subtable lies.
-const descriptorBytes = 16
-
-func (s subtable) encode() []byte {
-	return le.AppendUint64(le.AppendUint64(nil, uint64(s.depth)), s.place)
 }
 
 // moves reports whether a key moves to another subtable when this one is split.
@@ -47,17 +38,33 @@ var errAbsent = errors.New("no such subtable")
 
 // directory is a client's view of the directory.
 type directory struct {
-	*layout
-	ep    rdma.Endpoint
-	w     *rtx.Worker
-	known []subtable // by suffix; depth -1: not known
-	do    func(step rdma.Step, b *rdma.Batch) error
-	drop  func(b *rdma.Batch)
+	*Store
+	known  []subtable // by suffix; depth -1: not known
+	shared shared
 }
 
-func openDirectory(ep rdma.Endpoint, l *layout, o Options) (*directory, error) {
-	w, err := rtx.Open(ep, l.objects, rtx.Options{Drift: o.Drift, Timeout: o.Timeout})
-	return &directory{layout: l, ep: ep, w: w}, err
+// shared is how clients change the directory together.
+type shared interface {
+	// await returns when an entry is not locked.
+	await(suffix uint64) error
+	// create makes the first subtable, in zeroed memory.
+	create(place uint64) error
+	// split does a rehash; false: another client was faster.
+	split(r *rehash) (bool, error)
+	// settle brings to an end what an earlier split of the worker has left.
+	settle() error
+	// recover brings to an end what a client has left that was fenced off.
+	recover(c rdma.ClientID) error
+	close() error
+	check(c *checker) error
+	counts(to []telemetry.Counter) []telemetry.Counter
+}
+
+func openShared(s *Store, o Options) (shared, error) {
+	if s.format == Locked {
+		return &locks{s: s}, nil
+	}
+	return openObjects(s, o)
 }
 
 // find returns the subtable of a hash, as far as the client knows; what it does not know it reads.
@@ -88,30 +95,29 @@ func (d *directory) entry(suffix uint64) (subtable, error) {
 // forget makes the client read an entry again.
 func (d *directory) forget(suffix uint64) { d.known[suffix].depth = -1 }
 
-// load reads an entry: its metadata, and then the descriptor. The error wraps errAbsent when there is none.
+// load reads an entry, and then the descriptor. The error wraps errAbsent when there is none.
 func (d *directory) load(suffix uint64) (subtable, error) {
 	if suffix >= 1<<d.Depth {
 		return subtable{}, fmt.Errorf("suffix %d of a directory of %d: %w", suffix, 1<<d.Depth, client.ErrDamaged)
 	}
-	root := d.objects.Root(int(suffix))
 	for range mostReads {
 		b := d.ep.Batch()
 		op := d.look(b, suffix)
 		err := d.do(stepReadEntry, b)
-		m := rtx.MetaOf(op.Buf)
+		version, locked := d.readEntry(op)
 		d.drop(b)
 		switch {
 		case err != nil:
 			return subtable{}, err
-		case !d.objects.Absent(m.Pointer):
-			s, ok, err := d.readDescriptor(suffix, m.Pointer)
+		case version != 0:
+			s, ok, err := d.readDescriptor(suffix, version)
 			if ok || err != nil {
 				return s, err
 			}
-		case !m.Lock.Held():
+		case !locked:
 			return subtable{}, fmt.Errorf("suffix %d: %w", suffix, errAbsent)
 		default: // it is being made
-			if err := d.w.Await(root); err != nil {
+			if err := d.shared.await(suffix); err != nil {
 				return subtable{}, err
 			}
 		}
@@ -122,27 +128,22 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 // mostReads bounds how often an entry is read that changes meanwhile: once for each split of its subtable.
 const mostReads = 64
 
-// readDescriptor reads what a pointer names; false: the entry has another one by now.
-func (d *directory) readDescriptor(suffix uint64, p rtx.Pointer) (s subtable, ok bool, err error) {
-	at, n, ok := d.objects.Buffer(p)
-	if !ok {
-		return s, false, fmt.Errorf("the directory's entry for suffix %d names %#x: %w", suffix, uint64(p), client.ErrDamaged)
-	}
+// readDescriptor reads what an entry names; false: the entry has another one by now.
+func (d *directory) readDescriptor(suffix, version uint64) (s subtable, ok bool, err error) {
 	b := d.ep.Batch()
 	defer d.drop(b)
-	op := b.Read(at, n)
-	if err := d.do(stepReadEntry, b); err != nil {
-		return s, false, err
+	var p []byte
+	if at, n, there := d.descriptorAt(version); there {
+		op := b.Read(at, n)
+		if err := d.do(stepReadEntry, b); err != nil {
+			return s, false, err
+		}
+		p = op.Buf
 	}
-	_, data, ok := d.objects.Decode(op.Buf, p)
-	if !ok {
-		return s, false, nil
+	if s, ok, err = d.decode(suffix, version, p); ok {
+		d.learn(s)
 	}
-	if s, err = d.decode(suffix, p, data); err != nil {
-		return s, false, err
-	}
-	d.learn(s)
-	return s, true, nil
+	return s, ok, err
 }
 
 // learn notes what an entry says.
@@ -153,10 +154,8 @@ func (d *directory) learn(s subtable) {
 	d.known[s.suffix] = s
 }
 
-// look adds a READ of an entry's lock and pointer.
-func (d *directory) look(b *rdma.Batch, suffix uint64) *rdma.Op {
-	return b.Read(d.objects.Meta(d.objects.Root(int(suffix))), rtx.MetaBytes)
-}
+// look adds a READ of an entry: lock and pointer.
+func (d *directory) look(b *rdma.Batch, suffix uint64) *rdma.Op { return b.Read(d.entryAt(suffix)) }
 
 // verdict is what a look says of what was done in a subtable before it.
 type verdict uint8
@@ -169,11 +168,11 @@ const (
 
 // judge says what a look means for a key. A rehash leaves keys alone that do not move: for them its lock means nothing.
 func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
-	m := rtx.MetaOf(op.Buf)
+	version, held := d.readEntry(op)
 	switch {
-	case m.Pointer != s.version:
+	case version != s.version:
 		return changed
-	case m.Lock.Held() && s.moves(hash):
+	case held && s.moves(hash):
 		return locked
 	}
 	return valid
@@ -183,52 +182,12 @@ func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
 // key has ended then, or was ended by this client, since its lease was over.
 func (d *directory) refresh(v verdict, s subtable) error {
 	if v == locked {
-		if err := d.w.Await(d.objects.Root(int(s.suffix))); err != nil {
+		if err := d.shared.await(s.suffix); err != nil {
 			return err
 		}
 	}
 	_, err := d.load(s.suffix)
 	return err
 }
-
-// create makes the first subtable.
-func (d *directory) create(place uint64) error {
-	return d.w.Run(func(tx *rtx.Tx) error {
-		return tx.Write(d.objects.Root(0), subtable{place: place}.encode())
-	})
-}
-
-// split is a rehash, one transaction: the subtable is locked, copy makes memory at a place hold what moves there, and two
-// descriptors are changed. done: false when another client was faster.
-func (d *directory) split(s subtable, place uint64, takes time.Duration, copy func(s subtable) error) (done bool, err error) {
-	err = d.w.Run(func(tx *rtx.Tx) error {
-		done = false
-		tx.Takes(takes)
-		root := d.objects.Root(int(s.suffix))
-		if err := tx.Lock(root); err != nil {
-			return err
-		}
-		data, err := tx.Read(root)
-		if err != nil {
-			return err
-		}
-		now, err := d.decode(s.suffix, s.version, data)
-		if err != nil || now.depth != s.depth {
-			return err
-		}
-		if err := copy(now); err != nil {
-			return err
-		}
-		done = true
-		if err := tx.Write(root, subtable{depth: s.depth + 1, place: now.place}.encode()); err != nil {
-			return err
-		}
-		return tx.Write(d.objects.Root(int(s.child())), subtable{depth: s.depth + 1, place: place}.encode())
-	})
-	return done && err == nil, err
-}
-
-// Counts appends the directory's counters.
-func (d *directory) counts(to []telemetry.Counter) []telemetry.Counter { return d.w.Counts(to) }
 
 func isAbsent(err error) bool { return errors.Is(err, errAbsent) }

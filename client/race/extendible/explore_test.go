@@ -23,12 +23,12 @@ func tiny(timeout time.Duration) Params {
 
 // explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Its
 // workers split subtables though there is room, and forget what memory is free, one time in four. It counts rehashes, and CASes that one came before.
-func explored(kept bool, seen *Stats) *explore.Subject {
+func explored(format string, kept bool, seen *Stats) *explore.Subject {
 	const timeout = 200 * time.Millisecond
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 300, Timeout: timeout, Lone: true, NoSpares: true,
+		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 300, Timeout: timeout, Lone: true, NoSpares: true,
 		Memory: func(explore.Shape) (uint64, error) { return tinyMemory, nil },
-		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, tiny(timeout)) },
+		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, format, tiny(timeout)) },
 		Open: func(ep rdma.Endpoint, _ bool) (client.Store, error) {
 			s, err := Open(ep, Options{})
 			if err != nil {
@@ -64,16 +64,21 @@ func (c counting) Close() error {
 	return c.Store.Close()
 }
 
+var explorations = []struct {
+	name, format string
+	kept         bool
+}{{"alone", RTX, false}, {"kept", RTX, true}, {"race, alone", Locked, false}, {"race, kept", Locked, true}}
+
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {
 	runs := uint64(300)
 	if teeth.UnderRace {
 		runs = 5
 	}
-	for _, kept := range []bool{false, true} {
-		t.Run(map[bool]string{false: "alone", true: "kept"}[kept], func(t *testing.T) {
+	for _, c := range explorations {
+		t.Run(c.name, func(t *testing.T) {
 			var seen Stats
-			explore.Seeds(t, explored(kept, &seen), runs)
+			explore.Seeds(t, explored(c.format, c.kept, &seen), runs)
 			t.Logf("%+v", seen)
 			if seen.Splits == 0 || seen.Looks == 0 {
 				t.Errorf("there were few rehashes: %+v", seen)
@@ -87,9 +92,9 @@ func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
-	for _, kept := range []bool{false, true} {
-		t.Run(map[bool]string{false: "alone", true: "kept"}[kept], func(t *testing.T) {
-			explore.Enumerate(t, explored(kept, new(Stats)))
+	for _, c := range explorations {
+		t.Run(c.name, func(t *testing.T) {
+			explore.Enumerate(t, explored(c.format, c.kept, new(Stats)))
 		})
 	}
 }

@@ -52,7 +52,8 @@ var ErrParams = errors.New("no such pool")
 // layout is where everything lies, the same on each node:
 //
 //	header
-//	directory   rtx's: its root i is the directory's entry for suffix i, with a descriptor of 64 bytes
+//	directory   an entry a suffix. Of RTX it is the metadata of rTX's root of that number, and there are logs, and a
+//	            descriptor of 64 bytes each; of Locked a word
 //	graves      of the clients whose identity modulo nodes is the node's number: a block each, for what DELETEs leave
 //	tables      a word a subtable's memory, then a word a chunk of pairs: node.Entry
 //	subtables
@@ -62,9 +63,10 @@ var ErrParams = errors.New("no such pool")
 // by WRITEs only. All is zero in a new pool.
 type layout struct {
 	Params
+	format  string
 	nodes   int
-	objects *rtx.Layout
-	index   race.Index // places a key in a subtable
+	objects *rtx.Layout // of RTX
+	index   race.Index  // places a key in a subtable
 
 	graves           uint64
 	subtables, pairs arena
@@ -117,10 +119,13 @@ func (p *Params) chunkBytes() uint64 {
 	return max(block*chunkBlocks, chunkBytes/block*block)
 }
 
-// directoryBytes returns what the directory takes on each node: its metadata, logs, and descriptors, as many again for
-// those that rehashes replace, and what each client has taken.
-func (p *Params) directoryBytes(nodes int) uint64 {
+// directoryBytes returns what the directory takes on each node. Of RTX these are metadata, logs, and descriptors, as many
+// again for those that rehashes replace, and what each client has taken.
+func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	roots, n := uint64(1)<<p.Depth, uint64(nodes)
+	if format == Locked {
+		return (roots/n*8 + 8 + 4095) &^ 4095
+	}
 	descriptors := 2*roots/n*unitBytes + (uint64(p.Clients)*4+64)*entryChunk
 	fixed := (uint64(p.Clients)/n+2)*(entriesOfLog*24+128) + (roots/n+1)*rtx.MetaBytes + 4096
 	return (fixed + descriptors + descriptors/entryChunk*8 + 4095) &^ 4095
@@ -134,21 +139,23 @@ const entriesOfLog = 2
 const indexShare = 24
 
 // newLayout divides memory bytes of each node.
-func newLayout(p Params, nodes int, memory uint64) (*layout, error) {
+func newLayout(format string, p Params, nodes int, memory uint64) (*layout, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	l := &layout{Params: p, nodes: nodes, blockBytes: p.blockBytes()}
+	l := &layout{Params: p, format: format, nodes: nodes, blockBytes: p.blockBytes()}
 	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
-	directory := node.HeaderBytes + p.directoryBytes(nodes)
+	directory := node.HeaderBytes + p.directoryBytes(format, nodes)
 	fixed := directory + (uint64(p.Clients)/uint64(nodes)+1)*unitBytes
-	var err error
-	l.objects, err = rtx.NewLayout(rtx.Shape{
-		Nodes: nodes, Memory: directory, Clients: p.Clients, Roots: 1 << p.Depth, Sizes: []int{descriptorBytes},
-		Writes: entriesOfLog, Chunk: entryChunk,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
+	if format == RTX {
+		var err error
+		l.objects, err = rtx.NewLayout(rtx.Shape{
+			Nodes: nodes, Memory: directory, Clients: p.Clients, Roots: 1 << p.Depth, Sizes: []int{descriptorBytes},
+			Writes: entriesOfLog, Chunk: entryChunk,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
+		}
 	}
 	l.graves = directory
 	l.subtables = arena{table: fixed, chunk: p.subtableBytes()}

@@ -15,14 +15,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Format is the name of the store, as headers of pools have it.
-const Format = "race-rtx"
+// The stores, as headers of pools name them.
+const (
+	// RTX rehashes in a repairable transaction.
+	RTX = "race-rtx"
+	// Locked is the original: a rehash locks the subtable and moves its pairs one by one. A client that dies in it blocks
+	// others until it is recovered.
+	Locked = "race"
+)
 
-// FormatVersion is the version of its format.
+// FormatVersion is the version of their formats.
 const FormatVersion = 1
 
 // Shape is what a pool is wanted for. Zero values mean defaults.
 type Shape struct {
+	Format    string // RTX or Locked
 	Nodes     int
 	Records   uint64 // pairs expected
 	PairBytes int    // of the longest key and value together
@@ -64,9 +71,9 @@ func Size(s Shape) (Params, uint64, error) {
 	body += body / 256 // tables
 	body = max(body, s.Memory)
 	p.Depth = cmp.Or(s.Depth, depthOf(&p, nodes, body))
-	need := node.HeaderBytes + p.directoryBytes(int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes + body
+	need := node.HeaderBytes + p.directoryBytes(s.Format, int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes + body
 	need = (need + 4095) &^ 4095
-	_, err := newLayout(p, int(nodes), need)
+	_, err := newLayout(s.Format, p, int(nodes), need)
 	return p, need, err
 }
 
@@ -79,23 +86,27 @@ func depthOf(p *Params, nodes, body uint64) int {
 
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or rdma.ErrFull when
 // there is not enough memory.
-func Make(f rdma.Fabric, p Params) error {
-	l, err := newLayout(p, f.Nodes(), f.Size())
+func Make(f rdma.Fabric, format string, p Params) error {
+	l, err := newLayout(format, p, f.Nodes(), f.Size())
 	if err == nil {
 		err = l.make(f)
 	}
 	if err != nil {
-		return fmt.Errorf("make a %s pool: %w", Format, err)
+		return fmt.Errorf("make a %s pool: %w", format, err)
 	}
 	return nil
 }
 
 func (l *layout) make(f rdma.Fabric) error {
-	if err := rtx.Prepare(f, l.objects); err != nil {
-		return err
+	from := uint64(node.HeaderBytes)
+	if l.format == RTX {
+		if err := rtx.Prepare(f, l.objects); err != nil {
+			return err
+		}
+		from = l.graves
 	}
 	for n := range l.nodes {
-		if err := node.Commit(f, n, l.graves, l.subtables.first-l.graves); err != nil {
+		if err := node.Commit(f, n, from, l.subtables.first-from); err != nil {
 			return fmt.Errorf("node %d: %w", n, err)
 		}
 	}
@@ -107,7 +118,7 @@ func (l *layout) make(f rdma.Fabric) error {
 	if err != nil {
 		return err
 	}
-	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	err = node.WriteHeader(f, ep, node.Header{Store: l.format, Version: FormatVersion, Params: params})
 	if err == nil {
 		err = l.first(ep)
 	}
@@ -123,7 +134,7 @@ func (l *layout) first(ep rdma.Endpoint) error {
 	s.begin()
 	place, err := s.memory.takeSubtable(0)
 	if err == nil {
-		err = s.directory.create(place)
+		err = s.directory.shared.create(place)
 	}
 	return errors.Join(err, s.Close())
 }
@@ -138,13 +149,17 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.Expect(Format, FormatVersion); err != nil {
+	format := RTX
+	if h.Store == Locked {
+		format = Locked
+	}
+	if err := h.Expect(format, FormatVersion); err != nil {
 		return nil, nil, err
 	}
 	var p Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
 		return nil, nil, fmt.Errorf("read pool header: %w", err)
 	}
-	l, err := newLayout(p, h.Nodes, h.Size)
+	l, err := newLayout(format, p, h.Nodes, h.Size)
 	return l, v, err
 }

@@ -50,7 +50,8 @@ func (m *Mender) Recover(_ rdma.View, c rdma.ClientID) error {
 }
 
 func (s *Store) recover(c rdma.ClientID) error {
-	if err := s.directory.w.Recover(c); err != nil {
+	s.begin()
+	if err := s.directory.shared.recover(c); err != nil {
 		return err
 	}
 	s.begin()

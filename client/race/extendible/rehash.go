@@ -52,11 +52,8 @@ func (s *Store) makeRoom(in subtable) error {
 	if err != nil {
 		return err
 	}
-	var r rehash
-	split, err := s.directory.split(in, place, time.Duration(s.slots())*slotTime, func(now subtable) error {
-		r = rehash{s: s, from: now, to: place}
-		return r.copy()
-	})
+	r := rehash{s: s, from: in, to: place}
+	split, err := s.directory.shared.split(&r)
 	switch {
 	case err != nil && errors.Is(err, client.ErrUncertain): // an entry may name the memory
 		return notKnown(err)
@@ -209,6 +206,68 @@ func (r *rehash) someHashes(some []slotWord, hashes map[race.Slot]uint64) error 
 		}
 	}
 	return nil
+}
+
+// writeEmpty writes a new subtable that is empty.
+func (r *rehash) writeEmpty() error {
+	image := make([]byte, r.s.subtableBytes())
+	header := race.MakeHeader(r.from.depth+1, r.from.child())
+	for at := 0; at < len(image); at += race.BucketBytes {
+		le.PutUint64(image[at:], uint64(header))
+	}
+	return r.write(image)
+}
+
+// move moves what moves one by one, by two CASes each, to where there may be some of it already. The subtable is locked.
+func (r *rehash) move() error {
+	if _, err := r.survey(); err != nil {
+		return err
+	}
+	for _, w := range r.moves {
+		if err := r.moveOne(w); err != nil {
+			return err
+		}
+	}
+	r.moves = r.moves[:0] // swept
+	return nil
+}
+
+// mostMoves bounds how often clients change a slot that is moved: one each that has not seen the lock.
+const mostMoves = 1 << 10
+
+// moveOne makes the new slot what the old one is, and empties that. Clients that have not seen the lock may change it
+// meanwhile; what they do then counts if it is moved.
+func (r *rehash) moveOne(w slotWord) error {
+	s := r.s
+	from, to := s.subtableAt(r.from.place).Add(w.slot.Offset()), s.subtableAt(r.to).Add(w.slot.Offset())
+	there := word(0) // in the new slot
+	for range mostMoves {
+		b := s.ep.Batch()
+		cas := b.CompareSwap(to, uint64(there), uint64(w.word))
+		err := s.do(stepMoveSlot, b)
+		found, swapped := word(cas.Result), cas.Swapped()
+		s.drop(b)
+		switch {
+		case err != nil:
+			return err
+		case !swapped && found != w.word: // of an attempt that was cut off
+			there = found
+			continue
+		case w.word.empty(): // its client has taken it away
+			return nil
+		}
+		there = w.word
+		b = s.ep.Batch()
+		cas = b.CompareSwap(from, uint64(w.word), 0)
+		err = s.do(stepMoveSlot, b)
+		found, swapped = word(cas.Result), cas.Swapped()
+		s.drop(b)
+		if err != nil || swapped {
+			return err
+		}
+		w.word = found
+	}
+	return fmt.Errorf("slot %d changes all the time: %w", w.slot, rdma.ErrTimeout)
 }
 
 // write writes the new subtable.

@@ -25,6 +25,8 @@ const (
 // The steps of the directory, of rehashes and of memory.
 const (
 	stepReadEntry     rdma.Step = "read entry"
+	stepSwapEntry     rdma.Step = "cas entry"   // of the original
+	stepMoveSlot      rdma.Step = "move a slot" // into the new subtable, and out of the old one
 	stepReadSubtable  rdma.Step = "read subtable"
 	stepReadHashes    rdma.Step = "read hashes"
 	stepWriteSubtable rdma.Step = "write subtable"
@@ -39,6 +41,6 @@ const (
 // Steps are the steps of the protocol, as traces show them and faults can be set to them: with rTX's.
 var Steps = slices.Concat([]rdma.Step{
 	stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals, stepEndRival,
-	stepFinalize, stepClear, stepFindWord, stepReadEntry, stepReadSubtable, stepReadHashes, stepWriteSubtable,
+	stepFinalize, stepClear, stepFindWord, stepReadEntry, stepSwapEntry, stepMoveSlot, stepReadSubtable, stepReadHashes, stepWriteSubtable,
 	stepSweepSlots, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanHeaders, stepScanSlots,
 }, rtx.Steps)

@@ -9,12 +9,15 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
+	// Format is RTX or Locked, which the pool has to be; "": either.
+	Format string
 	// Timeout bounds an operation; default, and at most, the pool's.
 	Timeout time.Duration
 	// Drift is the part of a lease that is there for clocks and schedulers, as rtx.Options has it; default 8 ms. All
@@ -77,13 +80,16 @@ var _ client.Store = (*Store)(nil)
 // Open returns a worker's view of the pool that ep reaches.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, _, err := readLayout(ep)
+	if err == nil && o.Format != "" && o.Format != l.format {
+		err = node.Header{Store: l.format}.Expect(o.Format, FormatVersion)
+	}
 	if err == nil {
 		var s *Store
 		if s, err = openOn(ep, l, o); err == nil {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("open %s: %w", Format, err)
+	return nil, fmt.Errorf("open %s: %w", cmp.Or(o.Format, "a pool of RACE hashing"), err)
 }
 
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
@@ -102,11 +108,11 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	}
 	s.begin()
 	s.memory.open(s)
+	s.directory = &directory{Store: s}
 	var err error
-	if s.directory, err = openDirectory(ep, l, o); err != nil {
+	if s.directory.shared, err = openShared(s, o); err != nil {
 		return nil, err
 	}
-	s.directory.do, s.directory.drop = s.do, s.drop
 	s.begin()
 	if err := s.memory.leave(s.id); err != nil { // what an earlier holder left
 		return nil, err
@@ -131,7 +137,7 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 		telemetry.Counter{Name: "chunks of pairs scanned", Count: s.memory.stats.Scans},
 		telemetry.Counter{Name: "pairs' blocks found", Count: s.memory.stats.Found},
 	)
-	return s.directory.counts(to)
+	return s.directory.shared.counts(to)
 }
 
 // MaxPair returns the most bytes that a key and its value may have together.
@@ -162,7 +168,7 @@ func (s *Store) leave() error {
 		return err
 	}
 	s.memory.open(s)
-	return s.directory.w.Close()
+	return s.directory.shared.close()
 }
 
 // begin sets an operation's limit in time.
@@ -248,6 +254,9 @@ const (
 func (s *Store) settle() error {
 	if err := s.land(); err != nil {
 		return fmt.Errorf("verbs of an earlier operation: %w", err)
+	}
+	if err := s.directory.shared.settle(); err != nil {
+		return fmt.Errorf("a rehash of an earlier operation: %w", err)
 	}
 	for len(s.doubts) > 0 {
 		d := s.doubts[len(s.doubts)-1]

@@ -16,10 +16,10 @@ func small(pairBytes int) Params {
 	return Params{Groups: 2, PairBytes: pairBytes, Depth: 12, Clients: 64, Timeout: 20 * time.Second}
 }
 
-func harness(nodes int, p Params) storetest.Harness {
+func harness(nodes int, format string, p Params) storetest.Harness {
 	return storetest.Harness{
 		Nodes: nodes, Memory: 8 << 20, Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		Format: func(f rdma.Fabric) error { return Make(f, format, p) },
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{}) },
 		Check:  Check,
 		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
@@ -28,5 +28,7 @@ func harness(nodes int, p Params) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	storetest.Run(t, harness(2, small(1064)))
+	for _, format := range []string{RTX, Locked} {
+		t.Run(format, func(t *testing.T) { storetest.Run(t, harness(2, format, small(1064))) })
+	}
 }

@@ -15,12 +15,12 @@ import (
 )
 
 // memPool makes a pool of memory of this process.
-func memPool(t testing.TB, nodes int, p Params) rdma.Fabric {
+func memPool(t testing.TB, nodes int, format string, p Params) rdma.Fabric {
 	t.Helper()
 	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: 8 << 20, Clients: p.Clients}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Close()) })
-	must(t, Make(f, p))
+	must(t, Make(f, format, p))
 	return f
 }
 
@@ -57,7 +57,7 @@ func key(i int) []byte { return fmt.Appendf(nil, "key %d", i) }
 // is of before a rehash. The look is a READ more for UPDATE, DELETE and INSERT, and no trip more for a GET.
 func TestTrips(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
-		f := memPool(t, nodes, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+		f := memPool(t, nodes, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 		s, stale := storeOn(t, f), storeOn(t, f)
 		value := make([]byte, 8)
 		must(t, s.Insert(key(1), value))
@@ -119,7 +119,7 @@ func TestAllocations(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("the race detector allocates")
 	}
-	f := memPool(t, 2, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
 	s := storeOn(t, f)
 	value := make([]byte, 100)
 	for i := range 100 {

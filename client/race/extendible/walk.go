@@ -34,7 +34,7 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, e
 	b := ep.Batch()
 	defer b.Release()
 	for suffix := from; suffix < to; suffix++ {
-		b.Read(l.objects.Meta(l.objects.Root(int(suffix))), rtx.MetaBytes)
+		b.Read(l.entryAt(suffix))
 	}
 	if err := rdma.Do(ep, b.As(stepReadEntry), l.Timeout); err != nil {
 		return nil, err
@@ -42,40 +42,88 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, e
 	descriptors := ep.Batch()
 	defer descriptors.Release()
 	for i := range b.Len() {
-		p := rtx.MetaOf(b.Op(i).Buf).Pointer
-		if at, n, ok := l.objects.Buffer(p); ok {
+		version, _ := l.readEntry(b.Op(i))
+		if version == 0 {
+			continue
+		}
+		some = append(some, subtable{suffix: from + uint64(i), version: version})
+		if at, n, ok := l.descriptorAt(version); ok {
 			descriptors.Read(at, n)
-			some = append(some, subtable{suffix: from + uint64(i), version: p})
 		}
 	}
-	if descriptors.Len() == 0 {
-		return nil, nil
-	}
-	if err := rdma.Do(ep, descriptors.As(stepReadEntry), l.Timeout); err != nil {
-		return nil, err
+	if descriptors.Len() > 0 {
+		if err := rdma.Do(ep, descriptors.As(stepReadEntry), l.Timeout); err != nil {
+			return nil, err
+		}
 	}
 	kept := some[:0]
 	for i, s := range some {
-		if _, data, ok := l.objects.Decode(descriptors.Op(i).Buf, s.version); ok {
-			s, err := l.decode(s.suffix, s.version, data)
-			if err != nil {
-				return nil, err
-			}
+		var p []byte
+		if descriptors.Len() > 0 {
+			p = descriptors.Op(i).Buf
+		}
+		s, ok, err := l.decode(s.suffix, s.version, p)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
 			kept = append(kept, s)
 		}
 	}
 	return kept, nil
 }
 
-// decode reads a descriptor.
-func (l *layout) decode(suffix uint64, p rtx.Pointer, data []byte) (subtable, error) {
-	if len(data) == descriptorBytes {
-		s := subtable{suffix: suffix, version: p, depth: int(le.Uint64(data)), place: le.Uint64(data[8:])}
-		if s.depth >= 0 && s.depth <= l.Depth && suffix < 1<<s.depth && l.validPlace(s.place) {
-			return s, nil
+// entryAt returns where a suffix's entry lies, and its bytes.
+func (l *layout) entryAt(suffix uint64) (rdma.Addr, int) {
+	if l.format == Locked {
+		n := uint64(l.nodes)
+		return rdma.At(int(suffix%n), node.HeaderBytes+suffix/n*8), 8
+	}
+	return l.objects.Meta(l.objects.Root(int(suffix))), rtx.MetaBytes
+}
+
+// readEntry returns which subtable an entry that was read has, as a word that differs from those of before; 0: none; and
+// whether it is locked.
+func (l *layout) readEntry(op *rdma.Op) (version uint64, locked bool) {
+	if l.format == Locked {
+		e := entryWord(op.Word(0))
+		return e.version(), e.locked()
+	}
+	m := rtx.MetaOf(op.Buf)
+	if !l.objects.Absent(m.Pointer) {
+		version = uint64(m.Pointer)
+	}
+	return version, m.Lock.Held()
+}
+
+// descriptorAt returns where the descriptor of an entry lies; false: the entry is all there is.
+func (l *layout) descriptorAt(version uint64) (at rdma.Addr, bytes int, ok bool) {
+	if l.format == Locked {
+		return 0, 0, false
+	}
+	return l.objects.Buffer(rtx.Pointer(version))
+}
+
+// decode reads a descriptor, from where an entry names it; false: the entry has another one by now.
+func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
+	s = subtable{suffix: suffix, version: version}
+	if l.format == Locked {
+		e := entryWord(version)
+		s.depth, s.place = e.depth(), e.place()
+	} else {
+		_, data, whole := l.objects.Decode(p, rtx.Pointer(version))
+		if !whole {
+			return s, false, nil
+		}
+		if len(data) == descriptorBytes {
+			s.depth, s.place = int(le.Uint64(data)), le.Uint64(data[8:])
 		}
 	}
-	return subtable{}, fmt.Errorf("the descriptor of suffix %d is %x: %w", suffix, data, client.ErrDamaged)
+	if s.depth >= 0 && s.depth <= l.Depth && suffix < 1<<s.depth && l.validPlace(s.place) {
+		return s, true, nil
+	}
+	return s, false, fmt.Errorf("the entry of suffix %d, %#x, has local depth %d, place %d: %w", suffix, version, s.depth,
+		s.place, client.ErrDamaged)
 }
 
 // readGroups reads groups of a subtable, and calls f with each word, headers among them.

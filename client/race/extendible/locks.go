@@ -1,0 +1,234 @@
+package extendible
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// entryWord is an entry of a directory that is locked by clients, as in the original. From the top:
+//
+//	1   locked
+//	16  the client that has locked it
+//	7   local depth
+//	40  place of the subtable; 0: there is none
+type entryWord uint64
+
+const (
+	entryLocked entryWord = 1 << 63
+	holderShift           = 47
+	depthShift            = 40
+	versionMask entryWord = 1<<holderShift - 1
+	placeMask   entryWord = 1<<depthShift - 1
+)
+
+func makeEntry(depth int, place uint64) entryWord {
+	return entryWord(depth)<<depthShift | entryWord(place)
+}
+
+func (e entryWord) locked() bool          { return e&entryLocked != 0 }
+func (e entryWord) holder() rdma.ClientID { return rdma.ClientID(e >> holderShift) }
+func (e entryWord) depth() int            { return int(e & versionMask >> depthShift) }
+func (e entryWord) place() uint64         { return uint64(e & placeMask) }
+
+// version is the word without its lock. It never comes back: local depths only grow.
+func (e entryWord) version() uint64 { return uint64(e & versionMask) }
+
+func (e entryWord) by(c rdma.ClientID) entryWord {
+	return e&versionMask | entryLocked | entryWord(c)<<holderShift
+}
+
+func (e entryWord) free() entryWord { return e & versionMask }
+
+// locks is a directory whose entries clients lock. A rehash:
+//
+//	1  CAS the subtable's entry -> locked by me
+//	2  WRITE empty buckets to the new memory
+//	3  CAS the new entry: none -> locked by me, with the place of that memory
+//	4  for each pair that moves: CAS the new slot: empty -> pair; CAS the old one: pair -> empty
+//	5  CAS the subtable's entry -> one bit deeper, and free
+//	6  CAS the new entry -> free
+//
+// A lock has no lease: whoever meets it waits. Only the master ends what a dead client has begun: before 3 it takes the lock
+// away; behind it goes on from 4.
+type locks struct {
+	s    *Store
+	owes bool // an error has left what settle ends
+}
+
+func (k *locks) await(suffix uint64) error {
+	for r := (kit.Retry{Env: k.s.ep, Pause: k.s.pace.Pause, Over: k.s.over}); ; {
+		e, err := k.read(suffix)
+		if err != nil || !e.locked() {
+			return err
+		}
+		if !r.Again() {
+			return fmt.Errorf("the subtable of suffix %d is locked by client %d, which does not go on; if it is dead, "+
+				"'farkv recover' ends what it has begun: %w", suffix, e.holder(), rdma.ErrTimeout)
+		}
+	}
+}
+
+func (k *locks) read(suffix uint64) (entryWord, error) {
+	b := k.s.ep.Batch()
+	defer k.s.drop(b)
+	op := b.Read(k.s.entryAt(suffix))
+	if err := k.s.do(stepReadEntry, b); err != nil {
+		return 0, err
+	}
+	return entryWord(op.Word(0)), nil
+}
+
+// change CASes an entry, which no other client changes while this one has locked it.
+func (k *locks) change(suffix uint64, old, new entryWord) (bool, error) {
+	at, _ := k.s.entryAt(suffix)
+	ok, err := k.s.swap(stepSwapEntry, at, uint64(old), uint64(new))
+	if err != nil && k.s.sent {
+		k.owes = true
+	}
+	return ok, err
+}
+
+func (k *locks) create(place uint64) error {
+	_, err := k.change(0, 0, makeEntry(0, place))
+	return err
+}
+
+func (k *locks) split(r *rehash) (done bool, err error) {
+	s := k.s
+	old := makeEntry(r.from.depth, r.from.place)
+	ok, err := k.change(r.from.suffix, old, old.by(s.id))
+	if err != nil {
+		return false, err
+	}
+	if !ok { // another client splits it, or has
+		return false, k.await(r.from.suffix)
+	}
+	k.owes = true // until the end
+	if err := r.writeEmpty(); err != nil {
+		return false, err
+	}
+	new := makeEntry(r.from.depth+1, r.to)
+	if _, err := k.change(r.from.child(), 0, new.by(s.id)); err != nil {
+		return false, err
+	}
+	if err := k.finish(r, s.id); err != nil {
+		return false, err
+	}
+	k.owes = false
+	return true, nil
+}
+
+// finish is 4 to 6, for a client that has locked both entries.
+func (k *locks) finish(r *rehash, c rdma.ClientID) error {
+	if err := r.move(); err != nil {
+		return err
+	}
+	old, new := makeEntry(r.from.depth, r.from.place), makeEntry(r.from.depth+1, r.to)
+	if _, err := k.change(r.from.suffix, old.by(c), makeEntry(r.from.depth+1, r.from.place)); err != nil {
+		return err
+	}
+	_, err := k.change(r.from.child(), new.by(c), new)
+	return err
+}
+
+func (k *locks) settle() error {
+	if !k.owes {
+		return nil
+	}
+	err := k.recover(k.s.id)
+	k.s.begin()
+	k.owes = err != nil
+	return err
+}
+
+// recover ends what a client has begun of which nothing is in flight. It may be cut off, and done again.
+func (k *locks) recover(c rdma.ClientID) error {
+	held, err := k.held()
+	if err != nil {
+		return err
+	}
+	for _, t := range held { // parents come before their children
+		if entryWord(t.version).holder() != c {
+			continue
+		}
+		k.s.begin()
+		if err := k.end(t, c); err != nil {
+			return fmt.Errorf("the rehash of suffix %d: %w", t.suffix, err)
+		}
+	}
+	return nil
+}
+
+// held returns the entries that are locked, with their words as versions.
+func (k *locks) held() (all []subtable, err error) {
+	for from := uint64(0); from < 1<<k.s.Depth; from += walkAtOnce {
+		k.s.begin()
+		some, err := k.someHeld(from, min(from+walkAtOnce, 1<<k.s.Depth))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
+	b := k.s.ep.Batch()
+	defer k.s.drop(b)
+	for suffix := from; suffix < to; suffix++ {
+		b.Read(k.s.entryAt(suffix))
+	}
+	if err := k.s.do(stepReadEntry, b); err != nil {
+		return nil, err
+	}
+	for i := range b.Len() {
+		if e := entryWord(b.Op(i).Word(0)); e.locked() {
+			held = append(held, subtable{suffix: from + uint64(i), version: uint64(e), depth: e.depth(), place: e.place()})
+		}
+	}
+	return held, nil
+}
+
+// end ends what a client has begun with an entry that it has locked.
+func (k *locks) end(t subtable, c rdma.ClientID) error {
+	now, err := k.read(t.suffix)
+	if err != nil || now != makeEntry(t.depth, t.place).by(c) { // it was a child, and is free by now
+		return err
+	}
+	if t.depth < k.s.Depth {
+		child, err := k.read(t.child())
+		if err != nil {
+			return err
+		}
+		if child.locked() && child.holder() == c && child.depth() == t.depth+1 {
+			return k.finish(&rehash{s: k.s, from: t, to: child.place()}, c)
+		}
+	}
+	_, err = k.change(t.suffix, now, now.free())
+	return err
+}
+
+func (k *locks) close() error { return k.settle() }
+
+func (k *locks) counts(to []telemetry.Counter) []telemetry.Counter { return to }
+
+// check looks for locks: while no client works each is a dead one's.
+func (k *locks) check(c *checker) error {
+	held, err := k.held()
+	if err != nil {
+		return err
+	}
+	c.locks = uint64(len(held))
+	for _, t := range held {
+		holder := entryWord(t.version).holder()
+		if _, known := c.alive[holder]; known {
+			c.Waits("the subtable of suffix %d is locked by client %d", t.suffix, holder)
+		} else {
+			c.Damaged("the subtable of suffix %d is locked by client %d, which there is not", t.suffix, holder)
+		}
+	}
+	return nil
+}
