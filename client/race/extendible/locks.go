@@ -59,14 +59,21 @@ type locks struct {
 }
 
 func (k *locks) await(suffix uint64) error {
+	var met entryWord
 	for r := (kit.Retry{Env: k.s.ep, Pause: k.s.pace.Pause, Over: k.s.over}); ; {
 		e, err := k.read(suffix)
-		if err != nil || !e.locked() {
+		if err == nil && !e.locked() {
+			return nil
+		}
+		if err == nil {
+			met = e
+		}
+		if err != nil && !(met.locked() && k.s.over()) {
 			return err
 		}
 		if !r.Again() {
 			return fmt.Errorf("the subtable of suffix %d is locked by client %d, which does not go on; if it is dead, "+
-				"'farkv recover' ends what it has begun: %w", suffix, e.holder(), rdma.ErrTimeout)
+				"'farkv recover' ends what it has begun: %w", suffix, met.holder(), rdma.ErrTimeout)
 		}
 	}
 }

@@ -1,0 +1,204 @@
+package extendible
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+var formats = []string{RTX, Locked}
+
+// fill inserts until the pool is full, and returns how many pairs it has then.
+func fill(t *testing.T, s *Store, from int) int {
+	t.Helper()
+	for i := from; ; i++ {
+		err := s.Insert(key(i), key(i))
+		if errors.Is(err, client.ErrFull) {
+			return i
+		}
+		if err != nil {
+			t.Fatalf("insert %d: %v", i, err)
+		}
+	}
+}
+
+// TestFull: a pool that has no memory for pairs is read, and pairs are deleted, also by clients that were not there before;
+// then others are inserted, by whichever client. A client that is idle keeps little of what is free.
+func TestFull(t *testing.T) {
+	for _, format := range formats {
+		f := memPool(t, 2, format, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: 20 * time.Second})
+		idle := storeOn(t, f)
+		n := fill(t, idle, 0)
+		if all := 2 * 20 * 32; n < all*9/10 { // of 32 blocks to a chunk
+			t.Errorf("%s: it is full with %d pairs of %d", format, n, all)
+		}
+		s := storeOn(t, f)
+		for i := range n {
+			if v, err := s.Get(key(i)); err != nil || string(v) != string(key(i)) {
+				t.Fatalf("%s: get %d of %d: %q, %v", format, i, n, v, err)
+			}
+		}
+		if err := s.Insert(key(n), nil); !errors.Is(err, client.ErrFull) {
+			t.Errorf("%s: insert into a full pool: %v", format, err)
+		}
+		for i := range n {
+			must(t, s.Delete(key(i)))
+		}
+		more := fill(t, s, 0)
+		if more < n/2 {
+			t.Errorf("%s: behind as many DELETEs it takes %d pairs of %d", format, more, n)
+		}
+		must(t, idle.Close())
+		more = fill(t, s, more)
+		if more < n*9/10 {
+			t.Errorf("%s: when the other client has left it takes %d pairs of %d", format, more, n)
+		}
+		must(t, s.Close())
+		sound(t, f, uint64(more))
+	}
+}
+
+// TestNoSubtable: where no memory is left for a subtable, INSERTs end in ErrFull that find no slot, and nothing else does.
+func TestNoSubtable(t *testing.T) {
+	for _, format := range formats {
+		p := Params{Groups: 2, PairBytes: 1000, Depth: 3, Clients: 8, Timeout: 20 * time.Second} // as deep as it becomes
+		f := memPool(t, 2, format, p)
+		s := storeOn(t, f)
+		n := fill(t, s, 0)
+		for i := range n {
+			_, err := s.Get(key(i))
+			must(t, err)
+			must(t, s.Update(key(i), key(i+1)))
+		}
+		for i := range n {
+			must(t, s.Delete(key(i)))
+		}
+		if more := fill(t, s, 0); more < n/2 {
+			t.Errorf("%s: behind as many DELETEs it takes %d pairs of %d", format, more, n)
+		}
+		must(t, s.Close())
+	}
+}
+
+// TestDeadRehash: a client dies in a rehash. Of the original others wait for it, and are told for whom, until it is recovered;
+// on rTX they go on behind a lease.
+func TestDeadRehash(t *testing.T) {
+	for _, format := range formats {
+		s := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: 2 << 20, Clients: 16, Handler: node.Serve})
+		defer s.Close()
+		must(t, Make(s, format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 100 * time.Millisecond}))
+		const keys = 40
+		var failed error
+		work := func(name string, f func(st *Store) error) *sim.Worker {
+			return s.Go(name, func(ep rdma.Endpoint) {
+				st, err := Open(ep, Options{})
+				if err == nil {
+					err = errors.Join(f(st), st.Close())
+				}
+				failed = errors.Join(failed, err)
+			})
+		}
+		work("founder", func(st *Store) (err error) {
+			for i := range keys {
+				err = errors.Join(err, st.Insert(key(i), key(i)))
+			}
+			return err
+		})
+		must(t, errors.Join(s.Run(), failed))
+		victim := work("victim", func(st *Store) error { return st.split() })
+		s.CrashAt(victim, 60) // in the midst of it
+		must(t, s.Run())
+		var blocked error
+		longest := time.Duration(0)
+		work("other", func(st *Store) error {
+			for i := range keys {
+				began := st.ep.Now()
+				if _, err := st.Get(key(i)); err != nil {
+					blocked = err
+				}
+				longest = max(longest, st.ep.Now()-began)
+			}
+			return nil
+		})
+		must(t, errors.Join(s.Run(), failed))
+		if !victim.Crashed() {
+			t.Fatalf("%s: the rehash took fewer verbs", format)
+		}
+		who := fmt.Sprintf("client %d, which", victim.Client())
+		text := fmt.Sprint(blocked)
+		switch named := strings.Contains(text, who) && strings.Contains(text, "farkv recover"); {
+		case format == RTX && (blocked != nil || longest > DefaultDrift+2*time.Millisecond):
+			t.Errorf("rTX: a GET took %v, and %v", longest, blocked)
+		case format == Locked && (!errors.Is(blocked, rdma.ErrTimeout) || !named):
+			t.Errorf("the original: a GET ends in %v", blocked)
+		}
+		work("master", func(st *Store) error {
+			for _, dead := range s.Clients() {
+				if !dead.Alive {
+					m := &Mender{st}
+					return errors.Join(s.RevokeLife(dead), m.Recover(rdma.View{}, dead.ID), s.Forget(dead))
+				}
+			}
+			return errors.New("no client is dead")
+		})
+		work("last", func(st *Store) (err error) {
+			st.ep.Sleep(50 * time.Millisecond)
+			for i := range keys {
+				_, failed := st.Get(key(i))
+				err = errors.Join(err, failed)
+			}
+			return err
+		})
+		must(t, errors.Join(s.Run(), failed))
+		sound(t, s, keys)
+	}
+}
+
+// TestRehashTime: a rehash of the largest default, in the model's time on the papers' testbed, blocks no operation for 50 ms.
+func TestRehashTime(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time; run without -race")
+	}
+	const most = 50 * time.Millisecond
+	profile, err := sim.LookupProfile("rtx-testbed")
+	must(t, err)
+	o := profile.Options(1, 2)
+	o.Memory, o.Clients, o.Handler = 64<<20, 16, node.Serve
+	s := sim.New(o)
+	defer s.Close()
+	must(t, Make(s, RTX, Params{Groups: mostGroups, PairBytes: 16, Depth: 8, Clients: 16, Timeout: 10 * time.Second}))
+	var failed error
+	longest, full := time.Duration(0), false
+	s.Go("writer", func(ep rdma.Endpoint) {
+		st, err := Open(ep, Options{})
+		for i := 0; err == nil && st.stats.Splits == 0; i++ {
+			began := ep.Now()
+			err = st.Insert(key(i), nil)
+			longest = max(longest, ep.Now()-began)
+		}
+		failed, full = errors.Join(failed, err), true
+	})
+	s.Go("reader", func(ep rdma.Endpoint) {
+		st, err := Open(ep, Options{})
+		for i := 0; err == nil && !full; i++ {
+			began := ep.Now()
+			if _, err = st.Get(key(i % 100)); errors.Is(err, client.ErrNotFound) {
+				err = nil
+			}
+			longest = max(longest, ep.Now()-began)
+		}
+		failed = errors.Join(failed, err)
+	})
+	must(t, errors.Join(s.Run(), failed))
+	if t.Logf("the longest operation took %v", longest); longest > most {
+		t.Errorf("an operation took %v, want up to %v", longest, most)
+	}
+}
