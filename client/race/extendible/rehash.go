@@ -219,55 +219,23 @@ func (r *rehash) writeEmpty() error {
 }
 
 // move moves what moves one by one, by two CASes each, to where there may be some of it already. The subtable is locked.
+// Clients that have not seen the lock may change a slot between the two: they find in the new one what they wanted to
+// replace, and do it again.
 func (r *rehash) move() error {
 	if _, err := r.survey(); err != nil {
 		return err
 	}
-	for _, w := range r.moves {
-		if err := r.moveOne(w); err != nil {
-			return err
-		}
-	}
-	r.moves = r.moves[:0] // swept
-	return nil
-}
-
-// mostMoves bounds how often clients change a slot that is moved: one each that has not seen the lock.
-const mostMoves = 1 << 10
-
-// moveOne makes the new slot what the old one is, and empties that. Clients that have not seen the lock may change it
-// meanwhile; what they do then counts if it is moved.
-func (r *rehash) moveOne(w slotWord) error {
 	s := r.s
-	from, to := s.subtableAt(r.from.place).Add(w.slot.Offset()), s.subtableAt(r.to).Add(w.slot.Offset())
-	there := word(0) // in the new slot
-	for range mostMoves {
-		b := s.ep.Batch()
-		cas := b.CompareSwap(to, uint64(there), uint64(w.word))
-		err := s.do(stepMoveSlot, b)
-		found, swapped := word(cas.Result), cas.Swapped()
-		s.drop(b)
-		switch {
-		case err != nil:
-			return err
-		case !swapped && found != w.word: // of an attempt that was cut off
-			there = found
-			continue
-		case w.word.empty(): // its client has taken it away
-			return nil
-		}
-		there = w.word
-		b = s.ep.Batch()
-		cas = b.CompareSwap(from, uint64(w.word), 0)
-		err = s.do(stepMoveSlot, b)
-		found, swapped = word(cas.Result), cas.Swapped()
-		s.drop(b)
-		if err != nil || swapped {
+	from, to := s.subtableAt(r.from.place), s.subtableAt(r.to)
+	for _, w := range r.moves {
+		if _, err := s.swap(stepMoveSlot, to.Add(w.slot.Offset()), 0, uint64(w.word)); err != nil {
 			return err
 		}
-		w.word = found
+		if _, err := s.swap(stepMoveSlot, from.Add(w.slot.Offset()), uint64(w.word), 0); err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("slot %d changes all the time: %w", w.slot, rdma.ErrTimeout)
+	return nil
 }
 
 // write writes the new subtable.

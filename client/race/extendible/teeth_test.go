@@ -54,8 +54,6 @@ var mutants = []teeth.Mutant{
 		At: "case $r.$from.moves($hash):", Do: "default:"},
 	{Rule: "a subtable that another client has split is not split again", In: "objects.split",
 		At: "$err != nil || int($*depth) != $from.depth", Do: "err != nil || len(data) == 0"},
-	{Rule: "the original moves what a late CAS has put in a slot", In: "rehash.moveOne",
-		At: "$w.$word = $found", Do: "return nil", Test: "TestExplore/race"},
 	{Rule: "the original moves before others may go on", In: "locks.finish",
 		At: "if $err := $r.move(); $err != nil { $*fail }", Do: "defer r.move()", Test: "TestExplore/race"},
 	{Rule: "the master ends a rehash of the original", In: "locks.end",
