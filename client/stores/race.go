@@ -15,6 +15,9 @@ import (
 
 func init() {
 	register(raceKind(extendible.RTX, "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction"))
+	transactions := raceKind(extendible.DTX, "RACE hashing (ATC 2021) on DTX, DrTM+H's transactions: one whose client died blocks others until the master has recovered it")
+	transactions.Baseline = true
+	register(transactions)
 	original := raceKind(extendible.Locked, "RACE hashing (ATC 2021), the original: a rehash locks a subtable, and one whose client died blocks others until it is recovered")
 	original.Baseline = true
 	register(original)
@@ -46,7 +49,7 @@ func raceKind(name, doc string) *Kind {
 		Limits:   limitsOfRace,
 		Mender:   mends(extendible.NewMender),
 		Describe: extendible.Describe,
-		Steps:    extendible.Steps,
+		Steps:    extendible.Steps(name),
 		MaxPair:  extendible.MaxPair,
 		Slots:    true,
 		Cramped:  func(n int) Values { return Values{raceGroups.Name: 2, raceDepth.Name: n} },

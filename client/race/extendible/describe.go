@@ -23,12 +23,7 @@ func (l *layout) describe(a rdma.Addr) string {
 	case off < node.HeaderBytes:
 		return "header"
 	case off < l.graves:
-		if l.format == Locked {
-			return fmt.Sprintf("directory entry of suffix %d", (off-node.HeaderBytes)/8*uint64(l.nodes)+uint64(n))
-		}
-		if text := l.objects.Describe(a); text != "" {
-			return "directory: " + text
-		}
+		return l.describeEntry(a)
 	case off < l.subtables.table:
 		return fmt.Sprintf("grave of client %d", (off-l.graves)/unitBytes*uint64(l.nodes)+uint64(n))
 	case off < l.pairs.table:
@@ -48,4 +43,20 @@ func (l *layout) describe(a rdma.Addr) string {
 		return fmt.Sprintf("pair %d of chunk %d", in%l.pairs.chunk/l.blockBytes, in/l.pairs.chunk)
 	}
 	return ""
+}
+
+func (l *layout) describeEntry(a rdma.Addr) string {
+	text := ""
+	switch l.format {
+	case RTX:
+		text = l.objects.Describe(a)
+	case DTX:
+		text = l.places.Describe(a)
+	default:
+		text = fmt.Sprintf("entry of suffix %d", (a.Offset()-node.HeaderBytes)/8*uint64(l.nodes)+uint64(a.Node()))
+	}
+	if text == "" {
+		return ""
+	}
+	return "directory: " + text
 }

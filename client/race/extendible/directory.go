@@ -16,8 +16,9 @@ import (
 // others move to the entry s + 2^d. So no other entry changes, and the directory is never doubled: RACE's copies of one
 // entry follow from the local depths that a client has seen.
 //
-// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which never changes; of Locked it is a
-// word. What is behind a descriptor, the subtable's memory, is the subtable's for ever.
+// An entry of RTX is an object: lock and pointer, and behind the pointer the descriptor, which never changes; of DTX lock and
+// descriptor lie together; of Locked it is a word. What a descriptor names, the subtable's memory, is the subtable's for
+// ever.
 
 // subtable is a descriptor as a client has read it, and by which pointer.
 type subtable struct {
@@ -61,10 +62,13 @@ type shared interface {
 }
 
 func openShared(s *Store, o Options) (shared, error) {
-	if s.format == Locked {
-		return &locks{s: s}, nil
+	switch s.format {
+	case RTX:
+		return openObjects(s, o)
+	case DTX:
+		return openPlaces(s, o)
 	}
-	return openObjects(s, o)
+	return &locks{s: s}, nil
 }
 
 // find returns the subtable of a hash, as far as the client knows; what it does not know it reads.
@@ -104,16 +108,19 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 		b := d.ep.Batch()
 		op := d.look(b, suffix)
 		err := d.do(stepReadEntry, b)
-		version, locked := d.readEntry(op)
+		version, locked := uint64(0), false
+		var s subtable
+		ok := false
+		if err == nil {
+			if version, locked = d.readEntry(op, suffix); version != 0 {
+				s, ok, err = d.readDescriptor(suffix, version, op.Buf)
+			}
+		}
 		d.drop(b)
 		switch {
-		case err != nil:
-			return subtable{}, err
+		case err != nil || ok:
+			return s, err
 		case version != 0:
-			s, ok, err := d.readDescriptor(suffix, version)
-			if ok || err != nil {
-				return s, err
-			}
 		case !locked:
 			return subtable{}, fmt.Errorf("suffix %d: %w", suffix, errAbsent)
 		default: // it is being made
@@ -128,11 +135,10 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 // mostReads bounds how often an entry is read that changes meanwhile: once for each split of its subtable.
 const mostReads = 64
 
-// readDescriptor reads what an entry names; false: the entry has another one by now.
-func (d *directory) readDescriptor(suffix, version uint64) (s subtable, ok bool, err error) {
+// readDescriptor reads what an entry names, or has; false: the entry has another one by now.
+func (d *directory) readDescriptor(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	b := d.ep.Batch()
 	defer d.drop(b)
-	var p []byte
 	if at, n, there := d.descriptorAt(version); there {
 		op := b.Read(at, n)
 		if err := d.do(stepReadEntry, b); err != nil {
@@ -168,7 +174,7 @@ const (
 
 // judge says what a look means for a key. A rehash leaves keys alone that do not move: for them its lock means nothing.
 func (d *directory) judge(op *rdma.Op, s subtable, hash uint64) verdict {
-	version, held := d.readEntry(op)
+	version, held := d.readEntry(op, s.suffix)
 	switch {
 	case version != s.version:
 		return changed

@@ -67,7 +67,8 @@ func (c counting) Close() error {
 var explorations = []struct {
 	name, format string
 	kept         bool
-}{{"alone", RTX, false}, {"kept", RTX, true}, {"race, alone", Locked, false}, {"race, kept", Locked, true}}
+}{{"alone", RTX, false}, {"kept", RTX, true}, {"dtx, alone", DTX, false}, {"dtx, kept", DTX, true},
+	{"race, alone", Locked, false}, {"race, kept", Locked, true}}
 
 // TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
 func TestExplore(t *testing.T) {

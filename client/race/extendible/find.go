@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -68,8 +69,21 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	w, found, again := s.match(b, a.subtable)
 	if found {
 		a.slotWord = w
+		return a, true, false, nil
 	}
-	return a, found, again && !found, nil
+	return a, false, again, s.torn(a.subtable)
+}
+
+// torn is an error if a pair is torn that a slot named all the time.
+func (s *Store) torn(in subtable) error {
+	for _, w := range s.op.slots {
+		for _, x := range s.op.suspects {
+			if x.torn && x.seen && x.place == in.place && x.slotWord == w {
+				return fmt.Errorf("the pair at %v: %w", s.blockAt(s.block(w.word)), client.ErrDamaged)
+			}
+		}
+	}
+	return nil
 }
 
 // readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it writes the operation's
@@ -134,6 +148,9 @@ func (o *operation) note(view *race.View) {
 func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
 	o := &s.op
 	read, known := 1, o.suspects
+	for i := range known {
+		known[i].seen = true // again, if it is there
+	}
 	for _, w := range o.slots {
 		if !w.word.is(live, o.hash) || !s.valid(w.word) || in.suspectedIn(known, w) {
 			continue
@@ -142,7 +159,8 @@ func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again boo
 		read++
 		switch {
 		case !whole:
-			o.suspects = append(o.suspects, suspect{in.place, w})
+			torn := p.word != 0 && race.Suffix(p.hash, in.depth) == in.suffix
+			o.suspects = append(o.suspects, suspect{place: in.place, slotWord: w, torn: torn})
 			again = true
 		case bytes.Equal(p.key, o.key):
 			s.value = append(s.value[:0], p.value...)
@@ -154,7 +172,7 @@ func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again boo
 
 func (s subtable) suspectedIn(list []suspect, w slotWord) bool {
 	for _, x := range list {
-		if x == (suspect{s.place, w}) {
+		if x.place == s.place && x.slotWord == w {
 			return true
 		}
 	}

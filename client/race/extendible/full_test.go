@@ -14,8 +14,6 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-var formats = []string{RTX, Locked}
-
 // fill inserts until the pool is full, and returns how many pairs it has then.
 func fill(t *testing.T, s *Store, from int) int {
 	t.Helper()
@@ -33,7 +31,7 @@ func fill(t *testing.T, s *Store, from int) int {
 // TestFull: a pool that has no memory for pairs is read, and pairs are deleted, also by clients that were not there before;
 // then others are inserted, by whichever client. A client that is idle keeps little of what is free.
 func TestFull(t *testing.T) {
-	for _, format := range formats {
+	for _, format := range Formats {
 		f := memPool(t, 2, format, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: 20 * time.Second})
 		idle := storeOn(t, f)
 		n := fill(t, idle, 0)
@@ -68,7 +66,7 @@ func TestFull(t *testing.T) {
 
 // TestNoSubtable: where no memory is left for a subtable, INSERTs end in ErrFull that find no slot, and nothing else does.
 func TestNoSubtable(t *testing.T) {
-	for _, format := range formats {
+	for _, format := range Formats {
 		p := Params{Groups: 2, PairBytes: 1000, Depth: 3, Clients: 8, Timeout: 20 * time.Second} // as deep as it becomes
 		f := memPool(t, 2, format, p)
 		s := storeOn(t, f)
@@ -91,7 +89,7 @@ func TestNoSubtable(t *testing.T) {
 // TestDeadRehash: a client dies in a rehash. Of the original others wait for it, and are told for whom, until it is recovered;
 // on rTX they go on behind a lease.
 func TestDeadRehash(t *testing.T) {
-	for _, format := range formats {
+	for _, format := range Formats {
 		s := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: 2 << 20, Clients: 16, Handler: node.Serve})
 		defer s.Close()
 		must(t, Make(s, format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 100 * time.Millisecond}))
@@ -137,6 +135,8 @@ func TestDeadRehash(t *testing.T) {
 		switch named := strings.Contains(text, who) && strings.Contains(text, "farkv recover"); {
 		case format == RTX && (blocked != nil || longest > DefaultDrift+2*time.Millisecond):
 			t.Errorf("rTX: a GET took %v, and %v", longest, blocked)
+		case format == DTX && !errors.Is(blocked, rdma.ErrTimeout):
+			t.Errorf("DTX: a GET ends in %v", blocked)
 		case format == Locked && (!errors.Is(blocked, rdma.ErrTimeout) || !named):
 			t.Errorf("the original: a GET ends in %v", blocked)
 		}

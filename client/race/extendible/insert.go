@@ -205,7 +205,7 @@ func (s *Store) compete(a slotAt) (fate, error) {
 		switch {
 		case !whole: // by now another word is there, or it is one that a key has left
 			if !o.suspected(a.subtable, w) {
-				o.suspects = append(o.suspects, suspect{a.subtable.place, w})
+				o.suspects = append(o.suspects, suspect{place: a.subtable.place, slotWord: w})
 				return undecided, nil
 			}
 		case !bytes.Equal(p.key, o.key):

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node"
@@ -52,8 +53,8 @@ var ErrParams = errors.New("no such pool")
 // layout is where everything lies, the same on each node:
 //
 //	header
-//	directory   an entry a suffix. Of RTX it is the metadata of rTX's root of that number, and there are logs, and a
-//	            descriptor of 64 bytes each; of Locked a word
+//	directory   an entry a suffix, and what transactions need. Of RTX the entry is the metadata of the root of that
+//	            number, and there is a descriptor of 64 bytes each; of DTX it is the root; of Locked a word
 //	graves      of the clients whose identity modulo nodes is the node's number: a block each, for what DELETEs leave
 //	tables      a word a subtable's memory, then a word a chunk of pairs: node.Entry
 //	subtables
@@ -66,6 +67,7 @@ type layout struct {
 	format  string
 	nodes   int
 	objects *rtx.Layout // of RTX
+	places  *dtx.Layout // of DTX
 	index   race.Index  // places a key in a subtable
 
 	graves           uint64
@@ -123,8 +125,11 @@ func (p *Params) chunkBytes() uint64 {
 // again for those that rehashes replace, and what each client has taken.
 func (p *Params) directoryBytes(format string, nodes int) uint64 {
 	roots, n := uint64(1)<<p.Depth, uint64(nodes)
-	if format == Locked {
+	switch format {
+	case Locked:
 		return (roots/n*8 + 8 + 4095) &^ 4095
+	case DTX:
+		return ((uint64(p.Clients)/n+2)*512 + (roots/n+1)*unitBytes + 4*entryChunk + 4095) &^ 4095
 	}
 	descriptors := 2*roots/n*unitBytes + (uint64(p.Clients)*4+64)*entryChunk
 	fixed := (uint64(p.Clients)/n+2)*(entriesOfLog*24+128) + (roots/n+1)*rtx.MetaBytes + 4096
@@ -147,15 +152,21 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
 	directory := node.HeaderBytes + p.directoryBytes(format, nodes)
 	fixed := directory + (uint64(p.Clients)/uint64(nodes)+1)*unitBytes
-	if format == RTX {
-		var err error
+	var err error
+	switch format {
+	case RTX:
 		l.objects, err = rtx.NewLayout(rtx.Shape{
 			Nodes: nodes, Memory: directory, Clients: p.Clients, Roots: 1 << p.Depth, Sizes: []int{descriptorBytes},
 			Writes: entriesOfLog, Chunk: entryChunk,
 		})
-		if err != nil {
-			return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
-		}
+	case DTX:
+		l.places, err = dtx.NewLayout(dtx.Shape{
+			Nodes: nodes, Memory: directory, Clients: p.Clients, Roots: 1 << p.Depth, Sizes: []int{descriptorBytes},
+			Writes: entriesOfLog, Chunk: entryChunk,
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
 	}
 	l.graves = directory
 	l.subtables = arena{table: fixed, chunk: p.subtableBytes()}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
+	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/client/rtx"
@@ -19,17 +21,22 @@ import (
 const (
 	// RTX rehashes in a repairable transaction.
 	RTX = "race-rtx"
+	// DTX rehashes in a transaction of DrTM+H's protocol, which the pool's master ends when its client dies.
+	DTX = "race-dtx"
 	// Locked is the original: a rehash locks the subtable and moves its pairs one by one. A client that dies in it blocks
 	// others until it is recovered.
 	Locked = "race"
 )
+
+// Formats are the stores.
+var Formats = []string{RTX, DTX, Locked}
 
 // FormatVersion is the version of their formats.
 const FormatVersion = 1
 
 // Shape is what a pool is wanted for. Zero values mean defaults.
 type Shape struct {
-	Format    string // RTX or Locked
+	Format    string // RTX, DTX or Locked
 	Nodes     int
 	Records   uint64 // pairs expected
 	PairBytes int    // of the longest key and value together
@@ -98,12 +105,17 @@ func Make(f rdma.Fabric, format string, p Params) error {
 }
 
 func (l *layout) make(f rdma.Fabric) error {
-	from := uint64(node.HeaderBytes)
-	if l.format == RTX {
-		if err := rtx.Prepare(f, l.objects); err != nil {
-			return err
-		}
-		from = l.graves
+	from, err := uint64(l.graves), error(nil)
+	switch l.format {
+	case RTX:
+		err = rtx.Prepare(f, l.objects)
+	case DTX:
+		err = dtx.Prepare(f, l.places)
+	default:
+		from = node.HeaderBytes
+	}
+	if err != nil {
+		return err
 	}
 	for n := range l.nodes {
 		if err := node.Commit(f, n, from, l.subtables.first-from); err != nil {
@@ -150,8 +162,8 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 		return nil, nil, err
 	}
 	format := RTX
-	if h.Store == Locked {
-		format = Locked
+	if slices.Contains(Formats, h.Store) {
+		format = h.Store
 	}
 	if err := h.Expect(format, FormatVersion); err != nil {
 		return nil, nil, err

@@ -56,7 +56,8 @@ func decodeHeader(p []byte) (w word, hash uint64, ok bool) {
 	return w, hash, ok
 }
 
-// decodePair reads the pair of a word; false: that use of the block is over, or the READ was torn.
+// decodePair reads the pair of a word; false: that use of the block is over, or the READ was torn. Of the latter it
+// returns the hash, if that is whole.
 func decodePair(p []byte, w word) (pair, bool) {
 	at, hash, ok := decodeHeader(p)
 	key, value := int(le.Uint16(p[28:])), int(le.Uint16(p[30:]))
@@ -65,7 +66,7 @@ func decodePair(p []byte, w word) (pair, bool) {
 	}
 	p = p[:pairBytes(key, value)]
 	if le.Uint64(p) != xxhash.Sum64(p[8:]) {
-		return pair{}, false
+		return pair{word: w, hash: hash}, false
 	}
 	return pair{w, hash, p[pairHeader : pairHeader+key], p[pairHeader+key:]}, true
 }

@@ -1,8 +1,7 @@
 package extendible
 
 import (
-	"slices"
-
+	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -38,9 +37,19 @@ const (
 	stepScanSlots     rdma.Step = "scan slots" // that pairs say they are in
 )
 
-// Steps are the steps of the protocol, as traces show them and faults can be set to them: with rTX's.
-var Steps = slices.Concat([]rdma.Step{
-	stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals, stepEndRival,
-	stepFinalize, stepClear, stepFindWord, stepReadEntry, stepSwapEntry, stepMoveSlot, stepReadSubtable, stepReadHashes, stepWriteSubtable,
-	stepSweepSlots, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanHeaders, stepScanSlots,
-}, rtx.Steps)
+// Steps returns the steps of a store's protocol, as traces show them and faults can be set to them, with those of its
+// transactions.
+func Steps(format string) []rdma.Step {
+	own := []rdma.Step{
+		stepReadBuckets, stepReadPairs, stepSwapSlot, stepLook, stepPropose, stepReadAgain, stepReadRivals, stepEndRival,
+		stepFinalize, stepClear, stepFindWord, stepReadEntry, stepReadSubtable, stepReadHashes, stepWriteSubtable,
+		stepSweepSlots, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanHeaders, stepScanSlots,
+	}
+	switch format {
+	case RTX:
+		return append(own, rtx.Steps...)
+	case DTX:
+		return append(own, dtx.Steps...)
+	}
+	return append(own, stepSwapEntry, stepMoveSlot)
+}

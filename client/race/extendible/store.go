@@ -301,10 +301,13 @@ type slotWord struct {
 	word word
 }
 
-// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or the key has moved.
+// suspect is a word whose block holds no pair of it. Either the slot has another word by now, or the key has moved, or
+// the pair is torn, though its header says that it belongs there: that is damage.
 type suspect struct {
 	place uint64
 	slotWord
+	torn bool
+	seen bool // behind that it was looked for once more
 }
 
 // start begins an operation on a key.

@@ -28,7 +28,7 @@ func harness(nodes int, format string, p Params) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
-	for _, format := range []string{RTX, Locked} {
+	for _, format := range Formats {
 		t.Run(format, func(t *testing.T) { storetest.Run(t, harness(2, format, small(1064))) })
 	}
 }

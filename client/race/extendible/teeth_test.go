@@ -68,11 +68,11 @@ var mutants = []teeth.Mutant{
 	{Rule: "a pair is the one that its slot names", In: "decodePair",
 		At: "!$ok || $at != $w.as(live) || $*long", Do: "!ok || at == 0 || pairBytes(key, value) > len(p)"},
 	{Rule: "a pair is whole", In: "decodePair",
-		At: "le.Uint64($p) != xxhash.Sum64($*what)", Do: "len(p) == 0"},
+		At: "le.Uint64($p) != xxhash.Sum64($*what)", Do: "len(p) == 0", Test: "TestTornPair"},
 	{Rule: "a DELETE waits until its last void word is gone", In: "Store.closeGrave",
-		At: "if $gone { $*done }", Do: "_ = gone; return nil"},
+		At: "if $gone { $*done }", Do: "_ = gone; return nil", Test: "TestGrave"},
 	{Rule: "recovery takes all proposals away", In: "Store.isFree",
-		At: "if $thorough { $*clear }", Do: "", Test: "TestExplore/kept"},
+		At: "if $thorough { $*clear }", Do: "", Test: "TestRecoverUnderRehash"},
 }
 
 func TestMutants(t *testing.T) {

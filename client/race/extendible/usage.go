@@ -16,7 +16,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, err
 	}
 	defer ep.Close()
-	all, err := l.walk(ep)
+	all, _, err := l.walk(ep)
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
@@ -53,7 +53,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 		return nil, err
 	}
 	defer ep.Close()
-	tables, err := l.walk(ep)
+	tables, _, err := l.walk(ep)
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}

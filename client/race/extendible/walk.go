@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node"
@@ -18,32 +19,35 @@ const (
 )
 
 // walk reads all of the directory, in order of suffixes. Clients may work meanwhile: what changes then is left out, or
-// was there.
-func (l *layout) walk(ep rdma.Endpoint) (all []subtable, err error) {
+// was there. hidden counts entries that are locked, so that it is not known what they have.
+func (l *layout) walk(ep rdma.Endpoint) (all []subtable, hidden int, err error) {
 	for from := uint64(0); from < 1<<l.Depth; from += walkAtOnce {
-		some, err := l.walkSome(ep, from, min(from+walkAtOnce, 1<<l.Depth))
+		some, locked, err := l.walkSome(ep, from, min(from+walkAtOnce, 1<<l.Depth))
 		if err != nil {
-			return nil, fmt.Errorf("read the directory: %w", err)
+			return nil, 0, fmt.Errorf("read the directory: %w", err)
 		}
-		all = append(all, some...)
+		all, hidden = append(all, some...), hidden+locked
 	}
-	return all, nil
+	return all, hidden, nil
 }
 
-func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, err error) {
+func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, hidden int, err error) {
 	b := ep.Batch()
 	defer b.Release()
 	for suffix := from; suffix < to; suffix++ {
 		b.Read(l.entryAt(suffix))
 	}
 	if err := rdma.Do(ep, b.As(stepReadEntry), l.Timeout); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	descriptors := ep.Batch()
 	defer descriptors.Release()
 	for i := range b.Len() {
-		version, _ := l.readEntry(b.Op(i))
+		version, locked := l.readEntry(b.Op(i), from+uint64(i))
 		if version == 0 {
+			if locked {
+				hidden++
+			}
 			continue
 		}
 		some = append(some, subtable{suffix: from + uint64(i), version: version})
@@ -53,71 +57,87 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, e
 	}
 	if descriptors.Len() > 0 {
 		if err := rdma.Do(ep, descriptors.As(stepReadEntry), l.Timeout); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	kept := some[:0]
 	for i, s := range some {
-		var p []byte
+		p := b.Op(int(s.suffix - from)).Buf
 		if descriptors.Len() > 0 {
 			p = descriptors.Op(i).Buf
 		}
 		s, ok, err := l.decode(s.suffix, s.version, p)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if ok {
 			kept = append(kept, s)
 		}
 	}
-	return kept, nil
+	return kept, hidden, nil
 }
 
 // entryAt returns where a suffix's entry lies, and its bytes.
 func (l *layout) entryAt(suffix uint64) (rdma.Addr, int) {
-	if l.format == Locked {
-		n := uint64(l.nodes)
-		return rdma.At(int(suffix%n), node.HeaderBytes+suffix/n*8), 8
+	switch l.format {
+	case RTX:
+		return l.objects.Meta(l.objects.Root(int(suffix))), rtx.MetaBytes
+	case DTX:
+		return l.places.Object(l.places.Root(int(suffix)))
 	}
-	return l.objects.Meta(l.objects.Root(int(suffix))), rtx.MetaBytes
+	n := uint64(l.nodes)
+	return rdma.At(int(suffix%n), node.HeaderBytes+suffix/n*8), 8
 }
 
-// readEntry returns which subtable an entry that was read has, as a word that differs from those of before; 0: none; and
-// whether it is locked.
-func (l *layout) readEntry(op *rdma.Op) (version uint64, locked bool) {
-	if l.format == Locked {
-		e := entryWord(op.Word(0))
-		return e.version(), e.locked()
+// readEntry returns which subtable an entry that was read has, as a word that differs from those of before, and whether it
+// is locked; 0: it has none, or, where it is locked, that is not known.
+func (l *layout) readEntry(op *rdma.Op, suffix uint64) (version uint64, locked bool) {
+	switch l.format {
+	case RTX:
+		m := rtx.MetaOf(op.Buf)
+		if !l.objects.Absent(m.Pointer) {
+			version = uint64(m.Pointer)
+		}
+		return version, m.Lock.Held()
+	case DTX:
+		v, data, ok := dtx.Decode(op.Buf, l.places.Root(int(suffix)))
+		if ok && data == nil {
+			v = 0
+		}
+		if !ok { // it is locked, or the READ was torn
+			return 0, true
+		}
+		return uint64(v), false
 	}
-	m := rtx.MetaOf(op.Buf)
-	if !l.objects.Absent(m.Pointer) {
-		version = uint64(m.Pointer)
-	}
-	return version, m.Lock.Held()
+	e := entryWord(op.Word(0))
+	return e.version(), e.locked()
 }
 
-// descriptorAt returns where the descriptor of an entry lies; false: the entry is all there is.
+// descriptorAt returns where the descriptor of an entry lies; false: it is in the entry.
 func (l *layout) descriptorAt(version uint64) (at rdma.Addr, bytes int, ok bool) {
-	if l.format == Locked {
+	if l.format != RTX {
 		return 0, 0, false
 	}
 	return l.objects.Buffer(rtx.Pointer(version))
 }
 
-// decode reads a descriptor, from where an entry names it; false: the entry has another one by now.
+// decode reads a descriptor, from where an entry names it, or from the entry; false: the entry has another one by now.
 func (l *layout) decode(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	s = subtable{suffix: suffix, version: version}
-	if l.format == Locked {
-		e := entryWord(version)
-		s.depth, s.place = e.depth(), e.place()
-	} else {
-		_, data, whole := l.objects.Decode(p, rtx.Pointer(version))
-		if !whole {
+	var data []byte
+	switch l.format {
+	case RTX:
+		if _, data, ok = l.objects.Decode(p, rtx.Pointer(version)); !ok {
 			return s, false, nil
 		}
-		if len(data) == descriptorBytes {
-			s.depth, s.place = int(le.Uint64(data)), le.Uint64(data[8:])
-		}
+	case DTX:
+		_, data, _ = dtx.Decode(p, l.places.Root(int(suffix)))
+	default:
+		e := entryWord(version)
+		s.depth, s.place = e.depth(), e.place()
+	}
+	if len(data) == descriptorBytes {
+		s.depth, s.place = int(le.Uint64(data)), le.Uint64(data[8:])
 	}
 	if s.depth >= 0 && s.depth <= l.Depth && suffix < 1<<s.depth && l.validPlace(s.place) {
 		return s, true, nil

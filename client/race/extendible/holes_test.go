@@ -1,0 +1,97 @@
+package extendible
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// TestTornPair: a pair that is damaged is not taken for another one, or for none.
+func TestTornPair(t *testing.T) {
+	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+	s := storeOn(t, f)
+	must(t, s.Insert(key(1), []byte("a value of some bytes")))
+	s.start(key(1))
+	a, found, err := s.find()
+	if must(t, err); !found {
+		t.Fatal("it is not there")
+	}
+	b := s.ep.Batch()
+	b.WriteWord(s.blockAt(s.block(a.word)).Add(pairHeader+8), 7) // in the value
+	must(t, s.do(stepReadPairs, b))
+	b.Release()
+	for _, err := range []error{s.Update(key(1), nil), s.Delete(key(1)), func() error { _, err := s.Get(key(1)); return err }()} {
+		if !errors.Is(err, client.ErrDamaged) {
+			t.Errorf("it ends in %v", err)
+		}
+	}
+	must(t, s.Close())
+	if r, err := Check(f); err != nil || len(r.Damage) != 1 {
+		t.Errorf("check finds %v, %v", r.Damage, err)
+	}
+}
+
+// TestGrave: the void word of a DELETE that is still in its slot goes before the grave is used again.
+func TestGrave(t *testing.T) {
+	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+	s := storeOn(t, f)
+	must(t, s.Insert(key(1), nil))
+	must(t, s.Insert(key(2), nil))
+	must(t, s.Delete(key(1)))
+	if ok, err := s.swap(stepClear, s.addrOf(s.grave.at), 0, uint64(s.op.word)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	s.grave.looks = false // as if a rehash had moved it
+	must(t, s.Delete(key(2)))
+	must(t, s.Close())
+	r, err := Check(f)
+	must(t, err)
+	for _, fact := range r.Facts {
+		if fact.Name == slotsLeft && fact.Count > 0 {
+			t.Errorf("%d slots have words of former DELETEs", fact.Count)
+		}
+	}
+	sound(t, f, 0)
+}
+
+// TestRecoverUnderRehash: a dead client's proposal goes though its key may be moving.
+func TestRecoverUnderRehash(t *testing.T) {
+	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 200, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+	victim, other, master := storeOn(t, f), storeOn(t, f), storeOn(t, f)
+	moving := 0
+	for ; ; moving++ { // a key that the next rehash moves
+		victim.start(key(moving))
+		if (subtable{}).moves(victim.op.hash) {
+			break
+		}
+	}
+	must(t, victim.startWrite(key(moving), nil))
+	victim.op.insert = true
+	a, _, err := victim.find()
+	must(t, err)
+	if ok, _, err := victim.change(stepPropose, a, 0, victim.op.word.as(proposed)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, f.Revoke(victim.id))
+	w := other.directory.shared.(*objects).w
+	err = w.Run(func(tx *rtx.Tx) error {
+		if err := tx.Lock(other.objects.Root(0)); err != nil {
+			return err
+		}
+		return (&Mender{master}).Recover(rdma.View{}, victim.id)
+	})
+	must(t, err)
+	must(t, victim.ep.Close())
+	for _, dead := range f.Clients() {
+		if dead.ID == victim.id {
+			must(t, f.Forget(dead))
+		}
+	}
+	must(t, other.Close())
+	must(t, master.Close())
+	sound(t, f, 0)
+}

@@ -1,0 +1,88 @@
+package extendible
+
+import (
+	"errors"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/dtx"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/telemetry"
+)
+
+// places is a directory whose entries are objects of DTX. While one is locked a look does not tell what it has, so all keys
+// of its subtable wait.
+type places struct {
+	s *Store
+	w *dtx.Worker
+}
+
+func openPlaces(s *Store, o Options) (shared, error) {
+	w, err := dtx.Open(s.ep, s.places, dtx.Options{Timeout: o.Timeout})
+	if err != nil {
+		return nil, err
+	}
+	return &places{s, w}, nil
+}
+
+func (o *places) root(suffix uint64) dtx.Ref { return o.s.places.Root(int(suffix)) }
+
+// await waits until the master has recovered a client that is dead.
+func (o *places) await(suffix uint64) error { return o.w.Await(o.root(suffix)) }
+
+func (o *places) create(place uint64) error {
+	return o.w.Run(func(tx *dtx.Tx) error { return tx.Write(o.root(0), subtable{place: place}.encode()) })
+}
+
+// split is one transaction, as of objects.
+func (o *places) split(r *rehash) (done bool, err error) {
+	from := r.from
+	err = o.w.Run(func(tx *dtx.Tx) error {
+		done = false
+		root := o.root(from.suffix)
+		if err := tx.Lock(root); err != nil {
+			return err
+		}
+		data, err := tx.Read(root)
+		if err != nil || int(le.Uint64(data)) != from.depth {
+			return err
+		}
+		if err := r.copy(); err != nil {
+			return err
+		}
+		done = true
+		if err := tx.Write(root, subtable{depth: from.depth + 1, place: from.place}.encode()); err != nil {
+			return err
+		}
+		return tx.Write(o.root(from.child()), subtable{depth: from.depth + 1, place: r.to}.encode())
+	})
+	return done && err == nil, err
+}
+
+func (o *places) settle() error                 { return nil } // the next transaction does
+func (o *places) recover(c rdma.ClientID) error { return o.w.Recover(c) }
+func (o *places) close() error                  { return o.w.Close() }
+
+func (o *places) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
+
+// check checks DTX's part. Clients that are dead may have left it as they were at work.
+func (o *places) check(c *checker) error {
+	dead := false
+	for _, alive := range c.alive {
+		dead = dead || !alive
+	}
+	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
+	u, err := o.w.Check(known)
+	switch {
+	case errors.Is(err, client.ErrDamaged) && dead:
+		c.Waits("%v", err)
+		err = nil
+	case errors.Is(err, client.ErrDamaged):
+		c.Damaged("%v", err)
+		err = nil
+	}
+	if u.Lost > 0 {
+		c.Damaged("%d chunks of objects are of clients that there are not", u.Lost)
+	}
+	c.locks = uint64(u.Held)
+	return err
+}
