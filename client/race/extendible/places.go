@@ -66,14 +66,10 @@ func (o *places) counts(to []telemetry.Counter) []telemetry.Counter { return o.w
 
 // check checks DTX's part. Clients that are dead may have left it as they were at work.
 func (o *places) check(c *checker) error {
-	dead := false
-	for _, alive := range c.alive {
-		dead = dead || !alive
-	}
 	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
 	u, err := o.w.Check(known)
 	switch {
-	case errors.Is(err, client.ErrDamaged) && dead:
+	case errors.Is(err, client.ErrDamaged) && c.dead > 0:
 		c.Waits("%v", err)
 		err = nil
 	case errors.Is(err, client.ErrDamaged):
