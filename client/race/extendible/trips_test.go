@@ -17,7 +17,12 @@ import (
 // memPool makes a pool of memory of this process.
 func memPool(t testing.TB, nodes int, format string, p Params) rdma.Fabric {
 	t.Helper()
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: 8 << 20, Clients: p.Clients}, node.Serve)
+	return memPoolOf(t, nodes, format, p, 8<<20)
+}
+
+func memPoolOf(t testing.TB, nodes int, format string, p Params, memory uint64) rdma.Fabric {
+	t.Helper()
+	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: memory, Clients: p.Clients}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Close()) })
 	must(t, Make(f, format, p))
