@@ -66,11 +66,15 @@ func StartDemo(ctx context.Context, program, store string) (*Demo, error) {
 }
 
 // demoPool is the shape of a demo's pool: stores whose clients go on with a majority have no spares, nor have those
-// with servers, and those of which nothing mends a pool.
+// with servers, those of which nothing mends a pool, and those that keep one copy.
 func demoPool(k *stores.Kind) stores.Params {
 	p := stores.Params{Nodes: demoNodes + demoSpares, Records: 2 * demoRecords, Clients: 128}
 	if !k.Majority && k.Mender != nil && k.Serve == nil {
-		p.Spares, p.IndexReplicas, p.DataReplicas = demoSpares, 2, 2
+		spared := p
+		spared.Spares, spared.IndexReplicas, spared.DataReplicas = demoSpares, 2, 2
+		if sized := k.Size(spared); sized.Check(k) == nil {
+			return spared
+		}
 	}
 	return p
 }

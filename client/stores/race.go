@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race/extendible"
@@ -30,6 +31,8 @@ var (
 		Doc: "local depth of a subtable, at most: it doubles so often"}
 	raceDrift = Option{Name: "drift", When: Opened, Type: Duration, Default: extendible.DefaultDrift, Min: 1,
 		Doc: "part of a lock's lease that is there for clocks and schedulers"}
+	raceSplits = Option{Name: "splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
+		Doc: "share of INSERTs that split their subtable though there is room, to look for faults"}
 )
 
 func raceKind(name, doc string) *Kind {
@@ -41,9 +44,10 @@ func raceKind(name, doc string) *Kind {
 		Format:  formats(name, pool, func(f rdma.Fabric, p extendible.Params) error { return extendible.Make(f, name, p) }),
 		Version: extendible.FormatVersion,
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name)}))
+			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name),
+				Splits: o.Own.Float(raceSplits.Name)}))
 		},
-		Options: []Option{raceGroups, raceDepth, raceDrift},
+		Options: []Option{raceGroups, raceDepth, raceDrift, raceSplits},
 
 		Refuse:   func(p Params) error { return refuseRace(name, p) },
 		Limits:   limitsOfRace,
@@ -53,6 +57,7 @@ func raceKind(name, doc string) *Kind {
 		MaxPair:  extendible.MaxPair,
 		Slots:    true,
 		Cramped:  func(n int) Values { return Values{raceGroups.Name: 2, raceDepth.Name: n} },
+		Explored: Values{raceDrift.Name: 100 * time.Microsecond, raceSplits.Name: 0.25},
 		Check:    extendible.Check,
 		Usage:    extendible.Usage,
 

@@ -71,7 +71,7 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 			c.owners[k] = append(c.owners[k], all)
 		}
 	}
-	tables, hidden, err := c.walk(c.ep)
+	tables, hidden, err := c.walk(c.ep) // all nodes have answered
 	if err != nil {
 		return err
 	}

@@ -30,11 +30,10 @@ func explored(format string, kept bool, seen *Stats) *explore.Subject {
 		Memory: func(explore.Shape) (uint64, error) { return tinyMemory, nil },
 		Format: func(f rdma.Fabric, _ explore.Shape) error { return Make(f, format, tiny(timeout)) },
 		Open: func(ep rdma.Endpoint, _ bool) (client.Store, error) {
-			s, err := Open(ep, Options{})
+			s, err := Open(ep, Options{Splits: 0.25})
 			if err != nil {
 				return nil, err
 			}
-			s.splits = func(depth int) bool { return depth < 7 && ep.Rand().IntN(4) == 0 }
 			s.forgets = func() bool { return ep.Rand().IntN(4) == 0 }
 			return counting{s, seen}, nil
 		},

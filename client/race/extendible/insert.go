@@ -2,6 +2,7 @@ package extendible
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -70,11 +71,15 @@ func (s *Store) insertOnce() error {
 		return err
 	case found:
 		return client.ErrExists
-	case a.slotWord == noSlot || s.restless(a.subtable):
+	case a.slotWord == noSlot:
 		if err := s.makeRoom(a.subtable); err != nil {
 			return err
 		}
 		return errAgain
+	case s.restless(a.subtable):
+		if err := s.makeRoom(a.subtable); !errors.Is(err, client.ErrFull) {
+			return cmp.Or(err, errAgain)
+		}
 	}
 	mine := o.word.as(proposed)
 	swapped, unsure, err := s.change(stepPropose, a, 0, mine)

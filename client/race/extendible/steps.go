@@ -1,7 +1,10 @@
 package extendible
 
 import (
+	"slices"
+
 	"github.com/farkv/farkv/client/dtx"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -45,11 +48,19 @@ func Steps(format string) []rdma.Step {
 		stepFinalize, stepClear, stepFindWord, stepReadEntry, stepReadSubtable, stepReadHashes, stepWriteSubtable,
 		stepSweepSlots, stepReadTable, stepClaimChunk, stepFreeChunk, stepScanHeaders, stepScanSlots,
 	}
+	transactions := []rdma.Step{stepSwapEntry, stepMoveSlot}
 	switch format {
 	case RTX:
-		return append(own, rtx.Steps...)
+		transactions = append([]rdma.Step{kit.StepReadCeiling, kit.StepRaiseCeiling}, rtx.Steps...)
 	case DTX:
-		return append(own, dtx.Steps...)
+		transactions = append([]rdma.Step{kit.StepReadCeiling, kit.StepRaiseCeiling}, dtx.Steps...)
 	}
-	return append(own, stepSwapEntry, stepMoveSlot)
+	transactions = slices.DeleteFunc(transactions, func(s rdma.Step) bool { return slices.Contains(idle[format], s) })
+	return append(own, transactions...)
+}
+
+// idle are steps of transactions that none does which changes two roots, and locks one of them first.
+var idle = map[string][]rdma.Step{
+	RTX: {"validate", "write data", "resolve"},
+	DTX: {"look again", "validate", "claim a chunk", "free a chunk", "scan a chunk"},
 }

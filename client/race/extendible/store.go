@@ -23,6 +23,9 @@ type Options struct {
 	// Drift is the part of a lease that is there for clocks and schedulers, as rtx.Options has it; default 8 ms. All
 	// clients of a pool should have the same.
 	Drift time.Duration
+	// Splits is the share of INSERTs that split their key's subtable though there is room, so that faults are found in
+	// rehashes: of subtables above half of the greatest local depth.
+	Splits float64
 }
 
 // Store is one worker's view of a pool. It implements client.Store and is not safe for concurrent use. Trips:
@@ -52,9 +55,8 @@ type Store struct {
 	doubts    []doubt
 	grave     grave
 	stats     Stats
-	// splits, unless nil, has an INSERT split its key's subtable though there is room, so that tests see many rehashes.
-	splits func(depth int) bool
-	// forgets, unless nil, has a write forget which blocks are free, so that they see many scans.
+	splits    func(depth int) bool // see Options.Splits; nil: none is
+	// forgets, unless nil, has a write forget which blocks are free, so that tests see many scans.
 	forgets func() bool
 }
 
@@ -105,6 +107,9 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	s.pace = kit.Retry{
 		Env: ep, Pause: kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond)), Over: s.over,
 		Total: &s.stats.Retries,
+	}
+	if o.Splits > 0 {
+		s.splits = func(depth int) bool { return 2*depth < s.Depth && ep.Rand().Float64() < o.Splits }
 	}
 	s.begin()
 	s.memory.open(s)

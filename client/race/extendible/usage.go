@@ -71,7 +71,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 				slots.Add(used, 1)
 			}
 		})
-		if err != nil {
+		if err := l.whereLeft(err); err != nil {
 			return nil, fmt.Errorf("see how full the pool is: %w", err)
 		}
 	}

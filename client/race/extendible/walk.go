@@ -1,6 +1,7 @@
 package extendible
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -19,7 +20,7 @@ const (
 )
 
 // walk reads all of the directory, in order of suffixes. Clients may work meanwhile: what changes then is left out, or
-// was there. hidden counts entries that are locked, so that it is not known what they have.
+// was there; so is what dead nodes had. hidden counts entries that are locked, so that it is not known what they have.
 func (l *layout) walk(ep rdma.Endpoint) (all []subtable, hidden int, err error) {
 	for from := uint64(0); from < 1<<l.Depth; from += walkAtOnce {
 		some, locked, err := l.walkSome(ep, from, min(from+walkAtOnce, 1<<l.Depth))
@@ -37,12 +38,15 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 	for suffix := from; suffix < to; suffix++ {
 		b.Read(l.entryAt(suffix))
 	}
-	if err := rdma.Do(ep, b.As(stepReadEntry), l.Timeout); err != nil {
+	if err := l.whereLeft(rdma.Do(ep, b.As(stepReadEntry), l.Timeout)); err != nil {
 		return nil, 0, err
 	}
 	descriptors := ep.Batch()
 	defer descriptors.Release()
 	for i := range b.Len() {
+		if b.Op(i).Err != nil {
+			continue
+		}
 		version, locked := l.readEntry(b.Op(i), from+uint64(i))
 		if version == 0 {
 			if locked {
@@ -56,7 +60,7 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 		}
 	}
 	if descriptors.Len() > 0 {
-		if err := rdma.Do(ep, descriptors.As(stepReadEntry), l.Timeout); err != nil {
+		if err := l.whereLeft(rdma.Do(ep, descriptors.As(stepReadEntry), l.Timeout)); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -64,6 +68,9 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 	for i, s := range some {
 		p := b.Op(int(s.suffix - from)).Buf
 		if descriptors.Len() > 0 {
+			if descriptors.Op(i).Err != nil {
+				continue
+			}
 			p = descriptors.Op(i).Buf
 		}
 		s, ok, err := l.decode(s.suffix, s.version, p)
@@ -75,6 +82,14 @@ func (l *layout) walkSome(ep rdma.Endpoint, from, to uint64) (some []subtable, h
 		}
 	}
 	return kept, hidden, nil
+}
+
+// whereLeft is the error of a look at a pool that leaves out what dead nodes had.
+func (l *layout) whereLeft(err error) error {
+	if errors.Is(err, rdma.ErrNodeDown) {
+		return nil
+	}
+	return err
 }
 
 // entryAt returns where a suffix's entry lies, and its bytes.
@@ -177,11 +192,11 @@ func (l *layout) entries(ep rdma.Endpoint, a *arena, n int) (all []node.Entry, e
 	return all, nil
 }
 
-// handed returns how many chunks of an arena were handed out, on all nodes that answer.
+// handed returns how many chunks of an arena were handed out, on nodes that answer.
 func (l *layout) handed(ep rdma.Endpoint, a *arena) (n uint64, err error) {
 	for k := range l.nodes {
 		all, err := l.entries(ep, a, k)
-		if err != nil {
+		if err := l.whereLeft(err); err != nil {
 			return 0, err
 		}
 		for _, e := range all {
