@@ -44,7 +44,7 @@ func (s *Store) insert() error {
 		err := s.insertOnce()
 		switch {
 		case err == nil:
-			s.memory.used(o.block)
+			s.memory.used(o.block, o.slot)
 			return nil
 		case errors.Is(err, errGaveWay):
 			o.block.tag++ // so that words of it are not met again
@@ -120,6 +120,7 @@ func (s *Store) decide(a slotAt) error {
 				s.doubt()
 				return err
 			case out == done:
+				o.slot = a.slot
 				return nil
 			case out == moved:
 				s.leaveBehind(a, o.word)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -24,8 +25,18 @@ type chunk struct {
 	node, index int
 	entry       node.Entry
 	blocks      []blockState // by place
+	memos       []memo       // by place
 	listed      int          // of them those in a list
 	gone        bool         // it was given back; lists may still name it
+}
+
+// memo is where the worker has put a block's pair, which stays in that slot of whatever subtable. So a scan needs to read
+// no more than the slot.
+type memo struct {
+	hash  uint64
+	slot  race.Slot
+	tag   uint64
+	known bool
 }
 
 // blockState is what the worker knows of a block.
@@ -205,8 +216,11 @@ func (m *memory) unused(b block) {
 	m.push(b)
 }
 
-// used notes that a slot names a block that an operation had taken, or may.
-func (m *memory) used(b block) { b.chunk.blocks[b.i] = blockUsed }
+// used notes that a slot names a block that the operation had taken, or may; slot: where, unless that is noSlot's.
+func (m *memory) used(b block, slot race.Slot) {
+	b.chunk.blocks[b.i] = blockUsed
+	b.chunk.memos[b.i] = memo{m.s.op.hash, slot, b.tag, slot != noSlot.slot}
+}
 
 // replaced notes that no slot names the block of a word any more. Of another client's chunk that one finds out, or
 // this one when the chunk is given back.
@@ -376,7 +390,7 @@ func (m *memory) allocate(a *arena, n, class int) (index int, e node.Entry, err 
 }
 
 func (m *memory) add(n, index int, e node.Entry) *chunk {
-	c := &chunk{node: n, index: index, entry: e, blocks: make([]blockState, m.perChunk())}
+	c := &chunk{node: n, index: index, entry: e, blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
 	m.chunks = append(m.chunks, c)
 	m.held[m.pairs.entryAt(n, index)] = c
 	m.stats.Claims++
@@ -556,7 +570,7 @@ func (m *memory) claimSubtable(n int) (place uint64, err error) {
 // settle notes what became of a block whose operation has failed.
 func (m *memory) settle(b block, err error) {
 	if errors.Is(err, client.ErrUncertain) {
-		m.used(b) // a scan finds out
+		m.used(b, noSlot.slot) // a scan finds out
 		return
 	}
 	m.unused(b)

@@ -161,7 +161,7 @@ func (s *Store) update() error {
 			s.memory.settle(o.block, err)
 			return err
 		case out == done:
-			s.memory.used(o.block)
+			s.memory.used(o.block, a.slot)
 			s.memory.replaced(a.word)
 			return nil
 		case out == moved:
@@ -169,7 +169,7 @@ func (s *Store) update() error {
 			// While the word is there that was to be replaced, the rehash came before. When it is not, either the pair is,
 			// or it was, or another client has replaced that word behind the rehash: then this UPDATE came right before.
 			if at.word != a.word {
-				s.memory.used(o.block)
+				s.memory.used(o.block, noSlot.slot)
 				return nil
 			}
 		}

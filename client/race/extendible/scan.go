@@ -1,6 +1,9 @@
 package extendible
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -32,7 +35,8 @@ type scanned struct {
 	whole bool // else it was never named
 	hash  uint64
 	in    subtable
-	view  race.View
+	view  race.View // of both buckets, or
+	slot  *rdma.Op  // the slot where the worker has put it
 	look  *rdma.Op
 }
 
@@ -54,6 +58,10 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 		if x.in, err = s.directory.find(x.hash); err != nil {
 			return nil, err
 		}
+		if m := x.memo(); m.known {
+			x.slot = b.Read(s.subtableAt(x.in.place).Add(m.slot.Offset()), 8)
+			continue
+		}
 		at := s.index.Locate(x.hash)
 		x.view = at.ReadAt(b, s.subtableAt(x.in.place))
 	}
@@ -62,8 +70,12 @@ func (s *Store) unnamed(chunks []*chunk, thorough bool) (free []block, err error
 	}
 	looks := s.ep.Batch()
 	defer s.drop(looks)
+	slices.SortFunc(looked, func(x, y scanned) int { return cmp.Compare(x.in.suffix, y.in.suffix) })
 	for i := range looked {
-		if x := &looked[i]; x.whole {
+		x := &looked[i]
+		if i > 0 && x.in == looked[i-1].in && looked[i-1].look != nil {
+			x.look = looked[i-1].look
+		} else if x.whole {
 			x.look = s.directory.look(looks, x.in.suffix)
 		}
 	}
@@ -91,23 +103,41 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 			if c.blocks != nil && c.blocks[i] != blockUsed {
 				continue
 			}
-			number := s.blockOf(c.node, c.index, i)
-			b.Read(s.blockAt(number), pairHeader)
-			looked = append(looked, scanned{block: block{chunk: c, i: i, number: number}})
+			x := scanned{block: block{chunk: c, i: i, number: s.blockOf(c.node, c.index, i)}}
+			if m := x.memo(); m.known {
+				x.whole, x.hash, x.tag = true, m.hash, m.tag+1
+			} else {
+				b.Read(s.blockAt(x.number), pairHeader)
+			}
+			looked = append(looked, x)
 		}
 	}
 	if err := s.do(stepScanHeaders, b); err != nil {
 		return nil, err
 	}
+	read := 0
 	for i := range looked {
 		x := &looked[i]
-		w, hash, whole := decodeHeader(b.Op(i).Buf)
+		if x.memo().known {
+			continue
+		}
+		op := b.Op(read)
+		read++
+		w, hash, whole := decodeHeader(op.Buf)
 		if whole && s.block(w) == x.number {
 			x.whole, x.hash = true, hash
 		}
-		x.tag = s.tag(word(b.Op(i).Word(1))) + 1
+		x.tag = s.tag(word(op.Word(1))) + 1
 	}
 	return looked, nil
+}
+
+// memo returns what the worker knows of where the block's pair is.
+func (x *scanned) memo() memo {
+	if x.chunk.memos == nil {
+		return memo{}
+	}
+	return x.chunk.memos[x.i]
 }
 
 // isFree reports whether no slot names a block; false also where a rehash may be moving it. What its client has proposed
@@ -122,6 +152,10 @@ func (s *Store) isFree(x *scanned, thorough bool) (bool, error) {
 			return false, s.clear(x.hash, x.number)
 		}
 		return false, nil
+	}
+	if x.slot != nil { // an operation whose pair it is has ended, so the word is live, or another one
+		w := word(x.slot.Word(0))
+		return w.empty() || s.block(w) != x.number, nil
 	}
 	for i := range race.Candidates {
 		_, w := x.view.Slot(i)

@@ -291,6 +291,7 @@ type operation struct {
 	word       word  // of the pair that it writes, or of the grave; 0: it writes none
 	block      block // of that pair
 	written    bool
+	slot       race.Slot // where an INSERT has put the pair
 	suspects   []suspect
 	slots      [race.Candidates]slotWord // as they were when it looked for the key
 	again      [race.Candidates]slotWord // and behind its proposal
