@@ -64,7 +64,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a scan finds that a slot names a block", In: "Store.isFree",
 		At: "word($w).kind() == live", Do: "word(w).kind() == live && x.number == 0"},
 	{Rule: "a scan finds that a slot names a block which the worker has put there", In: "Store.isFree",
-		At: "$w.empty() || $s.block($w) != $x.number", Do: "w.empty() || s.block(w) > 0"},
+		At: "$w.empty() || $s.block($w) != $x.number", Nth: "1/2", Do: "w.empty() || s.block(w) > 0"},
 	{Rule: "a scan looks behind the slots", In: "Store.isFree",
 		At: "$s.directory.judge($*how) != valid", Do: "x.look == nil"},
 	{Rule: "a pair is the one that its slot names", In: "decodePair",
