@@ -47,7 +47,8 @@ type Store struct {
 	directory *directory
 	memory    memory
 	pace      kit.Retry     // copied by each operation
-	until     time.Duration // of the operation at work
+	spare     time.Duration // that is left of the operation's time, as of looked
+	looked    time.Duration
 	sent      bool          // the last batch was posted
 	flying    []*rdma.Batch // that are not waited for, or that a wait gave up
 	op        operation
@@ -177,10 +178,21 @@ func (s *Store) leave() error {
 }
 
 // begin sets an operation's limit in time.
-func (s *Store) begin() { s.until = s.ep.Now() + s.timeout }
+func (s *Store) begin() { s.spare, s.looked = s.timeout, s.ep.Now() }
 
-func (s *Store) left() time.Duration { return max(s.until-s.ep.Now(), 0) }
-func (s *Store) over() bool          { return s.left() == 0 }
+// timeShares is into how many parts an operation's time falls. What passes between two looks at the clock counts as one
+// part at most: the clock may have been set.
+const timeShares = 4
+
+// left returns how much of the time is left.
+func (s *Store) left() time.Duration {
+	now := s.ep.Now()
+	s.spare = max(s.spare-min(max(now-s.looked, 0), s.timeout/timeShares), 0)
+	s.looked = now
+	return s.spare
+}
+
+func (s *Store) over() bool { return s.left() == 0 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
