@@ -158,6 +158,9 @@ func (m *memory) forget() {
 	m.fresh, m.aged, m.first, m.skips = nil, nil, 0, 0
 	for _, c := range m.chunks {
 		clear(c.blocks) // used, as far as it knows
+		if m.s.forgets() {
+			clear(c.memos)
+		}
 		c.listed = 0
 	}
 }
