@@ -21,7 +21,7 @@ func tiny(timeout time.Duration) Params {
 	return Params{Groups: 2, Slots: 1, Chunks: 12, PairBytes: 320, Depth: 12, Clients: 24, Timeout: timeout}
 }
 
-// explored is the store as the explorer sees it: with keepers, or with nobody but the workers to repair anything. Its
+// explored is the store as the explorer sees it: with keepers, or without anything but the workers to repair it. Its
 // workers split subtables though there is room, and forget what memory is free, one time in four. It counts rehashes, and CASes that one came before.
 func explored(format string, kept bool, seen *Stats) *explore.Subject {
 	const timeout = 200 * time.Millisecond
@@ -80,7 +80,7 @@ func TestExplore(t *testing.T) {
 			var seen Stats
 			explore.Seeds(t, explored(c.format, c.kept, &seen), runs)
 			t.Logf("%+v", seen)
-			if seen.Splits == 0 || seen.Looks == 0 {
+			if !teeth.UnderRace && (seen.Splits == 0 || seen.Looks == 0) {
 				t.Errorf("there were few rehashes: %+v", seen)
 			}
 		})
