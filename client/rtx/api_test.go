@@ -365,8 +365,8 @@ func TestDamage(t *testing.T) {
 	for _, p := range []Pointer{pb, pa + 1, pa | 7<<classShift, l.pointer(0, 1, l.units*5)} {
 		damage(func() { r.swap(l.Meta(a).Add(8), uint64(pa), uint64(p)) }, func() { r.swap(l.Meta(a).Add(8), uint64(p), uint64(pa)) })
 	}
-	damage(func() { r.write(l.buffer(pa).Add(headerBytes), []byte("THERE")) }, func() { r.write(l.buffer(pa).Add(headerBytes), []byte("there")) })
-	r.write(l.buffer(pa).Add(headerBytes), []byte("THERE"))
+	damage(func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("THERE")) }, func() { r.write(l.buffer(pa).Add(HeaderBytes), []byte("there")) })
+	r.write(l.buffer(pa).Add(HeaderBytes), []byte("THERE"))
 	_, err = get(w, a)
 	wantError(t, err, client.ErrDamaged)
 }
@@ -432,7 +432,7 @@ func TestShared(t *testing.T) {
 			if err != nil || !strings.HasPrefix(got[0], "SLOT....xxx") {
 				t.Errorf("%q, %v", got, err)
 			}
-			r.write(l.buffer(r.meta(b).Pointer).Add(headerBytes), []byte("xxxxxxxx"))
+			r.write(l.buffer(r.meta(b).Pointer).Add(HeaderBytes), []byte("xxxxxxxx"))
 		} else {
 			_, err := get(w, b)
 			wantError(t, err, client.ErrDamaged)

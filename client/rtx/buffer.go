@@ -6,7 +6,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A buffer is the data of an object, which does not change while the object's pointer names it:
+// HeaderBytes is what a buffer has beside its data, which does not change while the object's pointer names it:
 //
 //	0   checksum of all that follows, up to the end of the data
 //	8   the pointer by which this use of the buffer is named
@@ -18,22 +18,24 @@ import (
 // object to ask when free buffers are looked for: a buffer that its object's pointer does not name is free.
 //
 // Where Shape.Shared says that indexes change data by verbs of their own, the checksum is over the header.
-const headerBytes = 32
+//
+// Buffers are whole units of 64 bytes, so that sizes of a multiple of 64 bytes less HeaderBytes waste nothing.
+const HeaderBytes = 32
 
 // covered returns how many bytes of a buffer, from its checksum on, that is over.
 func (l *Layout) covered(class, data int) int {
 	if l.Shared>>class&1 != 0 {
-		return headerBytes
+		return HeaderBytes
 	}
-	return headerBytes + data
+	return HeaderBytes + data
 }
 
-// encodeBuffer writes a buffer to p, which has headerBytes bytes and the data's.
+// encodeBuffer writes a buffer to p, which has HeaderBytes bytes and the data's.
 func (l *Layout) encodeBuffer(p []byte, use Pointer, r Ref, data []byte) {
 	le.PutUint64(p[8:], uint64(use))
 	le.PutUint64(p[16:], uint64(r))
 	le.PutUint64(p[24:], uint64(len(data)))
-	copy(p[headerBytes:], data)
+	copy(p[HeaderBytes:], data)
 	le.PutUint64(p, xxhash.Sum64(p[8:l.covered(use.class(), len(data))]))
 }
 
@@ -41,11 +43,11 @@ func (l *Layout) encodeBuffer(p []byte, use Pointer, r Ref, data []byte) {
 // false: that use of the buffer is over, or the READ was torn.
 func (l *Layout) Decode(p []byte, by Pointer) (r Ref, data []byte, ok bool) {
 	n := le.Uint64(p[24:])
-	if Pointer(le.Uint64(p[8:])) != by.use() || n > uint64(len(p)-headerBytes) {
+	if Pointer(le.Uint64(p[8:])) != by.use() || n > uint64(len(p)-HeaderBytes) {
 		return 0, nil, false
 	}
 	whole := le.Uint64(p) == xxhash.Sum64(p[8:l.covered(by.class(), int(n))])
-	return Ref(le.Uint64(p[16:])), p[headerBytes : headerBytes+n], whole
+	return Ref(le.Uint64(p[16:])), p[HeaderBytes : HeaderBytes+n], whole
 }
 
 // Buffer returns the address and the length of the buffer that a pointer names, with its header; false: it names none.

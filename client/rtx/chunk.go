@@ -134,7 +134,7 @@ func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
 	defer w.drop(b)
 	for i := from; i < to; i++ {
 		if c.items[i] == itemUsed {
-			b.Read(c.a.chunkAt(c.node, c.index).Add(uint64(i*size)), headerBytes)
+			b.Read(c.a.chunkAt(c.node, c.index).Add(uint64(i*size)), HeaderBytes)
 		}
 	}
 	if err := w.do(stepScanChunk, b); err != nil {

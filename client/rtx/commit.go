@@ -69,7 +69,7 @@ func (tx *Tx) next(o *object) Pointer {
 // writeData adds the WRITE of an object's data.
 func (tx *Tx) writeData(b *rdma.Batch, o *object) {
 	if o.change == written {
-		p := b.Alloc(headerBytes + len(o.next))
+		p := b.Alloc(HeaderBytes + len(o.next))
 		tx.w.encodeBuffer(p, o.item.use, o.ref, o.next)
 		b.Write(tx.w.buffer(o.item.use), p)
 	}

@@ -312,7 +312,7 @@ func TestRecovered(t *testing.T) {
 // TestTornData: a buffer of which a word is another use's is not what its pointer names.
 func TestTornData(t *testing.T) {
 	l := &Layout{}
-	p, q := make([]byte, headerBytes+24), make([]byte, headerBytes+40)
+	p, q := make([]byte, HeaderBytes+24), make([]byte, HeaderBytes+40)
 	l.encodeBuffer(p, 77, 5, []byte("first data of 24 bytes ."))
 	l.encodeBuffer(q, 77+1<<40, 6, []byte("other data, which are 40 bytes all in all"[:40]))
 	if r, data, ok := l.Decode(append(p, make([]byte, 16)...), 77); !ok || r != 5 || string(data) != "first data of 24 bytes ." {

@@ -204,7 +204,7 @@ func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
 	if l.Absent(p) || p.class() >= len(l.Sizes) {
 		return 0, 0, false
 	}
-	return l.buffer(p).Add(headerBytes), l.Sizes[p.class()], true
+	return l.buffer(p).Add(HeaderBytes), l.Sizes[p.class()], true
 }
 
 // buffer returns the address of a buffer, where its header is.
@@ -229,7 +229,7 @@ func (l *Layout) unitOf(n, chunk, class, i int) uint64 {
 
 // bufferBytes returns the bytes of a buffer of a class.
 func (l *Layout) bufferBytes(class int) int {
-	return (headerBytes + l.Sizes[class] + unitBytes - 1) / unitBytes * unitBytes
+	return (HeaderBytes + l.Sizes[class] + unitBytes - 1) / unitBytes * unitBytes
 }
 
 // buffers returns how many buffers of a class a chunk has.

@@ -25,9 +25,8 @@ func (tx *Tx) load(r Ref) (*object, error) {
 		return nil, fmt.Errorf("%v of %d roots and %d others a node: %w", r, tx.w.Roots, tx.w.Objects, ErrNoObject)
 	}
 	o := tx.add(r)
-	for torn := 0; ; {
-		guessed := tx.guessed(o)
-		if !guessed {
+	for torn, known := 0, tx.guessed(o); ; {
+		if !known {
 			if err := tx.readMeta(o); err != nil {
 				return nil, tx.forget(r, err)
 			}
@@ -38,9 +37,11 @@ func (tx *Tx) load(r Ref) (*object, error) {
 			return nil, tx.forget(r, err)
 		case !again:
 			return o, nil
-		case whole || guessed:
-			continue // another transaction was faster
+		case whole: // another transaction was faster, or the guess was wrong: o.seen is what it is now
+			known = !o.seen.Lock.Held()
+			continue
 		}
+		known = false
 		if torn++; torn == mostTorn {
 			at := tx.w.buffer(o.seen.Pointer)
 			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
@@ -84,8 +85,8 @@ func (tx *Tx) readMeta(o *object) error {
 	}
 }
 
-// readData reads what o.seen names, and looks at the metadata of everything again. again: o is not as it was, or, where
-// it is whole, is; otherwise its data was not what its metadata names.
+// readData reads what o.seen names, and looks at the metadata of everything again. again: where it is whole, o is not as
+// it was, and o.seen is what it is now; otherwise its data was not what its metadata names.
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -105,7 +106,8 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	if err := tx.judge(b, first, others); err != nil {
 		return false, false, err
 	}
-	if MetaOf(meta.Buf) != o.seen {
+	if now := MetaOf(meta.Buf); now != o.seen {
+		o.seen = now
 		return true, true, nil
 	}
 	o.there = there
@@ -219,14 +221,14 @@ func (tx *Tx) Lock(r Ref) error {
 	if !w.valid(r) {
 		return fmt.Errorf("lock %v: %w", r, ErrNoObject)
 	}
-	for o := tx.add(r); ; {
-		guessed := tx.guessed(o)
-		if !guessed {
+	o := tx.add(r)
+	for known := tx.guessed(o); ; {
+		if !known {
 			if err := tx.readMeta(o); err != nil {
 				return tx.forget(r, err)
 			}
 		}
-		ok, err := tx.lockAndRead(o, guessed)
+		ok, err := tx.lockAndRead(o, known)
 		if err != nil && o.lock == 0 {
 			return tx.forget(r, err)
 		}
@@ -236,9 +238,10 @@ func (tx *Tx) Lock(r Ref) error {
 		if ok {
 			return nil
 		}
-		if tx.held > 0 && !guessed {
+		if tx.held > 0 && !known {
 			return tx.forget(r, tx.conflict(o, true))
 		}
+		known = known && !o.seen.Lock.Held()
 	}
 }
 
@@ -259,7 +262,7 @@ func (tx *Tx) lockSeen(o *object) error {
 
 // lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds
 // only where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two
-// moments.
+// moments. Where a guess was wrong, o.seen is what the object is now, which may be of two moments as well.
 func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
@@ -282,6 +285,9 @@ func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
 		return false, fmt.Errorf("lock %v: %w", o.ref, err)
 	}
 	if !cas.Swapped() {
+		if guessed {
+			o.seen = Meta{Lock(cas.Result), Pointer(pointer.Word(0))}
+		}
 		return false, nil
 	}
 	o.lock = lock

@@ -46,7 +46,7 @@ func waits(w *Worker) kit.Retry {
 // word of its log, stayed as they are for the lease. Locks of transactions that are over it releases at once. It is not
 // called by a closure that Run runs: its transaction waits by itself.
 func (w *Worker) Await(r Ref) error {
-	w.extend()
+	w.begin()
 	return w.await(r)
 }
 

@@ -67,7 +67,7 @@ func TestTrips(t *testing.T) {
 		seen, _ := w.Seen(a)
 		count("read of what was seen", w, 1, 2, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
 		count("write of what was seen", w, 1+2+1, 2, 1, 3, func(tx *Tx) error { tx.Guess(a, seen); return writeAll(tx, a) })
-		count("read of what was seen wrongly", w, 3, 5, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
+		count("read of what was seen wrongly", w, 2, 4, 0, 0, func(tx *Tx) error { tx.Guess(a, seen); return readAll(tx, a) })
 		seen, _ = w.Seen(a)
 		count("write of what was seen and locked", w, 1+1+1, 2, 1, 3, func(tx *Tx) error {
 			tx.Guess(a, seen)

@@ -84,7 +84,7 @@ func conflicts(w *Worker) kit.Retry {
 // The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet; rdma.ErrTimeout when it
 // found no end in time, and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
-	w.extend()
+	w.begin()
 	if err := w.settle(); err != nil {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}
@@ -189,8 +189,8 @@ func (tx *Tx) Read(r Ref) ([]byte, error) {
 }
 
 // Guess says what an object's metadata is, as far as the caller knows: from Worker.Seen, or from a READ of its own.
-// Where it is right the transaction takes a trip less to read the object, or to lock it; where not, a trip more. An
-// attempt behind the first one makes no guesses.
+// Where it is right the transaction takes a trip less to read the object, or to lock it; where not, as many as without.
+// An attempt behind the first one makes no guesses.
 func (tx *Tx) Guess(r Ref, m Meta) {
 	if !m.Lock.Held() && !tx.again {
 		tx.guesses = append(tx.guesses, guess{r, m})

@@ -64,6 +64,7 @@ type Worker struct {
 	conflicts, waits kit.Retry
 	state            state         // of the own log, as it was met last
 	spare            time.Duration // that is left of a transaction's time, as of looked
+	shared           bool          // by all transactions, until the next Span
 	looked           time.Duration
 	sent             bool // the last batch was posted
 	tx               Tx
@@ -72,6 +73,7 @@ type Worker struct {
 	memory           memory
 	watch            watch
 	record           record // that was read last
+	each             []reading
 	stats            Stats
 }
 
@@ -135,6 +137,23 @@ func (w *Worker) Close() error {
 
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
+
+// Span begins a span of Options.Timeout for all that the worker does from now on, until the next one: an operation of
+// an index that takes several transactions takes no longer than one would. Without it each has its own.
+func (w *Worker) Span() {
+	w.extend()
+	w.shared = true
+}
+
+// Over reports whether the time of a Span is over.
+func (w *Worker) Over() bool { return w.over() }
+
+// begin begins the span of a transaction.
+func (w *Worker) begin() {
+	if !w.shared {
+		w.extend()
+	}
+}
 
 // timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
 // one part at most: the clock may have been set.
