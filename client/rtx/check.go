@@ -13,10 +13,14 @@ import (
 type Usage struct {
 	Objects int // with data, roots among them
 	Held    int // locks
-	Buffers int // of chunks that were handed out
-	Named   int // of them those that an object names
-	Owned   int // chunks that a client has
-	Handed  int // chunks that were handed out
+	// Over are those of them whose transaction is over: the next client that meets one releases it.
+	Over int
+	// Unfinished are commits that were decided and not finished, whose objects may be in part as they were before.
+	Unfinished int
+	Buffers    int // of chunks that were handed out
+	Named      int // of them those that an object names
+	Owned      int // chunks that a client has
+	Handed     int // chunks that were handed out
 	// Lost are chunks of clients that are none of those that Check was told.
 	Lost int
 }
@@ -30,6 +34,7 @@ type audit struct {
 	Usage
 	tables [2][][]node.Entry // metas and data, by node
 	named  map[uint64]Ref    // by unit
+	states []state           // of logs, by client
 	errs   []error
 }
 
@@ -55,6 +60,9 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 				a.chunk(k, e, alive)
 			}
 		}
+	}
+	if err := a.logs(); err != nil {
+		return a.Usage, err
 	}
 	for i := range w.Roots {
 		if err := a.objects(w.Meta(w.Root(i)), 1, func(int) uint64 { return uint64(i + 1) }); err != nil {
@@ -108,6 +116,9 @@ func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
 		m := MetaOf(op.Buf[i*MetaBytes:])
 		if m.Lock.Held() {
 			a.Held++
+			if a.released(m.Lock, a.states[min(int(a.owner(m.Lock)), a.Clients)]) {
+				a.Usage.Over++
+			}
 		}
 		if a.Absent(m.Pointer) {
 			continue
@@ -147,4 +158,65 @@ func (a *audit) object(r Ref, p Pointer) error {
 		a.fail("%v names %v, which has no data of it", r, a.buffer(p))
 	}
 	return nil
+}
+
+// logs reads the state of each client's log.
+func (a *audit) logs() error {
+	a.states = make([]state, a.Clients+1)
+	for from := 1; from <= a.Clients; from += scanAtOnce {
+		n := min(scanAtOnce, a.Clients+1-from)
+		b := a.ep.Batch()
+		for i := range n {
+			b.Read(a.log(rdma.ClientID(from+i)).Add(stateAt), 8)
+		}
+		a.extend()
+		err := a.do(stepReadLog, b)
+		for i := range n {
+			if err == nil {
+				a.states[from+i] = state(b.Op(i).Word(0))
+			}
+		}
+		a.drop(b)
+		if err != nil {
+			return fmt.Errorf("read the logs of clients %d to %d: %w", from, from+n-1, err)
+		}
+	}
+	for _, s := range a.states {
+		if s.phase() == phaseDoing {
+			a.Unfinished++
+		}
+	}
+	return nil
+}
+
+// Look returns the data of an object as its pointer names it now, whatever its lock says: for looks at pools that no
+// client is using. There is none when the error wraps ErrNoObject. It is valid until the next call.
+func (w *Worker) Look(r Ref) ([]byte, error) {
+	w.extend()
+	if !w.valid(r) {
+		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
+	}
+	m, _, err := w.look(w.Meta(r), 0)
+	if err != nil {
+		return nil, fmt.Errorf("look at %v: %w", r, err)
+	}
+	at, n, ok := w.Buffer(m.Pointer)
+	if !ok {
+		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
+	}
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(at, n)
+	if err := w.do(stepReadData, b); err != nil {
+		return nil, fmt.Errorf("look at %v: %w", r, err)
+	}
+	of, data, whole := w.Decode(op.Buf, m.Pointer)
+	switch {
+	case !whole:
+		return nil, fmt.Errorf("%v has no data at %v: %w", r, at, client.ErrDamaged)
+	case of != r:
+		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
+	}
+	w.seenData = append(w.seenData[:0], data...)
+	return w.seenData, nil
 }

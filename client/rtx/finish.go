@@ -108,14 +108,13 @@ const (
 	aborted
 )
 
-// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view has changed that is
-// found out at once, since nothing is in flight any more.
+// uncertain is what a transaction ends with whose deciding verb failed. Where only the pool's view has changed, or a node
+// was out of reach for a moment, what became of it is found out at once, since nothing is in flight any more.
 func (w *Worker) uncertain(p pending, err error) error {
 	w.pending.Keep(p)
-	if w.rejoin(err) {
-		w.extend()
+	w.extend()
+	for failed := err; failed != nil && w.rejoin(failed); {
 		var known outcome
-		failed := error(nil)
 		w.pending.Resolve(func(p *pending) bool {
 			known, failed = w.resolve(p)
 			return failed == nil
@@ -140,7 +139,7 @@ func (w *Worker) settle() error {
 	var failed error
 	w.pending.Resolve(func(p *pending) bool {
 		_, err := w.resolve(p)
-		if err != nil && w.rejoin(err) {
+		for err != nil && w.rejoin(err) {
 			_, err = w.resolve(p)
 		}
 		if err != nil {

@@ -232,17 +232,17 @@ func TestUncertain(t *testing.T) {
 				step = stepDecide
 			}
 			h := &hooked{ep, map[rdma.Step]func(){}}
-			failing := fault.New(h, fault.Fault{Step: step, Err: rdma.ErrNodeDown})
+			failing := fault.New(h, fault.Fault{Step: step, Err: rdma.ErrTimeout})
 			w := open(t, failing, l, Options{Log: logged, Drift: long})
 			other := worker(t, f, l, Options{Drift: long})
 			must(t, set(other, "old", a))
 			r := newRaw(t, f, l)
 			if took { // it landed, and only the answer is lost
-				w.ep = &answerless{Endpoint: ep, step: step}
+				w.ep = &answerless{Endpoint: ep, step: step, err: rdma.ErrTimeout}
 			}
 			err = set(w, "new", a)
 			wantError(t, err, client.ErrUncertain)
-			wantError(t, err, rdma.ErrNodeDown)
+			wantError(t, err, rdma.ErrTimeout)
 			if !r.meta(a).Lock.Held() {
 				t.Error("the lock was released")
 			}
@@ -261,10 +261,58 @@ func TestUncertain(t *testing.T) {
 	}
 }
 
+// TestOutOfReach: where a node is out of reach for a moment, at any step, a transaction goes on, and is done once, whether
+// the verb landed or not.
+func TestOutOfReach(t *testing.T) {
+	for _, step := range []rdma.Step{stepReadMeta, stepReadData, stepLockEarly, stepLock, stepDecide, stepSwapPointer, stepUnlock} {
+		for _, took := range []bool{false, true} {
+			f, l := pool(t, Shape{Nodes: 1, Roots: 2})
+			a, b := l.Root(0), l.Root(1)
+			ep, err := f.Open("worker")
+			must(t, err)
+			w := open(t, ep, l, Options{Drift: long})
+			must(t, set(w, "0", a, b))
+			must(t, w.settle())
+			if w.ep = fault.New(ep, fault.Fault{Step: step, Err: rdma.ErrNodeDown}); took {
+				w.ep = &answerless{Endpoint: ep, step: step, err: rdma.ErrNodeDown}
+			}
+			ran, n := 0, byte('0')
+			err = w.Run(func(tx *Tx) error {
+				ran++
+				if step == stepLockEarly {
+					if err := tx.Lock(a); err != nil {
+						return err
+					}
+				}
+				for _, r := range []Ref{a, b} {
+					p, err := tx.Read(r)
+					if err != nil {
+						return err
+					}
+					n = p[0]
+					if err := tx.Write(r, []byte{'1'}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			must(t, err)
+			wantData(t, w, "[1 1]", a, b)
+			if again := step != stepUnlock && step != stepSwapPointer && (step != stepDecide || !took); (ran == 2) != again || n != '0' {
+				t.Errorf("%v, %v: the closure ran %d times, and has seen %c", step, took, ran, n)
+			}
+			if _, err := w.Check(func(rdma.ClientID) bool { return true }); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
 // answerless is an endpoint whose answers to a step are lost, once.
 type answerless struct {
 	rdma.Endpoint
 	step rdma.Step
+	err  error
 }
 
 func (e *answerless) Post(b *rdma.Batch) error {
@@ -273,7 +321,7 @@ func (e *answerless) Post(b *rdma.Batch) error {
 	}
 	err := e.Endpoint.Post(b)
 	for i := range b.Len() {
-		b.Op(i).Fail(rdma.ErrNodeDown)
+		b.Op(i).Fail(e.err)
 	}
 	e.step = ""
 	return err

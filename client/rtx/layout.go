@@ -61,8 +61,11 @@ type arena struct {
 func (a *arena) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, a.table+8*uint64(chunk)) }
 func (a *arena) chunkAt(n, chunk int) rdma.Addr { return rdma.At(n, a.first+a.chunk*uint64(chunk)) }
 
+// ChunkObjects is how many objects a client takes room for at a time.
+const ChunkObjects = 64
+
 const (
-	metaChunk = 64 * MetaBytes
+	metaChunk = ChunkObjects * MetaBytes
 	unitBytes = 64 // buffers are whole units
 
 	// least widths: below them a word would come back within hours. Shapes of tests may ask for less.
@@ -155,6 +158,9 @@ func (l *Layout) widths() error {
 // Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
 // handed out.
 func (l *Layout) Tables() uint64 { return l.metas.first - l.Base }
+
+// Buffers returns the bytes of a node that are there for data, with the headers of buffers.
+func (l *Layout) Buffers() uint64 { return l.data.chunks * l.data.chunk }
 
 // Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
 // keeps its Shape in a pool's header writes that, too.

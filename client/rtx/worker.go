@@ -74,6 +74,7 @@ type Worker struct {
 	watch            watch
 	record           record // that was read last
 	each             []reading
+	seenData         []byte // by Look
 	stats            Stats
 }
 
@@ -124,12 +125,23 @@ func (w *Worker) Stats() Stats { return w.stats }
 // recovered.
 func (w *Worker) Close() error {
 	w.extend()
-	if err := w.settle(); err != nil {
+	err := w.leave()
+	for err != nil && w.rejoin(err) {
+		err = w.leave()
+	}
+	if err != nil {
 		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	return nil
+}
+
+func (w *Worker) leave() error {
+	if err := w.settle(); err != nil {
+		return err
 	}
 	list, err := w.chunksOf(w.id)
 	if err != nil {
-		return fmt.Errorf("close client %d: %w", w.id, err)
+		return err
 	}
 	w.memory.open(w)
 	return w.freeChunks(list)
@@ -215,9 +227,28 @@ func (w *Worker) land() error {
 	return nil
 }
 
-// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did.
+// A worker waits for a node that does not answer for a part of a transaction's time: it may be out of reach for a moment.
+const (
+	reachShare = 4
+	reachPause = 500 * time.Microsecond
+)
+
+// rejoin reports whether it makes sense to go on behind an error: verbs were fenced off, and the worker has joined the
+// pool's view again; or a node does not answer, which is waited for.
 func (w *Worker) rejoin(err error) bool {
-	return errors.Is(err, rdma.ErrStale) && w.view.Join() == nil
+	switch {
+	case w.over():
+		return false
+	case errors.Is(err, rdma.ErrStale):
+		return w.view.Join() == nil
+	case !errors.Is(err, rdma.ErrNodeDown) || w.left() < w.opt.Timeout-w.opt.Timeout/reachShare:
+		return false
+	}
+	if err := w.view.Join(); err != nil && !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
+		return false
+	}
+	w.ep.Sleep(reachPause)
+	return true
 }
 
 func (w *Worker) readState(c rdma.ClientID) (state, error) {

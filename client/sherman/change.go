@@ -1,0 +1,193 @@
+package sherman
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman/btree"
+)
+
+// A change locks the key's leaf before it reads it (OPT2, section 5): so it is not run again since another pair of the
+// leaf changed. A transaction that changes the leaf alone has no log (OPT1).
+
+// lockLeaf locks and reads the key's leaf, or returns errStale.
+func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
+	if err := tx.lock(s.way[0]); err != nil {
+		return btree.Leaf{}, staleIfGone(err)
+	}
+	p, err := tx.read(s.way[0])
+	if err != nil {
+		return btree.Leaf{}, staleIfGone(err)
+	}
+	l, ok := s.format.DecodeLeaf(p)
+	if !ok || l.Side(s.key) != 0 {
+		return btree.Leaf{}, errStale
+	}
+	return l, nil
+}
+
+func staleIfGone(err error) error {
+	if err == errGone {
+		return errStale
+	}
+	return err
+}
+
+// changed returns a copy of a leaf, which may be changed.
+func (s *Store) changed(l btree.Leaf) btree.Leaf { return l.Copy(s.node) }
+
+// Insert implements client.Store.
+func (s *Store) Insert(key, value []byte) error {
+	if err := s.begin(key, value); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	if err := s.do(s.insertTx); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) insert(tx transaction) error {
+	l, err := s.lockLeaf(tx)
+	if err != nil {
+		return err
+	}
+	if l.Find(s.key) >= 0 {
+		return client.ErrExists
+	}
+	p := btree.Pair{Key: s.key, Value: s.value}
+	if len(s.value) > btree.Inline {
+		s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
+		if p.Beside, err = tx.create(s.beside); err != nil {
+			return err
+		}
+	}
+	slot := l.Free()
+	if slot < 0 {
+		return s.splitLeaf(tx, l, p)
+	}
+	n := s.changed(l)
+	n.Set(slot, &p)
+	return tx.write(s.way[0], s.node)
+}
+
+// Update implements client.Store. A value that lies beside its leaf is replaced there, and the leaf is not touched: it
+// stays beside the leaf, however short it becomes.
+func (s *Store) Update(key, value []byte) error {
+	if err := s.begin(key, value); err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	beside := len(value) > btree.Inline // where the value before most likely lies
+	for !s.objects.over() {
+		err := s.updateWhere(beside)
+		if err == nil {
+			return nil
+		}
+		if err != errMoved && err != errBeside {
+			return fmt.Errorf("update: %w", err)
+		}
+		beside = !beside || err == errMoved
+	}
+	return fmt.Errorf("update: %w", errTime)
+}
+
+// updateWhere replaces a value beside its leaf, or one in it; errBeside: it lies in the other place; errMoved: it is
+// to be looked for again.
+func (s *Store) updateWhere(beside bool) error {
+	if !beside {
+		return s.do(s.updateTx)
+	}
+	if err := s.look(); err != nil {
+		return err
+	}
+	if s.found == foundHere {
+		return errBeside
+	}
+	return s.objects.run(s.replaceTx)
+}
+
+func (s *Store) update(tx transaction) error {
+	l, err := s.lockLeaf(tx)
+	if err != nil {
+		return err
+	}
+	slot := l.Find(s.key)
+	if slot < 0 {
+		return client.ErrNotFound
+	}
+	if l.Pair(slot).Beside != 0 {
+		return errBeside
+	}
+	p := btree.Pair{Key: s.key, Value: s.value}
+	if len(s.value) > btree.Inline {
+		s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
+		if p.Beside, err = tx.create(s.beside); err != nil {
+			return err
+		}
+	}
+	n := s.changed(l)
+	n.Set(slot, &p)
+	return tx.write(s.way[0], s.node)
+}
+
+// replace replaces the value at s.at. It is the key's pair that is there: a DELETE frees it with the leaf's entry, and no
+// other transaction changes whose it is.
+func (s *Store) replace(tx transaction) error {
+	if err := tx.lock(s.at); err != nil {
+		return movedIfGone(err)
+	}
+	p, err := tx.read(s.at)
+	if err != nil {
+		return movedIfGone(err)
+	}
+	key, _, ok := btree.DecodeValue(p)
+	if !ok || string(key) != string(s.key) {
+		return errMoved
+	}
+	s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
+	return tx.write(s.at, s.beside)
+}
+
+func movedIfGone(err error) error {
+	if err == errGone {
+		return errMoved
+	}
+	return err
+}
+
+// Delete implements client.Store. When few pairs are left in the leaf it is merged with its neighbor behind that, by a
+// transaction of its own: see merge.
+func (s *Store) Delete(key []byte) error {
+	if err := s.begin(key, nil); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	if err := s.do(s.deleteTx); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	if s.few(s.left) {
+		s.shrink()
+	}
+	return nil
+}
+
+func (s *Store) remove(tx transaction) error {
+	l, err := s.lockLeaf(tx)
+	if err != nil {
+		return err
+	}
+	slot := l.Find(s.key)
+	if slot < 0 {
+		return client.ErrNotFound
+	}
+	if at := l.Pair(slot).Beside; at != 0 {
+		if err := tx.free(at); err == errGone {
+			return fmt.Errorf("the value of %.40q is not there: %w", s.key, client.ErrDamaged)
+		} else if err != nil {
+			return err
+		}
+	}
+	n := s.changed(l)
+	n.Clear(slot)
+	s.left = n.Count()
+	return tx.write(s.way[0], s.node)
+}

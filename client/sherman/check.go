@@ -1,0 +1,228 @@
+package sherman
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/client/sherman/btree"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Check walks the whole pool, on which no client works, and reports. Objects: each has data of its own. The tree: each
+// node has the level and the fences that its parent says, its entries lie between them, in internal nodes in order, and
+// its sibling is the next node of its level; each value that a leaf names is that key's, and named once; and there is
+// no object that the tree does not have. It changes nothing.
+func Check(f rdma.Fabric) (r client.Report, err error) {
+	ep, err := f.Open("check")
+	if err != nil {
+		return r, fmt.Errorf("check: %w", err)
+	}
+	c := checker{r: &r, named: map[btree.Ref]bool{}}
+	if err := c.check(f, ep); err != nil {
+		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
+	}
+	return r, ep.Close()
+}
+
+// checker is a Check at work.
+type checker struct {
+	*layout
+	w     *rtx.Worker
+	r     *client.Report
+	named map[btree.Ref]bool // objects that the tree has
+	last  []btree.Ref        // siblings that the node before of each level has
+	begun []bool             // levels of which a node was met
+
+	keys, beside, besideBytes, leaves, empty, internal uint64
+}
+
+func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
+	if c.layout, _, err = readLayout(ep); err != nil {
+		return err
+	}
+	if c.w, err = rtx.Open(ep, c.rtx, c.options(c.Timeout)); err != nil {
+		return err
+	}
+	u, err := c.objects(f)
+	if err != nil {
+		return err
+	}
+	if u.Unfinished > 0 {
+		c.r.Unseen("the tree: %d commits were decided and are not finished", u.Unfinished)
+		return nil
+	}
+	if err := c.tree(); err != nil {
+		return err
+	}
+	if have := uint64(len(c.named)); uint64(u.Objects) != have {
+		c.r.Damaged("the pool has %d objects, and the tree %d", u.Objects, have)
+	}
+	c.r.Fact("keys", c.keys, c.keys*uint64(c.KeyBytes+btree.Inline))
+	c.r.Fact("leaves", c.leaves, c.leaves*uint64(c.NodeBytes))
+	c.r.Fact("leaves without a pair", c.empty, c.empty*uint64(c.NodeBytes))
+	c.r.Fact("internal nodes", c.internal, c.internal*uint64(c.NodeBytes))
+	c.r.Fact("levels", uint64(len(c.last)), 0)
+	c.r.Fact("values beside leaves", c.beside, c.besideBytes)
+	c.r.Fact("buffers", uint64(u.Buffers), 0)
+	c.r.Fact("buffers that are used", uint64(u.Named), 0)
+	c.r.Fact("locks of transactions that are over", uint64(u.Over), 0)
+	return nil
+}
+
+// objects looks at the objects of the pool, and at what clients have left.
+func (c *checker) objects(f rdma.Fabric) (rtx.Usage, error) {
+	clients, err := rdma.ListClients(f)
+	if err != nil {
+		return rtx.Usage{}, err
+	}
+	alive := map[rdma.ClientID]bool{}
+	for _, client := range clients {
+		alive[client.ID] = alive[client.ID] || client.Alive
+	}
+	u, err := c.w.Check(func(id rdma.ClientID) bool { return alive[id] })
+	if errors.Is(err, client.ErrDamaged) {
+		for _, e := range parts(err) {
+			c.r.Damaged("%v", e)
+		}
+		err = nil
+	}
+	if n := u.Held - u.Over; n > 0 {
+		c.r.Waits("%d locks of transactions that did not end: whoever meets one releases it behind its lease", n)
+	}
+	if u.Unfinished > 0 {
+		c.r.Waits("%d commits that were decided and are not finished", u.Unfinished)
+	}
+	if u.Lost > 0 {
+		c.r.Waits("%d chunks of memory of clients that are gone", u.Lost)
+	}
+	return u, err
+}
+
+// parts are the errors that one joins.
+func parts(err error) []error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	return []error{err}
+}
+
+// tree walks the tree.
+func (c *checker) tree() error {
+	root := c.w.Root(0)
+	p, err := c.w.Look(root)
+	if err != nil && !errors.Is(err, rtx.ErrNoObject) && !errors.Is(err, client.ErrDamaged) {
+		return err
+	}
+	h, ok := c.format.Decode(p)
+	if !ok || h.Level > mostHeight {
+		c.r.Damaged("the root is no node")
+		return nil
+	}
+	c.last, c.begun = make([]btree.Ref, h.Level+1), make([]bool, h.Level+1)
+	if err := c.node(btree.Ref(root), h.Level, nil, nil, true); err != nil {
+		return err
+	}
+	for level, r := range c.last {
+		if r != 0 {
+			c.r.Damaged("the last node of level %d has the sibling %#x", level, r)
+		}
+	}
+	return nil
+}
+
+// look returns an object's data; nil: there is none, which it reports.
+func (c *checker) look(r btree.Ref) ([]byte, error) {
+	if c.named[r] {
+		c.r.Damaged("%#x is named twice", r)
+		return nil, nil
+	}
+	c.named[r] = true
+	p, err := c.w.Look(rtx.Ref(r))
+	switch {
+	case errors.Is(err, rtx.ErrNoObject):
+		c.r.Damaged("%#x is named, and not there", r)
+		delete(c.named, r)
+		return nil, nil
+	case errors.Is(err, client.ErrDamaged): // as the walk over all objects has found
+		return nil, nil
+	}
+	return bytes.Clone(p), err
+}
+
+// node looks at a node, and all below it, which is to have the keys from lower on to upper.
+func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) error {
+	p, err := c.look(r)
+	if err != nil || p == nil {
+		return err
+	}
+	h, ok := c.format.Decode(p)
+	switch {
+	case !ok || h.Level != level:
+		c.r.Damaged("%#x is no node of level %d", r, level)
+		return nil
+	case !bytes.Equal(h.Lower, lower) || h.Last != last || !last && !bytes.Equal(h.Upper, upper):
+		c.r.Damaged("node %#x of level %d has the keys from %.40q to %.40q (last: %v), and its parent says %.40q to %.40q (%v)",
+			r, level, h.Lower, h.Upper, h.Last, lower, upper, last)
+	case c.begun[level] && c.last[level] != r:
+		c.r.Damaged("node %#x of level %d follows one whose sibling is %#x", r, level, c.last[level])
+	}
+	c.last[level], c.begun[level] = h.Sibling, true
+	if level == 0 {
+		return c.leaf(r, p)
+	}
+	c.internal++
+	n, ok := c.format.DecodeInternal(p)
+	if !ok {
+		c.r.Damaged("node %#x of level %d has entries that are not in order, or not between its fences", r, level)
+		return nil
+	}
+	for i := range n.Count() + 1 {
+		lower, upper, last := n.Bounds(i)
+		if err := c.node(n.Child(i), level-1, lower, upper, last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaf looks at the pairs of a leaf, and at their values.
+func (c *checker) leaf(r btree.Ref, p []byte) error {
+	l, ok := c.format.DecodeLeaf(p)
+	if !ok {
+		c.r.Damaged("%#x is no leaf", r)
+		return nil
+	}
+	c.leaves++
+	pairs := l.Pairs(nil)
+	if len(pairs) == 0 {
+		c.empty++
+	}
+	c.keys += uint64(len(pairs))
+	for i, pair := range pairs {
+		if l.Side(pair.Key) != 0 {
+			c.r.Damaged("leaf %#x has the key %.40q, and those from %.40q to %.40q belong there", r, pair.Key, l.Lower, l.Upper)
+		}
+		if i > 0 && bytes.Equal(pair.Key, pairs[i-1].Key) {
+			c.r.Damaged("leaf %#x has the key %.40q twice", r, pair.Key)
+		}
+		if pair.Beside == 0 {
+			continue
+		}
+		v, err := c.look(pair.Beside)
+		if err != nil {
+			return err
+		}
+		if v == nil {
+			continue
+		}
+		key, value, ok := btree.DecodeValue(v)
+		if !ok || !bytes.Equal(key, pair.Key) {
+			c.r.Damaged("%#x is named as the value of %.40q, and is not", pair.Beside, pair.Key)
+		}
+		c.beside, c.besideBytes = c.beside+1, c.besideBytes+uint64(len(value))
+	}
+	return nil
+}

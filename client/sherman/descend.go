@@ -1,0 +1,135 @@
+package sherman
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman/btree"
+)
+
+// The kinds of what fetch has read.
+const (
+	kindOther = iota // nothing, or no node
+	kindLeaf
+	kindInternal
+)
+
+// descend finds the way from the root to the leaf of the operation's key, through nodes as the worker remembers them,
+// and reads those that it does not. The way may be outdated: the leaf's fences tell.
+//
+// Each node is read by itself. A node that is there has all that its fences promise, as a split and a merge change
+// parents with their children, in one transaction; so whatever the way, at its end is the leaf whose fences have the key,
+// or none that has.
+func (s *Store) descend() error {
+	for {
+		arrived, err := s.walk()
+		if arrived || err != nil {
+			return err
+		}
+		s.stats.Stale++
+		if s.objects.over() {
+			return errTime
+		}
+	}
+}
+
+// walk is one try; false: what the worker remembers does not fit together. It has forgotten the part that does not.
+func (s *Store) walk() (bool, error) {
+	ref, above, level := s.objects.root(), btree.Ref(0), -1
+	s.parent = nil
+	if s.flat {
+		s.height, s.way[0] = 0, ref
+		return true, nil
+	}
+	for {
+		n := s.cache.get(ref)
+		remembered := n != nil
+		if n == nil {
+			kind, err := s.fetch(ref)
+			switch {
+			case err != nil:
+				return false, err
+			case kind == kindLeaf && above == 0:
+				s.flat = s.cache.most > 0
+				s.height, s.way[0] = 0, ref
+				return true, nil
+			case kind != kindInternal && above == 0:
+				return false, fmt.Errorf("the root is no node: %w", client.ErrDamaged)
+			case kind != kindInternal:
+				s.cache.drop(above)
+				return false, nil
+			}
+			n = s.got
+		}
+		h := &n.node
+		if h.Side(s.key) != 0 || level >= 0 && h.Level != level || h.Level > mostHeight {
+			if remembered {
+				s.cache.drop(ref)
+			}
+			s.cache.drop(above)
+			return false, nil
+		}
+		if level < 0 {
+			s.height = h.Level
+		}
+		level = h.Level
+		s.way[level] = ref
+		above, ref = ref, h.Child(h.Place(s.key))
+		if level == 1 {
+			s.parent, s.way[0] = n, ref
+			return true, nil
+		}
+		level--
+	}
+}
+
+// fetch reads a node. An internal one is s.got.
+func (s *Store) fetch(r btree.Ref) (kind int, err error) {
+	s.stats.Fetched++
+	s.ones[0], s.kind = r, kindOther
+	if err := s.objects.each(s.ones[:], s.takeNode); err != nil && err != errGone {
+		return kindOther, fmt.Errorf("read a node: %w", err)
+	}
+	return s.kind, nil
+}
+
+// onNode takes a node.
+func (s *Store) onNode(_ int, data []byte) {
+	h, ok := s.format.Decode(data)
+	if !ok {
+		return
+	}
+	if h.Level == 0 {
+		s.kind = kindLeaf
+		return
+	}
+	if s.got = s.cache.put(s.ones[0], data); s.got != nil {
+		s.kind = kindInternal
+	}
+}
+
+// dropWay forgets what led to a leaf that is not the key's.
+func (s *Store) dropWay() {
+	s.stats.Stale++
+	s.flat = false
+	if s.height > 0 {
+		s.cache.drop(s.way[1])
+	}
+}
+
+// do runs a transaction of the operation until the way to the key's leaf is right.
+func (s *Store) do(f func(tx transaction) error) error {
+	for {
+		if err := s.descend(); err != nil {
+			return err
+		}
+		err := s.objects.run(f)
+		if err != errStale {
+			return err
+		}
+		if s.objects.over() {
+			return errTime
+		}
+		s.dropWay()
+	}
+}

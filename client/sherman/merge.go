@@ -1,0 +1,136 @@
+package sherman
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman/btree"
+)
+
+// Nodes that a DELETE leaves with few entries are merged with a neighbor, under the same parent, by a transaction of
+// their own behind the DELETE's: the left one gets what both had, the right one is freed, and the parent loses the
+// separator between them. A crash in between, or a merge that meets something in its way, leaves a node with few
+// entries, which is as right as any other: the next INSERT uses it, or the next merge.
+
+// fewShare: a node has few entries when it is full to one part of so many. Only a DELETE that comes to exactly as many,
+// or to none, has it merged: so the cost is that of few of them.
+const fewShare = 4
+
+// mergedShare is the part of a node, of fewShare, that a merged one is filled to at most. The next INSERTs do not split
+// it again.
+const mergedShare = 3
+
+// few reports whether a leaf that has come to so many pairs is merged.
+func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
+
+// shrink merges the key's leaf, and whatever that leaves with few entries above it. The DELETE has taken effect, so that
+// an error here is none of its own.
+func (s *Store) shrink() {
+	s.more = true
+	for s.level = 0; s.more && s.level < s.height; s.level++ {
+		if err := s.do(s.mergeTx); err != nil {
+			s.stats.Kept++
+			return
+		}
+	}
+}
+
+// merge merges the node of s.level on the way to the key with a neighbor, if both fit one.
+func (s *Store) merge(tx transaction) error {
+	s.more = false
+	if s.level >= s.height { // the tree is lower by now
+		return nil
+	}
+	parent, err := s.internal(tx, s.level+1)
+	if err != nil {
+		return err
+	}
+	if parent.Count() == 0 { // there is no neighbor before the parent is merged
+		s.more = s.level+1 < s.height
+		return nil
+	}
+	x := min(parent.Place(s.key), parent.Count()-1)
+	left, right := parent.Child(x), parent.Child(x+1)
+	fits, err := s.join(tx, left, right, parent.Entry(x).Key)
+	if err != nil || !fits {
+		return err
+	}
+	s.stats.Merges++
+	s.cache.drop(left)
+	s.cache.drop(right)
+	s.cache.drop(s.way[s.level+1])
+	if err := tx.free(right); err != nil {
+		return err
+	}
+	s.entries = slices.Delete(parent.Entries(s.entries[:0]), x, x+1)
+	if len(s.entries) == 0 && s.level+1 == s.height { // the root has one child left, and becomes what that is
+		s.flat = false
+		if err := tx.free(left); err != nil {
+			return err
+		}
+		return tx.write(s.way[s.height], s.node)
+	}
+	if err := tx.write(left, s.node); err != nil {
+		return err
+	}
+	s.format.WriteInternal(s.right, parent.Header, s.entries)
+	s.more = s.level+1 < s.height && s.format.Bytes(s.entries)*fewShare <= s.format.Room()
+	return tx.write(s.way[s.level+1], s.right)
+}
+
+// join writes what two neighbors have to s.node, if it fits one node with some room, or if one of them has nothing.
+func (s *Store) join(tx transaction, left, right btree.Ref, separator []byte) (fits bool, err error) {
+	p, err := tx.read(left)
+	if err != nil {
+		return false, damagedIfGone(left, err)
+	}
+	q, err := tx.read(right)
+	if err != nil {
+		return false, damagedIfGone(right, err)
+	}
+	if s.level == 0 {
+		a, ok := s.format.DecodeLeaf(p)
+		b, ok2 := s.format.DecodeLeaf(q)
+		if !ok || !ok2 {
+			return false, notNeighbors(left, right)
+		}
+		s.pairs = b.Pairs(a.Pairs(s.pairs[:0]))
+		n, all := len(s.pairs), s.format.Slots()
+		if n > all || n*fewShare > all*mergedShare && a.Count() > 0 && a.Count() < n {
+			return false, nil
+		}
+		s.format.WriteLeaf(s.node, joined(a.Header, b.Header), s.pairs)
+		return true, nil
+	}
+	a, ok := s.format.DecodeInternal(p)
+	b, ok2 := s.format.DecodeInternal(q)
+	if !ok || !ok2 {
+		return false, notNeighbors(left, right)
+	}
+	s.entries = append(a.Entries(s.entries[:0]), btree.Entry{Key: separator, Child: b.Leftmost})
+	s.entries = b.Entries(s.entries)
+	n, all := s.format.Bytes(s.entries), s.format.Room()
+	if n > all || n*fewShare > all*mergedShare && a.Count() > 0 && b.Count() > 0 {
+		return false, nil
+	}
+	s.format.WriteInternal(s.node, joined(a.Header, b.Header), s.entries)
+	return true, nil
+}
+
+// joined is the header of two neighbors that become one.
+func joined(a, b btree.Header) btree.Header {
+	a.Upper, a.Last, a.Sibling = b.Upper, b.Last, b.Sibling
+	return a
+}
+
+func damagedIfGone(r btree.Ref, err error) error {
+	if err == errGone {
+		return fmt.Errorf("node %#x is not there, and its parent has it: %w", r, client.ErrDamaged)
+	}
+	return err
+}
+
+func notNeighbors(left, right btree.Ref) error {
+	return fmt.Errorf("nodes %#x and %#x are not what their parent has them for: %w", left, right, client.ErrDamaged)
+}

@@ -1,0 +1,184 @@
+package sherman
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/farkv/farkv/client/sherman/btree"
+)
+
+// A scan reads leaf by leaf: each is a state that existed, and says in which range of keys it is all that there is. The
+// next leaf has to begin where this one ends: whatever splits and merges meanwhile, no key in between is left out, and
+// none comes twice. Leaves that its parent names are read ahead, in one trip; one that was split or merged since does not
+// have the range that is due, and the scan looks for the one that has.
+//
+// Values beside a leaf are read in one trip more. One that is not there any more belongs to a pair that was deleted behind
+// the READ of its leaf, so that it was not there throughout.
+
+// mostAhead is how many leaves are read at a time (Sherman's range queries do as many).
+const mostAhead = 32
+
+// scan is a Scan at work.
+type scan struct {
+	from   []byte // the least key that is due
+	leaves []btree.Ref
+	bytes  []byte // of the leaves that were read, one behind the other
+	there  [mostAhead]bool
+	pairs  []btree.Pair // of a leaf
+	values []btree.Ref  // of them those beside the leaf
+	of     []int        // whose they are
+	ends   []span       // of each pair's value, in data
+	data   []byte
+
+	takeLeaf, takeValue func(i int, data []byte)
+}
+
+// span is a part of data.
+type span struct {
+	from, to int
+	there    bool
+}
+
+func (c *scan) open(s *Store) {
+	size := s.format.NodeBytes
+	c.takeLeaf = func(i int, data []byte) {
+		if c.there[i] = len(data) == size; c.there[i] {
+			copy(c.bytes[i*size:], data)
+		}
+	}
+	c.takeValue = func(i int, data []byte) {
+		key, value, ok := btree.DecodeValue(data)
+		if !ok || !bytes.Equal(key, c.pairs[c.of[i]].Key) {
+			return
+		}
+		from := len(c.data)
+		c.data = append(c.data, value...)
+		c.ends[c.of[i]] = span{from, len(c.data), true}
+	}
+}
+
+// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is yielded was there at
+// some moment of the call, and what was there throughout is yielded, up to the n-th; all of them are no state of the
+// whole tree.
+func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
+	c := &s.scan
+	c.from = append(c.from[:0], start...)
+	s.objects.span()
+	for n > 0 {
+		more, err := s.scanAhead(&n, yield)
+		if err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+		if !more {
+			return nil
+		}
+	}
+	return nil
+}
+
+// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there may be more behind
+// them.
+func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, err error) {
+	c := &s.scan
+	s.key = c.from
+	if err := s.descend(); err != nil {
+		return false, err
+	}
+	s.ahead(*n)
+	if err := s.objects.each(c.leaves, c.takeLeaf); err != nil && err != errGone {
+		return false, err
+	}
+	for i := range c.leaves {
+		l, ok := s.format.DecodeLeaf(c.bytes[i*s.format.NodeBytes:][:s.format.NodeBytes])
+		if !ok || !c.there[i] || l.Side(c.from) != 0 {
+			if i > 0 { // the parent is outdated, or the leaf has changed since
+				return true, nil
+			}
+			s.dropWay()
+			if s.objects.over() {
+				return false, errTime
+			}
+			return true, nil
+		}
+		whole, err := s.scanLeaf(l, n, yield)
+		switch {
+		case err != nil:
+			return false, err
+		case *n <= 0 || whole && l.Last:
+			return false, nil
+		case !whole:
+			return true, nil
+		}
+		c.from = append(c.from[:0], l.Upper...)
+		s.objects.span()
+	}
+	return true, nil
+}
+
+// ahead lists the leaf that the operation's key leads to, and those behind it that n pairs may take.
+func (s *Store) ahead(n int) {
+	c := &s.scan
+	c.leaves = append(c.leaves[:0], s.way[0])
+	if s.parent != nil {
+		p := &s.parent.node
+		most := min(mostAhead, 1+n/max(s.format.Slots()/2, 1))
+		for i := p.Place(s.key) + 1; i <= p.Count() && len(c.leaves) < most; i++ {
+			c.leaves = append(c.leaves, p.Child(i))
+		}
+	}
+	if size := len(c.leaves) * s.format.NodeBytes; cap(c.bytes) < size {
+		c.bytes = make([]byte, size)
+	}
+	c.bytes = c.bytes[:cap(c.bytes)]
+	c.there = [mostAhead]bool{}
+}
+
+// scanLeaf yields the pairs of a leaf from c.from on, n at most; n is 0 when yield wants no more. whole: these were all;
+// else c.from is behind the last one that was looked at.
+func (s *Store) scanLeaf(l btree.Leaf, n *int, yield func(key, value []byte) bool) (whole bool, err error) {
+	c := &s.scan
+	c.pairs = l.Pairs(c.pairs[:0])
+	first := 0
+	for first < len(c.pairs) && bytes.Compare(c.pairs[first].Key, c.from) < 0 {
+		first++
+	}
+	end := min(len(c.pairs), first+*n)
+	if err := s.valuesBeside(first, end); err != nil {
+		return false, err
+	}
+	for i := first; i < end; i++ {
+		p := &c.pairs[i]
+		value := p.Value
+		if p.Beside != 0 {
+			if !c.ends[i].there {
+				continue
+			}
+			value = c.data[c.ends[i].from:c.ends[i].to]
+		}
+		if *n--; !yield(p.Key, value) {
+			*n = 0
+			return false, nil
+		}
+	}
+	if end == len(c.pairs) {
+		return true, nil
+	}
+	c.from = append(append(c.from[:0], c.pairs[end-1].Key...), 0)
+	return false, nil
+}
+
+// valuesBeside reads the values of some pairs that lie beside their leaf.
+func (s *Store) valuesBeside(first, end int) error {
+	c := &s.scan
+	c.values, c.of, c.ends, c.data = c.values[:0], c.of[:0], c.ends[:0], c.data[:0]
+	for i := range end {
+		c.ends = append(c.ends, span{})
+		if r := c.pairs[i].Beside; i >= first && r != 0 {
+			c.values, c.of = append(c.values, r), append(c.of, i)
+		}
+	}
+	if len(c.values) == 0 {
+		return nil
+	}
+	return s.objects.each(c.values, c.takeValue)
+}

@@ -1,0 +1,107 @@
+package sherman
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman/btree"
+)
+
+// A node that is full is split in the transaction that inserts, with its parent, and with whatever is full above that.
+// So there is no moment at which a parent does not have its children, and a crash leaves the tree as it was before the
+// INSERT, or as it is behind it. A sibling is needed by scans alone.
+//
+// The root's object stays: two new nodes get what it had, and it becomes their parent, one level higher.
+
+// splitLeaf inserts a pair into a leaf that is full.
+func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
+	s.pairs = btree.InsertPair(l.Pairs(s.pairs[:0]), p)
+	last := l.Last && string(s.pairs[len(s.pairs)-1].Key) == string(p.Key)
+	stay, separator := btree.HalvePairs(s.pairs, last)
+	separator = append([]byte(nil), separator...)
+	s.stats.Splits++
+	right := l.Header
+	right.Lower = separator
+	s.format.WriteLeaf(s.right, right, s.pairs[stay:])
+	left := l.Header
+	left.Upper, left.Last = separator, false
+	s.format.WriteLeaf(s.node, left, s.pairs[:stay])
+	return s.divide(tx, 0, separator)
+}
+
+// divide puts s.node and s.right, the halves of a node of a level, in its place.
+func (s *Store) divide(tx transaction, level int, separator []byte) error {
+	right, err := tx.create(s.right)
+	if err != nil {
+		return err
+	}
+	btree.SetSibling(s.node, right)
+	if level < s.height {
+		if err := tx.write(s.way[level], s.node); err != nil {
+			return err
+		}
+		return s.adopt(tx, level+1, btree.Entry{Key: separator, Child: right})
+	}
+	left, err := tx.create(s.node)
+	if err != nil {
+		return err
+	}
+	if level == mostHeight {
+		return fmt.Errorf("the tree has %d levels: %w", level, client.ErrFull)
+	}
+	s.entries = append(s.entries[:0], btree.Entry{Key: separator, Child: right})
+	s.format.WriteInternal(s.node, btree.Header{Level: level + 1, Last: true, Leftmost: left}, s.entries)
+	s.flat = false
+	s.cache.drop(s.way[level])
+	return tx.write(s.way[level], s.node)
+}
+
+// adopt inserts a child into the node of a level on the way to the key.
+func (s *Store) adopt(tx transaction, level int, child btree.Entry) error {
+	n, err := s.internal(tx, level)
+	if err != nil {
+		return err
+	}
+	s.cache.drop(s.way[level])
+	s.entries = btree.InsertEntry(n.Entries(s.entries[:0]), child)
+	if s.format.Bytes(s.entries) <= s.format.Room() {
+		s.format.WriteInternal(s.node, n.Header, s.entries)
+		return tx.write(s.way[level], s.node)
+	}
+	last := n.Last && string(s.entries[len(s.entries)-1].Key) == string(child.Key)
+	up := s.format.HalveEntries(s.entries, last)
+	middle := s.entries[up]
+	separator := append([]byte(nil), middle.Key...)
+	s.stats.Splits++
+	right := n.Header
+	right.Lower, right.Leftmost = separator, middle.Child
+	s.format.WriteInternal(s.right, right, s.entries[up+1:])
+	left := n.Header
+	left.Upper, left.Last = separator, false
+	s.format.WriteInternal(s.node, left, s.entries[:up])
+	return s.divide(tx, level, separator)
+}
+
+// internal reads the node of a level on the way to the key, as part of a transaction, or returns errStale.
+func (s *Store) internal(tx transaction, level int) (btree.Internal, error) {
+	p, err := tx.read(s.way[level])
+	if err != nil {
+		return btree.Internal{}, s.staleAbove(level, staleIfGone(err))
+	}
+	n, ok := s.format.DecodeInternal(p)
+	if !ok || n.Level != level || n.Side(s.key) != 0 || n.Child(n.Place(s.key)) != s.way[level-1] {
+		return btree.Internal{}, s.staleAbove(level, errStale)
+	}
+	return n, nil
+}
+
+// staleAbove forgets the nodes of a level and of the next one, where the way there was outdated.
+func (s *Store) staleAbove(level int, err error) error {
+	if err == errStale {
+		s.cache.drop(s.way[level])
+		if level < s.height {
+			s.cache.drop(s.way[level+1])
+		}
+	}
+	return err
+}

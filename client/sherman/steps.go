@@ -1,0 +1,27 @@
+package sherman
+
+import (
+	"fmt"
+
+	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Steps are the steps of the protocol, which are those of transactions, as traces show them and faults can be set to
+// them.
+var Steps = rtx.Steps
+
+// Describe returns a function that tells what lies at an address of the pool that ep reaches.
+func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {
+	l, _, err := readLayout(ep)
+	if err != nil {
+		return nil, fmt.Errorf("describe a %s pool: %w", Format, err)
+	}
+	return func(a rdma.Addr) string {
+		if a.Offset() < node.HeaderBytes {
+			return "header"
+		}
+		return l.rtx.Describe(a)
+	}, nil
+}

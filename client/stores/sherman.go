@@ -1,0 +1,101 @@
+package stores
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+func init() { register(shermanKind()) }
+
+var shermanOptions = []Option{
+	cacheOption(sherman.DefaultCache),
+	{Name: "lock-lease", Field: "lease", Type: Duration, Default: sherman.DefaultLease, Min: 1, Doc: "how long a lock may stay as it is before its holder is suspected"},
+	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
+		{Name: "node-bytes", Type: Int, Default: sherman.DefaultNode, Min: 256, Max: sherman.MaxNode, Doc: "of a node"},
+		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1, Max: sherman.MaxKey, Doc: "longest key"},
+		{Name: valueBytes, Type: Int, Derived: "the pair's", Min: 1, Max: sherman.MaxValue, Doc: "longest value"},
+	}},
+}
+
+func shermanKind() *Kind {
+	return &Kind{
+		Name:   sherman.Format,
+		Doc:    "Sherman's B-link tree (SIGMOD 2022) over repairable transactions: ordered, with scans; whoever meets what a dead client left mends it",
+		Size:   sizeSherman,
+		Format: formats(sherman.Format, shermanPool, sherman.Make),
+		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
+			return opened(sherman.Open(ep, sherman.Options{CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout}))
+		},
+		Version: sherman.FormatVersion,
+		Options: shermanOptions,
+
+		Refuse:   refuseSherman,
+		Limits:   limitsOfSherman,
+		Mender:   mends(sherman.NewMender),
+		Describe: sherman.Describe,
+		Steps:    sherman.Steps,
+		MaxPair:  sherman.MaxValue,
+		Slots:    true,
+		Scans:    true,
+		Explored: exploredCache,
+		Check:    sherman.Check,
+		Usage:    sherman.Usage,
+
+		Replicas: "1",
+		Outlives: sherman.Outlives,
+		Fill:     sherman.Fill,
+	}
+}
+
+func shermanPool(p Params) (params sherman.Params, memory uint64, err error) {
+	own := p.Own
+	return sherman.Size(sherman.Shape{
+		Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
+		NodeBytes: own.Int("node-bytes"), KeyBytes: cmp.Or(own.Int(keyBytes), max(p.KeyBytes, sherman.DefaultKey)),
+		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), Lease: own.Duration("lock-lease"),
+	})
+}
+
+// sizeSherman fills in what p leaves open. There is one copy of everything.
+func sizeSherman(p Params) Params {
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
+	p.PairBytes = cmp.Or(p.Own.Int(valueBytes), p.PairBytes, slotBytes) // as long as values may be, keys do not count
+	p.defaults()
+	asked := p.Memory
+	p.Memory = 0
+	if _, need, err := shermanPool(p); err == nil {
+		p.Memory = max(asked, need)
+	}
+	return p
+}
+
+// limitsOfSherman reads what a pool takes from the parameters in its header.
+func limitsOfSherman(h node.Header) (Limits, error) {
+	var p sherman.Params
+	if err := json.Unmarshal(h.Params, &p); err != nil {
+		return Limits{}, fmt.Errorf("read the parameters of a %s pool: %w", sherman.Format, err)
+	}
+	return Limits{Key: p.KeyBytes, Value: p.ValueBytes}, nil
+}
+
+func refuseSherman(p Params) error {
+	switch {
+	case p.IndexReplicas != 1 || p.DataReplicas != 1:
+		return errors.New("its nodes and values have one copy each: want 1 replica")
+	case p.Spares > 0:
+		return errors.New("spares: nothing is left of what a dead node had, and so no node takes its place")
+	}
+	if _, _, err := shermanPool(p); err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), sherman.ErrParams.Error()+": "))
+	}
+	return nil
+}
