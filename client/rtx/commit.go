@@ -360,7 +360,7 @@ func (w *Worker) letGo(step rdma.Step, objects []object) {
 		b.Release()
 		return
 	}
-	w.flying = append(w.flying, b)
+	w.releases = append(w.releases, b)
 }
 
 // released notes that an object's lock is, or is about to be.

@@ -192,6 +192,14 @@ func (l *Layout) Meta(r Ref) rdma.Addr {
 	return rdma.At(int(n%nodes), l.metas.first+n/nodes*MetaBytes)
 }
 
+// MetaAt is Meta of what may be no name of an object: false.
+func (l *Layout) MetaAt(r Ref) (rdma.Addr, bool) {
+	if !l.valid(r) {
+		return 0, false
+	}
+	return l.Meta(r), true
+}
+
 // valid reports whether r can name an object.
 func (l *Layout) valid(r Ref) bool {
 	n := r.number()

@@ -85,7 +85,7 @@ func conflicts(w *Worker) kit.Retry {
 // found no end in time, and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
 	w.begin()
-	if err := w.settle(); err != nil {
+	if err := w.resume(); err != nil {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}
 	for r := w.conflicts; ; {

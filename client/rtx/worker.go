@@ -68,7 +68,8 @@ type Worker struct {
 	looked           time.Duration
 	sent             bool // the last batch was posted
 	tx               Tx
-	flying           []*rdma.Batch // that are not waited for, or that a wait gave up
+	flying           []*rdma.Batch // that a wait gave up
+	releases         []*rdma.Batch // of locks, that are not waited for
 	pending          kit.Unresolved[pending]
 	memory           memory
 	watch            watch
@@ -216,13 +217,36 @@ func (w *Worker) drop(b *rdma.Batch) {
 
 // land waits for verbs that are in flight. Until they have landed the client must not do what they could undo.
 func (w *Worker) land() error {
-	for len(w.flying) > 0 {
-		b := w.flying[len(w.flying)-1]
-		if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
-			return err
+	for _, list := range []*[]*rdma.Batch{&w.flying, &w.releases} {
+		for n := len(*list) - 1; n >= 0; n-- {
+			b := (*list)[n]
+			if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
+				return err
+			}
+			b.Release()
+			*list = (*list)[:n]
 		}
-		b.Release()
-		w.flying = w.flying[:len(w.flying)-1]
+	}
+	return nil
+}
+
+// mostReleases bounds the releases of locks that are in flight.
+const mostReleases = 16
+
+// resume is what a transaction begins with: it settles what earlier ones have left. Releases of their locks may land
+// whenever they do, since each expects a word that no other lock has; so they are not waited for.
+func (w *Worker) resume() error {
+	kept := w.releases[:0]
+	for _, b := range w.releases {
+		if b.Finished() {
+			b.Release()
+			continue
+		}
+		kept = append(kept, b)
+	}
+	w.releases = kept
+	if len(w.flying) > 0 || len(w.pending) > 0 || len(kept) > mostReleases {
+		return w.settle()
 	}
 	return nil
 }

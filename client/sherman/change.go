@@ -16,8 +16,11 @@ func (s *Store) lockLeaf(tx transaction) (btree.Leaf, error) {
 		return btree.Leaf{}, staleIfGone(err)
 	}
 	p, err := tx.read(s.way[0])
+	if err == errGone {
+		p, err = s.orBlank(s.way[0], nil), nil
+	}
 	if err != nil {
-		return btree.Leaf{}, staleIfGone(err)
+		return btree.Leaf{}, err
 	}
 	l, ok := s.format.DecodeLeaf(p)
 	if !ok || l.Side(s.key) != 0 {

@@ -113,7 +113,10 @@ func parts(err error) []error {
 func (c *checker) tree() error {
 	root := c.w.Root(0)
 	p, err := c.w.Look(root)
-	if err != nil && !errors.Is(err, rtx.ErrNoObject) && !errors.Is(err, client.ErrDamaged) {
+	switch {
+	case errors.Is(err, rtx.ErrNoObject): // the tree never had a pair
+		return nil
+	case err != nil && !errors.Is(err, client.ErrDamaged):
 		return err
 	}
 	h, ok := c.format.Decode(p)

@@ -95,7 +95,7 @@ func (s *Store) fetch(r btree.Ref) (kind int, err error) {
 
 // onNode takes a node.
 func (s *Store) onNode(_ int, data []byte) {
-	h, ok := s.format.Decode(data)
+	h, ok := s.format.Decode(s.orBlank(s.ones[0], data))
 	if !ok {
 		return
 	}

@@ -42,6 +42,7 @@ type span struct {
 func (c *scan) open(s *Store) {
 	size := s.format.NodeBytes
 	c.takeLeaf = func(i int, data []byte) {
+		data = s.orBlank(c.leaves[i], data)
 		if c.there[i] = len(data) == size; c.there[i] {
 			copy(c.bytes[i*size:], data)
 		}

@@ -2,15 +2,19 @@ package sherman
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
+// stepPeek is that of looks at a pool.
+const stepPeek rdma.Step = "look at a node"
+
 // Steps are the steps of the protocol, which are those of transactions, as traces show them and faults can be set to
 // them.
-var Steps = rtx.Steps
+var Steps = append(slices.Clone(rtx.Steps), stepPeek)
 
 // Describe returns a function that tells what lies at an address of the pool that ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {

@@ -60,6 +60,7 @@ type Store struct {
 	// Buffers that are used again.
 	out     []byte // a value
 	node    []byte // nodes that are written
+	blank   []byte // an empty leaf: the root of a tree that never had a pair
 	right   []byte
 	pairs   []btree.Pair
 	entries []btree.Entry
@@ -114,6 +115,8 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 func (l *layout) over(ep rdma.Endpoint, o objects, budget int) *Store {
 	s := &Store{layout: l, ep: ep, objects: o, cache: newCache(l.format, budget)}
 	s.node, s.right = make([]byte, l.format.NodeBytes), make([]byte, l.format.NodeBytes)
+	s.blank = make([]byte, l.format.NodeBytes)
+	l.format.WriteLeaf(s.blank, btree.Header{Last: true}, nil)
 	s.takeNode, s.takeLeaf, s.takeValue = s.onNode, s.onLeaf, s.onValue
 	s.insertTx, s.updateTx, s.replaceTx, s.deleteTx, s.mergeTx = s.insert, s.update, s.replace, s.remove, s.merge
 	s.scan.open(s)
@@ -235,7 +238,7 @@ func (s *Store) look() error {
 
 // onLeaf takes the key's leaf.
 func (s *Store) onLeaf(_ int, data []byte) {
-	l, ok := s.format.DecodeLeaf(data)
+	l, ok := s.format.DecodeLeaf(s.orBlank(s.way[0], data))
 	if !ok || l.Side(s.key) != 0 {
 		return
 	}
@@ -258,4 +261,12 @@ func (s *Store) onValue(_ int, data []byte) {
 		s.found = foundHere
 		s.out = append(s.out[:0], value...)
 	}
+}
+
+// orBlank returns the data of a node; where the root has none that is an empty leaf.
+func (s *Store) orBlank(r btree.Ref, data []byte) []byte {
+	if data == nil && r == s.objects.root() {
+		return s.blank
+	}
+	return data
 }

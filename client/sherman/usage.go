@@ -5,35 +5,37 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/client/sherman/btree"
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// survey reads how much of a pool was handed out.
-func survey(f rdma.Fabric, what string) (*layout, rtx.Survey, error) {
-	ep, l, _, err := client.Look(f, what, readLayout)
-	if err != nil {
-		return nil, rtx.Survey{}, err
+// places returns for how many pairs the pool has room: all of its memory, with nodes that are two thirds full, and values
+// that take the largest buffers.
+func (l *layout) places() uint64 {
+	each := uint64(l.NodeBytes)*3/2*5/4/uint64(l.format.Slots()) + 1
+	if l.ValueBytes > btree.Inline {
+		each += uint64(l.largest())
 	}
-	defer ep.Close()
-	s, err := l.rtx.Survey(ep, l.Timeout)
-	if err != nil {
-		return nil, s, fmt.Errorf("%s: %w", what, err)
-	}
-	return l, s, nil
+	return uint64(l.nodes) * l.rtx.Buffers() / each
 }
 
 // Usage tells what the memory of a pool is used for. It may run while clients do. What was handed out to a client counts
 // as used, also where the client has it free.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
-	l, s, err := survey(f, "read the use of memory")
+	ep, l, _, err := client.Look(f, "read the use of memory", readLayout)
 	if err != nil {
 		return nil, err
 	}
+	defer ep.Close()
+	s, err := l.rtx.Survey(ep, l.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("read the use of memory: %w", err)
+	}
 	sizes := l.sizes()
-	uses := []client.Use{{Name: "metadata", Count: s.Objects, Bytes: s.Objects * rtx.MetaBytes}}
+	uses := []client.Use{{Name: "entries", Count: l.places()}, {Name: "metadata", Count: s.Objects, Bytes: s.Objects * rtx.MetaBytes}}
 	handed := uint64(0)
 	for i, chunks := range s.Chunks {
-		name := fmt.Sprintf("chunks of values up to %d bytes, with their keys", sizes[i])
+		name := fmt.Sprintf("chunks of keys with values, up to %d bytes", sizes[i])
 		if sizes[i] == l.format.NodeBytes {
 			name = "chunks of nodes"
 		}
@@ -44,16 +46,93 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	return append(uses, client.Use{Name: "chunks that were never used", Count: free, Bytes: free * uint64(l.Chunk)}), nil
 }
 
-// Fill returns how much of a pool's memory was handed out to clients. Behind its end INSERTs still find what is free in
-// what was handed out.
+// Fill returns how many pairs there are, of those that the pool has room for, and how much of its memory was handed out
+// to clients. Behind the end of that INSERTs still find what is free in it.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	_, s, err := survey(f, "see how full the pool is")
+	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
 		return nil, err
+	}
+	defer ep.Close()
+	pairs := client.Fill{Of: "pairs", All: l.places()}
+	pairs.Used, pairs.Sampled, err = l.estimate(ep)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
+	}
+	s, err := l.rtx.Survey(ep, l.Timeout)
+	if err != nil {
+		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
 	chunks := client.Fill{Of: "chunks", All: s.MostChunks}
 	for _, n := range s.Chunks {
 		chunks.Used += n
 	}
-	return []client.Fill{{Of: "objects", Used: s.Objects, All: s.MostObjects}, chunks}, nil
+	return []client.Fill{pairs, chunks}, nil
+}
+
+// sampledNodes is how many nodes of a level an estimate looks at.
+const sampledNodes = 256
+
+// estimate returns how many pairs there are: it counts them where a level has few nodes, and else those of some of its
+// nodes, evenly spread, which stand for all. Nodes that are changed meanwhile, or are gone, are left out.
+func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err error) {
+	nodes := []btree.Ref{btree.Ref(l.rtx.Root(0))}
+	share := 1.0 // of a level's nodes, for each of nodes
+	for range mostHeight + 1 {
+		if n := len(nodes); n > sampledNodes {
+			for i := range sampledNodes {
+				nodes[i] = nodes[i*n/sampledNodes]
+			}
+			nodes, sampled = nodes[:sampledNodes], true
+			share *= float64(n) / sampledNodes
+		}
+		var below []btree.Ref
+		read, count := 0, 0
+		for _, r := range nodes {
+			p, err := l.peek(ep, r)
+			if err != nil {
+				return 0, sampled, err
+			}
+			if leaf, ok := l.format.DecodeLeaf(p); ok {
+				read, count = read+1, count+leaf.Count()
+			} else if n, ok := l.format.DecodeInternal(p); ok {
+				read++
+				for i := range n.Count() + 1 {
+					below = append(below, n.Child(i))
+				}
+			}
+		}
+		if read > 0 {
+			share *= float64(len(nodes)) / float64(read)
+		}
+		if len(below) == 0 {
+			return uint64(float64(count)*share + 0.5), sampled, nil
+		}
+		nodes = below
+	}
+	return 0, sampled, fmt.Errorf("the tree has more than %d levels: %w", mostHeight, client.ErrDamaged)
+}
+
+// peek returns the data of an object as its pointer names it now; nil: there is none, or it changes.
+func (l *layout) peek(ep rdma.Endpoint, r btree.Ref) ([]byte, error) {
+	at, ok := l.rtx.MetaAt(rtx.Ref(r))
+	if !ok {
+		return nil, nil
+	}
+	p, err := rdma.ReadBytes(ep, stepPeek, at, rtx.MetaBytes, l.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	m := rtx.MetaOf(p)
+	at, n, ok := l.rtx.Buffer(m.Pointer)
+	if !ok {
+		return nil, nil
+	}
+	if p, err = rdma.ReadBytes(ep, stepPeek, at, n, l.Timeout); err != nil {
+		return nil, err
+	}
+	if of, data, whole := l.rtx.Decode(p, m.Pointer); whole && of == rtx.Ref(r) {
+		return data, nil
+	}
+	return nil, nil
 }

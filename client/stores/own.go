@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/farkv/farkv/node"
 )
@@ -113,6 +114,9 @@ func (k *Kind) Settings(h node.Header) []Setting {
 		s := Setting{Name: o.Name, When: o.When.String(), Value: o.Default, Doc: o.Doc}
 		if v, ok := held[o.field()]; ok && o.When == Made {
 			s.Value = v
+			if ns, ok := v.(float64); ok && o.Type == Duration {
+				s.Value = time.Duration(ns)
+			}
 		}
 		if o.Type == Duration {
 			s.Value = fmt.Sprint(s.Value)

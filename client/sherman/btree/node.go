@@ -55,7 +55,7 @@ const MaxLevel = 32
 // Longest keys, and the fewest entries that a node of a format has room for.
 const (
 	MaxKey       = 250
-	leastEntries = 4
+	leastEntries = 2
 )
 
 var le = binary.LittleEndian

@@ -1,0 +1,63 @@
+package sherman
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down to an empty root.
+func tiny(nodes int) Params {
+	p, _, err := Size(Shape{Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
+		Timeout: 40 * time.Millisecond, Lease: time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// explored is the store as the explorer sees it: with a keeper, or with only the workers to repair anything.
+func explored(kept bool) *explore.Subject {
+	s := &explore.Subject{
+		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 40 * time.Millisecond, Lone: true,
+		Memory: func(s explore.Shape) (uint64, error) { return tiny(s.Nodes).Memory, nil },
+		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, tiny(s.Nodes)) },
+		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
+			if !cache {
+				return Open(ep, Options{CacheBytes: new(0)})
+			}
+			return Open(ep, Options{CacheBytes: new(64 << 10)})
+		},
+		Check: Check,
+	}
+	if kept {
+		s.Mender = func(rdma.Configs) cluster.NewMender {
+			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
+		}
+	}
+	return s
+}
+
+// TestExplore draws pools, networks, work and faults from seeds; $FARKV_SEEDS and $FARKV_SEED choose them.
+func TestExplore(t *testing.T) {
+	runs := uint64(300)
+	if teeth.UnderRace {
+		runs = 5
+	}
+	t.Run("kept", func(t *testing.T) { explore.Seeds(t, explored(true), runs) })
+	t.Run("alone", func(t *testing.T) { explore.Seeds(t, explored(false), runs) })
+}
+
+// TestEnumerate lets clients crash at every verb of every operation.
+func TestEnumerate(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
+	}
+	explore.Enumerate(t, explored(true))
+}
