@@ -15,7 +15,7 @@ import (
 // tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down to an empty root.
 func tiny(nodes int) Params {
 	p, _, err := Size(Shape{Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
-		Timeout: 40 * time.Millisecond, Lease: time.Millisecond})
+		Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
 	if err != nil {
 		panic(err)
 	}
@@ -25,7 +25,7 @@ func tiny(nodes int) Params {
 // explored is the store as the explorer sees it: with a keeper, or with only the workers to repair anything.
 func explored(kept bool) *explore.Subject {
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 40 * time.Millisecond, Lone: true,
+		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
 		Memory: func(s explore.Shape) (uint64, error) { return tiny(s.Nodes).Memory, nil },
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, tiny(s.Nodes)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
@@ -40,6 +40,8 @@ func explored(kept bool) *explore.Subject {
 		s.Mender = func(rdma.Configs) cluster.NewMender {
 			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
 		}
+	} else {
+		s.Majority = true // nobody has to wait for the dead, whether a master is there or not
 	}
 	return s
 }

@@ -1,0 +1,326 @@
+package sherman
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// virtual skips a test of many runs in virtual time under the race detector, which finds nothing where one task runs at a
+// time.
+func virtual(t testing.TB) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+}
+
+// play is a tree in virtual time, and workers that meet on it.
+type play struct {
+	*sim.Sim
+	history []*check.Recorder
+	scans   check.History
+	errs    []error
+	stats   Stats
+}
+
+func newPlay(seed uint64, nodes int, faults ...sim.Fault) (*play, error) {
+	p := tiny(nodes)
+	o := sim.Hostile(seed)
+	o.Nodes, o.Memory, o.Clients, o.Handler, o.Faults = nodes, p.Memory, p.Clients, node.Serve, faults
+	d := &play{Sim: sim.New(o)}
+	return d, Make(d.Sim, p)
+}
+
+// enter starts a worker, which does f and closes its store.
+func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder) error) *sim.Worker {
+	n := len(d.history)
+	d.history = append(d.history, nil)
+	return d.Go(name, func(ep rdma.Endpoint) {
+		s, err := Open(ep, o)
+		if err == nil {
+			d.history[n] = check.NewRecorder(n, s, ep.Now)
+			err = f(s, d.history[n])
+		}
+		if err == nil {
+			err = s.Close()
+			d.stats.Splits, d.stats.Merges, d.stats.Stale = d.stats.Splits+s.stats.Splits, d.stats.Merges+s.stats.Merges, d.stats.Stale+s.stats.Stale
+		}
+		if err != nil {
+			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
+		}
+	})
+}
+
+// scan notes a scan as GETs of all keys in its range: each of them has to be right at some moment of the scan. So it has
+// nothing that was not there in its time, and all that was there throughout.
+func (d *play) scan(s *Store, keys []string, from string, n int) error {
+	got := map[string]check.Value{}
+	last := ""
+	began := s.ep.Now()
+	err := s.Scan([]byte(from), n, func(key, value []byte) bool {
+		if len(got) > 0 && string(key) <= last || string(key) < from {
+			d.errs = append(d.errs, fmt.Errorf("a scan from %q has %q behind %q", from, key, last))
+		}
+		last = string(key)
+		got[last] = check.Identify(value)
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	if len(got) > max(n, 0) {
+		return fmt.Errorf("a scan of %d has %d pairs", n, len(got))
+	}
+	for _, k := range keys {
+		if k < from || len(got) == n && k > last || n <= 0 {
+			continue
+		}
+		op := check.Op{Worker: 1000 + len(d.scans), Kind: check.Get, Key: []byte(k), Answer: check.NotFound, Call: began, Return: s.ep.Now()}
+		if v, ok := got[k]; ok {
+			op.Answer, op.Value = check.OK, v
+		}
+		d.scans = append(d.scans, op)
+	}
+	return nil
+}
+
+// end recovers the dead, compares all answers with each other, and looks at the tree.
+func (d *play) end() error {
+	defer d.Close()
+	if err := d.Run(); err != nil {
+		return err
+	}
+	err := errors.Join(d.errs...)
+	h := slices.Clone(d.scans)
+	for _, r := range d.history {
+		if r != nil {
+			h = append(h, r.History()...)
+		}
+	}
+	err = errors.Join(err, check.Linearizable(h, check.Options{}))
+	d.Go("end", func(ep rdma.Endpoint) {
+		s, e := Open(ep, Options{})
+		if e == nil {
+			e = errors.Join(adoptAll(d.Sim, s), s.Close())
+		}
+		err = errors.Join(err, e)
+	})
+	if e := d.Run(); e != nil {
+		return errors.Join(err, e)
+	}
+	report, e := Check(d.Sim)
+	if len(report.Damage)+len(report.Waiting)+len(report.Unchecked) > 0 {
+		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting, report.Unchecked))
+	}
+	return errors.Join(err, e)
+}
+
+// adoptAll recovers all dead clients, as a master does.
+func adoptAll(f rdma.Fabric, s *Store) error {
+	for _, c := range f.Clients() {
+		if c.Alive || c.Held {
+			continue
+		}
+		if err := s.objects.(*rtxObjects).w.Adopt(f, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unsure reports whether an operation of a history may end so.
+func unsure(err error) bool {
+	for _, e := range []error{client.ErrExists, client.ErrNotFound} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return err == nil
+}
+
+// TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a network that tears,
+// reorders and delays.
+func TestScans(t *testing.T) {
+	virtual(t)
+	var all Stats
+	scans := 0
+	count := seeds.Each(t, 60, func(seed uint64) error {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		faults := []sim.Fault{{Kind: sim.CrashFault, Client: "writer 0", Verb: 30 + uint64(rng.IntN(400))}}
+		d, err := newPlay(seed, 1+int(seed%3), faults...)
+		if err != nil {
+			return err
+		}
+		var keys []string
+		for i := range 9 {
+			keys = append(keys, fmt.Sprint("key", i))
+		}
+		for w := range 3 {
+			rng := rand.New(rand.NewPCG(seed, uint64(10+w)))
+			d.enter(fmt.Sprint("writer ", w), Options{}, func(s *Store, r *check.Recorder) error {
+				for n := range 40 {
+					key := []byte(keys[rng.IntN(len(keys))])
+					value := check.MakeValue(nil, w, n+1, 8+rng.IntN(2)*20)
+					kind := []check.Kind{check.Insert, check.Insert, check.Update, check.Delete}[rng.IntN(4)]
+					if err := kind.Do(r, key, value); !unsure(err) {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		for w := range 2 {
+			rng := rand.New(rand.NewPCG(seed, uint64(20+w)))
+			o := Options{}
+			if w == 1 {
+				o.CacheBytes = new(0)
+			}
+			d.enter(fmt.Sprint("scanner ", w), o, func(s *Store, r *check.Recorder) error {
+				for range 25 {
+					scans++
+					if err := d.scan(s, keys, fmt.Sprint("key", rng.IntN(5)), rng.IntN(12)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		err = d.end()
+		all.Splits, all.Merges, all.Stale = all.Splits+d.stats.Splits, all.Merges+d.stats.Merges, all.Stale+d.stats.Stale
+		return err
+	})
+	if all.Splits < 3*count || all.Merges < count || all.Stale < 3*count {
+		t.Errorf("in %d runs: %+v", count, all)
+	}
+	t.Logf("%d runs, %d scans, %+v", count, scans, all)
+}
+
+// crash is an operation on a tree that has something, and whose client dies behind one of its verbs; so does the next one
+// that comes, and the last one lives.
+type crash struct {
+	name   string
+	before string // keys of one letter that are there
+	deep   int    // bytes of a value
+	do     func(r *check.Recorder) error
+}
+
+func value(n, size int) []byte { return check.MakeValue(nil, 9, n, size) }
+
+var crashes = []crash{
+	{"insert", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 8)) }},
+	{"insert, beside", "b", 8, func(r *check.Recorder) error { return r.Insert([]byte("a"), value(1, 60)) }},
+	{"insert that splits the root", "bd", 8, func(r *check.Recorder) error { return r.Insert([]byte("c"), value(1, 60)) }},
+	{"insert that splits a leaf", "abdf", 30, func(r *check.Recorder) error { return r.Insert([]byte("c"), value(1, 8)) }},
+	{"insert that splits three levels", "bcegikmoqsuwyz", 8, func(r *check.Recorder) error { return r.Insert([]byte("d"), value(1, 60)) }},
+	{"update", "ab", 8, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 8)) }},
+	{"update, beside", "ab", 40, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 60)) }},
+	{"update that grows", "ab", 8, func(r *check.Recorder) error { return r.Update([]byte("a"), value(1, 60)) }},
+	{"delete", "ab", 8, func(r *check.Recorder) error { return r.Delete([]byte("a")) }},
+	{"delete, beside", "ab", 40, func(r *check.Recorder) error { return r.Delete([]byte("a")) }},
+	{"delete that lowers the root", "abc", 40, func(r *check.Recorder) error { return errors.Join(r.Delete([]byte("a")), r.Delete([]byte("b"))) }},
+	{"delete that merges", "abcdefghij", 8, func(r *check.Recorder) error {
+		return errors.Join(r.Delete([]byte("c")), r.Delete([]byte("d")), r.Delete([]byte("e")), r.Delete([]byte("f")))
+	}},
+}
+
+// play lets clients die behind so many verbs, one after the other, and returns how many verbs the first one that lives
+// has sent. The first client does the operation, and the next ones everything.
+func (c *crash) play(seed uint64, verbs ...uint64) (sent uint64, err error) {
+	d, err := newPlay(seed, 1+int(seed%2))
+	if err != nil {
+		return 0, err
+	}
+	keys := []string{"a", "b", "c", "d", "e"}
+	d.enter("loader", Options{}, func(s *Store, r *check.Recorder) error {
+		for i, k := range []byte(c.before) {
+			if err := r.Insert([]byte{k}, check.MakeValue(nil, 7, i+1, c.deep)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(d.Run(), errors.Join(d.errs...)); err != nil {
+		return 0, errors.Join(err, d.Close())
+	}
+	var start func(i int)
+	start = func(i int) {
+		w := d.enter(fmt.Sprint("client ", i), Options{CacheBytes: new(i % 2 * DefaultCache)}, func(s *Store, r *check.Recorder) error {
+			if i == 0 {
+				return c.do(r)
+			}
+			for n, k := range keys { // whatever there is, it goes on
+				began := s.ep.Now()
+				if _, err := r.Get([]byte(k)); !unsure(err) {
+					return err
+				}
+				for _, kind := range []check.Kind{check.Update, check.Delete, check.Insert} {
+					if err := kind.Do(r, []byte(k), check.MakeValue(nil, 20+i, 10*n+int(kind), 8+20*(n%2))); !unsure(err) {
+						return err
+					}
+				}
+				// All locks of the dead end with the first one that is waited for.
+				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*s.Lease; took > most {
+					return fmt.Errorf("operations on %q took %v, with leases of %v", k, took, s.Lease)
+				}
+			}
+			return d.scan(s, keys, "", 100)
+		})
+		if i < len(verbs) {
+			d.CrashAt(w, verbs[i])
+			w.WhenCrashed(func() { start(i + 1) })
+		}
+		d.Go("watch", func(ep rdma.Endpoint) {
+			for !w.Finished() && !w.Crashed() {
+				ep.Sleep(time.Microsecond)
+			}
+			if i == len(verbs) {
+				sent = w.Sent()
+			}
+			if i == 0 && w.Finished() {
+				start(1)
+			}
+		})
+	}
+	start(0)
+	return sent, d.end()
+}
+
+// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of what it does then; all
+// others go on at once, without a master, and the tree is as it was before the operation, or as it is behind it.
+func TestCrashes(t *testing.T) {
+	virtual(t)
+	for i := range crashes {
+		c := &crashes[i]
+		t.Run(c.name, func(t *testing.T) {
+			runs, seed := 0, uint64(100*i)
+			try := func(verbs ...uint64) uint64 {
+				seed++
+				runs++
+				sent, err := c.play(seed, verbs...)
+				if err != nil {
+					t.Fatalf("seed %d, dead behind verbs %v: %v", seed, verbs, err)
+				}
+				return sent
+			}
+			all, step := try(), 16*(4-seeds.Few(3))
+			for verb := uint64(1); verb <= all; verb++ {
+				n := try(verb)
+				for second := 1 + 5*verb%step; second <= n; second += step {
+					try(verb, second)
+				}
+			}
+			t.Logf("%d runs, %d verbs", runs, all)
+		})
+	}
+}
