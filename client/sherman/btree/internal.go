@@ -89,24 +89,24 @@ func (f *Format) WriteInternal(p []byte, h Header, entries []Entry) {
 }
 
 // Count returns how many entries there are: one less than children.
-func (n Internal) Count() int { return n.n }
+func (n *Internal) Count() int { return n.n }
 
-func (n Internal) offset(i int) int { return int(le.Uint16(n.p[n.f.entries+i*directoryBytes:])) }
+func (n *Internal) offset(i int) int { return int(le.Uint16(n.p[n.f.entries+i*directoryBytes:])) }
 
 // Entry returns the i-th entry.
-func (n Internal) Entry(i int) Entry {
+func (n *Internal) Entry(i int) Entry {
 	at := n.offset(i)
 	key := int(n.p[at])
 	return Entry{n.p[at+recordHeader:][:key:key], Ref(le.Uint64(n.p[at+1:]))}
 }
 
 // Place returns which child a key belongs to: from 0, the leftmost, to Count.
-func (n Internal) Place(key []byte) int {
+func (n *Internal) Place(key []byte) int {
 	return sort.Search(n.n, func(i int) bool { return bytes.Compare(n.Entry(i).Key, key) > 0 })
 }
 
 // Child returns the i-th child, from 0, the leftmost, to Count.
-func (n Internal) Child(i int) Ref {
+func (n *Internal) Child(i int) Ref {
 	if i == 0 {
 		return n.Leftmost
 	}
@@ -114,7 +114,7 @@ func (n Internal) Child(i int) Ref {
 }
 
 // Bounds returns the fences of the i-th child. last: it has no upper fence.
-func (n Internal) Bounds(i int) (lower, upper []byte, last bool) {
+func (n *Internal) Bounds(i int) (lower, upper []byte, last bool) {
 	lower, upper, last = n.Lower, n.Upper, n.Last
 	if i > 0 {
 		lower = n.Entry(i - 1).Key
@@ -126,7 +126,7 @@ func (n Internal) Bounds(i int) (lower, upper []byte, last bool) {
 }
 
 // Entries appends all entries to a list. They point into the node.
-func (n Internal) Entries(to []Entry) []Entry {
+func (n *Internal) Entries(to []Entry) []Entry {
 	for i := range n.n {
 		to = append(to, n.Entry(i))
 	}

@@ -55,18 +55,19 @@ func (f *Format) Slots() int { return f.slots }
 func (f *Format) Slot(i int) (offset, n int) { return f.entries + i*f.slot, f.slot }
 
 // slot returns an entry without margins.
-func (l Leaf) slot(i int) []byte {
+func (l *Leaf) slot(i int) []byte {
 	return l.p[l.f.entries+i*l.f.slot+l.f.Margin:][:l.f.slot-2*l.f.Margin]
 }
 
 // used reports whether an entry is, and sound.
-func (l Leaf) used(e []byte) bool { return e[1] != 0 && e[1] <= beside && int(e[0]) <= l.f.KeyBytes }
+func (l *Leaf) used(e []byte) bool { return e[1] != 0 && e[1] <= beside && int(e[0]) <= l.f.KeyBytes }
 
 // Find returns the entry of a key; -1: it has none.
-func (l Leaf) Find(key []byte) int {
+func (l *Leaf) Find(key []byte) int {
+	end := slotHeader + len(key)
 	for i := range l.f.slots {
 		e := l.slot(i)
-		if int(e[0]) == len(key) && l.used(e) && bytes.Equal(e[slotHeader:][:len(key)], key) {
+		if int(e[0]) == len(key) && l.used(e) && bytes.Equal(e[slotHeader:end], key) {
 			return i
 		}
 	}
@@ -74,7 +75,7 @@ func (l Leaf) Find(key []byte) int {
 }
 
 // Free returns an entry that is free; -1: the leaf is full.
-func (l Leaf) Free() int {
+func (l *Leaf) Free() int {
 	for i := range l.f.slots {
 		if !l.used(l.slot(i)) {
 			return i
@@ -84,7 +85,7 @@ func (l Leaf) Free() int {
 }
 
 // Count returns how many pairs there are.
-func (l Leaf) Count() (n int) {
+func (l *Leaf) Count() (n int) {
 	for i := range l.f.slots {
 		if l.used(l.slot(i)) {
 			n++
@@ -94,7 +95,7 @@ func (l Leaf) Count() (n int) {
 }
 
 // Pair returns the pair of an entry that is used.
-func (l Leaf) Pair(i int) (p Pair) {
+func (l *Leaf) Pair(i int) (p Pair) {
 	e := l.slot(i)
 	p.Key = e[slotHeader:][:e[0]:e[0]]
 	value := e[slotHeader+l.f.KeyBytes:]
@@ -107,7 +108,7 @@ func (l Leaf) Pair(i int) (p Pair) {
 }
 
 // Set writes a pair to an entry.
-func (l Leaf) Set(i int, p *Pair) {
+func (l *Leaf) Set(i int, p *Pair) {
 	e := l.slot(i)
 	clear(e)
 	e[0] = byte(len(p.Key))
@@ -123,10 +124,10 @@ func (l Leaf) Set(i int, p *Pair) {
 }
 
 // Clear makes an entry free.
-func (l Leaf) Clear(i int) { clear(l.slot(i)) }
+func (l *Leaf) Clear(i int) { clear(l.slot(i)) }
 
 // Pairs appends all pairs to a list, in the order of their keys. They point into the leaf.
-func (l Leaf) Pairs(to []Pair) []Pair {
+func (l *Leaf) Pairs(to []Pair) []Pair {
 	first := len(to)
 	for i := range l.f.slots {
 		if l.used(l.slot(i)) {
@@ -173,7 +174,7 @@ func DecodeValue(p []byte) (key, value []byte, ok bool) {
 }
 
 // Copy copies a leaf to p, which has the bytes of a node.
-func (l Leaf) Copy(p []byte) Leaf {
+func (l *Leaf) Copy(p []byte) Leaf {
 	copy(p, l.p)
 	return Leaf{l.Header, l.f, p[:l.f.NodeBytes]}
 }
