@@ -3,6 +3,7 @@ package rtx
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -10,14 +11,22 @@ import (
 )
 
 // claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which
-// a scan finds something. Where there is none it takes none.
+// a scan finds something; and for an object that is replaced one of those that are spared for that. Where there is none
+// it takes none.
 func (m *memory) claim(h *heap, a *arena, class, n int) error {
 	if a.chunks == 0 {
 		return nil
 	}
-	fresh, err := m.claimFresh(h, a, class, n)
-	if err != nil || fresh {
-		return err
+	spare := 0
+	if a == &m.w.data {
+		spare = m.w.Spare
+	}
+	if !h.empty {
+		fresh, err := m.claimFresh(h, a, class, n, int(a.chunks)-spare)
+		if err != nil || fresh {
+			return err
+		}
+		h.empty = true
 	}
 	windows := (int(a.chunks) + tableAtOnce - 1) / tableAtOnce
 	from, tried, found := m.w.ep.Rand().IntN(windows), 0, 0 // so that clients do not all look at the same ones
@@ -30,7 +39,7 @@ func (m *memory) claim(h *heap, a *arena, class, n int) error {
 		offset := m.w.ep.Rand().IntN(len(entries))
 		for i := range entries {
 			i := (offset + i) % len(entries)
-			if e := entries[i]; e.Owner() != node.Left || e.Class() != class {
+			if e := entries[i]; e.Owner() != node.Left || e.Class() != class || m.grows && m.spared(a, first+i) {
 				continue
 			}
 			here, err := m.claimLeft(h, a, n, first+i, entries[i])
@@ -43,7 +52,11 @@ func (m *memory) claim(h *heap, a *arena, class, n int) error {
 			}
 		}
 	}
-	return nil
+	if found > 0 || m.grows || spare == 0 {
+		return nil
+	}
+	_, err := m.claimFresh(h, a, class, n, int(a.chunks))
+	return err
 }
 
 // claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.
@@ -62,19 +75,15 @@ func (m *memory) claimLeft(h *heap, a *arena, n, i int, e node.Entry) (found int
 	if err != nil || found > 0 {
 		return found, err
 	}
-	return 0, m.giveBack(h, len(c.items)+1) // this one, or another in which nothing is free
+	return 0, m.leave(h, slices.Index(h.chunks, c))
 }
 
-// claimFresh asks the node for a chunk that was never used.
-func (m *memory) claimFresh(h *heap, a *arena, class, n int) (bool, error) {
-	if h.empty {
-		return false, nil
-	}
+// claimFresh asks the node for one of its first chunks that was never used.
+func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, error) {
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), 0}
+	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class), 0}
 	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
 	if errors.Is(err, client.ErrFull) {
-		h.empty = true
 		return false, nil
 	}
 	if err != nil {
@@ -86,10 +95,15 @@ func (m *memory) claimFresh(h *heap, a *arena, class, n int) (bool, error) {
 		return true, nil
 	}
 	for i := len(c.items) - 1; i >= 0; i-- {
+		it := item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.index, class, i))}
+		if m.spared(a, c.index) {
+			h.keep(it)
+			continue
+		}
 		c.items[i] = itemListed
-		h.fresh = append(h.fresh, item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.index, class, i))})
+		c.listed++
+		h.fresh = append(h.fresh, it)
 	}
-	c.listed = len(c.items)
 	return true, nil
 }
 

@@ -49,7 +49,7 @@ func (tx *Tx) takeBuffers() error {
 			continue
 		}
 		class, _ := tx.w.classOf(len(o.next))
-		it, err := tx.w.memory.take(class, o.at.Node())
+		it, err := tx.w.memory.take(class, o.at.Node(), o.created || tx.w.Absent(o.seen.Pointer))
 		if err != nil {
 			return fmt.Errorf("write %v: %w", o.ref, err)
 		}

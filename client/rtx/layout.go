@@ -25,6 +25,8 @@ type Shape struct {
 	Shared  uint8  // bit i: indexes change data of Sizes[i] by verbs of their own, so that no checksum covers it
 	Writes  int    // objects that one transaction may change, at most; 16 by default
 	Chunk   int    // bytes of data that a client takes at a time; by default 64 KiB, or less in a small pool of many clients
+	// Spare is how many chunks of data of a node no new object takes, so that in a full pool objects can still be replaced.
+	Spare int
 	// SequenceBits and TagBits make words narrower than they could be, so that tests see them come to their ends; 0: as
 	// wide as there is room for.
 	SequenceBits, TagBits int
@@ -94,7 +96,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	}
 	l.Chunk = (max(l.Chunk, largest) + unitBytes - 1) / unitBytes * unitBytes
 	l.place()
-	if l.data.chunks == 0 || l.metas.chunks == 0 && l.Objects > 0 {
+	if int(l.data.chunks) <= l.Spare || l.metas.chunks == 0 && l.Objects > 0 {
 		return nil, fmt.Errorf("%d bytes a node have no room for a chunk of %d: %w", l.Memory, l.Chunk, ErrShape)
 	}
 	return l, l.widths()
@@ -105,7 +107,7 @@ func (l *Layout) check() error {
 	switch {
 	case l.Nodes < 1 || l.Nodes >= rdma.MaxNodes || l.Memory > rdma.MaxOffset || l.Base%8 != 0:
 		return fmt.Errorf("%d nodes, bytes %d to %d: %w", l.Nodes, l.Base, l.Memory, ErrShape)
-	case l.Clients < 1 || l.Clients >= int(node.OfNode) || l.Roots < 0 || l.Objects < 0 || l.Writes < 2 || l.Writes > 1<<12:
+	case l.Clients < 1 || l.Clients >= int(node.OfNode) || l.Roots < 0 || l.Objects < 0 || l.Spare < 0 || l.Writes < 2 || l.Writes > 1<<12:
 		return fmt.Errorf("%d clients, %d roots, %d objects, %d writes: %w", l.Clients, l.Roots, l.Objects, l.Writes, ErrShape)
 	case !ascending || len(l.Sizes) > classes || l.Chunk < 0:
 		return fmt.Errorf("sizes %v, chunks of %d bytes: want 1 to %d sizes in order: %w", l.Sizes, l.Chunk, classes, ErrShape)

@@ -2,6 +2,7 @@ package rtx
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -26,6 +27,7 @@ type chunk struct {
 	entry       node.Entry
 	items       []itemState // by place
 	listed      int         // of them those in a list of the worker
+	kept        int         // and of these those that no new object takes
 	taken       int         // and in its transaction
 	scanned     time.Duration
 	gone        bool // it was given back; lists may still name it
@@ -61,11 +63,12 @@ type slot struct {
 type heap struct {
 	chunks []*chunk
 	next   int  // chunk that is scanned next
-	empty  bool // there is no chunk that was never used
+	empty  bool // there is no chunk that was never used, for new objects
 
 	fresh []item // never used
 	aged  []item // in the order in which their quarantine ends
 	first int    // of aged
+	kept  []item // of spared chunks, for objects that are replaced
 	slots []slot
 }
 
@@ -76,6 +79,7 @@ type memory struct {
 	heaps []heap               // by node and class
 	metas []heap               // by node
 	held  map[rdma.Addr]*chunk // by address of the word in the table
+	grows bool                 // what is taken now is for a new object
 }
 
 const (
@@ -101,8 +105,9 @@ func (m *memory) open(w *Worker) {
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
 // take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits
-// for a quarantine to end. The error wraps client.ErrFull.
-func (m *memory) take(class, home int) (item, error) {
+// for a quarantine to end. A new object does not get what is kept for others. The error wraps client.ErrFull.
+func (m *memory) take(class, home int, grows bool) (item, error) {
+	m.grows = grows
 	for _, wait := range []bool{false, true} {
 		for k := range m.w.Nodes {
 			n := (home + k) % m.w.Nodes
@@ -129,10 +134,13 @@ func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {
 		return it, ok, nil
 	}
 	for range mostNaps {
-		if h.first == len(h.aged) {
+		nap := m.w.opt.Quarantine / mostNaps
+		if h.first < len(h.aged) {
+			nap = max(nap, h.aged[h.first].ready-m.w.ep.Now())
+		} else if m.grows || len(h.kept) == 0 {
 			break
 		}
-		m.w.ep.Sleep(max(h.aged[h.first].ready-m.w.ep.Now(), m.w.opt.Quarantine/mostNaps))
+		m.w.ep.Sleep(nap)
 		if it, ok = m.pop(h); ok {
 			break
 		}
@@ -140,12 +148,17 @@ func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {
 	return it, ok, nil
 }
 
+// resting reports whether a buffer is in quarantine.
+func (m *memory) resting(it item) bool {
+	now := m.w.ep.Now()
+	return it.ready > now && it.ready <= now+m.w.opt.Quarantine // else the clock was set back
+}
+
 // pop takes the first buffer of a list whose quarantine is over.
 func (m *memory) pop(h *heap) (item, bool) {
-	now := m.w.ep.Now()
 	for h.first < len(h.aged) {
 		it := h.aged[h.first]
-		if !it.chunk.gone && it.ready > now && it.ready <= now+m.w.opt.Quarantine { // else the clock was set back
+		if !it.chunk.gone && m.resting(it) {
 			break
 		}
 		h.aged[h.first] = item{}
@@ -164,6 +177,22 @@ func (m *memory) pop(h *heap) (item, bool) {
 			return it.taken(), true
 		}
 	}
+	if m.grows {
+		return item{}, false
+	}
+	return m.popKept(h)
+}
+
+// popKept takes a buffer of those that are kept for objects that are replaced.
+func (m *memory) popKept(h *heap) (item, bool) {
+	h.kept = slices.DeleteFunc(h.kept, func(it item) bool { return it.chunk.gone })
+	for i, it := range h.kept {
+		if !m.resting(it) {
+			h.kept = slices.Delete(h.kept, i, i+1)
+			it.chunk.kept--
+			return it.taken(), true
+		}
+	}
 	return item{}, false
 }
 
@@ -174,9 +203,19 @@ func (it item) taken() item {
 	return it
 }
 
+// spared reports whether a chunk is one of those that are for objects that are replaced.
+func (m *memory) spared(a *arena, index int) bool {
+	return a == &m.w.data && index >= int(a.chunks)-m.w.Spare
+}
+
 // push adds a buffer to the list of those in quarantine.
 func (m *memory) push(it item) {
 	h := m.heap(it.chunk.node, it.use.class())
+	if m.spared(it.chunk.a, it.chunk.index) {
+		it.ready = m.w.ep.Now() + m.w.opt.Quarantine
+		h.keep(it)
+		return
+	}
 	if h.first > 64 && 2*h.first > len(h.aged) {
 		h.aged, h.first = h.aged[:copy(h.aged, h.aged[h.first:])], 0
 	}
@@ -184,6 +223,14 @@ func (m *memory) push(it item) {
 	it.chunk.items[it.i] = itemListed
 	it.chunk.listed++
 	h.aged = append(h.aged, it)
+}
+
+// keep adds a buffer to those that no new object takes.
+func (h *heap) keep(it item) {
+	it.chunk.items[it.i] = itemListed
+	it.chunk.listed++
+	it.chunk.kept++
+	h.kept = append(h.kept, it)
 }
 
 // used notes what became of a buffer that a transaction had taken. One that was not installed may bear the pointer of
@@ -228,6 +275,7 @@ func (m *memory) nextUse(p Pointer) Pointer {
 // takeSlot takes metadata for an object, on a node if there is some, or else on another. The error wraps
 // client.ErrFull.
 func (m *memory) takeSlot(home int) (slot, error) {
+	m.grows = true
 	for k := range m.w.Nodes {
 		h := &m.metas[(home+k)%m.w.Nodes]
 		if len(h.slots) == 0 {
@@ -294,12 +342,16 @@ func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
 			}
 		}
 	}
-	if len(h.chunks) >= keepChunks {
+	keep := keepChunks
+	if h.empty { // what others find in it counts now
+		keep = 1
+	}
+	if len(h.chunks) >= keep {
 		if err := m.giveBack(h, enough); err != nil {
 			return err
 		}
 	}
-	if len(h.chunks) < m.share(a) || !h.listed() {
+	if len(h.chunks) < m.share(a) || !m.listed(h) {
 		return m.claim(h, a, class, n)
 	}
 	return nil
@@ -309,10 +361,10 @@ func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
 // half of the pool.
 func (m *memory) share(a *arena) int { return max(keepChunks, int(a.chunks)/(2*m.w.Clients)) }
 
-// listed reports whether any item of a heap is in a list.
-func (h *heap) listed() bool {
+// listed reports whether any item of a heap is in a list from which it may be taken.
+func (m *memory) listed(h *heap) bool {
 	for _, c := range h.chunks {
-		if c.listed > 0 {
+		if c.listed > c.kept || c.listed > 0 && !m.grows {
 			return true
 		}
 	}
@@ -331,10 +383,15 @@ func (m *memory) giveBack(h *heap, parts int) error {
 	if least < 0 {
 		return nil
 	}
-	c := h.chunks[least]
+	return m.leave(h, least)
+}
+
+// leave gives a chunk back.
+func (m *memory) leave(h *heap, i int) error {
+	c := h.chunks[i]
 	c.gone = true // whatever becomes of the CAS: it may land
 	delete(m.held, c.a.entryAt(c.node, c.index))
-	h.chunks = append(h.chunks[:least], h.chunks[least+1:]...)
+	h.chunks = append(h.chunks[:i], h.chunks[i+1:]...)
 	h.next = 0
 	return m.w.freeChunk(c.a, c.node, c.index, c.entry)
 }

@@ -31,6 +31,10 @@ var mutants = []teeth.Mutant{
 		At: "(!$o.$relaxed || $o.$lock != 0)", Do: "!o.relaxed && o.lock == 0", Test: "TestLostLock"},
 	{Rule: "an object of another life is not there", In: "Tx.take",
 		At: "$o.$there = $r == $o.$ref", Do: "$o.$there = $r != 0", Test: "TestLives"},
+	{Rule: "what is read side by side is looked at again, too", In: "Worker.judgeEach",
+		At: "$e.$known && $now == $e.$seen", Do: "e.known", Test: "TestEach"},
+	{Rule: "what is read side by side waits for a lock", In: "Worker.judgeEach",
+		At: "!$now.Lock.Held()", Do: "true", Test: "TestEach"},
 	// Commits.
 	{Rule: "what was read is validated", In: "Tx.commitLogged",
 		At: "if $err := $tx.validate(); $err != nil { $*fail }", Test: "TestLostLock"},

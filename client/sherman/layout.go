@@ -32,6 +32,7 @@ type Params struct {
 	ValueBytes int           `json:"value_bytes"` // longest value
 	Objects    int           `json:"objects"`     // nodes, and values beside leaves, a memory node at most
 	Chunk      int           `json:"chunk"`       // bytes of buffers that a client takes at a time
+	Spare      int           `json:"spare"`       // chunks of a memory node of which only what replaces others is taken
 	Memory     uint64        `json:"memory"`      // bytes of a memory node
 	Clients    int           `json:"clients"`     // identities
 	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
@@ -105,7 +106,8 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	p.Chunk = max(chunkNodes*p.NodeBytes, p.largest())
 	workers := uint64(min(cmp.Or(s.Workers, fewWorkers), s.Clients))
 	p.Objects = int(room*objects/nodes + workers*ownChunks*rtx.ChunkObjects)
-	least := room*bytes/nodes + workers*ownChunks*ownSizes*uint64(p.Chunk)
+	p.Spare = int((workers*ownSizes + nodes - 1) / nodes)
+	least := room*bytes/nodes + (workers*ownChunks*ownSizes+uint64(p.Spare))*uint64(p.Chunk)
 	l := &layout{Params: p}
 	l.Memory = pages(node.HeaderBytes + least + uint64(p.Objects)*rtx.MetaBytes + uint64(p.Clients)*logBytes)
 	for range mostSizings {
@@ -198,7 +200,7 @@ func (l *layout) place(nodes int) (err error) {
 	}
 	l.rtx, err = rtx.NewLayout(rtx.Shape{
 		Nodes: nodes, Base: node.HeaderBytes, Memory: l.Memory, Clients: l.Clients, Roots: 1, Objects: l.Objects, Sizes: l.sizes(),
-		Writes: mostWrites, Chunk: l.Chunk,
+		Writes: mostWrites, Chunk: l.Chunk, Spare: l.Spare,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrParams, err)

@@ -86,6 +86,16 @@ func storeOn(t testing.TB, f rdma.Fabric, o Options) *Store {
 	return s
 }
 
+// checkedLive is checked beside clients that do nothing.
+func checkedLive(t testing.TB, f rdma.Fabric, keys int) {
+	t.Helper()
+	r, err := Check(f)
+	must(t, err)
+	if len(r.Damage) > 0 || len(r.Unchecked) > 0 || r.Facts[0].Count != uint64(keys) {
+		t.Errorf("want %d keys: %+v", keys, r)
+	}
+}
+
 // checked expects a pool that is as it should be, with so many pairs.
 func checked(t testing.TB, f rdma.Fabric, keys int) map[string]uint64 {
 	t.Helper()
