@@ -26,7 +26,7 @@ func each(w *Worker, guess func(Ref) (Meta, bool), refs ...Ref) ([]string, []Met
 // TestEach: objects of all kinds are read in the trips of one, also where guesses are wrong, and locks are waited for.
 func TestEach(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 3, Roots: 4, Objects: 64})
-	w, other := worker(t, f, l, Options{}), worker(t, f, l, Options{Drift: 20 * time.Millisecond})
+	w, other := worker(t, f, l, Options{Timeout: time.Second}), worker(t, f, l, Options{Drift: 20 * time.Millisecond, Timeout: time.Second})
 	must(t, set(w, "old", l.Root(0), l.Root(1)))
 	gone, err := create(w, "gone")
 	must(t, err)
@@ -57,6 +57,9 @@ func TestEach(t *testing.T) {
 	must(t, other.land())
 	want = fmt.Sprint([]string{"old", "", "new", "", "old"})
 	try("guessed wrongly", guess, 2)
+	must(t, set(other, "new", l.Root(2)))
+	want = fmt.Sprint([]string{"old", "", "new", "new", "old"})
+	try("guessed not to be there", guess, 2)
 	if got := testing.AllocsPerRun(100, func() {
 		must(t, w.Each(refs, guess, func(int, Meta, []byte, bool) {}))
 	}); got > 0 {

@@ -33,8 +33,8 @@ var mutants = []teeth.Mutant{
 		At: "$o.$there = $r == $o.$ref", Do: "$o.$there = $r != 0", Test: "TestLives"},
 	{Rule: "what is read side by side is looked at again, too", In: "Worker.judgeEach",
 		At: "$e.$known && $now == $e.$seen", Do: "e.known", Test: "TestEach"},
-	{Rule: "what is read side by side waits for a lock", In: "Worker.judgeEach",
-		At: "!$now.Lock.Held()", Do: "true", Test: "TestEach"},
+	{Rule: "what is read side by side waits for a lock, and repairs", In: "Worker.readEach",
+		At: "if $e.$seen.Lock.Held() { $blocked = $refs[$i] }", Do: "", Test: "TestEach"},
 	// Commits.
 	{Rule: "what was read is validated", In: "Tx.commitLogged",
 		At: "if $err := $tx.validate(); $err != nil { $*fail }", Test: "TestLostLock"},

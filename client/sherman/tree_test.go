@@ -41,6 +41,12 @@ func TestTree(t *testing.T) {
 				}
 				must(t, err)
 				model[k], keys = v, append(keys, k)
+				if i == n/10 { // what it remembers is outdated on all levels soon
+					for _, k := range keys {
+						_, err := other.Get([]byte(k))
+						must(t, err)
+					}
+				}
 			}
 			slices.Sort(keys)
 			facts := checked(t, f, len(keys))
