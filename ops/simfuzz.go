@@ -217,7 +217,10 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	}
 	levels, timeout := 0, exploredTimeout
 	if k.Grows() {
-		levels, timeout = exploredLevels, 3*exploredTimeout // its writers wait for each other's locks, in no order
+		levels = exploredLevels
+	}
+	if k.Grows() || k.Contends {
+		timeout = 3 * exploredTimeout
 	}
 	params := func(s explore.Shape) stores.Params {
 		var cramped stores.Values

@@ -77,6 +77,20 @@ func TestEach(t *testing.T) {
 		t.Errorf("beside a lock: %q, %v, %+v", got, err, w.stats)
 	}
 	tx.abort()
+	// One that changes a single object is not waited for: the pointer says what there is.
+	must(t, other.settle())
+	tx.begin()
+	must(t, tx.Lock(l.Root(0)))
+	for what, trips := range map[string]uint64{"beside a lock without a log": 2, "and again": 2} {
+		try(what, none, trips)
+	}
+	must(t, tx.Write(l.Root(0), []byte("last")))
+	must(t, tx.takeBuffers())
+	must(t, tx.commitAlone())
+	want = fmt.Sprint([]string{"last", "", "new", "new", "last"})
+	try("behind the swap, before the release", none, 2)
+	tx.w.letGo(stepUnlock, tx.objects)
+	tx.settled(true)
 	wantError(t, w.Each([]Ref{0}, none, nil), ErrNoObject)
 }
 

@@ -496,3 +496,38 @@ func TestOpacity(t *testing.T) {
 		}
 	}
 }
+
+// TestTornMeta: a lock is taken of an object whose metadata was READ in two moments: the pointer before another client's
+// commit, the lock behind its release. The CAS of the lock succeeds then, and what is there is what the commit left.
+func TestTornMeta(t *testing.T) {
+	for _, made := range []bool{false, true} {
+		f, l := pool(t, Shape{Nodes: 2, Roots: 1})
+		a := l.Root(0)
+		w, other, r := worker(t, f, l, Options{}), worker(t, f, l, Options{}), newRaw(t, f, l)
+		if made {
+			must(t, set(other, "old", a))
+			must(t, other.settle())
+		}
+		old := r.meta(a)
+		must(t, set(other, "new", a))
+		must(t, other.settle())
+		torn := Meta{r.meta(a).Lock, old.Pointer}
+		ran := 0
+		must(t, w.Run(func(tx *Tx) error {
+			ran++
+			tx.Guess(a, torn)
+			if err := tx.Lock(a); err != nil {
+				return err
+			}
+			p, err := tx.Read(a)
+			if err != nil || string(p) != "new" {
+				t.Errorf("it is %q, %v", p, err)
+			}
+			return tx.Write(a, []byte("newer"))
+		}))
+		wantData(t, other, "[newer]", a)
+		if ran > 2 {
+			t.Errorf("it ran %d times", ran)
+		}
+	}
+}

@@ -61,28 +61,24 @@ func (tx *Tx) forget(r Ref, err error) error {
 
 // readMeta reads the metadata of an object that is not locked. A transaction that holds locks waits for none: it ends,
 // lets go, and waits then.
-func (tx *Tx) readMeta(o *object) error {
+func (tx *Tx) readMeta(o *object) (err error) {
 	w := tx.w
-	for {
-		b := w.ep.Batch()
-		op := b.Read(o.at, MetaBytes)
-		err := w.do(stepReadMeta, b)
-		if err == nil {
-			o.seen = MetaOf(op.Buf)
-		}
-		w.drop(b)
-		switch {
-		case err != nil:
-			return fmt.Errorf("read %v: %w", o.ref, err)
-		case !o.seen.Lock.Held():
-			return nil
-		case tx.held > 0:
-			return tx.conflict(o, true)
-		}
-		if err := w.await(o.ref); err != nil {
-			return err
-		}
+	b := w.ep.Batch()
+	op := b.Read(o.at, MetaBytes)
+	if err = w.do(stepReadMeta, b); err == nil {
+		o.seen = MetaOf(op.Buf)
 	}
+	w.drop(b)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read %v: %w", o.ref, err)
+	case !o.seen.Lock.Held():
+		return nil
+	case tx.held > 0:
+		return tx.conflict(o, true)
+	}
+	o.seen, err = w.await(o.ref)
+	return err
 }
 
 // readData reads what o.seen names, and looks at the metadata of everything again. again: where it is whole, o is not as
@@ -228,7 +224,7 @@ func (tx *Tx) Lock(r Ref) error {
 				return tx.forget(r, err)
 			}
 		}
-		ok, err := tx.lockAndRead(o, known)
+		ok, err := tx.lockAndRead(o, true)
 		if err != nil && o.lock == 0 {
 			return tx.forget(r, err)
 		}
@@ -238,10 +234,9 @@ func (tx *Tx) Lock(r Ref) error {
 		if ok {
 			return nil
 		}
-		if tx.held > 0 && !known {
+		if known = !o.seen.Lock.Held(); tx.held > 0 && !known {
 			return tx.forget(r, tx.conflict(o, true))
 		}
-		known = known && !o.seen.Lock.Held()
 	}
 }
 
@@ -261,41 +256,43 @@ func (tx *Tx) lockSeen(o *object) error {
 }
 
 // lockAndRead locks an object that is as it was seen, and reads its data if it was not read. The lock's CAS succeeds
-// only where the pointer is the same, too, and then stays. One that was guessed is compared: the guess may be of two
-// moments. Where a guess was wrong, o.seen is what the object is now, which may be of two moments as well.
-func (tx *Tx) lockAndRead(o *object, guessed bool) (ok bool, err error) {
+// only where the pointer is the same, too, and then stays. first: it was seen by one READ, or was guessed. That may be of
+// two moments, of which the lock is the later one. So the pointer is READ again: behind the lock's word it is the
+// object's, and in front of the CAS as well. Where the CAS fails o.seen is what the object is now, as another such READ.
+func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.drop(b)
 	lock := w.lock(w.id, tx.sequence, true, leaseCode(tx.takes))
 	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
-	var data *rdma.Op
+	var data, pointer *rdma.Op
 	if !w.Absent(o.seen.Pointer) && !o.there && o.change == unchanged {
 		data = b.Read(w.buffer(o.seen.Pointer), w.bufferBytes(o.seen.Pointer.class()))
 	}
-	var pointer *rdma.Op
-	if guessed {
+	if first {
 		pointer = b.Read(o.at.Add(8), 8)
 	}
-	first := b.Len()
+	own := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
 	tx.readAgain(b, others)
 	if err := w.do(stepLockEarly, b); err != nil {
 		tx.unsure(o, lock, cas, b)
 		return false, fmt.Errorf("lock %v: %w", o.ref, err)
 	}
+	now := o.seen.Pointer
+	if first {
+		now = Pointer(pointer.Word(0))
+	}
 	if !cas.Swapped() {
-		if guessed {
-			o.seen = Meta{Lock(cas.Result), Pointer(pointer.Word(0))}
-		}
+		o.seen = Meta{Lock(cas.Result), now}
 		return false, nil
 	}
 	o.lock = lock
 	tx.held++
-	if err := tx.judge(b, first, others); err != nil {
+	if err := tx.judge(b, own, others); err != nil {
 		return true, err
 	}
-	if guessed && Pointer(pointer.Word(0)) != o.seen.Pointer {
+	if now != o.seen.Pointer { // it may also be that the lock is suspected, and the pointer stolen
 		return true, tx.conflict(o, false)
 	}
 	if data == nil {

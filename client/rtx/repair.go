@@ -47,12 +47,14 @@ func waits(w *Worker) kit.Retry {
 // called by a closure that Run runs: its transaction waits by itself.
 func (w *Worker) Await(r Ref) error {
 	w.begin()
-	return w.await(r)
+	_, err := w.await(r)
+	return err
 }
 
-func (w *Worker) await(r Ref) error {
+// await returns an object's metadata when it is not locked.
+func (w *Worker) await(r Ref) (m Meta, err error) {
 	if !w.valid(r) {
-		return fmt.Errorf("await %v: %w", r, ErrNoObject)
+		return m, fmt.Errorf("await %v: %w", r, ErrNoObject)
 	}
 	at := w.Meta(r)
 	var owner rdma.ClientID
@@ -60,12 +62,12 @@ func (w *Worker) await(r Ref) error {
 		m, s, err := w.look(at, owner)
 		switch {
 		case err != nil:
-			return fmt.Errorf("await %v: %w", r, err)
+			return m, fmt.Errorf("await %v: %w", r, err)
 		case !m.Lock.Held():
-			return nil
+			return m, nil
 		case w.owner(m.Lock) == w.id:
 			if err := w.freeOwn(at, m.Lock); err != nil {
-				return err
+				return m, err
 			}
 			continue
 		case w.owner(m.Lock) != owner:
@@ -75,17 +77,21 @@ func (w *Worker) await(r Ref) error {
 		}
 		term, sequence := lease(m.Lock, w.opt.Drift), w.sequence(m.Lock)
 		over := s.over(sequence) || m.Lock.Alone() && s.sequence() >= sequence
-		if over || w.watch.see(at, m.Lock, s, w.ep.Now(), term) >= term {
+		still := w.watch.see(at, m.Lock, s, w.ep.Now(), term)
+		if over || still >= term {
 			if err := w.repair(at, m, s); err != nil {
-				return fmt.Errorf("repair %v: %w", r, err)
+				return m, fmt.Errorf("repair %v: %w", r, err)
 			}
 			if w.over() {
-				return errTime
+				return m, errTime
 			}
 			continue
 		}
+		if still == 0 { // another client has it, which is at work: a client that waits for long looks as often as a new one
+			p = w.waits
+		}
 		if !p.Again() {
-			return errTime
+			return m, errTime
 		}
 	}
 }

@@ -34,7 +34,11 @@ var mutants = []teeth.Mutant{
 	{Rule: "what is read side by side is looked at again, too", In: "Worker.judgeEach",
 		At: "$e.$known && $now == $e.$seen", Do: "e.known", Test: "TestEach"},
 	{Rule: "what is read side by side waits for a lock, and repairs", In: "Worker.readEach",
-		At: "if $e.$seen.Lock.Held() { $blocked = $refs[$i] }", Do: "", Test: "TestEach"},
+		At: "if !$e.$seen.Lock.readable() { $blocked = $refs[$i] }", Do: "", Test: "TestEach"},
+	{Rule: "what has a log is not read while it is locked", In: "Lock.readable",
+		At: "$k.Alone()", Do: "k.Held()", Test: "TestEach"},
+	{Rule: "a lock's pointer is of the moment of the lock", In: "Tx.lockAndRead",
+		At: "$now != $o.$seen.Pointer", Do: "false", Test: "TestTornMeta"},
 	// Commits.
 	{Rule: "what was read is validated", In: "Tx.commitLogged",
 		At: "if $err := $tx.validate(); $err != nil { $*fail }", Test: "TestLostLock"},

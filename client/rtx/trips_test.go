@@ -35,7 +35,7 @@ func TestTrips(t *testing.T) {
 		count("read of two", w, 4, 7, 0, 0, func(tx *Tx) error { return readAll(tx, a, b) })
 		// The lock's release is in the background; here it is waited for, which is a trip more.
 		count("write of one", w, 2+2+1, 3, 1, 3, func(tx *Tx) error { return writeAll(tx, a) })
-		count("write of one that was locked", w, 2+1+1, 2, 1, 3, func(tx *Tx) error {
+		count("write of one that was locked", w, 2+1+1, 3, 1, 3, func(tx *Tx) error {
 			if err := tx.Lock(a); err != nil {
 				return err
 			}

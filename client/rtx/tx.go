@@ -96,7 +96,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 		}
 		w.stats.Retries++
 		if blocked != 0 {
-			if err := w.await(blocked); err != nil && !w.rejoin(err) {
+			if _, err := w.await(blocked); err != nil && !w.rejoin(err) {
 				return err
 			}
 		}

@@ -45,6 +45,7 @@ func shermanKind() *Kind {
 		MaxPair:  sherman.MaxValue,
 		Slots:    true,
 		Scans:    true,
+		Contends: true,
 		Explored: exploredCache,
 		Check:    sherman.Check,
 		Usage:    sherman.Usage,

@@ -131,6 +131,8 @@ type Kind struct {
 	Room func(p Params) (records, memory uint64)
 	// Split reports whether index and data may have different numbers of replicas.
 	Split bool
+	// Contends reports whether its writers wait for each other's locks, in no order: in explored networks that takes longer.
+	Contends bool
 	// Scans reports whether its Store is a client.Scanner.
 	Scans bool
 	// Baseline reports whether the store is there to measure others against, and not to be recommended.
