@@ -252,6 +252,20 @@ func TestTrips(t *testing.T) {
 			t.Errorf("%s took %d trips, want %d: %+v", c.what, n.Trips, c.trips, n)
 		}
 	}
+	// A split READs the parent, and commits with a log.
+	steady(s)
+	for i := 0; ; i++ {
+		before := s.stats.Splits
+		key := fmt.Appendf(nil, "key100%03d", i)
+		n := trace.Trips(s.ep, func() { must(t, s.Insert(key, short)) })
+		if s.stats.Splits > before {
+			if n.Trips > 1+5+1 { // a chunk may be asked for
+				t.Errorf("an INSERT that splits a leaf of %d took %d trips: %+v", s.format.Slots(), n.Trips, n)
+			}
+			break
+		}
+		s.ep.Sleep(time.Millisecond)
+	}
 	// A leaf that another client has changed takes a trip more, since what is remembered of it is outdated.
 	steady(s)
 	must(t, get(other, "key100")())

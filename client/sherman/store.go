@@ -64,7 +64,6 @@ type Store struct {
 	right   []byte
 	pairs   []btree.Pair
 	entries []btree.Entry
-	spare   []btree.Entry
 	beside  []byte // a value that is written
 	scan    scan
 
