@@ -229,7 +229,7 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		}
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
 			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
-			Timeout: timeout, Own: cramped.With(k.Choose(own, stores.Made))})
+			Timeout: timeout, Own: cramped.With(k.Choose(k.Explored.With(own), stores.Made))})
 	}
 	var replicas [][2]int
 	servers := 0

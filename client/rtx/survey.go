@@ -1,6 +1,7 @@
 package rtx
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,6 +28,9 @@ func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 		for _, a := range []*arena{&l.metas, &l.data} {
 			for from := 0; from < int(a.chunks); from += tableAtOnce {
 				p, err := rdma.ReadBytes(ep, stepReadTable, a.entryAt(n, from), 8*min(tableAtOnce, int(a.chunks)-from), each)
+				if errors.Is(err, rdma.ErrNodeDown) {
+					break
+				}
 				if err != nil {
 					return s, fmt.Errorf("read the table of node %d: %w", n, err)
 				}

@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -90,7 +91,7 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 		read, count := 0, 0
 		for _, r := range nodes {
 			p, err := l.peek(ep, r)
-			if err != nil {
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 				return 0, sampled, err
 			}
 			if leaf, ok := l.format.DecodeLeaf(p); ok {

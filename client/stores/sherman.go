@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/sherman"
@@ -15,9 +16,11 @@ import (
 
 func init() { register(shermanKind()) }
 
+const lockLease = "lock-lease"
+
 var shermanOptions = []Option{
 	cacheOption(sherman.DefaultCache),
-	{Name: "lock-lease", Field: "lease", Type: Duration, Default: sherman.DefaultLease, Min: 1, Doc: "how long a lock may stay as it is before its holder is suspected"},
+	{Name: lockLease, Field: "lease", Type: Duration, Default: sherman.DefaultLease, Min: 1, Doc: "how long a lock may stay as it is before its holder is suspected"},
 	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
 		{Name: "node-bytes", Type: Int, Default: sherman.DefaultNode, Min: 256, Max: sherman.MaxNode, Doc: "of a node"},
 		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1, Max: sherman.MaxKey, Doc: "longest key"},
@@ -46,7 +49,7 @@ func shermanKind() *Kind {
 		Slots:    true,
 		Scans:    true,
 		Contends: true,
-		Explored: exploredCache,
+		Explored: exploredCache.With(Values{lockLease: time.Millisecond}),
 		Check:    sherman.Check,
 		Usage:    sherman.Usage,
 
@@ -61,7 +64,7 @@ func shermanPool(p Params) (params sherman.Params, memory uint64, err error) {
 	return sherman.Size(sherman.Shape{
 		Nodes: p.Nodes, Memory: p.Memory, Records: p.Records, Clients: p.Clients, Workers: p.Workers, Timeout: p.Timeout,
 		NodeBytes: own.Int("node-bytes"), KeyBytes: cmp.Or(own.Int(keyBytes), max(p.KeyBytes, sherman.DefaultKey)),
-		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), Lease: own.Duration("lock-lease"),
+		ValueBytes: cmp.Or(own.Int(valueBytes), p.PairBytes), Lease: own.Duration(lockLease),
 	})
 }
 
