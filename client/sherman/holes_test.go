@@ -187,39 +187,45 @@ func TestSplitUnderScan(t *testing.T) {
 	}
 }
 
-// TestTrips asserts what operations take on the critical path.
-func TestTrips(t *testing.T) {
+// warmed are workers of a tree of 203 pairs: two that remember what they meet, and one that does not.
+func warmed(t *testing.T) (s, other, bare *Store) {
 	f := memPool(t, 3, small(3, 1000, 100))
-	s, other := storeOn(t, f, Options{}), storeOn(t, f, Options{})
-	bare := storeOn(t, f, Options{CacheBytes: new(0)})
+	s, other, bare = storeOn(t, f, Options{}), storeOn(t, f, Options{}), storeOn(t, f, Options{CacheBytes: new(0)})
 	for i := range 200 {
-		must(t, s.Insert(fmt.Appendf(nil, "key%03d", i), make([]byte, 8)))
+		must(t, s.Insert(fmt.Appendf(nil, "key%03d", i), shortValue))
 	}
-	short, long := make([]byte, 8), make([]byte, 60)
 	for i := range 3 {
-		must(t, s.Insert(fmt.Appendf(nil, "long%d", i), long))
+		must(t, s.Insert(fmt.Appendf(nil, "long%d", i), longValue))
 	}
-	// In steady state: what a worker has has no end within an operation, and what it has met is known.
-	steady := func(s *Store) {
-		for range 3 {
-			s.ep.Sleep(3 * time.Millisecond)
-			for _, k := range []string{"key100", "long1"} {
-				v, err := s.Get([]byte(k))
-				must(t, err)
-				must(t, s.Update([]byte(k), append([]byte(nil), v...)))
-			}
-			must(t, s.Delete([]byte("key101")))
-			must(t, s.Insert([]byte("key101"), short))
-			must(t, s.Delete([]byte("long2")))
-			must(t, s.Insert([]byte("long2"), long))
-			for _, k := range []string{"key101", "key102", "long0"} { // some of which may not be there
-				_, _ = s.Get([]byte(k))
-			}
+	return s, other, bare
+}
+
+var shortValue, longValue = make([]byte, 8), make([]byte, 60)
+
+// steady brings a worker to its steady state: what it has has no end within an operation, and what it has met is known.
+func steady(t *testing.T, s *Store) {
+	for range 3 {
+		s.ep.Sleep(3 * time.Millisecond)
+		for _, k := range []string{"key100", "long1"} {
+			v, err := s.Get([]byte(k))
+			must(t, err)
+			must(t, s.Update([]byte(k), append([]byte(nil), v...)))
+		}
+		must(t, s.Delete([]byte("key101")))
+		must(t, s.Insert([]byte("key101"), shortValue))
+		must(t, s.Delete([]byte("long2")))
+		must(t, s.Insert([]byte("long2"), longValue))
+		for _, k := range []string{"key101", "key102", "long0"} { // some of which may not be there
+			_, _ = s.Get([]byte(k))
 		}
 	}
-	get := func(s *Store, key string) func() error {
-		return func() error { _, err := s.Get([]byte(key)); return err }
-	}
+}
+
+func getOnly(s *Store, key string) error { _, err := s.Get([]byte(key)); return err }
+
+// TestTrips asserts what operations take on the critical path.
+func TestTrips(t *testing.T) {
+	s, _, bare := warmed(t)
 	none := func(err error) error { // an error that is expected
 		if err != nil {
 			return nil
@@ -232,32 +238,37 @@ func TestTrips(t *testing.T) {
 		trips uint64
 		f     func(s *Store) error
 	}{
-		{"GET", s, 1, func(s *Store) error { return get(s, "key100")() }},
-		{"GET of a key that is not there", s, 1, func(s *Store) error { return none(get(s, "key100x")()) }},
-		{"UPDATE", s, 2, func(s *Store) error { return s.Update([]byte("key100"), short) }},
-		{"INSERT of a key that is there", s, 1, func(s *Store) error { return none(s.Insert([]byte("key100"), short)) }},
+		{"GET", s, 1, func(s *Store) error { return getOnly(s, "key100") }},
+		{"GET of a key that is not there", s, 1, func(s *Store) error { return none(getOnly(s, "key100x")) }},
+		{"UPDATE", s, 2, func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
+		{"INSERT of a key that is there", s, 1, func(s *Store) error { return none(s.Insert([]byte("key100"), shortValue)) }},
 		{"DELETE", s, 2, func(s *Store) error { return s.Delete([]byte("key102")) }},
-		{"INSERT", s, 2, func(s *Store) error { return s.Insert([]byte("key102"), short) }},
-		{"GET, beside", s, 2, func(s *Store) error { return get(s, "long1")() }},
-		{"UPDATE, beside", s, 3, func(s *Store) error { return s.Update([]byte("long1"), long) }},
+		{"INSERT", s, 2, func(s *Store) error { return s.Insert([]byte("key102"), shortValue) }},
+		{"GET, beside", s, 2, func(s *Store) error { return getOnly(s, "long1") }},
+		{"UPDATE, beside", s, 3, func(s *Store) error { return s.Update([]byte("long1"), longValue) }},
 		{"DELETE, beside", s, 6, func(s *Store) error { return s.Delete([]byte("long0")) }},
-		{"INSERT, beside", s, 5, func(s *Store) error { return s.Insert([]byte("long0"), long) }},
+		{"INSERT, beside", s, 5, func(s *Store) error { return s.Insert([]byte("long0"), longValue) }},
 		// Without anything remembered: the root and the leaf, and of each its metadata first.
-		{"GET, no cache", bare, 2 * 2, func(s *Store) error { return get(s, "key100")() }},
-		{"UPDATE, no cache", bare, 2 + 3, func(s *Store) error { return s.Update([]byte("key100"), short) }},
-		{"GET, beside, no cache", bare, 2 * 3, func(s *Store) error { return get(s, "long1")() }},
+		{"GET, no cache", bare, 2 * 2, func(s *Store) error { return getOnly(s, "key100") }},
+		{"UPDATE, no cache", bare, 2 + 3, func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
+		{"GET, beside, no cache", bare, 2 * 3, func(s *Store) error { return getOnly(s, "long1") }},
 	} {
-		steady(c.s)
+		steady(t, c.s)
 		if n := trace.Trips(c.s.ep, func() { must(t, c.f(c.s)) }); n.Trips != c.trips {
 			t.Errorf("%s took %d trips, want %d: %+v", c.what, n.Trips, c.trips, n)
 		}
 	}
+}
+
+// TestTripsOfMany: so it is for operations on several nodes, and behind other clients.
+func TestTripsOfMany(t *testing.T) {
+	s, other, _ := warmed(t)
 	// A split READs the parent, and commits with a log.
-	steady(s)
+	steady(t, s)
 	for i := 0; ; i++ {
 		before := s.stats.Splits
 		key := fmt.Appendf(nil, "key100%03d", i)
-		n := trace.Trips(s.ep, func() { must(t, s.Insert(key, short)) })
+		n := trace.Trips(s.ep, func() { must(t, s.Insert(key, shortValue)) })
 		if s.stats.Splits > before {
 			if n.Trips > 1+5+1 { // a chunk may be asked for
 				t.Errorf("an INSERT that splits a leaf of %d took %d trips: %+v", s.format.Slots(), n.Trips, n)
@@ -267,14 +278,14 @@ func TestTrips(t *testing.T) {
 		s.ep.Sleep(time.Millisecond)
 	}
 	// A leaf that another client has changed takes a trip more, since what is remembered of it is outdated.
-	steady(s)
-	must(t, get(other, "key100")())
-	must(t, s.Update([]byte("key100"), short))
-	if n := trace.Trips(other.ep, func() { must(t, get(other, "key100")()) }); n.Trips != 2 {
+	steady(t, s)
+	must(t, getOnly(other, "key100"))
+	must(t, s.Update([]byte("key100"), shortValue))
+	if n := trace.Trips(other.ep, func() { must(t, getOnly(other, "key100")) }); n.Trips != 2 {
 		t.Errorf("a GET behind another client's UPDATE took %d trips", n.Trips)
 	}
 	// A scan takes the trips of one leaf, and of its values, whatever many leaves the parent has.
-	steady(s)
+	steady(t, s)
 	seen := 0
 	all := func() { must(t, s.Scan([]byte("key"), 40, func(_, _ []byte) bool { seen++; return true })) }
 	all()

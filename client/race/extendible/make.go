@@ -76,11 +76,18 @@ func Size(s Shape) (Params, uint64, error) {
 	perNode := (pairs+nodes-1)/nodes + 64*p.chunkBytes()/p.blockBytes()
 	body := (perNode+1)*(p.blockBytes()+indexShare) + 2*p.subtableBytes() + 2*p.chunkBytes()
 	body += body / 256 // tables
-	body = max(body, s.Memory)
+	fixed := func(depth int) uint64 {
+		q := p
+		q.Depth = depth
+		return node.HeaderBytes + q.directoryBytes(s.Format, int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes
+	}
 	p.Depth = cmp.Or(s.Depth, depthOf(&p, nodes, body))
-	need := node.HeaderBytes + p.directoryBytes(s.Format, int(nodes)) + (uint64(p.Clients)/nodes+1)*unitBytes + body
-	need = (need + 4095) &^ 4095
-	_, err := newLayout(s.Format, p, int(nodes), need)
+	need := (fixed(p.Depth) + body + 4095) &^ 4095
+	// More memory makes room for more subtables. With as much as is needed the depth stays.
+	for d := p.Depth + 1; s.Depth == 0 && d <= MaxDepth && s.Memory > max(need, fixed(d)) && depthOf(&p, nodes, s.Memory-fixed(d)) >= d; d++ {
+		p.Depth = d
+	}
+	_, err := newLayout(s.Format, p, int(nodes), max(need, s.Memory))
 	return p, need, err
 }
 
