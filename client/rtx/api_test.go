@@ -266,6 +266,53 @@ func TestDelegated(t *testing.T) {
 	}
 }
 
+// TestAskedOfOneMoment: another transaction changes two objects between the looks at them. That one of them may have
+// changed does not make the other one as it was in the same moment: in a commit, and in a READ behind which nothing follows.
+func TestAskedOfOneMoment(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 4})
+	w, h := hookedBehind(t, f, l, Options{})
+	other, r := worker(t, f, l, Options{}), newRaw(t, f, l)
+	a, b, c, d := l.Root(0), l.Root(1), l.Root(2), l.Root(3)
+	for _, step := range []rdma.Step{stepValidate, stepReadData, stepLockEarly} {
+		must(t, set(w, "old", a, b, c, d))
+		var saw, last string
+		must(t, w.Run(func(tx *Tx) error {
+			_, err := tx.ReadIf(a, func([]byte) bool { return true })
+			must(t, err)
+			was, err := tx.Read(b)
+			if err != nil {
+				return err
+			}
+			saw = string(was)
+			if last == "" {
+				last = saw
+				h.behind[step] = func(batch *rdma.Batch) {
+					must(t, set(other, "new", a, b))
+					for i := range batch.Len() {
+						if op := batch.Op(i); op.Addr == l.Meta(a) {
+							m := r.meta(a)
+							copy(op.Buf, append(word(uint64(m.Lock)), word(uint64(m.Pointer))...))
+						}
+					}
+				}
+			}
+			switch step {
+			case stepReadData:
+				_, err = tx.Read(d)
+				return err
+			case stepLockEarly:
+				if err := tx.Lock(d); err != nil {
+					return err
+				}
+			}
+			return tx.Write(c, was)
+		}))
+		if last != "old" || saw != "new" {
+			t.Errorf("%s: got %q at first, and %q at last: half a transaction", step, last, saw)
+		}
+	}
+}
+
 // TestCustomBatch: an index that has verbs of its own sees by an object's metadata whether it was changed, or is about
 // to be, waits, and repairs: what RACE does behind its slots.
 func TestCustomBatch(t *testing.T) {

@@ -87,6 +87,7 @@ func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, erro
 		return false, nil
 	}
 	if err != nil {
+		m.late = m.late || !errors.Is(err, rdma.ErrNoEffect)
 		return false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
 	}
 	c := m.add(h, a, n, int(r.Ret[0]), node.Entry(r.Ret[1]))

@@ -176,8 +176,18 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	return tx.err
 }
 
-// validate is step 2.
+// validate is step 2. Where it asked about an object that has changed it begins anew: see lookAgain.
 func (tx *Tx) validate() error {
+	for range mostAsked {
+		asked, err := tx.validateOnce()
+		if err != nil || !asked {
+			return err
+		}
+	}
+	return tx.fail(errConflict)
+}
+
+func (tx *Tx) validateOnce() (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -187,22 +197,22 @@ func (tx *Tx) validate() error {
 		c.post(b)
 	}
 	if b.Len() == 0 && len(tx.checks) == 0 {
-		return nil
+		return false, nil
 	}
 	if err := w.do(stepValidate, b); err != nil {
-		return fmt.Errorf("validate: %w", err)
+		return false, fmt.Errorf("validate: %w", err)
 	}
 	if own > 0 {
-		if err := tx.judge(b, 0, (*object).stays); err != nil {
-			return err
+		if asked, err = tx.judge(b, 0, (*object).stays); err != nil {
+			return false, err
 		}
 	}
 	for _, c := range tx.checks {
 		if !c.ok() {
-			return tx.fail(errConflict)
+			return false, tx.fail(errConflict)
 		}
 	}
-	return nil
+	return asked, nil
 }
 
 // mostDecide bounds the tries to decide: another client may abort a transaction of the past meanwhile, once.

@@ -231,7 +231,7 @@ func TestUncertain(t *testing.T) {
 			if logged {
 				step = stepDecide
 			}
-			h := &hooked{ep, map[rdma.Step]func(){}}
+			h := &hooked{Endpoint: ep, before: map[rdma.Step]func(){}}
 			failing := fault.New(h, fault.Fault{Step: step, Err: rdma.ErrTimeout})
 			w := open(t, failing, l, Options{Log: logged, Drift: long})
 			other := worker(t, f, l, Options{Drift: long})

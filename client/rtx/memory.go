@@ -80,6 +80,7 @@ type memory struct {
 	metas []heap               // by node
 	held  map[rdma.Addr]*chunk // by address of the word in the table
 	grows bool                 // what is taken now is for a new object
+	late  bool                 // a node may hand a chunk out yet, and nothing can wait for that
 }
 
 const (

@@ -99,8 +99,12 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	if err := w.do(stepReadData, b); err != nil {
 		return false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
-	if err := tx.judge(b, first, others); err != nil {
+	asked, err := tx.judge(b, first, others)
+	if err != nil {
 		return false, false, err
+	}
+	if asked { // o was read before some of them were as they are: see lookAgain
+		return true, true, nil
 	}
 	if now := MetaOf(meta.Buf); now != o.seen {
 		o.seen = now
@@ -150,8 +154,8 @@ func (o *object) expected() Meta {
 }
 
 // judge compares what readAgain has read, from op first on. Where something changed the attempt ends, unless the
-// closure says that what it is now will do as well.
-func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
+// closure says that what it is now will do as well: then it was asked.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if !of(o) {
@@ -163,13 +167,36 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
 			continue
 		}
 		if now.Lock.Held() || o.lock != 0 || o.same == nil || o.change != unchanged {
-			return tx.conflict(o, now.Lock.Held() && o.lock == 0)
+			return false, tx.conflict(o, now.Lock.Held() && o.lock == 0)
 		}
 		if err := tx.askAgain(o, now); err != nil {
+			return false, err
+		}
+		asked = true
+	}
+	return asked, nil
+}
+
+// mostAsked bounds how often a validation begins anew since objects have changed that may.
+const mostAsked = 8
+
+// lookAgain looks at objects until none has changed since the last look. One that was asked for may have become what it is
+// behind the look at another one, which the same transaction changed right before: then there was no moment in which both
+// were so.
+func (tx *Tx) lookAgain(of func(o *object) bool) error {
+	for range mostAsked {
+		b := tx.w.ep.Batch()
+		tx.readAgain(b, of)
+		asked, err := false, tx.w.do(stepValidate, b)
+		if err == nil {
+			asked, err = tx.judge(b, 0, of)
+		}
+		tx.w.drop(b)
+		if err != nil || !asked {
 			return err
 		}
 	}
-	return nil
+	return tx.fail(errConflict)
 }
 
 // askAgain reads an object that changed, and asks the closure (OPT2). The object is then as it was seen now, for later
@@ -289,7 +316,11 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	}
 	o.lock = lock
 	tx.held++
-	if err := tx.judge(b, own, others); err != nil {
+	asked, err := tx.judge(b, own, others)
+	if err == nil && asked {
+		err = tx.lookAgain(others)
+	}
+	if err != nil {
 		return true, err
 	}
 	if now != o.seen.Pointer { // it may also be that the lock is suspected, and the pointer stolen

@@ -62,6 +62,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "data comes into a buffer that nothing names", In: "Tx.settled",
 		At: "$committed && $o.$change != $unchanged",
 		Do: "o.change != unchanged && (committed || o.item.chunk != nil)"},
+	{Rule: "what a callback has allowed is of one moment with the rest", In: "Tx.validate",
+		At: "$err != nil || !$asked", Do: "err != nil || !asked || asked", Test: "TestAskedOfOneMoment"},
 	// Repairs.
 	{Rule: "a lock is suspected when it stayed as it is", In: "watch.see",
 		At: "$v.$at != $at || $v.$lock != $k || $v.$state != $s", Do: "v.at != at", Test: "TestBusyLock"},

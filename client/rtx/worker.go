@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -139,6 +140,9 @@ func (w *Worker) Close() error {
 func (w *Worker) leave() error {
 	if err := w.settle(); err != nil {
 		return err
+	}
+	if w.memory.late {
+		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
 	list, err := w.chunksOf(w.id)
 	if err != nil {

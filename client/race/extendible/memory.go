@@ -71,6 +71,7 @@ type memory struct {
 	aged   []block              // in the order in which their quarantine ends
 	first  int                  // of aged
 	hints  []rdma.Addr          // chunks in which the worker has replaced pairs, the latest last
+	late   bool                 // a node may hand a chunk out yet, and nothing can wait for that
 	full   time.Duration        // when the worker has looked everywhere for a block, in vain; 0: never
 	dense  time.Duration        // and for a subtable's memory
 	spare  []uint64             // subtables' memory that no entry names
@@ -387,6 +388,7 @@ func (m *memory) allocate(a *arena, n, class int) (index int, e node.Entry, err 
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
 	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), 0}
 	if err := m.s.ep.Call(n, &r, max(m.s.left(), 1)); err != nil {
+		m.late = m.late || !errors.Is(err, client.ErrFull) && !errors.Is(err, rdma.ErrNoEffect)
 		return 0, 0, fmt.Errorf("ask node %d for a chunk: %w", n, err)
 	}
 	return int(r.Ret[0]), node.Entry(r.Ret[1]), nil

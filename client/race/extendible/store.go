@@ -170,6 +170,9 @@ func (s *Store) leave() error {
 	if err := s.closeGrave(); err != nil {
 		return err
 	}
+	if s.memory.late {
+		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
+	}
 	if err := s.memory.leave(s.id); err != nil {
 		return err
 	}

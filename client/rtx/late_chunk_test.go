@@ -1,0 +1,38 @@
+package rtx
+
+import (
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// TestLateChunk: a client whose question for a chunk has not been answered does not leave quietly, since the chunk may
+// be its own yet: a recovery, which fences it off first, finds it.
+func TestLateChunk(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Objects: 100})
+	ep, err := f.Open("gives up")
+	must(t, err)
+	w := open(t, hasty{ep}, l, Options{})
+	_, err = create(w, "new")
+	wantError(t, err, rdma.ErrTimeout)
+	wantError(t, w.Close(), client.ErrUncertain)
+	other := worker(t, f, l, Options{})
+	must(t, f.Revoke(w.id))
+	must(t, other.Recover(w.id))
+	u, err := other.Check(func(c rdma.ClientID) bool { return c == other.id })
+	if err != nil || u.Handed != 1 || u.Owned != 0 {
+		t.Errorf("got %+v, %v, want one chunk of no client", u, err)
+	}
+}
+
+// hasty is an endpoint that gives calls up, which are served.
+type hasty struct{ rdma.Endpoint }
+
+func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {
+	if err := e.Endpoint.Call(node, r, within); err != nil {
+		return err
+	}
+	return rdma.ErrTimeout
+}
