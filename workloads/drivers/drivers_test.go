@@ -514,7 +514,7 @@ func TestCreateNoopAndUnknown(t *testing.T) {
 	if _, err := Create("noop", props("dataintegrity=true")); !runner.Misused(err) {
 		t.Error(err)
 	}
-	if _, err := Create("nosuch", props()); !runner.Misused(err) || !strings.Contains(err.Error(), "noop, raw, rcuckoo, redis") {
+	if _, err := Create("nosuch", props()); !runner.Misused(err) || !strings.Contains(err.Error(), "noop, race, race-dtx, race-rtx, raw, rcuckoo, redis") {
 		t.Error(err)
 	}
 	for _, name := range stores.Names() {

@@ -59,8 +59,9 @@ func Steps(format string) []rdma.Step {
 	return append(own, transactions...)
 }
 
-// idle are steps of transactions that none does which changes two roots, and locks one of them first.
+// idle are steps of transactions that none does which changes two roots, and locks one of them first; scans come behind
+// more rehashes than a small pool has room for.
 var idle = map[string][]rdma.Step{
-	RTX: {"validate", "write data", "resolve"},
+	RTX: {"validate", "write data", "resolve", "scan a chunk", "scan objects"},
 	DTX: {"look again", "validate", "claim a chunk", "free a chunk", "scan a chunk"},
 }
