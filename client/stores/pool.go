@@ -21,6 +21,7 @@ type Pool struct {
 	Header  node.Header
 	Fabric  rdma.Fabric
 	servers *Servers // of a pool of this process; nil: others have them
+	process Process
 }
 
 const page = 4096
@@ -238,7 +239,7 @@ func (p *Pool) Worker(name string, o Options) (client.Store, rdma.Endpoint, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	o.Fabric = p.Fabric
+	o.Fabric, o.Process = p.Fabric, &p.process
 	s, err := p.Kind.Open(ep, o)
 	if err != nil {
 		return nil, nil, errors.Join(err, ep.Close())

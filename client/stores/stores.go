@@ -61,6 +61,8 @@ type Options struct {
 	Own     Values        // options of the store, of those that are Opened
 	// Fabric is the pool's, by which workers of some stores fence off what stands in their way; nil: only the pool's keeper does.
 	Fabric rdma.Fabric
+	// Process is that of the worker; nil: it shares nothing with others.
+	Process *Process
 }
 
 // Kind is one store.

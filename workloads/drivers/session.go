@@ -55,7 +55,7 @@ func (s *session) open() error {
 		return err
 	}
 	o := s.pool.opts
-	o.Fabric = s.pool.fabric
+	o.Fabric, o.Process = s.pool.fabric, &s.pool.process
 	store, err := s.pool.kind.Open(ep, o)
 	if err != nil {
 		return errors.Join(err, ep.Close())

@@ -75,6 +75,7 @@ type pool struct {
 	servers *stores.Servers // of a pool that ends with this process; nil: others have them
 	door    client.Door
 	kept    Kept
+	process stores.Process
 }
 
 // Create implements ycsb.DBCreator.

@@ -1,0 +1,80 @@
+package original
+
+// cache has internal nodes as a worker has read them last, within a budget: those that were used last stay. What it has
+// may be outdated, which fence keys tell.
+type cache struct {
+	most  int // nodes
+	nodes map[ref]*cached
+	// ring is where nodes hang in the order of their last use: ring.next was used last.
+	ring cached
+	// spare is what nodes are read into where the cache holds none.
+	spare cached
+}
+
+// cached is an internal node.
+type cached struct {
+	internal
+	r          ref
+	buf        []byte // that it points into
+	next, prev *cached
+}
+
+// cachedOverhead is about what a node takes beside its own bytes.
+const cachedOverhead = 192
+
+func newCache(f *format, budget int) *cache {
+	c := &cache{most: budget / (f.nodeBytes + cachedOverhead), nodes: map[ref]*cached{}}
+	c.ring.next, c.ring.prev = &c.ring, &c.ring
+	return c
+}
+
+// get returns a node, and notes that it is used; nil: the cache does not have it.
+func (c *cache) get(r ref) *cached {
+	n := c.nodes[r]
+	if n != nil && c.ring.next != n {
+		n.unlink()
+		c.link(n)
+	}
+	return n
+}
+
+// put takes the bytes of a node that was read; nil: they are no whole internal node.
+func (c *cache) put(f *format, r ref, p []byte) *cached {
+	n := c.nodes[r]
+	switch {
+	case n != nil:
+		c.drop(r)
+	case c.most == 0:
+		n = &c.spare
+	case len(c.nodes) == c.most:
+		n = c.ring.prev
+		c.drop(n.r)
+	default:
+		n = &cached{}
+	}
+	n.r, n.buf = r, append(n.buf[:0], p...)
+	ok := false
+	if n.internal, ok = f.readInternal(n.buf, r); !ok {
+		return nil
+	}
+	if c.most > 0 {
+		c.link(n)
+		c.nodes[r] = n
+	}
+	return n
+}
+
+// drop forgets a node.
+func (c *cache) drop(r ref) {
+	if n := c.nodes[r]; n != nil {
+		n.unlink()
+		delete(c.nodes, r)
+	}
+}
+
+func (c *cache) link(n *cached) {
+	n.next, n.prev = c.ring.next, &c.ring
+	n.next.prev, c.ring.next = n, n
+}
+
+func (n *cached) unlink() { n.next.prev, n.prev.next = n.prev, n.next }

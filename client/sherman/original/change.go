@@ -1,0 +1,350 @@
+package original
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// fresh is what an operation took from the client's memory and the tree may name by now, and what it takes out of there.
+type fresh struct {
+	block    pointer   // the new value's; 0: it has none
+	replaces pointer   // the old value's
+	claimed  pointer   // the value's of a pair that is deleted
+	tree     separator // of a split; no child: there is none
+}
+
+// separator is an entry that an internal node of a level lacks.
+type separator struct {
+	level int
+	key   []byte
+	child pointer
+}
+
+// lockLeaf locks the leaf of a key.
+func (s *Store) lockLeaf(key []byte, op operation, kind int) (leaf, error) {
+	r, err := s.find(key, 0)
+	for err == nil {
+		var p []byte
+		if p, err = s.lock(r, op, kind); err != nil {
+			break
+		}
+		l, ok := s.readLeaf(p, r)
+		switch {
+		case !ok || !l.allSteady() || !l.beyond(key) && !l.has(key):
+			return l, errors.Join(fmt.Errorf("leaf %v, which is locked, is not whole, or not that of %.40q: %w", r, key, client.ErrDamaged), s.unlock())
+		case !l.beyond(key):
+			return l, nil
+		}
+		r = s.hop(l.sibling)
+		err = s.unlock()
+	}
+	return leaf{}, err
+}
+
+// write runs a write of a key until it is done, and ends it.
+func (s *Store) write(what string, key, value []byte, try func(key, value []byte) (done bool, err error)) error {
+	err := s.begin(key, value)
+	if err == nil {
+		err = s.settle()
+	}
+	s.key = key
+	for done := false; err == nil && !done; {
+		_ = s.work(false) // what fails is done again
+		s.fresh = fresh{}
+		if done, err = try(key, value); err == nil || errors.Is(err, client.ErrUncertain) && !s.debt.open {
+			continue
+		}
+		if s.debt.open {
+			done, err = s.settled(err)
+		} else {
+			s.unused()
+		}
+		if err != nil && !s.debt.open && s.rejoin(err) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// settled settles an operation that failed in its midst, at once if it can; done: it took effect. Where it cannot, others
+// may wait for what it left, so that the error wraps client.ErrUncertain also where nothing was changed.
+func (s *Store) settled(err error) (done bool, _ error) {
+	if errors.Is(err, rdma.ErrStale) {
+		_ = s.view.Join()
+	}
+	if cause := s.settle(); cause != nil {
+		return false, fmt.Errorf("%w: %w", client.ErrUncertain, err)
+	}
+	if s.debt.done {
+		return true, nil
+	}
+	return false, err
+}
+
+// unused gives what an operation took, and did not use, back to the client.
+func (s *Store) unused() {
+	if p := s.fresh.block; p != 0 {
+		s.keepOwn(&s.blocks, p, 0)
+	}
+	if p := s.fresh.tree.child; p != 0 {
+		s.keepOwn(&s.trees, p, 0)
+	}
+	if p := s.fresh.claimed; p != 0 {
+		s.later(job{a: &s.blocks, mark: p})
+	}
+	s.fresh = fresh{}
+}
+
+// used goes on with what the tree names by now, or does not any more.
+func (s *Store) used(f *fresh) {
+	switch {
+	case f.block != 0 && f.replaces != 0:
+		s.later(job{a: &s.blocks, take: f.replaces, mark: f.block})
+	case f.block != 0:
+		s.later(job{a: &s.blocks, mark: f.block})
+	case f.claimed != 0:
+		s.later(job{a: &s.blocks, take: f.claimed, claimed: true})
+	}
+	if f.tree.child != 0 {
+		s.pending = append(s.pending, f.tree)
+	}
+	*f = fresh{}
+}
+
+// Insert implements client.Store.
+func (s *Store) Insert(key, value []byte) error { return s.write("insert", key, value, s.insert) }
+
+// insert writes a free slot of the leaf, and nothing else of it (section 4.4).
+func (s *Store) insert(key, value []byte) (bool, error) {
+	word, kind := uint64(0), slotBeside
+	if len(value) <= Inline {
+		word, kind = inlineWord(value)
+	}
+	l, err := s.lockLeaf(key, opInsert, kind)
+	if err != nil {
+		return false, err
+	}
+	if l.find(key) >= 0 {
+		return s.refuse(client.ErrExists)
+	}
+	slot := l.free()
+	if slot < 0 && len(s.pending) > 0 { // of an earlier split, that its parent waits for
+		return false, errors.Join(s.unlock(), s.adoptPending())
+	}
+	b := s.ep.Batch()
+	if kind == slotBeside {
+		if word, err = s.addBlock(b, &l, 0, key, value); err != nil {
+			return s.giveUp(b, err)
+		}
+	}
+	if slot < 0 {
+		if err := s.splitLeaf(b, &l, key, kind, word); err != nil {
+			return s.giveUp(b, err)
+		}
+	} else {
+		s.addSlot(b, &l, slot, key, kind, word)
+	}
+	if err := s.writeBack(b); err != nil {
+		return false, err
+	}
+	return true, s.adoptSplit(slot < 0)
+}
+
+// adoptSplit inserts the separators of a split. When it cannot, others follow the sibling: the INSERT is done, and the
+// worker's next split tries again. When it leaves a lock, the worker is not to be used as it is.
+func (s *Store) adoptSplit(split bool) error {
+	if !split {
+		return nil
+	}
+	err := s.adoptPending()
+	if err == nil {
+		return nil
+	}
+	s.stats.Lagging++
+	if !s.debt.open {
+		return nil
+	}
+	return fmt.Errorf("insert the separator of a split: %w: %w", client.ErrUncertain, err)
+}
+
+// refuse ends an operation that changes nothing, with an answer.
+func (s *Store) refuse(answer error) (bool, error) {
+	if err := s.unlock(); err != nil {
+		return false, err
+	}
+	return false, answer
+}
+
+// giveUp ends an operation that changed nothing, behind an error. A write to another memory node may be in flight.
+func (s *Store) giveUp(b *rdma.Batch, err error) (bool, error) {
+	b.Release()
+	if s.debt.open {
+		return false, err
+	}
+	return false, errors.Join(err, s.unlock())
+}
+
+// addSlot adds the WRITE of a slot.
+func (s *Store) addSlot(b *rdma.Batch, l *leaf, slot int, key []byte, kind int, word uint64) {
+	p := b.Alloc(s.slot)
+	s.writeSlot(p, l.r, l.version, key, kind, word)
+	b.Write(s.trees.at(l.r).Add(uint64(l.offset(slot))), p)
+}
+
+// addBlock writes a value beside a leaf, in front of what names it: in the same doorbell where both are on one memory
+// node, and else behind a trip.
+//
+// A crash leaves a block that is the client's and that no entry names, or one that does.
+func (s *Store) addBlock(b *rdma.Batch, l *leaf, replaces pointer, key, value []byte) (uint64, error) {
+	p, err := s.take(&s.blocks, l.r.node())
+	if err != nil {
+		return 0, err
+	}
+	s.fresh.block, s.fresh.replaces = p, replaces
+	buf := s.writeBlock(b.Alloc(s.blockBytes), p, replaces, key, value)
+	if p.ref().node() == l.r.node() {
+		b.Write(s.blocks.at(p.ref()), buf)
+		return uint64(p), nil
+	}
+	return uint64(p), s.writeFar(s.blocks.at(p.ref()), buf)
+}
+
+// writeFar writes to another memory node than that of the node that is locked, and waits, since only verbs to one node
+// are executed in order.
+func (s *Store) writeFar(at rdma.Addr, p []byte) error {
+	b := s.ep.Batch()
+	b.WriteCopy(at, p)
+	if err := s.do(stepWriteFar, b); err != nil {
+		return s.failed(b, err)
+	}
+	b.Release()
+	return nil
+}
+
+// Update implements client.Store.
+func (s *Store) Update(key, value []byte) error { return s.write("update", key, value, s.update) }
+
+// update writes a slot in its place. A value that lies beside its leaf stays there, however short it becomes: so a slot
+// of which one word was written says with its lock what it was to become.
+func (s *Store) update(key, value []byte) (bool, error) {
+	word, kind := uint64(0), slotBeside
+	if len(value) <= Inline {
+		word, kind = inlineWord(value)
+	}
+	l, err := s.lockLeaf(key, opUpdate, kind)
+	if err != nil {
+		return false, err
+	}
+	slot := l.find(key)
+	if slot < 0 {
+		return s.refuse(client.ErrNotFound)
+	}
+	b, before, replaces := s.ep.Batch(), l.kind(slot), pointer(0)
+	if before == slotBeside {
+		kind, replaces = slotBeside, pointer(l.value(slot))
+	}
+	if kind == slotBeside {
+		if word, err = s.addBlock(b, &l, replaces, key, value); err != nil {
+			return s.giveUp(b, err)
+		}
+	}
+	s.kind, s.word = kind, word
+	if kind == before {
+		s.addSlot(b, &l, slot, key, kind, word)
+	} else { // the value's word first: whoever meets it alone knows from the lock what kind it is
+		p := b.Alloc(s.slot)
+		s.writeSlot(p, l.r, l.version, key, kind, word)
+		at := s.trees.at(l.r).Add(uint64(l.offset(slot)))
+		b.Write(at.Add(uint64(s.slot-8)), p[s.slot-8:])
+		b.Write(at, p[:slotHeader])
+	}
+	return true, s.writeBack(b)
+}
+
+// Delete implements client.Store. It empties a slot; nothing merges.
+func (s *Store) Delete(key []byte) error {
+	return s.write("delete", key, nil, func(key, _ []byte) (bool, error) { return s.remove(key) })
+}
+
+func (s *Store) remove(key []byte) (bool, error) {
+	l, err := s.lockLeaf(key, opDelete, 0)
+	if err != nil {
+		return false, err
+	}
+	slot := l.find(key)
+	if slot < 0 {
+		return s.refuse(client.ErrNotFound)
+	}
+	if l.kind(slot) == slotBeside {
+		if err := s.claim(pointer(l.value(slot))); err != nil {
+			if s.debt.open {
+				return false, err
+			}
+			return false, errors.Join(err, s.unlock())
+		}
+	}
+	b := s.ep.Batch()
+	p := b.Alloc(slotHeader)
+	copy(p, l.slot(slot)[:slotHeader])
+	s.renewSlot(p, l.r, l.version, slotFree)
+	b.Write(s.trees.at(l.r).Add(uint64(l.offset(slot))), p)
+	return true, s.writeBack(b)
+}
+
+// claim makes the block of a pair that is to be deleted the client's: whoever recovers the client finds it by that, and
+// in no leaf.
+func (s *Store) claim(p pointer) error {
+	if err := s.sound(p); err != nil {
+		return err
+	}
+	from := linked
+	for range mostRetired {
+		b := s.ep.Batch()
+		op := b.CompareSwap(s.blocks.word(p.ref()), p.owned(from), p.owned(s.id))
+		if err := s.do(stepClaim, b); err != nil {
+			s.fresh.claimed = p
+			return s.failed(b, err)
+		}
+		word, swapped := owner(op.Result), op.Swapped()
+		b.Release()
+		if swapped {
+			s.fresh.claimed = p
+			return nil
+		}
+		switch {
+		case word.generation() != p.generation() || word.client() == 0:
+			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(), uint64(word), client.ErrDamaged)
+		case word.client() == s.id: // by a job that is not done yet
+			if err := s.work(true); err != nil {
+				return err
+			}
+			from = linked
+		default: // its writer has not come to say that it is linked
+			if err := s.relieve(p); err != nil {
+				return err
+			}
+			from = word.client()
+		}
+	}
+	return fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
+}
+
+// relieve does for the client that wrote a block what it has not come to: to free the one that it took the place of.
+func (s *Store) relieve(p pointer) error {
+	b, buf, err := s.read(stepClaim, s.blocks.at(p.ref()), s.blockBytes)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	if k, ok := s.readBlock(buf); ok && k.self == p && k.replaces != 0 {
+		_, err := s.retire(k.replaces, 0, mostRetired)
+		return err
+	}
+	return nil
+}

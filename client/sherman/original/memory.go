@@ -1,0 +1,370 @@
+package original
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Each object, a node of the tree or a block, has a word that says whose it is: free, a client's, or linked, which is
+// what the tree names. It is changed by CAS only, and its generation with each use.
+//
+//	free -> client        grab: some at a time, as the paper's clients take 32 MB
+//	client -> linked      behind the write-back that named it, in the background
+//	linked -> client      by whoever wrote what takes the object's place, behind that, in the background
+//	client -> free        when the client leaves, or has too many
+//
+// So what a client that died has under its name, its node or block that the tree may name and the one that this takes
+// the place of among it, is found by its word: see recover.go.
+
+const (
+	ownObjects = 64 // of an arena of a memory node that a client has for itself, about
+	grabTrees  = 8
+	grabBlocks = 16
+	grabRun    = 256 // words that it reads at a time to find so many
+	mostOwn    = 64  // of those that are free, before it gives some back
+	mostJobs   = 32  // that wait before the client waits for them
+	// quarantine is how long a block is not used again, so that readers that have its pointer seldom meet another pair. It
+	// also bounds how soon a generation comes back, behind 65,536 uses: a minute.
+	quarantine = time.Millisecond
+	// mostRetired bounds the blocks that a client takes off others' hands to free one: each of them was replaced while
+	// the client that wrote it had not yet said that it is linked.
+	mostRetired = 16
+	patience    = 3 // times that it waits for the client to say so
+	// mostChanges is more often than a word of one generation changes while a client looks at it: from that of the client
+	// that wrote the block to linked, and once to that of a client that deletes the pair.
+	mostChanges = 4
+)
+
+// own is an object that the client has and may use.
+type own struct {
+	p     pointer
+	since time.Duration // it was freed then; 0: it is fresh
+}
+
+// pile is what a client has of an arena of a memory node.
+type pile struct {
+	free   []own // the one that was freed first is in front
+	cursor int   // where it looks for more
+}
+
+// job is what is to be done to words in the background: take, then mark.
+type job struct {
+	a       *arena
+	take    pointer // to be made the client's, and used again; 0: nothing is
+	claimed bool    // that is the client's already
+	mark    pointer // to be marked as linked; 0: nothing is
+	tries   int
+}
+
+// memory is what a client has of the pool's memory.
+type memory struct {
+	trees, blocks []pile // by memory node
+	home          int    // where the next node is to be
+	todo, flying  []job
+	batch         *rdma.Batch // of flying
+	// unsure: there may be words of the client's beside those that it knows of.
+	unsure bool
+}
+
+func (m *memory) open(s *Store) {
+	m.trees, m.blocks = make([]pile, s.nodes), make([]pile, s.nodes)
+	m.home = int(s.id) % s.nodes
+	for n := range s.nodes { // far apart, so that clients seldom want the same
+		m.trees[n].cursor = s.ep.Rand().IntN(s.trees.count)
+		m.blocks[n].cursor = s.ep.Rand().IntN(max(s.blocks.count, 1))
+	}
+}
+
+func (m *memory) pile(s *Store, a *arena, n int) *pile {
+	if a == &s.trees {
+		return &m.trees[n]
+	}
+	return &m.blocks[n]
+}
+
+// take returns an object of an arena, of a memory node if that has one, or else of the others. The error wraps
+// client.ErrFull.
+func (s *Store) take(a *arena, n int) (pointer, error) {
+	for i := range s.nodes {
+		p := s.memory.pile(s, a, (n+i)%s.nodes)
+		if len(p.free) == 0 || s.ripens(p) > 0 {
+			if err := s.grab(a, (n+i)%s.nodes); err != nil {
+				return 0, err
+			}
+		}
+		if len(p.free) == 0 {
+			continue
+		}
+		if d := s.ripens(p); d > 0 {
+			s.ep.Sleep(d)
+		}
+		o := p.free[0]
+		p.free = append(p.free[:0], p.free[1:]...)
+		return o.p, nil
+	}
+	return 0, fmt.Errorf("no memory for objects of %d bytes: %w", a.bytes, client.ErrFull)
+}
+
+// ripens returns for how long the first object of a pile is in quarantine.
+func (s *Store) ripens(p *pile) time.Duration {
+	o := &p.free[0]
+	if o.since == 0 {
+		return 0
+	}
+	return o.since + quarantine - s.ep.Now()
+}
+
+// keepOwn adds an object to what the client has. since: it was freed then; 0: nothing names it, nor did.
+func (s *Store) keepOwn(a *arena, p pointer, since time.Duration) {
+	l := s.memory.pile(s, a, p.ref().node())
+	if since == 0 {
+		l.free = append([]own{{p, 0}}, l.free...)
+		return
+	}
+	l.free = append(l.free, own{p, since})
+}
+
+// grab takes free objects of a memory node, if there are some. It looks at all words once at most.
+//
+// A crash behind the CASes leaves words of the client's, of objects that the tree does not name.
+func (s *Store) grab(a *arena, n int) error {
+	p, want := s.memory.pile(s, a, n), grabBlocks
+	if a == &s.trees {
+		want = grabTrees
+	}
+	for looked := 0; looked < a.count && want > 0; {
+		run := min(grabRun, a.count-p.cursor)
+		b, words, err := s.read(stepGrab, rdma.At(n, a.words+uint64(p.cursor)*8), run*8)
+		if err != nil {
+			return err
+		}
+		cas, i := s.ep.Batch(), 0
+		for ; i < run && want > 0; i++ {
+			w := owner(le.Uint64(words[8*i:]))
+			if w.client() == 0 {
+				q := makePointer(makeRef(n, p.cursor+i), w.generation())
+				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(s.id))
+				want--
+			}
+		}
+		b.Release()
+		first := p.cursor
+		p.cursor = (p.cursor + i) % a.count
+		looked += i
+		if err := s.grabbed(a, p, n, first, cas); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) grabbed(a *arena, p *pile, n, first int, b *rdma.Batch) error {
+	if b.Len() == 0 {
+		b.Release()
+		return nil
+	}
+	if err := s.do(stepGrab, b); err != nil {
+		s.memory.unsure = s.memory.unsure || s.sent
+		b.Release()
+		return err
+	}
+	for i := range b.Len() {
+		if op := b.Op(i); op.Swapped() {
+			index := int((op.Addr.Offset() - a.words) / 8)
+			p.free = append([]own{{makePointer(makeRef(n, index), owner(op.Value).generation()), 0}}, p.free...)
+		}
+	}
+	b.Release()
+	return nil
+}
+
+// later adds a job.
+func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
+
+// work goes on with jobs, in the background. It waits for them when there are too many, or when all are to be done.
+func (s *Store) work(all bool) error {
+	m := &s.memory
+	for {
+		if m.batch != nil {
+			wait := all || len(m.todo) >= mostJobs
+			if !m.batch.Finished() && wait {
+				if err := s.ep.Wait(m.batch, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !m.batch.Finished() {
+					return err
+				}
+			}
+			if !m.batch.Finished() {
+				return nil
+			}
+			if err := s.harvest(); err != nil {
+				return err
+			}
+		}
+		if len(m.todo) == 0 {
+			return s.shed(false)
+		}
+		if all && s.ep.Now() >= s.until {
+			return errTime
+		}
+		if err := s.start(); err != nil {
+			return err
+		}
+		if !all {
+			return nil
+		}
+	}
+}
+
+// start posts the jobs that wait.
+func (s *Store) start() error {
+	m := &s.memory
+	b := s.ep.Batch()
+	for i := range m.todo {
+		j := &m.todo[i]
+		switch {
+		case j.take != 0 && j.claimed:
+			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(s.id), j.take.next().owned(s.id))
+		case j.take != 0:
+			b.CompareSwap(j.a.word(j.take.ref()), j.take.owned(linked), j.take.next().owned(s.id))
+		default:
+			b.CompareSwap(j.a.word(j.mark.ref()), j.mark.owned(s.id), j.mark.owned(linked))
+		}
+	}
+	if err := s.ep.Post(b.As(stepMark)); err != nil {
+		b.Release()
+		return err
+	}
+	m.batch, m.flying, m.todo = b, m.todo, m.flying[:0]
+	return nil
+}
+
+// harvest looks at what became of the jobs that were posted. One that failed is done again: what its CAS expects comes
+// once.
+func (s *Store) harvest() error {
+	m := &s.memory
+	b := m.batch
+	m.batch = nil
+	defer b.Release()
+	var failed error
+	for i := range m.flying {
+		j, op := m.flying[i], b.Op(i)
+		word := owner(op.Result)
+		switch {
+		case op.Err != nil:
+			failed = op.Err
+			s.later(j)
+		case j.take == 0: // marked, or it was, or another client has replaced it by now
+		case op.Swapped() || word == owner(j.take.next().owned(s.id)):
+			s.keepOwn(j.a, j.take.next(), s.ep.Now())
+			s.then(j)
+		case word.generation() != j.take.generation(): // it is over
+			s.then(j)
+		case j.tries < patience:
+			j.tries++
+			s.later(j)
+		default:
+			mine, err := s.retire(j.take, s.id, mostRetired)
+			if err != nil {
+				failed = err
+				s.later(j)
+				continue
+			}
+			if mine {
+				s.keepOwn(j.a, j.take.next(), s.ep.Now())
+			}
+			s.then(j)
+		}
+	}
+	return failed
+}
+
+// then goes on with a job behind its take.
+func (s *Store) then(j job) {
+	if j.mark != 0 {
+		s.later(job{a: j.a, mark: j.mark})
+	}
+}
+
+// retire makes a block that nothing names any more a client's, or free, whoever has its word: the client that wrote the
+// block has not said that it is linked, and maybe does not come to it. What that was to do first, to free the block that
+// its one took the place of, is done for it. false: another client has done it.
+func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
+	for range mostChanges {
+		w, k, err := s.wordOf(p)
+		if err != nil {
+			return false, err
+		}
+		if w.generation() != p.generation() {
+			return w == owner(p.next().owned(s.id)), nil // by an attempt whose answer was lost
+		}
+		if w.client() != linked && k != 0 && most > 0 {
+			if _, err := s.retire(k, 0, most-1); err != nil {
+				return false, err
+			}
+		}
+		b := s.ep.Batch()
+		op := b.CompareSwap(s.blocks.word(p.ref()), uint64(w), p.next().owned(to))
+		err = s.do(stepMark, b)
+		swapped := op.Swapped()
+		b.Release()
+		if err != nil || swapped {
+			return swapped, err
+		}
+	}
+	return false, fmt.Errorf("the word of block %v changes all the time: %w", p.ref(), rdma.ErrTimeout)
+}
+
+// wordOf reads the word of a block, and which block it took the place of, as long as it is the one that a pointer names.
+func (s *Store) wordOf(p pointer) (w owner, replaces pointer, err error) {
+	b := s.ep.Batch()
+	defer b.Release()
+	word := b.Read(s.blocks.word(p.ref()), 8)
+	content := b.Read(s.blocks.at(p.ref()), s.blockBytes)
+	if err := s.do(stepMark, b); err != nil {
+		return 0, 0, err
+	}
+	if k, ok := s.readBlock(content.Buf); ok && k.self == p {
+		replaces = k.replaces
+	}
+	return owner(word.Word(0)), replaces, nil
+}
+
+// shed gives free objects back: those that are too many, or all.
+func (s *Store) shed(all bool) error {
+	m := &s.memory
+	for n := range s.nodes {
+		for _, a := range []*arena{&s.trees, &s.blocks} {
+			p, keep := m.pile(s, a, n), mostOwn
+			if all {
+				keep = 0
+			}
+			for len(p.free) > keep {
+				if !all && len(p.free) < 2*mostOwn {
+					break
+				}
+				if err := s.giveBack(a, p, min(mostJobs, len(p.free)-keep)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// giveBack makes the last n objects of a pile free.
+func (s *Store) giveBack(a *arena, p *pile, n int) error {
+	b := s.ep.Batch()
+	defer b.Release()
+	list := p.free[len(p.free)-n:]
+	for _, o := range list {
+		b.CompareSwap(a.word(o.p.ref()), o.p.owned(s.id), o.p.owned(0))
+	}
+	p.free = p.free[:len(p.free)-n]
+	if err := s.do(stepMark, b); err != nil {
+		s.memory.unsure = true
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,327 @@
+package original
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases the locks, and gives
+// back, or finishes, what has the client's name: values, new nodes, and separators of splits. Without it whoever needs
+// such a node waits until its time is over. Nothing takes a dead node's place. It implements cluster.Mender.
+type Mender struct {
+	s *Store
+}
+
+var _ cluster.Mender = (*Mender)(nil)
+
+// NewMender returns a mender that works through ep.
+func NewMender(ep rdma.Endpoint) (*Mender, error) {
+	l, v, err := readLayout(ep)
+	if err == nil {
+		var s *Store
+		if s, err = l.open(ep, v, Options{}); err == nil {
+			return &Mender{s}, nil
+		}
+	}
+	return nil, fmt.Errorf("open %s: %w", Format, err)
+}
+
+// Spares lists none.
+func (m *Mender) Spares() []int { return nil }
+
+// Mend has nothing to do.
+func (m *Mender) Mend(rdma.View) error { return nil }
+
+var errNoStandIn = errors.New("no node takes a dead one's place: what it had is lost")
+
+// Restore restores nothing.
+func (m *Mender) Restore(rdma.View, int, int) error { return errNoStandIn }
+
+// Sweep has nothing to do.
+func (m *Mender) Sweep(rdma.View) error { return nil }
+
+// Recover ends what a client has left that is fenced off. It may be interrupted at any verb, and be done again.
+func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
+	s := m.s
+	s.view.Enter(v)
+	s.root = 0
+	s.span()
+	err := s.settle() // what an attempt before left
+	if err == nil {
+		err = s.recoverLocks(c)
+	}
+	if err == nil {
+		err = s.recoverObjects(c)
+	}
+	if err == nil {
+		s.span()
+		err = s.leave() // what it took for new nodes is not the next master's
+	}
+	if err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	return nil
+}
+
+const runWords = 4096 // that a survey reads at a time
+
+// words calls f with the words of a table of a memory node that are not 0.
+func (s *Store) words(n int, at uint64, count int, f func(i int, w uint64) error) error {
+	for first := 0; first < count; first += runWords {
+		b, p, err := s.read(stepSurvey, rdma.At(n, at+uint64(first)*8), min(runWords, count-first)*8)
+		if err != nil {
+			return err
+		}
+		p = bytes.Clone(p)
+		b.Release()
+		for i := 0; i < len(p)/8; i++ {
+			if w := le.Uint64(p[8*i:]); w != 0 {
+				s.span()
+				if err := f(first+i, w); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// recoverLocks mends what a client has locked, and releases it.
+func (s *Store) recoverLocks(c rdma.ClientID) error {
+	for n := range s.nodes {
+		err := s.words(n, locks0, s.Locks, func(i int, w uint64) error {
+			lock := lockWord(w)
+			if lock.client() != c {
+				return nil
+			}
+			r := makeRef(n, lock.index())
+			at := rdma.At(n, locks0+uint64(i)*8)
+			if lock.index() >= s.trees.count || s.lockAt(r) != at {
+				return fmt.Errorf("lock at %v is %#x, of no node that it is for: %w", at, w, client.ErrDamaged)
+			}
+			return s.recoverLock(r, at, lock)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) recoverLock(r ref, at rdma.Addr, w lockWord) error {
+	b, p, err := s.read(stepRecover, s.trees.at(r), s.nodeBytes)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	m := s.ep.Batch()
+	defer m.Release()
+	if err := s.mend(m, p, r, w); err != nil {
+		return err
+	}
+	m.CompareSwap(at, uint64(w), 0)
+	return s.do(stepRecover, m)
+}
+
+// recoverObjects goes through the objects that have a client's name, whose locks were released: what the tree names is
+// finished, and the rest is free.
+func (s *Store) recoverObjects(c rdma.ClientID) error {
+	for _, a := range []*arena{&s.trees, &s.blocks} {
+		for n := range s.nodes {
+			err := s.words(n, a.words, a.count, func(i int, w uint64) error {
+				if owner(w).client() != c {
+					return nil
+				}
+				p := makePointer(makeRef(n, i), owner(w).generation())
+				finish := s.finishBlock
+				if a == &s.trees {
+					finish = s.finishTree
+				}
+				isLinked, err := finish(p)
+				if err != nil {
+					return err
+				}
+				to := p.next().owned(0)
+				if isLinked {
+					to = p.owned(linked)
+				}
+				b := s.ep.Batch()
+				defer b.Release()
+				b.CompareSwap(a.word(p.ref()), w, to)
+				return s.do(stepRecover, b)
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// finishTree reports whether the tree has a node. Its separator is inserted then, if it lacks.
+func (s *Store) finishTree(p pointer) (bool, error) {
+	b, buf, err := s.read(stepRecover, s.trees.at(p.ref()), s.body)
+	if err != nil {
+		return false, err
+	}
+	h, ok := s.readHeader(buf, p.ref())
+	lower := slices.Clone(h.lower)
+	b.Release()
+	if !ok {
+		return false, nil
+	}
+	at, err := s.nodeOf(lower, h.level)
+	if err != nil || at != p.ref() {
+		return false, err
+	}
+	if len(lower) == 0 { // the first of its level, which nothing precedes: it was a root
+		return true, nil
+	}
+	for {
+		s.fresh = fresh{}
+		done, err := s.adopt(separatorOf(h.level+1, lower, p))
+		if err != nil && s.debt.open {
+			_, err = s.settled(err)
+		} else if err != nil {
+			s.unused()
+		}
+		if err != nil && (s.debt.open || !s.rejoin(err)) {
+			return false, err
+		}
+		if err == nil && done {
+			return true, s.adoptPending()
+		}
+	}
+}
+
+// nodeOf returns the node of a level that has a key; 0: there is no such level.
+func (s *Store) nodeOf(key []byte, level int) (ref, error) {
+	r, err := s.find(key, level)
+	for err == nil && r != 0 {
+		var h header
+		if h, err = s.headerOf(r); err != nil || !h.beyond(key) {
+			return r, err
+		}
+		r = s.hop(h.sibling)
+	}
+	return r, err
+}
+
+// finishBlock reports whether a leaf names a block. The one that it took the place of is free then, or freed.
+func (s *Store) finishBlock(p pointer) (bool, error) {
+	b, buf, err := s.read(stepRecover, s.blocks.at(p.ref()), s.blockBytes)
+	if err != nil {
+		return false, err
+	}
+	k, ok := s.readBlock(buf)
+	key := slices.Clone(k.key)
+	b.Release()
+	if !ok || k.self != p {
+		return false, nil
+	}
+	named, err := s.names(key, p)
+	if err != nil || k.replaces == 0 {
+		return named, err
+	}
+	if !named { // it never was, and the leaf still names the other one; or it was, and a later one took its place
+		before, err := s.names(key, k.replaces)
+		if err != nil || before {
+			return false, err
+		}
+	}
+	_, err = s.retire(k.replaces, 0, mostRetired)
+	return named, err
+}
+
+// names reports whether the leaf of a key names a block as its value.
+func (s *Store) names(key []byte, p pointer) (bool, error) {
+	r, err := s.find(key, 0)
+	if err != nil {
+		return false, err
+	}
+	for pace := s.pace; ; {
+		b, buf, err := s.read(stepRecover, s.trees.at(r), s.nodeBytes)
+		if err != nil {
+			return false, err
+		}
+		l, whole := s.readLeaf(buf, r)
+		i, beyond, next := -1, whole && l.beyond(key), l.sibling
+		steady := whole && l.allSteady()
+		if steady && !beyond {
+			i = l.find(key)
+		}
+		named := i >= 0 && l.kind(i) == slotBeside && pointer(l.value(i)) == p
+		b.Release()
+		switch {
+		case beyond:
+			r = s.hop(next)
+		case steady:
+			return named, nil
+		default:
+			if err := s.again(r, &pace); err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+// leave gives back all that the worker has.
+func (s *Store) leave() error {
+	for {
+		err := s.tryLeave()
+		if err == nil || !s.rejoin(err) {
+			return err
+		}
+	}
+}
+
+func (s *Store) tryLeave() error {
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.adoptPending(); err != nil {
+		return err
+	}
+	if err := s.work(true); err != nil {
+		return err
+	}
+	if err := s.shed(true); err != nil {
+		return err
+	}
+	if s.memory.unsure {
+		if err := s.recoverObjects(s.id); err != nil {
+			return err
+		}
+		s.memory.unsure = false
+		if err := s.work(true); err != nil {
+			return err
+		}
+		return s.shed(true)
+	}
+	return nil
+}
+
+// Outlives returns how many memory nodes may die so that all is still to be had: none, as everything has one copy. -1:
+// one of the nodes is dead or gone.
+func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
+	ep, _, v, err := client.Look(f, "count the copies", readView)
+	if err != nil {
+		return 0, err
+	}
+	defer ep.Close()
+	for n, member := range v.Members {
+		if dead(n) || member.Gone {
+			return -1, nil
+		}
+	}
+	return 0, nil
+}
+
+func readView(ep rdma.Endpoint) (*layout, *kit.Member, error) { return readLayout(ep) }

@@ -1,0 +1,221 @@
+package original
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A scan reads leaf by leaf. Each says by its fences for which keys it has all that there is, and is taken when all of its
+// slots are steady, as a GET that finds nothing takes it; the next one has to begin where it ends. So whatever splits
+// meanwhile, no key in between is left out, and none comes twice. (The paper's scans look at the versions of entries
+// alone, and leave out leaves whose parent is not cached.)
+//
+// Leaves that their parent names are read ahead, in one trip. One that was split since ends before the next one begins:
+// then the scan looks for the sibling. Values beside a leaf are read in one trip more; a block that is another pair's by
+// now sends the scan back to the leaf.
+
+// mostLeaves are read at a time (as many as the released code reads).
+const mostLeaves = 32
+
+// scan is a Scan at work.
+type scan struct {
+	from   []byte // the least key that is due
+	leaves []ref
+	order  []int // slots of a leaf, in the order of keys
+	values []*rdma.Op
+}
+
+// Scan implements client.Scanner. The operation's timeout bounds the time without progress. What is yielded was there at
+// some moment of the call, and what was there throughout is yielded, up to the n-th; all of them are no state of the
+// whole tree.
+func (s *Store) Scan(start []byte, n int, yield func(key, value []byte) bool) error {
+	c := &s.scan
+	c.from = append(c.from[:0], start...)
+	s.span()
+	pace := s.pace
+	for n > 0 {
+		_ = s.work(false) // what fails is done again
+		before := n
+		more, at, err := s.scanAhead(&n, yield)
+		if err == nil && more && n == before && at != 0 { // not whole, or not steady
+			err = s.again(at, &pace)
+		}
+		if err != nil {
+			return fmt.Errorf("scan: %w", err)
+		}
+		if !more {
+			return nil
+		}
+	}
+	return nil
+}
+
+// scanAhead yields what some leaves have, from c.from on, until n pairs were yielded. more: there may be more behind
+// them. at: a leaf was read that is to be read again.
+func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
+	c := &s.scan
+	if err := s.ahead(*n); err != nil {
+		return false, 0, err
+	}
+	b := s.ep.Batch()
+	for _, r := range c.leaves {
+		b.Read(s.trees.at(r), s.nodeBytes)
+	}
+	defer b.Release()
+	if err := s.do(stepReadLeaf, b); err != nil {
+		if s.rejoin(err) {
+			return true, 0, nil
+		}
+		return false, 0, err
+	}
+	for i, r := range c.leaves {
+		l, ok := s.readLeaf(b.Op(i).Buf, r)
+		for ok && l.beyond(c.from) {
+			next := s.hop(l.sibling)
+			if i+1 < len(c.leaves) && c.leaves[i+1] == next {
+				break
+			}
+			return s.scanSibling(next, n, yield)
+		}
+		switch {
+		case ok && l.beyond(c.from):
+			continue
+		case ok && !l.has(c.from): // the parent did not name the one between
+			return true, 0, nil
+		case !ok || !l.allSteady():
+			return true, r, nil
+		}
+		more, at, err := s.scanLeaf(&l, n, yield)
+		if !more || at != 0 || err != nil || *n <= 0 {
+			return more, at, err
+		}
+	}
+	return true, 0, nil
+}
+
+// scanSibling yields what a leaf has that its parent may not name.
+func (s *Store) scanSibling(r ref, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
+	for {
+		b, p, err := s.read(stepReadLeaf, s.trees.at(r), s.nodeBytes)
+		if err != nil {
+			return false, 0, err
+		}
+		l, ok := s.readLeaf(p, r)
+		if ok && l.beyond(s.scan.from) {
+			b.Release()
+			r = s.hop(l.sibling)
+			continue
+		}
+		defer b.Release()
+		if !ok || !l.allSteady() {
+			return true, r, nil
+		}
+		return s.scanLeaf(&l, n, yield)
+	}
+}
+
+// ahead lists the leaf that c.from leads to, and those behind it that n pairs may take.
+func (s *Store) ahead(n int) error {
+	c := &s.scan
+	first, err := s.find(c.from, 0)
+	if err != nil {
+		return err
+	}
+	c.leaves = append(c.leaves[:0], first)
+	if s.above == 0 {
+		return nil
+	}
+	p := s.cache.get(s.above)
+	if p == nil { // nothing is remembered: the way was read just now
+		if p = &s.cache.spare; p.r != s.above {
+			return nil
+		}
+	}
+	most := min(mostLeaves, 1+n/max(s.slots/2, 1))
+	for i := p.place(c.from) + 1; i <= p.count && len(c.leaves) < most; i++ {
+		c.leaves = append(c.leaves, p.at(i))
+	}
+	return nil
+}
+
+// scanLeaf yields the pairs of a leaf from c.from on, n at most, and goes on behind it.
+func (s *Store) scanLeaf(l *leaf, n *int, yield func(key, value []byte) bool) (more bool, at ref, err error) {
+	c := &s.scan
+	c.order = l.pairs(c.order[:0])
+	first := 0
+	for first < len(c.order) && bytes.Compare(l.key(c.order[first]), c.from) < 0 {
+		first++
+	}
+	order := c.order[first:min(len(c.order), first+*n)]
+	b, err := s.valuesBeside(l, order)
+	if err != nil {
+		return false, 0, err
+	}
+	if b != nil {
+		defer b.Release()
+	}
+	for i, slot := range order {
+		key := l.key(slot)
+		value, ok := s.scanned(l, slot, c.values, i)
+		if !ok { // the pair was changed or deleted, or moved
+			c.from = append(c.from[:0], key...)
+			return true, l.r, nil
+		}
+		if *n--; !yield(key, value) || *n == 0 {
+			return false, 0, nil
+		}
+		s.span()
+		c.from = append(append(c.from[:0], key...), 0)
+	}
+	if l.last {
+		return false, 0, nil
+	}
+	c.from = append(c.from[:0], l.upper...)
+	s.span()
+	return true, 0, nil
+}
+
+// scanned returns the value of a slot; false: it is another pair's by now.
+func (s *Store) scanned(l *leaf, slot int, values []*rdma.Op, i int) ([]byte, bool) {
+	if l.kind(slot) != slotBeside {
+		return l.inline(slot), true
+	}
+	k, ok := s.readBlock(values[i].Buf)
+	return k.value, ok && k.self == pointer(l.value(slot)) && bytes.Equal(k.key, l.key(slot))
+}
+
+// valuesBeside reads the values of some slots that lie beside their leaf, into c.values; nil: none does.
+func (s *Store) valuesBeside(l *leaf, order []int) (*rdma.Batch, error) {
+	c := &s.scan
+	for {
+		c.values = c.values[:0]
+		var b *rdma.Batch
+		for _, slot := range order {
+			if l.kind(slot) != slotBeside {
+				c.values = append(c.values, nil)
+				continue
+			}
+			p := pointer(l.value(slot))
+			if err := s.sound(p); err != nil {
+				return nil, err
+			}
+			if b == nil {
+				b = s.ep.Batch()
+			}
+			c.values = append(c.values, b.Read(s.blocks.at(p.ref()), s.blockBytes))
+		}
+		if b == nil {
+			return nil, nil
+		}
+		err := s.do(stepReadValue, b)
+		if err == nil {
+			return b, nil
+		}
+		b.Release()
+		if !s.rejoin(err) {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package original
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A worker whose verbs failed, or were not answered in time, does not know whether it has the lock, and what it has
+// written. It does nothing else until it knows: when nothing of it is in flight any more, the lock's word tells.
+
+// debt is what a worker has to settle.
+type debt struct {
+	open bool
+	held
+	fresh  fresh
+	flying *rdma.Batch // nil: nothing is in flight
+	// done: it is settled, and the node has what was to be written.
+	done bool
+}
+
+// failed notes that a batch failed: what the worker holds is to be settled. It returns the error.
+func (s *Store) failed(b *rdma.Batch, err error) error {
+	if s.sent {
+		s.owe(b)
+	} else {
+		b.Release()
+		s.owe(nil)
+	}
+	return err
+}
+
+// owe makes what the worker holds its debt, with a batch that may be in flight.
+func (s *Store) owe(b *rdma.Batch) {
+	if s.debt.open {
+		panic(fmt.Sprintf("sherman: node %v is to be settled, and node %v was locked behind that", s.debt.r, s.held.r))
+	}
+	s.forget()
+	s.debt = debt{open: true, held: s.held, fresh: s.fresh, flying: b}
+	s.debt.sent = s.held.sent && s.sent
+	s.fresh = fresh{}
+}
+
+// settle settles what the worker owes, if it does.
+func (s *Store) settle() error {
+	for s.debt.open {
+		err := s.trySettle()
+		if err != nil && !s.rejoin(err) {
+			return fmt.Errorf("settle node %v: %w", s.debt.r, err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) trySettle() error {
+	d := &s.debt
+	if d.flying != nil {
+		if err := s.ep.Wait(d.flying, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !d.flying.Finished() {
+			return err
+		}
+		d.flying.Release()
+		d.flying = nil
+	}
+	if d.at == 0 { // no lock: a new root
+		d.open = false
+		return nil
+	}
+	b, p, err := s.read(stepSettle, d.at, 8)
+	if err != nil {
+		return err
+	}
+	word := lockWord(le.Uint64(p))
+	b.Release()
+	if word == d.word || d.from != 0 && word == d.from {
+		if err := s.settleHeld(word); err != nil {
+			return err
+		}
+	} else if d.done = d.sent; d.done { // the release has landed, and so has all that was written in front of it
+		s.used(&d.fresh)
+	} else {
+		s.drop(&d.fresh)
+	}
+	s.stats.Settled++
+	d.open = false
+	return nil
+}
+
+// settleHeld mends the node of a lock that the worker has, and releases it.
+func (s *Store) settleHeld(word lockWord) error {
+	d := &s.debt
+	b, p, err := s.read(stepSettle, s.trees.at(d.r), s.nodeBytes)
+	if err != nil {
+		return err
+	}
+	defer b.Release()
+	w := s.ep.Batch()
+	if err := s.mend(w, p, d.r, d.word); err != nil {
+		w.Release()
+		return err
+	}
+	cas := w.CompareSwap(d.at, uint64(word), 0)
+	if err := s.do(stepRepair, w); err != nil {
+		if s.sent {
+			d.flying = w
+		} else {
+			w.Release()
+		}
+		return err
+	}
+	defer w.Release()
+	if !cas.Swapped() {
+		return fmt.Errorf("lock at %v is %#x: %w", d.at, cas.Result, errStolen)
+	}
+	s.resolve(p)
+	return nil
+}
+
+// resolve tells what became of an operation by its node, which was read under the lock, and mended.
+func (s *Store) resolve(p []byte) {
+	d := &s.debt
+	h, _ := s.readHeader(p, d.r)
+	l := leaf{h, &s.format, p, d.r}
+	if d.sent && h.level == 0 {
+		i := -1
+		if h.has(s.key) {
+			i = l.find(s.key)
+		}
+		switch d.word.op() {
+		case opInsert: // what is beyond the fence is in the new node
+			d.done = i >= 0 || h.beyond(s.key)
+		case opUpdate:
+			d.done = i >= 0 && l.kind(i) == s.kind && l.value(i) == s.word
+		case opDelete:
+			d.done = i < 0
+		}
+	}
+	names := func(q pointer) bool {
+		for i := 0; h.level == 0 && i < s.slots; i++ {
+			if l.whole(i) && l.used(i) && l.kind(i) == slotBeside && pointer(l.value(i)) == q {
+				return true
+			}
+		}
+		return false
+	}
+	f := d.fresh
+	if f.tree.child != 0 && h.sibling == f.tree.child.ref() {
+		s.used(&fresh{tree: f.tree})
+		f.tree = separator{}
+		// A new value is in one of the halves, or in none: which is known when all words of the client are looked through.
+		if f.block != 0 && !names(f.block) {
+			s.memory.unsure = true
+			f.block, f.replaces = 0, 0
+		}
+	}
+	if f.block != 0 && names(f.block) {
+		s.used(&fresh{block: f.block, replaces: f.replaces})
+		f.block = 0
+	}
+	if f.claimed != 0 && !names(f.claimed) {
+		s.used(&fresh{claimed: f.claimed})
+		f.claimed = 0
+	}
+	s.drop(&f)
+}
+
+// drop gives what an operation took back to the client: the tree does not name it.
+func (s *Store) drop(f *fresh) {
+	s.fresh = *f
+	s.unused()
+	*f = fresh{}
+}
+
+// mend adds to a batch what makes a node whole that was locked, whose holder has nothing in flight any more. What the
+// lock says that it was about to do tells what a torn slot is.
+//
+// A crash leaves the lock as it was, and a node that is mended again.
+func (s *Store) mend(b *rdma.Batch, p []byte, r ref, w lockWord) error {
+	h, ok := s.readHeader(p, r)
+	if !ok {
+		return fmt.Errorf("node %v has no whole header: %w", r, client.ErrDamaged)
+	}
+	if h.level > 0 {
+		if s.bodyWhole(p, r, &h) {
+			return nil
+		}
+		return s.rebuild(b, r, h)
+	}
+	l := leaf{h, &s.format, p, r}
+	changed := false
+	for i := range s.slots {
+		slot := l.slot(i)
+		kind := l.kind(i)
+		switch {
+		case le.Uint64(slot) == 0:
+			continue
+		case !l.whole(i) && w.op() == opInsert:
+			kind = slotFree
+		case !l.whole(i) && w.op() == opUpdate: // its key is what it was; its value's word is the old or the new one
+			if kind != slotBeside {
+				kind = w.kind()
+			}
+		case !l.whole(i):
+			return fmt.Errorf("slot %d of leaf %v is torn, and its lock %#x says that none was written: %w", i, r, uint64(w), client.ErrDamaged)
+		case kind != slotFree && l.beyond(l.key(i)):
+			kind = slotFree
+		case le.Uint16(slot[slotVersionAt:]) == h.version:
+			continue
+		}
+		s.renewSlot(slot, r, h.version, kind)
+		changed = true
+	}
+	if changed {
+		b.WriteCopy(s.trees.at(r).Add(uint64(s.body)), p[s.body:s.nodeBytes])
+	}
+	return nil
+}
+
+// rebuild adds the WRITE of an internal node whose entries are torn, from the nodes below: these are what its leftmost
+// child and the siblings of it say. Those that it has no room for are reached by siblings.
+func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
+	var entries []entry
+	at := h.leftmost
+	for len(entries) < s.children {
+		below, err := s.headerOf(at)
+		if err != nil {
+			return err
+		}
+		if below.level != h.level-1 {
+			return fmt.Errorf("node %v of level %d leads to %v of level %d: %w", r, h.level, at, below.level, client.ErrDamaged)
+		}
+		if below.last || h.beyond(below.upper) {
+			break
+		}
+		at = below.sibling
+		entries = append(entries, entry{below.upper, at})
+	}
+	image := b.Alloc(s.nodeBytes)
+	clear(image)
+	h.version++
+	s.writeInternal(image, r, &h, entries)
+	b.Write(s.trees.at(r), image)
+	s.cache.drop(r)
+	return nil
+}
+
+// headerOf returns the header of a node that is read. It is the caller's.
+func (s *Store) headerOf(r ref) (header, error) {
+	for pace := s.pace; ; {
+		b, p, err := s.read(stepRepair, s.trees.at(r), s.body)
+		if err != nil {
+			return header{}, err
+		}
+		h, ok := s.readHeader(p, r)
+		h.lower, h.upper = slices.Clone(h.lower), slices.Clone(h.upper)
+		b.Release()
+		if ok {
+			return h, nil
+		}
+		if err := s.again(r, &pace); err != nil {
+			return header{}, err
+		}
+	}
+}

@@ -1,0 +1,273 @@
+package original
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman/btree"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// A split writes the new node, then the header of the one that is split, then its slots, and releases: in one doorbell
+// where both are on one memory node (section 4.5). The header is what counts: whoever reads it follows the sibling.
+//
+// A crash in front of the header leaves the leaf as it was and a new node that nothing names; behind it, two leaves that
+// are right, slots of the old one beyond its fence or of the version before, and a parent without a separator: siblings
+// are followed, until the client is recovered.
+
+// splitLeaf adds to a batch what splits a leaf that is full, with a new pair in one of the halves.
+func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
+	right, err := s.newTree()
+	if err != nil {
+		return err
+	}
+	s.order = l.pairs(s.order[:0])
+	place, _ := slices.BinarySearchFunc(s.order, key, func(i int, key []byte) int { return bytes.Compare(l.key(i), key) })
+	const isNew = -1
+	s.order = slices.Insert(s.order, place, isNew)
+	stay := len(s.order) / 2
+	if l.last && place == len(s.order)-1 { // keys come in order, and so all others stay
+		stay = place
+	}
+	keyOf := func(i int) []byte {
+		if s.order[i] == isNew {
+			return key
+		}
+		return l.key(s.order[i])
+	}
+	separator := slices.Clone(btree.Separator(keyOf(stay-1), keyOf(stay)))
+
+	h := l.header
+	h.version, h.lower = 1, separator
+	p := b.Alloc(s.nodeBytes)
+	s.writeNode(p, right.ref(), &h)
+	r := leaf{h, &s.format, p, right.ref()}
+	for n, i := range s.order[stay:] {
+		if i == isNew {
+			s.writeSlot(r.slot(n), r.r, 1, key, kind, word)
+		} else {
+			s.writeSlot(r.slot(n), r.r, 1, l.key(i), l.kind(i), l.value(i))
+		}
+	}
+	s.fresh.tree = separatorOf(1, separator, right)
+	if err := s.addTree(b, l.r, right, p); err != nil {
+		return err
+	}
+
+	h = l.header
+	h.version, h.upper, h.last, h.sibling = l.version+1, separator, false, right.ref()
+	at := s.trees.at(l.r)
+	head := b.Alloc(s.header)
+	s.writeHeader(head, l.r, &h)
+	b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)
+	body := b.Alloc(s.nodeBytes - s.body)
+	copy(body, l.p[s.body:])
+	for n, i := range s.order {
+		switch {
+		case i == isNew && n < stay: // its place is that of a pair that goes
+			slot := s.order[len(s.order)-1]
+			s.writeSlot(body[slot*s.slot:], l.r, h.version, key, kind, word)
+		case i == isNew || n == len(s.order)-1 && place < stay:
+		case n < stay:
+			s.renewSlot(body[i*s.slot:][:s.slot], l.r, h.version, l.kind(i))
+		default:
+			s.renewSlot(body[i*s.slot:][:s.slot], l.r, h.version, slotFree)
+		}
+	}
+	b.Write(at.Add(uint64(s.body)), body)
+	s.stats.Splits++
+	return nil
+}
+
+func separatorOf(level int, key []byte, child pointer) separator { return separator{level, key, child} }
+
+// newTree takes a node from the client's memory, when that has enough for splits of all levels: a split that has begun
+// does not fail for want of memory above. The memory nodes take turns.
+func (s *Store) newTree() (pointer, error) {
+	have := 0
+	for n := range s.memory.trees {
+		have += len(s.memory.trees[n].free)
+	}
+	need := s.root.level() + 3
+	for n := 0; n < s.nodes && have < need; n++ {
+		p := &s.memory.trees[(s.memory.home+n)%s.nodes]
+		before := len(p.free)
+		if err := s.grab(&s.trees, (s.memory.home+n)%s.nodes); err != nil {
+			return 0, err
+		}
+		have += len(p.free) - before
+	}
+	if have < need {
+		return 0, fmt.Errorf("no memory for %d nodes: %w", need, client.ErrFull)
+	}
+	s.memory.home = (s.memory.home + 1) % s.nodes
+	return s.take(&s.trees, s.memory.home)
+}
+
+// addTree adds the WRITE of a new node in front of what names it.
+func (s *Store) addTree(b *rdma.Batch, left ref, p pointer, image []byte) error {
+	if p.ref().node() == left.node() {
+		b.Write(s.trees.at(p.ref()), image)
+		return nil
+	}
+	return s.writeFar(s.trees.at(p.ref()), image)
+}
+
+// adoptPending inserts the separators of splits into the nodes above, which may split in turn.
+func (s *Store) adoptPending() error {
+	for len(s.pending) > 0 {
+		sep := s.pending[0]
+		s.fresh = fresh{}
+		done, err := s.adopt(sep)
+		if err != nil {
+			if s.debt.open {
+				_, err = s.settled(err) // nil: it was done
+			} else {
+				s.unused()
+			}
+			if err != nil && s.debt.open || err != nil && !s.rejoin(err) {
+				return err
+			}
+			continue // what is there by now is not inserted again
+		}
+		if done {
+			s.later(job{a: &s.trees, mark: sep.child})
+			s.pending = s.pending[1:]
+		}
+	}
+	s.pending = nil
+	return nil
+}
+
+// adopt inserts a separator into the node of its level; done: it is there.
+func (s *Store) adopt(sep separator) (done bool, err error) {
+	r, err := s.find(sep.key, sep.level)
+	if err != nil {
+		return false, err
+	}
+	if r == 0 {
+		return s.raise(sep)
+	}
+	for {
+		p, err := s.lock(r, opAdopt, 0)
+		if err != nil {
+			return false, err
+		}
+		h, ok := s.readHeader(p, r)
+		if !ok || h.level != sep.level || !s.bodyWhole(p, r, &h) {
+			return false, errors.Join(fmt.Errorf("node %v, which is locked, is no whole node of level %d: %w", r, sep.level, client.ErrDamaged), s.unlock())
+		}
+		if !h.beyond(sep.key) {
+			n := internal{h, &s.format, p}
+			return s.adoptInto(&n, r, sep)
+		}
+		r = s.hop(h.sibling)
+		if err := s.unlock(); err != nil {
+			return false, err
+		}
+	}
+}
+
+// adoptInto writes the whole node, with the separator in its order: a part of that would leave a node that is not.
+//
+// A crash leaves a node with one of its headers, or both, but maybe without the entries that they say. Readers do not
+// take it for whole, and wait; whoever recovers the client writes its entries anew: they are the nodes below, which know
+// their siblings.
+func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
+	s.cache.drop(r)
+	s.entries = n.entries(s.entries[:0])
+	at, there := slices.BinarySearchFunc(s.entries, sep.key, func(e entry, key []byte) int { return bytes.Compare(e.key, key) })
+	if there {
+		return true, s.unlock()
+	}
+	s.entries = slices.Insert(s.entries, at, entry{sep.key, sep.child.ref()})
+	b := s.ep.Batch()
+	p := b.Alloc(s.nodeBytes)
+	copy(p, n.p)
+	h := n.header
+	h.version++
+	if len(s.entries) <= s.children {
+		s.writeInternal(p, r, &h, s.entries)
+	} else if err := s.splitInternal(b, n, r, &h, p, at); err != nil {
+		_, err := s.giveUp(b, err)
+		return false, err
+	}
+	b.Write(s.trees.at(r), p)
+	return true, s.writeBack(b)
+}
+
+// splitInternal writes the right half of a node's entries to a new node, and the left one to p.
+func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []byte, at int) error {
+	right, err := s.newTree()
+	if err != nil {
+		return err
+	}
+	up := len(s.entries) / 2
+	if n.last && at == len(s.entries)-1 { // keys come in order
+		up = at - 1
+	}
+	middle := s.entries[up]
+	separator := slices.Clone(middle.key)
+	image := b.Alloc(s.nodeBytes)
+	clear(image)
+	rh := n.header
+	rh.version, rh.lower, rh.leftmost = 1, separator, middle.child
+	s.writeInternal(image, right.ref(), &rh, s.entries[up+1:])
+	s.fresh.tree = separatorOf(n.level+1, separator, right)
+	if err := s.addTree(b, r, right, image); err != nil {
+		return err
+	}
+	h.upper, h.last, h.sibling = separator, false, right.ref()
+	s.writeInternal(p, r, h, s.entries[:up])
+	s.stats.Splits++
+	return nil
+}
+
+// raise makes a new root above the one that was split, by CAS of the word that names it. Another client may have raised
+// the tree meanwhile: then the separator belongs into that root. The old one is the first of its level, always, and so
+// it is the new one's leftmost child.
+//
+// A crash in front of the CAS leaves a node that nothing names.
+func (s *Store) raise(sep separator) (bool, error) {
+	if sep.level > mostHeight {
+		return false, fmt.Errorf("the tree has %d levels: %w", sep.level, client.ErrFull)
+	}
+	if s.root.level() != sep.level-1 {
+		return false, fmt.Errorf("the root has level %d, and a node of level %d was split: %w", s.root.level(), sep.level-1, client.ErrDamaged)
+	}
+	p, err := s.take(&s.trees, 0)
+	if err != nil {
+		return false, err
+	}
+	s.held = held{}
+	b := s.ep.Batch()
+	image := b.Alloc(s.nodeBytes)
+	clear(image)
+	s.entries = append(s.entries[:0], entry{sep.key, sep.child.ref()})
+	s.writeInternal(image, p.ref(), &header{version: 1, level: sep.level, last: true, leftmost: s.root.ref()}, s.entries)
+	b.Write(s.trees.at(p.ref()), image)
+	if err := s.do(stepWriteFar, b); err != nil {
+		s.memory.unsure = true
+		return false, s.failed(b, err)
+	}
+	b.Release()
+	b = s.ep.Batch()
+	cas := b.CompareSwap(s.rootWord(), uint64(s.root), uint64(makeRoot(p.ref(), sep.level)))
+	if err := s.do(stepSetRoot, b); err != nil {
+		s.memory.unsure = true
+		s.root = 0
+		return false, s.failed(b, err)
+	}
+	swapped := cas.Swapped()
+	b.Release()
+	s.root = 0
+	if !swapped {
+		s.keepOwn(&s.trees, p, 0)
+		return false, nil
+	}
+	s.later(job{a: &s.trees, mark: p})
+	return true, nil
+}

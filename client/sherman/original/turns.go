@@ -1,0 +1,110 @@
+package original
+
+// Turns are the local locks of a compute node (section 4.3): a line of waiters in front of each lock of the memory nodes,
+// so that one worker of a process at a time contends for it, and a release can hand it over to the next in line. All
+// workers of a process share one; its methods wait for nothing. A *LocalLocks is one for workers that do not run at the
+// same time, as in virtual time; others put a mutex around it.
+type Turns interface {
+	// Join enters a worker into the line for a lock, at its end.
+	Join(w *Waiter, lock uint64)
+	// Ahead returns how many are ahead of a worker in its line. None: it is its turn, and word is what the lock was handed
+	// over with; 0: it was not.
+	Ahead(w *Waiter) (n int, word uint64)
+	// HandsOver reports whether a worker whose turn it is should hand the lock over: another one waits, and the lock was not
+	// handed over as often in a row as it may be.
+	HandsOver(w *Waiter) bool
+	// Leave ends a worker's wait, or its turn. With a word, by which it holds the lock, it hands that over; false: no other
+	// one waits any more, and the worker has to release the lock.
+	Leave(w *Waiter, word uint64) bool
+}
+
+// Waiter is a worker's place in a line. The zero Waiter is in none.
+type Waiter struct {
+	line *line
+	next *Waiter
+}
+
+// LocalLocks is a Turns without a mutex. Its lines have as many waiters as there are workers, each of which is in one.
+type LocalLocks struct {
+	most  int // hand-overs in a row
+	lines map[uint64]*line
+	spare []*line
+}
+
+type line struct {
+	lock  uint64
+	first *Waiter
+	last  *Waiter
+	word  uint64 // handed over to first; 0: nothing was
+	hands int    // hand-overs in a row
+}
+
+// DefaultHands is how often a lock is handed over in a row, unless a compute node says otherwise (section 4.3).
+const DefaultHands = 4
+
+// NewLocalLocks returns local locks that hand over so many times in a row at most; 0: never.
+func NewLocalLocks(hands int) *LocalLocks {
+	return &LocalLocks{most: hands, lines: map[uint64]*line{}}
+}
+
+// Join implements Turns.
+func (t *LocalLocks) Join(w *Waiter, lock uint64) {
+	l := t.lines[lock]
+	if l == nil {
+		if n := len(t.spare); n > 0 {
+			l, t.spare = t.spare[n-1], t.spare[:n-1]
+		} else {
+			l = new(line)
+		}
+		*l = line{lock: lock, first: w}
+		t.lines[lock] = l
+	} else {
+		l.last.next = w
+	}
+	l.last = w
+	w.line, w.next = l, nil
+}
+
+// Ahead implements Turns.
+func (t *LocalLocks) Ahead(w *Waiter) (n int, word uint64) {
+	for at := w.line.first; at != w; at = at.next {
+		n++
+	}
+	if n > 0 {
+		return n, 0
+	}
+	return 0, w.line.word
+}
+
+// HandsOver implements Turns.
+func (t *LocalLocks) HandsOver(w *Waiter) bool { return w.next != nil && w.line.hands < t.most }
+
+// Leave implements Turns.
+func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
+	l := w.line
+	if l.first != w {
+		at := l.first
+		for at.next != w {
+			at = at.next
+		}
+		if at.next = w.next; l.last == w {
+			l.last = at
+		}
+		*w = Waiter{}
+		return false
+	}
+	handed := word != 0 && w.next != nil
+	l.first, l.word = w.next, 0
+	if handed {
+		l.word = word
+		l.hands++
+	} else {
+		l.hands = 0
+	}
+	if l.first == nil {
+		delete(t.lines, l.lock)
+		t.spare = append(t.spare, l)
+	}
+	*w = Waiter{}
+	return handed
+}
