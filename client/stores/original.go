@@ -61,6 +61,7 @@ func originalKind() *Kind {
 		Slots:    true,
 		Scans:    true,
 		Baseline: true,
+		Contends: true,
 		Explored: exploredCache,
 		Check:    original.Check,
 		Usage:    original.Usage,

@@ -303,6 +303,9 @@ func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {
 		return err
 	}
+	if err := s.marked(p); err != nil {
+		return err
+	}
 	from := linked
 	for range mostRetired {
 		b := s.ep.Batch()
@@ -320,11 +323,9 @@ func (s *Store) claim(p pointer) error {
 		switch {
 		case word.generation() != p.generation() || word.client() == 0:
 			return fmt.Errorf("an entry names use %d of block %v, whose word is %#x: %w", p.generation(), p.ref(), uint64(word), client.ErrDamaged)
-		case word.client() == s.id: // by a job that is not done yet
-			if err := s.work(true); err != nil {
-				return err
-			}
-			from = linked
+		case word.client() == s.id: // by an attempt before
+			s.fresh.claimed = p
+			return nil
 		default: // its writer has not come to say that it is linked
 			if err := s.relieve(p); err != nil {
 				return err

@@ -99,14 +99,15 @@ const (
 	bodySumAt  = 28
 	fencesAt   = 32
 
-	leastEntries = 4
+	leastEntries = 2
 )
 
 func newFormat(nodeBytes, keyBytes, valueBytes int) (*format, error) {
-	if keyBytes < 1 || keyBytes > MaxKey || valueBytes < 0 || valueBytes > MaxValue || nodeBytes < 0 || nodeBytes > MaxNode || nodeBytes%8 != 0 {
-		return nil, fmt.Errorf("nodes of %d bytes, keys of %d, values of %d: want multiples of 8 up to %d, 1 to %d, and up to %d: %w",
+	if keyBytes < 1 || keyBytes > MaxKey || valueBytes < 0 || valueBytes > MaxValue || nodeBytes < 0 || nodeBytes > MaxNode {
+		return nil, fmt.Errorf("nodes of %d bytes, keys of %d, values of %d: want up to %d, 1 to %d, and up to %d: %w",
 			nodeBytes, keyBytes, valueBytes, MaxNode, MaxKey, MaxValue, ErrParams)
 	}
+	nodeBytes = (nodeBytes + 7) &^ 7
 	f := &format{nodeBytes: nodeBytes, keyBytes: keyBytes, valueBytes: valueBytes, keyRoom: (keyBytes + 7) &^ 7}
 	f.header = fencesAt + 2*f.keyRoom
 	f.body = 2 * f.header

@@ -147,7 +147,7 @@ func newLayout(p Params, nodes int) (*layout, error) {
 		a.words, a.count, a.bytes = at, count, bytes
 		at += uint64(count) * 8
 	}
-	place(&l.trees, p.Nodes, p.NodeBytes)
+	place(&l.trees, p.Nodes, f.nodeBytes)
 	place(&l.blocks, p.Blocks, f.blockBytes)
 	for _, a := range []*arena{&l.trees, &l.blocks} {
 		at = (at + 63) &^ 63
@@ -210,7 +210,7 @@ func (l *layout) plant(ep rdma.Endpoint) error {
 	b := ep.Batch()
 	defer b.Release()
 	first := makeRef(0, 0)
-	root := b.Alloc(l.NodeBytes)
+	root := b.Alloc(l.nodeBytes)
 	l.writeNode(root, first, &header{version: 1, last: true})
 	b.Write(l.trees.at(first), root)
 	b.CompareSwap(l.trees.word(first), 0, uint64(makeOwner(linked, 0)))

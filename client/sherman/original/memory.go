@@ -2,6 +2,7 @@ package original
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -183,6 +184,18 @@ func (s *Store) grabbed(a *arena, p *pile, n, first int, b *rdma.Batch) error {
 
 // later adds a job.
 func (s *Store) later(j job) { s.memory.todo = append(s.memory.todo, j) }
+
+// marked waits until a block has no job left: one that the client wrote, and is about to delete, is still the record of
+// what it took the place of.
+func (s *Store) marked(p pointer) error {
+	marks := func(j job) bool { return j.mark == p }
+	for slices.ContainsFunc(s.memory.flying, marks) && s.memory.batch != nil || slices.ContainsFunc(s.memory.todo, marks) {
+		if err := s.work(true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // work goes on with jobs, in the background. It waits for them when there are too many, or when all are to be done.
 func (s *Store) work(all bool) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -53,6 +54,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return client.Use{Name: name, Count: n, Bytes: n * uint64(bytes)}
 	}
 	return []client.Use{
+		{Name: "entries", Count: l.places()},
 		use("locks", uint64(l.Locks)*uint64(l.nodes), 8),
 		use("words of objects", trees.all+blocks.all, 8),
 		use("nodes of the tree", trees.linked, l.nodeBytes),
@@ -64,15 +66,96 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	}, nil
 }
 
-// Fill returns how much of a pool's memory is used, or clients have it.
+// places returns for how many pairs the pool has room, with leaves that are two thirds full.
+func (l *layout) places() uint64 {
+	pairs := uint64(l.nodes) * uint64(l.trees.count) * 4 / 5 * uint64(l.slots) * 2 / 3
+	if l.blocks.count > 0 {
+		pairs = min(pairs, uint64(l.nodes)*uint64(l.blocks.count))
+	}
+	return max(pairs, 1)
+}
+
+// Fill returns how many pairs there are, of those that the pool has room for, and how much of its memory is used, or
+// clients have it.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
-	_, trees, blocks, err := survey(f, "see how full the pool is")
+	const what = "see how full the pool is"
+	l, trees, blocks, err := survey(f, what)
 	if err != nil {
 		return nil, err
 	}
-	list := []client.Fill{{Of: "nodes of the tree", Used: trees.linked + trees.held, All: trees.all}}
-	if blocks.all > 0 {
+	pairs := client.Fill{Of: "pairs", All: l.places()}
+	ep, l, v, err := client.Look(f, what, readLayout)
+	if err != nil {
+		return nil, err
+	}
+	defer ep.Close()
+	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout}
+	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
+	s.cache = newCache(&l.format, 0)
+	if pairs.Used, pairs.Sampled, err = s.estimate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	list := []client.Fill{pairs, {Of: "nodes beside the first", Used: trees.linked + trees.held - 1, All: trees.all - 1}}
+	if blocks.linked > 0 {
 		list = append(list, client.Fill{Of: "values beside leaves", Used: blocks.linked + blocks.held, All: blocks.all})
 	}
 	return list, nil
+}
+
+// sampledNodes is how many nodes of a level an estimate looks at.
+const sampledNodes = 256
+
+// estimate returns how many pairs there are: it counts them where a level has few nodes, and else those of some of its
+// nodes, evenly spread, which stand for all. Nodes that their parents do not name yet are left out.
+func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
+	s.span()
+	if err := s.readRoot(); err != nil {
+		return 0, false, err
+	}
+	nodes, share := []ref{s.root.ref()}, 1.0 // of a level's nodes, for each of nodes
+	for level := s.root.level(); ; level-- {
+		if n := len(nodes); n > sampledNodes {
+			for i := range sampledNodes {
+				nodes[i] = nodes[i*n/sampledNodes]
+			}
+			nodes, sampled = nodes[:sampledNodes], true
+			share *= float64(n) / sampledNodes
+		}
+		var below []ref
+		count := 0
+		for _, r := range nodes {
+			s.span()
+			if level == 0 {
+				n, err := s.countLeaf(r)
+				if err != nil {
+					return 0, sampled, err
+				}
+				count += n
+				continue
+			}
+			n, err := s.internalAt(r)
+			if err != nil {
+				return 0, sampled, err
+			}
+			for i := range n.count + 1 {
+				below = append(below, n.at(i))
+			}
+		}
+		if level == 0 {
+			return uint64(float64(count)*share + 0.5), sampled, nil
+		}
+		nodes = below
+	}
+}
+
+func (s *Store) countLeaf(r ref) (n int, err error) {
+	b, p, err := s.read(stepSurvey, s.trees.at(r), s.nodeBytes)
+	if err != nil {
+		return 0, err
+	}
+	defer b.Release()
+	if l, ok := s.readLeaf(p, r); ok {
+		n = len(l.pairs(nil))
+	}
+	return n, nil
 }
