@@ -118,7 +118,7 @@ func (s *Store) used(f *fresh) {
 }
 
 // Insert implements client.Store.
-func (s *Store) Insert(key, value []byte) error { return s.write("insert", key, value, s.insert) }
+func (s *Store) Insert(key, value []byte) error { return s.write("insert", key, value, s.tryInsert) }
 
 // insert writes a free slot of the leaf, and nothing else of it (section 4.4).
 func (s *Store) insert(key, value []byte) (bool, error) {
@@ -228,7 +228,7 @@ func (s *Store) writeFar(at rdma.Addr, p []byte) error {
 }
 
 // Update implements client.Store.
-func (s *Store) Update(key, value []byte) error { return s.write("update", key, value, s.update) }
+func (s *Store) Update(key, value []byte) error { return s.write("update", key, value, s.tryUpdate) }
 
 // update writes a slot in its place. A value that lies beside its leaf stays there, however short it becomes: so a slot
 // of which one word was written says with its lock what it was to become.
@@ -268,11 +268,9 @@ func (s *Store) update(key, value []byte) (bool, error) {
 }
 
 // Delete implements client.Store. It empties a slot; nothing merges.
-func (s *Store) Delete(key []byte) error {
-	return s.write("delete", key, nil, func(key, _ []byte) (bool, error) { return s.remove(key) })
-}
+func (s *Store) Delete(key []byte) error { return s.write("delete", key, nil, s.tryRemove) }
 
-func (s *Store) remove(key []byte) (bool, error) {
+func (s *Store) remove(key, _ []byte) (bool, error) {
 	l, err := s.lockLeaf(key, opDelete, 0)
 	if err != nil {
 		return false, err

@@ -18,7 +18,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 	if err != nil {
 		return r, fmt.Errorf("check: %w", err)
 	}
-	if err := check(ep, f, &r); err != nil {
+	if err := checkPool(ep, f, &r); err != nil {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
 	return r, ep.Close()
@@ -37,7 +37,7 @@ type checker struct {
 	keys, leaves, empty, inner, lagging uint64
 }
 
-func check(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
+func checkPool(ep rdma.Endpoint, f rdma.Fabric, r *client.Report) error {
 	l, v, err := readLayout(ep)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -91,7 +92,7 @@ func (s *Store) internalAt(r ref) (*cached, error) {
 
 // again pauses before a node is read again that was not whole: it was being written, or it was left half written by a
 // client that died.
-func (s *Store) again(r ref, pace interface{ Again() bool }) error {
+func (s *Store) again(r ref, pace *kit.Retry) error {
 	s.stats.Torn++
 	if pace.Again() {
 		return nil

@@ -73,6 +73,9 @@ type Store struct {
 	keep    []byte
 	scan    scan
 
+	// Functions that are made once, so that operations allocate nothing.
+	tryInsert, tryUpdate, tryRemove func(key, value []byte) (done bool, err error)
+
 	stats Stats
 }
 
@@ -106,6 +109,7 @@ func (l *layout) open(ep rdma.Endpoint, v *kit.Member, o Options) (*Store, error
 	}
 	s.cache = newCache(&l.format, *cmp.Or(o.CacheBytes, new(DefaultCache)))
 	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
+	s.tryInsert, s.tryUpdate, s.tryRemove = s.insert, s.update, s.remove
 	s.memory.open(s)
 	s.span()
 	return s, nil

@@ -1,0 +1,171 @@
+package original
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// sharedTurns are local locks of workers that run at the same time.
+type sharedTurns struct {
+	sync.Mutex
+	*LocalLocks
+}
+
+func (t *sharedTurns) Join(w *Waiter, lock uint64) {
+	t.Lock()
+	defer t.Unlock()
+	t.LocalLocks.Join(w, lock)
+}
+
+func (t *sharedTurns) Ahead(w *Waiter) (int, uint64) {
+	t.Lock()
+	defer t.Unlock()
+	return t.LocalLocks.Ahead(w)
+}
+
+func (t *sharedTurns) HandsOver(w *Waiter) bool {
+	t.Lock()
+	defer t.Unlock()
+	return t.LocalLocks.HandsOver(w)
+}
+
+func (t *sharedTurns) Leave(w *Waiter, word uint64) bool {
+	t.Lock()
+	defer t.Unlock()
+	return t.LocalLocks.Leave(w, word)
+}
+
+// TestHandOver: workers of two processes meet on few keys, those of each behind local locks; each lock that is handed over
+// saves its release and its CASes, and all answers are linearizable.
+func TestHandOver(t *testing.T) {
+	const workers, ops, keys = 8, 600, 3
+	f := memPool(t, 2, small(2, 1000, 100))
+	processes := []Turns{
+		&sharedTurns{LocalLocks: NewLocalLocks(DefaultHands)}, &sharedTurns{LocalLocks: NewLocalLocks(DefaultHands)},
+	}
+	recorders := make([]*check.Recorder, workers)
+	stores := make([]*Store, workers)
+	var all sync.WaitGroup
+	for w := range workers {
+		s := storeOn(t, f, Options{Turns: processes[w%2]})
+		stores[w], recorders[w] = s, check.NewRecorder(w, s, s.ep.Now)
+		rng := rand.New(rand.NewPCG(1, uint64(w)))
+		all.Go(func() {
+			for n := range ops {
+				key := fmt.Appendf(nil, "key%d", rng.IntN(keys))
+				kind := []check.Kind{check.Insert, check.Update, check.Update, check.Update, check.Delete, check.Get}[rng.IntN(6)]
+				_ = kind.Do(recorders[w], key, check.MakeValue(nil, w, n+1, 8+rng.IntN(2)*20))
+			}
+		})
+	}
+	all.Wait()
+	var h check.History
+	var handed, failed uint64
+	for w, r := range recorders {
+		h = append(h, r.History()...)
+		handed += stores[w].stats.HandOvers
+	}
+	for _, op := range h {
+		if op.Answer == check.Uncertain || op.Answer == check.Failed {
+			failed++
+		}
+	}
+	if err := check.Linearizable(h, check.Options{}); err != nil || failed > 0 || handed < workers*ops/100 {
+		t.Errorf("%d of %d locks handed over, %d operations failed: %v", handed, len(h), failed, err)
+	}
+	t.Logf("%d operations, %d locks handed over", len(h), handed)
+}
+
+// TestLocalLocks: workers get a lock in the order in which they came, a lock is handed over so often in a row and no
+// more, and one that gives up is left out.
+func TestLocalLocks(t *testing.T) {
+	l := NewLocalLocks(2)
+	w := make([]Waiter, 5)
+	for i := range w {
+		l.Join(&w[i], 7)
+	}
+	var other Waiter
+	l.Join(&other, 8)
+	ahead := func(i, want int, word uint64) {
+		t.Helper()
+		if n, got := l.Ahead(&w[i]); n != want || got != word {
+			t.Errorf("worker %d has %d ahead and word %d, want %d and %d", i, n, got, want, word)
+		}
+	}
+	leave := func(i int, word uint64, want bool) {
+		t.Helper()
+		if got := l.Leave(&w[i], word); got != want {
+			t.Errorf("worker %d leaves with word %d: %v", i, word, got)
+		}
+	}
+	hands := func(i int, want bool) {
+		t.Helper()
+		if got := l.HandsOver(&w[i]); got != want {
+			t.Errorf("worker %d is to hand over: %v", i, got)
+		}
+	}
+	ahead(0, 0, 0)
+	ahead(4, 4, 0)
+	leave(2, 0, false) // gives up
+	ahead(4, 3, 0)
+	hands(0, true)
+	leave(0, 5, true)
+	ahead(1, 0, 5)
+	hands(1, true)
+	leave(1, 6, true)
+	ahead(3, 0, 6)
+	hands(3, false) // twice in a row
+	leave(3, 0, false)
+	ahead(4, 0, 0)
+	hands(4, false) // none waits
+	leave(4, 9, false)
+	if n, _ := l.Ahead(&other); n != 0 || len(l.lines) != 1 {
+		t.Errorf("another lock has %d ahead, and there are %d lines", n, len(l.lines))
+	}
+}
+
+// TestBlocked: a client that dies with a lock blocks its leaf, and who waits for it is told which client and what helps.
+// Others go on, and GETs of it, too; when the client is recovered all do.
+func TestBlocked(t *testing.T) {
+	p := small(1, 1000, 100)
+	p.Locks = 4096
+	f := memPool(t, 1, p)
+	s := storeOn(t, f, Options{Timeout: 100 * time.Millisecond})
+	for i := range 100 {
+		must(t, s.Insert(fmt.Appendf(nil, "key%02d", i), []byte("before")))
+	}
+	ep, err := f.Open("victim")
+	must(t, err)
+	dead, err := Open(ep, Options{})
+	must(t, err)
+	_, err = dead.lockLeaf([]byte("key50"), opUpdate, slotInline+5)
+	must(t, err)
+	must(t, f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()}))
+
+	began := s.ep.Now()
+	err = s.Update([]byte("key50"), []byte("after"))
+	wantError(t, err, rdma.ErrTimeout)
+	wantText(t, err, fmt.Sprintf("client %d has the lock", ep.Client()), "farkv recover")
+	if took := s.ep.Now() - began; took < 40*time.Millisecond {
+		t.Errorf("it waited for %v", took)
+	}
+	if v, err := s.Get([]byte("key50")); err != nil || string(v) != "before" {
+		t.Errorf("a GET behind a dead client's lock: %q, %v", v, err)
+	}
+	must(t, s.Update([]byte("key00"), []byte("after")))
+
+	own, err := f.Open("master")
+	must(t, err)
+	m, err := NewMender(own)
+	must(t, err)
+	must(t, m.Recover(f.View(), ep.Client()))
+	must(t, own.Close())
+	must(t, s.Update([]byte("key50"), []byte("after")))
+	checkAfterClose(t, f, s, 100)
+}
