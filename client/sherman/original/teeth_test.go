@@ -1,0 +1,87 @@
+package original
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule each. The explorer must notice, or the test that is named.
+var mutants = []teeth.Mutant{
+	// Reads without locks.
+	{Rule: "a header that is torn is none", In: "format.readCopy",
+		At: "le.Uint32($c) != checksum($*what) || $*long", Do: "lower > f.keyBytes || upper > f.keyBytes"},
+	{Rule: "a slot that is torn is not believed", In: "leaf.whole",
+		At: "int($s[slotKeyAt]) <= $l.$f.$keyBytes && $*sum", Do: "int(s[slotKeyAt]) <= l.f.keyBytes && s[slotKindAt] <= slotBeside"},
+	{Rule: "a slot that is newer than the header sends the reader back", In: "leaf.steady",
+		At: "(le.Uint64($l.slot($i)) == 0 || $*newer)", Do: "true", Test: "TestTornAcrossSplit"},
+	{Rule: "a key is not there when all slots are steady", In: "Store.look",
+		At: "return $l.allSteady(), false, nil", Do: "return true, false, nil"},
+	{Rule: "a key beyond the fence is looked for in the sibling", In: "Store.get",
+		At: "$whole && $l.beyond($key)", Do: "whole && len(l.upper) > 1000"},
+	{Rule: "a block that is read is the one that the slot names", In: "Store.readValue",
+		At: "!$ok || $k.$self != $p || $*key", Do: "!ok"},
+	// Locks.
+	{Rule: "a lock is taken when it is free", In: "Store.contend",
+		At: "if $cas.Swapped() { return nil }", Do: "return nil"},
+	{Rule: "a lock that was handed over is made the worker's own", In: "Store.takeOver",
+		At: "!$cas.Swapped()", Do: "cas == nil", Test: "TestStaleHandOver"},
+	{Rule: "a node whose lock is not answered is settled", In: "Store.failed",
+		At: "$s.$sent", Do: "s.sent && b == nil", Test: "TestStore"},
+	{Rule: "a leaf that is changed has the key", In: "Store.lockLeaf",
+		At: "!$l.beyond($key)", Nth: "2/2", Do: "true"},
+	// Writes.
+	{Rule: "the value's word goes first where the kind changes", In: "Store.update",
+		At: "$kind == $before", Do: "true"},
+	{Rule: "a block is written in front of what names it", In: "Store.insert",
+		At: "$word, $err = $s.addBlock($b, &$l, 0, $key, $value); $err != nil",
+		Do: "word, err = s.addBlock(s.ep.Batch(), &l, 0, key, value); err != nil"},
+	{Rule: "a value that is deleted is claimed first", In: "Store.remove",
+		At: "$l.kind($slot) == slotBeside", Do: "false"},
+	{Rule: "a block that is deleted has no job left", In: "Store.claim",
+		At: "if $err := $s.marked($p); $err != nil { $*fail }", Do: ""},
+	{Rule: "a new block keeps its client's name until the old one is free", In: "Store.used",
+		At: "$s.later(job{a: &$s.$blocks, take: $f.$replaces, mark: $f.$block})",
+		Do: "s.later(job{a: &s.blocks, mark: f.block}); s.later(job{a: &s.blocks, take: f.replaces})"},
+	{Rule: "a block that is used again has another generation", In: "pointer.next",
+		At: "$p.generation()+1", Do: "p.generation()"},
+	// Splits.
+	{Rule: "the header of a leaf that is split is written before its slots", In: "Store.splitLeaf",
+		At: "$b.Write($at.Add(uint64(int($h.version&1)*$s.$header)), $head)", Do: "defer b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)"},
+	{Rule: "a split writes its header to the other copy", In: "format.copyOf",
+		At: "int($version&1)*$f.$header", Do: "0*int(version)"},
+	{Rule: "slots of a leaf that is split are as of its new header", In: "Store.splitLeaf",
+		At: "$s.renewSlot($*slot, $l.$r, $h.$version, slotFree)", Do: "", Test: "TestTornAcrossSplit"},
+	{Rule: "a new node on another memory node is waited for", In: "Store.addTree",
+		At: "$p.ref().node() == $left.node()", Do: "p != 0"},
+	{Rule: "a root is replaced if it is still the root", In: "Store.raise",
+		At: "!$swapped", Do: "false"},
+	{Rule: "a parent gets the separator", In: "Store.adoptInto",
+		At: "$s.$entries = slices.Insert($s.$entries, $at, entry{$*what})", Do: "_ = at", Test: "TestTree"},
+	// Scans.
+	{Rule: "a scan takes a leaf that begins where the one before ends", In: "Store.scanAhead",
+		At: "$ok && !$l.has($c.$from)", Do: "false", Test: "TestScans"},
+	{Rule: "a scan takes a leaf whose slots are steady", In: "Store.scanAhead",
+		At: "!$ok || !$l.allSteady()", Do: "!ok", Test: "TestScans"},
+	{Rule: "a value that a scan yields is its key's", In: "Store.scanned",
+		At: "$ok && $k.$self == pointer($l.value($slot)) && $*key", Do: "ok", Test: "TestScans"},
+	// Recovery.
+	{Rule: "a recovery releases locks", In: "Mender.Recover",
+		At: "$err = $s.recoverLocks($c)", Do: "err = nil"},
+	{Rule: "a recovery mends what was half written", In: "Store.recoverLock",
+		At: "if $err := $s.mend($m, $p, $r, $w); $err != nil { $*fail }", Do: ""},
+	{Rule: "a torn slot of an INSERT is free", In: "Store.mend",
+		At: "$kind = slotFree", Nth: "1/2", Do: ""},
+	{Rule: "a torn slot of an UPDATE becomes what the lock says", In: "Store.mend",
+		At: "$kind = $w.kind()", Do: ""},
+	{Rule: "a torn internal node is written anew", In: "Store.mend",
+		At: "$s.bodyWhole($p, $r, &$h)", Do: "true"},
+	{Rule: "a recovery finishes a split", In: "Store.recoverObjects",
+		At: "$a == &$s.$trees", Do: "a == nil"},
+	{Rule: "a recovery frees what a dead client's block has replaced", In: "Store.finishBlock",
+		At: "_, $err = $s.retire($*what)", Do: ""},
+}
+
+var suite = teeth.Suite{Test: "TestExplore", Env: []string{"FARKV_SEEDS=1500"}}
+
+func TestMutants(t *testing.T) { suite.Run(t, mutants) }
