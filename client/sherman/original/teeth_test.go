@@ -10,7 +10,7 @@ import (
 var mutants = []teeth.Mutant{
 	// Reads without locks.
 	{Rule: "a header that is torn is none", In: "format.readCopy",
-		At: "le.Uint32($c) != checksum($*what) || $*long", Do: "lower > f.keyBytes || upper > f.keyBytes"},
+		At: "le.Uint32($c) != checksum($*what) || $*long", Do: "lower > f.keyBytes || upper > f.keyBytes", Test: "TestTornAcrossSplit"},
 	{Rule: "a slot that is torn is not believed", In: "leaf.whole",
 		At: "le.Uint32($s) == $l.$f.slotSum($s, $l.$r)", Do: "true"},
 	{Rule: "a slot that is newer than the header sends the reader back", In: "leaf.steady",
@@ -47,7 +47,7 @@ var mutants = []teeth.Mutant{
 		At: "$p.generation()+1", Do: "p.generation()"},
 	// Splits.
 	{Rule: "the header of a leaf that is split is written before its slots", In: "Store.splitLeaf",
-		At: "$b.Write($at.Add(uint64(int($h.version&1)*$s.$header)), $head)", Do: "defer b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)"},
+		At: "$b.Write($at.Add(uint64(int($h.version&1)*$s.$header)), $head)", Do: "defer b.Write(at.Add(uint64(int(h.version&1)*s.header)), head)", Test: "TestEnumerate"},
 	{Rule: "a split writes its header to the other copy", In: "format.copyOf",
 		At: "int($version&1)*$f.$header", Do: "0*int(version)"},
 	{Rule: "slots of a leaf that is split are as of its new header", In: "Store.splitLeaf",
