@@ -70,7 +70,6 @@ type Store struct {
 	out     []byte
 	order   []int
 	entries []entry
-	keep    []byte
 	scan    scan
 
 	// Functions that are made once, so that operations allocate nothing.
