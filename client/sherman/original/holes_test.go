@@ -56,6 +56,7 @@ func TestTornAcrossSplit(t *testing.T) {
 			t.Errorf("%s: it has a key that is newer than its header", name)
 		}
 	}
+	whole, _ := s.readHeader(after, r)
 	// Any words of one and of the other: what is found is what was there, and what is not found was not.
 	for seed := range 2000 {
 		p := bytes.Clone(before)
@@ -65,6 +66,9 @@ func TestTornAcrossSplit(t *testing.T) {
 			}
 		}
 		l, ok := s.readLeaf(p, r)
+		if ok && l.sibling != 0 && !bytes.Equal(l.upper, whole.upper) || ok && l.sibling == 0 && !l.last {
+			t.Errorf("words %d: a header that was never written: up to %q, sibling %v", seed, l.upper, l.sibling)
+		}
 		for i := range n {
 			if !ok || l.beyond(key(2*i)) {
 				continue

@@ -116,7 +116,7 @@ func (s *Store) takeOver(from lockWord) (bool, error) {
 	b := s.ep.Batch()
 	cas := b.CompareSwap(h.at, uint64(from), uint64(h.word))
 	read := b.Read(s.trees.at(h.r), s.nodeBytes)
-	if err := s.do(stepTakeOver, b); err != nil {
+	if err := s.do(stepLock, b); err != nil {
 		return false, s.failed(b, err)
 	}
 	h.from = 0

@@ -101,7 +101,7 @@ func (s *Store) settleHeld(word lockWord) error {
 		return err
 	}
 	cas := w.CompareSwap(d.at, uint64(word), 0)
-	if err := s.do(stepRepair, w); err != nil {
+	if err := s.do(stepSettle, w); err != nil {
 		if s.sent {
 			d.flying = w
 		} else {
@@ -248,7 +248,7 @@ func (s *Store) rebuild(b *rdma.Batch, r ref, h header) error {
 // headerOf returns the header of a node that is read. It is the caller's.
 func (s *Store) headerOf(r ref) (header, error) {
 	for pace := s.pace; ; {
-		b, p, err := s.read(stepRepair, s.trees.at(r), s.body)
+		b, p, err := s.read(stepRecover, s.trees.at(r), s.body)
 		if err != nil {
 			return header{}, err
 		}

@@ -15,7 +15,6 @@ const (
 	stepReadLeaf   rdma.Step = "read leaf"
 	stepReadValue  rdma.Step = "read value"
 	stepLock       rdma.Step = "lock"
-	stepTakeOver   rdma.Step = "take lock over"
 	stepReadLocked rdma.Step = "read locked node"
 	stepWriteBack  rdma.Step = "write back"
 	stepRelease    rdma.Step = "release"
@@ -25,15 +24,14 @@ const (
 	stepMark       rdma.Step = "mark memory"
 	stepClaim      rdma.Step = "claim value"
 	stepSettle     rdma.Step = "settle"
-	stepRepair     rdma.Step = "repair node"
 	stepRecover    rdma.Step = "recover client"
 	stepSurvey     rdma.Step = "survey"
 )
 
 // Steps are the steps of the protocol.
 var Steps = []rdma.Step{
-	stepReadRoot, stepReadNode, stepReadLeaf, stepReadValue, stepLock, stepTakeOver, stepReadLocked, stepWriteBack, stepRelease,
-	stepWriteFar, stepSetRoot, stepGrab, stepMark, stepClaim, stepSettle, stepRepair, stepRecover, stepSurvey,
+	stepReadRoot, stepReadNode, stepReadLeaf, stepReadValue, stepLock, stepReadLocked, stepWriteBack, stepRelease,
+	stepWriteFar, stepSetRoot, stepGrab, stepMark, stepClaim, stepSettle, stepRecover, stepSurvey,
 }
 
 // Describe returns a function that tells what lies at an address of the pool that ep reaches.

@@ -26,8 +26,6 @@ var mutants = []teeth.Mutant{
 		At: "if $cas.Swapped() { return nil }", Do: "return nil"},
 	{Rule: "a lock that was handed over is made the worker's own", In: "Store.takeOver",
 		At: "!$cas.Swapped()", Do: "cas == nil", Test: "TestStaleHandOver"},
-	{Rule: "a worker settles before anything else", In: "Store.write",
-		At: "$err = $s.settle()", Do: "s.debt = debt{}", Test: "TestStore"},
 	{Rule: "a leaf that is changed has the key", In: "Store.lockLeaf",
 		At: "!$l.beyond($key)", Nth: "2/2", Do: "true"},
 	// Writes.

@@ -67,7 +67,7 @@ func TestTornWrites(t *testing.T) {
 		keys     int
 		old, now []byte // nil: none
 	}{
-		{"insert", 2, nil, short}, {"insert, beside", 2, nil, long}, {"insert that splits", 40, nil, short},
+		{"insert", 1, nil, short}, {"insert into a full leaf", 2, nil, short}, {"insert, beside", 2, nil, long}, {"insert that splits", 40, nil, short},
 		{"insert that splits, beside", 40, nil, long}, {"update", 5, short, []byte("other 8.")},
 		{"update of another length", 5, []byte("abc"), short}, {"update that goes beside", 5, short, long},
 		{"update beside", 5, long, bytes.Repeat([]byte("another "), 8)}, {"delete", 5, short, nil}, {"delete, beside", 5, long, nil},

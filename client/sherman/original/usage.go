@@ -1,6 +1,7 @@
 package original
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -11,15 +12,14 @@ import (
 // counts are how many objects of an arena have a word that says so.
 type counts struct{ linked, held, all uint64 }
 
-// survey counts the objects of both arenas. It may run while clients do.
+// survey counts the objects of both arenas, of memory nodes that answer. It may run while clients do.
 func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err error) {
 	ep, l, v, err := client.Look(f, what, readLayout)
 	if err != nil {
 		return nil, trees, blocks, err
 	}
 	defer ep.Close()
-	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout}
-	s.span()
+	s := looker(l, ep, v)
 	for _, c := range []struct {
 		a  *arena
 		to *counts
@@ -36,12 +36,20 @@ func survey(f rdma.Fabric, what string) (l *layout, trees, blocks counts, err er
 				}
 				return nil
 			})
-			if err != nil {
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 				return nil, trees, blocks, fmt.Errorf("%s: %w", what, err)
 			}
 		}
 	}
 	return l, trees, blocks, nil
+}
+
+// looker returns a worker that does nothing but read.
+func looker(l *layout, ep rdma.Endpoint, v *kit.Member) *Store {
+	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout, cache: newCache(&l.format, 0)}
+	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
+	s.span()
+	return s
 }
 
 // Usage tells what the memory of a pool is used for. It may run while clients do.
@@ -89,10 +97,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 		return nil, err
 	}
 	defer ep.Close()
-	s := &Store{layout: l, ep: ep, view: v, timeout: l.Timeout}
-	s.pace = kit.Retry{Env: ep, Pause: forLocks, Over: s.over}
-	s.cache = newCache(&l.format, 0)
-	if pairs.Used, pairs.Sampled, err = s.estimate(); err != nil {
+	if pairs.Used, pairs.Sampled, err = looker(l, ep, v).estimate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	list := []client.Fill{pairs, {Of: "nodes beside the first", Used: trees.linked + trees.held - 1, All: trees.all - 1}}
@@ -106,10 +111,13 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 const sampledNodes = 256
 
 // estimate returns how many pairs there are: it counts them where a level has few nodes, and else those of some of its
-// nodes, evenly spread, which stand for all. Nodes that their parents do not name yet are left out.
+// nodes, evenly spread, which stand for all. Nodes that their parents do not name yet, or that
+// do not answer, are left out.
 func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 	s.span()
-	if err := s.readRoot(); err != nil {
+	if err := s.readRoot(); errors.Is(err, rdma.ErrNodeDown) {
+		return 0, false, nil
+	} else if err != nil {
 		return 0, false, err
 	}
 	nodes, share := []ref{s.root.ref()}, 1.0 // of a level's nodes, for each of nodes
@@ -127,13 +135,16 @@ func (s *Store) estimate() (pairs uint64, sampled bool, err error) {
 			s.span()
 			if level == 0 {
 				n, err := s.countLeaf(r)
-				if err != nil {
+				if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 					return 0, sampled, err
 				}
 				count += n
 				continue
 			}
 			n, err := s.internalAt(r)
+			if errors.Is(err, rdma.ErrNodeDown) {
+				continue
+			}
 			if err != nil {
 				return 0, sampled, err
 			}
