@@ -88,6 +88,20 @@ func (r *real) await(what string, has func(*shards.Config) bool) *shards.Config 
 	return nil
 }
 
+// stored returns the configuration that is in the registers.
+func (r *real) stored() *shards.Config {
+	r.t.Helper()
+	at, err := r.registers.Config()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c, err := shards.Decode(at.Data)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
 // TestFailoverMem: a node dies under load, in real time. What clients see is linearizable, all shards have their
 // replicas again in the end, and these have the same.
 func TestFailoverMem(t *testing.T) { each(t, kv.Kinds(), failoverMem) }
