@@ -231,7 +231,7 @@ func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, er
 
 // Lock locks an object from now on, so that no other transaction changes it before this one ends: an object that is
 // locked is not looked at again. It waits for others' locks only as long as the transaction has none; with one it is run
-// again. The lock has no lease: whoever meets it waits.
+// again. The lock has no lease: a client that meets it waits.
 //
 // Of an object that was not met before it takes a trip more than Read, and only one if a guess is right; Read of it takes
 // none behind that.

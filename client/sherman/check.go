@@ -90,7 +90,7 @@ func (c *checker) objects(f rdma.Fabric) (rtx.Usage, error) {
 		err = nil
 	}
 	if n := u.Held - u.Over; n > 0 {
-		c.r.Waits("%d locks of transactions that did not end: whoever meets one releases it behind its lease", n)
+		c.r.Waits("%d locks of transactions that did not end: a client that meets one releases it behind its lease", n)
 	}
 	if u.Unfinished > 0 {
 		c.r.Waits("%d commits that were decided and are not finished", u.Unfinished)

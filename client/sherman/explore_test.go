@@ -41,7 +41,7 @@ func explored(kept bool) *explore.Subject {
 			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
 		}
 	} else {
-		s.Majority = true // nobody has to wait for the dead, whether a master is there or not
+		s.Majority = true // no client has to wait for the dead, whether a master is there or not
 	}
 	return s
 }

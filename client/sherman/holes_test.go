@@ -65,7 +65,7 @@ func refOf(t *testing.T, s *Store, key string) btree.Ref {
 	return s.at
 }
 
-// TestOthersValue: a value says whose it is. Names of objects come back, and who knows one of old may meet another key's.
+// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows one of old may meet another key's.
 func TestOthersValue(t *testing.T) {
 	f, s := tinyOn(t, "abc", 40)
 	of := refOf(t, s, "b")

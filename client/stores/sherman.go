@@ -31,7 +31,7 @@ var shermanOptions = []Option{
 func shermanKind() *Kind {
 	return &Kind{
 		Name:   sherman.Format,
-		Doc:    "Sherman's B-link tree (SIGMOD 2022) over repairable transactions: ordered, with scans; whoever meets what a dead client left mends it",
+		Doc:    "Sherman's B-link tree (SIGMOD 2022) over repairable transactions: ordered, with scans; a client that meets what a dead client left mends it",
 		Size:   sizeSherman,
 		Format: formats(sherman.Format, shermanPool, sherman.Make),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {

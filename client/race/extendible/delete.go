@@ -9,7 +9,7 @@ import (
 )
 
 // A DELETE puts a void word in the pair's place, which names the client's grave: a block of its own, in which it has
-// written the key's hash. Only the client takes that word away again. So behind a rehash the word tells whether the
+// written the key's hash. Only the client takes that word away again. So behind a rehash the word says whether the
 // DELETE came before it: an empty slot would not, since another client may have emptied it.
 
 // grave is what a client's last DELETE has left.

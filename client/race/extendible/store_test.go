@@ -31,7 +31,7 @@ func TestStore(t *testing.T) {
 	for _, format := range Formats {
 		t.Run(format, func(t *testing.T) {
 			h := harness(2, format, small(1064))
-			h.Alike = format != RTX // they differ in who ends a rehash
+			h.Alike = format != RTX // they differ in what ends a rehash
 			storetest.Run(t, h)
 		})
 	}

@@ -257,7 +257,7 @@ func (s *Store) update(key, value []byte) (bool, error) {
 	s.kind, s.word = kind, word
 	if kind == before {
 		s.addSlot(b, &l, slot, key, kind, word)
-	} else { // the value's word first: whoever meets it alone knows from the lock what kind it is
+	} else { // the value's word first: a client that meets it alone knows from the lock what kind it is
 		p := b.Alloc(s.slot)
 		s.writeSlot(p, l.r, l.version, key, kind, word)
 		at := s.trees.at(l.r).Add(uint64(l.offset(slot)))
@@ -295,7 +295,7 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// claim makes the block of a pair that is to be deleted the client's: whoever recovers the client finds it by that, and
+// claim makes the block of a pair that is to be deleted the client's: a client that recovers the client finds it by that, and
 // in no leaf.
 func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // lockWord is what a lock holds: the client that has it, what it is about to do, and to which node. So an error can name
-// the client, and what it left half done can be repaired. 0: nobody has it.
+// the client, and what it left half done can be repaired. 0: no client has it.
 //
 //	48  client
 //	44  operation
@@ -106,7 +106,7 @@ func (s *Store) awaitTurn() (lockWord, error) {
 }
 
 // takeOver makes a lock that was handed over the worker's own, and reads the node with it, in one trip: the READ may pass
-// the CAS, as nobody but the process has the lock. false: it was not there any more, as its holder was recovered.
+// the CAS, as no other process has the lock. false: it was not there any more, as its holder was recovered.
 //
 // The lock names whose verbs may be in flight, always: a crash in front of the CAS leaves it to the one that handed it
 // over, which has nothing in flight, and behind it to this one.
@@ -201,7 +201,7 @@ func (s *Store) released(cas *rdma.Op) error {
 }
 
 // writeBack posts what was written to the node that is locked, and its release, in one doorbell (section 4.5): the queue
-// pair executes them in order, so that whoever takes the lock next sees what was written. A worker of the process that
+// pair executes them in order, so that a client that takes the lock next sees what was written. A worker of the process that
 // waits is handed the lock instead.
 //
 // A crash leaves a part of what was written, in order, of the last WRITE any words, and the lock; or all, without it.

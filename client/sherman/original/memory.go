@@ -14,7 +14,7 @@ import (
 //
 //	free -> client        grab: some at a time, as the paper's clients take 32 MB
 //	client -> linked      behind the write-back that named it, in the background
-//	linked -> client      by whoever wrote what takes the object's place, behind that, in the background
+//	linked -> client      by the client that wrote what takes the object's place, behind that, in the background
 //	client -> free        when the client leaves, or has too many
 //
 // So what a client that died has under its name, its node or block that the tree may name and the one that this takes
@@ -301,7 +301,7 @@ func (s *Store) then(j job) {
 	}
 }
 
-// retire makes a block that nothing names any more a client's, or free, whoever has its word: the client that wrote the
+// retire makes a block that nothing names any more a client's, or free, whichever client has its word: the client that wrote the
 // block has not said that it is linked, and maybe does not come to it. What that was to do first, to free the block that
 // its one took the place of, is done for it. false: another client has done it.
 func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {

@@ -28,7 +28,7 @@ func (s *Store) span() {
 func (s *Store) over() bool { return s.ep.Now() >= s.decideBy }
 
 // do posts a batch as a step of the protocol and waits for all of it, as long as there is time; with none left it posts
-// nothing. s.sent tells whether it did.
+// nothing. s.sent reports whether it did.
 func (s *Store) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
 	left := s.until - s.ep.Now()
