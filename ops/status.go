@@ -408,7 +408,7 @@ func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 		}
 		if n, ok := v.(float64); ok {
 			switch {
-			case name == "timeout": // as every store spells what is in nanoseconds
+			case name == "timeout" || name == "lease": // as every store names what is in nanoseconds
 				v = time.Duration(n)
 			case n == math.Trunc(n):
 				v = count(int64(n))

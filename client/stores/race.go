@@ -15,7 +15,10 @@ import (
 )
 
 func init() {
-	register(raceKind(extendible.RTX, "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction"))
+	repairable := raceKind(extendible.RTX, "RACE hashing (ATC 2021) on rTX: extendible hashing whose rehash is one repairable transaction")
+	repairable.Options = append(repairable.Options, leaseOption(extendible.DefaultLease))
+	repairable.Explored = repairable.Explored.With(Values{lockLease: 100 * time.Microsecond})
+	register(repairable)
 	transactions := raceKind(extendible.DTX, "RACE hashing (ATC 2021) on DTX, DrTM+H's transactions: one whose client died blocks others until the master has recovered it")
 	transactions.Baseline = true
 	register(transactions)
@@ -29,8 +32,6 @@ var (
 		Doc: "bucket groups of 21 slots of a subtable, which is split as a whole"}
 	raceDepth = Option{Name: "depth", Type: Int, Derived: "from the memory", Min: 1, Max: extendible.MaxDepth,
 		Doc: "local depth of a subtable, at most: it doubles so often"}
-	raceDrift = Option{Name: "drift", When: Opened, Type: Duration, Default: extendible.DefaultDrift, Min: 1,
-		Doc: "part of a lock's lease that is there for clocks and schedulers"}
 	raceSplits = Option{Name: "splits", When: Opened, Type: Float, Default: 0.0, Max: 1,
 		Doc: "share of INSERTs that split their subtable though there is room, to look for faults"}
 )
@@ -44,10 +45,10 @@ func raceKind(name, doc string) *Kind {
 		Format:  formats(name, pool, func(f rdma.Fabric, p extendible.Params) error { return extendible.Make(f, name, p) }),
 		Version: extendible.FormatVersion,
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout, Drift: o.Own.Duration(raceDrift.Name),
+			return opened(extendible.Open(ep, extendible.Options{Format: name, Timeout: o.Timeout,
 				Splits: o.Own.Float(raceSplits.Name)}))
 		},
-		Options: []Option{raceGroups, raceDepth, raceDrift, raceSplits},
+		Options: []Option{raceGroups, raceDepth, raceSplits},
 
 		Refuse:   func(p Params) error { return refuseRace(name, p) },
 		Limits:   limitsOfRace,
@@ -57,7 +58,7 @@ func raceKind(name, doc string) *Kind {
 		MaxPair:  extendible.MaxPair,
 		Slots:    true,
 		Cramped:  func(n int) Values { return Values{raceGroups.Name: 2, raceDepth.Name: n} },
-		Explored: Values{raceDrift.Name: 100 * time.Microsecond, raceSplits.Name: 0.25},
+		Explored: Values{raceSplits.Name: 0.25},
 		Check:    extendible.Check,
 		Usage:    extendible.Usage,
 
@@ -71,6 +72,7 @@ func racePool(name string, p Params) (params extendible.Params, memory uint64, e
 	return extendible.Size(extendible.Shape{
 		Format: name, Nodes: p.Nodes, Records: p.Records, PairBytes: p.PairBytes, Groups: p.Own.Int(raceGroups.Name),
 		Depth: p.Own.Int(raceDepth.Name), Clients: p.Clients, Memory: p.Memory, Timeout: p.Timeout,
+		Lease: p.Own.Duration(lockLease),
 	})
 }
 

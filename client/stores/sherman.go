@@ -18,9 +18,15 @@ func init() { register(shermanKind()) }
 
 const lockLease = "lock-lease"
 
+// leaseOption is of stores whose locks have a lease, which their pools' parameters name "lease".
+func leaseOption(d time.Duration) Option {
+	return Option{Name: lockLease, Field: "lease", Type: Duration, Default: d, Min: 1,
+		Doc: "how long a lock may stay as it is before its holder is suspected"}
+}
+
 var shermanOptions = []Option{
 	cacheOption(sherman.DefaultCache),
-	{Name: lockLease, Field: "lease", Type: Duration, Default: sherman.DefaultLease, Min: 1, Doc: "how long a lock may stay as it is before its holder is suspected"},
+	leaseOption(sherman.DefaultLease),
 	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
 		{Name: "node-bytes", Type: Int, Default: sherman.DefaultNode, Min: 256, Max: sherman.MaxNode, Doc: "of a node"},
 		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1, Max: sherman.MaxKey, Doc: "longest key"},

@@ -83,7 +83,7 @@ func (c *scene) play() (sent uint64, err error) {
 	s := sim.New(sim.Options{Seed: c.seed, Nodes: c.nodes, Memory: memory, Clients: 16, Handler: node.Serve, Tear: true,
 		Reorder: true, FlyProb: c.fly, FlyMax: flyMost})
 	defer s.Close()
-	p := Params{Groups: 2, Slots: 2, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 5 * time.Second}
+	p := Params{Groups: 2, Slots: 2, PairBytes: 64, Depth: 8, Clients: 16, Timeout: 5 * time.Second, Lease: sceneRace}
 	if err := Make(s, RTX, p); err != nil {
 		return 0, err
 	}
@@ -94,7 +94,7 @@ func (c *scene) play() (sent uint64, err error) {
 		w := len(recorders)
 		recorders = append(recorders, nil)
 		return s.Go(name, func(ep rdma.Endpoint) {
-			st, err := Open(ep, Options{Drift: sceneRace})
+			st, err := Open(ep, Options{})
 			if err != nil {
 				fail(err)
 				return

@@ -133,7 +133,7 @@ func TestDeadRehash(t *testing.T) {
 		who := fmt.Sprintf("client %d, which", victim.Client())
 		text := fmt.Sprint(blocked)
 		switch named := strings.Contains(text, who) && strings.Contains(text, "farkv recover"); {
-		case format == RTX && (blocked != nil || longest > DefaultDrift+2*time.Millisecond):
+		case format == RTX && (blocked != nil || longest > DefaultLease+2*time.Millisecond):
 			t.Errorf("rTX: a GET took %v, and %v", longest, blocked)
 		case format == DTX && !errors.Is(blocked, rdma.ErrTimeout):
 			t.Errorf("DTX: a GET ends in %v", blocked)

@@ -245,7 +245,7 @@ func (s *Store) lapsed(w word) bool {
 	if o.rival != w {
 		o.rival, o.since = w, s.ep.Now()
 	}
-	return s.ep.Now()-o.since >= s.drift
+	return s.ep.Now()-o.since >= s.Lease
 }
 
 // giveWay takes the operation's proposal away, or what has become of it.

@@ -1,6 +1,7 @@
 package extendible
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -20,6 +21,9 @@ type Params struct {
 	Depth     int           `json:"depth"`      // local depth, at most: the directory has 2^Depth entries
 	Clients   int           `json:"clients"`
 	Timeout   time.Duration `json:"timeout"` // of an operation, at most
+	// Lease is how long a lock may stay as it is before its holder is suspected, beside the time that its transaction
+	// takes: what rtx.Options.Drift is. 0, as in pools of earlier versions: DefaultLease.
+	Lease time.Duration `json:"lease,omitempty"`
 	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are used, how many chunks
 	// of pairs a node has, and how wide tags are, at most; 0: as many as there is room for.
 	Slots   int `json:"slots,omitempty"`
@@ -28,8 +32,8 @@ type Params struct {
 }
 
 const (
-	// DefaultDrift is rTX's (section 6.1).
-	DefaultDrift = 8 * time.Millisecond
+	// DefaultLease is rTX's (section 6.1).
+	DefaultLease = 8 * time.Millisecond
 	// DefaultTimeout is of an operation.
 	DefaultTimeout = 2 * time.Second
 	// MaxPair is the most bytes of a key and its value: what the length in a slot counts.
@@ -103,8 +107,8 @@ func (p *Params) check() error {
 		return fmt.Errorf("%d clients: want 1 to %d: %w", p.Clients, node.OfNode-1, ErrParams)
 	case p.Slots < 0 || p.Slots > race.BucketSlots || p.TagBits < 0 || p.Chunks < 0:
 		return fmt.Errorf("%d slots of a bucket, tags of %d bits, %d chunks: %w", p.Slots, p.TagBits, p.Chunks, ErrParams)
-	case p.Timeout <= 0:
-		return fmt.Errorf("a timeout of %v: want more than 0: %w", p.Timeout, ErrParams)
+	case p.Timeout <= 0 || p.Lease < 0:
+		return fmt.Errorf("a timeout of %v and a lease of %v: want more than 0: %w", p.Timeout, p.Lease, ErrParams)
 	}
 	return nil
 }
@@ -148,6 +152,7 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 	if err := p.check(); err != nil {
 		return nil, err
 	}
+	p.Lease = cmp.Or(p.Lease, DefaultLease)
 	l := &layout{Params: p, format: format, nodes: nodes, blockBytes: p.blockBytes()}
 	l.index = race.Index{Groups: uint64(p.Groups), Place: make([][]node.Replica, 1)}
 	directory := node.HeaderBytes + p.directoryBytes(format, nodes)

@@ -45,6 +45,7 @@ type Shape struct {
 	Clients   int
 	Memory    uint64 // bytes of each node; 0: as the records need it
 	Timeout   time.Duration
+	Lease     time.Duration // see Params
 }
 
 const (
@@ -62,7 +63,7 @@ const (
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{
 		Groups: s.Groups, PairBytes: cmp.Or(s.PairBytes, DefaultPair), Clients: s.Clients,
-		Timeout: cmp.Or(s.Timeout, DefaultTimeout), Depth: 1,
+		Timeout: cmp.Or(s.Timeout, DefaultTimeout), Lease: s.Lease, Depth: 1,
 	}
 	if p.Groups == 0 {
 		each := s.Records / firstSubtables / race.GroupSlots

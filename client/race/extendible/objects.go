@@ -17,7 +17,7 @@ type objects struct {
 }
 
 func openObjects(s *Store, o Options) (shared, error) {
-	w, err := rtx.Open(s.ep, s.objects, rtx.Options{Drift: o.Drift, Timeout: o.Timeout})
+	w, err := rtx.Open(s.ep, s.objects, rtx.Options{Drift: s.Lease, Timeout: o.Timeout})
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func (s *Store) makeRoom(in subtable) error {
 	if o.full == 0 {
 		o.full = max(s.ep.Now(), 1)
 	}
-	if o.pauses < hopes && s.splits == nil || o.passing() && s.ep.Now()-o.full < s.drift {
+	if o.pauses < hopes && s.splits == nil || o.passing() && s.ep.Now()-o.full < s.Lease {
 		o.pauses++
 		return nil
 	}

@@ -20,9 +20,6 @@ type Options struct {
 	Format string
 	// Timeout bounds an operation; default, and at most, the pool's.
 	Timeout time.Duration
-	// Drift is the part of a lease that is there for clocks and schedulers, as rtx.Options has it; default 8 ms. All
-	// clients of a pool should have the same.
-	Drift time.Duration
 	// Splits is the share of INSERTs that split their key's subtable though there is room, so that faults are found in
 	// rehashes: of subtables above half of the greatest local depth.
 	Splits float64
@@ -43,7 +40,6 @@ type Store struct {
 	ep        rdma.Endpoint
 	id        rdma.ClientID
 	timeout   time.Duration
-	drift     time.Duration
 	directory *directory
 	memory    memory
 	pace      kit.Retry     // copied by each operation
@@ -96,8 +92,8 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 }
 
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
-	o.Timeout, o.Drift = cmp.Or(o.Timeout, l.Timeout), cmp.Or(o.Drift, DefaultDrift)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout, drift: o.Drift}
+	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
+	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)

@@ -33,7 +33,7 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.chunk},
 		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.chunk},
 		{Name: "subtables", Count: l.subtables.chunks * nodes, Bytes: l.subtables.chunks * nodes * l.subtables.chunk},
-		{Name: "directory entries", Count: 1 << l.Depth, Bytes: (l.graves - node.HeaderBytes) * nodes},
+		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth, Bytes: (l.graves - node.HeaderBytes) * nodes},
 		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.chunk},
 		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.chunk},
 	}, nil
@@ -45,8 +45,8 @@ const (
 	fillRun    = 8
 )
 
-// Fill returns how full the index is, as far as it has grown, by a sample where that is large, and how much of the memory
-// for pairs was handed out. It may run while clients work.
+// Fill returns how full the index is, as far as it has grown, and how much of the memory for pairs has pairs, both by a
+// sample where the index is large. It may run while clients work.
 func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	ep, l, _, err := client.Look(f, "see how full the pool is", readLayout)
 	if err != nil {
@@ -75,11 +75,12 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 			return nil, fmt.Errorf("see how full the pool is: %w", err)
 		}
 	}
-	chunks, err := l.handed(ep, &l.pairs)
-	if err != nil {
-		return nil, err
+	blocks := client.Fill{Of: "room for pairs", Used: slots.Used, All: l.pairs.chunks * uint64(l.nodes) * (l.pairs.chunk / l.blockBytes), Sampled: slots.Sampled}
+	if slots.Sampled {
+		share := float64(uint64(len(tables))*uint64(l.slots())) / float64(max(slots.All, 1))
+		blocks.Used = uint64(float64(slots.Used)*share + 0.5)
 	}
-	return []client.Fill{slots, {Of: "chunks of pairs", Used: chunks, All: l.pairs.chunks * uint64(l.nodes)}}, nil
+	return []client.Fill{slots, blocks}, nil
 }
 
 // Outlives returns 0, or -1 when a node is dead: nothing has a copy.
