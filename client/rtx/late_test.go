@@ -362,7 +362,7 @@ func TestStale(t *testing.T) {
 // TestNodeDies: what is on other nodes goes on, and what is not says so.
 func TestNodeDies(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 2, Roots: 4})
-	w := worker(t, f, l, Options{})
+	w := worker(t, f, l, Options{Timeout: time.Second})
 	must(t, set(w, "there", l.Root(0), l.Root(1), l.Root(2), l.Root(3)))
 	must(t, f.(rdma.NodeKiller).KillNode(1-l.log(w.id).Node()))
 	alive, dead := l.Root(0), l.Root(1)
@@ -384,7 +384,7 @@ func TestNodeDies(t *testing.T) {
 func TestNodeGone(t *testing.T) {
 	for _, repair := range []bool{false, true} {
 		f, l := pool(t, Shape{Nodes: 2, Roots: 2})
-		w, before := hookedWorker(t, f, l, Options{Drift: short})
+		w, before := hookedWorker(t, f, l, Options{Drift: short, Timeout: time.Second})
 		other := worker(t, f, l, Options{Drift: short, Timeout: 10 * short})
 		dead := 1 - l.log(w.id).Node()
 		alive, lost := l.Root(0), l.Root(1)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,6 +34,10 @@ import (
 var programs = map[string]func(){"go-ycsb": main, "memory-node": memoryNode}
 
 func TestMain(m *testing.M) {
+	// One more test at a time than there are processors: many wait for other processes.
+	if err := flag.Set("test.parallel", strconv.Itoa(1+runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	testscript.Main(m, programs)
 }
 
