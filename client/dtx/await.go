@@ -39,11 +39,13 @@ func (w *Worker) await(r Ref) error {
 			err = w.free(at, v)
 		case owner == w.id: // of an earlier transaction, or attempt
 			err = w.settle()
+		case p.Again():
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("await %v: %w", r, err)
 		}
-		if !p.Again() {
+		if w.over() {
 			return fmt.Errorf("%v is locked by client %d: %w", r, owner, errTime)
 		}
 	}
