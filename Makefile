@@ -2,7 +2,7 @@
 
 SEED   ?= 1
 SEEDS  ?= 10000
-STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo race-rtx race-dtx race sherman sherman-rtx
+STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo race-rtx race-dtx race sherman sherman-rtx sherman-dtx
 FUZZ   ?= 30s
 
 .PHONY: test race teeth lint sim suites enumerate soak reports fuzz bench peers consul rxe rxe2 rxe-speed ci ci-all

@@ -1,6 +1,7 @@
 package dtx
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -24,6 +25,8 @@ func (w *Worker) await(r Ref) error {
 	for p := w.waits; ; {
 		v, ended, err := w.look(at, owner)
 		switch {
+		case errors.Is(err, rdma.ErrTimeout) && owner != 0:
+			return heldBy(r, owner)
 		case err != nil:
 			return fmt.Errorf("await %v: %w", r, err)
 		case !v.Held():
@@ -46,9 +49,14 @@ func (w *Worker) await(r Ref) error {
 			return fmt.Errorf("await %v: %w", r, err)
 		}
 		if w.over() {
-			return fmt.Errorf("%v is locked by client %d: %w", r, owner, errTime)
+			return heldBy(r, owner)
 		}
 	}
+}
+
+// heldBy ends a wait for a lock.
+func heldBy(r Ref, owner rdma.ClientID) error {
+	return fmt.Errorf("%v is locked by client %d; if it is dead, 'farkv recover' ends what it has begun: %w", r, owner, errTime)
 }
 
 // look reads an object's lock, and up to which sequence the transactions of a client are over, if there is a client.

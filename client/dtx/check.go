@@ -13,6 +13,9 @@ import (
 type Usage struct {
 	Objects int // that are there, roots among them
 	Held    int // locks, of transactions that are over
+	// Waiting are locks of transactions that are not over, of clients that Check was told: where one is dead, its recovery
+	// ends them. Their objects may be in part as they were before.
+	Waiting int
 	Places  int // of chunks that were handed out, and roots
 	Owned   int // chunks that a client has
 	Handed  int // chunks that were handed out
@@ -27,7 +30,8 @@ const mostErrors = 10
 type audit struct {
 	*Worker
 	Usage
-	errs []error
+	there func(rdma.ClientID) bool
+	errs  []error
 }
 
 func (a *audit) fail(format string, args ...any) {
@@ -36,10 +40,10 @@ func (a *audit) fail(format string, args ...any) {
 	}
 }
 
-// Check looks at all objects of a pool that no client is using, and whose dead clients were recovered: each is whole, and
-// held, if at all, by a transaction that is over. alive reports whether a client is there, for the chunks that it has.
-func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
-	a := &audit{Worker: w}
+// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all, by a transaction that
+// is over, or by a client that is there. there reports whether one is: it is alive, or it is dead and is to be recovered.
+func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
+	a := &audit{Worker: w, there: there}
 	w.extend()
 	for i := range w.Roots {
 		if err := a.object(w.Root(i)); err != nil {
@@ -53,7 +57,7 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 				return a.Usage, err
 			}
 			for i, e := range entries {
-				if err := a.chunk(n, from+i, e, alive); err != nil {
+				if err := a.chunk(n, from+i, e); err != nil {
 					return a.Usage, err
 				}
 			}
@@ -62,7 +66,7 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	return a.Usage, errors.Join(a.errs...)
 }
 
-func (a *audit) chunk(n, index int, e node.Entry, alive func(rdma.ClientID) bool) error {
+func (a *audit) chunk(n, index int, e node.Entry) error {
 	switch {
 	case e == 0:
 		return nil
@@ -71,7 +75,7 @@ func (a *audit) chunk(n, index int, e node.Entry, alive func(rdma.ClientID) bool
 		return nil
 	case e.Owner() != node.Left:
 		a.Owned++
-		if !alive(e.Owner()) {
+		if !a.there(e.Owner()) {
 			a.Lost++
 		}
 	}
@@ -97,12 +101,16 @@ func (a *audit) object(place Ref) error {
 	}
 	lock, head := Version(op.Word(0)), Version(op.Word(versionAt/8))
 	if lock.Held() {
-		a.Held++
-		_, ended, err := a.look(at, lock.owner())
-		if err != nil {
+		ended, err := a.ended(lock)
+		switch {
+		case err != nil:
 			return fmt.Errorf("check %v: %w", place, err)
-		}
-		if ended < lock.sequence() {
+		case ended:
+			a.Held++
+		case a.there(lock.owner()):
+			a.Waiting++
+			return nil
+		default:
 			a.fail("%v is held by transaction %d of client %d, which is not over", place, lock.sequence(), lock.owner())
 		}
 		lock = head
@@ -116,4 +124,43 @@ func (a *audit) object(place Ref) error {
 		a.Objects++
 	}
 	return nil
+}
+
+// ended reports whether the transaction that holds a lock is over.
+func (w *Worker) ended(lock Version) (bool, error) {
+	c := lock.owner()
+	if c == 0 || int(c) > w.Clients {
+		return false, nil
+	}
+	ended, _, err := w.look(w.log(c).Add(endedAt), 0)
+	return uint64(ended) >= lock.sequence(), err
+}
+
+// Look returns the data of an object whatever its lock says: for looks at pools that no client is using. There is none
+// when the error wraps ErrNoObject. It is valid until the next call.
+func (w *Worker) Look(r Ref) ([]byte, error) {
+	w.extend()
+	if !w.valid(r) {
+		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
+	}
+	at, bytes := w.Object(r)
+	b := w.ep.Batch()
+	defer w.drop(b)
+	op := b.Read(at, bytes)
+	if err := w.do(stepRead, b); err != nil {
+		return nil, fmt.Errorf("look at %v: %w", r, err)
+	}
+	v := Version(op.Word(0))
+	if v.Held() {
+		v = Version(op.Word(versionAt / 8))
+	}
+	o, whole := decode(op.Buf, v)
+	switch {
+	case !whole:
+		return nil, fmt.Errorf("%v has no data at %v: %w", r, at, client.ErrDamaged)
+	case !o.is(r):
+		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
+	}
+	w.seenData = append(w.seenData[:0], o.data...)
+	return w.seenData, nil
 }

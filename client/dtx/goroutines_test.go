@@ -96,7 +96,7 @@ func crowd(t *testing.T, f rdma.Fabric, l *Layout, clients, ops int) {
 	must(t, reaper.Wait())
 	must(t, k.End(customer{w, nil}))
 	u, err := w.Check(func(c rdma.ClientID) bool { return !gone[c] })
-	if err != nil || u.Lost > 0 {
+	if err != nil || u.Lost > 0 || u.Waiting > 0 {
 		t.Errorf("%d clients died: %+v, %v", len(gone), u, err)
 	}
 	t.Logf("%d transactions, %d clients died: %+v; the last one: %+v", k.Events(), len(gone), u, w.stats)

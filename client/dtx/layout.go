@@ -118,6 +118,9 @@ func roomBytes(data int) int { return up(headBytes+data, unitBytes) * unitBytes 
 // handed out.
 func (l *Layout) Tables() uint64 { return l.first - l.Base }
 
+// Places returns the bytes of a node that are there for objects, with their headers.
+func (l *Layout) Places() uint64 { return uint64(l.chunks) * uint64(l.Chunk) }
+
 // Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
 // keeps its Shape in a pool's header writes that, too.
 func Prepare(f rdma.Fabric, l *Layout) error {
@@ -150,6 +153,15 @@ func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
 	}
 	unit := n - uint64(l.Roots)
 	return rdma.At(int(unit/l.units), l.first+unit%l.units*unitBytes), l.roomOf(r.class())
+}
+
+// ObjectAt is Object of a Ref that may name none: then false.
+func (l *Layout) ObjectAt(r Ref) (at rdma.Addr, bytes int, ok bool) {
+	if !l.valid(r) {
+		return 0, 0, false
+	}
+	at, bytes = l.Object(r)
+	return at, bytes, true
 }
 
 // NodeOf returns the node that an object lies on.

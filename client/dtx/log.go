@@ -30,6 +30,16 @@ const (
 // entryBytes returns the bytes of an entry of an object with so many bytes of data.
 func entryBytes(data int) int { return entryHead + up(bodyBytes(data), 8)*8 }
 
+// LogBytes returns the bytes of log that a transaction takes which changes objects of so many bytes of data: see
+// Shape.Log.
+func LogBytes(data ...int) int {
+	n := recordHead
+	for _, d := range data {
+		n += entryBytes(d)
+	}
+	return n
+}
+
 // record writes a record to p, entry by entry.
 type record struct {
 	p  []byte

@@ -18,16 +18,21 @@ import (
 //
 // A checksum over all of it, and not a version in each cache line: DESIGN has 8 bytes that are atomic and not 64, data
 // stays contiguous, and an RNIC moves 8 bytes more and not one in 8.
+//
+// Objects are whole units of 64 bytes, so that sizes of a multiple of 64 bytes less HeaderBytes waste nothing.
 const (
 	checksumAt = 8
 	versionAt  = 16
 	shapeAt    = 24
-	headBytes  = 32
+	headBytes  = HeaderBytes
 
 	bodyHead = headBytes - checksumAt
 
 	thereShift = 48
 )
+
+// HeaderBytes is what an object has beside its data.
+const HeaderBytes = 32
 
 // body is what an object is, or is to be.
 type body struct {

@@ -252,7 +252,7 @@ func (r *run) end(ep rdma.Endpoint, k *accounts) error {
 	if err != nil {
 		return err
 	}
-	if u.Lost > 0 {
+	if u.Lost > 0 || u.Waiting > 0 {
 		return fmt.Errorf("leaked: %+v", u)
 	}
 	if r.total != nil {

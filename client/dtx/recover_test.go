@@ -182,7 +182,7 @@ func TestTwoRecoveries(t *testing.T) {
 			t.Errorf("before %q: all is over up to %d, and its client is at %d", step, ended, next.numbers.Used())
 		}
 		u, err := w.Check(func(c rdma.ClientID) bool { return c == next.id })
-		if err != nil || u.Owned != 1 || u.Lost != 0 {
+		if err != nil || u.Owned != 1 || u.Lost != 0 || u.Waiting != 0 {
 			t.Errorf("before %q: %+v, %v", step, u, err)
 		}
 	}

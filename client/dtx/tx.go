@@ -73,7 +73,7 @@ var errConflict = errors.New("transaction has to be run again")
 // The error wraps client.ErrUncertain when the transaction may have taken effect, or may yet; rdma.ErrTimeout when it
 // found no end in time, and changed nothing.
 func (w *Worker) Run(f func(tx *Tx) error) error {
-	w.extend()
+	w.begin()
 	if err := w.settle(); err != nil {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}

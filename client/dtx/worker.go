@@ -58,6 +58,7 @@ type Worker struct {
 	// Each transaction, and each wait, has a copy.
 	conflicts, waits kit.Retry
 	spare            time.Duration // that is left of a transaction's time, as of looked
+	shared           bool          // by all transactions, until the next Span
 	looked           time.Duration
 	sent             bool // the last batch was posted
 	tx               Tx
@@ -65,6 +66,8 @@ type Worker struct {
 	owed             []swap        // of locks that may be held yet, or may yet be
 	pending          kit.Unresolved[pending]
 	memory           memory
+	each             []reading
+	seenData         []byte // by Look
 	stats            Stats
 }
 
@@ -148,6 +151,23 @@ func (w *Worker) Close() error {
 // extend begins a new span of time.
 func (w *Worker) extend() { w.spare, w.looked = w.opt.Timeout, w.ep.Now() }
 
+// Span begins a span of Options.Timeout for all that the worker does from now on, until the next one: an operation of
+// an index that takes several transactions takes no longer than one would. Without it each has its own.
+func (w *Worker) Span() {
+	w.extend()
+	w.shared = true
+}
+
+// Over reports whether the time of a Span is over.
+func (w *Worker) Over() bool { return w.over() }
+
+// begin begins the span of a transaction.
+func (w *Worker) begin() {
+	if !w.shared {
+		w.extend()
+	}
+}
+
 // timeShares is into how many parts a transaction's time falls. What passes between two looks at the clock counts as
 // one part at most: the clock may have been set.
 const timeShares = 4
@@ -213,9 +233,28 @@ func (w *Worker) drop(b *rdma.Batch) {
 	w.flying = append(w.flying, b)
 }
 
-// rejoin joins the pool's view again where verbs were fenced off, and reports whether it did.
+// A worker waits for a node that does not answer for a part of a transaction's time: it may be out of reach for a moment.
+const (
+	reachShare = 4
+	reachPause = 500 * time.Microsecond
+)
+
+// rejoin reports whether it makes sense to go on behind an error: verbs were fenced off, and the worker has joined the
+// pool's view again; or a node does not answer, which is waited for.
 func (w *Worker) rejoin(err error) bool {
-	return errors.Is(err, rdma.ErrStale) && w.view.Join() == nil
+	switch {
+	case w.over():
+		return false
+	case errors.Is(err, rdma.ErrStale):
+		return w.view.Join() == nil
+	case !errors.Is(err, rdma.ErrNodeDown) || w.left() < w.opt.Timeout-w.opt.Timeout/reachShare:
+		return false
+	}
+	if err := w.view.Join(); err != nil && !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
+		return false
+	}
+	w.ep.Sleep(reachPause)
+	return true
 }
 
 // swap is a CAS of one word. It returns the word before, and whether it was swapped.

@@ -60,8 +60,7 @@ func (s *Store) insert(tx transaction) error {
 	}
 	p := btree.Pair{Key: s.key, Value: s.value}
 	if len(s.value) > btree.Inline {
-		s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
-		if p.Beside, err = tx.create(s.beside); err != nil {
+		if p.Beside, err = s.createBeside(tx); err != nil {
 			return err
 		}
 	}
@@ -72,6 +71,12 @@ func (s *Store) insert(tx transaction) error {
 	n := s.changed(l)
 	n.Set(slot, &p)
 	return tx.write(s.way[0], s.node)
+}
+
+// createBeside makes the object of the operation's value. It has room for each value that may come later.
+func (s *Store) createBeside(tx transaction) (btree.Ref, error) {
+	s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
+	return tx.create(s.beside, btree.ValueBytes(s.KeyBytes, s.ValueBytes))
 }
 
 // Update implements client.Store. A value that lies beside its leaf is replaced there, and the leaf is not touched: it
@@ -123,8 +128,7 @@ func (s *Store) update(tx transaction) error {
 	}
 	p := btree.Pair{Key: s.key, Value: s.value}
 	if len(s.value) > btree.Inline {
-		s.beside = btree.EncodeValue(s.beside[:0], s.key, s.value)
-		if p.Beside, err = tx.create(s.beside); err != nil {
+		if p.Beside, err = s.createBeside(tx); err != nil {
 			return err
 		}
 	}

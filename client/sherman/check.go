@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/client/sherman/btree"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -30,7 +29,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 // checker is a Check at work.
 type checker struct {
 	*layout
-	w     *rtx.Worker
+	o     objects
 	r     *client.Report
 	named map[btree.Ref]bool // objects that the tree has
 	last  []btree.Ref        // siblings that the node before of each level has
@@ -43,22 +42,30 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	if c.layout, _, err = readLayout(ep); err != nil {
 		return err
 	}
-	if c.w, err = rtx.Open(ep, c.rtx, c.options(c.Timeout)); err != nil {
+	if c.o, err = c.library.open(ep, c.Timeout, 0); err != nil {
 		return err
 	}
-	u, err := c.objects(f)
+	clients, err := rdma.ListClients(f)
 	if err != nil {
 		return err
 	}
-	if u.Unfinished > 0 {
-		c.r.Unseen("the tree: %d commits were decided and are not finished", u.Unfinished)
+	alive := map[rdma.ClientID]bool{}
+	for _, client := range clients {
+		alive[client.ID] = alive[client.ID] || client.Alive
+	}
+	a, err := c.o.check(c.r, alive)
+	if err != nil {
+		return err
+	}
+	if a.unfinished {
+		c.r.Unseen("the tree: some objects are as they were before a transaction, and others as they are behind it")
 		return nil
 	}
 	if err := c.tree(); err != nil {
 		return err
 	}
-	if have := uint64(len(c.named)); uint64(u.Objects) != have {
-		c.r.Damaged("the pool has %d objects, and the tree %d", u.Objects, have)
+	if have := uint64(len(c.named)); a.objects != have {
+		c.r.Damaged("the pool has %d objects, and the tree %d", a.objects, have)
 	}
 	c.r.Fact("keys", c.keys, c.keys*uint64(c.KeyBytes+btree.Inline))
 	c.r.Fact("leaves", c.leaves, c.leaves*uint64(c.NodeBytes))
@@ -66,39 +73,17 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	c.r.Fact("internal nodes", c.internal, c.internal*uint64(c.NodeBytes))
 	c.r.Fact("levels", uint64(len(c.last)), 0)
 	c.r.Fact("values beside leaves", c.beside, c.besideBytes)
-	c.r.Fact("buffers", uint64(u.Buffers), 0)
-	c.r.Fact("buffers that are used", uint64(u.Named), 0)
-	c.r.Fact("locks of transactions that are over", uint64(u.Over), 0)
+	for _, f := range a.facts {
+		c.r.Fact(f.name, uint64(f.count), 0)
+	}
 	return nil
 }
 
-// objects looks at the objects of the pool, and at what clients have left.
-func (c *checker) objects(f rdma.Fabric) (rtx.Usage, error) {
-	clients, err := rdma.ListClients(f)
-	if err != nil {
-		return rtx.Usage{}, err
+// damaged reports what an error says that joins others.
+func damaged(r *client.Report, err error) {
+	for _, e := range parts(err) {
+		r.Damaged("%v", e)
 	}
-	alive := map[rdma.ClientID]bool{}
-	for _, client := range clients {
-		alive[client.ID] = alive[client.ID] || client.Alive
-	}
-	u, err := c.w.Check(func(id rdma.ClientID) bool { return alive[id] })
-	if errors.Is(err, client.ErrDamaged) {
-		for _, e := range parts(err) {
-			c.r.Damaged("%v", e)
-		}
-		err = nil
-	}
-	if n := u.Held - u.Over; n > 0 {
-		c.r.Waits("%d locks of transactions that did not end: a client that meets one releases it behind its lease", n)
-	}
-	if u.Unfinished > 0 {
-		c.r.Waits("%d commits that were decided and are not finished", u.Unfinished)
-	}
-	if u.Lost > 0 {
-		c.r.Waits("%d chunks of memory of clients that are gone", u.Lost)
-	}
-	return u, err
 }
 
 // parts are the errors that one joins.
@@ -111,10 +96,10 @@ func parts(err error) []error {
 
 // tree walks the tree.
 func (c *checker) tree() error {
-	root := c.w.Root(0)
-	p, err := c.w.Look(root)
+	root := c.library.root()
+	p, err := c.o.look(root)
 	switch {
-	case errors.Is(err, rtx.ErrNoObject): // the tree never had a pair
+	case err == errGone: // the tree never had a pair
 		return nil
 	case err != nil && !errors.Is(err, client.ErrDamaged):
 		return err
@@ -125,7 +110,7 @@ func (c *checker) tree() error {
 		return nil
 	}
 	c.last, c.begun = make([]btree.Ref, h.Level+1), make([]bool, h.Level+1)
-	if err := c.node(btree.Ref(root), h.Level, nil, nil, true); err != nil {
+	if err := c.node(root, h.Level, nil, nil, true); err != nil {
 		return err
 	}
 	for level, r := range c.last {
@@ -143,9 +128,9 @@ func (c *checker) look(r btree.Ref) ([]byte, error) {
 		return nil, nil
 	}
 	c.named[r] = true
-	p, err := c.w.Look(rtx.Ref(r))
+	p, err := c.o.look(r)
 	switch {
-	case errors.Is(err, rtx.ErrNoObject):
+	case err == errGone:
 		c.r.Damaged("%#x is named, and not there", r)
 		delete(c.named, r)
 		return nil, nil

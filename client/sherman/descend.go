@@ -35,7 +35,7 @@ func (s *Store) descend() error {
 
 // walk is one try; false: what the worker remembers does not fit together. It has forgotten the part that does not.
 func (s *Store) walk() (bool, error) {
-	ref, above, level := s.objects.root(), btree.Ref(0), -1
+	ref, above, level := s.library.root(), btree.Ref(0), -1
 	s.parent = nil
 	if s.flat {
 		s.height, s.way[0] = 0, ref

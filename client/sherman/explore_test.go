@@ -13,21 +13,17 @@ import (
 )
 
 // tiny is a tree whose nodes have two entries: four keys have splits on two levels, and merges down to an empty root.
-func tiny(nodes int) Params {
-	p, _, err := Size(Shape{Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
+func tiny(format string, nodes int) pool {
+	return sized(Shape{Format: format, Nodes: nodes, Records: 200, NodeBytes: 160, KeyBytes: 20, ValueBytes: 200, Clients: 24, Workers: 2,
 		Timeout: 100 * time.Millisecond, Lease: time.Millisecond})
-	if err != nil {
-		panic(err)
-	}
-	return p
 }
 
 // explored is the store as the explorer sees it: with a keeper, or with only the workers to repair anything.
-func explored(kept bool) *explore.Subject {
+func explored(format string, kept bool) *explore.Subject {
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
-		Memory: func(s explore.Shape) (uint64, error) { return tiny(s.Nodes).Memory, nil },
-		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, tiny(s.Nodes)) },
+		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
+		Memory: func(s explore.Shape) (uint64, error) { return tiny(format, s.Nodes).Memory, nil },
+		Format: func(f rdma.Fabric, s explore.Shape) error { return tiny(format, s.Nodes).make(f) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {
 			if !cache {
 				return Open(ep, Options{CacheBytes: new(0)})
@@ -37,11 +33,9 @@ func explored(kept bool) *explore.Subject {
 		Check: Check,
 	}
 	if kept {
-		s.Mender = func(rdma.Configs) cluster.NewMender {
-			return func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) }
-		}
+		s.Mender = func(rdma.Configs) cluster.NewMender { return NewMender }
 	} else {
-		s.Majority = true // no client has to wait for the dead, whether a master is there or not
+		s.Majority = format == RTX // no client has to wait for the dead, whether a master is there or not
 	}
 	return s
 }
@@ -52,8 +46,10 @@ func TestExplore(t *testing.T) {
 	if teeth.UnderRace {
 		runs = 5
 	}
-	t.Run("kept", func(t *testing.T) { explore.Seeds(t, explored(true), runs) })
-	t.Run("alone", func(t *testing.T) { explore.Seeds(t, explored(false), runs) })
+	both(t, func(t *testing.T, format string) {
+		t.Run("kept", func(t *testing.T) { explore.Seeds(t, explored(format, true), runs) })
+		t.Run("alone", func(t *testing.T) { explore.Seeds(t, explored(format, false), runs) })
+	})
 }
 
 // TestEnumerate lets clients crash at every verb of every operation.
@@ -61,5 +57,5 @@ func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")
 	}
-	explore.Enumerate(t, explored(true))
+	both(t, func(t *testing.T, format string) { explore.Enumerate(t, explored(format, true)) })
 }

@@ -14,10 +14,12 @@ import (
 )
 
 // TestGoroutines lets clients split, merge and scan on memory that goroutines share, where nothing is atomic but words.
-func TestGoroutines(t *testing.T) {
-	p := tiny(2)
+func TestGoroutines(t *testing.T) { both(t, goroutines) }
+
+func goroutines(t *testing.T, format string) {
+	p := tiny(format, 2)
 	p.Timeout = 20 * time.Second
-	f := memPool(t, 2, p)
+	f := memPool(t, p)
 	began := time.Now()
 	now := func() time.Duration { return time.Since(began) }
 	var keys []string

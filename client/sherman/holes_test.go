@@ -42,11 +42,11 @@ func hookedStore(t *testing.T, f rdma.Fabric, o Options) (*Store, *hooked) {
 }
 
 // tinyOn is a tree of nodes of two entries, with a pair for each letter.
-func tinyOn(t *testing.T, letters string, size int) (rdma.Fabric, *Store) {
+func tinyOn(t *testing.T, format, letters string, size int) (rdma.Fabric, *Store) {
 	t.Helper()
-	p := tiny(2)
+	p := tiny(format, 2)
 	p.Timeout, p.Lease = 20*time.Second, time.Second // of other work of the machine, too
-	f := memPool(t, 2, p)
+	f := memPool(t, p)
 	s := storeOn(t, f, Options{})
 	for _, k := range []byte(letters) {
 		must(t, s.Insert([]byte{k}, []byte(strings.Repeat(string(k), size))))
@@ -66,8 +66,10 @@ func refOf(t *testing.T, s *Store, key string) btree.Ref {
 }
 
 // TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows one of old may meet another key's.
-func TestOthersValue(t *testing.T) {
-	f, s := tinyOn(t, "abc", 40)
+func TestOthersValue(t *testing.T) { both(t, othersValue) }
+
+func othersValue(t *testing.T, format string) {
+	f, s := tinyOn(t, format, "abc", 40)
 	of := refOf(t, s, "b")
 	must(t, s.begin([]byte("a"), []byte("a value that is long")))
 	s.at = of
@@ -92,8 +94,10 @@ func TestOthersValue(t *testing.T) {
 }
 
 // TestOldWay: a node that is not the parent of the leaf, or not of the level that it was, does not adopt a half of it.
-func TestOldWay(t *testing.T) {
-	f, s := tinyOn(t, "abcdefghijklmnop", 4)
+func TestOldWay(t *testing.T) { both(t, oldWay) }
+
+func oldWay(t *testing.T, format string) {
+	f, s := tinyOn(t, format, "abcdefghijklmnop", 4)
 	must(t, s.begin([]byte("b"), nil))
 	must(t, s.descend())
 	right := s.way
@@ -125,8 +129,10 @@ func TestOldWay(t *testing.T) {
 
 // TestScanOfDeleted: pairs that are deleted between the READ of their leaf and that of their values are left out, and do not
 // count; the scan has others for them, of the same leaf.
-func TestScanOfDeleted(t *testing.T) {
-	f := memPool(t, 1, small(1, 100, 100))
+func TestScanOfDeleted(t *testing.T) { both(t, scanOfDeleted) }
+
+func scanOfDeleted(t *testing.T, format string) {
+	f := memPool(t, small(format, 1, 100, 100))
 	other := storeOn(t, f, Options{})
 	s, h := hookedStore(t, f, Options{})
 	for _, k := range "abcdefg" {
@@ -153,10 +159,12 @@ func TestScanOfDeleted(t *testing.T) {
 
 // TestSplitUnderScan: a scan that reads ahead meets leaves that were split, merged and emptied since it has read their
 // parent.
-func TestSplitUnderScan(t *testing.T) {
+func TestSplitUnderScan(t *testing.T) { both(t, splitUnderScan) }
+
+func splitUnderScan(t *testing.T, format string) {
 	const keys = "abcdefghijklmnop"
 	for n := 1; n < 12; n++ {
-		f, other := tinyOn(t, keys, 4)
+		f, other := tinyOn(t, format, keys, 4)
 		s, h := hookedStore(t, f, Options{})
 		scan := func() (got string) {
 			must(t, s.Scan(nil, 1000, func(key, _ []byte) bool { got += string(key[:1]); return true }))
@@ -188,8 +196,8 @@ func TestSplitUnderScan(t *testing.T) {
 }
 
 // warmed are workers of a tree of 203 pairs: two that remember what they meet, and one that does not.
-func warmed(t *testing.T) (s, other, bare *Store) {
-	f := memPool(t, 3, small(3, 1000, 100))
+func warmed(t *testing.T, format string) (s, other, bare *Store) {
+	f := memPool(t, small(format, 3, 1000, 100))
 	s, other, bare = storeOn(t, f, Options{}), storeOn(t, f, Options{}), storeOn(t, f, Options{CacheBytes: new(0)})
 	for i := range 200 {
 		must(t, s.Insert(fmt.Appendf(nil, "key%03d", i), shortValue))
@@ -223,9 +231,20 @@ func steady(t *testing.T, s *Store) {
 
 func getOnly(s *Store, key string) error { _, err := s.Get([]byte(key)); return err }
 
+// ofFormat returns what a tree over rtx takes, or one over dtx.
+func ofFormat(format string, repairable, dtx uint64) uint64 {
+	if format == DTX {
+		return dtx
+	}
+	return repairable
+}
+
 // TestTrips asserts what operations take on the critical path.
-func TestTrips(t *testing.T) {
-	s, _, bare := warmed(t)
+func TestTrips(t *testing.T) { both(t, trips) }
+
+func trips(t *testing.T, format string) {
+	s, _, bare := warmed(t, format)
+	of := func(repairable, dtx uint64) uint64 { return ofFormat(format, repairable, dtx) }
 	none := func(err error) error { // an error that is expected
 		if err != nil {
 			return nil
@@ -240,18 +259,18 @@ func TestTrips(t *testing.T) {
 	}{
 		{"GET", s, 1, func(s *Store) error { return getOnly(s, "key100") }},
 		{"GET of a key that is not there", s, 1, func(s *Store) error { return none(getOnly(s, "key100x")) }},
-		{"UPDATE", s, 2, func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
+		{"UPDATE", s, of(2, 3), func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
 		{"INSERT of a key that is there", s, 1, func(s *Store) error { return none(s.Insert([]byte("key100"), shortValue)) }},
-		{"DELETE", s, 2, func(s *Store) error { return s.Delete([]byte("key102")) }},
-		{"INSERT", s, 2, func(s *Store) error { return s.Insert([]byte("key102"), shortValue) }},
+		{"DELETE", s, of(2, 3), func(s *Store) error { return s.Delete([]byte("key102")) }},
+		{"INSERT", s, of(2, 3), func(s *Store) error { return s.Insert([]byte("key102"), shortValue) }},
 		{"GET, beside", s, 2, func(s *Store) error { return getOnly(s, "long1") }},
-		{"UPDATE, beside", s, 3, func(s *Store) error { return s.Update([]byte("long1"), longValue) }},
-		{"DELETE, beside", s, 6, func(s *Store) error { return s.Delete([]byte("long0")) }},
-		{"INSERT, beside", s, 5, func(s *Store) error { return s.Insert([]byte("long0"), longValue) }},
-		// Without anything remembered: the root and the leaf, and of each its metadata first.
-		{"GET, no cache", bare, 2 * 2, func(s *Store) error { return getOnly(s, "key100") }},
-		{"UPDATE, no cache", bare, 2 + 3, func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
-		{"GET, beside, no cache", bare, 2 * 3, func(s *Store) error { return getOnly(s, "long1") }},
+		{"UPDATE, beside", s, of(3, 4), func(s *Store) error { return s.Update([]byte("long1"), longValue) }},
+		{"DELETE, beside", s, of(6, 5), func(s *Store) error { return s.Delete([]byte("long0")) }},
+		{"INSERT, beside", s, of(5, 4), func(s *Store) error { return s.Insert([]byte("long0"), longValue) }},
+		// Without anything remembered: the root and the leaf, and over rtx of each its metadata first.
+		{"GET, no cache", bare, of(2*2, 2), func(s *Store) error { return getOnly(s, "key100") }},
+		{"UPDATE, no cache", bare, of(2+3, 1+4), func(s *Store) error { return s.Update([]byte("key100"), shortValue) }},
+		{"GET, beside, no cache", bare, of(2*3, 3), func(s *Store) error { return getOnly(s, "long1") }},
 	} {
 		steady(t, c.s)
 		if n := trace.Trips(c.s.ep, func() { must(t, c.f(c.s)) }); n.Trips != c.trips {
@@ -261,8 +280,10 @@ func TestTrips(t *testing.T) {
 }
 
 // TestTripsOfMany: so it is for operations on several nodes, and behind other clients.
-func TestTripsOfMany(t *testing.T) {
-	s, other, _ := warmed(t)
+func TestTripsOfMany(t *testing.T) { both(t, tripsOfMany) }
+
+func tripsOfMany(t *testing.T, format string) {
+	s, other, _ := warmed(t, format)
 	// A split READs the parent, and commits with a log.
 	steady(t, s)
 	for i := 0; ; i++ {
@@ -277,11 +298,11 @@ func TestTripsOfMany(t *testing.T) {
 		}
 		s.ep.Sleep(time.Millisecond)
 	}
-	// A leaf that another client has changed takes a trip more, since what is remembered of it is outdated.
+	// Over rtx a leaf that another client has changed takes a trip more, since what is remembered of it is outdated.
 	steady(t, s)
 	must(t, getOnly(other, "key100"))
 	must(t, s.Update([]byte("key100"), shortValue))
-	if n := trace.Trips(other.ep, func() { must(t, getOnly(other, "key100")) }); n.Trips != 2 {
+	if n := trace.Trips(other.ep, func() { must(t, getOnly(other, "key100")) }); n.Trips != ofFormat(format, 2, 1) {
 		t.Errorf("a GET behind another client's UPDATE took %d trips", n.Trips)
 	}
 	// A scan takes the trips of one leaf, and of its values, whatever many leaves the parent has.
@@ -295,8 +316,10 @@ func TestTripsOfMany(t *testing.T) {
 }
 
 // TestAllocations: in steady state operations allocate nothing.
-func TestAllocations(t *testing.T) {
-	f := memPool(t, 3, small(3, 1000, 100))
+func TestAllocations(t *testing.T) { both(t, allocations) }
+
+func allocations(t *testing.T, format string) {
+	f := memPool(t, small(format, 3, 1000, 100))
 	s := storeOn(t, f, Options{})
 	for i := range 500 {
 		must(t, s.Insert(fmt.Appendf(nil, "key%03d", i), make([]byte, 8+i%2*40)))

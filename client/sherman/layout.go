@@ -1,6 +1,6 @@
-// Package sherman is Sherman (SIGMOD 2022), a B-link tree in disaggregated memory, over repairable transactions as the
-// paper of these has it ("Transactional Indexes on (RDMA or CXL-based) Disaggregated Memory with Repairable
-// Transaction", section 5): nodes are objects of package rtx, and operations are transactions.
+// Package sherman is Sherman (SIGMOD 2022), a B-link tree in disaggregated memory, over transactions as the paper of
+// repairable ones has it ("Transactional Indexes on (RDMA or CXL-based) Disaggregated Memory with Repairable
+// Transaction", section 5): nodes are objects of package rtx, or of package dtx, and operations are transactions.
 //
 // README.md has the protocol, what a crash leaves behind each step, and why.
 package sherman
@@ -10,8 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/client/sherman/btree"
@@ -19,29 +21,40 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The format's name and version in a pool's header.
+// The stores, as headers of pools name them.
 const (
-	Format        = "sherman-rtx"
-	FormatVersion = 1
+	// RTX is over repairable transactions: a client that meets what a dead one has left ends it.
+	RTX = "sherman-rtx"
+	// DTX is over transactions of DrTM+H's protocol, which the pool's master ends when their client dies.
+	DTX = "sherman-dtx"
 )
+
+// Formats are the stores.
+var Formats = []string{RTX, DTX}
+
+// FormatVersion is the version of their formats.
+const FormatVersion = 1
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {
-	NodeBytes  int           `json:"node_bytes"`  // of a node, with what rtx adds
+	NodeBytes  int           `json:"node_bytes"`  // of a node, with what transactions add
 	KeyBytes   int           `json:"key_bytes"`   // longest key
 	ValueBytes int           `json:"value_bytes"` // longest value
-	Objects    int           `json:"objects"`     // nodes, and values beside leaves, a memory node at most
-	Chunk      int           `json:"chunk"`       // bytes of buffers that a client takes at a time
-	Spare      int           `json:"spare"`       // chunks of a memory node of which only what replaces others is taken
+	Chunk      int           `json:"chunk"`       // bytes of objects that a client takes at a time
 	Memory     uint64        `json:"memory"`      // bytes of a memory node
 	Clients    int           `json:"clients"`     // identities
 	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
-	Lease      time.Duration `json:"lease"`       // for how long a lock stays as it is before its holder is suspected
+	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which only what replaces
+	// others is taken; and for how long a lock stays as it is before its holder is suspected.
+	Objects int           `json:"objects,omitempty"`
+	Spare   int           `json:"spare,omitempty"`
+	Lease   time.Duration `json:"lease,omitempty"`
 }
 
 // Shape is what a pool is to be, as far as users choose it. Zero values mean defaults.
 type Shape struct {
-	Nodes      int // memory nodes
+	Format     string // RTX or DTX
+	Nodes      int    // memory nodes
 	Memory     uint64
 	Records    uint64
 	NodeBytes  int // default 1,024
@@ -50,7 +63,7 @@ type Shape struct {
 	Clients    int
 	Workers    int           // clients that write at the same time; default 16
 	Timeout    time.Duration // default 2 s
-	Lease      time.Duration // default 8 ms
+	Lease      time.Duration // of RTX; default 8 ms
 }
 
 // What a Shape that leaves it open has, and what it may have at most.
@@ -68,11 +81,6 @@ const (
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
-// quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers there. A
-// tag comes back when one buffer was used for hours, far above the time for which a verb can be on its way: see package
-// rtx, "Widths".
-const quarantine = 200 * time.Microsecond
-
 const (
 	// mostWrites bounds the objects of a transaction: a split of all levels, each with a new node, and a value.
 	mostWrites = 2*mostHeight + 2
@@ -88,7 +96,7 @@ const (
 func Size(s Shape) (p Params, memory uint64, err error) {
 	p = Params{
 		NodeBytes: cmp.Or(s.NodeBytes, DefaultNode), KeyBytes: cmp.Or(s.KeyBytes, DefaultKey), ValueBytes: s.ValueBytes,
-		Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout), Lease: cmp.Or(s.Lease, DefaultLease), Memory: s.Memory,
+		Clients: s.Clients, Timeout: cmp.Or(s.Timeout, poolTimeout), Memory: s.Memory,
 	}
 	f, err := p.format()
 	if err != nil {
@@ -100,21 +108,24 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	bytes, objects := trees*uint64(p.NodeBytes), trees
 	if p.ValueBytes > btree.Inline {
 		sizes := p.sizes()
-		bytes += s.Records * uint64(sizes[len(sizes)-1]+rtx.HeaderBytes)
+		bytes += s.Records * uint64(sizes[len(sizes)-1]+headerBytes)
 		objects += s.Records
 	}
 	p.Chunk = max(chunkNodes*p.NodeBytes, p.largest())
 	workers := uint64(min(cmp.Or(s.Workers, fewWorkers), s.Clients))
-	p.Objects = int(room*objects/nodes + workers*ownChunks*rtx.ChunkObjects)
-	p.Spare = int((workers*ownSizes + nodes - 1) / nodes)
+	if s.Format == RTX {
+		p.Lease = cmp.Or(s.Lease, DefaultLease)
+		p.Objects = int(room*objects/nodes + workers*ownChunks*rtx.ChunkObjects)
+		p.Spare = int((workers*ownSizes + nodes - 1) / nodes)
+	}
 	least := room*bytes/nodes + (workers*ownChunks*ownSizes+uint64(p.Spare))*uint64(p.Chunk)
-	l := &layout{Params: p}
-	l.Memory = pages(node.HeaderBytes + least + uint64(p.Objects)*rtx.MetaBytes + uint64(p.Clients)*logBytes)
+	l := &layout{Params: p, store: s.Format}
+	l.Memory = pages(node.HeaderBytes + least + p.tables(s.Format, nodes))
 	for range mostSizings {
 		if err := l.place(int(nodes)); err != nil {
 			return p, 0, err
 		}
-		missing := int64(least) - int64(l.rtx.Buffers())
+		missing := int64(least) - int64(l.library.bytes())
 		if missing <= 0 {
 			break
 		}
@@ -122,8 +133,16 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	}
 	memory = l.Memory
 	p.Memory = cmp.Or(p.Memory, memory)
-	l = &layout{Params: p}
+	l = &layout{Params: p, store: s.Format}
 	return p, memory, l.place(int(nodes))
+}
+
+// tables returns about how many bytes of a node are there for logs and tables.
+func (p *Params) tables(store string, nodes uint64) uint64 {
+	if store == DTX {
+		return (uint64(p.Clients)/nodes+2)*uint64(dtxLog(p)+dtxLogWords) + uint64(p.NodeBytes)
+	}
+	return uint64(p.Objects)*rtx.MetaBytes + uint64(p.Clients)*logBytes
 }
 
 func pages(n uint64) uint64 { return (n + page - 1) / page * page }
@@ -137,19 +156,23 @@ const (
 	ownSizes  = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
-	// logBytes is more than the log of a client takes.
-	logBytes = 64 + 32*mostWrites
+	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX has beside its record.
+	logBytes    = 64 + 32*mostWrites
+	dtxLogWords = 128
 	// mostSizings bounds the tries to find how much memory has room for so many bytes of buffers: tables grow with it.
 	mostSizings = 16
 	page        = 4096
 )
+
+// headerBytes is what an object has beside its data.
+const headerBytes = max(rtx.HeaderBytes, dtx.HeaderBytes)
 
 // format returns the format of nodes. Errors wrap ErrParams.
 func (p *Params) format() (*btree.Format, error) {
 	if p.NodeBytes > MaxNode || p.ValueBytes < 0 || p.ValueBytes > MaxValue {
 		return nil, fmt.Errorf("nodes of %d bytes, values of %d: want up to %d and %d: %w", p.NodeBytes, p.ValueBytes, MaxNode, MaxValue, ErrParams)
 	}
-	f, err := btree.NewFormat(p.NodeBytes-rtx.HeaderBytes, p.KeyBytes, 0)
+	f, err := btree.NewFormat(p.NodeBytes-headerBytes, p.KeyBytes, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}
@@ -161,13 +184,13 @@ var valueShares = []int{8, 4, 2, 1}
 
 // sizes are those of objects: of a node, and of values.
 func (p *Params) sizes() (list []int) {
-	list = []int{p.NodeBytes - rtx.HeaderBytes}
+	list = []int{p.NodeBytes - headerBytes}
 	if p.ValueBytes <= btree.Inline {
 		return list
 	}
 	for _, share := range valueShares {
 		n := btree.ValueBytes(p.KeyBytes, max(p.ValueBytes/share, btree.Inline+1))
-		n = (n+rtx.HeaderBytes+63)/64*64 - rtx.HeaderBytes
+		n = (n+headerBytes+63)/64*64 - headerBytes
 		at := 0
 		for at < len(list) && list[at] < n {
 			at++
@@ -181,15 +204,16 @@ func (p *Params) sizes() (list []int) {
 
 func (p *Params) largest() int {
 	list := p.sizes()
-	return list[len(list)-1] + rtx.HeaderBytes
+	return list[len(list)-1] + headerBytes
 }
 
 // layout is a pool as all of its clients see it.
 type layout struct {
 	Params
-	nodes  int
-	format *btree.Format
-	rtx    *rtx.Layout
+	store   string
+	nodes   int
+	format  *btree.Format
+	library library
 }
 
 // place computes what follows from the parameters. Errors wrap ErrParams.
@@ -198,32 +222,24 @@ func (l *layout) place(nodes int) (err error) {
 	if l.format, err = l.Params.format(); err != nil {
 		return err
 	}
-	l.rtx, err = rtx.NewLayout(rtx.Shape{
-		Nodes: nodes, Base: node.HeaderBytes, Memory: l.Memory, Clients: l.Clients, Roots: 1, Objects: l.Objects, Sizes: l.sizes(),
-		Writes: mostWrites, Chunk: l.Chunk, Spare: l.Spare,
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrParams, err)
+	if l.store == DTX {
+		l.library, err = newDTXPool(&l.Params, nodes)
+	} else {
+		l.library, err = newRTXPool(&l.Params, nodes)
 	}
-	l.Chunk = l.rtx.Chunk
-	return nil
+	return err
 }
 
-// options are those of the workers of transactions.
-func (l *layout) options(timeout time.Duration) rtx.Options {
-	return rtx.Options{Drift: l.Lease, Timeout: timeout, Quarantine: min(quarantine, l.Lease)}
-}
-
-// Make writes an empty tree into the zeroed memory of a new pool: a root without data is an empty leaf. The error wraps ErrParams, or rdma.ErrFull when there
-// is not enough memory.
-func Make(f rdma.Fabric, p Params) (err error) {
+// Make writes an empty tree into the zeroed memory of a new pool: a root without data is an empty leaf. The error wraps
+// ErrParams, or rdma.ErrFull when there is not enough memory.
+func Make(f rdma.Fabric, format string, p Params) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("make a %s pool: %w", Format, err)
+			err = fmt.Errorf("make a %s pool: %w", format, err)
 		}
 	}()
 	p.Memory = f.Size()
-	l := &layout{Params: p}
+	l := &layout{Params: p, store: format}
 	if err := l.place(f.Nodes()); err != nil {
 		return err
 	}
@@ -231,14 +247,14 @@ func Make(f rdma.Fabric, p Params) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := rtx.Prepare(f, l.rtx); err != nil {
+	if err := l.library.prepare(f); err != nil {
 		return err
 	}
 	ep, err := f.Open("format")
 	if err != nil {
 		return err
 	}
-	err = node.WriteHeader(f, ep, node.Header{Store: Format, Version: FormatVersion, Params: params})
+	err = node.WriteHeader(f, ep, node.Header{Store: format, Version: FormatVersion, Params: params})
 	return errors.Join(err, ep.Close())
 }
 
@@ -252,10 +268,13 @@ func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := h.Expect(Format, FormatVersion); err != nil {
+	l := &layout{store: RTX}
+	if slices.Contains(Formats, h.Store) {
+		l.store = h.Store
+	}
+	if err := h.Expect(l.store, FormatVersion); err != nil {
 		return nil, nil, err
 	}
-	l := &layout{}
 	if err := json.Unmarshal(h.Params, &l.Params); err != nil {
 		return nil, nil, fmt.Errorf("read pool header: %w", err)
 	}

@@ -2,22 +2,112 @@ package sherman
 
 import (
 	"errors"
+	"time"
 
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/locations"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/client/sherman/btree"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// rtxObjects are objects of package rtx. They remember the metadata of those that the worker has met last, within a
-// budget: an object whose metadata is known is read in one trip, and locked with its data in one.
+// rtxPool is a pool of objects of package rtx.
+type rtxPool struct {
+	l *rtx.Layout
+	o rtx.Options // but for the timeout
+}
+
+// quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers there. A
+// tag comes back when one buffer was used for hours, far above the time for which a verb can be on its way: see package
+// rtx, "Widths".
+const quarantine = 200 * time.Microsecond
+
+func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
+	l, err := rtx.NewLayout(rtx.Shape{
+		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1, Objects: p.Objects, Sizes: p.sizes(),
+		Writes: mostWrites, Chunk: p.Chunk, Spare: p.Spare,
+	})
+	if err != nil {
+		return nil, shapeError(err)
+	}
+	p.Chunk = l.Chunk
+	return &rtxPool{l, rtx.Options{Drift: p.Lease, Quarantine: min(quarantine, p.Lease)}}, nil
+}
+
+func (p *rtxPool) worker(ep rdma.Endpoint, timeout time.Duration) (*rtx.Worker, error) {
+	o := p.o
+	o.Timeout = timeout
+	return rtx.Open(ep, p.l, o)
+}
+
+func (p *rtxPool) prepare(f rdma.Fabric) error { return rtx.Prepare(f, p.l) }
+func (p *rtxPool) describe(a rdma.Addr) string { return p.l.Describe(a) }
+func (p *rtxPool) root() btree.Ref             { return btree.Ref(p.l.Root(0)) }
+func (p *rtxPool) bytes() uint64               { return p.l.Buffers() }
+
+func (p *rtxPool) survey(ep rdma.Endpoint, each time.Duration) (survey, error) {
+	s, err := p.l.Survey(ep, each)
+	metadata := client.Use{Name: "metadata", Count: s.Objects, Bytes: s.Objects * rtx.MetaBytes}
+	return survey{sizes: p.l.Sizes, chunks: s.Chunks, most: s.MostChunks, uses: []client.Use{metadata}}, err
+}
+
+func (p *rtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]byte, error) {
+	at, ok := p.l.MetaAt(rtx.Ref(r))
+	if !ok {
+		return nil, nil
+	}
+	b, err := rdma.ReadBytes(ep, stepPeek, at, rtx.MetaBytes, timeout)
+	if err != nil {
+		return nil, err
+	}
+	m := rtx.MetaOf(b)
+	at, n, ok := p.l.Buffer(m.Pointer)
+	if !ok {
+		return nil, nil
+	}
+	if b, err = rdma.ReadBytes(ep, stepPeek, at, n, timeout); err != nil {
+		return nil, err
+	}
+	if of, data, whole := p.l.Decode(b, m.Pointer); whole && of == rtx.Ref(r) {
+		return data, nil
+	}
+	return nil, nil
+}
+
+// rtxMender gives back what dead clients had. No client waits for that: each repairs what it meets.
+type rtxMender struct {
+	mender
+	w    *rtx.Worker
+	view *kit.Member
+}
+
+func (p *rtxPool) mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error) {
+	w, err := p.worker(ep, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &rtxMender{w: w, view: v}, nil
+}
+
+// Recover ends what the client has left, which is fenced off: see rtx.Worker.Recover.
+func (m *rtxMender) Recover(v rdma.View, c rdma.ClientID) error {
+	if int(c) > m.w.Clients {
+		return nil
+	}
+	m.view.Enter(v)
+	return m.w.Recover(c)
+}
+
+// rtxObjects are objects of package rtx. Of those that the worker has met last it remembers the metadata.
 type rtxObjects struct {
-	w     *rtx.Worker
-	metas *locations.Cache[rtx.Meta]
-	met   []rtx.Ref // by the transaction that runs
+	known[rtx.Ref, rtx.Meta]
+	w *rtx.Worker
 
 	// What runs, and functions that are made once, so that operations allocate nothing.
-	tx      *rtx.Tx
 	f       func(tx transaction) error
 	runTx   func(tx *rtx.Tx) error
 	refs    []rtx.Ref
@@ -29,54 +119,40 @@ type rtxObjects struct {
 // metaBytes is what an entry of the metadata that is remembered counts for: an object's name, and its metadata.
 const metaBytes = 8 + rtx.MetaBytes
 
-func newRTXObjects(w *rtx.Worker, budget int) *rtxObjects {
-	o := &rtxObjects{w: w, metas: locations.New[rtx.Meta](budget, metaBytes)}
-	o.runTx, o.guess, o.takeRef = o.runOne, o.metaOf, o.takeOne
-	return o
+func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {
+	w, err := p.worker(ep, timeout)
+	if err != nil {
+		return nil, err
+	}
+	o := &rtxObjects{w: w}
+	o.none, o.metas = rtx.ErrNoObject, locations.New[rtx.Meta](budget, metaBytes)
+	o.runTx, o.guess, o.takeRef = o.runOne, o.find, o.takeOne
+	return o, nil
 }
 
-func (o *rtxObjects) root() btree.Ref { return btree.Ref(o.w.Root(0)) }
-
-func (o *rtxObjects) span() { o.w.Span() }
-
+func (o *rtxObjects) span()      { o.w.Span() }
 func (o *rtxObjects) over() bool { return o.w.Over() }
 
 func (o *rtxObjects) run(f func(tx transaction) error) error {
 	o.f = f
 	err := o.w.Run(o.runTx)
-	for _, r := range o.met { // of the last attempt
-		if m, ok := o.w.Seen(r); ok {
-			*o.metas.Put(hashOf(r)) = m
-		}
-	}
+	o.learnMet(o.w.Seen)
 	return err
 }
 
 // runOne is an attempt.
 func (o *rtxObjects) runOne(tx *rtx.Tx) error {
-	o.tx, o.met = tx, o.met[:0]
+	o.begin(tx)
 	return o.f(o)
 }
 
-// hashOf spreads the names of objects.
-func hashOf(r rtx.Ref) uint64 {
-	h := uint64(r) * 0x9e3779b97f4a7c15
-	return h ^ h>>32
-}
-
-func (o *rtxObjects) metaOf(r rtx.Ref) (rtx.Meta, bool) {
-	if m := o.metas.Find(hashOf(r)); m != nil {
-		return *m, true
+// create needs no room: what an object has is replaced as a whole.
+func (o *rtxObjects) create(data []byte, _ int) (btree.Ref, error) {
+	r, err := o.tx.(*rtx.Tx).New(data)
+	if err == nil {
+		o.met = append(o.met, r)
 	}
-	return rtx.Meta{}, false
-}
-
-// meet notes that the transaction meets an object, with what is known of it.
-func (o *rtxObjects) meet(r rtx.Ref) {
-	if m, ok := o.metaOf(r); ok {
-		o.tx.Guess(r, m)
-	}
-	o.met = append(o.met, r)
+	return btree.Ref(r), err
 }
 
 func (o *rtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error {
@@ -84,51 +160,41 @@ func (o *rtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error
 	for _, r := range refs {
 		o.refs = append(o.refs, rtx.Ref(r))
 	}
-	return gone(o.w.Each(o.refs, o.guess, o.takeRef))
+	return o.gone(o.w.Each(o.refs, o.guess, o.takeRef))
 }
 
 func (o *rtxObjects) takeOne(i int, m rtx.Meta, data []byte, there bool) {
-	*o.metas.Put(hashOf(o.refs[i])) = m
+	o.learn(o.refs[i], m)
 	if !there {
 		data = nil
 	}
 	o.take(i, data)
 }
 
-func (o *rtxObjects) read(r btree.Ref) ([]byte, error) {
-	o.meet(rtx.Ref(r))
-	data, err := o.tx.Read(rtx.Ref(r))
-	return data, gone(err)
+func (o *rtxObjects) look(r btree.Ref) ([]byte, error) {
+	data, err := o.w.Look(rtx.Ref(r))
+	return data, o.gone(err)
 }
 
-func (o *rtxObjects) lock(r btree.Ref) error {
-	o.meet(rtx.Ref(r))
-	return gone(o.tx.Lock(rtx.Ref(r)))
-}
-
-func (o *rtxObjects) write(r btree.Ref, data []byte) error { return gone(o.tx.Write(rtx.Ref(r), data)) }
-
-func (o *rtxObjects) create(data []byte) (btree.Ref, error) {
-	r, err := o.tx.New(data)
-	if err == nil {
-		o.met = append(o.met, r)
+// check counts the chunks of those that are dead, too: so what is to be given back by the master is seen.
+func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error) {
+	u, err := o.w.Check(func(id rdma.ClientID) bool { return clients[id] })
+	if errors.Is(err, client.ErrDamaged) {
+		damaged(r, err)
+		err = nil
 	}
-	return btree.Ref(r), err
-}
-
-func (o *rtxObjects) free(r btree.Ref) error {
-	o.meet(rtx.Ref(r))
-	return gone(o.tx.Free(rtx.Ref(r)))
+	if n := u.Held - u.Over; n > 0 {
+		r.Waits("%d locks of transactions that did not end: a client that meets one releases it behind its lease", n)
+	}
+	if u.Unfinished > 0 {
+		r.Waits("%d commits that were decided and are not finished", u.Unfinished)
+	}
+	if u.Lost > 0 {
+		r.Waits("%d chunks of memory of clients that are gone", u.Lost)
+	}
+	return audit{objects: uint64(u.Objects), unfinished: u.Unfinished > 0, facts: []fact{
+		{"buffers", u.Buffers}, {"buffers that are used", u.Named}, {"locks of transactions that are over", u.Over}}}, err
 }
 
 func (o *rtxObjects) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
-
-func (o *rtxObjects) close() error { return o.w.Close() }
-
-// gone is an error of package rtx in this package's words.
-func gone(err error) error {
-	if err != nil && errors.Is(err, rtx.ErrNoObject) {
-		return errGone
-	}
-	return err
-}
+func (o *rtxObjects) close() error                                      { return o.w.Close() }

@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check"
@@ -28,25 +30,28 @@ func virtual(t testing.TB) {
 // play is a tree in virtual time, and workers that meet on it.
 type play struct {
 	*sim.Sim
+	format  string
 	history []*check.Recorder
 	scans   check.History
 	errs    []error
 	stats   Stats
+	players []*sim.Worker
+	kept    bool // a keeper is at work
 }
 
-func newPlay(seed uint64, nodes int, faults ...sim.Fault) (*play, error) {
-	p := tiny(nodes)
+func newPlay(format string, seed uint64, nodes int, faults ...sim.Fault) (*play, error) {
+	p := tiny(format, nodes)
 	o := sim.Hostile(seed)
 	o.Nodes, o.Memory, o.Clients, o.Handler, o.Faults = nodes, p.Memory, p.Clients, node.Serve, faults
-	d := &play{Sim: sim.New(o)}
-	return d, Make(d.Sim, p)
+	d := &play{Sim: sim.New(o), format: format}
+	return d, p.make(d.Sim)
 }
 
 // enter starts a worker, which does f and closes its store.
 func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder) error) *sim.Worker {
 	n := len(d.history)
 	d.history = append(d.history, nil)
-	return d.Go(name, func(ep rdma.Endpoint) {
+	w := d.Go(name, func(ep rdma.Endpoint) {
 		s, err := Open(ep, o)
 		if err == nil {
 			d.history[n] = check.NewRecorder(n, s, ep.Now)
@@ -60,6 +65,35 @@ func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder)
 			d.errs = append(d.errs, fmt.Errorf("%s: %w", name, err))
 		}
 	})
+	d.players = append(d.players, w)
+	if d.format == DTX && !d.kept {
+		d.keep()
+	}
+	return w
+}
+
+// detection is how often a keeper looks for clients that are dead, and tenure its lease.
+const (
+	detection = time.Millisecond
+	tenure    = 4 * detection
+)
+
+// keep starts a keeper, which ends when no client works, and none is dead that it has not recovered. A tree over package
+// rtx needs none.
+func (d *play) keep() {
+	d.kept = true
+	d.Go("keeper", func(ep rdma.Endpoint) {
+		err := cluster.Keep(ep, d.Sim, NewMender, cluster.Options{Lease: tenure, Tick: detection, Stop: d.quiet})
+		if d.kept = false; err != nil {
+			d.errs = append(d.errs, fmt.Errorf("keeper: %w", err))
+		}
+	})
+}
+
+func (d *play) quiet() bool {
+	works := func(w *sim.Worker) bool { return !w.Finished() && !w.Crashed() }
+	dead := func(c rdma.Client) bool { return !c.Alive && !c.Held }
+	return !slices.ContainsFunc(d.players, works) && !slices.ContainsFunc(d.Clients(), dead)
 }
 
 // scan notes a scan as GETs of all keys in its range: each of them has to be right at some moment of the scan. So it has
@@ -110,10 +144,7 @@ func (d *play) end() error {
 	}
 	err = errors.Join(err, check.Linearizable(h, check.Options{}))
 	d.Go("end", func(ep rdma.Endpoint) {
-		s, e := Open(ep, Options{})
-		if e == nil {
-			e = errors.Join(adoptAll(d.Sim, s), s.Close())
-		}
+		_, e := cluster.Once(ep, d.Sim, NewMender, cluster.Options{Lease: tenure})
 		err = errors.Join(err, e)
 	})
 	if e := d.Run(); e != nil {
@@ -124,19 +155,6 @@ func (d *play) end() error {
 		e = errors.Join(e, fmt.Errorf("check: damaged: %v, waiting: %v, unseen: %v", report.Damage, report.Waiting, report.Unchecked))
 	}
 	return errors.Join(err, e)
-}
-
-// adoptAll recovers all dead clients, as a master does.
-func adoptAll(f rdma.Fabric, s *Store) error {
-	for _, c := range f.Clients() {
-		if c.Alive || c.Held {
-			continue
-		}
-		if err := s.objects.(*rtxObjects).w.Adopt(f, c); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // unsure reports whether an operation of a history may end so.
@@ -151,14 +169,16 @@ func unsure(err error) bool {
 
 // TestScans: scans beside clients that insert, update and delete, split and merge, and die, on a network that tears,
 // reorders and delays.
-func TestScans(t *testing.T) {
+func TestScans(t *testing.T) { both(t, testScans) }
+
+func testScans(t *testing.T, format string) {
 	virtual(t)
 	var all Stats
 	scans := 0
 	count := seeds.Each(t, 60, func(seed uint64) error {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		faults := []sim.Fault{{Kind: sim.CrashFault, Client: "writer 0", Verb: 30 + uint64(rng.IntN(400))}}
-		d, err := newPlay(seed, 1+int(seed%3), faults...)
+		d, err := newPlay(format, seed, 1+int(seed%3), faults...)
 		if err != nil {
 			return err
 		}
@@ -236,8 +256,8 @@ var crashes = []crash{
 
 // play lets clients die behind so many verbs, one after the other, and returns how many verbs the first one that lives
 // has sent. The first client does the operation, and the next ones everything.
-func (c *crash) play(seed uint64, verbs ...uint64) (sent uint64, err error) {
-	d, err := newPlay(seed, 1+int(seed%2))
+func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, err error) {
+	d, err := newPlay(format, seed, 1+int(seed%2))
 	if err != nil {
 		return 0, err
 	}
@@ -269,9 +289,10 @@ func (c *crash) play(seed uint64, verbs ...uint64) (sent uint64, err error) {
 						return err
 					}
 				}
-				// All locks of the dead end with the first one that is waited for.
-				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*s.Lease; took > most {
-					return fmt.Errorf("operations on %q took %v, with leases of %v", k, took, s.Lease)
+				// All locks of the dead end with the first one that is waited for: behind its lease, or when the keeper has found
+				// and recovered its client.
+				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease, detection); took > most {
+					return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
 				}
 			}
 			return d.scan(s, keys, "", 100)
@@ -297,8 +318,10 @@ func (c *crash) play(seed uint64, verbs ...uint64) (sent uint64, err error) {
 }
 
 // TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of what it does then; all
-// others go on at once, without a master, and the tree is as it was before the operation, or as it is behind it.
-func TestCrashes(t *testing.T) {
+// others go on, at once and without a master, or with DTX when the keeper has recovered the dead, and the tree is as it was before the operation, or as it is behind it.
+func TestCrashes(t *testing.T) { both(t, testCrashes) }
+
+func testCrashes(t *testing.T, format string) {
 	virtual(t)
 	for i := range crashes {
 		c := &crashes[i]
@@ -307,7 +330,7 @@ func TestCrashes(t *testing.T) {
 			try := func(verbs ...uint64) uint64 {
 				seed++
 				runs++
-				sent, err := c.play(seed, verbs...)
+				sent, err := c.play(format, seed, verbs...)
 				if err != nil {
 					t.Fatalf("seed %d, dead behind verbs %v: %v", seed, verbs, err)
 				}

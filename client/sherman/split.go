@@ -31,7 +31,7 @@ func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
 
 // divide puts s.node and s.right, the halves of a node of a level, in its place.
 func (s *Store) divide(tx transaction, level int, separator []byte) error {
-	right, err := tx.create(s.right)
+	right, err := tx.create(s.right, len(s.right))
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *Store) divide(tx transaction, level int, separator []byte) error {
 		}
 		return s.adopt(tx, level+1, btree.Entry{Key: separator, Child: right})
 	}
-	left, err := tx.create(s.node)
+	left, err := tx.create(s.node, len(s.node))
 	if err != nil {
 		return err
 	}

@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/client/sherman/btree"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
 )
 
 // Options of a worker. Zero values mean defaults.
 type Options struct {
+	// Format is RTX or DTX, which the pool has to be; "": either.
+	Format string
 	// CacheBytes is for internal nodes, and for the metadata of objects, half of it each; 0: neither is remembered;
 	// default 4 MiB.
 	CacheBytes *int
@@ -87,14 +89,16 @@ const timeShares = 2
 // Open returns a worker's view of the pool that ep reaches.
 func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 	l, _, err := readLayout(ep)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", Format, err)
+	if err == nil && o.Format != "" && o.Format != l.store {
+		err = node.Header{Store: l.store}.Expect(o.Format, FormatVersion)
 	}
-	s, err := l.open(ep, o)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", Format, err)
+	if err == nil {
+		var s *Store
+		if s, err = l.open(ep, o); err == nil {
+			return s, nil
+		}
 	}
-	return s, nil
+	return nil, fmt.Errorf("open %s: %w", cmp.Or(o.Format, "a tree"), err)
 }
 
 func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
@@ -102,12 +106,12 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if o.Timeout > l.Timeout {
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
-	w, err := rtx.Open(ep, l.rtx, l.options(o.Timeout/timeShares))
+	budget := *cmp.Or(o.CacheBytes, new(DefaultCache))
+	objects, err := l.library.open(ep, o.Timeout/timeShares, budget/2)
 	if err != nil {
 		return nil, err
 	}
-	budget := *cmp.Or(o.CacheBytes, new(DefaultCache))
-	return l.over(ep, newRTXObjects(w, budget/2), budget-budget/2), nil
+	return l.over(ep, objects, budget-budget/2), nil
 }
 
 // over returns a tree over objects.
@@ -264,7 +268,7 @@ func (s *Store) onValue(_ int, data []byte) {
 
 // orBlank returns the data of a node; where the root has none that is an empty leaf.
 func (s *Store) orBlank(r btree.Ref, data []byte) []byte {
-	if data == nil && r == s.objects.root() {
+	if data == nil && r == s.library.root() {
 		return s.blank
 	}
 	return data

@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/workloads/check/storetest"
@@ -27,22 +26,43 @@ func wantError(t testing.TB, err, want error) {
 	}
 }
 
-// small is a tree of nodes for few keys, so that it has levels soon.
-func small(nodes, records, values int) Params {
-	p, _, err := Size(Shape{Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32, ValueBytes: values, Clients: 64, Timeout: 20 * time.Second})
+// pool is one that is to be made.
+type pool struct {
+	Params
+	format string
+	nodes  int
+}
+
+func (p pool) make(f rdma.Fabric) error { return Make(f, p.format, p.Params) }
+
+func sized(s Shape) pool {
+	p, _, err := Size(s)
 	if err != nil {
 		panic(err)
 	}
-	return p
+	return pool{p, s.Format, s.Nodes}
 }
 
-func harness(nodes int, p Params, o Options) storetest.Harness {
+// both runs a test for each library of transactions.
+func both(t *testing.T, f func(t *testing.T, format string)) {
+	for _, format := range Formats {
+		t.Run(format, func(t *testing.T) { f(t, format) })
+	}
+}
+
+// small is a tree of nodes for few keys, so that it has levels soon.
+func small(format string, nodes, records, values int) pool {
+	return sized(Shape{Format: format, Nodes: nodes, Records: uint64(records), NodeBytes: 512, KeyBytes: 32, ValueBytes: values,
+		Clients: 64, Timeout: 20 * time.Second})
+}
+
+func harness(p pool, o Options) storetest.Harness {
 	return storetest.Harness{
-		Nodes: nodes, Memory: p.Memory, Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, p) },
+		Nodes: p.nodes, Memory: p.Memory, Clients: p.Clients, Handler: node.Serve,
+		Format: p.make,
 		Open:   func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, o) },
 		Check:  Check,
-		Mender: func(ep rdma.Endpoint) (cluster.Mender, error) { return NewMender(ep) },
+		Mender: NewMender,
 		MaxKey: p.KeyBytes, MaxValue: p.ValueBytes, MinSeeds: 50,
 	}
 }
@@ -50,26 +70,31 @@ func harness(nodes int, p Params, o Options) storetest.Harness {
 // TestStore is what every store must pass.
 func TestStore(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		nodes  int
-		values int
-		o      Options
-	}{{"1 node", 1, 1000, Options{}}, {"3 nodes, no cache", 3, 1000, Options{CacheBytes: new(0)}}} {
+		name, format string
+		nodes        int
+		o            Options
+	}{
+		{"1 node", RTX, 1, Options{}}, {"3 nodes, no cache", RTX, 3, Options{CacheBytes: new(0)}},
+		{"DTX", DTX, 2, Options{}},
+	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := harness(c.nodes, small(c.nodes, 5000, c.values), c.o)
-			h.Alike = c.nodes > 1
+			h := harness(small(c.format, c.nodes, 5000, 1000), c.o)
+			h.Alike = c.nodes == 3
+			if c.format == DTX { // a killed process has no master that recovers its clients
+				h.Impatient = func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{Timeout: 100 * time.Millisecond}) }
+			}
 			storetest.Run(t, h)
 		})
 	}
 }
 
 // memPool makes a pool of memory of this process.
-func memPool(t testing.TB, nodes int, p Params) rdma.Fabric {
+func memPool(t testing.TB, p pool) rdma.Fabric {
 	t.Helper()
-	f, err := shm.NewMem(shm.Geometry{Nodes: nodes, Memory: p.Memory, Clients: p.Clients}, node.Serve)
+	f, err := shm.NewMem(shm.Geometry{Nodes: p.nodes, Memory: p.Memory, Clients: p.Clients}, node.Serve)
 	must(t, err)
 	t.Cleanup(func() { must(t, f.Close()) })
-	must(t, Make(f, p))
+	must(t, p.make(f))
 	return f
 }
 

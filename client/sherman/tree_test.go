@@ -12,13 +12,17 @@ import (
 // while, by GETs and by scans.
 func TestTree(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		ordered bool
-		cache   int
-	}{{"random", false, DefaultCache}, {"ordered", true, DefaultCache}, {"no cache", false, 0}, {"small cache", false, 8 << 10}} {
+		name, format string
+		ordered      bool
+		cache        int
+	}{
+		{"random", RTX, false, DefaultCache}, {"ordered", RTX, true, DefaultCache}, {"no cache", RTX, false, 0},
+		{"small cache", RTX, false, 8 << 10}, {"DTX", DTX, false, DefaultCache}, {"DTX, ordered, small cache", DTX, true, 8 << 10},
+		{"DTX, no cache", DTX, false, 0},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			const n = 3000
-			f := memPool(t, 3, small(3, n, 100))
+			f := memPool(t, small(c.format, 3, n, 100))
 			s, other := storeOn(t, f, Options{CacheBytes: new(c.cache)}), storeOn(t, f, Options{CacheBytes: new(c.cache)})
 			rng := rand.New(rand.NewPCG(1, 2))
 			model := map[string]string{}

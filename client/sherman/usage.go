@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/client/sherman/btree"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -17,7 +16,7 @@ func (l *layout) places() uint64 {
 	if l.ValueBytes > btree.Inline {
 		each += uint64(l.largest())
 	}
-	return uint64(l.nodes) * l.rtx.Buffers() / each
+	return uint64(l.nodes) * l.library.bytes() / each
 }
 
 // Usage tells what the memory of a pool is used for. It may run while clients do. What was handed out to a client counts
@@ -28,22 +27,21 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 		return nil, err
 	}
 	defer ep.Close()
-	s, err := l.rtx.Survey(ep, l.Timeout)
+	s, err := l.library.survey(ep, l.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("read the use of memory: %w", err)
 	}
-	sizes := l.sizes()
-	uses := []client.Use{{Name: "entries", Count: l.places()}, {Name: "metadata", Count: s.Objects, Bytes: s.Objects * rtx.MetaBytes}}
+	uses := append([]client.Use{{Name: "entries", Count: l.places()}}, s.uses...)
 	handed := uint64(0)
-	for i, chunks := range s.Chunks {
-		name := fmt.Sprintf("chunks of keys with values, up to %d bytes", sizes[i])
-		if sizes[i] == l.format.NodeBytes {
+	for i, chunks := range s.chunks {
+		name := fmt.Sprintf("chunks of keys with values, up to %d bytes", s.sizes[i])
+		if s.sizes[i] == l.format.NodeBytes {
 			name = "chunks of nodes"
 		}
 		uses = append(uses, client.Use{Name: name, Count: chunks, Bytes: chunks * uint64(l.Chunk)})
 		handed += chunks
 	}
-	free := s.MostChunks - handed
+	free := s.most - handed
 	return append(uses, client.Use{Name: "chunks that were never used", Count: free, Bytes: free * uint64(l.Chunk)}), nil
 }
 
@@ -60,12 +58,12 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
-	s, err := l.rtx.Survey(ep, l.Timeout)
+	s, err := l.library.survey(ep, l.Timeout)
 	if err != nil {
 		return nil, fmt.Errorf("see how full the pool is: %w", err)
 	}
-	chunks := client.Fill{Of: "chunks", All: s.MostChunks}
-	for _, n := range s.Chunks {
+	chunks := client.Fill{Of: "chunks", All: s.most}
+	for _, n := range s.chunks {
 		chunks.Used += n
 	}
 	return []client.Fill{pairs, chunks}, nil
@@ -77,7 +75,7 @@ const sampledNodes = 256
 // estimate returns how many pairs there are: it counts them where a level has few nodes, and else those of some of its
 // nodes, evenly spread, which stand for all. Nodes that are changed meanwhile, or are gone, are left out.
 func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err error) {
-	nodes := []btree.Ref{btree.Ref(l.rtx.Root(0))}
+	nodes := []btree.Ref{l.library.root()}
 	share := 1.0 // of a level's nodes, for each of nodes
 	for range mostHeight + 1 {
 		if n := len(nodes); n > sampledNodes {
@@ -90,7 +88,7 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 		var below []btree.Ref
 		read, count := 0, 0
 		for _, r := range nodes {
-			p, err := l.peek(ep, r)
+			p, err := l.library.peek(ep, r, l.Timeout)
 			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
 				return 0, sampled, err
 			}
@@ -112,28 +110,4 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 		nodes = below
 	}
 	return 0, sampled, fmt.Errorf("the tree has more than %d levels: %w", mostHeight, client.ErrDamaged)
-}
-
-// peek returns the data of an object as its pointer names it now; nil: there is none, or it changes.
-func (l *layout) peek(ep rdma.Endpoint, r btree.Ref) ([]byte, error) {
-	at, ok := l.rtx.MetaAt(rtx.Ref(r))
-	if !ok {
-		return nil, nil
-	}
-	p, err := rdma.ReadBytes(ep, stepPeek, at, rtx.MetaBytes, l.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	m := rtx.MetaOf(p)
-	at, n, ok := l.rtx.Buffer(m.Pointer)
-	if !ok {
-		return nil, nil
-	}
-	if p, err = rdma.ReadBytes(ep, stepPeek, at, n, l.Timeout); err != nil {
-		return nil, err
-	}
-	if of, data, whole := l.rtx.Decode(p, m.Pointer); whole && of == rtx.Ref(r) {
-		return data, nil
-	}
-	return nil, nil
 }

@@ -68,13 +68,12 @@ func (o *places) counts(to []telemetry.Counter) []telemetry.Counter { return o.w
 func (o *places) check(c *checker) error {
 	known := func(id rdma.ClientID) bool { _, ok := c.alive[id]; return ok }
 	u, err := o.w.Check(known)
-	switch {
-	case errors.Is(err, client.ErrDamaged) && c.dead > 0:
-		c.Waits("%v", err)
-		err = nil
-	case errors.Is(err, client.ErrDamaged):
+	if errors.Is(err, client.ErrDamaged) {
 		c.Damaged("%v", err)
 		err = nil
+	}
+	if u.Waiting > 0 {
+		c.Waits("%d locks of transactions that did not end: the master ends those of dead clients", u.Waiting)
 	}
 	if u.Lost > 0 {
 		c.Damaged("%d chunks of objects are of clients that there are not", u.Lost)

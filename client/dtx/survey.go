@@ -1,0 +1,50 @@
+package dtx
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients have handed out, they
+// may have free.
+type Survey struct {
+	Chunks     []uint64 // that were handed out, by size of their objects
+	MostChunks uint64
+	Owned      uint64 // chunks that a client has now
+}
+
+// Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one without an identity.
+// Clients may work meanwhile.
+func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
+	s := Survey{Chunks: make([]uint64, len(l.Sizes)), MostChunks: uint64(l.Nodes) * uint64(l.chunks)}
+	for n := range l.Nodes {
+		for from := 0; from < l.chunks; from += tableAtOnce {
+			p, err := rdma.ReadBytes(ep, stepReadTable, l.entryAt(n, from), 8*min(tableAtOnce, l.chunks-from), each)
+			if errors.Is(err, rdma.ErrNodeDown) {
+				break
+			}
+			if err != nil {
+				return s, fmt.Errorf("read the table of node %d: %w", n, err)
+			}
+			for ; len(p) > 0; p = p[8:] {
+				s.add(node.Entry(le.Uint64(p)))
+			}
+		}
+	}
+	return s, nil
+}
+
+// add adds the word of a chunk.
+func (s *Survey) add(e node.Entry) {
+	if e == 0 || e.Class() >= len(s.Chunks) {
+		return
+	}
+	s.Chunks[e.Class()]++
+	if e.Owner() != node.Left {
+		s.Owned++
+	}
+}
