@@ -17,11 +17,11 @@ type reading struct {
 
 // Each reads objects that have nothing to do with each other: each as a transaction of its own would that reads it
 // alone, at some moment of the call, and all in the trip of one. take is called once for each, in any order, with its
-// index in refs and its version; there: with its data, which is valid until take returns; else there is no such object.
-// It must not use the worker.
+// index in refs, its version, and its data, which is valid until take returns; nil data: there is no such object. It must
+// not use the worker.
 //
 // The error wraps those that Run returns for a transaction that reads. Then take was not called for all.
-func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte, there bool)) error {
+func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) error {
 	w.begin()
 	w.each = w.each[:0]
 	for _, r := range refs {
@@ -48,7 +48,7 @@ func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte, there
 }
 
 // readEach READs all that are not done. blocked is one of those whose lock is held.
-func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte, there bool)) (more bool, blocked Ref, err error) {
+func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte)) (more bool, blocked Ref, err error) {
 	b := w.ep.Batch()
 	defer w.drop(b)
 	for i := range w.each {
@@ -69,7 +69,7 @@ func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte, t
 		switch {
 		case ok:
 			e.done = true
-			take(i, now, data, data != nil)
+			take(i, now, data)
 			continue
 		case now.Held():
 			blocked = refs[i]

@@ -31,6 +31,12 @@ var mutants = []teeth.Mutant{
 		At: "!$guessed || $now != $known", Do: "!guessed", Test: "TestLateRead"},
 	{Rule: "an object that changed is a conflict", In: "Tx.judge",
 		At: "$now == $o.$seen", Do: "of != nil || now == o.seen"},
+	{Rule: "an object by itself is waited for when it is locked", In: "Worker.readEach",
+		At: "$now.Held()", Do: "false", Test: "TestEach"},
+	{Rule: "transactions share the time of a span", In: "Worker.begin",
+		At: "!$w.$shared", Do: "w != nil", Test: "TestSpan"},
+	{Rule: "a lock of a client that is not there is damage", In: "audit.object",
+		At: "$a.there($lock.owner())", Do: "lock.Held()", Test: "TestLooks"},
 	{Rule: "a closure is asked about what changed", In: "Tx.ask",
 		At: "!$o.same($next.$data)", Do: "false", Test: "TestReadIf"},
 	// Commits.

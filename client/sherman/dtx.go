@@ -22,8 +22,10 @@ type dtxPool struct{ l *dtx.Layout }
 
 // dtxSizes are those of objects: of a node, and of a value.
 func dtxSizes(p *Params) []int {
-	list := p.sizes()
-	list = []int{p.NodeBytes - headerBytes, list[len(list)-1]}
+	list := []int{p.NodeBytes - headerBytes}
+	if p.ValueBytes > btree.Inline {
+		list = append(list, p.besideBytes(p.ValueBytes))
+	}
 	slices.Sort(list)
 	return slices.Compact(list)
 }
@@ -84,7 +86,7 @@ type dtxObjects struct {
 	runTx   func(tx *dtx.Tx) error
 	refs    []dtx.Ref
 	take    func(i int, data []byte)
-	takeRef func(i int, v dtx.Version, data []byte, there bool)
+	takeRef func(i int, v dtx.Version, data []byte)
 }
 
 // versionBytes is what an entry of the versions that are remembered counts for: an object's name, and its version.
@@ -119,7 +121,8 @@ func (o *dtxObjects) runOne(tx *dtx.Tx) error {
 
 func (o *dtxObjects) create(data []byte, room int) (btree.Ref, error) {
 	o.turn++
-	r, err := o.tx.(*dtx.Tx).NewRoom(o.turn%o.w.Nodes, data, room)
+	tx := o.tx.(*dtx.Tx)
+	r, err := tx.NewRoom(o.turn%o.w.Nodes, data, room)
 	if err == nil {
 		o.met = append(o.met, r)
 	}
@@ -134,11 +137,8 @@ func (o *dtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error
 	return o.gone(o.w.Each(o.refs, o.takeRef))
 }
 
-func (o *dtxObjects) takeOne(i int, v dtx.Version, data []byte, there bool) {
+func (o *dtxObjects) takeOne(i int, v dtx.Version, data []byte) {
 	o.learn(o.refs[i], v)
-	if !there {
-		data = nil
-	}
 	o.take(i, data)
 }
 

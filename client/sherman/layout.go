@@ -189,8 +189,7 @@ func (p *Params) sizes() (list []int) {
 		return list
 	}
 	for _, share := range valueShares {
-		n := btree.ValueBytes(p.KeyBytes, max(p.ValueBytes/share, btree.Inline+1))
-		n = (n+headerBytes+63)/64*64 - headerBytes
+		n := p.besideBytes(p.ValueBytes / share)
 		at := 0
 		for at < len(list) && list[at] < n {
 			at++
@@ -200,6 +199,12 @@ func (p *Params) sizes() (list []int) {
 		}
 	}
 	return list
+}
+
+// besideBytes returns the size of an object for a value of so many bytes beside its leaf.
+func (p *Params) besideBytes(value int) int {
+	n := btree.ValueBytes(p.KeyBytes, max(value, btree.Inline+1))
+	return (n+headerBytes+63)/64*64 - headerBytes
 }
 
 func (p *Params) largest() int {

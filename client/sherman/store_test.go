@@ -81,7 +81,9 @@ func TestStore(t *testing.T) {
 			h := harness(small(c.format, c.nodes, 5000, 1000), c.o)
 			h.Alike = c.nodes == 3
 			if c.format == DTX { // a killed process has no master that recovers its clients
-				h.Impatient = func(ep rdma.Endpoint) (client.Store, error) { return Open(ep, Options{Timeout: 100 * time.Millisecond}) }
+				h.Impatient = func(ep rdma.Endpoint) (client.Store, error) {
+					return Open(ep, Options{Timeout: 100 * time.Millisecond})
+				}
 			}
 			storetest.Run(t, h)
 		})

@@ -66,8 +66,19 @@ var mutants = []teeth.Mutant{
 	{Rule: "a scan leaves out what is below its start", In: "Store.scanLeaf",
 		At: "$first < len($c.$pairs) && $*below", Do: "false", Test: "TestScans"},
 	// Recovery, and what looks at it.
-	{Rule: "a recovery gives an identity back that owns nothing", In: "Mender.Recover",
+	{Rule: "a recovery gives an identity back that owns nothing", In: "rtxMender.Recover",
 		At: "return $m.$w.Recover($c)", Do: "return nil"},
+	// What is different over package dtx.
+	{Rule: "dtx: a value has room for the longest that may replace it", In: "dtxObjects.create",
+		At: "$r, $err := $tx.NewRoom($*how)", Do: "$r, $err := $tx.New(data)"},
+	{Rule: "dtx: a log has room for a split of all levels", In: "dtxLog",
+		At: "$mostWrites-1", Do: "4", Test: "TestCrashes"},
+	{Rule: "dtx: each value that a pair may have has a size", In: "dtxSizes",
+		At: "$p.besideBytes($p.ValueBytes)", Do: "p.besideBytes(p.ValueBytes / 4)"},
+	{Rule: "dtx: a tree in which a commit is not finished is not judged", In: "dtxObjects.check",
+		At: "$u.Waiting > 0", Nth: "2/2", Do: "false", Test: "TestDead"},
+	{Rule: "dtx: chunks of a client that there is not are damage", In: "dtxObjects.check",
+		At: "$u.Lost > 0", Do: "u.Lost < 0", Test: "TestLostChunks"},
 }
 
 var suite = teeth.Suite{Test: "TestExplore", Env: []string{"FARKV_SEEDS=1500"}}

@@ -23,6 +23,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads/check/teeth"
 	"github.com/farkv/farkv/workloads/check/wait"
@@ -31,7 +33,7 @@ import (
 )
 
 // programs are what tests run as processes.
-var programs = map[string]func(){"go-ycsb": main, "memory-node": memoryNode}
+var programs = map[string]func(){"go-ycsb": main, "memory-node": memoryNode, "check-pool": checkPool}
 
 func TestMain(m *testing.M) {
 	// One more test at a time than there are processors: many wait for other processes.
@@ -39,6 +41,22 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	testscript.Main(m, programs)
+}
+
+// checkPool is a program that looks at all of a pool: it fails where something is wrong, or waits for a recovery.
+func checkPool() {
+	p, err := stores.Open(os.Args[1])
+	if err == nil {
+		var r client.Report
+		if r, err = p.Kind.Check(p.Fabric); err == nil && len(r.Damage)+len(r.Waiting)+len(r.Unchecked) > 0 {
+			err = fmt.Errorf("%+v", r)
+		}
+		err = errors.Join(err, p.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 func TestScripts(t *testing.T) {
