@@ -72,7 +72,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "dtx: a value has room for the longest that may replace it", In: "dtxObjects.create",
 		At: "$r, $err := $tx.NewRoom($*how)", Do: "$r, $err := $tx.New(data)"},
 	{Rule: "dtx: a log has room for a split of all levels", In: "dtxLog",
-		At: "$mostWrites-1", Do: "4", Test: "TestCrashes"},
+		At: "$mostWrites-1", Do: "2", Test: "TestCrashes"},
 	{Rule: "dtx: each value that a pair may have has a size", In: "dtxSizes",
 		At: "$p.besideBytes($p.ValueBytes)", Do: "p.besideBytes(p.ValueBytes / 4)"},
 	{Rule: "dtx: a tree in which a commit is not finished is not judged", In: "dtxObjects.check",
