@@ -7,7 +7,7 @@ import (
 )
 
 // Papers are those whose evaluations can be done again.
-var Papers = []*Paper{Fusee, Swarm, Rcuckoo, Rowan}
+var Papers = []*Paper{Fusee, Swarm, Rcuckoo, Rowan, RTX}
 
 // Paper is one whose evaluation can be done again.
 type Paper struct {

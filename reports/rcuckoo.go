@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/simulate"
 )
 
@@ -102,7 +103,7 @@ func (s *rcuckooSize) trial(store, mix, name string, differ func(*ops.Simulation
 			Store: store, Profile: "rcuckoo-testbed", Pool: stores.Params{Nodes: 1, IndexReplicas: 1, DataReplicas: 1},
 			Clients: paperCrowd, Ops: s.ops, WarmUp: s.warmUp, Seed: s.seed,
 		},
-		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100, ShortKeys: true},
+		Workload: simulate.Workload{Name: "rcuckoo-" + mix, Records: s.table * paperFull / 100, ShortKeys: workloads.NumberBytes},
 	}
 	if store == "rcuckoo" {
 		o.Own = stores.Values{stores.CacheBytes: paperCache, failureTimer: paperTimer, tableRows: int(s.table) / paperRow,

@@ -112,13 +112,19 @@ func (k *scrambledKeys) next(r *rand.Rand) int64 {
 	return k.fold(n, last-k.First+1)
 }
 
-// ShortKeyBytes is what keys take with Spec.ShortKeys.
-const ShortKeyBytes = 4
+// The lengths of Spec.ShortKeys, in bytes.
+const (
+	NumberBytes = 4
+	HashBytes   = 8
+)
 
 // appendKey appends the name of record n, as go-ycsb builds it.
 func (s *Spec) appendKey(b []byte, n int64) []byte {
-	if s.ShortKeys {
+	switch s.ShortKeys {
+	case NumberBytes:
 		return binary.LittleEndian.AppendUint32(b, uint32(n))
+	case HashBytes:
+		return binary.LittleEndian.AppendUint64(b, hashKey(n)) // its last bytes first: they differ most
 	}
 	if s.sized() {
 		return s.appendSized(b, n)

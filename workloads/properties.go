@@ -36,8 +36,9 @@ type Spec struct {
 	KeyPrefix   string
 	Ordered     bool // keys are record numbers, not hashes of them
 	ZeroPadding int  // least digits of a key
-	// ShortKeys makes keys of ShortKeyBytes instead: the record's number, as in RCuckoo's evaluation (section 5.3).
-	ShortKeys bool
+	// ShortKeys makes binary keys of so many bytes instead; 0: it does not. Of 4 bytes they are the records' numbers, as
+	// in RCuckoo's evaluation (section 5.3), of 8 hashes of the numbers, as in rTX's (section 6).
+	ShortKeys int
 
 	InsertionRetries  int           // of a record that could not be loaded
 	InsertionInterval time.Duration // between retries, give or take a fifth
@@ -154,8 +155,8 @@ func (s *Spec) PairBytes() int { return s.KeyBytes() + RowBytes(s.FieldCount, s.
 func (s *Spec) KeyBytes() int {
 	table := len(tablePrefix(s.Table))
 	switch {
-	case s.ShortKeys:
-		return table + ShortKeyBytes
+	case s.ShortKeys > 0:
+		return table + s.ShortKeys
 	case s.sized():
 		return table + s.keys.max
 	}

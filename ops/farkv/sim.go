@@ -95,6 +95,7 @@ func (c *cli) simRun() *cobra.Command {
 	f.IntVar(&s.InFlight, "in-flight", 1, "operations of a client at a time, on one core; each has a cache of its own")
 	s.Own = command.Options(f, map[string]string{stores.CacheBytes: "room for all records"}, stores.Made, stores.Opened)
 	f.BoolVar(&s.NoDevice, "no-device", false, "keep in the nodes' memory what stores have in that of their NICs, such as locks")
+	f.BoolVar(&s.Processes, "processes", false, "the clients of a compute node are one process: those of sherman hand locks over")
 	f.BoolVar(&s.Known, "known", false, "clients have read all records once, before the warm-up")
 	f.IntVar(&s.NodeCores, "node-cores", 0, "cores of a memory node that serve two-sided calls (default the profile's)")
 	f.DurationVar(&s.Interval, "interval", 0, "print the throughput over time, in steps of this")

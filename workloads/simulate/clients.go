@@ -43,13 +43,14 @@ type run struct {
 // participant is a client of the run, or one of the operations that it has in flight.
 type participant struct {
 	session
-	number int
-	span   span
-	tally  *workloads.Tally
-	meter  *meter
-	seen   uint64        // operations that are in the timeline
-	broken uint64        // and those of them that failed
-	last   time.Duration // when one ended well
+	process *stores.Process // nil: it shares nothing with others
+	number  int
+	span    span
+	tally   *workloads.Tally
+	meter   *meter
+	seen    uint64        // operations that are in the timeline
+	broken  uint64        // and those of them that failed
+	last    time.Duration // when one ended well
 }
 
 // start makes the clients, and opens the stores of those that are there from the beginning.
@@ -78,15 +79,24 @@ func (r *run) start() error {
 			} else {
 				w = r.sim.Beside(first, fmt.Sprintf("%s, operation %d", ClientName(i), lane), task)
 			}
+			p.process = r.processOf(w)
 			if s.from > 0 {
 				continue
 			}
-			if p.session, err = r.pool.open(w.Endpoint(), r.Options); err != nil {
+			if err := r.enter(p, w.Endpoint()); err != nil {
 				return fmt.Errorf("client %d: %w", i, err)
 			}
 		}
 	}
 	return r.doom()
+}
+
+// enter opens a participant's store.
+func (r *run) enter(p *participant, ep rdma.Endpoint) (err error) {
+	o := r.Options
+	o.Process = p.process
+	p.session, err = r.pool.open(ep, o)
+	return err
 }
 
 // cacheBytes is room for all records in an index cache whose entries count for 24 bytes, half full. Every client has one.
@@ -227,8 +237,7 @@ const apart = 100 * time.Nanosecond
 func (r *run) work(p *participant, ep rdma.Endpoint) {
 	ep.Sleep(p.span.from + time.Duration(p.number+1)*apart - (ep.Now() - r.began))
 	if p.store == nil {
-		var err error
-		if p.session, err = r.pool.open(ep, r.Options); err != nil {
+		if err := r.enter(p, ep); err != nil {
 			r.failed = errors.Join(r.failed, fmt.Errorf("client %d joins: %w", p.number, err))
 			return
 		}

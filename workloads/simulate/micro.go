@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -61,4 +62,39 @@ func (r *run) micro(p *participant, ep rdma.Endpoint, n int64) (calls []Call) {
 			Trips: float64(used.Trips) / float64(n), Cost: newCost(used, uint64(n))})
 	}
 	return calls
+}
+
+// Posted is a verb that an operation sent.
+type Posted struct {
+	Step  string // of its protocol: the name of the batch
+	Verb  rdma.Verb
+	Bytes int // of payload
+}
+
+// Inserts does n INSERTs by one client that is alone, and returns the verbs of each, in order, as they were sent until the
+// next one began.
+func Inserts(ctx context.Context, c Config, n int64) ([][]Posted, error) {
+	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, n, 0, 0, nil
+	var all [][]Posted
+	c.Trace = func(e sim.Event) {
+		if e.Kind == sim.Post && len(all) > 0 {
+			last := &all[len(all)-1]
+			*last = append(*last, Posted{string(e.Step), e.Verb, e.Len})
+		}
+	}
+	_, err := simulate(ctx, c, func(r *run, p *participant, ep rdma.Endpoint) {
+		ep.Sleep(max(0, r.began-ep.Now()))
+		value := make([]byte, r.Spec.FieldLength)
+		for i := range n {
+			if r.stop.Load() {
+				return
+			}
+			all = append(all, nil)
+			if err := p.store.Insert(r.Spec.Key(r.Spec.RecordCount+i), value); err != nil {
+				r.failed = fmt.Errorf("insert %d: %w", i, err)
+				return
+			}
+		}
+	})
+	return all, err
 }

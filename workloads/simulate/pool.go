@@ -22,6 +22,8 @@ type pool struct {
 	kind    *stores.Kind
 	inNICs  uint64 // bytes of each node that lie in its NIC's memory
 	servers *stores.Servers
+	// processes are those of the compute nodes, by their numbers; nil: clients share nothing.
+	processes map[int]*stores.Process
 	stores.Params
 }
 
@@ -92,6 +94,9 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	if outages(o.Faults) > 0 {
 		made.kept = sim.Returning{Sim: s}
 	}
+	if c.Processes {
+		made.processes = map[int]*stores.Process{}
+	}
 	if made.servers, err = kind.Start(s); err != nil {
 		s.Close()
 		return nil, err
@@ -158,6 +163,18 @@ func (p *pool) open(ep rdma.Endpoint, o stores.Options) (session, error) {
 	o.Fabric = p.sim
 	store, err := p.kind.Open(ep, o)
 	return session{store, ep}, err
+}
+
+// processOf returns the process of a client's compute node; nil: each is on its own.
+func (p *pool) processOf(w *sim.Worker) *stores.Process {
+	if p.processes == nil {
+		return nil
+	}
+	n := w.ComputeNode()
+	if p.processes[n] == nil {
+		p.processes[n] = new(stores.Process)
+	}
+	return p.processes[n]
 }
 
 func (s session) close() error { return client.Leave(s.store, s.ep, nil) }

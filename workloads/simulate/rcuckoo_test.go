@@ -15,7 +15,7 @@ import (
 func cuckoos(t *testing.T, clients int, ops int64, props ...string) Config {
 	t.Helper()
 	c := config(t, "rcuckoo-a", clients, ops, props...)
-	c.Store, c.Profile, c.Spec.ShortKeys = "rcuckoo", "rcuckoo-testbed", true
+	c.Store, c.Profile, c.Spec.ShortKeys = "rcuckoo", "rcuckoo-testbed", workloads.NumberBytes
 	c.Pool = stores.Params{Nodes: 1, Records: c.Pool.Records, Own: stores.Values{"key-bytes": 4, "value-bytes": 4, "inline-bytes": 4}}
 	return c
 }

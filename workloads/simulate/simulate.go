@@ -46,6 +46,9 @@ type Config struct {
 	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
 	// core; default 1. When a fault crashes a client, its other operations go on.
 	InFlight int
+	// Processes makes the clients of a compute node workers of one process, whose stores share what those of a process do.
+	// They crash one by one nevertheless: a fault of a client is for runs without it.
+	Processes bool
 	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
 	Known bool
 	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the warm-up, and caches know
@@ -165,8 +168,9 @@ func (c *Config) check() error {
 		return workloads.Misuse("neither a number of operations nor a duration is given")
 	case c.Sample != nil && c.Interval == 0:
 		return workloads.Misuse("samples need an interval")
-	case c.Spec.ShortKeys && (!c.Spec.Ordered || c.Spec.KeyPrefix != "" || c.Spec.RecordCount+c.Spec.ExpectedInserts() > math.MaxUint32):
-		return fmt.Errorf("keys are no numbers of %d bytes: %w", workloads.ShortKeyBytes, client.ErrTooLarge)
+	case c.Spec.ShortKeys == workloads.NumberBytes &&
+		(!c.Spec.Ordered || c.Spec.KeyPrefix != "" || c.Spec.RecordCount+c.Spec.ExpectedInserts() > math.MaxUint32):
+		return fmt.Errorf("keys are no numbers of %d bytes: %w", workloads.NumberBytes, client.ErrTooLarge)
 	case c.Interval > 0 && c.Duration/c.Interval > maxIntervals:
 		return workloads.Misuse("%v in intervals of %v are more than %d", c.Duration, c.Interval, maxIntervals)
 	}

@@ -21,7 +21,7 @@ type Workload struct {
 	Records    int64    // 0: the workload's own
 	PairBytes  int      // of a key with its value; 0: the workload's own
 	Properties []string // name=value, which count more than all others
-	ShortKeys  bool     // see workloads.Spec
+	ShortKeys  int      // see workloads.Spec
 }
 
 const (
