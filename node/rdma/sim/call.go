@@ -166,9 +166,12 @@ func (m *nodeMemory) word(off uint64) uint64 {
 }
 
 func (m *nodeMemory) Load(off uint64) uint64 {
-	var b [8]byte
-	m.n.memory.read(m.word(off), b[:])
-	return binary.LittleEndian.Uint64(b[:])
+	p, at := m.n.memory.seen(m.word(off)), off%pageBytes
+	if p == nil {
+		return 0
+	}
+	m.n.memory.observed(p, at, 8)
+	return binary.LittleEndian.Uint64(p.data[at:])
 }
 
 func (m *nodeMemory) CompareSwap(off, expect, value uint64) uint64 {
