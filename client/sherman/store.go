@@ -21,6 +21,9 @@ type Options struct {
 	// default 4 MiB.
 	CacheBytes *int
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
+	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's do. So a READ takes
+	// two trips, and none reads data that has been replaced. Internal nodes have their half of CacheBytes.
+	Forgetful bool
 }
 
 // DefaultCache is the default of Options.CacheBytes.
@@ -107,7 +110,11 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
 	budget := *cmp.Or(o.CacheBytes, new(DefaultCache))
-	objects, err := l.library.open(ep, o.Timeout/timeShares, budget/2)
+	metas := budget / 2
+	if o.Forgetful {
+		metas = 0
+	}
+	objects, err := l.library.open(ep, o.Timeout/timeShares, metas)
 	if err != nil {
 		return nil, err
 	}

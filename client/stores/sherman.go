@@ -25,7 +25,10 @@ func init() {
 	register(transactions)
 }
 
-const lockLease = "lock-lease"
+const (
+	lockLease = "lock-lease"
+	forgetful = "forgetful"
+)
 
 // leaseOption is of stores whose locks have a lease, which their pools' parameters name "lease".
 func leaseOption(d time.Duration) Option {
@@ -35,6 +38,7 @@ func leaseOption(d time.Duration) Option {
 
 var shermanOptions = []Option{
 	cacheOption(sherman.DefaultCache),
+	{Name: forgetful, When: Opened, Type: Bool, Default: false, Doc: "read each node's metadata before its data, as in rTX's paper, and remember none"},
 	{Name: "tree", Doc: "how the tree is shaped", Parts: []Option{
 		{Name: "node-bytes", Type: Int, Default: sherman.DefaultNode, Min: 256, Max: sherman.MaxNode, Doc: "of a node"},
 		{Name: keyBytes, Type: Int, Derived: fmt.Sprintf("the records', %d at least", sherman.DefaultKey), Min: 1, Max: sherman.MaxKey, Doc: "longest key"},
@@ -50,7 +54,8 @@ func shermanKind(name, doc string) *Kind {
 		Size:   func(p Params) Params { return sizeSherman(name, p) },
 		Format: formats(name, pool, func(f rdma.Fabric, p sherman.Params) error { return sherman.Make(f, name, p) }),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
-			return opened(sherman.Open(ep, sherman.Options{Format: name, CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout}))
+			return opened(sherman.Open(ep, sherman.Options{Format: name, CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout,
+				Forgetful: o.Own.Bool(forgetful)}))
 		},
 		Version: sherman.FormatVersion,
 		Options: slices.Clone(shermanOptions),
