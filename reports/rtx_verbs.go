@@ -39,8 +39,8 @@ func tallied(verbs []simulate.Posted) (t verbTally) {
 
 func verbCases(s *rtxSize) (list []trial) {
 	for _, x := range rtxTrees {
-		o := s.trial(x.store, "c", x.store, func(o *ops.Simulation) {
-			o.Clients, o.Records, o.WarmUp, o.Duration, o.Ops = 1, countedPairs, countedPairs, 0, countedInserts
+		o := s.trial(x, "c", x.name, func(o *ops.Simulation) {
+			o.Clients, o.Processes, o.Records, o.WarmUp, o.Duration, o.Ops = 1, false, countedPairs, countedPairs, 0, countedInserts
 		})
 		o.compute = func(ctx context.Context) (any, error) {
 			c, err := o.Complete()
@@ -73,7 +73,7 @@ func usual(inserts [][]simulate.Posted) (verbs []simulate.Posted, n int) {
 func verbTable(_ *rtxSize, _ results, p *Part) {
 	p.Header = []string{"", "INSERTs", "READs", "bytes", "WRITEs", "bytes", "CASes"}
 	for _, x := range rtxTrees {
-		inserts := computed[[][]simulate.Posted](p, x.store)
+		inserts := computed[[][]simulate.Posted](p, x.name)
 		verbs, n := usual(inserts)
 		t := tallied(verbs)
 		p.Rows = append(p.Rows, []Cell{say("%s", x.name), say("%d of %d", n, len(inserts)), say("%d", t.reads), say("%d", t.readBytes),
