@@ -20,7 +20,7 @@ import (
 )
 
 // Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own. Of
-// Config it says itself what Complete fills in: the Spec, the Options, the Faults, the Changes, and of the Pool what
+// Config it says itself what Complete fills in: the Spec, the Options' Own, the Faults, the Changes, and of the Pool what
 // the Spec tells.
 type Simulation struct {
 	simulate.Config // WarmUp negative: as many as Ops
@@ -112,7 +112,7 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 		return c, workloads.Misuse("%v", err)
 	}
 	c = s.Config
-	c.Target, c.Options = p.GetFloat64("target", 0), stores.Options{Own: kind.Choose(s.Own, stores.Opened)}
+	c.Target, c.Options.Own = p.GetFloat64("target", 0), kind.Choose(s.Own, stores.Opened)
 	usual := int64(defaultSimOps)
 	if kind.Serve != nil {
 		usual = servedSimOps

@@ -123,6 +123,9 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 		}
 	}
 	r.seal(lock)
+	if w.opt.Unlogged {
+		return r.p[recordHead:], nil
+	}
 	b.Write(w.log(w.id).Add(recordAt), r.p)
 	if err := w.do(stepLog, b); err != nil {
 		if !w.sent {

@@ -15,6 +15,9 @@ type Options struct {
 	// Timeout bounds a transaction with all its retries, and its waits for a recovery; 1 s by default. What was decided by
 	// then is brought to its end within as long again.
 	Timeout time.Duration
+	// Unlogged transactions write no log: what one has changed when its client dies stays locked, or is lost, for ever.
+	// That is for measuring what the log costs, and for nothing else.
+	Unlogged bool
 }
 
 // Detection is how often a pool's master should look for dead clients (cluster.Options.Tick) for them to be found as

@@ -18,7 +18,12 @@ import (
 
 // dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are of one size anyway, and
 // each value beside a leaf has room for the longest one.
-type dtxPool struct{ l *dtx.Layout }
+type dtxPool struct {
+	l              *dtx.Layout
+	late, unlogged bool // see known, dtx.Options
+}
+
+func (p *dtxPool) leaveOut(w Without) { p.late, p.unlogged = w&EarlyLocks != 0, w&Logs != 0 }
 
 // dtxSizes are those of objects: of a node, and of a value.
 func dtxSizes(p *Params) []int {
@@ -45,7 +50,7 @@ func newDTXPool(p *Params, nodes int) (*dtxPool, error) {
 		return nil, shapeError(err)
 	}
 	p.Chunk = l.Chunk
-	return &dtxPool{l}, nil
+	return &dtxPool{l: l}, nil
 }
 
 func (p *dtxPool) prepare(f rdma.Fabric) error { return dtx.Prepare(f, p.l) }
@@ -93,11 +98,12 @@ type dtxObjects struct {
 const versionBytes = 16
 
 func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error) {
-	w, err := dtx.Open(ep, p.l, dtx.Options{Timeout: timeout})
+	w, err := dtx.Open(ep, p.l, dtx.Options{Timeout: timeout, Unlogged: p.unlogged})
 	if err != nil {
 		return nil, err
 	}
 	o := &dtxObjects{w: w, turn: int(ep.Client())}
+	o.late = p.late
 	o.none, o.metas = dtx.ErrNoObject, locations.New[dtx.Version](budget, versionBytes)
 	o.runTx, o.takeRef = o.runOne, o.takeOne
 	return o, nil

@@ -9,7 +9,7 @@ import (
 
 // TestForgetful: a worker that remembers no metadata reads a leaf's first, always, as rTX's paper does.
 func TestForgetful(t *testing.T) {
-	f := memPool(t, 1, small(1, 1000, 100))
+	f := memPool(t, small(RTX, 1, 1000, 100))
 	s := storeOn(t, f, Options{Forgetful: true})
 	for i := range 200 {
 		must(t, s.Insert(fmt.Appendf(nil, "key%03d", i), shortValue))

@@ -21,6 +21,8 @@ type library interface {
 	prepare(f rdma.Fabric) error
 	// open returns a worker's view, which remembers what it has met within a budget. A transaction has so much time.
 	open(ep rdma.Endpoint, timeout time.Duration, budget int) (objects, error)
+	// leaveOut leaves parts of the protocol out for those that open behind it.
+	leaveOut(w Without)
 	// mender returns what a pool's master uses.
 	mender(ep rdma.Endpoint, v *kit.Member, timeout time.Duration) (cluster.Mender, error)
 	describe(a rdma.Addr) string
@@ -93,6 +95,7 @@ type known[R ~uint64, M any] struct {
 	metas *locations.Cache[M]
 	met   []R // by the transaction that runs
 	tx    libraryTx[R, M]
+	late  bool // it locks nothing before it commits
 }
 
 // libraryTx is a transaction of a library that runs.
@@ -146,7 +149,13 @@ func (k *known[R, M]) read(ref btree.Ref) ([]byte, error) {
 	return data, k.gone(err)
 }
 
-func (k *known[R, M]) lock(ref btree.Ref) error { return k.gone(k.tx.Lock(k.meet(ref))) }
+func (k *known[R, M]) lock(ref btree.Ref) error {
+	if k.late {
+		_, err := k.read(ref)
+		return err
+	}
+	return k.gone(k.tx.Lock(k.meet(ref)))
+}
 
 func (k *known[R, M]) write(ref btree.Ref, data []byte) error {
 	return k.gone(k.tx.Write(R(ref), data))

@@ -19,6 +19,8 @@ import (
 type rtxPool struct {
 	l *rtx.Layout
 	o rtx.Options // but for the timeout
+
+	late bool // see known
 }
 
 // quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers there. A
@@ -35,8 +37,10 @@ func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 		return nil, shapeError(err)
 	}
 	p.Chunk = l.Chunk
-	return &rtxPool{l, rtx.Options{Drift: p.Lease, Quarantine: min(quarantine, p.Lease)}}, nil
+	return &rtxPool{l: l, o: rtx.Options{Drift: p.Lease, Quarantine: min(quarantine, p.Lease)}}, nil
 }
+
+func (p *rtxPool) leaveOut(w Without) { p.late, p.o.Log = w&EarlyLocks != 0, w&LogElision != 0 }
 
 func (p *rtxPool) worker(ep rdma.Endpoint, timeout time.Duration) (*rtx.Worker, error) {
 	o := p.o
@@ -125,6 +129,7 @@ func (p *rtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 		return nil, err
 	}
 	o := &rtxObjects{w: w}
+	o.late = p.late
 	o.none, o.metas = rtx.ErrNoObject, locations.New[rtx.Meta](budget, metaBytes)
 	o.runTx, o.guess, o.takeRef = o.runOne, o.find, o.takeOne
 	return o, nil

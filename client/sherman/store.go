@@ -24,7 +24,21 @@ type Options struct {
 	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's do. So a READ takes
 	// two trips, and none reads data that has been replaced. Internal nodes have their half of CacheBytes.
 	Forgetful bool
+	// Without is what of the protocol is left out, to measure what it costs.
+	Without Without
 }
+
+// Without names parts of a protocol that is measured without them (section 6.3 of rTX's paper).
+type Without uint8
+
+const (
+	// EarlyLocks are OPT2: without them a leaf is locked when the transaction that changes it commits.
+	EarlyLocks Without = 1 << iota
+	// LogElision is OPT1: without it each transaction of package rtx has a log.
+	LogElision
+	// Logs are those of package dtx: without them a crash leaves what nothing repairs.
+	Logs
+)
 
 // DefaultCache is the default of Options.CacheBytes.
 const DefaultCache = 4 << 20
@@ -114,6 +128,7 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if o.Forgetful {
 		metas = 0
 	}
+	l.library.leaveOut(o.Without)
 	objects, err := l.library.open(ep, o.Timeout/timeShares, metas)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func shermanKind(name, doc string) *Kind {
 		Format: formats(name, pool, func(f rdma.Fabric, p sherman.Params) error { return sherman.Make(f, name, p) }),
 		Open: func(ep rdma.Endpoint, o Options) (client.Store, error) {
 			return opened(sherman.Open(ep, sherman.Options{Format: name, CacheBytes: new(o.Own.Int(CacheBytes)), Timeout: o.Timeout,
-				Forgetful: o.Own.Bool(forgetful)}))
+				Forgetful: o.Own.Bool(forgetful), Without: o.Without}))
 		},
 		Version: sherman.FormatVersion,
 		Options: slices.Clone(shermanOptions),

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/sherman"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -63,6 +64,8 @@ type Options struct {
 	Fabric rdma.Fabric
 	// Process is that of the worker; nil: it shares nothing with others.
 	Process *Process
+	// Without is what stores over Sherman's trees leave out. Only reports, which measure what it costs, set it.
+	Without sherman.Without
 }
 
 // Kind is one store.
