@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/farkv/farkv/client/sherman"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads"
@@ -26,7 +27,7 @@ func newRTXSize(quick bool, seed uint64) *rtxSize {
 		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2}, crowds: []int{1, 120}}
 	}
 	return &rtxSize{
-		seed: seed, records: 200_000, warmUp: 1000, during: 5 * time.Millisecond, flights: []int{1, 2, 4},
+		seed: seed, records: 200_000, warmUp: 300, during: 5 * time.Millisecond, flights: []int{1, 2, 4},
 		crowds: []int{1, 5, 10, 20, 40, 80, 120},
 	}
 }
@@ -40,7 +41,8 @@ const (
 // implementation is one of the indexes that the paper compares (section 6), by its name for it.
 type implementation struct {
 	name, store string
-	own         stores.Values // options of the store
+	own         stores.Values   // options of the store
+	less        sherman.Without // what its protocol is without
 }
 
 // The paper's names for what it compares.
@@ -50,27 +52,22 @@ const (
 	rtxName = "rTX"
 )
 
-// remembering is sherman-rtx as it is unless told otherwise. The paper's reads metadata each time.
-var remembering = implementation{name: "rTX, remembering", store: "sherman-rtx"}
+// forgetful stores are as the paper's, which remember nothing of a leaf; ours do unless told otherwise.
+var forgetful = stores.Values{"forgetful": true}
 
-// rtxTrees and rtxTables are the implementations of Sherman and of RACE.
+// rtxTrees and rtxTables are the implementations of Sherman and of RACE. DTX locks when it commits: rTX is faster "thanks
+// to the reduced transaction aborts due to no logging and pre-locking" (6.1).
 var (
-	rtxTrees = there(
-		implementation{optimal, "sherman", nil}, implementation{dtxName, "sherman-dtx", nil},
-		implementation{rtxName, "sherman-rtx", stores.Values{"forgetful": true}},
-	)
-	rtxTables = []implementation{{optimal, "race", nil}, {dtxName, "race-dtx", nil}, {rtxName, "race-rtx", nil}}
+	rtxTrees = []implementation{
+		{name: optimal, store: "sherman"},
+		{name: dtxName, store: "sherman-dtx", own: forgetful, less: sherman.EarlyLocks},
+		{name: rtxName, store: "sherman-rtx", own: forgetful},
+	}
+	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}
 )
 
-// there are the implementations that there are stores for.
-func there(all ...implementation) (list []implementation) {
-	for _, x := range all {
-		if _, err := stores.Lookup(x.store); err == nil {
-			list = append(list, x)
-		}
-	}
-	return list
-}
+// leastWarmUp are the operations of a warm-up in which one client comes to cache all internal nodes.
+const leastWarmUp = 5000
 
 // trial names a simulation that differs from the paper's set-up of a mix (section 6): workload rtx-a, say, zipfian.
 func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Simulation)) trial {
@@ -82,11 +79,12 @@ func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Sim
 		Workload: simulate.Workload{Name: "rtx-" + mix, Records: s.records, ShortKeys: workloads.HashBytes},
 		Own:      x.own,
 	}
+	o.Options.Without = x.less
 	if differ != nil {
 		differ(&o)
 	}
 	if o.WarmUp == 0 {
-		o.WarmUp = s.warmUp * int64(o.Clients*max(o.InFlight, 1))
+		o.WarmUp = max(s.warmUp*int64(o.Clients*max(o.InFlight, 1)), leastWarmUp)
 	}
 	if strings.HasPrefix(x.store, "sherman") {
 		const entry, least = 4, 128 << 10 // room for all internal nodes in a half, and for all metadata in the other one
@@ -120,4 +118,5 @@ var rtxExperiments = []experiment[*rtxSize]{
 	{"trees", "peak throughput of Sherman's implementations (Figure 11)", "YCSB A to E.", treeCases, treeTable},
 	{"tables", "peak throughput of RACE's implementations (Figure 12)", "YCSB A to D.", tableCases, tableTable},
 	{"latency", "mean latency over throughput of Sherman's implementations (Figure 13)", "YCSB A, for 1 to 120 clients.", treeLatencyCases, treeLatencyTable},
+	{"steps", "steps from the original to rTX (Figures 16 and 17)", "INSERTs alone.", stepCases, stepTable},
 }

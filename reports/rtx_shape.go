@@ -1,9 +1,14 @@
 package reports
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
+	"time"
 
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
 )
@@ -55,16 +60,22 @@ func (s *rtxSize) peak(r results, name string, m mixture) *simulate.Result {
 // fastWords is a NIC whose atomics on one word are as fast as those on many.
 const fastWords = "AtomicWordMops=100"
 
+// wideKeys makes a leaf of rTX's hold as many pairs as one of the original's, whose entries have two versions: keys may have 6 B
+// more.
+func wideKeys(o *ops.Simulation) { o.Set("key-bytes", 14) }
+
+func fastAtomics(o *ops.Simulation) { o.Hardware = []string{fastWords} }
+
 func treeCases(s *rtxSize) (list []trial) {
 	for _, m := range rtxMixes {
-		for _, x := range append(slices.Clone(rtxTrees), remembering) {
-			list = append(list, s.peaks(x, m, x.name, nil)...)
-		}
-	}
-	for _, mix := range []string{"a", "b"} {
 		for _, x := range rtxTrees {
-			m := mixture{mix, skewed}
-			list = append(list, s.peaks(x, m, "fast "+x.name, func(o *ops.Simulation) { o.Hardware = []string{fastWords} })...)
+			list = append(list, s.peaks(x, m, x.name, nil)...)
+			if m.how == skewed && (m.mix == "a" || m.mix == "b") {
+				list = append(list, s.peaks(x, m, key("fast", x.name), fastAtomics)...)
+			}
+		}
+		if m.mix == "e" {
+			list = append(list, s.peaks(rtxTrees[2], m, "wide", wideKeys)...)
 		}
 	}
 	return list
@@ -78,19 +89,156 @@ func treeTable(s *rtxSize, r results, p *Part) {
 		g.column(x.name, func(m mixture) Cell { return mops(of(x.name, m)) })
 	}
 	g.column("rTX by Optimal", func(m mixture) Cell { return share(part(rtxName, optimal, m)) })
-	if len(rtxTrees) == 3 {
-		g.column("rTX by DTX", func(m mixture) Cell { return share(part(rtxName, dtxName, m)) })
-	}
+	g.column("rTX by DTX", func(m mixture) Cell { return share(part(rtxName, dtxName, m)) })
 	g.column("Optimal: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, optimal, m))) })
 	g.column("rTX: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, rtxName, m))) })
-	g.column(remembering.name, func(m mixture) Cell { return mops(of(remembering.name, m)) })
 	g.show(p, "", "%v", rtxMixes)
-	for _, m := range rtxMixes[:7] {
-		p.same(key("trees-"+m.mix, m.how), part(rtxName, optimal, m), unknown(""))
+	for _, m := range rtxMixes {
+		p.claimTree(s, r, m)
 	}
+	same := func(m mixture) float64 { return of(rtxName, m) / of(dtxName, m) }
+	a, b := mixture{"a", skewed}, mixture{"b", skewed}
+	quick := func(m mixture) float64 { return of(key("fast", rtxName), m) / of(key("fast", dtxName), m) }
+	p.claim("trees-dtx", all(inside(same(a), 1.2, 2), inside(same(b), 1.2, 2)), fmt.Sprintf("%.2f and %.2f times", same(a), same(b)),
+		because("with atomics on one word as fast as on many", fmt.Sprintf("%.2f and %.2f times", quick(a), quick(b)),
+			all(inside(quick(a), 1.2, 2), inside(quick(b), 1.2, 2))))
+	p.same("trees-dtx-reads", change(of(dtxName, mixture{"c", evenly}), of(rtxName, mixture{"c", evenly})), whyPackets)
+	best := part(rtxName, optimal, mixture{"c", evenly})
+	others := 0.0
+	for _, m := range rtxMixes[:4] {
+		others = max(others, part(rtxName, optimal, m))
+	}
+	p.claim("trees-best", more(best, others), fmt.Sprintf("%.1f %% under C, %.1f %% under A or B at most", best, others), unknown(""))
+	_, busiest := s.peak(r, rtxName, mixture{"c", evenly}).Busiest()
+	p.claim("trees-link", all(is(busiest.Name == "link out"), more(busiest.Busy, 0.85)), limit(s.peak(r, rtxName, mixture{"c", evenly})), unknown(""))
 }
 
-func tableCases(s *rtxSize) (list []trial)            { return nil }
-func tableTable(s *rtxSize, r results, p *Part)       {}
-func treeLatencyCases(s *rtxSize) (list []trial)      { return nil }
-func treeLatencyTable(s *rtxSize, r results, p *Part) {}
+var whyPackets = unknown("A READ's answer has 30 B of headers, so that one of 16 B takes as much of the link as 46 B.")
+
+// claimTree claims that rTX does what part of the original's throughput the paper says.
+func (p *Part) claimTree(s *rtxSize, r results, m mixture) {
+	ratio := func(rtx, original string) float64 {
+		return 100 * s.peak(r, rtx, m).Throughput / s.peak(r, original, m).Throughput
+	}
+	cost := func(name string) *simulate.Cost { return s.peak(r, name, m).Call("TOTAL").Cost }
+	bytes := fmt.Sprintf("An operation READs %.0f B in %.1f verbs of %.1f, and %.0f B in %.1f of %.1f in the original.", cost(rtxName).BytesRead,
+		cost(rtxName).Reads, cost(rtxName).Verbs(), cost(optimal).BytesRead, cost(optimal).Reads, cost(optimal).Verbs())
+	why := unknown("%s", bytes)
+	about := key("trees-"+m.mix, m.how)
+	printedHere := p.figure(about).Printed
+	switch {
+	case m.mix == "e":
+		again := ratio("wide", optimal)
+		why = because("with as many pairs in a leaf as the original's, 40 instead of 52", fmt.Sprintf("%.1f %%", again), printed(again, printedHere, "%")).and("%s", bytes)
+	case m.how == skewed && m.mix != "c":
+		again := ratio(key("fast", rtxName), key("fast", optimal))
+		why = because("with atomics on one word as fast as on many", fmt.Sprintf("%.1f %%", again), printed(again, printedHere, "%")).and("%s", bytes)
+	}
+	p.same(about, ratio(rtxName, optimal), why)
+}
+
+// tableMixes are those for hash tables, which do not scan.
+var tableMixes = rtxMixes[:7]
+
+// A GET of RACE's, as its verbs alone: buckets and pair, with and without the look at lock and pointer of the subtable.
+var (
+	readBuckets = []simulate.BareVerb{bare(rdma.Read, simulate.OfData, 168), bare(rdma.Read, simulate.OfData, 168)}
+	readPair    = bare(rdma.Read, simulate.OfLog, 64)
+	bareGet     = []trip{readBuckets, {readPair}}
+	bareLooking = []trip{readBuckets, {readPair, readMeta}}
+)
+
+// The names of their trials, with as many clients as reach their peak.
+const (
+	blind   = "blind"
+	looking = "looking"
+	bareTop = 2 * rtxNodes * rtxThreads
+)
+
+func tableCases(s *rtxSize) (list []trial) {
+	for _, m := range tableMixes {
+		for _, x := range rtxTables {
+			list = append(list, s.peaks(x, m, x.name, nil)...)
+		}
+	}
+	return append(list, s.program(blind, bareGet, bareTop), s.program(looking, bareLooking, bareTop))
+}
+
+// program is a trial of verbs alone, of so many clients.
+func (s *rtxSize) program(name string, trips []trip, clients int) trial {
+	return trial{name: key(name, clients), compute: func(ctx context.Context) (any, error) {
+		return simulate.Program{Profile: "rtx-testbed", Trips: trips, Objects: int(s.records) / 40, Clients: clients,
+			Duration: min(s.during, 2*time.Millisecond), Seed: s.seed}.Run(ctx)
+	}}
+}
+
+func tableTable(s *rtxSize, r results, p *Part) {
+	of := func(name string, m mixture) float64 { return s.peak(r, name, m).Throughput }
+	verbs := func(name string, m mixture) float64 { return s.peak(r, name, m).Call("TOTAL").Cost.Verbs() }
+	var g grid[mixture]
+	for _, x := range rtxTables {
+		g.column(x.name, func(m mixture) Cell { return mops(of(x.name, m)) })
+		g.column("verbs", func(m mixture) Cell { return count("%.2f", verbs(x.name, m)) })
+	}
+	part := func(m mixture) float64 { return 100 * of(rtxName, m) / of(optimal, m) }
+	g.column("rTX by Optimal", func(m mixture) Cell { return share(part(m)) })
+	g.column("Optimal: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, optimal, m))) })
+	g.column("rTX: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, rtxName, m))) })
+	g.show(p, "", "%v", tableMixes)
+	c := mixture{"c", evenly}
+	more, update := verbs(rtxName, c)-verbs(optimal, c), s.peak(r, rtxName, mixture{"a", evenly}).Call("UPDATE").Cost.Verbs()
+	p.claim("tables-reads", is(math.Abs(more-2) < 0.2), fmt.Sprintf("%.2f more under C, as all three look", more), because("for an UPDATE beside one that does"+
+		" not look, which takes 5 verbs (a GET needs one look, see RACE's README)", fmt.Sprintf("%.2f verbs", update), is(math.Abs(update-7) < 0.2)))
+	again := 100 * computed[*simulate.Ran](p, looking, bareTop).Throughput / computed[*simulate.Ran](p, blind, bareTop).Throughput
+	p.claim("tables-rate", less(part(c), 95), fmt.Sprintf("%.1f %% of the original's under C, which looks, too", part(c)), because("for the verbs of a GET"+
+		" alone, with and without one look", fmt.Sprintf("%.1f %%", again), less(again, 95)))
+	_, busiest := s.peak(r, optimal, c).Busiest()
+	p.claim("tables-small", is(busiest.Name == "NIC"), limit(s.peak(r, optimal, c)), unknown(""))
+}
+
+func treeLatencyCases(s *rtxSize) (list []trial) {
+	for _, how := range []string{evenly, skewed} {
+		for _, x := range rtxTrees {
+			for _, n := range s.crowds {
+				list = append(list, s.trial(x, "a", key(x.name, how, n), func(o *ops.Simulation) {
+					o.Clients, o.Properties = n, append(o.Properties, "requestdistribution="+how)
+					if n == 1 {
+						o.Duration *= 5 // a client alone does little
+					}
+				}))
+			}
+		}
+	}
+	return list
+}
+
+func treeLatencyTable(s *rtxSize, r results, p *Part) {
+	mean := func(name, how string, n int) float64 { return r.all(name, how, n).Latency.Mean }
+	var g grid[int]
+	for _, how := range []string{evenly, skewed} {
+		for _, x := range rtxTrees {
+			g.column(x.name+", "+how, func(n int) Cell { return mops(r[key(x.name, how, n)].Throughput) })
+			g.column("mean", func(n int) Cell { return us(mean(x.name, how, n)) })
+		}
+	}
+	g.show(p, "clients", "%d", s.crowds)
+	median := func(name, call string) float64 { return r[key(name, evenly, 1)].Call(call).At(0.5) }
+	var ours, dtx []test
+	var oursText, dtxText []string
+	lower := 0
+	for _, how := range []string{evenly, skewed} {
+		times, by := mean(rtxName, how, 1)/mean(optimal, how, 1), mean(rtxName, how, 1)/mean(dtxName, how, 1)
+		ours, dtx = append(ours, inside(times, 1.6, 2)), append(dtx, inside(by, 0.85, 1.15))
+		oursText, dtxText = append(oursText, fmt.Sprintf("%.2f", times)), append(dtxText, fmt.Sprintf("%.2f", by))
+		for _, n := range s.crowds {
+			if mean(rtxName, how, n) < max(mean(optimal, how, n), mean(dtxName, how, n)) {
+				lower++
+			}
+		}
+	}
+	medians := fmt.Sprintf("Median GET and UPDATE of one client: %.2f and %.2f µs, of the original %.2f and %.2f, of DTX %.2f and %.2f.", median(rtxName, "READ"),
+		median(rtxName, "UPDATE"), median(optimal, "READ"), median(optimal, "UPDATE"), median(dtxName, "READ"), median(dtxName, "UPDATE"))
+	p.claim("latency-one", all(ours...), strings.Join(oursText, " and ")+" times, uniform and skewed", unknown("%s", medians))
+	p.claim("latency-dtx", all(dtx...), strings.Join(dtxText, " and ")+" times DTX's with one client", unknown("%s A READ of DTX's takes one trip, and rTX's two.", medians))
+	p.claim("latency-higher", is(lower == 0), fmt.Sprintf("with %d of %d numbers of clients it is not the highest", lower, 2*len(s.crowds)), unknown(""))
+}

@@ -151,8 +151,10 @@ func (k *known[R, M]) read(ref btree.Ref) ([]byte, error) {
 
 func (k *known[R, M]) lock(ref btree.Ref) error {
 	if k.late {
-		_, err := k.read(ref)
-		return err
+		if _, err := k.read(ref); err != errGone { // which a root may be that is written, and the next read says again
+			return err
+		}
+		return nil
 	}
 	return k.gone(k.tx.Lock(k.meet(ref)))
 }
