@@ -27,7 +27,7 @@ func newRTXSize(quick bool, seed uint64) *rtxSize {
 		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2}, crowds: []int{1, 120}}
 	}
 	return &rtxSize{
-		seed: seed, records: 200_000, warmUp: 300, during: 5 * time.Millisecond, flights: []int{1, 2, 4},
+		seed: seed, records: 200_000, warmUp: 300, during: 4 * time.Millisecond, flights: []int{1, 3},
 		crowds: []int{1, 5, 10, 20, 40, 80, 120},
 	}
 }
@@ -66,6 +66,19 @@ var (
 	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}
 )
 
+// intervals of a run: the second half of them tells its throughput. In the first one locks get their waiters, and at the
+// end some clients have an operation to end, which may have waited for long.
+const intervals = 8
+
+// settled returns the operations a second of the second half of a run.
+func settled(r *simulate.Result) float64 {
+	sum := 0.0
+	for _, p := range r.Points[intervals/2 : intervals] {
+		sum += p.Throughput
+	}
+	return sum / (intervals / 2)
+}
+
 // leastWarmUp are the operations of a warm-up in which one client comes to cache all internal nodes.
 const leastWarmUp = 5000
 
@@ -83,6 +96,7 @@ func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Sim
 	if differ != nil {
 		differ(&o)
 	}
+	o.Interval = o.Duration / intervals
 	if o.WarmUp == 0 {
 		o.WarmUp = max(s.warmUp*int64(o.Clients*max(o.InFlight, 1)), leastWarmUp)
 	}
@@ -110,6 +124,11 @@ func rtxSetUp(s *rtxSize) string {
 		"a tree are not of one time. Zipfian requests are YCSB's: those of 10 billion items, folded, the first of which is asked for\n"+
 		"by 3.8 %% of all. rTX reads a node's metadata before its data, as in the paper, and remembers none. What the paper says is\n"+
 		"read off its words and tables, not its plots.", s.seed, rtxNodes*rtxThreads, rtxNodes, s.records, s.during)
+}
+
+// aboutOf names a statement.
+func aboutOf(parts ...any) string {
+	return strings.ReplaceAll(strings.ToLower(key(parts...)), " ", "-")
 }
 
 // The parts, in the paper's order.

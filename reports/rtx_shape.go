@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -50,10 +51,7 @@ func (s *rtxSize) peak(r results, name string, m mixture) *simulate.Result {
 		all = append(all, r[key(name, m, n)])
 	}
 	return slices.MaxFunc(all, func(a, b *simulate.Result) int {
-		if a.Throughput < b.Throughput {
-			return -1
-		}
-		return 1
+		return cmp.Compare(settled(a), settled(b))
 	})
 }
 
@@ -82,7 +80,7 @@ func treeCases(s *rtxSize) (list []trial) {
 }
 
 func treeTable(s *rtxSize, r results, p *Part) {
-	of := func(name string, m mixture) float64 { return s.peak(r, name, m).Throughput }
+	of := func(name string, m mixture) float64 { return settled(s.peak(r, name, m)) }
 	part := func(name, by string, m mixture) float64 { return 100 * of(name, m) / of(by, m) }
 	var g grid[mixture]
 	for _, x := range rtxTrees {
@@ -118,13 +116,13 @@ var whyPackets = unknown("A READ's answer has 30 B of headers, so that one of 16
 // claimTree claims that rTX does what part of the original's throughput the paper says.
 func (p *Part) claimTree(s *rtxSize, r results, m mixture) {
 	ratio := func(rtx, original string) float64 {
-		return 100 * s.peak(r, rtx, m).Throughput / s.peak(r, original, m).Throughput
+		return 100 * settled(s.peak(r, rtx, m)) / settled(s.peak(r, original, m))
 	}
 	cost := func(name string) *simulate.Cost { return s.peak(r, name, m).Call("TOTAL").Cost }
 	bytes := fmt.Sprintf("An operation READs %.0f B in %.1f verbs of %.1f, and %.0f B in %.1f of %.1f in the original.", cost(rtxName).BytesRead,
 		cost(rtxName).Reads, cost(rtxName).Verbs(), cost(optimal).BytesRead, cost(optimal).Reads, cost(optimal).Verbs())
 	why := unknown("%s", bytes)
-	about := key("trees-"+m.mix, m.how)
+	about := aboutOf("trees", m.mix, m.how)
 	printedHere := p.figure(about).Printed
 	switch {
 	case m.mix == "e":
@@ -173,7 +171,7 @@ func (s *rtxSize) program(name string, trips []trip, clients int) trial {
 }
 
 func tableTable(s *rtxSize, r results, p *Part) {
-	of := func(name string, m mixture) float64 { return s.peak(r, name, m).Throughput }
+	of := func(name string, m mixture) float64 { return settled(s.peak(r, name, m)) }
 	verbs := func(name string, m mixture) float64 { return s.peak(r, name, m).Call("TOTAL").Cost.Verbs() }
 	var g grid[mixture]
 	for _, x := range rtxTables {
@@ -217,7 +215,7 @@ func treeLatencyTable(s *rtxSize, r results, p *Part) {
 	var g grid[int]
 	for _, how := range []string{evenly, skewed} {
 		for _, x := range rtxTrees {
-			g.column(x.name+", "+how, func(n int) Cell { return mops(r[key(x.name, how, n)].Throughput) })
+			g.column(x.name+", "+how, func(n int) Cell { return mops(settled(r[key(x.name, how, n)])) })
 			g.column("mean", func(n int) Cell { return us(mean(x.name, how, n)) })
 		}
 	}

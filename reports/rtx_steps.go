@@ -102,7 +102,7 @@ func stepTable(s *rtxSize, r results, p *Part) {
 			row = append(row, slices.Repeat([]Cell{say("")}, 6)...)
 		} else {
 			call := r.all(x.name, oneNode)
-			store[x.name] = stepCost{s.peak(r, x.name, insertsAlone).Throughput, call.Latency.Mean}
+			store[x.name] = stepCost{settled(s.peak(r, x.name, insertsAlone)), call.Latency.Mean}
 			row = append(row, stepCells(store[x.name], store[last])...)
 			row = append(row, count("%.2f", call.Trips), count("%.2f", call.Cost.Verbs()))
 			last = x.name

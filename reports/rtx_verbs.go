@@ -160,7 +160,7 @@ func (p *Part) claimVerbs(name string, ours, paper verbSum) {
 		sum = sum.plus(r.verbSum)
 		whys = append(whys, r.why)
 	}
-	p.claim("verbs-"+name, is(ours == paper), ours.String(), because("but for this: "+strings.Join(whys, "; ")+". Without that", sum.String(), is(sum == paper)))
+	p.claim(aboutOf("verbs", name), is(ours == paper), ours.String(), because("but for this: "+strings.Join(whys, "; ")+". Without that", sum.String(), is(sum == paper)))
 }
 
 // listed lists verbs with their steps, those of a step that are alike once.

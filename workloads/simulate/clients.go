@@ -110,7 +110,7 @@ func cacheBytes(s *workloads.Spec) int {
 const (
 	turn     = 16
 	turnTime = turn * 10 * time.Microsecond
-	setUp    = time.Second      // the most that setting up takes, beside turns, for so many records
+	setUp    = time.Second // the most that setting up takes, beside turns, for so many records
 	forSetUp = 100_000
 	patience = 10 * time.Minute // how much longer than its Duration a run may take
 )
@@ -122,7 +122,7 @@ func (c *Config) beginning() time.Duration {
 		return c.servedSetUp()
 	}
 	round := int64(turn * c.Clients * c.InFlight)
-	return setUp*time.Duration(max(c.Spec.RecordCount, forSetUp))/forSetUp + time.Duration((c.WarmUp+round-1)/round)*turnTime
+	return setUp/forSetUp*time.Duration(max(c.Spec.RecordCount, forSetUp)) + time.Duration((c.WarmUp+round-1)/round)*turnTime
 }
 
 // know lets the clients of the beginning read all records.
