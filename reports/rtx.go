@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/farkv/farkv/client/sherman"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads"
@@ -42,7 +41,7 @@ const (
 type implementation struct {
 	name, store string
 	own         stores.Values   // options of the store
-	less        sherman.Without // what its protocol is without
+	less        stores.Without // what its protocol is without
 }
 
 // The paper's names for what it compares.
@@ -60,7 +59,7 @@ var forgetful = stores.Values{"forgetful": true}
 var (
 	rtxTrees = []implementation{
 		{name: optimal, store: "sherman"},
-		{name: dtxName, store: "sherman-dtx", own: forgetful, less: sherman.EarlyLocks},
+		{name: dtxName, store: "sherman-dtx", own: forgetful, less: stores.EarlyLocks},
 		{name: rtxName, store: "sherman-rtx", own: forgetful},
 	}
 	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client/sherman"
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/workloads/simulate"
@@ -14,7 +14,7 @@ import (
 type rtxStep struct {
 	name  string
 	store string // that has the step; "": none has
-	less  sherman.Without
+	less  stores.Without
 	verbs [][]simulate.BareVerb // as the paper describes them, a trip each
 }
 
@@ -40,12 +40,12 @@ type trip = []simulate.BareVerb
 
 var rtxSteps = []rtxStep{
 	{name: optimal, store: "sherman", verbs: []trip{{lockNode}, {readNode}, {writeNode, writeLock}}},
-	{name: "+OCC", store: "sherman-dtx", less: sherman.EarlyLocks | sherman.Logs,
+	{name: "+OCC", store: "sherman-dtx", less: stores.EarlyLocks | stores.Logs,
 		verbs: []trip{{readNode}, {lockNode}, {readLock}, {writeNode, writeLock}}},
 	{name: "+ICommit", verbs: []trip{{readNode}, {lockNode}, {readLock}, {writeNode, swapNode, lockNode}}},
-	{name: "+Log", store: "sherman-dtx", less: sherman.EarlyLocks,
+	{name: "+Log", store: "sherman-dtx", less: stores.EarlyLocks,
 		verbs: []trip{{readNode}, {logNode}, {lockNode}, {readLock}, {setState}, {writeNode, swapNode, lockNode, setState}}},
-	{name: "+Separate", store: "sherman-rtx", less: sherman.EarlyLocks | sherman.LogElision,
+	{name: "+Separate", store: "sherman-rtx", less: stores.EarlyLocks | stores.LogElision,
 		verbs: []trip{{readMeta}, {readNode}, {logPointer}, {lockNode}, {readLock}, {setState}, {writeNode, swapNode, lockNode, setState}}},
 	{name: "+OPT1 +OPT2", store: "sherman-rtx",
 		verbs: []trip{{readMeta}, {lockNode, readNode}, {writeNode, swapNode}, {lockNode}}},

@@ -25,6 +25,16 @@ func init() {
 	register(transactions)
 }
 
+// Without is what a store over Sherman's trees leaves out of its protocol, to measure what it costs.
+type Without = sherman.Without
+
+// What may be left out.
+const (
+	EarlyLocks = sherman.EarlyLocks
+	LogElision = sherman.LogElision
+	Logs       = sherman.Logs
+)
+
 const (
 	lockLease = "lock-lease"
 	forgetful = "forgetful"

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/client/sherman"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -65,7 +64,7 @@ type Options struct {
 	// Process is that of the worker; nil: it shares nothing with others.
 	Process *Process
 	// Without is what stores over Sherman's trees leave out. Only reports, which measure what it costs, set it.
-	Without sherman.Without
+	Without Without
 }
 
 // Kind is one store.
