@@ -40,7 +40,7 @@ const (
 // implementation is one of the indexes that the paper compares (section 6), by its name for it.
 type implementation struct {
 	name, store string
-	own         stores.Values   // options of the store
+	own         stores.Values  // options of the store
 	less        stores.Without // what its protocol is without
 }
 
