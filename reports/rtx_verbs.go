@@ -132,16 +132,16 @@ func (p *Part) tabled(name string) verbSum {
 }
 
 func verbTable(_ *rtxSize, _ results, p *Part) {
-	p.Header = []string{"", "nodes", "so many INSERTs", "READs, bytes", "paper", "WRITEs, bytes", "paper", "CASes", "paper"}
+	p.Header = []string{"", "so many INSERTs", "READs, bytes", "paper", "WRITEs, bytes", "paper", "CASes", "paper"}
 	for _, n := range []int{1, 3} {
 		for _, x := range rtxTrees {
 			inserts := computed[[][]simulate.Posted](p, x.name)
 			some := slices.DeleteFunc(slices.Clone(inserts), func(verbs []simulate.Posted) bool { return splits(verbs) != (n == 3) })
 			verbs, times := usual(some)
 			v, paper := sumOf(verbs), p.tabled(key(x.name, n))
-			p.Rows = append(p.Rows, []Cell{say("%s", x.name), say("%d", n), say("%d of %d", times, len(inserts)), say("%d", v.read), say("%d", paper.read),
+			p.Rows = append(p.Rows, []Cell{say("%s, n = %d", x.name, n), say("%d of %d", times, len(inserts)), say("%d", v.read), say("%d", paper.read),
 				say("%d", v.wrote), say("%d", paper.wrote), say("%d", v.atomics), say("%d", paper.atomics)})
-			p.Notes = append(p.Notes, fmt.Sprintf("%s, %d: %s.", x.name, n, listed(verbs)))
+			p.Notes = append(p.Notes, fmt.Sprintf("%s, n = %d: %s.", x.name, n, listed(verbs)))
 			p.claimVerbs(key(x.name, n), v, paper)
 		}
 	}

@@ -3,6 +3,7 @@ package sim_test
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"math"
 	"testing"
 	"time"
@@ -438,8 +439,12 @@ func TestClientsAreDealtToComputeNodes(t *testing.T) {
 		{sim.Hardware{}, 2, []int{1, 1}},
 	} {
 		s := open(t, machines(c.h))
+		named := make([]int, len(c.want))
 		for i := range c.clients {
-			s.Go(fmt.Sprint("client ", i), func(rdma.Endpoint) {})
+			named[s.Go(fmt.Sprint("client ", i), func(rdma.Endpoint) {}).ComputeNode()]++
+		}
+		if !slices.Equal(named, c.want) {
+			t.Errorf("%d clients say that they are on %v, want %v", c.clients, named, c.want)
 		}
 		var got []int
 		for _, u := range s.Usage()[4:] {
