@@ -129,6 +129,20 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
+// TestUncounted: without the count a block is what it is with it.
+func TestUncounted(t *testing.T) {
+	f, s := mem(t, 3, 1<<20), space(3)
+	ep := open(t, f)
+	counted, err := alloc(ep, s, 0, 5)
+	if err != nil || counted.Ret[2] != uint64(s.Blocks()) {
+		t.Fatalf("%d blocks free of %d: %v", counted.Ret[2], s.Blocks(), err)
+	}
+	r, err := alloc(ep, s, 0, 5|node.Uncounted)
+	if e := node.Entry(r.Ret[1]); err != nil || r.Ret[2] != 0 || e.Owner() != ep.Client() || e.Class() != 5 {
+		t.Fatalf("%d blocks free, %v: %v", r.Ret[2], e, err)
+	}
+}
+
 // TestServeRefuses: a request that reaches beyond the node's memory, or is none, changes nothing.
 func TestServeRefuses(t *testing.T) {
 	f := mem(t, 1, 1<<20)

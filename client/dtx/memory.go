@@ -173,13 +173,13 @@ func (m *memory) claim(h *heap, class, n int) error {
 	return nil
 }
 
-// claimFresh asks the node for a chunk that was never used.
+// claimFresh asks the node for a chunk that was never used, from behind the one that it got last.
 func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 	if h.empty {
 		return false, nil
 	}
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{m.w.table, uint64(m.w.chunks), m.w.first, uint64(m.w.Chunk), uint64(class), 0}
+	r.Arg = [6]uint64{m.w.table, uint64(m.w.chunks), m.w.first, uint64(m.w.Chunk), uint64(class) | node.Uncounted, h.behind()}
 	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
 	if errors.Is(err, client.ErrFull) {
 		h.empty = true
@@ -194,6 +194,14 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 		m.push(slot{chunk: c, i: i, place: m.w.placeOf(n, c.index, class, i)})
 	}
 	return true, nil
+}
+
+// behind is the index behind the heap's last chunk.
+func (h *heap) behind() uint64 {
+	if len(h.chunks) == 0 {
+		return 0
+	}
+	return uint64(h.chunks[len(h.chunks)-1].index) + 1
 }
 
 // claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.

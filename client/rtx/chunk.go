@@ -78,10 +78,10 @@ func (m *memory) claimLeft(h *heap, a *arena, n, i int, e node.Entry) (found int
 	return 0, m.leave(h, slices.Index(h.chunks, c))
 }
 
-// claimFresh asks the node for one of its first chunks that was never used.
+// claimFresh asks the node for one of its first chunks that was never used, from behind the one that it got last.
 func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, error) {
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class), 0}
+	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class) | node.Uncounted, h.behind()}
 	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
 	if errors.Is(err, client.ErrFull) {
 		return false, nil
@@ -106,6 +106,14 @@ func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, erro
 		h.fresh = append(h.fresh, it)
 	}
 	return true, nil
+}
+
+// behind is the index behind the heap's last chunk.
+func (h *heap) behind() uint64 {
+	if len(h.chunks) == 0 {
+		return 0
+	}
+	return uint64(h.chunks[len(h.chunks)-1].index) + 1
 }
 
 // anew lists the metadata of a chunk that was never used.

@@ -364,7 +364,7 @@ func (m *memory) claimFresh() (bool, error) {
 		if m.empty[n] {
 			continue
 		}
-		index, e, err := m.allocate(&m.pairs, n, classPairs)
+		index, e, err := m.allocate(&m.pairs, n, classPairs, m.behind(n))
 		if errors.Is(err, client.ErrFull) {
 			m.empty[n] = true
 			continue
@@ -383,10 +383,20 @@ func (m *memory) claimFresh() (bool, error) {
 	return false, nil
 }
 
-// allocate asks a node for a chunk that was never used.
-func (m *memory) allocate(a *arena, n, class int) (index int, e node.Entry, err error) {
+// behind is the index behind the worker's last chunk on a node.
+func (m *memory) behind(n int) uint64 {
+	for _, c := range slices.Backward(m.chunks) {
+		if c.node == n {
+			return uint64(c.index) + 1
+		}
+	}
+	return 0
+}
+
+// allocate asks a node for a chunk that was never used, the first from an index on.
+func (m *memory) allocate(a *arena, n, class int, from uint64) (index int, e node.Entry, err error) {
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), 0}
+	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class) | node.Uncounted, from}
 	if err := m.s.ep.Call(n, &r, max(m.s.left(), 1)); err != nil {
 		m.late = m.late || !errors.Is(err, client.ErrFull) && !errors.Is(err, rdma.ErrNoEffect)
 		return 0, 0, fmt.Errorf("ask node %d for a chunk: %w", n, err)
@@ -516,7 +526,7 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 			break
 		}
 		n := (home + k) % m.nodes
-		index, _, err := m.allocate(&m.subtables, n, classSubtable)
+		index, _, err := m.allocate(&m.subtables, n, classSubtable, 0)
 		if err == nil {
 			return m.place(n, index), nil
 		}
