@@ -32,6 +32,25 @@ func NewCore(s *Spec) *Core {
 	return c
 }
 
+// blind reports whether a run chooses among no records: it inserts only.
+func (c *Core) blind() bool { return c.Insert > 0 && c.Insert == c.mix[Ops-1] }
+
+// number hands out the number of a record that is to be inserted, if there is one. In a run that is blind it counts as
+// inserted at once, so that a client which dies with it holds nobody up.
+func (c *Core) number() (n int64, ok bool) {
+	if n, ok = c.added.Next(); ok && c.blind() {
+		c.added.Acknowledge(n)
+	}
+	return n, ok
+}
+
+// inserted says that a record has been inserted.
+func (c *Core) inserted(n int64) {
+	if !c.blind() {
+		c.added.Acknowledge(n)
+	}
+}
+
 // choose draws the next operation.
 func (c *Core) choose(r *rand.Rand) Op {
 	u := r.Float64() * c.mix[Ops-1]

@@ -419,3 +419,25 @@ func TestMix(t *testing.T) {
 		}
 	}
 }
+
+// TestBlind: a number that its client does not acknowledge holds up nobody in a run that only inserts, and others in a run
+// that reads what was inserted.
+func TestBlind(t *testing.T) {
+	for _, test := range []struct {
+		spec Spec
+		most int64 // numbers, of which none is acknowledged
+	}{
+		{Spec{RecordCount: 10, InsertCount: 10, Insert: 1}, 2 * window},
+		{Spec{RecordCount: 10, InsertCount: 10, Insert: 0.5, Read: 0.5}, window},
+	} {
+		c, handed := NewCore(&test.spec), int64(0)
+		for ; handed < 2*window; handed++ {
+			if _, ok := c.number(); !ok {
+				break
+			}
+		}
+		if handed != test.most {
+			t.Errorf("%g inserts: %d numbers were handed out, want %d", test.spec.Insert, handed, test.most)
+		}
+	}
+}

@@ -79,14 +79,14 @@ func (w *Worker) insert() error {
 	n := w.undone
 	if n < 0 {
 		var ok bool
-		if n, ok = w.core.added.Next(); !ok {
+		if n, ok = w.core.number(); !ok {
 			w.begin()
 			return w.finish(OpInsert, ErrWindow)
 		}
 	}
 	err := w.callInsert(n)
 	if w.undone = n; err == nil {
-		w.core.added.Acknowledge(n)
+		w.core.inserted(n)
 		w.undone = -1
 	}
 	return err
