@@ -244,7 +244,7 @@ func (w *Worker) unlockSlot(s *slot) error {
 // that another client has aborted, is not: its pointer has to be stolen.
 func (w *Worker) released(k Lock, s state) bool {
 	sequence := w.sequence(k)
-	return s.over(sequence) && !(k.Alone() && s == makeState(phaseAbort, sequence))
+	return s.over(sequence) && !(k.Alone() && s.phase() == phaseAbort && s.sequence() == sequence)
 }
 
 // tableAtOnce is how many words of a table are read in a trip.

@@ -149,3 +149,53 @@ func TestNoLivelock(t *testing.T) {
 		return nil
 	})
 }
+
+// TestRenew: a transaction that says in time that it goes on is not suspected, however long it holds its lock; one that
+// does not is, and so is one whose client dies, a lease after that it said so last.
+func TestRenew(t *testing.T) {
+	virtual(t)
+	const drift, works = 2 * time.Millisecond, 20 * time.Millisecond
+	for _, test := range []struct {
+		what         string
+		renews, dies bool
+		least, most  time.Duration // that another client waits
+	}{
+		{"renews", true, false, works, works + drift},
+		{"does not renew", false, false, drift, 2 * drift},
+		{"renews and dies", true, true, works/2 + drift/2, works/2 + 2*drift},
+	} {
+		s, l := world(t, Shape{Roots: 1}, sim.Options{Seed: 1})
+		a := l.Root(0)
+		first, err := s.Open("first")
+		must(t, err)
+		must(t, set(open(t, first, l, Options{}), "old", a))
+		o := Options{Drift: drift}
+		holder, _ := enter(t, s, l, o, "holder", func(w *Worker) {
+			err := w.Run(func(tx *Tx) error {
+				err := tx.Lock(a)
+				for began := w.ep.Now(); err == nil && w.ep.Now()-began < works; w.ep.Sleep(drift / 4) {
+					if test.renews {
+						err = tx.Renew()
+					}
+				}
+				return errors.Join(err, tx.Write(a, []byte("new")))
+			})
+			if !errors.Is(err, rdma.ErrClosed) { // which is what the dead are told in the end
+				must(t, err)
+			}
+		})
+		if test.dies {
+			s.CrashAfter(holder, works/2)
+		}
+		enter(t, s, l, o, "observer", func(w *Worker) {
+			w.ep.Sleep(50 * time.Microsecond)
+			began := s.Now()
+			must(t, set(w, "observer's", a))
+			took, repairs := s.Now()-began, w.stats.Stolen+w.stats.Aborted
+			if took < test.least || took > test.most || (repairs > 0) != (test.dies || !test.renews) {
+				t.Errorf("a holder that %s: another client waited for %v, and repaired %d times", test.what, took, repairs)
+			}
+		})
+		must(t, s.Run())
+	}
+}

@@ -220,21 +220,43 @@ const mostDecide = 8
 
 // decide is step 3.
 func (tx *Tx) decide(lock Lock) error {
+	err := tx.move(stepDecide, func(state) state { return makeState(phaseDoing, tx.sequence) })
+	if err != nil && tx.err == nil && tx.w.sent {
+		return tx.w.uncertain(pending{sequence: tx.sequence}, err)
+	}
+	return err
+}
+
+// Renew says that the transaction goes on, so that a client which waits for its locks waits for another lease from now
+// on. What takes longer than a lease before it commits calls it more often than that, instead of Takes: of its client,
+// should that die, nobody waits longer than a lease. It takes a trip. An error is the closure's: another client has
+// suspected the transaction, which is run again.
+func (tx *Tx) Renew() error {
+	if err := tx.dead(); err != nil || tx.sequence == 0 { // of what has no locks
+		return err
+	}
+	if err := tx.move(stepRenew, state.takenOver); err != nil {
+		return tx.fail(err)
+	}
+	return nil
+}
+
+// move changes the word of the own log, which is that of a transaction before. tx.err is set where another client has
+// suspected this one.
+func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 	w := tx.w
-	doing := makeState(phaseDoing, tx.sequence)
 	for range mostDecide {
+		to := next(w.state)
 		b := w.ep.Batch()
-		cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(doing))
-		err := w.do(stepDecide, b)
+		cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(to))
+		err := w.do(step, b)
 		before, swapped := state(cas.Result), cas.Swapped()
 		w.drop(b)
 		switch {
-		case err != nil && w.sent:
-			return w.uncertain(pending{sequence: tx.sequence}, err)
 		case err != nil:
 			return err
 		case swapped:
-			w.state = doing
+			w.state = to
 			return nil
 		}
 		if w.state = before; before.sequence() >= tx.sequence { // another client has suspected it

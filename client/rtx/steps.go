@@ -14,6 +14,7 @@ const (
 	stepUnlock      rdma.Step = "unlock"        // DOING -> DONE with it
 	stepWriteData   rdma.Step = "write data"    // OPT1's, of an object that was locked early
 	stepLetGo       rdma.Step = "let go"        // of locks, of a transaction that is not committed
+	stepRenew       rdma.Step = "renew"         // Tx.Renew
 )
 
 // The steps of repairs and recovery.
@@ -36,6 +37,6 @@ const (
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
 	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock, stepWriteData,
-	stepLetGo, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
+	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
 	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects,
 }

@@ -244,7 +244,7 @@ func (tx *Tx) Check(post func(b *rdma.Batch), ok func() bool) {
 }
 
 // Takes says for how long the transaction may hold its locks beyond what its objects take, 100 µs each: a client that
-// waits for them does not suspect it earlier. It is called before Lock. Longest: see Lock.
+// waits for them does not suspect it earlier. It is called before Lock. Longest: see Lock. What takes long calls Renew.
 func (tx *Tx) Takes(d time.Duration) { tx.takes = max(tx.takes, d) }
 
 // Write replaces the data of an object, or gives data to a root that has none. data is copied. The error wraps

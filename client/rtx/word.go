@@ -92,7 +92,7 @@ func MetaOf(p []byte) Meta { return Meta{Lock(le.Uint64(p)), Pointer(le.Uint64(p
 // state is the word of a log that decides. From the top:
 //
 //	2  phase
-//	6  takeovers: how often the commit was taken over by a repair
+//	6  takeovers: how often the commit was taken over by a repair; in INIT, how often the transaction said that it goes on
 //	   sequence of the transaction
 //
 // The paper's INIT is what a log is in for each transaction above the word's sequence: it takes no atomic.
@@ -114,7 +114,8 @@ func makeState(phase state, sequence uint64) state { return phase<<phaseShift | 
 func (s state) phase() state     { return s >> phaseShift }
 func (s state) sequence() uint64 { return uint64(s & stateSequence) }
 
-// takenOver is the word when one more repair works on the commit. The count may wrap: it is there to be seen to change.
+// takenOver is the word when one more repair works on the commit, or its client says once more that it does. The count may
+// wrap: it is there to be seen to change.
 func (s state) takenOver() state {
 	return s&^takeoverMask | (s+1<<takeoverShift)&takeoverMask
 }

@@ -26,7 +26,7 @@ func Steps(format string) []rdma.Step {
 	return append(all, stepPeek, kit.StepReadCeiling, kit.StepRaiseCeiling)
 }
 
-var rare = []rdma.Step{"validate", "write data", "resolve"}
+var rare = []rdma.Step{"validate", "write data", "resolve", "renew"}
 
 // Describe returns a function that tells what lies at an address of the pool that ep reaches.
 func Describe(ep rdma.Endpoint) (func(a rdma.Addr) string, error) {

@@ -160,7 +160,7 @@ func (c *scene) judge(h check.History) error {
 	if wrong := h.With(check.Failed, check.Refused, check.TimedOut, check.Uncertain); len(wrong) > 0 {
 		return fmt.Errorf("%d operations failed, the first is %s", len(wrong), &wrong[0])
 	}
-	lease := sceneRace + time.Duration(2*2*race21)*slotTime*2 // a rehash's, as its code rounds it up
+	lease := sceneRace + 100*time.Microsecond // a rehash's, as its code rounds it up
 	most := time.Duration(1+len(c.crashes))*lease + 500*time.Microsecond
 	if c.fly > 0 {
 		most += 20 * flyMost
@@ -172,8 +172,6 @@ func (c *scene) judge(h check.History) error {
 	}
 	return check.Linearizable(h, check.Options{})
 }
-
-const race21 = 21 // slots of a group
 
 // end recovers the dead, and checks that nothing is left of them.
 func (c *scene) end(s *sim.Sim) error {

@@ -46,7 +46,8 @@ func (o *objects) split(r *rehash) (done bool, err error) {
 	from := r.from
 	err = o.w.Run(func(tx *rtx.Tx) error {
 		done = false
-		tx.Takes(time.Duration(o.s.slots()) * slotTime)
+		tx.Takes(time.Duration(o.s.subtableBytes()) * byteTime)
+		r.renew = tx.Renew
 		root := o.root(from.suffix)
 		if err := tx.Lock(root); err != nil {
 			return err

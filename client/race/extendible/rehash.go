@@ -12,16 +12,15 @@ import (
 )
 
 const (
-	// hopes is how often an INSERT that finds no empty slot looks again before it splits the subtable: the client that
-	// has just split it may be sweeping.
-	hopes = 3
 	// litter is the share of a subtable's slots that are swept rather than that the subtable is split: one of so many.
 	litter = 4
 	// bytesAtOnce is how much of a subtable one verb reads or writes, and verbsAtOnce how many verbs are in a batch.
 	bytesAtOnce = 16 << 10
 	verbsAtOnce = 512
-	// slotTime is what a rehash expects to take for a slot: its lease.
-	slotTime = time.Microsecond
+	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes all at once: its lease.
+	byteTime = time.Nanosecond
+	// renewals is how often in that part of a lease which is for clocks and schedulers it says that it goes on.
+	renewals = 4
 
 	bytesPerWord = 8
 )
@@ -31,17 +30,19 @@ var errLitter = errors.New("slots are to be swept")
 
 // makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment, such
 // as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a lease, since
-// the clients may be dead.
+// the clients may be dead. Where slots are of keys that have left it empties those: the client that has split the subtable
+// sweeps it for about as long as that took.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	if o.full == 0 {
 		o.full = max(s.ep.Now(), 1)
 	}
-	if o.pauses < hopes && s.splits == nil || o.passing() && s.ep.Now()-o.full < s.Lease {
-		o.pauses++
+	if o.passing() && s.ep.Now()-o.full < s.Lease {
 		return nil
 	}
-	o.pauses = 0
+	if swept, err := s.sweepBuckets(in); err != nil || swept {
+		return err
+	}
 	if in.depth == s.Depth {
 		return fmt.Errorf("a subtable of local depth %d, of %d at most: %w", in.depth, s.Depth, client.ErrFull)
 	}
@@ -75,6 +76,29 @@ func (s *Store) makeRoom(in subtable) error {
 	return err
 }
 
+// sweepBuckets empties those of the slots in which the operation's key may be whose keys have left, and reports whether
+// there were any. It needs no lock, as sweepOnly.
+func (s *Store) sweepBuckets(in subtable) (bool, error) {
+	r := rehash{s: s, from: in}
+	var some []slotWord
+	for _, w := range s.op.slots {
+		if s.valid(w.word) {
+			some = append(some, w)
+		}
+	}
+	hashes := make(map[race.Slot]uint64, len(some))
+	if err := r.someHashes(some, hashes); err != nil {
+		return false, err
+	}
+	for _, w := range some {
+		if hash, whole := hashes[w.slot]; !whole || race.Suffix(hash, in.depth) != in.suffix {
+			r.stale = append(r.stale, w)
+		}
+	}
+	r.sweep(r.stale, false)
+	return len(r.stale) > 0, nil
+}
+
 // passing reports whether a slot has a word that its client is to take away.
 func (o *operation) passing() bool {
 	return slices.ContainsFunc(o.slots[:], func(w slotWord) bool { return !w.word.empty() && w.word.kind() != live })
@@ -93,12 +117,17 @@ type rehash struct {
 	words []byte     // of the subtable
 	stale []slotWord // of keys that left with an earlier rehash
 	moves []slotWord // of keys that leave with this one
+	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how much there is to move.
+	// nil: nothing asks.
+	renew   func() error
+	renewed time.Duration // when it was called last, or when the rehash began
 }
 
 // copy makes the new subtable's memory hold what moves. The subtable is locked: what comes to its slots meanwhile and
 // is not copied its clients put into the new one, when they look. The memory was never a subtable's, so it may be
 // written, again and again.
 func (r *rehash) copy() error {
+	r.renewed = r.s.ep.Now()
 	image, err := r.survey()
 	if err != nil {
 		return err
@@ -185,9 +214,22 @@ func (r *rehash) hashes() (map[race.Slot]uint64, error) {
 				return nil, err
 			}
 			some = some[:0]
+			if err := r.goesOn(); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return hashes, nil
+}
+
+// goesOn renews the lease when a part of it is over.
+func (r *rehash) goesOn() error {
+	now := r.s.ep.Now()
+	if r.renew == nil || now >= r.renewed && now-r.renewed < r.s.Lease/renewals { // the clock may have been set back
+		return nil
+	}
+	r.renewed = now
+	return r.renew()
 }
 
 func (r *rehash) someHashes(some []slotWord, hashes map[race.Slot]uint64) error {

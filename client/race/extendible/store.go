@@ -309,7 +309,6 @@ type operation struct {
 	rival      word                      // a proposal that it gave way to
 	since      time.Duration             // when it met that first
 	full       time.Duration             // when it met no empty slot first; 0: never
-	pauses     int                       // since, before it splits the subtable
 }
 
 // slotWord is a slot, and the word that was read there.
