@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -200,5 +201,100 @@ func TestRehashTime(t *testing.T) {
 	must(t, errors.Join(s.Run(), failed))
 	if t.Logf("the longest operation took %v", longest); longest > most {
 		t.Errorf("an operation took %v, want up to %v", longest, most)
+	}
+}
+
+// TestDeadRehashTime: a rehash of the largest default takes longer than the lease. While its client lives it is not suspected.
+// When that dies in the midst of it others wait for what is left of a lease.
+func TestDeadRehashTime(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time; run without -race")
+	}
+	const (
+		keys  = 15_000
+		drift = time.Millisecond
+		dead  = 2 * time.Millisecond // into it
+	)
+	for _, dies := range []bool{false, true} {
+		profile, err := sim.LookupProfile("rtx-testbed")
+		must(t, err)
+		o := profile.Options(1, 2)
+		o.Memory, o.Clients, o.Handler = 64<<20, 16, node.Serve
+		s := sim.New(o)
+		defer s.Close()
+		must(t, Make(s, RTX, Params{Groups: mostGroups, PairBytes: 16, Depth: 8, Clients: 16, Timeout: 10 * time.Second, Lease: drift}))
+		var failed error
+		work := func(name string, f func(st *Store) error) *sim.Worker {
+			return s.Go(name, func(ep rdma.Endpoint) {
+				st, err := Open(ep, Options{})
+				if err == nil {
+					err = f(st)
+				}
+				if !errors.Is(err, rdma.ErrClosed) { // which is what the dead are told in the end
+					failed = errors.Join(failed, err)
+				}
+			})
+		}
+		work("founder", func(st *Store) (err error) {
+			for i := 0; err == nil && i < keys; i++ {
+				err = st.Insert(key(i), nil)
+			}
+			return err
+		})
+		must(t, errors.Join(s.Run(), failed))
+		began, longest, suspected := s.Now(), time.Duration(0), uint64(0)
+		splitter := work("splitter", func(st *Store) error { return st.split() })
+		if dies {
+			s.CrashAfter(splitter, dead)
+		}
+		work("reader", func(st *Store) (err error) {
+			for i := 0; err == nil && s.Now() < began+5*drift; i++ {
+				from := s.Now()
+				_, err = st.Get(key(i % keys))
+				longest = max(longest, s.Now()-from)
+			}
+			suspected = st.directory.shared.(*objects).w.Stats().Aborted
+			return err
+		})
+		must(t, errors.Join(s.Run(), failed))
+		if splitter.Crashed() != dies || (suspected > 0) != dies || !dies && longest < 2*drift || dies && longest > dead+2*drift {
+			t.Errorf("a client that splits a subtable dies: %v; a GET takes %v, and suspects %d", dies, longest, suspected)
+		}
+	}
+}
+
+// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its client did not sweep takes the
+// place of one of these, and splits nothing.
+func TestUnswept(t *testing.T) {
+	for _, format := range []string{RTX, DTX} { // the original moves slots
+		f := memPool(t, 1, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+		s := storeOn(t, f)
+		n := 0
+		for ; s.stats.Splits == 0; n++ {
+			must(t, s.Insert(key(n), key(n)))
+		}
+		in, err := s.directory.find(s.op.hash)
+		must(t, err)
+		place, err := s.memory.takeSubtable(0)
+		must(t, err)
+		s.begin()
+		r := rehash{s: s, from: in, to: place}
+		done, err := s.directory.shared.split(&r) // and no sweep
+		if !done || err != nil || len(r.moves) == 0 {
+			t.Fatalf("%s: %t, %v, %d move", format, done, err, len(r.moves))
+		}
+		other := storeOn(t, f)
+		for i := n; other.stats.Swept == 0 && other.stats.Splits == 0; i++ {
+			if race.Suffix(race.Hash(key(i)), in.depth+1) == in.suffix {
+				must(t, other.Insert(key(i), key(i)))
+				n++
+			}
+		}
+		if other.stats.Splits > 0 || len(other.memory.spare) > 0 { // which is what a rehash in vain leaves
+			t.Errorf("%s: it swept %d slots, split %d subtables, and tried to split %d", format, other.stats.Swept,
+				other.stats.Splits, len(other.memory.spare))
+		}
+		must(t, errors.Join(s.Close(), other.Close()))
+		sound(t, f, uint64(n))
 	}
 }
