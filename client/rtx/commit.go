@@ -91,7 +91,7 @@ func (tx *Tx) swapPointer(b *rdma.Batch, o *object) *rdma.Op {
 // 2 begins when all of 1 is complete, on whatever nodes; so do 3, 4 and 5 behind what precedes them.
 func (tx *Tx) commitLogged() error {
 	w := tx.w
-	lock := w.lock(w.id, tx.sequence, false, leaseCode(tx.takes+time.Duration(tx.writes)*leaseUnit))
+	lock := w.lock(w.id, tx.sequence, false, tx.code(tx.writes))
 	if err := w.land(); err != nil { // no verb of an earlier transaction may come behind DOING
 		return err
 	}
@@ -303,7 +303,7 @@ func (tx *Tx) commitAlone() error {
 	w := tx.w
 	o := tx.changed()
 	early := o.lock != 0
-	lock := w.lock(w.id, tx.sequence, true, leaseCode(tx.takes+leaseUnit))
+	lock := w.lock(w.id, tx.sequence, true, tx.code(1))
 	b := w.ep.Batch()
 	tx.writeData(b, o)
 	switch {
@@ -353,6 +353,14 @@ func (tx *Tx) validates() bool {
 		}
 	}
 	return len(tx.checks) > 0
+}
+
+// code is the lease code of a transaction that locks some objects at once.
+func (tx *Tx) code(objects int) int {
+	if tx.w.opt.Flat {
+		return 0
+	}
+	return leaseCode(tx.takes + time.Duration(objects)*leaseUnit)
 }
 
 // changed returns the only object that is changed.

@@ -290,7 +290,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.drop(b)
-	lock := w.lock(w.id, tx.sequence, true, leaseCode(tx.takes))
+	lock := w.lock(w.id, tx.sequence, true, tx.code(0))
 	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
 	var data, pointer *rdma.Op
 	if !w.Absent(o.seen.Pointer) && !o.there && o.change == unchanged {

@@ -21,6 +21,8 @@ type Options struct {
 	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon
 	// tags come back: see README, "Widths".
 	Quarantine time.Duration
+	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of section 4.3.
+	Flat bool
 	// Log keeps a log of transactions that change one object, too: without OPT1.
 	Log bool
 }
