@@ -93,6 +93,8 @@ func newPool(c *Config, began time.Duration) (*pool, error) {
 	made := &pool{sim: s, kept: s, kind: kind, Params: p}
 	if outages(o.Faults) > 0 {
 		made.kept = sim.Returning{Sim: s}
+	} else if c.Silence > 0 {
+		made.kept = &silent{Sim: s, least: c.Silence, since: map[uint64]time.Duration{}}
 	}
 	if c.Processes {
 		made.processes = map[int]*stores.Process{}

@@ -62,7 +62,10 @@ type Config struct {
 	// Lease is that of the pool\'s master, which there is when something goes wrong, or requests shift: the time scale on which crashes are
 	// noticed. 0: 100 ms.
 	Lease time.Duration
-	Seed  uint64
+	// Silence is how long a client is dead before the pool's master knows: what its detection of failures takes elsewhere. 0: it
+	// looks for dead clients each quarter of its lease, and finds them at once.
+	Silence time.Duration
+	Seed    uint64
 	// Failures are how many clients a second die in the midst of an INSERT, beside those that there are. There is no master for
 	// them: who is stuck repairs what they left.
 	Failures float64
@@ -160,7 +163,7 @@ func (c *Config) check() error {
 		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
 	case c.Slow < 0 || c.Slow > maxSlow:
 		return workloads.Misuse("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
-	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Think < 0:
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Silence < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
 		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
