@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -19,15 +20,20 @@ type rtxSize struct {
 	during  time.Duration // of a run, in virtual time
 	flights []int         // operations that a client has in flight, of which the fastest is the peak
 	crowds  []int         // clients of Figure 13
+	crash   crashSize     // of Figure 14
+	rehash  rehashSize    // of Figure 15
+	lease   leaseSize     // of Figure 18
 }
 
 func newRTXSize(quick bool, seed uint64) *rtxSize {
 	if quick {
-		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2}, crowds: []int{1, 120}}
+		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2}, crowds: []int{1, 120},
+			crash: newCrashSize(true), rehash: newRehashSize(true), lease: newLeaseSize(true)}
 	}
 	return &rtxSize{
 		seed: seed, records: 200_000, warmUp: 300, during: 4 * time.Millisecond, flights: []int{1, 3},
 		crowds: []int{1, 5, 10, 20, 40, 80, 120},
+		crash:  newCrashSize(false), rehash: newRehashSize(false), lease: newLeaseSize(false),
 	}
 }
 
@@ -95,7 +101,7 @@ func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Sim
 	if differ != nil {
 		differ(&o)
 	}
-	o.Interval = o.Duration / intervals
+	o.Interval = cmp.Or(o.Interval, o.Duration/intervals)
 	if o.WarmUp == 0 {
 		o.WarmUp = max(s.warmUp*int64(o.Clients*max(o.InFlight, 1)), leastWarmUp)
 	}
@@ -115,7 +121,17 @@ var RTX = newPaper(&Paper{
 }, plan[*rtxSize]{newRTXSize, rtxSetUp, rtxExperiments})
 
 // rtxSmall tells for which statements of the quick size its few records and short runs are too small.
-var rtxSmall = map[string]string{}
+var rtxSmall = map[string]string{
+	"crash-before": fewerClients, "crash-after": fewerClients, "crash-rtx": fewerLeaves, "crash-dtx": fewerLeaves, "crash-optimal": fewerLeaves,
+	"rehash-optimal": smallSubtable, "rehash-recovers": smallSubtable, "leases-5": fewerStalls, "leases-fixed": fewerStalls, "leases-regulated": fewerStalls,
+}
+
+const (
+	fewerClients  = "The quick size has a sixth of the clients."
+	fewerLeaves   = "Of the quick size's few leaves the dead have locked a large share."
+	smallSubtable = "The quick size's subtable is not the one whose rehash takes rTX 200 ms."
+	fewerStalls   = "The quick size's runs are short."
+)
 
 func rtxSetUp(s *rtxSize) string {
 	return fmt.Sprintf("Profile rtx-testbed, seed %d. Unless a part says otherwise: 1 memory node, %d clients on %d compute nodes, %d\n"+
@@ -136,5 +152,8 @@ var rtxExperiments = []experiment[*rtxSize]{
 	{"trees", "peak throughput of Sherman's implementations (Figure 11)", "YCSB A to E.", treeCases, treeTable},
 	{"tables", "peak throughput of RACE's implementations (Figure 12)", "YCSB A to D.", tableCases, tableTable},
 	{"latency", "mean latency over throughput of Sherman's implementations (Figure 13)", "YCSB A, for 1 to 120 clients.", treeLatencyCases, treeLatencyTable},
+	{"crash", "clients that die while they INSERT into Sherman (Figure 14)", "", clientCrashCases, clientCrashTable},
+	{"rehash", "a client that dies while it splits a subtable of RACE (Figure 15)", "", rehashCases, rehashTable},
 	{"steps", "steps from the original to rTX (Figures 16 and 17)", "INSERTs alone.", stepCases, stepTable},
+	{"lease", "locks of the living that are taken for those of the dead (Figure 18)", "", leaseCases, leaseTable},
 }
