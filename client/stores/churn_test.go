@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/workloads/check/killed"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(tellEnv) != "" { // a child: its pools are the parent's
+	if os.Getenv(tellEnv) != "" || killed.Child() { // a child: its pools are the parent's
 		os.Exit(m.Run())
 	}
 	folder, err := os.MkdirTemp("", "farkv-stores")

@@ -1,0 +1,52 @@
+package stores
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/killed"
+)
+
+// killedPool returns what package killed knows of a pool.
+func killedPool(p *Pool, err error) (killed.Pool, error) {
+	if err != nil {
+		return killed.Pool{}, err
+	}
+	open := func(ep rdma.Endpoint) (client.Store, error) { return p.Kind.Open(ep, Options{Fabric: p.Fabric}) }
+	return killed.Pool{Fabric: p.Fabric, Open: open, Mender: p.Kind.Mender(nil), Check: p.Kind.Check}, nil
+}
+
+// TestKilled kills processes of pools whose clients repair what they meet, every 50 ms, at any moment: no operation waits
+// for the dead longer than a lease, nothing that was acknowledged is lost, nothing appears that was not written, and
+// nothing leaks. FARKV_LONG=1 does so for ten minutes each.
+func TestKilled(t *testing.T) {
+	for _, c := range []struct {
+		store string
+		own   Values
+		lease time.Duration
+	}{
+		{"race-rtx", nil, 8 * time.Millisecond},
+		{"sherman-rtx", nil, 8 * time.Millisecond},
+	} {
+		t.Run(c.store, func(t *testing.T) {
+			x := killed.Test{
+				Make: func(name string) (killed.Pool, error) {
+					return killedPool(Create("shm:"+name, c.store, Params{Nodes: 2, Records: 8000, PairBytes: 1000, Own: c.own}))
+				},
+				Open:      func(name string) (killed.Pool, error) { return killedPool(Open("shm:" + name)) },
+				Processes: []int{1, 2, 4, 1}, Keys: 40, Shared: 4, MaxValue: 900, Pause: 4 * time.Millisecond,
+				Every: 50 * time.Millisecond, Round: 2 * time.Second, Rounds: 2, Recover: time.Second, Lease: c.lease,
+			}
+			if os.Getenv("FARKV_LONG") == "1" {
+				x.Processes = []int{16, 8, 8, 4, 4, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+				x.Round, x.Rounds = time.Minute, 10
+			}
+			if counts := x.Run(t); !killed.Child() {
+				t.Logf("%+v", counts)
+			}
+		})
+	}
+}

@@ -1,0 +1,12 @@
+// Package killed has workers of many processes use one pool in shared memory while one process after the other is killed
+// by SIGKILL, at any moment, and others take their places. What a worker has been told of its writes outlives its
+// process, so that nothing can be lost, or appear, unseen.
+package killed
+
+import "os"
+
+// env tells a test's program that it is one of the processes, as JSON of place.
+const env = "FARKV_CHECK_KILLED"
+
+// Child reports whether this program is one of the processes, whose pools and folders are another program's.
+func Child() bool { return os.Getenv(env) != "" }

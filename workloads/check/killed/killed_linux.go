@@ -1,0 +1,373 @@
+package killed
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/cluster"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/shm"
+	"github.com/farkv/farkv/node/rdma/wall"
+	"github.com/farkv/farkv/workloads/check/wait"
+)
+
+// Pool is an open pool, as one process has it.
+type Pool struct {
+	Fabric rdma.Fabric
+	Open   func(ep rdma.Endpoint) (client.Store, error)
+	Mender cluster.NewMender
+	Check  func(f rdma.Fabric) (client.Report, error)
+}
+
+// Test is a pool, and how it is used.
+type Test struct {
+	Make      func(name string) (Pool, error) // in shared memory
+	Open      func(name string) (Pool, error) // what Make made
+	Processes []int                           // how many workers each of them has
+	Keys      int                             // of each worker, which it alone writes
+	Shared    int                             // keys that all write
+	MaxValue  int                             // bytes
+	Pause     time.Duration                   // of a worker between two operations, at most; 0: there is none
+	Every     time.Duration                   // from one kill to the next
+	Round     time.Duration                   // behind which all is stopped, recovered and looked at
+	Rounds    int
+	// Recover bounds how long the dead wait for the pool's master; 0: until the end of the round.
+	Recover time.Duration
+	// Lease is for how long an operation may wait for dead clients. Beside it, it takes up to four times as long as
+	// processors kept a worker of any process waiting meanwhile. 0: that is not judged.
+	Lease time.Duration
+}
+
+// delayShare is how many of the longest delays an operation may meet: see Test.Lease.
+const delayShare = 4
+
+// place is where a process works, one after the other.
+type place struct {
+	Test       string // whose process it is
+	Pool       string
+	Ledger     string
+	First      int // of its workers
+	Workers    int
+	Generation int
+}
+
+// Counts are what a Run has met.
+type Counts struct {
+	Kills, Clients int    // processes, and their workers, that were killed
+	Ops, Acked     uint64 // operations, and writes that were acknowledged
+	Doubts         uint64 // keys that a process was writing when it was killed
+	Slow           uint64 // operations that took longer than Test.Lease
+	// Slowest is the longest of them, and Excess what the worst of them took beyond Lease, in longest delays.
+	Slowest time.Duration
+	Excess  float64
+	Delay   time.Duration // the longest one, of the last 80 s of each round
+}
+
+// Run kills processes, and judges what the others find.
+func (x Test) Run(t *testing.T) Counts {
+	t.Helper()
+	if text := os.Getenv(env); text != "" {
+		var p place
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		if p.Test == t.Name() {
+			if err := x.child(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return Counts{}
+	}
+	name := fmt.Sprintf("killed-%d-%d", os.Getpid(), pools.Add(1))
+	pool, err := x.Make(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(pool.Fabric.Close(), shm.Remove(name, true)); err != nil {
+			t.Error(err)
+		}
+	}()
+	r := &run{Test: x, t: t, pool: pool, rng: rand.New(rand.NewPCG(uint64(x.Rounds), 1))}
+	file := filepath.Join(t.TempDir(), "ledger")
+	first := 0
+	for _, n := range x.Processes {
+		r.places = append(r.places, &process{place: place{
+			Test: t.Name(), Pool: name, Ledger: file, First: first, Workers: n,
+		}})
+		first += n
+	}
+	if r.ledger, err = mapLedger(file, first, x.Keys); err != nil {
+		t.Fatal(err)
+	}
+	r.judged = make([]uint64, first)
+	for i := range x.Rounds {
+		if err := r.round(); err != nil {
+			t.Fatalf("round %d, behind %d kills: %v", i, r.Kills, err)
+		}
+	}
+	return r.Counts
+}
+
+// pools numbers those of a test's program.
+var pools atomic.Int64
+
+// run is a Run at work.
+type run struct {
+	Test
+	Counts
+	t      *testing.T
+	pool   Pool
+	rng    *rand.Rand
+	ledger *ledger
+	places []*process
+	judged []uint64 // slow operations of each worker
+}
+
+// process is the one that works in a place now.
+type process struct {
+	place
+	*exec.Cmd
+	said bytes.Buffer
+	over chan struct{} // closed when it has ended
+}
+
+// pattern matches a test, and its subtests, by name.
+func pattern(test string) string { return "^" + strings.ReplaceAll(test, "/", "$/^") + "$" }
+
+// start starts the next process of a place.
+func (p *process) start() error {
+	p.Generation++
+	text, err := json.Marshal(p.place)
+	if err != nil {
+		return err
+	}
+	p.Cmd = exec.Command(os.Args[0], "-test.run="+pattern(p.Test), "-test.count=1")
+	p.Env = append(os.Environ(), env+"="+string(text))
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.said.Reset()
+	p.Stdout, p.Stderr, p.over = &p.said, &p.said, make(chan struct{})
+	if err := p.Start(); err != nil {
+		return err
+	}
+	go func() {
+		_ = p.Wait() // how it ended is asked later
+		close(p.over)
+	}()
+	return nil
+}
+
+// kill kills the process, unless it has ended by itself, which is an error.
+func (p *process) kill() error {
+	select {
+	case <-p.over:
+		said := p.said.Bytes()
+		return fmt.Errorf("process %d of worker %d ended by itself: %v\n%s", p.Generation, p.First, p.ProcessState,
+			said[:min(len(said), 4000)])
+	default:
+	}
+	_ = p.Process.Kill() // a process that ends by itself right now is found by the next one, which has its ledger
+	<-p.over
+	return nil
+}
+
+// round kills processes for a while, then all that are left, recovers all, and looks at what there is.
+func (r *run) round() error {
+	for _, p := range r.places {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	over := make(chan struct{})
+	var group sync.WaitGroup
+	var recovered error
+	if r.Recover > 0 {
+		group.Go(func() { recovered = r.keep(over) })
+	}
+	err := r.kills()
+	for _, p := range r.places {
+		err = errors.Join(err, p.kill())
+	}
+	close(over)
+	group.Wait()
+	if err = errors.Join(err, recovered); err != nil {
+		return err
+	}
+	if err := r.slow(); err != nil {
+		return err
+	}
+	if err := r.recover(); err != nil {
+		return fmt.Errorf("recover all: %w", err)
+	}
+	return r.audit()
+}
+
+// kills kills one process after the other.
+func (r *run) kills() error {
+	tick := time.NewTicker(r.Every)
+	defer tick.Stop()
+	for end := time.Now().Add(r.Round); time.Now().Before(end); {
+		<-tick.C
+		p := r.places[r.rng.IntN(len(r.places))]
+		if err := p.kill(); err != nil {
+			return err
+		}
+		r.Kills, r.Clients = r.Kills+1, r.Clients+p.Workers
+		if err := r.interrupted(p); err != nil {
+			return err
+		}
+		if err := p.start(); err != nil {
+			return err
+		}
+		if r.Kills%8 == 0 {
+			if err := r.slow(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keep recovers the dead again and again, behind pauses.
+func (r *run) keep(over chan struct{}) error {
+	rng := rand.New(rand.NewPCG(uint64(r.Kills), 2))
+	for {
+		select {
+		case <-over:
+			return nil
+		case <-time.After(time.Duration(rng.Int64N(int64(r.Recover)))):
+		}
+		if err := r.recover(); err != nil {
+			return err
+		}
+	}
+}
+
+// recover does what a master does for clients that died.
+func (r *run) recover() error {
+	ep, err := r.pool.Fabric.Open("keeper")
+	if errors.Is(err, rdma.ErrFull) { // all identities are in use: those of the dead, too, which the next master recovers
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = cluster.Once(ep, r.pool.Fabric, r.pool.Mender, cluster.Options{Lease: 300 * time.Millisecond})
+	return errors.Join(err, ep.Close())
+}
+
+// audit looks at all keys, and checks the pool, when all that died were recovered: nothing is in doubt any more.
+func (r *run) audit() error {
+	ep, err := r.pool.Fabric.Open("auditor")
+	if err != nil {
+		return err
+	}
+	s, err := r.pool.Open(ep)
+	if err != nil {
+		return err
+	}
+	for number := range r.ledger.workers {
+		w := &worker{Test: &r.Test, ledger: r.ledger, number: number, own: r.ledger.worker(number), store: s}
+		r.count(w)
+		for k := range r.Keys {
+			e := r.ledger.key(number, k)
+			if found, ok := e.inherit(); found && !ok {
+				return fmt.Errorf("key %d of worker %d: %d writes in doubt", k, number, mostDoubts)
+			}
+			is, err := w.look(k)
+			if err != nil {
+				return err
+			}
+			e.settle(is)
+		}
+		for k := range r.Shared {
+			if _, err := w.read(sharedKey(k)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := errors.Join(s.Close(), ep.Close()); err != nil {
+		return err
+	}
+	report, err := r.pool.Check(r.pool.Fabric)
+	if err == nil && len(report.Damage)+len(report.Waiting)+len(report.Unchecked) > 0 {
+		err = fmt.Errorf("damage: %q, waiting: %q, unchecked: %q", report.Damage, report.Waiting, report.Unchecked)
+	}
+	return err
+}
+
+// count adds what a worker has done since the last round.
+func (r *run) count(w *worker) {
+	r.Ops += w.own[opsAt].Swap(0)
+	r.Acked += w.own[ackedAt].Swap(0)
+	r.Doubts += w.own[foundAt].Swap(0)
+	w.own[beganAt].Store(0)
+}
+
+// child works in a place until the process is killed.
+func (x *Test) child(p place) error {
+	workers := 0
+	for _, n := range x.Processes {
+		workers += n
+	}
+	l, err := mapLedger(p.Ledger, workers, x.Keys)
+	if err != nil {
+		return err
+	}
+	go gauge(l)
+	pool, err := x.Open(p.Pool)
+	if err != nil {
+		return err
+	}
+	ends := make(chan error, p.Workers)
+	for i := range p.Workers {
+		go func() {
+			s, err := pool.open(fmt.Sprint("worker-", p.First+i))
+			if err == nil {
+				seed := rand.NewPCG(uint64(p.Generation), uint64(p.First+i))
+				w := &worker{Test: x, ledger: l, number: p.First + i, own: l.worker(p.First + i), rng: rand.New(seed), store: s}
+				err = w.work()
+			}
+			ends <- err
+		}()
+	}
+	return <-ends
+}
+
+// open opens a worker, as soon as there is an identity for it.
+func (p *Pool) open(name string) (client.Store, error) {
+	for end := time.Now().Add(wait.Hang); ; time.Sleep(time.Millisecond) {
+		ep, err := p.Fabric.Open(name)
+		if err == nil {
+			return p.Open(ep)
+		}
+		if !errors.Is(err, rdma.ErrFull) || time.Now().After(end) {
+			return nil, err
+		}
+	}
+}
+
+// tick is how long a gauge sleeps.
+const tick = time.Millisecond
+
+// gauge measures how long this process's goroutines wait for a processor, until the process ends.
+func gauge(l *ledger) {
+	for {
+		due := wall.Now() + tick
+		time.Sleep(tick)
+		l.delayed(due, wall.Now())
+	}
+}
