@@ -30,6 +30,18 @@ func Spread(least time.Duration, over Pause) Pause {
 	}
 }
 
+// Unless returns the formula of a pause that another formula says, or of none at all where late reports that the worker has
+// waited for long. Then it goes on for as long as it has a processor: one that sleeps may find, each time that it gets a
+// processor again, that others were faster. What it waits for takes a trip at least, which bounds how often it tries.
+func Unless(late func() bool, p Pause) Pause {
+	return func(n int, r *rand.Rand) time.Duration {
+		if late() {
+			return 0
+		}
+		return p(n, r)
+	}
+}
+
 // Retry paces an operation that is tried until it succeeds or its time is over. The formula is the operation's own:
 // what waits for a round trip of another client, and what waits for a master, differ by orders of magnitude.
 //
@@ -63,7 +75,9 @@ func (r *Retry) Again() bool {
 
 // Wait pauses before the next try, for as long as the formula says, whatever time is left.
 func (r *Retry) Wait() {
-	r.Env.Sleep(r.Pause(r.Tries, r.Env.Rand()))
+	if pause := r.Pause(r.Tries, r.Env.Rand()); pause > 0 {
+		r.Env.Sleep(pause)
+	}
 	r.Tries++
 	if r.Total != nil {
 		*r.Total++

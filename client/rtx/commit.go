@@ -113,6 +113,9 @@ func (tx *Tx) commitLogged() error {
 // lockAll is step 1. An object whose lock was taken early gets the lock with a log.
 func (tx *Tx) lockAll(lock Lock) error {
 	w := tx.w
+	if err := tx.yield(); err != nil {
+		return err
+	}
 	w.record.lock, w.record.entries = lock, w.record.entries[:0]
 	b := w.ep.Batch()
 	defer w.drop(b)
@@ -137,7 +140,7 @@ func (tx *Tx) lockAll(lock Lock) error {
 		if o.lock != 0 {
 			expect = o.lock
 		}
-		b.CompareSwap(o.at, uint64(expect), uint64(lock))
+		b.CompareSwap(o.at, uint64(expect), uint64(w.inPlaceOf(expect, lock)))
 	}
 	err := w.do(stepLock, b)
 	return tx.noteLocks(b, first, lock, err)
@@ -146,6 +149,7 @@ func (tx *Tx) lockAll(lock Lock) error {
 // noteLocks notes which objects are locked behind a batch with a CAS for each that is changed, and ends the attempt
 // unless all are.
 func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
+	w, wanted := tx.w, false
 	if err != nil {
 		err = fmt.Errorf("lock: %w", err)
 	}
@@ -158,20 +162,25 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 		first++
 		switch {
 		case err != nil:
-			tx.unsure(o, lock, cas, b)
+			tx.unsure(o, Lock(cas.Value), cas, b)
 		case cas.Swapped():
-			o.lock = lock
+			o.lock = Lock(cas.Value)
+		case o.lock.became(Lock(cas.Result)):
+			o.lock, wanted = Lock(cas.Result), true
 		default:
 			if o.lock != 0 { // taken early, and released by another client since
 				o.lock = 0
-				tx.w.stats.Lost++
+				w.stats.Lost++
 			}
 			o.slot.stale = true
-			_ = tx.conflict(o, Lock(cas.Result).Held())
+			_ = tx.conflict(o, !w.mayLock(o.at, Lock(cas.Result)))
 		}
 	}
 	if err != nil {
 		return err
+	}
+	if wanted && tx.err == nil {
+		return tx.lockWanted(lock)
 	}
 	return tx.err
 }
@@ -286,6 +295,7 @@ func (tx *Tx) finish(lock Lock) error {
 	if err := w.doWhereLeft(stepUnlock, b); err != nil {
 		return fmt.Errorf("release locks: %w", err)
 	}
+	w.releaseWanted(b)
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		o.released()
@@ -308,8 +318,12 @@ func (tx *Tx) commitAlone() error {
 	tx.writeData(b, o)
 	switch {
 	case !early:
+		if err := tx.yield(); err != nil {
+			w.drop(b)
+			return err
+		}
 		first := b.Len()
-		b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
+		b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(w.inPlaceOf(o.seen.Lock, lock)))
 		err := w.do(stepLock, b)
 		err = tx.noteLocks(b, first, lock, err)
 		w.drop(b)
@@ -401,6 +415,9 @@ func (w *Worker) letGo(step rdma.Step, objects []object) {
 		return
 	}
 	w.releases = append(w.releases, b)
+	if b.Finished() { // else when it is waited for, where this is done once more, in vain
+		w.releaseWanted(b)
+	}
 }
 
 // released notes that an object's lock is, or is about to be.

@@ -22,6 +22,7 @@ type scene struct {
 	options Options
 	fly     float64
 	adopt   bool // the last one recovers the dead before it does anything else
+	late    bool // all are late from their first moment on
 }
 
 const flyMost = 300 * time.Microsecond
@@ -108,6 +109,9 @@ func (c *scene) play() (sent uint64, err error) {
 		return 0, err
 	}
 	o.Log = c.kind == "touch with a log"
+	if c.late {
+		o.Late = 1
+	}
 	var failed error
 	var start func(i int)
 	start = func(i int) {
@@ -183,7 +187,7 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	for i, kind := range scenes {
 		t.Run(kind, func(t *testing.T) {
 			runs := 0
-			for _, c := range []scene{{nodes: 2}, {nodes: 2, adopt: true}, {nodes: 1, fly: 0.1}} {
+			for _, c := range []scene{{nodes: 2}, {nodes: 2, adopt: true, late: true}, {nodes: 1, fly: 0.1}} {
 				c.kind, c.seed = kind, uint64(100*i)
 				runs += c.enumerate(t, 2, every)
 			}

@@ -44,7 +44,7 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool), take func(i in
 	for {
 		more, blocked, err := w.readEach(refs, take)
 		if err == nil && blocked != 0 {
-			_, err = w.await(blocked)
+			_, err = w.await(blocked, false)
 		}
 		if err != nil && !w.rejoin(err) {
 			return fmt.Errorf("read %d objects: %w", len(refs), err)

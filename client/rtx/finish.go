@@ -184,7 +184,11 @@ func (w *Worker) resolveAlone(p *pending) (outcome, error) {
 		return unknown, err
 	}
 	now := MetaOf(op.Buf)
-	if _, _, err := w.swap(stepUnlock, p.at, uint64(p.lock), uint64(p.lock.released())); err != nil {
+	before, _, err := w.swap(stepUnlock, p.at, uint64(p.lock), uint64(p.lock.released()))
+	if err == nil && p.lock.became(Lock(before)) {
+		err = w.free(p.at, Lock(before))
+	}
+	if err != nil {
 		return unknown, err
 	}
 	switch {

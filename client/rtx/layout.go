@@ -142,7 +142,7 @@ func (l *Layout) widths() error {
 		return room
 	}
 	owner := bits.Len(uint(l.Clients))
-	l.sequenceBits = leaseShift - owner
+	l.sequenceBits = bits.TrailingZeros64(uint64(lockWanted)) - owner
 	l.unitBits = bits.Len64(l.units * uint64(l.Nodes))
 	tag := tagTop - l.unitBits
 	if l.sequenceBits > takeoverShift {

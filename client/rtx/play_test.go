@@ -26,6 +26,7 @@ type run struct {
 	rounds   int           // of workers: later ones have identities of those that died
 	bound    time.Duration // of an operation of those that live
 	guess    bool          // workers guess what they have seen
+	late     bool          // every other worker is late from its first moment on
 	reaper   bool          // dead clients are recovered while others go on
 
 	total *Stats
@@ -42,6 +43,7 @@ func draw(seed uint64) *run {
 		Sizes: []int{64, 256}, Chunk: 1 << (10 + rng.IntN(2))}
 	r.pad = []int{0, 100}[rng.IntN(2)]
 	r.guess = rng.IntN(3) == 0
+	r.late = seed%3 == 0
 	r.options = Options{Drift: 100 * time.Microsecond << rng.IntN(5), Log: rng.IntN(4) == 0, Timeout: 10 * time.Second}
 	if rng.IntN(2) == 0 {
 		r.options.Quarantine = 1
@@ -128,7 +130,11 @@ func (r *run) open(f rdma.Fabric, name string, l *Layout) (*Worker, error) {
 
 // work is a worker's part.
 func (r *run) work(ep rdma.Endpoint, l *Layout, k *accounts, name string) error {
-	w, err := Open(ep, l, r.options)
+	o := r.options
+	if r.late && ep.Client()%2 == 0 {
+		o.Late = 1
+	}
+	w, err := Open(ep, l, o)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -247,6 +253,7 @@ func (r *run) fill(w *Worker, before Usage) error {
 func (s *Stats) add(o Stats) {
 	s.Commits, s.Alone, s.Retries, s.Waits = s.Commits+o.Commits, s.Alone+o.Alone, s.Retries+o.Retries, s.Waits+o.Waits
 	s.Freed, s.Aborted, s.Stolen, s.Finished = s.Freed+o.Freed, s.Aborted+o.Aborted, s.Stolen+o.Stolen, s.Finished+o.Finished
+	s.Wanted += o.Wanted
 	s.Lost, s.Claims, s.Scans = s.Lost+o.Lost, s.Claims+o.Claims, s.Scans+o.Scans
 }
 

@@ -11,10 +11,10 @@ import (
 // by another one may meet that once each time that the buffer is used again; more often it is damage.
 const mostTorn = 64
 
-// load returns an object with its data. The execution phase (Figure 7): metadata, then data, and with that the metadata
-// again, of this object and of all that were met before. When all are as they were first seen, all of them were so in
-// the moment between the two READs: a state that existed.
-func (tx *Tx) load(r Ref) (*object, error) {
+// load returns an object with its data; change: the transaction is to change it. The execution phase (Figure 7):
+// metadata, then data, and with that the metadata again, of this object and of all that were met before. When all are as
+// they were first seen, all of them were so in the moment between the two READs: a state that existed.
+func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (tx *Tx) load(r Ref) (*object, error) {
 	o := tx.add(r)
 	for torn, known := 0, tx.guessed(o); ; {
 		if !known {
-			if err := tx.readMeta(o); err != nil {
+			if err := tx.readMeta(o, change); err != nil {
 				return nil, tx.forget(r, err)
 			}
 		}
@@ -59,9 +59,9 @@ func (tx *Tx) forget(r Ref, err error) error {
 	return tx.fail(err)
 }
 
-// readMeta reads the metadata of an object that is not locked. A transaction that holds locks waits for none: it ends,
-// lets go, and waits then.
-func (tx *Tx) readMeta(o *object) (err error) {
+// readMeta reads the metadata of an object that is not locked; lock: the transaction is to lock it next. A transaction
+// that holds locks waits for none: it ends, lets go, and waits then.
+func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	op := b.Read(o.at, MetaBytes)
@@ -77,7 +77,7 @@ func (tx *Tx) readMeta(o *object) (err error) {
 	case tx.held > 0:
 		return tx.conflict(o, true)
 	}
-	o.seen, err = w.await(o.ref)
+	o.seen, err = w.await(o.ref, lock)
 	return err
 }
 
@@ -163,6 +163,9 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bo
 		}
 		now := MetaOf(b.Op(first).Buf)
 		first++
+		if o.lock.became(now.Lock) {
+			now.Lock = o.lock // it is wanted now, and still the transaction's
+		}
 		if now == o.expected() {
 			continue
 		}
@@ -247,9 +250,12 @@ func (tx *Tx) Lock(r Ref) error {
 	o := tx.add(r)
 	for known := tx.guessed(o); ; {
 		if !known {
-			if err := tx.readMeta(o); err != nil {
+			if err := tx.readMeta(o, true); err != nil {
 				return tx.forget(r, err)
 			}
+		}
+		if !w.mayLock(o.at, o.seen.Lock) {
+			return tx.forget(r, tx.conflict(o, true))
 		}
 		ok, err := tx.lockAndRead(o, true)
 		if err != nil && o.lock == 0 {
@@ -290,7 +296,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.drop(b)
-	lock := w.lock(w.id, tx.sequence, true, tx.code(0))
+	lock := w.inPlaceOf(o.seen.Lock, w.lock(w.id, tx.sequence, true, tx.code(0)))
 	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
 	var data, pointer *rdma.Op
 	if !w.Absent(o.seen.Pointer) && !o.there && o.change == unchanged {

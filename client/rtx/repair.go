@@ -47,12 +47,12 @@ func waits(w *Worker) kit.Retry {
 // called by a closure that Run runs: its transaction waits by itself.
 func (w *Worker) Await(r Ref) error {
 	w.begin()
-	_, err := w.await(r)
+	_, err := w.await(r, false)
 	return err
 }
 
-// await returns an object's metadata when it is not locked.
-func (w *Worker) await(r Ref) (m Meta, err error) {
+// await returns an object's metadata when it is not locked; lock: and the worker's transaction may lock it.
+func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 	if !w.valid(r) {
 		return m, fmt.Errorf("await %v: %w", r, ErrNoObject)
 	}
@@ -63,8 +63,14 @@ func (w *Worker) await(r Ref) (m Meta, err error) {
 		switch {
 		case err != nil:
 			return m, fmt.Errorf("await %v: %w", r, err)
-		case !m.Lock.Held():
+		case !m.Lock.Held() && (!lock || w.mayLock(at, m.Lock)):
 			return m, nil
+		case !m.Lock.Held():
+			w.watch.see(at, m.Lock, 0, w.ep.Now(), w.lapse())
+			if !p.Again() {
+				return m, errTime
+			}
+			continue
 		case w.owner(m.Lock) == w.id:
 			if err := w.freeOwn(at, m.Lock); err != nil {
 				return m, err
@@ -77,7 +83,7 @@ func (w *Worker) await(r Ref) (m Meta, err error) {
 		}
 		term, sequence := lease(m.Lock, w.opt.Drift), w.sequence(m.Lock)
 		over := s.over(sequence) || m.Lock.Alone() && s.sequence() >= sequence
-		still := w.watch.see(at, m.Lock, s, w.ep.Now(), term)
+		still := w.watch.see(at, m.Lock|lockWanted, s, w.ep.Now(), term)
 		if over || still >= term {
 			if err := w.repair(at, m, s); err != nil {
 				return m, fmt.Errorf("repair %v: %w", r, err)
@@ -86,6 +92,11 @@ func (w *Worker) await(r Ref) (m Meta, err error) {
 				return m, errTime
 			}
 			continue
+		}
+		if lock && !m.Lock.Wanted() && w.late() {
+			if err := w.want(at, m.Lock); err != nil {
+				return m, fmt.Errorf("await %v: %w", r, err)
+			}
 		}
 		if still == 0 { // another client has it, which is at work: a client that waits for long looks as often as a new one
 			p = w.waits

@@ -73,7 +73,7 @@ var errConflict = errors.New("transaction has to be run again")
 func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	return kit.Retry{Env: w.ep, Pause: pause, Over: w.over}
+	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.over}
 }
 
 // Run runs a transaction: what f reads existed at one moment, at which everything that it changes takes effect, all or
@@ -96,7 +96,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 		}
 		w.stats.Retries++
 		if blocked != 0 {
-			if _, err := w.await(blocked); err != nil && !w.rejoin(err) {
+			if _, err := w.await(blocked, true); err != nil && !w.rejoin(err) {
 				return err
 			}
 		}
@@ -175,7 +175,7 @@ func (tx *Tx) conflict(o *object, blocked bool) error {
 // changed. All that the transaction has read existed at one moment: when it does not, the error tells f to return. It
 // takes 2 trips, and none when the transaction has the object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
-	o, err := tx.load(r)
+	o, err := tx.load(r, false)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func (tx *Tx) Takes(d time.Duration) { tx.takes = max(tx.takes, d) }
 // Write replaces the data of an object, or gives data to a root that has none. data is copied. The error wraps
 // ErrNoObject, client.ErrTooLarge or ErrTooMany.
 func (tx *Tx) Write(r Ref, data []byte) error {
-	o, err := tx.load(r)
+	o, err := tx.load(r, true)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (tx *Tx) life() uint64 { return (tx.sequence*0x9e37 + uint64(tx.w.id)) & 0x
 
 // Free frees an object. A root is without data then.
 func (tx *Tx) Free(r Ref) error {
-	o, err := tx.load(r)
+	o, err := tx.load(r, true)
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,11 @@ func (r Ref) String() string { return fmt.Sprintf("object %d.%d", r.number(), r>
 //	1  held
 //	1  alone: the holder changes this object only, and keeps no log (OPT1)
 //	4  lease code: for how long the word may stay as it is; see Layout.lease
+//	1  wanted: a transaction waits that is late, and is the next one to lock the object
 //	   owner, as many bits as Shape.Clients needs
 //	   sequence, the rest: of the owner's transaction
 //
-// A lock that is not held keeps owner and sequence of its last holder. No transaction has the same pair, so the word is
+// A lock that is not held keeps owner and sequence of its last holder, and whether it is wanted. No transaction has the same pair, so the word is
 // the object's version too: it differs after each time that the object was locked.
 type Lock uint64
 
@@ -33,7 +34,8 @@ const (
 	lockAlone  Lock = 1 << 62
 	leaseShift      = 58
 	leaseCodes      = 16
-	lockNamed  Lock = 1<<leaseShift - 1 // owner and sequence
+	lockWanted Lock = 1 << 57
+	lockNamed  Lock = lockWanted - 1 // owner and sequence
 )
 
 // Held reports whether a transaction holds the lock.
@@ -42,8 +44,14 @@ func (k Lock) Held() bool { return k&lockHeld != 0 }
 // Alone reports whether the holder keeps no log.
 func (k Lock) Alone() bool { return k&lockAlone != 0 }
 
+// Wanted reports whether a transaction waits for the lock that is late.
+func (k Lock) Wanted() bool { return k&lockWanted != 0 }
+
 // released is what the word becomes when its holder lets go, or a repair does.
-func (k Lock) released() Lock { return k & lockNamed }
+func (k Lock) released() Lock { return k & (lockNamed | lockWanted) }
+
+// became reports whether a lock that is held is now as it was, but for being wanted.
+func (k Lock) became(now Lock) bool { return k != now && k|lockWanted == now }
 
 // Pointer says where the data of an object lies: the second word of its metadata. From the top:
 //

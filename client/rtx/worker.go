@@ -23,6 +23,9 @@ type Options struct {
 	Quarantine time.Duration
 	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of section 4.3.
 	Flat bool
+	// Late is for how long a transaction waits for locks of others, before a lock that it meets becomes wanted: none locks
+	// that one next which is not late. An eighth of Timeout by default.
+	Late time.Duration
 	// Log keeps a log of transactions that change one object, too: without OPT1.
 	Log bool
 }
@@ -45,6 +48,7 @@ type Stats struct {
 	Commits, Alone uint64 // transactions that changed something; of them those of one object without a log
 	Retries        uint64 // closures that were run again
 	Waits          uint64 // locks of others that were waited for
+	Wanted         uint64 // of them those that became wanted
 	Freed          uint64 // locks that were released since their transaction is over
 	Aborted        uint64 // transactions of others that were aborted
 	Stolen         uint64 // locks of OPT1 that were repaired
@@ -92,6 +96,9 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	}
 	if o.Quarantine <= 0 {
 		o.Quarantine = o.Drift
+	}
+	if o.Late <= 0 {
+		o.Late = o.Timeout / 8
 	}
 	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
 	if w.id == 0 || int(w.id) > l.Clients {
@@ -169,6 +176,7 @@ func (w *Worker) Over() bool { return w.over() }
 
 // begin begins the span of a transaction.
 func (w *Worker) begin() {
+	w.reap()
 	if !w.shared {
 		w.extend()
 	}
@@ -223,14 +231,17 @@ func (w *Worker) drop(b *rdma.Batch) {
 
 // land waits for verbs that are in flight. Until they have landed the client must not do what they could undo.
 func (w *Worker) land() error {
-	for _, list := range []*[]*rdma.Batch{&w.flying, &w.releases} {
+	for _, list := range []*[]*rdma.Batch{&w.releases, &w.flying} { // what the first leave is in the second
 		for n := len(*list) - 1; n >= 0; n-- {
 			b := (*list)[n]
 			if err := w.ep.Wait(b, rdma.All, max(w.left(), 1)); err != nil && !b.Finished() {
 				return err
 			}
-			b.Release()
 			*list = (*list)[:n]
+			if list == &w.releases {
+				w.releaseWanted(b)
+			}
+			b.Release()
 		}
 	}
 	return nil
@@ -242,19 +253,24 @@ const mostReleases = 16
 // resume is what a transaction begins with: it settles what earlier ones have left. Releases of their locks may land
 // whenever they do, since each expects a word that no other lock has; so they are not waited for.
 func (w *Worker) resume() error {
-	kept := w.releases[:0]
-	for _, b := range w.releases {
-		if b.Finished() {
-			b.Release()
-			continue
-		}
-		kept = append(kept, b)
-	}
-	w.releases = kept
-	if len(w.flying) > 0 || len(w.pending) > 0 || len(kept) > mostReleases {
+	if len(w.flying) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
 		return w.settle()
 	}
 	return nil
+}
+
+// reap looks at releases of locks that have landed.
+func (w *Worker) reap() {
+	list := w.releases
+	w.releases = w.releases[:0]
+	for _, b := range list {
+		if b.Finished() {
+			w.releaseWanted(b)
+			b.Release()
+			continue
+		}
+		w.releases = append(w.releases, b)
+	}
 }
 
 // A worker waits for a node that does not answer for a part of a transaction's time: it may be out of reach for a moment.

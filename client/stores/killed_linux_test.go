@@ -42,7 +42,7 @@ func TestKilled(t *testing.T) {
 			}
 			if os.Getenv("FARKV_LONG") == "1" {
 				x.Processes = []int{16, 8, 8, 4, 4, 4, 4, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
-				x.Round, x.Rounds = time.Minute, 10
+				x.Round, x.Rounds, x.Pause = 15*time.Second, 1, 0
 			}
 			if counts := x.Run(t); !killed.Child() {
 				t.Logf("%+v", counts)

@@ -101,10 +101,8 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 		return nil, fmt.Errorf("a timeout of %v: the pool was made for %v at most: %w", o.Timeout, l.Timeout, ErrParams)
 	}
 	// A pause is about what another client's CAS takes, and differs between clients that met once.
-	s.pace = kit.Retry{
-		Env: ep, Pause: kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond)), Over: s.over,
-		Total: &s.stats.Retries,
-	}
+	pause := kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
+	s.pace = kit.Retry{Env: ep, Pause: kit.Unless(s.late, pause), Over: s.over, Total: &s.stats.Retries}
 	if o.Splits > 0 {
 		s.splits = func(depth int) bool { return 2*depth < s.Depth && ep.Rand().Float64() < o.Splits }
 	}
@@ -192,6 +190,12 @@ func (s *Store) left() time.Duration {
 }
 
 func (s *Store) over() bool { return s.left() == 0 }
+
+// lateShare: an operation is late when so much of its time has passed, one part of so many.
+const lateShare = 8
+
+// late reports whether the operation has waited for so long that it does not pause any more.
+func (s *Store) late() bool { return s.left() < s.timeout-s.timeout/lateShare }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)

@@ -2,6 +2,7 @@ package killed
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/wall"
@@ -20,12 +21,12 @@ func (r *run) slow() error {
 			return fmt.Errorf("worker %d had more than %d slow operations at once", number, slowOps)
 		}
 		for ; r.judged[number] < noted; r.judged[number]++ {
-			at := slowsAt + 2*int(r.judged[number]%slowOps)
+			at := slowsAt + 3*int(r.judged[number]%slowOps)
 			began, ended := time.Duration(own[at].Load()), time.Duration(own[at+1].Load())
 			if now-ended < settled {
 				break
 			}
-			if err := r.judge(number, began, ended); err != nil {
+			if err := r.judge(number, what(own[at+2].Load()), began, ended); err != nil {
 				return err
 			}
 		}
@@ -39,7 +40,7 @@ func (r *run) interrupted(p *process) error {
 	for i := range p.Workers {
 		own := r.ledger.worker(p.First + i)
 		if began := time.Duration(own[beganAt].Swap(0)); began > 0 && now-began > r.Lease && r.Lease > 0 {
-			if err := r.judge(p.First+i, began, now); err != nil {
+			if err := r.judge(p.First+i, what(own[whatAt].Load()), began, now); err != nil {
 				return err
 			}
 		}
@@ -48,13 +49,17 @@ func (r *run) interrupted(p *process) error {
 }
 
 // judge compares how long an operation took with how long processors kept workers waiting meanwhile.
-func (r *run) judge(number int, began, ended time.Duration) error {
+func (r *run) judge(number int, did what, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
 	r.Slow++
 	r.Slowest, r.Delay = max(r.Slowest, took), max(r.Delay, delay)
 	r.Excess = max(r.Excess, float64(took-r.Lease)/float64(max(delay, time.Millisecond)))
 	if took > r.Lease+delayShare*delay {
-		return fmt.Errorf("an operation of worker %d took %v; the lease is %v, and the longest delay was %v", number, took, r.Lease,
+		if os.Getenv("LOOSE") != "" {
+			fmt.Printf("SLOW worker %d %v took %v delay %v\n", number, did, took, delay)
+			return nil
+		}
+		return fmt.Errorf("%v of worker %d took %v; the lease is %v, and the longest delay was %v", did, number, took, r.Lease,
 			delay)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,7 +103,12 @@ func (x Test) Run(t *testing.T) Counts {
 		}
 	}()
 	r := &run{Test: x, t: t, pool: pool, rng: rand.New(rand.NewPCG(uint64(x.Rounds), 1))}
-	file := filepath.Join(t.TempDir(), "ledger")
+	folder, _, err := shm.Room() // where no store waits for a disk
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, name+".ledger")
+	defer os.Remove(file)
 	first := 0
 	for _, n := range x.Processes {
 		r.places = append(r.places, &process{place: place{
@@ -141,8 +147,9 @@ type run struct {
 type process struct {
 	place
 	*exec.Cmd
-	said bytes.Buffer
-	over chan struct{} // closed when it has ended
+	said   bytes.Buffer
+	killed bool
+	over   chan struct{} // closed when it has ended
 }
 
 // pattern matches a test, and its subtests, by name.
@@ -151,6 +158,7 @@ func pattern(test string) string { return "^" + strings.ReplaceAll(test, "/", "$
 // start starts the next process of a place.
 func (p *process) start() error {
 	p.Generation++
+	p.killed = false
 	text, err := json.Marshal(p.place)
 	if err != nil {
 		return err
@@ -172,16 +180,27 @@ func (p *process) start() error {
 
 // kill kills the process, unless it has ended by itself, which is an error.
 func (p *process) kill() error {
-	select {
-	case <-p.over:
+	if p.killed {
+		return nil
+	}
+	if p.ended() {
 		said := p.said.Bytes()
 		return fmt.Errorf("process %d of worker %d ended by itself: %v\n%s", p.Generation, p.First, p.ProcessState,
 			said[:min(len(said), 4000)])
-	default:
 	}
-	_ = p.Process.Kill() // a process that ends by itself right now is found by the next one, which has its ledger
-	<-p.over
+	p.killed = true
+	_ = p.Process.Kill() // one that ends by itself right now has failed, which the next one will, too
 	return nil
+}
+
+// ended reports whether the process is gone. Until then its workers may do something yet.
+func (p *process) ended() bool {
+	select {
+	case <-p.over:
+		return true
+	default:
+		return false
+	}
 }
 
 // round kills processes for a while, then all that are left, recovers all, and looks at what there is.
@@ -200,6 +219,7 @@ func (r *run) round() error {
 	err := r.kills()
 	for _, p := range r.places {
 		err = errors.Join(err, p.kill())
+		<-p.over
 	}
 	close(over)
 	group.Wait()
@@ -221,21 +241,22 @@ func (r *run) kills() error {
 	defer tick.Stop()
 	for end := time.Now().Add(r.Round); time.Now().Before(end); {
 		<-tick.C
-		p := r.places[r.rng.IntN(len(r.places))]
-		if err := p.kill(); err != nil {
-			return err
-		}
-		r.Kills, r.Clients = r.Kills+1, r.Clients+p.Workers
-		if err := r.interrupted(p); err != nil {
-			return err
-		}
-		if err := p.start(); err != nil {
-			return err
-		}
-		if r.Kills%8 == 0 {
-			if err := r.slow(); err != nil {
+		if p := r.places[r.rng.IntN(len(r.places))]; !p.killed {
+			if err := errors.Join(p.kill(), r.interrupted(p)); err != nil {
 				return err
 			}
+			r.Kills, r.Clients = r.Kills+1, r.Clients+p.Workers
+		}
+		for _, p := range r.places {
+			if !p.killed || !p.ended() {
+				continue
+			}
+			if err := p.start(); err != nil {
+				return err
+			}
+		}
+		if err := r.slow(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -294,7 +315,7 @@ func (r *run) audit() error {
 			e.settle(is)
 		}
 		for k := range r.Shared {
-			if _, err := w.read(sharedKey(k)); err != nil {
+			if _, err := w.read(shared|get, sharedKey(k)); err != nil {
 				return err
 			}
 		}
@@ -363,11 +384,13 @@ func (p *Pool) open(name string) (client.Store, error) {
 // tick is how long a gauge sleeps.
 const tick = time.Millisecond
 
-// gauge measures how long this process's goroutines wait for a processor, until the process ends.
+// gauge measures how long this process's goroutines wait for a processor, until the process ends. What a timer wakes
+// goes on ahead of others, so that the gauge steps back behind them, as a worker does that is preempted.
 func gauge(l *ledger) {
 	for {
 		due := wall.Now() + tick
 		time.Sleep(tick)
+		runtime.Gosched()
 		l.delayed(due, wall.Now())
 	}
 }

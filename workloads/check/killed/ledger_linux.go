@@ -34,14 +34,35 @@ const (
 // Words of a worker, behind which come its slow operations and its keys.
 const (
 	nextAt  = iota // number of its last value
+	whatAt         // which operation it does, or did last
 	beganAt        // when the operation in flight began, in ns; 0: there is none
 	slowAt         // operations that were noted as slow so far
 	opsAt          // operations that ended
 	ackedAt        // writes that were acknowledged
 	foundAt        // keys that were found in doubt
-	slowsAt
-	keysAt = slowsAt + 2*slowOps
+	slowsAt        // when they began and ended, and which they were
+	keysAt  = slowsAt + 3*slowOps
 )
+
+// what is an operation, as the ledger and the judges name it.
+type what uint64
+
+const (
+	get what = iota
+	insert
+	update
+	remove
+	scan
+	shared = 8 // is added for a key that others write, too
+)
+
+func (w what) String() string {
+	of := ""
+	if w&shared != 0 {
+		of = " of a shared key"
+	}
+	return [...]string{"Get", "Insert", "Update", "Delete", "Scan"}[w&^shared] + of
+}
 
 // Words of a key.
 const (
@@ -76,7 +97,8 @@ func mapLedger(file string, workers, keys int) (*ledger, error) {
 
 // delayed notes that something was to go on at a time, and did late.
 func (l *ledger) delayed(due, late time.Duration) {
-	for b := uint64(due / bucket); b <= uint64(late/bucket); b++ {
+	first, last := uint64(due/bucket), uint64(late/bucket)
+	for b := max(first, last-min(last, buckets-1)); b <= last; b++ {
 		w := &l.words[b%buckets]
 		for old := w.Load(); ; old = w.Load() {
 			now := b<<delayLow | uint64((late-due)/time.Microsecond)

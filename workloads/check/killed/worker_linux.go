@@ -65,16 +65,18 @@ func (w *worker) work() error {
 }
 
 // timed does an operation, and notes it if it took longer than it may in a process that no processor keeps waiting.
-func (w *worker) timed(f func() error) error {
+func (w *worker) timed(what what, f func() error) error {
 	began := wall.Now()
+	w.own[whatAt].Store(uint64(what))
 	w.own[beganAt].Store(uint64(began))
 	err := f()
 	ended := wall.Now()
 	if w.Lease > 0 && ended-began > w.Lease {
 		n := w.own[slowAt].Load()
-		at := slowsAt + 2*int(n%slowOps)
+		at := slowsAt + 3*int(n%slowOps)
 		w.own[at].Store(uint64(began))
 		w.own[at+1].Store(uint64(ended))
+		w.own[at+2].Store(uint64(what))
 		w.own[slowAt].Store(n + 1)
 	}
 	w.own[beganAt].Store(0)
@@ -93,8 +95,8 @@ func (w *worker) value() (check.Value, []byte) {
 }
 
 // read returns which value a key has; 0: it is not there.
-func (w *worker) read(key []byte) (is check.Value, err error) {
-	err = w.timed(func() error {
+func (w *worker) read(what what, key []byte) (is check.Value, err error) {
+	err = w.timed(what, func() error {
 		v, err := w.store.Get(key)
 		if err == nil {
 			is, err = w.written(key, v)
@@ -118,7 +120,7 @@ func (w *worker) written(key, value []byte) (check.Value, error) {
 
 // look reads a key of the worker's own, and compares it with what it may be.
 func (w *worker) look(key int) (check.Value, error) {
-	is, err := w.read(keyOf(w.number, key))
+	is, err := w.read(get, keyOf(w.number, key))
 	if err == nil {
 		err = w.judge(key, is)
 	}
@@ -144,16 +146,16 @@ func (w *worker) write(key int) error {
 		}
 	}
 	next, value := w.value()
-	f := func() error { return w.store.Update(keyOf(w.number, key), value) }
+	what, f := update, func() error { return w.store.Update(keyOf(w.number, key), value) }
 	switch {
 	case now == 0:
-		f = func() error { return w.store.Insert(keyOf(w.number, key), value) }
+		what, f = insert, func() error { return w.store.Insert(keyOf(w.number, key), value) }
 	case w.rng.IntN(4) == 0:
 		next = 0
-		f = func() error { return w.store.Delete(keyOf(w.number, key)) }
+		what, f = remove, func() error { return w.store.Delete(keyOf(w.number, key)) }
 	}
 	e.begin(next)
-	err := w.timed(f)
+	err := w.timed(what, f)
 	switch {
 	case err == nil:
 		e.acked()
@@ -173,13 +175,13 @@ func (w *worker) share(key int) error {
 	var err error
 	switch w.rng.IntN(8) {
 	case 0:
-		err = w.timed(func() error { return w.store.Insert(name, value) })
+		err = w.timed(shared|insert, func() error { return w.store.Insert(name, value) })
 	case 1:
-		err = w.timed(func() error { return w.store.Delete(name) })
+		err = w.timed(shared|remove, func() error { return w.store.Delete(name) })
 	case 2, 3, 4:
-		err = w.timed(func() error { return w.store.Update(name, value) })
+		err = w.timed(shared|update, func() error { return w.store.Update(name, value) })
 	default:
-		_, err = w.read(name)
+		_, err = w.read(shared|get, name)
 	}
 	if errors.Is(err, client.ErrExists) || errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrFull) {
 		return nil
@@ -193,7 +195,7 @@ func (w *worker) share(key int) error {
 // scan reads the worker's own keys in order. None is left out that is known to be there.
 func (w *worker) scan(s client.Scanner) error {
 	seen, last := map[string]check.Value{}, ""
-	err := w.timed(func() (err error) {
+	err := w.timed(scan, func() (err error) {
 		n := 0
 		scanned := s.Scan(keyOf(w.number, 0), w.Keys, func(key, value []byte) bool {
 			var is check.Value
