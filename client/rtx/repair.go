@@ -18,6 +18,8 @@ type watch struct {
 	state state
 	last  time.Duration // when they were seen so last
 	still time.Duration
+	looks int
+	use   Pointer // behind the second look
 }
 
 // gapShares is into how many parts a lease falls. A look that comes later than a part behind the one before counts as
@@ -33,6 +35,16 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	v.still += min(max(now-v.last, 0), lease/gapShares)
 	v.last = now
 	return v.still
+}
+
+// moved reports whether the holder has swapped the pointer since, of which a lock with no log has nothing left to do but
+// to release it. The READ that saw the lock first may have the pointer of before; a later one has that of the lock. Steals
+// do not count: a late repair of an earlier holder's may add one.
+func (v *watch) moved(p Pointer) bool {
+	if v.looks++; v.looks == 2 {
+		v.use = p.use()
+	}
+	return v.looks > 2 && v.use != p.use()
 }
 
 // waits paces the looks at a lock: about what a transaction takes at first, and then as long as does not delay a repair
@@ -84,6 +96,12 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 		term, sequence := lease(m.Lock, w.opt.Drift), w.sequence(m.Lock)
 		over := s.over(sequence) || m.Lock.Alone() && s.sequence() >= sequence
 		still := w.watch.see(at, m.Lock|lockWanted, s, w.ep.Now(), term)
+		if m.Lock.Alone() && w.watch.moved(m.Pointer) {
+			if err := w.free(at, m.Lock); err != nil {
+				return m, fmt.Errorf("release %v: %w", r, err)
+			}
+			continue
+		}
 		if over || still >= term {
 			if err := w.repair(at, m, s); err != nil {
 				return m, fmt.Errorf("repair %v: %w", r, err)

@@ -106,6 +106,10 @@ var mutants = []teeth.Mutant{
 		At: "$o.$lock.became(Lock($cas.Result))", Do: "false", Test: "TestWanted"},
 	{Rule: "a lock is wanted by a transaction that is late", In: "Worker.await",
 		At: "$lock && !$m.Lock.Wanted() && $w.late()", Do: "false", Test: "TestLate"},
+	{Rule: "a pointer that was seen with its lock may be of before", In: "watch.moved",
+		At: "$v.$looks == 2", Do: "$v.$looks == 1", Test: "TestMoved"},
+	{Rule: "a lock with no log whose pointer moved is released on sight", In: "Worker.await",
+		At: "$m.Lock.Alone() && $w.$watch.moved($m.Pointer)", Do: "false", Test: "TestReleasedByOthers"},
 	// Recovery and memory.
 	{Rule: "a recovery finishes a commit", In: "Worker.survey",
 		At: "$e.$state.phase() == $phaseDoing", Do: "false"},

@@ -95,6 +95,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 			return err
 		}
 		w.stats.Retries++
+		w.reap()
 		if blocked != 0 {
 			if _, err := w.await(blocked, true); err != nil && !w.rejoin(err) {
 				return err

@@ -102,3 +102,50 @@ func TestLate(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestMoved: that a pointer moved under a lock shows only in READs that came behind the lock.
+func TestMoved(t *testing.T) {
+	_, l := pool(t, Shape{Roots: 1})
+	before, under, after := l.pointer(0, 1, 1), l.pointer(0, 1, 2), l.pointer(0, 1, 3)
+	stolen, _ := under.stolen()
+	for _, c := range []struct {
+		what  string
+		seen  []Pointer
+		moved bool
+	}{
+		{"the same", []Pointer{under, under, under}, false}, {"of before, and then of the lock", []Pointer{before, under, under}, false},
+		{"stolen", []Pointer{under, under, stolen}, false}, {"swapped", []Pointer{before, under, after}, true},
+	} {
+		var v watch
+		got := false
+		for _, p := range c.seen {
+			v.see(0, lockHeld, 0, 1, time.Second)
+			got = v.moved(p)
+		}
+		if got != c.moved {
+			t.Errorf("%s: got %v", c.what, got)
+		}
+	}
+}
+
+// TestReleasedByOthers: a lock of a transaction with no log that has committed is released by a client that waits for it
+// and sees the pointer move, though its holder does nothing any more and the lease is long.
+func TestReleasedByOthers(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 1})
+	a := l.Root(0)
+	other, r := worker(t, f, l, Options{Drift: long}), newRaw(t, f, l)
+	must(t, set(other, "first", a))
+	must(t, other.settle())
+	before := r.meta(a)
+	lock := l.lock(9, 1, true, 0)
+	r.lock(a, lock)
+	done := make(chan error)
+	go func() { done <- set(other, "second", a) }()
+	time.Sleep(20 * time.Millisecond) // it has seen lock and pointer
+	use := l.pointer(before.Pointer.class(), l.tag(before.Pointer)+1, l.unit(before.Pointer))
+	p := make([]byte, HeaderBytes+len("third"))
+	l.encodeBuffer(p, use, a, []byte("third"))
+	r.write(l.buffer(use), p)
+	r.swap(l.Meta(a).Add(8), uint64(before.Pointer), uint64(use))
+	must(t, <-done)
+}

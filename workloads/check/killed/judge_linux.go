@@ -2,7 +2,6 @@ package killed
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/wall"
@@ -11,8 +10,8 @@ import (
 // settled is how old an operation is when it is judged: gauges that were kept waiting meanwhile have noted it by then.
 const settled = time.Second
 
-// slow judges the operations that ended some time ago and took long.
-func (r *run) slow() error {
+// judgeSlow judges the operations that ended some time ago and took long.
+func (r *run) judgeSlow() error {
 	now := wall.Now()
 	for number := range r.judged {
 		own := r.ledger.worker(number)
@@ -51,14 +50,10 @@ func (r *run) interrupted(p *process) error {
 // judge compares how long an operation took with how long processors kept workers waiting meanwhile.
 func (r *run) judge(number int, did what, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
-	r.Slow++
-	r.Slowest, r.Delay = max(r.Slowest, took), max(r.Delay, delay)
-	r.Excess = max(r.Excess, float64(took-r.Lease)/float64(max(delay, time.Millisecond)))
+	r.counts.slow++
+	r.slowest, r.delay = max(r.slowest, took), max(r.delay, delay)
+	r.delays = max(r.delays, float64(took-r.Lease)/float64(max(delay, time.Millisecond)))
 	if took > r.Lease+delayShare*delay {
-		if os.Getenv("LOOSE") != "" {
-			fmt.Printf("SLOW worker %d %v took %v delay %v\n", number, did, took, delay)
-			return nil
-		}
 		return fmt.Errorf("%v of worker %d took %v; the lease is %v, and the longest delay was %v", did, number, took, r.Lease,
 			delay)
 	}

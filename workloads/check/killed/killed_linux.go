@@ -65,20 +65,27 @@ type place struct {
 	Generation int
 }
 
-// Counts are what a Run has met.
-type Counts struct {
-	Kills, Clients int    // processes, and their workers, that were killed
-	Ops, Acked     uint64 // operations, and writes that were acknowledged
-	Doubts         uint64 // keys that a process was writing when it was killed
-	Slow           uint64 // operations that took longer than Test.Lease
-	// Slowest is the longest of them, and Excess what the worst of them took beyond Lease, in longest delays.
-	Slowest time.Duration
-	Excess  float64
-	Delay   time.Duration // the longest one, of the last 80 s of each round
+// counts are what a Run has met.
+type counts struct {
+	kills, clients int    // processes, and their workers, that were killed
+	ops, acked     uint64 // operations, and writes that were acknowledged
+	doubts         uint64 // keys that a process was writing when it was killed
+	slow           uint64 // operations that took longer than Test.Lease
+	// slowest is the longest of them, and delays by how many of the longest delays the worst of them exceeded the lease.
+	slowest time.Duration
+	delays  float64
+	delay   time.Duration // the longest one that a slow operation met
 }
 
-// Run kills processes, and judges what the others find.
-func (x Test) Run(t *testing.T) Counts {
+func (c counts) String() string {
+	return fmt.Sprintf("%d processes with %d clients were killed, and %d writes of theirs; %d operations, %d writes acknowledged; "+
+		"%d operations took longer than a lease, %v at most, and a delay up to %v; they exceeded the lease by %.1f delays at most",
+		c.kills, c.clients, c.doubts, c.ops, c.acked, c.slow, c.slowest.Round(time.Millisecond), c.delay.Round(time.Millisecond),
+		c.delays)
+}
+
+// Run kills processes, and judges what the others find: see Test. What that says is logged.
+func (x Test) Run(t *testing.T) {
 	t.Helper()
 	if text := os.Getenv(env); text != "" {
 		var p place
@@ -90,7 +97,7 @@ func (x Test) Run(t *testing.T) Counts {
 				t.Fatal(err)
 			}
 		}
-		return Counts{}
+		return
 	}
 	name := fmt.Sprintf("killed-%d-%d", os.Getpid(), pools.Add(1))
 	pool, err := x.Make(name)
@@ -122,10 +129,13 @@ func (x Test) Run(t *testing.T) Counts {
 	r.judged = make([]uint64, first)
 	for i := range x.Rounds {
 		if err := r.round(); err != nil {
-			t.Fatalf("round %d, behind %d kills: %v", i, r.Kills, err)
+			t.Fatalf("round %d, behind %d kills: %v", i, r.kills, err)
 		}
 	}
-	return r.Counts
+	t.Log(r.counts)
+	if r.kills == 0 || r.acked < uint64(r.kills) {
+		t.Error("that shows little")
+	}
 }
 
 // pools numbers those of a test's program.
@@ -134,7 +144,7 @@ var pools atomic.Int64
 // run is a Run at work.
 type run struct {
 	Test
-	Counts
+	counts
 	t      *testing.T
 	pool   Pool
 	rng    *rand.Rand
@@ -216,7 +226,7 @@ func (r *run) round() error {
 	if r.Recover > 0 {
 		group.Go(func() { recovered = r.keep(over) })
 	}
-	err := r.kills()
+	err := r.killing()
 	for _, p := range r.places {
 		err = errors.Join(err, p.kill())
 		<-p.over
@@ -226,7 +236,7 @@ func (r *run) round() error {
 	if err = errors.Join(err, recovered); err != nil {
 		return err
 	}
-	if err := r.slow(); err != nil {
+	if err := r.judgeSlow(); err != nil {
 		return err
 	}
 	if err := r.recover(); err != nil {
@@ -235,8 +245,8 @@ func (r *run) round() error {
 	return r.audit()
 }
 
-// kills kills one process after the other.
-func (r *run) kills() error {
+// killing kills one process after the other.
+func (r *run) killing() error {
 	tick := time.NewTicker(r.Every)
 	defer tick.Stop()
 	for end := time.Now().Add(r.Round); time.Now().Before(end); {
@@ -245,7 +255,7 @@ func (r *run) kills() error {
 			if err := errors.Join(p.kill(), r.interrupted(p)); err != nil {
 				return err
 			}
-			r.Kills, r.Clients = r.Kills+1, r.Clients+p.Workers
+			r.kills, r.clients = r.kills+1, r.clients+p.Workers
 		}
 		for _, p := range r.places {
 			if !p.killed || !p.ended() {
@@ -255,7 +265,7 @@ func (r *run) kills() error {
 				return err
 			}
 		}
-		if err := r.slow(); err != nil {
+		if err := r.judgeSlow(); err != nil {
 			return err
 		}
 	}
@@ -264,7 +274,7 @@ func (r *run) kills() error {
 
 // keep recovers the dead again and again, behind pauses.
 func (r *run) keep(over chan struct{}) error {
-	rng := rand.New(rand.NewPCG(uint64(r.Kills), 2))
+	rng := rand.New(rand.NewPCG(uint64(r.kills), 2))
 	for {
 		select {
 		case <-over:
@@ -332,9 +342,9 @@ func (r *run) audit() error {
 
 // count adds what a worker has done since the last round.
 func (r *run) count(w *worker) {
-	r.Ops += w.own[opsAt].Swap(0)
-	r.Acked += w.own[ackedAt].Swap(0)
-	r.Doubts += w.own[foundAt].Swap(0)
+	r.ops += w.own[opsAt].Swap(0)
+	r.acked += w.own[ackedAt].Swap(0)
+	r.doubts += w.own[foundAt].Swap(0)
 	w.own[beganAt].Store(0)
 }
 
