@@ -29,17 +29,11 @@ const shortest = 20 * time.Microsecond
 // Sleeper pauses one worker. The zero Sleeper is ready.
 type Sleeper struct{ timer *time.Timer }
 
-// yields is the sleep below which a worker keeps its processor: where each has many workers that do not wait, one that
-// yields waits for a turn of all others, ten milliseconds each.
-const yields = 8 * time.Microsecond
-
 // Sleep pauses the worker for d, or until stop is closed.
 func (s *Sleeper) Sleep(d time.Duration, stop <-chan struct{}) {
 	if d < shortest {
 		for until := Now() + d; ; {
-			if d >= yields {
-				runtime.Gosched()
-			}
+			runtime.Gosched()
 			if Now() >= until {
 				return
 			}

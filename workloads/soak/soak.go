@@ -1,0 +1,241 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads"
+)
+
+// Target is what load is put on.
+type Target struct {
+	// Open opens a worker; end closes it, and what it stands on.
+	Open func(name string) (s client.Store, end func() error, err error)
+	// Largest is how many bytes the longest value has, with a key of KeyBytes.
+	Largest int
+	// DeletesNeedRoom: a DELETE may find the pool full, for a while.
+	DeletesNeedRoom bool
+}
+
+// KeyBytes is how long keys are.
+const KeyBytes = 12
+
+// Of returns a pool as a target.
+func Of(p *stores.Pool) (Target, error) {
+	s, ep, err := p.Worker("soak", stores.Options{})
+	if err != nil {
+		return Target{}, err
+	}
+	most := p.Kind.MostPair(s) - KeyBytes
+	if p.Kind.Limits != nil {
+		l, err := p.Kind.Limits(p.Header)
+		if err != nil {
+			return Target{}, errors.Join(err, s.Close(), ep.Close())
+		}
+		if most = min(most, l.Value); l.Pair > 0 {
+			most = min(most, l.Pair-KeyBytes)
+		}
+	}
+	open := func(name string) (client.Store, func() error, error) {
+		s, ep, err := p.Worker(name, stores.Options{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, func() error { return errors.Join(s.Close(), ep.Close()) }, nil
+	}
+	return Target{Open: open, Largest: most}, errors.Join(s.Close(), ep.Close())
+}
+
+// Options shape the load. Zero values mean defaults.
+type Options struct {
+	Workers int // default 64
+	Seed    uint64
+	Length  time.Duration
+	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be full for
+	// one of many, each of which has some memory for itself; default 0.5.
+	Room float64
+	// Refill is the share of the pairs that a pool took at first which it has to take behind the load; default 0.9.
+	Refill float64
+}
+
+func (o *Options) defaults() {
+	if o.Workers == 0 {
+		o.Workers = 64
+	}
+	if o.Room == 0 {
+		o.Room = 0.5
+	}
+	if o.Refill == 0 {
+		o.Refill = 0.9
+	}
+}
+
+// The operations that are counted.
+const (
+	get = iota
+	insert
+	update
+	remove
+	scan
+	kinds
+)
+
+var kindNames = [kinds]string{"GET", "INSERT", "UPDATE", "DELETE", "SCAN"}
+
+// Result is what a Run has met.
+type Result struct {
+	Latency [kinds]Latency // by operation; SCANs only of stores that have them
+	Full    [kinds]uint64  // operations that found the pool full
+	First   int            // pairs that the pool took of one worker, of sizes drawn evenly
+	Again   int            // and behind the load
+	Heap    int64          // bytes that this process has more behind the load than in front of it
+}
+
+func (r *Result) String() string {
+	text := fmt.Sprintf("full with %d pairs, and later with %d; the heap has %d KiB more", r.First, r.Again, r.Heap>>10)
+	for k, l := range r.Latency {
+		if l.Ops > 0 {
+			text += fmt.Sprintf("\n%-6s %v, full %d", kindNames[k], l, r.Full[k])
+		}
+	}
+	return text
+}
+
+// load is a Run at work.
+type load struct {
+	Target
+	Options
+	until time.Time
+	live  atomic.Int64 // bytes of values that are there
+	least int64        // of them before the pool may be full
+
+	mu     sync.Mutex
+	result Result
+	times  [kinds]workloads.Histogram
+}
+
+// Run fills the pool and empties it, has workers use it in ways of their own for a while, and then does the first again.
+// All answers are compared with what each worker knows of its own keys. The error says what was wrong; the result is what
+// there was, also then. The pool is empty before and behind it, and no other worker uses it.
+func Run(t Target, o Options) (Result, error) {
+	o.defaults()
+	l := &load{Target: t, Options: o}
+	first, bytes, err := l.fillAlone()
+	if err != nil {
+		return l.result, fmt.Errorf("fill the pool: %w", err)
+	}
+	l.result.First, l.least = first, int64(float64(bytes)*o.Room)
+	before := heap()
+	l.until = time.Now().Add(o.Length)
+	err = l.all()
+	if err == nil {
+		l.result.Again, _, err = l.fillAlone()
+	}
+	for k := range l.times {
+		l.result.Latency[k] = latency(&l.times[k])
+	}
+	l.result.Heap = heap() - before
+	if least := int(float64(first) * o.Refill); err == nil && l.result.Again < least {
+		err = fmt.Errorf("the pool is full with %d pairs, and was with %d: want %d at least", l.result.Again, first, least)
+	}
+	return l.result, err
+}
+
+// heap returns how many bytes of it are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// roles are what workers do, each as many as its share of them says.
+var roles = []struct {
+	share int
+	name  string
+	work  func(*worker) error
+}{
+	{3, "churn", (*worker).churn}, {2, "write hot keys", (*worker).hot}, {1, "fill and clear", (*worker).fillAndClear},
+	{2, "come and go", (*worker).comeAndGo},
+}
+
+// all has all workers work until the end.
+func (l *load) all() error {
+	shares := 0
+	for _, r := range roles {
+		shares += r.share
+	}
+	errs := make([]error, l.Workers)
+	var group sync.WaitGroup
+	for i := range l.Workers {
+		at, role := i%shares, 0
+		for ; at >= roles[role].share; role++ {
+			at -= roles[role].share
+		}
+		group.Go(func() {
+			err := l.one(i+1, roles[role].work)
+			if err != nil {
+				errs[i] = fmt.Errorf("worker %d, to %s: %w", i+1, roles[role].name, err)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errors.Join(errs...), l.clearHot())
+}
+
+// one is one worker, from its beginning to its end.
+func (l *load) one(number int, work func(*worker) error) error {
+	w := newWorker(l, number)
+	if err := w.open(); err != nil {
+		return err
+	}
+	err := work(w)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k := range l.times {
+		l.times[k].Merge(&w.times[k])
+		l.result.Full[k] += w.full[k]
+	}
+	return errors.Join(err, w.end())
+}
+
+// fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how many bytes of values.
+func (l *load) fillAlone() (pairs int, bytes int64, err error) {
+	w := newWorker(l, 0)
+	if err := w.open(); err != nil {
+		return 0, 0, err
+	}
+	err = w.fill()
+	pairs, bytes = len(w.order), l.live.Load()
+	return pairs, bytes, errors.Join(err, w.clear(), w.end())
+}
+
+// clearHot deletes the hot keys.
+func (l *load) clearHot() error {
+	w := newWorker(l, 0)
+	if err := w.open(); err != nil {
+		return err
+	}
+	var failed error
+	for k := range hotKeys {
+		if err := w.store.Delete(hotKey(k)); err != nil && !errors.Is(err, client.ErrNotFound) {
+			failed = errors.Join(failed, fmt.Errorf("delete hot key %d: %w", k, err))
+		}
+	}
+	return errors.Join(failed, w.end())
+}
+
+func newWorker(l *load, number int) *worker {
+	return &worker{load: l, number: number, rng: rand.New(rand.NewPCG(l.Seed, uint64(number))), there: map[int]int{}}
+}
+
+// mayBeFull reports whether an error may be of a pool that is full.
+func mayBeFull(err error) bool { return errors.Is(err, rdma.ErrFull) }

@@ -1,0 +1,285 @@
+package soak
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check"
+)
+
+// worker knows what its own keys are.
+type worker struct {
+	*load
+	number int
+	rng    *rand.Rand
+	store  client.Store
+	end    func() error
+	there  map[int]int // by number of a key, the number of its value
+	order  []int       // of these, in the order of the keys
+	next   int         // the number of the next key
+	writes int
+	buf    []byte
+	times  [kinds]workloads.Histogram
+	full   [kinds]uint64
+}
+
+const hotKeys = 4
+
+func (w *worker) key(i int) []byte { return fmt.Appendf(nil, "w%03d-%07d", w.number, i) }
+
+func hotKey(i int) []byte { return fmt.Appendf(nil, "hot-key-%04d", i) }
+
+func (w *worker) open() (err error) {
+	w.store, w.end, err = w.Open(fmt.Sprint("soak-", w.number))
+	return err
+}
+
+// size draws that of a value.
+func (w *worker) size(n int) int {
+	return check.MinValue + int(rand.New(rand.NewPCG(w.Seed^uint64(w.number)<<32, uint64(n))).IntN(w.Largest-check.MinValue+1))
+}
+
+// value makes the n-th value of the worker.
+func (w *worker) value(n int) []byte {
+	w.buf = check.MakeValue(w.buf[:0], w.number, n, w.size(n))
+	return w.buf
+}
+
+// timed does an operation.
+func (w *worker) timed(kind int, f func() error) error {
+	began := time.Now()
+	err := f()
+	w.times[kind].Record(time.Since(began))
+	if mayBeFull(err) {
+		w.full[kind]++
+		if live := w.live.Load(); live < w.least {
+			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind], live, w.least, err)
+		}
+	}
+	return err
+}
+
+// insert adds the worker's next key.
+func (w *worker) insert() error {
+	w.writes++
+	v := w.value(w.writes)
+	err := w.timed(insert, func() error { return w.store.Insert(w.key(w.next), v) })
+	if err == nil {
+		w.there[w.next] = w.writes
+		w.order = append(w.order, w.next)
+		w.live.Add(int64(len(v)))
+		w.next++
+	}
+	return err
+}
+
+// update replaces the value of a key.
+func (w *worker) update() error {
+	i := w.order[w.rng.IntN(len(w.order))]
+	w.writes++
+	v := w.value(w.writes)
+	err := w.timed(update, func() error { return w.store.Update(w.key(i), v) })
+	if err == nil {
+		w.live.Add(int64(len(v) - w.size(w.there[i])))
+		w.there[i] = w.writes
+	}
+	return err
+}
+
+// remove deletes the first key that there is.
+func (w *worker) remove() error {
+	i := w.order[0]
+	err := w.timed(remove, func() error { return w.store.Delete(w.key(i)) })
+	switch {
+	case err == nil:
+		w.live.Add(-int64(w.size(w.there[i])))
+		delete(w.there, i)
+		w.order = w.order[1:]
+	case mayBeFull(err) && !w.DeletesNeedRoom:
+		return fmt.Errorf("a DELETE finds the pool full: %v", err)
+	}
+	return err
+}
+
+// get reads one of the keys that there are, or were, or will be.
+func (w *worker) get() error {
+	i := w.rng.IntN(w.next + 1)
+	n, there := w.there[i]
+	var got []byte
+	err := w.timed(get, func() (err error) { got, err = w.store.Get(w.key(i)); return err })
+	switch {
+	case errors.Is(err, client.ErrNotFound) && !there:
+		return nil
+	case err == nil && there && bytes.Equal(got, w.value(n)):
+		return nil
+	}
+	return fmt.Errorf("get key %d, which is there: %t: %d bytes, %w", i, there, len(got), err)
+}
+
+// mostScanned bounds a scan.
+const mostScanned = 50
+
+// scan reads the worker's first keys in order, if the store can.
+func (w *worker) scan() error {
+	s, ok := w.store.(client.Scanner)
+	if !ok || len(w.order) == 0 {
+		return nil
+	}
+	want, n := w.order[:min(len(w.order), mostScanned)], 0
+	var wrong error
+	err := w.timed(scan, func() error {
+		return s.Scan(w.key(want[0]), len(want), func(key, value []byte) bool {
+			if n == len(want) || !bytes.Equal(key, w.key(want[n])) || !bytes.Equal(value, w.value(w.there[want[n]])) {
+				wrong = fmt.Errorf("pair %d is of %q", n, key)
+				return false
+			}
+			n++
+			return true
+		})
+	})
+	if err == nil && wrong == nil && n < len(want) {
+		wrong = fmt.Errorf("%d pairs of %d", n, len(want))
+	}
+	if err = errors.Join(err, wrong); err != nil {
+		return fmt.Errorf("scan from key %d on: %w", want[0], err)
+	}
+	return nil
+}
+
+// stalls is for how long a DELETE that needs room may find none.
+const stalls = 5 * time.Second
+
+// clear deletes all keys of the worker.
+func (w *worker) clear() error {
+	deleted := time.Now()
+	for len(w.order) > 0 {
+		switch err := w.remove(); {
+		case err == nil:
+			deleted = time.Now()
+		case !mayBeFull(err) || time.Since(deleted) > stalls:
+			return fmt.Errorf("delete all, of which %d are left: %w", len(w.order), err)
+		}
+	}
+	return nil
+}
+
+// mostKept is how many keys a worker that churns has at a time.
+const mostKept = 25
+
+// churn inserts and deletes keys, always others, and replaces the values of some.
+func (w *worker) churn() error {
+	for time.Now().Before(w.until) {
+		err := w.insert()
+		if err == nil {
+			err = w.get()
+		}
+		if err == nil {
+			err = w.update()
+		}
+		if err == nil && w.rng.IntN(8) == 0 {
+			err = w.scan()
+		}
+		if len(w.order) > mostKept || mayBeFull(err) && len(w.order) > 0 {
+			err = w.remove()
+		}
+		if err != nil && !mayBeFull(err) {
+			return err
+		}
+	}
+	return w.clear()
+}
+
+// hot writes and reads a few keys that others do, too.
+func (w *worker) hot() error {
+	for time.Now().Before(w.until) {
+		key := hotKey(w.rng.IntN(hotKeys))
+		w.writes++
+		v := w.value(w.writes)
+		var err error
+		switch w.rng.IntN(8) {
+		case 0:
+			err = w.timed(insert, func() error { return w.store.Insert(key, v) })
+		case 1:
+			err = w.timed(remove, func() error { return w.store.Delete(key) })
+		case 2, 3, 4:
+			err = w.timed(update, func() error { return w.store.Update(key, v) })
+		default:
+			err = w.timed(get, func() error {
+				got, err := w.store.Get(key)
+				if err == nil && check.Identify(got)>>63 != 0 {
+					err = fmt.Errorf("%q has what was never written", key)
+				}
+				return err
+			})
+		}
+		if err != nil && !errors.Is(err, client.ErrNotFound) && !errors.Is(err, client.ErrExists) && !mayBeFull(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusals is how many INSERTs in a row fail before the pool counts as full.
+const refusals = 10
+
+// fill inserts until the pool is full, or the time is over.
+func (w *worker) fill() error {
+	for refused := 0; refused < refusals && (w.until.IsZero() || w.number == 0 || time.Now().Before(w.until)); {
+		switch err := w.insert(); {
+		case err == nil:
+			refused = 0
+		case mayBeFull(err):
+			refused++
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// fillAndClear fills the pool, reads some, and empties it, again and again.
+func (w *worker) fillAndClear() error {
+	for time.Now().Before(w.until) {
+		if err := w.fill(); err != nil {
+			return err
+		}
+		for range 100 {
+			if err := w.get(); err != nil {
+				return err
+			}
+		}
+		if err := w.clear(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// comeAndGo opens a worker, uses it, and closes it, again and again.
+func (w *worker) comeAndGo() error {
+	for time.Now().Before(w.until) {
+		for range 10 {
+			if err := w.insert(); err != nil && !mayBeFull(err) {
+				return err
+			}
+			if err := w.get(); err != nil {
+				return err
+			}
+		}
+		if err := w.clear(); err != nil {
+			return err
+		}
+		if err := w.end(); err != nil {
+			return fmt.Errorf("close: %w", err)
+		}
+		if err := w.open(); err != nil {
+			return fmt.Errorf("open again: %w", err)
+		}
+	}
+	return nil
+}
