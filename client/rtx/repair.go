@@ -24,7 +24,7 @@ type watch struct {
 
 // gapShares is into how many parts a lease falls. A look that comes later than a part behind the one before counts as
 // one part: the worker may have stood still, or its clock was set.
-const gapShares = 4
+const gapShares = 3
 
 // see tells for how long the lock and the state have been what they are.
 func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) time.Duration {

@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"math/bits"
 	"os"
 	"strings"
 	"testing"
@@ -18,6 +19,12 @@ func killedPool(p *Pool, err error) (killed.Pool, error) {
 	}
 	open := func(ep rdma.Endpoint) (client.Store, error) { return p.Kind.Open(ep, Options{Fabric: p.Fabric}) }
 	return killed.Pool{Fabric: p.Fabric, Open: open, Mender: p.Kind.Mender(nil), Check: p.Kind.Check}, nil
+}
+
+// lease returns the lease of a transaction that expects to take as long as the change of so many objects: 100 µs each, in
+// powers of two.
+func lease(objects int) time.Duration {
+	return 8*time.Millisecond + (1<<bits.Len(uint(objects))-1)*100*time.Microsecond
 }
 
 // TestKilled kills processes of pools whose clients repair what they meet, every 50 ms, at any moment: no operation waits

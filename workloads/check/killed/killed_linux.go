@@ -47,7 +47,7 @@ type Test struct {
 	Rounds    int
 	// Recover bounds how long the dead wait for the pool's master; 0: until the end of the round.
 	Recover time.Duration
-	// Lease is for how long an operation may wait for dead clients. Beside it, it takes up to four times as long as
+	// Lease is for how long an operation may wait for a dead client. Beside it, it takes up to four times as long as
 	// processors kept a worker of any process waiting meanwhile. 0: that is not judged.
 	Lease time.Duration
 }
@@ -67,21 +67,19 @@ type place struct {
 
 // counts are what a Run has met.
 type counts struct {
-	kills, clients int    // processes, and their workers, that were killed
-	ops, acked     uint64 // operations, and writes that were acknowledged
-	doubts         uint64 // keys that a process was writing when it was killed
-	slow           uint64 // operations that took longer than Test.Lease
-	// slowest is the longest of them, and delays by how many of the longest delays the worst of them exceeded the lease.
-	slowest time.Duration
-	delays  float64
-	delay   time.Duration // the longest one that a slow operation met
+	kills, clients int           // processes, and their workers, that were killed
+	ops, acked     uint64        // operations, and writes that were acknowledged
+	doubts         uint64        // keys that a process was writing when it was killed
+	slow           uint64        // operations that took longer than Test.Lease
+	several        uint64        // of them those that took longer than Test allows with one client that died
+	slowest, delay time.Duration // the longest of them, and the longest delay that one of them met
 }
 
 func (c counts) String() string {
 	return fmt.Sprintf("%d processes with %d clients were killed, and %d writes of theirs; %d operations, %d writes acknowledged; "+
-		"%d operations took longer than a lease, %v at most, and a delay up to %v; they exceeded the lease by %.1f delays at most",
+		"%d took longer than a lease, %v at most, where processors kept a worker waiting for up to %v; %d of them met several that died",
 		c.kills, c.clients, c.doubts, c.ops, c.acked, c.slow, c.slowest.Round(time.Millisecond), c.delay.Round(time.Millisecond),
-		c.delays)
+		c.several)
 }
 
 // Run kills processes, and judges what the others find: see Test. What that says is logged.
@@ -150,7 +148,8 @@ type run struct {
 	rng    *rand.Rand
 	ledger *ledger
 	places []*process
-	judged []uint64 // slow operations of each worker
+	judged []uint64        // slow operations of each worker
+	killed []time.Duration // when the last processes were
 }
 
 // process is the one that works in a place now.
@@ -245,6 +244,9 @@ func (r *run) round() error {
 	return r.audit()
 }
 
+// mostKilled bounds the kills that are remembered: those of the time of which delays are.
+const mostKilled = 1 << 12
+
 // killing kills one process after the other.
 func (r *run) killing() error {
 	tick := time.NewTicker(r.Every)
@@ -256,6 +258,7 @@ func (r *run) killing() error {
 				return err
 			}
 			r.kills, r.clients = r.kills+1, r.clients+p.Workers
+			r.killed = append(r.killed[max(0, len(r.killed)-mostKilled):], wall.Now())
 		}
 		for _, p := range r.places {
 			if !p.killed || !p.ended() {
@@ -311,7 +314,8 @@ func (r *run) audit() error {
 		return err
 	}
 	for number := range r.ledger.workers {
-		w := &worker{Test: &r.Test, ledger: r.ledger, number: number, own: r.ledger.worker(number), store: s}
+		w := &worker{Test: &r.Test, ledger: r.ledger, number: number, own: r.ledger.worker(number), store: s,
+			trips: func() uint64 { return 0 }}
 		r.count(w)
 		for k := range r.Keys {
 			e := r.ledger.key(number, k)
@@ -366,27 +370,34 @@ func (x *Test) child(p place) error {
 	ends := make(chan error, p.Workers)
 	for i := range p.Workers {
 		go func() {
-			s, err := pool.open(fmt.Sprint("worker-", p.First+i))
-			if err == nil {
-				seed := rand.NewPCG(uint64(p.Generation), uint64(p.First+i))
-				w := &worker{Test: x, ledger: l, number: p.First + i, own: l.worker(p.First + i), rng: rand.New(seed), store: s}
-				err = w.work()
-			}
-			ends <- err
+			ends <- x.worker(&pool, l, p.First+i, p.Generation)
 		}()
 	}
 	return <-ends
 }
 
+// worker is one of a process's, until that is killed.
+func (x *Test) worker(p *Pool, l *ledger, number, generation int) error {
+	s, ep, err := p.open(fmt.Sprint("worker-", number))
+	if err != nil {
+		return err
+	}
+	count := ep.Counters()
+	w := &worker{Test: x, ledger: l, number: number, own: l.worker(number), store: s,
+		rng: rand.New(rand.NewPCG(uint64(generation), uint64(number))), trips: func() uint64 { return count.Trips }}
+	return w.work()
+}
+
 // open opens a worker, as soon as there is an identity for it.
-func (p *Pool) open(name string) (client.Store, error) {
+func (p *Pool) open(name string) (client.Store, rdma.Endpoint, error) {
 	for end := time.Now().Add(wait.Hang); ; time.Sleep(time.Millisecond) {
 		ep, err := p.Fabric.Open(name)
 		if err == nil {
-			return p.Open(ep)
+			s, err := p.Open(ep)
+			return s, ep, err
 		}
 		if !errors.Is(err, rdma.ErrFull) || time.Now().After(end) {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 }

@@ -40,8 +40,8 @@ const (
 	opsAt          // operations that ended
 	ackedAt        // writes that were acknowledged
 	foundAt        // keys that were found in doubt
-	slowsAt        // when they began and ended, and which they were
-	keysAt  = slowsAt + 3*slowOps
+	slowsAt        // when they began and ended, which they were, and in how many trips
+	keysAt  = slowsAt + slowWords*slowOps
 )
 
 // what is an operation, as the ledger and the judges name it.
@@ -63,6 +63,9 @@ func (w what) String() string {
 	}
 	return [...]string{"Get", "Insert", "Update", "Delete", "Scan"}[w&^shared] + of
 }
+
+// slowWords are those of a slow operation.
+const slowWords = 4
 
 // Words of a key.
 const (

@@ -20,6 +20,7 @@ type worker struct {
 	own    []atomic.Uint64 // of the ledger
 	rng    *rand.Rand
 	store  client.Store
+	trips  func() uint64 // of the worker so far
 	buf    []byte
 }
 
@@ -66,17 +67,18 @@ func (w *worker) work() error {
 
 // timed does an operation, and notes it if it took longer than it may in a process that no processor keeps waiting.
 func (w *worker) timed(what what, f func() error) error {
-	began := wall.Now()
+	began, trips := wall.Now(), w.trips()
 	w.own[whatAt].Store(uint64(what))
 	w.own[beganAt].Store(uint64(began))
 	err := f()
 	ended := wall.Now()
 	if w.Lease > 0 && ended-began > w.Lease {
 		n := w.own[slowAt].Load()
-		at := slowsAt + 3*int(n%slowOps)
+		at := slowsAt + slowWords*int(n%slowOps)
 		w.own[at].Store(uint64(began))
 		w.own[at+1].Store(uint64(ended))
 		w.own[at+2].Store(uint64(what))
+		w.own[at+3].Store(w.trips() - trips)
 		w.own[slowAt].Store(n + 1)
 	}
 	w.own[beganAt].Store(0)
