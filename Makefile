@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo race-rtx race-dtx race sherman sherman-rtx sherman-dtx
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites enumerate soak reports fuzz bench peers consul rxe rxe2 rxe-speed ci ci-all
+.PHONY: test race teeth lint sim suites enumerate soak killed reports fuzz bench peers consul rxe rxe2 rxe-speed ci ci-all
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -32,8 +32,11 @@ suites: ## SEED=first SEEDS=count: every store's suites in virtual time, as many
 enumerate: ## Rowan-KV: a crash, a death or a loss of power at each step of operations, collection, failover and moves; takes an hour
 	FARKV_LONG=1 go test -timeout 3h -v -run '^Test(Enumerate|PowerSteps|FailoverSteps|ReshardingSteps)$$' ./client/rowan
 
-soak: ## three minutes of load on each store with servers, whose memory stays bounded
-	FARKV_LONG=1 go test -timeout 30m -v -run '^TestSoak$$' ./client/rowan
+soak: ## minutes of load on stores, whose memory stays bounded, and half a minute of 64 workers on one key
+	FARKV_LONG=1 go test -timeout 30m -v -run '^Test(Soak|Hot)$$' ./client/rowan ./workloads/soak
+
+killed: ## processes that are killed every 50 ms while 64 workers use a pool, for ten minutes a store
+	FARKV_LONG=1 go test -timeout 60m -v -run '^TestKilled$$' ./client/stores ./client/rcuckoo
 
 reports: ## every report in full, with a line a statement in reports/testdata; takes an hour
 	FARKV_LONG=1 go test -timeout 3h -v -run '^TestFull$$' ./reports

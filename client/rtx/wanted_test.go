@@ -123,7 +123,7 @@ func TestMoved(t *testing.T) {
 			got = v.moved(p)
 		}
 		if got != c.moved {
-			t.Errorf("%s: got %v", c.what, got)
+			t.Errorf("got %v: %s", got, c.what)
 		}
 	}
 }

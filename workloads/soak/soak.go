@@ -59,6 +59,9 @@ type Options struct {
 	Workers int // default 64
 	Seed    uint64
 	Length  time.Duration
+	// Keys is how many keys each worker uses again and again; 0: none is used again. Where deleted keys leave something
+	// behind, as in trees that do not shrink, that is bounded by Keys.
+	Keys int
 	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be full for
 	// one of many, each of which has some memory for itself; default 0.5.
 	Room float64

@@ -8,12 +8,16 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// soaked are the stores that TestSoak puts load on, and by how many workers. Those of a process that wait for a lock of
-// sherman stand in line: each operation then takes a switch of goroutines, and 64 workers take seconds of two processors.
+// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in line:
+// each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. Its tree does not
+// shrink, so that its keys are used again.
 var soaked = []struct {
-	store   string
-	workers int
-}{{"race-rtx", 64}, {"race-dtx", 64}, {"race", 64}, {"sherman-rtx", 64}, {"sherman", 16}}
+	store string
+	Options
+}{
+	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
+	{"sherman", Options{Workers: 16, Keys: 200, Room: 0.3}},
+}
 
 // TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is full
 // again and again, nothing stops, no answer is wrong, and nothing is left in the end.
@@ -23,12 +27,15 @@ func TestSoak(t *testing.T) {
 		length = time.Minute
 	}
 	for _, c := range soaked {
-		t.Run(c.store, func(t *testing.T) { soak(t, c.store, c.workers, length) })
+		t.Run(c.store, func(t *testing.T) {
+			c.Length, c.Seed = length, 1
+			soak(t, c.store, c.Options)
+		})
 	}
 }
 
-func soak(t *testing.T, store string, workers int, length time.Duration) {
-	p, err := stores.Create("mem:", store, stores.Params{Nodes: 2, Records: 500, PairBytes: 1000})
+func soak(t *testing.T, store string, o Options) {
+	p, err := stores.Create("mem:", store, stores.Params{Nodes: 2, Records: 500, PairBytes: 1000, Workers: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +48,7 @@ func soak(t *testing.T, store string, workers int, length time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(target, Options{Workers: workers, Length: length, Seed: 1})
+	r, err := Run(target, o)
 	t.Log(&r)
 	if err != nil {
 		t.Fatal(err)

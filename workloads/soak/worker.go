@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -20,7 +21,7 @@ type worker struct {
 	store  client.Store
 	end    func() error
 	there  map[int]int // by number of a key, the number of its value
-	order  []int       // of these, in the order of the keys
+	order  []int       // of these, in the order in which they were inserted
 	next   int         // the number of the next key
 	writes int
 	buf    []byte
@@ -64,8 +65,26 @@ func (w *worker) timed(kind int, f func() error) error {
 	return err
 }
 
-// insert adds the worker's next key.
+// fresh moves on to a key that is not there; false: all are.
+func (w *worker) fresh() bool {
+	if w.Keys == 0 || w.number == 0 {
+		return true
+	}
+	for range w.Keys {
+		if _, there := w.there[w.next%w.Keys]; !there {
+			w.next %= w.Keys
+			return true
+		}
+		w.next++
+	}
+	return false
+}
+
+// insert adds the worker's next key, unless all of its keys are there.
 func (w *worker) insert() error {
+	if !w.fresh() {
+		return nil
+	}
 	w.writes++
 	v := w.value(w.writes)
 	err := w.timed(insert, func() error { return w.store.Insert(w.key(w.next), v) })
@@ -130,7 +149,8 @@ func (w *worker) scan() error {
 	if !ok || len(w.order) == 0 {
 		return nil
 	}
-	want, n := w.order[:min(len(w.order), mostScanned)], 0
+	sorted := slices.Sorted(slices.Values(w.order))
+	want, n := sorted[:min(len(sorted), mostScanned)], 0
 	var wrong error
 	err := w.timed(scan, func() error {
 		return s.Scan(w.key(want[0]), len(want), func(key, value []byte) bool {
@@ -229,7 +249,7 @@ const refusals = 10
 
 // fill inserts until the pool is full, or the time is over.
 func (w *worker) fill() error {
-	for refused := 0; refused < refusals && (w.until.IsZero() || w.number == 0 || time.Now().Before(w.until)); {
+	for refused := 0; refused < refusals && w.fresh() && (w.until.IsZero() || w.number == 0 || time.Now().Before(w.until)); {
 		switch err := w.insert(); {
 		case err == nil:
 			refused = 0
