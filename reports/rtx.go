@@ -150,6 +150,7 @@ func aboutOf(parts ...any) string {
 var rtxExperiments = []experiment[*rtxSize]{
 	{"verbs", "verbs of an INSERT into Sherman (Table 2)", "One client, which has cached all internal nodes.", verbCases, verbTable},
 	{"trees", "peak throughput of Sherman's implementations (Figure 11)", "YCSB A to E.", treeCases, treeTable},
+	{"choices", "what the trees here do otherwise", "YCSB A and C.", choiceCases, choiceTable},
 	{"tables", "peak throughput of RACE's implementations (Figure 12)", "YCSB A to D.", tableCases, tableTable},
 	{"latency", "mean latency over throughput of Sherman's implementations (Figure 13)", "YCSB A, for 1 to 120 clients.", treeLatencyCases, treeLatencyTable},
 	{"crash", "clients that die while they INSERT into Sherman (Figure 14)", "", clientCrashCases, clientCrashTable},

@@ -135,6 +135,35 @@ func (p *Part) claimTree(s *rtxSize, r results, m mixture) {
 	p.same(about, ratio(rtxName, optimal), why)
 }
 
+// rtxChoices are what trees here do unless told otherwise, beside what the paper's do.
+var (
+	rtxChoices = []implementation{
+		rtxTrees[1], {name: "DTX, remembering", store: "sherman-dtx"},
+		rtxTrees[2], {name: "rTX, remembering", store: "sherman-rtx"},
+	}
+	choiceMixes = []mixture{{"a", evenly}, {"a", skewed}, {"c", evenly}}
+)
+
+func choiceCases(s *rtxSize) (list []trial) {
+	for _, m := range choiceMixes {
+		for _, x := range rtxChoices {
+			list = append(list, s.peaks(x, m, x.name, nil)...)
+		}
+	}
+	return list
+}
+
+func choiceTable(s *rtxSize, r results, p *Part) {
+	var g grid[mixture]
+	for _, x := range rtxChoices {
+		g.column(x.name, func(m mixture) Cell { return mops(settled(s.peak(r, x.name, m))) })
+		g.column("READ bytes", func(m mixture) Cell { return count("%.0f", s.peak(r, x.name, m).Call("TOTAL").Cost.BytesRead) })
+	}
+	g.show(p, "", "%v", choiceMixes)
+	p.Notes = append(p.Notes, "A worker that remembers the metadata of a leaf reads it, or locks it, in one trip. When another client has changed it since, rTX"+
+		" has read a node in vain.")
+}
+
 // tableMixes are those for hash tables, which do not scan.
 var tableMixes = rtxMixes[:7]
 

@@ -7,7 +7,7 @@ func TestRTX(t *testing.T) {
 	if raced {
 		t.Skip("runs are as TestFusee's; run without -race")
 	}
-	parts := but(RTX, "trees", "tables", "steps")
+	parts := but(RTX, "trees", "choices", "tables", "steps")
 	r := report(t, RTX, parts...)
 	if len(r.Parts) != len(parts) {
 		t.Fatalf("%d parts", len(r.Parts))

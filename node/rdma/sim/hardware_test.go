@@ -3,8 +3,8 @@ package sim_test
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
