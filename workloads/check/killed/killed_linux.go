@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -362,7 +361,8 @@ func (x *Test) child(p place) error {
 	if err != nil {
 		return err
 	}
-	go gauge(l)
+	go sleepGauge(l)
+	go threadGauge(l)
 	pool, err := x.Open(p.Pool)
 	if err != nil {
 		return err
@@ -399,19 +399,5 @@ func (p *Pool) open(name string) (client.Store, rdma.Endpoint, error) {
 		if !errors.Is(err, rdma.ErrFull) || time.Now().After(end) {
 			return nil, nil, err
 		}
-	}
-}
-
-// tick is how long a gauge sleeps.
-const tick = time.Millisecond
-
-// gauge measures how long this process's goroutines wait for a processor, until the process ends. What a timer wakes
-// goes on ahead of others, so that the gauge steps back behind them, as a worker does that is preempted.
-func gauge(l *ledger) {
-	for {
-		due := wall.Now() + tick
-		time.Sleep(tick)
-		runtime.Gosched()
-		l.delayed(due, wall.Now())
 	}
 }

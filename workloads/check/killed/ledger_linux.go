@@ -99,12 +99,15 @@ func mapLedger(file string, workers, keys int) (*ledger, error) {
 }
 
 // delayed notes that something was to go on at a time, and did late.
-func (l *ledger) delayed(due, late time.Duration) {
-	first, last := uint64(due/bucket), uint64(late/bucket)
+func (l *ledger) delayed(due, late time.Duration) { l.delayedFor(late-due, due, late) }
+
+// delayedFor notes a delay that was at some time within a span.
+func (l *ledger) delayedFor(d, from, to time.Duration) {
+	first, last := uint64(from/bucket), uint64(to/bucket)
 	for b := max(first, last-min(last, buckets-1)); b <= last; b++ {
 		w := &l.words[b%buckets]
 		for old := w.Load(); ; old = w.Load() {
-			now := b<<delayLow | uint64((late-due)/time.Microsecond)
+			now := b<<delayLow | uint64(d/time.Microsecond)
 			if old >= now || w.CompareAndSwap(old, now) {
 				break
 			}
