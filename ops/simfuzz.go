@@ -243,7 +243,7 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	}
 	s := &explore.Subject{
 		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Servers: servers, Timeout: timeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
+		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, Scans: k.Scans, NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)

@@ -21,7 +21,7 @@ func tiny(format string, nodes int) pool {
 // explored is the store as the explorer sees it: with a keeper, or with only the workers to repair anything.
 func explored(format string, kept bool) *explore.Subject {
 	s := &explore.Subject{
-		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true,
+		Name: format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: 100 * time.Millisecond, Lone: true, Scans: true,
 		Memory: func(s explore.Shape) (uint64, error) { return tiny(format, s.Nodes).Memory, nil },
 		Format: func(f rdma.Fabric, s explore.Shape) error { return tiny(format, s.Nodes).make(f) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {

@@ -41,7 +41,6 @@ func goroutines(t *testing.T, format string) {
 				return err
 			}
 			r := check.NewRecorder(w, s, now)
-			d := &play{}
 			rng := rand.New(rand.NewPCG(7, uint64(w)))
 			for n := range 400 {
 				key := []byte(keys[rng.IntN(len(keys))])
@@ -50,22 +49,16 @@ func goroutines(t *testing.T, format string) {
 					return err
 				}
 				if n%10 == w {
-					first := len(d.scans)
-					call := now()
-					if err := d.scan(s, keys, keys[rng.IntN(len(keys))], rng.IntN(20)); err != nil {
+					if err := r.Scan(keys, keys[rng.IntN(len(keys))], rng.IntN(20)); err != nil {
 						return err
-					}
-					for i := first; i < len(d.scans); i++ {
-						d.scans[i].Worker += 1000 * w
-						d.scans[i].Call, d.scans[i].Return = call, now()
 					}
 				}
 			}
 			mutex.Lock()
 			defer mutex.Unlock()
-			all = append(append(all, r.History()...), d.scans...)
+			all = append(append(all, r.History()...), r.Found()...)
 			stats.Splits, stats.Merges = stats.Splits+s.stats.Splits, stats.Merges+s.stats.Merges
-			return errors.Join(errors.Join(d.errs...), s.Close(), ep.Close())
+			return errors.Join(s.Close(), ep.Close())
 		})
 	}
 	must(t, g.Wait())

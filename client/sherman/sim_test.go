@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,6 @@ type play struct {
 	*sim.Sim
 	format  string
 	history []*check.Recorder
-	scans   check.History
 	errs    []error
 	stats   Stats
 	players []*sim.Worker
@@ -96,39 +96,6 @@ func (d *play) quiet() bool {
 	return !slices.ContainsFunc(d.players, works) && !slices.ContainsFunc(d.Clients(), dead)
 }
 
-// scan notes a scan as GETs of all keys in its range: each of them has to be right at some moment of the scan. So it has
-// nothing that was not there in its time, and all that was there throughout.
-func (d *play) scan(s *Store, keys []string, from string, n int) error {
-	got := map[string]check.Value{}
-	last := ""
-	began := s.ep.Now()
-	err := s.Scan([]byte(from), n, func(key, value []byte) bool {
-		if len(got) > 0 && string(key) <= last || string(key) < from {
-			d.errs = append(d.errs, fmt.Errorf("a scan from %q has %q behind %q", from, key, last))
-		}
-		last = string(key)
-		got[last] = check.Identify(value)
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	if len(got) > max(n, 0) {
-		return fmt.Errorf("a scan of %d has %d pairs", n, len(got))
-	}
-	for _, k := range keys {
-		if k < from || len(got) == n && k > last || n <= 0 {
-			continue
-		}
-		op := check.Op{Worker: 1000 + len(d.scans), Kind: check.Get, Key: []byte(k), Answer: check.NotFound, Call: began, Return: s.ep.Now()}
-		if v, ok := got[k]; ok {
-			op.Answer, op.Value = check.OK, v
-		}
-		d.scans = append(d.scans, op)
-	}
-	return nil
-}
-
 // end recovers the dead, compares all answers with each other, and looks at the tree.
 func (d *play) end() error {
 	defer d.Close()
@@ -136,10 +103,10 @@ func (d *play) end() error {
 		return err
 	}
 	err := errors.Join(d.errs...)
-	h := slices.Clone(d.scans)
+	var h check.History
 	for _, r := range d.history {
 		if r != nil {
-			h = append(h, r.History()...)
+			h = append(append(h, r.History()...), r.Found()...)
 		}
 	}
 	err = errors.Join(err, check.Linearizable(h, check.Options{}))
@@ -209,7 +176,7 @@ func testScans(t *testing.T, format string) {
 			d.enter(fmt.Sprint("scanner ", w), o, func(s *Store, r *check.Recorder) error {
 				for range 25 {
 					scans++
-					if err := d.scan(s, keys, fmt.Sprint("key", rng.IntN(5)), rng.IntN(12)); err != nil {
+					if err := r.Scan(keys, fmt.Sprint("key", rng.IntN(5)), rng.IntN(12)); err != nil {
 						return err
 					}
 				}
@@ -261,7 +228,7 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 	if err != nil {
 		return 0, err
 	}
-	keys := []string{"a", "b", "c", "d", "e"}
+	keys, all := []string{"a", "b", "c", "d", "e"}, strings.Split("abcdefghijklmnopqrstuvwxyz", "")
 	d.enter("loader", Options{}, func(s *Store, r *check.Recorder) error {
 		for i, k := range []byte(c.before) {
 			if err := r.Insert([]byte{k}, check.MakeValue(nil, 7, i+1, c.deep)); err != nil {
@@ -295,7 +262,7 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 					return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
 				}
 			}
-			return d.scan(s, keys, "", 100)
+			return r.Scan(all, "", 100)
 		})
 		if i < len(verbs) {
 			d.CrashAt(w, verbs[i])

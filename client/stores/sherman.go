@@ -79,7 +79,7 @@ func shermanKind(name, doc string) *Kind {
 		Slots:    true,
 		Scans:    true,
 		Contends: true,
-		Explored: exploredCache,
+		Explored: exploredCache.With(Values{"node-bytes": 256, keyBytes: 40}), // of two entries, which few keys split
 		Check:    sherman.Check,
 		Usage:    sherman.Usage,
 

@@ -17,19 +17,20 @@ import (
 // Kind is what an operation asks for.
 type Kind uint8
 
-// The operations of client.Store.
+// The operations of client.Store, and of client.Scanner.
 const (
 	Get Kind = iota
 	Insert
 	Update
 	Delete
+	Scan // see Recorder.Scan, which judges by Gets
 )
 
-var kindNames = [...]string{"get", "insert", "update", "delete"}
+var kindNames = [...]string{"get", "insert", "update", "delete", "scan"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Do calls the operation of a store. A Get's value is dropped, and only Insert and Update take one.
+// Do calls the operation of a client.Store. A Get's value is dropped, and only Insert and Update take one.
 func (k Kind) Do(s client.Store, key, value []byte) error {
 	switch k {
 	case Insert:

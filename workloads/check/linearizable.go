@@ -66,7 +66,7 @@ func (o Options) prepare(h History) []*Op {
 	}
 	ops := make([]*Op, 0, len(h))
 	for _, op := range h {
-		if op.Answer == Refused || op.Answer == TimedOut || op.unknown() && op.Kind == Get ||
+		if op.Kind == Scan || op.Answer == Refused || op.Answer == TimedOut || op.unknown() && op.Kind == Get ||
 			op.unknown() && op.Kind == Update && !read[pair{string(op.Key), op.Value}] {
 			continue
 		}

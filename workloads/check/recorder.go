@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -19,6 +20,7 @@ type Recorder struct {
 	now    func() time.Duration
 	worker int
 	ops    History
+	found  History // by scans
 	log    *json.Encoder
 	logErr error
 }
@@ -76,6 +78,52 @@ func (r *Recorder) change(k Kind, key, value []byte) error {
 	}
 	return r.end(k.Do(r.store, key, value))
 }
+
+// ErrScan is wrapped by what Scan returns of a scan that no store may answer.
+var ErrScan = errors.New("no such scan")
+
+// Scan records a scan of up to n pairs from a key on, of a store that is a client.Scanner: keys, in order, are all that the
+// history has. What it answers is in Found, as a Get of each key in its range: each has to be right at some moment of the
+// scan. So it has nothing that was not there in its time, and all that was there throughout.
+//
+// The error is the store's, or wraps ErrScan: pairs out of order, or too many, or of other keys.
+func (r *Recorder) Scan(keys []string, from string, n int) error {
+	if err := r.begin(Scan, []byte(from), 0); err != nil {
+		return err
+	}
+	got, last := map[string]Value{}, ""
+	var wrong error
+	err := r.store.(client.Scanner).Scan([]byte(from), n, func(key, value []byte) bool {
+		k := string(key)
+		if _, known := slices.BinarySearch(keys, k); !known || k < from || len(got) > 0 && k <= last || len(got) >= n {
+			wrong = fmt.Errorf("%d pairs from %q have %q behind %q: %w", n, from, k, last, ErrScan)
+		}
+		got[k], last = Identify(value), k
+		return true
+	})
+	if err == nil {
+		err = wrong
+	}
+	r.end(err)
+	if err != nil || n <= 0 {
+		return err
+	}
+	op := r.ops[len(r.ops)-1]
+	for _, k := range keys {
+		if k < from || len(got) == n && k > last {
+			continue
+		}
+		op.Kind, op.Key, op.Value, op.Answer = Get, []byte(k), 0, NotFound
+		if v, ok := got[k]; ok {
+			op.Value, op.Answer = v, OK
+		}
+		r.found = append(r.found, op)
+	}
+	return nil
+}
+
+// Found returns what scans have recorded, as Gets.
+func (r *Recorder) Found() History { return r.found }
 
 // Close closes the Store.
 func (r *Recorder) Close() error { return r.store.Close() }

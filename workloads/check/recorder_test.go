@@ -262,3 +262,65 @@ func TestValues(t *testing.T) {
 		}
 	}
 }
+
+// scanned is a store whose scans yield what they are told.
+type scanned struct {
+	stuck
+	pairs []string
+	err   error
+}
+
+func (s *scanned) Scan(_ []byte, _ int, yield func(key, value []byte) bool) error {
+	for _, k := range s.pairs {
+		yield([]byte(k), MakeValue(nil, 1, 1, MinValue))
+	}
+	return s.err
+}
+
+// TestRecordScan: a scan is a Get of each key in its range, and none where it is wrong.
+func TestRecordScan(t *testing.T) {
+	keys := []string{"a", "b", "c", "d"}
+	for _, c := range []struct {
+		from  string
+		n     int
+		pairs []string
+		err   error
+		want  string // Gets: those that found something in capital letters
+		fails error
+	}{
+		{from: "", n: 9, pairs: []string{"a", "c"}, want: "AbCd"},
+		{from: "b", n: 9, pairs: []string{"c"}, want: "bCd"},
+		{from: "", n: 2, pairs: []string{"a", "c"}, want: "AbC"}, // of d it says nothing
+		{from: "e", n: 9, want: ""},
+		{from: "", n: 0, want: ""},
+		{from: "", n: -1, want: ""},
+		{from: "", n: 9, pairs: []string{"a"}, err: rdma.ErrTimeout, fails: rdma.ErrTimeout},
+		{from: "b", n: 9, pairs: []string{"a"}, fails: ErrScan},
+		{from: "", n: 1, pairs: []string{"a", "b"}, fails: ErrScan},
+		{from: "", n: 9, pairs: []string{"b", "a"}, fails: ErrScan},
+		{from: "", n: 9, pairs: []string{"a", "a"}, fails: ErrScan},
+		{from: "", n: 9, pairs: []string{"x"}, fails: ErrScan},
+	} {
+		r := NewRecorder(1, &scanned{pairs: c.pairs, err: c.err}, func() time.Duration { return 5 })
+		err := r.Scan(keys, c.from, c.n)
+		if !errors.Is(err, c.fails) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		got := ""
+		for _, op := range r.Found() {
+			if op.Kind != Get || op.Call != 5 || (op.Answer == OK) != (op.Value != 0) {
+				t.Errorf("%+v: %v", c, &op)
+			}
+			if op.Answer == OK {
+				op.Key = bytes.ToUpper(op.Key)
+			}
+			got += string(op.Key)
+		}
+		if h := r.History(); got != c.want || len(h) != 1 || h[0].Kind != Scan || (h[0].Answer == OK) != (c.fails == nil) {
+			t.Errorf("%+v: %q, %v", c, got, h)
+		}
+		if err := Linearizable(r.History(), Options{}); err != nil {
+			t.Errorf("a scan by itself is out of order: %v", err)
+		}
+	}
+}

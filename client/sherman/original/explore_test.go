@@ -29,7 +29,7 @@ func explored(kept bool) *explore.Subject {
 		timeout = 60 * time.Millisecond
 	}
 	s := &explore.Subject{
-		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true,
+		Name: Format, Handler: node.Serve, Clients: 24, MaxValue: 200, Timeout: timeout, Lone: true, Scans: true,
 		Memory: func(s explore.Shape) (uint64, error) { return memoryOf(tiny(s.Nodes, timeout), s.Nodes), nil },
 		Format: func(f rdma.Fabric, s explore.Shape) error { return Make(f, tiny(s.Nodes, timeout)) },
 		Open: func(ep rdma.Endpoint, cache bool) (client.Store, error) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -29,7 +28,6 @@ func virtual(t testing.TB) {
 type play struct {
 	*sim.Sim
 	history []*check.Recorder
-	scans   check.History
 	errs    []error
 	stats   Stats
 }
@@ -64,39 +62,6 @@ func (d *play) enter(name string, o Options, f func(s *Store, r *check.Recorder)
 	})
 }
 
-// scan notes a scan as GETs of all keys in its range: each of them has to be right at some moment of the scan. So it has
-// nothing that was not there in its time, and all that was there throughout.
-func (d *play) scan(s *Store, keys []string, from string, n int) error {
-	got := map[string]check.Value{}
-	last := ""
-	began := s.ep.Now()
-	err := s.Scan([]byte(from), n, func(key, value []byte) bool {
-		if len(got) > 0 && string(key) <= last || string(key) < from {
-			d.errs = append(d.errs, fmt.Errorf("a scan from %q has %q behind %q", from, key, last))
-		}
-		last = string(key)
-		got[last] = check.Identify(value)
-		return true
-	})
-	if err != nil {
-		return err
-	}
-	if len(got) > max(n, 0) {
-		return fmt.Errorf("a scan of %d has %d pairs", n, len(got))
-	}
-	for _, k := range keys {
-		if k < from || len(got) == n && k > last || n <= 0 {
-			continue
-		}
-		op := check.Op{Worker: 1000 + len(d.scans), Kind: check.Get, Key: []byte(k), Answer: check.NotFound, Call: began, Return: s.ep.Now()}
-		if v, ok := got[k]; ok {
-			op.Answer, op.Value = check.OK, v
-		}
-		d.scans = append(d.scans, op)
-	}
-	return nil
-}
-
 // end recovers the dead, compares all answers with each other, and looks at the tree.
 func (d *play) end() error {
 	defer d.Close()
@@ -104,10 +69,10 @@ func (d *play) end() error {
 		return err
 	}
 	err := errors.Join(d.errs...)
-	h := slices.Clone(d.scans)
+	var h check.History
 	for _, r := range d.history {
 		if r != nil {
-			h = append(h, r.History()...)
+			h = append(append(h, r.History()...), r.Found()...)
 		}
 	}
 	err = errors.Join(err, check.Linearizable(h, check.Options{}))
@@ -191,7 +156,7 @@ func TestScans(t *testing.T) {
 			d.enter(fmt.Sprint("scanner ", w), o, func(s *Store, r *check.Recorder) error {
 				for range 25 {
 					scans++
-					if err := d.scan(s, keys, fmt.Sprint("key", rng.IntN(5)), rng.IntN(12)); !unsure(err) {
+					if err := r.Scan(keys, fmt.Sprint("key", rng.IntN(5)), rng.IntN(12)); !unsure(err) {
 						return err
 					}
 				}

@@ -20,7 +20,7 @@ import (
 
 // splitLeaf adds to a batch what splits a leaf that is full, with a new pair in one of the halves.
 func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uint64) error {
-	right, err := s.newTree()
+	right, err := s.newTree(0)
 	if err != nil {
 		return err
 	}
@@ -84,14 +84,14 @@ func (s *Store) splitLeaf(b *rdma.Batch, l *leaf, key []byte, kind int, word uin
 
 func separatorOf(level int, key []byte, child pointer) separator { return separator{level, key, child} }
 
-// newTree takes a node from the client's memory, when that has enough for splits of all levels: a split that has begun
-// does not fail for want of memory above. The memory nodes take turns.
-func (s *Store) newTree() (pointer, error) {
+// newTree takes a node for a split of a level from the client's memory, when that has enough for splits of that level and
+// all those above: a split that has begun does not fail for want of memory above. The memory nodes take turns.
+func (s *Store) newTree(level int) (pointer, error) {
 	have := 0
 	for n := range s.memory.trees {
 		have += len(s.memory.trees[n].free)
 	}
-	need := s.root.level() + 3
+	need := s.root.level() - level + 3
 	for n := 0; n < s.nodes && have < need; n++ {
 		p := &s.memory.trees[(s.memory.home+n)%s.nodes]
 		before := len(p.free)
@@ -201,7 +201,7 @@ func (s *Store) adoptInto(n *internal, r ref, sep separator) (bool, error) {
 
 // splitInternal writes the right half of a node's entries to a new node, and the left one to p.
 func (s *Store) splitInternal(b *rdma.Batch, n *internal, r ref, h *header, p []byte, at int) error {
-	right, err := s.newTree()
+	right, err := s.newTree(n.level)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,10 @@ func (s *Subject) Draw(seed uint64, l Limits) *Plan {
 	if l.Faults >= 0 {
 		d.faults(p)
 	}
+	if d.subject.Scans { // by draws of its own, as outages are
+		d.Rand = rand.New(rand.NewPCG(seed, 0x5ca4))
+		d.scans(p)
+	}
 	if l.Faults >= 0 && d.subject.Durable { // by draws of its own: the rest is as it is without
 		d.Rand = rand.New(rand.NewPCG(seed, 0x70ff))
 		d.outages(p)
@@ -113,6 +117,27 @@ func (d *drawer) work() [][]Op {
 		}
 	}
 	return work
+}
+
+// scanShares are the parts of the operations that scans take the place of: one of so many; 0: none.
+var scanShares = []int{0, 4, 2}
+
+// scans puts scans in the place of some operations, half of which are of all keys.
+func (d *drawer) scans(p *Plan) {
+	share, keys := scanShares[d.IntN(len(scanShares))], p.keys()
+	if share == 0 {
+		return
+	}
+	for _, ops := range p.Work {
+		for i := range ops {
+			if d.IntN(share) > 0 {
+				continue
+			}
+			if ops[i] = (Op{Kind: check.Scan, Size: keys + 1}); d.IntN(2) == 0 {
+				ops[i].Key, ops[i].Size = d.IntN(keys), d.IntN(keys+1)
+			}
+		}
+	}
 }
 
 func (d *drawer) kind(mix [4]int) check.Kind {

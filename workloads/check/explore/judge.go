@@ -27,7 +27,7 @@ func (r *run) judge() *Failure {
 			continue
 		}
 		h := p.history.History()
-		history = append(history, h...)
+		history = append(append(history, h...), p.history.Found()...)
 		for i := range h {
 			if f := r.answer(p, &h[i]); f != nil {
 				return f
@@ -111,7 +111,11 @@ func (r *run) answer(p *player, op *check.Op) *Failure {
 			return guilty(Failed, "%s", op)
 		}
 	}
-	if took := op.Return - op.Call; took > r.longest() && !r.struck(p) && !r.slowed() {
+	most := r.longest()
+	if op.Kind == check.Scan { // whose time is that of each part
+		most *= time.Duration(len(r.keys) + 1)
+	}
+	if took := op.Return - op.Call; took > most && !r.struck(p) && !r.slowed() {
 		return guilty(Late, "took %v, and the operation timeout is %v: %s", took, r.subject.Timeout, op)
 	}
 	return nil

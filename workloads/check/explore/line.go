@@ -16,14 +16,14 @@ import (
 var ErrPlan = errors.New("bad plan")
 
 // letters of the operations, by check.Kind.
-const letters = "giud"
+const letters = "giuds"
 
 // String returns the plan as one line, such as
 //
 //	seed=7 nodes=3 index=2 data=2 net=500ns-2µs,tear fly=0.01,200µs cache work=i0:40,u0:8/g0,d0 faults=crash client=worker-0 verb=17
 //
 // Work is a list of operations a worker, with slashes between workers: g0 is a Get of key 0, i, u and d are Insert,
-// Update and Delete, and :40 is the bytes of the value. The faults are those of sim.Faults, to the end of the line;
+// Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs from key 0 on. The faults are those of sim.Faults, to the end of the line;
 // their clients are worker-0, worker-1, ... and keeper-0, keeper-1.
 func (p *Plan) String() string {
 	var b strings.Builder
@@ -70,13 +70,15 @@ func (p *Plan) String() string {
 
 func (o Op) String() string {
 	s := fmt.Sprintf("%c%d", letters[o.Kind], o.Key)
-	if o.writes() {
+	if o.sized() {
 		s += fmt.Sprintf(":%d", o.Size)
 	}
 	return s
 }
 
 func (o Op) writes() bool { return o.Kind == check.Insert || o.Kind == check.Update }
+
+func (o Op) sized() bool { return o.writes() || o.Kind == check.Scan }
 
 // Parse reads a line that String wrote. Fields may come in any order and be left out. Errors wrap ErrPlan.
 func Parse(line string) (*Plan, error) {
@@ -215,8 +217,8 @@ func parseOp(text string) (op Op, err error) {
 	if op.Key, err = number(key, 0, maxKeys-1); err != nil {
 		return op, err
 	}
-	if sized != op.writes() {
-		return op, errors.New("an insert or update has a size, others none, such as u0:40")
+	if sized != op.sized() {
+		return op, errors.New("an insert, update or scan has a size, others none, such as u0:40")
 	}
 	if sized {
 		op.Size, err = number(size, 0, maxSize)

@@ -43,7 +43,7 @@ type Net struct {
 type Op struct {
 	Kind check.Kind
 	Key  int
-	Size int // bytes of the value of an INSERT or UPDATE
+	Size int // bytes of the value of an INSERT or UPDATE, or pairs of a scan
 }
 
 // Bounds of a plan, so that a line typed by hand cannot take the machine's memory.

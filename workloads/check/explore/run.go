@@ -3,6 +3,7 @@ package explore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -41,6 +42,7 @@ type run struct {
 	guards  []*guard
 	servers Servers       // nil: there are none
 	calm    time.Duration // since when nobody but keepers is at work; 0: somebody is
+	keys    []string      // of the plan, in order
 	unsure  int           // operations that ended without an answer
 	stats   Stats
 	trouble error // what a keeper could not do last
@@ -88,6 +90,10 @@ func (s *Subject) Try(p *Plan) (Stats, *Failure) {
 func (s *Subject) play(p *Plan, listen func(*run, *sim.Options)) (*run, *Failure) {
 	s = s.withDefaults()
 	r := &run{subject: s, plan: p}
+	for i := range p.keys() {
+		r.keys = append(r.keys, keyName(i))
+	}
+	slices.Sort(r.keys)
 	memory, err := s.Memory(p.Shape)
 	if err != nil {
 		return r, &Failure{BadPlan, err}
@@ -209,11 +215,16 @@ func (r *run) visit(p *player, _ rdma.Endpoint) {
 			r.do(p, Op{kind, key, 24}, n)
 		}
 	}
+	if r.subject.Scans {
+		r.do(p, Op{check.Scan, 0, len(r.keys)}, n+1)
+	}
 }
+
+func keyName(i int) string { return fmt.Sprintf("key-%d", i) }
 
 // do carries out one operation; the recorder keeps its answer.
 func (r *run) do(p *player, op Op, n int) {
-	key := fmt.Appendf(nil, "key-%d", op.Key)
+	key := []byte(keyName(op.Key))
 	var value []byte
 	if op.writes() {
 		value = check.MakeValue(nil, p.number, n, op.Size)
@@ -222,7 +233,12 @@ func (r *run) do(p *player, op Op, n int) {
 	if r.tell != nil {
 		r.say(p, "begins: %s of %s%s", op.Kind, key, map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
 	}
-	err := op.Kind.Do(p.history, key, value)
+	err := error(nil)
+	if op.Kind == check.Scan {
+		err = p.history.Scan(r.keys, string(key), op.Size)
+	} else {
+		err = op.Kind.Do(p.history, key, value)
+	}
 	p.fenced = errors.Is(err, rdma.ErrRevoked)
 	if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
 		r.unsure++

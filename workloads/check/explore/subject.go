@@ -37,6 +37,8 @@ type Subject struct {
 	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
 	// wait there for anybody else that crashes, mended or not.
 	Majority bool
+	// Scans tells that its views are client.Scanners: some operations are scans.
+	Scans bool
 	// Durable tells that the pool outlives losses of power, and restarts: some plans have them, and persistent memory.
 	Durable bool
 	// NoSpares tells that no node of its pools takes a dead one's place, and Lone that none does where there is one replica of
