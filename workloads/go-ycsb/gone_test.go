@@ -9,8 +9,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/workloads/runner"
@@ -28,45 +32,64 @@ func memoryNode() {
 	n.Close()
 }
 
+// startNode starts the process of a memory node, which end kills.
+func startNode() (addr string, end func(), err error) {
+	cmd := exec.Command("memory-node")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	end = sync.OnceFunc(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		end()
+	}
+	return strings.TrimSpace(line), end, err
+}
+
 // memoryNodes starts the processes of a pool. kill ends them at once.
 func memoryNodes(t *testing.T, n int) (addr string, kill func()) {
 	t.Helper()
 	var all []string
 	var ends []func()
 	for range n {
-		cmd := exec.Command("memory-node")
-		in, err := cmd.StdinPipe()
+		addr, end, err := startNode()
 		if err != nil {
 			t.Fatal(err)
-		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		killed := false
-		end := func() {
-			if !killed {
-				killed = true
-				in.Close()
-				cmd.Process.Kill()
-				cmd.Wait()
-			}
 		}
 		t.Cleanup(end)
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, ends = append(all, strings.TrimSpace(line)), append(ends, end)
+		all, ends = append(all, addr), append(ends, end)
 	}
 	return "tcp:" + strings.Join(all, ","), func() {
 		for _, end := range ends {
 			end()
 		}
 	}
+}
+
+// nodes NAME N starts N memory nodes, which end with the script, and sets a variable to the address of their pool.
+func nodes(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	var all []string
+	for range n {
+		addr, end, err := startNode()
+		ts.Check(err)
+		ts.Defer(end)
+		all = append(all, addr)
+	}
+	ts.Setenv(args[0], "tcp:"+strings.Join(all, ","))
 }
 
 // TestGonePool takes the pool away under a run without end. It ends by itself, with one line that says why, and a

@@ -87,7 +87,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "results": results, "oneline": oneline,
-			"killnode": killNode,
+			"killnode": killNode, "nodes": nodes,
 			"endnodes": func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(endNodes(ts.MkAbs("run"))) },
 		},
 	})
