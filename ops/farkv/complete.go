@@ -63,14 +63,15 @@ func completions(root *cobra.Command) {
 			return names
 		})
 	}
-	files(at("plot"))
+	files(at("plot"), "html", "svg", "csv")
+	files(at("merge"), "json")
 	command.NoFiles(root)
 }
 
-// files completes the operands and -o of plot with the names of files.
-func files(plot *cobra.Command) {
-	plot.ValidArgsFunction = cobra.FixedCompletions([]string{"fkr", "json"}, cobra.ShellCompDirectiveFilterFileExt)
-	_ = plot.MarkFlagFilename("output", "html", "svg", "csv") // the flag exists
+// files completes operands with the names of results, and -o with those of files of some kinds.
+func files(cmd *cobra.Command, kinds ...string) {
+	cmd.ValidArgsFunction = cobra.FixedCompletions([]string{"fkr", "json"}, cobra.ShellCompDirectiveFilterFileExt)
+	_ = cmd.MarkFlagFilename("output", kinds...) // the flag exists
 }
 
 func storeWords() (words []string) {

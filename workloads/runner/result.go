@@ -137,7 +137,7 @@ func newResult(c *Config, t *workloads.Tally, took time.Duration) *Result {
 		m := &t.Calls[op]
 		call := Call{Name: op.String(), Latency: distribution(m.OK)}
 		if m.Failed != nil && m.Failed.Count() > 0 {
-			failed := Summarize(m.Failed)
+			failed := distribution(m.Failed)
 			call.Failed, call.Error = &failed, m.Err.Error()
 			call.FailedTrips = float64(m.FailedTrips) / float64(failed.Count)
 			if r.first == nil {
