@@ -128,8 +128,22 @@ func readSecret(kind, file string) (text []byte, err error) {
 
 // NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in. Nodes
 // call each other with the same certificate, and trust the same signers; without ca the system's, and those in the
-// certificate's own file: a private authority's certificate is appended there.
+// certificate's own file: a private authority's certificate is appended there. Files that are replaced later hold for new
+// connections.
 func NodeTLS(cert, key, ca string) (*tls.Config, error) {
+	r := &renewing{cert: cert, key: key, ca: ca}
+	r.seen = r.versions() // before they are read: what is written meanwhile is read again
+	c, err := readTLS(cert, key, ca)
+	if err != nil {
+		return nil, err
+	}
+	r.last = c.Clone()
+	c.GetConfigForClient = r.config
+	return c, nil
+}
+
+// readTLS reads a node's side of TLS.
+func readTLS(cert, key, ca string) (*tls.Config, error) {
 	certs, err := pair(cert, key)
 	if err != nil {
 		return nil, err

@@ -111,6 +111,11 @@ func (p *pool) callPeer(peer int) (net.Conn, error) {
 
 // peerTLS is how a node calls its peers: with its own certificate, trusting whom it would trust as a client, or as clients.
 func peerTLS(s *tls.Config) *tls.Config {
+	if s.GetConfigForClient != nil {
+		if now, err := s.GetConfigForClient(nil); err == nil && now != nil {
+			s = now
+		}
+	}
 	c := &tls.Config{
 		Certificates: s.Certificates, RootCAs: s.RootCAs, MinVersion: tls.VersionTLS13,
 	}
