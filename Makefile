@@ -5,7 +5,7 @@ SEEDS  ?= 10000
 STORES ?= fusee fusee-cr fusee-nc swarm dm-abd raw rcuckoo race-rtx race-dtx race sherman sherman-rtx sherman-dtx
 FUZZ   ?= 30s
 
-.PHONY: test race teeth lint sim suites enumerate soak killed reports fuzz bench peers consul rxe rxe2 rxe-speed ci ci-all
+.PHONY: test race teeth lint sim suites enumerate soak killed reports fuzz bench peers consul hosts rxe rxe2 rxe-speed ci ci-all
 
 test: ## every test, the short versions; FARKV_LONG=1 for the long ones, FARKV_REPORTS=all for all parts of the reports
 	go test ./...
@@ -57,6 +57,9 @@ peers: ## what a verb costs over tcp, beside libfabric's tcp;ofi_rxm, in one tab
 
 consul: ## builds the Consul agent that tests run against, once
 	.ci/consul
+
+hosts: ## boots hosts of Debian on this machine, and does all that ansible/ has to them; needs root and Debian's packages; PARTS=...: some of it
+	.ci/provision -w
 
 rxe: ## STORES=...: the suites and the stores on real verbs, in guests with soft-RoCE; needs Debian's packages, and fetches a kernel once
 	STORES="$(STORES)" .ci/rxe/prove
