@@ -10,6 +10,7 @@ type Base struct {
 	posts uint64
 	free  []*Batch
 	big   [][]byte // spare allocations that fit no batch's memory
+	spare int      // bytes of them
 	grow  func(int) []byte
 
 	completed uint64 // counts ops, or batches: see Completed
@@ -21,11 +22,12 @@ type Base struct {
 // is allocated when asked for.
 const BatchMemory = 8 << 10
 
-// spareBig bounds how many allocations that do not fit there a queue keeps, and spareBytes how long each may be: for a
-// scan of a log, again and again, and not for one of all memory.
+// spareBig bounds how many allocations that do not fit there a queue keeps, spareBytes how long each may be, and spareAll
+// how long all: for a scan of a log, or of a tree's 32 leaves at a time, again and again, and not for one of all memory.
 const (
-	spareBig   = 16
+	spareBig   = 64
 	spareBytes = 64 << 10
+	spareAll   = 1 << 20
 )
 
 // Init prepares a queue whose batches' memory comes from grow, which returns n bytes of registered memory, aligned to 8: it
@@ -69,8 +71,8 @@ func (q *Base) recycle(b *Batch) {
 	b.grouped, b.posted, b.released, b.waited = false, false, false, false
 	b.step, b.mem = "", b.free
 	for _, p := range b.big {
-		if len(q.big) < spareBig && cap(p) <= spareBytes {
-			q.big = append(q.big, p)
+		if len(q.big) < spareBig && cap(p) <= spareBytes && q.spare+cap(p) <= spareAll {
+			q.big, q.spare = append(q.big, p), q.spare+cap(p)
 		}
 	}
 	clear(b.big)
@@ -82,7 +84,7 @@ func (q *Base) recycle(b *Batch) {
 func (q *Base) allocBig(n int) []byte {
 	for i := len(q.big) - 1; i >= 0; i-- {
 		if p := q.big[i]; cap(p) >= n {
-			q.big = slices.Delete(q.big, i, i+1)
+			q.big, q.spare = slices.Delete(q.big, i, i+1), q.spare-cap(p)
 			return p[:n]
 		}
 	}

@@ -234,6 +234,7 @@ func (r *run) round() error {
 	if err = errors.Join(err, recovered); err != nil {
 		return err
 	}
+	time.Sleep(settled)
 	if err := r.judgeSlow(); err != nil {
 		return err
 	}
