@@ -48,7 +48,7 @@ const (
 type what uint64
 
 const (
-	get what = iota
+	get what = iota + 1
 	insert
 	update
 	remove
@@ -61,7 +61,7 @@ func (w what) String() string {
 	if w&shared != 0 {
 		of = " of a shared key"
 	}
-	return [...]string{"Get", "Insert", "Update", "Delete", "Scan"}[w&^shared] + of
+	return [...]string{"?", "Get", "Insert", "Update", "Delete", "Scan"}[w&^shared] + of
 }
 
 // slowWords are those of a slow operation.
