@@ -19,9 +19,8 @@ const (
 
 // The steps of repairs and recovery.
 const (
-	stepAwait       rdma.Step = "await a lock"
-	stepWant        rdma.Step = "want a lock"
-	stepFreeLock    rdma.Step = "free a lock" // of a transaction that is over
+	stepAwait       rdma.Step = "await a lock" // and make it wanted
+	stepFreeLock    rdma.Step = "free a lock"  // of a transaction that is over
 	stepAbort       rdma.Step = "abort another"
 	stepSteal       rdma.Step = "steal a pointer" // OPT1's repair
 	stepReadLog     rdma.Step = "read a log"
@@ -38,6 +37,6 @@ const (
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
 	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock, stepWriteData,
-	stepLetGo, stepRenew, stepAwait, stepWant, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
+	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
 	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects,
 }

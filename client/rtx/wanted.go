@@ -23,7 +23,7 @@ func (w *Worker) late() bool { return w.left() < w.opt.Timeout-w.opt.Late }
 
 // want makes a lock wanted that another client holds. Where that lets go meanwhile nothing changes.
 func (w *Worker) want(at rdma.Addr, k Lock) error {
-	_, ok, err := w.swap(stepWant, at, uint64(k), uint64(k|lockWanted))
+	_, ok, err := w.swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
 	if ok {
 		w.stats.Wanted++
 	}
