@@ -137,8 +137,3 @@ func checked(t testing.TB, f rdma.Fabric, keys int) map[string]uint64 {
 	}
 	return facts
 }
-
-var (
-	errExists   = client.ErrExists
-	errNotFound = client.ErrNotFound
-)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/trace"
 )
@@ -69,7 +70,7 @@ func TestTrips(t *testing.T) {
 	count("delete, beside", rdma.Counters{Trips: 4, Reads: 1, Writes: 1, Atomics: 3},
 		func() error { return s.Delete(key(2001)) })
 	count("insert of a key that is there", rdma.Counters{Trips: 3, Reads: 1, Atomics: 2}, func() error {
-		wantError(t, s.Insert(key(300), short), errExists)
+		wantError(t, s.Insert(key(300), short), client.ErrExists)
 		return nil
 	})
 	// 32 leaves are read side by side.
