@@ -27,8 +27,9 @@ type rtxSize struct {
 
 func newRTXSize(quick bool, seed uint64) *rtxSize {
 	if quick {
-		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2}, crowds: []int{1, 120},
-			crash: newCrashSize(true), rehash: newRehashSize(true), lease: newLeaseSize(true)}
+		return &rtxSize{seed: seed, records: 20_000, warmUp: 100, during: time.Millisecond, flights: []int{2},
+			crowds: []int{1, 120},
+			crash:  newCrashSize(true), rehash: newRehashSize(true), lease: newLeaseSize(true)}
 	}
 	return &rtxSize{
 		seed: seed, records: 200_000, warmUp: 300, during: 4 * time.Millisecond, flights: []int{1, 3},
@@ -122,8 +123,10 @@ var RTX = newPaper(&Paper{
 
 // rtxSmall tells for which statements of the quick size its few records and short runs are too small.
 var rtxSmall = map[string]string{
-	"crash-before": fewerClients, "crash-after": fewerClients, "crash-rtx": fewerLeaves, "crash-dtx": fewerLeaves, "crash-optimal": fewerLeaves,
-	"rehash-optimal": smallSubtable, "rehash-recovers": smallSubtable, "leases-5": fewerStalls, "leases-fixed": fewerStalls, "leases-regulated": fewerStalls,
+	"crash-before": fewerClients, "crash-after": fewerClients,
+	"crash-rtx": fewerLeaves, "crash-dtx": fewerLeaves, "crash-optimal": fewerLeaves,
+	"rehash-optimal": smallSubtable, "rehash-recovers": smallSubtable,
+	"leases-5": fewerStalls, "leases-fixed": fewerStalls, "leases-regulated": fewerStalls,
 }
 
 const (
