@@ -98,9 +98,12 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func alloc(ep rdma.Endpoint, s *node.Space, region, class int) (rdma.Request, error) {
+func alloc(ep rdma.Endpoint, s *node.Space, region, class int, options ...uint64) (rdma.Request, error) {
 	r := rdma.Request{Proc: node.ProcAlloc, Arg: [6]uint64{s.Table(region, 0).Offset(), uint64(s.Blocks()),
 		s.Bitmap(node.Block{Region: region}, 0).Offset(), s.BlockBytes, uint64(class), 3}}
+	for _, o := range options {
+		r.Arg[5] |= o
+	}
 	err := ep.Call(s.Table(region, 0).Node(), &r, rdma.Forever)
 	return r, err
 }
@@ -137,7 +140,7 @@ func TestUncounted(t *testing.T) {
 	if err != nil || counted.Ret[2] != uint64(s.Blocks()) {
 		t.Fatalf("%d blocks free of %d: %v", counted.Ret[2], s.Blocks(), err)
 	}
-	r, err := alloc(ep, s, 0, 5|node.Uncounted)
+	r, err := alloc(ep, s, 0, 5, node.Uncounted)
 	if e := node.Entry(r.Ret[1]); err != nil || r.Ret[2] != 0 || e.Owner() != ep.Client() || e.Class() != 5 {
 		t.Fatalf("%d blocks free, %v: %v", r.Ret[2], e, err)
 	}

@@ -11,7 +11,7 @@ import (
 const (
 	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
 	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at.
-	// Ret: index of the block, its new entry, number of blocks of the region that were free; with Uncounted in the class 0.
+	// Ret: index of the block, its new entry, number of blocks of the region that were free; with Uncounted in the index 0.
 	ProcAlloc rdma.Proc = 1
 	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
 	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
@@ -28,9 +28,10 @@ const (
 	ProcEcho rdma.Proc = 4
 )
 
-// Uncounted, in ProcAlloc's class, leaves out the count of free blocks: it looks at all of the table, of which the search
-// sees little when each worker begins behind what it got last.
-const Uncounted = 1 << 32
+// Uncounted, in the index at which ProcAlloc begins, leaves out the count of free blocks: it looks at all of the table, of
+// which the search sees little when each worker begins behind what it got last. A node of before it begins elsewhere,
+// and counts.
+const Uncounted = 1 << 63
 
 // Where an object of node-centric allocation says that it is free: see ProcObject.
 const (
@@ -60,7 +61,7 @@ func Serve(m rdma.Memory, r *rdma.Request) error {
 
 func serveAlloc(m rdma.Memory, r *rdma.Request) error {
 	table, blocks, first, bytes := r.Arg[0], r.Arg[1], r.Arg[2], r.Arg[3]
-	class, from, counts := int(r.Arg[4]&^Uncounted), r.Arg[5], r.Arg[4]&Uncounted == 0
+	class, from, counts := int(r.Arg[4]), r.Arg[5]&^Uncounted, r.Arg[5]&Uncounted == 0
 	if r.Client == 0 || table%8 != 0 || blocks == 0 || bytes == 0 ||
 		!fits(m, table, blocks, 8) || !fits(m, first, blocks, bytes) {
 		return fmt.Errorf("allocate a block on node %d: %w", m.Node(), rdma.ErrAccess)

@@ -179,7 +179,7 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 		return false, nil
 	}
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{m.w.table, uint64(m.w.chunks), m.w.first, uint64(m.w.Chunk), uint64(class) | node.Uncounted, h.behind()}
+	r.Arg = [6]uint64{m.w.table, uint64(m.w.chunks), m.w.first, uint64(m.w.Chunk), uint64(class), h.behind() | node.Uncounted}
 	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
 	if errors.Is(err, client.ErrFull) {
 		h.empty = true

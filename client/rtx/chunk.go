@@ -81,7 +81,7 @@ func (m *memory) claimLeft(h *heap, a *arena, n, i int, e node.Entry) (found int
 // claimFresh asks the node for one of its first chunks that was never used, from behind the one that it got last.
 func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, error) {
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class) | node.Uncounted, h.behind()}
+	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class), h.behind() | node.Uncounted}
 	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
 	if errors.Is(err, client.ErrFull) {
 		return false, nil

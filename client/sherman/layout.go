@@ -33,7 +33,7 @@ const (
 var Formats = []string{RTX, DTX}
 
 // FormatVersion is the version of their formats.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Params shape a pool. They are written into its header and never change.
 type Params struct {

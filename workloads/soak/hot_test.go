@@ -17,6 +17,7 @@ func TestHot(t *testing.T) {
 	if os.Getenv("FARKV_LONG") == "1" {
 		length = 30 * time.Second
 	}
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
 	for _, store := range hotStores {
 		for _, addr := range []string{"mem:", "shm:hot-" + store} {
 			t.Run(store+" on "+addr[:4], func(t *testing.T) {

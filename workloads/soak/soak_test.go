@@ -16,6 +16,7 @@ var soaked = []struct {
 	Options
 }{
 	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
+	{"sherman-dtx", Options{}},
 	{"sherman", Options{Workers: 16, Keys: 200, Room: 0.3}},
 }
 

@@ -32,7 +32,7 @@ const (
 var Formats = []string{RTX, DTX, Locked}
 
 // FormatVersion is the version of their formats.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Shape is what a pool is wanted for. Zero values mean defaults.
 type Shape struct {

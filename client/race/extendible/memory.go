@@ -396,7 +396,7 @@ func (m *memory) behind(n int) uint64 {
 // allocate asks a node for a chunk that was never used, the first from an index on.
 func (m *memory) allocate(a *arena, n, class int, from uint64) (index int, e node.Entry, err error) {
 	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class) | node.Uncounted, from}
+	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), from | node.Uncounted}
 	if err := m.s.ep.Call(n, &r, max(m.s.left(), 1)); err != nil {
 		m.late = m.late || !errors.Is(err, client.ErrFull) && !errors.Is(err, rdma.ErrNoEffect)
 		return 0, 0, fmt.Errorf("ask node %d for a chunk: %w", n, err)
