@@ -122,7 +122,7 @@ func (c *Config) beginning() time.Duration {
 		return c.servedSetUp()
 	}
 	round := int64(turn * c.Clients * c.InFlight)
-	return setUp/forSetUp*time.Duration(max(c.Spec.RecordCount, forSetUp)) + time.Duration((c.WarmUp+round-1)/round)*turnTime
+	return c.Loading + setUp/forSetUp*time.Duration(max(c.Spec.RecordCount, forSetUp)) + time.Duration((c.WarmUp+round-1)/round)*turnTime
 }
 
 // know lets the clients of the beginning read all records.

@@ -54,6 +54,27 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestLoading: memory that rests for a while is used again when loading takes as long as that.
+func TestLoading(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	handed := func(loading time.Duration) (n uint64) {
+		c := config(t, "rtx-c", 1, 1, "recordcount=4000")
+		c.Store, c.Profile, c.Loading, c.Memory = "sherman-rtx", "rtx-testbed", loading, true
+		c.Pool = stores.Params{Nodes: 1, Records: 4000, Memory: 64 << 20}
+		for _, u := range simulated(t, c).Memory {
+			if u.Name == "chunks of nodes" {
+				n = u.Count
+			}
+		}
+		return n
+	}
+	if atOnce, slowly := handed(0), handed(time.Minute); slowly == 0 || atOnce < 2*slowly {
+		t.Errorf("loading at once takes %d chunks, and in a minute %d", atOnce, slowly)
+	}
+}
+
 // TestLeases: of clients that all live, locks are suspected where a lease is shorter than stalls, or than what their
 // transactions take and leases do not count that, and nowhere else.
 func TestLeases(t *testing.T) {

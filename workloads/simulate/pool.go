@@ -181,7 +181,7 @@ func (p *pool) processOf(w *sim.Worker) *stores.Process {
 
 func (s session) close() error { return client.Leave(s.store, s.ep, nil) }
 
-// load inserts the records. Outside the simulation's Run that takes no time.
+// load inserts the records. Outside the simulation's Run that takes no time, beside Config.Loading.
 func (r *run) load() error {
 	if r.servers != nil {
 		return nil // they do nothing then: see ready
@@ -198,7 +198,7 @@ func (r *run) load() error {
 		var failed error
 		w := workloads.NewWorker(r.core, s.rows(r.Spec), newEnv(ep, r.Seed, ^i), workloads.Share{
 			Worker: i, Workers: loaders, Load: true, Failed: func(_ workloads.Op, err error) { failed = err },
-			Poll: func(*workloads.Tally) bool { return !r.stop.Load() },
+			Poll: r.pacing(ep),
 		})
 		w.Run()
 		if err := errors.Join(failed, s.close()); err != nil {
@@ -206,6 +206,17 @@ func (r *run) load() error {
 		}
 	}
 	return nil
+}
+
+// pacing has a loader rest each turn, so that loading takes as long as it is to.
+func (r *run) pacing(ep rdma.Endpoint) func(*workloads.Tally) bool {
+	each, n := time.Duration(int64(r.Loading)/max(r.Spec.InsertCount/turn, 1)), 0
+	return func(*workloads.Tally) bool {
+		if n++; each > 0 && n%turn == 0 {
+			ep.Sleep(each)
+		}
+		return !r.stop.Load()
+	}
 }
 
 func (s session) rows(spec *workloads.Spec) *workloads.Rows {

@@ -49,6 +49,9 @@ type Config struct {
 	// Processes makes the clients of a compute node workers of one process, whose stores share what those of a process do.
 	// They crash one by one nevertheless: a fault of a client is for runs without it.
 	Processes bool
+	// Loading is how long loading the records takes: stores that let freed memory rest for a while take more of it when loading
+	// takes no time.
+	Loading time.Duration
 	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
 	Known bool
 	// Fresh makes what is measured choose anew: otherwise the clients' first choices are those of the warm-up, and caches know
@@ -163,7 +166,7 @@ func (c *Config) check() error {
 		return workloads.Misuse("%d clients, with each of their operations in flight, are more than %d", most, maxClients)
 	case c.Slow < 0 || c.Slow > maxSlow:
 		return workloads.Misuse("machines that are %d times slower: want 1 to %d", c.Slow, maxSlow)
-	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Silence < 0 || c.Think < 0:
+	case c.Ops < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Interval < 0 || c.Target < 0 || c.Lease < 0 || c.Silence < 0 || c.Loading < 0 || c.Think < 0:
 		return workloads.Misuse("operations, times and targets are not negative")
 	case c.Failures < 0 || c.Failures > 0 && c.Duration == 0:
 		return workloads.Misuse("%g failures a second for %v: want 0 or more, and a duration", c.Failures, c.Duration)
