@@ -118,9 +118,6 @@ func (s *rtxSize) trial(x implementation, mix, name string, differ func(*ops.Sim
 	return trial{name: name, Simulation: o}
 }
 
-// uniform makes all records equally popular.
-func uniform(o *ops.Simulation) { o.Properties = append(o.Properties, "requestdistribution=uniform") }
-
 // RTX is rTX's paper.
 var RTX = newPaper(&Paper{
 	Name: "rTX", Source: "Wei et al., arXiv", Section: "section 6", Small: rtxSmall,
