@@ -18,7 +18,7 @@ type rtxSize struct {
 	records int64         // instead of the paper's 100 million
 	warmUp  int64         // operations of each operation that is in flight
 	during  time.Duration // of a run, in virtual time
-	flights []int         // operations that a client has in flight, of which the fastest is the peak
+	flights []int         // operations that a client has in flight: see loads
 	crowds  []int         // clients of Figure 13
 	crash   crashSize     // of Figure 14
 	rehash  rehashSize    // of Figure 15
@@ -125,6 +125,7 @@ var RTX = newPaper(&Paper{
 
 // rtxSmall tells for which statements of the quick size its few records and short runs are too small.
 var rtxSmall = map[string]string{
+	"trees-a-uniform": fewNodes, "trees-b-uniform": fewNodes,
 	"crash-before": fewerClients, "crash-after": fewerClients,
 	"crash-rtx": fewerLeaves, "crash-dtx": fewerLeaves, "crash-optimal": fewerLeaves,
 	"rehash-optimal": smallSubtable, "rehash-recovers": smallSubtable,
@@ -132,6 +133,7 @@ var rtxSmall = map[string]string{
 }
 
 const (
+	fewNodes      = "Of the quick size's few leaves more are wanted by two clients at a time."
 	fewerClients  = "The quick size has a sixth of the clients."
 	fewerLeaves   = "Of the quick size's few leaves the dead have locked a large share."
 	smallSubtable = "The quick size's subtable is not the one whose rehash takes rTX 200 ms."

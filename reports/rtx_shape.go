@@ -31,11 +31,25 @@ var rtxMixes = []mixture{
 	{"a", evenly}, {"a", skewed}, {"b", evenly}, {"b", skewed}, {"c", evenly}, {"c", skewed}, {"d", newest}, {"e", evenly}, {"e", skewed},
 }
 
-// peaks are trials of one implementation with each number of operations in flight.
-func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*ops.Simulation)) (list []trial) {
+// load is how many clients there are, and how many operations each has in flight.
+type load struct{ clients, inFlight int }
+
+// loads are those among which a mixture has its peak. Where many clients want the same locks that is with fewer of them.
+func (s *rtxSize) loads(m mixture) (list []load) {
 	for _, n := range s.flights {
+		list = append(list, load{rtxNodes * rtxThreads, n})
+	}
+	if m.how == skewed && (m.mix == "a" || m.mix == "b") {
+		list = append(list, load{rtxNodes * rtxThreads / 3, 1})
+	}
+	return list
+}
+
+// peaks are trials of one implementation with each load.
+func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*ops.Simulation)) (list []trial) {
+	for _, n := range s.loads(m) {
 		list = append(list, s.trial(x, m.mix, key(name, m, n), func(o *ops.Simulation) {
-			o.InFlight, o.Properties = n, append(o.Properties, "requestdistribution="+m.how)
+			o.Clients, o.InFlight, o.Properties = n.clients, n.inFlight, append(o.Properties, "requestdistribution="+m.how)
 			if differ != nil {
 				differ(o)
 			}
@@ -47,7 +61,7 @@ func (s *rtxSize) peaks(x implementation, m mixture, name string, differ func(*o
 // peak is the fastest of them.
 func (s *rtxSize) peak(r results, name string, m mixture) *simulate.Result {
 	var all []*simulate.Result
-	for _, n := range s.flights {
+	for _, n := range s.loads(m) {
 		all = append(all, r[key(name, m, n)])
 	}
 	return slices.MaxFunc(all, func(a, b *simulate.Result) int {
@@ -90,6 +104,7 @@ func treeTable(s *rtxSize, r results, p *Part) {
 	g.column("rTX by DTX", func(m mixture) Cell { return share(part(rtxName, dtxName, m)) })
 	g.column("Optimal: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, optimal, m))) })
 	g.column("rTX: most in use", func(m mixture) Cell { return say("%s", limit(s.peak(r, rtxName, m))) })
+	g.column("with clients", func(m mixture) Cell { return say("%d", s.peak(r, rtxName, m).Clients) })
 	g.show(p, "", "%v", rtxMixes)
 	for _, m := range rtxMixes {
 		p.claimTree(s, r, m)
