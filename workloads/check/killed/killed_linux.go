@@ -222,7 +222,8 @@ func (r *run) round() error {
 	var group sync.WaitGroup
 	var recovered error
 	if r.Recover > 0 {
-		group.Go(func() { recovered = r.keep(over) })
+		rng := rand.New(rand.NewPCG(uint64(r.kills), 2)) // here, as killing counts on
+		group.Go(func() { recovered = r.keep(over, rng) })
 	}
 	err := r.killing()
 	for _, p := range r.places {
@@ -276,8 +277,7 @@ func (r *run) killing() error {
 }
 
 // keep recovers the dead again and again, behind pauses.
-func (r *run) keep(over chan struct{}) error {
-	rng := rand.New(rand.NewPCG(uint64(r.kills), 2))
+func (r *run) keep(over chan struct{}, rng *rand.Rand) error {
 	for {
 		select {
 		case <-over:
