@@ -14,7 +14,7 @@ import (
 // the lock wanted, since others may be late, too; one that is not late takes the lock when it has stayed free for a moment,
 // and leaves it as any other.
 //
-// The bit says who comes next, and never who holds: owner and sequence are those of the holder, and a word with the bit
+// The bit says which client comes next, and never which one holds: owner and sequence are those of the holder, and a word with the bit
 // comes back as little as one without. A holder whose CAS meets the bit does it once more. Where it does not, or dies, the
 // lock is one that others release, on sight or behind its lease. Nothing is posted for the bit where no client is late.
 

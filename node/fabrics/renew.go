@@ -19,7 +19,7 @@ type renewing struct {
 	last *tls.Config
 }
 
-// version tells whether a file was replaced or written to.
+// version reports whether a file was replaced or written to.
 type version struct {
 	at   time.Time
 	size int64
