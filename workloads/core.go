@@ -36,7 +36,7 @@ func NewCore(s *Spec) *Core {
 func (c *Core) blind() bool { return c.Insert > 0 && c.Insert == c.mix[Ops-1] }
 
 // number hands out the number of a record that is to be inserted, if there is one. In a run that is blind it counts as
-// inserted at once, so that a client which dies with it holds nobody up.
+// inserted at once, so that a client which dies with it holds up no other.
 func (c *Core) number() (n int64, ok bool) {
 	if n, ok = c.added.Next(); ok && c.blind() {
 		c.added.Acknowledge(n)

@@ -236,29 +236,8 @@ func (w *Worker) drop(b *rdma.Batch) {
 	w.flying = append(w.flying, b)
 }
 
-// A worker waits for a node that does not answer for a part of a transaction's time: it may be out of reach for a moment.
-const (
-	reachShare = 4
-	reachPause = 500 * time.Microsecond
-)
-
-// rejoin reports whether it makes sense to go on behind an error: verbs were fenced off, and the worker has joined the
-// pool's view again; or a node does not answer, which is waited for.
-func (w *Worker) rejoin(err error) bool {
-	switch {
-	case w.over():
-		return false
-	case errors.Is(err, rdma.ErrStale):
-		return w.view.Join() == nil
-	case !errors.Is(err, rdma.ErrNodeDown) || w.left() < w.opt.Timeout-w.opt.Timeout/reachShare:
-		return false
-	}
-	if err := w.view.Join(); err != nil && !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
-		return false
-	}
-	w.ep.Sleep(reachPause)
-	return true
-}
+// rejoin reports whether it makes sense to go on behind an error: see kit.Member.Rejoin.
+func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.left(), w.opt.Timeout) }
 
 // swap is a CAS of one word. It returns the word before, and whether it was swapped.
 func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {

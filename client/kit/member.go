@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -69,6 +70,30 @@ func (m *Member) Join() error {
 	}
 	m.Enter(v)
 	return nil
+}
+
+// An operation waits for a node that does not answer for a part of its time: it may be out of reach for a moment.
+const (
+	reachShare = 4
+	reachPause = 500 * time.Microsecond
+)
+
+// Rejoin reports whether it makes sense to go on behind an error, with some of an operation's timeout left: verbs were
+// fenced off, and the worker has joined the view again; or a node does not answer, for which it has paused.
+func (m *Member) Rejoin(err error, left, timeout time.Duration) bool {
+	switch {
+	case left <= 0:
+		return false
+	case errors.Is(err, rdma.ErrStale):
+		return m.Join() == nil
+	case !errors.Is(err, rdma.ErrNodeDown) || left < timeout-timeout/reachShare:
+		return false
+	}
+	if err := m.Join(); err != nil && !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
+		return false
+	}
+	m.ep.Sleep(reachPause)
+	return true
 }
 
 // Enter makes a view, which the endpoint has joined, the worker's: a master's endpoint joins by itself.

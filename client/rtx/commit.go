@@ -238,7 +238,7 @@ func (tx *Tx) decide(lock Lock) error {
 
 // Renew says that the transaction goes on, so that a client which waits for its locks waits for another lease from now
 // on. What takes longer than a lease before it commits calls it more often than that, instead of Takes: of its client,
-// should that die, nobody waits longer than a lease. It takes a trip. An error is the closure's: another client has
+// should that die, no other waits longer than a lease. It takes a trip. An error is the closure's: another client has
 // suspected the transaction, which is run again.
 func (tx *Tx) Renew() error {
 	if err := tx.dead(); err != nil || tx.sequence == 0 { // of what has no locks

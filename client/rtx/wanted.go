@@ -14,9 +14,10 @@ import (
 // the lock wanted, since others may be late, too; one that is not late takes the lock when it has stayed free for a moment,
 // and leaves it as any other.
 //
-// The bit says which client comes next, and never which one holds: owner and sequence are those of the holder, and a word with the bit
-// comes back as little as one without. A holder whose CAS meets the bit does it once more. Where it does not, or dies, the
-// lock is one that others release, on sight or behind its lease. Nothing is posted for the bit where no client is late.
+// The bit says which client comes next, and never which one holds: owner and sequence are those of the holder, and a word
+// with the bit comes back as little as one without. A holder whose CAS meets the bit does it once more. Where it does not,
+// or dies, the lock is one that others release, on sight or behind its lease. Nothing is posted for the bit where no client
+// is late.
 
 // late reports whether a transaction has waited for long: see Options.Late.
 func (w *Worker) late() bool { return w.left() < w.opt.Timeout-w.opt.Late }

@@ -25,8 +25,8 @@ func (r Ref) String() string { return fmt.Sprintf("object %d.%d", r.number(), r>
 //	   owner, as many bits as Shape.Clients needs
 //	   sequence, the rest: of the owner's transaction
 //
-// A lock that is not held keeps owner and sequence of its last holder, and whether it is wanted. No transaction has the same pair, so the word is
-// the object's version too: it differs after each time that the object was locked.
+// A lock that is not held keeps owner and sequence of its last holder, and whether it is wanted. No transaction has the
+// same pair, so the word is the object's version too: it differs after each time that the object was locked.
 type Lock uint64
 
 const (

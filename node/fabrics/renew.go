@@ -19,7 +19,7 @@ type renewing struct {
 	last *tls.Config
 }
 
-// version reports whether a file was replaced or written to.
+// version is what differs once a file was replaced or written to.
 type version struct {
 	at   time.Time
 	size int64

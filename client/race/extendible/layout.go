@@ -22,7 +22,7 @@ type Params struct {
 	Clients   int           `json:"clients"`
 	Timeout   time.Duration `json:"timeout"` // of an operation, at most
 	// Lease is how long a lock may stay as it is before its holder is suspected, beside the time that its transaction
-	// takes: what rtx.Options.Drift is. 0, as in pools of earlier versions: DefaultLease.
+	// takes: what rtx.Options.Drift is. 0: DefaultLease.
 	Lease time.Duration `json:"lease,omitempty"`
 	// Of tests, which see subtables and memory filled, and tags wrap: how many slots of a bucket are used, how many chunks
 	// of pairs a node has, and how wide tags are, at most; 0: as many as there is room for.

@@ -1,9 +1,7 @@
 package original
 
 import (
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
@@ -61,26 +59,7 @@ func (s *Store) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, 
 	}
 }
 
-// An operation waits for a node that does not answer for a part of its time: it may be out of reach for a moment.
-const (
-	reachShare = 4
-	reachPause = 500 * time.Microsecond
-)
-
-// rejoin reports whether it makes sense to go on behind an error: verbs were fenced off, and the worker has joined the
-// pool's view again; or a node does not answer, which is waited for.
+// rejoin reports whether it makes sense to go on behind an error: see kit.Member.Rejoin.
 func (s *Store) rejoin(err error) bool {
-	switch {
-	case s.over():
-		return false
-	case errors.Is(err, rdma.ErrStale):
-		return s.view.Join() == nil
-	case !errors.Is(err, rdma.ErrNodeDown) || s.ep.Now() > s.until-s.timeout+s.timeout/reachShare:
-		return false
-	}
-	if err := s.view.Join(); err != nil && !errors.Is(err, rdma.ErrNodeDown) && !errors.Is(err, rdma.ErrUnreachable) {
-		return false
-	}
-	s.ep.Sleep(reachPause)
-	return true
+	return !s.over() && s.view.Rejoin(err, s.until-s.ep.Now(), s.timeout)
 }
