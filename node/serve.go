@@ -10,8 +10,8 @@ import (
 // The procedures of a memory node. Their whole state is in registered memory, so that it survives whoever runs them.
 const (
 	// ProcAlloc hands out a free block of one region (FUSEE 4.4, ALLOC). Arg: offset of the block allocation table,
-	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at.
-	// Ret: index of the block, its new entry, number of blocks of the region that were free; with Uncounted in the index 0.
+	// number of blocks, offset of the first block, bytes a block, size class, index to begin searching at. Ret: index
+	// of the block, its new entry, number of blocks of the region that were free; with Uncounted in the index 0.
 	ProcAlloc rdma.Proc = 1
 	// ProcRecord records on a backup what ProcAlloc did on the primary. Arg: offset of the entry, old entry, new
 	// entry, offset of the block, bytes of the block. Ret: the entry that was found.
@@ -28,9 +28,9 @@ const (
 	ProcEcho rdma.Proc = 4
 )
 
-// Uncounted, in the index at which ProcAlloc begins, leaves out the count of free blocks: it looks at all of the table, of
-// which the search sees little when each worker begins behind what it got last. A node of before it begins elsewhere,
-// and counts.
+// Uncounted, in the index at which ProcAlloc begins, leaves out the count of free blocks: it looks at all of the
+// table, of which the search sees little when each worker begins behind what it got last. A node of before it begins
+// elsewhere, and counts.
 const Uncounted = 1 << 63
 
 // Where an object of node-centric allocation says that it is free: see ProcObject.

@@ -129,7 +129,8 @@ func (s series) breach(expr string) string {
 	return ""
 }
 
-// TestDashboard: each metric, label and value that the dashboard of Grafana and the alerts of Prometheus name is exported.
+// TestDashboard: each metric, label and value that the dashboard of Grafana and the alerts of Prometheus name is
+// exported.
 func TestDashboard(t *testing.T) {
 	all := exported(t)
 	text, err := os.ReadFile("grafana/farkv.json")

@@ -20,8 +20,8 @@ import (
 )
 
 // Simulation is a run in virtual time, as users ask for it. Zero values mean the workload's, or the store's, own. Of
-// Config it says itself what Complete fills in: the Spec, the Options' Own, the Faults, the Changes, and of the Pool what
-// the Spec tells.
+// Config it says itself what Complete fills in: the Spec, the Options' Own, the Faults, the Changes, and of the Pool
+// what the Spec tells.
 type Simulation struct {
 	simulate.Config // WarmUp negative: as many as Ops
 	simulate.Workload

@@ -61,8 +61,8 @@ const (
 // forgetful stores are as the paper's, which remember nothing of a leaf; ours do unless told otherwise.
 var forgetful = stores.Values{"forgetful": true}
 
-// rtxTrees and rtxTables are the implementations of Sherman and of RACE. DTX locks when it commits: rTX is faster "thanks
-// to the reduced transaction aborts due to no logging and pre-locking" (6.1).
+// rtxTrees and rtxTables are the implementations of Sherman and of RACE. DTX locks when it commits: rTX is faster
+// "thanks to the reduced transaction aborts due to no logging and pre-locking" (6.1).
 var (
 	rtxTrees = []implementation{
 		{name: optimal, store: "sherman"},
@@ -72,8 +72,8 @@ var (
 	rtxTables = []implementation{{name: optimal, store: "race"}, {name: dtxName, store: "race-dtx"}, {name: rtxName, store: "race-rtx"}}
 )
 
-// intervals of a run: the second half of them tells its throughput. In the first one locks get their waiters, and at the
-// end some clients have an operation to end, which may have waited for long.
+// intervals of a run: the second half of them tells its throughput. In the first one locks get their waiters, and at
+// the end some clients have an operation to end, which may have waited for long.
 const intervals = 8
 
 // settled returns the operations a second of the second half of a run.
@@ -85,8 +85,8 @@ func settled(r *simulate.Result) float64 {
 	return sum / (intervals / 2)
 }
 
-// treeMemory is a node's, of which trees need a hundredth. (The paper's has 128 GB.) In a pool that is sized by its records
-// rTX's clients look for free buffers three times as often.
+// treeMemory is a node's, of which trees need a hundredth. (The paper's has 128 GB.) In a pool that is sized by its
+// records rTX's clients look for free buffers three times as often.
 const treeMemory = 1 << 30
 
 // leastWarmUp are the operations of a warm-up in which one client comes to cache all internal nodes.

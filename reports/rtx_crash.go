@@ -15,7 +15,8 @@ const (
 	crashLease = 8 * time.Millisecond // of rTX's locks, and of DTX's master
 	// crashSlack is what the eye does not see in a timeline: so far below the mean an interval may be.
 	crashSlack = 0.1
-	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again then, as in a pool that was busy.
+	// loadTime is how long a record takes to be loaded: buffers that it replaces are free again then, as in a pool
+	// that was busy.
 	loadTime = 400 * time.Nanosecond
 	// unmastered is the lease of a master that notices nothing in a run.
 	unmastered = time.Hour
@@ -58,7 +59,8 @@ func clientCrashCases(s *rtxSize) (list []trial) {
 	return list
 }
 
-// crashed is a run of INSERTs in which all clients of the last compute node die: clients are dealt to the nodes in turn.
+// crashed is a run of INSERTs in which all clients of the last compute node die: clients are dealt to the nodes in
+// turn.
 func (s *rtxSize) crashed(x implementation, name string, records int64) trial {
 	size := s.crash
 	return s.trial(x, "a", name, func(o *ops.Simulation) {

@@ -128,7 +128,8 @@ func stepCells(c, before stepCost) []Cell {
 	return []Cell{mops(c.rate), percent(changed), us(c.took), count("%.2f", times)}
 }
 
-// claimSteps claims what each step costs. Where a store has it, that counts, and the verbs alone may show why it differs.
+// claimSteps claims what each step costs. Where a store has it, that counts, and the verbs alone may show why it
+// differs.
 func (p *Part) claimSteps(store, alone map[string]stepCost) {
 	for _, x := range []struct{ about, step, before, bareBefore string }{
 		{"steps-occ", "+OCC", optimal, optimal}, {"steps-icommit", "+ICommit", "+OCC", "+OCC"}, {"steps-log", "+Log", "+OCC", "+ICommit"},

@@ -50,8 +50,8 @@ type remark struct {
 	verbSum
 }
 
-// verbRemarks are those of an INSERT that changes one node, and of one that splits a leaf: it writes the leaf, a new one
-// and their parent.
+// verbRemarks are those of an INSERT that changes one node, and of one that splits a leaf: it writes the leaf, a new
+// one and their parent.
 var verbRemarks = map[string][]remark{
 	key(optimal, 1): {
 		{"Sherman writes the entry that it changes (24 B), not the node", verbSum{0, nodeBytes - 24, 0}},
@@ -152,8 +152,8 @@ func verbTable(_ *rtxSize, _ results, p *Part) {
 	p.Notes = append(p.Notes, "Others of the INSERTs read an internal node, too, find that a leaf was split, or take memory.")
 }
 
-// claimVerbs claims that an INSERT takes what the table says. Where it does not, what explains each difference has to add
-// up to it.
+// claimVerbs claims that an INSERT takes what the table says. Where it does not, what explains each difference has to
+// add up to it.
 func (p *Part) claimVerbs(name string, ours, paper verbSum) {
 	sum, whys := ours, []string(nil)
 	for _, r := range verbRemarks[name] {

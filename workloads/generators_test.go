@@ -420,8 +420,8 @@ func TestMix(t *testing.T) {
 	}
 }
 
-// TestBlind: a number that its client does not acknowledge holds up no other client in a run that only inserts, and others in a run
-// that reads what was inserted.
+// TestBlind: a number that its client does not acknowledge holds up no other client in a run that only inserts, and
+// others in a run that reads what was inserted.
 func TestBlind(t *testing.T) {
 	for _, test := range []struct {
 		spec Spec

@@ -36,8 +36,8 @@ type Spec struct {
 	KeyPrefix   string
 	Ordered     bool // keys are record numbers, not hashes of them
 	ZeroPadding int  // least digits of a key
-	// ShortKeys makes binary keys of so many bytes instead; 0: it does not. Of 4 bytes they are the records' numbers, as
-	// in RCuckoo's evaluation (section 5.3), of 8 hashes of the numbers, as in rTX's (section 6).
+	// ShortKeys makes binary keys of so many bytes instead; 0: it does not. Of 4 bytes they are the records' numbers,
+	// as in RCuckoo's evaluation (section 5.3), of 8 hashes of the numbers, as in rTX's (section 6).
 	ShortKeys int
 
 	InsertionRetries  int           // of a record that could not be loaded

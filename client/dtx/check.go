@@ -13,8 +13,8 @@ import (
 type Usage struct {
 	Objects int // that are there, roots among them
 	Held    int // locks, of transactions that are over
-	// Waiting are locks of transactions that are not over, of clients that Check was told: where one is dead, its recovery
-	// ends them. Their objects may be in part as they were before.
+	// Waiting are locks of transactions that are not over, of clients that Check was told: where one is dead, its
+	// recovery ends them. Their objects may be in part as they were before.
 	Waiting int
 	Places  int // of chunks that were handed out, and roots
 	Owned   int // chunks that a client has
@@ -40,8 +40,9 @@ func (a *audit) fail(format string, args ...any) {
 	}
 }
 
-// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all, by a transaction that
-// is over, or by a client that is there. there reports whether one is: it is alive, or it is dead and is to be recovered.
+// Check looks at all objects of a pool that no client is using: each is whole, and held, if at all, by a transaction
+// that is over, or by a client that is there. there reports whether one is: it is alive, or it is dead and is to be
+// recovered.
 func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, there: there}
 	w.extend()

@@ -195,8 +195,8 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	}
 }
 
-// TestFreedLockIsTakenAtOnce: a client that has released a lock of the dead itself does not pause before it looks again.
-// It did, for 250 us, here beyond what the scene allows.
+// TestFreedLockIsTakenAtOnce: a client that has released a lock of the dead itself does not pause before it looks
+// again. It did, for 250 us, here beyond what the scene allows.
 func TestFreedLockIsTakenAtOnce(t *testing.T) {
 	c := scene{kind: "touch listed", nodes: 1, waits: true, seed: 673884, crashes: []uint64{6, 5}}
 	if _, err := c.play(); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients have handed out, they
-// may have free.
+// Survey says how much of a pool was handed out to clients, of all nodes that answer. What clients have handed out,
+// they may have free.
 type Survey struct {
 	Chunks     []uint64 // that were handed out, by size of their objects
 	MostChunks uint64

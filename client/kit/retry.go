@@ -30,9 +30,10 @@ func Spread(least time.Duration, over Pause) Pause {
 	}
 }
 
-// Unless returns the formula of a pause that another formula says, or of none at all where late reports that the worker has
-// waited for long. Then it goes on for as long as it has a processor: one that sleeps may find, each time that it gets a
-// processor again, that others were faster. What it waits for takes a trip at least, which bounds how often it tries.
+// Unless returns the formula of a pause that another formula says, or of none at all where late reports that the
+// worker has waited for long. Then it goes on for as long as it has a processor: one that sleeps may find, each time
+// that it gets a processor again, that others were faster. What it waits for takes a trip at least, which bounds how
+// often it tries.
 func Unless(late func() bool, p Pause) Pause {
 	return func(n int, r *rand.Rand) time.Duration {
 		if late() {

@@ -12,8 +12,8 @@ import (
 const mostTorn = 64
 
 // load returns an object with its data; change: the transaction is to change it. The execution phase (Figure 7):
-// metadata, then data, and with that the metadata again, of this object and of all that were met before. When all are as
-// they were first seen, all of them were so in the moment between the two READs: a state that existed.
+// metadata, then data, and with that the metadata again, of this object and of all that were met before. When all are
+// as they were first seen, all of them were so in the moment between the two READs: a state that existed.
 func (tx *Tx) load(r Ref, change bool) (*object, error) {
 	if err := tx.dead(); err != nil {
 		return nil, err

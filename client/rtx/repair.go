@@ -37,9 +37,9 @@ func (v *watch) see(at rdma.Addr, k Lock, s state, now, lease time.Duration) tim
 	return v.still
 }
 
-// moved reports whether the holder has swapped the pointer since, of which a lock with no log has nothing left to do but
-// to release it. The READ that saw the lock first may have the pointer of before; a later one has that of the lock. Steals
-// do not count: a late repair of an earlier holder's may add one.
+// moved reports whether the holder has swapped the pointer since, of which a lock with no log has nothing left to do
+// but to release it. The READ that saw the lock first may have the pointer of before; a later one has that of the
+// lock. Steals do not count: a late repair of an earlier holder's may add one.
 func (v *watch) moved(p Pointer) bool {
 	if v.looks++; v.looks == 2 {
 		v.use = p.use()

@@ -122,8 +122,8 @@ func makeState(phase state, sequence uint64) state { return phase<<phaseShift | 
 func (s state) phase() state     { return s >> phaseShift }
 func (s state) sequence() uint64 { return uint64(s & stateSequence) }
 
-// takenOver is the word when one more repair works on the commit, or its client says once more that it does. The count may
-// wrap: it is there to be seen to change.
+// takenOver is the word when one more repair works on the commit, or its client says once more that it does. The
+// count may wrap: it is there to be seen to change.
 func (s state) takenOver() state {
 	return s&^takeoverMask | (s+1<<takeoverShift)&takeoverMask
 }

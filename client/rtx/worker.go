@@ -21,10 +21,11 @@ type Options struct {
 	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon
 	// tags come back: see README, "Widths".
 	Quarantine time.Duration
-	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of section 4.3.
+	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of
+	// section 4.3.
 	Flat bool
-	// Late is for how long a transaction waits for locks of others, before a lock that it meets becomes wanted: none locks
-	// that one next which is not late. An eighth of Timeout by default.
+	// Late is for how long a transaction waits for locks of others, before a lock that it meets becomes wanted: none
+	// locks that one next which is not late. An eighth of Timeout by default.
 	Late time.Duration
 	// Log keeps a log of transactions that change one object, too: without OPT1.
 	Log bool

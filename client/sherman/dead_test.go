@@ -126,8 +126,9 @@ func TestLostChunks(t *testing.T) {
 	})
 }
 
-// TestDead: a client dies behind each verb. Over rtx others wait for a lease at most, and need no master; over dtx until a
-// master has found and recovered it, and without one operations end that meet its locks, and name the client that they waited for.
+// TestDead: a client dies behind each verb. Over rtx others wait for a lease at most, and need no master; over dtx
+// until a master has found and recovered it, and without one operations end that meet its locks, and name the client
+// that they waited for.
 func TestDead(t *testing.T) {
 	virtual(t)
 	const slack = 500 * time.Microsecond     // for some trips

@@ -16,8 +16,8 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are of one size anyway, and
-// each value beside a leaf has room for the longest one.
+// dtxPool is a pool of objects of package dtx. An object stays as large as it was made: nodes are of one size anyway,
+// and each value beside a leaf has room for the longest one.
 type dtxPool struct {
 	l              *dtx.Layout
 	late, unlogged bool // see known, dtx.Options

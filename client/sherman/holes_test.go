@@ -65,7 +65,8 @@ func refOf(t *testing.T, s *Store, key string) btree.Ref {
 	return s.at
 }
 
-// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows one of old may meet another key's.
+// TestOthersValue: a value says whose it is. Names of objects come back, and a client that knows one of old may meet
+// another key's.
 func TestOthersValue(t *testing.T) { both(t, othersValue) }
 
 func othersValue(t *testing.T, format string) {

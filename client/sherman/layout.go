@@ -44,8 +44,8 @@ type Params struct {
 	Memory     uint64        `json:"memory"`      // bytes of a memory node
 	Clients    int           `json:"clients"`     // identities
 	Timeout    time.Duration `json:"timeout"`     // of an operation, at most
-	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which only what replaces
-	// others is taken; and for how long a lock stays as it is before its holder is suspected.
+	// Of RTX: nodes, and values beside leaves, a memory node at most; chunks of a memory node of which only what
+	// replaces others is taken; and for how long a lock stays as it is before its holder is suspected.
 	Objects int           `json:"objects,omitempty"`
 	Spare   int           `json:"spare,omitempty"`
 	Lease   time.Duration `json:"lease,omitempty"`
@@ -156,7 +156,8 @@ const (
 	ownSizes  = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
-	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX has beside its record.
+	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX has beside its
+	// record.
 	logBytes    = 64 + 32*mostWrites
 	dtxLogWords = 128
 	// mostSizings bounds the tries to find how much memory has room for so many bytes of buffers: tables grow with it.

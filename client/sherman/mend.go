@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// NewMender returns what a pool's master uses, which works through ep: it brings the transaction of a dead client to its
-// end and gives back what the client had, so that its identity can be used again. Nothing takes a dead node's place.
+// NewMender returns what a pool's master uses, which works through ep: it brings the transaction of a dead client to
+// its end and gives back what the client had, so that its identity can be used again. Nothing takes a dead node's
+// place.
 func NewMender(ep rdma.Endpoint) (cluster.Mender, error) {
 	l, v, err := readLayout(ep)
 	var m cluster.Mender

@@ -55,7 +55,8 @@ type objects interface {
 	each(refs []btree.Ref, take func(i int, data []byte)) error
 	// look returns what an object has in a pool that no client is using, or errGone. It is valid until the next call.
 	look(r btree.Ref) ([]byte, error)
-	// check looks at all objects of such a pool, and reports. clients are those that there are, and whether they are alive.
+	// check looks at all objects of such a pool, and reports. clients are those that there are, and whether they are
+	// alive.
 	check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error)
 	counts(to []telemetry.Counter) []telemetry.Counter
 	close() error

@@ -23,9 +23,9 @@ type rtxPool struct {
 	late bool // see known
 }
 
-// quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers there. A
-// tag comes back when one buffer was used for hours, far above the time for which a verb can be on its way: see package
-// rtx, "Widths".
+// quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers
+// there. A tag comes back when one buffer was used for hours, far above the time for which a verb can be on its way:
+// see package rtx, "Widths".
 const quarantine = 200 * time.Microsecond
 
 func newRTXPool(p *Params, nodes int) (*rtxPool, error) {

@@ -78,8 +78,8 @@ const (
 	tenure    = 4 * detection
 )
 
-// keep starts a keeper, which ends when no client works, and none is dead that it has not recovered. A tree over package
-// rtx needs none.
+// keep starts a keeper, which ends when no client works, and none is dead that it has not recovered. A tree over
+// package rtx needs none.
 func (d *play) keep() {
 	d.kept = true
 	d.Go("keeper", func(ep rdma.Endpoint) {
@@ -256,8 +256,8 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 						return err
 					}
 				}
-				// All locks of the dead end with the first one that is waited for: behind its lease, or when the keeper has found
-				// and recovered its client.
+				// All locks of the dead end with the first one that is waited for: behind its lease, or when the
+				// keeper has found and recovered its client.
 				if took, most := s.ep.Now()-began, time.Duration(len(verbs)+1)*2*cmp.Or(s.Lease, detection); took > most {
 					return fmt.Errorf("operations on %q took %v, %v at most", k, took, most)
 				}
@@ -284,8 +284,9 @@ func (c *crash) play(format string, seed uint64, verbs ...uint64) (sent uint64, 
 	return sent, d.end()
 }
 
-// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of what it does then; all
-// others go on, at once and without a master, or with DTX when the keeper has recovered the dead, and the tree is as it was before the operation, or as it is behind it.
+// TestCrashes: a client dies behind each verb of each operation, and a second one behind verbs of what it does then;
+// all others go on, at once and without a master, or with DTX when the keeper has recovered the dead, and the tree is
+// as it was before the operation, or as it is behind it.
 func TestCrashes(t *testing.T) { both(t, testCrashes) }
 
 func testCrashes(t *testing.T, format string) {

@@ -21,8 +21,8 @@ type Options struct {
 	// default 4 MiB.
 	CacheBytes *int
 	Timeout    time.Duration // of an operation; default, and at most, what the pool was made for
-	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's do. So a READ takes
-	// two trips, and none reads data that has been replaced. Internal nodes have their half of CacheBytes.
+	// Forgetful workers remember no metadata: they read each object's before its data, as the paper's do. So a READ
+	// takes two trips, and none reads data that has been replaced. Internal nodes have their half of CacheBytes.
 	Forgetful bool
 	// Without is what of the protocol is left out, to measure what it costs.
 	Without Without

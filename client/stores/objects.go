@@ -12,7 +12,8 @@ import (
 // Objects are objects of rTX without an index, which measurements of its locks are about (rTX 6.4).
 type Objects struct{ layout *rtx.Layout }
 
-// Bytes of an object, and of a node's memory that each client has for those that it replaces, beside what all objects take.
+// Bytes of an object, and of a node's memory that each client has for those that it replaces, beside what all objects
+// take.
 const (
 	objectBytes  = 8
 	objectsSpare = 1 << 20

@@ -126,10 +126,10 @@ func readSecret(kind, file string) (text []byte, err error) {
 	return text, nil
 }
 
-// NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in. Nodes
-// call each other with the same certificate, and trust the same signers; without ca the system's, and those in the
-// certificate's own file: a private authority's certificate is appended there. Files that are replaced later hold for new
-// connections.
+// NodeTLS returns a node's side of TLS: its certificate and key, and, unless ca is "", whose clients it lets in.
+// Nodes call each other with the same certificate, and trust the same signers; without ca the system's, and those in
+// the certificate's own file: a private authority's certificate is appended there. Files that are replaced later hold
+// for new connections.
 func NodeTLS(cert, key, ca string) (*tls.Config, error) {
 	r := &renewing{cert: cert, key: key, ca: ca}
 	r.seen = r.versions() // before they are read: what is written meanwhile is read again

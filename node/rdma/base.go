@@ -22,8 +22,9 @@ type Base struct {
 // is allocated when asked for.
 const BatchMemory = 8 << 10
 
-// spareBig bounds how many allocations that do not fit there a queue keeps, spareBytes how long each may be, and spareAll
-// how long all: for a scan of a log, or of a tree's 32 leaves at a time, again and again, and not for one of all memory.
+// spareBig bounds how many allocations that do not fit there a queue keeps, spareBytes how long each may be, and
+// spareAll how long all: for a scan of a log, or of a tree's 32 leaves at a time, again and again, and not for one of
+// all memory.
 const (
 	spareBig   = 64
 	spareBytes = 64 << 10

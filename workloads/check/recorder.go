@@ -82,9 +82,9 @@ func (r *Recorder) change(k Kind, key, value []byte) error {
 // ErrScan is wrapped by what Scan returns of a scan that no store may answer.
 var ErrScan = errors.New("no such scan")
 
-// Scan records a scan of up to n pairs from a key on, of a store that is a client.Scanner: keys, in order, are all that the
-// history has. What it answers is in Found, as a Get of each key in its range: each has to be right at some moment of the
-// scan. So it has nothing that was not there in its time, and all that was there throughout.
+// Scan records a scan of up to n pairs from a key on, of a store that is a client.Scanner: keys, in order, are all
+// that the history has. What it answers is in Found, as a Get of each key in its range: each has to be right at some
+// moment of the scan. So it has nothing that was not there in its time, and all that was there throughout.
 //
 // The error is the store's, or wraps ErrScan: pairs out of order, or too many, or of other keys.
 func (r *Recorder) Scan(keys []string, from string, n int) error {

@@ -12,9 +12,9 @@ import (
 )
 
 // Merge returns the result of runs that several processes made together, as if one had made them: it adds what they
-// counted, bucket by bucket, and takes percentiles of the sum. It lasts from the first start to the last end, by the clocks
-// of the processes' machines. What does not add up is left out: the series, processor time and the device's counters.
-// Errors say which results are not of one run.
+// counted, bucket by bucket, and takes percentiles of the sum. It lasts from the first start to the last end, by the
+// clocks of the processes' machines. What does not add up is left out: the series, processor time and the device's
+// counters. Errors say which results are not of one run.
 func Merge(all []*Result) (*Result, error) {
 	if len(all) == 0 {
 		return nil, errors.New("merge results: there are none")

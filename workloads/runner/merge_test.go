@@ -39,7 +39,8 @@ func measured(t *testing.T, started time.Time, seconds float64, ok, failed []tim
 	return read
 }
 
-// Runs of two processes give what one gives that measures the same calls: its counts and percentiles, and no mean of them.
+// Runs of two processes give what one gives that measures the same calls: its counts and percentiles, and no mean of
+// them.
 func TestMerge(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

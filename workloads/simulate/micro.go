@@ -71,8 +71,8 @@ type Posted struct {
 	Bytes int // of payload
 }
 
-// Inserts does n INSERTs by one client that is alone, and returns the verbs of each, in order, as they were sent until the
-// next one began.
+// Inserts does n INSERTs by one client that is alone, and returns the verbs of each, in order, as they were sent
+// until the next one began.
 func Inserts(ctx context.Context, c Config, n int64) ([][]Posted, error) {
 	c.Clients, c.Ops, c.Duration, c.Target, c.Changes = 1, n, 0, 0, nil
 	var all [][]Posted

@@ -55,8 +55,8 @@ type Ran struct {
 	LinkOut    float64        // for which share of the time the memory node's link was busy
 }
 
-// Run runs a program. An error is a workloads.UseError where there is no such profile, or tells why the simulation broke
-// off. When ctx is cancelled it returns ctx's error.
+// Run runs a program. An error is a workloads.UseError where there is no such profile, or tells why the simulation
+// broke off. When ctx is cancelled it returns ctx's error.
 func (p Program) Run(ctx context.Context) (*Ran, error) {
 	profile, err := sim.LookupProfile(p.Profile)
 	if err != nil {

@@ -46,11 +46,11 @@ type Config struct {
 	// InFlight are the operations that a client has in flight, each with a store and an identity of its own, on the client's
 	// core; default 1. When a fault crashes a client, its other operations go on.
 	InFlight int
-	// Processes makes the clients of a compute node workers of one process, whose stores share what those of a process do.
-	// They crash one by one nevertheless: a fault of a client is for runs without it.
+	// Processes makes the clients of a compute node workers of one process, whose stores share what those of a
+	// process do. They crash one by one nevertheless: a fault of a client is for runs without it.
 	Processes bool
-	// Loading is how long loading the records takes: stores that let freed memory rest for a while take more of it when loading
-	// takes no time.
+	// Loading is how long loading the records takes: stores that let freed memory rest for a while take more of it
+	// when loading takes no time.
 	Loading time.Duration
 	// Known makes each client read each record once, before the warm-up: what caches have room for, they know.
 	Known bool
@@ -65,8 +65,8 @@ type Config struct {
 	// Lease is that of the pool\'s master, which there is when something goes wrong, or requests shift: the time scale on which crashes are
 	// noticed. 0: 100 ms.
 	Lease time.Duration
-	// Silence is how long a client is dead before the pool's master knows: what its detection of failures takes elsewhere. 0: it
-	// looks for dead clients each quarter of its lease, and finds them at once.
+	// Silence is how long a client is dead before the pool's master knows: what its detection of failures takes
+	// elsewhere. 0: it looks for dead clients each quarter of its lease, and finds them at once.
 	Silence time.Duration
 	Seed    uint64
 	// Failures are how many clients a second die in the midst of an INSERT, beside those that there are. There is no master for

@@ -62,8 +62,8 @@ type Options struct {
 	// Keys is how many keys each worker uses again and again; 0: none is used again. Where deleted keys leave something
 	// behind, as in trees that do not shrink, that is bounded by Keys.
 	Keys int
-	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be full for
-	// one of many, each of which has some memory for itself; default 0.5.
+	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be
+	// full for one of many, each of which has some memory for itself; default 0.5.
 	Room float64
 	// Refill is the share of the pairs that a pool took at first which it has to take behind the load; default 0.9.
 	Refill float64
@@ -125,9 +125,9 @@ type load struct {
 	times  [kinds]workloads.Histogram
 }
 
-// Run fills the pool and empties it, has workers use it in ways of their own for a while, and then does the first again.
-// All answers are compared with what each worker knows of its own keys. The error says what was wrong; the result is what
-// there was, also then. The pool is empty before and behind it, and no other worker uses it.
+// Run fills the pool and empties it, has workers use it in ways of their own for a while, and then does the first
+// again. All answers are compared with what each worker knows of its own keys. The error says what was wrong; the
+// result is what there was, also then. The pool is empty before and behind it, and no other worker uses it.
 func Run(t Target, o Options) (Result, error) {
 	o.defaults()
 	l := &load{Target: t, Options: o}
@@ -210,7 +210,8 @@ func (l *load) one(number int, work func(*worker) error) error {
 	return errors.Join(err, w.end())
 }
 
-// fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how many bytes of values.
+// fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how many bytes of
+// values.
 func (l *load) fillAlone() (pairs int, bytes int64, err error) {
 	w := newWorker(l, 0)
 	if err := w.open(); err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in line:
-// each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. Its tree does not
-// shrink, so that its keys are used again. DTX has no locks that are wanted: of 64 workers of sherman-dtx one may be
-// overtaken until its time is over.
+// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in
+// line: each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. Its tree
+// does not shrink, so that its keys are used again. DTX has no locks that are wanted: of 64 workers of sherman-dtx
+// one may be overtaken until its time is over.
 var soaked = []struct {
 	store string
 	Options
@@ -26,8 +26,8 @@ var soaked = []struct {
 // class and their worker, and a pool is full while others' lists have room.
 const anyRoom = 1e-9
 
-// TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is full
-// again and again, nothing stops, no answer is wrong, and nothing is left in the end.
+// TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is
+// full again and again, nothing stops, no answer is wrong, and nothing is left in the end.
 func TestSoak(t *testing.T) {
 	length := time.Second
 	if os.Getenv("FARKV_LONG") == "1" {

@@ -204,8 +204,8 @@ func TestRehashTime(t *testing.T) {
 	}
 }
 
-// TestDeadRehashTime: a rehash of the largest default takes longer than the lease. While its client lives it is not suspected.
-// When that dies in the midst of it others wait for what is left of a lease.
+// TestDeadRehashTime: a rehash of the largest default takes longer than the lease. While its client lives it is not
+// suspected. When that dies in the midst of it others wait for what is left of a lease.
 func TestDeadRehashTime(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time; run without -race")
@@ -263,8 +263,8 @@ func TestDeadRehashTime(t *testing.T) {
 	}
 }
 
-// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its client did not sweep takes the
-// place of one of these, and splits nothing.
+// TestUnswept: an INSERT whose buckets are full of keys that have left with a rehash which its client did not sweep
+// takes the place of one of these, and splits nothing.
 func TestUnswept(t *testing.T) {
 	for _, format := range []string{RTX, DTX} { // the original moves slots
 		f := memPool(t, 1, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})

@@ -17,7 +17,8 @@ const (
 	// bytesAtOnce is how much of a subtable one verb reads or writes, and verbsAtOnce how many verbs are in a batch.
 	bytesAtOnce = 16 << 10
 	verbsAtOnce = 512
-	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes all at once: its lease.
+	// byteTime is what a rehash expects a byte of its subtable to take, of which it reads and writes all at once: its
+	// lease.
 	byteTime = time.Nanosecond
 	// renewals is how often in that part of a lease which is for clocks and schedulers it says that it goes on.
 	renewals = 4
@@ -28,10 +29,10 @@ const (
 // errLitter ends a rehash of a subtable of which too many slots are of keys that have moved.
 var errLitter = errors.New("slots are to be swept")
 
-// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment, such
-// as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a lease, since
-// the clients may be dead. Where slots are of keys that have left it empties those: the client that has split the subtable
-// sweeps it for about as long as that took.
+// makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment,
+// such as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a
+// lease, since the clients may be dead. Where slots are of keys that have left it empties those: the client that has
+// split the subtable sweeps it for about as long as that took.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	if o.full == 0 {
@@ -117,8 +118,8 @@ type rehash struct {
 	words []byte     // of the subtable
 	stale []slotWord // of keys that left with an earlier rehash
 	moves []slotWord // of keys that leave with this one
-	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how much there is to move.
-	// nil: nothing asks.
+	// renew says that it goes on, so that the wait for a client that dies in it does not depend on how much there is
+	// to move. nil: nothing asks.
 	renew   func() error
 	renewed time.Duration // when it was called last, or when the rehash began
 }

@@ -295,8 +295,8 @@ func (s *Store) remove(key, _ []byte) (bool, error) {
 	return true, s.writeBack(b)
 }
 
-// claim makes the block of a pair that is to be deleted the client's: a client that recovers the client finds it by that, and
-// in no leaf.
+// claim makes the block of a pair that is to be deleted the client's: a client that recovers the client finds it by
+// that, and in no leaf.
 func (s *Store) claim(p pointer) error {
 	if err := s.sound(p); err != nil {
 		return err

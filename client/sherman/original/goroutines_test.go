@@ -147,8 +147,8 @@ func TestLocalLocks(t *testing.T) {
 	}
 }
 
-// TestBlocked: a client that dies with a lock blocks its leaf, and a client that waits for it is told which client and what helps.
-// Others go on, and GETs of it, too; when the client is recovered all do.
+// TestBlocked: a client that dies with a lock blocks its leaf, and a client that waits for it is told which client
+// and what helps. Others go on, and GETs of it, too; when the client is recovered all do.
 func TestBlocked(t *testing.T) {
 	p := small(1, 1000, 100)
 	p.Locks = 4096

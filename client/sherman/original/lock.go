@@ -200,9 +200,9 @@ func (s *Store) released(cas *rdma.Op) error {
 	return nil
 }
 
-// writeBack posts what was written to the node that is locked, and its release, in one doorbell (section 4.5): the queue
-// pair executes them in order, so that a client that takes the lock next sees what was written. A worker of the process that
-// waits is handed the lock instead.
+// writeBack posts what was written to the node that is locked, and its release, in one doorbell (section 4.5): the
+// queue pair executes them in order, so that a client that takes the lock next sees what was written. A worker of the
+// process that waits is handed the lock instead.
 //
 // A crash leaves a part of what was written, in order, of the last WRITE any words, and the lock; or all, without it.
 func (s *Store) writeBack(b *rdma.Batch) error {

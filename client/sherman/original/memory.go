@@ -301,9 +301,9 @@ func (s *Store) then(j job) {
 	}
 }
 
-// retire makes a block that nothing names any more a client's, or free, whichever client has its word: the client that wrote the
-// block has not said that it is linked, and maybe does not come to it. What that was to do first, to free the block that
-// its one took the place of, is done for it. false: another client has done it.
+// retire makes a block that nothing names any more a client's, or free, whichever client has its word: the client
+// that wrote the block has not said that it is linked, and maybe does not come to it. What that was to do first, to
+// free the block that its one took the place of, is done for it. false: another client has done it.
 func (s *Store) retire(p pointer, to rdma.ClientID, most int) (bool, error) {
 	for range mostChanges {
 		w, k, err := s.wordOf(p)

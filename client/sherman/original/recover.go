@@ -12,9 +12,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases the locks, and gives
-// back, or finishes, what has the client's name: values, new nodes, and separators of splits. Without it a client that needs
-// such a node waits until its time is over. Nothing takes a dead node's place. It implements cluster.Mender.
+// Mender is what a pool's master uses: it mends the nodes that a dead client has locked, releases the locks, and
+// gives back, or finishes, what has the client's name: values, new nodes, and separators of splits. Without it a
+// client that needs such a node waits until its time is over. Nothing takes a dead node's place. It implements
+// cluster.Mender.
 type Mender struct {
 	s *Store
 }

@@ -70,7 +70,8 @@ func (w *Worker) Name() string { return w.name }
 // Client returns its identity.
 func (w *Worker) Client() rdma.ClientID { return w.ep.id }
 
-// ComputeNode returns the number of its client's compute node, as Usage counts them; 0 where there is no Options.Hardware.
+// ComputeNode returns the number of its client's compute node, as Usage counts them; 0 where there is no
+// Options.Hardware.
 func (w *Worker) ComputeNode() int { return max(slices.Index(w.s.machines, w.root.machine), 0) }
 
 // Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0 to this.

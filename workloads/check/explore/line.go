@@ -23,8 +23,8 @@ const letters = "giuds"
 //	seed=7 nodes=3 index=2 data=2 net=500ns-2µs,tear fly=0.01,200µs cache work=i0:40,u0:8/g0,d0 faults=crash client=worker-0 verb=17
 //
 // Work is a list of operations a worker, with slashes between workers: g0 is a Get of key 0, i, u and d are Insert,
-// Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs from key 0 on. The faults are those of sim.Faults, to the end of the line;
-// their clients are worker-0, worker-1, ... and keeper-0, keeper-1.
+// Update and Delete, and :40 is the bytes of the value; s0:3 is a Scan of 3 pairs from key 0 on. The faults are those
+// of sim.Faults, to the end of the line; their clients are worker-0, worker-1, ... and keeper-0, keeper-1.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed=%d nodes=%d index=%d data=%d", p.Seed, p.Nodes, p.Index, p.Data)

@@ -18,8 +18,8 @@ const (
 	mostThreads = 64
 )
 
-// sleepGauge measures how long this process's goroutines wait, until the process ends. What a timer wakes goes on ahead of
-// others, so that the gauge steps back behind them, as a worker does that is preempted.
+// sleepGauge measures how long this process's goroutines wait, until the process ends. What a timer wakes goes on
+// ahead of others, so that the gauge steps back behind them, as a worker does that is preempted.
 func sleepGauge(l *ledger) {
 	for {
 		due := wall.Now() + sleepTick
@@ -29,9 +29,9 @@ func sleepGauge(l *ledger) {
 	}
 }
 
-// threadGauge measures how long this process's threads wait, until the process ends: the kernel counts that for each. What a
-// thread has waited for since the last look counts as one wait. A thread that is preempted may wait for far longer than
-// one that wakes, of which sleepGauge is one.
+// threadGauge measures how long this process's threads wait, until the process ends: the kernel counts that for each.
+// What a thread has waited for since the last look counts as one wait. A thread that is preempted may wait for far
+// longer than one that wakes, of which sleepGauge is one.
 func threadGauge(l *ledger) {
 	waited := map[int]time.Duration{}
 	for {

@@ -47,8 +47,8 @@ func (r *run) interrupted(p *process) error {
 	return nil
 }
 
-// judge compares how long an operation took with how long processors kept workers waiting meanwhile. It may wait for each
-// of the clients that died around that time, if each had a lock that it needs.
+// judge compares how long an operation took with how long processors kept workers waiting meanwhile. It may wait for
+// each of the clients that died around that time, if each had a lock that it needs.
 func (r *run) judge(number int, did what, trips uint64, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
 	each := r.Lease + delayShare*delay

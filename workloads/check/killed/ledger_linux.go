@@ -12,9 +12,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// A ledger is words in a file that all processes have mapped: what a process has stored there stays when it is killed, at
-// the cost of a store. It says how long processors kept their workers waiting, what each worker does and has done for
-// long, and what each worker's own keys may be.
+// A ledger is words in a file that all processes have mapped: what a process has stored there stays when it is
+// killed, at the cost of a store. It says how long processors kept their workers waiting, what each worker does and
+// has done for long, and what each worker's own keys may be.
 type ledger struct {
 	words   []atomic.Uint64
 	workers int

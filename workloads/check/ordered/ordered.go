@@ -63,8 +63,8 @@ func (m *model) want(err, want error) {
 	}
 }
 
-// Map fills a pool, changes it and empties it, by both workers, and compares it with a map all the while, by GETs and by
-// scans. It returns what was counted when it was full, when a tenth of the keys was left, and when it was empty.
+// Map fills a pool, changes it and empties it, by both workers, and compares it with a map all the while, by GETs and
+// by scans. It returns what was counted when it was full, when a tenth of the keys was left, and when it was empty.
 func Map(t *testing.T, p Pool) (full, few, empty map[string]uint64) {
 	t.Helper()
 	m := &model{t: t, pairs: map[string]string{}, rng: rand.New(rand.NewPCG(1, 2))}
