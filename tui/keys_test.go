@@ -72,6 +72,12 @@ type recording struct {
 	fake
 	speed  atomic.Int64 // in sixteenths
 	sought atomic.Int64
+	asked  atomic.Int64 // for samples since
+}
+
+func (r *recording) Next(ctx context.Context) (*telemetry.Sample, error) {
+	r.asked.Add(1)
+	return r.fake.Next(ctx)
 }
 
 func (r *recording) Span() (from, to time.Time) {
@@ -80,6 +86,7 @@ func (r *recording) Span() (from, to time.Time) {
 
 func (r *recording) Seek(to time.Time) error {
 	r.sought.Add(1)
+	r.asked.Store(0)
 	for r.at = 0; r.at < len(r.samples) && !r.samples[r.at].At.After(to); r.at++ {
 	}
 	r.at = max(r.at-10, 0)
@@ -392,7 +399,8 @@ func TestReplay(t *testing.T) {
 	waitFor(t, tm, "end of the recording")
 	tm.Send(keyOf("]"))
 	tm.Send(keyOf("<"))
-	until(t, func() bool { return r.sought.Load() == 1 && r.speed.Load() == 32 })
+	// The third sample is asked for when the program has taken the second one, which it does behind the first.
+	until(t, func() bool { return r.sought.Load() == 1 && r.speed.Load() == 32 && r.asked.Load() >= 3 })
 	tm.Send(keyOf("p"))
 	until(t, func() bool { return r.speed.Load() == 0 })
 	tm.Send(keyOf("q"))
