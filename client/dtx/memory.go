@@ -75,28 +75,38 @@ func (m *memory) open(w *Worker) {
 	*m = memory{w: w, turn: int(w.id), heaps: make([]heap, w.Nodes*len(w.Sizes)), held: map[rdma.Addr]*chunk{}}
 }
 
-// take takes a place of a class, on a node if there is one, or else on another. The error wraps client.ErrFull.
+// take takes a place of a class, on a node if there is one, or else on another; and where there is none a larger one, as
+// chunks keep their sizes. The error wraps client.ErrFull.
 func (m *memory) take(class, home int) (slot, error) {
-	for k := range m.w.Nodes {
-		n := (home + k) % m.w.Nodes
-		h := &m.heaps[n*len(m.w.Sizes)+class]
-		if len(h.slots) == 0 {
-			if err := m.refill(h, class, n); err != nil {
-				return slot{}, err
-			}
-		}
-		for len(h.slots) > 0 {
-			s := h.slots[len(h.slots)-1]
-			h.slots = h.slots[:len(h.slots)-1]
-			if !s.chunk.gone {
-				s.chunk.listed--
-				s.chunk.taken++
-				s.chunk.slots[s.i] = slotTaken
-				return s, nil
+	for larger := class; larger < len(m.w.Sizes); larger++ {
+		for k := range m.w.Nodes {
+			s, ok, err := m.takeOn(larger, (home+k)%m.w.Nodes)
+			if err != nil || ok {
+				return s, err
 			}
 		}
 	}
 	return slot{}, fmt.Errorf("no room for an object of %d bytes: %w", m.w.Sizes[class], client.ErrFull)
+}
+
+func (m *memory) takeOn(class, n int) (slot, bool, error) {
+	h := &m.heaps[n*len(m.w.Sizes)+class]
+	if len(h.slots) == 0 {
+		if err := m.refill(h, class, n); err != nil {
+			return slot{}, false, err
+		}
+	}
+	for len(h.slots) > 0 {
+		s := h.slots[len(h.slots)-1]
+		h.slots = h.slots[:len(h.slots)-1]
+		if !s.chunk.gone {
+			s.chunk.listed--
+			s.chunk.taken++
+			s.chunk.slots[s.i] = slotTaken
+			return s, true, nil
+		}
+	}
+	return slot{}, false, nil
 }
 
 // used notes what became of a place that a transaction had taken.

@@ -90,7 +90,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a place is free where nothing is there", In: "memory.scanSome",
 		At: "if $head, _ := decodeHead($op.$Buf); $head.$there { $*skip }",
 		Do: "if $head, _ := decodeHead($op.$Buf); $head.$there && $head.life%2 == 0 { continue }"},
-	{Rule: "a place in a transaction is no other's", In: "memory.take",
+	{Rule: "a place in a transaction is no other's", In: "memory.takeOn",
 		At: "$s.$chunk.$slots[$s.$i] = $slotTaken", Do: "$s.$chunk.$slots[$s.$i] = 0", Test: "TestTwoPlaces"},
 	{Rule: "a lock on nothing is released by a scan", In: "memory.scanSome",
 		At: "$freed, $err := $w.freeSlot($*how)", Do: "$freed, $err := false, error(nil)", Test: "TestLockOnNothing"},

@@ -28,8 +28,30 @@ func (m *memory) claim(h *heap, a *arena, class, n int) error {
 		}
 		h.empty = true
 	}
+	tried, found := 0, 0
+	err := m.left(a, n, func(i int, e node.Entry) (bool, error) {
+		if e.Class() != class {
+			return false, nil
+		}
+		here, err := m.claimLeft(h, a, n, i, e)
+		tried, found = tried+1, found+here
+		return here*enough >= m.count(a, class) || tried >= mostTried && found > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	if found > 0 || m.grows || spare == 0 {
+		return nil
+	}
+	_, err = m.claimFresh(h, a, class, n, int(a.chunks))
+	return err
+}
+
+// left has f look at the chunks of a node that their clients have given back, or lost, until it says that it is done;
+// not at those that are spared, if what is taken is for a new object.
+func (m *memory) left(a *arena, n int, f func(i int, e node.Entry) (done bool, err error)) error {
 	windows := (int(a.chunks) + tableAtOnce - 1) / tableAtOnce
-	from, tried, found := m.w.ep.Rand().IntN(windows), 0, 0 // so that clients do not all look at the same ones
+	from := m.w.ep.Rand().IntN(windows) // so that clients do not all look at the same ones
 	for k := range windows {
 		first := (from + k) % windows * tableAtOnce
 		entries, err := m.w.readEntries(a, n, first)
@@ -39,24 +61,15 @@ func (m *memory) claim(h *heap, a *arena, class, n int) error {
 		offset := m.w.ep.Rand().IntN(len(entries))
 		for i := range entries {
 			i := (offset + i) % len(entries)
-			if e := entries[i]; e.Owner() != node.Left || e.Class() != class || m.grows && m.spared(a, first+i) {
+			if entries[i].Owner() != node.Left || m.grows && m.spared(a, first+i) {
 				continue
 			}
-			here, err := m.claimLeft(h, a, n, first+i, entries[i])
-			if err != nil {
+			if done, err := f(first+i, entries[i]); err != nil || done {
 				return err
-			}
-			tried, found = tried+1, found+here
-			if here*enough >= m.count(a, class) || tried >= mostTried && found > 0 {
-				return nil
 			}
 		}
 	}
-	if found > 0 || m.grows || spare == 0 {
-		return nil
-	}
-	_, err := m.claimFresh(h, a, class, n, int(a.chunks))
-	return err
+	return nil
 }
 
 // claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.
@@ -139,7 +152,7 @@ func (m *memory) scan(c *chunk) (found int, err error) {
 		return m.scanMetas(c)
 	}
 	for from := 0; from < len(c.items); from += scanAtOnce {
-		n, err := m.scanBuffers(c, from, min(from+scanAtOnce, len(c.items)))
+		n, err := m.freeBuffers(c, from, min(from+scanAtOnce, len(c.items)), m.push)
 		if err != nil {
 			return found, err
 		}
@@ -148,9 +161,9 @@ func (m *memory) scan(c *chunk) (found int, err error) {
 	return found, nil
 }
 
-// scanBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a
-// buffer that was never installed: whatever it seems to name does not name it.
-func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
+// freeBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a
+// buffer that was never installed: whatever it seems to name does not name it. It has f look at those that are free.
+func (m *memory) freeBuffers(c *chunk, from, to int, f func(it item)) (found int, err error) {
 	w, class := m.w, c.entry.Class()
 	size := w.bufferBytes(class)
 	b := w.ep.Batch()
@@ -189,7 +202,7 @@ func (m *memory) scanBuffers(c *chunk, from, to int) (found int, err error) {
 				continue
 			}
 		}
-		m.push(item{chunk: c, i: i, use: m.nextUse(use)})
+		f(item{chunk: c, i: i, use: m.nextUse(use)})
 		found++
 	}
 	return found, nil

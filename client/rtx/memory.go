@@ -11,7 +11,7 @@ import (
 )
 
 // Memory is handed out by the chunk. A chunk's word in its table, the allocation table, names the client that uses it,
-// and for good which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a
+// and which size its buffers have. Only that client takes buffers and metadata of the chunk; none is freed: a
 // buffer is free when the object that its header names does not name it, metadata when its pointer says so (section
 // 4.4: "the fix scans all entries and determines whether the data is used"). So there is nothing that a crash could
 // leave half done, and the word is all that has to be taken from a dead client.
@@ -90,6 +90,8 @@ const (
 	enough = 8
 	// mostTried is how many chunks are looked at for one in which there is enough, before a few items will do.
 	mostTried = 8
+	// mostLooks is how often a worker looks everywhere for a buffer.
+	mostLooks = 3
 	// mostNaps bounds the sleeps for one buffer: a clock may run slow.
 	mostNaps = 4
 	// scanAtOnce is how many buffers are looked at in a trip.
@@ -106,19 +108,36 @@ func (m *memory) open(w *Worker) {
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
 // take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits
-// for a quarantine to end. A new object does not get what is kept for others. The error wraps client.ErrFull.
+// for a quarantine to end, and then it looks for an empty chunk of another size. It looks again a quarantine later, since
+// others may have had for a moment what is free. A new object does not get what is kept for others. The error wraps
+// client.ErrFull.
 func (m *memory) take(class, home int, grows bool) (item, error) {
 	m.grows = grows
-	for _, wait := range []bool{false, true} {
-		for k := range m.w.Nodes {
-			n := (home + k) % m.w.Nodes
-			it, ok, err := m.takeOn(class, n, wait)
-			if err != nil || ok {
-				return it, err
+	for looks := range mostLooks {
+		if looks > 0 {
+			m.w.ep.Sleep(m.w.opt.Quarantine)
+		}
+		for _, way := range []func(class, n int) (item, bool, error){m.takeAtOnce, m.takeLater, m.takeReshaped} {
+			for k := range m.w.Nodes {
+				it, ok, err := way(class, (home+k)%m.w.Nodes)
+				if err != nil || ok {
+					return it, err
+				}
 			}
 		}
 	}
 	return item{}, fmt.Errorf("no buffer of %d bytes is free: %w", m.w.Sizes[class], client.ErrFull)
+}
+
+func (m *memory) takeAtOnce(class, n int) (item, bool, error) { return m.takeOn(class, n, false) }
+
+func (m *memory) takeLater(class, n int) (item, bool, error) { return m.takeOn(class, n, true) }
+
+func (m *memory) takeReshaped(class, n int) (it item, ok bool, err error) {
+	if ok, err = m.reshapeOne(class, n); err != nil || !ok {
+		return it, false, err
+	}
+	return m.takeOn(class, n, true)
 }
 
 func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {

@@ -19,24 +19,25 @@ const (
 
 // The steps of repairs and recovery.
 const (
-	stepAwait       rdma.Step = "await a lock" // and make it wanted
-	stepFreeLock    rdma.Step = "free a lock"  // of a transaction that is over
-	stepAbort       rdma.Step = "abort another"
-	stepSteal       rdma.Step = "steal a pointer" // OPT1's repair
-	stepReadLog     rdma.Step = "read a log"
-	stepTakeOver    rdma.Step = "take a commit over"
-	stepRecover     rdma.Step = "recover a client"
-	stepResolve     rdma.Step = "resolve"
-	stepReadTable   rdma.Step = "read a table"
-	stepClaimChunk  rdma.Step = "claim a chunk"
-	stepFreeChunk   rdma.Step = "free a chunk"
-	stepScanChunk   rdma.Step = "scan a chunk"
-	stepScanObjects rdma.Step = "scan objects" // that buffers say they are of
+	stepAwait        rdma.Step = "await a lock" // and make it wanted
+	stepFreeLock     rdma.Step = "free a lock"  // of a transaction that is over
+	stepAbort        rdma.Step = "abort another"
+	stepSteal        rdma.Step = "steal a pointer" // OPT1's repair
+	stepReadLog      rdma.Step = "read a log"
+	stepTakeOver     rdma.Step = "take a commit over"
+	stepRecover      rdma.Step = "recover a client"
+	stepResolve      rdma.Step = "resolve"
+	stepReadTable    rdma.Step = "read a table"
+	stepClaimChunk   rdma.Step = "claim a chunk"
+	stepFreeChunk    rdma.Step = "free a chunk"
+	stepScanChunk    rdma.Step = "scan a chunk"
+	stepReshapeChunk rdma.Step = "reshape a chunk" // to buffers of another size
+	stepScanObjects  rdma.Step = "scan objects"    // that buffers say they are of
 )
 
 // Steps are the steps of the protocol, as traces show them and faults can be set to them.
 var Steps = []rdma.Step{
 	stepReadMeta, stepReadData, stepLockEarly, stepLock, stepValidate, stepDecide, stepSwapPointer, stepUnlock, stepWriteData,
 	stepLetGo, stepRenew, stepAwait, stepFreeLock, stepAbort, stepSteal, stepReadLog, stepTakeOver, stepRecover, stepResolve, stepReadTable,
-	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects,
+	stepClaimChunk, stepFreeChunk, stepScanChunk, stepScanObjects, stepReshapeChunk,
 }

@@ -8,23 +8,16 @@ import (
 	"github.com/farkv/farkv/client/stores"
 )
 
-// soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in
-// line: each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. Its tree
-// does not shrink, so that its keys are used again. DTX has no locks that are wanted: of 64 workers of sherman-dtx
-// one may be overtaken until its time is over.
+// soaked are the stores that TestSoak puts load on. The tree of sherman does not shrink, so that its keys are used again.
+// DTX has no locks that are wanted: of 64 workers of sherman-dtx one may be overtaken until its time is over.
 var soaked = []struct {
 	store string
 	Options
 }{
 	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
 	{"sherman-dtx", Options{Workers: 16}},
-	{"sherman", Options{Workers: 16, Keys: 200, Room: 0.3}},
+	{"sherman", Options{Keys: 200, Room: 0.3}},
 }
-
-// anyRoom is a Room that lets a pool be full whatever is live. A second is too short for a worker to find what others
-// have freed, so that only the long run judges it. There race-rtx, sherman-rtx and sherman-dtx fail: chunks keep their
-// class and their worker, and a pool is full while others' lists have room.
-const anyRoom = 1e-9
 
 // TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is
 // full again and again, nothing stops, no answer is wrong, and nothing is left in the end.
@@ -36,9 +29,6 @@ func TestSoak(t *testing.T) {
 	for _, c := range soaked {
 		t.Run(c.store, func(t *testing.T) {
 			c.Length, c.Seed = length, 1
-			if length == time.Second {
-				c.Room = anyRoom
-			}
 			soak(t, c.store, c.Options)
 		})
 	}

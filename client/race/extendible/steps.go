@@ -60,8 +60,8 @@ func Steps(format string) []rdma.Step {
 }
 
 // idle are steps of transactions that none does which changes two roots, and locks one of them first; scans come behind
-// more rehashes than a small pool has room for.
+// more rehashes than a small pool has room for, and all objects are of one size.
 var idle = map[string][]rdma.Step{
-	RTX: {"validate", "write data", "resolve", "scan a chunk", "scan objects"},
+	RTX: {"validate", "write data", "resolve", "scan a chunk", "scan objects", "reshape a chunk"},
 	DTX: {"look again", "validate", "claim a chunk", "free a chunk", "scan a chunk"},
 }

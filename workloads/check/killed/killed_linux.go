@@ -228,6 +228,8 @@ func (r *run) round() error {
 	err := r.killing()
 	for _, p := range r.places {
 		err = errors.Join(err, p.kill())
+	}
+	for _, p := range r.places { // which may take seconds on a busy machine
 		<-p.over
 	}
 	close(over)

@@ -1,0 +1,135 @@
+package rtx
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// fill makes objects of some bytes until the pool is full.
+func fill(w *Worker, bytes int) (all []Ref, err error) {
+	for {
+		r, err := create(w, strings.Repeat("x", bytes))
+		if errors.Is(err, client.ErrFull) {
+			return all, nil
+		}
+		if err != nil {
+			return all, err
+		}
+		all = append(all, r)
+	}
+}
+
+func freeAll(w *Worker, all []Ref) (err error) {
+	for _, r := range all {
+		err = errors.Join(err, w.Run(func(tx *Tx) error { return tx.Free(r) }))
+	}
+	return err
+}
+
+// TestReshape: a chunk in which nothing is gets buffers of another size, when there are none of it. One in which
+// something is keeps its size. No pointer comes back.
+func TestReshape(t *testing.T) {
+	f, l := pool(t, Shape{Objects: 16 * ChunkObjects, Memory: 512 << 10, Sizes: []int{500, 1000}, Chunk: 8192})
+	w := worker(t, f, l, Options{Quarantine: time.Millisecond})
+	var kept []Ref
+	seen := map[Pointer]bool{}
+	for _, c := range []struct{ bytes, least int }{{1000, 600}, {500, 1100}, {1000, 600}, {500, 1100}} {
+		all, err := fill(w, c.bytes)
+		must(t, err)
+		if len(all) < c.least {
+			t.Errorf("%d objects of %d bytes, want %d", len(all), c.bytes, c.least)
+		}
+		for _, r := range all {
+			m, _, err := w.look(l.Meta(r), 0)
+			if must(t, err); seen[m.Pointer.use()] {
+				t.Fatalf("want a pointer that was not there before: %v has %x", r, m.Pointer)
+			}
+			seen[m.Pointer.use()] = true
+			wantData(t, w, "["+strings.Repeat("x", c.bytes)+"]", r)
+		}
+		kept = append(kept, all[0])
+		must(t, freeAll(w, all[1:]))
+	}
+	for i, bytes := range []int{1000, 500, 1000, 500} {
+		wantData(t, w, "["+strings.Repeat("x", bytes)+"]", kept[i])
+	}
+	u, err := w.Check(func(rdma.ClientID) bool { return true })
+	if must(t, err); u.Objects != len(kept) {
+		t.Errorf("%+v", u)
+	}
+	must(t, w.Close())
+}
+
+// TestDiesWhileReshaping: behind whichever verb a client dies that gives a chunk another size, the chunk is there for
+// others, and nothing else is lost.
+func TestDiesWhileReshaping(t *testing.T) {
+	virtual(t)
+	for verb := uint64(1); ; verb++ {
+		if ended := diesWhileReshaping(t, verb); ended {
+			if verb < 10 {
+				t.Errorf("it has sent %d verbs", verb)
+			}
+			return
+		}
+	}
+}
+
+func diesWhileReshaping(t *testing.T, verb uint64) (ended bool) {
+	l, err := NewLayout(Shape{Nodes: 1, Memory: simMemory, Clients: 8, Objects: 4 * ChunkObjects, Sizes: []int{64, 500}, Chunk: 4096})
+	must(t, err)
+	s := sim.New(sim.Options{Seed: verb, Nodes: 1, Memory: simMemory, Clients: 8, Handler: node.Serve, Tear: true, Reorder: true})
+	defer s.Close()
+	must(t, Prepare(s, l))
+	var failed error
+	var first, again int
+	work := func(name string, f func(w *Worker) error) *sim.Worker {
+		return s.Go(name, func(ep rdma.Endpoint) {
+			w, err := Open(ep, l, Options{Drift: 100 * time.Microsecond, Timeout: time.Second})
+			if err == nil {
+				err = errors.Join(f(w), w.Close())
+			}
+			failed = errors.Join(failed, err)
+		})
+	}
+	work("founder", func(w *Worker) error {
+		all, err := fill(w, 500)
+		first = len(all)
+		return errors.Join(err, freeAll(w, all))
+	})
+	must(t, errors.Join(s.Run(), failed))
+	victim := work("victim", func(w *Worker) error {
+		_, err := create(w, "small")
+		return err
+	})
+	s.CrashAt(victim, verb)
+	ended = true
+	victim.WhenCrashed(func() { ended = false })
+	must(t, errors.Join(s.Run(), failed))
+	work("heir", func(w *Worker) error {
+		err := adoptAll(s, w)
+		for _, bytes := range []int{64, 500} {
+			all, filled := fill(w, bytes)
+			again = len(all)
+			for _, r := range all {
+				data, read := get(w, r)
+				if err = errors.Join(err, read); read == nil && len(data[0]) != bytes {
+					err = errors.Join(err, errors.New("other data"))
+				}
+			}
+			err = errors.Join(err, filled, freeAll(w, all))
+		}
+		return err
+	})
+	must(t, errors.Join(s.Run(), failed))
+	if again < first*9/10 {
+		t.Errorf("behind verb %d there is room for %d objects, and was for %d", verb, again, first)
+	}
+	return ended
+}
