@@ -63,12 +63,12 @@ func TestFenced(t *testing.T) {
 // TestDataElsewhere: data on another node than its object's is there before the pointer names it.
 func TestDataElsewhere(t *testing.T) {
 	s, l := world(t, Shape{Nodes: 2, Roots: 1}, sim.Options{Seed: 1, FlyProb: 0.2, FlyMax: 50 * time.Microsecond})
-	a := l.Root(0)
+	a, rests := l.Root(0), Options{Quarantine: 8 * time.Millisecond}
 	first, err := s.Open("first")
 	must(t, err)
-	must(t, set(open(t, first, l, Options{}), "old", a))
+	must(t, set(open(t, first, l, rests), "old", a))
 	done := false
-	_, w := enter(t, s, l, Options{}, "writer", func(w *Worker) {
+	_, w := enter(t, s, l, rests, "writer", func(w *Worker) {
 		for range 50 {
 			must(t, w.Run(func(tx *Tx) error { return errors.Join(tx.Lock(a), tx.Write(a, []byte("new"))) }))
 		}

@@ -108,14 +108,14 @@ func (m *memory) open(w *Worker) {
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
 // take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits
-// for a quarantine to end, and then it looks for an empty chunk of another size. It looks again a quarantine later, since
+// for a quarantine to end, and then it looks for an empty chunk of another size. It looks again behind a pause, since
 // others may have had for a moment what is free. A new object does not get what is kept for others. The error wraps
 // client.ErrFull.
 func (m *memory) take(class, home int, grows bool) (item, error) {
 	m.grows = grows
 	for looks := range mostLooks {
 		if looks > 0 {
-			m.w.ep.Sleep(m.w.opt.Quarantine)
+			m.w.ep.Sleep(m.w.opt.Drift / 8)
 		}
 		for _, way := range []func(class, n int) (item, bool, error){m.takeAtOnce, m.takeLater, m.takeReshaped} {
 			for k := range m.w.Nodes {

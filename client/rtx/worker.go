@@ -18,8 +18,8 @@ type Options struct {
 	// Timeout bounds a transaction with all its retries; 1 s by default. What was decided by then is brought to its end
 	// within as long again.
 	Timeout time.Duration
-	// Quarantine is how long a buffer is not used again once no object names it; Drift by default. It bounds how soon
-	// tags come back: see README, "Widths".
+	// Quarantine is how long a buffer is not used again once no object names it. It bounds how soon tags come back: by
+	// default behind an hour, or when each use waits for Drift: see README, "Widths".
 	Quarantine time.Duration
 	// Flat leaves out of the leases of its locks what their transactions expect to take: without the regulation of
 	// section 4.3.
@@ -87,6 +87,10 @@ type Worker struct {
 	stats            Stats
 }
 
+// tagLife is behind which time a tag of a buffer comes back at the earliest, where tags are not narrow. It is far above
+// the time for which a verb can be on its way.
+const tagLife = time.Hour
+
 // Open returns a worker of an endpoint, whose identity is 1 to Shape.Clients.
 func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Drift <= 0 {
@@ -96,8 +100,9 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 		o.Timeout = time.Second
 	}
 	if o.Quarantine <= 0 {
-		o.Quarantine = o.Drift
+		o.Quarantine = min(tagLife/time.Duration(l.maxTag+1), o.Drift)
 	}
+	o.Quarantine = max(o.Quarantine, 1)
 	if o.Late <= 0 {
 		o.Late = o.Timeout / 8
 	}

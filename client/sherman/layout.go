@@ -116,7 +116,7 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	if s.Format == RTX {
 		p.Lease = cmp.Or(s.Lease, DefaultLease)
 		p.Objects = int(room*objects/nodes + workers*ownChunks*rtx.ChunkObjects)
-		p.Spare = int((workers*ownSizes + nodes - 1) / nodes)
+		p.Spare = int((ownSpare*workers*ownSizes + nodes - 1) / nodes)
 	}
 	least := room*bytes/nodes + (workers*ownChunks*ownSizes+uint64(p.Spare))*uint64(p.Chunk)
 	l := &layout{Params: p, store: s.Format}
@@ -154,6 +154,9 @@ const (
 	// or free, and ownSizes of how many sizes: of nodes, and of its values.
 	ownChunks = 4
 	ownSizes  = 2
+	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds one in which little is
+	// free, and others have more than they need.
+	ownSpare = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
 	// logBytes is more than the log of a client takes, of RTX, and dtxLogWords than what one of DTX has beside its

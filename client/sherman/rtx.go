@@ -23,11 +23,6 @@ type rtxPool struct {
 	late bool // see known
 }
 
-// quarantine is how long a buffer is not used again. A client that updates 250,000 times a second has 50 buffers
-// there. A tag comes back when one buffer was used for hours, far above the time for which a verb can be on its way:
-// see package rtx, "Widths".
-const quarantine = 200 * time.Microsecond
-
 func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 	l, err := rtx.NewLayout(rtx.Shape{
 		Nodes: nodes, Base: node.HeaderBytes, Memory: p.Memory, Clients: p.Clients, Roots: 1, Objects: p.Objects, Sizes: p.sizes(),
@@ -37,7 +32,7 @@ func newRTXPool(p *Params, nodes int) (*rtxPool, error) {
 		return nil, shapeError(err)
 	}
 	p.Chunk = l.Chunk
-	return &rtxPool{l: l, o: rtx.Options{Drift: p.Lease, Quarantine: min(quarantine, p.Lease)}}, nil
+	return &rtxPool{l: l, o: rtx.Options{Drift: p.Lease}}, nil
 }
 
 func (p *rtxPool) leaveOut(w Without) { p.late, p.o.Log = w&EarlyLocks != 0, w&LogElision != 0 }
