@@ -17,6 +17,7 @@ const (
 
 // steady is a worker of a pool that it has filled, and an operation for each kind.
 type steady struct {
+	pool  *Pool
 	s     client.Store
 	key   []byte
 	value []byte
@@ -32,13 +33,13 @@ func newSteady(t testing.TB, store string) *steady {
 	s, ep, err := p.Worker("steady", Options{})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()); must(t, ep.Close()); must(t, p.Close()) })
-	x := &steady{s: s, value: make([]byte, steadyBytes), names: []string{"get", "update", "insert and delete"}}
+	x := &steady{pool: p, s: s, value: make([]byte, steadyBytes), names: []string{"get", "update", "insert and delete"}}
 	for i := range steadyKeys {
 		must(t, s.Insert(x.at(i), x.value))
 	}
 	x.ops = map[string]func() error{
-		"get":    func() error { _, err := s.Get(x.next()); return err },
-		"update": func() error { return s.Update(x.next(), x.value) },
+		"get":    func() error { _, err := x.s.Get(x.next()); return err },
+		"update": func() error { return x.s.Update(x.next(), x.value) },
 		"insert and delete": func() error {
 			key := x.at(steadyKeys)
 			if err := s.Insert(key, x.value); err != nil {
