@@ -143,6 +143,7 @@ func (m *memory) take() (block, error) {
 		if r.Tries == mostRefills || !r.Again() {
 			return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 		}
+		m.s.ep.Sleep(m.quarantine)
 		m.full = 0
 	}
 }
@@ -150,8 +151,9 @@ func (m *memory) take() (block, error) {
 const (
 	// mostNaps bounds the sleeps for one block: a clock may run slow.
 	mostNaps = 4
-	// mostRefills bounds how often a worker looks everywhere: another client may have had for a moment what is free.
-	mostRefills = 2
+	// mostRefills bounds how often a worker looks everywhere, a quarantine later each time: others may have had for a
+	// moment what is free, while they looked.
+	mostRefills = 4
 )
 
 // forget empties the worker's lists, for tests of scans.
