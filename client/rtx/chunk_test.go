@@ -44,7 +44,7 @@ func TestReshape(t *testing.T) {
 		all, err := fill(w, c.bytes)
 		must(t, err)
 		if len(all) < c.least {
-			t.Errorf("%d objects of %d bytes, want %d", len(all), c.bytes, c.least)
+			t.Errorf("got %d objects of %d bytes, want %d", len(all), c.bytes, c.least)
 		}
 		for _, r := range all {
 			m, _, err := w.look(l.Meta(r), 0)

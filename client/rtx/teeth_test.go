@@ -124,7 +124,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a buffer is free that its object does not name", In: "memory.freeBuffers",
 		At: "$now&$pointerDead == 0 && $w.unit($now) == $unit", Do: "now&pointerDead == 0 && w.tag(now) == 0 && w.unit(now) == unit"},
 	{Rule: "a buffer of a freed object is free", In: "memory.freeBuffers",
-		At: "$now&$pointerDead == 0 && $w.unit($now) == $unit", Do: "w.unit(now) == unit"},
+		At: "$now&$pointerDead == 0 && $w.unit($now) == $unit", Do: "w.unit(now) == unit", Test: "TestReshape"},
 	{Rule: "a chunk keeps its size in which something is", In: "memory.reshape",
 		At: "!$empty || $tag > $w.maxTag/2", Do: "!empty && tag > w.maxTag/2", Test: "TestReshape"},
 	{Rule: "tags go on in a chunk that gets another size", In: "memory.stamp",
