@@ -75,8 +75,8 @@ func (m *memory) open(w *Worker) {
 	*m = memory{w: w, turn: int(w.id), heaps: make([]heap, w.Nodes*len(w.Sizes)), held: map[rdma.Addr]*chunk{}}
 }
 
-// take takes a place of a class, on a node if there is one, or else on another; and where there is none a larger one, as
-// chunks keep their sizes. The error wraps client.ErrFull.
+// take takes a place of a class, on a node if there is one, or else on another; and where there is none a larger one,
+// as chunks keep their sizes. The error wraps client.ErrFull.
 func (m *memory) take(class, home int) (slot, error) {
 	for larger := class; larger < len(m.w.Sizes); larger++ {
 		for k := range m.w.Nodes {

@@ -82,9 +82,13 @@ func TestDiesWhileReshaping(t *testing.T) {
 }
 
 func diesWhileReshaping(t *testing.T, verb uint64) (ended bool) {
-	l, err := NewLayout(Shape{Nodes: 1, Memory: simMemory, Clients: 8, Objects: 4 * ChunkObjects, Sizes: []int{64, 500}, Chunk: 4096})
+	l, err := NewLayout(Shape{
+		Nodes: 1, Memory: simMemory, Clients: 8, Objects: 4 * ChunkObjects, Sizes: []int{64, 500}, Chunk: 4096,
+	})
 	must(t, err)
-	s := sim.New(sim.Options{Seed: verb, Nodes: 1, Memory: simMemory, Clients: 8, Handler: node.Serve, Tear: true, Reorder: true})
+	s := sim.New(sim.Options{
+		Seed: verb, Nodes: 1, Memory: simMemory, Clients: 8, Handler: node.Serve, Tear: true, Reorder: true,
+	})
 	defer s.Close()
 	must(t, Prepare(s, l))
 	var failed error

@@ -13,10 +13,13 @@ import (
 //	3  WRITE headers of the new size, with tag t and no object
 //	4  CAS the chunk's word: -> mine, of the new size
 //
-// A crash leaves a chunk of the size before: what 3 has written there names nothing. Headers between which a buffer of
-// the other size lay are data of its users; what they seem to name does not name them, as of a header that is torn.
-// Tags go on from t, so that no pointer comes back that a unit had not long ago. They must not have wrapped meanwhile:
-// a chunk whose tags are in the second half of all keeps its size.
+// A crash before 4 leaves a chunk of the size before: headers of that size are as they were, or name nothing. Behind 4
+// the headers of the new size say what is free, and what lies between them is never looked at. Step 3 comes first since
+// there may be data of users where a header is to be.
+//
+// Tags go on from t, so that no pointer comes back that a unit had not long ago. For that they must not wrap: a chunk
+// whose latest tag is in the second half of all keeps its size. A chunk that an error leaves behind stays with the
+// client until it closes.
 
 // reshapeOne gives a chunk of a node the size of a class; false: there is none.
 func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {

@@ -154,8 +154,8 @@ const (
 	// or free, and ownSizes of how many sizes: of nodes, and of its values.
 	ownChunks = 4
 	ownSizes  = 2
-	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds one in which little is
-	// free, and others have more than they need.
+	// ownSpare is how many spare chunks of a size there are for each of them: in a full pool it holds one in which
+	// little is free, and others have more than they need.
 	ownSpare = 2
 	// fewWorkers is the default of Shape.Workers.
 	fewWorkers = 16
