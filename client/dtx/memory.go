@@ -91,11 +91,18 @@ func (m *memory) take(class, home int) (slot, error) {
 
 func (m *memory) takeOn(class, n int) (slot, bool, error) {
 	h := &m.heaps[n*len(m.w.Sizes)+class]
-	if len(h.slots) == 0 {
-		if err := m.refill(h, class, n); err != nil {
-			return slot{}, false, err
-		}
+	if s, ok := h.pop(); ok {
+		return s, true, nil
 	}
+	if err := m.refill(h, class, n); err != nil {
+		return slot{}, false, err
+	}
+	s, ok := h.pop()
+	return s, ok, nil
+}
+
+// pop takes the last place that was listed of a chunk that the worker still has.
+func (h *heap) pop() (slot, bool) {
 	for len(h.slots) > 0 {
 		s := h.slots[len(h.slots)-1]
 		h.slots = h.slots[:len(h.slots)-1]
@@ -103,10 +110,10 @@ func (m *memory) takeOn(class, n int) (slot, bool, error) {
 			s.chunk.listed--
 			s.chunk.taken++
 			s.chunk.slots[s.i] = slotTaken
-			return s, true, nil
+			return s, true
 		}
 	}
-	return slot{}, false, nil
+	return slot{}, false
 }
 
 // used notes what became of a place that a transaction had taken.

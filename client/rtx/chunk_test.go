@@ -137,3 +137,27 @@ func diesWhileReshaping(t *testing.T, verb uint64) (ended bool) {
 	}
 	return ended
 }
+
+// TestListedOfNoChunk: metadata of a chunk that was given back, which is still in a list, hides from no client that
+// there is more.
+func TestListedOfNoChunk(t *testing.T) {
+	f, l := pool(t, Shape{Objects: 4 * ChunkObjects, Nodes: 1})
+	founder := worker(t, f, l, Options{})
+	all, err := fill(founder, 8)
+	must(t, err)
+	must(t, freeAll(founder, all))
+	must(t, founder.Close())
+	w := worker(t, f, l, Options{})
+	made := func(n int) (refs []Ref) {
+		for range n {
+			r, err := create(w, "some")
+			must(t, err)
+			refs = append(refs, r)
+		}
+		return refs
+	}
+	first := made(ChunkObjects)
+	must(t, freeAll(w, first[:1]))
+	made(2 * ChunkObjects) // a chunk in which one is free makes room for another, and this one for a third
+	must(t, w.Close())
+}

@@ -297,24 +297,34 @@ func (m *memory) nextUse(p Pointer) Pointer {
 func (m *memory) takeSlot(home int) (slot, error) {
 	m.grows = true
 	for k := range m.w.Nodes {
-		h := &m.metas[(home+k)%m.w.Nodes]
-		if len(h.slots) == 0 {
-			if err := m.refill(h, &m.w.metas, metaClass, (home+k)%m.w.Nodes, true); err != nil {
-				return slot{}, err
-			}
+		n := (home + k) % m.w.Nodes
+		h := &m.metas[n]
+		if s, ok := h.popSlot(); ok {
+			return s, nil
 		}
-		for len(h.slots) > 0 {
-			s := h.slots[len(h.slots)-1]
-			h.slots = h.slots[:len(h.slots)-1]
-			if !s.chunk.gone {
-				s.chunk.listed--
-				s.chunk.taken++
-				s.chunk.items[s.i] = itemTaken
-				return s, nil
-			}
+		if err := m.refill(h, &m.w.metas, metaClass, n, true); err != nil {
+			return slot{}, err
+		}
+		if s, ok := h.popSlot(); ok {
+			return s, nil
 		}
 	}
 	return slot{}, fmt.Errorf("no room for one more of %d objects a node: %w", m.w.Objects, client.ErrFull)
+}
+
+// popSlot takes the last one that was listed of a chunk that the worker still has.
+func (h *heap) popSlot() (slot, bool) {
+	for len(h.slots) > 0 {
+		s := h.slots[len(h.slots)-1]
+		h.slots = h.slots[:len(h.slots)-1]
+		if !s.chunk.gone {
+			s.chunk.listed--
+			s.chunk.taken++
+			s.chunk.items[s.i] = itemTaken
+			return s, true
+		}
+	}
+	return slot{}, false
 }
 
 // usedSlot notes what became of metadata that a transaction had taken.
