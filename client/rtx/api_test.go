@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
 )
@@ -62,12 +63,12 @@ func TestPlaces(t *testing.T) {
 		place(l.log(c), int(l.logBytes), fmt.Sprint("log ", c))
 	}
 	for n := range 3 {
-		for _, a := range []*arena{&l.metas, &l.data} {
-			for i := range int(a.chunks) {
-				place(a.entryAt(n, i), 8, "entry")
+		for _, a := range []*chunks.Arena{&l.metas, &l.data} {
+			for i := range int(a.Count) {
+				place(a.Word(n, i), 8, "entry")
 			}
 		}
-		for k := range int(l.data.chunks) {
+		for k := range int(l.data.Count) {
 			class := k % 3
 			for i := range l.buffers(class) {
 				p := l.pointer(class, 7, l.unitOf(n, k, class, i))
@@ -77,10 +78,10 @@ func TestPlaces(t *testing.T) {
 				}
 			}
 		}
-		for k := range int(l.metas.chunks) {
+		for k := range int(l.metas.Count) {
 			for i := range 64 {
 				r := Ref(l.numberOf(n, k, i))
-				if !l.valid(r) || l.Meta(r) != l.metas.chunkAt(n, k).Add(uint64(i*MetaBytes)) {
+				if !l.valid(r) || l.Meta(r) != l.metas.At(n, k).Add(uint64(i*MetaBytes)) {
 					t.Fatalf("%v lies at %v", r, l.Meta(r))
 				}
 				place(l.Meta(r), MetaBytes, r.String())
@@ -499,17 +500,17 @@ func TestDescribe(t *testing.T) {
 	w := worker(t, f, l, Options{})
 	last := l.Root(2)
 	for at, want := range map[rdma.Addr]string{
-		l.log(5):                      "log state of client 5",
-		l.log(5).Add(ceilingAt):       "ceiling of client 5",
-		l.log(6).Add(entriesAt):       "log record of client 6",
-		l.Meta(last):                  "lock of root 2",
-		l.Meta(last).Add(8):           "pointer of root 2",
-		l.Meta(9):                     "lock of object 9.0",
-		l.metas.entryAt(1, 0):         "owner of metadata chunk 0",
-		l.data.entryAt(1, 3):          "owner of data chunk 3",
-		l.data.chunkAt(0, 2).Add(200): "data chunk 2, byte 200",
-		rdma.At(0, 0):                 "",
-		rdma.At(0, memMemory):         "",
+		l.log(5):                 "log state of client 5",
+		l.log(5).Add(ceilingAt):  "ceiling of client 5",
+		l.log(6).Add(entriesAt):  "log record of client 6",
+		l.Meta(last):             "lock of root 2",
+		l.Meta(last).Add(8):      "pointer of root 2",
+		l.Meta(9):                "lock of object 9.0",
+		l.metas.Word(1, 0):       "owner of metadata chunk 0",
+		l.data.Word(1, 3):        "owner of data chunk 3",
+		l.data.At(0, 2).Add(200): "data chunk 2, byte 200",
+		rdma.At(0, 0):            "",
+		rdma.At(0, memMemory):    "",
 	} {
 		if got := l.Describe(at); got != want {
 			t.Errorf("at %v lies %q, want %q", at, got, want)

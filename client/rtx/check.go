@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -50,8 +51,8 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
 	w.extend()
 	for n := range w.Nodes {
-		for k, arena := range []*arena{&w.metas, &w.data} {
-			entries, err := w.readTable(arena, n)
+		for k, arena := range []*chunks.Arena{&w.metas, &w.data} {
+			entries, err := w.memory.table.Read(arena, n)
 			if err != nil {
 				return a.Usage, err
 			}
@@ -75,7 +76,7 @@ func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 				continue
 			}
 			number := func(i int) uint64 { return w.numberOf(n, k, i) }
-			if err := a.objects(w.metas.chunkAt(n, k), metaChunk/MetaBytes, number); err != nil {
+			if err := a.objects(w.metas.At(n, k), metaChunk/MetaBytes, number); err != nil {
 				return a.Usage, err
 			}
 		}

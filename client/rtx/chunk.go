@@ -1,20 +1,109 @@
 package rtx
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node"
-	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/client/chunks"
 )
 
-// claim takes a chunk of a node: one that was never used, or else one that its client has given back, or lost, in which
+// metaClass is the class of chunks of metadata.
+const metaClass = 0
+
+// count returns how many items a chunk of a class has.
+func (m *memory) count(a *chunks.Arena, class int) int {
+	if a == &m.w.metas {
+		return metaChunk / MetaBytes
+	}
+	return m.w.buffers(class)
+}
+
+// refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these
+// have few, in others. When the node has none it lists whatever there is. A worker that waits for a quarantine scans its
+// own chunks in any case.
+func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error {
+	metas := a == &m.w.metas // which have no quarantine
+	for range len(h.chunks) {
+		h.next = (h.next + 1) % len(h.chunks)
+		c := h.chunks[h.next]
+		now := m.w.ep.Now()
+		if !metas && e < tryResting && now-c.scanned < m.w.opt.Quarantine && now >= c.scanned {
+			continue
+		}
+		found, err := m.scan([]*chunk{c})
+		if err != nil || metas && found*enough >= len(c.items) {
+			return err
+		}
+	}
+	if e == tryOwn {
+		return nil
+	}
+	keep := keepChunks
+	if h.empty { // what others find in it counts now
+		keep = 1
+	}
+	if err := m.giveBack(h, keep-1); err != nil {
+		return err
+	}
+	if len(h.chunks) < m.share(a) || !m.listed(h) {
+		return m.claim(h, a, class, n)
+	}
+	return nil
+}
+
+// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave
+// half of the pool.
+func (m *memory) share(a *chunks.Arena) int { return max(keepChunks, int(a.Count)/(2*m.w.Clients)) }
+
+// listed reports whether any item of a heap is in a list from which it may be taken.
+func (m *memory) listed(h *heap) bool {
+	for _, c := range h.chunks {
+		if c.listed > c.kept || c.listed > 0 && !m.grows {
+			return true
+		}
+	}
+	return false
+}
+
+// few reports whether the worker has so little in a chunk that others may find more.
+func (c *chunk) few() bool { return c.taken == 0 && c.listed*enough < len(c.items) }
+
+// giveBack gives back chunks in which the worker has few items, so that others find in them what will be free: the
+// first ones, but for so many.
+func (m *memory) giveBack(h *heap, keep int) error {
+	surplus := len(h.chunks) - keep
+	return m.leave(h, func(_ int, c *chunk) bool {
+		if surplus <= 0 || !c.few() {
+			return false
+		}
+		surplus--
+		return true
+	})
+}
+
+// leave gives back the chunks of a heap that f names.
+func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
+	var a *chunks.Arena
+	var left []chunks.Chunk
+	kept := h.chunks[:0]
+	for i, c := range h.chunks {
+		if !f(i, c) {
+			kept = append(kept, c)
+			continue
+		}
+		c.gone = true // whatever becomes of the CAS: it may land
+		delete(m.held, c.a.Word(c.Node, c.Index))
+		a, left = c.a, append(left, c.Chunk)
+	}
+	clear(h.chunks[len(kept):])
+	h.chunks, h.next = kept, 0
+	return m.table.Free(a, left)
+}
+
+// claim takes a chunk of a node: one that was never used, or else some that clients have given back, or lost, in which
 // a scan finds something; and for an object that is replaced one of those that are spared for that. Where there is none
 // it takes none.
-func (m *memory) claim(h *heap, a *arena, class, n int) error {
-	if a.chunks == 0 {
+func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
+	if a.Count == 0 {
 		return nil
 	}
 	spare := 0
@@ -22,95 +111,68 @@ func (m *memory) claim(h *heap, a *arena, class, n int) error {
 		spare = m.w.Spare
 	}
 	if !h.empty {
-		fresh, err := m.claimFresh(h, a, class, n, int(a.chunks)-spare)
+		fresh, err := m.claimFresh(h, a, class, n, int(a.Count)-spare)
 		if err != nil || fresh {
 			return err
 		}
 		h.empty = true
 	}
-	tried, found := 0, 0
-	err := m.left(a, n, func(i int, e node.Entry) (bool, error) {
-		if e.Class() != class {
-			return false, nil
-		}
-		here, err := m.claimLeft(h, a, n, i, e)
-		tried, found = tried+1, found+here
-		return here*enough >= m.count(a, class) || tried >= mostTried && found > 0, err
+	found := 0
+	skip := func(c chunks.Chunk) bool { return c.Entry.Class() != class || m.grows && m.spared(a, c.Index) }
+	err := m.table.Left(a, n, claimAtOnce, skip, func(some []chunks.Chunk) (bool, error) {
+		here, err := m.claimLeft(h, a, some, found)
+		found += here
+		return found*enough >= m.count(a, class) || len(some) == claimAtOnce && found > 0, err
 	})
-	if err != nil {
+	if err != nil || found > 0 || m.grows || spare == 0 {
 		return err
 	}
-	if found > 0 || m.grows || spare == 0 {
-		return nil
-	}
-	_, err = m.claimFresh(h, a, class, n, int(a.chunks))
+	_, err = m.claimFresh(h, a, class, n, int(a.Count))
 	return err
 }
 
-// left has f look at the chunks of a node that their clients have given back, or lost, until it says that it is done;
-// not at those that are spared, if what is taken is for a new object.
-func (m *memory) left(a *arena, n int, f func(i int, e node.Entry) (done bool, err error)) error {
-	windows := (int(a.chunks) + tableAtOnce - 1) / tableAtOnce
-	from := m.w.ep.Rand().IntN(windows) // so that clients do not all look at the same ones
-	for k := range windows {
-		first := (from + k) % windows * tableAtOnce
-		entries, err := m.w.readEntries(a, n, first)
-		if err != nil {
-			return err
-		}
-		offset := m.w.ep.Rand().IntN(len(entries))
-		for i := range entries {
-			i := (offset + i) % len(entries)
-			if entries[i].Owner() != node.Left || m.grows && m.spared(a, first+i) {
-				continue
-			}
-			if done, err := f(first+i, entries[i]); err != nil || done {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// claimLeft takes a chunk that its client has given back, and keeps it if a scan finds something.
-func (m *memory) claimLeft(h *heap, a *arena, n, i int, e node.Entry) (found int, err error) {
-	mine := e.Next(m.w.id, e.Class())
-	_, ok, err := m.w.swap(stepClaimChunk, a.entryAt(n, i), uint64(e), uint64(mine))
+// claimLeft takes chunks that clients have given back. It keeps those in which a scan finds something, until that is
+// enough, with what was found before; and no more than a worker has at once.
+func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before int) (found int, err error) {
+	got, err := m.table.Claim(a, some)
 	if err != nil {
-		return 0, fmt.Errorf("claim chunk %d of node %d: %w", i, n, err)
+		return 0, err
 	}
-	if !ok {
-		return 0, nil
+	had := len(h.chunks)
+	for _, c := range got {
+		m.add(h, a, c)
 	}
-	c := m.add(h, a, n, i, mine)
-	c.scanned = m.w.ep.Now()
-	found, err = m.scan(c)
-	if err != nil || found > 0 {
-		return found, err
+	if _, err := m.scan(h.chunks[had:]); err != nil {
+		return 0, err
 	}
-	return 0, m.leave(h, slices.Index(h.chunks, c))
+	most := max(m.share(a), had+1)
+	kept := had
+	return found, m.leave(h, func(i int, c *chunk) bool {
+		if i < had {
+			return false
+		}
+		if c.listed == 0 || kept == most || (before+found)*enough >= len(c.items) {
+			return true
+		}
+		found, kept = found+c.listed, kept+1
+		return false
+	})
 }
 
 // claimFresh asks the node for one of its first chunks that was never used, from behind the one that it got last.
-func (m *memory) claimFresh(h *heap, a *arena, class, n, chunks int) (bool, error) {
-	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, uint64(chunks), a.first, a.chunk, uint64(class), h.behind() | node.Uncounted}
-	err := m.w.ep.Call(n, &r, max(m.w.left(), 1))
-	if errors.Is(err, client.ErrFull) {
-		return false, nil
+func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
+	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.left())
+	if err != nil || !ok {
+		return false, err
 	}
-	if err != nil {
-		m.late = m.late || !errors.Is(err, rdma.ErrNoEffect)
-		return false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
-	}
-	c := m.add(h, a, n, int(r.Ret[0]), node.Entry(r.Ret[1]))
+	c := m.add(h, a, got)
 	if a == &m.w.metas {
 		m.anew(c)
 		return true, nil
 	}
 	for i := len(c.items) - 1; i >= 0; i-- {
-		it := item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.index, class, i))}
-		if m.spared(a, c.index) {
+		it := item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.Index, class, i))}
+		if m.spared(a, c.Index) {
 			h.keep(it)
 			continue
 		}
@@ -126,74 +188,92 @@ func (h *heap) behind() uint64 {
 	if len(h.chunks) == 0 {
 		return 0
 	}
-	return uint64(h.chunks[len(h.chunks)-1].index) + 1
+	return uint64(h.chunks[len(h.chunks)-1].Index) + 1
 }
 
 // anew lists the metadata of a chunk that was never used.
 func (m *memory) anew(c *chunk) {
 	for i := len(c.items) - 1; i >= 0; i-- {
-		m.pushSlot(slot{chunk: c, i: i, number: m.w.numberOf(c.node, c.index, i)})
+		m.pushSlot(slot{chunk: c, i: i, number: m.w.numberOf(c.Node, c.Index, i)})
 	}
 }
 
-func (m *memory) add(h *heap, a *arena, n, index int, e node.Entry) *chunk {
-	c := &chunk{a: a, node: n, index: index, entry: e, items: make([]itemState, m.count(a, e.Class()))}
+func (m *memory) add(h *heap, a *chunks.Arena, got chunks.Chunk) *chunk {
+	c := &chunk{Chunk: got, a: a, items: make([]itemState, m.count(a, got.Entry.Class()))}
 	h.chunks = append(h.chunks, c)
-	m.held[a.entryAt(n, index)] = c
+	m.held[a.Word(c.Node, c.Index)] = c
 	m.w.stats.Claims++
 	return c
 }
 
-// scan lists what is free in a chunk of the worker's. What it finds so stays so: only the worker makes an object name
+// scan lists what is free in chunks of the worker's. What it finds so stays so: only the worker makes an object name
 // it.
-func (m *memory) scan(c *chunk) (found int, err error) {
-	m.w.stats.Scans++
-	if c.a == &m.w.metas {
-		return m.scanMetas(c)
+func (m *memory) scan(some []*chunk) (found int, err error) {
+	for _, c := range some {
+		m.w.stats.Scans++
+		c.scanned = m.w.ep.Now()
 	}
-	for from := 0; from < len(c.items); from += scanAtOnce {
-		n, err := m.freeBuffers(c, from, min(from+scanAtOnce, len(c.items)), m.push)
-		if err != nil {
-			return found, err
-		}
-		found += n
+	if len(some) > 0 && some[0].a == &m.w.metas {
+		return m.scanMetas(some)
 	}
-	return found, nil
+	err = m.freeBuffers(some, func(it item) {
+		m.push(it)
+		found++
+	})
+	return found, err
 }
 
-// freeBuffers looks at the headers of some buffers, and at the objects that they name. A header that is torn is of a
-// buffer that was never installed: whatever it seems to name does not name it. It has f look at those that are free.
-func (m *memory) freeBuffers(c *chunk, from, to int, f func(it item)) (found int, err error) {
-	w, class := m.w, c.entry.Class()
-	size := w.bufferBytes(class)
-	b := w.ep.Batch()
-	defer w.drop(b)
-	for i := from; i < to; i++ {
-		if c.items[i] == itemUsed {
-			b.Read(c.a.chunkAt(c.node, c.index).Add(uint64(i*size)), HeaderBytes)
+// place is an item of a chunk.
+type place struct {
+	chunk *chunk
+	i     int
+}
+
+// freeBuffers has f look at the buffers of chunks that are free, as far as the worker knows of no use.
+func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
+	m.look = m.look[:0]
+	for _, c := range some {
+		for i, state := range c.items {
+			if state == itemUsed {
+				m.look = append(m.look, place{c, i})
+			}
 		}
 	}
+	for from := 0; from < len(m.look); from += scanAtOnce {
+		if err := m.freeAtOnce(m.look[from:min(from+scanAtOnce, len(m.look))], f); err != nil {
+			return fmt.Errorf("scan %d chunks of node %d: %w", len(some), some[0].Node, err)
+		}
+	}
+	return nil
+}
+
+// freeAtOnce looks at the headers of buffers, and at the objects that they name. A header that is torn is of a buffer
+// that was never installed: whatever it seems to name does not name it.
+func (m *memory) freeAtOnce(look []place, f func(it item)) error {
+	w := m.w
+	b := w.ep.Batch()
+	defer w.drop(b)
+	for _, p := range look {
+		c := p.chunk
+		b.Read(c.a.At(c.Node, c.Index).Add(uint64(p.i*w.bufferBytes(c.Entry.Class()))), HeaderBytes)
+	}
 	if err := w.do(stepScanChunk, b); err != nil {
-		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+		return err
 	}
 	objects := w.ep.Batch()
 	defer w.drop(objects)
-	for i := range b.Len() {
+	for i := range look {
 		if r := Ref(b.Op(i).Word(2)); w.valid(r) {
 			objects.Read(w.Meta(r).Add(8), 8)
 		}
 	}
 	if err := w.do(stepScanObjects, objects); err != nil {
-		return 0, fmt.Errorf("scan chunk %d of node %d: %w", c.index, c.node, err)
+		return err
 	}
-	read, asked := 0, 0
-	for i := from; i < to; i++ {
-		if c.items[i] != itemUsed {
-			continue
-		}
-		head := b.Op(read)
-		read++
-		unit := w.unitOf(c.node, c.index, class, i)
+	asked := 0
+	for i, p := range look {
+		head, class := b.Op(i), p.chunk.Entry.Class()
+		unit := w.unitOf(p.chunk.Node, p.chunk.Index, class, p.i)
 		use := w.pointer(class, w.tag(Pointer(head.Word(1))), unit)
 		if w.valid(Ref(head.Word(2))) {
 			now := Pointer(objects.Op(asked).Word(0))
@@ -202,28 +282,39 @@ func (m *memory) freeBuffers(c *chunk, from, to int, f func(it item)) (found int
 				continue
 			}
 		}
-		f(item{chunk: c, i: i, use: m.nextUse(use)})
-		found++
+		f(item{chunk: p.chunk, i: p.i, use: m.nextUse(use)})
+	}
+	return nil
+}
+
+// scanMetas looks at the metadata of chunks. A lock that a dead client left on it is released: no other client will
+// meet it.
+func (m *memory) scanMetas(some []*chunk) (found int, err error) {
+	b := m.w.ep.Batch()
+	defer m.w.drop(b)
+	for _, c := range some {
+		b.Read(c.a.At(c.Node, c.Index), metaChunk)
+	}
+	if err := m.w.do(stepScanChunk, b); err != nil {
+		return 0, fmt.Errorf("scan metadata of node %d: %w", some[0].Node, err)
+	}
+	for k, c := range some {
+		n, err := m.freeMetas(c, b.Op(k).Buf)
+		if found += n; err != nil {
+			return found, err
+		}
 	}
 	return found, nil
 }
 
-// scanMetas looks at the metadata of a chunk. A lock that a dead client left on it is released: no other client will
-// meet it.
-func (m *memory) scanMetas(c *chunk) (found int, err error) {
+func (m *memory) freeMetas(c *chunk, read []byte) (found int, err error) {
 	w := m.w
-	b := w.ep.Batch()
-	defer w.drop(b)
-	op := b.Read(c.a.chunkAt(c.node, c.index), metaChunk)
-	if err := w.do(stepScanChunk, b); err != nil {
-		return 0, fmt.Errorf("scan metadata %d of node %d: %w", c.index, c.node, err)
-	}
 	for i := range c.items {
-		seen := MetaOf(op.Buf[i*MetaBytes:])
+		seen := MetaOf(read[i*MetaBytes:])
 		if c.items[i] != itemUsed || !w.Absent(seen.Pointer) {
 			continue
 		}
-		s := slot{chunk: c, i: i, number: w.numberOf(c.node, c.index, i), seen: seen}
+		s := slot{chunk: c, i: i, number: w.numberOf(c.Node, c.Index, i), seen: seen}
 		if seen.Lock.Held() {
 			if err := w.unlockSlot(&s); err != nil || s.stale {
 				if err != nil {
@@ -258,33 +349,4 @@ func (w *Worker) unlockSlot(s *slot) error {
 func (w *Worker) released(k Lock, s state) bool {
 	sequence := w.sequence(k)
 	return s.over(sequence) && !(k.Alone() && s.phase() == phaseAbort && s.sequence() == sequence)
-}
-
-// tableAtOnce is how many words of a table are read in a trip.
-const tableAtOnce = 1 << 12
-
-// readEntries reads the words of an arena's chunks on a node from one on, as many as one trip brings.
-func (w *Worker) readEntries(a *arena, n, from int) (entries []node.Entry, err error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
-	op := b.Read(a.entryAt(n, from), 8*min(tableAtOnce, int(a.chunks)-from))
-	if err := w.do(stepReadTable, b); err != nil {
-		return nil, fmt.Errorf("read the table of node %d: %w", n, err)
-	}
-	for i := range len(op.Buf) / 8 {
-		entries = append(entries, node.Entry(op.Word(i)))
-	}
-	return entries, nil
-}
-
-// readTable reads the words of all of an arena's chunks on a node.
-func (w *Worker) readTable(a *arena, n int) (entries []node.Entry, err error) {
-	for from := 0; from < int(a.chunks); from += tableAtOnce {
-		some, err := w.readEntries(a, n, from)
-		if err != nil {
-			return nil, err
-		}
-		entries = append(entries, some...)
-	}
-	return entries, nil
 }

@@ -442,6 +442,9 @@ func (tx *Tx) settled(committed bool) {
 			if !tx.w.Absent(o.seen.Pointer) {
 				m.replaced(o.seen.Pointer)
 			}
+			if o.change == freed {
+				m.freed(o.seen.Pointer)
+			}
 			o.seen.Pointer = tx.next(o)
 		}
 		o.item, o.slot = item{}, slot{}

@@ -10,27 +10,26 @@ import (
 // Describe tells what lies at an address of the pool, for traces; "" where it belongs to no objects.
 func (l *Layout) Describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
-	end := func(a *arena) uint64 { return a.first + a.chunk*a.chunks }
 	switch {
-	case off < l.logs || off >= end(&l.data):
+	case off < l.logs || off >= l.data.End():
 		return ""
 	case off < l.roots:
 		c := (off-l.logs)/l.logBytes*uint64(l.Nodes) + uint64(n)
 		return fmt.Sprintf("%s of client %d", logPart((off-l.logs)%l.logBytes), c)
-	case off < l.metas.table:
+	case off < l.metas.Table:
 		return fmt.Sprintf("%s of root %d", metaPart(off), (off-l.roots)/MetaBytes*uint64(l.Nodes)+uint64(n))
-	case off < l.data.table:
-		return fmt.Sprintf("owner of metadata chunk %d", (off-l.metas.table)/8)
-	case off < l.metas.first:
-		return fmt.Sprintf("owner of data chunk %d", (off-l.data.table)/8)
-	case off < end(&l.metas):
-		r := Ref(l.numberOf(n, 0, int((off-l.metas.first)/MetaBytes)))
+	case off < l.data.Table:
+		return fmt.Sprintf("owner of metadata chunk %d", (off-l.metas.Table)/8)
+	case off < l.metas.First:
+		return fmt.Sprintf("owner of data chunk %d", (off-l.data.Table)/8)
+	case off < l.metas.End():
+		r := Ref(l.numberOf(n, 0, int((off-l.metas.First)/MetaBytes)))
 		return fmt.Sprintf("%s of %v", metaPart(off), r)
-	case off < l.data.first:
+	case off < l.data.First:
 		return ""
 	}
-	in := off - l.data.first
-	return fmt.Sprintf("data chunk %d, byte %d", in/l.data.chunk, in%l.data.chunk)
+	in := off - l.data.First
+	return fmt.Sprintf("data chunk %d, byte %d", in/l.data.Bytes, in%l.data.Bytes)
 }
 
 func logPart(off uint64) string {

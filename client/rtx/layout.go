@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -48,20 +49,9 @@ type Layout struct {
 	maxSequence, maxTag    uint64
 
 	logBytes, logs, roots uint64
-	metas, data           arena
+	metas, data           chunks.Arena
 	units                 uint64 // of each node
 }
-
-// arena is memory of a kind, which is handed out by the chunk.
-type arena struct {
-	table  uint64 // offset of a word a chunk
-	first  uint64 // offset of the first chunk
-	chunk  uint64 // bytes
-	chunks uint64
-}
-
-func (a *arena) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, a.table+8*uint64(chunk)) }
-func (a *arena) chunkAt(n, chunk int) rdma.Addr { return rdma.At(n, a.first+a.chunk*uint64(chunk)) }
 
 // ChunkObjects is how many objects a client takes room for at a time.
 const ChunkObjects = 64
@@ -96,7 +86,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	}
 	l.Chunk = (max(l.Chunk, largest) + unitBytes - 1) / unitBytes * unitBytes
 	l.place()
-	if int(l.data.chunks) <= l.Spare || l.metas.chunks == 0 && l.Objects > 0 {
+	if int(l.data.Count) <= l.Spare || l.metas.Count == 0 && l.Objects > 0 {
 		return nil, fmt.Errorf("%d bytes a node have no room for a chunk of %d: %w", l.Memory, l.Chunk, ErrShape)
 	}
 	return l, l.widths()
@@ -121,16 +111,16 @@ func (l *Layout) place() {
 	l.logBytes = (entriesAt + uint64(l.Writes)*entryBytes + 63) &^ 63
 	l.logs = l.Base
 	l.roots = l.logs + up(l.Clients+1, l.Nodes)*l.logBytes
-	l.metas = arena{chunk: metaChunk, chunks: up(l.Objects, metaChunk/MetaBytes)}
-	l.metas.table = l.roots + up(l.Roots, l.Nodes)*MetaBytes
-	l.data = arena{chunk: uint64(l.Chunk), table: l.metas.table + 8*l.metas.chunks}
-	at := l.data.table
-	if left := l.metas.chunks * metaChunk; at+left+128 < l.Memory {
-		l.data.chunks = (l.Memory - at - left - 128) / (l.data.chunk + 8)
+	l.metas = chunks.Arena{Bytes: metaChunk, Count: up(l.Objects, metaChunk/MetaBytes)}
+	l.metas.Table = l.roots + up(l.Roots, l.Nodes)*MetaBytes
+	l.data = chunks.Arena{Bytes: uint64(l.Chunk), Table: l.metas.Table + 8*l.metas.Count}
+	at := l.data.Table
+	if left := l.metas.Count * metaChunk; at+left+128 < l.Memory {
+		l.data.Count = (l.Memory - at - left - 128) / (l.data.Bytes + 8)
 	}
-	l.metas.first = (at + 8*l.data.chunks + 63) &^ 63
-	l.data.first = l.metas.first + l.metas.chunks*metaChunk
-	l.units = l.data.chunks * l.data.chunk / unitBytes
+	l.metas.First = (at + 8*l.data.Count + 63) &^ 63
+	l.data.First = l.metas.First + l.metas.Count*metaChunk
+	l.units = l.data.Count * l.data.Bytes / unitBytes
 }
 
 // widths divides words.
@@ -159,10 +149,10 @@ func (l *Layout) widths() error {
 
 // Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
 // handed out.
-func (l *Layout) Tables() uint64 { return l.metas.first - l.Base }
+func (l *Layout) Tables() uint64 { return l.metas.First - l.Base }
 
 // Buffers returns the bytes of a node that are there for data, with the headers of buffers.
-func (l *Layout) Buffers() uint64 { return l.data.chunks * l.data.chunk }
+func (l *Layout) Buffers() uint64 { return l.data.Count * l.data.Bytes }
 
 // Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
 // keeps its Shape in a pool's header writes that, too.
@@ -191,7 +181,7 @@ func (l *Layout) Meta(r Ref) rdma.Addr {
 		return rdma.At(int(n%nodes), l.roots+n/nodes*MetaBytes)
 	}
 	n -= uint64(l.Roots)
-	return rdma.At(int(n%nodes), l.metas.first+n/nodes*MetaBytes)
+	return rdma.At(int(n%nodes), l.metas.First+n/nodes*MetaBytes)
 }
 
 // MetaAt is Meta of what may be no name of an object: false.
@@ -205,7 +195,7 @@ func (l *Layout) MetaAt(r Ref) (rdma.Addr, bool) {
 // valid reports whether r can name an object.
 func (l *Layout) valid(r Ref) bool {
 	n := r.number()
-	return n > 0 && n <= uint64(l.Roots)+uint64(l.Nodes)*l.metas.chunks*(metaChunk/MetaBytes)
+	return n > 0 && n <= uint64(l.Roots)+uint64(l.Nodes)*l.metas.Count*(metaChunk/MetaBytes)
 }
 
 // numberOf returns the number of the i-th metadata of a chunk.
@@ -226,20 +216,20 @@ func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
 // buffer returns the address of a buffer, where its header is.
 func (l *Layout) buffer(p Pointer) rdma.Addr {
 	unit := l.unit(p) - 1
-	return rdma.At(int(unit/l.units), l.data.first+unit%l.units*unitBytes)
+	return rdma.At(int(unit/l.units), l.data.First+unit%l.units*unitBytes)
 }
 
 // chunkOf returns the chunk that a buffer lies in, and its place there.
 func (l *Layout) chunkOf(p Pointer) (n, chunk, i int) {
 	unit := l.unit(p) - 1
 	n, unit = int(unit/l.units), unit%l.units
-	per := l.data.chunk / unitBytes
+	per := l.data.Bytes / unitBytes
 	return n, int(unit / per), int(unit % per * unitBytes / uint64(l.bufferBytes(p.class())))
 }
 
 // unitOf returns the unit of the i-th buffer of a chunk.
 func (l *Layout) unitOf(n, chunk, class, i int) uint64 {
-	in := uint64(chunk)*l.data.chunk + uint64(i)*uint64(l.bufferBytes(class))
+	in := uint64(chunk)*l.data.Bytes + uint64(i)*uint64(l.bufferBytes(class))
 	return uint64(n)*l.units + in/unitBytes + 1
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -16,21 +16,20 @@ import (
 // 4.4: "the fix scans all entries and determines whether the data is used"). So there is nothing that a crash could
 // leave half done, and the word is all that has to be taken from a dead client.
 //
-// A client scans its chunks when it has nothing left, and takes another one where that does not find enough. What it
+// A client scans its chunks when it has nothing left, and takes others where that does not find enough. What it
 // replaces itself, in chunks of its own, it knows without: these lists are the paper's reclamation table, and are lost
 // with their client without harm.
 
 // chunk is one that the worker has.
 type chunk struct {
-	a           *arena
-	node, index int
-	entry       node.Entry
-	items       []itemState // by place
-	listed      int         // of them those in a list of the worker
-	kept        int         // and of these those that no new object takes
-	taken       int         // and in its transaction
-	scanned     time.Duration
-	gone        bool // it was given back; lists may still name it
+	chunks.Chunk
+	a       *chunks.Arena
+	items   []itemState // by place
+	listed  int         // of them those in a list of the worker
+	kept    int         // and of these those that no new object takes
+	taken   int         // and in its transaction
+	scanned time.Duration
+	gone    bool // it was given back; lists may still name it
 }
 
 // itemState is what the worker knows of a buffer, or of an object's metadata.
@@ -75,21 +74,23 @@ type heap struct {
 // memory is what a worker has.
 type memory struct {
 	w     *Worker
+	table chunks.Client
 	turn  int                  // node of the next object
 	heaps []heap               // by node and class
 	metas []heap               // by node
 	held  map[rdma.Addr]*chunk // by address of the word in the table
 	grows bool                 // what is taken now is for a new object
-	late  bool                 // a node may hand a chunk out yet, and nothing can wait for that
+	full  []time.Duration      // by class, and of metadata: when no look found any for a new object; 0: never
+	look  []place              // at buffers, in freeBuffers
 }
 
 const (
 	// keepChunks is how many chunks of a size a client keeps on a node of which it uses little.
 	keepChunks = 4
-	// enough is the share of a chunk that a scan has to find for the chunk to be kept: one of so many.
+	// enough is the share of a chunk that a scan has to find for no other chunk to be looked for: one of so many.
 	enough = 8
-	// mostTried is how many chunks are looked at for one in which there is enough, before a few items will do.
-	mostTried = 8
+	// claimAtOnce is how many chunks are claimed in a trip, at most.
+	claimAtOnce = 8
 	// mostLooks is how often a worker looks everywhere for a buffer.
 	mostLooks = 3
 	// mostNaps bounds the sleeps for one buffer: a clock may run slow.
@@ -99,58 +100,94 @@ const (
 )
 
 func (m *memory) open(w *Worker) {
-	m.w = w
-	m.turn = int(w.id)
-	m.heaps, m.metas = make([]heap, w.Nodes*len(w.Sizes)), make([]heap, w.Nodes)
-	m.held = map[rdma.Addr]*chunk{}
+	*m = memory{
+		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)+1),
+		heaps: make([]heap, w.Nodes*len(w.Sizes)), metas: make([]heap, w.Nodes),
+		table: chunks.Client{
+			Endpoint: w.ep, ID: w.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
+			Do: w.do, Drop: w.drop,
+		},
+	}
 }
 
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
 
-// take takes a buffer of a class, on a node if there is one, or else on another. Only when all nodes are full it waits
-// for a quarantine to end, and then it looks for an empty chunk of another size. It looks again behind a pause, since
-// others may have had for a moment what is free. A new object does not get what is kept for others. The error wraps
-// client.ErrFull.
-func (m *memory) take(class, home int, grows bool) (item, error) {
-	m.grows = grows
+// effort is what a worker does to find an item.
+type effort uint8
+
+const (
+	tryOwn      effort = iota // it scans chunks that it has
+	tryOthers                 // and claims others
+	tryResting                // and waits for a quarantine to end
+	tryReshaped               // and gives an empty chunk another size
+)
+
+// everywhere has f look for an item of a class on all nodes, from home on, with more effort each time. It looks again
+// behind a pause, since others may have had for a moment what is free. For a while behind a look that found none for a
+// new object no other such look does more than to scan the worker's own chunks: looks of many workers at a full pool would
+// take up all of their time.
+func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
+	efforts := []effort{tryOthers, tryResting, tryReshaped}
+	now := m.w.ep.Now()
+	lately := m.grows && m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < m.w.opt.Drift
+	if lately {
+		efforts = []effort{tryOwn}
+	}
 	for looks := range mostLooks {
 		if looks > 0 {
+			if lately {
+				return false, nil
+			}
 			m.w.ep.Sleep(m.w.opt.Drift / 8)
 		}
-		for _, way := range []func(class, n int) (item, bool, error){m.takeAtOnce, m.takeLater, m.takeReshaped} {
+		for _, e := range efforts {
 			for k := range m.w.Nodes {
-				it, ok, err := way(class, (home+k)%m.w.Nodes)
-				if err != nil || ok {
-					return it, err
+				if found, err := f((home+k)%m.w.Nodes, e); err != nil || found {
+					return found, err
 				}
 			}
 		}
 	}
-	return item{}, fmt.Errorf("no buffer of %d bytes is free: %w", m.w.Sizes[class], client.ErrFull)
-}
-
-func (m *memory) takeAtOnce(class, n int) (item, bool, error) { return m.takeOn(class, n, false) }
-
-func (m *memory) takeLater(class, n int) (item, bool, error) { return m.takeOn(class, n, true) }
-
-func (m *memory) takeReshaped(class, n int) (it item, ok bool, err error) {
-	if ok, err = m.reshapeOne(class, n); err != nil || !ok {
-		return it, false, err
+	if m.grows {
+		m.full[class] = max(m.w.ep.Now(), 1)
 	}
-	return m.takeOn(class, n, true)
+	return false, nil
 }
 
-func (m *memory) takeOn(class, n int, wait bool) (it item, ok bool, err error) {
+// take takes a buffer of a class, on a node if there is one, or else on another. A new object does not get what is kept
+// for others. The error wraps client.ErrFull.
+func (m *memory) take(class, home int, grows bool) (it item, err error) {
+	m.grows = grows
+	var ok bool
+	if it, ok = m.pop(m.heap(home, class)); ok {
+		return it, nil
+	}
+	ok, err = m.everywhere(class, home, func(n int, e effort) (ok bool, err error) {
+		it, ok, err = m.takeOn(class, n, e)
+		return ok, err
+	})
+	if err == nil && !ok {
+		err = fmt.Errorf("no buffer of %d bytes is free: %w", m.w.Sizes[class], client.ErrFull)
+	}
+	return it, err
+}
+
+func (m *memory) takeOn(class, n int, e effort) (it item, ok bool, err error) {
 	h := m.heap(n, class)
+	if e == tryReshaped {
+		if ok, err = m.reshapeOne(class, n); err != nil || !ok {
+			return it, false, err
+		}
+	}
 	if it, ok = m.pop(h); ok {
 		return it, true, nil
 	}
-	if !wait || h.first == len(h.aged) {
-		if err := m.refill(h, &m.w.data, class, n, wait); err != nil {
+	if e < tryResting || h.first == len(h.aged) {
+		if err := m.refill(h, &m.w.data, class, n, e); err != nil {
 			return item{}, false, err
 		}
 	}
-	if it, ok = m.pop(h); ok || !wait {
+	if it, ok = m.pop(h); ok || e < tryResting {
 		return it, ok, nil
 	}
 	for range mostNaps {
@@ -224,14 +261,14 @@ func (it item) taken() item {
 }
 
 // spared reports whether a chunk is one of those that are for objects that are replaced.
-func (m *memory) spared(a *arena, index int) bool {
-	return a == &m.w.data && index >= int(a.chunks)-m.w.Spare
+func (m *memory) spared(a *chunks.Arena, index int) bool {
+	return a == &m.w.data && index >= int(a.Count)-m.w.Spare
 }
 
 // push adds a buffer to the list of those in quarantine.
 func (m *memory) push(it item) {
-	h := m.heap(it.chunk.node, it.use.class())
-	if m.spared(it.chunk.a, it.chunk.index) {
+	h := m.heap(it.chunk.Node, it.use.class())
+	if m.spared(it.chunk.a, it.chunk.Index) {
 		it.ready = m.w.ep.Now() + m.w.opt.Quarantine
 		h.keep(it)
 		return
@@ -267,9 +304,17 @@ func (m *memory) used(it item, installed bool) {
 // replaced notes that no object names a buffer any more. Of another client's chunk that client finds out.
 func (m *memory) replaced(p Pointer) {
 	n, index, i := m.w.chunkOf(p)
-	c := m.held[m.w.data.entryAt(n, index)]
+	c := m.held[m.w.data.Word(n, index)]
 	if c != nil && c.items[i] == itemUsed {
 		m.push(item{chunk: c, i: i, use: m.nextUse(p)})
+	}
+}
+
+// freed notes that the worker has freed an object, whosever chunks it lies in: the pool is not full now.
+func (m *memory) freed(p Pointer) {
+	m.full[len(m.w.Sizes)] = 0
+	if !m.w.Absent(p) {
+		m.full[p.class()] = 0
 	}
 }
 
@@ -294,22 +339,27 @@ func (m *memory) nextUse(p Pointer) Pointer {
 
 // takeSlot takes metadata for an object, on a node if there is some, or else on another. The error wraps
 // client.ErrFull.
-func (m *memory) takeSlot(home int) (slot, error) {
+func (m *memory) takeSlot(home int) (s slot, err error) {
 	m.grows = true
-	for k := range m.w.Nodes {
-		n := (home + k) % m.w.Nodes
-		h := &m.metas[n]
-		if s, ok := h.popSlot(); ok {
-			return s, nil
-		}
-		if err := m.refill(h, &m.w.metas, metaClass, n, true); err != nil {
-			return slot{}, err
-		}
-		if s, ok := h.popSlot(); ok {
-			return s, nil
-		}
+	var ok bool
+	if s, ok = m.metas[home].popSlot(); ok {
+		return s, nil
 	}
-	return slot{}, fmt.Errorf("no room for one more of %d objects a node: %w", m.w.Objects, client.ErrFull)
+	ok, err = m.everywhere(len(m.w.Sizes), home, func(n int, e effort) (ok bool, err error) {
+		h := &m.metas[n]
+		if s, ok = h.popSlot(); ok || e > tryOthers { // it has no quarantine, and one size
+			return ok, nil
+		}
+		if err := m.refill(h, &m.w.metas, metaClass, n, e); err != nil {
+			return false, err
+		}
+		s, ok = h.popSlot()
+		return ok, nil
+	})
+	if err == nil && !ok {
+		err = fmt.Errorf("no room for one more of %d objects a node: %w", m.w.Objects, client.ErrFull)
+	}
+	return s, err
 }
 
 // popSlot takes the last one that was listed of a chunk that the worker still has.
@@ -339,99 +389,6 @@ func (m *memory) usedSlot(s slot, created bool) {
 func (m *memory) pushSlot(s slot) {
 	s.chunk.items[s.i] = itemListed
 	s.chunk.listed++
-	h := &m.metas[s.chunk.node]
+	h := &m.metas[s.chunk.Node]
 	h.slots = append(h.slots, s)
-}
-
-// metaClass is the class of chunks of metadata.
-const metaClass = 0
-
-// count returns how many items a chunk of a class has.
-func (m *memory) count(a *arena, class int) int {
-	if a == &m.w.metas {
-		return metaChunk / MetaBytes
-	}
-	return m.w.buffers(class)
-}
-
-// refill looks for free items: in chunks of the worker's own that it has not scanned for a quarantine, and where these
-// have few, in another one. When the node has none it lists whatever there is. all: it scans its own chunks in any
-// case.
-func (m *memory) refill(h *heap, a *arena, class, n int, all bool) error {
-	for range len(h.chunks) {
-		h.next = (h.next + 1) % len(h.chunks)
-		c := h.chunks[h.next]
-		if now := m.w.ep.Now(); all || now-c.scanned >= m.w.opt.Quarantine || now < c.scanned {
-			found, err := m.scan(c)
-			if err != nil {
-				return err
-			}
-			c.scanned = now
-			if found*enough >= len(c.items) && a == &m.w.metas { // which has no quarantine
-				return nil
-			}
-		}
-	}
-	keep := keepChunks
-	if h.empty { // what others find in it counts now
-		keep = 1
-	}
-	if len(h.chunks) >= keep {
-		if err := m.giveBack(h, enough); err != nil {
-			return err
-		}
-	}
-	if len(h.chunks) < m.share(a) || !m.listed(h) {
-		return m.claim(h, a, class, n)
-	}
-	return nil
-}
-
-// share is how many chunks a worker takes on a node while some of its own are in quarantine: all workers together leave
-// half of the pool.
-func (m *memory) share(a *arena) int { return max(keepChunks, int(a.chunks)/(2*m.w.Clients)) }
-
-// listed reports whether any item of a heap is in a list from which it may be taken.
-func (m *memory) listed(h *heap) bool {
-	for _, c := range h.chunks {
-		if c.listed > c.kept || c.listed > 0 && !m.grows {
-			return true
-		}
-	}
-	return false
-}
-
-// giveBack gives back the chunk in which the worker has least, if that is less than one of so many parts: others find
-// in it what will be free.
-func (m *memory) giveBack(h *heap, parts int) error {
-	least := -1
-	for i, c := range h.chunks {
-		if c.taken == 0 && c.listed*parts < len(c.items) && (least < 0 || c.listed < h.chunks[least].listed) {
-			least = i
-		}
-	}
-	if least < 0 {
-		return nil
-	}
-	return m.leave(h, least)
-}
-
-// leave gives a chunk back.
-func (m *memory) leave(h *heap, i int) error {
-	c := h.chunks[i]
-	c.gone = true // whatever becomes of the CAS: it may land
-	delete(m.held, c.a.entryAt(c.node, c.index))
-	h.chunks = append(h.chunks[:i], h.chunks[i+1:]...)
-	h.next = 0
-	return m.w.freeChunk(c.a, c.node, c.index, c.entry)
-}
-
-// freeChunk takes a chunk from its client.
-func (w *Worker) freeChunk(a *arena, n, index int, e node.Entry) error {
-	left := e.Next(node.Left, e.Class())
-	_, _, err := w.swap(stepFreeChunk, a.entryAt(n, index), uint64(e), uint64(left))
-	if err != nil {
-		return fmt.Errorf("free chunk %d of node %d: %w", index, n, err)
-	}
-	return nil
 }

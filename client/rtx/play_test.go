@@ -243,7 +243,7 @@ func (r *run) fill(w *Worker, before Usage) error {
 	if err != nil {
 		return err
 	}
-	most := w.Nodes * int(w.metas.chunks) * metaChunk / MetaBytes
+	most := w.Nodes * int(w.metas.Count) * metaChunk / MetaBytes
 	if u.Objects != before.Objects+made || u.Objects-r.shape.Roots != most && u.Named < u.Buffers {
 		return fmt.Errorf("leaked: %d objects, then %d more and the pool was full: %+v", before.Objects, made, u)
 	}

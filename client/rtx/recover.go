@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/kit"
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -40,13 +40,13 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 type estate struct {
 	state  state
 	used   uint64 // sequences, at most
-	chunks []owned
+	chunks []holding
 }
 
-type owned struct {
-	a        *arena
-	node, at int
-	entry    node.Entry
+// holding is what a client has of an arena's chunks on a node.
+type holding struct {
+	a    *chunks.Arena
+	list []chunks.Chunk
 }
 
 // recover is Recover where still says, behind all READs, whether the client is the one that was meant. What was read is
@@ -109,26 +109,22 @@ func (w *Worker) endAll(c rdma.ClientID, e estate) (bool, error) {
 }
 
 // chunksOf lists the chunks that a client has.
-func (w *Worker) chunksOf(c rdma.ClientID) (list []owned, err error) {
+func (w *Worker) chunksOf(c rdma.ClientID) (all []holding, err error) {
 	for n := range w.Nodes {
-		for _, a := range []*arena{&w.metas, &w.data} {
-			entries, err := w.readTable(a, n)
+		for _, a := range []*chunks.Arena{&w.metas, &w.data} {
+			list, err := w.memory.table.Of(a, n, c)
 			if err != nil {
 				return nil, err
 			}
-			for i, e := range entries {
-				if e.Owner() == c {
-					list = append(list, owned{a, n, i, e})
-				}
-			}
+			all = append(all, holding{a, list})
 		}
 	}
-	return list, nil
+	return all, nil
 }
 
-func (w *Worker) freeChunks(list []owned) error {
-	for _, o := range list {
-		if err := w.freeChunk(o.a, o.node, o.at, o.entry); err != nil {
+func (w *Worker) freeChunks(all []holding) error {
+	for _, o := range all {
+		if err := w.memory.table.Free(o.a, o.list); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,7 @@ package rtx
 import (
 	"fmt"
 
-	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/client/chunks"
 )
 
 // A chunk in which nothing is may get buffers of another size, when there are none of that size. Its client does that:
@@ -26,61 +26,63 @@ func (m *memory) reshapeOne(class, n int) (reshaped bool, err error) {
 	if m.w.fixed(class) {
 		return false, nil
 	}
-	tried := 0
-	err = m.left(&m.w.data, n, func(i int, e node.Entry) (bool, error) {
-		if e.Class() == class || m.w.fixed(e.Class()) {
-			return false, nil
-		}
+	a, tried := &m.w.data, 0
+	skip := func(c chunks.Chunk) bool {
+		return c.Entry.Class() == class || m.w.fixed(c.Entry.Class()) || m.grows && m.spared(a, c.Index)
+	}
+	err = m.table.Left(a, n, 1, skip, func(some []chunks.Chunk) (bool, error) {
 		var err error
-		reshaped, err = m.reshape(class, n, i, e)
+		reshaped, err = m.reshape(class, some[0])
 		tried++
 		return reshaped || tried == mostTried, err
 	})
 	return reshaped, err
 }
 
+// mostTried is how many chunks of other sizes are looked at for one that is empty.
+const mostTried = 8
+
 // fixed reports whether chunks of a class keep their size: indexes have verbs of their own in flight there.
 func (l *Layout) fixed(class int) bool { return l.Shared>>class&1 != 0 }
 
 // reshape gives a chunk the size of a class, if nothing is in it, and no other client is faster.
-func (m *memory) reshape(class, n, i int, e node.Entry) (bool, error) {
+func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 	w, a := m.w, &m.w.data
-	mine := e.Next(w.id, e.Class())
-	_, ok, err := w.swap(stepClaimChunk, a.entryAt(n, i), uint64(e), uint64(mine))
-	if err != nil || !ok {
+	got, err := m.table.Claim(a, []chunks.Chunk{left})
+	if err != nil || len(got) == 0 {
 		return false, err
 	}
-	c := &chunk{a: a, node: n, index: i, entry: mine, items: make([]itemState, m.count(a, e.Class()))}
+	mine := got[0]
+	c := &chunk{Chunk: mine, a: a, items: make([]itemState, m.count(a, mine.Entry.Class()))}
 	tag, empty, err := m.latest(c)
 	if err != nil {
 		return false, err
 	}
 	if !empty || tag > w.maxTag/2 {
-		return false, w.freeChunk(a, n, i, mine)
+		return false, m.table.Free(a, got)
 	}
 	if err := m.stamp(c, class, tag); err != nil {
 		return false, err
 	}
-	of := mine.Next(w.id, class)
-	if _, ok, err = w.swap(stepClaimChunk, a.entryAt(n, i), uint64(mine), uint64(of)); err != nil || !ok {
+	word, of := a.Word(mine.Node, mine.Index), mine.Entry.Next(w.id, class)
+	_, ok, err := w.swap(stepClaimChunk, word, uint64(mine.Entry), uint64(of))
+	if err != nil || !ok {
 		return false, err
 	}
-	h := m.heap(n, class)
-	_, err = m.scan(m.add(h, a, n, i, of))
+	h := m.heap(mine.Node, class)
+	mine.Entry = of
+	_, err = m.scan([]*chunk{m.add(h, a, mine)})
 	return true, err
 }
 
 // latest returns the latest tag of a chunk's buffers, and whether all of them are free.
 func (m *memory) latest(c *chunk) (tag uint64, empty bool, err error) {
-	for from := 0; from < len(c.items); from += scanAtOnce {
-		free, err := m.freeBuffers(c, from, min(from+scanAtOnce, len(c.items)), func(it item) {
-			tag = max(tag, m.w.tag(it.use))
-		})
-		if err != nil || free < min(scanAtOnce, len(c.items)-from) {
-			return 0, false, err
-		}
-	}
-	return tag, true, nil
+	free := 0
+	err = m.freeBuffers([]*chunk{c}, func(it item) {
+		tag = max(tag, m.w.tag(it.use))
+		free++
+	})
+	return tag, free == len(c.items), err
 }
 
 // stamp writes headers of buffers of a class, which are of no object.
@@ -89,7 +91,7 @@ func (m *memory) stamp(c *chunk, class int, tag uint64) error {
 	for from := 0; from < w.buffers(class); from += scanAtOnce {
 		b := w.ep.Batch()
 		for i := from; i < min(from+scanAtOnce, w.buffers(class)); i++ {
-			use := w.pointer(class, tag, w.unitOf(c.node, c.index, class, i))
+			use := w.pointer(class, tag, w.unitOf(c.Node, c.Index, class, i))
 			p := b.Alloc(HeaderBytes)
 			w.encodeBuffer(p, use, 0, nil)
 			b.Write(w.buffer(use), p)
@@ -97,7 +99,7 @@ func (m *memory) stamp(c *chunk, class int, tag uint64) error {
 		err := w.do(stepReshapeChunk, b)
 		w.drop(b)
 		if err != nil {
-			return fmt.Errorf("reshape chunk %d of node %d: %w", c.index, c.node, err)
+			return fmt.Errorf("reshape chunk %d of node %d: %w", c.Index, c.Node, err)
 		}
 	}
 	return nil

@@ -2,9 +2,9 @@ package rtx
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -22,33 +22,27 @@ type Survey struct {
 // Clients may work meanwhile.
 func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
 	s := Survey{Chunks: make([]uint64, len(l.Sizes))}
-	s.MostObjects = uint64(l.Nodes) * l.metas.chunks * ChunkObjects
-	s.MostChunks = uint64(l.Nodes) * l.data.chunks
+	s.MostObjects = uint64(l.Nodes) * l.metas.Count * ChunkObjects
+	s.MostChunks = uint64(l.Nodes) * l.data.Count
 	for n := range l.Nodes {
-		for _, a := range []*arena{&l.metas, &l.data} {
-			for from := 0; from < int(a.chunks); from += tableAtOnce {
-				p, err := rdma.ReadBytes(ep, stepReadTable, a.entryAt(n, from), 8*min(tableAtOnce, int(a.chunks)-from), each)
-				if errors.Is(err, rdma.ErrNodeDown) {
-					break
-				}
-				if err != nil {
-					return s, fmt.Errorf("read the table of node %d: %w", n, err)
-				}
-				s.add(l, a, p)
+		for _, a := range []*chunks.Arena{&l.metas, &l.data} {
+			all, err := a.Survey(ep, stepReadTable, n, each)
+			if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+				return s, err
 			}
+			s.add(a == &l.metas, all)
 		}
 	}
 	return s, nil
 }
 
 // add adds the words of some chunks.
-func (s *Survey) add(l *Layout, a *arena, table []byte) {
-	for ; len(table) > 0; table = table[8:] {
-		e := node.Entry(le.Uint64(table))
+func (s *Survey) add(metas bool, all []node.Entry) {
+	for _, e := range all {
 		switch {
 		case e == 0:
 			continue
-		case a == &l.metas:
+		case metas:
 			s.Objects += ChunkObjects
 		case e.Class() < len(s.Chunks):
 			s.Chunks[e.Class()]++

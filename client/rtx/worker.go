@@ -156,7 +156,7 @@ func (w *Worker) leave() error {
 	if err := w.settle(); err != nil {
 		return err
 	}
-	if w.memory.late {
+	if w.memory.table.Late {
 		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
 	list, err := w.chunksOf(w.id)

@@ -1,0 +1,213 @@
+// Package chunks hands out a pool's memory by the chunk, for stores of which a client claims and gives back whole ones.
+//
+// Each node has a table with a word a chunk: the client that has it, and the class of what is in it (node.Entry). A node
+// hands out the chunks that were never used (node.ProcAlloc). A client that needs one no more gives it back: its word says
+// so, and another client may claim it. So does the word of a chunk whose client died, once that client is recovered. The
+// word changes by CAS only and none of its values comes back, so that a CAS which comes late does nothing.
+//
+// What is free in a chunk its store knows, or finds by a scan: see there.
+package chunks
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// Arena is the chunks of one kind. It is laid out alike on all nodes. Offsets and lengths are in bytes.
+type Arena struct {
+	Table uint64 // offset of the words
+	First uint64 // offset of the first chunk
+	Bytes uint64 // of a chunk
+	Count uint64 // chunks of a node
+}
+
+// Word returns the address of a chunk's word.
+func (a *Arena) Word(n, i int) rdma.Addr { return rdma.At(n, a.Table+8*uint64(i)) }
+
+// At returns the address of a chunk.
+func (a *Arena) At(n, i int) rdma.Addr { return rdma.At(n, a.First+a.Bytes*uint64(i)) }
+
+// End returns the offset behind the last chunk.
+func (a *Arena) End() uint64 { return a.First + a.Bytes*a.Count }
+
+// Chunk is one of an Arena, and its word as it was read or written last.
+type Chunk struct {
+	Node, Index int
+	Entry       node.Entry
+}
+
+// Steps are those of a store's protocol in which words of chunks are read and changed.
+type Steps struct{ Read, Claim, Free rdma.Step }
+
+// Client reads and changes words for a client of a pool. Errors are those of Do, wrapped.
+type Client struct {
+	Endpoint rdma.Endpoint
+	ID       rdma.ClientID
+	Steps    Steps
+	// Do posts a batch as a step of the store's protocol and waits for all of it; Drop releases it once it has landed.
+	Do   func(step rdma.Step, b *rdma.Batch) error
+	Drop func(b *rdma.Batch)
+	// Late: a node may hand a chunk out to the client yet, and nothing can wait for that. Then the client is to be
+	// recovered once nothing of it is in flight.
+	Late bool
+}
+
+const (
+	// mostAtOnce bounds the words that are changed in a trip.
+	mostAtOnce = 64
+	// tableAtOnce is how many words are read in a trip.
+	tableAtOnce = 1 << 12
+)
+
+// Fresh asks a node for one of its first count chunks that was never used, from the from-th on; false: there is none.
+func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.Duration) (Chunk, bool, error) {
+	r := rdma.Request{Step: c.Steps.Claim, Proc: node.ProcAlloc}
+	r.Arg = [6]uint64{a.Table, uint64(count), a.First, a.Bytes, uint64(class), from | node.Uncounted}
+	err := c.Endpoint.Call(n, &r, max(within, 1))
+	if errors.Is(err, client.ErrFull) {
+		return Chunk{}, false, nil
+	}
+	if err != nil {
+		c.Late = c.Late || !errors.Is(err, rdma.ErrNoEffect)
+		return Chunk{}, false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
+	}
+	return Chunk{n, int(r.Ret[0]), node.Entry(r.Ret[1])}, true, nil
+}
+
+// Left has f look at chunks of a node that their clients have given back, or lost: first at one, and then at twice as many
+// each time, up to most, until f says that it is done. skip reports whether a chunk is not wanted. The words may have
+// changed since they were read.
+func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some []Chunk) (done bool, err error)) error {
+	windows := (int(a.Count) + tableAtOnce - 1) / tableAtOnce
+	if windows == 0 {
+		return nil
+	}
+	from, batch := c.Endpoint.Rand().IntN(windows), 1 // so that clients do not all look at the same ones
+	for k := range windows {
+		first := (from + k) % windows * tableAtOnce
+		entries, err := c.read(a, n, first)
+		if err != nil {
+			return err
+		}
+		var some []Chunk
+		offset := c.Endpoint.Rand().IntN(len(entries))
+		for i := range entries {
+			at := (offset + i) % len(entries)
+			chunk := Chunk{n, first + at, entries[at]}
+			if entries[at].Owner() == node.Left && !skip(chunk) {
+				some = append(some, chunk)
+			}
+			if len(some) == 0 || len(some) < batch && i < len(entries)-1 {
+				continue
+			}
+			if done, err := f(some); err != nil || done {
+				return err
+			}
+			some, batch = some[:0], min(2*batch, most)
+		}
+	}
+	return nil
+}
+
+// Claim takes chunks of which each word is as given. It returns those that it got, with the words that they have now. It
+// allocates.
+func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
+	err = c.swap(c.Steps.Claim, a, list, c.ID, func(mine Chunk) { got = append(got, mine) })
+	if err != nil {
+		return nil, fmt.Errorf("claim %d chunks: %w", len(list), err)
+	}
+	return got, nil
+}
+
+// Free gives back chunks of which each word is as given: others have changed already.
+func (c *Client) Free(a *Arena, list []Chunk) error {
+	if err := c.swap(c.Steps.Free, a, list, node.Left, func(Chunk) {}); err != nil {
+		return fmt.Errorf("free %d chunks: %w", len(list), err)
+	}
+	return nil
+}
+
+// swap gives chunks another owner, and has f look at each that was as given.
+func (c *Client) swap(step rdma.Step, a *Arena, list []Chunk, owner rdma.ClientID, f func(Chunk)) error {
+	for len(list) > 0 {
+		some := list[:min(mostAtOnce, len(list))]
+		list = list[len(some):]
+		b := c.Endpoint.Batch()
+		for _, o := range some {
+			b.CompareSwap(a.Word(o.Node, o.Index), uint64(o.Entry), uint64(o.Entry.Next(owner, o.Entry.Class())))
+		}
+		err := c.Do(step, b)
+		for i, o := range some {
+			if err == nil && b.Op(i).Swapped() {
+				f(Chunk{o.Node, o.Index, o.Entry.Next(owner, o.Entry.Class())})
+			}
+		}
+		c.Drop(b)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Of returns the chunks of a node that a client has.
+func (c *Client) Of(a *Arena, n int, owner rdma.ClientID) (list []Chunk, err error) {
+	all, err := c.Read(a, n)
+	for i, e := range all {
+		if e.Owner() == owner {
+			list = append(list, Chunk{n, i, e})
+		}
+	}
+	return list, err
+}
+
+// Read returns the words of all chunks of a node.
+func (c *Client) Read(a *Arena, n int) (all []node.Entry, err error) {
+	for len(all) < int(a.Count) {
+		some, err := c.read(a, n, len(all))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// read reads words from one on, as many as a trip brings.
+func (c *Client) read(a *Arena, n, from int) ([]node.Entry, error) {
+	b := c.Endpoint.Batch()
+	defer c.Drop(b)
+	op := b.Read(a.Word(n, from), 8*min(tableAtOnce, int(a.Count)-from))
+	if err := c.Do(c.Steps.Read, b); err != nil {
+		return nil, fmt.Errorf("read the table of node %d: %w", n, err)
+	}
+	return decode(op.Buf), nil
+}
+
+func decode(p []byte) []node.Entry {
+	list := make([]node.Entry, len(p)/8)
+	for i := range list {
+		list[i] = node.Entry(binary.LittleEndian.Uint64(p[8*i:]))
+	}
+	return list
+}
+
+// Survey reads the words of a node, for a tool that is no client of the pool: as a step of the store's protocol, in the time
+// of each for a READ.
+func (a *Arena) Survey(ep rdma.Endpoint, step rdma.Step, n int, each time.Duration) (all []node.Entry, err error) {
+	for len(all) < int(a.Count) {
+		from := len(all)
+		p, err := rdma.ReadBytes(ep, step, a.Word(n, from), 8*min(tableAtOnce, int(a.Count)-from), each)
+		if err != nil {
+			return nil, fmt.Errorf("read the table of node %d: %w", n, err)
+		}
+		all = append(all, decode(p)...)
+	}
+	return all, nil
+}
