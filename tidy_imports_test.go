@@ -93,7 +93,7 @@ func storeOf(dir string) string {
 }
 
 // parts are what stores share, and no stores.
-var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit", "rtx", "dtx"}
+var parts = []string{"race", "quorum", "directory", "buffers", "locations", "kit", "chunks", "rtx", "dtx"}
 
 // mayImport reports whether one store may stand on another.
 func mayImport(store, other string) bool { return store == other || slices.Contains(parts, other) }
