@@ -51,8 +51,8 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	b := s.ep.Batch()
 	defer s.drop(b)
 	look := s.directory.look(b, a.subtable.suffix)
-	for _, w := range o.slots {
-		if w.word.is(live, o.hash) && !o.suspected(a.subtable, w) && s.valid(w.word) {
+	for _, w := range o.alike {
+		if !o.suspected(a.subtable, w) && s.valid(w.word) {
 			b.Read(s.blockAt(s.block(w.word)), w.word.units()*unitBytes)
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Store) torn(in subtable) error {
 }
 
 // readBuckets reads both combined buckets, and notes what their slots hold. In the same trip it writes the operation's
-// pair. It returns an empty slot, too.
+// pair. For an INSERT it returns an empty slot, too.
 func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	o := &s.op
 	b := s.ep.Batch()
@@ -99,7 +99,9 @@ func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	}
 	o.written = true
 	o.note(&view)
-	a.slotWord = s.free()
+	if o.insert {
+		a.slotWord = s.free()
+	}
 	return a, nil
 }
 
@@ -136,13 +138,18 @@ func (s *Store) free() slotWord {
 }
 
 func (o *operation) note(view *race.View) {
+	o.alike = o.alike[:0]
 	for i := range o.slots {
-		slot, w := view.Slot(i)
-		o.slots[i] = slotWord{slot, word(w)}
+		slot, read := view.Slot(i)
+		w := slotWord{slot, word(read)}
+		o.slots[i] = w
+		if w.word.is(live, o.hash) {
+			o.alike = append(o.alike, w)
+		}
 	}
 }
 
-// match looks for the key among the pairs that were read, behind the look, for slots of o.slots. again: a word's block
+// match looks for the key among the pairs that were read, behind the look, for slots of o.alike. again: a word's block
 // has no pair of it. When the same word is met again, it was there in the meantime, and is none of the subtable's any
 // more: no block is used again that a slot names.
 func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again bool) {
@@ -151,8 +158,8 @@ func (s *Store) match(b *rdma.Batch, in subtable) (at slotWord, found, again boo
 	for i := range known {
 		known[i].seen = true // again, if it is there
 	}
-	for _, w := range o.slots {
-		if !w.word.is(live, o.hash) || !s.valid(w.word) || in.suspectedIn(known, w) {
+	for _, w := range o.alike {
+		if !s.valid(w.word) || in.suspectedIn(known, w) {
 			continue
 		}
 		p, whole := decodePair(b.Op(read).Buf, w.word)

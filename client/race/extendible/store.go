@@ -93,7 +93,7 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout}
+	s := &Store{layout: l, ep: ep, id: ep.Client(), timeout: o.Timeout, op: operation{looks: new(looks)}}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
 		return nil, fmt.Errorf("client %d: the pool was made for %d: %w", s.id, l.Clients, rdma.ErrFull)
@@ -308,11 +308,17 @@ type operation struct {
 	written    bool
 	slot       race.Slot // where an INSERT has put the pair
 	suspects   []suspect
-	slots      [race.Candidates]slotWord // as they were when it looked for the key
-	again      [race.Candidates]slotWord // and behind its proposal
+	*looks
 	rival      word                      // a proposal that it gave way to
 	since      time.Duration             // when it met that first
 	full       time.Duration             // when it met no empty slot first; 0: never
+}
+
+// looks are what the operation has read of its key's slots. They are there once a Store.
+type looks struct {
+	slots [race.Candidates]slotWord // as they were when it looked for the key
+	alike []slotWord                // of them those of live pairs that have the key's fingerprint
+	again [race.Candidates]slotWord // behind its proposal
 }
 
 // slotWord is a slot, and the word that was read there.
@@ -334,7 +340,7 @@ type suspect struct {
 func (s *Store) start(key []byte) {
 	s.begin()
 	o := &s.op
-	*o = operation{key: key, hash: race.Hash(key), suspects: o.suspects[:0]}
+	*o = operation{key: key, hash: race.Hash(key), suspects: o.suspects[:0], looks: o.looks}
 	o.at = s.index.Locate(o.hash)
 }
 
