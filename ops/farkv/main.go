@@ -122,7 +122,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(command.FlagError)
 	root.SetHelpCommand(help(root))
 	root.AddCommand(c.up(), c.down(), c.status(), c.monitor(), c.check(), c.recover(), c.crash(), c.list(), c.get(), c.put(), c.del(),
-		c.trace(), c.bench(), c.sim(), c.report(), c.plot(), c.merge(), c.perf(), c.doctor(), c.node(), c.keep(), c.demoClient(), c.version())
+		c.trace(), c.bench(), c.soak(), c.sim(), c.report(), c.plot(), c.merge(), c.perf(), c.doctor(), c.node(), c.keep(), c.demoClient(), c.version())
 	root.AddCommand(topics()...)
 	otherWords(root)
 	completions(root)

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -67,6 +68,8 @@ type Options struct {
 	Room float64
 	// Refill is the share of the pairs that a pool took at first which it has to take behind the load; default 0.9.
 	Refill float64
+	// Say is told what begins; nil: nothing.
+	Say func(format string, args ...any)
 }
 
 func (o *Options) defaults() {
@@ -78,6 +81,9 @@ func (o *Options) defaults() {
 	}
 	if o.Refill == 0 {
 		o.Refill = 0.9
+	}
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
 	}
 }
 
@@ -93,21 +99,25 @@ const (
 
 var kindNames = [kinds]string{"GET", "INSERT", "UPDATE", "DELETE", "SCAN"}
 
+// Counts are a Run's of one kind of operation.
+type Counts struct {
+	Kind string // GET, INSERT, UPDATE, DELETE, or SCAN
+	Latency
+	Full uint64 // of them those that found the pool full
+}
+
 // Result is what a Run has met.
 type Result struct {
-	Latency [kinds]Latency // by operation; SCANs only of stores that have them
-	Full    [kinds]uint64  // operations that found the pool full
-	First   int            // pairs that the pool took of one worker, of sizes drawn evenly
-	Again   int            // and behind the load
-	Heap    int64          // bytes that this process has more behind the load than in front of it
+	Counts []Counts // SCANs only of stores that have them
+	First  int      // pairs that the pool took of one worker, of sizes drawn evenly
+	Again  int      // and behind the load
+	Heap   int64    // bytes that this process has more behind the load than in front of it
 }
 
 func (r *Result) String() string {
 	text := fmt.Sprintf("full with %d pairs, and later with %d; the heap has %d KiB more", r.First, r.Again, r.Heap>>10)
-	for k, l := range r.Latency {
-		if l.Ops > 0 {
-			text += fmt.Sprintf("\n%-6s %v, full %d", kindNames[k], l, r.Full[k])
-		}
+	for _, c := range r.Counts {
+		text += fmt.Sprintf("\n%-6s %v, full %d", c.Kind, c.Latency, c.Full)
 	}
 	return text
 }
@@ -116,21 +126,25 @@ func (r *Result) String() string {
 type load struct {
 	Target
 	Options
-	until time.Time
+	ctx   context.Context
+	until time.Time    // of the load
 	live  atomic.Int64 // bytes of values that are there
 	least int64        // of them before the pool may be full
 
 	mu     sync.Mutex
 	result Result
 	times  [kinds]workloads.Histogram
+	full   [kinds]uint64
 }
 
 // Run fills the pool and empties it, has workers use it in ways of their own for a while, and then does the first
 // again. All answers are compared with what each worker knows of its own keys. The error says what was wrong; the
-// result is what there was, also then. The pool is empty before and behind it, and no other worker uses it.
-func Run(t Target, o Options) (Result, error) {
+// result is what there was, also then. The pool is empty before and behind it, and no other worker uses it. When ctx
+// ends it, it deletes its pairs first.
+func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	o.defaults()
-	l := &load{Target: t, Options: o}
+	l := &load{Target: t, Options: o, ctx: ctx}
+	l.Say("one worker fills the pool, and empties it")
 	first, bytes, err := l.fillAlone()
 	if err != nil {
 		return l.result, fmt.Errorf("fill the pool: %w", err)
@@ -138,12 +152,18 @@ func Run(t Target, o Options) (Result, error) {
 	l.result.First, l.least = first, int64(float64(bytes)*o.Room)
 	before := heap()
 	l.until = time.Now().Add(o.Length)
-	err = l.all()
-	if err == nil {
+	l.Say("%d workers use it for %v", o.Workers, o.Length)
+	if err = l.all(); err == nil {
+		l.Say("one worker fills it again, and empties it")
 		l.result.Again, _, err = l.fillAlone()
 	}
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	for k := range l.times {
-		l.result.Latency[k] = latency(&l.times[k])
+		if l.times[k].Count() > 0 {
+			l.result.Counts = append(l.result.Counts, Counts{kindNames[k], latency(&l.times[k]), l.full[k]})
+		}
 	}
 	l.result.Heap = heap() - before
 	if least := int(float64(first) * o.Refill); err == nil && l.result.Again < least {
@@ -168,6 +188,11 @@ var roles = []struct {
 }{
 	{3, "churn", (*worker).churn}, {2, "write hot keys", (*worker).hot}, {1, "fill and clear", (*worker).fillAndClear},
 	{2, "come and go", (*worker).comeAndGo},
+}
+
+// over reports whether a worker is to end: the one that is alone only when the Run was ended.
+func (w *worker) over() bool {
+	return w.ctx.Err() != nil || w.number > 0 && !time.Now().Before(w.until)
 }
 
 // all has all workers work until the end.
@@ -205,7 +230,7 @@ func (l *load) one(number int, work func(*worker) error) error {
 	defer l.mu.Unlock()
 	for k := range l.times {
 		l.times[k].Merge(&w.times[k])
-		l.result.Full[k] += w.full[k]
+		l.full[k] += w.full[k]
 	}
 	return errors.Join(err, w.end())
 }

@@ -54,7 +54,7 @@ func soak(t *testing.T, store string, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(target, o)
+	r, err := Run(t.Context(), target, o)
 	t.Log(&r)
 	if err != nil {
 		t.Fatal(err)

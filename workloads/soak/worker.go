@@ -193,7 +193,7 @@ const mostKept = 25
 
 // churn inserts and deletes keys, always others, and replaces the values of some.
 func (w *worker) churn() error {
-	for time.Now().Before(w.until) {
+	for !w.over() {
 		err := w.insert()
 		if err == nil {
 			err = w.get()
@@ -216,7 +216,7 @@ func (w *worker) churn() error {
 
 // hot writes and reads a few keys that others do, too.
 func (w *worker) hot() error {
-	for time.Now().Before(w.until) {
+	for !w.over() {
 		key := hotKey(w.rng.IntN(hotKeys))
 		w.writes++
 		v := w.value(w.writes)
@@ -249,7 +249,7 @@ const refusals = 10
 
 // fill inserts until the pool is full, or the time is over.
 func (w *worker) fill() error {
-	for refused := 0; refused < refusals && w.fresh() && (w.until.IsZero() || w.number == 0 || time.Now().Before(w.until)); {
+	for refused := 0; refused < refusals && w.fresh() && !w.over(); {
 		switch err := w.insert(); {
 		case err == nil:
 			refused = 0
@@ -264,7 +264,7 @@ func (w *worker) fill() error {
 
 // fillAndClear fills the pool, reads some, and empties it, again and again.
 func (w *worker) fillAndClear() error {
-	for time.Now().Before(w.until) {
+	for !w.over() {
 		if err := w.fill(); err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ func (w *worker) fillAndClear() error {
 
 // comeAndGo opens a worker, uses it, and closes it, again and again.
 func (w *worker) comeAndGo() error {
-	for time.Now().Before(w.until) {
+	for !w.over() {
 		for range 10 {
 			if err := w.insert(); err != nil && !mayBeFull(err) {
 				return err
