@@ -69,8 +69,8 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	for n := range 3 {
-		for k := range l.chunks {
-			place(l.entryAt(n, k), 8, "entry")
+		for k := range int(l.chunks.Count) {
+			place(l.chunks.Word(n, k), 8, "entry")
 			class := k % 3
 			for i := range l.perChunk(class) {
 				r := l.placeOf(n, k, class, i) | 7<<lifeShift

@@ -52,15 +52,13 @@ func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 		}
 	}
 	for n := range w.Nodes {
-		for from := 0; from < w.chunks; from += tableAtOnce {
-			entries, err := w.readEntries(n, from)
-			if err != nil {
+		entries, err := w.memory.table.Read(&w.chunks, n)
+		if err != nil {
+			return a.Usage, err
+		}
+		for i, e := range entries {
+			if err := a.chunk(n, i, e); err != nil {
 				return a.Usage, err
-			}
-			for i, e := range entries {
-				if err := a.chunk(n, from+i, e); err != nil {
-					return a.Usage, err
-				}
 			}
 		}
 	}

@@ -3,23 +3,30 @@ package dtx
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
 )
+
+// fill makes objects of some bytes until the pool is full.
+func fill(t *testing.T, w *Worker, bytes int) (all []Ref) {
+	t.Helper()
+	for {
+		r, err := create(w, string(make([]byte, bytes)))
+		if errors.Is(err, client.ErrFull) {
+			return all
+		}
+		must(t, err)
+		all = append(all, r)
+	}
+}
 
 // TestLargerPlace: where no place of a size is left, and chunks keep their sizes, a larger one does.
 func TestLargerPlace(t *testing.T) {
 	f, l := pool(t, Shape{Memory: 1 << 20})
 	w := worker(t, f, l, Options{})
-	var all []Ref
-	for {
-		r, err := create(w, string(make([]byte, 1000)))
-		if errors.Is(err, client.ErrFull) {
-			break
-		}
-		must(t, err)
-		all = append(all, r)
-	}
+	all := fill(t, w, 1000)
 	must(t, w.Run(func(tx *Tx) error { return tx.Free(all[0]) }))
 	r, err := create(w, "small")
 	must(t, err)
@@ -28,3 +35,58 @@ func TestLargerPlace(t *testing.T) {
 	wantData(t, w, "[other]", r)
 	must(t, w.Close())
 }
+
+// TestListedOfNoChunk: a place of a chunk that was given back, which is still in a list, hides from no client that there
+// is more.
+func TestListedOfNoChunk(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
+	made := func(w *Worker, n int) (refs []Ref) {
+		for range n {
+			r, err := create(w, "some")
+			must(t, err)
+			refs = append(refs, r)
+		}
+		return refs
+	}
+	freed := func(w *Worker, refs []Ref) {
+		for _, r := range refs {
+			must(t, w.Run(func(tx *Tx) error { return tx.Free(r) }))
+		}
+	}
+	founder := worker(t, f, l, Options{})
+	freed(founder, made(founder, int(l.chunks.Count)*l.perChunk(0)))
+	must(t, founder.Close())
+	ep, err := f.Open("sleepless")
+	must(t, err)
+	w := open(t, sleepless{ep, t}, l, Options{})
+	first := made(w, l.perChunk(0))
+	other := worker(t, f, l, Options{})
+	freed(other, first[:1])
+	must(t, other.Close())
+	made(w, 2*l.perChunk(0)) // a chunk in which one is free makes room for another, and this one for a third
+	must(t, w.Close())
+}
+
+// TestFreedInAFullPool: a worker that has looked everywhere in vain, and then frees an object in a chunk which is not its
+// own, looks again.
+func TestFreedInAFullPool(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
+	founder := worker(t, f, l, Options{})
+	all := fill(t, founder, 64)
+	must(t, founder.Close())
+	w := worker(t, f, l, Options{})
+	_, err := create(w, "more")
+	wantError(t, err, client.ErrFull)
+	must(t, w.Run(func(tx *Tx) error { return tx.Free(all[0]) }))
+	_, err = create(w, "more")
+	must(t, err)
+	must(t, w.Close())
+}
+
+// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look again behind a pause.
+type sleepless struct {
+	rdma.Endpoint
+	t *testing.T
+}
+
+func (e sleepless) Sleep(time.Duration) { e.t.Error("a look found nothing") }

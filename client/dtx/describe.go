@@ -10,21 +10,20 @@ import (
 // Describe tells what lies at an address of the pool, for traces; "" where it belongs to no objects.
 func (l *Layout) Describe(a rdma.Addr) string {
 	off, n := a.Offset(), a.Node()
-	roots := l.table
 	switch {
-	case off < l.logs || off >= l.first+uint64(l.chunks)*uint64(l.Chunk):
+	case off < l.logs || off >= l.chunks.End():
 		return ""
 	case off < l.roots:
 		c := (off-l.logs)/l.logBytes*uint64(l.Nodes) + uint64(n)
 		return fmt.Sprintf("%s of client %d", logPart((off-l.logs)%l.logBytes), c)
-	case off < roots:
+	case off < l.chunks.Table:
 		room := uint64(roomBytes(l.RootBytes))
 		return fmt.Sprintf("%s of root %d", objectPart((off-l.roots)%room), (off-l.roots)/room*uint64(l.Nodes)+uint64(n))
-	case off < l.first:
-		return fmt.Sprintf("owner of chunk %d", (off-l.table)/8)
+	case off < l.chunks.First:
+		return fmt.Sprintf("owner of chunk %d", (off-l.chunks.Table)/8)
 	}
-	in := off - l.first
-	return fmt.Sprintf("chunk %d, byte %d", in/uint64(l.Chunk), in%uint64(l.Chunk))
+	in := off - l.chunks.First
+	return fmt.Sprintf("chunk %d, byte %d", in/l.chunks.Bytes, in%l.chunks.Bytes)
 }
 
 func logPart(off uint64) string {

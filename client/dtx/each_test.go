@@ -111,7 +111,7 @@ func TestLooks(t *testing.T) {
 	must(t, err)
 	s, err := l.Survey(ep, time.Second)
 	must(t, errors.Join(err, ep.Close()))
-	if fmt.Sprint(s.Chunks) != "[1 0]" || s.Owned != 1 || s.MostChunks != uint64(2*l.chunks) || l.Places() != uint64(l.chunks*l.Chunk) {
+	if fmt.Sprint(s.Chunks) != "[1 0]" || s.Owned != 1 || s.MostChunks != 2*l.chunks.Count || l.Places() != l.chunks.Count*uint64(l.Chunk) {
 		t.Errorf("%+v", s)
 	}
 	// A transaction that is not over is waited for, as long as its client is there.

@@ -319,7 +319,7 @@ func TestLockOnNothing(t *testing.T) {
 	w := worker(t, f, l, Options{})
 	must(t, f.Revoke(dead.id))
 	must(t, w.Recover(dead.id))
-	for range l.chunks * l.perChunk(0) {
+	for range int(l.chunks.Count) * l.perChunk(0) {
 		_, err := create(w, "there")
 		must(t, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -42,9 +43,9 @@ type Layout struct {
 	Shape
 	maxSequence uint64
 
-	logBytes, logs, roots, table, first uint64
-	chunks                              int
-	units                               uint64 // of each node
+	logBytes, logs, roots uint64
+	chunks                chunks.Arena
+	units                 uint64 // of each node
 }
 
 const unitBytes = 64 // objects are whole units
@@ -68,7 +69,7 @@ func NewLayout(s Shape) (*Layout, error) {
 	}
 	l.Chunk = up(max(l.Chunk, roomBytes(largest)), unitBytes) * unitBytes
 	l.place()
-	if l.chunks == 0 {
+	if l.chunks.Count == 0 {
 		return nil, fmt.Errorf("%d bytes a node have no room for a chunk of %d: %w", l.Memory, l.Chunk, ErrShape)
 	}
 	if places := uint64(l.Roots) + uint64(l.Nodes)*l.units; places >= 1<<classShift-1 {
@@ -103,12 +104,13 @@ func (l *Layout) place() {
 	l.logBytes = uint64(up(recordAt+l.Log, unitBytes)) * unitBytes
 	l.logs = (l.Base + unitBytes - 1) &^ (unitBytes - 1)
 	l.roots = l.logs + uint64(up(l.Clients+1, l.Nodes))*l.logBytes
-	l.table = l.roots + uint64(up(l.Roots, l.Nodes)*roomBytes(l.RootBytes))
-	if l.table+unitBytes < l.Memory {
-		l.chunks = int((l.Memory - l.table - unitBytes) / uint64(l.Chunk+8))
+	at := l.roots + uint64(up(l.Roots, l.Nodes)*roomBytes(l.RootBytes))
+	l.chunks = chunks.Arena{Table: at, Bytes: uint64(l.Chunk)}
+	if at+unitBytes < l.Memory {
+		l.chunks.Count = (l.Memory - at - unitBytes) / (l.chunks.Bytes + 8)
 	}
-	l.first = (l.table + 8*uint64(l.chunks) + unitBytes - 1) &^ (unitBytes - 1)
-	l.units = uint64(l.chunks) * uint64(l.Chunk) / unitBytes
+	l.chunks.First = (at + 8*l.chunks.Count + unitBytes - 1) &^ (unitBytes - 1)
+	l.units = l.Places() / unitBytes
 }
 
 // roomBytes returns the bytes of an object that may have so many of data.
@@ -116,10 +118,10 @@ func roomBytes(data int) int { return up(headBytes+data, unitBytes) * unitBytes 
 
 // Tables returns the bytes from Base on that have to be backed by memory when a pool is made. Chunks are when they are
 // handed out.
-func (l *Layout) Tables() uint64 { return l.first - l.Base }
+func (l *Layout) Tables() uint64 { return l.chunks.First - l.Base }
 
 // Places returns the bytes of a node that are there for objects, with their headers.
-func (l *Layout) Places() uint64 { return uint64(l.chunks) * uint64(l.Chunk) }
+func (l *Layout) Places() uint64 { return l.chunks.Count * l.chunks.Bytes }
 
 // Prepare backs the tables of a new pool, whose memory is all zero, and whose nodes serve node.Serve. An index that
 // keeps its Shape in a pool's header writes that, too.
@@ -152,7 +154,7 @@ func (l *Layout) Object(r Ref) (at rdma.Addr, bytes int) {
 		return rdma.At(int(n%nodes), l.roots+n/nodes*uint64(room)), room
 	}
 	unit := n - uint64(l.Roots)
-	return rdma.At(int(unit/l.units), l.first+unit%l.units*unitBytes), l.roomOf(r.class())
+	return rdma.At(int(unit/l.units), l.chunks.First+unit%l.units*unitBytes), l.roomOf(r.class())
 }
 
 // ObjectAt is Object of a Ref that may name none: then false.
@@ -188,14 +190,14 @@ func (l *Layout) valid(r Ref) bool {
 	if unit >= uint64(l.Nodes)*l.units || r.class() >= len(l.Sizes) {
 		return false
 	}
-	in := unit % l.units * unitBytes % uint64(l.Chunk)
+	in := unit % l.units * unitBytes % l.chunks.Bytes
 	room := uint64(l.roomOf(r.class()))
 	return in%room == 0 && in/room < uint64(l.perChunk(r.class()))
 }
 
 // placeOf returns the i-th object of a chunk of a class, without its life.
 func (l *Layout) placeOf(n, chunk, class, i int) Ref {
-	in := uint64(chunk)*uint64(l.Chunk) + uint64(i*l.roomOf(class))
+	in := uint64(chunk)*l.chunks.Bytes + uint64(i*l.roomOf(class))
 	number := uint64(l.Roots) + uint64(n)*l.units + in/unitBytes + 1
 	return Ref(uint64(class)<<classShift | number)
 }
@@ -203,7 +205,7 @@ func (l *Layout) placeOf(n, chunk, class, i int) Ref {
 // chunkOf returns the chunk that an object lies in, and its place there. It is no root.
 func (l *Layout) chunkOf(r Ref) (n, chunk, i int) {
 	at, room := l.Object(r)
-	in := int(at.Offset() - l.first)
+	in := int(at.Offset() - l.chunks.First)
 	return at.Node(), in / l.Chunk, in % l.Chunk / room
 }
 
@@ -211,8 +213,6 @@ func (l *Layout) roomOf(class int) int { return roomBytes(l.Sizes[class]) }
 
 // perChunk returns how many objects of a class a chunk has.
 func (l *Layout) perChunk(class int) int { return l.Chunk / l.roomOf(class) }
-
-func (l *Layout) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, l.table+8*uint64(chunk)) }
 
 // classOf returns the class of the smallest objects that have room for so many bytes; false: there is none.
 func (l *Layout) classOf(n int) (class int, ok bool) {

@@ -63,7 +63,7 @@ func draw(seed uint64) *run {
 	}
 	if rng.IntN(3) == 0 { // a few chunks, which clients scan, and take from each other
 		if l, err := NewLayout(r.shape); err == nil {
-			r.shape.Memory = l.table + uint64(2+rng.IntN(6))*uint64(l.Chunk+8) + 2*unitBytes
+			r.shape.Memory = l.chunks.Table + uint64(2+rng.IntN(6))*uint64(l.Chunk+8) + 2*unitBytes
 		}
 	}
 	for w := range r.workers {
@@ -285,9 +285,9 @@ func (r *run) fill(w *Worker, before Usage) error {
 	if err != nil {
 		return err
 	}
-	if u.Objects != before.Objects+made || u.Objects != u.Places || u.Handed != w.Nodes*w.chunks || u.Held > 0 {
+	if u.Objects != before.Objects+made || u.Objects != u.Places || u.Handed != w.Nodes*int(w.chunks.Count) || u.Held > 0 {
 		return fmt.Errorf("leaked: %d objects, then %d more and the pool of %d chunks was full: %+v", before.Objects, made,
-			w.Nodes*w.chunks, u)
+			w.Nodes*int(w.chunks.Count), u)
 	}
 	return nil
 }

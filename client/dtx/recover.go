@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/kit"
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -89,12 +89,7 @@ type estate struct {
 	used    uint64 // sequences, at most
 	lock    Version
 	entries []byte // of the record with that lock; nil: there is none
-	chunks  []owned
-}
-
-type owned struct {
-	node, at int
-	entry    node.Entry
+	chunks  []chunks.Chunk
 }
 
 // recover is Recover where still says, under the claim, whether the client is the one that was meant. A later holder of
@@ -134,7 +129,7 @@ func (w *Worker) recoverLost(c rdma.ClientID) error {
 	if err != nil {
 		return fmt.Errorf("recover client %d: %w", c, err)
 	}
-	return w.freeChunks(list)
+	return w.memory.table.Free(&w.chunks, list)
 }
 
 // claim makes this worker the only one that recovers a client: two that replay a log at a time could WRITE over what
@@ -200,7 +195,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 		}
 	}
 	w.stats.Recovered++
-	return w.freeChunks(e.chunks)
+	return w.memory.table.Free(&w.chunks, e.chunks)
 }
 
 // survey reads what a client has left. Its ceiling is as high as any sequence that it has used. Entries lie in the batch.
@@ -257,31 +252,16 @@ func (w *Worker) replay(entries []byte, lock Version) error {
 }
 
 // chunksOf lists the chunks that a client has.
-func (w *Worker) chunksOf(c rdma.ClientID) (list []owned, err error) {
+func (w *Worker) chunksOf(c rdma.ClientID) (list []chunks.Chunk, err error) {
 	for n := range w.Nodes {
 		if w.gone(n) {
 			continue
 		}
-		for from := 0; from < w.chunks; from += tableAtOnce {
-			entries, err := w.readEntries(n, from)
-			if err != nil {
-				return nil, err
-			}
-			for i, e := range entries {
-				if e.Owner() == c {
-					list = append(list, owned{n, from + i, e})
-				}
-			}
+		some, err := w.memory.table.Of(&w.chunks, n, c)
+		if err != nil {
+			return nil, err
 		}
+		list = append(list, some...)
 	}
 	return list, nil
-}
-
-func (w *Worker) freeChunks(list []owned) error {
-	for _, o := range list {
-		if err := w.freeChunk(o.node, o.at, o.entry); err != nil {
-			return err
-		}
-	}
-	return nil
 }

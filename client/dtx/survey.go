@@ -2,7 +2,6 @@ package dtx
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/farkv/farkv/node"
@@ -20,19 +19,14 @@ type Survey struct {
 // Survey reads the tables of a pool, in the time of each for one trip, by any endpoint, also one without an identity.
 // Clients may work meanwhile.
 func (l *Layout) Survey(ep rdma.Endpoint, each time.Duration) (Survey, error) {
-	s := Survey{Chunks: make([]uint64, len(l.Sizes)), MostChunks: uint64(l.Nodes) * uint64(l.chunks)}
+	s := Survey{Chunks: make([]uint64, len(l.Sizes)), MostChunks: uint64(l.Nodes) * l.chunks.Count}
 	for n := range l.Nodes {
-		for from := 0; from < l.chunks; from += tableAtOnce {
-			p, err := rdma.ReadBytes(ep, stepReadTable, l.entryAt(n, from), 8*min(tableAtOnce, l.chunks-from), each)
-			if errors.Is(err, rdma.ErrNodeDown) {
-				break
-			}
-			if err != nil {
-				return s, fmt.Errorf("read the table of node %d: %w", n, err)
-			}
-			for ; len(p) > 0; p = p[8:] {
-				s.add(node.Entry(le.Uint64(p)))
-			}
+		all, err := l.chunks.Survey(ep, stepReadTable, n, each)
+		if err != nil && !errors.Is(err, rdma.ErrNodeDown) {
+			return s, err
+		}
+		for _, e := range all {
+			s.add(e)
 		}
 	}
 	return s, nil

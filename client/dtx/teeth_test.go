@@ -86,16 +86,21 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $f.RevokeLife($c); $err != nil { $*fail }", Test: "TestFenced"},
 	// Memory.
 	{Rule: "a dead client's chunks are given back", In: "Worker.recoverClaimed",
-		At: "$w.freeChunks($e.$chunks)", Do: "nil"},
+		At: "$w.$memory.$table.Free($*chunks)", Do: "nil"},
 	{Rule: "a place is free where nothing is there", In: "memory.scanSome",
 		At: "if $head, _ := decodeHead($op.$Buf); $head.$there { $*skip }",
 		Do: "if $head, _ := decodeHead($op.$Buf); $head.$there && $head.life%2 == 0 { continue }"},
-	{Rule: "a place in a transaction is no other's", In: "memory.takeOn",
+	{Rule: "a place in a transaction is no other's", In: "heap.pop",
 		At: "$s.$chunk.$slots[$s.$i] = $slotTaken", Do: "$s.$chunk.$slots[$s.$i] = 0", Test: "TestTwoPlaces"},
+	{Rule: "a place of a chunk that was given back hides nothing", In: "memory.takeOn",
+		At: "if $s, $ok := $h.pop(); $ok { $*take }", Do: "if len(h.slots) > 0 { s, ok := h.pop(); return s, ok, nil }",
+		Test: "TestListedOfNoChunk"},
+	{Rule: "a pool in which the worker has freed something is not full", In: "memory.freed",
+		At: "clear($m.$full[:$r.class()+1])", Do: "", Test: "TestFreedInAFullPool"},
 	{Rule: "a lock on nothing is released by a scan", In: "memory.scanSome",
 		At: "$freed, $err := $w.freeSlot($*how)", Do: "$freed, $err := false, error(nil)", Test: "TestLockOnNothing"},
 	{Rule: "a client that a node may give a chunk to does not leave", In: "Worker.Close",
-		At: "$err == nil && $w.$memory.$late", Do: "false", Test: "TestLateChunk"},
+		At: "$err == nil && $w.$memory.$table.$Late", Do: "false", Test: "TestLateChunk"},
 }
 
 // suite is that of the histories, over more seeds.

@@ -137,7 +137,7 @@ func (w *Worker) Close() error {
 	if err == nil {
 		err = w.releaseOwed()
 	}
-	if err == nil && w.memory.late {
+	if err == nil && w.memory.table.Late {
 		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
 	if err != nil {
@@ -148,7 +148,7 @@ func (w *Worker) Close() error {
 		return fmt.Errorf("close client %d: %w", w.id, err)
 	}
 	w.memory.open(w)
-	return w.freeChunks(list)
+	return w.memory.table.Free(&w.chunks, list)
 }
 
 // extend begins a new span of time.
