@@ -81,8 +81,8 @@ func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.D
 }
 
 // Left has f look at chunks of a node that their clients have given back, or lost: first at one, and then at twice as many
-// each time, up to most, until f says that it is done. skip reports whether a chunk is not wanted. The words may have
-// changed since they were read.
+// each time, up to most, until f says that it is done. skip reports whether a chunk is not wanted; nil: all are.
+// The words may have changed since they were read.
 func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some []Chunk) (done bool, err error)) error {
 	windows := (int(a.Count) + tableAtOnce - 1) / tableAtOnce
 	if windows == 0 {
@@ -100,7 +100,7 @@ func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some 
 		for i := range entries {
 			at := (offset + i) % len(entries)
 			chunk := Chunk{n, first + at, entries[at]}
-			if entries[at].Owner() == node.Left && !skip(chunk) {
+			if entries[at].Owner() == node.Left && (skip == nil || !skip(chunk)) {
 				some = append(some, chunk)
 			}
 			if len(some) == 0 || len(some) < batch && i < len(entries)-1 {

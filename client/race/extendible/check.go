@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -62,9 +63,9 @@ func (c *checker) check(f rdma.Fabric, s *Store) error {
 	if err := s.directory.shared.check(c); err != nil {
 		return err
 	}
-	for k, a := range []*arena{&c.layout.subtables, &c.layout.pairs} {
+	for k, a := range []*chunks.Arena{&c.layout.subtables, &c.layout.pairs} {
 		for n := range c.nodes {
-			all, err := c.entries(c.ep, a, n)
+			all, err := a.Survey(c.ep, stepReadTable, n, c.Timeout)
 			if err != nil {
 				return err
 			}
@@ -148,7 +149,7 @@ func walkTo(at map[uint64]subtable, wanted uint64) (suffix uint64, ok bool) {
 // placeOf returns where a subtable's memory lies.
 func (l *layout) placeOf(place uint64) (n, chunk int) {
 	place--
-	return int(place / l.subtables.chunks), int(place % l.subtables.chunks)
+	return int(place / l.subtables.Count), int(place % l.subtables.Count)
 }
 
 func (c *checker) subtable(t subtable) error {
@@ -298,12 +299,12 @@ func (c *checker) summary(tables []subtable) {
 		}
 	}
 	c.Fact("pairs", c.pairs, c.bytes)
-	c.Fact("subtables", uint64(len(tables)), uint64(len(tables))*c.layout.subtables.chunk)
+	c.Fact("subtables", uint64(len(tables)), uint64(len(tables))*c.layout.subtables.Bytes)
 	c.Fact("index slots", uint64(len(tables)*c.layout.slots()), 0)
-	c.Fact("subtables' memory to be used", unnamed, unnamed*c.layout.subtables.chunk)
+	c.Fact("subtables' memory to be used", unnamed, unnamed*c.layout.subtables.Bytes)
 	c.Fact("locks that are held", c.locks, 0)
 	c.Fact(slotsLeft, c.left, 0)
 	c.Fact("buckets to be told of a rehash", c.behind, 0)
-	c.Fact("chunks of pairs", handed[1], handed[1]*c.layout.pairs.chunk)
-	c.Fact("chunks of clients", owned[1], owned[1]*c.layout.pairs.chunk)
+	c.Fact("chunks of pairs", handed[1], handed[1]*c.layout.pairs.Bytes)
+	c.Fact("chunks of clients", owned[1], owned[1]*c.layout.pairs.Bytes)
 }

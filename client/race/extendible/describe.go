@@ -24,23 +24,23 @@ func (l *layout) describe(a rdma.Addr) string {
 		return "header"
 	case off < l.graves:
 		return l.describeEntry(a)
-	case off < l.subtables.table:
+	case off < l.subtables.Table:
 		return fmt.Sprintf("grave of client %d", (off-l.graves)/unitBytes*uint64(l.nodes)+uint64(n))
-	case off < l.pairs.table:
-		return fmt.Sprintf("owner of subtable %d", (off-l.subtables.table)/8)
-	case off < l.subtables.first:
-		return fmt.Sprintf("owner of chunk %d", (off-l.pairs.table)/8)
-	case off < l.pairs.first:
-		in := off - l.subtables.first
-		word := race.Slot(in % l.subtables.chunk / bytesPerWord)
+	case off < l.pairs.Table:
+		return fmt.Sprintf("owner of subtable %d", (off-l.subtables.Table)/8)
+	case off < l.subtables.First:
+		return fmt.Sprintf("owner of chunk %d", (off-l.pairs.Table)/8)
+	case off < l.pairs.First:
+		in := off - l.subtables.First
+		word := race.Slot(in % l.subtables.Bytes / bytesPerWord)
 		what := "slot"
 		if !race.IsSlot(word) {
 			what = "header"
 		}
-		return fmt.Sprintf("%s %d of subtable %d", what, word, in/l.subtables.chunk)
-	case off < l.pairs.end():
-		in := off - l.pairs.first
-		return fmt.Sprintf("pair %d of chunk %d", in%l.pairs.chunk/l.blockBytes, in/l.pairs.chunk)
+		return fmt.Sprintf("%s %d of subtable %d", what, word, in/l.subtables.Bytes)
+	case off < l.pairs.End():
+		in := off - l.pairs.First
+		return fmt.Sprintf("pair %d of chunk %d", in%l.pairs.Bytes/l.blockBytes, in/l.pairs.Bytes)
 	}
 	return ""
 }

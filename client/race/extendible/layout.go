@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/client/rtx"
@@ -75,24 +76,12 @@ type layout struct {
 	index   race.Index  // places a key in a subtable
 
 	graves           uint64
-	subtables, pairs arena
+	subtables, pairs chunks.Arena
 	blockBytes       uint64
 	blocks           uint64 // of each node
 	blockBits        int
 	maxTag           uint64
 }
-
-// arena is memory of a kind, which is handed out by the chunk.
-type arena struct {
-	table  uint64 // offset of a word a chunk
-	first  uint64 // offset of the first chunk
-	chunk  uint64 // bytes
-	chunks uint64
-}
-
-func (a *arena) entryAt(n, chunk int) rdma.Addr { return rdma.At(n, a.table+8*uint64(chunk)) }
-func (a *arena) chunkAt(n, chunk int) rdma.Addr { return rdma.At(n, a.first+a.chunk*uint64(chunk)) }
-func (a *arena) end() uint64                    { return a.first + a.chunk*a.chunks }
 
 // check returns what is wrong with p.
 func (p *Params) check() error {
@@ -174,28 +163,28 @@ func newLayout(format string, p Params, nodes int, memory uint64) (*layout, erro
 		return nil, fmt.Errorf("the directory: %w: %w", ErrParams, err)
 	}
 	l.graves = directory
-	l.subtables = arena{table: fixed, chunk: p.subtableBytes()}
-	l.pairs = arena{chunk: p.chunkBytes()}
+	l.subtables = chunks.Arena{Table: fixed, Bytes: p.subtableBytes()}
+	l.pairs = chunks.Arena{Bytes: p.chunkBytes()}
 	if memory > fixed+2*unitBytes {
 		left := memory - fixed - 2*unitBytes
-		perBlock := l.pairs.chunk / l.blockBytes
+		perBlock := l.pairs.Bytes / l.blockBytes
 		share := left / (l.blockBytes + indexShare) * indexShare
-		l.subtables.chunks = max(share/(l.subtables.chunk+8), 1)
-		if taken := l.subtables.chunks * (l.subtables.chunk + 8); taken < left {
-			l.pairs.chunks = (left - taken) / (l.pairs.chunk + 8)
+		l.subtables.Count = max(share/(l.subtables.Bytes+8), 1)
+		if taken := l.subtables.Count * (l.subtables.Bytes + 8); taken < left {
+			l.pairs.Count = (left - taken) / (l.pairs.Bytes + 8)
 		}
 		if l.Chunks > 0 {
-			l.pairs.chunks = min(l.pairs.chunks, uint64(l.Chunks))
+			l.pairs.Count = min(l.pairs.Count, uint64(l.Chunks))
 		}
-		l.blocks = l.pairs.chunks * perBlock
+		l.blocks = l.pairs.Count * perBlock
 	}
-	if l.pairs.chunks == 0 {
+	if l.pairs.Count == 0 {
 		return nil, fmt.Errorf("%d bytes a node have no room for a subtable of %d and pairs of %d: %w", memory,
-			l.subtables.chunk, l.blockBytes, rdma.ErrFull)
+			l.subtables.Bytes, l.blockBytes, rdma.ErrFull)
 	}
-	l.pairs.table = l.subtables.table + 8*l.subtables.chunks
-	l.subtables.first = (l.pairs.table + 8*l.pairs.chunks + unitBytes - 1) &^ (unitBytes - 1)
-	l.pairs.first = l.subtables.end()
+	l.pairs.Table = l.subtables.Table + 8*l.subtables.Count
+	l.subtables.First = (l.pairs.Table + 8*l.pairs.Count + unitBytes - 1) &^ (unitBytes - 1)
+	l.pairs.First = l.subtables.End()
 	return l, l.widths()
 }
 
@@ -215,17 +204,17 @@ func (l *layout) widths() error {
 }
 
 // place names a subtable's memory: node and number, from 1 on. 0 is none.
-func (l *layout) place(n, chunk int) uint64 { return uint64(n)*l.subtables.chunks + uint64(chunk) + 1 }
+func (l *layout) place(n, chunk int) uint64 { return uint64(n)*l.subtables.Count + uint64(chunk) + 1 }
 
 // subtableAt returns the address of a subtable's memory.
 func (l *layout) subtableAt(place uint64) rdma.Addr {
 	place--
-	return l.subtables.chunkAt(int(place/l.subtables.chunks), int(place%l.subtables.chunks))
+	return l.subtables.At(int(place/l.subtables.Count), int(place%l.subtables.Count))
 }
 
 // validPlace reports whether there may be a subtable there.
 func (l *layout) validPlace(place uint64) bool {
-	return place > 0 && place <= l.subtables.chunks*uint64(l.nodes)
+	return place > 0 && place <= l.subtables.Count*uint64(l.nodes)
 }
 
 // grave returns the number of the block that a client's DELETEs use: behind those of pairs.
@@ -238,20 +227,20 @@ func (l *layout) blockAt(block uint64) rdma.Addr {
 		return rdma.At(int(c)%l.nodes, l.graves+c/uint64(l.nodes)*unitBytes)
 	}
 	n, chunk, i := l.chunkOf(block)
-	return l.pairs.chunkAt(n, chunk).Add(uint64(i) * l.blockBytes)
+	return l.pairs.At(n, chunk).Add(uint64(i) * l.blockBytes)
 }
 
 // chunkOf returns the chunk that a block lies in, and its place there.
 func (l *layout) chunkOf(block uint64) (n, chunk, i int) {
 	block--
 	n, block = int(block/l.blocks), block%l.blocks
-	per := l.pairs.chunk / l.blockBytes
+	per := l.pairs.Bytes / l.blockBytes
 	return n, int(block / per), int(block % per)
 }
 
 // blockOf returns the number of the i-th block of a chunk.
 func (l *layout) blockOf(n, chunk, i int) uint64 {
-	return uint64(n)*l.blocks + uint64(chunk)*(l.pairs.chunk/l.blockBytes) + uint64(i) + 1
+	return uint64(n)*l.blocks + uint64(chunk)*(l.pairs.Bytes/l.blockBytes) + uint64(i) + 1
 }
 
 // valid reports whether a word names a block of the pool.

@@ -126,7 +126,7 @@ func (l *layout) make(f rdma.Fabric) error {
 		return err
 	}
 	for n := range l.nodes {
-		if err := node.Commit(f, n, from, l.subtables.first-from); err != nil {
+		if err := node.Commit(f, n, from, l.subtables.First-from); err != nil {
 			return fmt.Errorf("node %d: %w", n, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -22,12 +23,11 @@ import (
 
 // chunk is one that the worker has.
 type chunk struct {
-	node, index int
-	entry       node.Entry
-	blocks      []blockState // by place
-	memos       []memo       // by place
-	listed      int          // of them those in a list
-	gone        bool         // it was given back; lists may still name it
+	chunks.Chunk
+	blocks []blockState // by place
+	memos  []memo       // by place
+	listed int          // of them those in a list
+	gone   bool         // it was given back; lists may still name it
 }
 
 // memo is where the worker has put a block's pair, which stays in that slot of whatever subtable. So a scan needs to read
@@ -61,6 +61,7 @@ type block struct {
 type memory struct {
 	*layout
 	s      *Store
+	table  chunks.Client
 	chunks []*chunk
 	held   map[rdma.Addr]*chunk // by address of the word in the table
 	skips  int                  // refills for which they are not scanned
@@ -71,7 +72,6 @@ type memory struct {
 	aged   []block              // in the order in which their quarantine ends
 	first  int                  // of aged
 	hints  []rdma.Addr          // chunks in which the worker has replaced pairs, the latest last
-	late   bool                 // a node may hand a chunk out yet, and nothing can wait for that
 	full   time.Duration        // when the worker has looked everywhere for a block, in vain; 0: never
 	dense  time.Duration        // and for a subtable's memory
 	spare  []uint64             // subtables' memory that no entry names
@@ -100,8 +100,6 @@ const (
 	mostHints = 64
 	// fullFor is for how long a worker that has looked everywhere does not do so again.
 	fullFor = 10 * time.Millisecond
-	// tableAtOnce is how many words of a table are read in a trip.
-	tableAtOnce = 1 << 12
 )
 
 // The classes of chunks, in the tables' words.
@@ -111,9 +109,13 @@ const (
 )
 
 func (m *memory) open(s *Store) {
-	all := int(s.pairs.chunks) * s.nodes
+	all := int(s.pairs.Count) * s.nodes
 	*m = memory{
 		layout: s.layout, s: s, held: map[rdma.Addr]*chunk{}, empty: make([]bool, s.nodes), turn: int(s.id), stats: m.stats,
+		table: chunks.Client{
+			Endpoint: s.ep, ID: s.id, Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
+			Do: s.do, Drop: s.drop,
+		},
 		quarantine: min(longestFlight/time.Duration(s.maxTag+1), mostQuarantine),
 		keep:       min(max(all/128, 1), keepChunks), batch: min(max(all/64, 1), claimAtOnce),
 	}
@@ -232,7 +234,7 @@ func (m *memory) used(b block, slot race.Slot) {
 // this one when the chunk is given back.
 func (m *memory) replaced(w word) {
 	n, index, i := m.chunkOf(m.block(w))
-	at := m.pairs.entryAt(n, index)
+	at := m.pairs.Word(n, index)
 	if c := m.held[at]; c != nil {
 		if c.blocks[i] == blockUsed {
 			m.push(block{chunk: c, i: i, number: m.block(w), tag: m.tag(w) + 1})
@@ -283,7 +285,7 @@ func (m *memory) refill() error {
 	return nil
 }
 
-func (m *memory) perChunk() int { return int(m.pairs.chunk / m.blockBytes) }
+func (m *memory) perChunk() int { return int(m.pairs.Bytes / m.blockBytes) }
 
 // lately reports whether the worker has looked everywhere not long ago.
 func (m *memory) lately(t time.Duration) bool {
@@ -302,7 +304,7 @@ func (m *memory) listed() (n int) {
 // giveBack gives back the chunks in which the worker has nothing, but for some, so that others find in them what will
 // be free. One in which an operation has taken a block it keeps.
 func (m *memory) giveBack(keep int) error {
-	var left []owned
+	var left []chunks.Chunk
 	kept := m.chunks[:0]
 	spare := len(m.chunks) - keep
 	for _, c := range m.chunks {
@@ -312,31 +314,12 @@ func (m *memory) giveBack(keep int) error {
 		}
 		spare--
 		c.gone = true // whatever becomes of the CAS: it may land
-		delete(m.held, m.pairs.entryAt(c.node, c.index))
-		left = append(left, owned{c.node, c.index, c.entry})
+		delete(m.held, m.pairs.Word(c.Node, c.Index))
+		left = append(left, c.Chunk)
 	}
 	clear(m.chunks[len(kept):])
 	m.chunks = kept
-	return m.free(&m.pairs, left)
-}
-
-// owned is a chunk, and its word as it was read.
-type owned struct {
-	node, index int
-	entry       node.Entry
-}
-
-// free takes chunks from their client.
-func (m *memory) free(a *arena, list []owned) error {
-	b := m.s.ep.Batch()
-	defer m.s.drop(b)
-	for _, c := range list {
-		b.CompareSwap(a.entryAt(c.node, c.index), uint64(c.entry), uint64(c.entry.Next(node.Left, c.entry.Class())))
-	}
-	if err := m.s.do(stepFreeChunk, b); err != nil {
-		return fmt.Errorf("free %d chunks: %w", len(list), err)
-	}
-	return nil
+	return m.table.Free(&m.pairs, left)
 }
 
 // claim takes a chunk that was never used, or else some that clients have given back, or lost, in which a scan finds
@@ -366,18 +349,18 @@ func (m *memory) claimFresh() (bool, error) {
 		if m.empty[n] {
 			continue
 		}
-		index, e, err := m.allocate(&m.pairs, n, classPairs, m.behind(n))
-		if errors.Is(err, client.ErrFull) {
-			m.empty[n] = true
-			continue
-		}
+		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.s.left())
 		if err != nil {
 			return false, err
 		}
-		c := m.add(n, index, e)
+		if !ok {
+			m.empty[n] = true
+			continue
+		}
+		c := m.add(got)
 		for i := len(c.blocks) - 1; i >= 0; i-- {
 			c.blocks[i] = blockListed
-			m.fresh = append(m.fresh, block{chunk: c, i: i, number: m.blockOf(n, index, i), tag: 1})
+			m.fresh = append(m.fresh, block{chunk: c, i: i, number: m.blockOf(n, c.Index, i), tag: 1})
 		}
 		c.listed = len(c.blocks)
 		return true, nil
@@ -388,28 +371,17 @@ func (m *memory) claimFresh() (bool, error) {
 // behind is the index behind the worker's last chunk on a node.
 func (m *memory) behind(n int) uint64 {
 	for _, c := range slices.Backward(m.chunks) {
-		if c.node == n {
-			return uint64(c.index) + 1
+		if c.Node == n {
+			return uint64(c.Index) + 1
 		}
 	}
 	return 0
 }
 
-// allocate asks a node for a chunk that was never used, the first from an index on.
-func (m *memory) allocate(a *arena, n, class int, from uint64) (index int, e node.Entry, err error) {
-	r := rdma.Request{Step: stepClaimChunk, Proc: node.ProcAlloc}
-	r.Arg = [6]uint64{a.table, a.chunks, a.first, a.chunk, uint64(class), from | node.Uncounted}
-	if err := m.s.ep.Call(n, &r, max(m.s.left(), 1)); err != nil {
-		m.late = m.late || !errors.Is(err, client.ErrFull) && !errors.Is(err, rdma.ErrNoEffect)
-		return 0, 0, fmt.Errorf("ask node %d for a chunk: %w", n, err)
-	}
-	return int(r.Ret[0]), node.Entry(r.Ret[1]), nil
-}
-
-func (m *memory) add(n, index int, e node.Entry) *chunk {
-	c := &chunk{node: n, index: index, entry: e, blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
+func (m *memory) add(got chunks.Chunk) *chunk {
+	c := &chunk{Chunk: got, blocks: make([]blockState, m.perChunk()), memos: make([]memo, m.perChunk())}
 	m.chunks = append(m.chunks, c)
-	m.held[m.pairs.entryAt(n, index)] = c
+	m.held[m.pairs.Word(c.Node, c.Index)] = c
 	m.stats.Claims++
 	return c
 }
@@ -426,10 +398,10 @@ func (m *memory) claimHints() (found int, err error) {
 	if err := m.s.do(stepReadTable, b); err != nil {
 		return 0, fmt.Errorf("read the tables of chunks: %w", err)
 	}
-	var some []owned
+	var some []chunks.Chunk
 	for i, at := range hints {
 		if e := node.Entry(b.Op(i).Word(0)); e.Owner() == node.Left {
-			some = append(some, owned{at.Node(), int((at.Offset() - m.pairs.table) / 8), e})
+			some = append(some, chunks.Chunk{Node: at.Node(), Index: int((at.Offset() - m.pairs.Table) / 8), Entry: e})
 		}
 	}
 	return m.claimLeft(some)
@@ -437,82 +409,27 @@ func (m *memory) claimHints() (found int, err error) {
 
 // claimOn takes chunks of a node that were given back, until some have free blocks.
 func (m *memory) claimOn(n int) (found int, err error) {
-	windows := (int(m.pairs.chunks) + tableAtOnce - 1) / tableAtOnce
-	from := m.s.ep.Rand().IntN(windows)
-	for k := range windows {
-		first := (from + k) % windows * tableAtOnce
-		entries, err := m.readEntries(&m.pairs, n, first, tableAtOnce)
-		if err != nil {
-			return 0, err
-		}
-		var some []owned
-		offset := m.s.ep.Rand().IntN(len(entries))
-		for i := range entries {
-			at := (offset + i) % len(entries)
-			if entries[at].Owner() == node.Left {
-				some = append(some, owned{n, first + at, entries[at]})
-			}
-			if len(some) < m.batch && i < len(entries)-1 {
-				continue
-			}
-			if found, err := m.claimLeft(some); err != nil || found > 0 {
-				return found, err
-			}
-			some = some[:0]
-		}
-	}
-	return 0, nil
+	err = m.table.Left(&m.pairs, n, m.batch, nil, func(some []chunks.Chunk) (bool, error) {
+		found, err = m.claimLeft(some)
+		return found > 0, err
+	})
+	return found, err
 }
 
 // claimLeft takes chunks that were given back, and keeps those in which a scan finds something.
-func (m *memory) claimLeft(some []owned) (found int, err error) {
-	if len(some) == 0 {
-		return 0, nil
-	}
-	b := m.s.ep.Batch()
-	defer m.s.drop(b)
-	for _, o := range some {
-		b.CompareSwap(m.pairs.entryAt(o.node, o.index), uint64(o.entry), uint64(o.entry.Next(m.s.id, classPairs)))
-	}
-	if err := m.s.do(stepClaimChunk, b); err != nil {
-		return 0, fmt.Errorf("claim %d chunks: %w", len(some), err)
+func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
+	got, err := m.table.Claim(&m.pairs, some)
+	if err != nil {
+		return 0, err
 	}
 	had := len(m.chunks)
-	for i, o := range some {
-		if b.Op(i).Swapped() {
-			m.add(o.node, o.index, o.entry.Next(m.s.id, classPairs))
-		}
+	for _, c := range got {
+		m.add(c)
 	}
 	if found, err = m.scan(m.chunks[had:]); err != nil {
 		return found, err
 	}
 	return found, m.giveBack(had)
-}
-
-// readEntries reads some words of a table.
-func (m *memory) readEntries(a *arena, n, from, most int) (entries []node.Entry, err error) {
-	b := m.s.ep.Batch()
-	defer m.s.drop(b)
-	op := b.Read(a.entryAt(n, from), 8*min(most, int(a.chunks)-from))
-	if err := m.s.do(stepReadTable, b); err != nil {
-		return nil, fmt.Errorf("read the table of node %d: %w", n, err)
-	}
-	for i := range len(op.Buf) / 8 {
-		entries = append(entries, node.Entry(op.Word(i)))
-	}
-	return entries, nil
-}
-
-// readTable reads the words of all of an arena's chunks on a node.
-func (m *memory) readTable(a *arena, n int) (entries []node.Entry, err error) {
-	for from := 0; from < int(a.chunks); from += tableAtOnce {
-		some, err := m.readEntries(a, n, from, tableAtOnce)
-		if err != nil {
-			return nil, err
-		}
-		entries = append(entries, some...)
-	}
-	return entries, nil
 }
 
 // takeSubtable takes memory for a subtable, on a node if there is some, or else on another: what an earlier rehash had
@@ -528,12 +445,12 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 			break
 		}
 		n := (home + k) % m.nodes
-		index, _, err := m.allocate(&m.subtables, n, classSubtable, 0)
-		if err == nil {
-			return m.place(n, index), nil
-		}
-		if !errors.Is(err, client.ErrFull) {
+		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.s.left())
+		if err != nil {
 			return 0, err
+		}
+		if ok {
+			return m.place(n, got.Index), nil
 		}
 	}
 	for n := range m.nodes {
@@ -548,40 +465,29 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 	if !m.lately(m.dense) {
 		m.dense = max(m.s.ep.Now(), 1)
 	}
-	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.chunk, client.ErrFull)
+	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.Bytes, client.ErrFull)
 }
 
 // claimSubtable takes memory that a client had taken for a subtable which it has not made; 0: there is none on that
 // node.
 func (m *memory) claimSubtable(n int) (place uint64, err error) {
-	entries, err := m.readTable(&m.subtables, n)
-	if err != nil {
-		return 0, err
-	}
-	for i, e := range entries {
-		if e.Owner() != node.Left {
-			continue
+	err = m.table.Left(&m.subtables, n, 1, nil, func(some []chunks.Chunk) (bool, error) {
+		got, err := m.table.Claim(&m.subtables, some)
+		if err != nil || len(got) == 0 {
+			return false, err
 		}
-		mine := e.Next(m.s.id, classSubtable)
-		ok, err := m.s.swap(stepClaimChunk, m.subtables.entryAt(n, i), uint64(e), uint64(mine))
-		if err != nil {
-			return 0, fmt.Errorf("claim subtable %d of node %d: %w", i, n, err)
+		mine := m.place(n, got[0].Index)
+		named, err := m.s.named(mine)
+		switch {
+		case err != nil:
+			return false, err
+		case named:
+			return false, m.table.Free(&m.subtables, got)
 		}
-		if !ok {
-			continue
-		}
-		named, err := m.s.named(m.place(n, i))
-		if err != nil {
-			return 0, err
-		}
-		if !named {
-			return m.place(n, i), nil
-		}
-		if err := m.free(&m.subtables, []owned{{n, i, mine}}); err != nil {
-			return 0, err
-		}
-	}
-	return 0, nil
+		place = mine
+		return true, nil
+	})
+	return place, err
 }
 
 // settle notes what became of a block whose operation has failed.

@@ -3,6 +3,7 @@ package extendible
 import (
 	"fmt"
 
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -64,16 +65,10 @@ func (s *Store) recover(c rdma.ClientID) error {
 // leave gives back all chunks of a client, of which nothing is in flight. What it has proposed goes first.
 func (m *memory) leave(c rdma.ClientID) error {
 	for n := range m.nodes {
-		for _, a := range []*arena{&m.subtables, &m.pairs} {
-			entries, err := m.readTable(a, n)
+		for _, a := range []*chunks.Arena{&m.subtables, &m.pairs} {
+			left, err := m.table.Of(a, n, c)
 			if err != nil {
 				return err
-			}
-			var left []owned
-			for i, e := range entries {
-				if e.Owner() == c {
-					left = append(left, owned{n, i, e})
-				}
 			}
 			if err := m.leaveChunks(a, left, c); err != nil {
 				return err
@@ -83,19 +78,19 @@ func (m *memory) leave(c rdma.ClientID) error {
 	return nil
 }
 
-func (m *memory) leaveChunks(a *arena, left []owned, c rdma.ClientID) error {
+func (m *memory) leaveChunks(a *chunks.Arena, left []chunks.Chunk, c rdma.ClientID) error {
 	for len(left) > 0 {
 		some := left[:min(claimAtOnce, len(left))]
 		left = left[len(some):]
 		m.s.begin()                       // each time as long as an operation
 		if a == &m.pairs && c != m.s.id { // of which the worker's own proposals are gone
 			for _, o := range some {
-				if _, err := m.s.unnamed([]*chunk{{node: o.node, index: o.index}}, true); err != nil {
+				if _, err := m.s.unnamed([]*chunk{{Chunk: o}}, true); err != nil {
 					return err
 				}
 			}
 		}
-		if err := m.free(a, some); err != nil {
+		if err := m.table.Free(a, some); err != nil {
 			return err
 		}
 	}

@@ -103,7 +103,7 @@ func (s *Store) readHeaders(chunks []*chunk) (looked []scanned, err error) {
 			if c.blocks != nil && c.blocks[i] != blockUsed {
 				continue
 			}
-			x := scanned{block: block{chunk: c, i: i, number: s.blockOf(c.node, c.index, i)}}
+			x := scanned{block: block{chunk: c, i: i, number: s.blockOf(c.Node, c.Index, i)}}
 			if m := x.memo(); m.known {
 				x.whole, x.hash, x.tag = true, m.hash, m.tag+1
 			} else {

@@ -164,7 +164,7 @@ func (s *Store) leave() error {
 	if err := s.closeGrave(); err != nil {
 		return err
 	}
-	if s.memory.late {
+	if s.memory.table.Late {
 		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
 	if err := s.memory.leave(s.id); err != nil {
@@ -309,9 +309,9 @@ type operation struct {
 	slot       race.Slot // where an INSERT has put the pair
 	suspects   []suspect
 	*looks
-	rival      word                      // a proposal that it gave way to
-	since      time.Duration             // when it met that first
-	full       time.Duration             // when it met no empty slot first; 0: never
+	rival word          // a proposal that it gave way to
+	since time.Duration // when it met that first
+	full  time.Duration // when it met no empty slot first; 0: never
 }
 
 // looks are what the operation has read of its key's slots. They are there once a Store.

@@ -28,14 +28,14 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, nodes, most := uint64(len(all)), uint64(l.nodes), l.pairs.chunks*uint64(l.nodes)
+	n, nodes, most := uint64(len(all)), uint64(l.nodes), l.pairs.Count*uint64(l.nodes)
 	return []client.Use{
-		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.chunk},
-		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.chunk},
-		{Name: "subtables", Count: l.subtables.chunks * nodes, Bytes: l.subtables.chunks * nodes * l.subtables.chunk},
+		{Name: "index slots", Count: n * uint64(l.slots()), Bytes: n * l.subtables.Bytes},
+		{Name: "subtables handed out", Count: subtables, Bytes: subtables * l.subtables.Bytes},
+		{Name: "subtables", Count: l.subtables.Count * nodes, Bytes: l.subtables.Count * nodes * l.subtables.Bytes},
 		{Name: "directory entries, and logs of their changes", Count: 1 << l.Depth, Bytes: (l.graves - node.HeaderBytes) * nodes},
-		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.chunk},
-		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.chunk},
+		{Name: "chunks of pairs handed out", Count: chunks, Bytes: chunks * l.pairs.Bytes},
+		{Name: "chunks of pairs", Count: most, Bytes: most * l.pairs.Bytes},
 	}, nil
 }
 
@@ -75,7 +75,7 @@ func Fill(f rdma.Fabric) ([]client.Fill, error) {
 			return nil, fmt.Errorf("see how full the pool is: %w", err)
 		}
 	}
-	blocks := client.Fill{Of: "room for pairs", Used: slots.Used, All: l.pairs.chunks * uint64(l.nodes) * (l.pairs.chunk / l.blockBytes), Sampled: slots.Sampled}
+	blocks := client.Fill{Of: "room for pairs", Used: slots.Used, All: l.pairs.Count * uint64(l.nodes) * (l.pairs.Bytes / l.blockBytes), Sampled: slots.Sampled}
 	if slots.Sampled {
 		share := float64(uint64(len(tables))*uint64(l.slots())) / float64(max(slots.All, 1))
 		blocks.Used = uint64(float64(slots.Used)*share + 0.5)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/chunks"
 	"github.com/farkv/farkv/client/dtx"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/client/rtx"
@@ -177,25 +178,10 @@ func (l *layout) readGroups(ep rdma.Endpoint, place uint64, from, to int, f func
 	return nil
 }
 
-// entries reads the words of all chunks of an arena on a node.
-func (l *layout) entries(ep rdma.Endpoint, a *arena, n int) (all []node.Entry, err error) {
-	for from := 0; from < int(a.chunks); from += tableAtOnce {
-		words := min(tableAtOnce, int(a.chunks)-from)
-		p, err := rdma.ReadBytes(ep, stepReadTable, a.entryAt(n, from), 8*words, l.Timeout)
-		if err != nil {
-			return nil, fmt.Errorf("read the tables of node %d: %w", n, err)
-		}
-		for i := range words {
-			all = append(all, node.Entry(le.Uint64(p[8*i:])))
-		}
-	}
-	return all, nil
-}
-
 // handed returns how many chunks of an arena were handed out, on nodes that answer.
-func (l *layout) handed(ep rdma.Endpoint, a *arena) (n uint64, err error) {
+func (l *layout) handed(ep rdma.Endpoint, a *chunks.Arena) (n uint64, err error) {
 	for k := range l.nodes {
-		all, err := l.entries(ep, a, k)
+		all, err := a.Survey(ep, stepReadTable, k, l.Timeout)
 		if err := l.whereLeft(err); err != nil {
 			return 0, err
 		}
