@@ -1,0 +1,28 @@
+package chunks
+
+import (
+	"testing"
+
+	"github.com/farkv/farkv/workloads/check/teeth"
+)
+
+// mutants break one rule each, and the test that is named notices.
+var mutants = []teeth.Mutant{
+	{Rule: "a chunk is claimed whose word is as it was read", In: "Client.swap",
+		At: "$err == nil && $b.Op($i).Swapped()", Do: "err == nil && i >= 0", Test: "TestClaim"},
+	{Rule: "a word gets a new generation with each owner", In: "Client.swap",
+		At: "uint64($o.Entry.Next($owner, $o.Entry.Class()))", Do: "uint64(node.MakeEntry(owner, o.Entry.Class()))",
+		Test: "TestClaim"},
+	{Rule: "all chunks of a list are given back", In: "Client.swap",
+		At: "$list = $list[len($some):]", Do: "list = nil", Test: "TestClaim"},
+	{Rule: "a look begins with one chunk", In: "Client.Left",
+		At: "$some, $batch = $some[:0], min(2*$batch, $most)", Do: "some, batch = some[:0], most", Test: "TestLeft"},
+	{Rule: "all of a table is looked at", In: "Client.Left",
+		At: "len($some) == 0 || len($some) < $batch && $i < len($entries)-1", Do: "len(some) < batch", Test: "TestLeft"},
+	{Rule: "a call that may be served yet is remembered", In: "Client.Fresh",
+		At: "$c.Late || !errors.Is($*none)", Do: "false", Test: "TestLate"},
+	{Rule: "a call that was not served is over", In: "Client.Fresh",
+		At: "$c.Late || !errors.Is($*none)", Do: "true", Test: "TestLate"},
+}
+
+func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }
