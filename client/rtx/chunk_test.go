@@ -147,7 +147,10 @@ func TestListedOfNoChunk(t *testing.T) {
 	must(t, err)
 	must(t, freeAll(founder, all))
 	must(t, founder.Close())
-	w := worker(t, f, l, Options{})
+	ep, err := f.Open("sleepless")
+	must(t, err)
+	w, err := Open(sleepless{ep, t}, l, Options{})
+	must(t, err)
 	made := func(n int) (refs []Ref) {
 		for range n {
 			r, err := create(w, "some")
@@ -161,3 +164,28 @@ func TestListedOfNoChunk(t *testing.T) {
 	made(2 * ChunkObjects) // a chunk in which one is free makes room for another, and this one for a third
 	must(t, w.Close())
 }
+
+// TestFreedInAFullPool: a worker that has looked everywhere in vain, and then frees an object in chunks which are not its
+// own, looks again.
+func TestFreedInAFullPool(t *testing.T) {
+	f, l := pool(t, Shape{Objects: 4 * ChunkObjects, Nodes: 1})
+	founder := worker(t, f, l, Options{})
+	all, err := fill(founder, 8)
+	must(t, err)
+	must(t, founder.Close())
+	w := worker(t, f, l, Options{})
+	_, err = create(w, "more")
+	wantError(t, err, client.ErrFull)
+	must(t, w.Run(func(tx *Tx) error { return tx.Free(all[0]) }))
+	_, err = create(w, "more")
+	must(t, err)
+	must(t, w.Close())
+}
+
+// sleepless is an endpoint of a client that finds something wherever it looks, and so does not look again behind a pause.
+type sleepless struct {
+	rdma.Endpoint
+	t *testing.T
+}
+
+func (e sleepless) Sleep(time.Duration) { e.t.Error("a look found nothing") }

@@ -346,20 +346,25 @@ func (m *memory) takeSlot(home int) (s slot, err error) {
 		return s, nil
 	}
 	ok, err = m.everywhere(len(m.w.Sizes), home, func(n int, e effort) (ok bool, err error) {
-		h := &m.metas[n]
-		if s, ok = h.popSlot(); ok || e > tryOthers { // it has no quarantine, and one size
-			return ok, nil
-		}
-		if err := m.refill(h, &m.w.metas, metaClass, n, e); err != nil {
-			return false, err
-		}
-		s, ok = h.popSlot()
-		return ok, nil
+		s, ok, err = m.takeSlotOn(n, e)
+		return ok, err
 	})
 	if err == nil && !ok {
 		err = fmt.Errorf("no room for one more of %d objects a node: %w", m.w.Objects, client.ErrFull)
 	}
 	return s, err
+}
+
+func (m *memory) takeSlotOn(n int, e effort) (s slot, ok bool, err error) {
+	h := &m.metas[n]
+	if s, ok = h.popSlot(); ok || e > tryOthers { // it has no quarantine, and one size
+		return s, ok, nil
+	}
+	if err := m.refill(h, &m.w.metas, metaClass, n, e); err != nil {
+		return slot{}, false, err
+	}
+	s, ok = h.popSlot()
+	return s, ok, nil
 }
 
 // popSlot takes the last one that was listed of a chunk that the worker still has.

@@ -132,6 +132,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestReshape"},
 	{Rule: "headers are written before a chunk has another size", In: "memory.reshape",
 		At: "if $err := $m.stamp($c, $class, $tag); $err != nil { $*fail }", Do: "", Test: "TestReshape"},
+	{Rule: "a pool in which the worker has freed something is not full", In: "memory.freed",
+		At: "$m.$full[len($m.$w.$Sizes)] = 0", Do: "", Test: "TestFreedInAFullPool"},
 	{Rule: "a buffer in a transaction is no other's", In: "item.taken",
 		At: "$it.$chunk.$items[$it.$i] = $itemTaken", Do: "$it.$chunk.$items[$it.$i] = 0"},
 }
