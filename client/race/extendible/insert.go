@@ -13,7 +13,7 @@ import (
 // pair back if another one has come first; but a reader may have seen it by then. So here the CAS proposes the pair, to
 // readers it is not there, and a second CAS makes it live. In between the inserter reads both buckets again:
 //
-//	a pair of the key           the key exists: give way
+//	a pair of the key              the key exists, unless another look says that it was moving: give way
 //	a proposal in an earlier slot  give way to it, and begin again
 //	a proposal in a later slot  end it, by a CAS, before the own one becomes live
 //
@@ -177,7 +177,15 @@ func (s *Store) rivals(a *slotAt) (fate, error) {
 		slot, w := view.Slot(i)
 		o.again[i] = slotWord{slot, word(w)}
 	}
-	return s.compete(*a)
+	f, err := s.compete(*a)
+	if err != nil || f != exists {
+		return f, err
+	}
+	// This look was of no moment behind the slots: the pair may have become live in a subtable that a rehash had copied.
+	if _, v, err := s.lookAt(*a, false); err != nil || v != valid {
+		return undecided, err
+	}
+	return exists, nil
 }
 
 // compete looks for the key in slots that were read behind the proposal. Pairs that were there when the operation found
