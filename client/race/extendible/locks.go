@@ -2,6 +2,7 @@ package extendible
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
@@ -60,7 +61,9 @@ type locks struct {
 
 func (k *locks) await(suffix uint64) error {
 	var met entryWord
-	for r := (kit.Retry{Env: k.s.ep, Pause: k.s.pace.Pause, Over: k.s.over}); ; {
+	// No other client takes what this one waits for, so it need not be quick when it is late.
+	pause := kit.Doubling(2*time.Microsecond, 50*time.Microsecond)
+	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.over}); ; {
 		e, err := k.read(suffix)
 		if err == nil && !e.locked() {
 			return nil

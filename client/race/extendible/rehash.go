@@ -31,14 +31,14 @@ var errLitter = errors.New("slots are to be swept")
 
 // makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment,
 // such as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a
-// lease, since the clients may be dead. Where slots are of keys that have left it empties those: the client that has
+// lease in which none of it changes, since the clients may be dead. Where slots are of keys that have left it empties those: the client that has
 // split the subtable sweeps it for about as long as that took.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
-	if o.full == 0 {
-		o.full = max(s.ep.Now(), 1)
+	if words := o.passing(); words != o.passed || o.full == 0 {
+		o.passed, o.full = words, max(s.ep.Now(), 1)
 	}
-	if o.passing() && s.ep.Now()-o.full < s.Lease {
+	if o.passed != 0 && s.ep.Now()-o.full < s.Lease {
 		return nil
 	}
 	if swept, err := s.sweepBuckets(in); err != nil || swept {
@@ -100,9 +100,14 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	return len(r.stale) > 0, nil
 }
 
-// passing reports whether a slot has a word that its client is to take away.
-func (o *operation) passing() bool {
-	return slices.ContainsFunc(o.slots[:], func(w slotWord) bool { return !w.word.empty() && w.word.kind() != live })
+// passing sums up the words that their clients are to take away, of which no two are alike; 0: there are none.
+func (o *operation) passing() (sum uint64) {
+	for _, w := range o.slots {
+		if !w.word.empty() && w.word.kind() != live {
+			sum += uint64(w.word)
+		}
+	}
+	return sum
 }
 
 // notKnown is the error of an INSERT that did nothing yet when it was not known whether its rehash took place: that is

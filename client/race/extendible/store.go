@@ -309,9 +309,10 @@ type operation struct {
 	slot       race.Slot // where an INSERT has put the pair
 	suspects   []suspect
 	*looks
-	rival word          // a proposal that it gave way to
-	since time.Duration // when it met that first
-	full  time.Duration // when it met no empty slot first; 0: never
+	rival  word          // a proposal that it gave way to
+	since  time.Duration // when it met that first
+	full   time.Duration // when it met no empty slot, and passed, first; 0: never
+	passed uint64        // what was on its way out of the slots then
 }
 
 // looks are what the operation has read of its key's slots. They are there once a Store.
