@@ -144,43 +144,42 @@ func (s *Store) grab(a *arena, n int) error {
 			return err
 		}
 		cas, i := s.ep.Batch(), 0
-		for ; i < run && want > 0; i++ {
+		for ; i < run && cas.Len() < want; i++ {
 			w := owner(le.Uint64(words[8*i:]))
 			if w.client() == 0 {
 				q := makePointer(makeRef(n, p.cursor+i), w.generation())
 				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(s.id))
-				want--
 			}
 		}
 		b.Release()
-		first := p.cursor
 		p.cursor = (p.cursor + i) % a.count
 		looked += i
-		if err := s.grabbed(a, p, n, first, cas); err != nil {
+		got, err := s.grabbed(a, p, n, cas) // others may have been faster
+		if err != nil {
 			return err
 		}
+		want -= got
 	}
 	return nil
 }
 
-func (s *Store) grabbed(a *arena, p *pile, n, first int, b *rdma.Batch) error {
+func (s *Store) grabbed(a *arena, p *pile, n int, b *rdma.Batch) (got int, err error) {
+	defer b.Release()
 	if b.Len() == 0 {
-		b.Release()
-		return nil
+		return 0, nil
 	}
 	if err := s.do(stepGrab, b); err != nil {
 		s.memory.unsure = s.memory.unsure || s.sent
-		b.Release()
-		return err
+		return 0, err
 	}
 	for i := range b.Len() {
 		if op := b.Op(i); op.Swapped() {
 			index := int((op.Addr.Offset() - a.words) / 8)
 			p.free = append([]own{{makePointer(makeRef(n, index), owner(op.Value).generation()), 0}}, p.free...)
+			got++
 		}
 	}
-	b.Release()
-	return nil
+	return got, nil
 }
 
 // later adds a job.
