@@ -75,6 +75,8 @@ type keeper struct {
 	// idle is when the view became idle, as far as this tenure knows; breathing: a vacancy waits, see breath.
 	idle      time.Duration
 	breathing bool
+	// failedLast is the client whose recovery failed last.
+	failedLast rdma.ClientID
 	// yields: it resigns for clients that ask for it.
 	yields bool
 
@@ -289,6 +291,10 @@ func (k *keeper) recover(v rdma.View) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	// What one waits for may be what another has begun: behind a failure the next ones are tried first.
+	if i := slices.IndexFunc(clients, func(c rdma.Client) bool { return c.ID > k.failedLast }); i > 0 {
+		clients = slices.Concat(clients[i:], clients[:i])
+	}
 	for _, c := range clients {
 		if c.Alive || c.ID == k.ep.Client() || k.resting(target{client: c.ID}) {
 			continue
@@ -330,6 +336,7 @@ func (k *keeper) recoverClient(v rdma.View, c rdma.Client) error {
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}
 	if err := k.m.Recover(v, c.ID); err != nil {
+		k.failedLast = c.ID
 		k.dirty = true
 		return k.failed(target{client: c.ID}, fmt.Errorf("recover client %d: %w", c.ID, err))
 	}

@@ -85,6 +85,6 @@ func (o *objects) check(c *checker) error {
 	if u.Lost > 0 {
 		c.Damaged("%d chunks of descriptors are of clients that there are not", u.Lost)
 	}
-	c.locks = uint64(u.Held)
+	c.locks, c.halfway = uint64(u.Held), u.Unfinished
 	return err
 }
