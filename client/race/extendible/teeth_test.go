@@ -43,8 +43,6 @@ var mutants = []teeth.Mutant{
 		At: "$*live || $w.word.is(proposed, $*hash)", Do: "w.word.is(live, s.op.hash)"},
 	{Rule: "an INSERT sees pairs behind its proposal", In: "Store.competes",
 		At: "$w.word.is(live, $*hash) || $*proposed", Do: "w.word.is(proposed, s.op.hash)"},
-	{Rule: "an INSERT that gives way to a pair looks once more", In: "Store.rivals",
-		At: "if $_, $v, $err := $s.lookAt($*where); $err != nil || $v != valid { $*again }", Do: ""},
 	{Rule: "an INSERT ends other proposals before its own is live", In: "Store.compete",
 		At: "$err != nil || !$ok", Do: "err != nil || !ok && w.slot < 0"},
 	// Rehashes.
