@@ -58,6 +58,9 @@ type SoakedOps struct {
 // Run puts load on the pool, in which no other worker is at work, and which is to be empty. The error says what is
 // wrong; the Soaked holds what was measured, also then.
 func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
+	if s.Say == nil {
+		s.Say = func(string, ...any) {}
+	}
 	p, err := s.open()
 	if err != nil {
 		return nil, explain(err, s.Of)
@@ -137,7 +140,7 @@ func (r *Soaked) Print(w io.Writer) {
 	table.Print(w, rows, 0)
 	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", count(r.First), count(r.Again))
 	if r.Sound {
-		fmt.Fprintln(w, "every answer was right, and the pool is sound and empty")
+		fmt.Fprintln(w, "every answer was right, and the pool is sound")
 	}
 	for _, d := range r.Damage {
 		fmt.Fprintln(w, d)

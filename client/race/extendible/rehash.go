@@ -31,8 +31,8 @@ var errLitter = errors.New("slots are to be swept")
 
 // makeRoom splits a subtable in which a key has no empty slot. Where slots have what operations leave for a moment,
 // such as the proposals of other INSERTs of the key, to which a split gives no more room, it waits for that; for a
-// lease in which none of it changes, since the clients may be dead. Where slots are of keys that have left it empties those: the client that has
-// split the subtable sweeps it for about as long as that took.
+// lease in which none of it changes, since the clients may be dead. Where slots are of keys that have left it empties
+// those: the client that has split the subtable sweeps it for about as long as that took.
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	if words := o.passing(); words != o.passed || o.full == 0 {
