@@ -192,7 +192,9 @@ func (h *Harness) work(c child) error {
 			h.Open = h.Impatient
 		}
 		l.cut = true
-		l.patience = 2 // without recovery a dead winner's key stays as it is: each try would wait its timeout
+		if c.First > 0 { // the first process works until it is killed
+			l.patience = 2 // without recovery a dead winner's key stays as it is: each try would wait its timeout
+		}
 	}
 	_, err = h.play(f, l, c.First, func(w int, r *check.Recorder) error {
 		log, err := os.Create(c.log(w))
