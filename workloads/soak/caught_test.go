@@ -1,0 +1,117 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// ideal is a store without faults, but for the one that is named.
+type ideal struct {
+	fault string
+	mu    sync.Mutex
+	pairs map[string][]byte
+	room  int // bytes
+	calls int
+}
+
+// now reports whether a fault happens in this call, which is each hundredth.
+func (s *ideal) now(fault string) bool { s.calls++; return s.fault == fault && s.calls%100 == 0 }
+
+func (s *ideal) Get(key []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, there := s.pairs[string(key)]
+	switch {
+	case s.now("GET fails"):
+		return nil, fmt.Errorf("get: %w", rdma.ErrTimeout)
+	case !there, s.now("GET misses"):
+		return nil, client.ErrNotFound
+	case s.now("GET is torn"):
+		v = append(v[:len(v)/2:len(v)/2], make([]byte, len(v)-len(v)/2)...)
+	}
+	return v, nil
+}
+
+func (s *ideal) put(key, value []byte, there bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, found := s.pairs[string(key)]
+	need := len(value) - len(old)
+	if s.now("writes leak") {
+		s.room -= 100
+	}
+	switch {
+	case found && !there:
+		return client.ErrExists
+	case !found && there:
+		return client.ErrNotFound
+	case need > s.room, len(s.pairs) > 10 && s.now("full early"):
+		return rdma.ErrFull
+	case s.now("a write is lost"):
+		return nil
+	}
+	s.room -= need
+	s.pairs[string(key)] = append([]byte(nil), value...)
+	return nil
+}
+
+func (s *ideal) Insert(key, value []byte) error { return s.put(key, value, false) }
+func (s *ideal) Update(key, value []byte) error { return s.put(key, value, true) }
+
+func (s *ideal) Delete(key []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, there := s.pairs[string(key)]
+	switch {
+	case !there:
+		return client.ErrNotFound
+	case s.now("DELETE is full"):
+		return rdma.ErrFull
+	case s.now("DELETE does nothing"):
+		return nil
+	}
+	s.room += len(v)
+	delete(s.pairs, string(key))
+	return nil
+}
+
+func (s *ideal) Close() error { return nil }
+
+// TestCaught: each kind of fault ends a Run, and none does where there is none.
+func TestCaught(t *testing.T) {
+	for fault, want := range map[string]string{
+		"":                    "",
+		"GET fails":           "timed out",
+		"GET misses":          "not found",
+		"GET is torn":         "which is there: true",
+		"writes leak":         "pool",
+		"full early":          "fewer than",
+		"a write is lost":     "not found",
+		"DELETE is full":      "a DELETE finds the pool full",
+		"DELETE does nothing": "which is there: false",
+		"close fails":         "fill the pool: broken",
+	} {
+		t.Run(fault, func(t *testing.T) {
+			s := &ideal{fault: fault, pairs: map[string][]byte{}, room: 1 << 18}
+			target := Target{Largest: 1000, Open: func(string) (client.Store, func() error, error) {
+				return s, func() error {
+					if fault == "close fails" {
+						return errors.New("broken")
+					}
+					return nil
+				}, nil
+			}}
+			r, err := Run(t.Context(), target, Options{Workers: 8, Length: 300 * time.Millisecond, Seed: 1})
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("want %q: %v\n%v", want, err, &r)
+			}
+		})
+	}
+}
