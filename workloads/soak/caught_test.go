@@ -45,7 +45,7 @@ func (s *ideal) put(key, value []byte, there bool) error {
 	old, found := s.pairs[string(key)]
 	need := len(value) - len(old)
 	if s.now("writes leak") {
-		s.room -= 100
+		s.room -= 10000
 	}
 	switch {
 	case found && !there:
