@@ -81,9 +81,6 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 		return nil, explainAt(fmt.Errorf("soak %s: %w", p.Address, err), p.Address)
 	}
 	o := soak.Options{Workers: s.Workers, Seed: s.Seed, Length: s.Length, Keys: s.Keys, Say: s.Say}
-	if p.Kind.Name == "sherman" && s.Keys == 0 { // whose tree does not shrink: with new keys for ever it would be full
-		o.Keys, o.Room = shermanKeys, shermanRoom
-	}
 	r, err := soak.Run(ctx, target, o)
 	out := s.soaked(p, &r)
 	if err != nil {
@@ -97,12 +94,6 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	out.Sound, out.Damage = f.Sound, f.Damage
 	return out, f.Err()
 }
-
-// What each worker of a pool of sherman uses, and the share of the pool that is full of it.
-const (
-	shermanKeys = 200
-	shermanRoom = 0.3
-)
 
 // open opens the pool, or makes one.
 func (s *Soak) open() (*stores.Pool, error) {

@@ -62,6 +62,7 @@ func originalKind() *Kind {
 		Scans:    true,
 		Baseline: true,
 		Contends: true,
+		Unmerged: true,
 		Explored: exploredCache.With(Values{"node-bytes": 336, keyBytes: 40}), // of three entries, which few keys split
 		Check:    original.Check,
 		Usage:    original.Usage,

@@ -139,6 +139,8 @@ type Kind struct {
 	Contends bool
 	// Scans reports whether its Store is a client.Scanner.
 	Scans bool
+	// Unmerged: nodes of its trees that deletes left empty are not merged, and not used for other keys.
+	Unmerged bool
 	// Baseline reports whether the store is there to measure others against, and not to be recommended.
 	Baseline bool
 	// Cramped returns the options of a pool that begins as small as can be and doubles at most n times, as tests of

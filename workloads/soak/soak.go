@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Target struct {
 	Largest int
 	// DeletesNeedRoom: a DELETE may find the pool full, for a while.
 	DeletesNeedRoom bool
+	// Unmerged: what deleted keys took is not used for other keys.
+	Unmerged bool
 }
 
 // KeyBytes is how long keys are.
@@ -52,7 +55,7 @@ func Of(p *stores.Pool) (Target, error) {
 		}
 		return s, func() error { return errors.Join(s.Close(), ep.Close()) }, nil
 	}
-	return Target{Open: open, Largest: most}, errors.Join(s.Close(), ep.Close())
+	return Target{Open: open, Largest: most, Unmerged: p.Kind.Unmerged}, errors.Join(s.Close(), ep.Close())
 }
 
 // Options shape the load. Zero values mean defaults.
@@ -60,11 +63,11 @@ type Options struct {
 	Workers int // default 64
 	Seed    uint64
 	Length  time.Duration
-	// Keys is how many keys each worker uses again and again; 0: none is used again. Where deleted keys leave something
-	// behind, as in trees that do not shrink, that is bounded by Keys.
+	// Keys is how many keys each worker uses again and again; 0: none is used again, or unmergedKeys of an Unmerged
+	// target, which would be full of what deleted keys took.
 	Keys int
 	// Room is the share of the bytes which a pool takes of one worker alone that have to be live before it may be
-	// full for one of many, each of which has some memory for itself; default 0.5.
+	// full for one of many, each of which has some memory for itself; default 0.5, or 0.3 of an Unmerged target.
 	Room float64
 	// Refill is the share of the pairs that a pool took at first which it has to take behind the load; default 0.9.
 	Refill float64
@@ -72,16 +75,14 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
-func (o *Options) defaults() {
-	if o.Workers == 0 {
-		o.Workers = 64
+const unmergedKeys = 200
+
+func (o *Options) defaults(t Target) {
+	keys, room := 0, 0.5
+	if t.Unmerged {
+		keys, room = unmergedKeys, 0.3
 	}
-	if o.Room == 0 {
-		o.Room = 0.5
-	}
-	if o.Refill == 0 {
-		o.Refill = 0.9
-	}
+	o.Workers, o.Keys, o.Room, o.Refill = cmp.Or(o.Workers, 64), cmp.Or(o.Keys, keys), cmp.Or(o.Room, room), cmp.Or(o.Refill, 0.9)
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
 	}
@@ -142,7 +143,7 @@ type load struct {
 // result is what there was, also then. The pool is empty before and behind it, and no other worker uses it. When ctx
 // ends it, it deletes its pairs first.
 func Run(ctx context.Context, t Target, o Options) (Result, error) {
-	o.defaults()
+	o.defaults(t)
 	l := &load{Target: t, Options: o, ctx: ctx}
 	l.Say("one worker fills the pool, and empties it")
 	first, bytes, err := l.fillAlone()

@@ -10,8 +10,7 @@ import (
 )
 
 // soaked are the stores that TestSoak puts load on. Workers of a process that wait for a lock of sherman stand in
-// line: each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. Its tree
-// does not shrink, so that its keys are used again. DTX has no locks that are wanted: of 64 workers of sherman-dtx
+// line: each operation takes a switch of goroutines, and those of 64 workers take seconds of two processors. DTX has no locks that are wanted: of 64 workers of sherman-dtx
 // one may be overtaken until its time is over.
 var soaked = []struct {
 	store string
@@ -19,7 +18,7 @@ var soaked = []struct {
 }{
 	{"race-rtx", Options{}}, {"race-dtx", Options{}}, {"race", Options{}}, {"sherman-rtx", Options{}},
 	{"sherman-dtx", Options{Workers: 16}},
-	{"sherman", Options{Workers: 16, Keys: 200, Room: 0.3}},
+	{"sherman", Options{Workers: 16}},
 }
 
 // TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go, and a pool that is
