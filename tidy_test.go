@@ -122,7 +122,7 @@ func importPath(i *ast.ImportSpec) string {
 // ours returns the folder that an import path of this module means.
 func ours(importPath string) (dir string, ok bool) { return strings.CutPrefix(importPath, module+"/") }
 
-// under tells whether dir is room or lies in it.
+// under reports whether dir is room or lies in it.
 func under(dir, room string) bool { return dir == room || strings.HasPrefix(dir, room+"/") }
 
 // breach notes what is wrong at a node of s.

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// virtual tells whether a folder's code also runs in virtual time, so that only its Endpoint gives it time, sleep,
+// virtual reports whether a folder's code also runs in virtual time, so that only its Endpoint gives it time, sleep,
 // randomness and tasks.
 func virtual(dir string) bool {
 	switch {
@@ -34,7 +34,7 @@ var outside = []string{
 	"golang.org/x/sys",
 }
 
-// permits tells whether a folder may import a package that reaches outside.
+// permits reports whether a folder may import a package that reaches outside.
 func permits(dir, pkg string) bool {
 	switch pkg {
 	case "math/rand/v2": // for the type of Env.Rand
@@ -166,7 +166,7 @@ func (h *house) mapLoops(s *source, info *types.Info) {
 	})
 }
 
-// unordered tells whether t is a map or a channel, or a type parameter that may be one.
+// unordered reports whether t is a map or a channel, or a type parameter that may be one.
 func unordered(t types.Type) bool {
 	switch t := t.Underlying().(type) {
 	case *types.Map, *types.Chan:

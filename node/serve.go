@@ -182,7 +182,7 @@ func takeObject(m rdma.Memory, bitmap, front, size, objects uint64) (j, incarnat
 	return 0, 0, false
 }
 
-// fits tells whether n items of the given size at off lie in m; it does not overflow.
+// fits reports whether n items of the given size at off lie in m; it does not overflow.
 func fits(m rdma.Memory, off, n, size uint64) bool {
 	return off <= m.Size() && size > 0 && n <= (m.Size()-off)/size
 }

@@ -255,7 +255,7 @@ func nodeHint(err error, c *NodeConfig) error {
 	return fmt.Errorf("%w (hint: %s)", err, hint)
 }
 
-// loopback tells whether only this machine reaches an address.
+// loopback reports whether only this machine reaches an address.
 func loopback(addr string) (bool, error) {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// near tells whether got is want but for a few units in the last place.
+// near reports whether got is want but for a few units in the last place.
 func near(got, want, units float64) bool {
 	return got == want || math.Abs(got-want) <= units*0x1p-52*math.Abs(want)
 }

@@ -127,7 +127,7 @@ func (w *Worker) rest(rests bool) {
 	}
 }
 
-// goesOn tells whether operation i is to be done, and when it is due.
+// goesOn reports whether operation i is to be done, and when it is due.
 func (w *Worker) goesOn(i int64) bool {
 	s := &w.share
 	if s.Period > 0 {

@@ -43,12 +43,12 @@ func (w *Worker) glance(node int) time.Duration {
 	return w.Patience()
 }
 
-// needed tells whether a silent node is asked all the same.
+// needed reports whether a silent node is asked all the same.
 func (w *Worker) needed(node int) bool {
 	return w.slow != nil && (w.slow() == 0 || w.othersSilent(node))
 }
 
-// othersSilent tells whether some other node is not asked for now, since it did not answer.
+// othersSilent reports whether some other node is not asked for now, since it did not answer.
 func (w *Worker) othersSilent(node int) bool {
 	now := w.ep.Now()
 	for n, until := range w.silent {

@@ -42,7 +42,7 @@ func (s *Sweeper) Count(node int) error {
 	return nil
 }
 
-// Asked tells whether a client found no buffer on a node since the last sweep.
+// Asked reports whether a client found no buffer on a node since the last sweep.
 func (s *Sweeper) Asked(node int) (bool, error) {
 	word, err := rdma.ReadWord(s.ep, stepSweep, s.asked(node), s.timeout)
 	if err != nil {

@@ -48,7 +48,7 @@ func (e *entry) invalidated() {
 // halve keeps the ratio and makes room in the counters.
 func (e *entry) halve() { e.accesses, e.invalid = e.accesses/2, e.invalid/2 }
 
-// bypass tells whether the key is written so often that its cached pair is not worth reading: I > threshold.
+// bypass reports whether the key is written so often that its cached pair is not worth reading: I > threshold.
 func (e *entry) bypass(threshold float64) bool {
 	return e.accesses >= minAccesses && float64(e.invalid) > threshold*float64(e.accesses)
 }

@@ -136,7 +136,7 @@ func (c *Client) advance(k *carrier) {
 	c.post(k)
 }
 
-// learn tells whether a free has anything left to do, by the head of its object.
+// learn reports whether a free has anything left to do, by the head of its object.
 func (c *Client) learn(f *freed, h head) bool {
 	f.marked = h.free()
 	switch {

@@ -193,7 +193,7 @@ func (k *checker) slots(from race.Slot, n int) error {
 	return nil
 }
 
-// lossy tells whether parts of the pool are gone for good: then what is left refers to them, and they to it.
+// lossy reports whether parts of the pool are gone for good: then what is left refers to them, and they to it.
 func (k *checker) lossy() bool { return len(k.subtables) < k.Subtables || len(k.regions) < k.Regions }
 
 func (k *checker) slot(s race.Slot, b *rdma.Batch, at int) {
@@ -261,7 +261,7 @@ func (k *checker) follow(words []placed) error {
 	return nil
 }
 
-// sound tells whether a word points at an object of a block that somebody owns.
+// sound reports whether a word points at an object of a block that somebody owns.
 func (k *checker) sound(p placed) bool {
 	blk, off, ok := k.space.BlockOf(p.word.Unit())
 	e := k.owners[blk]

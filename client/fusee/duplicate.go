@@ -34,7 +34,7 @@ const (
 	unsure              // its slot is between two words: look again
 )
 
-// alone tells whether w's INSERT may commit: no other slot of its key's buckets holds the key, nor will. The view is
+// alone reports whether w's INSERT may commit: no other slot of its key's buckets holds the key, nor will. The view is
 // the witness's, read after w was proposed there.
 func (c *Client) alone(w *write, view *race.View) (bool, error) {
 	for i := range race.Candidates {
@@ -110,7 +110,7 @@ func (c *Client) look(w *write, s race.Slot) (fate, error) {
 	return noRival, nil // proposals of other keys are made only where this key is not
 }
 
-// isKey tells whether a word's object is a pair of the given key. It is not known when the object was reused since:
+// isKey reports whether a word's object is a pair of the given key. It is not known when the object was reused since:
 // then the slot holds another word by now.
 func (c *Client) isKey(w race.Word, key []byte) (same, known bool, err error) {
 	b := c.ep.Batch()

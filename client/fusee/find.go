@@ -108,7 +108,7 @@ func (c *Client) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
 	return o
 }
 
-// agree tells whether all replicas hold the same in slots that may be those of a key with the fingerprint.
+// agree reports whether all replicas hold the same in slots that may be those of a key with the fingerprint.
 func (o *others) agree(first *race.View, print uint8) bool {
 	for r := range o.n {
 		for i := range race.Candidates {

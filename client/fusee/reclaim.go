@@ -54,7 +54,7 @@ type reclaim struct {
 	untidy    bool                // tables may name this client as the owner of a block that is not among own
 }
 
-// resting is an object in quarantine. Its tag tells whether it is the use of it that was freed; anyTag: whatever it is.
+// resting is an object in quarantine. Its tag reports whether it is the use of it that was freed; anyTag: whatever it is.
 type resting struct {
 	unit  uint64
 	class int32
@@ -108,7 +108,7 @@ func (c *Client) layTag(unit uint64, class int, tag int32, incarnation uint32) {
 // first, lest a recovery redo it. There is no need: an unfinished write is one whose word some replica holds.
 func (c *Client) recycle() { c.lay(c.draft.unit, c.draft.object.class) }
 
-// rests tells whether an object is in quarantine.
+// rests reports whether an object is in quarantine.
 func (r *reclaim) rests(unit uint64) bool {
 	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool { return x.unit == unit })
 }

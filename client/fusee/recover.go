@@ -134,7 +134,7 @@ func (r *recovery) findBlocks(g int) error {
 	return nil
 }
 
-// concerns tells whether the dead client, or what is swept, may have objects in a block.
+// concerns reports whether the dead client, or what is swept, may have objects in a block.
 func (r *recovery) concerns(e node.Entry) bool {
 	if r.dead == 0 {
 		return e.Owner() == node.Left
@@ -297,7 +297,7 @@ func (r *recovery) judge(o *remains, views []race.View) {
 	}
 }
 
-// wrote tells whether the dead client proposed a word.
+// wrote reports whether the dead client proposed a word.
 func (r *recovery) wrote(w race.Word) bool {
 	if w.Empty() {
 		return w != 0 && w.Client() == r.dead

@@ -17,7 +17,7 @@ func All(n int) Mask { return 1<<n - 1 }
 // Majority returns how many of n replicas a majority is.
 func Majority(n int) int { return n/2 + 1 }
 
-// Has tells whether a replica is in m.
+// Has reports whether a replica is in m.
 func (m Mask) Has(r int) bool { return m>>r&1 != 0 }
 
 // Len returns how many replicas are in m.

@@ -126,7 +126,7 @@ func (q *Quorum) Timeout() time.Duration { return q.timeout }
 // Done returns the replicas that count in the last step.
 func (q *Quorum) Done() Mask { return q.done }
 
-// Posted tells whether the last step has sent anything.
+// Posted reports whether the last step has sent anything.
 func (q *Quorum) Posted() bool { return q.posted }
 
 // Refused returns the replicas that were judged as ones that Never count in the last step.

@@ -19,7 +19,7 @@ func (q *Quorum) shun(node int, now time.Duration) {
 	q.avoid[node] = now + shunned*q.timer.slow
 }
 
-// Avoids tells whether a node is asked last. It looks at the clock only when there is one.
+// Avoids reports whether a node is asked last. It looks at the clock only when there is one.
 func (q *Quorum) Avoids(node int) bool {
 	if q.avoided == 0 || node >= len(q.avoid) || q.avoid[node] == 0 {
 		return false

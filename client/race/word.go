@@ -60,13 +60,13 @@ func (w Word) Pending() Word { return w | pendingBit }
 // Final returns w without its pending mark.
 func (w Word) Final() Word { return w &^ pendingBit }
 
-// IsPending tells whether w is a proposal that readers do not see.
+// IsPending reports whether w is a proposal that readers do not see.
 func (w Word) IsPending() bool { return w&pendingBit != 0 && !w.Empty() }
 
-// Empty tells whether the slot may take a new pair: it was never used, or its pair was deleted.
+// Empty reports whether the slot may take a new pair: it was never used, or its pair was deleted.
 func (w Word) Empty() bool { return w.Units() == 0 }
 
-// Live tells whether the slot holds a pair that readers see.
+// Live reports whether the slot holds a pair that readers see.
 func (w Word) Live() bool { return w.Units() != 0 && !w.IsPending() }
 
 // Print returns the fingerprint.

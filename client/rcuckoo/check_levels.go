@@ -22,10 +22,10 @@ func (c *checker) growth(shard int) error {
 	return nil
 }
 
-// cut tells whether an operation that was cut off has locked a row.
+// cut reports whether an operation that was cut off has locked a row.
 func (c *checker) cut(n uint32) bool { return c.named[c.s.number(n)] }
 
-// made tells whether a valid row is part of the table. It expects one exactly where its parent was divided so often, but for a division
+// made reports whether a valid row is part of the table. It expects one exactly where its parent was divided so often, but for a division
 // that was cut off between its two rows: then all is in the old one still, and the new one is made again.
 func (c *checker) made(shard int, n uint32) bool {
 	s, r := c.s, c.rows[n]

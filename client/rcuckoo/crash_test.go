@@ -186,7 +186,7 @@ func (d *drama) end() error {
 	return errors.Join(err, check.Linearizable(h, check.Options{}))
 }
 
-// harmed tells whether a worker was fenced off, or stopped for as long as a failure timer.
+// harmed reports whether a worker was fenced off, or stopped for as long as a failure timer.
 func (d *drama) harmed(w int) bool {
 	return d.workers[w-1].Crashed() || d.workers[w-1].Stalled() >= impatient
 }

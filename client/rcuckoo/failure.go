@@ -199,7 +199,7 @@ func (s *Store) askAbout() []rdma.Client {
 	return nil
 }
 
-// dead tells whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
+// dead reports whether the pool says so of a client, and has not said otherwise for a moment: one whose process is about to connect
 // again is not.
 func (s *Store) dead(c rdma.ClientID) bool {
 	if c == 0 || c == s.id || int(c) > s.Clients {
@@ -209,7 +209,7 @@ func (s *Store) dead(c rdma.ClientID) bool {
 	return since != 0 && s.vigil.clock-since >= s.opt.Failure/lookShares
 }
 
-// expired tells whether a client that has not moved for some time is dead: for a failure timer, or for half of one when the pool
+// expired reports whether a client that has not moved for some time is dead: for a failure timer, or for half of one when the pool
 // says so, too. What the pool says is not enough: it may have been asked twice, and each time at a moment at which a client
 // that moves was cut off.
 func (s *Store) expired(c rdma.ClientID, still time.Duration) bool {
@@ -225,12 +225,12 @@ func (s *Store) still(c rdma.ClientID) time.Duration {
 	return s.vigil.clock - g.since
 }
 
-// fenced tells whether nothing of a client lands any more that belongs to its intent.
+// fenced reports whether nothing of a client lands any more that belongs to its intent.
 func (s *Store) fenced(c rdma.ClientID) bool {
 	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
 }
 
-// gone tells whether a client whose intent was seen is dead, or gave it up. So is whoever is condemned, and the worker itself:
+// gone reports whether a client whose intent was seen is dead, or gave it up. So is whoever is condemned, and the worker itself:
 // where its own intent is not idle it is what is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, s.still(c)) }
 

@@ -34,7 +34,7 @@ func (p place) other(n uint32) uint32 {
 	return n
 }
 
-// has tells whether n is one of the two rows.
+// has reports whether n is one of the two rows.
 func (p place) has(n uint32) bool { return n == p.first || n == p.second }
 
 // reach is, for each number of trailing zeros z, how far behind the first row the second may lie: the floor of f^(f+z), and

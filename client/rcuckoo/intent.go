@@ -39,7 +39,7 @@ const (
 	givenUp = ^uint64(0) // a beat
 )
 
-// idle tells whether the client of an intent with this state has no operation.
+// idle reports whether the client of an intent with this state has no operation.
 func idle(state uint64) bool { return state == 0 || state&idleBit != 0 }
 
 // want is what is to be locked in one lock word.
@@ -115,7 +115,7 @@ func (t *intent) bits(word uint32) (bits uint64) {
 	return bits
 }
 
-// within tells whether an intent names no words but these, which are in order.
+// within reports whether an intent names no words but these, which are in order.
 func (t *intent) within(words []uint32) bool {
 	for i := range t.words() {
 		if _, ok := slices.BinarySearch(words, t.word(i)); !ok {
@@ -125,7 +125,7 @@ func (t *intent) within(words []uint32) bool {
 	return true
 }
 
-// names tells whether an intent names one of some lock words.
+// names reports whether an intent names one of some lock words.
 func (t *intent) names(words []uint32) bool {
 	for i := range t.words() {
 		if slices.Contains(words, t.word(i)) {

@@ -80,16 +80,16 @@ func (l *layout) parent(id uint32) uint32 {
 // child returns the row that a row's next division makes.
 func (l *layout) child(id uint32, level int) uint32 { return id + uint32(l.Rows)<<level }
 
-// made tells whether a valid row is part of the table.
+// made reports whether a valid row is part of the table.
 func (l *layout) made(id uint32, r row) bool { return l.level(r) >= l.birth(id) }
 
-// belongs tells whether entries with these bits belong into a valid row of their number. None do where its level is
+// belongs reports whether entries with these bits belong into a valid row of their number. None do where its level is
 // below its birth: its segment has a bit that is above the level.
 func (l *layout) belongs(id, bits uint32, r row) bool {
 	return bits&(1<<l.level(r)-1) == l.segment(id)
 }
 
-// right tells whether a valid row, whose segment agrees with some bits, is the one of its number for entries with these
+// right reports whether a valid row, whose segment agrees with some bits, is the one of its number for entries with these
 // bits. Else it returns one that is nearer to it. Both ways end: a row that was not made leads to a parent, and one
 // that was divided to a child that was made, of which there are no more than levels.
 func (l *layout) right(id, segment uint32, r row) (next uint32, ok bool) {

@@ -103,7 +103,7 @@ func (f *form) named(p, key []byte, r ref) entry {
 	return entry{p, metaUsed | metaExtent | meta(len(key))<<inlineBits}
 }
 
-// sound tells whether an entry can have been written by a client.
+// sound reports whether an entry can have been written by a client.
 func (f *form) sound(e entry) bool {
 	switch {
 	case !e.meta.used():
@@ -138,7 +138,7 @@ func (f *form) version(r row) uint64 { return le.Uint64(r[f.versionAt:]) }
 func (f *form) level(r row) int      { return int(f.version(r) >> levelShift) }
 func (f *form) sum(r row) uint64     { return le.Uint64(r[f.sumAt:]) }
 
-// valid tells whether r is the row of a place, as a client left it: not torn, and not another's.
+// valid reports whether r is the row of a place, as a client left it: not torn, and not another's.
 func (f *form) valid(r row, shard int, n uint32) bool {
 	if f.version(r) == 0 {
 		return f.zero(r)

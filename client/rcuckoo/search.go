@@ -189,7 +189,7 @@ func (s *rowSet) reset() {
 	}
 }
 
-// add tells whether the row is new.
+// add reports whether the row is new.
 func (s *rowSet) add(row uint32) bool {
 	mask := uint32(len(s.slots) - 1)
 	i := uint32(spread(uint64(row))) & mask

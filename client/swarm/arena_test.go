@@ -118,7 +118,7 @@ func answer(err error) error {
 	return err
 }
 
-// outdated tells whether an operation has to begin again with an object of today, and may.
+// outdated reports whether an operation has to begin again with an object of today, and may.
 func outdated(err error) bool {
 	return errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain)
 }

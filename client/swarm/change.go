@@ -102,7 +102,7 @@ func (c *change) makeRoom(bucket []directory.Entry) ([]directory.Entry, error) {
 	return rest, nil
 }
 
-// is tells whether the key is the one at a location.
+// is reports whether the key is the one at a location.
 func (c *change) is(location uint64) (ok bool, err error) {
 	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone && c.s.current(&e.Register) {
 		c.k, c.at = e.Register, location

@@ -257,7 +257,7 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 		})
 }
 
-// landed looks at the CAS of a replica, and tells whether that has the tuple, or a higher one, now.
+// landed looks at the CAS of a replica, and reports whether that has the tuple, or a higher one, now.
 func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	if p.buffer[r] != 0 { // written before the CAS
 		p.stored |= quorum.Only(r)

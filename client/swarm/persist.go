@@ -19,17 +19,17 @@ func (s *Store) epoch() uint64 {
 	return s.member.Epoch
 }
 
-// busy tells whether a sweep is under way, as far as the worker knows.
+// busy reports whether a sweep is under way, as far as the worker knows.
 func (s *Store) busy() bool { return s.member != nil && s.member.Busy }
 
-// current tells whether an object is still the one that the worker knows.
+// current reports whether an object is still the one that the worker knows.
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
 
 // rustAfter is what share of an operation's timeout a client may be idle before it takes it that epochs may have begun that it
 // has not heard of: on wall clocks less than a keeper's tick, which lies between any two.
 const rustAfter = 100
 
-// mayOutdate tells whether a fence in the midst of a WRITE to a cached object could be the second one since it was known to be
+// mayOutdate reports whether a fence in the midst of a WRITE to a cached object could be the second one since it was known to be
 // there. Then the outcome of the WRITE would be unknown; so a READ comes first, which may be cut off and has no
 // effect; of RAW, whose READs do not prove that an object is there, a lookup.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {

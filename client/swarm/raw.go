@@ -23,7 +23,7 @@ const (
 	rawGone   = ^uint64(0)
 )
 
-// raw tells whether objects are RAW's.
+// raw reports whether objects are RAW's.
 func (s *Shape) raw() bool { return s.Words == 0 }
 
 func (c *Client) readRaw(k *Register) ([]byte, error) {

@@ -43,7 +43,7 @@ func (c *Client) Read(k *Register) ([]byte, error) {
 	return nil, fmt.Errorf("read a value that no writer ends in %d iterations: %w", c.quorum.Attempts, rdma.ErrTimeout)
 }
 
-// again tells whether a READ of the max register that failed is tried once more.
+// again reports whether a READ of the max register that failed is tried once more.
 func again(err error) bool { return errors.Is(err, errLost) || errors.Is(err, quorum.ErrAttempts) }
 
 // try is an iteration of READ.

@@ -82,7 +82,7 @@ type retries struct {
 	waiting bool
 }
 
-// more tells whether there may be another iteration, behind one that ended with err.
+// more reports whether there may be another iteration, behind one that ended with err.
 func (c *Client) more(r *retries, err error) bool {
 	if isReused(err) {
 		now := c.ep.Now()

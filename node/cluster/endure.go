@@ -57,7 +57,7 @@ func (k *keeper) renew(v rdma.View) error {
 	return nil
 }
 
-// doubtful tells whether a node lets probes fail, or wait, and is not among those that are down.
+// doubtful reports whether a node lets probes fail, or wait, and is not among those that are down.
 func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	for n, m := range v.Members {
 		p := &k.probes[n]

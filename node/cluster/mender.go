@@ -31,7 +31,7 @@ type Mender interface {
 // each of these epochs the keeper calls Mend and, behind it, Sweep, both under the busy view.
 type Enduring interface {
 	Mender
-	// Littered tells whether a sweep would pay though nobody died: clients ask for it, or the last sweep needs another
+	// Littered reports whether a sweep would pay though nobody died: clients ask for it, or the last sweep needs another
 	// one. It is asked in every tick of an idle view.
 	Littered(v rdma.View) (bool, error)
 }

@@ -243,7 +243,7 @@ func (u *upFlags) place(cmd *cobra.Command) error {
 	return nil
 }
 
-// started tells whether memory nodes were started on this machine under a name.
+// started reports whether memory nodes were started on this machine under a name.
 func started(name string) bool {
 	names, err := local.List()
 	return err == nil && slices.Contains(names, name)

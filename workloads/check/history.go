@@ -80,10 +80,10 @@ type Op struct {
 	Return time.Duration `json:"ret"`
 }
 
-// unknown tells whether nobody knows what the operation did, or will do.
+// unknown reports whether nobody knows what the operation did, or will do.
 func (o *Op) unknown() bool { return o.Answer >= Pending }
 
-// observes tells whether the operation, going by its answer, changed nothing.
+// observes reports whether the operation, going by its answer, changed nothing.
 func (o *Op) observes() bool {
 	return o.Kind == Get || o.Answer == NotFound || o.Answer == Exists
 }

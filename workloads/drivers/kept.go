@@ -27,7 +27,7 @@ func (k *Kept) Note(e cluster.Event) {
 	}
 }
 
-// Leads tells whether the process was elected the pool's master, and has not found since that another one is. A master that
+// Leads reports whether the process was elected the pool's master, and has not found since that another one is. A master that
 // is stopped, or cut off from whoever elects it, finds that late.
 func (k *Kept) Leads() bool {
 	k.mu.Lock()

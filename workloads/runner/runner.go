@@ -278,7 +278,7 @@ func (r *run) result(took time.Duration) *Result {
 	return res
 }
 
-// Misused tells whether err is a user's mistake rather than a failure.
+// Misused reports whether err is a user's mistake rather than a failure.
 func Misused(err error) bool {
 	var use *workloads.UseError
 	return errors.As(err, &use)

@@ -45,7 +45,7 @@ func write(f *os.File, err error) func([]byte) error {
 	}
 }
 
-// Savable tells whether Save can write a file, which it leaves as it is.
+// Savable reports whether Save can write a file, which it leaves as it is.
 func Savable(name string) error {
 	file, direct, err := target(name)
 	if err != nil || direct {

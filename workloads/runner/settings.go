@@ -55,7 +55,7 @@ func Configure(p *properties.Properties) (Config, error) {
 	return c, r.Err
 }
 
-// Bounded tells whether a run of c ends by itself; an error is a UseError that says what is missing.
+// Bounded reports whether a run of c ends by itself; an error is a UseError that says what is missing.
 func (c *Config) Bounded() error {
 	if !c.Load && c.Spec.OperationCount == 0 && c.MaxTime == 0 {
 		return workloads.Misuse("operationcount is not set: add -p operationcount=N, or -p maxexecutiontime=SECONDS")

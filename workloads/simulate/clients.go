@@ -284,10 +284,10 @@ func (r *run) work(p *participant, ep rdma.Endpoint) {
 // afterFailure is how long a client waits when an operation failed: some fail in no time, and for ever.
 const afterFailure = time.Microsecond
 
-// fenced tells whether err means that a client cannot go on.
+// fenced reports whether err means that a client cannot go on.
 func fenced(err error) bool { return errors.Is(err, rdma.ErrRevoked) || errors.Is(err, rdma.ErrClosed) }
 
-// another tells whether one more operation is to begin. Clients that are paced have shares of their own instead.
+// another reports whether one more operation is to begin. Clients that are paced have shares of their own instead.
 func (r *run) another() bool {
 	if r.Target > 0 || r.Ops == 0 {
 		return true

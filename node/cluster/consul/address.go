@@ -30,7 +30,7 @@ func Parse(address string) (agent, pool string, err error) {
 	return agent, pool, checkName(pool)
 }
 
-// checkAgent tells whether address is HOST:PORT.
+// checkAgent reports whether address is HOST:PORT.
 func checkAgent(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 ||

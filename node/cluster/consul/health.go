@@ -22,7 +22,7 @@ type Health struct {
 	Agent  string // the name of the Consul node it registered with
 }
 
-// Alive tells whether the process said something within TTL.
+// Alive reports whether the process said something within TTL.
 func (h Health) Alive() bool { return h.Status == api.HealthPassing || h.Status == api.HealthWarning }
 
 // Members lists who is registered, sorted by pool, node and ID; pool "": of all pools, and of none. It is what Consul heard,

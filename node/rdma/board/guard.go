@@ -53,7 +53,7 @@ func (g *Guard) Granted(peer int, round uint64) {
 	}
 }
 
-// Grant tells whether this node grants peer the lease that it asks for.
+// Grant reports whether this node grants peer the lease that it asks for.
 func (g *Guard) Grant(peer int) bool {
 	return uint(peer) < uint(len(g.expelled)) && !g.expelled[peer]
 }

@@ -50,7 +50,7 @@ func (b *Board) note(owner rdma.ClientID, t tenure) {
 	b.mine[owner] = t
 }
 
-// judge tells whether a tenure lasts, and until when at the latest on this process's clock.
+// judge reports whether a tenure lasts, and until when at the latest on this process's clock.
 func (b *Board) judge(m masterRecord, version uint64) (r rdma.Role, lasts bool, err error) {
 	now := b.o.Now()
 	if m.Owner == 0 {

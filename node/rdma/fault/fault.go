@@ -49,7 +49,7 @@ func New(ep rdma.Endpoint, faults ...Fault) *Endpoint {
 // Sent returns how many verbs and calls the worker has come to: enumerating faults runs At from 1 to this.
 func (e *Endpoint) Sent() uint64 { return e.sent }
 
-// Crashed tells whether a fault has crashed the worker.
+// Crashed reports whether a fault has crashed the worker.
 func (e *Endpoint) Crashed() bool { return e.crashed.Load() }
 
 // take removes the first fault that befalls the next n verbs, of a step, and returns it and the verb's place among them.

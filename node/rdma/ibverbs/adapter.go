@@ -180,7 +180,7 @@ func (c completion) err() error {
 	return fmt.Errorf("%s (vendor %#x): %w", text, c.vendor, rdma.ErrNodeDown)
 }
 
-// strayed tells whether the verb itself was wrong: outside of what its sender may touch.
+// strayed reports whether the verb itself was wrong: outside of what its sender may touch.
 func (c completion) strayed() bool {
 	switch c.status {
 	case statusLocalLength, statusLocalQP, statusProtection, statusBadRequest, statusRemoteAccess, statusRemoteOp:

@@ -216,7 +216,7 @@ func (e *Endpoint) take(p *peer, f *flight, seq uint32) {
 // mostGuesses bounds how often a masked compare and swap is tried: each time somebody else changed the word.
 const mostGuesses = 1 << 16
 
-// guessed tells whether a masked compare and swap has to be tried again: the word is another one than was guessed, but only in bits that
+// guessed reports whether a masked compare and swap has to be tried again: the word is another one than was guessed, but only in bits that
 // are not compared. The word is known now, and it succeeds unless somebody changes it again meanwhile.
 func (e *Endpoint) guessed(p *peer, f *flight, op *rdma.Op) bool {
 	if op.Result == f.guess || (op.Result^op.Expect)&op.CompareMask != 0 {

@@ -36,7 +36,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Built tells whether this program was built with libibverbs.
+// Built reports whether this program was built with libibverbs.
 const Built = true
 
 // Requests, groups and completions are shared with C as they are.

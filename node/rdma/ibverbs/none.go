@@ -4,7 +4,7 @@ package ibverbs
 
 import "net"
 
-// Built tells whether this program was built with libibverbs.
+// Built reports whether this program was built with libibverbs.
 const Built = false
 
 func openAdapter(Choice, net.IP) (adapter, error) { return nil, ErrNotBuilt }

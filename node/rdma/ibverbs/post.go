@@ -179,10 +179,10 @@ func (e *Endpoint) ring(p *peer, first int) {
 	e.groups = append(e.groups, group{pair: p.qp.handle(), key: p.key, first: uint32(first), n: uint32(n)})
 }
 
-// begins tells whether f is the first of its op's work requests.
+// begins reports whether f is the first of its op's work requests.
 func (f *flight) begins() bool { return (f.off == 0 || f.piece == 1) && f.wrong == 0 }
 
-// unordered tells whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
+// unordered reports whether a READ or an atomic is in flight, as far as the device has told: what a fence waits for.
 func (p *peer) unordered() bool {
 	for seq := p.ripe; seq != p.tail; seq++ {
 		if f := p.at(seq); f.batch.Op(int(f.op)).Verb != rdma.Write {

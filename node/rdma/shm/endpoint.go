@@ -149,7 +149,7 @@ func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	return at
 }
 
-// enter announces that verbs are about to run and tells whether they may. The announcement is sequentially
+// enter announces that verbs are about to run and reports whether they may. The announcement is sequentially
 // consistent: either Revoke or Fence sees it and waits, or it is seen here that they came first.
 func (e *Endpoint) enter() error {
 	atomic.StoreUint64(&e.slot.busy, e.turn+1)

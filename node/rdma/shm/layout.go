@@ -53,7 +53,7 @@ type slot struct {
 	name  [24]byte // padded with zeros
 }
 
-// inUse tells whether a slot in that state has a holder: a live one, or a dead one whose memory waits for recovery.
+// inUse reports whether a slot in that state has a holder: a live one, or a dead one whose memory waits for recovery.
 func inUse(state uint64) bool { return state&1 != 0 }
 
 // life returns which life a slot in that state has seen last.

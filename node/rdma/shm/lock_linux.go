@@ -44,7 +44,7 @@ func unlockRange(f *os.File, off, n int64) error {
 	return nil
 }
 
-// rangeLocked tells whether a description other than f's has locked one of n bytes at off.
+// rangeLocked reports whether a description other than f's has locked one of n bytes at off.
 func rangeLocked(f *os.File, off, n int64) (bool, error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: off, Len: n}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// CheckName tells whether name may name a pool: letters, digits, '.', '_' and '-', the first no '.' and no '-'. The
+// CheckName reports whether name may name a pool: letters, digits, '.', '_' and '-', the first no '.' and no '-'. The
 // error wraps ErrName.
 func CheckName(name string) error {
 	if !rdma.IsPoolName(name) {

@@ -10,7 +10,7 @@ import (
 // downBit marks a node that is down, in its member word: the death comes first, the view follows.
 const downBit = 1 << 62
 
-// isDown tells whether a node with that member word serves nobody: it is down, or gone from the view.
+// isDown reports whether a node with that member word serves nobody: it is down, or gone from the view.
 func isDown(word uint64) bool { return word>>62 != 0 }
 
 // viewWord is the word in which masters meet. A change of a member has to be refused once the state is another, so that

@@ -1,4 +1,4 @@
 package sim
 
-// Dead tells whether a memory node has died.
+// Dead reports whether a memory node has died.
 func (s *Sim) Dead(node int) bool { return s.nodes[node].dead }

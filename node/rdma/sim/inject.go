@@ -100,7 +100,7 @@ func (s *Sim) curse(w *Worker) {
 	}
 }
 
-// meant tells whether a fault's client is w, which was started last.
+// meant reports whether a fault's client is w, which was started last.
 func (s *Sim) meant(w *Worker, client string) bool {
 	if client == Anybody {
 		return true
@@ -271,7 +271,7 @@ func (s *Sim) held(f *flight, e event) bool {
 	return true
 }
 
-// unanswered tells whether an answer is held up by a partition; then it comes again, as an error if the requester gives
+// unanswered reports whether an answer is held up by a partition; then it comes again, as an error if the requester gives
 // up.
 func (s *Sim) unanswered(f *flight, k kind) bool {
 	if f.err != nil || !s.mayBeCut(f) {

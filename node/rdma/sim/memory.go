@@ -124,7 +124,7 @@ func (m *memory) atomic(off uint64, op *rdma.Op) uint64 {
 	return word
 }
 
-// changedByAtomics tells whether some word of n bytes at off was.
+// changedByAtomics reports whether some word of n bytes at off was.
 func (m *memory) changedByAtomics(off uint64, n int) bool {
 	for a, end := off&^7, off+uint64(n); a < end; a += 8 {
 		p := m.seen(a)

@@ -77,10 +77,10 @@ func (w *Worker) ComputeNode() int { return max(slices.Index(w.s.machines, w.roo
 // Sent returns how many verbs and calls it and its tasks have sent: crash enumeration runs k from 0 to this.
 func (w *Worker) Sent() uint64 { return w.root.sent }
 
-// Crashed tells whether it was stopped by CrashAt or CrashAfter.
+// Crashed reports whether it was stopped by CrashAt or CrashAfter.
 func (w *Worker) Crashed() bool { return w.state == crashed }
 
-// Finished tells whether its function has returned.
+// Finished reports whether its function has returned.
 func (w *Worker) Finished() bool { return w.state == finished }
 
 // WhenCrashed calls f at the moment of its crash, in the engine: f may start other workers, for instance one that
@@ -237,7 +237,7 @@ func (w *Worker) allow(n int) int {
 	return n
 }
 
-// dead tells whether its last verb was sent.
+// dead reports whether its last verb was sent.
 func (w *Worker) dead() bool { return w.root.doomed && w.root.sent >= w.root.crashAt }
 
 // crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run their defers, which

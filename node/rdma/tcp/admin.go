@@ -341,7 +341,7 @@ func (f *Fabric) drop() error {
 	return f.each(living, callPatience, drop, nil)
 }
 
-// isIdle tells whether a process that is attached has no client.
+// isIdle reports whether a process that is attached has no client.
 func (f *Fabric) isIdle(process string) bool {
 	holders, err := f.board.Clients()
 	if err != nil {

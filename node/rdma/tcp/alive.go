@@ -89,7 +89,7 @@ func (s sending) ping() {
 	header{kind: kindPing}.put(s.l.out[at:])
 }
 
-// nears tells whether p, on its way to the node, is nearer to it than when this was called last.
+// nears reports whether p, on its way to the node, is nearer to it than when this was called last.
 func (l *link) nears(nc net.Conn, p *ping) bool {
 	sent, acked, ok := sentOver(nc)
 	l.mu.Lock()

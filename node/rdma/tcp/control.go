@@ -53,7 +53,7 @@ func (f *Fabric) learn(v rdma.View, down []bool) {
 	}
 }
 
-// down tells whether a node serves nobody any more.
+// down reports whether a node serves nobody any more.
 func (f *Fabric) down(node int) error {
 	if f.downs[node].Load() {
 		return fmt.Errorf("node %d was expelled: %w", node, rdma.ErrNodeDown)
@@ -114,7 +114,7 @@ func (f *Fabric) Master() (rdma.Role, time.Duration, bool) {
 	return r, left, ok && err == nil
 }
 
-// serving tells whether a memory node may still execute verbs, as far as this process knows.
+// serving reports whether a memory node may still execute verbs, as far as this process knows.
 func (f *Fabric) serving(node int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,7 +242,7 @@ func (f *Fabric) CPU() (sum time.Duration, err error) {
 	return sum, err
 }
 
-// NodeDown tells whether a node serves nobody any more, or this process does not reach it.
+// NodeDown reports whether a node serves nobody any more, or this process does not reach it.
 func (f *Fabric) NodeDown(node int) bool {
 	return f.downs[node].Load() || f.links[node].verbs.up() != nil
 }

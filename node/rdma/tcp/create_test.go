@@ -13,7 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// free tells whether nodes have no pool.
+// free reports whether nodes have no pool.
 func free(t testing.TB, addrs []string) bool {
 	t.Helper()
 	infos, errs := tcp.Inspect(t.Context(), tcp.Options{Addresses: addrs})

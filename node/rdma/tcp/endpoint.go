@@ -520,7 +520,7 @@ func (e *Endpoint) await(b *rdma.Batch, n, at int, until time.Duration) int {
 // mostAside bounds the nodes of which one batch's first answers are waited for; those of others come a moment later.
 const mostAside = 16
 
-// others tells whether ops of b behind number at are in flight to other nodes.
+// others reports whether ops of b behind number at are in flight to other nodes.
 func others(b *rdma.Batch, at, node int) bool {
 	for i := at; i < b.Len(); i++ {
 		if !b.Completed(i) && b.Op(i).Addr.Node() != node {

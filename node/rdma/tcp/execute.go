@@ -9,7 +9,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// barred tells whether a request may not be executed.
+// barred reports whether a request may not be executed.
 func (c *conn) barred(r *rights) status {
 	p := c.pool
 	switch {

@@ -8,10 +8,10 @@ import (
 // MaxLease is the longest lease that a pool can have.
 const MaxLease = maxLease
 
-// HasMajority tells whether the nodes that keep the board are connected, so that clients can be given back.
+// HasMajority reports whether the nodes that keep the board are connected, so that clients can be given back.
 func (f *Fabric) HasMajority() bool { return f.hasMajority() }
 
-// Expelled tells whether the node knows that it was.
+// Expelled reports whether the node knows that it was.
 func (n *Node) Expelled() bool { p := n.pool.Load(); return p != nil && p.expelled.Load() }
 
 // NewBlocking takes a connection out of Go's poller; see blocking.

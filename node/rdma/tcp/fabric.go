@@ -48,7 +48,7 @@ type Options struct {
 	Seed uint64
 }
 
-// Local tells whether all nodes are processes of this machine, as far as their addresses tell.
+// Local reports whether all nodes are processes of this machine, as far as their addresses tell.
 func (f *Fabric) Local() bool {
 	return !slices.ContainsFunc(f.record.Addresses, func(addr string) bool { return !onLoopback(addr) })
 }
@@ -232,7 +232,7 @@ func (f *Fabric) Tenure() time.Duration {
 	return min(max(4*f.record.Lease, 400*time.Millisecond), board.MaxLease)
 }
 
-// holds tells whether op touches nothing but registered memory.
+// holds reports whether op touches nothing but registered memory.
 func (f *Fabric) holds(op *rdma.Op) bool {
 	off, n := op.Addr.Offset(), uint64(op.Len())
 	return op.Verb >= rdma.Read && op.Verb <= rdma.FetchAdd && !(op.Verb.Atomic() && off%8 != 0) &&
@@ -309,7 +309,7 @@ func (f *Fabric) endpoint(c rdma.Client) (*Endpoint, error) {
 	return e, nil
 }
 
-// ReadOnly tells whether this process may do nothing but read: it knows the read token alone.
+// ReadOnly reports whether this process may do nothing but read: it knows the read token alone.
 func (f *Fabric) ReadOnly() bool {
 	return len(f.o.Security.Token) == 0 && len(f.o.Security.ReadToken) > 0
 }
@@ -353,7 +353,7 @@ func (f *Fabric) giveBack() {
 	}
 }
 
-// hasMajority tells whether enough nodes are connected to keep the board, unless somebody else does.
+// hasMajority reports whether enough nodes are connected to keep the board, unless somebody else does.
 func (f *Fabric) hasMajority() bool {
 	up := 0
 	for _, l := range f.links[:f.record.voters()] {

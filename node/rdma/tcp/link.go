@@ -253,7 +253,7 @@ func (l *link) send(k kind, items int, f flight, body func(out []byte) []byte) e
 	return nil
 }
 
-// done unlocks the link and tells whether the caller has to write, by calling flush: nobody else does.
+// done unlocks the link and reports whether the caller has to write, by calling flush: nobody else does.
 func (s sending) done() bool {
 	l := s.l
 	if l.writing {
@@ -335,14 +335,14 @@ func (l *link) writeHeavy(s *stream) {
 	}
 }
 
-// gone tells whether the process that was called is no more: nobody listens there, or a node of no such pool.
+// gone reports whether the process that was called is no more: nobody listens there, or a node of no such pool.
 func (l *link) gone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.nc == nil && l.nobody
 }
 
-// up tells whether the link is connected.
+// up reports whether the link is connected.
 func (l *link) up() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

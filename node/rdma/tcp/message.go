@@ -159,7 +159,7 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 	return r, fmt.Errorf("%q: this node does not know it: %w", m.Do, rdma.ErrNotSupported)
 }
 
-// mayAct tells whether a message is of the pool, and for the node of it, that the caller proved to want when it was let in.
+// mayAct reports whether a message is of the pool, and for the node of it, that the caller proved to want when it was let in.
 // Whoever passes on proofs of others, from the address of a node that died, has no say in what they are good for.
 func (c *conn) mayAct(n *Node, m *message) error {
 	id, index := m.Pool, c.index
@@ -233,7 +233,7 @@ func (n *Node) users() (users int) {
 	return users
 }
 
-// reads tells whether a question changes nothing.
+// reads reports whether a question changes nothing.
 func reads(q *board.Question) bool {
 	return q != nil && (q.Kind == board.KindPeek || q.Kind == board.KindPeekAll)
 }

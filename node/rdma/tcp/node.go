@@ -189,7 +189,7 @@ func (n *Node) leaveFile() error {
 	return leaveFile(n.file)
 }
 
-// onLoopback tells whether an address is reached by this machine alone. A name is looked up.
+// onLoopback reports whether an address is reached by this machine alone. A name is looked up.
 func onLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "" {
@@ -287,7 +287,7 @@ func (n *Node) leave(c *conn) {
 	}
 }
 
-// alive tells whether a process is, or may be about to connect again. The caller holds mu.
+// alive reports whether a process is, or may be about to connect again. The caller holds mu.
 func (n *Node) alive(process string) bool {
 	proc := n.processes[process]
 	return proc != nil && !proc.left && (proc.conns > 0 || wall.Now()-proc.lost <= n.grace())

@@ -213,14 +213,14 @@ func (l *link) readAll(s *stream) {
 	}
 }
 
-// alone tells whether no worker would read.
+// alone reports whether no worker would read.
 func (s *stream) alone() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.waiting) == 0 || s.aside.Load() > 0
 }
 
-// awaited tells whether something is in flight.
+// awaited reports whether something is in flight.
 func (l *link) awaited() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -101,7 +101,7 @@ func behind(t testing.TB, n int, lease time.Duration, h rdma.Handler) (*pool, []
 	return &pool{f, nodes}, proxies
 }
 
-// down tells whether err says that a node is down, or is nil.
+// down reports whether err says that a node is down, or is nil.
 func downOrNil(err error) bool { return err == nil || errors.Is(err, rdma.ErrNodeDown) }
 
 // heap is how many bytes are in use.

@@ -270,7 +270,7 @@ func flying(crash sim.Fault, by time.Duration) sim.Fault {
 	return sim.Fault{Kind: sim.FlyFault, Client: crash.Client, Verb: crash.Verb, For: by}
 }
 
-// may tells whether faults of a kind are wanted.
+// may reports whether faults of a kind are wanted.
 func (d *drawer) may(k sim.FaultKind) bool {
 	return len(d.limits.Kinds) == 0 || slices.Contains(d.limits.Kinds, k)
 }

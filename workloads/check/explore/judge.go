@@ -44,23 +44,23 @@ func (r *run) judge() *Failure {
 	return r.sound()
 }
 
-// troubled tells whether something goes wrong in the plan that may cost others' operations their outcome. A verb that
+// troubled reports whether something goes wrong in the plan that may cost others' operations their outcome. A verb that
 // is late or a clock that is wrong for less than a timeout is no excuse.
 func (r *run) troubled() bool { return len(r.plan.Faults) > 0 }
 
-// struck tells whether a fault other than a crash is the player's own.
+// struck reports whether a fault other than a crash is the player's own.
 func (r *run) struck(p *player) bool {
 	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool {
 		return f.Kind != sim.CrashFault && (f.Client == p.name || f.Client == sim.Anybody)
 	})
 }
 
-// slowed tells whether some node is slow: then operations take as long as they take.
+// slowed reports whether some node is slow: then operations take as long as they take.
 func (r *run) slowed() bool {
 	return slices.ContainsFunc(r.plan.Faults, func(f sim.Fault) bool { return f.Kind == sim.SlowFault })
 }
 
-// visitor tells whether p came when all was over.
+// visitor reports whether p came when all was over.
 func (r *run) visitor(p *player) bool { return p.number == len(r.plan.Work) }
 
 // left judges how a player came and went.
@@ -149,12 +149,12 @@ func (r *run) sound() *Failure {
 	return nil
 }
 
-// crashed tells whether some client crashed.
+// crashed reports whether some client crashed.
 func (r *run) crashed() bool {
 	return slices.ContainsFunc(r.players, func(p *player) bool { return p.w.Crashed() })
 }
 
-// recovered tells whether the keepers came to the end of their work.
+// recovered reports whether the keepers came to the end of their work.
 func (r *run) recovered() *Failure {
 	if !r.mended() {
 		return nil

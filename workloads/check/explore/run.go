@@ -157,7 +157,7 @@ func (r *run) play() *Failure {
 	return r.judge()
 }
 
-// mended tells whether keepers take part: where nothing goes wrong they would only be in the way of a small replay.
+// mended reports whether keepers take part: where nothing goes wrong they would only be in the way of a small replay.
 func (r *run) mended() bool { return r.subject.Mender != nil && len(r.plan.Faults) > 0 }
 
 // enter starts a player.

@@ -155,7 +155,7 @@ func (k *shrinker) shape() {
 	}
 }
 
-// survives tells whether the plan leaves one replica of everything: a smaller pool must not fail for want of nodes.
+// survives reports whether the plan leaves one replica of everything: a smaller pool must not fail for want of nodes.
 func (p *Plan) survives() bool {
 	lost := len(p.lost())
 	return lost < min(p.Index, p.Data) || lost == 0

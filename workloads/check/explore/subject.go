@@ -50,7 +50,7 @@ type Subject struct {
 	Levels int
 }
 
-// spared tells whether its pools with so many replicas may have spares.
+// spared reports whether its pools with so many replicas may have spares.
 func (s *Subject) spared(replicas int) bool {
 	return s.Mender != nil && !s.Majority && !s.NoSpares && (replicas > 1 || !s.Lone)
 }

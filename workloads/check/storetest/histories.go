@@ -184,7 +184,7 @@ func merge(recorders []*check.Recorder) check.History {
 	return h
 }
 
-// varied tells whether a history has every answer in it, without which it would show little.
+// varied reports whether a history has every answer in it, without which it would show little.
 func varied(h check.History) error {
 	for _, want := range []struct {
 		kind   check.Kind
@@ -203,7 +203,7 @@ func varied(h check.History) error {
 	return nil
 }
 
-// judge tells whether every answer is one that a Store may give, and whether they fit together. Only the crash of another
+// judge reports whether every answer is one that a Store may give, and whether they fit together. Only the crash of another
 // client excuses an operation that ends at its timeout, with an outcome that it knows (check.TimedOut) or does not.
 func judge(h check.History, crashed bool, slack time.Duration) error {
 	var errs []error

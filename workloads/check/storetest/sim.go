@@ -33,7 +33,7 @@ func (h *Harness) scene(l load) (*scene, error) {
 	return &scene{h: h, load: l, s: s, servers: servers}, nil
 }
 
-// crashed tells whether somebody has crashed so far.
+// crashed reports whether somebody has crashed so far.
 func (c *scene) crashed() bool { return slices.ContainsFunc(c.workers, (*sim.Worker).Crashed) }
 
 // enter starts a worker that records what f does. A worker that crashes does not come to the end of it.

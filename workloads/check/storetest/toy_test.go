@@ -143,7 +143,7 @@ func (s *toy) write(off uint64, p []byte) error {
 	return err
 }
 
-// change gives key a new block, or none; want tells whether the key must be there.
+// change gives key a new block, or none; want reports whether the key must be there.
 func (s *toy) change(key, value []byte, want bool, no error) error {
 	if len(key) > toyKey || len(value) > toyValue {
 		return client.ErrTooLarge
