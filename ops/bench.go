@@ -241,7 +241,7 @@ func (b *Bench) newFloor(p *stores.Pool) (*floor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("measure the floor: %w", err)
 	}
-	if err := remove(); err != nil { // whoever has it open keeps it
+	if err := remove(); err != nil { // f stays usable: it is open
 		return nil, errors.Join(err, f.close())
 	}
 	return f, nil

@@ -87,7 +87,7 @@ func (b *Breaker) waits(behind *Broken) string {
 	return ""
 }
 
-// vacant returns a node that is gone whose place a spare is free for; negative: there is none.
+// vacant returns a node that is gone and that a free spare can replace; negative: there is none.
 func vacant(p *stores.Pool, nodes []Node) int {
 	if p.Kind.Majority {
 		return -1

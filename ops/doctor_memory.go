@@ -29,7 +29,8 @@ func (d *Doctor) memlock(_ context.Context, t *Topic) {
 	}
 }
 
-// ipcLock is the bit of CAP_IPC_LOCK, to whom the kernel applies no limit (capabilities(7)).
+// ipcLock is the bit of CAP_IPC_LOCK. RLIMIT_MEMLOCK does not apply to a process that has this
+// capability (capabilities(7)).
 const ipcLock = 14
 
 func (d *Doctor) mayLock() bool {

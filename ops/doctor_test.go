@@ -130,7 +130,8 @@ func (forbidden) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
 
-// Who may look at nothing is told so, and nothing breaks; nor where there is no Linux.
+// Without permission to read anything the doctor reports that, and does not fail. Neither does it
+// fail on a system other than Linux.
 func TestDoctorSeesNothing(t *testing.T) {
 	d := patient(&txtar.Archive{})
 	d.Root = forbidden{}

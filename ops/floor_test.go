@@ -72,7 +72,7 @@ func TestFloor(t *testing.T) {
 				t.Fatalf("%s: the floor of %s: %v", name, c.what, err)
 			}
 			floor := m.floor.ep.Counters().Sub(before)
-			store.Trips, store.Calls, floor.Trips = 0, 0, 0 // the floor waits for each batch, and calls nobody
+			store.Trips, store.Calls, floor.Trips = 0, 0, 0 // the floor waits for each batch, and calls no server
 			if store != floor {
 				t.Errorf("%s: %s posts\n%+v, and its floor\n%+v", name, c.what, store, floor)
 			}

@@ -29,7 +29,7 @@ type Metrics struct {
 	closed bool
 }
 
-// Bounds on those who scrape.
+// Bounds on scrapes: how many at a time, how long each takes, and how large their requests are.
 const (
 	scrapesAtOnce = 4
 	scrapeTime    = 5 * time.Second
@@ -37,9 +37,10 @@ const (
 	headerBytes   = 8 << 10
 )
 
-// ServeMetrics serves the collectors, and those of the Go runtime and the process, at HOST:PORT, or at a port of the
-// loopback. An address that is not of the loopback is refused, with a workloads.UseError, unless public says that others may
-// read it: nobody is asked for a password. /healthz answers 200 when healthy returns nil, else 503 and what it returns.
+// ServeMetrics serves the collectors, and those of the Go runtime and the process, at HOST:PORT, or
+// at a port of the loopback. It does not authenticate its clients: an address that is not of the
+// loopback is refused with a workloads.UseError, unless public allows others to read it. /healthz
+// answers 200 if healthy returns nil, else 503 and the error.
 func ServeMetrics(addr string, public bool, healthy func() error, all ...prometheus.Collector) (*Metrics, error) {
 	at, err := metricsAddress(addr, public)
 	if err != nil {

@@ -194,7 +194,7 @@ func TestClientMetrics(t *testing.T) {
 	}, m)
 }
 
-// uncounted is a database of somebody else's.
+// uncounted is a database that does not count verbs, as a foreign one may be.
 type uncounted struct{ answering }
 
 func (u *uncounted) Open(int) (workloads.DB, error) { return u, nil }

@@ -47,7 +47,7 @@ type NodeConfig struct {
 type Serving struct {
 	Address  string `json:"address"`
 	Memory   uint64 `json:"memory"`
-	Loopback bool   `json:"loopback_only"` // it has no token, so that nobody else may reach it
+	Loopback bool   `json:"loopback_only"` // it has no token: only this machine may reach it
 	TLS      string `json:"tls,omitempty"` // on, or mutual
 	Device   string `json:"rdma_device,omitempty"`
 	Port     int    `json:"rdma_port,omitempty"`
@@ -208,7 +208,8 @@ func (n *nodeServer) drain(c *NodeConfig) error {
 	return nil
 }
 
-// writePID writes this process's number in one step. Who started the node, and nobody else, may tell by it what to signal.
+// writePID writes this process's number in one step. The file is for the process that started the
+// node, and for no other one: it says which process to signal.
 func writePID(name string) error {
 	err := os.WriteFile(name+".new", []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644)
 	if err == nil {

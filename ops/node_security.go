@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/workloads"
 )
 
-// secure sets what a node wants of those who connect. Without a token it may listen on the loopback only.
+// secure sets how a node authenticates its peers. Without a token it may listen on the loopback
+// only.
 func (c *NodeConfig) secure(n *fabrics.NodeConfig) error {
 	s := &n.Security
 	for _, t := range []struct {

@@ -142,7 +142,8 @@ func (a *authority) write(t *testing.T, name, kind string, der []byte) {
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
 
-// A node with TLS greets nobody who does not speak it, or whose certificate is not of its authority.
+// A node with TLS refuses a peer that does not use TLS, or that has no certificate of the node's
+// authority.
 func TestNodeTLS(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	a := newAuthority(t)

@@ -100,7 +100,8 @@ func startRedis(ctx context.Context, program string) (*redisServer, error) {
 	}
 }
 
-// freePort returns a port that nobody listens on, a moment ago.
+// freePort returns a port that had no listener a moment ago. Another process may have taken it
+// since.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -181,7 +181,8 @@ func TestPerfLibraryCalls(t *testing.T) {
 	}
 }
 
-// An atomic that answers what is wrong ends the measurement: here somebody else changed the word.
+// An atomic that returns a wrong value ends the measurement. Here the test pretends that another
+// client changed the word.
 func TestPerfChecksAnswers(t *testing.T) {
 	for _, name := range []string{"CAS", "FAA"} {
 		err := onGauge(t, func(g *gauge) error {

@@ -18,7 +18,7 @@ import (
 type Recovery struct {
 	Pool    string   `json:"pool"`
 	Revoked *Client  `json:"revoked,omitempty"` // a client that was fenced off alive
-	Master  *Master  `json:"master,omitempty"`  // who else is master, and does it
+	Master  *Master  `json:"master,omitempty"`  // set if another process is master and recovers
 	Done    []Step   `json:"done"`
 	Waiting []string `json:"waiting"`          // what is still to be done
 	Margin  *Margin  `json:"margin,omitempty"` // how many more nodes may die then; not known where it is left out
@@ -33,11 +33,13 @@ type Step struct {
 	Report  string  `json:"report,omitempty"` // how long the parts of it took, in lines
 }
 
-// Recover does what a pool's master would: it replaces nodes that are down and recovers clients that died. With a client
-// that one is fenced off first, whatever it is doing; a live one only when it is forced. Where somebody else is master,
-// that one is told, and given the time of a lease to do it. When ctx ends it early the error wraps that of ctx.
+// Recover does what a pool's master would: it replaces nodes that are down and recovers clients
+// that died. If a client is named, it is fenced off first, whatever it is doing; a live client only
+// with force. If another process is master, that master is notified and has the time of a lease to
+// do the work. If ctx ends Recover early, the error wraps that of ctx.
 //
-// Of a store that needs majorities nothing is done once one is lost: the error says so.
+// If the store needs a majority of the nodes and has lost it, nothing is done, and the error says
+// so.
 func Recover(ctx context.Context, addr string, client int, force bool) (*Recovery, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
@@ -145,8 +147,9 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	return failed
 }
 
-// waiting lists what a master would do. Clients that were fenced off, and whose processes are attached, keep their
-// identities until these end, recovered or not. Nobody sees to a dead node of a pool whose majorities do without it.
+// waiting lists what a master would do. A client that was fenced off keeps its identity while its
+// process is attached, recovered or not. A pool that works with a majority of its nodes does not
+// replace a dead one.
 func waiting(f rdma.Fabric, majority bool) (todo []string) {
 	nodes, view := nodesOf(f)
 	switch {

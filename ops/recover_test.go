@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/shm"
 )
 
-// TestWhatWaits: somebody has to see to a dead node, unless the pool's majorities do without it; its status tells both.
+// TestWhatWaits: a dead node has to be replaced, unless the pool works with a majority of its
+// nodes. The status says so in both cases.
 func TestWhatWaits(t *testing.T) {
 	f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: 4096, Clients: 4}, nil)
 	if err != nil {

@@ -162,7 +162,7 @@ func sampleOf(state *State, spares int) telemetry.Sample {
 	if state.Master != nil {
 		s.Master = state.Master.Client
 	}
-	stood := map[int]bool{} // nodes whose place another has
+	stood := map[int]bool{} // nodes that another one stands for
 	for _, n := range state.Nodes {
 		if n.StandsFor != nil {
 			stood[*n.StandsFor] = true

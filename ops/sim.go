@@ -149,7 +149,7 @@ func (s *Simulation) Complete() (c simulate.Config, err error) {
 	return c, err
 }
 
-// changes reads who joins and leaves when.
+// changes parses the flags that say when how many clients join and leave.
 func (s *Simulation) changes() (list []simulate.Change, err error) {
 	read := func(flag string, texts []string, sign int) {
 		for _, text := range texts {

@@ -55,7 +55,7 @@ type Node struct {
 	Telemetry uint64 `json:"telemetry,omitempty"` // bytes more, of figures of processes and of events
 	Up        bool   `json:"up"`
 	Gone      bool   `json:"gone,omitempty"`       // the view has it no more
-	StandsFor *int   `json:"stands_for,omitempty"` // the node whose place it took
+	StandsFor *int   `json:"stands_for,omitempty"` // the node that it replaced
 }
 
 // View is what the clients of a pool agree on.

@@ -12,7 +12,7 @@ var Papers = []*Paper{Fusee, Swarm, Rcuckoo, Rowan, RTX}
 // Paper is one whose evaluation can be done again.
 type Paper struct {
 	Name    string // FUSEE
-	Source  string // who published it, where and when
+	Source  string // authors, venue and year
 	Section string // of the evaluation
 	Figures map[string]Figure
 	// Tables are the paper's, as it prints them: by a table's name and a row's; the header is the row "".

@@ -13,8 +13,8 @@ type Core struct {
 	added     *Acknowledged
 }
 
-// NewCore prepares a run. As in YCSB all records below RecordCount are taken as loaded, by whoever it was, and those
-// that the run inserts get the numbers from there on.
+// NewCore prepares a run. As in YCSB, all records below RecordCount are assumed to be loaded, by
+// any process. Records that the run inserts are numbered from RecordCount on.
 func NewCore(s *Spec) *Core {
 	c := &Core{Spec: s, added: NewAcknowledged(s.RecordCount)}
 	sum := 0.0

@@ -39,8 +39,9 @@ func (a *Acknowledged) Next() (int64, bool) {
 // Last returns the largest number such that it and all before it are inserted.
 func (a *Acknowledged) Last() int64 { return a.last.Load() }
 
-// Acknowledge says that record n has been inserted. Whoever fills the gap behind last moves it past all that follow:
-// of two that look at each other's slots, the later store sees the earlier one.
+// Acknowledge records that record n has been inserted. The caller that fills the gap behind last
+// advances last past all acknowledged numbers that follow. No number is missed: of two callers that
+// read each other's slots, the one that stores later sees the earlier store.
 func (a *Acknowledged) Acknowledge(n int64) {
 	a.ring[n&(window-1)].Store(n + 1)
 	for {

@@ -19,8 +19,9 @@ type Rows struct {
 	values [][]byte
 }
 
-// NewRows returns a DB of records with so many fields. Tables other than the default one are kept apart by a prefix
-// of their keys. The counters are those of the store's endpoint; nil when nobody counts. Close closes the store.
+// NewRows returns a DB of records with so many fields. A table other than the default one is kept
+// apart by a prefix of its keys. The counters are those of the store's endpoint; nil if there are
+// none. Close closes the store.
 func NewRows(s client.Store, count *rdma.Counters, table string, fields int) *Rows {
 	r := &Rows{store: s, count: count, values: make([][]byte, fields)}
 	r.key = append(r.key, tablePrefix(table)...)

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// clock is an Env in which time passes only when somebody says so.
+// clock is an Env in which time advances only by calls of Sleep and by assignment.
 type clock struct {
 	now time.Duration
 	rnd *rand.Rand

@@ -151,7 +151,8 @@ func told(err error) error {
 	return err
 }
 
-// say shows at once what a process that goes on has to say: a line, also in JSON, by which who started it learns of it.
+// say prints r at once, although the command goes on. It is a line, also in JSON, which the parent
+// process reads.
 func (c *cli) say(cmd *cobra.Command, r ops.Result) error {
 	out := cmd.OutOrStdout()
 	if c.output == "json" {

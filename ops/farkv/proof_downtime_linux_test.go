@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// Where majorities decide one of three memory nodes dies, for good, and no operation of anybody fails. How long the longest
-// takes then is the fabric's business, and the machine's: package swarm asserts it in virtual time.
+// Where majorities decide, one of three memory nodes dies for good, and no operation of any client
+// fails. How long the longest operation takes depends on the fabric and the machine: package swarm
+// asserts it in virtual time.
 func TestNoDowntime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ store, fabric string }{{"swarm", "tcp"}, {"swarm", "shm"}, {"dm-abd", "tcp"}} {

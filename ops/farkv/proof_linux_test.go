@@ -35,7 +35,7 @@ func (s *stage) numbered(n int) int {
 	return slices.Index(s.at, s.status(nil).Nodes[n].Address)
 }
 
-// A memory node dies, and nobody notices more than a pause.
+// A memory node dies. Clients see a pause, but no error.
 func TestNodeKilled(t *testing.T) {
 	t.Parallel()
 	s, _ := named(t, 1)
@@ -86,7 +86,7 @@ func TestMasterKilled(t *testing.T) {
 		len(h), elected.Round(time.Millisecond), recovered.Round(time.Millisecond), longestGap(of(h, first), killed))
 }
 
-// masterOf returns the process of a pool's master; 0: nobody is.
+// masterOf returns the process of a pool's master; 0: there is no master.
 func masterOf(f rdma.Fabric) int {
 	r, _, ok := f.(rdma.MasterReporter).Master()
 	if !ok {

@@ -14,7 +14,7 @@ import (
 type network struct {
 	t    *testing.T
 	name string
-	pid  int // of who holds it
+	pid  int // of the process that holds the namespace
 	ip   string
 }
 
@@ -77,7 +77,7 @@ func (n *network) does(program string, args ...string) {
 	}
 }
 
-// nobody is an Ethernet address that nobody has: what is sent there is lost without a word.
+// nobody is an Ethernet address that no interface has: frames to it are dropped without an error.
 const nobody = "02:00:00:00:00:01"
 
 // cut keeps a and b from hearing of each other.

@@ -10,9 +10,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// TestPartitions cuts memory nodes n0 to n2 and clients c0 and c1, each a machine in a network of its own, off from each
-// other. Whoever reaches a majority of the nodes goes on without n0, which stays away when the network is whole again; and
-// all answers are right together, those of a client that reaches n0 alone, too.
+// TestPartitions cuts memory nodes n0 to n2 and clients c0 and c1, each a machine in a network of
+// its own, off from each other. A client that reaches a majority of the nodes goes on without n0,
+// which does not rejoin when the network is whole again. The history of all answers is right,
+// including those of a client that reaches only n0.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	net := lan(t, "n0", "n1", "n2", "c0", "c1")

@@ -277,7 +277,8 @@ func (s *stage) kill(node int) time.Duration {
 	return at
 }
 
-// gone waits until nobody has a node any more, and as many others stand for one that is gone.
+// gone waits until the view no longer has the node, and at least so many spares stand for nodes
+// that are gone.
 func (s *stage) gone(in *network, node, spares int) {
 	s.t.Helper()
 	s.until(fmt.Sprintf("node %d is gone, and %d spares are filled", node, spares), func() bool {

@@ -106,7 +106,7 @@ func (c *cli) simRun() *cobra.Command {
 	return cmd
 }
 
-// wrongs adds the flags that say what goes wrong, and who comes and goes.
+// wrongs adds the flags for faults, and for clients that join and leave.
 func wrongs(f *pflag.FlagSet, s *ops.Simulation) {
 	f.StringArrayVar(&s.Crashes, "crash", nil, "what crashes when, such as 'node 1@5s' or 'client 3@200ms'; can be repeated")
 	f.StringArrayVar(&s.Outages, "power", nil, "what loses power when, and for how long, of stores that outlive it, such as 'node 1@5s for 1ms' or\n"+

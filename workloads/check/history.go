@@ -80,7 +80,7 @@ type Op struct {
 	Return time.Duration `json:"ret"`
 }
 
-// unknown reports whether nobody knows what the operation did, or will do.
+// unknown reports whether the effect of the operation is unknown: it may still take effect later.
 func (o *Op) unknown() bool { return o.Answer >= Pending }
 
 // observes reports whether the operation, going by its answer, changed nothing.

@@ -178,7 +178,7 @@ var histories = []struct {
 func TestHistories(t *testing.T) {
 	for _, tt := range histories {
 		t.Run(tt.name, func(t *testing.T) {
-			// "refused" must not even count as a write that somebody reads.
+			// A refused write never happened: a history in which its value is read is wrong.
 			err := Linearizable(script(t, tt.text), Options{})
 			var v *Violation
 			switch {

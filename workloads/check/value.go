@@ -7,8 +7,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Value identifies the bytes of a value: whose n-th value it is, or, for bytes that MakeValue did not make, their
-// hash. 0 is no value.
+// Value identifies the bytes of a value: the worker and its n for bytes that MakeValue made, a hash
+// for all others. 0 is no value.
 type Value uint64
 
 // MinValue is the smallest value that MakeValue makes, in bytes.

@@ -486,7 +486,7 @@ func TestUpstreamDriverRuns(t *testing.T) {
 }
 
 func TestRedisIsWired(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port where nobody listens once it is closed
+	l, err := net.Listen("tcp", "127.0.0.1:0") // once closed, its port has no listener
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,8 +27,9 @@ func (k *Kept) Note(e cluster.Event) {
 	}
 }
 
-// Leads reports whether the process was elected the pool's master, and has not found since that another one is. A master that
-// is stopped, or cut off from whoever elects it, finds that late.
+// Leads reports whether the process was elected the pool's master and has not found since that
+// another process is. A master that is stopped, or cut off from where masters are elected, finds
+// that late.
 func (k *Kept) Leads() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

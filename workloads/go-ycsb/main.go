@@ -73,8 +73,8 @@ func execute(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return exitMisuse
 }
 
-// watched is standard output. When nobody reads it any more, a run stops as if it were interrupted, so that its clients
-// leave the pool in order.
+// watched is standard output. When it has no reader any more, the run stops as if it were
+// interrupted, so that its clients leave the pool in order.
 type watched struct {
 	io.Writer
 	lost func()
@@ -112,7 +112,8 @@ func interruptible(stderr io.Writer) (ctx context.Context, caught *atomic.Int64,
 	caught = new(atomic.Int64)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A write to a pipe that nobody reads fails, instead of killing a process that has clients in a pool.
+	// A write to a pipe without a reader then fails. By default SIGPIPE would kill this process, which
+	// has clients in a pool.
 	signal.Ignore(syscall.SIGPIPE)
 	done := make(chan struct{})
 	go func() {

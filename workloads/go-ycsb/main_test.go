@@ -205,7 +205,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a run whose output nobody reads stops in order, and says why.
+// TestNobodyReads: a run stops in order, and says why, when its output has no reader.
 func TestNobodyReads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

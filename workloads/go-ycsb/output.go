@@ -175,7 +175,7 @@ func row(r *runner.Result, name string, l runner.Latency, trips float64) []strin
 	return line
 }
 
-// verbs tells what an operation took of the fabric; "" where nobody counts.
+// verbs returns what an operation cost on the fabric; "" if verbs were not counted.
 func verbs(r *runner.Result) string {
 	c := r.Counters
 	if c == nil || r.Operations == 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// TestVerbs: what an operation took is said as far as anybody counted.
+// TestVerbs: the output reports those costs of an operation that were counted, and no others.
 func TestVerbs(t *testing.T) {
 	r := &runner.Result{Operations: 4}
 	want := ""

@@ -10,7 +10,8 @@ import (
 	"github.com/farkv/farkv/workloads/drivers"
 )
 
-// TestShare: half of the processors are left to memory nodes of this machine, unless the user decides, and to nobody else.
+// TestShare: half of the processors are left to memory nodes of this machine, and only to those,
+// unless the user sets GOMAXPROCS.
 func TestShare(t *testing.T) {
 	n, err := fabrics.Serve(fabrics.NodeConfig{Listen: "127.0.0.1:0", Memory: 64 << 20})
 	if err != nil {

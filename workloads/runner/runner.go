@@ -106,7 +106,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	return res, nil
 }
 
-// cpuTime is the processor time used up to some moment; nil: nobody knows.
+// cpuTime is the processor time used up to some moment; nil: the database does not report it.
 type cpuTime struct{ here, elsewhere time.Duration }
 
 func cpuOf(d Database) *cpuTime {
@@ -142,12 +142,12 @@ type run struct {
 	handed atomic.Int64  // workers that have seen the present one
 	busy   atomic.Int64  // workers that run
 
-	gathering sync.Mutex // held by whoever has workers hand over
+	gathering sync.Mutex // held by gather: one at a time bumps epoch
 
 	mu       sync.Mutex // guards what follows
 	total    workloads.Tally
 	interval workloads.Tally
-	counters *rdma.Counters    // nil: nobody counts
+	counters *rdma.Counters    // nil: no DB counts
 	told     telemetry.Process // what stores and endpoints counted
 	closing  error
 	took     time.Duration // until the last worker was done, but for closing
@@ -201,7 +201,7 @@ func (r *run) work(i int) {
 	}
 }
 
-// finish takes over what a worker measured whose work is done.
+// finish adds the measurements of a worker that has ended to those of the run.
 func (r *run) finish(w *workloads.Worker, db workloads.DB, before rdma.Counters) {
 	took := time.Since(r.began)
 	r.mu.Lock()
@@ -217,7 +217,7 @@ func (r *run) finish(w *workloads.Worker, db workloads.DB, before rdma.Counters)
 	r.interval.Merge(w.Tally())
 	workloads.Collect(db, &r.told)
 	if r.Load && w.Tally().Failed > 0 {
-		r.stop.Store(true) // the others would go on loading what nobody can use
+		r.stop.Store(true) // an incomplete load is of no use: stop the others
 	}
 	r.busy.Add(-1)
 }

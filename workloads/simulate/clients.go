@@ -37,7 +37,7 @@ type run struct {
 	events  []Event
 	shift   *shifting // nil: requests have not shifted
 	failed  error
-	stop    atomic.Bool // somebody wants it to end early
+	stop    atomic.Bool // set when the run is to end early
 }
 
 // participant is a client of the run, or one of the operations that it has in flight.

@@ -41,7 +41,7 @@ func (r *run) doom() error {
 		var err error
 		w := r.sim.Go(fmt.Sprintf("victim %d", i), func(ep rdma.Endpoint) {
 			ep.Sleep(r.struck(i) - (ep.Now() - r.began))
-			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength)) // nobody hears of it
+			_ = s.store.Insert(r.Spec.Key(r.Spec.RecordCount+int64(i)), make([]byte, r.Spec.FieldLength)) // no caller sees it
 		})
 		r.sim.CrashAt(w, sent)
 		if s, err = r.pool.open(w.Endpoint(), r.kind.Uncached(r.Options)); err != nil {
@@ -54,9 +54,10 @@ func (r *run) doom() error {
 // soon is how long behind a victim's beginning another client comes by: the victim is dead then.
 const soon = 50 * time.Microsecond
 
-// Stranded measures how long one client, which is alone, takes to insert what each of the victims of c.Failures began to insert:
-// to find out that somebody died, to repair what he left, and to insert it if he did not. It returns those of the Result's
-// fields that have a meaning.
+// Stranded measures how long a single client takes to insert the record that each victim of
+// c.Failures began to insert. The time includes detecting that the victim died, repairing what it
+// left, and inserting the record if the victim did not. Only the fields of the Result that have a
+// meaning here are set.
 func Stranded(ctx context.Context, c Config) (*Result, error) {
 	c.Clients, c.Ops, c.Target, c.Changes = 1, 0, 0, nil
 	var h workloads.Histogram

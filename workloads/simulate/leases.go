@@ -37,7 +37,7 @@ type Leases struct {
 // Suspected is what such a run comes to.
 type Suspected struct {
 	Transactions uint64 // that were committed
-	Suspected    uint64 // whose locks were taken for those of a dead client
+	Suspected    uint64 // of them, those with locks that passed for a dead client's
 	Longest      time.Duration
 	Stalls       int // in the run
 }

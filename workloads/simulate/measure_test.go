@@ -33,7 +33,7 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestKnown: whoever has read all records knows where they lie.
+// TestKnown: a client that has read all records knows their locations.
 func TestKnown(t *testing.T) {
 	c := config(t, "ycsb-c", 4, 4000)
 	c.WarmUp, c.Options.Own = 0, stores.Values{stores.CacheBytes: 1 << 20}

@@ -29,7 +29,7 @@ type pool struct {
 
 const (
 	loaders = 8           // that load the records, one after the other
-	spare   = loaders + 8 // identities beside the clients': loaders, who formats, and who looks after the pool
+	spare   = loaders + 8 // identities beside the clients': loaders, the formatter, and the pool's keepers
 )
 
 // newPool makes the pool of c, empty, in which what is measured begins at a time.

@@ -45,8 +45,9 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestVictims: clients that die in the midst of an INSERT stop others for about a failure timer (some meet what two of them left),
-// and what they began is inserted by whoever wants to.
+// TestVictims: a client that dies in the middle of an INSERT blocks others for about one failure
+// timeout, or longer if they meet what two such clients left. Any client can then insert what a
+// dead one began to insert.
 func TestVictims(t *testing.T) {
 	const timer = 2 * time.Millisecond
 	const us = float64(timer) / float64(time.Microsecond)

@@ -12,7 +12,7 @@ import (
 // Rehashed is a run in which all clients live, and one in which the client of its first rehash dies in the midst of
 // it (rTX 6.2). Times count from where measuring begins.
 type Rehashed struct {
-	Whole, After *Result       // nobody dies; the client does, nil: that was not asked for
+	Whole, After *Result       // no client dies; the rehashing one does (nil: not asked for)
 	Took         time.Duration // by the first rehash, from behind its lock until behind its commit
 	Died         time.Duration // when the client died
 	Again        time.Duration // from then until another client has done that rehash; 0: none has

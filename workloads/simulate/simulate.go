@@ -62,15 +62,15 @@ type Config struct {
 	Changes []Change
 	Shift   Shift  // what clients ask for changes
 	Faults  string // what goes wrong, as sim.ParseFaults reads it, at times that count from when measuring begins
-	// Lease is that of the pool\'s master, which there is when something goes wrong, or requests shift: the time scale on which crashes are
-	// noticed. 0: 100 ms.
+	// Lease is the lease of the pool's master, which exists if something goes wrong or requests shift.
+	// It is the time scale on which crashes are noticed. 0: 100 ms.
 	Lease time.Duration
 	// Silence is how long a client is dead before the pool's master knows: what its detection of failures takes
 	// elsewhere. 0: it looks for dead clients each quarter of its lease, and finds them at once.
 	Silence time.Duration
 	Seed    uint64
-	// Failures are how many clients a second die in the midst of an INSERT, beside those that there are. There is no master for
-	// them: who is stuck repairs what they left.
+	// Failures is how many clients a second die in the middle of an INSERT, in addition to Clients.
+	// No master recovers them: a client that is blocked by what they left repairs it.
 	Failures float64
 
 	// Ops are measured, over all clients; 0: until the Duration, in virtual time, is over.
@@ -96,8 +96,8 @@ type Change struct {
 	Clients int
 }
 
-// SortChanges puts changes in the order of their times, in which Config wants them; of those at one time, who joins comes
-// before who leaves.
+// SortChanges sorts changes by time, as Config requires. Of changes at the same time, joins come
+// before leaves.
 func SortChanges(list []Change) {
 	slices.SortStableFunc(list, func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(b.Clients, a.Clients))

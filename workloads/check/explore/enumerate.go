@@ -13,18 +13,19 @@ import (
 	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
-// scene is an operation in which somebody crashes: the last one of worker-0. What comes before it prepares the key.
+// scene is an operation in which a client or a node crashes: the last one of worker-0. The
+// operations before it prepare the key.
 type scene struct {
 	name   string
 	victim string // as in a plan's line
-	other  string // what worker-1 does meanwhile; nobody where it is empty
+	other  string // what worker-1 does meanwhile; "": there is no worker-1
 }
 
 // busy is what another client does to the key, from before the operation until long after.
 const busy = "g0,u0:24,i0:24,g0,u0:24,d0,i0:24,u0:24,g0,u0:24,d0,g0,i0:24,g0"
 
-// scenes are every operation, alone, so that nobody mends by chance what a crash leaves, and beside a busy client; and
-// pairs that conflict.
+// scenes are every operation, alone and beside a busy client, and pairs that conflict. An operation
+// runs alone so that no other client happens to mend what a crash leaves.
 var scenes = []scene{
 	{"get miss", "g0", ""},
 	{"get hit", "i0:8,g0", busy},
@@ -51,11 +52,12 @@ const doubles = 8
 // leastRuns is fewer than any scene takes, together with its Open and its Close.
 const leastRuns = 4
 
-// Enumerate lets a client crash behind each verb of each operation and of the Close behind it, and each memory node die
-// at each verb that lands on it meanwhile, for 1, 2, 3 and 5 replicas; and some of the runs in which two things happen at
-// once: two clients, client and node, two nodes, and whoever recovers, at each of its verbs. Each is a plan, judged as any other.
-// $FARKV_SEEDS (1 by default) is how many seeds draw the network and choose among the runs with two crashes, from
-// $FARKV_SEED on.
+// Enumerate lets a client crash behind each verb of each operation and of the Close behind it, and
+// each memory node die at each verb that lands on it meanwhile, for 1, 2, 3 and 5 replicas. It also
+// tries some of the runs with two crashes: of two clients, of a client and a node, of two nodes,
+// and of a keeper at each of the verbs of its recovery. Each run is a plan, judged as any other.
+// $FARKV_SEEDS (1 by default) is how many seeds draw the network and choose among the runs with two
+// crashes, from $FARKV_SEED on.
 func Enumerate(t *testing.T, s *Subject) {
 	first, count := seeds.Chosen(t, 1)
 	for _, replicas := range []int{1, 2, 3, 5} {
@@ -209,7 +211,7 @@ func (j *job) twoCrashes(r *run, p *Plan, span span) (*Plan, *Failure) {
 	return j.double(p, j.death(span, -1))
 }
 
-// interrupt lets whoever recovered crash, too, at some of its verbs.
+// interrupt lets a keeper that did recovery work in r crash, too, at some of its verbs.
 func (j *job) interrupt(r *run, p *Plan) (*Plan, *Failure) {
 	for range 4 {
 		q := r.interrupted(j.rng)

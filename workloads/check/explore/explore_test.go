@@ -37,7 +37,7 @@ func TestToyCrashes(t *testing.T) {
 	Enumerate(t, toySubject(""))
 }
 
-// What crashes leave, and nobody mends, is found by trying each verb.
+// A crash behind each verb is tried, which finds what crashes leave and no recovery mends.
 func TestEnumerationHasTeeth(t *testing.T) {
 	coroutines(t)
 	for flaw, want := range map[string]Guilt{"no recovery": Failed, "waits": Waiting, "leak": Damage, "unrecovered": Unrecovered} {
@@ -48,7 +48,8 @@ func TestEnumerationHasTeeth(t *testing.T) {
 	}
 }
 
-// Where majorities decide nobody waits for the dead, and a minority of the nodes dies.
+// Where majorities decide, no operation waits for dead clients or nodes, and plans kill a minority
+// of the nodes.
 func TestMajority(t *testing.T) {
 	coroutines(t)
 	s := toySubject("no recovery")

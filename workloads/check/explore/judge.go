@@ -85,7 +85,7 @@ func (r *run) left(p *player) *Failure {
 func (r *run) answer(p *player, op *check.Op) *Failure {
 	excused := r.troubled()
 	switch {
-	case r.subject.Majority: // which waits for nobody
+	case r.subject.Majority: // no operation waits for a crashed client or node
 		excused = r.struck(p) || r.slowed()
 	case r.visitor(p):
 		excused = excused && !r.mended()
@@ -121,8 +121,9 @@ func (r *run) answer(p *player, op *check.Op) *Failure {
 	return nil
 }
 
-// longest is how long an operation may take. A store looks at the clock between waits, each of which has the same limit;
-// those that nobody ends, because nobody recovers the dead, may follow each other.
+// longest is how long an operation may take. A store checks the clock between waits, each of which
+// has the same limit. Without recovery, waits for crashed clients end only at that limit, and an
+// operation may have several of them in a row.
 func (r *run) longest() time.Duration {
 	if r.crashed() && !r.mended() {
 		return 3 * r.subject.Timeout

@@ -120,7 +120,8 @@ func (r *run) spare() {
 	}
 }
 
-// lastStroke is when the last fault of a node begins whose time is known, or is over if the node comes back then.
+// lastStroke is the time of the last fault of a node that has a fixed time: its begin, or its end
+// if the node comes back.
 func (r *run) lastStroke() (at time.Duration) {
 	for _, f := range r.plan.Faults {
 		if f.Kind == sim.SlowFault || f.Kind == sim.CrashFault && f.Client == "" {
@@ -172,8 +173,8 @@ func (r *run) vacant(v rdma.View) string {
 	return ""
 }
 
-// interrupted returns a plan in which the keeper that did something crashes in the midst of that; nil: nobody did
-// anything. The run's own plan went through.
+// interrupted returns a plan in which a keeper that did recovery work crashes in the middle of that
+// work; nil if no live keeper did any. The run's own plan must have passed.
 func (r *run) interrupted(rng *rand.Rand) *Plan {
 	var busy []*guard
 	for _, g := range r.guards {

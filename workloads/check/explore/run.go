@@ -37,11 +37,11 @@ type run struct {
 	subject *Subject
 	plan    *Plan
 	s       *sim.Sim
-	tell    func(format string, args ...any) // nil: nobody listens
+	tell    func(format string, args ...any) // nil: the run is not traced
 	players []*player
 	guards  []*guard
 	servers Servers       // nil: there are none
-	calm    time.Duration // since when nobody but keepers is at work; 0: somebody is
+	calm    time.Duration // since when only keepers are at work; 0: players are, too
 	keys    []string      // of the plan, in order
 	unsure  int           // operations that ended without an answer
 	stats   Stats
@@ -66,8 +66,9 @@ const (
 	eventLimit = 1_000_000
 )
 
-// patience is how many operations without an answer the workers bear before they leave. Where nobody recovers the dead,
-// nearly every one would end so, and the search for an order is exponential in their number.
+// patience is how many operations without an answer the workers tolerate before they leave. Without
+// recovery of dead clients nearly every operation would end so, and the search for an order is
+// exponential in their number.
 const patience = 4
 
 // patience is as much again for each outage, which leaves many without an answer at once.

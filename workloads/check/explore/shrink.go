@@ -58,8 +58,8 @@ func (k *shrinker) try(edit func(p *Plan) bool) bool {
 // eventsARun is what else a run costs: it is made, and checked.
 const eventsARun = 1000
 
-// reseeds is how many other seeds a large cut is tried with: it changes who meets whom, so that the seed at hand may not
-// show the failure any more, and its neighbours may.
+// reseeds is how many other seeds a large cut is tried with. A cut changes which clients conflict:
+// the seed at hand may not show the failure any more, while another one may.
 const reseeds = 6
 
 // cut is try, with other seeds, too.

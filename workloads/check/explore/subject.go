@@ -29,13 +29,13 @@ type Subject struct {
 	// fabric, too.
 	Open   func(ep rdma.Endpoint, cache bool) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint, cache bool) (client.Store, error)
-	// Check walks the structure of a pool that nobody works on.
+	// Check walks the structure of a pool without active workers.
 	Check func(f rdma.Fabric) (client.Report, error)
 	// Mender returns what makes the menders of one keeper of a pool. Without it there are none: what depends on crashed
 	// clients may end at its timeout, and no node dies, but for Majority.
 	Mender func(f rdma.Configs) cluster.NewMender
-	// Majority tells that the pool lives with dead nodes, and that they stay in its view: see cluster.Enduring. Nobody has to
-	// wait there for anybody else that crashes, mended or not.
+	// Majority: the pool tolerates dead nodes, which stay in its view; see cluster.Enduring. No
+	// operation has to wait for another client or a node that crashed, recovered or not.
 	Majority bool
 	// Scans tells that its views are client.Scanners: some operations are scans.
 	Scans bool

@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// toy is a small store that leaves work for recovery: who changes a key locks it. Each key has one word that points at a block, which is written once. With a
-// flaw it is wrong.
+// toy is a small store that leaves work for recovery: a writer locks the key that it changes. Each
+// key has one word that points at a block, and a block is written once. With a flaw the store is
+// wrong.
 type toy struct {
 	ep   rdma.Endpoint
 	flaw string

@@ -56,7 +56,7 @@ const delayShare = 4
 
 // place is where a process works, one after the other.
 type place struct {
-	Test       string // whose process it is
+	Test       string // the test that starts the process
 	Pool       string
 	Ledger     string
 	First      int // of its workers

@@ -27,7 +27,7 @@ const maxVerbs = 2000
 type victim struct {
 	kind  check.Kind
 	key   before
-	alone bool // nobody else works until it is over, so that nobody mends by chance what it leaves
+	alone bool // no other worker runs meanwhile, which might mend what it leaves
 }
 
 func (c victim) String() string {

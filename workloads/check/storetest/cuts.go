@@ -15,8 +15,9 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// cuts has the workers of a process go on while its connections to the nodes are cut again and again: verbs of which nobody
-// knows whether they landed, nodes that answer again. Connections among the nodes stay.
+// cuts has the workers of a process go on while its connections to the nodes are cut again and
+// again. Workers meet verbs with unknown outcome, and nodes that become reachable again.
+// Connections among the nodes stay up.
 func (h *Harness) cuts(t *testing.T, on *wired) {
 	ops := 160 // in some 100 cuts
 	if os.Getenv("FARKV_LONG") == "1" {

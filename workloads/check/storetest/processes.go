@@ -101,7 +101,8 @@ func (h *Harness) shared(on real, logs, test string, seed uint64, kill bool) (er
 	return h.sound(f, kill)
 }
 
-// left waits until nobody is taken to be alive any more: on some fabrics a process that was killed is for a moment.
+// left waits until no client is listed as alive: some fabrics still list those of a killed process
+// for a moment.
 func left(f rdma.Fabric) error {
 	for until := time.Now().Add(childPatience); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		clients, err := rdma.ListClients(f)

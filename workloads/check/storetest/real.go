@@ -28,7 +28,7 @@ type real struct {
 	// make makes a formatted pool and returns where to open it; end takes it away.
 	make func(h *Harness) (f rdma.Fabric, at string, end func() error, err error)
 	open func(h *Harness, at string) (rdma.Fabric, error)
-	// wired is the same in parts, where there are nodes to whom connections can be cut.
+	// wired is the same in parts, if the fabric has nodes with connections that can be cut.
 	wired *wired
 }
 

@@ -33,7 +33,7 @@ func (h *Harness) scene(l load) (*scene, error) {
 	return &scene{h: h, load: l, s: s, servers: servers}, nil
 }
 
-// crashed reports whether somebody has crashed so far.
+// crashed reports whether a worker has crashed so far.
 func (c *scene) crashed() bool { return slices.ContainsFunc(c.workers, (*sim.Worker).Crashed) }
 
 // enter starts a worker that records what f does. A worker that crashes does not come to the end of it.
@@ -93,7 +93,7 @@ func (c *scene) end(t *tally) error {
 	return c.h.sound(c.s, c.crashed())
 }
 
-// late finds an operation that waited although nobody crashed.
+// late returns an error for an operation that took longer than Longest although no worker crashed.
 func (c *scene) late(h check.History) error {
 	if c.h.Longest == 0 || c.crashed() {
 		return nil

@@ -69,8 +69,8 @@ type Harness struct {
 	// Impatient is Open with a short timeout: for real processes of which one is killed, since those that depend on it
 	// wait as long. Elsewhere a loaded machine may stop workers for longer than that. Open by default.
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
-	// Check walks the structure of a pool that nobody works on: what is wrong with it, and what dead clients left
-	// for recovery.
+	// Check walks the structure of a pool without active workers. It reports damage, and what dead
+	// clients left for recovery.
 	Check func(f rdma.Fabric) (client.Report, error)
 
 	// Mender makes what recovers a pool. A store that has one copes with nodes that are out of its reach for a moment, and is
@@ -81,8 +81,8 @@ type Harness struct {
 	// value. One byte more of either is ErrTooLarge. 64 and 1000 by default.
 	MaxKey, MaxValue int
 
-	// Longest is the most virtual time that an operation may take where nobody crashes; 0: any. It tells an operation
-	// that waits for its timeout and goes on from one that works.
+	// Longest is the most virtual time that an operation may take while no worker crashes; 0: any. It
+	// distinguishes an operation that waits for its timeout and goes on from one that works.
 	Longest time.Duration
 
 	// Alike says that workers share memory as in another harness of the package, and differ in what each does by
@@ -255,7 +255,8 @@ func (h *Harness) open(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) {
 // Close closes the Store and then the Endpoint. One that cannot be closed is left for recovery.
 func (w *worker) Close() error { return client.Leave(w.Store, w.ep, w.f) }
 
-// sound checks a pool that nobody works on. Nothing waits for recovery where nobody crashed.
+// sound checks the structure of a pool without active workers. If no client crashed, no work may be
+// left for recovery.
 func (h *Harness) sound(f rdma.Fabric, crashed bool) error {
 	r, err := h.Check(f)
 	switch {

@@ -120,7 +120,7 @@ func (s *toy) find(key []byte) (at rdma.Addr, word uint64, b block, err error) {
 	return 0, 0, block{}, client.ErrFull
 }
 
-// alloc takes memory that nobody ever gives back.
+// alloc allocates memory, which is never freed.
 func (s *toy) alloc(n int) (uint64, error) {
 	if s.left < uint64(n) {
 		op, err := s.do(func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, toyBump), toyChunk) })
