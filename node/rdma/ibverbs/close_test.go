@@ -9,8 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// A fabric that closes waits for its tasks before it says goodbye, so that these give back what is theirs: nobody has to recover
-// a client that left in peace.
+// A fabric that closes waits for its tasks before it says goodbye, so that these give back what is
+// theirs. A client that left in peace needs no recovery.
 func TestCloseJoinsTasks(t *testing.T) {
 	f := newPool(t, shape{nodes: 1, memory: 4096, lease: lease})
 	ep, err := f.Open("user")

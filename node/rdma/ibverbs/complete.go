@@ -47,7 +47,7 @@ func (e *Endpoint) await(b *rdma.Batch, n int, within time.Duration) error {
 		if err := e.cq.arm(); err != nil {
 			return fmt.Errorf("wait for completions: %w", err)
 		}
-		e.progress(0) // one that came before the queue was armed rouses nobody
+		e.progress(0) // a completion that came before the queue was armed wakes no waiter
 		if b.Done() >= n {
 			return nil
 		}
@@ -213,11 +213,13 @@ func (e *Endpoint) take(p *peer, f *flight, seq uint32) {
 	e.over(f)
 }
 
-// mostGuesses bounds how often a masked compare and swap is tried: each time somebody else changed the word.
+// mostGuesses bounds how often a masked compare and swap is tried. It is tried again when another
+// worker changed the word.
 const mostGuesses = 1 << 16
 
-// guessed reports whether a masked compare and swap has to be tried again: the word is another one than was guessed, but only in bits that
-// are not compared. The word is known now, and it succeeds unless somebody changes it again meanwhile.
+// guessed reports whether a masked compare and swap has to be tried again: the word differs from
+// the guess, but only in bits that are not compared. The word is known now, and the next try
+// succeeds unless the word is changed again meanwhile.
 func (e *Endpoint) guessed(p *peer, f *flight, op *rdma.Op) bool {
 	if op.Result == f.guess || (op.Result^op.Expect)&op.CompareMask != 0 {
 		return false

@@ -166,7 +166,8 @@ func (d *device) limits() limits { return d.lim }
 
 func (d *device) at() (device string, port int) { return d.port.Device, d.port.Port }
 
-// close gives up the device; it goes when nothing made of it is left, such as endpoints that nobody has closed.
+// close gives up the device. The device goes when nothing made of it is left, such as endpoints
+// that were not closed.
 func (d *device) close() error {
 	if d.users.Add(-1) > 0 {
 		return nil
@@ -190,8 +191,8 @@ type mr struct {
 	pin runtime.Pinner // the garbage collector lets it be, even if this is all that refers to it
 }
 
-// registered is what devices may write to now. An endpoint that somebody forgets to close must not be all that keeps it: the
-// device goes on, and the collector would have the memory.
+// registered holds the memory that devices may write to now. An endpoint that its user forgets to
+// close must not be all that keeps the memory: the device goes on, and the collector would have it.
 var registered sync.Map
 
 func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {

@@ -257,7 +257,7 @@ func (e *Endpoint) drop(p *peer, why error) {
 			panic(fmt.Sprintf("ibverbs: a queue pair may still write to memory that is about to be used again: %v", err))
 		}
 		p.qp = nil
-		p.times++ // completions that come yet are those of nobody
+		p.times++ // completions that come yet are of a past connection
 	}
 	for ; p.head != p.tail; p.head++ {
 		if closed := errors.Is(why, rdma.ErrNoBox) || errors.Is(why, rdma.ErrNoRing); closed && !(p.known && p.head-p.ripe < 1<<31) {

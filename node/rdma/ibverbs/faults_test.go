@@ -113,7 +113,8 @@ func (p *pool) advance(epoch uint64) error {
 	return err
 }
 
-// TestPartlyPosted has a queue pair take some of a post's requests: what it took has no completion, so that nobody knows.
+// TestPartlyPosted has a queue pair take some of a post's requests: what it took has no completion,
+// so that its outcome is unknown.
 func TestPartlyPosted(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
@@ -145,7 +146,8 @@ func TestPartlyPosted(t *testing.T) {
 	ends(t, ep, b, rdma.ErrRevoked)
 }
 
-// TestForgottenEndpoint leaves an endpoint open with verbs in flight, and to the collector: nobody else gets its memory.
+// TestForgottenEndpoint leaves an endpoint open with verbs in flight, and to the collector: its
+// memory goes to no other use.
 func TestForgottenEndpoint(t *testing.T) {
 	needsDevice(t)
 	p := newPool(t, shape{nodes: 1})
@@ -322,7 +324,8 @@ func TestRemoteAccess(t *testing.T) {
 	}
 }
 
-// TestReaders has somebody who knows the read token alone try to change memory: his client would let him, the device does not.
+// TestReaders has a client that knows only the read token try to change memory: its own endpoint
+// lets it, the device does not.
 func TestReaders(t *testing.T) {
 	p := newPool(t, shape{nodes: 1, security: tcp.Security{Token: []byte("all"), ReadToken: []byte("some")}})
 	mustAdd(t, worker(t, p.Fabric), rdma.At(0, 0), 0)
@@ -440,8 +443,8 @@ func TestSilentBacklog(t *testing.T) {
 	}
 }
 
-// TestStaleCompletions drops connections whose completions nobody has looked for: they are not taken for those of the next one,
-// and there is room for those.
+// TestStaleCompletions drops connections whose completions were not looked for: they are not taken
+// for those of the next connection, and there is room for those.
 func TestStaleCompletions(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

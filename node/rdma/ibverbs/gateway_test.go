@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// gateway stands in front of a node's process, not of its device, which it does not see. While it is shut nothing comes through,
-// either way, and nobody is told.
+// gateway stands in front of a node's process, not of its device, which it does not see. While it
+// is shut nothing comes through, either way, and neither end is told.
 type gateway struct {
 	listener net.Listener
 	node     string

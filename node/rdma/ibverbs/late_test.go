@@ -230,7 +230,8 @@ func TestRevokeRaces(t *testing.T) {
 	}
 }
 
-// TestRemadePool drops a pool and makes another on the same nodes: who had the first one open changes nothing of it.
+// TestRemadePool drops a pool and makes another on the same nodes: a client that had the first one
+// open changes nothing of the second.
 func TestRemadePool(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

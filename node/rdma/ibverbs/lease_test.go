@@ -115,8 +115,8 @@ func TestLeaseEndsMeanwhile(t *testing.T) {
 	ends(t, ep, b, nil)
 }
 
-// TestExpelSilentNode expels a node that answers nobody, while its device goes on. Whatever a worker posts from then on fails, and
-// what was in flight then fails, too.
+// TestExpelSilentNode expels a node that answers no process, while its device goes on. Whatever a
+// worker posts from then on fails, and what was in flight then fails, too.
 func TestExpelSilentNode(t *testing.T) {
 	g := newGated(t)
 	ep := worker(t, g.Fabric)
@@ -156,7 +156,8 @@ func TestExpelSilentNode(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded waits for nodes that answer nobody: not for much longer than it was told to, however many they are.
+// TestWaitIsBounded waits for nodes that answer no process: not for much longer than it was told
+// to, however many they are.
 func TestWaitIsBounded(t *testing.T) {
 	g := newGated(t)
 	ep := worker(t, g.Fabric)

@@ -97,7 +97,7 @@ func TestFenceBehindMasked(t *testing.T) {
 		defer mu.Unlock()
 		order = append(order, q)
 		if q.remote == base+72 {
-			if again++; again == 2 { // somebody changes it once more
+			if again++; again == 2 { // the word is changed once more
 				p.net.add(base+72, 1<<32)
 			}
 		}

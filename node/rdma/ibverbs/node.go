@@ -112,7 +112,7 @@ func (c *conn) End() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
 	if err := c.p.close(); err != nil {
-		// Whoever asked goes on as if nothing could land any more. Better no node than a wrong one.
+		// The caller goes on as if nothing could land any more. Better no node than a wrong one.
 		panic(fmt.Sprintf("ibverbs: a queue pair that was fenced off is not gone: %v", err))
 	}
 }
@@ -166,8 +166,9 @@ func (s *self) close() (err error) {
 	return err
 }
 
-// atomic executes one atomic through the device, and returns the word before. A device that does not do it any more takes the
-// node with it: a procedure has nobody to tell, and half of it may be done.
+// atomic executes one atomic through the device, and returns the word before. A device that does
+// not do it any more takes the node with it: a procedure cannot report the failure, and half of it
+// may be done.
 func (r *region) atomic(q request) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

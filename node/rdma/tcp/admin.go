@@ -195,8 +195,9 @@ func open(o Options) (*Fabric, error) {
 	return f, nil
 }
 
-// hurry is the time for calling the nodes of a pool: callPatience, and once it is enough who has answered, deadAfter, so that
-// nodes that are silent do not hold up those who can do without.
+// hurry bounds the time of calls to a pool's nodes. It ends callPatience after it began or, once
+// enough was called, deadAfter after it began. So silent nodes do not hold up a caller that can do
+// without them.
 type hurry struct {
 	context.Context
 	end   context.CancelFunc
@@ -209,7 +210,7 @@ func newHurry() *hurry {
 	return &hurry{Context: ctx, end: end, since: time.Now()}
 }
 
-// enough is called when those who have answered will do.
+// enough is called when the nodes that have answered suffice.
 func (h *hurry) enough() {
 	h.once.Do(func() {
 		late := time.AfterFunc(deadAfter-time.Since(h.since), h.end)
@@ -264,7 +265,7 @@ func recordOf(o Options) (r *Record, silent map[string]error, err error) {
 // agreed is the record that nodes have told.
 func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 	var r *Record
-	from, half := 0, false // the node that told r; some have a pool that nobody may open yet
+	from, half := 0, false // from: the node that reported r; half: a node has a pool that is not sealed yet
 	for i, info := range infos {
 		switch p := info.Pool; {
 		case errs[i] != nil || p == nil:

@@ -31,7 +31,7 @@ func (l *link) watch(s *stream) {
 			return
 		case <-time.After(wall.Beat(pingEvery / 2)):
 		}
-		s.call() // if no worker has read for that long, somebody has to
+		s.call() // if no worker has read for that long, the stream's goroutine has to
 		now, heard := wall.Now(), time.Duration(l.heard.Load())
 		p.still += max(0, now-looked-pingEvery/2)
 		looked = now
@@ -96,7 +96,7 @@ func (l *link) nears(nc net.Conn, p *ping) bool {
 	written := l.nc == nc && l.written >= p.end
 	l.mu.Unlock()
 	if !ok || p.last > 0 && acked >= p.last {
-		return false // it has arrived, or nobody can tell
+		return false // it has arrived, or that is unknown
 	}
 	if written && p.last == 0 {
 		p.last = sent

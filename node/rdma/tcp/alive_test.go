@@ -73,8 +73,8 @@ func TestStoppedUnderWrites(t *testing.T) {
 	}
 }
 
-// TestLongDrain fences off while a procedure takes longer than a node may be silent: whoever waits for that is told that the
-// node is alive.
+// TestLongDrain fences off while a procedure takes longer than a node may be silent: the process
+// that waits for the fence is told that the node is alive.
 func TestLongDrain(t *testing.T) {
 	t.Parallel()
 	for what, fence := range map[string]func(f *pool, c rdma.ClientID) error{

@@ -113,7 +113,8 @@ func TestBesideEnds(t *testing.T) {
 	}
 }
 
-// TestBesideCut: who cuts a node off from clients does not cut it off from what is beside it.
+// TestBesideCut: a fault that cuts a node off from clients does not cut it off from what is beside
+// it.
 func TestBesideCut(t *testing.T) {
 	p, all := besides(t, 3)
 	ep := openOn(t, all[2])

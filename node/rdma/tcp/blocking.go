@@ -121,7 +121,8 @@ const writeShare = 8
 func (b *blocking) SetReadDeadline(time.Time) error  { return nil }
 func (b *blocking) SetWriteDeadline(time.Time) error { return nil }
 
-// Close ends the connection at once: who waits in the kernel is woken, and the last who is there gives the descriptor back.
+// Close ends the connection at once. It wakes the goroutines that wait in the kernel. The last user
+// of the descriptor gives it back.
 func (b *blocking) Close() (err error) {
 	b.closed.Do(func() {
 		b.raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) }) // an error: the peer did it

@@ -62,7 +62,7 @@ func TestBlockingCarries(t *testing.T) {
 	}
 }
 
-// TestBlockingEnds: Close wakes who reads and who writes.
+// TestBlockingEnds: Close wakes a reader and a writer.
 func TestBlockingEnds(t *testing.T) {
 	b, _ := blockingPair(t, time.Hour, time.Hour)
 	ended := make(chan error, 2)
@@ -71,7 +71,7 @@ func TestBlockingEnds(t *testing.T) {
 		ended <- err
 	}()
 	go func() {
-		for { // nobody reads: until it has to wait, and is woken
+		for { // the peer reads nothing: until it has to wait, and is woken
 			if _, err := b.Write(make([]byte, 1<<20)); err != nil {
 				ended <- err
 				return

@@ -29,8 +29,9 @@ const (
 	maxControl  = 128 << 10 // bytes of a control message: the longest has a store's configuration, as base64 of base64
 	mostThreads = 1024      // of connections that wait in the kernel: a Go process may have 10,000
 
-	// yieldEvery is how often who waits in the kernel lets others run. From 10 ms on the runtime would take his processor from
-	// him and, having found something to do, look after all of them every 20 us for a while.
+	// yieldEvery is how often a goroutine that waits in the kernel lets others run. From 10 ms on the
+	// runtime would take its processor away. Having found something to do, the runtime would then look
+	// after all processors every 20 us for a while.
 	yieldEvery = 5 * time.Millisecond
 )
 
@@ -49,8 +50,8 @@ type conn struct {
 	about    string // the pool that the caller said it is about, and the node of it that it wants
 	index    int
 
-	// executing is held while requests are: who takes it, and finds or makes ended true, knows that nothing that came over
-	// the connection is executed any more.
+	// executing is held while requests are executed. A goroutine that takes it, and finds ended true
+	// or sets it, knows that no request that came over the connection is executed any more.
 	executing sync.Mutex
 	ended     bool
 	attached  map[target]attachment // connections of the process's workers to the node's memory and rings, past this one
@@ -79,7 +80,7 @@ type conn struct {
 	view     view
 	request  rdma.Request // that is being executed
 	counters tally
-	own      uint64 // for barriers; nobody else's cache line has it
+	own      uint64 // for barriers; its cache line is not shared
 }
 
 // end makes sure that nothing that came over c is executed any more.
@@ -88,7 +89,8 @@ func (c *conn) end() {
 	c.drain(true)
 }
 
-// drain waits until the requests being executed are over, those by a device of who may post no more too.
+// drain waits until the requests being executed are over, including those that a device executes
+// for workers that may post no more. With end, the connection executes no requests from then on.
 func (c *conn) drain(end bool) {
 	c.executing.Lock()
 	defer c.executing.Unlock()

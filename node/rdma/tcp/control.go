@@ -53,7 +53,8 @@ func (f *Fabric) learn(v rdma.View, down []bool) {
 	}
 }
 
-// down reports whether a node serves nobody any more.
+// down returns the error of a node that was expelled, and so serves no client any more; nil for
+// others.
 func (f *Fabric) down(node int) error {
 	if f.downs[node].Load() {
 		return fmt.Errorf("node %d was expelled: %w", node, rdma.ErrNodeDown)
@@ -82,7 +83,7 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, 
 	return f.board.SetMember(epoch, node, from, to)
 }
 
-// TryMaster makes owner the pool's master when nobody is.
+// TryMaster makes owner the pool's master if there is none.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	return f.board.TryMaster(owner, lease)
 }
@@ -108,7 +109,8 @@ func (f *Fabric) AwaitConfig(version uint64, within time.Duration) (rdma.Config,
 	return f.board.AwaitConfig(version, within)
 }
 
-// Master returns who is the pool's master, and for how long yet at most; false: nobody is, or the board is out of reach.
+// Master returns the pool's master, and for how long yet at most it is that. It returns false if
+// there is no master, or the board is out of reach.
 func (f *Fabric) Master() (rdma.Role, time.Duration, bool) {
 	r, left, ok, err := f.board.Master()
 	return r, left, ok && err == nil
@@ -148,8 +150,9 @@ func (f *Fabric) Revoke(c rdma.ClientID) error {
 	return nil
 }
 
-// RevokeLife fences off the holder that Clients described. First the board says so: then whoever finds the client dead, or
-// the client itself, knows it, even when this process ends in between.
+// RevokeLife fences off the holder that Clients described. It marks the holder as fenced on the
+// board first. So a process that finds the client dead, and the client itself, learn of it even if
+// this process ends before the nodes are told.
 func (f *Fabric) RevokeLife(c rdma.Client) error {
 	err := f.board.MarkFenced(c)
 	if err == nil {
@@ -162,9 +165,10 @@ func (f *Fabric) RevokeLife(c rdma.Client) error {
 	return nil
 }
 
-// Expel makes a node one that is down for everybody. The board says so first, so that no other master thinks otherwise.
-// A node that answers stops serving at once. From one that does not answer, a majority takes the right to serve: when the
-// leases that it may have are over it answers nobody any more, dead or alive.
+// Expel makes a node one that is down for all processes. The board records it first, so that no
+// other master thinks otherwise. A node that answers stops serving at once. From one that does not
+// answer, a majority takes the right to serve: when the leases that it may have are over it answers
+// no client any more, dead or alive.
 func (f *Fabric) Expel(epoch uint64, node int) error {
 	if err := f.expel(epoch, node); err != nil {
 		return fmt.Errorf("expel node %d in epoch %d: %w", node, epoch, err)
@@ -242,7 +246,7 @@ func (f *Fabric) CPU() (sum time.Duration, err error) {
 	return sum, err
 }
 
-// NodeDown reports whether a node serves nobody any more, or this process does not reach it.
+// NodeDown reports whether a node serves no client any more, or this process does not reach it.
 func (f *Fabric) NodeDown(node int) bool {
 	return f.downs[node].Load() || f.links[node].verbs.up() != nil
 }

@@ -28,7 +28,8 @@ func free(t testing.TB, addrs []string) bool {
 	return true
 }
 
-// TestCreateRaces makes pools on the same nodes at once: one at most is made, and whoever fails leaves nothing.
+// TestCreateRaces makes pools on the same nodes at once: one at most is made, and a call that fails
+// leaves nothing.
 func TestCreateRaces(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
 	backwards := []string{addrs[2], addrs[1], addrs[0]}
@@ -71,7 +72,7 @@ func TestCreateRaces(t *testing.T) {
 		if made += winners; winners > 1 {
 			t.Errorf("round %d: %d pools on the same nodes", round, winners)
 		}
-		if !free(t, addrs) { // at once: who comes next finds them so
+		if !free(t, addrs) { // at once: the next process finds them so
 			t.Fatalf("round %d: %d pools were made, and nodes are not free", round, winners)
 		}
 	}
@@ -126,7 +127,8 @@ func TestCreatorDies(t *testing.T) {
 	created(t, tcp.Options{Addresses: addrs}, geometry(3))
 }
 
-// TestRemoveInUse removes a pool that somebody uses: not unless forced, and then verbs end in ErrNodeDown.
+// TestRemoveInUse removes a pool that is in use. Unless forced, that fails. If forced, verbs end in
+// ErrNodeDown.
 func TestRemoveInUse(t *testing.T) {
 	_, addrs := start(t, 3, 1<<20, nil)
 	o := tcp.Options{Addresses: addrs}
@@ -160,8 +162,9 @@ func TestRemoveInUse(t *testing.T) {
 	}
 }
 
-// TestRemoveWithoutTheDead removes a pool of which a node died: not unless forced while that may know of somebody, and never
-// while somebody uses it. One that is gone from the view is not missed.
+// TestRemoveWithoutTheDead removes a pool of which a node died. Unless forced, that fails while the
+// dead node may know of a client, and while a client uses the pool. A dead node that is gone from
+// the view is not missed.
 func TestRemoveWithoutTheDead(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {

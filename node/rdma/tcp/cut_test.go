@@ -102,8 +102,8 @@ func cutVerbs(t *testing.T, way, from, step int) {
 	}
 }
 
-// TestControlCutAtEveryByte cuts the connection for control, likewise: what the board says is what was done, or one more
-// step of whose outcome nobody was told; and no identity is lost.
+// TestControlCutAtEveryByte cuts the connection for control, likewise. What the board says is what
+// was done, or one more step whose outcome was not reported. No identity is lost.
 func TestControlCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	const parts = 8

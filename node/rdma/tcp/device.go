@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's process, which decides for
-// whom: connections are made, and ended, over this package's protocol. Everything else of a pool is as without a device.
+// Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's
+// process. The process decides which workers it serves: connections are made, and ended, over this
+// package's protocol. Everything else of a pool is as without a device.
 type Device interface {
 	// Fabric names the fabric that the device's verbs go over, as Record.Fabric and in addresses.
 	Fabric() string
@@ -75,7 +76,7 @@ const (
 // maxOffer bounds in bytes what a device's two ends have to tell each other.
 const maxOffer = 256
 
-// owner is who has a connection to the node's memory.
+// owner identifies a worker that has a connection to the node's memory.
 type owner struct {
 	client rdma.ClientID
 	life   uint64
@@ -136,7 +137,7 @@ func (c *conn) attach(h header, p []byte) error {
 
 func (c *conn) serveAttach(what int, r *rights, to target, offer []byte) (answer []byte, err error) {
 	if st := c.barred(r); st != statusOK {
-		c.detach() // who fences off has yet to come here: what is refused now does not land later
+		c.detach() // the fence may not have reached c yet: what is refused now does not land later
 		return nil, st.err()
 	}
 	old, ok := c.attached[to]
@@ -225,7 +226,8 @@ func (a *attachment) landed() ([]byte, error) {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, blocks), over), nil
 }
 
-// detach ends the connections to the node's memory of those who may not post any more. The caller holds c.executing.
+// detach ends the connections to the node's memory and rings of workers that may not post any more.
+// The caller holds c.executing.
 func (c *conn) detach() {
 	for to, a := range c.attached {
 		if c.ended || c.barred(&a.rights) != statusOK {
@@ -243,13 +245,14 @@ func (c *conn) serves(h header) {
 	from := len(c.out)
 	left := max(0, c.pool.until.Load()-int64(wall.Boot()))
 	fence := c.pool.fence.Load()
-	c.detach() // who reads of a fence may say that what was posted before does not land later
+	c.detach() // a client that learns of the fence may say that what was posted before does not land later
 	c.out = binary.LittleEndian.AppendUint64(c.out, uint64(left))
 	c.out = binary.LittleEndian.AppendUint64(c.out, fence)
 	c.answer(h, statusOK, 0, from)
 }
 
-// serving is the question to a node for how long it may serve, in flight since a time on wall.Boot. Nobody waits for it.
+// serving is the question to a node for how long it may serve, in flight since a time on wall.Boot.
+// No worker waits for its answer.
 type serving struct {
 	l    *link
 	sent time.Duration

@@ -15,7 +15,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/words"
 )
 
-// fakeDevice notes who is connected to a node's memory.
+// fakeDevice records the connections to a node's memory.
 type fakeDevice struct {
 	mu     sync.Mutex
 	base   unsafe.Pointer
@@ -152,8 +152,9 @@ func TestDeviceConnects(t *testing.T) {
 	}
 }
 
-// TestDeviceRefuses asks for connections with rights that are not right. Who had one then has it no more: what is refused does not
-// land later, even if whoever fenced it off is not here yet.
+// TestDeviceRefuses asks for connections with rights that are not valid. A worker that had a
+// connection then has it no more: what is refused does not land later, even if the process that
+// fenced it off has not reached the node yet.
 func TestDeviceRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(p *pool, r *rights)
@@ -185,8 +186,8 @@ func TestDeviceRefuses(t *testing.T) {
 	}
 }
 
-// TestDeviceTellsOfFence asks how long a node serves while an epoch is about to be fenced off: who hears of that may say that what
-// was posted before does not land later.
+// TestDeviceTellsOfFence asks how long a node serves while an epoch is about to be fenced off: a
+// client that learns of the fence may say that what was posted before does not land later.
 func TestDeviceTellsOfFence(t *testing.T) {
 	d := newFakeDevice()
 	n := newRawNode(t, Config{Device: d})

@@ -62,8 +62,9 @@ func downUnless(err error) error {
 	return fmt.Errorf("%w: %w", rdma.ErrNodeDown, err)
 }
 
-// unlinked is why a link is down, for who uses it: to him the node is, whatever it was that it said. That it is full, or
-// does not know a token, is no answer to a verb. Only the end of the fabric itself is told from it.
+// unlinked returns why a link is down, for the link's users. To them the node is down, whatever it
+// said: that it is full, or does not know a token, is no answer to a verb. Only the end of the
+// fabric itself is told apart.
 func unlinked(err error) error {
 	if errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrClosed) {
 		return err

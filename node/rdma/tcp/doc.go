@@ -2,7 +2,7 @@
 // memory; a Fabric is a process's way to the nodes of a pool. Verbs are executed in the node's process, word by word, in
 // the order in which they were posted; a write to a connection carries what all workers have ready, both ways.
 //
-// # Who keeps the pool's view
+// # Where the pool's view is kept
 //
 // The view, the store's configuration, the master's role and the clients' identities are records of a board (package
 // board): kept by a majority of the nodes, or by another service, such as Consul. Without the board nothing of them
@@ -10,14 +10,18 @@
 //
 // # Fencing off
 //
-// Each frame of verbs says whose it is: the client, which life of that identity, and the epoch that it has joined. Fence and
-// Revoke tell every node what to refuse from now on; the node drains what it is executing and answers then. So what was
-// sent before, and is still on its way, lands nowhere. A node that does not answer has to be expelled first: then a
-// majority of the nodes grants it no lease any more, and since a node executes verbs only while it holds leases of a
-// majority, and looks again before it answers, it answers nobody once the lease that it may have is over, be it dead, cut
-// off, or stopped in the midst of a verb. Leases count on the clock of who asked for them, from before it asked; who expels
-// waits a seventh longer, for clocks that are not equally fast. The clock goes on while a machine is suspended; one that stands
-// still, of a virtual machine that is paused and not told so, is not made up for. A node whose lease ran out for no such reason holds verbs
+// Each frame of verbs names its client, the life of that identity, and the epoch that the client
+// has joined. Fence and Revoke tell every node what to refuse from now on. The node drains what it
+// is executing, and answers then. So what was sent before, and is still on its way, lands nowhere.
+// A node that does not answer has to be expelled first: then a majority of the nodes grants it no
+// lease any more. A node executes verbs only while it holds leases of a majority, and checks that
+// again before it answers. So an expelled node answers no client once the lease that it may have is
+// over, be it dead, cut off, or stopped in the midst of a verb.
+//
+// Leases count on the clock of the node that asked for them, from before it asked. A process that
+// expels a node waits a seventh longer, since clocks are not equally fast. The clock goes on while
+// a machine is suspended. A clock that stands still, as that of a virtual machine that is paused
+// and not told so, is not made up for. A node whose lease ran out without an expulsion holds verbs
 // back until it has one again.
 //
 // # What fails how
@@ -72,6 +76,6 @@
 //
 // # What is not here
 //
-// The nodes that have a voice do not change in a pool's life. Without TLS who can change packets can do anything; who can
-// only read them sees data, but not the token.
+// The nodes that have a voice do not change in a pool's life. Without TLS an attacker that can
+// change packets can do anything. One that can only read them sees data, but not the token.
 package tcp

@@ -575,7 +575,7 @@ func (e *Endpoint) Join() (rdma.View, error) {
 	if err != nil {
 		return rdma.View{}, fmt.Errorf("join the view: %w", err)
 	}
-	// Who was fenced off before an epoch began does not get into it, see board.Board.succeed.
+	// A client that was fenced off before an epoch began does not join it: see board.Board.succeed.
 	if board.Fenced(e.client, clients.holders) {
 		return rdma.View{}, fmt.Errorf("join the view: client %d: %w", e.client.ID, rdma.ErrRevoked)
 	}

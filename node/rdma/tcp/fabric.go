@@ -84,7 +84,7 @@ type Fabric struct {
 	record  Record // that of no node in particular
 	process string // names this Fabric among all that ever open the pool
 	board   *board.Board
-	quorum  *board.Quorum // nil when somebody else keeps the board
+	quorum  *board.Quorum // nil when another service keeps the board
 	links   []links       // by node, and then by witness
 
 	readers  atomic.Uint64 // lives of client 0
@@ -104,7 +104,7 @@ type Fabric struct {
 
 	mu       sync.Mutex
 	last     rdma.View // that was seen last
-	expelled []bool    // nodes that serve nobody any more, for sure
+	expelled []bool    // nodes that serve no client any more, for sure
 	downs    []atomic.Bool
 	attended []attendance  // by node, what it said last of processes
 	owed     []rdma.Client // identities to give back, once the board is in reach
@@ -240,7 +240,8 @@ func (f *Fabric) holds(op *rdma.Op) bool {
 		!(op.Verb == rdma.Write && n > readerWrite && f.ReadOnly()) // nodes take no such frame from readers
 }
 
-// Open returns an endpoint with an identity of its own. Who may only read has none, and is client 0.
+// Open returns an endpoint with an identity of its own. A read-only process has no identity, and is
+// client 0.
 func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 	e, err := f.open(name)
 	if err != nil {
@@ -314,8 +315,8 @@ func (f *Fabric) ReadOnly() bool {
 	return len(f.o.Security.Token) == 0 && len(f.o.Security.ReadToken) > 0
 }
 
-// release gives an identity back. When the board is out of reach, the next Open or Close does: nobody else could, as long
-// as this process lives.
+// release gives an identity back. When the board is out of reach, the next Open or Close gives it
+// back. No other process could, as long as this one lives.
 func (f *Fabric) release(c rdma.Client) error {
 	if c.ID == 0 {
 		return nil
@@ -353,7 +354,8 @@ func (f *Fabric) giveBack() {
 	}
 }
 
-// hasMajority reports whether enough nodes are connected to keep the board, unless somebody else does.
+// hasMajority reports whether enough nodes are connected to keep the board, or another service
+// keeps it.
 func (f *Fabric) hasMajority() bool {
 	up := 0
 	for _, l := range f.links[:f.record.voters()] {
@@ -383,8 +385,8 @@ func (f *Fabric) awaitMajority() error {
 	return nil
 }
 
-// worthWaiting is for how long somebody who leaves waits for an answer over a link: not for nodes that have been out of
-// reach for long.
+// worthWaiting returns for how long a client that leaves waits for an answer over a link. It is not
+// positive for nodes that have been out of reach for long.
 func (f *Fabric) worthWaiting(l *link) time.Duration {
 	down, by := l.downFor(), time.Duration(f.closeBy.Load())
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// FuzzWire reads what anybody may have written as one of the wire's parts, writes down what it understood, and finds the
-// same when it reads that again.
+// FuzzWire reads arbitrary bytes as one of the wire's parts, writes down what it understood, and
+// finds the same when it reads that again.
 func FuzzWire(f *testing.F) {
 	f.Add(frame(kindVerbs, 3, 7, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
 	f.Add(rights{1, 2, 3, 4, 5}.faa(8)[rightsBytes:])

@@ -83,8 +83,9 @@ var ErrToken = errors.New("wrong token")
 // ErrTLS is wrapped when a connection ends as it does where one end uses TLS and the other does not, or does not trust it.
 var ErrTLS = errors.New("perhaps the two ends do not agree on TLS")
 
-// prove is what only one who knows the token can say at this moment, and of this: what is said, to whom, is part of it. So
-// a proof that somebody passes on is worth nothing elsewhere: see conn.mayAct.
+// prove returns what only a holder of the token can compute, and only for this connection: it
+// covers the role of the sender, the greetings of both ends, and what is said. So a proof that an
+// attacker passes on is worth nothing elsewhere: see conn.mayAct.
 func prove(token []byte, who string, caller, node *greeting, what any) []byte {
 	text, err := json.Marshal(what)
 	if err != nil {

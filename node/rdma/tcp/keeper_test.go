@@ -111,7 +111,7 @@ func TestCutOffIsNoDeath(t *testing.T) {
 	apart(proxies[2], works.Process())
 	apart(proxies[0], f.Process())
 	apart(proxies[1], f.Process())
-	time.Sleep(2 * tcp.DefaultLease) // until nodes that have lost somebody say so
+	time.Sleep(2 * tcp.DefaultLease) // until nodes that have lost a process say so
 	if _, err := add(ep, 0, 0); err != nil {
 		t.Fatal(err)
 	}

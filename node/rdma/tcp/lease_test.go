@@ -35,8 +35,8 @@ func leaseOf(t testing.TB, n *tcp.Node) time.Duration {
 	return n.Info().Lease
 }
 
-// TestNodeCutOffFromPeers cuts a node off from its peers while clients reach it: it holds verbs back, and executes them
-// when its peers are back, since nobody has expelled it.
+// TestNodeCutOffFromPeers cuts a node off from its peers while clients reach it: it holds verbs
+// back, and executes them when its peers are back, since it was not expelled.
 func TestNodeCutOffFromPeers(t *testing.T) {
 	f, proxies := behind(t, 3, short, addByCall)
 	ep := attach(t, f.Fabric, "client")
@@ -140,8 +140,8 @@ func TestExpelledBehindAPartition(t *testing.T) {
 	}
 }
 
-// TestStoppedNodeIsExpelled stops a node's process in the midst of its work, expels it, and lets it go on: it answers
-// nobody.
+// TestStoppedNodeIsExpelled stops a node's process in the midst of its work, expels it, and lets it
+// go on: it answers no client.
 func TestStoppedNodeIsExpelled(t *testing.T) {
 	t.Parallel()
 	nodes, addrs := nodeProcesses(t, 3)
@@ -163,7 +163,7 @@ func TestStoppedNodeIsExpelled(t *testing.T) {
 	if err := ep.Post(b); err != nil {
 		t.Fatal(err)
 	}
-	proxies[0].rule(func(c caller) fate { // nobody tells it, not even later
+	proxies[0].rule(func(c caller) fate { // the node is not told, not even later
 		if c.Process == f.Process() {
 			return lost
 		}

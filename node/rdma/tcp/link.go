@@ -28,16 +28,18 @@ const (
 	redialMax  = 500 * time.Millisecond
 )
 
-// A flight is one frame that was sent and has not been answered. Land takes the answer; Lose takes the reason why there
-// will be none. Both are called by the link's reader, or by who breaks the link, once altogether.
+// A flight is one frame that was sent and has not been answered. Land takes the answer; Lose takes
+// the reason why there will be none. One of the two is called, once, by the link's reader or by the
+// goroutine that breaks the link.
 type flight interface {
 	land(h header, body []byte) error
 	lose(err error)
 }
 
-// link is this process's connection to one node for one purpose. All endpoints share it: what they send while somebody
-// writes goes with the next write. A link that breaks takes what is in flight down with it, and is made again; the node
-// lets the new one in only when nothing that came over the old one can be executed any more.
+// link is this process's connection to one node for one purpose. All endpoints share it: what they
+// send while a goroutine writes goes with the next write. A link that breaks takes what is in
+// flight down with it, and is made again. The node lets the new connection in only when nothing
+// that came over the old one can be executed any more.
 type link struct {
 	addr  string
 	s     Security
@@ -72,7 +74,7 @@ type link struct {
 	heard    atomic.Int64  // when something came in last, on wall.Now
 	times    uint64        // how often it was connected
 	attended bool          // what comes unasked is read at once
-	nobody   bool          // at the last call nobody was there, or somebody else
+	nobody   bool          // the last call met no listener, or a node that is not of the pool
 }
 
 func newLink(addr string, s Security, h hello, stop <-chan struct{}) *link {
@@ -176,7 +178,7 @@ func (l *link) run() {
 		l.readAll(s)
 	}
 	group.Wait()
-	s.reader <- struct{}{} // for good: who was reading has seen the end, and lands nothing any more
+	s.reader <- struct{}{} // for good: the last reader has seen the end, and lands nothing any more
 }
 
 // fail breaks the connection nc, if it is still the link's.
@@ -238,7 +240,7 @@ func (s sending) end(k kind, items, from int, f flight) {
 	l.bytes += n
 }
 
-// send sends a frame of what body appends behind the header, and notes who waits for its answer.
+// send sends a frame of what body appends behind the header, and notes f, which takes its answer.
 func (l *link) send(k kind, items int, f flight, body func(out []byte) []byte) error {
 	s, err := l.begin()
 	if err != nil {
@@ -253,7 +255,8 @@ func (l *link) send(k kind, items int, f flight, body func(out []byte) []byte) e
 	return nil
 }
 
-// done unlocks the link and reports whether the caller has to write, by calling flush: nobody else does.
+// done unlocks the link and reports whether the caller has to write, by calling flush: no other
+// goroutine does.
 func (s sending) done() bool {
 	l := s.l
 	if l.writing {
@@ -335,7 +338,8 @@ func (l *link) writeHeavy(s *stream) {
 	}
 }
 
-// gone reports whether the process that was called is no more: nobody listens there, or a node of no such pool.
+// gone reports whether the process that was called is no more: no process listens there, or one
+// that is a node of no such pool.
 func (l *link) gone() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// TestTwoMasters has two processes advance and fence epochs at once, and revoke clients, while workers of a third one add to
-// the word of the epoch that they have joined: once that epoch was fenced off, its word stays as it is, whoever fenced.
+// TestTwoMasters has two processes advance and fence epochs at once, and revoke clients, while
+// workers of a third one add to the word of the epoch that they have joined. Once that epoch was
+// fenced off, its word stays as it is, whichever process fenced.
 func TestTwoMasters(t *testing.T) {
 	const epochs = 40
 	_, addrs := start(t, 3, 1<<20, nil)

@@ -52,7 +52,7 @@ func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	return &memory{file, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
 }
 
-// close unmaps the memory; nobody is in the midst of a verb.
+// close unmaps the memory. The caller makes sure that no verb is being executed.
 func (m *memory) close() error {
 	if m.region != nil {
 		return m.region.Close()
@@ -117,7 +117,7 @@ func claimFile(f *os.File) error {
 	return nil
 }
 
-// leaveFile gives back the room of a file that nobody maps any more.
+// leaveFile gives back the room of a file that no process maps any more.
 func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
 
 // fault turns a panic into a status when it came from touching the mapping, and goes on panicking otherwise.

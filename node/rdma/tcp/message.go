@@ -143,7 +143,7 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 		if r.Answer, err = p.answer(m.Ask); err != nil || m.Ask.Kind != board.KindPeekAll {
 			return r, err
 		}
-		fallthrough // whoever lists clients wants to know which are alive
+		fallthrough // a process that lists clients needs to know which are alive
 	case doAttached:
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -159,8 +159,10 @@ func (n *Node) do(c *conn, m *message) (r reply, err error) {
 	return r, fmt.Errorf("%q: this node does not know it: %w", m.Do, rdma.ErrNotSupported)
 }
 
-// mayAct reports whether a message is of the pool, and for the node of it, that the caller proved to want when it was let in.
-// Whoever passes on proofs of others, from the address of a node that died, has no say in what they are good for.
+// mayAct returns an error unless a message is of the pool, and for the node of it, that the caller
+// proved to want when it was let in. Only doInspect and doBye pass without that. So an attacker
+// that passes on proofs of others, from the address of a node that died, cannot choose what they
+// are good for.
 func (c *conn) mayAct(n *Node, m *message) error {
 	id, index := m.Pool, c.index
 	switch m.Do {

@@ -33,7 +33,8 @@ type Security struct {
 	// Token is known to all that may use the pool; nil: there is none, and nodes listen on loopback only. It is
 	// proved by challenge and response, never sent.
 	Token []byte
-	// ReadToken lets who knows nothing else READ, and do nothing more. A client sets one of the two.
+	// ReadToken lets a client that does not know Token READ, and do nothing more. A client sets one of
+	// the two.
 	ReadToken []byte
 	// Admin has nodes that have as many connections as they take let a client in, a few at a time, if it knows the full
 	// token: for commands that look at a pool, or end it.
@@ -89,11 +90,11 @@ type Node struct {
 	threads     atomic.Int32                   // of connections that wait in the kernel
 	numbers     atomic.Uint64                  // of connections, so far
 	server      atomic.Pointer[func() *Server] // nil: there is none
-	changed     chan struct{}                  // holds one while nobody has heard that the pool may be another
+	changed     chan struct{}                  // holds one while no receiver has heard that the pool may be another
 	// The large buffers for answers, of connections with the read token, and of all others.
 	readerOutputs, outputs *outputs
 
-	// pool is replaced under mu; those who execute verbs look at it without.
+	// pool is replaced under mu. Goroutines that execute verbs load it without mu.
 	pool atomic.Pointer[pool]
 
 	mu           sync.Mutex

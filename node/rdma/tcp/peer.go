@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/wall"
 )
 
-// grant gives a peer a lease, if nobody expelled it.
+// grant gives a peer a lease, unless the peer was expelled.
 func (p *pool) grant(peer int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +109,8 @@ func (p *pool) callPeer(peer int) (net.Conn, error) {
 	return c, err
 }
 
-// peerTLS is how a node calls its peers: with its own certificate, trusting whom it would trust as a client, or as clients.
+// peerTLS returns how a node calls its peers: with its own certificate. It trusts the authorities
+// that the node would trust as a client, or else those for its clients.
 func peerTLS(s *tls.Config) *tls.Config {
 	if s.GetConfigForClient != nil {
 		if now, err := s.GetConfigForClient(nil); err == nil && now != nil {

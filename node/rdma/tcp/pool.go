@@ -26,7 +26,7 @@ type Record struct {
 	Telemetry uint64        `json:"telemetry"`     // of them, behind the store's
 	Clients   int           `json:"clients"`       // workers at a time
 	Lease     time.Duration `json:"lease"`         // of nodes, and of client processes
-	Board     string        `json:"board"`         // who keeps the board: "" for the nodes themselves, or an address
+	Board     string        `json:"board"`         // what keeps the board: "" for the nodes themselves, or an address
 	MTU       int           `json:"mtu,omitempty"` // of rings; 0: defaultMTU
 	Fabric    string        `json:"fabric"`        // what verbs go over: "" for this package's connections, or that of the nodes' devices
 }
@@ -37,7 +37,8 @@ const (
 	maxLease     = 10 * time.Second // a crash costs one, and a master's tenure is some: see Fabric.Tenure
 )
 
-// mostVoters bounds who takes part in decisions, and grants leases: all would cost each node a conversation with each.
+// mostVoters bounds the nodes that take part in decisions, and grant leases: if all did, each node
+// would need a conversation with each.
 const mostVoters = 7
 
 // Voters returns how many nodes have a voice: as many of the first ones.
@@ -82,9 +83,10 @@ func (r *Record) check(memory uint64) error {
 
 // pool is the part of a pool that this node has.
 //
-// What keeps a node from answering that the others go on without: it executes verbs only while it holds leases of a
-// majority, and sends an answer only if it still does, or does again, behind the execution. Nodes that gave up on it give
-// it none any more, and whoever expelled it waited for a lease to run out. So an answer of it was true when it was made.
+// A node that the others go on without must not answer. So it executes verbs only while it holds
+// leases of a majority. It sends an answer only if it still does, or does again, after the
+// execution. Nodes that gave up on it give it none any more, and the process that expelled it
+// waited for a lease to run out. So an answer of it was true when it was made.
 type pool struct {
 	record   Record
 	node     *Node
@@ -146,7 +148,7 @@ func (p *pool) model(verb rdma.Verb, off uint64, n int) {
 	}
 }
 
-// end gives the pool up: whoever waits for a lease waits no more.
+// end gives the pool up: goroutines that wait for a lease wait no more.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
 
 // awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead earlier.
@@ -239,7 +241,7 @@ func (p *pool) register() error {
 	return err
 }
 
-// unregister takes the memory away from the device, which serves nobody any more.
+// unregister takes the memory away from the device, which serves no worker any more.
 func (p *pool) unregister() error {
 	if p.region == nil {
 		return nil
@@ -369,7 +371,8 @@ func (p *pool) conns() (all []*conn) {
 	return all
 }
 
-// expel notes that a node is to have no leases any more. One that is told so of itself serves nobody from then on.
+// expel records that a node is to have no leases any more. A node that is told so of itself serves
+// no client from then on.
 func (p *pool) expel(epoch uint64, node int) error {
 	if node < 0 || node >= len(p.record.Addresses) {
 		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)

@@ -31,8 +31,8 @@ const (
 	slow         // what comes in is read at some 100 KB a second
 )
 
-// proxy stands between a node and all who call it, and does to each connection what it is told. It reads hellos, so that
-// it can tell them apart: those of plain TCP.
+// proxy stands between a node and all its callers, and does to each connection what it is told. It
+// reads hellos, so that it can tell callers apart: those of plain TCP.
 type proxy struct {
 	listener net.Listener
 	node     string
@@ -197,8 +197,9 @@ func (p *proxy) serve(client net.Conn) {
 	p.mu.Unlock()
 }
 
-// greet reads what the caller says first, and finds out who it is before it passes the hello on. Nothing of the budget
-// counts before that: a cut within the greeting falls into the bytes that follow all the same, since they wait here.
+// greet reads what the caller says first, and identifies the caller before it passes the hello on.
+// Nothing of the budget counts before that: a cut within the greeting falls into the bytes that
+// follow all the same, since they wait here.
 func (w *wired) greet() bool {
 	said := make([]byte, 48)
 	if _, err := io.ReadFull(w.client, said); err != nil {

@@ -16,7 +16,7 @@ import (
 // rawPatience bounds each wait of these tests.
 const rawPatience = 20 * time.Second
 
-// rawNode is a node with a pool of its own, and somebody who keeps that pool alive.
+// rawNode is a node with a pool of its own, and a fabric that keeps that pool alive.
 type rawNode struct {
 	*Node
 	fabric *Fabric

@@ -15,15 +15,16 @@ import (
 
 // stream is one connection of a link, as far as answers come in over it.
 //
-// Workers read themselves while they wait: one of those that wait for answers over the stream, whoever comes first, reads
-// and lands what comes in, its own and that of the others, until there is something for it; then one of the others goes on.
-// A goroutine that only read would cost each answer a switch between threads. It is there for answers that nobody waits for
-// so: see assist.
+// Workers read themselves while they wait. Of those that wait for answers over the stream, the
+// first one reads. It lands what comes in, its own and that of the others, until there is something
+// for it; then one of the others goes on. A goroutine that only read would cost each answer a
+// switch between threads. It is there only for answers that no worker waits for in this way: see
+// assist.
 type stream struct {
 	nc     net.Conn
-	spin   *spinner      // of who reads
+	spin   *spinner      // of the reader
 	over   chan struct{} // closed when the connection broke
-	reader chan struct{} // holds whoever reads: in, have and deadline are his
+	reader chan struct{} // full while a goroutine reads, which then owns in, have and deadline
 	in     []byte
 	have   int
 	// deadline is when the connection's own is, on wall.Now; 0: it has none. It is left as it is while it comes too early:
@@ -31,7 +32,7 @@ type stream struct {
 	deadline time.Duration
 
 	mu      sync.Mutex
-	waiting []*Endpoint  // for whom somebody else reads
+	waiting []*Endpoint  // workers for which another goroutine reads
 	aside   atomic.Int32 // workers that wait for several links at a time, and read none
 	kick    chan struct{}
 }
@@ -40,7 +41,7 @@ func newStream(nc net.Conn) *stream {
 	return &stream{nc: nc, spin: newSpinner(nc), over: make(chan struct{}), reader: make(chan struct{}, 1), in: make([]byte, inBytes), kick: make(chan struct{}, 1)}
 }
 
-// take makes the caller the one who reads, unless there is one.
+// take makes the caller the reader, unless there is one, and reports whether it did.
 func (s *stream) take() bool {
 	select {
 	case s.reader <- struct{}{}:
@@ -125,7 +126,8 @@ func (l *link) land(h header, body []byte) error {
 	return nil
 }
 
-// await returns when something arrived for e, or at until on wall.Now; 0: never. It reads, unless somebody does.
+// await returns when something arrived for e, or at until on wall.Now; 0: never. It reads, unless
+// another goroutine does.
 func (l *link) await(e *Endpoint, until time.Duration) {
 	s := l.stream.Load()
 	if s == nil || l.beside != nil || !s.take() {
@@ -136,7 +138,7 @@ func (l *link) await(e *Endpoint, until time.Duration) {
 		s.mu.Lock()
 		s.waiting = append(s.waiting, e)
 		s.mu.Unlock()
-		mine := s.take() // else who reads sees e when he stops
+		mine := s.take() // else the reader sees e when it stops
 		if !mine {
 			e.park(until)
 			mine = !e.word() && s.take()
@@ -164,12 +166,13 @@ func (s *stream) leave(e *Endpoint) {
 	s.waiting = slices.DeleteFunc(s.waiting, func(o *Endpoint) bool { return o == e })
 }
 
-// next has another one read, unless somebody does. Whoever stops reading, or was woken to read and does not, calls it.
+// next has another worker read, unless a goroutine does. A goroutine that stops reading, or was
+// woken to read and does not, calls it.
 func (s *stream) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case len(s.reader) > 0: // he calls it when he stops
+	case len(s.reader) > 0: // that reader calls it when it stops
 	case len(s.waiting) > 0:
 		s.waiting[0].rouse()
 	case s.aside.Load() > 0:

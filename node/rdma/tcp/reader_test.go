@@ -9,9 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestReaderMinority leaves a change of the view half done, as a master does that dies in the midst of it: one node alone
-// has the next state. Who may only read opens the pool all the same; with another node dead, too, once somebody who may write
-// has looked.
+// TestReaderMinority leaves a change of the view half done, as a master does that dies in the midst
+// of it: one node alone has the next state. A read-only client opens the pool all the same. With
+// another node dead, too, it does so once a client that may write has looked.
 func TestReaderMinority(t *testing.T) {
 	s := Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
 	var nodes []*Node

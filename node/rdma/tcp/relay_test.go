@@ -12,8 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestRelay: somebody who knows no token sits at the address of a node that died. Those who call it prove to him that they
-// know the token; he passes that on to another node, as it is or around words of his own, and orders what he likes.
+// TestRelay: an attacker that knows no token sits at the address of a node that died. Callers prove
+// to it that they know the token. It passes the proof on to another node, in their hello or in one
+// of its own, and orders what it likes.
 func TestRelay(t *testing.T) {
 	s := Security{Token: []byte("a token of some length")}
 	var nodes []*Node

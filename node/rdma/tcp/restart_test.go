@@ -69,7 +69,7 @@ func TestRestartedNode(t *testing.T) {
 	if err := f.Fence(1); err != nil {
 		t.Errorf("fence without it: %v", err)
 	}
-	if err := errors.Join(late.Close(), ep.Close()); err != nil { // nobody takes identities back afterwards
+	if err := errors.Join(late.Close(), ep.Close()); err != nil { // no process takes identities back afterwards
 		t.Error(err)
 	}
 	// With another one gone, two of three have forgotten what was decided: nothing is decided any more.

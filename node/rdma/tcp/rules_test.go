@@ -329,7 +329,7 @@ func TestExpelWaits(t *testing.T) {
 	if err := f.Expel(1, 0); err != nil || wall.Now()-began < lease {
 		t.Errorf("a node that may have a lease of %v was expelled within %v: %v", lease, wall.Now()-began, err)
 	}
-	// Without a voice of the others nobody knows that they grant no leases.
+	// Without the word of the others it is unknown whether they grant leases.
 	nodes[1].Close()
 	nodes[2].pool.Load().end()
 	if err := f.Expel(1, 1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
@@ -340,7 +340,7 @@ func TestExpelWaits(t *testing.T) {
 // TestPostNeverWrites has others add more to what a worker writes than a socket takes: it leaves that to the link.
 func TestPostNeverWrites(t *testing.T) {
 	l := newLink("nowhere", Security{}, hello{}, nil)
-	ours, theirs := net.Pipe() // nobody reads
+	ours, theirs := net.Pipe() // theirs is not read
 	defer theirs.Close()
 	defer ours.Close()
 	l.nc = ours

@@ -203,7 +203,7 @@ func TestReadToken(t *testing.T) {
 			t.Errorf("%s succeeded", what)
 		}
 	}
-	r.Close() // and says goodbye, for nobody else
+	r.Close() // and says goodbye, for no other process
 	if v, err := load(writer, 0, 8); v != 7 || err != nil {
 		t.Errorf("after all that, the word is %d (%v)", v, err)
 	}

@@ -10,18 +10,21 @@ import (
 )
 
 const (
-	// spinFor is for how long who waits for a message looks for it before he sleeps: some round trips between processes of one
-	// machine. To sleep and be woken costs each of the two ends as much as the rest of a small verb.
+	// spinFor is for how long a goroutine that waits for a message looks for it before it sleeps: some
+	// round trips between processes of one machine. To sleep and be woken costs each of the two ends
+	// as much as the rest of a small verb.
 	spinFor = 80 * time.Microsecond
-	// glance is what a look takes at the most, unless somebody else is given the processor: who needs it gets it.
+	// glance is what a look takes at most, unless another thread is given the processor. The spinner
+	// then stops, so that a thread that needs the processor gets it.
 	glance = 10 * time.Microsecond
 	// mostSpared bounds how many messages are waited for asleep before it is tried again.
 	mostSpared = 1 << 12
 )
 
-// spinner looks for input on a connection without sleeping, as long as that pays: each time in vain doubles how many messages
-// are waited for asleep. So it pays while messages follow each other closely, and there is a processor that nobody else
-// needs; where there is none, the other end does not come to answer in time.
+// spinner looks for input on a connection without sleeping, as long as that pays. Each vain attempt
+// doubles how many messages are waited for asleep. So it pays while messages follow each other
+// closely, and there is a processor that no other thread needs. Where there is none, the other end
+// does not come to answer in time.
 type spinner struct {
 	raw   syscall.RawConn // nil: it never spins
 	look  func(fd uintptr)
@@ -56,7 +59,7 @@ func (s *spinner) spin() {
 	began := wall.Now()
 	for last, now := began, began; now-began < spinFor && now-last < glance; last, now = now, wall.Now() {
 		if s.raw.Control(s.look) != nil {
-			return // it was closed, as who reads will see
+			return // it was closed, as the next read finds
 		}
 		if s.found {
 			s.vain = 0

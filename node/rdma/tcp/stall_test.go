@@ -110,7 +110,7 @@ func TestSilentNodes(t *testing.T) {
 	if err := ep.Call(1, &rdma.Request{Arg: [6]uint64{8}}, limit); err != nil {
 		t.Errorf("a call of a slow node: %v", err)
 	}
-	for _, p := range proxies { // who leaves asks both
+	for _, p := range proxies { // a client that leaves asks both
 		p.rule(nil)
 	}
 	eventually(t, "the node is back", func() bool { _, err := add(ep, 0, 0); return err == nil })

@@ -88,7 +88,8 @@ func created(t testing.TB, o tcp.Options, g tcp.Geometry) *tcp.Fabric {
 	return f
 }
 
-// behind starts n nodes, each behind a proxy that is its address for everybody, and makes a pool of them.
+// behind starts n nodes, each behind a proxy that is its address for all processes, and makes a
+// pool of them.
 func behind(t testing.TB, n int, lease time.Duration, h rdma.Handler) (*pool, []*proxy) {
 	t.Helper()
 	nodes, addrs := start(t, n, 1<<20, h)
@@ -112,8 +113,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestFullNode: a node that has no place for a connection is, for verbs, one that is down, and the pool is not full. Who
-// cannot open a pool at all for it is told so.
+// TestFullNode: a node that has no place for a connection is, for verbs, one that is down, and the
+// pool is not full. A process that cannot open a pool at all for that reason is told so.
 func TestFullNode(t *testing.T) {
 	_, addrs := start(t, 2, 1<<20, nil)
 	full, err := tcp.Listen(tcp.Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Conns: 2})

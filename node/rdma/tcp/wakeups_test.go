@@ -15,9 +15,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestWakeUps has workers wait in every way there is, over connections that are cut at random, for as long as it takes. In each
-// round some wait once, so that nobody comes by later who reads what they wait for; and what would set things right after a
-// while is missing: the links have no watch. So one whom nobody wakes, or a connection that nobody reads, stops it.
+// TestWakeUps has workers wait in every way there is, over connections that are cut at random, for
+// as long as it takes. In each round some wait once, so that no worker comes by later that reads
+// what they wait for. What would set things right after a while is missing: the links have no
+// watch. So a worker that is not woken, or a connection that is not read, stops the test.
 // FARKV_LONG=1 takes minutes.
 func TestWakeUps(t *testing.T) {
 	rounds := 2000
@@ -145,7 +146,7 @@ func (u *unwatched) run(t *testing.T, workers, rounds int) {
 	t.Logf("%d connections were cut", u.cuts)
 }
 
-// await waits until all are done who are out.
+// await waits until all workers that are out are done.
 func await(t *testing.T, late *time.Timer, out map[int]bool, done <-chan int) {
 	t.Helper()
 	late.Reset(rawPatience)
@@ -170,7 +171,7 @@ func (u *unwatched) cutOne(rnd *rand.Rand) {
 	case rnd.IntN(2) == 0:
 		l.fail(s.nc, fmt.Errorf("cut: %w", rdma.ErrNodeDown))
 	default:
-		s.nc.Close() // who waits for something over it sees it
+		s.nc.Close() // a worker that waits for something over it sees it
 	}
 	u.cuts++
 }

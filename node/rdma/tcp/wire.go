@@ -81,7 +81,7 @@ const (
 	statusAccess
 	statusRevoked
 	statusStale
-	statusDown // the node serves nobody of this pool
+	statusDown // the node serves no client of this pool
 	statusFull
 	statusNotSupported
 	statusHeld
