@@ -196,7 +196,8 @@ func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) err
 	}
 }
 
-// enter waits for a turn. Whoever has one finds a worker idle, or may open another: there are no more than turns.
+// enter waits for a turn. A caller that has a turn finds an idle worker or may open another one:
+// there are no more workers than turns.
 func (db *DB) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -132,7 +132,7 @@ func TestDBOverAPool(t *testing.T) {
 	}
 }
 
-// useOwnKey does everything with a key that nobody else uses.
+// useOwnKey does everything with a key that no other worker uses.
 func useOwnKey(t *testing.T, db *client.DB, key []byte) {
 	want := func(what string, err, target error) {
 		if !errors.Is(err, target) {

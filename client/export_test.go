@@ -5,7 +5,7 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-// MostDismissed bounds the workers that leave at a time without anybody who waits for them.
+// MostDismissed bounds the workers that leave at a time without a caller that waits for them.
 const MostDismissed = mostDismissed
 
 // Counting returns what a DB does at each operation of a worker to count it: one with a good answer. tell adds to p what

@@ -14,16 +14,19 @@ type Fencer interface {
 	RevokeLife(c rdma.Client) error
 }
 
-// errOpen is wrapped when an endpoint stays open, since nobody could be told that what it leaves has to be recovered.
+// errOpen is wrapped when an endpoint stays open because the membership cannot be told that what it
+// leaves has to be recovered.
 var errOpen = errors.New("the worker's identity is kept")
 
-// Leave closes a worker's store and then its endpoint, which gives the identity back. A store that cannot be closed still
-// owns memory under that identity, and may have left a write half done for which others wait: then the worker is fenced
-// off, so that the pool's master recovers it at once, and not when its process ends. That may fail halfway, when nodes do
-// not answer; the master makes up for it.
+// Leave closes a worker's store and then its endpoint, which gives the identity back. A store that
+// cannot be closed still owns memory under that identity, and may have left a write half done for
+// which others wait. Such a worker is fenced off, so that the pool's master recovers it at once and
+// not only when its process ends. Fencing may fail halfway, when nodes do not answer; the master
+// completes it.
 //
-// Without a fencer the endpoint of such a worker is left open, and its identity waits for the end of the process; so it is
-// when the pool's board is out of reach. Given back it would be nobody's, and never recovered. A Door tries again.
+// Without a fencer the endpoint of such a worker is left open, and its identity is recovered when
+// the process ends. The same holds when the pool's board is out of reach: an identity that is given
+// back has no holder and is never recovered. A Door tries again.
 func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	err := s.Close()
 	if err != nil && !errors.Is(err, rdma.ErrAccess) && !errors.Is(err, rdma.ErrClosed) {
@@ -35,8 +38,9 @@ func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	return errors.Join(err, ep.Close())
 }
 
-// fenceOff fences a worker off and gives its identity to whoever recovers it. A worker that was cut off may have been
-// recovered, and its identity may be another's by now: that one is left alone.
+// fenceOff fences a worker off and gives its identity to the process that recovers it. A worker
+// that was cut off may have been recovered already, and its identity may have a new holder: that
+// holder is not fenced off.
 func fenceOff(ep rdma.Endpoint, f Fencer) error {
 	err := f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})
 	if errors.Is(err, rdma.ErrUnreachable) {
@@ -46,10 +50,11 @@ func fenceOff(ep rdma.Endpoint, f Fencer) error {
 }
 
 const (
-	// headStart is for how long somebody waits for a worker that he dismisses: usually its place is free again by then.
+	// headStart bounds how long a caller of Dismiss waits; by then the worker's place is usually free
+	// again.
 	headStart = 100 * time.Millisecond
-	// mostDismissed bounds the workers that leave at a time without anybody who waits for them: a pool has as many places for
-	// clients by default, and each keeps one.
+	// mostDismissed bounds the workers that leave at a time without a caller that waits for them. It
+	// is the default number of places for clients in a pool, and each of these workers keeps one.
 	mostDismissed = 1024
 
 	firstKnock = 20 * time.Millisecond // the pause of a Door before it tries again
@@ -77,9 +82,10 @@ func (d *Door) Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 	return err
 }
 
-// Dismiss has a worker leave beside its caller, who waits for a moment only: while nodes and board are out of reach to leave
-// takes seconds, by which no operation is to be held up. What comes of it he is not told. When too many are about to leave it
-// is Leave.
+// Dismiss has a worker leave in the background. The caller waits for headStart at most: while nodes
+// and the board are out of reach, leaving takes seconds, and no operation is to wait for that. The
+// caller does not learn the outcome. When mostDismissed workers are leaving already, Dismiss is
+// Leave.
 func (d *Door) Dismiss(s Store, ep rdma.Endpoint, f Fencer) {
 	if !d.admit() {
 		_ = d.Leave(s, ep, f)
@@ -142,8 +148,8 @@ func (d *Door) closing() chan struct{} {
 	return d.shut
 }
 
-// Close waits for those who are about to leave and tries for the last time; nobody leaves behind it. Who cannot be fenced off
-// is recovered once this process ended.
+// Close waits for the workers that are about to leave, and tries for the last time; no worker
+// leaves after it. A worker that cannot be fenced off is recovered once this process has ended.
 func (d *Door) Close() error {
 	close(d.closing())
 	d.tasks.Wait()

@@ -95,7 +95,8 @@ func (e *leaving) Client() rdma.ClientID { return 7 }
 
 func (e *leaving) Life() uint64 { return 1 }
 
-// An identity that could not be fenced off is not given back: nobody would recover it. It is fenced off when that works.
+// An identity that could not be fenced off is not given back: it would never be recovered. It is
+// fenced off when that works.
 func TestDoor(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	var d client.Door
@@ -129,7 +130,8 @@ type waits struct {
 
 func (s waits) Close() error { <-s.gate; return s.err }
 
-// Of the workers that leave beside those who dismissed them there is a bound, and the door stays closed for no board.
+// The number of workers that leave in the background is bounded, and Close does not wait for a
+// board that is out of reach.
 func TestDismiss(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	var d client.Door

@@ -168,7 +168,7 @@ func free(t *testing.T, f rdma.Fabric, s *Space, held map[[2]int]int) {
 			if want := held[[2]int{n, seg}]; want > 0 {
 				w = want
 			}
-			// Who holds some has the rest of his chunk or bundle, too.
+			// A worker that holds some has the rest of its chunk or bundle, too.
 			if left := got.Handed - len(got.Pointers); left < w || w == 0 && left > 0 || left > w+s.mostKept() {
 				t.Errorf("node %d, segment %d: %d of %d buffers are free, and %d in use", n, seg, len(got.Pointers), got.Handed, w)
 			}
@@ -176,8 +176,8 @@ func free(t *testing.T, f rdma.Fabric, s *Space, held map[[2]int]int) {
 	}
 }
 
-// TestSameBundleAgain: who has seen a bundle on top does not take it when it was taken and given back meanwhile, though the
-// same pointer is there.
+// TestSameBundleAgain: a worker that has seen a bundle on top does not take it if it was taken and
+// given back meanwhile, though the same pointer is there.
 func TestSameBundleAgain(t *testing.T) {
 	s := &Space{Segments: 1, Buffers: 50, Bytes: 64}
 	f := pool(t, s, 1)
@@ -209,7 +209,7 @@ func TestSameBundleAgain(t *testing.T) {
 	}
 }
 
-// owners tells who has a buffer.
+// owners records which worker has a buffer.
 type owners struct {
 	*Space
 	of    []atomic.Int32
@@ -294,7 +294,8 @@ func (o *owners) turn(me int32, ep rdma.Endpoint, rng *rand.Rand, nodes, rounds,
 	return nil
 }
 
-// TestOneOwner: no buffer has two owners, and all are free when everybody is gone, on real processors.
+// TestOneOwner: no buffer has two owners, and all are free when all workers are gone, on real
+// processors.
 func TestOneOwner(t *testing.T) {
 	s := &Space{Segments: 2, Buffers: 150, Bytes: 40}
 	f := pool(t, s, 2)
@@ -379,7 +380,7 @@ func TestDamagedStack(t *testing.T) {
 	f := pool(t, s, 1)
 	w := open(t, f, s)
 	b := w.ep.Batch()
-	b.CompareSwap(s.top(0, 0), 0, 7) // nobody wrote that bundle
+	b.CompareSwap(s.top(0, 0), 0, 7) // no client wrote that bundle
 	must(t, rdma.Do(w.ep, b, timeout))
 	b.Release()
 	if _, _, err := w.Allocate(0, 0); !errors.Is(err, client.ErrDamaged) {
@@ -390,7 +391,8 @@ func TestDamagedStack(t *testing.T) {
 	}
 }
 
-// TestDeadNode: a node that is dead hands nothing out and takes nothing back, which keeps nobody from closing.
+// TestDeadNode: a node that is dead hands nothing out and takes nothing back, and keeps no worker
+// from closing.
 func TestDeadNode(t *testing.T) {
 	s := &Space{Segments: 1, Buffers: 50, Bytes: 64}
 	f := pool(t, s, 2)
@@ -433,8 +435,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestCloseIsBounded: who closes waits for silent nodes for one timeout, however many segments of theirs it has buffers of, and
-// gives the others' back.
+// TestCloseIsBounded: Close waits for silent nodes for one timeout, however many segments of theirs
+// the worker has buffers of, and gives the other nodes' buffers back.
 func TestCloseIsBounded(t *testing.T) {
 	s := &Space{Segments: 5, Buffers: 100, Bytes: 64}
 	f := sim.New(sim.Options{Nodes: 3, Memory: (s.Base + s.Size() + 4095) &^ 4095, Handler: node.Serve, NodeTimeout: time.Hour})
@@ -465,7 +467,7 @@ func TestCloseIsBounded(t *testing.T) {
 	must(t, f.Run())
 }
 
-// TestPushFails: of a bundle that a node may have taken or not nobody is the owner.
+// TestPushFails: a bundle that a node may or may not have taken has no owner.
 func TestPushFails(t *testing.T) {
 	s := &Space{Segments: 1, Buffers: 100, Bytes: 64}
 	f := pool(t, s, 1)

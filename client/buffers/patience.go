@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// patient is how many times as long as ever a node that hands out buffers may take. A machine that is loaded is slow by
-	// as much now and then, and what a node hands out behind that is nobody's.
+	// patient is how many times the longest answer so far a node that hands out buffers may take. A
+	// loaded machine is slower by as much now and then, and what a node hands out after that has no
+	// owner.
 	patient = 1000
 	// leastPatience is for fabrics on which a call takes no time now and then.
 	leastPatience = time.Millisecond

@@ -1,14 +1,16 @@
-// Package buffers hands out out-of-place buffers: memory of one size on each memory node, which clients fill and make words
-// point at, and which is used again without anybody's help.
+// Package buffers hands out out-of-place buffers: memory of one size on each memory node. Clients
+// fill the buffers and make words point at them. Buffers are used again without a third party.
 //
-// A buffer belongs to a client until a CAS of its makes a word point at it. The CAS that replaces a word's pointer takes the
-// buffer that was replaced: that one belongs to whoever CASed. Its former owner's WRITE came before that one's own CAS in a
-// chain, so that nothing of it can land any more; who reads the buffer by the old word finds another checksum in it and reads
-// the word again.
+// A buffer belongs to a client until one of its CASes makes a word point at it. The CAS that
+// replaces a word's pointer takes the buffer that was replaced: the buffer belongs to the client
+// whose CAS succeeded. The former owner's WRITE came before its own CAS in a chain, so that nothing
+// of it can land any more. A reader of the buffer by the old word finds another checksum in it, and
+// reads the word again.
 //
-// A crash leaves a bounded number of buffers that nobody owns, and that no word points at: what the client had in its lists
-// (see mostKept), and a bundle for each list that it was giving back. They wait for a sweep: see sweep.go, and package kit for
-// why that knows that nobody owns them.
+// A crash leaves a bounded number of buffers that have no owner and that no word points at: what
+// the client had in its lists (see mostKept), and a bundle for each list that it was giving back.
+// They wait for a sweep: see sweep.go, and package kit for why the sweep knows that they have no
+// owner.
 package buffers
 
 import (

@@ -62,9 +62,9 @@ func (s *Sweeper) Heard(node int) error {
 	return nil
 }
 
-// Garbage returns the buffers of a segment of a node that nobody owns: those that were handed out when they were
-// counted, less those that are free and those that something names. The view is busy, and earlier epochs are fenced
-// off.
+// Garbage returns the buffers of a segment of a node that have no owner: those that were handed out
+// when they were counted, less those that are free and those that something names. The view is
+// busy, and earlier epochs are fenced off.
 func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([]uint16, error) {
 	free, err := s.Walk(s.ep, node, segment, s.timeout)
 	if err != nil {
@@ -86,8 +86,8 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 	return garbage, nil
 }
 
-// Free gives buffers back in bundles. Nobody else is at the stack, since the view is busy. What a crash leaves is
-// garbage, but for bundles that are in the stack already.
+// Free gives buffers back in bundles. No other client changes the stack, since the view is busy.
+// What a crash leaves is garbage, but for bundles that are in the stack already.
 func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	w := Worker{Space: s.Space, ep: s.ep, timeout: s.timeout}
 	l := &list{node: node, segment: segment, free: pointers}

@@ -8,14 +8,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Free is what a segment of a node looks like when nobody works on it.
+// Free is what a segment of a node looks like when no client works on it.
 type Free struct {
 	Handed   int      // buffers that were handed out at least once: 1 to this
 	Pointers []uint16 // of them those that were given back, bundles among them
 }
 
-// Walk reads which buffers of a segment of a node nobody owns. Clients may work on others; what it finds of a segment that
-// changes meanwhile means nothing. An error wraps client.ErrDamaged when the stack is none.
+// Walk reads which buffers of a segment of a node have no owner. Clients may work on other
+// segments; the result is meaningless if the segment changes meanwhile. An error wraps
+// client.ErrDamaged when the stack is none.
 func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration) (Free, error) {
 	var f Free
 	top := stack(0)

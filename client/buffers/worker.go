@@ -27,11 +27,11 @@ type Worker struct {
 
 // Stats count what a worker did beside its lists. They only grow.
 type Stats struct {
-	Fresh   uint64 // buffers that nobody had used before
+	Fresh   uint64 // buffers that no client had used before
 	Taken   uint64 // buffers out of bundles
 	Given   uint64 // buffers given back in bundles
-	Lost    uint64 // buffers that nobody owns, since a node was silent or died
-	Retries uint64 // CASes of a stack that somebody else's came before
+	Lost    uint64 // buffers without an owner, since a node was silent or died
+	Retries uint64 // CASes of a stack that another client changed first
 }
 
 // list is what a worker owns of a segment of a node, the oldest first: slow readers rarely see a buffer used again under them.
@@ -125,7 +125,7 @@ func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	if l.len() > w.mostKept() {
 		w.settle(l)
 		if l.pushing == nil {
-			_ = w.push(l) // who cannot post is told so by what he posts next
+			_ = w.push(l) // a failed post is reported by the next one
 		}
 	}
 }
@@ -154,8 +154,8 @@ func (w *Worker) refill(l *list, busy bool) error {
 	return err
 }
 
-// outlast waits for the end of a sweep. Whoever needs the buffer begins again then: what it has in flight, and in hand, may be
-// its own no more.
+// outlast waits for the end of a sweep. An operation that needs the buffer begins again then: it
+// may no longer own what it has in flight and in hand.
 func (w *Worker) outlast(full error) error {
 	idle, err := w.member.Await(w.epoch, w.timeout)
 	switch {
@@ -179,8 +179,8 @@ func (w *Worker) Ask(node int) {
 	b.Release()
 }
 
-// grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A crash of either side behind
-// that leaves a chunk that nobody owns.
+// grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A
+// crash of either side after that leaves a chunk without an owner.
 func (w *Worker) grow(l *list) error {
 	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
 		uint64(w.Buffers), uint64(w.chunk())}}
@@ -361,8 +361,8 @@ func (w *Worker) giveBack() error {
 	}
 }
 
-// turns is into how many parts the timeout is divided: a silent node holds up others, whose stacks somebody may have changed, for
-// one of them.
+// turns is the number of parts into which the timeout is divided. A silent node holds up the other
+// nodes for one part: other clients may have changed their stacks.
 const turns = 16
 
 // await waits for what is in flight.

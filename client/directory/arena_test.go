@@ -15,15 +15,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// arena hands out buffers behind a directory: one segment for all buckets of a node, for as much as possible to be used again
-// by somebody else. It knows whose each buffer is.
+// arena hands out buffers behind a directory. There is one segment for all buckets of a node, so
+// that as many buffers as possible are used again by another client. The arena knows the owner of
+// each buffer.
 type arena struct {
 	*Layout
 	mu     sync.Mutex
 	free   [][]uint16 // by node: the one that was free for longest comes first
 	owned  []map[uint16]bool
 	limit  int
-	breach error // somebody gave what was not his
+	breach error // a client gave a buffer that it did not own
 	last   []Entry
 }
 
@@ -217,7 +218,8 @@ func touchAs(c *Client, hash, id uint64) error {
 	})
 }
 
-// poison fills the memory of each batch, which was another's before, with what nobody wrote.
+// poison fills the memory of each batch, which another batch used before, with bytes that no client
+// wrote.
 type poison struct{ rdma.Endpoint }
 
 func (p poison) Batch() *rdma.Batch {

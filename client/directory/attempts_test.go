@@ -107,7 +107,8 @@ func TestRefusedBehindAnAttempt(t *testing.T) {
 	}
 }
 
-// TestWalkIsLast: what a walk does not find of a dead client's changes, nobody ever finds: also where nothing was there before.
+// TestWalkIsLast: what a walk does not find of a dead client's changes is never found later, also
+// where nothing was there before.
 func TestWalkIsLast(t *testing.T) {
 	for _, based := range []bool{false, true} {
 		for _, round := range []int{0, 1, -1} {

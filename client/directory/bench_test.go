@@ -101,7 +101,7 @@ func (x *bench) floorChange(hash uint64) {
 		for r := range 2 {
 			b.Chain()
 			p := b.Alloc(headBytes + 3*entryBytes)
-			b.Write(x.alloc.Resolve(x.at[r].Node(), 0, 0), p) // which nobody has
+			b.Write(x.alloc.Resolve(x.at[r].Node(), 0, 0), p) // a buffer without an owner
 			cas(b, r)
 			if r == 0 {
 				b.Write(x.alloc.Resolve(x.at[r].Node(), 0, 0), p)

@@ -358,8 +358,8 @@ func (c *Client) took(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
 	return quorum.Done
 }
 
-// owned settles whose the buffers are that were offered: of a chain in flight it is not known, nor of one to a node
-// that failed.
+// owned settles the owners of the buffers that were offered: the owner is unknown for a chain in
+// flight, and for one to a node that failed.
 func (c *Client) owned() (maybe bool) {
 	for r := range c.Replicas {
 		m := quorum.Only(r)

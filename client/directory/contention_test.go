@@ -239,7 +239,8 @@ func (r *run) work(w int, ep rdma.Endpoint, s *check.Recorder) {
 	}
 }
 
-// judge looks at a history. Only of a change that more than a few others went over may nobody know what became of it.
+// judge checks a history. The outcome of a change may be unknown only if more than a few other
+// changes of its bucket came after it.
 func judge(recorders []*check.Recorder, total *tally) error {
 	var h check.History
 	for _, r := range recorders {

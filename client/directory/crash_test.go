@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// TestCrashAtEveryVerb lets a client, and then each memory node, die behind each verb of a run in which three meet: nobody waits
-// for the dead, and what they left half done is there for all or for none.
+// TestCrashAtEveryVerb lets a client, and then each memory node, die behind each verb of a run in
+// which three clients meet. No client waits for a dead one, and what a dead client left half done
+// is there for all clients or for none.
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total tally
 	storetest.CrashAtEveryVerb(t, func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error) {
@@ -27,8 +28,9 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	t.Logf("%+v", total)
 }
 
-// TestChangeOfTheDead lets a client die behind each verb of one change. Who looks then finds the change or finds it not, and
-// whoever looks later finds the same, though any one node is dead by then. The one in whose way the dead client is settles it.
+// TestChangeOfTheDead lets a client die behind each verb of one change. The next lookup finds the
+// change or finds it absent, and every later lookup finds the same, though any one node is dead by
+// then. The client that the dead client's change blocks settles it.
 func TestChangeOfTheDead(t *testing.T) {
 	const hash = 1 << 63
 	done, undone := 0, 0

@@ -10,18 +10,22 @@
 //	        2. prepare: CAS the words to a higher round, at a majority. What was read before still stood there.
 //	        3. accept: at each replica, in one chain, write a buffer with the new value, CAS the word to it, and write in place.
 //
-// Why it is safe. A replica's word is promised to a round by one client's CAS, and accepts in that round only by a CAS of the
-// same client, or by one of a client that found it below the round and has a majority's promises. So of two who take the same
-// round at most one has a majority, and values of one bucket and round are equal, wherever they are met: rounds need no
-// client's number. The rest is Paxos: who has a majority's promises of round b goes on from the value which has the highest
-// round among what they had accepted, and so from everything that was or will be chosen below b.
+// Why it is safe. A replica's word is promised to a round by one client's CAS. It accepts in that
+// round only by a CAS of the same client, or by one of a client that found it below the round and
+// has a majority's promises. So of two clients that take the same round at most one has a majority,
+// and values of one bucket and round are equal, wherever they are met: rounds need no client's
+// number. The rest is Paxos: a client that has a majority's promises of round b goes on from the
+// value that has the highest round among what they had accepted, and so from everything that was or
+// will be chosen below b.
 //
-// Buffers are recycled without anybody's help: the CAS that replaces a word's pointer takes the buffer that it named. Its
-// owner's WRITE came before its CAS in one chain, and can land no more. Readers notice a buffer that was used again by its
-// bucket and round. A buffer whose chain is in flight is nobody's until that is complete.
+// Buffers are recycled without a third party: the CAS that replaces a word's pointer takes the
+// buffer that it named. Its former owner's WRITE came before its CAS in one chain, and can land no
+// more. Readers notice a buffer that was used again by its bucket and round. A buffer whose chain
+// is in flight has no owner until the chain is complete.
 //
-// A crash leaves nothing that anybody waits for: a promise, over which the next one goes; a value at a minority, that the
-// next change goes on from or overrules; and the buffers that the client owned, until a sweep finds them by Walk.
+// A crash leaves nothing that a client has to wait for: a promise, over which the next change goes;
+// a value at a minority, which the next change goes on from or overrules; and the buffers that the
+// client owned, until a sweep finds them by Walk.
 package directory
 
 import (
@@ -65,9 +69,9 @@ type Stats struct {
 	Mixed   uint64 // looks that found no round which a majority has accepted
 	Fetches uint64 // values read from a buffer, since what lay in place was not the word's
 	Settled uint64 // lookups that brought a bucket to one round
-	Lost    uint64 // changes that began again, since somebody else was at the bucket
-	Helped  uint64 // changes that were finished by somebody else
-	Leaked  uint64 // buffers of which it is not known whose they are
+	Lost    uint64 // changes that began again, since another client was at the bucket
+	Helped  uint64 // changes that were finished by another client
+	Leaked  uint64 // buffers whose owner is unknown
 }
 
 // Client is one worker. It is not safe for concurrent use.
@@ -194,8 +198,8 @@ func (c *Client) gather(step rdma.Step, from quorum.Mask, need int, ask func(b *
 	return c.quorum.Gather(step, c.at[:c.Replicas], 0, from, need, ask, answer)
 }
 
-// passing tells of a step's failure whether another attempt may do better: a node died or was slow since it was asked
-// before, or somebody else was at the bucket.
+// passing reports whether another attempt may succeed after a step has failed: a node died or was
+// slow since it was asked before, or another client was at the bucket.
 func passing(err error) bool {
 	return errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrTimeout) ||
 		errors.Is(err, quorum.ErrRefused) || errors.Is(err, quorum.ErrAttempts)

@@ -39,7 +39,8 @@ const (
 	expectedOverflow = 1e-3
 )
 
-// NewLayout returns the layout of a directory, the same for everybody, or an error wrapping ErrShape.
+// NewLayout returns the layout of a directory, which is the same for all clients, or an error
+// wrapping ErrShape.
 func NewLayout(s Shape) (*Layout, error) {
 	switch {
 	case s.Replicas < 1 || s.Replicas > quorum.MaxReplicas || s.Replicas%2 == 0:

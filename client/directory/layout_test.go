@@ -79,7 +79,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestWalk: it finds every entry and every buffer that a word names, and says who does not answer.
+// TestWalk: it finds every entry and every buffer that a word names, and names the nodes that do
+// not answer.
 func TestWalk(t *testing.T) {
 	f, a := pool(t, Shape{Nodes: 4, Replicas: 3, Buckets: 40}, 300)
 	c := worker(t, f, a, Options{})

@@ -56,17 +56,18 @@ func half(t *testing.T, f *shm.Fabric, a *arena, around func(int) *Client, locat
 	return put(x, someHash, location)
 }
 
-// TestHelped: a change that got no further than one replica is finished by whoever meets it there, or overruled by who does
-// not. Its client does not make it again in the one case, and does in the other, unless so much has changed that it cannot know.
+// TestHelped: a change that got no further than one replica is finished by a client that meets it
+// there, or overruled by one that does not. The change's own client does not make it again in the
+// first case, and does in the second, unless so much has changed that it cannot know.
 func TestHelped(t *testing.T) {
 	for others := range uint64(remembered + 2) {
-		for _, round := range []int{1, 0} { // who goes round the first replica does not meet it
+		for _, round := range []int{1, 0} { // round 0 goes around the first replica, and does not meet it
 			f, a, around := three(t, 1, 500)
 			must(t, put(around(-1), someHash, 1))
 			want := []uint64{1}
 			err := half(t, f, a, around, 2, func() {
 				c := around(round)
-				if others == 0 && round > 0 { // who looks meets it, too
+				if others == 0 && round > 0 { // a lookup meets it, too
 					c.locations(t, someHash)
 				}
 				if round > 0 {
@@ -92,7 +93,8 @@ func TestHelped(t *testing.T) {
 	}
 }
 
-// TestNeverForgotten: whoever is away while a few others change a bucket, however often, finds out what became of his attempt.
+// TestNeverForgotten: a client that is away while a few others change a bucket, however often,
+// finds out the outcome of its attempt.
 func TestNeverForgotten(t *testing.T) {
 	for _, round := range []int{1, 0} {
 		f, a, around := three(t, 1, 500)
@@ -109,8 +111,8 @@ func TestNeverForgotten(t *testing.T) {
 	}
 }
 
-// TestRefusalIsChosen: what a change is refused for is there for good, though whoever put it there died at one replica, and
-// that one dies as well.
+// TestRefusalIsChosen: the state for which a change is refused is there for good, though the client
+// that put it there died at one replica, and that replica dies as well.
 func TestRefusalIsChosen(t *testing.T) {
 	f, a, around := three(t, 1, 500)
 	must(t, put(around(-1), someHash, 1))
@@ -136,8 +138,9 @@ func nodeOf(c *Client, r int) int {
 	return c.at[r].Node()
 }
 
-// TestFull: a change that gets no buffer has had no effect, says so, and leaves the bucket as it was; of a bucket that somebody
-// left promised to nobody lookups tell without a buffer.
+// TestFull: a change that gets no buffer has had no effect, says so, and leaves the bucket as it
+// was. Where a bucket was left promised and no client goes on with that round, lookups answer
+// without a buffer.
 func TestFull(t *testing.T) {
 	f, a, around := three(t, 1, 20)
 	x := around(-1)
@@ -190,7 +193,8 @@ func TestMended(t *testing.T) {
 	}
 }
 
-// TestUsedAgain: a lookup that read a word, and then its buffer when that was somebody else's, does not take it for the word's.
+// TestUsedAgain: a lookup that read a word, and then its buffer after another client had reused it,
+// does not take the buffer for the word's.
 func TestUsedAgain(t *testing.T) {
 	for _, other := range []uint64{someHash, 3 * someHash} { // the same bucket, and another one
 		f, a, around := three(t, 2, 5)
@@ -214,8 +218,8 @@ func TestUsedAgain(t *testing.T) {
 	}
 }
 
-// TestLagging: a replica that was left behind costs who meets it one trip more; and who has nobody else to ask brings it along,
-// once.
+// TestLagging: a replica that was left behind costs a client that meets it one trip more. A client
+// that has no other replica to ask brings it up to date, once.
 func TestLagging(t *testing.T) {
 	f, _, around := three(t, 1, 100)
 	must(t, put(around(1), someHash, 1))

@@ -22,8 +22,9 @@ type Found struct {
 	Silent  []int // nodes that have a replica and do not answer: it is not known what it holds
 }
 
-// Walk calls visit for each bucket. It settles what it finds half done. What it tells of buffers is true as long as nobody else
-// changes the directory. A node that does not answer once is not asked for its words again.
+// Walk calls visit for each bucket. It settles what it finds half done. What it reports of buffers
+// holds as long as no other client changes the directory. A node that does not answer once is not
+// asked for its words again.
 func (c *Client) Walk(visit func(f *Found) error) error {
 	silent := make([]bool, c.Nodes)
 	var f Found
@@ -56,7 +57,7 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 	return nil
 }
 
-// Land waits for this client's own accepts in flight, and settles whose their buffers are.
+// Land waits for this client's own accepts in flight, and settles the owners of their buffers.
 func (c *Client) Land() error {
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }

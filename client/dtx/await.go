@@ -34,7 +34,7 @@ func (w *Worker) await(r Ref) error {
 		case v.owner() == 0 || int(v.owner()) > w.Clients:
 			return fmt.Errorf("await %v, locked by client %d of 1 to %d: %w", r, v.owner(), w.Clients, client.ErrDamaged)
 		case v.owner() != owner:
-			if owner = v.owner(); owner != w.id { // whose end is wanted
+			if owner = v.owner(); owner != w.id { // the owner has to end its transaction
 				w.stats.Waits++
 			}
 			continue

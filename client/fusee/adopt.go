@@ -9,9 +9,11 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// A client that leaves marks all its free objects and passes its blocks to node.Left. Others adopt them. The CAS of the
-// primary's table entry decides who; the leaver changes it last and the adopter first, so that the backups follow whoever
-// owns the block on the primary. A crash in between leaves tables that differ in blocks of a dead client.
+// A client that leaves marks all its free objects and passes its blocks to node.Left. Other clients
+// adopt them. The CAS of the primary's table entry decides which client gets a block. The leaver
+// changes that entry last and the adopter changes it first, so that the backups follow the client
+// that owns the block on the primary. A crash in between leaves tables that differ in blocks of a
+// dead client.
 //
 // Adopters choose by the bits of the bitmaps, which are a line a block, and believe the marks.
 
@@ -126,7 +128,8 @@ func (c *Client) takeOver(blk *block, class int) (bool, error) {
 	return true, nil
 }
 
-// spread makes the backups' entries of a block what the primary's is, which names this client: nobody else changes them.
+// spread makes the backups' entries of a block what the primary's is, which names this client: no
+// other client changes them.
 func (c *Client) spread(blk *block) error {
 	n := c.space.Copies(blk.Region)
 	if n == 1 {
@@ -196,8 +199,9 @@ func (c *Client) clearHints(blk *block) error {
 	return c.do(stepClearBits, next)
 }
 
-// convert gives an empty block of another class to this one: one of the client's own, or a departed client's. Its
-// objects begin anew, so their words come back; before that it waits until nobody remembers one.
+// convert gives an empty block of another class to this one: one of the client's own, or a departed
+// client's. Its objects begin anew, so their words come back; before that, convert waits until no
+// client remembers one.
 func (c *Client) convert(class int) (bool, error) {
 	r := &c.reclaim
 	if r.emptied != nil {
@@ -268,8 +272,8 @@ func (c *Client) giveUpEmpty(class int) (bool, error) {
 	return false, nil
 }
 
-// adoptEmpty adopts an empty block of another class. Its marks are read before it is taken over, which fails when
-// somebody else had it since.
+// adoptEmpty adopts an empty block of another class. Its marks are read before it is taken over.
+// The takeover fails when another client had the block since.
 func (c *Client) adoptEmpty(class int) (bool, error) {
 	left, err := c.departed(func(e node.Entry) bool { return e.Class() != class })
 	if err != nil || len(left) == 0 {

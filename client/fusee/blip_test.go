@@ -32,8 +32,9 @@ func (h *beforeCAS) Post(b *rdma.Batch) error {
 	return h.Endpoint.Post(b)
 }
 
-// TestBlip: a node does not answer one client for a moment, in the midst of each of its writes' rounds. Nobody is dead and no
-// master comes: the client ends its round itself, and holds up nobody.
+// TestBlip: a node does not answer one client for a moment, in the midst of each of its writes'
+// rounds. No client or node is dead and no master comes: the client ends its round itself, and
+// holds up no other client.
 func TestBlip(t *testing.T) {
 	for _, replicas := range []int{1, 2, 3} {
 		for n := 1; n <= 3; n++ {

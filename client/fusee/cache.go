@@ -2,8 +2,8 @@ package fusee
 
 import "github.com/farkv/farkv/client/race"
 
-// entry is what the adaptive index cache (FUSEE 4.6) knows of a key: its slot, and the word that the primary last held.
-// It is a hint: whoever uses it reads the slot, and the key in the object, again.
+// entry is what the adaptive index cache (FUSEE 4.6) knows of a key: its slot, and the word that
+// the primary last held. It is a hint: its user reads the slot, and the key in the object, again.
 type entry struct {
 	word     race.Word
 	at       uint32 // the slot

@@ -7,21 +7,23 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// freed is an object of somebody else's block on its way back to it.
+// freed is an object of another client's block on its way back to that block.
 type freed struct {
 	unit        uint64
 	incarnation uint32 // what its mark will be
 	class, tag  int32
-	marked      bool  // it is free already, only nobody may know
+	marked      bool  // it is free already; only its hint may be missing
 	ops         uint8 // of the batch in flight
 }
 
 // carrier takes a batch of frees through their steps, a trip each, in the background:
 //
-//	learn the incarnation from the primary: an object that rests cannot be used again, so it stays. It also shows whether
-//	somebody else, or this client before its view changed, has freed the object: then there is nothing more to do;
+//	learn the incarnation from the primary: an object that rests cannot be used again, so it stays.
+//	It also shows whether another client, or this one before its view changed, has freed the object:
+//	then there is nothing more to do;
 //	write the marks, replica by replica, the last in the list first;
-//	with the primary's mark, add the hint: behind it on that node, so that who sees the hint finds the mark.
+//	with the primary's mark, add the hint: behind it on that node, so that a client that sees the
+//	hint finds the mark.
 //
 // The order of the replicas is what lets the owner rely on one of them. When the primary has the mark then all have,
 // and no WRITE of it comes later: the block may be given another size class, and a late mark would land within a pair.

@@ -11,9 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Check walks a pool that nobody writes to: every replica of every slot, the pair behind each, every block. What it
-// calls damage cannot come from correct clients, however many of them died; what dead clients leave behind waits for
-// recovery and is reported apart.
+// Check walks a pool that no client writes to: every replica of every slot, the pair behind each,
+// every block. What it calls damage cannot come from correct clients, however many of them died.
+// What dead clients leave behind waits for recovery and is reported apart.
 func Check(f rdma.Fabric) (client.Report, error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -57,7 +57,7 @@ type placed struct {
 	backup bool
 }
 
-// Who owns a block.
+// Kinds of owners of a block.
 const (
 	byLive = iota
 	byDead
@@ -95,7 +95,7 @@ func (k *checker) broken(format string, args ...any) {
 	}
 }
 
-// tables compares the replicas of the block allocation tables and learns who owns what.
+// tables compares the replicas of the block allocation tables and learns the owner of each block.
 func (k *checker) tables() error {
 	for _, g := range k.regions {
 		b := k.ep.Batch()
@@ -114,8 +114,8 @@ func (k *checker) tables() error {
 				switch o := node.Entry(le.Uint64(b.Op(r).Buf[8*i:])); {
 				case o == e:
 				case e.Owner() == node.OfNode && o == 0:
-					// Whoever got an object of it was cut off before he recorded the block, and did not use the object: everybody
-					// records a block before he does.
+					// The client that got an object of the block was cut off before it recorded the block, and did
+					// not use the object: every client records a block before it uses an object of it.
 					k.Waits("block %v: replica %d does not know that it is a node's, and nothing of it is used yet", blk, r)
 				default:
 					k.broken("block %v: the primary's table says %v, replica %d's %v", blk, e, r, o)
@@ -261,7 +261,7 @@ func (k *checker) follow(words []placed) error {
 	return nil
 }
 
-// sound reports whether a word points at an object of a block that somebody owns.
+// sound reports whether a word points at an object of a block that has an owner.
 func (k *checker) sound(p placed) bool {
 	blk, off, ok := k.space.BlockOf(p.word.Unit())
 	e := k.owners[blk]

@@ -40,7 +40,7 @@ func contend(seed uint64, nodes, index, data int, rules *[4]uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p := Params{IndexReplicas: index, DataReplicas: data, Subtables: 1, Groups: 2, Regions: 2*nodes + 3,
 		RegionBytes: 32 << 10, BlockBytes: 4 << 10, Clients: 16, Timeout: 20 * time.Millisecond, TagBits: 1 + rng.IntN(3)}
-	hasty := rng.IntN(2) == 0 // objects are used again before all who remember them have ended: the tag tells
+	hasty := rng.IntN(2) == 0 // objects are used again while clients may remember them: the tag tells
 	if hasty {
 		p.TagBits = race.MaxTagBits
 	}

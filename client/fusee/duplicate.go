@@ -16,10 +16,11 @@ import (
 // the lower slot waits until the other has given way, lost, or committed; if it committed, the lower one gives way. Waits
 // lead from lower to higher slots only, so there is no circle.
 //
-// Until it has looked, an INSERT's word is pending; then it is made final on all backups, before the primary is CASed. That
-// is a trip more than the paper's four, and what recovery stands on: two pending words of one key may be on all backups of
-// their slots, and when the primaries died nobody could tell which of them was committed. Now neither was, and both may
-// give way; and of two final ones there is none.
+// Until it has looked, an INSERT's word is pending; then it is made final on all backups, before
+// the primary is CASed. That is a trip more than the paper's four, and recovery relies on it. Two
+// pending words of one key may be on all backups of their slots, and when the primaries died it
+// would be impossible to know which of them was committed. Now neither was, and both may give way;
+// and there are never two final ones.
 //
 // With one index replica there is no backup: the primary is its own witness, and holds the pending word, which readers do
 // not see, until it is made final.

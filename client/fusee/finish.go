@@ -13,8 +13,9 @@ import (
 // master completes the broadcast and evaluates the rules. Once an INSERT's word is final somewhere, or its tombstone stands beside
 // its pair, it had won already. It may have several words there, of operations that it gave up.
 //
-// It returns false when another writer has won, who completes the round, or whose recovery does: until then the dead
-// client's words stay where they are, and what they point at is left to a sweep.
+// It returns false when another writer has won. That writer, or its recovery, completes the round.
+// Until then the dead client's words stay where they are, and what they point at is left to a
+// sweep.
 func (r *recovery) finish(s race.Slot) (bool, error) {
 	for retry := r.retryUntil(aLittleBit, r.waitLimit()); ; {
 		o, err := r.finishOnce(s)

@@ -7,7 +7,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// head is the front of an object: all that reports whether it is free, and whose it is if it is not.
+// head is the front of an object: all that reports whether it is free, and its owner if it is not.
 type head struct {
 	mark             uint64
 	incarnation      uint32
@@ -28,7 +28,7 @@ func headOf(p []byte) head {
 		writer: rdma.ClientID(owner >> 48), seq: owner & (1<<48 - 1)}
 }
 
-// free reports whether nobody uses the object.
+// free reports whether the object is not in use.
 func (h head) free() bool { return h.mark == uint64(h.incarnation) || h.incarnation == 0 }
 
 // heads reads the heads of all objects of a block on one replica.

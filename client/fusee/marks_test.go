@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
-// Tests of what marks are for: whoever frees twice, or late, or dies while it frees, leaves or adopts, does no harm.
+// Tests of what marks are for: a client that frees twice, or late, or dies while it frees, leaves
+// or adopts, does no harm.
 
 // classOf is the size class of a pair.
 func classOf(c *Client, key, value []byte) int {
@@ -51,8 +52,8 @@ func TestDoubleFree(t *testing.T) {
 	checkClean(t, f)
 }
 
-// A free is stopped before it writes the mark while somebody else frees the same object, its owner uses it again and
-// fills it: the mark is of an earlier incarnation, the hint is wrong.
+// A free is stopped before it writes the mark while another client frees the same object, and its
+// owner uses it again and fills it: the mark is of an earlier incarnation, the hint is wrong.
 func TestLateFree(t *testing.T) {
 	for _, data := range []int{1, 2, 3} {
 		f := pool(t, 3, small(3, 2, data))
@@ -183,7 +184,8 @@ func TestOwnObjectsWaitForFrees(t *testing.T) {
 	}
 }
 
-// What was taken and perhaps never written looks as free as before: who leaves says that it is not.
+// An object that was taken and perhaps never written looks as free as before: a client that leaves
+// says that it is not free.
 func TestUnresolvedIsNotAdopted(t *testing.T) {
 	f := pool(t, 3, small(3, 2, 2))
 	y, b := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
@@ -283,8 +285,8 @@ func harmless(t *testing.T, f rdma.Fabric, at uint64) {
 	}
 }
 
-// A client that dies between any two of its verbs leaves no object that is free and in use, and those who come later
-// take none.
+// A client that dies between any two of its verbs leaves no object that is free and in use, and the
+// clients that come later take none.
 func TestCrashedFrees(t *testing.T) {
 	verbs, _ := crashing(t, 0)
 	for at := uint64(1); at <= verbs; at++ {

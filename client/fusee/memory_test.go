@@ -51,7 +51,7 @@ func TestSizedPoolHoldsItsRecords(t *testing.T) {
 	}
 }
 
-// TestSizes: whatever somebody asks for, Size shapes a pool that fits, or says why not.
+// TestSizes: whatever the caller asks for, Size shapes a pool that fits, or says why not.
 func TestSizes(t *testing.T) {
 	for _, nodes := range []int{1, 2, 3, 5, 16} {
 		for _, records := range []uint64{1, 1000, 1e6, 1e9} {
@@ -131,8 +131,8 @@ func TestFullMemory(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestOverwriting: freed memory is used again, by those who freed it and by those who come later. With $FARKV_LONG it
-// takes 100,000 records and 10 million writes.
+// TestOverwriting: freed memory is used again, by the clients that freed it and by those that come
+// later. With $FARKV_LONG it takes 100,000 records and 10 million writes.
 func TestOverwriting(t *testing.T) {
 	records, writes := 3_000, 60_000
 	if os.Getenv("FARKV_LONG") == "1" {

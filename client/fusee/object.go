@@ -32,8 +32,9 @@ import (
 // bit makes the whole object invalid. The old value is one aligned word, so it is there or not. A used slot may
 // be empty, and 0 must mean "not committed": an unused slot is logged as loggedUnused.
 //
-// The mark is a word of its own, outside of the checksum: whoever frees the object writes it, and nothing else. Writing the
-// object's next pair covers it with 0, which is no incarnation.
+// The mark is a word of its own, outside of the checksum: the client that frees the object writes
+// the mark, and nothing else. Writing the object's next pair covers it with 0, which is no
+// incarnation.
 const (
 	markAt        = 0
 	sumAt         = 8

@@ -11,7 +11,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Tests of who owns blocks, objects and numbers when clients come, go, wait and fall behind.
+// Tests of the owners of blocks, objects and numbers when clients come, go, wait and fall behind.
 
 // cramped is a pool of so few blocks that clients must share them.
 func cramped(blocks int) Params {
@@ -75,7 +75,7 @@ func TestBlockIsLeftAgain(t *testing.T) {
 	})
 }
 
-// Who has filled a pool can empty it, whatever the size of its pairs.
+// A client that has filled a pool can empty it, whatever the size of its pairs.
 func TestFullPoolIsEmptied(t *testing.T) {
 	for _, size := range []int{100, 1000, 1900, 3900} {
 		f := pool(t, 1, cramped(15))

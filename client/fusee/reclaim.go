@@ -10,17 +10,19 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// Marks are truth, bits of free bitmaps are hints. An object is free when its mark, the first word, equals its
-// incarnation, or when it was never used. A mark says the same however often it is written, and nothing any more
-// when the object was used again: whoever may have died or failed on the way frees again. The paper's bits alone
-// (FUSEE 4.4) do not have that: a second FAA on one carries into its neighbour and frees live data.
+// Marks are truth, bits of free bitmaps are hints. An object is free when its mark, the first word,
+// equals its incarnation, or when it was never used. A mark says the same however often it is
+// written, and says nothing any more when the object was used again. So a free that may have failed
+// on the way, or whose client may have died, is made again. The paper's bits alone (FUSEE 4.4) do
+// not allow that: a second FAA on one carries into its neighbor and frees live data.
 //
 // Freed objects come back in three steps, none of them on an operation's critical path.
 //
-//  1. The winner of a slot frees what was there before. The object rests first (layout.quarantine): readers may still be
-//     on their way to it, and a tag must not come around while somebody remembers the word.
-//  2. Then its owner takes it back. For a block of somebody else's that is a WRITE of its mark on every replica and an
-//     FAA of its bit in the bitmap on the primary: see carrier.
+//  1. The winner of a slot frees what was there before. The object rests first (layout.quarantine):
+//     readers may still be on their way to it, and a tag must not come around while any client
+//     remembers the word.
+//  2. Then its owner takes it back. For a block of another client that is a WRITE of its mark on
+//     every replica and an FAA of its bit in the bitmap on the primary: see carrier.
 //  3. The owner reads the bitmaps of its blocks from time to time, subtracts the bits that it saw, and takes those
 //     objects of which it finds the marks: see scan.
 //
@@ -157,7 +159,8 @@ func (c *Client) mature() {
 		x := r.resting[r.head]
 		r.head++
 		if p, own := c.placeOf(x.unit, int(x.class)); own && !p.block.parting {
-			// The other case is an object that somebody else has freed, too, and that is free already or in use again.
+			// The other case is an object that another client has freed, too, and that is free already or in
+			// use again.
 			if x.tag == anyTag || int32(c.tag(p.block.incarnations[p.index])) == x.tag {
 				c.ripen(p)
 			}

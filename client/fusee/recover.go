@@ -25,7 +25,8 @@ import (
 //	c2  all backups have its word, the primary has not: the primary is changed
 //	c3  the primary has its word, or a later one: nothing is left to do
 //
-// An INSERT whose word is still pending gives way: it has not answered, and nobody has seen its pair.
+// An INSERT whose word is still pending gives way: it has not answered, and no client has seen its
+// pair.
 //
 // Everything here may be done again from the beginning by a master's successor: words are the dead client's own, so that
 // the successor knows them for its; marks say the same twice; blocks are passed on last.
@@ -173,7 +174,7 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	for i := range n {
 		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*r.classes.units[class]), class)
 		if o.shared = r.blocks[blk].Owner() == node.OfNode; o.shared && !o.mine {
-			continue // somebody else's
+			continue // another client's
 		}
 		r.objects = append(r.objects, o)
 		if o.mine {

@@ -7,9 +7,10 @@ import (
 	"github.com/farkv/farkv/node"
 )
 
-// release frees what the dead client held, and what it had replaced and not freed (FUSEE 5.3, "recover its batched free
-// operations"), and passes its blocks on. Marks come first: whoever repeats this after a crash finds the blocks still the dead
-// client's, or everything in them marked.
+// release frees what the dead client held, and what it had replaced and not freed (FUSEE 5.3,
+// "recover its batched free operations"), and passes its blocks on. Marks come first: a master that
+// repeats this after a crash finds the blocks still the dead client's, or everything in them
+// marked.
 func (r *recovery) release() error {
 	if err := r.freeOlds(); err != nil {
 		return err

@@ -10,12 +10,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Restore copies to a spare all that a node held, from the replicas that are left, so that every item has as many replicas as
-// before. Everything gets the same place on the spare as on the node. The view is busy: nobody writes. A crash leaves a
-// spare with part of it, which nobody reads, and which the next master writes again from the beginning.
+// Restore copies to a spare all that a node held, from the replicas that are left, so that every
+// item has as many replicas as before. Everything gets the same place on the spare as on the node.
+// The view is busy: no client writes. A crash leaves a spare with part of it, which no client
+// reads, and which the next master writes again from the beginning.
 //
-// The words of the index are written, not CASed, since nobody has changed them by atomics before the spare joins. What bitmaps
-// hold are hints for the owner of a block, which it finds on the primary replica only: they are not copied.
+// The words of the index are written, not CASed, since no atomic changes them before the spare
+// joins. What bitmaps hold are hints for the owner of a block, which it finds on the primary
+// replica only: they are not copied.
 func (m *Mender) Restore(v rdma.View, dead, spare int) error {
 	m.view.Enter(v)
 	if err := m.losses(&v, dead); err != nil {

@@ -125,8 +125,8 @@ func (c *Client) readMarks(b *rdma.Batch, places []place) {
 	}
 }
 
-// take makes those of the objects free whose marks, the last of the batch, say so, and returns how many. This
-// client knows their incarnations: it has used them, and nobody else.
+// take makes those of the objects free whose marks, the last of the batch, say so, and returns how
+// many. This client knows their incarnations: no other client has used them.
 func (c *Client) take(b *rdma.Batch, blocks []*block, found []place) int {
 	n, first := 0, b.Len()-len(found)
 	if b.Err() != nil { // bits may be gone, their objects not taken

@@ -10,13 +10,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// block is a block that this client owns: nobody else allocates in it.
+// block is a block that this client owns: no other client allocates in it.
 type block struct {
 	node.Block
 	class        int
 	entry        node.Entry // as this client read or wrote it
 	incarnations []uint32   // of each object, by its last use
-	ready        []uint64   // a bit an object: it is in the free list, or ripe; whoever else says that it is free says nothing new
+	ready        []uint64   // a bit an object: it is in the free list, or ripe; another report adds nothing
 	suspect      bool       // a scan of it failed: hints may be lost
 	parting      bool       // this client is leaving it, and takes no objects of it
 }
@@ -114,7 +114,8 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	if c.NodeCentric {
 		return c.takeFromNode(class)
 	}
-	// Before an object is taken: who adopts its block reads how often it was used, and must not come before it is written.
+	// shed comes before an object is taken: an adopter of the object's block reads how often the
+	// object was used, and must not read it before the object is written.
 	if c.reclaim.writes++; c.reclaim.writes%shedEvery == 0 {
 		c.shed(class)
 	}
@@ -135,8 +136,9 @@ func (c *Client) begin(op opcode, key, value []byte) error {
 	return nil
 }
 
-// classFor makes sure that the class has a free object for the operation. A client's last object of a class is kept for
-// DELETEs, which take it from larger classes, too: who has filled a pool can empty it.
+// classFor makes sure that the class has a free object for the operation. A client's last object of
+// a class is kept for DELETEs, which take it from larger classes, too: a client that has filled a
+// pool can empty it.
 func (c *Client) classFor(class int, op opcode) (int, error) {
 	reserve := 1
 	if op == opDelete {
@@ -306,8 +308,8 @@ func (c *Client) record(step rdma.Step, blk node.Block, replica int, e node.Entr
 	return node.Entry(q.Ret[0]), err
 }
 
-// setEntry CASes a block's entry on its replicas from the given one down to the primary, in this order, so that
-// nobody who reads the primary finds a state that a backup has not reached.
+// setEntry CASes a block's entry on its replicas from the given one down to the primary, in this
+// order, so that no reader of the primary finds a state that a backup has not reached.
 func (c *Client) setEntry(blk node.Block, from int, expect, value node.Entry) error {
 	for r := from; r >= 0; r-- {
 		if err := c.setReplica(blk, r, expect, value); err != nil {

@@ -24,9 +24,10 @@ const (
 
 // write is one WRITE of SNAPSHOT (Algorithm 1): it moves a slot from old, read from the primary, to new.
 //
-// Old and new are unlike any other word that the slot may hold while somebody remembers one (tags, and a quarantine
-// longer than an operation lasts), so a CAS that lands late finds something else and fails. This is what keeps three
-// and more replicas from being undecided by ABA, and what makes "changed from old" mean that the round is over.
+// Old and new are unlike any other word that the slot may hold while any client remembers one
+// (tags, and a quarantine longer than an operation lasts), so a CAS that lands late finds something
+// else and fails. This keeps three and more replicas from being undecided by ABA, and it makes
+// "changed from old" mean that the round is over.
 //
 // What a crash leaves: before propose nothing; behind it backups that hold new or other writers' words while the
 // primary holds old, so that later writers of this slot wait until recovery (recover.go); behind the primary's CAS
@@ -44,7 +45,7 @@ type write struct {
 	epoch    uint64 // of the view in which it was written
 
 	// What resolve needs to know when the view changes in the midst of the write.
-	decided    bool           // all backups hold new, which is final: nobody else can win the round
+	decided    bool           // all backups hold new, which is final: no other writer can win the round
 	holders    []node.Replica // of the slot's replicas, when that was decided
 	finalizing bool           // an INSERT's final word may be on some replica
 	yielded    bool           // new is a tombstone: the INSERT gives way
@@ -56,7 +57,7 @@ type verdict uint8
 const (
 	won       verdict = iota + 1
 	lost              // another writer's word replaced old; the round is over
-	overtaken         // it won or lost, nobody knows, and its slot has another word since
+	overtaken         // it won or lost, which is unknown, and its slot has another word since
 	gaveWay           // an INSERT found its key elsewhere and left a tombstone
 	undecided         // the round may still go either way
 )
@@ -193,8 +194,8 @@ func mostFrequent(list []race.Word) (most race.Word, count int) {
 	return most, count
 }
 
-// fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups that another
-// writer changed get the winner's word. Nobody else may change them in this round.
+// fixBackups is the winner's second broadcast under rules 2 and 3 (Algorithm 1, line 14): backups
+// that another writer changed get the winner's word. No other writer may change them in this round.
 func (c *Client) fixBackups(step rdma.Step, w *write, list []race.Word) error {
 	b := c.ep.Batch()
 	defer b.Release()

@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave some: a client that dies
-// between the replacement of a pair and its log, or a client whose write a master completed. Only the writer of an object
-// ever proposes its word, and it is gone, so nothing can come to point at it, and nobody has to stop.
+// Sweep frees the objects that no slot points at in blocks that clients left. A crash may leave
+// some: a client that dies between the replacement of a pair and its log, or a client whose write a
+// master completed. Only the writer of an object ever proposes its word, and the writer is gone. So
+// nothing can come to point at the object, and no client has to stop.
 //
 // Others may adopt the blocks meanwhile, and use the objects again. So blocks count only if they are still left, in the same
 // generation, when everything has been read; and a mark names the incarnation that was read then, which an adopter's use of
@@ -19,7 +20,7 @@ func (m *Mender) Sweep(v rdma.View) error {
 	m.view.Enter(v)
 	r := &recovery{Mender: m, ops: map[uint64]opcode{}, blocks: map[node.Block]node.Entry{}}
 	for _, g := range r.regions {
-		if m.NodeCentric && m.space.Copies(g) > 1 { // who took a node's first object of a block may not have recorded it
+		if m.NodeCentric && m.space.Copies(g) > 1 { // a block may be unrecorded by the client that took its first object
 			if err := m.mendTable(g, func(e node.Entry) bool { return e.Owner() == node.OfNode }); err != nil {
 				return fmt.Errorf("sweep: block allocation table of region %d: %w", g, err)
 			}
@@ -36,8 +37,8 @@ func (m *Mender) Sweep(v rdma.View) error {
 	return nil
 }
 
-// hintFree hints at the free objects of the blocks. Who adopts a block chooses it by its hints, and hints die with the node of
-// a block's primary. One too many does no harm.
+// hintFree hints at the free objects of the blocks. A client chooses a block to adopt by its hints,
+// and hints die with the node of a block's primary. One too many does no harm.
 func (r *recovery) hintFree() error {
 	units := make([][]uint64, len(r.classes.units))
 	for i := range r.objects {

@@ -51,9 +51,10 @@ func (c *Client) keepUnresolved(w *write, err error) {
 	c.unresolved.Keep(s)
 }
 
-// endRounds ends the rounds that this client's writes of unknown outcome have left, now that their nodes answer again: others wait
-// for them, and so would the client itself. Those that another writer's word has won he completes, and those whose nodes do not
-// answer are left for the next time.
+// endRounds ends the rounds that this client's writes of unknown outcome have left, now that their
+// nodes answer again: other clients wait for them, and so would the client itself. Where another
+// writer's word has won, that writer completes the round. Rounds whose nodes do not answer are left
+// for the next time.
 func (c *Client) endRounds() {
 	for i := range c.unresolved {
 		s := &c.unresolved[i]

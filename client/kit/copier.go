@@ -58,7 +58,7 @@ func (c *Copier) Flush() error {
 	write := c.Batch()
 	defer write.Release()
 	for i, at := range c.to {
-		p := write.Alloc(len(c.read.Op(i).Buf)) // its own: what times out may land when the READs' are somebody else's
+		p := write.Alloc(len(c.read.Op(i).Buf)) // its own: a late WRITE may land when the READs' buffers are reused
 		copy(p, c.read.Op(i).Buf)
 		write.Write(at, p)
 	}

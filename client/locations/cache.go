@@ -22,9 +22,9 @@ import (
 	"unsafe"
 )
 
-// Cache maps keys, by 64-bit hashes, to a store's entries V. Keys whose hashes differ in their lowest four bits alone share
-// an entry, so an entry is a hint, and who uses it has to verify the key. It is not safe for concurrent use, and allocates
-// only when it is made.
+// Cache maps keys, by 64-bit hashes, to a store's entries V. Keys whose hashes differ in their
+// lowest four bits alone share an entry, so an entry is a hint, and its user has to verify the key.
+// It is not safe for concurrent use, and allocates only when it is made.
 type Cache[V any] struct {
 	sets  []set[V]
 	past  []past // of each set

@@ -216,7 +216,8 @@ func TestDropRemembers(t *testing.T) {
 	}
 }
 
-// TestZeroHash: nobody used the key for long, and its entry is not taken for a free one.
+// TestZeroHash: a key that was not used for long keeps its entry, which is not taken for a free
+// one.
 func TestZeroHash(t *testing.T) {
 	c := New[int](24*ways, 24)
 	c.Put(0)

@@ -37,9 +37,10 @@ type Quorum struct {
 	Limit time.Duration
 	// Attempts bounds how often one replica is asked in a step.
 	Attempts int
-	// Rejoin is called when a verb was fenced off, since the pool's next epoch has begun. Where it returns nil, after it has
-	// joined that, the step goes on, and asks those replicas once more of which it has no answer. In any case nobody looks at
-	// an answer of theirs. nil: the step ends with rdma.ErrStale.
+	// Rejoin is called when a verb was fenced off because the pool's next epoch has begun. Where
+	// Rejoin has joined that epoch and returns nil, the step goes on, and asks once more those
+	// replicas of which it has no answer. In any case answers from before are not used. nil: the step
+	// ends with rdma.ErrStale.
 	Rejoin func() error
 
 	ep      rdma.Endpoint
@@ -302,7 +303,8 @@ func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 	q.shun(at[r].Node(), q.ep.Now())
 }
 
-// await waits for a whole batch, for as long as nobody is slow; then for the next answer of any, in turns, the latest first.
+// await waits for a whole batch as long as no replica is slow, and then for the next answer of any,
+// in turns, the latest first.
 func (q *Quorum) await(at []rdma.Addr) error {
 	if q.wide && q.ep.Now()-q.since > q.Limit {
 		return fmt.Errorf("wait for replicas for %v: %w", q.Limit, rdma.ErrTimeout)
@@ -326,7 +328,7 @@ func (q *Quorum) await(at []rdma.Addr) error {
 	return err
 }
 
-// widen asks everybody from now on, and the slow ones last for a while.
+// widen asks all replicas from now on, and asks the slow ones last for a while.
 func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	now := q.ep.Now()
 	if !q.wide {

@@ -6,9 +6,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// timer tells who is slow: who takes some times as long as a step usually does, on whatever fabric this is. One step in so
-// many is measured. It falls with what it measures and rises slowly, so that a dead node, which each step that meets it waits
-// for, does not drive it up.
+// timer finds out which replicas are slow: those that take some times as long as a step usually
+// does, on whatever fabric this is. One step in so many is measured. The timer falls with what it
+// measures and rises slowly, so that a dead node, which each step that meets it waits for, does not
+// drive it up.
 type timer struct {
 	slow  time.Duration
 	fixed bool

@@ -10,12 +10,12 @@ import (
 // maxUnresolved bounds the batches that a worker keeps: as many as fly to a slow node before it is shunned, and then some.
 const maxUnresolved = 16
 
-// Unresolved keeps what was in flight when steps ended, until it is complete: only then is it known whether it took effect, and
-// who owns the memory that it names.
+// Unresolved keeps what was in flight when steps ended, until it is complete: only then is it known
+// whether it took effect, and which client owns the memory that it names.
 type Unresolved struct {
 	flights [maxUnresolved]unresolvedStep
 	n       int
-	// Dropped counts chains of which nobody will know what became of them, since too many were in flight.
+	// Dropped counts chains whose outcome will never be known, since too many were in flight.
 	Dropped uint64
 }
 

@@ -72,7 +72,7 @@ func (w Word) Live() bool { return w.Units() != 0 && !w.IsPending() }
 // Print returns the fingerprint.
 func (w Word) Print() uint8 { return uint8(w >> printShift) }
 
-// Client returns whose tombstone w is.
+// Client returns the client that left the tombstone w.
 func (w Word) Client() rdma.ClientID { return rdma.ClientID(w >> 32) }
 
 // Units returns the length of the object in units of 64 bytes; 0 for an empty slot.

@@ -113,8 +113,8 @@ func (x *bench) floorGet(e *record) {
 	b.Release()
 }
 
-// floorUpdate is the batches of an UPDATE whose locks are in one word, and free. What it writes is what is there, or nobody's; its
-// compares and swaps change nothing.
+// floorUpdate is the batches of an UPDATE whose locks are in one word, and free. It writes what is
+// there already, or memory without an owner; its compares and swaps change nothing.
 func (x *bench) floorUpdate(e *record) {
 	b := x.ep.Batch()
 	b.Chain()

@@ -6,7 +6,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// TestCheckOfExtents: what a client has in hand is found waiting, and what nobody has is said to be lost.
+// TestCheckOfExtents: extents that a client has in hand are found waiting, and those without an
+// owner are said to be lost.
 func TestCheckOfExtents(t *testing.T) {
 	s := storeOn(t, memPool(t, 1, extentPool(1)), Options{})
 	for i := range 30 {

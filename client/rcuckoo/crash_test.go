@@ -30,7 +30,7 @@ func fullPool(seed uint64) Params {
 
 const impatient = 5 * time.Millisecond // a failure timer, far longer than operations take here
 
-// deaf is a pool that does not know who died: the failure timers have to find out.
+// deaf is a pool that does not know which clients died: the failure timers have to find out.
 type deaf struct{ *sim.Sim }
 
 func (d deaf) Clients() []rdma.Client {

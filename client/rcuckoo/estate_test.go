@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// estate is a table whose keys have two rows each for themselves, and a lock, which nobody has to read. Workers write rows in
-// the order in which operations do. What a worker is about to write is in the estate, as it would be in its redo.
+// estate is a table whose keys have two rows each for themselves, and a lock that no worker has to
+// read. Workers write rows in the order in which operations do. What a worker is about to write is
+// in the estate, as it would be in its redo.
 type estate struct {
 	t      *testing.T
 	seed   uint64
@@ -39,7 +40,7 @@ type owner struct {
 	pending *pending
 }
 
-// held is a key, with what its rows are when nobody has locked it.
+// held is a key, with what its rows are when no worker has locked it.
 type held struct {
 	locked bool
 	key    []byte
@@ -348,7 +349,8 @@ func (e *estate) read(ep rdma.Endpoint, k *held) error {
 	return errors.New("the key changes all the time")
 }
 
-// run plays a seed: three workers, one of which leaves early, a reader, and somebody who repairs what worker 0 leaves.
+// run plays a seed: three workers, one of which leaves early, a reader, and a keeper that repairs
+// what worker 0 leaves.
 func (e *estate) run(crash uint64) (sent uint64) {
 	defer e.v.Close()
 	rng := rand.New(rand.NewPCG(e.seed, 3))

@@ -7,17 +7,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// vigil is what a worker knows of others while it cannot go on: the failure timers (section 4.1). The paper's restart when a
-// row's checksum changes; an intent tells more exactly who is in the way and whether he moves, and what he does elsewhere
-// does not matter, nor whose row it is that shares a lock. Of each client it keeps since when its intent is what it is: as
-// sequences and beats only grow, one that is the same at two looks has not moved between them.
+// vigil is what a worker knows of the other clients while it cannot go on: the failure timers
+// (section 4.1). The paper's timers restart when a row's checksum changes. An intent shows more
+// exactly which client blocks the worker, and whether that client makes progress. What the client
+// does elsewhere does not matter, nor which of the rows that share the lock it works on. Of each
+// client it keeps since when its intent is what it is: as sequences and beats only grow, an intent
+// that is the same at two looks has not moved between them.
 //
 // Its timers run while it looks on. Between two looks no more passes than a share of a failure timer: when a machine stops
 // for a while all of its clients do, and the first to go on must not take the others for dead.
 type vigil struct {
 	shard   int
 	word    uint32
-	last    time.Duration   // when somebody asked
+	last    time.Duration   // when a blocked operation last asked
 	next    time.Duration   // when to look again
 	looked  time.Duration   // at the last look
 	clock   time.Duration   // of the timers
@@ -69,9 +71,10 @@ func (s *Store) due(shard int, word uint32) bool {
 	return true
 }
 
-// slow tells a worker whose intent others see whether somebody is in its way who has not moved for half a failure timer, so that it
-// is worth asking the pool. It does not ask itself: that takes as long as nodes do that do not answer, in which it would not
-// move, either.
+// slow reports, to a worker whose intent others see, whether a client that blocks the worker has
+// made no progress for half a failure timer, so that it is worth asking the pool. It does not ask
+// the pool itself: that takes as long as there are nodes that do not answer, and the worker would
+// make no progress meanwhile, either.
 func (s *Store) slow(shard int, word uint32) (bool, error) {
 	if !s.due(shard, word) {
 		return false, nil
@@ -98,8 +101,8 @@ func (s *Store) slow(shard int, word uint32) (bool, error) {
 	return slow, nil
 }
 
-// stuck tells a worker that has no intent there whether somebody died who is in the way, or neither moved nor let go for a failure
-// timer, so that there is something to repair.
+// stuck reports, to a worker that has no intent there, whether there is something to repair: a
+// client that blocks the worker died, or has neither moved nor let go for a failure timer.
 func (s *Store) stuck(shard int, word uint32) (bool, error) {
 	if !s.due(shard, word) {
 		return false, nil
@@ -132,7 +135,9 @@ func (s *Store) watch(shard int) {
 	}
 }
 
-// stranded tells for how long a word has been locked, and nobody who claims to have locked it, or whoever repairs it, has moved.
+// stranded returns for how long a locked word and its repair lease have not changed, and the holder
+// of the lease. The time is 0 while the word is free, and while a client claims the lock and no
+// client repairs the word.
 func (s *Store) stranded(shard int, word uint32, claimed bool) (still time.Duration, holder rdma.ClientID, err error) {
 	b := s.ep.Batch()
 	defer b.Release()
@@ -168,7 +173,7 @@ func (s *Store) look(shard int) error {
 	return nil
 }
 
-// ask asks the pool for its clients, and notes who is dead.
+// ask asks the pool for its clients, and notes which of them are dead.
 func (s *Store) ask() []rdma.Client {
 	if s.opt.Pool == nil {
 		return nil
@@ -188,8 +193,9 @@ func (s *Store) ask() []rdma.Client {
 	return list
 }
 
-// askAbout asks the pool if there is somebody who may have to be fenced off: who gave his operation up has not, and while nodes do
-// not answer those who settle what that left have enough to wait for.
+// askAbout asks the pool if there is a client that may have to be fenced off. A client that gave
+// its operation up does not have to be: while nodes do not answer, the clients that settle what it
+// left have enough to wait for.
 func (s *Store) askAbout() []rdma.Client {
 	for c := rdma.ClientID(1); int(c) <= s.Clients; c++ {
 		if !s.fenced(c) && s.still(c) >= s.opt.Failure/2 {
@@ -230,8 +236,9 @@ func (s *Store) fenced(c rdma.ClientID) bool {
 	return c == s.id || c == s.condemned || s.vigil.seen[c].b == givenUp
 }
 
-// gone reports whether a client whose intent was seen is dead, or gave it up. So is whoever is condemned, and the worker itself:
-// where its own intent is not idle it is what is to be repaired.
+// gone reports whether a client whose intent was seen is dead, or gave it up. The condemned client
+// is gone, too, and so is the worker itself: where its own intent is not idle, that intent is what
+// is to be repaired.
 func (s *Store) gone(c rdma.ClientID) bool { return s.fenced(c) || s.expired(c, s.still(c)) }
 
 // claimants yields the clients whose intents name one of some lock words. One that is torn names none: its client held nothing

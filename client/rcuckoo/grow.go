@@ -9,18 +9,19 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// A table grows when an INSERT finds no path, and Params.Levels allows it. That INSERT divides the two rows of its key,
-// whose locks it holds, and looks again: so it needs nobody else. When they are of the table's level already it begins
-// the next one first:
+// A table grows when an INSERT finds no path, and Params.Levels allows it. That INSERT divides the
+// two rows of its key, whose locks it holds, and looks again: so it depends on no other client.
+// When the rows are of the table's level already, the INSERT begins the next level first:
 //
 //  1. the node gives memory to the segments of the next level, a few at a time (a crash leaves some that have it early);
-//  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless somebody else has.
+//  2. one masked CAS makes the shard's growth word {level + 1, 0}, unless another client has.
 //
-// So no row is of a higher level than the growth word, and each row that can be reached has memory. Then all INSERTs
-// that know of it have a share in dividing all other rows, each behind its own change: the growth word's cursor, an FAA
-// by one, says which share is whose. So a level has been handed out after as many INSERTs as there are shares. Rows
-// whose divider died, or did not get their locks in time, stay behind, which costs their readers a trip: an INSERT that
-// finds them full divides them, or the next level's round brings them one level further.
+// So no row is of a higher level than the growth word, and each row that can be reached has memory.
+// Then all INSERTs that know of it have a share in dividing all other rows, each behind its own
+// change: the growth word's cursor, an FAA by one, gives each INSERT its share. So a level has been
+// handed out after as many INSERTs as there are shares. Rows whose divider died, or did not get
+// their locks in time, stay behind, which costs their readers a trip: an INSERT that finds them
+// full divides them, or the next level's round brings them one level further.
 
 // growShare is how many neighbours an INSERT divides for others, which is what one redo takes.
 const growShare = maxSteps / 2
@@ -159,7 +160,7 @@ func (s *Store) divide(n int) error {
 	return err
 }
 
-// raise begins the level behind one that a table has, unless somebody else does.
+// raise begins the level behind one that a table has, unless another client does.
 func (s *Store) raise(shard, level int) error {
 	if err := s.backLevel(shard, level+1); err != nil {
 		return err

@@ -112,7 +112,8 @@ func TestSlowGrowing(t *testing.T) {
 	slow(t, dramas(t, 3), func(seed uint64, stall sim.Fault) *drama { return newGrowth(t, seed, 1+int(seed%3), stall) })
 }
 
-// TestReadWhileItGrows reads keys again and again while a table grows: nobody misses one, and nobody finds what is not there.
+// TestReadWhileItGrows reads keys again and again while a table grows: no reader misses one, and
+// none finds what is not there.
 func TestReadWhileItGrows(t *testing.T) {
 	for _, seed := range dramas(t, 20) {
 		d := newGrowth(t, seed, 1)

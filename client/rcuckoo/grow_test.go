@@ -42,8 +42,8 @@ func fact(t testing.TB, r client.Report, name string) uint64 {
 	return 0
 }
 
-// TestGrow fills a table until it has doubled as often as it may: all that was inserted is found on the way, by who inserts and by who
-// only reads, and what was deleted makes room.
+// TestGrow fills a table until it has doubled as often as it may. All that was inserted is found on
+// the way, by a client that inserts and by one that only reads, and what was deleted makes room.
 func TestGrow(t *testing.T) {
 	for _, cache := range []int{0, -1} {
 		p := growingPool(2)
@@ -109,7 +109,7 @@ func TestStoreGrowing(t *testing.T) {
 		p.Rows, p.Entries, p.Slabs, p.Levels = 1, 1, 40, 8 // keys are few there, and two of them part late
 		return Make(f, p)
 	}
-	h.Alike = true // but for who divides rows, which is all under their locks
+	h.Alike = true // but for which client divides rows, all under their locks
 	storetest.Run(t, h)
 }
 
@@ -195,7 +195,8 @@ func TestDivisionOfLongAgo(t *testing.T) {
 	judge(t, f)
 }
 
-// TestHandOfGrown: an extent that a row of a later segment names is in use, whoever finds it in a hand.
+// TestHandOfGrown: an extent that a row of a later segment names is in use, whichever client finds
+// it in a hand.
 func TestHandOfGrown(t *testing.T) {
 	f := memPool(t, 1, tinyGrowing(true, time.Second))
 	s := storeOn(t, f, Options{})

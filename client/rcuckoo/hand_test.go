@@ -79,7 +79,7 @@ func TestHands(t *testing.T) {
 	for i := 50; i < 60; i++ {
 		use(i)
 	}
-	// It dies, and its identity has another holder, who knows nothing.
+	// The client dies, and its identity has a new holder, which knows nothing.
 	got := takeAll(t, openExtents(l, x.ep), 0)
 	for _, r := range got {
 		if named[r.extent] {

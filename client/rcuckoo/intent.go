@@ -21,13 +21,15 @@ import (
 // Its WRITE lands before the first masked CAS takes a lock, and it is ended, by a WRITE of its state alone, when the last one
 // that lets go has completed. So
 //
-//	I1  who holds a lock has an intent, not idle, that names it;
-//	I2  of an intent that is torn for good, as its client was fenced off in the midst of it, no lock was taken.
+//	I1  a client that holds a lock has an intent, not idle, that names it;
+//	I2  of an intent that is torn for good, as its client was fenced off in the midst of it, no lock
+//	    was taken.
 //
-// A client that waits for locks beats, so that it is not taken for one that died. One that does not know what became of its
-// operation, and has nothing in flight any more, gives it up by a beat of its own: whoever has the leases may bring that to its
-// end, and the client is not fenced off for it; it does nothing else there until its intent is idle. So two that have to settle
-// what they left do not wait for each other.
+// A client that waits for locks beats, so that it is not taken for one that died. A client that
+// does not know the outcome of its operation, and has nothing in flight any more, gives the
+// operation up by a beat of its own: the client that has the leases may bring the operation to its
+// end, and the client that gave it up is not fenced off for it. It does nothing else there until
+// its intent is idle. So two clients that have to settle what they left do not wait for each other.
 const (
 	intentBeat  = 8
 	intentSum   = 16

@@ -21,7 +21,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// alone leaves a test out that races with nobody, and takes ten times as long under -race.
+// alone leaves out a test that has no concurrent tasks to race, and takes ten times as long under
+// -race.
 func alone(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one task at a time; run without -race")

@@ -20,12 +20,13 @@ import (
 // level is below that was not made yet: it is zero. For each number the rows that were made are the leaves of a binary
 // tree, of which a key's bits name one.
 //
-// The new row is written ahead of the old one, behind a redo that names both, under their lock. Until the old one is
-// written nobody writes either: they have the same entries of those that move. From the moment when the new one has
-// landed they are that row's:
+// The new row is written ahead of the old one, behind a redo that names both, under their lock.
+// Until the old one is written no client writes either of them: both have the same entries of those
+// that move. From the moment when the new row has landed these entries belong to it:
 //
-//   - who looks at the new row finds what the old one has, or misses what it does not have;
-//   - who looks at the old row, which is of level g still, finds the same.
+//   - a client that looks at the new row finds what the old one has, or misses what it does not
+//     have;
+//   - a client that looks at the old row, which is of level g still, finds the same.
 //
 // So a row that was read whole, and is the key's by its own level, has the key if that row number has it: no other row
 // need be looked at. A miss is what two looks say that find the same two rows with the same versions, as in a table
@@ -154,7 +155,7 @@ func (g *levels) guess(shard int, number, bits uint32) uint32 {
 	return id
 }
 
-// forget forgets how far a table has grown, of which somebody else says so from now on.
+// forget forgets how far a table has grown: from now on the shard's new leader says so.
 func (g *levels) forget(shard int) {
 	if g.Levels > 0 {
 		g.words[shard], g.doubts[shard] = 0, true

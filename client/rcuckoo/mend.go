@@ -52,8 +52,9 @@ func (m *Mender) Recover(v rdma.View, c rdma.ClientID) error {
 	return nil
 }
 
-// recoverShare is the part of an operation's timeout for which recovery waits for others who hold its locks or repair them, before
-// the keeper sees to other things: what they wait for may be a node that only the keeper can give up.
+// recoverShare is the part of an operation's timeout for which recovery waits for other clients
+// that hold its locks or repair them, before the keeper sees to other things: what they wait for
+// may be a node that only the keeper can give up.
 const recoverShare = 8
 
 func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
@@ -85,8 +86,8 @@ func (s *Store) recoverOnce(shard int, c rdma.ClientID) error {
 	case !t.torn:
 		return errAgain
 	}
-	// Nobody else ends a torn intent, in which nobody can read what leases that would need: he might be slow, and end the next
-	// holder's.
+	// No other client ends a torn intent. The leases that this would need cannot be read from the
+	// intent; a client without them might be slow, and end the next holder's intent.
 	return s.end(shard, c, t.state)
 }
 

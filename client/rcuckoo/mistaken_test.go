@@ -13,8 +13,9 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// cutOff is the endpoint of a worker whose connection is cut now and then, at the worst of moments: the WRITE that ends an intent,
-// for which nobody waits, is lost, which turns out a while later.
+// cutOff is the endpoint of a worker whose connection is cut now and then, at the worst of moments:
+// the WRITE that ends an intent, for which the worker does not wait, is lost. The worker learns of
+// it a while later.
 type cutOff struct {
 	rdma.Endpoint
 	late *rdma.Batch // that was lost
@@ -55,8 +56,8 @@ func (e *cutOff) turnOut() {
 	e.late = nil
 }
 
-// hearsay is a pool as a worker hears of it over connections that are cut now and then: a question may take for long, and it says
-// of anybody now and then that he is dead.
+// hearsay is a pool as a worker sees it over connections that are cut now and then: a question may
+// take long, and the answer reports any client as dead now and then.
 type hearsay struct {
 	*sim.Sim
 	ep     rdma.Endpoint
@@ -85,8 +86,8 @@ func (h *hearsay) RevokeLife(c rdma.Client) error {
 	return h.Sim.RevokeLife(c)
 }
 
-// misfortune are workers who are cut off, and stopped for a fraction of a failure timer, and all at once for four; and
-// among them some who die.
+// misfortune is a pool of workers that are cut off, and stopped for a fraction of a failure timer,
+// and all at once for four; some of them die.
 type misfortune struct {
 	*sim.Sim
 	t      *testing.T
@@ -137,7 +138,7 @@ func (m *misfortune) enter(name string, f func(s *Store, ep rdma.Endpoint) error
 		if err == nil {
 			err = errors.Join(f(s, ep), s.Close())
 		}
-		if err != nil && !errors.Is(err, rdma.ErrClosed) { // which ends who crashed, at last
+		if err != nil && !errors.Is(err, rdma.ErrClosed) { // ErrClosed is how a crashed worker ends at last
 			m.t.Errorf("seed %d: %s: %v", m.seed, name, err)
 		}
 		m.asked, m.lost = m.asked+pool.asked, m.lost+cut.lost
@@ -165,8 +166,8 @@ func (m *misfortune) survive(s *Store, ep rdma.Endpoint) error {
 	return nil
 }
 
-// TestOnlyTheDead: clients that die are fenced off, and their locks are free; nobody is who moves, though connections are cut, questions
-// take long, and machines stop.
+// TestOnlyTheDead: clients that die are fenced off, and their locks are free. No client that moves
+// is fenced off, though connections are cut, questions take long, and machines stop.
 func TestOnlyTheDead(t *testing.T) {
 	asked, lost, fenced := 0, 0, 0
 	for _, seed := range dramas(t, 20) {
@@ -252,7 +253,8 @@ func (m *misfortune) mend(s *Store, key []byte, timers int) error {
 	return errors.Join(err, s.unsetRepair(r), s.freeLeases(r))
 }
 
-// TestWaitersBeat: who waits for a lock for longer than a failure timer is not taken for dead by who waits for it, too.
+// TestWaitersBeat: a client that waits for a lock for longer than a failure timer is not taken for
+// dead by another that waits for it, too.
 func TestWaitersBeat(t *testing.T) {
 	m := newMisfortune(t, 1)
 	m.calm = true
@@ -266,7 +268,7 @@ func TestWaitersBeat(t *testing.T) {
 	for i := range 2 {
 		m.enter("waiter", func(s *Store, ep rdma.Endpoint) error {
 			ep.Sleep(impatient / 2)
-			if i == 0 { // who cannot ask the pool waits for as long as it takes
+			if i == 0 { // a client that cannot ask the pool waits for as long as it takes
 				s.opt.Pool = nil
 			}
 			if !held {
@@ -281,13 +283,14 @@ func TestWaitersBeat(t *testing.T) {
 	}
 }
 
-// TestLostEnds: whoever's intent stays for others to see, as the WRITE that ended it was lost, gives it up whatever he does next.
+// TestLostEnds: a client whose intent stays for others to see, as the WRITE that ended it was lost,
+// gives it up whatever the client does next.
 func TestLostEnds(t *testing.T) {
 	const timers = 4
 	for _, c := range []struct {
 		next        string
 		hold, mends bool
-		step        func(s *Store, key []byte) error // again and again, when it has to wait for nobody
+		step        func(s *Store, key []byte) error // again and again, unless it has to wait
 	}{
 		{next: "it reads", step: func(s *Store, key []byte) error { _, err := s.Get(key); return err }},
 		{next: "it works in another shard", step: func(s *Store, key []byte) error { return s.Update(key, key) }},
@@ -320,7 +323,7 @@ func TestLostEnds(t *testing.T) {
 					return fmt.Errorf("%d ends were lost: %w", s.ep.(*cutOff).lost, err)
 				}
 				if c.step == nil {
-					s.opt.Pool = nil // it asks nobody
+					s.opt.Pool = nil // it does not ask the pool
 					return s.Update(here, here)
 				}
 				for range 10 * timers {
@@ -344,7 +347,8 @@ func TestLostEnds(t *testing.T) {
 	}
 }
 
-// TestTimers: a failure timer runs while somebody looks on, and not while he is stopped, as those may be whom he looks at.
+// TestTimers: a failure timer runs while its client looks on, and not while that client is stopped,
+// since the clients that it looks at may be stopped as well.
 func TestTimers(t *testing.T) {
 	m := newMisfortune(t, 1)
 	m.calm = true

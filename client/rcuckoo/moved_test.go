@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/workloads/check"
 )
 
-// TestMoved reads keys again and again while an INSERT moves them to their other rows: nobody misses one.
+// TestMoved reads keys again and again while an INSERT moves them to their other rows: no reader
+// misses one.
 func TestMoved(t *testing.T) {
 	for _, seed := range dramas(t, 30) {
 		d := newDrama(t, seed, 0.95, 1+int(seed%5))
@@ -41,8 +42,8 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestIdentityAgain has clients with the same identity follow each other: nobody's sequences begin anew, as what is left of
-// the one before bears them.
+// TestIdentityAgain has clients with the same identity follow each other: no client's sequences
+// begin anew, as what is left of the one before bears them.
 func TestIdentityAgain(t *testing.T) {
 	p := inlinePool(1)
 	p.Clients = 2
@@ -85,14 +86,14 @@ func newReplacement(t *testing.T, seed uint64) *replacement {
 	return d
 }
 
-// play has a worker do something, and ends when nobody does anything any more.
+// play has a worker do something, and returns when all workers have ended.
 func (d *replacement) play(name string, f func(s *Store, w *sim.Worker) error) (w *sim.Worker) {
 	w = d.Go(name, func(ep rdma.Endpoint) {
 		s, err := Open(ep, Options{Pool: d, Failure: impatient})
 		if err == nil {
 			err = errors.Join(f(s, w), s.Close())
 		}
-		if err != nil && !errors.Is(err, rdma.ErrClosed) { // which ends who crashed, at last
+		if err != nil && !errors.Is(err, rdma.ErrClosed) { // ErrClosed is how a crashed worker ends at last
 			d.t.Errorf("%s: %v", name, err)
 		}
 	})

@@ -11,9 +11,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// extents are those that a client has claimed, and where it looks for more. It claims some at a time, in one trip, so that its
-// operations find them ready: first those whose uses it ended itself, so that who replaces values needs no others; then what a
-// scan of marks finds in slabs that it had from the node (section 3.2.2); then a new slab; then what there is in others' slabs.
+// extents are those that a client has claimed, and where it looks for more. It claims some at a
+// time, in one trip, so that its operations find them ready. First come those whose uses it ended
+// itself, so that a client that replaces values needs no others; then what a scan of marks finds in
+// slabs that it had from the node (section 3.2.2); then a new slab; then what there is in others'
+// slabs.
 type extents struct {
 	*layout
 	ep      rdma.Endpoint
@@ -26,7 +28,7 @@ type extents struct {
 // ExtentStats count what a client did for its memory. They only grow.
 type ExtentStats struct {
 	Claims  uint64 // extents that it claimed
-	Missed  uint64 // and those that somebody else had claimed before
+	Missed  uint64 // and those that another client had claimed before
 	Scans   uint64 // slabs whose marks it read
 	Handed  uint64 // slabs that it got from nodes
 	Rescued uint64 // extents in the hands of clients that were gone

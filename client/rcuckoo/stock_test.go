@@ -78,7 +78,7 @@ func TestTake(t *testing.T) {
 	if r, err := takeNow(x, 1, 5); err != nil || r != all[7] {
 		t.Errorf("took %+v, want what came to nothing, %+v: %v", r, all[7], err)
 	}
-	write(t, other, func(b *rdma.Batch) { // who replaced it
+	write(t, other, func(b *rdma.Batch) { // the client that replaced them
 		l.addMark(b, 1, all[9])
 		l.addMark(b, 1, all[200])
 		l.addMark(b, 1, ref{extent: all[30].extent, stamp: 7 << 16}) // a use that never was
@@ -102,7 +102,8 @@ func takeNow(x *extents, shard, length int) (ref, error) {
 	return x.take(shard, length, x.ep.Now()+x.timeout)
 }
 
-// TestUnequalClients: who brings nothing into the pool any more keeps nothing of its memory from those who do.
+// TestUnequalClients: a client that brings nothing into the pool any more keeps none of its memory
+// from those that do.
 func TestUnequalClients(t *testing.T) {
 	p, _, err := Size(Shape{Nodes: 1, Records: 2000, ValueBytes: 100, Clients: 8})
 	must(t, err)

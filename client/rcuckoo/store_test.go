@@ -131,8 +131,8 @@ func TestNodeGone(t *testing.T) {
 	}
 }
 
-// TestHandOutOfReach: a worker that has extents in hand on a node which does not answer says so when it closes, so that somebody
-// recovers it.
+// TestHandOutOfReach: a worker that has extents in hand on a node which does not answer says so
+// when it closes, so that it is recovered.
 func TestHandOutOfReach(t *testing.T) {
 	f := memPool(t, 2, extentPool(2))
 	ep, err := f.Open("worker")

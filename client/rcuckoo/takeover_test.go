@@ -42,7 +42,8 @@ func whole(t *testing.T, f rdma.Fabric, when string) {
 	}
 }
 
-// TestTakeover: behind a takeover extents are used as rows say, what clients had in hand is nobody's, and a spare has all that there is.
+// TestTakeover: behind a takeover extents are used as rows say, what clients had in hand has no
+// owner, and a spare has all that there is.
 func TestTakeover(t *testing.T) {
 	f := memPool(t, 3, loneShard())
 	a, b := storeOn(t, f, Options{}), storeOn(t, f, Options{})
@@ -150,7 +151,8 @@ func busyWithout(t *testing.T, f *shm.Fabric, n int) {
 	}
 }
 
-// TestBusyView: under a busy view nobody changes anything, and reads what was led by the same copy before, nothing else.
+// TestBusyView: under a busy view no client changes anything, and a client reads what was led by
+// the same copy before, nothing else.
 func TestBusyView(t *testing.T) {
 	p := loneShard()
 	p.Shards, p.Spares, p.Timeout = 3, 0, 50*time.Millisecond
@@ -199,8 +201,8 @@ func unnamed(keys [][]byte) bool {
 	return slices.ContainsFunc(keys, func(key []byte) bool { return key == nil })
 }
 
-// TestSlowBackup: a backup takes longer than a failure timer for a verb. Nobody is fenced off who waits for it, be it for a change of
-// his own, or to repair what somebody left who died.
+// TestSlowBackup: a backup takes longer than a failure timer for a verb. A client that waits for it
+// is not fenced off, be it for a change of its own, or to repair what a dead client left.
 func TestSlowBackup(t *testing.T) {
 	p := fullPool(1)
 	p.Replicas, p.Timeout = 2, 2*time.Second

@@ -15,11 +15,13 @@ import (
 
 // cost is what an operation takes: doorbells, and latencies one behind the other.
 //
-// The paper counts round trips, each of which is a doorbell that somebody waits for: 1 for a GET that hits, 2 for an uncontended
-// UPDATE or DELETE, and for the median INSERT (section 3.2). Those are asserted here, as doorbells; one more ends the intent, for
-// which nobody waits. In time it is a latency more where a fence stalls: a READ that is fenced behind the masked CAS of a lock
-// is held back by the requester's NIC until the CAS is answered, in the same doorbell. Only a NIC that has the lock table in its own
-// memory does without ("without incurring a performance penalty", footnote 1): TestFence has both.
+// The paper counts round trips, each of which is a doorbell that a client waits for: 1 for a GET
+// that hits, 2 for an uncontended UPDATE or DELETE, and for the median INSERT (section 3.2). Those
+// are asserted here, as doorbells. One more ends the intent; the client does not wait for it. In
+// time it is a latency more where a fence stalls: a READ that is fenced behind the masked CAS of a
+// lock is held back by the requester's NIC until the CAS is answered, in the same doorbell. Only a
+// NIC that has the lock table in its own memory does without ("without incurring a performance
+// penalty", footnote 1): TestFence has both.
 type cost struct{ doorbells, trips uint64 }
 
 func (s *Store) costs(t *testing.T, f func() error, want error) cost {
@@ -46,7 +48,7 @@ func TestTrips(t *testing.T) {
 		if first != second {
 			locks = 2
 		}
-		const done = 1 // nobody waits for the end of an intent
+		const done = 1 // the client does not wait for the end of an intent
 		for _, c := range []struct {
 			what string
 			f    func() error

@@ -89,7 +89,7 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 			}
 			continue
 		case w.owner(m.Lock) != owner:
-			owner = w.owner(m.Lock) // whose state is wanted
+			owner = w.owner(m.Lock) // the next look reads its state, too
 			w.stats.Waits++
 			continue
 		}

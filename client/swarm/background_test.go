@@ -8,8 +8,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
-// TestBackgroundIsBounded: a client with too much in flight that nobody waits for leaves tuples unmarked, and readers find
-// their values all the same, and mark them.
+// TestBackgroundIsBounded: a client with too much background work in flight leaves tuples unmarked,
+// and readers find their values all the same, and mark them.
 func TestBackgroundIsBounded(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
 	must(t, err)

@@ -19,7 +19,8 @@ const (
 	benchWords = 8
 )
 
-// ring hands buffers out again and again. What lies in them is read by nobody here: the values are in place.
+// ring hands buffers out again and again. No client reads what lies in them: the values are in
+// place.
 type ring struct{ *arena }
 
 func (a ring) Allocate(node int, hash uint64) (uint16, rdma.Addr, error) {

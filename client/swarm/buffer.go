@@ -6,8 +6,8 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// An out-of-place buffer belongs to whoever allocated it, a writer or a reader that writes back, and is written once, in
-// one chain with the word that then points at it:
+// An out-of-place buffer belongs to the client that allocated it, a writer or a reader that writes
+// back. It is written once, in one chain with the word that then points at it:
 //
 //	0   checksum of all that follows, seeded with the key's hash: a torn, foreign or reused buffer does not have it
 //	8   the tuple's stamp without its flag, which may change

@@ -28,8 +28,9 @@ type change struct {
 	named  uint64 // epoch in which the directory named what find meets, or a later one
 }
 
-// errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, which it is when the change ends
-// with this error: before, a tombstone would delete a key that nobody has deleted.
+// errDying ends a change that met a dying entry. Such a mark counts only once it is chosen, and it
+// is chosen when the change ends with this error. Before that, a tombstone would delete a key that
+// no client has deleted.
 var errDying = errors.New("an entry is dying")
 
 // find looks for the key among a bucket's entries, and drops what is dead of its hash. at is -1 when it is not there.
@@ -175,9 +176,11 @@ func (s *Store) Insert(key, value []byte) error {
 // errVoid is wrapped when the object of an INSERT is the client's no more, since an epoch has begun. Nothing was inserted.
 var errVoid = fmt.Errorf("the object is another's: %w", rdma.ErrStale)
 
-// insert writes the pair at a majority before anybody can find it, so that no object that the directory names is empty.
+// insert writes the pair at a majority before any other client can find it, so that no object that
+// the directory names is empty.
 //
-// What a crash here leaves: an object that nobody knows, with its buffers; or a key that is there.
+// What a crash here leaves: an object that no client knows, with its buffers; or a key that is
+// there.
 func (s *Store) insert(key, value []byte) error {
 	if err := s.encode(key, value); err != nil {
 		return err
@@ -243,10 +246,11 @@ func (c *change) mark(bucket []directory.Entry) ([]directory.Entry, error) {
 	return rest, nil
 }
 
-// remove marks the entry, which decides who deletes, and then brings the tombstone, which is when the key is gone.
+// remove marks the entry, which decides which client deletes the key, and then writes the
+// tombstone. The key is gone when the tombstone is written.
 //
-// What a crash between leaves: a key that is there for those who know its object, until somebody asks the directory, who
-// brings the tombstone.
+// What a crash in between leaves: a key that is there for the clients that know its object, until a
+// client asks the directory. That client writes the tombstone.
 func (s *Store) remove(key []byte) error {
 	if err := s.begin(); err != nil {
 		return err
@@ -272,7 +276,7 @@ func (s *Store) entomb(hash, location uint64) error {
 		now := s.epoch()
 		entries, err := s.dir.Lookup(hash)
 		if err == nil && !slices.Contains(entries, directory.Entry{Hash: hash, Location: location | dying}) {
-			return nil // whoever dropped it has seen to that
+			return nil // the client that dropped it has written the tombstone
 		}
 		if err == nil {
 			err = s.finish(location, now)

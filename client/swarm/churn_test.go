@@ -54,7 +54,7 @@ func drawChurn(seed uint64) *churn {
 	c := &churn{seed: seed, nodes: 3 + int(seed%2), players: 12, ops: 60, keys: 4 + rng.IntN(12), dies: seed%3 == 0,
 		answers: map[check.Answer]int{}, mender: makeMender}
 	c.params = cramped(c.nodes, 3, seed%5 == 4)
-	if c.dies { // with regions, of which nobody takes objects any more
+	if c.dies { // with regions from which no client takes objects any more
 		c.params.Objects *= 2
 	}
 	c.options = sim.Hostile(seed)

@@ -9,11 +9,12 @@
 //	WRITE  1. read the words, write the value out of place and CAS the writer's word, at a majority
 //	       in the background: mark it VERIFIED, and write the value in place
 //
-// Whatever does not fit costs further trips: a stale guess a timestamp lock and another write; a value that is not in place
-// a read of its buffer; a tuple that only a minority has, or that nobody verified, see read.go.
+// Whatever does not fit costs further trips. A stale guess costs a timestamp lock and another
+// write. A value that is not in place costs a read of its buffer. For a tuple that only a minority
+// has, or that is not VERIFIED, see read.go.
 //
-// A crash leaves nothing that anybody waits for: out-of-place buffers that nothing points at, and words of writes of which
-// nobody knows whether they took place, until a reader finds one and decides.
+// A crash leaves nothing that a client has to wait for: out-of-place buffers that nothing points
+// at, and words of writes whose outcome is unknown, until a reader finds one and decides.
 //
 // Where the paper leaves a choice: writers beyond the array of locks use ABD (section 2.3) on the same words, and are
 // VERIFIED at once; a deleted object has a tombstone, see tombstone.go. Section 4.5's recycling of buffers, which asks all
@@ -34,15 +35,16 @@ import (
 var (
 	// ErrGone ends an operation on an object that was deleted. A write that ends so has had no effect.
 	ErrGone = errors.New("object is deleted")
-	// ErrEmpty ends a read of an object that nobody has written.
+	// ErrEmpty ends a read of an object that was never written.
 	ErrEmpty = errors.New("object is empty")
 	// ErrExhausted refuses a write when timestamps are at their end, nine years behind the pool's epoch. Nothing was written.
 	ErrExhausted = errors.New("no timestamp is left")
 )
 
-// Allocator hands out out-of-place buffers. A pointer of 16 bits, 0 for none, names a buffer in one segment of a node's
-// memory, which the key's hash picks: so 16 bits and the hash's are enough for any memory, and everybody finds a buffer,
-// whoever filled it. Package buffers has one.
+// Allocator hands out out-of-place buffers. A pointer of 16 bits, 0 for none, names a buffer in one
+// segment of a node's memory. The key's hash picks the segment, so that 16 bits and the hash's are
+// enough for any memory, and every client finds a buffer, whichever client filled it. Package
+// buffers has one.
 type Allocator interface {
 	// Allocate hands a buffer on a node to the client, mostly without asking the node; an error wraps client.ErrFull, or what
 	// a node that does not answer in a while ends with.
@@ -61,14 +63,16 @@ type Clock interface {
 
 // Options of a Client. Zero values mean defaults.
 type Options struct {
-	// Writer is the client's number among the shape's writers; it writes with it, and nobody else may at the same time.
+	// Writer is the client's number among the shape's writers. The client writes with it, and no other
+	// client may use it at the same time.
 	Writer int
 	// Clock is guessed from; the endpoint by default.
 	Clock Clock
 	// Slow is how long an operation waits for a mere majority before it asks all replicas. By default it follows from what
 	// steps usually take here.
 	Slow time.Duration
-	// Use is told each timestamp before it is used. When it fails so does the write, without effect. nil: nobody needs to know.
+	// Use is called with each timestamp before it is used. When it fails so does the write, without
+	// effect. nil: timestamps are not reported.
 	Use func(i uint64) error
 	// Timeout bounds a step of an operation of which fewer than a majority answer; default 1 s.
 	Timeout time.Duration
@@ -89,15 +93,16 @@ type Register struct {
 	Object
 	own  [MaxReplicas]Word // what the client's word held at each replica last
 	last uint64            // the highest i that this writer may have used
-	seen uint64            // the highest i of anybody
+	seen uint64            // the highest i of any writer
 	warm bool              // the words were read
 	gone bool
 	// epoch is the latest of which it is known that the object was there: see package kit, R3.
 	epoch uint64
 }
 
-// NewRegister returns a register of which nothing is known but its place, and a timestamp that the writer's number has not
-// been used above: the Floor of its last Register of this object, or of the one who had the number before.
+// NewRegister returns a register of which nothing is known but its place, and a timestamp that the
+// writer's number has not been used above: the Floor of its last Register of this object, or of the
+// client that had the number before.
 func NewRegister(o Object, floor uint64) Register { return Register{Object: o, last: floor} }
 
 // Floor returns the highest timestamp that the writer may have used for the object.
@@ -139,7 +144,7 @@ type Stats struct {
 	WaitFree   uint64 // reads that ended since a writer went on
 	Lost       uint64 // values whose holders died or were slow, so that the READ began again
 	Reused     uint64 // values whose buffers were used again, so that the READ began again
-	Leaked     uint64 // buffers that nobody owns until a sweep, since it is not known what became of them
+	Leaked     uint64 // buffers without an owner until a sweep, since their outcome is unknown
 	Unmarked   uint64 // background work left out, since too much was in flight
 	Iterations int    // the most of a READ
 }

@@ -168,7 +168,8 @@ func (r *run) play(total *Stats) error {
 // fewBuffers are what the workers have in their words and hands, and a few.
 const fewBuffers = 120
 
-// account expects that each buffer is either free or what one word points at; where somebody died there may be others.
+// account expects that each buffer is either free or what one word points at; where a client died
+// there may be others.
 func (a *arena) account(f rdma.Fabric, whole bool) error {
 	ep, err := f.Open("account")
 	if err != nil {
@@ -225,7 +226,7 @@ func (a *arena) account(f rdma.Fabric, whole bool) error {
 	return nil
 }
 
-// first writes every key, before anybody else is there.
+// first writes every key, before any other client is there.
 func (r *run) first(s *sim.Sim, a *arena) ([]*check.Recorder, error) {
 	recorders := make([]*check.Recorder, r.workers+2)
 	ep, err := s.Open("first")

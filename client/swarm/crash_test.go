@@ -11,8 +11,9 @@ import (
 	"github.com/farkv/farkv/workloads/check/storetest"
 )
 
-// TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in which three clients meet:
-// nobody waits for the dead, and what they left half done is read by all or by none.
+// TestCrashAtEveryVerb lets a writer, and then each memory node, die behind each verb of a run in
+// which three clients meet. No client waits for a dead one, and what a dead client left half done
+// is read by all or by none.
 func TestCrashAtEveryVerb(t *testing.T) {
 	var total Stats
 	storetest.CrashAtEveryVerb(t, func(seed uint64, faults ...sim.Fault) (sent, landed []uint64, err error) {
@@ -25,8 +26,9 @@ func TestCrashAtEveryVerb(t *testing.T) {
 	t.Logf("%+v", total)
 }
 
-// TestNobodyWaits: a node that dies silently costs one operation the timer, and those behind it nothing: no gap is longer
-// than a few timers, though its verbs hang for a second. A read of what a dead client left half done waits for nobody.
+// TestNobodyWaits: a node that dies silently costs one operation the timer, and those behind it
+// nothing: no gap is longer than a few timers, though its verbs hang for a second. A read of what a
+// dead client left half done does not wait.
 func TestNobodyWaits(t *testing.T) {
 	const ops = 60
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 100})

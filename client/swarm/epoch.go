@@ -30,7 +30,8 @@ func (c *Client) enter(k *Register) (uint64, error) {
 	return m.Epoch, c.current(k)
 }
 
-// follow forgets what was in flight when the worker's membership changed: buffers that it replaces are nobody's (R1, R2).
+// follow forgets what was in flight when the worker's membership changed: the client does not own
+// the buffers that it replaces (R1, R2).
 func (c *Client) follow() {
 	if c.opt.Member == nil {
 		return
@@ -66,7 +67,7 @@ func (c *Client) rejoin() error {
 	return c.current(c.at)
 }
 
-// land waits for what is in flight, and settles whose the buffers are that it replaces.
+// land waits for what is in flight, and settles the owners of the buffers that it replaces.
 func (c *Client) land() error {
 	c.quorum.Release()
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)

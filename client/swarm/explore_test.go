@@ -22,7 +22,8 @@ func tiny(s explore.Shape, apart bool) Params {
 	return p
 }
 
-// explored is the store as the explorer sees it. Nobody mends, and nobody may have to wait for that.
+// explored is the store as the explorer sees it. There is no mender, and no client may have to wait
+// for one.
 func explored(apart bool) *explore.Subject {
 	return &explore.Subject{
 		Name: formatName(apart), Handler: node.Serve, Clients: 24, MaxValue: 300, Timeout: 20 * time.Millisecond, Majority: true,
@@ -53,8 +54,8 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// TestEnumerate lets clients and memory nodes crash at every verb of every operation: nobody else's fails or waits. With
-// $FARKV_SEEDS it does so with 1 and 5 replicas, too.
+// TestEnumerate lets clients and memory nodes crash at every verb of every operation: no operation
+// of another client fails or waits. With $FARKV_SEEDS it does so with 1 and 5 replicas, too.
 func TestEnumerate(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("one coroutine runs at a time, so the race detector finds nothing here, and takes minutes: run without -race")

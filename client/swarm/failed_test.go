@@ -22,8 +22,8 @@ func (g *given) Give(node int, hash uint64, pointer uint16) {
 	g.Allocator.Give(node, hash, pointer)
 }
 
-// TestFailedChain: of a chain to a node that dies nobody knows whether it landed, be it in the step or behind: its buffer is nobody's,
-// and is counted.
+// TestFailedChain: whether a chain to a node that dies has landed is unknown, be it in the step or
+// behind it. Its buffer has no owner, and is counted.
 func TestFailedChain(t *testing.T) {
 	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
 	must(t, err)

@@ -7,9 +7,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// The list of a region's objects that sweeps have freed lies at its first replica: a word, and an array of the objects' numbers,
-// 8 bytes each. Clients take from the front and change the word only, by CAS, in an idle view. The master adds at the end in a
-// busy one, when nobody takes. Within an epoch the word never takes the same value twice, and nobody's CAS reaches the next one.
+// The list of a region's objects that sweeps have freed lies at its first replica: a word, and an
+// array of the objects' numbers, 8 bytes each. Clients take from the front and change the word
+// only, by CAS, in an idle view. The master adds at the end in a busy view, when no client takes.
+// Within an epoch the word never takes the same value twice, and no CAS reaches the next epoch.
 type freed uint64
 
 func (f freed) next() uint64  { return uint64(f >> 32) } // of the array, to be taken
@@ -68,7 +69,7 @@ func (s *Store) own(region int, numbers []byte) error {
 	return nil
 }
 
-// listFreed returns the numbers of the objects in a region's list. Nobody takes any meanwhile.
+// listFreed returns the numbers of the objects in a region's list. No client takes any meanwhile.
 func (s *Store) listFreed(region int) ([]uint64, error) {
 	f, err := s.readFreed(region)
 	if err != nil || f.next() >= f.count() {

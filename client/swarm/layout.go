@@ -158,8 +158,8 @@ func (s stamp) verified() bool { return s&verified != 0 }
 // time is a stamp without its flag: equal stamps of it are of one tuple.
 func (s stamp) time() stamp { return s >> 1 }
 
-// top reports whether s is a tombstone: all bits but the place's are set. Without the group's this would be a stamp of the
-// highest i, which nobody else uses.
+// top reports whether s is a tombstone: all bits but the place's are set. Without the group's this
+// would be a stamp of the highest i, which no writer uses otherwise.
 func (s stamp) top() bool { return s|(1<<placeBits-1)<<1 == ^stamp(0) }
 
 func (l *Layout) iOf(s stamp) uint64 { return uint64(s) >> (placeBits + 1 + l.groupBits) }

@@ -15,8 +15,8 @@ const (
 	writeMode uint64 = 1
 )
 
-// tryLock locks s in a mode at a majority. Of the two modes of one stamp at most one is ever locked. On false, somebody
-// tried the other mode, or a later stamp of the same writer.
+// tryLock locks s in a mode at a majority. Of the two modes of one stamp at most one is ever
+// locked. On false, a client tried the other mode, or a later stamp of the same writer.
 //
 // What a crash here leaves: words that make the other side fail, which is right for both: a writer whose lock fails has been
 // read twice, a reader whose lock fails reads again.

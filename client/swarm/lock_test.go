@@ -8,7 +8,8 @@ import (
 	"github.com/farkv/farkv/client/quorum"
 )
 
-// TestLocks: of one stamp's modes at most one is locked, whoever comes first, and again as often as it is asked for.
+// TestLocks: of one stamp's modes at most one is locked, whichever is tried first, and again as
+// often as it is asked for.
 func TestLocks(t *testing.T) {
 	for _, first := range []uint64{readMode, writeMode} {
 		f, a := pool(t, Shape{Replicas: 3, Words: 1, Locks: 2, Writers: 2}, 3, 1, 1)
@@ -51,7 +52,7 @@ func TestBound(t *testing.T) {
 	if locked, err := y.tryLock(&y.keys[0], y.stamp(1, 1), readMode); !locked || err != nil {
 		t.Fatal(locked, err)
 	}
-	x.quorum.Attempts = 3 // of a lock that somebody has locked before, the first attempt fails
+	x.quorum.Attempts = 3 // the first attempt at a lock that was locked before fails
 	if v, err := x.Read(&x.keys[0]); err != nil || string(v) != "four" {
 		t.Errorf("got %q, %v", v, err)
 	}

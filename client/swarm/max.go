@@ -103,8 +103,9 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 	return err
 }
 
-// errLost is wrapped when a tuple's value lies only with nodes that died, or are slow, since it was read. Either a majority
-// never had the tuple, or it has a higher one by now: who reads again finds something else.
+// errLost is wrapped when a tuple's value lies only with nodes that died, or are slow, since it was
+// read. Either a majority never had the tuple, or it has a higher one by now: the next read finds
+// something else.
 var errLost = errors.New("nobody who has the value answers")
 
 // fetch returns a tuple's value, from the buffer of a replica that has it if need be; an error wraps errLost when none of
@@ -271,7 +272,7 @@ func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 	}
 	now := stampOf(p.expect[r], p.stamp.place())
 	p.met(r, now)
-	if now.time() == p.stamp.time() && now >= p.stamp { // by us, or by a reader who wrote it back before us
+	if now.time() == p.stamp.time() && now >= p.stamp { // by us, or by a reader that wrote it back before us
 		p.pointer[r] = pointerOf(p.expect[r])
 		p.has |= quorum.Only(r)
 	}
@@ -296,12 +297,12 @@ func (p *put) holders() (n int) {
 	return n
 }
 
-// backgroundBatches bounds what a client has in flight that nobody waits for. Beyond it tuples stay unmarked, which costs
-// readers trips, and nothing else.
+// backgroundBatches bounds the batches in flight of a client's background work. Beyond it tuples
+// stay unmarked, which costs readers trips, and nothing else.
 const backgroundBatches = 16
 
-// confirm marks a tuple as VERIFIED where it is, and writes the value in place, in the background (Algorithm 2, line 8;
-// section 6). It is a hint: that the tuple is settled is known to whoever calls this.
+// confirm marks a tuple as VERIFIED where it is, and writes the value in place, in the background
+// (Algorithm 2, line 8; section 6). It is a hint: the caller knows that the tuple is settled.
 func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 	slot := -1
 	for i, b := range c.pending {

@@ -9,10 +9,12 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// objects are what a client has of objects that nobody else knows: a location is named by the directory, or its client's, or
-// it waits for a sweep. A client takes them from one region at a time, in chunks that grow with what it uses: so one that
-// closes, or dies, leaves no more behind than it has used, and mostObjects at most. At a region's first replica are a count of
-// those that were handed out for the first time, and a list of those that sweeps have freed; see free.go.
+// objects are what a client has of objects that no other client knows: a location is named by the
+// directory, or is its client's, or waits for a sweep. A client takes them from one region at a
+// time, in chunks that grow with what it uses. So a client that closes, or dies, leaves no more
+// behind than it has used, and mostObjects at most. At a region's first replica are a count of the
+// objects that were handed out for the first time, and a list of those that sweeps have freed; see
+// free.go.
 type objects struct {
 	free   []uint64 // locations: their words are zero
 	region int      // that they are of
@@ -48,7 +50,7 @@ func (s *Store) draw() error {
 	}
 	o.location = location
 	o.spare = s.fresh(place, o.epoch)
-	o.spare.warm = true // nobody has written it
+	o.spare.warm = true // it was never written
 	return nil
 }
 

@@ -8,15 +8,16 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// RAW is what replication is measured against (section 7): objects of one replica and no words, whose value clients READ and
-// WRITE in place, without any synchronisation, in one trip each. It is not linearizable, on purpose: a reader may find parts
-// of several values, for as long as nobody writes again, and a write that lands behind a deletion undoes it for those who
-// know the object. So only the directory proves that an object is still there, and locations are looked up again in
-// each epoch before something is written.
+// RAW is what replication is measured against (section 7): objects of one replica and no words,
+// whose value clients READ and WRITE in place, without any synchronization, in one trip each. It is
+// not linearizable, on purpose. A reader may find parts of several values, for as long as no client
+// writes again. A write that lands behind a deletion undoes it for the clients that know the
+// object. So only the directory proves that an object is still there, and locations are looked up
+// again in each epoch before something is written.
 //
 // An object is:
 //
-//	0  length of the value, and 1; 0: nobody has written it; rawGone: it was deleted
+//	0  length of the value, and 1; 0: it was never written; rawGone: it was deleted
 //	8  value
 const (
 	rawHeader = 8

@@ -75,9 +75,10 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 	return v, done, err
 }
 
-// settled decides about a guessed tuple of a writer of whom this READ has met one before, the same or another. One that was
-// read twice was fresh when it was written, and is safe to return once its writer is locked out; one whose writer has gone on
-// to another was settled before that.
+// settled decides about a guessed tuple of a writer of which this READ has met a tuple before, the
+// same or another. A tuple that was read twice was fresh when it was written, and is safe to return
+// once its writer is locked out. A tuple whose writer has gone on to another was settled before
+// that.
 func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v []byte, done bool, err error) {
 	if old.stamp != t.stamp {
 		c.stats.WaitFree++

@@ -7,12 +7,14 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Buffers are used again by the swap discipline (see package buffers): the CAS that replaces a word's pointer takes the buffer
-// that was replaced, and a CAS that fails leaves the new one with who wrote it. Words never take a value twice, so that of all
-// CASes that expect a word one succeeds, at most: a buffer has one owner.
+// Buffers are used again by the swap discipline (see package buffers): the CAS that replaces a
+// word's pointer takes the buffer that was replaced, and a CAS that fails leaves the new buffer
+// with the client that wrote it. Words never take a value twice, so that of all CASes that expect a
+// word at most one succeeds: a buffer has one owner.
 //
-// What a client does not know the outcome of is unresolved until it does: a chain in flight may land its WRITE at any moment. Of
-// a chain that failed nobody knows, and its buffer leaks: a sweep finds it.
+// A chain whose outcome its client does not know is unresolved until it does: a chain in flight may
+// land its WRITE at any moment. The outcome of a chain that failed stays unknown, and its buffer
+// leaks: a sweep finds it.
 //
 // A reader may find a buffer used again. It sees that by the checksum, which covers object and stamp, and reads the words
 // again; when its word is still the same the buffer should have been there, and the pool is damaged. So recycling is not

@@ -109,8 +109,8 @@ func TestKnownWordStays(t *testing.T) {
 	}
 }
 
-// TestTombstoneOfTheDead: who says that an object is gone has seen to it, though the deleter and the only node that it
-// reached are dead.
+// TestTombstoneOfTheDead: a client that reports that an object is gone has made sure of it, though
+// the deleter and the only node that it reached are dead.
 func TestTombstoneOfTheDead(t *testing.T) {
 	for _, op := range []string{"warm write", "cold write", "ABD's write", "read"} {
 		f, a := pool(t, Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 3, MaxValue: 8}, 3, 1, 100)

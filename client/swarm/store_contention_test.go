@@ -117,7 +117,8 @@ func (r *storeRun) play(answers *[5]int) error {
 	return r.sound(s, workers)
 }
 
-// sound checks the pool. Buffers are nobody's only where somebody died, or was cut off.
+// sound checks the pool. There are buffers without an owner only where a client died, or was cut
+// off.
 func (r *storeRun) sound(s *sim.Sim, workers []*sim.Worker) error {
 	report, err := Check(s)
 	if err != nil {

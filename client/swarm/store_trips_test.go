@@ -15,7 +15,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/trace"
 )
 
-// TestStoreTrips asserts the trips of operations where nobody else is at work, SWARM's and DM-ABD's (Table 2).
+// TestStoreTrips asserts the trips of operations without contention, SWARM's and DM-ABD's (Table
+// 2).
 func TestStoreTrips(t *testing.T) {
 	for _, c := range []struct {
 		apart                                  bool
@@ -109,8 +110,9 @@ func TestStoreAllocations(t *testing.T) {
 	}
 }
 
-// TestIdentityAgain: who has an identity after another writes above all that its predecessor wrote, though the clock is set
-// back, and one that closes leaves its successor a ceiling that is not ahead.
+// TestIdentityAgain: a client that has an identity after another one writes above all that its
+// predecessor wrote, though the clock is set back. A client that closes leaves its successor a
+// ceiling that is not ahead.
 func TestIdentityAgain(t *testing.T) {
 	f := storePool(t, 3, small(3, 3, false))
 	key := []byte("key")
@@ -174,8 +176,9 @@ func TestSameHash(t *testing.T) {
 	}
 }
 
-// TestHalfDeleted: a client that died behind its mark has deleted nothing yet; whoever asks the directory deletes the key for
-// all, those who have it cached too, before he says that it is not there, or is another.
+// TestHalfDeleted: a client that died behind its mark has deleted nothing yet. A client that asks
+// the directory deletes the key for all, also for those that have it cached, before it reports that
+// the key is not there, or is another.
 func TestHalfDeleted(t *testing.T) {
 	for _, op := range []string{"get", "update", "delete", "insert"} {
 		f := storePool(t, 3, small(3, 3, false))

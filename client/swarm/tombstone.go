@@ -2,9 +2,10 @@ package swarm
 
 import "fmt"
 
-// Delete ends the object: a WRITE of the highest timestamp (section 5.3.2), so that nothing comes behind it. Every later
-// operation ends in ErrGone. It tells nobody whether the object was there: of two at a time both succeed, and who keeps an
-// index decides there. An error wraps client.ErrUncertain.
+// Delete ends the object: a WRITE of the highest timestamp (section 5.3.2), so that nothing comes
+// behind it. Every later operation ends in ErrGone. It does not report whether the object was
+// there: of two concurrent deletions both succeed, and a caller that keeps an index decides there.
+// An error wraps client.ErrUncertain.
 func (c *Client) Delete(k *Register) error {
 	if k.gone {
 		return nil

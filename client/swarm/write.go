@@ -104,9 +104,10 @@ func (c *Client) above(k *Register, p *put) (stamp, error) {
 	return 0, fmt.Errorf("read what is above a guess: %w", rdma.ErrTimeout)
 }
 
-// settle is the slow path: the guess may have been stale. When the lock is the writer's, nobody has returned or will return
-// the value by that timestamp, and it is written by another; when it is not, a reader has read the tuple twice, so that the
-// guess was fresh.
+// settle is the slow path: the guess may have been stale. When the lock is the writer's, no reader
+// has returned or will return the value by that timestamp, and the value is written with another
+// one. When the lock is not the writer's, a reader has read the tuple twice, so that the guess was
+// fresh.
 //
 // A tombstone leaves no timestamp above it. It is brought to a majority before anything is said that tells of it. The
 // writer's lock then decides as ever: a value that was read was written before the deletion, which is under way.
@@ -137,7 +138,7 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 	return err
 }
 
-// use makes a timestamp one that the writer has used for k, before anybody can see it.
+// use makes a timestamp one that the writer has used for k, before any other client can see it.
 func (c *Client) use(k *Register, i uint64) error {
 	if i >= c.maxI() {
 		return ErrExhausted
@@ -165,7 +166,7 @@ func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(
 	return nil
 }
 
-// create writes the first value of an object that nobody else knows.
+// create writes the first value of an object that no other client knows.
 func (c *Client) create(k *Register, value []byte) error {
 	if c.raw() {
 		return c.writeRaw(k, value, unseen)
@@ -173,5 +174,6 @@ func (c *Client) create(k *Register, value []byte) error {
 	return c.writeVerified(k, c.guess(k), value, unseen)
 }
 
-// unseen wraps the failure of a write to an object that nobody knows: whatever becomes of it, nothing was inserted.
+// unseen wraps the failure of a write to an object that no other client knows: whatever the
+// outcome, nothing was inserted.
 func unseen(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }

@@ -87,8 +87,8 @@ func TestNoSubtable(t *testing.T) {
 	}
 }
 
-// TestDeadRehash: a client dies in a rehash. Of the original others wait for it, and are told for whom, until it is recovered;
-// on rTX they go on behind a lease.
+// TestDeadRehash: a client dies in a rehash. With the original protocol, others wait for the dead
+// client until it is recovered, and their errors name it; on rTX they go on after a lease.
 func TestDeadRehash(t *testing.T) {
 	for _, format := range Formats {
 		s := sim.New(sim.Options{Seed: 1, Nodes: 2, Memory: 2 << 20, Clients: 16, Handler: node.Serve})

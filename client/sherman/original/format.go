@@ -44,8 +44,8 @@ func makeRoot(r ref, level int) root { return root(r) | root(level)<<48 }
 func (w root) ref() ref              { return ref(w & refMask) }
 func (w root) level() int            { return int(w >> 48) }
 
-// owner is the word of an object: whose it is in the upper 16 bits, and in the lower 16 its generation, which is that of
-// pointers to it. 0 owns what is free.
+// owner is the word of an object: its owner in the upper 16 bits, and in the lower 16 its
+// generation, which is that of pointers to it. 0 owns what is free.
 type owner uint64
 
 // linked owns what the tree names. No client has that identity.

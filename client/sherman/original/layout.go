@@ -106,7 +106,8 @@ func Size(s Shape) (p Params, memory uint64, err error) {
 	return p, l.bytes, nil
 }
 
-// arena is objects of one size of each memory node, with a word each that says whose it is: see memory.go.
+// arena is objects of one size of each memory node, with a word each that names its owner: see
+// memory.go.
 type arena struct {
 	words, data uint64 // offsets
 	count       int    // objects of a memory node

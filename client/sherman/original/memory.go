@@ -9,8 +9,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Each object, a node of the tree or a block, has a word that says whose it is: free, a client's, or linked, which is
-// what the tree names. It is changed by CAS only, and its generation with each use.
+// Each object, a node of the tree or a block, has a word that names its owner: free, a client, or
+// linked, which is what the tree names. It is changed by CAS only, and its generation with each
+// use.
 //
 //	free -> client        grab: some at a time, as the paper's clients take 32 MB
 //	client -> linked      behind the write-back that named it, in the background
